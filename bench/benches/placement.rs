@@ -67,6 +67,8 @@ fn reported(index: u32) -> Card {
         units: Units(16),
         numa_node: None,
         healthy: true,
+        closed: None,
+        isolation: None,
         pods: BTreeMap::new(),
     }
 }

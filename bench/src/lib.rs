@@ -70,6 +70,8 @@ fn card(index: u32) -> Card {
         units: Units(16),
         numa_node: None,
         healthy: true,
+        closed: None,
+        isolation: None,
         pods: std::collections::BTreeMap::new(),
     }
 }

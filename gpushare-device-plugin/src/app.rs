@@ -15,11 +15,14 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::admission::sources::Sources;
 use crate::admission::{Admission, downgrades, free, limits};
+use crate::api_reach::{ApiReach, Pauses};
 use crate::args::Args;
 use crate::audit::watch::Audit;
 use crate::cards::Cards;
+use crate::cards::closed::ClosedCards;
+use crate::cards::file::CardsFile;
 use crate::cards::sizing::Sizing;
-use crate::cards::watch::{CardWatch, Open, OpenNvml, Prepare};
+use crate::cards::watch::{CardWatch, Open, OpenNvml, Prepare, REOPEN_PAUSE};
 use crate::container::cdi::SpecFile;
 use crate::container::{Mode, Responder};
 use crate::isolation::NodeIsolation;
@@ -32,7 +35,7 @@ use crate::lingering::groups::HostGroups;
 use crate::metrics::Metrics;
 use crate::node_events::NodeEvents;
 use crate::nvidia::CdiLocation;
-use crate::pods::{ApiServer, NodePod, PodCache, PodRef};
+use crate::pods::{ApiServer, NodePod, PodCache, PodRef, ReadPod};
 use crate::processes::Snapshot;
 use crate::processes::host::HostProcesses;
 use crate::processes::metrics::ProcessMetrics;
@@ -79,11 +82,12 @@ pub async fn run(args: Args, context: Context) -> anyhow::Result<()> {
     let spec = spec_file(&args);
     let prepare = prepare_cards(&args, spec.clone(), checkpoint.clone(), pods.clone());
     let (index_sender, indexes) = watch::channel(BTreeSet::new());
-    let (cards, probe) = follow_cards(&args, &context, &metrics, prepare, indexes);
+    let events = NodeEvents::new(client.clone(), args.node());
+    let (cards, probe) = follow_cards(&args, &context, &metrics, prepare, indexes, events.clone());
     let processes = follow_processes(&args, &context, probe, pods.clone());
     follow_unhealthy_map(&args, &context, client.clone(), cards.clone(), index_sender);
-    let events = NodeEvents::new(client.clone(), args.node());
-    let isolation = follow_nvidia(&args, &context, &metrics, &cards, spec.clone(), events.clone());
+    let (isolation, closed) =
+        follow_nvidia(&args, &context, &metrics, &cards, spec.clone(), events.clone());
     let records = Arc::new(SharedRecords::default());
     let lingering = find_lingering(&args, &metrics, &pods, &records);
     let audit = Audit {
@@ -97,14 +101,16 @@ pub async fn run(args: Args, context: Context) -> anyhow::Result<()> {
         events,
         metrics: metrics.clone(),
     };
+    let api = Arc::new(ApiServer {
+        client: client.clone(),
+        names: args.names.names(),
+        limit: READ_TIMEOUT,
+    });
+    let reachable = follow_reach(&context, api.clone());
     let sources = Sources {
         cards: cards.clone(),
         pods: pods.clone(),
-        api: Arc::new(ApiServer {
-            client: client.clone(),
-            names: args.names.names(),
-            limit: READ_TIMEOUT,
-        }),
+        api,
         kubelet,
         checkpoint: checkpoint.clone(),
         records: records.clone(),
@@ -127,11 +133,12 @@ pub async fn run(args: Args, context: Context) -> anyhow::Result<()> {
         isolation,
         gpu_count: args.report_gpu_count,
         checkpoint,
+        closed,
         metrics: metrics.clone(),
     };
     let Args { device_plugin_dir: directory, names, .. } = args;
     let resource = names.gpu_resource;
-    let plugin = Plugin { directory, resource, admission, cards, metrics };
+    let plugin = Plugin { directory, resource, admission, cards, reachable, metrics };
     serve_kubelet(&context, plugin, reporter, audit, pods);
     Ok(())
 }
@@ -176,6 +183,7 @@ fn follow_cards(
     metrics: &Metrics,
     prepare: Prepare,
     unhealthy_indexes: watch::Receiver<BTreeSet<u32>>,
+    events: NodeEvents,
 ) -> (watch::Receiver<Arc<Cards>>, watch::Receiver<OpenNvml>) {
     let found = context.readiness().condition("cards-found");
     let (sender, receiver) = watch::channel(Arc::default());
@@ -187,11 +195,16 @@ fn follow_cards(
         ignored_xids: args.ignored_xids.clone(),
         unhealthy_indexes,
         prepare,
+        file: CardsFile::new(args.state_dir.clone()),
+        events: Some(events),
         cards: sender,
         probe: opened,
         metrics: metrics.clone(),
+        reopen_pause: REOPEN_PAUSE,
+        without_size: BTreeSet::new(),
     };
-    spawn(context, "cards", |shutdown| watch.run(shutdown, move |outcome| set(&found, outcome)));
+    let run = watch.run(context.shutdown(), move |outcome| set(&found, outcome));
+    context.spawn("cards", async move { run.await.map_err(anyhow::Error::from) });
     (receiver, probe)
 }
 
@@ -210,9 +223,20 @@ fn follow_processes(
     snapshot
 }
 
+fn follow_reach(context: &Context, api: Arc<dyn ReadPod>) -> watch::Receiver<bool> {
+    let condition = context.readiness().condition("api-server-reached");
+    let (sender, reachable) = watch::channel(true);
+    let reach = ApiReach { api, pauses: Pauses::default(), reachable: sender };
+    spawn(context, "api-reach", |shutdown| {
+        reach.run(shutdown, move |outcome| set(&condition, outcome))
+    });
+    reachable
+}
+
 fn sizing(args: &Args) -> Sizing {
     let (unit, reserve_min) = (MiB(args.unit_mib), MiB(args.reserve_min_mib));
-    Sizing { unit, reserve_percent: args.reserve_percent, reserve_min }
+    let unified = (args.unified_memory_mib > 0).then_some(MiB(args.unified_memory_mib));
+    Sizing { unit, reserve_percent: args.reserve_percent, reserve_min, unified }
 }
 
 fn follow_unhealthy_map(
@@ -261,8 +285,9 @@ fn follow_nvidia(
     cards: &watch::Receiver<Arc<Cards>>,
     own: Option<Arc<SpecFile>>,
     events: NodeEvents,
-) -> NodeIsolation {
+) -> (NodeIsolation, watch::Receiver<Arc<ClosedCards>>) {
     let (sender, support) = watch::channel(None);
+    let (close, closed) = watch::channel(Arc::default());
     let (folders, kind) = (args.nvidia_cdi_dirs.clone(), args.nvidia_cdi_kind.clone());
     let (cgroups, mps) = (args.cgroup_dir.clone(), args.mps_dir.clone());
     let daemon_user = rustix::process::geteuid().as_raw();
@@ -273,12 +298,13 @@ fn follow_nvidia(
         host: Host { by_cdi: args.response == Mode::Cdi, cgroups, mps, daemon_user },
         policy,
         support: sender,
+        closed: close,
         cards: cards.clone(),
         events,
         metrics: metrics.clone(),
     };
     spawn(context, "nvidia-cdi", |shutdown| watch.run(shutdown));
-    NodeIsolation { policy, support }
+    (NodeIsolation { policy, support }, closed)
 }
 
 /// Loads what an earlier process granted before it returns.

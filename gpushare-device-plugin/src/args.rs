@@ -147,6 +147,17 @@ pub struct Args {
     )]
     pub reserve_min_mib: u64,
 
+    /// Memory that pods may have of a card without memory of its own, in MiB: of a card that shares the host's memory, such as GB10. 0:
+    /// such a card is not offered, and an event on the Node says so. The host's programs and the pods' other memory need the rest.
+    #[arg(
+        long,
+        env = "PLIMSOLL_UNIFIED_MEMORY_MIB",
+        default_value_t = 0,
+        value_parser = clap::value_parser!(u64).range(0..=1 << 30),
+        value_name = "MIB"
+    )]
+    pub unified_memory_mib: u64,
+
     /// Time between two polls of each card's health, 100 ms to an hour.
     #[arg(
         long,

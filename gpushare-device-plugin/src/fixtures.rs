@@ -1,6 +1,7 @@
 //! Cards, pods and ids for unit tests.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use cluster::{GpuPod, PodFacts};
 use placement::gpu::{CardUse, Claim, ContainerKind, ContainerRequest, GpuRequest};
@@ -28,7 +29,7 @@ pub(crate) fn cards(cards: &[(&str, u32)]) -> Cards {
         ..nvml::Card::default()
     };
     let mut inventory = Inventory::new(Sizing::of_unit(MiB(1024)));
-    inventory.enumerated((0..).zip(cards).map(card).collect());
+    inventory.enumerated((0..).zip(cards).map(card).collect(), Instant::now());
     inventory.cards()
 }
 
@@ -69,6 +70,7 @@ pub(crate) fn claimed(name: &str, request: GpuRequest, cards: &[&str]) -> PodFac
         admitted: false,
         served_by_dra: false,
         finished: false,
+        refused: false,
         stopped: false,
         deleting: false,
         created_at: None,

@@ -21,6 +21,7 @@
 //! | [`app`] | the wiring |
 
 pub mod admission;
+pub mod api_reach;
 pub mod app;
 pub mod args;
 pub mod audit;

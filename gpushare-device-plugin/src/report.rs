@@ -11,12 +11,13 @@ use std::time::Duration;
 
 use cluster::{CallError, PodFacts};
 use jiff::Timestamp;
-use placement::gpu::{Choice, ChosenCard, Claim, GpuRequest, Reservation};
+use placement::gpu::{Choice, ChosenCard, Claim, Closed, GpuRequest, Isolation, Reservation};
 use placement::names::Names;
 use placement::units::{CardId, NodeName, PodUid, Units};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
+use crate::cards::closed::ClosedCards;
 use crate::cards::ids::Ids;
 use crate::cards::{Cards, units_of};
 use crate::isolation::NodeIsolation;
@@ -58,6 +59,8 @@ pub struct Reporter {
     pub gpu_count: bool,
     /// The kubelet's checkpoint.
     pub checkpoint: CheckpointFile,
+    /// The cards that take no new pods.
+    pub closed: watch::Receiver<Arc<ClosedCards>>,
     /// Counts corrections.
     pub metrics: Metrics,
 }
@@ -100,6 +103,7 @@ impl Reporter {
         let mut records = self.records.changes();
         let mut cards = self.cards.clone();
         let mut support = self.isolation.support.clone();
+        let mut closed = self.closed.clone();
         loop {
             let outcome = self.round(&mut written).await;
             sleep(ROUND_PAUSE).await;
@@ -112,6 +116,7 @@ impl Reporter {
                 changed = records.changed() => if changed.is_err() { return },
                 changed = cards.changed() => if changed.is_err() { return },
                 changed = support.changed() => if changed.is_err() { return },
+                changed = closed.changed() => if changed.is_err() { return },
                 () = sleep(REWRITE_AFTER) => {}
             }
         }
@@ -161,7 +166,9 @@ impl Reporter {
         let others = [self.lingering(&cards), self.held_elsewhere(&cards)].concat();
         self.count_corrections(&cards, &pods, &mut written.on_other_cards);
         if !cards.is_empty() {
-            self.write_cards(report(&cards, &pods, others), written).await?;
+            let (closed, strongest) = (self.closed.borrow().clone(), self.isolation.strongest());
+            let report = report(&cards, &closed, strongest, &pods, others);
+            self.write_cards(report, written).await?;
         }
         let claims = match self.record_claims(&cards, &pods).await {
             // A refused write of a claim does not stop the marks of other pods.
@@ -320,10 +327,13 @@ impl Reporter {
 /// The units that are counted for a pod on each card.
 pub type PodCharge = (PodUid, BTreeMap<CardId, Units>);
 
-/// The cards for the node's annotation, each with the units that `pods` hold on it, and with the charges of `others`: pods that linger,
-/// and pods that hold it through another plugin's resource. Of several charges of a pod on one card the largest counts.
+/// The cards for the node's annotation, each with why it takes no new pods, the strongest isolation of the node, and the units that `pods`
+/// hold on it, and with the charges of `others`: pods that linger, and pods that hold it through another plugin's resource. Of several
+/// charges of a pod on one card the largest counts.
 pub fn report(
     cards: &Cards,
+    closed: &ClosedCards,
+    strongest: Option<Isolation>,
     pods: &[(Arc<PodFacts>, Ids)],
     others: Vec<PodCharge>,
 ) -> api::cards::Cards {
@@ -351,8 +361,27 @@ pub fn report(
         units: card.units,
         numa_node: card.numa_node,
         healthy: card.is_healthy(),
+        closed: closed.of(&card.uuid).map(wire_closed),
+        isolation: strongest.map(wire_isolation),
     };
     api::cards::Cards(cards.iter().map(card).collect())
+}
+
+fn wire_closed(closed: Closed) -> api::cards::Closed {
+    match closed {
+        Closed::Isolation => api::cards::Closed::Isolation,
+        Closed::Cdi => api::cards::Closed::Cdi,
+        Closed::CdiFolder => api::cards::Closed::CdiFolder,
+        Closed::Other => api::cards::Closed::Other,
+    }
+}
+
+fn wire_isolation(isolation: Isolation) -> api::cards::Isolation {
+    match isolation {
+        Isolation::None => api::cards::Isolation::None,
+        Isolation::Mps => api::cards::Isolation::Mps,
+        Isolation::Driver => api::cards::Isolation::Driver,
+    }
 }
 
 /// Whether a pod holds units on a card that its claim does not name.
@@ -423,7 +452,7 @@ mod tests {
         let charge =
             |pod: &str, units| (PodUid::from(pod), [(CardId::from(A), Units(units))].into());
         let others = vec![charge("gone", 2), charge("whole", 4), charge("whole", 1)];
-        let report = report(&cards(&[(A, 4), (B, 4)]), &pods, others).0;
+        let report = report(&cards(&[(A, 4), (B, 4)]), &ClosedCards::default(), None, &pods, others).0;
         let others = [("gone".into(), Units(2)), ("whole".into(), Units(4))];
         assert_eq!(report[0].pods, others.into());
         assert_eq!(

@@ -19,6 +19,7 @@ use settings::{PolicyFile, ReadingsIn, replica_identity};
 use tokio::net::TcpListener;
 use tokio::runtime::Handle;
 
+use crate::back_off_events::write_back_offs;
 use crate::binder::{Binder, Limits};
 use crate::card_evictions::{Bounds, CardEvictions, Evictor};
 use crate::decisions::{DecisionLog, WaitingPods};
@@ -117,7 +118,9 @@ pub async fn start(args: Args, context: &Context) -> anyhow::Result<SocketAddr> 
     context.register(|registry| DecisionMetrics::register(Arc::clone(&decisions), registry));
     let (over_limits, queue) = OverLimits::new();
     let events = EventWriter::new(client.clone(), EVENT_COMPONENT);
-    context.spawn("events", write_events(queue, events, context.shutdown()));
+    context.spawn("events", write_events(queue, events.clone(), context.shutdown()));
+    let back_offs = write_back_offs(Arc::clone(&view), events, context.shutdown());
+    context.spawn("back-off-events", back_offs);
     spawn_learned_use(&args, context, &view, &clock)?;
     let shadow = args.shadow_policy_file.as_deref().map(|file| shadow(file, &view, context));
     let shadow = shadow.transpose()?;

@@ -11,6 +11,7 @@
 
 pub mod app;
 pub mod args;
+mod back_off_events;
 pub mod binder;
 pub mod card_evictions;
 pub mod decisions;

@@ -368,6 +368,20 @@ impl Collector for ViewMetrics {
             "Pods and nodes that could not be read",
             self.0.refused.load(Ordering::Relaxed),
         )?;
+        counter(
+            &mut encoder,
+            "refused_gpu_pods",
+            "GPU pods that Bind had given a card and that their kubelet refused",
+            self.0.cards.refused_pods(),
+        )?;
+        let now = Timestamp::now();
+        let backed_off = self.0.cards.back_offs().values().filter(|node| node.is_on(now)).count();
+        gauge(
+            &mut encoder,
+            "gpu_nodes_backed_off",
+            "Nodes that take no GPU pods of some namespace for a while, since they have refused several",
+            backed_off as u64,
+        )?;
         self.readings(&mut encoder)?;
         watch(&mut encoder, "nodes", &self.0.nodes)?;
         watch(&mut encoder, "pods", &self.0.pods)

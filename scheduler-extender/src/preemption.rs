@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use cluster::{Budget, Client, Pod, budgets, occupants};
 use futures::future::join_all;
+use jiff::Timestamp;
 use placement::gpu::{Choice, GpuRequest, Victims, victims};
 use placement::names::Names;
 use placement::units::{CardId, NodeName, PodUid};
@@ -39,6 +40,7 @@ pub(crate) struct Preemption<'a> {
     pub(crate) names: &'a Names,
     pub(crate) pod: &'a Pod,
     pub(crate) request: &'a GpuRequest,
+    pub(crate) now: Timestamp,
 }
 
 /// The result of reading a node.
@@ -65,12 +67,19 @@ impl Preemption<'_> {
         candidates: impl Iterator<Item = (Name<'v>, MetaVictims<'v>)>,
     ) -> Vec<(Name<'v>, MetaVictims<'v>)> {
         let cards = self.view.cards.read().clone();
+        let (back_offs, namespace) = (self.view.cards.back_offs(), self.pod.namespace());
+        let is_backed_off = |node: &str| {
+            let known = back_offs.get(&NodeName::from(node));
+            known.is_some_and(|back_off| back_off.rejects(namespace, self.now))
+        };
         // Names of unknown nodes are not read.
         let (by_dra, candidates): (Vec<_>, Vec<_>) = candidates
             .partition(|(node, _)| self.view.is_served_by_dra(&NodeName::from(node.as_str())));
         let mut candidates: Vec<_> = candidates
             .into_iter()
-            .filter(|(node, _)| cards.node(node.as_str()).is_some())
+            .filter(|(node, _)| {
+                cards.node(node.as_str()).is_some() && !is_backed_off(node.as_str())
+            })
             .collect();
         candidates.sort_by_key(|(_, victims)| victims.uids().count());
         let unread = candidates.split_off(candidates.len().min(MAX_READ));

@@ -113,6 +113,8 @@ mod tests {
             units: Units(16),
             numa_node: None,
             healthy: true,
+            closed: None,
+            isolation: None,
             pods: Default::default(),
         }
     }

@@ -65,12 +65,48 @@ pub struct Card {
     /// The NUMA node that the card is attached to; absent if that is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub numa_node: Option<u32>,
-    /// Whether pods may be placed on it now.
+    /// Whether it works. A card that does not takes no new pods.
     pub healthy: bool,
+    /// Why it takes no new pods although it may work; absent if it takes some. Pods on it keep their units.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub closed: Option<Closed>,
+    /// The strongest isolation that the node can enforce for a container on it; absent if that is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub isolation: Option<Isolation>,
     /// Pod UID → units on this card, by the kubelet's own records.
     #[serde(default)]
     #[schemars(with = "BTreeMap<String, u32>", extend("maxProperties" = MAX_PODS))]
     pub pods: BTreeMap<PodUid, Units>,
+}
+
+/// Why a card takes no new pods.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Closed {
+    /// The node's policy refuses containers, since the isolation that it requires cannot be enforced.
+    Isolation,
+    /// NVIDIA's CDI specification has no device of the card that a container could start with.
+    Cdi,
+    /// The folder of the device plugin's own CDI specification cannot be written.
+    CdiFolder,
+    /// A reason of a newer writer.
+    #[serde(other)]
+    Other,
+}
+
+/// How a container is limited to its share of a card, from the weakest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Isolation {
+    /// Not at all.
+    None,
+    /// By NVIDIA's MPS.
+    Mps,
+    /// By NVIDIA's driver.
+    Driver,
+    /// A mode of a newer writer: not known to be enforced.
+    #[serde(other)]
+    Other,
 }
 
 /// Why a text is refused. Readers keep the last one without an error.

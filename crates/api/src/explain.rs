@@ -4,6 +4,8 @@ use jiff::Timestamp;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::cards::Closed;
+
 /// A request to explain a pod, by its name. Instead, a body may have the Pod itself under `Pod`, as kube-scheduler sends it to Filter, and
 /// names of nodes under `NodeNames`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -314,6 +316,9 @@ pub struct Card {
     pub free_cores: u32,
     /// Whether the pod fits on it.
     pub outcome: CardOutcome,
+    /// Why the card takes no new pods, by its node's report; absent if it takes some.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub closed: Option<Closed>,
     /// What pods are charged, by UID.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub charges: Vec<Charge>,
@@ -375,6 +380,10 @@ pub enum CardOutcome {
     TooLittleFree,
     /// The card is reported unhealthy.
     Unhealthy,
+    /// The card takes no new pods: `closed` says why.
+    Closed,
+    /// The node cannot enforce the isolation that the pod requires, or does not report that it can.
+    WeakIsolation,
     /// The pod accepts neither this model nor this UUID.
     NotAccepted,
     /// Too little of its compute is free.

@@ -7,8 +7,8 @@ use api::claim::Share;
 use api::share::NodeShare;
 use jiff::Timestamp;
 use placement::gpu::{
-    Card, CardShare, CardShares, Choice, Claim, ContainerKind, ContainerRequest, GpuRequest,
-    MeasuredCard, MeasuredMemory, Reservation,
+    Card, CardShare, CardShares, Choice, Claim, Closed, ContainerKind, ContainerRequest,
+    GpuRequest, Isolation, MeasuredCard, MeasuredMemory, Reservation,
 };
 use placement::names::{Names, aliyun};
 use placement::units::{CardId, Units};
@@ -26,8 +26,8 @@ pub enum ClaimError {
     NoClaim(#[from] placement::gpu::ClaimError),
 }
 
-/// Reads a node's cards.
-pub(crate) fn cards(text: &str) -> Result<Vec<Card>, CardsError> {
+/// Reads a node's cards. `isolation` is the mode of the Node's own annotation: an older device plugin reports none for each card.
+pub(crate) fn cards(text: &str, isolation: Option<Isolation>) -> Result<Vec<Card>, CardsError> {
     let card = |card: api::cards::Card| Card {
         uuid: card.uuid,
         index: card.index,
@@ -36,9 +36,29 @@ pub(crate) fn cards(text: &str) -> Result<Vec<Card>, CardsError> {
         units: card.units,
         numa_node: card.numa_node,
         healthy: card.healthy,
+        closed: card.closed.map(closed),
+        isolation: card.isolation.map_or(isolation, enforced),
         pods: card.pods,
     };
     Ok(Cards::from_json(text)?.0.into_iter().map(card).collect())
+}
+
+fn closed(why: api::cards::Closed) -> Closed {
+    match why {
+        api::cards::Closed::Isolation => Closed::Isolation,
+        api::cards::Closed::Cdi => Closed::Cdi,
+        api::cards::Closed::CdiFolder => Closed::CdiFolder,
+        api::cards::Closed::Other => Closed::Other,
+    }
+}
+
+fn enforced(isolation: api::cards::Isolation) -> Option<Isolation> {
+    match isolation {
+        api::cards::Isolation::None => Some(Isolation::None),
+        api::cards::Isolation::Mps => Some(Isolation::Mps),
+        api::cards::Isolation::Driver => Some(Isolation::Driver),
+        api::cards::Isolation::Other => None,
+    }
 }
 
 /// Reads what is in use on a node's cards.

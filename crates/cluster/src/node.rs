@@ -172,6 +172,8 @@ impl Node {
     pub fn facts(&self, names: &Names, codec: &ReadingCodec) -> NodeFacts {
         let annotation = |key: &str| self.metadata.annotation(key);
         let hot_value = annotation(names::HOT_VALUE);
+        // `refused` is no mode: nothing is known to be enforced there.
+        let isolation = annotation(&names.isolation()).and_then(|mode| mode.parse().ok());
         let all = self.metadata.object.annotations.iter().flatten();
         let ours = all.filter(|(key, _)| !key.contains('/') || names.owns(key));
         NodeFacts {
@@ -180,7 +182,7 @@ impl Node {
             created_at: self.metadata.object.creation_timestamp.as_ref().map(|time| time.0),
             internal_ip: self.internal_ip(),
             exporter: annotation(&names.exporter()).map(exporter_address),
-            cards: annotation(&names.cards()).map(gpu::cards),
+            cards: annotation(&names.cards()).map(|text| gpu::cards(text, isolation)),
             ready: self.ready(),
             readings: self.readings(codec),
             hot_value: hot_value.and_then(|text| codec.decode_hot_value(text).ok()),

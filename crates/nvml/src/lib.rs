@@ -35,6 +35,8 @@ pub struct Card {
     pub minor: Option<u32>,
     /// Total memory in MiB.
     pub memory_mib: Option<u64>,
+    /// Whether it has no memory of its own (unified memory, as in GB10): NVML answers that it does not support the question.
+    pub has_no_own_memory: bool,
     /// NUMA node of the host memory nearest to the card.
     pub numa_node: Option<u32>,
 }

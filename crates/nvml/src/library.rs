@@ -49,12 +49,14 @@ impl Library {
 
     fn card(&self, index: u32) -> Option<Card> {
         let device = self.nvml.device_by_index(index).ok()?;
+        let memory = device.memory_info();
         Some(Card {
             uuid: device.uuid().ok()?,
             index,
             model: device.name().ok(),
             minor: device.minor_number().ok(),
-            memory_mib: device.memory_info().ok().map(|memory| memory.total / MIB),
+            has_no_own_memory: matches!(memory, Err(NvmlError::NotSupported)),
+            memory_mib: memory.ok().map(|memory| memory.total / MIB),
             numa_node: numa_node(&device),
         })
     }

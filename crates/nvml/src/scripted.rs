@@ -5,6 +5,8 @@ use std::ops::ControlFlow;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
+use nvml_wrapper::error::NvmlError;
+
 use crate::{Card, Error, Observer, Probe, Process, Status, Xid};
 
 /// A [`Probe`] whose cards, readings, lost cards and errors are set by its owner, from any thread.
@@ -21,6 +23,8 @@ struct State {
     readings: HashMap<String, Status>,
     processes: HashMap<String, Vec<Process>>,
     lost: BTreeSet<String>,
+    /// Whether the driver cannot enumerate.
+    silent: bool,
     raised: HashMap<String, VecDeque<Xid>>,
 }
 
@@ -72,6 +76,12 @@ impl Scripted {
         self.changed.notify_all();
     }
 
+    /// Sets whether the driver enumerates its cards.
+    pub fn set_enumerates(&self, enumerates: bool) {
+        self.state().silent = !enumerates;
+        self.changed.notify_all();
+    }
+
     /// Raises an error of a card. It is kept until a watch observes it.
     pub fn raise(&self, uuid: &str, xid: Xid) {
         self.state().raised.entry(uuid.to_owned()).or_default().push_back(xid);
@@ -101,7 +111,11 @@ impl Scripted {
 
 impl Probe for Scripted {
     fn cards(&self) -> Result<Vec<Card>, Error> {
-        Ok(self.state().cards.clone())
+        let state = self.state();
+        match state.silent {
+            true => Err(NvmlError::Uninitialized.into()),
+            false => Ok(state.cards.clone()),
+        }
     }
 
     fn driver(&self) -> Option<String> {

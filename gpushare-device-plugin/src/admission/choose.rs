@@ -113,7 +113,8 @@ fn choose_on(
     let room = card.units.saturating_sub(held.get(&claimed).copied().unwrap_or_default());
     let free: Vec<_> = free.iter().filter(is_free).take(room.0 as usize).collect();
     let missing = id_request.size.saturating_sub(must.len());
-    if let (true, Some(why)) = (free.len() < missing, card.unhealthy) {
+    // Whatever the kubelet offers: ids whose pod has just ended may still be Healthy in its list.
+    if let (true, Some(why)) = (missing > 0, card.unhealthy) {
         return Err(Refusal::Unhealthy { pod, card: claimed, why });
     }
     if free.len() < missing {

@@ -230,6 +230,25 @@ impl Admission {
         self.resend.subscribe()
     }
 
+    /// The ids that pods hold which kube-scheduler counts: those that exist and have not finished. A pod that the watch has not shown
+    /// yet counts too.
+    pub fn held_ids(&self) -> Ids {
+        let pods = &self.sources.pods;
+        let listed = pods.is_listed();
+        self.sources.records().ids_of(|name, uid, seen| {
+            let facts = match uid {
+                Some(uid) => pods.by_uid(uid),
+                None => pods.get(name),
+            };
+            facts.map_or(!listed || !seen, |facts| !facts.finished)
+        })
+    }
+
+    /// Receivers of changes of what containers hold, and of the pods of this node.
+    pub fn changes_of_holders(&self) -> (watch::Receiver<()>, watch::Receiver<u64>) {
+        (self.sources.records.changes(), self.sources.pods.changes())
+    }
+
     /// Allocate: the cards of these ids, if they were chosen for a claim on these cards.
     ///
     /// # Errors

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use clap::ValueEnum;
 use cluster::{GpuPod, PodFacts};
-use placement::gpu::{CardShare, ChoiceRule, FreeCard, NoFit, Reservation, choose};
+use placement::gpu::{CardShare, ChoiceRule, FreeCard, Isolation, NoFit, Reservation, choose};
 use placement::units::{CardModel, Cores, Units};
 
 use crate::cards::ids::Ids;
@@ -98,6 +98,9 @@ fn free(card: &Card, cards: &Cards, other_pods: &OtherPods) -> FreeCard {
         free_cores: Cores::ALL.saturating_sub(taken.cores),
         idle: taken.is_zero(),
         healthy: card.is_healthy(),
+        closed: None,
+        // Allocate checks what the pod requires.
+        isolation: Some(Isolation::Driver),
     }
 }
 

@@ -2,7 +2,8 @@
 //!
 //! Invariants: a card once listed stays listed, with all its ids, healthy or not, since the kubelet
 //! crashes when an id disappears while its Allocate is in flight (devicemanager/manager.go:923 in
-//! v1.36.2). A card whose memory is unknown is not listed.
+//! v1.36.2), and since the pods on it count there and nowhere else. That includes the cards of earlier processes since the last
+//! boot ([`super::file`]). A card whose memory is unknown is not listed, and is named by [`Inventory::without_size`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -10,6 +11,7 @@ use std::time::{Duration, Instant};
 use nvml::{Recovery, Status, Xid};
 use placement::units::{CardId, MiB};
 
+use super::file::{SavedCard, SavedError};
 use super::sizing::Sizing;
 use super::{Card, Cards, Unhealthy, ids};
 
@@ -26,6 +28,8 @@ pub struct Inventory {
     /// XIDs that do not make a card unhealthy, in addition to those that applications cause.
     ignored_xids: Vec<u64>,
     known: BTreeMap<CardId, KnownCard>,
+    /// The cards of earlier processes, until NVML first enumerates.
+    earlier: Vec<SavedCard>,
     /// Indexes of cards that take no pods, from the ConfigMap.
     unhealthy_indexes: BTreeSet<u32>,
     driver: Option<String>,
@@ -64,6 +68,7 @@ impl Inventory {
             sizing,
             ignored_xids: Vec::new(),
             known: BTreeMap::new(),
+            earlier: Vec::new(),
             unhealthy_indexes: BTreeSet::new(),
             driver: None,
         }
@@ -72,6 +77,37 @@ impl Inventory {
     /// The same inventory, which also ignores these XIDs.
     pub fn ignoring(self, ignored_xids: Vec<u64>) -> Self {
         Self { ignored_xids, ..self }
+    }
+
+    /// The same inventory, which has these cards of earlier processes: those that NVML does not enumerate are lost, and those that
+    /// failed have not recovered. The quiet time of a failure begins anew.
+    pub fn with_earlier(self, earlier: Vec<SavedCard>) -> Self {
+        Self { earlier, ..self }
+    }
+
+    /// The cards for a later process.
+    pub fn to_save(&self) -> Vec<SavedCard> {
+        let save = |(uuid, known): (&CardId, &KnownCard)| {
+            let KnownCard { card, health, .. } = known;
+            Some(SavedCard {
+                uuid: uuid.clone(),
+                index: card.index,
+                model: card.model.clone(),
+                memory: MiB(card.memory_mib?),
+                numa_node: card.numa_node,
+                failed: health
+                    .failure
+                    .as_ref()
+                    .map(|failure| SavedError { xid: failure.xid.number }),
+            })
+        };
+        // Those of earlier processes stay until NVML enumerates.
+        self.known.iter().filter_map(save).chain(self.earlier.iter().cloned()).collect()
+    }
+
+    /// The cards that are not listed since their memory is unknown.
+    pub fn without_size(&self) -> impl Iterator<Item = &nvml::Card> {
+        self.known.values().map(|known| &known.card).filter(|card| card.memory_mib.is_none())
     }
 
     /// Sets the driver's version. `None`, after a failed read, keeps the last one.
@@ -84,8 +120,8 @@ impl Inventory {
         self.driver = None;
         for known in self.known.values_mut() {
             known.health.closed();
+            known.health.lost();
         }
-        self.enumerated(Vec::new());
     }
 
     /// Sets the indexes of cards that take no pods.
@@ -94,7 +130,13 @@ impl Inventory {
     }
 
     /// Updates the cards that the driver enumerates. A known card that is not among them is lost.
-    pub fn enumerated(&mut self, cards: Vec<nvml::Card>) {
+    pub fn enumerated(&mut self, mut cards: Vec<nvml::Card>, now: Instant) {
+        for card in cards.iter_mut().filter(|card| card.has_no_own_memory) {
+            card.memory_mib = card.memory_mib.or(self.sizing.unified.map(|memory| memory.0));
+        }
+        if !cards.is_empty() {
+            self.add_earlier(&cards, now);
+        }
         for (uuid, known) in &mut self.known {
             if !cards.iter().any(|card| card.uuid == uuid.as_str()) {
                 known.health.lost();
@@ -104,6 +146,32 @@ impl Inventory {
             cards.into_iter().partition(|card| self.known.contains_key(card.uuid.as_str()));
         old.into_iter().for_each(|card| self.update(card));
         self.add(new);
+    }
+
+    /// Adds the cards of earlier processes.
+    fn add_earlier(&mut self, enumerated: &[nvml::Card], now: Instant) {
+        let earlier = std::mem::take(&mut self.earlier);
+        let card = |saved: &SavedCard| {
+            let current = enumerated.iter().find(|card| card.uuid == saved.uuid.as_str());
+            current.cloned().unwrap_or_else(|| nvml::Card {
+                uuid: saved.uuid.to_string(),
+                index: saved.index,
+                model: saved.model.clone(),
+                numa_node: saved.numa_node,
+                memory_mib: Some(saved.memory.0),
+                ..nvml::Card::default()
+            })
+        };
+        self.add(earlier.iter().map(card).collect());
+        for saved in earlier {
+            let Some(known) = self.known.get_mut(&saved.uuid) else { continue };
+            if !known.card.has_no_own_memory {
+                known.card.memory_mib = known.card.memory_mib.or(Some(saved.memory.0));
+            }
+            let failure =
+                |error: SavedError| Failure { xid: Xid { number: error.xid }, at: now, good: 0 };
+            known.health.failure = saved.failed.map(failure);
+        }
     }
 
     /// A card keeps the size that it was first listed with, so its ids do not change.
@@ -239,7 +307,7 @@ mod tests {
     fn inventory(cards: &[(&str, u64)]) -> Inventory {
         let mut inventory = Inventory::new(Sizing::of_unit(MiB(1024)));
         let probe = |(index, (uuid, mib)): (u32, &(&str, u64))| probed(uuid, index, Some(*mib));
-        inventory.enumerated((0..).zip(cards).map(probe).collect());
+        inventory.enumerated((0..).zip(cards).map(probe).collect(), Instant::now());
         inventory
     }
 
@@ -267,9 +335,9 @@ mod tests {
     #[test]
     fn a_card_of_unknown_size_is_not_listed_until_it_is_known() {
         let mut inventory = Inventory::new(Sizing::of_unit(MiB(1024)));
-        inventory.enumerated(vec![probed(A, 0, None)]);
+        inventory.enumerated(vec![probed(A, 0, None)], Instant::now());
         assert!(inventory.cards().is_empty());
-        inventory.enumerated(vec![probed(A, 0, Some(4096))]);
+        inventory.enumerated(vec![probed(A, 0, Some(4096))], Instant::now());
         assert_eq!(units(&inventory), [4]);
     }
 
@@ -286,7 +354,7 @@ mod tests {
     fn a_listed_card_keeps_its_units_whatever_size_it_shows_later() {
         let mut inventory = inventory(&[(A, 4096)]);
         for memory in [None, Some(2048), Some(8192)] {
-            inventory.enumerated(vec![probed(A, 0, memory)]);
+            inventory.enumerated(vec![probed(A, 0, memory)], Instant::now());
             assert_eq!(units(&inventory), [4], "{memory:?}");
         }
     }
@@ -294,7 +362,7 @@ mod tests {
     #[test]
     fn a_card_that_is_no_longer_enumerated_stays_listed_as_lost() {
         let mut inventory = inventory(&[(A, 1024), (B, 1024)]);
-        inventory.enumerated(vec![probed(B, 1, Some(1024))]);
+        inventory.enumerated(vec![probed(B, 1, Some(1024))], Instant::now());
         assert_eq!(health(&inventory), [Some(Unhealthy::Lost), None]);
     }
 
@@ -389,7 +457,7 @@ mod tests {
         inventory.read(&A.into(), &Status { mig: Some(true), ..reset }, now);
         inventory.closed();
         assert_eq!(health(&inventory), [Some(Unhealthy::Lost)]);
-        inventory.enumerated(vec![probed(A, 0, Some(1024))]);
+        inventory.enumerated(vec![probed(A, 0, Some(1024))], Instant::now());
         (0..3).for_each(|_| inventory.read(&A.into(), &Status::default(), now));
         assert_eq!((health(&inventory), inventory.cards().driver()), (vec![None], None));
     }
@@ -403,13 +471,73 @@ mod tests {
         assert_eq!(health(&inventory), [Some(Unhealthy::Failed(xid(79)))]);
     }
 
+    fn later(first: &Inventory, cards: &[(&str, u64)], now: Instant) -> Inventory {
+        let inventory = Inventory::new(Sizing::of_unit(MiB(1024)));
+        let mut inventory = inventory.with_earlier(first.to_save());
+        let probe = |(index, (uuid, mib)): (u32, &(&str, u64))| probed(uuid, index, Some(*mib));
+        inventory.enumerated((0..).zip(cards).map(probe).collect(), now);
+        inventory
+    }
+
+    #[test]
+    fn a_card_that_a_later_process_does_not_find_is_lost_and_the_others_are_healthy_at_once() {
+        let first = inventory(&[(A, 4096), (B, 2048)]);
+        let second = later(&first, &[(B, 2048)], Instant::now());
+        assert_eq!(health(&second), [None, Some(Unhealthy::Lost)], "by index: B is the first now");
+        assert_eq!(units(&second), [2, 4]);
+        assert_eq!(second.to_save().len(), 2, "and so for the next process");
+        let third = later(&second, &[(A, 4096), (B, 2048)], Instant::now());
+        assert_eq!(health(&third), [None, None]);
+    }
+
+    #[test]
+    fn a_failed_card_stays_failed_in_a_later_process_until_it_recovers() {
+        let (mut first, now) = (inventory(&[(A, 1024), (B, 1024)]), Instant::now());
+        first.raised(&A.into(), xid(79), now);
+        let mut second = later(&first, &[(A, 1024), (B, 1024)], now);
+        assert_eq!(health(&second), [Some(Unhealthy::Failed(xid(79))), None]);
+        second.read(&A.into(), &status(None), now + QUIET - Duration::from_secs(1));
+        assert_eq!(health(&second), [Some(Unhealthy::Failed(xid(79))), None]);
+        second.read(&A.into(), &status(None), now + QUIET);
+        assert_eq!(health(&second), [None, None]);
+        assert!(second.to_save().iter().all(|card| card.failed.is_none()));
+    }
+
+    #[test]
+    fn a_driver_that_enumerates_nothing_yet_does_not_use_up_the_cards_of_earlier_processes() {
+        let first = inventory(&[(A, 1024)]);
+        let mut second = later(&first, &[], Instant::now());
+        assert!(second.cards().is_empty());
+        assert_eq!(second.to_save(), first.to_save());
+        second.enumerated(vec![probed(A, 0, Some(1024))], Instant::now());
+        assert_eq!(health(&second), [None]);
+    }
+
+    #[test]
+    fn a_card_without_memory_of_its_own_has_the_size_that_is_set_and_is_named_without_one() {
+        let unified = || nvml::Card { has_no_own_memory: true, ..probed(A, 0, None) };
+        let mut unset = Inventory::new(Sizing::of_unit(MiB(1024)));
+        unset.enumerated(vec![unified(), probed(B, 1, Some(1024))], Instant::now());
+        assert_eq!(units(&unset), [1]);
+        let without: Vec<&str> = unset.without_size().map(|card| card.uuid.as_str()).collect();
+        assert_eq!(without, [A]);
+        let sizing = Sizing { unified: Some(MiB(65536)), ..Sizing::of_unit(MiB(1024)) };
+        let mut set = Inventory::new(sizing);
+        // A card whose memory could not be read once is none of these.
+        set.enumerated(vec![unified(), probed(B, 1, None)], Instant::now());
+        assert_eq!((units(&set), set.without_size().count()), (vec![64], 1));
+    }
+
     #[test]
     fn a_card_that_comes_later_changes_no_id_that_was_listed() {
         let mut inventory = inventory(&[("GPU-a1b2c3d4-01", 1024)]);
-        inventory.enumerated(vec![
-            probed("GPU-a1b2c3d4-01", 1, Some(1024)),
-            probed("GPU-a1b2c3d4-02", 0, Some(1024)),
-        ]);
+        inventory.enumerated(
+            vec![
+                probed("GPU-a1b2c3d4-01", 1, Some(1024)),
+                probed("GPU-a1b2c3d4-02", 0, Some(1024)),
+            ],
+            Instant::now(),
+        );
         let cards = inventory.cards();
         let prefixes: Vec<&str> = cards.iter().map(|card| card.prefix.as_str()).collect();
         assert_eq!(prefixes, ["a1b2c3d402", "a1b2c3d4"]);

@@ -1,9 +1,11 @@
 //! The cards of this node: their units, device ids and health.
 //!
 //! This module does not depend on gRPC, pods or the API server, so a DRA driver could use it as well.
-//! [`ids`] names units, [`sizing`] counts them, [`inventory`] turns NVML's answers into cards, [`watch`] polls NVML.
+//! [`ids`] names units, [`closed`] are cards that take no new pods, [`sizing`] counts them, [`inventory`] turns NVML's answers into cards, [`watch`] polls NVML.
 
+pub mod closed;
 mod errors;
+pub mod file;
 pub mod ids;
 pub mod inventory;
 pub mod sizing;

@@ -17,6 +17,8 @@ pub struct Sizing {
     pub reserve_percent: u8,
     /// Memory of each card that is not offered, at least.
     pub reserve_min: MiB,
+    /// The memory of a card that has none of its own; `None` if such a card is not offered.
+    pub unified: Option<MiB>,
 }
 
 /// More units than the kubelet's device list can hold.
@@ -34,7 +36,7 @@ pub struct TooManyUnits {
 impl Sizing {
     /// A sizing without reserve.
     pub fn of_unit(unit: MiB) -> Self {
-        Self { unit, reserve_percent: 0, reserve_min: MiB(0) }
+        Self { unit, reserve_percent: 0, reserve_min: MiB(0), unified: None }
     }
 
     /// The whole units of a card of this memory; `None` if a unit is 0 MiB.

@@ -1,6 +1,8 @@
 //! Watches the cards: opens NVML, polls health, receives errors, publishes changes.
 //!
-//! Invariant: cards are prepared (written to the CDI specification) before they are published.
+//! Invariants: cards are prepared (written to the CDI specification) before they are published. A process in which NVML worked once
+//! and does not any more ends after some minutes: a container can lose its device nodes for good, as where systemd applies the rules
+//! of a container again that NVIDIA's runtime had given more (`systemctl daemon-reload`), and gets them back only when it starts again.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -12,15 +14,19 @@ use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
 use super::errors::{ErrorWatches, Event};
+use super::file::CardsFile;
 use super::inventory::Inventory;
 use super::sizing::Sizing;
 use super::{Card, Cards};
 use crate::metrics::{ErrorOfCard, Metrics, OfCard};
+use crate::node_events::NodeEvents;
 
 /// The longest pause before a failed publication of cards is retried.
 const RETRY: Duration = Duration::from_secs(5);
 /// Pause before a failed attempt to open NVML is retried. Installing a driver takes minutes.
-const REOPEN_PAUSE: Duration = Duration::from_secs(10);
+pub const REOPEN_PAUSE: Duration = Duration::from_secs(10);
+/// Failed attempts in a row to open or poll NVML, after it has worked in this process, with which the process ends: five minutes.
+const GIVE_UP_AFTER: u32 = 30;
 /// Time for one poll of all cards. After it NVML counts as hanging.
 const POLL_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -47,12 +53,20 @@ pub struct CardWatch {
     pub unhealthy_indexes: watch::Receiver<BTreeSet<u32>>,
     /// Called before each publication.
     pub prepare: Prepare,
+    /// The cards of earlier processes, and for later ones.
+    pub file: CardsFile,
+    /// Writes events of cards that are not offered; `None` for no events.
+    pub events: Option<NodeEvents>,
     /// Publishes changed cards.
     pub cards: watch::Sender<Arc<Cards>>,
     /// Publishes NVML while it is open.
     pub probe: watch::Sender<OpenNvml>,
     /// Metrics of the cards.
     pub metrics: Metrics,
+    /// Pause before a failed attempt to open NVML is retried.
+    pub reopen_pause: Duration,
+    /// The cards that were reported as not offered, since their memory is unknown.
+    pub without_size: BTreeSet<String>,
 }
 
 /// One poll: the cards that the driver enumerates, and the status of each.
@@ -64,50 +78,71 @@ struct Poll {
 
 impl CardWatch {
     /// Runs until the shutdown. Calls `found` after each poll: `Ok` if there are cards, or why there are none.
-    pub async fn run(self, shutdown: daemon::Shutdown, found: impl Fn(Result<(), String>)) {
+    ///
+    /// # Errors
+    /// If NVML has worked and does not any more, so that the process must start again.
+    pub async fn run(
+        self,
+        shutdown: daemon::Shutdown,
+        found: impl Fn(Result<(), String>),
+    ) -> Result<(), NvmlLost> {
         tokio::select! {
-            () = shutdown.cancelled() => {}
-            () = self.watch(found) => {}
+            () = shutdown.cancelled() => Ok(()),
+            why = self.watch(found) => Err(NvmlLost { attempts: GIVE_UP_AFTER, why }),
         }
     }
 
-    /// Reopens a driver that no longer enumerates, for example while it is replaced.
-    async fn watch(mut self, found: impl Fn(Result<(), String>)) {
+    /// Reopens a driver that no longer enumerates, for example while it is replaced. Returns why it gives up.
+    async fn watch(mut self, found: impl Fn(Result<(), String>)) -> String {
         let ignored = std::mem::take(&mut self.ignored_xids);
-        let mut inventory = Inventory::new(self.sizing).ignoring(ignored);
+        let inventory = Inventory::new(self.sizing).ignoring(ignored);
+        let mut inventory = inventory.with_earlier(self.file.read());
+        let (mut has_worked, mut failures) = (false, 0_u32);
         loop {
-            let probe = self.open_nvml(&found).await;
-            self.probe.send_replace(Some(probe.clone()));
-            let why = self.follow(&probe, &mut inventory, &found).await;
-            // The library is unloaded once nothing holds it, so the next open loads a new driver's library.
-            drop(probe);
-            self.probe.send_replace(None);
-            tracing::warn!("NVML does not answer, opening it anew: {why}");
-            inventory.closed();
-            found(self.publish(inventory.cards()));
-            sleep(self.every).await;
-        }
-    }
-
-    async fn open_nvml(&self, found: &impl Fn(Result<(), String>)) -> Arc<dyn Probe> {
-        loop {
-            let open = self.open.clone();
-            match tokio::task::spawn_blocking(move || open()).await {
-                Ok(Ok(probe)) => return probe,
-                Ok(Err(error)) => found(Err(error.to_string())),
-                Err(panicked) => found(Err(panicked.to_string())),
+            let (pause, why) = match self.open_nvml().await {
+                Ok(probe) => {
+                    self.probe.send_replace(Some(probe.clone()));
+                    let ended = self.follow(&probe, &mut inventory, &found).await;
+                    // The library is unloaded once nothing holds it, so the next open loads a new driver's library.
+                    drop(probe);
+                    self.probe.send_replace(None);
+                    tracing::warn!("NVML does not answer, opening it anew: {}", ended.why);
+                    inventory.closed();
+                    found(self.publish(&inventory).await);
+                    if ended.polled {
+                        (has_worked, failures) = (true, 0);
+                    }
+                    (self.every, ended.why)
+                }
+                Err(why) => {
+                    found(Err(why.clone()));
+                    (self.reopen_pause, why)
+                }
+            };
+            failures += 1;
+            if has_worked && failures >= GIVE_UP_AFTER {
+                return why;
             }
-            sleep(REOPEN_PAUSE).await;
+            sleep(pause).await;
         }
     }
 
-    /// Polls an open driver until it no longer enumerates. Returns why.
+    async fn open_nvml(&self) -> Result<Arc<dyn Probe>, String> {
+        let open = self.open.clone();
+        match tokio::task::spawn_blocking(move || open()).await {
+            Ok(opened) => opened.map_err(|error| error.to_string()),
+            Err(panicked) => Err(panicked.to_string()),
+        }
+    }
+
+    /// Polls an open driver until it no longer enumerates.
     async fn follow(
-        &self,
+        &mut self,
         probe: &Arc<dyn Probe>,
         inventory: &mut Inventory,
         found: &impl Fn(Result<(), String>),
-    ) -> String {
+    ) -> Ended {
+        let mut polled = false;
         let mut errors = ErrorWatches::new(probe.clone());
         let mut ticks = interval(self.every);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -118,12 +153,15 @@ impl CardWatch {
                 // An error means no sender: no ConfigMap is watched.
                 Ok(()) = indexes.changed() => inventory.set_unhealthy_indexes(indexes.borrow_and_update().clone()),
                 _ = ticks.tick() => match poll_all(probe).await {
-                    Ok(poll) => poll.record(inventory, &mut errors),
-                    Err(why) => return why,
+                    Ok(poll) => {
+                        poll.record(inventory, &mut errors);
+                        polled = true;
+                    }
+                    Err(why) => return Ended { polled, why },
                 },
                 (card, event) = errors.next() => self.record(&card, event, inventory),
             }
-            let published = self.publish(inventory.cards());
+            let published = self.publish(inventory).await;
             if published.is_err() {
                 ticks.reset_after(self.every.min(RETRY));
             }
@@ -144,7 +182,10 @@ impl CardWatch {
         }
     }
 
-    fn publish(&self, cards: Cards) -> Result<(), String> {
+    async fn publish(&mut self, inventory: &Inventory) -> Result<(), String> {
+        self.file.write(&inventory.to_save());
+        self.report_without_size(inventory).await;
+        let cards = inventory.cards();
         let before = self.cards.borrow().clone();
         if *before != cards {
             (self.prepare)(&cards)?;
@@ -152,7 +193,22 @@ impl CardWatch {
             self.cards.send_replace(Arc::new(cards));
         }
         let none = "NVML enumerates no card whose memory it can tell";
-        if self.cards.borrow().is_empty() { Err(none.to_owned()) } else { Ok(()) }
+        let why = inventory.without_size().next().map_or(none.to_owned(), without_size);
+        if self.cards.borrow().is_empty() { Err(why) } else { Ok(()) }
+    }
+
+    /// Reports each card that is not offered since its memory is unknown, once.
+    async fn report_without_size(&mut self, inventory: &Inventory) {
+        let new = |card: &&nvml::Card| !self.without_size.contains(&card.uuid);
+        let new: Vec<nvml::Card> = inventory.without_size().filter(new).cloned().collect();
+        for card in new {
+            let note = without_size(&card);
+            tracing::warn!(card = card.uuid, "{note}");
+            self.without_size.insert(card.uuid);
+            if let Some(events) = &self.events {
+                events.warn("GPUCardWithoutSize", "CheckCards", note).await;
+            }
+        }
     }
 
     /// Sets a card's metrics, and logs a change of its health.
@@ -171,6 +227,37 @@ impl CardWatch {
     }
 }
 
+/// The end of an opened NVML.
+struct Ended {
+    /// Whether a poll has succeeded.
+    polled: bool,
+    why: String,
+}
+
+/// NVML has worked in this process, and does not any more.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "NVML worked and has failed {attempts} times in a row since, so this process ends to get its devices anew: {why}. If that repeats, \
+     look at the driver on the host (nvidia-smi)"
+)]
+pub struct NvmlLost {
+    attempts: u32,
+    why: String,
+}
+
+/// Why a card is not offered.
+fn without_size(card: &nvml::Card) -> String {
+    let nvml::Card { uuid, model, .. } = card;
+    let model = model.as_deref().unwrap_or("model unknown");
+    match card.has_no_own_memory {
+        true => format!(
+            "card {uuid} ({model}) is not offered: it shares the host's memory, so NVML has no size for it. Set how much of that pods may \
+             have of it with --unified-memory-mib"
+        ),
+        false => format!("card {uuid} ({model}) is not offered: NVML does not tell its memory"),
+    }
+}
+
 impl Poll {
     fn of(probe: &dyn Probe) -> Result<Self, nvml::Error> {
         let cards = probe.cards()?;
@@ -182,7 +269,7 @@ impl Poll {
 
     fn record(self, inventory: &mut Inventory, errors: &mut ErrorWatches) {
         inventory.driver(self.driver);
-        inventory.enumerated(self.cards);
+        inventory.enumerated(self.cards, Instant::now());
         for (card, status) in &self.answers {
             match status {
                 Some(status) => {
@@ -210,6 +297,7 @@ async fn poll_all(probe: &Arc<dyn Probe>) -> Result<Poll, String> {
 #[cfg(test)]
 mod tests {
     use std::sync::Mutex;
+    use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
     use nvml::{Recovery, Scripted, Xid};
     use placement::units::MiB;
@@ -222,11 +310,15 @@ mod tests {
     /// A watch over two cards, polled every millisecond.
     struct Bench {
         probe: Arc<Scripted>,
+        /// Whether NVML cannot be opened.
+        closed: Arc<AtomicBool>,
+        /// Attempts to open it.
+        attempts: Arc<AtomicU32>,
         cards: watch::Receiver<Arc<Cards>>,
         /// Every list of cards that was published.
         published: Arc<Mutex<Vec<Vec<Option<Unhealthy>>>>>,
         metrics: Metrics,
-        task: JoinHandle<()>,
+        task: JoinHandle<String>,
     }
 
     fn card(uuid: &str, index: u32) -> nvml::Card {
@@ -235,12 +327,25 @@ mod tests {
 
     impl Bench {
         fn new() -> Self {
+            Self::with(false)
+        }
+
+        fn with(closed: bool) -> Self {
             let probe = Arc::new(Scripted::new(vec![card(A, 0), card(B, 1)]));
             let (sender, cards) = watch::channel(Arc::default());
             let (published, metrics) = (Arc::new(Mutex::new(Vec::new())), Metrics::default());
             let (opened, seen) = (probe.clone(), published.clone());
+            let (closed, attempts) =
+                (Arc::new(AtomicBool::new(closed)), Arc::new(AtomicU32::new(0)));
+            let (is_closed, count) = (closed.clone(), attempts.clone());
             let watch = CardWatch {
-                open: Arc::new(move || Ok(opened.clone() as Arc<dyn Probe>)),
+                open: Arc::new(move || {
+                    count.fetch_add(1, Ordering::Relaxed);
+                    match is_closed.load(Ordering::Relaxed) {
+                        true => Err(nvml::Error::LibraryAbsent { library: "nvml".into() }),
+                        false => Ok(opened.clone() as Arc<dyn Probe>),
+                    }
+                }),
                 sizing: Sizing::of_unit(MiB(1024)),
                 every: Duration::from_millis(1),
                 ignored_xids: Vec::new(),
@@ -252,10 +357,14 @@ mod tests {
                 }),
                 cards: sender,
                 probe: watch::Sender::default(),
+                file: CardsFile::new("/nonexistent/folder".into()),
+                events: None,
+                reopen_pause: Duration::from_millis(1),
+                without_size: BTreeSet::new(),
                 metrics: metrics.clone(),
             };
             let task = tokio::spawn(watch.watch(|_| {}));
-            Self { probe, cards, published, metrics, task }
+            Self { probe, closed, attempts, cards, published, metrics, task }
         }
 
         async fn until(&mut self, healths: [Option<Unhealthy>; 2]) {
@@ -304,6 +413,32 @@ mod tests {
         bench.until([None, None]).await;
         let label = ErrorOfCard { uuid: B.to_owned(), xid: "79".to_owned() };
         assert_eq!(bench.metrics.card_errors.get_or_create(&label).get(), 1);
+    }
+
+    #[tokio::test]
+    async fn a_process_whose_nvml_worked_and_cannot_be_opened_any_more_ends_and_says_why() {
+        let mut bench = Bench::new();
+        bench.until([None, None]).await;
+        bench.closed.store(true, Ordering::Relaxed);
+        bench.probe.set_enumerates(false);
+        let lost = Some(Unhealthy::Lost);
+        bench.until([lost, lost]).await;
+        let why = timeout(Duration::from_secs(120), &mut bench.task).await.unwrap().unwrap();
+        assert!(why.contains("no NVML library"), "{why}");
+    }
+
+    #[tokio::test]
+    async fn a_process_that_never_saw_nvml_waits_for_the_driver() {
+        let mut bench = Bench::with(true);
+        let attempts = bench.attempts.clone();
+        let many = async {
+            while attempts.load(Ordering::Relaxed) <= 2 * GIVE_UP_AFTER {
+                tokio::task::yield_now().await;
+            }
+        };
+        timeout(Duration::from_secs(120), many).await.unwrap();
+        bench.closed.store(false, Ordering::Relaxed);
+        bench.until([None, None]).await;
     }
 
     #[tokio::test]

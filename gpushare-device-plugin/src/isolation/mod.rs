@@ -3,64 +3,21 @@
 //! [`support`] detects which modes the node can enforce, [`limit`] is the limit of one container and its CDI device, [`report`] logs
 //! the mode in force, and [`watch`] polls.
 //!
-//! Invariants: a pod's annotation can only choose a stronger mode than the policy; a mode that the node cannot enforce is refused or
-//! reported, never ignored.
+//! Invariants: a pod's annotation can only choose a stronger mode than the policy, and is never weakened; a mode that the policy
+//! requires and the node cannot enforce is refused or reported, never ignored.
 
 pub mod limit;
 pub mod report;
 pub mod support;
 pub mod watch;
 
-use std::fmt;
-use std::str::FromStr;
-
 use clap::ValueEnum;
 use cluster::MpsConflict;
+pub use placement::gpu::Isolation;
 
 use tokio::sync::watch::Receiver;
 
 use support::{IsolationSupport, Missing};
-
-/// A mode of isolation, from the weakest.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Isolation {
-    /// Not at all: a container can use the whole card.
-    #[default]
-    None,
-    /// By NVIDIA's MPS server, for programs that do not change their own environment.
-    Mps,
-    /// By NVIDIA's driver, on the container's control group.
-    Driver,
-}
-
-impl Isolation {
-    /// All modes.
-    pub const ALL: [Self; 3] = [Self::None, Self::Mps, Self::Driver];
-
-    /// Its name in annotations, flags and metrics.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::None => "none",
-            Self::Mps => "mps",
-            Self::Driver => "driver",
-        }
-    }
-}
-
-impl fmt::Display for Isolation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl FromStr for Isolation {
-    type Err = IsolationError;
-
-    fn from_str(text: &str) -> Result<Self, IsolationError> {
-        let named = Self::ALL.into_iter().find(|isolation| isolation.name() == text);
-        named.ok_or_else(|| IsolationError::Unknown(text.chars().take(QUOTED).collect()))
-    }
-}
 
 /// Characters of an annotation that an error repeats.
 const QUOTED: usize = 64;
@@ -121,7 +78,18 @@ pub enum IsolationError {
         "isolation `mps` and the pod's spec exclude each other: {0}, or take the annotation gpu-isolation off, and create the pod again"
     )]
     MpsConflict(MpsConflict),
-    /// The node cannot enforce it.
+    /// The node cannot enforce what the pod's annotation requires.
+    #[error(
+        "the annotation gpu-isolation requires `{required}`, which this node cannot enforce: {missing}. Create the pod again, and the \
+         scheduler-extender finds a node that can, or take the annotation off"
+    )]
+    Required {
+        /// The mode of the annotation.
+        required: Isolation,
+        /// What the node lacks.
+        missing: Missing,
+    },
+    /// The node cannot enforce the minimum of its policy.
     #[error(
         "isolation `{wanted}` cannot be enforced on this node: {missing}. Or run the device plugin with \
          --isolation-unavailable=downgrade, and create the pod again"
@@ -135,10 +103,12 @@ pub enum IsolationError {
 }
 
 impl Policy {
-    /// The mode of a container whose pod's annotation is `asked`.
+    /// The mode of a container whose pod's annotation is `asked`: the weakest that the node can enforce of those that are at least as
+    /// strong as the policy's and the pod's.
     ///
     /// # Errors
-    /// If the annotation is no mode, or the mode cannot be enforced and the policy refuses that.
+    /// If the annotation is no mode, if the node can enforce none that is as strong as the annotation, or if the policy's minimum
+    /// cannot be enforced and the policy refuses that.
     pub fn decide(
         self,
         asked: Option<&str>,
@@ -150,18 +120,32 @@ impl Policy {
             MinIsolation::Mps => Isolation::Mps,
             MinIsolation::Driver => Isolation::Driver,
         };
-        let asked = asked.map(str::parse).transpose()?;
-        let wanted = asked.map_or(least, |asked: Isolation| asked.max(least));
+        let required = asked.map_or(Ok(Isolation::None), required)?;
+        let wanted = required.max(least);
         let Err(missing) = support.of(wanted) else {
             return Ok(Decision { isolation: wanted, instead_of: None });
         };
+        let mut stronger = Isolation::ALL.into_iter().filter(|mode| *mode > wanted);
+        if let Some(isolation) = stronger.find(|mode| support.of(*mode).is_ok()) {
+            return Ok(Decision { isolation, instead_of: None });
+        }
+        let mut weaker = Isolation::ALL.into_iter().rev().filter(|mode| *mode < wanted);
+        let isolation = weaker.find(|mode| support.of(*mode).is_ok()).unwrap_or_default();
+        if isolation < required {
+            let missing = support.of(required).err().unwrap_or(missing);
+            return Err(IsolationError::Required { required, missing });
+        }
         if self.unavailable == UnavailableAction::Refuse {
             return Err(IsolationError::Unavailable { wanted, missing });
         }
-        let mut weaker = Isolation::ALL.into_iter().rev().filter(|weaker| *weaker < wanted);
-        let isolation = weaker.find(|weaker| support.of(*weaker).is_ok()).unwrap_or_default();
         Ok(Decision { isolation, instead_of: Some((wanted, missing)) })
     }
+}
+
+/// The mode that a pod's annotation requires.
+fn required(annotation: &str) -> Result<Isolation, IsolationError> {
+    let quoted = || annotation.chars().take(QUOTED).collect();
+    annotation.parse().map_err(|_| IsolationError::Unknown(quoted()))
 }
 
 /// The policy, and the node's support as it changes.
@@ -183,6 +167,14 @@ impl NodeIsolation {
             Some(support) => self.policy.decide(asked, support),
             None => Err(IsolationError::NotKnown),
         }
+    }
+
+    /// The strongest mode that the node can enforce; `None` until its support is detected.
+    pub fn strongest(&self) -> Option<Isolation> {
+        let support = self.support.borrow();
+        let can =
+            |mode: &Isolation| support.as_ref().is_some_and(|support| support.of(*mode).is_ok());
+        Isolation::ALL.into_iter().rev().find(can)
     }
 
     /// The value of the Node's annotation: the mode of pods without an annotation, or `refused`; `None` until the node's support is
@@ -251,6 +243,28 @@ mod tests {
             policy(MinIsolation::Mps).decide(None, &support(false, false)).unwrap().isolation,
             Isolation::None
         );
+    }
+
+    #[test]
+    fn what_a_pod_requires_is_never_weakened_whatever_the_policy() {
+        let lacking = support(false, true);
+        for unavailable in [UnavailableAction::Downgrade, UnavailableAction::Refuse] {
+            for minimum in [MinIsolation::Auto, MinIsolation::None, MinIsolation::Mps] {
+                let refused = Policy { minimum, unavailable }.decide(Some("driver"), &lacking);
+                let (required, missing) = (Isolation::Driver, Missing::NotByCdi);
+                assert_eq!(refused, Err(IsolationError::Required { required, missing }));
+            }
+        }
+        // The node's own minimum may be weakened, down to what the pod requires.
+        let decided = policy(MinIsolation::Driver).decide(Some("mps"), &lacking).unwrap();
+        assert_eq!(decided.isolation, Isolation::Mps);
+    }
+
+    #[test]
+    fn a_stronger_mode_does_for_a_weaker_one_that_the_node_cannot_enforce() {
+        let driver_only = support(true, false);
+        assert_eq!(mode(MinIsolation::None, Some("mps"), &driver_only), Isolation::Driver);
+        assert_eq!(mode(MinIsolation::Mps, None, &driver_only), Isolation::Driver);
     }
 
     #[test]

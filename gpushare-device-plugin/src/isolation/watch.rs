@@ -1,12 +1,17 @@
 //! Polls NVIDIA's CDI specification, reports its problems (as events on the Node, in the metrics, in the log), and publishes which
-//! modes of isolation the node can enforce. Restores our own specification if it was deleted.
+//! modes of isolation the node can enforce and which cards take no new pods. Restores our own specification if it was deleted.
 //!
 //! Invariant: an event is written when a problem appears and every half hour while it persists; problems of one kind share an event.
 
 use std::collections::BTreeSet;
+use std::io;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use placement::gpu::Closed;
+use rustix::fs::{Access, access, statvfs};
+use rustix::io::Errno;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
@@ -14,10 +19,11 @@ use super::report::Reported as ReportedIsolation;
 use super::support::{Host, IsolationSupport};
 use super::{Isolation, Policy};
 use crate::cards::Cards;
+use crate::cards::closed::ClosedCards;
 use crate::container::cdi::SpecFile;
 use crate::metrics::{Metrics, ModeLabel, ProblemLabel};
 use crate::node_events::NodeEvents;
-use crate::nvidia::{CdiLocation, Problem};
+use crate::nvidia::{CdiLocation, Problem, closed_cards};
 
 /// Time between two checks; a change of the cards triggers a check at once.
 const EVERY: Duration = Duration::from_secs(10);
@@ -36,12 +42,24 @@ pub struct SpecWatch {
     pub policy: Policy,
     /// Publishes the node's support.
     pub support: watch::Sender<Option<IsolationSupport>>,
+    /// Publishes the cards that take no new pods.
+    pub closed: watch::Sender<Arc<ClosedCards>>,
     /// The cards that NVIDIA's specification must have.
     pub cards: watch::Receiver<Arc<Cards>>,
     /// Writes problems as events.
     pub events: NodeEvents,
     /// Counts problems.
     pub metrics: Metrics,
+}
+
+/// The outcome of a check.
+struct Checked {
+    problems: Vec<Problem>,
+    support: IsolationSupport,
+    /// Why our own specification could not be restored.
+    not_restored: Option<String>,
+    /// Why the folder of our own specification takes no new file.
+    not_writable: Option<String>,
 }
 
 /// The problems that were reported, and when.
@@ -77,12 +95,15 @@ impl SpecWatch {
 
     async fn follow(&mut self) {
         let (mut reported, mut isolation) = (Reported::default(), ReportedIsolation::default());
+        let mut folder = None;
         loop {
             let cards = self.cards.borrow_and_update().clone();
-            let Some((problems, support)) = self.check(cards.clone()).await else { return };
+            let Some(checked) = self.check(cards.clone()).await else { return };
             if !cards.is_empty() {
-                self.publish(support, &mut isolation).await;
+                self.close(&checked, &mut folder).await;
+                self.publish(checked.support, &mut isolation).await;
             }
+            let problems = checked.problems;
             self.count(&problems);
             let had = !reported.known.is_empty();
             if had && problems.is_empty() {
@@ -112,6 +133,34 @@ impl SpecWatch {
         }
     }
 
+    /// Publishes the cards that take no new pods. `reported` is the problem of our folder that the last event had.
+    async fn close(&self, checked: &Checked, reported: &mut Option<String>) {
+        let decided = self.policy.decide(None, &checked.support);
+        // A limit needs a device of its own, and so does each new combination of units.
+        let limits = decided.as_ref().is_ok_and(|decided| decided.isolation != Isolation::None);
+        let not_writable = checked.not_writable.as_ref().filter(|_| limits);
+        let folder = checked.not_restored.as_ref().or(not_writable);
+        let mut closed = closed_cards(&checked.problems);
+        closed.all = match (&decided, folder) {
+            (Err(_), _) => Some(Closed::Isolation),
+            (Ok(_), Some(_)) => Some(Closed::CdiFolder),
+            (Ok(_), None) => closed.all,
+        };
+        self.closed.send_if_modified(|known| {
+            let changed = **known != closed;
+            *known = Arc::new(closed);
+            changed
+        });
+        if *reported != folder.cloned() {
+            *reported = folder.cloned();
+            if let Some(why) = folder {
+                let note = format!("GPU pods cannot be started: {why}");
+                tracing::warn!("{note}");
+                self.events.warn("CDIFolderNotWritable", "CheckCDI", note).await;
+            }
+        }
+    }
+
     async fn publish(&self, support: IsolationSupport, reported: &mut ReportedIsolation) {
         let decided = self.policy.decide(None, &support);
         for mode in Isolation::ALL {
@@ -126,16 +175,22 @@ impl SpecWatch {
     }
 
     /// Reads the files, and restores our own, on a thread that may block; `None` if that thread panicked.
-    async fn check(&self, cards: Arc<Cards>) -> Option<(Vec<Problem>, IsolationSupport)> {
+    async fn check(&self, cards: Arc<Cards>) -> Option<Checked> {
         let (location, host, own) = (self.location.clone(), self.host.clone(), self.own.clone());
         let look = tokio::task::spawn_blocking(move || {
             // Our file has the cards before they are published. Without published cards it may be the file of an earlier process.
-            if let Some(own) = own.filter(|_| !cards.is_empty()) {
-                restore(&own);
-            }
+            let own = own.filter(|_| !cards.is_empty());
+            let restored = own.as_ref().map_or(Ok(()), |own| own.restore());
+            let writable =
+                own.as_ref().and_then(|own| own.path().parent()).map_or(Ok(()), writable);
             let specs = location.specs();
             let problems = if host.by_cdi { location.problems(&specs, &cards) } else { Vec::new() };
-            (problems, host.support(&specs, &cards))
+            Checked {
+                problems,
+                support: host.support(&specs, &cards),
+                not_restored: restored.err().map(|error| error.to_string()),
+                not_writable: writable.err(),
+            }
         });
         look.await.inspect_err(|error| tracing::error!("NVIDIA's specification: {error}")).ok()
     }
@@ -149,10 +204,22 @@ impl SpecWatch {
     }
 }
 
-fn restore(own: &SpecFile) {
-    if let Err(error) = own.restore() {
-        tracing::warn!("{error}");
-    }
+/// Whether a folder takes another file: it can be written, and its file system has room. Writes nothing.
+fn writable(folder: &Path) -> Result<(), String> {
+    let room = || -> Result<(), Errno> {
+        access(folder, Access::WRITE_OK)?;
+        let system = statvfs(folder)?;
+        // File systems that make inodes as needed report none at all.
+        let full = system.f_bavail == 0 || (system.f_files > 0 && system.f_favail == 0);
+        if full { Err(Errno::NOSPC) } else { Ok(()) }
+    };
+    let failed = |error: Errno| {
+        let (folder, error) = (folder.display(), io::Error::from(error));
+        format!(
+            "{folder} takes no new CDI specification: {error}. Make the host's CDI directory (--cdi-dir) writable, and make room"
+        )
+    };
+    room().map_err(failed)
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! The gRPC service that the kubelet calls.
 //!
 //! Invariant: a stream of the device list begins with the current list and always sends the newest list;
-//! intermediate lists may be skipped.
+//! intermediate lists may be skipped. It is sent when it has changed, and whenever [`Admission::resends`] asks for it.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -10,9 +10,10 @@ use futures::{Stream, stream};
 use tokio::sync::watch;
 use tonic::{Request, Response, Status};
 
+use super::devices::DeviceList;
 use crate::admission::Admission;
 use crate::admission::prestart::StartError;
-use crate::cards::{Card, Cards};
+use crate::cards::Cards;
 use kubelet_api::v1beta1::device_plugin_server::DevicePlugin;
 use kubelet_api::v1beta1::{
     AllocateRequest, AllocateResponse, ContainerPreferredAllocationResponse, Device,
@@ -40,6 +41,8 @@ pub struct Service {
     pub admission: Arc<Admission>,
     /// The cards to list.
     pub cards: watch::Receiver<Arc<Cards>>,
+    /// Whether the API server can be reached: without it no new pod can be admitted.
+    pub reachable: watch::Receiver<bool>,
     /// Counts streams.
     pub streams: watch::Sender<Streams>,
     /// Ends the streams.
@@ -65,22 +68,49 @@ impl Drop for Live {
     }
 }
 
-/// When a stream sends its next list.
+/// When a stream sends its next list, and what that is.
 struct Updates {
+    admission: Arc<Admission>,
     cards: watch::Receiver<Arc<Cards>>,
+    reachable: watch::Receiver<bool>,
+    /// Changes of what containers hold, and of the pods of this node.
+    records: watch::Receiver<()>,
+    pods: watch::Receiver<u64>,
     resends: watch::Receiver<()>,
     end: daemon::Shutdown,
+    list: DeviceList,
 }
 
 impl Updates {
+    fn of(service: &Service) -> Self {
+        let Service { admission, cards, reachable, end, .. } = service.clone();
+        let (records, pods) = admission.changes_of_holders();
+        let mut resends = admission.resends();
+        // A stream begins with the list.
+        resends.mark_changed();
+        let list = DeviceList::default();
+        Self { admission, cards, reachable, records, pods, resends, end, list }
+    }
+
     /// Waits until the device list must be sent again; `None` at the end of the session.
-    async fn next(&mut self) -> Option<Arc<Cards>> {
-        tokio::select! {
-            () = self.end.cancelled() => return None,
-            changed = self.cards.changed() => changed.ok()?,
-            changed = self.resends.changed() => changed.ok()?,
+    async fn next(&mut self) -> Option<Vec<Device>> {
+        loop {
+            let resend = tokio::select! {
+                biased;
+                () = self.end.cancelled() => return None,
+                changed = self.resends.changed() => changed.map(|()| true).ok()?,
+                changed = self.cards.changed() => changed.map(|()| false).ok()?,
+                changed = self.reachable.changed() => changed.map(|()| false).ok()?,
+                changed = self.records.changed() => changed.map(|()| false).ok()?,
+                changed = self.pods.changed() => changed.map(|()| false).ok()?,
+            };
+            let cards = self.cards.borrow_and_update().clone();
+            let reachable = *self.reachable.borrow_and_update();
+            let held = self.admission.held_ids();
+            if self.list.update(&cards, &held, reachable) || resend {
+                return Some(self.list.devices());
+            }
         }
-        Some(self.cards.borrow_and_update().clone())
     }
 }
 
@@ -98,12 +128,9 @@ impl DevicePlugin for Service {
     type ListAndWatchStream = ListStream;
 
     async fn list_and_watch(&self, _: Request<Empty>) -> Result<Response<ListStream>, Status> {
-        let mut cards = self.cards.clone();
-        cards.mark_changed();
-        let updates = Updates { cards, resends: self.admission.resends(), end: self.end.clone() };
-        let state = (updates, Live::new(&self.streams));
+        let state = (Updates::of(self), Live::new(&self.streams));
         let next = |(mut updates, live): (Updates, Live)| async move {
-            let devices = devices(&*updates.next().await?);
+            let devices = updates.next().await?;
             Some((Ok(ListAndWatchResponse { devices }), (updates, live)))
         };
         Ok(Response::new(Box::pin(stream::unfold(state, next))))
@@ -142,16 +169,4 @@ impl DevicePlugin for Service {
         let refused = |error: StartError| Status::failed_precondition(error.to_string());
         checked.map(|()| Response::new(PreStartContainerResponse {})).map_err(refused)
     }
-}
-
-fn devices(cards: &Cards) -> Vec<Device> {
-    cards.iter().flat_map(|card| card.ids().map(|id| device(card, id.to_string()))).collect()
-}
-
-/// A device without a topology. With one, the kubelet's topology manager would choose a NUMA node before it
-/// calls the plugin, and could exclude the claimed card. The extender reads the card's NUMA node from the
-/// node's annotation.
-fn device(card: &Card, id: String) -> Device {
-    let health = if card.is_healthy() { "Healthy" } else { "Unhealthy" };
-    Device { id, health: health.to_owned(), topology: None }
 }

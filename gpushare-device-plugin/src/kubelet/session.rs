@@ -65,6 +65,8 @@ pub struct Plugin {
     pub admission: Arc<Admission>,
     /// The cards to list.
     pub cards: watch::Receiver<Arc<Cards>>,
+    /// Whether the API server can be reached.
+    pub reachable: watch::Receiver<bool>,
     /// Counts registrations.
     pub metrics: Metrics,
 }
@@ -214,6 +216,7 @@ impl Plugin {
         let service = Service {
             admission: self.admission.clone(),
             cards: self.cards.clone(),
+            reachable: self.reachable.clone(),
             streams,
             end: end.clone(),
         };

@@ -8,7 +8,10 @@ pub mod spec;
 
 use std::path::PathBuf;
 
+use placement::gpu::Closed;
+
 use crate::cards::Cards;
+use crate::cards::closed::ClosedCards;
 use spec::{DeviceLookup, Specs};
 
 /// A problem of NVIDIA's CDI specification. The texts become events of the Node.
@@ -31,6 +34,17 @@ pub enum Problem {
          the card, or names cards by index: generate it again with --device-name-strategy=uuid"
     )]
     CardMissing {
+        /// The kind.
+        kind: String,
+        /// The card's UUID.
+        card: String,
+    },
+    /// The only device is `all`, as where the toolkit runs in WSL2.
+    #[error(
+        "NVIDIA's CDI specification has the device {kind}=all and none of a single card, as in WSL2, so containers cannot get the card {card} \
+         alone by CDI: run the device plugin with --response=mounts, or --response=env where the runtime reads nothing else"
+    )]
+    OnlyAll {
         /// The kind.
         kind: String,
         /// The card's UUID.
@@ -92,6 +106,7 @@ impl Problem {
         match self {
             Self::Absent { .. } => "absent",
             Self::CardMissing { .. } => "card_missing",
+            Self::OnlyAll { .. } => "only_all",
             Self::NoNode { .. } => "no_node",
             Self::Twice { .. } => "twice",
             Self::OtherDriver { .. } => "other_driver",
@@ -104,6 +119,7 @@ impl Problem {
         match self {
             Self::Absent { .. } => "CDISpecificationAbsent",
             Self::CardMissing { .. } => "CDICardMissing",
+            Self::OnlyAll { .. } => "CDIOnlyAll",
             Self::NoNode { .. } => "CDINoDeviceNode",
             Self::Twice { .. } => "CDIDeviceTwice",
             Self::OtherDriver { .. } => "CDIOtherDriver",
@@ -112,8 +128,30 @@ impl Problem {
     }
 
     /// All labels.
-    pub const LABELS: [&str; 6] =
-        ["absent", "card_missing", "no_node", "twice", "other_driver", "unreadable"];
+    pub const LABELS: [&str; 7] =
+        ["absent", "card_missing", "only_all", "no_node", "twice", "other_driver", "unreadable"];
+
+    /// Adds the cards on which no container can start because of it.
+    fn close(&self, closed: &mut ClosedCards) {
+        match self {
+            Self::Absent { .. } | Self::OtherDriver { .. } => closed.all = Some(Closed::Cdi),
+            Self::CardMissing { card, .. }
+            | Self::OnlyAll { card, .. }
+            | Self::NoNode { card, .. }
+            | Self::Twice { card, .. } => {
+                closed.cards.insert(card.as_str().into(), Closed::Cdi);
+            }
+            // Another problem says which cards it concerns.
+            Self::Unreadable { .. } => {}
+        }
+    }
+}
+
+/// The cards on which no container can start because of these problems.
+pub fn closed_cards(problems: &[Problem]) -> ClosedCards {
+    let mut closed = ClosedCards::default();
+    problems.iter().for_each(|problem| problem.close(&mut closed));
+    closed
 }
 
 /// The location of NVIDIA's specification.
@@ -166,6 +204,7 @@ impl CdiLocation {
     fn card_problem(&self, specs: &Specs, card: &str, running: Option<&str>) -> Option<Problem> {
         let (kind, card) = (self.kind.clone(), card.to_owned());
         match specs.device(&card) {
+            DeviceLookup::None if specs.has_only_all() => Some(Problem::OnlyAll { kind, card }),
             DeviceLookup::None => Some(Problem::CardMissing { kind, card }),
             DeviceLookup::Twice(one, two) => {
                 Some(Problem::Twice { kind, card, one: one.into(), two: two.into() })
@@ -207,6 +246,10 @@ mod tests {
     }
 
     fn labels(files: &[(&str, &str)], running: Option<&str>) -> Vec<&'static str> {
+        problems(files, running).iter().map(Problem::label).collect()
+    }
+
+    fn problems(files: &[(&str, &str)], running: Option<&str>) -> Vec<Problem> {
         let dir = tempfile::tempdir().unwrap();
         for (name, text) in files {
             fs::write(dir.path().join(name), text).unwrap();
@@ -214,7 +257,7 @@ mod tests {
         let place =
             CdiLocation { folders: vec![dir.path().into()], kind: "nvidia.com/gpu".to_owned() };
         let cards = cards(&[(A, 4), (B, 4)]).with_driver(running.map(str::to_owned));
-        place.problems(&place.specs(), &cards).iter().map(Problem::label).collect()
+        place.problems(&place.specs(), &cards)
     }
 
     #[test]
@@ -230,6 +273,33 @@ mod tests {
         assert_eq!(labels(&[], None), ["absent"]);
         assert_eq!(labels(&[("x.json", "{")], None), ["absent", "unreadable"]);
         assert_eq!(labels(&[("nvidia.json", &spec(&[A, "1"], "1.2"))], None), ["card_missing"]);
+    }
+
+    #[test]
+    fn where_all_is_the_only_device_the_text_names_the_other_ways_to_a_card() {
+        let problems = problems(&[("nvidia.json", &spec(&["all"], "1.2"))], None);
+        assert_eq!(problems.iter().map(Problem::label).collect::<Vec<_>>(), ["only_all"; 2]);
+        let text = problems[0].to_string();
+        assert!(
+            text.contains("--response=mounts") && !text.contains("device-name-strategy"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn a_problem_closes_the_cards_that_it_concerns() {
+        let of = |files: &[(&str, &str)], running| {
+            let closed = closed_cards(&problems(files, running));
+            [A, B].map(|card| closed.of(&card.into()))
+        };
+        let (cdi, whole) = (Some(Closed::Cdi), spec(&[A, B], "1.2"));
+        assert_eq!(of(&[("nvidia.json", &whole)], Some("1.2")), [None, None]);
+        assert_eq!(of(&[("nvidia.json", &spec(&[A], "1.2"))], Some("1.2")), [None, cdi]);
+        assert_eq!(of(&[], None), [cdi, cdi]);
+        assert_eq!(of(&[("nvidia.json", &whole)], Some("1.3")), [cdi, cdi]);
+        let other = spec(&[B], "1.2");
+        let twice = [("a.json", &*whole), ("b.json", &*other)];
+        assert_eq!(of(&twice, Some("1.2")), [None, cdi]);
     }
 
     #[test]
@@ -267,13 +337,14 @@ mod tests {
         let all = [
             Problem::Absent { kind: kind(), folders: "/etc/cdi".to_owned() },
             Problem::CardMissing { kind: kind(), card: card() },
+            Problem::OnlyAll { kind: kind(), card: card() },
             Problem::NoNode { kind: kind(), card: card(), path: path() },
             Problem::Twice { kind: kind(), card: card(), one: path(), two: path() },
             Problem::OtherDriver { path: path(), written_for: "1.2".into(), running: "1.3".into() },
         ];
         for problem in all {
             let text = problem.to_string();
-            let fixes = ["generate", "remove"];
+            let fixes = ["generate", "remove", "--response="];
             assert!(fixes.iter().any(|fix| text.contains(fix)) && text.len() < 1024, "{text}");
         }
     }

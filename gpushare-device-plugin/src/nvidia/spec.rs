@@ -121,6 +121,13 @@ impl Specs {
         self.folders.iter().all(Vec::is_empty)
     }
 
+    /// Whether there are devices, and each is named `all`.
+    pub fn has_only_all(&self) -> bool {
+        let mut names =
+            self.folders.iter().flatten().flat_map(|spec| spec.devices.keys()).peekable();
+        names.peek().is_some() && names.all(|name| name == "all")
+    }
+
     /// The device of that name.
     pub fn device(&self, name: &str) -> DeviceLookup<'_> {
         for folder in self.folders.iter().rev() {

@@ -276,6 +276,24 @@ impl Records {
         listed.chain(granted)
     }
 
+    /// The ids of listed and granted containers whose pod `counts`, which gets the pod's name, its UID if known, and whether the watch
+    /// has ever shown it.
+    pub fn ids_of(&self, counts: impl Fn(&PodRef, Option<&PodUid>, bool) -> bool) -> Ids {
+        let seen = |uid: &PodUid| self.holders.get(uid).is_none_or(|holder| holder.seen);
+        let mut ids = Ids::new();
+        for (listed, uid) in &self.listed {
+            if counts(&listed.pod, uid.as_ref(), uid.as_ref().is_some_and(seen)) {
+                ids.extend(listed.containers.values().flatten().cloned());
+            }
+        }
+        for (uid, pod) in &self.granted {
+            if counts(&PodRef::of(&pod.facts), Some(uid), seen(uid)) {
+                ids.extend(pod.ids().cloned());
+            }
+        }
+        ids
+    }
+
     /// Whether a deleted pod holds ids. `is_there` returns whether the pod of that name, and of that UID if
     /// known, still exists.
     pub fn gone_pods_hold_ids(&self, is_there: impl Fn(&PodRef, Option<&PodUid>) -> bool) -> bool {

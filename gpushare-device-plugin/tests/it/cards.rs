@@ -1,6 +1,6 @@
 //! What is listed to the kubelet and reported to the API server.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::json;
 use sim::{CONFIG_MAPS, Failure, Fault, NODES, PODS, Verb, WRITTEN_EVENTS, pod};
@@ -198,4 +198,140 @@ async fn our_specification_is_written_again_where_someone_deletes_it() {
     let written = rig.own_spec();
     rig.delete_own_spec().await;
     assert_eq!(rig.own_spec(), written);
+}
+
+fn healthy_of(devices: &BTreeMap<String, bool>, prefix: &str) -> usize {
+    devices.iter().filter(|(id, healthy)| id.starts_with(prefix) && **healthy).count()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_failed_card_that_a_pod_holds_does_not_use_up_the_room_of_another() {
+    let rig = Rig::new(&[(A, 16), (B, 16)]).await;
+    rig.run(pod("holds").asking(RESOURCE, 12), A).await.unwrap();
+    rig.bind(pod("late").asking(RESOURCE, 4), A);
+    rig.script(&[
+        json!({"uuid": A, "memoryMiB": 16384, "xid": 79}),
+        json!({"uuid": B, "memoryMiB": 16384}),
+    ]);
+    rig.cards("card A unhealthy", |cards| cards[0]["healthy"] == false).await;
+    // Of 28 Healthy ids kube-scheduler takes off the 12 that the pod requests: the 16 of card B.
+    let held = |devices: &BTreeMap<String, bool>| {
+        (healthy_of(devices, "aaaaaaaa"), healthy_of(devices, "bbbbbbbb")) == (12, 16)
+    };
+    rig.kubelet.devices("the ids that are held and those of card B", held).await;
+    let refused = rig.admit("late").await.unwrap_err().0;
+    assert!(refused.contains("which has become unhealthy: it raised XID 79"), "{refused}");
+    rig.run(pod("beside").asking(RESOURCE, 4), B).await.unwrap();
+    rig.end("holds");
+    let free = |devices: &BTreeMap<String, bool>| {
+        (healthy_of(devices, "aaaaaaaa"), healthy_of(devices, "bbbbbbbb")) == (0, 16)
+    };
+    rig.kubelet.devices("no id of card A once its pod has ended", free).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_ids_of_a_finished_pod_are_not_held() {
+    let rig = Rig::new(&[(A, 4), (B, 4)]).await;
+    rig.run(pod("job").asking(RESOURCE, 4), A).await.unwrap();
+    rig.script(&[
+        json!({"uuid": A, "memoryMiB": 4096, "healthy": false}),
+        json!({"uuid": B, "memoryMiB": 4096}),
+    ]);
+    rig.cards("card A unhealthy", |cards| cards[0]["healthy"] == false).await;
+    rig.kubelet.devices("held", |devices| healthy_of(devices, "aaaaaaaa") == 4).await;
+    rig.sim.change(PODS, "default", "job", |pod| pod["status"]["phase"] = json!("Succeeded"));
+    rig.kubelet.devices("free", |devices| healthy_of(devices, "aaaaaaaa") == 0).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_card_that_is_gone_when_the_plugin_starts_is_reported_unhealthy_with_its_pods() {
+    let mut rig = Rig::new(&[(A, 4), (B, 4)]).await;
+    rig.run(pod("on-a").uid("uid-a").asking(RESOURCE, 3), A).await.unwrap();
+    rig.script(&[json!({"uuid": B, "memoryMiB": 4096})]);
+    rig.restart_plugin().await;
+    let lost = |cards: &serde_json::Value| {
+        let cards = cards.as_array().unwrap();
+        let of = |uuid: &str| cards.iter().find(|card| card["uuid"] == uuid).cloned();
+        let (Some(a), Some(b)) = (of(A), of(B)) else { return false };
+        a["healthy"] == false && a["units"] == 4 && a["pods"]["uid-a"] == 3 && b["healthy"] == true
+    };
+    rig.cards("both cards, one of them lost", lost).await;
+    let held = |devices: &BTreeMap<String, bool>| {
+        (healthy_of(devices, "aaaaaaaa"), healthy_of(devices, "bbbbbbbb")) == (3, 4)
+    };
+    rig.kubelet.devices("the ids that are held and those of card B", held).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_card_that_failed_before_the_plugin_restarted_has_not_recovered() {
+    let mut rig = Rig::new(&[(A, 2), (B, 2)]).await;
+    let cards = |xid: Option<u64>| {
+        [json!({"uuid": A, "memoryMiB": 2048, "xid": xid}), json!({"uuid": B, "memoryMiB": 2048})]
+    };
+    rig.script(&cards(Some(79)));
+    rig.cards("card A unhealthy", |cards| cards[0]["healthy"] == false).await;
+    // The driver says no more about it.
+    rig.script(&cards(None));
+    rig.forget_cards();
+    rig.restart_plugin().await;
+    let reported = rig.cards("a report of the new process", |_| true).await;
+    assert_eq!((&reported[0]["healthy"], &reported[1]["healthy"]), (&json!(false), &json!(true)));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_card_without_a_cdi_device_takes_no_new_pods_until_it_has_one() {
+    let rig = Rig::new(&[(A, 2), (B, 2)]).await;
+    let closed = |wanted: [serde_json::Value; 2]| {
+        move |cards: &serde_json::Value| {
+            [&cards[0]["closed"], &cards[1]["closed"]] == [&wanted[0], &wanted[1]]
+        }
+    };
+    rig.cards("both closed", closed([json!("cdi"), json!("cdi")])).await;
+    let nodes = json!({"deviceNodes": [{"path": "/dev/nvidia0"}]});
+    let spec = |cards: &[&str]| {
+        let device = |uuid: &&str| json!({"name": uuid, "containerEdits": nodes});
+        let devices: Vec<_> = cards.iter().map(device).collect();
+        json!({"cdiVersion": "0.5.0", "kind": "nvidia.com/gpu", "devices": devices})
+    };
+    rig.nvidia_spec(&spec(&[A]));
+    rig.cards("card B closed", closed([serde_json::Value::Null, json!("cdi")])).await;
+    rig.kubelet.devices("healthy ids", |devices| devices.values().all(|healthy| *healthy)).await;
+    rig.nvidia_spec(&spec(&[A, B]));
+    rig.cards("both open", closed([serde_json::Value::Null, serde_json::Value::Null])).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cdi_folder_that_cannot_be_written_closes_the_cards_and_is_an_event_on_the_node() {
+    let rig = Rig::new(&[(A, 2)]).await;
+    let nodes = json!({"deviceNodes": [{"path": "/dev/nvidia0"}]});
+    let device = json!({"name": A, "containerEdits": nodes});
+    rig.nvidia_spec(&json!({"cdiVersion": "0.5.0", "kind": "nvidia.com/gpu", "devices": [device]}));
+    rig.cards("an open card", |cards| cards[0]["closed"].is_null()).await;
+    let folder = rig.dir.path().join("cdi");
+    std::fs::remove_dir_all(&folder).unwrap();
+    std::fs::write(&folder, "no folder").unwrap();
+    rig.cards("a closed card", |cards| cards[0]["closed"] == "cdi-folder").await;
+    let event = |sim: &sim::Sim| {
+        let mut events = sim.list(WRITTEN_EVENTS).into_iter();
+        events.find(|event| event["reason"] == "CDIFolderNotWritable")
+    };
+    rig.sim.until("an event on the node", event).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_card_without_memory_of_its_own_is_an_event_or_has_the_size_that_is_set() {
+    let mut rig = Rig::unregistered(&[(B, 2)]).await;
+    rig.script(&[
+        json!({"uuid": A, "model": "NVIDIA GB10"}),
+        json!({"uuid": B, "memoryMiB": 2048}),
+    ]);
+    let event = |sim: &sim::Sim| {
+        let mut events = sim.list(WRITTEN_EVENTS).into_iter();
+        events.find(|event| event["reason"] == "GPUCardWithoutSize")
+    };
+    let event = rig.sim.until("an event on the node", event).await.unwrap();
+    let note = event["note"].as_str().unwrap();
+    assert!(note.contains(A) && note.contains("--unified-memory-mib"), "{note}");
+    rig.restart_with(&["--unified-memory-mib=65536"]).await;
+    rig.cards("both cards", |cards| cards[0]["uuid"] == A && cards[0]["units"] == 64).await;
 }

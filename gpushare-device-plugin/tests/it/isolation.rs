@@ -49,17 +49,31 @@ async fn a_node_whose_driver_can_limits_the_memory_of_each_container_to_its_shar
             [format!("NVIDIA_GPU_MEMORY_REQUEST={mib}"), format!("NVIDIA_GPU_MEMORY_LIMIT={mib}")];
         assert_eq!(limit(&rig, &answers[container]).unwrap(), json!({ "env": env }));
     }
+    rig.cards("the strongest mode", |cards| cards[0]["isolation"] == "driver").await;
     assert_eq!(rig.metric("plimsoll_gpu_isolation{mode=\"driver\"}"), 1.0);
     assert_eq!(rig.metric("plimsoll_gpu_isolation{mode=\"none\"}"), 0.0);
     assert_eq!(rig.metric("plimsoll_gpu_isolated_containers_total{mode=\"driver\"}"), 2.0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_node_that_cannot_says_none_and_a_pod_that_asks_for_the_driver_is_a_reported_downgrade() {
+async fn a_node_that_cannot_says_none_and_a_pod_that_requires_the_driver_is_refused() {
     let rig = Rig::new(&[(A, 4)]).await;
     rig.isolation("none").await;
+    rig.cards("the strongest mode", |cards| cards[0]["isolation"] == "none").await;
     let asks = pod("asks").annotation(ASKED, "driver").asking(RESOURCE, 1);
-    let answers = rig.run(asks, A).await.unwrap();
+    // The kubelet makes an event on the pod of this text.
+    let refused = rig.run(asks, A).await.unwrap_err().0;
+    assert!(refused.contains("requires `driver`, which this node cannot enforce: "), "{refused}");
+    assert_eq!(rig.metric("plimsoll_gpu_refusals_total{reason=\"isolation\"}"), 1.0);
+    assert_eq!(rig.metric("plimsoll_gpu_isolation_downgrades_total"), 0.0);
+    assert!(rig.run(pod("other").asking(RESOURCE, 1), A).await.is_ok());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_minimum_of_the_nodes_policy_is_downgraded_and_reported() {
+    let mut rig = Rig::new(&[(A, 4)]).await;
+    rig.restart_with(&["--isolation=driver"]).await;
+    let answers = rig.run(pod("p").asking(RESOURCE, 1), A).await.unwrap();
     assert_eq!(limit(&rig, &answers["main"]), None);
     assert_eq!(rig.metric("plimsoll_gpu_isolation{mode=\"none\"}"), 1.0);
     assert_eq!(rig.metric("plimsoll_gpu_isolation_downgrades_total"), 1.0);
@@ -70,6 +84,9 @@ async fn where_downgrades_are_refused_the_node_and_the_pod_say_what_is_missing()
     let mut rig = Rig::new(&[(A, 4)]).await;
     rig.restart_with(&["--isolation=driver", "--isolation-unavailable=refuse"]).await;
     rig.isolation("refused").await;
+    // The extender sends no pod there. The kubelet's total stays, so that kube-scheduler asks the extender, which says why.
+    rig.cards("a closed card", |cards| cards[0]["closed"] == "isolation").await;
+    rig.kubelet.devices("healthy ids", |devices| devices.values().all(|healthy| *healthy)).await;
     let event = |sim: &sim::Sim| {
         let events = sim.list(WRITTEN_EVENTS);
         events.into_iter().find(|event| event["reason"] == "GPUIsolationUnavailable")

@@ -19,7 +19,7 @@ use placement::units::NodeName;
 
 use super::DecidedPod;
 use crate::node_request::CandidateNodes;
-use crate::view::{Board, CardBook, CardsOnBoard, Place};
+use crate::view::{Board, CardBook, CardsOnBoard, NodeBackOffs, Place};
 
 /// Bytes of a node of the request: its place on the board, and for an unknown node the entry of its name without the text.
 pub(super) const PLACE: usize = size_of::<Option<Place>>();
@@ -58,6 +58,8 @@ pub struct Decision {
     pub rule: ChoiceRule,
     /// The nodes whose device plugin offered units and had reported no cards.
     unreported: Arc<HashSet<NodeName>>,
+    /// The nodes that take no GPU pods for a while.
+    back_offs: Arc<NodeBackOffs>,
     /// The pairing under the policy in force and under the shadow policy, once computed.
     pairings: [OnceLock<Pairing>; 2],
 }
@@ -82,7 +84,7 @@ impl Decision {
         nodes: CandidateNodes,
         time: Timestamp,
     ) -> Self {
-        let unreported = cards.unreported();
+        let (unreported, back_offs) = (cards.unreported(), cards.back_offs());
         let strategy = board.policy.policy.gpu.placement;
         let rule = ChoiceRule { strategy, measure: cards.measure() };
         let needs_cards = request.is_some() || rule.for_plain_pods().is_some();
@@ -97,6 +99,7 @@ impl Decision {
             cards,
             rule,
             unreported,
+            back_offs,
             pairings: Default::default(),
         }
     }
@@ -329,6 +332,7 @@ impl Decision {
     pub fn no_fits(&self) -> Vec<Option<NoFit>> {
         let refused = |(position, rating): (usize, Option<Result<Rating, NoFit>>)| {
             let no_fit = rating.map_or(Some(NoFit::NoCards), Result::err);
+            let no_fit = if self.is_backed_off(position) { Some(NoFit::BackedOff) } else { no_fit };
             no_fit.filter(|_| !self.is_served_by_dra(position))
         };
         match self.cards.as_ref().is_some_and(CardsOnBoard::are_rated) {
@@ -344,6 +348,9 @@ impl Decision {
     /// Why none fit.
     pub fn fit(&self, position: usize) -> Result<(), NoFit> {
         let Some(request) = &self.request else { return Ok(()) };
+        if self.is_backed_off(position) {
+            return Err(NoFit::BackedOff);
+        }
         self.cards(position).ok_or(NoFit::NoCards)?.check(&self.pod.uid, request)
     }
 
@@ -353,11 +360,22 @@ impl Decision {
         self.fit(position).err().filter(|_| !self.is_served_by_dra(position))
     }
 
+    /// Whether the node at a position takes no pods of the pod's namespace for a while.
+    fn is_backed_off(&self, position: usize) -> bool {
+        // Nearly always empty.
+        !self.back_offs.is_empty()
+            && self
+                .back_offs
+                .get(self.nodes.name(self.board.names(), position))
+                .is_some_and(|back_off| back_off.rejects(&self.pod.namespace, self.time))
+    }
+
     /// Whether the node at a position will fit the pod within seconds, when deleted pods no longer count there.
     pub fn fits_soon(&self, position: usize) -> bool {
         let fits =
             |(cards, request): (&NodeCards, &GpuRequest)| cards.fits_soon(&self.pod.uid, request);
-        self.cards(position).zip(self.request.as_ref()).is_some_and(fits)
+        !self.is_backed_off(position)
+            && self.cards(position).zip(self.request.as_ref()).is_some_and(fits)
     }
 
     fn is_served_by_dra(&self, position: usize) -> bool {

@@ -7,7 +7,7 @@ use api::explain as out;
 use placement::estimate::{Estimate, EstimateSource};
 use placement::gpu::fragmentation::Cost;
 use placement::gpu::{
-    Account, Basis, CardFit, Charge, Choice, Fit, FreeCard, NoFit, NodeCards, Rating,
+    Account, Basis, CardFit, Charge, Choice, Closed, Fit, FreeCard, NoFit, NodeCards, Rating,
     score_less_card_cost,
 };
 use placement::load::{
@@ -264,10 +264,13 @@ fn explain_cards(cards: &NodeCards, fit: &Fit, score: Score) -> out::Cards {
             CardFit::Fits { .. } => out::CardOutcome::Fits,
             CardFit::TooLittleFree { .. } => out::CardOutcome::TooLittleFree,
             CardFit::Unhealthy => out::CardOutcome::Unhealthy,
+            CardFit::Closed(_) => out::CardOutcome::Closed,
+            CardFit::WeakIsolation => out::CardOutcome::WeakIsolation,
             CardFit::NotAccepted => out::CardOutcome::NotAccepted,
             CardFit::TooFewCores { .. } => out::CardOutcome::TooFewCores,
             CardFit::InUse => out::CardOutcome::InUse,
         },
+        closed: card.closed.map(explain_closed),
         charges: account.charges.iter().map(explain_charge).collect(),
     };
     out::Cards {
@@ -283,6 +286,15 @@ fn explain_cards(cards: &NodeCards, fit: &Fit, score: Score) -> out::Cards {
             Some(Rating::Score(_)) | None => None,
         },
         free_cpu: cards.cpu().map(|thousandths| thousandths as f64 / 1_000.0),
+    }
+}
+
+fn explain_closed(closed: Closed) -> api::cards::Closed {
+    match closed {
+        Closed::Isolation => api::cards::Closed::Isolation,
+        Closed::Cdi => api::cards::Closed::Cdi,
+        Closed::CdiFolder => api::cards::Closed::CdiFolder,
+        Closed::Other => api::cards::Closed::Other,
     }
 }
 

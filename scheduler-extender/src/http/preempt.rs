@@ -70,6 +70,7 @@ async fn cards(extender: &Extender, body: &[u8]) -> Answer {
         names: &decider.names,
         pod: &pod,
         request: &request,
+        now: decider.now(),
     };
     let victims = preemption.answer(args.victims()).await;
     let outcome = if victims.is_empty() { "no node" } else { "ok" };

@@ -237,7 +237,10 @@ impl View {
 
     fn apply_gpu_pod(&self, facts: &PodFacts, usage: &PodUse, now: Timestamp) {
         match &facts.gpu {
-            Ok(Some(gpu)) => self.cards.apply(facts, gpu),
+            Ok(Some(gpu)) => {
+                self.cards.count_admission(facts, gpu, now);
+                self.cards.apply(facts, gpu);
+            }
             Ok(None) => {}
             Err(error) => {
                 self.refused.fetch_add(1, Ordering::Relaxed);

@@ -28,7 +28,8 @@ pub use board::{Board, LoadBoard, NodeLoads, NodeNames, Place};
 #[cfg(test)]
 pub(crate) use cards::fixtures;
 pub use cards::{
-    CardBook, CardIndex, CardsOnBoard, GpuPodId, OtherPod, PodOnCard, ReservationError, Totals,
+    BegunBackOff, CardBook, CardIndex, CardsOnBoard, GpuPodId, NodeBackOffs, OtherPod, PodOnCard,
+    ReservationError, Totals,
 };
 pub use estimates::{ByWorkload, LearnedUses, PodEstimates};
 pub use feed::{

@@ -102,6 +102,8 @@ fn card(node: &str) -> Card {
         units: Units(16),
         numa_node: None,
         healthy: true,
+        closed: None,
+        isolation: None,
         pods: [].into(),
     }
 }
@@ -124,6 +126,7 @@ fn shown(pod: &GpuPodId, node: &str, gpu: &GpuPod) -> PodFacts {
         admitted: false,
         served_by_dra: false,
         finished: false,
+        refused: false,
         stopped: false,
         deleting: false,
         created_at: None,

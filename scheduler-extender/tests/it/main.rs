@@ -18,6 +18,7 @@ mod own_policy;
 mod place;
 mod preemption;
 mod query;
+mod refusals;
 mod replicas;
 mod rig;
 mod sequences;

@@ -196,6 +196,7 @@ impl Object {
             admitted: self.admitted.is_some(),
             served_by_dra: false,
             finished: self.failed,
+            refused: false,
             // It goes once its containers have ended.
             stopped: true,
             deleting: false,
@@ -520,6 +521,8 @@ impl World {
             units: Units(UNITS),
             numa_node: None,
             healthy: true,
+            closed: None,
+            isolation: None,
             pods: pods(uuid),
         };
         self.machines[node].report = (0..).zip(&self.machines[node].cards).map(card).collect();

@@ -92,6 +92,8 @@ fn with_card(name: &str) -> NodeFacts {
         units: Units(16),
         numa_node: None,
         healthy: true,
+        closed: None,
+        isolation: None,
         pods: Default::default(),
     };
     NodeFacts { cards: Some(Ok(vec![card])), ..node(name) }

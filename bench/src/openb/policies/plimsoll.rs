@@ -140,6 +140,8 @@ fn free_cards(models: &[CardModel], uuids: &[CardId], room: &NodeRoom) -> Option
         free_cores: Cores::ALL,
         idle: u32::from(*free) == WHOLE,
         healthy: true,
+        closed: None,
+        isolation: None,
     };
     Some(room.free().iter().enumerate().map(card).collect())
 }

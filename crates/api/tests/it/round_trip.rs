@@ -1,7 +1,7 @@
 //! What is written is read back as it was; no text makes a codec panic.
 
 use api::allocation::Allocation;
-use api::cards::{Card, Cards};
+use api::cards::{Card, Cards, Closed, Isolation};
 use api::claim::{Claim, Share};
 use api::expected_use::ExpectedUse;
 use api::explain::{self, Request};
@@ -34,17 +34,28 @@ fn uuid() -> impl Strategy<Value = CardId> {
 
 fn cards() -> impl Strategy<Value = Cards> {
     let pods = btree_map(name().prop_map(PodUid::from), units(), 0..6);
-    let card = (name(), any::<u64>(), units(), of(any::<u32>()), any::<bool>(), pods);
+    let closed = of(prop_oneof![
+        Just(Closed::Isolation),
+        Just(Closed::Cdi),
+        Just(Closed::CdiFolder),
+        Just(Closed::Other)
+    ]);
+    let isolation =
+        of(prop_oneof![Just(Isolation::None), Just(Isolation::Mps), Just(Isolation::Driver)]);
+    let states = (any::<bool>(), closed, isolation);
+    let card = (name(), any::<u64>(), units(), of(any::<u32>()), states, pods);
     let cards = btree_map(any::<u32>(), card, 0..6);
     cards.prop_map(|cards| {
-        let card = |(index, (model, memory, units, numa_node, healthy, pods))| Card {
+        let card = |(index, (model, memory, units, numa_node, states, pods))| Card {
             uuid: CardId::from(format!("GPU-{index}")),
             index,
             model,
             memory: MiB(memory),
             units,
             numa_node,
-            healthy,
+            healthy: states.0,
+            closed: states.1,
+            isolation: states.2,
             pods,
         };
         Cards(cards.into_iter().map(card).collect())

@@ -1,7 +1,7 @@
 //! The values of the golden files.
 
 use api::allocation::Allocation;
-use api::cards::{Card, Cards};
+use api::cards::{Card, Cards, Closed, Isolation};
 use api::claim::{Claim, Detailed, Share};
 use api::expected_use::ExpectedUse;
 use api::explain::{
@@ -35,6 +35,8 @@ pub(crate) fn card(index: u32) -> Card {
         units: Units(16),
         numa_node: None,
         healthy: true,
+        closed: None,
+        isolation: None,
         pods: [].into(),
     }
 }
@@ -42,7 +44,12 @@ pub(crate) fn card(index: u32) -> Card {
 pub(crate) fn cards() -> Cards {
     Cards(vec![
         Card { numa_node: Some(0), pods: [("2f6c".into(), Units(4))].into(), ..card(0) },
-        Card { healthy: false, ..card(1) },
+        Card {
+            healthy: false,
+            closed: Some(Closed::Cdi),
+            isolation: Some(Isolation::Driver),
+            ..card(1)
+        },
     ])
 }
 
@@ -147,6 +154,7 @@ pub(crate) fn explanation() -> Explanation {
         free,
         free_cores: 70,
         outcome,
+        closed: None,
         charges: vec![
             charge("0a51", recorded - 2_u32, Basis::Recorded),
             charge("7be0", 4, Basis::UnprovenClaim),

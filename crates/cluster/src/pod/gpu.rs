@@ -8,8 +8,8 @@ use std::str::FromStr;
 use api::JsonError;
 use api::per_container::PerContainer;
 use placement::gpu::{
-    CardFilter, CardOptions, CardUse, ContainerKind, ContainerRequest, GpuRequest, PatternError,
-    Patterns, RequestError, Strategy, UnknownStrategy,
+    CardFilter, CardOptions, CardUse, ContainerKind, ContainerRequest, GpuRequest, Isolation,
+    PatternError, Patterns, RequestError, Strategy, UnknownIsolation, UnknownStrategy,
 };
 use placement::names::Names;
 use placement::quantity::QuantityError;
@@ -79,6 +79,8 @@ pub enum GpuAnnotation {
     Uuid,
     /// `gpu-placement`.
     Placement,
+    /// `gpu-isolation`.
+    Isolation,
 }
 
 /// Why the value of an annotation is refused.
@@ -104,6 +106,9 @@ pub enum ValueError {
     /// A strategy.
     #[error(transparent)]
     Strategy(#[from] UnknownStrategy),
+    /// A mode of isolation.
+    #[error(transparent)]
+    Isolation(#[from] UnknownIsolation),
 }
 
 impl GpuRequestError {
@@ -127,6 +132,9 @@ impl GpuRequestError {
                 GpuAnnotation::Uuid => reason!("the pod's annotation gpu-uuid cannot be read"),
                 GpuAnnotation::Placement => {
                     reason!("the pod's annotation gpu-placement cannot be read")
+                }
+                GpuAnnotation::Isolation => {
+                    reason!("the pod's annotation gpu-isolation cannot be read")
                 }
             },
             Self::Request(error) => match error {
@@ -179,7 +187,7 @@ impl Pod {
         let request = as_claimed.unwrap_or(request);
         let claim = annotation(&names.claim()).map(|text| gpu::claim(text, &request)).transpose();
         let assigned = annotation(aliyun::ASSIGNED) == Some("true");
-        let isolation = annotation(&names.isolation()).map(cut);
+        let isolation = annotation(&names.isolation()).map(|text| cut(text.trim()));
         let mps_conflicts = self.mps_conflicts();
         Ok(Some(GpuPod { request, fault, isolation, mps_conflicts, claim, assigned }))
     }
@@ -240,6 +248,9 @@ impl Pod {
                 .unwrap_or_default(),
             uuids: read(names.gpu_uuid(), GpuAnnotation::Uuid)
                 .parsed::<Patterns>()?
+                .unwrap_or_default(),
+            isolation: read(names.isolation(), GpuAnnotation::Isolation)
+                .parsed::<Isolation>()?
                 .unwrap_or_default(),
         };
         let strategy =

@@ -119,6 +119,9 @@ struct Resources {
 struct Status {
     #[serde(deserialize_with = "null_is_default")]
     phase: String,
+    /// Why the kubelet or another component ended the pod as a whole.
+    #[serde(deserialize_with = "null_is_default")]
+    reason: String,
     start_time: Option<Time>,
     /// The node where kube-scheduler has evicted pods for this one.
     #[serde(deserialize_with = "null_is_default")]
@@ -236,6 +239,9 @@ pub struct PodFacts {
     pub admitted: bool,
     /// Whether its phase is Succeeded or Failed: it holds nothing any more.
     pub finished: bool,
+    /// Whether its kubelet refused it at admission for its devices: it is Failed with the reason `UnexpectedAdmissionError`, which is what
+    /// the kubelet writes if a device plugin refuses, or has no devices.
+    pub refused: bool,
     /// Whether its kubelet has reported all of its containers as ended. The kubelet does so before it removes a deleted pod, except after a
     /// deletion by force.
     pub stopped: bool,
@@ -372,6 +378,10 @@ impl Pod {
         matches!(self.status.phase.as_str(), "Succeeded" | "Failed")
     }
 
+    fn is_refused(&self) -> bool {
+        self.status.phase == "Failed" && self.status.reason == "UnexpectedAdmissionError"
+    }
+
     fn is_stopped(&self) -> bool {
         let statuses =
             [&self.status.container_statuses, &self.status.init_container_statuses].into_iter();
@@ -406,6 +416,7 @@ impl Pod {
             served_by_dra: self.is_served_by_dra(names),
             admitted: self.status.start_time.is_some(),
             finished: self.is_finished(),
+            refused: self.is_refused(),
             stopped: self.is_stopped(),
             deleting: meta.deletion_timestamp.is_some(),
             created_at: meta.creation_timestamp.as_ref().map(|time| time.0),

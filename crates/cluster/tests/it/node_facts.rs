@@ -1,6 +1,7 @@
 //! What is read from a Node object, and what is refused.
 
 use cluster::{Node, NodeFacts};
+use placement::gpu::{Closed, Isolation};
 use placement::names::Names;
 use placement::reading::ReadingCodec;
 use serde_json::{Value, json};
@@ -82,6 +83,37 @@ fn only_annotations_that_can_concern_us_are_kept() {
     }));
     let kept: Vec<_> = facts.annotations.keys().map(String::as_str).collect();
     assert_eq!(kept, ["cpu_usage_avg_5m", "plimsoll.dev/gpu-share"]);
+}
+
+#[test]
+fn what_a_card_can_enforce_is_its_own_report_or_else_that_of_an_older_plugin_or_unknown() {
+    let isolation = |of_card: Option<&str>, of_node: &str| {
+        let mut card = json!({ "uuid": "GPU-a", "index": 0, "model": "", "memoryMiB": 1024, "units": 1, "healthy": true });
+        if let Some(mode) = of_card {
+            card["isolation"] = mode.into();
+        }
+        let cards = json!([card]).to_string();
+        let annotations =
+            json!({ "plimsoll.dev/gpu-cards": cards, "plimsoll.dev/gpu-isolation": of_node });
+        facts(annotations).cards.unwrap().unwrap()[0].isolation
+    };
+    assert_eq!(isolation(Some("driver"), "none"), Some(Isolation::Driver));
+    assert_eq!(isolation(Some("none"), "driver"), Some(Isolation::None));
+    assert_eq!(isolation(Some("of-a-newer-version"), "driver"), None);
+    assert_eq!(isolation(None, "mps"), Some(Isolation::Mps));
+    assert_eq!(isolation(None, "refused"), None);
+}
+
+#[test]
+fn a_card_that_a_newer_plugin_closes_for_a_new_reason_is_closed() {
+    let closed = |why: Value| {
+        let card = json!({ "uuid": "GPU-a", "index": 0, "model": "", "memoryMiB": 1024, "units": 1, "healthy": true, "closed": why });
+        let annotations = json!({ "plimsoll.dev/gpu-cards": json!([card]).to_string() });
+        facts(annotations).cards.unwrap().unwrap()[0].closed
+    };
+    assert_eq!(closed(json!("cdi")), Some(Closed::Cdi));
+    assert_eq!(closed(json!("of-a-newer-version")), Some(Closed::Other));
+    assert_eq!(closed(Value::Null), None);
 }
 
 #[test]

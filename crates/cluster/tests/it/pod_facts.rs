@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use cluster::{ClaimError, GpuRequestError, MpsConflict, Pod, PodFacts, Wait};
-use placement::gpu::{CardShare, ContainerKind, RequestError, Strategy};
+use placement::gpu::{CardShare, ContainerKind, Isolation, RequestError, Strategy};
 use placement::load::PodKind;
 use placement::names::Names;
 use placement::units::{Cores, Units};
@@ -286,6 +286,7 @@ fn a_pod_asks_for_cards_and_compute_by_annotations() {
         "plimsoll.dev/gpu-mem-limit": "8",
         "plimsoll.dev/gpu-model": "NVIDIA A10, !*80GB*",
         "plimsoll.dev/gpu-placement": "spread",
+        "plimsoll.dev/gpu-isolation": " mps ",
     }));
     let gpu = facts.gpu.unwrap().unwrap();
     assert_eq!(gpu.fault, None);
@@ -294,6 +295,8 @@ fn a_pod_asks_for_cards_and_compute_by_annotations() {
     assert_eq!(gpu.request.containers()[0].card_use.limit, Some(Units(8)));
     assert_eq!(gpu.request.strategy(), Some(Strategy::Spread));
     assert!(gpu.request.filter().accepts("nvidia a10", "GPU-a"));
+    assert_eq!(gpu.request.filter().isolation, Isolation::Mps);
+    assert_eq!(gpu.isolation.as_deref(), Some("mps"), "what the device plugin reads");
 }
 
 #[test]
@@ -318,6 +321,7 @@ fn an_annotation_that_cannot_be_read_is_a_fault_that_names_it_and_the_pod_is_sti
             "an empty name: write names with a comma between them, as in `NVIDIA A10,!Tesla*`",
         ),
         ("gpu-placement", "best", "none of `least-fragmentation`, `pack` and `spread`"),
+        ("gpu-isolation", "soft", "expected `driver`, `mps` or `none`"),
     ] {
         let facts = with(json!({ (format!("plimsoll.dev/{key}")): value }));
         let gpu = facts.gpu.unwrap().unwrap();
@@ -330,6 +334,19 @@ fn an_annotation_that_cannot_be_read_is_a_fault_that_names_it_and_the_pod_is_sti
         assert_eq!(fault.reason(), reason);
         assert_eq!(gpu.request.peak(), Units(4));
     }
+}
+
+#[test]
+fn a_pod_that_its_kubelet_refused_for_its_devices_is_told_from_others_that_failed() {
+    let refused = |phase: &str, reason: Value| {
+        let status = json!({ "phase": phase, "reason": reason });
+        let pod: cluster::Pod = serde_json::from_value(json!({ "status": status })).unwrap();
+        pod.facts(&Names::default()).refused
+    };
+    assert!(refused("Failed", json!("UnexpectedAdmissionError")));
+    assert!(!refused("Failed", json!("Evicted")));
+    assert!(!refused("Failed", Value::Null));
+    assert!(!refused("Running", json!("UnexpectedAdmissionError")));
 }
 
 #[test]

@@ -61,11 +61,23 @@ fn cards_are_what_the_script_says_and_the_rest_is_unknown() {
         model: Some("NVIDIA A10".to_owned()),
         minor: Some(1),
         memory_mib: Some(23028),
+        has_no_own_memory: false,
         numa_node: Some(1),
     };
     let b = Card { uuid: "GPU-b".to_owned(), index: 1, memory_mib: Some(16384), ..Card::default() };
     assert_eq!(cards, [a, b]);
     assert_eq!(Library::open(&node.library()).unwrap().driver().as_deref(), Some("580.95.05"));
+}
+
+#[test]
+fn a_card_that_has_no_size_by_nvml_shares_the_hosts_memory() {
+    let node = Node::new(
+        r#"{"cards":[{"uuid":"GPU-a","model":"NVIDIA GB10"},{"uuid":"GPU-b","memoryMiB":16384}]}"#,
+    );
+    let cards = Library::open(&node.library()).unwrap().cards().unwrap();
+    let sizes: Vec<_> =
+        cards.iter().map(|card| (card.memory_mib, card.has_no_own_memory)).collect();
+    assert_eq!(sizes, [(None, true), (Some(16384), false)]);
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::Isolation;
 use crate::units::{CardId, CardModel, MiB, PodUid, Units};
 
 /// One GPU card of a node.
@@ -19,8 +20,25 @@ pub struct Card {
     pub units: Units,
     /// The NUMA node that the card is attached to, where known.
     pub numa_node: Option<u32>,
-    /// Whether pods may be placed on it now.
+    /// Whether it works.
     pub healthy: bool,
+    /// Why it takes no new pods although it may be healthy; `None` if it takes some.
+    pub closed: Option<Closed>,
+    /// The strongest isolation that its node can enforce for a container on it; `None` if the node does not report it.
+    pub isolation: Option<Isolation>,
     /// Units that the kubelet's records say each pod holds here.
     pub pods: BTreeMap<PodUid, Units>,
+}
+
+/// Why a card takes no new pods, by its node's report. Pods that are on it keep their units.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Closed {
+    /// The isolation that the node's policy requires cannot be enforced, and the policy refuses containers without it.
+    Isolation,
+    /// NVIDIA's CDI specification has no device of the card that a container could start with.
+    Cdi,
+    /// The folder of the device plugin's own CDI specification cannot be written.
+    CdiFolder,
+    /// A reason that only a newer version knows.
+    Other,
 }

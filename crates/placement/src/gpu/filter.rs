@@ -1,4 +1,6 @@
-//! Which cards a pod accepts, by model and by UUID.
+//! Which cards a pod accepts, by model, by UUID, and by the isolation that the node can enforce.
+
+use super::Isolation;
 
 /// Patterns that a list may have: each is matched against each card of each node.
 pub const MAX_PATTERNS: usize = 64;
@@ -10,17 +12,24 @@ pub struct CardFilter {
     pub models: Patterns,
     /// By NVML's UUID.
     pub uuids: Patterns,
+    /// The weakest isolation that the pod requires for its containers.
+    pub isolation: Isolation,
 }
 
 impl CardFilter {
-    /// Whether a card is accepted.
+    /// Whether a card of that model and UUID is accepted.
     pub fn accepts(&self, model: &str, uuid: &str) -> bool {
         self.models.accept(model) && self.uuids.accept(uuid)
     }
 
     /// Whether every card is.
     pub fn accepts_all(&self) -> bool {
-        self.models == Patterns::default() && self.uuids == Patterns::default()
+        *self == Self::default()
+    }
+
+    /// Whether a node that can enforce `strongest` can enforce what the pod requires. Without a report it is not known to.
+    pub fn is_enforced_by(&self, strongest: Option<Isolation>) -> bool {
+        self.isolation <= strongest.unwrap_or_default()
     }
 }
 

@@ -7,7 +7,9 @@ use std::cmp::Reverse;
 
 use super::fragmentation::{Cost, Measure, MeasuredNode};
 use super::strategy::Preference;
-use super::{CardFilter, CardShare, Charge, ChoiceRule, GpuRequest, Rating};
+use super::{
+    CardFilter, CardShare, Charge, ChoiceRule, Closed, GpuRequest, Isolation, Rating,
+};
 use crate::load::Score;
 use crate::units::{CardId, CardModel, Cores, Units};
 
@@ -30,8 +32,12 @@ pub struct FreeCard {
     pub free_cores: Cores,
     /// Whether nothing is charged to any pod.
     pub idle: bool,
-    /// Whether pods may be placed on it.
+    /// Whether it works.
     pub healthy: bool,
+    /// Why it takes no new pods although it may be healthy.
+    pub closed: Option<Closed>,
+    /// The strongest isolation that the node can enforce on it; `None` if not reported.
+    pub isolation: Option<Isolation>,
 }
 
 /// Whether a share fits one card, or why not.
@@ -44,8 +50,12 @@ pub enum CardFit {
     },
     /// The card is reported unhealthy.
     Unhealthy,
+    /// The card takes no new pods.
+    Closed(Closed),
     /// The pod does not accept this model or UUID.
     NotAccepted,
+    /// The node cannot enforce the isolation that the pod requires, or does not report that it can.
+    WeakIsolation,
     /// Too few units are free.
     TooLittleFree {
         /// Units free.
@@ -93,10 +103,18 @@ pub enum NoFit {
     NoCards,
     /// The pod accepts none of the node's cards.
     NotAccepted,
+    /// The node cannot enforce the isolation that the pod requires.
+    WeakIsolation,
+    /// The node does not report which isolation it can enforce, and the pod requires some.
+    UnknownIsolation,
+    /// The node has refused several pods, and takes none for a while.
+    BackedOff,
     /// The request is larger than any card of the node, or for more cards than it has: evicting pods does not help.
     TooLarge,
     /// Enough cards have room, but some of these are unhealthy.
     Unhealthy,
+    /// Enough healthy cards have room, but some of these take no new pods.
+    Closed,
     /// Enough cards have the memory, but some of them have too little compute.
     NoCores,
     /// Too few cards are without pods.
@@ -115,12 +133,22 @@ impl NoFit {
                 reason!("node reports no GPU cards: is gpushare-device-plugin running there?")
             }
             Self::NotAccepted => reason!("node has no GPU card of a model that the pod accepts"),
+            Self::WeakIsolation => reason!("node cannot enforce the pod's gpu-isolation"),
+            Self::UnknownIsolation => reason!(
+                "node does not report which gpu-isolation it can enforce: is its device plugin up to date?"
+            ),
+            Self::BackedOff => {
+                reason!("node takes no GPU pods for a while: it has refused several of them")
+            }
             Self::TooLarge => {
                 reason!("Insufficient GPU Memory in one device: the node has no card of that size")
             }
             Self::Unhealthy => {
                 reason!("Insufficient GPU Memory in one device: cards with room are unhealthy")
             }
+            Self::Closed => reason!(
+                "Insufficient GPU Memory in one device: cards with room take no new pods, see the events of the node"
+            ),
             Self::NoCores => reason!("Insufficient GPU compute in one device"),
             Self::InUse => reason!("too few GPU cards without pods"),
             Self::TooFewCards => reason!("Insufficient GPU Memory in enough devices"),
@@ -130,7 +158,15 @@ impl NoFit {
 
     /// Whether the cards may fit once pods on them have ended.
     pub fn is_resolvable(self) -> bool {
-        !matches!(self, Self::NoCards | Self::NotAccepted | Self::TooLarge)
+        !matches!(
+            self,
+            Self::NoCards
+                | Self::NotAccepted
+                | Self::WeakIsolation
+                | Self::UnknownIsolation
+                | Self::BackedOff
+                | Self::TooLarge
+        )
     }
 
     /// A short text, for metrics.
@@ -138,8 +174,12 @@ impl NoFit {
         match self {
             Self::NoCards => "no cards reported",
             Self::NotAccepted => "no card of an accepted model",
+            Self::WeakIsolation => "weaker isolation",
+            Self::UnknownIsolation => "isolation not reported",
+            Self::BackedOff => "backed off",
             Self::TooLarge => "larger than any card",
             Self::Unhealthy => "no healthy card with room",
+            Self::Closed => "no open card with room",
             Self::NoCores => "no card with compute",
             Self::InUse => "no card without pods",
             Self::TooFewCards => "too few cards with room",
@@ -166,11 +206,17 @@ pub struct Fit {
 impl FreeCard {
     /// Whether a share of a pod with this filter fits the card, or why not.
     pub fn fit(&self, share: CardShare, filter: &CardFilter) -> CardFit {
-        if !self.is_accepted(filter) {
+        if !self.is_named_by(filter) {
             return CardFit::NotAccepted;
+        }
+        if !filter.is_enforced_by(self.isolation) {
+            return CardFit::WeakIsolation;
         }
         if !self.healthy {
             return CardFit::Unhealthy;
+        }
+        if let Some(why) = self.closed {
+            return CardFit::Closed(why);
         }
         if self.free < share.units {
             let missing = share.units.saturating_sub(self.free);
@@ -191,7 +237,17 @@ impl FreeCard {
     }
 
     pub(super) fn is_accepted(&self, filter: &CardFilter) -> bool {
+        filter.accepts_all()
+            || (filter.is_enforced_by(self.isolation) && self.is_named_by(filter))
+    }
+
+    fn is_named_by(&self, filter: &CardFilter) -> bool {
         filter.accepts_all() || filter.accepts(self.model.as_str(), self.uuid.as_str())
+    }
+
+    /// Whether new pods may be placed on it.
+    pub(super) fn is_open(&self) -> bool {
+        self.healthy && self.closed.is_none()
     }
 
     fn fits(&self, share: CardShare, filter: &CardFilter) -> bool {
@@ -349,10 +405,10 @@ fn cheapest(
 /// The cost of a card that the largest share does not fit.
 const COST_OF_NO_FIT: Cost = Cost(i64::MAX);
 
-/// Units free on the healthy cards of a card's NUMA node; 0 if that is not known.
+/// Units free on the open cards of a card's NUMA node; 0 if that is not known.
 pub(super) fn numa_free(cards: &[&FreeCard]) -> impl Fn(&FreeCard) -> u64 + use<> {
     let mut free: Vec<(u32, u64)> = Vec::new();
-    for card in cards.iter().filter(|card| card.healthy) {
+    for card in cards.iter().filter(|card| card.is_open()) {
         let Some(node) = card.numa_node else { continue };
         let units = u64::from(card.free.0);
         match free.iter_mut().find(|(known, _)| *known == node) {
@@ -423,16 +479,25 @@ fn assign<'a>(
 /// Why none of `cards` fit the request.
 pub(super) fn why_no_fit(cards: &[&FreeCard], request: &GpuRequest) -> NoFit {
     let (shares, largest) = (request.shares(), request.largest());
+    let filter = request.filter();
+    let named: Vec<&FreeCard> =
+        cards.iter().copied().filter(|card| card.is_named_by(filter)).collect();
     let accepted: Vec<&FreeCard> =
-        cards.iter().copied().filter(|card| card.is_accepted(request.filter())).collect();
+        named.iter().copied().filter(|card| filter.is_enforced_by(card.isolation)).collect();
     let would = |fits: fn(&FreeCard, CardShare) -> bool| assign(&accepted, shares, fits).is_some();
     let has_memory = |card: &FreeCard, share: CardShare| card.free >= share.units;
     if cards.is_empty() {
         NoFit::NoCards
-    } else if accepted.is_empty() {
+    } else if named.is_empty() {
         NoFit::NotAccepted
+    } else if accepted.is_empty() && named.iter().all(|card| card.isolation.is_none()) {
+        NoFit::UnknownIsolation
+    } else if accepted.is_empty() {
+        NoFit::WeakIsolation
     } else if !would(|card, share| card.units >= share.units) {
         NoFit::TooLarge
+    } else if would(|card, share| card.healthy && card.room().takes(share)) {
+        NoFit::Closed
     } else if would(|card, share| card.room().takes(share)) {
         NoFit::Unhealthy
     } else if largest.exclusive {

@@ -31,6 +31,8 @@ use crate::units::{CardId, Cores, PodUid, Units};
 ///     units: Units(24),
 ///     numa_node: None,
 ///     healthy: true,
+///     closed: None,
+///     isolation: None,
 ///     pods: [].into(),
 /// };
 /// let mut ledger = NodeLedger::default();
@@ -313,5 +315,7 @@ fn uncharged(card: &Card) -> FreeCard {
         free_cores: Cores::ALL,
         idle: true,
         healthy: card.healthy,
+        closed: card.closed,
+        isolation: card.isolation,
     }
 }

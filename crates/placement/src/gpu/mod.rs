@@ -8,12 +8,14 @@
 //! ([`Reservation`]) and writes the [`Claim`] on the pod. From there the pod's [`Stage`] goes on as the API server and
 //! the kubelet's records show it. Readers see what is free and which pods are charged ([`NodeCards`]) as of the last change.
 
+mod back_off;
 mod card;
 mod claim;
 mod entry;
 mod filter;
 mod fit;
 pub mod fragmentation;
+mod isolation;
 mod ledger;
 mod node_cards;
 mod preemption;
@@ -23,11 +25,13 @@ mod share;
 mod strategy;
 mod unmanaged;
 
-pub use card::Card;
+pub use back_off::NodeBackOff;
+pub use card::{Card, Closed};
 pub use claim::{CardShares, Claim, ClaimError};
 pub use entry::{Reservation, Stage};
 pub use filter::{CardFilter, MAX_PATTERNS, PatternError, Patterns};
 pub use fit::{CardFit, Choice, ChosenCard, Fit, FreeCard, NoFit, choose};
+pub use isolation::{Isolation, UnknownIsolation};
 pub use ledger::{NodeLedger, ReserveError};
 pub use node_cards::{Account, Basis, Charge, NodeCards};
 pub use preemption::{Evictable, Shortfall, Victims, victims};

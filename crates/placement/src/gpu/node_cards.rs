@@ -15,8 +15,8 @@ use crate::units::{Cores, PodUid, Units};
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NodeCards {
     accounts: Vec<Account>,
-    /// The healthy cards, sorted by free units, then by free units of the NUMA node and by index: under packing, the first that fits is best.
-    healthy_cards: Box<[HealthyCard]>,
+    /// The open cards, sorted by free units, then by free units of the NUMA node and by index: under packing, the first that fits is best.
+    open_cards: Box<[OpenCard]>,
     pods: PodStates,
     /// Free CPU, in thousandths of a core; `None` where it is not known.
     cpu: Option<u64>,
@@ -35,9 +35,9 @@ pub(super) struct PodStates {
     pub(super) reserved: usize,
 }
 
-/// A healthy card.
+/// A healthy card that takes new pods.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct HealthyCard {
+struct OpenCard {
     room: Room,
     /// Units free on its NUMA node.
     numa: u64,
@@ -128,15 +128,15 @@ impl Account {
 impl NodeCards {
     pub(super) fn new(accounts: Vec<Account>, pods: PodStates, cpu: Option<u64>) -> Self {
         let numa = numa_free(&accounts.iter().map(|account| &account.card).collect::<Vec<_>>());
-        let healthy = |(position, account): (usize, &Account)| {
+        let open = |(position, account): (usize, &Account)| {
             let card = &account.card;
             let (numa, units) = (numa(card), card.units);
-            card.healthy.then(|| HealthyCard { room: card.room(), numa, units, position })
+            card.is_open().then(|| OpenCard { room: card.room(), numa, units, position })
         };
-        let mut healthy_cards: Vec<_> = accounts.iter().enumerate().filter_map(healthy).collect();
-        let index = |card: &HealthyCard| accounts[card.position].card.index;
-        healthy_cards.sort_by_key(|card| (card.room.units, card.numa, index(card)));
-        Self { accounts, healthy_cards: healthy_cards.into(), pods, cpu }
+        let mut open_cards: Vec<_> = accounts.iter().enumerate().filter_map(open).collect();
+        let index = |card: &OpenCard| accounts[card.position].card.index;
+        open_cards.sort_by_key(|card| (card.room.units, card.numa, index(card)));
+        Self { accounts, open_cards: open_cards.into(), pods, cpu }
     }
 
     /// Free CPU, in thousandths of a core; `None` where it is not known.
@@ -232,7 +232,7 @@ impl NodeCards {
         match (request.shares(), points) {
             // Avoids a copy of the card.
             ([share], Some(points)) if self.choice(pod).is_none() && !self.is_nominated(pod) => {
-                let HealthyCard { room, units, .. } = self.best_card(request, *share, rule)?;
+                let OpenCard { room, units, .. } = self.best_card(request, *share, rule)?;
                 Ok(Rating::Score(points(room.left(*share), *units)))
             }
             _ => self.fit(pod, request, rule).map(|choice| choice.rate(request, rule)),
@@ -245,7 +245,7 @@ impl NodeCards {
         request: &GpuRequest,
         share: CardShare,
         rule: &ChoiceRule,
-    ) -> Result<&HealthyCard, NoFit> {
+    ) -> Result<&OpenCard, NoFit> {
         let mut fitting = self.fitting(request, share);
         let chosen = match rule.preference(request) {
             Preference::Emptiest => fitting.max_by_key(|card| {
@@ -262,13 +262,13 @@ impl NodeCards {
         &self,
         request: &GpuRequest,
         share: CardShare,
-    ) -> impl Iterator<Item = &HealthyCard> {
+    ) -> impl Iterator<Item = &OpenCard> {
         // Most pods accept any card; then the accounts need not be read.
         let is_any = request.filter().accepts_all();
-        let accepted = move |card: &&HealthyCard| {
+        let accepted = move |card: &&OpenCard| {
             is_any || self.accounts[card.position].card.is_accepted(request.filter())
         };
-        self.healthy_cards.iter().filter(move |card| card.room.takes(share)).filter(accepted)
+        self.open_cards.iter().filter(move |card| card.room.takes(share)).filter(accepted)
     }
 
     fn why_no_fit(&self, request: &GpuRequest) -> NoFit {

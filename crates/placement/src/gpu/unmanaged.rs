@@ -94,6 +94,8 @@ mod tests {
             units: Units(units),
             numa_node: None,
             healthy: true,
+            closed: None,
+            isolation: None,
             pods: [].into(),
         }
     }

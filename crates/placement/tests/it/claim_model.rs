@@ -123,6 +123,8 @@ impl World {
                 units: Units(UNITS),
                 numa_node: None,
                 healthy: true,
+                closed: None,
+                isolation: None,
                 pods: pods.map(|pod| (uid(pod), Units(SIZES[pod]))).collect(),
             }
         };

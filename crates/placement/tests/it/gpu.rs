@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 
 use placement::gpu::{
-    Account, Basis, Card, CardFit, CardShare, CardUse, ChoiceRule, Claim, ClaimError,
-    ContainerKind, ContainerRequest, GpuRequest, NoFit, NodeLedger, ReserveError, Stage, choose,
+    Account, Basis, Card, CardFilter, CardFit, CardOptions, CardShare, CardUse, ChoiceRule, Claim,
+    ClaimError, Closed, ContainerKind, ContainerRequest, GpuRequest, Isolation, NoFit, NodeLedger,
+    ReserveError, Stage, choose,
 };
 use placement::units::{CardId, MiB, PodUid, Units};
 use proptest::prelude::*;
@@ -20,6 +21,8 @@ fn card(index: u32, units: u32) -> Card {
         units: Units(units),
         numa_node: None,
         healthy: true,
+        closed: None,
+        isolation: None,
         pods: BTreeMap::new(),
     }
 }
@@ -120,9 +123,18 @@ fn each_cause_has_one_text_whatever_the_numbers() {
     assert_eq!(cause(vec![full(), unhealthy(1, 16)], 7), NoFit::Unhealthy);
     assert_eq!(cause(vec![full(), unhealthy(1, 4)], 7), NoFit::NoRoom);
     assert_eq!(cause(vec![full()], 7), cause(vec![full(), full()], 16));
-    let of_aliyun = [NoFit::TooLarge, NoFit::Unhealthy, NoFit::NoRoom].map(|cause| (cause, true));
-    let others =
-        [NoFit::NoCards, NoFit::NotAccepted, NoFit::NoCores, NoFit::InUse, NoFit::TooFewCards];
+    let of_aliyun = [NoFit::TooLarge, NoFit::Unhealthy, NoFit::Closed, NoFit::NoRoom];
+    let of_aliyun = of_aliyun.map(|cause| (cause, true));
+    let others = [
+        NoFit::NoCards,
+        NoFit::NotAccepted,
+        NoFit::WeakIsolation,
+        NoFit::UnknownIsolation,
+        NoFit::BackedOff,
+        NoFit::NoCores,
+        NoFit::InUse,
+        NoFit::TooFewCards,
+    ];
     for (cause, of_aliyun) in of_aliyun.into_iter().chain(others.map(|cause| (cause, false))) {
         let reason = cause.to_string();
         assert!(!reason.contains(|c: char| c == '%' || c.is_ascii_digit()), "{reason}");
@@ -130,6 +142,52 @@ fn each_cause_has_one_text_whatever_the_numbers() {
         let aliyuns = reason.starts_with("Insufficient GPU Memory in one device");
         assert_eq!(aliyuns, of_aliyun, "{reason}");
     }
+}
+
+#[test]
+fn a_closed_card_keeps_its_pods_and_gets_no_new_one() {
+    let closed = |index| Card { closed: Some(Closed::Cdi), ..card(index, 16) };
+    let mut ledger = ledger([recorded(closed(0), "there", 4), card(1, 8)]);
+    let card_of = |ledger: &NodeLedger, units| {
+        let choice = ledger.read().fit(&uid("a"), &ask(units), &RULE);
+        choice.map(|choice| choice.first_index())
+    };
+    assert_eq!(ledger.read().accounts()[0].card.free, Units(12), "its pod stays charged");
+    assert_eq!(card_of(&ledger, 8), Ok(1));
+    assert_eq!(card_of(&ledger, 12), Err(NoFit::Closed));
+    assert_eq!(ledger.read().check(&uid("a"), &ask(12)), Err(NoFit::Closed));
+    let fit = ledger.read().explain(&uid("a"), &ask(12), &RULE);
+    assert_eq!(fit.cards[0].1, CardFit::Closed(Closed::Cdi));
+    ledger.set_cards(vec![card(0, 16)]);
+    assert_eq!(card_of(&ledger, 12), Ok(0), "it is open again");
+}
+
+#[test]
+fn a_pod_that_requires_isolation_goes_where_that_can_be_enforced_and_nowhere_else() {
+    let request = |isolation| {
+        let filter = CardFilter { isolation, ..CardFilter::default() };
+        let options = CardOptions { filter, strategy: None };
+        let asks = [ask_of("app", ContainerKind::App, 0, 4)];
+        GpuRequest::with_options(asks, options).unwrap().unwrap()
+    };
+    let fit = |strongest, required| {
+        let node = ledger([Card { isolation: strongest, ..card(0, 16) }]);
+        let check = node.read().check(&uid("a"), &request(required));
+        let choice = node.read().fit(&uid("a"), &request(required), &RULE).map(|_| ());
+        let rated = node.read().rate(&uid("a"), &request(required), &RULE).map(|_| ());
+        assert_eq!((check, check), (choice, rated));
+        check
+    };
+    let (none, mps, driver) = (Isolation::None, Isolation::Mps, Isolation::Driver);
+    assert_eq!(fit(Some(mps), driver), Err(NoFit::WeakIsolation));
+    assert_eq!(fit(Some(none), mps), Err(NoFit::WeakIsolation));
+    assert_eq!(fit(None, mps), Err(NoFit::UnknownIsolation), "missing is not enough");
+    for (strongest, required) in
+        [(Some(driver), driver), (Some(driver), mps), (Some(none), none), (None, none)]
+    {
+        assert_eq!(fit(strongest, required), Ok(()), "{strongest:?} {required:?}");
+    }
+    assert!(!NoFit::WeakIsolation.is_resolvable(), "evicting pods does not help");
 }
 
 #[test]

@@ -243,6 +243,8 @@ impl World {
                 units: Units(UNITS),
                 numa_node: None,
                 healthy: true,
+                closed: None,
+                isolation: None,
                 pods: pods(index),
             })
             .collect()

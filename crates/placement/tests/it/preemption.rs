@@ -28,6 +28,8 @@ fn node(cards: &[&[(&str, u32, i32)]]) -> Node {
         units: Units(UNITS),
         numa_node: None,
         healthy: true,
+        closed: None,
+        isolation: None,
         pods: pods.iter().map(|(name, units, _)| ((*name).into(), Units(*units))).collect(),
     };
     let mut ledger = NodeLedger::default();

@@ -13,6 +13,8 @@ pub(crate) fn card() -> Card {
         units: Units(16),
         numa_node: None,
         healthy: true,
+        closed: None,
+        isolation: None,
         pods: [].into(),
     }
 }

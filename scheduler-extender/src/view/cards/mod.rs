@@ -5,6 +5,7 @@
 //! one node; before that, on every node to which a binding of it was sent and may have been carried out. A UID belongs to the
 //! name with which it was first seen.
 
+mod back_offs;
 mod cpu;
 mod departures;
 #[cfg(test)]
@@ -30,6 +31,8 @@ use placement::gpu::{
 };
 use placement::units::{NodeName, PodUid, Units};
 
+use back_offs::{BackOffs, Sent};
+pub use back_offs::{BegunBackOff, NodeBackOffs};
 use cpu::NodeCpus;
 use departures::Departure;
 use index::Ledgers;
@@ -67,6 +70,8 @@ struct PodRecord {
     nominated: Option<NodeName>,
     /// The node where this program has evicted pods for it, which is not in its status.
     kept: Option<NodeName>,
+    /// The card that this process chose for it, until its admission is known.
+    sent: Option<Sent>,
     /// The last list of all pods did not have it, and no event and no look-up has come since. It may be deleted.
     unlisted: bool,
 }
@@ -86,6 +91,7 @@ pub struct CardBook {
     cpus: NodeCpus,
     measure: LearnedMeasure,
     measurements: Measurements,
+    back_offs: BackOffs,
     /// Nodes whose device plugin offers units and has reported no cards: few, and only for a while.
     unreported: ArcSwap<HashSet<NodeName>>,
 }
@@ -133,6 +139,7 @@ impl PodRecord {
             nominated_by_scheduler: None,
             nominated: None,
             kept: None,
+            sent: None,
             unlisted: false,
         }
     }
@@ -323,21 +330,27 @@ impl CardBook {
         rule: &ChoiceRule,
     ) -> Result<Reservation, ReservationError> {
         let reserve = || self.reserve_on(node, &pod.uid, request, rule);
+        let sent = |reservation: &Reservation| Sent {
+            node: node.clone(),
+            claim: reservation.claim.clone(),
+        };
         match self.pods.entry(pod.uid.clone()) {
             Entry::Occupied(mut entry) => {
                 entry.get().is_of(pod).map_err(ReservationError::OtherPod)?;
                 let reservation = reserve()?;
-                let nodes = &mut entry.get_mut().nodes;
-                if !nodes.contains(node) {
-                    nodes.push(node.clone());
+                let record = entry.get_mut();
+                if !record.nodes.contains(node) {
+                    record.nodes.push(node.clone());
                 }
+                record.sent = Some(sent(&reservation));
                 Ok(reservation)
             }
             Entry::Vacant(entry) => {
                 let reservation = reserve()?;
                 let nodes = vec![node.clone()];
                 self.measure.observe(request);
-                entry.insert(PodRecord { nodes, ..PodRecord::new(pod, request) });
+                let sent = Some(sent(&reservation));
+                entry.insert(PodRecord { nodes, sent, ..PodRecord::new(pod, request) });
                 Ok(reservation)
             }
         }

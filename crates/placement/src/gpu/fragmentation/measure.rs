@@ -216,6 +216,8 @@ mod tests {
             free_cores: Cores::ALL,
             idle: *free == CARD.0,
             healthy: true,
+            closed: None,
+            isolation: None,
         };
         free.iter().enumerate().map(card).collect()
     }

@@ -53,7 +53,7 @@ impl<'m> MeasuredNode<'m> {
             };
             let room = CardRoom { free: card.free, units: card.units };
             let of_room = || MeasuredCard { room, part: room.part(), model };
-            measured.push(card.healthy.then(of_room));
+            measured.push(card.is_open().then(of_room));
         }
         let for_kind = |kind: &Kind| {
             let mut sum = RoomForKind::default();
@@ -129,7 +129,7 @@ impl Measure {
             let room = CardRoom { free: card.free, units: card.units };
             MeasuredCard { room, part: room.part(), model: self.model(card.model.as_str()) }
         };
-        let cards: Vec<MeasuredCard> = cards.filter(|card| card.healthy).map(measured).collect();
+        let cards: Vec<MeasuredCard> = cards.filter(|card| card.is_open()).map(measured).collect();
         let free_cards: f64 = cards.iter().map(|card| card.part).sum();
         let lost = |kind: &Kind| {
             let mut now = RoomForKind::default();

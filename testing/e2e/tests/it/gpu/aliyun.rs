@@ -280,12 +280,12 @@ fn unhealthy_map(env: &TestEnv) -> Result<()> {
 }
 
 /// The plugin follows ConfigMap and driver by events, and looks again every few seconds.
-const FOLLOWED: Duration = Duration::from_secs(180);
+pub(crate) const FOLLOWED: Duration = Duration::from_secs(180);
 /// A card that has failed recovers after three good readings.
 const RECOVERED: Duration = Duration::from_secs(300);
 
 /// The indexes of the cards that the node reports as healthy.
-fn healthy_cards(env: &TestEnv, host: &Node) -> Result<Vec<u64>> {
+pub(crate) fn healthy_cards(env: &TestEnv, host: &Node) -> Result<Vec<u64>> {
     let nodes: Api<NodeObject> = Api::all(env.client());
     let annotations = env.block_on(nodes.get(host.name()))?.metadata.annotations;
     let text =

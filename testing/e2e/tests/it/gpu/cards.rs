@@ -4,16 +4,19 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 use e2e::build::images::BUSYBOX;
+use e2e::command::wait_for;
+use e2e::node::cards::{CARD_MIB, CARDS};
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
+use super::aliyun::{FOLLOWED, healthy_cards};
 use crate::env::TestEnv;
 use crate::support::card_audit::{audit_exactly, claim, visible_card};
 use crate::support::figures::{Clock, Delays};
 use crate::support::kubelet_checkpoint;
 use crate::support::pods::{
     GPU, START, all_running, create, create_all, delete_all, gpu_container, gpu_pods, list, name,
-    node, pod, processes_of, uid,
+    node, on_node, pod, processes_of, running, uid,
 };
 use crate::{Fact, on_our_nodes};
 
@@ -30,6 +33,7 @@ pub(crate) const FACTS: &[Fact] = &[
         init_containers,
     )
     .smoke(),
+    on_our_nodes("the_room_beside_a_failed_card_that_pods_hold_is_schedulable", failed_card),
 ];
 
 fn one_pod(env: &TestEnv) -> Result<()> {
@@ -84,6 +88,27 @@ fn init_containers(env: &TestEnv) -> Result<()> {
     pods.iter().try_for_each(|pod| init_and_app_agree(env, pod))?;
     env.figure("init_pods_s", format!("{:.1}", started.elapsed().as_secs_f64()));
     audit_exactly(env, shapes.len())
+}
+
+/// Three pods fill three cards of a node, and one of these cards fails. kube-scheduler counts the units of all three pods, so the room of
+/// the fourth card is schedulable only while the kubelet counts the failed card's held units as allocatable.
+fn failed_card(env: &TestEnv) -> Result<()> {
+    let host = &env.cluster()?.nodes()[1];
+    let units = CARD_MIB / 1024;
+    let full = |n| on_node(host, pod(&format!("full-{n}"), &[gpu_container("main", units)]));
+    create_all(env, (0..usize::from(CARDS) - 1).map(full).collect())?;
+    let pods = all_running(env, START)?;
+    let failed = card(&pods[0], "main")?;
+    let others = usize::from(CARDS) - 1;
+    let tried = host.set_card_health(&failed, false).and_then(|()| {
+        let known = |cards: Vec<u64>| (cards.len() == others).then_some(());
+        wait_for("the node to report the card", FOLLOWED, || healthy_cards(env, host).map(known))?;
+        create(env, on_node(host, pod("beside", &[gpu_container("main", 4)])))?;
+        let beside = running(env, "beside", START)?;
+        ensure!(card(&beside, "main")? != failed, "it is on the failed card");
+        Ok(())
+    });
+    tried.and(host.set_card_health(&failed, true))
 }
 
 /// An init container that writes its card to its termination message.

@@ -1,0 +1,131 @@
+//! The file of the cards that this node had since its last boot, for a later process: a card that NVML can no longer open then stays
+//! listed, and a card that failed stays failed.
+//!
+//! Invariant: the file is replaced as a whole. One that cannot be parsed counts as empty; a failed write is repeated at the next change.
+
+use std::fs;
+use std::io;
+use std::path::PathBuf;
+
+use placement::units::{CardId, MiB};
+use serde::{Deserialize, Serialize};
+
+/// The file's name.
+const FILE: &str = "cards.json";
+
+/// The largest file that is read, in bytes. 64 cards take some 20 KiB.
+const MAX_FILE: u64 = 1 << 20;
+
+/// A card of this node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SavedCard {
+    /// NVML's UUID.
+    pub uuid: CardId,
+    /// NVML's index when it was last enumerated.
+    pub index: u32,
+    /// Product name.
+    #[serde(default)]
+    pub model: Option<String>,
+    /// Total memory.
+    #[serde(rename = "memoryMiB")]
+    pub memory: MiB,
+    /// The NUMA node that it is attached to.
+    #[serde(default)]
+    pub numa_node: Option<u32>,
+    /// The critical error that it has not recovered from.
+    #[serde(default)]
+    pub failed: Option<SavedError>,
+}
+
+/// A critical error of a card.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SavedError {
+    /// NVIDIA's number of it, if the driver knew it.
+    pub xid: Option<u64>,
+}
+
+/// The file.
+#[derive(Debug)]
+pub struct CardsFile {
+    folder: PathBuf,
+    written: Option<String>,
+    failed: bool,
+}
+
+impl CardsFile {
+    /// The file in that folder.
+    pub fn new(folder: PathBuf) -> Self {
+        Self { folder, written: None, failed: false }
+    }
+
+    /// The cards of earlier processes.
+    pub fn read(&self) -> Vec<SavedCard> {
+        let path = self.folder.join(FILE);
+        let text = fs::metadata(&path).and_then(|file| match file.len() <= MAX_FILE {
+            true => fs::read_to_string(&path),
+            false => Err(io::Error::from(io::ErrorKind::FileTooLarge)),
+        });
+        let text = match text {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Vec::new(),
+            Err(error) => {
+                tracing::warn!("{}: cannot read it: {error}", path.display());
+                return Vec::new();
+            }
+        };
+        serde_json::from_str(&text).unwrap_or_else(|error| {
+            tracing::warn!("{} counts as empty: {error}", path.display());
+            Vec::new()
+        })
+    }
+
+    /// Writes these cards unless the file has them.
+    pub fn write(&mut self, cards: &[SavedCard]) {
+        // Strings and numbers only: serialisation cannot fail.
+        let text = serde_json::to_string(cards).unwrap_or_default();
+        if self.written.as_ref() == Some(&text) {
+            return;
+        }
+        let written = self.replace(&text);
+        if let (Err(error), false) = (&written, self.failed) {
+            let folder = self.folder.display();
+            tracing::warn!(
+                "{folder}/{FILE}: cannot write it: {error}. Make --state-dir a writable folder of the host"
+            );
+        }
+        self.failed = written.is_err();
+        self.written = written.is_ok().then_some(text);
+    }
+
+    fn replace(&self, text: &str) -> io::Result<()> {
+        let fresh = self.folder.join("fresh-cards");
+        fs::create_dir_all(&self.folder)?;
+        fs::write(&fresh, text)?;
+        fs::rename(&fresh, self.folder.join(FILE))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read_back_and_nonsense_counts_as_empty() {
+        let dir = tempfile::tempdir().unwrap();
+        let card = SavedCard {
+            uuid: "GPU-a".into(),
+            index: 1,
+            model: Some("NVIDIA A10".to_owned()),
+            memory: MiB(4096),
+            numa_node: None,
+            failed: Some(SavedError { xid: Some(79) }),
+        };
+        let mut file = CardsFile::new(dir.path().join("state"));
+        assert_eq!(file.read(), []);
+        file.write(std::slice::from_ref(&card));
+        assert_eq!(CardsFile::new(dir.path().join("state")).read(), [card]);
+        fs::write(dir.path().join("state").join(FILE), "{").unwrap();
+        assert_eq!(file.read(), []);
+    }
+}

@@ -1,0 +1,190 @@
+//! The list of devices that the kubelet gets, and the health of each.
+//!
+//! kube-scheduler compares what pods request with the number of Healthy devices. So the ids of a card that takes no pods are Healthy
+//! for as long as a pod holds them: otherwise this pod would use up the room of another card (kubernetes/kubernetes#92592). No pod gets
+//! them, since the kubelet gives out free ids alone.
+//!
+//! Invariants: an id that a pod holds is listed as Healthy, whichever card it is on; a free id is Healthy only if its card takes pods;
+//! an id that was listed stays listed, since the kubelet crashes if it disappears while its Allocate is in flight.
+
+use std::collections::BTreeMap;
+
+use kubelet_api::v1beta1::Device;
+
+use crate::cards::Cards;
+use crate::cards::ids::{DeviceId, Ids};
+
+/// The list of one stream.
+#[derive(Debug, Default)]
+pub struct DeviceList {
+    /// Whether each listed id is Healthy.
+    listed: BTreeMap<DeviceId, bool>,
+}
+
+impl DeviceList {
+    /// Updates the list for these cards and for the ids that pods `held`. `takes_pods` is false if no card of the node takes new pods.
+    /// Returns whether the list has changed.
+    pub fn update(&mut self, cards: &Cards, held: &Ids, takes_pods: bool) -> bool {
+        let mut next: BTreeMap<DeviceId, bool> =
+            self.listed.keys().map(|id| (id.clone(), false)).collect();
+        for card in cards.iter() {
+            let healthy = takes_pods && card.is_healthy();
+            next.extend(card.ids().map(|id| (id, healthy)));
+        }
+        // Some may be of a card that is gone, or that has fewer units now.
+        next.extend(held.iter().map(|id| (id.clone(), true)));
+        let changed = next != self.listed;
+        self.listed = next;
+        changed
+    }
+
+    /// The devices without a topology. With one, the kubelet's topology manager would choose a NUMA node before it calls the plugin,
+    /// and could exclude the claimed card. The extender reads the card's NUMA node from the node's annotation.
+    pub fn devices(&self) -> Vec<Device> {
+        let device = |(id, healthy): (&DeviceId, &bool)| {
+            let health = if *healthy { "Healthy" } else { "Unhealthy" };
+            Device { id: id.to_string(), health: health.to_owned(), topology: None }
+        };
+        self.listed.iter().map(device).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::cards::Unhealthy;
+    use crate::fixtures::{A, B, cards, ids, with_unhealthy};
+
+    fn healthy(list: &DeviceList) -> Vec<String> {
+        let devices = list.devices().into_iter();
+        devices.filter(|device| device.health == "Healthy").map(|device| device.id).collect()
+    }
+
+    #[test]
+    fn held_ids_of_an_unhealthy_card_are_healthy_until_their_holder_ends() {
+        let (mut list, cards) = (DeviceList::default(), cards(&[(A, 2), (B, 1)]));
+        let ill = with_unhealthy(&cards, A, Unhealthy::Lost);
+        assert!(list.update(&ill, &ids(["aaaaaaaa-1"]), true));
+        assert_eq!(healthy(&list), ["aaaaaaaa-1", "bbbbbbbb-0"]);
+        assert!(!list.update(&ill, &ids(["aaaaaaaa-1"]), true), "nothing to send");
+        assert!(list.update(&ill, &Ids::new(), true));
+        assert_eq!(healthy(&list), ["bbbbbbbb-0"]);
+        assert_eq!(list.devices().len(), 3);
+    }
+
+    #[test]
+    fn a_held_id_of_no_card_is_listed_and_stays_listed_once_it_is_free() {
+        let (mut list, cards) = (DeviceList::default(), cards(&[(A, 1)]));
+        let held = ids(["cccccccc-0", "aaaaaaaa-7"]);
+        list.update(&cards, &held, true);
+        assert_eq!(healthy(&list), ["aaaaaaaa-0", "aaaaaaaa-7", "cccccccc-0"]);
+        list.update(&cards, &Ids::new(), true);
+        assert_eq!(healthy(&list), ["aaaaaaaa-0"]);
+        assert_eq!(list.devices().len(), 3);
+    }
+
+    #[test]
+    fn a_node_that_takes_no_pods_offers_no_free_id() {
+        let (mut list, cards) = (DeviceList::default(), cards(&[(A, 2)]));
+        list.update(&cards, &ids(["aaaaaaaa-0"]), false);
+        assert_eq!(healthy(&list), ["aaaaaaaa-0"]);
+    }
+
+    /// A step in the life of a node with up to four card slots.
+    #[derive(Debug, Clone)]
+    enum Step {
+        /// The card in a slot works or does not.
+        Health(usize, bool),
+        /// Another card is in the slot.
+        Replace(usize),
+        /// The card in the slot has this number of units, as after another `--reserve-percent`.
+        Units(usize, u32),
+        /// A pod takes units of the card in the slot, if that takes pods and has them.
+        Run(usize, u32),
+        /// The pod that began first ends.
+        End,
+        /// The plugin restarts: the kubelet opens a new stream.
+        Restart,
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        let slot = 0_usize..4;
+        prop_oneof![
+            (slot.clone(), any::<bool>()).prop_map(|(slot, works)| Step::Health(slot, works)),
+            slot.clone().prop_map(Step::Replace),
+            (slot.clone(), 1_u32..6).prop_map(|(slot, units)| Step::Units(slot, units)),
+            (slot, 1_u32..4).prop_map(|(slot, units)| Step::Run(slot, units)),
+            Just(Step::End),
+            Just(Step::Restart),
+        ]
+    }
+
+    #[derive(Debug, Clone, Copy)]
+    struct Slot {
+        card: u32,
+        units: u32,
+        works: bool,
+    }
+
+    fn uuid(card: u32) -> String {
+        format!("GPU-{card:08x}-0000")
+    }
+
+    fn id(card: u32, slot: u32) -> DeviceId {
+        DeviceId::new(&format!("{card:08x}"), slot)
+    }
+
+    proptest! {
+        /// Allocatable less requested is never below the room of the cards that take pods, and no free id of another card is Healthy.
+        #[test]
+        fn the_room_of_healthy_cards_stays_schedulable_in_every_history(steps in proptest::collection::vec(step(), 1..40)) {
+            let mut slots = [1, 2, 3, 4].map(|card| Slot { card, units: 4, works: true });
+            let (mut pods, mut list, mut next) = (Vec::<Ids>::new(), DeviceList::default(), 5);
+            for step in steps {
+                match step {
+                    Step::Health(slot, works) => slots[slot].works = works,
+                    Step::Replace(slot) => {
+                        slots[slot].card = next;
+                        next += 1;
+                    }
+                    Step::Units(slot, units) => slots[slot].units = units,
+                    Step::Run(slot, units) => {
+                        let Slot { card, units: all, works } = slots[slot];
+                        let taken = |id: &DeviceId| pods.iter().any(|held| held.contains(id));
+                        let free = (0..all).map(|at| id(card, at)).filter(|id| !taken(id));
+                        let chosen: Ids = free.take(units as usize).collect();
+                        if works && chosen.len() == units as usize {
+                            pods.push(chosen);
+                        }
+                    }
+                    Step::End if pods.is_empty() => {}
+                    Step::End => drop(pods.remove(0)),
+                    Step::Restart => list = DeviceList::default(),
+                }
+                let names: Vec<String> = slots.iter().map(|slot| uuid(slot.card)).collect();
+                let of: Vec<(&str, u32)> =
+                    names.iter().map(String::as_str).zip(slots.iter().map(|slot| slot.units)).collect();
+                let mut cards = cards(&of);
+                for slot in slots.iter().filter(|slot| !slot.works) {
+                    cards = with_unhealthy(&cards, &uuid(slot.card), Unhealthy::Lost);
+                }
+                let held: Ids = pods.iter().flatten().cloned().collect();
+                list.update(&cards, &held, true);
+                let offered = healthy(&list);
+                let working = slots.iter().filter(|slot| slot.works);
+                let room: usize = working
+                    .map(|slot| (0..slot.units).filter(|at| !held.contains(&id(slot.card, *at))).count())
+                    .sum();
+                prop_assert!(offered.len() >= held.len() + room, "{offered:?} {held:?}");
+                for offered in &offered {
+                    let offered: DeviceId = offered.parse().unwrap();
+                    let card = cards.of(&offered).filter(|card| card.is_healthy());
+                    prop_assert!(held.contains(&offered) || card.is_some(), "{offered}");
+                }
+                prop_assert!(held.iter().all(|id| offered.contains(&id.to_string())));
+            }
+        }
+    }
+}

@@ -1,0 +1,52 @@
+//! Writes an event on each node that takes no GPU pods for a while.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use cluster::{EventWriter, Warning};
+use daemon::Shutdown;
+
+use crate::view::{BegunBackOff, View};
+
+/// The pause between two looks.
+const EVERY: Duration = Duration::from_secs(1);
+
+/// The timeout of one call to the API server.
+const TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Writes the events until the shutdown.
+///
+/// # Errors
+///
+/// None: an event that cannot be written is logged.
+pub(crate) async fn write_back_offs(
+    view: Arc<View>,
+    writer: EventWriter,
+    shutdown: Shutdown,
+) -> anyhow::Result<()> {
+    while shutdown.run_until_cancelled(tokio::time::sleep(EVERY)).await.is_some() {
+        for begun in view.cards.take_begun_back_offs() {
+            if let Err(error) = writer.warn_of_node(&begun.node, &warning(&begun), TIMEOUT).await {
+                tracing::warn!(node = %begun.node, %error, "no event for a node that takes no GPU pods");
+            }
+        }
+    }
+    Ok(())
+}
+
+fn warning(begun: &BegunBackOff) -> Warning {
+    let BegunBackOff { namespace, until, all, .. } = begun;
+    let whose = if *all {
+        "pods of all namespaces".to_owned()
+    } else {
+        format!("pods of namespace {namespace}")
+    };
+    Warning {
+        reason: "GPUPodsBackedOff",
+        action: "Filter",
+        note: format!(
+            "The kubelet refused several GPU pods of namespace {namespace} that were bound here with a card, so {whose} go elsewhere \
+             until {until:.0}. The events of the refused pods say why: kubectl get events -A --field-selector reason=UnexpectedAdmissionError"
+        ),
+    }
+}

@@ -1,0 +1,183 @@
+//! Nodes that cannot start a pod, by their report or by what their kubelet refused, get none.
+
+use api::cards::Closed;
+use api::explain::{CardOutcome, Explanation};
+use serde_json::{Value, json};
+use sim::{PODS, Sim, WRITTEN_EVENTS, node, pod};
+
+use crate::rig::{GPU, Rig, gpu_node, gpu_pod};
+
+const FILTER: &str = "/gpushare-scheduler";
+const ISOLATION: &str = "plimsoll.dev/gpu-isolation";
+const SEE: &str = " (see: kubectl plimsoll explain pod)";
+
+/// A node with one card, whose report has these fields too.
+fn node_with(name: &str, more: &Value) -> sim::NodeBuilder {
+    let mut card = json!({
+        "uuid": format!("GPU-{name}"), "index": 0, "model": "NVIDIA A10",
+        "memoryMiB": 16384, "units": 16, "healthy": true, "pods": {},
+    });
+    card.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    node(name).annotation("plimsoll.dev/gpu-cards", json!([card]).to_string())
+}
+
+/// Why the node rejects the pod; empty if it does not.
+async fn rejection(rig: &Rig, pod: &Value, node: &str) -> String {
+    let answer = rig.filter(FILTER, pod, &[node]).await;
+    assert_eq!(answer["Error"], "", "{answer}");
+    let failed = &answer["FailedAndUnresolvableNodes"][node];
+    failed.as_str().unwrap_or_default().trim_end_matches(SEE).to_owned()
+}
+
+#[tokio::test]
+async fn a_card_that_its_node_closes_gets_no_pod_and_explain_says_why() {
+    let sim = Sim::start().await.unwrap();
+    sim.put(node_with("closed", &json!({ "closed": "cdi" })));
+    let rig = Rig::start(&sim).await;
+    let train = gpu_pod(&sim, "train", 4);
+    let why = rejection(&rig, &train, "closed").await;
+    assert!(why.ends_with("cards with room take no new pods, see the events of the node"), "{why}");
+    assert!(rig.bind(&train, "closed").await.contains("take no new pods"));
+    let body = json!({ "Pod": train, "NodeNames": ["closed"] });
+    let (_, text) = rig.post_text("/explain", body.to_string()).await;
+    let explained: Explanation = serde_json::from_str(&text).unwrap();
+    let card = &explained.nodes[0].cards.as_ref().unwrap().cards[0];
+    assert_eq!((card.outcome, card.closed), (CardOutcome::Closed, Some(Closed::Cdi)));
+}
+
+#[tokio::test]
+async fn a_pod_that_requires_isolation_passes_only_nodes_that_report_it_also_in_bind() {
+    let sim = Sim::start().await.unwrap();
+    sim.put(node_with("driver", &json!({ "isolation": "driver" })));
+    sim.put(node_with("mps", &json!({ "isolation": "mps" })));
+    sim.put(node_with("none", &json!({ "isolation": "none" })));
+    sim.put(node_with("silent", &json!({})));
+    // A device plugin of an earlier version reports the mode of pods without an annotation.
+    sim.put(node_with("older", &json!({})).annotation(ISOLATION, "driver"));
+    let rig = Rig::start(&sim).await;
+    let asks = sim.put(pod("asks").annotation(ISOLATION, "driver").asking(GPU, 4));
+    let names = ["driver", "mps", "none", "silent", "older"];
+    let answer = rig.filter(FILTER, &asks, &names).await;
+    assert_eq!(answer["NodeNames"], json!(["driver", "older"]));
+    let weaker = "node cannot enforce the pod's gpu-isolation";
+    assert_eq!(rejection(&rig, &asks, "mps").await, weaker);
+    let silent = rejection(&rig, &asks, "silent").await;
+    assert!(silent.starts_with("node does not report which gpu-isolation"), "{silent}");
+    assert!(rig.bind(&asks, "none").await.contains(weaker));
+    assert_eq!(rig.bind(&asks, "driver").await, "");
+    let soft = sim.put(pod("soft").annotation(ISOLATION, "soft").asking(GPU, 4));
+    let soft = rejection(&rig, &soft, "driver").await;
+    assert_eq!(soft, "the pod's annotation gpu-isolation cannot be read");
+}
+
+/// The kubelet refuses a bound pod.
+fn refuse(sim: &Sim, namespace: &str, name: &str) {
+    sim.change(PODS, namespace, name, |pod| {
+        pod["status"] = json!({ "phase": "Failed", "reason": "UnexpectedAdmissionError" });
+    });
+}
+
+/// Binds a pod of that namespace to the node.
+async fn send(sim: &Sim, rig: &Rig, namespace: &str, name: &str, node: &str) {
+    let sent = sim.put(pod(name).in_namespace(namespace).asking(GPU, 1));
+    assert_eq!(rig.bind(&sent, node).await, "");
+}
+
+const BACKED_OFF: &str = "node takes no GPU pods for a while: it has refused several of them";
+
+fn metric(rig: &Rig, name: &str) -> f64 {
+    let page = rig.context.metrics().unwrap();
+    let line = page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    line.map_or(0.0, |value| value.parse().unwrap())
+}
+
+#[tokio::test]
+async fn a_node_that_refuses_pods_of_a_namespace_gets_no_more_of_them_for_a_while() {
+    let sim = Sim::start().await.unwrap();
+    sim.put(gpu_node("bad", 2));
+    let rig = Rig::start(&sim).await;
+    let (mine, other) =
+        (gpu_pod(&sim, "mine", 1), sim.put(pod("o").in_namespace("b").asking(GPU, 1)));
+    for name in ["p0", "p1", "p2"] {
+        send(&sim, &rig, "default", name, "bad").await;
+        refuse(&sim, "default", name);
+    }
+    rig.until("a back-off", async || rejection(&rig, &mine, "bad").await == BACKED_OFF).await;
+    assert_eq!(rejection(&rig, &other, "bad").await, "", "another namespace");
+    assert_eq!(metric(&rig, "plimsoll_extender_gpu_nodes_backed_off"), 1.0);
+    assert_eq!(metric(&rig, "plimsoll_extender_refused_gpu_pods_total"), 3.0);
+    let event = |sim: &Sim| {
+        let mut events = sim.list(WRITTEN_EVENTS).into_iter();
+        events.find(|event| event["reason"] == "GPUPodsBackedOff")
+    };
+    let event = sim.until("an event on the node", event).await.unwrap();
+    assert_eq!(event["regarding"]["name"], "bad");
+    assert!(event["note"].as_str().unwrap().contains("pods of namespace default"), "{event}");
+    // A second namespace: now it is the node.
+    for name in ["q0", "q1", "q2"] {
+        send(&sim, &rig, "b", name, "bad").await;
+        refuse(&sim, "b", name);
+    }
+    let third = sim.put(pod("t").in_namespace("c").asking(GPU, 1));
+    rig.until("a back-off for all", async || rejection(&rig, &third, "bad").await == BACKED_OFF)
+        .await;
+}
+
+#[tokio::test]
+async fn an_admitted_pod_ends_the_back_off() {
+    let sim = Sim::start().await.unwrap();
+    sim.put(gpu_node("n1", 2));
+    let rig = Rig::start(&sim).await;
+    let mine = gpu_pod(&sim, "mine", 1);
+    // Bound before the node began to refuse pods.
+    send(&sim, &rig, "default", "good", "n1").await;
+    for name in ["p0", "p1", "p2"] {
+        send(&sim, &rig, "default", name, "n1").await;
+        refuse(&sim, "default", name);
+    }
+    rig.until("a back-off", async || rejection(&rig, &mine, "n1").await == BACKED_OFF).await;
+    sim.change(PODS, "default", "good", |pod| {
+        pod["status"]["startTime"] = json!("2026-11-20T09:00:00Z");
+    });
+    rig.until("the end of it", async || rejection(&rig, &mine, "n1").await.is_empty()).await;
+}
+
+#[tokio::test]
+async fn pods_whose_author_may_have_caused_the_refusal_back_no_node_off() {
+    let sim = Sim::start().await.unwrap();
+    sim.put(node_with("n1", &json!({ "isolation": "driver" })));
+    let rig = Rig::start(&sim).await;
+    let claim = json!({ "main": { "GPU-n1": 1 } }).to_string();
+    for number in 0..4 {
+        // Bound by its own spec, with a claim that the author wrote.
+        let name = format!("forged-{number}");
+        let forged = pod(&name).on("n1").annotation("plimsoll.dev/gpu-claim", claim.clone());
+        sim.put(forged.asking(GPU, 1));
+        refuse(&sim, "default", &name);
+        // Bound by the extender, with a claim that was changed.
+        let name = format!("changed-{number}");
+        send(&sim, &rig, "default", &name, "n1").await;
+        sim.change(PODS, "default", &name, |pod| {
+            let other = json!({ "main": { "GPU-other": 1 } }).to_string();
+            pod["metadata"]["annotations"]["plimsoll.dev/gpu-claim"] = other.into();
+        });
+        refuse(&sim, "default", &name);
+        // It requires more than others.
+        let name = format!("requires-{number}");
+        let requires = pod(&name).annotation(ISOLATION, "driver").asking(GPU, 1);
+        assert_eq!(rig.bind(&sim.put(requires), "n1").await, "");
+        refuse(&sim, "default", &name);
+        // Failed for another reason.
+        let name = format!("evicted-{number}");
+        send(&sim, &rig, "default", &name, "n1").await;
+        sim.change(PODS, "default", &name, |pod| {
+            pod["status"] = json!({ "phase": "Failed", "reason": "Evicted" });
+        });
+    }
+    // The watch shows the pods in order, so once it has shown this one it has shown those.
+    send(&sim, &rig, "default", "last", "n1").await;
+    refuse(&sim, "default", "last");
+    let counted = async || metric(&rig, "plimsoll_extender_refused_gpu_pods_total") == 1.0;
+    rig.until("the last pod counted", counted).await;
+    assert_eq!(rejection(&rig, &gpu_pod(&sim, "mine", 1), "n1").await, "");
+}
