@@ -47,6 +47,19 @@ async fn a_card_in_mig_mode_is_unhealthy_for_that_reason_until_the_mode_is_off()
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn the_number_of_cards_is_in_the_nodes_status_where_the_flag_asks_for_it() {
+    let mut rig = Rig::new(&[(A, 8), (B, 8)]).await;
+    rig.restart_with(&["--report-gpu-count"]).await;
+    let counted = |sim: &sim::Sim| {
+        let status = sim.node(rig::NODE)?["status"].clone();
+        let all =
+            ["capacity", "allocatable"].map(|part| status[part]["aliyun.com/gpu-count"] == "2");
+        all.iter().all(|is| *is).then_some(())
+    };
+    rig.sim.until("the number of cards", counted).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_number_of_cards_that_cannot_be_written_keeps_no_report_back() {
     for fault in [Fault::Answer(Failure::new(403, "Forbidden", "denied")), Fault::Hang] {
         let mut rig = Rig::new(&[(A, 8)]).await;
