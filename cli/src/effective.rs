@@ -1,12 +1,13 @@
 //! A policy with all defaults filled in, as `plimsoll policy check` answers it.
 
 use api::policy_check::{
-    Estimates, Gpu, HotRule, Limits, Metric, Namespaces, NodePool, PolicyCheck, Scoring,
+    BeyondUnits, Estimates, Gpu, HotRule, Limits, Metric, Namespaces, NodePool, PolicyCheck,
+    Scoring,
 };
 use placement::load::{MetricTable, ResolvedPolicy, ResolvedRules, ResolvedWeight};
 use placement::policy::{
-    Exported, LoadPolicy, Model, PolicyKind, ReadingSource, Scoring as Rules, Weight,
-    WhenAllOverloaded, WindowStatistic,
+    BeyondUnitsName, BeyondUnitsRule, Exported, LoadPolicy, Model, PolicyKind, ReadingSource,
+    Scoring as Rules, Weight, WhenAllOverloaded, WindowStatistic,
 };
 use placement::units::MetricName;
 
@@ -41,6 +42,7 @@ pub(crate) fn effective(
         gpu: Some(Gpu {
             placement: policy.gpu.placement.to_string(),
             unmanaged_memory: policy.gpu.unmanaged_memory.name().to_owned(),
+            beyond_units: policy.gpu.beyond_units.iter().map(beyond_units).collect(),
         }),
         warnings: policy.warnings_with(source).iter().map(ToString::to_string).collect(),
     }
@@ -161,4 +163,12 @@ fn namespaces(policy: &LoadPolicy) -> Vec<Namespaces> {
         node_selector: rule.nodes.to_string(),
     };
     policy.namespaces.iter().map(rule).collect()
+}
+
+fn beyond_units(rule: &BeyondUnitsRule) -> BeyondUnits {
+    let allowed = BeyondUnitsName::ALL.into_iter().filter(|name| name.is_in(rule.allowed));
+    BeyondUnits {
+        namespaces: rule.namespaces.iter().map(ToString::to_string).collect(),
+        allow: allowed.map(|name| name.name().to_owned()).collect(),
+    }
 }

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
-use api::policy_check::{Fault, HotRule, Metric, Namespaces, PolicyCheck};
+use api::policy_check::{BeyondUnits, Fault, HotRule, Metric, Namespaces, PolicyCheck};
 use placement::policy::{LoadPolicy, PolicyError, PolicyKind, ReadingSource, json_schema};
 use serde::Deserialize;
 
@@ -234,6 +234,11 @@ fn settings(report: &PolicyCheck) -> Vec<[String; 2]> {
     if let Some(gpu) = &report.gpu {
         row("gpu.placement", gpu.placement.clone());
         row("gpu.unmanagedMemory", gpu.unmanaged_memory.clone());
+        let rule = |rule: &BeyondUnits| {
+            format!("{} in {}", rule.allow.join(", "), rule.namespaces.join(", "))
+        };
+        let rules: Vec<String> = gpu.beyond_units.iter().map(rule).collect();
+        row("gpu.beyondUnits", if rules.is_empty() { NONE.to_owned() } else { rules.join("; ") });
     }
     rows
 }

@@ -68,7 +68,6 @@ pub(crate) fn claimed(name: &str, request: GpuRequest, cards: &[&str]) -> PodFac
         kind: PodKind::Ordinary,
         gpu: Ok(Some(gpu)),
         admitted: false,
-        served_by_dra: false,
         finished: false,
         refused: false,
         stopped: false,

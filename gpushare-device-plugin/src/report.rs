@@ -414,6 +414,11 @@ fn claim_from_record(
         false if is_all_of_one => gpu.request.on_cards(u32::try_from(units.len()).ok()?)?,
         false => return None,
     };
+    // Without a claim, annotations are all that says more than units: what they may be is decided at Bind.
+    let request = match facts.claim() {
+        Some(_) => request,
+        None => within_units(request, units, cards)?,
+    };
     let shares = request.shares();
     // The shares of a request are sorted, the largest first.
     let mut on: Vec<(&CardId, Units)> = units.iter().map(|(card, units)| (card, *units)).collect();
@@ -432,6 +437,18 @@ fn claim_from_record(
     })
 }
 
+/// The request without compute, exclusive cards and limits if these are more than its units are of the cards.
+fn within_units(
+    request: GpuRequest,
+    units: &BTreeMap<CardId, Units>,
+    cards: &Cards,
+) -> Option<GpuRequest> {
+    let mut sizes = units.keys().filter_map(|card| Some(cards.get(card)?.units));
+    let exceeds =
+        sizes.any(|size| request.shares().iter().any(|it| request.excess(*it, size).is_some()));
+    if exceeds { request.of_units_alone() } else { Some(request) }
+}
+
 fn is_to_be_marked(facts: &PodFacts) -> bool {
     let assigned = facts.gpu_pod().is_some_and(|gpu| gpu.assigned);
     facts.claim().is_some() && !assigned && !facts.deleting
@@ -439,9 +456,12 @@ fn is_to_be_marked(facts: &PodFacts) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use placement::gpu::CardUse;
+    use placement::units::Cores;
+
     use super::*;
     use crate::fixtures::cards;
-    use crate::fixtures::{A, B, ids, on_two_cards, simple, with_init};
+    use crate::fixtures::{A, B, ids, on_two_cards, simple, with_init, with_use};
 
     #[test]
     fn a_pod_counts_its_peak_on_the_card_of_the_kubelets_record() {
@@ -481,6 +501,35 @@ mod tests {
         let whole = ids(["aaaaaaaa-0", "aaaaaaaa-1", "bbbbbbbb-0", "bbbbbbbb-1"]);
         assert_eq!(recorded(&unclaimed, whole), Some(vec![A.to_owned(), B.to_owned()]));
         assert_eq!(recorded(&unclaimed, ids(["aaaaaaaa-0", "bbbbbbbb-0"])), None, "not yet whole");
+    }
+
+    #[test]
+    fn a_claim_that_is_written_for_a_pod_without_one_has_no_more_than_its_units() {
+        let cards = cards(&[(A, 4), (B, 4)]);
+        let whole = CardUse { exclusive: true, ..CardUse::default() };
+        let written = |units: u32, card_use, held| {
+            let mut pod = PodFacts::clone(&with_use("p", A, units, card_use));
+            if let Ok(Some(gpu)) = &mut pod.gpu {
+                gpu.claim = Ok(None);
+            }
+            let (_, reservation) = claim_from_record(&pod, &units_of(&held, &cards), &cards)?;
+            let share = reservation.claim.cards().get(&CardId::from(A)).copied()?;
+            Some((
+                share.units.0,
+                share.cores.0,
+                share.exclusive,
+                reservation.claim.limit_of("main"),
+            ))
+        };
+        let one = || ids(["aaaaaaaa-0"]);
+        assert_eq!(written(1, whole, one()), Some((1, 0, false, None)));
+        let cores = |cores| CardUse { cores: Cores(cores), ..CardUse::default() };
+        assert_eq!(written(1, cores(26), one()), Some((1, 0, false, None)));
+        assert_eq!(written(1, cores(25), one()), Some((1, 25, false, None)));
+        let grows = CardUse { limit: Some(Units(4)), ..CardUse::default() };
+        assert_eq!(written(1, grows, one()), Some((1, 0, false, None)));
+        let all = ids(["aaaaaaaa-0", "aaaaaaaa-1", "aaaaaaaa-2", "aaaaaaaa-3"]);
+        assert_eq!(written(4, whole, all), Some((4, 0, true, None)));
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use cluster::Pod;
 use daemon::Shutdown;
 use jiff::{SignedDuration, Timestamp};
+use placement::gpu::GpuRequest;
 use placement::names::Names;
 
 use crate::binder::Binder;
@@ -95,8 +96,10 @@ impl Decider {
         nodes: CandidateNodes,
         now: Timestamp,
     ) -> Decision {
+        let beyond_units = board.policy.policy.gpu.beyond_units_of(pod.namespace());
+        let with_right = |request: GpuRequest| request.with_beyond_units(beyond_units);
         let (request, fault) = match pod.request(&self.names) {
-            Ok(request) => (request, None),
+            Ok(request) => (request.map(with_right), None),
             Err(fault) => (None, Some(fault)),
         };
         let decided = DecidedPod::new(pod, self.view.estimates(pod, &self.names), waited);

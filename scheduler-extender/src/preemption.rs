@@ -61,7 +61,7 @@ struct RemainingNode<'a> {
 }
 
 impl Preemption<'_> {
-    /// The remaining candidates, with the pods to evict. Candidates where a DRA driver serves the resource keep their victims.
+    /// The remaining candidates, with the pods to evict.
     pub(crate) async fn answer<'v>(
         &self,
         candidates: impl Iterator<Item = (Name<'v>, MetaVictims<'v>)>,
@@ -73,10 +73,7 @@ impl Preemption<'_> {
             known.is_some_and(|back_off| back_off.rejects(namespace, self.now))
         };
         // Names of unknown nodes are not read.
-        let (by_dra, candidates): (Vec<_>, Vec<_>) = candidates
-            .partition(|(node, _)| self.view.is_served_by_dra(&NodeName::from(node.as_str())));
         let mut candidates: Vec<_> = candidates
-            .into_iter()
             .filter(|(node, _)| {
                 cards.node(node.as_str()).is_some() && !is_backed_off(node.as_str())
             })
@@ -109,7 +106,7 @@ impl Preemption<'_> {
         let mut remain: Vec<RemainingNode<'v>> = read.chain(unread).flatten().collect();
         remain.sort_by(|a, b| a.node.as_str().cmp(b.node.as_str()));
         self.view.cards.plan(&self.pod.uid(), remain.iter().map(RemainingNode::cards));
-        remain.into_iter().map(|node| (node.node, node.victims)).chain(by_dra).collect()
+        remain.into_iter().map(|node| (node.node, node.victims)).collect()
     }
 
     /// Chooses the pods to evict on a node.

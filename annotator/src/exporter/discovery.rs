@@ -130,7 +130,6 @@ mod tests {
             capacity: Default::default(),
             allocatable_cpu: None,
             measured: None,
-            offers_units: false,
             taints: Default::default(),
         }
     }

@@ -57,6 +57,9 @@ impl Ledgers {
     fn charge(&mut self, pod: &BoundPod, charge: &GpuCharge) -> NodeName {
         let ledger = self.nodes.entry(pod.node.clone()).or_default();
         ledger.bind(&pod.uid, &charge.request, charge.claim.as_ref());
+        if charge.admitted {
+            ledger.admit(&pod.uid);
+        }
         self.pods.insert(pod.uid.clone(), pod.node.clone());
         pod.node.clone()
     }
@@ -122,7 +125,7 @@ mod tests {
     fn pod(uid: &str, card: &str, units: u32) -> BoundPod {
         let request = GpuRequest::single("main", Units(units)).unwrap();
         let claim = Some(Claim::on_card(&request, &CardId::from(card)));
-        let gpu = Some(GpuCharge { request, claim });
+        let gpu = Some(GpuCharge { request, claim, admitted: true });
         BoundPod { uid: uid.into(), node: "a".into(), bound_at: None, gpu, workload: None }
     }
 

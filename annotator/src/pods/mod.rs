@@ -45,6 +45,8 @@ pub struct GpuCharge {
     pub request: GpuRequest,
     /// The claim of its annotation; `None` if it does not agree with its spec.
     pub claim: Option<Claim>,
+    /// Whether its kubelet has reported that it admitted the pod.
+    pub admitted: bool,
 }
 
 impl BoundPod {
@@ -66,5 +68,6 @@ fn charge(facts: PodFacts) -> Option<GpuCharge> {
     }
     // The kubelet admits no pod with a quantity that does not parse, so such a pod holds no units.
     let gpu = facts.gpu.ok().flatten()?;
-    Some(GpuCharge { request: gpu.request, claim: gpu.claim.ok().flatten() })
+    let (claim, admitted) = (gpu.claim.ok().flatten(), facts.admitted);
+    Some(GpuCharge { request: gpu.request, claim, admitted })
 }

@@ -62,7 +62,6 @@ fn node(name: &str, reading: Option<Reading>) -> NodeFacts {
         capacity: Default::default(),
         allocatable_cpu: None,
         measured: None,
-        offers_units: false,
         taints: Default::default(),
     }
 }

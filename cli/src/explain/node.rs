@@ -185,6 +185,7 @@ fn card_row(card: &Card, chosen: &[u32]) -> [String; 7] {
         CardOutcome::NotAccepted => "not accepted",
         CardOutcome::TooFewCores => "too little compute",
         CardOutcome::InUse => "in use",
+        CardOutcome::BeyondUnits => "beyond units",
     };
     let mark = if chosen.contains(&card.index) { "*" } else { "" };
     let free = format!("{}/{}", card.free, card.units);

@@ -17,8 +17,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use crate::cards::MAX_NAME;
 use crate::json::{self, JsonError, Unique};
 
-/// The most bytes of the text for each share: the container's name, a UUID, the share with 20 digits, and signs.
-const MAX_SHARE: usize = limits::LABEL + MAX_NAME + 20 + 45;
+/// The most bytes of the text for each share: the container's name, a UUID, the share with 30 digits, and signs.
+const MAX_SHARE: usize = limits::LABEL + MAX_NAME + 30 + 54;
 
 /// Container → card UUID → its share of the card.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, JsonSchema)]
@@ -53,18 +53,30 @@ pub struct Detailed {
     /// Whether no other pod may be on the card.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub exclusive: bool,
+    /// Units that the container may grow to on all its cards together; absent if that is what it requests. The same on each of its cards.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<u32>")]
+    pub limit: Option<Units>,
 }
 
 fn is_zero(cores: &Cores) -> bool {
     *cores == Cores::ZERO
 }
 
-impl From<CardShare> for Share {
-    fn from(share: CardShare) -> Self {
+impl Share {
+    /// The share of a container that may grow to `limit` units on all its cards together; `None` if that is what it requests.
+    pub fn new(share: CardShare, limit: Option<Units>) -> Self {
         let CardShare { units, cores, exclusive } = share;
-        match share == CardShare::of(units) {
+        match share == CardShare::of(units) && limit.is_none() {
             true => Self::Units(units),
-            false => Self::Detailed(Detailed { units, cores, exclusive }),
+            false => Self::Detailed(Detailed { units, cores, exclusive, limit }),
+        }
+    }
+
+    fn limit(self) -> Option<Units> {
+        match self {
+            Self::Units(_) => None,
+            Self::Detailed(detailed) => detailed.limit,
         }
     }
 }
@@ -73,7 +85,7 @@ impl From<Share> for CardShare {
     fn from(share: Share) -> Self {
         match share {
             Share::Units(units) => Self::of(units),
-            Share::Detailed(Detailed { units, cores, exclusive }) => {
+            Share::Detailed(Detailed { units, cores, exclusive, .. }) => {
                 Self { units, cores, exclusive }
             }
         }
@@ -101,7 +113,9 @@ impl<'de> Visitor<'de> for ShareVisitor {
     type Value = Share;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a number of units, or an object with `units`, `cores` and `exclusive`")
+        f.write_str(
+            "a number of units, or an object with `units`, `cores`, `exclusive` and `limit`",
+        )
     }
 
     fn visit_u64<E: Error>(self, units: u64) -> Result<Share, E> {
@@ -130,6 +144,16 @@ impl Claim {
             cards.iter().map(|(card, share)| (card.clone(), (*share).into())).collect()
         };
         self.containers.iter().map(|(name, cards)| (name.clone(), of(cards))).collect()
+    }
+
+    /// The units that containers may grow to on all their cards together, where that is more than they request. Of several values for
+    /// one container, which Bind never writes, the smallest.
+    pub fn limits(&self) -> BTreeMap<String, Units> {
+        let limit = |(name, cards): (&String, &BTreeMap<CardId, Share>)| {
+            let limits = cards.values().filter_map(|share| share.limit());
+            Some((name.clone(), limits.min()?))
+        };
+        self.containers.iter().filter_map(limit).collect()
     }
 
     /// Writes the annotation.

@@ -390,4 +390,6 @@ pub enum CardOutcome {
     TooFewCores,
     /// The pod requests the card exclusively, and another pod is on it.
     InUse,
+    /// The pod would take more of the card than its units are of it, without a right to that.
+    BeyondUnits,
 }

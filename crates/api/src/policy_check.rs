@@ -127,6 +127,19 @@ pub struct Gpu {
     pub placement: String,
     /// Whether memory in use beyond what pods hold counts as not free: `count` or `ignore`.
     pub unmanaged_memory: String,
+    /// Namespaces whose pods may take more of cards than their units.
+    #[serde(default)]
+    pub beyond_units: Vec<BeyondUnits>,
+}
+
+/// What pods of some namespaces may take of cards beyond their units.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct BeyondUnits {
+    /// The namespaces; `*` for all.
+    pub namespaces: Vec<String>,
+    /// What they may take: `exclusive`, `cores`, `memoryLimit`.
+    pub allow: Vec<String>,
 }
 
 /// What happens when all nodes are over limits, and which pods are exempt.

@@ -73,9 +73,10 @@ pub(crate) fn measured(text: &str) -> Option<MeasuredMemory> {
 /// The request of a bound pod as its claim has it; `None` where that is no claim of a pod with these units.
 pub(crate) fn as_claimed(text: &str, request: &GpuRequest) -> Option<GpuRequest> {
     let shares = request.containers().len() * MAX_CARDS;
-    let claimed = api::claim::Claim::from_json(text, shares).ok()?.shares();
+    let claim = api::claim::Claim::from_json(text, shares).ok()?;
+    let (claimed, limits) = (claim.shares(), claim.limits());
     let on_a_node = claimed.values().all(|shares| shares.len() <= MAX_CARDS);
-    on_a_node.then(|| request.as_claimed(&claimed))?
+    on_a_node.then(|| request.as_claimed(&claimed, &limits))?
 }
 
 /// Reads a pod's claim, and checks it against the pod's spec.
@@ -114,10 +115,12 @@ fn units_of_first(choice: &Choice) -> Units {
 }
 
 fn wire(claim: &Claim) -> api::claim::Claim {
-    let on = |shares: &CardShares| {
-        shares.iter().map(|(card, share)| (card.clone(), Share::from(*share))).collect()
+    let on = |name: &str, shares: &CardShares| {
+        let limit = claim.limit_of(name);
+        shares.iter().map(|(card, share)| (card.clone(), Share::new(*share, limit))).collect()
     };
-    let containers = claim.containers().iter().map(|(name, shares)| (name.clone(), on(shares)));
+    let containers =
+        claim.containers().iter().map(|(name, shares)| (name.clone(), on(name, shares)));
     api::claim::Claim { containers: containers.collect() }
 }
 

@@ -134,8 +134,6 @@ pub struct NodeFacts {
     pub allocatable_cpu: Option<u64>,
     /// Memory in use on its cards, as its annotation `gpu-share` has it; `None` where there is none that can be read.
     pub measured: Option<MeasuredMemory>,
-    /// Whether a device plugin offers units of the GPU resource there: `status.allocatable` has some, or what cannot be read.
-    pub offers_units: bool,
     /// Its taints, of which a new list can be made.
     pub taints: NodeTaints,
 }
@@ -191,14 +189,8 @@ impl Node {
             capacity: self.capacity(),
             allocatable_cpu: self.allocatable_cpu(),
             measured: annotation(&names.share()).and_then(gpu::measured),
-            offers_units: self.offers(names.gpu_resource()),
             taints: self.taints(),
         }
-    }
-
-    fn offers(&self, resource: &str) -> bool {
-        let stated = self.status.allocatable.get(resource);
-        stated.is_some_and(|quantity| quantity.amount() != Some(0.0))
     }
 
     fn taints(&self) -> NodeTaints {

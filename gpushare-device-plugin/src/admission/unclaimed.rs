@@ -105,11 +105,13 @@ fn free(card: &Card, cards: &Cards, other_pods: &OtherPods) -> FreeCard {
 }
 
 /// What a pod uses of a card: the larger of its claim and its ids there. An admitted pod without a claim and without ids
-/// of ours, such as one that Aliyun's plugin started, counts its largest share on every card.
+/// of ours, such as one that Aliyun's plugin started, counts the units of its largest share on every card.
 fn taken(card: &Card, cards: &Cards, (facts, ids): &PodWithIds) -> CardShare {
     let claimed = match (facts.claim(), facts.gpu_pod()) {
         (Some(claim), _) => claim.cards().get(&card.uuid).copied(),
-        (None, Some(gpu)) if facts.admitted && ids.is_empty() => Some(gpu.request.largest()),
+        (None, Some(gpu)) if facts.admitted && ids.is_empty() => {
+            Some(CardShare::of(gpu.request.largest().units))
+        }
         (None, _) => None,
     };
     claimed.unwrap_or_default().larger(CardShare::of(held(card, cards, ids)))

@@ -9,7 +9,7 @@ use std::time::Duration;
 use cluster::{
     Annotations, BindOutcome, Binding, CallError, PodFacts, bind, claim_annotations, get_pod,
 };
-use placement::gpu::{Claim, GpuRequest, NoFit};
+use placement::gpu::{Claim, GpuRequest};
 use placement::units::NodeName;
 use tokio::time::{Instant, timeout_at};
 
@@ -44,25 +44,13 @@ impl Binder {
         {
             return outcome;
         }
-        if self.view.is_served_by_dra(&target.node) {
-            return self.without_claim(target, deadline).await;
-        }
+        // The policy may have changed since Filter.
+        let beyond_units = self.view.beyond_units_of(&target.pod.namespace);
+        let request = request.with_beyond_units(beyond_units);
         let (cards, rule) = (&self.view.cards, self.view.choice_rule());
         let reservation = cards.reserve(&target.pod, &request, &target.node, &rule)?;
         let annotations = claim_annotations(&self.names, &request, &reservation, (self.clock)());
         self.send(target, Some((reservation.claim, annotations)), deadline).await
-    }
-
-    /// Binds a pod whose units a DRA driver serves. The pod's object shows whether it does: kube-scheduler has written that before.
-    async fn without_claim(self: &Arc<Self>, target: &Target, deadline: Instant) -> Outcome {
-        match self.find(target, deadline).await {
-            PodLookup::Pod(facts) if facts.uid != target.pod.uid => Err(self.pod_gone(target)),
-            PodLookup::Pod(facts) if facts.node.is_some() => self.outcome_shown(target, &facts),
-            PodLookup::Pod(facts) if facts.served_by_dra => self.send(target, None, deadline).await,
-            PodLookup::Pod(_) => Err(BindError::NoFit(target.node.clone(), NoFit::NoCards)),
-            PodLookup::NotFound => Err(self.pod_gone(target)),
-            PodLookup::Failed(error) => Err(BindError::Refused(error.to_string())),
-        }
     }
 
     /// The pod's GPU request: from the watch or, if that has not shown the pod yet, from the API server.
@@ -168,7 +156,6 @@ impl Binder {
         }
         if let Ok(Some(gpu)) = &facts.gpu
             && !matches!(gpu.claim, Ok(Some(_)))
-            && !(facts.served_by_dra && self.view.is_served_by_dra(&target.node))
         {
             return Err(BindError::NoClaim);
         }
@@ -178,7 +165,7 @@ impl Binder {
 
     pub(super) fn take_over(&self, facts: &PodFacts) {
         if let Ok(Some(gpu)) = &facts.gpu {
-            self.view.cards.apply_known(facts, gpu);
+            self.view.apply_known(facts, gpu);
         }
     }
 

@@ -7,6 +7,9 @@ use placement::units::NodeName;
 
 use crate::view::{OtherPod, ReservationError};
 
+/// The text for pods that wait for deleted pods of their namespace, in Filter too.
+pub(crate) const HELD_BY_DELETED: &str = "GPU memory of deleted pods of this namespace is still in use: its GPU pods wait until processes of these have ended";
+
 /// Why a pod is not bound, or not known to be.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BindError {
@@ -33,6 +36,9 @@ pub enum BindError {
         "the pod is bound to this node already, but without a claim that counts; is another scheduler or extender at work?"
     )]
     NoClaim,
+    /// Deleted pods of its namespace still hold GPU memory.
+    #[error("{HELD_BY_DELETED}")]
+    HeldByDeleted,
     /// The pod does not exist any more.
     #[error("the pod is gone")]
     Gone,
@@ -66,6 +72,7 @@ impl BindError {
             Self::Contradiction(_) => "contradiction",
             Self::Elsewhere(_) => "elsewhere",
             Self::NoClaim => "no-claim",
+            Self::HeldByDeleted => "held-by-deleted",
             Self::Gone => "gone",
             Self::Refused(_) => "refused",
             Self::InDoubt(_) => "in-doubt",
@@ -81,6 +88,7 @@ impl From<ReservationError> for BindError {
             ReservationError::NoFit(node, why) => Self::NoFit(node, why),
             ReservationError::Bound(node) => Self::Contradiction(node),
             ReservationError::OtherPod(other) => Self::OtherPod(other),
+            ReservationError::HeldByDeleted(_) => Self::HeldByDeleted,
         }
     }
 }

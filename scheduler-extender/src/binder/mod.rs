@@ -28,6 +28,7 @@ use crate::replicas::Replicas;
 use crate::view::{GpuPodId, View};
 
 pub use error::BindError;
+pub(crate) use error::HELD_BY_DELETED;
 
 /// Concurrent bindings. kube-scheduler sends up to 478 Bind requests at once (measured at 20 nodes), each answered in
 /// about 1.4 ms; more connections make them slower.

@@ -231,6 +231,7 @@ impl Evictor {
         evicted: &mut VecDeque<Instant>,
     ) -> Outcome {
         let Ok(Some(request)) = pod.request(&self.names) else { return Outcome::Over };
+        let request = request.with_beyond_units(self.view.beyond_units_of(pod.namespace()));
         // kube-scheduler has not marked it unschedulable yet, or preempts for it.
         if pod.wait() == Wait::None || pod.nominated_node().is_some() {
             return Outcome::Later;

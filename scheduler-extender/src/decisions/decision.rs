@@ -1,7 +1,6 @@
 //! A decision: one pod, the nodes of the request, and the data about each node at that time.
 
 use std::borrow::Cow;
-use std::collections::HashSet;
 use std::sync::{Arc, OnceLock};
 
 use cluster::GpuRequestError;
@@ -56,8 +55,6 @@ pub struct Decision {
     cards: Option<CardsOnBoard>,
     /// How cards are chosen.
     pub rule: ChoiceRule,
-    /// The nodes whose device plugin offered units and had reported no cards.
-    unreported: Arc<HashSet<NodeName>>,
     /// The nodes that take no GPU pods for a while.
     back_offs: Arc<NodeBackOffs>,
     /// The pairing under the policy in force and under the shadow policy, once computed.
@@ -84,7 +81,7 @@ impl Decision {
         nodes: CandidateNodes,
         time: Timestamp,
     ) -> Self {
-        let (unreported, back_offs) = (cards.unreported(), cards.back_offs());
+        let back_offs = cards.back_offs();
         let strategy = board.policy.policy.gpu.placement;
         let rule = ChoiceRule { strategy, measure: cards.measure() };
         let needs_cards = request.is_some() || rule.for_plain_pods().is_some();
@@ -98,7 +95,6 @@ impl Decision {
             board,
             cards,
             rule,
-            unreported,
             back_offs,
             pairings: Default::default(),
         }
@@ -191,7 +187,7 @@ impl Decision {
             false => self.evaluated_verdicts(policy),
         };
         let known = |node: usize| self.load(self.nodes.places()[node]);
-        let fits = |node| self.no_fit(node).is_none() || self.fits_soon(node);
+        let fits = |node| self.no_fit(node).is_none();
         self.with_least_loaded(policy, each, known, fits)
     }
 
@@ -331,9 +327,10 @@ impl Decision {
     /// [`Decision::no_fit`] of each node.
     pub fn no_fits(&self) -> Vec<Option<NoFit>> {
         let refused = |(position, rating): (usize, Option<Result<Rating, NoFit>>)| {
-            let no_fit = rating.map_or(Some(NoFit::NoCards), Result::err);
-            let no_fit = if self.is_backed_off(position) { Some(NoFit::BackedOff) } else { no_fit };
-            no_fit.filter(|_| !self.is_served_by_dra(position))
+            match self.is_backed_off(position) {
+                true => Some(NoFit::BackedOff),
+                false => rating.map_or(Some(NoFit::NoCards), Result::err),
+            }
         };
         match self.cards.as_ref().is_some_and(CardsOnBoard::are_rated) {
             true => self.ratings().into_iter().enumerate().map(refused).collect(),
@@ -354,10 +351,9 @@ impl Decision {
         self.cards(position).ok_or(NoFit::NoCards)?.check(&self.pod.uid, request)
     }
 
-    /// Why the node at a position is rejected for its cards; `None` where it is not. A node without cards and without a device plugin
-    /// that offers units is not rejected: kube-scheduler has already found the resource there, so a DRA driver serves it.
+    /// Why the node at a position is rejected for its cards; `None` where it is not.
     pub fn no_fit(&self, position: usize) -> Option<NoFit> {
-        self.fit(position).err().filter(|_| !self.is_served_by_dra(position))
+        self.fit(position).err()
     }
 
     /// Whether the node at a position takes no pods of the pod's namespace for a while.
@@ -368,21 +364,6 @@ impl Decision {
                 .back_offs
                 .get(self.nodes.name(self.board.names(), position))
                 .is_some_and(|back_off| back_off.rejects(&self.pod.namespace, self.time))
-    }
-
-    /// Whether the node at a position will fit the pod within seconds, when deleted pods no longer count there.
-    pub fn fits_soon(&self, position: usize) -> bool {
-        let fits =
-            |(cards, request): (&NodeCards, &GpuRequest)| cards.fits_soon(&self.pod.uid, request);
-        !self.is_backed_off(position)
-            && self.cards(position).zip(self.request.as_ref()).is_some_and(fits)
-    }
-
-    fn is_served_by_dra(&self, position: usize) -> bool {
-        let has_cards = |cards: &NodeCards| !cards.accounts().is_empty();
-        self.nodes.places()[position].is_some()
-            && !self.cards(position).is_some_and(has_cards)
-            && !self.unreported.contains(self.nodes.name(self.board.names(), position))
     }
 
     fn unknown_node_verdict<'p>(&'p self, policy: &'p ResolvedPolicy) -> Verdict<'p> {

@@ -30,7 +30,7 @@ pub fn explain(
     let this = Explainer { decision, cached: basis == out::DecisionBasis::Decision };
     let load_of = |at| this.load_of(decision.candidate(at));
     let loads: Vec<_> = (0..decision.len()).map(load_of).collect();
-    let fits = |at| this.no_fit(at).is_none() || decision.fits_soon(at);
+    let fits = |at| decision.no_fit(at).is_none();
     let verdicts = decision.verdicts_at(&loads, fits);
     let scores = decision.card_scores();
     let nodes = shown.into_iter().map(|at| {
@@ -129,7 +129,7 @@ impl Explainer<'_> {
             None => reasons.extend(verdict.reason().map(str::to_owned)),
         }
         reasons.extend(fault.as_ref().map(|fault| fault.reason().to_owned()));
-        let no_fit = self.no_fit(position);
+        let no_fit = self.decision.no_fit(position);
         reasons.extend(no_fit.as_ref().map(|why| why.reason().to_owned()));
         let load_score = decision.as_ref().map_or(Score::ZERO, |decision| decision.score);
         let score = by_cards.with(load_score);
@@ -157,15 +157,6 @@ impl Explainer<'_> {
             true => Cow::Owned(NodeLoad { recent: Arc::new(recent), ..load.clone() }),
             false => Cow::Borrowed(load),
         })
-    }
-
-    /// Why the node at a position is rejected for its cards. For GPU pods kube-scheduler sends only nodes that have units; an explanation of
-    /// the current state may be for any node.
-    fn no_fit(&self, position: usize) -> Option<NoFit> {
-        match self.cached {
-            true => self.decision.no_fit(position),
-            false => self.decision.fit(position).err(),
-        }
     }
 
     fn load(&self, evaluation: &Evaluation<'_, '_>, decision: &LoadDecision<'_>) -> out::Load {
@@ -269,6 +260,7 @@ fn explain_cards(cards: &NodeCards, fit: &Fit, score: Score) -> out::Cards {
             CardFit::NotAccepted => out::CardOutcome::NotAccepted,
             CardFit::TooFewCores { .. } => out::CardOutcome::TooFewCores,
             CardFit::InUse => out::CardOutcome::InUse,
+            CardFit::BeyondUnits(_) => out::CardOutcome::BeyondUnits,
         },
         closed: card.closed.map(explain_closed),
         charges: account.charges.iter().map(explain_charge).collect(),

@@ -1,16 +1,17 @@
 //! Filter: which nodes may take the pod, and why the others may not.
 
-use cluster::GpuRequestError;
 use placement::gpu::NoFit;
 use placement::load::Verdict;
 
 use super::Answer;
 use super::write::Rejections;
 use crate::Decider;
+use crate::binder::HELD_BY_DELETED;
 use crate::card_evictions::CardEvictions;
 use crate::decisions::Decision;
 use crate::extender::BoardRequest;
 use crate::node_request::NamesJson;
+use crate::view::{GpuPodId, HeldByDeleted};
 use crate::wire::FilterResult;
 
 const BY_LOAD: &str = "load-aware/filter";
@@ -57,18 +58,42 @@ pub(super) fn by_cards(decider: &Decider, body: &[u8]) -> Answer {
         Ok(Some(_)) if !decider.view.is_complete() => failed(
             &"still reading the cluster; GPU pods wait until every node and pod has been seen",
         ),
-        Ok(Some(_)) => filter_by_cards(decider, request),
+        Ok(Some(asked)) => match decider.view.cards.waits_for_deleted(&id(&request), &asked) {
+            Some(held) => wait(decider, &request, held),
+            None => filter_by_cards(decider, request),
+        },
         Ok(None) => answer(decider, BY_CARDS, &request.names, &Rejections::default()),
-        Err(fault) => reject_all(decider, &request, &fault),
+        Err(fault) => reject_all(decider, &request, "faulty request", fault.reason()),
     }
 }
 
-/// Rejects every node for a pod with a faulty request. kube-scheduler then retries it once the pod changes; after an error it
-/// would retry at once.
-fn reject_all(decider: &Decider, request: &BoardRequest<'_>, fault: &GpuRequestError) -> Answer {
+/// The answer for a pod that waits for deleted pods of its namespace. Pods of other namespaces are not concerned.
+fn wait(decider: &Decider, request: &BoardRequest<'_>, held: HeldByDeleted) -> Answer {
+    if let Some(evictions) = &decider.card_evictions {
+        evictions.withdraw(&request.pod.uid());
+    }
+    match held {
+        // kube-scheduler sees no event when these seconds are over. An error makes it retry by itself.
+        HeldByDeleted::Unreported => failed(&HELD_BY_DELETED),
+        HeldByDeleted::Reported => reject_all(decider, request, "held by deleted", HELD_BY_DELETED),
+    }
+}
+
+fn id(request: &BoardRequest<'_>) -> GpuPodId {
+    let pod = &request.pod;
+    let (namespace, name) = (pod.namespace().to_owned(), pod.name().to_owned());
+    GpuPodId { uid: pod.uid(), namespace, name }
+}
+
+/// Rejects every node. kube-scheduler then retries the pod once something changes; after an error it would retry at once.
+fn reject_all(
+    decider: &Decider,
+    request: &BoardRequest<'_>,
+    label: &'static str,
+    reason: &'static str,
+) -> Answer {
     let mut rejections = Rejections::default();
-    let reason = fault.reason();
-    (0..request.names.len()).for_each(|node| rejections.add(node, "faulty request", reason));
+    (0..request.names.len()).for_each(|node| rejections.add(node, label, reason));
     answer(decider, BY_CARDS, &request.names, &rejections)
 }
 
@@ -87,11 +112,6 @@ fn filter_by_cards(decider: &Decider, request: BoardRequest<'_>) -> Answer {
     }
     if let Some(evictions) = &decider.card_evictions {
         report(evictions, &decision, priority, &refused);
-    }
-    let is_free_soon = || (0..decision.len()).any(|node| decision.fits_soon(node));
-    if refused.iter().all(Option::is_some) && is_free_soon() {
-        // kube-scheduler sees no event when the card becomes free. An error makes it retry by itself.
-        return failed(&"a card is free within seconds: a pod that was there was deleted by force");
     }
     answer(decider, BY_CARDS, &names, &rejections)
 }

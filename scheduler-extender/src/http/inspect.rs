@@ -37,11 +37,12 @@ pub(super) async fn one(
 fn node(cards: &CardBook, name: &str) -> Option<Node> {
     let node = cards.read().node(name)?.clone();
     let accounts = node.accounts();
-    let sum = |part: fn(&Account) -> u32| accounts.iter().map(|a| u64::from(part(a))).sum();
+    let sum = |part: fn(&Account) -> u32| accounts.iter().map(|a| u64::from(part(a))).sum::<u64>();
+    let unplaced = node.unplaced().iter().map(|(_, units)| u64::from(units.0)).sum::<u64>();
     (!accounts.is_empty()).then(|| Node {
         name: name.to_owned(),
         total: sum(|account| account.card.units.0),
-        used: sum(|account| account.held().0),
+        used: sum(|account| account.held().0) + unplaced,
         devs: accounts.iter().map(|account| device(cards, account)).collect(),
     })
 }

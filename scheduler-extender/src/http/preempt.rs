@@ -18,6 +18,7 @@ use placement::load::Verdict;
 
 use super::{Answer, timed};
 use crate::preemption::Preemption;
+use crate::view::GpuPodId;
 use crate::wire::{self, MetaVictims, Name, PreemptionResult};
 use crate::{Decider, Extender};
 
@@ -59,11 +60,19 @@ async fn cards(extender: &Extender, body: &[u8]) -> Answer {
         Ok(Some(_)) if !decider.view.is_complete() => {
             return Answer::failed(StatusCode::SERVICE_UNAVAILABLE, &"still reading the cluster");
         }
-        Ok(Some(request)) => request,
+        Ok(Some(request)) => {
+            request.with_beyond_units(decider.view.beyond_units_of(args.pod.namespace()))
+        }
         Ok(None) => return answer(args.victims().collect(), |_, _| true),
         Err(_) => return answer(BTreeMap::new(), |_, _| false),
     };
     let pod = args.pod.clone();
+    let (namespace, name) = (pod.namespace().to_owned(), pod.name().to_owned());
+    let id = GpuPodId { uid: pod.uid(), namespace, name };
+    if decider.view.cards.waits_for_deleted(&id, &request).is_some() {
+        // Filter would reject it after the evictions.
+        return answer(BTreeMap::new(), |_, _| false);
+    }
     let preemption = Preemption {
         view: &decider.view,
         client: extender.binder.client(),

@@ -88,7 +88,8 @@ pub async fn follow_pods(
     Ok(())
 }
 
-/// Releases the units of departed pods in time ([`CardBook::depart`](super::CardBook::depart)), until the shutdown.
+/// Releases the units of departed pods in time ([`CardBook::depart`](super::CardBook::depart)), and those of pods on lost cards
+/// ([`CardBook::settle_lost_cards`](super::CardBook::settle_lost_cards)), until the shutdown.
 ///
 /// # Errors
 ///
@@ -102,7 +103,9 @@ pub async fn end_departures(
     let ending = async {
         loop {
             seconds.tick().await;
-            view.cards.end_departures(clock());
+            let now = clock();
+            view.cards.end_departures(now);
+            view.cards.settle_lost_cards(now);
         }
     };
     shutdown.run_until_cancelled(ending).await;
@@ -239,7 +242,7 @@ impl View {
         match &facts.gpu {
             Ok(Some(gpu)) => {
                 self.cards.count_admission(facts, gpu, now);
-                self.cards.apply(facts, gpu);
+                self.apply_to_cards(facts, gpu);
             }
             Ok(None) => {}
             Err(error) => {
@@ -278,9 +281,7 @@ impl View {
                 let names: HashSet<&NodeName> = nodes.iter().map(|node| &node.name).collect();
                 let gone = self.cards.nodes().into_iter().filter(|name| !names.contains(name));
                 gone.for_each(|name| self.remove_cards(&name));
-                for name in self.cards.unreported().iter().filter(|name| !names.contains(name)) {
-                    self.cards.set_unreported(name, false);
-                }
+                self.cards.keep_not_ready(&names);
                 nodes.iter().for_each(|node| self.apply_cards(node, now));
                 self.load.set_nodes(nodes, now);
                 self.load.set_requested_cpus(|node| self.cards.requested_cpu(node));
@@ -302,13 +303,11 @@ impl View {
         self.cards.set_cards(node, Vec::new());
         self.cards.set_allocatable_cpu(node, None);
         self.cards.set_measured(node, None);
-        self.cards.set_unreported(node, false);
+        self.cards.set_ready(node, true);
     }
 
     fn apply_cards(&self, node: &NodeFacts, now: Timestamp) {
-        let some = |cards: &Result<Vec<_>, _>| cards.as_ref().is_ok_and(|cards| !cards.is_empty());
-        let reported = node.cards.as_ref().is_some_and(some);
-        self.cards.set_unreported(&node.name, node.offers_units && !reported);
+        self.cards.set_ready(&node.name, node.ready != Some(false));
         match &node.cards {
             Some(Ok(cards)) => self.cards.set_cards(&node.name, cards.clone()),
             None => self.cards.set_cards(&node.name, Vec::new()),

@@ -15,11 +15,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use arc_swap::ArcSwapOption;
-use cluster::WatchHealth;
+use cluster::{GpuPod, PodFacts, WatchHealth};
 use daemon::Condition;
 use jiff::Timestamp;
 use placement::estimate::EstimateRules;
-use placement::gpu::{ChoiceRule, NodeCards};
+use placement::gpu::{BeyondUnits, ChoiceRule};
 use placement::policy::UnmanagedMemory;
 use placement::units::NodeName;
 use tokio::sync::watch;
@@ -28,8 +28,8 @@ pub use board::{Board, LoadBoard, NodeLoads, NodeNames, Place};
 #[cfg(test)]
 pub(crate) use cards::fixtures;
 pub use cards::{
-    BegunBackOff, CardBook, CardIndex, CardsOnBoard, GpuPodId, NodeBackOffs, OtherPod, PodOnCard,
-    ReservationError, Totals,
+    BegunBackOff, CardBook, CardIndex, CardsOnBoard, GpuPodId, HeldByDeleted, NodeBackOffs, OtherPod,
+    PodOnCard, ReservationError, Totals,
 };
 pub use estimates::{ByWorkload, LearnedUses, PodEstimates};
 pub use feed::{
@@ -86,13 +86,26 @@ impl View {
         self.cards.count_unmanaged(node, rule == UnmanagedMemory::Count, now);
     }
 
-    /// Whether a DRA driver serves the GPU resource on the node: it is known, reports no cards, and has no device plugin that offers units.
-    /// kube-scheduler's requests for a GPU pod contain such a node only then.
-    pub fn is_served_by_dra(&self, node: &NodeName) -> bool {
-        let has_cards = |cards: &Arc<NodeCards>| !cards.accounts().is_empty();
-        self.load.read().node(node.as_str()).is_some()
-            && !self.cards.read().node(node.as_str()).is_some_and(has_cards)
-            && !self.cards.unreported().contains(node)
+    /// What pods of a namespace may take of cards beyond their units, by the policy in force.
+    pub fn beyond_units_of(&self, namespace: &str) -> BeyondUnits {
+        self.load.read().policy.policy.gpu.beyond_units_of(namespace)
+    }
+
+    /// Applies a GPU pod from a watch event to the cards.
+    fn apply_to_cards(&self, pod: &PodFacts, gpu: &GpuPod) {
+        self.cards.apply(pod, &self.with_right(pod, gpu));
+    }
+
+    /// As [`CardBook::apply_known`].
+    pub fn apply_known(&self, pod: &PodFacts, gpu: &GpuPod) {
+        self.cards.apply_known(pod, &self.with_right(pod, gpu));
+    }
+
+    /// The pod with what its namespace may take.
+    fn with_right(&self, pod: &PodFacts, gpu: &GpuPod) -> GpuPod {
+        let beyond_units = self.beyond_units_of(&pod.namespace);
+        let gpu = gpu.clone();
+        GpuPod { request: gpu.request.with_beyond_units(beyond_units), ..gpu }
     }
 
     /// Whether all nodes and pods have been listed once. Before that, a card that looks free may be in use.

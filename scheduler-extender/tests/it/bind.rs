@@ -42,7 +42,9 @@ async fn one_write_sets_the_node_and_the_claim() {
 
 #[tokio::test]
 async fn a_pod_on_several_cards_is_bound_with_its_share_of_each() {
-    let (sim, rig) = cluster(&[("n1", 3)]).await;
+    let sim = Sim::start().await.unwrap();
+    sim.put(gpu_node("n1", 3));
+    let rig = Rig::start_under(&sim, WHOLE_CARDS, &[]).await;
     assert_eq!(rig.bind(&gpu_pod(&sim, "small", 1), "n1").await, "");
     let wanted =
         pod("train").asking(GPU, 6).annotation("plimsoll.dev/gpu-card-count", "2 exclusive");
@@ -61,6 +63,77 @@ async fn a_pod_on_several_cards_is_bound_with_its_share_of_each() {
     let rig = Rig::start(&sim).await;
     let error = rig.bind(&gpu_pod(&sim, "large", 16), "n1").await;
     assert!(error.contains("Insufficient GPU Memory in one device"), "{error}");
+}
+
+/// Lets pods of the namespace `default` have whole cards for few units.
+const WHOLE_CARDS: &str = "
+apiVersion: plimsoll.dev/v1alpha1
+kind: SchedulingPolicy
+spec:
+  gpu:
+    beyondUnits:
+    - namespaces: [default]
+      allow: [exclusive]
+";
+
+#[tokio::test]
+async fn every_verb_asks_the_policy_for_what_a_pod_takes_beyond_its_units() {
+    let sim = Sim::start().await.unwrap();
+    sim.put(gpu_node("n1", 1));
+    let asking = |name: &str, units, key: &str, value: &str| {
+        sim.put(pod(name).asking(GPU, units).annotation(&format!("plimsoll.dev/{key}"), value))
+    };
+    let wishes = [
+        (asking("whole", 2, "gpu-card-count", "exclusive"), "exclusive GPU cards cost"),
+        (asking("compute", 2, "gpu-cores", "14"), "gpu-cores exceed"),
+        (asking("grows", 2, "gpu-mem-limit", "3"), "gpu-mem-limit exceeds"),
+    ];
+    let rig = Rig::start(&sim).await;
+    for (pod, reason) in &wishes {
+        let filtered = rig.filter("/gpushare-scheduler", pod, &["n1"]).await;
+        let rejected = filtered["FailedAndUnresolvableNodes"]["n1"].as_str().unwrap();
+        assert!(rejected.starts_with(reason), "{rejected}");
+        // Nor by a Bind that no Filter came before, or that came before a change of the policy.
+        let error = rig.bind(pod, "n1").await;
+        assert!(error.contains(reason), "{error}");
+        let victims = json!({ "Pods": [{ "UID": "other" }], "NumPDBViolations": 0 });
+        let asked = json!({ "Pod": pod, "NodeNameToMetaVictims": { "n1": victims } });
+        let answer = rig.post("/gpushare-scheduler/preempt", &asked).await;
+        assert_eq!(answer["NodeNameToMetaVictims"], json!({}));
+    }
+    assert_eq!(bindings(&sim), 0);
+    drop(rig);
+    // The right is for one of the three, and for one namespace.
+    let rig = Rig::start_under(&sim, WHOLE_CARDS, &[]).await;
+    let [(whole, _), (compute, reason), _] = &wishes;
+    assert!(rig.bind(compute, "n1").await.contains(reason));
+    let mut elsewhere = whole.clone();
+    elsewhere["metadata"]["namespace"] = json!("other");
+    let filtered = rig.filter("/gpushare-scheduler", &elsewhere, &["n1"]).await;
+    assert_eq!(filtered["NodeNames"], json!([]));
+    assert_eq!(rig.bind(whole, "n1").await, "");
+    assert_eq!(rig.used().await, 16);
+}
+
+#[tokio::test]
+async fn a_memory_limit_is_in_the_claim_and_stays_what_it_was() {
+    let sim = Sim::start().await.unwrap();
+    sim.put(gpu_node("n1", 1));
+    let rig = Rig::start_under(&sim, &WHOLE_CARDS.replace("exclusive", "memoryLimit"), &[]).await;
+    let wanted = pod("train").asking(GPU, 2).annotation("plimsoll.dev/gpu-mem-limit", "5");
+    let train = sim.put(wanted);
+    assert_eq!(rig.bind(&train, "n1").await, "");
+    let claim = r#"{"main":{"GPU-n1-0":{"units":2,"limit":5}}}"#;
+    assert_eq!(annotation(&sim, &train, "plimsoll.dev/gpu-claim"), claim);
+    sim.change(PODS, "default", "train", |pod| {
+        pod["metadata"]["annotations"]["plimsoll.dev/gpu-mem-limit"] = json!("16");
+    });
+    let stored: cluster::Pod =
+        serde_json::from_value(sim.pod("default", "train").unwrap()).unwrap();
+    let facts = stored.facts(&placement::names::Names::default());
+    let asks = facts.gpu_pod().unwrap().request.containers().to_vec();
+    assert_eq!(asks[0].card_use.limit, Some(placement::units::Units(5)));
+    assert_eq!(rig.used().await, 2);
 }
 
 #[tokio::test]

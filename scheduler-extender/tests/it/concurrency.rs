@@ -124,7 +124,6 @@ fn shown(pod: &GpuPodId, node: &str, gpu: &GpuPod) -> PodFacts {
         kind: PodKind::Ordinary,
         gpu: Ok(Some(gpu.clone())),
         admitted: false,
-        served_by_dra: false,
         finished: false,
         refused: false,
         stopped: false,

@@ -194,7 +194,6 @@ impl Object {
             kind: PodKind::Ordinary,
             gpu: Ok(Some(self.gpu())),
             admitted: self.admitted.is_some(),
-            served_by_dra: false,
             finished: self.failed,
             refused: false,
             // It goes once its containers have ended.
@@ -502,7 +501,6 @@ impl World {
             capacity: Default::default(),
             allocatable_cpu: None,
             measured: None,
-            offers_units: true,
             taints: Default::default(),
         }
     }

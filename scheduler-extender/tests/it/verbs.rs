@@ -324,19 +324,30 @@ async fn gpu_pods_wait_until_the_cluster_is_read_and_others_pass() {
 }
 
 #[tokio::test]
-async fn where_a_card_is_free_within_seconds_kube_scheduler_is_told_to_try_again() {
+async fn after_a_deletion_by_force_the_namespaces_pods_wait_and_others_are_answered_as_before() {
     let sim = Sim::start().await.unwrap();
     sim.put(gpu_node("one", 1));
     let rig = Rig::start(&sim).await;
-    let (held, waits) = (gpu_pod(&sim, "held", 13), gpu_pod(&sim, "waits", 5));
+    let (held, waits) = (gpu_pod(&sim, "held", 13), gpu_pod(&sim, "waits", 3));
     assert_eq!(rig.bind(&held, "one").await, "");
-    let filter = async || rig.filter("/gpushare-scheduler", &waits, &["one"]).await;
-    assert_eq!(filter().await["Error"], "");
+    let filter = async |pod| rig.filter("/gpushare-scheduler", pod, &["one"]).await;
+    assert_eq!(filter(&waits).await["NodeNames"], json!(["one"]));
     // By force, before any report has shown it.
     sim.delete(PODS, "default", "held");
-    let soon = "a card is free within seconds: a pod that was there was deleted by force";
-    rig.until("the deletion", async || filter().await["Error"] == soon).await;
-    rig.until("the end of its time", async || filter().await["NodeNames"] == json!(["one"])).await;
+    let text = "GPU memory of deleted pods of this namespace is still in use";
+    let is_told = |answer: &Value| answer["Error"].as_str().unwrap().starts_with(text);
+    rig.until("the deletion", async || is_told(&filter(&waits).await)).await;
+    assert!(rig.bind(&waits, "one").await.starts_with(text));
+    let others = |mut pod: Value| {
+        pod["metadata"]["namespace"] = json!("other");
+        pod
+    };
+    assert_eq!(filter(&others(waits.clone())).await["NodeNames"], json!(["one"]));
+    // No error: it would end kube-scheduler's search for pods to evict.
+    let large = filter(&others(gpu_pod(&sim, "large", 5))).await;
+    assert_eq!((&large["Error"], &large["NodeNames"]), (&json!(""), &json!([])));
+    let passes = async || filter(&waits).await["NodeNames"] == json!(["one"]);
+    rig.until("the end of its time", passes).await;
 }
 
 #[tokio::test]

@@ -4,13 +4,17 @@ use std::collections::HashSet;
 
 use cluster::{Event, GpuRequestError, Pod, PodFacts};
 use jiff::{SignedDuration, Timestamp};
-use placement::gpu::{CardUse, ChoiceRule, ContainerRequest, GpuRequest, RequestError};
+use placement::gpu::{
+    CardUse, ChoiceRule, Claim, ContainerRequest, GpuRequest, NoFit, RequestError,
+};
 use placement::load::{Evaluation, PodToPlace};
 use placement::names::Names;
 use placement::policy::LoadPolicy;
 use placement::reading::ReadingCodec;
 use placement::units::{Cores, NodeName, PodUid, Units};
-use scheduler_extender::view::{GpuPodId, PodUse, View, WatchedPod, select_pod};
+use scheduler_extender::view::{
+    GpuPodId, HeldByDeleted, PodUse, ReservationError, View, WatchedPod, select_pod,
+};
 use serde_json::{Value, json};
 
 use crate::rig::{GPU, POLICY, empty_view, gpu_node, loaded_node};
@@ -93,7 +97,7 @@ fn bound(name: &str, node: &str) -> PodFacts {
 fn pod(name: &str, node: Option<&str>) -> PodFacts {
     let pod = json!({
         "metadata": { "name": name, "namespace": "ml", "uid": name, "annotations": {
-            "ALIYUN_COM_GPU_MEM_IDX": node.map(|_| "0"),
+            "plimsoll.dev/gpu-claim": node.map(|node| format!(r#"{{"c":{{"GPU-{node}-0":4}}}}"#)),
         }},
         "spec": { "nodeName": node, "containers": [{ "name": "c", "resources": { "limits": { GPU: "4" } } }] },
     });
@@ -286,7 +290,7 @@ fn a_pod_that_reports_have_shown_and_show_no_more_holds_nothing_once_it_is_gone(
 }
 
 #[test]
-fn a_node_that_is_deleted_takes_what_departed_pods_held_with_it() {
+fn a_node_that_is_deleted_and_comes_back_still_has_what_departed_pods_hold() {
     let mut cluster = Cluster::new();
     cluster.apply(Event::Applied(watched(&bound("a", "n1"))));
     cluster.apply(Event::Applied(watched(&bound("b", "n1"))));
@@ -296,7 +300,124 @@ fn a_node_that_is_deleted_takes_what_departed_pods_held_with_it() {
     // The other goes after its node.
     cluster.apply(Event::Gone(watched(&bound("b", "n1"))));
     cluster.view.apply_nodes(Event::Applied(facts(gpu_node("n1", 1).into())), cluster.now);
+    assert_eq!(cluster.used(), [8, 0]);
+    cluster.view.cards.end_departures(cluster.now + SignedDuration::from_secs(11));
     assert_eq!(cluster.used(), [0, 0]);
+}
+
+fn in_namespace(namespace: &str, pod: &PodFacts) -> GpuPodId {
+    GpuPodId { namespace: namespace.to_owned(), ..id(pod) }
+}
+
+#[test]
+fn pods_wait_while_deleted_ones_of_their_namespace_hold_units_and_others_do_not() {
+    let mut cluster = Cluster::new();
+    let (new, asked) = (pending("new"), pending("new").gpu.unwrap().unwrap().request);
+    let waits = |cluster: &Cluster, namespace| {
+        cluster.view.cards.waits_for_deleted(&in_namespace(namespace, &new), &asked)
+    };
+    cluster.apply(Event::Applied(watched(&bound("a", "n1"))));
+    cluster.apply(Event::Applied(watched(&bound("b", "n2"))));
+    assert_eq!(waits(&cluster, "ml"), None);
+    cluster.apply(Event::Gone(watched(&bound("a", "n1"))));
+    assert_eq!(waits(&cluster, "ml"), Some(HeldByDeleted::Unreported));
+    assert_eq!(waits(&cluster, "other"), None);
+    let reserve = |cluster: &Cluster, namespace| {
+        let (pod, rule) = (in_namespace(namespace, &new), cluster.view.choice_rule());
+        cluster.view.cards.reserve(&pod, &asked, &"n2".into(), &rule)
+    };
+    let held = ReservationError::HeldByDeleted(HeldByDeleted::Unreported);
+    assert_eq!(reserve(&cluster, "ml").unwrap_err(), held);
+    // Its processes run on.
+    report(&cluster, "n1", Some("a"));
+    assert_eq!(waits(&cluster, "ml"), Some(HeldByDeleted::Reported));
+    cluster.view.cards.end_departures(cluster.now + SignedDuration::from_hours(1));
+    assert_eq!(waits(&cluster, "ml"), Some(HeldByDeleted::Reported));
+    // On a node that is not ready, they hold nothing that others could have.
+    cluster.view.cards.set_ready(&"n1".into(), false);
+    assert_eq!(waits(&cluster, "ml"), None);
+    cluster.view.cards.set_ready(&"n1".into(), true);
+    // What another pod of the namespace has left is free for a new one.
+    let ended = PodFacts { stopped: true, ..bound("b", "n2") };
+    cluster.apply(Event::Gone(watched(&ended)));
+    assert_eq!(waits(&cluster, "ml"), None);
+    cluster.apply(Event::Applied(watched(&bound("b2", "n2"))));
+    assert_eq!(waits(&cluster, "ml"), Some(HeldByDeleted::Reported));
+    report(&cluster, "n1", None);
+    assert_eq!(waits(&cluster, "ml"), None);
+    assert!(reserve(&cluster, "ml").is_ok());
+}
+
+#[test]
+fn a_pod_whose_spec_names_its_node_takes_no_card_from_others_and_leaves_nothing() {
+    let mut cluster = Cluster::new();
+    let by_its_author = |name: &str| {
+        let mut pod = bound(name, "n1");
+        let gpu = pod.gpu.as_mut().unwrap().as_mut().unwrap();
+        gpu.claim = Ok(None);
+        pod
+    };
+    let new = pending("new");
+    let rule = cluster.view.choice_rule();
+    let asked = new.gpu.clone().unwrap().unwrap().request;
+    for number in 0..3 {
+        let pod = by_its_author(&format!("p{number}"));
+        cluster.apply(Event::Applied(watched(&pod)));
+        assert_eq!((cluster.used(), cluster.view.cards.totals().used), ([0, 0], 4));
+        let index = cluster.view.cards.read();
+        assert!(index.fit("n1", &new.uid, &asked, &rule).is_ok());
+        cluster.apply(Event::Gone(watched(&pod)));
+        assert_eq!(cluster.view.cards.totals().used, 0);
+        assert_eq!(cluster.view.cards.waits_for_deleted(&id(&new), &asked), None);
+    }
+    // Four of them need all that the node has, as in kube-scheduler.
+    (0..4).for_each(|number| {
+        cluster.apply(Event::Applied(watched(&by_its_author(&format!("q{number}")))));
+    });
+    let index = cluster.view.cards.read();
+    let needed = Err(NoFit::NeededByUnplaced);
+    assert_eq!(index.fit("n1", &new.uid, &asked, &rule).map(|_| ()), needed);
+    // One that runs is on some card.
+    let runs = PodFacts { admitted: true, ..by_its_author("q0") };
+    cluster.apply(Event::Applied(watched(&runs)));
+    assert_eq!(cluster.used(), [4, 0]);
+}
+
+#[test]
+fn a_pod_on_a_lost_card_counts_there_alone_once_a_report_would_have_shown_it_elsewhere() {
+    let mut cluster = Cluster::new();
+    let mut pod = bound("a", "n1");
+    let gpu = pod.gpu.as_mut().unwrap().as_mut().unwrap();
+    gpu.claim = Ok(Some(Claim::on_card(&gpu.request, &"GPU-lost".into())));
+    let (start, after) = (cluster.now, |seconds| SignedDuration::from_secs(seconds));
+    cluster.apply(Event::Applied(watched(&pod)));
+    // It may not be admitted yet: the device plugin goes by its claim, which its author may have written.
+    [0, 60].into_iter().for_each(|at| cluster.view.cards.settle_lost_cards(start + after(at)));
+    assert_eq!(cluster.used(), [4, 0]);
+    let admitted = PodFacts { admitted: true, ..pod };
+    cluster.apply(Event::Applied(watched(&admitted)));
+    [60, 69].into_iter().for_each(|at| cluster.view.cards.settle_lost_cards(start + after(at)));
+    assert_eq!(cluster.used(), [4, 0]);
+    cluster.view.cards.settle_lost_cards(start + after(71));
+    assert_eq!(cluster.used(), [0, 0]);
+    cluster.apply(Event::Applied(watched(&admitted)));
+    assert_eq!(cluster.used(), [0, 0]);
+    report(&cluster, "n1", Some("a"));
+    assert_eq!(cluster.used(), [4, 0]);
+}
+
+#[test]
+fn a_claim_decides_what_a_bound_pod_has_and_not_what_its_annotations_have_become() {
+    let mut cluster = Cluster::new();
+    let mut edited = pending("a");
+    let gpu = edited.gpu.as_mut().unwrap().as_mut().unwrap();
+    let whole = CardUse { exclusive: true, ..CardUse::default() };
+    let ask = ContainerRequest { card_use: whole, ..gpu.request.containers()[0].clone() };
+    gpu.request = GpuRequest::new([ask]).unwrap().unwrap();
+    cluster.apply(Event::Applied(watched(&edited)));
+    // Another replica has bound it before that.
+    cluster.apply(Event::Applied(watched(&bound("a", "n1"))));
+    assert_eq!(cluster.used(), [4, 0]);
 }
 
 #[test]

@@ -78,7 +78,6 @@ fn node(name: &str) -> NodeFacts {
         capacity: Default::default(),
         allocatable_cpu: None,
         measured: None,
-        offers_units: false,
         taints: Default::default(),
     }
 }
@@ -102,7 +101,7 @@ fn with_card(name: &str) -> NodeFacts {
 fn pod(uid: &str, units: u32) -> BoundPod {
     let request = GpuRequest::single("main", Units(units)).unwrap();
     let claim = Some(Claim::on_card(&request, &CardId::from("GPU-0")));
-    let gpu = Some(GpuCharge { request, claim });
+    let gpu = Some(GpuCharge { request, claim, admitted: true });
     BoundPod { uid: uid.into(), node: "a".into(), bound_at: Some(at(0)), gpu, workload: None }
 }
 

@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use placement::gpu::fragmentation::{Learner, Measure, NodeClass, PodShape};
 use placement::gpu::{
-    CardFilter, CardOptions, CardUse, ChoiceRule, ContainerKind, ContainerRequest, FreeCard,
-    GpuRequest, Rating, choose, score_less_card_cost,
+    BeyondUnits, CardFilter, CardOptions, CardUse, ChoiceRule, ContainerKind, ContainerRequest,
+    FreeCard, GpuRequest, Rating, choose, score_less_card_cost,
 };
 use placement::load::Score;
 use placement::units::{CardId, CardModel, Cores, Units};
@@ -166,7 +166,8 @@ fn request(kind: &PodKind, models: &[String]) -> Option<GpuRequest> {
     let filter = CardFilter { models: models.unwrap_or_default(), ..CardFilter::default() };
     let options = CardOptions { filter, ..CardOptions::default() };
     let request = GpuRequest::with_options([ask], options).ok()??;
-    Some(request.with_cpu(u64::from(kind.cpu)))
+    // Pods of the trace have whole cards by their number alone.
+    Some(request.with_cpu(u64::from(kind.cpu)).with_beyond_units(BeyondUnits::ALL))
 }
 
 fn classes(trace: &Trace) -> Vec<NodeClass> {

@@ -85,7 +85,8 @@ fn a_card_listed_twice_is_refused() {
 fn a_claim_may_be_as_long_as_its_containers_make_it_and_no_longer() {
     let name = |number: usize| format!("{number:0>63}");
     let (units, cores) = (Units(u32::MAX), Cores(u32::MAX));
-    let share = Share::Detailed(Detailed { units, cores, exclusive: true });
+    let limit = Some(units);
+    let share = Share::Detailed(Detailed { units, cores, exclusive: true, limit });
     let on = || [(CardId::from("G".repeat(MAX_NAME)), share)].into();
     let claim = Claim { containers: (0..1000).map(|number| (name(number), on())).collect() };
     let text = claim.to_json();

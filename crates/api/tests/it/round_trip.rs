@@ -8,7 +8,8 @@ use api::explain::{self, Request};
 use api::inspect::{Device, Inspected, Node, Pod};
 use api::pods::{NodePods, PodUse};
 use api::policy_check::{
-    Estimates, Fault, Gpu, HotRule, Limits, Metric, Namespaces, NodePool, PolicyCheck, Scoring,
+    BeyondUnits, Estimates, Fault, Gpu, HotRule, Limits, Metric, Namespaces, NodePool, PolicyCheck,
+    Scoring,
 };
 use api::shadow::{Choice, Difference, Shadow, ShadowedPod};
 use api::share::{CardShare, NodeShare};
@@ -76,9 +77,9 @@ fn share() -> impl Strategy<Value = NodeShare> {
 }
 
 fn claim() -> impl Strategy<Value = Claim> {
-    let detailed = (units(), 0..=100_u32, any::<bool>());
-    let share = detailed.prop_map(|(units, cores, exclusive)| {
-        Share::from(placement::gpu::CardShare { units, cores: Cores(cores), exclusive })
+    let detailed = (units(), 0..=100_u32, any::<bool>(), of(units()));
+    let share = detailed.prop_map(|(units, cores, exclusive, limit)| {
+        Share::new(placement::gpu::CardShare { units, cores: Cores(cores), exclusive }, limit)
     });
     let containers = btree_map(name(), btree_map(uuid(), share, 0..3), 0..6);
     containers.prop_map(|containers| Claim { containers })
@@ -216,11 +217,12 @@ prop_compose! {
         hot in vec((0.0..1e9_f64, any::<u32>()), 0..3),
         pools in vec((name(), name(), vec(policy_metric(), 0..3)), 0..3),
         namespaces in vec((vec(name(), 0..3), name()), 0..3),
-        gpu in of((name(), name())),
+        gpu in of((name(), name(), vec((vec(name(), 0..3), vec(name(), 0..3)), 0..3))),
         warnings in vec(name(), 0..3),
     ) -> PolicyCheck {
         let pool = |(name, selector, metrics)| NodePool { name, selector, metrics };
         let rule = |(names, node_selector)| Namespaces { names, node_selector };
+        let beyond_units = |(namespaces, allow)| BeyondUnits { namespaces, allow };
         let hot_rule = |(time_range_seconds, count)| HotRule { time_range_seconds, count };
         let (scoring, limits, estimates) = settings.map_or((None, None, None), |(a, b, c)| {
             (Some(a), Some(b), Some(c))
@@ -236,7 +238,11 @@ prop_compose! {
             hot_value: hot.into_iter().map(hot_rule).collect(),
             node_pools: pools.into_iter().map(pool).collect(),
             namespaces: namespaces.into_iter().map(rule).collect(),
-            gpu: gpu.map(|(placement, unmanaged_memory)| Gpu { placement, unmanaged_memory }),
+            gpu: gpu.map(|(placement, unmanaged_memory, rules)| Gpu {
+                placement,
+                unmanaged_memory,
+                beyond_units: rules.into_iter().map(beyond_units).collect(),
+            }),
             warnings,
         }
     }

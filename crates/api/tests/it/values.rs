@@ -11,7 +11,8 @@ use api::explain::{
 use api::inspect::{Device, Inspected, Node, Pod};
 use api::pods::{NodePods, PodUse};
 use api::policy_check::{
-    Estimates, Fault, Gpu, HotRule, Limits, Metric, Namespaces, NodePool, PolicyCheck, Scoring,
+    BeyondUnits, Estimates, Fault, Gpu, HotRule, Limits, Metric, Namespaces, NodePool, PolicyCheck,
+    Scoring,
 };
 use api::shadow::{Choice, Difference, Shadow, ShadowedPod};
 use api::share::{CardShare, NodeShare};
@@ -72,8 +73,9 @@ pub(crate) fn share() -> NodeShare {
 
 pub(crate) fn claim() -> Claim {
     let units = Share::Units(Units(4));
-    let part = Detailed { units: Units(2), cores: Cores(30), exclusive: false };
-    let whole = Detailed { units: Units(2), cores: Cores::ZERO, exclusive: true };
+    let limit = Some(Units(9));
+    let part = Detailed { units: Units(2), cores: Cores(30), exclusive: false, limit };
+    let whole = Detailed { units: Units(2), cores: Cores::ZERO, exclusive: true, limit };
     let on = |shares: [(u32, Share); 2]| shares.map(|(card, share)| (uuid(card), share)).into();
     let load = on([(3, units), (5, units)]);
     let serve = on([(3, Share::Detailed(part)), (5, Share::Detailed(whole))]);
@@ -318,6 +320,10 @@ pub(crate) fn policy_check() -> PolicyCheck {
         gpu: Some(Gpu {
             placement: "least-fragmentation".to_owned(),
             unmanaged_memory: "count".to_owned(),
+            beyond_units: vec![BeyondUnits {
+                namespaces: vec!["team-a".to_owned()],
+                allow: vec!["exclusive".to_owned()],
+            }],
         }),
         warnings: vec!["a warning".to_owned()],
     }

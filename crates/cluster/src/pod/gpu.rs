@@ -196,20 +196,6 @@ impl Pod {
         request.map(|request| request.with_cpu(self.cpu_request()))
     }
 
-    /// Whether devices of a DRA driver serve the GPU resource for every container that requests it.
-    pub(super) fn is_served_by_dra(&self, names: &Names) -> bool {
-        let mapped = &self.status.extended_resource_claim_status.request_mappings;
-        let is_served = |container: &str| {
-            let serves = |by: &super::RequestMapping| {
-                by.container_name == container && by.resource_name == names.gpu_resource()
-            };
-            mapped.iter().any(serves)
-        };
-        let containers = self.containers(names).unwrap_or_default();
-        let mut asking = containers.iter().filter(|ask| !ask.units.is_zero()).peekable();
-        asking.peek().is_some() && asking.all(|ask| is_served(&ask.name))
-    }
-
     /// Each container that requests units with what it requests, by its limits alone.
     fn containers(&self, names: &Names) -> Result<Vec<ContainerRequest>, GpuRequestError> {
         let inits = self.spec.init_containers.iter().enumerate();

@@ -128,9 +128,6 @@ struct Status {
     nominated_node_name: String,
     #[serde(deserialize_with = "null_is_default")]
     conditions: Vec<Condition>,
-    /// The claim that kube-scheduler made where a DRA driver serves extended resources.
-    #[serde(deserialize_with = "null_is_default")]
-    extended_resource_claim_status: ExtendedResourceClaim,
     #[serde(deserialize_with = "null_is_default")]
     container_statuses: Vec<ContainerStatus>,
     #[serde(deserialize_with = "null_is_default")]
@@ -143,21 +140,6 @@ struct Status {
     /// What is in force for the pod as a whole.
     #[serde(deserialize_with = "null_is_default")]
     resources: Resources,
-}
-
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct ExtendedResourceClaim {
-    #[serde(deserialize_with = "null_is_default")]
-    request_mappings: Vec<RequestMapping>,
-}
-
-/// An extended resource of a container that devices of a DRA driver serve.
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct RequestMapping {
-    container_name: String,
-    resource_name: String,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -231,9 +213,6 @@ pub struct PodFacts {
     pub nominated_node: Option<NodeName>,
     /// The facts of its GPU request; `Ok(None)` if it has none.
     pub gpu: Result<Option<GpuPod>, GpuRequestError>,
-    /// Whether devices of a DRA driver serve its GPU request: before the binding, kube-scheduler has allocated devices for every container
-    /// with such a request (`status.extendedResourceClaimStatus`).
-    pub served_by_dra: bool,
     /// Whether its kubelet has reported that it admitted the pod: `status.startTime`, which the kubelet sets in its first report, after it has
     /// allocated devices to the pod.
     pub admitted: bool,
@@ -413,7 +392,6 @@ impl Pod {
             nominated_node: self.nominated_node().map(NodeName::from),
             kind: self.kind(),
             gpu: self.gpu(names),
-            served_by_dra: self.is_served_by_dra(names),
             admitted: self.status.start_time.is_some(),
             finished: self.is_finished(),
             refused: self.is_refused(),

@@ -35,7 +35,8 @@ fn bind_writes_our_annotation_and_aliyuns() {
 
 #[test]
 fn bind_writes_several_cards_where_the_pod_has_them() {
-    let card_use = CardUse { cards: 2, exclusive: true, ..CardUse::default() };
+    let limit = Some(Units(6));
+    let card_use = CardUse { cards: 2, exclusive: true, limit, ..CardUse::default() };
     let asks = [ContainerRequest { card_use, ..ask("train", ContainerKind::App, 0, 4) }];
     let request = GpuRequest::new(asks).unwrap().unwrap();
     let chosen = |index| {
@@ -53,7 +54,7 @@ fn bind_writes_several_cards_where_the_pod_has_them() {
     let of = |key: &str| written[key].as_str();
     assert_eq!(
         of("plimsoll.dev/gpu-claim"),
-        r#"{"train":{"GPU-2":{"units":2,"exclusive":true},"GPU-5":{"units":2,"exclusive":true}}}"#
+        r#"{"train":{"GPU-2":{"units":2,"exclusive":true,"limit":6},"GPU-5":{"units":2,"exclusive":true,"limit":6}}}"#
     );
     assert_eq!(of("scheduler.framework.gpushare.allocation"), r#"{"0":{"2":16,"5":16}}"#);
     assert_eq!((of("ALIYUN_COM_GPU_MEM_IDX"), of("ALIYUN_COM_GPU_MEM_POD")), ("2", "4"));

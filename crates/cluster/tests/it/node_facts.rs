@@ -165,17 +165,3 @@ fn cards_are_read_or_the_reason_is_told() {
     assert_eq!(cards(one).unwrap().len(), 1);
     assert!(cards("{}").unwrap_err().to_string().starts_with("not a list of cards"));
 }
-
-#[test]
-fn a_node_offers_units_where_it_says_any_or_what_cannot_be_read() {
-    let offers = |units: Value| {
-        let status = json!({ "allocatable": { "aliyun.com/gpu-mem": units } });
-        let node = json!({ "metadata": { "name": "n" }, "status": status });
-        let node: Node = serde_json::from_value(node).unwrap();
-        node.facts(&Names::default(), &ReadingCodec::default()).offers_units
-    };
-    assert!(offers(json!("16")) && offers(json!("many")) && offers(json!([])));
-    assert!(!offers(json!("0")) && !offers(json!(0)));
-    let silent: Node = serde_json::from_value(json!({ "metadata": { "name": "n" } })).unwrap();
-    assert!(!silent.facts(&Names::default(), &ReadingCodec::default()).offers_units);
-}

@@ -380,27 +380,30 @@ fn containers_of_every_kind_that_were_started_have_their_ids() {
 }
 
 #[test]
-fn a_dra_driver_serves_a_pod_where_every_container_that_asks_is_mapped_to_a_claim() {
-    let served_by_dra = |mapped: &[(&str, &str)]| {
-        let mapping = |(container, resource): &(&str, &str)| json!({ "containerName": container, "resourceName": resource, "requestName": "r" });
-        let mappings: Vec<Value> = mapped.iter().map(mapping).collect();
-        let limits = json!({ "limits": { "aliyun.com/gpu-mem": "1" } });
-        facts(json!({
-            "spec": {
-                "initContainers": [{ "name": "init", "resources": limits }],
-                "containers": [{ "name": "main", "resources": limits }, { "name": "side" }],
-            },
-            "status": { "extendedResourceClaimStatus": { "resourceClaimName": "c", "requestMappings": mappings } },
-        }))
-        .served_by_dra
+fn a_bound_pod_has_the_cards_compute_and_limits_of_its_claim_whatever_its_annotations_say() {
+    let bound = |claim: &str, annotations: &[(&str, &str)]| {
+        let mut pod = asking(json!(4));
+        pod["spec"]["nodeName"] = json!("n1");
+        pod["metadata"]["annotations"] = json!({ "plimsoll.dev/gpu-claim": claim });
+        for (key, value) in annotations {
+            pod["metadata"]["annotations"][format!("plimsoll.dev/{key}")] = json!(value);
+        }
+        facts(pod).gpu.unwrap().unwrap()
     };
-    const OURS: &str = "aliyun.com/gpu-mem";
-    assert!(served_by_dra(&[("main", OURS), ("init", OURS)]));
-    assert!(!served_by_dra(&[("main", OURS)]), "the init container holds units of a plugin");
-    assert!(!served_by_dra(&[("main", OURS), ("init", "nvidia.com/gpu")]));
-    assert!(!served_by_dra(&[]));
-    let asks_for_none = json!({ "status": { "extendedResourceClaimStatus": null } });
-    assert!(!facts(asks_for_none).served_by_dra);
+    let edited = [("gpu-card-count", "exclusive"), ("gpu-cores", "100"), ("gpu-mem-limit", "80")];
+    let plain = bound(r#"{"main":{"GPU-a":4}}"#, &edited);
+    let card_use = plain.request.containers()[0].card_use;
+    assert_eq!(card_use, placement::gpu::CardUse::default());
+    let claim = plain.claim.unwrap().unwrap();
+    assert_eq!(claim.cards().values().next(), Some(&CardShare::of(Units(4))));
+    assert_eq!(claim.limit_of("main"), None);
+    let more = r#"{"main":{"GPU-a":{"units":4,"cores":30,"limit":8}}}"#;
+    for annotations in [&edited[..], &[]] {
+        let gpu = bound(more, annotations);
+        let card_use = gpu.request.containers()[0].card_use;
+        assert_eq!((card_use.cores, card_use.limit), (Cores(30), Some(Units(8))));
+        assert_eq!(gpu.claim.unwrap().unwrap().limit_of("main"), Some(Units(8)));
+    }
 }
 
 #[test]

@@ -37,6 +37,8 @@ pub struct Claim {
     containers: BTreeMap<String, CardShares>,
     /// The most that the pod holds of each card at one time.
     cards: CardShares,
+    /// Units that containers may grow to on all their cards together, where that is more than they request.
+    limits: BTreeMap<String, Units>,
 }
 
 /// Why an annotation is not a valid claim of its pod.
@@ -85,12 +87,13 @@ impl Claim {
         };
         let containers = request.containers().iter().map(part).collect();
         let shares = request.shares().iter().copied();
-        Self { containers, cards: cards.iter().cloned().zip(shares).collect() }
+        let cards = cards.iter().cloned().zip(shares).collect();
+        Self { containers, cards, limits: limits(request) }
     }
 
     /// The claim that an annotation holds, checked against the pod's spec. Each container that requests units has its units, in equal
-    /// shares of as many cards as it requests. No other container has any, and the containers share their cards. Of compute and exclusive
-    /// cards the larger of the claim's and of the pod's current request counts.
+    /// shares of as many cards as it requests. No other container has any, and the containers share their cards. Compute and exclusive
+    /// cards are those of the claim, memory limits those of the request ([`GpuRequest::as_claimed`]).
     ///
     /// # Errors
     ///
@@ -111,7 +114,7 @@ impl Claim {
             return Err(mismatch(name, claimed, Units::ZERO));
         }
         check_together(&containers)?;
-        Ok(Self { cards: on_each(request, &containers), containers })
+        Ok(Self { cards: on_each(request, &containers), containers, limits: limits(request) })
     }
 
     /// The cards that the pod is on, with the most that it holds there at one time.
@@ -129,10 +132,23 @@ impl Claim {
         self.of(container).map(total)
     }
 
+    /// The units that a container may grow to on all its cards together; `None` where that is its request.
+    pub fn limit_of(&self, container: &str) -> Option<Units> {
+        self.limits.get(container).copied()
+    }
+
     /// The cards of each container that requests any, by name.
     pub fn containers(&self) -> &BTreeMap<String, CardShares> {
         &self.containers
     }
+}
+
+fn limits(request: &GpuRequest) -> BTreeMap<String, Units> {
+    let above = |ask: &ContainerRequest| {
+        let limit = ask.card_use.limit.filter(|limit| *limit > ask.units)?;
+        Some((ask.name.clone(), limit))
+    };
+    request.containers().iter().filter_map(above).collect()
 }
 
 fn total(shares: &CardShares) -> Units {
@@ -152,7 +168,7 @@ fn checked(ask: &ContainerRequest, claimed: Option<&CardShares>) -> Result<CardS
     if claimed.values().any(|share| share.units != ask.share().units) {
         return Err(ClaimError::Unequal(container()));
     }
-    Ok(claimed.iter().map(|(card, share)| (card.clone(), share.larger(ask.share()))).collect())
+    Ok(claimed.clone())
 }
 
 /// Checks that of any two containers one is on all cards of the other.

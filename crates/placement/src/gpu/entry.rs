@@ -11,7 +11,11 @@
 //! pod. Until then each card that the annotation has claimed counts too: the device plugin follows the annotation, and may have
 //! done so before it changed again. After that the last record that placed the pod counts alone, whatever claims and later
 //! reports leave out. The kubelet's records have units only. Whether a pod is exclusive, and its part of the compute, come from
-//! what Bind chose, or else from its annotations.
+//! what Bind chose and from claims, never from the annotations by which its author requests cards.
+//!
+//! A pod that is bound without a claim has no card: its author or another scheduler has set its node. Until the kubelet has admitted it,
+//! it counts as in kube-scheduler, its units once on the whole node, so that it takes no card from others. The device plugin refuses it, or
+//! puts it on a card with room.
 
 use std::collections::BTreeMap;
 
@@ -64,6 +68,10 @@ pub(super) struct Entry {
     /// node reports.
     claimed: CardShares,
     state: State,
+    /// The kubelet has admitted the pod, so it runs.
+    admitted: bool,
+    /// The node's report would show the pod if it were on one of the reported cards.
+    is_overdue: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -82,8 +90,12 @@ enum Place<'a> {
     Chosen(&'a Claim),
     /// Annotations only, which do not prove that the pod is on no other card.
     Claimed,
+    /// Annotations only, and the pod is on no reported card that they do not name.
+    ClaimedAlone,
     /// The cards are not known.
     Unknown,
+    /// There is no card yet.
+    None,
 }
 
 impl Entry {
@@ -93,6 +105,8 @@ impl Entry {
             reservation: Some(reservation),
             claimed: CardShares::new(),
             state: State::Reserved,
+            admitted: false,
+            is_overdue: false,
         }
     }
 
@@ -104,6 +118,8 @@ impl Entry {
             reservation: None,
             claimed: CardShares::new(),
             state: State::Bound,
+            admitted: false,
+            is_overdue: false,
         };
         let mut entry = before.unwrap_or_else(new);
         entry.shares = shares;
@@ -119,9 +135,19 @@ impl Entry {
         entry
     }
 
+    /// The kubelet has admitted the pod.
+    pub(super) fn set_admitted(&mut self) {
+        self.admitted = true;
+    }
+
+    /// The node's report would show the pod on any reported card.
+    pub(super) fn set_overdue(&mut self) {
+        self.is_overdue = true;
+    }
+
     /// The entry once the node has reported these cards.
     pub(super) fn reported(self, pod: &PodUid, cards: &[Card]) -> Self {
-        match self.complete_record(record(pod, cards)) {
+        match self.complete_record(record(pod, cards), cards) {
             Some(record) => Self { state: State::Allocated(record), ..self },
             None => self,
         }
@@ -129,12 +155,30 @@ impl Entry {
 
     /// The record, if it accounts for all units of the pod. The kubelet does not list init containers. A pod with one card has all
     /// containers there, so a record of that card places the whole pod. A pod on several cards has no init container that requests units.
-    fn complete_record(&self, mut record: Record) -> Option<Record> {
+    /// A record that has all that was claimed of the reported cards is complete with the claim's other cards: a container gets its units on
+    /// all its cards at once.
+    fn complete_record(&self, mut record: Record, cards: &[Card]) -> Option<Record> {
         if let (1, 1, Some(units)) = (self.shares.len(), record.len(), record.values_mut().next()) {
             *units = self.peak().max(*units);
         }
-        let all = record.values().copied().sum::<Units>() >= self.peak();
-        (all && !record.is_empty()).then_some(record)
+        let is_all = |record: &Record| record.values().copied().sum::<Units>() >= self.peak();
+        if !is_all(&record) && !record.is_empty() && self.claimed.len() < MAX_CLAIMED {
+            record.extend(self.on_lost_cards(&record, cards));
+        }
+        (is_all(&record) && !record.is_empty()).then_some(record)
+    }
+
+    /// The units that were claimed of cards that the node does not report, if the record has all that was claimed of the others.
+    fn on_lost_cards(&self, record: &Record, cards: &[Card]) -> Record {
+        let is_reported = |card: &CardId| cards.iter().any(|reported| reported.uuid == *card);
+        let is_recorded = |(card, share): (&CardId, &CardShare)| {
+            !is_reported(card) || record.get(card).is_some_and(|units| *units >= share.units)
+        };
+        if !self.claimed.iter().all(is_recorded) {
+            return Record::new();
+        }
+        let lost = self.claimed.iter().filter(|(card, _)| !is_reported(card));
+        lost.map(|(card, share)| (card.clone(), share.units)).collect()
     }
 
     fn peak(&self) -> Units {
@@ -155,9 +199,28 @@ impl Entry {
 
     /// Whether the pod has compute or an exclusive card, which the kubelet's records do not show.
     pub(super) fn holds_more_than_units(&self) -> bool {
-        let more = |share: &CardShare| share.exclusive || share.cores > Cores::ZERO;
-        self.shares.iter().chain(self.claimed.values()).any(more)
-            || self.reservation.iter().any(|r| r.claim.cards().values().any(more))
+        let largest = self.largest();
+        largest.exclusive || largest.cores > Cores::ZERO
+    }
+
+    /// The units that the pod still needs of the node, if it is not on a card yet.
+    pub(super) fn unplaced(&self, pod: &PodUid, cards: &[Card]) -> Option<Units> {
+        let recorded: Units = record(pod, cards).into_values().sum();
+        let units = self.peak().saturating_sub(recorded);
+        (matches!(self.place(cards), Place::None) && !units.is_zero()).then_some(units)
+    }
+
+    /// Whether nothing but a claim is known, and that names a card that the node does not report.
+    pub(super) fn is_on_lost_card(&self, cards: &[Card]) -> bool {
+        let is_reported = |card: &CardId| cards.iter().any(|reported| reported.uuid == *card);
+        matches!(self.place(cards), Place::Claimed | Place::Unknown)
+            && self.claimed.len() < MAX_CLAIMED
+            && self.claimed.keys().any(|card| !is_reported(card))
+    }
+
+    /// Whether the pod has no card and is not known to run: nothing is to be charged once it is deleted.
+    pub(super) fn is_unplaced(&self, cards: &[Card]) -> bool {
+        matches!(self.place(cards), Place::None)
     }
 
     /// What the pod is charged on each of the node's cards, in their order.
@@ -184,11 +247,17 @@ impl Entry {
         if self.claimed.len() >= MAX_CLAIMED {
             return Place::Unknown;
         }
-        match self.reservation.as_ref().map(|reservation| &reservation.claim) {
-            Some(claim) if claim.cards().keys().all(here) => Place::Chosen(claim),
-            _ if self.claimed.keys().any(here) => Place::Claimed,
-            _ => Place::Unknown,
+        if let Some(reservation) = &self.reservation {
+            // The pod is on no other card, whether the node still reports these or not.
+            return Place::Chosen(&reservation.claim);
         }
+        if self.claimed.is_empty() {
+            return if self.admitted { Place::Unknown } else { Place::None };
+        }
+        if self.is_overdue && !self.claimed.keys().all(here) {
+            return Place::ClaimedAlone;
+        }
+        if self.claimed.keys().any(here) { Place::Claimed } else { Place::Unknown }
     }
 
     /// The pod's share of a card and why it counts there; `None` if it does not.
@@ -207,11 +276,13 @@ impl Entry {
                 Some(share) => (share, Basis::Claimed),
                 None => (self.largest(), Basis::UnprovenClaim),
             }),
+            Place::ClaimedAlone => claimed().map(|share| (share, Basis::Claimed)),
             Place::Unknown => Some((self.largest(), Basis::UnknownPlace)),
+            Place::None => None,
         }
     }
 
-    /// The share that was chosen or claimed on a card, or else the pod's largest share.
+    /// The share that was chosen or claimed on a card, or else the pod's largest share; of a pod without a claim, its units.
     pub(super) fn known_share(&self, card: &CardId) -> CardShare {
         let chosen = self.reservation.as_ref().and_then(|r| r.claim.cards().get(card));
         match (chosen, self.claimed.get(card)) {
@@ -223,8 +294,13 @@ impl Entry {
         }
     }
 
+    /// The units of the pod's largest share, with the most that was chosen or claimed of the compute, and exclusive if any card is.
     fn largest(&self) -> CardShare {
-        self.shares.first().copied().unwrap_or_default()
+        let units = self.shares.first().map(|share| share.units).unwrap_or_default();
+        let chosen =
+            self.reservation.iter().flat_map(|reservation| reservation.claim.cards().values());
+        let known = chosen.chain(self.claimed.values()).copied();
+        CardShare { units, ..known.fold(CardShare::default(), CardShare::larger) }
     }
 }
 

@@ -8,7 +8,7 @@ use std::cmp::Reverse;
 use super::fragmentation::{Cost, Measure, MeasuredNode};
 use super::strategy::Preference;
 use super::{
-    CardFilter, CardShare, Charge, ChoiceRule, Closed, GpuRequest, Isolation, Rating,
+    CardFilter, CardShare, Charge, ChoiceRule, Closed, Excess, GpuRequest, Isolation, Rating,
 };
 use crate::load::Score;
 use crate::units::{CardId, CardModel, Cores, Units};
@@ -70,6 +70,8 @@ pub enum CardFit {
     },
     /// The pod requests the card exclusively, and another pod is on it.
     InUse,
+    /// The pod would take more of the card than its units are of it, without a right to that.
+    BeyondUnits(Excess),
 }
 
 /// The cards that were chosen for a request.
@@ -123,6 +125,10 @@ pub enum NoFit {
     TooFewCards,
     /// Every card of that size has too few units free.
     NoRoom,
+    /// The pod would take more of the cards than its units are of them, without a right to that.
+    BeyondUnits(Excess),
+    /// Cards have room, but the node's free units are needed for pods that are not on a card yet.
+    NeededByUnplaced,
 }
 
 impl NoFit {
@@ -153,6 +159,10 @@ impl NoFit {
             Self::InUse => reason!("too few GPU cards without pods"),
             Self::TooFewCards => reason!("Insufficient GPU Memory in enough devices"),
             Self::NoRoom => reason!("Insufficient GPU Memory in one device"),
+            Self::BeyondUnits(excess) => excess.reason(),
+            Self::NeededByUnplaced => reason!(
+                "free GPU memory of the node is needed for pods without a claim that the kubelet has not admitted yet"
+            ),
         }
     }
 
@@ -166,6 +176,7 @@ impl NoFit {
                 | Self::UnknownIsolation
                 | Self::BackedOff
                 | Self::TooLarge
+                | Self::BeyondUnits(_)
         )
     }
 
@@ -184,6 +195,8 @@ impl NoFit {
             Self::InUse => "no card without pods",
             Self::TooFewCards => "too few cards with room",
             Self::NoRoom => "no card with room",
+            Self::BeyondUnits(excess) => excess.label(),
+            Self::NeededByUnplaced => "needed by unplaced pods",
         }
     }
 }
@@ -204,13 +217,16 @@ pub struct Fit {
 }
 
 impl FreeCard {
-    /// Whether a share of a pod with this filter fits the card, or why not.
-    pub fn fit(&self, share: CardShare, filter: &CardFilter) -> CardFit {
-        if !self.is_named_by(filter) {
+    /// Whether a share of this request fits the card, or why not.
+    pub fn fit(&self, share: CardShare, request: &GpuRequest) -> CardFit {
+        if !self.is_named_by(request.filter()) {
             return CardFit::NotAccepted;
         }
-        if !filter.is_enforced_by(self.isolation) {
+        if !request.filter().is_enforced_by(self.isolation) {
             return CardFit::WeakIsolation;
+        }
+        if let Some(excess) = request.excess(share, self.units) {
+            return CardFit::BeyondUnits(excess);
         }
         if !self.healthy {
             return CardFit::Unhealthy;
@@ -250,8 +266,8 @@ impl FreeCard {
         self.healthy && self.closed.is_none()
     }
 
-    fn fits(&self, share: CardShare, filter: &CardFilter) -> bool {
-        matches!(self.fit(share, filter), CardFit::Fits { .. })
+    fn fits(&self, share: CardShare, request: &GpuRequest) -> bool {
+        matches!(self.fit(share, request), CardFit::Fits { .. })
     }
 
     /// The card as chosen for a share that fits it.
@@ -381,7 +397,7 @@ fn cheapest(
             let key = |card: &FreeCard| (card.free, card.units, card.idle, card.free_cores);
             other.0 != COST_OF_NO_FIT && key(other.3) == key(card) && other.3.model == card.model
         };
-        let cost = match card.fits(share, request.filter()) {
+        let cost = match card.fits(share, request) {
             true => match priced.iter().find(alike) {
                 Some((cost, ..)) => *cost,
                 None => node.cost(request.cpu(), &[(at, share)]),
@@ -424,7 +440,7 @@ pub(super) fn numa_free(cards: &[&FreeCard]) -> impl Fn(&FreeCard) -> u64 + use<
 
 /// The first of `cards`, in their order, that fit the request; on one NUMA node where that is possible.
 fn pick<'a>(cards: &[&'a FreeCard], request: &GpuRequest) -> Option<Vec<&'a FreeCard>> {
-    let fits = |card: &FreeCard, share| card.fits(share, request.filter());
+    let fits = |card: &FreeCard, share| card.fits(share, request);
     on_one_numa_node(cards, request.shares(), fits)
         .or_else(|| assign(cards, request.shares(), fits))
 }
@@ -435,7 +451,7 @@ fn pick<'a>(cards: &[&'a FreeCard], request: &GpuRequest) -> Option<Vec<&'a Free
 ///
 /// Why none fit.
 pub(super) fn check(cards: &[&FreeCard], request: &GpuRequest) -> Result<(), NoFit> {
-    let fits = |card: &FreeCard, share| card.fits(share, request.filter());
+    let fits = |card: &FreeCard, share| card.fits(share, request);
     let found = assign(cards, request.shares(), fits);
     found.map(|_| ()).ok_or_else(|| why_no_fit(cards, request))
 }
@@ -462,18 +478,49 @@ fn on_one_numa_node<'a>(
     nodes.into_iter().filter_map(on).min_by_key(free)
 }
 
-/// For each share the first card that fits it and is not taken yet.
+/// For each share the first card that fits it and is not taken yet. Where all that fit it are taken, an earlier share gives way if it
+/// fits another card: a card that fits the largest share may be too large for the compute or the exclusive card of a smaller one.
 fn assign<'a>(
     cards: &[&'a FreeCard],
     shares: &[CardShare],
     fits: impl Fn(&FreeCard, CardShare) -> bool,
 ) -> Option<Vec<&'a FreeCard>> {
-    let mut left: Vec<&FreeCard> = cards.to_vec();
-    let pick = |share: &CardShare| {
-        let at = left.iter().position(|card| fits(card, *share))?;
-        Some(left.remove(at))
-    };
-    shares.iter().map(pick).collect()
+    let fits = |share: usize, card: usize| fits(cards[card], shares[share]);
+    let mut taken: Vec<Option<usize>> = vec![None; cards.len()];
+    for share in 0..shares.len() {
+        let mut tried = vec![false; cards.len()];
+        if !put(share, &mut taken, &mut tried, &fits) {
+            return None;
+        }
+    }
+    let card_of = |share| taken.iter().position(|by| *by == Some(share)).map(|at| cards[at]);
+    (0..shares.len()).map(card_of).collect()
+}
+
+/// Puts a share on a card, and the share that was there on another one. `taken`: the share on each card. `tried`: cards that cannot be
+/// freed.
+fn put(
+    share: usize,
+    taken: &mut [Option<usize>],
+    tried: &mut [bool],
+    fits: &impl Fn(usize, usize) -> bool,
+) -> bool {
+    let free = (0..taken.len()).find(|card| taken[*card].is_none() && fits(share, *card));
+    if let Some(card) = free {
+        taken[card] = Some(share);
+        return true;
+    }
+    for card in 0..taken.len() {
+        let Some(other) = taken[card].filter(|_| !tried[card] && fits(share, card)) else {
+            continue;
+        };
+        tried[card] = true;
+        if put(other, taken, tried, fits) {
+            taken[card] = Some(share);
+            return true;
+        }
+    }
+    false
 }
 
 /// Why none of `cards` fit the request.
@@ -484,8 +531,13 @@ pub(super) fn why_no_fit(cards: &[&FreeCard], request: &GpuRequest) -> NoFit {
         cards.iter().copied().filter(|card| card.is_named_by(filter)).collect();
     let accepted: Vec<&FreeCard> =
         named.iter().copied().filter(|card| filter.is_enforced_by(card.isolation)).collect();
-    let would = |fits: fn(&FreeCard, CardShare) -> bool| assign(&accepted, shares, fits).is_some();
+    let would =
+        |fits: &dyn Fn(&FreeCard, CardShare) -> bool| assign(&accepted, shares, fits).is_some();
     let has_memory = |card: &FreeCard, share: CardShare| card.free >= share.units;
+    let is_large = |card: &FreeCard, share: CardShare| card.units >= share.units;
+    let is_allowed = |card: &FreeCard, share| {
+        is_large(card, share) && request.excess(share, card.units).is_none()
+    };
     if cards.is_empty() {
         NoFit::NoCards
     } else if named.is_empty() {
@@ -494,19 +546,34 @@ pub(super) fn why_no_fit(cards: &[&FreeCard], request: &GpuRequest) -> NoFit {
         NoFit::UnknownIsolation
     } else if accepted.is_empty() {
         NoFit::WeakIsolation
-    } else if !would(|card, share| card.units >= share.units) {
+    } else if !would(&is_large) {
         NoFit::TooLarge
-    } else if would(|card, share| card.healthy && card.room().takes(share)) {
+    } else if !would(&is_allowed)
+        && let Some(excess) = excess(&accepted, request)
+    {
+        NoFit::BeyondUnits(excess)
+    } else if would(&|card, share| {
+        card.healthy && is_allowed(card, share) && card.room().takes(share)
+    }) {
         NoFit::Closed
-    } else if would(|card, share| card.room().takes(share)) {
+    } else if would(&|card, share| is_allowed(card, share) && card.room().takes(share)) {
         NoFit::Unhealthy
     } else if largest.exclusive {
         NoFit::InUse
-    } else if would(has_memory) {
+    } else if would(&|card, share| is_allowed(card, share) && has_memory(card, share)) {
         NoFit::NoCores
     } else if shares.len() > 1 && accepted.iter().any(|card| has_memory(card, largest)) {
         NoFit::TooFewCards
     } else {
         NoFit::NoRoom
     }
+}
+
+/// What the request would take beyond its units on the first card that is large enough.
+fn excess(cards: &[&FreeCard], request: &GpuRequest) -> Option<Excess> {
+    let on = |card: &&FreeCard| {
+        let shares = request.shares().iter().filter(|share| card.units >= share.units);
+        shares.filter_map(|share| request.excess(*share, card.units)).next()
+    };
+    cards.iter().find_map(on)
 }

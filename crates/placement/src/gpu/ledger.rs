@@ -86,12 +86,9 @@ pub enum ReserveError {
 }
 
 impl NodeLedger {
-    /// Sets the cards that the node reports. Empty if the node is gone: then its departed pods hold nothing either.
+    /// Sets the cards that the node reports; empty if the node is gone. Its machine may still run, so its departed pods stay charged.
     pub fn set_cards(&mut self, cards: Vec<Card>) {
         self.cards = cards;
-        if self.cards.is_empty() {
-            self.departed.clear();
-        }
         let entries = std::mem::take(&mut self.entries).into_iter();
         let report = |(pod, entry): (PodUid, Entry)| {
             let entry = entry.reported(&pod, &self.cards);
@@ -168,6 +165,19 @@ impl NodeLedger {
         self.insert(pod, Entry::bound(before, request, claim));
     }
 
+    /// Records that the kubelet has admitted a bound pod: it runs. Without a claim, it then runs on a card that nothing names.
+    pub fn admit(&mut self, pod: &PodUid) {
+        self.entries.get_mut(pod).into_iter().for_each(Entry::set_admitted);
+        self.invalidate();
+    }
+
+    /// Records that the node's report would show the pod if it were on one of the reported cards. If its claim names a card that the node
+    /// does not report, as one that has failed, it then counts on the claim's cards alone.
+    pub fn set_overdue(&mut self, pod: &PodUid) {
+        self.entries.get_mut(pod).into_iter().for_each(Entry::set_overdue);
+        self.invalidate();
+    }
+
     /// Removes a pod that has ended, is deleted, or is on another node. What the kubelet's records show of it is charged until
     /// they change; an exclusive card stays exclusive until then.
     pub fn release(&mut self, pod: &PodUid) {
@@ -180,12 +190,14 @@ impl NodeLedger {
     }
 
     /// As [`NodeLedger::release`], for a deleted pod that may still have processes. If the kubelet's records have never shown it, it
-    /// stays charged until they do or until [`NodeLedger::end_departure`]. Returns whether it stays charged.
+    /// stays charged until they do or until [`NodeLedger::end_departure`]. Returns whether it stays charged. A pod that is bound without a
+    /// claim and was not admitted does not: it is on no card.
     pub fn depart(&mut self, pod: &PodUid) -> bool {
         // A pod that an earlier report has shown and the last one has not has no processes.
         let never_shown = self.stage(pod).is_some_and(|stage| stage != Stage::Allocated);
-        let is_unreported =
-            never_shown && !self.cards.is_empty() && record(pod, &self.cards).is_empty();
+        let is_on_a_card =
+            self.entries.get(pod).is_some_and(|entry| !entry.is_unplaced(&self.cards));
+        let is_unreported = never_shown && is_on_a_card && record(pod, &self.cards).is_empty();
         if !is_unreported {
             self.release(pod);
             return false;
@@ -276,6 +288,11 @@ impl NodeLedger {
             Account::new(&uncharged(card), charges)
         };
         let accounts = self.cards.iter().zip(charges).map(account).collect();
+        let unplaced = |(pod, entry): (&PodUid, &Entry)| {
+            Some((pod.clone(), entry.unplaced(pod, &self.cards)?))
+        };
+        let on_lost_cards =
+            self.entries.iter().filter(|(_, entry)| entry.is_on_lost_card(&self.cards));
         let chosen = |(pod, entry): (&PodUid, &Entry)| {
             Some((pod.clone(), entry.reservation()?.choice.clone()))
         };
@@ -284,6 +301,8 @@ impl NodeLedger {
             nominated: self.nominated.keys().cloned().collect(),
             departed: self.departed.keys().cloned().collect(),
             reserved: self.stages().filter(|(_, stage)| *stage == Stage::Reserved).count(),
+            unplaced: self.entries.iter().filter_map(unplaced).collect(),
+            on_lost_cards: on_lost_cards.map(|(pod, _)| pod.clone()).collect(),
         };
         NodeCards::new(accounts, pods, self.cpu)
     }

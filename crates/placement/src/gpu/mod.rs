@@ -9,6 +9,7 @@
 //! the kubelet's records show it. Readers see what is free and which pods are charged ([`NodeCards`]) as of the last change.
 
 mod back_off;
+mod beyond_units;
 mod card;
 mod claim;
 mod entry;
@@ -26,6 +27,7 @@ mod strategy;
 mod unmanaged;
 
 pub use back_off::NodeBackOff;
+pub use beyond_units::{BeyondUnits, Excess};
 pub use card::{Card, Closed};
 pub use claim::{CardShares, Claim, ClaimError};
 pub use entry::{Reservation, Stage};

@@ -33,6 +33,10 @@ pub(super) struct PodStates {
     pub(super) departed: Vec<PodUid>,
     /// How many reservations the API server has not confirmed.
     pub(super) reserved: usize,
+    /// Units of pods that are bound without a claim and not on a card yet.
+    pub(super) unplaced: Vec<(PodUid, Units)>,
+    /// Pods of which nothing but a claim is known, and that names a card that the node does not report.
+    pub(super) on_lost_cards: Vec<PodUid>,
 }
 
 /// A healthy card that takes new pods.
@@ -78,7 +82,8 @@ pub enum Basis {
     Chosen,
     /// Its claim names this card, and the kubelet's records do not place it yet.
     Claimed,
-    /// Its card is unknown: it counts on every card of the node.
+    /// Its card is unknown, and the kubelet has admitted it or its claim names a card that the node does not report: it counts on every card
+    /// of the node.
     UnknownPlace,
     /// Its claim names another card, and nothing else is known of the pod. It counts on every card, since any user who may edit the
     /// pod can write a claim.
@@ -154,6 +159,17 @@ impl NodeCards {
         &self.pods.departed
     }
 
+    /// Pods that are bound without a claim and not on a card yet, with their units. They count once on the whole node, as in
+    /// kube-scheduler: a pod fits only if the node's free units suffice for it and for them.
+    pub fn unplaced(&self) -> &[(PodUid, Units)] {
+        &self.pods.unplaced
+    }
+
+    /// Pods of which nothing but a claim is known, and that names a card that the node does not report.
+    pub fn on_lost_cards(&self) -> &[PodUid] {
+        &self.pods.on_lost_cards
+    }
+
     /// The pods that cards are reserved or kept for. For these, [`NodeCards::fit`], [`NodeCards::check`] and [`NodeCards::rate`] may return
     /// something else than for other pods with the same request.
     pub fn pods_with_set_aside_cards(&self) -> impl Iterator<Item = &PodUid> {
@@ -181,6 +197,9 @@ impl NodeCards {
         }
         match (request.shares(), rule.preference(request)) {
             _ if self.is_nominated(pod) => self.fit_without(|uid| uid == pod, pod, request, rule),
+            _ if self.unplaced_need(|_| false, self.cards(), request) => {
+                Err(NoFit::NeededByUnplaced)
+            }
             ([share], Preference::Fullest | Preference::Emptiest) => {
                 let card = self.best_card(request, *share, rule)?;
                 let card = self.accounts[card.position].card.chosen(*share);
@@ -203,6 +222,9 @@ impl NodeCards {
             _ if self.is_nominated(pod) => {
                 let rule = ChoiceRule::default();
                 self.fit_without(|uid| uid == pod, pod, request, &rule).map(|_| ())
+            }
+            _ if self.unplaced_need(|_| false, self.cards(), request) => {
+                Err(NoFit::NeededByUnplaced)
             }
             [share] => match self.fitting(request, *share).next() {
                 Some(_) => Ok(()),
@@ -231,7 +253,11 @@ impl NodeCards {
         };
         match (request.shares(), points) {
             // Avoids a copy of the card.
-            ([share], Some(points)) if self.choice(pod).is_none() && !self.is_nominated(pod) => {
+            ([share], Some(points))
+                if self.choice(pod).is_none()
+                    && !self.is_nominated(pod)
+                    && self.pods.unplaced.is_empty() =>
+            {
                 let OpenCard { room, units, .. } = self.best_card(request, *share, rule)?;
                 Ok(Rating::Score(points(room.left(*share), *units)))
             }
@@ -268,7 +294,10 @@ impl NodeCards {
         let accepted = move |card: &&OpenCard| {
             is_any || self.accounts[card.position].card.is_accepted(request.filter())
         };
-        self.open_cards.iter().filter(move |card| card.room.takes(share)).filter(accepted)
+        let takes = move |card: &&OpenCard| {
+            card.room.takes(share) && request.excess(share, card.units).is_none()
+        };
+        self.open_cards.iter().filter(takes).filter(accepted)
     }
 
     fn why_no_fit(&self, request: &GpuRequest) -> NoFit {
@@ -284,7 +313,7 @@ impl NodeCards {
     /// As [`NodeCards::fit`], and for each card whether the largest share fits it.
     pub fn explain(&self, pod: &PodUid, request: &GpuRequest, rule: &ChoiceRule) -> Fit {
         let (largest_share, count) = (request.largest(), request.shares().len());
-        let card = |card: &FreeCard| (card.clone(), card.fit(largest_share, request.filter()));
+        let card = |card: &FreeCard| (card.clone(), card.fit(largest_share, request));
         let cards: Vec<(FreeCard, CardFit)> = self.cards().map(card).collect();
         let rating = self.rate(pod, request, rule).ok();
         Fit { largest_share, count, cards, outcome: self.fit(pod, request, rule), rating }
@@ -307,14 +336,26 @@ impl NodeCards {
         }
         let without = |account: &Account| account.without(&gone);
         let cards: Vec<FreeCard> = self.accounts.iter().map(without).collect();
+        if self.unplaced_need(&gone, cards.iter(), request) {
+            return Err(NoFit::NeededByUnplaced);
+        }
         choose(&cards, self.cpu, request, rule)
     }
 
-    /// Whether there are departed pods, and the pod fits once these are no longer charged.
-    pub fn fits_soon(&self, pod: &PodUid, request: &GpuRequest) -> bool {
-        let goes = |uid: &PodUid| uid == pod || self.pods.departed.binary_search(uid).is_ok();
-        let fits = || self.fit_without(goes, pod, request, &ChoiceRule::default()).is_ok();
-        !self.pods.departed.is_empty() && fits()
+    /// Whether pods that are not on a card yet, without those for which `gone` is true, need units of `cards` that the request would take.
+    fn unplaced_need<'c>(
+        &self,
+        gone: impl Fn(&PodUid) -> bool,
+        cards: impl Iterator<Item = &'c FreeCard>,
+        request: &GpuRequest,
+    ) -> bool {
+        let stay = self.pods.unplaced.iter().filter(|(pod, _)| !gone(pod));
+        let needed: Units = stay.map(|(_, units)| *units).sum();
+        if needed.is_zero() {
+            return false;
+        }
+        let free: Units = cards.filter(|card| card.healthy).map(|card| card.free).sum();
+        free < needed.saturating_add(request.peak())
     }
 
     /// These cards without the charges of the pods for which `gone` is true.
@@ -325,7 +366,9 @@ impl NodeCards {
             Account::new(&account.card, stay.cloned().collect())
         };
         let accounts = self.accounts.iter().map(without).collect();
-        Self::new(accounts, self.pods.clone(), self.cpu)
+        let mut pods = self.pods.clone();
+        pods.unplaced.retain(|(pod, _)| !gone(pod));
+        Self::new(accounts, pods, self.cpu)
     }
 
     fn is_nominated(&self, pod: &PodUid) -> bool {

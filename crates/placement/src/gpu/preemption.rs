@@ -117,7 +117,10 @@ impl OneCard<'_> {
         evictable: &'e [Evictable],
         going: &[&'e Evictable],
     ) -> Option<Vec<&'e Evictable>> {
-        if !self.card.is_open() || !self.card.is_accepted(request.filter()) {
+        if !self.card.is_open()
+            || !self.card.is_accepted(request.filter())
+            || request.excess(self.share, self.card.units).is_some()
+        {
             return None;
         }
         let goes = |uid: &PodUid| going.iter().any(|pod| pod.uid == *uid);

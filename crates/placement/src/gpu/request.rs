@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{CardFilter, CardShare, CardShares, CardUse, Claim, Strategy};
+use super::{BeyondUnits, CardFilter, CardShare, CardShares, CardUse, Claim, Excess, Strategy};
 use crate::units::{Cores, Units};
 
 /// When a container runs in its pod's life.
@@ -123,6 +123,8 @@ pub struct GpuRequest {
     shares: Vec<CardShare>,
     options: CardOptions,
     cpu: u64,
+    /// What its namespace may take beyond units.
+    beyond_units: BeyondUnits,
 }
 
 impl GpuRequest {
@@ -157,7 +159,10 @@ impl GpuRequest {
         let shares: Vec<CardShare> = shares.collect();
         match shares.first() {
             Some(share) if share.cores > Cores::ALL => Err(RequestError::TooManyCores(share.cores)),
-            Some(_) => Ok(Some(Self { containers, shares, options, cpu: 0 })),
+            Some(_) => {
+                let beyond_units = BeyondUnits::default();
+                Ok(Some(Self { containers, shares, options, cpu: 0, beyond_units }))
+            }
             None => Ok(None),
         }
     }
@@ -169,20 +174,23 @@ impl GpuRequest {
         Self::new([ask]).ok().flatten()
     }
 
-    /// The request of a pod that was bound with this claim: on as many cards as in the claim, whatever its annotations are now. Of
-    /// compute and exclusive cards the larger of both counts, as in [`Claim::checked`]. `None` if Bind never writes such a claim for a pod
-    /// with these units.
+    /// The request of a pod that was bound with this claim and these memory limits: its cards, compute and limits are those of the claim,
+    /// whatever its annotations are now. A limit below the request does not count. `None` if Bind never writes such a claim for a pod with
+    /// these units.
     #[must_use]
-    pub fn as_claimed(&self, claimed: &BTreeMap<String, CardShares>) -> Option<Self> {
+    pub fn as_claimed(
+        &self,
+        claimed: &BTreeMap<String, CardShares>,
+        limits: &BTreeMap<String, Units>,
+    ) -> Option<Self> {
         let as_claimed = |ask: &ContainerRequest| {
             let mut shares = claimed.get(&ask.name)?.values();
             let CardShare { cores, exclusive, .. } = *shares.next()?;
             let others = shares.len();
             let alike = |share: &CardShare| (share.cores, share.exclusive) == (cores, exclusive);
             let cards = shares.all(alike).then(|| u32::try_from(others + 1).ok())??;
-            let exclusive = exclusive || ask.card_use.exclusive;
-            let cores = cores.max(ask.card_use.cores);
-            Some(CardUse { cards, exclusive, cores, ..ask.card_use })
+            let limit = limits.get(&ask.name).copied().filter(|limit| *limit >= ask.units);
+            Some(CardUse { cards, exclusive, cores, limit })
         };
         let request = self.with_uses(as_claimed)?;
         Claim::checked(&request, claimed).ok()?;
@@ -200,7 +208,7 @@ impl GpuRequest {
             |ask: &ContainerRequest| Some(ContainerRequest { card_use: of(ask)?, ..ask.clone() });
         let asks: Option<Vec<ContainerRequest>> = self.containers.iter().map(ask).collect();
         let request = Self::with_options(asks?, self.options.clone()).ok()??;
-        Some(request.with_cpu(self.cpu))
+        Some(request.with_cpu(self.cpu).with_beyond_units(self.beyond_units))
     }
 
     /// The same request with the pod's CPU request, in thousandths of a core.
@@ -209,11 +217,49 @@ impl GpuRequest {
         Self { cpu, ..self }
     }
 
+    /// The same request for a namespace that may take this beyond units. A request may take nothing beyond them by itself.
+    #[must_use]
+    pub fn with_beyond_units(self, beyond_units: BeyondUnits) -> Self {
+        Self { beyond_units, ..self }
+    }
+
+    /// What the pod would take beyond its units, without a right to it, with this share of a card of `card` units.
+    pub fn excess(&self, share: CardShare, card: Units) -> Option<Excess> {
+        let allowed = self.beyond_units;
+        if !allowed.memory_limit && self.may_grow() {
+            return Some(Excess::MemoryLimit);
+        }
+        if share.exclusive {
+            return (!allowed.exclusive && share.units < card).then_some(Excess::Exclusive);
+        }
+        let most = (u64::from(share.units.0) * 100).div_ceil(u64::from(card.0.max(1)));
+        (!allowed.cores && u64::from(share.cores.0) > most).then_some(Excess::Cores)
+    }
+
+    /// Whether the pod may have whole cards for fewer units than these have.
+    pub(super) fn may_be_exclusive(&self) -> bool {
+        self.beyond_units.exclusive
+    }
+
+    /// Whether a container has a memory limit above its request.
+    fn may_grow(&self) -> bool {
+        self.containers.iter().any(|ask| ask.card_use.limit.is_some_and(|limit| limit > ask.units))
+    }
+
+    /// The same request for its units and their cards alone: without compute, exclusive cards and memory limits.
+    #[must_use]
+    pub fn of_units_alone(&self) -> Option<Self> {
+        let cards = |ask: &ContainerRequest| ask.card_use.cards;
+        self.with_uses(|ask| Some(CardUse { cards: cards(ask), ..CardUse::default() }))
+    }
+
     /// Whether every node gets the same rating for both requests under one rule: they request the same of cards and, with `counts_cpu`,
     /// the same CPU.
     pub fn is_rated_as(&self, other: &Self, counts_cpu: bool) -> bool {
         self.shares == other.shares
             && self.options == other.options
+            && self.beyond_units == other.beyond_units
+            && self.may_grow() == other.may_grow()
             && (!counts_cpu || self.cpu == other.cpu)
     }
 

@@ -19,7 +19,7 @@ mod warning;
 use jiff::SignedDuration;
 
 pub use self::exported::Exported;
-pub use self::gpu::{GpuRules, UnmanagedMemory};
+pub use self::gpu::{BeyondUnitsName, BeyondUnitsRule, GpuRules, UnmanagedMemory};
 pub use self::kind::PolicyKind;
 pub use self::metric::{MetricMeaning, WindowStatistic};
 pub use self::model::{Direction, Model, Scale, Scoring};

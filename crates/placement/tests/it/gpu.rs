@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use placement::gpu::{
     Account, Basis, Card, CardFilter, CardFit, CardOptions, CardShare, CardUse, ChoiceRule, Claim,
-    ClaimError, Closed, ContainerKind, ContainerRequest, GpuRequest, Isolation, NoFit, NodeLedger,
-    ReserveError, Stage, choose,
+    ClaimError, Closed, ContainerKind, ContainerRequest, Excess, GpuRequest, Isolation, NoFit,
+    NodeLedger, ReserveError, Stage, choose,
 };
 use placement::units::{CardId, MiB, PodUid, Units};
 use proptest::prelude::*;
@@ -134,6 +134,10 @@ fn each_cause_has_one_text_whatever_the_numbers() {
         NoFit::NoCores,
         NoFit::InUse,
         NoFit::TooFewCards,
+        NoFit::NeededByUnplaced,
+        NoFit::BeyondUnits(Excess::Exclusive),
+        NoFit::BeyondUnits(Excess::Cores),
+        NoFit::BeyondUnits(Excess::MemoryLimit),
     ];
     for (cause, of_aliyun) in of_aliyun.into_iter().chain(others.map(|cause| (cause, false))) {
         let reason = cause.to_string();
@@ -226,9 +230,39 @@ fn a_bound_pod_is_neither_cancelled_nor_reserved_again() {
 }
 
 #[test]
+fn a_pod_without_a_claim_counts_once_on_its_node_until_the_kubelet_has_admitted_it() {
+    let mut ledger = ledger([card(0, 16), card(1, 16)]);
+    bind(&mut ledger, "a", 9, None);
+    bind(&mut ledger, "b", 4, None);
+    assert_eq!((free(&ledger), charges(&ledger, "a")), (vec![16, 16], vec![None, None]));
+    assert_eq!(ledger.read().unplaced(), [(uid("a"), Units(9)), (uid("b"), Units(4))]);
+    // 13 of the 32 units are theirs, wherever they go.
+    assert_eq!(reserve(&mut ledger, "c", 16), Ok(0));
+    for units in [4, 3] {
+        let needed = (units == 4).then_some(NoFit::NeededByUnplaced);
+        let (new, asked) = (uid("d"), ask(units));
+        assert_eq!(ledger.read().check(&new, &asked).err(), needed);
+        assert_eq!(ledger.read().fit(&new, &asked, &RULE).err(), needed);
+        assert_eq!(ledger.read().rate(&new, &asked, &RULE).err(), needed);
+        let gone = |pod: &PodUid| *pod == uid("b");
+        assert!(ledger.read().fit_without(gone, &new, &asked, &RULE).is_ok());
+        assert!(ledger.read().without(gone).fit(&new, &asked, &RULE).is_ok());
+    }
+    // A report shows a part of it, then all.
+    ledger.set_cards(vec![card(0, 16), recorded(card(1, 16), "a", 9)]);
+    assert_eq!(charges(&ledger, "a"), [None, Some((9, Basis::Recorded))]);
+    assert_eq!(ledger.read().unplaced(), [(uid("b"), Units(4))]);
+    // It was never on a card, so nothing is left of it.
+    assert!(!ledger.depart(&uid("b")));
+    assert_eq!((ledger.read().unplaced(), free(&ledger)), (&[][..], vec![0, 7]));
+}
+
+#[test]
 fn a_pod_of_unknown_place_counts_on_every_card_until_the_kubelet_tells() {
     let mut ledger = ledger([card(0, 16), card(1, 16)]);
     bind(&mut ledger, "a", 9, None);
+    // It runs, as one that another device plugin has put on a card.
+    ledger.admit(&uid("a"));
     assert_eq!(charges(&ledger, "a"), [Some((9, Basis::UnknownPlace)); 2]);
     ledger.set_cards(vec![card(0, 16), recorded(card(1, 16), "a", 9)]);
     assert_eq!(charges(&ledger, "a"), [None, Some((9, Basis::Recorded))]);
@@ -246,13 +280,48 @@ fn a_claim_that_bind_is_not_known_to_have_written_proves_nothing() {
 }
 
 #[test]
-fn a_claim_of_a_card_that_the_node_lacks_is_an_unknown_place() {
+fn a_claim_of_a_card_that_the_node_lacks_is_an_unknown_place_until_reports_would_show_the_pod() {
     let mut ledger = ledger([card(0, 16), card(1, 16)]);
     bind(&mut ledger, "a", 9, Some(7));
     assert_eq!(charges(&ledger, "a"), [Some((9, Basis::UnknownPlace)); 2]);
-    reserve(&mut ledger, "b", 2).unwrap();
+    assert_eq!(ledger.read().on_lost_cards(), [uid("a")]);
+    ledger.set_overdue(&uid("a"));
+    assert_eq!((charges(&ledger, "a"), ledger.read().on_lost_cards()), (vec![None, None], &[][..]));
+    // The card is back.
+    ledger.set_cards(vec![card(0, 16), card(7, 16)]);
+    assert_eq!(free(&ledger), [7, 7]);
+    ledger.set_cards(vec![card(0, 16), recorded(card(7, 16), "a", 9)]);
+    assert_eq!(free(&ledger), [16, 7]);
+}
+
+#[test]
+fn a_card_that_bind_chose_and_that_is_lost_is_charged_alone() {
+    let mut ledger = ledger([card(0, 16), card(1, 16)]);
+    assert_eq!(reserve(&mut ledger, "a", 9), Ok(0));
     ledger.set_cards(vec![card(1, 16)]);
-    assert_eq!(charges(&ledger, "b"), [Some((2, Basis::UnknownPlace))]);
+    bind(&mut ledger, "a", 9, Some(0));
+    assert_eq!((free(&ledger), ledger.read().on_lost_cards()), (vec![16], &[][..]));
+    ledger.set_cards(vec![card(0, 16), card(1, 16)]);
+    assert_eq!(free(&ledger), [7, 16]);
+}
+
+#[test]
+fn a_record_with_all_that_was_claimed_of_the_reported_cards_places_the_rest_on_the_lost_one() {
+    let card_use = CardUse { cards: 2, ..CardUse::default() };
+    let asked = ContainerRequest { card_use, ..ask_of("main", ContainerKind::App, 0, 8) };
+    let asked = GpuRequest::new([asked]).unwrap().unwrap();
+    let claim = Claim::on_cards(&asked, &[uuid(0), uuid(9)]);
+    let cards = |held| vec![recorded(card(0, 16), "a", held), card(1, 16)];
+    let mut ledger = ledger(cards(0));
+    ledger.bind(&uid("a"), &asked, Some(&claim));
+    assert_eq!(free(&ledger), [12, 12]);
+    ledger.set_cards(cards(3));
+    assert_eq!(free(&ledger), [12, 12], "not all of it");
+    ledger.set_cards(cards(4));
+    assert_eq!(free(&ledger), [12, 16]);
+    assert_eq!(ledger.stage(&uid("a")), Some(Stage::Allocated));
+    ledger.set_cards(vec![card(0, 16), card(9, 16)]);
+    assert_eq!(free(&ledger), [12, 12], "the last record counts, and the lost card is back");
 }
 
 #[test]
@@ -281,9 +350,7 @@ fn a_card_that_was_claimed_before_the_node_reported_it_counts_once_it_does() {
 
 #[test]
 fn a_pod_whose_claim_has_named_more_cards_than_a_node_has_is_of_unknown_place() {
-    let mut ledger = ledger([card(0, 16), card(1, 16), card(2, 16)]);
-    reserve(&mut ledger, "a", 9).unwrap();
-    ledger.set_cards(Vec::new());
+    let mut ledger = ledger(Vec::new());
     (100..200).for_each(|index| bind(&mut ledger, "a", 9, Some(index)));
     bind(&mut ledger, "a", 9, Some(1));
     ledger.set_cards(vec![card(0, 16), card(1, 16), card(2, 16)]);
@@ -315,6 +382,10 @@ fn a_record_of_one_card_places_the_whole_pod_there() {
 fn a_record_of_a_part_over_several_cards_places_no_pod() {
     let mut ledger = ledger([recorded(card(0, 16), "a", 2), recorded(card(1, 16), "a", 1)]);
     bind(&mut ledger, "a", 9, None);
+    let recorded = |units| Some((units, Basis::Recorded));
+    assert_eq!(charges(&ledger, "a"), [recorded(2), recorded(1)]);
+    assert_eq!(ledger.read().unplaced(), [(uid("a"), Units(6))]);
+    ledger.admit(&uid("a"));
     assert_eq!(charges(&ledger, "a"), [Some((9, Basis::UnknownPlace)); 2]);
 }
 
@@ -333,6 +404,7 @@ fn more_use_than_a_card_has_leaves_nothing_rather_than_wrapping() {
 fn a_request_may_fit_once_victims_are_gone() {
     let mut ledger = ledger([recorded(card(0, 16), "a", 10), recorded(card(1, 16), "b", 12)]);
     bind(&mut ledger, "anywhere", 4, None);
+    ledger.admit(&uid("anywhere"));
     let fit = |gone: &[&str], units| {
         let gone = |pod: &PodUid| gone.contains(&pod.as_str());
         ledger
@@ -398,17 +470,18 @@ fn an_app_that_takes_over_its_init_containers_units_is_charged_once() {
 }
 
 #[test]
-fn a_pod_fits_soon_where_only_departed_pods_and_what_is_kept_for_it_are_in_its_way() {
-    let mut cards = ledger([card(0, 16)]);
-    let soon = |cards: &NodeLedger, pod, units| cards.read().fits_soon(&uid(pod), &ask(units));
-    bind(&mut cards, "gone", 13, Some(0));
-    assert!(!soon(&cards, "waits", 5), "nobody is gone");
-    cards.nominate(&uid("nominee"), &ask(13), &[uuid(0)]);
-    assert!(cards.depart(&uid("gone")));
-    assert_eq!(cards.read().departed(), [uid("gone")]);
-    assert!(soon(&cards, "nominee", 13));
-    assert!(!soon(&cards, "waits", 5), "the card is kept for another");
-    // A report shows it: who knows when its processes end.
-    cards.set_cards(vec![recorded(card(0, 16), "gone", 13)]);
-    assert!(!soon(&cards, "nominee", 13));
+fn departed_pods_stay_charged_although_their_node_is_deleted_and_comes_back() {
+    let mut ledger = ledger([card(0, 16), card(1, 16)]);
+    bind(&mut ledger, "a", 13, Some(0));
+    bind(&mut ledger, "b", 9, Some(0));
+    assert!(ledger.depart(&uid("a")));
+    ledger.set_cards(Vec::new());
+    assert!(ledger.depart(&uid("b")));
+    assert!(!ledger.is_empty());
+    ledger.set_cards(vec![card(0, 16), card(1, 16)]);
+    assert_eq!(ledger.read().departed(), [uid("a"), uid("b")]);
+    assert_eq!(free(&ledger), [0, 0]);
+    ledger.set_cards(vec![recorded(card(0, 16), "a", 13), card(1, 16)]);
+    ledger.end_departure(&uid("b"));
+    assert_eq!(free(&ledger), [3, 16]);
 }

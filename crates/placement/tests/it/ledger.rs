@@ -32,6 +32,10 @@ enum Step {
     Divert(u8, u32),
     /// The kubelet admits the pod on the card of its annotation, or fails it.
     Admit(u8),
+    /// The pod's status shows that the kubelet has admitted it.
+    Status(u8),
+    /// Reports have had the time to show the pod.
+    Overdue(u8),
     /// The kubelet's records of a pod's init container, which the device plugin alone remembers, are lost.
     Forget(u8),
     /// The device plugin rewrites the claim to the card of the kubelet's records. The watch shows it.
@@ -55,6 +59,8 @@ fn honest() -> impl Strategy<Value = Step> {
         2 => pod.clone().prop_map(Step::Refuse),
         3 => pod.clone().prop_map(Step::Watch),
         3 => pod.clone().prop_map(Step::Admit),
+        1 => pod.clone().prop_map(Step::Status),
+        1 => pod.clone().prop_map(Step::Overdue),
         2 => pod.prop_map(Step::End),
         2 => Just(Step::Report),
         1 => Just(Step::Restart),
@@ -86,6 +92,12 @@ struct Pod {
     admitted: Option<u32>,
     /// Whether the device plugin can tell.
     recorded: bool,
+    /// Whether it was admitted when a report was made.
+    reported: bool,
+    /// Whether its status shows that it was admitted.
+    status: bool,
+    /// Whether this extender has chosen its card, seen a claim of it, or seen its status.
+    known: bool,
 }
 
 #[derive(Default)]
@@ -107,8 +119,10 @@ impl Pod {
         self.claimed.map(|index| Claim::on_card(&self.request, &uuid(index)))
     }
 
+    /// Without a claim the kubelet admits it nowhere.
     fn is_on(&self, card: u32) -> bool {
-        self.admitted.unwrap_or(self.chosen) == card
+        let expected = (!self.bound || self.claimed.is_some()).then_some(self.chosen);
+        self.admitted.or(expected) == Some(card)
     }
 }
 
@@ -141,6 +155,18 @@ impl World {
                 self.edit(pod, |pod| Some(pod.chosen));
             }
             Step::Admit(pod) => self.admit(pod),
+            Step::Status(pod) => {
+                if let Some(pod) = self.pods.get_mut(&pod).filter(|pod| pod.admitted.is_some()) {
+                    pod.status = true;
+                }
+                self.watch(pod);
+            }
+            Step::Overdue(pod) => {
+                let due = |pod: &&Pod| pod.recorded && pod.reported;
+                if let Some(pod) = self.pods.get(&pod).filter(due) {
+                    self.ledger.set_overdue(&pod.uid);
+                }
+            }
             Step::Forget(pod) => {
                 if let Some(pod) = self.pods.get_mut(&pod) {
                     pod.recorded = false;
@@ -158,6 +184,7 @@ impl World {
             }
             Step::Report => {
                 self.report = self.cards();
+                self.pods.values_mut().for_each(|pod| pod.reported = pod.admitted.is_some());
                 self.ledger.set_cards(self.report.clone());
             }
             Step::Toggle(card) => self.lost[card as usize] ^= true,
@@ -174,15 +201,31 @@ impl World {
         let request = GpuRequest::single("app", Units(units)).unwrap();
         if let Ok(reservation) = self.ledger.reserve(&uid, &request, &RULE) {
             let (chosen, claimed, admitted) = (reservation.choice.cards[0].index, None, None);
-            let (bound, recorded) = (false, false);
-            let new = Pod { uid, request, chosen, bound, claimed, admitted, recorded };
+            let (bound, recorded, reported, status) = (false, false, false, false);
+            let known = true;
+            let new = Pod {
+                uid,
+                request,
+                chosen,
+                bound,
+                claimed,
+                admitted,
+                recorded,
+                reported,
+                status,
+                known,
+            };
             self.pods.insert(pod, new);
         }
     }
 
     fn watch(&mut self, pod: u8) {
-        if let Some(pod) = self.pods.get(&pod).filter(|pod| pod.bound) {
+        if let Some(pod) = self.pods.get_mut(&pod).filter(|pod| pod.bound) {
             self.ledger.bind(&pod.uid, &pod.request, pod.claim().as_ref());
+            pod.known |= pod.claimed.is_some() || pod.status;
+            if pod.status {
+                self.ledger.admit(&pod.uid);
+            }
         }
     }
 
@@ -221,6 +264,7 @@ impl World {
 
     fn restart(&mut self) {
         self.pods.retain(|_, pod| pod.bound);
+        self.pods.values_mut().for_each(|pod| pod.known = false);
         self.ledger = NodeLedger::default();
         self.ledger.set_cards(self.report.clone());
         self.pods.keys().copied().collect::<Vec<_>>().into_iter().for_each(|pod| self.watch(pod));
@@ -252,8 +296,26 @@ impl World {
 
     /// What really is on a card.
     fn carried(&self, card: u32) -> u32 {
-        let on = self.pods.values().filter(|pod| pod.is_on(card));
+        self.carried_by(card, |_| true)
+    }
+
+    /// What is on a card of pods that the extender knows more of than their requests: the card, a claim or that they run.
+    fn carried_by_known(&self, card: u32) -> u32 {
+        self.carried_by(card, |pod| pod.known)
+    }
+
+    fn carried_by(&self, card: u32, counts: impl Fn(&Pod) -> bool) -> u32 {
+        let on = self.pods.values().filter(|pod| pod.is_on(card) && counts(pod));
         on.map(|pod| pod.request.peak().0).sum()
+    }
+
+    /// What the ledger counts for a pod: on cards, and on the node as a whole.
+    fn counted(&self, uid: &PodUid) -> u32 {
+        let cards = self.ledger.read();
+        let charges = cards.accounts().iter().flat_map(|account| &account.charges);
+        let on_cards = charges.filter(|charge| charge.pod == *uid).map(|charge| charge.units.0);
+        let unplaced = cards.unplaced().iter().filter(|(pod, _)| pod == uid);
+        on_cards.chain(unplaced.map(|(_, units)| units.0)).sum()
     }
 
     /// What the ledger takes from each reported card.
@@ -301,8 +363,13 @@ proptest! {
         for step in steps {
             world.take(step);
             for (card, charged) in world.charged() {
-                let carried = world.carried(card).min(UNITS);
+                let carried = world.carried_by_known(card).min(UNITS);
                 prop_assert!(carried <= charged, "{step:?}: card {card} carries {carried}, charged {charged}");
+            }
+            // A pod without a claim is of the node as a whole, as in kube-scheduler: the device plugin lets no pod in on a full card.
+            for pod in world.pods.values().filter(|pod| !pod.known) {
+                let (counted, peak) = (world.counted(&pod.uid), pod.request.peak().0);
+                prop_assert!(counted >= peak, "{step:?}: {} counts {counted} of {peak}", pod.uid);
             }
         }
     }

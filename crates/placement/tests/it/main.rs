@@ -1,6 +1,7 @@
 //! Placement's rules as its users call them.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod beyond_units;
 mod claim_model;
 mod gpu;
 mod ledger;

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use placement::gpu::{
-    Basis, Card, CardUse, ChoiceRule, ContainerKind, ContainerRequest, Evictable, GpuRequest,
-    NoFit, NodeLedger, Victims, victims,
+    Basis, BeyondUnits, Card, CardUse, ChoiceRule, ContainerKind, ContainerRequest, Evictable,
+    GpuRequest, NoFit, NodeLedger, Victims, victims,
 };
 use placement::units::{CardId, MiB, PodUid, Units};
 use proptest::prelude::*;
@@ -133,7 +133,11 @@ fn nothing_goes_where_no_card_can_be_freed() {
 fn two_cards_are_freed_for_a_pod_that_wants_them_for_itself() {
     let node = node(&[&[("a", 2, 0)], &[("b", 9, 4), ("c", 1, 0)], &[("d", 3, 1)]]);
     let both = CardUse { cards: 2, exclusive: true, ..CardUse::default() };
-    assert_eq!(node.names(&request(2, both), &["b"], 0.0), names(&["a", "d"]));
+    let for_units = request(2, both);
+    assert_eq!(node.names(&for_units, &["b"], 0.0), None, "for 2 of 32 units it gets no cards");
+    let allowed = for_units.with_beyond_units(BeyondUnits::ALL);
+    assert_eq!(node.names(&allowed, &["b"], 0.0), names(&["a", "d"]));
+    assert_eq!(node.names(&request(32, both), &["b"], 0.0), names(&["a", "d"]));
 }
 
 #[test]

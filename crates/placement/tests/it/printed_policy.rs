@@ -4,13 +4,15 @@ use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 use placement::estimate::{EstimateRules, Statistic};
+use placement::gpu::BeyondUnits;
 use placement::gpu::Strategy as Placement;
 use placement::load::{
     Evaluation, MetricTable, NodeLoad, PodToPlace, Readings, ResolvedPolicy, Verdict,
 };
 use placement::policy::{
-    Direction, GpuRules, HotRule, Limit, LoadPolicy, Model, NamespaceRule, NodePool, Overload,
-    Scale, Scoring, SyncRule, Unknown, UnmanagedMemory, Weight, WhenAllOverloaded,
+    BeyondUnitsRule, Direction, GpuRules, HotRule, Limit, LoadPolicy, Model, NamespaceRule,
+    NodePool, Overload, Scale, Scoring, SyncRule, Unknown, UnmanagedMemory, Weight,
+    WhenAllOverloaded,
 };
 use placement::reading::Reading;
 use placement::resources::{Amounts, PerResource};
@@ -147,6 +149,7 @@ prop_compose! {
         pool in proptest::option::of(select(vec!["a=b", "x in (y, z),!w", "\tspot "])),
         namespaces in vec(vec("[a-z0-9-]{1,5}", 1..3), 0..3),
         (placement, unmanaged_memory) in (0..3_usize, prop_oneof![Just(UnmanagedMemory::Ignore), Just(UnmanagedMemory::Count)]),
+        beyond_units in vec((vec("[*]|[a-z0-9-]{1,5}", 1..3), 1..8_u8), 0..3),
     ) -> LoadPolicy {
         let mut metrics: Vec<(String, Metric)> = metrics.into_iter().collect();
         // Printed are first the metrics that are fetched, then those with limits, then those with weights.
@@ -190,7 +193,18 @@ prop_compose! {
                 namespaces: names.into_iter().map(Arc::from).collect(),
                 nodes: "team=a".parse().unwrap(),
             }).collect(),
-            gpu: GpuRules { placement: Placement::ALL[placement], unmanaged_memory },
+            gpu: GpuRules {
+                placement: Placement::ALL[placement],
+                unmanaged_memory,
+                beyond_units: beyond_units.into_iter().map(|(names, bits)| BeyondUnitsRule {
+                    namespaces: names.into_iter().map(Arc::from).collect(),
+                    allowed: BeyondUnits {
+                        exclusive: bits & 1 > 0,
+                        cores: bits & 2 > 0,
+                        memory_limit: bits & 4 > 0,
+                    },
+                }).collect(),
+            },
         }
     }
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use jiff::SignedDuration;
 use placement::estimate::{EstimateRules, Statistic};
-use placement::gpu::Strategy;
+use placement::gpu::{BeyondUnits, Strategy};
 use placement::policy::{
     Direction, LoadPolicy, Model, PolicyKind, PolicyWarning, Scale, Unknown, UnmanagedMemory,
     WhenAllOverloaded,
@@ -62,6 +62,7 @@ fn what_is_left_out_has_the_documented_default() {
     assert_eq!(policy.scoring.model, Model::Learned);
     assert_eq!(policy.gpu.placement, Strategy::LeastFragmentation);
     assert_eq!(policy.gpu.unmanaged_memory, UnmanagedMemory::Ignore);
+    assert_eq!(policy.gpu.beyond_units_of("any"), BeyondUnits::default());
     assert_eq!(policy.scoring.direction, Direction::Spread);
     assert_eq!(policy.scoring.scale, Scale::Hundred);
     assert_eq!(policy.overload.when_all, WhenAllOverloaded::PassLeastLoaded);
@@ -74,6 +75,14 @@ fn what_is_left_out_has_the_documented_default() {
     {
         assert_eq!(small(empty).scoring, policy.scoring, "{empty}");
     }
+}
+
+#[test]
+fn a_namespace_may_take_beyond_units_what_any_rule_for_it_allows() {
+    let gpu = LoadPolicy::from_yaml(FULL).unwrap().gpu;
+    let memory_limit = BeyondUnits { memory_limit: true, ..BeyondUnits::default() };
+    assert_eq!(gpu.beyond_units_of("team-a"), BeyondUnits::ALL);
+    assert_eq!(gpu.beyond_units_of("team-b"), memory_limit);
 }
 
 #[test]
@@ -213,6 +222,15 @@ const FAULTS: &[(&str, &str)] = &[
     ("nodeSelector: team in (a, b)", "nodeSelector: team within (a, b)"),
     ("placement: pack", "placement: binpack"),
     ("unmanagedMemory: count", "unmanagedMemory: yes"),
+    ("namespaces: [team-a]    # or", "namespaces: []    # or"),
+    ("namespaces: [team-a]    # or", "namespaces: [team-*]    # or"),
+    (
+        "    - namespaces: [team-a]    # or \"*\"\n      allow: [exclusive, cores]\n",
+        "    - allow: [cores]\n",
+    ),
+    ("allow: [exclusive, cores]", "allow: []"),
+    ("allow: [exclusive, cores]", "allow: [exclusive, gpus]"),
+    ("      allow: [memoryLimit]\n", ""),
 ];
 
 /// The checked-in list of faults is what the parser says. After a change of it:

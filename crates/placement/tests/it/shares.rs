@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use placement::gpu::{
-    Card, CardFilter, CardOptions, CardShare, CardShares, CardUse, ChoiceRule, Claim, ClaimError,
-    ContainerKind, ContainerRequest, GpuRequest, NoFit, NodeLedger, Rating, Strategy,
+    BeyondUnits, Card, CardFilter, CardOptions, CardShare, CardShares, CardUse, ChoiceRule, Claim,
+    ClaimError, ContainerKind, ContainerRequest, GpuRequest, NoFit, NodeLedger, Rating, Strategy,
 };
 use placement::units::{CardId, Cores, MiB, PodUid, Units};
 use proptest::prelude::{Just, ProptestConfig, prop, prop_assert, prop_oneof, proptest};
@@ -46,8 +46,10 @@ fn container(name: &str, position: usize, units: u32, card_use: CardUse) -> Cont
     ContainerRequest { name: name.to_owned(), kind, position, units: Units(units), card_use }
 }
 
+/// The request of a pod whose namespace may take more of cards than units.
 fn request(units: u32, card_use: CardUse) -> GpuRequest {
-    GpuRequest::new([container("main", 0, units, card_use)]).unwrap().unwrap()
+    let request = GpuRequest::new([container("main", 0, units, card_use)]).unwrap().unwrap();
+    request.with_beyond_units(BeyondUnits::ALL)
 }
 
 fn on(cards: u32) -> CardUse {
@@ -212,17 +214,23 @@ fn a_wish_that_is_removed_after_bind_still_counts_by_the_claim() {
 
 #[test]
 fn a_bound_pods_request_is_that_of_its_claim_whatever_its_annotations_say_by_now() {
-    // An annotation only ever adds.
     let of = |bound_use: CardUse, now: CardUse| {
-        let (bound_alone, now_alone) = (bound_use.exclusive, now.exclusive);
-        let (bound, now) = (request(4, bound_use), request(4, now));
+        let limit = Some(Units(9));
+        let bound = request(4, CardUse { limit, ..bound_use });
+        let more = CardUse { cores: Cores(100), limit: Some(Units(90)), ..now };
         let cards: Vec<CardId> = (0..2).map(uuid).take(bound.shares().len()).collect();
         let claim = Claim::on_cards(&bound, &cards);
-        let as_claimed = now.as_claimed(claim.containers());
-        let more = CardUse { exclusive: now_alone || bound_alone, ..bound_use };
-        let more = request(4, more);
-        assert_eq!(as_claimed.as_ref().map(GpuRequest::shares), Some(more.shares()));
-        assert!(Claim::checked(&as_claimed.unwrap(), claim.containers()).is_ok());
+        let limits = [("main".to_owned(), Units(9))].into();
+        for now in [now, more].map(|now| request(4, now)) {
+            assert_eq!(now.as_claimed(claim.containers(), &limits), Some(bound.clone()));
+        }
+        assert_eq!(Claim::checked(&bound, claim.containers()), Ok(claim.clone()));
+        assert_eq!(claim.limit_of("main"), limit);
+        // A claim without a limit, and one with a limit below the request.
+        for limits in [BTreeMap::new(), [("main".to_owned(), Units(3))].into()] {
+            let as_claimed = request(4, more).as_claimed(claim.containers(), &limits).unwrap();
+            assert_eq!(as_claimed, request(4, bound_use));
+        }
     };
     let (two, two_alone) = (on(2), exclusive(2));
     for (bound, now) in [(two_alone, on(1)), (exclusive(1), two), (on(1), exclusive(1)), (two, two)]
@@ -235,7 +243,8 @@ fn a_bound_pods_request_is_that_of_its_claim_whatever_its_annotations_say_by_now
         (0..).zip(units).map(|(at, n)| (uuid(at), CardShare::of(Units(*n)))).collect()
     };
     for wrong in [shares(&[3]), shares(&[3, 1]), shares(&[])] {
-        assert_eq!(request(4, on(1)).as_claimed(&[("main".to_owned(), wrong)].into()), None);
+        let claimed = [("main".to_owned(), wrong)].into();
+        assert_eq!(request(4, on(1)).as_claimed(&claimed, &BTreeMap::new()), None);
     }
 }
 

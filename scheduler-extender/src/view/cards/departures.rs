@@ -1,60 +1,151 @@
-//! Deleted pods that may still have processes.
+//! Deleted pods that may still have processes, and what their namespaces may take meanwhile.
+//!
+//! ResourceQuota counts a pod no more once its object is gone, as after a deletion by force, while its card stays charged until its processes
+//! have ended. Invariant: while deleted pods of a namespace hold units, the namespace gets no card with which its pods, the deleted ones
+//! included, would hold more units than when one of these was deleted. Without that, creating pods and deleting them by force would hold
+//! any number of cards.
 
-use std::sync::{MutexGuard, PoisonError};
+use jiff::Timestamp;
+use placement::gpu::GpuRequest;
+use placement::units::{NodeName, PodUid, Units};
 
-use jiff::{SignedDuration, Timestamp};
-use placement::units::{NodeName, PodUid};
+use super::{CardBook, GpuPodId, REPORTED_WITHIN};
 
-use super::CardBook;
-
-/// A deleted pod that is in no report of its node yet.
+/// A deleted pod that still holds units of a node.
+#[derive(Debug, Clone)]
 pub(super) struct Departure {
     node: NodeName,
     pod: PodUid,
+    namespace: String,
+    /// The pod's units.
+    units: Units,
+    /// The units that pods of the namespace, deleted ones included, held when this one was deleted.
+    most: Units,
     at: Timestamp,
 }
 
 impl Departure {
     /// Whether the time for a report of it is over. A time far in the future means that the clock was set back.
     fn is_over(&self, now: Timestamp) -> bool {
-        now.duration_since(self.at).abs() >= UNREPORTED
+        now.duration_since(self.at).abs() >= REPORTED_WITHIN
     }
 }
 
-/// The time within which a device plugin's report contains a pod with a card: its reporting interval, the write and the watch.
-const UNREPORTED: SignedDuration = SignedDuration::from_secs(10);
+/// Deleted pods of a namespace hold units, so that its other pods have to wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HeldByDeleted {
+    /// One of them is in no report of its node yet. It counts for some seconds, and no event shows that they are over.
+    Unreported,
+    /// Reports show them. A report shows their end.
+    Reported,
+}
 
 impl CardBook {
     /// As [`CardBook::forget`], for a pod that may still have processes, as after a deletion by force. It counts while its node's
-    /// reports contain it; if none has contained it yet, for [`UNREPORTED`].
+    /// reports contain it; if none has contained it yet, for [`REPORTED_WITHIN`].
     pub fn depart(&self, uid: &PodUid, now: Timestamp) {
         let Some(record) = self.end(uid) else { return };
         for node in &record.get().nodes {
-            let departs = self.change_with_cpu(node, |ledger| {
+            self.change_with_cpu(node, |ledger| {
                 self.cpus.remove(node, uid);
-                ledger.depart(uid)
+                ledger.depart(uid);
             });
-            if departs {
-                let (node, pod) = (node.clone(), uid.clone());
-                let mut departures = self.departures();
-                // For a pod that an older list has shown again, the time starts again.
-                departures.retain(|before| (&before.node, &before.pod) != (&node, &pod));
-                departures.push(Departure { node, pod, at: now });
-            }
         }
-        record.remove();
+        let record = record.remove();
+        let holds = |node: &NodeName| self.is_charged(node, uid);
+        let nodes: Vec<NodeName> =
+            record.nodes.iter().filter(|node| holds(node)).cloned().collect();
+        if nodes.is_empty() {
+            return;
+        }
+        let (namespace, units) = (record.namespace, record.request.peak());
+        let others = self.live_units(&namespace).saturating_add(self.deleted_units(&namespace));
+        let most = others.saturating_add(units);
+        let departure = |node| {
+            let (pod, namespace) = (uid.clone(), namespace.clone());
+            Departure { node, pod, namespace, units, most, at: now }
+        };
+        let new: Vec<Departure> = nodes.into_iter().map(departure).collect();
+        self.departures.rcu(|known| {
+            let others = known.iter().filter(|before| before.pod != *uid);
+            others.chain(&new).cloned().collect::<Vec<_>>()
+        });
     }
 
     /// Releases the units of departed pods for which the time for a report is over.
     pub fn end_departures(&self, now: Timestamp) {
-        let over: Vec<Departure> = self.departures().extract_if(.., |it| it.is_over(now)).collect();
-        for Departure { node, pod, .. } in over {
-            self.ledgers.change(&node, |ledger| ledger.end_departure(&pod));
+        let over = |it: &&Departure| it.is_over(now);
+        for Departure { node, pod, .. } in self.departures.load().iter().filter(over) {
+            self.ledgers.change(node, |ledger| ledger.end_departure(pod));
+        }
+        let stays = |it: &Departure| !it.is_over(now) || self.is_charged(&it.node, &it.pod);
+        if !self.departures.load().iter().all(stays) {
+            self.departures
+                .rcu(|known| known.iter().filter(|it| stays(it)).cloned().collect::<Vec<_>>());
         }
     }
 
-    // A panic leaves no partial change of the list.
-    fn departures(&self) -> MutexGuard<'_, Vec<Departure>> {
-        self.departures.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Whether the pod has to wait, since deleted pods of its namespace hold units. A pod with a binding under way does not.
+    pub fn waits_for_deleted(&self, pod: &GpuPodId, request: &GpuRequest) -> Option<HeldByDeleted> {
+        let departures = self.departures.load();
+        let is_held = |it: &&Departure| it.namespace == pod.namespace && self.counts(it);
+        let held: Vec<&Departure> = departures.iter().filter(is_held).collect();
+        let most = held.iter().map(|it| it.most).max()?;
+        let deleted: Units = held.iter().map(|it| it.units).sum();
+        let wanted = self.live_units(&pod.namespace).saturating_add(deleted);
+        if wanted.saturating_add(request.peak()) <= most || !self.held_on(&pod.uid).is_empty() {
+            return None;
+        }
+        let index = self.read();
+        let is_unreported = |it: &Departure| {
+            index.node(it.node.as_str()).is_some_and(|cards| cards.departed().contains(&it.pod))
+        };
+        match held.into_iter().any(is_unreported) {
+            true => Some(HeldByDeleted::Unreported),
+            false => Some(HeldByDeleted::Reported),
+        }
+    }
+
+    /// Whether deleted pods of the namespace may hold units.
+    pub(super) fn has_departures(&self, namespace: &str) -> bool {
+        self.departures.load().iter().any(|it| it.namespace == namespace)
+    }
+
+    /// Drops what is known of a pod's deletion: an older list has shown it again.
+    pub(super) fn cancel_departure(&self, uid: &PodUid) {
+        if self.departures.load().iter().any(|it| it.pod == *uid) {
+            self.departures
+                .rcu(|known| known.iter().filter(|it| it.pod != *uid).cloned().collect::<Vec<_>>());
+        }
+    }
+
+    /// The units of the namespace's pods that are bound or being bound.
+    fn live_units(&self, namespace: &str) -> Units {
+        let is_live =
+            |record: &super::PodRecord| record.namespace == namespace && !record.nodes.is_empty();
+        let pods = self.pods.iter().filter(|record| is_live(record));
+        pods.map(|record| record.request.peak()).sum()
+    }
+
+    /// The units that deleted pods of the namespace hold.
+    fn deleted_units(&self, namespace: &str) -> Units {
+        let departures = self.departures.load();
+        let held = departures.iter().filter(|it| it.namespace == namespace && self.counts(it));
+        held.map(|it| it.units).sum()
+    }
+
+    /// Whether the deleted pod takes units from others. On a node that is not ready there is nothing to take, and its report may never
+    /// change again.
+    fn counts(&self, departure: &Departure) -> bool {
+        !self.not_ready.load().contains(&departure.node)
+            && self.is_charged(&departure.node, &departure.pod)
+    }
+
+    /// Whether the deleted pod is charged on a card of the node, or will be once the node reports its cards again.
+    fn is_charged(&self, node: &NodeName, pod: &PodUid) -> bool {
+        let index = self.read();
+        let Some(cards) = index.node(node.as_str()) else { return false };
+        let mut charges = cards.accounts().iter().flat_map(|account| &account.charges);
+        charges.any(|charge| charge.pod == *pod) || cards.departed().contains(pod)
     }
 }

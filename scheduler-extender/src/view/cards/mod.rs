@@ -18,13 +18,13 @@ mod ratings;
 mod totals;
 
 use std::collections::HashSet;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use arc_swap::{ArcSwap, Guard};
 use cluster::{GpuPod, PodFacts};
 use dashmap::mapref::entry::{Entry, OccupiedEntry};
 use dashmap::{DashMap, DashSet};
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use placement::gpu::{
     Account, Card, ChoiceRule, Claim, GpuRequest, NoFit, NodeLedger, Reservation, ReserveError,
     Stage,
@@ -35,6 +35,7 @@ use back_offs::{BackOffs, Sent};
 pub use back_offs::{BegunBackOff, NodeBackOffs};
 use cpu::NodeCpus;
 use departures::Departure;
+pub use departures::HeldByDeleted;
 use index::Ledgers;
 pub use index::{CardIndex, CardsOnBoard};
 use measure::LearnedMeasure;
@@ -74,7 +75,14 @@ struct PodRecord {
     sent: Option<Sent>,
     /// The last list of all pods did not have it, and no event and no look-up has come since. It may be deleted.
     unlisted: bool,
+    /// Its kubelet has reported that it admitted the pod.
+    admitted: bool,
+    /// Since when it was seen admitted while its claim names a card that its node does not report.
+    on_lost_card_since: Option<Timestamp>,
 }
+
+/// The time within which a node's report shows an admitted pod on its card: the device plugin's reporting interval, the write and the watch.
+const REPORTED_WITHIN: SignedDuration = SignedDuration::from_secs(10);
 
 /// The ledgers of all nodes, and the pods on them.
 #[derive(Default)]
@@ -85,15 +93,17 @@ pub struct CardBook {
     plans: Mutex<Plans>,
     /// Pods whose deletion has begun, evicted ones included.
     ending: DashSet<PodUid>,
-    /// Deleted pods that may still have processes and are in no report of their node yet.
-    departures: Mutex<Vec<Departure>>,
+    /// Deleted pods that may still have processes.
+    departures: ArcSwap<Vec<Departure>>,
+    /// Held while a card is reserved in a namespace with departures, so that two pods do not take the same room.
+    one_at_a_time: Mutex<()>,
     /// The free CPU of each node.
     cpus: NodeCpus,
     measure: LearnedMeasure,
     measurements: Measurements,
     back_offs: BackOffs,
-    /// Nodes whose device plugin offers units and has reported no cards: few, and only for a while.
-    unreported: ArcSwap<HashSet<NodeName>>,
+    /// Nodes that are not ready: few.
+    not_ready: ArcSwap<HashSet<NodeName>>,
 }
 
 /// Why no card was reserved.
@@ -105,6 +115,8 @@ pub enum ReservationError {
     Bound(NodeName),
     /// The UID belongs to a pod of another name.
     OtherPod(OtherPod),
+    /// Deleted pods of the pod's namespace still hold units.
+    HeldByDeleted(HeldByDeleted),
 }
 
 /// The error of a UID that belongs to a pod with another name.
@@ -141,6 +153,8 @@ impl PodRecord {
             kept: None,
             sent: None,
             unlisted: false,
+            admitted: false,
+            on_lost_card_since: None,
         }
     }
 
@@ -172,24 +186,44 @@ impl CardBook {
         self.ledgers.on(names, request, rule)
     }
 
-    /// The nodes whose device plugin offers units and has reported no cards.
-    pub fn unreported(&self) -> Arc<HashSet<NodeName>> {
-        self.unreported.load_full()
-    }
-
-    /// Sets whether a node's device plugin offers units and has reported no cards.
-    pub fn set_unreported(&self, node: &NodeName, unreported: bool) {
-        self.unreported.rcu(|known| {
-            if known.contains(node) == unreported {
+    /// Sets whether a node is ready, by its kubelet or the node controller.
+    pub fn set_ready(&self, node: &NodeName, ready: bool) {
+        self.not_ready.rcu(|known| {
+            if known.contains(node) != ready {
                 return Arc::clone(known);
             }
             let mut changed = HashSet::clone(known);
-            match unreported {
-                true => changed.insert(node.clone()),
-                false => changed.remove(node),
+            match ready {
+                true => changed.remove(node),
+                false => changed.insert(node.clone()),
             };
             Arc::new(changed)
         });
+    }
+
+    /// Forgets nodes that a list of all nodes did not have.
+    pub fn keep_not_ready(&self, listed: &HashSet<&NodeName>) {
+        if !self.not_ready.load().iter().all(|node| listed.contains(node)) {
+            self.not_ready.rcu(|known| {
+                known.iter().filter(|node| listed.contains(node)).cloned().collect::<HashSet<_>>()
+            });
+        }
+    }
+
+    /// Stops charging pods on every card of their node of which a claim names a card that the node does not report, as one that has
+    /// failed: once a report would have shown them on another card.
+    pub fn settle_lost_cards(&self, now: Timestamp) {
+        for (node, cards) in self.read().clone().nodes() {
+            for uid in cards.on_lost_cards() {
+                let Some(mut record) = self.pods.get_mut(uid).filter(|it| it.admitted) else {
+                    continue;
+                };
+                let since = *record.on_lost_card_since.get_or_insert(now);
+                if now.duration_since(since).abs() >= REPORTED_WITHIN {
+                    self.ledgers.change(node, |ledger| ledger.set_overdue(uid));
+                }
+            }
+        }
     }
 
     /// Applies a node's report of its cards; empty for a node that no longer reports any, or was deleted.
@@ -241,9 +275,14 @@ impl CardBook {
         if pod.deleting {
             self.ending.insert(pod.uid.clone());
         }
+        record.admitted |= pod.admitted;
         // An unbound pod may have a binding under way: its reservations stay.
         if let Some(node) = &pod.node {
             let claim = gpu.claim.as_ref().ok().and_then(Option::as_ref);
+            if record.nodes.is_empty() && claim.is_some() {
+                // Its annotations may have changed since they were read here; the claim has what Bind has read.
+                record.request = gpu.request.clone();
+            }
             return self.settle(&pod.uid, record, node, claim);
         }
         // The annotations can change until the pod is bound.
@@ -261,7 +300,13 @@ impl CardBook {
             self.release(&other, uid);
         }
         record.nodes.push(node.clone());
-        self.ledgers.change(node, |ledger| ledger.bind(uid, &record.request, claim));
+        self.cancel_departure(uid);
+        self.ledgers.change(node, |ledger| {
+            ledger.bind(uid, &record.request, claim);
+            if record.admitted {
+                ledger.admit(uid);
+            }
+        });
         record.kept = None;
         self.end_nomination(uid, record);
         self.plans().remove(uid);
@@ -321,7 +366,7 @@ impl CardBook {
     ///
     /// # Errors
     ///
-    /// Where no card fits, or the pod is bound already, or is another.
+    /// Where no card fits, or the pod is bound already, or is another, or has to wait for deleted pods of its namespace.
     pub fn reserve(
         &self,
         pod: &GpuPodId,
@@ -329,6 +374,12 @@ impl CardBook {
         node: &NodeName,
         rule: &ChoiceRule,
     ) -> Result<Reservation, ReservationError> {
+        // Nothing is guarded but the order.
+        let lock = || self.one_at_a_time.lock().unwrap_or_else(PoisonError::into_inner);
+        let _one_at_a_time = self.has_departures(&pod.namespace).then(lock);
+        if let Some(held) = self.waits_for_deleted(pod, request) {
+            return Err(ReservationError::HeldByDeleted(held));
+        }
         let reserve = || self.reserve_on(node, &pod.uid, request, rule);
         let sent = |reservation: &Reservation| Sent {
             node: node.clone(),

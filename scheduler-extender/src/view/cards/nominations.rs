@@ -80,7 +80,7 @@ impl CardBook {
     /// the preemption, the plan is in that process. The victims are among the ending pods, and the choice follows the same rule.
     fn freed(&self, uid: &PodUid, node: &NodeName, request: &GpuRequest) -> Option<Vec<CardId>> {
         let ending = |pod: &PodUid| self.ending.contains(pod);
-        // The policy's strategy is not available here; any card that is free then suffices.
+        // The policy's strategy is not available here; any card that is free then suffices. What the namespace may take is in the request.
         let rule = ChoiceRule { measure: self.measure(), ..ChoiceRule::default() };
         let choice = self.read().fit_without(node.as_str(), ending, uid, request, &rule).ok()?;
         Some(choice.card_ids())

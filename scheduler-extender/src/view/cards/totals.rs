@@ -13,7 +13,7 @@ pub struct Totals {
     pub unhealthy: u64,
     /// Units of all cards.
     pub units: u64,
-    /// Units that pods hold. A pod of unknown place counts on each card of its node.
+    /// Units that pods hold. A pod of unknown place counts on each card of its node, one that is not on a card yet once.
     pub used: u64,
     /// Units that pods of known place hold beyond what their card has; above 0 after a binding by another scheduler or an edited claim.
     pub overbooked: u64,
@@ -28,6 +28,8 @@ impl CardBook {
         for (_, cards) in self.read().nodes() {
             totals.nodes += u64::from(!cards.accounts().is_empty());
             totals.reserved += cards.reserved() as u64;
+            totals.used +=
+                cards.unplaced().iter().map(|(_, units)| u64::from(units.0)).sum::<u64>();
             for account in cards.accounts() {
                 let units = u64::from(account.card.units.0);
                 totals.cards += 1;

@@ -81,8 +81,9 @@ impl Draw {
                 cards = 2 + random.below(2);
                 containers = vec![cards * (1 + random.below(4))];
             }
-            42..=44 => exclusive = true,
-            45 => (containers, cards, exclusive) = (vec![2 + 2 * random.below(4)], 2, true),
+            // An exclusive card costs all its units.
+            42..=44 => (containers, exclusive) = (vec![CARD_UNITS], true),
+            45 => (containers, cards, exclusive) = (vec![2 * CARD_UNITS], 2, true),
             46..=47 => containers = vec![CARD_UNITS],
             _ => {}
         }

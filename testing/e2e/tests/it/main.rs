@@ -73,6 +73,7 @@ fn all() -> Vec<Fact> {
         gpu::binding::FACTS,
         gpu::aliyun::FACTS,
         gpu::isolation::FACTS,
+        gpu::quota::FACTS,
         gpu::units::FACTS,
         // Before a test restarts the annotator, which forgets what it has learned.
         load::learned::FACTS,

@@ -166,8 +166,8 @@ mod tests {
     use super::super::MeasuredNode;
     use super::*;
     use crate::gpu::{
-        CardFilter, CardOptions, CardUse, ChoiceRule, ContainerKind, ContainerRequest, FreeCard,
-        GpuRequest, choose,
+        BeyondUnits, CardFilter, CardOptions, CardUse, ChoiceRule, ContainerKind, ContainerRequest,
+        FreeCard, GpuRequest, choose,
     };
     use crate::units::Cores;
 
@@ -186,7 +186,8 @@ mod tests {
         let models = if models.is_empty() { Default::default() } else { models.parse().unwrap() };
         let filter = CardFilter { models, ..CardFilter::default() };
         let options = CardOptions { filter, ..CardOptions::default() };
-        GpuRequest::with_options([ask], options).unwrap().unwrap().with_cpu(cpu)
+        let request = GpuRequest::with_options([ask], options).unwrap().unwrap();
+        request.with_cpu(cpu).with_beyond_units(BeyondUnits::ALL)
     }
 
     fn share(cpu: u64, units: u32) -> GpuRequest {

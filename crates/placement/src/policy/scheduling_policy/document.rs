@@ -10,7 +10,7 @@ use super::super::fields::{Entries, Hot, Text};
 use super::scalar::{EnumValue, Scalar};
 use crate::estimate::Statistic;
 use crate::gpu::Strategy;
-use crate::policy::{Direction, Unknown, UnmanagedMemory};
+use crate::policy::{BeyondUnitsName, Direction, Unknown, UnmanagedMemory};
 
 /// A field that may be absent, with its position in the YAML text for errors.
 type OptionalField<T> = Option<Spanned<T>>;
@@ -300,6 +300,27 @@ pub(super) struct Gpu {
     #[serde(default)]
     #[schemars(with = "Option<UnmanagedMemory>")]
     pub(super) unmanaged_memory: OptionalField<EnumValue<UnmanagedMemory>>,
+    /// Namespaces whose pods may take more of cards than the units that they request, which are all that ResourceQuota counts; at most 1,000
+    /// names in all. None by default: then exclusive cards cost all their units, a pod's part of a card's compute is at most its part of
+    /// the memory, and no memory limit is above the request.
+    #[serde(default)]
+    #[schemars(with = "Option<Vec<BeyondUnits>>", length(max = 1000))]
+    pub(super) beyond_units: Entries<BeyondUnits>,
+}
+
+/// What pods of some namespaces may take of cards beyond their units.
+#[derive(Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[schemars(extend("required" = ["namespaces", "allow"]))]
+pub(super) struct BeyondUnits {
+    /// The namespaces; `*` for all.
+    #[serde(default)]
+    #[schemars(with = "Vec<String>", length(min = 1))]
+    pub(super) namespaces: OptionalField<Vec<Spanned<String>>>,
+    /// What they may take.
+    #[serde(default)]
+    #[schemars(with = "Vec<BeyondUnitsName>", length(min = 1))]
+    pub(super) allow: OptionalField<Vec<Spanned<EnumValue<BeyondUnitsName>>>>,
 }
 
 fn api_version(_: &mut schemars::SchemaGenerator) -> Schema {

@@ -6,8 +6,8 @@ use jiff::SignedDuration;
 use jiff::fmt::friendly::{Designator, Spacing, SpanPrinter};
 
 use super::super::{
-    GpuRules, LoadPolicy, Model, NamespaceRule, NodePool, Overload, Scoring, Unknown,
-    WhenAllOverloaded,
+    BeyondUnitsName, BeyondUnitsRule, GpuRules, LoadPolicy, Model, NamespaceRule, NodePool,
+    Overload, Scoring, Unknown, WhenAllOverloaded,
 };
 use super::{API_VERSION, KIND};
 use crate::estimate::EstimateRules;
@@ -36,9 +36,18 @@ fn write(policy: &LoadPolicy, out: &mut String) -> std::fmt::Result {
     })?;
     list(out, "  nodePools", &policy.pools, |out, each| pool(out, policy, each))?;
     list(out, "  namespaces", &policy.namespaces, namespaces)?;
-    let GpuRules { placement, unmanaged_memory } = policy.gpu;
+    let GpuRules { placement, unmanaged_memory, beyond_units: rules } = &policy.gpu;
     writeln!(out, "  gpu:\n    placement: {placement}")?;
-    writeln!(out, "    unmanagedMemory: {}", unmanaged_memory.name())
+    writeln!(out, "    unmanagedMemory: {}", unmanaged_memory.name())?;
+    list(out, "    beyondUnits", rules, beyond_units)
+}
+
+fn beyond_units(out: &mut String, rule: &BeyondUnitsRule) -> std::fmt::Result {
+    let namespaces: Vec<String> = rule.namespaces.iter().map(|name| scalar(name)).collect();
+    let allowed = BeyondUnitsName::ALL.into_iter().filter(|name| name.is_in(rule.allowed));
+    let allowed: Vec<&str> = allowed.map(BeyondUnitsName::name).collect();
+    writeln!(out, "    - namespaces: [{}]", namespaces.join(", "))?;
+    writeln!(out, "      allow: [{}]", allowed.join(", "))
 }
 
 /// Entries below `key:`, or `key: []`.

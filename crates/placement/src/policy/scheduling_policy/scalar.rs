@@ -103,7 +103,11 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for EnumValue<T> {
 impl<T: Clone> EnumValue<T> {
     /// The value, or `default` for an absent field.
     pub(super) fn or(field: &str, given: &Option<Spanned<Self>>, default: T) -> Checked<T> {
-        let Some(given) = given else { return Ok(default) };
+        given.as_ref().map_or(Ok(default), |given| Self::get(field, given))
+    }
+
+    /// The value.
+    pub(super) fn get(field: &str, given: &Spanned<Self>) -> Checked<T> {
         given.value.0.clone().map_err(|problem| fault(given, field, problem))
     }
 }

@@ -73,7 +73,7 @@ fn sample(env: &TestEnv) -> Result<()> {
     let deployments = format!("/apis/apps/v1/namespaces/{NAMESPACE}/deployments");
     caller.done(env, Verb::Create, &deployments, &deployment)?;
     let tried = create(env, several("two-cards", "2", 6))
-        .and_then(|()| create(env, several("whole-card", "exclusive", 4)))
+        .and_then(|()| create(env, several("whole-card", "exclusive", 16)))
         .and_then(|()| create(env, pod("two", &[gpu_container("a", 2), gpu_container("b", 5)])))
         .and_then(|()| {
             wait_for("the pods of the Deployment", START, || {

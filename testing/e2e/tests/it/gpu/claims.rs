@@ -106,13 +106,17 @@ fn annotate(env: &TestEnv, pod: &str, value: Option<&str>) -> Result<()> {
 }
 
 /// Waits until the extender has seen every earlier change of pods. Its watch is in order, and it charges the marker, a pod
-/// without a claim, on every card of its node.
+/// without a claim that seems to run, on every card of its node.
 fn wait_for_extender(env: &TestEnv, marker: &str) -> Result<()> {
     let before = used_units(env, MARKED)?;
-    let mut pod = bound_to(MARKED, pod(&format!("marker-{marker}"), &[gpu_container("main", 1)]));
+    let name = format!("marker-{marker}");
+    let mut pod = bound_to(MARKED, pod(&name, &[gpu_container("main", 1)]));
     (pod["apiVersion"], pod["kind"]) = (json!("v1"), json!("Pod"));
     let pods = format!("/api/v1/namespaces/{NAMESPACE}/pods");
-    Caller::unhindered(env)?.done(env, Verb::Create, &pods, &pod)?;
+    let unhindered = Caller::unhindered(env)?;
+    unhindered.done(env, Verb::Create, &pods, &pod)?;
+    let admitted = json!({"status": {"startTime": "2026-01-01T00:00:00Z"}});
+    unhindered.done(env, Verb::Merge, &format!("{pods}/{name}/status"), &admitted)?;
     wait_for("the extender to see the marker", BINDING, || {
         Ok((used_units(env, MARKED)? != before).then_some(()))
     })

@@ -23,6 +23,7 @@ use crate::support::pods::{
     START, create, delete_all, get, gpu_container, message, on_node, phase, pod, processes_of,
     running, statuses,
 };
+use crate::support::policy::{self, OURS};
 use crate::{Fact, on_our_nodes};
 
 pub(crate) const FACTS: &[Fact] = &[
@@ -56,13 +57,17 @@ fn driver(env: &TestEnv) -> Result<()> {
     let host = &env.cluster()?.nodes()[1];
     let _version_2 = Version2::of_control_groups()?;
     host.set_memory_limits(true)?;
+    let may_grow =
+        format!("{OURS}  gpu: {{beyondUnits: [{{namespaces: [\"*\"], allow: [memoryLimit]}}]}}\n");
     let tried = in_force(env, host, "driver").and_then(|()| {
-        let mut limited = pod("limited", &[gpu_container("main", 3)]);
-        limited["metadata"]["annotations"] = json!({"plimsoll.dev/gpu-mem-limit": "5"});
-        create(env, on_node(host, limited))?;
-        let pod = running(env, "limited", START)?;
-        audit_exactly(env, 1)?;
-        held_by_the_driver(host, &pod)
+        policy::with(env, &may_grow, || {
+            let mut limited = pod("limited", &[gpu_container("main", 3)]);
+            limited["metadata"]["annotations"] = json!({"plimsoll.dev/gpu-mem-limit": "5"});
+            create(env, on_node(host, limited))?;
+            let pod = running(env, "limited", START)?;
+            audit_exactly(env, 1)?;
+            held_by_the_driver(host, &pod)
+        })
     });
     let restored = host.set_memory_limits(false).and_then(|()| in_force(env, host, "none"));
     tried.and(restored)

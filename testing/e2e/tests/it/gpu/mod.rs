@@ -12,4 +12,5 @@ pub(crate) mod isolation;
 pub(crate) mod kubelet_restarts;
 pub(crate) mod preemption;
 pub(crate) mod processes;
+pub(crate) mod quota;
 pub(crate) mod units;

@@ -14,11 +14,15 @@ use serde_saphyr::Spanned;
 use self::metrics::{MetricRules, metric_rules, node_pool};
 use self::scoring::{default_scoring, scoring};
 use super::super::fields::{Checked, Entries, Text, each, expect, fault, hot_rule, syntax};
-use super::document::{Estimates, Gpu, Limits, Namespaces, SchedulingPolicy, Spec};
+use super::document::{BeyondUnits, Estimates, Gpu, Limits, Namespaces, SchedulingPolicy, Spec};
 use super::scalar::{EnumValue, Scalar, number};
 use super::{API_VERSION, KIND};
-use crate::gpu::Strategy;
-use crate::policy::{GpuRules, LoadPolicy, MAX_METRICS, NamespaceRule, UnmanagedMemory};
+use crate::gpu::{self, Strategy};
+use crate::policy::gpu::ALL_NAMESPACES;
+use crate::policy::{
+    BeyondUnitsName, BeyondUnitsRule, GpuRules, LoadPolicy, MAX_METRICS, NamespaceRule,
+    UnmanagedMemory,
+};
 use crate::selector::LabelSelector;
 
 const MAX_POOLS: usize = 100;
@@ -69,6 +73,36 @@ fn gpu(fields: &Gpu) -> Checked<GpuRules> {
             &fields.unmanaged_memory,
             UnmanagedMemory::default(),
         )?,
+        beyond_units: beyond_units(&fields.beyond_units)?,
+    })
+}
+
+fn beyond_units(given: &Entries<BeyondUnits>) -> Checked<Vec<BeyondUnitsRule>> {
+    let list = "spec.gpu.beyondUnits";
+    let names = given.iter().flatten().flat_map(|rule| &rule.value.namespaces);
+    at_most(list, names.flat_map(|names| &names.value), MAX_NAMESPACES)?;
+    each(list, given, |path, rule| {
+        let field = format!("{path}.namespaces");
+        let wanted = "the name of a namespace, or `*` for all";
+        let Some(names) = rule.value.namespaces.as_ref().filter(|it| !it.value.is_empty()) else {
+            return Err(fault(rule, &field, format!("expected {wanted}, found none")));
+        };
+        let name = |(at, name): (usize, &Spanned<String>)| match name.value == ALL_NAMESPACES {
+            true => Ok(ALL_NAMESPACES.into()),
+            false => object_name(&format!("{field}[{at}]"), name, wanted, 63),
+        };
+        let namespaces = names.value.iter().enumerate().map(name).collect::<Checked<_>>()?;
+        let field = format!("{path}.allow");
+        let Some(allow) = rule.value.allow.as_ref().filter(|it| !it.value.is_empty()) else {
+            let wanted = "expected some of `exclusive`, `cores` and `memoryLimit`, found none";
+            return Err(fault(rule, &field, wanted.to_owned()));
+        };
+        let mut allowed = gpu::BeyondUnits::default();
+        for (at, name) in allow.value.iter().enumerate() {
+            let name: BeyondUnitsName = EnumValue::get(&format!("{field}[{at}]"), name)?;
+            allowed = allowed.or(name.alone());
+        }
+        Ok(BeyondUnitsRule { namespaces, allowed })
     })
 }
 

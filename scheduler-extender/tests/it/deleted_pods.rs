@@ -1,0 +1,256 @@
+//! A namespace with a quota against a model: its pods are bound, started, deleted in order or by force, and reported, in every order. Its
+//! cards, those of deleted pods included, never have more units than the quota, which counts pods with an object alone.
+
+use std::collections::{BTreeMap, HashSet};
+
+use cluster::{Event, NodeFacts, PodFacts};
+use jiff::{SignedDuration, Timestamp};
+use placement::gpu::{Card, Claim};
+use placement::names::Names;
+use placement::reading::ReadingCodec;
+use placement::units::{NodeName, PodUid, Units};
+use proptest::prelude::*;
+use scheduler_extender::view::{GpuPodId, PodUse, ReservationError, View, WatchedPod};
+use serde_json::json;
+
+use crate::rig::{GPU, empty_view, gpu_node};
+
+const QUOTA: u32 = 12;
+const NODES: usize = 2;
+const SLOTS: usize = 5;
+
+#[derive(Debug, Clone)]
+enum Step {
+    /// A pod is created, if the quota allows it, and bound, if the extender allows that.
+    Bind {
+        slot: usize,
+        node: usize,
+        units: u32,
+    },
+    /// Its kubelet starts it.
+    Start(usize),
+    /// It is deleted by force: its object goes, its processes stay.
+    Force(usize),
+    /// Its processes end, and with an object it goes, too.
+    End(usize),
+    Report(usize),
+    NodeGone(usize),
+    /// A pod of another namespace asks for a card.
+    Other {
+        node: usize,
+        units: u32,
+    },
+    /// Seconds pass.
+    Tick(i64),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let (slot, node, units) = (0..SLOTS, 0..NODES, 1..9_u32);
+    prop_oneof![
+        6 => (slot.clone(), node.clone(), units.clone())
+            .prop_map(|(slot, node, units)| Step::Bind { slot, node, units }),
+        3 => slot.clone().prop_map(Step::Start),
+        4 => slot.clone().prop_map(Step::Force),
+        2 => slot.prop_map(Step::End),
+        3 => node.clone().prop_map(Step::Report),
+        1 => node.clone().prop_map(Step::NodeGone),
+        2 => (node, units).prop_map(|(node, units)| Step::Other { node, units }),
+        2 => (1..12_i64).prop_map(Step::Tick),
+    ]
+}
+
+#[derive(Debug, Clone)]
+struct Pod {
+    uid: String,
+    node: usize,
+    units: u32,
+    claim: Claim,
+    runs: bool,
+    /// Whether a report has shown it.
+    reported: bool,
+}
+
+struct World {
+    view: View,
+    settled: HashSet<PodUid>,
+    now: Timestamp,
+    pods: BTreeMap<usize, Pod>,
+    /// Deleted pods whose processes run.
+    lingering: Vec<Pod>,
+    made: usize,
+}
+
+fn name(node: usize) -> NodeName {
+    format!("n{node}").into()
+}
+
+fn id(namespace: &str, uid: &str) -> GpuPodId {
+    GpuPodId { uid: uid.into(), namespace: namespace.to_owned(), name: uid.to_owned() }
+}
+
+fn pod(uid: &str, units: u32) -> PodFacts {
+    let pod: cluster::Pod = serde_json::from_value(json!({
+        "metadata": { "name": uid, "namespace": "ml", "uid": uid },
+        "spec": { "containers": [{ "name": "c", "resources": { "limits": { GPU: units } } }] },
+    }))
+    .unwrap();
+    pod.facts(&Names::default())
+}
+
+fn node_facts(node: usize) -> NodeFacts {
+    let built = gpu_node(name(node).as_str(), 1);
+    let node: cluster::Node = serde_json::from_value(built.into()).unwrap();
+    node.facts(&Names::default(), &ReadingCodec::default())
+}
+
+impl Pod {
+    fn facts(&self, stopped: bool) -> PodFacts {
+        let mut facts = pod(&self.uid, self.units);
+        if let Ok(Some(gpu)) = &mut facts.gpu {
+            gpu.claim = Ok(Some(self.claim.clone()));
+        }
+        PodFacts { node: Some(name(self.node)), admitted: self.runs, stopped, ..facts }
+    }
+
+    fn watched(&self, stopped: bool) -> WatchedPod {
+        WatchedPod::Gpu(Box::new(self.facts(stopped)), PodUse::default())
+    }
+}
+
+impl World {
+    fn new() -> Self {
+        let mut world = Self {
+            view: empty_view(),
+            settled: HashSet::new(),
+            now: Timestamp::from_second(1_800_000_000).unwrap(),
+            pods: BTreeMap::new(),
+            lingering: Vec::new(),
+            made: 0,
+        };
+        (0..NODES).for_each(|node| world.report(node));
+        world
+    }
+
+    fn apply(&mut self, event: Event<WatchedPod>) {
+        assert!(self.view.apply_pods(event, &mut self.settled, self.now).is_empty());
+    }
+
+    fn take(&mut self, step: Step) {
+        match step {
+            Step::Bind { slot, node, units } => self.bind(slot, node, units),
+            Step::Start(slot) => {
+                if let Some(pod) = self.pods.get_mut(&slot) {
+                    pod.runs = true;
+                }
+            }
+            Step::Force(slot) => {
+                if let Some(pod) = self.pods.remove(&slot) {
+                    self.apply(Event::Gone(pod.watched(false)));
+                    self.lingering.extend(Some(pod).filter(|pod| pod.runs));
+                }
+            }
+            Step::End(slot) => {
+                if let Some(pod) = self.pods.remove(&slot) {
+                    self.apply(Event::Gone(pod.watched(true)));
+                } else if !self.lingering.is_empty() {
+                    self.lingering.remove(slot % self.lingering.len());
+                }
+            }
+            Step::Report(node) => self.report(node),
+            Step::NodeGone(node) => {
+                // Deleted pods that only reports show go with their node.
+                if self.lingering.iter().all(|pod| pod.node != node || !pod.reported) {
+                    self.view.apply_nodes(Event::Gone(node_facts(node)), self.now);
+                }
+            }
+            Step::Other { node, units } => self.other(node, units),
+            Step::Tick(seconds) => {
+                // A report is never later than the time for it.
+                (0..NODES).for_each(|node| self.report(node));
+                self.now += SignedDuration::from_secs(seconds);
+                self.view.cards.end_departures(self.now);
+            }
+        }
+    }
+
+    fn bind(&mut self, slot: usize, node: usize, units: u32) {
+        let counted: u32 = self.pods.values().map(|pod| pod.units).sum();
+        if self.pods.contains_key(&slot) || counted + units > QUOTA {
+            return;
+        }
+        self.made += 1;
+        let uid = format!("ml-{}", self.made);
+        let facts = pod(&uid, units);
+        let request = facts.gpu_pod().unwrap().request.clone();
+        self.apply(Event::Applied(WatchedPod::Gpu(Box::new(facts), PodUse::default())));
+        let (pod, rule) = (id("ml", &uid), self.view.choice_rule());
+        let Ok(reserved) = self.view.cards.reserve(&pod, &request, &name(node), &rule) else {
+            // It is deleted while it waits.
+            return self.view.cards.forget(&pod.uid);
+        };
+        let claim = reserved.claim;
+        self.view.cards.confirm(&pod.uid, &name(node), &claim);
+        let pod = Pod { uid, node, units, claim, runs: false, reported: false };
+        self.apply(Event::Applied(pod.watched(false)));
+        self.pods.insert(slot, pod);
+    }
+
+    fn other(&mut self, node: usize, units: u32) {
+        let facts = pod("other", units);
+        let request = &facts.gpu_pod().unwrap().request;
+        let (pod, rule) = (id("other", "other"), self.view.choice_rule());
+        match self.view.cards.reserve(&pod, request, &name(node), &rule) {
+            Ok(_) => self.view.cards.cancel(&pod.uid, &name(node)),
+            Err(error) => {
+                assert!(!matches!(error, ReservationError::HeldByDeleted(_)), "{error:?}")
+            }
+        }
+        self.view.cards.forget(&pod.uid);
+    }
+
+    /// The node's cards, with every pod that runs.
+    fn report(&mut self, node: usize) {
+        let here = self.pods.values_mut().chain(&mut self.lingering);
+        let mut pods = BTreeMap::<PodUid, Units>::new();
+        for pod in here.filter(|pod| pod.node == node && pod.runs) {
+            pod.reported = true;
+            pods.insert(pod.uid.as_str().into(), Units(pod.units));
+        }
+        let mut facts = node_facts(node);
+        let cards = facts.cards.take().unwrap().unwrap();
+        let cards = cards.into_iter().map(|card| Card { pods: pods.clone(), ..card }).collect();
+        facts.cards = Some(Ok(cards));
+        self.view.apply_nodes(Event::Applied(facts), self.now);
+    }
+
+    /// The units that cards are charged for pods of the namespace.
+    fn held(&self) -> u32 {
+        let index = self.view.cards.read();
+        let accounts = index.nodes().flat_map(|(_, cards)| cards.accounts());
+        let charges = accounts.flat_map(|account| &account.charges);
+        charges.filter(|charge| charge.pod.as_str().starts_with("ml-")).map(|it| it.units.0).sum()
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(256))]
+
+    #[test]
+    fn no_history_of_deletions_gives_a_namespace_more_than_its_quota(steps in prop::collection::vec(step(), 1..80)) {
+        let mut world = World::new();
+        for step in steps {
+            let shown = format!("{step:?}");
+            world.take(step);
+            prop_assert!(world.held() <= QUOTA, "{shown}: {} units", world.held());
+        }
+        // Once all processes have ended, nothing waits.
+        world.pods.clear();
+        world.lingering.clear();
+        let uids: Vec<PodUid> = (0..=world.made).map(|number| format!("ml-{number}").into()).collect();
+        uids.iter().for_each(|uid| world.view.cards.forget(uid));
+        world.take(Step::Tick(11));
+        prop_assert_eq!(world.held(), 0);
+        world.bind(0, 0, QUOTA);
+        prop_assert_eq!(world.held(), QUOTA);
+    }
+}
