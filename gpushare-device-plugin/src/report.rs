@@ -472,7 +472,8 @@ mod tests {
         let charge =
             |pod: &str, units| (PodUid::from(pod), [(CardId::from(A), Units(units))].into());
         let others = vec![charge("gone", 2), charge("whole", 4), charge("whole", 1)];
-        let report = report(&cards(&[(A, 4), (B, 4)]), &ClosedCards::default(), None, &pods, others).0;
+        let report =
+            report(&cards(&[(A, 4), (B, 4)]), &ClosedCards::default(), None, &pods, others).0;
         let others = [("gone".into(), Units(2)), ("whole".into(), Units(4))];
         assert_eq!(report[0].pods, others.into());
         assert_eq!(

@@ -326,11 +326,11 @@ impl Decision {
 
     /// [`Decision::no_fit`] of each node.
     pub fn no_fits(&self) -> Vec<Option<NoFit>> {
-        let refused = |(position, rating): (usize, Option<Result<Rating, NoFit>>)| {
-            match self.is_backed_off(position) {
-                true => Some(NoFit::BackedOff),
-                false => rating.map_or(Some(NoFit::NoCards), Result::err),
-            }
+        let refused = |(position, rating): (usize, Option<Result<Rating, NoFit>>)| match self
+            .is_backed_off(position)
+        {
+            true => Some(NoFit::BackedOff),
+            false => rating.map_or(Some(NoFit::NoCards), Result::err),
         };
         match self.cards.as_ref().is_some_and(CardsOnBoard::are_rated) {
             true => self.ratings().into_iter().enumerate().map(refused).collect(),

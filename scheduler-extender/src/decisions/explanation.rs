@@ -7,7 +7,7 @@ use api::explain as out;
 use placement::estimate::{Estimate, EstimateSource};
 use placement::gpu::fragmentation::Cost;
 use placement::gpu::{
-    Account, Basis, CardFit, Charge, Choice, Closed, Fit, FreeCard, NoFit, NodeCards, Rating,
+    Account, Basis, CardFit, Charge, Choice, Closed, Fit, FreeCard, NodeCards, Rating,
     score_less_card_cost,
 };
 use placement::load::{

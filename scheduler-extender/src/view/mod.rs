@@ -11,7 +11,6 @@ mod feed;
 mod in_flight;
 mod refused;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use arc_swap::ArcSwapOption;
@@ -28,8 +27,8 @@ pub use board::{Board, LoadBoard, NodeLoads, NodeNames, Place};
 #[cfg(test)]
 pub(crate) use cards::fixtures;
 pub use cards::{
-    BegunBackOff, CardBook, CardIndex, CardsOnBoard, GpuPodId, HeldByDeleted, NodeBackOffs, OtherPod,
-    PodOnCard, ReservationError, Totals,
+    BegunBackOff, CardBook, CardIndex, CardsOnBoard, GpuPodId, HeldByDeleted, NodeBackOffs,
+    OtherPod, PodOnCard, ReservationError, Totals,
 };
 pub use estimates::{ByWorkload, LearnedUses, PodEstimates};
 pub use feed::{

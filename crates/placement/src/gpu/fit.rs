@@ -253,8 +253,7 @@ impl FreeCard {
     }
 
     pub(super) fn is_accepted(&self, filter: &CardFilter) -> bool {
-        filter.accepts_all()
-            || (filter.is_enforced_by(self.isolation) && self.is_named_by(filter))
+        filter.accepts_all() || (filter.is_enforced_by(self.isolation) && self.is_named_by(filter))
     }
 
     fn is_named_by(&self, filter: &CardFilter) -> bool {

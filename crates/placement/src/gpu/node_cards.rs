@@ -284,11 +284,7 @@ impl NodeCards {
     }
 
     /// The cards that fit a share, the fullest first.
-    fn fitting(
-        &self,
-        request: &GpuRequest,
-        share: CardShare,
-    ) -> impl Iterator<Item = &OpenCard> {
+    fn fitting(&self, request: &GpuRequest, share: CardShare) -> impl Iterator<Item = &OpenCard> {
         // Most pods accept any card; then the accounts need not be read.
         let is_any = request.filter().accepts_all();
         let accepted = move |card: &&OpenCard| {

@@ -151,7 +151,10 @@ fn a_wish_for_a_model_or_a_uuid_is_kept() {
         let parse =
             |text: &str| if text.is_empty() { Ok(Default::default()) } else { text.parse() };
         let (models, uuids) = (parse(models).unwrap(), parse(uuids).unwrap());
-        let options = CardOptions { filter: CardFilter { models, uuids, ..CardFilter::default() }, strategy: None };
+        let options = CardOptions {
+            filter: CardFilter { models, uuids, ..CardFilter::default() },
+            strategy: None,
+        };
         let asks = [container("main", 0, 4, on(1))];
         GpuRequest::with_options(asks, options).unwrap().unwrap()
     };

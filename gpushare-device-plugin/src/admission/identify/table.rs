@@ -310,7 +310,7 @@ impl Evidence<'_> {
         }
         let not = |refused| Verdict::Not { lacks_ids: lacks_ids(listed, facts), refused };
         // Each of these stays as it is for the pod's life.
-        if facts.finished || facts.admitted || facts.served_by_dra {
+        if facts.finished || facts.admitted {
             return not(None);
         }
         let Some(ask) = container(self.records, listed, facts, self.id_request) else {

@@ -55,13 +55,12 @@ fn the_pod_without_ids_is_being_admitted() {
 }
 
 #[test]
-fn a_pod_of_another_size_or_admitted_or_finished_or_served_by_dra_is_not_being_admitted() {
+fn a_pod_of_another_size_or_admitted_or_finished_is_not_being_admitted() {
     let records = records(vec![listed("p", [])]);
     let waiting = simple("p", A, 2);
     let none = |size| Err(Refusal::NoPodAsks { size });
     assert_eq!(chosen(&records, &facts([&waiting]), &id_request(3)), none(3));
-    let edits: [fn(&mut PodFacts); 3] =
-        [|pod| pod.admitted = true, |pod| pod.finished = true, |pod| pod.served_by_dra = true];
+    let edits: [fn(&mut PodFacts); 2] = [|pod| pod.admitted = true, |pod| pod.finished = true];
     for edit in edits {
         let mut pod = PodFacts::clone(&waiting);
         edit(&mut pod);
