@@ -186,9 +186,8 @@ fn used(
     span: SignedDuration,
 ) -> Option<PerResource<Option<f64>>> {
     // A pod that has never used CPU time or has no memory runs elsewhere: older exporters tell 0 of it.
-    let known = |seconds: &f64| *seconds != 0.0;
-    let now = pod.cpu_seconds_total.filter(known);
-    let seconds = now.zip(cpu_before.filter(known)).map(|(now, before)| now - before);
+    let now = pod.cpu_seconds_total.filter(|seconds| *seconds != 0.0);
+    let seconds = now.zip(cpu_before).map(|(now, before)| now - before);
     if seconds.is_some_and(|seconds| seconds < 0.0) {
         return None;
     }

@@ -73,9 +73,8 @@ fn a_late_or_broken_answer_about_pods_delays_no_later_one() {
         fleet.nodes_listed(vec![node("a")], at(0));
         let job = fleet.take_job(at(0)).unwrap();
         done_with(&mut fleet, job, Err(failure.clone()), at(0));
-        let mut now = at(0);
         let asks = loop {
-            now = fleet.next().unwrap();
+            let now = fleet.next().unwrap();
             let job = fleet.take_job(now).unwrap();
             if job.pods.is_some() {
                 break now;

@@ -220,7 +220,9 @@ pub fn shares(before: Ticks, after: Ticks, elapsed: Option<Elapsed>) -> Shares {
         None => None,
     };
     let iowait = parts.map(|(_, waited)| percent(waited));
-    Shares { usage, busy, iowait, steal: possible(grown[STEAL_TICKS]).map(percent) }
+    // By the clock, the kernel may have counted a little more than has passed.
+    let steal = possible(grown[STEAL_TICKS]).map(|stolen| percent(stolen).min(100.0));
+    Shares { usage, busy, iowait, steal }
 }
 
 #[cfg(test)]

@@ -83,6 +83,13 @@ fn stolen_time_that_jumps_or_runs_backwards_costs_itself_alone() {
 }
 
 #[test]
+fn no_part_of_the_time_is_more_than_all_of_it() {
+    // Ticks are counted a little ahead of the clock, and a column has gone back.
+    let shares = after_ten_seconds("cpu 0 0 9 0 0 0 0 0", "cpu 0 0 0 1 0 0 0 4400");
+    assert_eq!((shares.steal, shares.busy.map(f64::round)), (Some(100.0), Some(100.0)));
+}
+
+#[test]
 fn a_column_that_a_kernel_does_not_move_costs_nothing() {
     let shares = after_ten_seconds("cpu 5 5 5 5 5 5 5 5", "cpu 1005 5 5 3005 5 5 5 5");
     let quarter = Some(25.0);
