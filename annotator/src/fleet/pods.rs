@@ -6,7 +6,7 @@ use placement::units::NodeName;
 use super::schedule::Grid;
 use crate::exporter::error::PollError;
 
-/// The pause after an answer that there is no such path. The exporter may be an older version, or one of another project, or it
+/// The pause after an answer that there is no such path, or that is of another form. The exporter may be an older version, or one of another project, or it
 /// sees no control groups; the pause limits the cost of many such exporters.
 const RETRY: SignedDuration = SignedDuration::from_mins(10);
 
@@ -37,12 +37,14 @@ impl PodsSchedule {
         self.next().is_some_and(|next| next <= until)
     }
 
-    /// The exporter was polled at `now`. An answer that is late or broken is no reason for a pause: a node is slow when it is busy,
-    /// and what its pods use then counts most.
+    /// The exporter was polled at `now`. An answer that is late or breaks off is no reason for a pause: a node is slow when it is
+    /// busy, and what its pods use then counts most.
     pub(crate) fn polled(&mut self, failure: Option<&PollError>, now: Timestamp) {
         self.polled_at = Some(now);
         self.not_before = match failure {
-            Some(PollError::Status(404)) => now.checked_add(RETRY).unwrap_or(Timestamp::MAX),
+            Some(PollError::Status(404) | PollError::Body { .. } | PollError::TooLong) => {
+                now.checked_add(RETRY).unwrap_or(Timestamp::MAX)
+            }
             _ => Timestamp::MIN,
         };
     }

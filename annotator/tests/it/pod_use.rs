@@ -115,10 +115,11 @@ async fn an_exporter_without_the_path_is_asked_again_after_ten_minutes() {
 
 #[tokio::test]
 async fn an_exporter_that_hangs_or_lies_about_pods_disturbs_no_reading() {
-    for answer in [
-        PodsAnswer::Hang,
-        PodsAnswer::Body("{\"pods\":".to_owned()),
-        PodsAnswer::Body("x".repeat(300_000)),
+    // A busy node is late, and its pods count most; another program's answers are asked for seldom.
+    for (answer, asked) in [
+        (PodsAnswer::Hang, 4..=5),
+        (PodsAnswer::Body("{\"pods\":".to_owned()), 1..=1),
+        (PodsAnswer::Body("x".repeat(300_000)), 1..=1),
     ] {
         let world = world().await;
         world.exporter.say_of_pods(answer);
@@ -128,7 +129,8 @@ async fn an_exporter_that_hangs_or_lies_about_pods_disturbs_no_reading() {
         running.pass_minutes(4).await;
         let written = world.annotations("a")["mem_usage_avg_5m"].as_str().unwrap().to_owned();
         assert!(written.starts_with("0.08000,2026-11-20T09:0"), "{written}");
-        assert_eq!(world.exporter.asked_about_pods(), 1);
+        let times = world.exporter.asked_about_pods();
+        assert!(asked.contains(&times), "{times}");
         running.silent(0).await;
     }
 }
