@@ -82,7 +82,12 @@ mod tests {
     #[test]
     fn of_percent_and_minimum_the_more_is_kept_back() {
         let units = |reserve_percent, reserve_min| {
-            let sizing = Sizing { unit: MiB(1024), reserve_percent, reserve_min: MiB(reserve_min) };
+            let sizing = Sizing {
+                unit: MiB(1024),
+                reserve_percent,
+                reserve_min: MiB(reserve_min),
+                unified: None,
+            };
             sizing.units(MiB(16_384)).unwrap().0
         };
         assert_eq!([units(0, 0), units(0, 1), units(5, 0), units(5, 2048)], [16, 15, 15, 14]);

@@ -1,6 +1,6 @@
 //! Restarts of the kubelet and of the plugin, and registration.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use std::time::Duration;
 
@@ -145,8 +145,13 @@ async fn a_container_restarts_whose_card_has_fewer_units_by_now() {
     let mut rig = Rig::new(&[(A, 8)]).await;
     rig.run(pod("p").asking(RESOURCE, 8), A).await.unwrap();
     rig.restart_with(&["--reserve-percent=50"]).await;
-    rig.kubelet.devices("half of the devices", |devices| devices.len() == 4).await;
+    rig.cards("half of the units", |cards| cards[0]["units"] == 4).await;
+    // kube-scheduler still counts all that the pod requests.
+    let healthy = |devices: &BTreeMap<String, bool>| devices.values().filter(|it| **it).count();
+    rig.kubelet.devices("the ids that are held", |devices| healthy(devices) == 8).await;
     rig.kubelet.start_container("p", "main").await.unwrap();
+    rig.end("p");
+    rig.kubelet.devices("half of the ids", |devices| healthy(devices) == 4).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

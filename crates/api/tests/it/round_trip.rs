@@ -47,18 +47,19 @@ fn cards() -> impl Strategy<Value = Cards> {
     let card = (name(), any::<u64>(), units(), of(any::<u32>()), states, pods);
     let cards = btree_map(any::<u32>(), card, 0..6);
     cards.prop_map(|cards| {
-        let card = |(index, (model, memory, units, numa_node, states, pods))| Card {
-            uuid: CardId::from(format!("GPU-{index}")),
-            index,
-            model,
-            memory: MiB(memory),
-            units,
-            numa_node,
-            healthy: states.0,
-            closed: states.1,
-            isolation: states.2,
-            pods,
-        };
+        let card =
+            |(index, (model, memory, units, numa_node, (healthy, closed, isolation), pods))| Card {
+                uuid: CardId::from(format!("GPU-{index}")),
+                index,
+                model,
+                memory: MiB(memory),
+                units,
+                numa_node,
+                healthy,
+                closed,
+                isolation,
+                pods,
+            };
         Cards(cards.into_iter().map(card).collect())
     })
 }

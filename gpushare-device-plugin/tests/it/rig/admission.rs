@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
 use cluster::{Event, PodFacts};
 use futures::future::BoxFuture;
@@ -203,6 +204,6 @@ fn inventory(cards: &[(&str, u64)]) -> Cards {
         ..nvml::Card::default()
     };
     let mut inventory = Inventory::new(Sizing::of_unit(MiB(1024)));
-    inventory.enumerated((0..).zip(cards).map(card).collect());
+    inventory.enumerated((0..).zip(cards).map(card).collect(), Instant::now());
     inventory.cards()
 }
