@@ -10,7 +10,7 @@ pub(in crate::gpu) struct MeasuredNode<'m> {
     measure: &'m Measure,
     /// Free CPU, in thousandths of a core; `None` if it is not known: then it does not count.
     cpu: Option<u64>,
-    /// The cards, in the given order; `None` for unhealthy ones.
+    /// The cards, in the given order; `None` for those that take no new pods.
     cards: Vec<Option<MeasuredCard>>,
     /// The free room of all cards together, in cards.
     free_cards: f64,
