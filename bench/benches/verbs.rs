@@ -63,6 +63,7 @@ fn decider(nodes: usize) -> Decider {
         names: Arc::default(),
         decisions: Arc::default(),
         waiting: Default::default(),
+        nominated: Default::default(),
         over_limits: OverLimits::new().0,
         card_evictions: None,
         shadow: None,

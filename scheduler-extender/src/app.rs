@@ -22,7 +22,7 @@ use tokio::runtime::Handle;
 use crate::back_off_events::write_back_offs;
 use crate::binder::{Binder, Limits};
 use crate::card_evictions::{Bounds, CardEvictions, Evictor};
-use crate::decisions::{DecisionLog, WaitingPods};
+use crate::decisions::{DecisionLog, NominatedPods, WaitingPods};
 use crate::http_client::SetupError;
 use crate::metrics::{
     CertificateMetrics, DecisionMetrics, Metrics, ReplicaMetrics, ShadowMetrics, ViewMetrics,
@@ -126,12 +126,13 @@ pub async fn start(args: Args, context: &Context) -> anyhow::Result<SocketAddr> 
     let shadow = shadow.transpose()?;
     let card_evictions =
         spawn_card_evictions(&args, context, &view, &names, &replicas, &client, &metrics);
-    let waiting = WaitingPods::default();
+    let (waiting, nominated) = (WaitingPods::default(), NominatedPods::default());
     let decider = Decider {
         view,
         names,
         decisions,
         waiting,
+        nominated,
         over_limits,
         card_evictions,
         shadow,

@@ -10,7 +10,7 @@ use placement::names::Names;
 
 use crate::binder::Binder;
 use crate::card_evictions::CardEvictions;
-use crate::decisions::{DecidedPod, Decision, DecisionLog, WaitingPods};
+use crate::decisions::{DecidedPod, Decision, DecisionLog, NominatedPods, WaitingPods};
 use crate::metrics::Metrics;
 use crate::node_request::{self, CandidateNodes, NamesJson, NodeRequest};
 use crate::over_limits::OverLimits;
@@ -32,6 +32,8 @@ pub struct Decider {
     pub decisions: Arc<DecisionLog>,
     /// First request times of pods whose objects do not show since when they wait.
     pub waiting: WaitingPods,
+    /// Pods whose overloaded nominated node was rejected, so that kube-scheduler asks about all nodes.
+    pub nominated: NominatedPods,
     /// Sends events for pods that may go to nodes over their limits.
     pub over_limits: OverLimits,
     /// Pods for which others may be evicted; `None` without `--evict-for-cards`.

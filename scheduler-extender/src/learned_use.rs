@@ -3,7 +3,7 @@
 //! Only its leader has it; the other replicas answer 503. So all addresses of the name are tried in turn, the last successful one
 //! first. A single address, as of a Service with a virtual IP, is tried several times, each time over a new connection.
 //!
-//! Invariant: an answer is applied as a whole or not at all, and the last good one stays; after an hour without one, pods are
+//! Invariant: an answer is applied as a whole or not at all, and the last good one stays; after a day without one, pods are
 //! estimated from their requests again.
 
 use std::net::SocketAddr;
@@ -116,7 +116,7 @@ impl Reader {
         shutdown: Shutdown,
     ) -> anyhow::Result<()> {
         loop {
-            let read = shutdown.run_until_cancelled(self.read()).await;
+            let read = shutdown.run_until_cancelled(self.read(&clock)).await;
             let Some(read) = read else { return Ok(()) };
             self.log(&read);
             let pause = if read.is_ok() { PERIOD } else { RETRY };
@@ -141,7 +141,7 @@ impl Reader {
     fn log(&mut self, read: &Result<Option<ByWorkload>, ReadError>) {
         match (read, self.failing) {
             (Err(error), false) => {
-                tracing::warn!(annotator = self.host, %error, "learned use cannot be read; the last one stays for an hour");
+                tracing::warn!(annotator = self.host, %error, "learned use cannot be read; the last one stays for a day");
             }
             (Ok(_), true) => tracing::info!(annotator = self.host, "learned use is read again"),
             _ => {}
@@ -150,10 +150,10 @@ impl Reader {
     }
 
     /// Tries all addresses until one answers. `None` where nothing has changed.
-    async fn read(&mut self) -> Result<Option<ByWorkload>, ReadError> {
+    async fn read(&mut self, clock: &Clock) -> Result<Option<ByWorkload>, ReadError> {
         let mut outcome = Err(ReadError::NoAddress);
         for address in self.addresses().await? {
-            outcome = self.read_from(address).await;
+            outcome = self.read_from(address, clock).await;
             if outcome.is_ok() {
                 self.leader = Some(address);
                 break;
@@ -176,7 +176,11 @@ impl Reader {
         })
     }
 
-    async fn read_from(&mut self, address: SocketAddr) -> Result<Option<ByWorkload>, ReadError> {
+    async fn read_from(
+        &mut self,
+        address: SocketAddr,
+        clock: &Clock,
+    ) -> Result<Option<ByWorkload>, ReadError> {
         let request = self.client.get(format!("http://{address}{PATH}"));
         let mut request = request.header(HOST, &self.host);
         if let Some(tag) = &self.tag {
@@ -196,7 +200,7 @@ impl Reader {
         let mut learned = ByWorkload::default();
         for workload in &answer.workloads {
             let (minutes, last_seen) = (workload.pod_minutes, workload.last_seen);
-            learned.insert(workload.id(), workload.learned(), minutes, last_seen);
+            learned.insert(workload.id(), workload.learned(), minutes, last_seen, clock());
         }
         self.tag = tag;
         Ok(Some(learned))

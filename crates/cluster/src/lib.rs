@@ -57,8 +57,8 @@ pub use patch::{mark_assigned, patch_node_annotations, patch_node_capacity, reco
 pub use placement::quantity::QuantityError;
 pub use placement::selector::{LabelSelector, SelectorError};
 pub use pod::{
-    ExpectedUseError, GpuAnnotation, GpuPod, GpuRequestError, MPS_PIPES, MPS_SHARED_MEMORY,
-    MpsConflict, Pod, PodFacts, ValueError, Wait,
+    ContainerRuns, ExpectedUseError, GpuAnnotation, GpuPod, GpuRequestError, MPS_PIPES,
+    MPS_SHARED_MEMORY, MpsConflict, Pod, PodFacts, ValueError, Wait,
 };
 pub use preemption::{Budget, Covering, Occupants, beyond_budgets, budgets, occupants};
 pub use taint::{NodeTaints, Taint, TaintEffect, patch_node_taint};

@@ -204,15 +204,13 @@ impl PodProfile {
         }
     }
 
-    /// The part of the estimate that was measured on the pod's workload, and at most what its pods were seen to use, whatever this pod requests.
-    /// 0 for a resource that was not measured: other estimates may be added to a node's load, but never subtracted from its readings.
-    pub fn measured(&self, rules: &EstimateRules) -> Amounts {
-        PerResource::of(|resource| match (self.of(resource, rules), self.learned.get(resource)) {
-            ((amount, EstimateSource::Learned), Some(learned)) => {
-                amount.min(learned.usual_maximum(rules.statistic))
-            }
-            _ => 0.0,
-        })
+    /// The cores that the pod used, if it is one like most of its workload: the estimate, at most the mean and the median of what the workload's
+    /// pods were seen to use, whatever this pod requests. `None` where that was not measured: other estimates may be added to a node's load,
+    /// but never subtracted from its readings.
+    pub fn measured_cpu(&self, rules: &EstimateRules) -> Option<f64> {
+        let (amount, source) = self.of(Resource::Cpu, rules);
+        let learned = self.learned.cpu.filter(|_| source == EstimateSource::Learned)?;
+        Some(amount.min(learned.amount.mean).min(learned.amount.p50))
     }
 
     fn of(&self, resource: Resource, rules: &EstimateRules) -> (f64, EstimateSource) {
@@ -276,7 +274,7 @@ mod tests {
     }
 
     fn learned(mean: f64, by_request: Option<f64>) -> PerResource<Option<LearnedUse>> {
-        let all = |mean| Distribution { mean, ..Distribution::default() };
+        let all = |mean| Distribution { mean, p50: mean, ..Distribution::default() };
         let cpu = LearnedUse { amount: all(mean), by_request: by_request.map(all) };
         PerResource { cpu: Some(cpu), memory: None }
     }
@@ -308,7 +306,7 @@ mod tests {
             let learned = learned(amount, Some(by_request));
             let profile = PodProfile { learned, ..asking(Some(request), None) };
             let rules = EstimateRules::default();
-            (profile.estimate(&rules).amounts.cpu, profile.measured(&rules).cpu)
+            (profile.estimate(&rules).amounts.cpu, profile.measured_cpu(&rules).unwrap())
         };
         assert_eq!(of(4.0, 0.64, 64.0), (4.0, 0.64));
         // Requests that are set to what pods use.
@@ -350,7 +348,7 @@ mod tests {
         let known = PodProfile { learned: learned(0.4, Some(0.5)), ..asking(Some(2.0), None) };
         assert_eq!(of(known), (1.0, EstimateSource::Learned));
         let guessed = PodProfile { in_namespace, ..asking(Some(2.0), None) };
-        assert_eq!(guessed.measured(&EstimateRules::default()).cpu, 0.0);
+        assert_eq!(guessed.measured_cpu(&EstimateRules::default()), None);
     }
 
     #[test]
@@ -376,9 +374,17 @@ mod tests {
     #[test]
     fn only_learned_use_is_measured() {
         let known = PodProfile { learned: learned(1.0, Some(0.5)), ..asking(Some(2.0), None) };
-        let measured = |profile: PodProfile| profile.measured(&EstimateRules::default());
-        assert_eq!(measured(known), Amounts { cpu: 1.0, memory: 0.0 });
-        assert_eq!(measured(asking(Some(2.0), None)), Amounts::default());
+        let measured = |profile: PodProfile| profile.measured_cpu(&EstimateRules::default());
+        assert_eq!((measured(known), measured(asking(Some(2.0), None))), (Some(1.0), None));
+    }
+
+    #[test]
+    fn a_pod_of_a_workload_in_which_few_work_counts_as_one_of_the_many_that_idle() {
+        let amount = Distribution { mean: 2.0, p50: 0.1, p99: 6.0, ..Distribution::default() };
+        let cpu = Some(LearnedUse { amount, by_request: None });
+        let profile =
+            PodProfile { learned: PerResource { cpu, memory: None }, ..asking(Some(2.0), None) };
+        assert_eq!(profile.measured_cpu(&EstimateRules::default()), Some(0.1));
     }
 
     #[test]

@@ -122,9 +122,10 @@ fn example_node(
         NodeLoad { readings: readings.into(), capacity, requested_cpu, ..NodeLoad::default() };
     let bound_at = now - SignedDuration::from_secs(64);
     for pod in 0..recent {
-        let (uid, uses) = (format!("p{pod}"), Amounts { cpu: 1.0, memory: GIB });
+        let (uid, uses) = (format!("p{pod}").into(), Amounts { cpu: 1.0, memory: GIB });
         let recent = Arc::make_mut(&mut node.recent);
-        recent.bound(&uid.into(), bound_at, uses, SignedDuration::from_hours(1));
+        recent.bound(&uid, bound_at, uses, SignedDuration::from_hours(1));
+        recent.started(&uid, bound_at);
     }
     node
 }

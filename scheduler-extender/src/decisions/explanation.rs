@@ -212,7 +212,7 @@ impl Explainer<'_> {
         let (status, reading) = match reading {
             ReadingStatus::Fresh(reading) => (out::ReadingStatus::Fresh, Some(reading)),
             ReadingStatus::Stale(reading) => (out::ReadingStatus::Stale, Some(reading)),
-            ReadingStatus::Missing => (out::ReadingStatus::Missing, None),
+            ReadingStatus::Missing | ReadingStatus::NotYet => (out::ReadingStatus::Missing, None),
             ReadingStatus::NotFetched => (out::ReadingStatus::NotFetched, None),
         };
         let time = self.decision.time;

@@ -7,10 +7,12 @@ mod decided_pod;
 mod decision;
 mod explanation;
 mod log;
+mod nominated;
 mod waiting;
 
 pub use decided_pod::DecidedPod;
 pub use decision::{Candidate, Decision};
 pub use explanation::explain;
 pub use log::{DecisionLog, MAX_BYTES, MAX_PODS};
+pub use nominated::NominatedPods;
 pub use waiting::WaitingPods;

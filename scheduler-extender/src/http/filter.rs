@@ -2,6 +2,7 @@
 
 use placement::gpu::NoFit;
 use placement::load::Verdict;
+use placement::units::NodeName;
 
 use super::Answer;
 use super::write::Rejections;
@@ -25,9 +26,18 @@ pub(super) fn by_load(decider: &Decider, body: &[u8]) -> Answer {
     };
     // A pod in another attempt, as after a failed binding, must not count as in flight itself.
     decider.view.load.not_in_flight(&request.pod.uid());
+    let nominated = request.pod.nominated_node().map(NodeName::from);
     let (decision, names) = decider.decide(request);
     decider.record(&decision);
-    let verdicts = decision.verdicts(decision.policy());
+    let mut verdicts = decision.verdicts(decision.policy());
+    let asks_again = decider.nominated.take(&decision.pod.uid);
+    if !verdicts.over_limits.is_empty()
+        && !asks_again
+        && let Some(verdict) = nominated.and_then(|node| nominated_alone(&decision, &node))
+    {
+        decider.nominated.reject(&decision.pod.uid);
+        (verdicts.each, verdicts.over_limits) = (vec![verdict], Vec::new());
+    }
     if !verdicts.over_limits.is_empty() {
         decider.metrics.passed_over_limits();
         decider.over_limits.report(&decision.pod);
@@ -46,6 +56,16 @@ pub(super) fn by_load(decider: &Decider, body: &[u8]) -> Answer {
         }
     }
     answer(decider, BY_LOAD, &names, &rejections)
+}
+
+/// The verdict by limits alone, if the request is about the nominated node of the pod and no other.
+fn nominated_alone<'d>(decision: &'d Decision, nominated: &NodeName) -> Option<Verdict<'d>> {
+    if decision.len() != 1 {
+        return None;
+    }
+    let only = decision.candidate(0);
+    let load = only.load.filter(|_| only.name == nominated)?;
+    Some(decision.evaluation(decision.policy(), load).verdict())
 }
 
 /// Rejects nodes without a card for the pod. A pod that requests none passes on every node.

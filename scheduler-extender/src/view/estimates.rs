@@ -1,8 +1,8 @@
 //! Estimates of pods: from the learned use of their workloads, as the annotator last sent it, and from their specs.
 //!
 //! Invariant: learned use counts for a bounded time. After that, requests count again, as for an unknown workload. A list replaces
-//! only the workloads that it contains: an annotator that has just begun to lead knows few workloads, and the earlier entries of
-//! the others stay.
+//! only the workloads of which it knows as much as the lists before: an annotator that has just begun to lead has observed few workloads,
+//! for minutes, and the earlier entries stay.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,12 +15,12 @@ use jiff::{SignedDuration, Timestamp};
 use placement::estimate::{Estimate, EstimateRules, LearnedUse, NamespaceRatios, PodProfile};
 use placement::names::Names;
 use placement::resources::{Amounts, PerResource};
-use placement::workload::{HALF_LIFE, WorkloadId, evidence};
+use placement::workload::{HALF_LIFE, WorkloadId, claimed_evidence, outweighs};
 
 use super::View;
 
-/// How long learned use counts after it was last received.
-const MAX_AGE: SignedDuration = SignedDuration::from_hours(1);
+/// How long learned use counts after it was last received: by then an annotator that began to lead has observed a day's course.
+const MAX_AGE: SignedDuration = HALF_LIFE;
 
 /// The learned use of one workload.
 type Learned = PerResource<Option<LearnedUse>>;
@@ -43,37 +43,48 @@ pub struct ByWorkload {
 #[derive(Debug, Clone, Copy)]
 struct Entry {
     learned: Learned,
-    /// How much is known of it: see [`evidence`].
+    /// How much is known of it: see [`claimed_evidence`].
     evidence: f64,
-    /// When it was last received; `None` if it was in the last list.
+    /// When it was last received; `None` if it is of the last list.
     received_at: Option<Timestamp>,
 }
 
 impl ByWorkload {
-    /// Adds a workload. `pod_minutes`: for how long its pods were observed, weighted at `last_seen`.
+    /// Adds a workload of a list received at `now`. `pod_minutes`: for how long its pods were observed, weighted at `last_seen`.
     pub fn insert(
         &mut self,
         workload: WorkloadId,
         learned: Learned,
         pod_minutes: f64,
         last_seen: Timestamp,
+        now: Timestamp,
     ) {
-        let evidence = evidence(pod_minutes, last_seen, HALF_LIFE);
+        let evidence = claimed_evidence(pod_minutes, last_seen, now);
         self.insert_entry(workload, Entry { learned, evidence, received_at: None });
     }
 
-    /// Adds entries of an earlier list, received at `received_at`, that this one does not have and that are fresh at `now`.
-    fn keep(&mut self, earlier: &Self, received_at: Timestamp, now: Timestamp) {
+    /// This list with the entries of an earlier one, received at `received_at`, that it does not have or that know more, and that are fresh
+    /// at `now`. If there are too many, those with the most evidence.
+    fn with_earlier(self, earlier: &Self, received_at: Timestamp, now: Timestamp) -> Self {
+        let mut all = self.exact;
+        let mut kept = Vec::new();
         for (workload, entry) in &earlier.exact {
             let received_at = entry.received_at.unwrap_or(received_at);
-            let is_fresh = now.duration_since(received_at) <= MAX_AGE;
-            if is_fresh && self.exact.len() < MAX_WORKLOADS && !self.exact.contains_key(workload) {
-                self.insert_entry(
-                    workload.clone(),
-                    Entry { received_at: Some(received_at), ..*entry },
-                );
+            let counts = now.duration_since(received_at) <= MAX_AGE
+                && all.get(workload).is_none_or(|newer| outweighs(entry.evidence, newer.evidence));
+            if counts {
+                kept.push((workload, Entry { received_at: Some(received_at), ..*entry }));
             }
         }
+        kept.sort_by(|(_, a), (_, b)| b.evidence.total_cmp(&a.evidence));
+        for (workload, entry) in kept {
+            if all.len() < MAX_WORKLOADS || all.contains_key(workload) {
+                all.insert(workload.clone(), entry);
+            }
+        }
+        let mut merged = Self::default();
+        all.into_iter().for_each(|(workload, entry)| merged.insert_entry(workload, entry));
+        merged
     }
 
     fn insert_entry(&mut self, workload: WorkloadId, entry: Entry) {
@@ -114,10 +125,11 @@ pub struct LearnedUses {
 
 impl LearnedUses {
     /// Applies a list.
-    pub fn set(&self, mut by_workload: ByWorkload, now: Timestamp) {
+    pub fn set(&self, list: ByWorkload, now: Timestamp) {
         let received_at = Timestamp::from_second(self.received_at.load(Ordering::Relaxed));
-        by_workload.keep(&self.by_workload.load(), received_at.unwrap_or(Timestamp::MIN), now);
-        self.by_workload.store(by_workload.into());
+        let received_at = received_at.unwrap_or(Timestamp::MIN);
+        let merged = list.with_earlier(&self.by_workload.load(), received_at, now);
+        self.by_workload.store(merged.into());
         self.confirm(now);
     }
 
@@ -192,17 +204,16 @@ impl View {
         }
     }
 
-    /// The amounts of the estimate [of either](PodEstimates::of_either) policy, and the part of them that is learned from the pod's
-    /// workload.
+    /// The amounts of the estimate [of either](PodEstimates::of_either) policy, and the cores that the pod's workload was seen to use.
     pub(super) fn expected_and_measured(
         &self,
         pod: &Pod,
         names: &Names,
-    ) -> Option<(Amounts, Amounts)> {
+    ) -> Option<(Amounts, Option<f64>)> {
         let in_force = self.load.read().policy.policy.estimates;
         let rules = in_force.or_else(|| self.shadow_estimates.load().as_deref().copied())?;
         let profile = self.profile(pod, names);
-        Some((profile.estimate(&rules).amounts, profile.measured(&rules)))
+        Some((profile.estimate(&rules).amounts, profile.measured_cpu(&rules)))
     }
 
     fn profile(&self, pod: &Pod, names: &Names) -> PodProfile {
@@ -246,9 +257,9 @@ mod tests {
         let day = HALF_LIFE.as_secs();
         let mut known = ByWorkload::default();
         // An earlier template, the one that runs, and a pod with a forged owner.
-        known.insert(workload(1), cores(1.0), 900.0, at(0));
-        known.insert(workload(3), cores(3.0), 460.0, at(day));
-        known.insert(workload(2), cores(2.0), 10.0, at(day + 60));
+        known.insert(workload(1), cores(1.0), 900.0, at(0), at(0));
+        known.insert(workload(3), cores(3.0), 460.0, at(day), at(day));
+        known.insert(workload(2), cores(2.0), 10.0, at(day + 60), at(day + 60));
         let of = |template| mean(known.of(&workload(template)));
         assert_eq!((of(1), of(2), of(9)), (Some(1.0), Some(2.0), Some(3.0)));
         let elsewhere = WorkloadId { namespace: "b".into(), ..workload(1) };
@@ -262,19 +273,19 @@ mod tests {
         let used = LearnedUse { amount: Distribution::default(), by_request: Some(by_request) };
         for number in 0..5 {
             let id = WorkloadId { name: format!("db-{number}").into(), ..workload(1) };
-            known.insert(id, PerResource { cpu: Some(used), memory: None }, 10.0, at(0));
+            known.insert(id, PerResource { cpu: Some(used), memory: None }, 10.0, at(0), at(0));
         }
         assert_eq!(known.in_namespace("a"), PerResource { cpu: Some(0.25), memory: None });
         assert_eq!(known.in_namespace("b"), PerResource::default());
     }
 
     #[test]
-    fn an_entry_that_a_list_lacks_counts_for_an_hour_after_it_was_last_received() {
+    fn an_entry_that_a_list_lacks_counts_for_a_day_after_it_was_last_received() {
         let learned = LearnedUses::default();
         let list = |amounts: &[(u64, f64)]| {
             let mut list = ByWorkload::default();
             for (template, mean) in amounts {
-                list.insert(workload(*template), cores(*mean), 10.0, at(0));
+                list.insert(workload(*template), cores(*mean), 10.0, at(0), at(0));
             }
             list
         };
@@ -287,14 +298,71 @@ mod tests {
             known.exact.get(&workload(template)).and_then(|entry| mean(entry.learned))
         };
         assert_eq!((mean_of(1), mean_of(2)), (Some(1.0), Some(2.0)));
-        learned.set(list(&[(2, 5.0)]), at(4_600));
+        let day = MAX_AGE.as_secs();
+        learned.set(list(&[(2, 5.0)]), at(1_000 + day));
         assert_eq!((mean_of(1), mean_of(2)), (Some(1.0), Some(5.0)));
-        learned.set(list(&[(2, 6.0)]), at(4_601));
+        learned.set(list(&[(2, 6.0)]), at(1_001 + day));
         assert_eq!((mean_of(1), mean_of(2)), (None, Some(6.0)));
     }
 
+    /// The mean of one workload after lists at these seconds, each with pod-minutes and a mean.
+    fn mean_after(lists: &[(i64, f64, f64)]) -> Option<f64> {
+        let learned = LearnedUses::default();
+        for (second, pod_minutes, mean) in lists {
+            let mut list = ByWorkload::default();
+            list.insert(workload(1), cores(*mean), *pod_minutes, at(*second), at(*second));
+            learned.set(list, at(*second));
+        }
+        mean(learned.by_workload.load().of(&workload(1)))
+    }
+
     #[test]
-    fn an_entry_that_is_no_longer_received_counts_for_an_hour() {
+    fn five_minutes_of_a_new_annotator_do_not_replace_a_day() {
+        let day = HALF_LIFE.as_secs();
+        let before = (0, 900.0, 2.0);
+        assert_eq!(mean_after(&[before, (300, 5.0, 0.2)]), Some(2.0));
+        // Again, before it knows more.
+        assert_eq!(mean_after(&[before, (300, 5.0, 0.2), (600, 5.0, 0.3)]), Some(2.0));
+        // Old minutes count less: after half a day 636.
+        assert_eq!(mean_after(&[before, (300, 5.0, 0.2), (day / 2, 600.0, 0.2)]), Some(2.0));
+        assert_eq!(mean_after(&[before, (300, 5.0, 0.2), (day / 2, 640.0, 0.2)]), Some(0.2));
+        // A day after it was last received, nothing is left of it.
+        assert_eq!(mean_after(&[before, (day, 5.0, 0.2)]), Some(2.0));
+        assert_eq!(mean_after(&[before, (day + 1, 5.0, 0.2)]), Some(0.2));
+    }
+
+    #[test]
+    fn an_annotator_that_goes_on_learning_is_believed_at_once() {
+        assert_eq!(mean_after(&[(0, 900.0, 2.0), (60, 901.0, 2.1)]), Some(2.1));
+        // Rounded to four digits.
+        assert_eq!(mean_after(&[(0, 2078.0, 2.0), (60, 2077.0, 2.1)]), Some(2.1));
+    }
+
+    #[test]
+    fn of_too_many_workloads_those_of_the_newest_list_stay_and_then_the_best_known() {
+        let learned = LearnedUses::default();
+        let list = |names: std::ops::Range<usize>| {
+            let mut list = ByWorkload::default();
+            for number in names {
+                let id = WorkloadId { name: format!("w{number}").into(), ..workload(1) };
+                list.insert(id, cores(1.0), 10.0 + number as f64, at(0), at(0));
+            }
+            list
+        };
+        learned.set(list(0..MAX_WORKLOADS), at(0));
+        learned.set(list(MAX_WORKLOADS..MAX_WORKLOADS + 1_000), at(60));
+        let known = learned.by_workload.load();
+        let has = |number: usize| {
+            known
+                .exact
+                .contains_key(&WorkloadId { name: format!("w{number}").into(), ..workload(1) })
+        };
+        assert_eq!(learned.len(), MAX_WORKLOADS);
+        assert!((MAX_WORKLOADS..MAX_WORKLOADS + 1_000).all(has) && has(1_000) && !has(999));
+    }
+
+    #[test]
+    fn an_entry_that_is_no_longer_received_counts_for_a_day() {
         let learned = LearnedUses::default();
         let mut known = ByWorkload::default();
         let pod: Pod = serde_json::from_value(json!({ "metadata": { "namespace": "a", "ownerReferences": [
@@ -302,12 +370,13 @@ mod tests {
         ] } }))
         .unwrap();
         let template = pod.workload().unwrap().template;
-        known.insert(workload(template), cores(1.0), 10.0, at(0));
+        known.insert(workload(template), cores(1.0), 10.0, at(0), at(0));
         learned.set(known, at(0));
         learned.confirm(at(1_000));
-        learned.expire(at(4_600));
+        let day = MAX_AGE.as_secs();
+        learned.expire(at(1_000 + day));
         assert_eq!(mean(learned.of(&pod).0), Some(1.0));
-        learned.expire(at(4_601));
+        learned.expire(at(1_001 + day));
         assert_eq!((mean(learned.of(&pod).0), learned.is_empty()), (None, true));
     }
 }

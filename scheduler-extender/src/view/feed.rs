@@ -8,11 +8,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use cluster::{Event, Events, NodeFacts, Pod, PodFacts, WatchCause};
+use cluster::{ContainerRuns, Event, Events, NodeFacts, Pod, PodFacts, WatchCause};
 use daemon::Shutdown;
 use futures::StreamExt;
 use jiff::Timestamp;
-use placement::load::EndedPod;
+use placement::load::{EndedPod, PastUse};
 use placement::names::Names;
 use placement::resources::Amounts;
 use placement::units::{NodeName, PodUid};
@@ -42,8 +42,10 @@ pub struct BoundPod {
 pub struct PodUse {
     /// Its estimated use.
     expected: Amounts,
-    /// The learned use of its workload; nothing where that is not known.
-    measured: Amounts,
+    /// The cores that its workload was seen to use; `None` where that is not known.
+    measured_cpu: Option<f64>,
+    /// When its containers ran; `None` while one has not started.
+    runs: Option<ContainerRuns>,
     /// When it ended; `None` while it runs.
     ended_at: Option<Timestamp>,
 }
@@ -52,15 +54,17 @@ pub struct PodUse {
 pub fn select_pod(view: &View, names: &Names, pod: &Pod, now: Timestamp) -> Option<WatchedPod> {
     let facts = pod.facts(names);
     let usage = || {
-        let (expected, measured) = view.expected_and_measured(pod, names).unwrap_or_default();
-        PodUse { expected, measured, ended_at: pod.ended_at() }
+        let (expected, measured_cpu) = view.expected_and_measured(pod, names).unwrap_or_default();
+        let (runs, ended_at) = (pod.container_runs(), pod.ended_at());
+        PodUse { expected, measured_cpu, runs, ended_at }
     };
     match (&facts.gpu, &facts.node, facts.bound_at) {
         (Ok(None), Some(node), Some(at)) => {
             let ended_at = pod.ended_at();
             let is_recent = |at| view.load.is_recent(at, now);
             let is_ending = facts.deleting && !facts.finished;
-            let counts = is_ending || is_recent(at) || ended_at.is_some_and(is_recent);
+            let may_start = view.load.may_start(at, now);
+            let counts = is_ending || may_start || is_recent(at) || ended_at.is_some_and(is_recent);
             let (uid, node) = (facts.uid, node.clone());
             counts.then(|| WatchedPod::Bound(BoundPod { uid, node, at, usage: usage() }))
         }
@@ -157,10 +161,15 @@ async fn follow<T>(
 }
 
 impl PodUse {
-    /// The pod's end: at `now` where it is not known.
-    fn ended(&self, pod: &PodUid, bound_at: Timestamp, now: Timestamp) -> EndedPod {
+    /// The pod's end: at `now` where it is not known. It used what its workload was seen to use, while all of its containers ran.
+    fn ended(&self, pod: &PodUid, now: Timestamp) -> EndedPod {
         let ended_at = self.ended_at.unwrap_or(now);
-        EndedPod { uid: pod.clone(), bound_at, ended_at, used: self.measured }
+        let used = self.runs.zip(self.measured_cpu).map(|(runs, cpu)| PastUse {
+            from: runs.from,
+            until: runs.until.unwrap_or(ended_at),
+            cpu,
+        });
+        EndedPod { uid: pod.clone(), ended_at, used }
     }
 }
 
@@ -186,13 +195,13 @@ impl View {
                     true => self.cards.depart(&facts.uid, now),
                     false => self.cards.forget(&facts.uid),
                 }
-                if let (Some(node), Some(at)) = (&facts.node, facts.bound_at) {
-                    self.load.ended(node, &usage.ended(&facts.uid, at, now));
+                if let Some(node) = &facts.node {
+                    self.load.ended(node, &usage.ended(&facts.uid, now));
                 }
             }
             // The binding still counts in the hot value.
             Event::Gone(WatchedPod::Bound(pod)) => {
-                self.load.ended(&pod.node, &pod.usage.ended(&pod.uid, pod.at, now));
+                self.load.ended(&pod.node, &pod.usage.ended(&pod.uid, now));
             }
         }
         Vec::new()
@@ -265,11 +274,18 @@ impl View {
         usage: &PodUse,
         now: Timestamp,
     ) {
-        if self.load.is_recent(bound_at, now) {
+        let is_recent = |at| self.load.is_recent(at, now);
+        let starts = usage.runs.is_none_or(|runs| is_recent(runs.started_at));
+        if is_recent(bound_at) || (starts && self.load.may_start(bound_at, now)) {
             self.load.record_binding(pod, node, bound_at, Some(usage.expected));
         }
-        if usage.ended_at.is_some_and(|at| self.load.is_recent(at, now)) {
-            self.load.ended(node, &usage.ended(pod, bound_at, now));
+        if let Some(runs) = usage.runs {
+            self.load.record_start(pod, node, runs.started_at);
+        }
+        // The conditions of a pod that has never run do not change when it ends.
+        let may_count = |at| is_recent(at) || self.load.may_start(bound_at, now);
+        if usage.ended_at.is_some_and(may_count) {
+            self.load.ended(node, &usage.ended(pod, now));
         }
     }
 

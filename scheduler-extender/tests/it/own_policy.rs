@@ -119,18 +119,84 @@ async fn a_bound_pod_counts_until_the_readings_show_it_and_an_ended_one_as_long_
     // Bound an hour ago: the reading shows all of both, and of one it is known what that is.
     let hour = SignedDuration::from_hours(1);
     let old = |name: &str| pod(name).on("a").scheduled_at(&at(hour)).deleting_since(&at(NOW));
-    let mut known = sim.put(old("known").asking("cpu", 2));
-    known["metadata"]["ownerReferences"] =
-        owned(json!({ "metadata": {} }))["metadata"]["ownerReferences"].clone();
-    known["spec"]["containers"][0] = asking("any", "1")["spec"]["containers"][0].clone();
-    sim.put(known);
-    sim.put(old("guessed").asking("cpu", 2));
+    let learned = |pod: Value| {
+        let mut pod = owned(pod);
+        pod["spec"]["containers"] = asking("any", "1")["spec"]["containers"].clone();
+        pod
+    };
+    let runs = |name: &str| old(name).asking("cpu", 2).running_since(&at(hour));
+    sim.put(learned(runs("known").into()));
+    sim.put(learned(old("never-ran").asking("cpu", 2).into()));
+    sim.put(runs("guessed"));
     sim.delete(PODS, "default", "new");
     sim.delete(PODS, "default", "guessed");
     rig.until("the end of the new pod", async || score().await == 61).await;
+    sim.delete(PODS, "default", "never-ran");
     sim.delete(PODS, "default", "known");
-    // 1.5 times the request of one core.
+    // 1.5 times the request of one core, once: no reading holds a pod whose image never came.
     rig.until("the end of the known pod", async || score().await == 76).await;
+    sim.put(pod("marker").on("a").asking("cpu", 2).scheduled_at(&at(NOW)));
+    rig.until("every event", async || score().await == 59).await;
+}
+
+#[tokio::test]
+async fn a_hot_node_stays_hot_when_pods_go_whose_image_never_came() {
+    let url = annotator(&owned(asking("any", "1"))).await;
+    let sim = Sim::start().await.unwrap();
+    sim.put(machine("hot", 0.70));
+    let rig = Rig::start_under(&sim, &policy("{mode: hard}"), &["--learned-use-url", &url]).await;
+    let filter = async || {
+        let answer = rig.filter("/load-aware", &asking("p", "100m"), &["hot"]).await;
+        answer["NodeNames"].clone()
+    };
+    let ago = |minutes| (Timestamp::now() - SignedDuration::from_mins(minutes)).to_string();
+    let of_workload = |name: &str, statuses: Value| {
+        let bound = pod(name).on("hot").scheduled_at(&ago(10)).deleting_since(&ago(0));
+        let mut bound = owned(bound.into());
+        bound["spec"]["containers"] = asking("any", "1")["spec"]["containers"].clone();
+        bound["status"]["containerStatuses"] = statuses;
+        bound
+    };
+    rig.until("the learned use", async || {
+        rig.scores(&owned(asking("q", "2")), &["hot"]).await == [0]
+    })
+    .await;
+    let waiting =
+        json!([{ "name": "c", "state": { "waiting": { "reason": "ImagePullBackOff" } } }]);
+    let crashing = json!([{ "name": "c", "state": { "waiting": { "reason": "CrashLoopBackOff" } },
+        "lastState": { "terminated": { "startedAt": ago(9), "finishedAt": ago(9), "exitCode": 1 } } }]);
+    for (name, statuses) in [("pulling", waiting), ("crashing", crashing), ("unseen", json!([]))] {
+        sim.put(of_workload(name, statuses));
+        sim.delete(PODS, "default", name);
+    }
+    let runs = json!([{ "name": "c", "state": { "running": { "startedAt": ago(10) } } }]);
+    sim.put(of_workload("runs", runs));
+    // Events come in their order: once this pod is gone, so are the others.
+    assert_eq!(filter().await, json!([]));
+    sim.delete(PODS, "default", "runs");
+    rig.until("the end of a pod that ran", async || filter().await == json!(["hot"])).await;
+    let explained =
+        rig.post("/explain", &json!({ "Pod": asking("p", "0"), "NodeNames": ["hot"] })).await;
+    let ended = explained["nodes"][0]["load"]["limits"][0]["inFlight"].as_f64().unwrap();
+    assert!((ended + 0.15).abs() < 1e-6, "{ended}: 1.5 of 10 cores");
+}
+
+#[tokio::test]
+async fn a_pod_counts_while_its_image_is_pulled_and_until_readings_show_it() {
+    let sim = Sim::start().await.unwrap();
+    sim.put(machine("a", 0.30));
+    let ago = |minutes| (Timestamp::now() - SignedDuration::from_mins(minutes)).to_string();
+    let pulling = pod("pulling").on("a").asking("cpu", 2).scheduled_at(&ago(20));
+    sim.put(pulling.clone());
+    let rig = Rig::start_under(&sim, &policy("{}"), &[]).await;
+    let score = async || rig.scores(&asking("p", "0"), &["a"]).await[0];
+    // 85% of two cores.
+    rig.until("the pod that is pulled", async || score().await == 53).await;
+    sim.put(pulling.running_since(&ago(0)));
+    sim.put(pod("marker").on("a").asking("cpu", 1).scheduled_at(&ago(0)));
+    rig.until("the start", async || score().await == 44).await;
+    sim.put(pod("pulling").on("a").asking("cpu", 2).scheduled_at(&ago(20)).phase("Failed"));
+    rig.until("the end", async || score().await == 61).await;
 }
 
 #[tokio::test]
@@ -203,6 +269,107 @@ async fn where_every_node_is_over_its_limit_the_least_loaded_passes() {
     // Behind scheduling gates until now.
     pod["metadata"]["generation"] = 2.into();
     assert_eq!(hard.filter("/load-aware", &pod, &names).await["NodeNames"], json!([]));
+}
+
+/// Nodes without GPUs have no GPU reading. They take what is to be kept off a hot node, and a limit of GPUs changes nothing for them.
+#[tokio::test]
+async fn a_limit_on_a_metric_that_some_nodes_cannot_have_lets_no_pod_onto_a_hot_node() {
+    let policy = |of_gpu: &str| {
+        format!(
+            "
+apiVersion: plimsoll.dev/v1alpha1
+kind: SchedulingPolicy
+spec:
+  metrics:
+  - {{name: cpu_usage_avg_5m, period: 3m, limit: 0.8, weight: 1}}
+  - {{name: gpu_usage_avg_5m, period: 3m, limit: 0.9{of_gpu}}}
+  limits: {{mode: soft}}
+"
+        )
+    };
+    let gpu = |name: &str, cpu: f64, gpu: f64| {
+        let reading = placement::reading::Reading::new(
+            placement::units::Ratio::new(gpu).unwrap(),
+            Timestamp::now(),
+        );
+        let text = placement::reading::ReadingCodec::default().encode(&reading);
+        machine(name, cpu).annotation("gpu_usage_avg_5m", text)
+    };
+    let sim = Sim::start().await.unwrap();
+    sim.put(gpu("hot-gpu", 0.95, 0.1));
+    sim.put(gpu("cool-gpu", 0.20, 0.1));
+    sim.put(machine("cool", 0.20));
+    for (name, cpu) in [("hottest", 0.99), ("hot", 0.85)] {
+        sim.put(machine(name, cpu));
+    }
+    for of_gpu in ["", ", whenMissing: ignore", ", whenMissing: penalise"] {
+        let rig = Rig::start_under(&sim, &policy(of_gpu), &[]).await;
+        let passing = async |names: &[&str]| {
+            rig.filter("/load-aware", &asking("p", "0"), names).await["NodeNames"].clone()
+        };
+        assert_eq!(passing(&["hot-gpu", "cool"]).await, json!(["cool"]), "{of_gpu}");
+        // Of hot nodes the least loaded passes, not the first that is asked about.
+        assert_eq!(passing(&["hottest", "hot"]).await, json!(["hot"]), "{of_gpu}");
+        let metrics = rig.context.metrics().unwrap();
+        assert!(metrics.contains("plimsoll_extender_passed_over_limits_total 1"), "{metrics}");
+    }
+    // A weight of the metric draws no pod to the nodes that have it.
+    let rig = Rig::start_under(&sim, &policy(", weight: 1"), &[]).await;
+    let scores = rig.scores(&asking("q", "0"), &["cool-gpu", "cool"]).await;
+    assert_eq!(scores[0], scores[1], "{scores:?}");
+    // Where the policy wants it, a node without the metric takes no pod, and passes over no limit.
+    let rig = Rig::start_under(&sim, &policy(", whenMissing: reject"), &[]).await;
+    let answer = rig.filter("/load-aware", &asking("p", "0"), &["cool", "cool-gpu"]).await;
+    assert_eq!(answer["NodeNames"], json!(["cool-gpu"]));
+}
+
+/// kube-scheduler asks about a nominated node alone, and about the others only if it is rejected.
+#[tokio::test]
+async fn an_overloaded_nominated_node_takes_its_pod_only_where_no_other_is_cooler() {
+    let (_sim, rig) = start(vec![machine("hot", 0.90), machine("cool", 0.10)], "{}").await;
+    let mut pod = asking("p", "100m");
+    pod["status"]["nominatedNodeName"] = "hot".into();
+    let filter = async |pod: &Value, names: &[&str]| {
+        rig.filter("/load-aware", pod, names).await["NodeNames"].clone()
+    };
+    for _ in 0..2 {
+        assert_eq!(filter(&pod, &["hot"]).await, json!([]));
+        assert_eq!(filter(&pod, &["hot", "cool"]).await, json!(["cool"]));
+    }
+    let metrics = rig.context.metrics().unwrap();
+    assert!(metrics.contains("plimsoll_extender_passed_over_limits_total 0"), "{metrics}");
+    // No other node would do.
+    for _ in 0..2 {
+        assert_eq!(filter(&pod, &["hot"]).await, json!([]));
+        assert_eq!(filter(&pod, &["hot"]).await, json!(["hot"]));
+    }
+    // A cool one takes it at once, and a pod that is not nominated for the node is decided about at once.
+    pod["status"]["nominatedNodeName"] = "cool".into();
+    assert_eq!(filter(&pod, &["cool"]).await, json!(["cool"]));
+    assert_eq!(filter(&pod, &["hot"]).await, json!(["hot"]));
+}
+
+#[tokio::test]
+async fn a_node_that_has_just_joined_takes_the_pods_that_hot_nodes_would() {
+    let sim = Sim::start().await.unwrap();
+    sim.put(machine("hot", 0.64));
+    sim.put(machine("over", 0.90));
+    sim.put(sim::node("new").with("cpu", 10));
+    let hour = (Timestamp::now() - SignedDuration::from_hours(1)).to_string();
+    sim.put(sim::node("unmeasured").with("cpu", 10).created_at(&hour));
+    let rig = Rig::start_under(&sim, &policy("{}"), &[]).await;
+    let names = ["hot", "new", "unmeasured"];
+    assert_eq!(rig.scores(&asking("p", "0"), &names).await, [36, 100, 0]);
+    // Beside a node of which nothing is known, the least loaded ones pass; beside one that has just joined, none.
+    let passing = async |names: &[&str]| {
+        rig.filter("/load-aware", &asking("q", "0"), names).await["NodeNames"].clone()
+    };
+    assert_eq!(passing(&["over", "unmeasured"]).await, json!(["over", "unmeasured"]));
+    assert_eq!(passing(&["over", "new"]).await, json!(["new"]));
+    // Its pods count, as those of any node.
+    let now = Timestamp::now().to_string();
+    sim.put(pod("first").on("new").asking("cpu", 5).scheduled_at(&now));
+    rig.until("the first pod", async || rig.scores(&asking("r", "0"), &names).await[1] < 60).await;
 }
 
 #[tokio::test]

@@ -146,6 +146,16 @@ impl PodBuilder {
         self
     }
 
+    /// Has all of its containers run since this time, in RFC 3339.
+    pub fn running_since(mut self, time: &str) -> Self {
+        let containers = self.0["spec"]["containers"].as_array().into_iter().flatten();
+        let state = json!({"running": {"startedAt": time}});
+        let status = |container: &Value| json!({"name": container["name"], "state": state});
+        let statuses: Value = containers.map(status).collect();
+        self.0["status"]["containerStatuses"] = statuses;
+        self
+    }
+
     /// Sets the phase, e.g. `Running`.
     pub fn phase(mut self, phase: &str) -> Self {
         self.0["status"]["phase"] = phase.into();

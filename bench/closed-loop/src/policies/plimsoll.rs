@@ -11,7 +11,7 @@ use std::sync::Arc;
 use jiff::SignedDuration;
 use placement::estimate::{EstimateRules, LearnedUse, NamespaceRatios, PodProfile};
 use placement::load::{
-    CpuUse, EndedPod, Evaluation, MetricTable, NodeLoad, Pairing, PodToPlace, Readings,
+    CpuUse, EndedPod, Evaluation, MetricTable, NodeLoad, Pairing, PastUse, PodToPlace, Readings,
     ResolvedPolicy, Verdict, pass_over_limits,
 };
 use placement::policy::{LoadPolicy, PolicyError, WhenAllOverloaded};
@@ -392,19 +392,23 @@ impl Policy for Plimsoll {
         let uses = self.uses(pod, now);
         let horizon = self.policy.policy.binding_horizon();
         let node = &mut self.nodes[node];
-        Arc::make_mut(&mut node.load.recent).bound(&uid(pod), timestamp(now), uses, horizon);
+        let recent = Arc::make_mut(&mut node.load.recent);
+        // Pods start when they are bound.
+        recent.bound(&uid(pod), timestamp(now), uses, horizon);
+        recent.started(&uid(pod), timestamp(now));
         node.pods.push(BoundPod { view: *pod, at: now, measured: Measured::default() });
         node.count_requests();
     }
 
     fn unbound(&mut self, pod: &PodView, node: NodeId, now: Step) {
         let profile = self.profile(pod, now);
-        let used = profile.map(|(profile, rules)| profile.measured(&rules)).unwrap_or_default();
+        let cpu = profile.and_then(|(profile, rules)| profile.measured_cpu(&rules));
         let horizon = self.policy.policy.binding_horizon();
         let node = &mut self.nodes[node];
         let Some(at) = node.pods.iter().position(|bound| bound.view.id == pod.id) else { return };
-        let bound_at = timestamp(node.pods.swap_remove(at).at);
-        let ended = EndedPod { uid: uid(pod), bound_at, ended_at: timestamp(now), used };
+        let (from, until) = (timestamp(node.pods.swap_remove(at).at), timestamp(now));
+        let used = cpu.map(|cpu| PastUse { from, until, cpu });
+        let ended = EndedPod { uid: uid(pod), ended_at: until, used };
         Arc::make_mut(&mut node.load.recent).ended(ended, horizon);
         node.count_requests();
     }

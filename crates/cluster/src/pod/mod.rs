@@ -157,13 +157,46 @@ struct ContainerStatus {
     resources: Resources,
     #[serde(deserialize_with = "null_is_default")]
     state: ContainerState,
+    /// The state of the container before its last restart.
+    #[serde(deserialize_with = "null_is_default")]
+    last_state: ContainerState,
 }
 
-/// The kubelet sets one of its three members; only `terminated` is read.
+/// The kubelet sets one of its three members; `waiting` is not read.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 struct ContainerState {
-    terminated: Option<IgnoredAny>,
+    running: Option<RunTimes>,
+    terminated: Option<RunTimes>,
+}
+
+/// Of a container that could not be started, `startedAt` is absent or the epoch.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct RunTimes {
+    started_at: Option<Time>,
+    finished_at: Option<Time>,
+}
+
+impl ContainerState {
+    /// When it started and ended; `None` if it has not run. The end is `None` while it runs.
+    fn run(&self) -> Option<(Timestamp, Option<Timestamp>)> {
+        let times = self.running.as_ref().or(self.terminated.as_ref())?;
+        let started_at = times.started_at.as_ref()?.0;
+        let finished_at = times.finished_at.as_ref().map(|time| time.0);
+        (started_at > Timestamp::UNIX_EPOCH).then_some((started_at, finished_at))
+    }
+}
+
+/// When a pod's containers ran, by its kubelet's last report. Init containers do not count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ContainerRuns {
+    /// When all of them had started, by their first starts that are known.
+    pub started_at: Timestamp,
+    /// Since when all of them have run without a restart.
+    pub from: Timestamp,
+    /// When the first of them ended; `None` while all run.
+    pub until: Option<Timestamp>,
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -344,6 +377,27 @@ impl Pod {
             Some(("Unschedulable" | "SchedulerError" | "SchedulingGated", _)) => Wait::Unknown,
             _ => Wait::None,
         }
+    }
+
+    /// When its containers ran; `None` unless all of them have started.
+    pub fn container_runs(&self) -> Option<ContainerRuns> {
+        let statuses = &self.status.container_statuses;
+        if statuses.is_empty() || statuses.len() < self.spec.containers.len() {
+            return None;
+        }
+        let mut all: Option<ContainerRuns> = None;
+        for status in statuses {
+            let (last, before) = (status.state.run(), status.last_state.run());
+            let (from, until) = last.or(before)?;
+            let started_at = before.map_or(from, |(before, _)| from.min(before));
+            let run = ContainerRuns { started_at, from, until };
+            all = Some(all.map_or(run, |all| ContainerRuns {
+                started_at: all.started_at.max(run.started_at),
+                from: all.from.max(run.from),
+                until: all.until.into_iter().chain(run.until).min(),
+            }));
+        }
+        all
     }
 
     /// When it ended: the last change of its conditions; `None` where it has not ended.

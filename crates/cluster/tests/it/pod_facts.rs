@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use cluster::{ClaimError, GpuRequestError, MpsConflict, Pod, PodFacts, Wait};
+use cluster::{ClaimError, ContainerRuns, GpuRequestError, MpsConflict, Pod, PodFacts, Wait};
+use jiff::Timestamp;
 use placement::gpu::{CardShare, ContainerKind, Isolation, RequestError, Strategy};
 use placement::load::PodKind;
 use placement::names::Names;
@@ -377,6 +378,64 @@ fn containers_of_every_kind_that_were_started_have_their_ids() {
     let waiting = json!({"status": {"containerStatuses": status("main", Value::Null)}});
     let waiting: cluster::Pod = serde_json::from_value(waiting).unwrap();
     assert_eq!((waiting.container_ids().count(), waiting.has_resource_claims()), (0, false));
+}
+
+fn runs(containers: usize, statuses: &Value) -> Option<ContainerRuns> {
+    let containers = vec![json!({ "name": "c" }); containers];
+    let pod = json!({ "spec": { "containers": containers }, "status": { "containerStatuses": statuses } });
+    serde_json::from_value::<Pod>(pod).unwrap().container_runs()
+}
+
+fn second(second: i64) -> Timestamp {
+    Timestamp::from_second(1_795_165_200 + second).unwrap()
+}
+
+fn running(from: i64) -> Value {
+    json!({ "running": { "startedAt": second(from).to_string() } })
+}
+
+fn ended(from: i64, until: i64) -> Value {
+    let (from, until) = (second(from).to_string(), second(until).to_string());
+    json!({ "terminated": { "startedAt": from, "finishedAt": until, "exitCode": 0 } })
+}
+
+#[test]
+fn a_pods_containers_run_from_the_start_of_the_last_to_the_end_of_the_first() {
+    let of = |started: i64, from: i64, until: Option<i64>| {
+        let (started_at, from) = (second(started), second(from));
+        Some(ContainerRuns { started_at, from, until: until.map(second) })
+    };
+    let state = |state: Value| json!({ "name": "c", "state": state });
+    assert_eq!(runs(1, &json!([state(running(5))])), of(5, 5, None));
+    assert_eq!(runs(2, &json!([state(running(5)), state(running(9))])), of(9, 9, None));
+    assert_eq!(runs(2, &json!([state(ended(5, 20)), state(ended(9, 40))])), of(9, 9, Some(20)));
+    // After a restart, the mean over a time before it says nothing.
+    let again = json!([{ "name": "c", "state": running(50), "lastState": ended(5, 48) }]);
+    assert_eq!(runs(1, &again), of(5, 50, None));
+    let crashing = json!({ "waiting": { "reason": "CrashLoopBackOff" } });
+    let crashed = json!([{ "name": "c", "state": crashing, "lastState": ended(5, 7) }]);
+    assert_eq!(runs(1, &crashed), of(5, 5, Some(7)));
+}
+
+#[test]
+fn a_pod_of_which_a_container_has_not_started_has_not_run() {
+    let state = |state: Value| json!({ "name": "c", "state": state });
+    let pulling = state(json!({ "waiting": { "reason": "ImagePullBackOff" } }));
+    let epoch = json!({ "startedAt": "1970-01-01T00:00:00Z", "finishedAt": second(9).to_string() });
+    let unstartable = json!({ "terminated": epoch });
+    for statuses in [
+        json!(null),
+        json!([]),
+        json!([pulling]),
+        json!([state(unstartable.clone())]),
+        json!([{ "name": "c", "state": { "waiting": {} }, "lastState": unstartable }]),
+        json!([state(json!({ "terminated": { "startedAt": null, "exitCode": 137 } }))]),
+        json!([{ "name": "c", "state": null, "lastState": null }]),
+    ] {
+        assert_eq!(runs(1, &statuses), None, "{statuses}");
+    }
+    assert_eq!(runs(2, &json!([state(running(5)), pulling])), None);
+    assert_eq!(runs(2, &json!([state(running(5))])), None);
 }
 
 #[test]

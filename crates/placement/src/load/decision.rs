@@ -4,7 +4,8 @@
 //! stops at the first limit that is not met, the score adds the terms up without keeping them, and [`Evaluation::decide`] keeps all.
 //!
 //! A metric's load is its reading. If the policy counts estimates, the use of recent pods that the reading does not show yet and the use of
-//! the pod to be placed are added. Limits and scores use the same loads.
+//! the pod to be placed are added. Limits and scores use the same loads, except on a node that has just joined and is not measured yet: its
+//! score uses what its pods will probably use, and no limit does.
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -16,6 +17,7 @@ use super::{
 };
 use crate::policy::{NamespaceRule, Unknown, WindowStatistic};
 use crate::reading::{HOT_VALUE_MAX_AGE, HotValueNote, Reading, is_fresh};
+use crate::resources::Resource;
 
 /// The inputs of a decision about a node's load.
 ///
@@ -72,6 +74,8 @@ pub enum ReadingStatus {
     Stale(Reading),
     /// There is no reading.
     Missing,
+    /// There is none yet: the node has joined recently and has no reading at all. Only under a policy with estimates.
+    NotYet,
     /// No sync rule fetches the metric, so that readings have no maximum age.
     NotFetched,
 }
@@ -81,7 +85,7 @@ impl ReadingStatus {
     pub fn fresh(self) -> Option<Reading> {
         match self {
             Self::Fresh(reading) => Some(reading),
-            Self::Stale(_) | Self::Missing | Self::NotFetched => None,
+            Self::Stale(_) | Self::Missing | Self::NotYet | Self::NotFetched => None,
         }
     }
 }
@@ -96,6 +100,8 @@ pub struct MetricLoad {
     pub in_flight: f64,
     /// What the pod to be placed will use: a fraction of the node.
     pub pod: f64,
+    /// Whether the use of pods is estimated for the metric; otherwise both are 0.
+    pub is_estimated: bool,
 }
 
 impl MetricLoad {
@@ -103,7 +109,7 @@ impl MetricLoad {
     pub fn value(self) -> Option<f64> {
         match self.known() {
             KnownLoad::Known(load) => Some(load),
-            KnownLoad::Stale | KnownLoad::Missing => None,
+            KnownLoad::Stale | KnownLoad::Missing | KnownLoad::NotYet => None,
         }
     }
 
@@ -113,14 +119,27 @@ impl MetricLoad {
         self.reading.fresh().map(|reading| reading.value.get() + self.in_flight.min(0.0))
     }
 
-    /// The load that limits and scores use.
+    /// The load that limits use.
     pub fn known(self) -> KnownLoad {
         match self.reading {
             ReadingStatus::Fresh(reading) => {
                 KnownLoad::Known(reading.value.get() + self.in_flight + self.pod)
             }
             ReadingStatus::Stale(_) => KnownLoad::Stale,
-            ReadingStatus::Missing | ReadingStatus::NotFetched => KnownLoad::Missing,
+            ReadingStatus::Missing | ReadingStatus::NotYet | ReadingStatus::NotFetched => {
+                KnownLoad::Missing
+            }
+        }
+    }
+
+    /// The load that scores use: of a node that is not measured yet, what its pods will probably use.
+    pub fn for_score(self) -> KnownLoad {
+        match self.reading {
+            ReadingStatus::NotYet if self.is_estimated => {
+                KnownLoad::Known(self.in_flight + self.pod)
+            }
+            ReadingStatus::NotYet => KnownLoad::NotYet,
+            _ => self.known(),
         }
     }
 }
@@ -134,6 +153,8 @@ pub enum KnownLoad {
     Stale,
     /// There is no reading.
     Missing,
+    /// There is no reading yet and no estimate: the metric is left out of the score.
+    NotYet,
 }
 
 /// One limit, and whether it is met.
@@ -260,7 +281,7 @@ impl ResolvedLimit {
             KnownLoad::Known(load) if load > self.max => LimitOutcome::Exceeded,
             KnownLoad::Known(_) => LimitOutcome::Met,
             KnownLoad::Stale => unknown(self.metric.when_stale),
-            KnownLoad::Missing => unknown(self.metric.when_missing),
+            KnownLoad::Missing | KnownLoad::NotYet => unknown(self.metric.when_missing),
         }
     }
 
@@ -281,7 +302,12 @@ pub(super) fn first_rejection<'a>(mut verdicts: impl Iterator<Item = Verdict<'a>
 
 impl<'a> Term<'a> {
     /// The weight and the load, for the scoring models.
-    pub(super) fn weighed(&self) -> Weighed<'a> {
+    fn for_score(&self) -> Weighed<'a> {
+        Weighed { weight: self.weight, load: self.load.for_score() }
+    }
+
+    /// As [`Term::for_score`], without a load that is estimated only.
+    fn measured(&self) -> Weighed<'a> {
         Weighed { weight: self.weight, load: self.load.known() }
     }
 }
@@ -313,7 +339,7 @@ impl<'p> Evaluation<'p, '_> {
     /// The node's score alone.
     pub fn score(&self) -> Score {
         let scoring = &self.policy.policy.scoring;
-        let terms = || self.terms().map(|term| term.weighed());
+        let terms = || self.terms().map(|term| term.for_score());
         score_of(scoring, self.rules().groups, terms, self.paired(), self.hot_value())
     }
 
@@ -325,7 +351,7 @@ impl<'p> Evaluation<'p, '_> {
     /// The node's surplus for the pod; `None` if it does not count.
     pub fn surplus(&self) -> Option<Surplus> {
         let paired = self.paired()?;
-        surplus(self.terms().map(|term| term.weighed()), paired)
+        surplus(self.terms().map(|term| term.measured()), paired)
     }
 
     fn paired(&self) -> Option<Paired> {
@@ -336,32 +362,39 @@ impl<'p> Evaluation<'p, '_> {
 
     pub(super) fn node_cpu(&self) -> Option<NodeCpu> {
         let without = Self { pod: PodToPlace::ORDINARY, ..*self };
-        node_cpu(self.rules(), without.terms().map(|term| term.weighed()), self.node, self.now)
+        node_cpu(self.rules(), without.terms().map(|term| term.measured()), self.node, self.now)
     }
 
-    /// The node's load with the pod divided by its limit, for the nearest limit: above 1 the node is over it. Infinite if a limit's reading
-    /// is unknown, since a node that is not measured is never the least loaded; 0 if no limit applies.
+    /// The node's load with the pod divided by its limit, for the nearest of the limits whose load is known: above 1 the node is over it. A
+    /// metric without a reading is left out, since many nodes cannot have it, such as `gpu_usage` on nodes without GPUs. Infinite if no load
+    /// is known, or if the policy rejects the node for a missing reading: such a node is never the least loaded. 0 if no limit applies.
     pub fn limit_ratio(&self) -> f64 {
-        let of = |check: LimitCheck<'_>| match check.outcome {
-            LimitOutcome::Exempt => 0.0,
-            _ => check.load.value().map_or(f64::INFINITY, |load| load / check.limit.max),
-        };
-        self.limits().map(of).fold(0.0, f64::max)
+        let (mut highest, mut limits) = (None, 0);
+        for check in self.limits() {
+            limits += 1;
+            let ratio = match (check.outcome, check.load.for_score()) {
+                (LimitOutcome::Exempt, _) => 0.0,
+                (LimitOutcome::UnknownRejected, _) => return f64::INFINITY,
+                (_, KnownLoad::Known(load)) => load / check.limit.max,
+                (_, KnownLoad::Stale | KnownLoad::Missing | KnownLoad::NotYet) => continue,
+            };
+            highest = Some(highest.map_or(ratio, |highest: f64| highest.max(ratio)));
+        }
+        highest.unwrap_or(if limits == 0 { 0.0 } else { f64::INFINITY })
     }
 
-    /// The node's [measured](MetricLoad::measured) load divided by its limit, for the nearest limit: above 1 the node is over it. Never more
-    /// than [`Evaluation::limit_ratio`] for any pod. `None` if no limit applies, or if a reading is unknown and the node is not over another
-    /// limit.
+    /// The node's [measured](MetricLoad::measured) load divided by its limit, for the nearest of the limits whose load is measured: above 1
+    /// the node is over it. Never more than [`Evaluation::limit_ratio`] for any pod. `None` if no limit's load is measured, or if the policy
+    /// rejects the node for a missing reading and the node is not over another limit.
     pub fn measured_limit_ratio(&self) -> Option<f64> {
-        let ratio = |check: LimitCheck<'_>| Some(check.load.measured()? / check.limit.max);
-        let (mut highest, mut unknown) = (None, false);
-        for ratio in self.limits().map(ratio) {
-            unknown |= ratio.is_none();
-            highest = ratio
-                .map(|ratio| highest.map_or(ratio, |highest: f64| highest.max(ratio)))
-                .or(highest);
+        let (mut highest, mut is_rejected) = (None, false);
+        for check in self.limits() {
+            is_rejected |= check.outcome == LimitOutcome::UnknownRejected;
+            let Some(measured) = check.load.measured() else { continue };
+            let ratio = measured / check.limit.max;
+            highest = Some(highest.map_or(ratio, |highest: f64| highest.max(ratio)));
         }
-        highest.filter(|highest| !unknown || *highest > 1.0)
+        highest.filter(|highest| !is_rejected || *highest > 1.0)
     }
 
     /// Each limit for the node in the policy's order, checked lazily.
@@ -381,7 +414,7 @@ impl<'p> Evaluation<'p, '_> {
 
     /// Points of 100 that a term adds; `None` under a model that does not add terms up.
     pub fn points(&self, term: &Term<'_>) -> Option<f64> {
-        points(&self.policy.policy.scoring, term.weighed())
+        points(&self.policy.policy.scoring, term.for_score())
     }
 
     /// The hot value by the recent pods, or crane's own hot value if that is fresh and higher.
@@ -403,26 +436,32 @@ impl<'p> Evaluation<'p, '_> {
 
     pub(super) fn load(&self, metric: &ResolvedMetric) -> MetricLoad {
         let reading = self.reading(self.node.readings.get(metric.id), metric.max_age);
-        let (in_flight, pod) = self.unread_use(reading, metric).unwrap_or((0.0, 0.0));
-        MetricLoad { reading, in_flight, pod }
+        let estimate = self.unread_use(reading, metric);
+        let (in_flight, pod) = estimate.unwrap_or((0.0, 0.0));
+        MetricLoad { reading, in_flight, pod, is_estimated: estimate.is_some() }
     }
 
     /// The use of recent pods and of the pod to be placed that a reading does not include, as fractions of the node; `None` if estimates do not
-    /// count for the metric.
+    /// count for the metric. Without a reading yet, that is the use of all pods since the node joined.
     fn unread_use(&self, reading: ReadingStatus, metric: &ResolvedMetric) -> Option<(f64, f64)> {
         let capacity = self.capacity(metric)?;
-        let read = reading.fresh()?;
-        let read_at = read.at;
         let (resource, visible_after) = (metric.meaning.resource?, metric.meaning.visible_after?);
-        let unseen =
-            self.node.recent.use_not_in_reading(resource, read_at, visible_after, self.now);
-        let ended_use_in_mean = match metric.meaning.statistic {
-            WindowStatistic::Mean => {
-                self.node.recent.ended_use_in_mean(resource, read_at, visible_after)
+        let (read_at, read) = match reading {
+            ReadingStatus::Fresh(reading) => (reading.at, reading.value.get() * capacity),
+            ReadingStatus::NotYet => (self.node.joined_at(self.now)?, 0.0),
+            ReadingStatus::Stale(_) | ReadingStatus::Missing | ReadingStatus::NotFetched => {
+                return None;
+            }
+        };
+        let recent = &self.node.recent;
+        let unseen = recent.use_not_in_reading(resource, read_at, visible_after, self.now);
+        let ended = match (resource, metric.meaning.statistic) {
+            (Resource::Cpu, WindowStatistic::Mean) => {
+                recent.ended_cpu_in_mean(read_at, visible_after)
             }
             _ => 0.0,
         };
-        let in_flight = unseen - ended_use_in_mean.min(read.value.get() * capacity);
+        let in_flight = unseen - ended.min(read);
         Some((in_flight / capacity, self.pod.uses.get(resource) / capacity))
     }
 
@@ -433,9 +472,15 @@ impl<'p> Evaluation<'p, '_> {
         self.node.capacity.get(resource).filter(|capacity| *capacity > 0.0)
     }
 
+    /// Whether the node has just joined, and the policy can estimate its load until it is measured.
+    fn is_not_measured_yet(&self) -> bool {
+        self.policy.policy.estimates.is_some() && self.node.joined_at(self.now).is_some()
+    }
+
     fn reading(&self, reading: Option<Reading>, max_age: Option<SignedDuration>) -> ReadingStatus {
         match (reading, max_age) {
             (_, None) => ReadingStatus::NotFetched,
+            (None, _) if self.is_not_measured_yet() => ReadingStatus::NotYet,
             (None, _) => ReadingStatus::Missing,
             (Some(reading), Some(max_age)) if reading.is_fresh(self.now, max_age) => {
                 ReadingStatus::Fresh(reading)

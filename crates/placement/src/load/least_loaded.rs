@@ -18,9 +18,10 @@ impl Overload {
     }
 }
 
-/// The positions of nodes that pass although they are over a limit: the least loaded, by `limit_ratio`. None pass if a measured node is
-/// accepted, or if `rule` does not let a pod pass that has waited this long. An accepted node that is not measured (its `limit_ratio` is
-/// infinite) does not keep them from passing. Nodes for which `fits` is false, as for lack of GPU memory, do not count.
+/// The positions of nodes that pass although they are over a limit: the least loaded, by `limit_ratio`. None pass if a node is accepted
+/// whose known load is below its limits, or if `rule` does not let a pod pass that has waited this long. An accepted node of which nothing is
+/// known (its `limit_ratio` is infinite) does not keep them from passing, and neither does one that has just joined and whose pods will
+/// probably take it over a limit (above 1). Nodes for which `fits` is false, as for lack of GPU memory, do not count.
 pub fn pass_over_limits(
     rule: &Overload,
     waited: SignedDuration,
@@ -32,7 +33,7 @@ pub fn pass_over_limits(
         return Vec::new();
     }
     let accepted = |node: &usize| verdicts[*node] == Verdict::Accepted && fits(*node);
-    if (0..verdicts.len()).filter(accepted).any(|node| limit_ratio(node).is_finite()) {
+    if (0..verdicts.len()).filter(accepted).any(|node| limit_ratio(node) <= 1.0) {
         return Vec::new();
     }
     let none_accepted = !(0..verdicts.len()).any(|node| accepted(&node));
@@ -97,6 +98,8 @@ mod tests {
         let all = [over, Verdict::Accepted, Verdict::Accepted];
         assert!(pass(&all, &[1.1, blind, 0.5], 9).is_empty());
         assert_eq!(pass(&all, &[1.1, blind, 0.5], 2), [0]);
+        // A node that has just joined, and whose pods will fill it.
+        assert_eq!(pass(&[over, Verdict::Accepted], &[1.1, 1.2], 9), [0]);
         // Where none is measured, the one that is accepted is enough.
         assert!(pass(&[unmeasured, Verdict::Accepted], &[blind, blind], 9).is_empty());
         assert_eq!(pass(&[unmeasured, unmeasured], &[blind, blind], 9), [0]);

@@ -29,7 +29,9 @@ pub use node_load::{NodeLoad, Readings};
 pub use pairing::{CpuUse, Pairing, Surplus};
 pub use pod::{PodKind, PodToPlace};
 pub use prepared::PreparedNodes;
-pub use recent_pods::{EndedPod, IN_FLIGHT_MAX_AGE, RecentPods, is_in_flight};
+pub use recent_pods::{
+    EndedPod, IN_FLIGHT_MAX_AGE, PastUse, RecentPods, STARTS_WITHIN, is_in_flight,
+};
 pub use resolved_policy::{
     ResolvedLimit, ResolvedMetric, ResolvedPolicy, ResolvedRules, ResolvedWeight,
 };

@@ -34,7 +34,7 @@ impl Weighed<'_> {
     fn value(self) -> Option<f64> {
         match self.load {
             KnownLoad::Known(load) => Some(load),
-            KnownLoad::Stale | KnownLoad::Missing => None,
+            KnownLoad::Stale | KnownLoad::Missing | KnownLoad::NotYet => None,
         }
     }
 
@@ -45,6 +45,7 @@ impl Weighed<'_> {
             KnownLoad::Known(load) => return Some(load),
             KnownLoad::Stale => metric.when_stale,
             KnownLoad::Missing => metric.when_missing,
+            KnownLoad::NotYet => Unknown::Ignore,
         };
         (unknown != Unknown::Ignore).then_some(penalty)
     }

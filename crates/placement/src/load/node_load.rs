@@ -2,8 +2,11 @@
 
 use std::sync::Arc;
 
+use jiff::Timestamp;
+
 use super::{MetricId, MetricTable, RecentPods};
-use crate::reading::{HotValueNote, Reading};
+use crate::policy::NOT_MEASURED_YET;
+use crate::reading::{HotValueNote, Reading, is_fresh};
 use crate::resources::PerResource;
 use crate::selector::Labels;
 use crate::units::MetricName;
@@ -34,6 +37,11 @@ impl Readings {
     pub fn get(&self, metric: MetricId) -> Option<Reading> {
         *self.0.get(metric.index())?
     }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.0.iter().all(Option::is_none)
+    }
 }
 
 /// What is known of one node's load. Cheap to clone: its parts are shared.
@@ -51,4 +59,14 @@ pub struct NodeLoad {
     pub requested_cpu: Option<f64>,
     /// The Node's labels, which select its pool.
     pub labels: Arc<Labels>,
+    /// When the Node was created; `None` where it does not say.
+    pub created_at: Option<Timestamp>,
+}
+
+impl NodeLoad {
+    /// When the node joined, if that was so recently that its first readings are still to come.
+    pub(super) fn joined_at(&self, now: Timestamp) -> Option<Timestamp> {
+        let is_new = |at: &Timestamp| is_fresh(*at, now, NOT_MEASURED_YET);
+        self.created_at.filter(is_new).filter(|_| self.readings.is_empty())
+    }
 }

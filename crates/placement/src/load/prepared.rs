@@ -11,8 +11,10 @@ use super::decision::first_rejection;
 use super::model::{Weighed, score_of};
 use super::pairing::{CpuUse, NodeCpu, Pairing};
 use super::{
-    Evaluation, KnownLoad, NodeLoad, PodToPlace, ResolvedMetric, ResolvedPolicy, Score, Verdict,
+    Evaluation, KnownLoad, MetricLoad, NodeLoad, PodToPlace, ResolvedMetric, ResolvedPolicy, Score,
+    Verdict,
 };
+use crate::policy::NOT_MEASURED_YET;
 use crate::reading::{HOT_VALUE_MAX_AGE, MAX_AHEAD};
 use crate::resources::Amounts;
 
@@ -172,7 +174,7 @@ impl PreparedNodes {
         let is_met =
             |(limit, most): (&super::ResolvedLimit, &Load)| match most.with(&limit.metric, uses) {
                 KnownLoad::Known(load) => load <= limit.max,
-                KnownLoad::Stale | KnownLoad::Missing => true,
+                KnownLoad::Stale | KnownLoad::Missing | KnownLoad::NotYet => true,
             };
         uses.cpu >= 0.0 && uses.memory >= 0.0 && limits.iter().zip(max_loads).all(is_met)
     }
@@ -237,17 +239,21 @@ fn prepare(policy: &ResolvedPolicy, node: &NodeLoad, now: Timestamp) -> (Node, V
             until = until.min(time);
         }
     };
-    let limits = rules.limits.iter().map(|limit| &limit.metric);
-    let metrics = limits.chain(rules.weights.iter().map(|weight| &weight.metric));
-    let load = |metric: &ResolvedMetric| {
+    let mut load = |metric: &ResolvedMetric, known: fn(MetricLoad) -> KnownLoad| {
         if let (Some(reading), Some(max_age)) = (node.readings.get(metric.id), metric.max_age) {
             changes(reading.at, max_age);
             changes(reading.at, -MAX_AHEAD);
         }
         let capacity = at.capacity(metric).unwrap_or(f64::INFINITY);
-        Load { known: at.load(metric).known(), capacity }
+        Load { known: known(at.load(metric)), capacity }
     };
-    let loads = metrics.map(load).collect();
+    let limits = rules.limits.iter().map(|limit| (&limit.metric, MetricLoad::known as fn(_) -> _));
+    let weights = rules.weights.iter().map(|weight| (&weight.metric, MetricLoad::for_score as _));
+    let loads = limits.chain(weights).map(|(metric, known)| load(metric, known)).collect();
+    if let Some(created_at) = node.created_at.filter(|_| node.readings.is_empty()) {
+        changes(created_at, NOT_MEASURED_YET);
+        changes(created_at, -MAX_AHEAD);
+    }
     for (at, after) in node.recent.change_times(policy.hot()) {
         changes(at, after);
     }

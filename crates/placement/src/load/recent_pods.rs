@@ -1,8 +1,9 @@
 //! Pods that were bound to a node recently, are in flight to it, or have ended: for crane's hot value, and for the use that readings do
 //! not show yet or still show.
 //!
-//! Invariant: a pod counts once, however often its binding is recorded, and an in-flight pod that is never
-//! bound expires: kube-scheduler unassigns members of a gang without a request to extenders.
+//! Invariants: a pod counts once, however often its binding is recorded. An in-flight pod that is never
+//! bound expires: kube-scheduler unassigns members of a gang without a request to extenders. A reading shows a pod from the start of its
+//! containers on, not from its binding: an image may take long to pull, and some never come.
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -23,6 +24,10 @@ const MAX_IN_FLIGHT: usize = 1024;
 /// How long an in-flight pod counts. kube-scheduler 1.36 binds 91 to 297 pods a second, each some milliseconds
 /// after its request to the extender (measured at 20 and 1,000 nodes).
 pub const IN_FLIGHT_MAX_AGE: SignedDuration = SignedDuration::from_secs(30);
+
+/// A bound pod whose containers have not started counts for this long: until then an image may still be pulled. Later it probably
+/// never starts.
+pub const STARTS_WITHIN: SignedDuration = SignedDuration::from_hours(1);
 
 /// The pods that were bound to one node recently, and the in-flight pods that count on it.
 ///
@@ -60,12 +65,22 @@ pub struct RecentPods {
 pub struct EndedPod {
     /// The pod.
     pub uid: PodUid,
-    /// When it was bound.
-    pub bound_at: Timestamp,
     /// When it ended.
     pub ended_at: Timestamp,
-    /// What it used, as far as that was measured; 0 if it was only estimated.
-    pub used: Amounts,
+    /// What it used; `None` if its containers never ran, or if that was not measured.
+    pub used: Option<PastUse>,
+}
+
+/// The CPU that an ended pod used, as far as that was measured. Not memory: readings count what cannot be freed, and what pods of its
+/// workload held may be more than what this one freed.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct PastUse {
+    /// Since when all of its containers ran.
+    pub from: Timestamp,
+    /// Until when they ran.
+    pub until: Timestamp,
+    /// Cores.
+    pub cpu: f64,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -75,7 +90,29 @@ struct RecentPod {
     uid: PodUid,
     /// What it will probably use; 0 if it has ended.
     uses: Amounts,
+    /// When all of its containers had started; `None` while they have not.
+    started_at: Option<Timestamp>,
     ended: bool,
+}
+
+impl RecentPod {
+    /// The part of its use that a reading taken at `read_at` does not show, 0 to 1.
+    fn unseen(&self, read_at: Timestamp, visible_after: SignedDuration) -> f64 {
+        match self.started_at {
+            Some(started_at) => 1.0 - part_of(read_at.duration_since(started_at), visible_after),
+            None if read_at.duration_since(self.at) < STARTS_WITHIN => 1.0,
+            None => 0.0,
+        }
+    }
+
+    /// Whether nothing of it counts any more, `horizon` after its binding and its start.
+    fn is_over(&self, now: Timestamp, horizon: SignedDuration) -> bool {
+        let since_binding = now.duration_since(self.at);
+        let may_start = self.started_at.is_none() && since_binding < STARTS_WITHIN;
+        let starts = may_start && self.uses != Amounts::default();
+        let since_start = self.started_at.map_or(since_binding, |at| now.duration_since(at));
+        !starts && since_binding > horizon && since_start > horizon
+    }
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -107,11 +144,21 @@ impl RecentPods {
             }
             return was_in_flight || sets_use;
         }
-        insert(&mut self.bound, RecentPod { at, uid: pod.clone(), uses, ended: false });
+        let (uid, started_at) = (pod.clone(), None);
+        insert(&mut self.bound, RecentPod { at, uid, uses, started_at, ended: false });
         let newest = self.bound.last().map_or(at, |newest| newest.at);
-        let old = |bound: &RecentPod| newest.duration_since(bound.at) > horizon;
-        let drop = self.bound.partition_point(old).max(self.bound.len().saturating_sub(MAX_BOUND));
+        self.bound.retain(|bound| !bound.is_over(newest, horizon));
+        let drop = self.bound.len().saturating_sub(MAX_BOUND);
         self.bound.drain(..drop);
+        true
+    }
+
+    /// Records that all containers of a bound pod had started at `at`. A later call changes nothing: a container may start again. Returns
+    /// whether anything changed.
+    pub fn started(&mut self, pod: &PodUid, at: Timestamp) -> bool {
+        let bound = self.bound.iter_mut().find(|bound| bound.uid == *pod);
+        let Some(bound) = bound.filter(|bound| bound.started_at.is_none()) else { return false };
+        bound.started_at = Some(at);
         true
     }
 
@@ -153,22 +200,15 @@ impl RecentPods {
         true
     }
 
-    /// The use of ended pods that a mean taken at `read_at` over a window of `visible_after` still includes.
-    pub fn ended_use_in_mean(
-        &self,
-        resource: Resource,
-        read_at: Timestamp,
-        visible_after: SignedDuration,
-    ) -> f64 {
+    /// The CPU use of ended pods, in cores, that a mean taken at `read_at` over a window of `visible_after` still includes.
+    pub fn ended_cpu_in_mean(&self, read_at: Timestamp, visible_after: SignedDuration) -> f64 {
         let since = |at: Timestamp| part_of(read_at.duration_since(at), visible_after);
-        let still = |pod: &EndedPod| {
-            (since(pod.bound_at) - since(pod.ended_at)).max(0.0) * pod.used.get(resource)
-        };
-        self.ended.iter().map(still).sum()
+        let still = |used: PastUse| (since(used.from) - since(used.until)).max(0.0) * used.cpu;
+        self.ended.iter().filter_map(|pod| pod.used).map(still).sum()
     }
 
-    /// The use of pods that a reading taken at `read_at` does not include at `now`: all of the in-flight pods' use. Of a bound pod's use, the
-    /// part of `visible_after` that had not passed since its binding.
+    /// The use of pods that a reading taken at `read_at` does not include at `now`: all of the use of in-flight pods and of bound pods whose
+    /// containers have not started. Of another bound pod's use, the part of `visible_after` that had not passed since its start.
     pub fn use_not_in_reading(
         &self,
         resource: Resource,
@@ -176,11 +216,10 @@ impl RecentPods {
         visible_after: SignedDuration,
         now: Timestamp,
     ) -> f64 {
-        let part =
-            |bound: &RecentPod| 1.0 - part_of(read_at.duration_since(bound.at), visible_after);
-        let unseen = |bound: &&RecentPod| read_at.duration_since(bound.at) < visible_after;
-        let bound = self.bound.iter().rev().take_while(unseen);
-        let bound: f64 = bound.map(|bound| part(bound) * bound.uses.get(resource)).sum();
+        let bound = self.bound.iter();
+        let bound: f64 = bound
+            .map(|bound| bound.unseen(read_at, visible_after) * bound.uses.get(resource))
+            .sum();
         let in_flight = self.in_flight.iter().filter(|pod| is_in_flight(pod.at, now));
         bound + in_flight.map(|pod| pod.uses.get(resource)).sum::<f64>()
     }
@@ -340,6 +379,7 @@ mod tests {
     fn bindings_beyond_the_horizon_are_dropped() {
         let mut recent = RecentPods::default();
         recent.bound(&pod(1), at(0), USES, SignedDuration::from_secs(60));
+        recent.started(&pod(1), at(0));
         recent.bound(&pod(2), at(61), USES, SignedDuration::from_secs(60));
         assert!(!recent.is_bound(&pod(1)) && recent.is_bound(&pod(2)));
     }
@@ -369,14 +409,30 @@ mod tests {
     }
 
     #[test]
-    fn a_bound_pod_counts_by_the_part_of_the_window_before_its_binding() {
+    fn a_started_pod_counts_by_the_part_of_the_window_before_its_start() {
         let mut recent = RecentPods::default();
         recent.bound(&pod(1), at(1_000), USES, FIVE_MINUTES);
+        assert!(recent.started(&pod(1), at(1_000)) && !recent.started(&pod(1), at(1_900)));
         for (read_at, expected) in
             [(900, 2.0), (1_000, 2.0), (1_150, 1.0), (1_300, 0.0), (2_000, 0.0)]
         {
             assert_eq!(unseen(&recent, read_at, 2_000), expected, "{read_at}");
         }
+    }
+
+    #[test]
+    fn a_bound_pod_counts_whole_until_its_containers_start_and_no_longer_than_images_are_pulled() {
+        let mut recent = RecentPods::default();
+        recent.bound(&pod(1), at(0), USES, FIVE_MINUTES);
+        assert_eq!((unseen(&recent, 3_599, 3_599), unseen(&recent, 3_600, 3_600)), (2.0, 0.0));
+        // Bindings of other pods do not drop it meanwhile.
+        recent.bound(&pod(2), at(1_200), Amounts::default(), FIVE_MINUTES);
+        recent.started(&pod(1), at(1_200));
+        assert_eq!((unseen(&recent, 1_200, 1_200), unseen(&recent, 1_350, 1_350)), (2.0, 1.0));
+        recent.bound(&pod(3), at(1_500), Amounts::default(), FIVE_MINUTES);
+        assert!(recent.is_bound(&pod(1)));
+        recent.bound(&pod(4), at(1_501), Amounts::default(), FIVE_MINUTES);
+        assert!(!recent.is_bound(&pod(1)) && recent.is_bound(&pod(3)));
     }
 
     #[test]
@@ -386,17 +442,17 @@ mod tests {
         assert_eq!((unseen(&recent, 29, 29), unseen(&recent, 30, 30)), (2.0, 0.0));
     }
 
-    fn end(number: i64, bound: i64, ended: i64) -> EndedPod {
-        EndedPod { uid: pod(number), bound_at: at(bound), ended_at: at(ended), used: USES }
+    fn end(number: i64, started: i64, ended: i64) -> EndedPod {
+        let used = PastUse { from: at(started), until: at(ended), cpu: USES.cpu };
+        EndedPod { uid: pod(number), ended_at: at(ended), used: Some(used) }
     }
 
     #[test]
     fn a_mean_shows_an_ended_pod_by_the_part_of_its_window_in_which_it_ran() {
         let mut recent = RecentPods::default();
         recent.ended(end(1, -10_000, 1_000), FIVE_MINUTES);
-        let still = |recent: &RecentPods, read_at| {
-            recent.ended_use_in_mean(Resource::Cpu, at(read_at), FIVE_MINUTES)
-        };
+        let still =
+            |recent: &RecentPods, read_at| recent.ended_cpu_in_mean(at(read_at), FIVE_MINUTES);
         for (read_at, expected) in [(1_000, 2.0), (1_150, 1.0), (1_300, 0.0), (9_000, 0.0)] {
             assert_eq!(still(&recent, read_at), expected, "{read_at}");
         }
@@ -404,6 +460,15 @@ mod tests {
         let mut short = RecentPods::default();
         short.ended(end(2, 900, 975), FIVE_MINUTES);
         assert_eq!((still(&short, 1_000), still(&short, 899)), (0.5, 0.0));
+    }
+
+    #[test]
+    fn a_pod_whose_containers_never_ran_is_in_no_reading() {
+        let mut recent = RecentPods::default();
+        recent.bound(&pod(1), at(0), USES, FIVE_MINUTES);
+        recent.ended(EndedPod { uid: pod(1), ended_at: at(600), used: None }, FIVE_MINUTES);
+        assert_eq!(recent.ended_cpu_in_mean(at(600), FIVE_MINUTES), 0.0);
+        assert_eq!(unseen(&recent, 600, 600), 0.0);
     }
 
     #[test]

@@ -36,6 +36,20 @@ const SIGNALS: [&str; 25] = [
     "gpu_mem_usage",
 ];
 
+/// The signals that every node has. The others are of parts that a node may lack: GPUs, swap, pressure stall information, network interfaces
+/// of a known speed, file systems and disks of some kinds.
+const SIGNALS_OF_EVERY_NODE: [&str; 9] = [
+    "cpu_usage",
+    "cpu_busy",
+    "cpu_iowait",
+    "cpu_steal",
+    "mem_usage",
+    "load1",
+    "load5",
+    "load15",
+    "load_usage",
+];
+
 /// Prefix and suffix of the names of devices' signals, such as `disk_sda_usage`.
 const DEVICE_SIGNALS: [(&str, &str); 14] = [
     ("fs_", "_usage"),
@@ -117,6 +131,14 @@ impl Exported {
     }
 }
 
+/// Whether exporters serve a metric, and there are nodes that cannot have it, such as `gpu_usage_avg_5m`.
+pub(super) fn is_of_some_nodes(metric: &MetricName) -> bool {
+    let rest = |signal| metric.as_str().strip_prefix(signal);
+    let is_of = |signal| rest(signal).is_some_and(|rest| rest.starts_with('_'));
+    Exported::of(metric) != Exported::Never
+        && !SIGNALS_OF_EVERY_NODE.iter().any(|signal| is_of(*signal))
+}
+
 fn is_signal(text: &str) -> bool {
     let of_device = |(start, end): &(&str, &str)| {
         let rest = text.strip_prefix(start).and_then(|rest| rest.strip_suffix(end));
@@ -169,6 +191,26 @@ mod tests {
             ("cpu_usage_median_5m", Exported::Never),
         ] {
             assert_eq!(Exported::of(&name.into()), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn some_nodes_cannot_have_what_their_parts_do_not_have() {
+        for (name, of_some) in [
+            ("cpu_usage_avg_5m", false),
+            ("mem_usage_max_avg_1h", false),
+            ("load_usage_p95_15m", false),
+            ("gpu_usage_avg_5m", true),
+            ("gpu_0_mem_usage_active", true),
+            ("psi_io_full_avg_5m", true),
+            ("swap_usage_avg_5m", true),
+            ("network_usage_avg_5m", true),
+            ("fs_usage_active", true),
+            ("disk_sda_usage_avg_5m", true),
+            // Of another program: nothing is known of it.
+            ("licences_usage_avg_5m", false),
+        ] {
+            assert_eq!(is_of_some_nodes(&name.into()), of_some, "{name}");
         }
     }
 }

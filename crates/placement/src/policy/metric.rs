@@ -7,9 +7,8 @@ use jiff::SignedDuration;
 use crate::resources::Resource;
 use crate::units::MetricName;
 
-/// The time from a pod's binding until a sample includes its use: images are pulled, the containers start, and the exporter samples
-/// every 15 s.
-const BINDING_TO_SAMPLE: SignedDuration = SignedDuration::from_secs(20);
+/// The time from the start of a pod's containers until samples include its use: programs start, and the exporter samples every 10 s.
+const START_TO_SAMPLE: SignedDuration = SignedDuration::from_secs(20);
 
 /// The window of the means whose maximum crane's `max_avg_*` is.
 const MAX_AVG_INNER_WINDOW: SignedDuration = SignedDuration::from_mins(5);
@@ -42,7 +41,7 @@ pub struct MetricMeaning {
     pub statistic: WindowStatistic,
     /// The window of its samples; `None` if the name has none.
     pub window: Option<SignedDuration>,
-    /// How long after a pod's binding the metric shows its whole use; `None` if estimates do not count for it.
+    /// How long after the start of a pod's containers the metric shows its whole use; `None` if estimates do not count for it.
     pub visible_after: Option<SignedDuration>,
 }
 
@@ -136,7 +135,7 @@ fn visible_after(
         }
         (WindowStatistic::Deviation | WindowStatistic::Other, _) | (_, None) => return None,
     };
-    Some(of_window.saturating_add(BINDING_TO_SAMPLE))
+    Some(of_window.saturating_add(START_TO_SAMPLE))
 }
 
 #[cfg(test)]

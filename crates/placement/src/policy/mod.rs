@@ -32,7 +32,11 @@ use crate::estimate::EstimateRules;
 use crate::units::MetricName;
 
 /// How much longer than its period a reading stays valid: crane's 5 minutes.
-pub(crate) const GRACE: SignedDuration = SignedDuration::from_mins(5);
+pub const GRACE: SignedDuration = SignedDuration::from_mins(5);
+
+/// How long after its creation a node without readings counts as one that is not measured yet. The first mean over 5 minutes comes once half
+/// of its window has samples, and is written at the next poll.
+pub(crate) const NOT_MEASURED_YET: SignedDuration = SignedDuration::from_mins(5);
 
 /// Metrics of a `SchedulingPolicy`, at most. Exporters serve at most so many different values, too.
 pub const MAX_METRICS: usize = 100;
@@ -194,12 +198,24 @@ impl LoadPolicy {
         metrics
     }
 
+    /// How long readings of a metric count; `None` if no limit and no weight reads it, or if nothing fetches it.
+    pub fn max_age(&self, metric: &MetricName) -> Option<SignedDuration> {
+        let pools = self.pools.iter().map(|pool| (&pool.limits, &pool.weights));
+        let rules = pools.chain([(&self.limits, &self.weights)]);
+        let mut ages = rules.flat_map(|(limits, weights)| {
+            let limits = limits.iter().map(|limit| (&limit.metric, limit.max_age));
+            limits.chain(weights.iter().map(|weight| (&weight.metric, weight.max_age)))
+        });
+        ages.find_map(|(other, age)| age.filter(|_| other == metric))
+    }
+
     /// How long a binding adds to the hot value, at most.
     pub fn hot_horizon(&self) -> SignedDuration {
         self.hot.iter().map(|rule| rule.range).max().unwrap_or(SignedDuration::ZERO)
     }
 
-    /// How long a binding counts in decisions, at most: in the hot value, or because a fresh reading does not show its pod fully yet.
+    /// How long a binding or the start of a pod counts in decisions, at most: in the hot value, because a fresh reading does not show the pod
+    /// fully yet, or because its node has just joined and has no reading.
     pub fn binding_horizon(&self) -> SignedDuration {
         let of = |metric: &MetricName, max_age: Option<SignedDuration>| {
             let visible_after = MetricMeaning::of(metric).visible_after?;
@@ -212,6 +228,7 @@ impl LoadPolicy {
             let limits = limits.iter().map(move |limit| of(&limit.metric, limit.max_age));
             limits.chain(weights.iter().map(move |weight| of(&weight.metric, weight.max_age)))
         });
-        horizons.flatten().fold(self.hot_horizon(), SignedDuration::max)
+        let of_new_nodes = self.estimates.map(|_| NOT_MEASURED_YET);
+        horizons.flatten().chain(of_new_nodes).fold(self.hot_horizon(), SignedDuration::max)
     }
 }

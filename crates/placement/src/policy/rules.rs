@@ -5,8 +5,10 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
+use super::exported::is_of_some_nodes;
 use super::{Limit, Weight};
 use crate::selector::LabelSelector;
+use crate::units::MetricName;
 
 /// What happens if a metric has no fresh reading.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize, JsonSchema)]
@@ -22,6 +24,12 @@ pub enum Unknown {
 }
 
 impl Unknown {
+    /// What happens by default if a node has no reading of `metric`. A node that cannot have the metric is not loaded by it, and what it lacks
+    /// must not draw pods to nodes that have it: pods without GPUs to nodes with GPUs.
+    pub(super) fn default_of_missing(metric: &MetricName) -> Self {
+        if is_of_some_nodes(metric) { Self::Ignore } else { Self::Penalise }
+    }
+
     /// Its name in policies.
     #[must_use]
     pub fn name(self) -> &'static str {

@@ -2,7 +2,8 @@
 
 use jiff::SignedDuration;
 
-use super::{LoadPolicy, MetricMeaning, Model, ReadingSource, Weight, WindowStatistic};
+use super::exported::is_of_some_nodes;
+use super::{LoadPolicy, MetricMeaning, Model, ReadingSource, Unknown, Weight, WindowStatistic};
 use crate::resources::Resource;
 use crate::units::MetricName;
 
@@ -19,7 +20,7 @@ pub enum PolicyWarning {
     LimitNotFetched(MetricName),
     /// A weight of a metric that nothing fetches.
     #[error(
-        "the weight of `{0}` is taken from every node's score and adds nothing, since nothing fetches it: give it a period (crane's kind: a syncPolicy entry)"
+        "the weight of `{0}` adds nothing to any node's score, since nothing fetches it: give it a period (crane's kind: a syncPolicy entry)"
     )]
     WeightNotFetched(MetricName),
     /// A fetched metric that nothing reads.
@@ -56,6 +57,20 @@ pub enum PolicyWarning {
         "metrics-server cannot give `{0}`, only `cpu_busy`, `cpu_usage` and `mem_usage` with `_active` and `_avg_5m`: leave it out, or use exporters"
     )]
     NotOfMetricsServer(MetricName),
+    /// A metric that some nodes cannot have, and that rejects these or makes them look full.
+    #[error(
+        "nodes that cannot have `{metric}` {}: set `whenMissing: ignore`, or give the metric its limit and weight in a node pool of nodes that have it",
+        match reject {
+            true => "take no pods",
+            false => "count as full in scores, so that pods are drawn to nodes that have it",
+        }
+    )]
+    AbsentOnSomeNodes {
+        /// The metric.
+        metric: MetricName,
+        /// Whether such nodes are rejected; otherwise they are penalised.
+        reject: bool,
+    },
     /// Readings are stale before the next one is written.
     #[error(
         "readings of `{0}` are stale for a part of each period: expected a maxAge above its period"
@@ -127,7 +142,7 @@ fn of_metrics(policy: &LoadPolicy, source: &ReadingSource) -> Vec<PolicyWarning>
         if !source.gives(metric) {
             warnings.push(not_given(metric.clone(), source));
         }
-        if max_age(policy, metric).is_some_and(|max_age| max_age < rule.period) {
+        if policy.max_age(metric).is_some_and(|max_age| max_age < rule.period) {
             warnings.push(PolicyWarning::MaxAgeBelowPeriod(metric.clone()));
         }
     }
@@ -141,8 +156,26 @@ fn of_metrics(policy: &LoadPolicy, source: &ReadingSource) -> Vec<PolicyWarning>
             warnings.push(PolicyWarning::LimitAboveOne { metric, max: limit.max });
         }
     }
+    warnings.extend(absent_on_some_nodes(policy));
     let unfetched = policy.weights.iter().filter(|weight| weight.max_age.is_none());
     warnings.extend(unfetched.map(|weight| PolicyWarning::WeightNotFetched(weight.metric.clone())));
+    warnings
+}
+
+/// Metrics of nodes of no pool that some of these cannot have, each once.
+fn absent_on_some_nodes(policy: &LoadPolicy) -> Vec<PolicyWarning> {
+    let weights = policy.weights.iter().filter(|weight| weight.weight > 0.0);
+    let weights = weights.map(|weight| (&weight.metric, weight.when_missing, true));
+    let limits = policy.limits.iter().map(|limit| (&limit.metric, limit.when_missing, false));
+    let mut warnings = Vec::new();
+    for (metric, when_missing, is_weight) in limits.chain(weights) {
+        let reject = when_missing == Unknown::Reject;
+        let matters = reject || (is_weight && when_missing == Unknown::Penalise);
+        let warning = PolicyWarning::AbsentOnSomeNodes { metric: metric.clone(), reject };
+        if matters && is_of_some_nodes(metric) && !warnings.contains(&warning) {
+            warnings.push(warning);
+        }
+    }
     warnings
 }
 
@@ -152,18 +185,6 @@ fn not_given(metric: MetricName, source: &ReadingSource) -> PolicyWarning {
         ReadingSource::Prometheus { .. } => PolicyWarning::NotQueried(metric),
         ReadingSource::MetricsServer => PolicyWarning::NotOfMetricsServer(metric),
     }
-}
-
-/// How long readings of a metric count, by the first limit or weight of it.
-fn max_age(policy: &LoadPolicy, metric: &MetricName) -> Option<SignedDuration> {
-    let pools = policy.pools.iter().map(|pool| (&pool.limits, &pool.weights));
-    let mut ages = std::iter::once((&policy.limits, &policy.weights)).chain(pools).flat_map(
-        |(limits, weights)| {
-            let limits = limits.iter().map(|limit| (&limit.metric, limit.max_age));
-            limits.chain(weights.iter().map(|weight| (&weight.metric, weight.max_age)))
-        },
-    );
-    ages.find_map(|(other, age)| age.filter(|_| other == metric))
 }
 
 fn of_model(policy: &LoadPolicy) -> Vec<PolicyWarning> {

@@ -212,6 +212,10 @@ fn a_pod_counts_less_as_a_metrics_own_window_sees_it() {
     // 160 of the 320 s that a mean of 5 minutes takes to show it.
     let bound_at = now() - SignedDuration::from_secs(160);
     recent.bound(&"new".into(), bound_at, uses, SignedDuration::from_hours(1));
+    // Its image is still pulled.
+    assert_eq!(case.score(PodToPlace::ORDINARY), 20);
+    let recent = Arc::make_mut(&mut case.node.recent);
+    recent.started(&"new".into(), bound_at);
     assert_eq!(case.score(PodToPlace::ORDINARY), 40);
 }
 
@@ -352,18 +356,104 @@ fn overload_ranks_nodes_by_their_nearest_limit_and_unknown_ones_last() {
 }
 
 #[test]
-fn measured_overload_is_known_where_every_reading_is_or_a_limit_is_exceeded() {
-    let of = |limits: &[(&str, f64)], readings: &[(&str, f64)]| {
+fn overload_is_judged_by_the_limits_that_are_known() {
+    let ratio = |readings: &[_], unknown: Unknown| {
+        let mut two = policy(Model::DominantResource);
+        two.limits.push(limit("gpu_usage_avg_5m", 0.9));
+        two.limits[1].when_missing = unknown;
+        two.limits[1].when_stale = unknown;
+        Case::new(two, readings).evaluation(PodToPlace::ORDINARY).limit_ratio()
+    };
+    let stale = ("gpu_usage_avg_5m", 0.1, 8 * MINUTE);
+    for unknown in [Unknown::Ignore, Unknown::Penalise] {
+        assert_eq!(ratio(&READINGS[..1], unknown), 0.3 / 0.8, "{unknown:?}");
+        assert_eq!(ratio(&[READINGS[0], stale], unknown), 0.3 / 0.8, "{unknown:?}");
+        assert_eq!(ratio(&[stale], unknown), f64::INFINITY, "{unknown:?}");
+    }
+    assert_eq!(ratio(&READINGS[..1], Unknown::Reject), f64::INFINITY);
+    assert_eq!(ratio(&[READINGS[0], stale], Unknown::Reject), f64::INFINITY);
+    let mut none = policy(Model::DominantResource);
+    none.limits.clear();
+    assert_eq!(Case::new(none, &[]).evaluation(PodToPlace::ORDINARY).limit_ratio(), 0.0);
+}
+
+/// A node that was created so long ago, on which a pod of 4 cores and 30 bytes was bound since.
+fn joined(
+    age: SignedDuration,
+    policy: LoadPolicy,
+    readings: &[(&str, f64, SignedDuration)],
+) -> Case {
+    let mut case = Case::new(policy, readings);
+    case.node.created_at = Some(now() - age);
+    let uses = Amounts { cpu: 4.0, memory: 30.0 };
+    let recent = Arc::make_mut(&mut case.node.recent);
+    recent.bound(&"first".into(), now() - age, uses, SignedDuration::from_hours(1));
+    recent.started(&"first".into(), now() - age);
+    case
+}
+
+#[test]
+fn a_node_that_has_just_joined_scores_by_what_its_pods_will_use_until_it_is_measured() {
+    let of_age = |age| joined(age, policy(Model::DominantResource), &[]);
+    let score = |case: &Case| case.score(using(1.0, 0.0));
+    // CPU 0.4 + 0.1.
+    assert_eq!(
+        (score(&of_age(MINUTE)), score(&of_age(5 * MINUTE - SignedDuration::from_secs(1)))),
+        (50, 50)
+    );
+    assert_eq!((score(&of_age(5 * MINUTE)), score(&of_age(-2 * MINUTE))), (0, 0));
+    // What the exporter has served counts, and what it lacks is missing.
+    let measured = joined(MINUTE, policy(Model::DominantResource), &READINGS[..1]);
+    assert_eq!(score(&measured), 0);
+    // Crane's kind estimates nothing.
+    let without = LoadPolicy { estimates: None, ..policy(Model::DominantResource) };
+    assert_eq!(score(&joined(MINUTE, without, &[])), 0);
+}
+
+#[test]
+fn a_metric_that_cannot_be_estimated_is_left_out_of_the_score_of_a_node_that_has_just_joined() {
+    let mut with_disk = policy(Model::DominantResource);
+    with_disk.weights.push(weight("disk_usage_avg_5m", 1.0));
+    assert_eq!(joined(MINUTE, with_disk.clone(), &[]).score(PodToPlace::ORDINARY), 60);
+    assert_eq!(joined(6 * MINUTE, with_disk, &[]).score(PodToPlace::ORDINARY), 0);
+    let mut linear = policy(Model::CraneLinear);
+    linear.weights = vec![weight("cpu_usage_avg_5m", 1.0), weight("load_usage_avg_5m", 1.0)];
+    assert_eq!(joined(MINUTE, linear, &[]).score(PodToPlace::ORDINARY), 60);
+}
+
+#[test]
+fn no_limit_rejects_a_node_for_what_its_pods_will_probably_use() {
+    let mut low = policy(Model::DominantResource);
+    low.limits[0].max = 0.2;
+    let case = joined(MINUTE, low.clone(), &[]);
+    let evaluation = case.evaluation(PodToPlace::ORDINARY);
+    assert_eq!((evaluation.verdict(), evaluation.limit_ratio()), (Verdict::Accepted, 2.0));
+    assert_eq!(evaluation.measured_limit_ratio(), None);
+    low.limits[0].when_missing = Unknown::Reject;
+    let case = joined(MINUTE, low, &[]);
+    let evaluation = case.evaluation(PodToPlace::ORDINARY);
+    assert!(matches!(evaluation.verdict(), Verdict::Unmeasured(_)));
+    assert_eq!(evaluation.limit_ratio(), f64::INFINITY);
+}
+
+#[test]
+fn measured_overload_is_judged_by_the_limits_that_are_measured() {
+    let under = |unknown: Unknown, limits: &[(&str, f64)], readings: &[(&str, f64)]| {
         let mut policy = policy(Model::DominantResource);
         policy.limits = limits.iter().map(|(metric, max)| limit(metric, *max)).collect();
+        policy.limits.iter_mut().for_each(|limit| limit.when_missing = unknown);
         let readings = readings.iter().map(|(metric, value)| (*metric, *value, MINUTE));
         let case = Case::new(policy, &readings.collect::<Vec<_>>());
         case.evaluation(PodToPlace::ORDINARY).measured_limit_ratio()
     };
+    let of = |limits: &[_], readings: &[_]| under(Unknown::Ignore, limits, readings);
     let both = [("cpu_usage_avg_5m", 0.8), ("mem_usage_avg_5m", 0.5)];
     let (cpu, memory, full) =
         (("cpu_usage_avg_5m", 0.4), ("mem_usage_avg_5m", 0.1), ("mem_usage_avg_5m", 1.0));
     assert_eq!(of(&both, &[cpu, memory]), Some(0.5));
-    assert_eq!((of(&both, &[cpu]), of(&both, &[full])), (None, Some(2.0)));
+    assert_eq!((of(&both, &[cpu]), of(&both, &[full])), (Some(0.5), Some(2.0)));
+    let rejected = |readings: &[_]| under(Unknown::Reject, &both, readings);
+    assert_eq!((rejected(&[cpu]), rejected(&[full])), (None, Some(2.0)));
+    assert_eq!(rejected(&[cpu, memory]), Some(0.5));
     assert_eq!((of(&both, &[]), of(&[], &[cpu])), (None, None));
 }

@@ -215,7 +215,7 @@ fn what_is_valid_and_probably_not_meant_is_a_warning() {
         "`cpu_usage_avg_5` is fetched and written on every node, and has neither",
         "`cpu_usage_avg_5` is no metric of node-exporter-plus",
         "the limit on `cpu_usage_avg_5m` never applies",
-        "the weight of `cpu_usage_avg_5m` is taken from every node's score",
+        "the weight of `cpu_usage_avg_5m` adds nothing to any node's score",
     ];
     assert_eq!(renamed.len(), starts.len(), "{renamed:?}");
     for (warning, start) in renamed.iter().zip(starts) {

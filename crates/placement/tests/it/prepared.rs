@@ -5,8 +5,8 @@ use std::sync::Arc;
 use jiff::{SignedDuration, Timestamp};
 use placement::estimate::EstimateRules;
 use placement::load::{
-    CpuUse, EndedPod, Evaluation, MetricTable, NodeLoad, Pairing, PodToPlace, PreparedNodes,
-    Readings, RecentPods, ResolvedPolicy, Verdict,
+    CpuUse, EndedPod, Evaluation, MetricTable, NodeLoad, Pairing, PastUse, PodToPlace,
+    PreparedNodes, Readings, RecentPods, ResolvedPolicy, Verdict,
 };
 use placement::policy::{
     Direction, GpuRules, HotRule, Limit, LoadPolicy, Model, NodePool, Overload, Scale, Scoring,
@@ -117,35 +117,49 @@ fn recent(pods: &[Pod]) -> RecentPods {
             0 => {
                 let _ = recent.bound(&uid, at(-age), uses, MAX_AGE);
             }
+            3 => {
+                let _ = recent.bound(&uid, at(-age - 500), uses, MAX_AGE);
+                let _ = recent.started(&uid, at(-age));
+            }
             1 => {
                 let _ = recent.in_flight(&uid, at(-age), uses, uses.cpu * 1.5);
             }
             _ => {
-                let (bound_at, ended_at) = (at(-age - 100), at(-age));
-                let _ = recent.ended(EndedPod { uid, bound_at, ended_at, used: uses }, MAX_AGE);
+                let used = PastUse { from: at(-age - 100), until: at(-age), cpu: *cpu };
+                let ended = EndedPod { uid, ended_at: at(-age), used: Some(used) };
+                let _ = recent.ended(ended, MAX_AGE);
             }
         }
     }
     recent
 }
 
-/// Readings with their ages, pods, capacity of CPU and what is requested of it, crane's note, and whether it is of the pool.
-type Node =
-    (Vec<Option<(f64, i64)>>, Vec<Pod>, (Option<f64>, Option<f64>), Option<(f64, i64)>, bool);
+/// Readings with their ages, pods, capacity of CPU and what is requested of it, crane's note, whether it is of the pool, and its age.
+type Node = (
+    Vec<Option<(f64, i64)>>,
+    Vec<Pod>,
+    (Option<f64>, Option<f64>),
+    Option<(f64, i64)>,
+    bool,
+    Option<i64>,
+);
 
 fn node() -> impl Strategy<Value = Node> {
     let reading = prop::option::weighted(0.8, (0.0..1.2_f64, -90..700_i64));
-    let pod = (0..3_u8, -120..400_i64, 0.0..3.0_f64);
+    let pod = (0..4_u8, -120..400_i64, 0.0..3.0_f64);
     let capacity = prop::option::weighted(0.8, prop::sample::select(vec![0.0, 4.0, 10.0]));
     let capacity = (capacity, prop::option::weighted(0.8, 0.0..12.0_f64));
     let note = prop::option::weighted(0.2, (0.0..4.0_f64, -90..400_i64));
     let readings = prop::collection::vec(reading, METRICS.len());
-    (readings, prop::collection::vec(pod, 0..6), capacity, note, any::<bool>())
+    let none = prop::collection::vec(Just(None), METRICS.len());
+    let readings = prop_oneof![3 => readings, 1 => none];
+    let age = prop::option::weighted(0.8, -90..400_i64);
+    (readings, prop::collection::vec(pod, 0..6), capacity, note, any::<bool>(), age)
 }
 
 fn load(
     table: &mut MetricTable,
-    (readings, pods, (cpu, requested), note, of_pool): &Node,
+    (readings, pods, (cpu, requested), note, of_pool, age): &Node,
 ) -> NodeLoad {
     let reading = |(metric, reading): (&&str, &Option<(f64, i64)>)| {
         let (value, age) = (*reading)?;
@@ -160,6 +174,7 @@ fn load(
         capacity: PerResource { cpu: *cpu, memory: Some(100.0) },
         requested_cpu: *requested,
         labels: Arc::new(pool.into_iter().collect::<Labels>()),
+        created_at: age.map(|age| at(-age)),
     }
 }
 
@@ -258,7 +273,8 @@ fn nodes_of_one_pool_with_room_all_accept() {
     let policy = LoadPolicy { limits: vec![at_half()], estimates, ..crane() };
     let policy = Arc::new(ResolvedPolicy::new(policy, &mut table));
     let node = |value, capacity| {
-        (vec![Some((value, 0)), None, None, None], Vec::new(), (Some(capacity), None), None, false)
+        let readings = vec![Some((value, 0)), None, None, None];
+        (readings, Vec::new(), (Some(capacity), None), None, false, None)
     };
     let loads = [load(&mut table, &node(0.3, 4.0)), load(&mut table, &node(0.1, 10.0))];
     let ready = PreparedNodes::new(&policy, &loads, at(0));
@@ -274,7 +290,7 @@ fn emptied_node() -> impl Strategy<Value = Node> {
     let pod = (kind, 0..100_i64, 0.0..3.0_f64);
     let readings = prop::collection::vec(reading, METRICS.len());
     let capacity = prop::sample::select(vec![(Some(4.0), None), (Some(10.0), None)]);
-    (readings, prop::collection::vec(pod, 1..4), capacity, Just(None), any::<bool>())
+    (readings, prop::collection::vec(pod, 1..4), capacity, Just(None), any::<bool>(), Just(None))
 }
 
 proptest! {
@@ -308,7 +324,14 @@ fn ready_loads_hold_until_the_first_reading_is_stale() {
     let of_age = |table: &mut MetricTable, age| {
         load(
             table,
-            &(vec![Some((0.9, age)), None, None, None], Vec::new(), (None, None), None, false),
+            &(
+                vec![Some((0.9, age)), None, None, None],
+                Vec::new(),
+                (None, None),
+                None,
+                false,
+                None,
+            ),
         )
     };
     let nodes = [of_age(&mut table, 100), of_age(&mut table, 470)];

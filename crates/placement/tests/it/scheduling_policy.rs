@@ -59,6 +59,11 @@ fn what_is_left_out_has_the_documented_default() {
     assert_eq!(policy.limits[0].max_age, Some(minutes(6)));
     assert_eq!(policy.limits[0].when_missing, Unknown::Penalise);
     assert_eq!(policy.weights[0].when_stale, Unknown::Penalise);
+    let of_gpus =
+        small("  metrics: [{name: gpu_usage_avg_5m, period: 1m, limit: 0.8, weight: 2}]\n");
+    assert_eq!(of_gpus.limits[0].when_missing, Unknown::Ignore);
+    assert_eq!(of_gpus.weights[0].when_missing, Unknown::Ignore);
+    assert_eq!(of_gpus.weights[0].when_stale, Unknown::Penalise);
     assert_eq!(policy.scoring.model, Model::Learned);
     assert_eq!(policy.gpu.placement, Strategy::LeastFragmentation);
     assert_eq!(policy.gpu.unmanaged_memory, UnmanagedMemory::Ignore);
@@ -336,12 +341,26 @@ fn what_is_valid_and_probably_not_meant_is_a_warning() {
         ),
         (
             "  - {name: disk_usage_active, period: never, weight: 1}\n".to_owned(),
-            "the weight of `disk_usage_active` is taken from every node's score",
+            "the weight of `disk_usage_active` adds nothing to any node's score",
+        ),
+        (
+            metric("gpu_usage_active", ", weight: 1, whenMissing: penalise"),
+            "nodes that cannot have `gpu_usage_active` count as full in scores",
+        ),
+        (
+            metric("psi_io_full_active", ", limit: 0.5, weight: 1, whenMissing: reject"),
+            "nodes that cannot have `psi_io_full_active` take no pods",
         ),
     ] {
         let found = warnings(&spec);
         assert_eq!(found.len(), 1, "{spec}: {found:?}");
         assert!(found[0].starts_with(start), "{spec}: {found:?}");
+    }
+    for spec in [
+        metric("gpu_usage_active", ", limit: 0.9, weight: 1"),
+        metric("gpu_usage_active", ", limit: 0.9, whenMissing: penalise"),
+    ] {
+        assert_eq!(warnings(&spec), [""; 0], "{spec}");
     }
     let alone =
         |name: &str| small(&format!("  metrics:\n{}", metric(name, ", weight: 1"))).warnings();

@@ -14,7 +14,7 @@ use cluster::NodeFacts;
 use jiff::Timestamp;
 use placement::load::{
     EndedPod, Evaluation, MetricTable, NodeLoad, PodToPlace, ReadingStatus, Readings, RecentPods,
-    ResolvedPolicy,
+    ResolvedPolicy, STARTS_WITHIN,
 };
 use placement::policy::LoadPolicy;
 use placement::reading::{HotValueNote, Reading, is_fresh};
@@ -255,6 +255,20 @@ impl LoadBoard {
         }
     }
 
+    /// Records that all containers of a pod on `node` had started at `at`: readings show it from then on.
+    pub fn record_start(&self, pod: &PodUid, node: &NodeName, at: Timestamp) {
+        let started = |recent: &mut RecentPods| recent.started(pod, at);
+        if self.change_recent(node.as_str(), started) {
+            return;
+        }
+        let mut writer = self.writer();
+        if !self.change_recent(node.as_str(), started)
+            && let Some(early) = writer.early.get_mut(node)
+        {
+            started(early);
+        }
+    }
+
     /// Sets how many cores the pods of a node request; `None` where that is not known. Does nothing for an unknown node. `cores`
     /// is called within the swap of the board, so that of two concurrent calls none sets an outdated value.
     pub fn set_requested_cpu(&self, node: &NodeName, cores: impl Fn() -> Option<f64>) {
@@ -330,6 +344,12 @@ impl LoadBoard {
     /// would count until then, and displace the node's other bindings.
     pub fn is_recent(&self, at: Timestamp, now: Timestamp) -> bool {
         is_fresh(at, now, self.board.load().policy.policy.binding_horizon())
+    }
+
+    /// Whether a pod that was bound at `at` counts at `now` if its containers have not started.
+    pub fn may_start(&self, at: Timestamp, now: Timestamp) -> bool {
+        let is_estimated = self.board.load().policy.policy.estimates.is_some();
+        is_estimated && is_fresh(at, now, STARTS_WITHIN)
     }
 
     /// The load data of a node's object.
@@ -409,6 +429,7 @@ impl NodeUpdate<'_> {
         *known.readings == self.readings
             && known.crane_hot_value == self.crane_hot_value
             && known.capacity == self.facts.capacity
+            && known.created_at == self.facts.created_at
             && *known.labels == self.facts.labels
     }
 
@@ -435,6 +456,7 @@ impl NodeUpdate<'_> {
             capacity: self.facts.capacity,
             requested_cpu: None,
             labels,
+            created_at: self.facts.created_at,
         }
     }
 }

@@ -103,7 +103,8 @@ pub(super) struct Metric {
     #[serde(default)]
     #[schemars(with = "Option<Unknown>")]
     pub(super) when_stale: OptionalField<EnumValue<Unknown>>,
-    /// What happens without a reading, because the node is not measured, or because the window is too young; `penalise` by default.
+    /// What happens without a reading, because the node is not measured, or because the window is too young; `penalise` by default, and
+    /// `ignore` for metrics that some nodes cannot have, as of GPUs.
     #[serde(default)]
     #[schemars(with = "Option<Unknown>")]
     pub(super) when_missing: OptionalField<EnumValue<Unknown>>,

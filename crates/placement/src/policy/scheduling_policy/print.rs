@@ -182,7 +182,9 @@ fn pool(out: &mut String, policy: &LoadPolicy, pool: &NodePool) -> std::fmt::Res
         let (common, here) = rules_in(policy, pool, name);
         common.limit != here.limit
             || common.weight != here.weight
-            || here.unknown.is_some_and(|unknown| common.unknown.unwrap_or(PARSED_AS) != unknown)
+            || here
+                .unknown
+                .is_some_and(|unknown| common.unknown.unwrap_or_else(|| parsed_as(name)) != unknown)
     };
     let changed: Vec<&MetricName> = names.iter().filter(differs).copied().collect();
     list(out, "    metrics", &changed, |out, name| {
@@ -201,7 +203,9 @@ fn pool(out: &mut String, policy: &LoadPolicy, pool: &NodePool) -> std::fmt::Res
 }
 
 /// The defaults of `whenStale` and `whenMissing`.
-const PARSED_AS: WhenUnknown = (Unknown::Penalise, Unknown::Penalise);
+fn parsed_as(name: &MetricName) -> WhenUnknown {
+    (Unknown::Penalise, Unknown::default_of_missing(name))
+}
 
 fn rules_in(policy: &LoadPolicy, pool: &NodePool, name: &MetricName) -> (Rules, Rules) {
     let common = Rules::of(&policy.limits, &policy.weights, name);

@@ -54,15 +54,15 @@ pub(super) fn metric_rules(path: &str, entry: &Spanned<Metric>) -> Checked<Metri
     let given_age = |given| duration(&format!("{path}.maxAge"), given);
     let max_age = fields.max_age.as_ref().map(given_age).transpose()?;
     let field = |name: &str| format!("{path}.{name}");
-    let unknown = |name: &str, given| EnumValue::or(&field(name), given, Unknown::Penalise);
+    let if_missing = Unknown::default_of_missing(&name);
     Ok(MetricRules {
         name,
         period,
         max_age: max_age.or_else(|| period.map(|period| period.saturating_add(GRACE))),
         limit: limit(path, &fields.limit)?.flatten(),
         weight: weight(path, &fields.weight)?.unwrap_or(0.0),
-        when_stale: unknown("whenStale", &fields.when_stale)?,
-        when_missing: unknown("whenMissing", &fields.when_missing)?,
+        when_stale: EnumValue::or(&field("whenStale"), &fields.when_stale, Unknown::Penalise)?,
+        when_missing: EnumValue::or(&field("whenMissing"), &fields.when_missing, if_missing)?,
     })
 }
 
