@@ -20,6 +20,7 @@ use super::schedule::Schedule;
 use super::status::Counts;
 use super::write_plan::WritePlan;
 use crate::exporter::endpoint::{Endpoint, NoEndpoint};
+use crate::exporter::error::PollError;
 use crate::exporter::statistics::Format;
 use crate::pods::share::{SharePlan, ShareState};
 
@@ -34,10 +35,6 @@ const RETRY_DETAILED_AFTER: SignedDuration = SignedDuration::from_mins(15);
 /// Readings that have been due for longer than this when the program starts were due before it was stopped: the exporter
 /// was silent, or the stop was long.
 const LONG_OVERDUE: SignedDuration = SignedDuration::from_mins(10);
-
-/// The age below which a reading stays valid for at least one more period: crane's readers honour it for the period and
-/// 5 minutes.
-const VALID_FOR_A_WHILE: SignedDuration = SignedDuration::from_mins(4);
 
 /// Age of a node, since its boot or join, below which it may lack metrics that it will have soon.
 const YOUNG: SignedDuration = SignedDuration::from_mins(10);
@@ -188,8 +185,8 @@ impl NodeState {
     }
 
     /// Applies the readings on the node. An annotation that is no reading counts as never written, and is overwritten.
-    /// If the node `is_new` to this process, as after a restart, and a reading is still valid for a while, the poll at the
-    /// node's last tick counts as made, so that the polls of all nodes stay spread.
+    /// If the node `is_new` to this process, as after a restart, and a reading is valid until the node's next tick, the poll at its
+    /// last tick counts as made, so that the polls of all nodes stay spread.
     pub(crate) fn observe(&mut self, facts: &NodeFacts, is_new: bool, now: Timestamp) {
         let readings = || {
             let readings = facts.readings.iter();
@@ -202,16 +199,17 @@ impl NodeState {
             if is_wanted && booted_at.is_none_or(|booted_at| booted_at <= reading.at) {
                 self.readings.observed(metric, reading, now);
             }
-            let counts_as_now = is_new && is_valid_for_a_while(reading.at, now);
-            let read_at = if counts_as_now { reading.at.max(now) } else { reading.at };
-            self.schedule.observed(metric, read_at, now);
+            self.schedule.observed(metric, reading.at, now);
+        }
+        if is_new {
+            self.schedule.count_as_polled(now);
         }
         self.readings.hot_value_observed(facts.hot_value, now);
     }
 
     /// This replica begins to lead: readings of the last leader count as readings before a restart.
     pub(crate) fn leadership_gained(&mut self, now: Timestamp) {
-        self.schedule.count_as_polled(now, |at| is_valid_for_a_while(at, now));
+        self.schedule.count_as_polled(now);
     }
 
     /// When the exporter should be polled next.
@@ -483,8 +481,4 @@ impl NodeState {
             }
         }
     }
-}
-
-fn is_valid_for_a_while(read_at: Timestamp, now: Timestamp) -> bool {
-    now.duration_since(read_at) < VALID_FOR_A_WHILE
 }

@@ -6,7 +6,7 @@
 //! not since the node booted, is due at once.
 
 use jiff::{SignedDuration, Timestamp};
-use placement::policy::LoadPolicy;
+use placement::policy::{GRACE, LoadPolicy};
 use placement::reading::is_far_ahead;
 use placement::units::{MetricName, NodeName};
 
@@ -15,6 +15,9 @@ use super::retry::Retry;
 /// A boot counts only if it is this much later than the last one. This bounds the polls and writes that an exporter can cause by always
 /// reporting a short uptime, and absorbs the rounding of uptimes.
 const MIN_BOOT_GAP: SignedDuration = SignedDuration::from_mins(5);
+
+/// How long before it expires a reading must be polled again: the time to write the new one, and to try once more.
+const BEFORE_EXPIRY: SignedDuration = SignedDuration::from_mins(1);
 
 /// The ticks of one node and one period, in whole seconds since the epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,6 +66,8 @@ fn hash(text: &str) -> i64 {
 struct Entry {
     metric: MetricName,
     grid: Grid,
+    /// How long a reading counts.
+    max_age: SignedDuration,
     /// The time of the newest reading: on the node, or polled since.
     read_at: Option<Timestamp>,
     /// Back-off after answers without a usable value of this metric.
@@ -85,7 +90,10 @@ impl Schedule {
         for rule in &policy.sync {
             if entries.iter().all(|entry| entry.metric != rule.metric) {
                 let (metric, grid) = (rule.metric.clone(), Grid::new(node, rule.period));
-                entries.push(Entry { metric, grid, read_at: None, retry: Retry::default() });
+                let max_age = policy.max_age(&metric);
+                let max_age = max_age.unwrap_or_else(|| rule.period.saturating_add(GRACE));
+                let (read_at, retry) = (None, Retry::default());
+                entries.push(Entry { metric, grid, max_age, read_at, retry });
             }
         }
         Self { entries, booted_at: None }
@@ -125,11 +133,14 @@ impl Schedule {
         }
     }
 
-    /// Metrics count as polled at `now` if `counts` returns true for the time of their newest reading.
-    pub fn count_as_polled(&mut self, now: Timestamp, counts: impl Fn(Timestamp) -> bool) {
+    /// Metrics count as polled at `now` if their newest reading is valid until they are polled again after that.
+    pub fn count_as_polled(&mut self, now: Timestamp) {
         for entry in &mut self.entries {
-            let read_at = entry.read_at.map(|at| if counts(at) { at.max(now) } else { at });
-            entry.read_at = read_at;
+            let Some(read_at) = entry.read_at else { continue };
+            let next = entry.grid.due(Some(now.max(read_at)));
+            if next.duration_since(read_at).saturating_add(BEFORE_EXPIRY) <= entry.max_age {
+                entry.read_at = Some(read_at.max(now));
+            }
         }
     }
 

@@ -232,8 +232,13 @@ proptest! {
     ) {
         let late = late % (period - period / 10).max(1);
         let grid = Grid::new(&node(&name), SignedDuration::from_secs(period));
-        let entry =
-            Entry { metric: "m".into(), grid, read_at: Some(at(start)), retry: Retry::default() };
+        let entry = Entry {
+            metric: "m".into(),
+            grid,
+            max_age: GRACE,
+            read_at: Some(at(start)),
+            retry: Retry::default(),
+        };
         let mut schedule = Schedule { entries: vec![entry], booted_at: None };
         let end = start + 20 * period;
         let polls = simulate(&mut schedule, start, end, late);
@@ -255,5 +260,40 @@ proptest! {
         let cut = at(now.as_second());
         prop_assert_eq!(grid.due(Some(now)), grid.due(Some(cut)));
         prop_assert!(grid.due(Some(cut)) > now);
+    }
+}
+
+/// A policy that fetches `cpu_usage_avg_5m`, with this period and maximum age in minutes.
+fn with_max_age(period: i64, max_age: i64) -> LoadPolicy {
+    let metric =
+        format!("name: cpu_usage_avg_5m, period: {period}m, maxAge: {max_age}m, limit: 0.8");
+    let text = format!(
+        "{{apiVersion: plimsoll.dev/v1alpha1, kind: SchedulingPolicy, metadata: {{name: default}}, \
+         spec: {{metrics: [{{{metric}}}]}}}}"
+    );
+    LoadPolicy::from_yaml(&text).unwrap()
+}
+
+#[test]
+fn no_reading_expires_before_its_next_poll_because_a_restart_took_it_for_a_new_one() {
+    let metric = MetricName::from("cpu_usage_avg_5m");
+    for (period, max_age) in [(1, 3), (1, 4), (1, 8), (3, 8), (2, 5), (15, 20)] {
+        let policy = with_max_age(period, max_age);
+        let mut counted = 0;
+        let ages = [0, 10, 30, 60, 119, 120, 180, 239];
+        for (name, age) in ["a", "b", "c", "d"].iter().flat_map(|name| ages.map(|age| (name, age)))
+        {
+            let now = 100_000;
+            let mut schedule = Schedule::new(&node(name), &policy);
+            schedule.observed(&metric, at(now - age), at(now));
+            let due = schedule.next(at(now)).unwrap();
+            schedule.count_as_polled(at(now));
+            let next = schedule.next(at(now)).unwrap();
+            counted += i32::from(next > at(now));
+            let expires_at = at(now - age + max_age * 60);
+            let in_time = next <= expires_at - BEFORE_EXPIRY;
+            assert!(next == due || in_time, "{period}m, {max_age}m, {name}, {age} s: {next}");
+        }
+        assert!(counted > 0, "{period}m, {max_age}m: polls stay spread");
     }
 }
