@@ -88,6 +88,7 @@ pub async fn start(
     let settings = settings(&args);
     let sources = Sources {
         nodes: nodes(context, &client, &settings, &args),
+        selector: args.node_selector.clone().unwrap_or_default(),
         pods: pods(context, &client, &settings.names),
         policies,
         observer,
@@ -300,13 +301,13 @@ fn nodes(
 ) -> Events<NodeFacts> {
     let (names, codec) = (settings.names.clone(), settings.codec.clone());
     let health = watch_health(context, "nodes");
-    let scope = args.node_selector.clone().map_or(Scope::All, Scope::Labels);
+    // Nodes that are not selected may carry a taint that is to be cleared.
     let template = args.exporters.exporter_address.clone();
     let facts = move |node: cluster::Node| {
         let facts = node.facts(&names, &codec);
         Some(template.iter().fold(facts, |facts, template| template.apply(facts)))
     };
-    let nodes = cluster::watch_nodes(client.clone(), scope, health, facts);
+    let nodes = cluster::watch_nodes(client.clone(), Scope::All, health, facts);
     let nodes = match settings.readings_in {
         ReadingsIn::Annotations => nodes,
         ReadingsIn::NodeLoads => {

@@ -6,11 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use cluster::{CallError, Event, Events, Leadership, NodeFacts};
+use cluster::{CallError, Event, Events, LabelSelector, Leadership, NodeFacts};
 use daemon::{Condition, Shutdown};
 use futures::StreamExt;
 use jiff::{SignedDuration, Timestamp};
 use placement::policy::LoadPolicy;
+use placement::units::NodeName;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
@@ -30,8 +31,10 @@ const MAX_ADJUSTMENT: SignedDuration = SignedDuration::from_secs(10);
 
 /// The inputs of the loop.
 pub struct Sources {
-    /// Nodes.
+    /// All nodes.
     pub nodes: Events<NodeFacts>,
+    /// The nodes that are polled and written. The others only lose a taint of ours.
+    pub selector: LabelSelector,
     /// Bound pods.
     pub pods: Events<BoundPod>,
     /// The policy in force.
@@ -159,7 +162,6 @@ impl Controller {
         if leads != self.leads {
             self.leads = leads;
             self.runner.metrics.leads(leads);
-            self.hot_nodes.set_leading(leads);
             self.fleet.set_leading(leads, self.runner.clock.now());
         }
     }
@@ -242,25 +244,40 @@ impl Controller {
 
     fn apply_nodes(&mut self, event: Event<NodeFacts>) {
         let now = self.runner.clock.now();
+        let selector = &self.sources.selector;
+        let is_selected = |facts: &NodeFacts| selector.matches(&facts.labels);
         match event {
             Event::Listing => {}
-            Event::Listed(nodes) => {
+            Event::Listed(mut nodes) => {
+                self.hot_nodes.listed(&nodes, is_selected, now);
+                nodes.retain(is_selected);
                 tracing::info!(nodes = nodes.len(), "nodes listed");
-                self.hot_nodes.listed(&nodes, now);
                 self.observe(|observer| observer.nodes_listed(&nodes));
                 self.fleet.nodes_listed(nodes, now);
                 self.listed.nodes.set_ready();
             }
             Event::Applied(node) => {
-                self.hot_nodes.applied(&node, now);
-                self.observe(|observer| observer.node_applied(&node));
-                self.fleet.node_applied(node, now);
+                let is_selected = is_selected(&node);
+                self.hot_nodes.applied(&node, is_selected, now);
+                if is_selected {
+                    self.observe(|observer| observer.node_applied(&node));
+                    self.fleet.node_applied(node, now);
+                } else {
+                    self.leave(&node.name, now);
+                }
             }
             Event::Gone(node) => {
-                self.hot_nodes.gone(&node);
-                self.observe(|observer| observer.node_gone(&node.name));
-                self.fleet.node_gone(&node.name, now);
+                self.hot_nodes.gone(&node.name);
+                self.leave(&node.name, now);
             }
+        }
+    }
+
+    /// A node was deleted, or is not selected any more.
+    fn leave(&mut self, node: &NodeName, now: Timestamp) {
+        if self.fleet.has(node) {
+            self.observe(|observer| observer.node_gone(node));
+            self.fleet.node_gone(node, now);
         }
     }
 

@@ -205,7 +205,13 @@ impl Fleet {
         self.apply_node(facts, now);
     }
 
-    /// A node was deleted.
+    /// Whether the node is known.
+    #[must_use]
+    pub fn has(&self, name: &NodeName) -> bool {
+        self.nodes.contains_key(name)
+    }
+
+    /// A node was deleted, or is not selected any more.
     pub fn node_gone(&mut self, name: &NodeName, now: Timestamp) {
         self.node_changes += 1;
         self.remove_node(name, now);

@@ -2,8 +2,9 @@
 //! parameter.
 //!
 //! Invariants: the Nodes are the only record of taints, so a new leader or a restarted process finds and clears the taints of
-//! earlier ones, even with another key or if taints are disabled; at most one write is in flight; a write that failed on a
-//! version of a Node is not repeated on the same version.
+//! earlier ones, even with another key, if taints are disabled, or on nodes that are not selected any more; at most one write is in
+//! flight; a write that failed on a version of a Node is not repeated on the same version. A write that failed otherwise is repeated until
+//! the Node is as wanted.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -18,9 +19,6 @@ use placement::units::{MetricName, NodeName};
 /// The period of checks of all nodes: readings become stale, and loads exceed their limits for long enough, without a watch
 /// event.
 const SWEEP: SignedDuration = SignedDuration::from_secs(10);
-
-/// The largest number of nodes that left the watch and whose taint is still to be cleared.
-const MAX_LEAVING: usize = 1_000;
 
 /// The time between two writes.
 const GAP: SignedDuration = SignedDuration::from_millis(100);
@@ -45,7 +43,7 @@ pub struct Change {
     pub wanted: Option<Taint>,
 }
 
-/// All nodes.
+/// All selected nodes, and the others that carry a taint of ours.
 #[derive(Debug)]
 pub struct HotNodes {
     /// `None` if taints are disabled.
@@ -54,9 +52,6 @@ pub struct HotNodes {
     nodes: HashMap<NodeName, HotNode>,
     /// Nodes that may need a write.
     queue: VecDeque<NodeName>,
-    /// The taints of nodes that left the watch: deleted, or no longer selected.
-    leaving: VecDeque<(NodeName, NodeTaints)>,
-    leading: bool,
     in_flight: bool,
     sweep_at: Timestamp,
     not_before: Timestamp,
@@ -66,6 +61,8 @@ pub struct HotNodes {
 #[derive(Debug, Default)]
 struct HotNode {
     taints: NodeTaints,
+    /// Whether the node is selected; otherwise no taint is wanted.
+    is_selected: bool,
     labels: BTreeMap<String, String>,
     readings: Vec<(MetricName, Reading)>,
     overheating: Overheating,
@@ -84,8 +81,6 @@ impl HotNodes {
             policy,
             nodes: HashMap::new(),
             queue: VecDeque::new(),
-            leaving: VecDeque::new(),
-            leading: false,
             in_flight: false,
             sweep_at: Timestamp::MIN,
             not_before: Timestamp::MIN,
@@ -121,19 +116,28 @@ impl HotNodes {
         self.not_before = Timestamp::MIN;
     }
 
-    /// Applies a complete list of nodes.
-    pub fn listed(&mut self, nodes: &[NodeFacts], now: Timestamp) {
+    /// Applies a complete list of nodes. `is_selected` is of [`HotNodes::applied`].
+    pub fn listed(
+        &mut self,
+        nodes: &[NodeFacts],
+        is_selected: impl Fn(&NodeFacts) -> bool,
+        now: Timestamp,
+    ) {
         let present: HashSet<&NodeName> = nodes.iter().map(|facts| &facts.name).collect();
         let known = self.nodes.keys().filter(|name| !present.contains(name));
         let gone: Vec<NodeName> = known.cloned().collect();
-        gone.iter().for_each(|name| self.remove(name));
-        nodes.iter().for_each(|facts| self.applied(facts, now));
+        gone.iter().for_each(|name| self.gone(name));
+        nodes.iter().for_each(|facts| self.applied(facts, is_selected(facts), now));
     }
 
-    /// A node is new or has changed.
-    pub fn applied(&mut self, facts: &NodeFacts, now: Timestamp) {
-        let (is_on, taints) = (self.settings.is_some(), &facts.taints);
+    /// A node is new or has changed. `is_selected`: whether it may have a taint of ours.
+    pub fn applied(&mut self, facts: &NodeFacts, is_selected: bool, now: Timestamp) {
+        let (is_on, taints) = (self.settings.is_some() && is_selected, &facts.taints);
+        if !is_selected && !taints.has_ours() {
+            return self.gone(&facts.name);
+        }
         let node = self.nodes.entry(facts.name.clone()).or_default();
+        node.is_selected = is_selected;
         self.tainted -= usize::from(node.taints.has_ours());
         self.tainted += usize::from(taints.has_ours());
         node.is_old &= node.taints == *taints;
@@ -150,22 +154,8 @@ impl HotNodes {
         }
     }
 
-    /// A node left the watch. With a node selector it may still exist without the label: the leader clears its taint, if nothing
-    /// changes it meanwhile.
-    pub fn gone(&mut self, facts: &NodeFacts) {
-        self.remove(&facts.name);
-        if self.leading && facts.taints.has_ours() && self.leaving.len() < MAX_LEAVING {
-            self.leaving.push_back((facts.name.clone(), facts.taints.clone()));
-        }
-    }
-
-    /// Sets whether this replica leads. Only the leader clears the taints of nodes that leave the watch.
-    pub fn set_leading(&mut self, leading: bool) {
-        self.leading = leading;
-        self.leaving.clear();
-    }
-
-    fn remove(&mut self, name: &NodeName) {
+    /// A node was deleted.
+    pub fn gone(&mut self, name: &NodeName) {
         if let Some(node) = self.nodes.remove(name) {
             self.tainted -= usize::from(node.taints.has_ours());
         }
@@ -175,7 +165,7 @@ impl HotNodes {
     #[must_use]
     pub fn next(&self) -> Option<Timestamp> {
         let is_idle = self.settings.is_none() && self.tainted == 0;
-        let none_waits = self.queue.is_empty() && self.leaving.is_empty();
+        let none_waits = self.queue.is_empty();
         if self.in_flight || (is_idle && none_waits) {
             return None;
         }
@@ -193,12 +183,6 @@ impl HotNodes {
             let names: Vec<NodeName> = self.nodes.keys().cloned().collect();
             let differ = names.into_iter().filter(|name| self.change(name, now).is_some());
             self.queue = differ.collect();
-        }
-        while let Some((node, taints)) = self.leaving.pop_front() {
-            if !self.nodes.contains_key(&node) {
-                self.in_flight = true;
-                return Some(Change { node, taints, wanted: None });
-            }
         }
         while let Some(name) = self.queue.pop_front() {
             if let Some(change) = self.change(&name, now) {
@@ -248,7 +232,7 @@ impl HotNode {
         policy: &LoadPolicy,
         now: Timestamp,
     ) -> Option<Taint> {
-        let TaintSettings { taint, rules } = settings?;
+        let TaintSettings { taint, rules } = settings.filter(|_| self.is_selected)?;
         let reading = |metric: &MetricName| {
             let mut readings = self.readings.iter();
             readings.find(|(name, _)| name == metric).map(|(_, reading)| *reading)

@@ -1,7 +1,7 @@
 //! The taint of nodes that are over a limit.
 
 use serde_json::{Value, json};
-use sim::{Fault, NODES, Sim, Verb};
+use sim::{Failure, Fault, NODES, Sim, Verb};
 
 use crate::world::{Running, World};
 
@@ -161,16 +161,54 @@ async fn the_standby_that_takes_over_clears_what_the_leader_set() {
 }
 
 #[tokio::test]
-async fn a_node_that_is_selected_no_more_loses_its_taint() {
+async fn a_node_that_is_selected_no_more_loses_its_taint_and_no_other() {
+    let world = world().await;
+    let other = json!({"key": "drain", "value": "true", "effect": "NoSchedule"});
+    world.sim.change(NODES, "", "a", |node| node["metadata"]["labels"]["pool"] = "a".into());
+    world.exporter.say(&cpu(80.0));
+    let running = world.start_with(&[&ON[..], &["--node-selector=pool=a"]].concat()).await;
+    becomes(&world, json!([ours("PreferNoSchedule")])).await;
+    // One update takes away the label and sets another program's taint.
+    world.sim.change(NODES, "", "a", |node| {
+        node["metadata"]["labels"]["pool"] = "b".into();
+        node["spec"]["taints"] = json!([ours("PreferNoSchedule"), other]);
+    });
+    running.idle(0).await;
+    running.pass(1).await;
+    becomes(&world, json!([other])).await;
+    running.counted("plimsoll_annotator_nodes_tainted 0").await;
+}
+
+#[tokio::test]
+async fn the_taint_of_a_node_that_is_selected_no_more_is_cleared_once_the_api_server_takes_it() {
     let world = world().await;
     world.sim.change(NODES, "", "a", |node| node["metadata"]["labels"]["pool"] = "a".into());
     world.exporter.say(&cpu(80.0));
     let running = world.start_with(&[&ON[..], &["--node-selector=pool=a"]].concat()).await;
     becomes(&world, json!([ours("PreferNoSchedule")])).await;
+    let busy = Failure::new(429, "TooManyRequests", "later");
+    world.sim.faults().next(2, Verb::Patch, NODES, Fault::Answer(busy));
     world.sim.change(NODES, "", "a", |node| node["metadata"]["labels"]["pool"] = "b".into());
     running.idle(0).await;
-    running.pass(1).await;
+    running.counted("plimsoll_annotator_nodes_tainted 1").await;
+    // Each failure is followed by a pause.
+    for _ in 0..4 {
+        running.pass(11).await;
+    }
     becomes(&world, json!([])).await;
+}
+
+#[tokio::test]
+async fn a_taint_on_a_node_that_lost_its_label_while_no_annotator_ran_is_cleared() {
+    let world = world().await;
+    world.sim.change(NODES, "", "a", |node| {
+        node["metadata"]["labels"]["pool"] = "b".into();
+        node["spec"]["taints"] = json!([ours("NoSchedule")]);
+    });
+    let running = world.launch(&["--node-selector=pool=a"]).await;
+    becomes(&world, json!([])).await;
+    running.counted("plimsoll_annotator_nodes_tainted 0").await;
+    running.counted("plimsoll_annotator_nodes 0").await;
 }
 
 #[tokio::test]

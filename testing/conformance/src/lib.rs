@@ -134,6 +134,7 @@ facts![
     leases::a_lease_that_was_renewed_meanwhile_is_not_taken,
     watches::a_watch_from_a_list_shows_every_later_change_in_order,
     watches::an_object_that_begins_to_match_is_added_and_one_that_ceases_is_deleted,
+    watches::an_object_that_ceases_to_match_is_deleted_as_it_was_with_the_version_of_the_change,
     watches::a_time_limit_that_is_no_number_is_refused,
     watches::a_streamed_list_shows_all_objects_a_bookmark_and_then_changes,
     watches::a_streamed_list_that_is_asked_for_wrongly_is_refused,

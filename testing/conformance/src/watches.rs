@@ -70,6 +70,25 @@ pub(crate) async fn an_object_that_begins_to_match_is_added_and_one_that_ceases_
     rig.remove("configmaps/changing").await
 }
 
+/// So the event does not show what the object has become.
+pub(crate) async fn an_object_that_ceases_to_match_is_deleted_as_it_was_with_the_version_of_the_change(
+    rig: &Rig<'_>,
+) -> Result<(), Refuted> {
+    rig.config_map("leaving").await?;
+    let write = |label: &str, data: &str| json!({"metadata": {"labels": {"conformance": label}}, "data": {"a": data}});
+    rig.patch("configmaps/leaving", &write("inside", "before")).await?.is(200)?;
+    let from = newest(rig, "configmaps").await?;
+    let change = rig.patch("configmaps/leaving", &write("outside", "after")).await?.is(200)?;
+    let path = format!("configmaps?labelSelector=conformance%3Dinside&resourceVersion={from}");
+    let events = watch(rig, &path).await?;
+    same("the events", events_of(&events), expected(&[("DELETED", "leaving")]))?;
+    let object = &events[0]["object"];
+    same("its data", text(&object["data"]["a"]), "before")?;
+    same("its label", text(&object["metadata"]["labels"]["conformance"]), "inside")?;
+    same("its version", version(object), version(&change))?;
+    rig.remove("configmaps/leaving").await
+}
+
 pub(crate) async fn a_time_limit_that_is_no_number_is_refused(
     rig: &Rig<'_>,
 ) -> Result<(), Refuted> {

@@ -204,7 +204,8 @@ impl Watch {
         }
     }
 
-    /// The event for a change: an object that begins to match is added, and one that ceases to match is deleted.
+    /// The event for a change: an object that begins to match is added, and one that ceases to match is deleted. As a real API server's, the
+    /// event of the latter has the object from before the change, with the version of the change.
     fn event_of(&self, change: &Change) -> Option<Value> {
         let matches = |object: &Option<std::sync::Arc<Value>>| {
             object.as_deref().is_some_and(|o| self.selector.matches(o))
@@ -213,7 +214,12 @@ impl Watch {
             (false, false) => None,
             (false, true) => Some(event("ADDED", &change.last)),
             (true, true) => Some(event("MODIFIED", &change.last)),
-            (true, false) => Some(event("DELETED", &change.last)),
+            (true, false) => {
+                let mut object = Value::clone(change.before.as_deref()?);
+                object["metadata"]["resourceVersion"] =
+                    change.last["metadata"]["resourceVersion"].clone();
+                Some(event("DELETED", &object))
+            }
         }
     }
 
