@@ -23,6 +23,7 @@ use crate::exporter::poll::Poller;
 use crate::exporter::transport::Transport;
 use crate::fleet::{Settings, Status};
 use crate::metrics::{LearnerMetrics, LeaseMetrics, Metrics, WatchMetrics};
+use crate::pod_use::leaders_list::{LeadersList, ListReader};
 use crate::pod_use::{Observer, SharedLearner, serve};
 use crate::pods::BoundPod;
 use crate::source::metrics_server::MetricsServer;
@@ -157,8 +158,16 @@ async fn start_learner(
     }
     let listener = daemon::http::bind(args.listen_address, "--listen-address").await?;
     let learner = SharedLearner::default();
-    context.register(|registry| LearnerMetrics(Arc::clone(&learner)).register(registry));
-    let router = serve::router(Arc::clone(&learner), leadership.clone(), clock.clone());
+    let earlier = LeadersList::default();
+    let metrics = LearnerMetrics(Arc::clone(&learner), Arc::clone(&earlier));
+    context.register(|registry| metrics.register(registry));
+    if let Some(address) = args.replicas_address.clone() {
+        let (leadership, earlier) = (leadership.clone(), Arc::clone(&earlier));
+        let reader = ListReader::new(address, leadership, earlier, clock.clone())?;
+        context.spawn("leaders-list", reader.follow(context.shutdown()));
+    }
+    let learned = Arc::clone(&learner);
+    let router = serve::router(learned, earlier, leadership.clone(), clock.clone());
     let serving = daemon::http::serve(listener, router, serve::limits(), context.shutdown());
     context.spawn("workloads", serving);
     Ok(Some(Observer::new(learner)))

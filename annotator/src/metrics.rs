@@ -18,6 +18,7 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use crate::exporter::error::PollError;
 use crate::exporter::statistics::HoldReason;
 use crate::fleet::Status;
+use crate::pod_use::leaders_list::LeadersList;
 use crate::pod_use::{Outcome, SharedLearner};
 
 type Label = [(&'static str, &'static str); 1];
@@ -367,7 +368,7 @@ impl Collector for LeaseMetrics {
 
 /// The numbers of the learner, read at each scrape.
 #[derive(Debug)]
-pub struct LearnerMetrics(pub SharedLearner);
+pub struct LearnerMetrics(pub SharedLearner, pub LeadersList);
 
 impl LearnerMetrics {
     /// Registers them under the prefix `annotator`.
@@ -379,7 +380,9 @@ impl LearnerMetrics {
 impl Collector for LearnerMetrics {
     fn encode(&self, mut encoder: DescriptorEncoder) -> fmt::Result {
         let stats = self.0.lock().unwrap_or_else(PoisonError::into_inner).stats();
-        let known = ConstGauge::new(count(stats.workloads));
+        // A replica that does not lead knows what the leader tells.
+        let told = self.1.lock().unwrap_or_else(PoisonError::into_inner).len();
+        let known = ConstGauge::new(count(stats.workloads.max(told)));
         let help = "Workloads whose pods' use is known";
         known.encode(encoder.encode_descriptor("workloads", help, None, known.metric_type())?)?;
         for (name, help, value) in [

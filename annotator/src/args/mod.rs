@@ -81,6 +81,16 @@ pub struct Args {
     )]
     pub listen_address: SocketAddr,
 
+    /// Where all replicas answer on the port of --listen-address, as the name of their Service: one that does not lead reads
+    /// there what the leader has learned, and tells it on when it takes over.
+    #[arg(
+        long,
+        env = "PLIMSOLL_REPLICAS_ADDRESS",
+        value_parser = host_and_port,
+        value_name = "HOST:PORT"
+    )]
+    pub replicas_address: Option<String>,
+
     /// The taint of hot nodes.
     #[command(flatten)]
     pub taints: TaintArgs,
@@ -100,6 +110,10 @@ pub struct Args {
     /// Logs and the admin endpoints.
     #[command(flatten)]
     pub daemon: daemon::DaemonArgs<19103>,
+}
+
+fn host_and_port(text: &str) -> Result<String, String> {
+    cluster::exporter_address(text).map_err(|error| error.to_string())
 }
 
 impl Args {

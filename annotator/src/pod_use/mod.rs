@@ -3,6 +3,7 @@
 //! Invariants: a node reports only its own pods: a UID counts only if the pod is bound to the node that reports it; use is
 //! limited to the node's capacity; observations that may come from a restart or a changed clock are dropped.
 
+pub mod leaders_list;
 pub mod serve;
 
 use std::collections::{HashMap, HashSet};

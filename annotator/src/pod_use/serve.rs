@@ -1,6 +1,7 @@
 //! `GET /v1/workloads`: the learned use of workloads, for the extender.
 //!
-//! A replica that does not lead has no observations. It answers 503 instead of an empty list.
+//! A replica that does not lead has no observations. It answers 503 instead of an empty list. One that has begun to lead also tells what the
+//! leader before told ([`super::leaders_list`]).
 //!
 //! Invariant: the answer is rendered at most once in [`RENEW_AFTER`], for any number of requests; a request with the ETag of the
 //! current answer gets 304.
@@ -21,6 +22,7 @@ use jiff::{SignedDuration, Timestamp};
 use tokio::sync::Mutex;
 
 use super::SharedLearner;
+use super::leaders_list::{LeadersList, with_earlier};
 use crate::clock::Clock;
 
 /// The path.
@@ -40,6 +42,8 @@ pub fn limits() -> Limits {
 /// The server's state.
 struct Server {
     learner: SharedLearner,
+    /// What the leader before told.
+    earlier: LeadersList,
     leadership: Leadership,
     clock: Clock,
     /// The start of this process, which makes its ETags unique.
@@ -57,9 +61,14 @@ struct Answer {
 }
 
 /// The paths of the port.
-pub fn router(learner: SharedLearner, leadership: Leadership, clock: Clock) -> Router {
+pub fn router(
+    learner: SharedLearner,
+    earlier: LeadersList,
+    leadership: Leadership,
+    clock: Clock,
+) -> Router {
     let started = clock.now();
-    let server = Server { learner, leadership, clock, started, last: Mutex::default() };
+    let server = Server { learner, earlier, leadership, clock, started, last: Mutex::default() };
     Router::new().route(PATH, get(workloads)).with_state(Arc::new(server))
 }
 
@@ -112,7 +121,9 @@ impl Server {
         let workload = |learned: workloads::Learned| {
             Workload::new(&learned.id, &learned.used, learned.pod_minutes, learned.last_seen)
         };
-        let workloads = learned.iter().map(workload).collect();
+        let learned = learned.iter().map(workload).collect();
+        let earlier = self.earlier.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let workloads = with_earlier(learned, &earlier, now);
         let body = Bytes::from(Workloads { time: now, workloads }.to_json());
         let tag = format!("\"{:x}-{observations:x}\"", self.started.as_nanosecond());
         Answer { made: now, observations, tag, body }

@@ -152,3 +152,29 @@ async fn a_standby_says_that_it_is_one_and_not_that_no_workload_is_known() {
     let (head, _) = ask(&address, "").await;
     assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
 }
+
+#[tokio::test]
+async fn a_replica_that_takes_over_tells_on_what_the_leader_before_has_learned() {
+    let mut world = world().await;
+    world.exporter.say_of_pods(used(0));
+    let (leader, address) = start_with(&world, &["--lease-name=annotator"]).await;
+    leader.counted("plimsoll_annotator_leader 1").await;
+    leader.idle(1).await;
+    work(&world, &leader, 10).await;
+    leader.counted("plimsoll_annotator_workloads 1").await;
+    let before = ask(&address, "").await.1;
+    let replicas = format!("--replicas-address={}", address.address());
+    let kept = KeptAddress::new().unwrap();
+    let listen = format!("--listen-address={}", kept.address());
+    let flags = ["--pod-use-period=1m", "--lease-name=annotator", &listen, &replicas];
+    world.set_time(leader.now());
+    let standby = world.launch(&flags).await;
+    standby.counted("plimsoll_annotator_workloads 1").await;
+    world.stop(leader).await;
+    standby.counted("plimsoll_annotator_leader 1").await;
+    let (head, body) = ask(&kept, "").await;
+    assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
+    let workloads = |text: &str| Workloads::from_json(text).unwrap().workloads;
+    assert_eq!(workloads(&body), workloads(&before));
+    assert_eq!(workloads(&body).len(), 1);
+}

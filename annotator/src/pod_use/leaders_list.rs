@@ -1,0 +1,193 @@
+//! What the leading replica tells of workloads, read by the others: one that takes over tells it on, until it knows as much itself.
+//!
+//! Invariant: a list is taken over as a whole or not at all, and the last good one stays.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use api::workloads::{MAX_TEXT, MAX_WORKLOADS, Workload, Workloads};
+use cluster::Leadership;
+use daemon::Shutdown;
+use jiff::{SignedDuration, Timestamp};
+use placement::workload::{WorkloadId, claimed_evidence, outweighs};
+use reqwest::{Client, StatusCode, redirect};
+use workloads::Limits;
+
+use super::serve::PATH;
+use crate::clock::Clock;
+use crate::exporter::tls;
+
+/// The time between two reads.
+const PERIOD: SignedDuration = SignedDuration::from_secs(30);
+
+/// The time after a read that failed: a replica that has just started may have to take over soon.
+const RETRY: SignedDuration = SignedDuration::from_secs(5);
+
+/// Time for a whole answer.
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Addresses that are tried in one read.
+const TRIES: usize = 6;
+
+/// The leader's last list, which the reader fills and the server reads.
+pub type LeadersList = Arc<Mutex<Vec<Workload>>>;
+
+/// Reads the leader's list while this replica does not lead.
+pub struct ListReader {
+    client: Client,
+    /// `HOST:PORT`: the addresses of all replicas.
+    address: String,
+    leadership: Leadership,
+    list: LeadersList,
+    clock: Clock,
+}
+
+impl ListReader {
+    /// A reader of the replicas at `address`.
+    ///
+    /// # Errors
+    ///
+    /// If no HTTP client can be set up.
+    pub fn new(
+        address: String,
+        leadership: Leadership,
+        list: LeadersList,
+        clock: Clock,
+    ) -> anyhow::Result<Self> {
+        // reqwest requires a TLS configuration even if it is never used.
+        let client = Client::builder()
+            .tls_backend_preconfigured(tls::client_config_of(None).map_err(anyhow::Error::msg)?)
+            .no_proxy()
+            .redirect(redirect::Policy::none())
+            .pool_max_idle_per_host(0)
+            .timeout(TIMEOUT)
+            .build()?;
+        Ok(Self { client, address, leadership, list, clock })
+    }
+
+    /// Reads until the shutdown.
+    ///
+    /// # Errors
+    ///
+    /// None: a read that fails is repeated.
+    pub async fn follow(self, shutdown: Shutdown) -> anyhow::Result<()> {
+        let reading = async {
+            loop {
+                let pause = if self.leadership.is_held() { PERIOD } else { self.update().await };
+                self.clock.wait(self.clock.now().checked_add(pause).ok()).await;
+            }
+        };
+        shutdown.run_until_cancelled(reading).await;
+        Ok(())
+    }
+
+    /// Reads the list once. Returns the time until the next read.
+    async fn update(&self) -> SignedDuration {
+        match self.read().await {
+            Ok(workloads) => {
+                *self.list.lock().unwrap_or_else(PoisonError::into_inner) = workloads;
+                PERIOD
+            }
+            Err(error) => {
+                let error = daemon::Causes(error.as_ref()).to_string();
+                tracing::debug!(replicas = self.address, error, "no replica tells of workloads");
+                RETRY
+            }
+        }
+    }
+
+    /// The list of the first replica that answers; the others answer that they do not lead.
+    async fn read(&self) -> anyhow::Result<Vec<Workload>> {
+        let mut outcome = Err(anyhow::anyhow!("the name has no address"));
+        for address in tokio::net::lookup_host(&self.address).await?.take(TRIES) {
+            outcome = self.read_from(address).await;
+            if outcome.is_ok() {
+                break;
+            }
+        }
+        outcome
+    }
+
+    async fn read_from(&self, address: SocketAddr) -> anyhow::Result<Vec<Workload>> {
+        let mut answer = self.client.get(format!("http://{address}{PATH}")).send().await?;
+        ensure!(answer.status() == StatusCode::OK, "status {}", answer.status().as_u16());
+        let mut body = Vec::new();
+        while let Some(chunk) = answer.chunk().await? {
+            ensure!(body.len() + chunk.len() <= MAX_TEXT, "more than {MAX_TEXT} bytes");
+            body.extend_from_slice(&chunk);
+        }
+        let text = str::from_utf8(&body).context("no text in UTF-8")?;
+        Ok(Workloads::from_json(text)?.workloads)
+    }
+}
+
+/// What was learned, and what the list of an earlier leader has beyond it: workloads that are not learned, or of which it knows more.
+pub(super) fn with_earlier(
+    mut learned: Vec<Workload>,
+    earlier: &[Workload],
+    now: Timestamp,
+) -> Vec<Workload> {
+    let evidence =
+        |workload: &Workload| claimed_evidence(workload.pod_minutes, workload.last_seen, now);
+    let max_age = Limits::default().max_age;
+    let own = learned.iter().enumerate();
+    let positions: HashMap<WorkloadId, usize> = own.map(|(at, it)| (it.id(), at)).collect();
+    for workload in earlier.iter().filter(|it| now.duration_since(it.last_seen) <= max_age) {
+        match positions.get(&workload.id()) {
+            Some(at) if outweighs(evidence(workload), evidence(&learned[*at])) => {
+                learned[*at] = workload.clone();
+            }
+            None if learned.len() < MAX_WORKLOADS => learned.push(workload.clone()),
+            Some(_) | None => {}
+        }
+    }
+    learned
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn workload(name: &str, pod_minutes: f64, last_seen: Timestamp) -> Workload {
+        let id = WorkloadId {
+            namespace: "shop".into(),
+            kind: "StatefulSet".into(),
+            name: name.into(),
+            template: 1,
+        };
+        Workload::new(&id, &Default::default(), pod_minutes, last_seen)
+    }
+
+    #[test]
+    fn an_earlier_leaders_list_counts_until_as_much_is_learned() {
+        let now = Timestamp::from_second(1_795_165_200).unwrap();
+        let hours = |hours| now - SignedDuration::from_hours(hours);
+        let earlier = [
+            workload("day", 900.0, hours(12)),
+            workload("outgrown", 900.0, hours(12)),
+            workload("cron", 60.0, hours(20)),
+            workload("gone", 900.0, hours(15 * 24)),
+        ];
+        let learned = vec![
+            workload("day", 600.0, now),
+            workload("outgrown", 640.0, now),
+            workload("new", 5.0, now),
+        ];
+        let told = with_earlier(learned, &earlier, now);
+        let told: Vec<_> = told.iter().map(|it| (it.name.as_str(), it.pod_minutes)).collect();
+        assert_eq!(told, [("day", 900.0), ("outgrown", 640.0), ("new", 5.0), ("cron", 60.0)]);
+    }
+
+    #[test]
+    fn no_list_grows_without_bound() {
+        let now = Timestamp::from_second(1_795_165_200).unwrap();
+        let list = |from: usize| {
+            let numbers = from..from + MAX_WORKLOADS;
+            numbers.map(|number| workload(&format!("w{number}"), 9.0, now)).collect::<Vec<_>>()
+        };
+        assert_eq!(with_earlier(list(0), &list(5_000), now).len(), MAX_WORKLOADS);
+    }
+}
