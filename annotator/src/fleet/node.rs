@@ -20,7 +20,6 @@ use super::schedule::Schedule;
 use super::status::Counts;
 use super::write_plan::WritePlan;
 use crate::exporter::endpoint::{Endpoint, NoEndpoint};
-use crate::exporter::error::PollError;
 use crate::exporter::statistics::Format;
 use crate::pods::share::{SharePlan, ShareState};
 

@@ -316,7 +316,7 @@ mod tests {
     #[test]
     fn a_links_speed_is_not_read_at_each_sample() {
         let mut machine = Machine::new();
-        let mut usage = |machine: &mut Machine, sample: u64| {
+        let usage = |machine: &mut Machine, sample: u64| {
             let links = [("eth0", sample * 12_500_000, 0), ("eth1", 0, 0)];
             machine.sample(sample * 10, &links).get("network_usage").copied()
         };

@@ -342,9 +342,10 @@ async fn after_a_deletion_by_force_the_namespaces_pods_wait_and_others_are_answe
         pod["metadata"]["namespace"] = json!("other");
         pod
     };
-    assert_eq!(filter(&others(waits.clone())).await["NodeNames"], json!(["one"]));
+    let (small, large) = (others(waits.clone()), others(gpu_pod(&sim, "large", 5)));
+    assert_eq!(filter(&small).await["NodeNames"], json!(["one"]));
     // No error: it would end kube-scheduler's search for pods to evict.
-    let large = filter(&others(gpu_pod(&sim, "large", 5))).await;
+    let large = filter(&large).await;
     assert_eq!((&large["Error"], &large["NodeNames"]), (&json!(""), &json!([])));
     let passes = async || filter(&waits).await["NodeNames"] == json!(["one"]);
     rig.until("the end of its time", passes).await;
