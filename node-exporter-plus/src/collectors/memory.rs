@@ -10,7 +10,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::statfs;
+use rustix::fs::{FsWord, statfs};
 
 use super::file::lines;
 use super::{CollectError, Collector, ParseError, ProcFile, Record, Roots};
@@ -27,7 +27,7 @@ const LIMIT: u64 = 16 << 10;
 /// OpenZFS 2.3 writes 8 KiB.
 const ARC_LIMIT: u64 = 64 << 10;
 /// statfs(2): the type of file systems that a process serves, as lxcfs does.
-const FUSE: i64 = 0x6573_5546;
+const FUSE: FsWord = 0x6573_5546;
 
 /// Samples `/proc/meminfo`.
 #[derive(Debug)]
@@ -56,7 +56,7 @@ impl Memory {
 
     /// Adds what other files tell.
     fn complete(&mut self, mut info: MemInfo) -> MemInfo {
-        if statfs(&self.path).is_ok_and(|found| i64::from(found.f_type) == FUSE) {
+        if statfs(&self.path).is_ok_and(|found| found.f_type == FUSE) {
             return MemInfo { huge: None, ..info };
         }
         if !info.huge.is_some_and(|huge| huge.of_all_sizes) {
