@@ -82,7 +82,7 @@ async fn a_closed_port_and_an_impossible_address_are_counted_as_connect() {
 async fn an_exporter_at_a_loopback_address_is_not_asked_unless_a_flag_says_so() {
     let world = World::with_node().await;
     let exporter = format!("localhost:{}", world.exporter.port);
-    world.sim.put(node("b").address("10.0.0.1").annotation("plimsoll.dev/exporter", exporter));
+    world.sim.put(sim::node("b").address("10.0.0.1").annotation("plimsoll.dev/exporter", exporter));
     let mut args = world.args(&[]);
     args.exporters.exporter_any_address = false;
     let context = daemon::Context::new(daemon::program!());
