@@ -84,7 +84,7 @@ fn claimed(containers: usize) -> (GpuRequest, String) {
     };
     let request = GpuRequest::new((0..containers).map(ask)).unwrap().unwrap();
     let on = |ask: &ContainerRequest| {
-        (ask.name.clone(), [(reported(0).uuid, ask.share().into())].into())
+        (ask.name.clone(), [(reported(0).uuid, api::claim::Share::new(ask.share(), None))].into())
     };
     let claim = api::claim::Claim { containers: request.containers().iter().map(on).collect() };
     (request, claim.to_json())

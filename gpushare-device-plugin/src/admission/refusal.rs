@@ -262,6 +262,9 @@ mod tests {
                 IsolationError::Unknown(_) => &["set it to `driver`, `mps` or `none`", "create"],
                 IsolationError::NotKnown => &["create the pod again"],
                 IsolationError::MpsConflict(_) => &["take ", "create the pod again"],
+                IsolationError::Required { .. } => {
+                    &["Create the pod again", "take the annotation off"]
+                }
                 IsolationError::Unavailable { missing, .. } => match missing {
                     Missing::NotByCdi => &["--response=cdi"],
                     Missing::NoHook(_) => &["install NVIDIA's container toolkit", "generate"],

@@ -18,6 +18,8 @@ fn card(index: u32, units: u32) -> Card {
         units: Units(units),
         numa_node: None,
         healthy: true,
+        closed: None,
+        isolation: None,
         pods: [].into(),
     }
 }
