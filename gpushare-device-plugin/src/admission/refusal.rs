@@ -265,6 +265,9 @@ mod tests {
                 IsolationError::Required { .. } => {
                     &["Create the pod again", "take the annotation off"]
                 }
+                IsolationError::Required { .. } => {
+                    &["Create the pod again", "take the annotation off"]
+                }
                 IsolationError::Unavailable { missing, .. } => match missing {
                     Missing::NotByCdi => &["--response=cdi"],
                     Missing::NoHook(_) => &["install NVIDIA's container toolkit", "generate"],
@@ -319,6 +322,13 @@ mod tests {
             Refusal::Isolation {
                 pod: pod(),
                 cause: IsolationError::MpsConflict(MpsConflict::SharedMemory),
+            },
+            Refusal::Isolation {
+                pod: pod(),
+                cause: IsolationError::Required {
+                    required: Isolation::Driver,
+                    missing: Missing::UnknownDriver,
+                },
             },
             unavailable(Missing::NotByCdi),
             unavailable(Missing::NoHook("GPU-a".to_owned())),

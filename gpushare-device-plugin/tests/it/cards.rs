@@ -333,7 +333,7 @@ async fn a_cdi_folder_that_cannot_be_written_closes_the_cards_and_is_an_event_on
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_card_without_memory_of_its_own_is_an_event_or_has_the_size_that_is_set() {
-    let mut rig = Rig::unregistered(&[(B, 2)]).await;
+    let mut rig = Rig::new(&[(B, 2)]).await;
     rig.script(&[
         json!({"uuid": A, "model": "NVIDIA GB10"}),
         json!({"uuid": B, "memoryMiB": 2048}),
