@@ -265,9 +265,6 @@ mod tests {
                 IsolationError::Required { .. } => {
                     &["Create the pod again", "take the annotation off"]
                 }
-                IsolationError::Required { .. } => {
-                    &["Create the pod again", "take the annotation off"]
-                }
                 IsolationError::Unavailable { missing, .. } => match missing {
                     Missing::NotByCdi => &["--response=cdi"],
                     Missing::NoHook(_) => &["install NVIDIA's container toolkit", "generate"],
