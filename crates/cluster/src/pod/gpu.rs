@@ -25,7 +25,7 @@ use placement::names::aliyun;
 const MAX_CARDS: u32 = 64;
 
 /// The most containers of a pod that may request GPU memory. The facts of GPU pods are kept, and a pod's JSON has room for thousands of containers.
-const MAX_CONTAINERS: usize = 256;
+const MAX_CONTAINERS: usize = 1_000;
 
 /// The longest list of models or UUIDs, in bytes: 64 of the longest names.
 const MAX_LIST: usize = 16 * 1024;

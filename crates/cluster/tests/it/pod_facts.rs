@@ -475,9 +475,9 @@ fn a_pod_with_more_gpu_containers_or_longer_lists_than_are_kept_cannot_be_placed
     let facts = |pod: serde_json::Value| {
         serde_json::from_value::<cluster::Pod>(pod).unwrap().facts(&Names::default())
     };
-    assert!(facts(with(256)).gpu_pod().is_some());
-    let refused = facts(with(257)).gpu.unwrap_err();
-    assert_eq!(refused, GpuRequestError::TooManyContainers(257));
+    assert!(facts(with(1_000)).gpu_pod().is_some());
+    let refused = facts(with(1_001)).gpu.unwrap_err();
+    assert_eq!(refused, GpuRequestError::TooManyContainers(1_001));
     let mut pod = with(1);
     let list =
         |bytes: usize| json!({ "annotations": { "plimsoll.dev/gpu-model": "a".repeat(bytes) } });
