@@ -130,6 +130,7 @@ impl Reporter {
         }
         let mut cards = self.cards.clone();
         let mut written: Option<(u32, u64, Instant)> = None;
+        let mut logged = String::new();
         loop {
             let count = u32::try_from(cards.borrow_and_update().iter().count()).unwrap_or(u32::MAX);
             let registrations = self.metrics.registrations.get();
@@ -146,9 +147,13 @@ impl Reporter {
                     Ok(()) => written = Some((count, registrations, Instant::now())),
                     Err(error) => {
                         self.metrics.count_failures.inc();
-                        tracing::warn!(
-                            "cannot write the number of cards into the Node's status: {error}"
-                        );
+                        let error = error.to_string();
+                        if error != logged {
+                            tracing::warn!(
+                                "cannot write the number of cards into the Node's status, trying again: {error}"
+                            );
+                            logged = error;
+                        }
                     }
                 }
             }

@@ -447,11 +447,9 @@ mod tests {
     #[test]
     fn a_card_that_another_resource_offers_is_found() {
         let mut bench = Bench::new();
-        let offers = |cards: &[&str]| {
-            let cards = cards.iter().map(|card| CardId::from(*card)).collect();
-            [("nvidia.com/gpu".to_owned(), cards)].into()
-        };
-        bench.checkpoint.as_mut().unwrap().other_plugin_offers = offers(&[B, "GPU-other"]);
+        let offered = [CardId::from(B), CardId::from("GPU-other")];
+        bench.checkpoint.as_mut().unwrap().other_plugin_offers =
+            [("nvidia.com/gpu".to_owned(), offered.into())].into();
         let findings = bench.findings().found;
         let (finding, note) = findings.first_key_value().unwrap();
         assert_eq!(finding.to_string(), format!("card_offered_twice, card {B}"));

@@ -331,18 +331,18 @@ impl Records {
         self.listed_for(facts).chain(granted).cloned().collect()
     }
 
-    /// The listed ids of a pod. If the UID of an entry is not known, it is that of the pod of its name, once this pod was admitted.
+    /// The listed ids of a pod. Ids of an entry whose UID is not known are those of the pod of its name, once this pod was admitted.
     fn listed_for<'a>(&'a self, facts: &'a PodFacts) -> impl Iterator<Item = &'a DeviceId> {
-        let has_its_name = |listed: &ListedPod| {
-            listed.pod.name == facts.name && listed.pod.namespace == facts.namespace
-        };
-        let is_its_own = move |(listed, uid): &&(ListedPod, Option<PodUid>)| match uid {
-            Some(uid) => *uid == facts.uid,
-            None => facts.admitted && has_its_name(listed),
-        };
-        let listed = self.listed.iter().filter(is_its_own);
-        let ids = listed.flat_map(|(listed, _)| listed.containers.values().flatten());
-        ids.filter(|id| !self.holders.is_held_by_other(&facts.uid, id))
+        self.listed.iter().flat_map(move |(listed, uid)| {
+            let is_its_own = match uid {
+                Some(uid) => *uid == facts.uid,
+                None => facts.admitted && listed.pod == PodRef::of(facts),
+            };
+            let own = is_its_own.then_some(&listed.containers).into_iter();
+            let ids = own.flat_map(|containers| containers.values().flatten());
+            let is_free = |id: &DeviceId| !self.holders.is_held_by_other(&facts.uid, id);
+            ids.filter(move |id| uid.is_some() || is_free(id))
+        })
     }
 }
 
