@@ -1,5 +1,5 @@
 //! A namespace with a quota against a model: its pods are bound, started, deleted in order or by force, and reported, in every order. Its
-//! cards, those of deleted pods included, never have more units than the quota, which counts pods with an object alone.
+//! cards, those of pods deleted by force included, never have more units than the quota, which counts pods with an object alone.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -34,7 +34,6 @@ enum Step {
     /// Its processes end, and with an object it goes, too.
     End(usize),
     Report(usize),
-    NodeGone(usize),
     /// A pod of another namespace asks for a card.
     Other {
         node: usize,
@@ -53,7 +52,6 @@ fn step() -> impl Strategy<Value = Step> {
         4 => slot.clone().prop_map(Step::Force),
         2 => slot.prop_map(Step::End),
         3 => node.clone().prop_map(Step::Report),
-        1 => node.clone().prop_map(Step::NodeGone),
         2 => (node, units).prop_map(|(node, units)| Step::Other { node, units }),
         2 => (1..12_i64).prop_map(Step::Tick),
     ]
@@ -66,8 +64,6 @@ struct Pod {
     units: u32,
     claim: Claim,
     runs: bool,
-    /// Whether a report has shown it.
-    reported: bool,
 }
 
 struct World {
@@ -77,6 +73,8 @@ struct World {
     pods: BTreeMap<usize, Pod>,
     /// Deleted pods whose processes run.
     lingering: Vec<Pod>,
+    /// Pods whose processes had ended before their objects went: they hold nothing, and the next report says so.
+    ended: HashSet<PodUid>,
     made: usize,
 }
 
@@ -125,6 +123,7 @@ impl World {
             now: Timestamp::from_second(1_800_000_000).unwrap(),
             pods: BTreeMap::new(),
             lingering: Vec::new(),
+            ended: HashSet::new(),
             made: 0,
         };
         (0..NODES).for_each(|node| world.report(node));
@@ -152,17 +151,12 @@ impl World {
             Step::End(slot) => {
                 if let Some(pod) = self.pods.remove(&slot) {
                     self.apply(Event::Gone(pod.watched(true)));
+                    self.ended.insert(pod.uid.as_str().into());
                 } else if !self.lingering.is_empty() {
                     self.lingering.remove(slot % self.lingering.len());
                 }
             }
             Step::Report(node) => self.report(node),
-            Step::NodeGone(node) => {
-                // Deleted pods that only reports show go with their node.
-                if self.lingering.iter().all(|pod| pod.node != node || !pod.reported) {
-                    self.view.apply_nodes(Event::Gone(node_facts(node)), self.now);
-                }
-            }
             Step::Other { node, units } => self.other(node, units),
             Step::Tick(seconds) => {
                 // A report is never later than the time for it.
@@ -190,7 +184,7 @@ impl World {
         };
         let claim = reserved.claim;
         self.view.cards.confirm(&pod.uid, &name(node), &claim);
-        let pod = Pod { uid, node, units, claim, runs: false, reported: false };
+        let pod = Pod { uid, node, units, claim, runs: false };
         self.apply(Event::Applied(pod.watched(false)));
         self.pods.insert(slot, pod);
     }
@@ -210,12 +204,10 @@ impl World {
 
     /// The node's cards, with every pod that runs.
     fn report(&mut self, node: usize) {
-        let here = self.pods.values_mut().chain(&mut self.lingering);
-        let mut pods = BTreeMap::<PodUid, Units>::new();
-        for pod in here.filter(|pod| pod.node == node && pod.runs) {
-            pod.reported = true;
-            pods.insert(pod.uid.as_str().into(), Units(pod.units));
-        }
+        let here = self.pods.values().chain(&self.lingering);
+        let runs = here.filter(|pod| pod.node == node && pod.runs);
+        let pods: BTreeMap<PodUid, Units> =
+            runs.map(|pod| (pod.uid.as_str().into(), Units(pod.units))).collect();
         let mut facts = node_facts(node);
         let cards = facts.cards.take().unwrap().unwrap();
         let cards = cards.into_iter().map(|card| Card { pods: pods.clone(), ..card }).collect();
@@ -228,7 +220,8 @@ impl World {
         let index = self.view.cards.read();
         let accounts = index.nodes().flat_map(|(_, cards)| cards.accounts());
         let charges = accounts.flat_map(|account| &account.charges);
-        charges.filter(|charge| charge.pod.as_str().starts_with("ml-")).map(|it| it.units.0).sum()
+        let is_ours = |pod: &PodUid| pod.as_str().starts_with("ml-") && !self.ended.contains(pod);
+        charges.filter(|charge| is_ours(&charge.pod)).map(|charge| charge.units.0).sum()
     }
 }
 

@@ -330,7 +330,7 @@ async fn after_a_deletion_by_force_the_namespaces_pods_wait_and_others_are_answe
     let rig = Rig::start(&sim).await;
     let (held, waits) = (gpu_pod(&sim, "held", 13), gpu_pod(&sim, "waits", 3));
     assert_eq!(rig.bind(&held, "one").await, "");
-    let filter = async |pod| rig.filter("/gpushare-scheduler", pod, &["one"]).await;
+    let filter = async |pod: &Value| rig.filter("/gpushare-scheduler", pod, &["one"]).await;
     assert_eq!(filter(&waits).await["NodeNames"], json!(["one"]));
     // By force, before any report has shown it.
     sim.delete(PODS, "default", "held");

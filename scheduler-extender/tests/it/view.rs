@@ -337,6 +337,9 @@ fn pods_wait_while_deleted_ones_of_their_namespace_hold_units_and_others_do_not(
     cluster.view.cards.set_ready(&"n1".into(), false);
     assert_eq!(waits(&cluster, "ml"), None);
     cluster.view.cards.set_ready(&"n1".into(), true);
+    cluster.view.apply_nodes(Event::Gone(facts(gpu_node("n1", 1).into())), cluster.now);
+    assert_eq!(waits(&cluster, "ml"), None);
+    report(&cluster, "n1", Some("a"));
     // What another pod of the namespace has left is free for a new one.
     let ended = PodFacts { stopped: true, ..bound("b", "n2") };
     cluster.apply(Event::Gone(watched(&ended)));

@@ -6,7 +6,7 @@
 //! any number of cards.
 
 use jiff::Timestamp;
-use placement::gpu::GpuRequest;
+use placement::gpu::{GpuRequest, NodeCards};
 use placement::units::{NodeName, PodUid, Units};
 
 use super::{CardBook, GpuPodId, REPORTED_WITHIN};
@@ -52,7 +52,7 @@ impl CardBook {
             });
         }
         let record = record.remove();
-        let holds = |node: &NodeName| self.is_charged(node, uid);
+        let holds = |node: &NodeName| self.is_held(node, uid);
         let nodes: Vec<NodeName> =
             record.nodes.iter().filter(|node| holds(node)).cloned().collect();
         if nodes.is_empty() {
@@ -78,7 +78,7 @@ impl CardBook {
         for Departure { node, pod, .. } in self.departures.load().iter().filter(over) {
             self.ledgers.change(node, |ledger| ledger.end_departure(pod));
         }
-        let stays = |it: &Departure| !it.is_over(now) || self.is_charged(&it.node, &it.pod);
+        let stays = |it: &Departure| !it.is_over(now) || self.is_held(&it.node, &it.pod);
         if !self.departures.load().iter().all(stays) {
             self.departures
                 .rcu(|known| known.iter().filter(|it| stays(it)).cloned().collect::<Vec<_>>());
@@ -134,18 +134,23 @@ impl CardBook {
         held.map(|it| it.units).sum()
     }
 
-    /// Whether the deleted pod takes units from others. On a node that is not ready there is nothing to take, and its report may never
-    /// change again.
+    /// Whether the deleted pod takes units from others. On a node that is gone or not ready there is nothing to take, and its report may
+    /// never change again.
     fn counts(&self, departure: &Departure) -> bool {
-        !self.not_ready.load().contains(&departure.node)
-            && self.is_charged(&departure.node, &departure.pod)
+        let Departure { node, pod, .. } = departure;
+        !self.not_ready.load().contains(node)
+            && self.read().node(node.as_str()).is_some_and(|cards| is_charged(cards, pod))
     }
 
     /// Whether the deleted pod is charged on a card of the node, or will be once the node reports its cards again.
-    fn is_charged(&self, node: &NodeName, pod: &PodUid) -> bool {
+    fn is_held(&self, node: &NodeName, pod: &PodUid) -> bool {
         let index = self.read();
         let Some(cards) = index.node(node.as_str()) else { return false };
-        let mut charges = cards.accounts().iter().flat_map(|account| &account.charges);
-        charges.any(|charge| charge.pod == *pod) || cards.departed().contains(pod)
+        is_charged(cards, pod) || cards.departed().contains(pod)
     }
+}
+
+fn is_charged(cards: &NodeCards, pod: &PodUid) -> bool {
+    let mut charges = cards.accounts().iter().flat_map(|account| &account.charges);
+    charges.any(|charge| charge.pod == *pod)
 }
