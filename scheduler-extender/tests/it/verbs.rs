@@ -208,7 +208,8 @@ async fn a_gpu_pod_gets_only_nodes_with_a_card_for_it() {
     sim.put(gpu_node("two", 2));
     sim.put(gpu_node("full", 1));
     sim.put(sim::node("none").with(GPU, 16));
-    sim.put(pod("holder").asking(GPU, 12).on("full").annotation("ALIYUN_COM_GPU_MEM_IDX", "0"));
+    let claim = r#"{"main":{"GPU-full-0":12}}"#;
+    sim.put(pod("holder").asking(GPU, 12).on("full").annotation("plimsoll.dev/gpu-claim", claim));
     let rig = Rig::start(&sim).await;
     let pending = gpu_pod(&sim, "train", 5);
     let answer = rig.filter("/gpushare-scheduler", &pending, &["two", "full", "none"]).await;
