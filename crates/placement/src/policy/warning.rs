@@ -59,7 +59,7 @@ pub enum PolicyWarning {
     NotOfMetricsServer(MetricName),
     /// A metric that some nodes cannot have, and that rejects these or makes them look full.
     #[error(
-        "nodes that cannot have `{metric}` {}: set `whenMissing: ignore`, or give the metric its limit and weight in a node pool of nodes that have it",
+        "nodes that cannot have `{metric}` {}: set `whenMissing: ignore` (of crane's kind, after `plimsoll policy convert`), or give the metric its limit and weight in a node pool of nodes that have it",
         match reject {
             true => "take no pods",
             false => "count as full in scores, so that pods are drawn to nodes that have it",
@@ -162,11 +162,13 @@ fn of_metrics(policy: &LoadPolicy, source: &ReadingSource) -> Vec<PolicyWarning>
     warnings
 }
 
-/// Metrics of nodes of no pool that some of these cannot have, each once.
+/// Fetched metrics of nodes of no pool that some of these cannot have, each once.
 fn absent_on_some_nodes(policy: &LoadPolicy) -> Vec<PolicyWarning> {
-    let weights = policy.weights.iter().filter(|weight| weight.weight > 0.0);
+    let weights = policy.weights.iter();
+    let weights = weights.filter(|weight| weight.weight > 0.0 && weight.max_age.is_some());
     let weights = weights.map(|weight| (&weight.metric, weight.when_missing, true));
-    let limits = policy.limits.iter().map(|limit| (&limit.metric, limit.when_missing, false));
+    let limits = policy.limits.iter().filter(|limit| limit.max_age.is_some());
+    let limits = limits.map(|limit| (&limit.metric, limit.when_missing, false));
     let mut warnings = Vec::new();
     for (metric, when_missing, is_weight) in limits.chain(weights) {
         let reject = when_missing == Unknown::Reject;
