@@ -107,8 +107,8 @@ fn warnings_are_part_of_the_json() {
 
 /// A metric that only exporters give, and one that each source gives.
 const OF_EXPORTERS: &str =
-    "  syncPolicy: [{name: fs_usage_active, period: 1m}, {name: cpu_usage_avg_5m, period: 1m}]
-  priority: [{name: fs_usage_active, weight: 1}, {name: cpu_usage_avg_5m, weight: 1}]
+    "  syncPolicy: [{name: cpu_steal_active, period: 1m}, {name: cpu_usage_avg_5m, period: 1m}]
+  priority: [{name: cpu_steal_active, weight: 1}, {name: cpu_usage_avg_5m, weight: 1}]
 ";
 
 #[test]
@@ -118,12 +118,12 @@ fn a_metric_that_the_source_cannot_give_is_a_warning() {
     assert_eq!((warnings(&[]), warnings(&["--source=exporters"])), Default::default());
     let one = |flags: &[&str], part: &str| {
         let text = warnings(flags);
-        assert!(text.lines().count() == 1 && text.contains("`fs_usage_active`"), "{text}");
+        assert!(text.lines().count() == 1 && text.contains("`cpu_steal_active`"), "{text}");
         assert!(text.contains(part), "{text}");
     };
     one(&["--source=metrics-server"], "metrics-server cannot give");
     one(&["--source=prometheus"], "add one to --prometheus-queries-file");
-    let queries = r#"{"metrics": {"fs_usage_active": "q", "cpu_usage_avg_5m": "q"}}"#;
+    let queries = r#"{"metrics": {"cpu_steal_active": "q", "cpu_usage_avg_5m": "q"}}"#;
     std::fs::write(folder.path().join("queries.json"), queries).unwrap();
     let own = ["--source=prometheus", "--prometheus-queries-file=queries.json"];
     assert_eq!(warnings(&own), "");
