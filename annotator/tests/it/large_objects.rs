@@ -6,7 +6,7 @@ use sim::{PODS, Sim, node};
 use crate::world::POLICY;
 
 /// 90 MB as JSON.
-const COUNT: usize = 40;
+const COUNT: usize = 24;
 
 async fn stays_within_its_limit(sim: &Sim) {
     (0..COUNT).for_each(|number| drop(sim.put(large_pod(number).on("n1"))));

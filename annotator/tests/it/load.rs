@@ -29,7 +29,8 @@ async fn one_patch_holds_every_reading_as_a_fraction_and_the_hot_value() {
         "cpu_usage_max_avg_1h": format!("1.00000,{time}"),
         "node_hot_value": format!("2,{time}"),
     });
-    assert_eq!(patches[0].body, json!({"metadata": {"annotations": wanted}}));
+    let uid = world.sim.node("a").unwrap()["metadata"]["uid"].clone();
+    assert_eq!(patches[0].body, json!({"metadata": {"annotations": wanted, "uid": uid}}));
 }
 
 #[tokio::test]

@@ -126,7 +126,8 @@ fn extender_plain_http_takes_out_all_that_the_base_has_of_tls() {
         let parts = parts.as_array().expect("a list").iter();
         parts.map(|part| part[key].as_str().expect("a text").to_owned()).collect()
     };
-    let of_tls = |variable: &String| variable.contains("_TLS_") || variable.contains("_CA_");
+    let of_tls =
+        |variable: &String| ["_TLS_", "_CA_", "_CLIENT_"].iter().any(|of| variable.contains(of));
     let mut variables = named(&base["env"], "name");
     variables.retain(of_tls);
     assert_eq!(named(&container_change["env"], "name"), variables);
@@ -393,7 +394,7 @@ fn network_deny_denies_all_and_opens_what_each_program_calls() {
                 port(program, "inspect"),
                 port("annotator", "workloads"),
             ],
-            "annotator" => vec![annotated],
+            "annotator" => vec![annotated, port("annotator", "workloads")],
             _ => Vec::new(),
         };
         assert_eq!(called, wanted, "{program}");

@@ -307,8 +307,9 @@ fn what_tells_of_workloads_is_open_to_those_that_ask_alone() {
         let found = opened(program).into_iter().find(|(port, _)| port == wanted);
         found.unwrap().1
     };
-    let extender = &workload("scheduler-extender")["spec"]["selector"];
-    assert_eq!(from("annotator", "workloads"), serde_json::json!([{"podSelector": extender}]));
+    let pods = |program| serde_json::json!({"podSelector": workload(program)["spec"]["selector"]});
+    let asking = [pods("scheduler-extender"), pods("annotator")];
+    assert_eq!(from("annotator", "workloads"), serde_json::json!(asking));
     // A pod's author chooses its labels, but not the name of its namespace.
     let descheduler = &from("scheduler-extender", "inspect")[0];
     let pod = &descheduler["podSelector"]["matchLabels"];

@@ -483,8 +483,8 @@ mod tests {
     fn a_card_that_a_later_process_does_not_find_is_lost_and_the_others_are_healthy_at_once() {
         let first = inventory(&[(A, 4096), (B, 2048)]);
         let second = later(&first, &[(B, 2048)], Instant::now());
-        assert_eq!(health(&second), [Some(Unhealthy::Lost), None], "A, then B");
-        assert_eq!(units(&second), [4, 2]);
+        assert_eq!(health(&second), [None, Some(Unhealthy::Lost)], "B has A's index now");
+        assert_eq!(units(&second), [2, 4]);
         assert_eq!(second.to_save().len(), 2, "and so for the next process");
         let third = later(&second, &[(A, 4096), (B, 2048)], Instant::now());
         assert_eq!(health(&third), [None, None]);

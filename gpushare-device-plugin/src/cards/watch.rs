@@ -319,6 +319,7 @@ mod tests {
         published: Arc<Mutex<Vec<Vec<Option<Unhealthy>>>>>,
         metrics: Metrics,
         task: JoinHandle<String>,
+        _folder: tempfile::TempDir,
     }
 
     fn card(uuid: &str, index: u32) -> nvml::Card {
@@ -331,6 +332,7 @@ mod tests {
         }
 
         fn with(closed: bool) -> Self {
+            let folder = tempfile::tempdir().unwrap();
             let probe = Arc::new(Scripted::new(vec![card(A, 0), card(B, 1)]));
             let (sender, cards) = watch::channel(Arc::default());
             let (published, metrics) = (Arc::new(Mutex::new(Vec::new())), Metrics::default());
@@ -357,14 +359,14 @@ mod tests {
                 }),
                 cards: sender,
                 probe: watch::Sender::default(),
-                file: CardsFile::new("/nonexistent/folder".into()),
+                file: CardsFile::new(folder.path().into()),
                 events: None,
                 reopen_pause: Duration::from_millis(1),
                 without_size: BTreeSet::new(),
                 metrics: metrics.clone(),
             };
             let task = tokio::spawn(watch.watch(|_| {}));
-            Self { probe, closed, attempts, cards, published, metrics, task }
+            Self { probe, closed, attempts, cards, published, metrics, task, _folder: folder }
         }
 
         async fn until(&mut self, healths: [Option<Unhealthy>; 2]) {

@@ -334,6 +334,8 @@ mod tests {
         let file = Arc::new(SpecFile::new(dir.path(), "k/c", None));
         let mut responder = responder(Mode::Cdi, MinIsolation::Mps, Some(file));
         responder.isolation.policy.unavailable = UnavailableAction::Downgrade;
+        let mps_alone = IsolationSupport { driver: Err(Missing::UnknownDriver), mps: Ok(()) };
+        responder.isolation.support = watch::channel(Some(mps_alone)).1;
         let given = conflicting(&responder, None).unwrap();
         let instead_of = Some((Isolation::Mps, Missing::MpsConflict(MpsConflict::SharedMemory)));
         assert_eq!(given.isolation, Decision { isolation: Isolation::None, instead_of });

@@ -295,6 +295,7 @@ mod tests {
             "spec": { "nodeName": "a", "containers": [
                 { "name": "c", "resources": { "limits": { "aliyun.com/gpu-mem": "4" } } },
             ] },
+            "status": { "startTime": "2026-11-20T08:00:00Z" },
         }))
         .unwrap();
         let facts = pod.facts(&Names::default());

@@ -78,24 +78,12 @@ pub(super) fn by_cards(decider: &Decider, body: &[u8]) -> Answer {
         Ok(Some(_)) if !decider.view.is_complete() => failed(
             &"still reading the cluster; GPU pods wait until every node and pod has been seen",
         ),
-        Ok(Some(asked)) => match decider.view.cards.waits_for_deleted(&id(&request), &asked) {
-            Some(held) => wait(decider, &request, held),
-            None => filter_by_cards(decider, request),
-        },
+        Ok(Some(asked)) => {
+            let held = decider.view.cards.waits_for_deleted(&id(&request), &asked);
+            filter_by_cards(decider, request, held)
+        }
         Ok(None) => answer(decider, BY_CARDS, &request.names, &Rejections::default()),
         Err(fault) => reject_all(decider, &request, "faulty request", fault.reason()),
-    }
-}
-
-/// The answer for a pod that waits for deleted pods of its namespace. Pods of other namespaces are not concerned.
-fn wait(decider: &Decider, request: &BoardRequest<'_>, held: HeldByDeleted) -> Answer {
-    if let Some(evictions) = &decider.card_evictions {
-        evictions.withdraw(&request.pod.uid());
-    }
-    match held {
-        // kube-scheduler sees no event when these seconds are over. An error makes it retry by itself.
-        HeldByDeleted::Unreported => failed(&HELD_BY_DELETED),
-        HeldByDeleted::Reported => reject_all(decider, request, "held by deleted", HELD_BY_DELETED),
     }
 }
 
@@ -117,21 +105,39 @@ fn reject_all(
     answer(decider, BY_CARDS, &request.names, &rejections)
 }
 
-fn filter_by_cards(decider: &Decider, request: BoardRequest<'_>) -> Answer {
+/// Rejects the nodes whose cards do not fit the pod, and the others too while it is `held` by deleted pods of its namespace: pods of other
+/// namespaces are not concerned.
+fn filter_by_cards(
+    decider: &Decider,
+    request: BoardRequest<'_>,
+    held: Option<HeldByDeleted>,
+) -> Answer {
     let priority = request.pod.may_preempt().then(|| request.pod.priority());
     let (decision, names) = decider.decide(request);
     decider.record_if_new(&decision);
     // kube-scheduler has checked the node's total, so only the single cards do not suffice. Its preemption, which sees totals
     // only, would find no pod to evict and fail with "expected at least one victim".
     let refused = decision.no_fits();
+    // kube-scheduler sees no event when these seconds are over. An error makes it retry by itself.
+    let retries = held == Some(HeldByDeleted::Unreported) && refused.iter().any(Option::is_none);
     let mut rejections = Rejections::default();
     for (position, why) in refused.iter().enumerate() {
-        if let Some(why) = why {
-            rejections.add(position, why.label(), why.reason());
+        match why {
+            Some(why) => rejections.add(position, why.label(), why.reason()),
+            None if held.is_some() => {
+                rejections.add(position, "held by deleted", HELD_BY_DELETED);
+            }
+            None => {}
         }
     }
     if let Some(evictions) = &decider.card_evictions {
-        report(evictions, &decision, priority, &refused);
+        match held {
+            Some(_) => evictions.withdraw(&decision.pod.uid),
+            None => report(evictions, &decision, priority, &refused),
+        }
+    }
+    if retries {
+        return failed(&HELD_BY_DELETED);
     }
     answer(decider, BY_CARDS, &names, &rejections)
 }

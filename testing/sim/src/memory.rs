@@ -100,6 +100,18 @@ impl Measured {
         self.until("metrics", reached).await
     }
 
+    /// The value of a metric without labels; 0 where the page has none.
+    ///
+    /// # Errors
+    /// Where the page cannot be read.
+    pub async fn metric(&self, name: &str) -> io::Result<f64> {
+        let url = format!("http://{}/metrics", self.admin);
+        let answer = http_client()?.get(&url).send().await.map_err(io::Error::other)?;
+        let page = answer.text().await.map_err(io::Error::other)?;
+        let values = page.lines().filter_map(|line| line.strip_prefix(name)?.trim().parse().ok());
+        Ok(values.fold(0.0, f64::max))
+    }
+
     async fn until(&mut self, page: &str, holds: impl Fn(u16, &str) -> bool) -> io::Result<()> {
         let (client, url) = (http_client()?, format!("http://{}/{page}", self.admin));
         let wait = async {

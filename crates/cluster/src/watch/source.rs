@@ -31,11 +31,11 @@ const LIST_ENDS: &str = "k8s.io/initial-events-end";
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SourceError {
     #[error("the list cannot be read: {0}")]
-    List(#[source] kube::Error),
+    List(kube::Error),
     #[error("the watch cannot be started: {0}")]
-    Start(#[source] kube::Error),
+    Start(kube::Error),
     #[error("the watch cannot be read: {0}")]
-    Read(#[source] kube::Error),
+    Read(kube::Error),
     #[error("the API server ended the watch: {}", .0.message)]
     Ended(Box<Status>),
     #[error("the streamed list ended before its last object")]

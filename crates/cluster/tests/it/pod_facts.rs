@@ -192,7 +192,7 @@ fn a_claim_that_is_longer_than_bind_would_write_it_is_refused_unread() {
     }));
     let refused = facts.gpu.unwrap().unwrap().claim;
     let wanted =
-        ClaimError::Unreadable(api::JsonError::TooLong { length: claim.len(), limit: 224_002 });
+        ClaimError::Unreadable(api::JsonError::TooLong { length: claim.len(), limit: 243_002 });
     assert_eq!(refused, Err(wanted));
 }
 

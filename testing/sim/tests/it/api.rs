@@ -112,7 +112,7 @@ async fn lists_select_by_field_label_and_namespace() {
     sim.put(pod("a").on("worker-1").label("app", "web"));
     sim.put(pod("b").on("worker-2").label("app", "web"));
     sim.put(pod("c").in_namespace("other").on("worker-1"));
-    let all = get(&sim, "/api/v1/pods?limit=1").await.body;
+    let all = get(&sim, "/api/v1/pods").await.body;
     assert_eq!(names(&all), ["a", "b", "c"]);
     assert_eq!(all["kind"], "PodList");
     let field = get(&sim, "/api/v1/pods?fieldSelector=spec.nodeName%3Dworker-1").await.body;
