@@ -265,7 +265,9 @@ impl Reporter {
         }
         let whole = |held: &OtherPluginCard| {
             let card = cards.get(&held.card)?;
-            Some((held.pod.clone(), [(card.uuid.clone(), card.units)].into()))
+            // Not under the pod's own UID: what it holds by our resource is another charge.
+            let holder = PodUid::from(format!("{}/{}", held.pod, held.resource));
+            Some((holder, [(card.uuid.clone(), card.units)].into()))
         };
         self.records.lock().elsewhere().iter().filter_map(whole).collect()
     }

@@ -3,7 +3,7 @@
 //! Invariant: a TLS connection is returned only after the exporter's certificate was verified.
 
 use std::io::{self, ErrorKind};
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use http::header::HeaderValue;
 use tokio::net::TcpStream;
@@ -104,8 +104,18 @@ async fn open(endpoint: &Endpoint, reach: Reach) -> io::Result<TcpStream> {
     Err(failure)
 }
 
+/// Addresses of clouds' metadata services that are not link-local: Alibaba Cloud's, Azure's, and that of AWS by IPv6.
+const METADATA_SERVICES: [IpAddr; 3] = [
+    IpAddr::V4(Ipv4Addr::new(100, 100, 100, 200)),
+    IpAddr::V4(Ipv4Addr::new(168, 63, 129, 16)),
+    IpAddr::V6(Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254)),
+];
+
 /// Whether an address is of this machine alone, as those of a cloud's metadata service are too, or of no machine.
 fn is_no_other_machine(ip: IpAddr) -> bool {
+    if METADATA_SERVICES.contains(&ip.to_canonical()) {
+        return true;
+    }
     match ip.to_canonical() {
         IpAddr::V4(ip) => {
             ip.is_loopback()

@@ -12,7 +12,7 @@ use api::workloads::{MAX_TEXT, MAX_WORKLOADS, Workload, Workloads};
 use cluster::Leadership;
 use daemon::Shutdown;
 use jiff::{SignedDuration, Timestamp};
-use placement::workload::{WorkloadId, claimed_evidence, outweighs};
+use placement::workload::{MOST_POD_MINUTES, WorkloadId, claimed_evidence, outweighs};
 use reqwest::{Client, StatusCode, redirect};
 use workloads::Limits;
 
@@ -87,7 +87,9 @@ impl ListReader {
     /// Reads the list once. Returns the time until the next read.
     async fn update(&self) -> SignedDuration {
         match self.read().await {
-            Ok(workloads) => {
+            Ok(mut workloads) => {
+                let now = self.clock.now();
+                workloads.iter_mut().for_each(|workload| bound(workload, now));
                 *self.list.lock().unwrap_or_else(PoisonError::into_inner) = workloads;
                 PERIOD
             }
@@ -122,6 +124,12 @@ impl ListReader {
         let text = str::from_utf8(&body).context("no text in UTF-8")?;
         Ok(Workloads::from_json(text)?.workloads)
     }
+}
+
+/// Bounds what a list claims of a workload when it is received at `now`. What it claimed later would stay the newest for ever, and be told on.
+fn bound(workload: &mut Workload, now: Timestamp) {
+    workload.last_seen = workload.last_seen.min(now);
+    workload.pod_minutes = workload.pod_minutes.min(MOST_POD_MINUTES);
 }
 
 /// What was learned, and what the list of an earlier leader has beyond it: workloads that are not learned, or of which it knows more.

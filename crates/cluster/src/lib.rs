@@ -58,7 +58,7 @@ pub use placement::quantity::QuantityError;
 pub use placement::selector::{LabelSelector, SelectorError};
 pub use pod::{
     ContainerRuns, ExpectedUseError, GpuAnnotation, GpuPod, GpuRequestError, MPS_PIPES,
-    MPS_SHARED_MEMORY, MpsConflict, Pod, PodFacts, ValueError, Wait,
+    MPS_SHARED_MEMORY, MpsConflict, NODE_FAULT, Pod, PodFacts, ValueError, Wait,
 };
 pub use preemption::{Budget, Covering, Occupants, beyond_budgets, budgets, occupants};
 pub use taint::{NodeTaints, Taint, TaintEffect, patch_node_taint};

@@ -45,7 +45,7 @@ pub fn evidence(pod_minutes: f64, last_seen: Timestamp, half_life: SignedDuratio
 }
 
 /// The most pod-minutes that a list may claim of a workload: those of 150,000 pods in a day.
-const MOST_POD_MINUTES: f64 = 150_000.0 * 24.0 * 60.0;
+pub const MOST_POD_MINUTES: f64 = 150_000.0 * 24.0 * 60.0;
 
 /// Numbers in lists are rounded to four digits.
 const ROUNDING: f64 = 0.01;

@@ -2,12 +2,13 @@
 //!
 //! Invariant: every text names the pod where it is known, the reason, and what to do.
 
-use cluster::ClaimError;
+use cluster::{ClaimError, NODE_FAULT};
 use placement::units::{CardId, PodUid};
 
 use crate::cards::Unhealthy;
 use crate::cards::ids::first_few;
 use crate::isolation::IsolationError;
+use crate::isolation::support::Missing;
 use crate::pods::PodRef;
 
 /// Why a call of the kubelet is refused.
@@ -201,6 +202,27 @@ pub enum Refusal {
 }
 
 impl Refusal {
+    /// The text for the kubelet: the refusal, and whether the node is at fault.
+    pub fn text(&self) -> String {
+        match self.is_of_node() {
+            true => format!("{self} {NODE_FAULT}"),
+            false => self.to_string(),
+        }
+    }
+
+    /// Whether the node is at fault, so that any other pod of its kind would be refused too. What depends on the pod's own spec or
+    /// annotations, or on what other pods do, is no fault of the node.
+    fn is_of_node(&self) -> bool {
+        match self {
+            Self::Unhealthy { .. } | Self::HeldElsewhere { .. } | Self::Unidentified(_) => true,
+            Self::Isolation { cause: IsolationError::NotKnown, .. } => true,
+            Self::Isolation { cause: IsolationError::Unavailable { missing, .. }, .. } => {
+                !matches!(missing, Missing::MpsConflict(_))
+            }
+            _ => false,
+        }
+    }
+
     /// The label `reason` of `plimsoll_gpu_refusals_total`.
     pub fn label(&self) -> &'static str {
         match self {
@@ -232,7 +254,6 @@ mod tests {
     use super::*;
     use crate::container::cdi::CdiError;
     use crate::isolation::Isolation;
-    use crate::isolation::support::Missing;
     use cluster::MpsConflict;
 
     /// What each text asks the reader to do. A new refusal does not compile without.

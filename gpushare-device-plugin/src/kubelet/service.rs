@@ -157,7 +157,7 @@ impl DevicePlugin for Service {
             containers.iter().map(|container| self.admission.allocate(&container.devices_ids));
         match answers.collect() {
             Ok(container_responses) => Ok(Response::new(AllocateResponse { container_responses })),
-            Err(refusal) => Err(Status::failed_precondition(refusal.to_string())),
+            Err(refusal) => Err(Status::failed_precondition(refusal.text())),
         }
     }
 

@@ -77,12 +77,13 @@ async fn a_card_that_a_pod_holds_through_another_resource_counts_as_full_and_tak
     let rig = Rig::new(&[(A, 8), (B, 8)]).await;
     rig.sim.put(pod("whole").uid("uid-whole").on(rig::NODE));
     rig.kubelet.hold_other("uid-whole", "nvidia.com/gpu", A);
-    rig.cards("a full card", |cards| cards[0]["pods"]["uid-whole"] == 8).await;
+    rig.cards("a full card", |cards| cards[0]["pods"]["uid-whole/nvidia.com/gpu"] == 8).await;
     let refused = rig.run(pod("early").asking(RESOURCE, 2), A).await.unwrap_err();
     assert!(refused.0.contains("through nvidia.com/gpu"), "{}", refused.0);
     rig.run(pod("beside").asking(RESOURCE, 2), B).await.unwrap();
     rig.sim.delete(PODS, "default", "whole");
-    rig.cards("an empty card", |cards| cards[0]["pods"]["uid-whole"].is_null()).await;
+    rig.cards("an empty card", |cards| cards[0]["pods"]["uid-whole/nvidia.com/gpu"].is_null())
+        .await;
     rig.run(pod("later").asking(RESOURCE, 2), A).await.unwrap();
 }
 

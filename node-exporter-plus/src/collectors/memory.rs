@@ -130,8 +130,9 @@ impl MemInfo {
         let huge = self.huge.map_or(0, |huge| huge.kib);
         let huge = Some(huge).filter(|huge| *huge <= total - available).unwrap_or(0);
         let used = total - available - huge;
-        let arc = self.arc.filter(|arc| arc.size <= used);
-        let used = used - arc.map_or(0, |arc| arc.size.saturating_sub(arc.least));
+        let arc = self.arc.filter(|arc| arc.size <= total);
+        // A part of the ARC is in slabs that the kernel counts as available already.
+        let used = used.saturating_sub(arc.map_or(0, |arc| arc.size.saturating_sub(arc.least)));
         // All memory may be in huge pages: nothing is available.
         if total == huge { 100.0 } else { 100.0 * (used as f64 / (total - huge) as f64) }
     }

@@ -22,6 +22,7 @@ use cluster::{
 };
 use daemon::Shutdown;
 use dashmap::DashSet;
+use jiff::Timestamp;
 use placement::names::Names;
 use placement::units::{NodeName, PodUid};
 use tokio::sync::mpsc;
@@ -32,7 +33,7 @@ use self::waiting::{KEEP_FOR, KeptCards, Report, Waiting, WaitingPods};
 use crate::decisions::DecidedPod;
 use crate::metrics::Metrics;
 use crate::replicas::Replicas;
-use crate::view::View;
+use crate::view::{GpuPodId, View};
 
 /// Reports in the queue at most.
 const QUEUE: usize = 256;
@@ -236,6 +237,21 @@ impl Evictor {
         if pod.wait() == Wait::None || pod.nominated_node().is_some() {
             return Outcome::Later;
         }
+        // Filter and Bind would refuse it, whatever was evicted.
+        let id = GpuPodId {
+            uid: uid.clone(),
+            namespace: pod.namespace().to_owned(),
+            name: pod.name().to_owned(),
+        };
+        if self.view.cards.waits_for_deleted(&id, &request).is_some() {
+            return Outcome::Later;
+        }
+        let back_offs = self.view.cards.back_offs();
+        let now = Timestamp::now();
+        waiting.nodes.retain(|node| {
+            let known = back_offs.get(node);
+            !known.is_some_and(|back_off| back_off.rejects(pod.namespace(), now))
+        });
         let search = Search {
             view: &self.view,
             client: &self.client,

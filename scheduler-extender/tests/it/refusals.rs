@@ -70,10 +70,14 @@ async fn a_pod_that_requires_isolation_passes_only_nodes_that_report_it_also_in_
     assert_eq!(soft, "the pod's annotation gpu-isolation cannot be read");
 }
 
-/// The kubelet refuses a bound pod.
+/// As the kubelet writes it.
+const MESSAGE: &str = "Allocate failed due to rpc error: code = FailedPrecondition desc = no (the fault is the node's), which is unexpected";
+
+/// The kubelet refuses a bound pod for a fault of the node.
 fn refuse(sim: &Sim, namespace: &str, name: &str) {
     sim.change(PODS, namespace, name, |pod| {
-        pod["status"] = json!({ "phase": "Failed", "reason": "UnexpectedAdmissionError" });
+        pod["status"] =
+            json!({ "phase": "Failed", "reason": "UnexpectedAdmissionError", "message": MESSAGE });
     });
 }
 

@@ -66,9 +66,9 @@ fn memory_usage() -> String {
     // In a container with lxcfs, huge pages and cache of the host may be more than the container's memory: they do not count.
     let all = format!("(({total} - {huge} >= {available}) or {total})");
     let cache = "avg_over_time(node_zfs_arc_size[5m])";
-    let fits = format!("{cache} <= {all} - {available}");
+    let fits = format!("{cache} <= {total}");
     let reclaimable = format!("(clamp_min(({fits}) - node_zfs_arc_c_min, 0) or 0 * {total})");
-    format!("1 - ({available} + {reclaimable}) / {all}")
+    format!("clamp_min(1 - ({available} + {reclaimable}) / {all}, 0)")
 }
 
 /// The file with the queries; without a file, those for node_exporter.

@@ -228,7 +228,7 @@ impl Pod {
         read(names.gpu_cores(), GpuAnnotation::Cores).each(&mut containers, cores)?;
         read(names.gpu_mem_limit(), GpuAnnotation::MemoryLimit)
             .each(&mut containers, memory_limit)?;
-        let filter = CardFilter {
+        let mut filter = CardFilter {
             models: read(names.gpu_model(), GpuAnnotation::Model)
                 .parsed::<Patterns>()?
                 .unwrap_or_default(),
@@ -239,6 +239,14 @@ impl Pod {
                 .parsed::<Isolation>()?
                 .unwrap_or_default(),
         };
+        // MPS cannot serve a container that mounts something of its own where MPS's clients have theirs. The driver's limit can.
+        let conflicts = self.mps_conflicts();
+        let is_no_client = |container: &ContainerRequest| {
+            !container.card_use.exclusive && conflicts.contains_key(&container.name)
+        };
+        if filter.isolation == Isolation::Mps && containers.iter().any(is_no_client) {
+            filter.isolation = Isolation::Driver;
+        }
         let strategy =
             read(names.gpu_placement(), GpuAnnotation::Placement).parsed::<Strategy>()?;
         Ok((containers, CardOptions { filter, strategy }))

@@ -122,6 +122,9 @@ struct Status {
     /// Why the kubelet or another component ended the pod as a whole.
     #[serde(deserialize_with = "null_is_default")]
     reason: String,
+    /// The same in words.
+    #[serde(deserialize_with = "null_is_default")]
+    message: String,
     start_time: Option<Time>,
     /// The node where kube-scheduler has evicted pods for this one.
     #[serde(deserialize_with = "null_is_default")]
@@ -229,6 +232,10 @@ pub struct GpuPod {
     pub assigned: bool,
 }
 
+/// What the device plugin adds to the text of a refusal that is the node's fault and not the pod's. The kubelet copies it into the pod's status.
+/// Without it, a refusal says nothing of the node: other device plugins refuse in the same way, and a pod can be refused for its own spec.
+pub const NODE_FAULT: &str = "(the fault is the node's)";
+
 /// The facts of a pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PodFacts {
@@ -251,8 +258,8 @@ pub struct PodFacts {
     pub admitted: bool,
     /// Whether its phase is Succeeded or Failed: it holds nothing any more.
     pub finished: bool,
-    /// Whether its kubelet refused it at admission for its devices: it is Failed with the reason `UnexpectedAdmissionError`, which is what
-    /// the kubelet writes if a device plugin refuses, or has no devices.
+    /// Whether its node's device plugin refused it at admission for a fault of the node: it is Failed with the reason
+    /// `UnexpectedAdmissionError`, and the message has [`NODE_FAULT`].
     pub refused: bool,
     /// Whether its kubelet has reported all of its containers as ended. The kubelet does so before it removes a deleted pod, except after a
     /// deletion by force.
@@ -412,7 +419,8 @@ impl Pod {
     }
 
     fn is_refused(&self) -> bool {
-        self.status.phase == "Failed" && self.status.reason == "UnexpectedAdmissionError"
+        let Status { phase, reason, message, .. } = &self.status;
+        phase == "Failed" && reason == "UnexpectedAdmissionError" && message.contains(NODE_FAULT)
     }
 
     fn is_stopped(&self) -> bool {

@@ -212,8 +212,8 @@ where
     fn take(&mut self, event: watcher::Event<K>) -> Option<Event<T>> {
         let counts = &self.health.0;
         counts.events.fetch_add(1, Ordering::Relaxed);
-        // kube's own backoff would start again at the start of every list, failed or not.
-        if !matches!(event, watcher::Event::Init) {
+        // A list that fails after some objects is a failure as one that fails before the first.
+        if !matches!(event, watcher::Event::Init | watcher::Event::InitApply(_)) {
             self.backoff.reset();
         }
         match event {

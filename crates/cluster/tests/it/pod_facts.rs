@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use cluster::{ClaimError, ContainerRuns, GpuRequestError, MpsConflict, Pod, PodFacts, Wait};
+use cluster::{
+    ClaimError, ContainerRuns, GpuRequestError, MpsConflict, NODE_FAULT, Pod, PodFacts, Wait,
+};
 use jiff::Timestamp;
 use placement::gpu::{CardShare, ContainerKind, Isolation, RequestError, Strategy};
 use placement::load::PodKind;
@@ -338,13 +340,18 @@ fn an_annotation_that_cannot_be_read_is_a_fault_that_names_it_and_the_pod_is_sti
 }
 
 #[test]
-fn a_pod_that_its_kubelet_refused_for_its_devices_is_told_from_others_that_failed() {
+fn a_pod_that_was_refused_for_a_fault_of_its_node_is_told_from_others_that_failed() {
+    let fault = format!("Allocate failed due to rpc error: no {NODE_FAULT}, which is unexpected");
+    let of_the_pod = json!("Allocate failed due to rpc error: no, which is unexpected");
     let refused = |phase: &str, reason: Value| {
-        let status = json!({ "phase": phase, "reason": reason });
+        let status = json!({ "phase": phase, "reason": reason, "message": fault });
         let pod: cluster::Pod = serde_json::from_value(json!({ "status": status })).unwrap();
         pod.facts(&Names::default()).refused
     };
     assert!(refused("Failed", json!("UnexpectedAdmissionError")));
+    let own =
+        json!({ "phase": "Failed", "reason": "UnexpectedAdmissionError", "message": of_the_pod });
+    assert!(!facts(json!({ "status": own })).refused);
     assert!(!refused("Failed", json!("Evicted")));
     assert!(!refused("Failed", Value::Null));
     assert!(!refused("Running", json!("UnexpectedAdmissionError")));

@@ -5,9 +5,8 @@
 use jiff::Timestamp;
 use jiff::civil::{Date, Time};
 use jiff::tz::TimeZone;
-use rustls::client::verify_server_name;
-use rustls::pki_types::{CertificateDer, ServerName};
-use rustls::server::ParsedCertificate;
+use rustls::pki_types::CertificateDer;
+use webpki::EndEntityCert;
 
 const INTEGER: u8 = 0x02;
 const OID: u8 = 0x06;
@@ -27,15 +26,10 @@ const TEXTS: [u8; 3] = [0x0c, 0x13, 0x16];
 /// Whether one of the names is a DNS name of the certificate, or a common name of its subject.
 pub(super) fn has_a_name_of(certificate: &CertificateDer<'_>, names: &[String]) -> bool {
     let common = Fields::of(certificate).map(|fields| fields.common_names()).unwrap_or_default();
-    let parsed = ParsedCertificate::try_from(certificate).ok();
-    let is_dns_name = |name: &str| {
-        let name = ServerName::try_from(name).ok();
-        let name = name.filter(|name| matches!(name, ServerName::DnsName(_)));
-        parsed
-            .as_ref()
-            .zip(name)
-            .is_some_and(|(parsed, name)| verify_server_name(parsed, &name).is_ok())
-    };
+    // Wildcards are no names here: a certificate for all of a zone is not meant for one client of it.
+    let parsed = EndEntityCert::try_from(certificate).ok();
+    let dns_names: Vec<&str> = parsed.iter().flat_map(|it| it.valid_dns_names()).collect();
+    let is_dns_name = |name: &str| dns_names.iter().any(|dns| dns.eq_ignore_ascii_case(name));
     names.iter().any(|name| common.contains(&name.as_bytes()) || is_dns_name(name))
 }
 

@@ -299,11 +299,16 @@ async fn a_client_needs_a_certificate_with_an_admitted_name() {
     let (authority, clients) = (Authority::new(), Authority::new());
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("clients.crt"), clients.pem()).unwrap();
-    std::fs::write(folder.path().join("client-names"), "system:kube-scheduler extender").unwrap();
+    std::fs::write(
+        folder.path().join("client-names"),
+        "system:kube-scheduler extender a.extenders.svc",
+    )
+    .unwrap();
     let server = start_in(folder, &authority, Limits::default()).await;
     for right in [
         clients.sign_as("system:kube-scheduler", "elsewhere"),
         clients.sign("extender"),
+        clients.sign("a.extenders.svc"),
         clients.sign_as("extender", "elsewhere"),
     ] {
         let client = authority.client_with(&right);
@@ -312,6 +317,7 @@ async fn a_client_needs_a_certificate_with_an_admitted_name() {
     let wrong = [
         clients.sign("kube-scheduler"),
         clients.sign_as("system:kube-scheduler2", "extender.example"),
+        clients.sign_as("elsewhere", "*.extenders.svc"),
         // The right name, and another CA's.
         authority.sign_as("system:kube-scheduler", "extender"),
     ];

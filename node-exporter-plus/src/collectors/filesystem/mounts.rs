@@ -90,7 +90,8 @@ pub fn parse(
         let path = rootfs.join(folder.strip_prefix("/").unwrap_or(folder));
         let is_new = !found.iter().any(|(device, _)| *device == line.device);
         if is_new && line.can_be_filled() && reachable(&path) && exists(&path) {
-            found.push((line.device, mount.clone()));
+            // First, since a bounded number is sampled.
+            found.insert(0, (line.device, mount.clone()));
         }
     }
     Ok(found.into_iter().map(|(_, mount)| mount).collect())

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use arc_swap::ArcSwap;
 use cluster::{GpuPod, PodFacts};
 use jiff::Timestamp;
-use placement::gpu::{Claim, Isolation, NodeBackOff};
+use placement::gpu::{Claim, NodeBackOff};
 use placement::units::NodeName;
 
 use super::CardBook;
@@ -121,8 +121,7 @@ impl CardBook {
         }
         let has_claim =
             matches!(&gpu.claim, Ok(Some(claim)) if claim.cards() == sent.claim.cards());
-        let asks_for_more = gpu.fault.is_some() || gpu.request.filter().isolation > Isolation::None;
-        if has_claim && !asks_for_more {
+        if has_claim {
             self.back_offs.failed(&sent.node, &pod.namespace, now);
         }
     }

@@ -5,11 +5,15 @@
 //! included, would hold more units than when one of these was deleted. Without that, creating pods and deleting them by force would hold
 //! any number of cards.
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use placement::gpu::{GpuRequest, NodeCards};
 use placement::units::{NodeName, PodUid, Units};
 
 use super::{CardBook, GpuPodId, REPORTED_WITHIN};
+
+/// How long a deleted pod that holds units restricts its namespace: longer than any usual grace period. A process that never ends, or a node whose
+/// device plugin is gone, must not keep the namespace from all cards for ever.
+const RESTRICTS: SignedDuration = SignedDuration::from_mins(10);
 
 /// A deleted pod that still holds units of a node.
 #[derive(Debug, Clone)]
@@ -25,6 +29,11 @@ pub(super) struct Departure {
 }
 
 impl Departure {
+    /// Whether it no longer keeps its namespace from other cards. The card itself stays charged for as long as reports have the pod.
+    fn is_forgiven(&self, now: Timestamp) -> bool {
+        now.duration_since(self.at).abs() >= RESTRICTS
+    }
+
     /// Whether the time for a report of it is over. A time far in the future means that the clock was set back.
     fn is_over(&self, now: Timestamp) -> bool {
         now.duration_since(self.at).abs() >= REPORTED_WITHIN
@@ -60,7 +69,8 @@ impl CardBook {
         }
         let (namespace, units) = (record.namespace, record.request.peak());
         let others = self.live_units(&namespace).saturating_add(self.deleted_units(&namespace));
-        let most = others.saturating_add(units);
+        // On each of the nodes where it may be.
+        let most = nodes.iter().fold(others, |sum, _| sum.saturating_add(units));
         let departure = |node| {
             let (pod, namespace) = (uid.clone(), namespace.clone());
             Departure { node, pod, namespace, units, most, at: now }
@@ -78,7 +88,9 @@ impl CardBook {
         for Departure { node, pod, .. } in self.departures.load().iter().filter(over) {
             self.ledgers.change(node, |ledger| ledger.end_departure(pod));
         }
-        let stays = |it: &Departure| !it.is_over(now) || self.is_held(&it.node, &it.pod);
+        let stays = |it: &Departure| {
+            !it.is_over(now) || (!it.is_forgiven(now) && self.is_held(&it.node, &it.pod))
+        };
         if !self.departures.load().iter().all(stays) {
             self.departures
                 .rcu(|known| known.iter().filter(|it| stays(it)).cloned().collect::<Vec<_>>());
