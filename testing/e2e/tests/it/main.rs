@@ -32,6 +32,8 @@ struct Fact {
     needs_our_nodes: bool,
     /// Whether it belongs to the smoke set, which CI runs: testing/e2e/README.md says what is in it.
     smoke: bool,
+    /// About how long it takes on two cores, in seconds, the reset before it left out. A run prints what each one took.
+    seconds: u32,
 }
 
 impl Fact {
@@ -39,16 +41,21 @@ impl Fact {
     const fn smoke(self) -> Self {
         Self { smoke: true, ..self }
     }
+
+    /// Says how long the test takes.
+    const fn takes(self, seconds: u32) -> Self {
+        Self { seconds, ..self }
+    }
 }
 
 /// A test that looks into processes or disturbs nodes.
 const fn on_our_nodes(name: &'static str, test: fn(&TestEnv) -> Result<()>) -> Fact {
-    Fact { name, test, needs_our_nodes: true, smoke: false }
+    Fact { name, test, needs_our_nodes: true, smoke: false, seconds: 0 }
 }
 
 /// A test that needs the API only.
 const fn on_any_cluster(name: &'static str, test: fn(&TestEnv) -> Result<()>) -> Fact {
-    Fact { name, test, needs_our_nodes: false, smoke: false }
+    Fact { name, test, needs_our_nodes: false, smoke: false, seconds: 0 }
 }
 
 /// All tests in the order in which they run. The one that uninstalls Plimsoll is the last.
@@ -124,10 +131,15 @@ fn main() -> ExitCode {
 
 fn run(arguments: &Arguments) -> Result<ExitCode> {
     let facts = chosen()?;
+    if let Some(fact) = facts.iter().find(|fact| fact.seconds == 0) {
+        bail!("{} does not say how long it takes: add .takes(SECONDS) to its list", fact.name);
+    }
     if arguments.list {
         return Ok(libtest_mimic::run(arguments, trials(facts, None)).exit_code());
     }
     let env = Arc::new(TestEnv::start()?);
+    let seconds: u32 = facts.iter().map(|fact| fact.seconds).sum();
+    line(&format!("{} tests, about {} minutes in all", facts.len(), seconds.div_ceil(60)));
     let whole_run = arguments.filter.is_none() && facts.len() == all().len();
     if whole_run && env.cluster().is_ok() {
         // What it uses is learned while other tests run.

@@ -8,7 +8,9 @@ use crate::env::{NAMESPACE, TestEnv};
 use crate::{Fact, on_any_cluster};
 
 pub(crate) const FACTS: &[Fact] =
-    &[on_any_cluster("this_api_server_and_the_stand_in_answer_alike", answers_alike).smoke()];
+    &[on_any_cluster("this_api_server_and_the_stand_in_answer_alike", answers_alike)
+        .takes(25)
+        .smoke()];
 
 /// A connection, for the suite.
 pub(crate) struct Kube(pub(crate) Client);

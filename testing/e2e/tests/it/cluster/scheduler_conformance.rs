@@ -23,6 +23,7 @@ pub(crate) const FACTS: &[Fact] = &[on_our_nodes(
     "kube_scheduler_and_the_stand_in_treat_an_extender_alike",
     treats_extenders_alike,
 )
+.takes(19)
 .smoke()];
 
 fn treats_extenders_alike(env: &TestEnv) -> Result<()> {

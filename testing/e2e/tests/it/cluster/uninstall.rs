@@ -24,6 +24,7 @@ pub(crate) const FACTS: &[Fact] = &[on_our_nodes(
     "uninstalling_leaves_scheduling_as_before_and_nothing_behind_but_what_the_docs_name",
     uninstalled,
 )
+.takes(17)
 .smoke()];
 
 const MANIFEST: &str = "/etc/kubernetes/manifests/kube-scheduler.yaml";
@@ -38,10 +39,11 @@ const DOCUMENTED_ANNOTATIONS: [&str; 5] = [
     "plimsoll.dev/gpu-share",
 ];
 /// The files that remain on nodes by docs/install.md: a folder that holds nothing else, and a name.
-const DOCUMENTED_FILES: [(&str, &str); 3] = [
+const DOCUMENTED_FILES: [(&str, &str); 4] = [
     ("/var/run/cdi", "plimsoll.dev-gpu-mem.json"),
     ("/run/plimsoll", "node-exporter-plus.samples"),
     ("/run/plimsoll-gpu", "gpushare-device-plugin.json"),
+    ("/run/plimsoll-gpu", "cards.json"),
 ];
 /// The folders in `/run` that remain on nodes.
 const DOCUMENTED_FOLDERS: [&str; 3] = ["plimsoll", "plimsoll-gpu", "plimsoll-mps"];
@@ -97,9 +99,10 @@ fn only_documented_files_are_left(node: &Node) -> Result<()> {
     ensure!(plugins.contains(KUBELET_FILES[0]), "{}: {plugins:?} was not listed", node.name());
     let unexpected: Vec<&String> = plugins.iter().filter(|name| !is_of_the_kubelet(name)).collect();
     ensure!(unexpected.is_empty(), "{}: left beside kubelet.sock: {unexpected:?}", node.name());
-    for (folder, named) in DOCUMENTED_FILES {
+    for (folder, _) in DOCUMENTED_FILES {
+        let is_documented = |name: &str| DOCUMENTED_FILES.contains(&(folder, name));
         let unexpected: Vec<String> =
-            names(node, folder)?.into_iter().filter(|name| name != named).collect();
+            names(node, folder)?.into_iter().filter(|name| !is_documented(name)).collect();
         ensure!(unexpected.is_empty(), "{}: left in {folder}: {unexpected:?}", node.name());
     }
     let mut ours = names(node, "/run")?;

@@ -21,19 +21,22 @@ use crate::support::pods::{
 use crate::{Fact, on_our_nodes};
 
 pub(crate) const FACTS: &[Fact] = &[
-    on_our_nodes("a_gpu_pods_process_sees_its_claimed_card_and_no_other", one_pod).smoke(),
+    on_our_nodes("a_gpu_pods_process_sees_its_claimed_card_and_no_other", one_pod).takes(1).smoke(),
     on_our_nodes(
         "forty_gpu_pods_at_once_and_their_refill_are_each_on_their_claimed_card",
         forty_pods,
     )
+    .takes(158)
     .smoke(),
-    on_our_nodes("the_containers_of_a_pod_share_its_card", two_containers).smoke(),
+    on_our_nodes("the_containers_of_a_pod_share_its_card", two_containers).takes(15).smoke(),
     on_our_nodes(
         "an_app_container_is_on_the_card_whose_ids_its_init_container_had",
         init_containers,
     )
+    .takes(3)
     .smoke(),
-    on_our_nodes("the_room_beside_a_failed_card_that_pods_hold_is_schedulable", failed_card),
+    on_our_nodes("the_room_beside_a_failed_card_that_pods_hold_is_schedulable", failed_card)
+        .takes(20),
 ];
 
 fn one_pod(env: &TestEnv) -> Result<()> {

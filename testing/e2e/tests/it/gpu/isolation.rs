@@ -27,17 +27,20 @@ use crate::support::policy::{self, OURS};
 use crate::{Fact, on_our_nodes};
 
 pub(crate) const FACTS: &[Fact] = &[
-    on_our_nodes("nvidias_hook_gets_the_containers_share_from_what_runc_gets", driver),
-    on_our_nodes("a_pod_that_asks_for_mps_gets_its_pipes_and_its_limits", mps),
+    on_our_nodes("nvidias_hook_gets_the_containers_share_from_what_runc_gets", driver).takes(20),
+    on_our_nodes("a_pod_that_asks_for_mps_gets_its_pipes_and_its_limits", mps).takes(20),
     on_our_nodes(
         "a_client_of_mps_can_make_and_remove_nothing_where_its_pipes_are",
         pipes_are_the_daemons,
-    ),
+    )
+    .takes(20),
     on_our_nodes(
         "a_pod_with_shared_memory_of_its_own_keeps_it_or_is_refused_where_it_asks_for_mps",
         own_shared_memory,
-    ),
-    on_our_nodes("a_limit_leaves_the_cdi_specification_with_its_last_pod", limits_are_dropped),
+    )
+    .takes(20),
+    on_our_nodes("a_limit_leaves_the_cdi_specification_with_its_last_pod", limits_are_dropped)
+        .takes(20),
 ];
 
 /// The size of the memory that MPS's servers and clients share, in bytes.

@@ -16,8 +16,10 @@ use crate::support::pods::{
 use crate::{Fact, on_our_nodes};
 
 pub(crate) const FACTS: &[Fact] = &[
-    on_our_nodes("a_quota_of_units_holds_for_exclusive_cards_compute_and_memory_limits", of_units),
-    on_our_nodes("a_pod_whose_spec_names_its_node_keeps_no_other_from_its_cards", own_node),
+    on_our_nodes("a_quota_of_units_holds_for_exclusive_cards_compute_and_memory_limits", of_units)
+        .takes(20),
+    on_our_nodes("a_pod_whose_spec_names_its_node_keeps_no_other_from_its_cards", own_node)
+        .takes(20),
 ];
 
 /// A card of the test cluster's nodes, in units.

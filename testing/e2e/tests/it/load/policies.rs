@@ -18,8 +18,10 @@ pub(crate) const FACTS: &[Fact] = &[
     on_our_nodes(
         "a_changed_policy_is_in_force_without_a_restart_and_a_faulty_one_changes_nothing",
         hot_reload,
-    ),
-    on_our_nodes("a_shadow_policy_changes_nothing_and_its_disagreements_are_told", shadow_policy),
+    )
+    .takes(20),
+    on_our_nodes("a_shadow_policy_changes_nothing_and_its_disagreements_are_told", shadow_policy)
+        .takes(20),
 ];
 
 /// The only node's reading.
