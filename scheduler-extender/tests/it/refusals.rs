@@ -166,11 +166,13 @@ async fn pods_whose_author_may_have_caused_the_refusal_back_no_node_off() {
             pod["metadata"]["annotations"]["plimsoll.dev/gpu-claim"] = other.into();
         });
         refuse(&sim, "default", &name);
-        // It requires more than others.
-        let name = format!("requires-{number}");
-        let requires = pod(&name).annotation(ISOLATION, "driver").asking(GPU, 1);
-        assert_eq!(rig.bind(&sim.put(requires), "n1").await, "");
-        refuse(&sim, "default", &name);
+        // Refused for its own spec, or by another device plugin: neither says that the node is at fault.
+        let name = format!("own-{number}");
+        send(&sim, &rig, "default", &name, "n1").await;
+        sim.change(PODS, "default", &name, |pod| {
+            let message = "Allocate failed due to rpc error: code = Unknown desc = no";
+            pod["status"] = json!({ "phase": "Failed", "reason": "UnexpectedAdmissionError", "message": message });
+        });
         // Failed for another reason.
         let name = format!("evicted-{number}");
         send(&sim, &rig, "default", &name, "n1").await;

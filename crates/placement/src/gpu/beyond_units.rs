@@ -15,7 +15,7 @@ pub struct BeyondUnits {
 }
 
 /// What a pod would take of a card beyond its units.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Excess {
     /// The whole card, for fewer units than it has.
     Exclusive,

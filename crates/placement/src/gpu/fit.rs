@@ -568,11 +568,12 @@ pub(super) fn why_no_fit(cards: &[&FreeCard], request: &GpuRequest) -> NoFit {
     }
 }
 
-/// What the request would take beyond its units on the first card that is large enough.
+/// What the request would take beyond its units on a card that is large enough; the same in whatever order the cards are.
 fn excess(cards: &[&FreeCard], request: &GpuRequest) -> Option<Excess> {
     let on = |card: &&FreeCard| {
-        let shares = request.shares().iter().filter(|share| card.units >= share.units);
-        shares.filter_map(|share| request.excess(*share, card.units)).next()
+        let units = card.units;
+        let shares = request.shares().iter().filter(move |share| units >= share.units);
+        shares.filter_map(move |share| request.excess(*share, units)).min()
     };
-    cards.iter().find_map(on)
+    cards.iter().filter_map(on).min()
 }

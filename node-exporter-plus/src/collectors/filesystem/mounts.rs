@@ -85,16 +85,17 @@ pub fn parse(
     let reachable = |path: &Path| !may_block.iter().any(|place| path.starts_with(place));
     found.retain(|(_, mount)| reachable(&mount.path));
     let folders = FILLED_BY_PODS.iter().map(Path::new).chain([kubelet_root]);
+    // First, since a bounded number is sampled.
+    let mut filled: Vec<(&str, Mount)> = Vec::new();
     for folder in folders {
         let Some((line, mount)) = holder(&below_root, folder) else { continue };
         let path = rootfs.join(folder.strip_prefix("/").unwrap_or(folder));
-        let is_new = !found.iter().any(|(device, _)| *device == line.device);
+        let is_new = !found.iter().chain(&filled).any(|(device, _)| *device == line.device);
         if is_new && line.can_be_filled() && reachable(&path) && exists(&path) {
-            // First, since a bounded number is sampled.
-            found.insert(0, (line.device, mount.clone()));
+            filled.push((line.device, mount.clone()));
         }
     }
-    Ok(found.into_iter().map(|(_, mount)| mount).collect())
+    Ok(filled.into_iter().chain(found).map(|(_, mount)| mount).collect())
 }
 
 /// The mount that holds `folder`: the deepest, and of several at one place the last.

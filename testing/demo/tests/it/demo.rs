@@ -143,9 +143,10 @@ fn every_pod_that_fits_runs_on_its_card_and_on_no_overloaded_node() {
 
 #[test]
 fn a_runtime_that_hands_over_wrong_cards_is_noticed() {
-    let (double_booked, mismatches, hot) = sabotaged("card");
+    // Where two containers see the same wrong card, that one's memory is promised twice, too.
+    let (_, mismatches, hot) = sabotaged("card");
     assert!(mismatches > 0);
-    assert_eq!((double_booked, hot), (0, 0));
+    assert_eq!(hot, 0);
 }
 
 #[test]

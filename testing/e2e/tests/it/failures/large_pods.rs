@@ -14,7 +14,9 @@ use crate::support::pods::{
 use crate::{Fact, on_our_nodes};
 
 pub(crate) const FACTS: &[Fact] =
-    &[on_our_nodes("no_program_runs_out_of_memory_beside_pods_of_any_size", restarted).takes(20)];
+    &[on_our_nodes("no_program_runs_out_of_memory_beside_pods_of_any_size", restarted)
+        .takes(60)
+        .smoke()];
 
 /// Together some 50 MB in etcd, and twice that as JSON.
 const COUNT: usize = 36;

@@ -36,7 +36,8 @@ pub(crate) const FACTS: &[Fact] = &[
     .takes(3)
     .smoke(),
     on_our_nodes("the_room_beside_a_failed_card_that_pods_hold_is_schedulable", failed_card)
-        .takes(20),
+        .takes(3)
+        .smoke(),
 ];
 
 fn one_pod(env: &TestEnv) -> Result<()> {
