@@ -5,8 +5,8 @@ use sim::{PODS, Sim};
 
 use crate::rig::{A, NODE, Rig};
 
-/// 55 MB as JSON.
-const COUNT: usize = 24;
+/// 28 MB as JSON.
+const COUNT: usize = 12;
 
 async fn stays_within_its_limit(streamed: bool) {
     let mut rig = Rig::unregistered(&[(A, 4)]).await;
