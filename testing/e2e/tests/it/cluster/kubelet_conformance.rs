@@ -17,6 +17,7 @@ pub(crate) const FACTS: &[Fact] = &[on_our_nodes(
     "this_kubelet_and_the_stand_in_treat_a_device_plugin_alike",
     treats_plugins_alike,
 )
+.takes(109)
 .takes(126)
 .smoke()];
 

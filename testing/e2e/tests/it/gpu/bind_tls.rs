@@ -23,6 +23,7 @@ pub(crate) const FACTS: &[Fact] = &[
         "bind_is_refused_without_kube_schedulers_certificate_and_the_standby_passes_it_on_with_it",
         only_kube_scheduler,
     )
+    .takes(1)
     .takes(4)
     .smoke(),
     on_our_nodes("renewed_certificates_are_taken_up_without_a_restart", renewed).takes(20),

@@ -26,16 +26,19 @@ pub(crate) const FACTS: &[Fact] = &[
         "forty_gpu_pods_at_once_and_their_refill_are_each_on_their_claimed_card",
         forty_pods,
     )
+    .takes(32)
     .takes(158)
     .smoke(),
-    on_our_nodes("the_containers_of_a_pod_share_its_card", two_containers).takes(15).smoke(),
+    on_our_nodes("the_containers_of_a_pod_share_its_card", two_containers).takes(5).smoke(),
     on_our_nodes(
         "an_app_container_is_on_the_card_whose_ids_its_init_container_had",
         init_containers,
     )
+    .takes(5)
     .takes(3)
     .smoke(),
     on_our_nodes("the_room_beside_a_failed_card_that_pods_hold_is_schedulable", failed_card)
+        .takes(3)
         .takes(3)
         .smoke(),
 ];

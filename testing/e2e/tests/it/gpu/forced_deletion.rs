@@ -25,12 +25,14 @@ pub(crate) const FACTS: &[Fact] = &[
         "no_pod_gets_a_card_while_processes_of_one_that_was_deleted_by_force_have_it",
         forced,
     )
+    .takes(9)
     .takes(15)
     .smoke(),
     on_our_nodes(
         "nor_while_those_of_one_run_that_was_deleted_by_force_when_its_kubelet_was_down",
         without_kubelet,
     )
+    .takes(20)
     .takes(20),
 ];
 

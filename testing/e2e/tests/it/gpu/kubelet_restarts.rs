@@ -27,12 +27,14 @@ pub(crate) const FACTS: &[Fact] = &[
         "pods_bound_in_another_order_than_created_while_kubelets_were_down_get_their_claimed_cards",
         shuffled_admission,
     )
+    .takes(156)
     .takes(376)
     .smoke(),
     on_our_nodes(
         "pods_refused_while_their_plugin_was_late_leave_their_cards_to_others",
         late_plugins,
     )
+    .takes(20)
     .takes(20),
 ];
 

@@ -16,12 +16,14 @@ pub(crate) const FACTS: &[Fact] = &[
         "preemption_evicts_no_gpu_pod_where_the_victims_do_not_free_enough_on_one_card",
         no_eviction_in_vain,
     )
+    .takes(2)
     .takes(17)
     .smoke(),
     on_our_nodes(
         "preemption_evicts_one_pod_of_a_card_where_the_totals_would_cost_three_of_several",
         one_pod_of_a_card,
     )
+    .takes(20)
     .takes(20),
 ];
 

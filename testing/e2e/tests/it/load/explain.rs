@@ -12,7 +12,7 @@ use crate::support::pods::{BINDING, bound, create, idle_container, node, pod, ui
 use crate::{Fact, on_our_nodes};
 
 pub(crate) const FACTS: &[Fact] =
-    &[on_our_nodes("explain_tells_by_what_a_placed_pod_was_decided", placed_pod).takes(2).smoke()];
+    &[on_our_nodes("explain_tells_by_what_a_placed_pod_was_decided", placed_pod).takes(17).smoke()];
 
 const METRIC: &str = "cpu_usage_avg_5m";
 const COOL: &str = "fake-cool";
