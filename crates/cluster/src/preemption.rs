@@ -344,7 +344,7 @@ mod tests {
         serde_json::from_value::<BudgetObject>(object).unwrap().into()
     }
 
-    fn of(new: &Pod, names: &Names, node: &Node, pods: Vec<Pod>, budgets: &[Budget]) -> Occupants {
+    fn of(new: &Pod, names: &Names, node: &Node, pods: &[Pod], budgets: &[Budget]) -> Occupants {
         let mut room = Room::new(new, names, budgets);
         pods.iter().for_each(|pod| room.add(pod));
         room.occupants(node)
@@ -358,7 +358,7 @@ mod tests {
         let new = pod("new", 5, "3", &json!({}));
         let node = json!({ "status": { "allocatable": { "cpu": "7", "pods": 4 } } });
         let node = serde_json::from_value(node).unwrap();
-        of(&new, &Names::default(), &node, pods.collect(), budgets)
+        of(&new, &Names::default(), &node, &pods.collect::<Vec<_>>(), budgets)
     }
 
     #[test]
@@ -380,9 +380,9 @@ mod tests {
         let node = json!({ "status": { "allocatable": { "cpu": "3300m", "pods": 9 } } });
         let of = |wanted, others: &[&str]| {
             let new = pod("new", 5, wanted, &none);
-            let others = others.iter().map(|name| pod(name, 0, "1100m", &none)).collect();
+            let others: Vec<_> = others.iter().map(|name| pod(name, 0, "1100m", &none)).collect();
             let node = serde_json::from_value(node.clone()).unwrap();
-            of(&new, &Names::default(), &node, others, &[]).shortfall[0]
+            of(&new, &Names::default(), &node, &others, &[]).shortfall[0]
         };
         assert_eq!(of("2200m", &["a"]), 0.0);
         assert!(of("2201m", &["a"]) > 0.0);

@@ -73,7 +73,7 @@ fn the_commands_of_the_uninstall_name_every_annotation_that_is_left() {
 /// The tests that the threat model names, each as `FILE::TEST`.
 fn named_tests(text: &str) -> Vec<(&str, &str)> {
     let code = text.split('`').skip(1).step_by(2);
-    code.filter_map(|code| code.split_once(".rs::").map(|(file, test)| (file, test))).collect()
+    code.filter_map(|code| code.split_once(".rs::")).collect()
 }
 
 /// A fact about a cluster is a text in its file, any other test a function.

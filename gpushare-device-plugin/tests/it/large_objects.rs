@@ -31,7 +31,6 @@ async fn stays_within_its_limit(streamed: bool) {
     let mut plugin = Measured::start(program, &flags).unwrap();
     plugin.ready().await.unwrap();
     let peak = peak.max(plugin.peak().unwrap());
-    println!("peak: {} MiB", peak >> 20);
     assert!(peak < limit.unwrap(), "{} MiB", peak >> 20);
 }
 

@@ -19,7 +19,7 @@ const QUOTA: u32 = 12;
 const NODES: usize = 2;
 const SLOTS: usize = 5;
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Copy)]
 enum Step {
     /// A pod is created, if the quota allows it, and bound, if the extender allows that.
     Bind {

@@ -60,7 +60,6 @@ async fn stays_within_its_limit(sim: &Sim) {
     assert!(bound.contains("\"Error\":\"\""), "{bound}");
     let limit = memory_limit(include_str!("../../../deploy/base/scheduler-extender.yaml")).unwrap();
     let peak = extender.peak().unwrap();
-    println!("peak: {} MiB", peak >> 20);
     assert!(peak < limit / 3, "{} MiB", peak >> 20);
 }
 

@@ -331,7 +331,7 @@ fn pods_wait_while_deleted_ones_of_their_namespace_hold_units_and_others_do_not(
     // Its processes run on.
     report(&cluster, "n1", Some("a"));
     assert_eq!(waits(&cluster, "ml"), Some(HeldByDeleted::Reported));
-    cluster.view.cards.end_departures(cluster.now + SignedDuration::from_hours(1));
+    cluster.view.cards.end_departures(cluster.now + SignedDuration::from_mins(9));
     assert_eq!(waits(&cluster, "ml"), Some(HeldByDeleted::Reported));
     // On a node that is not ready, they hold nothing that others could have.
     cluster.view.cards.set_ready(&"n1".into(), false);
@@ -349,6 +349,23 @@ fn pods_wait_while_deleted_ones_of_their_namespace_hold_units_and_others_do_not(
     report(&cluster, "n1", None);
     assert_eq!(waits(&cluster, "ml"), None);
     assert!(reserve(&cluster, "ml").is_ok());
+}
+
+#[test]
+fn a_deleted_pod_whose_processes_never_end_keeps_its_card_but_its_namespace_waits_for_ten_minutes_at_most()
+ {
+    let mut cluster = Cluster::new();
+    let (new, asked) = (pending("new"), pending("new").gpu.unwrap().unwrap().request);
+    let waits = |cluster: &Cluster| cluster.view.cards.waits_for_deleted(&id(&new), &asked);
+    cluster.apply(Event::Applied(watched(&bound("a", "n1"))));
+    cluster.apply(Event::Applied(watched(&bound("b", "n2"))));
+    cluster.apply(Event::Gone(watched(&bound("a", "n1"))));
+    report(&cluster, "n1", Some("a"));
+    cluster.view.cards.end_departures(cluster.now + SignedDuration::from_secs(599));
+    assert_eq!(waits(&cluster), Some(HeldByDeleted::Reported));
+    cluster.view.cards.end_departures(cluster.now + SignedDuration::from_secs(600));
+    assert_eq!(waits(&cluster), None);
+    assert_eq!(cluster.used(), [4, 0]);
 }
 
 #[test]

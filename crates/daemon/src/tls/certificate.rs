@@ -141,7 +141,10 @@ mod tests {
         assert!(has_a_name_of(der, &["x".to_owned(), "scheduler.example".to_owned()]));
         assert!(!has_a_name_of(der, &[]));
         // As rcgen's default has it.
-        assert_eq!(first_end(&[der.clone()]), Some("4096-01-01T00:00:00Z".parse().unwrap()));
+        assert_eq!(
+            first_end(std::slice::from_ref(der)),
+            Some("4096-01-01T00:00:00Z".parse().unwrap())
+        );
         let soon = authority.sign_until("a.example", 2030);
         let both = [der.clone(), soon.certificate.der().clone()];
         assert_eq!(first_end(&both), Some("2030-01-01T00:00:00Z".parse().unwrap()));

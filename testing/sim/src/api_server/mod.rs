@@ -138,7 +138,7 @@ impl Api {
             format!("{comma}{object}")
         });
         let parts = std::iter::once(begin).chain(objects).chain(["]}".to_owned()]);
-        let parts = futures::stream::iter(parts.map(|part| Ok::<_, std::io::Error>(part)));
+        let parts = futures::stream::iter(parts.map(Ok::<_, std::io::Error>));
         let mut response = Response::new(Body::from_stream(parts));
         response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(JSON));
         Ok(response)
