@@ -27,26 +27,21 @@ pub(crate) const FACTS: &[Fact] = &[
     on_our_nodes("no_gpu_pod_chooses_cards_by_its_environment", environments).takes(1).smoke(),
     on_our_nodes("no_gpu_pod_names_its_node_but_by_its_kubelet_and_by_affinity", node_names)
         .takes(20)
-        .takes(20)
         .smoke(),
     on_our_nodes("the_device_plugins_token_changes_its_own_node_and_pods_alone", tokens)
         .takes(2)
-        .takes(8)
         .smoke(),
     on_our_nodes("the_device_plugins_token_tells_events_of_its_own_node_and_of_pods_alone", events)
         .takes(1)
-        .takes(3)
         .smoke(),
     on_our_nodes("the_annotators_token_changes_readings_and_its_own_taint_alone", annotators)
         .takes(1)
-        .takes(5)
         .smoke(),
     on_our_nodes("what_is_the_users_own_stays_free", free).takes(1).smoke(),
     on_our_nodes(
         "without_the_policies_a_forged_claim_with_a_node_name_gets_no_units_that_others_hold",
         forged_with_node_name,
     )
-    .takes(20)
     .takes(20),
 ];
 

@@ -16,14 +16,11 @@ use crate::{Fact, on_our_nodes};
 pub(crate) const FACTS: &[Fact] = &[
     on_our_nodes("a_pod_with_58800_annotations_stays_writable_whatever_its_author_adds", largest)
         .takes(15)
-        .takes(31)
         .smoke(),
     on_our_nodes("a_gpu_pod_with_too_long_lists_is_refused_by_a_text_that_says_so", long_lists)
         .takes(5)
-        .takes(17)
         .smoke(),
     on_our_nodes("one_command_lifts_every_policy_and_the_manifests_bring_them_back", lifted)
-        .takes(20)
         .takes(20),
 ];
 

@@ -10,7 +10,6 @@ use crate::{Fact, on_any_cluster};
 pub(crate) const FACTS: &[Fact] =
     &[on_any_cluster("this_api_server_and_the_stand_in_answer_alike", answers_alike)
         .takes(25)
-        .takes(25)
         .smoke()];
 
 /// A connection, for the suite.

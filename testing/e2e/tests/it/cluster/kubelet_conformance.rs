@@ -18,7 +18,6 @@ pub(crate) const FACTS: &[Fact] = &[on_our_nodes(
     treats_plugins_alike,
 )
 .takes(109)
-.takes(126)
 .smoke()];
 
 /// A node of the cluster, for the suite.

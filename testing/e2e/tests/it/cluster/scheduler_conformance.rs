@@ -24,7 +24,6 @@ pub(crate) const FACTS: &[Fact] = &[on_our_nodes(
     treats_extenders_alike,
 )
 .takes(19)
-.takes(19)
 .smoke()];
 
 fn treats_extenders_alike(env: &TestEnv) -> Result<()> {

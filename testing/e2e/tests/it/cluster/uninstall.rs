@@ -25,7 +25,6 @@ pub(crate) const FACTS: &[Fact] = &[on_our_nodes(
     uninstalled,
 )
 .takes(17)
-.takes(17)
 .smoke()];
 
 const MANIFEST: &str = "/etc/kubernetes/manifests/kube-scheduler.yaml";

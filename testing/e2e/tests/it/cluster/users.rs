@@ -16,10 +16,8 @@ use crate::{Fact, on_any_cluster, on_our_nodes};
 pub(crate) const FACTS: &[Fact] = &[
     on_our_nodes("the_exporters_user_reads_no_secret_of_another_program_through_proc", secrets)
         .takes(1)
-        .takes(1)
         .smoke(),
     on_any_cluster("leases_and_bindings_have_queues_of_their_own_at_the_api_server", queues)
-        .takes(1)
         .takes(1)
         .smoke(),
 ];

@@ -22,7 +22,6 @@ use crate::{Fact, on_our_nodes};
 
 pub(crate) const FACTS: &[Fact] = &[
     on_our_nodes("the_exporter_reports_the_usage_of_the_hosts_file_systems", file_systems)
-        .takes(20)
         .takes(20),
     on_our_nodes("the_exporter_reports_the_use_of_each_card", cards).takes(20),
     on_our_nodes("the_api_server_accepts_every_component_for_real_gpu_nodes", components).takes(20),
@@ -31,7 +30,6 @@ pub(crate) const FACTS: &[Fact] = &[
         "a_day_of_samples_and_a_thousand_scrapes_fit_the_shipped_memory_limit",
         day_of_samples,
     )
-    .takes(20)
     .takes(20),
 ];
 

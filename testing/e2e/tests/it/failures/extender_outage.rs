@@ -15,10 +15,8 @@ use crate::{Fact, on_our_nodes};
 
 pub(crate) const FACTS: &[Fact] = &[
     on_our_nodes("while_the_extender_is_stopped_plain_pods_schedule_and_gpu_pods_wait", stopped)
-        .takes(20)
         .takes(20),
     on_our_nodes("while_the_extender_hangs_plain_pods_schedule_and_gpu_pods_wait", hanging)
-        .takes(20)
         .takes(20),
 ];
 

@@ -16,7 +16,6 @@ use crate::{Fact, on_our_nodes};
 pub(crate) const FACTS: &[Fact] =
     &[on_our_nodes("no_program_runs_out_of_memory_beside_pods_of_any_size", restarted)
         .takes(83)
-        .takes(60)
         .smoke()];
 
 /// Together some 50 MB in etcd, and twice that as JSON.

@@ -24,7 +24,6 @@ pub(crate) const FACTS: &[Fact] = &[
         only_kube_scheduler,
     )
     .takes(1)
-    .takes(4)
     .smoke(),
     on_our_nodes("renewed_certificates_are_taken_up_without_a_restart", renewed).takes(20),
 ];

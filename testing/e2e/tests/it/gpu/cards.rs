@@ -27,7 +27,6 @@ pub(crate) const FACTS: &[Fact] = &[
         forty_pods,
     )
     .takes(32)
-    .takes(158)
     .smoke(),
     on_our_nodes("the_containers_of_a_pod_share_its_card", two_containers).takes(5).smoke(),
     on_our_nodes(
@@ -35,10 +34,8 @@ pub(crate) const FACTS: &[Fact] = &[
         init_containers,
     )
     .takes(5)
-    .takes(3)
     .smoke(),
     on_our_nodes("the_room_beside_a_failed_card_that_pods_hold_is_schedulable", failed_card)
-        .takes(3)
         .takes(3)
         .smoke(),
 ];

@@ -26,13 +26,11 @@ pub(crate) const FACTS: &[Fact] = &[
         forced,
     )
     .takes(9)
-    .takes(15)
     .smoke(),
     on_our_nodes(
         "nor_while_those_of_one_run_that_was_deleted_by_force_when_its_kubelet_was_down",
         without_kubelet,
     )
-    .takes(20)
     .takes(20),
 ];
 

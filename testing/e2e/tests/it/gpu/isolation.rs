@@ -33,16 +33,13 @@ pub(crate) const FACTS: &[Fact] = &[
         "a_client_of_mps_can_make_and_remove_nothing_where_its_pipes_are",
         pipes_are_the_daemons,
     )
-    .takes(20)
     .takes(20),
     on_our_nodes(
         "a_pod_with_shared_memory_of_its_own_keeps_it_or_is_refused_where_it_asks_for_mps",
         own_shared_memory,
     )
-    .takes(20)
     .takes(20),
     on_our_nodes("a_limit_leaves_the_cdi_specification_with_its_last_pod", limits_are_dropped)
-        .takes(20)
         .takes(20),
 ];
 

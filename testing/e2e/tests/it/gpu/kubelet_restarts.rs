@@ -28,13 +28,11 @@ pub(crate) const FACTS: &[Fact] = &[
         shuffled_admission,
     )
     .takes(156)
-    .takes(376)
     .smoke(),
     on_our_nodes(
         "pods_refused_while_their_plugin_was_late_leave_their_cards_to_others",
         late_plugins,
     )
-    .takes(20)
     .takes(20),
 ];
 

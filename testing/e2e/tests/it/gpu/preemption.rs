@@ -17,13 +17,11 @@ pub(crate) const FACTS: &[Fact] = &[
         no_eviction_in_vain,
     )
     .takes(2)
-    .takes(17)
     .smoke(),
     on_our_nodes(
         "preemption_evicts_one_pod_of_a_card_where_the_totals_would_cost_three_of_several",
         one_pod_of_a_card,
     )
-    .takes(20)
     .takes(20),
 ];
 

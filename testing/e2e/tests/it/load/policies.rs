@@ -19,10 +19,8 @@ pub(crate) const FACTS: &[Fact] = &[
         "a_changed_policy_is_in_force_without_a_restart_and_a_faulty_one_changes_nothing",
         hot_reload,
     )
-    .takes(20)
     .takes(20),
     on_our_nodes("a_shadow_policy_changes_nothing_and_its_disagreements_are_told", shadow_policy)
-        .takes(20)
         .takes(20),
 ];
 

@@ -20,7 +20,6 @@ use crate::{Fact, on_our_nodes};
 pub(crate) const FACTS: &[Fact] = &[
     on_our_nodes("a_waiting_pod_of_higher_priority_costs_few_calls_and_writes", waits_quietly)
         .takes(33)
-        .takes(35)
         .smoke(),
     on_our_nodes("preemption_evicts_no_pod_of_an_overloaded_node", one_victim).takes(1).smoke(),
 ];
