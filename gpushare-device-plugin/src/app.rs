@@ -109,6 +109,7 @@ pub async fn run(args: Args, context: Context) -> anyhow::Result<()> {
     let reachable = follow_reach(&context, api.clone());
     let sources = Sources {
         cards: cards.clone(),
+        closed: closed.clone(),
         pods: pods.clone(),
         api,
         kubelet,

@@ -149,7 +149,8 @@ impl Admission {
         let pods = self.sources.pods.all();
         let records = self.sources.records();
         let other_pods = OtherPods::of(&facts, pods, &records);
-        let placed = place(&facts, gpu, &records, &self.sources.cards(), &other_pods);
+        let (cards, closed) = (self.sources.cards(), self.sources.closed.borrow().clone());
+        let placed = place(&facts, gpu, &records, &cards, &closed, &other_pods);
         let placed = placed.map_err(|why| Refusal::NoRoom { pod: PodRef::of(&facts), why })?;
         tracing::warn!(pod = %PodRef::of(&facts), "not bound by the scheduler-extender: placed here");
         self.metrics.unclaimed_placed.inc();

@@ -8,6 +8,7 @@ use placement::units::PodUid;
 use tokio::sync::watch;
 
 use crate::cards::Cards;
+use crate::cards::closed::ClosedCards;
 use crate::lingering::Lingering;
 use crate::pods::{PodCache, PodRef, ReadPod};
 use crate::records::checkpoint::CheckpointFile;
@@ -24,6 +25,8 @@ pub const READ_BUDGET: Duration = Duration::from_secs(3);
 pub struct Sources {
     /// This node's cards, as they change.
     pub cards: watch::Receiver<Arc<Cards>>,
+    /// Those that take no new pods.
+    pub closed: watch::Receiver<Arc<ClosedCards>>,
     /// This node's pods, from a watch.
     pub pods: Arc<PodCache>,
     /// Reads one pod from the API server.

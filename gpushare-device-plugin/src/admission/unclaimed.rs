@@ -12,6 +12,7 @@ use cluster::{GpuPod, PodFacts};
 use placement::gpu::{CardShare, ChoiceRule, FreeCard, Isolation, NoFit, Reservation, choose};
 use placement::units::{CardModel, Cores, Units};
 
+use crate::cards::closed::ClosedCards;
 use crate::cards::ids::Ids;
 use crate::cards::{Card, Cards, units_of};
 use crate::records::Records;
@@ -65,6 +66,7 @@ pub fn place(
     gpu: &GpuPod,
     records: &Records,
     cards: &Cards,
+    closed: &ClosedCards,
     other_pods: &OtherPods,
 ) -> Result<Arc<PodFacts>, String> {
     if let Some(granted) = records.granted(&facts.uid) {
@@ -74,8 +76,9 @@ pub fn place(
         return Err(fault.to_string());
     }
     let is_ours = |card: &&Card| records.elsewhere().iter().all(|held| held.card != card.uuid);
-    let free: Vec<FreeCard> =
-        cards.iter().filter(is_ours).map(|card| free(card, cards, other_pods)).collect();
+    let counted =
+        |card: &Card| FreeCard { closed: closed.of(&card.uuid), ..free(card, cards, other_pods) };
+    let free: Vec<FreeCard> = cards.iter().filter(is_ours).map(counted).collect();
     let choice = choose(&free, None, &gpu.request, &ChoiceRule::BEST_FIT)
         .map_err(|no_fit: NoFit| no_fit.label().to_owned())?;
     let claim = Ok(Some(Reservation::new(&gpu.request, choice).claim));
@@ -83,6 +86,7 @@ pub fn place(
     Ok(Arc::new(PodFacts { gpu, ..facts.clone() }))
 }
 
+/// The card as if it took new pods.
 fn free(card: &Card, cards: &Cards, other_pods: &OtherPods) -> FreeCard {
     let taken = other_pods.pods.iter().map(|pod| taken(card, cards, pod));
     let others = CardShare::of(held(card, cards, &other_pods.others));
@@ -123,6 +127,7 @@ fn held(card: &Card, cards: &Cards, ids: &Ids) -> Units {
 
 #[cfg(test)]
 mod tests {
+    use placement::gpu::Closed;
     use placement::units::CardId;
 
     use super::*;
@@ -138,7 +143,8 @@ mod tests {
     fn card(pod: &PodFacts, records: &Records, known: &[Arc<PodFacts>]) -> Result<String, String> {
         let gpu = pod.gpu.clone().unwrap().unwrap();
         let other_pods = OtherPods::of(pod, known.iter().cloned(), records);
-        let placed = place(pod, &gpu, records, &cards(&[(A, 4), (B, 4)]), &other_pods)?;
+        let (cards, closed) = (cards(&[(A, 4), (B, 4)]), ClosedCards::default());
+        let placed = place(pod, &gpu, records, &cards, &closed, &other_pods)?;
         let gpu = placed.gpu.clone().unwrap().unwrap();
         let claim = gpu.claim.unwrap().unwrap();
         Ok(claim.cards().keys().map(CardId::as_str).collect())
@@ -182,6 +188,23 @@ mod tests {
         assert_eq!(card(&pod, &records, &[foreign(false)]).as_deref(), Ok(A), "not let in");
         records.grant(&foreign(true), "main", ids(["aaaaaaaa-0", "aaaaaaaa-1", "aaaaaaaa-2"]));
         assert_eq!(card(&pod, &records, &[foreign(true)]).as_deref(), Ok(B), "ours by its ids");
+    }
+
+    #[test]
+    fn a_pod_goes_to_no_card_that_takes_no_new_pods() {
+        let (pod, records) = (without_claim("p", 2), Records::default());
+        let gpu = pod.gpu.clone().unwrap().unwrap();
+        let cards = cards(&[(A, 4), (B, 4)]);
+        let placed = |closed: &ClosedCards| {
+            let other_pods = OtherPods::of(&pod, [], &records);
+            let placed = place(&pod, &gpu, &records, &cards, closed, &other_pods)?;
+            let claim = placed.claim().cloned().unwrap();
+            Ok::<_, String>(claim.cards().keys().next().unwrap().as_str().to_owned())
+        };
+        let first = ClosedCards { all: None, cards: [(A.into(), Closed::Cdi)].into() };
+        assert_eq!(placed(&first).as_deref(), Ok(B));
+        let all = ClosedCards { all: Some(Closed::CdiFolder), ..ClosedCards::default() };
+        assert_eq!(placed(&all).unwrap_err(), NoFit::Closed.label());
     }
 
     #[test]

@@ -93,6 +93,7 @@ impl AdmissionRig {
         };
         let sources = Sources {
             cards: receiver,
+            closed: watch::channel(Arc::default()).1,
             pods: Arc::clone(&cache),
             api: api.clone(),
             kubelet: PodResourcesClient::new(kubelet.records_socket(), RESOURCE, metrics.clone())

@@ -56,6 +56,9 @@ pub fn of(node: &NodeSpec) -> Vec<Card> {
     (0..CARDS).map(|minor| Card { uuid: uuid(minor), minor }).collect()
 }
 
+/// Below the node's folder.
+const CDI_FILE: &str = "etc/cdi/nvidia.yaml";
+
 /// Creates the device nodes, the CDI file and the driver's script below `root`, the node's folder on this host.
 pub fn create(node: &NodeSpec, root: &Path) -> Result<()> {
     let cards = of(node);
@@ -87,6 +90,14 @@ pub fn set_memory_limits(node: &NodeSpec, root: &Path, can: bool) -> Result<()> 
     write_script(root, &script)
 }
 
+/// Writes the CDI file, or removes it as if NVIDIA's toolkit had not generated it.
+pub fn set_cdi(node: &NodeSpec, root: &Path, present: bool) -> Result<()> {
+    match present {
+        true => write_cdi(root, &cdi_spec(&of(node))),
+        false => fs::remove_file(root.join(CDI_FILE)).context("cannot remove the CDI file"),
+    }
+}
+
 /// What the hook of [`set_memory_limits`] was called with for a container: its arguments, then the variables.
 pub fn hook_calls(root: &Path, container: &str) -> Result<Vec<String>> {
     let path = inside(root, DRIVER).join(format!("hook-{container}"));
@@ -96,7 +107,7 @@ pub fn hook_calls(root: &Path, container: &str) -> Result<Vec<String>> {
 }
 
 fn write_cdi(root: &Path, spec: &Value) -> Result<()> {
-    let path = root.join("etc/cdi/nvidia.yaml");
+    let path = root.join(CDI_FILE);
     // A runtime does not read files of other endings.
     let scratch = path.with_extension("new");
     fs::write(&scratch, format!("{spec:#}\n"))?;

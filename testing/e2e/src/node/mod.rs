@@ -175,6 +175,11 @@ impl Node {
         cards::set_memory_limits(&self.spec, &self.folder, can)
     }
 
+    /// Has NVIDIA's CDI specification on the node, or not. Without it the container runtime can start no GPU pod.
+    pub fn set_cdi(&self, present: bool) -> Result<()> {
+        cards::set_cdi(&self.spec, &self.folder, present)
+    }
+
     /// What the hook that limits memory was called with for a container: its arguments, then the variables of the limit.
     pub fn hook_calls(&self, container: &str) -> Result<Vec<String>> {
         cards::hook_calls(&self.folder, container)

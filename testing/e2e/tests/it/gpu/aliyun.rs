@@ -287,13 +287,18 @@ pub(crate) const FOLLOWED: Duration = Duration::from_secs(180);
 /// A card that has failed recovers after three good readings.
 const RECOVERED: Duration = Duration::from_secs(300);
 
-/// The indexes of the cards that the node reports as healthy.
-pub(crate) fn healthy_cards(env: &TestEnv, host: &Node) -> Result<Vec<u64>> {
+/// The cards that the node reports.
+pub(crate) fn reported_cards(env: &TestEnv, host: &Node) -> Result<Vec<Value>> {
     let nodes: Api<NodeObject> = Api::all(env.client());
     let annotations = env.block_on(nodes.get(host.name()))?.metadata.annotations;
     let text =
         annotations.unwrap_or_default().remove("plimsoll.dev/gpu-cards").context("no cards")?;
-    let cards: Vec<Value> = serde_json::from_str(&text)?;
+    serde_json::from_str(&text).context("the node's cards are not JSON")
+}
+
+/// The indexes of the cards that the node reports as healthy.
+pub(crate) fn healthy_cards(env: &TestEnv, host: &Node) -> Result<Vec<u64>> {
+    let cards = reported_cards(env, host)?;
     let healthy = cards.iter().filter(|card| card["healthy"] == true);
     Ok(healthy.filter_map(|card| card["index"].as_u64()).collect())
 }

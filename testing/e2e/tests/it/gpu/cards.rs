@@ -2,21 +2,22 @@
 
 use std::time::Instant;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use e2e::build::images::BUSYBOX;
 use e2e::command::wait_for;
+use e2e::node::Node;
 use e2e::node::cards::{CARD_MIB, CARDS};
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
-use super::aliyun::{FOLLOWED, healthy_cards};
+use super::aliyun::{FOLLOWED, healthy_cards, reported_cards};
 use crate::env::TestEnv;
 use crate::support::card_audit::{audit_exactly, claim, visible_card};
 use crate::support::figures::{Clock, Delays};
 use crate::support::kubelet_checkpoint;
 use crate::support::pods::{
     GPU, START, all_running, create, create_all, delete_all, gpu_container, gpu_pods, list, name,
-    node, on_node, pod, processes_of, running, uid,
+    node, on_node, pod, processes_of, running, uid, unschedulable,
 };
 use crate::{Fact, on_our_nodes};
 
@@ -37,6 +38,9 @@ pub(crate) const FACTS: &[Fact] = &[
     .smoke(),
     on_our_nodes("the_room_beside_a_failed_card_that_pods_hold_is_schedulable", failed_card)
         .takes(3)
+        .smoke(),
+    on_our_nodes("a_node_whose_runtime_can_start_no_gpu_pod_gets_none_until_it_can", no_black_hole)
+        .takes(40)
         .smoke(),
 ];
 
@@ -113,6 +117,37 @@ fn failed_card(env: &TestEnv) -> Result<()> {
         Ok(())
     });
     tried.and(host.set_card_health(&failed, true))
+}
+
+/// Both nodes have room for the pods, and a node on which pods fail at once would look empty for ever.
+fn no_black_hole(env: &TestEnv) -> Result<()> {
+    let [broken, works] = env.cluster()?.nodes() else { bail!("not two nodes") };
+    broken.set_cdi(false)?;
+    let tried = closed(env, broken, usize::from(CARDS)).and_then(|()| {
+        create_all(env, gpu_pods("started", usize::from(CARDS), CARD_MIB / 1024))?;
+        let pods = all_running(env, START)?;
+        let stray = pods.iter().find(|pod| node(pod) != Some(works.name()));
+        ensure!(stray.is_none(), "{:?} is not on {}", stray.map(name), works.name());
+        create(env, pod("waits", &[gpu_container("main", 4)]))?;
+        let reason = unschedulable(env, "waits", START)?;
+        ensure!(reason.contains("cards with room take no new pods"), "{reason}");
+        audit_exactly(env, pods.len())
+    });
+    let mended = broken.set_cdi(true);
+    tried.and(mended)?;
+    closed(env, broken, 0)?;
+    let last = running(env, "waits", START)?;
+    ensure!(node(&last) == Some(broken.name()), "waits is on {:?}", node(&last));
+    audit_exactly(env, usize::from(CARDS) + 1)
+}
+
+/// Waits until the node reports this number of its cards as taking no new pods.
+fn closed(env: &TestEnv, host: &Node, number: usize) -> Result<()> {
+    wait_for(&format!("{number} closed cards on {}", host.name()), FOLLOWED, || {
+        let is_closed = |card: &&Value| card.get("closed").is_some();
+        let closed = reported_cards(env, host)?.iter().filter(is_closed).count();
+        Ok((closed == number).then_some(()))
+    })
 }
 
 /// An init container that writes its card to its termination message.
