@@ -301,16 +301,10 @@ async fn a_card_without_a_cdi_device_takes_no_new_pods_until_it_has_one() {
         }
     };
     rig.cards("both closed", closed([json!("cdi"), json!("cdi")])).await;
-    let nodes = json!({"deviceNodes": [{"path": "/dev/nvidia0"}]});
-    let spec = |cards: &[&str]| {
-        let device = |uuid: &&str| json!({"name": uuid, "containerEdits": nodes});
-        let devices: Vec<_> = cards.iter().map(device).collect();
-        json!({"cdiVersion": "0.5.0", "kind": "nvidia.com/gpu", "devices": devices})
-    };
-    rig.nvidia_spec(&spec(&[A]));
+    rig.nvidia_cards(&[A]);
     rig.cards("card B closed", closed([serde_json::Value::Null, json!("cdi")])).await;
     rig.kubelet.devices("healthy ids", |devices| devices.values().all(|healthy| *healthy)).await;
-    rig.nvidia_spec(&spec(&[A, B]));
+    rig.nvidia_cards(&[A, B]);
     rig.cards("both open", closed([serde_json::Value::Null, serde_json::Value::Null])).await;
 }
 

@@ -25,6 +25,7 @@ async fn claimed(rig: &Rig, pod: &str, on: &str) {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pod_that_bypassed_the_extender_is_placed_where_that_is_set_and_its_claim_is_written() {
     let mut rig = Rig::new(&[(A, 4), (B, 4)]).await;
+    rig.nvidia_cards(&[A, B]);
     rig.restart_with(&["--unclaimed-pods=place"]).await;
     rig.run(pod("holder").asking(RESOURCE, 3), A).await.unwrap();
     rig.sim.put(pod("bypass").asking(RESOURCE, 2).on(NODE));
@@ -34,6 +35,22 @@ async fn a_pod_that_bypassed_the_extender_is_placed_where_that_is_set_and_its_cl
     let bypass = rig.sim.pod("default", "bypass").unwrap();
     assert_eq!(bypass["metadata"]["annotations"]["ALIYUN_COM_GPU_MEM_IDX"], "1");
     assert_eq!(rig.metric("plimsoll_gpu_unclaimed_placed_total"), 1.0);
+    rig.sim.put(pod("late").asking(RESOURCE, 3).on(NODE));
+    let refused = rig.admit("late").await.unwrap_err().0;
+    assert!(refused.contains("this node has no card for it"), "{refused}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pod_that_bypassed_the_extender_is_placed_on_no_card_that_could_not_start_it() {
+    let mut rig = Rig::new(&[(A, 4), (B, 4)]).await;
+    rig.nvidia_cards(&[B]);
+    rig.restart_with(&["--unclaimed-pods=place"]).await;
+    rig.cards("card A closed", |cards| {
+        cards[0]["closed"] == "cdi" && cards[1].get("closed").is_none()
+    })
+    .await;
+    rig.sim.put(pod("bypass").asking(RESOURCE, 2).on(NODE));
+    assert_eq!(card(&rig.admit("bypass").await.unwrap()["main"]), B);
     rig.sim.put(pod("late").asking(RESOURCE, 3).on(NODE));
     let refused = rig.admit("late").await.unwrap_err().0;
     assert!(refused.contains("this node has no card for it"), "{refused}");

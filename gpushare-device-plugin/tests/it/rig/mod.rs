@@ -189,6 +189,16 @@ impl Rig {
         fs::write(folder.join("nvidia.json"), spec.to_string()).unwrap();
     }
 
+    /// Writes NVIDIA's CDI specification with a device for each of these cards.
+    pub fn nvidia_cards(&self, cards: &[&str]) {
+        let nodes = json!({"deviceNodes": [{"path": "/dev/nvidia0"}]});
+        let device = |uuid: &&str| json!({"name": uuid, "containerEdits": nodes});
+        let devices: Vec<_> = cards.iter().map(device).collect();
+        self.nvidia_spec(
+            &json!({"cdiVersion": "0.5.0", "kind": "nvidia.com/gpu", "devices": devices}),
+        );
+    }
+
     /// Waits until a metric has this value.
     pub async fn until_metric(&self, name: &str, value: f64) {
         self.metric_that(name, |now| now == value).await;
