@@ -98,7 +98,7 @@ pub async fn run(args: Args, context: Context) -> anyhow::Result<()> {
         records: records.clone(),
         checkpoint: checkpoint.clone(),
         processes,
-        events,
+        events: events.clone(),
         metrics: metrics.clone(),
     };
     let api = Arc::new(ApiServer {
@@ -124,6 +124,8 @@ pub async fn run(args: Args, context: Context) -> anyhow::Result<()> {
         metrics.clone(),
     ));
     let reporter = Reporter {
+        by_cdi: args.response == Mode::Cdi,
+        events,
         client,
         node: args.node(),
         names: args.names.names(),

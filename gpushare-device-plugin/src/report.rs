@@ -23,6 +23,7 @@ use crate::cards::{Cards, units_of};
 use crate::isolation::NodeIsolation;
 use crate::lingering::Lingering;
 use crate::metrics::Metrics;
+use crate::node_events::NodeEvents;
 use crate::pods::PodCache;
 use crate::records::SharedRecords;
 use crate::records::checkpoint::{CheckpointFile, OtherPluginCard};
@@ -61,6 +62,10 @@ pub struct Reporter {
     pub checkpoint: CheckpointFile,
     /// The cards that take no new pods.
     pub closed: watch::Receiver<Arc<ClosedCards>>,
+    /// Whether containers get their cards by CDI.
+    pub by_cdi: bool,
+    /// Writes events on the node.
+    pub events: NodeEvents,
     /// Counts corrections.
     pub metrics: Metrics,
 }
@@ -71,6 +76,45 @@ struct LastWritten {
     cards: Option<CardsWritten>,
     /// Pods that are on another card than their claim's, already counted.
     on_other_cards: BTreeSet<PodUid>,
+    refused: RefusedWrites,
+    /// Whether the node's container runtime is known to have CDI, or that it may not was told.
+    runtime_checked: bool,
+}
+
+/// Pods that the API server takes no write for, as by an admission policy, and when it said so. They are tried again after
+/// [`REWRITE_AFTER`]: each round would be a call every two seconds for as long as the pod lives.
+#[derive(Default)]
+struct RefusedWrites(BTreeMap<PodUid, Instant>);
+
+impl RefusedWrites {
+    fn contains(&self, pod: &PodUid) -> bool {
+        self.0.get(pod).is_some_and(|at| at.elapsed() < REWRITE_AFTER)
+    }
+
+    /// The outcome of a write for the pod, where a refusal that another round would not change is none.
+    fn keep(&mut self, facts: &PodFacts, written: Result<(), CallError>) -> Result<(), CallError> {
+        match written {
+            // 429 is flow control.
+            Err(CallError::Refused { code, message }) if code != 429 => {
+                let (namespace, name) = (&facts.namespace, &facts.name);
+                tracing::warn!(
+                    namespace,
+                    name,
+                    code,
+                    "cannot write the pod's annotations, trying again in 5 minutes: {message}"
+                );
+                self.0.insert(facts.uid.clone(), Instant::now());
+                Ok(())
+            }
+            // The pod is deleted, or another pod has its name.
+            Err(CallError::NotFound(_) | CallError::Conflict(_)) => Ok(()),
+            other => other,
+        }
+    }
+
+    fn retain(&mut self, pods: &[(Arc<PodFacts>, Ids)]) {
+        self.0.retain(|uid, _| pods.iter().any(|(facts, _)| facts.uid == *uid));
+    }
 }
 
 struct CardsWritten {
@@ -164,6 +208,8 @@ impl Reporter {
         }
     }
 
+    /// One round. A write for a pod that is refused does not stop the others; after any other error the rest waits for the next round,
+    /// which writes the cards first.
     async fn round(&self, written: &mut LastWritten) -> Result<(), CallError> {
         self.lingering.update();
         let pods: Vec<(Arc<PodFacts>, Ids)> = self.holders();
@@ -175,13 +221,15 @@ impl Reporter {
             let report = report(&cards, &closed, strongest, &pods, others);
             self.write_cards(report, written).await?;
         }
-        let claims = match self.record_claims(&cards, &pods).await {
-            // A refused write of a claim does not stop the marks of other pods.
-            refused @ Err(CallError::Refused { .. }) => refused,
-            written => Ok(written?),
-        };
-        let marked = pods.iter().map(|(facts, _)| facts).filter(|facts| is_to_be_marked(facts));
-        self.mark_all(marked).await.and(claims)
+        written.refused.retain(&pods);
+        self.record_claims(&cards, &pods, &mut written.refused).await?;
+        for facts in pods.iter().map(|(facts, _)| facts).filter(|facts| is_to_be_marked(facts)) {
+            if !written.refused.contains(&facts.uid) {
+                let marked = self.mark(facts).await;
+                written.refused.keep(facts, marked)?;
+            }
+        }
+        Ok(())
     }
 
     /// Writes claims from the kubelet's records for admitted pods without a claim, and for those on other cards than their claim's if
@@ -191,10 +239,12 @@ impl Reporter {
         &self,
         cards: &Cards,
         pods: &[(Arc<PodFacts>, Ids)],
+        refused: &mut RefusedWrites,
     ) -> Result<(), CallError> {
-        let mut outcome = Ok(());
         for (facts, ids) in pods.iter().filter(|(facts, _)| facts.admitted && !facts.deleting) {
-            if facts.claim().is_some() && !self.records.lock().chose_for(&facts.uid) {
+            if facts.claim().is_some() && !self.records.lock().chose_for(&facts.uid)
+                || refused.contains(&facts.uid)
+            {
                 continue;
             }
             let Some((request, reservation)) =
@@ -204,14 +254,13 @@ impl Reporter {
             };
             let at = Timestamp::now();
             let claim = cluster::claim_annotations(&self.names, &request, &reservation, at);
-            match self.record_claim(facts, claim).await {
-                Ok(()) => drop(self.metrics.claims_written.inc()),
-                Err(CallError::NotFound(_) | CallError::Conflict(_)) => {}
-                Err(error @ CallError::Refused { .. }) => outcome = Err(error),
-                Err(error) => return Err(error),
+            let recorded = self.record_claim(facts, claim).await;
+            if recorded.is_ok() {
+                self.metrics.claims_written.inc();
             }
+            refused.keep(facts, recorded)?;
         }
-        outcome
+        Ok(())
     }
 
     async fn record_claim(
@@ -222,19 +271,6 @@ impl Reporter {
         let (namespace, name, uid) = (&facts.namespace, &facts.name, &facts.uid);
         tracing::warn!(pod = %uid, namespace, name, "writing the pod's claim from the kubelet's record");
         cluster::record_claim(&self.client, namespace, name, uid, claim, WRITE_TIMEOUT).await
-    }
-
-    /// Marks pods as assigned. A refused write, for example by an admission policy, does not stop the others. After any other error
-    /// the rest waits for the next round, which writes the cards first.
-    async fn mark_all(&self, pods: impl Iterator<Item = &Arc<PodFacts>>) -> Result<(), CallError> {
-        let mut outcome = Ok(());
-        for facts in pods {
-            match self.mark(facts).await {
-                Err(error @ CallError::Refused { .. }) => outcome = Err(error),
-                marked => marked?,
-            }
-        }
-        outcome
     }
 
     /// The pods that hold ids. A finished pod holds none.
@@ -292,26 +328,23 @@ impl Reporter {
             (self.names.isolation(), isolation.map(str::to_owned)),
         ];
         // The cards are those of this machine, whichever Node object it has.
-        cluster::patch_node_annotations(&self.client, &self.node, None, annotations, WRITE_TIMEOUT)
-            .await?;
+        let runtime =
+            cluster::patch_own_node(&self.client, &self.node, annotations, WRITE_TIMEOUT).await?;
+        if self.by_cdi && !written.runtime_checked && !runtime.is_empty() {
+            written.runtime_checked = true;
+            if let Some(note) = crate::nvidia::runtime::cdi_may_be_off(&runtime) {
+                tracing::warn!("{note}");
+                self.events.warn("CDIMayBeOff", "CheckCDI", note).await;
+            }
+        }
         written.cards = Some(CardsWritten { cards, isolation, at: Instant::now(), registrations });
         Ok(())
     }
 
+    /// Marks the pod as assigned.
     async fn mark(&self, facts: &PodFacts) -> Result<(), CallError> {
-        match cluster::mark_assigned(
-            &self.client,
-            &facts.namespace,
-            &facts.name,
-            &facts.uid,
-            WRITE_TIMEOUT,
-        )
-        .await
-        {
-            // The pod is deleted, or another pod has its name.
-            Err(CallError::NotFound(_) | CallError::Conflict(_)) => Ok(()),
-            marked => marked,
-        }
+        let (namespace, name, uid) = (&facts.namespace, &facts.name, &facts.uid);
+        cluster::mark_assigned(&self.client, namespace, name, uid, WRITE_TIMEOUT).await
     }
 
     fn count_corrections(

@@ -89,7 +89,7 @@ async fn open(endpoint: &Endpoint, reach: Reach) -> io::Result<TcpStream> {
             failure = io::Error::new(
                 ErrorKind::PermissionDenied,
                 format!(
-                    "{} is no address of another machine: loopback, link-local, multicast or unspecified; correct the Node's InternalIP \
+                    "{} is no address of another machine: loopback, link-local, multicast, unspecified or of a cloud's metadata service; correct the Node's InternalIP \
                      or annotation, or give --exporter-any-address",
                     address.ip()
                 ),
@@ -159,6 +159,11 @@ mod tests {
             "127.0.0.1",
             "127.9.9.9",
             "169.254.169.254",
+            "100.100.100.200",
+            "168.63.129.16",
+            "fd00:ec2::254",
+            "::ffff:100.100.100.200",
+            "64:ff9b::a83f:8110",
             "0.0.0.0",
             "0.1.2.3",
             "224.0.0.1",

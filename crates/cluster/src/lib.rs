@@ -53,7 +53,9 @@ pub use node_load::{
     NodeLoadFacts, NodeLoadsError, apply_node_load, check_node_loads, with_node_loads,
 };
 pub use node_metrics::{NodeUse, list_node_uses};
-pub use patch::{mark_assigned, patch_node_annotations, patch_node_capacity, record_claim};
+pub use patch::{
+    mark_assigned, patch_node_annotations, patch_node_capacity, patch_own_node, record_claim,
+};
 pub use placement::quantity::QuantityError;
 pub use placement::selector::{LabelSelector, SelectorError};
 pub use pod::{

@@ -8,7 +8,7 @@ use placement::names::aliyun;
 use placement::units::{NodeName, PodUid};
 use serde_json::{Value, json};
 
-use crate::answer::acknowledged;
+use crate::answer::{acknowledged, object};
 use crate::call::{CallError, within};
 use crate::{Annotations, Node, Pod};
 
@@ -25,15 +25,38 @@ pub async fn patch_node_annotations(
     annotations: impl IntoIterator<Item = (String, Option<String>)> + Send,
     limit: Duration,
 ) -> Result<(), CallError> {
-    let annotations: serde_json::Map<String, Value> = annotations
-        .into_iter()
-        .map(|(key, text)| (key, text.map_or(Value::Null, Value::String)))
-        .collect();
-    let mut patch = json!({ "metadata": { "annotations": annotations } });
+    let mut patch = annotations_patch(annotations);
     if let Some(uid) = uid.filter(|uid| !uid.is_empty()) {
         patch["metadata"]["uid"] = uid.into();
     }
     merge::<Node>(client, None, node.as_str(), patch, limit).await
+}
+
+/// As [`patch_node_annotations`]. Returns the node's container runtime, such as `containerd://2.0.5`, or an empty text where the kubelet has not told
+/// it yet: the answer has the whole Node, so that no right to read Nodes is needed.
+///
+/// # Errors
+///
+/// As [`patch_node_annotations`].
+pub async fn patch_own_node(
+    client: &Client,
+    node: &NodeName,
+    annotations: impl IntoIterator<Item = (String, Option<String>)> + Send,
+    limit: Duration,
+) -> Result<String, CallError> {
+    let nodes = Request::new(Node::url_path(&(), None));
+    let patch = Patch::Merge(annotations_patch(annotations));
+    let request = nodes.patch(node.as_str(), &PatchParams::default(), &patch);
+    let patched: Node = within(limit, object(client, request)).await?;
+    Ok(patched.container_runtime())
+}
+
+fn annotations_patch(annotations: impl IntoIterator<Item = (String, Option<String>)>) -> Value {
+    let annotations: serde_json::Map<String, Value> = annotations
+        .into_iter()
+        .map(|(key, text)| (key, text.map_or(Value::Null, Value::String)))
+        .collect();
+    json!({ "metadata": { "annotations": annotations } })
 }
 
 /// Sets how many of `resource` a node has, capacity and allocatable alike.

@@ -356,6 +356,14 @@ fn documents(path: &str) -> Vec<Value> {
 }
 
 #[test]
+fn one_server_of_mps_serves_clients_of_every_user() {
+    let daemon = yaml("components/gpu-mps/mps-control-daemon.yaml");
+    let containers = daemon["spec"]["template"]["spec"]["containers"].as_array().unwrap();
+    let command = strings(&containers[0]["command"]);
+    assert_eq!(command, ["nvidia-cuda-mps-control", "-f", "-multiuser-server"]);
+}
+
+#[test]
 fn the_mps_daemon_which_speaks_by_pipes_has_no_network() {
     let policy = yaml("components/gpu-mps/network-policy.yaml");
     assert_eq!(through::<NetworkPolicy>(&policy), policy);

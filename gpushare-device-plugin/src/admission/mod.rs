@@ -30,6 +30,7 @@ use tokio::time::Instant;
 
 use crate::cards::ids::{DeviceId, Ids, first_few};
 use crate::cards::joined;
+use crate::container::cdi::CdiError;
 use crate::container::{ContainerResponse, ContainerShare, Responder, ResponseError};
 use crate::isolation::NodeIsolation;
 use crate::metrics::{Metrics, ModeLabel, Reason};
@@ -373,7 +374,13 @@ fn refusal_for(grant: &Grant, cause: ResponseError) -> Refusal {
     let pod = PodRef::of(&grant.facts);
     match cause {
         ResponseError::Isolation(cause) => Refusal::Isolation { pod, cause },
-        ResponseError::Limit(cause) => Refusal::Limit { pod, cause: cause.to_string() },
+        ResponseError::Limit(cause) => {
+            let text = cause.to_string();
+            match cause {
+                CdiError::Write { .. } => Refusal::Limit { pod, cause: text },
+                CdiError::TooManyLimits => Refusal::TooManyLimits { pod, cause: text },
+            }
+        }
     }
 }
 

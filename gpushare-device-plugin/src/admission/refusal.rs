@@ -191,6 +191,14 @@ pub enum Refusal {
         /// Why not, and what to do.
         cause: String,
     },
+    /// The pod has as many limits as it may have.
+    #[error("pod {pod}: {cause}")]
+    TooManyLimits {
+        /// The pod being admitted.
+        pod: PodRef,
+        /// Why not, and what to do.
+        cause: String,
+    },
     /// This plugin did not choose the ids.
     #[error(
         "device ids {0} were not chosen by this plugin for the pod being admitted; create the pod again"
@@ -216,6 +224,7 @@ impl Refusal {
         match self {
             Self::Unhealthy { .. } | Self::HeldElsewhere { .. } | Self::Unidentified(_) => true,
             Self::Isolation { cause: IsolationError::NotKnown, .. } => true,
+            Self::Limit { .. } => true,
             Self::Isolation { cause: IsolationError::Unavailable { missing, .. }, .. } => {
                 !matches!(missing, Missing::MpsConflict(_))
             }
@@ -242,7 +251,7 @@ impl Refusal {
             Self::Ambiguous { .. } => "ambiguous",
             Self::Unidentified(_) => "unidentified",
             Self::Isolation { .. } => "isolation",
-            Self::Limit { .. } => "limit",
+            Self::Limit { .. } | Self::TooManyLimits { .. } => "limit",
             Self::NotChosen(_) => "not_chosen",
             Self::NotOnClaimedCard(_) => "not_on_claimed_card",
         }
@@ -299,6 +308,7 @@ mod tests {
                 },
             },
             Refusal::Limit { .. } => &["Mount the host's CDI directory"],
+            Refusal::TooManyLimits { .. } => &["gpu-mem-limit", "create the pod again"],
             Refusal::NotChosen(_) | Refusal::NotOnClaimedCard(_) => &["create the pod again"],
         }
     }
@@ -360,6 +370,7 @@ mod tests {
             unavailable(Missing::MpsConflict(MpsConflict::SharedMemory)),
             unavailable(Missing::MpsConflict(MpsConflict::Pipes)),
             Refusal::Limit { pod: pod(), cause: unwritten.to_string() },
+            Refusal::TooManyLimits { pod: pod(), cause: CdiError::TooManyLimits.to_string() },
         ];
         let unknown = [
             Refusal::NoPodAsks { size: 3 },

@@ -4,6 +4,7 @@
 //! an upgrade of the driver, or when a card was added, it may be missing or old. Containers then fail to start, or start
 //! with libraries of another driver. [`crate::isolation::watch`] checks it periodically and reports on the Node.
 
+pub mod runtime;
 pub mod spec;
 
 use std::path::PathBuf;

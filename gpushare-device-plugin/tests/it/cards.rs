@@ -129,6 +129,26 @@ async fn a_pod_that_cannot_be_marked_keeps_no_other_from_its_mark() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_mark_that_the_api_server_refuses_is_not_tried_again_with_each_report() {
+    let rig = Rig::new(&[(A, 8)]).await;
+    let denied = Failure::new(422, "Invalid", "denied by a policy");
+    rig.sim.faults().next(usize::MAX, Verb::Patch, PODS, Fault::Answer(denied));
+    let attempts = |sim: &sim::Sim, name: &str| {
+        let log = sim.log().all().into_iter();
+        log.filter(|request| request.is(Verb::Patch, PODS) && request.name == name).count()
+    };
+    // One report after the other: each marks what is due.
+    for name in ["p0", "p1", "p2", "p3"] {
+        rig.run(pod(name).asking(RESOURCE, 1), A).await.unwrap();
+        let tried = |sim: &sim::Sim| (attempts(sim, name) > 0).then_some(());
+        rig.sim.until(&format!("an attempt to mark {name}"), tried).await.unwrap();
+    }
+    for name in ["p0", "p1", "p2"] {
+        assert_eq!(attempts(&rig.sim, name), 1, "{name}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_pod_whose_claim_cannot_be_repaired_keeps_no_other_from_its_mark() {
     let rig = Rig::new(&[(A, 4), (B, 4)]).await;
     rig.run(pod("elsewhere").asking(RESOURCE, 2), A).await.unwrap();
@@ -306,6 +326,24 @@ async fn a_card_without_a_cdi_device_takes_no_new_pods_until_it_has_one() {
     rig.kubelet.devices("healthy ids", |devices| devices.values().all(|healthy| *healthy)).await;
     rig.nvidia_cards(&[A, B]);
     rig.cards("both open", closed([serde_json::Value::Null, serde_json::Value::Null])).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_container_runtime_that_may_have_cdi_off_is_an_event_on_the_node() {
+    let rig = Rig::new(&[(A, 2), (B, 2)]).await;
+    rig.sim.change(NODES, "", rig::NODE, |node| {
+        node["status"]["nodeInfo"] = json!({"containerRuntimeVersion": "containerd://1.7.27"});
+    });
+    let of_card_a = |healthy: bool| json!({"uuid": A, "memoryMiB": 2048, "healthy": healthy});
+    rig.script(&[of_card_a(false), json!({"uuid": B, "memoryMiB": 2048})]);
+    let event = |sim: &sim::Sim| {
+        let about = |event: &serde_json::Value| {
+            event["regarding"]["kind"] == "Node" && event["reason"] == "CDIMayBeOff"
+        };
+        sim.list(WRITTEN_EVENTS).into_iter().find(about)
+    };
+    let event = rig.sim.until("an event on the node", event).await.unwrap();
+    assert!(event["note"].as_str().unwrap().contains("enable_cdi = true"), "{event}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

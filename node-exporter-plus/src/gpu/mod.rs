@@ -14,6 +14,7 @@ use std::process::{ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use anyhow::bail;
 use daemon::Shutdown;
 use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncRead, AsyncReadExt, BufReader};
 use tokio::process::{Child, Command};
@@ -30,6 +31,9 @@ const RETRY: Duration = Duration::from_secs(300);
 /// The time before a probe that did report is started again: the node has cards, whose values are missing now. It doubles
 /// with each further start, up to [`RETRY`], until a probe has run for that long.
 const RETRY_SOON: Duration = Duration::from_secs(10);
+/// Starts in a row without a report, after one has reported in this process, with which the process ends: ten minutes. A new container may
+/// have the cards where this one has lost them, as to `systemctl daemon-reload` under NVIDIA's older runtime.
+const GIVE_UP_AFTER: u32 = 6;
 /// The time for a report, in addition to the interval between two. Without persistence mode the driver initialises each card at
 /// the first call, which takes some seconds for each card.
 const ANSWER: Duration = Duration::from_secs(120);
@@ -103,6 +107,10 @@ impl Probe {
 }
 
 /// Keeps a probe running and `latest` up to date, until the shutdown.
+///
+/// # Errors
+///
+/// After [`GIVE_UP_AFTER`] starts.
 pub(crate) async fn forever(
     probe: Probe,
     latest: LatestReport,
@@ -113,17 +121,21 @@ pub(crate) async fn forever(
         let outcome = watch(&probe, probe.limit(), &latest, &clock).await;
         outcome.unwrap_or_else(|error| format!("{}: {error}", probe.program.display()))
     };
-    shutdown.run_until_cancelled(repeat(run, &latest, &clock)).await;
-    Ok(())
+    match shutdown.run_until_cancelled(repeat(run, &latest, &clock)).await {
+        Some(why) => bail!("no GPU signals for ten minutes, after there were some: {why}"),
+        None => Ok(()),
+    }
 }
 
-/// Repeats `run`, which runs a probe until it ends and returns why it ended, with pauses.
-async fn repeat<F>(run: impl Fn() -> F, latest: &LatestReport, clock: &Clock)
+/// Repeats `run`, which runs a probe until it ends and returns why it ended, with pauses. Returns after [`GIVE_UP_AFTER`] starts, with why the
+/// last one ended.
+async fn repeat<F>(run: impl Fn() -> F, latest: &LatestReport, clock: &Clock) -> String
 where
     F: Future<Output = String>,
 {
     let mut logged = None;
     let mut pause = None;
+    let mut silent = 0;
     loop {
         let start = clock().boot;
         let why = run().await;
@@ -131,6 +143,12 @@ where
         if reported.is_some() {
             // There were signals meanwhile, so that there are none now is logged again.
             logged = None;
+            silent = 0;
+        } else if latest.time().is_some() {
+            silent += 1;
+        }
+        if silent >= GIVE_UP_AFTER {
+            return why;
         }
         if logged.as_ref() != Some(&why) {
             tracing::info!(why, "no GPU signals");
@@ -253,7 +271,7 @@ mod tests {
             "ended".to_owned()
         };
         tokio::select! {
-            () = repeat(run, &latest, &clock) => {}
+            _ = repeat(run, &latest, &clock) => {}
             _ = all.recv() => {}
         }
         times.lock().unwrap().clone()
@@ -267,6 +285,41 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_probe_that_never_reported_is_started_again_after_minutes() {
         assert_eq!(starts(3, false).await, [0, 300, 600]);
+    }
+
+    /// Whether the process ends with probes of which the first `reporting` report.
+    async fn gives_up(reporting: usize, starts: usize) -> Option<u64> {
+        let (latest, clock, started) = (LatestReport::default(), clock(), Mutex::new(0));
+        let (enough, mut all) = tokio::sync::mpsc::channel(1);
+        let run = || async {
+            let number = {
+                let mut started = started.lock().unwrap();
+                *started += 1;
+                *started
+            };
+            if number <= reporting {
+                latest.set(clock().boot, Vec::new());
+            }
+            if number == starts {
+                enough.send(()).await.unwrap();
+                std::future::pending::<()>().await;
+            }
+            format!("{number} ended")
+        };
+        tokio::select! {
+            why = repeat(run, &latest, &clock) => {
+                assert_eq!(why, format!("{} ended", reporting + 6));
+                Some(clock().boot.0.as_secs())
+            }
+            _ = all.recv() => None,
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_process_whose_probes_reported_and_do_so_no_more_ends_after_ten_minutes() {
+        // 10 s after the report, then 20, 40, 80, 160 and 300.
+        assert_eq!(gives_up(1, 20).await, Some(610));
+        assert_eq!(gives_up(0, 20).await, None, "no driver is installed yet");
     }
 
     #[tokio::test(start_paused = true)]

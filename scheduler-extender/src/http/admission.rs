@@ -135,7 +135,7 @@ pub(super) async fn admit(
     if is_quick {
         return answer.await;
     }
-    // An error means that the handler panicked, or that the process ends.
+    // An error means that the process ends. A panic ends it too in a release (`panic = "abort"`), and is answered in other builds.
     let answer = AbortOnDropHandle::new(admission.workers.spawn(answer)).await;
     answer.unwrap_or_else(|_| StatusCode::INTERNAL_SERVER_ERROR.into_response())
 }

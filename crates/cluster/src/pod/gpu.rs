@@ -27,8 +27,8 @@ const MAX_CARDS: u32 = 64;
 /// The most containers of a pod that may request GPU memory. The facts of GPU pods are kept, and a pod's JSON has room for thousands of containers.
 const MAX_CONTAINERS: usize = 1_000;
 
-/// The longest list of models or UUIDs, in bytes: 64 of the longest names.
-const MAX_LIST: usize = 16 * 1024;
+/// The longest list of models or UUIDs, in bytes: 64 names of 63 bytes. The lists of waiting pods are kept, too.
+const MAX_LIST: usize = 4 * 1024;
 
 /// Characters of an annotation's value that an error repeats.
 const QUOTED: usize = 64;

@@ -5,7 +5,8 @@ use std::time::Duration;
 use cluster::{
     BindOutcome, Binding, CallError, Client, Event, NodeLoadFacts, NodeLoadsError, Scope,
     WatchHealth, apply_node_load, bind, check_node_loads, get_pod, mark_assigned,
-    patch_node_annotations, patch_node_capacity, watch_node_loads, watch_nodes, watch_pods,
+    patch_node_annotations, patch_node_capacity, patch_own_node, watch_node_loads, watch_nodes,
+    watch_pods,
 };
 use futures::StreamExt;
 use placement::reading::ReadingCodec;
@@ -108,6 +109,23 @@ async fn one_patch_sets_and_removes_annotations_and_touches_no_other() {
     assert_eq!(node["metadata"]["annotations"], json!({ "else": "y", "new": "z" }));
     assert_eq!(sim.log().node_patches("n1").len(), 1);
     assert_eq!(sim.log().node_patches("n1")[0].content_type, "application/merge-patch+json");
+}
+
+#[tokio::test]
+async fn a_patch_of_the_own_node_tells_its_container_runtime() {
+    let (sim, client) = connected().await;
+    sim.put(node("n1"));
+    let own = "n1".into();
+    let patch = || {
+        let change = [("new".to_owned(), Some("z".to_owned()))];
+        patch_own_node(&client, &own, change, LIMIT)
+    };
+    assert_eq!(patch().await.unwrap(), "");
+    sim.change(NODES, "", "n1", |node| {
+        node["status"]["nodeInfo"] = json!({ "containerRuntimeVersion": "containerd://1.7.27" });
+    });
+    assert_eq!(patch().await.unwrap(), "containerd://1.7.27");
+    assert_eq!(sim.node("n1").unwrap()["metadata"]["annotations"], json!({ "new": "z" }));
 }
 
 #[tokio::test]
