@@ -178,6 +178,7 @@ fn mixed(env: &TestEnv) -> Result<()> {
         });
         let pods = format!("/api/v1/namespaces/{NAMESPACE}/pods");
         Caller::unhindered(env)?.done(env, Verb::Create, &pods, &old)?;
+        fake_nodes::report_admitted(env, "old")?;
         wait_for("the extender to count the old pod", BINDING, || {
             Ok((used_units(env, NODE)? == [5, 5]).then_some(()))
         })?;

@@ -212,8 +212,15 @@ impl Binders<'_> {
                 let asked = json!({
                     "PodName": name(pod), "PodNamespace": NAMESPACE, "PodUID": uid(pod), "Node": node,
                 });
-                let request = post("/gpushare-scheduler/bind", &asked)?;
-                let (answer, took) = self.timed(&self.extender, request)?;
+                // For some seconds after the test before, its deleted pods may have processes, for all that the extender knows.
+                let waits = |answer: &Value| {
+                    answer["Error"].as_str().is_some_and(|error| error.contains("deleted pods"))
+                };
+                let (answer, took) = wait_for("a binding", BINDING, || {
+                    let request = post("/gpushare-scheduler/bind", &asked)?;
+                    let (answer, took) = self.timed(&self.extender, request)?;
+                    Ok((!waits(&answer)).then_some((answer, took)))
+                })?;
                 ensure!(answer["Error"] == "", "{answer}");
                 Ok(took)
             }

@@ -20,8 +20,8 @@ use serde_json::{Value, json};
 use crate::env::TestEnv;
 use crate::support::card_audit::{audit_exactly, visible_card};
 use crate::support::pods::{
-    START, create, delete_all, get, gpu_container, message, on_node, phase, pod, processes_of,
-    running, statuses,
+    START, create, delete_all, gpu_container, on_node, pod, processes_of, running, statuses,
+    unschedulable,
 };
 use crate::support::policy::{self, OURS};
 use crate::{Fact, on_our_nodes};
@@ -217,12 +217,8 @@ fn own_shared_memory(env: &TestEnv) -> Result<()> {
     let mut asks = with_memory("asks");
     asks["metadata"]["annotations"] = json!({"plimsoll.dev/gpu-isolation": "mps"});
     create(env, asks)?;
-    let refused = wait_for("the pod to be refused", START, || {
-        let pod = get(env, "asks")?;
-        Ok((phase(&pod) == "Failed").then_some(pod))
-    })?;
-    let told = message(&refused);
-    ensure!(told.contains("/dev/shm") && told.contains("take that mount off"), "{told}");
+    let told = unschedulable(env, "asks", START)?;
+    ensure!(told.contains("MPS cannot for a pod that mounts a /dev/shm"), "{told}");
     create(env, with_memory("keeps"))?;
     let pod = running(env, "keeps", START)?;
     let process = *processes_of(&pod, "main")?.first().context("no process")?;

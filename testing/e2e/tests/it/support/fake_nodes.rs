@@ -190,6 +190,12 @@ pub(crate) fn wait_for_taints_to_go(env: &TestEnv) -> Result<()> {
     })
 }
 
+/// Reports in place of a kubelet that it has admitted a bound pod: the pod is then on some card, if it has GPU memory.
+pub(crate) fn report_admitted(env: &TestEnv, name: &str) -> Result<()> {
+    let patch = Patch::Merge(json!({"status": {"startTime": "2026-01-01T00:00:00Z"}}));
+    env.block_on(env.pods().patch_status(name, &PatchParams::default(), &patch)).map(drop)
+}
+
 /// Reports in place of a kubelet that the only container of a bound pod has ended: the extender then keeps nothing for it once its object is gone.
 pub(crate) fn report_ended(env: &TestEnv, name: &str) -> Result<()> {
     let ended = json!({

@@ -134,13 +134,17 @@ pub(crate) fn all_running(env: &TestEnv, limit: Duration) -> Result<Vec<Pod>> {
     let mut last = Vec::new();
     let settled = wait_for("every pod to run", limit, || {
         last = list(env)?;
-        let over = last.iter().any(|pod| phase(pod) == "Failed") || last.iter().all(runs);
-        Ok(over.then_some(()))
+        Ok((last.iter().any(failed) || last.iter().all(runs)).then_some(()))
     });
-    if let Some(failed) = last.iter().find(|pod| phase(pod) == "Failed") {
+    if let Some(failed) = last.iter().find(|pod| failed(pod)) {
         bail!("{} failed: {}", name(failed), message(failed));
     }
     settled.with_context(|| waiting(&last)).map(|()| last)
+}
+
+/// Whether the pod has failed by itself. One that is being deleted may be Failed too: its process was killed before it could handle SIGTERM.
+fn failed(pod: &Pod) -> bool {
+    phase(pod) == "Failed" && pod.metadata.deletion_timestamp.is_none()
 }
 
 /// As [`all_running`], for the time after a kubelet restart: GPU pods that the kubelet refused are created again, as a
