@@ -213,9 +213,11 @@ impl Object {
         GpuPodId { uid: self.uid.as_str().into(), namespace: "ml".to_owned(), name }
     }
 
-    /// The card that it is on, or will be: what the kubelet did, else what Bind chose.
+    /// The card that it is on, or may be: what the kubelet did, else what Bind chose, unless its claim was removed, as the device plugin
+    /// then refuses it.
     fn card(&self) -> Option<&String> {
-        self.admitted.as_ref().or(self.chosen.as_ref()).filter(|_| !self.failed)
+        let chosen = self.chosen.as_ref().filter(|_| self.claim.is_some());
+        self.admitted.as_ref().or(chosen).filter(|_| !self.failed)
     }
 }
 
@@ -659,6 +661,28 @@ proptest! {
             prop_assert_eq!(world.view.cards.held_on(&uid.into()), Vec::<NodeName>::new());
         }
         prop_assert_eq!(world.view.cards.totals().reserved, 0);
+    }
+}
+
+/// A read that is newer than the watch shows that a pod is gone whose two bindings may have been carried out. Then the watch shows it bound, and gone.
+#[test]
+fn a_pod_that_is_shown_again_after_its_end_leaves_nothing_on_another_node() {
+    use Step::{Answer, Bind, Carry, Create, Delete, Relist};
+    let mut world = World::new();
+    let steps = [
+        Relist,
+        Create(1, 1),
+        Bind(1, 0),
+        Relist,
+        Bind(1, 1),
+        Carry(1),
+        Answer(1, true),
+        Delete(1),
+    ];
+    steps.into_iter().for_each(|step| world.take(step));
+    world.settle();
+    for (card, charged) in world.charged() {
+        assert_eq!(charged, 0, "{card}");
     }
 }
 

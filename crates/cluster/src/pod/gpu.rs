@@ -294,7 +294,7 @@ impl Annotation<'_> {
     {
         let parsed = self.text.map(|text| match text.len() {
             0..=MAX_LIST => text.trim().parse().map_err(ValueError::from),
-            _ => Err(unexpected("at most 16 KiB", text)),
+            _ => Err(unexpected("at most 4 KiB", text)),
         });
         parsed.transpose().map_err(|cause| self.error(cause))
     }

@@ -488,9 +488,9 @@ fn a_pod_with_more_gpu_containers_or_longer_lists_than_are_kept_cannot_be_placed
     let mut pod = with(1);
     let list =
         |bytes: usize| json!({ "annotations": { "plimsoll.dev/gpu-model": "a".repeat(bytes) } });
-    pod["metadata"] = list(16 << 10);
+    pod["metadata"] = list(4 << 10);
     assert_eq!(facts(pod.clone()).gpu_pod().unwrap().fault, None);
-    pod["metadata"] = list((16 << 10) + 1);
+    pod["metadata"] = list((4 << 10) + 1);
     let fault = facts(pod).gpu_pod().unwrap().fault.clone().unwrap().to_string();
-    assert!(fault.contains("gpu-model") && fault.contains("at most 16 KiB"), "{fault}");
+    assert!(fault.contains("gpu-model") && fault.contains("at most 4 KiB"), "{fault}");
 }

@@ -123,12 +123,19 @@ impl CardBook {
         self.departures.load().iter().any(|it| it.namespace == namespace)
     }
 
-    /// Drops what is known of a pod's deletion: an older list has shown it again.
-    pub(super) fn cancel_departure(&self, uid: &PodUid) {
-        if self.departures.load().iter().any(|it| it.pod == *uid) {
-            self.departures
-                .rcu(|known| known.iter().filter(|it| it.pod != *uid).cloned().collect::<Vec<_>>());
+    /// Drops what is known of a pod's deletion: an older event has shown it again, bound to `node`. It holds nothing on the other nodes where it
+    /// might have been.
+    pub(super) fn cancel_departure(&self, uid: &PodUid, node: &NodeName) {
+        let known = self.departures.load();
+        let mut of_pod = known.iter().filter(|it| it.pod == *uid).peekable();
+        if of_pod.peek().is_none() {
+            return;
         }
+        for other in of_pod.filter(|it| it.node != *node) {
+            self.ledgers.change(&other.node, |ledger| ledger.end_departure(uid));
+        }
+        self.departures
+            .rcu(|known| known.iter().filter(|it| it.pod != *uid).cloned().collect::<Vec<_>>());
     }
 
     /// The units of the namespace's pods that are bound or being bound.

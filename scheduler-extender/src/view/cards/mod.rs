@@ -300,7 +300,7 @@ impl CardBook {
             self.release(&other, uid);
         }
         record.nodes.push(node.clone());
-        self.cancel_departure(uid);
+        self.cancel_departure(uid, node);
         self.ledgers.change(node, |ledger| {
             ledger.bind(uid, &record.request, claim);
             if record.admitted {
