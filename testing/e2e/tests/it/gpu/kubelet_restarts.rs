@@ -17,8 +17,8 @@ use crate::support::card_audit::audit_exactly;
 use crate::support::kubelet_checkpoint;
 use crate::support::offers::offered;
 use crate::support::pods::{
-    BINDING, GPU, START, all_bound, all_running_after_refusals, create_all, gpu_pods, list, name,
-    node, phase,
+    BINDING, GPU, START, all_bound, all_running_after_refusals, create, create_all, gpu_container,
+    gpu_pods, list, name, node, phase, pod, running,
 };
 use crate::{Fact, on_our_nodes};
 
@@ -46,6 +46,9 @@ const GATE: &str = "plimsoll.dev/e2e";
 const PREFIX: &str = "shuffled";
 
 fn shuffled_admission(env: &TestEnv) -> Result<()> {
+    // kube-scheduler, which its kubelet has just been told to start anew where this test is the first, runs before kubelets are held.
+    create(env, pod("before", &[gpu_container("main", 1)]))?;
+    running(env, "before", START)?;
     for stride in STRIDES {
         env.delete_all_pods()?;
         checkpoints_are_empty(env)?;
