@@ -75,9 +75,14 @@ pub fn environ(pid: Pid) -> Result<BTreeMap<String, String>> {
     Ok(pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).collect())
 }
 
+/// The root folder that the process sees.
+pub fn root(pid: Pid) -> PathBuf {
+    entry(pid, "root")
+}
+
 /// The sorted names in the process's own `/dev`.
 pub fn device_nodes(pid: Pid) -> Result<Vec<String>> {
-    let path = entry(pid, "root/dev");
+    let path = root(pid).join("dev");
     let entries = fs::read_dir(&path).with_context(|| format!("cannot list {}", path.display()))?;
     let mut names: Vec<String> =
         entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();

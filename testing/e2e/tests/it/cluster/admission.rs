@@ -21,12 +21,12 @@ use crate::{Fact, on_our_nodes};
 pub(crate) const FACTS: &[Fact] = &[
     on_our_nodes("the_api_server_finds_no_fault_in_the_policies", well_typed).takes(1).smoke(),
     on_our_nodes("no_user_forges_a_claim_on_a_pod", users).takes(1).smoke(),
-    on_our_nodes("no_controller_makes_a_pod_with_a_forged_claim", controllers).takes(20),
+    on_our_nodes("no_controller_makes_a_pod_with_a_forged_claim", controllers).takes(1),
     on_our_nodes("no_binding_but_the_extenders_brings_a_claim", bindings).takes(1).smoke(),
     on_our_nodes("no_kubelet_forges_a_claim", kubelets).takes(19).smoke(),
     on_our_nodes("no_gpu_pod_chooses_cards_by_its_environment", environments).takes(1).smoke(),
     on_our_nodes("no_gpu_pod_names_its_node_but_by_its_kubelet_and_by_affinity", node_names)
-        .takes(20)
+        .takes(11)
         .smoke(),
     on_our_nodes("the_device_plugins_token_changes_its_own_node_and_pods_alone", tokens)
         .takes(2)
@@ -42,7 +42,7 @@ pub(crate) const FACTS: &[Fact] = &[
         "without_the_policies_a_forged_claim_with_a_node_name_gets_no_units_that_others_hold",
         forged_with_node_name,
     )
-    .takes(20),
+    .takes(3),
 ];
 
 const PODS: &str = "/api/v1/namespaces/plimsoll-e2e/pods";

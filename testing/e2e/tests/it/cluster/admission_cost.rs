@@ -21,7 +21,7 @@ pub(crate) const FACTS: &[Fact] = &[
         .takes(5)
         .smoke(),
     on_our_nodes("one_command_lifts_every_policy_and_the_manifests_bring_them_back", lifted)
-        .takes(20),
+        .takes(9),
 ];
 
 const PODS: &str = "/api/v1/namespaces/plimsoll-e2e/pods";

@@ -13,9 +13,9 @@ use crate::{Fact, on_our_nodes};
 
 pub(crate) const FACTS: &[Fact] = &[
     on_our_nodes("a_containers_process_is_found_and_shows_its_environment", process_is_found)
-        .takes(20),
-    on_our_nodes("a_held_kubelet_stays_down_and_returns_when_released", kubelet_is_held).takes(20),
-    on_our_nodes("two_nodes_show_two_different_loads_at_the_same_path", loads_differ).takes(20),
+        .takes(16),
+    on_our_nodes("a_held_kubelet_stays_down_and_returns_when_released", kubelet_is_held).takes(1),
+    on_our_nodes("two_nodes_show_two_different_loads_at_the_same_path", loads_differ).takes(3),
 ];
 
 fn process_is_found(env: &TestEnv) -> Result<()> {

@@ -18,7 +18,7 @@ pub(crate) const FACTS: &[Fact] = &[on_our_nodes(
     "exporters_with_tls_and_a_token_answer_the_annotator_and_refuse_plain_http",
     only_the_annotator_is_answered,
 )
-.takes(20)];
+.takes(126)];
 
 /// A metric of crane's policy.
 const METRIC: &str = "mem_usage_avg_5m";

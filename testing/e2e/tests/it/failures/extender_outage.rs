@@ -15,9 +15,9 @@ use crate::{Fact, on_our_nodes};
 
 pub(crate) const FACTS: &[Fact] = &[
     on_our_nodes("while_the_extender_is_stopped_plain_pods_schedule_and_gpu_pods_wait", stopped)
-        .takes(20),
+        .takes(11),
     on_our_nodes("while_the_extender_hangs_plain_pods_schedule_and_gpu_pods_wait", hanging)
-        .takes(20),
+        .takes(14),
 ];
 
 fn stopped(env: &TestEnv) -> Result<()> {

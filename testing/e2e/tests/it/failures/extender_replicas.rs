@@ -20,12 +20,12 @@ use crate::{Fact, on_our_nodes};
 
 pub(crate) const FACTS: &[Fact] = &[
     on_our_nodes("a_rollout_of_the_extender_under_a_stream_of_gpu_pods_loses_none", rollout)
-        .takes(20),
+        .takes(12),
     on_our_nodes("when_the_leading_extender_is_killed_the_other_gives_out_cards", killed)
         .takes(14)
         .smoke(),
     on_our_nodes("when_the_leading_extender_is_stopped_the_other_gives_out_cards", stopped)
-        .takes(20),
+        .takes(16),
 ];
 
 const DEPLOYMENT: &str = "deployment/scheduler-extender";

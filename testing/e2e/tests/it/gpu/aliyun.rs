@@ -33,12 +33,12 @@ pub(crate) const FACTS: &[Fact] = &[
         "aliyuns_sample_runs_unchanged_and_its_inspect_tool_shows_the_truth_of_every_pod",
         sample,
     )
-    .takes(20),
+    .takes(9),
     on_our_nodes("pods_that_aliyuns_extender_bound_count_on_every_card_until_they_end", mixed)
-        .takes(20),
-    on_any_cluster("a_resource_quota_holds_the_units_of_a_namespace", quota).takes(20),
+        .takes(1),
+    on_any_cluster("a_resource_quota_holds_the_units_of_a_namespace", quota).takes(1),
     on_our_nodes("unhealthy_cards_go_to_aliyuns_configmap_and_come_from_it", unhealthy_map)
-        .takes(20),
+        .takes(17),
 ];
 
 const COUNT: &str = "aliyun.com/gpu-count";

@@ -11,8 +11,8 @@ use crate::support::pods::{BINDING, bound, create, gpu_container, pod, uid, unsc
 use crate::{Fact, on_our_nodes};
 
 pub(crate) const FACTS: &[Fact] = &[
-    on_our_nodes("a_bind_with_the_uid_of_another_pod_changes_nothing", foreign_uid).takes(20),
-    on_our_nodes("oversize_names_are_refused_and_take_no_memory", oversize_names).takes(20),
+    on_our_nodes("a_bind_with_the_uid_of_another_pod_changes_nothing", foreign_uid).takes(2),
+    on_our_nodes("oversize_names_are_refused_and_take_no_memory", oversize_names).takes(39),
 ];
 
 const NODE: &str = "fake-001";

@@ -25,7 +25,7 @@ pub(crate) const FACTS: &[Fact] = &[
     )
     .takes(1)
     .smoke(),
-    on_our_nodes("renewed_certificates_are_taken_up_without_a_restart", renewed).takes(20),
+    on_our_nodes("renewed_certificates_are_taken_up_without_a_restart", renewed).takes(16),
 ];
 
 const NODE: &str = "fake-001";

@@ -30,11 +30,11 @@ pub(crate) const FACTS: &[Fact] = &[
         "sixteen_pods_of_half_a_card_at_once_fill_eight_cards_without_a_failed_bind",
         half_cards,
     )
-    .takes(20),
+    .takes(12),
     on_our_nodes("forty_pods_at_once_are_bound_to_one_node_without_a_failed_bind", one_node)
-        .takes(20),
-    on_our_nodes("a_bind_takes_one_write_as_a_bare_binding_does", beside_a_bare_one).takes(20),
-    on_our_nodes("no_pod_goes_to_a_node_whose_units_a_dra_driver_serves", by_dra).takes(20),
+        .takes(5),
+    on_our_nodes("a_bind_takes_one_write_as_a_bare_binding_does", beside_a_bare_one).takes(24),
+    on_our_nodes("no_pod_goes_to_a_node_whose_units_a_dra_driver_serves", by_dra).takes(1),
 ];
 
 const NODE: &str = "fake-001";

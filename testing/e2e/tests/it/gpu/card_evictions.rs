@@ -21,7 +21,7 @@ pub(crate) const FACTS: &[Fact] = &[on_our_nodes(
     "where_totals_fit_and_cards_do_not_the_fewest_pods_are_evicted_and_none_that_a_budget_keeps",
     fewest,
 )
-.takes(20)];
+.takes(37)];
 
 const NODE: &str = "fake-001";
 /// Of all pods here: a budget covers none without a label.

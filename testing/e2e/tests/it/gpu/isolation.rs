@@ -27,20 +27,20 @@ use crate::support::policy::{self, OURS};
 use crate::{Fact, on_our_nodes};
 
 pub(crate) const FACTS: &[Fact] = &[
-    on_our_nodes("nvidias_hook_gets_the_containers_share_from_what_runc_gets", driver).takes(20),
-    on_our_nodes("a_pod_that_asks_for_mps_gets_its_pipes_and_its_limits", mps).takes(20),
+    on_our_nodes("nvidias_hook_gets_the_containers_share_from_what_runc_gets", driver).takes(21),
+    on_our_nodes("a_pod_that_asks_for_mps_gets_its_pipes_and_its_limits", mps).takes(1),
     on_our_nodes(
         "a_client_of_mps_can_make_and_remove_nothing_where_its_pipes_are",
         pipes_are_the_daemons,
     )
-    .takes(20),
+    .takes(1),
     on_our_nodes(
         "a_pod_with_shared_memory_of_its_own_keeps_it_or_is_refused_where_it_asks_for_mps",
         own_shared_memory,
     )
-    .takes(20),
+    .takes(14),
     on_our_nodes("a_limit_leaves_the_cdi_specification_with_its_last_pod", limits_are_dropped)
-        .takes(20),
+        .takes(10),
 ];
 
 /// The size of the memory that MPS's servers and clients share, in bytes.
@@ -166,10 +166,10 @@ fn mps(env: &TestEnv) -> Result<()> {
     for mounted in ["/run/nvidia-mps", "/dev/shm"] {
         ensure!(mounts.iter().any(|mount| mount == mounted), "no {mounted} in {mounts:?}");
     }
-    let root = format!("/proc/{}/root", process.as_raw_nonzero());
-    let pipe = Path::new(&root).join("run/nvidia-mps/control");
+    let root = processes::root(process);
+    let pipe = root.join("run/nvidia-mps/control");
     ensure!(pipe.exists(), "the container does not see the daemon's pipe");
-    let shared = Path::new(&root).join("dev/shm");
+    let shared = root.join("dev/shm");
     let mode = fs::metadata(&shared)?.permissions().mode() & 0o7777;
     ensure!(mode == 0o1777, "not every user may write to /dev/shm: {mode:o}");
     let system = rustix::fs::statvfs(&shared)?;
@@ -191,7 +191,7 @@ fn pipes_are_the_daemons(env: &TestEnv) -> Result<()> {
     create(env, on_node(host, client))?;
     let pod = running(env, "client", START)?;
     let process = *processes_of(&pod, "main")?.first().context("no process")?;
-    let root = Path::new("/proc").join(process.as_raw_nonzero().to_string()).join("root");
+    let root = processes::root(process);
     let tried = root.join("dev/shm/tried");
     wait_for("the client's tries", START, || Ok(tried.exists().then_some(())))?;
     fs::remove_file(tried)?;
@@ -222,8 +222,7 @@ fn own_shared_memory(env: &TestEnv) -> Result<()> {
     create(env, with_memory("keeps"))?;
     let pod = running(env, "keeps", START)?;
     let process = *processes_of(&pod, "main")?.first().context("no process")?;
-    let memory = format!("/proc/{}/root/dev/shm", process.as_raw_nonzero());
-    let system = rustix::fs::statvfs(memory.as_str())?;
+    let system = rustix::fs::statvfs(processes::root(process).join("dev/shm"))?;
     let size = system.f_blocks * system.f_frsize;
     ensure!(size == 64 << 20, "its own /dev/shm has {size} bytes");
     Ok(())

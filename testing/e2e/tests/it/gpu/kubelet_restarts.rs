@@ -33,7 +33,7 @@ pub(crate) const FACTS: &[Fact] = &[
         "pods_refused_while_their_plugin_was_late_leave_their_cards_to_others",
         late_plugins,
     )
-    .takes(20),
+    .takes(47),
 ];
 
 const PODS: usize = 36;

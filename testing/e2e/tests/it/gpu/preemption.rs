@@ -22,7 +22,7 @@ pub(crate) const FACTS: &[Fact] = &[
         "preemption_evicts_one_pod_of_a_card_where_the_totals_would_cost_three_of_several",
         one_pod_of_a_card,
     )
-    .takes(20),
+    .takes(3),
 ];
 
 /// A pod of 4 units waits for one of two nodes without room.

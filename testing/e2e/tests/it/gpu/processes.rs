@@ -19,7 +19,7 @@ pub(crate) const FACTS: &[Fact] = &[on_our_nodes(
     "the_driver_s_processes_are_shown_under_the_pods_and_containers_that_they_run_in",
     processes_by_container,
 )
-.takes(20)];
+.takes(5)];
 
 const PROGRAM: &str = "gpushare-device-plugin";
 const ADMIN_PORT: u16 = 19104;

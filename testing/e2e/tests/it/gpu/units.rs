@@ -25,7 +25,7 @@ pub(crate) const FACTS: &[Fact] = &[on_our_nodes(
     "of_32768_units_of_1_mib_each_is_given_out_and_more_are_refused_with_the_unit_to_choose",
     small_units,
 )
-.takes(20)];
+.takes(62)];
 
 const PLUGIN: &str = "gpushare-device-plugin";
 /// The variable of the flag `--unit-mib`.

@@ -18,7 +18,7 @@ pub(crate) const FACTS: &[Fact] = &[on_our_nodes(
     "minutes_after_its_boot_a_node_scores_as_another_does_after_a_day_of_the_same_load",
     scores_soon_after_boot,
 )
-.takes(20)];
+.takes(182)];
 
 /// A load other than the one before the boot.
 const LOAD: f64 = 0.4;

@@ -29,7 +29,7 @@ pub(crate) const FACTS: &[Fact] = &[on_our_nodes(
     "pods_that_the_descheduler_moves_off_a_hot_node_do_not_return_to_it",
     no_returns,
 )
-.takes(20)];
+.takes(559)];
 
 const OVERLAY: &str = "descheduler";
 const MOVED: &str = "moved";

@@ -14,7 +14,7 @@ use crate::support::policy::{self, CRANE_WITHOUT_HOT_VALUE, OURS};
 use crate::{Fact, on_our_nodes};
 
 pub(crate) const FACTS: &[Fact] =
-    &[on_our_nodes("a_hundred_pods_at_once_spread_over_fifty_nodes", hundred_at_once).takes(20)];
+    &[on_our_nodes("a_hundred_pods_at_once_spread_over_fifty_nodes", hundred_at_once).takes(36)];
 
 const NODES: usize = 50;
 const PODS: usize = 100;

@@ -23,7 +23,7 @@ use crate::{Fact, on_our_nodes};
 
 pub(crate) const FACTS: &[Fact] =
     &[on_our_nodes("what_a_workloads_pods_use_is_the_estimate_of_its_next_pod", next_pod)
-        .takes(20)];
+        .takes(11)];
 
 const NAMESPACE: &str = "plimsoll-e2e-learned";
 const DEPLOYMENT: &str = "burner";

@@ -24,9 +24,9 @@ pub(crate) const FACTS: &[Fact] = &[
     on_our_nodes("a_node_over_the_limit_gets_no_new_pod_but_a_daemonsets", over_the_limit)
         .takes(54)
         .smoke(),
-    on_our_nodes("the_cooler_of_two_nodes_wins", cooler_wins).takes(20),
+    on_our_nodes("the_cooler_of_two_nodes_wins", cooler_wins).takes(72),
     on_our_nodes("the_share_annotation_holds_a_cards_use_beside_its_allocated_units", card_use)
-        .takes(20),
+        .takes(61),
 ];
 
 /// The metric of the policy in `testing/e2e/deploy/short-periods`. It has no window to fill.

@@ -18,11 +18,11 @@ pub(crate) const FACTS: &[Fact] = &[
         "the_one_node_of_three_hundred_with_a_large_enough_card_is_found",
         one_card_fits,
     )
-    .takes(20),
+    .takes(14),
     on_any_cluster("the_one_node_of_three_hundred_below_the_limit_is_found", one_load_fits)
-        .takes(20),
+        .takes(8),
     on_any_cluster("fifty_pods_at_once_do_not_herd_onto_the_coldest_of_fifty_nodes", no_herd)
-        .takes(20),
+        .takes(4),
 ];
 
 const MANY: usize = 300;

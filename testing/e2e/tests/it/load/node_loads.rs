@@ -15,7 +15,7 @@ use crate::{Fact, on_our_nodes};
 pub(crate) const FACTS: &[Fact] = &[on_our_nodes(
     "with_readings_in_nodeloads_a_rejected_pod_is_scheduled_once_a_node_cools_and_nodes_carry_no_readings",
     woken,
-).takes(20)];
+).takes(96)];
 
 /// The note that kube-scheduler sees of a node that has cooled.
 const COOLED_AT: &str = "plimsoll.dev/cooled-at";

@@ -21,7 +21,7 @@ pub(crate) const FACTS: &[Fact] = &[
     )
     .takes(20),
     on_our_nodes("a_shadow_policy_changes_nothing_and_its_disagreements_are_told", shadow_policy)
-        .takes(20),
+        .takes(200),
 ];
 
 /// The only node's reading.

@@ -18,7 +18,7 @@ pub(crate) const FACTS: &[Fact] = &[on_our_nodes(
     "the_reason_of_a_pod_that_load_rejects_stays_the_same_while_readings_change",
     same_reason,
 )
-.takes(20)];
+.takes(2)];
 
 const NODES: usize = 10;
 /// kube-scheduler tries a waiting pod again after a back-off of at most 10 s.

@@ -21,7 +21,7 @@ pub(crate) const FACTS: &[Fact] = &[on_our_nodes(
     "where_every_node_is_over_its_limit_the_least_loaded_take_the_pod_and_an_event_says_so",
     all_hot,
 )
-.takes(20)];
+.takes(30)];
 
 /// Of so many nodes a tenth pass, the first two.
 const NODES: usize = 20;

@@ -22,10 +22,10 @@ pub(crate) const FACTS: &[Fact] = &[
     on_our_nodes(
         "a_hot_node_carries_a_taint_that_autoscalers_ignore_daemon_sets_tolerate_by_the_sample_and_plimsoll_clears",
         hot_node,
-    ).takes(20),
-    on_our_nodes("the_taint_of_a_node_whose_exporter_falls_silent_is_cleared", silent_exporter).takes(20),
-    on_our_nodes("a_killed_leaders_taint_is_cleared_by_the_replica_that_takes_over", failover).takes(20),
-    on_our_nodes("a_leader_that_is_stopped_leads_no_more_when_it_wakes", stopped_leader).takes(20),
+    ).takes(85),
+    on_our_nodes("the_taint_of_a_node_whose_exporter_falls_silent_is_cleared", silent_exporter).takes(115),
+    on_our_nodes("a_killed_leaders_taint_is_cleared_by_the_replica_that_takes_over", failover).takes(90),
+    on_our_nodes("a_leader_that_is_stopped_leads_no_more_when_it_wakes", stopped_leader).takes(14),
 ];
 
 /// Cluster Autoscaler's prefix of taints that say nothing of new nodes.

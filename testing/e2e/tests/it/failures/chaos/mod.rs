@@ -29,7 +29,7 @@ pub(crate) const FACTS: &[Fact] = &[on_our_nodes(
     "in_a_chaos_of_kills_and_forged_claims_every_pod_is_on_its_card_and_no_card_is_overbooked",
     chaos,
 )
-.takes(20)];
+.takes(335)];
 
 /// The variable of the seed, and the seed of a run of all tests.
 const SEED: (&str, u64) = ("CHAOS_SEED", 1);
