@@ -52,14 +52,6 @@ struct Status {
     addresses: Vec<Address>,
     #[serde(deserialize_with = "null_is_default")]
     conditions: Vec<Condition>,
-    #[serde(rename = "nodeInfo", deserialize_with = "null_is_default")]
-    info: Info,
-}
-
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-struct Info {
-    container_runtime_version: String,
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -154,10 +146,6 @@ impl NodeFacts {
 }
 
 impl Node {
-    pub(crate) fn container_runtime(self) -> String {
-        self.status.info.container_runtime_version
-    }
-
     /// What pods may request of it.
     pub(crate) fn allocatable(&self) -> &Quantities {
         &self.status.allocatable

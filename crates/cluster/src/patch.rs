@@ -6,10 +6,12 @@ use kube::api::{Patch, PatchParams, Request};
 use kube::{Client, Resource};
 use placement::names::aliyun;
 use placement::units::{NodeName, PodUid};
+use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::answer::{acknowledged, object};
+use crate::answer::{Built, acknowledged, object};
 use crate::call::{CallError, within};
+use crate::meta::null_is_default;
 use crate::{Annotations, Node, Pod};
 
 /// Sets (`Some`) or removes (`None`) annotations of a node, all in one write. With a UID, another Node that has the name by now is left
@@ -44,11 +46,29 @@ pub async fn patch_own_node(
     annotations: impl IntoIterator<Item = (String, Option<String>)> + Send,
     limit: Duration,
 ) -> Result<String, CallError> {
-    let nodes = Request::new(Node::url_path(&(), None));
-    let patch = Patch::Merge(annotations_patch(annotations));
-    let request = nodes.patch(node.as_str(), &PatchParams::default(), &patch);
-    let patched: Node = within(limit, object(client, request)).await?;
-    Ok(patched.container_runtime())
+    let request = merge_request::<Node>(None, node.as_str(), annotations_patch(annotations));
+    let patched: Patched = within(limit, object(client, request)).await?;
+    Ok(patched.status.node_info.container_runtime_version)
+}
+
+/// What is read of a Node that the own patch has changed.
+#[derive(Deserialize)]
+struct Patched {
+    #[serde(default)]
+    status: Status,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Status {
+    #[serde(deserialize_with = "null_is_default")]
+    node_info: Info,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Info {
+    container_runtime_version: String,
 }
 
 fn annotations_patch(annotations: impl IntoIterator<Item = (String, Option<String>)>) -> Value {
@@ -124,7 +144,14 @@ pub(crate) async fn merge<K: Resource<DynamicType = ()>>(
     patch: Value,
     limit: Duration,
 ) -> Result<(), CallError> {
+    within(limit, acknowledged(client, merge_request::<K>(namespace, name, patch))).await
+}
+
+fn merge_request<K: Resource<DynamicType = ()>>(
+    namespace: Option<&str>,
+    name: &str,
+    patch: Value,
+) -> Built {
     let objects = Request::new(K::url_path(&(), namespace));
-    let request = objects.patch(name, &PatchParams::default(), &Patch::Merge(patch));
-    within(limit, acknowledged(client, request)).await
+    objects.patch(name, &PatchParams::default(), &Patch::Merge(patch))
 }

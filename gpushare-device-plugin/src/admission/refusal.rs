@@ -388,6 +388,14 @@ mod tests {
     }
 
     #[test]
+    fn a_limit_that_cannot_be_written_is_the_nodes_fault_and_too_many_are_the_pods() {
+        let (pod, cause) = (PodRef::new("ml", "train-0"), "no".to_owned());
+        let unwritten = Refusal::Limit { pod: pod.clone(), cause: cause.clone() };
+        assert_eq!(unwritten.text(), format!("pod ml/train-0: no {NODE_FAULT}"));
+        assert_eq!(Refusal::TooManyLimits { pod, cause }.text(), "pod ml/train-0: no");
+    }
+
+    #[test]
     fn the_text_names_pod_reason_and_remedy() {
         let pod = PodRef::new("ml", "train-0");
         let text = Refusal::CardFull { pod, card: "GPU-a".into(), free: 2, asked: 3 }.to_string();

@@ -9,7 +9,9 @@ use std::sync::Arc;
 
 use clap::ValueEnum;
 use cluster::{GpuPod, PodFacts};
-use placement::gpu::{CardShare, ChoiceRule, FreeCard, Isolation, NoFit, Reservation, choose};
+use placement::gpu::{
+    CardShare, ChoiceRule, Closed, FreeCard, Isolation, NoFit, Reservation, choose,
+};
 use placement::units::{CardModel, Cores, Units};
 
 use crate::cards::closed::ClosedCards;
@@ -76,9 +78,9 @@ pub fn place(
         return Err(fault.to_string());
     }
     let is_ours = |card: &&Card| records.elsewhere().iter().all(|held| held.card != card.uuid);
-    let counted =
-        |card: &Card| FreeCard { closed: closed.of(&card.uuid), ..free(card, cards, other_pods) };
-    let free: Vec<FreeCard> = cards.iter().filter(is_ours).map(counted).collect();
+    let cards_of_ours = cards.iter().filter(is_ours);
+    let free: Vec<FreeCard> =
+        cards_of_ours.map(|card| free(card, cards, closed.of(&card.uuid), other_pods)).collect();
     let choice = choose(&free, None, &gpu.request, &ChoiceRule::BEST_FIT)
         .map_err(|no_fit: NoFit| no_fit.label().to_owned())?;
     let claim = Ok(Some(Reservation::new(&gpu.request, choice).claim));
@@ -86,8 +88,7 @@ pub fn place(
     Ok(Arc::new(PodFacts { gpu, ..facts.clone() }))
 }
 
-/// The card as if it took new pods.
-fn free(card: &Card, cards: &Cards, other_pods: &OtherPods) -> FreeCard {
+fn free(card: &Card, cards: &Cards, closed: Option<Closed>, other_pods: &OtherPods) -> FreeCard {
     let taken = other_pods.pods.iter().map(|pod| taken(card, cards, pod));
     let others = CardShare::of(held(card, cards, &other_pods.others));
     let taken = taken.fold(others, CardShare::plus);
@@ -102,7 +103,7 @@ fn free(card: &Card, cards: &Cards, other_pods: &OtherPods) -> FreeCard {
         free_cores: Cores::ALL.saturating_sub(taken.cores),
         idle: taken.is_zero(),
         healthy: card.is_healthy(),
-        closed: None,
+        closed,
         // Allocate checks what the pod requires.
         isolation: Some(Isolation::Driver),
     }
@@ -127,7 +128,6 @@ fn held(card: &Card, cards: &Cards, ids: &Ids) -> Units {
 
 #[cfg(test)]
 mod tests {
-    use placement::gpu::Closed;
     use placement::units::CardId;
 
     use super::*;
@@ -141,10 +141,19 @@ mod tests {
     }
 
     fn card(pod: &PodFacts, records: &Records, known: &[Arc<PodFacts>]) -> Result<String, String> {
+        card_beside(&ClosedCards::default(), pod, records, known)
+    }
+
+    /// The card of the pod, where these cards are closed.
+    fn card_beside(
+        closed: &ClosedCards,
+        pod: &PodFacts,
+        records: &Records,
+        known: &[Arc<PodFacts>],
+    ) -> Result<String, String> {
         let gpu = pod.gpu.clone().unwrap().unwrap();
         let other_pods = OtherPods::of(pod, known.iter().cloned(), records);
-        let (cards, closed) = (cards(&[(A, 4), (B, 4)]), ClosedCards::default());
-        let placed = place(pod, &gpu, records, &cards, &closed, &other_pods)?;
+        let placed = place(pod, &gpu, records, &cards(&[(A, 4), (B, 4)]), closed, &other_pods)?;
         let gpu = placed.gpu.clone().unwrap().unwrap();
         let claim = gpu.claim.unwrap().unwrap();
         Ok(claim.cards().keys().map(CardId::as_str).collect())
@@ -193,18 +202,10 @@ mod tests {
     #[test]
     fn a_pod_goes_to_no_card_that_takes_no_new_pods() {
         let (pod, records) = (without_claim("p", 2), Records::default());
-        let gpu = pod.gpu.clone().unwrap().unwrap();
-        let cards = cards(&[(A, 4), (B, 4)]);
-        let placed = |closed: &ClosedCards| {
-            let other_pods = OtherPods::of(&pod, [], &records);
-            let placed = place(&pod, &gpu, &records, &cards, closed, &other_pods)?;
-            let claim = placed.claim().cloned().unwrap();
-            Ok::<_, String>(claim.cards().keys().next().unwrap().as_str().to_owned())
-        };
         let first = ClosedCards { all: None, cards: [(A.into(), Closed::Cdi)].into() };
-        assert_eq!(placed(&first).as_deref(), Ok(B));
+        assert_eq!(card_beside(&first, &pod, &records, &[]).as_deref(), Ok(B));
         let all = ClosedCards { all: Some(Closed::CdiFolder), ..ClosedCards::default() };
-        assert_eq!(placed(&all).unwrap_err(), NoFit::Closed.label());
+        assert_eq!(card_beside(&all, &pod, &records, &[]).unwrap_err(), NoFit::Closed.label());
     }
 
     #[test]

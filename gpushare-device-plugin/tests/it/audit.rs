@@ -3,7 +3,7 @@
 use std::fs;
 
 use serde_json::{Value, json};
-use sim::{Failure, Fault, PODS, Sim, Verb, WRITTEN_EVENTS, pod};
+use sim::{Failure, Fault, PODS, Verb, WRITTEN_EVENTS, pod};
 
 use crate::processes::{busy_rig, id, process};
 use crate::rig::{A, B, CLAIM, NODE, RESOURCE, Rig};
@@ -12,16 +12,13 @@ fn findings(kind: &str) -> String {
     format!(r#"plimsoll_gpu_audit_findings{{kind="{kind}"}}"#)
 }
 
-fn events(sim: &Sim, reason: &str) -> Vec<Value> {
-    sim.list(WRITTEN_EVENTS).into_iter().filter(|event| event["reason"] == reason).collect()
-}
-
 /// The only event of a reason, once it is written.
-async fn event(rig: &Rig, reason: &'static str) -> Value {
-    rig.sim.until(reason, |sim| events(sim, reason).pop()).await.unwrap();
-    let all = events(&rig.sim, reason);
+async fn event(rig: &Rig, reason: &str) -> Value {
+    let event = rig.event(reason).await;
+    let mut all = rig.sim.list(WRITTEN_EVENTS);
+    all.retain(|event| event["reason"] == reason);
     assert_eq!(all.len(), 1, "{all:#?}");
-    all[0].clone()
+    event
 }
 
 #[tokio::test(flavor = "multi_thread")]

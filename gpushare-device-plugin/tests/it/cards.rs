@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::json;
-use sim::{CONFIG_MAPS, Failure, Fault, NODES, PODS, Verb, WRITTEN_EVENTS, pod};
+use sim::{CONFIG_MAPS, Failure, Fault, NODES, PODS, Verb, pod};
 
 use crate::rig::{self, A, B, CLAIM, RESOURCE, Rig};
 
@@ -173,13 +173,8 @@ async fn a_pod_whose_claim_cannot_be_repaired_keeps_no_other_from_its_mark() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_missing_specification_of_nvidia_is_an_event_on_the_node_until_it_is_written() {
     let rig = Rig::new(&[(A, 2), (B, 2)]).await;
-    let event = |sim: &sim::Sim| {
-        let about = |event: &serde_json::Value| {
-            event["regarding"]["kind"] == "Node" && event["reason"] == "CDISpecificationAbsent"
-        };
-        sim.list(WRITTEN_EVENTS).into_iter().find(about)
-    };
-    let event = rig.sim.until("an event on the node", event).await.unwrap();
+    let event = rig.event("CDISpecificationAbsent").await;
+    assert_eq!(event["regarding"]["kind"], "Node");
     assert_eq!(event["regarding"]["name"], rig::NODE);
     assert!(event["note"].as_str().unwrap().contains("nvidia-ctk cdi generate"), "{event}");
     assert_eq!(rig.metric("plimsoll_gpu_cdi_problems{problem=\"absent\"}"), 1.0);
@@ -336,32 +331,21 @@ async fn a_container_runtime_that_may_have_cdi_off_is_an_event_on_the_node() {
     });
     let of_card_a = |healthy: bool| json!({"uuid": A, "memoryMiB": 2048, "healthy": healthy});
     rig.script(&[of_card_a(false), json!({"uuid": B, "memoryMiB": 2048})]);
-    let event = |sim: &sim::Sim| {
-        let about = |event: &serde_json::Value| {
-            event["regarding"]["kind"] == "Node" && event["reason"] == "CDIMayBeOff"
-        };
-        sim.list(WRITTEN_EVENTS).into_iter().find(about)
-    };
-    let event = rig.sim.until("an event on the node", event).await.unwrap();
+    let event = rig.event("CDIMayBeOff").await;
+    assert_eq!(event["regarding"]["kind"], "Node");
     assert!(event["note"].as_str().unwrap().contains("enable_cdi = true"), "{event}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cdi_folder_that_cannot_be_written_closes_the_cards_and_is_an_event_on_the_node() {
     let rig = Rig::new(&[(A, 2)]).await;
-    let nodes = json!({"deviceNodes": [{"path": "/dev/nvidia0"}]});
-    let device = json!({"name": A, "containerEdits": nodes});
-    rig.nvidia_spec(&json!({"cdiVersion": "0.5.0", "kind": "nvidia.com/gpu", "devices": [device]}));
+    rig.nvidia_cards(&[A]);
     rig.cards("an open card", |cards| cards[0]["closed"].is_null()).await;
     let folder = rig.dir.path().join("cdi");
     std::fs::remove_dir_all(&folder).unwrap();
     std::fs::write(&folder, "no folder").unwrap();
     rig.cards("a closed card", |cards| cards[0]["closed"] == "cdi-folder").await;
-    let event = |sim: &sim::Sim| {
-        let mut events = sim.list(WRITTEN_EVENTS).into_iter();
-        events.find(|event| event["reason"] == "CDIFolderNotWritable")
-    };
-    rig.sim.until("an event on the node", event).await.unwrap();
+    rig.event("CDIFolderNotWritable").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -371,11 +355,7 @@ async fn a_card_without_memory_of_its_own_is_an_event_or_has_the_size_that_is_se
         json!({"uuid": A, "model": "NVIDIA GB10"}),
         json!({"uuid": B, "memoryMiB": 2048}),
     ]);
-    let event = |sim: &sim::Sim| {
-        let mut events = sim.list(WRITTEN_EVENTS).into_iter();
-        events.find(|event| event["reason"] == "GPUCardWithoutSize")
-    };
-    let event = rig.sim.until("an event on the node", event).await.unwrap();
+    let event = rig.event("GPUCardWithoutSize").await;
     let note = event["note"].as_str().unwrap();
     assert!(note.contains(A) && note.contains("--unified-memory-mib"), "{note}");
     rig.restart_with(&["--unified-memory-mib=65536"]).await;

@@ -2,7 +2,7 @@
 
 use kubelet_api::v1beta1::ContainerAllocateResponse;
 use serde_json::{Value, json};
-use sim::{WRITTEN_EVENTS, pod};
+use sim::pod;
 
 use crate::rig::{A, B, RESOURCE, Rig};
 
@@ -87,11 +87,7 @@ async fn where_downgrades_are_refused_the_node_and_the_pod_say_what_is_missing()
     // The extender sends no pod there. The kubelet's total stays, so that kube-scheduler asks the extender, which says why.
     rig.cards("a closed card", |cards| cards[0]["closed"] == "isolation").await;
     rig.kubelet.devices("healthy ids", |devices| devices.values().all(|healthy| *healthy)).await;
-    let event = |sim: &sim::Sim| {
-        let events = sim.list(WRITTEN_EVENTS);
-        events.into_iter().find(|event| event["reason"] == "GPUIsolationUnavailable")
-    };
-    let event = rig.sim.until("an event on the node", event).await.unwrap();
+    let event = rig.event("GPUIsolationUnavailable").await;
     assert!(event["note"].as_str().unwrap().starts_with("GPU pods are refused: "), "{event}");
     let refused = rig.run(pod("p").asking(RESOURCE, 1), A).await.unwrap_err().0;
     assert!(refused.contains("isolation `driver` cannot be enforced on this node: "), "{refused}");
@@ -164,11 +160,7 @@ async fn a_pod_with_shared_memory_of_its_own_keeps_it_and_an_event_says_why_mps_
     let keeps = pod("keeps").asking(RESOURCE, 1).mounting("/dev/shm");
     let answers = rig.run(keeps, A).await.unwrap();
     assert_eq!(limit(&rig, &answers["main"]), None);
-    let event = |sim: &sim::Sim| {
-        let events = sim.list(WRITTEN_EVENTS);
-        events.into_iter().find(|event| event["reason"] == "GPUIsolationDowngraded")
-    };
-    let event = rig.sim.until("an event on the pod", event).await.unwrap();
+    let event = rig.event("GPUIsolationDowngraded").await;
     assert_eq!(event["regarding"]["name"], "keeps");
     let note = event["note"].as_str().unwrap();
     assert!(note.contains("`none` in place of `mps`") && note.contains("/dev/shm"), "{note}");

@@ -255,71 +255,47 @@ mod tests {
         Arc::new(move || Now { boot: Moment(start.elapsed()), wall: SystemTime::UNIX_EPOCH })
     }
 
-    /// The first `count` times, in seconds, at which a probe is started that ends at once.
-    async fn starts(count: usize, reports: bool) -> Vec<u64> {
+    /// The first `count` times, in seconds, at which a probe is started that ends at once, the first `reporting` of them after a report;
+    /// and why the last one ended, if that ends the process.
+    async fn starts(count: usize, reporting: usize) -> (Vec<u64>, Option<String>) {
         let (latest, clock, times) = (LatestReport::default(), clock(), Mutex::new(Vec::new()));
         let (enough, mut all) = tokio::sync::mpsc::channel(1);
         let run = || async {
             let now = clock().boot;
-            if reports {
+            times.lock().unwrap().push(now.0.as_secs());
+            let number = times.lock().unwrap().len();
+            if number <= reporting {
                 latest.set(now, Vec::new());
             }
-            times.lock().unwrap().push(now.0.as_secs());
-            if times.lock().unwrap().len() == count {
-                enough.send(()).await.unwrap();
-            }
-            "ended".to_owned()
-        };
-        tokio::select! {
-            _ = repeat(run, &latest, &clock) => {}
-            _ = all.recv() => {}
-        }
-        times.lock().unwrap().clone()
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_probe_that_had_reported_is_started_again_soon() {
-        assert_eq!(starts(4, true).await, [0, 10, 30, 70]);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_probe_that_never_reported_is_started_again_after_minutes() {
-        assert_eq!(starts(3, false).await, [0, 300, 600]);
-    }
-
-    /// Whether the process ends with probes of which the first `reporting` report.
-    async fn gives_up(reporting: usize, starts: usize) -> Option<u64> {
-        let (latest, clock, started) = (LatestReport::default(), clock(), Mutex::new(0));
-        let (enough, mut all) = tokio::sync::mpsc::channel(1);
-        let run = || async {
-            let number = {
-                let mut started = started.lock().unwrap();
-                *started += 1;
-                *started
-            };
-            if number <= reporting {
-                latest.set(clock().boot, Vec::new());
-            }
-            if number == starts {
+            if number == count {
                 enough.send(()).await.unwrap();
                 std::future::pending::<()>().await;
             }
             format!("{number} ended")
         };
-        tokio::select! {
-            why = repeat(run, &latest, &clock) => {
-                assert_eq!(why, format!("{} ended", reporting + 6));
-                Some(clock().boot.0.as_secs())
-            }
+        let why = tokio::select! {
+            why = repeat(run, &latest, &clock) => Some(why),
             _ = all.recv() => None,
-        }
+        };
+        (times.into_inner().unwrap(), why)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_probe_that_had_reported_is_started_again_soon() {
+        assert_eq!(starts(4, 4).await, (vec![0, 10, 30, 70], None));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_probe_that_never_reported_is_started_again_after_minutes() {
+        assert_eq!(starts(3, 0).await, (vec![0, 300, 600], None));
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_process_whose_probes_reported_and_do_so_no_more_ends_after_ten_minutes() {
-        // 10 s after the report, then 20, 40, 80, 160 and 300.
-        assert_eq!(gives_up(1, 20).await, Some(610));
-        assert_eq!(gives_up(0, 20).await, None, "no driver is installed yet");
+        let ended = (vec![0, 10, 30, 70, 150, 310, 610], Some("7 ended".to_owned()));
+        assert_eq!(starts(20, 1).await, ended);
+        let (times, why) = starts(20, 0).await;
+        assert_eq!((times.len(), why), (20, None), "no driver is installed yet");
     }
 
     #[tokio::test(start_paused = true)]

@@ -15,7 +15,7 @@ use gpushare_device_plugin::{app, args::Args};
 use kubelet_api::v1beta1::ContainerAllocateResponse;
 use serde_json::{Value, json};
 use sim::kubelet::{AdmitError, ContainerSpec, Part, PodSpec};
-use sim::{Fault, NODES, PODS, PodBuilder, Sim, Verb};
+use sim::{Fault, NODES, PODS, PodBuilder, Sim, Verb, WRITTEN_EVENTS};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
@@ -187,6 +187,15 @@ impl Rig {
         let folder = self.dir.path().join("etc-cdi");
         fs::create_dir_all(&folder).unwrap();
         fs::write(folder.join("nvidia.json"), spec.to_string()).unwrap();
+    }
+
+    /// An event of this reason, once it is written.
+    pub async fn event(&self, reason: &str) -> Value {
+        let of_reason = |sim: &Sim| {
+            let mut events = sim.list(WRITTEN_EVENTS).into_iter();
+            events.find(|event| event["reason"] == reason)
+        };
+        self.sim.until(reason, of_reason).await.unwrap()
     }
 
     /// Writes NVIDIA's CDI specification with a device for each of these cards.

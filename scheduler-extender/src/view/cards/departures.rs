@@ -127,11 +127,10 @@ impl CardBook {
     /// might have been.
     pub(super) fn cancel_departure(&self, uid: &PodUid, node: &NodeName) {
         let known = self.departures.load();
-        let mut of_pod = known.iter().filter(|it| it.pod == *uid).peekable();
-        if of_pod.peek().is_none() {
+        if !known.iter().any(|it| it.pod == *uid) {
             return;
         }
-        for other in of_pod.filter(|it| it.node != *node) {
+        for other in known.iter().filter(|it| it.pod == *uid && it.node != *node) {
             self.ledgers.change(&other.node, |ledger| ledger.end_departure(uid));
         }
         self.departures

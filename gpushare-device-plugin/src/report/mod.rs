@@ -5,6 +5,8 @@
 //! is written again every five minutes and after a registration, in case another program changed it. The number of cards is written
 //! by a task of its own: its failure delays nothing else.
 
+mod refused;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,6 +30,7 @@ use crate::pods::PodCache;
 use crate::records::SharedRecords;
 use crate::records::checkpoint::{CheckpointFile, OtherPluginCard};
 use crate::records::holders::at_peak;
+use refused::RefusedWrites;
 
 /// Pause between two rounds. Each write of a node makes kube-scheduler retry pods that an extender rejected.
 const ROUND_PAUSE: Duration = Duration::from_secs(2);
@@ -79,42 +82,6 @@ struct LastWritten {
     refused: RefusedWrites,
     /// Whether the node's container runtime is known to have CDI, or that it may not was told.
     runtime_checked: bool,
-}
-
-/// Pods that the API server takes no write for, as by an admission policy, and when it said so. They are tried again after
-/// [`REWRITE_AFTER`]: each round would be a call every two seconds for as long as the pod lives.
-#[derive(Default)]
-struct RefusedWrites(BTreeMap<PodUid, Instant>);
-
-impl RefusedWrites {
-    fn contains(&self, pod: &PodUid) -> bool {
-        self.0.get(pod).is_some_and(|at| at.elapsed() < REWRITE_AFTER)
-    }
-
-    /// The outcome of a write for the pod, where a refusal that another round would not change is none.
-    fn keep(&mut self, facts: &PodFacts, written: Result<(), CallError>) -> Result<(), CallError> {
-        match written {
-            // 429 is flow control.
-            Err(CallError::Refused { code, message }) if code != 429 => {
-                let (namespace, name) = (&facts.namespace, &facts.name);
-                tracing::warn!(
-                    namespace,
-                    name,
-                    code,
-                    "cannot write the pod's annotations, trying again in 5 minutes: {message}"
-                );
-                self.0.insert(facts.uid.clone(), Instant::now());
-                Ok(())
-            }
-            // The pod is deleted, or another pod has its name.
-            Err(CallError::NotFound(_) | CallError::Conflict(_)) => Ok(()),
-            other => other,
-        }
-    }
-
-    fn retain(&mut self, pods: &[(Arc<PodFacts>, Ids)]) {
-        self.0.retain(|uid, _| pods.iter().any(|(facts, _)| facts.uid == *uid));
-    }
 }
 
 struct CardsWritten {
@@ -242,9 +209,8 @@ impl Reporter {
         refused: &mut RefusedWrites,
     ) -> Result<(), CallError> {
         for (facts, ids) in pods.iter().filter(|(facts, _)| facts.admitted && !facts.deleting) {
-            if facts.claim().is_some() && !self.records.lock().chose_for(&facts.uid)
-                || refused.contains(&facts.uid)
-            {
+            let is_anothers = facts.claim().is_some() && !self.records.lock().chose_for(&facts.uid);
+            if is_anothers || refused.contains(&facts.uid) {
                 continue;
             }
             let Some((request, reservation)) =
