@@ -37,6 +37,11 @@ impl PodRef {
     pub fn of(facts: &PodFacts) -> Self {
         Self::new(&facts.namespace, &facts.name)
     }
+
+    /// Whether that pod has this name.
+    pub fn is_of(&self, facts: &PodFacts) -> bool {
+        self.namespace == facts.namespace && self.name == facts.name
+    }
 }
 
 impl fmt::Display for PodRef {
@@ -129,6 +134,12 @@ impl PodCache {
     pub fn get(&self, pod: &PodRef) -> Option<Arc<PodFacts>> {
         let pods = self.pods.read().unwrap_or_else(PoisonError::into_inner);
         pods.get(pod).map(|pod| pod.facts.clone())
+    }
+
+    /// The pod of that name, if it has that UID or the UID is not known.
+    pub fn find(&self, pod: &PodRef, uid: Option<&PodUid>) -> Option<Arc<PodFacts>> {
+        let facts = self.get(pod)?;
+        if uid.is_none_or(|uid| *uid == facts.uid) { Some(facts) } else { None }
     }
 
     /// The pod of that UID.

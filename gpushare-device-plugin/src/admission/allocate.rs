@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use cluster::PodFacts;
-use placement::gpu::{CardShares, ContainerKind, ContainerRequest};
+use placement::gpu::{CardShares, ContainerRequest};
 use placement::units::{CardId, PodUid, Units};
 
 use super::choose::{Choice, claimed_cards};
@@ -118,11 +118,8 @@ fn taking_over<'a>(
     ids: &Ids,
     units: &BTreeMap<CardId, Units>,
 ) -> Option<&'a str> {
-    let is_init = |name: &str| {
-        container_requests(&pod.facts)
-            .any(|ask| ask.name == name && ask.kind == ContainerKind::Init)
-    };
-    let inits = pod.containers.iter().filter(|(name, _)| is_init(name)).flat_map(|(_, held)| held);
+    let inits = pod.containers.iter().filter(|(name, _)| pod.is_init(name));
+    let inits = inits.flat_map(|(_, held)| held);
     if !ids.is_subset(&inits.cloned().collect()) {
         return None;
     }

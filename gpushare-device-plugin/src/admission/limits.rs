@@ -46,7 +46,7 @@ impl Admission {
         let Some(checkpoint) = self.sources.checkpoint.find()? else { return Ok(()) };
         // Allocate adds a limit and records its pod under this lock.
         let records = self.sources.records();
-        let is_there = |uid: &_| records.holders.get(uid).is_some();
+        let is_there = |uid: &_| records.holder(uid).is_some();
         if let Err(error) = file.set_in_use(checkpoint.limits, is_there) {
             tracing::warn!("{error}");
         }

@@ -176,7 +176,7 @@ impl Admission {
         let checkpoint = self.sources.checkpoint.read()?;
         {
             let mut records = self.sources.records();
-            records.restore(checkpoint.held, |uid| self.sources.pods.by_uid(uid));
+            records.restore(checkpoint.held, &self.sources.pods);
             self.sources.lingering.save(&mut records);
         }
         self.sources.lingering.update();
@@ -192,12 +192,7 @@ impl Admission {
     /// Whether a deleted or terminating pod holds ids. The kubelet can free them once the containers have
     /// stopped, up to a second before the pod object is deleted.
     pub fn gone_pods_hold_ids(&self) -> bool {
-        let stays = |facts: &Arc<PodFacts>| !facts.finished && !facts.deleting;
-        let is_there = |pod: &PodRef, uid: Option<&PodUid>| {
-            let facts = self.sources.pods.get(pod).filter(stays);
-            facts.is_some_and(|facts| uid.is_none_or(|uid| *uid == facts.uid))
-        };
-        self.sources.records().gone_pods_hold_ids(is_there)
+        self.sources.records().gone_pods_hold_ids(&self.sources.pods)
     }
 
     /// Makes the kubelet free the ids of deleted pods, if that disturbs no allocation.
@@ -235,15 +230,7 @@ impl Admission {
     /// The ids that pods hold which kube-scheduler counts: those that exist and have not finished. A pod that the watch has not shown
     /// yet counts too.
     pub fn held_ids(&self) -> Ids {
-        let pods = &self.sources.pods;
-        let listed = pods.is_listed();
-        self.sources.records().ids_of(|name, uid, seen| {
-            let facts = match uid {
-                Some(uid) => pods.by_uid(uid),
-                None => pods.get(name),
-            };
-            facts.map_or(!listed || !seen, |facts| !facts.finished)
-        })
+        self.sources.records().counted_ids(&self.sources.pods)
     }
 
     /// Receivers of changes of what containers hold, and of the pods of this node.

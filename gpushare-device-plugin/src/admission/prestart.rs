@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use cluster::PodFacts;
 use placement::units::{CardId, PodUid};
+use tokio::time::timeout;
 
 use super::allocate::cards_of;
 use super::choose::claimed_cards;
@@ -17,7 +18,7 @@ use super::refusal::Refusal;
 use super::sources::{READ_BUDGET, Sources};
 use crate::cards::ids::{Ids, first_few};
 use crate::cards::{Cards, joined};
-use crate::records::Owner;
+use crate::records::HoldingContainer;
 use crate::records::pod_resources::Record;
 
 /// The result of a comparison without a contradiction.
@@ -104,7 +105,7 @@ impl From<tonic::Status> for StartError {
 /// # Errors
 /// If one of them contradicts.
 pub fn check(
-    owner: &Owner,
+    owner: &HoldingContainer,
     ids: &Ids,
     cards: &BTreeSet<CardId>,
     record: &Record,
@@ -164,8 +165,8 @@ fn named_by(ids: &Ids, cards: &Cards) -> Result<BTreeSet<CardId>, Refusal> {
 
 /// The container that holds these ids; `None` if the kubelet's checkpoint cannot be read, or names a
 /// pod that is not in the cache.
-fn owner(sources: &Sources, ids: &Ids) -> Result<Option<Owner>, Mismatch> {
-    let known = || sources.records().owner(ids);
+fn owner(sources: &Sources, ids: &Ids) -> Result<Option<HoldingContainer>, Mismatch> {
+    let known = || sources.records().holding_container(ids);
     let owner = known();
     let Ok(checkpoint) = sources.checkpoint.read() else { return Ok(owner) };
     let holders = || checkpoint.held.iter().filter(|held| held.ids == *ids).map(|held| &held.pod);
@@ -180,20 +181,25 @@ fn owner(sources: &Sources, ids: &Ids) -> Result<Option<Owner>, Mismatch> {
         (Some(owner), None) => Ok(Some(owner)),
         // Granted by an earlier process, while the API server could not be reached.
         (None, Some(_)) => {
-            sources.records().restore(checkpoint.held, |uid| sources.pods.by_uid(uid));
+            sources.records().restore(checkpoint.held, &sources.pods);
             Ok(known())
         }
         (None, None) => Err(Mismatch::NoOwner(first_few(ids))),
     }
 }
 
-async fn facts_of(sources: &Sources, owner: &Owner) -> Option<Arc<PodFacts>> {
-    let right = |facts: &PodFacts| owner.uid.as_ref().is_none_or(|uid| *uid == facts.uid);
-    if let Some(facts) = sources.pods.get(&owner.pod).filter(|facts| right(facts)) {
+/// The container's pod, by the watch or else by the API server; `None` if neither shows it.
+async fn facts_of(sources: &Sources, owner: &HoldingContainer) -> Option<Arc<PodFacts>> {
+    if let Some(facts) = sources.pods.find(&owner.pod, owner.uid.as_ref()) {
         return Some(facts);
     }
-    let read = tokio::time::timeout(READ_BUDGET, sources.api.read(&owner.pod)).await;
-    read.ok()?.ok()?.filter(right).map(Arc::new)
+    let read = timeout(READ_BUDGET, sources.api.read(&owner.pod)).await;
+    let facts = read.ok()?.ok()??;
+    if owner.uid.as_ref().is_none_or(|uid| *uid == facts.uid) {
+        Some(Arc::new(facts))
+    } else {
+        None
+    }
 }
 
 #[cfg(test)]
@@ -202,8 +208,13 @@ mod tests {
     use crate::fixtures::{A, B, cards, ids, listed, simple};
     use crate::pods::PodRef;
 
-    fn owner(init: bool) -> Owner {
-        Owner { pod: PodRef::new("default", "p"), uid: None, container: "main".to_owned(), init }
+    fn owner(init: bool) -> HoldingContainer {
+        HoldingContainer {
+            pod: PodRef::new("default", "p"),
+            uid: None,
+            container: "main".to_owned(),
+            init,
+        }
     }
 
     fn on(card: &str) -> BTreeSet<CardId> {

@@ -1,19 +1,16 @@
 //! The inputs of the responses to the kubelet's calls.
 
-use std::collections::HashMap;
 use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
-use placement::units::PodUid;
 use tokio::sync::watch;
 
 use crate::cards::Cards;
 use crate::cards::closed::ClosedCards;
 use crate::lingering::Lingering;
-use crate::pods::{PodCache, PodRef, ReadPod};
+use crate::pods::{PodCache, ReadPod};
 use crate::records::checkpoint::CheckpointFile;
-use crate::records::names::uid_of;
-use crate::records::pod_resources::{ListedPod, PodResourcesClient};
+use crate::records::pod_resources::PodResourcesClient;
 use crate::records::{Records, SharedRecords};
 
 /// Time for reads of pods from the API server during one call, retries included. The kubelet admits
@@ -56,20 +53,9 @@ impl Sources {
         // Not under the lock: this reads a file. It has every id of the list, since the kubelet writes it before it lists an id.
         let checkpoint =
             self.checkpoint.read().inspect_err(|error| tracing::debug!("{error}")).ok();
-        let held = checkpoint.as_ref().map_or(&[][..], |checkpoint| &checkpoint.held);
         {
             let mut records = self.records();
-            let uid = |listed: &ListedPod| {
-                let uid = uid_of(listed, held, &records.holders, &self.pods)?;
-                Some((listed.pod.clone(), uid))
-            };
-            let uids: HashMap<PodRef, PodUid> = list.iter().filter_map(uid).collect();
-            records.relist(list, |pod| uids.get(pod).cloned());
-            if let Some(checkpoint) = &checkpoint {
-                let elsewhere = checkpoint.cards_held_elsewhere(|uid| self.pods.by_uid(uid));
-                records.set_elsewhere(elsewhere.cloned().collect());
-            }
-            if records.add_listed_holders(|pod| self.pods.get(pod)) {
+            if records.relist(list, checkpoint.as_ref(), &self.pods) {
                 self.lingering.save(&mut records);
             }
         }

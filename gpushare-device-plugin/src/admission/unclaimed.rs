@@ -132,7 +132,8 @@ mod tests {
 
     use super::*;
     use crate::fixtures::{A, B, cards, ids, simple};
-    use crate::records::checkpoint::OtherPluginCard;
+    use crate::pods::PodCache;
+    use crate::records::checkpoint::{Checkpoint, OtherPluginCard};
 
     fn without_claim(name: &str, units: u32) -> PodFacts {
         let facts = PodFacts::clone(&simple(name, A, units));
@@ -171,7 +172,7 @@ mod tests {
         assert!(full.is_err(), "{full:?}");
         let mut unknown = Records::default();
         let listed = crate::fixtures::listed("unknown", ["aaaaaaaa-0", "aaaaaaaa-1", "aaaaaaaa-2"]);
-        unknown.relist(vec![listed], |_| None);
+        unknown.relist(vec![listed], None, &PodCache::default());
         assert_eq!(card(&pod, &unknown, &[]).as_deref(), Ok(B));
     }
 
@@ -179,12 +180,14 @@ mod tests {
     fn a_pod_goes_to_no_card_that_another_plugin_gave_away() {
         let (pod, mut records) = (without_claim("p", 2), Records::default());
         assert_eq!(card(&pod, &records, &[]).as_deref(), Ok(A));
-        records.set_elsewhere(vec![OtherPluginCard {
-            pod: "whole".into(),
+        let held = OtherPluginCard {
+            pod: "static".into(),
             container: "main".to_owned(),
             resource: "nvidia.com/gpu".to_owned(),
             card: A.into(),
-        }]);
+        };
+        let checkpoint = Checkpoint { other_plugin_cards: vec![held], ..Checkpoint::default() };
+        records.set_elsewhere(&checkpoint, &PodCache::default());
         assert_eq!(card(&pod, &records, &[]).as_deref(), Ok(B));
     }
 

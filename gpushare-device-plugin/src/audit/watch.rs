@@ -114,7 +114,7 @@ impl Audit {
     fn repair(&self, counting: &BTreeSet<Finding>, checkpoint: Option<Checkpoint>) {
         let stands = |kind| counting.iter().any(|finding| finding.kind == kind);
         if let Some(checkpoint) = checkpoint.filter(|_| stands(Kind::RecordUnknown)) {
-            self.records.lock().restore(checkpoint.held, |uid| self.pods.by_uid(uid));
+            self.records.lock().restore(checkpoint.held, &self.pods);
         }
         if counting.iter().any(|finding| finding.kind.is_repaired()) {
             // The reporter writes claims from the records.

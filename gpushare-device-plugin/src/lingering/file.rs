@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::metrics::Metrics;
-use crate::records::holders::Holders;
+use crate::records::{Records, SavedGrants};
 
 /// The file's name.
 const FILE: &str = "gpushare-device-plugin.json";
@@ -37,14 +37,14 @@ impl GrantsFile {
         Self { folder, metrics, state: Mutex::default() }
     }
 
-    /// Adds the saved grants to `holders`, once. Returns whether they are loaded.
-    pub fn load_into(&self, holders: &mut Holders) -> bool {
+    /// Adds the saved grants to `records`, once. Returns whether they are loaded.
+    pub fn load_into(&self, records: &mut Records) -> bool {
         let mut state = self.state();
         if !state.loaded {
             let read = read(&self.path());
             state.loaded = read.is_ok();
             match read {
-                Ok(earlier) => holders.merge(earlier),
+                Ok(saved) => records.add_saved(saved),
                 Err(error) => {
                     self.set_failure(&mut state, Some(format!("cannot read it: {error}")))
                 }
@@ -53,12 +53,12 @@ impl GrantsFile {
         state.loaded
     }
 
-    /// Writes `holders`, after the saved grants have been added to them.
-    pub fn save(&self, holders: &mut Holders) {
-        if !self.load_into(holders) {
+    /// Writes the grants in `records`, after the saved ones have been added to them.
+    pub fn save(&self, records: &mut Records) {
+        if !self.load_into(records) {
             return;
         }
-        let written = self.write(&holders.to_json());
+        let written = self.write(&records.to_json());
         let failure = written.err().map(|error| format!("cannot write it: {error}"));
         self.set_failure(&mut self.state(), failure);
     }
@@ -113,18 +113,18 @@ impl GrantsFile {
 }
 
 /// Reads the file at `path`. A file that does not parse never becomes readable and counts as empty.
-fn read(path: &Path) -> io::Result<Holders> {
+fn read(path: &Path) -> io::Result<SavedGrants> {
     let bytes = match fs::read(path) {
         Ok(bytes) => bytes,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Holders::default()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(SavedGrants::default()),
         Err(error) => return Err(error),
     };
-    Ok(Holders::from_json(&bytes).unwrap_or_else(|error| {
+    Ok(SavedGrants::from_json(&bytes).unwrap_or_else(|error| {
         tracing::warn!(
             "{} is none of this plugin's files and counts as empty: {error}",
             path.display()
         );
-        Holders::default()
+        SavedGrants::default()
     }))
 }
 
@@ -135,24 +135,24 @@ mod tests {
     use super::*;
     use crate::fixtures::{A, B, ids, simple};
 
-    fn granted(pods: &[(&str, &str)]) -> Holders {
-        let mut holders = Holders::default();
-        let first = |card: &str| format!("{}-0", &card[4..12]);
+    fn granted(pods: &[(&str, &str)]) -> Records {
+        let mut records = Records::default();
         for (pod, card) in pods {
-            holders.add_grant(&simple(pod, card, 1), &ids([first(card).as_str()]));
+            let first = format!("{}-0", &card[4..12]);
+            records.grant(&simple(pod, card, 1), "main", ids([first.as_str()]));
         }
-        holders
+        records
     }
 
     fn file(folder: &Path) -> GrantsFile {
         GrantsFile::new(folder.to_owned(), Metrics::default())
     }
 
-    /// The holders that a new process loads.
+    /// The grants that a new process loads.
     fn saved(folder: &Path) -> String {
-        let mut holders = Holders::default();
-        assert!(file(folder).load_into(&mut holders));
-        holders.to_json()
+        let mut records = Records::default();
+        assert!(file(folder).load_into(&mut records));
+        records.to_json()
     }
 
     #[test]
@@ -163,17 +163,17 @@ mod tests {
         fs::rename(&path, &away).unwrap();
         symlink(&path, &path).unwrap();
         let later = file(folder.path());
-        let mut holders = Holders::default();
-        assert!(!later.load_into(&mut holders));
-        holders = granted(&[("later", B)]);
-        later.save(&mut holders);
+        let mut records = Records::default();
+        assert!(!later.load_into(&mut records));
+        records = granted(&[("later", B)]);
+        later.save(&mut records);
         assert!(later.has_unsaved());
         assert_eq!(later.metrics.state_behind.get(), 1);
         fs::rename(&away, &path).unwrap();
-        later.save(&mut holders);
+        later.save(&mut records);
         assert!(!later.has_unsaved());
         let both = granted(&[("earlier", A), ("later", B)]).to_json();
-        assert_eq!((holders.to_json(), saved(folder.path())), (both.clone(), both));
+        assert_eq!((records.to_json(), saved(folder.path())), (both.clone(), both));
     }
 
     #[test]
@@ -194,18 +194,18 @@ mod tests {
     fn what_could_not_be_written_is_behind_until_it_is_written() {
         let folder = tempfile::tempdir().unwrap();
         let written = file(folder.path());
-        let mut holders = granted(&[("first", A)]);
-        written.save(&mut holders);
+        let mut records = granted(&[("first", A)]);
+        written.save(&mut records);
         let blocked = folder.path().join("fresh");
         fs::create_dir(&blocked).unwrap();
-        holders.add_grant(&simple("second", B, 1), &ids(["bbbbbbbb-0"]));
-        written.save(&mut holders);
+        records.grant(&simple("second", B, 1), "main", ids(["bbbbbbbb-0"]));
+        written.save(&mut records);
         assert!(written.has_unsaved());
         assert_eq!(saved(folder.path()), granted(&[("first", A)]).to_json(), "as it was");
         fs::remove_dir(&blocked).unwrap();
-        written.save(&mut holders);
+        written.save(&mut records);
         assert!(!written.has_unsaved());
-        assert_eq!(saved(folder.path()), holders.to_json());
+        assert_eq!(saved(folder.path()), records.to_json());
     }
 
     #[test]

@@ -25,8 +25,7 @@ use self::file::GrantsFile;
 use self::groups::{HostGroups, ReadOutcome};
 use crate::metrics::Metrics;
 use crate::pods::PodCache;
-use crate::records::holders::Holder;
-use crate::records::{Records, SharedRecords};
+use crate::records::{PodRecord, Presence, Records, SharedRecords};
 
 /// Pause between two updates while a pod lingers.
 const PAUSE: Duration = Duration::from_millis(200);
@@ -64,7 +63,7 @@ impl Lingering {
 
     /// Loads the grants of earlier processes. Returns whether they are loaded.
     pub fn load_grants(&self) -> bool {
-        self.file.load_into(&mut self.records.lock().holders)
+        self.file.load_into(&mut self.records.lock())
     }
 
     /// Waits until the grants of earlier processes are loaded.
@@ -76,45 +75,31 @@ impl Lingering {
 
     /// Saves the grants.
     pub fn save(&self, records: &mut Records) {
-        self.file.save(&mut records.holders);
+        self.file.save(records);
     }
 
     /// Updates which pods linger. Returns whether any does.
     pub fn update(&self) -> bool {
         let all = self.pods.all().into_iter();
-        let known: HashMap<PodUid, Arc<PodFacts>> =
-            all.map(|facts| (facts.uid.clone(), facts)).collect();
-        let holds = |records: &Records, uid: &PodUid| {
-            let facts = known.get(uid).filter(|facts| !facts.finished);
-            facts.is_some_and(|facts| records.holds(facts))
-        };
-        let any_open = {
-            let records = self.records.lock();
-            records.holders.iter().any(|(uid, holder)| holder.lingers || !holds(&records, uid))
-        };
-        if !any_open {
+        let known: KnownPods = all.map(|facts| (facts.uid.clone(), facts)).collect();
+        if !has_open(&self.records.lock(), &known) {
             return false;
         }
         // Not under the lock: this reads about one file of the kernel for each pod.
         let groups = self.groups.read();
         let mut records = self.records.lock();
-        records.holders.mark_seen(|uid| known.contains_key(uid));
-        let decide = |(uid, holder): (&PodUid, &Holder)| {
-            let decided = match (holds(&records, uid), &groups) {
-                (true, _) => Some(false),
-                (false, ReadOutcome::Pods(pods)) => {
-                    is_lingering(pods.get(uid.as_str()), holder, known.contains_key(uid))
-                }
-                (false, ReadOutcome::Failed) => {
-                    is_lingering(PodGroup::Unknown, holder, known.contains_key(uid))
-                }
-                (false, ReadOutcome::NoKubelet) => None,
+        records.mark_seen(|uid| known.contains_key(uid));
+        let mut presence = HashMap::new();
+        for (uid, record) in records.holders() {
+            let present = if is_held(&records, &known, uid) {
+                Presence::Present
+            } else {
+                presence_by_group(&groups, uid, record, known.contains_key(uid))
             };
-            (uid.clone(), decided)
-        };
-        let decided: HashMap<PodUid, Option<bool>> = records.holders.iter().map(decide).collect();
-        let changed = records.holders.set_lingering(|uid| decided.get(uid).copied().flatten());
-        let lingering = records.holders.lingering().count();
+            presence.insert(uid.clone(), present);
+        }
+        let changed = records.set_presence(&presence);
+        let lingering = records.lingering().count();
         self.metrics.lingering.set(i64::try_from(lingering).unwrap_or(i64::MAX));
         if changed {
             self.save(&mut records);
@@ -147,13 +132,37 @@ impl Lingering {
     }
 }
 
-/// Whether a pod lingers that is deleted or holds no ids by the kubelet's records; `None` if its processes have ended.
-fn is_lingering(group: PodGroup, holder: &Holder, is_known: bool) -> Option<bool> {
-    let is_young = holder.granted_at.elapsed() < YOUNG;
+/// The node's pods by UID.
+type KnownPods = HashMap<PodUid, Arc<PodFacts>>;
+
+/// Whether a pod lingers, or was granted ids that the kubelet no longer holds for it.
+fn has_open(records: &Records, known: &KnownPods) -> bool {
+    records.holders().any(|(uid, record)| record.lingers || !is_held(records, known, uid))
+}
+
+/// Whether a pod that exists holds ids by the kubelet's records.
+fn is_held(records: &Records, known: &KnownPods, uid: &PodUid) -> bool {
+    known.get(uid).is_some_and(|facts| !facts.finished && records.holds(facts))
+}
+
+/// Whether a pod that is deleted or holds no ids by the kubelet's records is still there, by its control group.
+fn presence_by_group(
+    groups: &ReadOutcome,
+    uid: &PodUid,
+    record: &PodRecord,
+    is_known: bool,
+) -> Presence {
+    let group = match groups {
+        ReadOutcome::Pods(pods) => pods.get(uid.as_str()),
+        ReadOutcome::Failed => PodGroup::Unknown,
+        ReadOutcome::NoKubelet => return Presence::Ended,
+    };
+    let is_young = record.granted_at.elapsed() < YOUNG;
     match group {
-        PodGroup::Populated | PodGroup::Unknown => Some(true),
-        PodGroup::Empty => (is_young && !is_known).then_some(true),
+        PodGroup::Populated | PodGroup::Unknown => Presence::Lingers,
+        PodGroup::Empty if is_young && !is_known => Presence::Lingers,
         // Neither the watch nor the control group may exist yet for a new pod.
-        PodGroup::Absent => (is_young && !holder.seen).then_some(false),
+        PodGroup::Absent if is_young && !record.seen => Presence::Present,
+        PodGroup::Empty | PodGroup::Absent => Presence::Ended,
     }
 }

@@ -12,7 +12,7 @@ use std::time::Duration;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
 
-use crate::cards::ids::Ids;
+use crate::cards::ids::{DeviceId, Ids};
 use crate::metrics::Metrics;
 use crate::pods::PodRef;
 use kubelet_api::podresources::pod_resources_lister_client::PodResourcesListerClient;
@@ -38,6 +38,13 @@ pub struct ListedPod {
     /// Ids of our resource by container. A container without ids has an empty set; init containers are
     /// missing.
     pub containers: BTreeMap<String, Ids>,
+}
+
+impl ListedPod {
+    /// The ids of all its containers.
+    pub fn ids(&self) -> impl Iterator<Item = &DeviceId> {
+        self.containers.values().flatten()
+    }
 }
 
 /// The kubelet's response about one pod.

@@ -27,9 +27,8 @@ use crate::lingering::Lingering;
 use crate::metrics::Metrics;
 use crate::node_events::NodeEvents;
 use crate::pods::PodCache;
-use crate::records::SharedRecords;
 use crate::records::checkpoint::{CheckpointFile, OtherPluginCard};
-use crate::records::holders::at_peak;
+use crate::records::{SharedRecords, at_peak};
 use refused::RefusedWrites;
 
 /// Pause between two rounds. Each write of a node makes kube-scheduler retry pods that an extender rejected.
@@ -251,18 +250,14 @@ impl Reporter {
     /// The charges of pods that linger.
     fn lingering(&self, cards: &Cards) -> Vec<PodCharge> {
         let records = self.records.lock();
-        let lingering = records.holders.lingering();
-        lingering.map(|(uid, holder)| (uid.clone(), holder.charge(cards))).collect()
+        records.lingering().map(|(uid, pod)| (uid.clone(), pod.charge(cards))).collect()
     }
 
     /// The charges of pods that hold cards through another plugin's resource: whole cards.
     fn held_elsewhere(&self, cards: &Cards) -> Vec<PodCharge> {
         // With a checkpoint that cannot be read the last one counts.
         match self.checkpoint.read() {
-            Ok(checkpoint) => {
-                let held = checkpoint.cards_held_elsewhere(|uid| self.pods.by_uid(uid));
-                self.records.lock().set_elsewhere(held.cloned().collect());
-            }
+            Ok(checkpoint) => self.records.lock().set_elsewhere(&checkpoint, &self.pods),
             Err(error) => tracing::debug!("{error}"),
         }
         let whole = |held: &OtherPluginCard| {

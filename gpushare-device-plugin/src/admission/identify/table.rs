@@ -357,9 +357,8 @@ fn container(
         return None;
     }
     let granted = records.granted(&facts.uid);
-    let has_grant = |ask: &ContainerRequest| {
-        granted.is_some_and(|granted| granted.containers.contains_key(&ask.name))
-    };
+    let has_grant =
+        |ask: &ContainerRequest| granted.is_some_and(|granted| granted.has_grant(&ask.name));
     let open = |ask: &&ContainerRequest| {
         ask.units.0 as usize == id_request.size && !is_listed_with_ids(listed, ask)
     };

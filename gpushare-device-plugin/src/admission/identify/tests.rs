@@ -3,6 +3,7 @@ use placement::units::PodUid;
 
 use super::*;
 use crate::fixtures::{A, B, ids, listed, simple, with_init};
+use crate::pods::PodCache;
 use crate::records::pod_resources::ListedPod;
 
 fn facts<const N: usize>(pods: [&Arc<PodFacts>; N]) -> FactsOf {
@@ -11,7 +12,7 @@ fn facts<const N: usize>(pods: [&Arc<PodFacts>; N]) -> FactsOf {
 
 fn records(list: Vec<ListedPod>) -> Records {
     let mut records = Records::default();
-    records.relist(list, |_| None);
+    records.relist(list, None, &PodCache::default());
     records
 }
 
