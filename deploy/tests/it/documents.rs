@@ -54,7 +54,7 @@ fn every_key_on_nodes_and_pods_is_documented() {
 
 #[test]
 fn every_port_is_documented() {
-    let text = document("operations.md");
+    let text = document("metrics.md");
     for port in PROGRAMS.into_iter().flat_map(ports) {
         assert!(text.contains(&port.1.to_string()), "{port:?}");
     }

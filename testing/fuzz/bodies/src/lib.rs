@@ -64,7 +64,7 @@ pub static TARGETS: &[Target] = &[
     Target {
         name: "exporter_config",
         body: exporter::config,
-        files: &["docs/configuration.md"],
+        files: &["docs/signals.md"],
         examples: exporter::configs,
     },
     Target {

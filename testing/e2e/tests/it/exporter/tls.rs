@@ -1,4 +1,4 @@
-//! Tests of the component `exporter-tls`, with the Secrets that docs/security.md describes.
+//! Tests of the component `exporter-tls`, with the Secrets that docs/certificates.md describes.
 
 use std::time::Duration;
 
