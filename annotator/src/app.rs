@@ -4,14 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cluster::{Client, Elector, Events, Leadership, LeaseSettings, NodeFacts, Scope, WatchHealth};
-use daemon::follow::{Current, EVERY, FileError, Follower, Source};
+use daemon::follow::{Current, EVERY, Follower, Source};
 use daemon::{Context, Shutdown};
 use jiff::SignedDuration;
 use placement::names::Names;
-use placement::policy::LoadPolicy;
 use reqwest::Url;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use settings::{PolicyFile, ReadingsIn, replica_identity};
+use settings::{PolicyFile, replica_identity};
 use tokio::sync::{Semaphore, oneshot, watch};
 
 use crate::Args;
@@ -26,21 +25,20 @@ use crate::metrics::{LearnerMetrics, LeaseMetrics, Metrics, WatchMetrics};
 use crate::pod_use::leaders_list::{LeadersList, ListReader};
 use crate::pod_use::{Observer, SharedLearner, serve};
 use crate::pods::BoundPod;
+use crate::runner::JobRunner;
 use crate::source::metrics_server::MetricsServer;
 use crate::source::prometheus::{Prometheus, Setup};
-use crate::source::{ReadingSource, Table, Tables, poll_source};
-use crate::write::JobRunner;
+use crate::source::{ClusterSource, SourceInputs, Table, Tables, poll_source};
+use crate::store::Store;
 
 /// The hint in the log if no exporter provides a metric.
-const EXPORTERS_HINT: &str = "is the name right, and does the exporters' --config.file ask for it? A maximum of means comes \
-                              once half of its inner window was sampled";
+const EXPORTERS_HINT: &str = "is the name right, and does the exporters' --config.file ask for it? A maximum of means \
+                              comes once half of its inner window was sampled";
 
 /// The hint in the log if a source in place of exporters has a metric for no node.
-const SOURCE_HINT: &str = "with Prometheus, does the query give series, and does their --prometheus-node-label hold the node's name or \
-                            InternalIP? The default queries tell a node's maxima five minutes after its first sample";
-
-/// Time for the API server to answer whether it has NodeLoads.
-const FIRST_CALL: Duration = Duration::from_secs(5);
+const SOURCE_HINT: &str = "with Prometheus, does the query give series, and does their --prometheus-node-label hold \
+                           the node's name or InternalIP? The default queries give a node's maxima five minutes after \
+                           its first sample";
 
 /// Runs the program until the shutdown.
 ///
@@ -71,14 +69,15 @@ pub async fn start(
     let (policy_file, policies) = Follower::open(PolicyFile::new(&args.load.policy_file))?;
     let (credentials, transport) = transport(&args)?;
     let client = cluster::client(args.api.kubeconfig.as_deref()).await?;
-    if args.load.readings_in == ReadingsIn::NodeLoads {
-        cluster::check_node_loads(&client, FIRST_CALL).await?;
-    }
+    let store = Store::new(args.load.readings_in, args.load.codec());
+    store.check(&client).await?;
     let (elector, leadership) = election(&args, &client);
     let lease_metrics = LeaseMetrics(leadership.clone());
     context.register(|registry| lease_metrics.register(registry));
     let observer = start_learner(&args, context, &clock, &leadership).await?;
-    let source = source(&args, context, &client, &policies, &clock, &metrics)?;
+    let inputs =
+        SourceInputs { policies: policies.clone(), clock: clock.clone(), metrics: metrics.clone() };
+    let source = source(&args, context, &client, inputs)?;
 
     let counted = metrics.clone();
     follow(context, "policy", policy_file, &clock, move |good| counted.policy_read(good));
@@ -86,7 +85,7 @@ pub async fn start(
         let counted = metrics.clone();
         follow(context, "credentials", files, &clock, move |good| counted.credentials_read(good));
     }
-    let settings = settings(&args);
+    let settings = settings(&args, store);
     let sources = Sources {
         nodes: nodes(context, &client, &settings, &args),
         selector: args.node_selector.clone().unwrap_or_default(),
@@ -123,14 +122,16 @@ fn election(args: &Args, client: &Client) -> (Option<Elector>, Leadership) {
     (Some(elector), leadership)
 }
 
-/// Starts the controller once a source in place of exporters is `ready`. The Lease is released only after the controller has ended.
+/// Starts the controller once a source in place of exporters is `ready`. The Lease is released only after the
+/// controller has ended.
 fn spawn(
     context: &Context,
     controller: Controller,
     ready: Option<oneshot::Receiver<()>>,
     elector: Option<Elector>,
 ) {
-    let (shutdown, ended) = (context.shutdown(), Shutdown::new());
+    let shutdown = context.shutdown();
+    let ended = Shutdown::new();
     let guard = ended.clone().drop_guard();
     context.spawn("controller", async move {
         let _ended = guard;
@@ -162,12 +163,11 @@ async fn start_learner(
     let metrics = LearnerMetrics(Arc::clone(&learner), Arc::clone(&earlier));
     context.register(|registry| metrics.register(registry));
     if let Some(address) = args.replicas_address.clone() {
-        let (leadership, earlier) = (leadership.clone(), Arc::clone(&earlier));
-        let reader = ListReader::new(address, leadership, earlier, clock.clone())?;
+        let reader =
+            ListReader::new(address, leadership.clone(), Arc::clone(&earlier), clock.clone())?;
         context.spawn("leaders-list", reader.follow(context.shutdown()));
     }
-    let learned = Arc::clone(&learner);
-    let router = serve::router(learned, earlier, leadership.clone(), clock.clone());
+    let router = serve::router(Arc::clone(&learner), earlier, leadership.clone(), clock.clone());
     let serving = daemon::http::serve(listener, router, serve::limits(), context.shutdown());
     context.spawn("workloads", serving);
     Ok(Some(Observer::new(learner)))
@@ -181,18 +181,16 @@ fn source(
     args: &Args,
     context: &Context,
     client: &Client,
-    policies: &Current<LoadPolicy>,
-    clock: &Clock,
-    metrics: &Metrics,
+    inputs: SourceInputs,
 ) -> anyhow::Result<Option<StartedSource>> {
     let (tables, table) = Tables::new();
-    let (policies, metrics) = (policies.clone(), metrics.clone());
+    let clock = inputs.clock.clone();
     let ready = if args.metrics_server {
-        let source = MetricsServer::new(client.clone(), policies, clock.clone(), metrics, tables);
+        let source = MetricsServer::new(client.clone(), inputs, tables);
         start_source(context, "metrics-server", source, clock)
     } else if let Some(url) = args.prometheus.prometheus_url()? {
-        let setup = prometheus(args, context, url, policies, clock, &metrics)?;
-        let source = Prometheus::new(setup, clock.clone(), metrics, tables);
+        let setup = prometheus_setup(args, context, url, &inputs)?;
+        let source = Prometheus::new(setup, inputs, tables);
         start_source(context, "prometheus", source, clock)
     } else {
         return Ok(None);
@@ -201,34 +199,33 @@ fn source(
 }
 
 /// The settings of the queries to Prometheus. Starts to follow their files.
-fn prometheus(
+fn prometheus_setup(
     args: &Args,
     context: &Context,
     url: Url,
-    policies: Current<LoadPolicy>,
-    clock: &Clock,
-    metrics: &Metrics,
+    inputs: &SourceInputs,
 ) -> anyhow::Result<Setup> {
+    let SourceInputs { clock, metrics, .. } = inputs;
     let (query_file, queries) = Follower::open(args.prometheus.queries_file())?;
     let (access_files, access) = Follower::open(args.prometheus.prometheus_access())?;
     follow(context, "prometheus-queries", query_file, clock, |_| ());
-    let counted = metrics.clone();
+    let metrics = metrics.clone();
     follow(context, "prometheus-credentials", access_files, clock, move |good| {
-        counted.credentials_read(good);
+        metrics.credentials_read(good);
     });
     let label = args.prometheus.prometheus_node_label.clone();
-    Ok(Setup { url, label, access, queries, policies })
+    Ok(Setup { url, label, access, queries })
 }
 
 /// Polls `source` until the shutdown. The returned receiver gets a message after the first round.
 fn start_source(
     context: &Context,
     name: &'static str,
-    source: impl ReadingSource + 'static,
-    clock: &Clock,
+    source: impl ClusterSource + 'static,
+    clock: Clock,
 ) -> oneshot::Receiver<()> {
     let (sender, ready) = oneshot::channel();
-    let (shutdown, clock) = (context.shutdown(), clock.clone());
+    let shutdown = context.shutdown();
     context.spawn(name, async move {
         shutdown.run_until_cancelled(poll_source(source, clock, sender)).await;
         Ok(())
@@ -247,8 +244,8 @@ fn transport(
     Ok((Some(follower), transport))
 }
 
-/// Raises the soft limit of open files to the hard limit, since each kept connection is an open file. The soft limit of some
-/// systems is 1,024.
+/// Raises the soft limit of open files to the hard limit, since each kept connection is an open file. The soft limit of
+/// some systems is 1,024.
 fn allow_more_files() {
     let limit = getrlimit(Resource::Nofile);
     let most = Rlimit { current: limit.maximum, ..limit };
@@ -275,23 +272,26 @@ fn follow<S>(
     S::Value: Send + Sync + 'static,
 {
     let clock = clock.clone();
-    let pause = move || {
-        let clock = clock.clone();
-        async move { clock.wait(clock.now().checked_add(EVERY).ok()).await }
-    };
-    let on_change = move |change: Result<_, &FileError>| count(change.is_ok());
-    context.spawn(name, files.follow(pause, on_change, context.shutdown()));
+    let following = files.follow(
+        move || wait_for(clock.clone(), EVERY),
+        move |change| count(change.is_ok()),
+        context.shutdown(),
+    );
+    context.spawn(name, following);
 }
 
-fn settings(args: &Args) -> Settings {
+async fn wait_for(clock: Clock, span: Duration) {
+    clock.wait(clock.now().checked_add(span).ok()).await;
+}
+
+fn settings(args: &Args, store: Store) -> Settings {
+    let polls_pods = args.polls_exporters();
     Settings {
         names: args.names.names(),
-        codec: args.load.codec(),
-        readings_in: args.load.readings_in,
+        store,
         exporter_port: args.exporters.exporter_port,
         concurrency: usize::from(args.concurrency),
-        pod_use_period: unless_zero(args.exporters.pod_use_period)
-            .filter(|_| args.polls_exporters()),
+        pod_use_period: if polls_pods { unless_zero(args.exporters.pod_use_period) } else { None },
         dead_band: args.writes.dead_band,
         burst_interval: unless_zero(args.writes.burst_interval),
         taint_margin: args.taints.taint().map(|taint| taint.rules.margin),
@@ -308,30 +308,27 @@ fn nodes(
     settings: &Settings,
     args: &Args,
 ) -> Events<NodeFacts> {
-    let (names, codec) = (settings.names.clone(), settings.codec.clone());
+    let names = settings.names.clone();
+    let codec = args.load.codec();
     let health = watch_health(context, "nodes");
     // Nodes that are not selected may carry a taint that is to be cleared.
     let template = args.exporters.exporter_address.clone();
-    let facts = move |node: cluster::Node| {
+    let nodes = cluster::watch_nodes(client.clone(), Scope::All, health, move |node| {
         let facts = node.facts(&names, &codec);
-        Some(template.iter().fold(facts, |facts, template| template.apply(facts)))
-    };
-    let nodes = cluster::watch_nodes(client.clone(), Scope::All, health, facts);
-    let nodes = match settings.readings_in {
-        ReadingsIn::Annotations => nodes,
-        ReadingsIn::NodeLoads => {
-            let health = watch_health(context, "nodeloads");
-            let loads = cluster::watch_node_loads(client.clone(), health);
-            cluster::with_node_loads(nodes, loads)
-        }
-    };
+        Some(match &template {
+            Some(template) => template.apply(facts),
+            None => facts,
+        })
+    });
+    let nodes = settings.store.read(client, nodes, |what| watch_health(context, what));
     let Some(service) = args.exporters.exporter_service.clone() else { return nodes };
     let health = watch_health(context, "endpointslices");
     discovery::by_service(nodes, cluster::watch_service(client.clone(), service, health))
 }
 
 fn pods(context: &Context, client: &Client, names: &Names) -> Events<BoundPod> {
-    let (health, names) = (watch_health(context, "pods"), Arc::new(names.clone()));
+    let health = watch_health(context, "pods");
+    let names = names.clone();
     cluster::watch_pods(client.clone(), Scope::All, health, move |pod, _| {
         BoundPod::select(&pod, &names)
     })

@@ -10,10 +10,10 @@ const MAX_SLEEP: Duration = Duration::from_secs(30);
 
 /// The source of the time; clones share it.
 #[derive(Debug, Clone)]
-pub struct Clock(Source);
+pub struct Clock(TimeSource);
 
 #[derive(Debug, Clone)]
-enum Source {
+enum TimeSource {
     Machine,
     Manual(watch::Receiver<Timestamp>),
 }
@@ -26,33 +26,34 @@ impl Clock {
     /// The machine's clock.
     #[must_use]
     pub fn machine() -> Self {
-        Self(Source::Machine)
+        Self(TimeSource::Machine)
     }
 
     /// A clock that stands at `start` until [`ManualTime::advance`] is called.
     #[must_use]
     pub fn manual(start: Timestamp) -> (Self, ManualTime) {
         let (sender, receiver) = watch::channel(start);
-        (Self(Source::Manual(receiver)), ManualTime(sender))
+        (Self(TimeSource::Manual(receiver)), ManualTime(sender))
     }
 
     /// The current time.
     #[must_use]
     pub fn now(&self) -> Timestamp {
         match &self.0 {
-            Source::Machine => Timestamp::now(),
-            Source::Manual(time) => *time.borrow(),
+            TimeSource::Machine => Timestamp::now(),
+            TimeSource::Manual(time) => *time.borrow(),
         }
     }
 
-    /// Returns at `at` or later: at once if `at` is past, never if it is `None`. Returns earlier if the clock was set back during the wait.
+    /// Returns at `at` or later: at once if `at` is past, never if it is `None`. Returns earlier if the clock was set
+    /// back during the wait.
     pub async fn wait(&self, at: Option<Timestamp>) {
-        match (at, &self.0) {
-            (None, _) => std::future::pending().await,
-            (Some(at), Source::Machine) => sleep_until(at, Timestamp::now).await,
-            (Some(at), Source::Manual(time)) => {
-                let reached = time.clone().wait_for(|now| *now >= at).await.is_ok();
-                if !reached {
+        let Some(at) = at else { return std::future::pending().await };
+        match &self.0 {
+            TimeSource::Machine => sleep_until(at, Timestamp::now).await,
+            TimeSource::Manual(time) => {
+                let is_reached = time.clone().wait_for(|now| *now >= at).await.is_ok();
+                if !is_reached {
                     // `ManualTime` is dropped: the time cannot advance any more.
                     std::future::pending().await
                 }
@@ -63,13 +64,19 @@ impl Clock {
 
 /// Returns at `at` by the clock, or after the time that was left at the start, whichever is first.
 async fn sleep_until(at: Timestamp, now: impl Fn() -> Timestamp) {
-    let left = || Duration::try_from(at.duration_since(now())).unwrap_or(Duration::ZERO);
-    let mut most = left();
-    while !most.is_zero() && !left().is_zero() {
-        let pause = left().min(most).min(MAX_SLEEP);
+    let mut left = span_until(at, now());
+    let mut most = left;
+    while !left.is_zero() && !most.is_zero() {
+        let pause = left.min(most).min(MAX_SLEEP);
         tokio::time::sleep(pause).await;
         most -= pause;
+        left = span_until(at, now());
     }
+}
+
+/// The time from `now` to `at`; 0 if `at` is past.
+fn span_until(at: Timestamp, now: Timestamp) -> Duration {
+    Duration::try_from(at.duration_since(now)).unwrap_or(Duration::ZERO)
 }
 
 impl ManualTime {
@@ -91,11 +98,10 @@ mod tests {
     async fn a_wait_ends_after_its_time_though_the_clock_was_set_back_meanwhile() {
         let start = Instant::now();
         let set_by = AtomicI64::new(0);
-        let now = || {
+        let wait = sleep_until(Timestamp::from_second(1_000_090).unwrap(), || {
             let elapsed = i64::try_from(start.elapsed().as_secs()).unwrap();
             Timestamp::from_second(1_000_000 + elapsed + set_by.load(Ordering::Relaxed)).unwrap()
-        };
-        let wait = sleep_until(Timestamp::from_second(1_000_090).unwrap(), now);
+        });
         let set_back = async {
             tokio::time::sleep(Duration::from_secs(40)).await;
             set_by.store(-3600, Ordering::Relaxed);
@@ -107,11 +113,11 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_wait_ends_early_where_the_clock_is_set_ahead() {
         let start = Instant::now();
-        let now = || match start.elapsed() {
-            early if early < Duration::from_secs(20) => Timestamp::from_second(0).unwrap(),
-            _ => Timestamp::from_second(7200).unwrap(),
-        };
-        sleep_until(Timestamp::from_second(3600).unwrap(), now).await;
+        sleep_until(Timestamp::from_second(3600).unwrap(), || {
+            let is_early = start.elapsed() < Duration::from_secs(20);
+            Timestamp::from_second(if is_early { 0 } else { 7200 }).unwrap()
+        })
+        .await;
         assert_eq!(start.elapsed(), MAX_SLEEP);
     }
 }

@@ -17,20 +17,21 @@ use tokio::task::JoinSet;
 
 use crate::clock::Clock;
 use crate::exporter::statistics::Format;
-use crate::fleet::job::{Job, Report, Transition};
+use crate::fleet::job::{Job, Report};
 use crate::fleet::lanes::Lane;
+use crate::fleet::transition::Transition;
 use crate::fleet::{Fleet, Status};
 use crate::metrics::Metrics;
 use crate::pod_use::Observer;
 use crate::pods::BoundPod;
-use crate::taints::{Change, HotNodes, TaintSettings};
-use crate::write::JobRunner;
+use crate::runner::JobRunner;
+use crate::taints::{HotNodes, TaintChange, TaintSettings};
 
 /// A clock that goes back by less than this is being adjusted, not set.
 const MAX_ADJUSTMENT: SignedDuration = SignedDuration::from_secs(10);
 
 /// The inputs of the loop.
-pub struct Sources {
+pub(crate) struct Sources {
     /// All nodes.
     pub nodes: Events<NodeFacts>,
     /// The nodes that are polled and written. The others only lose a taint of ours.
@@ -49,7 +50,7 @@ pub struct Sources {
 
 /// The readiness conditions that the loop sets.
 #[derive(Debug, Clone)]
-pub struct ListedConditions {
+pub(crate) struct ListedConditions {
     /// All nodes were listed once.
     pub nodes: Condition,
     /// All pods were listed once.
@@ -57,7 +58,7 @@ pub struct ListedConditions {
 }
 
 /// The main loop and its state.
-pub struct Controller {
+pub(crate) struct Controller {
     fleet: Fleet,
     sources: Sources,
     listed: ListedConditions,
@@ -67,7 +68,7 @@ pub struct Controller {
     leads: bool,
     jobs: JoinSet<Report>,
     hot_nodes: HotNodes,
-    taint_writes: JoinSet<(Change, Option<Result<(), CallError>>)>,
+    taint_writes: JoinSet<(TaintChange, Option<Result<(), CallError>>)>,
     status: watch::Sender<Status>,
     /// The time of the last start of jobs.
     last_start: Timestamp,
@@ -76,7 +77,7 @@ pub struct Controller {
 impl Controller {
     /// A controller without nodes.
     #[must_use]
-    pub fn new(
+    pub(crate) fn new(
         runner: JobRunner,
         mut sources: Sources,
         taint: Option<TaintSettings>,
@@ -104,7 +105,7 @@ impl Controller {
 
     /// The fleet's status, updated each time before the loop waits.
     #[must_use]
-    pub fn status(&self) -> watch::Receiver<Status> {
+    pub(crate) fn status(&self) -> watch::Receiver<Status> {
         self.status.subscribe()
     }
 
@@ -112,7 +113,7 @@ impl Controller {
     ///
     /// # Errors
     /// When a job panicked.
-    pub async fn run(mut self, shutdown: Shutdown) -> anyhow::Result<()> {
+    pub(crate) async fn run(mut self, shutdown: Shutdown) -> anyhow::Result<()> {
         while let Some(step) = shutdown.run_until_cancelled(self.step()).await {
             step?;
         }
@@ -153,15 +154,17 @@ impl Controller {
 
     /// When a job or a taint write is next due; it may be past.
     fn next(&self) -> Option<Timestamp> {
-        let next = self.fleet.next().into_iter().chain(self.hot_nodes.next()).min();
-        next.filter(|_| self.leads)
+        if !self.leads {
+            return None;
+        }
+        self.fleet.next().into_iter().chain(self.hot_nodes.next()).min()
     }
 
     fn follow_leadership(&mut self) {
         let leads = self.leadership.is_held();
         if leads != self.leads {
             self.leads = leads;
-            self.runner.metrics.leads(leads);
+            self.runner.metrics.set_leading(leads);
             self.fleet.set_leading(leads, self.runner.clock.now());
         }
     }
@@ -169,7 +172,9 @@ impl Controller {
     fn start_jobs(&mut self) {
         let now = self.check_clock();
         while let Some(job) = self.fleet.take_job(now) {
-            if let Some(due) = job.due.filter(|_| job.lane != Lane::Slow) {
+            if let Some(due) = job.due
+                && job.lane != Lane::Slow
+            {
                 let late = Duration::try_from(now.duration_since(due)).unwrap_or_default();
                 self.runner.metrics.started(late);
             }
@@ -183,7 +188,11 @@ impl Controller {
         }
     }
 
-    fn finish_taint_write(&mut self, change: &Change, outcome: Option<&Result<(), CallError>>) {
+    fn finish_taint_write(
+        &mut self,
+        change: &TaintChange,
+        outcome: Option<&Result<(), CallError>>,
+    ) {
         let node = change.node.as_str();
         match (outcome, &change.wanted) {
             (Some(Ok(())), Some(taint)) => {
@@ -222,9 +231,10 @@ impl Controller {
     }
 
     fn finish(&mut self, report: Report) {
-        let (job, now) = (report.job.clone(), self.runner.clock.now());
+        let job = report.job.clone();
+        let now = self.runner.clock.now();
         if let (Some(Ok(pods)), Some(observer)) = (&report.pods, &mut self.sources.observer) {
-            self.runner.metrics.pods_observed(observer.answered(&job.node, pods, now));
+            self.runner.metrics.pods_observed(observer.record_answer(&job.node, pods, now));
         }
         for transition in self.fleet.finish(report, now) {
             log(&job, &transition);
@@ -233,48 +243,46 @@ impl Controller {
             self.runner.metrics.round_ended(Duration::try_from(round).unwrap_or_default());
         }
         for metric in self.fleet.report_missing(now) {
-            let (metric, hint) = (metric.as_str(), self.sources.missing_hint);
             tracing::warn!(
-                metric,
-                hint,
-                "no node has a value of this metric of the policy's syncPolicy"
+                metric = metric.as_str(),
+                hint = self.sources.missing_hint,
+                "no node has a value of this metric of the policy"
             );
         }
     }
 
     fn apply_nodes(&mut self, event: Event<NodeFacts>) {
         let now = self.runner.clock.now();
-        let selector = &self.sources.selector;
-        let is_selected = |facts: &NodeFacts| selector.matches(&facts.labels);
         match event {
             Event::Listing => {}
             Event::Listed(mut nodes) => {
-                self.hot_nodes.listed(&nodes, is_selected, now);
-                nodes.retain(is_selected);
+                let selector = &self.sources.selector;
+                self.hot_nodes.replace(&nodes, |node| selector.matches(&node.labels), now);
+                nodes.retain(|node| selector.matches(&node.labels));
                 tracing::info!(nodes = nodes.len(), "nodes listed");
                 self.observe(|observer| observer.nodes_listed(&nodes));
                 self.fleet.nodes_listed(nodes, now);
                 self.listed.nodes.set_ready();
             }
             Event::Applied(node) => {
-                let is_selected = is_selected(&node);
-                self.hot_nodes.applied(&node, is_selected, now);
+                let is_selected = self.sources.selector.matches(&node.labels);
+                self.hot_nodes.apply(&node, is_selected, now);
                 if is_selected {
                     self.observe(|observer| observer.node_applied(&node));
                     self.fleet.node_applied(node, now);
                 } else {
-                    self.leave(&node.name, now);
+                    self.remove_node(&node.name, now);
                 }
             }
             Event::Gone(node) => {
-                self.hot_nodes.gone(&node.name);
-                self.leave(&node.name, now);
+                self.hot_nodes.remove(&node.name);
+                self.remove_node(&node.name, now);
             }
         }
     }
 
     /// A node was deleted, or is not selected any more.
-    fn leave(&mut self, node: &NodeName, now: Timestamp) {
+    fn remove_node(&mut self, node: &NodeName, now: Timestamp) {
         if self.fleet.has(node) {
             self.observe(|observer| observer.node_gone(node));
             self.fleet.node_gone(node, now);
@@ -311,15 +319,13 @@ impl Controller {
 
 /// Logs and counts the warnings about a policy.
 fn log_warnings(policy: &LoadPolicy, taints: &HotNodes, polls_exporters: bool, metrics: &Metrics) {
-    let warnings = match polls_exporters {
-        true => policy.warnings(),
-        false => policy.warnings_of_any_source(),
-    };
-    let of_taints = taints.warning().map(str::to_owned);
-    let warnings: Vec<String> = warnings.iter().map(ToString::to_string).chain(of_taints).collect();
-    warnings
-        .iter()
-        .for_each(|warning| tracing::warn!(%warning, "the policy is probably not meant so"));
+    let of_policy =
+        if polls_exporters { policy.warnings() } else { policy.warnings_of_any_source() };
+    let mut warnings: Vec<String> = of_policy.iter().map(ToString::to_string).collect();
+    warnings.extend(taints.warning().map(str::to_owned));
+    for warning in &warnings {
+        tracing::warn!(warning, "the policy in force has an effect that is probably not intended");
+    }
     metrics.policy_warnings(warnings.len());
 }
 

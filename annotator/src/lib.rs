@@ -5,29 +5,32 @@
 //! that pods hold. Missing data is not written: the readings of a node with a silent exporter become stale.
 //!
 //! * [`fleet`]: what is due for which node, and the effects of finished jobs. Pure decisions.
+//! * [`store`]: where readings are stored, in annotations or NodeLoads, and the calls that write them.
 //! * [`exporter`]: exporters' addresses, transport and credentials, and their answers.
 //! * [`source`]: one source of readings for all nodes, in place of exporters: a Prometheus, or metrics-server.
 //! * [`pod_use`]: learns the use of workloads from the use of their pods, and serves it.
 //! * [`pods`]: bound pods: recent bindings, ledgers of cards, and the share annotation.
 //! * [`taints`]: which nodes have a taint for their load. Pure decisions.
-//! * [`mod@write`]: executes one job: a poll, then a patch.
+//! * [`runner`]: executes one job: a poll, then a patch.
 //! * [`controller`]: the main loop between watches, fleet and jobs.
 //! * [`app`], [`args`], [`clock`], [`metrics`]: wiring, flags, time and metrics.
 //!
-//! Each module imports only modules after it in this order: `app`, `controller`, `write`, `source`, `metrics`, `taints`,
-//! `fleet`, `pod_use`, `pods`, `exporter`, `clock`.
+//! Each module imports only modules after it in this order: `app`, `controller`, `runner`, `source`, `metrics`,
+//! `taints`, `fleet`, `store`, `pod_use`, `pods`, `exporter`, `clock`. Those that tests and fuzz targets use are
+//! public.
 
 pub mod app;
 pub mod args;
 pub mod clock;
-pub mod controller;
+pub(crate) mod controller;
 pub mod exporter;
 pub mod fleet;
-pub mod metrics;
-pub mod pod_use;
+pub(crate) mod metrics;
+pub(crate) mod pod_use;
 pub mod pods;
-pub mod source;
-pub mod taints;
-pub mod write;
+pub(crate) mod runner;
+pub(crate) mod source;
+pub(crate) mod store;
+pub(crate) mod taints;
 
 pub use args::Args;

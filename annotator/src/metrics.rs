@@ -15,11 +15,12 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 
+use crate::exporter::connections::ConnectionMetrics;
 use crate::exporter::error::PollError;
 use crate::exporter::statistics::HoldReason;
 use crate::fleet::Status;
 use crate::pod_use::leaders_list::LeadersList;
-use crate::pod_use::{Outcome, SharedLearner};
+use crate::pod_use::{ObservedPods, SharedLearner};
 
 type Label = [(&'static str, &'static str); 1];
 
@@ -27,7 +28,7 @@ type MetricLabel = [(&'static str, String); 1];
 
 /// All metrics; clones share them.
 #[derive(Debug, Clone)]
-pub struct Metrics {
+pub(crate) struct Metrics {
     polls: Family<Label, Counter>,
     poll_seconds: Histogram,
     round_seconds: Histogram,
@@ -54,15 +55,6 @@ pub struct Metrics {
     leader_changes: Counter,
     pod_use_polls: Family<Label, Counter>,
     pod_uses: Family<Label, Counter>,
-}
-
-/// Numbers about connections to exporters; clones share them.
-#[derive(Debug, Clone, Default)]
-pub struct ConnectionMetrics {
-    /// Connections made so far.
-    pub opened: Counter,
-    /// Idle connections that are kept.
-    pub idle: Gauge,
 }
 
 impl Default for Metrics {
@@ -105,7 +97,7 @@ impl Default for Metrics {
 impl Metrics {
     /// Registers new metrics under the prefix `annotator`.
     #[must_use]
-    pub fn register(registry: &mut Registry) -> Self {
+    pub(crate) fn register(registry: &mut Registry) -> Self {
         let metrics = Self::default();
         let all = metrics.clone();
         let registry = registry.sub_registry_with_prefix("annotator");
@@ -180,31 +172,31 @@ impl Metrics {
     }
 
     /// Counts a poll and how long it took.
-    pub fn polled(&self, took: Duration, outcome: Result<(), &PollError>) {
+    pub(crate) fn polled(&self, took: Duration, outcome: Result<(), &PollError>) {
         let outcome = outcome.map_or_else(PollError::reason, |()| "ok");
         self.polls.get_or_create(&[("outcome", outcome)]).inc();
         self.poll_seconds.observe(took.as_secs_f64());
     }
 
     /// Counts a query to the source in place of exporters, and its duration.
-    pub fn queried(&self, outcome: &'static str, took: Duration) {
+    pub(crate) fn queried(&self, outcome: &'static str, took: Duration) {
         self.queries.get_or_create(&[("outcome", outcome)]).inc();
         self.query_seconds.observe(took.as_secs_f64());
     }
 
     /// Counts a round that took this long.
-    pub fn round_ended(&self, took: Duration) {
+    pub(crate) fn round_ended(&self, took: Duration) {
         self.round_seconds.observe(took.as_secs_f64());
     }
 
     /// The numbers about connections.
     #[must_use]
-    pub fn connections(&self) -> ConnectionMetrics {
+    pub(crate) fn connections(&self) -> ConnectionMetrics {
         self.connections.clone()
     }
 
     /// Counts a poll of pods' use.
-    pub fn pod_use_polled(&self, outcome: Result<(), &PollError>) {
+    pub(crate) fn pod_use_polled(&self, outcome: Result<(), &PollError>) {
         let outcome = match outcome {
             Ok(()) => "ok",
             Err(PollError::Status(404)) => "not_known",
@@ -214,26 +206,30 @@ impl Metrics {
     }
 
     /// Sets how many nodes carry a taint of ours.
-    pub fn nodes_tainted(&self, nodes: usize) {
+    pub(crate) fn nodes_tainted(&self, nodes: usize) {
         self.tainted.set(count(nodes));
     }
 
     /// Counts a write that set a taint, or cleared it where there is no effect.
-    pub fn taint_written(&self, effect: Option<TaintEffect>, outcome: Result<(), &CallError>) {
+    pub(crate) fn taint_written(
+        &self,
+        effect: Option<TaintEffect>,
+        outcome: Result<(), &CallError>,
+    ) {
         let effect = effect.map_or("none", TaintEffect::name);
         let outcome = outcome.map_or_else(call_reason, |()| "ok");
         self.taint_writes.get_or_create(&[("effect", effect), ("outcome", outcome)]).inc();
     }
 
     /// Records that this replica began or ceased to lead.
-    pub fn leads(&self, leads: bool) {
+    pub(crate) fn set_leading(&self, leads: bool) {
         self.leader.set(i64::from(leads));
         self.leader_changes.inc();
     }
 
     /// Counts the pods of an exporter's answer, by result.
-    pub fn pods_observed(&self, outcome: Outcome) {
-        let Outcome { observed, elsewhere, refused } = outcome;
+    pub(crate) fn pods_observed(&self, pods: ObservedPods) {
+        let ObservedPods { observed, elsewhere, refused } = pods;
         for (label, count) in
             [("observed", observed), ("elsewhere", elsewhere), ("refused", refused)]
         {
@@ -242,7 +238,12 @@ impl Metrics {
     }
 
     /// Counts a patch, made for this reason and with so many readings.
-    pub fn patched(&self, reason: &'static str, readings: usize, outcome: Result<(), &CallError>) {
+    pub(crate) fn patched(
+        &self,
+        reason: &'static str,
+        readings: usize,
+        outcome: Result<(), &CallError>,
+    ) {
         if outcome.is_ok() {
             self.readings.inc_by(readings as u64);
             self.writes.get_or_create(&[("reason", reason)]).inc();
@@ -252,39 +253,39 @@ impl Metrics {
     }
 
     /// Counts a job that started this long after it was due.
-    pub fn started(&self, late: Duration) {
+    pub(crate) fn started(&self, late: Duration) {
         self.late_seconds.observe(late.as_secs_f64());
     }
 
     /// Counts a change of the policy file.
-    pub fn policy_read(&self, accepted: bool) {
+    pub(crate) fn policy_read(&self, accepted: bool) {
         let outcome = if accepted { "changed" } else { "refused" };
         self.policy_reads.get_or_create(&[("outcome", outcome)]).inc();
     }
 
     /// Counts a change of the exporters' credentials.
-    pub fn credentials_read(&self, accepted: bool) {
+    pub(crate) fn credentials_read(&self, accepted: bool) {
         let outcome = if accepted { "changed" } else { "refused" };
         self.credential_reads.get_or_create(&[("outcome", outcome)]).inc();
     }
 
     /// Counts a value that was held back.
-    pub fn held_back(&self, reason: &HoldReason) {
+    pub(crate) fn held_back(&self, reason: &HoldReason) {
         self.held_back.get_or_create(&[("reason", reason.label())]).inc();
     }
 
     /// Sets the number of warnings about the policy in force.
-    pub fn policy_warnings(&self, warnings: usize) {
+    pub(crate) fn policy_warnings(&self, warnings: usize) {
         self.policy_warnings.set(count(warnings));
     }
 
     /// Another policy is in force: its metrics get gauges with the next status.
-    pub fn policy_changed(&self) {
+    pub(crate) fn policy_changed(&self) {
         self.missing.clear();
     }
 
     /// Sets the gauges.
-    pub fn set_status(&self, status: &Status) {
+    pub(crate) fn set_status(&self, status: &Status) {
         self.nodes.set(count(status.nodes));
         self.silent.set(count(status.silent));
         self.held_back_now.set(count(status.held_back));
@@ -313,7 +314,7 @@ pub(crate) fn call_reason(error: &CallError) -> &'static str {
 
 /// The counters of one watch, read at each scrape.
 #[derive(Debug)]
-pub struct WatchMetrics {
+pub(crate) struct WatchMetrics {
     /// `nodes` or `pods`.
     pub what: &'static str,
     /// Its counters.
@@ -322,7 +323,7 @@ pub struct WatchMetrics {
 
 impl WatchMetrics {
     /// Registers them under the prefix `annotator`.
-    pub fn register(self, registry: &mut Registry) {
+    pub(crate) fn register(self, registry: &mut Registry) {
         registry.sub_registry_with_prefix("annotator").register_collector(Box::new(self));
     }
 }
@@ -339,7 +340,8 @@ impl Collector for WatchMetrics {
             ),
             ("errors", "Failures of the watch", health.errors()),
         ] {
-            let (name, metric) = (format!("watch_{what}_{name}"), ConstCounter::new(value));
+            let name = format!("watch_{what}_{name}");
+            let metric = ConstCounter::new(value);
             metric.encode(encoder.encode_descriptor(&name, help, None, metric.metric_type())?)?;
         }
         Ok(())
@@ -348,11 +350,11 @@ impl Collector for WatchMetrics {
 
 /// The failed calls about the Lease, read at each scrape.
 #[derive(Debug)]
-pub struct LeaseMetrics(pub Leadership);
+pub(crate) struct LeaseMetrics(pub Leadership);
 
 impl LeaseMetrics {
     /// Registers them under the prefix `annotator`.
-    pub fn register(self, registry: &mut Registry) {
+    pub(crate) fn register(self, registry: &mut Registry) {
         registry.sub_registry_with_prefix("annotator").register_collector(Box::new(self));
     }
 }
@@ -368,11 +370,11 @@ impl Collector for LeaseMetrics {
 
 /// The numbers of the learner, read at each scrape.
 #[derive(Debug)]
-pub struct LearnerMetrics(pub SharedLearner, pub LeadersList);
+pub(crate) struct LearnerMetrics(pub SharedLearner, pub LeadersList);
 
 impl LearnerMetrics {
     /// Registers them under the prefix `annotator`.
-    pub fn register(self, registry: &mut Registry) {
+    pub(crate) fn register(self, registry: &mut Registry) {
         registry.sub_registry_with_prefix("annotator").register_collector(Box::new(self));
     }
 }

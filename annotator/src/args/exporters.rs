@@ -8,7 +8,7 @@ use daemon::follow::NamedFile;
 use reqwest::Url;
 use rustls::pki_types::DnsName;
 
-use super::zero_or;
+use super::durations::zero_or;
 use crate::exporter::credentials::CredentialFiles;
 use crate::exporter::discovery::AddressTemplate;
 use crate::exporter::transport::Reach;
@@ -50,8 +50,9 @@ pub struct ExporterArgs {
     )]
     pub exporter_service: Option<ServicePort>,
 
-    /// Poll exporters at loopback, link-local, multicast and unspecified addresses too, for tests on one machine. Without it, an InternalIP or
-    /// an annotation, which a node's agent can write, cannot have this program ask its own node or a cloud's metadata service.
+    /// Poll exporters at loopback, link-local, multicast and unspecified addresses too, for tests on one machine.
+    /// Without it, an InternalIP or an annotation, which a node's agent can write, cannot have this program ask its own
+    /// node or a cloud's metadata service.
     #[arg(long, env = "PLIMSOLL_EXPORTER_ANY_ADDRESS")]
     pub exporter_any_address: bool,
 
@@ -126,10 +127,11 @@ fn exporter_service(text: &str) -> Result<ServicePort, String> {
 
 /// Accepts a DNS name that is one in a URL, too: URLs take names such as `0x7f` for IP addresses.
 fn server_name(text: &str) -> Result<DnsName<'static>, String> {
-    let url = Url::parse(&format!("https://{text}/")).ok();
-    let name = DnsName::try_from(text.to_owned()).ok();
-    name.filter(|_| url.is_some_and(|url| url.domain().is_some()))
-        .ok_or_else(|| "expected a DNS name, as certificates carry them".to_owned())
+    let url = Url::parse(&format!("https://{text}/"));
+    match DnsName::try_from(text.to_owned()) {
+        Ok(name) if url.is_ok_and(|url| url.domain().is_some()) => Ok(name),
+        _ => Err("expected a DNS name, as certificates carry them".to_owned()),
+    }
 }
 
 /// Accepts 0, and what is neither too short for a mean nor too long for a comparison of two answers.

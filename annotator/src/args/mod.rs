@@ -1,5 +1,6 @@
 //! The flags, each also an environment variable, by subject.
 
+mod durations;
 mod exporters;
 mod lease;
 mod prometheus;
@@ -7,8 +8,6 @@ mod taints;
 mod writes;
 
 use std::net::SocketAddr;
-use std::ops::RangeInclusive;
-use std::time::Duration;
 
 use clap::Parser;
 use cluster::LabelSelector;
@@ -41,9 +40,9 @@ pub struct Args {
     #[command(flatten)]
     pub prometheus: PrometheusArgs,
 
-    /// Take readings from metrics-server, through the API server, and ask no exporter: for clusters that have nothing else. It
-    /// gives cpu_busy, cpu_usage and mem_usage with _active and _avg_5m alone; what pods use is not learned then. Needs the right to
-    /// list nodes of metrics.k8s.io.
+    /// Take readings from metrics-server, through the API server, and ask no exporter: for clusters that have nothing
+    /// else. It gives cpu_busy, cpu_usage and mem_usage with _active and _avg_5m alone; what pods use is not learned
+    /// then. Needs the right to list nodes of metrics.k8s.io.
     #[arg(
         long,
         env = "PLIMSOLL_METRICS_SERVER",
@@ -81,8 +80,8 @@ pub struct Args {
     )]
     pub listen_address: SocketAddr,
 
-    /// Where all replicas answer on the port of --listen-address, as the name of their Service: one that does not lead reads
-    /// there what the leader has learned, and tells it on when it takes over.
+    /// Where all replicas answer on the port of --listen-address, as the name of their Service: one that does not lead
+    /// reads there what the leader has learned, and tells it on when it takes over.
     #[arg(
         long,
         env = "PLIMSOLL_REPLICAS_ADDRESS",
@@ -123,18 +122,10 @@ impl Args {
     }
 }
 
-fn zero_or(
-    seconds: RangeInclusive<u64>,
-    expected: &'static str,
-    text: &str,
-) -> Result<Duration, String> {
-    let duration = daemon::duration(text).map_err(|error| error.to_string())?;
-    let fits = duration.is_zero() || seconds.contains(&duration.as_secs());
-    fits.then_some(duration).ok_or_else(|| expected.to_owned())
-}
-
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use clap::CommandFactory;
     use placement::names::Names;
 
@@ -214,16 +205,19 @@ mod tests {
 
     #[test]
     fn exporters_are_found_in_one_way() {
-        let (address, service) = ("--exporter-address={node}:1", "--exporter-service=a/b");
+        let address = "--exporter-address={node}:1";
+        let service = "--exporter-service=a/b";
         assert!(parse(&[address]).is_ok() && parse(&[service]).is_ok());
         assert!(parse(&[address, service]).is_err());
     }
 
     #[test]
     fn prometheus_takes_the_place_of_exporters_and_tls_has_a_ca() {
-        let (http, https) =
-            ("--prometheus-url=http://p:9090", "--prometheus-url=https://p:9090/prefix");
-        let url = |flags: &[&str]| parse(flags).unwrap().prometheus.prometheus_url();
+        let http = "--prometheus-url=http://p:9090";
+        let https = "--prometheus-url=https://p:9090/prefix";
+        fn url(flags: &[&str]) -> anyhow::Result<Option<reqwest::Url>> {
+            parse(flags).unwrap().prometheus.prometheus_url()
+        }
         assert!(parse(&[http, "--exporter-service=a/b"]).is_err());
         assert!(parse(&[http, "--exporter-ca-file=/ca"]).is_err());
         assert!(parse(&[http, "--prometheus-token-file=/token"]).is_err());

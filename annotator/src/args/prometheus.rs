@@ -12,8 +12,8 @@ use crate::source::prometheus::{AccessFiles, QueriesFile};
 #[derive(Debug, Clone, clap::Args)]
 pub struct PrometheusArgs {
     /// Take readings from the Prometheus at this URL (scheme, host and port), and ask no exporter: one query for each
-    /// metric of the policy, for all nodes together. What pods use is not learned then. Without --prometheus-queries-file
-    /// for node_exporter's metrics of CPU and memory.
+    /// metric of the policy, for all nodes together. What pods use is not learned then. Without
+    /// --prometheus-queries-file for node_exporter's metrics of CPU and memory.
     #[arg(
         long,
         env = "PLIMSOLL_PROMETHEUS_URL",
@@ -33,9 +33,9 @@ pub struct PrometheusArgs {
     )]
     pub prometheus_node_label: String,
 
-    /// A JSON file with the queries: {"time": QUERY, "metrics": {"cpu_usage_avg_5m": QUERY}}. Each gives one value for each node:
-    /// of metrics in percent, of time the Unix seconds of the newest sample, without which a reading has the time of the
-    /// query. Read again when it changes.
+    /// A JSON file with the queries: {"time": QUERY, "metrics": {"cpu_usage_avg_5m": QUERY}}. Each gives one value for
+    /// each node: of metrics in percent, of time the Unix seconds of the newest sample, without which a reading has the
+    /// time of the query. Read again when it changes.
     #[arg(
         long,
         env = "PLIMSOLL_PROMETHEUS_QUERIES_FILE",
@@ -44,8 +44,8 @@ pub struct PrometheusArgs {
     )]
     pub prometheus_queries_file: Option<PathBuf>,
 
-    /// Accept Prometheus's certificate only if a CA in this PEM file has signed it. A URL with https:// needs it. Read again
-    /// when it changes.
+    /// Accept Prometheus's certificate only if a CA in this PEM file has signed it. A URL with https:// needs it. Read
+    /// again when it changes.
     #[arg(
         long,
         env = "PLIMSOLL_PROMETHEUS_CA_FILE",
@@ -98,20 +98,26 @@ impl PrometheusArgs {
 
 /// Accepts a URL without a user: it would be in logs, and a token has a file.
 fn prometheus_url(text: &str) -> Result<Url, String> {
-    let fits = |url: &Url| {
-        let plain = url.username().is_empty() && url.password().is_none() && url.query().is_none();
-        matches!(url.scheme(), "http" | "https") && url.has_host() && plain
-    };
-    let url = Url::parse(text).ok().filter(fits);
-    url.ok_or_else(|| {
+    Url::parse(text).ok().filter(is_plain).ok_or_else(|| {
         "expected http://HOST:PORT or https://HOST:PORT, without user and query".to_owned()
     })
 }
 
+/// Whether a URL has a host, and neither user nor query.
+fn is_plain(url: &Url) -> bool {
+    matches!(url.scheme(), "http" | "https")
+        && url.has_host()
+        && url.username().is_empty()
+        && url.password().is_none()
+        && url.query().is_none()
+}
+
 /// Accepts a label's name; it becomes a part of queries.
 fn label(text: &str) -> Result<String, String> {
-    let legal = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
-    let fits = text.bytes().all(legal) && text.starts_with(|first: char| !first.is_ascii_digit());
-    fits.then(|| text.to_owned())
-        .ok_or_else(|| "expected a label's name, such as instance or node".to_owned())
+    let is_legal = text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
+    if is_legal && text.starts_with(|first: char| !first.is_ascii_digit()) {
+        Ok(text.to_owned())
+    } else {
+        Err("expected a label's name, such as instance or node".to_owned())
+    }
 }

@@ -79,11 +79,16 @@ impl TaintArgs {
 }
 
 fn taint_key(text: &str) -> Result<String, String> {
-    let key = placement::selector::is_key(text).then(|| text.to_owned());
-    key.ok_or_else(|| "expected NAME or PREFIX/NAME, as the key of a label".to_owned())
+    if placement::selector::is_key(text) {
+        Ok(text.to_owned())
+    } else {
+        Err("expected NAME or PREFIX/NAME, as the key of a label".to_owned())
+    }
 }
 
 fn taint_margin(text: &str) -> Result<f64, String> {
-    let margin = text.parse::<f64>().ok().filter(|margin| (0.0..1.0).contains(margin));
-    margin.ok_or_else(|| "expected a fraction from 0 to below 1, such as 0.05".to_owned())
+    match text.parse() {
+        Ok(margin) if (0.0..1.0).contains(&margin) => Ok(margin),
+        _ => Err("expected a fraction from 0 to below 1, such as 0.05".to_owned()),
+    }
 }

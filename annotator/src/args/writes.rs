@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use placement::publish::DEFAULT_DEAD_BAND;
 
-use super::zero_or;
+use super::durations::zero_or;
 
 /// When nodes are written.
 #[derive(Debug, Clone, clap::Args)]
 pub struct WriteArgs {
-    /// How far a value may move from what is written before it is written for that: a fraction of 1, and of the value where
-    /// that is above 1. What crosses a limit of the policy is always written, and what is written never expires while its
-    /// exporter answers. 0: whatever moved is written.
+    /// How far a value may move from what is written before it is written for that: a fraction of 1, and of the value
+    /// where that is above 1. What crosses a limit of the policy is always written, and what is written never expires
+    /// while its exporter answers. 0: whatever moved is written.
     #[arg(
         long,
         env = "PLIMSOLL_DEAD_BAND",
@@ -21,9 +21,9 @@ pub struct WriteArgs {
     )]
     pub dead_band: f64,
 
-    /// How far apart nodes are written, all in one burst: each write of a Node makes kube-scheduler retry every pod that an
-    /// extender rejected, and many writes at once hardly more often than one. What is new does not wait, and what crosses a
-    /// limit waits 23s at most. 0s: each poll writes for itself; otherwise 5s to 2m.
+    /// How far apart nodes are written, all in one burst: each write of a Node makes kube-scheduler retry every pod
+    /// that an extender rejected, and many writes at once hardly more often than one. What is new does not wait, and
+    /// what crosses a limit waits 23s at most. 0s: each poll writes for itself; otherwise 5s to 2m.
     #[arg(
         long,
         env = "PLIMSOLL_BURST_INTERVAL",
@@ -36,9 +36,10 @@ pub struct WriteArgs {
 
 /// Accepts 0 and more, below 1.
 fn dead_band(text: &str) -> Result<f64, String> {
-    let fraction: Option<f64> = text.parse().ok();
-    let fraction = fraction.filter(|fraction| (0.0..1.0).contains(fraction));
-    fraction.ok_or_else(|| "expected a fraction of at least 0 and below 1, such as 0.05".to_owned())
+    match text.parse() {
+        Ok(fraction) if (0.0..1.0).contains(&fraction) => Ok(fraction),
+        _ => Err("expected a fraction of at least 0 and below 1, such as 0.05".to_owned()),
+    }
 }
 
 /// Accepts 0, and what is neither shorter than a burst takes nor longer than readings can wait for.

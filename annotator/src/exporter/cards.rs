@@ -1,8 +1,8 @@
 //! An exporter's measurements of each GPU card.
 //!
-//! Two values of `/v1/statistics` are read: `gpu_<index>_usage_active`, the percentage of the time of the last sample that
-//! the card was busy, and `gpu_<index>_mem_bytes_active`, the bytes of its memory in use. Their `instance` is the card's
-//! UUID. Invariant: a missing measurement is `None`, never 0.
+//! Two values of `/v1/statistics` are read: `gpu_<index>_usage_active`, the percentage of the time of the last sample
+//! that the card was busy, and `gpu_<index>_mem_bytes_active`, the bytes of its memory in use. Their `instance` is the
+//! card's UUID. Invariant: a missing measurement is `None`, never 0.
 
 use std::collections::BTreeMap;
 
@@ -32,7 +32,7 @@ impl CardMeasurements {
 
     /// `card` with its measurements. A field without a measurement keeps its value.
     #[must_use]
-    pub fn applied_to(&self, card: CardShare) -> CardShare {
+    pub fn apply_to(&self, card: CardShare) -> CardShare {
         let measured = self.0.get(&card.uuid).copied().unwrap_or_default();
         CardShare {
             used: measured.used.or(card.used),
@@ -89,19 +89,19 @@ mod tests {
         values.iter().for_each(|(metric, value)| all.record(metric, "GPU-a", *value));
         all.record("gpu_11_usage_active", "GPU-b", 0.0);
         all.record("gpu_12_usage_active", "GPU-c", 101.0);
-        let of = |uuid: &str| {
-            let card = CardShare {
-                uuid: uuid.into(),
-                units: Units(16),
-                allocated: Units(3),
-                used: None,
-                utilisation: None,
-            };
-            let card = all.applied_to(card);
-            (card.used, card.utilisation)
-        };
-        assert_eq!(of("GPU-a"), (Some(MiB(4096)), Some(0.6)));
-        assert_eq!(of("GPU-b"), (None, Some(0.0)));
-        assert_eq!(of("GPU-c"), (None, None));
+        assert_eq!(measured(&all, "GPU-a"), (Some(MiB(4096)), Some(0.6)));
+        assert_eq!(measured(&all, "GPU-b"), (None, Some(0.0)));
+        assert_eq!(measured(&all, "GPU-c"), (None, None));
+    }
+
+    fn measured(all: &CardMeasurements, uuid: &str) -> (Option<MiB>, Option<f64>) {
+        let card = all.apply_to(CardShare {
+            uuid: uuid.into(),
+            units: Units(16),
+            allocated: Units(3),
+            used: None,
+            utilisation: None,
+        });
+        (card.used, card.utilisation)
     }
 }

@@ -1,22 +1,23 @@
 //! The pool of connections to exporters, which are kept from one poll to the next.
 //!
-//! Invariants: a connection is reused only for the address that it was made to: all exporters' certificates have the same
-//! name, so the name does not identify an exporter. It is reused only with the CA that verified it: after a change of the CA all
-//! connections are closed. At most one connection for each address is kept, for at most [`MAX_IDLE`], and in total at most
-//! [`Connections::capacity`].
+//! Invariants: a connection is reused only for the address that it was made to: all exporters' certificates have the
+//! same name, so the name does not identify an exporter. It is reused only with the CA that verified it: after a change
+//! of the CA all connections are closed. At most one connection for each address is kept, for at most [`MAX_IDLE`], and
+//! in total at most [`Connections::capacity`].
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::gauge::Gauge;
 use tokio::time::Instant;
 
 use super::http::Connection;
 use super::transport::Transport;
-use crate::metrics::ConnectionMetrics;
 
-/// The longest time that an idle connection is kept: the same as in most clients. Servers wait longer, so no request is sent on a
-/// connection that the server is closing.
+/// The longest time that an idle connection is kept: the same as in most clients. Servers wait longer, so no request is
+/// sent on a connection that the server is closing.
 const MAX_IDLE: Duration = Duration::from_secs(90);
 
 /// The period of sweeps of expired connections.
@@ -27,6 +28,15 @@ const MAX_CONNECTIONS: usize = 10_000;
 
 /// The assumed limit of open files if it is unknown.
 const DEFAULT_FILES: u64 = 1024;
+
+/// Numbers about connections to exporters; clones share them.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct ConnectionMetrics {
+    /// Connections made so far.
+    pub(crate) opened: Counter,
+    /// Idle connections that are kept.
+    pub(crate) idle: Gauge,
+}
 
 /// The kept connections; clones share them.
 #[derive(Clone)]
@@ -62,7 +72,7 @@ impl Connections {
     }
 
     /// A connection was made.
-    pub(super) fn opened(&self) {
+    pub(super) fn count_opened(&self) {
         self.metrics.opened.inc();
     }
 
@@ -73,15 +83,15 @@ impl Connections {
         self.count(&pool);
         drop(pool);
         let mut idle = idle?;
-        let fresh = idle.since.elapsed() <= MAX_IDLE;
-        (fresh && idle.connection.is_open()).then_some(idle.connection)
+        let is_fresh = idle.since.elapsed() <= MAX_IDLE;
+        (is_fresh && idle.connection.is_open()).then_some(idle.connection)
     }
 
     /// Keeps a connection that was made by `transport`, unless the pool is full.
     pub(super) fn keep(&self, transport: &Arc<Transport>, address: &str, connection: Connection) {
         let mut pool = self.lock();
-        let same = pool.transport.as_ref().is_some_and(|now| now.trusts_like(transport));
-        if same && pool.by_address.len() < self.capacity {
+        let is_same = pool.transport.as_ref().is_some_and(|now| now.trusts_like(transport));
+        if is_same && pool.by_address.len() < self.capacity {
             let idle = IdleConnection { connection, since: Instant::now() };
             pool.by_address.insert(address.into(), idle);
         }

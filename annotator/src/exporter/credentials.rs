@@ -10,7 +10,7 @@ use super::transport::Transport;
 
 /// The files of the credentials.
 #[derive(Debug, Clone)]
-pub struct CredentialFiles {
+pub(crate) struct CredentialFiles {
     /// PEM certificates, one of which must have signed the exporter's.
     pub ca: NamedFile,
     /// The DNS name that the exporter's certificate must carry.
@@ -21,12 +21,10 @@ pub struct CredentialFiles {
 
 impl CredentialFiles {
     fn tls_settings(&self, ca: &[u8], token: Option<&[u8]>) -> Result<TlsSettings, FileError> {
-        let refused = |problem: String| {
-            self.ca.error(format!("{problem}; expected PEM certificates of a CA"))
-        };
+        let connector = tls::trust(ca).map_err(|problem| not_a_ca(&self.ca, &problem))?;
         let authorization = self.token.as_ref().zip(token).map(|(file, text)| bearer(file, text));
         Ok(TlsSettings {
-            connector: tls::trusting(ca).map_err(refused)?,
+            connector,
             ca: ca.to_owned(),
             server_name: self.server_name.clone(),
             authorization: authorization.transpose()?,
@@ -44,10 +42,16 @@ impl Source for CredentialFiles {
     }
 
     fn parse(&self, contents: &[Vec<u8>]) -> Result<Transport, FileError> {
-        let content = |place: usize| contents.get(place).map(Vec::as_slice);
-        let settings = self.tls_settings(content(0).unwrap_or_default(), content(1))?;
+        let mut contents = contents.iter().map(Vec::as_slice);
+        let ca = contents.next().unwrap_or_default();
+        let settings = self.tls_settings(ca, contents.next())?;
         Ok(Transport::Secure(Box::new(settings)))
     }
+}
+
+/// The error of a file that should have the certificates of a CA.
+pub(crate) fn not_a_ca(file: &NamedFile, problem: &str) -> FileError {
+    file.error(format!("{problem}; expected PEM certificates of a CA"))
 }
 
 /// `Bearer <token>`, marked so that it is never logged.
@@ -76,7 +80,8 @@ mod tests {
 
     fn error(ca: &str, token: &str) -> String {
         let folder = tempfile::tempdir().unwrap();
-        let (ca_file, token_file) = (folder.path().join("ca"), folder.path().join("token"));
+        let ca_file = folder.path().join("ca");
+        let token_file = folder.path().join("token");
         fs::write(&ca_file, ca).unwrap();
         fs::write(&token_file, token).unwrap();
         Follower::open(files(ca_file, Some(token_file))).map(drop).unwrap_err().to_string()

@@ -2,8 +2,8 @@
 //! EndpointSlices of a Service.
 //!
 //! Both set the address in a node's facts, before any other module gets them. The annotation on a Node overrides both.
-//! Invariants: a node's name is inserted into an address only if the result is a host and a port; a node without a ready
-//! endpoint of the Service has no address, not its InternalIP, where another program may listen.
+//! Invariants: a node's name is inserted into an address only if the result is a host and a port; a node without a
+//! ready endpoint of the Service has no address, not its InternalIP, where another program may listen.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
@@ -27,14 +27,15 @@ impl AddressTemplate {
     /// # Errors
     /// A message, where it is another text.
     pub fn parse(text: &str) -> Result<Self, String> {
-        let wrong = || {
-            format!(
-                "expected host:port with {NODE} in the host, e.g. `{NODE}.metrics.example:9443`"
-            )
-        };
-        let (before, after) = text.split_once(NODE).ok_or_else(wrong)?;
-        let template = Self { before: before.to_owned(), after: after.to_owned() };
-        template.address("n").map(|_| template).ok_or_else(wrong)
+        if let Some((before, after)) = text.split_once(NODE) {
+            let template = Self { before: before.to_owned(), after: after.to_owned() };
+            if template.address("n").is_some() {
+                return Ok(template);
+            }
+        }
+        Err(format!(
+            "expected host:port with {NODE} in the host, e.g. `{NODE}.metrics.example:9443`"
+        ))
     }
 
     /// The address of that node's exporter; `None` if the name is not valid in a host.
@@ -55,21 +56,24 @@ impl AddressTemplate {
 
 /// The events of `nodes`, with exporters' addresses from a Service's EndpointSlices, as [`with_addition`] does.
 #[must_use]
-pub fn by_service(nodes: Events<NodeFacts>, slices: Events<SliceFacts>) -> Events<NodeFacts> {
-    with_addition(nodes, slices, Service::default())
+pub(crate) fn by_service(
+    nodes: Events<NodeFacts>,
+    slices: Events<SliceFacts>,
+) -> Events<NodeFacts> {
+    with_addition(nodes, slices, SliceAddresses::default())
 }
 
-/// Addresses by slice. The first slice with a node counts.
+/// The exporters' addresses by slice of the Service. The first slice with a node counts.
 #[derive(Default)]
-struct Service(BTreeMap<String, HashMap<NodeName, SocketAddr>>);
+struct SliceAddresses(BTreeMap<String, HashMap<NodeName, SocketAddr>>);
 
-impl Service {
+impl SliceAddresses {
     fn address(&self, node: &NodeName) -> Option<SocketAddr> {
         self.0.values().find_map(|slice| slice.get(node)).copied()
     }
 }
 
-impl Addition for Service {
+impl Addition for SliceAddresses {
     type Object = SliceFacts;
 
     /// A node with an address in its annotation keeps it.
@@ -135,31 +139,37 @@ mod tests {
     }
 
     fn slice(name: &str, addresses: &[(&str, &str)]) -> SliceFacts {
-        let address = |(node, address): &(&str, &str)| ((*node).into(), address.parse().unwrap());
-        SliceFacts { name: name.to_owned(), addresses: addresses.iter().map(address).collect() }
+        let addresses = addresses.iter();
+        let addresses = addresses.map(|(node, address)| ((*node).into(), address.parse().unwrap()));
+        SliceFacts { name: name.to_owned(), addresses: addresses.collect() }
     }
 
     /// Each node of the event with its address.
-    fn told(event: Event<NodeFacts>) -> Vec<String> {
+    fn addresses(event: Event<NodeFacts>) -> Vec<String> {
         let all = match event {
             Event::Listing => Vec::new(),
             Event::Listed(all) => all,
             Event::Applied(one) | Event::Gone(one) => vec![one],
         };
-        let text = |facts: NodeFacts| {
+        let mut texts = Vec::new();
+        for facts in all {
             let address = facts.exporter.map_or("none".to_owned(), Result::unwrap);
             assert!(facts.internal_ip.is_none() || address == "1.2.3.4:5");
-            format!("{}={address}", facts.name)
-        };
-        all.into_iter().map(text).collect()
+            texts.push(format!("{}={address}", facts.name));
+        }
+        texts
     }
 
     #[test]
     fn a_template_gives_each_node_its_own_address_and_the_annotation_goes_before_it() {
         let template = AddressTemplate::parse("{node}.metrics.example:9443").unwrap();
-        let address = |facts| told(Event::Applied(template.apply(facts)));
-        assert_eq!(address(node("worker-1", None)), ["worker-1=worker-1.metrics.example:9443"]);
-        assert_eq!(address(node("worker-1", Some("1.2.3.4:5"))), ["worker-1=1.2.3.4:5"]);
+        for (annotated, address) in [
+            (None, "worker-1=worker-1.metrics.example:9443"),
+            (Some("1.2.3.4:5"), "worker-1=1.2.3.4:5"),
+        ] {
+            let facts = template.apply(node("worker-1", annotated));
+            assert_eq!(addresses(Event::Applied(facts)), [address]);
+        }
     }
 
     #[test]
@@ -199,25 +209,26 @@ mod tests {
         // An endless stream, as that of a watch.
         let mut events = by_service(nodes, slices.chain(stream::pending()).boxed());
         let first = events.next().await.unwrap();
-        assert_eq!(told(first), ["a=10.0.0.1:7", "b=none", "c=1.2.3.4:5"]);
+        assert_eq!(addresses(first), ["a=10.0.0.1:7", "b=none", "c=1.2.3.4:5"]);
     }
 
     #[test]
     fn a_changed_slice_tells_of_the_nodes_whose_address_it_changes() {
-        let mut service = Completed::new(Service::default());
+        let mut service = Completed::new(SliceAddresses::default());
         let slices = vec![slice("s", &[("a", "10.0.0.1:7")]), slice("t", &[("b", "10.0.0.2:7")])];
         assert!(service.take_object(Event::Listed(slices)).is_empty());
         let nodes = vec![node("a", None), node("b", None), node("c", None)];
         service.take_node(Event::Listed(nodes));
-        let mut take = |event| {
-            let mut all: Vec<String> =
-                service.take_object(event).into_iter().flat_map(told).collect();
-            all.sort();
-            all
-        };
         let moved = slice("s", &[("a", "10.0.0.9:7"), ("c", "10.0.0.3:7")]);
-        assert_eq!(take(Event::Applied(moved)), ["a=10.0.0.9:7", "c=10.0.0.3:7"]);
-        assert_eq!(take(Event::Gone(slice("t", &[]))), ["b=none"]);
-        assert!(take(Event::Applied(slice("u", &[("x", "10.0.0.4:7")]))).is_empty());
+        for (event, expected) in [
+            (Event::Applied(moved), vec!["a=10.0.0.9:7", "c=10.0.0.3:7"]),
+            (Event::Gone(slice("t", &[])), vec!["b=none"]),
+            (Event::Applied(slice("u", &[("x", "10.0.0.4:7")])), Vec::new()),
+        ] {
+            let changed = service.take_object(event).into_iter();
+            let mut changed: Vec<String> = changed.flat_map(addresses).collect();
+            changed.sort();
+            assert_eq!(changed, expected);
+        }
     }
 }

@@ -1,9 +1,9 @@
 //! The address of a node's exporter.
 //!
-//! An annotation on the Node can override it, for exporters behind a proxy or on another network. So every account that may
-//! annotate Nodes can make this program send a GET to any host and port. To limit the damage, the override is a host
-//! and a port only, the path is fixed, redirects are not followed, no proxy is used, and only numbers under the names
-//! in the policy are ever written. A token is sent over TLS alone, after the server's certificate was verified
+//! An annotation on the Node can override it, for exporters behind a proxy or on another network. So every account that
+//! may annotate Nodes can make this program send a GET to any host and port. To limit the damage, the override is a
+//! host and a port only, the path is fixed, redirects are not followed, no proxy is used, and only numbers under the
+//! names in the policy are ever written. A token is sent over TLS alone, after the server's certificate was verified
 //! ([`super::tls`]).
 
 use cluster::NodeFacts;

@@ -10,7 +10,7 @@ pub(super) const MAX_BODY: usize = 256 * 1024;
 
 /// Why a poll of an exporter failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum PollError {
+pub(crate) enum PollError {
     /// The exporter has no address.
     #[error(transparent)]
     NoEndpoint(#[from] NoEndpoint),
@@ -48,7 +48,7 @@ pub enum PollError {
 impl PollError {
     /// The value of the label `outcome` in metrics.
     #[must_use]
-    pub fn reason(&self) -> &'static str {
+    pub(crate) fn reason(&self) -> &'static str {
         match self {
             Self::NoEndpoint(_) => "no_address",
             Self::Connect(_) => "connect",

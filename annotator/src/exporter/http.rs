@@ -1,7 +1,7 @@
 //! One HTTP/1.1 connection to an exporter, and the requests over it. No redirect is followed.
 //!
-//! Invariants: a connection is driven by the request that uses it, so an idle one needs neither a task nor a buffer; bodies are
-//! bounded; a connection is not reused after an answer that was not read to its end.
+//! Invariants: a connection is driven by the request that uses it, so an idle one needs neither a task nor a buffer;
+//! bodies are bounded; a connection is not reused after an answer that was not read to its end.
 
 use std::future::Future;
 use std::pin::{Pin, pin};
@@ -35,14 +35,14 @@ pub(super) struct Recipient {
 
 /// An answer.
 #[derive(Debug)]
-pub(super) struct Answer {
+pub(super) struct HttpAnswer {
     pub(super) status: StatusCode,
     pub(super) headers: HeaderMap,
     /// Empty if it could not be read and is not needed: with another status than 200, or an HTML page.
     pub(super) body: Vec<u8>,
 }
 
-impl Answer {
+impl HttpAnswer {
     /// Whether it is an HTML page, which some exporters send for unknown paths.
     pub(super) fn is_page(&self) -> bool {
         let content_type = self.headers.get(CONTENT_TYPE);
@@ -52,18 +52,18 @@ impl Answer {
 
 /// Why there is no answer.
 #[derive(Debug)]
-pub(super) enum Failure {
-    /// The connection ended before any byte of an answer. The exporter may have closed a kept connection at any time, so
-    /// the request can be sent over another one.
+pub(super) enum GetError {
+    /// The connection ended before any byte of an answer. The exporter may have closed a kept connection at any time,
+    /// so the request can be sent over another one.
     Unanswered(PollError),
     /// Any other error.
     Answered(PollError),
 }
 
-impl From<Failure> for PollError {
-    fn from(failure: Failure) -> Self {
-        match failure {
-            Failure::Unanswered(error) | Failure::Answered(error) => error,
+impl From<GetError> for PollError {
+    fn from(error: GetError) -> Self {
+        match error {
+            GetError::Unanswered(error) | GetError::Answered(error) => error,
         }
     }
 }
@@ -99,8 +99,7 @@ impl Connection {
         self,
         path: &'static str,
         recipient: &Recipient,
-    ) -> Result<(Answer, Option<Self>), Failure> {
-        let unanswered = |error: hyper::Error| Failure::Unanswered(broken(&error));
+    ) -> Result<(HttpAnswer, Option<Self>), GetError> {
         let mut builder = http1::Builder::new();
         builder.read_buf_exact_size(Some(READ_SIZE));
         let opened = builder.handshake(TokioIo::new(self.stream)).await.map_err(unanswered)?;
@@ -109,14 +108,14 @@ impl Connection {
         let sending = sender.send_request(request(path, recipient));
         let answer = drive(&mut exchange, sending).await.map_err(unanswered)?;
         let (head, mut body) = answer.into_parts();
-        let answer = Answer { status: head.status, headers: head.headers, body: Vec::new() };
+        let answer = HttpAnswer { status: head.status, headers: head.headers, body: Vec::new() };
         match drive(&mut exchange, collect(&mut body)).await {
             Ok(body) => {
                 let again = exchange.and_then(|exchange| idle(exchange, &sender));
-                Ok((Answer { body, ..answer }, again))
+                Ok((HttpAnswer { body, ..answer }, again))
             }
             Err(_) if answer.status != StatusCode::OK || answer.is_page() => Ok((answer, None)),
-            Err(error) => Err(Failure::Answered(error)),
+            Err(error) => Err(GetError::Answered(error)),
         }
     }
 }
@@ -168,6 +167,10 @@ fn request(path: &'static str, recipient: &Recipient) -> Request<Empty<Bytes>> {
         headers.insert(AUTHORIZATION, value.clone());
     }
     request
+}
+
+fn unanswered(error: hyper::Error) -> GetError {
+    GetError::Unanswered(broken(&error))
 }
 
 fn broken(error: &hyper::Error) -> PollError {

@@ -13,20 +13,19 @@ use daemon::follow::Current;
 use jiff::fmt::rfc2822;
 use jiff::{SignedDuration, Timestamp};
 
-use super::connections::Connections;
+use super::connections::{ConnectionMetrics, Connections};
 use super::endpoint::Endpoint;
 use super::error::PollError;
-use super::http::{Answer, Connection, Failure};
+use super::http::{Connection, GetError, HttpAnswer};
 use super::statistics::{AnswerContext, Format, Statistics, Wanted};
 use super::transport::{Reach, Transport};
-use crate::metrics::ConnectionMetrics;
 
 /// The exporter's path of pods' use.
 const PODS: &str = "/v1/pods";
 
 /// Polls exporters; clones share the connections.
 #[derive(Clone)]
-pub struct Poller {
+pub(crate) struct Poller {
     /// Replaced as a whole when the CA or the token changes.
     transport: Current<Transport>,
     connections: Connections,
@@ -35,9 +34,9 @@ pub struct Poller {
 }
 
 impl Poller {
-    /// A poller of exporters within `reach` that uses the newest value of `transport` and waits for a complete answer for at most `timeout`.
-    #[must_use]
-    pub fn new(
+    /// A poller of exporters within `reach` that uses the newest value of `transport` and waits for a complete answer
+    /// for at most `timeout`.
+    pub(crate) fn new(
         timeout: Duration,
         reach: Reach,
         transport: Current<Transport>,
@@ -47,29 +46,28 @@ impl Poller {
     }
 
     /// Closes expired idle connections periodically, without end.
-    pub async fn close_idle_connections(self) {
+    pub(crate) async fn close_idle_connections(self) {
         self.connections.sweep().await;
     }
 
-    /// Requests the use of the node's pods from the exporter at `endpoint`, within `timeout` or the poller's own timeout, whichever
-    /// is shorter.
+    /// Requests the use of the node's pods from the exporter at `endpoint`, within `timeout` or the poller's own
+    /// timeout, whichever is shorter.
     ///
     /// # Errors
-    /// If the exporter does not answer in time or not as documented; [`PollError::Status`] of 404 if it does not have the
-    /// path.
-    pub async fn pods(
+    /// If the exporter does not answer in time or not as documented; [`PollError::Status`] of 404 if it does not have
+    /// the path.
+    pub(crate) async fn poll_pods(
         &self,
         endpoint: &Endpoint,
         timeout: Duration,
     ) -> Result<NodePods, PollError> {
-        let asking = async {
-            let answer = expect_ok(self.get(endpoint, PODS).await?)?;
-            let wrong = |problem: String| PollError::Body { path: PODS, problem };
-            let text =
-                std::str::from_utf8(&answer.body).map_err(|error| wrong(error.to_string()))?;
-            NodePods::from_json(text).map_err(|error| wrong(error.to_string()))
-        };
-        within(timeout.min(self.timeout), asking).await
+        within(timeout.min(self.timeout), self.request_pods(endpoint)).await
+    }
+
+    async fn request_pods(&self, endpoint: &Endpoint) -> Result<NodePods, PollError> {
+        let answer = expect_ok(self.get(endpoint, PODS).await?)?;
+        let text = std::str::from_utf8(&answer.body).map_err(|error| wrong_body(PODS, &error))?;
+        NodePods::from_json(text).map_err(|error| wrong_body(PODS, &error))
     }
 
     /// Requests `format` from the exporter at `endpoint`, and [`Format::Flat`] if it does not have the detailed one.
@@ -78,17 +76,18 @@ impl Poller {
     ///
     /// # Errors
     /// When the exporter does not answer in time or not as documented.
-    pub async fn poll(
+    pub(crate) async fn poll(
         &self,
         endpoint: &Endpoint,
         format: Format,
         since_creation: Option<SignedDuration>,
         wanted: Wanted<'_>,
     ) -> Result<(Format, Statistics), PollError> {
-        within(self.timeout, self.ask(endpoint, format, since_creation, wanted)).await
+        within(self.timeout, self.request_statistics(endpoint, format, since_creation, wanted))
+            .await
     }
 
-    async fn ask(
+    async fn request_statistics(
         &self,
         endpoint: &Endpoint,
         format: Format,
@@ -98,25 +97,25 @@ impl Poller {
         let answer = self.get(endpoint, format.path()).await?;
         if format == Format::Detailed && is_unknown_path(&answer) {
             let answer = self.get(endpoint, Format::Flat.path()).await?;
-            return Ok((Format::Flat, read(answer, Format::Flat, since_creation, wanted)?));
+            return Ok((Format::Flat, parse(answer, Format::Flat, since_creation, wanted)?));
         }
-        Ok((format, read(answer, format, since_creation, wanted)?))
+        Ok((format, parse(answer, format, since_creation, wanted)?))
     }
 
     /// The answer for `path`, over the kept connection, otherwise over a new one.
-    async fn get(&self, endpoint: &Endpoint, path: &'static str) -> Result<Answer, PollError> {
+    async fn get(&self, endpoint: &Endpoint, path: &'static str) -> Result<HttpAnswer, PollError> {
         let transport = Arc::clone(&self.transport.borrow());
         let recipient = transport.recipient(endpoint)?;
         if let Some(kept) = self.connections.take(&transport, endpoint.address()) {
             match kept.get(path, &recipient).await {
                 Ok(answer) => return Ok(self.keep(&transport, endpoint, answer)),
-                Err(Failure::Answered(error)) => return Err(error),
+                Err(GetError::Answered(error)) => return Err(error),
                 // The exporter has closed it, for example in a restart.
-                Err(Failure::Unanswered(_)) => {}
+                Err(GetError::Unanswered(_)) => {}
             }
         }
         let new = transport.connect(endpoint, self.reach).await?;
-        self.connections.opened();
+        self.connections.count_opened();
         let answer = new.get(path, &recipient).await?;
         Ok(self.keep(&transport, endpoint, answer))
     }
@@ -125,8 +124,8 @@ impl Poller {
         &self,
         transport: &Arc<Transport>,
         endpoint: &Endpoint,
-        (answer, connection): (Answer, Option<Connection>),
-    ) -> Answer {
+        (answer, connection): (HttpAnswer, Option<Connection>),
+    ) -> HttpAnswer {
         if let Some(connection) = connection {
             self.connections.keep(transport, endpoint.address(), connection);
         }
@@ -136,28 +135,29 @@ impl Poller {
 
 async fn within<T>(
     timeout: Duration,
-    asking: impl Future<Output = Result<T, PollError>>,
+    poll: impl Future<Output = Result<T, PollError>>,
 ) -> Result<T, PollError> {
-    let answer = tokio::time::timeout(timeout, asking).await;
+    let answer = tokio::time::timeout(timeout, poll).await;
     answer.unwrap_or(Err(PollError::Timeout(timeout)))
 }
 
-fn read(
-    answer: Answer,
+fn parse(
+    answer: HttpAnswer,
     format: Format,
     since_creation: Option<SignedDuration>,
     wanted: Wanted<'_>,
 ) -> Result<Statistics, PollError> {
     let answer = expect_ok(answer)?;
     let context = AnswerContext { date: date(&answer.headers), since_creation };
-    let wrong = |error: serde_json::Error| PollError::Body {
-        path: format.path(),
-        problem: error.to_string(),
-    };
-    Statistics::parse_wanted(format, &answer.body, context, wanted).map_err(wrong)
+    Statistics::parse_wanted(format, &answer.body, context, wanted)
+        .map_err(|error| wrong_body(format.path(), &error))
 }
 
-fn expect_ok(answer: Answer) -> Result<Answer, PollError> {
+fn wrong_body(path: &'static str, error: &impl ToString) -> PollError {
+    PollError::Body { path, problem: error.to_string() }
+}
+
+fn expect_ok(answer: HttpAnswer) -> Result<HttpAnswer, PollError> {
     match answer.status {
         StatusCode::OK => Ok(answer),
         status @ (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) => {
@@ -168,9 +168,9 @@ fn expect_ok(answer: Answer) -> Result<Answer, PollError> {
 }
 
 /// Whether the exporter does not have the path.
-fn is_unknown_path(answer: &Answer) -> bool {
-    let page = answer.status == StatusCode::OK && answer.is_page();
-    answer.status == StatusCode::NOT_FOUND || page
+fn is_unknown_path(answer: &HttpAnswer) -> bool {
+    let is_page = answer.status == StatusCode::OK && answer.is_page();
+    answer.status == StatusCode::NOT_FOUND || is_page
 }
 
 /// The time of the answer by the node's own clock.
@@ -187,13 +187,15 @@ mod tests {
 
     #[test]
     fn the_date_of_an_answer_is_read_and_nonsense_is_none() {
-        let date = |text: &'static str| {
-            super::date(&HeaderMap::from_iter([(DATE, HeaderValue::from_static(text))]))
-        };
-        let expected = "2026-11-20T09:00:00Z".parse().unwrap();
-        assert_eq!(date("Fri, 20 Nov 2026 09:00:00 GMT"), Some(expected));
-        for nonsense in ["", "yesterday", "Fri, 20 Nov 99999 09:00:00 GMT", "2026-11-20"] {
-            assert_eq!(date(nonsense), None, "{nonsense}");
+        for (text, expected) in [
+            ("Fri, 20 Nov 2026 09:00:00 GMT", Some("2026-11-20T09:00:00Z".parse().unwrap())),
+            ("", None),
+            ("yesterday", None),
+            ("Fri, 20 Nov 99999 09:00:00 GMT", None),
+            ("2026-11-20", None),
+        ] {
+            let headers = HeaderMap::from_iter([(DATE, HeaderValue::from_static(text))]);
+            assert_eq!(date(&headers), expected, "{text}");
         }
     }
 }

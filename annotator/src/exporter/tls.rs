@@ -18,7 +18,7 @@ use tokio_rustls::TlsConnector;
 
 /// The TLS settings of connections to exporters.
 #[derive(Clone)]
-pub struct TlsSettings {
+pub(crate) struct TlsSettings {
     /// Trusts the CA.
     pub connector: TlsConnector,
     /// The content of the CA's file, to detect a change of the CA.
@@ -37,8 +37,8 @@ impl fmt::Debug for TlsSettings {
     }
 }
 
-/// A configuration that trusts the certificates in `pem`; without `pem` it trusts none, since reqwest requires a configuration even
-/// if it is never used.
+/// A configuration that trusts the certificates in `pem`; without `pem` it trusts none, since reqwest requires a
+/// configuration even if it is never used.
 ///
 /// # Errors
 /// A message, when `pem` holds no certificate or one that cannot be read.
@@ -51,7 +51,7 @@ pub(crate) fn client_config_of(pem: Option<&[u8]>) -> Result<ClientConfig, Strin
 ///
 /// # Errors
 /// A message, when `pem` holds no certificate or one that cannot be read.
-pub(super) fn trusting(pem: &[u8]) -> Result<TlsConnector, String> {
+pub(super) fn trust(pem: &[u8]) -> Result<TlsConnector, String> {
     Ok(TlsConnector::from(Arc::new(client_config_of(Some(pem))?)))
 }
 
@@ -73,9 +73,10 @@ fn roots(pem: &[u8]) -> Result<RootCertStore, String> {
     if roots.is_empty() { Err("it holds no certificate".to_owned()) } else { Ok(roots) }
 }
 
-/// Whether the TLS library's error is in the chain. It is wrapped in an [`std::io::Error`], whose `source` does not return it.
+/// Whether the TLS library's error is in the chain. It is wrapped in an [`std::io::Error`], whose `source` does not
+/// return it.
 #[must_use]
-pub fn is_tls(error: &(dyn Error + 'static)) -> bool {
+pub(crate) fn is_tls(error: &(dyn Error + 'static)) -> bool {
     let wrapped = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
     error.is::<rustls::Error>()
         || wrapped.is_some_and(|wrapped| is_tls(wrapped))

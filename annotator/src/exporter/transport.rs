@@ -15,7 +15,7 @@ use super::tls::{TlsSettings, is_tls};
 
 /// The transport to all exporters.
 #[derive(Debug)]
-pub enum Transport {
+pub(crate) enum Transport {
     /// Plain HTTP.
     Plain,
     /// HTTPS.
@@ -75,7 +75,7 @@ impl Transport {
 
 /// Which addresses exporters may have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Reach {
+pub(crate) enum Reach {
     /// Those of other machines.
     Others,
     /// Any, also loopback and link-local ones: for tests and demos on one machine.
@@ -89,8 +89,8 @@ async fn open(endpoint: &Endpoint, reach: Reach) -> io::Result<TcpStream> {
             failure = io::Error::new(
                 ErrorKind::PermissionDenied,
                 format!(
-                    "{} is no address of another machine: loopback, link-local, multicast, unspecified or of a cloud's metadata service; correct the Node's InternalIP \
-                     or annotation, or give --exporter-any-address",
+                    "{} is no address of another machine: loopback, link-local, multicast, unspecified or of a cloud's \
+                     metadata service; correct the Node's InternalIP or annotation, or give --exporter-any-address",
                     address.ip()
                 ),
             );
@@ -143,10 +143,8 @@ fn is_no_other_machine(ip: IpAddr) -> bool {
 
 /// An error before the first request.
 fn failed(error: &io::Error) -> PollError {
-    match is_tls(error) {
-        true => PollError::Tls(error.to_string()),
-        false => PollError::Connect(error.to_string()),
-    }
+    let text = error.to_string();
+    if is_tls(error) { PollError::Tls(text) } else { PollError::Connect(text) }
 }
 
 #[cfg(test)]

@@ -10,17 +10,16 @@ use placement::resources::PerResource;
 use placement::units::{MetricName, NodeName};
 
 use super::lanes::Lane;
-use super::node_annotations::Changes;
-use super::write_plan::{Write, WritePlan};
+use super::writes::plan::WritePlan;
 use crate::exporter::cards::CardMeasurements;
 use crate::exporter::endpoint::{Endpoint, NoEndpoint};
 use crate::exporter::error::PollError;
 use crate::exporter::statistics::{Format, HoldReason};
-use crate::pods::share::{ShareAnnotation, SharePlan};
+use crate::store::NodeWrite;
 
 /// One job on one node.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Job {
+pub(crate) struct Job {
     /// Unique within the process.
     pub id: u64,
     /// The node.
@@ -33,29 +32,29 @@ pub struct Job {
     pub due: Option<Timestamp>,
     /// The poll; `None` if the exporter is not polled.
     pub poll: Option<PollRequest>,
-    /// The plan for the write of readings.
+    /// The inputs of the decision what to write.
     pub write: WritePlan,
-    /// The node's hot value; `None` if it is unknown or the policy has no rule for it.
-    pub hot_value: Option<u64>,
-    /// The share of each card; `None` if it is unknown or must not be written.
-    pub share: Option<SharePlan>,
-    /// Other annotations of the Node to set or remove. Empty while readings are annotations.
-    pub on_node: Changes,
     /// The exporter to poll for pods' use; `None` if it is not polled for it.
     pub pods: Option<Endpoint>,
 }
 
 impl Job {
-    /// Whether the job must decide about a write of readings: it polls, or a write is due.
-    #[must_use]
-    pub fn decides(&self) -> bool {
-        self.poll.is_some() || self.write.due.is_some()
+    /// What the job writes at `at`, after a poll with this result.
+    pub(crate) fn decide(
+        &self,
+        poll: Option<&Result<PollResult, PollError>>,
+        at: Timestamp,
+    ) -> NodeWrite {
+        match poll {
+            Some(Ok(result)) => self.write.decide(&result.usable, &result.cards, at),
+            Some(Err(_)) | None => self.write.decide(&[], &CardMeasurements::default(), at),
+        }
     }
 }
 
 /// A poll of an exporter.
 #[derive(Debug, Clone, PartialEq)]
-pub struct PollRequest {
+pub(crate) struct PollRequest {
     /// The exporter's address.
     pub endpoint: Result<Endpoint, NoEndpoint>,
     /// When the Node object was created, by the API server's clock.
@@ -70,7 +69,7 @@ pub struct PollRequest {
 
 /// The result of a successful poll. A wanted metric in neither list was not in the answer.
 #[derive(Debug, Clone, PartialEq)]
-pub struct PollResult {
+pub(crate) struct PollResult {
     /// The format of the answer.
     pub format: Format,
     /// The metrics with a value that may be written. Its time is that of the poll, or of an earlier sample.
@@ -103,17 +102,15 @@ impl PollResult {
 
 /// The result of a job.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Report {
+pub(crate) struct Report {
     /// The job.
     pub job: Job,
     /// When the poll ended.
     pub at: Timestamp,
     /// The poll's result; `None` if the job had no poll.
     pub poll: Option<Result<PollResult, PollError>>,
-    /// The readings in the patch; `None` if it had none.
-    pub write: Option<Write>,
-    /// The share in the patch; `None` if it had none.
-    pub share: Option<ShareAnnotation>,
+    /// What the job decided to write.
+    pub write: NodeWrite,
     /// The patch's result; `None` if there was nothing to write, or this replica no longer leads.
     pub patch: Option<Result<(), CallError>>,
     /// The use of the node's pods; `None` if the job did not poll it, or the exporter did not answer the poll before.
@@ -121,34 +118,16 @@ pub struct Report {
 }
 
 impl Report {
-    /// Whether readings were written, or may have been, by which the node is no longer over a limit.
+    /// Whether readings were written to the NodeLoad, or may have been, by which the node is no longer over a limit.
     pub(super) fn has_cooled(&self) -> bool {
-        let cools = self.write.as_ref().is_some_and(|write| write.cools);
-        let may_be_written = match &self.patch {
+        if !self.write.readings.as_ref().is_some_and(|write| write.cools) {
+            return false;
+        }
+        match &self.patch {
             Some(Ok(()) | Err(CallError::Unknown(_))) => true,
             // The NodeLoad is written before the Node, so the error may be of the Node's patch.
-            Some(Err(_)) => !self.job.on_node.is_empty() || self.share.is_some(),
+            Some(Err(_)) => !self.write.changes.is_empty() || self.write.share.is_some(),
             None => false,
-        };
-        cools && may_be_written
+        }
     }
-}
-
-/// A change of a node's state. It is returned once, not with each job.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Transition {
-    /// A silent exporter answers again.
-    ExporterAnswers,
-    /// The exporter is silent, or silent for another reason than before.
-    ExporterSilent(PollError),
-    /// The exporter answers in another format than before, or in the flat one from the first.
-    FormatChanged(Format),
-    /// A metric is held back, or held back for another reason than before.
-    HeldBack(MetricName, HoldReason),
-    /// A metric that was held back is usable.
-    Released(MetricName),
-    /// Patches of the node succeed again.
-    PatchSucceeds,
-    /// Patches of the node fail.
-    PatchFails(CallError),
 }

@@ -1,9 +1,9 @@
 //! The queues of nodes that wait for a job, and the slots of jobs in flight.
 //!
-//! A poll of a silent exporter holds its slot until the timeout, hundreds of times longer than a prompt answer. So nodes
-//! wait in lanes by the health of their exporter, and each lane has slots of its own. Invariants: a job uses a slot
-//! of the lane in which its node waited, so silent and slow exporters do not delay the others; within a lane jobs start in the
-//! order in which they became due.
+//! A poll of a silent exporter holds its slot until the timeout, hundreds of times longer than a prompt answer. So
+//! nodes wait in lanes by the health of their exporter, and each lane has slots of its own. Invariants: a job uses a
+//! slot of the lane in which its node waited, so silent and slow exporters do not delay the others; within a lane jobs
+//! start in the order in which they became due.
 
 use std::collections::BTreeSet;
 
@@ -15,13 +15,13 @@ use placement::units::NodeName;
 /// others by at most 12 s, once.
 const NEW_FACTOR: usize = 8;
 
-/// Slots for silent and slow exporters, for each slot for prompt ones. With 32 × 4 slots and a timeout of 3 s, 5,000 silent
-/// exporters are polled every 2 minutes, which is the longest back-off.
+/// Slots for silent and slow exporters, for each slot for prompt ones. With 32 × 4 slots and a timeout of 3 s, 5,000
+/// silent exporters are polled every 2 minutes, which is the longest back-off.
 const SLOW_FACTOR: usize = 4;
 
 /// The lane of a job's slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Lane {
+pub(crate) enum Lane {
     /// The exporter answered the last poll within a second.
     Prompt,
     /// The exporter was not polled yet.
@@ -69,10 +69,12 @@ pub(super) struct Place {
 impl Lanes {
     /// Lanes with `slots` for prompt exporters and for writes, and a multiple of it for the others.
     pub(super) fn new(slots: usize) -> Self {
-        let queue = |lane, factor| Queue::new(lane, slots.saturating_mul(factor));
-        let polls = [(Lane::Prompt, 1), (Lane::New, NEW_FACTOR), (Lane::Slow, SLOW_FACTOR)];
-        let [prompt, new, slow] = polls.map(|(lane, factor)| queue(lane, factor));
-        Self([prompt, new, slow, queue(Lane::Write, 1)])
+        Self([
+            Queue::new(Lane::Prompt, slots),
+            Queue::new(Lane::New, slots.saturating_mul(NEW_FACTOR)),
+            Queue::new(Lane::Slow, slots.saturating_mul(SLOW_FACTOR)),
+            Queue::new(Lane::Write, slots),
+        ])
     }
 
     fn queue(&mut self, lane: Lane) -> &mut Queue {
@@ -85,14 +87,18 @@ impl Lanes {
         }
     }
 
-    /// Puts a node into a lane.
-    pub(super) fn insert(&mut self, place: Place, node: NodeName) {
-        self.queue(place.lane).waiting.insert((place.at, node));
+    /// Puts a node into these places.
+    pub(super) fn insert(&mut self, places: &[Place], node: &NodeName) {
+        for place in places {
+            self.queue(place.lane).waiting.insert((place.at, node.clone()));
+        }
     }
 
-    /// Removes a node from a lane.
-    pub(super) fn remove(&mut self, place: Place, node: &NodeName) {
-        self.queue(place.lane).waiting.remove(&(place.at, node.clone()));
+    /// Removes a node from these places.
+    pub(super) fn remove(&mut self, places: &[Place], node: &NodeName) {
+        for place in places {
+            self.queue(place.lane).waiting.remove(&(place.at, node.clone()));
+        }
     }
 
     /// When the next job with a free slot is due.
@@ -102,8 +108,8 @@ impl Lanes {
 
     /// Removes and returns the node with the earliest job due at `now`, among lanes with a free slot.
     pub(super) fn pop(&mut self, now: Timestamp) -> Option<(Place, NodeName)> {
-        let first = |queue: &Queue| Some((queue.next()?, queue.lane));
-        let (at, lane) = self.0.iter().filter_map(first).min_by_key(|(at, _)| *at)?;
+        let firsts = self.0.iter().filter_map(|queue| Some((queue.next()?, queue.lane)));
+        let (at, lane) = firsts.min_by_key(|(at, _)| *at)?;
         if at > now {
             return None;
         }
@@ -112,12 +118,12 @@ impl Lanes {
     }
 
     /// A job takes a slot.
-    pub(super) fn job_started(&mut self, lane: Lane) {
+    pub(super) fn start_job(&mut self, lane: Lane) {
         self.queue(lane).in_flight += 1;
     }
 
     /// A job gives its slot back.
-    pub(super) fn job_ended(&mut self, lane: Lane) {
+    pub(super) fn end_job(&mut self, lane: Lane) {
         self.queue(lane).in_flight -= 1;
     }
 
@@ -138,19 +144,18 @@ mod tests {
     #[test]
     fn the_earliest_job_of_any_lane_with_a_free_slot_comes_first() {
         let mut lanes = Lanes::new(1);
-        lanes.insert(place(Lane::Prompt, 20), "prompt".into());
-        lanes.insert(place(Lane::Prompt, 22), "later".into());
-        lanes.insert(place(Lane::Slow, 21), "slow".into());
+        lanes.insert(&[place(Lane::Prompt, 20)], &"prompt".into());
+        lanes.insert(&[place(Lane::Prompt, 22)], &"later".into());
+        lanes.insert(&[place(Lane::Slow, 21)], &"slow".into());
         let now = Timestamp::from_second(30).unwrap();
-        let mut pop = || {
-            let (place, node) = lanes.pop(now)?;
-            lanes.job_started(place.lane);
-            Some(node.to_string())
-        };
-        assert_eq!((pop().as_deref(), pop().as_deref()), (Some("prompt"), Some("slow")));
-        assert_eq!(pop(), None);
+        for name in ["prompt", "slow"] {
+            let (place, node) = lanes.pop(now).unwrap();
+            lanes.start_job(place.lane);
+            assert_eq!(node.as_str(), name);
+        }
+        assert_eq!(lanes.pop(now), None);
         assert_eq!((lanes.next(), lanes.in_flight()), (None, 2));
-        lanes.job_ended(Lane::Prompt);
+        lanes.end_job(Lane::Prompt);
         assert_eq!(lanes.next(), Some(place(Lane::Prompt, 22).at));
         assert_eq!(lanes.pop(Timestamp::from_second(21).unwrap()), None);
     }
@@ -158,8 +163,8 @@ mod tests {
     #[test]
     fn a_node_that_was_removed_is_not_popped() {
         let mut lanes = Lanes::new(1);
-        lanes.insert(place(Lane::New, 20), "a".into());
-        lanes.remove(place(Lane::New, 20), &"a".into());
+        lanes.insert(&[place(Lane::New, 20)], &"a".into());
+        lanes.remove(&[place(Lane::New, 20)], &"a".into());
         assert_eq!((lanes.next(), lanes.pop(Timestamp::MAX)), (None, None));
     }
 }

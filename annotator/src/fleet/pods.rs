@@ -6,8 +6,8 @@ use placement::units::NodeName;
 use super::schedule::Grid;
 use crate::exporter::error::PollError;
 
-/// The pause after an answer that there is no such path, or that is of another form. The exporter may be an older version, or one of another project, or it
-/// sees no control groups; the pause limits the cost of many such exporters.
+/// The pause after an answer that there is no such path, or that is of another form. The exporter may be an older
+/// version, or one of another project, or it sees no control groups; the pause limits the cost of many such exporters.
 const RETRY: SignedDuration = SignedDuration::from_mins(10);
 
 /// The ticks of one node. If the period divides those of the policy, one connection serves both.
@@ -32,14 +32,15 @@ impl PodsSchedule {
 
     /// Whether a job at `now` polls pods' use. A job that polls readings as well does so a tenth of the period ahead.
     pub(crate) fn is_due(&self, now: Timestamp, polls: bool) -> bool {
-        let slack = self.grid.filter(|_| polls).map_or(0, Grid::slack);
+        let Some((grid, next)) = self.grid.zip(self.next()) else { return false };
+        let slack = if polls { grid.slack() } else { 0 };
         let until = now.checked_add(SignedDuration::from_secs(slack)).unwrap_or(now);
-        self.next().is_some_and(|next| next <= until)
+        next <= until
     }
 
-    /// The exporter was polled at `now`. An answer that is late or breaks off is no reason for a pause: a node is slow when it is
-    /// busy, and what its pods use then counts most.
-    pub(crate) fn polled(&mut self, failure: Option<&PollError>, now: Timestamp) {
+    /// The exporter was polled at `now`. An answer that is late or breaks off is no reason for a pause: a node is slow
+    /// when it is busy, and what its pods use then counts most.
+    pub(crate) fn record_poll(&mut self, failure: Option<&PollError>, now: Timestamp) {
         self.polled_at = Some(now);
         self.not_before = match failure {
             Some(PollError::Status(404) | PollError::Body { .. } | PollError::TooLong) => {
@@ -55,7 +56,7 @@ impl PodsSchedule {
     }
 
     /// The clock was set back, so the ends of waits may be far ahead: all waits are dropped.
-    pub(crate) fn clock_set_back(&mut self) {
+    pub(crate) fn drop_waits(&mut self) {
         self.polled_at = None;
         self.not_before = Timestamp::MIN;
     }

@@ -11,7 +11,7 @@ const LONGEST: SignedDuration = SignedDuration::from_mins(2);
 
 /// Failures in a row, and when to try again.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Retry {
+pub(crate) struct Retry {
     failures: u32,
     /// Waits by [`Retry::wait`] that ended without success, since the last success.
     repeated_waits: u32,
@@ -22,20 +22,20 @@ pub struct Retry {
 
 impl Retry {
     /// Counts a failure at `now`. The wait is 5 seconds after the first one in a row and doubles up to 2 minutes.
-    pub fn failed(&mut self, now: Timestamp) {
+    pub(crate) fn failed(&mut self, now: Timestamp) {
         self.failed_within(now, LONGEST);
     }
 
     /// Counts a failure at `now`, as [`failed`](Self::failed) does, with a wait of at most `longest`.
-    pub fn failed_within(&mut self, now: Timestamp, longest: SignedDuration) {
+    pub(crate) fn failed_within(&mut self, now: Timestamp, longest: SignedDuration) {
         self.failures = self.failures.saturating_add(1);
         self.is_wait = false;
         self.at = now.checked_add(back_off(self.failures).min(longest)).ok();
     }
 
-    /// Waits for `span`, which is no failure. If the last wait ended without success, it waits for at least as long as after a
-    /// failure.
-    pub fn wait(&mut self, now: Timestamp, span: SignedDuration) {
+    /// Waits for `span`, which is no failure. If the last wait ended without success, it waits for at least as long as
+    /// after a failure.
+    pub(crate) fn wait(&mut self, now: Timestamp, span: SignedDuration) {
         let is_repeated = self.is_wait && self.at.is_some_and(|at| at <= now);
         self.repeated_waits = self.repeated_waits.saturating_add(u32::from(is_repeated));
         self.is_wait = true;
@@ -44,13 +44,12 @@ impl Retry {
     }
 
     /// Drops all failures and the wait.
-    pub fn succeeded(&mut self) {
+    pub(crate) fn succeeded(&mut self) {
         *self = Self::default();
     }
 
     /// The earliest time of the next attempt; [`Timestamp::MIN`] without a wait.
-    #[must_use]
-    pub fn not_before(&self) -> Timestamp {
+    pub(crate) fn not_before(&self) -> Timestamp {
         self.at.unwrap_or(Timestamp::MIN)
     }
 }

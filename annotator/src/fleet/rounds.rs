@@ -1,7 +1,7 @@
 //! Measures rounds: the time in which every node is polled once.
 //!
-//! A round begins with the nodes whose exporters are not silent, and ends when each of them was polled or deleted. Silent
-//! exporters are polled with a back-off, so they are left out.
+//! A round begins with the nodes whose exporters are not silent, and ends when each of them was polled or deleted.
+//! Silent exporters are polled with a back-off, so they are left out.
 
 use std::collections::HashSet;
 
@@ -19,24 +19,24 @@ pub(super) struct Rounds {
 }
 
 impl Rounds {
-    /// A node was polled at `now`, with any result. `all` returns the nodes of a round that begins now.
-    pub(super) fn polled(
+    /// A node was polled at `now`, with any result. `all` are the nodes of a round that begins now.
+    pub(super) fn record_poll<'n>(
         &mut self,
         node: &NodeName,
         now: Timestamp,
-        all: impl FnOnce() -> HashSet<NodeName>,
+        all: impl Iterator<Item = &'n NodeName>,
     ) {
         if self.began.is_none() {
-            self.begin(now, all());
+            self.begin(now, all);
             self.waiting.remove(node);
         } else if self.waiting.remove(node) && self.waiting.is_empty() {
             self.ended = self.began.map(|began| now.duration_since(began));
-            self.begin(now, all());
+            self.begin(now, all);
         }
     }
 
     /// A node was deleted. A round whose last nodes were deleted is not measured.
-    pub(super) fn gone(&mut self, node: &NodeName) {
+    pub(super) fn drop_node(&mut self, node: &NodeName) {
         if self.waiting.remove(node) && self.waiting.is_empty() {
             self.began = None;
         }
@@ -47,9 +47,9 @@ impl Rounds {
         self.ended.take()
     }
 
-    fn begin(&mut self, now: Timestamp, nodes: HashSet<NodeName>) {
-        self.began = (!nodes.is_empty()).then_some(now);
-        self.waiting = nodes;
+    fn begin<'n>(&mut self, now: Timestamp, nodes: impl Iterator<Item = &'n NodeName>) {
+        self.waiting = nodes.cloned().collect();
+        self.began = (!self.waiting.is_empty()).then_some(now);
     }
 }
 
@@ -61,8 +61,10 @@ mod tests {
         Timestamp::from_second(second).unwrap()
     }
 
-    fn nodes<const N: usize>(names: [&str; N]) -> HashSet<NodeName> {
-        names.into_iter().map(NodeName::from).collect()
+    /// A node was polled at that second, of these nodes.
+    fn poll(rounds: &mut Rounds, node: &str, second: i64, all: &[&str]) {
+        let all: Vec<NodeName> = all.iter().map(|name| NodeName::from(*name)).collect();
+        rounds.record_poll(&node.into(), at(second), all.iter());
     }
 
     #[test]
@@ -77,7 +79,7 @@ mod tests {
             (20, "b", None),
             (29, "a", Some(15)),
         ] {
-            rounds.polled(&node.into(), at(second), || nodes(["a", "b", "c"]));
+            poll(&mut rounds, node, second, &["a", "b", "c"]);
             assert_eq!(rounds.take_ended().map(|span| span.as_secs()), ended, "{second}");
         }
     }
@@ -85,18 +87,18 @@ mod tests {
     #[test]
     fn a_node_that_is_gone_is_not_waited_for() {
         let mut rounds = Rounds::default();
-        rounds.polled(&"a".into(), at(10), || nodes(["a", "b", "c"]));
-        rounds.gone(&"b".into());
-        rounds.polled(&"c".into(), at(12), || nodes(["a", "c"]));
+        poll(&mut rounds, "a", 10, &["a", "b", "c"]);
+        rounds.drop_node(&"b".into());
+        poll(&mut rounds, "c", 12, &["a", "c"]);
         assert_eq!(rounds.take_ended(), Some(SignedDuration::from_secs(2)));
     }
 
     #[test]
     fn a_round_whose_last_nodes_are_gone_is_not_measured() {
         let mut rounds = Rounds::default();
-        rounds.polled(&"a".into(), at(10), || nodes(["a", "b"]));
-        rounds.gone(&"b".into());
-        rounds.polled(&"a".into(), at(900), || nodes(["a"]));
+        poll(&mut rounds, "a", 10, &["a", "b"]);
+        rounds.drop_node(&"b".into());
+        poll(&mut rounds, "a", 900, &["a"]);
         assert_eq!(rounds.take_ended(), None);
     }
 }

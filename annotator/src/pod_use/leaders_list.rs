@@ -1,4 +1,5 @@
-//! What the leading replica tells of workloads, read by the others: one that takes over tells it on, until it knows as much itself.
+//! The list of workloads that the leading replica serves, read by the others: a new leader serves it as well, until it
+//! has learned as much itself.
 //!
 //! Invariant: a list is taken over as a whole or not at all, and the last good one stays.
 
@@ -16,7 +17,7 @@ use placement::workload::{MOST_POD_MINUTES, WorkloadId, claimed_evidence, outwei
 use reqwest::{Client, StatusCode, redirect};
 use workloads::Limits;
 
-use super::serve::PATH;
+use super::PATH;
 use crate::clock::Clock;
 use crate::exporter::tls;
 
@@ -33,10 +34,10 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 const TRIES: usize = 6;
 
 /// The leader's last list, which the reader fills and the server reads.
-pub type LeadersList = Arc<Mutex<Vec<Workload>>>;
+pub(crate) type LeadersList = Arc<Mutex<Vec<Workload>>>;
 
 /// Reads the leader's list while this replica does not lead.
-pub struct ListReader {
+pub(crate) struct ListReader {
     client: Client,
     /// `HOST:PORT`: the addresses of all replicas.
     address: String,
@@ -51,7 +52,7 @@ impl ListReader {
     /// # Errors
     ///
     /// If no HTTP client can be set up.
-    pub fn new(
+    pub(crate) fn new(
         address: String,
         leadership: Leadership,
         list: LeadersList,
@@ -73,15 +74,16 @@ impl ListReader {
     /// # Errors
     ///
     /// None: a read that fails is repeated.
-    pub async fn follow(self, shutdown: Shutdown) -> anyhow::Result<()> {
-        let reading = async {
-            loop {
-                let pause = if self.leadership.is_held() { PERIOD } else { self.update().await };
-                self.clock.wait(self.clock.now().checked_add(pause).ok()).await;
-            }
-        };
-        shutdown.run_until_cancelled(reading).await;
+    pub(crate) async fn follow(self, shutdown: Shutdown) -> anyhow::Result<()> {
+        shutdown.run_until_cancelled(self.read_again_and_again()).await;
         Ok(())
+    }
+
+    async fn read_again_and_again(&self) {
+        loop {
+            let pause = if self.leadership.is_held() { PERIOD } else { self.update().await };
+            self.clock.wait(self.clock.now().checked_add(pause).ok()).await;
+        }
     }
 
     /// Reads the list once. Returns the time until the next read.
@@ -89,13 +91,19 @@ impl ListReader {
         match self.read().await {
             Ok(mut workloads) => {
                 let now = self.clock.now();
-                workloads.iter_mut().for_each(|workload| bound(workload, now));
+                for workload in &mut workloads {
+                    bound(workload, now);
+                }
                 *self.list.lock().unwrap_or_else(PoisonError::into_inner) = workloads;
                 PERIOD
             }
             Err(error) => {
                 let error = daemon::Causes(error.as_ref()).to_string();
-                tracing::debug!(replicas = self.address, error, "no replica tells of workloads");
+                tracing::debug!(
+                    replicas = self.address,
+                    error,
+                    "no replica serves the list of workloads"
+                );
                 RETRY
             }
         }
@@ -126,33 +134,41 @@ impl ListReader {
     }
 }
 
-/// Bounds what a list claims of a workload when it is received at `now`. What it claimed later would stay the newest for ever, and be told on.
+/// Bounds what a list claims about a workload when it is received at `now`: a time in the future would stay the newest
+/// one, and be passed on to the next leader.
 fn bound(workload: &mut Workload, now: Timestamp) {
     workload.last_seen = workload.last_seen.min(now);
     workload.pod_minutes = workload.pod_minutes.min(MOST_POD_MINUTES);
 }
 
-/// What was learned, and what the list of an earlier leader has beyond it: workloads that are not learned, or of which it knows more.
+/// What was learned, and what the list of an earlier leader has beyond it: workloads that are not learned, or about
+/// which it has more evidence.
 pub(super) fn with_earlier(
     mut learned: Vec<Workload>,
     earlier: &[Workload],
     now: Timestamp,
 ) -> Vec<Workload> {
-    let evidence =
-        |workload: &Workload| claimed_evidence(workload.pod_minutes, workload.last_seen, now);
     let max_age = Limits::default().max_age;
-    let own = learned.iter().enumerate();
-    let positions: HashMap<WorkloadId, usize> = own.map(|(at, it)| (it.id(), at)).collect();
-    for workload in earlier.iter().filter(|it| now.duration_since(it.last_seen) <= max_age) {
-        match positions.get(&workload.id()) {
-            Some(at) if outweighs(evidence(workload), evidence(&learned[*at])) => {
-                learned[*at] = workload.clone();
+    let ids = learned.iter().map(Workload::id);
+    let positions: HashMap<WorkloadId, usize> = ids.zip(0..).collect();
+    for workload in earlier {
+        if now.duration_since(workload.last_seen) > max_age {
+            continue;
+        }
+        if let Some(position) = positions.get(&workload.id()) {
+            let own = &mut learned[*position];
+            if outweighs(evidence(workload, now), evidence(own, now)) {
+                *own = workload.clone();
             }
-            None if learned.len() < MAX_WORKLOADS => learned.push(workload.clone()),
-            Some(_) | None => {}
+        } else if learned.len() < MAX_WORKLOADS {
+            learned.push(workload.clone());
         }
     }
     learned
+}
+
+fn evidence(workload: &Workload, now: Timestamp) -> f64 {
+    claimed_evidence(workload.pod_minutes, workload.last_seen, now)
 }
 
 #[cfg(test)]
@@ -172,13 +188,15 @@ mod tests {
     #[test]
     fn an_earlier_leaders_list_counts_until_as_much_is_learned() {
         let now = Timestamp::from_second(1_795_165_200).unwrap();
-        let hours = |hours| now - SignedDuration::from_hours(hours);
         let earlier = [
-            workload("day", 900.0, hours(12)),
-            workload("outgrown", 900.0, hours(12)),
-            workload("cron", 60.0, hours(20)),
-            workload("gone", 900.0, hours(15 * 24)),
+            ("day", 900.0, 12),
+            ("outgrown", 900.0, 12),
+            ("cron", 60.0, 20),
+            ("gone", 900.0, 15 * 24),
         ];
+        let earlier = earlier.map(|(name, pod_minutes, hours)| {
+            workload(name, pod_minutes, now - SignedDuration::from_hours(hours))
+        });
         let learned = vec![
             workload("day", 600.0, now),
             workload("outgrown", 640.0, now),
@@ -192,10 +210,11 @@ mod tests {
     #[test]
     fn no_list_grows_without_bound() {
         let now = Timestamp::from_second(1_795_165_200).unwrap();
-        let list = |from: usize| {
-            let numbers = from..from + MAX_WORKLOADS;
-            numbers.map(|number| workload(&format!("w{number}"), 9.0, now)).collect::<Vec<_>>()
-        };
-        assert_eq!(with_earlier(list(0), &list(5_000), now).len(), MAX_WORKLOADS);
+        let mut all: Vec<Workload> = (0..5_000 + MAX_WORKLOADS)
+            .map(|number| workload(&format!("w{number}"), 9.0, now))
+            .collect();
+        let earlier = all[5_000..].to_vec();
+        all.truncate(MAX_WORKLOADS);
+        assert_eq!(with_earlier(all, &earlier, now).len(), MAX_WORKLOADS);
     }
 }

@@ -1,10 +1,10 @@
 //! The use of pods, from the exporters' answers, joined to the pods' workloads.
 //!
-//! Invariants: a node reports only its own pods: a UID counts only if the pod is bound to the node that reports it; use is
-//! limited to the node's capacity; observations that may come from a restart or a changed clock are dropped.
+//! Invariants: a node reports only its own pods: a UID counts only if the pod is bound to the node that reports it; use
+//! is limited to the node's capacity; observations that may come from a restart or a changed clock are dropped.
 
-pub mod leaders_list;
-pub mod serve;
+pub(crate) mod leaders_list;
+pub(crate) mod serve;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,21 +19,25 @@ use workloads::Learner;
 
 use crate::pods::BoundPod;
 
+/// The path of the list of workloads, which every replica serves.
+const PATH: &str = "/v1/workloads";
+
 /// The longest time between two answers that are compared: the mean over a longer time says little about a minute.
 const MAX_SPAN: SignedDuration = SignedDuration::from_mins(15);
 
-/// The allowed difference between the node's clock and ours in the time between two answers, if a quarter of that time is less.
+/// The allowed difference between the node's clock and ours in the time between two answers, if a quarter of that time
+/// is less.
 const CLOCK_TOLERANCE: SignedDuration = SignedDuration::from_secs(10);
 
 /// How much more than its capacity a node can use: the counters and the times are not read at the same instant.
 const CAPACITY_TOLERANCE: f64 = 1.25;
 
 /// The learner, which the controller fills and the server reads.
-pub type SharedLearner = Arc<Mutex<Learner>>;
+pub(crate) type SharedLearner = Arc<Mutex<Learner>>;
 
 /// The numbers of pods and amounts in one answer.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Outcome {
+pub(crate) struct ObservedPods {
     /// Observations that were learned.
     pub observed: u64,
     /// Pods that are not bound to the node by our watch. Some are deleted, or not in the watch yet.
@@ -44,7 +48,7 @@ pub struct Outcome {
 
 /// The pods of each node, with their last counters.
 #[derive(Debug, Default)]
-pub struct Observer {
+pub(crate) struct Observer {
     learner: SharedLearner,
     pods: HashMap<PodUid, PlacedPod>,
     /// Each workload of `pods`, once.
@@ -79,21 +83,25 @@ struct LastAnswer {
 impl Observer {
     /// An observer without nodes and pods.
     #[must_use]
-    pub fn new(learner: SharedLearner) -> Self {
+    pub(crate) fn new(learner: SharedLearner) -> Self {
         Self { learner, ..Self::default() }
     }
 
     /// Applies a complete list of bound pods.
-    pub fn pods_listed(&mut self, pods: &[BoundPod]) {
+    pub(crate) fn pods_listed(&mut self, pods: &[BoundPod]) {
         let present: HashSet<&PodUid> = pods.iter().map(|pod| &pod.uid).collect();
-        let known = self.pods.keys().filter(|uid| !present.contains(uid));
-        let gone: Vec<PodUid> = known.cloned().collect();
-        gone.iter().for_each(|uid| self.pod_gone(uid));
-        pods.iter().for_each(|pod| self.pod_applied(pod));
+        let gone: Vec<PodUid> =
+            self.pods.keys().filter(|uid| !present.contains(uid)).cloned().collect();
+        for uid in gone {
+            self.pod_gone(&uid);
+        }
+        for pod in pods {
+            self.pod_applied(pod);
+        }
     }
 
     /// A bound pod is new or has changed.
-    pub fn pod_applied(&mut self, pod: &BoundPod) {
+    pub(crate) fn pod_applied(&mut self, pod: &BoundPod) {
         let Some(pod_workload) = &pod.workload else { return self.pod_gone(&pod.uid) };
         let workload = match self.workloads.get(&pod_workload.workload) {
             Some(known) => Arc::clone(known),
@@ -108,7 +116,7 @@ impl Observer {
     }
 
     /// A pod was deleted.
-    pub fn pod_gone(&mut self, uid: &PodUid) {
+    pub(crate) fn pod_gone(&mut self, uid: &PodUid) {
         if let Some(placed) = self.pods.remove(uid) {
             self.release(placed);
         }
@@ -124,69 +132,83 @@ impl Observer {
     }
 
     /// Applies a complete list of nodes.
-    pub fn nodes_listed(&mut self, nodes: &[NodeFacts]) {
+    pub(crate) fn nodes_listed(&mut self, nodes: &[NodeFacts]) {
         let present: HashSet<&NodeName> = nodes.iter().map(|facts| &facts.name).collect();
         self.nodes.retain(|name, _| present.contains(name));
-        nodes.iter().for_each(|facts| self.node_applied(facts));
+        for facts in nodes {
+            self.node_applied(facts);
+        }
     }
 
     /// A node is new or has changed.
-    pub fn node_applied(&mut self, facts: &NodeFacts) {
+    pub(crate) fn node_applied(&mut self, facts: &NodeFacts) {
         self.nodes.entry(facts.name.clone()).or_default().capacity = facts.capacity;
     }
 
     /// A node was deleted.
-    pub fn node_gone(&mut self, name: &NodeName) {
+    pub(crate) fn node_gone(&mut self, name: &NodeName) {
         self.nodes.remove(name);
     }
 
     /// Records the exporter's answer for `node` at `now`, and learns from the difference to its last answer.
-    pub fn answered(&mut self, node: &NodeName, answer: &NodePods, now: Timestamp) -> Outcome {
-        let mut outcome = Outcome::default();
-        let Some(record) = self.nodes.get_mut(node) else { return outcome };
-        let pods = &self.pods;
-        let is_own = |uid: &PodUid| pods.get(uid).is_some_and(|placed| placed.node == *node);
-        let own: HashMap<&PodUid, &PodUse> =
-            answer.pods.iter().filter(|pod| is_own(&pod.uid)).map(|pod| (&pod.uid, pod)).collect();
-        outcome.elsewhere = (answer.pods.len() - own.len()) as u64;
-        let cpu = own.iter().map(|(uid, pod)| ((*uid).clone(), pod.cpu_seconds_total)).collect();
-        let last = LastAnswer { time: answer.time, received: now, cpu };
-        let Some(before) = record.last.replace(last) else { return outcome };
-        let Some(span) = before.span(answer.time, now) else { return outcome };
+    pub(crate) fn record_answer(
+        &mut self,
+        node: &NodeName,
+        answer: &NodePods,
+        now: Timestamp,
+    ) -> ObservedPods {
+        let mut counts = ObservedPods::default();
+        let Some(record) = self.nodes.get_mut(node) else { return counts };
+        // The pods that are bound to the node. One that is listed twice counts once.
+        let mut own: HashMap<&PodUid, (&PlacedPod, &PodUse)> = HashMap::new();
+        for pod in &answer.pods {
+            if let Some(placed) = self.pods.get(&pod.uid)
+                && placed.node == *node
+            {
+                own.insert(&pod.uid, (placed, pod));
+            }
+        }
+        counts.elsewhere = (answer.pods.len() - own.len()) as u64;
+        let cpu = own.iter().map(|(uid, (_, pod))| ((*uid).clone(), pod.cpu_seconds_total));
+        let last = LastAnswer { time: answer.time, received: now, cpu: cpu.collect() };
+        let Some(before) = record.last.replace(last) else { return counts };
+        let Some(span) = before.span(answer.time, now) else { return counts };
         let mut learner = self.learner.lock().unwrap_or_else(PoisonError::into_inner);
-        for (uid, pod) in own {
-            let (Some(placed), Some(cpu_before)) = (self.pods.get(uid), before.cpu.get(uid)) else {
-                continue;
-            };
-            let Some(used) = used(pod, *cpu_before, span) else { continue };
-            let (used, refused) = within(used, &record.capacity);
-            outcome.refused += refused;
-            outcome.observed += 1;
+        for (uid, (placed, pod)) in own {
+            let Some(cpu_before) = before.cpu.get(uid) else { continue };
+            let Some(used) = mean_use(pod, *cpu_before, span) else { continue };
+            let (used, refused) = limit_to(&record.capacity, used);
+            counts.refused += refused;
+            counts.observed += 1;
             learner.observe(&placed.workload, &placed.resources, used, span, now);
         }
-        outcome
+        counts
     }
 }
 
 impl LastAnswer {
-    /// The time from this answer to one with the time `time`, received at `now`; `None` if it is too long, or one of the clocks
-    /// was set in between.
+    /// The time from this answer to one with the time `time`, received at `now`; `None` if it is too long, or one of
+    /// the clocks was set in between.
     fn span(&self, time: Timestamp, now: Timestamp) -> Option<SignedDuration> {
-        let (span, ours) = (time.duration_since(self.time), now.duration_since(self.received));
-        let difference = (span - ours).abs();
-        let agree = difference <= CLOCK_TOLERANCE.max(ours / 4);
-        (span.is_positive() && span <= MAX_SPAN && ours.is_positive() && agree).then_some(span)
+        let span = time.duration_since(self.time);
+        let by_our_clock = now.duration_since(self.received);
+        if !span.is_positive() || !by_our_clock.is_positive() || span > MAX_SPAN {
+            return None;
+        }
+        let tolerance = CLOCK_TOLERANCE.max(by_our_clock / 4);
+        ((span - by_our_clock).abs() <= tolerance).then_some(span)
     }
 }
 
-/// The mean use over `span` in cores, and the bytes at its end; `None` if neither is known, or the counter went back, as after a
-/// restart.
-fn used(
+/// The mean use over `span` in cores, and the bytes at its end; `None` if neither is known, or the counter went back,
+/// as after a restart.
+fn mean_use(
     pod: &PodUse,
     cpu_before: Option<f64>,
     span: SignedDuration,
 ) -> Option<PerResource<Option<f64>>> {
-    // A pod that has never used CPU time or has no memory runs elsewhere: older exporters tell 0 of it.
+    // 0 is no value: the containers of such a pod run outside of its control group, and older exporters report 0 for
+    // it.
     let now = pod.cpu_seconds_total.filter(|seconds| *seconds != 0.0);
     let seconds = now.zip(cpu_before).map(|(now, before)| now - before);
     if seconds.is_some_and(|seconds| seconds < 0.0) {
@@ -198,19 +220,21 @@ fn used(
 }
 
 /// Drops amounts beyond the node's capacity, and counts them.
-fn within(
-    used: PerResource<Option<f64>>,
+fn limit_to(
     capacity: &PerResource<Option<f64>>,
+    used: PerResource<Option<f64>>,
 ) -> (PerResource<Option<f64>>, u64) {
-    let fits =
-        |used: &f64, most: Option<f64>| most.is_none_or(|most| *used <= most * CAPACITY_TOLERANCE);
     let possible = PerResource::of(|resource| {
-        used.get(resource).filter(|amount| fits(amount, *capacity.get(resource)))
+        let amount = (*used.get(resource))?;
+        let is_possible =
+            capacity.get(resource).is_none_or(|most| amount <= most * CAPACITY_TOLERANCE);
+        is_possible.then_some(amount)
     });
-    let count = |all: &PerResource<Option<f64>>| {
-        u64::from(all.cpu.is_some()) + u64::from(all.memory.is_some())
-    };
-    (possible, count(&used) - count(&possible))
+    (possible, count_known(&used) - count_known(&possible))
+}
+
+fn count_known(amounts: &PerResource<Option<f64>>) -> u64 {
+    u64::from(amounts.cpu.is_some()) + u64::from(amounts.memory.is_some())
 }
 
 #[cfg(test)]

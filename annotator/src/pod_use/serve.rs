@@ -1,10 +1,10 @@
 //! `GET /v1/workloads`: the learned use of workloads, for the extender.
 //!
-//! A replica that does not lead has no observations. It answers 503 instead of an empty list. One that has begun to lead also tells what the
-//! leader before told ([`super::leaders_list`]).
+//! A replica that does not lead has no observations. It answers 503 instead of an empty list. A new leader also serves
+//! the list of the one before ([`super::leaders_list`]).
 //!
-//! Invariant: the answer is rendered at most once in [`RENEW_AFTER`], for any number of requests; a request with the ETag of the
-//! current answer gets 304.
+//! Invariant: the answer is rendered at most once in [`RENEW_AFTER`], for any number of requests; a request with the
+//! ETag of the current answer gets 304.
 
 use std::sync::{Arc, PoisonError};
 
@@ -21,12 +21,9 @@ use daemon::http::Limits;
 use jiff::{SignedDuration, Timestamp};
 use tokio::sync::Mutex;
 
-use super::SharedLearner;
 use super::leaders_list::{LeadersList, with_earlier};
+use super::{PATH, SharedLearner};
 use crate::clock::Clock;
-
-/// The path.
-pub const PATH: &str = "/v1/workloads";
 
 /// The age at which the answer is rendered again if there are new observations.
 const RENEW_AFTER: SignedDuration = SignedDuration::from_secs(30);
@@ -35,25 +32,26 @@ const STANDBY: &str = "a standby: ask the replica that holds the Lease\n";
 
 /// Extenders are few, and their answers are megabytes.
 #[must_use]
-pub fn limits() -> Limits {
+pub(crate) fn limits() -> Limits {
     Limits { connections: 16, body: 1 << 10, ..Limits::default() }
 }
 
 /// The server's state.
 struct Server {
     learner: SharedLearner,
-    /// What the leader before told.
+    /// The list of the leader before.
     earlier: LeadersList,
     leadership: Leadership,
     clock: Clock,
     /// The start of this process, which makes its ETags unique.
     started: Timestamp,
-    last: Mutex<Option<Answer>>,
+    last: Mutex<Option<RenderedList>>,
 }
 
+/// The list of workloads as text.
 #[derive(Debug, Clone)]
-struct Answer {
-    made: Timestamp,
+struct RenderedList {
+    rendered_at: Timestamp,
     /// The number of observations at that time.
     observations: u64,
     tag: String,
@@ -61,7 +59,7 @@ struct Answer {
 }
 
 /// The paths of the port.
-pub fn router(
+pub(crate) fn router(
     learner: SharedLearner,
     earlier: LeadersList,
     leadership: Leadership,
@@ -76,56 +74,58 @@ async fn workloads(State(server): State<Arc<Server>>, headers: HeaderMap) -> Res
     if !server.leadership.is_held() {
         return (StatusCode::SERVICE_UNAVAILABLE, STANDBY).into_response();
     }
-    let Some(Answer { tag, body, .. }) = server.answer().await else {
+    let Some(RenderedList { tag, body, .. }) = server.current_list().await else {
         return StatusCode::SERVICE_UNAVAILABLE.into_response();
     };
-    let known = headers.get(IF_NONE_MATCH).is_some_and(|known| known.as_bytes() == tag.as_bytes());
-    match known {
-        true => (StatusCode::NOT_MODIFIED, [(ETAG, tag)]).into_response(),
-        false => {
-            let headers = [(ETAG, tag), (CONTENT_TYPE, "application/json".to_owned())];
-            (headers, body).into_response()
-        }
+    if headers.get(IF_NONE_MATCH).is_some_and(|known| known.as_bytes() == tag.as_bytes()) {
+        return (StatusCode::NOT_MODIFIED, [(ETAG, tag)]).into_response();
     }
+    let headers = [(ETAG, tag), (CONTENT_TYPE, "application/json".to_owned())];
+    (headers, body).into_response()
 }
 
 impl Server {
-    /// The current answer; `None` if its rendering was interrupted, as when the process ends.
-    async fn answer(self: &Arc<Self>) -> Option<Answer> {
+    /// The current list; `None` if its rendering was interrupted, as when the process ends.
+    async fn current_list(self: &Arc<Self>) -> Option<RenderedList> {
         let mut last = self.last.lock().await;
         let now = self.clock.now();
-        let (server, known) = (Arc::clone(self), last.clone());
-        let fresh = |answer: &Answer| {
-            let age = now.duration_since(answer.made);
-            !age.is_negative() && age < RENEW_AFTER
-        };
-        if !known.as_ref().is_some_and(fresh) {
+        if !last.as_ref().is_some_and(|list| list.is_fresh(now)) {
+            let server = Arc::clone(self);
+            let known = last.clone();
             // 10,000 workloads take some tenths of a second.
-            let made = tokio::task::spawn_blocking(move || server.renewed(known, now)).await;
-            *last = Some(made.ok()?);
+            let rendered = tokio::task::spawn_blocking(move || server.render(known, now)).await;
+            *last = Some(rendered.ok()?);
         }
         last.clone()
     }
 
-    /// `known` if there are no new observations, otherwise a new answer.
-    fn renewed(&self, known: Option<Answer>, now: Timestamp) -> Answer {
+    /// `known` if there are no new observations, otherwise a new list.
+    fn render(&self, known: Option<RenderedList>, now: Timestamp) -> RenderedList {
         // Statistics are computed after the lock is released, so that polls do not wait for them.
         let (observations, learned) = {
             let learner = self.learner.lock().unwrap_or_else(PoisonError::into_inner);
             let observations = learner.stats().observations;
-            if let Some(known) = known.filter(|known| known.observations == observations) {
-                return Answer { made: now, ..known };
+            if let Some(known) = known
+                && known.observations == observations
+            {
+                return RenderedList { rendered_at: now, ..known };
             }
             (observations, learner.snapshot())
         };
-        let workload = |learned: workloads::Learned| {
+        let learned = learned.iter().map(|learned| {
             Workload::new(&learned.id, &learned.used, learned.pod_minutes, learned.last_seen)
-        };
-        let learned = learned.iter().map(workload).collect();
+        });
         let earlier = self.earlier.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let workloads = with_earlier(learned, &earlier, now);
+        let workloads = with_earlier(learned.collect(), &earlier, now);
         let body = Bytes::from(Workloads { time: now, workloads }.to_json());
         let tag = format!("\"{:x}-{observations:x}\"", self.started.as_nanosecond());
-        Answer { made: now, observations, tag, body }
+        RenderedList { rendered_at: now, observations, tag, body }
+    }
+}
+
+impl RenderedList {
+    fn is_fresh(&self, now: Timestamp) -> bool {
+        let age = now.duration_since(self.rendered_at);
+        !age.is_negative() && age < RENEW_AFTER
     }
 }

@@ -33,12 +33,12 @@ fn node(name: &str, cores: f64) -> NodeFacts {
 }
 
 fn answer(second: i64, pods: &[(&str, f64)]) -> NodePods {
-    let pod = |(uid, seconds): &(&str, f64)| PodUse {
+    let pods = pods.iter().map(|(uid, seconds)| PodUse {
         uid: (*uid).into(),
         cpu_seconds_total: Some(*seconds),
         memory_used_bytes: Some(1 << 30),
-    };
-    NodePods { time: at(second), omitted: 0, pods: pods.iter().map(pod).collect() }
+    });
+    NodePods { time: at(second), omitted: 0, pods: pods.collect() }
 }
 
 /// Nodes `a` and `b` of four cores, with the pod `web-a` of shop/web and `db-b` of bank/db.
@@ -57,11 +57,11 @@ fn learned(observer: &Observer, workload: &WorkloadId) -> PerResource<Option<Lea
 }
 
 /// Ten answers of `node`, a minute apart, in which the pod uses `cores`.
-fn teach(observer: &mut Observer, node: &str, uid: &str, cores: f64) -> Outcome {
-    let mut sum = Outcome::default();
+fn teach(observer: &mut Observer, node: &str, uid: &str, cores: f64) -> ObservedPods {
+    let mut sum = ObservedPods::default();
     for minute in 0..10 {
         let pods = answer(minute * 60, &[(uid, cores * 60.0 * minute as f64)]);
-        let outcome = observer.answered(&node.into(), &pods, at(minute * 60));
+        let outcome = observer.record_answer(&node.into(), &pods, at(minute * 60));
         sum.observed += outcome.observed;
         sum.elsewhere += outcome.elsewhere;
         sum.refused += outcome.refused;
@@ -73,9 +73,10 @@ fn teach(observer: &mut Observer, node: &str, uid: &str, cores: f64) -> Outcome 
 fn use_is_the_difference_of_two_answers() {
     let mut observer = observer();
     let outcome = teach(&mut observer, "a", "web-a", 1.5);
-    assert_eq!(outcome, Outcome { observed: 9, ..Outcome::default() });
+    assert_eq!(outcome, ObservedPods { observed: 9, ..ObservedPods::default() });
     let learned = learned(&observer, &workload("shop", "web"));
-    let (cpu, memory) = (learned.cpu.unwrap().amount, learned.memory.unwrap().amount);
+    let cpu = learned.cpu.unwrap().amount;
+    let memory = learned.memory.unwrap().amount;
     assert!((cpu.p50 - 1.5).abs() < 0.06, "{cpu:?}");
     assert!((memory.p50 / f64::from(1 << 30) - 1.0).abs() < 0.04, "{memory:?}");
 }
@@ -83,17 +84,16 @@ fn use_is_the_difference_of_two_answers() {
 /// Its containers run outside of its control group.
 #[test]
 fn a_pod_whose_counters_are_0_teaches_nothing_and_one_that_is_idle_does() {
-    let of_pod = |cpu, memory| PodUse {
-        uid: "web-a".into(),
-        cpu_seconds_total: Some(cpu),
-        memory_used_bytes: Some(memory),
-    };
     for (cpu, memory, observed) in [(0.0, 0, 0), (7.5, 1 << 20, 1)] {
         let mut observer = observer();
         let outcomes = [0, 60].map(|second| {
-            let pods = vec![of_pod(cpu, memory)];
-            let answer = NodePods { time: at(second), omitted: 0, pods };
-            observer.answered(&"a".into(), &answer, at(second)).observed
+            let pod = PodUse {
+                uid: "web-a".into(),
+                cpu_seconds_total: Some(cpu),
+                memory_used_bytes: Some(memory),
+            };
+            let answer = NodePods { time: at(second), omitted: 0, pods: vec![pod] };
+            observer.record_answer(&"a".into(), &answer, at(second)).observed
         });
         assert_eq!(outcomes, [0, observed], "{cpu}");
     }
@@ -103,20 +103,20 @@ fn a_pod_whose_counters_are_0_teaches_nothing_and_one_that_is_idle_does() {
 fn a_node_that_speaks_of_another_nodes_pod_is_not_heard() {
     let mut observer = observer();
     let outcome = teach(&mut observer, "a", "db-b", 3.0);
-    assert_eq!(outcome, Outcome { elsewhere: 10, ..Outcome::default() });
+    assert_eq!(outcome, ObservedPods { elsewhere: 10, ..ObservedPods::default() });
     assert_eq!(learned(&observer, &workload("bank", "db")), PerResource::default());
     // A pod that moved there, as one of the same UID never does, starts anew.
     observer.pod_applied(&bound("db-b", "a", workload("bank", "db")));
-    let first = observer.answered(&"a".into(), &answer(600, &[("db-b", 9999.0)]), at(600));
-    assert_eq!(first, Outcome::default());
+    let first = observer.record_answer(&"a".into(), &answer(600, &[("db-b", 9999.0)]), at(600));
+    assert_eq!(first, ObservedPods::default());
 }
 
 #[test]
 fn a_pod_that_is_listed_twice_counts_once() {
     let mut observer = observer();
-    observer.answered(&"a".into(), &answer(0, &[("web-a", 0.0)]), at(0));
+    observer.record_answer(&"a".into(), &answer(0, &[("web-a", 0.0)]), at(0));
     let twice = answer(60, &[("web-a", 60.0), ("web-a", 60.0)]);
-    let outcome = observer.answered(&"a".into(), &twice, at(60));
+    let outcome = observer.record_answer(&"a".into(), &twice, at(60));
     assert_eq!((outcome.observed, outcome.elsewhere), (1, 1));
 }
 
@@ -132,8 +132,8 @@ fn a_counter_that_went_back_a_clock_that_was_set_and_a_long_pause_are_left_out()
     ];
     for (what, second, received) in pairs {
         let mut observer = observer();
-        observer.answered(&"a".into(), &answer(0, &[("web-a", 10.0)]), at(0));
-        let outcome = observer.answered(&"a".into(), &second, at(received));
+        observer.record_answer(&"a".into(), &answer(0, &[("web-a", 10.0)]), at(0));
+        let outcome = observer.record_answer(&"a".into(), &second, at(received));
         assert_eq!(outcome.observed, 0, "{what}");
     }
 }
@@ -155,8 +155,8 @@ fn counters_that_are_no_counters_teach_nothing() {
         [(-f64::MAX, f64::MAX), (f64::MAX, -f64::MAX), (f64::NAN, 1.0), (0.0, f64::INFINITY)]
     {
         let mut observer = observer();
-        observer.answered(&"a".into(), &answer(0, &[("web-a", before)]), at(0));
-        observer.answered(&"a".into(), &answer(60, &[("web-a", after)]), at(60));
+        observer.record_answer(&"a".into(), &answer(0, &[("web-a", before)]), at(0));
+        observer.record_answer(&"a".into(), &answer(60, &[("web-a", after)]), at(60));
         assert_eq!(learned(&observer, &workload("shop", "web")).cpu, None);
     }
 }

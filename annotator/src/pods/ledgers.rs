@@ -12,7 +12,7 @@ use super::{BoundPod, GpuCharge};
 
 /// One ledger for each node. A node's ledger stays without cards while pods are charged on it.
 #[derive(Debug, Clone, Default)]
-pub struct Ledgers {
+pub(crate) struct Ledgers {
     nodes: HashMap<NodeName, NodeLedger>,
     /// The node of each pod that is charged.
     pods: HashMap<PodUid, NodeName>,
@@ -21,15 +21,15 @@ pub struct Ledgers {
 
 impl Ledgers {
     /// Applies a complete list of bound pods. Returns the nodes whose shares may have changed.
-    pub fn replace(&mut self, pods: &[BoundPod]) -> HashSet<NodeName> {
+    pub(crate) fn replace(&mut self, pods: &[BoundPod]) -> HashSet<NodeName> {
         let present: HashSet<&PodUid> = pods.iter().map(|pod| &pod.uid).collect();
         let gone: Vec<PodUid> =
             self.pods.keys().filter(|uid| !present.contains(uid)).cloned().collect();
-        // The first list turns the shares of all nodes from unknown to known.
-        let mut changed: HashSet<NodeName> = match self.listed {
-            true => HashSet::new(),
-            false => self.nodes.keys().cloned().collect(),
-        };
+        let mut changed = HashSet::new();
+        if !self.listed {
+            // The first list turns the shares of all nodes from unknown to known.
+            changed.extend(self.nodes.keys().cloned());
+        }
         self.listed = true;
         changed.extend(gone.iter().filter_map(|uid| self.remove(uid)));
         changed.extend(pods.iter().filter_map(|pod| self.apply(pod)));
@@ -37,7 +37,7 @@ impl Ledgers {
     }
 
     /// Applies a new or changed pod. Returns its node if the node's shares may have changed.
-    pub fn apply(&mut self, pod: &BoundPod) -> Option<NodeName> {
+    pub(crate) fn apply(&mut self, pod: &BoundPod) -> Option<NodeName> {
         match &pod.gpu {
             Some(charge) => Some(self.charge(pod, charge)),
             None => self.remove(&pod.uid),
@@ -45,7 +45,7 @@ impl Ledgers {
     }
 
     /// Removes a pod. Returns the node on which it was charged, if it was.
-    pub fn remove(&mut self, uid: &PodUid) -> Option<NodeName> {
+    pub(crate) fn remove(&mut self, uid: &PodUid) -> Option<NodeName> {
         let node = self.pods.remove(uid)?;
         if let Some(ledger) = self.nodes.get_mut(&node) {
             ledger.release(uid);
@@ -65,12 +65,12 @@ impl Ledgers {
     }
 
     /// Sets the cards that a node reports.
-    pub fn set_cards(&mut self, node: &NodeName, cards: Vec<Card>) {
+    pub(crate) fn set_cards(&mut self, node: &NodeName, cards: Vec<Card>) {
         self.nodes.entry(node.clone()).or_default().set_cards(cards);
     }
 
     /// The node was deleted, or no longer reports cards. The charges of its pods are kept.
-    pub fn remove_cards(&mut self, node: &NodeName) {
+    pub(crate) fn remove_cards(&mut self, node: &NodeName) {
         if let Some(ledger) = self.nodes.get_mut(node) {
             ledger.set_cards(Vec::new());
         }
@@ -85,7 +85,7 @@ impl Ledgers {
 
     /// Each card's share, by index; empty for a node without cards. `None` before the first list of pods.
     #[must_use]
-    pub fn shares(&self, node: &NodeName) -> Option<Vec<CardShare>> {
+    pub(crate) fn shares(&self, node: &NodeName) -> Option<Vec<CardShare>> {
         let accounts = self.nodes.get(node).map_or(&[][..], |ledger| ledger.read().accounts());
         self.listed.then(|| accounts.iter().map(share).collect())
     }

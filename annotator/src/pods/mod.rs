@@ -2,9 +2,8 @@
 //!
 //! Invariant: a pod is counted by its UID, once, however often the watch shows it.
 
-pub mod ledgers;
-pub mod recent_bindings;
-pub mod share;
+pub(crate) mod ledgers;
+pub(crate) mod recent_bindings;
 
 use cluster::{Pod, PodFacts};
 use jiff::Timestamp;
@@ -53,21 +52,21 @@ impl BoundPod {
     /// Converts a pod; `None` if it is not bound yet.
     #[must_use]
     pub fn select(pod: &Pod, names: &Names) -> Option<Self> {
-        let facts = pod.facts(names);
-        let (uid, node, bound_at) = (facts.uid.clone(), facts.node.clone()?, facts.bound_at);
-        let workload = pod.workload().filter(|_| !facts.finished);
+        let mut facts = pod.facts(names);
+        let node = facts.node.take()?;
+        let (uid, bound_at) = (facts.uid.clone(), facts.bound_at);
+        if facts.finished {
+            return Some(Self { uid, node, bound_at, gpu: None, workload: None });
+        }
         let workload =
-            workload.map(|workload| PodWorkload { workload, resources: pod.resources() });
+            pod.workload().map(|workload| PodWorkload { workload, resources: pod.resources() });
         Some(Self { uid, node, bound_at, gpu: charge(facts), workload })
     }
 }
 
 fn charge(facts: PodFacts) -> Option<GpuCharge> {
-    if facts.finished {
-        return None;
-    }
     // The kubelet admits no pod with a quantity that does not parse, so such a pod holds no units.
     let gpu = facts.gpu.ok().flatten()?;
-    let (claim, admitted) = (gpu.claim.ok().flatten(), facts.admitted);
-    Some(GpuCharge { request: gpu.request, claim, admitted })
+    let claim = gpu.claim.ok().flatten();
+    Some(GpuCharge { request: gpu.request, claim, admitted: facts.admitted })
 }

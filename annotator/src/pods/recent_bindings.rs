@@ -1,7 +1,7 @@
 //! The bindings of the last minutes on each node, and the hot value that follows from them.
 //!
-//! Invariant: a pod counts once, however often the watch shows it. Its time is that of its PodScheduled condition, so the counts
-//! are the same after a restart.
+//! Invariant: a pod counts once, however often the watch shows it. Its time is that of its PodScheduled condition, so
+//! the counts are the same after a restart.
 
 use std::collections::HashMap;
 
@@ -14,12 +14,12 @@ use placement::units::NodeName;
 
 use super::BoundPod;
 
-/// Below this number of nodes, none is dropped for the age of its bindings.
+/// Nodes with old bindings alone are dropped only from this number of nodes on.
 const MIN_SWEEP: usize = 1024;
 
 /// The bindings of the whole cluster within the policy's longest range, by node.
 #[derive(Debug, Clone, Default)]
-pub struct RecentBindings {
+pub(crate) struct RecentBindings {
     nodes: HashMap<NodeName, RecentPods>,
     /// The number of nodes left after the last sweep.
     left: usize,
@@ -28,7 +28,7 @@ pub struct RecentBindings {
 impl RecentBindings {
     /// Counts a pod, unless it was counted before or was bound longer than `horizon` ago. A time that is
     /// [far ahead](placement::reading::is_far_ahead) is ignored: the pod would count until that time.
-    pub fn record(&mut self, pod: &BoundPod, horizon: SignedDuration, now: Timestamp) {
+    pub(crate) fn record(&mut self, pod: &BoundPod, horizon: SignedDuration, now: Timestamp) {
         if let Some(at) = pod.bound_at.filter(|at| is_fresh(*at, now, horizon)) {
             self.sweep(horizon, now);
             self.nodes.entry(pod.node.clone()).or_default().bound(
@@ -40,8 +40,8 @@ impl RecentBindings {
         }
     }
 
-    /// Drops nodes that only have old bindings, each time that the number of nodes has doubled. Some nodes never appear in the watch,
-    /// or are deleted before the last changes of their pods are shown.
+    /// Drops nodes that only have old bindings, each time that the number of nodes has doubled. Some nodes never appear
+    /// in the watch, or are deleted before the last changes of their pods are shown.
     fn sweep(&mut self, horizon: SignedDuration, now: Timestamp) {
         if self.nodes.len() >= MIN_SWEEP.max(2 * self.left) {
             self.nodes.retain(|_, recent| recent.within(horizon, now) > 0);
@@ -50,13 +50,13 @@ impl RecentBindings {
     }
 
     /// Drops the bindings of a deleted node.
-    pub fn forget(&mut self, node: &NodeName) {
+    pub(crate) fn forget(&mut self, node: &NodeName) {
         self.nodes.remove(node);
     }
 
     /// crane's hot value of the node: the sum over the rules of ⌊bindings within range ÷ count⌋.
     #[must_use]
-    pub fn hot_value(&self, node: &NodeName, rules: &[HotRule], now: Timestamp) -> u64 {
+    pub(crate) fn hot_value(&self, node: &NodeName, rules: &[HotRule], now: Timestamp) -> u64 {
         self.nodes.get(node).map_or(0, |recent| recent.hot_value(rules, now))
     }
 }

@@ -1,23 +1,20 @@
 //! metrics-server in place of exporters: one list of all nodes every 15 seconds.
 //!
-//! It reports the use of the last seconds, and no longer window; means over five minutes are computed from the samples since the
-//! start. Invariants: a window that is less than half full is held back; a value that a node does not report, and a metric that
-//! cannot be computed, is absent, never 0.
+//! It reports the use of the last seconds, and no longer window; means over five minutes are computed from the samples
+//! since the start. Invariants: a window that is less than half full is held back; a value that a node does not report,
+//! and a metric that cannot be computed, is absent, never 0.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use cluster::{Client, NodeUse, list_node_uses};
-use daemon::follow::Current;
 use jiff::{SignedDuration, Timestamp};
-use placement::policy::LoadPolicy;
 use placement::resources::Resource;
 use placement::units::{MetricName, NodeName};
 
-use super::{Column, ReadingSource, SourceValue, Tables, UnavailableMetrics};
-use crate::clock::Clock;
+use super::{ClusterSource, Column, SourceInputs, SourceValue, Tables, UnavailableMetrics};
 use crate::exporter::statistics::HoldReason;
-use crate::metrics::Metrics;
+use crate::metrics::call_reason;
 
 /// Time for the API server to answer.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -31,42 +28,43 @@ const HALF: SignedDuration = SignedDuration::from_secs(150);
 /// The largest number of samples of a node: metrics-server has a new one every 15 seconds, sometimes every 10.
 const MAX_SAMPLES: usize = 40;
 
-/// The metrics that can be computed: the newest sample, and the mean of the samples in the window. metrics-server does not know
-/// how long CPUs waited for IO, so `cpu_usage` is the same as `cpu_busy` here.
-const METRICS: [(&str, Resource, bool); 6] = [
-    ("cpu_busy_active", Resource::Cpu, false),
-    ("cpu_busy_avg_5m", Resource::Cpu, true),
-    ("cpu_usage_active", Resource::Cpu, false),
-    ("cpu_usage_avg_5m", Resource::Cpu, true),
-    ("mem_usage_active", Resource::Memory, false),
-    ("mem_usage_avg_5m", Resource::Memory, true),
+/// What a metric is computed from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Aggregation {
+    /// The newest sample.
+    Newest,
+    /// The mean of the samples in the window.
+    Mean,
+}
+
+/// The metrics that can be computed. metrics-server does not know how long CPUs waited for IO, so `cpu_usage` is the
+/// same as `cpu_busy` here.
+const METRICS: [(&str, Resource, Aggregation); 6] = [
+    ("cpu_busy_active", Resource::Cpu, Aggregation::Newest),
+    ("cpu_busy_avg_5m", Resource::Cpu, Aggregation::Mean),
+    ("cpu_usage_active", Resource::Cpu, Aggregation::Newest),
+    ("cpu_usage_avg_5m", Resource::Cpu, Aggregation::Mean),
+    ("mem_usage_active", Resource::Memory, Aggregation::Newest),
+    ("mem_usage_avg_5m", Resource::Memory, Aggregation::Mean),
 ];
 
 /// The samples of one node, the oldest first; no two have the same time.
-type Samples = VecDeque<NodeUse>;
+type NodeSamples = VecDeque<NodeUse>;
 
 /// Polls metrics-server in rounds.
-pub struct MetricsServer {
+pub(crate) struct MetricsServer {
     client: Client,
-    policies: Current<LoadPolicy>,
-    clock: Clock,
-    metrics: Metrics,
+    inputs: SourceInputs,
     tables: Tables,
-    samples: HashMap<NodeName, Samples>,
+    samples: HashMap<NodeName, NodeSamples>,
     unavailable: UnavailableMetrics,
 }
 
 impl MetricsServer {
     /// A source that fills `tables`.
-    pub(crate) fn new(
-        client: Client,
-        policies: Current<LoadPolicy>,
-        clock: Clock,
-        metrics: Metrics,
-        tables: Tables,
-    ) -> Self {
-        let (samples, unavailable) = (HashMap::new(), UnavailableMetrics::default());
-        Self { client, policies, clock, metrics, tables, samples, unavailable }
+    pub(crate) fn new(client: Client, inputs: SourceInputs, tables: Tables) -> Self {
+        let unavailable = UnavailableMetrics::default();
+        Self { client, inputs, tables, samples: HashMap::new(), unavailable }
     }
 
     /// Records a complete list. A node that is not in it is dropped.
@@ -83,80 +81,94 @@ impl MetricsServer {
         }
     }
 
-    fn column(&self, resource: Resource, is_mean: bool) -> Column {
-        let entry = |(node, samples): (&NodeName, &Samples)| {
-            let value = if is_mean { mean(samples, resource) } else { newest(samples, resource) };
-            Some((node.to_string(), value?))
-        };
-        self.samples.iter().filter_map(entry).collect()
+    /// One metric of all nodes.
+    fn column(&self, resource: Resource, aggregation: Aggregation) -> Column {
+        let mut column = Column::new();
+        for (node, samples) in &self.samples {
+            let value = match aggregation {
+                Aggregation::Newest => newest(samples, resource),
+                Aggregation::Mean => mean(samples, resource),
+            };
+            if let Some(value) = value {
+                column.insert(node.to_string(), value);
+            }
+        }
+        column
     }
 }
 
-impl ReadingSource for MetricsServer {
-    async fn round(&mut self) {
-        let policy = std::sync::Arc::clone(&self.policies.borrow());
-        let gives = |metric: &MetricName| METRICS.iter().any(|(name, ..)| *name == metric.as_str());
+impl ClusterSource for MetricsServer {
+    async fn run_round(&mut self) {
+        let policy = std::sync::Arc::clone(&self.inputs.policies.borrow());
         self.unavailable.report(
             &policy,
-            gives,
-            "metrics-server cannot give this metric of the policy, only cpu_busy, cpu_usage and mem_usage with _active and _avg_5m: take it \
-             out of the policy, or use exporters",
+            is_computed,
+            "metrics-server cannot give this metric of the policy, only cpu_busy, cpu_usage and mem_usage with _active \
+             and _avg_5m: take it out of the policy, or use exporters",
         );
         let start = Instant::now();
         let answer = list_node_uses(&self.client, TIMEOUT).await;
-        self.metrics.queried(
-            answer.as_ref().err().map_or("ok", crate::metrics::call_reason),
-            start.elapsed(),
-        );
+        let outcome = answer.as_ref().err().map_or("ok", call_reason);
+        self.inputs.metrics.queried(outcome, start.elapsed());
         match answer {
             Ok(uses) => {
-                self.record(uses, self.clock.now());
-                for (name, resource, is_mean) in METRICS {
-                    self.tables.set(name.into(), self.column(resource, is_mean));
+                self.record(uses, self.inputs.clock.now());
+                for (name, resource, aggregation) in METRICS {
+                    self.tables.set(name.into(), self.column(resource, aggregation));
                 }
             }
             Err(error) => tracing::warn!(
                 %error,
-                "metrics-server does not answer; readings grow old. Is it installed (kubectl top nodes), and may the annotator list \
-                 nodes of metrics.k8s.io?"
+                "metrics-server does not answer; readings grow old. Is it installed (kubectl top nodes), and may the \
+                 annotator list nodes of metrics.k8s.io?"
             ),
         }
     }
 }
 
-/// Adds a sample, unless it is known. If it is older than the newest one, the clock was set back, and the samples are cleared first.
-fn add(samples: &mut Samples, sample: NodeUse) {
+/// Whether a metric can be computed.
+fn is_computed(metric: &MetricName) -> bool {
+    METRICS.iter().any(|(name, ..)| *name == metric.as_str())
+}
+
+/// Adds a sample, unless it is known. If it is older than the newest one, the clock was set back, and the samples are
+/// cleared first.
+fn add(samples: &mut NodeSamples, sample: NodeUse) {
     match samples.back() {
         Some(newest) if newest.at == sample.at => return,
         Some(newest) if newest.at > sample.at => samples.clear(),
         _ => {}
     }
-    let is_old = |old: &NodeUse| sample.at.duration_since(old.at) >= WINDOW;
-    while samples.front().is_some_and(is_old) || samples.len() >= MAX_SAMPLES {
+    while let Some(oldest) = samples.front()
+        && (sample.at.duration_since(oldest.at) >= WINDOW || samples.len() >= MAX_SAMPLES)
+    {
         samples.pop_front();
     }
     samples.push_back(sample);
 }
 
-fn newest(samples: &Samples, resource: Resource) -> Option<SourceValue> {
+fn newest(samples: &NodeSamples, resource: Resource) -> Option<SourceValue> {
     let newest = samples.back()?;
     Some(SourceValue::Amount { amount: (*newest.used.get(resource))?, resource, at: newest.at })
 }
 
-fn mean(samples: &Samples, resource: Resource) -> Option<SourceValue> {
-    let (oldest, newest) = (samples.front()?, samples.back()?);
-    let amounts = samples.iter().filter_map(|sample| *sample.used.get(resource));
-    let (sum, count) = amounts.fold((0.0, 0_u32), |(sum, count), amount| (sum + amount, count + 1));
+fn mean(samples: &NodeSamples, resource: Resource) -> Option<SourceValue> {
+    let oldest = samples.front()?;
+    let newest = samples.back()?;
+    let mut sum = 0.0;
+    let mut count = 0_u32;
+    for amount in samples.iter().filter_map(|sample| *sample.used.get(resource)) {
+        sum += amount;
+        count += 1;
+    }
     if count == 0 {
         return None;
     }
     let span = newest.at.duration_since(oldest.at);
     if span < HALF {
         let coverage = span.as_secs_f64() / WINDOW.as_secs_f64();
-        return Some(SourceValue::HeldBack(HoldReason::Coverage {
-            coverage,
-            ready_in: Some(HALF - span),
-        }));
+        let ready_in = Some(HALF - span);
+        return Some(SourceValue::HeldBack(HoldReason::Coverage { coverage, ready_in }));
     }
     Some(SourceValue::Amount { amount: sum / f64::from(count), resource, at: newest.at })
 }
@@ -174,8 +186,9 @@ mod tests {
         let signals = ["cpu_busy", "cpu_usage", "mem_usage", "load_usage"];
         let names = signals.map(|signal| windows.map(|of| format!("{signal}_{of}")));
         for name in names.as_flattened() {
-            let given = METRICS.iter().any(|(other, ..)| other == name);
-            assert_eq!(ReadingSource::MetricsServer.gives(&name.as_str().into()), given, "{name}");
+            let metric = name.as_str().into();
+            let given = ReadingSource::MetricsServer.gives(&metric);
+            assert_eq!(given, is_computed(&metric), "{name}");
         }
     }
 
@@ -188,8 +201,8 @@ mod tests {
         NodeUse { node: "a".into(), at: at(second), used }
     }
 
-    fn samples(all: impl IntoIterator<Item = (i64, f64)>) -> Samples {
-        let mut samples = Samples::new();
+    fn samples(all: impl IntoIterator<Item = (i64, f64)>) -> NodeSamples {
+        let mut samples = NodeSamples::new();
         all.into_iter().for_each(|(second, cores)| add(&mut samples, told(second, cores)));
         samples
     }

@@ -1,11 +1,11 @@
 //! One source of readings for the whole cluster, in place of an exporter on each node.
 //!
 //! A source is polled for all nodes at once and fills a [`Table`]; a node's poll looks its readings up there without a
-//! request. Invariants: a value that the source does not have is absent, never 0; a reading has the time of its sample, so in an
-//! outage of the source the known readings grow old and none is removed.
+//! request. Invariants: a value that the source does not have is absent, never 0; a reading has the time of its sample,
+//! so in an outage of the source the known readings grow old and none is removed.
 
-pub mod metrics_server;
-pub mod prometheus;
+pub(crate) mod metrics_server;
+pub(crate) mod prometheus;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -20,13 +20,14 @@ use tokio::sync::{oneshot, watch};
 
 use crate::clock::Clock;
 use crate::exporter::statistics::HoldReason;
+use crate::metrics::Metrics;
 
 /// The time from the end of one round to the next.
 const ROUND: SignedDuration = SignedDuration::from_secs(15);
 
 /// A source's value of a metric of one node.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum SourceValue {
+pub(crate) enum SourceValue {
     /// A reading.
     Reading(Reading),
     /// An amount in cores or bytes, from which a reading is made with the node's capacity.
@@ -43,15 +44,15 @@ pub enum SourceValue {
 }
 
 /// One metric of all nodes, by the node's name or its host.
-pub type Column = HashMap<String, SourceValue>;
+pub(crate) type Column = HashMap<String, SourceValue>;
 
 /// The last values of a source, by metric.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Table(BTreeMap<MetricName, Arc<Column>>);
+pub(crate) struct Table(BTreeMap<MetricName, Arc<Column>>);
 
 /// The node that is looked up in a [`Table`].
 #[derive(Debug, Clone, Copy)]
-pub struct NodeKey<'a> {
+pub(crate) struct NodeKey<'a> {
     /// Its name.
     pub node: &'a NodeName,
     /// The host of its address, an alternative key in a column.
@@ -62,7 +63,7 @@ pub struct NodeKey<'a> {
 
 /// A table's values of one node.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct TableRow {
+pub(crate) struct TableRow {
     /// Readings that may be written.
     pub usable: Vec<(MetricName, Reading)>,
     /// The metrics that are held back.
@@ -71,18 +72,18 @@ pub struct TableRow {
 
 impl Table {
     /// Replaces a metric of all nodes. A node that is not in `column` no longer has the metric.
-    pub fn set(&mut self, metric: MetricName, column: Column) {
+    pub(crate) fn set(&mut self, metric: MetricName, column: Column) {
         self.0.insert(metric, Arc::new(column));
     }
 
     /// The `wanted` metrics of a node: by its name, otherwise by its host.
     #[must_use]
-    pub fn find(&self, key: NodeKey<'_>, wanted: &[MetricName]) -> TableRow {
+    pub(crate) fn find(&self, key: NodeKey<'_>, wanted: &[MetricName]) -> TableRow {
         let mut row = TableRow::default();
         for metric in wanted {
             let Some(column) = self.0.get(metric) else { continue };
-            let by_host = || key.host.and_then(|host| column.get(host));
-            match column.get(key.node.as_str()).or_else(by_host) {
+            let by_name = column.get(key.node.as_str());
+            match by_name.or_else(|| column.get(key.host?)) {
                 Some(SourceValue::HeldBack(reason)) => {
                     row.held_back.push((metric.clone(), *reason))
                 }
@@ -125,24 +126,32 @@ impl Tables {
     }
 }
 
+/// What each source gets beside its own settings.
+pub(crate) struct SourceInputs {
+    /// The policy in force, which has the metrics.
+    pub(crate) policies: Current<LoadPolicy>,
+    pub(crate) clock: Clock,
+    pub(crate) metrics: Metrics,
+}
+
 /// A source that is polled in rounds.
-pub(crate) trait ReadingSource: Send {
+pub(crate) trait ClusterSource: Send {
     /// Makes the queries that are due.
-    fn round(&mut self) -> impl Future<Output = ()> + Send;
+    fn run_round(&mut self) -> impl Future<Output = ()> + Send;
 }
 
 /// Polls in a loop that never ends. `ready` gets a message after the first round, even if the source did not answer.
 pub(crate) async fn poll_source(
-    mut source: impl ReadingSource,
+    mut source: impl ClusterSource,
     clock: Clock,
     ready: oneshot::Sender<()>,
 ) {
-    let mut ready = Some(ready);
+    source.run_round().await;
+    // The receiver may be gone in a shutdown.
+    let _ = ready.send(());
     loop {
-        source.round().await;
-        // The receiver may be gone in a shutdown.
-        let _ = ready.take().map(|ready| ready.send(()));
         clock.wait(clock.now().checked_add(ROUND).ok()).await;
+        source.run_round().await;
     }
 }
 
@@ -151,9 +160,10 @@ pub(crate) async fn poll_source(
 struct UnavailableMetrics(BTreeSet<MetricName>);
 
 impl UnavailableMetrics {
+    /// Logs the metrics of the policy that the source newly does not give, with the message `fix`.
     fn report(&mut self, policy: &LoadPolicy, gives: impl Fn(&MetricName) -> bool, fix: &str) {
-        let metrics = policy.sync.iter().map(|rule| &rule.metric);
-        let unavailable: BTreeSet<_> = metrics.filter(|metric| !gives(metric)).cloned().collect();
+        let metrics = policy.sync.iter().map(|rule| rule.metric.clone());
+        let unavailable: BTreeSet<_> = metrics.filter(|metric| !gives(metric)).collect();
         for metric in unavailable.difference(&self.0) {
             tracing::warn!(metric = metric.as_str(), "{fix}");
         }
@@ -163,7 +173,7 @@ impl UnavailableMetrics {
 
 /// A host without its port, and an IPv6 address without its brackets.
 #[must_use]
-pub fn host(address: &str) -> &str {
+pub(crate) fn host(address: &str) -> &str {
     let (host, port) = address.rsplit_once(':').unwrap_or((address, "0"));
     let is_port = port.bytes().all(|byte| byte.is_ascii_digit());
     // A bare IPv6 address has more colons.
@@ -197,22 +207,33 @@ mod tests {
             column.map(|(key, value)| (key.to_owned(), SourceValue::Reading(reading(value))));
         let mut table = Table::default();
         table.set("cpu".into(), Column::from(column));
-        let told = |node, host| found(&table, node, host, UNKNOWN).usable;
-        assert_eq!(told("a", Some("10.0.0.1")), [("cpu".into(), reading(0.5))]);
-        assert_eq!(told("b", Some("10.0.0.1")), [("cpu".into(), reading(0.1))]);
-        assert_eq!(told("c", Some("fd00::3")), [("cpu".into(), reading(0.3))]);
-        assert_eq!((told("d", Some("10.0.0.9")), told("d", None)), (Vec::new(), Vec::new()));
+        for (node, host, value) in [
+            ("a", Some("10.0.0.1"), Some(0.5)),
+            ("b", Some("10.0.0.1"), Some(0.1)),
+            ("c", Some("fd00::3"), Some(0.3)),
+            ("d", Some("10.0.0.9"), None),
+            ("d", None, None),
+        ] {
+            let expected: Vec<_> =
+                value.map(|value| ("cpu".into(), reading(value))).into_iter().collect();
+            assert_eq!(found(&table, node, host, UNKNOWN).usable, expected);
+        }
     }
 
     #[test]
     fn an_amount_is_a_part_of_the_capacity_and_nothing_where_that_is_not_known() {
-        let (at, resource) = (Timestamp::UNIX_EPOCH, Resource::Cpu);
-        let told = SourceValue::Amount { amount: 2.0, resource, at };
+        let at = Timestamp::UNIX_EPOCH;
+        let amount = SourceValue::Amount { amount: 2.0, resource: Resource::Cpu, at };
         let mut table = Table::default();
-        table.set("cpu".into(), Column::from([("a".to_owned(), told)]));
-        let of = |cpu| found(&table, "a", None, PerResource { cpu, memory: Some(9.0) }).usable;
-        assert_eq!(of(Some(8.0)), [("cpu".into(), reading(0.25))]);
-        assert_eq!((of(None), of(Some(0.0))), (Vec::new(), Vec::new()));
+        table.set("cpu".into(), Column::from([("a".to_owned(), amount)]));
+        for (cpu, expected) in [
+            (Some(8.0), vec![("cpu".into(), reading(0.25))]),
+            (None, Vec::new()),
+            (Some(0.0), Vec::new()),
+        ] {
+            let capacity = PerResource { cpu, memory: Some(9.0) };
+            assert_eq!(found(&table, "a", None, capacity).usable, expected);
+        }
     }
 
     #[test]

@@ -1,10 +1,10 @@
 //! Which nodes must have a taint for their load, and the next write of a taint. Pure decisions: no I/O, and `now` is a
 //! parameter.
 //!
-//! Invariants: the Nodes are the only record of taints, so a new leader or a restarted process finds and clears the taints of
-//! earlier ones, even with another key, if taints are disabled, or on nodes that are not selected any more; at most one write is in
-//! flight; a write that failed on a version of a Node is not repeated on the same version. A write that failed otherwise is repeated until
-//! the Node is as wanted.
+//! Invariants: the Nodes are the only record of taints, so a new leader or a restarted process finds and clears the
+//! taints of earlier ones, even with another key, if taints are disabled, or on nodes that are not selected any more;
+//! at most one write is in flight; a write that failed on a version of a Node is not repeated on the same version. A
+//! write that failed otherwise is repeated until the Node is as wanted.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -16,8 +16,8 @@ use placement::reading::Reading;
 use placement::taint::{Overheating, TaintRules};
 use placement::units::{MetricName, NodeName};
 
-/// The period of checks of all nodes: readings become stale, and loads exceed their limits for long enough, without a watch
-/// event.
+/// The period of checks of all nodes: readings become stale, and loads exceed their limits for long enough, without a
+/// watch event.
 const SWEEP: SignedDuration = SignedDuration::from_secs(10);
 
 /// The time between two writes.
@@ -25,7 +25,7 @@ const GAP: SignedDuration = SignedDuration::from_millis(100);
 
 /// The taint of hot nodes, and when it is set and cleared.
 #[derive(Debug, Clone, PartialEq)]
-pub struct TaintSettings {
+pub(crate) struct TaintSettings {
     /// The taint.
     pub taint: Taint,
     /// When it is set and cleared.
@@ -34,7 +34,7 @@ pub struct TaintSettings {
 
 /// One write.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Change {
+pub(crate) struct TaintChange {
     /// The node.
     pub node: NodeName,
     /// Its taints, as the watch showed them.
@@ -45,7 +45,7 @@ pub struct Change {
 
 /// All selected nodes, and the others that carry a taint of ours.
 #[derive(Debug)]
-pub struct HotNodes {
+pub(crate) struct HotNodes {
     /// `None` if taints are disabled.
     settings: Option<TaintSettings>,
     policy: Arc<LoadPolicy>,
@@ -75,7 +75,7 @@ struct HotNode {
 impl HotNodes {
     /// A value without nodes.
     #[must_use]
-    pub fn new(settings: Option<TaintSettings>, policy: Arc<LoadPolicy>) -> Self {
+    pub(crate) fn new(settings: Option<TaintSettings>, policy: Arc<LoadPolicy>) -> Self {
         Self {
             settings,
             policy,
@@ -90,51 +90,56 @@ impl HotNodes {
 
     /// How many nodes carry a taint of ours.
     #[must_use]
-    pub fn tainted(&self) -> usize {
+    pub(crate) fn tainted(&self) -> usize {
         self.tainted
     }
 
     /// A warning about the combination of settings and policy.
     #[must_use]
-    pub fn warning(&self) -> Option<&'static str> {
+    pub(crate) fn warning(&self) -> Option<&'static str> {
         let pools = self.policy.pools.iter().flat_map(|pool| &pool.limits);
-        let counts = self.policy.limits.iter().chain(pools).any(|limit| limit.max_age.is_some());
-        (self.settings.is_some() && !counts).then_some(
+        let any_counts =
+            self.policy.limits.iter().chain(pools).any(|limit| limit.max_age.is_some());
+        (self.settings.is_some() && !any_counts).then_some(
             "no limit of the policy has a reading that counts: --taint-hot-nodes has no effect",
         )
     }
 
     /// Another policy is in force.
-    pub fn set_policy(&mut self, policy: Arc<LoadPolicy>) {
+    pub(crate) fn set_policy(&mut self, policy: Arc<LoadPolicy>) {
         self.policy = policy;
         self.check_all_again();
     }
 
     /// Makes a check of all nodes due at once, as after the clock was set back.
-    pub fn check_all_again(&mut self) {
+    pub(crate) fn check_all_again(&mut self) {
         self.sweep_at = Timestamp::MIN;
         self.not_before = Timestamp::MIN;
     }
 
-    /// Applies a complete list of nodes. `is_selected` is of [`HotNodes::applied`].
-    pub fn listed(
+    /// Applies a complete list of nodes. `is_selected` is that of [`HotNodes::apply`].
+    pub(crate) fn replace(
         &mut self,
         nodes: &[NodeFacts],
         is_selected: impl Fn(&NodeFacts) -> bool,
         now: Timestamp,
     ) {
         let present: HashSet<&NodeName> = nodes.iter().map(|facts| &facts.name).collect();
-        let known = self.nodes.keys().filter(|name| !present.contains(name));
-        let gone: Vec<NodeName> = known.cloned().collect();
-        gone.iter().for_each(|name| self.gone(name));
-        nodes.iter().for_each(|facts| self.applied(facts, is_selected(facts), now));
+        let gone: Vec<NodeName> =
+            self.nodes.keys().filter(|name| !present.contains(name)).cloned().collect();
+        for name in gone {
+            self.remove(&name);
+        }
+        for facts in nodes {
+            self.apply(facts, is_selected(facts), now);
+        }
     }
 
     /// A node is new or has changed. `is_selected`: whether it may have a taint of ours.
-    pub fn applied(&mut self, facts: &NodeFacts, is_selected: bool, now: Timestamp) {
-        let (is_on, taints) = (self.settings.is_some() && is_selected, &facts.taints);
+    pub(crate) fn apply(&mut self, facts: &NodeFacts, is_selected: bool, now: Timestamp) {
+        let taints = &facts.taints;
         if !is_selected && !taints.has_ours() {
-            return self.gone(&facts.name);
+            return self.remove(&facts.name);
         }
         let node = self.nodes.entry(facts.name.clone()).or_default();
         node.is_selected = is_selected;
@@ -142,11 +147,11 @@ impl HotNodes {
         self.tainted += usize::from(taints.has_ours());
         node.is_old &= node.taints == *taints;
         node.taints = taints.clone();
-        if is_on {
-            let readings = facts.readings.iter();
-            let readings = readings
-                .filter_map(|(metric, reading)| Some((metric.clone(), *reading.as_ref().ok()?)));
-            node.readings = readings.collect();
+        if is_selected && self.settings.is_some() {
+            let all = facts.readings.iter();
+            let valid =
+                all.filter_map(|(metric, reading)| Some((metric.clone(), *reading.as_ref().ok()?)));
+            node.readings = valid.collect();
             node.labels = facts.labels.clone();
         }
         if self.change(&facts.name, now).is_some() && !self.queue.contains(&facts.name) {
@@ -155,7 +160,7 @@ impl HotNodes {
     }
 
     /// A node was deleted.
-    pub fn gone(&mut self, name: &NodeName) {
+    pub(crate) fn remove(&mut self, name: &NodeName) {
         if let Some(node) = self.nodes.remove(name) {
             self.tainted -= usize::from(node.taints.has_ours());
         }
@@ -163,7 +168,7 @@ impl HotNodes {
 
     /// When the next write may be due; it may be past.
     #[must_use]
-    pub fn next(&self) -> Option<Timestamp> {
+    pub(crate) fn next(&self) -> Option<Timestamp> {
         let is_idle = self.settings.is_none() && self.tainted == 0;
         let none_waits = self.queue.is_empty();
         if self.in_flight || (is_idle && none_waits) {
@@ -174,15 +179,15 @@ impl HotNodes {
     }
 
     /// The next write at `now`; it must be ended with [`HotNodes::finish`].
-    pub fn take(&mut self, now: Timestamp) -> Option<Change> {
+    pub(crate) fn take(&mut self, now: Timestamp) -> Option<TaintChange> {
         if self.in_flight || now < self.not_before {
             return None;
         }
         if now >= self.sweep_at {
             self.sweep_at = now.checked_add(SWEEP).unwrap_or(Timestamp::MAX);
             let names: Vec<NodeName> = self.nodes.keys().cloned().collect();
-            let differ = names.into_iter().filter(|name| self.change(name, now).is_some());
-            self.queue = differ.collect();
+            self.queue =
+                names.into_iter().filter(|name| self.change(name, now).is_some()).collect();
         }
         while let Some(name) = self.queue.pop_front() {
             if let Some(change) = self.change(&name, now) {
@@ -194,9 +199,9 @@ impl HotNodes {
     }
 
     /// A write has ended; `None` where it was not begun.
-    pub fn finish(
+    pub(crate) fn finish(
         &mut self,
-        change: &Change,
+        change: &TaintChange,
         outcome: Option<&Result<(), CallError>>,
         now: Timestamp,
     ) {
@@ -213,7 +218,7 @@ impl HotNodes {
     }
 
     /// The write that a node needs at `now`.
-    fn change(&mut self, name: &NodeName, now: Timestamp) -> Option<Change> {
+    fn change(&mut self, name: &NodeName, now: Timestamp) -> Option<TaintChange> {
         let node = self.nodes.get_mut(name)?;
         let wanted = node.wanted(self.settings.as_ref(), &self.policy, now);
         // A time far ahead is of a clock that was set back.
@@ -221,7 +226,7 @@ impl HotNodes {
         if node.is_old || waits || node.taints.match_wanted(wanted.as_ref()) {
             return None;
         }
-        Some(Change { node: name.clone(), taints: node.taints.clone(), wanted })
+        Some(TaintChange { node: name.clone(), taints: node.taints.clone(), wanted })
     }
 }
 
@@ -232,14 +237,18 @@ impl HotNode {
         policy: &LoadPolicy,
         now: Timestamp,
     ) -> Option<Taint> {
-        let TaintSettings { taint, rules } = settings.filter(|_| self.is_selected)?;
-        let reading = |metric: &MetricName| {
-            let mut readings = self.readings.iter();
-            readings.find(|(name, _)| name == metric).map(|(_, reading)| *reading)
-        };
-        let heat = rules.heat(policy, &self.labels, reading, now);
+        if !self.is_selected {
+            return None;
+        }
+        let TaintSettings { taint, rules } = settings?;
+        let heat = rules.heat(policy, &self.labels, |metric| self.reading(metric), now);
         let tainted = self.taints.has_ours();
         let is_wanted = rules.is_wanted(&mut self.overheating, heat, tainted, now);
         is_wanted.then(|| taint.clone())
+    }
+
+    fn reading(&self, metric: &MetricName) -> Option<Reading> {
+        let mut readings = self.readings.iter();
+        readings.find(|(name, _)| name == metric).map(|(_, reading)| *reading)
     }
 }

@@ -39,8 +39,8 @@ impl Boot {
         if uptime < from {
             return Answer::Raw("not HTTP".to_owned());
         }
-        let counts = |at: i64| at >= 150 && 2 * (at - from).min(300) >= at.min(300);
-        let first_minute = (from / MINUTE..=uptime / MINUTE).find(|minute| counts(minute * MINUTE));
+        let mut minutes = (from / MINUTE..=uptime / MINUTE).map(|minute| minute * MINUTE);
+        let has_maximum = minutes.any(|at| at >= 150 && 2 * (at - from).min(300) >= at.min(300));
         let mut values = Map::new();
         for (aggregate, window) in [("avg_5m", 300), ("max_avg_1h", 3600), ("max_avg_1d", DAY)] {
             let coverage = (uptime - from).min(window) as f64 / window as f64;
@@ -48,7 +48,7 @@ impl Boot {
                 "value": self.load, "timestamp": "2026-11-19T21:59:53.017Z",
                 "coverage": coverage, "windowSeconds": window,
             });
-            if aggregate == "avg_5m" || first_minute.is_some() {
+            if aggregate == "avg_5m" || has_maximum {
                 values.insert(format!("cpu_usage_{aggregate}"), value.clone());
                 values.insert(format!("mem_usage_{aggregate}"), value);
             }
@@ -72,7 +72,8 @@ impl Boot {
 /// The node's score under the shipped policy, as the extender evaluates it.
 fn score(world: &World, now: Timestamp) -> u8 {
     let annotations = world.annotations("a");
-    let (mut table, codec) = (MetricTable::default(), ReadingCodec::default());
+    let mut table = MetricTable::default();
+    let codec = ReadingCodec::default();
     let policy = LoadPolicy::from_yaml(CRANE).unwrap();
     let policy = ResolvedPolicy::new(policy, &mut table);
     let readings = annotations.as_object().into_iter().flatten().filter_map(|(key, text)| {

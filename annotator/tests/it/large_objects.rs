@@ -12,12 +12,13 @@ async fn stays_within_its_limit(sim: &Sim) {
     (0..COUNT).for_each(|number| drop(sim.put(large_pod(number).on("n1"))));
     sim.put(node("n1").not_ready());
     let files = tempfile::tempdir().unwrap();
-    let path = |name: &str| files.path().join(name);
-    sim.write_kubeconfig(&path("kubeconfig")).unwrap();
-    std::fs::write(path("policy"), POLICY).unwrap();
+    let kubeconfig = files.path().join("kubeconfig");
+    let policy = files.path().join("policy");
+    sim.write_kubeconfig(&kubeconfig).unwrap();
+    std::fs::write(&policy, POLICY).unwrap();
     let flags = [
-        format!("--kubeconfig={}", path("kubeconfig").display()),
-        format!("--policy-file={}", path("policy").display()),
+        format!("--kubeconfig={}", kubeconfig.display()),
+        format!("--policy-file={}", policy.display()),
         "--listen-address=127.0.0.1:0".to_owned(),
     ];
     let mut annotator = Measured::start(env!("CARGO_BIN_EXE_annotator"), &flags).unwrap();

@@ -33,7 +33,8 @@ async fn standby(world: &World) -> Running {
 #[tokio::test]
 async fn one_of_two_polls_and_writes_and_both_are_ready() {
     let world = World::with_node().await;
-    let (leader, standby) = (leader(&world).await, standby(&world).await);
+    let leader = leader(&world).await;
+    let standby = standby(&world).await;
     assert_eq!(world.patches("a"), 1);
     assert!(leader.context.readiness().is_ready() && standby.context.readiness().is_ready());
     standby.advance(3600);
@@ -45,7 +46,8 @@ async fn one_of_two_polls_and_writes_and_both_are_ready() {
 #[tokio::test]
 async fn a_clean_end_gives_the_lease_to_the_standby_which_writes_what_is_due_then() {
     let mut world = World::with_node().await;
-    let (leader, standby) = (leader(&world).await, standby(&world).await);
+    let leader = leader(&world).await;
+    let standby = standby(&world).await;
     let holder = lease(&world.sim)["spec"]["holderIdentity"].clone();
     world.stop(leader).await;
     assert_eq!(lease(&world.sim)["spec"]["holderIdentity"], "");
@@ -72,8 +74,9 @@ async fn a_lease_that_its_holder_left_is_taken_before_anything_is_written() {
     running.idle(1).await;
     assert_eq!(lease(&world.sim)["spec"]["leaseTransitions"], 7);
     let requests = world.sim.log().all();
-    let first = |verb, kind| requests.iter().position(|request| request.is(verb, kind)).unwrap();
-    assert!(first(Verb::Update, LEASES) < first(Verb::Patch, NODES));
+    let renewal = requests.iter().position(|request| request.is(Verb::Update, LEASES));
+    let patch = requests.iter().position(|request| request.is(Verb::Patch, NODES));
+    assert!(renewal.unwrap() < patch.unwrap());
 }
 
 #[tokio::test]
@@ -87,10 +90,11 @@ async fn a_leader_that_cannot_renew_writes_nothing_more_until_it_can() {
         world.sim.faults().next(usize::MAX, verb, LEASES, Fault::DropRequest);
     }
     running.counted(WAITS).await;
-    let failed = |line: &str| {
-        line.strip_prefix("plimsoll_annotator_lease_failures_total ").is_some_and(|n| n != "0")
-    };
-    assert!(running.metrics().lines().any(failed));
+    let metrics = running.metrics();
+    let mut lines = metrics.lines();
+    let failures =
+        lines.find_map(|line| line.strip_prefix("plimsoll_annotator_lease_failures_total "));
+    assert_ne!(failures.unwrap(), "0");
     world.sim.put(node("b").address("127.0.0.1"));
     running.advance(3600);
     running.idle(2).await;

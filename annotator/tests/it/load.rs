@@ -213,8 +213,8 @@ async fn no_more_exporters_are_polled_at_once_than_the_flag_allows() {
 #[tokio::test]
 async fn nodes_that_do_not_match_the_selector_are_left_alone() {
     let world = World::new().await;
-    let linux = || node("a").address("127.0.0.1").label("kubernetes.io/os", "linux");
-    world.sim.put(linux());
+    let linux = node("a").address("127.0.0.1").label("kubernetes.io/os", "linux");
+    world.sim.put(linux.clone());
     world.sim.put(node("unlabelled").address("127.0.0.1"));
     world
         .sim
@@ -225,9 +225,9 @@ async fn nodes_that_do_not_match_the_selector_are_left_alone() {
     assert_eq!((world.patches("a"), world.exporter.asked()), (1, 1));
     assert!(running.metrics().contains("plimsoll_annotator_nodes_silent 0\n"));
     // A label is as good as a deletion.
-    world.sim.put(linux().label("type", "virtual-kubelet"));
+    world.sim.put(linux.clone().label("type", "virtual-kubelet"));
     running.idle(0).await;
-    world.sim.put(linux());
+    world.sim.put(linux);
     running.idle(1).await;
 }
 

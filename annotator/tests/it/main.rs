@@ -18,7 +18,6 @@ mod pod_use;
 mod policy;
 mod prometheus;
 mod same_readings;
-mod silent_fleet;
 mod start;
 mod taints;
 mod tls;

@@ -38,11 +38,11 @@ async fn one_call_makes_the_node_load_and_the_node_is_not_written() {
     }
     let running = world.start_with(&[IN_NODE_LOADS]).await;
     let time = "2026-11-20T09:00:00Z";
-    let reading = |value: &str| json!({"value": value, "time": time});
     let found = load(&world, "a");
     let readings = json!({
-        "cpu_usage_avg_5m": reading("0.63012"), "mem_usage_avg_5m": reading("0.07000"),
-        "cpu_usage_max_avg_1h": reading("1.00000"),
+        "cpu_usage_avg_5m": {"value": "0.63012", "time": time},
+        "mem_usage_avg_5m": {"value": "0.07000", "time": time},
+        "cpu_usage_max_avg_1h": {"value": "1.00000", "time": time},
     });
     assert_eq!(found["readings"], readings);
     let uid = world.sim.node("a").unwrap()["metadata"]["uid"].clone();

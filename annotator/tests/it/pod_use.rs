@@ -34,9 +34,9 @@ async fn start_with(world: &World, flags: &[&str]) -> (Running, KeptAddress) {
 /// The exporter's answer after so many minutes of its own clock, in which each pod used a core.
 fn used(minute: i64) -> PodsAnswer {
     let time = "2026-11-19T21:00:00Z".parse::<jiff::Timestamp>().unwrap();
-    let pod = |uid: &str| json!({ "uid": uid, "cpu_seconds_total": 60.0 * minute as f64 + 0.5 });
     let time = time + SignedDuration::from_mins(minute);
-    let pods = [pod("uid-web"), pod("uid-db"), pod("uid-unknown")];
+    let pods = ["uid-web", "uid-db", "uid-unknown"]
+        .map(|uid| json!({ "uid": uid, "cpu_seconds_total": 60.0 * minute as f64 + 0.5 }));
     PodsAnswer::Body(json!({ "time": time, "omitted": 0, "pods": pods }).to_string())
 }
 
@@ -174,7 +174,7 @@ async fn a_replica_that_takes_over_tells_on_what_the_leader_before_has_learned()
     standby.counted("plimsoll_annotator_leader 1").await;
     let (head, body) = ask(&kept, "").await;
     assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
-    let workloads = |text: &str| Workloads::from_json(text).unwrap().workloads;
-    assert_eq!(workloads(&body), workloads(&before));
-    assert_eq!(workloads(&body).len(), 1);
+    let workloads = Workloads::from_json(&body).unwrap().workloads;
+    assert_eq!(workloads, Workloads::from_json(&before).unwrap().workloads);
+    assert_eq!(workloads.len(), 1);
 }

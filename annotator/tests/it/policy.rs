@@ -44,9 +44,12 @@ async fn a_metric_that_exporters_lack_is_a_gauge_until_the_policy_drops_it() {
     let running = world.start().await;
     let gauge =
         |metric: &str| format!("plimsoll_annotator_metric_missing_nodes{{metric=\"{metric}\"}}");
-    let has = |line: String| running.metrics().lines().any(|found| found == line);
-    assert!(has(format!("{} 1", gauge("mem_usge_avg_5m"))), "{}", running.metrics());
-    assert!(has(format!("{} 0", gauge("cpu_usage_avg_5m"))), "{}", running.metrics());
+    let metrics = running.metrics();
+    for line in
+        [format!("{} 1", gauge("mem_usge_avg_5m")), format!("{} 0", gauge("cpu_usage_avg_5m"))]
+    {
+        assert!(metrics.lines().any(|found| found == line), "{line}: {metrics}");
+    }
     std::fs::write(world.policy_file(), POLICY).unwrap();
     running.advance(5);
     running.counted(&format!("{} 0", gauge("mem_usage_avg_5m"))).await;

@@ -117,11 +117,10 @@ async fn a_metric_is_asked_for_four_times_in_its_period() {
     let world = world(&[("a", "10.0.0.1")]).await;
     let (stub, flag) = Stub::start(&[("a", "50")]).await;
     let running = world.start_with(&[&flag]).await;
-    let ok = |count| format!("plimsoll_annotator_source_queries_total{{outcome=\"ok\"}} {count}");
     // Those with a period of 3 minutes after 45 s, the one with 15 minutes after 225 s.
     for (seconds, asked) in [(15, 4), (15, 4), (15, 7)] {
         running.pass(seconds).await;
-        running.counted(&ok(asked)).await;
+        running.counted(&queries_ok(asked)).await;
     }
     running.pass(15).await;
     assert_eq!(stub.asked(), 7);
@@ -221,7 +220,8 @@ fn write(folder: &Path, name: &str, content: &str) -> String {
 
 #[tokio::test]
 async fn over_tls_prometheus_gets_the_token_and_the_queries_of_a_file() {
-    let (authority, folder) = (Authority::new(), tempfile::tempdir().unwrap());
+    let authority = Authority::new();
+    let folder = tempfile::tempdir().unwrap();
     let prometheus =
         Exporter::start_at("127.0.0.1:0", CALM, Some(acceptor(&authority, "localhost"))).await;
     prometheus.set(raw("25"));
@@ -243,7 +243,8 @@ async fn over_tls_prometheus_gets_the_token_and_the_queries_of_a_file() {
 
 #[tokio::test]
 async fn a_prometheus_of_another_ca_gets_no_token() {
-    let (authority, folder) = (Authority::new(), tempfile::tempdir().unwrap());
+    let authority = Authority::new();
+    let folder = tempfile::tempdir().unwrap();
     let prometheus =
         Exporter::start_at("127.0.0.1:0", CALM, Some(acceptor(&Authority::new(), "localhost")))
             .await;
@@ -279,8 +280,13 @@ struct Scraped {
     available: &'static str,
 }
 
-/// For how long the nodes are scraped after the begin of the test, in seconds: whenever Prometheus is asked, its newest samples are of just
-/// then, as those of a real one.
+/// The metric's line after that many queries.
+fn queries_ok(count: u32) -> String {
+    format!("plimsoll_annotator_source_queries_total{{outcome=\"ok\"}} {count}")
+}
+
+/// For how long the nodes are scraped after the begin of the test, in seconds: whenever Prometheus is asked, its newest
+/// samples are of just then, as those of a real one.
 const GOES_ON: i64 = 600;
 
 impl Scraped {
@@ -297,7 +303,8 @@ fn samples(nodes: &[Scraped], begin: i64) -> String {
     for node in nodes {
         for (mode, rate) in [("idle", node.idle), ("user", 1.0 - node.idle)] {
             for (passed, at) in node.times(begin) {
-                let (value, instance) = (10_000.0 + rate * passed as f64, node.instance);
+                let value = 10_000.0 + rate * passed as f64;
+                let instance = node.instance;
                 text += &format!(
                     "node_cpu_seconds_total{{cpu=\"0\",instance=\"{instance}\",mode=\"{mode}\"}} {value} {at}\n"
                 );
@@ -346,15 +353,12 @@ async fn the_default_queries_give_what_a_real_prometheus_has_of_node_exporter() 
         ("b", CPU, "0.00000"),
         ("young", CPU, "1.00000"),
     ] {
-        let found = |sim: &sim::Sim| {
-            let text = sim.node(node)?["metadata"]["annotations"][metric].as_str()?.to_owned();
-            Some(text)
-        };
-        let text = world.sim.until(&format!("{metric} on {node}"), found).await.unwrap();
+        let text = world.annotation(node, metric).await;
         let (found, sampled) = text.split_once(',').unwrap();
         assert_eq!(found, value, "{metric} on {node}");
-        let (since, sampled) = (asked - SignedDuration::from_secs(6), at(sampled));
-        assert!((since..=Timestamp::now()).contains(&sampled), "{metric} on {node}: {text}");
+        let since = asked - SignedDuration::from_secs(6);
+        let is_recent = (since..=Timestamp::now()).contains(&at(sampled));
+        assert!(is_recent, "{metric} on {node}: {text}");
     }
     for (node, metric) in [("b", MEM), ("young", MAX), ("younger", CPU), ("younger", MEM)] {
         assert!(world.annotations(node)[metric].is_null(), "{node} {}", world.annotations(node));

@@ -45,10 +45,7 @@ async fn compare(world: &World, source: &str, aggregate: &str) {
             let of_source = &row["cannot_know"][source][signal];
             let expected = of_source.as_f64().or(row["expected"][signal].as_f64()).unwrap();
             let key = format!("{signal}_{aggregate}");
-            let reading = |sim: &sim::Sim| {
-                Some(sim.node(name)?["metadata"]["annotations"][&key].as_str()?.to_owned())
-            };
-            let text = world.sim.until(&format!("{key} on {name}"), reading).await.unwrap();
+            let text = world.annotation(name, &key).await;
             let found: f64 = text.split_once(',').unwrap().0.parse().unwrap();
             assert!((found - expected).abs() < 2e-3, "{key} on {name}: {found}, not {expected}");
         }
@@ -72,13 +69,13 @@ async fn metrics_server_has_the_expected_readings_of_every_node_of_the_table() {
 
 /// The samples of node_exporter on a node, each five seconds from `first` to `last`, by metric family.
 fn samples(row: &Value, labels: &str, first: i64, last: i64) -> Vec<(String, String)> {
-    let times = || (first..=last).step_by(5);
+    let times: Vec<i64> = (first..=last).step_by(5).collect();
     let exported = &row["node_exporter"];
     let mut families = Vec::new();
     let mut cpu = String::new();
     for (mode, rate) in exported["cpu_seconds_each_second"].as_object().unwrap() {
         for number in 0..4 {
-            for at in times() {
+            for at in &times {
                 let value = 10_000.0 + rate.as_f64().unwrap() * (at - first) as f64;
                 cpu += &format!(
                     "node_cpu_seconds_total{{cpu=\"{number}\",mode=\"{mode}\",{labels}}} {value} {at}\n"
@@ -88,7 +85,7 @@ fn samples(row: &Value, labels: &str, first: i64, last: i64) -> Vec<(String, Str
     }
     families.push(("node_cpu_seconds counter".to_owned(), cpu));
     for (metric, value) in exported["metrics"].as_object().unwrap() {
-        let text = times().map(|at| format!("{metric}{{{labels}}} {value} {at}\n")).collect();
+        let text = times.iter().map(|at| format!("{metric}{{{labels}}} {value} {at}\n")).collect();
         families.push((format!("{metric} gauge"), text));
     }
     families
@@ -109,11 +106,12 @@ async fn a_real_prometheus_has_the_expected_readings_of_every_node_of_the_table(
     let mut world = world(&["avg_5m", "max_avg_1h"]).await;
     let begin = Timestamp::now().as_second();
     let all = nodes();
-    let of_node = |row: &Value| {
+    let mut families = Vec::new();
+    for row in &all {
         let labels = format!("instance=\"{}:9100\"", row["name"].as_str().unwrap());
-        samples(row, &labels, begin - 900, begin + 600)
-    };
-    let real = promtool::Server::over(&exposition(all.iter().flat_map(of_node).collect()));
+        families.extend(samples(row, &labels, begin - 900, begin + 600));
+    }
+    let real = promtool::Server::over(&exposition(families));
     world.set_time(Timestamp::now());
     let url = format!("--prometheus-url=http://{}", real.address);
     let _running = world.start_with(&[&url]).await;
@@ -128,30 +126,28 @@ async fn a_node_that_a_real_prometheus_has_of_two_clusters_has_no_reading() {
     let mut world = world(&["avg_5m", "max_avg_1h"]).await;
     let begin = Timestamp::now().as_second();
     let all = nodes();
-    let (twice, once) = (all[0]["name"].as_str().unwrap(), all[1]["name"].as_str().unwrap());
-    let of_cluster = |row: &Value, name: &str, cluster: &str, until: i64| {
-        let labels = format!("instance=\"{name}:9100\",cluster=\"{cluster}\"");
-        samples(row, &labels, begin - 900, until)
-    };
+    let twice = all[0]["name"].as_str().unwrap();
+    let once = all[1]["name"].as_str().unwrap();
     let open = begin + 600;
-    let families = [
-        of_cluster(&all[0], twice, "one", open),
-        of_cluster(&all[1], twice, "two", open),
+    let mut families = Vec::new();
+    for (row, name, cluster, until) in [
+        (&all[0], twice, "one", open),
+        (&all[1], twice, "two", open),
         // Its exporter had another label until seven minutes ago, as after a rollout.
-        of_cluster(&all[1], once, "before", begin - 420),
-        of_cluster(&all[1], once, "one", open),
-    ];
-    let real = promtool::Server::over(&exposition(families.concat()));
+        (&all[1], once, "before", begin - 420),
+        (&all[1], once, "one", open),
+    ] {
+        let labels = format!("instance=\"{name}:9100\",cluster=\"{cluster}\"");
+        families.extend(samples(row, &labels, begin - 900, until));
+    }
+    let real = promtool::Server::over(&exposition(families));
     world.set_time(Timestamp::now());
     let url = format!("--prometheus-url=http://{}", real.address);
     let running = world.start_with(&[&url]).await;
     for metric in SIGNALS.map(|signal| [format!("{signal}_avg_5m"), format!("{signal}_max_avg_1h")])
     {
         for metric in metric {
-            let known = |sim: &sim::Sim| {
-                Some(sim.node(once)?["metadata"]["annotations"][&metric].as_str()?.to_owned())
-            };
-            world.sim.until(&format!("{metric} on {once}"), known).await.unwrap();
+            world.annotation(once, &metric).await;
             assert!(world.annotations(twice)[&metric].is_null(), "{}", world.annotations(twice));
         }
     }

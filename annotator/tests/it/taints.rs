@@ -39,8 +39,9 @@ fn taints(sim: &Sim) -> Value {
 }
 
 async fn becomes(world: &World, expected: Value) {
-    let is = |sim: &Sim| (taints(sim) == expected).then_some(());
-    if let Err(never) = world.sim.until(&expected.to_string(), is).await {
+    let what = expected.to_string();
+    let wait = world.sim.until(&what, |sim| (taints(sim) == expected).then_some(()));
+    if let Err(never) = wait.await {
         panic!("{never}; there is {}", taints(&world.sim));
     }
 }
@@ -231,13 +232,14 @@ async fn taints_that_no_limit_can_cause_are_warned_of() {
         POLICY.replace("  predicate: [{name: cpu_usage_avg_5m, maxLimitPecent: 0.65}]\n", "");
     std::fs::write(world.policy_file(), policy).unwrap();
     let running = world.start_with(&[]).await;
-    let warnings = |running: &Running| {
-        let metrics = running.metrics();
-        let line =
-            metrics.lines().find(|line| line.starts_with("plimsoll_annotator_policy_warnings"));
-        line.unwrap().rsplit(' ').next().unwrap().parse::<u32>().unwrap()
-    };
     let without = warnings(&running);
     let with_taints = world.start_with(&ON).await;
     assert_eq!(warnings(&with_taints), without + 1);
+}
+
+/// The number of warnings about the policy.
+fn warnings(running: &Running) -> u32 {
+    let metrics = running.metrics();
+    let line = metrics.lines().find(|line| line.starts_with("plimsoll_annotator_policy_warnings"));
+    line.unwrap().rsplit(' ').next().unwrap().parse().unwrap()
 }

@@ -115,14 +115,14 @@ impl World {
     }
 
     pub(crate) fn args(&self, flags: &[&str]) -> Args {
-        let path = |name: &str| self.folder.path().join(name).display().to_string();
         let given = [
             "annotator".to_owned(),
-            format!("--kubeconfig={}", path("kubeconfig")),
-            format!("--policy-file={}", path("policy.yaml")),
+            format!("--kubeconfig={}", self.folder.path().join("kubeconfig").display()),
+            format!("--policy-file={}", self.policy_file().display()),
             format!("--exporter-port={}", self.exporter.port),
         ];
-        // Unless a test says otherwise, each poll writes whatever moved, and none is too late on a machine that is busy with something else.
+        // Unless a test says otherwise, each poll writes whatever moved, and none is too late on a machine that is busy
+        // with something else.
         let usual = [
             "--burst-interval=0s",
             "--dead-band=0",
@@ -149,14 +149,23 @@ impl World {
         self.sim.node(node).unwrap()["metadata"]["annotations"].clone()
     }
 
+    /// The text of the annotation, once it is there.
+    pub(crate) async fn annotation(&self, node: &str, key: &str) -> String {
+        let what = format!("{key} on {node}");
+        let wait = self.sim.until(&what, |sim| {
+            Some(sim.node(node)?["metadata"]["annotations"][key].as_str()?.to_owned())
+        });
+        wait.await.unwrap()
+    }
+
     /// Waits until the annotation has this value.
     pub(crate) async fn annotated(&self, node: &str, key: &str, value: &str) {
-        let has = |sim: &Sim| {
-            let found = sim.node(node)?["metadata"]["annotations"][key] == value;
-            found.then_some(())
-        };
         let what = format!("{key}={value} on {node}");
-        if let Err(never) = self.sim.until(&what, has).await {
+        let wait = self.sim.until(&what, |sim| {
+            let is_there = sim.node(node)?["metadata"]["annotations"][key] == value;
+            is_there.then_some(())
+        });
+        if let Err(never) = wait.await {
             panic!("{never}; there is {}", self.annotations(node));
         }
     }
@@ -257,8 +266,7 @@ impl Running {
 }
 
 fn same_flag(a: &str, b: &str) -> bool {
-    let name = |flag: &str| flag.split('=').next().map(str::to_owned);
-    name(a) == name(b)
+    a.split('=').next() == b.split('=').next()
 }
 
 fn due_within(status: &Status, now: Timestamp, seconds: i64) -> bool {

@@ -1,5 +1,5 @@
-//! Reads only the wanted entries of a JSON object. An exporter serves tens to hundreds of values, of which a poll needs a
-//! few; the others are skipped without a copy.
+//! Reads only the wanted entries of a JSON object. An exporter serves tens to hundreds of values, of which a poll needs
+//! a few; the others are skipped without a copy.
 
 use std::collections::BTreeMap;
 use std::fmt;

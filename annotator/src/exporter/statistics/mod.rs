@@ -4,10 +4,10 @@
 //! with a newest sample no older than any value that the exporter itself would show. Anything that is not such a number
 //! (`null`, a text, a negative number, a missing field) is absent, never 0.
 //!
-//! A young window cannot be full: before the node booted, or joined the cluster, there was nothing to sample. Half of the
-//! time since then is enough for it, so that a new node is not unknown for half a day. The age of a sample is computed
-//! from the node's own clock alone (the answer's `Date` header less the value's timestamp) and the time since the boot is
-//! a duration, so that a node's wrong clock does no harm.
+//! A young window cannot be full: before the node booted, or joined the cluster, there was nothing to sample. Half of
+//! the time since then is enough for it, so that a new node is not unknown for half a day. The age of a sample is
+//! computed from the node's own clock alone (the answer's `Date` header less the value's timestamp) and the time since
+//! the boot is a duration, so that a node's wrong clock does no harm.
 
 mod entries;
 
@@ -173,8 +173,8 @@ impl Statistics {
         let mut json = serde_json::Deserializer::from_slice(body);
         let statistics = match format {
             Format::Detailed => {
-                let answer = AnswerSeed(wanted).deserialize(&mut json)?;
-                Self::judge(answer, context)
+                let body = BodySeed(wanted).deserialize(&mut json)?;
+                Self::judge(body, context)
             }
             Format::Flat => Self::flat(Entries::new(wanted).deserialize(&mut json)?),
         };
@@ -182,10 +182,10 @@ impl Statistics {
         Ok(statistics)
     }
 
-    fn judge(answer: Answer, context: AnswerContext) -> Self {
-        let limits = Limits::of(&answer, context);
-        let mut all = Self { uptime: answer.uptime(), ..Self::default() };
-        for (metric, detail) in answer.values {
+    fn judge(body: StatisticsBody, context: AnswerContext) -> Self {
+        let limits = ValueLimits::of(&body, context);
+        let mut all = Self { uptime: body.uptime(), ..Self::default() };
+        for (metric, detail) in body.values {
             let Some(detail) = detail.valid() else { continue };
             let Some(value) = detail.judge(&limits) else { continue };
             if let (MetricValue::Usable(_), Some(Lenient::Valid(card))) = (value, &detail.instance)
@@ -198,15 +198,19 @@ impl Statistics {
     }
 
     fn flat(values: BTreeMap<String, Lenient<f64>>) -> Self {
-        let usable = |(metric, number): (String, Lenient<f64>)| {
-            Some((metric, MetricValue::Usable(fraction(number.valid()?)?)))
-        };
-        Self { values: values.into_iter().filter_map(usable).collect(), ..Self::default() }
+        let mut all = Self::default();
+        for (metric, number) in values {
+            if let Some(value) = number.valid().and_then(fraction) {
+                all.values.insert(metric, MetricValue::Usable(value));
+            }
+        }
+        all
     }
 }
 
+/// A percentage as a fraction; `None` if it is out of range.
 fn fraction(percent: f64) -> Option<Ratio> {
-    Ratio::from_percent(percent).filter(|_| percent < MAX_VALUE)
+    if percent < MAX_VALUE { Ratio::from_percent(percent) } else { None }
 }
 
 /// A JSON value that should be a `T`. An invalid value does not make the rest of the answer unreadable.
@@ -227,7 +231,7 @@ impl<T> Lenient<T> {
 }
 
 /// The body of `/v1/statistics`.
-struct Answer {
+struct StatisticsBody {
     sample_interval_seconds: Option<Lenient<i64>>,
     uptime_seconds: Option<Lenient<f64>>,
     values: BTreeMap<String, Lenient<Detail>>,
@@ -247,25 +251,30 @@ enum Field {
 }
 
 /// Reads the body with its wanted values.
-struct AnswerSeed<'w>(Wanted<'w>);
+struct BodySeed<'w>(Wanted<'w>);
 
-impl<'de> DeserializeSeed<'de> for AnswerSeed<'_> {
-    type Value = Answer;
+impl<'de> DeserializeSeed<'de> for BodySeed<'_> {
+    type Value = StatisticsBody;
 
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Answer, D::Error> {
+    fn deserialize<D: Deserializer<'de>>(
+        self,
+        deserializer: D,
+    ) -> Result<StatisticsBody, D::Error> {
         deserializer.deserialize_map(self)
     }
 }
 
-impl<'de> Visitor<'de> for AnswerSeed<'_> {
-    type Value = Answer;
+impl<'de> Visitor<'de> for BodySeed<'_> {
+    type Value = StatisticsBody;
 
     fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str("an object with `values`")
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Answer, A::Error> {
-        let (mut sample_interval_seconds, mut uptime_seconds, mut values) = (None, None, None);
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<StatisticsBody, A::Error> {
+        let mut sample_interval_seconds = None;
+        let mut uptime_seconds = None;
+        let mut values = None;
         while let Some(field) = map.next_key()? {
             match field {
                 Field::SampleInterval => sample_interval_seconds = map.next_value()?,
@@ -275,11 +284,11 @@ impl<'de> Visitor<'de> for AnswerSeed<'_> {
             }
         }
         let values = values.ok_or_else(|| A::Error::missing_field("values"))?;
-        Ok(Answer { sample_interval_seconds, uptime_seconds, values })
+        Ok(StatisticsBody { sample_interval_seconds, uptime_seconds, values })
     }
 }
 
-impl Answer {
+impl StatisticsBody {
     /// The largest age of a value's newest sample.
     fn max_age(&self) -> SignedDuration {
         let interval = match self.sample_interval_seconds {
@@ -296,7 +305,7 @@ impl Answer {
 }
 
 /// The limits that decide which values of one answer are usable.
-struct Limits {
+struct ValueLimits {
     /// The time of the answer by the node's clock.
     date: Option<Timestamp>,
     /// The oldest allowed time of a value's newest sample, by the node's clock.
@@ -305,13 +314,13 @@ struct Limits {
     age: Option<SignedDuration>,
 }
 
-impl Limits {
-    fn of(answer: &Answer, context: AnswerContext) -> Self {
+impl ValueLimits {
+    fn of(body: &StatisticsBody, context: AnswerContext) -> Self {
         let AnswerContext { date, since_creation } = context;
-        let oldest = date.and_then(|date| date.checked_sub(answer.max_age()).ok());
+        let oldest = date.and_then(|date| date.checked_sub(body.max_age()).ok());
         // Negative if the annotator's clock is behind the API server's; it is unknown then.
         let since_creation = since_creation.filter(|span| !span.is_negative());
-        let age = answer.uptime().into_iter().chain(since_creation).min();
+        let age = body.uptime().into_iter().chain(since_creation).min();
         Self { date, oldest, age }
     }
 }
@@ -334,16 +343,16 @@ struct Detail {
 
 impl Detail {
     /// `None` if the value or the coverage is out of range.
-    fn judge(&self, limits: &Limits) -> Option<MetricValue> {
+    fn judge(&self, limits: &ValueLimits) -> Option<MetricValue> {
         let value = fraction(self.value)?;
         if !(0.0..=1.0).contains(&self.coverage) {
             return None;
         }
-        let too_old = limits.oldest.is_some_and(|oldest| self.timestamp < oldest);
+        let is_too_old = limits.oldest.is_some_and(|oldest| self.timestamp < oldest);
         let age = limits.date.map(|date| date.duration_since(self.timestamp));
-        Some(match age.filter(|_| too_old) {
-            Some(age) => MetricValue::HeldBack(HoldReason::Age(age)),
-            None => self.judge_coverage(value, limits.age),
+        Some(match age {
+            Some(age) if is_too_old => MetricValue::HeldBack(HoldReason::Age(age)),
+            _ => self.judge_coverage(value, limits.age),
         })
     }
 
@@ -362,8 +371,8 @@ impl Detail {
     }
 }
 
-/// The seconds until `covered` seconds of samples are enough, if the exporter goes on sampling; 0 or less if they already
-/// are. Enough is half of the window, or half of the node's age from [`MIN_AGE`] on.
+/// The seconds until `covered` seconds of samples are enough, if the exporter goes on sampling; 0 or less if they
+/// already are. Enough is half of the window, or half of the node's age from [`MIN_AGE`] on.
 fn seconds_to_wait(covered: f64, window: f64, age: Option<SignedDuration>) -> f64 {
     let half_of_window = MIN_COVERAGE * window - covered;
     let Some(age) = age.map(|age| age.as_secs_f64()) else { return half_of_window };

@@ -136,22 +136,21 @@ fn a_value_older_than_the_exporter_itself_shows_is_held_back() {
 
 #[test]
 fn a_nodes_wrong_clock_holds_nothing_back() {
-    let answer = |timestamp: &str| {
+    for (timestamp, date) in [
+        // A clock at 1970, one that is years ahead, and one that was set back after the sample.
+        ("1970-01-01T00:00:09Z", Some("1970-01-01T00:00:12Z")),
+        ("2099-01-01T00:00:00Z", Some("2099-01-01T00:00:10Z")),
+        ("2026-11-20T12:00:00Z", Some("2026-11-20T09:00:00Z")),
+        // Without a `Date` the age is not known.
+        ("1970-01-01T00:00:09Z", None),
+    ] {
         let detail = json!({"value": 50, "timestamp": timestamp, "coverage": 1});
-        json!({"sampleIntervalSeconds": 10, "values": {"x": detail}}).to_string()
-    };
-    let read = |timestamp: &str, date: Option<&str>| {
+        let answer = json!({"sampleIntervalSeconds": 10, "values": {"x": detail}}).to_string();
         let date = date.map(|date| date.parse().unwrap());
         let context = AnswerContext { date, since_creation: None };
-        let read = Statistics::parse(Format::Detailed, answer(timestamp).as_bytes(), context);
-        read.unwrap().get(&"x".into())
-    };
-    // A clock at 1970, one that is years ahead, and one that was set back after the sample.
-    assert_eq!(read("1970-01-01T00:00:09Z", Some("1970-01-01T00:00:12Z")), value(50.0));
-    assert_eq!(read("2099-01-01T00:00:00Z", Some("2099-01-01T00:00:10Z")), value(50.0));
-    assert_eq!(read("2026-11-20T12:00:00Z", Some("2026-11-20T09:00:00Z")), value(50.0));
-    // Without a `Date` the age is not known.
-    assert_eq!(read("1970-01-01T00:00:09Z", None), value(50.0));
+        let read = Statistics::parse(Format::Detailed, answer.as_bytes(), context).unwrap();
+        assert_eq!(read.get(&"x".into()), value(50.0), "{timestamp}");
+    }
 }
 
 #[test]
@@ -182,15 +181,16 @@ fn a_body_of_another_shape_is_an_error() {
 
 #[test]
 fn a_hold_reason_says_how_much() {
-    let text_of = |change: &serde_json::Value| match x(change) {
-        Some(MetricValue::HeldBack(reason)) => reason.to_string(),
-        other => panic!("{other:?}"),
-    };
-    let text = text_of(&json!({"coverage": 0.126}));
-    let expected = "13% of its window holds samples; half of it must, or half of the node's age";
-    assert_eq!(text, expected);
-    let text = text_of(&json!({"timestamp": "2026-11-20T08:00:00Z"}));
-    assert_eq!(text, "its newest sample is 3600 s old");
+    for (change, expected) in [
+        (
+            json!({"coverage": 0.126}),
+            "13% of its window holds samples; half of it must, or half of the node's age",
+        ),
+        (json!({"timestamp": "2026-11-20T08:00:00Z"}), "its newest sample is 3600 s old"),
+    ] {
+        let Some(MetricValue::HeldBack(reason)) = x(&change) else { panic!("{change}") };
+        assert_eq!(reason.to_string(), expected);
+    }
 }
 
 proptest! {
@@ -222,13 +222,11 @@ fn of_an_answer_only_what_is_wanted_is_read_and_the_cards() {
     let answer =
         format!(r#"{{"values": {values}, "sampleIntervalSeconds": 10, "boot\u0049d": {{}}}}"#);
     let wanted = ["a".into(), "absent".into()];
-    let read = |wanted| {
+    let [some, all] = [Wanted::Only(&wanted), Wanted::All].map(|wanted| {
         let context = answered_at(date());
         Statistics::parse_wanted(Format::Detailed, answer.as_bytes(), context, wanted).unwrap()
-    };
-    let some = read(Wanted::Only(&wanted));
+    });
     assert_eq!(some.iter().map(|(key, _)| key).collect::<Vec<_>>(), ["a", "gpu_0_usage_active"]);
-    let all = read(Wanted::All);
     assert_eq!(some.get(&"a".into()), all.get(&"a".into()));
     assert!(all.get(&"c".into()).is_some() && !some.into_cards().is_empty());
     let flat = Statistics::parse_wanted(

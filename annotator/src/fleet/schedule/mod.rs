@@ -1,9 +1,9 @@
 //! When one node is polled, by the periods of its metrics. Pure arithmetic; `now` is a parameter.
 //!
 //! The ticks of a metric lie one period apart, at a phase that follows from the node's name. Invariants: ticks never
-//! move, so a restart changes nothing; the phases of nodes are spread over the period; where one period divides another,
-//! every tick of the longer one is a tick of the shorter one, so one poll serves both. A metric that was never read, or
-//! not since the node booted, is due at once.
+//! move, so a restart changes nothing; the phases of nodes are spread over the period; where one period divides
+//! another, every tick of the longer one is a tick of the shorter one, so one poll serves both. A metric that was never
+//! read, or not since the node booted, is due at once.
 
 use jiff::{SignedDuration, Timestamp};
 use placement::policy::{GRACE, LoadPolicy};
@@ -12,8 +12,8 @@ use placement::units::{MetricName, NodeName};
 
 use super::retry::Retry;
 
-/// A boot counts only if it is this much later than the last one. This bounds the polls and writes that an exporter can cause by always
-/// reporting a short uptime, and absorbs the rounding of uptimes.
+/// A boot counts only if it is this much later than the last one. This bounds the polls and writes that an exporter can
+/// cause by always reporting a short uptime, and absorbs the rounding of uptimes.
 const MIN_BOOT_GAP: SignedDuration = SignedDuration::from_mins(5);
 
 /// How long before it expires a reading must be polled again: the time to write the new one, and to try once more.
@@ -89,19 +89,21 @@ impl Schedule {
         let mut entries: Vec<Entry> = Vec::with_capacity(policy.sync.len());
         for rule in &policy.sync {
             if entries.iter().all(|entry| entry.metric != rule.metric) {
-                let (metric, grid) = (rule.metric.clone(), Grid::new(node, rule.period));
-                let max_age = policy.max_age(&metric);
-                let max_age = max_age.unwrap_or_else(|| rule.period.saturating_add(GRACE));
-                let (read_at, retry) = (None, Retry::default());
-                entries.push(Entry { metric, grid, max_age, read_at, retry });
+                let default_age = rule.period.saturating_add(GRACE);
+                entries.push(Entry {
+                    metric: rule.metric.clone(),
+                    grid: Grid::new(node, rule.period),
+                    max_age: policy.max_age(&rule.metric).unwrap_or(default_age),
+                    read_at: None,
+                    retry: Retry::default(),
+                });
             }
         }
         Self { entries, booted_at: None }
     }
 
     /// The schedule of the same node under another policy, with the times of the readings.
-    #[must_use]
-    pub fn under(&self, node: &NodeName, policy: &LoadPolicy) -> Self {
+    pub(crate) fn under(&self, node: &NodeName, policy: &LoadPolicy) -> Self {
         let mut schedule = Self { booted_at: self.booted_at, ..Self::new(node, policy) };
         for entry in &mut schedule.entries {
             entry.read_at = self.find(&entry.metric).and_then(|known| known.read_at);
@@ -114,17 +116,22 @@ impl Schedule {
         self.entries.iter().map(|entry| &entry.metric)
     }
 
+    /// Whether it has the metric.
+    pub(crate) fn has(&self, metric: &MetricName) -> bool {
+        self.find(metric).is_some()
+    }
+
     /// A poll at `at` gave a usable value.
-    pub fn polled(&mut self, metric: &MetricName, at: Timestamp) {
+    pub(crate) fn record_poll(&mut self, metric: &MetricName, at: Timestamp) {
         if let Some(entry) = self.find_mut(metric) {
             entry.read_at = Some(at);
             entry.retry.succeeded();
         }
     }
 
-    /// The watch shows a reading with the time `at` on the node. It may be older than the last poll. A time far ahead of
-    /// `now` was not written by this program and is ignored.
-    pub fn observed(&mut self, metric: &MetricName, at: Timestamp, now: Timestamp) {
+    /// The watch shows a reading with the time `at` on the node. It may be older than the last poll. A time far ahead
+    /// of `now` was not written by this program and is ignored.
+    pub(crate) fn observe(&mut self, metric: &MetricName, at: Timestamp, now: Timestamp) {
         if is_far_ahead(at, now) {
             return;
         }
@@ -134,7 +141,7 @@ impl Schedule {
     }
 
     /// Metrics count as polled at `now` if their newest reading is valid until they are polled again after that.
-    pub fn count_as_polled(&mut self, now: Timestamp) {
+    pub(crate) fn count_as_polled(&mut self, now: Timestamp) {
         for entry in &mut self.entries {
             let Some(read_at) = entry.read_at else { continue };
             let next = entry.grid.due(Some(now.max(read_at)));
@@ -144,26 +151,32 @@ impl Schedule {
         }
     }
 
-    /// The answer of a poll at `at` did not have the metric. It is polled again after at most `longest`, if that is given
-    /// and shorter than the back-off.
-    pub fn missing(&mut self, metric: &MetricName, at: Timestamp, longest: Option<SignedDuration>) {
+    /// The answer of a poll at `at` did not have the metric. It is polled again after at most `longest`, if that is
+    /// given and shorter than the back-off.
+    pub(crate) fn record_missing(
+        &mut self,
+        metric: &MetricName,
+        at: Timestamp,
+        longest: Option<SignedDuration>,
+    ) {
         if let Some(entry) = self.find_mut(metric) {
             entry.retry.failed_within(at, longest.unwrap_or(SignedDuration::MAX));
         }
     }
 
-    /// An exporter's answer shows that the node booted at `at`, by the annotator's clock. Metrics with earlier readings are due.
-    pub fn booted(&mut self, at: Timestamp) {
-        let is_later = |known: Timestamp| at.duration_since(known) > MIN_BOOT_GAP;
-        if self.booted_at.is_none_or(is_later) {
+    /// An exporter's answer shows that the node booted at `at`, by the annotator's clock. Metrics with earlier readings
+    /// are due.
+    pub(crate) fn record_boot(&mut self, at: Timestamp) {
+        if self.booted_at.is_none_or(|known| at.duration_since(known) > MIN_BOOT_GAP) {
             self.booted_at = Some(at);
         }
     }
 
     /// The answer of a poll at `at` had a value that will not be usable before `wait` has passed. The metric is polled
-    /// again then, or one period later if that is earlier, since the exporter may have recovered its samples. If waits end
-    /// without a usable value, as on an exporter that loses half of its samples, a back-off applies, up to 2 minutes.
-    pub fn held_back(&mut self, metric: &MetricName, at: Timestamp, wait: SignedDuration) {
+    /// again then, or one period later if that is earlier, since the exporter may have recovered its samples. If waits
+    /// end without a usable value, as on an exporter that loses half of its samples, a back-off applies, up to 2
+    /// minutes.
+    pub(crate) fn hold_back(&mut self, metric: &MetricName, at: Timestamp, wait: SignedDuration) {
         if let Some(entry) = self.find_mut(metric) {
             let longest = SignedDuration::from_secs(entry.grid.period);
             let wait = wait.clamp(SignedDuration::from_secs(1), longest);
@@ -172,7 +185,7 @@ impl Schedule {
     }
 
     /// The clock was set back, so the ends of waits may be far ahead: all waits are dropped.
-    pub fn clock_set_back(&mut self) {
+    pub(crate) fn drop_waits(&mut self) {
         self.booted_at = None;
         self.entries.iter_mut().for_each(|entry| entry.retry.succeeded());
     }
@@ -180,35 +193,33 @@ impl Schedule {
     /// When the node should be polled next; `None` if the policy has no sync rule.
     #[must_use]
     pub fn next(&self, now: Timestamp) -> Option<Timestamp> {
-        let poll_at = |entry: &Entry| self.due(entry, now).max(entry.retry.not_before());
-        self.entries.iter().map(poll_at).min()
+        let entries = self.entries.iter();
+        entries.map(|entry| self.due(entry, now).max(entry.retry.not_before())).min()
     }
 
     /// When the node booted, by the annotator's clock; `None` if its exporter does not report an uptime.
-    #[must_use]
-    pub fn booted_at(&self) -> Option<Timestamp> {
+    pub(crate) fn booted_at(&self) -> Option<Timestamp> {
         self.booted_at
     }
 
     /// The shortest period; `None` if the policy has no sync rule.
-    #[must_use]
-    pub fn shortest_period(&self) -> Option<SignedDuration> {
+    pub(crate) fn shortest_period(&self) -> Option<SignedDuration> {
         self.entries.iter().map(|entry| entry.grid.period).min().map(SignedDuration::from_secs)
     }
 
     /// Whether there are readings on the node, and all of them have been due for longer than `span`.
     pub(super) fn is_overdue(&self, now: Timestamp, span: SignedDuration) -> bool {
-        let due = self.entries.iter().map(|entry| self.due(entry, now));
-        let latest = due.filter(|due| *due > Timestamp::MIN).max();
+        let all_due = self.entries.iter().map(|entry| self.due(entry, now));
+        let latest = all_due.filter(|due| *due > Timestamp::MIN).max();
         latest.is_some_and(|latest| now.duration_since(latest) > span)
     }
 
     /// When a metric is due. Readings from before the node's boot, or far in the future, are ignored.
     fn due(&self, entry: &Entry, now: Timestamp) -> Timestamp {
-        let counts = |at: &Timestamp| {
+        let read_at = entry.read_at.filter(|at| {
             !is_far_ahead(*at, now) && self.booted_at.is_none_or(|booted_at| booted_at <= *at)
-        };
-        entry.grid.due(entry.read_at.filter(counts))
+        });
+        entry.grid.due(read_at)
     }
 
     fn find(&self, metric: &MetricName) -> Option<&Entry> {

@@ -25,7 +25,8 @@ fn crane() -> LoadPolicy {
     LoadPolicy::from_yaml(CRANE).unwrap()
 }
 
-/// Simulates polls from `start` to `end`, each `late` seconds after it is due, which give every metric. Returns their times.
+/// Simulates polls from `start` to `end`, each `late` seconds after it is due, which give every metric. Returns their
+/// times.
 fn simulate(schedule: &mut Schedule, start: i64, end: i64, late: i64) -> Vec<i64> {
     let metrics: Vec<_> = schedule.metrics().cloned().collect();
     let mut polls = Vec::new();
@@ -36,14 +37,14 @@ fn simulate(schedule: &mut Schedule, start: i64, end: i64, late: i64) -> Vec<i64
             return polls;
         }
         polls.push(now);
-        metrics.iter().for_each(|metric| schedule.polled(metric, at(now)));
+        metrics.iter().for_each(|metric| schedule.record_poll(metric, at(now)));
     }
 }
 
 /// The metrics that are due at `now`.
 fn due(schedule: &Schedule, now: Timestamp) -> Vec<MetricName> {
-    let is_due = |entry: &&Entry| schedule.due(entry, now) <= now;
-    schedule.entries.iter().filter(is_due).map(|entry| entry.metric.clone()).collect()
+    let due = schedule.entries.iter().filter(|entry| schedule.due(entry, now) <= now);
+    due.map(|entry| entry.metric.clone()).collect()
 }
 
 const DAY: i64 = 24 * 3600;
@@ -67,10 +68,11 @@ fn rules_of_3m_15m_and_3h_share_one_poll_each_3_minutes() {
 #[test]
 fn a_wait_that_passes_in_vain_again_and_again_grows_to_two_minutes() {
     let mut schedule = Schedule::new(&node("a"), &crane());
-    let (mut now, mut polls) = (at(1_000_000), 0);
+    let mut now = at(1_000_000);
+    let mut polls = 0;
     while now < at(1_003_600) {
         for metric in due(&schedule, now) {
-            schedule.held_back(&metric, now, SignedDuration::from_secs(3));
+            schedule.hold_back(&metric, now, SignedDuration::from_secs(3));
         }
         polls += 1;
         now = schedule.next(now).unwrap();
@@ -80,14 +82,15 @@ fn a_wait_that_passes_in_vain_again_and_again_grows_to_two_minutes() {
 
 #[test]
 fn a_held_back_metric_is_polled_for_when_it_can_be_usable_or_one_period_later() {
-    let (metric, mut policy) = (MetricName::from("cpu_usage_max_avg_1d"), crane());
+    let metric = MetricName::from("cpu_usage_max_avg_1d");
+    let mut policy = crane();
     policy.sync.retain(|rule| rule.metric == metric);
     let mut schedule = Schedule::new(&node("a"), &policy);
     for (wait, asked) in [(0, 1), (150, 150), (12 * 3600, 3 * 3600)] {
-        schedule.held_back(&metric, at(1_000_000), SignedDuration::from_secs(wait));
+        schedule.hold_back(&metric, at(1_000_000), SignedDuration::from_secs(wait));
         assert_eq!(schedule.next(at(1_000_000)), Some(at(1_000_000 + asked)));
     }
-    schedule.clock_set_back();
+    schedule.drop_waits();
     assert!(schedule.next(at(1_000_000)).unwrap() < at(1_000_000));
 }
 
@@ -98,7 +101,7 @@ fn after_a_restart_nothing_is_due_that_was_read_before() {
     let last = *polls.last().unwrap();
     let mut restarted = Schedule::new(&node("a"), &crane());
     for entry in &schedule.entries {
-        restarted.polled(&entry.metric, entry.read_at.unwrap());
+        restarted.record_poll(&entry.metric, entry.read_at.unwrap());
     }
     assert!(restarted.next(at(last + 1)).unwrap() > at(last + 1));
     assert_eq!(restarted.next(at(last + 1)), schedule.next(at(last + 1)));
@@ -108,7 +111,7 @@ fn after_a_restart_nothing_is_due_that_was_read_before() {
 fn ticks_missed_during_a_long_stop_are_served_by_one_poll() {
     let mut schedule = Schedule::new(&node("a"), &crane());
     for metric in ["cpu_usage_avg_5m", "cpu_usage_max_avg_1h", "cpu_usage_max_avg_1d"] {
-        schedule.polled(&MetricName::from(metric), at(1_000_000));
+        schedule.record_poll(&MetricName::from(metric), at(1_000_000));
     }
     let polls = simulate(&mut schedule, 1_000_000 + DAY, 1_000_000 + DAY + 180, 0);
     assert!((1..=2).contains(&polls.len()), "{polls:?}");
@@ -119,15 +122,15 @@ fn ticks_missed_during_a_long_stop_are_served_by_one_poll() {
 fn a_time_far_ahead_counts_as_never_read() {
     let mut schedule = Schedule::new(&node("a"), &crane());
     let eight_hours_ahead = at(1_000_000 + 8 * 3600);
-    schedule.observed(&MetricName::from("cpu_usage_avg_5m"), eight_hours_ahead, at(1_000_000));
+    schedule.observe(&MetricName::from("cpu_usage_avg_5m"), eight_hours_ahead, at(1_000_000));
     assert!(schedule.next(at(1_000_000)).unwrap() <= at(1_000_000));
     for metric in due(&schedule, at(1_000_000)) {
-        schedule.polled(&metric, at(1_000_000));
+        schedule.record_poll(&metric, at(1_000_000));
     }
     assert!(schedule.next(at(1_000_000)).unwrap() > at(1_000_000));
     let mut slightly = Schedule::new(&node("a"), &crane());
     let metrics: Vec<_> = slightly.metrics().cloned().collect();
-    metrics.iter().for_each(|metric| slightly.polled(metric, at(1_000_030)));
+    metrics.iter().for_each(|metric| slightly.record_poll(metric, at(1_000_030)));
     assert!(slightly.next(at(1_000_000)).unwrap() > at(1_000_000));
 }
 
@@ -135,11 +138,11 @@ fn a_time_far_ahead_counts_as_never_read() {
 fn observing_a_time_far_ahead_changes_nothing() {
     let mut schedule = Schedule::new(&node("a"), &crane());
     let metrics: Vec<_> = schedule.metrics().cloned().collect();
-    metrics.iter().for_each(|metric| schedule.polled(metric, at(1_000_000)));
+    metrics.iter().for_each(|metric| schedule.record_poll(metric, at(1_000_000)));
     let next = schedule.next(at(1_000_001));
     // The watch shows the Node as it was before the write, with times of another time zone.
     let ahead = at(1_000_000 + 8 * 3600);
-    metrics.iter().for_each(|metric| schedule.observed(metric, ahead, at(1_000_001)));
+    metrics.iter().for_each(|metric| schedule.observe(metric, ahead, at(1_000_001)));
     assert_eq!(schedule.next(at(1_000_001)), next);
 }
 
@@ -147,19 +150,20 @@ fn observing_a_time_far_ahead_changes_nothing() {
 fn observing_an_older_reading_changes_nothing() {
     let mut schedule = Schedule::new(&node("a"), &crane());
     let metrics: Vec<_> = schedule.metrics().cloned().collect();
-    metrics.iter().for_each(|metric| schedule.polled(metric, at(1_000_000)));
+    metrics.iter().for_each(|metric| schedule.record_poll(metric, at(1_000_000)));
     let next = schedule.next(at(1_000_001));
-    metrics.iter().for_each(|metric| schedule.observed(metric, at(900_000), at(1_000_001)));
+    metrics.iter().for_each(|metric| schedule.observe(metric, at(900_000), at(1_000_001)));
     assert_eq!(schedule.next(at(1_000_001)), next);
 }
 
 #[test]
 fn a_missing_metric_has_its_own_back_off() {
     let mut schedule = Schedule::new(&node("a"), &crane());
-    let (short, long) = (MetricName::from("cpu_usage_avg_5m"), "cpu_usage_max_avg_1d".into());
-    schedule.polled(&short, at(1_000_000));
-    schedule.polled(&"cpu_usage_max_avg_1h".into(), at(1_000_000));
-    schedule.missing(&long, at(1_000_000), None);
+    let short = MetricName::from("cpu_usage_avg_5m");
+    let long = MetricName::from("cpu_usage_max_avg_1d");
+    schedule.record_poll(&short, at(1_000_000));
+    schedule.record_poll(&"cpu_usage_max_avg_1h".into(), at(1_000_000));
+    schedule.record_missing(&long, at(1_000_000), None);
     assert_eq!(schedule.next(at(1_000_000)), Some(at(1_000_005)));
     assert_eq!(due(&schedule, at(1_000_001)), [long]);
 }
@@ -167,18 +171,19 @@ fn a_missing_metric_has_its_own_back_off() {
 #[test]
 fn a_boot_makes_readings_from_before_due_and_no_others() {
     let mut schedule = Schedule::new(&node("a"), &crane());
-    let (short, long) = (MetricName::from("cpu_usage_avg_5m"), "cpu_usage_max_avg_1d".into());
+    let short = MetricName::from("cpu_usage_avg_5m");
+    let long = MetricName::from("cpu_usage_max_avg_1d");
     for metric in [&short, &"cpu_usage_max_avg_1h".into(), &long] {
-        schedule.polled(metric, at(1_000_000));
+        schedule.record_poll(metric, at(1_000_000));
     }
     assert_eq!(due(&schedule, at(1_000_001)).len(), 0);
-    schedule.booted(at(1_000_000));
+    schedule.record_boot(at(1_000_000));
     assert_eq!(due(&schedule, at(1_000_001)).len(), 0);
-    schedule.booted(at(1_000_400));
+    schedule.record_boot(at(1_000_400));
     assert_eq!(due(&schedule, at(1_000_450)).len(), 3);
-    schedule.polled(&long, at(1_000_450));
+    schedule.record_poll(&long, at(1_000_450));
     // The watch shows the reading from before once more.
-    schedule.observed(&long, at(1_000_000), at(1_000_451));
+    schedule.observe(&long, at(1_000_000), at(1_000_451));
     assert!(!due(&schedule, at(1_000_451)).contains(&long));
     let schedule = schedule.under(&node("a"), &crane());
     assert_eq!(due(&schedule, at(1_000_451)).len(), 2);
@@ -190,10 +195,10 @@ fn boots_are_taken_over_at_most_every_five_minutes() {
     let metrics: Vec<_> = schedule.metrics().cloned().collect();
     let mut all_due = Vec::new();
     for second in (1_000_000..1_001_000).step_by(10) {
-        schedule.booted(at(second));
+        schedule.record_boot(at(second));
         if due(&schedule, at(second)).len() == metrics.len() {
             all_due.push(second - 1_000_000);
-            metrics.iter().for_each(|metric| schedule.polled(metric, at(second)));
+            metrics.iter().for_each(|metric| schedule.record_poll(metric, at(second)));
         }
     }
     assert_eq!(all_due, [0, 310, 620, 930]);
@@ -203,7 +208,7 @@ fn boots_are_taken_over_at_most_every_five_minutes() {
 fn another_policy_keeps_the_times_of_readings() {
     let mut schedule = Schedule::new(&node("a"), &crane());
     for metric in ["cpu_usage_avg_5m", "cpu_usage_max_avg_1h", "cpu_usage_max_avg_1d"] {
-        schedule.polled(&MetricName::from(metric), at(1_000_000));
+        schedule.record_poll(&MetricName::from(metric), at(1_000_000));
     }
     let more = CRANE.replace("3h}", "3h}\n  - {name: mem_usage_avg_5m, period: 3m}");
     let schedule = schedule.under(&node("a"), &LoadPolicy::from_yaml(&more).unwrap());
@@ -285,7 +290,7 @@ fn no_reading_expires_before_its_next_poll_because_a_restart_took_it_for_a_new_o
         {
             let now = 100_000;
             let mut schedule = Schedule::new(&node(name), &policy);
-            schedule.observed(&metric, at(now - age), at(now));
+            schedule.observe(&metric, at(now - age), at(now));
             let due = schedule.next(at(now)).unwrap();
             schedule.count_as_polled(at(now));
             let next = schedule.next(at(now)).unwrap();

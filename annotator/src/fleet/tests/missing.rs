@@ -21,7 +21,8 @@ fn partly_covered(coverage: f64, seconds: i64) -> PollResult {
 fn a_metric_held_back_is_counted_and_polled_for_when_it_can_be_usable() {
     let mut fleet = fleet();
     fleet.nodes_listed(vec![node("a"), node("b")], at(0));
-    let (a, b) = (fleet.take_job(at(0)).unwrap(), fleet.take_job(at(0)).unwrap());
+    let a = fleet.take_job(at(0)).unwrap();
+    let b = fleet.take_job(at(0)).unwrap();
     done(&mut fleet, b, at(0));
     let transitions = answered(&mut fleet, a, partly_covered(0.1, 40), at(0));
     assert!(matches!(transitions[..], [Transition::HeldBack(..)]), "{transitions:?}");

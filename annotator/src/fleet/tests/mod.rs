@@ -2,25 +2,27 @@
 
 mod missing;
 mod pod_use;
+mod silent_fleet;
 mod writes;
 
 use std::time::Duration;
 
 use super::*;
+use ::settings::ReadingsIn;
 use cluster::CallError;
 use jiff::SignedDuration;
 use placement::gpu::{Card, Claim, GpuRequest};
-use placement::publish::WriteReason;
-use placement::reading::Reading;
+use placement::publish::{Urgency, WriteReason};
+use placement::reading::{Reading, ReadingCodec};
 use placement::units::{CardId, MetricName, MiB, Ratio, Units};
 
 use super::job::{PollRequest, PollResult};
 use super::lanes::Lane;
-use super::write_plan::WritePlan;
 use crate::exporter::cards::CardMeasurements;
 use crate::exporter::error::PollError;
 use crate::exporter::statistics::{Format, HoldReason};
 use crate::pods::GpuCharge;
+use crate::store::NodeWrite;
 
 const POLICY: &str = "
 apiVersion: scheduler.policy.crane.io/v1alpha1
@@ -40,8 +42,7 @@ fn at(second: i64) -> Timestamp {
 fn settings() -> Settings {
     Settings {
         names: Names::default(),
-        codec: ReadingCodec::default(),
-        readings_in: ReadingsIn::Annotations,
+        store: Store::new(ReadingsIn::Annotations, ReadingCodec::default()),
         exporter_port: 19101,
         concurrency: 8,
         pod_use_period: None,
@@ -133,24 +134,19 @@ fn all_usable(poll: &PollRequest) -> PollResult {
     }
 }
 
-/// The report of a job in which no card was measured, with what the job decides to write. The patch ends with `patch`.
+/// The report of a job, with what the job decides to write. The patch ends with `patch`.
 fn report(
     job: Job,
     at: Timestamp,
     mut poll: Option<Result<PollResult, PollError>>,
     patch: Result<(), CallError>,
 ) -> Report {
-    let readings = poll.iter_mut().flatten().flat_map(|answer| &mut answer.usable);
-    readings.for_each(|(_, reading)| reading.at = at);
-    let usable = poll.iter().flatten().flat_map(|answer| answer.usable.clone());
-    let usable: Vec<_> = usable.collect();
-    let write = job.decides().then(|| job.write.decide(&usable, job.hot_value, at)).flatten();
-    let unmeasured = CardMeasurements::default();
-    let share = job.share.as_ref();
-    let share = share.and_then(|plan| plan.annotation(&unmeasured, write.is_some(), at));
-    let writes = write.is_some() || share.is_some() || !job.on_node.is_empty();
-    let patch = writes.then_some(patch);
-    Report { job, at, poll, write, share, patch, pods: None }
+    for answer in poll.iter_mut().flatten() {
+        answer.usable.iter_mut().for_each(|(_, reading)| reading.at = at);
+    }
+    let write = job.decide(poll.as_ref(), at);
+    let patch = (write != NodeWrite::default()).then_some(patch);
+    Report { job, at, poll, write, patch, pods: None }
 }
 
 /// Ends a job with this answer.
@@ -205,10 +201,9 @@ fn the_result_for_a_node_that_was_replaced_is_dropped() {
 #[test]
 fn a_list_with_another_node_of_the_same_name_replaces_it() {
     let mut fleet = fleet();
-    let with_uid = |uid: &str| NodeFacts { uid: uid.to_owned(), ..node("a") };
-    fleet.nodes_listed(vec![with_uid("1")], at(0));
+    fleet.nodes_listed(vec![NodeFacts { uid: "1".to_owned(), ..node("a") }], at(0));
     let old = fleet.take_job(at(0)).unwrap();
-    fleet.nodes_listed(vec![with_uid("2")], at(1));
+    fleet.nodes_listed(vec![NodeFacts { uid: "2".to_owned(), ..node("a") }], at(1));
     let new = fleet.take_job(at(1)).unwrap();
     assert_eq!((old.uid.as_str(), new.uid.as_str()), ("1", "2"));
     done(&mut fleet, old, at(2));
@@ -228,18 +223,20 @@ fn readings_that_vanish_from_a_node_are_written_again() {
     // The watch is behind: it shows the node without them at first.
     fleet.node_applied(node("a"), at(1));
     fleet.node_applied(NodeFacts { readings, ..node("a") }, at(1));
-    let written = |fleet: &mut Fleet| {
-        let now = fleet.next().unwrap();
-        let job = fleet.take_job(now).unwrap();
-        let poll = job.poll.as_ref().map(|poll| Ok(all_usable(poll)));
-        let report = report(job, now, poll, Ok(()));
-        let reason = report.write.as_ref().map(|write| write.reason);
-        fleet.finish(report, now);
-        reason
-    };
-    assert_eq!(written(&mut fleet), None);
+    assert_eq!(run_next(&mut fleet), None);
     fleet.node_applied(node("a"), at(300));
-    assert_eq!(written(&mut fleet), Some(WriteReason::First));
+    assert_eq!(run_next(&mut fleet), Some(WriteReason::First));
+}
+
+/// Runs the next job. Returns the reason of its write.
+fn run_next(fleet: &mut Fleet) -> Option<WriteReason> {
+    let now = fleet.next().unwrap();
+    let job = fleet.take_job(now).unwrap();
+    let poll = job.poll.as_ref().map(|poll| Ok(all_usable(poll)));
+    let report = report(job, now, poll, Ok(()));
+    let reason = report.write.readings.as_ref().map(|write| write.reason);
+    fleet.finish(report, now);
+    reason
 }
 
 #[test]
@@ -253,9 +250,9 @@ fn what_another_replica_wrote_later_is_not_replaced_by_what_was_polled_before() 
     let readings = vec![("cpu".into(), Ok(newer))];
     fleet.node_applied(NodeFacts { readings, ..node("a") }, at(91));
     fleet.set_leading(true, at(120));
-    let plan = fleet.nodes["a"].readings.plan(at(180), Urgency::NextBurst);
-    let plan = WritePlan { due: Some(WriteReason::HotValue), ..plan };
-    let write = plan.decide(&[], None, at(120)).unwrap();
+    let mut plan = fleet.nodes["a"].writes.readings.plan(None, at(180), Urgency::NextBurst);
+    plan.due = Some(WriteReason::HotValue);
+    let write = plan.decide(&[], at(120)).unwrap();
     let cpu = write.readings.iter().find(|(metric, _)| metric.as_str() == "cpu").unwrap();
     assert_eq!(cpu.1, newer);
 }
@@ -388,6 +385,24 @@ fn take_all(fleet: &mut Fleet, now: Timestamp) -> Vec<Job> {
     std::iter::from_fn(|| fleet.take_job(now)).collect()
 }
 
+/// Runs all jobs that are due at `now`. Returns their nodes.
+fn run_due(fleet: &mut Fleet, now: Timestamp) -> Vec<String> {
+    let jobs = take_all(fleet, now);
+    let names = jobs.iter().map(|job| job.node.to_string()).collect();
+    for job in jobs {
+        done(fleet, job, now);
+    }
+    names
+}
+
+/// A node with a reading of `cpu` and one of `mem` of these seconds.
+fn node_read_at(name: &str, cpu: i64, mem: i64) -> NodeFacts {
+    let readings = [("cpu", cpu), ("mem", mem)].map(|(metric, second)| {
+        (metric.into(), Ok(Reading::new(Ratio::new(0.1).unwrap(), at(second))))
+    });
+    NodeFacts { readings: readings.to_vec(), ..node(name) }
+}
+
 #[test]
 fn silent_exporters_have_slots_of_their_own() {
     let mut fleet = narrow_fleet(10, node);
@@ -401,55 +416,37 @@ fn silent_exporters_have_slots_of_their_own() {
     assert_eq!(count(&fleet), (10, 7));
     // Everything is due: 3 nodes that answer, 7 that are silent.
     let started = take_all(&mut fleet, at(1000));
-    let in_lane = |lane| started.iter().filter(|job| job.lane == lane).count();
-    assert_eq!((in_lane(Lane::Prompt), in_lane(Lane::Slow), started.len()), (1, 4, 5));
+    let prompt = started.iter().filter(|job| job.lane == Lane::Prompt);
+    let slow = started.iter().filter(|job| job.lane == Lane::Slow);
+    assert_eq!((prompt.count(), slow.count(), started.len()), (1, 4, 5));
     assert_eq!((fleet.status().in_flight, fleet.next()), (5, None));
 }
 
 #[test]
 fn after_a_restart_nodes_with_long_overdue_readings_wait_as_silent_ones() {
-    let read = |second: i64| Ok(Reading::new(Ratio::new(0.1).unwrap(), at(second)));
-    let overdue = |name: &str| NodeFacts {
-        readings: vec![("cpu".into(), read(-6400)), ("mem".into(), read(40_000))],
-        ..node(name)
-    };
-    let recent = |name: &str| NodeFacts {
-        readings: vec![("cpu".into(), read(-40)), ("mem".into(), read(-40))],
-        ..node(name)
-    };
-    let lane = |facts: &dyn Fn(&str) -> NodeFacts| {
-        let mut fleet = narrow_fleet(1, facts);
-        let job = fleet.take_job(at(250)).unwrap();
-        job.lane
-    };
-    assert_eq!((lane(&overdue), lane(&recent), lane(&node)), (Lane::Slow, Lane::New, Lane::New));
+    let mut overdue = narrow_fleet(1, |name| node_read_at(name, -6400, 40_000));
+    assert_eq!(overdue.take_job(at(250)).unwrap().lane, Lane::Slow);
+    let mut recent = narrow_fleet(1, |name| node_read_at(name, -40, -40));
+    assert_eq!(recent.take_job(at(250)).unwrap().lane, Lane::New);
+    let mut new = narrow_fleet(1, node);
+    assert_eq!(new.take_job(at(250)).unwrap().lane, Lane::New);
 }
 
 #[test]
 fn a_replica_that_takes_over_polls_each_node_at_its_own_time() {
     let mut fleet = fleet();
     fleet.set_leading(false, at(0));
-    let read = |second: i64| Ok(Reading::new(Ratio::new(0.1).unwrap(), at(second)));
-    let facts = |name: &str, second: i64| NodeFacts {
-        readings: vec![("cpu".into(), read(second)), ("mem".into(), read(second))],
-        ..node(name)
-    };
     let names: Vec<String> = (0..60).map(|i| format!("node-{i}")).collect();
-    fleet.nodes_listed(names.iter().map(|name| facts(name, 0)).collect(), at(1));
+    fleet.nodes_listed(names.iter().map(|name| node_read_at(name, 0, 0)).collect(), at(1));
     // The leader wrote all of them but one.
-    names[1..].iter().for_each(|name| fleet.node_applied(facts(name, 600), at(600)));
+    for name in &names[1..] {
+        fleet.node_applied(node_read_at(name, 600, 600), at(600));
+    }
     fleet.set_leading(true, at(800));
-    let mut polled_at = |second: i64| {
-        let polled = take_all(&mut fleet, at(second)).into_iter().map(|job| {
-            let name = job.node.as_str().to_owned();
-            done(&mut fleet, job, at(second));
-            name
-        });
-        polled.collect::<Vec<_>>()
-    };
-    assert_eq!(polled_at(800), ["node-0"]);
+    assert_eq!(run_due(&mut fleet, at(800)), ["node-0"]);
     // A poll serves the ticks of the next 18 s, too.
-    let polled: Vec<usize> = (801..=998).map(|second| polled_at(second).len()).collect();
+    let polled: Vec<usize> =
+        (801..=998).map(|second| run_due(&mut fleet, at(second)).len()).collect();
     assert_eq!(polled.iter().sum::<usize>(), 60);
     assert!(polled.iter().all(|polls| *polls < 8), "{polled:?}");
 }
@@ -457,21 +454,21 @@ fn a_replica_that_takes_over_polls_each_node_at_its_own_time() {
 #[test]
 fn a_replica_that_takes_over_notes_what_the_one_before_may_have_left_unsaid() {
     let policy = Arc::new(LoadPolicy::from_yaml(POLICY).unwrap());
-    let readings_in = ReadingsIn::NodeLoads;
-    let mut fleet = Fleet::new(Settings { readings_in, ..settings() }, policy);
+    let store = Store::new(ReadingsIn::NodeLoads, ReadingCodec::default());
+    let mut fleet = Fleet::new(Settings { store, ..settings() }, policy);
     fleet.set_leading(false, at(0));
     fleet.nodes_listed(vec![node("a"), node("b")], at(1));
     fleet.set_leading(true, at(100));
-    let mut notes = |second: i64| {
-        let jobs = take_all(&mut fleet, at(second)).into_iter().map(|job| {
-            let notes = job.on_node.iter().filter(|(key, _)| key.contains("cooled-at")).count();
+    let mut notes = 0;
+    for second in 100..400 {
+        for job in take_all(&mut fleet, at(second)) {
+            let changes = job.write.changes.iter();
+            notes += changes.filter(|(key, _)| key.contains("cooled-at")).count();
             done(&mut fleet, job, at(second));
-            notes
-        });
-        jobs.sum::<usize>()
-    };
+        }
+    }
     // The second one is for an extender whose watch is late.
-    assert_eq!((100..400).map(&mut notes).sum::<usize>(), 2);
+    assert_eq!(notes, 2);
 }
 
 #[test]
@@ -491,7 +488,7 @@ fn the_share_of_a_silent_node_does_not_wait_for_a_poll() {
     fleet.pod_applied(&BoundPod { node: waiting.as_str().into(), ..pod("p", 3) }, at(5));
     let job = fleet.take_job(at(15)).unwrap();
     assert_eq!((job.node.as_str(), job.lane), (waiting.as_str(), Lane::Write));
-    assert!(job.poll.is_none() && job.share.is_some_and(|share| share.needed));
+    assert!(job.poll.is_none() && job.write.share.is_some_and(|share| share.is_due));
 }
 
 #[test]
@@ -504,7 +501,7 @@ fn readings_whose_patch_failed_are_still_due() {
     assert_eq!(fleet.next(), Some(at(5)));
     let job = fleet.take_job(at(5)).unwrap();
     assert_eq!(job.poll, None);
-    let write = job.write.decide(&[], None, at(5)).unwrap();
+    let write = job.decide(None, at(5)).readings.unwrap();
     assert!(write.readings.len() == 2 && write.readings.iter().all(|(_, read)| read.at == at(0)));
     assert_eq!(patch_failed(&mut fleet, job, at(5)), []);
     let job = fleet.take_job(at(15)).unwrap();
@@ -524,8 +521,8 @@ fn a_change_of_cards_is_written_though_the_exporter_is_silent() {
     fleet.pod_applied(&pod("p", 3), at(6));
     fleet.pod_applied(&pod("q", 4), at(8));
     let job = fleet.take_job(at(16)).unwrap();
-    let share = job.share.unwrap();
-    assert_eq!((share.cards[0].allocated, share.needed), (Units(7), true));
+    let share = job.write.share.unwrap();
+    assert_eq!((share.cards[0].allocated, share.is_due), (Units(7), true));
 }
 
 #[test]
@@ -538,7 +535,7 @@ fn an_unreadable_report_of_cards_changes_nothing() {
     let broken = Some(Err(api::cards::CardsError::TooMany(100)));
     fleet.node_applied(NodeFacts { cards: broken, ..node("a") }, at(1));
     let next = fleet.next().unwrap();
-    assert!(!fleet.take_job(next).unwrap().share.unwrap().needed);
+    assert!(!fleet.take_job(next).unwrap().write.share.unwrap().is_due);
 }
 
 #[test]
@@ -546,11 +543,15 @@ fn the_hot_value_is_unknown_before_the_pods_were_listed() {
     let mut fleet = fleet();
     fleet.nodes_listed(vec![node("a")], at(0));
     let job = fleet.take_job(at(0)).unwrap();
-    assert_eq!(job.hot_value, None);
+    assert_eq!(hot_value(&job), None);
     done(&mut fleet, job, at(0));
     fleet.pods_listed(&[pod("p", 3), pod("q", 3)], at(1));
     let next = fleet.next().unwrap();
-    assert_eq!(fleet.take_job(next).unwrap().hot_value, Some(2));
+    assert_eq!(hot_value(&fleet.take_job(next).unwrap()), Some(2));
+}
+
+fn hot_value(job: &Job) -> Option<u64> {
+    job.write.readings.as_ref().unwrap().hot_value
 }
 
 #[test]
@@ -581,7 +582,8 @@ fn jobs_of_one_node_are_at_least_a_second_apart() {
 fn after_the_clock_was_set_back_every_node_is_due() {
     let mut fleet = fleet();
     fleet.nodes_listed(vec![node("a"), with_card("b")], at(7200));
-    let (a, b) = (fleet.take_job(at(7200)).unwrap(), fleet.take_job(at(7200)).unwrap());
+    let a = fleet.take_job(at(7200)).unwrap();
+    let b = fleet.take_job(at(7200)).unwrap();
     done(&mut fleet, a, at(7200));
     poll_failed(&mut fleet, b, timeout(), at(7200));
     fleet.clock_set_back(at(0));

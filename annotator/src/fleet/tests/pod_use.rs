@@ -25,7 +25,9 @@ fn no_pods() -> Result<NodePods, PollError> {
 fn pods_are_asked_for_each_minute_and_with_every_poll() {
     let mut fleet = fleet_asking(Some(SignedDuration::from_mins(1)));
     fleet.nodes_listed(vec![node("a")], at(0));
-    let (mut polls, mut asks, mut both) = (0, 0, 0);
+    let mut polls = 0;
+    let mut asks = 0;
+    let mut both = 0;
     let mut now = at(0);
     while now < at(1800) {
         let Some(job) = fleet.take_job(now) else {
@@ -37,7 +39,7 @@ fn pods_are_asked_for_each_minute_and_with_every_poll() {
         both += i32::from(job.poll.is_some() && job.pods.is_some());
         done_with(&mut fleet, job, no_pods(), now);
     }
-    // One poll in 3 minutes, each with a question of its minute.
+    // Readings are polled every 3 minutes and pods' use every minute. Each poll of readings also polls pods' use.
     assert!((10..=11).contains(&polls), "{polls}");
     assert!((30..=31).contains(&asks), "{asks}");
     assert_eq!(both, polls);

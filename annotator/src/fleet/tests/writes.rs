@@ -40,8 +40,7 @@ impl World {
         let mut fleet = Fleet::new(Settings { dead_band, burst_interval, ..settings() }, policy);
         fleet.nodes_listed((0..nodes).map(|n| with_card(&format!("n{n}"))).collect(), at(0));
         fleet.pods_listed(&[], at(0));
-        let (writes, written) = (Vec::new(), BTreeMap::new());
-        Self { fleet, second: 0, writes, written, broken: false }
+        Self { fleet, second: 0, writes: Vec::new(), written: BTreeMap::new(), broken: false }
     }
 
     /// Lets the time pass until `end`. Each node has the load of `load`.
@@ -55,7 +54,8 @@ impl World {
     }
 
     fn finish(&mut self, job: Job, load: &mut impl FnMut(&NodeName, &MetricName, i64) -> f64) {
-        let (node, now) = (job.node.clone(), at(self.second));
+        let node = job.node.clone();
+        let now = at(self.second);
         let poll = job.poll.as_ref().map(|poll| {
             let mut answer = all_usable(poll);
             for (metric, reading) in &mut answer.usable {
@@ -64,12 +64,12 @@ impl World {
             answer.cards.record("gpu_0_usage_active", "GPU-0", 50.0);
             Ok(answer)
         });
-        let patch = match self.broken {
-            true => Err(CallError::Unknown("none within 10s".to_owned())),
-            false => Ok(()),
-        };
+        let mut patch = Ok(());
+        if self.broken {
+            patch = Err(CallError::Unknown("none within 10s".to_owned()));
+        }
         let report = report(job, now, poll, patch);
-        if let (Some(write), Some(Ok(()))) = (&report.write, &report.patch) {
+        if let (Some(write), Some(Ok(()))) = (&report.write.readings, &report.patch) {
             self.writes.push((self.second, node.clone(), write.reason));
             for (metric, reading) in &write.readings {
                 self.written.insert((node.clone(), metric.clone()), *reading);
@@ -90,20 +90,22 @@ impl World {
 fn noisy(noise: f64) -> impl FnMut(&NodeName, &MetricName, i64) -> f64 {
     let mut values = BTreeMap::<(NodeName, MetricName), f64>::new();
     let mut state = 0x2545_f491_4f6c_dd1d_u64;
-    let mut random = move || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        (state >> 11) as f64 / (1_u64 << 53) as f64
-    };
     move |node, metric, _| {
         // The sum of 12 uniform numbers less 6 is nearly normal, with a deviation of 1.
-        let normal = (0..12).map(|_| random()).sum::<f64>() - 6.0;
+        let normal = (0..12).map(|_| random(&mut state)).sum::<f64>() - 6.0;
         let value = values.entry((node.clone(), metric.clone())).or_insert(0.0);
         // Polls of a five-minute mean are a minute apart: four fifths of each are in the next.
         *value = 0.8 * *value + 0.6 * noise * normal;
         (0.5 + *value).clamp(0.0, 1.0)
     }
+}
+
+/// The next of a sequence of uniform numbers from 0 to 1 (xorshift).
+fn random(state: &mut u64) -> f64 {
+    *state ^= *state << 13;
+    *state ^= *state >> 7;
+    *state ^= *state << 17;
+    (*state >> 11) as f64 / (1_u64 << 53) as f64
 }
 
 /// The writes a node and hour of a noisy but steady fleet, and the largest of any node. Checks each second that what is
@@ -146,41 +148,43 @@ fn a_noisy_steady_node_is_written_at_most_12_times_an_hour_and_always_valid() {
 
 #[test]
 fn under_cranes_policy_readings_are_always_valid_for_its_own_readers() {
-    let period = |metric: &MetricName| match metric.as_str().rsplit_once('_').unwrap().1 {
+    for noise in [0.0, 0.01] {
+        let mut world = World::new(CRANE, 20);
+        let (mean, most) =
+            writes_an_hour(&mut world, noise, |metric| crane_period(metric) + 5 * 60, none);
+        println!("crane's policy, noise {noise}: {mean:.1} writes a node and hour, at most {most}");
+        assert!(mean <= 12.0, "{mean}");
+    }
+}
+
+/// The period of a metric in crane's policy, in seconds.
+fn crane_period(metric: &MetricName) -> i64 {
+    match metric.as_str().rsplit_once('_').unwrap().1 {
         "5m" => 3 * 60,
         "1h" => 15 * 60,
         _ => 3 * HOUR,
-    };
-    let valid = |metric: &MetricName| period(metric) + 5 * 60;
-    for noise in [0.0, 0.01] {
-        let mut world = World::new(CRANE, 20);
-        let (mean, most) = writes_an_hour(&mut world, noise, valid, none);
-        println!("crane's policy, noise {noise}: {mean:.1} writes a node and hour, at most {most}");
-        assert!(mean <= 12.0, "{mean}");
     }
 }
 
 #[test]
 fn heat_and_gpu_shares_cost_at_most_two_more_writes_an_hour() {
     let mut world = World::new(CRANE, 20);
-    // A pod each 25 s on each node: a hot value of 3.
-    let bind = |fleet: &mut Fleet, second: i64| {
-        if second % 25 == 0 {
-            for n in 0..20 {
-                let uid = format!("p{second}-{n}");
-                let pod = BoundPod {
-                    node: format!("n{n}").as_str().into(),
-                    bound_at: Some(at(second)),
-                    gpu: None,
-                    ..pod(&uid, 1)
-                };
-                fleet.pod_applied(&pod, at(second));
-            }
-        }
-    };
-    let (mean, most) = writes_an_hour(&mut world, 0.01, |_| 4 * HOUR, bind);
+    let (mean, most) = writes_an_hour(&mut world, 0.01, |_| 4 * HOUR, bind_each_25_seconds);
     println!("crane's policy with heat: {mean:.1} writes a node and hour, at most {most}");
     assert!((11.0..=14.0).contains(&mean), "{mean}");
+}
+
+/// Binds a pod to each node every 25 seconds: a hot value of 3.
+fn bind_each_25_seconds(fleet: &mut Fleet, second: i64) {
+    if second % 25 != 0 {
+        return;
+    }
+    for n in 0..20 {
+        let uid = format!("p{second}-{n}");
+        let node = format!("n{n}").as_str().into();
+        let pod = BoundPod { node, bound_at: Some(at(second)), gpu: None, ..pod(&uid, 1) };
+        fleet.pod_applied(&pod, at(second));
+    }
 }
 
 #[test]
@@ -218,10 +222,10 @@ fn a_write_holds_every_metric_with_the_time_of_its_own_poll_and_the_share() {
         }
     };
     assert_eq!(world.second % 45, 0);
-    let write = job.write.decide(&[], None, at(world.second)).unwrap();
+    let write = job.decide(None, at(world.second)).readings.unwrap();
     assert_eq!((write.reason, write.readings.len()), (WriteReason::Moved, 2));
     assert!(write.readings.iter().all(|(_, reading)| reading.at < at(world.second)));
-    assert_eq!(job.share.unwrap().cards[0].allocated, Units(3));
+    assert_eq!(job.write.share.unwrap().cards[0].allocated, Units(3));
 }
 
 #[test]
@@ -239,17 +243,18 @@ fn what_is_on_the_nodes_counts_as_written_after_a_restart() {
     let mut before = World::new(SHIPPED, 10);
     before.run(1000, |_, _, _| 0.5);
     let mut world = World::new(SHIPPED, 0);
-    let facts = |n: usize| {
+    let mut nodes = Vec::new();
+    for n in 0..10 {
         let name = format!("n{n}");
         let of_node = before.written.iter().filter(|((node, _), _)| node.as_str() == name);
         let readings = of_node.map(|((_, metric), reading)| (metric.clone(), Ok(*reading)));
-        NodeFacts { readings: readings.collect(), ..with_card(&name) }
-    };
+        nodes.push(NodeFacts { readings: readings.collect(), ..with_card(&name) });
+    }
     world.second = 1000;
-    world.fleet.nodes_listed((0..10).map(facts).collect(), at(1000));
+    world.fleet.nodes_listed(nodes, at(1000));
     world.run(1100, |_, _, _| 0.5);
-    let expiring = |write: &(i64, NodeName, WriteReason)| write.2 == WriteReason::Expiring;
-    assert!(world.writes.iter().all(expiring), "{:?}", world.writes);
+    let mut reasons = world.writes.iter().map(|(_, _, reason)| *reason);
+    assert!(reasons.all(|reason| reason == WriteReason::Expiring), "{:?}", world.writes);
     assert!(world.writes.len() < 5, "{:?}", world.writes);
     assert!(world.fleet.status().next.is_some());
 }
@@ -285,10 +290,10 @@ fn a_write_that_fails_is_tried_again_before_the_next_burst() {
     world.run(90, |_, _, _| 0.5);
     world.broken = true;
     let mut burst = 90;
-    while world.fleet.nodes[&NodeName::from("n0")].readings.due().is_some() || burst == 90 {
+    while world.fleet.nodes[&NodeName::from("n0")].writes.readings.due().is_some() || burst == 90 {
         burst += 45;
         world.run(burst + 1, |_, _, _| 0.6);
-        if world.fleet.nodes[&NodeName::from("n0")].readings.due().is_some() {
+        if world.fleet.nodes[&NodeName::from("n0")].writes.readings.due().is_some() {
             break;
         }
     }
@@ -302,7 +307,8 @@ fn a_write_that_fails_is_tried_again_before_the_next_burst() {
 fn polls_that_were_never_written_are_counted_as_saved_writes() {
     let mut world = World::new(SHIPPED, 1);
     world.run(HOUR, |_, _, _| 0.5);
-    let (writes, saved) = (world.writes.len() as u64, world.fleet.status().writes_saved);
+    let writes = world.writes.len() as u64;
+    let saved = world.fleet.status().writes_saved;
     // 60 polls, the last of which may still be written.
     assert!((59..=61).contains(&(writes + saved)), "{writes} writes, {saved} saved");
     assert!(saved >= 48, "{saved}");
@@ -315,7 +321,7 @@ fn a_silent_node_is_not_written() {
     let before = world.writes.len();
     for second in 90..900 {
         while let Some(job) = world.fleet.take_job(at(second)) {
-            assert!(job.poll.is_some() || job.share.is_some(), "{job:?}");
+            assert!(job.poll.is_some() || job.write.share.is_some(), "{job:?}");
             poll_failed(&mut world.fleet, job, timeout(), at(second));
         }
     }

@@ -1,7 +1,7 @@
 //! How Prometheus is reached: the CA that is trusted, and the token that is sent.
 //!
-//! Invariants: the token is sent over TLS alone, after the server's certificate was verified; no redirect is followed and no
-//! proxy is used.
+//! Invariants: the token is sent over TLS alone, after the server's certificate was verified; no redirect is followed
+//! and no proxy is used.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use daemon::follow::{FileError, NamedFile, Source};
 use http::header::HeaderValue;
 use reqwest::{Client, redirect};
 
-use crate::exporter::credentials::bearer;
+use crate::exporter::credentials::{bearer, not_a_ca};
 use crate::exporter::tls;
 
 /// Time for one query, answer included.
@@ -17,7 +17,7 @@ pub(super) const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The files with the credentials for Prometheus.
 #[derive(Debug, Clone)]
-pub struct AccessFiles {
+pub(crate) struct AccessFiles {
     /// PEM certificates, one of which must have signed Prometheus's; `None` without TLS.
     pub ca: Option<NamedFile>,
     /// The file with the token. There is none without a CA.
@@ -26,7 +26,7 @@ pub struct AccessFiles {
 
 /// A client and its Authorization header.
 #[derive(Debug)]
-pub struct Access {
+pub(crate) struct Access {
     pub(super) client: Client,
     pub(super) authorization: Option<HeaderValue>,
 }
@@ -41,23 +41,21 @@ impl Source for AccessFiles {
     }
 
     fn parse(&self, contents: &[Vec<u8>]) -> Result<Access, FileError> {
-        let mut contents = contents.iter();
-        let mut content = |file: &Option<NamedFile>| file.as_ref().and_then(|_| contents.next());
-        let (ca, token) = (content(&self.ca), content(&self.token));
+        // One content for each file that is given, in the order of `files`.
+        let mut contents = contents.iter().map(Vec::as_slice);
+        let ca = if self.ca.is_some() { contents.next() } else { None };
         let flag = NamedFile { flag: "--prometheus-url", path: Default::default() };
-        let named = self.ca.as_ref().unwrap_or(&flag);
-        let tls = tls::client_config_of(ca.map(Vec::as_slice));
-        let tls = tls.map_err(|problem| {
-            named.error(format!("{problem}; expected PEM certificates of a CA"))
-        })?;
+        let ca_file = self.ca.as_ref().unwrap_or(&flag);
+        let tls = tls::client_config_of(ca).map_err(|problem| not_a_ca(ca_file, &problem))?;
         let client = Client::builder()
             .tls_backend_preconfigured(tls)
             .no_proxy()
             .redirect(redirect::Policy::none())
             .timeout(TIMEOUT)
-            .build();
-        let client = client.map_err(|error| named.error(daemon::Causes(&error).to_string()))?;
-        let authorization = self.token.as_ref().zip(token).map(|(file, text)| bearer(file, text));
-        Ok(Access { client, authorization: authorization.transpose()? })
+            .build()
+            .map_err(|error| ca_file.error(daemon::Causes(&error).to_string()))?;
+        let token = self.token.as_ref().zip(contents.next());
+        let authorization = token.map(|(file, text)| bearer(file, text)).transpose()?;
+        Ok(Access { client, authorization })
     }
 }

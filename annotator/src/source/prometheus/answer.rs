@@ -1,6 +1,7 @@
 //! One query and its answer: an instant vector with a value for each node.
 //!
-//! Invariants: answers are bounded; a value that is no finite number of 0 or more, or that a node has twice, is absent, never 0.
+//! Invariants: answers are bounded; a value that is no finite number of 0 or more, or that a node has twice, is absent,
+//! never 0.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -30,12 +31,13 @@ const MAX_ANSWER: usize = 16 << 20;
 /// The longest part of an error's text that is shown, in characters.
 const MAX_MESSAGE: usize = 300;
 
-/// Larger values are absent: no signal comes near it in percent, and it would become an annotation of hundreds of digits.
+/// Larger values are absent: no signal comes near it in percent, and it would become an annotation of hundreds of
+/// digits.
 const MAX_VALUE: f64 = 1e15;
 
 /// Why a query failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum QueryError {
+pub(crate) enum QueryError {
     /// The connection was refused, or the host is unreachable or unknown.
     #[error("cannot connect: {0}; see --prometheus-url")]
     Connect(String),
@@ -68,7 +70,7 @@ pub enum QueryError {
 impl QueryError {
     /// The value of the label `outcome` in metrics.
     #[must_use]
-    pub fn reason(&self) -> &'static str {
+    pub(crate) fn reason(&self) -> &'static str {
         match self {
             Self::Connect(_) => "connect",
             Self::Tls(_) => "tls",
@@ -86,11 +88,14 @@ impl QueryError {
 impl From<reqwest::Error> for QueryError {
     fn from(error: reqwest::Error) -> Self {
         let cause = Causes(&error).innermost();
-        match () {
-            () if error.is_timeout() => Self::Timeout(TIMEOUT),
-            () if is_tls(&error) => Self::Tls(cause),
-            () if error.is_connect() => Self::Connect(cause),
-            () => Self::Broken(cause),
+        if error.is_timeout() {
+            Self::Timeout(TIMEOUT)
+        } else if is_tls(&error) {
+            Self::Tls(cause)
+        } else if error.is_connect() {
+            Self::Connect(cause)
+        } else {
+            Self::Broken(cause)
         }
     }
 }
@@ -143,11 +148,11 @@ async fn body(mut answer: Response) -> Result<Vec<u8>, QueryError> {
 /// The error text of an answer: Prometheus's, or that of a proxy before it.
 fn message(body: &[u8]) -> String {
     #[derive(Deserialize)]
-    struct Failure {
+    struct ErrorBody {
         error: String,
     }
     let text = match serde_json::from_slice(body) {
-        Ok(Failure { error }) => error,
+        Ok(ErrorBody { error }) => error,
         Err(_) => String::from_utf8_lossy(body).trim().to_owned(),
     };
     text.chars().take(MAX_MESSAGE).collect()
@@ -155,7 +160,7 @@ fn message(body: &[u8]) -> String {
 
 /// An answer's body.
 #[derive(Deserialize)]
-struct Answer {
+struct QueryResult {
     data: Vector,
 }
 
@@ -175,10 +180,10 @@ struct Series {
 
 /// The values of an answer by the node that `label` names, with or without a port.
 fn samples(body: &[u8], label: &str) -> Result<Samples, QueryError> {
-    let answer: Answer =
+    let result: QueryResult =
         serde_json::from_slice(body).map_err(|error| QueryError::Body(error.to_string()))?;
-    let Vector::Vector(all) = answer.data;
-    let some = !all.is_empty();
+    let Vector::Vector(all) = result.data;
+    let is_empty = all.is_empty();
     let mut samples: HashMap<String, Option<Sample>> = HashMap::with_capacity(all.len());
     for series in all {
         let Some(node) = series.metric.get(label) else { continue };
@@ -186,7 +191,7 @@ fn samples(body: &[u8], label: &str) -> Result<Samples, QueryError> {
         // Two series of one node are ambiguous.
         samples.entry(host(node).to_owned()).and_modify(|known| *known = None).or_insert(sample);
     }
-    if some && samples.is_empty() {
+    if !is_empty && samples.is_empty() {
         return Err(QueryError::NoLabel(label.to_owned()));
     }
     Ok(samples.into_iter().filter_map(|(node, sample)| Some((node, sample?))).collect())
@@ -199,23 +204,28 @@ fn sample((at, text): &(f64, String)) -> Option<Sample> {
 }
 
 fn seconds(unix: f64) -> Option<Timestamp> {
+    if !unix.is_finite() {
+        return None;
+    }
     // A cast saturates, and a time that far away is refused.
-    unix.is_finite().then(|| Timestamp::from_millisecond((unix * 1000.0) as i64).ok()).flatten()
+    Timestamp::from_millisecond((unix * 1000.0) as i64).ok()
 }
 
-/// Converts values in percent to readings with the times of their nodes' newest samples, or with the time of the query if
-/// `times` is `None`. A node without a time has no reading.
+/// Converts values in percent to readings with the times of their nodes' newest samples, or with the time of the query
+/// if `times` is `None`. A node without a time has no reading.
 pub(super) fn readings(values: &Samples, times: Option<&Samples>) -> HashMap<String, Reading> {
-    let reading = |(node, sample): (&String, &Sample)| {
-        let value = Ratio::from_percent(sample.value)?;
-        let at = match times {
-            // No value is newer than the query that gave it.
-            Some(times) => seconds(times.get(node)?.value)?.min(sample.at),
-            None => sample.at,
+    let mut readings = HashMap::with_capacity(values.len());
+    for (node, sample) in values {
+        let newest_sample = match times {
+            Some(times) => times.get(node).and_then(|time| seconds(time.value)),
+            None => Some(sample.at),
         };
-        Some((node.clone(), Reading::new(value, at)))
-    };
-    values.iter().filter_map(reading).collect()
+        if let (Some(at), Some(value)) = (newest_sample, Ratio::from_percent(sample.value)) {
+            // No value is newer than the query that gave it.
+            readings.insert(node.clone(), Reading::new(value, at.min(sample.at)));
+        }
+    }
+    readings
 }
 
 #[cfg(test)]
@@ -244,18 +254,18 @@ mod tests {
 
     #[test]
     fn a_reading_has_the_time_of_its_nodes_newest_sample_and_none_has_another() {
-        let time = |second: i64| Timestamp::from_second(second).unwrap();
         let values = answer(&[("a", "50"), ("b", "50"), ("c", "50")]);
-        let (old, ahead) = ((NOW - 30).to_string(), (NOW + 900).to_string());
+        let old = (NOW - 30).to_string();
+        let ahead = (NOW + 900).to_string();
         let times = answer(&[("a", &old), ("b", &ahead)]);
         let found = readings(&values, Some(&times));
-        let half = |at| Reading::new(Ratio::new(0.5).unwrap(), at);
-        assert_eq!(
-            (found.get("a"), found.get("b")),
-            (Some(&half(time(NOW - 30))), Some(&half(time(NOW))))
-        );
+        assert_eq!((found["a"], found["b"]), (half(NOW - 30), half(NOW)));
         assert_eq!(found.get("c"), None);
-        assert_eq!(readings(&values, None)["c"], half(time(NOW)));
+        assert_eq!(readings(&values, None)["c"], half(NOW));
+    }
+
+    fn half(second: i64) -> Reading {
+        Reading::new(Ratio::new(0.5).unwrap(), Timestamp::from_second(second).unwrap())
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! A Prometheus in place of exporters: one instant query for each metric, for all nodes together.
 //!
-//! Invariants: no query is for a single node; a failed query keeps the metric's last values, and does not stop the queries
-//! of other metrics; a value with a time far ahead is dropped.
+//! Invariants: no query is for a single node; a failed query keeps the metric's last values, and does not stop the
+//! queries of other metrics; a value with a time far ahead is dropped.
 
 mod access;
 mod answer;
@@ -13,25 +13,22 @@ use std::time::Instant;
 
 use daemon::follow::Current;
 use jiff::{SignedDuration, Timestamp};
-use placement::policy::LoadPolicy;
 use placement::reading::is_far_ahead;
 use placement::units::MetricName;
 use reqwest::Url;
 
-pub use self::access::{Access, AccessFiles};
-pub use self::answer::QueryError;
+pub(crate) use self::access::{Access, AccessFiles};
+pub(crate) use self::answer::QueryError;
 use self::answer::{Samples, readings, send_query};
-pub use self::queries::{Queries, QueriesFile};
-use super::{ROUND, ReadingSource, SourceValue, Tables, UnavailableMetrics};
-use crate::clock::Clock;
-use crate::metrics::Metrics;
+pub(crate) use self::queries::{Queries, QueriesFile};
+use super::{ClusterSource, Column, ROUND, SourceInputs, SourceValue, Tables, UnavailableMetrics};
 
 /// The longest time between two queries for one metric. Values of a day change little in it.
 const LONGEST_PERIOD: SignedDuration = SignedDuration::from_mins(5);
 
 /// The settings of queries to Prometheus.
 #[derive(Debug, Clone)]
-pub struct Setup {
+pub(crate) struct Setup {
     /// Its address.
     pub url: Url,
     /// The label of its series that names the node.
@@ -40,15 +37,12 @@ pub struct Setup {
     pub access: Current<Access>,
     /// The queries.
     pub queries: Current<Queries>,
-    /// The policy in force, which has the metrics.
-    pub policies: Current<LoadPolicy>,
 }
 
 /// Polls Prometheus in rounds.
-pub struct Prometheus {
+pub(crate) struct Prometheus {
     setup: Setup,
-    clock: Clock,
-    metrics: Metrics,
+    inputs: SourceInputs,
     tables: Tables,
     queried_at: HashMap<MetricName, Timestamp>,
     unavailable: UnavailableMetrics,
@@ -56,74 +50,81 @@ pub struct Prometheus {
 
 impl Prometheus {
     /// A source that fills `tables`.
-    pub(crate) fn new(setup: Setup, clock: Clock, metrics: Metrics, tables: Tables) -> Self {
-        let (queried_at, unavailable) = (HashMap::new(), UnavailableMetrics::default());
-        Self { setup, clock, metrics, tables, queried_at, unavailable }
+    pub(crate) fn new(setup: Setup, inputs: SourceInputs, tables: Tables) -> Self {
+        let unavailable = UnavailableMetrics::default();
+        Self { setup, inputs, tables, queried_at: HashMap::new(), unavailable }
     }
 
     /// The metrics of the policy that are due at `now`. A metric whose last query failed is due in each round.
     fn due(&self, queries: &Queries, now: Timestamp) -> BTreeSet<MetricName> {
-        let policy = self.setup.policies.borrow();
-        let is_due = |metric: &MetricName, period: SignedDuration| {
-            let period = (period / 4).clamp(ROUND, LONGEST_PERIOD);
-            // If the clock was set back, the metric is due.
-            let age = self.queried_at.get(metric).map(|at| now.duration_since(*at));
-            age.is_none_or(|age| age.is_negative() || age + ROUND / 2 >= period)
-        };
-        let due = policy.sync.iter().filter(|rule| queries.metrics.contains_key(&rule.metric));
-        due.filter(|rule| is_due(&rule.metric, rule.period))
-            .map(|rule| rule.metric.clone())
-            .collect()
+        let policy = self.inputs.policies.borrow();
+        let rules = policy.sync.iter().filter(|rule| queries.metrics.contains_key(&rule.metric));
+        let due = rules.filter(|rule| self.is_due(&rule.metric, rule.period, now));
+        due.map(|rule| rule.metric.clone()).collect()
+    }
+
+    /// Whether a metric with this period in the policy is due at `now`.
+    fn is_due(&self, metric: &MetricName, period: SignedDuration, now: Timestamp) -> bool {
+        let Some(queried_at) = self.queried_at.get(metric) else { return true };
+        let age = now.duration_since(*queried_at);
+        let pause = (period / 4).clamp(ROUND, LONGEST_PERIOD);
+        // If the clock was set back, the metric is due.
+        age.is_negative() || age + ROUND / 2 >= pause
     }
 
     /// The answer to one query; a failure is counted and logged.
     async fn query(&self, metric: &str, query: &str) -> Option<Samples> {
         let Setup { url, label, access, .. } = &self.setup;
-        let (access, start) = (Arc::clone(&access.borrow()), Instant::now());
+        let access = Arc::clone(&access.borrow());
+        let start = Instant::now();
         let answer = send_query(&access, url, query, label).await;
         let outcome = answer.as_ref().err().map_or("ok", QueryError::reason);
-        self.metrics.queried(outcome, start.elapsed());
+        self.inputs.metrics.queried(outcome, start.elapsed());
         if let Err(error) = &answer {
-            tracing::warn!(metric, query, %error, "a query of Prometheus failed; what is known of its metric grows old");
+            tracing::warn!(
+                metric, query, %error,
+                "a query to Prometheus failed; the metric's known values are kept and become stale"
+            );
         }
         answer.ok()
     }
 }
 
-impl ReadingSource for Prometheus {
-    async fn round(&mut self) {
+impl ClusterSource for Prometheus {
+    async fn run_round(&mut self) {
         let queries = Arc::clone(&self.setup.queries.borrow());
-        let policy = Arc::clone(&self.setup.policies.borrow());
+        let policy = Arc::clone(&self.inputs.policies.borrow());
         self.unavailable.report(
             &policy,
             |metric| queries.metrics.contains_key(metric),
-            "no query gives this metric of the policy: add one to --prometheus-queries-file, or take it out of the policy",
+            "no query gives this metric of the policy: add one to --prometheus-queries-file, or take it out of the \
+             policy",
         );
-        let now = self.clock.now();
+        let now = self.inputs.clock.now();
         let due = self.due(&queries, now);
         if due.is_empty() {
             return;
         }
-        let times = match &queries.time {
-            Some(query) => match self.query("time", query).await {
-                // Without their sample times values would look newer than they are.
-                None => return,
-                times => times,
-            },
-            None => None,
-        };
+        let mut times = None;
+        if let Some(query) = &queries.time {
+            times = self.query("time", query).await;
+            if times.is_none() {
+                // Without the times of their samples, values would look newer than they are.
+                return;
+            }
+        }
         for metric in due {
             let Some(query) = queries.metrics.get(&metric) else { continue };
-            if let Some(values) = self.query(metric.as_str(), query).await {
-                let mut found = readings(&values, times.as_ref());
-                // A node would keep such a reading, as newer than all that follow, until its time has come.
-                found.retain(|_, reading| !is_far_ahead(reading.at, self.clock.now()));
-                let column = found.into_iter();
-                let column =
-                    column.map(|(node, reading)| (node, SourceValue::Reading(reading))).collect();
-                self.queried_at.insert(metric.clone(), now);
-                self.tables.set(metric, column);
+            let Some(values) = self.query(metric.as_str(), query).await else { continue };
+            let mut column = Column::new();
+            for (node, reading) in readings(&values, times.as_ref()) {
+                // A node would keep a reading from the future as the newest one until its time has come.
+                if !is_far_ahead(reading.at, self.inputs.clock.now()) {
+                    column.insert(node, SourceValue::Reading(reading));
+                }
             }
+            self.queried_at.insert(metric.clone(), now);
+            self.tables.set(metric, column);
         }
     }
 }

@@ -1,10 +1,10 @@
 //! The queries by metric: the defaults for node_exporter, or those of a file.
 //!
-//! Invariants: the default queries have no value for a node whose window has hardly begun. A mean over its first seconds would
-//! look like the load of the whole window, and stay its maximum for a day. Neither have they one for a name that two nodes have, as
-//! nodes of two clusters in one Prometheus: their mean would be the load of neither.
+//! Invariants: the default queries have no value for a node whose window has hardly begun. A mean over its first
+//! seconds would look like the load of the whole window, and stay its maximum for a day. Neither have they one for a
+//! name that two nodes have, as nodes of two clusters in one Prometheus: their mean would be the load of neither.
 //!
-//! They count as node-exporter-plus does.
+//! The default queries measure the same as node-exporter-plus.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use serde::Deserialize;
 
 /// The queries.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Queries {
+pub(crate) struct Queries {
     /// The time of each node's newest sample, in Unix seconds. Without it a reading has the time of the query.
     pub time: Option<String>,
     /// The query that gives a metric of every node, in percent.
@@ -24,13 +24,11 @@ pub struct Queries {
 impl Queries {
     /// The queries for node_exporter's metrics. `label` names the node.
     #[must_use]
-    pub fn of_node_exporter(label: &str) -> Self {
+    pub(crate) fn of_node_exporter(label: &str) -> Self {
         let idle = r#"node_cpu_seconds_total{mode="idle"}"#;
-        // Rates are extrapolated, so that of an idle CPU may be above 1.
-        let percent = |part: &str| format!("100 * clamp_max(clamp_min({part}, 0), 1)");
         let usage = percent(&format!("1 - avg by ({label}) (rate({idle}[5m]))"));
-        // Of what CPUs do, and not of what they do not: node_exporter never lets idle time fall, so that time which the kernel
-        // moves from waiting to idle and back would count several times.
+        // The modes in which CPUs work, not 1 less those in which they do not: node_exporter never lets idle time fall,
+        // so time that the kernel moves from waiting to idle and back would count several times.
         let work = r#"node_cpu_seconds_total{mode!~"idle|iowait"}"#;
         let busy =
             percent(&format!("sum by ({label}) (rate({work}[5m])) / count by ({label}) ({idle})"));
@@ -39,23 +37,29 @@ impl Queries {
         let is_one_node = format!("count by ({label}) (max without (cpu) ({idle})) == 1");
         let mut metrics = BTreeMap::new();
         for (signal, mean) in [("cpu_busy", busy), ("cpu_usage", usage), ("mem_usage", memory)] {
-            // There was a sample this long ago.
-            let sampled_for = |age: &str| {
-                format!("{mean} and on ({label}) max by ({label}) ({idle} offset {age})")
-            };
-            let of_one = |query: String| format!("({query}) and on ({label}) ({is_one_node})");
-            metrics.insert(format!("{signal}_avg_5m").into(), of_one(sampled_for("150s")));
-            for (window, range) in [("1h", "1h:1m"), ("1d", "1d:5m")] {
-                let query = format!("max_over_time(({})[{range}])", sampled_for("5m"));
-                metrics.insert(format!("{signal}_max_avg_{window}").into(), of_one(query));
+            // Only of nodes with a sample from half a window, or a whole one, ago.
+            let of_half = format!("{mean} and on ({label}) max by ({label}) ({idle} offset 150s)");
+            let of_whole = format!("{mean} and on ({label}) max by ({label}) ({idle} offset 5m)");
+            for (aggregate, query) in [
+                ("avg_5m", of_half),
+                ("max_avg_1h", format!("max_over_time(({of_whole})[1h:1m])")),
+                ("max_avg_1d", format!("max_over_time(({of_whole})[1d:5m])")),
+            ] {
+                let query = format!("({query}) and on ({label}) ({is_one_node})");
+                metrics.insert(format!("{signal}_{aggregate}").into(), query);
             }
         }
         Self { time: Some(format!("max by ({label}) (timestamp({idle}))")), metrics }
     }
 }
 
-/// The mean of the memory in use over five minutes, from 0 to 1, as a share of the memory without huge pages. What the ZFS cache can
-/// give back is available.
+/// A share of a whole in percent. Rates are extrapolated, so that of an idle CPU may be above 1.
+fn percent(share: &str) -> String {
+    format!("100 * clamp_max(clamp_min({share}, 0), 1)")
+}
+
+/// The mean of the memory in use over five minutes, from 0 to 1, as a share of the memory without huge pages. Memory
+/// that the ZFS cache can give back counts as available.
 fn memory_usage() -> String {
     let total = "node_memory_MemTotal_bytes";
     let available = "avg_over_time(node_memory_MemAvailable_bytes[5m])";
@@ -63,7 +67,8 @@ fn memory_usage() -> String {
     let huge = format!(
         "(node_memory_Hugetlb_bytes or node_memory_HugePages_Total * node_memory_Hugepagesize_bytes or 0 * {total})"
     );
-    // In a container with lxcfs, huge pages and cache of the host may be more than the container's memory: they do not count.
+    // In a container with lxcfs, huge pages and cache of the host may be more than the container's memory: they do not
+    // count.
     let all = format!("(({total} - {huge} >= {available}) or {total})");
     let cache = "avg_over_time(node_zfs_arc_size[5m])";
     let fits = format!("{cache} <= {total}");
@@ -73,7 +78,7 @@ fn memory_usage() -> String {
 
 /// The file with the queries; without a file, those for node_exporter.
 #[derive(Debug, Clone)]
-pub struct QueriesFile {
+pub(crate) struct QueriesFile {
     /// The file.
     pub file: Option<NamedFile>,
     /// The label that names the node.
@@ -108,11 +113,14 @@ impl Source for QueriesFile {
         if metrics.is_empty() {
             return Err(file.error(format!("`metrics` is empty; {expected}")));
         }
-        let named = |(name, query): (String, String)| match MetricName::parse(&name) {
-            Some(metric) => Ok((metric, query)),
-            None => Err(file.error(format!("`{name}` is no metric's name"))),
-        };
-        Ok(Queries { time, metrics: metrics.into_iter().map(named).collect::<Result<_, _>>()? })
+        let mut queries = BTreeMap::new();
+        for (name, query) in metrics {
+            let Some(metric) = MetricName::parse(&name) else {
+                return Err(file.error(format!("`{name}` is no metric's name")));
+            };
+            queries.insert(metric, query);
+        }
+        Ok(Queries { time, metrics: queries })
     }
 }
 

@@ -1,22 +1,24 @@
 //! How late nodes are polled when the exporters of many others are silent or slow: the real fleet in simulated time.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, HashMap};
-use std::sync::Arc;
-use std::time::Duration;
+use std::collections::BTreeMap;
 
-use annotator::exporter::cards::CardMeasurements;
-use annotator::exporter::error::PollError;
-use annotator::fleet::job::{Job, PollRequest, PollResult, Report};
-use annotator::fleet::{Fleet, Settings};
-use cluster::NodeFacts;
-use jiff::{SignedDuration, Timestamp};
-use placement::names::Names;
-use placement::policy::LoadPolicy;
-use placement::reading::{Reading, ReadingCodec};
-use placement::units::Ratio;
+use super::*;
 
-use crate::world::{POLICY, START};
+/// When the program starts.
+const START: &str = "2026-11-20T09:00:00Z";
+
+const CRANE: &str = "
+apiVersion: scheduler.policy.crane.io/v1alpha1
+kind: DynamicSchedulerPolicy
+spec:
+  syncPolicy:
+  - {name: cpu_usage_avg_5m, period: 3m}
+  - {name: mem_usage_avg_5m, period: 3m}
+  - {name: cpu_usage_max_avg_1h, period: 15m}
+  hotValue:
+  - {timeRange: 5m, count: 2}
+";
 
 const CONCURRENCY: usize = 32;
 
@@ -44,47 +46,26 @@ fn is_slow(name: &str) -> bool {
     name.trim_start_matches("node-").parse::<usize>().unwrap() % 2 == 0
 }
 
-fn node(name: &str, reading: Option<Reading>) -> NodeFacts {
+/// A node with the same reading of every metric.
+fn node_with(name: &str, reading: Option<Reading>) -> NodeFacts {
     let keys = ["cpu_usage_avg_5m", "mem_usage_avg_5m", "cpu_usage_max_avg_1h"];
     let readings = reading.iter().flat_map(|reading| keys.map(|key| (key.into(), Ok(*reading))));
-    NodeFacts {
-        name: name.into(),
-        uid: String::new(),
-        created_at: None,
-        internal_ip: Some("10.0.0.1".parse().unwrap()),
-        exporter: None,
-        cards: None,
-        ready: Some(true),
-        readings: readings.collect(),
-        hot_value: None,
-        annotations: Default::default(),
-        labels: [].into(),
-        capacity: Default::default(),
-        allocatable_cpu: None,
-        measured: None,
-        taints: Default::default(),
-    }
+    NodeFacts { readings: readings.collect(), ..node(name) }
 }
 
 impl Simulation {
     /// With the same reading of every metric on each node.
     fn new(slow: SignedDuration, reading: impl Fn(&str) -> Option<Reading>) -> Self {
         let now: Timestamp = START.parse().unwrap();
-        let (names, codec) = (Names::default(), ReadingCodec::default());
         let settings = Settings {
-            taint_margin: None,
-            names,
-            codec,
-            readings_in: settings::ReadingsIn::Annotations,
-            exporter_port: 19101,
             concurrency: CONCURRENCY,
-            pod_use_period: None,
             dead_band: 0.05,
             burst_interval: Some(SignedDuration::from_secs(45)),
+            ..settings()
         };
-        let mut fleet = Fleet::new(settings, Arc::new(LoadPolicy::from_yaml(POLICY).unwrap()));
+        let mut fleet = Fleet::new(settings, Arc::new(LoadPolicy::from_yaml(CRANE).unwrap()));
         let names = (0..5000).map(|index| format!("node-{index}"));
-        fleet.nodes_listed(names.map(|name| node(&name, reading(&name))).collect(), now);
+        fleet.nodes_listed(names.map(|name| node_with(&name, reading(&name))).collect(), now);
         let (jobs, late, polls) = Default::default();
         Self { fleet, slow, now, jobs, late, polls }
     }
@@ -120,31 +101,14 @@ impl Simulation {
 
     fn finish(&mut self, job: Job) {
         let slow = is_slow(job.node.as_str());
-        let silent = slow && self.slow == TIMEOUT;
-        let usable = |poll: &PollRequest| {
-            let reading = Reading::new(Ratio::new(0.1).unwrap(), self.now);
-            poll.wanted.iter().map(|metric| (metric.clone(), reading)).collect()
-        };
-        let poll = job.poll.as_ref().map(|poll| match silent {
-            true => Err(PollError::Timeout(Duration::from_secs(3))),
-            false => Ok(PollResult {
-                format: poll.format,
-                usable: usable(poll),
-                held_back: Vec::new(),
-                uptime: None,
-                cards: CardMeasurements::default(),
-                took: if slow { self.slow } else { ANSWER }.unsigned_abs(),
-            }),
+        let poll = job.poll.as_ref().map(|poll| {
+            if slow && self.slow == TIMEOUT {
+                return Err(timeout());
+            }
+            let took = if slow { self.slow } else { ANSWER }.unsigned_abs();
+            Ok(PollResult { took, ..all_usable(poll) })
         });
-        let usable = poll.iter().flatten().flat_map(|answer| answer.usable.clone());
-        let usable: Vec<_> = usable.collect();
-        let write = job.decides().then(|| job.write.decide(&usable, job.hot_value, self.now));
-        let write = write.flatten();
-        let patch = write.is_some().then_some(Ok(()));
-        self.fleet.finish(
-            Report { job, at: self.now, poll, write, share: None, patch, pods: None },
-            self.now,
-        );
+        self.fleet.finish(report(job, self.now, poll, Ok(())), self.now);
     }
 
     /// The largest lateness since the last call, in milliseconds.

@@ -5,47 +5,46 @@ use jiff::{SignedDuration, Timestamp};
 use placement::units::{CardId, Units};
 
 use crate::exporter::cards::CardMeasurements;
+use crate::store::ShareAnnotation;
 
-/// Without bursts of writes, the time that a change of the shares waits for further changes before a patch of its own. Each
-/// write of a Node makes kube-scheduler retry every pod that it could not place.
+/// Without bursts of writes, the time that a change of the shares waits for further changes before a patch of its own.
+/// Each write of a Node makes kube-scheduler retry every pod that it could not place.
 const BATCH: SignedDuration = SignedDuration::from_secs(10);
 
 /// The age at which a patch with readings renews an unchanged share, so that readers see a recent time.
 const RENEW_AFTER: SignedDuration = SignedDuration::from_mins(10);
 
-/// The age up to which a measurement is added to patches without a new one: as long as crane's readers honour a hot value.
+/// The age up to which a measurement is added to patches without a new one: as long as crane's readers honour a hot
+/// value.
 const MEASUREMENT_MAX_AGE: SignedDuration = SignedDuration::from_mins(5);
-
-/// A value of the annotation; `None` removes it.
-pub type ShareAnnotation = Option<NodeShare>;
 
 /// A job's plan for the share annotation.
 #[derive(Debug, Clone, PartialEq)]
-pub struct SharePlan {
+pub(crate) struct SharePlan {
     /// Each card with its share, and with the last measurement if that is fresh.
-    pub cards: Vec<CardShare>,
+    pub(crate) cards: Vec<CardShare>,
     /// Whether it must be written even if there is no other write.
-    pub needed: bool,
-    /// Whether a patch with readings includes it even without a new measurement.
-    pub include_in_patch: bool,
+    pub(crate) is_due: bool,
+    /// Whether another patch of the Node includes it even without a new measurement.
+    include_in_patch: bool,
 }
 
 impl SharePlan {
-    /// The annotation to write at `at`, with the new measurements; `None` if there is nothing to write. `has_patch`: the job
-    /// patches the Node anyway.
-    #[must_use]
-    pub fn annotation(
+    /// The annotation to write at `at`, with the new measurements; `None` if there is nothing to write. `patches_node`:
+    /// the job patches the Node anyway.
+    pub(crate) fn decide(
         &self,
         measured: &CardMeasurements,
-        has_patch: bool,
+        patches_node: bool,
         at: Timestamp,
     ) -> Option<ShareAnnotation> {
-        let is_new = self.include_in_patch || !(self.cards.is_empty() || measured.is_empty());
-        if !(self.needed || has_patch && is_new) {
+        let is_measured = !self.cards.is_empty() && !measured.is_empty();
+        let is_included = patches_node && (self.include_in_patch || is_measured);
+        if !self.is_due && !is_included {
             return None;
         }
         let cards: Vec<CardShare> =
-            self.cards.iter().cloned().map(|card| measured.applied_to(card)).collect();
+            self.cards.iter().cloned().map(|card| measured.apply_to(card)).collect();
         Some((!cards.is_empty()).then_some(NodeShare { time: at, cards }))
     }
 }
@@ -73,9 +72,10 @@ impl ShareState {
 
     /// Sets the annotation that another replica wrote.
     pub(crate) fn observe(&mut self, annotation: Option<&str>) {
-        let unreadable = || NodeShare { time: Timestamp::MIN, cards: Vec::new() };
-        let read = |text| NodeShare::from_json(text).unwrap_or_else(|_| unreadable());
-        self.written = annotation.map(read);
+        self.written = annotation.map(|text| match NodeShare::from_json(text) {
+            Ok(share) => share,
+            Err(_) => NodeShare { time: Timestamp::MIN, cards: Vec::new() },
+        });
     }
 
     /// Sets the wanted shares; `None` keeps the last target. A change waits for the next burst of writes, at `burst`.
@@ -86,9 +86,10 @@ impl ShareState {
         now: Timestamp,
     ) {
         self.target = cards.or_else(|| self.target.take());
-        self.due = match self.differs() {
-            true => self.due.or(burst).or_else(|| now.checked_add(BATCH).ok()),
-            false => None,
+        self.due = if self.differs() {
+            self.due.or(burst).or_else(|| now.checked_add(BATCH).ok())
+        } else {
+            None
         };
     }
 
@@ -98,7 +99,7 @@ impl ShareState {
     }
 
     /// The clock was set back, so `due` may be far ahead: a change is due at once.
-    pub(crate) fn clock_set_back(&mut self) {
+    pub(crate) fn drop_waits(&mut self) {
         self.due = self.due.map(|_| Timestamp::MIN);
     }
 
@@ -110,33 +111,24 @@ impl ShareState {
     }
 
     fn needs_renewal(&self, now: Timestamp) -> bool {
-        let old = |share: &NodeShare| {
-            let age = now.duration_since(share.time);
-            // A time far ahead comes from a wrong clock.
-            age >= RENEW_AFTER || -age >= RENEW_AFTER
-        };
-        self.written.as_ref().is_some_and(old) && self.target.is_some()
+        let Some(written) = &self.written else { return false };
+        // A time far ahead comes from a wrong clock.
+        self.target.is_some() && now.duration_since(written.time).abs() >= RENEW_AFTER
     }
 
-    /// The plan of a job that starts at `now`: a change that is due, and together with readings also a change that is not due
-    /// yet, a renewal and new measurements. `None` while the shares are unknown.
+    /// The plan of a job that starts at `now`: a change that is due, and together with readings also a change that is
+    /// not due yet, a renewal and new measurements. `None` while the shares are unknown.
     pub(crate) fn plan(&self, now: Timestamp) -> Option<SharePlan> {
-        let cards = self.target.as_ref()?;
-        let needed = self.due.is_some_and(|due| due <= now);
-        let fresh = |(at, _): &&(Timestamp, _)| now.duration_since(*at) <= MEASUREMENT_MAX_AGE;
-        let measured = self.measured.as_ref().filter(fresh);
-        let is_new = |(at, _): &(Timestamp, _)| {
-            self.written.as_ref().is_some_and(|written| written.time < *at)
-        };
-        let include_in_patch =
-            self.differs() || self.needs_renewal(now) || measured.is_some_and(is_new);
-        let cards = match measured {
-            Some((_, measured)) => {
-                cards.iter().cloned().map(|card| measured.applied_to(card)).collect()
-            }
-            None => cards.clone(),
-        };
-        Some(SharePlan { cards, needed, include_in_patch })
+        let mut cards = self.target.clone()?;
+        let mut include_in_patch = self.differs() || self.needs_renewal(now);
+        if let Some((at, measured)) = &self.measured
+            && now.duration_since(*at) <= MEASUREMENT_MAX_AGE
+        {
+            include_in_patch |= self.written.as_ref().is_some_and(|written| written.time < *at);
+            cards = cards.into_iter().map(|card| measured.apply_to(card)).collect();
+        }
+        let is_due = self.due.is_some_and(|due| due <= now);
+        Some(SharePlan { cards, is_due, include_in_patch })
     }
 
     /// Records an exporter's measurements of `at`.
@@ -147,7 +139,7 @@ impl ShareState {
     }
 
     /// The annotation was written.
-    pub(crate) fn written(
+    pub(crate) fn record_write(
         &mut self,
         annotation: ShareAnnotation,
         burst: Option<Timestamp>,
@@ -176,19 +168,24 @@ mod tests {
     }
 
     fn cards(allocated: u32) -> Option<Vec<CardShare>> {
-        let (uuid, units, allocated) = ("GPU-0".into(), Units(16), Units(allocated));
-        Some(vec![CardShare { uuid, units, allocated, used: None, utilisation: None }])
+        Some(vec![CardShare {
+            uuid: "GPU-0".into(),
+            units: Units(16),
+            allocated: Units(allocated),
+            used: None,
+            utilisation: None,
+        }])
     }
 
     /// What a patch at `now` says where nothing was measured.
     fn unmeasured(share: &ShareState, now: Timestamp, anyway: bool) -> Option<ShareAnnotation> {
-        share.plan(now)?.annotation(&CardMeasurements::default(), anyway, now)
+        share.plan(now)?.decide(&CardMeasurements::default(), anyway, now)
     }
 
     /// The same, written.
     fn write_now(share: &mut ShareState, now: Timestamp, anyway: bool) -> ShareAnnotation {
         let write = unmeasured(share, now, anyway).unwrap();
-        share.written(write.clone(), None, now);
+        share.record_write(write.clone(), None, now);
         write
     }
 
@@ -246,7 +243,7 @@ mod tests {
         share.set_target(cards(1), None, at(100));
         let write = unmeasured(&share, at(110), false).unwrap();
         share.set_target(cards(2), None, at(111));
-        share.written(write, None, at(112));
+        share.record_write(write, None, at(112));
         assert_eq!(share.due, Some(at(122)));
     }
 
@@ -299,9 +296,9 @@ mod tests {
         share.set_target(cards(1), None, at(100));
         write_now(&mut share, at(110), false);
         assert_eq!(unmeasured(&share, at(120), false), None);
-        let written = share.plan(at(120)).unwrap().annotation(&busy(60.0), true, at(120));
+        let written = share.plan(at(120)).unwrap().decide(&busy(60.0), true, at(120));
         assert_eq!(utilisation(written.clone()), Some(0.6));
-        share.written(written.unwrap(), None, at(120));
+        share.record_write(written.unwrap(), None, at(120));
         share.record_measurements(busy(60.0), at(120));
         assert_eq!((share.due, unmeasured(&share, at(121), true)), (None, None));
     }
@@ -320,6 +317,6 @@ mod tests {
     fn a_node_without_cards_gets_no_share_from_a_measurement() {
         let mut share = ShareState::from_annotation(None);
         share.set_target(Some(Vec::new()), None, at(100));
-        assert_eq!(share.plan(at(120)).unwrap().annotation(&busy(60.0), true, at(120)), None);
+        assert_eq!(share.plan(at(120)).unwrap().decide(&busy(60.0), true, at(120)), None);
     }
 }

@@ -1,0 +1,198 @@
+//! Executes jobs: polls the exporter, then writes what the job's plan decides.
+//!
+//! Invariants: a job makes at most one patch of the Node, and at most one of the NodeLoad if readings are in NodeLoads;
+//! a patch with readings has all known readings of the node; no patch starts or is awaited while another replica may
+//! lead.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use api::pods::NodePods;
+use cluster::{CallError, Client, Leadership, patch_node_taint};
+use daemon::follow::Current;
+use jiff::Timestamp;
+use placement::reading::Reading;
+use placement::units::NodeName;
+use tokio::sync::Semaphore;
+
+use crate::clock::Clock;
+use crate::exporter::cards::CardMeasurements;
+use crate::exporter::endpoint::Endpoint;
+use crate::exporter::error::PollError;
+use crate::exporter::poll::Poller;
+use crate::exporter::statistics::{Format, MetricValue, Statistics, Wanted};
+use crate::fleet::Settings;
+use crate::fleet::job::{Job, PollRequest, PollResult, Report};
+use crate::fleet::lanes::Lane;
+use crate::metrics::Metrics;
+use crate::source::{NodeKey, Table, host};
+use crate::store::NodeWrite;
+use crate::taints::TaintChange;
+
+/// Time for the API server to answer a patch.
+const PATCH_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Time for a prompt exporter to answer about pods' use: its job holds a slot of the prompt lane.
+const PODS_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Executes jobs; clones share the state.
+#[derive(Clone)]
+pub(crate) struct JobRunner {
+    /// Polls exporters.
+    pub poller: Poller,
+    /// The table of the source in place of exporters; `None` if exporters are polled.
+    pub table: Option<Current<Table>>,
+    /// The API server.
+    pub client: Client,
+    /// Whether this process may write.
+    pub leadership: Leadership,
+    /// The clock for readings.
+    pub clock: Clock,
+    /// Annotation keys, and where readings are stored.
+    pub settings: Settings,
+    /// Counts polls and patches.
+    pub metrics: Metrics,
+    /// Bounds the number of patches in flight.
+    pub patches: Arc<Semaphore>,
+}
+
+impl JobRunner {
+    /// Executes a job.
+    pub(crate) async fn run(self, job: Job) -> Report {
+        let mut poll = None;
+        if let Some(request) = &job.poll {
+            poll = Some(self.poll(&job.node, request).await);
+        }
+        let at = self.clock.now();
+        let write = job.decide(poll.as_ref(), at);
+        let mut pods_endpoint = job.pods.as_ref();
+        if matches!(poll, Some(Err(_))) {
+            pods_endpoint = None;
+        }
+        // Concurrently, so that a poll of pods' use never delays the write of readings.
+        let (patch, pods) =
+            tokio::join!(self.write(&job, &write), self.poll_pods(pods_endpoint, job.lane));
+        Report { job, at, poll, write, patch, pods }
+    }
+
+    /// Polls the exporter, or looks the node up in the table of the source in its place.
+    async fn poll(&self, node: &NodeName, request: &PollRequest) -> Result<PollResult, PollError> {
+        let start = Instant::now();
+        let result = match &self.table {
+            Some(table) => Ok(look_up(&table.borrow(), node, request)),
+            None => {
+                let answer = self.poll_exporter(request).await;
+                self.metrics.polled(start.elapsed(), answer.as_ref().map(drop));
+                answer.map(|(format, all)| select(request, format, all, self.clock.now()))
+            }
+        };
+        let mut result = result?;
+        result.took = start.elapsed();
+        for (_, reason) in &result.held_back {
+            self.metrics.held_back(reason);
+        }
+        Ok(result)
+    }
+
+    async fn poll_exporter(
+        &self,
+        request: &PollRequest,
+    ) -> Result<(Format, Statistics), PollError> {
+        let endpoint = request.endpoint.as_ref().map_err(|error| PollError::from(error.clone()))?;
+        let since_creation = request.created_at.map(|at| self.clock.now().duration_since(at));
+        let wanted = Wanted::Only(&request.wanted);
+        self.poller.poll(endpoint, request.format, since_creation, wanted).await
+    }
+
+    /// Polls the use of the node's pods.
+    async fn poll_pods(
+        &self,
+        endpoint: Option<&Endpoint>,
+        lane: Lane,
+    ) -> Option<Result<NodePods, PollError>> {
+        let endpoint = endpoint?;
+        let timeout = if lane == Lane::Slow { Duration::MAX } else { PODS_TIMEOUT };
+        let answer = self.poller.poll_pods(endpoint, timeout).await;
+        self.metrics.pod_use_polled(answer.as_ref().map(drop));
+        Some(answer)
+    }
+
+    /// Makes the calls of a write, until one fails. `None` if there is nothing to write, or this replica no longer
+    /// leads.
+    async fn write(&self, job: &Job, write: &NodeWrite) -> Option<Result<(), CallError>> {
+        let calls = self.settings.store.calls(&self.settings.names, write);
+        if calls.is_empty() {
+            return None;
+        }
+        // The semaphore is never closed, so the result is always a permit.
+        let _permit = self.patches.acquire().await;
+        for call in calls {
+            let limit = self.leadership.remaining()?.min(PATCH_TIMEOUT);
+            let (reason, readings) = (call.reason, call.readings);
+            let outcome = call.send(&self.client, &job.node, &job.uid, limit).await;
+            self.metrics.patched(reason, readings, outcome.as_ref().map(drop));
+            if outcome.is_err() {
+                return Some(outcome);
+            }
+        }
+        Some(Ok(()))
+    }
+
+    /// Writes a taint of ours, or clears it; `None` if this replica no longer leads.
+    pub(crate) async fn write_taint(
+        self,
+        change: TaintChange,
+    ) -> (TaintChange, Option<Result<(), CallError>>) {
+        let Some(limit) = self.leadership.remaining() else { return (change, None) };
+        let TaintChange { node, taints, wanted } = &change;
+        let limit = limit.min(PATCH_TIMEOUT);
+        let outcome = patch_node_taint(&self.client, node, taints, wanted.as_ref(), limit).await;
+        let effect = wanted.as_ref().map(|taint| taint.effect);
+        self.metrics.taint_written(effect, outcome.as_ref().map(drop));
+        (change, Some(outcome))
+    }
+}
+
+/// The result of a poll without values.
+fn no_values(format: Format) -> PollResult {
+    PollResult {
+        format,
+        usable: Vec::new(),
+        held_back: Vec::new(),
+        uptime: None,
+        cards: CardMeasurements::default(),
+        took: Duration::ZERO,
+    }
+}
+
+/// The node's values in the table of a source in place of exporters.
+fn look_up(table: &Table, node: &NodeName, request: &PollRequest) -> PollResult {
+    let endpoint = request.endpoint.as_ref().ok();
+    let host = endpoint.map(|endpoint| host(endpoint.address()));
+    let row = table.find(NodeKey { node, host, capacity: request.capacity }, &request.wanted);
+    PollResult { usable: row.usable, held_back: row.held_back, ..no_values(Format::Detailed) }
+}
+
+/// The values of an answer that were requested. Readings get the time `at`.
+fn select(
+    request: &PollRequest,
+    format: Format,
+    statistics: Statistics,
+    at: Timestamp,
+) -> PollResult {
+    let mut result = PollResult { uptime: statistics.uptime(), ..no_values(format) };
+    for metric in &request.wanted {
+        match statistics.get(metric) {
+            Some(MetricValue::Usable(value)) => {
+                result.usable.push((metric.clone(), Reading::new(value, at)));
+            }
+            Some(MetricValue::HeldBack(reason)) => result.held_back.push((metric.clone(), reason)),
+            None => {}
+        }
+    }
+    // Measurements of cards alone are no reason to write a Node at every poll.
+    if !result.usable.is_empty() {
+        result.cards = statistics.into_cards();
+    }
+    result
+}
