@@ -79,11 +79,15 @@ pub async fn start(
         SourceInputs { policies: policies.clone(), clock: clock.clone(), metrics: metrics.clone() };
     let source = source(&args, context, &client, inputs)?;
 
-    let counted = metrics.clone();
-    follow(context, "policy", policy_file, &clock, move |good| counted.policy_read(good));
+    let policy_metrics = metrics.clone();
+    follow(context, "policy", policy_file, &clock, move |good| {
+        policy_metrics.count_policy_read(good)
+    });
     if let Some(files) = credentials {
-        let counted = metrics.clone();
-        follow(context, "credentials", files, &clock, move |good| counted.credentials_read(good));
+        let credential_metrics = metrics.clone();
+        follow(context, "credentials", files, &clock, move |good| {
+            credential_metrics.count_credentials_read(good)
+        });
     }
     let settings = settings(&args, store);
     let sources = Sources {
@@ -107,7 +111,7 @@ pub async fn start(
     let runner = JobRunner { poller, table, client, leadership, clock, settings, metrics, patches };
     let controller = Controller::new(runner, sources, args.taints.taint(), listed);
     let status = controller.status();
-    spawn(context, controller, ready, elector);
+    spawn_controller(context, controller, ready, elector);
     Ok(status)
 }
 
@@ -124,7 +128,7 @@ fn election(args: &Args, client: &Client) -> (Option<Elector>, Leadership) {
 
 /// Starts the controller once a source in place of exporters is `ready`. The Lease is released only after the
 /// controller has ended.
-fn spawn(
+fn spawn_controller(
     context: &Context,
     controller: Controller,
     ready: Option<oneshot::Receiver<()>>,
@@ -211,7 +215,7 @@ fn prometheus_setup(
     follow(context, "prometheus-queries", query_file, clock, |_| ());
     let metrics = metrics.clone();
     follow(context, "prometheus-credentials", access_files, clock, move |good| {
-        metrics.credentials_read(good);
+        metrics.count_credentials_read(good);
     });
     let label = args.prometheus.prometheus_node_label.clone();
     Ok(Setup { url, label, access, queries })
@@ -311,8 +315,8 @@ fn nodes(
     let names = settings.names.clone();
     let codec = args.load.codec();
     let health = watch_health(context, "nodes");
-    // Nodes that are not selected may carry a taint that is to be cleared.
     let template = args.exporters.exporter_address.clone();
+    // All nodes: those that are not selected may carry a taint that is to be cleared.
     let nodes = cluster::watch_nodes(client.clone(), Scope::All, health, move |node| {
         let facts = node.facts(&names, &codec);
         Some(match &template {

@@ -140,7 +140,7 @@ impl Controller {
             Some(event) = pods.next() => self.apply_pods(event),
             Ok(()) = policies.changed() => {
                 let policy = policies.borrow_and_update().clone();
-                self.runner.metrics.policy_changed();
+                self.runner.metrics.clear_missing();
                 self.hot_nodes.set_policy(Arc::clone(&policy));
                 let polls_exporters = self.sources.polls_exporters;
                 log_warnings(&policy, &self.hot_nodes, polls_exporters, &self.runner.metrics);
@@ -176,7 +176,7 @@ impl Controller {
                 && job.lane != Lane::Slow
             {
                 let late = Duration::try_from(now.duration_since(due)).unwrap_or_default();
-                self.runner.metrics.started(late);
+                self.runner.metrics.count_start(late);
             }
             self.jobs.spawn(self.runner.clone().run(job));
         }
@@ -226,7 +226,7 @@ impl Controller {
         status.next = self.next();
         status.in_flight += self.taint_writes.len();
         self.runner.metrics.set_status(&status);
-        self.runner.metrics.nodes_tainted(self.hot_nodes.tainted());
+        self.runner.metrics.set_tainted_nodes(self.hot_nodes.tainted_nodes());
         self.status.send_replace(status);
     }
 
@@ -234,13 +234,13 @@ impl Controller {
         let job = report.job.clone();
         let now = self.runner.clock.now();
         if let (Some(Ok(pods)), Some(observer)) = (&report.pods, &mut self.sources.observer) {
-            self.runner.metrics.pods_observed(observer.record_answer(&job.node, pods, now));
+            self.runner.metrics.count_observed_pods(observer.record_answer(&job.node, pods, now));
         }
         for transition in self.fleet.finish(report, now) {
             log(&job, &transition);
         }
         if let Some(round) = self.fleet.take_ended_round() {
-            self.runner.metrics.round_ended(Duration::try_from(round).unwrap_or_default());
+            self.runner.metrics.count_round(Duration::try_from(round).unwrap_or_default());
         }
         for metric in self.fleet.report_missing(now) {
             tracing::warn!(
@@ -326,7 +326,7 @@ fn log_warnings(policy: &LoadPolicy, taints: &HotNodes, polls_exporters: bool, m
     for warning in &warnings {
         tracing::warn!(warning, "the policy in force has an effect that is probably not intended");
     }
-    metrics.policy_warnings(warnings.len());
+    metrics.set_policy_warnings(warnings.len());
 }
 
 fn log(job: &Job, transition: &Transition) {

@@ -172,20 +172,20 @@ impl Metrics {
     }
 
     /// Counts a poll and how long it took.
-    pub(crate) fn polled(&self, took: Duration, outcome: Result<(), &PollError>) {
+    pub(crate) fn count_poll(&self, took: Duration, outcome: Result<(), &PollError>) {
         let outcome = outcome.map_or_else(PollError::reason, |()| "ok");
         self.polls.get_or_create(&[("outcome", outcome)]).inc();
         self.poll_seconds.observe(took.as_secs_f64());
     }
 
     /// Counts a query to the source in place of exporters, and its duration.
-    pub(crate) fn queried(&self, outcome: &'static str, took: Duration) {
+    pub(crate) fn count_query(&self, outcome: &'static str, took: Duration) {
         self.queries.get_or_create(&[("outcome", outcome)]).inc();
         self.query_seconds.observe(took.as_secs_f64());
     }
 
     /// Counts a round that took this long.
-    pub(crate) fn round_ended(&self, took: Duration) {
+    pub(crate) fn count_round(&self, took: Duration) {
         self.round_seconds.observe(took.as_secs_f64());
     }
 
@@ -196,7 +196,7 @@ impl Metrics {
     }
 
     /// Counts a poll of pods' use.
-    pub(crate) fn pod_use_polled(&self, outcome: Result<(), &PollError>) {
+    pub(crate) fn count_pod_use_poll(&self, outcome: Result<(), &PollError>) {
         let outcome = match outcome {
             Ok(()) => "ok",
             Err(PollError::Status(404)) => "not_known",
@@ -206,12 +206,12 @@ impl Metrics {
     }
 
     /// Sets how many nodes carry a taint of ours.
-    pub(crate) fn nodes_tainted(&self, nodes: usize) {
+    pub(crate) fn set_tainted_nodes(&self, nodes: usize) {
         self.tainted.set(count(nodes));
     }
 
     /// Counts a write that set a taint, or cleared it where there is no effect.
-    pub(crate) fn taint_written(
+    pub(crate) fn count_taint_write(
         &self,
         effect: Option<TaintEffect>,
         outcome: Result<(), &CallError>,
@@ -228,7 +228,7 @@ impl Metrics {
     }
 
     /// Counts the pods of an exporter's answer, by result.
-    pub(crate) fn pods_observed(&self, pods: ObservedPods) {
+    pub(crate) fn count_observed_pods(&self, pods: ObservedPods) {
         let ObservedPods { observed, elsewhere, refused } = pods;
         for (label, count) in
             [("observed", observed), ("elsewhere", elsewhere), ("refused", refused)]
@@ -238,7 +238,7 @@ impl Metrics {
     }
 
     /// Counts a patch, made for this reason and with so many readings.
-    pub(crate) fn patched(
+    pub(crate) fn count_patch(
         &self,
         reason: &'static str,
         readings: usize,
@@ -253,34 +253,34 @@ impl Metrics {
     }
 
     /// Counts a job that started this long after it was due.
-    pub(crate) fn started(&self, late: Duration) {
+    pub(crate) fn count_start(&self, late: Duration) {
         self.late_seconds.observe(late.as_secs_f64());
     }
 
     /// Counts a change of the policy file.
-    pub(crate) fn policy_read(&self, accepted: bool) {
+    pub(crate) fn count_policy_read(&self, accepted: bool) {
         let outcome = if accepted { "changed" } else { "refused" };
         self.policy_reads.get_or_create(&[("outcome", outcome)]).inc();
     }
 
     /// Counts a change of the exporters' credentials.
-    pub(crate) fn credentials_read(&self, accepted: bool) {
+    pub(crate) fn count_credentials_read(&self, accepted: bool) {
         let outcome = if accepted { "changed" } else { "refused" };
         self.credential_reads.get_or_create(&[("outcome", outcome)]).inc();
     }
 
     /// Counts a value that was held back.
-    pub(crate) fn held_back(&self, reason: &HoldReason) {
+    pub(crate) fn count_held_back(&self, reason: &HoldReason) {
         self.held_back.get_or_create(&[("reason", reason.label())]).inc();
     }
 
     /// Sets the number of warnings about the policy in force.
-    pub(crate) fn policy_warnings(&self, warnings: usize) {
+    pub(crate) fn set_policy_warnings(&self, warnings: usize) {
         self.policy_warnings.set(count(warnings));
     }
 
     /// Another policy is in force: its metrics get gauges with the next status.
-    pub(crate) fn policy_changed(&self) {
+    pub(crate) fn clear_missing(&self) {
         self.missing.clear();
     }
 
@@ -382,9 +382,9 @@ impl LearnerMetrics {
 impl Collector for LearnerMetrics {
     fn encode(&self, mut encoder: DescriptorEncoder) -> fmt::Result {
         let stats = self.0.lock().unwrap_or_else(PoisonError::into_inner).stats();
-        // A replica that does not lead knows what the leader tells.
-        let told = self.1.lock().unwrap_or_else(PoisonError::into_inner).len();
-        let known = ConstGauge::new(count(stats.workloads.max(told)));
+        // A replica that does not lead has the leader's list.
+        let in_list = self.1.lock().unwrap_or_else(PoisonError::into_inner).len();
+        let known = ConstGauge::new(count(stats.workloads.max(in_list)));
         let help = "Workloads whose pods' use is known";
         known.encode(encoder.encode_descriptor("workloads", help, None, known.metric_type())?)?;
         for (name, help, value) in [

@@ -82,14 +82,14 @@ impl JobRunner {
             Some(table) => Ok(look_up(&table.borrow(), node, request)),
             None => {
                 let answer = self.poll_exporter(request).await;
-                self.metrics.polled(start.elapsed(), answer.as_ref().map(drop));
+                self.metrics.count_poll(start.elapsed(), answer.as_ref().map(drop));
                 answer.map(|(format, all)| select(request, format, all, self.clock.now()))
             }
         };
         let mut result = result?;
         result.took = start.elapsed();
         for (_, reason) in &result.held_back {
-            self.metrics.held_back(reason);
+            self.metrics.count_held_back(reason);
         }
         Ok(result)
     }
@@ -113,7 +113,7 @@ impl JobRunner {
         let endpoint = endpoint?;
         let timeout = if lane == Lane::Slow { Duration::MAX } else { PODS_TIMEOUT };
         let answer = self.poller.poll_pods(endpoint, timeout).await;
-        self.metrics.pod_use_polled(answer.as_ref().map(drop));
+        self.metrics.count_pod_use_poll(answer.as_ref().map(drop));
         Some(answer)
     }
 
@@ -128,9 +128,10 @@ impl JobRunner {
         let _permit = self.patches.acquire().await;
         for call in calls {
             let limit = self.leadership.remaining()?.min(PATCH_TIMEOUT);
-            let (reason, readings) = (call.reason, call.readings);
+            let reason = call.reason;
+            let readings = call.readings;
             let outcome = call.send(&self.client, &job.node, &job.uid, limit).await;
-            self.metrics.patched(reason, readings, outcome.as_ref().map(drop));
+            self.metrics.count_patch(reason, readings, outcome.as_ref().map(drop));
             if outcome.is_err() {
                 return Some(outcome);
             }
@@ -148,7 +149,7 @@ impl JobRunner {
         let limit = limit.min(PATCH_TIMEOUT);
         let outcome = patch_node_taint(&self.client, node, taints, wanted.as_ref(), limit).await;
         let effect = wanted.as_ref().map(|taint| taint.effect);
-        self.metrics.taint_written(effect, outcome.as_ref().map(drop));
+        self.metrics.count_taint_write(effect, outcome.as_ref().map(drop));
         (change, Some(outcome))
     }
 }

@@ -56,11 +56,11 @@ pub(crate) struct StoreCall<'w> {
     pub(crate) reason: &'static str,
     /// The number of readings that it writes.
     pub(crate) readings: usize,
-    content: Content<'w>,
+    content: CallContent<'w>,
 }
 
 #[derive(Debug, Clone, PartialEq)]
-enum Content<'w> {
+enum CallContent<'w> {
     NodeLoad(&'w [(MetricName, Reading)]),
     Annotations(AnnotationChanges),
 }
@@ -145,7 +145,7 @@ impl Store {
                 node_reason = Some(reason);
                 readings_on_node = write.readings.len();
             } else {
-                let content = Content::NodeLoad(&write.readings);
+                let content = CallContent::NodeLoad(&write.readings);
                 calls.push(StoreCall { reason, readings: write.readings.len(), content });
             }
         }
@@ -154,7 +154,7 @@ impl Store {
         }
         if !changes.is_empty() {
             let reason = node_reason.unwrap_or_else(|| reason_without_readings(write));
-            let content = Content::Annotations(changes);
+            let content = CallContent::Annotations(changes);
             calls.push(StoreCall { reason, readings: readings_on_node, content });
         }
         calls
@@ -197,10 +197,10 @@ impl StoreCall<'_> {
         limit: Duration,
     ) -> Result<(), CallError> {
         match self.content {
-            Content::NodeLoad(readings) => {
+            CallContent::NodeLoad(readings) => {
                 apply_node_load(client, node, uid, readings, limit).await
             }
-            Content::Annotations(changes) => {
+            CallContent::Annotations(changes) => {
                 patch_node_annotations(client, node, Some(uid), changes, limit).await
             }
         }

@@ -145,7 +145,7 @@ mod tests {
     /// An open connection, and its other end.
     async fn open() -> (Connection, DuplexStream) {
         let (ours, theirs) = tokio::io::duplex(64);
-        let mut connection = Connection::over(ours);
+        let mut connection = Connection::new(ours);
         assert!(connection.is_open());
         (connection, theirs)
     }

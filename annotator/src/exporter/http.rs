@@ -82,7 +82,7 @@ pub(super) struct Connection {
 
 impl Connection {
     /// A connection over a stream that is connected, and encrypted if required.
-    pub(super) fn over(stream: impl Stream + 'static) -> Self {
+    pub(super) fn new(stream: impl Stream + 'static) -> Self {
         Self { stream: Box::new(stream) }
     }
 
@@ -102,16 +102,19 @@ impl Connection {
     ) -> Result<(HttpAnswer, Option<Self>), GetError> {
         let mut builder = http1::Builder::new();
         builder.read_buf_exact_size(Some(READ_SIZE));
-        let opened = builder.handshake(TokioIo::new(self.stream)).await.map_err(unanswered)?;
+        let opened = builder
+            .handshake(TokioIo::new(self.stream))
+            .await
+            .map_err(|error| unanswered(&error))?;
         let (mut sender, exchange) = opened;
         let mut exchange = Some(exchange);
         let sending = sender.send_request(request(path, recipient));
-        let answer = drive(&mut exchange, sending).await.map_err(unanswered)?;
+        let answer = drive(&mut exchange, sending).await.map_err(|error| unanswered(&error))?;
         let (head, mut body) = answer.into_parts();
         let answer = HttpAnswer { status: head.status, headers: head.headers, body: Vec::new() };
         match drive(&mut exchange, collect(&mut body)).await {
             Ok(body) => {
-                let again = exchange.and_then(|exchange| idle(exchange, &sender));
+                let again = exchange.and_then(|exchange| take_idle(exchange, &sender));
                 Ok((HttpAnswer { body, ..answer }, again))
             }
             Err(_) if answer.status != StatusCode::OK || answer.is_page() => Ok((answer, None)),
@@ -121,7 +124,10 @@ impl Connection {
 }
 
 /// The connection after an exchange; `None` if the exporter ends it, or has sent more than the answer.
-fn idle(mut exchange: Exchange, sender: &http1::SendRequest<Empty<Bytes>>) -> Option<Connection> {
+fn take_idle(
+    mut exchange: Exchange,
+    sender: &http1::SendRequest<Empty<Bytes>>,
+) -> Option<Connection> {
     let waits = (&mut exchange).now_or_never().is_none() && sender.is_ready();
     let parts = exchange.into_parts();
     let is_idle = waits && parts.read_buf.is_empty();
@@ -146,7 +152,7 @@ async fn drive<T>(exchange: &mut Option<Exchange>, work: impl Future<Output = T>
 async fn collect(body: &mut Incoming) -> Result<Vec<u8>, PollError> {
     let mut all = Vec::new();
     while let Some(frame) = body.frame().await {
-        let Ok(data) = frame.map_err(|error| broken(&error))?.into_data() else { continue };
+        let Ok(data) = frame.map_err(|error| answer_error(&error))?.into_data() else { continue };
         if all.len() + data.len() > MAX_BODY {
             return Err(PollError::TooLong);
         }
@@ -169,11 +175,11 @@ fn request(path: &'static str, recipient: &Recipient) -> Request<Empty<Bytes>> {
     request
 }
 
-fn unanswered(error: hyper::Error) -> GetError {
-    GetError::Unanswered(broken(&error))
+fn unanswered(error: &hyper::Error) -> GetError {
+    GetError::Unanswered(answer_error(error))
 }
 
-fn broken(error: &hyper::Error) -> PollError {
+fn answer_error(error: &hyper::Error) -> PollError {
     let cause = Causes(error).innermost();
     if is_tls(error) { PollError::Tls(cause) } else { PollError::Broken(cause) }
 }

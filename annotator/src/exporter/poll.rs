@@ -61,7 +61,7 @@ impl Poller {
         endpoint: &Endpoint,
         timeout: Duration,
     ) -> Result<NodePods, PollError> {
-        within(timeout.min(self.timeout), self.request_pods(endpoint)).await
+        limit_time(timeout.min(self.timeout), self.request_pods(endpoint)).await
     }
 
     async fn request_pods(&self, endpoint: &Endpoint) -> Result<NodePods, PollError> {
@@ -83,7 +83,7 @@ impl Poller {
         since_creation: Option<SignedDuration>,
         wanted: Wanted<'_>,
     ) -> Result<(Format, Statistics), PollError> {
-        within(self.timeout, self.request_statistics(endpoint, format, since_creation, wanted))
+        limit_time(self.timeout, self.request_statistics(endpoint, format, since_creation, wanted))
             .await
     }
 
@@ -133,7 +133,7 @@ impl Poller {
     }
 }
 
-async fn within<T>(
+async fn limit_time<T>(
     timeout: Duration,
     poll: impl Future<Output = Result<T, PollError>>,
 ) -> Result<T, PollError> {

@@ -59,15 +59,15 @@ impl Transport {
         endpoint: &Endpoint,
         reach: Reach,
     ) -> Result<Connection, PollError> {
-        let stream = open(endpoint, reach).await.map_err(|error| failed(&error))?;
+        let stream = open(endpoint, reach).await.map_err(|error| connect_error(&error))?;
         // Requests are written at once anyway; this only avoids a delay of the last part of a handshake.
-        stream.set_nodelay(true).map_err(|error| failed(&error))?;
+        stream.set_nodelay(true).map_err(|error| connect_error(&error))?;
         match self {
-            Self::Plain => Ok(Connection::over(stream)),
+            Self::Plain => Ok(Connection::new(stream)),
             Self::Secure(settings) => {
                 let name = settings.server_name.clone().into();
                 let opened = settings.connector.connect(name, stream).await;
-                Ok(Connection::over(opened.map_err(|error| failed(&error))?))
+                Ok(Connection::new(opened.map_err(|error| connect_error(&error))?))
             }
         }
     }
@@ -142,7 +142,7 @@ fn is_no_other_machine(ip: IpAddr) -> bool {
 }
 
 /// An error before the first request.
-fn failed(error: &io::Error) -> PollError {
+fn connect_error(error: &io::Error) -> PollError {
     let text = error.to_string();
     if is_tls(error) { PollError::Tls(text) } else { PollError::Connect(text) }
 }

@@ -118,7 +118,7 @@ impl ExporterState {
         self.created_at = facts.created_at;
         self.capacity = facts.capacity;
         if self.endpoint != endpoint {
-            self.polls.succeeded();
+            self.polls.record_success();
             self.pods.reset_back_off();
             self.flat_until = None;
             self.endpoint = endpoint;
@@ -127,7 +127,7 @@ impl ExporterState {
 
     /// Another policy is in force.
     pub(crate) fn set_policy(&mut self, node: &NodeName, policy: &LoadPolicy) {
-        let schedule = self.schedule.under(node, policy);
+        let schedule = self.schedule.with_policy(node, policy);
         self.held_back.retain(|metric, _| schedule.has(metric));
         self.missing.retain(|metric| schedule.has(metric));
         self.schedule = schedule;
@@ -135,7 +135,7 @@ impl ExporterState {
 
     /// The clock was set back, so the ends of waits may be far ahead: all waits are dropped.
     pub(crate) fn drop_waits(&mut self) {
-        self.polls.succeeded();
+        self.polls.record_success();
         self.flat_until = None;
         self.schedule.drop_waits();
         self.pods.drop_waits();
@@ -226,7 +226,7 @@ impl ExporterState {
             Ok(result) => result,
             Err(error) => {
                 self.health = ExporterHealth::Silent(error.reason());
-                self.polls.failed(now);
+                self.polls.record_failure(now);
                 self.flat_until = None;
                 if self.health == before {
                     return Vec::new();
@@ -236,7 +236,7 @@ impl ExporterState {
         };
         self.health =
             if result.took <= PROMPT { ExporterHealth::Prompt } else { ExporterHealth::Slow };
-        self.polls.succeeded();
+        self.polls.record_success();
         self.update_schedule(request, result, at);
         self.update_missing(request, result);
         let mut transitions = Vec::new();

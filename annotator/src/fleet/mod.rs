@@ -3,13 +3,13 @@
 //! A node goes through its jobs like this ([`node::Stage`]):
 //!
 //! ```text
-//!                     ┌──────────────────── finish ─────────────────────┐
-//!                     ▼                                                 │
-//!   node_applied ─> Waiting ── take_job: due, with a free slot ─────> Running
-//!                   │  ▲  │                                             │
-//!                   └──┘  └── node_gone, or another UID ──> removed <───┘
-//!            any other event:                               (the report of its job is dropped)
-//!            its next jobs are timed anew
+//!                      ┌─────────────── finish ───────────────┐
+//!                      ▼                                      │
+//!   node_applied ──> Waiting ── take_job: due, free slot ──> Running
+//!                    │ │  ▲                                   │
+//!                    │ └──┘ any other event:                  │
+//!                    │      its next jobs are timed anew      │
+//!                    └────── node_gone, or another UID ───────┴──> removed; the report of its job is dropped
 //! ```
 //!
 //! A waiting node has a place in the [`lanes`] for its next poll and one for its next write. Each event changes the
@@ -104,7 +104,7 @@ pub(crate) struct Fleet {
     policy: Arc<LoadPolicy>,
     rules: WriteRules,
     times: WriteTimes,
-    /// `None` where readings are on the Nodes: each write of them is what a note is otherwise written for.
+    /// `None` while readings are annotations: each write of them makes kube-scheduler retry rejected pods, as a note does.
     notes: Option<Notes>,
     nodes: HashMap<NodeName, NodeState>,
     /// The queues of waiting nodes, and the slots of jobs in flight.

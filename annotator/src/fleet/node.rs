@@ -190,7 +190,7 @@ impl NodeState {
             self.writes.share.record_measurements(result.cards, report.at);
         }
         if !wrote_readings {
-            self.writes.join_soon(times, now);
+            self.writes.become_due_soon(times, now);
         }
         transitions
     }

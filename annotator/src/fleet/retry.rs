@@ -22,12 +22,12 @@ pub(crate) struct Retry {
 
 impl Retry {
     /// Counts a failure at `now`. The wait is 5 seconds after the first one in a row and doubles up to 2 minutes.
-    pub(crate) fn failed(&mut self, now: Timestamp) {
-        self.failed_within(now, LONGEST);
+    pub(crate) fn record_failure(&mut self, now: Timestamp) {
+        self.record_failure_within(now, LONGEST);
     }
 
-    /// Counts a failure at `now`, as [`failed`](Self::failed) does, with a wait of at most `longest`.
-    pub(crate) fn failed_within(&mut self, now: Timestamp, longest: SignedDuration) {
+    /// Counts a failure at `now`, as [`record_failure`](Self::record_failure) does, with a wait of at most `longest`.
+    pub(crate) fn record_failure_within(&mut self, now: Timestamp, longest: SignedDuration) {
         self.failures = self.failures.saturating_add(1);
         self.is_wait = false;
         self.at = now.checked_add(back_off(self.failures).min(longest)).ok();
@@ -44,7 +44,7 @@ impl Retry {
     }
 
     /// Drops all failures and the wait.
-    pub(crate) fn succeeded(&mut self) {
+    pub(crate) fn record_success(&mut self) {
         *self = Self::default();
     }
 
@@ -71,12 +71,12 @@ mod tests {
         let mut retry = Retry::default();
         assert!(retry.not_before() < now);
         for seconds in [5, 10, 20, 40, 80, 120, 120] {
-            retry.failed(now);
+            retry.record_failure(now);
             assert_eq!(retry.not_before().as_second(), seconds);
         }
-        (0..100).for_each(|_| retry.failed(now));
+        (0..100).for_each(|_| retry.record_failure(now));
         assert_eq!(retry.not_before().as_second(), 120);
-        retry.succeeded();
+        retry.record_success();
         assert_eq!(retry, Retry::default());
     }
 }

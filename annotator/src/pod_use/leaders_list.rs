@@ -92,7 +92,7 @@ impl ListReader {
             Ok(mut workloads) => {
                 let now = self.clock.now();
                 for workload in &mut workloads {
-                    bound(workload, now);
+                    limit_claims(workload, now);
                 }
                 *self.list.lock().unwrap_or_else(PoisonError::into_inner) = workloads;
                 PERIOD
@@ -136,14 +136,14 @@ impl ListReader {
 
 /// Bounds what a list claims about a workload when it is received at `now`: a time in the future would stay the newest
 /// one, and be passed on to the next leader.
-fn bound(workload: &mut Workload, now: Timestamp) {
+fn limit_claims(workload: &mut Workload, now: Timestamp) {
     workload.last_seen = workload.last_seen.min(now);
     workload.pod_minutes = workload.pod_minutes.min(MOST_POD_MINUTES);
 }
 
 /// What was learned, and what the list of an earlier leader has beyond it: workloads that are not learned, or about
 /// which it has more evidence.
-pub(super) fn with_earlier(
+pub(super) fn add_earlier(
     mut learned: Vec<Workload>,
     earlier: &[Workload],
     now: Timestamp,
@@ -202,7 +202,7 @@ mod tests {
             workload("outgrown", 640.0, now),
             workload("new", 5.0, now),
         ];
-        let told = with_earlier(learned, &earlier, now);
+        let told = add_earlier(learned, &earlier, now);
         let told: Vec<_> = told.iter().map(|it| (it.name.as_str(), it.pod_minutes)).collect();
         assert_eq!(told, [("day", 900.0), ("outgrown", 640.0), ("new", 5.0), ("cron", 60.0)]);
     }
@@ -215,6 +215,6 @@ mod tests {
             .collect();
         let earlier = all[5_000..].to_vec();
         all.truncate(MAX_WORKLOADS);
-        assert_eq!(with_earlier(all, &earlier, now).len(), MAX_WORKLOADS);
+        assert_eq!(add_earlier(all, &earlier, now).len(), MAX_WORKLOADS);
     }
 }

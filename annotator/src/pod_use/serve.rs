@@ -21,7 +21,7 @@ use daemon::http::Limits;
 use jiff::{SignedDuration, Timestamp};
 use tokio::sync::Mutex;
 
-use super::leaders_list::{LeadersList, with_earlier};
+use super::leaders_list::{LeadersList, add_earlier};
 use super::{PATH, SharedLearner};
 use crate::clock::Clock;
 
@@ -116,7 +116,7 @@ impl Server {
             Workload::new(&learned.id, &learned.used, learned.pod_minutes, learned.last_seen)
         });
         let earlier = self.earlier.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let workloads = with_earlier(learned.collect(), &earlier, now);
+        let workloads = add_earlier(learned.collect(), &earlier, now);
         let body = Bytes::from(Workloads { time: now, workloads }.to_json());
         let tag = format!("\"{:x}-{observations:x}\"", self.started.as_nanosecond());
         RenderedList { rendered_at: now, observations, tag, body }

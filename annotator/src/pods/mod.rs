@@ -54,7 +54,8 @@ impl BoundPod {
     pub fn select(pod: &Pod, names: &Names) -> Option<Self> {
         let mut facts = pod.facts(names);
         let node = facts.node.take()?;
-        let (uid, bound_at) = (facts.uid.clone(), facts.bound_at);
+        let uid = facts.uid.clone();
+        let bound_at = facts.bound_at;
         if facts.finished {
             return Some(Self { uid, node, bound_at, gpu: None, workload: None });
         }

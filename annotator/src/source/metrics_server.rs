@@ -109,7 +109,7 @@ impl ClusterSource for MetricsServer {
         let start = Instant::now();
         let answer = list_node_uses(&self.client, TIMEOUT).await;
         let outcome = answer.as_ref().err().map_or("ok", call_reason);
-        self.inputs.metrics.queried(outcome, start.elapsed());
+        self.inputs.metrics.count_query(outcome, start.elapsed());
         match answer {
             Ok(uses) => {
                 self.record(uses, self.inputs.clock.now());
@@ -196,14 +196,14 @@ mod tests {
         Timestamp::from_second(1_795_165_200 + second).unwrap()
     }
 
-    fn told(second: i64, cores: f64) -> NodeUse {
+    fn sample_at(second: i64, cores: f64) -> NodeUse {
         let used = PerResource { cpu: Some(cores), memory: None };
         NodeUse { node: "a".into(), at: at(second), used }
     }
 
     fn samples(all: impl IntoIterator<Item = (i64, f64)>) -> NodeSamples {
         let mut samples = NodeSamples::new();
-        all.into_iter().for_each(|(second, cores)| add(&mut samples, told(second, cores)));
+        all.into_iter().for_each(|(second, cores)| add(&mut samples, sample_at(second, cores)));
         samples
     }
 

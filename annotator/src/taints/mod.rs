@@ -90,7 +90,7 @@ impl HotNodes {
 
     /// How many nodes carry a taint of ours.
     #[must_use]
-    pub(crate) fn tainted(&self) -> usize {
+    pub(crate) fn tainted_nodes(&self) -> usize {
         self.tainted
     }
 

@@ -45,19 +45,22 @@ pub(crate) enum PodsAnswer {
 /// A running stand-in.
 pub(crate) struct Exporter {
     pub(crate) port: u16,
-    answer: watch::Sender<Answer>,
-    heads: Arc<Mutex<Vec<String>>>,
-    most: Arc<AtomicUsize>,
-    connections: Arc<AtomicUsize>,
-    pods: Pods,
+    state: Arc<State>,
     server: JoinHandle<()>,
 }
 
-/// The answer about pods, and how often it was asked for.
-#[derive(Clone)]
-struct Pods {
-    answer: Arc<Mutex<PodsAnswer>>,
-    asked: Arc<AtomicUsize>,
+/// What the connections of a stand-in share.
+struct State {
+    answer: watch::Sender<Answer>,
+    heads: Mutex<Vec<String>>,
+    /// Requests in flight.
+    in_flight: AtomicUsize,
+    /// The largest number of requests in flight.
+    most: AtomicUsize,
+    connections: AtomicUsize,
+    pods_answer: Mutex<PodsAnswer>,
+    /// Requests for pods.
+    asked_about_pods: AtomicUsize,
 }
 
 impl Drop for Exporter {
@@ -75,14 +78,17 @@ impl Exporter {
     pub(crate) async fn start_at(at: &str, body: &str, tls: Option<TlsAcceptor>) -> Self {
         let listener = TcpListener::bind(at).await.unwrap();
         let port = listener.local_addr().unwrap().port();
-        let answer = watch::Sender::new(Answer::Body(body.to_owned()));
-        let (heads, most, connections) = (Arc::default(), Arc::default(), Arc::default());
-        let pods =
-            Pods { answer: Arc::new(Mutex::new(PodsAnswer::NotKnown)), asked: Arc::default() };
-        let (heard, crowd) = (Arc::clone(&heads), Arc::clone(&most));
-        let made = Arc::clone(&connections);
-        let server = serve(listener, tls, answer.subscribe(), heard, crowd, made, pods.clone());
-        Self { port, answer, heads, most, connections, pods, server: tokio::spawn(server) }
+        let state = Arc::new(State {
+            answer: watch::Sender::new(Answer::Body(body.to_owned())),
+            heads: Mutex::default(),
+            in_flight: AtomicUsize::new(0),
+            most: AtomicUsize::new(0),
+            connections: AtomicUsize::new(0),
+            pods_answer: Mutex::new(PodsAnswer::NotKnown),
+            asked_about_pods: AtomicUsize::new(0),
+        });
+        let server = tokio::spawn(serve(listener, tls, Arc::clone(&state)));
+        Self { port, state, server }
     }
 
     /// Ends it and its connections, so that another one can listen at its address.
@@ -92,12 +98,12 @@ impl Exporter {
     }
 
     pub(crate) fn say_of_pods(&self, answer: PodsAnswer) {
-        *self.pods.answer.lock().unwrap() = answer;
+        *self.state.pods_answer.lock().unwrap() = answer;
     }
 
     /// The number of questions about pods so far. The other counts leave them out.
     pub(crate) fn asked_about_pods(&self) -> usize {
-        self.pods.asked.load(Ordering::SeqCst)
+        self.state.asked_about_pods.load(Ordering::SeqCst)
     }
 
     pub(crate) fn address(&self) -> String {
@@ -109,77 +115,60 @@ impl Exporter {
     }
 
     pub(crate) fn set(&self, answer: Answer) {
-        self.answer.send_replace(answer);
+        self.state.answer.send_replace(answer);
     }
 
     /// The number of requests so far.
     pub(crate) fn asked(&self) -> usize {
-        self.heads.lock().unwrap().len()
+        self.state.heads.lock().unwrap().len()
     }
 
     /// The request lines and headers so far.
     pub(crate) fn heads(&self) -> Vec<String> {
-        self.heads.lock().unwrap().clone()
+        self.state.heads.lock().unwrap().clone()
     }
 
     /// The number of connections so far; over TLS, of handshakes that came to their end.
     pub(crate) fn connections(&self) -> usize {
-        self.connections.load(Ordering::SeqCst)
+        self.state.connections.load(Ordering::SeqCst)
     }
 
     /// The largest number of requests in flight since the last call.
     pub(crate) fn take_most_at_once(&self) -> usize {
-        self.most.swap(0, Ordering::SeqCst)
+        self.state.most.swap(0, Ordering::SeqCst)
     }
 }
 
-async fn serve(
-    listener: TcpListener,
-    tls: Option<TlsAcceptor>,
-    answer: watch::Receiver<Answer>,
-    heads: Arc<Mutex<Vec<String>>>,
-    most: Arc<AtomicUsize>,
-    connections: Arc<AtomicUsize>,
-    pods: Pods,
-) {
-    let now = Arc::new(AtomicUsize::new(0));
+async fn serve(listener: TcpListener, tls: Option<TlsAcceptor>, state: Arc<State>) {
     // Ends its connections when it is dropped, as a process that ends does.
     let mut conversations = JoinSet::new();
     while let Ok((stream, _)) = listener.accept().await {
-        let (answer, heads, most, now) =
-            (answer.clone(), Arc::clone(&heads), Arc::clone(&most), Arc::clone(&now));
-        let (tls, pods, connections) = (tls.clone(), pods.clone(), Arc::clone(&connections));
+        let tls = tls.clone();
+        let state = Arc::clone(&state);
         conversations.spawn(async move {
-            let Some(tls) = tls else {
-                connections.fetch_add(1, Ordering::SeqCst);
-                return converse(stream, answer, heads, &now, &most, pods).await;
-            };
-            let Ok(stream) = tls.accept(stream).await else { return };
-            connections.fetch_add(1, Ordering::SeqCst);
-            converse(stream, answer, heads, &now, &most, pods).await;
+            let Some(tls) = tls else { return converse(stream, &state).await };
+            if let Ok(stream) = tls.accept(stream).await {
+                converse(stream, &state).await;
+            }
         });
     }
 }
 
-async fn converse(
-    mut stream: impl AsyncRead + AsyncWrite + Unpin,
-    mut answer: watch::Receiver<Answer>,
-    heads: Arc<Mutex<Vec<String>>>,
-    now: &AtomicUsize,
-    most: &AtomicUsize,
-    pods: Pods,
-) {
+async fn converse(mut stream: impl AsyncRead + AsyncWrite + Unpin, state: &State) {
+    state.connections.fetch_add(1, Ordering::SeqCst);
+    let mut answer = state.answer.subscribe();
     while let Some(head) = head(&mut stream).await {
         if head.starts_with("GET /v1/pods ") {
-            let Some(text) = pods.answer() else { return std::future::pending().await };
+            let Some(text) = state.answer_about_pods() else { return std::future::pending().await };
             if stream.write_all(text.as_bytes()).await.is_err() {
                 return;
             }
             continue;
         }
         let detailed = head.starts_with("GET /v1/statistics ");
-        heads.lock().unwrap().push(head);
-        most.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+        state.heads.lock().unwrap().push(head);
+        let in_flight = state.in_flight.fetch_add(1, Ordering::SeqCst) + 1;
+        state.most.fetch_max(in_flight, Ordering::SeqCst);
         // A client that closes the connection ends the wait.
         let mut byte = [0];
         let said = tokio::select! {
@@ -188,7 +177,7 @@ async fn converse(
             }
             _ = stream.read(&mut byte) => None,
         };
-        now.fetch_sub(1, Ordering::SeqCst);
+        state.in_flight.fetch_sub(1, Ordering::SeqCst);
         let text = match said {
             Some(Answer::Raw(text)) => {
                 let _ = stream.write_all(text.as_bytes()).await;
@@ -212,11 +201,11 @@ async fn converse(
     }
 }
 
-impl Pods {
+impl State {
     /// `None` where there is none.
-    fn answer(&self) -> Option<String> {
-        self.asked.fetch_add(1, Ordering::SeqCst);
-        match &*self.answer.lock().unwrap() {
+    fn answer_about_pods(&self) -> Option<String> {
+        self.asked_about_pods.fetch_add(1, Ordering::SeqCst);
+        match &*self.pods_answer.lock().unwrap() {
             PodsAnswer::NotKnown => Some(NOT_FOUND.to_owned()),
             PodsAnswer::Body(body) => Some(ok(body)),
             PodsAnswer::Hang => None,

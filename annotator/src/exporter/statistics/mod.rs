@@ -176,7 +176,7 @@ impl Statistics {
                 let body = BodySeed(wanted).deserialize(&mut json)?;
                 Self::judge(body, context)
             }
-            Format::Flat => Self::flat(Entries::new(wanted).deserialize(&mut json)?),
+            Format::Flat => Self::from_flat(Entries::new(wanted).deserialize(&mut json)?),
         };
         json.end()?;
         Ok(statistics)
@@ -197,7 +197,7 @@ impl Statistics {
         all
     }
 
-    fn flat(values: BTreeMap<String, Lenient<f64>>) -> Self {
+    fn from_flat(values: BTreeMap<String, Lenient<f64>>) -> Self {
         let mut all = Self::default();
         for (metric, number) in values {
             if let Some(value) = number.valid().and_then(fraction) {

@@ -39,7 +39,7 @@ impl Grid {
     }
 
     /// The last tick that a poll at `second` serves.
-    fn served(self, second: i64) -> i64 {
+    fn served_tick(self, second: i64) -> i64 {
         let reach = second.saturating_add(self.slack());
         reach - (reach - self.phase).rem_euclid(self.period)
     }
@@ -47,7 +47,7 @@ impl Grid {
     /// The first tick that a poll at `read` does not serve.
     pub(super) fn due(self, read: Option<Timestamp>) -> Timestamp {
         let Some(read) = read else { return Timestamp::MIN };
-        let tick = self.served(read.as_second()) + self.period;
+        let tick = self.served_tick(read.as_second()) + self.period;
         Timestamp::from_second(tick).unwrap_or(Timestamp::MAX)
     }
 }
@@ -103,7 +103,7 @@ impl Schedule {
     }
 
     /// The schedule of the same node under another policy, with the times of the readings.
-    pub(crate) fn under(&self, node: &NodeName, policy: &LoadPolicy) -> Self {
+    pub(crate) fn with_policy(&self, node: &NodeName, policy: &LoadPolicy) -> Self {
         let mut schedule = Self { booted_at: self.booted_at, ..Self::new(node, policy) };
         for entry in &mut schedule.entries {
             entry.read_at = self.find(&entry.metric).and_then(|known| known.read_at);
@@ -125,7 +125,7 @@ impl Schedule {
     pub(crate) fn record_poll(&mut self, metric: &MetricName, at: Timestamp) {
         if let Some(entry) = self.find_mut(metric) {
             entry.read_at = Some(at);
-            entry.retry.succeeded();
+            entry.retry.record_success();
         }
     }
 
@@ -160,7 +160,7 @@ impl Schedule {
         longest: Option<SignedDuration>,
     ) {
         if let Some(entry) = self.find_mut(metric) {
-            entry.retry.failed_within(at, longest.unwrap_or(SignedDuration::MAX));
+            entry.retry.record_failure_within(at, longest.unwrap_or(SignedDuration::MAX));
         }
     }
 
@@ -187,7 +187,7 @@ impl Schedule {
     /// The clock was set back, so the ends of waits may be far ahead: all waits are dropped.
     pub(crate) fn drop_waits(&mut self) {
         self.booted_at = None;
-        self.entries.iter_mut().for_each(|entry| entry.retry.succeeded());
+        self.entries.iter_mut().for_each(|entry| entry.retry.record_success());
     }
 
     /// When the node should be polled next; `None` if the policy has no sync rule.

@@ -185,7 +185,7 @@ fn a_boot_makes_readings_from_before_due_and_no_others() {
     // The watch shows the reading from before once more.
     schedule.observe(&long, at(1_000_000), at(1_000_451));
     assert!(!due(&schedule, at(1_000_451)).contains(&long));
-    let schedule = schedule.under(&node("a"), &crane());
+    let schedule = schedule.with_policy(&node("a"), &crane());
     assert_eq!(due(&schedule, at(1_000_451)).len(), 2);
 }
 
@@ -211,7 +211,7 @@ fn another_policy_keeps_the_times_of_readings() {
         schedule.record_poll(&MetricName::from(metric), at(1_000_000));
     }
     let more = CRANE.replace("3h}", "3h}\n  - {name: mem_usage_avg_5m, period: 3m}");
-    let schedule = schedule.under(&node("a"), &LoadPolicy::from_yaml(&more).unwrap());
+    let schedule = schedule.with_policy(&node("a"), &LoadPolicy::from_yaml(&more).unwrap());
     assert_eq!(due(&schedule, at(1_000_001)), [MetricName::from("mem_usage_avg_5m")]);
 }
 
@@ -247,7 +247,7 @@ proptest! {
         let mut schedule = Schedule { entries: vec![entry], booted_at: None };
         let end = start + 20 * period;
         let polls = simulate(&mut schedule, start, end, late);
-        let served: Vec<i64> = polls.iter().map(|poll| grid.served(*poll)).collect();
+        let served: Vec<i64> = polls.iter().map(|poll| grid.served_tick(*poll)).collect();
         prop_assert!(polls.len() >= 18, "{polls:?}");
         prop_assert!(served.windows(2).all(|pair| pair[1] == pair[0] + period), "{served:?}");
         prop_assert!(polls.windows(2).all(|pair| pair[1] - pair[0] <= period + late));
@@ -261,7 +261,7 @@ proptest! {
         millis in 0_i64..1_000,
     ) {
         let grid = Grid::new(&node("a"), SignedDuration::from_secs(period));
-        let now = Timestamp::from_millisecond((grid.served(tick) + period) * 1000 + millis).unwrap();
+        let now = Timestamp::from_millisecond((grid.served_tick(tick) + period) * 1000 + millis).unwrap();
         let cut = at(now.as_second());
         prop_assert_eq!(grid.due(Some(now)), grid.due(Some(cut)));
         prop_assert!(grid.due(Some(cut)) > now);

@@ -14,7 +14,7 @@ const CRANE: &str = include_str!("../../../../crates/placement/tests/golden/cran
 const HOUR: i64 = 3600;
 
 /// A fleet in virtual time; second 0 is at a burst.
-struct World {
+struct SimulatedFleet {
     fleet: Fleet,
     second: i64,
     /// Second, node and reason of each write.
@@ -29,7 +29,7 @@ fn at(second: i64) -> Timestamp {
     Timestamp::from_second(900_000 + second).unwrap()
 }
 
-impl World {
+impl SimulatedFleet {
     fn new(policy: &str, nodes: usize) -> Self {
         Self::with(policy, nodes, 0.05)
     }
@@ -111,7 +111,7 @@ fn random(state: &mut u64) -> f64 {
 /// The writes a node and hour of a noisy but steady fleet, and the largest of any node. Checks each second that what is
 /// written is valid for its readers: as long as `valid` says.
 fn writes_an_hour(
-    world: &mut World,
+    world: &mut SimulatedFleet,
     noise: f64,
     valid: impl Fn(&MetricName) -> i64,
     each_second: impl Fn(&mut Fleet, i64),
@@ -139,7 +139,7 @@ fn none(_: &mut Fleet, _: i64) {}
 #[test]
 fn a_noisy_steady_node_is_written_at_most_12_times_an_hour_and_always_valid() {
     for noise in [0.0, 0.01, 0.02] {
-        let mut world = World::new(SHIPPED, 20);
+        let mut world = SimulatedFleet::new(SHIPPED, 20);
         let (mean, most) = writes_an_hour(&mut world, noise, |_| 8 * 60, none);
         println!("shipped policy, noise {noise}: {mean:.1} writes a node and hour, at most {most}");
         assert!(mean <= 12.0, "{mean}");
@@ -149,7 +149,7 @@ fn a_noisy_steady_node_is_written_at_most_12_times_an_hour_and_always_valid() {
 #[test]
 fn under_cranes_policy_readings_are_always_valid_for_its_own_readers() {
     for noise in [0.0, 0.01] {
-        let mut world = World::new(CRANE, 20);
+        let mut world = SimulatedFleet::new(CRANE, 20);
         let (mean, most) =
             writes_an_hour(&mut world, noise, |metric| crane_period(metric) + 5 * 60, none);
         println!("crane's policy, noise {noise}: {mean:.1} writes a node and hour, at most {most}");
@@ -168,7 +168,7 @@ fn crane_period(metric: &MetricName) -> i64 {
 
 #[test]
 fn heat_and_gpu_shares_cost_at_most_two_more_writes_an_hour() {
-    let mut world = World::new(CRANE, 20);
+    let mut world = SimulatedFleet::new(CRANE, 20);
     let (mean, most) = writes_an_hour(&mut world, 0.01, |_| 4 * HOUR, bind_each_25_seconds);
     println!("crane's policy with heat: {mean:.1} writes a node and hour, at most {most}");
     assert!((11.0..=14.0).contains(&mean), "{mean}");
@@ -189,7 +189,7 @@ fn bind_each_25_seconds(fleet: &mut Fleet, second: i64) {
 
 #[test]
 fn what_moved_waits_for_the_burst_and_what_crosses_a_limit_for_others_that_do() {
-    let mut world = World::new(SHIPPED, 10);
+    let mut world = SimulatedFleet::new(SHIPPED, 10);
     world.run(100, |_, _, _| 0.5);
     let start = world.second;
     world.run(start + 200, |_, _, _| 0.6);
@@ -210,7 +210,7 @@ fn what_moved_waits_for_the_burst_and_what_crosses_a_limit_for_others_that_do() 
 
 #[test]
 fn a_write_holds_every_metric_with_the_time_of_its_own_poll_and_the_share() {
-    let mut world = World::new(SHIPPED, 1);
+    let mut world = SimulatedFleet::new(SHIPPED, 1);
     world.run(91, |_, _, _| 0.5);
     world.fleet.pod_applied(&BoundPod { node: "n0".into(), ..pod("p", 3) }, at(91));
     let job = loop {
@@ -230,7 +230,7 @@ fn a_write_holds_every_metric_with_the_time_of_its_own_poll_and_the_share() {
 
 #[test]
 fn without_a_dead_band_each_burst_writes_whatever_moved() {
-    let mut world = World::with(SHIPPED, 1, 0.0);
+    let mut world = SimulatedFleet::with(SHIPPED, 1, 0.0);
     world.run(HOUR, noisy(0.01));
     let writes = world.writes_of_first(100);
     // Each poll once.
@@ -240,9 +240,9 @@ fn without_a_dead_band_each_burst_writes_whatever_moved() {
 
 #[test]
 fn what_is_on_the_nodes_counts_as_written_after_a_restart() {
-    let mut before = World::new(SHIPPED, 10);
+    let mut before = SimulatedFleet::new(SHIPPED, 10);
     before.run(1000, |_, _, _| 0.5);
-    let mut world = World::new(SHIPPED, 0);
+    let mut world = SimulatedFleet::new(SHIPPED, 0);
     let mut nodes = Vec::new();
     for n in 0..10 {
         let name = format!("n{n}");
@@ -261,15 +261,14 @@ fn what_is_on_the_nodes_counts_as_written_after_a_restart() {
 
 #[test]
 fn a_burst_during_a_poll_is_made_up_for() {
-    let mut world = World::new(SHIPPED, 1);
+    let mut world = SimulatedFleet::new(SHIPPED, 1);
     world.run(90, |_, _, _| 0.5);
     world.run(150, |_, _, _| 0.6);
     let written = world.writes.len();
-    let mut load = |_: &NodeName, _: &MetricName, _| 0.7;
     let job = loop {
         match world.fleet.take_job(at(world.second)) {
             Some(job) if job.poll.is_some() => break job,
-            Some(job) => world.finish(job, &mut load),
+            Some(job) => world.finish(job, &mut |_, _, _| 0.7),
             None => world.second += 1,
         }
     };
@@ -278,15 +277,15 @@ fn a_burst_during_a_poll_is_made_up_for() {
     world.second = burst;
     assert_eq!(world.fleet.take_job(at(burst)), None);
     world.second = burst + 1;
-    world.finish(job, &mut load);
-    world.run(burst + 3, &mut load);
+    world.finish(job, &mut |_, _, _| 0.7);
+    world.run(burst + 3, |_, _, _| 0.7);
     let since = &world.writes[written..];
     assert!(since.iter().any(|(second, ..)| (burst + 1..burst + 3).contains(second)), "{since:?}");
 }
 
 #[test]
 fn a_write_that_fails_is_tried_again_before_the_next_burst() {
-    let mut world = World::new(SHIPPED, 1);
+    let mut world = SimulatedFleet::new(SHIPPED, 1);
     world.run(90, |_, _, _| 0.5);
     world.broken = true;
     let mut burst = 90;
@@ -305,7 +304,7 @@ fn a_write_that_fails_is_tried_again_before_the_next_burst() {
 
 #[test]
 fn polls_that_were_never_written_are_counted_as_saved_writes() {
-    let mut world = World::new(SHIPPED, 1);
+    let mut world = SimulatedFleet::new(SHIPPED, 1);
     world.run(HOUR, |_, _, _| 0.5);
     let writes = world.writes.len() as u64;
     let saved = world.fleet.status().writes_saved;
@@ -316,7 +315,7 @@ fn polls_that_were_never_written_are_counted_as_saved_writes() {
 
 #[test]
 fn a_silent_node_is_not_written() {
-    let mut world = World::new(SHIPPED, 1);
+    let mut world = SimulatedFleet::new(SHIPPED, 1);
     world.run(90, |_, _, _| 0.5);
     let before = world.writes.len();
     for second in 90..900 {

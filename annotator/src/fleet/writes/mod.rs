@@ -127,22 +127,22 @@ impl NodeWrites {
         let succeeded_before = self.patches == Retry::default();
         match patch? {
             Ok(()) => {
-                self.patches.succeeded();
+                self.patches.record_success();
                 (!succeeded_before).then_some(Transition::PatchSucceeds)
             }
             Err(error) => {
-                self.patches.failed(now);
+                self.patches.record_failure(now);
                 succeeded_before.then(|| Transition::PatchFails(error.clone()))
             }
         }
     }
 
-    /// After a job at `now` that wrote no readings: a write that can wait only for some seconds becomes due.
-    pub(crate) fn join_soon(&mut self, times: WriteTimes, now: Timestamp) {
+    /// After a job at `now` that wrote no readings: a write of them that can wait only for some seconds becomes due.
+    pub(crate) fn become_due_soon(&mut self, times: WriteTimes, now: Timestamp) {
         if let Some(soon) = times.soon(now)
             && let Some(next) = times.next_burst()
         {
-            self.readings.join_soon(soon, now, next);
+            self.readings.become_due_soon(soon, now, next);
         }
     }
 
@@ -151,6 +151,6 @@ impl NodeWrites {
         self.readings.drop_far_ahead(now);
         self.share.drop_waits();
         self.annotations.drop_waits();
-        self.patches.succeeded();
+        self.patches.record_success();
     }
 }

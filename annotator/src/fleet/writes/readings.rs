@@ -161,7 +161,7 @@ impl NodeReadings {
 
     /// After a poll at `now`, with the next burst at `next`: a write that can wait only for some seconds is due at
     /// `soon`.
-    pub(crate) fn join_soon(&mut self, soon: Timestamp, now: Timestamp, next: Timestamp) {
+    pub(crate) fn become_due_soon(&mut self, soon: Timestamp, now: Timestamp, next: Timestamp) {
         if self.due.is_none() {
             let write = self.plan(None, next, Urgency::Soon).decide(&[], now);
             self.due = write.map(|write| (write.reason, soon));

@@ -79,7 +79,7 @@ impl Prometheus {
         let start = Instant::now();
         let answer = send_query(&access, url, query, label).await;
         let outcome = answer.as_ref().err().map_or("ok", QueryError::reason);
-        self.inputs.metrics.queried(outcome, start.elapsed());
+        self.inputs.metrics.count_query(outcome, start.elapsed());
         if let Err(error) = &answer {
             tracing::warn!(
                 metric, query, %error,

@@ -26,13 +26,14 @@ impl Queries {
     #[must_use]
     pub(crate) fn of_node_exporter(label: &str) -> Self {
         let idle = r#"node_cpu_seconds_total{mode="idle"}"#;
-        let usage = percent(&format!("1 - avg by ({label}) (rate({idle}[5m]))"));
+        let usage = to_percent(&format!("1 - avg by ({label}) (rate({idle}[5m]))"));
         // The modes in which CPUs work, not 1 less those in which they do not: node_exporter never lets idle time fall,
         // so time that the kernel moves from waiting to idle and back would count several times.
         let work = r#"node_cpu_seconds_total{mode!~"idle|iowait"}"#;
-        let busy =
-            percent(&format!("sum by ({label}) (rate({work}[5m])) / count by ({label}) ({idle})"));
-        let memory = percent(&format!("avg by ({label}) ({})", memory_usage()));
+        let busy = to_percent(&format!(
+            "sum by ({label}) (rate({work}[5m])) / count by ({label}) ({idle})"
+        ));
+        let memory = to_percent(&format!("avg by ({label}) ({})", memory_usage()));
         // One series for each thing that is scraped under this name.
         let is_one_node = format!("count by ({label}) (max without (cpu) ({idle})) == 1");
         let mut metrics = BTreeMap::new();
@@ -54,7 +55,7 @@ impl Queries {
 }
 
 /// A share of a whole in percent. Rates are extrapolated, so that of an idle CPU may be above 1.
-fn percent(share: &str) -> String {
+fn to_percent(share: &str) -> String {
     format!("100 * clamp_max(clamp_min({share}, 0), 1)")
 }
 
