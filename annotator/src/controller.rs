@@ -76,7 +76,6 @@ pub(crate) struct Controller {
 
 impl Controller {
     /// A controller without nodes.
-    #[must_use]
     pub(crate) fn new(
         runner: JobRunner,
         mut sources: Sources,
@@ -104,7 +103,6 @@ impl Controller {
     }
 
     /// The fleet's status, updated each time before the loop waits.
-    #[must_use]
     pub(crate) fn status(&self) -> watch::Receiver<Status> {
         self.status.subscribe()
     }

@@ -96,7 +96,6 @@ impl Default for Metrics {
 
 impl Metrics {
     /// Registers new metrics under the prefix `annotator`.
-    #[must_use]
     pub(crate) fn register(registry: &mut Registry) -> Self {
         let metrics = Self::default();
         let all = metrics.clone();
@@ -107,13 +106,21 @@ impl Metrics {
             "Time from a poll to the whole answer",
             all.poll_seconds,
         );
-        let help =
-            "Time in which every node was polled once, but those that were silent at its start";
-        registry.register("round_duration_seconds", help, all.round_seconds);
-        let help = "Questions to the source in place of exporters, by outcome";
-        registry.register("source_queries", help, all.queries);
-        let help = "Time from a question to that source to the whole answer";
-        registry.register("source_query_duration_seconds", help, all.query_seconds);
+        registry.register(
+            "round_duration_seconds",
+            "Time in which every node was polled once, but those that were silent at its start",
+            all.round_seconds,
+        );
+        registry.register(
+            "source_queries",
+            "Questions to the source in place of exporters, by outcome",
+            all.queries,
+        );
+        registry.register(
+            "source_query_duration_seconds",
+            "Time from a question to that source to the whole answer",
+            all.query_seconds,
+        );
         let ConnectionMetrics { opened, idle } = all.connections;
         registry.register("connections_opened", "Connections made to exporters", opened);
         registry.register("connections_idle", "Connections kept for the next poll", idle);
@@ -139,35 +146,52 @@ impl Metrics {
             "Changes of the policy file, by outcome",
             all.policy_reads,
         );
-        let help = "Parts of the policy in force that are probably not meant, as the log says";
-        registry.register("policy_warnings", help, all.policy_warnings);
-        let name = "credential_reads";
         registry.register(
-            name,
+            "policy_warnings",
+            "Parts of the policy in force that are probably not meant, as the log says",
+            all.policy_warnings,
+        );
+        registry.register(
+            "credential_reads",
             "Changes of the CA and token for exporters or Prometheus, by outcome",
             all.credential_reads,
         );
-        let help = "Values in answers that were not written, by reason";
-        registry.register("held_back", help, all.held_back);
-        let help = "Pairs of node and metric whose value is held back now";
-        registry.register("readings_held_back", help, all.held_back_now);
-        let help = "Nodes whose exporter, or the source in its place, did not tell the metric of the policy";
-        registry.register("metric_missing_nodes", help, all.missing);
+        registry.register(
+            "held_back",
+            "Values in answers that were not written, by reason",
+            all.held_back,
+        );
+        registry.register(
+            "readings_held_back",
+            "Pairs of node and metric whose value is held back now",
+            all.held_back_now,
+        );
+        registry.register("metric_missing_nodes", "Nodes whose exporter, or the source in its place, did not tell the metric of the policy", all.missing);
         registry.register("nodes", "Nodes known", all.nodes);
         registry.register("nodes_silent", "Nodes whose exporter does not answer", all.silent);
         registry.register("jobs", "Polls and patches in flight", all.in_flight);
-        let help = "Nodes that carry a taint for their load";
-        registry.register("nodes_tainted", help, all.tainted);
-        let help = "Writes of that taint, by its effect or none, and by outcome";
-        registry.register("taint_writes", help, all.taint_writes);
-        let help = "1 where this replica leads: it polls and writes";
-        registry.register("leader", help, all.leader);
-        let help = "Times that this replica began or ceased to lead";
-        registry.register("leader_transitions", help, all.leader_changes);
-        let help = "Questions to exporters what pods use, by outcome";
-        registry.register("pod_use_polls", help, all.pod_use_polls);
-        let help = "Pods in exporters' answers, by what was made of their use";
-        registry.register("pod_uses", help, all.pod_uses);
+        registry.register("nodes_tainted", "Nodes that carry a taint for their load", all.tainted);
+        registry.register(
+            "taint_writes",
+            "Writes of that taint, by its effect or none, and by outcome",
+            all.taint_writes,
+        );
+        registry.register("leader", "1 where this replica leads: it polls and writes", all.leader);
+        registry.register(
+            "leader_transitions",
+            "Times that this replica began or ceased to lead",
+            all.leader_changes,
+        );
+        registry.register(
+            "pod_use_polls",
+            "Questions to exporters what pods use, by outcome",
+            all.pod_use_polls,
+        );
+        registry.register(
+            "pod_uses",
+            "Pods in exporters' answers, by what was made of their use",
+            all.pod_uses,
+        );
         metrics
     }
 
@@ -190,7 +214,6 @@ impl Metrics {
     }
 
     /// The numbers about connections.
-    #[must_use]
     pub(crate) fn connections(&self) -> ConnectionMetrics {
         self.connections.clone()
     }

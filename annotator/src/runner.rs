@@ -38,26 +38,21 @@ const PODS_TIMEOUT: Duration = Duration::from_secs(1);
 /// Executes jobs; clones share the state.
 #[derive(Clone)]
 pub(crate) struct JobRunner {
-    /// Polls exporters.
     pub poller: Poller,
     /// The table of the source in place of exporters; `None` if exporters are polled.
     pub table: Option<Current<Table>>,
-    /// The API server.
     pub client: Client,
     /// Whether this process may write.
     pub leadership: Leadership,
-    /// The clock for readings.
     pub clock: Clock,
     /// Annotation keys, and where readings are stored.
     pub settings: Settings,
-    /// Counts polls and patches.
     pub metrics: Metrics,
     /// Bounds the number of patches in flight.
     pub patches: Arc<Semaphore>,
 }
 
 impl JobRunner {
-    /// Executes a job.
     pub(crate) async fn run(self, job: Job) -> Report {
         let mut poll = None;
         if let Some(request) = &job.poll {

@@ -79,10 +79,10 @@ impl Connections {
     /// Removes and returns the open connection to `address` that `transport` may use.
     pub(super) fn take(&self, transport: &Arc<Transport>, address: &str) -> Option<Connection> {
         let mut pool = self.pool_for(transport);
-        let idle = pool.by_address.remove(address);
+        let removed = pool.by_address.remove(address);
         self.count(&pool);
         drop(pool);
-        let mut idle = idle?;
+        let mut idle = removed?;
         let is_fresh = idle.since.elapsed() <= MAX_IDLE;
         (is_fresh && idle.connection.is_open()).then_some(idle.connection)
     }

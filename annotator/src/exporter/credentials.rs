@@ -56,10 +56,10 @@ pub(crate) fn not_a_ca(file: &NamedFile, problem: &str) -> FileError {
 
 /// `Bearer <token>`, marked so that it is never logged.
 pub(crate) fn bearer(file: &NamedFile, text: &[u8]) -> Result<HeaderValue, FileError> {
-    let value = [b"Bearer ", token(file, text)?].concat();
-    let mut value = HeaderValue::try_from(value).map_err(|error| file.error(error.to_string()))?;
-    value.set_sensitive(true);
-    Ok(value)
+    let bytes = [b"Bearer ", token(file, text)?].concat();
+    let mut header = HeaderValue::try_from(bytes).map_err(|error| file.error(error.to_string()))?;
+    header.set_sensitive(true);
+    Ok(header)
 }
 
 #[cfg(test)]

@@ -55,7 +55,6 @@ impl AddressTemplate {
 }
 
 /// The events of `nodes`, with exporters' addresses from a Service's EndpointSlices, as [`with_addition`] does.
-#[must_use]
 pub(crate) fn by_service(
     nodes: Events<NodeFacts>,
     slices: Events<SliceFacts>,
@@ -139,9 +138,11 @@ mod tests {
     }
 
     fn slice(name: &str, addresses: &[(&str, &str)]) -> SliceFacts {
-        let addresses = addresses.iter();
-        let addresses = addresses.map(|(node, address)| ((*node).into(), address.parse().unwrap()));
-        SliceFacts { name: name.to_owned(), addresses: addresses.collect() }
+        let mut slice = SliceFacts { name: name.to_owned(), addresses: Default::default() };
+        for (node, address) in addresses {
+            slice.addresses.extend([((*node).into(), address.parse().unwrap())]);
+        }
+        slice
     }
 
     /// Each node of the event with its address.
@@ -225,8 +226,8 @@ mod tests {
             (Event::Gone(slice("t", &[])), vec!["b=none"]),
             (Event::Applied(slice("u", &[("x", "10.0.0.4:7")])), Vec::new()),
         ] {
-            let changed = service.take_object(event).into_iter();
-            let mut changed: Vec<String> = changed.flat_map(addresses).collect();
+            let events = service.take_object(event).into_iter();
+            let mut changed: Vec<String> = events.flat_map(addresses).collect();
             changed.sort();
             assert_eq!(changed, expected);
         }

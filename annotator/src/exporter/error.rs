@@ -37,17 +37,11 @@ pub(crate) enum PollError {
     TooLong,
     /// The body is not JSON of the requested format.
     #[error("{path} is not as documented: {problem}")]
-    Body {
-        /// The requested path.
-        path: &'static str,
-        /// The parser's message.
-        problem: String,
-    },
+    Body { path: &'static str, problem: String },
 }
 
 impl PollError {
     /// The value of the label `outcome` in metrics.
-    #[must_use]
     pub(crate) fn reason(&self) -> &'static str {
         match self {
             Self::NoEndpoint(_) => "no_address",

@@ -109,8 +109,8 @@ impl Connection {
         let (mut sender, exchange) = opened;
         let mut exchange = Some(exchange);
         let sending = sender.send_request(request(path, recipient));
-        let answer = drive(&mut exchange, sending).await.map_err(|error| unanswered(&error))?;
-        let (head, mut body) = answer.into_parts();
+        let response = drive(&mut exchange, sending).await.map_err(|error| unanswered(&error))?;
+        let (head, mut body) = response.into_parts();
         let answer = HttpAnswer { status: head.status, headers: head.headers, body: Vec::new() };
         match drive(&mut exchange, collect(&mut body)).await {
             Ok(body) => {
@@ -128,9 +128,9 @@ fn take_idle(
     mut exchange: Exchange,
     sender: &http1::SendRequest<Empty<Bytes>>,
 ) -> Option<Connection> {
-    let waits = (&mut exchange).now_or_never().is_none() && sender.is_ready();
+    let is_ready = (&mut exchange).now_or_never().is_none() && sender.is_ready();
     let parts = exchange.into_parts();
-    let is_idle = waits && parts.read_buf.is_empty();
+    let is_idle = is_ready && parts.read_buf.is_empty();
     is_idle.then(|| Connection { stream: parts.io.into_inner() })
 }
 

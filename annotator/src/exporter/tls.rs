@@ -56,9 +56,10 @@ pub(super) fn trust(pem: &[u8]) -> Result<TlsConnector, String> {
 }
 
 fn client_config(roots: RootCertStore) -> Result<ClientConfig, rustls::Error> {
-    let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()));
-    let config = config.with_safe_default_protocol_versions()?;
-    let mut config = config.with_root_certificates(roots).with_no_client_auth();
+    let mut config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
     // Sessions are kept by server name, which is the same for all exporters.
     config.resumption = Resumption::disabled();
     Ok(config)
@@ -75,7 +76,6 @@ fn roots(pem: &[u8]) -> Result<RootCertStore, String> {
 
 /// Whether the TLS library's error is in the chain. It is wrapped in an [`std::io::Error`], whose `source` does not
 /// return it.
-#[must_use]
 pub(crate) fn is_tls(error: &(dyn Error + 'static)) -> bool {
     let wrapped = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
     error.is::<rustls::Error>()

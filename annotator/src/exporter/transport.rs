@@ -37,17 +37,17 @@ impl Transport {
 
     /// The headers of requests to the exporter at `endpoint`. With TLS, the Host header is the name in its certificate.
     pub(super) fn recipient(&self, endpoint: &Endpoint) -> Result<Recipient, PollError> {
-        let (host, authorization) = match self {
-            Self::Plain => (endpoint.address().to_owned(), None),
-            Self::Secure(settings) => {
-                let port = endpoint.address().rsplit(':').next().unwrap_or_default();
-                let host = format!("{}:{port}", settings.server_name.as_ref());
-                (host, settings.authorization.clone())
-            }
-        };
-        let host = HeaderValue::try_from(host);
-        let host = host.map_err(|error| PollError::Connect(error.to_string()))?;
-        Ok(Recipient { host, authorization })
+        let mut address = endpoint.address().to_owned();
+        let mut authorization = None;
+        if let Self::Secure(settings) = self {
+            let port = address.rsplit(':').next().unwrap_or_default();
+            address = format!("{}:{port}", settings.server_name.as_ref());
+            authorization.clone_from(&settings.authorization);
+        }
+        match HeaderValue::try_from(address) {
+            Ok(host) => Ok(Recipient { host, authorization }),
+            Err(error) => Err(PollError::Connect(error.to_string())),
+        }
     }
 
     /// A new connection to the exporter at `endpoint`. A host name is resolved, and its addresses are tried in turn.

@@ -22,7 +22,6 @@ use crate::store::NodeWrite;
 pub(crate) struct Job {
     /// Unique within the process.
     pub id: u64,
-    /// The node.
     pub node: NodeName,
     /// The Node's UID.
     pub uid: String,
@@ -55,13 +54,11 @@ impl Job {
 /// A poll of an exporter.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct PollRequest {
-    /// The exporter's address.
     pub endpoint: Result<Endpoint, NoEndpoint>,
     /// When the Node object was created, by the API server's clock.
     pub created_at: Option<Timestamp>,
     /// The Node's capacity in cores and bytes; `None` if the Node does not report it.
     pub capacity: PerResource<Option<f64>>,
-    /// The format to request.
     pub format: Format,
     /// The metrics of the policy.
     pub wanted: Vec<MetricName>,
@@ -103,7 +100,6 @@ impl PollResult {
 /// The result of a job.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Report {
-    /// The job.
     pub job: Job,
     /// When the poll ended.
     pub at: Timestamp,

@@ -202,9 +202,9 @@ mod tests {
             workload("outgrown", 640.0, now),
             workload("new", 5.0, now),
         ];
-        let told = add_earlier(learned, &earlier, now);
-        let told: Vec<_> = told.iter().map(|it| (it.name.as_str(), it.pod_minutes)).collect();
-        assert_eq!(told, [("day", 900.0), ("outgrown", 640.0), ("new", 5.0), ("cron", 60.0)]);
+        let all = add_earlier(learned, &earlier, now);
+        let minutes: Vec<_> = all.iter().map(|it| (it.name.as_str(), it.pod_minutes)).collect();
+        assert_eq!(minutes, [("day", 900.0), ("outgrown", 640.0), ("new", 5.0), ("cron", 60.0)]);
     }
 
     #[test]

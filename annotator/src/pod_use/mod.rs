@@ -82,7 +82,6 @@ struct LastAnswer {
 
 impl Observer {
     /// An observer without nodes and pods.
-    #[must_use]
     pub(crate) fn new(learner: SharedLearner) -> Self {
         Self { learner, ..Self::default() }
     }

@@ -31,7 +31,6 @@ const RENEW_AFTER: SignedDuration = SignedDuration::from_secs(30);
 const STANDBY: &str = "a standby: ask the replica that holds the Lease\n";
 
 /// Extenders are few, and their answers are megabytes.
-#[must_use]
 pub(crate) fn limits() -> Limits {
     Limits { connections: 16, body: 1 << 10, ..Limits::default() }
 }

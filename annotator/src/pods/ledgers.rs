@@ -84,7 +84,6 @@ impl Ledgers {
     }
 
     /// Each card's share, by index; empty for a node without cards. `None` before the first list of pods.
-    #[must_use]
     pub(crate) fn shares(&self, node: &NodeName) -> Option<Vec<CardShare>> {
         let accounts = self.nodes.get(node).map_or(&[][..], |ledger| ledger.read().accounts());
         self.listed.then(|| accounts.iter().map(share).collect())

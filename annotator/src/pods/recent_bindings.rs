@@ -55,7 +55,6 @@ impl RecentBindings {
     }
 
     /// crane's hot value of the node: the sum over the rules of ⌊bindings within range ÷ count⌋.
-    #[must_use]
     pub(crate) fn hot_value(&self, node: &NodeName, rules: &[HotRule], now: Timestamp) -> u64 {
         self.nodes.get(node).map_or(0, |recent| recent.hot_value(rules, now))
     }

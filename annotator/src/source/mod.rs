@@ -28,13 +28,11 @@ const ROUND: SignedDuration = SignedDuration::from_secs(15);
 /// A source's value of a metric of one node.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum SourceValue {
-    /// A reading.
     Reading(Reading),
     /// An amount in cores or bytes, from which a reading is made with the node's capacity.
     Amount {
         /// Finite and not negative.
         amount: f64,
-        /// The resource.
         resource: Resource,
         /// The time of the sample.
         at: Timestamp,
@@ -53,7 +51,6 @@ pub(crate) struct Table(BTreeMap<MetricName, Arc<Column>>);
 /// The node that is looked up in a [`Table`].
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct NodeKey<'a> {
-    /// Its name.
     pub node: &'a NodeName,
     /// The host of its address, an alternative key in a column.
     pub host: Option<&'a str>,
@@ -77,7 +74,6 @@ impl Table {
     }
 
     /// The `wanted` metrics of a node: by its name, otherwise by its host.
-    #[must_use]
     pub(crate) fn find(&self, key: NodeKey<'_>, wanted: &[MetricName]) -> TableRow {
         let mut row = TableRow::default();
         for metric in wanted {
@@ -172,7 +168,6 @@ impl UnavailableMetrics {
 }
 
 /// A host without its port, and an IPv6 address without its brackets.
-#[must_use]
 pub(crate) fn host(address: &str) -> &str {
     let (host, port) = address.rsplit_once(':').unwrap_or((address, "0"));
     let is_port = port.bytes().all(|byte| byte.is_ascii_digit());

@@ -26,7 +26,6 @@ const GAP: SignedDuration = SignedDuration::from_millis(100);
 /// The taint of hot nodes, and when it is set and cleared.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct TaintSettings {
-    /// The taint.
     pub taint: Taint,
     /// When it is set and cleared.
     pub rules: TaintRules,
@@ -35,7 +34,6 @@ pub(crate) struct TaintSettings {
 /// One write.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct TaintChange {
-    /// The node.
     pub node: NodeName,
     /// Its taints, as the watch showed them.
     pub taints: NodeTaints,
@@ -74,7 +72,6 @@ struct HotNode {
 
 impl HotNodes {
     /// A value without nodes.
-    #[must_use]
     pub(crate) fn new(settings: Option<TaintSettings>, policy: Arc<LoadPolicy>) -> Self {
         Self {
             settings,
@@ -89,13 +86,11 @@ impl HotNodes {
     }
 
     /// How many nodes carry a taint of ours.
-    #[must_use]
     pub(crate) fn tainted_nodes(&self) -> usize {
         self.tainted
     }
 
     /// A warning about the combination of settings and policy.
-    #[must_use]
     pub(crate) fn warning(&self) -> Option<&'static str> {
         let pools = self.policy.pools.iter().flat_map(|pool| &pool.limits);
         let any_counts =
@@ -167,7 +162,6 @@ impl HotNodes {
     }
 
     /// When the next write may be due; it may be past.
-    #[must_use]
     pub(crate) fn next(&self) -> Option<Timestamp> {
         let is_idle = self.settings.is_none() && self.tainted == 0;
         let none_waits = self.queue.is_empty();

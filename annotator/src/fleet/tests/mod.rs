@@ -315,11 +315,11 @@ fn an_exporter_of_the_flat_format_is_asked_for_the_detailed_one_every_15_minutes
         transitions.extend(answered(&mut fleet, job, flat, at(second)));
     }
     assert_eq!(transitions, [Transition::FormatChanged(Format::Flat)]);
-    let detailed = asked.iter().filter(|(_, form)| *form == Format::Detailed);
-    let detailed: Vec<i64> = detailed.map(|(second, _)| *second).collect();
+    let mut detailed = asked.clone();
+    detailed.retain(|(_, form)| *form == Format::Detailed);
     assert_eq!(detailed.len(), 3, "{asked:?}");
-    let waits = detailed.windows(2).map(|pair| pair[1] - pair[0]);
-    assert!(waits.into_iter().all(|wait| (900..=900 + 180).contains(&wait)), "{asked:?}");
+    let mut waits = detailed.windows(2).map(|pair| pair[1].0 - pair[0].0);
+    assert!(waits.all(|wait| (900..=900 + 180).contains(&wait)), "{asked:?}");
 }
 
 #[test]

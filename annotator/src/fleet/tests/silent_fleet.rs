@@ -89,9 +89,9 @@ impl Simulation {
         let end = self.now + span;
         while self.now < end {
             self.start_jobs();
-            let next = self.jobs.keys().next().map(|(at, _)| *at);
-            let next = next.into_iter().chain(self.fleet.next()).min().unwrap_or(end);
-            self.now = next.max(self.now);
+            let job_end = self.jobs.keys().next().map(|(at, _)| *at);
+            let next = [job_end, self.fleet.next()].into_iter().flatten().min();
+            self.now = next.unwrap_or(end).max(self.now);
             while let Some(entry) = self.jobs.first_entry().filter(|job| job.key().0 <= self.now) {
                 let job = entry.remove();
                 self.finish(job);

@@ -199,8 +199,7 @@ fn what_moved_waits_for_the_burst_and_what_crosses_a_limit_for_others_that_do() 
     assert!(moved.len() == 10 && moved.iter().all(|second| second % 45 == 0), "{moved:?}");
     let start = world.second;
     world.run(start + 75, |_, _, _| 0.85);
-    let crossed = world.writes.iter().filter(|write| write.0 >= start);
-    let crossed: Vec<_> = crossed.collect();
+    let crossed: Vec<_> = world.writes.iter().filter(|write| write.0 >= start).collect();
     assert_eq!(crossed.len(), 10);
     assert!(crossed.iter().all(|(.., reason)| *reason == WriteReason::Crossed), "{crossed:?}");
     assert!(crossed.iter().any(|(second, ..)| second % 45 != 0), "{crossed:?}");

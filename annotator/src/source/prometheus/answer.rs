@@ -69,7 +69,6 @@ pub(crate) enum QueryError {
 
 impl QueryError {
     /// The value of the label `outcome` in metrics.
-    #[must_use]
     pub(crate) fn reason(&self) -> &'static str {
         match self {
             Self::Connect(_) => "connect",

@@ -29,13 +29,10 @@ const LONGEST_PERIOD: SignedDuration = SignedDuration::from_mins(5);
 /// The settings of queries to Prometheus.
 #[derive(Debug, Clone)]
 pub(crate) struct Setup {
-    /// Its address.
     pub url: Url,
     /// The label of its series that names the node.
     pub label: String,
-    /// How it is reached.
     pub access: Current<Access>,
-    /// The queries.
     pub queries: Current<Queries>,
 }
 

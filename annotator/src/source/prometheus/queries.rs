@@ -12,7 +12,6 @@ use daemon::follow::{FileError, NamedFile, Source};
 use placement::units::MetricName;
 use serde::Deserialize;
 
-/// The queries.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Queries {
     /// The time of each node's newest sample, in Unix seconds. Without it a reading has the time of the query.
@@ -23,7 +22,6 @@ pub(crate) struct Queries {
 
 impl Queries {
     /// The queries for node_exporter's metrics. `label` names the node.
-    #[must_use]
     pub(crate) fn of_node_exporter(label: &str) -> Self {
         let idle = r#"node_cpu_seconds_total{mode="idle"}"#;
         let usage = to_percent(&format!("1 - avg by ({label}) (rate({idle}[5m]))"));
@@ -80,7 +78,6 @@ fn memory_usage() -> String {
 /// The file with the queries; without a file, those for node_exporter.
 #[derive(Debug, Clone)]
 pub(crate) struct QueriesFile {
-    /// The file.
     pub file: Option<NamedFile>,
     /// The label that names the node.
     pub label: String,
