@@ -1,7 +1,8 @@
 //! Whether this plugin can read pods from the API server.
 //!
-//! Without that no new pod can be identified, and a kubelet with a connection of its own would send the plugin pods all the same. The
-//! watch of pods alone does not show it: an idle connection that no packet passes looks like an idle node for minutes.
+//! Without that no new pod can be identified, and a kubelet with a connection of its own would send the plugin pods all
+//! the same. The watch of pods alone does not show it: an idle connection that no packet passes looks like an idle node
+//! for minutes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +16,8 @@ use crate::pods::{PodRef, ReadPod};
 const EVERY: Duration = Duration::from_secs(30);
 /// Time between two reads after one has failed.
 const RETRY: Duration = Duration::from_secs(5);
-/// Failed reads in a row after which the API server counts as unreachable. With a second for each read that is half a minute.
+/// Failed reads in a row after which the API server counts as unreachable. With a second for each read that is half a
+/// minute.
 const FAILURES: u32 = 5;
 
 /// The pod that is read. None needs to have the name: that there is none is an answer too.
@@ -23,7 +25,7 @@ const NAMESPACE: &str = "default";
 const NAME: &str = "plimsoll-gpushare-reachability";
 
 /// Reads periodically, and publishes whether that works.
-pub struct ApiReach {
+pub(crate) struct ApiReach {
     /// Reads one pod.
     pub api: Arc<dyn ReadPod>,
     /// The time between two reads, after a success and after a failure.
@@ -34,7 +36,7 @@ pub struct ApiReach {
 
 /// The time between two reads.
 #[derive(Debug, Clone, Copy)]
-pub struct Pauses {
+pub(crate) struct Pauses {
     /// After one that succeeded.
     pub every: Duration,
     /// After one that failed.
@@ -48,16 +50,18 @@ impl Default for Pauses {
 }
 
 impl ApiReach {
-    /// Reads until the shutdown. `told` is called after each read: with the error once [`ApiReach::reachable`] is false.
-    pub async fn run(self, shutdown: daemon::Shutdown, told: impl Fn(Result<(), String>)) {
+    /// Reads until the shutdown. `report` is called after each read: with the error once [`ApiReach::reachable`] is
+    /// false.
+    pub(crate) async fn run(self, shutdown: daemon::Shutdown, report: impl Fn(Result<(), String>)) {
         tokio::select! {
             () = shutdown.cancelled() => {}
-            () = self.follow(told) => {}
+            () = self.follow(report) => {}
         }
     }
 
-    async fn follow(&self, told: impl Fn(Result<(), String>)) {
-        let (pod, mut failures) = (PodRef::new(NAMESPACE, NAME), 0_u32);
+    async fn follow(&self, report: impl Fn(Result<(), String>)) {
+        let pod = PodRef::new(NAMESPACE, NAME);
+        let mut failures = 0_u32;
         loop {
             let read = self.api.read(&pod).await;
             failures = if read.is_ok() { 0 } else { failures.saturating_add(1) };
@@ -69,13 +73,16 @@ impl ApiReach {
             });
             match &read {
                 Err(why) if changed => tracing::warn!(
-                    "pods cannot be read from the API server, so no GPU pod can be admitted and no free unit is offered: {why}"
+                    "pods cannot be read from the API server, so no GPU pod can be admitted and no free unit is \
+                     offered: {why}"
                 ),
                 Ok(_) if changed => tracing::info!("pods can be read from the API server again"),
                 _ => {}
             }
-            let outcome = read.map(drop).or_else(|why| if reachable { Ok(()) } else { Err(why) });
-            told(outcome.map_err(|why| format!("no free unit is offered: {why}")));
+            report(match read {
+                Err(why) if !reachable => Err(format!("no free unit is offered: {why}")),
+                _ => Ok(()),
+            });
             sleep(if failures == 0 { self.pauses.every } else { self.pauses.retry }).await;
         }
     }
@@ -108,9 +115,10 @@ mod tests {
 
     #[tokio::test]
     async fn several_failed_reads_in_a_row_mean_unreachable_and_one_that_succeeds_the_end_of_it() {
-        let (api, (sender, mut reachable)) = (Arc::new(Api::default()), watch::channel(true));
-        let (every, retry) = (Duration::from_millis(1), Duration::from_millis(1));
-        let pauses = Pauses { every, retry };
+        let api = Arc::new(Api::default());
+        let (sender, mut reachable) = watch::channel(true);
+        let pause = Duration::from_millis(1);
+        let pauses = Pauses { every: pause, retry: pause };
         let reach = ApiReach { api: api.clone(), pauses, reachable: sender };
         let task = tokio::spawn(reach.run(daemon::Shutdown::new(), |_| {}));
         api.down.store(true, Ordering::Relaxed);

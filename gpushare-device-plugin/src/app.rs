@@ -1,4 +1,4 @@
-//! The wiring: one short function for each task.
+//! The wiring: [`Wiring::start`] makes the parts, and one function for each task starts it.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -23,11 +23,11 @@ use crate::cards::closed::ClosedCards;
 use crate::cards::file::CardsFile;
 use crate::cards::sizing::Sizing;
 use crate::cards::watch::{CardWatch, Open, OpenNvml, Prepare, REOPEN_PAUSE};
+use crate::cdi_watch::SpecWatch;
 use crate::container::cdi::SpecFile;
 use crate::container::{Mode, Responder};
 use crate::isolation::NodeIsolation;
 use crate::isolation::support::Host;
-use crate::isolation::watch::SpecWatch;
 use crate::kubelet::session::Plugin;
 use crate::lingering::Lingering;
 use crate::lingering::file::GrantsFile;
@@ -54,8 +54,8 @@ const FIRST_LIST_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Pause before a failed read of the kubelet's checkpoint is repeated.
 const RESTORE_PAUSE: Duration = Duration::from_secs(2);
-/// Time for which the cards are held back while the checkpoint cannot be read. The kubelet may write a new one only once the
-/// plugin is registered.
+/// Time for which the cards are held back while the checkpoint cannot be read. The kubelet may write a new one only
+/// once the plugin is registered.
 const CHECKPOINT_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Starts all tasks. The process then lives for as long as they do.
@@ -73,106 +73,273 @@ pub async fn run(args: Args, context: Context) -> anyhow::Result<()> {
         metrics.clone(),
     )
     .context("--pod-resources-socket")?;
-    // From here on nothing can fail.
-    let pods = follow_pods(&args, &context, client.clone());
-    let checkpoint = CheckpointFile {
-        directory: args.device_plugin_dir.clone(),
-        resource: args.names.gpu_resource.clone(),
-    };
-    let spec = spec_file(&args);
-    let prepare = prepare_cards(&args, spec.clone(), checkpoint.clone(), pods.clone());
-    let (index_sender, indexes) = watch::channel(BTreeSet::new());
     let events = NodeEvents::new(client.clone(), args.node());
-    let (cards, probe) = follow_cards(&args, &context, &metrics, prepare, indexes, events.clone());
-    let processes = follow_processes(&args, &context, probe, pods.clone());
-    follow_unhealthy_map(&args, &context, client.clone(), cards.clone(), index_sender);
-    let (isolation, closed) =
-        follow_nvidia(&args, &context, &metrics, &cards, spec.clone(), events.clone());
-    let records = Arc::new(SharedRecords::default());
-    let lingering = find_lingering(&args, &metrics, &pods, &records);
-    let audit = Audit {
-        every: args.audit_interval,
-        unit: MiB(args.unit_mib),
-        cards: cards.clone(),
-        pods: pods.clone(),
-        records: records.clone(),
-        checkpoint: checkpoint.clone(),
-        processes,
-        events: events.clone(),
-        metrics: metrics.clone(),
-    };
-    let api = Arc::new(ApiServer {
-        client: client.clone(),
-        names: args.names.names(),
-        limit: READ_TIMEOUT,
-    });
-    let reachable = follow_reach(&context, api.clone());
-    let sources = Sources {
-        cards: cards.clone(),
-        closed: closed.clone(),
-        pods: pods.clone(),
-        api,
-        kubelet,
-        checkpoint: checkpoint.clone(),
-        records: records.clone(),
-        lingering: lingering.clone(),
-    };
-    let admission = Arc::new(Admission::new(
-        sources,
-        responder(&args, isolation.clone(), spec),
-        args.unclaimed_pods,
-        metrics.clone(),
-    ));
-    let reporter = Reporter {
-        by_cdi: args.response == Mode::Cdi,
-        events,
-        client,
-        node: args.node(),
-        names: args.names.names(),
-        cards: cards.clone(),
-        pods: pods.clone(),
-        records,
-        lingering,
-        isolation,
-        gpu_count: args.report_gpu_count,
-        checkpoint,
-        closed,
-        metrics: metrics.clone(),
-    };
-    let Args { device_plugin_dir: directory, names, .. } = args;
-    let resource = names.gpu_resource;
-    let plugin = Plugin { directory, resource, admission, cards, reachable, metrics };
-    serve_kubelet(&context, plugin, reporter, audit, pods);
+    // From here on nothing can fail.
+    Wiring { args, context, metrics, client, events }.start(kubelet);
     Ok(())
 }
 
-fn spawn<F>(context: &Context, name: &'static str, task: impl FnOnce(Shutdown) -> F)
-where
-    F: Future<Output = ()> + Send + 'static,
-{
-    let task = task(context.shutdown());
-    context.spawn(name, async {
-        task.await;
-        Ok(())
-    });
+/// What most tasks need.
+struct Wiring {
+    args: Args,
+    context: Context,
+    metrics: Metrics,
+    client: cluster::Client,
+    events: NodeEvents,
 }
 
-fn follow_pods(args: &Args, context: &Context, client: cluster::Client) -> Arc<PodCache> {
-    let listed = context.readiness().condition("pods-listed");
-    let (cache, names) = (Arc::new(PodCache::default()), args.names.names());
-    let select = move |pod: cluster::Pod, _| Some(NodePod::of(&pod, &names));
-    let events =
-        cluster::watch_pods(client, Scope::Node(args.node()), WatchHealth::default(), select);
-    let followed = cache.clone();
-    spawn(context, "pods", |shutdown| async move {
-        let follow =
-            async { tokio::join!(followed.follow(events), set_when_listed(&followed, &listed)) };
-        tokio::select! {
-            () = shutdown.cancelled() => {}
-            _ = follow => {}
-        }
-    });
-    cache
+impl Wiring {
+    fn start(self, kubelet: PodResourcesClient) {
+        let pods = self.follow_pods();
+        let checkpoint = CheckpointFile {
+            directory: self.args.device_plugin_dir.clone(),
+            resource: self.args.names.gpu_resource.clone(),
+        };
+        let spec = spec_file(&self.args);
+        let prepare = prepare_cards(&self.args, spec.clone(), checkpoint.clone(), pods.clone());
+        let (index_sender, indexes) = watch::channel(BTreeSet::new());
+        let (cards, probe) = self.follow_cards(prepare, indexes);
+        let processes = self.follow_processes(probe, pods.clone());
+        self.follow_unhealthy_map(cards.clone(), index_sender);
+        let (isolation, closed) = self.follow_nvidia(&cards, spec.clone());
+        let records = Arc::new(SharedRecords::default());
+        let lingering = self.find_lingering(&pods, &records);
+        let audit = Audit {
+            every: self.args.audit_interval,
+            unit: MiB(self.args.unit_mib),
+            cards: cards.clone(),
+            pods: pods.clone(),
+            records: records.clone(),
+            checkpoint: checkpoint.clone(),
+            processes,
+            events: self.events.clone(),
+            metrics: self.metrics.clone(),
+        };
+        let api = Arc::new(ApiServer {
+            client: self.client.clone(),
+            names: self.args.names.names(),
+            limit: READ_TIMEOUT,
+        });
+        let reachable = self.follow_reach(api.clone());
+        let sources = Sources {
+            cards: cards.clone(),
+            closed: closed.clone(),
+            pods: pods.clone(),
+            api,
+            kubelet,
+            checkpoint: checkpoint.clone(),
+            records: records.clone(),
+            lingering: lingering.clone(),
+        };
+        let admission = Arc::new(Admission::new(
+            sources,
+            responder(&self.args, isolation.clone(), spec),
+            self.args.unclaimed_pods,
+            self.metrics.clone(),
+        ));
+        let reporter = Reporter {
+            by_cdi: self.args.response == Mode::Cdi,
+            events: self.events.clone(),
+            client: self.client.clone(),
+            node: self.args.node(),
+            names: self.args.names.names(),
+            cards: cards.clone(),
+            pods: pods.clone(),
+            records,
+            lingering,
+            isolation,
+            gpu_count: self.args.report_gpu_count,
+            checkpoint,
+            closed,
+            metrics: self.metrics.clone(),
+        };
+        let plugin = Plugin {
+            directory: self.args.device_plugin_dir.clone(),
+            resource: self.args.names.gpu_resource.clone(),
+            admission,
+            cards,
+            reachable,
+            metrics: self.metrics.clone(),
+        };
+        self.serve_kubelet(plugin, reporter, audit, pods);
+    }
+
+    /// Starts a task that runs until the shutdown.
+    fn spawn<F>(&self, name: &'static str, task: impl FnOnce(Shutdown) -> F)
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let task = task(self.context.shutdown());
+        self.context.spawn(name, async {
+            task.await;
+            Ok(())
+        });
+    }
+
+    fn follow_pods(&self) -> Arc<PodCache> {
+        let listed = self.context.readiness().condition("pods-listed");
+        let cache = Arc::new(PodCache::default());
+        let names = self.args.names.names();
+        let events = cluster::watch_pods(
+            self.client.clone(),
+            Scope::Node(self.args.node()),
+            WatchHealth::default(),
+            move |pod, _| Some(NodePod::of(&pod, &names)),
+        );
+        let followed = cache.clone();
+        self.spawn("pods", |shutdown| async move {
+            let follow = async {
+                tokio::join!(followed.follow(events), set_when_listed(&followed, &listed))
+            };
+            tokio::select! {
+                () = shutdown.cancelled() => {}
+                _ = follow => {}
+            }
+        });
+        cache
+    }
+
+    fn follow_cards(
+        &self,
+        prepare: Prepare,
+        unhealthy_indexes: watch::Receiver<BTreeSet<u32>>,
+    ) -> (watch::Receiver<Arc<Cards>>, watch::Receiver<OpenNvml>) {
+        let found = self.context.readiness().condition("cards-found");
+        let (sender, receiver) = watch::channel(Arc::default());
+        let (opened, probe) = watch::channel(None);
+        let watch = CardWatch {
+            open: open_nvml(self.args.nvml_library.clone()),
+            sizing: sizing(&self.args),
+            every: self.args.health_interval,
+            ignored_xids: self.args.ignored_xids.clone(),
+            unhealthy_indexes,
+            prepare,
+            file: CardsFile::new(self.args.state_dir.clone()),
+            events: Some(self.events.clone()),
+            cards: sender,
+            probe: opened,
+            metrics: self.metrics.clone(),
+            reopen_pause: REOPEN_PAUSE,
+            without_size: BTreeSet::new(),
+        };
+        let run = watch.run(self.context.shutdown(), move |outcome| set(&found, outcome));
+        self.context.spawn("cards", async move { run.await.map_err(anyhow::Error::from) });
+        (receiver, probe)
+    }
+
+    fn follow_processes(
+        &self,
+        probe: watch::Receiver<OpenNvml>,
+        pods: Arc<PodCache>,
+    ) -> watch::Receiver<Arc<Snapshot>> {
+        let (snapshots, snapshot) = watch::channel(Arc::default());
+        let host = HostProcesses { proc: self.args.proc_dir.clone() };
+        let watch = ProcessWatch { probe, host, every: self.args.process_interval, snapshots };
+        let metrics = ProcessMetrics { node: self.args.node(), snapshot: snapshot.clone(), pods };
+        self.context.register(|registry| metrics.register(registry));
+        self.spawn("processes", |shutdown| watch.run(shutdown));
+        snapshot
+    }
+
+    fn follow_reach(&self, api: Arc<dyn ReadPod>) -> watch::Receiver<bool> {
+        let condition = self.context.readiness().condition("api-server-reached");
+        let (sender, reachable) = watch::channel(true);
+        let reach = ApiReach { api, pauses: Pauses::default(), reachable: sender };
+        self.spawn("api-reach", |shutdown| {
+            reach.run(shutdown, move |outcome| set(&condition, outcome))
+        });
+        reachable
+    }
+
+    fn follow_unhealthy_map(
+        &self,
+        cards: watch::Receiver<Arc<Cards>>,
+        unhealthy_indexes: watch::Sender<BTreeSet<u32>>,
+    ) {
+        let Some(namespace) = self.args.unhealthy_gpus_namespace.clone() else { return };
+        let node = self.args.node();
+        let name = UnhealthyMap::name(&node);
+        let client = self.client.clone();
+        let events =
+            cluster::watch_config_map(client.clone(), &namespace, &name, WatchHealth::default());
+        let names = self.args.names.names();
+        let map = UnhealthyMap { client, namespace, node, names, cards, unhealthy_indexes };
+        self.spawn("unhealthy-gpus", |shutdown| map.run(events, shutdown));
+    }
+
+    fn follow_nvidia(
+        &self,
+        cards: &watch::Receiver<Arc<Cards>>,
+        own: Option<Arc<SpecFile>>,
+    ) -> (NodeIsolation, watch::Receiver<Arc<ClosedCards>>) {
+        let (sender, support) = watch::channel(None);
+        let (close, closed) = watch::channel(Arc::default());
+        let policy = self.args.isolation_policy();
+        let watch = SpecWatch {
+            location: CdiLocation {
+                folders: self.args.nvidia_cdi_dirs.clone(),
+                kind: self.args.nvidia_cdi_kind.clone(),
+            },
+            own,
+            host: Host {
+                by_cdi: self.args.response == Mode::Cdi,
+                cgroups: self.args.cgroup_dir.clone(),
+                mps: self.args.mps_dir.clone(),
+                daemon_user: rustix::process::geteuid().as_raw(),
+            },
+            policy,
+            support: sender,
+            closed: close,
+            cards: cards.clone(),
+            events: self.events.clone(),
+            metrics: self.metrics.clone(),
+        };
+        self.spawn("nvidia-cdi", |shutdown| watch.run(shutdown));
+        (NodeIsolation { policy, support }, closed)
+    }
+
+    /// Loads what an earlier process granted before it returns.
+    fn find_lingering(&self, pods: &Arc<PodCache>, records: &Arc<SharedRecords>) -> Arc<Lingering> {
+        let metrics = &self.metrics;
+        let lingering = Lingering {
+            pods: pods.clone(),
+            records: records.clone(),
+            groups: HostGroups::new(self.args.cgroup_dir.clone(), metrics.clone()),
+            file: GrantsFile::new(self.args.state_dir.clone(), metrics.clone()),
+            metrics: metrics.clone(),
+        };
+        lingering.load();
+        Arc::new(lingering)
+    }
+
+    /// Registers and reports once [`prepare`] is done: before, a report would show cards without their pods.
+    fn serve_kubelet(
+        &self,
+        mut plugin: Plugin,
+        reporter: Reporter,
+        audit: Audit,
+        pods: Arc<PodCache>,
+    ) {
+        let registered = self.context.readiness().condition("registered");
+        self.spawn("kubelet", |shutdown| async move {
+            tokio::select! {
+                () = shutdown.cancelled() => return,
+                () = prepare(&mut plugin, &reporter.lingering, &registered) => {}
+            }
+            // Pods that linger are reported before the kubelet can offer their units again.
+            if reporter.lingering.update() {
+                reporter.report_once().await;
+            }
+            let session = plugin.run(shutdown.clone(), move |outcome| set(&registered, outcome));
+            let free = free::run(plugin.admission.clone(), pods, shutdown.clone());
+            let limits = limits::run(plugin.admission.clone(), shutdown.clone());
+            let events = audit.events.clone();
+            let downgrades = downgrades::run(plugin.admission.clone(), events, shutdown.clone());
+            let updates = reporter.lingering.clone().run(shutdown.clone());
+            let reports = reporter.run(shutdown.clone());
+            tokio::join!(session, free, limits, downgrades, updates, reports, audit.run(shutdown));
+        });
+    }
 }
 
 async fn set_when_listed(pods: &PodCache, condition: &Condition) {
@@ -180,89 +347,20 @@ async fn set_when_listed(pods: &PodCache, condition: &Condition) {
     condition.set_ready();
 }
 
-fn follow_cards(
-    args: &Args,
-    context: &Context,
-    metrics: &Metrics,
-    prepare: Prepare,
-    unhealthy_indexes: watch::Receiver<BTreeSet<u32>>,
-    events: NodeEvents,
-) -> (watch::Receiver<Arc<Cards>>, watch::Receiver<OpenNvml>) {
-    let found = context.readiness().condition("cards-found");
-    let (sender, receiver) = watch::channel(Arc::default());
-    let (opened, probe) = watch::channel(None);
-    let watch = CardWatch {
-        open: open(args.nvml_library.clone()),
-        sizing: sizing(args),
-        every: args.health_interval,
-        ignored_xids: args.ignored_xids.clone(),
-        unhealthy_indexes,
-        prepare,
-        file: CardsFile::new(args.state_dir.clone()),
-        events: Some(events),
-        cards: sender,
-        probe: opened,
-        metrics: metrics.clone(),
-        reopen_pause: REOPEN_PAUSE,
-        without_size: BTreeSet::new(),
-    };
-    let run = watch.run(context.shutdown(), move |outcome| set(&found, outcome));
-    context.spawn("cards", async move { run.await.map_err(anyhow::Error::from) });
-    (receiver, probe)
-}
-
-fn follow_processes(
-    args: &Args,
-    context: &Context,
-    probe: watch::Receiver<OpenNvml>,
-    pods: Arc<PodCache>,
-) -> watch::Receiver<Arc<Snapshot>> {
-    let (snapshots, snapshot) = watch::channel(Arc::default());
-    let host = HostProcesses { proc: args.proc_dir.clone() };
-    let watch = ProcessWatch { probe, host, every: args.process_interval, snapshots };
-    let metrics = ProcessMetrics { node: args.node(), snapshot: snapshot.clone(), pods };
-    context.register(|registry| metrics.register(registry));
-    spawn(context, "processes", |shutdown| watch.run(shutdown));
-    snapshot
-}
-
-fn follow_reach(context: &Context, api: Arc<dyn ReadPod>) -> watch::Receiver<bool> {
-    let condition = context.readiness().condition("api-server-reached");
-    let (sender, reachable) = watch::channel(true);
-    let reach = ApiReach { api, pauses: Pauses::default(), reachable: sender };
-    spawn(context, "api-reach", |shutdown| {
-        reach.run(shutdown, move |outcome| set(&condition, outcome))
-    });
-    reachable
-}
-
 fn sizing(args: &Args) -> Sizing {
-    let (unit, reserve_min) = (MiB(args.unit_mib), MiB(args.reserve_min_mib));
-    let unified = (args.unified_memory_mib > 0).then_some(MiB(args.unified_memory_mib));
-    Sizing { unit, reserve_percent: args.reserve_percent, reserve_min, unified }
+    Sizing {
+        unit: MiB(args.unit_mib),
+        reserve_percent: args.reserve_percent,
+        reserve_min: MiB(args.reserve_min_mib),
+        unified: (args.unified_memory_mib > 0).then_some(MiB(args.unified_memory_mib)),
+    }
 }
 
-fn follow_unhealthy_map(
-    args: &Args,
-    context: &Context,
-    client: cluster::Client,
-    cards: watch::Receiver<Arc<Cards>>,
-    unhealthy_indexes: watch::Sender<BTreeSet<u32>>,
-) {
-    let Some(namespace) = args.unhealthy_gpus_namespace.clone() else { return };
-    let (node, names) = (args.node(), args.names.names());
-    let name = UnhealthyMap::name(&node);
-    let health = WatchHealth::default();
-    let events = cluster::watch_config_map(client.clone(), &namespace, &name, health);
-    let map = UnhealthyMap { client, namespace, node, names, cards, unhealthy_indexes };
-    spawn(context, "unhealthy-gpus", |shutdown| map.run(events, shutdown));
-}
-
-fn open(library: PathBuf) -> Open {
+fn open_nvml(library: PathBuf) -> Open {
     Arc::new(move || Ok(Arc::new(Library::open(&library)?) as Arc<dyn Probe>))
 }
 
-/// Checks and steps before cards are published: no container may hold ids of another unit, and the CDI
+/// What is done before cards are published: no container may hold ids of another unit, and the CDI
 /// specification must list the cards.
 fn prepare_cards(
     args: &Args,
@@ -270,7 +368,8 @@ fn prepare_cards(
     checkpoint: CheckpointFile,
     pods: Arc<PodCache>,
 ) -> Prepare {
-    let (sizing, begin) = (sizing(args), OnceLock::new());
+    let sizing = sizing(args);
+    let begin = OnceLock::new();
     Box::new(move |cards| {
         sizing.check(cards).map_err(|error| error.to_string())?;
         let waits = begin.get_or_init(Instant::now).elapsed() < CHECKPOINT_PATIENCE;
@@ -281,57 +380,12 @@ fn prepare_cards(
     })
 }
 
-fn follow_nvidia(
-    args: &Args,
-    context: &Context,
-    metrics: &Metrics,
-    cards: &watch::Receiver<Arc<Cards>>,
-    own: Option<Arc<SpecFile>>,
-    events: NodeEvents,
-) -> (NodeIsolation, watch::Receiver<Arc<ClosedCards>>) {
-    let (sender, support) = watch::channel(None);
-    let (close, closed) = watch::channel(Arc::default());
-    let (folders, kind) = (args.nvidia_cdi_dirs.clone(), args.nvidia_cdi_kind.clone());
-    let (cgroups, mps) = (args.cgroup_dir.clone(), args.mps_dir.clone());
-    let daemon_user = rustix::process::geteuid().as_raw();
-    let policy = args.isolation_policy();
-    let watch = SpecWatch {
-        location: CdiLocation { folders, kind },
-        own,
-        host: Host { by_cdi: args.response == Mode::Cdi, cgroups, mps, daemon_user },
-        policy,
-        support: sender,
-        closed: close,
-        cards: cards.clone(),
-        events,
-        metrics: metrics.clone(),
-    };
-    spawn(context, "nvidia-cdi", |shutdown| watch.run(shutdown));
-    (NodeIsolation { policy, support }, closed)
-}
-
-/// Loads what an earlier process granted before it returns.
-fn find_lingering(
-    args: &Args,
-    metrics: &Metrics,
-    pods: &Arc<PodCache>,
-    records: &Arc<SharedRecords>,
-) -> Arc<Lingering> {
-    let lingering = Lingering {
-        pods: pods.clone(),
-        records: records.clone(),
-        groups: HostGroups::new(args.cgroup_dir.clone(), metrics.clone()),
-        file: GrantsFile::new(args.state_dir.clone(), metrics.clone()),
-        metrics: metrics.clone(),
-    };
-    lingering.load();
-    Arc::new(lingering)
-}
-
 /// Our CDI specification; `None` unless `--response=cdi`.
 fn spec_file(args: &Args) -> Option<Arc<SpecFile>> {
-    let file = || SpecFile::new(&args.cdi_dir, &own_kind(args), args.mps_dir.clone());
-    (args.response == Mode::Cdi).then(|| Arc::new(file()))
+    if args.response != Mode::Cdi {
+        return None;
+    }
+    Some(Arc::new(SpecFile::new(&args.cdi_dir, &own_kind(args), args.mps_dir.clone())))
 }
 
 /// Checks that no container holds ids of another unit. A checkpoint that cannot be read is an error only if `waits`.
@@ -341,13 +395,10 @@ fn check_unit(
     unit: MiB,
     waits: bool,
 ) -> Result<(), String> {
-    // Until the pods are listed, each pod counts as existing.
-    let name = |uid: &PodUid| match pods.by_uid(uid) {
-        Some(facts) => (!facts.finished).then(|| PodRef::of(&facts).to_string()),
-        None => (!pods.is_listed()).then(|| uid.to_string()),
-    };
     match checkpoint.read() {
-        Ok(checkpoint) => checkpoint.check_unit(unit, name).map_err(|error| error.to_string()),
+        Ok(checkpoint) => {
+            checkpoint.check_unit(unit, |uid| name_of(uid, pods)).map_err(|error| error.to_string())
+        }
         Err(error) if waits => Err(format!("{error}; trying again")),
         Err(error) => {
             tracing::warn!(
@@ -355,6 +406,17 @@ fn check_unit(
             );
             Ok(())
         }
+    }
+}
+
+/// The name of a pod that has not ended; `None` for a deleted or finished one. Until the pods are listed, each counts
+/// as existing.
+fn name_of(uid: &PodUid, pods: &PodCache) -> Option<String> {
+    match pods.by_uid(uid) {
+        Some(facts) if facts.finished => None,
+        Some(facts) => Some(PodRef::of(&facts).to_string()),
+        None if pods.is_listed() => None,
+        None => Some(uid.to_string()),
     }
 }
 
@@ -373,37 +435,8 @@ fn own_kind(args: &Args) -> String {
     format!("{}/gpu-mem", args.names.annotation_prefix.trim_end_matches('/'))
 }
 
-/// Registers and reports once [`prepare`] is done: before, a report would show cards without their pods.
-fn serve_kubelet(
-    context: &Context,
-    mut plugin: Plugin,
-    reporter: Reporter,
-    audit: Audit,
-    pods: Arc<PodCache>,
-) {
-    let registered = context.readiness().condition("registered");
-    spawn(context, "kubelet", |shutdown| async move {
-        tokio::select! {
-            () = shutdown.cancelled() => return,
-            () = prepare(&mut plugin, &reporter.lingering, &registered) => {}
-        }
-        // Pods that linger are reported before the kubelet can offer their units again.
-        if reporter.lingering.update() {
-            reporter.report_once().await;
-        }
-        let session = plugin.run(shutdown.clone(), move |outcome| set(&registered, outcome));
-        let free = free::run(plugin.admission.clone(), pods, shutdown.clone());
-        let limits = limits::run(plugin.admission.clone(), shutdown.clone());
-        let events = audit.events.clone();
-        let downgrades = downgrades::run(plugin.admission.clone(), events, shutdown.clone());
-        let updates = reporter.lingering.clone().run(shutdown.clone());
-        let reports = reporter.run(shutdown.clone());
-        tokio::join!(session, free, limits, downgrades, updates, reports, audit.run(shutdown));
-    });
-}
-
-/// Waits for what must be loaded before the kubelet calls: the cards, the pods, what an earlier process granted, and which
-/// container holds which ids.
+/// Waits for what must be loaded before the kubelet calls: the cards, the pods, what an earlier process granted, and
+/// which container holds which ids.
 async fn prepare(plugin: &mut Plugin, lingering: &Lingering, registered: &Condition) {
     let cards = plugin.cards.wait_for(|cards| !cards.is_empty());
     if cards.await.is_err() {
@@ -422,13 +455,16 @@ async fn prepare(plugin: &mut Plugin, lingering: &Lingering, registered: &Condit
             restore_later(plugin.admission.clone());
         }
         Err(_) => {
-            tracing::warn!("no list of pods within {FIRST_LIST_TIMEOUT:?}: registering without");
+            tracing::warn!(
+                "the API server sent no list of pods within {FIRST_LIST_TIMEOUT:?}: registering without it"
+            );
             restore_later(plugin.admission.clone());
         }
     }
 }
 
-/// Waits up to [`FIRST_LIST_TIMEOUT`] for a file that cannot be read. Containers that restart need the plugin even without the file.
+/// Waits up to [`FIRST_LIST_TIMEOUT`] for a file that cannot be read. Containers that restart need the plugin even
+/// without the file.
 async fn load(lingering: &Lingering, registered: &Condition) {
     if lingering.load_grants() {
         return;
@@ -436,7 +472,8 @@ async fn load(lingering: &Lingering, registered: &Condition) {
     registered.set_not_ready("--state-dir: what an earlier process granted cannot be read");
     if timeout(FIRST_LIST_TIMEOUT, lingering.grants_loaded()).await.is_err() {
         tracing::warn!(
-            "--state-dir: nothing read within {FIRST_LIST_TIMEOUT:?}: registering without"
+            "--state-dir: what an earlier process granted was not read within {FIRST_LIST_TIMEOUT:?}: registering \
+             without it"
         );
     }
 }
@@ -444,7 +481,7 @@ async fn load(lingering: &Lingering, registered: &Condition) {
 /// Reads the ids of containers from a List, which has no init containers, in place of the checkpoint. This plugin is
 /// not registered yet, so no Allocate of its resource is in progress during the List.
 async fn list_instead(plugin: &Plugin, why: &str) {
-    tracing::warn!("{why}; asking PodResources List");
+    tracing::warn!("{why}; using the PodResources API instead");
     if let Err(status) = plugin.admission.relist().await {
         tracing::warn!("PodResources List: {}", status.message());
     }

@@ -58,8 +58,8 @@ pub struct Args {
     )]
     pub nvidia_cdi_kind: String,
 
-    /// Folders of CDI specifications in the container runtime's order, separated by commas: the last goes first. NVIDIA's
-    /// specification is looked for there, and what is wrong with it becomes an event on the Node.
+    /// Folders of CDI specifications in the container runtime's order, separated by commas: the last goes first.
+    /// NVIDIA's specification is looked for there, and what is wrong with it becomes an event on the Node.
     #[arg(
         long,
         env = "PLIMSOLL_NVIDIA_CDI_DIRS",
@@ -69,19 +69,20 @@ pub struct Args {
     )]
     pub nvidia_cdi_dirs: Vec<PathBuf>,
 
-    /// What is done with a pod that something else than the scheduler-extender bound, as where its spec names the node: it is
-    /// refused, or put on a card with room, and its claim written. A pod that the extender reserves the same room for is refused then.
+    /// What is done with a pod that something else than the scheduler-extender bound, as where its spec names the node:
+    /// it is refused, or put on a card with room, and its claim written. A pod that the extender reserves the same room
+    /// for is refused then.
     #[arg(long, env = "PLIMSOLL_UNCLAIMED_PODS", value_enum, default_value_t = UnclaimedAction::Refuse)]
     pub unclaimed_pods: UnclaimedAction,
 
-    /// What every container is held to at least, beyond which card it sees: its share of the card's memory, by NVIDIA's driver,
-    /// by MPS, or not at all. `auto`: by the driver where the node can. A pod can ask for more by the annotation
-    /// plimsoll.dev/gpu-isolation.
+    /// What every container is held to at least, beyond which card it sees: its share of the card's memory, by NVIDIA's
+    /// driver, by MPS, or not at all. `auto`: by the driver where the node can. A pod can ask for more by the
+    /// annotation plimsoll.dev/gpu-isolation.
     #[arg(long, env = "PLIMSOLL_ISOLATION", value_enum, default_value_t = MinIsolation::Auto)]
     pub isolation: MinIsolation,
 
-    /// What is done where that cannot be enforced on this node: the next weaker mode is used and reported, or the container is
-    /// refused.
+    /// What is done where that cannot be enforced on this node: the next weaker mode is used and reported, or the
+    /// container is refused.
     #[arg(
         long,
         env = "PLIMSOLL_ISOLATION_UNAVAILABLE",
@@ -90,18 +91,18 @@ pub struct Args {
     )]
     pub isolation_unavailable: UnavailableAction,
 
-    /// The host's folder of MPS, with the pipes of its control daemon in pipe/ and their shared memory in shm/, mounted here at
-    /// the same path. Without it there is no MPS.
+    /// The host's folder of MPS, with the pipes of its control daemon in pipe/ and their shared memory in shm/, mounted
+    /// here at the same path. Without it there is no MPS.
     #[arg(long, env = "PLIMSOLL_MPS_DIR", value_name = "DIR")]
     pub mps_dir: Option<PathBuf>,
 
-    /// The root of the host's control groups, read-only. They tell whether a pod that is gone still has processes, and which version
-    /// they are.
+    /// The root of the host's control groups, read-only. They tell whether a pod that is gone still has processes, and
+    /// which version they are.
     #[arg(long, env = "PLIMSOLL_CGROUP_DIR", default_value = "/sys/fs/cgroup", value_name = "DIR")]
     pub cgroup_dir: PathBuf,
 
-    /// A folder of the host that is emptied at a reboot. What pods were granted is kept there, for a plugin that restarts while one that
-    /// was deleted by force still runs.
+    /// A folder of the host that is emptied at a reboot. What pods were granted is kept there, for a plugin that
+    /// restarts while one that was deleted by force still runs.
     #[arg(
         long,
         env = "PLIMSOLL_STATE_DIR",
@@ -114,9 +115,9 @@ pub struct Args {
     #[arg(long, env = "PLIMSOLL_NVML_LIBRARY", default_value = nvml::DEFAULT_LIBRARY, value_name = "LIBRARY")]
     pub nvml_library: PathBuf,
 
-    /// Card memory of one unit, in MiB; the same on all nodes of a cluster. A node may have 32,768 units: each is
-    /// a device in the list that the kubelet gets, and the device ids of a pod stand in the pod's status. A node with more offers no
-    /// card.
+    /// Card memory of one unit, in MiB; the same on all nodes of a cluster. A node may have 32,768 units: each is a
+    /// device in the list that the kubelet gets, and the device ids of a pod stand in the pod's status. A node with
+    /// more offers no card.
     #[arg(
         long,
         env = "PLIMSOLL_UNIT_MIB",
@@ -126,8 +127,8 @@ pub struct Args {
     )]
     pub unit_mib: u64,
 
-    /// Part of each card's memory that is not offered, in percent: the driver and each process's context take some beside
-    /// what pods ask for. Of this and --reserve-min-mib the more counts.
+    /// Part of each card's memory that is not offered, in percent: the driver and each process's context take some
+    /// beside what pods ask for. Of this and --reserve-min-mib the more counts.
     #[arg(
         long,
         env = "PLIMSOLL_RESERVE_PERCENT",
@@ -147,8 +148,9 @@ pub struct Args {
     )]
     pub reserve_min_mib: u64,
 
-    /// Memory that pods may have of a card without memory of its own, in MiB: of a card that shares the host's memory, such as GB10. 0:
-    /// such a card is not offered, and an event on the Node says so. The host's programs and the pods' other memory need the rest.
+    /// Memory that pods may have of a card without memory of its own, in MiB: of a card that shares the host's memory,
+    /// such as GB10. 0: such a card is not offered, and an event on the Node says so. The host's programs and the pods'
+    /// other memory need the rest.
     #[arg(
         long,
         env = "PLIMSOLL_UNIFIED_MEMORY_MIB",
@@ -168,8 +170,8 @@ pub struct Args {
     )]
     pub health_interval: Duration,
 
-    /// Time between two looks at the processes on each card, 100 ms to an hour. They are known only where the pod is in the host's
-    /// PID namespace (hostPID).
+    /// Time between two looks at the processes on each card, 100 ms to an hour. They are known only where the pod is in
+    /// the host's PID namespace (hostPID).
     #[arg(
         long,
         env = "PLIMSOLL_PROCESS_INTERVAL",
@@ -179,8 +181,8 @@ pub struct Args {
     )]
     pub process_interval: Duration,
 
-    /// Time between two comparisons of claims, the kubelet's records and the processes on the cards, 100 ms to an hour. What does not
-    /// agree twice in a row is repaired, or told by an event.
+    /// Time between two comparisons of claims, the kubelet's records and the processes on the cards, 100 ms to an hour.
+    /// What does not agree twice in a row is repaired, or told by an event.
     #[arg(
         long,
         env = "PLIMSOLL_AUDIT_INTERVAL",
@@ -194,18 +196,18 @@ pub struct Args {
     #[arg(long, env = "PLIMSOLL_PROC_DIR", default_value = "/proc", value_name = "DIR")]
     pub proc_dir: PathBuf,
 
-    /// Errors (XIDs) that say nothing about a card, separated by commas, beside those that applications cause: 13, 31, 43,
-    /// 45, 68 and 109.
+    /// Errors (XIDs) that say nothing about a card, separated by commas, beside those that applications cause: 13, 31,
+    /// 43, 45, 68 and 109.
     #[arg(long, env = "PLIMSOLL_IGNORED_XIDS", value_delimiter = ',', value_name = "NUMBERS")]
     pub ignored_xids: Vec<u64>,
 
-    /// Namespace of Aliyun's ConfigMap unhealthy-gpu-NODE. The cards that it lists take no pods, and unhealthy cards are written
-    /// there. Without it the ConfigMap is left alone.
+    /// Namespace of Aliyun's ConfigMap unhealthy-gpu-NODE. The cards that it lists take no pods, and unhealthy cards
+    /// are written there. Without it the ConfigMap is left alone.
     #[arg(long, env = "PLIMSOLL_UNHEALTHY_GPUS_NAMESPACE", value_name = "NAMESPACE")]
     pub unhealthy_gpus_namespace: Option<String>,
 
-    /// Whether the number of cards is written as aliyun.com/gpu-count into the Node's status, where Aliyun's tools read it. Needs the
-    /// right to patch `nodes/status`.
+    /// Whether the number of cards is written as aliyun.com/gpu-count into the Node's status, where Aliyun's tools read
+    /// it. Needs the right to patch `nodes/status`.
     #[arg(long, env = "PLIMSOLL_REPORT_GPU_COUNT")]
     pub report_gpu_count: bool,
 
@@ -237,8 +239,10 @@ impl Args {
 fn poll_interval(text: &str) -> Result<Duration, String> {
     let interval = daemon::duration(text).map_err(|error| error.to_string())?;
     let allowed = Duration::from_millis(100)..=Duration::from_secs(3600);
-    let wrong = || format!("`{text}`: expected a duration from 100ms to 1h");
-    allowed.contains(&interval).then_some(interval).ok_or_else(wrong)
+    if !allowed.contains(&interval) {
+        return Err(format!("`{text}`: expected a duration from 100ms to 1h"));
+    }
+    Ok(interval)
 }
 
 #[cfg(test)]
@@ -270,11 +274,12 @@ mod tests {
 
     #[test]
     fn health_intervals_are_durations_of_at_most_an_hour() {
-        let parsed = |text| parse(&["--health-interval", text]).map(|args| args.health_interval);
-        assert_eq!(parsed("0.5s").unwrap(), Duration::from_millis(500));
-        assert_eq!(parsed("5m").unwrap(), Duration::from_secs(300));
+        let half_a_second = parse(&["--health-interval", "0.5s"]).unwrap();
+        assert_eq!(half_a_second.health_interval, Duration::from_millis(500));
+        let minutes = parse(&["--health-interval", "5m"]).unwrap();
+        assert_eq!(minutes.health_interval, Duration::from_secs(300));
         for wrong in ["0s", "99ms", "61m", "5", "nan", "-1s", ""] {
-            assert!(parsed(wrong).is_err(), "{wrong}");
+            assert!(parse(&["--health-interval", wrong]).is_err(), "{wrong}");
         }
     }
 }

@@ -22,24 +22,29 @@ pub(crate) const B: &str = "GPU-bbbbbbbb-1111";
 
 /// Cards of these units, at indexes 0, 1, …
 pub(crate) fn cards(cards: &[(&str, u32)]) -> Cards {
-    let card = |(index, (uuid, units)): (u32, &(&str, u32))| nvml::Card {
-        uuid: (*uuid).to_owned(),
-        index,
-        memory_mib: Some(u64::from(*units) * 1024),
-        ..nvml::Card::default()
-    };
+    let mut enumerated = Vec::new();
+    for (index, (uuid, units)) in (0..).zip(cards) {
+        enumerated.push(nvml::Card {
+            uuid: (*uuid).to_owned(),
+            index,
+            memory_mib: Some(u64::from(*units) * 1024),
+            ..nvml::Card::default()
+        });
+    }
     let mut inventory = Inventory::new(Sizing::of_unit(MiB(1024)));
-    inventory.enumerated((0..).zip(cards).map(card).collect(), Instant::now());
+    inventory.set_enumerated(enumerated, Instant::now());
     inventory.cards()
 }
 
 /// The same cards, this one unhealthy.
 pub(crate) fn with_unhealthy(cards: &Cards, uuid: &str, why: Unhealthy) -> Cards {
-    let card = |card: &Card| {
-        let unhealthy = if card.uuid.as_str() == uuid { Some(why) } else { card.unhealthy };
-        Card { unhealthy, ..card.clone() }
-    };
-    Cards::new(cards.iter().map(card).collect()).with_driver(cards.driver().map(str::to_owned))
+    let mut changed: Vec<Card> = cards.iter().cloned().collect();
+    for card in &mut changed {
+        if card.uuid.as_str() == uuid {
+            card.unhealthy = Some(why);
+        }
+    }
+    Cards::new(changed).with_driver(cards.driver().map(str::to_owned))
 }
 
 /// A pod `default/<name>` with UID `<name>`, bound, not admitted yet, claimed on `card`.
@@ -78,11 +83,18 @@ pub(crate) fn claimed(name: &str, request: GpuRequest, cards: &[&str]) -> PodFac
 }
 
 fn request(asks: &[(&str, ContainerKind, u32)], card_use: CardUse) -> GpuRequest {
-    let ask = |(position, (name, kind, units)): (usize, &(&str, ContainerKind, u32))| {
-        let (name, kind, units) = ((*name).to_owned(), *kind, Units(*units));
-        ContainerRequest { name, kind, position, units, card_use }
-    };
-    GpuRequest::new(asks.iter().enumerate().map(ask)).unwrap().unwrap()
+    let mut requests = Vec::new();
+    for (position, (name, kind, units)) in asks.iter().enumerate() {
+        let name = (*name).to_owned();
+        requests.push(ContainerRequest {
+            name,
+            kind: *kind,
+            position,
+            units: Units(*units),
+            card_use,
+        });
+    }
+    GpuRequest::new(requests).unwrap().unwrap()
 }
 
 /// A pod with one container `main` that uses its card in this way.

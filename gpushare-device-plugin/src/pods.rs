@@ -16,7 +16,36 @@ use placement::names::Names;
 use placement::units::PodUid;
 use tokio::sync::watch;
 
-use crate::processes::group::ContainerId;
+/// Digits of a container id; all container runtimes use this length.
+const CONTAINER_ID: usize = 64;
+
+/// The id of a container: 64 hexadecimal digits.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ContainerId(Box<str>);
+
+impl ContainerId {
+    /// The id in a container's `containerID` of a pod's status, such as `containerd://ID`.
+    pub fn of_status(text: &str) -> Option<Self> {
+        Self::parse(text.split_once("://")?.1)
+    }
+
+    /// The id of these digits; `None` for any other text.
+    pub fn parse(text: &str) -> Option<Self> {
+        let is_id = text.len() == CONTAINER_ID && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+        if is_id { Some(Self(text.into())) } else { None }
+    }
+
+    /// The digits.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for ContainerId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
 
 /// A pod's namespace and name. The kubelet's PodResources API has no UIDs.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -82,10 +111,10 @@ pub struct ApiServer {
 impl ReadPod for ApiServer {
     fn read<'a>(&'a self, pod: &'a PodRef) -> BoxFuture<'a, Result<Option<PodFacts>, String>> {
         Box::pin(async move {
-            let found = cluster::get_pod(&self.client, &pod.namespace, &pod.name, self.limit).await;
-            found
-                .map(|pod| pod.map(|pod| pod.facts(&self.names)))
-                .map_err(|error| error.to_string())
+            match cluster::get_pod(&self.client, &pod.namespace, &pod.name, self.limit).await {
+                Ok(found) => Ok(found.map(|pod| pod.facts(&self.names))),
+                Err(error) => Err(error.to_string()),
+            }
         })
     }
 }
@@ -104,8 +133,12 @@ pub struct NodePod {
 impl NodePod {
     /// Converts a pod. Container ids of an unknown form are left out.
     pub fn of(pod: &cluster::Pod, names: &Names) -> Self {
-        let named = |(name, id): (&str, &str)| Some((ContainerId::of_status(id)?, name.to_owned()));
-        let containers = pod.container_ids().filter_map(named).collect();
+        let mut containers = BTreeMap::new();
+        for (name, id) in pod.container_ids() {
+            if let Some(id) = ContainerId::of_status(id) {
+                containers.insert(id, name.to_owned());
+            }
+        }
         Self {
             facts: Arc::new(pod.facts(names)),
             containers: Arc::new(containers),
@@ -178,19 +211,18 @@ impl PodCache {
 
     /// Applies one watch event.
     pub fn apply(&self, event: Event<NodePod>) {
-        let whole = matches!(event, Event::Listed(_));
-        let entry = |pod: NodePod| (PodRef::of(&pod.facts), pod);
+        let is_whole_list = matches!(event, Event::Listed(_));
         let mut pods = self.pods.write().unwrap_or_else(PoisonError::into_inner);
         match event {
             Event::Listing => {}
-            Event::Listed(all) => *pods = all.into_iter().map(entry).collect(),
-            Event::Applied(pod) => pods.extend([entry(pod)]),
-            Event::Gone(pod) => {
-                pods.remove(&PodRef::of(&pod.facts));
+            Event::Listed(all) => {
+                *pods = all.into_iter().map(|pod| (PodRef::of(&pod.facts), pod)).collect();
             }
+            Event::Applied(pod) => drop(pods.insert(PodRef::of(&pod.facts), pod)),
+            Event::Gone(pod) => drop(pods.remove(&PodRef::of(&pod.facts))),
         }
         drop(pods);
-        if whole {
+        if is_whole_list {
             self.listed.send_replace(true);
         }
         self.changes.send_modify(|changes| *changes = changes.wrapping_add(1));

@@ -1,8 +1,10 @@
-//! The ConfigMap `unhealthy-gpu-<node>`, in which Aliyun's gpushare lists the indexes of cards that take no pods (`data.gpus: "0,2"`):
-//! cards that other programs list there take no pods, and this plugin adds the cards that it finds unhealthy, for Aliyun's extender.
+//! The ConfigMap `unhealthy-gpu-<node>`, in which Aliyun's gpushare lists the indexes of cards that take no pods
+//! (`data.gpus: "0,2"`): cards that other programs list there take no pods, and this plugin adds the cards that it
+//! finds unhealthy, for Aliyun's extender.
 //!
-//! Invariants: an index that another program listed is never removed; an annotation has the indexes of this plugin. A list that
-//! does not parse is not changed, and the last good one stays in force: Aliyun's extender reads malformed text as card 0.
+//! Invariants: an index that another program listed is never removed; an annotation has the indexes of this plugin. A
+//! list that does not parse is not changed, and the last good one stays in force: Aliyun's extender reads malformed
+//! text as card 0.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -15,7 +17,7 @@ use placement::units::NodeName;
 use tokio::sync::watch;
 use tokio::time::sleep;
 
-use crate::cards::{Card, Cards, Unhealthy};
+use crate::cards::{Cards, Unhealthy};
 
 /// Pause before a failed write is retried.
 const RETRY_PAUSE: Duration = Duration::from_secs(5);
@@ -27,7 +29,7 @@ const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
 const MAX_LIST: usize = 512;
 
 /// Follows and writes the ConfigMap of this node.
-pub struct UnhealthyMap {
+pub(crate) struct UnhealthyMap {
     /// The API server's client.
     pub client: cluster::Client,
     /// The ConfigMap's namespace.
@@ -45,7 +47,7 @@ pub struct UnhealthyMap {
 /// A list that does not parse.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is no list of card indexes as `0,2`")]
-pub struct NotAList(String);
+pub(crate) struct NotAList(String);
 
 /// A write of the ConfigMap: the whole list, and this plugin's part of it.
 #[derive(Debug, PartialEq, Eq)]
@@ -58,29 +60,37 @@ struct Write {
 ///
 /// # Errors
 /// If a part is no index, or the list is too long.
-pub fn indexes(text: &str) -> Result<BTreeSet<u32>, NotAList> {
-    let wrong = || NotAList(text.chars().take(64).collect());
+pub(crate) fn indexes(text: &str) -> Result<BTreeSet<u32>, NotAList> {
+    parse(text).ok_or_else(|| NotAList(text.chars().take(64).collect()))
+}
+
+fn parse(text: &str) -> Option<BTreeSet<u32>> {
     if text.len() > MAX_LIST {
-        return Err(wrong());
+        return None;
     }
     if text.trim().is_empty() {
-        return Ok(BTreeSet::new());
+        return Some(BTreeSet::new());
     }
-    text.split(',').map(|part| part.trim().parse().map_err(|_| wrong())).collect()
+    text.split(',').map(|part| part.trim().parse().ok()).collect()
 }
 
 fn list(indexes: &BTreeSet<u32>) -> Option<String> {
     let texts: Vec<String> = indexes.iter().map(u32::to_string).collect();
-    (!texts.is_empty()).then(|| texts.join(","))
+    if texts.is_empty() { None } else { Some(texts.join(",")) }
 }
 
-/// The indexes of unhealthy cards, except cards that are only listed in the ConfigMap. An index that a healthy card also has is left out.
+/// The indexes of unhealthy cards, except cards that are only listed in the ConfigMap. An index that a healthy card
+/// also has is left out.
 fn faulty(cards: &Cards) -> BTreeSet<u32> {
-    let own = |card: &&Card| card.unhealthy.is_some_and(|why| why != Unhealthy::Listed);
-    let healthy: BTreeSet<u32> =
-        cards.iter().filter(|card| !own(card)).map(|card| card.index).collect();
-    let faulty = cards.iter().filter(own).map(|card| card.index);
-    faulty.filter(|index| !healthy.contains(index)).collect()
+    let mut healthy = BTreeSet::new();
+    let mut faulty = BTreeSet::new();
+    for card in cards.iter() {
+        match card.unhealthy {
+            None | Some(Unhealthy::Listed) => healthy.insert(card.index),
+            Some(_) => faulty.insert(card.index),
+        };
+    }
+    &faulty - &healthy
 }
 
 /// The indexes that other programs list, and the write for `faulty` cards; `None` if the ConfigMap is up to date.
@@ -104,12 +114,12 @@ fn compare(
 
 impl UnhealthyMap {
     /// The ConfigMap's name.
-    pub fn name(node: &NodeName) -> String {
+    pub(crate) fn name(node: &NodeName) -> String {
         format!("{}{node}", aliyun::UNHEALTHY_GPUS_MAP)
     }
 
     /// Follows `events` of the ConfigMap until the shutdown.
-    pub async fn run(mut self, events: Events<ConfigMapFacts>, shutdown: daemon::Shutdown) {
+    pub(crate) async fn run(mut self, events: Events<ConfigMapFacts>, shutdown: daemon::Shutdown) {
         tokio::select! {
             () = shutdown.cancelled() => {}
             () = self.follow(events) => {}
@@ -151,10 +161,10 @@ impl UnhealthyMap {
                     *indexes = others;
                     changed
                 });
-                // The list does not change before the first cards are found.
-                match write.filter(|_| are_known) {
-                    Some(write) => self.write(found, &mark, &write).await,
-                    None => true,
+                match write {
+                    // The list does not change before the first cards are found.
+                    Some(write) if are_known => self.write(found, &mark, &write).await,
+                    _ => true,
                 }
             }
             Err(error) => {
@@ -210,8 +220,11 @@ mod tests {
     }
 
     fn texts(gpus: &str, ours: &str) -> Texts {
-        let text = |text: &str| (!text.is_empty()).then(|| text.to_owned());
-        Some((text(gpus), text(ours)))
+        Some((some(gpus), some(ours)))
+    }
+
+    fn some(text: &str) -> Option<String> {
+        if text.is_empty() { None } else { Some(text.to_owned()) }
     }
 
     #[test]

@@ -9,10 +9,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use cluster::PodFacts;
-use placement::gpu::{CardShares, ContainerRequest};
+use placement::gpu::ContainerRequest;
 use placement::units::{CardId, PodUid, Units};
 
-use super::choose::{Choice, claimed_cards};
+use super::choose::{ChosenIds, claimed_cards};
 use super::refusal::Refusal;
 use crate::cards::ids::{DeviceId, Ids, first_few};
 use crate::cards::{Card, Cards, units_of};
@@ -22,26 +22,26 @@ use crate::records::{GrantedPod, Records};
 /// The outcome of a GetPreferredAllocation. The kubelet admits one container at a time, so the next
 /// Allocate is for the same container.
 #[derive(Debug, Clone)]
-pub struct Preference {
+pub(crate) struct Preference {
     /// How many ids the kubelet requested.
     pub size: usize,
     /// The UID of the pod being admitted; `None` if it is not known.
     pub pod: Option<PodUid>,
     /// The chosen ids, or why there are none.
-    pub outcome: Result<Choice, Refusal>,
+    pub outcome: Result<ChosenIds, Refusal>,
 }
 
 impl Preference {
-    /// Whether it is for an Allocate of these ids. One of another size belongs to another Allocate, which never came: the kubelet
-    /// died.
-    pub fn is_for(&self, ids: &Ids) -> bool {
+    /// Whether it is for an Allocate of these ids. One of another size belongs to another Allocate, which never came:
+    /// the kubelet died.
+    pub(crate) fn is_for(&self, ids: &Ids) -> bool {
         self.size == ids.len()
     }
 }
 
 /// The ids and cards that are granted to a container.
 #[derive(Debug, Clone)]
-pub struct Grant {
+pub(crate) struct Grant {
     /// The pod as it was when its ids were chosen.
     pub facts: Arc<PodFacts>,
     /// The container's name.
@@ -52,13 +52,13 @@ pub struct Grant {
     pub ids: Ids,
 }
 
-/// Decides on an Allocate of `ids`. `preference` is the outcome of the GetPreferredAllocation [for it](Preference::is_for); the
-/// kubelet calls Allocate without one only for ids that it reuses from an init container.
+/// Decides on an Allocate of `ids`. `preference` is the outcome of the GetPreferredAllocation [for
+/// it](Preference::is_for); the kubelet calls Allocate without one only for ids that it reuses from an init container.
 ///
 /// # Errors
 /// If the ids were not chosen for a claim on their cards. After a GetPreferredAllocation without ids
 /// the kubelet picks random ids; the error then says why none were chosen.
-pub fn decide(
+pub(crate) fn decide(
     ids: &Ids,
     preference: Option<&Preference>,
     records: &Records,
@@ -67,53 +67,52 @@ pub fn decide(
     match preference.map(|preference| &preference.outcome) {
         Some(Err(refusal)) => Err(refusal.clone()),
         Some(Ok(choice)) => {
-            let on = cards_of(ids, |id| cards.of(id))?;
-            let chosen =
-                (choice.ids == *ids).then(|| grant(&choice.facts, &choice.container, ids, &on));
-            chosen.ok_or_else(|| Refusal::NotChosen(first_few(ids)))
+            let on = cards_of(ids, |id| cards.offering(id))?;
+            if choice.ids != *ids {
+                return Err(Refusal::NotChosen(first_few(ids)));
+            }
+            Ok(grant(&choice.facts, &choice.container, ids, &on))
         }
         None => {
-            let (on, units) = (cards_of(ids, |id| cards.of(id))?, units_of(ids, cards));
-            let taken_over = |pod: &GrantedPod| {
-                Some(grant(&pod.facts, taking_over(pod, ids, &units)?, ids, &on))
-            };
-            let found = records.all_granted().find_map(taken_over);
-            found.ok_or_else(|| Refusal::NotChosen(first_few(ids)))
+            let on = cards_of(ids, |id| cards.offering(id))?;
+            let units = units_of(ids, cards);
+            for pod in records.all_granted() {
+                if let Some(container) = container_that_reuses(pod, ids, &units) {
+                    return Ok(grant(&pod.facts, container, ids, &on));
+                }
+            }
+            Err(Refusal::NotChosen(first_few(ids)))
         }
     }
 }
 
 fn grant(facts: &Arc<PodFacts>, container: &str, ids: &Ids, cards: &[&Card]) -> Grant {
-    let (facts, container) = (facts.clone(), container.to_owned());
-    let cards = cards.iter().copied().cloned().collect();
-    Grant { facts, container, cards, ids: ids.clone() }
+    Grant {
+        facts: facts.clone(),
+        container: container.to_owned(),
+        cards: cards.iter().copied().cloned().collect(),
+        ids: ids.clone(),
+    }
 }
 
 /// The cards of the ids, by index; never empty. `card` looks up the card of one id.
 ///
 /// # Errors
 /// If there are no ids, or one of them is on no card.
-pub fn cards_of<'a>(
+pub(crate) fn cards_of<'a>(
     ids: &Ids,
     card: impl Fn(&DeviceId) -> Option<&'a Card>,
 ) -> Result<Vec<&'a Card>, Refusal> {
-    let none = || Refusal::NotOnClaimedCard(first_few(ids));
-    let on: Result<Vec<&Card>, Refusal> = ids.iter().map(|id| card(id).ok_or_else(none)).collect();
-    let mut on = on?;
+    let on: Option<Vec<&Card>> = ids.iter().map(card).collect();
+    let mut on = on.unwrap_or_default();
     on.sort_by(|one, other| (one.index, &one.uuid).cmp(&(other.index, &other.uuid)));
     on.dedup_by(|one, other| one.uuid == other.uuid);
-    if on.is_empty() { Err(none()) } else { Ok(on) }
-}
-
-/// Whether the units of each card equal the claim's shares.
-fn are_claimed(units: &BTreeMap<CardId, Units>, shares: &CardShares) -> bool {
-    units.len() == shares.len()
-        && shares.iter().all(|(card, share)| units.get(card) == Some(&share.units))
+    if on.is_empty() { Err(Refusal::NotOnClaimedCard(first_few(ids))) } else { Ok(on) }
 }
 
 /// The container of `pod` that reuses these ids of its init containers: the next container without a grant,
 /// or, if the kubelet died before it recorded a grant, any container that claims as many units of each card.
-fn taking_over<'a>(
+fn container_that_reuses<'a>(
     pod: &'a GrantedPod,
     ids: &Ids,
     units: &BTreeMap<CardId, Units>,
@@ -123,11 +122,18 @@ fn taking_over<'a>(
     if !ids.is_subset(&inits.cloned().collect()) {
         return None;
     }
-    let fits = |ask: &&ContainerRequest| {
-        claimed_cards(&pod.facts, &ask.name).is_ok_and(|shares| are_claimed(units, shares))
-    };
-    let next = pod.pending().next().filter(fits);
-    next.or_else(|| container_requests(&pod.facts).find(fits)).map(|ask| ask.name.as_str())
+    let next = pod.pending().next().filter(|ask| claims(&pod.facts, ask, units));
+    let ask =
+        next.or_else(|| container_requests(&pod.facts).find(|ask| claims(&pod.facts, ask, units)));
+    ask.map(|ask| ask.name.as_str())
+}
+
+/// Whether the container claims exactly these units of each card.
+fn claims(facts: &PodFacts, ask: &ContainerRequest, units: &BTreeMap<CardId, Units>) -> bool {
+    claimed_cards(facts, &ask.name).is_ok_and(|shares| {
+        units.len() == shares.len()
+            && shares.iter().all(|(card, share)| units.get(card) == Some(&share.units))
+    })
 }
 
 #[cfg(test)]
@@ -138,7 +144,7 @@ mod tests {
 
     fn chose(facts: &Arc<PodFacts>, chosen: &Ids) -> Preference {
         let container = "main".to_owned();
-        let choice = Choice { facts: facts.clone(), container, ids: chosen.clone() };
+        let choice = ChosenIds { facts: facts.clone(), container, ids: chosen.clone() };
         let pod = Some(facts.uid.clone());
         Preference { size: chosen.len(), pod, outcome: Ok(choice) }
     }
@@ -167,7 +173,8 @@ mod tests {
 
     #[test]
     fn ids_of_several_cards_are_granted_only_where_they_were_chosen() {
-        let (pod, both) = (on_two_cards("p", 2), ids(["aaaaaaaa-0", "bbbbbbbb-0"]));
+        let pod = on_two_cards("p", 2);
+        let both = ids(["aaaaaaaa-0", "bbbbbbbb-0"]);
         let preference = chose(&pod, &both);
         let granted = decide_on(&both, Some(&preference), &Records::default());
         assert_eq!(granted, Ok(("main".to_owned(), format!("{A},{B}"))));
@@ -202,7 +209,8 @@ mod tests {
 
     #[test]
     fn ids_of_an_earlier_pod_are_not_granted_after_a_preference() {
-        let (dead, pod) = (simple("dead", A, 2), simple("p", B, 2));
+        let dead = simple("dead", A, 2);
+        let pod = simple("p", B, 2);
         let held = ids(["aaaaaaaa-0", "aaaaaaaa-1"]);
         let mut records = Records::default();
         records.grant(&dead, "main", held.clone());

@@ -19,7 +19,7 @@ use crate::records::IdsInUse;
 
 /// Ids chosen for a container.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Choice {
+pub(crate) struct ChosenIds {
     /// The pod being admitted.
     pub facts: Arc<PodFacts>,
     /// The name of the container being admitted.
@@ -32,7 +32,10 @@ pub struct Choice {
 ///
 /// # Errors
 /// If the pod has no claim, a claim that does not match its spec, or a claim without the container.
-pub fn claimed_cards<'f>(facts: &'f PodFacts, container: &str) -> Result<&'f CardShares, Refusal> {
+pub(crate) fn claimed_cards<'f>(
+    facts: &'f PodFacts,
+    container: &str,
+) -> Result<&'f CardShares, Refusal> {
     let pod = PodRef::of(facts);
     let claim = match facts.gpu_pod().map(|gpu| &gpu.claim) {
         Some(Ok(Some(claim))) => claim,
@@ -42,95 +45,121 @@ pub fn claimed_cards<'f>(facts: &'f PodFacts, container: &str) -> Result<&'f Car
     claim.of(container).ok_or_else(|| Refusal::NotClaimed { pod, container: container.to_owned() })
 }
 
+/// The cards and ids that are chosen from.
+pub(crate) struct IdSupply<'s> {
+    /// The node's cards.
+    pub cards: &'s Cards,
+    /// The ids that the kubelet offers.
+    pub available: &'s Ids,
+    /// The ids in use, by the records.
+    pub in_use: &'s IdsInUse,
+}
+
 /// Ids for `ask` on its claimed cards: those that must be included, then the lowest free slots.
 ///
 /// # Errors
 /// If there is no valid claim, or a card is absent, unhealthy, full, or would be shared with an exclusive pod.
-pub fn choose(
+pub(crate) fn choose(
     facts: &Arc<PodFacts>,
     ask: &ContainerRequest,
-    cards: &Cards,
-    available: &Ids,
-    in_use: &IdsInUse,
     id_request: &IdRequest,
-) -> Result<Choice, Refusal> {
+    supply: &IdSupply<'_>,
+) -> Result<ChosenIds, Refusal> {
     let shares = claimed_cards(facts, &ask.name)?;
     let must = &id_request.must_include;
-    if must.iter().any(|id| cards.of(id).is_none_or(|on| !shares.contains_key(&on.uuid))) {
+    let mut on = must.iter().map(|id| supply.cards.offering(id));
+    if !on.all(|card| card.is_some_and(|card| shares.contains_key(&card.uuid))) {
         return Err(Refusal::NotOnClaimedCard(first_few(must)));
     }
     let mut ids = Ids::new();
     for (card, share) in shares {
-        check_alone(facts, card, share, cards, in_use)?;
-        let units = share.units.0 as usize;
-        let on_card = IdRequest { size: units, must_include: on(cards, card, must) };
-        ids.extend(choose_on(card, facts, cards, available, &in_use.all, &on_card)?);
+        supply.check_alone(facts, card, share)?;
+        let must_include = supply.ids_on(card, must);
+        let on_card = IdRequest { size: share.units.0 as usize, must_include };
+        ids.extend(supply.choose_on(card, facts, &on_card)?);
     }
-    Ok(Choice { facts: facts.clone(), container: ask.name.clone(), ids })
+    Ok(ChosenIds { facts: facts.clone(), container: ask.name.clone(), ids })
 }
 
-/// Checks that no exclusive pod, this one or another, would share the card, nor a pod that holds it through another plugin's resource.
-fn check_alone(
-    facts: &PodFacts,
-    card: &CardId,
-    share: &CardShare,
-    cards: &Cards,
-    in_use: &IdsInUse,
-) -> Result<(), Refusal> {
-    let (pod, claimed) = (|| PodRef::of(facts), || card.clone());
-    let is_on = |ids: &Ids| units_of(ids, cards).contains_key(card);
-    if let Some(held) = in_use.elsewhere.iter().find(|held| held.card == *card) {
-        let (resource, holder) = (held.resource.clone(), held.pod.clone());
-        return Err(Refusal::HeldElsewhere { pod: pod(), card: claimed(), resource, holder });
+impl IdSupply<'_> {
+    /// Checks that no exclusive pod, this one or another, would share the card, nor a pod that holds it through another
+    /// plugin's resource.
+    fn check_alone(
+        &self,
+        facts: &PodFacts,
+        card: &CardId,
+        share: &CardShare,
+    ) -> Result<(), Refusal> {
+        let pod = PodRef::of(facts);
+        let in_use = self.in_use;
+        if let Some(held) = in_use.elsewhere.iter().find(|held| held.card == *card) {
+            return Err(Refusal::HeldElsewhere {
+                pod,
+                card: card.clone(),
+                resource: held.resource.clone(),
+                holder: held.pod.clone(),
+            });
+        }
+        if self.has_some_on(card, &in_use.exclusive) {
+            return Err(Refusal::CardTaken { pod, card: card.clone() });
+        }
+        if share.exclusive && self.has_some_on(card, &in_use.others) {
+            return Err(Refusal::NotAlone { pod, card: card.clone() });
+        }
+        Ok(())
     }
-    if is_on(&in_use.exclusive) {
-        return Err(Refusal::CardTaken { pod: pod(), card: claimed() });
-    }
-    if share.exclusive && is_on(&in_use.others) {
-        return Err(Refusal::NotAlone { pod: pod(), card: claimed() });
-    }
-    Ok(())
-}
 
-/// Ids on one card, one for each unit of the share.
-fn choose_on(
-    claimed: &CardId,
-    facts: &PodFacts,
-    cards: &Cards,
-    available: &Ids,
-    in_use: &Ids,
-    id_request: &IdRequest,
-) -> Result<Ids, Refusal> {
-    let (pod, claimed) = (PodRef::of(facts), claimed.clone());
-    let card = cards
-        .get(&claimed)
-        .ok_or_else(|| Refusal::NoSuchCard { pod: pod.clone(), card: claimed.clone() })?;
-    let must = &id_request.must_include;
-    let is_free = |id: &&DeviceId| !in_use.contains(id) && !must.contains(id);
-    let free = on(cards, &claimed, available);
-    // Ids that the card no longer offers count as well: the card had more units when they were granted.
-    let held = units_of(&in_use.union(must).cloned().collect(), cards);
-    let room = card.units.saturating_sub(held.get(&claimed).copied().unwrap_or_default());
-    let free: Vec<_> = free.iter().filter(is_free).take(room.0 as usize).collect();
-    let missing = id_request.size.saturating_sub(must.len());
-    // Whatever the kubelet offers: ids whose pod has just ended may still be Healthy in its list.
-    if let (true, Some(why)) = (missing > 0, card.unhealthy) {
-        return Err(Refusal::Unhealthy { pod, card: claimed, why });
+    /// Whether one of the ids names the card.
+    fn has_some_on(&self, card: &CardId, ids: &Ids) -> bool {
+        units_of(ids, self.cards).contains_key(card)
     }
-    if free.len() < missing {
-        return Err(Refusal::CardFull {
-            pod,
-            card: claimed,
-            free: free.len(),
-            asked: id_request.size,
-        });
-    }
-    Ok(must.iter().chain(free.into_iter().take(missing)).cloned().collect())
-}
 
-/// The ids that are on a card.
-fn on(cards: &Cards, card: &CardId, ids: &Ids) -> Ids {
-    ids.iter().filter(|id| cards.of(id).is_some_and(|on| on.uuid == *card)).cloned().collect()
+    /// Ids on one card, one for each unit of the share.
+    fn choose_on(
+        &self,
+        claimed: &CardId,
+        facts: &PodFacts,
+        id_request: &IdRequest,
+    ) -> Result<Ids, Refusal> {
+        let pod = PodRef::of(facts);
+        let claimed = claimed.clone();
+        let Some(card) = self.cards.get(&claimed) else {
+            return Err(Refusal::NoSuchCard { pod, card: claimed });
+        };
+        let in_use = &self.in_use.all;
+        let must = &id_request.must_include;
+        // Ids that the card no longer offers count as well: the card had more units when they were granted.
+        let held = units_of(&in_use.union(must).cloned().collect(), self.cards);
+        let room = card.units.saturating_sub(held.get(&claimed).copied().unwrap_or_default());
+        let mut free = self.ids_on(&claimed, self.available);
+        free.retain(|id| !in_use.contains(id) && !must.contains(id));
+        let free: Vec<DeviceId> = free.into_iter().take(room.0 as usize).collect();
+        let missing = id_request.size.saturating_sub(must.len());
+        // The kubelet may offer ids of an unhealthy card: ids whose pod has just ended may still be Healthy in its
+        // list.
+        if let Some(why) = card.unhealthy
+            && missing > 0
+        {
+            return Err(Refusal::Unhealthy { pod, card: claimed, why });
+        }
+        if free.len() < missing {
+            return Err(Refusal::CardFull {
+                pod,
+                card: claimed,
+                free: free.len(),
+                asked: id_request.size,
+            });
+        }
+        Ok(must.iter().cloned().chain(free.into_iter().take(missing)).collect())
+    }
+
+    /// The ids that are on a card.
+    fn ids_on(&self, card: &CardId, ids: &Ids) -> Ids {
+        ids.iter()
+            .filter(|id| self.cards.offering(id).is_some_and(|on| on.uuid == *card))
+            .cloned()
+            .collect()
+    }
 }
 
 #[cfg(test)]
@@ -153,11 +182,21 @@ mod tests {
         in_use: &Ids,
         must: &Ids,
     ) -> Result<Ids, Refusal> {
+        let in_use = IdsInUse { all: in_use.clone(), ..IdsInUse::default() };
+        choose_from(facts, available, &in_use, must)
+    }
+
+    fn choose_from(
+        facts: &Arc<PodFacts>,
+        available: &Ids,
+        in_use: &IdsInUse,
+        must: &Ids,
+    ) -> Result<Ids, Refusal> {
         let cards = cards(&[(A, 4), (B, 4)]);
         let ask = container_requests(facts).next().unwrap();
         let id_request = IdRequest { size: ask.units.0 as usize, must_include: must.clone() };
-        let in_use = IdsInUse { all: in_use.clone(), ..IdsInUse::default() };
-        super::choose(facts, ask, &cards, available, &in_use, &id_request).map(|choice| choice.ids)
+        let supply = IdSupply { cards: &cards, available, in_use };
+        choose(facts, ask, &id_request, &supply).map(|choice| choice.ids)
     }
 
     #[test]
@@ -178,10 +217,14 @@ mod tests {
     fn ids_that_a_card_no_longer_offers_take_room_on_it() {
         let available = ids(["aaaaaaaa-0", "aaaaaaaa-1", "aaaaaaaa-2", "aaaaaaaa-3"]);
         let held = ids(["aaaaaaaa-4", "aaaaaaaa-5", "aaaaaaaa-6", "bbbbbbbb-7"]);
-        let chosen = |units| choose_on(&simple("p", A, units), &available, &held, &Ids::new());
-        assert_eq!(chosen(1), Ok(ids(["aaaaaaaa-0"])));
-        let full = chosen(2);
+        let fits = choose_on(&simple("p", A, 1), &available, &held, &Ids::new());
+        assert_eq!(fits, Ok(ids(["aaaaaaaa-0"])));
+        let full = choose_on(&simple("p", A, 2), &available, &held, &Ids::new());
         assert!(matches!(full, Err(Refusal::CardFull { free: 1, asked: 2, .. })), "{full:?}");
+    }
+
+    fn on_a(slots: &BTreeSet<u32>) -> Ids {
+        slots.iter().map(|slot| DeviceId::new("aaaaaaaa", *slot)).collect()
     }
 
     proptest! {
@@ -191,11 +234,9 @@ mod tests {
             own in prop::collection::btree_set(0..4_u32, 0..3),
             units in 1..5_u32,
         ) {
-            let on_a = |slots: &BTreeSet<u32>| -> Ids {
-                slots.iter().map(|slot| DeviceId::new("aaaaaaaa", *slot)).collect()
-            };
             let held = &on_a(&held) - &on_a(&own);
-            let (own, offered) = (on_a(&own), on_a(&(0..4).collect()));
+            let own = on_a(&own);
+            let offered = on_a(&(0..4).collect());
             let in_use = &held | &own;
             prop_assume!(own.len() <= units as usize);
             if let Ok(chosen) = choose_on(&simple("p", A, units), &offered, &in_use, &own) {
@@ -217,12 +258,13 @@ mod tests {
     }
 
     fn choose_beside(facts: &Arc<PodFacts>, others: &Ids, exclusive: &Ids) -> Result<Ids, Refusal> {
-        let (cards, ask) = (cards(&[(A, 4), (B, 4)]), container_requests(facts).next().unwrap());
-        let id_request = IdRequest { size: ask.units.0 as usize, must_include: Ids::new() };
-        let (others, exclusive) = (others.clone(), exclusive.clone());
-        let in_use = IdsInUse { all: others.clone(), others, exclusive, ..IdsInUse::default() };
-        let available = ids(["aaaaaaaa-1", "bbbbbbbb-1"]);
-        super::choose(facts, ask, &cards, &available, &in_use, &id_request).map(|choice| choice.ids)
+        let in_use = IdsInUse {
+            all: others.clone(),
+            others: others.clone(),
+            exclusive: exclusive.clone(),
+            ..IdsInUse::default()
+        };
+        choose_from(facts, &ids(["aaaaaaaa-1", "bbbbbbbb-1"]), &in_use, &Ids::new())
     }
 
     #[test]
@@ -237,31 +279,31 @@ mod tests {
     #[test]
     fn a_pod_that_is_to_have_its_card_for_itself_gets_none_where_another_is() {
         let whole = CardUse { exclusive: true, ..CardUse::default() };
-        let (held, whole) = (ids(["aaaaaaaa-0"]), |card| Arc::new(with_use("p", card, 1, whole)));
-        let refused = choose_beside(&whole(A), &held, &Ids::new());
+        let held = ids(["aaaaaaaa-0"]);
+        let on_a = Arc::new(with_use("p", A, 1, whole));
+        let refused = choose_beside(&on_a, &held, &Ids::new());
         assert!(matches!(refused, Err(Refusal::NotAlone { .. })), "{refused:?}");
-        assert_eq!(choose_beside(&whole(B), &held, &Ids::new()), Ok(ids(["bbbbbbbb-1"])));
+        let on_b = Arc::new(with_use("p", B, 1, whole));
+        assert_eq!(choose_beside(&on_b, &held, &Ids::new()), Ok(ids(["bbbbbbbb-1"])));
     }
 
     #[test]
     fn a_card_that_a_pod_holds_through_another_resource_is_given_to_none() {
-        let (cards, pod) = (cards(&[(A, 4), (B, 4)]), simple("p", A, 1));
-        let ask = container_requests(&pod).next().unwrap();
-        let id_request = IdRequest { size: 1, must_include: Ids::new() };
+        let pod = simple("p", A, 1);
         let available = ids(["aaaaaaaa-1", "bbbbbbbb-1"]);
-        let chosen = |card: &str| {
-            let elsewhere = vec![OtherPluginCard {
-                pod: "whole".into(),
-                container: "main".to_owned(),
-                resource: "nvidia.com/gpu".to_owned(),
-                card: card.into(),
-            }];
-            let in_use = IdsInUse { elsewhere, ..IdsInUse::default() };
-            super::choose(&pod, ask, &cards, &available, &in_use, &id_request)
-                .map(|choice| choice.ids)
+        let mut held = OtherPluginCard {
+            pod: "whole".into(),
+            container: "main".to_owned(),
+            resource: "nvidia.com/gpu".to_owned(),
+            card: A.into(),
         };
-        assert!(matches!(chosen(A), Err(Refusal::HeldElsewhere { .. })));
-        assert_eq!(chosen(B), Ok(ids(["aaaaaaaa-1"])));
+        let on_a = IdsInUse { elsewhere: vec![held.clone()], ..IdsInUse::default() };
+        let refused = choose_from(&pod, &available, &on_a, &Ids::new());
+        assert!(matches!(refused, Err(Refusal::HeldElsewhere { .. })));
+        held.card = B.into();
+        let on_b = IdsInUse { elsewhere: vec![held], ..IdsInUse::default() };
+        let chosen = choose_from(&pod, &available, &on_b, &Ids::new());
+        assert_eq!(chosen, Ok(ids(["aaaaaaaa-1"])));
     }
 
     #[test]

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
+use cluster::Warning;
 use placement::units::PodUid;
+use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
 
 use super::Admission;
@@ -30,33 +32,37 @@ impl Downgrade {
         wanted: Isolation,
         missing: &Missing,
     ) -> Self {
-        let (container, isolation) = (&grant.container, decided.isolation);
         let note = format!(
-            "the GPU memory of container {container} is held to its share by `{isolation}` in place of `{wanted}`: {missing}"
+            "the GPU memory of container {} is held to its share by `{}` in place of `{wanted}`: {missing}",
+            grant.container, decided.isolation
         );
         Self { pod: PodRef::of(&grant.facts), uid: grant.facts.uid.clone(), note }
     }
 }
 
 /// Writes an event for each downgrade until the shutdown.
-pub async fn run(admission: Arc<Admission>, events: NodeEvents, shutdown: daemon::Shutdown) {
-    let mut downgrades = admission.downgrades.subscribe();
-    let writes = async {
-        loop {
-            match downgrades.recv().await {
-                Ok(Downgrade { pod, uid, note }) => {
-                    let (reason, action) = ("GPUIsolationDowngraded", "Allocate");
-                    events.warn_of_pod(&pod, &uid, reason, action, note).await;
-                }
-                Err(RecvError::Lagged(dropped)) => {
-                    tracing::warn!(dropped, "pods were not told of a weaker isolation by events");
-                }
-                Err(RecvError::Closed) => return,
-            }
-        }
-    };
+pub(crate) async fn run(admission: Arc<Admission>, events: NodeEvents, shutdown: daemon::Shutdown) {
     tokio::select! {
         () = shutdown.cancelled() => {}
-        () = writes => {}
+        () = write_events(admission.downgrades.subscribe(), &events) => {}
+    }
+}
+
+async fn write_events(mut downgrades: Receiver<Downgrade>, events: &NodeEvents) {
+    loop {
+        match downgrades.recv().await {
+            Ok(Downgrade { pod, uid, note }) => {
+                let reason = "GPUIsolationDowngraded";
+                let warning = Warning { reason, action: "Allocate", note };
+                events.warn_of_pod(&pod, &uid, &warning).await;
+            }
+            Err(RecvError::Lagged(dropped)) => {
+                tracing::warn!(
+                    dropped,
+                    "no events for some containers with a weaker isolation: too many at once"
+                );
+            }
+            Err(RecvError::Closed) => return,
+        }
     }
 }

@@ -18,16 +18,21 @@ const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const MAX_PAUSE: Duration = Duration::from_secs(5);
 
 /// Frees ids of deleted pods until the shutdown.
-pub async fn run(admission: Arc<Admission>, pods: Arc<PodCache>, shutdown: daemon::Shutdown) {
-    let free = async {
-        let mut changes = pods.changes();
-        while changes.changed().await.is_ok() {
-            free(&admission, &mut changes).await;
-        }
-    };
+pub(crate) async fn run(
+    admission: Arc<Admission>,
+    pods: Arc<PodCache>,
+    shutdown: daemon::Shutdown,
+) {
     tokio::select! {
         () = shutdown.cancelled() => {}
-        () = free => {}
+        () = follow(&admission, &pods) => {}
+    }
+}
+
+async fn follow(admission: &Admission, pods: &PodCache) {
+    let mut changes = pods.changes();
+    while changes.changed().await.is_ok() {
+        free(admission, &mut changes).await;
     }
 }
 

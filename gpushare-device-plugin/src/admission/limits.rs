@@ -1,7 +1,7 @@
 //! Drops the CDI devices of limits that no container uses any more.
 //!
-//! Invariant: a limit stays in the file while the kubelet's checkpoint has a container with it, since the kubelet hands the stored
-//! response to the runtime again at each restart of the container.
+//! Invariant: a limit stays in the file while the kubelet's checkpoint has a container with it, since the kubelet hands
+//! the stored response to the runtime again at each restart of the container.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,27 +12,29 @@ use tokio::time::sleep;
 use super::Admission;
 use crate::records::checkpoint::CheckpointError;
 
-/// Pause between two looks at the checkpoint, and before the first: by then the kubelet has recorded what an earlier process answered
-/// last.
+/// Pause between two looks at the checkpoint, and before the first: by then the kubelet has recorded what an earlier
+/// process answered last.
 const EVERY: Duration = Duration::from_secs(10);
 
 /// Drops unused limits until the shutdown.
-pub async fn run(admission: Arc<Admission>, shutdown: daemon::Shutdown) {
-    let drops = async {
-        loop {
-            sleep(EVERY).await;
-            let admission = admission.clone();
-            let dropped = spawn_blocking(move || admission.drop_unused_limits()).await;
-            match dropped {
-                Ok(Ok(())) => {}
-                Ok(Err(error)) => tracing::debug!("unused limits stay for now: {error}"),
-                Err(error) => tracing::error!("unused limits: {error}"),
-            }
-        }
-    };
+pub(crate) async fn run(admission: Arc<Admission>, shutdown: daemon::Shutdown) {
     tokio::select! {
         () = shutdown.cancelled() => {}
-        () = drops => {}
+        () = drop_unused(admission) => {}
+    }
+}
+
+async fn drop_unused(admission: Arc<Admission>) {
+    loop {
+        sleep(EVERY).await;
+        let admission = admission.clone();
+        match spawn_blocking(move || admission.drop_unused_limits()).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => {
+                tracing::debug!("unused limits stay in the CDI specification: {error}")
+            }
+            Err(panicked) => tracing::error!("dropping unused limits: {panicked}"),
+        }
     }
 }
 
@@ -46,8 +48,8 @@ impl Admission {
         let Some(checkpoint) = self.sources.checkpoint.find()? else { return Ok(()) };
         // Allocate adds a limit and records its pod under this lock.
         let records = self.sources.records();
-        let is_there = |uid: &_| records.holder(uid).is_some();
-        if let Err(error) = file.set_in_use(checkpoint.limits, is_there) {
+        if let Err(error) = file.set_in_use(checkpoint.limits, |uid| records.holder(uid).is_some())
+        {
             tracing::warn!("{error}");
         }
         Ok(())

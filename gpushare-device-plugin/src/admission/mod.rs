@@ -1,22 +1,22 @@
 //! Answers GetPreferredAllocation, Allocate and PreStartContainer.
 //!
-//! [`Admission`] keeps the state between the calls of one container; [`sources`] holds its inputs.
-//! [`mod@identify`] finds the pod that the kubelet is admitting, [`mod@choose`] selects its ids; [`allocate`] decides
-//! whether ids may be granted, [`prestart`] whether a container may start. [`free`] makes the kubelet free ids
-//! of deleted pods, [`mod@limits`] drops the devices of their limits; [`unclaimed`] is for pods that the extender did not bind.
+//! [`Admission`] keeps the state between the calls of one container; [`sources`] holds its inputs. [`mod@identify`]
+//! finds the pod that the kubelet is admitting, [`mod@choose`] selects its ids; [`allocate`] decides whether ids may be
+//! granted, [`prestart`] whether a container may start. [`free`] makes the kubelet free ids of deleted pods,
+//! [`mod@limits`] drops the devices of their limits; [`unclaimed`] is for pods that the extender did not bind.
 //!
 //! Invariant: no lock is held over an await, and Allocate awaits nothing.
 
-pub mod allocate;
-pub mod choose;
-pub mod downgrades;
-pub mod free;
-pub mod identify;
+pub(crate) mod allocate;
+pub(crate) mod choose;
+pub(crate) mod downgrades;
+pub(crate) mod free;
+pub(crate) mod identify;
 mod in_flight;
-pub mod limits;
+pub(crate) mod limits;
 pub mod prestart;
 pub mod refusal;
-pub mod refused;
+pub(crate) mod refused;
 pub mod sources;
 pub mod unclaimed;
 
@@ -39,7 +39,7 @@ use crate::records::checkpoint::CheckpointError;
 use kubelet_api::v1beta1::{ContainerAllocateResponse, ContainerPreferredAllocationRequest};
 
 use allocate::{Grant, Preference};
-use choose::{Choice, choose};
+use choose::{ChosenIds, IdSupply, choose};
 use downgrades::Downgrade;
 use identify::{IdRequest, identify};
 use in_flight::InFlight;
@@ -47,7 +47,7 @@ use prestart::{Check, StartError};
 use refusal::Refusal;
 use refused::RefusedPods;
 use sources::Sources;
-use unclaimed::{OtherPods, UnclaimedAction, place};
+use unclaimed::{NodeView, UnclaimedAction, place};
 
 /// Answers the kubelet's calls.
 pub struct Admission {
@@ -55,7 +55,7 @@ pub struct Admission {
     responder: Responder,
     unclaimed: UnclaimedAction,
     metrics: Metrics,
-    state: Mutex<State>,
+    calls: Mutex<LastCalls>,
     refused: RefusedPods,
     /// Locked from a List until its result has been used.
     listing: tokio::sync::Mutex<()>,
@@ -63,8 +63,9 @@ pub struct Admission {
     downgrades: broadcast::Sender<Downgrade>,
 }
 
+/// The kubelet's last calls.
 #[derive(Default)]
-struct State {
+struct LastCalls {
     preference: Option<Preference>,
     in_flight: InFlight,
 }
@@ -82,7 +83,7 @@ impl Admission {
             responder,
             unclaimed,
             metrics,
-            state: Mutex::default(),
+            calls: Mutex::default(),
             refused: RefusedPods::default(),
             listing: tokio::sync::Mutex::default(),
             resend: watch::Sender::new(()),
@@ -106,9 +107,9 @@ impl Admission {
                 Vec::new()
             }
         };
-        let mut state = self.state();
-        state.preference = Some(Preference { size, pod, outcome });
-        state.in_flight = InFlight::Preferred(Instant::now());
+        let mut calls = self.calls();
+        calls.preference = Some(Preference { size, pod, outcome });
+        calls.in_flight = InFlight::Preferred(Instant::now());
         answer
     }
 
@@ -118,7 +119,7 @@ impl Admission {
         request: &ContainerPreferredAllocationRequest,
         size: usize,
         pod: &mut Option<PodUid>,
-    ) -> Result<Choice, Refusal> {
+    ) -> Result<ChosenIds, Refusal> {
         let must_include = parse(&request.must_include_device_i_ds)?;
         // Ids that do not parse are on none of our cards.
         let available: Ids =
@@ -138,22 +139,33 @@ impl Admission {
             records.begin_allocation(&facts, &ask.name);
             records.in_use_for(&facts.uid)
         };
-        choose(&facts, &ask, &self.sources.cards(), &available, &in_use, &id_request)
+        let cards = self.sources.cards();
+        let supply = IdSupply { cards: &cards, available: &available, in_use: &in_use };
+        choose(&facts, &ask, &id_request, &supply)
     }
 
     /// The pod, with a new claim if it has none and `--unclaimed-pods=place` is set.
     fn with_claim(&self, facts: Arc<PodFacts>) -> Result<Arc<PodFacts>, Refusal> {
         let without_claim = facts.gpu_pod().filter(|gpu| gpu.claim == Ok(None));
-        let Some(gpu) = without_claim.filter(|_| self.unclaimed == UnclaimedAction::Place) else {
+        let Some(gpu) = without_claim else { return Ok(facts) };
+        if self.unclaimed != UnclaimedAction::Place {
             return Ok(facts);
-        };
-        let pods = self.sources.pods.all();
-        let records = self.sources.records();
-        let other_pods = OtherPods::of(&facts, pods, &records);
-        let (cards, closed) = (self.sources.cards(), self.sources.closed.borrow().clone());
-        let placed = place(&facts, gpu, &records, &cards, &closed, &other_pods);
+        }
+        let placed = place(
+            &facts,
+            gpu,
+            &NodeView {
+                records: &self.sources.records(),
+                cards: &self.sources.cards(),
+                closed: &self.sources.closed.borrow().clone(),
+                pods: &self.sources.pods.all(),
+            },
+        );
         let placed = placed.map_err(|why| Refusal::NoRoom { pod: PodRef::of(&facts), why })?;
-        tracing::warn!(pod = %PodRef::of(&facts), "not bound by the scheduler-extender: placed here");
+        tracing::warn!(
+            pod = %PodRef::of(&facts),
+            "the scheduler-extender did not bind the pod: this plugin has chosen its cards"
+        );
         self.metrics.unclaimed_placed.inc();
         Ok(placed)
     }
@@ -186,7 +198,7 @@ impl Admission {
 
     /// Resets the state between calls. A restarted kubelet does not continue the calls of its predecessor.
     pub fn kubelet_started(&self) {
-        *self.state() = State::default();
+        *self.calls() = LastCalls::default();
     }
 
     /// Whether a deleted or terminating pod holds ids. The kubelet can free them once the containers have
@@ -209,9 +221,9 @@ impl Admission {
     /// When the kubelet does not answer.
     pub async fn free_ids_of_gone_pods(&self) -> Result<(), tonic::Status> {
         let _listing = self.listing.lock().await;
-        let others =
+        let other_plugins =
             self.sources.checkpoint.read().map_or(true, |checkpoint| checkpoint.other_plugins);
-        if others || !self.state().in_flight.is_over(Instant::now()) {
+        if other_plugins || !self.calls().in_flight.is_over(Instant::now()) {
             return Ok(());
         }
         let before = self.sources.records().in_use();
@@ -227,8 +239,8 @@ impl Admission {
         self.resend.subscribe()
     }
 
-    /// The ids that pods hold which kube-scheduler counts: those that exist and have not finished. A pod that the watch has not shown
-    /// yet counts too.
+    /// The ids that pods hold which kube-scheduler counts: those that exist and have not finished. A pod that the watch
+    /// has not shown yet counts too.
     pub fn held_ids(&self) -> Ids {
         self.sources.records().counted_ids(&self.sources.pods)
     }
@@ -250,7 +262,14 @@ impl Admission {
                 self.count_isolation(grant, response);
                 let pod = PodRef::of(&grant.facts);
                 let cards = joined(grant.cards.iter().map(|card| &card.uuid));
-                tracing::info!(%pod, container = grant.container, cards, units = ids.len(), isolation = %response.isolation.isolation, "allocated");
+                tracing::info!(
+                    %pod,
+                    container = grant.container,
+                    cards,
+                    units = ids.len(),
+                    isolation = %response.isolation.isolation,
+                    "allocated"
+                );
             }
             Err(refusal) => {
                 self.metrics.refusals.get_or_create(&Reason { reason: refusal.label() }).inc();
@@ -281,26 +300,30 @@ impl Admission {
     fn grant(&self, ids: &Ids) -> Result<(Grant, ContainerResponse), Refusal> {
         let cards = self.sources.cards();
         let preference = {
-            let mut state = self.state();
-            state.in_flight = InFlight::Allocated(Instant::now());
+            let mut calls = self.calls();
+            calls.in_flight = InFlight::Allocated(Instant::now());
             // A preference is used for one Allocate only.
-            state.preference.take().filter(|preference| preference.is_for(ids))
+            calls.preference.take().filter(|preference| preference.is_for(ids))
         };
-        let pod = preference.as_ref().and_then(|preference| preference.pod.as_ref());
         let mut records = self.sources.records();
-        let granted = allocate::decide(ids, preference.as_ref(), &records, &cards);
-        let granted = granted.and_then(|grant| {
-            let response = self.responder.respond(container_share(&grant));
-            let response = response.map_err(|cause| refusal_for(&grant, cause))?;
-            Ok((grant, response))
-        });
-        if let (Err(refusal), Some(pod)) = (&granted, pod) {
-            self.refused.add(pod, refusal);
+        let granted = allocate::decide(ids, preference.as_ref(), &records, &cards)
+            .and_then(|grant| self.respond(grant));
+        if let Err(refusal) = &granted
+            && let Some(pod) = preference.and_then(|preference| preference.pod)
+        {
+            self.refused.add(&pod, refusal);
         }
         let (grant, response) = granted?;
         records.grant(&grant.facts, &grant.container, ids.clone());
         self.sources.lingering.save(&mut records);
         Ok((grant, response))
+    }
+
+    fn respond(&self, grant: Grant) -> Result<(Grant, ContainerResponse), Refusal> {
+        match self.responder.respond(container_share(&grant)) {
+            Ok(response) => Ok((grant, response)),
+            Err(cause) => Err(refusal_for(&grant, cause)),
+        }
     }
 
     /// PreStartContainer: checks that the container about to start is on its claimed cards.
@@ -326,8 +349,8 @@ impl Admission {
     }
 
     // Every change is one assignment, so a panic cannot leave a partial change.
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn calls(&self) -> MutexGuard<'_, LastCalls> {
+        self.calls.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -351,7 +374,8 @@ fn container_share(grant: &Grant) -> ContainerShare<'_> {
     }
 }
 
-/// Whether the container's pod has the cards exclusively. The claim decides: the extender keeps other pods off these cards by the claim.
+/// Whether the container's pod has the cards exclusively. The claim decides: the extender keeps other pods off these
+/// cards by the claim.
 fn is_exclusive(grant: &Grant) -> bool {
     let shares = grant.facts.claim().and_then(|claim| claim.of(&grant.container));
     shares.is_some_and(|shares| shares.values().all(|share| share.exclusive))
@@ -383,20 +407,23 @@ mod tests {
     use super::*;
     use crate::fixtures::{A, cards, ids, simple, with_use};
 
+    fn has_cards_for_itself(facts: PodFacts) -> bool {
+        let grant = Grant {
+            facts: Arc::new(facts),
+            container: "main".to_owned(),
+            cards: cards(&[(A, 4)]).iter().cloned().collect(),
+            ids: ids(["aaaaaaaa-0"]),
+        };
+        container_share(&grant).card_use.exclusive
+    }
+
     #[test]
     fn a_container_has_its_card_for_itself_by_the_claim_and_not_by_what_its_pod_says_later() {
         let whole = with_use("p", A, 1, CardUse { exclusive: true, ..CardUse::default() });
         let claim = simple("p", A, 1).claim().cloned();
         let gpu = whole.gpu_pod().map(|gpu| GpuPod { claim: Ok(claim), ..gpu.clone() });
         let edited = PodFacts { gpu: Ok(gpu), ..whole.clone() };
-        let is_exclusive = |facts| {
-            let (container, ids) = ("main".to_owned(), ids(["aaaaaaaa-0"]));
-            let cards = cards(&[(A, 4)]).iter().cloned().collect();
-            container_share(&Grant { facts: Arc::new(facts), container, cards, ids })
-                .card_use
-                .exclusive
-        };
-        assert!(!is_exclusive(edited));
-        assert!(is_exclusive(whole));
+        assert!(!has_cards_for_itself(edited));
+        assert!(has_cards_for_itself(whole));
     }
 }

@@ -36,7 +36,8 @@ pub enum Check {
 pub enum Mismatch {
     /// The kubelet's record shows other ids.
     #[error(
-        "device ids {ids} were granted to pod {pod}, container {container}, but the kubelet's record does not show that; delete the pod"
+        "device ids {ids} were granted to pod {pod}, container {container}, but the kubelet's record does not show \
+         that; delete the pod"
     )]
     Record {
         /// The ids of this start.
@@ -62,7 +63,8 @@ pub enum Mismatch {
     },
     /// The kubelet gave the ids to another pod than the one that they were chosen for.
     #[error(
-        "device ids {ids} were chosen for pod {pod}, but the kubelet's checkpoint shows them in the pod with UID {holder}; delete that \
+        "device ids {ids} were chosen for pod {pod}, but the kubelet's checkpoint shows them in the pod with UID \
+         {holder}; delete that \
          pod"
     )]
     OtherPod {
@@ -121,11 +123,12 @@ pub fn check(
     }
     let claimed = facts.and_then(|facts| claimed_cards(facts, &owner.container).ok());
     match claimed {
-        Some(claimed) if !claimed.keys().eq(cards) => {
-            let (pod, container) = (owner.pod.to_string(), owner.container.clone());
-            let (card, claimed) = (joined(cards), joined(claimed.keys()));
-            Err(Mismatch::Claim { pod, container, card, claimed })
-        }
+        Some(claimed) if !claimed.keys().eq(cards) => Err(Mismatch::Claim {
+            pod: owner.pod.to_string(),
+            container: owner.container.clone(),
+            card: joined(cards),
+            claimed: joined(claimed.keys()),
+        }),
         Some(_) if shown == Some(true) => Ok(Check::Verified),
         _ => Ok(Check::Unverifiable),
     }
@@ -149,10 +152,8 @@ pub async fn find_and_check(sources: &Sources, ids: &Ids) -> Result<Check, Start
     let cards = sources.cards();
     let on = named_by(ids, &cards)?;
     let Some(owner) = owner(sources, ids)? else { return Ok(Check::Unverifiable) };
-    let record = match owner.init {
-        true => Record::Unsupported,
-        false => sources.kubelet.get(&owner.pod).await?,
-    };
+    let record =
+        if owner.init { Record::Unsupported } else { sources.kubelet.get(&owner.pod).await? };
     let facts = facts_of(sources, &owner).await;
     Ok(check(&owner, ids, &on, &record, facts.as_deref())?)
 }
@@ -166,23 +167,29 @@ fn named_by(ids: &Ids, cards: &Cards) -> Result<BTreeSet<CardId>, Refusal> {
 /// The container that holds these ids; `None` if the kubelet's checkpoint cannot be read, or names a
 /// pod that is not in the cache.
 fn owner(sources: &Sources, ids: &Ids) -> Result<Option<HoldingContainer>, Mismatch> {
-    let known = || sources.records().holding_container(ids);
-    let owner = known();
+    let owner = sources.records().holding_container(ids);
     let Ok(checkpoint) = sources.checkpoint.read() else { return Ok(owner) };
-    let holders = || checkpoint.held.iter().filter(|held| held.ids == *ids).map(|held| &held.pod);
-    match (owner, holders().next()) {
+    let holders: Vec<PodUid> = checkpoint
+        .held
+        .iter()
+        .filter(|held| held.ids == *ids)
+        .map(|held| held.pod.clone())
+        .collect();
+    match (owner, holders.first()) {
         (Some(owner), Some(holder)) => match &owner.uid {
-            Some(uid) if !holders().any(|holder| holder == uid) => {
-                let (ids, pod) = (first_few(ids), owner.pod.to_string());
-                Err(Mismatch::OtherPod { ids, pod, holder: holder.clone() })
-            }
+            Some(uid) if !holders.contains(uid) => Err(Mismatch::OtherPod {
+                ids: first_few(ids),
+                pod: owner.pod.to_string(),
+                holder: holder.clone(),
+            }),
             _ => Ok(Some(owner)),
         },
         (Some(owner), None) => Ok(Some(owner)),
         // Granted by an earlier process, while the API server could not be reached.
         (None, Some(_)) => {
-            sources.records().restore(checkpoint.held, &sources.pods);
-            Ok(known())
+            let mut records = sources.records();
+            records.restore(checkpoint.held, &sources.pods);
+            Ok(records.holding_container(ids))
         }
         (None, None) => Err(Mismatch::NoOwner(first_few(ids))),
     }
@@ -227,7 +234,9 @@ mod tests {
 
     #[test]
     fn a_start_is_verified_where_record_and_claim_agree() {
-        let (held, facts, card) = (ids(["aaaaaaaa-0"]), simple("p", A, 1), on(A));
+        let held = ids(["aaaaaaaa-0"]);
+        let facts = simple("p", A, 1);
+        let card = on(A);
         let shown = record(["aaaaaaaa-0"]);
         assert_eq!(check(&owner(false), &held, &card, &shown, Some(&facts)), Ok(Check::Verified));
         assert_eq!(check(&owner(false), &held, &card, &shown, None), Ok(Check::Unverifiable));
@@ -237,7 +246,8 @@ mod tests {
 
     #[test]
     fn a_record_with_other_ids_holds_the_container_back() {
-        let (held, facts) = (ids(["aaaaaaaa-0"]), simple("p", A, 1));
+        let held = ids(["aaaaaaaa-0"]);
+        let facts = simple("p", A, 1);
         for record in [record(["aaaaaaaa-1"]), record([]), Record::Absent] {
             let checked = check(&owner(false), &held, &on(A), &record, Some(&facts));
             assert!(matches!(checked, Err(Mismatch::Record { .. })), "{checked:?}");
@@ -246,7 +256,8 @@ mod tests {
 
     #[test]
     fn a_claim_on_another_card_holds_any_container_back() {
-        let (held, facts) = (ids(["aaaaaaaa-0"]), simple("p", B, 1));
+        let held = ids(["aaaaaaaa-0"]);
+        let facts = simple("p", B, 1);
         for init in [false, true] {
             let record = record(["aaaaaaaa-0"]);
             let checked = check(&owner(init), &held, &on(A), &record, Some(&facts));
@@ -256,7 +267,8 @@ mod tests {
 
     #[test]
     fn a_container_restarts_on_a_card_that_has_fewer_units_by_now() {
-        let (fewer, held) = (cards(&[(A, 2), (B, 2)]), ids(["aaaaaaaa-1", "aaaaaaaa-3"]));
+        let fewer = cards(&[(A, 2), (B, 2)]);
+        let held = ids(["aaaaaaaa-1", "aaaaaaaa-3"]);
         assert_eq!(named_by(&held, &fewer).unwrap(), on(A));
         let elsewhere = named_by(&ids(["aaaaaaaa-0", "cccccccc-0"]), &fewer);
         assert!(matches!(elsewhere, Err(Refusal::NotOnClaimedCard(_))), "{elsewhere:?}");
@@ -265,7 +277,8 @@ mod tests {
 
     #[test]
     fn an_init_container_is_unverifiable_and_starts() {
-        let (held, facts) = (ids(["aaaaaaaa-0"]), simple("p", A, 1));
+        let held = ids(["aaaaaaaa-0"]);
+        let facts = simple("p", A, 1);
         let checked = check(&owner(true), &held, &on(A), &Record::Unsupported, Some(&facts));
         assert_eq!(checked, Ok(Check::Unverifiable));
     }

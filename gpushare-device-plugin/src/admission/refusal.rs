@@ -22,7 +22,8 @@ pub enum Refusal {
     Unclaimed(PodRef),
     /// The pod has no claim, and no card has room for it.
     #[error(
-        "pod {pod} has no card claim (something else than Plimsoll's scheduler-extender bound it), and this node has no card for it: {why}. Let \
+        "pod {pod} has no card claim (something else than Plimsoll's scheduler-extender bound it), and this node has \
+         no card for it: {why}. Let \
          kube-scheduler bind it (no spec.nodeName), and create it again"
     )]
     NoRoom {
@@ -63,7 +64,8 @@ pub enum Refusal {
     },
     /// The claimed card has become unhealthy.
     #[error(
-        "pod {pod} claims card {card}, which has become unhealthy: {why}; create the pod again, and it goes to another card"
+        "pod {pod} claims card {card}, which has become unhealthy: {why}; create the pod again, and it goes to \
+         another card"
     )]
     Unhealthy {
         /// The pod being admitted.
@@ -90,7 +92,8 @@ pub enum Refusal {
     },
     /// Another pod has the claimed card exclusively.
     #[error(
-        "pod {pod} claims card {card}, which another pod has for itself (`exclusive`) by the plugin's record; create the pod \
+        "pod {pod} claims card {card}, which another pod has for itself (`exclusive`) by the plugin's record; create \
+         the pod \
          again, and it goes to another card"
     )]
     CardTaken {
@@ -101,7 +104,8 @@ pub enum Refusal {
     },
     /// Another pod holds the claimed card through another device plugin's resource.
     #[error(
-        "pod {pod} claims card {card}, which the pod with UID {holder} holds through {resource}: let one device plugin alone serve this \
+        "pod {pod} claims card {card}, which the pod with UID {holder} holds through {resource}: let one device \
+         plugin alone serve this \
          node's cards, and create the pod again"
     )]
     HeldElsewhere {
@@ -116,7 +120,8 @@ pub enum Refusal {
     },
     /// The pod claims the card exclusively, and another pod is on it.
     #[error(
-        "pod {pod} claims card {card} for itself (`exclusive`), where another pod (one that is still ending, or that the extender \
+        "pod {pod} claims card {card} for itself (`exclusive`), where another pod (one that is still ending, or that \
+         the extender \
          does not know) holds units by the kubelet's record; create the pod again"
     )]
     NotAlone {
@@ -127,7 +132,8 @@ pub enum Refusal {
     },
     /// No pod of the node waits for that many units.
     #[error(
-        "{size} units were asked for, but no pod on this node waits for that many; create the pod again. A static pod gets no \
+        "{size} units were asked for, but no pod on this node waits for that many; create the pod again. A static pod \
+         gets no \
          units, since the kubelet admits it before the API server shows it: make it a DaemonSet's"
     )]
     NoPodAsks {
@@ -136,7 +142,8 @@ pub enum Refusal {
     },
     /// The API server does not have the pod.
     #[error(
-        "{size} units were asked for, and the API server does not show {}: a static pod, which gets no units (make it a \
+        "{size} units were asked for, and the API server does not show {}: a static pod, which gets no units (make it \
+         a \
          DaemonSet's), or one that was deleted by force",
         first_few(.pods)
     )]
@@ -148,8 +155,10 @@ pub enum Refusal {
     },
     /// Several pods may be the one being admitted, and none of them has a claim.
     #[error(
-        "{size} units were asked for, and none of the pods that may be the one being admitted has a card claim ({}): they were not \
-         bound by Plimsoll's scheduler-extender. Let kube-scheduler bind them (no spec.nodeName; the extender's bind verb \
+        "{size} units were asked for, and none of the pods that may be the one being admitted has a card claim ({}): \
+         they were not \
+         bound by Plimsoll's scheduler-extender. Let kube-scheduler bind them (no spec.nodeName; the extender's bind \
+         verb \
          configured), and create them again",
         first_few(.pods)
     )]
@@ -212,14 +221,11 @@ pub enum Refusal {
 impl Refusal {
     /// The text for the kubelet: the refusal, and whether the node is at fault.
     pub fn text(&self) -> String {
-        match self.is_of_node() {
-            true => format!("{self} {NODE_FAULT}"),
-            false => self.to_string(),
-        }
+        if self.is_of_node() { format!("{self} {NODE_FAULT}") } else { self.to_string() }
     }
 
-    /// Whether the node is at fault, so that any other pod of its kind would be refused too. What depends on the pod's own spec or
-    /// annotations, or on what other pods do, is no fault of the node.
+    /// Whether the node is at fault, so that any other pod of its kind would be refused too. What depends on the pod's
+    /// own spec or annotations, or on what other pods do, is no fault of the node.
     fn is_of_node(&self) -> bool {
         match self {
             Self::Unhealthy { .. } | Self::HeldElsewhere { .. } | Self::Unidentified(_) => true,
@@ -313,15 +319,18 @@ mod tests {
         }
     }
 
+    fn pod() -> PodRef {
+        PodRef::new("ml", "train-0")
+    }
+
+    fn unavailable(missing: Missing) -> Refusal {
+        let cause = IsolationError::Unavailable { wanted: Isolation::Driver, missing };
+        Refusal::Isolation { pod: pod(), cause }
+    }
+
     #[test]
     fn every_text_names_its_fix_and_the_pod_where_it_is_known() {
-        let pod = || PodRef::new("ml", "train-0");
-        let container = || "main".to_owned();
         let claim = ClaimError::NoClaim(placement::gpu::ClaimError::Apart);
-        let unavailable = |missing| {
-            let cause = IsolationError::Unavailable { wanted: Isolation::Driver, missing };
-            Refusal::Isolation { pod: pod(), cause }
-        };
         let unwritten = CdiError::Write {
             path: "/var/run/cdi/own.json".into(),
             cause: std::io::ErrorKind::PermissionDenied.into(),
@@ -330,7 +339,7 @@ mod tests {
             Refusal::Unclaimed(pod()),
             Refusal::NoRoom { pod: pod(), why: "no card with room".to_owned() },
             Refusal::BadClaim { pod: pod(), cause: claim },
-            Refusal::NotClaimed { pod: pod(), container: container() },
+            Refusal::NotClaimed { pod: pod(), container: "main".to_owned() },
             Refusal::NoSuchCard { pod: pod(), card: "GPU-a".into() },
             Refusal::Unhealthy { pod: pod(), card: "GPU-a".into(), why: Unhealthy::Lost },
             Refusal::CardFull { pod: pod(), card: "GPU-a".into(), free: 2, asked: 3 },
@@ -389,16 +398,16 @@ mod tests {
 
     #[test]
     fn a_limit_that_cannot_be_written_is_the_nodes_fault_and_too_many_are_the_pods() {
-        let (pod, cause) = (PodRef::new("ml", "train-0"), "no".to_owned());
-        let unwritten = Refusal::Limit { pod: pod.clone(), cause: cause.clone() };
+        let cause = "no".to_owned();
+        let unwritten = Refusal::Limit { pod: pod(), cause: cause.clone() };
         assert_eq!(unwritten.text(), format!("pod ml/train-0: no {NODE_FAULT}"));
-        assert_eq!(Refusal::TooManyLimits { pod, cause }.text(), "pod ml/train-0: no");
+        assert_eq!(Refusal::TooManyLimits { pod: pod(), cause }.text(), "pod ml/train-0: no");
     }
 
     #[test]
     fn the_text_names_pod_reason_and_remedy() {
-        let pod = PodRef::new("ml", "train-0");
-        let text = Refusal::CardFull { pod, card: "GPU-a".into(), free: 2, asked: 3 }.to_string();
+        let text =
+            Refusal::CardFull { pod: pod(), card: "GPU-a".into(), free: 2, asked: 3 }.to_string();
         assert!(
             text.starts_with("pod ml/train-0 claims 3 units of card GPU-a, where 2 are free"),
             "{text}"

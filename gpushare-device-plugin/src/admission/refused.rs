@@ -1,7 +1,7 @@
 //! The pods that this process refused.
 //!
-//! The kubelet fails a refused pod for good, so a UID stays here. It still lists the pod while the pod is being deleted, and reports the
-//! refusal to the API server only later.
+//! The kubelet fails a refused pod for good, so a UID stays here. It still lists the pod while the pod is being
+//! deleted, and reports the refusal to the API server only later.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -15,7 +15,7 @@ const MAX_PODS: usize = 4096;
 
 /// The refused pods by UID.
 #[derive(Debug, Default)]
-pub struct RefusedPods(Mutex<Refused>);
+pub(crate) struct RefusedPods(Mutex<Refused>);
 
 #[derive(Debug, Default)]
 struct Refused {
@@ -26,7 +26,7 @@ struct Refused {
 
 impl RefusedPods {
     /// Adds a pod; its first refusal stays.
-    pub fn add(&self, pod: &PodUid, refusal: &Refusal) {
+    pub(crate) fn add(&self, pod: &PodUid, refusal: &Refusal) {
         let mut refused = self.lock();
         if refused.pods.contains_key(pod) {
             return;
@@ -41,7 +41,7 @@ impl RefusedPods {
     }
 
     /// Why that pod was refused; `None` if it was not.
-    pub fn get(&self, pod: &PodUid) -> Option<Refusal> {
+    pub(crate) fn get(&self, pod: &PodUid) -> Option<Refusal> {
         self.lock().pods.get(pod).cloned()
     }
 
@@ -55,11 +55,17 @@ impl RefusedPods {
 mod tests {
     use super::*;
 
+    fn of_size(size: usize) -> Refusal {
+        Refusal::NoPodAsks { size }
+    }
+
+    fn pod(number: usize) -> PodUid {
+        PodUid::from(number.to_string().as_str())
+    }
+
     #[test]
     fn the_first_refusal_of_a_pod_stays_and_the_oldest_pods_are_dropped() {
         let refused = RefusedPods::default();
-        let of_size = |size| Refusal::NoPodAsks { size };
-        let pod = |number: usize| PodUid::from(number.to_string().as_str());
         (0..=MAX_PODS).for_each(|number| refused.add(&pod(number), &of_size(number)));
         refused.add(&pod(1), &of_size(0));
         assert_eq!(refused.get(&pod(0)), None);

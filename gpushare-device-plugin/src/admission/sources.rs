@@ -50,7 +50,8 @@ impl Sources {
     /// When the kubelet does not answer.
     pub async fn relist(&self) -> Result<(), tonic::Status> {
         let list = self.kubelet.list().await?;
-        // Not under the lock: this reads a file. It has every id of the list, since the kubelet writes it before it lists an id.
+        // Not under the lock: this reads a file. It has every id of the list, since the kubelet writes it before it
+        // lists an id.
         let checkpoint =
             self.checkpoint.read().inspect_err(|error| tracing::debug!("{error}")).ok();
         {

@@ -1,17 +1,15 @@
 //! Cards for pods without a claim, which were not bound by the scheduler-extender.
 //!
-//! Invariant: a card is chosen by the same rule as at Bind. Its used units are the ids that containers hold, and the claims of the
-//! node's other pods that hold no ids yet. A running pod with neither may be on any card: another plugin started it. Reservations
-//! of the extender that are not bound yet are not visible here.
+//! Invariant: a card is chosen by the same rule as at Bind. Its used units are the ids that containers hold, and the
+//! claims of the node's other pods that hold no ids yet. A running pod with neither may be on any card: another plugin
+//! started it. Reservations of the extender that are not bound yet are not visible here.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use clap::ValueEnum;
 use cluster::{GpuPod, PodFacts};
-use placement::gpu::{
-    CardShare, ChoiceRule, Closed, FreeCard, Isolation, NoFit, Reservation, choose,
-};
+use placement::gpu::{CardShare, ChoiceRule, FreeCard, Isolation, NoFit, Reservation, choose};
 use placement::units::{CardModel, Cores, Units};
 
 use crate::cards::closed::ClosedCards;
@@ -29,58 +27,67 @@ pub enum UnclaimedAction {
 }
 
 /// A pod that is bound to this node, with the ids that it holds.
-pub type PodWithIds = (Arc<PodFacts>, Ids);
+type PodWithIds = (Arc<PodFacts>, Ids);
+
+/// What is known of the node when a card is chosen.
+pub struct NodeView<'n> {
+    /// Which container holds which ids.
+    pub records: &'n Records,
+    /// The node's cards.
+    pub cards: &'n Cards,
+    /// Those that take no new pods.
+    pub closed: &'n ClosedCards,
+    /// The node's pods, as the API server shows them.
+    pub pods: &'n [Arc<PodFacts>],
+}
 
 /// The other pods of the node, which use units of the cards.
 #[derive(Debug, Default)]
-pub struct OtherPods {
+struct OtherPods {
     pods: Vec<PodWithIds>,
     /// Ids of containers of unknown pods.
     others: Ids,
 }
 
 impl OtherPods {
-    /// All pods except `facts`: `pods` of the node from the API server, and those of the records.
-    pub fn of(
-        facts: &PodFacts,
-        pods: impl IntoIterator<Item = Arc<PodFacts>>,
-        records: &Records,
-    ) -> Self {
-        let known = pods.into_iter().filter(|pod| !pod.finished);
-        // A pod that holds ids may be missing from the watch still.
-        let granted = records.all_granted().map(|granted| granted.facts.clone());
+    /// All pods except `facts`: those that the API server shows, and those of the records.
+    fn of(facts: &PodFacts, node: &NodeView<'_>) -> Self {
+        let known = node.pods.iter().filter(|pod| !pod.finished);
+        // The watch may not show a pod yet that holds ids.
+        let granted = node.records.all_granted().map(|granted| &granted.facts);
         let mut seen = BTreeSet::from([facts.uid.clone()]);
-        let fresh = known.chain(granted).filter(|pod| seen.insert(pod.uid.clone()));
-        let pods: Vec<PodWithIds> = fresh.map(|pod| (pod.clone(), records.held_by(&pod))).collect();
-        let mut others = records.in_use();
-        let named: Vec<&Ids> = pods.iter().map(|(_, ids)| ids).collect();
-        others.retain(|id| !named.iter().any(|ids| ids.contains(id)));
+        let mut pods: Vec<PodWithIds> = Vec::new();
+        for pod in known.chain(granted) {
+            if seen.insert(pod.uid.clone()) {
+                pods.push((pod.clone(), node.records.held_by(pod)));
+            }
+        }
+        let mut others = node.records.in_use();
+        others.retain(|id| !pods.iter().any(|(_, ids)| ids.contains(id)));
         Self { pods, others }
     }
 }
 
-/// The pod with a claim: the one that its containers were granted ids for already, or a new one on cards with enough free units.
+/// The pod with a claim: the one that its containers were granted ids for already, or a new one on cards with enough
+/// free units.
 ///
 /// # Errors
 /// If no card has enough free units, or the pod's annotations have a fault.
-pub fn place(
-    facts: &PodFacts,
-    gpu: &GpuPod,
-    records: &Records,
-    cards: &Cards,
-    closed: &ClosedCards,
-    other_pods: &OtherPods,
-) -> Result<Arc<PodFacts>, String> {
-    if let Some(granted) = records.granted(&facts.uid) {
+pub fn place(facts: &PodFacts, gpu: &GpuPod, node: &NodeView<'_>) -> Result<Arc<PodFacts>, String> {
+    if let Some(granted) = node.records.granted(&facts.uid) {
         return Ok(granted.facts.clone());
     }
     if let Some(fault) = &gpu.fault {
         return Err(fault.to_string());
     }
-    let is_ours = |card: &&Card| records.elsewhere().iter().all(|held| held.card != card.uuid);
-    let cards_of_ours = cards.iter().filter(is_ours);
-    let free: Vec<FreeCard> =
-        cards_of_ours.map(|card| free(card, cards, closed.of(&card.uuid), other_pods)).collect();
+    let other_pods = OtherPods::of(facts, node);
+    let mut free: Vec<FreeCard> = Vec::new();
+    for card in node.cards.iter() {
+        let elsewhere = node.records.elsewhere().iter().any(|held| held.card == card.uuid);
+        if !elsewhere {
+            free.push(free_card(card, node, &other_pods));
+        }
+    }
     let choice = choose(&free, None, &gpu.request, &ChoiceRule::BEST_FIT)
         .map_err(|no_fit: NoFit| no_fit.label().to_owned())?;
     let claim = Ok(Some(Reservation::new(&gpu.request, choice).claim));
@@ -88,10 +95,12 @@ pub fn place(
     Ok(Arc::new(PodFacts { gpu, ..facts.clone() }))
 }
 
-fn free(card: &Card, cards: &Cards, closed: Option<Closed>, other_pods: &OtherPods) -> FreeCard {
-    let taken = other_pods.pods.iter().map(|pod| taken(card, cards, pod));
-    let others = CardShare::of(held(card, cards, &other_pods.others));
-    let taken = taken.fold(others, CardShare::plus);
+/// What the other pods leave of a card.
+fn free_card(card: &Card, node: &NodeView<'_>, other_pods: &OtherPods) -> FreeCard {
+    let mut taken = CardShare::of(held(card, node.cards, &other_pods.others));
+    for (pod, ids) in &other_pods.pods {
+        taken = taken.plus(taken_by(pod, ids, card, node.cards));
+    }
     let left = card.units.saturating_sub(taken.units);
     FreeCard {
         uuid: card.uuid.clone(),
@@ -103,15 +112,15 @@ fn free(card: &Card, cards: &Cards, closed: Option<Closed>, other_pods: &OtherPo
         free_cores: Cores::ALL.saturating_sub(taken.cores),
         idle: taken.is_zero(),
         healthy: card.is_healthy(),
-        closed,
+        closed: node.closed.of(&card.uuid),
         // Allocate checks what the pod requires.
         isolation: Some(Isolation::Driver),
     }
 }
 
-/// What a pod uses of a card: the larger of its claim and its ids there. An admitted pod without a claim and without ids
-/// of ours, such as one that Aliyun's plugin started, counts the units of its largest share on every card.
-fn taken(card: &Card, cards: &Cards, (facts, ids): &PodWithIds) -> CardShare {
+/// What a pod uses of a card: the larger of its claim and its ids there. An admitted pod without a claim and without
+/// ids of ours, such as one that Aliyun's plugin started, counts the units of its largest share on every card.
+fn taken_by(facts: &PodFacts, ids: &Ids, card: &Card, cards: &Cards) -> CardShare {
     let claimed = match (facts.claim(), facts.gpu_pod()) {
         (Some(claim), _) => claim.cards().get(&card.uuid).copied(),
         (None, Some(gpu)) if facts.admitted && ids.is_empty() => {
@@ -128,6 +137,7 @@ fn held(card: &Card, cards: &Cards, ids: &Ids) -> Units {
 
 #[cfg(test)]
 mod tests {
+    use placement::gpu::Closed;
     use placement::units::CardId;
 
     use super::*;
@@ -153,8 +163,9 @@ mod tests {
         known: &[Arc<PodFacts>],
     ) -> Result<String, String> {
         let gpu = pod.gpu.clone().unwrap().unwrap();
-        let other_pods = OtherPods::of(pod, known.iter().cloned(), records);
-        let placed = place(pod, &gpu, records, &cards(&[(A, 4), (B, 4)]), closed, &other_pods)?;
+        let cards = cards(&[(A, 4), (B, 4)]);
+        let node = NodeView { records, cards: &cards, closed, pods: known };
+        let placed = place(pod, &gpu, &node)?;
         let gpu = placed.gpu.clone().unwrap().unwrap();
         let claim = gpu.claim.unwrap().unwrap();
         Ok(claim.cards().keys().map(CardId::as_str).collect())
@@ -162,7 +173,8 @@ mod tests {
 
     #[test]
     fn a_pod_goes_to_a_card_with_room_beside_what_is_held_and_what_is_claimed() {
-        let (pod, mut records) = (without_claim("p", 2), Records::default());
+        let pod = without_claim("p", 2);
+        let mut records = Records::default();
         let waiting = simple("waiting", B, 3);
         assert_eq!(card(&pod, &records, std::slice::from_ref(&waiting)).as_deref(), Ok(A));
         let three = ids(["aaaaaaaa-0", "aaaaaaaa-1", "aaaaaaaa-2"]);
@@ -178,7 +190,8 @@ mod tests {
 
     #[test]
     fn a_pod_goes_to_no_card_that_another_plugin_gave_away() {
-        let (pod, mut records) = (without_claim("p", 2), Records::default());
+        let pod = without_claim("p", 2);
+        let mut records = Records::default();
         assert_eq!(card(&pod, &records, &[]).as_deref(), Ok(A));
         let held = OtherPluginCard {
             pod: "static".into(),
@@ -193,18 +206,21 @@ mod tests {
 
     #[test]
     fn a_pod_that_another_plugin_started_counts_on_every_card() {
-        let (pod, mut records) = (without_claim("p", 2), Records::default());
-        let foreign = |admitted| Arc::new(PodFacts { admitted, ..without_claim("foreign", 3) });
-        let full = card(&pod, &records, &[foreign(true)]);
+        let pod = without_claim("p", 2);
+        let mut records = Records::default();
+        let waiting = Arc::new(without_claim("foreign", 3));
+        let running = Arc::new(PodFacts { admitted: true, ..without_claim("foreign", 3) });
+        let full = card(&pod, &records, std::slice::from_ref(&running));
         assert!(full.is_err(), "{full:?}");
-        assert_eq!(card(&pod, &records, &[foreign(false)]).as_deref(), Ok(A), "not let in");
-        records.grant(&foreign(true), "main", ids(["aaaaaaaa-0", "aaaaaaaa-1", "aaaaaaaa-2"]));
-        assert_eq!(card(&pod, &records, &[foreign(true)]).as_deref(), Ok(B), "ours by its ids");
+        assert_eq!(card(&pod, &records, &[waiting]).as_deref(), Ok(A), "not let in");
+        records.grant(&running, "main", ids(["aaaaaaaa-0", "aaaaaaaa-1", "aaaaaaaa-2"]));
+        assert_eq!(card(&pod, &records, &[running]).as_deref(), Ok(B), "ours by its ids");
     }
 
     #[test]
     fn a_pod_goes_to_no_card_that_takes_no_new_pods() {
-        let (pod, records) = (without_claim("p", 2), Records::default());
+        let pod = without_claim("p", 2);
+        let records = Records::default();
         let first = ClosedCards { all: None, cards: [(A.into(), Closed::Cdi)].into() };
         assert_eq!(card_beside(&first, &pod, &records, &[]).as_deref(), Ok(B));
         let all = ClosedCards { all: Some(Closed::CdiFolder), ..ClosedCards::default() };
@@ -213,7 +229,8 @@ mod tests {
 
     #[test]
     fn the_next_container_goes_where_the_pod_is() {
-        let (pod, mut records) = (without_claim("p", 1), Records::default());
+        let pod = without_claim("p", 1);
+        let mut records = Records::default();
         records.grant(&simple("p", B, 1), "main", ids(["bbbbbbbb-0"]));
         assert_eq!(card(&pod, &records, &[]).as_deref(), Ok(B));
     }

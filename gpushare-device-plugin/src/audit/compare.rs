@@ -11,14 +11,14 @@ use super::{AffectedPod, Finding, Findings, Kind};
 use crate::cards::ids::Ids;
 use crate::cards::{Cards, units_of};
 use crate::pods::{NodePod, PodRef, container_requests};
+use crate::processes::Snapshot;
 use crate::processes::host::Membership;
-use crate::processes::rows::{Owner, Usage, rows};
-use crate::processes::{CardProcesses, Snapshot};
+use crate::processes::rows::{ProcessOwner, Usage, rows};
 use crate::records::checkpoint::{Checkpoint, is_static, pod_exists};
 use crate::report::is_on_other_card;
 
 /// The inputs of one audit.
-pub struct Facts<'f> {
+pub(crate) struct Facts<'f> {
     /// The node's cards.
     pub cards: &'f Cards,
     /// Card memory of one unit.
@@ -42,20 +42,27 @@ struct HeldCards {
     other_plugin: BTreeSet<CardId>,
 }
 
+/// What the processes of a container use of one card.
+struct ContainerUsage<'u> {
+    pod: &'u NodePod,
+    container: &'u str,
+    card: CardId,
+    used: Usage,
+}
+
 type HeldByContainer<'c> = HashMap<(&'c PodUid, &'c str), HeldCards>;
 
 /// Compares all inputs.
-pub fn compare(facts: &Facts<'_>) -> Findings {
+pub(crate) fn compare(facts: &Facts<'_>) -> Findings {
     let mut findings = Findings::default();
     if let Some(checkpoint) = facts.checkpoint {
-        facts.records(checkpoint, &mut findings);
-        facts.other_plugins(checkpoint, &mut findings);
+        facts.compare_records(checkpoint, &mut findings);
+        facts.find_cards_of_two_plugins(checkpoint, &mut findings);
     }
-    let known = facts.processes.iter().filter(|card| card.processes.is_ok());
-    if known.count() > 0 {
-        facts.processes_outside_pods(&mut findings);
+    if facts.processes.iter().any(|card| card.processes.is_ok()) {
+        facts.find_processes_outside_pods(&mut findings);
         if let Some(checkpoint) = facts.checkpoint {
-            facts.containers(&facts.held_by_container(checkpoint), &mut findings);
+            facts.compare_processes(&facts.held_by_container(checkpoint), &mut findings);
         }
     }
     findings
@@ -73,7 +80,7 @@ impl Findings {
 
 impl Facts<'_> {
     /// Compares claims with the kubelet's records, and the kubelet's records with ours.
-    fn records(&self, checkpoint: &Checkpoint, findings: &mut Findings) {
+    fn compare_records(&self, checkpoint: &Checkpoint, findings: &mut Findings) {
         findings.checks([
             Kind::ClaimWithoutRecord,
             Kind::RecordWithoutClaim,
@@ -81,56 +88,43 @@ impl Facts<'_> {
             Kind::RecordUnknown,
         ]);
         // A pod without a status may still be in admission, and the kubelet forgets a pod when it ends.
-        let stays = |pod: &&NodePod| {
-            let facts = &pod.facts;
-            facts.admitted && !facts.finished && !facts.deleting
-        };
-        for NodePod { facts, .. } in self.pods.values().filter(stays) {
+        for NodePod { facts, .. } in self.pods.values() {
+            if !facts.admitted || facts.finished || facts.deleting {
+                continue;
+            }
             let held = checkpoint.held.iter().filter(|held| held.pod == facts.uid);
             let ids: Ids = held.flat_map(|held| &held.ids).cloned().collect();
-            let finding = |kind| of_pod(kind, facts);
-            match (facts.claim().is_some(), ids.is_empty()) {
-                (true, true) => findings.add(
-                    finding(Kind::ClaimWithoutRecord),
-                    "the pod runs with a claim of GPU memory, and the kubelet has no record of it"
-                        .to_owned(),
-                ),
-                (false, false) => findings.add(
-                    finding(Kind::RecordWithoutClaim),
-                    "the pod holds GPU memory by the kubelet's record, and has no claim".to_owned(),
-                ),
-                (true, false) if is_on_other_card(facts, &units_of(&ids, self.cards)) => findings
-                    .add(
-                        finding(Kind::ClaimElsewhere),
-                        "the pod is on another card by the kubelet's record than by its claim"
-                            .to_owned(),
-                    ),
-                _ => {}
+            let has_claim = facts.claim().is_some();
+            if has_claim && ids.is_empty() {
+                let note =
+                    "the pod runs with a claim of GPU memory, and the kubelet has no record of it";
+                findings.add(of_pod(Kind::ClaimWithoutRecord, facts), note.to_owned());
+            } else if !has_claim && !ids.is_empty() {
+                let note = "the pod holds GPU memory by the kubelet's record, and has no claim";
+                findings.add(of_pod(Kind::RecordWithoutClaim, facts), note.to_owned());
+            } else if is_on_other_card(facts, &units_of(&ids, self.cards)) {
+                let note = "the pod is on another card by the kubelet's record than by its claim";
+                findings.add(of_pod(Kind::ClaimElsewhere, facts), note.to_owned());
             }
             if !ids.is_subset(&(self.held_by)(facts)) {
-                findings.add(
-                    finding(Kind::RecordUnknown),
-                    "the kubelet records units of the pod that the device plugin did not know of"
-                        .to_owned(),
-                );
+                let note =
+                    "the kubelet records units of the pod that the device plugin did not know of";
+                findings.add(of_pod(Kind::RecordUnknown, facts), note.to_owned());
             }
         }
     }
 
     /// Finds cards that another device plugin offers, and cards that pods hold through its resource and through ours.
-    fn other_plugins(&self, checkpoint: &Checkpoint, findings: &mut Findings) {
+    fn find_cards_of_two_plugins(&self, checkpoint: &Checkpoint, findings: &mut Findings) {
         findings.checks([Kind::CardHeldTwice, Kind::CardOfferedTwice]);
         for card in self.cards.iter() {
-            let of_card =
-                |kind| Finding { kind, pod: None, container: None, card: Some(card.uuid.clone()) };
-            let offers = checkpoint.other_plugin_offers.iter();
-            let mut offers = offers.filter(|(_, cards)| cards.contains(&card.uuid));
-            if let Some((resource, _)) = offers.next() {
+            let mut offers = checkpoint.other_plugin_offers.iter();
+            if let Some((resource, _)) = offers.find(|(_, cards)| cards.contains(&card.uuid)) {
                 let note = format!(
                     "the resource {resource} offers card {} as well: let one device plugin alone serve a node's cards",
                     card.uuid
                 );
-                findings.add(of_card(Kind::CardOfferedTwice), note);
+                findings.add(of_card(Kind::CardOfferedTwice, &card.uuid), note);
             }
             let whole = checkpoint.cards_held_elsewhere(|uid| self.facts(uid));
             for whole in whole.filter(|whole| whole.card == card.uuid) {
@@ -140,12 +134,14 @@ impl Facts<'_> {
                         && units_of(&held.ids, self.cards).contains_key(&card.uuid)
                 });
                 if let Some(share) = shares {
-                    let (one, other) = (self.name(&whole.pod), self.name(&share.pod));
                     let note = format!(
-                        "pod {one} holds card {} through {}, and pod {other} holds units of it: delete one of them",
-                        card.uuid, whole.resource
+                        "pod {} holds card {} through {}, and pod {} holds units of it: delete one of them",
+                        self.name(&whole.pod),
+                        card.uuid,
+                        whole.resource,
+                        self.name(&share.pod)
                     );
-                    findings.add(of_card(Kind::CardHeldTwice), note);
+                    findings.add(of_card(Kind::CardHeldTwice, &card.uuid), note);
                 }
             }
         }
@@ -156,12 +152,14 @@ impl Facts<'_> {
     }
 
     fn name(&self, uid: &PodUid) -> String {
-        let name = |pod: &NodePod| PodRef::of(&pod.facts).to_string();
-        self.pods.get(uid).map_or_else(|| format!("with UID {uid}"), name)
+        match self.pods.get(uid) {
+            Some(pod) => PodRef::of(&pod.facts).to_string(),
+            None => format!("with UID {uid}"),
+        }
     }
 
     /// Finds processes outside of pods, and processes of deleted pods.
-    fn processes_outside_pods(&self, findings: &mut Findings) {
+    fn find_processes_outside_pods(&self, findings: &mut Findings) {
         findings.checks([Kind::UnmanagedProcess, Kind::ProcessOfGonePod]);
         for card in self.processes {
             for process in card.processes.as_ref().into_iter().flatten() {
@@ -202,57 +200,54 @@ impl Facts<'_> {
     }
 
     /// Finds processes on cards that their container does not hold, and memory beyond its share.
-    fn containers(&self, held_cards: &HeldByContainer<'_>, findings: &mut Findings) {
+    fn compare_processes(&self, held_cards: &HeldByContainer<'_>, findings: &mut Findings) {
         findings.checks([Kind::ProcessElsewhere, Kind::MemoryOverShare]);
-        let by_name: HashMap<PodRef, &NodePod> =
-            self.pods.values().map(|pod| (PodRef::of(&pod.facts), pod)).collect();
         let none = HeldCards::default();
         let pods = Some(self.pods.clone());
         for (card, rows) in rows(self.processes, &pods) {
             for (owner, used) in rows {
-                let Owner::Container { namespace, pod, container } = owner else { continue };
-                let Some(pod) = by_name.get(&PodRef::new(&namespace, &pod)) else { continue };
+                let ProcessOwner::Container { uid, container, .. } = owner else { continue };
+                let Some(pod) = self.pods.get(&uid) else { continue };
                 // The kubelet has not reported the container yet.
                 if container.is_empty() {
                     continue;
                 }
-                let held_cards = held_cards.get(&(&pod.facts.uid, &container)).unwrap_or(&none);
-                self.container(pod, &container, held_cards, (card, used), findings);
+                let held_cards = held_cards.get(&(&uid, &container)).unwrap_or(&none);
+                let usage = ContainerUsage { pod, container: &container, card: card.id(), used };
+                self.compare_container(&usage, held_cards, findings);
             }
         }
     }
 
-    fn container(
+    /// Compares the processes of one container on one card with the cards that it holds.
+    fn compare_container(
         &self,
-        pod: &NodePod,
-        container: &str,
+        usage: &ContainerUsage<'_>,
         held_cards: &HeldCards,
-        (card, used): (&CardProcesses, Usage),
         findings: &mut Findings,
     ) {
-        let (facts, id) = (&pod.facts, card.id());
-        let finding = |kind| Finding {
-            container: Some(container.to_owned()),
-            card: Some(id.clone()),
-            ..of_pod(kind, facts)
-        };
+        let ContainerUsage { pod, container, card: id, used } = usage;
+        let facts = &pod.facts;
         let has_none = held_cards.units.is_empty() && held_cards.other_plugin.is_empty();
-        // Agents of the node, such as MPS, use cards without a request. Devices of resource claims are in other records.
+        // Agents of the node, such as MPS, use cards without a request. Devices of resource claims are in other
+        // records.
         let may_have_none = facts.kind == PodKind::Daemon || pod.has_resource_claims;
-        if !held_cards.units.contains_key(&id) && !held_cards.other_plugin.contains(&id) {
+        if !held_cards.units.contains_key(id) && !held_cards.other_plugin.contains(id) {
             if !(has_none && may_have_none) {
                 let note =
                     format!("container {container} runs on card {id}, which it was not given");
-                findings.add(finding(Kind::ProcessElsewhere), note);
+                findings.add(of_container(Kind::ProcessElsewhere, facts, container, id), note);
             }
             return;
         }
-        let Some(share) = self.share(facts, container, held_cards, &id) else { return };
+        let Some(share) = self.share(facts, container, held_cards, id) else { return };
         if let Some(bytes) = used.bytes.filter(|bytes| *bytes > share.0.saturating_mul(1 << 20)) {
-            let (used, share) = (bytes >> 20, share.0);
-            let note =
-                format!("container {container} uses {used} MiB of card {id}, {share} are its own");
-            findings.add(finding(Kind::MemoryOverShare), note);
+            let used = bytes >> 20;
+            let note = format!(
+                "container {container} uses {used} MiB of card {id}, {} are its own",
+                share.0
+            );
+            findings.add(of_container(Kind::MemoryOverShare, facts, container, id), note);
         }
     }
 
@@ -264,8 +259,10 @@ impl Facts<'_> {
         held_cards: &HeldCards,
         card: &CardId,
     ) -> Option<MiB> {
-        let units =
-            held_cards.units.get(card).filter(|_| !held_cards.other_plugin.contains(card))?;
+        if held_cards.other_plugin.contains(card) {
+            return None;
+        }
+        let units = held_cards.units.get(card)?;
         let card_use =
             container_requests(facts).find(|ask| ask.name == container).map(|ask| ask.card_use);
         if card_use.is_some_and(|card_use| card_use.exclusive) {
@@ -276,6 +273,18 @@ impl Facts<'_> {
             card_use.and_then(|card_use| card_use.limit).map(|limit| limit.0.div_ceil(cards));
         let units = burst.unwrap_or_default().max(units.0);
         Some(MiB(self.unit.0.saturating_mul(units.into())))
+    }
+}
+
+fn of_card(kind: Kind, card: &CardId) -> Finding {
+    Finding { kind, pod: None, container: None, card: Some(card.clone()) }
+}
+
+fn of_container(kind: Kind, facts: &PodFacts, container: &str, card: &CardId) -> Finding {
+    Finding {
+        container: Some(container.to_owned()),
+        card: Some(card.clone()),
+        ..of_pod(kind, facts)
     }
 }
 
@@ -290,8 +299,9 @@ mod tests {
 
     use super::*;
     use crate::fixtures::{A, B, cards, ids, simple};
-    use crate::processes::group::{ContainerId, PodGroup};
-    use crate::processes::{CardProcess, Unknown};
+    use crate::pods::ContainerId;
+    use crate::processes::group::PodGroup;
+    use crate::processes::{CardProcess, CardProcesses, Unknown};
     use crate::records::checkpoint::{HeldIds, OtherPluginCard};
 
     const GIB: u64 = 1 << 30;
@@ -299,7 +309,7 @@ mod tests {
     const GONE: &str = "8b1f4a9e-0d4c-4a63-9d6e-2f6a1c0b7e55";
 
     /// A node with two cards of four units, each of 1 GiB, and one pod `p` with a container `main`.
-    struct Bench {
+    struct AuditBench {
         pod: NodePod,
         checkpoint: Option<Checkpoint>,
         own: Ids,
@@ -317,11 +327,8 @@ mod tests {
     }
 
     fn held(ids: Ids) -> Checkpoint {
-        let (pod, container) = (PodUid::from("p"), "main".to_owned());
-        Checkpoint {
-            held: vec![HeldIds { pod, container, ids, unit: None }],
-            ..Checkpoint::default()
-        }
+        let held = HeldIds { pod: "p".into(), container: "main".to_owned(), ids, unit: None };
+        Checkpoint { held: vec![held], ..Checkpoint::default() }
     }
 
     fn whole(pod: &str, card: &str) -> OtherPluginCard {
@@ -346,7 +353,7 @@ mod tests {
         Membership::Pod(PodGroup { pod: pod.into(), container: Some(id()) })
     }
 
-    impl Bench {
+    impl AuditBench {
         /// The pod holds two units of card A, as it claims.
         fn new() -> Self {
             let own = ids(["aaaaaaaa-0", "aaaaaaaa-1"]);
@@ -376,6 +383,28 @@ mod tests {
             self.findings().found.into_keys().map(|finding| finding.kind).collect()
         }
 
+        /// The findings while this pod holds this card through another plugin's resource.
+        fn kinds_with_whole(&mut self, pod: &str, card: &str) -> Vec<Kind> {
+            self.checkpoint.as_mut().unwrap().other_plugin_cards = vec![whole(pod, card)];
+            self.kinds()
+        }
+
+        /// The findings while processes of the pod use 1 GiB of card A, and others these bytes.
+        fn kinds_with_use(&mut self, bytes: Option<u64>) -> Vec<Kind> {
+            let processes = vec![process(in_pod("p"), Some(GIB)), process(in_pod("p"), bytes)];
+            self.processes = vec![on(A, Ok(processes))];
+            self.kinds()
+        }
+
+        /// The findings where the pod uses 3 GiB of a card of which it holds two units in this way.
+        fn kinds_with_card_use(card_use: CardUse) -> Vec<Kind> {
+            let mut bench = Self::new();
+            bench.processes = vec![on(A, Ok(vec![process(in_pod("p"), Some(3 * GIB))]))];
+            bench.edit(|facts| *facts = crate::fixtures::with_use("p", A, 2, card_use));
+            bench.edit(|facts| facts.admitted = true);
+            bench.kinds()
+        }
+
         fn edit(&mut self, edit: impl FnOnce(&mut PodFacts)) {
             edit(Arc::make_mut(&mut self.pod.facts));
         }
@@ -383,14 +412,14 @@ mod tests {
 
     #[test]
     fn what_agrees_is_no_finding_and_everything_was_compared() {
-        let findings = Bench::new().findings();
+        let findings = AuditBench::new().findings();
         assert_eq!(findings.found, BTreeMap::new());
         assert_eq!(findings.checked, Kind::ALL.into());
     }
 
     #[test]
     fn a_claim_and_a_record_each_without_the_other_are_found() {
-        let mut bench = Bench::new();
+        let mut bench = AuditBench::new();
         bench.processes = vec![];
         bench.checkpoint = Some(Checkpoint::default());
         assert_eq!(bench.kinds(), [Kind::ClaimWithoutRecord]);
@@ -404,7 +433,7 @@ mod tests {
             bench.edit(end);
             assert_eq!(bench.kinds(), [], "the kubelet does not hold it yet, or no longer");
         }
-        let mut bench = Bench::new();
+        let mut bench = AuditBench::new();
         bench.edit(|facts| {
             if let Ok(Some(gpu)) = &mut facts.gpu {
                 gpu.claim = Ok(None);
@@ -415,9 +444,10 @@ mod tests {
 
     #[test]
     fn a_pod_on_another_card_and_a_record_that_is_not_known_are_found() {
-        let mut bench = Bench::new();
+        let mut bench = AuditBench::new();
         let elsewhere = ids(["bbbbbbbb-0", "bbbbbbbb-1"]);
-        (bench.checkpoint, bench.processes) = (Some(held(elsewhere.clone())), vec![]);
+        bench.checkpoint = Some(held(elsewhere.clone()));
+        bench.processes = vec![];
         assert_eq!(bench.kinds(), [Kind::ClaimElsewhere, Kind::RecordUnknown]);
         bench.own = elsewhere;
         assert_eq!(bench.kinds(), [Kind::ClaimElsewhere]);
@@ -425,28 +455,25 @@ mod tests {
 
     #[test]
     fn a_card_that_pods_hold_through_two_resources_is_found() {
-        let mut bench = Bench::new();
-        let kinds = |bench: &mut Bench, pod: &str, card: &str| {
-            bench.checkpoint.as_mut().unwrap().other_plugin_cards = vec![whole(pod, card)];
-            bench.kinds()
-        };
+        let mut bench = AuditBench::new();
         let static_pod = "04dbdd5b3b5b2a3a8c3fd1f3ad5f4a4e";
-        assert_eq!(kinds(&mut bench, static_pod, A), [Kind::CardHeldTwice]);
+        assert_eq!(bench.kinds_with_whole(static_pod, A), [Kind::CardHeldTwice]);
         let (_, note) = bench.findings().found.pop_first().unwrap();
         assert_eq!(
             note,
             format!(
-                "pod with UID {static_pod} holds card {A} through nvidia.com/gpu, and pod default/p holds units of it: delete one of them"
+                "pod with UID {static_pod} holds card {A} through nvidia.com/gpu, and pod default/p holds units of \
+                 it: delete one of them"
             )
         );
-        assert_eq!(kinds(&mut bench, static_pod, B), [], "a card without units in use");
-        assert_eq!(kinds(&mut bench, "p", A), [], "the pod itself");
-        assert_eq!(kinds(&mut bench, GONE, A), [], "the kubelet has not dropped it yet");
+        assert_eq!(bench.kinds_with_whole(static_pod, B), [], "a card without units in use");
+        assert_eq!(bench.kinds_with_whole("p", A), [], "the pod itself");
+        assert_eq!(bench.kinds_with_whole(GONE, A), [], "the kubelet has not dropped it yet");
     }
 
     #[test]
     fn a_card_that_another_resource_offers_is_found() {
-        let mut bench = Bench::new();
+        let mut bench = AuditBench::new();
         let offered = [CardId::from(B), CardId::from("GPU-other")];
         bench.checkpoint.as_mut().unwrap().other_plugin_offers =
             [("nvidia.com/gpu".to_owned(), offered.into())].into();
@@ -459,7 +486,7 @@ mod tests {
 
     #[test]
     fn a_process_on_a_card_that_its_container_was_not_given_is_found() {
-        let mut bench = Bench::new();
+        let mut bench = AuditBench::new();
         bench.processes[1] = on(B, Ok(vec![process(in_pod("p"), None)]));
         let findings = bench.findings().found;
         let (finding, note) = findings.first_key_value().unwrap();
@@ -475,7 +502,7 @@ mod tests {
 
     #[test]
     fn a_container_without_any_card_is_found_but_for_agents_of_the_node_and_resource_claims() {
-        let mut bench = Bench::new();
+        let mut bench = AuditBench::new();
         bench.checkpoint = Some(Checkpoint::default());
         bench.edit(|facts| facts.gpu = Ok(None));
         bench.own = Ids::default();
@@ -489,42 +516,35 @@ mod tests {
 
     #[test]
     fn memory_beyond_the_share_is_found_and_unknown_memory_is_not() {
-        let mut bench = Bench::new();
-        let uses =
-            |bytes| on(A, Ok(vec![process(in_pod("p"), Some(GIB)), process(in_pod("p"), bytes)]));
-        bench.processes = vec![uses(Some(GIB))];
-        assert_eq!(bench.kinds(), [], "all of it");
-        bench.processes = vec![uses(Some(GIB + 1))];
-        assert_eq!(bench.kinds(), [Kind::MemoryOverShare]);
-        bench.processes = vec![uses(None)];
-        assert_eq!(bench.kinds(), []);
+        let mut bench = AuditBench::new();
+        assert_eq!(bench.kinds_with_use(Some(GIB)), [], "all of it");
+        assert_eq!(bench.kinds_with_use(Some(GIB + 1)), [Kind::MemoryOverShare]);
+        assert_eq!(bench.kinds_with_use(None), []);
     }
 
     #[test]
     fn a_container_may_use_what_it_may_grow_to_and_all_of_a_card_of_its_own() {
-        let with = |card_use: CardUse| {
-            let mut bench = Bench::new();
-            bench.processes = vec![on(A, Ok(vec![process(in_pod("p"), Some(3 * GIB))]))];
-            bench.edit(|facts| *facts = crate::fixtures::with_use("p", A, 2, card_use));
-            bench.edit(|facts| facts.admitted = true);
-            bench.kinds()
-        };
-        let limit = |units| CardUse { limit: Some(Units(units)), ..CardUse::default() };
-        assert_eq!(with(CardUse::default()), [Kind::MemoryOverShare]);
-        assert_eq!(with(limit(2)), [Kind::MemoryOverShare]);
-        assert_eq!(with(limit(3)), []);
-        assert_eq!(with(CardUse { exclusive: true, ..CardUse::default() }), []);
+        let plain = CardUse::default();
+        for (card_use, expected) in [
+            (plain, &[Kind::MemoryOverShare][..]),
+            (CardUse { limit: Some(Units(2)), ..plain }, &[Kind::MemoryOverShare]),
+            (CardUse { limit: Some(Units(3)), ..plain }, &[]),
+            (CardUse { exclusive: true, ..plain }, &[]),
+        ] {
+            assert_eq!(AuditBench::kinds_with_card_use(card_use), expected, "{card_use:?}");
+        }
     }
 
     #[test]
     fn processes_of_no_pod_and_of_gone_pods_are_found_and_those_of_static_pods_are_not() {
-        let mut bench = Bench::new();
-        let of = |pod: &str| process(in_pod(pod), None);
+        let mut bench = AuditBench::new();
+        let gone = process(in_pod(GONE), None);
+        let of_static = process(in_pod("04dbdd5b3b5b2a3a8c3fd1f3ad5f4a4e"), None);
         let unknown = process(Membership::Unknown, None);
-        let static_pod = "04dbdd5b3b5b2a3a8c3fd1f3ad5f4a4e";
+        let outside = process(Membership::NoPod, None);
         bench.processes = vec![
-            on(A, Ok(vec![of(GONE), of(static_pod), unknown, process(Membership::NoPod, None)])),
-            on(B, Ok(vec![process(Membership::NoPod, None), process(Membership::NoPod, None)])),
+            on(A, Ok(vec![gone, of_static, unknown, outside.clone()])),
+            on(B, Ok(vec![outside.clone(), outside])),
         ];
         let expected = [Kind::UnmanagedProcess, Kind::UnmanagedProcess, Kind::ProcessOfGonePod];
         assert_eq!(bench.kinds(), expected, "one a card");
@@ -532,7 +552,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_read_is_not_compared() {
-        let mut bench = Bench::new();
+        let mut bench = AuditBench::new();
         bench.checkpoint = None;
         let checked = bench.findings().checked;
         assert_eq!(checked, [Kind::UnmanagedProcess, Kind::ProcessOfGonePod].into());

@@ -2,12 +2,12 @@
 //!
 //! [`compare`] finds contradictions, [`watch`] repairs some of them and reports the rest.
 //!
-//! Invariant: missing data is no finding. A finding counts once two audits in a row have it, since its inputs are not read at the
-//! same moment.
+//! Invariant: missing data is no finding. A finding counts once two audits in a row have it, since its inputs are not
+//! read at the same moment.
 
-pub mod compare;
+pub(crate) mod compare;
 mod report;
-pub mod watch;
+pub(crate) mod watch;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -18,7 +18,7 @@ use crate::pods::PodRef;
 
 /// The kind of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Kind {
+pub(crate) enum Kind {
     /// A pod runs with a claim, and the kubelet has no record that it holds units.
     ClaimWithoutRecord,
     /// The kubelet records that a pod holds units, and the pod has no claim.
@@ -43,7 +43,7 @@ pub enum Kind {
 
 impl Kind {
     /// All kinds.
-    pub const ALL: [Self; 10] = [
+    pub(crate) const ALL: [Self; 10] = [
         Self::ClaimWithoutRecord,
         Self::RecordWithoutClaim,
         Self::ClaimElsewhere,
@@ -57,7 +57,7 @@ impl Kind {
     ];
 
     /// Its name in labels of metrics.
-    pub fn label(self) -> &'static str {
+    pub(crate) fn label(self) -> &'static str {
         match self {
             Self::ClaimWithoutRecord => "claim_without_record",
             Self::RecordWithoutClaim => "record_without_claim",
@@ -73,7 +73,7 @@ impl Kind {
     }
 
     /// The reason of its events.
-    pub fn reason(self) -> &'static str {
+    pub(crate) fn reason(self) -> &'static str {
         match self {
             Self::ClaimWithoutRecord => "GPUClaimWithoutRecord",
             Self::RecordWithoutClaim => "GPURecordWithoutClaim",
@@ -89,14 +89,14 @@ impl Kind {
     }
 
     /// Whether the audit repairs it, from the kubelet's record.
-    pub fn is_repaired(self) -> bool {
+    pub(crate) fn is_repaired(self) -> bool {
         matches!(self, Self::RecordWithoutClaim | Self::ClaimElsewhere | Self::RecordUnknown)
     }
 }
 
 /// The pod of a finding.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct AffectedPod {
+pub(crate) struct AffectedPod {
     /// Its UID.
     pub uid: PodUid,
     /// Namespace and name; `None` if the pod no longer exists.
@@ -105,7 +105,7 @@ pub struct AffectedPod {
 
 /// One contradiction. Findings of two audits are the same if all fields are equal.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Finding {
+pub(crate) struct Finding {
     /// The kind.
     pub kind: Kind,
     /// The pod; `None` for processes outside of pods.
@@ -136,7 +136,7 @@ impl fmt::Display for Finding {
 
 /// The findings of one comparison.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Findings {
+pub(crate) struct Findings {
     /// Each finding with a sentence for the log and events.
     pub found: BTreeMap<Finding, String>,
     /// The kinds whose inputs were all readable.

@@ -26,7 +26,7 @@ pub(super) struct AuditHistory {
 
 /// The result of one audit.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Outcome {
+pub(super) struct AuditOutcome {
     /// Findings to report, each with its sentence.
     pub(super) new: Vec<(Finding, String)>,
     /// The kinds of repaired findings, one entry for each finding.
@@ -42,20 +42,23 @@ impl AuditHistory {
         findings: &Findings,
         pods: &HashMap<PodUid, NodePod>,
         now: Instant,
-    ) -> Outcome {
+    ) -> AuditOutcome {
         let found: BTreeSet<Finding> = findings.found.keys().cloned().collect();
         let counting: BTreeSet<Finding> = found.intersection(&self.last).cloned().collect();
-        let exists = |finding: &&Finding| {
-            finding.pod.as_ref().is_some_and(|pod| pods.contains_key(&pod.uid))
-        };
-        let over = self.counting.difference(&found).filter(exists).map(|finding| finding.kind);
-        let repaired = over.filter(|kind| kind.is_repaired() && findings.checked.contains(kind));
-        let outcome = Outcome {
-            repaired: repaired.collect(),
+        let mut repaired = Vec::new();
+        for Finding { kind, pod, .. } in self.counting.difference(&found) {
+            let pod_exists = pod.as_ref().is_some_and(|pod| pods.contains_key(&pod.uid));
+            if pod_exists && kind.is_repaired() && findings.checked.contains(kind) {
+                repaired.push(*kind);
+            }
+        }
+        let outcome = AuditOutcome {
+            repaired,
             new: self.not_reported(&counting, findings, now),
             counts: findings.checked.iter().map(|kind| (*kind, count(&counting, *kind))).collect(),
         };
-        (self.last, self.counting) = (found, counting);
+        self.last = found;
+        self.counting = counting;
         outcome
     }
 
@@ -77,15 +80,17 @@ impl AuditHistory {
         let new: Vec<Finding> = new.cloned().collect();
         self.reported.extend(counting.iter().map(|finding| (finding.clone(), now)));
         while self.reported.len() > MAX_REPORTED {
-            let oldest =
-                self.reported.iter().min_by_key(|(_, at)| **at).map(|(finding, _)| finding.clone());
-            oldest.map(|finding| self.reported.remove(&finding));
+            let oldest = self.reported.iter().min_by_key(|(_, at)| **at);
+            if let Some(oldest) = oldest.map(|(finding, _)| finding.clone()) {
+                self.reported.remove(&oldest);
+            }
         }
-        let with_note = |finding: Finding| {
+        let mut with_notes = Vec::new();
+        for finding in new {
             let note = findings.found.get(&finding).cloned().unwrap_or_default();
-            (finding, note)
-        };
-        new.into_iter().map(with_note).collect()
+            with_notes.push((finding, note));
+        }
+        with_notes
     }
 }
 
@@ -121,37 +126,45 @@ mod tests {
 
     #[test]
     fn a_finding_counts_once_two_audits_in_a_row_have_it_and_is_told_once() {
-        let (mut history, now) = (AuditHistory::default(), Instant::now());
-        let mut audit = |found: &[Finding]| {
+        let mut history = AuditHistory::default();
+        let now = Instant::now();
+        let here = [unmanaged()];
+        // The inputs of one audit are not read at one moment.
+        for (found, new, counting) in
+            [(&here[..], 0, 0), (&[], 0, 0), (&here, 0, 0), (&here, 1, 1), (&here, 0, 1)]
+        {
             let outcome = history.record(&findings(found), &pods(), now);
-            (outcome.new.len(), outcome.counts[&Kind::UnmanagedProcess])
-        };
-        assert_eq!(audit(&[unmanaged()]), (0, 0), "what it is made of was not read at one moment");
-        assert_eq!(audit(&[]), (0, 0));
-        assert_eq!(audit(&[unmanaged()]), (0, 0));
-        assert_eq!(audit(&[unmanaged()]), (1, 1));
-        assert_eq!(audit(&[unmanaged()]), (0, 1));
+            assert_eq!(outcome.new.len(), new);
+            assert_eq!(outcome.counts[&Kind::UnmanagedProcess], counting);
+        }
     }
 
     #[test]
     fn a_finding_that_comes_and_goes_is_told_again_after_half_an_hour_at_most() {
-        let (mut history, start) = (AuditHistory::default(), Instant::now());
-        let mut audit = |found: &[Finding], minute: u64| {
-            let now = start + Duration::from_secs(60 * minute);
-            history.record(&findings(found), &pods(), now).new.len()
-        };
+        let mut history = AuditHistory::default();
+        let start = Instant::now();
         let here = [unmanaged()];
-        assert_eq!([audit(&here, 0), audit(&here, 1)], [0, 1]);
-        assert_eq!([audit(&[], 2), audit(&here, 3), audit(&here, 4)], [0, 0, 0]);
-        assert_eq!(
-            [audit(&[], 33), audit(&[], 34), audit(&here, 35), audit(&here, 36)],
-            [0, 0, 0, 1]
-        );
+        for (minute, found, new) in [
+            (0, &here[..], 0),
+            (1, &here, 1),
+            (2, &[], 0),
+            (3, &here, 0),
+            (4, &here, 0),
+            (33, &[], 0),
+            (34, &[], 0),
+            (35, &here, 0),
+            (36, &here, 1),
+        ] {
+            let now = start + Duration::from_secs(60 * minute);
+            let outcome = history.record(&findings(found), &pods(), now);
+            assert_eq!(outcome.new.len(), new, "minute {minute}");
+        }
     }
 
     #[test]
     fn what_is_gone_with_its_pod_still_there_was_repaired() {
-        let (mut history, now) = (AuditHistory::default(), Instant::now());
+        let mut history = AuditHistory::default();
+        let now = Instant::now();
         let here = [of_pod(Kind::ClaimElsewhere), of_pod(Kind::MemoryOverShare)];
         history.record(&findings(&here), &pods(), now);
         history.record(&findings(&here), &pods(), now);

@@ -1,19 +1,19 @@
 //! The periodic audit: repairs some findings, and reports findings that count as metrics, log lines and events.
 //!
-//! Invariant: only claims and this program's own records are repaired, and only from the kubelet's records. An event is written
-//! when a finding begins to count, and not while it persists.
+//! Invariant: only claims and this program's own records are repaired, and only from the kubelet's records. An event is
+//! written when a finding begins to count, and not while it persists.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cluster::PodFacts;
+use cluster::{PodFacts, Warning};
 use placement::units::MiB;
 use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
 
 use super::compare::{Facts, compare};
-use super::report::{AuditHistory, Outcome};
+use super::report::{AuditHistory, AuditOutcome};
 use super::{AffectedPod, Finding, Findings, Kind};
 use crate::cards::Cards;
 use crate::metrics::{FindingLabel, Metrics};
@@ -25,11 +25,9 @@ use crate::records::checkpoint::{Checkpoint, CheckpointFile};
 
 /// The largest number of events of one audit. The rest is only logged.
 const MAX_EVENTS: usize = 20;
-/// The action of the audit's events.
-const ACTION: &str = "Audit";
 
 /// Audits this node.
-pub struct Audit {
+pub(crate) struct Audit {
     /// Time between two audits.
     pub every: Duration,
     /// Card memory of one unit.
@@ -52,7 +50,7 @@ pub struct Audit {
 
 impl Audit {
     /// Audits until the shutdown.
-    pub async fn run(self, shutdown: daemon::Shutdown) {
+    pub(crate) async fn run(self, shutdown: daemon::Shutdown) {
         tokio::select! {
             () = shutdown.cancelled() => {}
             () = self.follow() => {}
@@ -73,19 +71,20 @@ impl Audit {
         let checkpoint = self.read_checkpoint().await;
         let cards = self.cards.borrow().clone();
         // Without cards or pods nothing can be compared.
-        let known = !cards.is_empty() && self.pods.is_listed();
+        let is_comparable = !cards.is_empty() && self.pods.is_listed();
         let pods = self.pods.by_uids();
         let processes = self.processes.borrow().clone();
-        let findings = match known {
-            true => compare(&Facts {
+        let findings = if is_comparable {
+            compare(&Facts {
                 cards: &cards,
                 unit: self.unit,
                 pods: &pods,
                 checkpoint: checkpoint.as_ref(),
                 held_by: &|facts: &PodFacts| self.records.lock().held_by(facts),
                 processes: &processes,
-            }),
-            false => Findings::default(),
+            })
+        } else {
+            Findings::default()
         };
         let outcome = history.record(&findings, &pods, Instant::now());
         self.count(&outcome);
@@ -104,16 +103,17 @@ impl Audit {
                 None
             }
             Err(panicked) => {
-                tracing::error!("the kubelet's checkpoint: {panicked}");
+                tracing::error!("reading the kubelet's checkpoint: {panicked}");
                 None
             }
         }
     }
 
-    /// Adds the kubelet's records that this program lacks, and triggers the write of claims that differ from the records.
+    /// Adds the kubelet's records that this program lacks, and triggers the write of claims that differ from the
+    /// records.
     fn repair(&self, counting: &BTreeSet<Finding>, checkpoint: Option<Checkpoint>) {
-        let stands = |kind| counting.iter().any(|finding| finding.kind == kind);
-        if let Some(checkpoint) = checkpoint.filter(|_| stands(Kind::RecordUnknown)) {
+        let lacks_records = counting.iter().any(|finding| finding.kind == Kind::RecordUnknown);
+        if lacks_records && let Some(checkpoint) = checkpoint {
             self.records.lock().restore(checkpoint.held, &self.pods);
         }
         if counting.iter().any(|finding| finding.kind.is_repaired()) {
@@ -122,7 +122,7 @@ impl Audit {
         }
     }
 
-    fn count(&self, outcome: &Outcome) {
+    fn count(&self, outcome: &AuditOutcome) {
         self.metrics.audits.inc();
         for kind in Kind::ALL {
             let label = FindingLabel { kind: kind.label() };
@@ -141,23 +141,25 @@ impl Audit {
         }
     }
 
-    /// Writes one event for each pod and kind, and one for each kind on the Node: the API's clients aggregate events of one reason, whatever
-    /// their text.
+    /// Writes one event for each pod and kind, and one for each kind on the Node: the API's clients aggregate events of
+    /// one reason, whatever their text.
     async fn report(&self, new: &[(Finding, String)]) {
         for (finding, note) in new {
             tracing::warn!(kind = finding.kind.label(), "audit: {finding}: {note}");
         }
         let mut reported = BTreeSet::new();
-        let event = |(finding, _): &&(Finding, String)| {
-            reported.insert((finding.kind, finding.pod.as_ref().and_then(|pod| pod.name.clone())))
-        };
-        for (finding, note) in new.iter().filter(event).take(MAX_EVENTS) {
-            let (reason, note) = (finding.kind.reason(), note.clone());
+        for (finding, note) in new {
+            let pod_name = finding.pod.as_ref().and_then(|pod| pod.name.clone());
+            if reported.len() == MAX_EVENTS || !reported.insert((finding.kind, pod_name)) {
+                continue;
+            }
+            let reason = finding.kind.reason();
+            let warning = Warning { reason, action: "Audit", note: note.clone() };
             match &finding.pod {
                 Some(AffectedPod { uid, name: Some(pod) }) => {
-                    self.events.warn_of_pod(pod, uid, reason, ACTION, note).await;
+                    self.events.warn_of_pod(pod, uid, &warning).await;
                 }
-                _ => self.events.warn(reason, ACTION, note).await,
+                _ => self.events.warn(&warning).await,
             }
         }
     }

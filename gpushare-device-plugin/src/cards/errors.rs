@@ -14,12 +14,12 @@ use tokio::sync::mpsc;
 
 /// How often a thread checks whether it is still needed.
 const TICK: Duration = Duration::from_secs(1);
-/// Errors that the queue holds.
+/// The largest number of errors in the queue.
 const QUEUE: usize = 16;
 
 /// A change of a card's health.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Event {
+pub(super) enum CardEvent {
     /// It raised this error.
     Raised(Xid),
     /// It does not answer; its watch has ended.
@@ -51,13 +51,15 @@ impl ErrorWatches {
     /// so that an ended watch is restarted.
     pub(super) fn start(&mut self, card: &CardId) {
         if self.watched.insert(card.clone()) {
-            let (probe, sender, card) = (self.probe.clone(), self.sender.clone(), card.clone());
+            let probe = self.probe.clone();
+            let sender = self.sender.clone();
+            let card = card.clone();
             std::thread::spawn(move || watch(&*probe, &card, &sender));
         }
     }
 
     /// Waits for the next event.
-    pub(super) async fn next(&mut self) -> (CardId, Event) {
+    pub(super) async fn next(&mut self) -> (CardId, CardEvent) {
         loop {
             // Never without a message: `self` holds a sender.
             let Some((card, message)) = self.receiver.recv().await else {
@@ -65,11 +67,11 @@ impl ErrorWatches {
                 continue;
             };
             match message {
-                Message::Raised(xid) => return (card, Event::Raised(xid)),
+                Message::Raised(xid) => return (card, CardEvent::Raised(xid)),
                 Message::Ended(error) => {
                     self.watched.remove(&card);
                     if let nvml::Error::Lost { .. } = error {
-                        return (card, Event::Lost);
+                        return (card, CardEvent::Lost);
                     }
                     self.refuse(card, error.to_string());
                 }
@@ -86,14 +88,14 @@ impl ErrorWatches {
 }
 
 fn watch(probe: &dyn Probe, card: &CardId, sender: &mpsc::Sender<(CardId, Message)>) {
-    let mut observe = |xid: Option<Xid>| {
+    let watched = probe.watch(card.as_str(), TICK, &mut |xid| {
         let needed = match xid {
             Some(xid) => sender.blocking_send((card.clone(), Message::Raised(xid))).is_ok(),
             None => !sender.is_closed(),
         };
         if needed { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
-    };
-    if let Err(error) = probe.watch(card.as_str(), TICK, &mut observe) {
+    });
+    if let Err(error) = watched {
         // Fails if the receiver is dropped.
         let _ = sender.blocking_send((card.clone(), Message::Ended(error)));
     }

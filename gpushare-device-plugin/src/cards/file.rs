@@ -1,11 +1,12 @@
-//! The file of the cards that this node had since its last boot, for a later process: a card that NVML can no longer open then stays
-//! listed, and a card that failed stays failed.
+//! The file of the cards that this node had since its last boot, for a later process: a card that NVML can no longer
+//! open then stays listed, and a card that failed stays failed.
 //!
-//! Invariant: the file is replaced as a whole. One that cannot be parsed counts as empty; a failed write is repeated at the next change.
+//! Invariant: the file is replaced as a whole. One that cannot be parsed counts as empty; a failed write is repeated at
+//! the next change.
 
 use std::fs;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use placement::units::{CardId, MiB};
 use serde::{Deserialize, Serialize};
@@ -47,7 +48,7 @@ pub struct SavedError {
 
 /// The file.
 #[derive(Debug)]
-pub struct CardsFile {
+pub(crate) struct CardsFile {
     folder: PathBuf,
     written: Option<String>,
     failed: bool,
@@ -55,18 +56,14 @@ pub struct CardsFile {
 
 impl CardsFile {
     /// The file in that folder.
-    pub fn new(folder: PathBuf) -> Self {
+    pub(crate) fn new(folder: PathBuf) -> Self {
         Self { folder, written: None, failed: false }
     }
 
     /// The cards of earlier processes.
-    pub fn read(&self) -> Vec<SavedCard> {
+    pub(crate) fn read(&self) -> Vec<SavedCard> {
         let path = self.folder.join(FILE);
-        let text = fs::metadata(&path).and_then(|file| match file.len() <= MAX_FILE {
-            true => fs::read_to_string(&path),
-            false => Err(io::Error::from(io::ErrorKind::FileTooLarge)),
-        });
-        let text = match text {
+        let text = match read(&path) {
             Ok(text) => text,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Vec::new(),
             Err(error) => {
@@ -81,14 +78,16 @@ impl CardsFile {
     }
 
     /// Writes these cards unless the file has them.
-    pub fn write(&mut self, cards: &[SavedCard]) {
+    pub(crate) fn write(&mut self, cards: &[SavedCard]) {
         // Strings and numbers only: serialisation cannot fail.
         let text = serde_json::to_string(cards).unwrap_or_default();
         if self.written.as_ref() == Some(&text) {
             return;
         }
         let written = self.replace(&text);
-        if let (Err(error), false) = (&written, self.failed) {
+        if let Err(error) = &written
+            && !self.failed
+        {
             let folder = self.folder.display();
             tracing::warn!(
                 "{folder}/{FILE}: cannot write it: {error}. Make --state-dir a writable folder of the host"
@@ -104,6 +103,13 @@ impl CardsFile {
         fs::write(&fresh, text)?;
         fs::rename(&fresh, self.folder.join(FILE))
     }
+}
+
+fn read(path: &Path) -> io::Result<String> {
+    if fs::metadata(path)?.len() > MAX_FILE {
+        return Err(io::ErrorKind::FileTooLarge.into());
+    }
+    fs::read_to_string(path)
 }
 
 #[cfg(test)]

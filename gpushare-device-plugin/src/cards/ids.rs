@@ -77,13 +77,19 @@ impl FromStr for DeviceId {
     type Err = ForeignId;
 
     fn from_str(text: &str) -> Result<Self, ForeignId> {
-        let foreign = || ForeignId(text.chars().take(LONGEST_ID).collect());
-        let (prefix, slot) = text.split_once('-').ok_or_else(foreign)?;
-        let canonical = slot == "0" || !slot.starts_with(['0', '+']);
-        let slot = slot.parse().ok().filter(|_| canonical).ok_or_else(foreign)?;
-        let fits = !prefix.is_empty() && text.len() <= LONGEST_ID && prefix.chars().all(is_digit);
-        if fits { Ok(Self::new(prefix, slot)) } else { Err(foreign()) }
+        parse(text).ok_or_else(|| ForeignId(text.chars().take(LONGEST_ID).collect()))
     }
+}
+
+fn parse(text: &str) -> Option<DeviceId> {
+    let (prefix, slot) = text.split_once('-')?;
+    // Each id has one text: no sign, no leading zeros.
+    let is_canonical = slot == "0" || !slot.starts_with(['0', '+']);
+    let fits = !prefix.is_empty() && text.len() <= LONGEST_ID && prefix.chars().all(is_digit);
+    if !is_canonical || !fits {
+        return None;
+    }
+    Some(DeviceId::new(prefix, slot.parse().ok()?))
 }
 
 fn is_digit(c: char) -> bool {
@@ -110,11 +116,14 @@ pub fn prefixes<'a>(cards: impl IntoIterator<Item = &'a CardId>) -> Vec<String> 
 }
 
 fn prefix(own: &str, all: &[String]) -> String {
-    let shared =
-        |other: &String| own.bytes().zip(other.bytes()).take_while(|(a, b)| a == b).count();
     let others = all.iter().filter(|other| *other != own);
-    let needed = others.map(|other| shared(other) + 1).max().unwrap_or(0).max(SHORTEST);
-    own.chars().take(needed).collect()
+    let needed = others.map(|other| shared_digits(own, other) + 1).max().unwrap_or(0);
+    own.chars().take(needed.max(SHORTEST)).collect()
+}
+
+/// The number of digits with which both begin.
+fn shared_digits(one: &str, other: &str) -> usize {
+    one.bytes().zip(other.bytes()).take_while(|(a, b)| a == b).count()
 }
 
 /// The first eight of `items` for a message, separated by commas, then ` and N more` if there are more.

@@ -1,9 +1,9 @@
 //! The state of each card over time: NVML's answers and errors in, [`Cards`] out.
 //!
-//! Invariants: a card once listed stays listed, with all its ids, healthy or not, since the kubelet
-//! crashes when an id disappears while its Allocate is in flight (devicemanager/manager.go:923 in
-//! v1.36.2), and since the pods on it count there and nowhere else. That includes the cards of earlier processes since the last
-//! boot ([`super::file`]). A card whose memory is unknown is not listed, and is named by [`Inventory::without_size`].
+//! Invariants: a card once listed stays listed, with all its ids, healthy or not, since the kubelet crashes when an id
+//! disappears while its Allocate is in flight (devicemanager/manager.go:923 in v1.36.2), and since the pods on it count
+//! there and nowhere else. That includes the cards of earlier processes since the last boot ([`super::file`]). A card
+//! whose memory is unknown is not listed, and is named by [`Inventory::without_size`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -79,30 +79,17 @@ impl Inventory {
         Self { ignored_xids, ..self }
     }
 
-    /// The same inventory, which has these cards of earlier processes: those that NVML does not enumerate are lost, and those that
-    /// failed have not recovered. The quiet time of a failure begins anew.
+    /// The same inventory, which has these cards of earlier processes: those that NVML does not enumerate are lost, and
+    /// those that failed have not recovered. The quiet time of a failure begins anew.
     pub fn with_earlier(self, earlier: Vec<SavedCard>) -> Self {
         Self { earlier, ..self }
     }
 
     /// The cards for a later process.
     pub fn to_save(&self) -> Vec<SavedCard> {
-        let save = |(uuid, known): (&CardId, &KnownCard)| {
-            let KnownCard { card, health, .. } = known;
-            Some(SavedCard {
-                uuid: uuid.clone(),
-                index: card.index,
-                model: card.model.clone(),
-                memory: MiB(card.memory_mib?),
-                numa_node: card.numa_node,
-                failed: health
-                    .failure
-                    .as_ref()
-                    .map(|failure| SavedError { xid: failure.xid.number }),
-            })
-        };
+        let known = self.known.iter().filter_map(|(uuid, known)| known.to_save(uuid));
         // Those of earlier processes stay until NVML enumerates.
-        self.known.iter().filter_map(save).chain(self.earlier.iter().cloned()).collect()
+        known.chain(self.earlier.iter().cloned()).collect()
     }
 
     /// The cards that are not listed since their memory is unknown.
@@ -111,16 +98,16 @@ impl Inventory {
     }
 
     /// Sets the driver's version. `None`, after a failed read, keeps the last one.
-    pub fn driver(&mut self, version: Option<String>) {
+    pub fn set_driver(&mut self, version: Option<String>) {
         self.driver = version.or_else(|| self.driver.take());
     }
 
     /// Resets the driver's version and what it reported of recoveries and MIG: the next driver may be another one.
-    pub fn closed(&mut self) {
+    pub fn forget_driver(&mut self) {
         self.driver = None;
         for known in self.known.values_mut() {
-            known.health.closed();
-            known.health.lost();
+            known.health.forget_driver();
+            known.health.mark_lost();
         }
     }
 
@@ -130,7 +117,7 @@ impl Inventory {
     }
 
     /// Updates the cards that the driver enumerates. A known card that is not among them is lost.
-    pub fn enumerated(&mut self, mut cards: Vec<nvml::Card>, now: Instant) {
+    pub fn set_enumerated(&mut self, mut cards: Vec<nvml::Card>, now: Instant) {
         for card in cards.iter_mut().filter(|card| card.has_no_own_memory) {
             card.memory_mib = card.memory_mib.or(self.sizing.unified.map(|memory| memory.0));
         }
@@ -139,7 +126,7 @@ impl Inventory {
         }
         for (uuid, known) in &mut self.known {
             if !cards.iter().any(|card| card.uuid == uuid.as_str()) {
-                known.health.lost();
+                known.health.mark_lost();
             }
         }
         let (old, new): (Vec<_>, Vec<_>) =
@@ -151,26 +138,22 @@ impl Inventory {
     /// Adds the cards of earlier processes.
     fn add_earlier(&mut self, enumerated: &[nvml::Card], now: Instant) {
         let earlier = std::mem::take(&mut self.earlier);
-        let card = |saved: &SavedCard| {
+        let mut cards = Vec::with_capacity(earlier.len());
+        for saved in &earlier {
             let current = enumerated.iter().find(|card| card.uuid == saved.uuid.as_str());
-            current.cloned().unwrap_or_else(|| nvml::Card {
-                uuid: saved.uuid.to_string(),
-                index: saved.index,
-                model: saved.model.clone(),
-                numa_node: saved.numa_node,
-                memory_mib: Some(saved.memory.0),
-                ..nvml::Card::default()
-            })
-        };
-        self.add(earlier.iter().map(card).collect());
+            cards.push(current.cloned().unwrap_or_else(|| card_of(saved)));
+        }
+        self.add(cards);
         for saved in earlier {
             let Some(known) = self.known.get_mut(&saved.uuid) else { continue };
             if !known.card.has_no_own_memory {
                 known.card.memory_mib = known.card.memory_mib.or(Some(saved.memory.0));
             }
-            let failure =
-                |error: SavedError| Failure { xid: Xid { number: error.xid }, at: now, good: 0 };
-            known.health.failure = saved.failed.map(failure);
+            known.health.failure = saved.failed.map(|error| Failure {
+                xid: Xid { number: error.xid },
+                at: now,
+                good: 0,
+            });
         }
     }
 
@@ -194,39 +177,69 @@ impl Inventory {
     }
 
     /// Records a card's answer to a poll.
-    pub fn read(&mut self, uuid: &CardId, status: &Status, now: Instant) {
+    pub fn record_status(&mut self, uuid: &CardId, status: &Status, now: Instant) {
         if let Some(known) = self.known.get_mut(uuid) {
-            known.health.read(status, now);
+            known.health.record_status(status, now);
         }
     }
 
     /// Records that a card does not answer.
-    pub fn lost(&mut self, uuid: &CardId) {
+    pub fn mark_lost(&mut self, uuid: &CardId) {
         if let Some(known) = self.known.get_mut(uuid) {
-            known.health.lost();
+            known.health.mark_lost();
         }
     }
 
     /// Records an error that a card raised.
-    pub fn raised(&mut self, uuid: &CardId, xid: Xid, now: Instant) {
-        let fatal = xid.is_fatal(&self.ignored_xids);
-        if let Some(known) = self.known.get_mut(uuid).filter(|_| fatal) {
+    pub fn record_error(&mut self, uuid: &CardId, xid: Xid, now: Instant) {
+        if !xid.is_fatal(&self.ignored_xids) {
+            return;
+        }
+        if let Some(known) = self.known.get_mut(uuid) {
             known.health.failure = Some(Failure { xid, at: now, good: 0 });
         }
     }
 
     /// The cards to list now.
     pub fn cards(&self) -> Cards {
-        let cards = self.known.iter().filter_map(|(uuid, known)| known.card(uuid, self.sizing));
-        let listed =
-            |card: &Card| self.unhealthy_indexes.contains(&card.index).then_some(Unhealthy::Listed);
-        // The card's own fault has priority: the ConfigMap may list the card because of that fault.
-        let cards = cards.map(|card| Card { unhealthy: card.unhealthy.or(listed(&card)), ..card });
-        Cards::new(cards.collect()).with_driver(self.driver.clone())
+        let mut cards: Vec<Card> =
+            self.known.iter().filter_map(|(uuid, known)| known.card(uuid, self.sizing)).collect();
+        for card in &mut cards {
+            // The card's own fault has priority: the ConfigMap may list the card because of that fault.
+            if card.is_healthy() && self.unhealthy_indexes.contains(&card.index) {
+                card.unhealthy = Some(Unhealthy::Listed);
+            }
+        }
+        Cards::new(cards).with_driver(self.driver.clone())
+    }
+}
+
+/// A card as an earlier process saved it.
+fn card_of(saved: &SavedCard) -> nvml::Card {
+    nvml::Card {
+        uuid: saved.uuid.to_string(),
+        index: saved.index,
+        model: saved.model.clone(),
+        numa_node: saved.numa_node,
+        memory_mib: Some(saved.memory.0),
+        ..nvml::Card::default()
     }
 }
 
 impl KnownCard {
+    /// The card for a later process; `None` while its memory is unknown.
+    fn to_save(&self, uuid: &CardId) -> Option<SavedCard> {
+        let failure = self.health.failure.as_ref();
+        Some(SavedCard {
+            uuid: uuid.clone(),
+            index: self.card.index,
+            model: self.card.model.clone(),
+            memory: MiB(self.card.memory_mib?),
+            numa_node: self.card.numa_node,
+            failed: failure.map(|failure| SavedError { xid: failure.xid.number }),
+        })
+    }
+
     fn card(&self, uuid: &CardId, sizing: Sizing) -> Option<Card> {
         let memory = self.card.memory_mib?;
         let units = sizing.units(MiB(memory))?;
@@ -248,24 +261,25 @@ impl Health {
         Self { answers: GOOD_READINGS, failure: None, recovery: None, mig: false }
     }
 
-    fn closed(&mut self) {
-        (self.recovery, self.mig) = (None, false);
+    fn forget_driver(&mut self) {
+        self.recovery = None;
+        self.mig = false;
     }
 
-    fn lost(&mut self) {
+    fn mark_lost(&mut self) {
         self.answers = 0;
         if let Some(failure) = &mut self.failure {
             failure.good = 0;
         }
     }
 
-    fn read(&mut self, status: &Status, now: Instant) {
+    fn record_status(&mut self, status: &Status, now: Instant) {
         self.answers = GOOD_READINGS.min(self.answers + 1);
         // `None` is a read that the driver refused once: the last value stays.
         self.recovery = status.recovery.or(self.recovery);
         self.mig = status.mig.unwrap_or(self.mig);
-        let tells = self.recovery.is_some();
-        let recovered = |failure: &mut Failure| match status.recovery {
+        let Some(failure) = &mut self.failure else { return };
+        let has_recovered = match status.recovery {
             Some(Recovery::Unneeded) => {
                 failure.good += 1;
                 failure.good >= GOOD_READINGS
@@ -274,14 +288,15 @@ impl Health {
                 failure.good = 0;
                 false
             }
-            None => !tells && now.duration_since(failure.at) >= QUIET,
+            // Where the driver has reported a recovery before, only another report ends the failure.
+            None => self.recovery.is_none() && now.duration_since(failure.at) >= QUIET,
         };
-        if self.failure.as_mut().is_some_and(recovered) {
+        if has_recovered {
             self.failure = None;
         }
     }
 
-    /// The first cause that applies. The cause with the simplest remedy is checked last.
+    /// The first cause that applies. MIG mode is the last: switching it off helps only a card that has no other fault.
     fn unhealthy(&self) -> Option<Unhealthy> {
         if self.answers < GOOD_READINGS {
             return Some(Unhealthy::Lost);
@@ -304,10 +319,15 @@ mod tests {
         nvml::Card { uuid: uuid.to_owned(), index, memory_mib, ..nvml::Card::default() }
     }
 
+    /// Cards of this memory, at indexes 0, 1, …
+    fn all_probed(cards: &[(&str, u64)]) -> Vec<nvml::Card> {
+        let indexed = (0..).zip(cards);
+        indexed.map(|(index, (uuid, mib))| probed(uuid, index, Some(*mib))).collect()
+    }
+
     fn inventory(cards: &[(&str, u64)]) -> Inventory {
         let mut inventory = Inventory::new(Sizing::of_unit(MiB(1024)));
-        let probe = |(index, (uuid, mib)): (u32, &(&str, u64))| probed(uuid, index, Some(*mib));
-        inventory.enumerated((0..).zip(cards).map(probe).collect(), Instant::now());
+        inventory.set_enumerated(all_probed(cards), Instant::now());
         inventory
     }
 
@@ -335,9 +355,9 @@ mod tests {
     #[test]
     fn a_card_of_unknown_size_is_not_listed_until_it_is_known() {
         let mut inventory = Inventory::new(Sizing::of_unit(MiB(1024)));
-        inventory.enumerated(vec![probed(A, 0, None)], Instant::now());
+        inventory.set_enumerated(vec![probed(A, 0, None)], Instant::now());
         assert!(inventory.cards().is_empty());
-        inventory.enumerated(vec![probed(A, 0, Some(4096))], Instant::now());
+        inventory.set_enumerated(vec![probed(A, 0, Some(4096))], Instant::now());
         assert_eq!(units(&inventory), [4]);
     }
 
@@ -345,7 +365,7 @@ mod tests {
     fn a_driver_whose_version_cannot_be_read_is_the_one_that_it_was() {
         let mut inventory = inventory(&[(A, 1024)]);
         for version in [None, Some("615.10"), None, Some("620.1"), None] {
-            inventory.driver(version.map(str::to_owned));
+            inventory.set_driver(version.map(str::to_owned));
         }
         assert_eq!(inventory.cards().driver(), Some("620.1"));
     }
@@ -354,7 +374,7 @@ mod tests {
     fn a_listed_card_keeps_its_units_whatever_size_it_shows_later() {
         let mut inventory = inventory(&[(A, 4096)]);
         for memory in [None, Some(2048), Some(8192)] {
-            inventory.enumerated(vec![probed(A, 0, memory)], Instant::now());
+            inventory.set_enumerated(vec![probed(A, 0, memory)], Instant::now());
             assert_eq!(units(&inventory), [4], "{memory:?}");
         }
     }
@@ -362,36 +382,39 @@ mod tests {
     #[test]
     fn a_card_that_is_no_longer_enumerated_stays_listed_as_lost() {
         let mut inventory = inventory(&[(A, 1024), (B, 1024)]);
-        inventory.enumerated(vec![probed(B, 1, Some(1024))], Instant::now());
+        inventory.set_enumerated(vec![probed(B, 1, Some(1024))], Instant::now());
         assert_eq!(health(&inventory), [Some(Unhealthy::Lost), None]);
     }
 
     #[test]
     fn a_lost_card_is_healthy_again_after_three_good_readings() {
-        let (mut inventory, now) = (inventory(&[(A, 1024)]), Instant::now());
-        inventory.lost(&A.into());
+        let mut inventory = inventory(&[(A, 1024)]);
+        let now = Instant::now();
+        inventory.mark_lost(&A.into());
         for expected in [Some(Unhealthy::Lost), Some(Unhealthy::Lost), None] {
-            inventory.read(&A.into(), &status(None), now);
+            inventory.record_status(&A.into(), &status(None), now);
             assert_eq!(health(&inventory), [expected]);
         }
     }
 
     #[test]
     fn an_error_makes_its_own_card_unhealthy_unless_an_application_caused_it() {
-        let (mut inventory, now) = (inventory(&[(A, 1024), (B, 1024)]), Instant::now());
-        inventory.raised(&A.into(), xid(13), now);
+        let mut inventory = inventory(&[(A, 1024), (B, 1024)]);
+        let now = Instant::now();
+        inventory.record_error(&A.into(), xid(13), now);
         assert_eq!(health(&inventory), [None, None]);
-        inventory.raised(&A.into(), xid(79), now);
+        inventory.record_error(&A.into(), xid(79), now);
         assert_eq!(health(&inventory), [Some(Unhealthy::Failed(xid(79))), None]);
     }
 
     #[test]
     fn an_error_on_the_list_to_ignore_changes_nothing() {
-        let (inventory, now) = (inventory(&[(A, 1024)]), Instant::now());
+        let inventory = inventory(&[(A, 1024)]);
+        let now = Instant::now();
         let mut inventory = inventory.ignoring(vec![63]);
-        inventory.raised(&A.into(), xid(63), now);
+        inventory.record_error(&A.into(), xid(63), now);
         assert_eq!(health(&inventory), [None]);
-        inventory.raised(&A.into(), xid(48), now);
+        inventory.record_error(&A.into(), xid(48), now);
         assert_eq!(health(&inventory), [Some(Unhealthy::Failed(xid(48)))]);
     }
 
@@ -400,7 +423,7 @@ mod tests {
         let mut inventory = inventory(&[(A, 1024), (B, 1024)]);
         inventory.set_unhealthy_indexes([1, 7].into());
         assert_eq!(health(&inventory), [None, Some(Unhealthy::Listed)]);
-        inventory.lost(&B.into());
+        inventory.mark_lost(&B.into());
         assert_eq!(health(&inventory), [None, Some(Unhealthy::Lost)]);
         inventory.set_unhealthy_indexes(BTreeSet::new());
         assert_eq!(health(&inventory), [None, Some(Unhealthy::Lost)]);
@@ -408,74 +431,78 @@ mod tests {
 
     #[test]
     fn a_failed_card_recovers_once_the_driver_asks_for_nothing_in_three_readings() {
-        let (mut inventory, now) = (inventory(&[(A, 1024)]), Instant::now());
-        inventory.raised(&A.into(), xid(48), now);
-        inventory.read(&A.into(), &status(Some(Recovery::Unneeded)), now);
-        inventory.read(&A.into(), &status(Some(Recovery::GpuReset)), now);
+        let mut inventory = inventory(&[(A, 1024)]);
+        let now = Instant::now();
+        inventory.record_error(&A.into(), xid(48), now);
+        inventory.record_status(&A.into(), &status(Some(Recovery::Unneeded)), now);
+        inventory.record_status(&A.into(), &status(Some(Recovery::GpuReset)), now);
         assert_eq!(health(&inventory), [Some(Unhealthy::Recovery(Recovery::GpuReset))]);
         let failed = Some(Unhealthy::Failed(xid(48)));
         for expected in [failed, failed, None] {
-            inventory.read(&A.into(), &status(Some(Recovery::Unneeded)), now);
+            inventory.record_status(&A.into(), &status(Some(Recovery::Unneeded)), now);
             assert_eq!(health(&inventory), [expected]);
         }
     }
 
     #[test]
     fn a_failed_card_recovers_after_ten_quiet_minutes_where_the_driver_does_not_tell() {
-        let (mut inventory, start) = (inventory(&[(A, 1024)]), Instant::now());
+        let mut inventory = inventory(&[(A, 1024)]);
+        let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
-        inventory.raised(&A.into(), xid(48), start);
-        inventory.raised(&A.into(), xid(48), at(60));
-        inventory.read(&A.into(), &status(None), at(659));
+        inventory.record_error(&A.into(), xid(48), start);
+        inventory.record_error(&A.into(), xid(48), at(60));
+        inventory.record_status(&A.into(), &status(None), at(659));
         assert_eq!(health(&inventory), [Some(Unhealthy::Failed(xid(48)))]);
-        inventory.read(&A.into(), &status(None), at(660));
+        inventory.record_status(&A.into(), &status(None), at(660));
         assert_eq!(health(&inventory), [None]);
     }
 
     #[test]
     fn a_card_that_needs_a_reset_or_is_in_mig_mode_is_unhealthy_until_it_does_not() {
-        let (mut inventory, now) = (inventory(&[(A, 1024)]), Instant::now());
+        let mut inventory = inventory(&[(A, 1024)]);
+        let now = Instant::now();
         let reset = status(Some(Recovery::GpuReset));
-        inventory.read(&A.into(), &Status { mig: Some(true), ..reset }, now);
+        inventory.record_status(&A.into(), &Status { mig: Some(true), ..reset }, now);
         assert_eq!(health(&inventory), [Some(Unhealthy::Recovery(Recovery::GpuReset))]);
         // Neither could be read.
-        inventory.read(&A.into(), &Status::default(), now);
+        inventory.record_status(&A.into(), &Status::default(), now);
         assert_eq!(health(&inventory), [Some(Unhealthy::Recovery(Recovery::GpuReset))]);
         let well = status(Some(Recovery::Unneeded));
-        inventory.read(&A.into(), &Status { mig: Some(true), ..well }, now);
-        inventory.read(&A.into(), &Status::default(), now);
+        inventory.record_status(&A.into(), &Status { mig: Some(true), ..well }, now);
+        inventory.record_status(&A.into(), &Status::default(), now);
         assert_eq!(health(&inventory), [Some(Unhealthy::Mig)]);
-        inventory.read(&A.into(), &Status { mig: Some(false), ..Status::default() }, now);
+        inventory.record_status(&A.into(), &Status { mig: Some(false), ..Status::default() }, now);
         assert_eq!(health(&inventory), [None]);
     }
 
     #[test]
     fn another_driver_is_not_judged_by_what_the_one_before_said() {
-        let (mut inventory, now) = (inventory(&[(A, 1024)]), Instant::now());
-        inventory.driver(Some("615.10".to_owned()));
+        let mut inventory = inventory(&[(A, 1024)]);
+        let now = Instant::now();
+        inventory.set_driver(Some("615.10".to_owned()));
         let reset = status(Some(Recovery::GpuReset));
-        inventory.read(&A.into(), &Status { mig: Some(true), ..reset }, now);
-        inventory.closed();
+        inventory.record_status(&A.into(), &Status { mig: Some(true), ..reset }, now);
+        inventory.forget_driver();
         assert_eq!(health(&inventory), [Some(Unhealthy::Lost)]);
-        inventory.enumerated(vec![probed(A, 0, Some(1024))], Instant::now());
-        (0..3).for_each(|_| inventory.read(&A.into(), &Status::default(), now));
+        inventory.set_enumerated(vec![probed(A, 0, Some(1024))], Instant::now());
+        (0..3).for_each(|_| inventory.record_status(&A.into(), &Status::default(), now));
         assert_eq!((health(&inventory), inventory.cards().driver()), (vec![None], None));
     }
 
     #[test]
     fn a_failed_card_that_once_told_of_its_recovery_is_not_healthy_because_it_tells_nothing_more() {
-        let (mut inventory, now) = (inventory(&[(A, 1024)]), Instant::now());
-        inventory.read(&A.into(), &status(Some(Recovery::Unneeded)), now);
-        inventory.raised(&A.into(), xid(79), now);
-        inventory.read(&A.into(), &Status::default(), now + 2 * QUIET);
+        let mut inventory = inventory(&[(A, 1024)]);
+        let now = Instant::now();
+        inventory.record_status(&A.into(), &status(Some(Recovery::Unneeded)), now);
+        inventory.record_error(&A.into(), xid(79), now);
+        inventory.record_status(&A.into(), &Status::default(), now + 2 * QUIET);
         assert_eq!(health(&inventory), [Some(Unhealthy::Failed(xid(79)))]);
     }
 
     fn later(first: &Inventory, cards: &[(&str, u64)], now: Instant) -> Inventory {
         let inventory = Inventory::new(Sizing::of_unit(MiB(1024)));
         let mut inventory = inventory.with_earlier(first.to_save());
-        let probe = |(index, (uuid, mib)): (u32, &(&str, u64))| probed(uuid, index, Some(*mib));
-        inventory.enumerated((0..).zip(cards).map(probe).collect(), now);
+        inventory.set_enumerated(all_probed(cards), now);
         inventory
     }
 
@@ -492,13 +519,14 @@ mod tests {
 
     #[test]
     fn a_failed_card_stays_failed_in_a_later_process_until_it_recovers() {
-        let (mut first, now) = (inventory(&[(A, 1024), (B, 1024)]), Instant::now());
-        first.raised(&A.into(), xid(79), now);
+        let mut first = inventory(&[(A, 1024), (B, 1024)]);
+        let now = Instant::now();
+        first.record_error(&A.into(), xid(79), now);
         let mut second = later(&first, &[(A, 1024), (B, 1024)], now);
         assert_eq!(health(&second), [Some(Unhealthy::Failed(xid(79))), None]);
-        second.read(&A.into(), &status(None), now + QUIET - Duration::from_secs(1));
+        second.record_status(&A.into(), &status(None), now + QUIET - Duration::from_secs(1));
         assert_eq!(health(&second), [Some(Unhealthy::Failed(xid(79))), None]);
-        second.read(&A.into(), &status(None), now + QUIET);
+        second.record_status(&A.into(), &status(None), now + QUIET);
         assert_eq!(health(&second), [None, None]);
         assert!(second.to_save().iter().all(|card| card.failed.is_none()));
     }
@@ -509,29 +537,29 @@ mod tests {
         let mut second = later(&first, &[], Instant::now());
         assert!(second.cards().is_empty());
         assert_eq!(second.to_save(), first.to_save());
-        second.enumerated(vec![probed(A, 0, Some(1024))], Instant::now());
+        second.set_enumerated(vec![probed(A, 0, Some(1024))], Instant::now());
         assert_eq!(health(&second), [None]);
     }
 
     #[test]
     fn a_card_without_memory_of_its_own_has_the_size_that_is_set_and_is_named_without_one() {
-        let unified = || nvml::Card { has_no_own_memory: true, ..probed(A, 0, None) };
+        let unified = nvml::Card { has_no_own_memory: true, ..probed(A, 0, None) };
         let mut unset = Inventory::new(Sizing::of_unit(MiB(1024)));
-        unset.enumerated(vec![unified(), probed(B, 1, Some(1024))], Instant::now());
+        unset.set_enumerated(vec![unified.clone(), probed(B, 1, Some(1024))], Instant::now());
         assert_eq!(units(&unset), [1]);
         let without: Vec<&str> = unset.without_size().map(|card| card.uuid.as_str()).collect();
         assert_eq!(without, [A]);
         let sizing = Sizing { unified: Some(MiB(65536)), ..Sizing::of_unit(MiB(1024)) };
         let mut set = Inventory::new(sizing);
         // A card whose memory could not be read once is none of these.
-        set.enumerated(vec![unified(), probed(B, 1, None)], Instant::now());
+        set.set_enumerated(vec![unified, probed(B, 1, None)], Instant::now());
         assert_eq!((units(&set), set.without_size().count()), (vec![64], 1));
     }
 
     #[test]
     fn a_card_that_comes_later_changes_no_id_that_was_listed() {
         let mut inventory = inventory(&[("GPU-a1b2c3d4-01", 1024)]);
-        inventory.enumerated(
+        inventory.set_enumerated(
             vec![
                 probed("GPU-a1b2c3d4-01", 1, Some(1024)),
                 probed("GPU-a1b2c3d4-02", 0, Some(1024)),
@@ -541,7 +569,7 @@ mod tests {
         let cards = inventory.cards();
         let prefixes: Vec<&str> = cards.iter().map(|card| card.prefix.as_str()).collect();
         assert_eq!(prefixes, ["a1b2c3d402", "a1b2c3d4"]);
-        let first = cards.of(&"a1b2c3d4-0".parse().unwrap()).unwrap();
+        let first = cards.offering(&"a1b2c3d4-0".parse().unwrap()).unwrap();
         assert_eq!(first.uuid.as_str(), "GPU-a1b2c3d4-01");
     }
 }

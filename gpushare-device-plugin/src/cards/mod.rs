@@ -1,15 +1,15 @@
 //! The cards of this node: their units, device ids and health.
 //!
-//! This module does not depend on gRPC, pods or the API server, so a DRA driver could use it as well.
-//! [`ids`] names units, [`closed`] are cards that take no new pods, [`sizing`] counts them, [`inventory`] turns NVML's answers into cards, [`watch`] polls NVML.
+//! [`ids`] names units, [`sizing`] counts the units of a card, [`inventory`] turns NVML's answers into cards, [`watch`]
+//! polls NVML, [`mod@file`] keeps the cards for a later process, and [`closed`] are the cards that take no new pods.
 
 pub mod closed;
 mod errors;
-pub mod file;
+pub(crate) mod file;
 pub mod ids;
 pub mod inventory;
 pub mod sizing;
-pub mod watch;
+pub(crate) mod watch;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,7 +21,7 @@ use ids::{DeviceId, Ids};
 /// Why a card takes no pods.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Unhealthy {
-    /// It does not answer, or has not answered often enough since it last failed to.
+    /// It does not answer, or has not yet answered three times in a row since.
     #[error("it does not answer")]
     Lost,
     /// The driver requires a recovery action before the card is used again.
@@ -79,11 +79,13 @@ pub struct Cards {
 }
 
 impl Cards {
-    /// These cards, sorted by index. The driver counts anew when it is loaded, so a lost card may share its index with one that the
-    /// driver has: the lost one gets the lowest index that no card has. Readers of an index find one card.
+    /// These cards, sorted by index. The driver numbers its cards anew when it is loaded, so a lost card may have the
+    /// index of a present one. The lost card then gets the lowest free index, so that an index names one card.
     pub fn new(mut cards: Vec<Card>) -> Self {
-        let is_lost = |card: &Card| card.unhealthy == Some(Unhealthy::Lost);
-        cards.sort_by_key(|card| (is_lost(card), !card.is_healthy(), card.index));
+        cards.sort_by_key(|card| {
+            let is_lost = card.unhealthy == Some(Unhealthy::Lost);
+            (is_lost, !card.is_healthy(), card.index)
+        });
         let all: BTreeSet<u32> = cards.iter().map(|card| card.index).collect();
         let mut free = (0..).filter(|index| !all.contains(index));
         let mut taken = BTreeSet::new();
@@ -127,12 +129,12 @@ impl Cards {
     }
 
     /// The card that currently offers a device id; `None` if no card does, or the prefix is ambiguous.
-    pub fn of(&self, id: &DeviceId) -> Option<&Card> {
+    pub fn offering(&self, id: &DeviceId) -> Option<&Card> {
         self.named_by(id).filter(|card| card.units.0 > id.slot())
     }
 
-    /// The card that a device id names, whatever its slot. For ids that containers hold: the card may have had more units when the
-    /// id was granted.
+    /// The card that a device id names, whatever its slot. For ids that containers hold: the card may have had more
+    /// units when the id was granted.
     pub fn named_by(&self, id: &DeviceId) -> Option<&Card> {
         let exact = self.cards.iter().find(|card| card.prefix == id.prefix());
         exact.or_else(|| self.by_digits(id.prefix()))
@@ -144,7 +146,7 @@ impl Cards {
         let mut named =
             self.cards.iter().filter(|card| ids::digits(&card.uuid).starts_with(prefix));
         let card = named.next()?;
-        named.next().is_none().then_some(card)
+        if named.next().is_none() { Some(card) } else { None }
     }
 }
 
@@ -173,11 +175,15 @@ mod tests {
     #[test]
     fn an_id_is_on_one_card_or_on_none() {
         let cards = cards(&[("GPU-a1b2c3d4-01", 2), ("GPU-a1b2c3d4-02", 2)]);
-        let on = |id: &str| cards.of(&id.parse().unwrap()).map(|card| card.uuid.as_str());
-        assert_eq!(on("a1b2c3d401-1"), Some("GPU-a1b2c3d4-01"));
-        assert_eq!(on("a1b2c3d401-2"), None, "past the card's last unit");
-        assert_eq!(on("a1b2c3d4-0"), None, "could be either");
-        assert_eq!(on("ffffffff-0"), None);
+        for (id, uuid, why) in [
+            ("a1b2c3d401-1", Some("GPU-a1b2c3d4-01"), "its card"),
+            ("a1b2c3d401-2", None, "past the card's last unit"),
+            ("a1b2c3d4-0", None, "could be either"),
+            ("ffffffff-0", None, "no card"),
+        ] {
+            let card = cards.offering(&id.parse().unwrap());
+            assert_eq!(card.map(|card| card.uuid.as_str()), uuid, "{why}");
+        }
     }
 
     #[test]
@@ -198,7 +204,7 @@ mod tests {
     fn an_id_past_the_last_unit_still_names_its_card_and_counts_there() {
         let cards = cards(&[(A, 2)]);
         let past = "aaaaaaaa-3".parse().unwrap();
-        assert_eq!((cards.of(&past), cards.named_by(&past)), (None, cards.get(&A.into())));
+        assert_eq!((cards.offering(&past), cards.named_by(&past)), (None, cards.get(&A.into())));
         let held = ids(["aaaaaaaa-1", "aaaaaaaa-3", "ffffffff-0"]);
         assert_eq!(units_of(&held, &cards), [(A.into(), Units(2))].into());
     }

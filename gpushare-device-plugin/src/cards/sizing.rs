@@ -2,10 +2,11 @@
 
 use placement::units::{MiB, Units};
 
-use super::{Card, Cards};
+use super::Cards;
 
-/// The largest number of units of a node. The device ids of a pod are in the pod's status, and the whole Pod object is limited to 1.5 MiB.
-/// Each unit is also a device in the kubelet's device list, for which 4 MiB are enough: see [`super::ids`].
+/// The largest number of units of a node. The device ids of a pod are in the pod's status, and the whole Pod object is
+/// limited to 1.5 MiB. Each unit is also a device in the kubelet's device list, for which 4 MiB are enough: see
+/// [`super::ids`].
 pub const MAX_UNITS: u64 = 32_768;
 
 /// The memory of one unit, and the memory of each card that is not offered.
@@ -56,18 +57,18 @@ impl Sizing {
     /// If it has more. The error contains the smallest unit that is large enough.
     pub fn check(self, cards: &Cards) -> Result<(), TooManyUnits> {
         let units = cards.iter().map(|card| u64::from(card.units.0)).sum();
-        match units <= MAX_UNITS {
-            true => Ok(()),
-            false => Err(TooManyUnits { units, unit: self.unit, enough: self.enough(cards) }),
+        if units <= MAX_UNITS {
+            return Ok(());
         }
+        Err(TooManyUnits { units, unit: self.unit, enough: self.smallest_unit(cards) })
     }
 
-    fn enough(self, cards: &Cards) -> u64 {
-        let offered = |card: &Card| self.offered(card.memory);
-        let units = |unit: u64| cards.iter().map(|card| offered(card) / unit).sum::<u64>();
-        let all: u64 = cards.iter().map(offered).sum();
-        let mut unit = all.div_ceil(MAX_UNITS + cards.iter().count() as u64).max(1);
-        while units(unit) > MAX_UNITS {
+    /// The smallest unit, in MiB, with which the cards have at most [`MAX_UNITS`].
+    fn smallest_unit(self, cards: &Cards) -> u64 {
+        let offered: Vec<u64> = cards.iter().map(|card| self.offered(card.memory)).collect();
+        let all: u64 = offered.iter().sum();
+        let mut unit = all.div_ceil(MAX_UNITS + offered.len() as u64).max(1);
+        while offered.iter().map(|memory| memory / unit).sum::<u64>() > MAX_UNITS {
             unit += 1;
         }
         unit
@@ -77,19 +78,22 @@ impl Sizing {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cards::Card;
     use crate::fixtures::{A, B, cards};
+
+    /// The units of a card of 16 GiB.
+    fn units(reserve_percent: u8, reserve_min: u64) -> u32 {
+        let sizing = Sizing {
+            unit: MiB(1024),
+            reserve_percent,
+            reserve_min: MiB(reserve_min),
+            unified: None,
+        };
+        sizing.units(MiB(16_384)).unwrap().0
+    }
 
     #[test]
     fn of_percent_and_minimum_the_more_is_kept_back() {
-        let units = |reserve_percent, reserve_min| {
-            let sizing = Sizing {
-                unit: MiB(1024),
-                reserve_percent,
-                reserve_min: MiB(reserve_min),
-                unified: None,
-            };
-            sizing.units(MiB(16_384)).unwrap().0
-        };
         assert_eq!([units(0, 0), units(0, 1), units(5, 0), units(5, 2048)], [16, 15, 15, 14]);
         assert_eq!([units(0, 16_384), units(0, 99_999), units(90, 0)], [0, 0, 1]);
     }

@@ -1,19 +1,21 @@
 //! Watches the cards: opens NVML, polls health, receives errors, publishes changes.
 //!
-//! Invariants: cards are prepared (written to the CDI specification) before they are published. A process in which NVML worked once
-//! and does not any more ends after some minutes: a container can lose its device nodes for good, as where systemd applies the rules
-//! of a container again that NVIDIA's runtime had given more (`systemctl daemon-reload`), and gets them back only when it starts again.
+//! Invariants: cards are prepared (written to the CDI specification) before they are published. If NVML has worked in
+//! this process and then fails for some minutes, the process ends: its container may have lost its device nodes, and
+//! gets them back only when it starts again. That happens where `systemctl daemon-reload` makes systemd apply the
+//! container's own device rules, without those that NVIDIA's runtime added.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use cluster::Warning;
 use nvml::{Probe, Status};
 use placement::units::CardId;
 use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
-use super::errors::{ErrorWatches, Event};
+use super::errors::{CardEvent, ErrorWatches};
 use super::file::CardsFile;
 use super::inventory::Inventory;
 use super::sizing::Sizing;
@@ -24,23 +26,23 @@ use crate::node_events::NodeEvents;
 /// The longest pause before a failed publication of cards is retried.
 const RETRY: Duration = Duration::from_secs(5);
 /// Pause before a failed attempt to open NVML is retried. Installing a driver takes minutes.
-pub const REOPEN_PAUSE: Duration = Duration::from_secs(10);
-/// Failed attempts in a row to open or poll NVML, after it has worked in this process, with which the process ends: five minutes.
+pub(crate) const REOPEN_PAUSE: Duration = Duration::from_secs(10);
+/// Failed attempts in a row to open or poll NVML after which the process ends, if NVML has worked in it: five minutes.
 const GIVE_UP_AFTER: u32 = 30;
 /// Time for one poll of all cards. After it NVML counts as hanging.
 const POLL_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Opens NVML. May block.
-pub type Open = Arc<dyn Fn() -> Result<Arc<dyn Probe>, nvml::Error> + Send + Sync>;
+pub(crate) type Open = Arc<dyn Fn() -> Result<Arc<dyn Probe>, nvml::Error> + Send + Sync>;
 
 /// NVML, while it is open.
-pub type OpenNvml = Option<Arc<dyn Probe>>;
+pub(crate) type OpenNvml = Option<Arc<dyn Probe>>;
 
 /// Called with cards before they are published; the error says why they cannot be used yet.
-pub type Prepare = Box<dyn Fn(&Cards) -> Result<(), String> + Send + Sync>;
+pub(crate) type Prepare = Box<dyn Fn(&Cards) -> Result<(), String> + Send + Sync>;
 
 /// Watches the cards of this node.
-pub struct CardWatch {
+pub(crate) struct CardWatch {
     /// Opens NVML; called at the start, and again when NVML no longer enumerates.
     pub open: Open,
     /// How many units a card has.
@@ -81,7 +83,7 @@ impl CardWatch {
     ///
     /// # Errors
     /// If NVML has worked and does not any more, so that the process must start again.
-    pub async fn run(
+    pub(crate) async fn run(
         self,
         shutdown: daemon::Shutdown,
         found: impl Fn(Result<(), String>),
@@ -97,7 +99,8 @@ impl CardWatch {
         let ignored = std::mem::take(&mut self.ignored_xids);
         let inventory = Inventory::new(self.sizing).ignoring(ignored);
         let mut inventory = inventory.with_earlier(self.file.read());
-        let (mut has_worked, mut failures) = (false, 0_u32);
+        let mut has_worked = false;
+        let mut failures = 0_u32;
         loop {
             let (pause, why) = match self.open_nvml().await {
                 Ok(probe) => {
@@ -107,10 +110,11 @@ impl CardWatch {
                     drop(probe);
                     self.probe.send_replace(None);
                     tracing::warn!("NVML does not answer, opening it anew: {}", ended.why);
-                    inventory.closed();
+                    inventory.forget_driver();
                     found(self.publish(&inventory).await);
                     if ended.polled {
-                        (has_worked, failures) = (true, 0);
+                        has_worked = true;
+                        failures = 0;
                     }
                     (self.every, ended.why)
                 }
@@ -169,16 +173,16 @@ impl CardWatch {
         }
     }
 
-    fn record(&self, card: &CardId, event: Event, inventory: &mut Inventory) {
+    fn record(&self, card: &CardId, event: CardEvent, inventory: &mut Inventory) {
         match event {
-            Event::Raised(xid) => {
+            CardEvent::Raised(xid) => {
                 tracing::debug!(%card, "the card raised {xid}");
                 let number = xid.number.map_or("unknown".to_owned(), |number| number.to_string());
                 let label = ErrorOfCard { uuid: card.to_string(), xid: number };
                 self.metrics.card_errors.get_or_create(&label).inc();
-                inventory.raised(card, xid, Instant::now());
+                inventory.record_error(card, xid, Instant::now());
             }
-            Event::Lost => inventory.lost(card),
+            CardEvent::Lost => inventory.mark_lost(card),
         }
     }
 
@@ -192,21 +196,26 @@ impl CardWatch {
             cards.iter().for_each(|card| self.record_health(card, before.get(&card.uuid)));
             self.cards.send_replace(Arc::new(cards));
         }
-        let none = "NVML enumerates no card whose memory it can tell";
-        let why = inventory.without_size().next().map_or(none.to_owned(), without_size);
-        if self.cards.borrow().is_empty() { Err(why) } else { Ok(()) }
+        if !self.cards.borrow().is_empty() {
+            return Ok(());
+        }
+        Err(match inventory.without_size().next() {
+            Some(card) => without_size(card),
+            None => "NVML enumerates no card whose memory it can tell".to_owned(),
+        })
     }
 
     /// Reports each card that is not offered since its memory is unknown, once.
     async fn report_without_size(&mut self, inventory: &Inventory) {
-        let new = |card: &&nvml::Card| !self.without_size.contains(&card.uuid);
-        let new: Vec<nvml::Card> = inventory.without_size().filter(new).cloned().collect();
-        for card in new {
-            let note = without_size(&card);
+        for card in inventory.without_size() {
+            if !self.without_size.insert(card.uuid.clone()) {
+                continue;
+            }
+            let note = without_size(card);
             tracing::warn!(card = card.uuid, "{note}");
-            self.without_size.insert(card.uuid);
             if let Some(events) = &self.events {
-                events.warn("GPUCardWithoutSize", "CheckCards", note).await;
+                let reason = "GPUCardWithoutSize";
+                events.warn(&Warning { reason, action: "CheckCards", note }).await;
             }
         }
     }
@@ -216,7 +225,8 @@ impl CardWatch {
         let label = OfCard { uuid: card.uuid.to_string() };
         self.metrics.card_healthy.get_or_create(&label).set(card.is_healthy().into());
         self.metrics.card_units.get_or_create(&label).set(card.units.0.into());
-        let (units, model) = (card.units.0, &card.model);
+        let units = card.units.0;
+        let model = &card.model;
         match (card.unhealthy, before.map(|before| before.unhealthy)) {
             (now, Some(then)) if now == then => {}
             (Some(why), _) => {
@@ -237,10 +247,11 @@ struct Ended {
 /// NVML has worked in this process, and does not any more.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "NVML worked and has failed {attempts} times in a row since, so this process ends to get its devices anew: {why}. If that repeats, \
+    "NVML worked and has failed {attempts} times in a row since, so this process ends to get its devices anew: {why}. \
+     If that repeats, \
      look at the driver on the host (nvidia-smi)"
 )]
-pub struct NvmlLost {
+pub(crate) struct NvmlLost {
     attempts: u32,
     why: String,
 }
@@ -249,34 +260,37 @@ pub struct NvmlLost {
 fn without_size(card: &nvml::Card) -> String {
     let nvml::Card { uuid, model, .. } = card;
     let model = model.as_deref().unwrap_or("model unknown");
-    match card.has_no_own_memory {
-        true => format!(
-            "card {uuid} ({model}) is not offered: it shares the host's memory, so NVML has no size for it. Set how much of that pods may \
-             have of it with --unified-memory-mib"
-        ),
-        false => format!("card {uuid} ({model}) is not offered: NVML does not tell its memory"),
+    if card.has_no_own_memory {
+        format!(
+            "card {uuid} ({model}) is not offered: it shares the host's memory, so NVML has no size for it. Set how \
+             much \
+             of that pods may have of it with --unified-memory-mib"
+        )
+    } else {
+        format!("card {uuid} ({model}) is not offered: NVML does not tell its memory")
     }
 }
 
 impl Poll {
     fn of(probe: &dyn Probe) -> Result<Self, nvml::Error> {
         let cards = probe.cards()?;
-        let answer =
-            |card: &nvml::Card| (CardId::from(card.uuid.as_str()), probe.status(&card.uuid).ok());
-        let answers = cards.iter().map(answer).collect();
+        let mut answers = Vec::with_capacity(cards.len());
+        for card in &cards {
+            answers.push((CardId::from(card.uuid.as_str()), probe.status(&card.uuid).ok()));
+        }
         Ok(Self { driver: probe.driver(), cards, answers })
     }
 
     fn record(self, inventory: &mut Inventory, errors: &mut ErrorWatches) {
-        inventory.driver(self.driver);
-        inventory.enumerated(self.cards, Instant::now());
+        inventory.set_driver(self.driver);
+        inventory.set_enumerated(self.cards, Instant::now());
         for (card, status) in &self.answers {
             match status {
                 Some(status) => {
                     errors.start(card);
-                    inventory.read(card, status, Instant::now());
+                    inventory.record_status(card, status, Instant::now());
                 }
-                None => inventory.lost(card),
+                None => inventory.mark_lost(card),
             }
         }
     }
@@ -308,7 +322,7 @@ mod tests {
     use crate::fixtures::{A, B};
 
     /// A watch over two cards, polled every millisecond.
-    struct Bench {
+    struct CardBench {
         probe: Arc<Scripted>,
         /// Whether NVML cannot be opened.
         closed: Arc<AtomicBool>,
@@ -326,7 +340,7 @@ mod tests {
         nvml::Card { uuid: uuid.to_owned(), index, memory_mib: Some(4096), ..nvml::Card::default() }
     }
 
-    impl Bench {
+    impl CardBench {
         fn new() -> Self {
             Self::with(false)
         }
@@ -335,18 +349,21 @@ mod tests {
             let folder = tempfile::tempdir().unwrap();
             let probe = Arc::new(Scripted::new(vec![card(A, 0), card(B, 1)]));
             let (sender, cards) = watch::channel(Arc::default());
-            let (published, metrics) = (Arc::new(Mutex::new(Vec::new())), Metrics::default());
-            let (opened, seen) = (probe.clone(), published.clone());
-            let (closed, attempts) =
-                (Arc::new(AtomicBool::new(closed)), Arc::new(AtomicU32::new(0)));
-            let (is_closed, count) = (closed.clone(), attempts.clone());
+            let published = Arc::new(Mutex::new(Vec::new()));
+            let metrics = Metrics::default();
+            let opened = probe.clone();
+            let seen = published.clone();
+            let closed = Arc::new(AtomicBool::new(closed));
+            let attempts = Arc::new(AtomicU32::new(0));
+            let is_closed = closed.clone();
+            let count = attempts.clone();
             let watch = CardWatch {
                 open: Arc::new(move || {
                     count.fetch_add(1, Ordering::Relaxed);
-                    match is_closed.load(Ordering::Relaxed) {
-                        true => Err(nvml::Error::LibraryAbsent { library: "nvml".into() }),
-                        false => Ok(opened.clone() as Arc<dyn Probe>),
+                    if is_closed.load(Ordering::Relaxed) {
+                        return Err(nvml::Error::LibraryAbsent { library: "nvml".into() });
                     }
+                    Ok(opened.clone() as Arc<dyn Probe>)
                 }),
                 sizing: Sizing::of_unit(MiB(1024)),
                 every: Duration::from_millis(1),
@@ -370,12 +387,13 @@ mod tests {
         }
 
         async fn until(&mut self, healths: [Option<Unhealthy>; 2]) {
-            let is = |cards: &Arc<Cards>| cards.iter().map(|card| card.unhealthy).eq(healths);
-            timeout(Duration::from_secs(120), self.cards.wait_for(is)).await.unwrap().unwrap();
+            let reached =
+                self.cards.wait_for(|cards| cards.iter().map(|card| card.unhealthy).eq(healths));
+            timeout(Duration::from_secs(120), reached).await.unwrap().unwrap();
         }
     }
 
-    impl Drop for Bench {
+    impl Drop for CardBench {
         fn drop(&mut self) {
             self.task.abort();
         }
@@ -383,7 +401,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_lost_card_is_published_once_and_recovers_while_the_others_stay_healthy() {
-        let mut bench = Bench::new();
+        let mut bench = CardBench::new();
         bench.until([None, None]).await;
         bench.probe.set_lost(A, true);
         bench.until([Some(Unhealthy::Lost), None]).await;
@@ -401,7 +419,7 @@ mod tests {
 
     #[tokio::test]
     async fn errors_reach_their_card_also_after_it_was_lost() {
-        let mut bench = Bench::new();
+        let mut bench = CardBench::new();
         bench.until([None, None]).await;
         bench.probe.set_lost(B, true);
         bench.until([None, Some(Unhealthy::Lost)]).await;
@@ -419,7 +437,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_process_whose_nvml_worked_and_cannot_be_opened_any_more_ends_and_says_why() {
-        let mut bench = Bench::new();
+        let mut bench = CardBench::new();
         bench.until([None, None]).await;
         bench.closed.store(true, Ordering::Relaxed);
         bench.probe.set_enumerates(false);
@@ -431,7 +449,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_process_that_never_saw_nvml_waits_for_the_driver() {
-        let mut bench = Bench::with(true);
+        let mut bench = CardBench::with(true);
         let attempts = bench.attempts.clone();
         let many = async {
             while attempts.load(Ordering::Relaxed) <= 2 * GIVE_UP_AFTER {
@@ -445,7 +463,7 @@ mod tests {
 
     #[tokio::test]
     async fn each_error_of_a_storm_is_counted() {
-        let mut bench = Bench::new();
+        let mut bench = CardBench::new();
         bench.until([None, None]).await;
         let xid = Xid { number: Some(31) };
         (0..1000).for_each(|_| bench.probe.raise(A, xid));

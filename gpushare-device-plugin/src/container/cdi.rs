@@ -1,9 +1,9 @@
-//! Our CDI specification: one device for each card, with the environment that a container must see, and one for each limit of
-//! a container.
+//! Our CDI specification: one device for each card, with the environment that a container must see, and one for each
+//! limit of a container.
 //!
-//! Invariants: the file is replaced atomically, so a runtime never reads a part of it. A container that restarts refers to its
-//! devices again: the device of a card stays while this process runs, that of a limit while a container of a pod on this node has
-//! it. So the pods of the node bound the file: it has at most [`MAX_LIMITS`] limits for each of them.
+//! Invariants: the file is replaced atomically, so a runtime never reads a part of it. A container that restarts refers
+//! to its devices again: the device of a card stays while this process runs, that of a limit while a container of a pod
+//! on this node has it. So the pods of the node bound the file: it has at most [`MAX_LIMITS`] limits for each of them.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -22,8 +22,8 @@ use crate::isolation::limit::Limit;
 /// devices itself.
 const VOID: &str = "void";
 
-/// The largest number of different limits of one pod, far more than pods have. Runtimes read the file, and one pod must not make it
-/// large for the others.
+/// The largest number of different limits of one pod, far more than pods have. Runtimes read the file, and one pod must
+/// not make it large for the others.
 pub const MAX_LIMITS: usize = 32;
 
 /// The limits of the containers of pods.
@@ -44,7 +44,8 @@ pub struct SpecFile {
 struct Content {
     cards: Cards,
     in_use: PodLimits,
-    /// The limits that an earlier process wrote, until the first [`SpecFile::set_in_use`]: it is not known which are in use.
+    /// The limits that an earlier process wrote, until the first [`SpecFile::set_in_use`]: it is not known which are in
+    /// use.
     earlier: BTreeSet<Limit>,
 }
 
@@ -63,15 +64,16 @@ pub enum CdiError {
     },
     /// The pod has too many limits already.
     #[error(
-        "its containers have {MAX_LIMITS} different limits already, as many as a pod may have: give more of them the same GPU memory, \
+        "its containers have {MAX_LIMITS} different limits already, as many as a pod may have: give more of them the \
+         same GPU memory, \
          gpu-mem-limit and gpu-cores, and create the pod again"
     )]
     TooManyLimits,
 }
 
 impl SpecFile {
-    /// The file of devices of `kind` (`vendor/class`) in `directory`; existing limits are read from it. `mps` is the folder of MPS
-    /// on the host.
+    /// The file of devices of `kind` (`vendor/class`) in `directory`; existing limits are read from it. `mps` is the
+    /// folder of MPS on the host.
     pub fn new(directory: &Path, kind: &str, mps: Option<PathBuf>) -> Self {
         let path = directory.join(format!("{}.json", kind.replace('/', "-")));
         let earlier = fs::read_to_string(&path).map(|text| limits(&text)).unwrap_or_default();
@@ -84,8 +86,8 @@ impl SpecFile {
         &self.path
     }
 
-    /// Writes the specification for `cards` unless the file is up to date. `recorded` are limits of containers by the kubelet's
-    /// record, which the file may lack: it may have been deleted before this process began.
+    /// Writes the specification for `cards` unless the file is up to date. `recorded` are limits of containers by the
+    /// kubelet's record, which the file may lack: it may have been deleted before this process began.
     ///
     /// # Errors
     /// If the directory cannot be made or the file cannot be written.
@@ -96,7 +98,8 @@ impl SpecFile {
         self.bring_up_to_date(&content)
     }
 
-    /// Writes the specification again if the file was deleted or changed. Must not be called before the first [`SpecFile::write`].
+    /// Writes the specification again if the file was deleted or changed. Must not be called before the first
+    /// [`SpecFile::write`].
     ///
     /// # Errors
     /// As [`SpecFile::write`].
@@ -104,7 +107,8 @@ impl SpecFile {
         self.bring_up_to_date(&self.content())
     }
 
-    /// Adds the device of a pod's limit if it is missing. The container runtime reads the file when it creates the container.
+    /// Adds the device of a pod's limit if it is missing. The container runtime reads the file when it creates the
+    /// container.
     ///
     /// # Errors
     /// As [`SpecFile::write`], and if the pod has too many limits.
@@ -125,9 +129,9 @@ impl SpecFile {
         written
     }
 
-    /// Drops the limits that no container has. In use are those that are `recorded` by the kubelet, and those that this process
-    /// added for pods that may still start containers by `is_there`: the kubelet may not have recorded them yet. Must not be called
-    /// before the first [`SpecFile::write`].
+    /// Drops the limits that no container has. In use are those that are `recorded` by the kubelet, and those that this
+    /// process added for pods that may still start containers by `is_there`: the kubelet may not have recorded them
+    /// yet. Must not be called before the first [`SpecFile::write`].
     ///
     /// # Errors
     /// As [`SpecFile::write`].
@@ -298,9 +302,12 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let file = written(&dir);
         let full = MAX_LIMITS as u64;
-        let limit =
-            |number: u64| (PodUid::from((number / full).to_string().as_str()), limit_of(number));
-        file.content().in_use = (0..200 * full).map(limit).collect();
+        let mut in_use = PodLimits::new();
+        for number in 0..200 * full {
+            let pod = PodUid::from((number / full).to_string().as_str());
+            in_use.insert((pod, limit_of(number)));
+        }
+        file.content().in_use = in_use;
         file.add(&"another".into(), limit_of(1 << 20)).unwrap();
         assert!(names(&file).contains(&"driver-1048576-1048576".to_owned()));
     }
@@ -323,13 +330,13 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let file = open(&dir);
         file.write(&cards(&[("GPU-a1b2c3d4-1", 16)]), PodLimits::new()).unwrap();
-        let add = |file: &SpecFile| file.add(&"p".into(), limit_of(1));
-        add(&file).unwrap();
-        for again in [SpecFile::restore, add] {
-            fs::remove_file(file.path()).unwrap();
-            again(&file).unwrap();
-            assert_eq!(names(&file), ["GPU-a1b2c3d4-1", "driver-1-1"]);
-        }
+        file.add(&"p".into(), limit_of(1)).unwrap();
+        fs::remove_file(file.path()).unwrap();
+        file.restore().unwrap();
+        assert_eq!(names(&file), ["GPU-a1b2c3d4-1", "driver-1-1"]);
+        fs::remove_file(file.path()).unwrap();
+        file.add(&"p".into(), limit_of(1)).unwrap();
+        assert_eq!(names(&file), ["GPU-a1b2c3d4-1", "driver-1-1"]);
     }
 
     #[test]
@@ -398,7 +405,7 @@ mod tests {
 
     /// What happens on a node, to one of four pods where it is about one.
     #[derive(Debug, Clone)]
-    enum Step {
+    enum FileStep {
         /// Allocate for a container with this limit.
         Allocate(u8, u8),
         /// The kubelet writes its checkpoint.
@@ -413,27 +420,28 @@ mod tests {
         Lose,
     }
 
-    fn steps() -> impl Strategy<Value = Vec<Step>> {
+    fn steps() -> impl Strategy<Value = Vec<FileStep>> {
         let step = prop_oneof![
-            4 => (0..4_u8, 0..6_u8).prop_map(|(pod, limit)| Step::Allocate(pod, limit)),
-            3 => Just(Step::Record),
-            2 => (0..4_u8).prop_map(Step::Delete),
-            3 => Just(Step::Collect),
-            1 => any::<bool>().prop_map(|file_is_lost| Step::Restart { file_is_lost }),
-            1 => Just(Step::Lose),
+            4 => (0..4_u8, 0..6_u8).prop_map(|(pod, limit)| FileStep::Allocate(pod, limit)),
+            3 => Just(FileStep::Record),
+            2 => (0..4_u8).prop_map(FileStep::Delete),
+            3 => Just(FileStep::Collect),
+            1 => any::<bool>().prop_map(|file_is_lost| FileStep::Restart { file_is_lost }),
+            1 => Just(FileStep::Lose),
         ];
         prop::collection::vec(step, 1..40)
     }
 
-    /// The kubelet's memory and its checkpoint: the limits of live pods' containers. A pod is deleted and made again under another UID.
+    /// The kubelet's memory and its checkpoint: the limits of live pods' containers. A pod is deleted and made again
+    /// under another UID.
     #[derive(Default)]
-    struct Node {
+    struct PodsOnNode {
         generations: [u32; 4],
         allocated: PodLimits,
         checkpoint: PodLimits,
     }
 
-    impl Node {
+    impl PodsOnNode {
         fn uid(&self, pod: u8) -> PodUid {
             PodUid::from(format!("{pod}-{}", self.generations[usize::from(pod)]).as_str())
         }
@@ -455,23 +463,25 @@ mod tests {
         #[test]
         fn every_live_container_has_its_device_and_the_file_has_no_others(steps in steps()) {
             let dir = tempfile::tempdir().unwrap();
-            let (mut file, mut node) = (written(&dir), Node::default());
+            let mut file = written(&dir);
+            let mut node = PodsOnNode::default();
             for step in steps {
-                let collected = matches!(step, Step::Collect);
+                let collected = matches!(step, FileStep::Collect);
                 match step {
-                    Step::Allocate(pod, limit) => {
-                        let (uid, limit) = (node.uid(pod), limit_of(limit.into()));
+                    FileStep::Allocate(pod, limit) => {
+                        let uid = node.uid(pod);
+                        let limit = limit_of(limit.into());
                         file.add(&uid, limit).unwrap();
-                        let there: PodLimits = node.allocated.iter().filter(|(uid, _)| node.is_there(uid)).cloned().collect();
-                        node.allocated = there;
+                        let there = node.allocated.iter().filter(|(uid, _)| node.is_there(uid));
+                        node.allocated = there.cloned().collect();
                         node.allocated.insert((uid, limit));
                     }
-                    Step::Record => node.checkpoint = node.allocated.clone(),
-                    Step::Delete(pod) => node.generations[usize::from(pod)] += 1,
-                    Step::Collect => {
+                    FileStep::Record => node.checkpoint = node.allocated.clone(),
+                    FileStep::Delete(pod) => node.generations[usize::from(pod)] += 1,
+                    FileStep::Collect => {
                         file.set_in_use(node.checkpoint.clone(), |uid| node.is_there(uid)).unwrap();
                     }
-                    Step::Restart { file_is_lost } => {
+                    FileStep::Restart { file_is_lost } => {
                         // The kubelet records an allocation long before a process that died after it has a successor.
                         node.checkpoint = node.allocated.clone();
                         if file_is_lost {
@@ -480,7 +490,7 @@ mod tests {
                         file = open(&dir);
                         file.write(&Cards::default(), node.checkpoint.clone()).unwrap();
                     }
-                    Step::Lose => {
+                    FileStep::Lose => {
                         fs::remove_file(file.path()).unwrap();
                         file.restore().unwrap();
                     }

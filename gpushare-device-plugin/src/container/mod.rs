@@ -106,7 +106,8 @@ pub struct Responder {
 }
 
 impl Responder {
-    /// The response to Allocate for one container. Writes the container's limit into the CDI specification before it returns.
+    /// The response to Allocate for one container. Writes the container's limit into the CDI specification before it
+    /// returns.
     ///
     /// # Errors
     /// If the required isolation cannot be enforced, or the limit cannot be written.
@@ -120,15 +121,18 @@ impl Responder {
         Ok(ContainerResponse { response, isolation })
     }
 
-    /// The mode of isolation. A container that cannot be a client of MPS is refused if its pod asks for MPS. If MPS is the node's minimum
-    /// alone, it is as on a node without MPS. A container with its cards for itself has no limit, and so no mounts of MPS.
+    /// The mode of isolation. A container that cannot be a client of MPS is refused if its pod asks for MPS. If only
+    /// the node's policy asks for MPS, the container is treated as on a node without MPS. A container with exclusive
+    /// cards has no limit, and so no mounts of MPS.
     fn decide(&self, share: ContainerShare<'_>) -> Result<Decision, IsolationError> {
         let support = self.isolation.support.borrow().clone();
-        let (Some(conflict), Some(support @ IsolationSupport { mps: Ok(()), .. })) =
-            (share.mps_conflict.filter(|_| !share.card_use.exclusive), support)
-        else {
+        let conflict = if share.card_use.exclusive { None } else { share.mps_conflict };
+        let (Some(conflict), Some(support)) = (conflict, support) else {
             return self.isolation.decide(share.isolation);
         };
+        if support.mps.is_err() {
+            return self.isolation.decide(share.isolation);
+        }
         let without = IsolationSupport { mps: Err(Missing::MpsConflict(conflict)), ..support };
         let decided = self.isolation.policy.decide(share.isolation, &without);
         let is_enough = decided.as_ref().is_ok_and(|decided| decided.isolation >= Isolation::Mps);
@@ -138,20 +142,28 @@ impl Responder {
         decided
     }
 
-    /// The limit of a container on each of its cards, at most the memory of the smallest; `None` if its pod is exclusive.
+    /// The limit of a container on each of its cards, at most the memory of the smallest; `None` if its pod is
+    /// exclusive.
     fn limit(&self, share: ContainerShare<'_>, isolation: Isolation) -> Option<Limit> {
         let CardUse { cards, exclusive, cores, limit } = share.card_use;
-        let on_each = |units: Units| MiB(u64::from(units.0 / cards.max(1)) * self.unit.0);
+        if exclusive {
+            return None;
+        }
         let memory = share.cards.iter().map(|card| card.memory).min().unwrap_or_default();
-        let request = on_each(share.container);
-        let limit = on_each(limit.unwrap_or(share.container)).max(request).min(memory);
+        let request = self.memory_on_each(share.container, cards);
+        let limit = self.memory_on_each(limit.unwrap_or(share.container), cards);
+        let limit = limit.max(request).min(memory);
         let threads = if cores == Cores::ZERO { Cores::ALL } else { cores };
         match isolation {
-            _ if exclusive => None,
             Isolation::None => None,
             Isolation::Driver => Some(Limit::Driver { request, limit }),
             Isolation::Mps => Some(Limit::Mps { cards, limit, threads: threads.0 }),
         }
+    }
+
+    /// The memory of these units on each of so many cards.
+    fn memory_on_each(&self, units: Units, cards: u32) -> MiB {
+        MiB(u64::from(units.0 / cards.max(1)) * self.unit.0)
     }
 
     fn response(&self, share: ContainerShare<'_>) -> ContainerAllocateResponse {
@@ -180,13 +192,16 @@ impl Responder {
         pairs.into_iter().chain(several).map(|(key, value)| (key.to_owned(), value)).collect()
     }
 
-    /// NVIDIA's device of each card, and our device of the first card only: variables of a second one would replace its variables.
+    /// NVIDIA's device of each card, and our device of the first card only: variables of a second one would replace its
+    /// variables.
     fn cdi_devices(&self, cards: &[Card]) -> Vec<CdiDevice> {
-        let device =
-            |kind: &String, card: &Card| CdiDevice { name: format!("{kind}={}", card.uuid) };
-        let nvidias = cards.iter().map(|card| device(&self.nvidia_kind, card));
-        nvidias.chain(cards.first().map(|card| device(&self.own_kind, card))).collect()
+        let nvidias = cards.iter().map(|card| cdi_device(&self.nvidia_kind, card));
+        nvidias.chain(cards.first().map(|card| cdi_device(&self.own_kind, card))).collect()
     }
+}
+
+fn cdi_device(kind: &str, card: &Card) -> CdiDevice {
+    CdiDevice { name: format!("{kind}={}", card.uuid) }
 }
 
 fn uuids(cards: &[Card]) -> String {
@@ -232,9 +247,14 @@ mod tests {
     }
 
     fn responder(mode: Mode, wanted: MinIsolation, limits: Option<Arc<SpecFile>>) -> Responder {
-        let (nvidia_kind, own_kind) = ("nvidia.com/gpu".into(), "plimsoll.dev/gpu-mem".into());
-        let isolation = isolating(wanted);
-        Responder { mode, nvidia_kind, own_kind, unit: MiB(1024), isolation, limits }
+        Responder {
+            mode,
+            nvidia_kind: "nvidia.com/gpu".to_owned(),
+            own_kind: "plimsoll.dev/gpu-mem".to_owned(),
+            unit: MiB(1024),
+            isolation: isolating(wanted),
+            limits,
+        }
     }
 
     fn given(
@@ -262,13 +282,11 @@ mod tests {
     ) -> Result<ContainerResponse, ResponseError> {
         let cards = cards(&on.iter().map(|uuid| (*uuid, 16)).collect::<Vec<_>>());
         let cards: Vec<Card> = cards.iter().cloned().collect();
-        let (uid, cards) = (&PodUid::from("p"), &cards[..]);
-        let (container, pod) = (Units(2), Units(3));
         responder.respond(ContainerShare {
-            uid,
-            cards,
-            container,
-            pod,
+            uid: &PodUid::from("p"),
+            cards: &cards,
+            container: Units(2),
+            pod: Units(3),
             card_use,
             isolation,
             mps_conflict,
@@ -357,33 +375,36 @@ mod tests {
     fn a_containers_own_shared_memory_is_in_the_way_of_mps_alone() {
         let dir = tempfile::tempdir().unwrap();
         let file = Arc::new(SpecFile::new(dir.path(), "k/c", None));
-        let mode = |wanted, asked| {
-            let responder = responder(Mode::Cdi, wanted, Some(file.clone()));
-            conflicting(&responder, asked).unwrap().isolation.isolation
-        };
-        assert_eq!(mode(MinIsolation::Driver, None), Isolation::Driver);
-        assert_eq!(mode(MinIsolation::Driver, Some("mps")), Isolation::Driver);
-        assert_eq!(mode(MinIsolation::None, None), Isolation::None);
+        for (minimum, asked, mode) in [
+            (MinIsolation::Driver, None, Isolation::Driver),
+            (MinIsolation::Driver, Some("mps"), Isolation::Driver),
+            (MinIsolation::None, None, Isolation::None),
+        ] {
+            let responder = responder(Mode::Cdi, minimum, Some(file.clone()));
+            assert_eq!(conflicting(&responder, asked).unwrap().isolation.isolation, mode);
+        }
     }
 
     #[test]
     fn each_of_several_cards_has_its_part_a_burst_its_limit_and_a_whole_card_none() {
         let dir = tempfile::tempdir().unwrap();
         let file = Arc::new(SpecFile::new(dir.path(), "k/c", None));
-        let last = |wanted, card_use| {
+        let two = CardUse { cards: 2, ..CardUse::default() };
+        let burst = CardUse { limit: Some(Units(6)), cores: Cores(25), ..two };
+        let beyond = CardUse { limit: Some(Units(100)), ..two };
+        let whole = CardUse { exclusive: true, ..two };
+        for (wanted, card_use, last_device) in [
+            (MinIsolation::Driver, two, "driver-1024-1024"),
+            (MinIsolation::Driver, burst, "driver-1024-3072"),
+            (MinIsolation::Mps, burst, "mps-2-3072-25"),
+            (MinIsolation::Driver, beyond, "driver-1024-16384"),
+            (MinIsolation::Driver, whole, A),
+        ] {
             let responder = responder(Mode::Cdi, wanted, Some(file.clone()));
             let given = given_on(&responder, &[A, B], card_use, None).unwrap();
-            given.response.cdi_devices.last().unwrap().name.clone()
-        };
-        let two = CardUse { cards: 2, ..CardUse::default() };
-        assert_eq!(last(MinIsolation::Driver, two), "plimsoll.dev/gpu-mem=driver-1024-1024");
-        let burst = CardUse { limit: Some(Units(6)), cores: Cores(25), ..two };
-        assert_eq!(last(MinIsolation::Driver, burst), "plimsoll.dev/gpu-mem=driver-1024-3072");
-        assert_eq!(last(MinIsolation::Mps, burst), "plimsoll.dev/gpu-mem=mps-2-3072-25");
-        let beyond = CardUse { limit: Some(Units(100)), ..two };
-        assert_eq!(last(MinIsolation::Driver, beyond), "plimsoll.dev/gpu-mem=driver-1024-16384");
-        let whole = CardUse { exclusive: true, ..two };
-        assert_eq!(last(MinIsolation::Driver, whole), format!("plimsoll.dev/gpu-mem={A}"));
+            let last = &given.response.cdi_devices.last().unwrap().name;
+            assert_eq!(*last, format!("plimsoll.dev/gpu-mem={last_device}"));
+        }
     }
 
     #[test]
@@ -402,16 +423,14 @@ mod tests {
         for said in [0, 1, 2, 16, 17, u32::MAX] {
             for cards in [0, 1, 2, u32::MAX] {
                 let card_use = CardUse { cards, limit: Some(Units(said)), ..CardUse::default() };
-                let (uid, container, pod) = (&PodUid::from("p"), Units(2), Units(2));
-                let (isolation, mps_conflict) = (None, None);
                 let share = ContainerShare {
-                    uid,
+                    uid: &PodUid::from("p"),
                     cards: &card,
-                    container,
-                    pod,
+                    container: Units(2),
+                    pod: Units(2),
                     card_use,
-                    isolation,
-                    mps_conflict,
+                    isolation: None,
+                    mps_conflict: None,
                 };
                 let Some(Limit::Driver { request, limit }) =
                     responder.limit(share, Isolation::Driver)

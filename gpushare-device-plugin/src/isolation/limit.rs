@@ -1,10 +1,11 @@
 //! The limit of a container on each of its cards, and its CDI device.
 //!
-//! A limit is a device of our CDI kind, named by its values, since the environment of a CDI specification overrides the pod's own.
-//! Invariant: the name contains all values, so the device of an earlier process can be written again from its name.
+//! A limit is a device of our CDI kind, named by its values, since the environment of a CDI specification overrides the
+//! pod's own. Invariant: the name contains all values, so the device of an earlier process can be written again from
+//! its name.
 
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::str::FromStr;
 
 use cluster::{MPS_PIPES as PIPES_INSIDE, MPS_SHARED_MEMORY};
@@ -13,8 +14,8 @@ use serde_json::{Value, json};
 
 use super::support::{pipes, shared_memory};
 
-/// NVIDIA's container toolkit reads these two from the container's OCI specification, in MiB, and has the driver limit the
-/// container's control group.
+/// NVIDIA's container toolkit reads these two from the container's OCI specification, in MiB, and has the driver limit
+/// the container's control group.
 const MEMORY_REQUEST: &str = "NVIDIA_GPU_MEMORY_REQUEST";
 /// See [`MEMORY_REQUEST`].
 const MEMORY_LIMIT: &str = "NVIDIA_GPU_MEMORY_LIMIT";
@@ -70,7 +71,6 @@ impl FromStr for Limit {
         let (mode, numbers) = name.split_once('-').ok_or(NotALimit)?;
         let numbers: Vec<u64> =
             numbers.split('-').map(str::parse).collect::<Result<_, _>>().map_err(|_| NotALimit)?;
-        let small = |number: u64| u32::try_from(number).map_err(|_| NotALimit);
         let limit = match (mode, &numbers[..]) {
             ("driver", &[request, limit]) => {
                 Self::Driver { request: MiB(request), limit: MiB(limit) }
@@ -83,6 +83,10 @@ impl FromStr for Limit {
         // Each limit has one name: no signs, no leading zeros.
         if limit.to_string() == name { Ok(limit) } else { Err(NotALimit) }
     }
+}
+
+fn small(number: u64) -> Result<u32, NotALimit> {
+    u32::try_from(number).map_err(|_| NotALimit)
 }
 
 impl Limit {
@@ -110,15 +114,19 @@ impl Limit {
     }
 }
 
-/// Clients open the pipes and connect to the sockets, and make none. On a read-only mount they can do that, and neither remove
-/// the daemon's nor put their own in their place. NVIDIA's container toolkit mounts them read-only too.
+/// Clients open the pipes and connect to the sockets, and make none. On a read-only mount they can do that, and neither
+/// remove the daemon's nor put their own in their place. NVIDIA's container toolkit mounts them read-only too.
 fn mounts(mps: &Path) -> Vec<Value> {
-    let mount = |host: PathBuf, inside: &str, access: &str| {
-        let options = [access, "nosuid", "nodev", "noexec", "bind"];
-        json!({ "hostPath": host, "containerPath": inside, "options": options })
-    };
     // MPS's clients and servers share memory besides the pipes.
-    vec![mount(pipes(mps), PIPES_INSIDE, "ro"), mount(shared_memory(mps), MPS_SHARED_MEMORY, "rw")]
+    vec![
+        mount(&pipes(mps), PIPES_INSIDE, "ro"),
+        mount(&shared_memory(mps), MPS_SHARED_MEMORY, "rw"),
+    ]
+}
+
+fn mount(host: &Path, inside: &str, access: &str) -> Value {
+    let options = [access, "nosuid", "nodev", "noexec", "bind"];
+    json!({ "hostPath": host, "containerPath": inside, "options": options })
 }
 
 #[cfg(test)]
@@ -148,13 +156,17 @@ mod tests {
                 "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=25",
             ])
         );
-        let paths =
-            |at: usize| (&edits["mounts"][at]["hostPath"], &edits["mounts"][at]["containerPath"]);
-        assert_eq!(paths(0), (&json!("/run/plimsoll-mps/pipe"), &json!("/run/nvidia-mps")));
-        assert_eq!(paths(1), (&json!("/run/plimsoll-mps/shm"), &json!("/dev/shm")));
-        let options = |at: usize| &edits["mounts"][at]["options"];
-        assert_eq!(*options(0), json!(["ro", "nosuid", "nodev", "noexec", "bind"]), "pipes");
-        assert_eq!(*options(1), json!(["rw", "nosuid", "nodev", "noexec", "bind"]), "memory");
+        let pipes = json!({
+            "hostPath": "/run/plimsoll-mps/pipe",
+            "containerPath": "/run/nvidia-mps",
+            "options": ["ro", "nosuid", "nodev", "noexec", "bind"],
+        });
+        let memory = json!({
+            "hostPath": "/run/plimsoll-mps/shm",
+            "containerPath": "/dev/shm",
+            "options": ["rw", "nosuid", "nodev", "noexec", "bind"],
+        });
+        assert_eq!(edits["mounts"], json!([pipes, memory]));
         let whole = Limit::Mps { cards: 1, limit: MiB(4096), threads: 100 };
         assert!(!whole.device(None).to_string().contains("THREAD"), "the whole card is no limit");
     }

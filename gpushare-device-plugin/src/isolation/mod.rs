@@ -1,15 +1,14 @@
 //! How containers are limited to their share of a card: the mode that follows from the policy, the pod and the node.
 //!
-//! [`support`] detects which modes the node can enforce, [`limit`] is the limit of one container and its CDI device, [`report`] logs
-//! the mode in force, and [`watch`] polls.
+//! [`support`] detects which modes the node can enforce, [`limit`] is the limit of one container and its CDI device,
+//! and [`report`] logs the mode in force. [`crate::cdi_watch`] polls.
 //!
-//! Invariants: a pod's annotation can only choose a stronger mode than the policy, and is never weakened; a mode that the policy
-//! requires and the node cannot enforce is refused or reported, never ignored.
+//! Invariants: a pod's annotation can only choose a stronger mode than the policy, and is never weakened; a mode that
+//! the policy requires and the node cannot enforce is refused or reported, never ignored.
 
 pub mod limit;
-pub mod report;
+pub(crate) mod report;
 pub mod support;
-pub mod watch;
 
 use clap::ValueEnum;
 use cluster::MpsConflict;
@@ -67,7 +66,8 @@ pub struct Decision {
 pub enum IsolationError {
     /// No mode has that name.
     #[error(
-        "the annotation gpu-isolation is `{0}`: set it to `driver`, `mps` or `none`, or take it off, and create the pod again"
+        "the annotation gpu-isolation is `{0}`: set it to `driver`, `mps` or `none`, or take it off, and create the \
+         pod again"
     )]
     Unknown(String),
     /// The node's support is not detected yet.
@@ -75,12 +75,14 @@ pub enum IsolationError {
     NotKnown,
     /// The pod asks for MPS, and its spec excludes that.
     #[error(
-        "isolation `mps` and the pod's spec exclude each other: {0}, or take the annotation gpu-isolation off, and create the pod again"
+        "isolation `mps` and the pod's spec exclude each other: {0}, or take the annotation gpu-isolation off, and \
+         create the pod again"
     )]
     MpsConflict(MpsConflict),
     /// The node cannot enforce what the pod's annotation requires.
     #[error(
-        "the annotation gpu-isolation requires `{required}`, which this node cannot enforce: {missing}. Create the pod again, and the \
+        "the annotation gpu-isolation requires `{required}`, which this node cannot enforce: {missing}. Create the \
+         pod again, and the \
          scheduler-extender finds a node that can, or take the annotation off"
     )]
     Required {
@@ -103,12 +105,12 @@ pub enum IsolationError {
 }
 
 impl Policy {
-    /// The mode of a container whose pod's annotation is `asked`: the weakest that the node can enforce of those that are at least as
-    /// strong as the policy's and the pod's.
+    /// The mode of a container whose pod's annotation is `asked`: the weakest that the node can enforce of those that
+    /// are at least as strong as the policy's and the pod's.
     ///
     /// # Errors
-    /// If the annotation is no mode, if the node can enforce none that is as strong as the annotation, or if the policy's minimum
-    /// cannot be enforced and the policy refuses that.
+    /// If the annotation is no mode, if the node can enforce none that is as strong as the annotation, or if the
+    /// policy's minimum cannot be enforced and the policy refuses that.
     pub fn decide(
         self,
         asked: Option<&str>,
@@ -144,8 +146,9 @@ impl Policy {
 
 /// The mode that a pod's annotation requires.
 fn required(annotation: &str) -> Result<Isolation, IsolationError> {
-    let quoted = || annotation.chars().take(QUOTED).collect();
-    annotation.parse().map_err(|_| IsolationError::Unknown(quoted()))
+    annotation
+        .parse()
+        .map_err(|_| IsolationError::Unknown(annotation.chars().take(QUOTED).collect()))
 }
 
 /// The policy, and the node's support as it changes.
@@ -172,13 +175,12 @@ impl NodeIsolation {
     /// The strongest mode that the node can enforce; `None` until its support is detected.
     pub fn strongest(&self) -> Option<Isolation> {
         let support = self.support.borrow();
-        let can =
-            |mode: &Isolation| support.as_ref().is_some_and(|support| support.of(*mode).is_ok());
-        Isolation::ALL.into_iter().rev().find(can)
+        let support = support.as_ref()?;
+        Isolation::ALL.into_iter().rev().find(|mode| support.of(*mode).is_ok())
     }
 
-    /// The value of the Node's annotation: the mode of pods without an annotation, or `refused`; `None` until the node's support is
-    /// detected.
+    /// The value of the Node's annotation: the mode of pods without an annotation, or `refused`; `None` until the
+    /// node's support is detected.
     pub fn annotation_value(&self) -> Option<&'static str> {
         match self.decide(None) {
             Ok(decided) => Some(decided.isolation.name()),
@@ -193,8 +195,11 @@ mod tests {
     use super::*;
 
     fn support(driver: bool, mps: bool) -> IsolationSupport {
-        let of = |able: bool| if able { Ok(()) } else { Err(Missing::NotByCdi) };
-        IsolationSupport { driver: of(driver), mps: of(mps) }
+        IsolationSupport { driver: enforced(driver), mps: enforced(mps) }
+    }
+
+    fn enforced(is_enforced: bool) -> Result<(), Missing> {
+        if is_enforced { Ok(()) } else { Err(Missing::NotByCdi) }
     }
 
     fn policy(wanted: MinIsolation) -> Policy {
@@ -236,8 +241,10 @@ mod tests {
         assert_eq!(decided, Decision { isolation: Isolation::Mps, instead_of });
         let refuse =
             Policy { minimum: MinIsolation::Driver, unavailable: UnavailableAction::Refuse };
-        let (wanted, missing) = (Isolation::Driver, Missing::NotByCdi);
-        let unavailable = Err(IsolationError::Unavailable { wanted, missing });
+        let unavailable = Err(IsolationError::Unavailable {
+            wanted: Isolation::Driver,
+            missing: Missing::NotByCdi,
+        });
         assert_eq!(refuse.decide(None, &lacking), unavailable);
         assert_eq!(
             policy(MinIsolation::Mps).decide(None, &support(false, false)).unwrap().isolation,
@@ -251,8 +258,11 @@ mod tests {
         for unavailable in [UnavailableAction::Downgrade, UnavailableAction::Refuse] {
             for minimum in [MinIsolation::Auto, MinIsolation::None, MinIsolation::Mps] {
                 let refused = Policy { minimum, unavailable }.decide(Some("driver"), &lacking);
-                let (required, missing) = (Isolation::Driver, Missing::NotByCdi);
-                assert_eq!(refused, Err(IsolationError::Required { required, missing }));
+                let expected = IsolationError::Required {
+                    required: Isolation::Driver,
+                    missing: Missing::NotByCdi,
+                };
+                assert_eq!(refused, Err(expected));
             }
         }
         // The node's own minimum may be weakened, down to what the pod requires.

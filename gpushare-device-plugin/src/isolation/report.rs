@@ -4,11 +4,11 @@ use super::{Decision, Isolation, IsolationError};
 
 /// The decision that was reported last.
 #[derive(Debug, Default)]
-pub struct Reported(Option<Result<Decision, IsolationError>>);
+pub(crate) struct ReportedMode(Option<Result<Decision, IsolationError>>);
 
-impl Reported {
+impl ReportedMode {
     /// Logs a new decision for pods without an annotation. Returns the note of an event if the policy is not enforced.
-    pub fn due(&mut self, decided: Result<Decision, IsolationError>) -> Option<String> {
+    pub(crate) fn due(&mut self, decided: Result<Decision, IsolationError>) -> Option<String> {
         if self.0.as_ref() == Some(&decided) {
             return None;
         }
@@ -45,23 +45,24 @@ mod tests {
 
     #[test]
     fn a_mode_in_place_of_another_is_told_once_until_it_changes() {
-        let mut reported = Reported::default();
-        let missing = || Missing::OldDriver("580.95.05".to_owned());
-        let weaker = || Decision {
+        let mut reported = ReportedMode::default();
+        let missing = Missing::OldDriver("580.95.05".to_owned());
+        let weaker = Decision {
             isolation: Isolation::None,
-            instead_of: Some((Isolation::Driver, missing())),
+            instead_of: Some((Isolation::Driver, missing.clone())),
         };
-        let note = reported.due(Ok(weaker())).unwrap();
+        let note = reported.due(Ok(weaker.clone())).unwrap();
         assert_eq!(
             note,
-            "GPU memory is held to each pod's share by `none` in place of `driver`: driver 580.95.05 cannot limit memory: \
+            "GPU memory is held to each pod's share by `none` in place of `driver`: driver 580.95.05 cannot limit \
+             memory: \
              install 615 or newer"
         );
-        assert_eq!(reported.due(Ok(weaker())), None);
+        assert_eq!(reported.due(Ok(weaker.clone())), None);
         let enforced = Decision { isolation: Isolation::Driver, instead_of: None };
         assert_eq!(reported.due(Ok(enforced)), None);
-        assert_eq!(reported.due(Ok(weaker())), Some(note));
-        let refused = IsolationError::Unavailable { wanted: Isolation::Driver, missing: missing() };
+        assert_eq!(reported.due(Ok(weaker)), Some(note));
+        let refused = IsolationError::Unavailable { wanted: Isolation::Driver, missing };
         assert!(reported.due(Err(refused)).unwrap().starts_with("GPU pods are refused: "));
     }
 }

@@ -29,7 +29,8 @@ pub enum Missing {
     NotByCdi,
     /// NVIDIA's CDI device of a card has no hook for it.
     #[error(
-        "NVIDIA's CDI device of card {0} has no hook {MEMORY_LIMIT_HOOK}: install NVIDIA's container toolkit 1.20.1 or newer \
+        "NVIDIA's CDI device of card {0} has no hook {MEMORY_LIMIT_HOOK}: install NVIDIA's container toolkit 1.20.1 \
+         or newer \
          and generate the specification again"
     )]
     NoHook(String),
@@ -54,9 +55,10 @@ pub enum Missing {
          CUDA_MPS_PIPE_DIRECTORY", .0.display()
     )]
     NoDaemon(PathBuf),
-    /// The folder of the pipes, or the pipe or socket in it, may be another's than the control daemon's.
+    /// The folder of the pipes, or the pipe or socket in it, may not be the control daemon's.
     #[error(
-        "{} must be a folder (mode 755), pipe or socket that user {owner} made and others cannot replace: what listens there may not be the \
+        "{} must be a folder (mode 755), pipe or socket that user {owner} made and others cannot replace: what \
+         listens there may not be the \
          MPS control daemon. Remove it, and start the daemon as that user (component gpu-mps)", .path.display()
     )]
     NotTheDaemons {
@@ -102,7 +104,7 @@ pub struct Host {
     pub cgroups: PathBuf,
     /// The folder of MPS, with `pipe/` and `shm/` in it; `None` without MPS.
     pub mps: Option<PathBuf>,
-    /// The user that the control daemon runs as, and so this plugin: root, as the manifests have it.
+    /// The user that the control daemon runs as, which is this plugin's own: root in the manifests.
     pub daemon_user: u32,
 }
 
@@ -122,21 +124,20 @@ impl Host {
                 _ => return Err(Missing::NoHook(card.uuid.to_string())),
             }
         }
-        let v2 = self.cgroups.join(CGROUP_V2).exists();
-        if v2 { Ok(()) } else { Err(Missing::NoCgroupV2(self.cgroups.clone())) }
+        let is_version_2 = self.cgroups.join(CGROUP_V2).exists();
+        if is_version_2 { Ok(()) } else { Err(Missing::NoCgroupV2(self.cgroups.clone())) }
     }
 
     fn mps(&self) -> Result<(), Missing> {
         self.by_cdi()?;
         let pipes = pipes(self.mps.as_deref().ok_or(Missing::NoMps)?);
         let control = pipes.join(CONTROL_PIPE);
-        let missing = |_| Missing::NoDaemon(pipes.clone());
         // Not the metadata of what a symbolic link names: a link is none of the daemon's files.
-        let folder = pipes.symlink_metadata().map_err(missing)?;
+        let Ok(folder) = pipes.symlink_metadata() else { return Err(Missing::NoDaemon(pipes)) };
         if !(folder.is_dir() && self.is_the_daemons(&folder)) || others_can_replace_in(&folder) {
             return Err(self.not_the_daemons(pipes));
         }
-        let entry = control.symlink_metadata().map_err(missing)?;
+        let Ok(entry) = control.symlink_metadata() else { return Err(Missing::NoDaemon(pipes)) };
         if !self.is_the_daemons(&entry) || entry.is_symlink() {
             return Err(self.not_the_daemons(control));
         }
@@ -183,8 +184,8 @@ fn is_read(pipe: &Path) -> bool {
     rustix::fs::open(pipe, flags, Mode::empty()).is_ok()
 }
 
-/// A connection with another socket type fails with its own error while a process has the socket open, and the daemon gets no
-/// connection from it.
+/// Connects with another socket type than the daemon's. While a process has the socket open, that fails with an error
+/// of its own, and the daemon gets no connection.
 fn is_bound(socket: &Path) -> bool {
     let connected = UnixDatagram::unbound().and_then(|own| own.connect(socket));
     let error = connected.as_ref().err().and_then(Errno::from_io_error);
@@ -207,11 +208,13 @@ mod tests {
     use std::os::unix::fs::{PermissionsExt, symlink};
     use std::os::unix::net::UnixListener;
 
+    use serde_json::json;
+
     use super::*;
     use crate::cards::Unhealthy;
     use crate::fixtures::{A, B, cards, with_unhealthy};
 
-    struct Node {
+    struct MpsNode {
         dir: tempfile::TempDir,
         /// The daemon's end of its pipe.
         daemon: Option<fs::File>,
@@ -219,23 +222,22 @@ mod tests {
 
     /// Makes a pipe, and opens it as its reader.
     fn pipe(path: &Path) -> fs::File {
-        let (kind, mode) = (rustix::fs::FileType::Fifo, Mode::RWXU);
-        rustix::fs::mknodat(rustix::fs::CWD, path, kind, mode, 0).unwrap();
+        let kind = rustix::fs::FileType::Fifo;
+        rustix::fs::mknodat(rustix::fs::CWD, path, kind, Mode::RWXU, 0).unwrap();
         fs::File::options().read(true).write(true).open(path).unwrap()
     }
 
-    impl Node {
+    impl MpsNode {
         /// Control groups of version 2, hooks for these cards, a daemon of MPS.
         fn new(hooks: &[&str]) -> Self {
             let mut node = Self { dir: tempfile::tempdir().unwrap(), daemon: None };
-            let device = |uuid: &&str| {
-                format!(
-                    r#"{{"name":"{uuid}","containerEdits":{{"hooks":[{{"args":["x","{MEMORY_LIMIT_HOOK}"]}}]}}}}"#
-                )
-            };
-            let devices: Vec<String> = hooks.iter().map(device).collect();
-            let spec = format!(r#"{{"kind":"k/c","devices":[{}]}}"#, devices.join(","));
-            fs::write(node.dir.path().join("n.json"), spec).unwrap();
+            let edits = json!({ "hooks": [{ "args": ["x", MEMORY_LIMIT_HOOK] }] });
+            let mut devices = Vec::new();
+            for uuid in hooks {
+                devices.push(json!({ "name": uuid, "containerEdits": edits }));
+            }
+            let spec = json!({ "kind": "k/c", "devices": devices });
+            fs::write(node.dir.path().join("n.json"), spec.to_string()).unwrap();
             fs::write(node.dir.path().join(CGROUP_V2), "").unwrap();
             fs::create_dir(node.dir.path().join("pipe")).unwrap();
             node.daemon = Some(pipe(&node.control()));
@@ -264,22 +266,24 @@ mod tests {
 
     #[test]
     fn the_driver_needs_its_version_a_hook_for_every_card_and_cgroup_v2() {
-        let node = Node::new(&[A, B]);
-        let driver = |version| node.support(true, version).driver;
-        assert_eq!(driver(Some("615.12.03")), Ok(()));
-        assert_eq!(driver(Some("580.95.05")), Err(Missing::OldDriver("580.95.05".to_owned())));
-        assert_eq!(driver(None), Err(Missing::UnknownDriver));
+        let node = MpsNode::new(&[A, B]);
+        assert_eq!(node.support(true, Some("615.12.03")).driver, Ok(()));
+        let old = node.support(true, Some("580.95.05")).driver;
+        assert_eq!(old, Err(Missing::OldDriver("580.95.05".to_owned())));
+        assert_eq!(node.support(true, None).driver, Err(Missing::UnknownDriver));
         assert_eq!(node.support(false, Some("615.1")).driver, Err(Missing::NotByCdi));
         fs::remove_file(node.dir.path().join(CGROUP_V2)).unwrap();
-        assert!(matches!(driver(Some("615.1")), Err(Missing::NoCgroupV2(_))));
-        let half = Node::new(&[A]).support(true, Some("700.1")).driver;
+        let version_1 = node.support(true, Some("615.1")).driver;
+        assert!(matches!(version_1, Err(Missing::NoCgroupV2(_))));
+        let half = MpsNode::new(&[A]).support(true, Some("700.1")).driver;
         assert_eq!(half, Err(Missing::NoHook(B.to_owned())));
     }
 
     #[test]
     fn a_card_that_is_unhealthy_needs_no_hook() {
-        let node = Node::new(&[A]);
-        let (specs, host) = (node.specs(), node.host(true));
+        let node = MpsNode::new(&[A]);
+        let specs = node.specs();
+        let host = node.host(true);
         let cards = cards(&[(A, 4), (B, 4)]).with_driver(Some("615.1".to_owned()));
         for why in [Unhealthy::Lost, Unhealthy::Mig] {
             let support = host.support(&specs, &with_unhealthy(&cards, B, why));
@@ -289,7 +293,7 @@ mod tests {
 
     #[test]
     fn a_daemon_may_listen_on_a_socket_and_gets_no_connection() {
-        let node = Node::new(&[]);
+        let node = MpsNode::new(&[]);
         fs::remove_file(node.control()).unwrap();
         let daemon = UnixListener::bind(node.control()).unwrap();
         assert_eq!(node.support(true, None).mps, Ok(()));
@@ -301,7 +305,7 @@ mod tests {
 
     #[test]
     fn an_ordinary_file_or_folder_is_no_daemon() {
-        let node = Node::new(&[]);
+        let node = MpsNode::new(&[]);
         fs::remove_file(node.control()).unwrap();
         fs::write(node.control(), "").unwrap();
         assert!(matches!(node.support(true, None).mps, Err(Missing::NoDaemon(_))));
@@ -312,7 +316,7 @@ mod tests {
 
     #[test]
     fn a_link_to_a_socket_that_another_process_listens_on_is_no_daemon() {
-        let node = Node::new(&[]);
+        let node = MpsNode::new(&[]);
         fs::remove_file(node.control()).unwrap();
         let elsewhere = node.dir.path().join("elsewhere");
         let _listener = UnixListener::bind(&elsewhere).unwrap();
@@ -326,8 +330,9 @@ mod tests {
 
     #[test]
     fn a_folder_of_pipes_behind_a_link_is_no_daemon() {
-        let node = Node::new(&[]);
-        let (pipes, elsewhere) = (node.dir.path().join("pipe"), node.dir.path().join("elsewhere"));
+        let node = MpsNode::new(&[]);
+        let pipes = node.dir.path().join("pipe");
+        let elsewhere = node.dir.path().join("elsewhere");
         fs::rename(&pipes, &elsewhere).unwrap();
         symlink(&elsewhere, &pipes).unwrap();
         let refused = node.support(true, None).mps.unwrap_err();
@@ -339,7 +344,7 @@ mod tests {
 
     #[test]
     fn what_another_user_made_is_no_daemon_although_it_listens() {
-        let node = Node::new(&[]);
+        let node = MpsNode::new(&[]);
         let other =
             Host { daemon_user: rustix::process::geteuid().as_raw() + 1, ..node.host(true) };
         let refused = other.support(&node.specs(), &cards(&[])).mps.unwrap_err();
@@ -348,7 +353,7 @@ mod tests {
 
     #[test]
     fn a_folder_of_pipes_in_which_others_can_write_is_no_daemon() {
-        let node = Node::new(&[]);
+        let node = MpsNode::new(&[]);
         let pipes = node.dir.path().join("pipe");
         for (mode, is_safe) in [(0o755, true), (0o700, true), (0o1777, true), (0o777, false)] {
             fs::set_permissions(&pipes, fs::Permissions::from_mode(mode)).unwrap();
@@ -359,7 +364,7 @@ mod tests {
 
     #[test]
     fn mps_needs_a_daemon_that_listens() {
-        let mut node = Node::new(&[]);
+        let mut node = MpsNode::new(&[]);
         assert_eq!(node.support(true, None).mps, Ok(()));
         assert_eq!(node.support(false, None).mps, Err(Missing::NotByCdi));
         node.daemon = None;

@@ -1,11 +1,12 @@
 //! The list of devices that the kubelet gets, and the health of each.
 //!
-//! kube-scheduler compares what pods request with the number of Healthy devices. So the ids of a card that takes no pods are Healthy
-//! for as long as a pod holds them: otherwise this pod would use up the room of another card (kubernetes/kubernetes#92592). No pod gets
-//! them, since the kubelet gives out free ids alone.
+//! kube-scheduler compares what pods request with the number of Healthy devices. So the ids of a card that takes no
+//! pods are Healthy for as long as a pod holds them: otherwise this pod would use up the room of another card
+//! (kubernetes/kubernetes#92592). No pod gets them, since the kubelet gives out free ids alone.
 //!
-//! Invariants: an id that a pod holds is listed as Healthy, whichever card it is on; a free id is Healthy only if its card takes pods;
-//! an id that was listed stays listed, since the kubelet crashes if it disappears while its Allocate is in flight.
+//! Invariants: an id that a pod holds is listed as Healthy, whichever card it is on; a free id is Healthy only if its
+//! card takes pods; an id that was listed stays listed, since the kubelet crashes if it disappears while its Allocate
+//! is in flight.
 
 use std::collections::BTreeMap;
 
@@ -16,15 +17,15 @@ use crate::cards::ids::{DeviceId, Ids};
 
 /// The list of one stream.
 #[derive(Debug, Default)]
-pub struct DeviceList {
+pub(crate) struct DeviceList {
     /// Whether each listed id is Healthy.
     listed: BTreeMap<DeviceId, bool>,
 }
 
 impl DeviceList {
-    /// Updates the list for these cards and for the ids that pods `held`. `takes_pods` is false if no card of the node takes new pods.
-    /// Returns whether the list has changed.
-    pub fn update(&mut self, cards: &Cards, held: &Ids, takes_pods: bool) -> bool {
+    /// Updates the list for these cards and for the ids that pods `held`. `takes_pods` is false if no card of the node
+    /// takes new pods. Returns whether the list has changed.
+    pub(crate) fn update(&mut self, cards: &Cards, held: &Ids, takes_pods: bool) -> bool {
         let mut next: BTreeMap<DeviceId, bool> =
             self.listed.keys().map(|id| (id.clone(), false)).collect();
         for card in cards.iter() {
@@ -38,14 +39,16 @@ impl DeviceList {
         changed
     }
 
-    /// The devices without a topology. With one, the kubelet's topology manager would choose a NUMA node before it calls the plugin,
-    /// and could exclude the claimed card. The extender reads the card's NUMA node from the node's annotation.
-    pub fn devices(&self) -> Vec<Device> {
-        let device = |(id, healthy): (&DeviceId, &bool)| {
+    /// The devices without a topology. With one, the kubelet's topology manager would choose a NUMA node before it
+    /// calls the plugin, and could exclude the claimed card. The extender reads the card's NUMA node from the node's
+    /// annotation.
+    pub(crate) fn devices(&self) -> Vec<Device> {
+        let mut devices = Vec::with_capacity(self.listed.len());
+        for (id, healthy) in &self.listed {
             let health = if *healthy { "Healthy" } else { "Unhealthy" };
-            Device { id: id.to_string(), health: health.to_owned(), topology: None }
-        };
-        self.listed.iter().map(device).collect()
+            devices.push(Device { id: id.to_string(), health: health.to_owned(), topology: None });
+        }
+        devices
     }
 }
 
@@ -64,7 +67,8 @@ mod tests {
 
     #[test]
     fn held_ids_of_an_unhealthy_card_are_healthy_until_their_holder_ends() {
-        let (mut list, cards) = (DeviceList::default(), cards(&[(A, 2), (B, 1)]));
+        let mut list = DeviceList::default();
+        let cards = cards(&[(A, 2), (B, 1)]);
         let ill = with_unhealthy(&cards, A, Unhealthy::Lost);
         assert!(list.update(&ill, &ids(["aaaaaaaa-1"]), true));
         assert_eq!(healthy(&list), ["aaaaaaaa-1", "bbbbbbbb-0"]);
@@ -76,7 +80,8 @@ mod tests {
 
     #[test]
     fn a_held_id_of_no_card_is_listed_and_stays_listed_once_it_is_free() {
-        let (mut list, cards) = (DeviceList::default(), cards(&[(A, 1)]));
+        let mut list = DeviceList::default();
+        let cards = cards(&[(A, 1)]);
         let held = ids(["cccccccc-0", "aaaaaaaa-7"]);
         list.update(&cards, &held, true);
         assert_eq!(healthy(&list), ["aaaaaaaa-0", "aaaaaaaa-7", "cccccccc-0"]);
@@ -87,14 +92,15 @@ mod tests {
 
     #[test]
     fn a_node_that_takes_no_pods_offers_no_free_id() {
-        let (mut list, cards) = (DeviceList::default(), cards(&[(A, 2)]));
+        let mut list = DeviceList::default();
+        let cards = cards(&[(A, 2)]);
         list.update(&cards, &ids(["aaaaaaaa-0"]), false);
         assert_eq!(healthy(&list), ["aaaaaaaa-0"]);
     }
 
     /// A step in the life of a node with up to four card slots.
     #[derive(Debug, Clone)]
-    enum Step {
+    enum NodeStep {
         /// The card in a slot works or does not.
         Health(usize, bool),
         /// Another card is in the slot.
@@ -109,15 +115,15 @@ mod tests {
         Restart,
     }
 
-    fn step() -> impl Strategy<Value = Step> {
+    fn step() -> impl Strategy<Value = NodeStep> {
         let slot = 0_usize..4;
         prop_oneof![
-            (slot.clone(), any::<bool>()).prop_map(|(slot, works)| Step::Health(slot, works)),
-            slot.clone().prop_map(Step::Replace),
-            (slot.clone(), 1_u32..6).prop_map(|(slot, units)| Step::Units(slot, units)),
-            (slot, 1_u32..4).prop_map(|(slot, units)| Step::Run(slot, units)),
-            Just(Step::End),
-            Just(Step::Restart),
+            (slot.clone(), any::<bool>()).prop_map(|(slot, works)| NodeStep::Health(slot, works)),
+            slot.clone().prop_map(NodeStep::Replace),
+            (slot.clone(), 1_u32..6).prop_map(|(slot, units)| NodeStep::Units(slot, units)),
+            (slot, 1_u32..4).prop_map(|(slot, units)| NodeStep::Run(slot, units)),
+            Just(NodeStep::End),
+            Just(NodeStep::Restart),
         ]
     }
 
@@ -137,31 +143,36 @@ mod tests {
     }
 
     proptest! {
-        /// Allocatable less requested is never below the room of the cards that take pods, and no free id of another card is Healthy.
+        /// Allocatable less requested is never below the room of the cards that take pods, and no free id of another
+        /// card is Healthy.
         #[test]
-        fn the_room_of_healthy_cards_stays_schedulable_in_every_history(steps in proptest::collection::vec(step(), 1..40)) {
+        fn the_room_of_healthy_cards_stays_schedulable_in_every_history(
+            steps in proptest::collection::vec(step(), 1..40),
+        ) {
             let mut slots = [1, 2, 3, 4].map(|card| Slot { card, units: 4, works: true });
-            let (mut pods, mut list, mut next) = (Vec::<Ids>::new(), DeviceList::default(), 5);
+            let mut pods: Vec<Ids> = Vec::new();
+            let mut list = DeviceList::default();
+            let mut next = 5;
             for step in steps {
                 match step {
-                    Step::Health(slot, works) => slots[slot].works = works,
-                    Step::Replace(slot) => {
+                    NodeStep::Health(slot, works) => slots[slot].works = works,
+                    NodeStep::Replace(slot) => {
                         slots[slot].card = next;
                         next += 1;
                     }
-                    Step::Units(slot, units) => slots[slot].units = units,
-                    Step::Run(slot, units) => {
+                    NodeStep::Units(slot, units) => slots[slot].units = units,
+                    NodeStep::Run(slot, units) => {
                         let Slot { card, units: all, works } = slots[slot];
-                        let taken = |id: &DeviceId| pods.iter().any(|held| held.contains(id));
-                        let free = (0..all).map(|at| id(card, at)).filter(|id| !taken(id));
+                        let ids = (0..all).map(|at| id(card, at));
+                        let free = ids.filter(|id| !pods.iter().any(|held| held.contains(id)));
                         let chosen: Ids = free.take(units as usize).collect();
                         if works && chosen.len() == units as usize {
                             pods.push(chosen);
                         }
                     }
-                    Step::End if pods.is_empty() => {}
-                    Step::End => drop(pods.remove(0)),
-                    Step::Restart => list = DeviceList::default(),
+                    NodeStep::End if pods.is_empty() => {}
+                    NodeStep::End => drop(pods.remove(0)),
+                    NodeStep::Restart => list = DeviceList::default(),
                 }
                 let names: Vec<String> = slots.iter().map(|slot| uuid(slot.card)).collect();
                 let of: Vec<(&str, u32)> =
@@ -180,7 +191,7 @@ mod tests {
                 prop_assert!(offered.len() >= held.len() + room, "{offered:?} {held:?}");
                 for offered in &offered {
                     let offered: DeviceId = offered.parse().unwrap();
-                    let card = cards.of(&offered).filter(|card| card.is_healthy());
+                    let card = cards.offering(&offered).filter(|card| card.is_healthy());
                     prop_assert!(held.contains(&offered) || card.is_some(), "{offered}");
                 }
                 prop_assert!(held.iter().all(|id| offered.contains(&id.to_string())));

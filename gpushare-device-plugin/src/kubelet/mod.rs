@@ -1,5 +1,5 @@
 //! The kubelet's device plugin interface: [`service`] answers its calls, [`session`] registers with it.
 
-pub mod devices;
-pub mod service;
-pub mod session;
+pub(crate) mod devices;
+pub(crate) mod service;
+pub(crate) mod session;

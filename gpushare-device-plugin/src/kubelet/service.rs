@@ -12,7 +12,6 @@ use tonic::{Request, Response, Status};
 
 use super::devices::DeviceList;
 use crate::admission::Admission;
-use crate::admission::prestart::StartError;
 use crate::cards::Cards;
 use kubelet_api::v1beta1::device_plugin_server::DevicePlugin;
 use kubelet_api::v1beta1::{
@@ -22,12 +21,12 @@ use kubelet_api::v1beta1::{
 };
 
 /// The optional calls that this plugin serves.
-pub const OPTIONS: DevicePluginOptions =
+pub(crate) const OPTIONS: DevicePluginOptions =
     DevicePluginOptions { pre_start_required: true, get_preferred_allocation_available: true };
 
 /// Streams of the device list (ListAndWatch).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Streams {
+pub(crate) struct Streams {
     /// How many were opened so far.
     pub opened: usize,
     /// How many are open now.
@@ -36,7 +35,7 @@ pub struct Streams {
 
 /// The service of one registration.
 #[derive(Clone)]
-pub struct Service {
+pub(crate) struct Service {
     /// Answers the calls.
     pub admission: Arc<Admission>,
     /// The cards to list.
@@ -129,11 +128,11 @@ impl DevicePlugin for Service {
 
     async fn list_and_watch(&self, _: Request<Empty>) -> Result<Response<ListStream>, Status> {
         let state = (Updates::of(self), Live::new(&self.streams));
-        let next = |(mut updates, live): (Updates, Live)| async move {
+        let lists = stream::unfold(state, |(mut updates, live)| async move {
             let devices = updates.next().await?;
             Some((Ok(ListAndWatchResponse { devices }), (updates, live)))
-        };
-        Ok(Response::new(Box::pin(stream::unfold(state, next))))
+        });
+        Ok(Response::new(Box::pin(lists)))
     }
 
     async fn get_preferred_allocation(
@@ -165,8 +164,9 @@ impl DevicePlugin for Service {
         &self,
         request: Request<PreStartContainerRequest>,
     ) -> Result<Response<PreStartContainerResponse>, Status> {
-        let checked = self.admission.prestart(&request.get_ref().devices_ids).await;
-        let refused = |error: StartError| Status::failed_precondition(error.to_string());
-        checked.map(|()| Response::new(PreStartContainerResponse {})).map_err(refused)
+        match self.admission.prestart(&request.get_ref().devices_ids).await {
+            Ok(()) => Ok(Response::new(PreStartContainerResponse {})),
+            Err(error) => Err(Status::failed_precondition(error.to_string())),
+        }
     }
 }

@@ -32,9 +32,9 @@ use kubelet_api::v1beta1::registration_client::RegistrationClient;
 use kubelet_api::v1beta1::{Empty, RegisterRequest};
 
 /// The kubelet's registration socket in the device plugin directory.
-pub const KUBELET_SOCKET: &str = "kubelet.sock";
+pub(crate) const KUBELET_SOCKET: &str = "kubelet.sock";
 /// The plugin's socket in the same directory.
-pub const PLUGIN_SOCKET: &str = "plimsoll-gpu-mem.sock";
+pub(crate) const PLUGIN_SOCKET: &str = "plimsoll-gpu-mem.sock";
 /// The version of the device plugin interface.
 const VERSION: &str = "v1beta1";
 
@@ -56,7 +56,7 @@ const MAX_MESSAGE: usize = 16 << 20;
 
 /// Registers with the kubelet and serves it.
 #[derive(Clone)]
-pub struct Plugin {
+pub(crate) struct Plugin {
     /// The kubelet's device plugin directory.
     pub directory: PathBuf,
     /// The resource to register.
@@ -73,7 +73,7 @@ pub struct Plugin {
 
 /// Why a session ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SessionEnd {
+pub(crate) enum SessionEnd {
     /// The process shuts down.
     Shutdown,
     /// The kubelet's socket was replaced or removed.
@@ -88,7 +88,7 @@ pub enum SessionEnd {
 
 /// Why a session could not begin.
 #[derive(Debug, thiserror::Error)]
-pub enum SessionError {
+pub(crate) enum SessionError {
     /// There is no registration socket of a kubelet at this path.
     #[error(
         "no kubelet at {0}: waiting for it (is --device-plugin-dir the kubelet's, and mounted?)"
@@ -137,7 +137,11 @@ impl FileId {
 impl Plugin {
     /// Holds one session after another until the shutdown. `registered` is called with whether the
     /// plugin is registered, and if not, why.
-    pub async fn run(&self, shutdown: daemon::Shutdown, registered: impl Fn(Result<(), String>)) {
+    pub(crate) async fn run(
+        &self,
+        shutdown: daemon::Shutdown,
+        registered: impl Fn(Result<(), String>),
+    ) {
         let kubelet = self.directory.join(KUBELET_SOCKET);
         let mut pause = SOCKET_CHECK;
         while !shutdown.is_cancelled() {
@@ -252,13 +256,19 @@ async fn check_own_socket(own: &Path) -> Result<(), SessionError> {
 }
 
 async fn connect(path: &Path) -> Result<Channel, SessionError> {
-    // tonic's own text is "transport error".
-    let failed = |error: tonic::transport::Error| SessionError::Connect {
-        path: path.to_owned(),
-        cause: Causes(&error).to_string(),
-    };
-    let endpoint = Endpoint::from_shared(format!("unix://{}", path.display())).map_err(failed)?;
-    endpoint.connect_timeout(REGISTER_TIMEOUT).connect().await.map_err(failed)
+    match try_connect(path).await {
+        Ok(channel) => Ok(channel),
+        // tonic's own text is "transport error".
+        Err(error) => {
+            let cause = Causes(&error).to_string();
+            Err(SessionError::Connect { path: path.to_owned(), cause })
+        }
+    }
+}
+
+async fn try_connect(path: &Path) -> Result<Channel, tonic::transport::Error> {
+    let endpoint = Endpoint::from_shared(format!("unix://{}", path.display()))?;
+    endpoint.connect_timeout(REGISTER_TIMEOUT).connect().await
 }
 
 async fn call<T>(

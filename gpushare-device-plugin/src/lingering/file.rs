@@ -20,11 +20,11 @@ const OWNER_ONLY: u32 = 0o600;
 pub struct GrantsFile {
     folder: PathBuf,
     metrics: Metrics,
-    state: Mutex<State>,
+    state: Mutex<FileState>,
 }
 
 #[derive(Default)]
-struct State {
+struct FileState {
     /// Whether the grants of earlier processes are loaded.
     loaded: bool,
     /// Why the last read or write failed, as logged.
@@ -77,7 +77,7 @@ impl GrantsFile {
             .truncate(true)
             .mode(OWNER_ONLY)
             .open(&fresh)?;
-        // One that an earlier process left there keeps its mode otherwise.
+        // A file that an earlier process left there would keep its mode.
         if file.metadata()?.is_file() {
             file.set_permissions(Permissions::from_mode(OWNER_ONLY))?;
         }
@@ -85,7 +85,7 @@ impl GrantsFile {
         fs::rename(&fresh, self.path())
     }
 
-    fn set_failure(&self, state: &mut State, failure: Option<String>) {
+    fn set_failure(&self, state: &mut FileState, failure: Option<String>) {
         self.metrics.state_behind.set(failure.is_some().into());
         if failure == state.failure {
             return;
@@ -93,7 +93,8 @@ impl GrantsFile {
         let path = self.path();
         match &failure {
             Some(why) => tracing::warn!(
-                "{}: {why}; trying again. Make --state-dir a writable folder of the host: without the file a plugin that \
+                "{}: {why}; trying again. Make --state-dir a writable folder of the host: without the file a plugin \
+                 that \
                  restarts knows nothing of pods that were deleted by force",
                 path.display()
             ),
@@ -107,7 +108,7 @@ impl GrantsFile {
     }
 
     // Each change is one assignment, so a panic cannot leave a partial change.
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, FileState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -159,7 +160,8 @@ mod tests {
     fn a_file_that_cannot_be_read_is_not_replaced_before_it_could_be() {
         let folder = tempfile::tempdir().unwrap();
         file(folder.path()).save(&mut granted(&[("earlier", A)]));
-        let (path, away) = (folder.path().join(FILE), folder.path().join("away"));
+        let path = folder.path().join(FILE);
+        let away = folder.path().join("away");
         fs::rename(&path, &away).unwrap();
         symlink(&path, &path).unwrap();
         let later = file(folder.path());

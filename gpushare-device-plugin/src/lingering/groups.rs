@@ -1,6 +1,7 @@
 //! Reads the host's control groups.
 //!
-//! Invariant: once a kubelet's control groups were found, a later read without them is a failure, not a host without a kubelet.
+//! Invariant: once a kubelet's control groups were found, a later read without them is a failure, not a host without a
+//! kubelet.
 
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -68,7 +69,8 @@ impl HostGroups {
         let root = self.root.display();
         match why {
             Some(why) => tracing::warn!(
-                "--cgroup-dir {root}: {why}. Pods that are gone keep their units until it is known that their processes have ended"
+                "--cgroup-dir {root}: {why}. Pods that are gone keep their units until it is known that their \
+                 processes have ended"
             ),
             None => tracing::info!("--cgroup-dir {root}: the pods' control groups are read again"),
         }
@@ -89,7 +91,8 @@ mod tests {
     #[test]
     fn a_host_has_no_kubelets_groups_only_where_none_were_found_before() {
         let folder = tempfile::tempdir().unwrap();
-        let (root, away) = (folder.path().join("cgroup"), folder.path().join("away"));
+        let root = folder.path().join("cgroup");
+        let away = folder.path().join("away");
         let metrics = Metrics::default();
         let groups = HostGroups::new(root.clone(), metrics.clone());
         assert_eq!(groups.read(), ReadOutcome::NoKubelet, "not mounted");

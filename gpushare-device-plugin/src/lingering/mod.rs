@@ -1,13 +1,14 @@
 //! Deleted pods whose processes still run: after a deletion by force, or a deletion while the kubelet was down.
 //!
 //! Their units stay in use until the kernel shows no process in their control group, since only processes use a card's
-//! memory. Grants are saved in a file for a restarted plugin; the kubelet's checkpoint loses them at the next admission.
+//! memory. Grants are saved in a file for a restarted plugin; the kubelet's checkpoint loses them at the next
+//! admission.
 //!
-//! Unreadable control groups count as running: a pod's processes have ended only if all folders that may hold its control group
-//! were listed, and it has none or an empty one.
+//! Unreadable control groups count as running: a pod's processes have ended only if all folders that may hold its
+//! control group were listed, and it has none or an empty one.
 //!
-//! Invariant: the units of a pod that ended normally are free as soon as the kubelet frees them. The kubelet removes a pod's
-//! control group before the pod's object.
+//! Invariant: the units of a pod that ended normally are free as soon as the kubelet frees them. The kubelet removes a
+//! pod's control group before the pod's object.
 
 pub mod file;
 pub mod groups;
@@ -29,8 +30,8 @@ use crate::records::{PodRecord, Presence, Records, SharedRecords};
 
 /// Pause between two updates while a pod lingers.
 const PAUSE: Duration = Duration::from_millis(200);
-/// A pod with an empty control group may be about to start its first process within this time after a grant. Later its processes
-/// have ended.
+/// A pod with an empty control group may be about to start its first process within this time after a grant. Later its
+/// processes have ended.
 const YOUNG: Duration = Duration::from_secs(60);
 /// Pause before a failed read or write of the file is retried.
 const FILE_PAUSE: Duration = Duration::from_secs(1);
@@ -50,12 +51,15 @@ pub struct Lingering {
 }
 
 impl Lingering {
-    /// Loads the grants of earlier processes if the file can be read, and warns if the host's control groups are not mounted.
+    /// Loads the grants of earlier processes if the file can be read, and warns if the host's control groups are not
+    /// mounted.
     pub fn load(&self) {
         if self.groups.read() == ReadOutcome::NoKubelet {
             tracing::warn!(
-                "--cgroup-dir: no control groups of a kubelet are there. Units of pods that are deleted by force are given to others \
-                 while their processes may still run. Mount the host's /sys/fs/cgroup read-only and name it with this flag"
+                "--cgroup-dir: no control groups of a kubelet are there. Units of pods that are deleted by force are \
+                 given to others \
+                 while their processes may still run. Mount the host's /sys/fs/cgroup read-only and name it with this \
+                 flag"
             );
         }
         self.load_grants();
@@ -81,7 +85,7 @@ impl Lingering {
     /// Updates which pods linger. Returns whether any does.
     pub fn update(&self) -> bool {
         let all = self.pods.all().into_iter();
-        let known: KnownPods = all.map(|facts| (facts.uid.clone(), facts)).collect();
+        let known: PodsByUid = all.map(|facts| (facts.uid.clone(), facts)).collect();
         if !has_open(&self.records.lock(), &known) {
             return false;
         }
@@ -111,37 +115,39 @@ impl Lingering {
 
     /// Updates until the shutdown: at each change of pods and records, and every [`PAUSE`] while a pod lingers.
     pub async fn run(self: Arc<Self>, shutdown: daemon::Shutdown) {
-        let (mut pods, mut records) = (self.pods.changes(), self.records.changes());
-        let mut again = interval(FILE_PAUSE);
-        again.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let updates = async {
-            loop {
-                let lingers = self.update();
-                tokio::select! {
-                    changed = pods.changed() => if changed.is_err() { return },
-                    changed = records.changed() => if changed.is_err() { return },
-                    () = sleep(PAUSE), if lingers => {}
-                    _ = again.tick(), if self.file.has_unsaved() => self.save(&mut self.records.lock()),
-                }
-            }
-        };
         tokio::select! {
             () = shutdown.cancelled() => {}
-            () = updates => {}
+            () = self.follow() => {}
+        }
+    }
+
+    async fn follow(&self) {
+        let mut pods = self.pods.changes();
+        let mut records = self.records.changes();
+        let mut again = interval(FILE_PAUSE);
+        again.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            let lingers = self.update();
+            tokio::select! {
+                changed = pods.changed() => if changed.is_err() { return },
+                changed = records.changed() => if changed.is_err() { return },
+                () = sleep(PAUSE), if lingers => {}
+                _ = again.tick(), if self.file.has_unsaved() => self.save(&mut self.records.lock()),
+            }
         }
     }
 }
 
 /// The node's pods by UID.
-type KnownPods = HashMap<PodUid, Arc<PodFacts>>;
+type PodsByUid = HashMap<PodUid, Arc<PodFacts>>;
 
 /// Whether a pod lingers, or was granted ids that the kubelet no longer holds for it.
-fn has_open(records: &Records, known: &KnownPods) -> bool {
+fn has_open(records: &Records, known: &PodsByUid) -> bool {
     records.holders().any(|(uid, record)| record.lingers || !is_held(records, known, uid))
 }
 
 /// Whether a pod that exists holds ids by the kubelet's records.
-fn is_held(records: &Records, known: &KnownPods, uid: &PodUid) -> bool {
+fn is_held(records: &Records, known: &PodsByUid, uid: &PodUid) -> bool {
     known.get(uid).is_some_and(|facts| !facts.finished && records.holds(facts))
 }
 

@@ -1,10 +1,11 @@
 //! The CDI specification of NVIDIA's container toolkit on this node, and its problems.
 //!
-//! The card's device nodes and libraries come from NVIDIA's CDI specification ([`spec`]), which this plugin does not write. After
-//! an upgrade of the driver, or when a card was added, it may be missing or old. Containers then fail to start, or start
-//! with libraries of another driver. [`crate::isolation::watch`] checks it periodically and reports on the Node.
+//! The card's device nodes and libraries come from NVIDIA's CDI specification ([`spec`]), which this plugin does not
+//! write. After an upgrade of the driver, or when a card was added, it may be missing or old. Containers then fail to
+//! start, or start with libraries of another driver. [`crate::cdi_watch`] checks it periodically and reports on the
+//! Node.
 
-pub mod runtime;
+pub(crate) mod runtime;
 pub mod spec;
 
 use std::path::PathBuf;
@@ -21,7 +22,8 @@ pub enum Problem {
     /// There is no specification of the kind.
     #[error(
         "no CDI specification of {kind} in {folders}, so GPU containers cannot start. Run `nvidia-ctk cdi generate \
-         --device-name-strategy=uuid --output=/var/run/cdi/nvidia.yaml` on the node, or enable nvidia-cdi-refresh.service"
+         --device-name-strategy=uuid --output=/var/run/cdi/nvidia.yaml` on the node, or enable \
+         nvidia-cdi-refresh.service"
     )]
     Absent {
         /// The kind.
@@ -31,7 +33,8 @@ pub enum Problem {
     },
     /// No file has a device for a card.
     #[error(
-        "NVIDIA's CDI specification has no device {kind}={card}, so containers on that card cannot start. It is older than \
+        "NVIDIA's CDI specification has no device {kind}={card}, so containers on that card cannot start. It is older \
+         than \
          the card, or names cards by index: generate it again with --device-name-strategy=uuid"
     )]
     CardMissing {
@@ -42,8 +45,10 @@ pub enum Problem {
     },
     /// The only device is `all`, as where the toolkit runs in WSL2.
     #[error(
-        "NVIDIA's CDI specification has the device {kind}=all and none of a single card, as in WSL2, so containers cannot get the card {card} \
-         alone by CDI: run the device plugin with --response=mounts, or --response=env where the runtime reads nothing else"
+        "NVIDIA's CDI specification has the device {kind}=all and none of a single card, as in WSL2, so containers \
+         cannot get the card {card} \
+         alone by CDI: run the device plugin with --response=mounts, or --response=env where the runtime reads \
+         nothing else"
     )]
     OnlyAll {
         /// The kind.
@@ -66,7 +71,8 @@ pub enum Problem {
     },
     /// Two files of one folder have the device of a card.
     #[error(
-        "both {one} and {two} have the CDI device {kind}={card}, so the container runtime uses neither: remove the older file"
+        "both {one} and {two} have the CDI device {kind}={card}, so the container runtime uses neither: remove the \
+         older file"
     )]
     Twice {
         /// The kind.
@@ -185,25 +191,23 @@ impl CdiLocation {
                 self.folders.iter().map(|folder| folder.display().to_string()).collect();
             problems.push(Problem::Absent { kind: self.kind.clone(), folders: folders.join(", ") });
         } else {
-            let card = |card: &crate::cards::Card| {
-                self.card_problem(specs, card.uuid.as_str(), cards.driver())
-            };
             // NVIDIA's toolkit writes no device for a card that is lost or in MIG mode.
-            problems.extend(cards.healthy().filter_map(card));
+            for card in cards.healthy() {
+                problems.extend(self.card_problem(specs, card.uuid.as_str(), cards.driver()));
+            }
         }
         // An unreadable file may be of another vendor.
         if !problems.is_empty() {
-            let unreadable = |(path, why): &(PathBuf, String)| Problem::Unreadable {
-                path: path.clone(),
-                why: why.clone(),
-            };
-            problems.extend(specs.unreadable.iter().map(unreadable));
+            for (path, why) in &specs.unreadable {
+                problems.push(Problem::Unreadable { path: path.clone(), why: why.clone() });
+            }
         }
         problems
     }
 
     fn card_problem(&self, specs: &Specs, card: &str, running: Option<&str>) -> Option<Problem> {
-        let (kind, card) = (self.kind.clone(), card.to_owned());
+        let kind = self.kind.clone();
+        let card = card.to_owned();
         match specs.device(&card) {
             DeviceLookup::None if specs.has_only_all() => Some(Problem::OnlyAll { kind, card }),
             DeviceLookup::None => Some(Problem::CardMissing { kind, card }),
@@ -214,7 +218,8 @@ impl CdiLocation {
                 Some(Problem::NoNode { kind, card, path: spec.path.clone() })
             }
             DeviceLookup::One(spec, _) => {
-                let (written_for, running) = (spec.driver.as_deref()?, running?);
+                let written_for = spec.driver.as_deref()?;
+                let running = running?;
                 (written_for != running).then(|| Problem::OtherDriver {
                     path: spec.path.clone(),
                     written_for: written_for.to_owned(),
@@ -229,21 +234,21 @@ impl CdiLocation {
 mod tests {
     use std::fs;
 
+    use serde_json::json;
+
     use super::*;
     use crate::cards::Unhealthy;
     use crate::fixtures::{A, B, cards, with_unhealthy};
 
     fn spec(devices: &[&str], driver: &str) -> String {
-        let device = |name: &&str| {
-            format!(
-                r#"{{"name":"{name}","containerEdits":{{"deviceNodes":[{{"path":"/dev/nvidia0"}}]}}}}"#
-            )
-        };
-        let devices: Vec<String> = devices.iter().map(device).collect();
-        format!(
-            r#"{{"kind":"nvidia.com/gpu","devices":[{}],"containerEdits":{{"mounts":[{{"hostPath":"/lib/libcuda.so.{driver}"}}]}}}}"#,
-            devices.join(",")
-        )
+        let nodes = json!({ "deviceNodes": [{ "path": "/dev/nvidia0" }] });
+        let library = json!({ "hostPath": format!("/lib/libcuda.so.{driver}") });
+        let mut named = Vec::new();
+        for name in devices {
+            named.push(json!({ "name": name, "containerEdits": nodes }));
+        }
+        let edits = json!({ "mounts": [library] });
+        json!({ "kind": "nvidia.com/gpu", "devices": named, "containerEdits": edits }).to_string()
     }
 
     fn labels(files: &[(&str, &str)], running: Option<&str>) -> Vec<&'static str> {
@@ -255,10 +260,10 @@ mod tests {
         for (name, text) in files {
             fs::write(dir.path().join(name), text).unwrap();
         }
-        let place =
+        let location =
             CdiLocation { folders: vec![dir.path().into()], kind: "nvidia.com/gpu".to_owned() };
         let cards = cards(&[(A, 4), (B, 4)]).with_driver(running.map(str::to_owned));
-        place.problems(&place.specs(), &cards)
+        location.problems(&location.specs(), &cards)
     }
 
     #[test]
@@ -287,31 +292,34 @@ mod tests {
         );
     }
 
+    /// Why each of the cards A and B is closed.
+    fn closed(files: &[(&str, &str)], running: Option<&str>) -> [Option<Closed>; 2] {
+        let closed = closed_cards(&problems(files, running));
+        [A, B].map(|card| closed.of(&card.into()))
+    }
+
     #[test]
     fn a_problem_closes_the_cards_that_it_concerns() {
-        let of = |files: &[(&str, &str)], running| {
-            let closed = closed_cards(&problems(files, running));
-            [A, B].map(|card| closed.of(&card.into()))
-        };
-        let (cdi, whole) = (Some(Closed::Cdi), spec(&[A, B], "1.2"));
-        assert_eq!(of(&[("nvidia.json", &whole)], Some("1.2")), [None, None]);
-        assert_eq!(of(&[("nvidia.json", &spec(&[A], "1.2"))], Some("1.2")), [None, cdi]);
-        assert_eq!(of(&[], None), [cdi, cdi]);
-        assert_eq!(of(&[("nvidia.json", &whole)], Some("1.3")), [cdi, cdi]);
+        let cdi = Some(Closed::Cdi);
+        let whole = spec(&[A, B], "1.2");
+        assert_eq!(closed(&[("nvidia.json", &whole)], Some("1.2")), [None, None]);
+        assert_eq!(closed(&[("nvidia.json", &spec(&[A], "1.2"))], Some("1.2")), [None, cdi]);
+        assert_eq!(closed(&[], None), [cdi, cdi]);
+        assert_eq!(closed(&[("nvidia.json", &whole)], Some("1.3")), [cdi, cdi]);
         let other = spec(&[B], "1.2");
         let twice = [("a.json", &*whole), ("b.json", &*other)];
-        assert_eq!(of(&twice, Some("1.2")), [None, cdi]);
+        assert_eq!(closed(&twice, Some("1.2")), [None, cdi]);
     }
 
     #[test]
     fn a_card_that_is_unhealthy_may_be_missing() {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("nvidia.json"), spec(&[A], "1.2")).unwrap();
-        let place =
+        let location =
             CdiLocation { folders: vec![dir.path().into()], kind: "nvidia.com/gpu".to_owned() };
         let cards = cards(&[(A, 4), (B, 4)]);
         for why in [Unhealthy::Lost, Unhealthy::Mig] {
-            let problems = place.problems(&place.specs(), &with_unhealthy(&cards, B, why));
+            let problems = location.problems(&location.specs(), &with_unhealthy(&cards, B, why));
             assert_eq!(problems, [], "{why}");
         }
     }
@@ -333,15 +341,16 @@ mod tests {
 
     #[test]
     fn every_text_names_the_fix() {
-        let path = || PathBuf::from("/etc/cdi/nvidia.yaml");
-        let (kind, card) = (|| "nvidia.com/gpu".to_owned(), || A.to_owned());
+        let path = PathBuf::from("/etc/cdi/nvidia.yaml");
+        let kind = "nvidia.com/gpu".to_owned();
+        let card = A.to_owned();
         let all = [
-            Problem::Absent { kind: kind(), folders: "/etc/cdi".to_owned() },
-            Problem::CardMissing { kind: kind(), card: card() },
-            Problem::OnlyAll { kind: kind(), card: card() },
-            Problem::NoNode { kind: kind(), card: card(), path: path() },
-            Problem::Twice { kind: kind(), card: card(), one: path(), two: path() },
-            Problem::OtherDriver { path: path(), written_for: "1.2".into(), running: "1.3".into() },
+            Problem::Absent { kind: kind.clone(), folders: "/etc/cdi".to_owned() },
+            Problem::CardMissing { kind: kind.clone(), card: card.clone() },
+            Problem::OnlyAll { kind: kind.clone(), card: card.clone() },
+            Problem::NoNode { kind: kind.clone(), card: card.clone(), path: path.clone() },
+            Problem::Twice { kind, card, one: path.clone(), two: path.clone() },
+            Problem::OtherDriver { path, written_for: "1.2".into(), running: "1.3".into() },
         ];
         for problem in all {
             let text = problem.to_string();

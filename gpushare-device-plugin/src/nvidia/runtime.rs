@@ -1,15 +1,17 @@
 //! What the kubelet tells of the node's container runtime.
 
-/// What is wrong if a runtime, as `containerd://1.7.27`, has CDI only where its configuration says so: without it, containers
-/// start without their cards, and no call fails. `None` for runtimes that have it by default, and for unknown ones.
+/// What is wrong if a runtime, as `containerd://1.7.27`, has CDI only where its configuration says so: without it,
+/// containers start without their cards, and no call fails. `None` for runtimes that have it by default, and for
+/// unknown ones.
 ///
 /// containerd has CDI from 1.7 on, and by default from 2.0 on.
-pub fn cdi_may_be_off(runtime: &str) -> Option<String> {
+pub(crate) fn cdi_may_be_off(runtime: &str) -> Option<String> {
     let version = runtime.strip_prefix("containerd://")?;
     let major: u32 = version.trim_start_matches('v').split('.').next()?.parse().ok()?;
     (major < 2).then(|| {
         format!(
-            "the container runtime is containerd {version}, where CDI is off by default, and containers then start without their cards: \
+            "the container runtime is containerd {version}, where CDI is off by default, and containers then start \
+             without their cards: \
              set enable_cdi = true in its configuration, as `containerd config dump` shows it, or update to 2.0"
         )
     })

@@ -1,8 +1,8 @@
-//! NVIDIA's CDI specification as the container toolkit writes it (`nvidia-ctk cdi generate`, `nvidia-cdi-refresh`): which
-//! devices it has, for which driver it was written, and which hooks its devices carry.
+//! NVIDIA's CDI specification as the container toolkit writes it (`nvidia-ctk cdi generate`, `nvidia-cdi-refresh`):
+//! which devices it has, for which driver it was written, and which hooks its devices carry.
 //!
 //! Invariants: the folders are read as a container runtime reads them: `*.json` and `*.yaml`, a later folder before an
-//! earlier one, and a device that two files of one folder have is none. What is read is bounded.
+//! earlier one, and a device that two files of one folder have counts as absent. What is read is bounded.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -24,7 +24,7 @@ const DRIVER_LIBRARIES: [&str; 2] = ["libcuda.so.", "libnvidia-ml.so."];
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct File {
+struct CdiFile {
     kind: Option<String>,
     devices: Option<Vec<NamedDevice>>,
     container_edits: Option<Edits>,
@@ -61,8 +61,8 @@ struct Hook {
 pub struct Spec {
     /// Its path.
     pub path: PathBuf,
-    /// The driver that it was written for, such as `580.95.05`, from the names of the libraries that it mounts; `None` if no name has a
-    /// version.
+    /// The driver that it was written for, such as `580.95.05`, from the names of the libraries that it mounts; `None`
+    /// if no name has a version.
     pub driver: Option<String>,
     /// Its devices, by name.
     pub devices: BTreeMap<String, Device>,
@@ -98,8 +98,8 @@ pub enum DeviceLookup<'a> {
 }
 
 impl Specs {
-    /// Reads the files of `kind` in these folders, in the runtime's order: the last folder has the highest priority. A missing
-    /// folder has none.
+    /// Reads the files of `kind` in these folders, in the runtime's order: the last folder has the highest priority. A
+    /// missing folder has none.
     pub fn read(folders: &[PathBuf], kind: &str) -> Self {
         let mut specs = Self::default();
         for folder in folders {
@@ -148,10 +148,10 @@ impl Specs {
 /// The specifications of a folder, by name.
 fn files(folder: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-    let is_read = |path: &PathBuf| {
+    let mut paths: BTreeSet<PathBuf> = entries.map(|entry| entry.path()).collect();
+    paths.retain(|path| {
         path.extension().is_some_and(|extension| extension == "json" || extension == "yaml")
-    };
-    let paths: BTreeSet<PathBuf> = entries.map(|entry| entry.path()).filter(is_read).collect();
+    });
     paths.into_iter().take(MAX_FILES).collect()
 }
 
@@ -160,8 +160,10 @@ fn read(path: &Path) -> Result<String, String> {
     let file = fs::File::open(path).map_err(|error| error.to_string())?;
     let read = file.take(MAX_FILE + 1).read_to_string(&mut text);
     read.map_err(|error| error.to_string())?;
-    let too_long = text.len() as u64 > MAX_FILE;
-    if too_long { Err(format!("longer than {MAX_FILE} bytes")) } else { Ok(text) }
+    if text.len() as u64 > MAX_FILE {
+        return Err(format!("longer than {MAX_FILE} bytes"));
+    }
+    Ok(text)
 }
 
 /// Parses a specification; `None` if it is of another kind. The path is left empty.
@@ -170,7 +172,7 @@ fn read(path: &Path) -> Result<String, String> {
 /// If it is neither YAML nor JSON of CDI's schema.
 pub fn parse(text: &str, kind: &str) -> Result<Option<Spec>, String> {
     // JSON is YAML too.
-    let file: File =
+    let file: CdiFile =
         serde_saphyr::from_str(text).map_err(|error| first_line(&error.to_string()))?;
     if file.kind.as_deref() != Some(kind) {
         return Ok(None);
@@ -200,8 +202,7 @@ impl Edits {
     }
 
     fn limits_memory(&self) -> bool {
-        let args = |hook: &Hook| hook.args.clone().unwrap_or_default();
-        let mut args = self.hooks.iter().flatten().flat_map(args);
+        let mut args = self.hooks.iter().flatten().flat_map(|hook| hook.args.iter().flatten());
         args.any(|arg| arg == MEMORY_LIMIT_HOOK)
     }
 
@@ -215,8 +216,12 @@ impl Edits {
 fn version(path: &str) -> Option<&str> {
     let (_, file) = path.rsplit_once('/')?;
     let version = DRIVER_LIBRARIES.iter().find_map(|library| file.strip_prefix(library))?;
-    let is_number = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
-    (version.contains('.') && version.split('.').all(is_number)).then_some(version)
+    let is_version = version.contains('.') && version.split('.').all(is_number);
+    if is_version { Some(version) } else { None }
+}
+
+fn is_number(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 #[cfg(test)]
@@ -286,10 +291,8 @@ containerEdits:
 
     #[test]
     fn a_later_folder_goes_first_and_a_device_of_two_files_of_one_folder_is_none() {
-        let (early, late) = (
-            folder(&[("nvidia.yaml", YAML), ("x.json", &spec_of("GPU-x"))]),
-            folder(&[("n.json", &spec_of("GPU-a")), ("y.json", &spec_of("GPU-b"))]),
-        );
+        let early = folder(&[("nvidia.yaml", YAML), ("x.json", &spec_of("GPU-x"))]);
+        let late = folder(&[("n.json", &spec_of("GPU-a")), ("y.json", &spec_of("GPU-b"))]);
         fs::write(late.path().join("z.yaml"), spec_of("GPU-b")).unwrap();
         let specs = Specs::read(&[early.path().into(), late.path().into()], KIND);
         let DeviceLookup::One(spec, device) = specs.device("GPU-a") else { panic!("{specs:?}") };

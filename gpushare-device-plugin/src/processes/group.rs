@@ -1,7 +1,7 @@
 //! The control group of a process: its pod and container.
 //!
-//! Supported are the kubelet's folders of the cgroupfs and the systemd driver, at the hierarchy's root or below a `--cgroup-root`, and
-//! the containers' folders of containerd, CRI-O and cri-dockerd:
+//! Supported are the kubelet's folders of the cgroupfs and the systemd driver, at the hierarchy's root or below a
+//! `--cgroup-root`, and the containers' folders of containerd, CRI-O and cri-dockerd:
 //!
 //! ```text
 //! /kubepods/burstable/podUID/ID
@@ -9,20 +9,13 @@
 //! /../../kubepods-besteffort-podUID.slice/crio-ID.scope     from within a control group namespace
 //! ```
 //!
-//! Invariant: the outermost folder of a pod counts. Folders below a service, a scope or a user's slice do not: other programs than
-//! the kubelet may create folders of any name there.
-
-use std::fmt;
+//! Invariant: the outermost folder of a pod counts. Folders below a service, a scope or a user's slice do not: other
+//! programs than the kubelet may create folders of any name there.
 
 use cgroups::{is_class, is_kubepods, may_hold_kubepods};
 use placement::units::PodUid;
 
-/// Digits of a container id; all container runtimes use this length.
-const CONTAINER: usize = 64;
-
-/// The id of a container: 64 hexadecimal digits.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ContainerId(Box<str>);
+use crate::pods::ContainerId;
 
 /// The control group of a pod, or of one of its containers.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -33,33 +26,10 @@ pub struct PodGroup {
     pub container: Option<ContainerId>,
 }
 
-impl ContainerId {
-    /// The id in a container's `containerID` of a pod's status, such as `containerd://ID`.
-    pub fn of_status(text: &str) -> Option<Self> {
-        Self::parse(text.split_once("://")?.1)
-    }
-
-    /// The id in the name of a container's control group: `ID` or `RUNTIME-ID`, with `.scope` by the systemd driver.
-    fn of_folder(name: &str) -> Option<Self> {
-        let name = name.strip_suffix(".scope").unwrap_or(name);
-        Self::parse(name.rsplit_once('-').map_or(name, |(_, id)| id))
-    }
-
-    fn parse(text: &str) -> Option<Self> {
-        let valid = text.len() == CONTAINER && text.bytes().all(|byte| byte.is_ascii_hexdigit());
-        valid.then(|| Self(text.into()))
-    }
-
-    /// The digits.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-impl fmt::Display for ContainerId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
+/// The id in the name of a container's control group: `ID` or `RUNTIME-ID`, with `.scope` by the systemd driver.
+fn container_of_folder(name: &str) -> Option<ContainerId> {
+    let name = name.strip_suffix(".scope").unwrap_or(name);
+    ContainerId::parse(name.rsplit_once('-').map_or(name, |(_, id)| id))
 }
 
 impl PodGroup {
@@ -77,13 +47,14 @@ impl PodGroup {
     /// assert_eq!(PodGroup::of_file("0::/system.slice/sshd.service\n"), None);
     /// ```
     pub fn of_file(text: &str) -> Option<Self> {
-        let path = |line: &str| Self::of_path(line.splitn(3, ':').nth(2)?);
-        let groups = text.lines().filter_map(path);
+        let paths = text.lines().filter_map(|line| line.splitn(3, ':').nth(2));
+        let groups = paths.filter_map(Self::of_path);
         // A group with a container is preferred to one without.
         groups.max_by_key(|group| group.container.is_some())
     }
 
-    /// The group of a path in one hierarchy. From within a control group namespace it begins with `/..` for each folder up.
+    /// The group of a path in one hierarchy. From within a control group namespace it begins with `/..` for each folder
+    /// up.
     fn of_path(path: &str) -> Option<Self> {
         let mut folders = path.split('/').filter(|folder| !folder.is_empty()).peekable();
         let mut inside = false;
@@ -92,15 +63,17 @@ impl PodGroup {
             inside = true;
         }
         while let Some(folder) = folders.next() {
-            if let Some(uid) = cgroups::PodUid::of_folder(folder).filter(|_| inside) {
+            if inside && let Some(uid) = cgroups::PodUid::of_folder(folder) {
                 let pod = PodUid::from(uid.as_str());
-                let container = folders.next().and_then(ContainerId::of_folder);
+                let container = folders.next().and_then(container_of_folder);
                 return Some(Self { pod, container });
             }
-            match is_kubepods(folder) || (inside && is_class(folder)) {
-                true => inside = true,
-                false if may_hold_kubepods(folder) => inside = false,
-                false => return None,
+            if is_kubepods(folder) || (inside && is_class(folder)) {
+                inside = true;
+            } else if may_hold_kubepods(folder) {
+                inside = false;
+            } else {
+                return None;
             }
         }
         None
@@ -196,10 +169,10 @@ mod tests {
 
     #[test]
     fn a_status_names_its_container_behind_the_runtime() {
-        let id = |text: &str| ContainerId::of_status(text).map(|id| id.to_string());
-        assert_eq!(id(&format!("containerd://{ID}")), Some(ID.to_owned()));
+        let id = ContainerId::of_status(&format!("containerd://{ID}"));
+        assert_eq!(id.unwrap().as_str(), ID);
         for none in ["", ID, "containerd://", "docker://abc"] {
-            assert_eq!(id(none), None, "{none:?}");
+            assert_eq!(ContainerId::of_status(none), None, "{none:?}");
         }
     }
 

@@ -1,6 +1,7 @@
 //! The host's processes, as `/proc` shows them.
 //!
-//! Invariant: a process whose control group cannot be read has an unknown membership; it is never assumed to be outside of pods.
+//! Invariant: a process whose control group cannot be read has an unknown membership; it is never assumed to be outside
+//! of pods.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -8,7 +9,8 @@ use std::path::{Path, PathBuf};
 
 use super::group::PodGroup;
 
-/// The largest part of a file that is read, in bytes. A process is in some dozen hierarchies at most, each with a path of 4 KiB.
+/// The largest part of a file that is read, in bytes. A process is in some dozen hierarchies at most, each with a path
+/// of 4 KiB.
 const MAX_FILE: u64 = 64 << 10;
 
 /// The pod that a process belongs to.
@@ -24,25 +26,25 @@ pub enum Membership {
 
 /// Processes by their ids in the PID namespace of this program.
 #[derive(Debug, Clone)]
-pub struct HostProcesses {
+pub(crate) struct HostProcesses {
     /// The mount point of `/proc`.
     pub proc: PathBuf,
 }
 
 impl HostProcesses {
-    /// Whether this program is in the host's PID namespace, so that NVML lists the processes of all pods. In a pod without
-    /// `hostPID`, process 1 belongs to the pod itself.
+    /// Whether this program is in the host's PID namespace, so that NVML lists the processes of all pods. In a pod
+    /// without `hostPID`, process 1 belongs to the pod itself.
     ///
     /// # Errors
     /// If the control groups of process 1 or of this process cannot be read.
-    pub fn are_hosts(&self) -> io::Result<bool> {
+    pub(crate) fn are_hosts(&self) -> io::Result<bool> {
         let first = read(&self.proc.join("1/cgroup"))?;
         let own = read(&self.proc.join("self/cgroup"))?;
         Ok(first != own && PodGroup::of_file(&first).is_none())
     }
 
     /// The pod that a process belongs to.
-    pub fn membership(&self, pid: u32) -> Membership {
+    pub(crate) fn membership(&self, pid: u32) -> Membership {
         match read(&self.proc.join(pid.to_string()).join("cgroup")) {
             Ok(text) => PodGroup::of_file(&text).map_or(Membership::NoPod, Membership::Pod),
             Err(_) => Membership::Unknown,
@@ -87,17 +89,17 @@ mod tests {
 
     #[test]
     fn a_pods_own_pid_namespace_is_not_the_hosts() {
-        let is = |first: &str, own: &str| {
-            let (dir, host) = host(&[("1", first), ("self", own)]);
-            let is = host.are_hosts().ok();
-            drop(dir);
-            is
-        };
-        assert_eq!(is("/init.scope", GROUP), Some(true));
-        assert_eq!(is("/../../../init.scope", "/"), Some(true), "in a control group namespace");
-        assert_eq!(is("/", "/"), Some(false), "process 1 is this program");
-        assert_eq!(is(GROUP, GROUP), Some(false));
-        assert_eq!(is(&format!("{GROUP}/x"), GROUP), Some(false), "the pod shares its namespace");
-        assert_eq!(is("", "/"), None);
+        let shared = format!("{GROUP}/x");
+        for (first, own, are_hosts, why) in [
+            ("/init.scope", GROUP, Some(true), "process 1 is the host's"),
+            ("/../../../init.scope", "/", Some(true), "in a control group namespace"),
+            ("/", "/", Some(false), "process 1 is this program"),
+            (GROUP, GROUP, Some(false), "process 1 is this container's"),
+            (&shared, GROUP, Some(false), "the pod shares its namespace"),
+            ("", "/", None, "process 1 is ending"),
+        ] {
+            let (_dir, host) = host(&[("1", first), ("self", own)]);
+            assert_eq!(host.are_hosts().ok(), are_hosts, "{why}");
+        }
     }
 }

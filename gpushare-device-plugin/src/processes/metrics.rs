@@ -12,13 +12,13 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::gauge::ConstGauge;
 use tokio::sync::watch;
 
-use super::rows::{KnownPods, Owner, Usage, rows};
+use super::rows::{KnownPods, ProcessOwner, Usage, rows};
 use super::{CardProcesses, Snapshot};
 use crate::pods::PodCache;
 
 /// The metrics, made from the last snapshot at each scrape.
 #[derive(Debug)]
-pub struct ProcessMetrics {
+pub(crate) struct ProcessMetrics {
     /// The node, for the label `Hostname`.
     pub node: NodeName,
     /// The last snapshot.
@@ -32,13 +32,15 @@ type Labels<'r> = [(&'static str, Cow<'r, str>); 9];
 
 impl ProcessMetrics {
     /// Registers them under the prefix `gpu`.
-    pub fn register(self, registry: &mut Registry) {
+    pub(crate) fn register(self, registry: &mut Registry) {
         registry.sub_registry_with_prefix("gpu").register_collector(Box::new(self));
     }
 
-    fn labels<'r>(&'r self, card: &'r CardProcesses, owner: &'r Owner) -> Labels<'r> {
+    fn labels<'r>(&'r self, card: &'r CardProcesses, owner: &'r ProcessOwner) -> Labels<'r> {
         let (namespace, pod, container) = match owner {
-            Owner::Container { namespace, pod, container } => (&**namespace, &**pod, &**container),
+            ProcessOwner::Container { namespace, pod, container, .. } => {
+                (&**namespace, &**pod, &**container)
+            }
             _ => ("", "", ""),
         };
         let card = &card.card;
@@ -60,14 +62,16 @@ impl ProcessMetrics {
 impl Collector for ProcessMetrics {
     fn encode(&self, mut encoder: DescriptorEncoder) -> fmt::Result {
         let snapshot = self.snapshot.borrow().clone();
-        let pods: KnownPods = self.pods.is_listed().then(|| self.pods.by_uids());
-        let rows = rows(&snapshot, &pods);
-        let each = || rows.iter().flat_map(|(card, rows)| rows.iter().map(move |row| (*card, row)));
+        let pods: KnownPods = if self.pods.is_listed() { Some(self.pods.by_uids()) } else { None };
+        let mut all = Vec::new();
+        for (card, rows) in rows(&snapshot, &pods) {
+            all.extend(rows.into_iter().map(|(owner, usage)| (card, owner, usage)));
+        }
 
         let help = "Memory of a card that a container's processes have";
         let mut family =
             encoder.encode_descriptor("memory_used_bytes", help, None, MetricType::Gauge)?;
-        for (card, (owner, Usage { bytes, .. })) in each() {
+        for (card, owner, Usage { bytes, .. }) in &all {
             if let Some(bytes) = bytes.and_then(|bytes| i64::try_from(bytes).ok()) {
                 let labels = self.labels(card, owner);
                 ConstGauge::new(bytes).encode(family.encode_family(&labels)?)?;
@@ -77,7 +81,7 @@ impl Collector for ProcessMetrics {
         let help = "Part of the time in which a container's processes ran on a card's SMs";
         let mut family =
             encoder.encode_descriptor("sm_used_ratio", help, None, MetricType::Gauge)?;
-        for (card, (owner, Usage { sm_percent, .. })) in each() {
+        for (card, owner, Usage { sm_percent, .. }) in &all {
             if let Some(percent) = sm_percent {
                 let labels = self.labels(card, owner);
                 let ratio = f64::from(*percent) / 100.0;

@@ -1,16 +1,16 @@
 //! The processes on this node's cards, with the pod and container of each.
 //!
-//! NVML lists the processes on a card ([`watch`]), the kernel has the pod's UID and the container id of each ([`host`], [`group`]), and the
-//! pods' status in the API server has their names ([`rows`]). [`metrics`] exports them.
+//! NVML lists the processes on a card ([`watch`]), the kernel has the pod's UID and the container id of each ([`host`],
+//! [`group`]), and the pods' status in the API server has their names ([`rows`]). [`metrics`] exports them.
 //!
-//! Invariant: a card with unknown processes has no rows, only the reason. An unknown amount of one process makes its sum unknown,
-//! never too small.
+//! Invariant: a card with unknown processes has no rows, only the reason. An unknown amount of one process makes its
+//! sum unknown, never too small.
 
 pub mod group;
-pub mod host;
-pub mod metrics;
-pub mod rows;
-pub mod watch;
+pub(crate) mod host;
+pub(crate) mod metrics;
+pub(crate) mod rows;
+pub(crate) mod watch;
 
 use host::Membership;
 use placement::units::CardId;

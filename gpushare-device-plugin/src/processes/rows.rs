@@ -1,6 +1,7 @@
 //! Sums over processes by card and container, with the names of pods and containers.
 //!
-//! Invariant: a card has a row for each container of a pod that the API server shows, and at most one for each other [`Owner`].
+//! Invariant: a card has a row for each container of a pod that the API server shows, and at most one for each other
+//! [`ProcessOwner`].
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -12,7 +13,7 @@ use crate::pods::NodePod;
 
 /// The owner of the processes of a row.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Owner {
+pub(crate) enum ProcessOwner {
     /// A container of a pod.
     Container {
         /// The pod's namespace.
@@ -21,8 +22,11 @@ pub enum Owner {
         pod: String,
         /// The container's name; empty where the kubelet has not reported it.
         container: String,
+        /// The pod's UID.
+        uid: PodUid,
     },
-    /// Processes of pods that the API server does not show: pods deleted by force, and static pods, which it shows under other UIDs.
+    /// Processes of pods that the API server does not show: pods deleted by force, and static pods, which it shows
+    /// under other UIDs.
     Gone,
     /// Processes outside of all pods.
     Unmanaged,
@@ -30,9 +34,9 @@ pub enum Owner {
     Unknown,
 }
 
-impl Owner {
+impl ProcessOwner {
     /// One word, for the label `owner`.
-    pub fn label(&self) -> &'static str {
+    pub(crate) fn label(&self) -> &'static str {
         match self {
             Self::Container { .. } => "pod",
             Self::Gone => "gone",
@@ -44,7 +48,7 @@ impl Owner {
 
 /// The usage of one card by some processes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Usage {
+pub(crate) struct Usage {
     /// Memory of the card, in bytes.
     pub bytes: Option<u64>,
     /// Percent of the last sample period on the card's SMs, the sum over the processes.
@@ -67,37 +71,41 @@ impl From<nvml::Process> for Usage {
 }
 
 /// The node's pods by UID; `None` before the first list.
-pub type KnownPods = Option<HashMap<PodUid, NodePod>>;
+pub(crate) type KnownPods = Option<HashMap<PodUid, NodePod>>;
 
 /// The rows of each card whose processes are known.
-pub fn rows<'s>(
+pub(crate) fn rows<'s>(
     snapshot: &'s Snapshot,
     pods: &KnownPods,
-) -> Vec<(&'s CardProcesses, BTreeMap<Owner, Usage>)> {
-    let rows = |card: &'s CardProcesses| {
-        let mut rows: BTreeMap<Owner, Usage> = BTreeMap::new();
-        for process in card.processes.as_ref().ok()? {
+) -> Vec<(&'s CardProcesses, BTreeMap<ProcessOwner, Usage>)> {
+    let mut all = Vec::new();
+    for card in snapshot {
+        let Ok(processes) = &card.processes else { continue };
+        let mut rows: BTreeMap<ProcessOwner, Usage> = BTreeMap::new();
+        for process in processes {
             let used = Usage::from(process.process);
             let row = rows.entry(owner(&process.of, pods));
             row.and_modify(|row| *row = row.plus(used)).or_insert(used);
         }
-        Some((card, rows))
-    };
-    snapshot.iter().filter_map(rows).collect()
+        all.push((card, rows));
+    }
+    all
 }
 
-fn owner(of: &Membership, pods: &KnownPods) -> Owner {
-    let (group, pods) = match (of, pods) {
-        (Membership::NoPod, _) => return Owner::Unmanaged,
-        (Membership::Unknown, _) | (Membership::Pod(_), None) => return Owner::Unknown,
-        (Membership::Pod(group), Some(pods)) => (group, pods),
+fn owner(of: &Membership, pods: &KnownPods) -> ProcessOwner {
+    let group = match of {
+        Membership::NoPod => return ProcessOwner::Unmanaged,
+        Membership::Unknown => return ProcessOwner::Unknown,
+        Membership::Pod(group) => group,
     };
-    let Some(pod) = pods.get(&group.pod) else { return Owner::Gone };
+    let Some(pods) = pods else { return ProcessOwner::Unknown };
+    let Some(pod) = pods.get(&group.pod) else { return ProcessOwner::Gone };
     let name = group.container.as_ref().and_then(|id| pod.containers.get(id));
-    Owner::Container {
+    ProcessOwner::Container {
         namespace: pod.facts.namespace.clone(),
         pod: pod.facts.name.clone(),
         container: name.cloned().unwrap_or_default(),
+        uid: pod.facts.uid.clone(),
     }
 }
 
@@ -107,10 +115,11 @@ mod tests {
 
     use cluster::PodFacts;
 
-    use super::super::group::{ContainerId, PodGroup};
+    use super::super::group::PodGroup;
     use super::super::{CardProcess, Unknown};
     use super::*;
     use crate::fixtures::{A, B, simple};
+    use crate::pods::ContainerId;
 
     fn id(digit: &str) -> ContainerId {
         ContainerId::of_status(&format!("containerd://{}", digit.repeat(64))).unwrap()
@@ -140,28 +149,42 @@ mod tests {
         )
     }
 
-    fn container(name: &str) -> Owner {
-        let (namespace, pod) = ("default".to_owned(), "p".to_owned());
-        Owner::Container { namespace, pod, container: name.to_owned() }
+    fn container(name: &str) -> ProcessOwner {
+        ProcessOwner::Container {
+            namespace: "default".to_owned(),
+            pod: "p".to_owned(),
+            container: name.to_owned(),
+            uid: "p".into(),
+        }
+    }
+
+    /// A process of the container `train`.
+    fn of_train(bytes: Option<u64>, sm_percent: Option<u32>) -> CardProcess {
+        process(in_pod("p", Some("a")), bytes, sm_percent)
+    }
+
+    fn bytes_of_owners(snapshot: &Snapshot, pods: &KnownPods) -> Vec<(ProcessOwner, u64)> {
+        let rows = rows(snapshot, pods).remove(0).1;
+        rows.into_iter().map(|(owner, used)| (owner, used.bytes.unwrap())).collect()
     }
 
     #[test]
     fn processes_of_a_container_are_summed_up_on_each_card() {
-        let one = |bytes, sm| process(in_pod("p", Some("a")), Some(bytes), Some(sm));
-        let snapshot = vec![on(A, Ok(vec![one(5, 10), one(7, 20)])), on(B, Ok(vec![one(1, 0)]))];
+        let on_a = vec![of_train(Some(5), Some(10)), of_train(Some(7), Some(20))];
+        let snapshot = vec![on(A, Ok(on_a)), on(B, Ok(vec![of_train(Some(1), Some(0))]))];
         let rows = rows(&snapshot, &pods());
-        let used = |bytes, sm| Usage { bytes: Some(bytes), sm_percent: Some(sm) };
-        assert_eq!(rows[0].1, [(container("train"), used(12, 30))].into());
-        assert_eq!(rows[1].1, [(container("train"), used(1, 0))].into());
+        let usage_of_a = Usage { bytes: Some(12), sm_percent: Some(30) };
+        assert_eq!(rows[0].1, [(container("train"), usage_of_a)].into());
+        let usage_of_b = Usage { bytes: Some(1), sm_percent: Some(0) };
+        assert_eq!(rows[1].1, [(container("train"), usage_of_b)].into());
     }
 
     #[test]
     fn what_is_unknown_of_one_process_is_unknown_of_the_sum() {
-        let one = |bytes, sm| process(in_pod("p", Some("a")), bytes, sm);
-        for both in
-            [[one(None, Some(1)), one(Some(7), None)], [one(Some(7), None), one(None, Some(1))]]
-        {
-            let snapshot = vec![on(A, Ok(both.into()))];
+        let no_bytes = of_train(None, Some(1));
+        let no_percent = of_train(Some(7), None);
+        for both in [[&no_bytes, &no_percent], [&no_percent, &no_bytes]] {
+            let snapshot = vec![on(A, Ok(both.map(Clone::clone).into()))];
             assert_eq!(
                 rows(&snapshot, &pods())[0].1,
                 [(container("train"), Usage::default())].into()
@@ -171,7 +194,6 @@ mod tests {
 
     #[test]
     fn each_process_belongs_to_one_owner_and_others_than_pods_have_a_row_a_card() {
-        let one = |of| process(of, Some(1), None);
         let all = [
             in_pod("p", Some("a")),
             in_pod("p", Some("b")),
@@ -182,20 +204,18 @@ mod tests {
             Membership::NoPod,
             Membership::Unknown,
         ];
-        let snapshot = vec![on(A, Ok(all.into_iter().map(one).collect()))];
-        let counted = |pods: &KnownPods| {
-            let rows = rows(&snapshot, pods).remove(0).1;
-            rows.into_iter().map(|(owner, used)| (owner, used.bytes.unwrap())).collect::<Vec<_>>()
-        };
+        let all = all.into_iter().map(|of| process(of, Some(1), None));
+        let snapshot = vec![on(A, Ok(all.collect()))];
         let listed = [
             (container(""), 2),
             (container("train"), 1),
-            (Owner::Gone, 2),
-            (Owner::Unmanaged, 2),
-            (Owner::Unknown, 1),
+            (ProcessOwner::Gone, 2),
+            (ProcessOwner::Unmanaged, 2),
+            (ProcessOwner::Unknown, 1),
         ];
-        assert_eq!(counted(&pods()), listed);
-        assert_eq!(counted(&None), [(Owner::Unmanaged, 2), (Owner::Unknown, 6)], "not listed yet");
+        assert_eq!(bytes_of_owners(&snapshot, &pods()), listed);
+        let not_listed = [(ProcessOwner::Unmanaged, 2), (ProcessOwner::Unknown, 6)];
+        assert_eq!(bytes_of_owners(&snapshot, &None), not_listed);
     }
 
     #[test]

@@ -18,7 +18,7 @@ use crate::cards::watch::OpenNvml;
 const READ_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Polls the processes on this node's cards.
-pub struct ProcessWatch {
+pub(crate) struct ProcessWatch {
     /// NVML, while it is open.
     pub probe: watch::Receiver<OpenNvml>,
     /// Reads the control groups of processes.
@@ -31,7 +31,7 @@ pub struct ProcessWatch {
 
 impl ProcessWatch {
     /// Polls until the shutdown.
-    pub async fn run(self, shutdown: daemon::Shutdown) {
+    pub(crate) async fn run(self, shutdown: daemon::Shutdown) {
         tokio::select! {
             () = shutdown.cancelled() => {}
             () = self.follow() => {}
@@ -51,7 +51,8 @@ impl ProcessWatch {
                 self.publish(self.lost());
                 continue;
             };
-            let (host, since) = (self.host.clone(), SystemTime::now() - self.every);
+            let host = self.host.clone();
+            let since = SystemTime::now() - self.every;
             let read = tokio::task::spawn_blocking(move || read_all(&*probe, &host, since));
             self.publish_outcome(read).await;
         }
@@ -61,7 +62,7 @@ impl ProcessWatch {
         let answer = match timeout(READ_TIMEOUT, &mut read).await {
             Ok(answer) => answer,
             Err(_) => {
-                tracing::warn!("NVML has not told of processes within {READ_TIMEOUT:?}");
+                tracing::warn!("NVML has not listed the processes within {READ_TIMEOUT:?}");
                 self.publish(self.lost());
                 read.await
             }
@@ -69,11 +70,11 @@ impl ProcessWatch {
         match answer {
             Ok(Ok(snapshot)) => self.publish(snapshot),
             Ok(Err(error)) => {
-                tracing::debug!("no processes by NVML: {error}");
+                tracing::debug!("NVML does not list the processes: {error}");
                 self.publish(self.lost());
             }
             Err(panicked) => {
-                tracing::error!("the look at processes: {panicked}");
+                tracing::error!("reading the processes: {panicked}");
                 self.publish(self.lost());
             }
         }
@@ -81,19 +82,19 @@ impl ProcessWatch {
 
     /// The cards of the last snapshot, with unknown processes.
     fn lost(&self) -> Snapshot {
-        let lost = |seen: &CardProcesses| CardProcesses {
-            card: seen.card.clone(),
-            processes: Err(Unknown::Lost),
-        };
-        self.snapshots.borrow().iter().map(lost).collect()
+        let mut lost = Snapshot::clone(&self.snapshots.borrow());
+        for card in &mut lost {
+            card.processes = Err(Unknown::Lost);
+        }
+        lost
     }
 
     fn publish(&self, snapshot: Snapshot) {
         let before = self.snapshots.borrow().clone();
         for card in &snapshot {
-            let of = |old: &&CardProcesses| old.card.uuid == card.card.uuid;
-            let was = before.iter().find(of).and_then(|old| old.processes.as_ref().err());
             let uuid = &card.card.uuid;
+            let old = before.iter().find(|old| old.card.uuid == *uuid);
+            let was = old.and_then(|old| old.processes.as_ref().err());
             match (card.processes.as_ref().err(), was) {
                 (now, was) if now == was => {}
                 (Some(why), _) => tracing::info!(uuid, "the card's processes are unknown: {why}"),
@@ -112,14 +113,16 @@ fn read_all(
 ) -> Result<Snapshot, nvml::Error> {
     // Checked each time: the reads take microseconds, and an error may be temporary.
     let are_hosts = host.are_hosts().unwrap_or(false);
-    let seen = |card: nvml::Card| {
-        let processes = match are_hosts {
-            true => on_card(probe, host, &card.uuid, since),
-            false => Err(Unknown::PidNamespace),
+    let mut snapshot = Snapshot::new();
+    for card in probe.cards()? {
+        let processes = if are_hosts {
+            on_card(probe, host, &card.uuid, since)
+        } else {
+            Err(Unknown::PidNamespace)
         };
-        CardProcesses { card, processes }
-    };
-    Ok(probe.cards()?.into_iter().map(seen).collect())
+        snapshot.push(CardProcesses { card, processes });
+    }
+    Ok(snapshot)
 }
 
 fn on_card(
@@ -133,8 +136,10 @@ fn on_card(
         let mig = probe.status(uuid).is_ok_and(|status| status.mig == Some(true));
         return Err(if mig { Unknown::Mig } else { Unknown::Driver });
     };
-    let seen = |process: nvml::Process| CardProcess { process, of: host.membership(process.pid) };
-    Ok(processes.into_iter().map(seen).collect())
+    Ok(processes
+        .into_iter()
+        .map(|process| CardProcess { process, of: host.membership(process.pid) })
+        .collect())
 }
 
 #[cfg(test)]
@@ -162,21 +167,25 @@ mod tests {
 
     fn probe() -> Arc<Scripted> {
         let probe = Scripted::new(vec![card(A, 0), card(B, 1)]);
-        let process = |pid| Process { pid, used_bytes: Some(1), sm_percent: None };
-        probe.set_processes(A, vec![process(7), process(8)]);
+        let processes = [7, 8].map(|pid| Process { pid, used_bytes: Some(1), sm_percent: None });
+        probe.set_processes(A, processes.into());
         Arc::new(probe)
     }
 
     /// The processes of cards A and B.
     fn seen(probe: &Scripted, host: &HostProcesses) -> Vec<Result<Vec<Membership>, Unknown>> {
-        let seen = read_all(probe, host, SystemTime::UNIX_EPOCH).unwrap().into_iter();
-        let of = |all: Vec<CardProcess>| all.into_iter().map(|process| process.of).collect();
-        seen.map(|card| card.processes.map(of)).collect()
+        let mut seen = Vec::new();
+        for card in read_all(probe, host, SystemTime::UNIX_EPOCH).unwrap() {
+            let processes = card.processes;
+            seen.push(processes.map(|all| all.into_iter().map(|process| process.of).collect()));
+        }
+        seen
     }
 
     #[test]
     fn processes_are_seen_with_what_they_belong_to() {
-        let ((_dir, host), probe) = (host("/init.scope"), probe());
+        let (_dir, host) = host("/init.scope");
+        let probe = probe();
         let of_a = Ok(vec![Membership::NoPod, Membership::Unknown]);
         assert_eq!(seen(&probe, &host), [of_a.clone(), Err(Unknown::Driver)]);
         probe.set_status(B, Status { mig: Some(true), ..Status::default() });
@@ -187,25 +196,31 @@ mod tests {
 
     #[test]
     fn outside_of_the_hosts_pid_namespace_an_empty_list_says_nothing() {
-        let ((_dir, host), probe) = (host("/own"), probe());
+        let (_dir, host) = host("/own");
+        let probe = probe();
         probe.set_processes(A, vec![]);
         assert_eq!(seen(&probe, &host), [Err(Unknown::PidNamespace), Err(Unknown::PidNamespace)]);
     }
 
     #[tokio::test]
     async fn while_nvml_is_closed_all_processes_are_unknown() {
-        let ((_dir, host), probe) = (host("/init.scope"), probe());
-        let (open, receiver) = watch::channel(Some(probe as Arc<dyn Probe>));
+        let (_dir, host) = host("/init.scope");
+        let (open, receiver) = watch::channel(Some(probe() as Arc<dyn Probe>));
         let (sender, mut seen) = watch::channel(Arc::default());
         let every = Duration::from_secs(3600);
         let watch = ProcessWatch { probe: receiver, host, every, snapshots: sender };
         let task = tokio::spawn(watch.follow());
-        let known = |snapshot: &Arc<Snapshot>| snapshot.iter().any(|card| card.processes.is_ok());
-        seen.wait_for(known).await.unwrap();
+        seen.wait_for(|snapshot: &Arc<Snapshot>| {
+            snapshot.iter().any(|card| card.processes.is_ok())
+        })
+        .await
+        .unwrap();
         open.send_replace(None);
-        let lost = |card: &CardProcesses| card.processes == Err(Unknown::Lost);
-        let all = |snapshot: &Arc<Snapshot>| snapshot.len() == 2 && snapshot.iter().all(lost);
-        seen.wait_for(all).await.unwrap();
+        seen.wait_for(|snapshot| {
+            snapshot.len() == 2 && snapshot.iter().all(|card| card.processes == Err(Unknown::Lost))
+        })
+        .await
+        .unwrap();
         task.abort();
     }
 }

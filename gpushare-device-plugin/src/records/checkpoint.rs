@@ -87,7 +87,7 @@ pub struct CheckpointError {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
-struct File {
+struct CheckpointText {
     data: Data,
 }
 
@@ -140,13 +140,14 @@ impl CheckpointFile {
     /// As [`CheckpointFile::read`].
     pub fn find(&self) -> Result<Option<Checkpoint>, CheckpointError> {
         let path = self.directory.join(FILE);
-        let failed = |reason: String| CheckpointError { path: path.clone(), reason };
-        match fs::read_to_string(&path) {
-            Ok(text) => Checkpoint::parse(&text, &self.resource)
-                .map(Some)
-                .map_err(|error| failed(error.to_string())),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(failed(error.to_string())),
+        let text = match fs::read_to_string(&path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(CheckpointError { path, reason: error.to_string() }),
+        };
+        match Checkpoint::parse(&text, &self.resource) {
+            Ok(checkpoint) => Ok(Some(checkpoint)),
+            Err(error) => Err(CheckpointError { path, reason: error.to_string() }),
         }
     }
 }
@@ -156,24 +157,27 @@ impl Checkpoint {
     /// for a deleted pod, whose entry stays until the kubelet's next allocation.
     ///
     /// # Errors
-    /// If one does.
+    /// If a container holds ids of another unit.
     pub fn check_unit(
         &self,
         unit: MiB,
         pod: impl Fn(&PodUid) -> Option<String>,
     ) -> Result<(), UnitChanged> {
-        let other = |held: &&HeldIds| held.unit.is_some_and(|held| held != unit);
-        let others = self.held.iter().filter(other);
         let mut pods = BTreeSet::new();
         let mut old = None;
-        for held in others {
-            if let Some(name) = pod(&held.pod) {
+        for held in &self.held {
+            let Some(held_unit) = held.unit else { continue };
+            if held_unit != unit
+                && let Some(name) = pod(&held.pod)
+            {
                 pods.insert(name);
-                old = held.unit;
+                old = Some(held_unit);
             }
         }
-        let changed = |held| UnitChanged { unit, held, pods: first_few(pods) };
-        old.map_or(Ok(()), |held| Err(changed(held)))
+        match old {
+            None => Ok(()),
+            Some(held) => Err(UnitChanged { unit, held, pods: first_few(pods) }),
+        }
     }
 
     /// The cards that existing pods hold through other resources. `pod` looks up what the API server shows of a UID.
@@ -181,9 +185,9 @@ impl Checkpoint {
         &'c self,
         pod: impl Fn(&PodUid) -> Option<Arc<PodFacts>> + 'c,
     ) -> impl Iterator<Item = &'c OtherPluginCard> {
-        let exists =
-            move |card: &&OtherPluginCard| pod_exists(&card.pod, pod(&card.pod).as_deref());
-        self.other_plugin_cards.iter().filter(exists)
+        self.other_plugin_cards
+            .iter()
+            .filter(move |card| pod_exists(&card.pod, pod(&card.pod).as_deref()))
     }
 
     /// Parses the text of a checkpoint. Ids that are not of this plugin's form are left out.
@@ -191,63 +195,69 @@ impl Checkpoint {
     /// # Errors
     /// If it is not JSON of the kubelet's format.
     pub fn parse(text: &str, resource: &str) -> Result<Self, serde_json::Error> {
-        let Data { pod_device_entries, registered_devices } =
-            serde_json::from_str::<File>(text)?.data;
-        let ours = |entry: &Entry| entry.resource_name == resource;
-        let (ours, entries): (Vec<Entry>, Vec<Entry>) =
-            pod_device_entries.into_iter().flatten().partition(ours);
-        let limits = ours.iter().flat_map(Entry::limits).collect();
-        let held = ours.into_iter().map(Entry::held_ids);
-        let registered = registered_devices.into_iter().flatten();
-        let registered = registered.filter(|(name, _)| name != resource);
-        let others: Vec<(String, Vec<String>)> = registered
-            .filter_map(|(name, ids)| Some((name, ids.filter(|ids| !ids.is_empty())?)))
-            .collect();
-        let other_plugins = !others.is_empty();
-        let offers = |(name, ids): (String, Vec<String>)| {
+        let data = serde_json::from_str::<CheckpointText>(text)?.data;
+        let mut checkpoint = Self::default();
+        for entry in data.pod_device_entries.into_iter().flatten() {
+            if entry.resource_name == resource {
+                checkpoint.limits.extend(entry.limits());
+                checkpoint.held.push(entry.held_ids());
+            } else {
+                checkpoint.other_plugin_cards.extend(entry.other_plugin_cards());
+            }
+        }
+        checkpoint.held.retain(|held| !held.ids.is_empty());
+        for (name, ids) in data.registered_devices.into_iter().flatten() {
+            let ids = ids.unwrap_or_default();
+            if name == resource || ids.is_empty() {
+                continue;
+            }
+            checkpoint.other_plugins = true;
             let cards: BTreeSet<CardId> =
                 ids.iter().filter_map(|id| card_of_other_plugin(id)).collect();
-            (!cards.is_empty()).then_some((name, cards))
-        };
-        Ok(Self {
-            held: held.filter(|held| !held.ids.is_empty()).collect(),
-            limits,
-            other_plugin_cards: entries.into_iter().flat_map(Entry::other_plugin_cards).collect(),
-            other_plugin_offers: others.into_iter().filter_map(offers).collect(),
-            other_plugins,
-        })
+            if !cards.is_empty() {
+                checkpoint.other_plugin_offers.insert(name, cards);
+            }
+        }
+        Ok(checkpoint)
     }
 }
 
-/// The card of another plugin's device. NVIDIA's device plugin names a card by its UUID, and a replica of one by `UUID::N`.
+/// The card of another plugin's device. NVIDIA's device plugin names a card by its UUID, and a replica of one by
+/// `UUID::N`.
 fn card_of_other_plugin(id: &str) -> Option<CardId> {
     let uuid = id.split_once("::").map_or(id, |(uuid, _)| uuid);
     uuid.starts_with("GPU-").then(|| CardId::from(uuid))
 }
 
-/// Whether the UID is that of a static pod: the API server shows it under the UID of its mirror pod. In the kubelet it has no hyphens.
+/// Whether the UID is that of a static pod: the API server shows it under the UID of its mirror pod. In the kubelet it
+/// has no hyphens.
 pub fn is_static(uid: &PodUid) -> bool {
     !uid.as_str().contains('-')
 }
 
-/// Whether a pod of the checkpoint may still use its devices, by the `facts` that the API server shows of its UID. The kubelet drops the
-/// entries of ended pods only at its next allocation.
+/// Whether a pod of the checkpoint may still use its devices, by the `facts` that the API server shows of its UID. The
+/// kubelet drops the entries of ended pods only at its next allocation.
 pub fn pod_exists(uid: &PodUid, facts: Option<&PodFacts>) -> bool {
     facts.map_or(is_static(uid), |facts| !facts.finished)
 }
 
 impl Entry {
-    fn other_plugin_cards(self) -> Vec<OtherPluginCard> {
-        let ids = self.device_ids.into_iter().flatten().filter_map(|(_, ids)| ids).flatten();
-        let held = |id: String| {
-            Some(OtherPluginCard {
+    /// The ids of all NUMA nodes.
+    fn ids(&self) -> impl Iterator<Item = &String> {
+        self.device_ids.iter().flat_map(BTreeMap::values).flatten().flatten()
+    }
+
+    fn other_plugin_cards(&self) -> Vec<OtherPluginCard> {
+        let mut held = Vec::new();
+        for card in self.ids().filter_map(|id| card_of_other_plugin(id)) {
+            held.push(OtherPluginCard {
                 pod: PodUid::from(self.pod_uid.as_str()),
                 container: self.container_name.clone(),
                 resource: self.resource_name.clone(),
-                card: card_of_other_plugin(&id)?,
-            })
-        };
-        ids.filter_map(held).collect()
+                card,
+            });
+        }
+        held
     }
 
     fn limits(&self) -> PodLimits {
@@ -258,11 +268,10 @@ impl Entry {
     }
 
     fn held_ids(self) -> HeldIds {
-        let ids = self.device_ids.into_iter().flatten().filter_map(|(_, ids)| ids).flatten();
         HeldIds {
             pod: PodUid::from(self.pod_uid.as_str()),
+            ids: self.ids().filter_map(|id| id.parse().ok()).collect(),
             container: self.container_name,
-            ids: ids.filter_map(|id| id.parse().ok()).collect(),
             unit: self.alloc_resp.as_deref().and_then(unit),
         }
     }
@@ -280,21 +289,51 @@ fn response(text: &str) -> Option<ContainerAllocateResponse> {
 
 #[cfg(test)]
 mod tests {
+    use kubelet_api::v1beta1::CdiDevice;
+    use serde_json::{Value, json};
+
     use super::*;
     use crate::fixtures::ids;
+    use crate::isolation::limit::Limit;
 
     /// Written by the package `devicemanager/checkpoint` of kubelet v1.36.2, byte by byte: three containers
     /// with ids of this plugin, the last without a unit in its response, and one of another plugin.
     const FILE: &str = include_str!("../../tests/fixtures/kubelet_internal_checkpoint");
     const RESOURCE: &str = "aliyun.com/gpu-mem";
 
+    fn held(pod: &str, container: &str, ids: Ids, unit: Option<MiB>) -> HeldIds {
+        HeldIds { pod: pod.into(), container: container.to_owned(), ids, unit }
+    }
+
+    /// A checkpoint of these entries, and of these ids by resource that plugins offer.
+    fn text(entries: &[Value], registered: &Value) -> String {
+        let data = json!({ "PodDeviceEntries": entries, "RegisteredDevices": registered });
+        json!({ "Data": data, "Checksum": 1 }).to_string()
+    }
+
+    fn entry(pod: &str, resource: &str, id: &str, response: &str) -> Value {
+        json!({
+            "PodUID": pod,
+            "ContainerName": "c",
+            "ResourceName": resource,
+            "DeviceIDs": { "0": [id] },
+            "AllocResp": response,
+        })
+    }
+
+    /// A response to Allocate with these CDI devices, as the checkpoint has it.
+    fn response_with(devices: &[&str]) -> String {
+        let cdi_devices = devices.iter().map(|name| CdiDevice { name: (*name).to_owned() });
+        let response = ContainerAllocateResponse {
+            cdi_devices: cdi_devices.collect(),
+            ..ContainerAllocateResponse::default()
+        };
+        BASE64_STANDARD.encode(response.encode_to_vec())
+    }
+
     #[test]
     fn a_kubelets_checkpoint_names_every_container_and_other_plugins() {
         let checkpoint = Checkpoint::parse(FILE, RESOURCE).unwrap();
-        let held = |pod: &str, container: &str, ids, unit| {
-            let (pod, container) = (PodUid::from(pod), container.to_owned());
-            HeldIds { pod, container, ids, unit }
-        };
         let expected = [
             held("a3d1f0a2-0001", "init", ids(["aaaaaaaa-0", "aaaaaaaa-1"]), Some(MiB(1024))),
             held("a3d1f0a2-0001", "main", ids(["aaaaaaaa-1"]), Some(MiB(1024))),
@@ -307,38 +346,22 @@ mod tests {
 
     #[test]
     fn the_limits_of_containers_are_known_by_the_devices_of_their_responses() {
-        use crate::isolation::limit::Limit;
-        use kubelet_api::v1beta1::CdiDevice;
-        let entry = |pod: &str, resource: &str, devices: &[&str]| {
-            let cdi_devices = devices.iter().map(|name| CdiDevice { name: (*name).to_owned() });
-            let response = ContainerAllocateResponse {
-                cdi_devices: cdi_devices.collect(),
-                ..ContainerAllocateResponse::default()
-            };
-            let response = BASE64_STANDARD.encode(response.encode_to_vec());
-            format!(
-                r#"{{"PodUID":"{pod}","ContainerName":"c","ResourceName":"{resource}","DeviceIDs":{{"0":["aaaaaaaa-0"]}},"AllocResp":"{response}"}}"#
-            )
-        };
+        let of_p = response_with(&[
+            "nvidia.com/gpu=GPU-a",
+            "plimsoll.dev/gpu-mem=GPU-a",
+            "plimsoll.dev/gpu-mem=driver-1-2",
+        ]);
+        let of_q = response_with(&["plimsoll.dev/gpu-mem=mps-1-2-100"]);
+        let of_r = response_with(&["plimsoll.dev/gpu-mem=GPU-a"]);
+        let of_s = response_with(&["plimsoll.dev/gpu-mem=driver-3-4"]);
         let entries = [
-            entry(
-                "p",
-                RESOURCE,
-                &[
-                    "nvidia.com/gpu=GPU-a",
-                    "plimsoll.dev/gpu-mem=GPU-a",
-                    "plimsoll.dev/gpu-mem=driver-1-2",
-                ],
-            ),
-            entry("q", RESOURCE, &["plimsoll.dev/gpu-mem=mps-1-2-100"]),
-            entry("r", RESOURCE, &["plimsoll.dev/gpu-mem=GPU-a"]),
-            entry("s", "example.com/other", &["plimsoll.dev/gpu-mem=driver-3-4"]),
-            entry("t", RESOURCE, &[]).replace("\"AllocResp\":\"\"", "\"AllocResp\":\"!\""),
+            entry("p", RESOURCE, "aaaaaaaa-0", &of_p),
+            entry("q", RESOURCE, "aaaaaaaa-0", &of_q),
+            entry("r", RESOURCE, "aaaaaaaa-0", &of_r),
+            entry("s", "example.com/other", "aaaaaaaa-0", &of_s),
+            entry("t", RESOURCE, "aaaaaaaa-0", "!"),
         ];
-        let text = format!(
-            r#"{{"Data":{{"PodDeviceEntries":[{}],"RegisteredDevices":null}},"Checksum":1}}"#,
-            entries.join(",")
-        );
+        let text = text(&entries, &Value::Null);
         let limits = Checkpoint::parse(&text, RESOURCE).unwrap().limits;
         let driver = Limit::Driver { request: MiB(1), limit: MiB(2) };
         let mps = Limit::Mps { cards: 1, limit: MiB(2), threads: 100 };
@@ -347,36 +370,30 @@ mod tests {
 
     #[test]
     fn cards_of_another_plugin_are_known_by_their_uuids() {
-        let entry = |resource: &str, id: &str| {
-            format!(
-                r#"{{"PodUID":"p","ContainerName":"c","ResourceName":"{resource}","DeviceIDs":{{"0":["{id}"]}},"AllocResp":""}}"#
-            )
-        };
         let entries = [
-            entry("nvidia.com/gpu", "GPU-a"),
-            entry("nvidia.com/gpu.shared", "GPU-b::3"),
-            entry("nvidia.com/mig-1g.5gb", "MIG-x"),
-            entry(RESOURCE, "GPU-c"),
+            entry("p", "nvidia.com/gpu", "GPU-a", ""),
+            entry("p", "nvidia.com/gpu.shared", "GPU-b::3", ""),
+            entry("p", "nvidia.com/mig-1g.5gb", "MIG-x", ""),
+            entry("p", RESOURCE, "GPU-c", ""),
         ];
-        let text = format!(
-            r#"{{"Data":{{"PodDeviceEntries":[{}],"RegisteredDevices":null}},"Checksum":1}}"#,
-            entries.join(",")
-        );
+        let text = text(&entries, &Value::Null);
         let whole = Checkpoint::parse(&text, RESOURCE).unwrap().other_plugin_cards;
-        let named = |whole: &OtherPluginCard| (whole.card.to_string(), whole.resource.clone());
-        assert_eq!(
-            whole.iter().map(named).collect::<Vec<_>>(),
-            [("GPU-a", "nvidia.com/gpu"), ("GPU-b", "nvidia.com/gpu.shared")]
-                .map(|(card, resource)| (card.to_owned(), resource.to_owned()))
-        );
+        let named: Vec<(&str, &str)> =
+            whole.iter().map(|held| (held.card.as_str(), held.resource.as_str())).collect();
+        let expected = [("GPU-a", "nvidia.com/gpu"), ("GPU-b", "nvidia.com/gpu.shared")];
+        assert_eq!(named, expected);
     }
 
     #[test]
     fn cards_that_other_resources_offer_are_known_while_they_are_healthy() {
-        let text = format!(
-            r#"{{"Data":{{"PodDeviceEntries":null,"RegisteredDevices":{{"{RESOURCE}":["GPU-a"],"nvidia.com/gpu":["GPU-b::0","GPU-b::1","GPU-c"],
-            "nvidia.com/mig-1g.5gb":["MIG-x"],"gone/gpu":[],"example.com/nic":["eth0"]}}}},"Checksum":1}}"#
-        );
+        let registered = json!({
+            RESOURCE: ["GPU-a"],
+            "nvidia.com/gpu": ["GPU-b::0", "GPU-b::1", "GPU-c"],
+            "nvidia.com/mig-1g.5gb": ["MIG-x"],
+            "gone/gpu": [],
+            "example.com/nic": ["eth0"],
+        });
+        let text = text(&[], &registered);
         let checkpoint = Checkpoint::parse(&text, RESOURCE).unwrap();
         let both = [CardId::from("GPU-b"), CardId::from("GPU-c")];
         assert_eq!(
@@ -389,25 +406,29 @@ mod tests {
     #[test]
     fn an_absent_checkpoint_holds_nothing_and_one_of_another_format_is_an_error() {
         let directory = tempfile::tempdir().unwrap();
-        let (directory_path, resource) = (directory.path().to_owned(), RESOURCE.to_owned());
-        let file = CheckpointFile { directory: directory_path, resource };
-        let read = || file.read();
-        assert_eq!(read().unwrap(), Checkpoint::default());
+        let file = CheckpointFile {
+            directory: directory.path().to_owned(),
+            resource: RESOURCE.to_owned(),
+        };
+        assert_eq!(file.read().unwrap(), Checkpoint::default());
         assert_eq!(file.find().unwrap(), None);
         let empty = r#"{"Data":{"PodDeviceEntries":null,"RegisteredDevices":{"a/b":null,"c/d":[]}},"Checksum":1}"#;
         fs::write(directory.path().join(super::FILE), empty).unwrap();
-        assert_eq!(read().unwrap(), Checkpoint::default());
+        assert_eq!(file.read().unwrap(), Checkpoint::default());
         for text in ["", "{}", r#"{"Data":{"PodDeviceEntries":[{"PodUID":"p"}]}}"#] {
             fs::write(directory.path().join(super::FILE), text).unwrap();
-            let error = read().unwrap_err().to_string();
+            let error = file.read().unwrap_err().to_string();
             assert!(error.contains("kubelet_internal_checkpoint cannot be read: "), "{error}");
         }
+    }
+
+    fn named(uid: &PodUid) -> Option<String> {
+        Some(format!("default/{uid}"))
     }
 
     #[test]
     fn another_unit_is_refused_while_its_pods_exist() {
         let checkpoint = Checkpoint::parse(FILE, RESOURCE).unwrap();
-        let named = |uid: &PodUid| Some(format!("default/{uid}"));
         assert_eq!(checkpoint.check_unit(MiB(1024), named), Ok(()));
         assert_eq!(checkpoint.check_unit(MiB(512), |_| None), Ok(()), "all are gone");
         let refused = checkpoint.check_unit(MiB(512), named).unwrap_err().to_string();

@@ -1,27 +1,35 @@
 //! Which container holds which device ids, by the UIDs of pods.
 //!
+//! # Sources
+//!
 //! | source | what it has | when it is read |
 //! |---|---|---|
 //! | grants of this process | UID, container, ids | each Allocate |
-//! | [the file of grants](crate::lingering::file) | UID, name, ids of pods that may have processes | once, at the start |
-//! | [the kubelet's checkpoint](checkpoint) | UID, container, ids, of init containers too | at the start, with each list, where a grant is missing |
-//! | [PodResources List](pod_resources) | **name**, container, ids, without init containers | each GetPreferredAllocation |
-//! | [the watch of pods](crate::pods) | UID and name, late | always |
+//! | the file of grants (`lingering::file`) | UID, name, ids of pods that may have processes | at the start |
+//! | [the kubelet's checkpoint](checkpoint) | UID, container, ids; init containers too | at the start, with each list |
+//! | [PodResources List](pod_resources) | **name**, container, ids; no init containers | each GetPreferredAllocation |
+//! | [the watch of pods](crate::pods) | UID, name | always; it may be late |
+//!
+//! # From a name to a UID
 //!
 //! Only PodResources has no UIDs. A listed pod that holds ids has the UID of the first row that gives one:
 //!
-//! | when | the pod is |
+//! | the pod is | when |
 //! |---|---|
-//! | a container of that name is allocated after the list ([`Records::begin_allocation`]) | the pod in admission |
-//! | with the list | the only one with the same ids in the same container by the checkpoint, unless the watch shows it under another name |
-//! | with the list | the only one of that name that was granted all of the ids |
-//! | with the list, and later as long as the UID is not known | the one that the watch shows under that name, if the kubelet has admitted it and none of the ids was granted to another pod |
-//! | never | not known: its ids are in use, and count as those of another pod for each pod |
+//! | the pod in admission, if it has that name: [`Records::begin_allocation`] | from its admission to the next list |
+//! | the only one that the checkpoint shows with these ids in this container [^name] | with each list |
+//! | the only one of that name that was granted all of the ids | with each list |
+//! | the one that the watch shows by that name [^shown] | with each list, and while the UID is not known |
+//! | not known: its ids are in use for every pod | else |
+//!
+//! [^name]: And that the watch does not show under another name.
+//!
+//! [^shown]: If the kubelet has admitted it, and none of the ids was granted to another pod.
 //!
 //! Invariant: for app containers and sidecars the kubelet's list is authoritative and replaces their grants. Init
-//! containers never appear in it; their grants are kept while their pod is listed. Ids of an earlier pod never count for
-//! a later pod of its name. The ids of a pod whose processes may still run stay in use, although the kubelet forgets a
-//! pod as soon as its object is deleted.
+//! containers never appear in it; their grants are kept while their pod is listed. Ids of an earlier pod never count
+//! for a later pod of its name. The ids of a pod whose processes may still run stay in use, although the kubelet
+//! forgets a pod as soon as its object is deleted.
 
 pub mod checkpoint;
 mod pod_record;
@@ -123,8 +131,8 @@ struct ContainerIds<'r> {
 }
 
 impl Records {
-    /// Replaces the kubelet's list. `checkpoint` is the kubelet's checkpoint as it was read after the list; `None` if it
-    /// cannot be read. Returns whether the list has shown new holders, which must be saved.
+    /// Replaces the kubelet's list. `checkpoint` is the kubelet's checkpoint as it was read after the list; `None` if
+    /// it cannot be read. Returns whether the list has shown new holders, which must be saved.
     pub fn relist(
         &mut self,
         list: Vec<ListedPod>,
@@ -245,8 +253,8 @@ impl Records {
         &self.elsewhere
     }
 
-    /// Prepares for an allocation by the kubelet: the container holds no ids now, and this pod is the one with its name.
-    /// An earlier pod of that name is deleted.
+    /// Prepares for an allocation by the kubelet: the container holds no ids now, and this pod is the one with its
+    /// name. An earlier pod of that name is deleted.
     pub fn begin_allocation(&mut self, facts: &PodFacts, container: &str) {
         let name = PodRef::of(facts);
         for (uid, record) in &mut self.pods {
@@ -424,8 +432,8 @@ impl Records {
         })
     }
 
-    /// The container that holds exactly these ids. If an app container reuses all ids of an init container, it is the app
-    /// container, which the kubelet lists.
+    /// The container that holds exactly these ids. If an app container reuses all ids of an init container, it is the
+    /// app container, which the kubelet lists.
     pub fn holding_container(&self, ids: &Ids) -> Option<HoldingContainer> {
         let holding = self.containers().filter(|container| container.ids == ids);
         let holding = holding.map(|container| HoldingContainer {

@@ -1,14 +1,15 @@
 //! A client of the kubelet's PodResources API: which container holds which devices.
 //!
-//! The kubelet limits List and Get together to 100 calls a second with a burst of 10, for all clients
-//! on the node. A call that this limit rejects is retried every 11 ms, at most 90 times, and so is a call while no kubelet
-//! listens: a restarted kubelet may admit a pod some milliseconds before it listens.
+//! The kubelet limits List and Get together to 100 calls a second with a burst of 10, for all clients on the node. A
+//! call that this limit rejects is retried every 11 ms, at most 90 times, and so is a call while no kubelet listens: a
+//! restarted kubelet may admit a pod some milliseconds before it listens.
 
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::path::Path;
 use std::time::Duration;
 
+use tokio::time::{sleep, timeout};
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
 
@@ -58,11 +59,13 @@ pub enum Record {
     Unsupported,
 }
 
+type Client = PodResourcesListerClient<Channel>;
+
 /// A client of the kubelet's PodResources socket. It connects with the first call, and again after the
 /// kubelet restarted.
 #[derive(Debug, Clone)]
 pub struct PodResourcesClient {
-    client: PodResourcesListerClient<Channel>,
+    client: Client,
     resource: String,
     metrics: Metrics,
 }
@@ -91,11 +94,8 @@ impl PodResourcesClient {
     /// # Errors
     /// When the kubelet does not answer.
     pub async fn list(&self) -> Result<Vec<ListedPod>, Status> {
-        let call = || {
-            let mut client = self.client.clone();
-            async move { client.list(ListPodResourcesRequest {}).await }
-        };
-        let pods = self.repeated(call).await?.into_inner().pod_resources;
+        let listed = self.repeat(async |mut client| client.list(ListPodResourcesRequest {}).await);
+        let pods = listed.await?.into_inner().pod_resources;
         Ok(pods.into_iter().map(|pod| self.pod(pod)).collect())
     }
 
@@ -104,15 +104,14 @@ impl PodResourcesClient {
     /// # Errors
     /// When the kubelet does not answer.
     pub async fn get(&self, pod: &PodRef) -> Result<Record, Status> {
-        let call = || {
-            let mut client = self.client.clone();
+        let got = self.repeat(async |mut client| {
             let request = GetPodResourcesRequest {
                 pod_name: pod.name.clone(),
                 pod_namespace: pod.namespace.clone(),
             };
-            async move { client.get(request).await }
-        };
-        match self.repeated(call).await {
+            client.get(request).await
+        });
+        match got.await {
             Ok(answer) => Ok(match answer.into_inner().pod_resources {
                 Some(pod) => Record::Pod(self.pod(pod)),
                 None => Record::Absent,
@@ -121,34 +120,42 @@ impl PodResourcesClient {
         }
     }
 
-    async fn repeated<T, F>(&self, call: impl Fn() -> F) -> Result<T, Status>
+    /// Calls until there is an answer, within [`ANSWER_TIMEOUT`].
+    async fn repeat<T, F>(&self, call: impl Fn(Client) -> F) -> Result<T, Status>
     where
         F: Future<Output = Result<T, Status>>,
     {
-        let tries = async {
-            for _ in 1..MAX_CALLS {
-                match call().await {
-                    Err(status) if status.code() == Code::ResourceExhausted => {
-                        self.metrics.record_retries.inc();
-                    }
-                    Err(status) if status.code() == Code::Unavailable => {}
-                    answer => return answer,
-                }
-                tokio::time::sleep(RETRY_PAUSE).await;
-            }
-            call().await
-        };
-        let timed_out = |_| {
-            Err(Status::deadline_exceeded(format!(
+        match timeout(ANSWER_TIMEOUT, self.try_repeatedly(call)).await {
+            Ok(answer) => answer,
+            Err(_) => Err(Status::deadline_exceeded(format!(
                 "the kubelet did not answer within {ANSWER_TIMEOUT:?}"
-            )))
-        };
-        tokio::time::timeout(ANSWER_TIMEOUT, tries).await.unwrap_or_else(timed_out)
+            ))),
+        }
+    }
+
+    async fn try_repeatedly<T, F>(&self, call: impl Fn(Client) -> F) -> Result<T, Status>
+    where
+        F: Future<Output = Result<T, Status>>,
+    {
+        for _ in 1..MAX_CALLS {
+            match call(self.client.clone()).await {
+                Err(status) if status.code() == Code::ResourceExhausted => {
+                    self.metrics.record_retries.inc();
+                }
+                Err(status) if status.code() == Code::Unavailable => {}
+                answer => return answer,
+            }
+            sleep(RETRY_PAUSE).await;
+        }
+        call(self.client.clone()).await
     }
 
     fn pod(&self, pod: PodResources) -> ListedPod {
-        let ids = |container: ContainerResources| (container.name.clone(), self.ids(&container));
-        let containers: BTreeMap<String, Ids> = pod.containers.into_iter().map(ids).collect();
+        let mut containers = BTreeMap::new();
+        for container in pod.containers {
+            let ids = self.ids(&container);
+            containers.insert(container.name, ids);
+        }
         ListedPod { pod: PodRef { namespace: pod.namespace, name: pod.name }, containers }
     }
 
@@ -179,9 +186,12 @@ mod tests {
 
     #[test]
     fn a_pod_that_is_not_found_differs_from_a_get_that_is_switched_off() {
-        let answer = |text: &str| unanswered(Status::unknown(text)).ok();
-        assert_eq!(answer("pod p in namespace n not found"), Some(Record::Absent));
-        assert_eq!(answer("PodResources API Get method disabled"), Some(Record::Unsupported));
-        assert_eq!(answer("transport error"), None);
+        for (text, record) in [
+            ("pod p in namespace n not found", Some(Record::Absent)),
+            ("PodResources API Get method disabled", Some(Record::Unsupported)),
+            ("transport error", None),
+        ] {
+            assert_eq!(unanswered(Status::unknown(text)).ok(), record, "{text}");
+        }
     }
 }

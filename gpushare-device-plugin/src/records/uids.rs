@@ -15,15 +15,16 @@ use crate::cards::ids::Ids;
 use crate::pods::PodCache;
 
 impl Records {
-    /// The UID of a pod in the kubelet's list; `None` if it holds no ids, or its UID is not known. `checkpoint` is empty
-    /// if it cannot be read.
+    /// The UID of a pod in the kubelet's list; `None` if it holds no ids, or its UID is not known. `checkpoint` is
+    /// empty if it cannot be read.
     pub(super) fn uid_of(
         &self,
         listed: &ListedPod,
         checkpoint: &[HeldIds],
         pods: &PodCache,
     ) -> Option<PodUid> {
-        if listed.ids().next().is_none() {
+        let holds_ids = listed.ids().next().is_some();
+        if !holds_ids {
             return None;
         }
         if let Some(uid) = uid_by_checkpoint(listed, checkpoint, pods) {
@@ -43,8 +44,8 @@ impl Records {
         only(of_name.filter(|(_, record)| record.ids.is_superset(&ids)).map(|(uid, _)| uid))
     }
 
-    /// Whether a pod that the watch shows under the name is the listed one: the kubelet has admitted it, and none of the
-    /// ids was granted to another pod.
+    /// Whether a pod that the watch shows under the name is the listed one: the kubelet has admitted it, and none of
+    /// the ids was granted to another pod.
     pub(super) fn is_shown(&self, listed: &ListedPod, shown: &PodFacts) -> bool {
         shown.admitted
             && listed.pod.is_of(shown)

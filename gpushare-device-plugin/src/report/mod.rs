@@ -1,9 +1,9 @@
-//! Reports to the API server: the cards and their pods in the node's annotation, with `--report-gpu-count` the number of cards
-//! in its status, and on each pod with a claim that its card was allocated.
+//! Reports to the API server: the cards and their pods in the node's annotation, with `--report-gpu-count` the number
+//! of cards in its status, and on each pod with a claim that its card was allocated.
 //!
-//! A round writes what differs from the last write, so a failed write or a restart loses nothing. Everything
-//! is written again every five minutes and after a registration, in case another program changed it. The number of cards is written
-//! by a task of its own: its failure delays nothing else.
+//! A round writes what differs from the last write, so a failed write or a restart loses nothing. Everything is written
+//! again every five minutes and after a registration, in case another program changed it. The number of cards is
+//! written by a task of its own: its failure delays nothing else.
 
 mod refused;
 
@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use cluster::{CallError, PodFacts};
+use cluster::{CallError, PodFacts, Warning};
 use jiff::Timestamp;
 use placement::gpu::{Choice, ChosenCard, Claim, Closed, GpuRequest, Isolation, Reservation};
 use placement::names::Names;
@@ -27,7 +27,7 @@ use crate::lingering::Lingering;
 use crate::metrics::Metrics;
 use crate::node_events::NodeEvents;
 use crate::pods::PodCache;
-use crate::records::checkpoint::{CheckpointFile, OtherPluginCard};
+use crate::records::checkpoint::CheckpointFile;
 use crate::records::{SharedRecords, at_peak};
 use refused::RefusedWrites;
 
@@ -41,7 +41,7 @@ const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
 const COUNT_PAUSE: Duration = Duration::from_secs(10);
 
 /// Reports to the API server.
-pub struct Reporter {
+pub(crate) struct Reporter {
     /// The API server's client.
     pub client: cluster::Client,
     /// The node that is reported on.
@@ -79,7 +79,7 @@ struct LastWritten {
     /// Pods that are on another card than their claim's, already counted.
     on_other_cards: BTreeSet<PodUid>,
     refused: RefusedWrites,
-    /// Whether the node's container runtime is known to have CDI, or that it may not was told.
+    /// Whether the node's container runtime was checked for CDI, and reported if it may have none.
     runtime_checked: bool,
 }
 
@@ -91,9 +91,17 @@ struct CardsWritten {
     registrations: u64,
 }
 
+/// The number of cards, as it was last written.
+struct CountWritten {
+    count: u32,
+    /// The number of registrations at that time.
+    registrations: u64,
+    at: Instant,
+}
+
 impl Reporter {
     /// Reports until the shutdown.
-    pub async fn run(self, shutdown: daemon::Shutdown) {
+    pub(crate) async fn run(self, shutdown: daemon::Shutdown) {
         tokio::select! {
             () = shutdown.cancelled() => {}
             ((), ()) = async { tokio::join!(self.rounds(), self.counts()) } => {}
@@ -101,7 +109,7 @@ impl Reporter {
     }
 
     /// Reports once; errors are logged.
-    pub async fn report_once(&self) {
+    pub(crate) async fn report_once(&self) {
         if let Err(error) = self.round(&mut LastWritten::default()).await {
             tracing::warn!("cannot report to the API server: {error}");
         }
@@ -132,39 +140,29 @@ impl Reporter {
         }
     }
 
-    /// Writes the number of cards, if that is wanted, when it changes and after each registration: a kubelet that starts sets resources
-    /// without a plugin to 0.
+    /// Writes the number of cards, if that is wanted, when it changes and after each registration: a kubelet that
+    /// starts sets resources without a plugin to 0.
     async fn counts(&self) {
         if !self.gpu_count {
             return;
         }
         let mut cards = self.cards.clone();
-        let mut written: Option<(u32, u64, Instant)> = None;
+        let mut written: Option<CountWritten> = None;
         let mut logged = String::new();
         loop {
             let count = u32::try_from(cards.borrow_and_update().iter().count()).unwrap_or(u32::MAX);
             let registrations = self.metrics.registrations.get();
-            let fresh = |(written, at_registrations, at): (u32, u64, Instant)| {
-                let same = (written, at_registrations) == (count, registrations);
-                same && at.elapsed() < REWRITE_AFTER
-            };
-            if count > 0 && !written.is_some_and(fresh) {
-                let resource = self.names.gpu_count_resource();
-                let (client, node) = (&self.client, &self.node);
-                match cluster::patch_node_capacity(client, node, resource, count, WRITE_TIMEOUT)
-                    .await
-                {
-                    Ok(()) => written = Some((count, registrations, Instant::now())),
-                    Err(error) => {
-                        self.metrics.count_failures.inc();
-                        let error = error.to_string();
-                        if error != logged {
-                            tracing::warn!(
-                                "cannot write the number of cards into the Node's status, trying again: {error}"
-                            );
-                            logged = error;
-                        }
+            let is_due = written.as_ref().is_none_or(|last| {
+                last.count != count
+                    || last.registrations != registrations
+                    || last.at.elapsed() >= REWRITE_AFTER
+            });
+            if count > 0 && is_due {
+                match self.write_count(count).await {
+                    Ok(()) => {
+                        written = Some(CountWritten { count, registrations, at: Instant::now() });
                     }
+                    Err(error) => self.report_count_failure(&error, &mut logged),
                 }
             }
             tokio::select! {
@@ -174,8 +172,25 @@ impl Reporter {
         }
     }
 
-    /// One round. A write for a pod that is refused does not stop the others; after any other error the rest waits for the next round,
-    /// which writes the cards first.
+    async fn write_count(&self, count: u32) -> Result<(), CallError> {
+        let resource = self.names.gpu_count_resource();
+        cluster::patch_node_capacity(&self.client, &self.node, resource, count, WRITE_TIMEOUT).await
+    }
+
+    /// Counts a failed write of the number of cards, and logs an error that differs from the `logged` one.
+    fn report_count_failure(&self, error: &CallError, logged: &mut String) {
+        self.metrics.count_failures.inc();
+        let error = error.to_string();
+        if error != *logged {
+            tracing::warn!(
+                "cannot write the number of cards into the Node's status, trying again: {error}"
+            );
+            *logged = error;
+        }
+    }
+
+    /// One round. A write for a pod that is refused does not stop the others; after any other error the rest waits for
+    /// the next round, which writes the cards first.
     async fn round(&self, written: &mut LastWritten) -> Result<(), CallError> {
         self.lingering.update();
         let pods: Vec<(Arc<PodFacts>, Ids)> = self.holders();
@@ -183,8 +198,8 @@ impl Reporter {
         let others = [self.lingering(&cards), self.held_elsewhere(&cards)].concat();
         self.count_corrections(&cards, &pods, &mut written.on_other_cards);
         if !cards.is_empty() {
-            let (closed, strongest) = (self.closed.borrow().clone(), self.isolation.strongest());
-            let report = report(&cards, &closed, strongest, &pods, others);
+            let closed = self.closed.borrow().clone();
+            let report = report(&cards, &closed, self.isolation.strongest(), &pods, others);
             self.write_cards(report, written).await?;
         }
         written.refused.retain(&pods);
@@ -198,9 +213,9 @@ impl Reporter {
         Ok(())
     }
 
-    /// Writes claims from the kubelet's records for admitted pods without a claim, and for those on other cards than their claim's if
-    /// this plugin chose these cards for the pod: the claim was edited since. Else the pod may have got another pod's cards, and is held
-    /// back at its start.
+    /// Writes claims from the kubelet's records for admitted pods without a claim, and for those on other cards than
+    /// their claim's if this plugin chose these cards for the pod: the claim was edited since. Else the pod may have
+    /// got another pod's cards, and is held back at its start.
     async fn record_claims(
         &self,
         cards: &Cards,
@@ -233,18 +248,24 @@ impl Reporter {
         facts: &PodFacts,
         claim: cluster::Annotations,
     ) -> Result<(), CallError> {
-        let (namespace, name, uid) = (&facts.namespace, &facts.name, &facts.uid);
+        let PodFacts { namespace, name, uid, .. } = facts;
         tracing::warn!(pod = %uid, namespace, name, "writing the pod's claim from the kubelet's record");
         cluster::record_claim(&self.client, namespace, name, uid, claim, WRITE_TIMEOUT).await
     }
 
     /// The pods that hold ids. A finished pod holds none.
     fn holders(&self) -> Vec<(Arc<PodFacts>, Ids)> {
-        let pods = self.pods.all().into_iter().filter(|facts| !facts.finished);
-        let held = pods
-            .map(|facts| (self.records.lock().held_by(&facts), facts))
-            .map(|(ids, facts)| (facts, ids));
-        held.filter(|(_, ids)| !ids.is_empty()).collect()
+        let mut holders = Vec::new();
+        for facts in self.pods.all() {
+            if facts.finished {
+                continue;
+            }
+            let ids = self.records.lock().held_by(&facts);
+            if !ids.is_empty() {
+                holders.push((facts, ids));
+            }
+        }
+        holders
     }
 
     /// The charges of pods that linger.
@@ -255,18 +276,19 @@ impl Reporter {
 
     /// The charges of pods that hold cards through another plugin's resource: whole cards.
     fn held_elsewhere(&self, cards: &Cards) -> Vec<PodCharge> {
-        // With a checkpoint that cannot be read the last one counts.
+        // If the checkpoint cannot be read, the cards that were read last count.
         match self.checkpoint.read() {
             Ok(checkpoint) => self.records.lock().set_elsewhere(&checkpoint, &self.pods),
             Err(error) => tracing::debug!("{error}"),
         }
-        let whole = |held: &OtherPluginCard| {
-            let card = cards.get(&held.card)?;
+        let mut charges: Vec<PodCharge> = Vec::new();
+        for held in self.records.lock().elsewhere() {
+            let Some(card) = cards.get(&held.card) else { continue };
             // Not under the pod's own UID: what it holds by our resource is another charge.
             let holder = PodUid::from(format!("{}/{}", held.pod, held.resource));
-            Some((holder, [(card.uuid.clone(), card.units)].into()))
-        };
-        self.records.lock().elsewhere().iter().filter_map(whole).collect()
+            charges.push((holder, [(card.uuid.clone(), card.units)].into()));
+        }
+        charges
     }
 
     async fn write_cards(
@@ -276,26 +298,27 @@ impl Reporter {
     ) -> Result<(), CallError> {
         let registrations = self.metrics.registrations.get();
         let isolation = self.isolation.annotation_value();
-        let fresh = |written: &CardsWritten| {
-            let same = written.cards == cards && written.registrations == registrations;
-            let same = same && written.isolation == isolation;
-            same && written.at.elapsed() < REWRITE_AFTER
-        };
-        if written.cards.as_ref().is_some_and(fresh) {
+        if let Some(last) = &written.cards
+            && last.cards == cards
+            && last.isolation == isolation
+            && last.registrations == registrations
+            && last.at.elapsed() < REWRITE_AFTER
+        {
             return Ok(());
         }
         let annotations = [
             (self.names.cards(), Some(cards.to_json())),
             (self.names.isolation(), isolation.map(str::to_owned)),
         ];
-        // The cards are those of this machine, whichever Node object it has.
+        // The cards are those of this machine, also if its Node object was deleted and made again.
         let runtime =
             cluster::patch_own_node(&self.client, &self.node, annotations, WRITE_TIMEOUT).await?;
         if self.by_cdi && !written.runtime_checked && !runtime.is_empty() {
             written.runtime_checked = true;
             if let Some(note) = crate::nvidia::runtime::cdi_may_be_off(&runtime) {
                 tracing::warn!("{note}");
-                self.events.warn("CDIMayBeOff", "CheckCDI", note).await;
+                let reason = "CDIMayBeOff";
+                self.events.warn(&Warning { reason, action: "CheckCDI", note }).await;
             }
         }
         written.cards = Some(CardsWritten { cards, isolation, at: Instant::now(), registrations });
@@ -304,7 +327,7 @@ impl Reporter {
 
     /// Marks the pod as assigned.
     async fn mark(&self, facts: &PodFacts) -> Result<(), CallError> {
-        let (namespace, name, uid) = (&facts.namespace, &facts.name, &facts.uid);
+        let PodFacts { namespace, name, uid, .. } = facts;
         cluster::mark_assigned(&self.client, namespace, name, uid, WRITE_TIMEOUT).await
     }
 
@@ -318,7 +341,10 @@ impl Reporter {
             pods.iter().filter(|(facts, ids)| is_on_other_card(facts, &units_of(ids, cards)));
         let wrong: BTreeSet<PodUid> = wrong.map(|(facts, _)| facts.uid.clone()).collect();
         for pod in wrong.difference(known) {
-            tracing::error!(%pod, "a pod is on another card than its claim's; the node's annotation shows the real one");
+            tracing::error!(
+                %pod,
+                "a pod is on another card than its claim's; the node's annotation shows the real one"
+            );
             self.metrics.corrections.inc();
         }
         *known = wrong;
@@ -326,46 +352,51 @@ impl Reporter {
 }
 
 /// The units that are counted for a pod on each card.
-pub type PodCharge = (PodUid, BTreeMap<CardId, Units>);
+pub(crate) type PodCharge = (PodUid, BTreeMap<CardId, Units>);
 
-/// The cards for the node's annotation, each with why it takes no new pods, the strongest isolation of the node, and the units that `pods`
-/// hold on it, and with the charges of `others`: pods that linger, and pods that hold it through another plugin's resource. Of several
-/// charges of a pod on one card the largest counts.
-pub fn report(
+/// The cards for the node's annotation, each with why it takes no new pods, the strongest isolation of the node, and
+/// the units that pods hold on it. `pods` hold ids of ours. `others` are the charges of pods that linger, and of pods
+/// that hold cards through another plugin's resource.
+pub(crate) fn report(
     cards: &Cards,
     closed: &ClosedCards,
     strongest: Option<Isolation>,
     pods: &[(Arc<PodFacts>, Ids)],
     others: Vec<PodCharge>,
 ) -> api::cards::Cards {
-    let of = |(facts, ids): &(Arc<PodFacts>, Ids)| {
+    let mut charges = others;
+    for (facts, ids) in pods {
         let peak = facts.gpu_pod().map(|gpu| gpu.request.peak()).unwrap_or_default();
-        (facts.uid.clone(), at_peak(units_of(ids, cards), peak))
-    };
-    let held: Vec<PodCharge> = others.into_iter().chain(pods.iter().map(of)).collect();
-    let on = |card: &CardId| {
-        let mut on: BTreeMap<PodUid, Units> = BTreeMap::new();
-        for (pod, cards) in &held {
-            if let Some(units) = cards.get(card) {
-                let charged = on.entry(pod.clone()).or_default();
-                *charged = units.max(charged).to_owned();
-            }
+        charges.push((facts.uid.clone(), at_peak(units_of(ids, cards), peak)));
+    }
+    let mut reported = Vec::new();
+    for card in cards.iter() {
+        reported.push(api::cards::Card {
+            pods: charged_on(&card.uuid, &charges),
+            uuid: card.uuid.clone(),
+            index: card.index,
+            model: card.model.clone(),
+            memory: card.memory,
+            units: card.units,
+            numa_node: card.numa_node,
+            healthy: card.is_healthy(),
+            closed: closed.of(&card.uuid).map(wire_closed),
+            isolation: strongest.map(wire_isolation),
+        });
+    }
+    api::cards::Cards(reported)
+}
+
+/// The units that are counted for each pod on one card: the largest of its charges.
+fn charged_on(card: &CardId, charges: &[PodCharge]) -> BTreeMap<PodUid, Units> {
+    let mut charged: BTreeMap<PodUid, Units> = BTreeMap::new();
+    for (pod, cards) in charges {
+        if let Some(units) = cards.get(card) {
+            let most = charged.entry(pod.clone()).or_default();
+            *most = (*most).max(*units);
         }
-        on
-    };
-    let card = |card: &crate::cards::Card| api::cards::Card {
-        pods: on(&card.uuid),
-        uuid: card.uuid.clone(),
-        index: card.index,
-        model: card.model.clone(),
-        memory: card.memory,
-        units: card.units,
-        numa_node: card.numa_node,
-        healthy: card.is_healthy(),
-        closed: closed.of(&card.uuid).map(wire_closed),
-        isolation: strongest.map(wire_isolation),
-    };
-    api::cards::Cards(cards.iter().map(card).collect())
+    }
+    charged
 }
 
 fn wire_closed(closed: Closed) -> api::cards::Closed {
@@ -386,36 +417,35 @@ fn wire_isolation(isolation: Isolation) -> api::cards::Isolation {
 }
 
 /// Whether a pod holds units on a card that its claim does not name.
-pub fn is_on_other_card(facts: &PodFacts, units: &BTreeMap<CardId, Units>) -> bool {
+pub(crate) fn is_on_other_card(facts: &PodFacts, units: &BTreeMap<CardId, Units>) -> bool {
     let Some(claimed) = facts.claim().map(Claim::cards) else { return false };
     units.keys().any(|card| !claimed.contains_key(card))
 }
 
-/// The claim of a pod by the kubelet's record, if the pod has no claim, or one on other cards or with fewer units on one of them. `None`
-/// also while the record is incomplete: the kubelet allocates container by container.
+/// The claim of a pod by the kubelet's record, if the pod has no claim, or one on other cards or with fewer units on
+/// one of them. `None` also while the record is incomplete: the kubelet allocates container by container.
 fn claim_from_record(
     facts: &PodFacts,
     units: &BTreeMap<CardId, Units>,
     cards: &Cards,
 ) -> Option<(GpuRequest, Reservation)> {
     let gpu = facts.gpu_pod()?;
-    let claims = |claim: &Claim, card, held| {
-        claim.cards().get(card).is_some_and(|share| share.exclusive || held <= share.units)
-    };
-    let stands = |claim: &Claim| units.iter().all(|(card, held)| claims(claim, card, *held));
-    if facts.claim().is_some_and(stands) || gpu.fault.is_some() {
+    if gpu.fault.is_some() || facts.claim().is_some_and(|claim| covers(claim, units)) {
         return None;
     }
-    // The request follows the claim, so a claim that was edited to more or fewer cards also changed the request. With several
-    // containers the record of the pod does not show the cards of each.
+    // The request follows the claim, so a claim that was edited to more or fewer cards also changed the request. With
+    // several containers the record of the pod does not show the cards of each.
     let is_all_of_one = gpu.request.containers().len() == 1
         && units.values().copied().sum::<Units>() == gpu.request.peak();
-    let request = match units.len() == gpu.request.shares().len() {
-        true => gpu.request.clone(),
-        false if is_all_of_one => gpu.request.on_cards(u32::try_from(units.len()).ok()?)?,
-        false => return None,
+    let request = if units.len() == gpu.request.shares().len() {
+        gpu.request.clone()
+    } else if is_all_of_one {
+        gpu.request.on_cards(u32::try_from(units.len()).ok()?)?
+    } else {
+        return None;
     };
-    // Without a claim, annotations are all that says more than units: what they may be is decided at Bind.
+    // Without a claim, only annotations ask for more than units, and Bind has not checked whether the pod may have
+    // that.
     let request = match facts.claim() {
         Some(_) => request,
         None => within_units(request, units, cards)?,
@@ -424,29 +454,39 @@ fn claim_from_record(
     // The shares of a request are sorted, the largest first.
     let mut on: Vec<(&CardId, Units)> = units.iter().map(|(card, units)| (card, *units)).collect();
     on.sort_by_key(|(_, units)| std::cmp::Reverse(*units));
-    let whole =
+    let is_whole =
         on.len() == 1 || on.iter().zip(shares).all(|((_, held), share)| *held == share.units);
-    let chosen = |(card, held): &(&CardId, Units)| {
+    if !is_whole {
+        return None;
+    }
+    let mut chosen = Vec::new();
+    for (card, held) in on {
         let card = cards.get(card)?;
-        let left = card.units.saturating_sub(*held);
-        Some(ChosenCard { uuid: card.uuid.clone(), index: card.index, units: card.units, left })
-    };
-    let choice = Choice { cards: on.iter().map(chosen).collect::<Option<_>>()?, cost: None };
-    whole.then(|| {
-        let reservation = Reservation::new(&request, choice);
-        (request, reservation)
+        let left = card.units.saturating_sub(held);
+        let uuid = card.uuid.clone();
+        chosen.push(ChosenCard { uuid, index: card.index, units: card.units, left });
+    }
+    let reservation = Reservation::new(&request, Choice { cards: chosen, cost: None });
+    Some((request, reservation))
+}
+
+/// Whether a claim has each of these cards, with at least these units.
+fn covers(claim: &Claim, units: &BTreeMap<CardId, Units>) -> bool {
+    units.iter().all(|(card, held)| {
+        claim.cards().get(card).is_some_and(|share| share.exclusive || *held <= share.units)
     })
 }
 
-/// The request without compute, exclusive cards and limits if these are more than its units are of the cards.
+/// The request, or its units alone if it would take more of a card of these sizes than its units: compute, exclusive
+/// use, or memory up to a limit.
 fn within_units(
     request: GpuRequest,
     units: &BTreeMap<CardId, Units>,
     cards: &Cards,
 ) -> Option<GpuRequest> {
     let mut sizes = units.keys().filter_map(|card| Some(cards.get(card)?.units));
-    let exceeds =
-        sizes.any(|size| request.shares().iter().any(|it| request.excess(*it, size).is_some()));
+    let exceeds = sizes
+        .any(|size| request.shares().iter().any(|share| request.excess(*share, size).is_some()));
     if exceeds { request.of_units_alone() } else { Some(request) }
 }
 
@@ -464,14 +504,46 @@ mod tests {
     use crate::fixtures::cards;
     use crate::fixtures::{A, B, ids, on_two_cards, simple, with_init, with_use};
 
+    /// A pod that holds units of card A.
+    fn charge(pod: &str, units: u32) -> PodCharge {
+        (PodUid::from(pod), [(CardId::from(A), Units(units))].into())
+    }
+
+    /// The cards of the claim that is written for a pod with these ids.
+    fn recorded(pod: &PodFacts, held: &Ids) -> Option<Vec<String>> {
+        let cards = cards(&[(A, 4), (B, 4)]);
+        let (_, reservation) = claim_from_record(pod, &units_of(held, &cards), &cards)?;
+        Some(reservation.claim.cards().keys().map(CardId::to_string).collect())
+    }
+
+    fn without_claim(pod: &PodFacts) -> PodFacts {
+        let mut pod = pod.clone();
+        if let Ok(Some(gpu)) = &mut pod.gpu {
+            gpu.claim = Ok(None);
+        }
+        pod
+    }
+
+    /// Units, compute, whether it is exclusive, and limit of the claim that is written for a pod without one.
+    fn written(
+        units: u32,
+        card_use: CardUse,
+        held: &Ids,
+    ) -> Option<(u32, u32, bool, Option<Units>)> {
+        let cards = cards(&[(A, 4), (B, 4)]);
+        let pod = without_claim(&with_use("p", A, units, card_use));
+        let (_, reservation) = claim_from_record(&pod, &units_of(held, &cards), &cards)?;
+        let share = reservation.claim.cards().get(&CardId::from(A)).copied()?;
+        let limit = reservation.claim.limit_of("main");
+        Some((share.units.0, share.cores.0, share.exclusive, limit))
+    }
+
     #[test]
     fn a_pod_counts_its_peak_on_the_card_of_the_kubelets_record() {
         let pods = [
             (with_init("init", B, 3, 1), ids(["bbbbbbbb-0"])),
             (simple("elsewhere", A, 1), ids(["bbbbbbbb-3"])),
         ];
-        let charge =
-            |pod: &str, units| (PodUid::from(pod), [(CardId::from(A), Units(units))].into());
         let others = vec![charge("gone", 2), charge("whole", 4), charge("whole", 1)];
         let report =
             report(&cards(&[(A, 4), (B, 4)]), &ClosedCards::default(), None, &pods, others).0;
@@ -485,53 +557,31 @@ mod tests {
 
     #[test]
     fn a_claim_is_written_where_there_is_none_or_one_on_another_card() {
-        let cards = cards(&[(A, 4), (B, 4)]);
         let pod = simple("p", A, 1);
-        let recorded = |pod: &PodFacts, held| {
-            let (_, reservation) = claim_from_record(pod, &units_of(&held, &cards), &cards)?;
-            Some(reservation.claim.cards().keys().map(CardId::to_string).collect::<Vec<_>>())
-        };
-        assert_eq!(recorded(&pod, ids(["aaaaaaaa-0"])), None, "as it claims");
-        assert_eq!(recorded(&pod, ids(["bbbbbbbb-0"])), Some(vec![B.to_owned()]));
-        assert_eq!(recorded(&pod, ids(["aaaaaaaa-0", "bbbbbbbb-0"])), None, "no claim says that");
+        assert_eq!(recorded(&pod, &ids(["aaaaaaaa-0"])), None, "as it claims");
+        assert_eq!(recorded(&pod, &ids(["bbbbbbbb-0"])), Some(vec![B.to_owned()]));
+        assert_eq!(recorded(&pod, &ids(["aaaaaaaa-0", "bbbbbbbb-0"])), None, "no claim says that");
         let two = on_two_cards("two", 4);
-        assert_eq!(recorded(&two, ids(["aaaaaaaa-0", "bbbbbbbb-0"])), None, "as it claims");
-        let mut unclaimed = PodFacts::clone(&two);
-        if let Ok(Some(gpu)) = &mut unclaimed.gpu {
-            gpu.claim = Ok(None);
-        }
+        assert_eq!(recorded(&two, &ids(["aaaaaaaa-0", "bbbbbbbb-0"])), None, "as it claims");
+        let unclaimed = without_claim(&two);
         let whole = ids(["aaaaaaaa-0", "aaaaaaaa-1", "bbbbbbbb-0", "bbbbbbbb-1"]);
-        assert_eq!(recorded(&unclaimed, whole), Some(vec![A.to_owned(), B.to_owned()]));
-        assert_eq!(recorded(&unclaimed, ids(["aaaaaaaa-0", "bbbbbbbb-0"])), None, "not yet whole");
+        assert_eq!(recorded(&unclaimed, &whole), Some(vec![A.to_owned(), B.to_owned()]));
+        assert_eq!(recorded(&unclaimed, &ids(["aaaaaaaa-0", "bbbbbbbb-0"])), None, "not yet whole");
     }
 
     #[test]
     fn a_claim_that_is_written_for_a_pod_without_one_has_no_more_than_its_units() {
-        let cards = cards(&[(A, 4), (B, 4)]);
         let whole = CardUse { exclusive: true, ..CardUse::default() };
-        let written = |units: u32, card_use, held| {
-            let mut pod = PodFacts::clone(&with_use("p", A, units, card_use));
-            if let Ok(Some(gpu)) = &mut pod.gpu {
-                gpu.claim = Ok(None);
-            }
-            let (_, reservation) = claim_from_record(&pod, &units_of(&held, &cards), &cards)?;
-            let share = reservation.claim.cards().get(&CardId::from(A)).copied()?;
-            Some((
-                share.units.0,
-                share.cores.0,
-                share.exclusive,
-                reservation.claim.limit_of("main"),
-            ))
-        };
-        let one = || ids(["aaaaaaaa-0"]);
-        assert_eq!(written(1, whole, one()), Some((1, 0, false, None)));
-        let cores = |cores| CardUse { cores: Cores(cores), ..CardUse::default() };
-        assert_eq!(written(1, cores(26), one()), Some((1, 0, false, None)));
-        assert_eq!(written(1, cores(25), one()), Some((1, 25, false, None)));
+        let one = ids(["aaaaaaaa-0"]);
+        assert_eq!(written(1, whole, &one), Some((1, 0, false, None)));
+        let too_many_cores = CardUse { cores: Cores(26), ..CardUse::default() };
+        assert_eq!(written(1, too_many_cores, &one), Some((1, 0, false, None)));
+        let cores = CardUse { cores: Cores(25), ..CardUse::default() };
+        assert_eq!(written(1, cores, &one), Some((1, 25, false, None)));
         let grows = CardUse { limit: Some(Units(4)), ..CardUse::default() };
-        assert_eq!(written(1, grows, one()), Some((1, 0, false, None)));
+        assert_eq!(written(1, grows, &one), Some((1, 0, false, None)));
         let all = ids(["aaaaaaaa-0", "aaaaaaaa-1", "aaaaaaaa-2", "aaaaaaaa-3"]);
-        assert_eq!(written(4, whole, all), Some((4, 0, true, None)));
+        assert_eq!(written(4, whole, &all), Some((4, 0, true, None)));
     }
 
     #[test]

@@ -10,8 +10,8 @@ use tokio::time::Instant;
 use super::REWRITE_AFTER;
 use crate::cards::ids::Ids;
 
-/// Pods that the API server takes no write for, as by an admission policy, and when it said so. They are tried again after
-/// [`REWRITE_AFTER`]: each round would be a call every two seconds for as long as the pod lives.
+/// Pods that the API server takes no write for, as by an admission policy, and when it said so. They are tried again
+/// after [`REWRITE_AFTER`]: each round would be a call every two seconds for as long as the pod lives.
 #[derive(Default)]
 pub(super) struct RefusedWrites(BTreeMap<PodUid, Instant>);
 
@@ -29,10 +29,9 @@ impl RefusedWrites {
         match written {
             // 429 is flow control.
             Err(CallError::Refused { code, message }) if code != 429 => {
-                let (namespace, name) = (&facts.namespace, &facts.name);
                 tracing::warn!(
-                    namespace,
-                    name,
+                    namespace = facts.namespace,
+                    name = facts.name,
                     code,
                     "cannot write the pod's annotations, trying again in 5 minutes: {message}"
                 );

@@ -204,16 +204,13 @@ async fn a_failed_read_of_the_pod_being_admitted_is_repeated() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pod_made_again_under_its_name_gets_the_ids_of_its_predecessors_init_container() {
     let rig = Rig::new(&[(A, 8), (B, 4)]).await;
-    let again = |uid: &str| {
-        let pod = pod("set-0").uid(uid);
-        pod.init_container("init", RESOURCE, 4).container("main", RESOURCE, 2)
-    };
-    rig.run(again("old"), B).await.unwrap();
+    let set_0 = pod("set-0").init_container("init", RESOURCE, 4).container("main", RESOURCE, 2);
+    rig.run(set_0.clone().uid("old"), B).await.unwrap();
     rig.marked("set-0").await;
     // As when the pod is made again before the watch shows that.
     rig.hang_watches().await;
     rig.end("set-0");
-    let answers = rig.run(again("new"), B).await.unwrap();
+    let answers = rig.run(set_0.uid("new"), B).await.unwrap();
     assert_eq!(card(&answers["init"]), B);
 }
 

@@ -3,45 +3,38 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::json;
-use sim::{CONFIG_MAPS, Failure, Fault, NODES, PODS, Verb, pod};
+use sim::{CONFIG_MAPS, Failure, Fault, NODES, PODS, Sim, Verb, pod};
 
 use crate::rig::{self, A, B, CLAIM, RESOURCE, Rig};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lost_card_turns_unhealthy_keeps_its_ids_and_recovers() {
     let rig = Rig::new(&[(A, 2), (B, 2)]).await;
-    let cards = |healthy: bool| {
-        vec![
-            serde_json::json!({"uuid": A, "memoryMiB": 2048, "healthy": healthy}),
-            serde_json::json!({"uuid": B, "memoryMiB": 2048}),
-        ]
-    };
-    let count = |wanted: usize| {
-        move |devices: &std::collections::BTreeMap<String, bool>| {
-            devices.len() == 4 && devices.values().filter(|healthy| **healthy).count() == wanted
-        }
-    };
-    rig.script(&cards(false));
-    rig.kubelet.devices("card A unhealthy", count(2)).await;
-    rig.script(&cards(true));
-    rig.kubelet.devices("card A healthy again", count(4)).await;
+    for (healthy, healthy_ids) in [(false, 2), (true, 4)] {
+        rig.script(&[
+            json!({"uuid": A, "memoryMiB": 2048, "healthy": healthy}),
+            json!({"uuid": B, "memoryMiB": 2048}),
+        ]);
+        let what = format!("{healthy_ids} healthy ids");
+        rig.kubelet
+            .devices(&what, |devices| {
+                let healthy = devices.values().filter(|healthy| **healthy);
+                devices.len() == 4 && healthy.count() == healthy_ids
+            })
+            .await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_card_in_mig_mode_is_unhealthy_for_that_reason_until_the_mode_is_off() {
     let rig = Rig::new(&[(A, 2), (B, 2)]).await;
-    let cards = |mig: bool| {
-        [A, B].map(|uuid| {
-            let mig = mig && uuid == A;
-            serde_json::json!({"uuid": uuid, "memoryMiB": 2048, "mig": mig})
-        })
-    };
     rig.bind(pod("p").asking(RESOURCE, 2), A);
-    rig.script(&cards(true));
+    let card_b = json!({"uuid": B, "memoryMiB": 2048, "mig": false});
+    rig.script(&[json!({"uuid": A, "memoryMiB": 2048, "mig": true}), card_b.clone()]);
     rig.kubelet.devices("card A unhealthy", |devices| !devices["aaaaaaaa-0"]).await;
     let refused = rig.admit("p").await.unwrap_err();
     assert!(refused.0.contains("which has become unhealthy: MIG mode is on"), "{}", refused.0);
-    rig.script(&cards(false));
+    rig.script(&[json!({"uuid": A, "memoryMiB": 2048, "mig": false}), card_b]);
     rig.kubelet.devices("card A healthy", |devices| devices["aaaaaaaa-0"]).await;
     rig.run(pod("q").asking(RESOURCE, 2), A).await.unwrap();
 }
@@ -50,13 +43,13 @@ async fn a_card_in_mig_mode_is_unhealthy_for_that_reason_until_the_mode_is_off()
 async fn the_number_of_cards_is_in_the_nodes_status_where_the_flag_asks_for_it() {
     let mut rig = Rig::new(&[(A, 8), (B, 8)]).await;
     rig.restart_with(&["--report-gpu-count"]).await;
-    let counted = |sim: &sim::Sim| {
+    let counted = rig.sim.until("the number of cards", |sim| {
         let status = sim.node(rig::NODE)?["status"].clone();
         let all =
             ["capacity", "allocatable"].map(|part| status[part]["aliyun.com/gpu-count"] == "2");
         all.iter().all(|is| *is).then_some(())
-    };
-    rig.sim.until("the number of cards", counted).await.unwrap();
+    });
+    counted.await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -120,12 +113,18 @@ async fn a_pod_that_cannot_be_marked_keeps_no_other_from_its_mark() {
     for name in &names {
         rig.run(pod(name).asking(RESOURCE, 1), A).await.unwrap();
     }
-    let tried = |sim: &sim::Sim| {
+    let tried = rig.sim.until("an attempt to mark each pod", |sim| {
         let patches = sim.log().all().into_iter().filter(|request| request.is(Verb::Patch, PODS));
         let tried: BTreeSet<String> = patches.map(|request| request.name).collect();
         (tried == names).then_some(())
-    };
-    rig.sim.until("an attempt to mark each pod", tried).await.unwrap();
+    });
+    tried.await.unwrap();
+}
+
+/// The number of writes for a pod.
+fn attempts(sim: &Sim, pod: &str) -> usize {
+    let log = sim.log().all().into_iter();
+    log.filter(|request| request.is(Verb::Patch, PODS) && request.name == pod).count()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -133,15 +132,11 @@ async fn a_mark_that_the_api_server_refuses_is_not_tried_again_with_each_report(
     let rig = Rig::new(&[(A, 8)]).await;
     let denied = Failure::new(422, "Invalid", "denied by a policy");
     rig.sim.faults().next(usize::MAX, Verb::Patch, PODS, Fault::Answer(denied));
-    let attempts = |sim: &sim::Sim, name: &str| {
-        let log = sim.log().all().into_iter();
-        log.filter(|request| request.is(Verb::Patch, PODS) && request.name == name).count()
-    };
     // One report after the other: each marks what is due.
     for name in ["p0", "p1", "p2", "p3"] {
         rig.run(pod(name).asking(RESOURCE, 1), A).await.unwrap();
-        let tried = |sim: &sim::Sim| (attempts(sim, name) > 0).then_some(());
-        rig.sim.until(&format!("an attempt to mark {name}"), tried).await.unwrap();
+        let what = format!("an attempt to mark {name}");
+        rig.sim.until(&what, |sim| (attempts(sim, name) > 0).then_some(())).await.unwrap();
     }
     for name in ["p0", "p1", "p2"] {
         assert_eq!(attempts(&rig.sim, name), 1, "{name}");
@@ -158,16 +153,11 @@ async fn a_pod_whose_claim_cannot_be_repaired_keeps_no_other_from_its_mark() {
     rig.sim.change(PODS, "default", "elsewhere", |pod| {
         pod["metadata"]["annotations"][CLAIM] = json!(json!({"main": {B: 2}}).to_string());
     });
-    let tried = |name: &'static str| {
-        move |sim: &sim::Sim| {
-            let log = sim.log().all();
-            let tried =
-                |request: &sim::Request| request.is(Verb::Patch, PODS) && request.name == name;
-            log.iter().any(tried).then_some(())
-        }
-    };
     rig.run(pod("other").asking(RESOURCE, 1), A).await.unwrap();
-    rig.sim.until("an attempt to mark the other", tried("other")).await.unwrap();
+    let tried = rig
+        .sim
+        .until("an attempt to mark the other", |sim| (attempts(sim, "other") > 0).then_some(()));
+    tried.await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -198,25 +188,20 @@ async fn a_card_that_the_config_map_lists_takes_no_pods_and_a_lost_one_is_listed
     rig.sim.put(json!({"apiVersion": "v1", "kind": "ConfigMap",
         "metadata": {"name": name, "namespace": "kube-system"}, "data": {"gpus": "0"}}));
     rig.kubelet.devices("card A unhealthy", |devices| !devices["aaaaaaaa-0"]).await;
-    let listed = |gpus: &'static str| {
-        let name = name.clone();
-        move |sim: &sim::Sim| {
-            let map = sim.get(CONFIG_MAPS, "kube-system", &name)?;
-            (map["data"]["gpus"] == gpus).then_some(())
-        }
-    };
-    let cards = |healthy: bool| {
-        vec![
-            json!({"uuid": A, "memoryMiB": 2048}),
-            json!({"uuid": B, "memoryMiB": 2048, "healthy": healthy}),
-        ]
-    };
     // The first try is lost.
     rig.sim.faults().next(1, Verb::Patch, CONFIG_MAPS, Fault::DropRequest);
-    rig.script(&cards(false));
-    rig.sim.until("card B listed", listed("0,1")).await.unwrap();
-    rig.script(&cards(true));
-    rig.sim.until("card B off the list", listed("0")).await.unwrap();
+    for (is_b_healthy, gpus) in [(false, "0,1"), (true, "0")] {
+        rig.script(&[
+            json!({"uuid": A, "memoryMiB": 2048}),
+            json!({"uuid": B, "memoryMiB": 2048, "healthy": is_b_healthy}),
+        ]);
+        let what = format!("the list {gpus}");
+        let listed = rig.sim.until(&what, |sim| {
+            let map = sim.get(CONFIG_MAPS, "kube-system", &name)?;
+            (map["data"]["gpus"] == gpus).then_some(())
+        });
+        listed.await.unwrap();
+    }
     rig.sim.delete(CONFIG_MAPS, "kube-system", &name);
     rig.kubelet.devices("both healthy", |devices| devices.values().all(|healthy| *healthy)).await;
 }
@@ -233,6 +218,16 @@ fn healthy_of(devices: &BTreeMap<String, bool>, prefix: &str) -> usize {
     devices.iter().filter(|(id, healthy)| id.starts_with(prefix) && **healthy).count()
 }
 
+/// Waits until the kubelet has these numbers of healthy ids of cards A and B.
+async fn healthy_ids_of_a_and_b(rig: &Rig, a: usize, b: usize) {
+    let what = format!("{a} healthy ids of card A and {b} of card B");
+    rig.kubelet
+        .devices(&what, |devices| {
+            healthy_of(devices, "aaaaaaaa") == a && healthy_of(devices, "bbbbbbbb") == b
+        })
+        .await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_failed_card_that_a_pod_holds_does_not_use_up_the_room_of_another() {
     let rig = Rig::new(&[(A, 16), (B, 16)]).await;
@@ -244,18 +239,12 @@ async fn a_failed_card_that_a_pod_holds_does_not_use_up_the_room_of_another() {
     ]);
     rig.cards("card A unhealthy", |cards| cards[0]["healthy"] == false).await;
     // Of 28 Healthy ids kube-scheduler takes off the 12 that the pod requests: the 16 of card B.
-    let held = |devices: &BTreeMap<String, bool>| {
-        (healthy_of(devices, "aaaaaaaa"), healthy_of(devices, "bbbbbbbb")) == (12, 16)
-    };
-    rig.kubelet.devices("the ids that are held and those of card B", held).await;
+    healthy_ids_of_a_and_b(&rig, 12, 16).await;
     let refused = rig.admit("late").await.unwrap_err().0;
     assert!(refused.contains("which has become unhealthy: it raised XID 79"), "{refused}");
     rig.run(pod("beside").asking(RESOURCE, 4), B).await.unwrap();
     rig.end("holds");
-    let free = |devices: &BTreeMap<String, bool>| {
-        (healthy_of(devices, "aaaaaaaa"), healthy_of(devices, "bbbbbbbb")) == (0, 16)
-    };
-    rig.kubelet.devices("no id of card A once its pod has ended", free).await;
+    healthy_ids_of_a_and_b(&rig, 0, 16).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -278,29 +267,25 @@ async fn a_card_that_is_gone_when_the_plugin_starts_is_reported_unhealthy_with_i
     rig.run(pod("on-a").uid("uid-a").asking(RESOURCE, 3), A).await.unwrap();
     rig.script(&[json!({"uuid": B, "memoryMiB": 4096})]);
     rig.restart_plugin().await;
-    let lost = |cards: &serde_json::Value| {
+    rig.cards("both cards, one of them lost", |cards| {
         let cards = cards.as_array().unwrap();
-        let of = |uuid: &str| cards.iter().find(|card| card["uuid"] == uuid).cloned();
-        let (Some(a), Some(b)) = (of(A), of(B)) else { return false };
+        let a = cards.iter().find(|card| card["uuid"] == A);
+        let b = cards.iter().find(|card| card["uuid"] == B);
+        let (Some(a), Some(b)) = (a, b) else { return false };
         a["healthy"] == false && a["units"] == 4 && a["pods"]["uid-a"] == 3 && b["healthy"] == true
-    };
-    rig.cards("both cards, one of them lost", lost).await;
-    let held = |devices: &BTreeMap<String, bool>| {
-        (healthy_of(devices, "aaaaaaaa"), healthy_of(devices, "bbbbbbbb")) == (3, 4)
-    };
-    rig.kubelet.devices("the ids that are held and those of card B", held).await;
+    })
+    .await;
+    healthy_ids_of_a_and_b(&rig, 3, 4).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_card_that_failed_before_the_plugin_restarted_has_not_recovered() {
     let mut rig = Rig::new(&[(A, 2), (B, 2)]).await;
-    let cards = |xid: Option<u64>| {
-        [json!({"uuid": A, "memoryMiB": 2048, "xid": xid}), json!({"uuid": B, "memoryMiB": 2048})]
-    };
-    rig.script(&cards(Some(79)));
+    let card_b = json!({"uuid": B, "memoryMiB": 2048});
+    rig.script(&[json!({"uuid": A, "memoryMiB": 2048, "xid": 79}), card_b.clone()]);
     rig.cards("card A unhealthy", |cards| cards[0]["healthy"] == false).await;
     // The driver says no more about it.
-    rig.script(&cards(None));
+    rig.script(&[json!({"uuid": A, "memoryMiB": 2048}), card_b]);
     rig.forget_cards();
     rig.restart_plugin().await;
     let reported = rig.cards("a report of the new process", |_| true).await;
@@ -310,17 +295,15 @@ async fn a_card_that_failed_before_the_plugin_restarted_has_not_recovered() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_card_without_a_cdi_device_takes_no_new_pods_until_it_has_one() {
     let rig = Rig::new(&[(A, 2), (B, 2)]).await;
-    let closed = |wanted: [serde_json::Value; 2]| {
-        move |cards: &serde_json::Value| {
-            [&cards[0]["closed"], &cards[1]["closed"]] == [&wanted[0], &wanted[1]]
-        }
-    };
-    rig.cards("both closed", closed([json!("cdi"), json!("cdi")])).await;
+    rig.cards("both closed", |cards| cards[0]["closed"] == "cdi" && cards[1]["closed"] == "cdi")
+        .await;
     rig.nvidia_cards(&[A]);
-    rig.cards("card B closed", closed([serde_json::Value::Null, json!("cdi")])).await;
+    rig.cards("card B closed", |cards| cards[0]["closed"].is_null() && cards[1]["closed"] == "cdi")
+        .await;
     rig.kubelet.devices("healthy ids", |devices| devices.values().all(|healthy| *healthy)).await;
     rig.nvidia_cards(&[A, B]);
-    rig.cards("both open", closed([serde_json::Value::Null, serde_json::Value::Null])).await;
+    rig.cards("both open", |cards| cards[0]["closed"].is_null() && cards[1]["closed"].is_null())
+        .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -329,8 +312,10 @@ async fn a_container_runtime_that_may_have_cdi_off_is_an_event_on_the_node() {
     rig.sim.change(NODES, "", rig::NODE, |node| {
         node["status"]["nodeInfo"] = json!({"containerRuntimeVersion": "containerd://1.7.27"});
     });
-    let of_card_a = |healthy: bool| json!({"uuid": A, "memoryMiB": 2048, "healthy": healthy});
-    rig.script(&[of_card_a(false), json!({"uuid": B, "memoryMiB": 2048})]);
+    rig.script(&[
+        json!({"uuid": A, "memoryMiB": 2048, "healthy": false}),
+        json!({"uuid": B, "memoryMiB": 2048}),
+    ]);
     let event = rig.event("CDIMayBeOff").await;
     assert_eq!(event["regarding"]["kind"], "Node");
     assert!(event["note"].as_str().unwrap().contains("enable_cdi = true"), "{event}");

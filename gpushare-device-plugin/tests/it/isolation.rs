@@ -10,15 +10,16 @@ const ASKED: &str = "plimsoll.dev/gpu-isolation";
 
 /// NVIDIA's specification by a toolkit whose devices carry the hook.
 fn with_hooks() -> Value {
-    let device = |uuid: &str| {
-        json!({"name": uuid, "containerEdits": {
-            "deviceNodes": [{"path": "/dev/nvidia0"}],
-            "hooks": [{"hookName": "createRuntime", "path": "/usr/bin/nvidia-ctk",
-                "args": ["nvidia-ctk", "hook", "apply-cuda-memory-limits", "--gpu-id", uuid]}],
-        }})
-    };
-    let devices = [A, B].map(device);
+    let devices = [A, B].map(device_with_hook);
     json!({"cdiVersion": "0.5.0", "kind": "nvidia.com/gpu", "devices": devices})
+}
+
+fn device_with_hook(uuid: &str) -> Value {
+    json!({"name": uuid, "containerEdits": {
+        "deviceNodes": [{"path": "/dev/nvidia0"}],
+        "hooks": [{"hookName": "createRuntime", "path": "/usr/bin/nvidia-ctk",
+            "args": ["nvidia-ctk", "hook", "apply-cuda-memory-limits", "--gpu-id", uuid]}],
+    }})
 }
 
 /// The edits of the third device of a response, by our specification.
@@ -84,7 +85,8 @@ async fn where_downgrades_are_refused_the_node_and_the_pod_say_what_is_missing()
     let mut rig = Rig::new(&[(A, 4)]).await;
     rig.restart_with(&["--isolation=driver", "--isolation-unavailable=refuse"]).await;
     rig.isolation("refused").await;
-    // The extender sends no pod there. The kubelet's total stays, so that kube-scheduler asks the extender, which says why.
+    // The extender sends no pod there. The kubelet's total stays, so that kube-scheduler asks the extender, which says
+    // why.
     rig.cards("a closed card", |cards| cards[0]["closed"] == "isolation").await;
     rig.kubelet.devices("healthy ids", |devices| devices.values().all(|healthy| *healthy)).await;
     let event = rig.event("GPUIsolationUnavailable").await;

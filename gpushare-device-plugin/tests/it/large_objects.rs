@@ -8,6 +8,11 @@ use crate::rig::{A, NODE, Rig};
 /// 28 MB as JSON.
 const COUNT: usize = 12;
 
+/// The number of lists of pods that the API server has answered.
+fn lists(sim: &Sim) -> usize {
+    sim.log().of(sim::Verb::List, PODS).len()
+}
+
 async fn stays_within_its_limit(streamed: bool) {
     let mut rig = Rig::unregistered(&[(A, 4)]).await;
     rig.stop_plugin().await;
@@ -19,11 +24,9 @@ async fn stays_within_its_limit(streamed: bool) {
     let program = env!("CARGO_BIN_EXE_gpushare-device-plugin");
     let mut plugin = Measured::start(program, &flags).unwrap();
     plugin.ready().await.unwrap();
-    let lists = |sim: &Sim| sim.log().of(sim::Verb::List, PODS).len();
     let before = lists(&rig.sim);
     rig.sim.faults().expire_watches();
-    let again = |sim: &Sim| (lists(sim) > before).then_some(());
-    rig.sim.until("another list", again).await.unwrap();
+    rig.sim.until("another list", |sim| (lists(sim) > before).then_some(())).await.unwrap();
     let limit = memory_limit(include_str!("../../../deploy/base/gpushare-device-plugin.yaml"));
     // As after a kill: all over again, with the second list under way.
     let peak = plugin.peak().unwrap();

@@ -12,8 +12,8 @@ use crate::rig::{A, B, RESOURCE, Rig, card};
 const OLD: &str = "8b1f4a9e-0d4c-4a63-9d6e-2f6a1c0b7e55";
 const OTHER: &str = "5c0de9f1-2b7a-4f0e-8d53-1a2b3c4d5e6f";
 
-/// A node with two cards of four units. `old` has all of the first, and is deleted by force: the kubelet knows it no more, while its
-/// processes run.
+/// A node with two cards of four units. `old` has all of the first, and is deleted by force: the kubelet knows it no
+/// more, while its processes run.
 async fn deleted_by_force() -> Rig {
     let mut rig = Rig::new(&[(A, 4), (B, 4)]).await;
     rig.processes(OLD, true);
@@ -134,7 +134,8 @@ async fn a_plugin_that_starts_where_the_control_groups_cannot_be_read_keeps_the_
     is_reported_beside_another(&rig).await;
     rig.stop_plugin().await;
     rig.forget_cards();
-    let (mounted, away) = (rig.dir.path().join("cgroup"), rig.dir.path().join("away"));
+    let mounted = rig.dir.path().join("cgroup");
+    let away = rig.dir.path().join("away");
     fs::rename(&mounted, &away).unwrap();
     Unreadable::Loop.make(&mounted);
     rig.begin_plugin();

@@ -19,21 +19,21 @@ pub fn id(digit: &str) -> String {
 
 /// The rows of one metric: its labels as they stand on the page, and its value.
 fn rows(rig: &Rig, metric: &str) -> Vec<(String, f64)> {
-    let page = rig.page();
-    let row = |line: &str| {
-        let (labels, value) = line.strip_prefix(metric)?.strip_prefix('{')?.rsplit_once("} ")?;
-        Some((labels.to_owned(), value.parse().unwrap()))
-    };
-    page.lines().filter_map(row).collect()
+    rig.page().lines().filter_map(|line| row(line, metric)).collect()
+}
+
+fn row(line: &str, metric: &str) -> Option<(String, f64)> {
+    let (labels, value) = line.strip_prefix(metric)?.strip_prefix('{')?.rsplit_once("} ")?;
+    Some((labels.to_owned(), value.parse().unwrap()))
 }
 
 /// The only row with all of these labels.
 fn value(rig: &Rig, metric: &str, labels: &[&str]) -> f64 {
     let rows = rows(rig, metric);
-    let has = |(text, _): &&(String, f64)| labels.iter().all(|label| text.contains(label));
-    let found: Vec<_> = rows.iter().filter(has).collect();
+    let mut found = rows.clone();
+    found.retain(|(text, _)| labels.iter().all(|label| text.contains(label)));
     let [(_, value)] = found[..] else { panic!("{metric} {labels:?} in {rows:#?}") };
-    *value
+    value
 }
 
 fn within_two_percent(shown: f64, told: u64) {
@@ -59,22 +59,37 @@ pub fn process(rig: &Rig, pid: &str, group: &str) {
 
 /// Has the kubelet report a pod's containers.
 fn report(rig: &Rig, pod: &str, containers: &[(&str, String)]) {
-    let status = |(name, id): &(&str, String)| json!({"name": name, "containerID": format!("containerd://{id}")});
-    let statuses: Vec<Value> = containers.iter().map(status).collect();
+    let mut statuses = Vec::new();
+    for (name, id) in containers {
+        statuses.push(json!({"name": name, "containerID": format!("containerd://{id}")}));
+    }
     rig.sim
         .change(PODS, "default", pod, |pod| pod["status"]["containerStatuses"] = json!(statuses));
 }
 
-/// Two cards. On A a container with two processes, one of another pod and one outside of all pods; on B a pod that holds the card whole
-/// by another resource, and a process that has ended.
+/// Two cards. On A a container with two processes, one of another pod and one outside of all pods; on B a pod that
+/// holds the card whole by another resource, and a process that has ended.
 fn busy_cards() -> [Value; 2] {
-    let mib = |mib: u64| mib * MIB;
+    let on_a = json!([
+        {"pid": 10, "usedBytes": 4096 * MIB, "sm": 40},
+        {"pid": 11, "usedBytes": 1024 * MIB, "sm": 5},
+        {"pid": 12, "usedBytes": 7 * MIB, "sm": 0, "graphics": true},
+        {"pid": 13, "usedBytes": 512 * MIB, "sm": 20},
+    ]);
+    let on_b = json!([
+        {"pid": 20, "usedBytes": 8000 * MIB, "sm": 97},
+        {"pid": 99, "usedBytes": MIB, "sm": 0},
+    ]);
     [
-        json!({"uuid": A, "minor": 3, "model": "NVIDIA A10", "memoryMiB": 8192, "usedMiB": 4096 + 1024 + 7 + 512, "processes": [
-            {"pid": 10, "usedBytes": mib(4096), "sm": 40}, {"pid": 11, "usedBytes": mib(1024), "sm": 5},
-            {"pid": 12, "usedBytes": mib(7), "sm": 0, "graphics": true}, {"pid": 13, "usedBytes": mib(512), "sm": 20}]}),
-        json!({"uuid": B, "model": "NVIDIA A10", "memoryMiB": 8192, "processes": [
-            {"pid": 20, "usedBytes": mib(8000), "sm": 97}, {"pid": 99, "usedBytes": mib(1), "sm": 0}]}),
+        json!({
+            "uuid": A,
+            "minor": 3,
+            "model": "NVIDIA A10",
+            "memoryMiB": 8192,
+            "usedMiB": 4096 + 1024 + 7 + 512,
+            "processes": on_a,
+        }),
+        json!({"uuid": B, "model": "NVIDIA A10", "memoryMiB": 8192, "processes": on_b}),
     ]
 }
 
@@ -112,7 +127,8 @@ pub async fn busy_rig(flags: &[&str]) -> Rig {
 #[tokio::test(flavor = "multi_thread")]
 async fn memory_and_sm_use_of_each_container_are_within_two_percent_of_nvml() {
     let rig = busy_rig(&[]).await;
-    let (memory, sm) = ("plimsoll_gpu_memory_used_bytes", "plimsoll_gpu_sm_used_ratio");
+    let memory = "plimsoll_gpu_memory_used_bytes";
+    let sm = "plimsoll_gpu_sm_used_ratio";
     let train = [r#"container="train""#, r#"pod="p""#, r#"namespace="default""#, r#"owner="pod""#];
     until("the container's name", || {
         rows(&rig, memory).iter().any(|(labels, _)| labels.contains(train[0]))
@@ -124,8 +140,8 @@ async fn memory_and_sm_use_of_each_container_are_within_two_percent_of_nvml() {
     within_two_percent(value(&rig, memory, &whole), 8000 * MIB);
     within_two_percent(value(&rig, sm, &whole) * 100.0, 97);
     within_two_percent(value(&rig, memory, &[r#"container="sidecar""#, A]), 7 * MIB);
-    let nobodys = [r#"owner="unmanaged""#, r#"pod="""#, r#"container="""#, A];
-    within_two_percent(value(&rig, memory, &nobodys), 512 * MIB);
+    let unmanaged = [r#"owner="unmanaged""#, r#"pod="""#, r#"container="""#, A];
+    within_two_percent(value(&rig, memory, &unmanaged), 512 * MIB);
     within_two_percent(value(&rig, memory, &[r#"owner="unknown""#, B]), MIB);
     let on_a = rows(&rig, memory).into_iter().filter(|(labels, _)| labels.contains(A));
     within_two_percent(on_a.map(|(_, bytes)| bytes).sum(), (4096 + 1024 + 7 + 512) * MIB);
@@ -155,9 +171,13 @@ async fn promtool_finds_no_fault_in_the_page_with_processes() {
 async fn a_pod_that_is_gone_leaves_its_processes_under_no_name() {
     let rig = busy_rig(&[]).await;
     rig.sim.delete(PODS, "default", "p");
-    let gone = |labels: &str| labels.contains(r#"owner="gone""#) && labels.contains(r#"pod="""#);
     let memory = "plimsoll_gpu_memory_used_bytes";
-    until("a row of gone pods", || rows(&rig, memory).iter().any(|(labels, _)| gone(labels))).await;
+    until("a row of gone pods", || {
+        rows(&rig, memory)
+            .iter()
+            .any(|(labels, _)| labels.contains(r#"owner="gone""#) && labels.contains(r#"pod="""#))
+    })
+    .await;
     within_two_percent(value(&rig, memory, &[r#"owner="gone""#, A]), (4096 + 1024) * MIB);
     assert!(!rig.page().contains(r#"pod="p""#));
 }

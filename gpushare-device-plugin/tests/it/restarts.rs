@@ -140,6 +140,10 @@ async fn nothing_is_listed_outside_of_admissions_beside_another_plugin() {
     assert_eq!(rig.kubelet.lists(), lists);
 }
 
+fn healthy_ids(devices: &BTreeMap<String, bool>) -> usize {
+    devices.values().filter(|healthy| **healthy).count()
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_container_restarts_whose_card_has_fewer_units_by_now() {
     let mut rig = Rig::new(&[(A, 8)]).await;
@@ -147,11 +151,10 @@ async fn a_container_restarts_whose_card_has_fewer_units_by_now() {
     rig.restart_with(&["--reserve-percent=50"]).await;
     rig.cards("half of the units", |cards| cards[0]["units"] == 4).await;
     // kube-scheduler still counts all that the pod requests.
-    let healthy = |devices: &BTreeMap<String, bool>| devices.values().filter(|it| **it).count();
-    rig.kubelet.devices("the ids that are held", |devices| healthy(devices) == 8).await;
+    rig.kubelet.devices("the ids that are held", |devices| healthy_ids(devices) == 8).await;
     rig.kubelet.start_container("p", "main").await.unwrap();
     rig.end("p");
-    rig.kubelet.devices("half of the ids", |devices| healthy(devices) == 4).await;
+    rig.kubelet.devices("half of the ids", |devices| healthy_ids(devices) == 4).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -165,20 +168,22 @@ async fn a_restarted_plugin_lists_nothing_before_the_next_admission() {
     assert_eq!(rig.kubelet.lists(), lists);
 }
 
+/// Whether the node's annotation has the pod on card B, with four units.
+fn is_on_b(cards: &serde_json::Value) -> bool {
+    cards[1]["pods"]["uid-1"] == 4
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn units_of_init_containers_stay_reported_after_a_restart_of_the_plugin() {
     let mut rig = Rig::new(&[(A, 8), (B, 8)]).await;
-    let pods = |card: usize, units: u32| {
-        move |cards: &serde_json::Value| cards[card]["pods"]["uid-1"] == units
-    };
     let init_only = pod("init-only").uid("uid-1");
     let init_only = init_only.init_container("init", RESOURCE, 4).container("main", RESOURCE, 0);
     rig.run(init_only, B).await.unwrap();
-    rig.cards("the pod on card B", pods(1, 4)).await;
+    rig.cards("the pod on card B", is_on_b).await;
     rig.stop_plugin().await;
     rig.forget_cards();
     rig.begin_plugin();
-    rig.cards("the pod on card B again", pods(1, 4)).await;
+    rig.cards("the pod on card B again", is_on_b).await;
     rig.kubelet.registered(2).await;
     rig.kubelet.devices("devices again", |devices| devices.len() == 16).await;
     rig.kubelet.start_container("init-only", "init").await.unwrap();
@@ -218,7 +223,6 @@ async fn a_checkpoint_that_cannot_be_read_at_the_start_is_read_later() {
     let init_only = pod("init-only").uid("uid-1");
     let init_only = init_only.init_container("init", RESOURCE, 4).container("main", RESOURCE, 0);
     rig.run(init_only, B).await.unwrap();
-    let is_on_b = |cards: &serde_json::Value| cards[1]["pods"]["uid-1"] == 4;
     rig.cards("the pod on card B", is_on_b).await;
     rig.stop_plugin().await;
     rig.cut_off_checkpoint();

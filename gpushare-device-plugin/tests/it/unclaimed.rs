@@ -1,5 +1,5 @@
-//! Claims follow the kubelet's record: of pods that something else than the extender bound, and of pods whose claim was edited. They do
-//! not follow the record of an earlier pod of the name.
+//! Claims follow the kubelet's record: of pods that something else than the extender bound, and of pods whose claim was
+//! edited. They do not follow the record of an earlier pod of the name.
 
 use serde_json::{Value, json};
 use sim::{PODS, Sim, pod};
@@ -11,15 +11,17 @@ const OLD: &str = "8b1f4a9e-0d4c-4a63-9d6e-2f6a1c0b7e55";
 
 /// Waits until a pod is claimed on this card, and marked.
 async fn claimed(rig: &Rig, pod: &str, on: &str) {
-    let claim = |sim: &Sim| {
-        let pod = sim.pod("default", pod)?;
-        let annotations = &pod["metadata"]["annotations"];
-        let claim: Value = serde_json::from_str(annotations[CLAIM].as_str()?).ok()?;
-        let cards = claim["main"].as_object()?;
-        let assigned = annotations["ALIYUN_COM_GPU_MEM_ASSIGNED"] == "true";
-        (cards.len() == 1 && cards.contains_key(on) && assigned).then_some(())
-    };
-    rig.sim.until(&format!("{pod} claimed on {on}"), claim).await.unwrap();
+    let what = format!("{pod} claimed on {on}");
+    rig.sim.until(&what, |sim| is_claimed(sim, pod, on)).await.unwrap();
+}
+
+fn is_claimed(sim: &Sim, pod: &str, on: &str) -> Option<()> {
+    let pod = sim.pod("default", pod)?;
+    let annotations = &pod["metadata"]["annotations"];
+    let claim: Value = serde_json::from_str(annotations[CLAIM].as_str()?).ok()?;
+    let cards = claim["main"].as_object()?;
+    let assigned = annotations["ALIYUN_COM_GPU_MEM_ASSIGNED"] == "true";
+    (cards.len() == 1 && cards.contains_key(on) && assigned).then_some(())
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -94,9 +96,8 @@ async fn a_pod_made_again_under_its_name_keeps_its_claim_while_the_kubelet_has_i
     assert!(claim.as_str().unwrap().contains(A), "{claim}");
     assert_eq!(rig.metric("plimsoll_gpu_claims_written_total"), 0.0);
     assert_eq!(rig.metric("plimsoll_gpu_corrections_total"), 0.0);
-    let is_on_b = |pod: &'static str| move |cards: &Value| cards[1]["pods"][pod] == 2;
-    let cards = rig.cards("the predecessor on B", is_on_b(OLD)).await;
-    assert!(!is_on_b("uid-new")(&cards), "{cards}");
+    let cards = rig.cards("the predecessor on B", |cards| cards[1]["pods"][OLD] == 2).await;
+    assert!(cards[1]["pods"]["uid-new"] != 2, "{cards}");
     rig.kubelet.remove("set-0");
     let answers = rig.admit("set-0").await.unwrap();
     assert_eq!(card(&answers["main"]), A);

@@ -6,10 +6,11 @@
 //! before the resource was registered look the same, but have a start time in their status. Init
 //! containers are never listed; the records hold their grants.
 //!
-//! [`table`] decides by what is known of the listed pods, and says which of them must be read. Here they are read from the API server:
-//! pods that the watch does not show, and those that it shows as possible. A pod that requests no units is never read.
+//! [`table`] decides by what is known of the listed pods, and says which of them must be read. Here they are read from
+//! the API server: pods that the watch does not show, and those that it shows as possible. A pod that requests no units
+//! is never read.
 
-pub mod table;
+pub(crate) mod table;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,12 +32,12 @@ use table::{Answer, Answers, Evidence, FactsOf, NO_TIME, Step, decide, is_open};
 const REREAD_PAUSE: Duration = Duration::from_millis(50);
 /// The longest pause before pods are read again.
 const MAX_PAUSE: Duration = Duration::from_millis(400);
-/// Reads at one time.
+/// The largest number of reads in progress.
 const MAX_READS: usize = 8;
 
 /// The ids that the kubelet requests in one GetPreferredAllocation.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct IdRequest {
+pub(crate) struct IdRequest {
     /// How many ids, those of `must_include` among them.
     pub size: usize,
     /// Ids of the same pod's init containers that must be among them.
@@ -45,26 +46,31 @@ pub struct IdRequest {
 
 /// The pod and container being admitted. `places_unclaimed`: whether a pod without a claim is put on a card.
 ///
-/// While several pods are possible or reads fail, those pods are read again, with longer and longer pauses, and the kubelet's list
-/// with them, until one pod is left or [`READ_BUDGET`] is spent.
+/// While several pods are possible or reads fail, those pods are read again, with longer and longer pauses, and the
+/// kubelet's list with them, until one pod is left or [`READ_BUDGET`] is spent.
 ///
 /// # Errors
 /// If no pod fits, several still fit, or a pod that may fit could not be read in time.
-pub async fn identify(
+pub(crate) async fn identify(
     sources: &Sources,
     refused: &RefusedPods,
     id_request: &IdRequest,
     places_unclaimed: bool,
 ) -> Result<(Arc<PodFacts>, ContainerRequest), Refusal> {
     let until = Instant::now() + READ_BUDGET;
-    let (mut answers, mut pause) = (Answers::new(), REREAD_PAUSE);
+    let mut answers = Answers::new();
+    let mut pause = REREAD_PAUSE;
     loop {
         let step = {
             let records = sources.records();
-            let cached = &cached(sources, &records);
-            let (records, answers) = (&records, &answers);
-            let evidence =
-                Evidence { records, cached, answers, refused, id_request, places_unclaimed };
+            let evidence = Evidence {
+                records: &records,
+                cached: &cached(sources, &records),
+                answers: &answers,
+                refused,
+                id_request,
+                places_unclaimed,
+            };
             decide(&evidence, Instant::now() >= until)
         };
         let pods = match step {
@@ -91,11 +97,11 @@ fn cached(sources: &Sources, records: &Records) -> FactsOf {
 
 /// Reads pods from the API server, until that time.
 async fn read(sources: &Sources, pods: &[PodRef], until: Instant, answers: &mut Answers) {
-    let read = |pod: PodRef| async move {
+    let reads = stream::iter(pods.to_vec()).map(|pod| async move {
         let answer = sources.api.read(&pod).await;
         (pod, answer)
-    };
-    let mut reads = stream::iter(pods.to_vec()).map(read).buffer_unordered(MAX_READS);
+    });
+    let mut reads = reads.buffer_unordered(MAX_READS);
     while let Ok(Some((pod, answer))) = timeout_at(until, reads.next()).await {
         let answer = match answer {
             Ok(Some(facts)) => Answer::Found(Arc::new(facts)),
@@ -109,8 +115,7 @@ async fn read(sources: &Sources, pods: &[PodRef], until: Instant, answers: &mut 
         }
     }
     for pod in pods {
-        let unanswered = || Answer::Failed(NO_TIME.to_owned());
-        answers.entry(pod.clone()).or_insert_with(unanswered);
+        answers.entry(pod.clone()).or_insert_with(|| Answer::Failed(NO_TIME.to_owned()));
     }
 }
 

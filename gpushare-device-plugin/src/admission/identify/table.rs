@@ -1,21 +1,23 @@
 //! The table of states by which the pod in admission is told from the other listed pods. Pure.
 //!
-//! Each version of a pod (as the watch shows it, as the API server answered) has a [`Verdict`]. The verdicts of one listed pod become its
-//! [`State`], and [`decide`] compares the states of all listed pods.
+//! Each version of a pod (as the watch shows it, as the API server answered) has a [`Verdict`]. The verdicts of one
+//! listed pod become its [`PodState`], and [`decide`] compares the states of all listed pods.
 //!
 //! What the kubelet guarantees (v1.34 to v1.36):
 //! - One listed pod is being admitted. It has a container that holds no ids.
 //! - A pod that is bound later is not listed yet.
-//! - A pod that was refused leaves the list at once, unless it is being deleted (kubelet_pods.go, `filterOutInactivePods`).
-//! - A pod that was admitted before the resource was registered stays listed without ids. The extender binds no pod before that, so
-//!   such a pod has no claim until its start is reported.
+//! - A pod that was refused leaves the list at once, unless it is being deleted (kubelet_pods.go,
+//!   `filterOutInactivePods`).
+//! - A pod that was admitted before the resource was registered stays listed without ids. The extender binds no pod
+//!   before that, so such a pod has no claim until its start is reported.
 //!
-//! So if the API server shows a claimed pod as waiting and not being deleted, it is the pod in admission. A pod that is being deleted
-//! is a candidate only if no such pod is listed: it needs no card any more.
+//! So if the API server shows a claimed pod as waiting and not being deleted, it is the pod in admission. A pod that is
+//! being deleted is a candidate only if no such pod is listed: it needs no card any more.
 //!
-//! Invariant: a pod is chosen only if no other listed pod may be the one in admission. Two exceptions end a wait in which the API server
-//! answers nothing: a pod that it showed before is chosen although others could not be read, and a pod that the watch showed is chosen
-//! if it is the only one. PreStartContainer then compares UIDs before a container starts.
+//! Invariant: a pod is chosen only if no other listed pod may be the one in admission. Two exceptions end a wait in
+//! which the API server answers nothing: a pod that it showed before is chosen although others could not be read, and a
+//! pod that the watch showed is chosen if it is the only one. PreStartContainer then compares UIDs before a container
+//! starts.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -35,12 +37,13 @@ use crate::records::{GrantedPod, Records};
 pub(super) const NO_TIME: &str = "no answer in time";
 
 /// Facts by the pods' names.
-pub type FactsOf = HashMap<PodRef, Arc<PodFacts>>;
+pub(crate) type FactsOf = HashMap<PodRef, Arc<PodFacts>>;
 
 /// What the API server answered in this admission.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Answer {
-    /// The pod. A later answer without it does not replace this one: a pod can be deleted by force while it is admitted.
+pub(crate) enum Answer {
+    /// The pod. A later answer without it does not replace this one: a pod can be deleted by force while it is
+    /// admitted.
     Found(Arc<PodFacts>),
     /// No pod has that name.
     Gone,
@@ -49,10 +52,10 @@ pub enum Answer {
 }
 
 /// Answers by the pods' names.
-pub type Answers = HashMap<PodRef, Answer>;
+pub(crate) type Answers = HashMap<PodRef, Answer>;
 
 /// What is known when the kubelet asks for ids.
-pub struct Evidence<'e> {
+pub(crate) struct Evidence<'e> {
     /// The kubelet's list, and grants by UID.
     pub records: &'e Records,
     /// The listed pods that the watch shows.
@@ -69,7 +72,7 @@ pub struct Evidence<'e> {
 
 /// What follows from the evidence.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Step {
+pub(crate) enum Step {
     /// This pod is being admitted, at this container.
     One(Arc<PodFacts>, ContainerRequest),
     /// These pods must be read first.
@@ -92,7 +95,8 @@ enum Verdict {
     Plain,
     /// It requests units, and is not the pod in admission.
     Not {
-        /// Whether a container that requests units is listed without ids. A later pod of the same name may be listed, then.
+        /// Whether a container that requests units is listed without ids. A later pod of the same name may be listed,
+        /// then.
         lacks_ids: bool,
         /// Its refusal, if that is the reason.
         refused: Option<Refusal>,
@@ -107,7 +111,7 @@ enum Verdict {
 
 /// What all versions of one listed pod say together.
 #[derive(Debug, Clone, PartialEq)]
-enum State {
+enum PodState {
     /// It is not the pod in admission.
     Not { refused: Option<Refusal> },
     /// It must be read.
@@ -129,7 +133,7 @@ enum State {
 }
 
 /// The pod in admission, or what to do to find it. With `is_last` there is no time left to read.
-pub fn decide(evidence: &Evidence<'_>, is_last: bool) -> Step {
+pub(crate) fn decide(evidence: &Evidence<'_>, is_last: bool) -> Step {
     let open = evidence.records.listed().filter(|listed| is_open(listed));
     let states = open.map(|listed| (&listed.pod, evidence.state(listed)));
     Compared::of(states, is_last).decide(evidence.id_request.size, is_last)
@@ -150,24 +154,24 @@ struct Compared<'e> {
 }
 
 impl<'e> Compared<'e> {
-    fn of(states: impl Iterator<Item = (&'e PodRef, State)>, is_last: bool) -> Self {
+    fn of(states: impl Iterator<Item = (&'e PodRef, PodState)>, is_last: bool) -> Self {
         let mut all = Self::default();
         for (pod, state) in states {
             match state {
-                State::Not { refused } => all.refused.extend(refused),
-                State::Unread if is_last => all.unknown.push((pod, NO_TIME.to_owned())),
-                State::Unread => all.unread.push(pod),
-                State::NotByWatch if is_last => all.stale.push((pod, NO_TIME.to_owned())),
-                State::NotByWatch => all.not_by_watch.push(pod),
-                State::Stale { refused, error } => {
+                PodState::Not { refused } => all.refused.extend(refused),
+                PodState::Unread if is_last => all.unknown.push((pod, NO_TIME.to_owned())),
+                PodState::Unread => all.unread.push(pod),
+                PodState::NotByWatch if is_last => all.stale.push((pod, NO_TIME.to_owned())),
+                PodState::NotByWatch => all.not_by_watch.push(pod),
+                PodState::Stale { refused, error } => {
                     all.stale.push((pod, error));
                     all.refused.extend(refused);
                 }
-                State::Unknown(error) => all.unknown.push((pod, error)),
-                State::Gone => all.gone.push(pod),
-                State::NoCard(fit) => all.no_card.push(fit),
-                State::Leaving(fit) => all.leaving.push(fit),
-                State::Waiting(fit, error) => all.waiting.push((fit, error)),
+                PodState::Unknown(error) => all.unknown.push((pod, error)),
+                PodState::Gone => all.gone.push(pod),
+                PodState::NoCard(fit) => all.no_card.push(fit),
+                PodState::Leaving(fit) => all.leaving.push(fit),
+                PodState::Waiting(fit, error) => all.waiting.push((fit, error)),
             }
         }
         all
@@ -184,7 +188,8 @@ impl<'e> Compared<'e> {
                 self.one_waits(fit, is_last)
             }
             [(fit, Some(error))] => {
-                let (fit, error) = (fit.clone(), error.clone());
+                let fit = fit.clone();
+                let error = error.clone();
                 self.one_waits_by_watch(fit, &error, is_last)
             }
             _ => self.several_wait(size, is_last),
@@ -213,26 +218,26 @@ impl<'e> Compared<'e> {
 
     fn one_waits_by_watch(self, fit: Fit, error: &str, is_last: bool) -> Step {
         let pod = PodRef::of(&fit.facts);
-        let unread = || self.unknown.iter().chain(&self.stale).map(|(pod, _)| *pod);
+        let unread: Vec<&PodRef> =
+            self.unknown.iter().chain(&self.stale).map(|(pod, _)| *pod).collect();
         if !is_last {
-            return read(unread().chain([&pod]));
+            return read(unread.into_iter().chain([&pod]));
         }
-        let others = unread().count() + self.no_card.len() + self.leaving.len() + self.gone.len();
-        match others {
-            0 => Step::One(fit.facts, fit.ask),
-            _ => unidentified(&pod, error),
-        }
+        let others = unread.len() + self.no_card.len() + self.leaving.len() + self.gone.len();
+        if others == 0 { Step::One(fit.facts, fit.ask) } else { unidentified(&pod, error) }
     }
 
     fn none_waits(self, size: usize, is_last: bool) -> Step {
         let Self { not_by_watch, stale, unknown, gone, no_card, leaving, refused, .. } = self;
         // A pod without a claim is refused, also if a later pod of its name is listed.
         let stale = if no_card.is_empty() { stale } else { Vec::new() };
-        let unread = || unknown.iter().chain(&stale);
-        match unread().next() {
-            Some((pod, error)) if is_last => return unidentified(pod, error),
-            Some(_) => return read(unread().map(|(pod, _)| *pod)),
-            None => {}
+        let unread: Vec<_> = unknown.iter().chain(&stale).collect();
+        if let Some((pod, error)) = unread.first() {
+            return if is_last {
+                unidentified(pod, error)
+            } else {
+                read(unread.iter().map(|(pod, _)| *pod))
+            };
         }
         let one_at_most = no_card.is_empty() && gone.is_empty() && leaving.len() <= 1;
         if one_at_most && !not_by_watch.is_empty() {
@@ -267,7 +272,7 @@ fn not_found(size: usize, refused: Vec<Refusal>) -> Refusal {
 }
 
 impl Evidence<'_> {
-    fn state(&self, listed: &ListedPod) -> State {
+    fn state(&self, listed: &ListedPod) -> PodState {
         let cached = self.cached.get(&listed.pod);
         let verdict = cached.map(|facts| self.verdict(listed, facts));
         match (verdict, self.answers.get(&listed.pod)) {
@@ -275,31 +280,31 @@ impl Evidence<'_> {
             (Some(Verdict::Not { refused, .. }), Some(Answer::Found(facts)))
                 if cached.is_some_and(|cached| cached.uid == facts.uid) =>
             {
-                State::Not { refused }
+                PodState::Not { refused }
             }
             (_, Some(Answer::Found(facts))) => match self.verdict(listed, facts) {
-                Verdict::Plain => State::Not { refused: None },
-                Verdict::Not { refused, .. } => State::Not { refused },
-                Verdict::NoCard(fit) => State::NoCard(fit),
-                Verdict::Leaving(fit) => State::Leaving(fit),
-                Verdict::Waiting(fit) => State::Waiting(fit, None),
+                Verdict::Plain => PodState::Not { refused: None },
+                Verdict::Not { refused, .. } => PodState::Not { refused },
+                Verdict::NoCard(fit) => PodState::NoCard(fit),
+                Verdict::Leaving(fit) => PodState::Leaving(fit),
+                Verdict::Waiting(fit) => PodState::Waiting(fit, None),
             },
-            (None, None) => State::Unread,
-            (None, Some(Answer::Gone)) => State::Gone,
-            (None, Some(Answer::Failed(error))) => State::Unknown(error.clone()),
-            (Some(Verdict::Plain), _) => State::Not { refused: None },
-            (Some(Verdict::NoCard(fit)), _) => State::NoCard(fit),
-            (Some(Verdict::Not { lacks_ids: true, .. }), None) => State::Unread,
-            (Some(Verdict::Not { lacks_ids: false, .. }), None) => State::NotByWatch,
-            (Some(Verdict::Not { refused, .. }), Some(Answer::Gone)) => State::Not { refused },
+            (None, None) => PodState::Unread,
+            (None, Some(Answer::Gone)) => PodState::Gone,
+            (None, Some(Answer::Failed(error))) => PodState::Unknown(error.clone()),
+            (Some(Verdict::Plain), _) => PodState::Not { refused: None },
+            (Some(Verdict::NoCard(fit)), _) => PodState::NoCard(fit),
+            (Some(Verdict::Not { lacks_ids: true, .. }), None) => PodState::Unread,
+            (Some(Verdict::Not { lacks_ids: false, .. }), None) => PodState::NotByWatch,
+            (Some(Verdict::Not { refused, .. }), Some(Answer::Gone)) => PodState::Not { refused },
             (Some(Verdict::Not { refused, .. }), Some(Answer::Failed(error))) => {
-                State::Stale { refused, error: error.clone() }
+                PodState::Stale { refused, error: error.clone() }
             }
-            (Some(Verdict::Leaving(_) | Verdict::Waiting(_)), None) => State::Unread,
+            (Some(Verdict::Leaving(_) | Verdict::Waiting(_)), None) => PodState::Unread,
             (Some(Verdict::Leaving(fit)), Some(Answer::Gone | Answer::Failed(_)))
-            | (Some(Verdict::Waiting(fit)), Some(Answer::Gone)) => State::Leaving(fit),
+            | (Some(Verdict::Waiting(fit)), Some(Answer::Gone)) => PodState::Leaving(fit),
             (Some(Verdict::Waiting(fit)), Some(Answer::Failed(error))) => {
-                State::Waiting(fit, Some(error.clone()))
+                PodState::Waiting(fit, Some(error.clone()))
             }
         }
     }
@@ -308,46 +313,48 @@ impl Evidence<'_> {
         if facts.gpu == Ok(None) {
             return Verdict::Plain;
         }
-        let not = |refused| Verdict::Not { lacks_ids: lacks_ids(listed, facts), refused };
+        let lacks_ids = lacks_ids(listed, facts);
         // Each of these stays as it is for the pod's life.
         if facts.finished || facts.admitted {
-            return not(None);
+            return Verdict::Not { lacks_ids, refused: None };
         }
-        let Some(ask) = container(self.records, listed, facts, self.id_request) else {
-            return not(None);
+        let Some(ask) = next_container(self.records, listed, facts, self.id_request) else {
+            return Verdict::Not { lacks_ids, refused: None };
         };
         if let Some(refusal) = self.refused.get(&facts.uid) {
-            return not(Some(refusal));
+            return Verdict::Not { lacks_ids, refused: Some(refusal) };
         }
         let fit = Fit { facts: facts.clone(), ask };
         let gets_card = match facts.gpu_pod().map(|gpu| &gpu.claim) {
             Some(Ok(claim)) => claim.is_some() || self.places_unclaimed,
             Some(Err(_)) | None => false,
         };
-        match (gets_card, facts.deleting) {
-            (false, _) => Verdict::NoCard(fit),
-            (true, true) => Verdict::Leaving(fit),
-            (true, false) => Verdict::Waiting(fit),
+        if !gets_card {
+            Verdict::NoCard(fit)
+        } else if facts.deleting {
+            Verdict::Leaving(fit)
+        } else {
+            Verdict::Waiting(fit)
         }
     }
 }
 
 /// Whether a container of the pod holds no ids of ours. Most such pods request no units at all.
-pub fn is_open(listed: &ListedPod) -> bool {
+pub(crate) fn is_open(listed: &ListedPod) -> bool {
     listed.containers.values().any(Ids::is_empty)
 }
 
 /// Whether a container that requests units is listed without ids. Init containers are never listed.
 fn lacks_ids(listed: &ListedPod, facts: &PodFacts) -> bool {
-    let listable =
-        |ask: &&ContainerRequest| ask.kind != ContainerKind::Init && !ask.units.is_zero();
-    container_requests(facts).filter(listable).any(|ask| !is_listed_with_ids(listed, ask))
+    container_requests(facts)
+        .filter(|ask| ask.kind != ContainerKind::Init && !ask.units.is_zero())
+        .any(|ask| !is_listed_with_ids(listed, ask))
 }
 
 /// The pod's container that is admitted next, if it requests that many ids: the first in admission order
 /// without a grant. An init container with a grant comes second: the kubelet repeats its request if it
 /// died before it recorded the grant.
-fn container(
+fn next_container(
     records: &Records,
     listed: &ListedPod,
     facts: &PodFacts,
@@ -357,18 +364,17 @@ fn container(
         return None;
     }
     let granted = records.granted(&facts.uid);
-    let has_grant =
-        |ask: &ContainerRequest| granted.is_some_and(|granted| granted.has_grant(&ask.name));
-    let open = |ask: &&ContainerRequest| {
-        ask.units.0 as usize == id_request.size && !is_listed_with_ids(listed, ask)
-    };
-    let mut first_choice = container_requests(facts).filter(open).filter(|ask| !has_grant(ask));
-    let ask = first_choice.next().or_else(|| {
-        container_requests(facts).filter(open).find(|ask| ask.kind == ContainerKind::Init)
-    });
     // With a grant for every container the pod is admitted, even if its status does not show that yet.
-    let complete = granted.is_some_and(|granted| granted.pending().next().is_none());
-    ask.filter(|_| !complete).cloned()
+    if granted.is_some_and(|granted| granted.pending().next().is_none()) {
+        return None;
+    }
+    let open: Vec<&ContainerRequest> = container_requests(facts)
+        .filter(|ask| ask.units.0 as usize == id_request.size && !is_listed_with_ids(listed, ask))
+        .collect();
+    let without_grant =
+        open.iter().find(|ask| !granted.is_some_and(|granted| granted.has_grant(&ask.name)));
+    let init = open.iter().find(|ask| ask.kind == ContainerKind::Init);
+    without_grant.or(init).map(|ask| (*ask).clone())
 }
 
 fn is_listed_with_ids(listed: &ListedPod, ask: &ContainerRequest) -> bool {

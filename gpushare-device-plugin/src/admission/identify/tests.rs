@@ -28,9 +28,14 @@ fn chosen(
 ) -> Result<(String, String), Refusal> {
     let mut answers = Answers::new();
     loop {
-        let (refused, places_unclaimed) = (&RefusedPods::default(), false);
-        let evidence =
-            Evidence { records, cached, answers: &answers, refused, id_request, places_unclaimed };
+        let evidence = Evidence {
+            records,
+            cached,
+            answers: &answers,
+            refused: &RefusedPods::default(),
+            id_request,
+            places_unclaimed: false,
+        };
         match decide(&evidence, !answers.is_empty()) {
             Step::One(facts, ask) => return Ok((facts.name.clone(), ask.name)),
             Step::Refuse(refusal) => return Err(refusal),
@@ -50,7 +55,8 @@ fn is(pod: &str, container: &str) -> Result<(String, String), Refusal> {
 
 #[test]
 fn the_pod_without_ids_is_being_admitted() {
-    let (old, new) = (simple("old", A, 2), simple("new", B, 2));
+    let old = simple("old", A, 2);
+    let new = simple("new", B, 2);
     let records = records(vec![listed("old", ["aaaaaaaa-0", "aaaaaaaa-1"]), listed("new", [])]);
     assert_eq!(chosen(&records, &facts([&old, &new]), &id_request(2)), is("new", "main"));
 }
@@ -59,19 +65,21 @@ fn the_pod_without_ids_is_being_admitted() {
 fn a_pod_of_another_size_or_admitted_or_finished_is_not_being_admitted() {
     let records = records(vec![listed("p", [])]);
     let waiting = simple("p", A, 2);
-    let none = |size| Err(Refusal::NoPodAsks { size });
-    assert_eq!(chosen(&records, &facts([&waiting]), &id_request(3)), none(3));
+    let found = chosen(&records, &facts([&waiting]), &id_request(3));
+    assert_eq!(found, Err(Refusal::NoPodAsks { size: 3 }));
     let edits: [fn(&mut PodFacts); 2] = [|pod| pod.admitted = true, |pod| pod.finished = true];
     for edit in edits {
         let mut pod = PodFacts::clone(&waiting);
         edit(&mut pod);
-        assert_eq!(chosen(&records, &facts([&Arc::new(pod)]), &id_request(2)), none(2));
+        let found = chosen(&records, &facts([&Arc::new(pod)]), &id_request(2));
+        assert_eq!(found, Err(Refusal::NoPodAsks { size: 2 }));
     }
 }
 
 #[test]
 fn of_two_pods_that_fit_none_is_chosen() {
-    let (one, two) = (simple("one", A, 2), simple("two", B, 2));
+    let one = simple("one", A, 2);
+    let two = simple("two", B, 2);
     let records = records(vec![listed("one", []), listed("two", [])]);
     let refusal = chosen(&records, &facts([&one, &two]), &id_request(2)).unwrap_err();
     assert!(matches!(&refusal, Refusal::Ambiguous { pods, .. } if pods.len() == 2), "{refusal}");
@@ -106,7 +114,8 @@ fn a_pod_with_a_grant_for_each_container_is_not_being_admitted() {
 
 #[test]
 fn ids_that_must_be_included_name_the_pod() {
-    let (one, two) = (with_init("one", A, 1, 2), with_init("two", A, 1, 2));
+    let one = with_init("one", A, 1, 2);
+    let two = with_init("two", A, 1, 2);
     let mut records = records(vec![listed("one", []), listed("two", [])]);
     records.grant(&one, "init", ids(["aaaaaaaa-0"]));
     records.grant(&two, "init", ids(["aaaaaaaa-1"]));
@@ -139,8 +148,8 @@ enum Truth {
     RefusedByKubelet,
     /// As `RefusedByKubelet`, and it was deleted by force.
     RefusedGone,
-    /// The kubelet refused it, lists it still although it is not being deleted, and has not reported the refusal. Kubelets from v1.34 do
-    /// not do that.
+    /// The kubelet refused it, lists it still although it is not being deleted, and has not reported the refusal.
+    /// Kubelets from v1.34 do not do that.
     RefusedUnreported,
     /// As `RefusedByKubelet`, with units of another number.
     RefusedOtherSize,
@@ -231,20 +240,24 @@ impl Watch {
     ];
 
     fn shows(self, name: &str, truth: Truth) -> Option<PodFacts> {
-        let earlier =
-            || PodFacts { uid: format!("{name}-earlier").as_str().into(), ..truth.bound(name) };
-        let earlier = || match truth {
-            // A name of pods without units is not taken over by one with units while the watch is late.
-            Truth::Plain => earlier(),
-            _ => PodFacts { gpu: simple(name, B, 2).gpu.clone(), ..earlier() },
-        };
         match self {
             Self::Nothing => None,
             Self::Bound => Some(truth.bound(name)),
             Self::Current => truth.in_api(name),
-            Self::EarlierRunning => Some(PodFacts { admitted: true, ..earlier() }),
-            Self::EarlierRefused | Self::EarlierWaiting => Some(earlier()),
+            Self::EarlierRunning => Some(PodFacts { admitted: true, ..Self::earlier(name, truth) }),
+            Self::EarlierRefused | Self::EarlierWaiting => Some(Self::earlier(name, truth)),
         }
+    }
+
+    /// The earlier pod of the name.
+    fn earlier(name: &str, truth: Truth) -> PodFacts {
+        let mut pod = truth.bound(name);
+        pod.uid = format!("{name}-earlier").as_str().into();
+        // A name of pods without units is not taken over by one with units while the watch is late.
+        if truth != Truth::Plain {
+            pod.gpu = simple(name, B, 2).gpu.clone();
+        }
+        pod
     }
 }
 
@@ -284,21 +297,38 @@ impl Case {
     }
 
     fn bystander(is_readable: bool) -> Self {
-        let (name, truth, watch) = ("bystander", Truth::Plain, Watch::Nothing);
-        Self { name, truth, watch, is_readable, is_listed: true }
+        Self {
+            name: "bystander",
+            truth: Truth::Plain,
+            watch: Watch::Nothing,
+            is_readable,
+            is_listed: true,
+        }
     }
 }
 
 #[derive(Debug)]
-struct Outcome {
+struct Identification {
     result: Result<Arc<PodFacts>, Refusal>,
     /// Whether pods were read again, with a pause before.
     waited: bool,
     reads: usize,
 }
 
+/// What the API server answers about a pod.
+fn read(cases: &[Case], pod: &PodRef) -> Answer {
+    let case = cases.iter().find(|case| case.name == pod.name).unwrap();
+    if !case.is_readable {
+        return Answer::Failed("broken".to_owned());
+    }
+    match case.truth.in_api(case.name) {
+        Some(facts) => Answer::Found(Arc::new(facts)),
+        None => Answer::Gone,
+    }
+}
+
 /// Runs an identification to its end.
-fn outcome(cases: &[Case]) -> Outcome {
+fn outcome(cases: &[Case]) -> Identification {
     let refused = RefusedPods::default();
     let mut cached = FactsOf::new();
     for case in cases {
@@ -314,15 +344,9 @@ fn outcome(cases: &[Case]) -> Outcome {
     }
     let list = cases.iter().filter(|case| case.is_listed).map(|case| listed(case.name, []));
     let records = records(list.collect());
-    let read = |pod: &PodRef| {
-        let case = cases.iter().find(|case| case.name == pod.name).unwrap();
-        match (case.is_readable, case.truth.in_api(case.name)) {
-            (false, _) => Answer::Failed("broken".to_owned()),
-            (true, Some(facts)) => Answer::Found(Arc::new(facts)),
-            (true, None) => Answer::Gone,
-        }
-    };
-    let (mut answers, mut reads, mut waits) = (Answers::new(), 0, 0);
+    let mut answers = Answers::new();
+    let mut reads = 0;
+    let mut waits = 0;
     loop {
         let evidence = Evidence {
             records: &records,
@@ -339,22 +363,23 @@ fn outcome(cases: &[Case]) -> Outcome {
                 assert!(waits < 2 && !pods.is_empty(), "{cases:?}: reads {pods:?}");
                 waits += usize::from(pods.iter().any(|pod| answers.contains_key(pod)));
                 reads += pods.len();
-                answers.extend(pods.into_iter().map(|pod| (pod.clone(), read(&pod))));
+                answers.extend(pods.into_iter().map(|pod| (pod.clone(), read(cases, &pod))));
                 continue;
             }
         };
-        return Outcome { result, waited: waits > 0, reads };
+        return Identification { result, waited: waits > 0, reads };
     }
 }
 
 /// Checks one world: `cases[0]` is the pod in admission.
 fn check(cases: &[Case]) {
     let outcome = outcome(cases);
-    let (admitting, others) = (cases[0], &cases[1..]);
-    let listed = || others.iter().filter(|case| case.is_listed);
+    let admitting = cases[0];
+    let listed: Vec<&Case> = cases[1..].iter().filter(|case| case.is_listed).collect();
     let all_readable = cases.iter().all(|case| case.is_readable);
-    let is_late = listed().any(|case| case.truth == Truth::RefusedUnreported);
-    // PreStartContainer holds back what is left: a pod that is being deleted or has no claim, and one that could not be read.
+    let is_late = listed.iter().any(|case| case.truth == Truth::RefusedUnreported);
+    // PreStartContainer holds back what is left: a pod that is being deleted or has no claim, and one that could not be
+    // read.
     if is_late && !(all_readable && admitting.truth == Truth::Admitting) {
         return;
     }
@@ -373,7 +398,7 @@ fn check(cases: &[Case]) {
     let is_chosen = outcome.result.is_ok();
     match admitting.truth {
         Truth::Admitting => assert!(is_chosen, "{cases:?}: {outcome:?}"),
-        Truth::AdmittingDeleting if listed().all(Case::is_no_candidate) => {
+        Truth::AdmittingDeleting if listed.iter().all(|case| case.is_no_candidate()) => {
             assert!(is_chosen, "{cases:?}: {outcome:?}");
         }
         Truth::AdmittingUnclaimed => assert!(gets_card.is_none(), "{cases:?}: {outcome:?}"),
@@ -384,8 +409,8 @@ fn check(cases: &[Case]) {
 #[test]
 fn in_every_state_of_two_pods_of_one_size_only_the_pod_in_admission_is_chosen_and_it_is_once_all_is_known()
  {
-    let (admitting, others) =
-        (Case::all("p", &Truth::ADMITTING), Case::all("other", &Truth::OTHERS));
+    let admitting = Case::all("p", &Truth::ADMITTING);
+    let others = Case::all("other", &Truth::OTHERS);
     let bystanders = [vec![], vec![Case::bystander(true)], vec![Case::bystander(false)]];
     let mut worlds = 0;
     for first in &admitting {
@@ -406,15 +431,12 @@ fn in_every_state_of_two_pods_of_one_size_only_the_pod_in_admission_is_chosen_an
 fn plain_pods_that_the_watch_shows_are_never_read() {
     for truth in Truth::ADMITTING {
         for watch in [Watch::Nothing, Watch::Current] {
-            let case = |name, truth, watch| Case {
-                name,
-                truth,
-                watch,
-                is_readable: true,
-                is_listed: true,
-            };
-            let mut cases = vec![case("p", truth, watch)];
-            cases.extend(["a", "b", "c"].map(|name| case(name, Truth::Plain, Watch::Current)));
+            let admitting = Case { name: "p", truth, watch, is_readable: true, is_listed: true };
+            let mut cases = vec![admitting];
+            for name in ["a", "b", "c"] {
+                let truth = Truth::Plain;
+                cases.push(Case { name, truth, watch: Watch::Current, ..admitting });
+            }
             assert!(outcome(&cases).reads <= 1, "{truth:?}, {watch:?}");
         }
     }
@@ -422,16 +444,18 @@ fn plain_pods_that_the_watch_shows_are_never_read() {
 
 #[test]
 fn pods_without_a_claim_that_the_watch_shows_are_refused_without_a_read_however_many_there_are() {
-    let unclaimed = |name, truth| Case {
-        name,
-        truth,
+    let admitting = Case {
+        name: "a",
+        truth: Truth::AdmittingUnclaimed,
         watch: Watch::Current,
         is_readable: false,
         is_listed: true,
     };
-    let names = ["b", "c", "d"];
-    let others = names.map(|name| unclaimed(name, Truth::StartedUnreported));
-    let outcome = outcome(&[&[unclaimed("a", Truth::AdmittingUnclaimed)][..], &others].concat());
+    let mut cases = vec![admitting];
+    for name in ["b", "c", "d"] {
+        cases.push(Case { name, truth: Truth::StartedUnreported, ..admitting });
+    }
+    let outcome = outcome(&cases);
     assert_eq!((outcome.waited, outcome.reads), (false, 0));
     let refusal = outcome.result.unwrap_err();
     assert!(matches!(&refusal, Refusal::NoneClaimed { pods, .. } if pods.len() == 4), "{refusal}");

@@ -32,7 +32,8 @@ use tokio::sync::watch;
 
 use super::{NODE, RESOURCE, claimed, spec};
 
-/// The pods that the API server shows, those that it answers with an error, and those that it shows as failed after so many reads.
+/// The pods that the API server shows, those that it answers with an error, and those that it shows as failed after so
+/// many reads.
 #[derive(Default)]
 pub struct Api {
     pods: Mutex<BTreeMap<PodRef, PodFacts>>,
@@ -81,7 +82,9 @@ impl AdmissionRig {
     pub fn new(cards: &[(&str, u64)]) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let kubelet = DeviceManager::start(dir.path(), RESOURCE).unwrap();
-        let (api, cache, metrics) = (Arc::new(Api::default()), Arc::default(), Metrics::default());
+        let api = Arc::new(Api::default());
+        let cache = Arc::default();
+        let metrics = Metrics::default();
         let (_cards, receiver) = watch::channel(Arc::new(inventory(cards)));
         let records = Arc::default();
         let lingering = Lingering {
@@ -105,16 +108,20 @@ impl AdmissionRig {
             records,
             lingering: Arc::new(lingering),
         };
-        let (nvidia_kind, own_kind) =
-            ("nvidia.com/gpu".to_owned(), "plimsoll.dev/gpu-mem".to_owned());
         let nothing =
             IsolationSupport { driver: Err(Missing::NotByCdi), mps: Err(Missing::NotByCdi) };
         let (_, support) = watch::channel(Some(nothing));
         let policy =
             Policy { minimum: MinIsolation::Auto, unavailable: UnavailableAction::Downgrade };
         let isolation = NodeIsolation { policy, support };
-        let (mode, unit) = (Mode::Cdi, MiB(1024));
-        let responder = Responder { mode, nvidia_kind, own_kind, unit, isolation, limits: None };
+        let responder = Responder {
+            mode: Mode::Cdi,
+            nvidia_kind: "nvidia.com/gpu".to_owned(),
+            own_kind: "plimsoll.dev/gpu-mem".to_owned(),
+            unit: MiB(1024),
+            isolation,
+            limits: None,
+        };
         let admission = Admission::new(sources, responder, UnclaimedAction::Refuse, metrics);
         Self { kubelet, admission, api, cache, _dir: dir, _cards }
     }
@@ -176,9 +183,11 @@ impl AdmissionRig {
     /// Waits until the pod has been read twice more.
     pub async fn read_twice(&self, pod: &PodRef) {
         let mut reads = self.api.reads.subscribe();
-        let of = |reads: &BTreeMap<PodRef, usize>| reads.get(pod).copied().unwrap_or_default();
-        let before = of(&reads.borrow_and_update());
-        reads.wait_for(|reads| of(reads) >= before + 2).await.unwrap();
+        let before = self.reads(pod);
+        reads
+            .wait_for(|reads| reads.get(pod).copied().unwrap_or_default() >= before + 2)
+            .await
+            .unwrap();
     }
 
     /// The pod's object is gone, as after a deletion by force.
@@ -198,13 +207,16 @@ impl AdmissionRig {
 }
 
 fn inventory(cards: &[(&str, u64)]) -> Cards {
-    let card = |(index, (uuid, units)): (u32, &(&str, u64))| nvml::Card {
-        uuid: (*uuid).to_owned(),
-        index,
-        memory_mib: Some(units * 1024),
-        ..nvml::Card::default()
-    };
+    let mut enumerated = Vec::new();
+    for (index, (uuid, units)) in (0..).zip(cards) {
+        enumerated.push(nvml::Card {
+            uuid: (*uuid).to_owned(),
+            index,
+            memory_mib: Some(units * 1024),
+            ..nvml::Card::default()
+        });
+    }
     let mut inventory = Inventory::new(Sizing::of_unit(MiB(1024)));
-    inventory.enumerated((0..).zip(cards).map(card).collect(), Instant::now());
+    inventory.set_enumerated(enumerated, Instant::now());
     inventory.cards()
 }

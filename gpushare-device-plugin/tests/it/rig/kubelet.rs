@@ -8,8 +8,8 @@ use std::time::Duration;
 use sim::kubelet::{AdmitError, Answers, DeviceManager, PodSpec};
 use tokio::time::timeout;
 
-/// Time for anything that is waited for, on a machine that is busy with something else. Shorter than the usual minute from one audit to the
-/// next, which finds again what the rest of the plugin misses.
+/// Time for anything that is waited for, on a machine that is busy with something else. Shorter than the usual minute
+/// from one audit to the next, which finds again what the rest of the plugin misses.
 pub const PATIENCE: Duration = Duration::from_secs(50);
 
 /// A kubelet's device manager.

@@ -57,11 +57,20 @@ impl Rig {
         sim.write_kubeconfig(&dir.path().join("kubeconfig")).unwrap();
         fs::copy(standin(), dir.path().join("libnvidia-ml.so.1")).unwrap();
         let kubelet = Kubelet::start(dir.path(), RESOURCE);
-        let (context, plugin) = (Context::new(daemon::program!()), tokio::spawn(async { Ok(()) }));
-        let flags = Vec::new();
-        let mut rig = Self { sim, kubelet, dir, unit_mib: 1024, flags, context, plugin };
-        let card = |(uuid, units): &(&str, u64)| json!({"uuid": uuid, "memoryMiB": units * 1024});
-        rig.script(&cards.iter().map(card).collect::<Vec<_>>());
+        let mut rig = Self {
+            sim,
+            kubelet,
+            dir,
+            unit_mib: 1024,
+            flags: Vec::new(),
+            context: Context::new(daemon::program!()),
+            plugin: tokio::spawn(async { Ok(()) }),
+        };
+        let mut scripted = Vec::new();
+        for (uuid, units) in cards {
+            scripted.push(json!({"uuid": uuid, "memoryMiB": units * 1024}));
+        }
+        rig.script(&scripted);
         rig.begin_plugin();
         rig
     }
@@ -73,8 +82,8 @@ impl Rig {
 
     /// Replaces the cards, all with 4 GiB, under this version of the driver.
     pub fn script_driver(&self, driver: &str, uuids: &[&str]) {
-        let card = |uuid: &&str| json!({"uuid": uuid, "memoryMiB": 4096});
-        let cards: Vec<Value> = uuids.iter().map(card).collect();
+        let cards: Vec<Value> =
+            uuids.iter().map(|uuid| json!({"uuid": uuid, "memoryMiB": 4096})).collect();
         self.write_script(&json!({ "driver": driver, "cards": cards }));
     }
 
@@ -95,7 +104,8 @@ impl Rig {
     pub fn host_pipe(&self, path: &str) -> fs::File {
         let path = self.dir.path().join(path);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
-        let (kind, mode) = (rustix::fs::FileType::Fifo, rustix::fs::Mode::RWXU);
+        let kind = rustix::fs::FileType::Fifo;
+        let mode = rustix::fs::Mode::RWXU;
         rustix::fs::mknodat(rustix::fs::CWD, &path, kind, mode, 0).unwrap();
         fs::File::options().read(true).write(true).open(path).unwrap()
     }
@@ -175,11 +185,12 @@ impl Rig {
 
     /// Waits until the Node says how containers are held to their share.
     pub async fn isolation(&self, mode: &str) {
-        let on_node = |sim: &Sim| {
+        let what = format!("isolation {mode} on the node");
+        let reached = self.sim.until(&what, |sim| {
             let node = sim.get(NODES, "", NODE)?;
             (node["metadata"]["annotations"]["plimsoll.dev/gpu-isolation"] == mode).then_some(())
-        };
-        self.sim.until(&format!("isolation {mode} on the node"), on_node).await.unwrap();
+        });
+        reached.await.unwrap();
     }
 
     /// Writes NVIDIA's CDI specification.
@@ -191,18 +202,18 @@ impl Rig {
 
     /// An event of this reason, once it is written.
     pub async fn event(&self, reason: &str) -> Value {
-        let of_reason = |sim: &Sim| {
+        let found = self.sim.until(reason, |sim| {
             let mut events = sim.list(WRITTEN_EVENTS).into_iter();
             events.find(|event| event["reason"] == reason)
-        };
-        self.sim.until(reason, of_reason).await.unwrap()
+        });
+        found.await.unwrap()
     }
 
     /// Writes NVIDIA's CDI specification with a device for each of these cards.
     pub fn nvidia_cards(&self, cards: &[&str]) {
         let nodes = json!({"deviceNodes": [{"path": "/dev/nvidia0"}]});
-        let device = |uuid: &&str| json!({"name": uuid, "containerEdits": nodes});
-        let devices: Vec<_> = cards.iter().map(device).collect();
+        let devices: Vec<Value> =
+            cards.iter().map(|uuid| json!({"name": uuid, "containerEdits": nodes})).collect();
         self.nvidia_spec(
             &json!({"cdiVersion": "0.5.0", "kind": "nvidia.com/gpu", "devices": devices}),
         );
@@ -235,33 +246,32 @@ impl Rig {
 
     /// The flags of the plugin as a process of its own.
     pub fn flags_of_process(&self) -> Vec<String> {
-        let path = |name: &str| self.dir.path().join(name).display().to_string();
-        let flag = |name: &str, value: String| format!("--{name}={value}");
+        let dir = self.dir.path().display();
         let flags = [
-            flag("node-name", NODE.to_owned()),
-            flag("kubeconfig", path("kubeconfig")),
-            flag("device-plugin-dir", self.kubelet.plugin_dir().display().to_string()),
-            flag("pod-resources-socket", self.kubelet.records_socket().display().to_string()),
-            flag("cdi-dir", path("cdi")),
-            flag("nvidia-cdi-dirs", format!("{},{}", path("etc-cdi"), path("cdi"))),
-            flag("nvml-library", path("libnvidia-ml.so.1")),
-            flag("health-interval", "0.1s".to_owned()),
-            flag("unit-mib", self.unit_mib.to_string()),
-            flag("cgroup-dir", path("cgroup")),
-            flag("state-dir", path("state")),
-            flag("proc-dir", path("proc")),
-            flag("mps-dir", path("mps")),
+            format!("--node-name={NODE}"),
+            format!("--kubeconfig={dir}/kubeconfig"),
+            format!("--device-plugin-dir={}", self.kubelet.plugin_dir().display()),
+            format!("--pod-resources-socket={}", self.kubelet.records_socket().display()),
+            format!("--cdi-dir={dir}/cdi"),
+            format!("--nvidia-cdi-dirs={dir}/etc-cdi,{dir}/cdi"),
+            format!("--nvml-library={dir}/libnvidia-ml.so.1"),
+            "--health-interval=0.1s".to_owned(),
+            format!("--unit-mib={}", self.unit_mib),
+            format!("--cgroup-dir={dir}/cgroup"),
+            format!("--state-dir={dir}/state"),
+            format!("--proc-dir={dir}/proc"),
+            format!("--mps-dir={dir}/mps"),
         ];
         flags.into_iter().chain(self.flags.clone()).collect()
     }
 
     pub fn begin_plugin(&mut self) {
         self.context = Context::new(daemon::program!());
-        let (context, args) = (self.context.clone(), self.args());
-        let app = async move {
+        let context = self.context.clone();
+        let args = self.args();
+        self.plugin = tokio::spawn(async move {
             daemon::supervise(&context, app::run(args, context.clone()), daemon::GRACE).await
-        };
-        self.plugin = tokio::spawn(app);
+        });
     }
 
     /// Stops the plugin and starts a new one.
@@ -275,8 +285,9 @@ impl Rig {
         self.flags = flags.iter().map(|flag| (*flag).to_owned()).collect();
         self.restart_plugin().await;
         self.kubelet.registered(2).await;
-        let some = |devices: &BTreeMap<String, bool>| devices.values().any(|healthy| *healthy);
-        self.kubelet.devices("devices again", some).await;
+        self.kubelet
+            .devices("devices again", |devices| devices.values().any(|healthy| *healthy))
+            .await;
     }
 
     pub async fn stop_plugin(&mut self) {
@@ -351,19 +362,20 @@ impl Rig {
 
     /// Waits until a pod is marked as assigned, which the plugin does for pods that its watch shows.
     pub async fn marked(&self, pod: &str) {
-        let marked = |sim: &Sim| {
+        let marked = self.sim.until("the mark on the pod", |sim| {
             let pod = sim.pod("default", pod)?;
             (pod["metadata"]["annotations"]["ALIYUN_COM_GPU_MEM_ASSIGNED"] == "true").then_some(())
-        };
-        self.sim.until("the mark on the pod", marked).await.unwrap();
+        });
+        marked.await.unwrap();
     }
 
     /// Lets the plugin's watch of pods hang from now on: it learns of nothing more by it.
     pub async fn hang_watches(&self) {
         self.sim.faults().next(usize::MAX, Verb::Watch, PODS, Fault::Hang);
         self.sim.faults().disconnect_watches();
-        let hangs = |sim: &Sim| (sim.faults().hanging() > 0).then_some(());
-        self.sim.until("a watch that hangs", hangs).await.unwrap();
+        let hangs =
+            self.sim.until("a watch that hangs", |sim| (sim.faults().hanging() > 0).then_some(()));
+        hangs.await.unwrap();
     }
 
     /// Removes the plugin's annotation from the node.
@@ -376,13 +388,12 @@ impl Rig {
 
     /// The node's annotation once it satisfies `holds`.
     pub async fn cards(&self, what: &str, holds: impl Fn(&Value) -> bool) -> Value {
-        let annotation = |sim: &Sim| {
+        let annotation = self.sim.until(what, |sim| {
             let node = sim.get(NODES, "", NODE)?;
-            let text =
-                node["metadata"]["annotations"]["plimsoll.dev/gpu-cards"].as_str()?.to_owned();
-            serde_json::from_str(&text).ok().filter(&holds)
-        };
-        self.sim.until(what, annotation).await.unwrap()
+            let text = node["metadata"]["annotations"]["plimsoll.dev/gpu-cards"].as_str()?;
+            serde_json::from_str(text).ok().filter(&holds)
+        });
+        annotation.await.unwrap()
     }
 }
 
@@ -417,21 +428,15 @@ fn claimed(mut pod: Value, card: &str) -> Value {
 
 /// What the kubelet reads of a pod.
 pub fn spec(pod: &Value) -> PodSpec {
-    let text = |value: &Value| value.as_str().unwrap().to_owned();
-    let container = |value: &Value, part: Part| ContainerSpec {
-        name: text(&value["name"]),
-        part,
-        size: value["resources"]["limits"][RESOURCE]
-            .as_str()
-            .map_or(0, |size| size.parse().unwrap()),
-    };
-    let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
-    let part =
-        |value: &Value| if value["restartPolicy"] == "Always" { Part::Sidecar } else { Part::Init };
-    let inits = list(&pod["spec"]["initContainers"]);
-    let apps = list(&pod["spec"]["containers"]);
-    let inits = inits.iter().map(|value| container(value, part(value)));
-    let containers = inits.chain(apps.iter().map(|value| container(value, Part::App))).collect();
+    let mut containers = Vec::new();
+    for container in pod["spec"]["initContainers"].as_array().into_iter().flatten() {
+        let is_sidecar = container["restartPolicy"] == "Always";
+        let part = if is_sidecar { Part::Sidecar } else { Part::Init };
+        containers.push(container_spec(container, part));
+    }
+    for container in pod["spec"]["containers"].as_array().into_iter().flatten() {
+        containers.push(container_spec(container, Part::App));
+    }
     PodSpec {
         namespace: text(&pod["metadata"]["namespace"]),
         name: text(&pod["metadata"]["name"]),
@@ -439,6 +444,19 @@ pub fn spec(pod: &Value) -> PodSpec {
         uid: pod["metadata"]["uid"].as_str().unwrap_or_default().to_owned(),
         containers,
     }
+}
+
+fn container_spec(container: &Value, part: Part) -> ContainerSpec {
+    let size = container["resources"]["limits"][RESOURCE].as_str();
+    ContainerSpec {
+        name: text(&container["name"]),
+        part,
+        size: size.map_or(0, |size| size.parse().unwrap()),
+    }
+}
+
+fn text(value: &Value) -> String {
+    value.as_str().unwrap().to_owned()
 }
 
 /// The card of a container, by the two CDI devices of its response.

@@ -1,7 +1,9 @@
-//! Polls NVIDIA's CDI specification, reports its problems (as events on the Node, in the metrics, in the log), and publishes which
-//! modes of isolation the node can enforce and which cards take no new pods. Restores our own specification if it was deleted.
+//! Polls NVIDIA's CDI specification, reports its problems (as events on the Node, in the metrics, in the log), and
+//! publishes which modes of isolation the node can enforce and which cards take no new pods. Restores our own
+//! specification if it was deleted.
 //!
-//! Invariant: an event is written when a problem appears and every half hour while it persists; problems of one kind share an event.
+//! Invariant: an event is written when a problem appears and every half hour while it persists; problems of one kind
+//! share an event.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -9,18 +11,19 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use cluster::Warning;
 use placement::gpu::Closed;
 use rustix::fs::{Access, access, statvfs};
 use rustix::io::Errno;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
-use super::report::Reported as ReportedIsolation;
-use super::support::{Host, IsolationSupport};
-use super::{Isolation, Policy};
 use crate::cards::Cards;
 use crate::cards::closed::ClosedCards;
 use crate::container::cdi::SpecFile;
+use crate::isolation::report::ReportedMode;
+use crate::isolation::support::{Host, IsolationSupport};
+use crate::isolation::{Isolation, Policy};
 use crate::metrics::{Metrics, ModeLabel, ProblemLabel};
 use crate::node_events::NodeEvents;
 use crate::nvidia::{CdiLocation, Problem, closed_cards};
@@ -31,7 +34,7 @@ const EVERY: Duration = Duration::from_secs(10);
 const REPEAT_AFTER: Duration = Duration::from_secs(1800);
 
 /// Checks NVIDIA's specification for the cards of this node.
-pub struct SpecWatch {
+pub(crate) struct SpecWatch {
     /// The location of NVIDIA's specification.
     pub location: CdiLocation,
     /// Our own specification; `None` unless `--response=cdi`.
@@ -64,20 +67,20 @@ struct Checked {
 
 /// The problems that were reported, and when.
 #[derive(Debug, Default)]
-struct Reported {
+struct ReportedProblems {
     known: BTreeSet<Problem>,
     at: Option<Instant>,
 }
 
-impl Reported {
+impl ReportedProblems {
     /// The problems to report at `now`: the new ones, or all of them after half an hour.
     fn due(&mut self, problems: Vec<Problem>, now: Instant) -> Vec<Problem> {
         let problems: BTreeSet<Problem> = problems.into_iter().collect();
-        let old = self.at.is_none_or(|at| now.duration_since(at) >= REPEAT_AFTER);
-        if old {
+        let all_are_due = self.at.is_none_or(|at| now.duration_since(at) >= REPEAT_AFTER);
+        if all_are_due {
             self.at = Some(now);
         }
-        let due = problems.iter().filter(|problem| old || !self.known.contains(problem));
+        let due = problems.iter().filter(|problem| all_are_due || !self.known.contains(problem));
         let due = due.cloned().collect();
         self.known = problems;
         due
@@ -86,7 +89,7 @@ impl Reported {
 
 impl SpecWatch {
     /// Checks until the shutdown.
-    pub async fn run(mut self, shutdown: daemon::Shutdown) {
+    pub(crate) async fn run(mut self, shutdown: daemon::Shutdown) {
         tokio::select! {
             () = shutdown.cancelled() => {}
             () = self.follow() => {}
@@ -94,19 +97,19 @@ impl SpecWatch {
     }
 
     async fn follow(&mut self) {
-        let (mut reported, mut isolation) = (Reported::default(), ReportedIsolation::default());
+        let mut reported = ReportedProblems::default();
+        let mut mode = ReportedMode::default();
         let mut folder = None;
         loop {
             let cards = self.cards.borrow_and_update().clone();
             let Some(checked) = self.check(cards.clone()).await else { return };
             if !cards.is_empty() {
                 self.close(&checked, &mut folder).await;
-                self.publish(checked.support, &mut isolation).await;
+                self.publish(checked.support, &mut mode).await;
             }
             let problems = checked.problems;
             self.count(&problems);
-            let had = !reported.known.is_empty();
-            if had && problems.is_empty() {
+            if problems.is_empty() && !reported.known.is_empty() {
                 tracing::info!("NVIDIA's CDI specification has every card now");
             }
             self.report(&reported.due(problems, Instant::now())).await;
@@ -117,7 +120,8 @@ impl SpecWatch {
         }
     }
 
-    /// Writes one event for each kind of problem: the API's clients aggregate events of one reason, whatever their text.
+    /// Writes one event for each kind of problem: the API's clients aggregate events of one reason, whatever their
+    /// text.
     async fn report(&self, problems: &[Problem]) {
         for problem in problems {
             tracing::warn!(problem = problem.label(), "{problem}");
@@ -129,16 +133,17 @@ impl SpecWatch {
                 0 => first.to_string(),
                 more => format!("{first} ({more} more alike in the device plugin's log)"),
             };
-            self.events.warn(first.reason(), "CheckCDI", note).await;
+            let reason = first.reason();
+            self.events.warn(&Warning { reason, action: "CheckCDI", note }).await;
         }
     }
 
     /// Publishes the cards that take no new pods. `reported` is the problem of our folder that the last event had.
     async fn close(&self, checked: &Checked, reported: &mut Option<String>) {
         let decided = self.policy.decide(None, &checked.support);
-        // A limit needs a device of its own, and so does each new combination of units.
+        // A new limit is a new device in our file.
         let limits = decided.as_ref().is_ok_and(|decided| decided.isolation != Isolation::None);
-        let not_writable = checked.not_writable.as_ref().filter(|_| limits);
+        let not_writable = if limits { checked.not_writable.as_ref() } else { None };
         let folder = checked.not_restored.as_ref().or(not_writable);
         let mut closed = closed_cards(&checked.problems);
         closed.all = match (&decided, folder) {
@@ -156,12 +161,13 @@ impl SpecWatch {
             if let Some(why) = folder {
                 let note = format!("GPU pods cannot be started: {why}");
                 tracing::warn!("{note}");
-                self.events.warn("CDIFolderNotWritable", "CheckCDI", note).await;
+                let reason = "CDIFolderNotWritable";
+                self.events.warn(&Warning { reason, action: "CheckCDI", note }).await;
             }
         }
     }
 
-    async fn publish(&self, support: IsolationSupport, reported: &mut ReportedIsolation) {
+    async fn publish(&self, support: IsolationSupport, reported: &mut ReportedMode) {
         let decided = self.policy.decide(None, &support);
         for mode in Isolation::ALL {
             let in_force = decided.as_ref().is_ok_and(|decided| decided.isolation == mode);
@@ -170,19 +176,22 @@ impl SpecWatch {
         }
         self.support.send_if_modified(|known| known.replace(support.clone()) != Some(support));
         if let Some(note) = reported.due(decided) {
-            self.events.warn("GPUIsolationUnavailable", "CheckIsolation", note).await;
+            let reason = "GPUIsolationUnavailable";
+            self.events.warn(&Warning { reason, action: "CheckIsolation", note }).await;
         }
     }
 
     /// Reads the files, and restores our own, on a thread that may block; `None` if that thread panicked.
     async fn check(&self, cards: Arc<Cards>) -> Option<Checked> {
-        let (location, host, own) = (self.location.clone(), self.host.clone(), self.own.clone());
+        let location = self.location.clone();
+        let host = self.host.clone();
+        // Our file has the cards before they are published. Without published cards it may be the file of an earlier
+        // process.
+        let own = if cards.is_empty() { None } else { self.own.clone() };
         let look = tokio::task::spawn_blocking(move || {
-            // Our file has the cards before they are published. Without published cards it may be the file of an earlier process.
-            let own = own.filter(|_| !cards.is_empty());
             let restored = own.as_ref().map_or(Ok(()), |own| own.restore());
-            let writable =
-                own.as_ref().and_then(|own| own.path().parent()).map_or(Ok(()), writable);
+            let folder = own.as_ref().and_then(|own| own.path().parent());
+            let writable = folder.map_or(Ok(()), check_writable);
             let specs = location.specs();
             let problems = if host.by_cdi { location.problems(&specs, &cards) } else { Vec::new() };
             Checked {
@@ -192,7 +201,9 @@ impl SpecWatch {
                 not_writable: writable.err(),
             }
         });
-        look.await.inspect_err(|error| tracing::error!("NVIDIA's specification: {error}")).ok()
+        look.await
+            .inspect_err(|error| tracing::error!("reading NVIDIA's specification: {error}"))
+            .ok()
     }
 
     fn count(&self, problems: &[Problem]) {
@@ -204,33 +215,39 @@ impl SpecWatch {
     }
 }
 
-/// Whether a folder takes another file: it can be written, and its file system has room. Writes nothing.
-fn writable(folder: &Path) -> Result<(), String> {
-    let room = || -> Result<(), Errno> {
-        access(folder, Access::WRITE_OK)?;
-        let system = statvfs(folder)?;
-        // File systems that make inodes as needed report none at all.
-        let full = system.f_bavail == 0 || (system.f_files > 0 && system.f_favail == 0);
-        if full { Err(Errno::NOSPC) } else { Ok(()) }
-    };
-    let failed = |error: Errno| {
-        let (folder, error) = (folder.display(), io::Error::from(error));
+/// Checks that a folder takes another file. Writes nothing.
+fn check_writable(folder: &Path) -> Result<(), String> {
+    takes_file(folder).map_err(|error| {
         format!(
-            "{folder} takes no new CDI specification: {error}. Make the host's CDI directory (--cdi-dir) writable, and make room"
+            "{} takes no new CDI specification: {}. Make the host's CDI directory (--cdi-dir) writable, and make room",
+            folder.display(),
+            io::Error::from(error)
         )
-    };
-    room().map_err(failed)
+    })
+}
+
+/// Whether a folder can be written, and its file system has room.
+fn takes_file(folder: &Path) -> Result<(), Errno> {
+    access(folder, Access::WRITE_OK)?;
+    let system = statvfs(folder)?;
+    // File systems that make inodes as needed report none at all.
+    let full = system.f_bavail == 0 || (system.f_files > 0 && system.f_favail == 0);
+    if full { Err(Errno::NOSPC) } else { Ok(()) }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn problem(card: &str) -> Problem {
+        Problem::CardMissing { kind: "k".into(), card: card.into() }
+    }
+
     #[test]
     fn a_problem_is_due_once_and_again_after_half_an_hour() {
-        let problem = |card: &str| Problem::CardMissing { kind: "k".into(), card: card.into() };
-        let (mut reported, start) = (Reported::default(), Instant::now());
+        let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
+        let mut reported = ReportedProblems::default();
         assert_eq!(reported.due(vec![problem("a")], start), [problem("a")]);
         assert_eq!(reported.due(vec![problem("a"), problem("b")], at(10)), [problem("b")]);
         assert!(reported.due(vec![problem("a")], at(20)).is_empty());
