@@ -206,3 +206,68 @@ impl StoreCall<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use jiff::Timestamp;
+    use placement::units::Ratio;
+
+    use super::*;
+
+    fn readings() -> ReadingsWrite {
+        let at = Timestamp::from_second(1_795_165_200).unwrap();
+        ReadingsWrite {
+            reason: WriteReason::Crossed,
+            readings: vec![("cpu".into(), Reading::new(Ratio::new(0.5).unwrap(), at))],
+            hot_value: Some(HotValueNote { value: 2.0, at }),
+            cools: false,
+        }
+    }
+
+    /// The reason, the number of readings and the content of each call.
+    fn calls(readings_in: ReadingsIn, write: &NodeWrite) -> Vec<(&'static str, usize, String)> {
+        let store = Store::new(readings_in, ReadingCodec::default());
+        let calls = store.calls(&Names::default(), write).into_iter();
+        let calls = calls.map(|call| match call.content {
+            CallContent::NodeLoad(readings) => {
+                (call.reason, call.readings, format!("NodeLoad of {}", readings.len()))
+            }
+            CallContent::Annotations(changes) => {
+                let keys: Vec<String> = changes.into_iter().map(|(key, _)| key).collect();
+                (call.reason, call.readings, keys.join(" "))
+            }
+        });
+        calls.collect()
+    }
+
+    #[test]
+    fn in_annotations_readings_hot_value_and_share_are_one_patch_of_the_node() {
+        let write = NodeWrite { readings: Some(readings()), share: Some(None), changes: vec![] };
+        let patch = "cpu node_hot_value plimsoll.dev/gpu-share".to_owned();
+        assert_eq!(calls(ReadingsIn::Annotations, &write), [("crossed", 1, patch)]);
+    }
+
+    #[test]
+    fn in_node_loads_readings_are_written_before_what_is_on_the_node() {
+        let write = NodeWrite { readings: Some(readings()), share: Some(None), changes: vec![] };
+        let load = ("crossed", 1, "NodeLoad of 1".to_owned());
+        let share = ("share", 0, "plimsoll.dev/gpu-share".to_owned());
+        assert_eq!(calls(ReadingsIn::NodeLoads, &write), [load, share]);
+    }
+
+    #[test]
+    fn a_patch_without_readings_has_its_own_reason() {
+        let note = ("plimsoll.dev/cooled-at".to_owned(), Some("now".to_owned()));
+        let leftover = ("cpu".to_owned(), None);
+        for (share, changes, reason) in [
+            (Some(None), vec![note.clone()], "share"),
+            (None, vec![leftover.clone(), note], "cooled"),
+            (None, vec![leftover], "leftovers"),
+        ] {
+            let write = NodeWrite { readings: None, share, changes };
+            let calls = calls(ReadingsIn::NodeLoads, &write);
+            assert_eq!(calls.iter().map(|call| call.0).collect::<Vec<_>>(), [reason]);
+        }
+        assert_eq!(calls(ReadingsIn::NodeLoads, &NodeWrite::default()), []);
+    }
+}

@@ -2,6 +2,7 @@
 
 mod missing;
 mod pod_use;
+mod sequences;
 mod silent_fleet;
 mod writes;
 
