@@ -21,7 +21,7 @@ use scheduler_extender::http::VERBS;
 use scheduler_extender::metrics::Metrics;
 use scheduler_extender::over_limits::OverLimits;
 use scheduler_extender::shadow::compare;
-use scheduler_extender::view::{LoadBoard, View, WatchState};
+use scheduler_extender::view::{View, WatchState};
 use scheduler_extender::wire;
 use serde_json::{Value, json};
 
@@ -54,8 +54,7 @@ fn decider(nodes: usize) -> Decider {
     let now = Timestamp::now();
     let facts = (0..nodes).map(|i| node(i, &policy, now)).collect();
     let source = |name| WatchState::new(daemon::Readiness::default().condition(name));
-    let load = LoadBoard::new(policy, false);
-    let view = View::new(load, source("nodes"), source("pods"));
+    let view = View::new(policy, false, source("nodes"), source("pods"));
     view.apply_nodes(Event::Listed(facts), now);
     let _ = view.apply_pods(Event::Listed(Vec::new()), &mut HashSet::new(), now);
     Decider {
@@ -110,11 +109,12 @@ fn verbs(c: &mut Criterion) {
         }
         let body = request(nodes, &plain);
         // What the decision log adds to Filter, and what a shadow policy costs another thread.
-        let (decision, _) = decider.decide(decider.read_request(&body).expect("a request"));
+        let decided = decider.decide(decider.read_request(&body).expect("a request"));
+        let decision = decided.decision;
         let id = BenchmarkId::new("note", nodes);
         group.bench_function(id, |b| b.iter(|| decider.record(black_box(&decision))));
         let policy = LoadPolicy::from_yaml(POLICY).expect("the shipped policy");
-        let shadow = decider.view.load.resolve(policy);
+        let shadow = decider.view.change(|index| index.resolve(policy));
         let id = BenchmarkId::new("shadow", nodes);
         group.bench_function(id, |b| b.iter(|| compare(black_box(&decision), &shadow)));
         let id = BenchmarkId::new("echo", nodes);

@@ -30,9 +30,7 @@ use crate::metrics::{
 use crate::over_limits::{OverLimits, write_events};
 use crate::replicas::{Forwarder, LeaderClient, OtherReplicas, Replicas, SecureClients, prepare};
 use crate::shadow::{Shadow, ShadowFile};
-use crate::view::{
-    LoadBoard, View, WatchState, end_departures, follow_nodes, follow_pods, select_pod,
-};
+use crate::view::{View, WatchState, follow_nodes, follow_pods, select_pod, tick};
 use crate::{Args, Clock, Decider, Extender, http, learned_use};
 
 /// The reporting component of events.
@@ -318,10 +316,9 @@ fn spawn_learned_use(
 }
 
 fn view(args: &Args, policy: LoadPolicy, context: &Context) -> View {
-    let load = LoadBoard::new(policy, args.crane_hot_value);
     let nodes = WatchState::new(context.readiness().condition("nodes-listed"));
     let pods = WatchState::new(context.readiness().condition("pods-listed"));
-    View::new(load, nodes, pods)
+    View::new(policy, args.crane_hot_value, nodes, pods)
 }
 
 /// Starts the watches that update the view. The watch of pods also updates the decision log.
@@ -369,8 +366,8 @@ fn feed(args: &Args, context: &Context, decider: &Decider, client: Client, binde
     let following =
         follow_pods(Arc::clone(view), pods, look_up, Arc::clone(clock), context.shutdown());
     context.spawn("pods", following);
-    let ending = end_departures(Arc::clone(view), Arc::clone(clock), context.shutdown());
-    context.spawn("departures", ending);
+    let ticking = tick(Arc::clone(view), Arc::clone(clock), context.shutdown());
+    context.spawn("ticks", ticking);
 }
 
 /// Recomputes the measure of fragmentation, and expires measurements of unmanaged memory, until the shutdown.
@@ -378,8 +375,8 @@ async fn keep_measured(view: Arc<View>, clock: Clock, shutdown: Shutdown) -> any
     while shutdown.run_until_cancelled(tokio::time::sleep(MEASURE_EVERY)).await.is_some() {
         let (view, now) = (Arc::clone(&view), clock());
         let renew = move || {
-            view.cards.renew_measure();
-            view.count_unmanaged(now);
+            view.renew_measure();
+            view.change(|index| index.count_unmanaged(now));
         };
         tokio::task::spawn_blocking(renew).await?;
     }
@@ -411,8 +408,11 @@ fn set_shadow_policy(
         Ok(policy) => {
             let warnings = policy.warnings_of_any_source();
             warnings.iter().for_each(|warning| tracing::warn!(%warning, "shadow policy"));
-            view.set_shadow_estimates(policy.estimates);
-            shadow.set_policy(view.load.resolve(policy));
+            let resolved = view.change(|index| {
+                index.set_shadow_estimates(policy.estimates);
+                index.resolve(policy)
+            });
+            shadow.set_policy(resolved);
             metrics.policy_read("changed");
         }
         Err(error) => {
@@ -430,7 +430,7 @@ fn set_policy(
     move |change| match change {
         Ok(policy) => {
             log_warnings(&policy);
-            view.load.set_policy(LoadPolicy::clone(&policy));
+            view.change(|index| index.set_policy(LoadPolicy::clone(&policy)));
             metrics.policy_read("changed");
         }
         Err(_) => metrics.policy_read("refused"),

@@ -6,7 +6,7 @@ use std::time::Duration;
 use cluster::{EventWriter, Warning};
 use daemon::Shutdown;
 
-use crate::view::{BegunBackOff, View};
+use crate::view::{BegunBackOff, Index, View};
 
 /// The pause between two looks.
 const EVERY: Duration = Duration::from_secs(1);
@@ -25,7 +25,7 @@ pub(crate) async fn write_back_offs(
     shutdown: Shutdown,
 ) -> anyhow::Result<()> {
     while shutdown.run_until_cancelled(tokio::time::sleep(EVERY)).await.is_some() {
-        for begun in view.cards.take_begun_back_offs() {
+        for begun in view.change(Index::take_begun_back_offs) {
             if let Err(error) = writer.warn_of_node(&begun.node, &warning(&begun), TIMEOUT).await {
                 tracing::warn!(node = %begun.node, %error, "no event for a node that takes no GPU pods");
             }

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use cluster::Pod;
 use daemon::Shutdown;
 use jiff::{SignedDuration, Timestamp};
-use placement::gpu::GpuRequest;
 use placement::names::Names;
 
 use crate::binder::Binder;
@@ -16,7 +15,7 @@ use crate::node_request::{self, CandidateNodes, NamesJson, NodeRequest};
 use crate::over_limits::OverLimits;
 use crate::replicas::{Forwarder, OtherReplicas};
 use crate::shadow::Shadow;
-use crate::view::{Board, View};
+use crate::view::{Current, NodeNames, Prepared, View};
 use crate::wire::WireError;
 
 /// Returns the current time. Tests use a fixed one.
@@ -46,22 +45,46 @@ pub struct Decider {
     pub clock: Clock,
 }
 
-/// A request of Filter or Prioritize, with the board that its node places refer to.
-pub struct BoardRequest<'a> {
+/// A request of Filter or Prioritize, with the names by whose places it names nodes.
+pub struct PlacedRequest<'a> {
     /// The pod to place.
     pub pod: Pod,
     nodes: CandidateNodes,
     /// The nodes' names as JSON.
     pub names: NamesJson<'a>,
-    board: Arc<Board>,
+    known: Arc<NodeNames>,
+}
+
+/// A decision of a verb.
+pub struct Decided<'a> {
+    /// The decision.
+    pub decision: Arc<Decision>,
+    /// The nodes' names as JSON, in its order.
+    pub names: NamesJson<'a>,
+    current: Arc<Current>,
+}
+
+impl Decided<'_> {
+    /// The values that are prepared for its snapshot.
+    #[must_use]
+    pub fn prepared(&self) -> &Prepared {
+        &self.current.prepared
+    }
 }
 
 impl Decider {
     /// Counts the decision's pod as in flight on the candidate where it will probably be bound.
     pub(crate) fn count_in_flight(&self, decision: &Decision, candidate: usize) {
-        let (pod, node) = (&decision.pod, decision.candidate(candidate).name.as_str());
+        let (pod, node) = (&decision.pod, decision.name(candidate));
         let (uses, requested) = (pod.uses_in_flight(), pod.requested_cpu());
-        self.view.load.in_flight(&pod.uid, node, decision.time, uses, requested);
+        self.view.change(|index| {
+            index.count_in_flight(&pod.uid, node, decision.time, uses, requested);
+        });
+    }
+
+    /// Ends the pod's in-flight entry: in another attempt, as after a failed binding, it must not count itself.
+    pub(crate) fn not_in_flight(&self, pod: &Pod) {
+        self.view.change(|index| index.not_in_flight(&pod.uid()));
     }
 
     /// The current time.
@@ -74,38 +97,39 @@ impl Decider {
     /// # Errors
     ///
     /// As [`node_request::read`].
-    pub fn read_request<'a>(&self, body: &'a [u8]) -> Result<BoardRequest<'a>, WireError> {
-        let board = self.view.load.current();
-        let NodeRequest { pod, nodes, names } = node_request::read(body, &board)?;
-        Ok(BoardRequest { pod, nodes, names, board })
+    pub fn read_request<'a>(&self, body: &'a [u8]) -> Result<PlacedRequest<'a>, WireError> {
+        let known = Arc::clone(self.view.read().names());
+        let NodeRequest { pod, nodes, names } = node_request::read(body, &known)?;
+        Ok(PlacedRequest { pod, nodes, names, known })
     }
 
-    /// The decision about the request's pod and nodes, by the current view. Also returns the nodes' names.
-    pub fn decide<'a>(&self, request: BoardRequest<'a>) -> (Arc<Decision>, NamesJson<'a>) {
-        let BoardRequest { pod, nodes, names, board } = request;
-        let current = self.view.load.current();
-        let nodes = nodes.on_board(&board, &current);
+    /// The decision about the request's pod and nodes, by the current view.
+    pub fn decide<'a>(&self, request: PlacedRequest<'a>) -> Decided<'a> {
+        let PlacedRequest { pod, nodes, names, known } = request;
+        let current = self.view.current();
+        let nodes = nodes.moved(&known, current.snapshot.names());
         let now = self.now();
         let waited = self.waiting.record_request(&pod, now);
-        (Arc::new(self.decision_on(&pod, waited, current, nodes, now)), names)
+        let decision = Arc::new(self.decision_by(&current, &pod, waited, nodes, now));
+        Decided { decision, names, current }
     }
 
-    fn decision_on(
+    fn decision_by(
         &self,
+        current: &Current,
         pod: &Pod,
         waited: SignedDuration,
-        board: Arc<Board>,
         nodes: CandidateNodes,
         now: Timestamp,
     ) -> Decision {
-        let beyond_units = board.policy.policy.gpu.beyond_units_of(pod.namespace());
-        let with_right = |request: GpuRequest| request.with_beyond_units(beyond_units);
+        let beyond_units = current.snapshot.beyond_units_of(pod.namespace());
         let (request, fault) = match pod.request(&self.names) {
-            Ok(request) => (request.map(with_right), None),
+            Ok(request) => (request.map(|request| request.with_beyond_units(beyond_units)), None),
             Err(fault) => (None, Some(fault)),
         };
-        let decided = DecidedPod::new(pod, self.view.estimates(pod, &self.names), waited);
-        Decision::new(board, &self.view.cards, decided, request, nodes, now).with_fault(fault)
+        let decided = DecidedPod::new(pod, current.estimates(pod, &self.names), waited);
+        let snapshot = Arc::clone(&current.snapshot);
+        Decision::new(snapshot, decided, request, nodes, now).with_fault(fault)
     }
 
     /// The decision at `now` about a pod and nodes by name, outside of Filter and Prioritize.
@@ -115,9 +139,9 @@ impl Decider {
         nodes: impl IntoIterator<Item = &'a str>,
         now: Timestamp,
     ) -> Decision {
-        let board = self.view.load.current();
-        let nodes = CandidateNodes::new(&board, nodes);
-        self.decision_on(pod, self.waiting.waited(pod, now), board, nodes, now)
+        let current = self.view.current();
+        let nodes = CandidateNodes::new(current.snapshot.names(), nodes);
+        self.decision_by(&current, pod, self.waiting.waited(pod, now), nodes, now)
     }
 
     /// Adds a decision to the decision log, and queues its comparison with the shadow policy.

@@ -121,11 +121,11 @@ impl Reader {
             self.log(&read);
             let pause = if read.is_ok() { PERIOD } else { RETRY };
             match read {
-                Ok(Some(learned)) => view.learned.set(learned, clock()),
-                Ok(None) => view.learned.confirm(clock()),
+                Ok(Some(list)) => view.change_learned(|learned| learned.set(list, clock())),
+                Ok(None) => view.change_learned(|learned| learned.confirm(clock())),
                 Err(_) => {
-                    view.learned.expire(clock());
-                    if view.learned.is_empty() {
+                    view.change_learned(|learned| learned.expire(clock()));
+                    if view.current().learned.is_empty() {
                         // With the tag, an unchanged list would be answered without content.
                         self.tag = None;
                     }

@@ -30,4 +30,4 @@ pub mod view;
 pub mod wire;
 
 pub use args::Args;
-pub use extender::{BoardRequest, Clock, Decider, Extender};
+pub use extender::{Clock, Decided, Decider, Extender, PlacedRequest};

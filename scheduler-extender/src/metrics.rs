@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use daemon::Registry;
 use daemon::follow::Current;
@@ -20,7 +19,7 @@ use prometheus_client::registry::Unit;
 use crate::decisions::DecisionLog;
 use crate::replicas::Replicas;
 use crate::shadow::Comparison;
-use crate::view::{View, WatchState};
+use crate::view::{Index, View, WatchState};
 
 /// Labels of a call: entry and verb, such as `load-aware/filter`, and the outcome.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -315,8 +314,8 @@ impl ViewMetrics {
 impl ViewMetrics {
     /// How many of the readings that the policy needs are known.
     fn readings(&self, encoder: &mut DescriptorEncoder) -> fmt::Result {
-        let board = self.0.load.read();
-        let warnings = board.policy.policy.warnings_of_any_source().len() as u64;
+        let snapshot = self.0.read();
+        let warnings = snapshot.policy.policy.warnings_of_any_source().len() as u64;
         gauge(
             encoder,
             "policy_warnings",
@@ -327,7 +326,7 @@ impl ViewMetrics {
         let help = "Nodes that have no fresh reading of a metric of the policy";
         let mut descriptor =
             encoder.encode_descriptor("nodes_without_fresh_reading", help, None, metric_type)?;
-        for (metric, nodes) in board.nodes_without_reading(Timestamp::now()) {
+        for (metric, nodes) in snapshot.nodes_without_reading(Timestamp::now()) {
             let gauge = ConstGauge::new(i64::try_from(nodes).unwrap_or(i64::MAX));
             gauge.encode(descriptor.encode_family(&[("metric", metric.as_str())])?)?;
         }
@@ -335,7 +334,7 @@ impl ViewMetrics {
         let metric_type = MetricType::Counter;
         let mut descriptor =
             encoder.encode_descriptor("refused_readings", help, None, metric_type)?;
-        for (cause, count) in self.0.load.refused().counts() {
+        for (cause, count) in self.0.refused_readings() {
             ConstCounter::new(count).encode(descriptor.encode_family(&[("cause", cause)])?)?;
         }
         Ok(())
@@ -344,8 +343,9 @@ impl ViewMetrics {
 
 impl Collector for ViewMetrics {
     fn encode(&self, mut encoder: DescriptorEncoder) -> fmt::Result {
-        let totals = self.0.cards.totals();
-        let nodes = self.0.load.read().nodes() as u64;
+        let snapshot = self.0.read();
+        let totals = snapshot.totals();
+        let nodes = snapshot.loads().count() as u64;
         for (name, help, value) in [
             ("nodes", "Nodes known", nodes),
             ("gpu_nodes", "Nodes that report cards", totals.nodes),
@@ -366,16 +366,16 @@ impl Collector for ViewMetrics {
             &mut encoder,
             "refused_objects",
             "Pods and nodes that could not be read",
-            self.0.refused.load(Ordering::Relaxed),
+            self.0.refused_objects(),
         )?;
         counter(
             &mut encoder,
             "refused_gpu_pods",
             "GPU pods that Bind had given a card and that their kubelet refused",
-            self.0.cards.refused_pods(),
+            self.0.ask(Index::refused_pods),
         )?;
         let now = Timestamp::now();
-        let backed_off = self.0.cards.back_offs().values().filter(|node| node.is_on(now)).count();
+        let backed_off = snapshot.back_offs.values().filter(|node| node.is_on(now)).count();
         gauge(
             &mut encoder,
             "gpu_nodes_backed_off",

@@ -1,4 +1,4 @@
-//! Parses a request of Filter or Prioritize: the pod, the nodes by their places on the board, and their names as JSON.
+//! Parses a request of Filter or Prioritize: the pod, the nodes by their places, and their names as JSON.
 //!
 //! kube-scheduler writes all requests alike, in the order of Go's struct and without spaces, and names nodes in nearly the
 //! order of the previous request. So each name is first compared with the predicted one, and looked up by its hash where
@@ -13,7 +13,7 @@ use cluster::Pod;
 use placement::units::NodeName;
 use serde_json::Deserializer;
 
-use crate::view::{Board, NodeNames, Place};
+use crate::view::{NodeNames, Place};
 use crate::wire::{self, MAX_NODES, Name, WireError};
 
 /// Predictions for the next name. kube-scheduler's workers list nodes in turns; on two cores there are two of them.
@@ -32,30 +32,31 @@ pub struct NodeRequest<'a> {
     pub names: NamesJson<'a>,
 }
 
-/// The nodes of a request in its order, by their places on one board.
+/// The nodes of a request in its order, by their places.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct CandidateNodes {
     places: Vec<Option<Place>>,
-    /// Names that are not on the board, with their positions in the request.
+    /// Names of nodes without a place, with their positions in the request.
     unknown: Vec<(usize, NodeName)>,
 }
 
 impl CandidateNodes {
     /// The nodes of these names.
-    pub fn new<'a>(board: &Board, names: impl IntoIterator<Item = &'a str>) -> Self {
+    pub fn new<'a>(known: &NodeNames, names: impl IntoIterator<Item = &'a str>) -> Self {
         let mut nodes = Self::default();
-        names.into_iter().for_each(|name| nodes.push(board.names().place(name).ok_or(name)));
+        for name in names {
+            nodes.push(known.place(name).ok_or(name));
+        }
         nodes
     }
 
-    /// The same nodes with their places on board `to`.
+    /// The same nodes with their places after nodes have joined or left.
     #[must_use]
-    pub fn on_board(self, from: &Board, to: &Board) -> Self {
-        if Arc::ptr_eq(from.names(), to.names()) {
+    pub fn moved(self, from: &Arc<NodeNames>, to: &Arc<NodeNames>) -> Self {
+        if Arc::ptr_eq(from, to) {
             return self;
         }
-        let name = |position| self.name(from.names(), position).as_str();
-        Self::new(to, (0..self.len()).map(name))
+        Self::new(to, (0..self.len()).map(|position| self.name(from, position).as_str()))
     }
 
     fn push(&mut self, node: Result<Place, &str>) {
@@ -75,7 +76,7 @@ impl CandidateNodes {
         self.places.is_empty()
     }
 
-    /// The place of each node; `None` for a node that is not on the board.
+    /// The place of each node; `None` for an unknown node.
     pub fn places(&self) -> &[Option<Place>] {
         &self.places
     }
@@ -95,7 +96,7 @@ impl CandidateNodes {
         }
     }
 
-    /// Names that are not on the board.
+    /// Names of nodes without a place.
     pub fn unknown(&self) -> impl Iterator<Item = &NodeName> {
         self.unknown.iter().map(|(_, name)| name)
     }
@@ -151,10 +152,10 @@ impl NamesJson<'_> {
 /// # Errors
 ///
 /// As [`wire::read`].
-pub fn read<'a>(body: &'a [u8], board: &Board) -> Result<NodeRequest<'a>, WireError> {
-    match read_go_json(body, board) {
+pub fn read<'a>(body: &'a [u8], known: &NodeNames) -> Result<NodeRequest<'a>, WireError> {
+    match read_go_json(body, known) {
         Some(request) => Ok(request),
-        None => read_with_serde(body, board),
+        None => read_with_serde(body, known),
     }
 }
 
@@ -163,21 +164,21 @@ pub fn read<'a>(body: &'a [u8], board: &Board) -> Result<NodeRequest<'a>, WireEr
 /// # Errors
 ///
 /// As [`wire::read`].
-pub fn read_with_serde(body: &[u8], board: &Board) -> Result<NodeRequest<'static>, WireError> {
+pub fn read_with_serde(body: &[u8], known: &NodeNames) -> Result<NodeRequest<'static>, WireError> {
     let (pod, list) = wire::read(body)?;
     let mut names = NamesJson::default();
     list.iter().for_each(|name| names.push(name));
-    let nodes = CandidateNodes::new(board, list.iter().map(Name::as_str));
+    let nodes = CandidateNodes::new(known, list.iter().map(Name::as_str));
     Ok(NodeRequest { pod, nodes, names })
 }
 
 /// Reads a request in the encoding of kube-scheduler (Go's `encoding/json`); `None` for any other encoding.
-pub fn read_go_json<'a>(body: &'a [u8], board: &Board) -> Option<NodeRequest<'a>> {
+pub fn read_go_json<'a>(body: &'a [u8], known: &NodeNames) -> Option<NodeRequest<'a>> {
     let rest = body.strip_prefix(br#"{"Pod":"#)?;
     let mut pods = Deserializer::from_slice(rest).into_iter::<Pod>();
     let pod = pods.next()?.ok()?;
     let list = rest.get(pods.byte_offset()..)?.strip_prefix(br#","Nodes":null,"NodeNames":["#)?;
-    let (nodes, names) = read_list(list, board.names())?;
+    let (nodes, names) = read_list(list, known)?;
     let rest = list[names.json.len()..].strip_prefix(b"]}")?;
     rest.iter().all(|byte| b" \n\r\t".contains(byte)).then_some(NodeRequest { pod, nodes, names })
 }
@@ -299,30 +300,18 @@ impl<'k> NameReader<'k> {
 mod tests {
     use std::collections::HashSet;
 
-    use jiff::Timestamp;
     use placement::names::Names;
-    use placement::policy::LoadPolicy;
-    use placement::reading::ReadingCodec;
     use proptest::prelude::*;
     use serde_json::json;
 
     use super::*;
-    use crate::view::LoadBoard;
 
     const NODES: usize = 9;
 
-    /// A board of `node-0` to `node-8`, and of a node whose name needs an escape in JSON.
-    fn board() -> Arc<Board> {
-        let policy = "apiVersion: scheduler.policy.crane.io/v1alpha1\nkind: DynamicSchedulerPolicy\nspec: {}";
-        let board = LoadBoard::new(LoadPolicy::from_yaml(policy).unwrap(), false);
-        let facts = |name: String| {
-            let node: cluster::Node =
-                serde_json::from_value(json!({ "metadata": { "name": name } })).unwrap();
-            node.facts(&Names::default(), &ReadingCodec::default())
-        };
+    /// The names `node-0` to `node-8`, and one that needs an escape in JSON.
+    fn known() -> NodeNames {
         let names = (0..NODES).map(|number| format!("node-{number}")).chain(["a\"b".to_owned()]);
-        board.set_nodes(names.map(facts), Timestamp::UNIX_EPOCH);
-        board.current()
+        NodeNames::new(names.map(|name| Some(name.into())))
     }
 
     fn body(names: &[String]) -> String {
@@ -331,8 +320,8 @@ mod tests {
     }
 
     /// The names as strings.
-    fn listed(request: &NodeRequest<'_>, board: &Board) -> Vec<String> {
-        let name = |position| request.nodes.name(board.names(), position).to_string();
+    fn listed(request: &NodeRequest<'_>, known: &NodeNames) -> Vec<String> {
+        let name = |position| request.nodes.name(known, position).to_string();
         (0..request.nodes.len()).map(name).collect()
     }
 
@@ -350,13 +339,13 @@ mod tests {
     proptest! {
         #[test]
         fn what_go_writes_is_read_without_serde_and_alike(lists in prop::collection::vec(prop::collection::vec(name(), 0..30), 1..24)) {
-            let board = board();
+            let known = known();
             // What is learned from a request does not change how the next one is read.
             for names in lists {
                 let body = body(&names);
-                let request = read_go_json(body.as_bytes(), &board).unwrap();
-                prop_assert_eq!(listed(&request, &board), names);
-                prop_assert!(same(&request, &read_with_serde(body.as_bytes(), &board).unwrap()));
+                let request = read_go_json(body.as_bytes(), &known).unwrap();
+                prop_assert_eq!(listed(&request, &known), names);
+                prop_assert!(same(&request, &read_with_serde(body.as_bytes(), &known).unwrap()));
             }
         }
 
@@ -365,15 +354,15 @@ mod tests {
             names in prop::collection::vec(name(), 0..6),
             edits in prop::collection::vec((any::<prop::sample::Index>(), r#"[\[\]{}",: \\ne\x00\n]|"#), 0..3),
         ) {
-            let (board, mut body) = (board(), body(&names));
+            let (known, mut body) = (known(), body(&names));
             for (at, text) in edits {
                 let at = at.index(body.len());
                 if body.is_char_boundary(at) && body.is_char_boundary(at + 1) {
                     body.replace_range(at..=at, &text);
                 }
             }
-            if let Some(request) = read_go_json(body.as_bytes(), &board) {
-                let with_serde = read_with_serde(body.as_bytes(), &board);
+            if let Some(request) = read_go_json(body.as_bytes(), &known) {
+                let with_serde = read_with_serde(body.as_bytes(), &known);
                 prop_assert!(with_serde.is_ok_and(|with_serde| same(&request, &with_serde)), "{}", body);
             }
         }
@@ -381,7 +370,7 @@ mod tests {
 
     #[test]
     fn whatever_is_written_otherwise_is_left_to_serde() {
-        let board = board();
+        let known = known();
         for list in [
             r#"["node-1", "node-2"]"#,
             r#"["node-1","node-2"] "#,
@@ -390,34 +379,27 @@ mod tests {
             "null",
         ] {
             let body = format!(r#"{{"Pod":{{}},"Nodes":null,"NodeNames":{list}}}"#);
-            let unread = read_go_json(body.as_bytes(), &board).is_none();
+            let unread = read_go_json(body.as_bytes(), &known).is_none();
             assert!(unread || list.contains("a\\"), "{list}");
-            assert_eq!(read(body.as_bytes(), &board).is_ok(), list != "null");
+            assert_eq!(read(body.as_bytes(), &known).is_ok(), list != "null");
         }
         for list in
             ["[", "[,]", r#"["node-1",]"#, r#"["node-1""#, r#"["node-1"]]"#, "[1]", "[\"a\nb\"]"]
         {
             let body = format!(r#"{{"Pod":{{}},"Nodes":null,"NodeNames":{list}}}"#);
-            assert!(matches!(read(body.as_bytes(), &board), Err(WireError::Json(_))), "{list}");
+            assert!(matches!(read(body.as_bytes(), &known), Err(WireError::Json(_))), "{list}");
         }
     }
 
     #[test]
-    fn nodes_have_other_places_on_another_board() {
-        let (one, names) = (board(), ["node-3", "gone", "node-1"]);
+    fn nodes_have_other_places_among_other_names() {
+        let (one, names) = (Arc::new(known()), ["node-3", "gone", "node-1"]);
         let nodes = CandidateNodes::new(&one, names);
-        let other = LoadBoard::new(one.policy.policy.clone(), false);
-        let node: cluster::Node =
-            serde_json::from_value(json!({ "metadata": { "name": "gone" } })).unwrap();
-        other.set_node(
-            &node.facts(&Names::default(), &ReadingCodec::default()),
-            Timestamp::UNIX_EPOCH,
-        );
-        let other = other.current();
-        let moved = nodes.on_board(&one, &other);
-        let found: Vec<_> = (0..3).map(|at| moved.name(other.names(), at).as_str()).collect();
+        let other = Arc::new(NodeNames::new([Some("gone".into())]));
+        let moved = nodes.moved(&one, &other);
+        let found: Vec<_> = (0..3).map(|at| moved.name(&other, at).as_str()).collect();
         assert_eq!(found, names);
-        let known: HashSet<_> = moved.unknown().map(NodeName::as_str).collect();
-        assert_eq!(known, ["node-3", "node-1"].into());
+        let unknown: HashSet<_> = moved.unknown().map(NodeName::as_str).collect();
+        assert_eq!(unknown, ["node-3", "node-1"].into());
     }
 }

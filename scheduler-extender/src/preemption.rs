@@ -66,18 +66,14 @@ impl Preemption<'_> {
         &self,
         candidates: impl Iterator<Item = (Name<'v>, MetaVictims<'v>)>,
     ) -> Vec<(Name<'v>, MetaVictims<'v>)> {
-        let cards = self.view.cards.read().clone();
-        let (back_offs, namespace) = (self.view.cards.back_offs(), self.pod.namespace());
-        let is_backed_off = |node: &str| {
-            let known = back_offs.get(&NodeName::from(node));
-            known.is_some_and(|back_off| back_off.rejects(namespace, self.now))
-        };
+        let snapshot = self.view.read();
         // Names of unknown nodes are not read.
-        let mut candidates: Vec<_> = candidates
-            .filter(|(node, _)| {
-                cards.node(node.as_str()).is_some() && !is_backed_off(node.as_str())
-            })
-            .collect();
+        let may_help = |node: &str| {
+            snapshot.cards(node).is_some()
+                && !snapshot.is_backed_off(&node.into(), self.pod.namespace(), self.now)
+        };
+        let mut candidates: Vec<_> =
+            candidates.filter(|(node, _)| may_help(node.as_str())).collect();
         candidates.sort_by_key(|(_, victims)| victims.uids().count());
         let unread = candidates.split_off(candidates.len().min(MAX_READ));
         let deadline = Instant::now() + TOTAL_TIMEOUT;
@@ -105,7 +101,8 @@ impl Preemption<'_> {
             unread.into_iter().map(|(node, victims)| self.with_dry_run_victims(node, victims));
         let mut remain: Vec<RemainingNode<'v>> = read.chain(unread).flatten().collect();
         remain.sort_by(|a, b| a.node.as_str().cmp(b.node.as_str()));
-        self.view.cards.plan(&self.pod.uid(), remain.iter().map(RemainingNode::cards));
+        let plan = remain.iter().map(RemainingNode::cards).collect();
+        self.view.change(|index| index.plan(&self.pod.uid(), plan));
         remain.into_iter().map(|node| (node.node, node.victims)).collect()
     }
 
@@ -132,18 +129,17 @@ impl Preemption<'_> {
             }
             Err(_) => return NodeRead::Failed,
         };
-        let Some(cards) = self.view.cards.read().node(&node).cloned() else {
-            return NodeRead::NoneHelps;
-        };
+        let snapshot = self.view.read();
+        let Some(cards) = snapshot.cards(&node) else { return NodeRead::NoneHelps };
         let uid = self.pod.uid();
         let chosen = victims(
-            &cards,
+            cards,
             &uid,
             self.request,
             &seen.evictable,
             &dry_run,
             &seen.shortfall,
-            &self.view.choice_rule(),
+            &snapshot.choice_rule(),
         );
         // An answer without victims on a node makes kube-scheduler end the whole preemption.
         let chosen = chosen.filter(|victims| !victims.pods.is_empty());
@@ -159,8 +155,10 @@ impl Preemption<'_> {
         let uid = self.pod.uid();
         let is_victim =
             |pod: &PodUid| *pod == uid || victims.uids().any(|gone| gone == pod.as_str());
-        let (cards, rule) = (self.view.cards.read(), self.view.choice_rule());
-        let choice = cards.fit_without(node.as_str(), is_victim, &uid, self.request, &rule).ok()?;
+        let snapshot = self.view.read();
+        let rule = snapshot.choice_rule();
+        let choice =
+            snapshot.fit_without(node.as_str(), is_victim, &uid, self.request, &rule).ok()?;
         Some(RemainingNode { node, victims, choice })
     }
 }

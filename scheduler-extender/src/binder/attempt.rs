@@ -35,9 +35,10 @@ impl Binder {
             return Err(BindError::NotLeading);
         }
         let uid = &target.pod.uid;
-        let held = self.view.cards.held_on(uid);
-        let only_reserved_here =
-            |node: &NodeName| *node == target.node && self.view.cards.is_reserved(uid, node);
+        let held = self.view.ask(|index| index.held_on(uid));
+        let only_reserved_here = |node: &NodeName| {
+            *node == target.node && self.view.ask(|index| index.is_reserved(uid, node))
+        };
         // Bound or in doubt already: read the pod before a new reservation.
         if !held.iter().all(only_reserved_here)
             && let Some(outcome) = self.outcome_if_bound(target, deadline).await
@@ -47,8 +48,9 @@ impl Binder {
         // The policy may have changed since Filter.
         let beyond_units = self.view.beyond_units_of(&target.pod.namespace);
         let request = request.with_beyond_units(beyond_units);
-        let (cards, rule) = (&self.view.cards, self.view.choice_rule());
-        let reservation = cards.reserve(&target.pod, &request, &target.node, &rule)?;
+        let rule = self.view.choice_rule();
+        let reservation =
+            self.view.change(|index| index.reserve(&target.pod, &request, &target.node, &rule))?;
         let annotations = claim_annotations(&self.names, &request, &reservation, (self.clock)());
         self.send(target, Some((reservation.claim, annotations)), deadline).await
     }
@@ -59,7 +61,7 @@ impl Binder {
         target: &Target,
         deadline: Instant,
     ) -> Result<Option<GpuRequest>, BindError> {
-        if let Some(request) = self.view.cards.request(&target.pod)? {
+        if let Some(request) = self.view.ask(|index| index.request(&target.pod))? {
             return Ok(Some(request));
         }
         match self.find(target, deadline).await {
@@ -171,7 +173,7 @@ impl Binder {
 
     fn bound(&self, target: &Target, claim: Option<Claim>) -> Outcome {
         if let Some(claim) = claim {
-            self.view.cards.confirm(&target.pod.uid, &target.node, &claim);
+            self.view.change(|index| index.confirm(&target.pod.uid, &target.node, &claim));
         }
         self.record(target);
         Ok(())
@@ -180,24 +182,24 @@ impl Binder {
     /// Counts the binding in the hot value without waiting for the watch, which shows it some milliseconds later.
     fn record(&self, target: &Target) {
         let now = (self.clock)();
-        self.view.load.record_binding(&target.pod.uid, &target.node, now, None);
+        self.view.change(|index| index.record_binding(&target.pod.uid, &target.node, now, None));
     }
 
     /// Handles a deleted pod. An earlier binding may have been carried out, and the kubelet may have admitted the pod.
     fn pod_gone(&self, target: &Target) -> BindError {
-        self.view.cards.depart(&target.pod.uid, (self.clock)());
+        self.view.change(|index| index.depart(&target.pod.uid, (self.clock)()));
         BindError::Gone
     }
 
     /// Handles a binding of a pod that does not exist: without an earlier binding, it was never on a node.
     fn never_bound(&self, target: &Target) -> BindError {
         let (pod, node) = (&target.pod.uid, &target.node);
-        let only_here = self.view.cards.held_on(pod) == [node.clone()];
+        let only_here = self.view.ask(|index| index.held_on(pod)) == [node.clone()];
         if only_here
-            && self.view.cards.is_reserved(pod, node)
+            && self.view.ask(|index| index.is_reserved(pod, node))
             && self.doubt(&target.key()).is_none()
         {
-            self.view.cards.forget(pod);
+            self.view.change(|index| index.forget(pod));
             return BindError::Gone;
         }
         self.pod_gone(target)
@@ -212,7 +214,7 @@ impl Binder {
     /// Handles a binding that certainly failed. An earlier one of the same pod and node may still be in doubt.
     fn refused(&self, target: &Target, why: String) -> Outcome {
         if self.doubt(&target.key()).is_none() {
-            self.view.cards.cancel(&target.pod.uid, &target.node);
+            self.view.change(|index| index.cancel(&target.pod.uid, &target.node));
         }
         Err(BindError::Refused(why))
     }

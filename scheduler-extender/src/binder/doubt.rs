@@ -29,13 +29,12 @@ pub(super) async fn settle(binder: Arc<Binder>, target: Target, since: Instant) 
         pause.wait().await;
     }
     binder.end_doubt(&key, since);
-    binder.view.update_requested_cpu(&target.node);
     binder.look_up_if_doubtful(&target.pod);
 }
 
 async fn is_settled(binder: &Binder, target: &Target, since: Instant) -> bool {
     let uid = &target.pod.uid;
-    if !binder.view.cards.is_reserved(uid, &target.node) {
+    if !binder.view.ask(|index| index.is_reserved(uid, &target.node)) {
         // The watch, or another attempt, has settled it.
         return true;
     }
@@ -49,7 +48,7 @@ async fn is_settled(binder: &Binder, target: &Target, since: Instant) -> bool {
             true
         }
         PodLookup::Pod(_) | PodLookup::NotFound => {
-            binder.view.cards.depart(uid, (binder.clock)());
+            binder.view.change(|index| index.depart(uid, (binder.clock)()));
             true
         }
     }
@@ -65,7 +64,7 @@ fn has_expired(binder: &Binder, target: &Target, since: Instant) -> bool {
     if attempts.running.contains_key(&target.key()) {
         return false;
     }
-    binder.view.cards.cancel(&target.pod.uid, &target.node);
+    binder.view.change(|index| index.cancel(&target.pod.uid, &target.node));
     true
 }
 
@@ -90,12 +89,12 @@ impl Pause {
 }
 
 async fn is_looked_up(binder: &Binder, pod: &GpuPodId) -> bool {
-    binder.view.cards.begin_look_up(&pod.uid);
+    binder.view.change(|index| index.begin_look_up(&pod.uid));
     match binder.read(pod, READ_TIMEOUT).await {
         PodLookup::Failed(_) => return false,
         PodLookup::Pod(facts) if facts.uid == pod.uid => binder.take_over(&facts),
         PodLookup::Pod(_) | PodLookup::NotFound => {
-            binder.view.cards.depart(&pod.uid, (binder.clock)())
+            binder.view.change(|index| index.depart(&pod.uid, (binder.clock)()))
         }
     }
     true

@@ -166,7 +166,7 @@ impl Binder {
 
     /// Looks up a pod after its binding has ended, if a list did not have it meanwhile.
     fn look_up_if_doubtful(self: &Arc<Self>, pod: &GpuPodId) {
-        if self.view.cards.is_doubtful(&pod.uid) {
+        if self.view.ask(|index| index.is_doubtful(&pod.uid)) {
             self.look_up(vec![pod.clone()]);
         }
     }
@@ -207,8 +207,6 @@ impl Binder {
     fn end(self: &Arc<Self>, target: &Target, key: Key, outcome: &Outcome) {
         let label = outcome.as_ref().map_or_else(BindError::label, |()| "bound");
         self.metrics.bind(label);
-        // The reservation has become a binding, is released, or stays while the binding is in doubt.
-        self.view.update_requested_cpu(&target.node);
         self.look_up_if_doubtful(&target.pod);
         let mut attempts = self.attempts();
         attempts.running.remove(&key);

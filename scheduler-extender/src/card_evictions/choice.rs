@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use cluster::{Budget, Client, Occupants, Pod, PodReference, beyond_budgets, budgets, occupants};
 use futures::future::ready;
 use futures::{StreamExt as _, stream};
-use placement::gpu::{Evictable, GpuRequest, NodeCards, victims};
+use placement::gpu::{ChoiceRule, Evictable, GpuRequest, NodeCards, victims};
 use placement::names::Names;
 use placement::units::{CardId, NodeName, PodUid};
 
@@ -98,9 +98,10 @@ impl Search<'_> {
         nodes: &[NodeName],
         of_no_use: &BTreeSet<NodeName>,
     ) -> Vec<NodeName> {
-        let cards = self.view.cards.read();
+        let snapshot = self.view.read();
+        let rule = snapshot.choice_rule();
         let rank = |node: &NodeName| {
-            let least = self.least(cards.node(node.as_str())?)?;
+            let least = self.least(snapshot.cards(node.as_str())?, &rule)?;
             Some((of_no_use.contains(node), least, node.clone()))
         };
         let mut ranked: Vec<(bool, usize, NodeName)> = nodes.iter().filter_map(rank).collect();
@@ -109,7 +110,7 @@ impl Search<'_> {
         ranked.into_iter().map(|(.., node)| node).collect()
     }
 
-    fn least(&self, cards: &NodeCards) -> Option<usize> {
+    fn least(&self, cards: &NodeCards, rule: &ChoiceRule) -> Option<usize> {
         let charges = cards.accounts().iter().flat_map(|account| &account.charges);
         let pods: BTreeSet<&PodUid> = charges.map(|charge| &charge.pod).collect();
         let evictable = |uid: &PodUid| Evictable {
@@ -120,9 +121,7 @@ impl Search<'_> {
         };
         let all: Vec<Evictable> = pods.into_iter().map(evictable).collect();
         let none = BTreeSet::new();
-        let rule = self.view.choice_rule();
-        let victims =
-            victims(cards, &self.pod.uid(), self.request, &all, &none, &Vec::new(), &rule);
+        let victims = victims(cards, &self.pod.uid(), self.request, &all, &none, &Vec::new(), rule);
         victims.map(|victims| victims.pods.len())
     }
 
@@ -141,13 +140,12 @@ impl Search<'_> {
 
     fn of_node(&self, seen: &NodeOccupants, left_out: &BTreeSet<PodUid>) -> NodeResult {
         let NodeOccupants { node, occupants } = seen;
-        let Some(cards) = self.view.cards.read().node(node.as_str()).cloned() else {
-            return NodeResult::Nothing;
-        };
+        let snapshot = self.view.read();
+        let Some(cards) = snapshot.cards(node.as_str()) else { return NodeResult::Nothing };
         if occupants.keeps_out {
             return NodeResult::Nothing;
         }
-        let (uid, rule) = (self.pod.uid(), self.view.choice_rule());
+        let (uid, rule) = (self.pod.uid(), snapshot.choice_rule());
         // What pods that are ending hold will be free, and what is held for pods that are gone.
         let goes = |pod: &PodUid| occupants.ending.contains(pod) || cards.departed().contains(pod);
         let cards = cards.without(goes);

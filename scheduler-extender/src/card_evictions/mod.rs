@@ -187,7 +187,7 @@ impl Evictor {
         let Some((uid, pod)) = waiting.due() else { return };
         let outcome = self.look(&uid, pod, evicted).await;
         if matches!(outcome, Outcome::Over | Outcome::Later) && pod.kept.take().is_some() {
-            self.view.cards.release_kept(&uid);
+            self.view.change(|index| index.release_kept(&uid));
         }
         match outcome {
             Outcome::Over => waiting.remove(&uid),
@@ -203,7 +203,7 @@ impl Evictor {
         waiting: &mut Waiting,
         evicted: &mut VecDeque<Instant>,
     ) -> Outcome {
-        let stays_kept = waiting.kept.as_mut().map(|kept| kept.stay(&self.view.cards));
+        let stays_kept = waiting.kept.as_mut().map(|kept| kept.stay(&self.view));
         if !self.replicas.leads() || (stays_kept.is_none() && waiting.is_over()) {
             return Outcome::Over;
         }
@@ -243,15 +243,11 @@ impl Evictor {
             namespace: pod.namespace().to_owned(),
             name: pod.name().to_owned(),
         };
-        if self.view.cards.waits_for_deleted(&id, &request).is_some() {
+        if self.view.ask(|index| index.waits_for_deleted(&id, &request)).is_some() {
             return Outcome::Later;
         }
-        let back_offs = self.view.cards.back_offs();
-        let now = Timestamp::now();
-        waiting.nodes.retain(|node| {
-            let known = back_offs.get(node);
-            !known.is_some_and(|back_off| back_off.rejects(pod.namespace(), now))
-        });
+        let (snapshot, now) = (self.view.read(), Timestamp::now());
+        waiting.nodes.retain(|node| !snapshot.is_backed_off(node, pod.namespace(), now));
         let search = Search {
             view: &self.view,
             client: &self.client,
@@ -326,7 +322,7 @@ impl Evictor {
         evicted: &mut VecDeque<Instant>,
     ) -> Outcome {
         let Eviction { node, cards, victims } = eviction;
-        self.view.cards.keep(uid, &node, cards.clone());
+        self.view.change(|index| index.keep(uid, &node, cards.clone()));
         waiting.kept = Some(KeptCards::new(node.clone(), cards));
         let mut gone = 0;
         for victim in &victims {

@@ -10,7 +10,7 @@ use dashmap::DashSet;
 use placement::units::{CardId, NodeName, PodUid};
 use tokio::time::Instant;
 
-use crate::view::CardBook;
+use crate::view::View;
 
 /// Waiting pods at most. Further pods are reported again when kube-scheduler retries them.
 const MAX_PODS: usize = 256;
@@ -72,8 +72,8 @@ impl KeptCards {
     }
 
     /// Whether they stay kept after their time: while pods are ending there, and for one more round.
-    pub(super) fn stay(&mut self, cards: &CardBook) -> bool {
-        let ending = cards.has_ending_pods_on(&self.node, &self.cards);
+    pub(super) fn stay(&mut self, view: &View) -> bool {
+        let ending = view.ask(|index| index.has_ending_pods_on(&self.node, &self.cards));
         let stay = (ending || self.ending) && self.since.elapsed() < MAX_KEEP;
         self.ending = ending;
         stay
@@ -208,7 +208,7 @@ mod tests {
     use tokio::time::advance;
 
     use super::*;
-    use crate::view::fixtures::card;
+    use crate::view::fixtures::{self, card};
 
     const AFTER: Duration = Duration::from_secs(10);
     const SECOND: Duration = Duration::from_secs(1);
@@ -286,7 +286,7 @@ mod tests {
         assert_eq!(pod.of_no_use, ["a", "d"].map(NodeName::from).into());
     }
 
-    fn shown(cards: &CardBook, deleting: Option<&str>) {
+    fn shown(view: &View, deleting: Option<&str>) {
         let pod: Pod = serde_json::from_value(json!({
             "metadata": {
                 "name": "victim", "namespace": "ml", "uid": "victim", "deletionTimestamp": deleting,
@@ -299,27 +299,27 @@ mod tests {
         }))
         .unwrap();
         let facts = pod.facts(&Names::default());
-        cards.apply(&facts, facts.gpu_pod().unwrap());
+        view.change(|index| index.apply(&facts, facts.gpu_pod().unwrap()));
     }
 
     #[tokio::test(start_paused = true)]
     async fn cards_stay_kept_while_pods_are_ending_there_and_once_more_but_not_for_ever() {
-        let cards = CardBook::default();
-        cards.set_cards(&"a".into(), vec![card()]);
+        let view = fixtures::view();
+        fixtures::join(&view, "a", vec![card()]);
         let kept = || KeptCards::new("a".into(), vec!["GPU-0".into()]);
-        shown(&cards, None);
-        assert!(!kept().stay(&cards));
-        shown(&cards, Some("2026-11-20T09:00:00Z"));
+        shown(&view, None);
+        assert!(!kept().stay(&view));
+        shown(&view, Some("2026-11-20T09:00:00Z"));
         let mut ends = kept();
-        assert!(ends.stay(&cards) && !KeptCards::new("a".into(), Vec::new()).stay(&cards));
+        assert!(ends.stay(&view) && !KeptCards::new("a".into(), Vec::new()).stay(&view));
         let mut lasts = kept();
         advance(MAX_KEEP - SECOND).await;
-        assert!(lasts.stay(&cards));
+        assert!(lasts.stay(&view));
         advance(SECOND).await;
-        assert!(!lasts.stay(&cards));
+        assert!(!lasts.stay(&view));
         let mut ends = KeptCards { ending: ends.ending, ..kept() };
-        cards.forget(&"victim".into());
-        assert!(ends.stay(&cards));
-        assert!(!ends.stay(&cards));
+        view.change(|index| index.forget(&"victim".into()));
+        assert!(ends.stay(&view));
+        assert!(!ends.stay(&view));
     }
 }

@@ -1,8 +1,5 @@
 //! A decision as the JSON of `POST /explain`: for each node the verdict and the score, with all their inputs.
 
-use std::borrow::Cow;
-use std::sync::Arc;
-
 use api::explain as out;
 use placement::estimate::{Estimate, EstimateSource};
 use placement::gpu::fragmentation::Cost;
@@ -11,11 +8,11 @@ use placement::gpu::{
     score_less_card_cost,
 };
 use placement::load::{
-    Evaluation, LimitCheck, LimitOutcome, LoadDecision, NodeLoad, ReadingStatus, RecentPods,
-    ResolvedMetric, Score, Surplus, Term, Verdict,
+    Evaluation, LimitCheck, LimitOutcome, LoadDecision, ReadingStatus, ResolvedMetric, Score,
+    Surplus, Term, Verdict,
 };
 
-use super::{Candidate, Decision};
+use super::Decision;
 
 /// Explains a decision for the nodes at the positions `shown`, in this order. The decision is always made among all of its nodes.
 ///
@@ -28,20 +25,15 @@ pub fn explain(
     shown: impl IntoIterator<Item = usize>,
 ) -> out::Explanation {
     let this = Explainer { decision, cached: basis == out::DecisionBasis::Decision };
-    let load_of = |at| this.load_of(decision.candidate(at));
-    let loads: Vec<_> = (0..decision.len()).map(load_of).collect();
-    let fits = |at| decision.no_fit(at).is_none();
-    let verdicts = decision.verdicts_at(&loads, fits);
-    let scores = decision.card_scores();
+    let verdicts = decision.verdicts(decision.policy(), None);
+    let scores = decision.card_scores(None);
     let nodes = shown.into_iter().map(|at| {
-        let (node, cards) = (decision.candidate(at), decision.cards(at));
         let by_cards = match &scores {
             Some(scores) => ByCards::Score(scores[at]),
             None => ByCards::Cost(decision.cost_to_cards(at)),
         };
         let passes_over_limit = verdicts.over_limits.contains(&at);
-        let by_load = ByLoad { verdict: verdicts.each[at], passes_over_limit };
-        this.node(at, Candidate { load: loads[at].as_deref(), ..node }, cards, by_load, by_cards)
+        this.node(at, ByLoad { verdict: verdicts.each[at], passes_over_limit }, by_cards)
     });
     let pod = &decision.pod;
     out::Explanation {
@@ -111,17 +103,16 @@ impl Explainer<'_> {
     fn node(
         &self,
         position: usize,
-        candidate: Candidate<'_>,
-        cards: Option<&NodeCards>,
         ByLoad { verdict, passes_over_limit }: ByLoad<'_>,
         by_cards: ByCards,
     ) -> out::Node {
         let Decision { request, fault, pod, rule, .. } = self.decision;
         let policy = self.decision.policy();
-        let evaluation = candidate.load.map(|node| self.decision.evaluation(policy, node));
+        let load = self.decision.load(position);
+        let evaluation = load.as_deref().map(|node| self.decision.evaluation(policy, node));
         let decision = evaluation.map(|evaluation| evaluation.decide());
         let none = NodeCards::default();
-        let cards = cards.unwrap_or(&none);
+        let cards = self.decision.cards(position).map_or(&none, |cards| cards);
         let fit = request.as_ref().map(|request| cards.explain(&pod.uid, request, rule));
         let mut reasons: Vec<String> = Vec::new();
         match &decision {
@@ -134,7 +125,7 @@ impl Explainer<'_> {
         let load_score = decision.as_ref().map_or(Score::ZERO, |decision| decision.score);
         let score = by_cards.with(load_score);
         out::Node {
-            name: candidate.name.to_string(),
+            name: self.decision.name(position).to_string(),
             known: decision.is_some(),
             accepted: verdict == Verdict::Accepted && no_fit.is_none() && fault.is_none(),
             passes_over_limit,
@@ -147,16 +138,6 @@ impl Explainer<'_> {
             cost_to_cards: by_cards.cost(),
             cards: fit.as_ref().map(|fit| explain_cards(cards, fit, by_cards.score())),
         }
-    }
-
-    /// The node's load without the pod itself, which is in flight if kube-scheduler has just sent a request for it.
-    fn load_of<'d>(&self, node: Candidate<'d>) -> Option<Cow<'d, NodeLoad>> {
-        let load = node.load?;
-        let mut recent = RecentPods::clone(&load.recent);
-        Some(match recent.remove_in_flight(&self.decision.pod.uid) {
-            true => Cow::Owned(NodeLoad { recent: Arc::new(recent), ..load.clone() }),
-            false => Cow::Borrowed(load),
-        })
     }
 
     fn load(&self, evaluation: &Evaluation<'_, '_>, decision: &LoadDecision<'_>) -> out::Load {
@@ -199,7 +180,7 @@ impl Explainer<'_> {
 
     fn surplus(&self, surplus: Surplus) -> out::Surplus {
         let Surplus { requested, surplus, counted } = surplus;
-        let average = self.decision.pairing(self.decision.policy()).average;
+        let average = self.decision.pairing(self.decision.policy(), None).average;
         out::Surplus { requested, average, surplus, counted }
     }
 

@@ -1,8 +1,7 @@
 //! The last decision about each of the last thousand pods.
 //!
-//! Invariants: a pod has one record, its newest; records are bounded by number and by the memory that they retain, and the oldest
-//! are removed first. The lock is held for a few map operations, whatever the number of nodes; removed records are freed after it is
-//! released.
+//! Invariants: a pod has one record, its newest; records are bounded by number and by the memory that they hold together, and the oldest
+//! are removed first. Removed records are freed after the lock is released.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,14 +10,15 @@ use jiff::{SignedDuration, Timestamp};
 use placement::names::limits;
 use placement::units::PodUid;
 
+use super::held::HeldBytes;
 use super::{DecidedPod, Decision};
 
 /// Pods at most.
 pub const MAX_PODS: usize = 1_000;
 
-/// Bytes of all records together at most. A record takes 4 for each node of the request, and 600 for each node of the cluster
-/// whose load changed since the previous record. With 5,000 nodes, each with new readings every 3 minutes, this suffices for the
-/// last thousand pods at 60 placed pods a minute, and for 260 pods at 3 a minute.
+/// Bytes that all records together hold at most, beside what the view holds too. A record takes 4 for each node of the request, and for
+/// each node of the cluster that changed since the previous record a kilobyte and its share of the list of nodes. With 5,000 nodes, each
+/// with new readings every 3 minutes, this suffices for the last thousand pods at 60 placed pods a minute.
 pub const MAX_BYTES: usize = 88 << 20;
 
 /// The age up to which a record belongs to the current scheduling attempt: from Filter to Prioritize.
@@ -34,13 +34,12 @@ struct Records {
     /// The pods by the number of their record, oldest first.
     order: BTreeMap<u64, PodUid>,
     next: u64,
-    retained: usize,
+    held: HeldBytes,
 }
 
 #[derive(Debug)]
 struct Record {
     number: u64,
-    retained: usize,
     decision: Arc<Decision>,
 }
 
@@ -49,21 +48,20 @@ struct Record {
 pub struct LogSize {
     /// Pods.
     pub pods: usize,
-    /// Bytes that all records together retain.
+    /// Bytes that all records together hold.
     pub bytes: usize,
 }
 
 impl DecisionLog {
     /// Adds a decision, and removes the pod's previous one. Ignores pods without valid names.
     pub fn record(&self, decision: &Arc<Decision>) {
-        let retained = decision.retained_bytes();
-        if retained > MAX_BYTES || !is_named(&decision.pod) {
+        if decision.own_bytes() > MAX_BYTES || !is_named(&decision.pod) {
             return;
         }
         let mut removed = Vec::new();
         let mut records = self.records();
-        records.insert(Arc::clone(decision), retained, &mut removed);
-        while records.order.len() > MAX_PODS || records.retained > MAX_BYTES {
+        records.insert(Arc::clone(decision), &mut removed);
+        while records.order.len() > MAX_PODS || records.held.bytes() > MAX_BYTES {
             records.remove_oldest(&mut removed);
         }
         drop(records);
@@ -97,7 +95,7 @@ impl DecisionLog {
     /// The size of the log.
     pub fn size(&self) -> LogSize {
         let records = self.records();
-        LogSize { pods: records.order.len(), bytes: records.retained }
+        LogSize { pods: records.order.len(), bytes: records.held.bytes() }
     }
 
     // Every change is complete when the lock is released, except after a panic of the allocator.
@@ -107,14 +105,14 @@ impl DecisionLog {
 }
 
 impl Records {
-    fn insert(&mut self, decision: Arc<Decision>, retained: usize, removed: &mut Vec<Record>) {
+    fn insert(&mut self, decision: Arc<Decision>, removed: &mut Vec<Record>) {
         let (number, pod) = (self.next, decision.pod.uid.clone());
         self.next += 1;
-        self.retained += retained;
+        self.held.add(&decision);
         self.order.insert(number, pod.clone());
-        if let Some(last) = self.by_pod.insert(pod, Record { number, retained, decision }) {
+        if let Some(last) = self.by_pod.insert(pod, Record { number, decision }) {
             self.order.remove(&last.number);
-            self.retained -= last.retained;
+            self.held.remove(&last.decision);
             removed.push(last);
         }
     }
@@ -122,7 +120,7 @@ impl Records {
     fn remove_oldest(&mut self, removed: &mut Vec<Record>) {
         let oldest = self.order.pop_first().and_then(|(_, pod)| self.by_pod.remove(&pod));
         if let Some(oldest) = oldest {
-            self.retained -= oldest.retained;
+            self.held.remove(&oldest.decision);
             removed.push(oldest);
         }
     }
@@ -138,14 +136,16 @@ fn is_named(pod: &DecidedPod) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::LazyLock;
+
     use cluster::Pod;
-    use placement::policy::LoadPolicy;
+    use placement::gpu::Card;
     use serde_json::json;
 
     use super::super::decision::{PLACE, UNKNOWN_NAME};
     use super::*;
     use crate::node_request::CandidateNodes;
-    use crate::view::{CardBook, LoadBoard, PodEstimates};
+    use crate::view::{PodEstimates, Snapshot, fixtures};
 
     /// What a decision holds for a node of a short name that is not known.
     const NODE: usize = PLACE + UNKNOWN_NAME + 1;
@@ -156,15 +156,32 @@ mod tests {
 
     /// A decision about pod `number` at second `number`, between `nodes` nodes that are not known.
     fn decision_of(uid: &str, number: i64, name: &str, nodes: usize) -> Arc<Decision> {
-        let text = "apiVersion: scheduler.policy.crane.io/v1alpha1\nkind: DynamicSchedulerPolicy\nspec: {}";
-        let board = LoadBoard::new(LoadPolicy::from_yaml(text).unwrap(), false);
+        decision_by(&snapshot(), uid, number, &vec![name; nodes])
+    }
+
+    fn decision_by(
+        snapshot: &Arc<Snapshot>,
+        uid: &str,
+        number: i64,
+        names: &[&str],
+    ) -> Arc<Decision> {
         let meta = json!({ "namespace": "a", "name": format!("p{}", number % 2), "uid": uid });
         let pod: Pod = serde_json::from_value(json!({ "metadata": meta })).unwrap();
-        let (names, time) = (vec![name; nodes], Timestamp::from_second(number).unwrap());
-        let cards = CardBook::default();
+        let time = Timestamp::from_second(number).unwrap();
         let pod = DecidedPod::new(&pod, PodEstimates::default(), SignedDuration::ZERO);
-        let nodes = CandidateNodes::new(&board.read(), names);
-        Arc::new(Decision::new(board.current(), &cards, pod, None, nodes, time))
+        let nodes = CandidateNodes::new(snapshot.names(), names.iter().copied());
+        Arc::new(Decision::new(Arc::clone(snapshot), pod, None, nodes, time))
+    }
+
+    /// A cluster without nodes.
+    fn snapshot() -> Arc<Snapshot> {
+        static EMPTY: LazyLock<Arc<Snapshot>> = LazyLock::new(|| fixtures::view().read());
+        Arc::clone(&EMPTY)
+    }
+
+    /// What a snapshot without nodes takes.
+    fn empty() -> usize {
+        size_of::<Snapshot>() + snapshot().names().bytes()
     }
 
     fn uid(number: i64) -> String {
@@ -175,7 +192,7 @@ mod tests {
     fn the_oldest_of_more_than_a_thousand_pods_go() {
         let log = DecisionLog::default();
         (0..1_010).for_each(|number| log.record(&decision(&uid(number), number, 1)));
-        assert_eq!(log.size(), LogSize { pods: MAX_PODS, bytes: MAX_PODS * NODE });
+        assert_eq!(log.size(), LogSize { pods: MAX_PODS, bytes: empty() + MAX_PODS * NODE });
         assert!(!log.records().by_pod.contains_key("u9"));
         assert!(log.records().by_pod.contains_key("u10"));
     }
@@ -183,9 +200,9 @@ mod tests {
     #[test]
     fn the_oldest_go_where_records_name_many_nodes() {
         let log = DecisionLog::default();
-        let tenth = MAX_BYTES / NODE / 10;
+        let tenth = (MAX_BYTES - empty()) / NODE / 10;
         (0..15).for_each(|number| log.record(&decision(&uid(number), number, tenth)));
-        assert_eq!(log.size(), LogSize { pods: 10, bytes: 10 * tenth * NODE });
+        assert_eq!(log.size(), LogSize { pods: 10, bytes: empty() + 10 * tenth * NODE });
         assert!(log.records().by_pod.contains_key("u14"));
         log.record(&decision("too-many", 31, 10 * tenth + 10));
         assert_eq!(log.size().pods, 10);
@@ -196,7 +213,10 @@ mod tests {
         let log = DecisionLog::default();
         (0..MAX_PODS).for_each(|n| log.record(&decision(&uid(n as i64), n as i64, 2)));
         log.record(&decision("u0", 5_000, 3));
-        assert_eq!(log.size(), LogSize { pods: MAX_PODS, bytes: (2 * MAX_PODS + 1) * NODE });
+        assert_eq!(
+            log.size(),
+            LogSize { pods: MAX_PODS, bytes: empty() + (2 * MAX_PODS + 1) * NODE }
+        );
         log.record(&decision("new", 5_001, 2));
         assert!(log.records().by_pod.contains_key("u0"));
         assert!(!log.records().by_pod.contains_key("u1"));
@@ -243,6 +263,59 @@ mod tests {
     fn names_of_unknown_nodes_count_by_their_length() {
         let log = DecisionLog::default();
         log.record(&decision_of("u0", 0, &"n".repeat(6_400), 1));
-        assert_eq!(log.size().bytes, NODE + 6_399);
+        assert_eq!(log.size().bytes, empty() + NODE + 6_399);
+    }
+
+    /// The bytes of everything that these decisions hold, each value once.
+    fn bytes_of(decisions: &[Arc<Decision>]) -> usize {
+        let mut held = HeldBytes::default();
+        decisions.iter().for_each(|decision| held.add(decision));
+        held.bytes()
+    }
+
+    /// Nodes change with each step, and pods are decided about again: what is counted is what a count from the start finds.
+    #[test]
+    fn what_is_counted_is_what_is_held_however_often_pods_are_decided_about_while_nodes_change() {
+        let (log, view) = (DecisionLog::default(), fixtures::view());
+        let nodes: Vec<String> = (0..200).map(|number| format!("n{number}")).collect();
+        for node in &nodes {
+            fixtures::join(&view, node, vec![fixtures::card()]);
+        }
+        let names: Vec<&str> = nodes.iter().map(String::as_str).collect();
+        let mut last: HashMap<String, Arc<Decision>> = HashMap::new();
+        for step in 0..600_usize {
+            // One node changes, and each tenth time another leaves and joins again.
+            let card = Card { healthy: step % 2 == 0, ..fixtures::card() };
+            fixtures::join(&view, &nodes[step * 37 % 200], vec![card]);
+            if step % 10 == 0 {
+                fixtures::leave(&view, &nodes[step % 200]);
+                fixtures::join(&view, &nodes[step % 200], vec![fixtures::card()]);
+            }
+            let uid = format!("u{}", step * 7 % 20);
+            let decision = decision_by(&view.read(), &uid, step as i64, &names[..step % 50]);
+            log.record(&decision);
+            last.insert(uid, decision);
+            let kept: Vec<_> = last.values().cloned().collect();
+            assert_eq!(log.size(), LogSize { pods: kept.len(), bytes: bytes_of(&kept) });
+        }
+        // Everything is freed with the last decision.
+        let mut records = log.records();
+        let mut removed = Vec::new();
+        (0..20).for_each(|_| records.remove_oldest(&mut removed));
+        assert_eq!(records.held.bytes(), 0);
+    }
+
+    #[test]
+    fn the_bound_holds_where_every_decision_sees_other_nodes() {
+        let (log, view) = (DecisionLog::default(), fixtures::view());
+        let nodes: Vec<String> = (0..640).map(|number| format!("n{number}")).collect();
+        for step in 0..300_i64 {
+            let card = Card { healthy: step % 2 == 0, ..fixtures::card() };
+            fixtures::list(&view, &nodes, &card);
+            log.record(&decision_by(&view.read(), &uid(step), step, &[]));
+            assert!(log.size().bytes <= MAX_BYTES);
+        }
+        // 640 nodes take more than 600 bytes each, so the decisions of before were dropped.
+        assert!((100..250).contains(&log.size().pods), "{:?}", log.size());
     }
 }

@@ -6,12 +6,13 @@
 mod decided_pod;
 mod decision;
 mod explanation;
+mod held;
 mod log;
 mod nominated;
 mod waiting;
 
 pub use decided_pod::DecidedPod;
-pub use decision::{Candidate, Decision};
+pub use decision::{Decision, Verdicts};
 pub use explanation::explain;
 pub use log::{DecisionLog, MAX_BYTES, MAX_PODS};
 pub use nominated::NominatedPods;

@@ -14,7 +14,6 @@ use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use cluster::{CallError, Pod};
 use jiff::Timestamp;
-use placement::units::NodeName;
 use serde::Deserialize;
 
 use super::Answer;
@@ -166,14 +165,14 @@ fn at_decision(decision: &Decision, nodes: Option<&[Name<'_>]>) -> Answer {
 /// Explains what would be decided now, among all known nodes and those of the request: the load of the others affects whether a node
 /// passes over its limit, and the rank of its cards.
 fn now(decider: &Decider, pod: &Pod, nodes: Option<&[Name<'_>]>) -> Answer {
-    let board = decider.view.load.read();
+    let snapshot = decider.view.read();
     let asked = nodes.into_iter().flatten().map(Name::as_str);
-    if asked.filter(|name| board.names().place(name).is_none()).count() > MAX_UNKNOWN {
+    if asked.filter(|name| snapshot.load(name).is_none()).count() > MAX_UNKNOWN {
         let error =
             format!("more than {MAX_UNKNOWN} of the node names are of no node that is known");
         return Answer::failed(StatusCode::BAD_REQUEST, &error);
     }
-    let known = board.names().iter().map(NodeName::as_str);
+    let known = snapshot.loads().map(|(name, _)| name.as_str());
     let mut names: Vec<&str> = known.chain(nodes.into_iter().flatten().map(Name::as_str)).collect();
     // Among equal nodes the first ones pass over their limits, so the order must not depend on the request.
     names.sort_unstable();
@@ -189,7 +188,7 @@ fn positions(decision: &Decision, nodes: Option<&[Name<'_>]>) -> Vec<usize> {
     let all = 0..decision.len();
     let Some(nodes) = nodes else { return all.collect() };
     let mut positions: HashMap<&str, usize> =
-        all.map(|position| (decision.candidate(position).name.as_str(), position)).collect();
+        all.map(|position| (decision.name(position).as_str(), position)).collect();
     nodes.iter().filter_map(|name| positions.remove(name.as_str())).collect()
 }
 

@@ -10,7 +10,7 @@ use crate::Decider;
 use crate::binder::HELD_BY_DELETED;
 use crate::card_evictions::CardEvictions;
 use crate::decisions::Decision;
-use crate::extender::BoardRequest;
+use crate::extender::{Decided, PlacedRequest};
 use crate::node_request::NamesJson;
 use crate::view::{GpuPodId, HeldByDeleted};
 use crate::wire::FilterResult;
@@ -24,16 +24,16 @@ pub(super) fn by_load(decider: &Decider, body: &[u8]) -> Answer {
         Ok(request) => request,
         Err(error) => return failed(&error),
     };
-    // A pod in another attempt, as after a failed binding, must not count as in flight itself.
-    decider.view.load.not_in_flight(&request.pod.uid());
+    decider.not_in_flight(&request.pod);
     let nominated = request.pod.nominated_node().map(NodeName::from);
-    let (decision, names) = decider.decide(request);
-    decider.record(&decision);
-    let mut verdicts = decision.verdicts(decision.policy());
+    let decided = decider.decide(request);
+    let Decided { decision, names, .. } = &decided;
+    decider.record(decision);
+    let mut verdicts = decision.verdicts(decision.policy(), Some(decided.prepared()));
     let asks_again = decider.nominated.take(&decision.pod.uid);
     if !verdicts.over_limits.is_empty()
         && !asks_again
-        && let Some(verdict) = nominated.and_then(|node| nominated_alone(&decision, &node))
+        && let Some(verdict) = nominated.and_then(|node| nominated_alone(decision, &node))
     {
         decider.nominated.reject(&decision.pod.uid);
         (verdicts.each, verdicts.over_limits) = (vec![verdict], Vec::new());
@@ -45,7 +45,7 @@ pub(super) fn by_load(decider: &Decider, body: &[u8]) -> Answer {
     // For a single feasible node kube-scheduler skips Prioritize and binds there.
     let mut passing = (0..names.len()).filter(|at| verdicts.each[*at] == Verdict::Accepted);
     if let (Some(only), None) = (passing.next(), passing.next()) {
-        decider.count_in_flight(&decision, only);
+        decider.count_in_flight(decision, only);
     }
     // Evictions change no reading at once. Without `FailedAndUnresolvableNodes`, kube-scheduler's preemption, which sees no readings,
     // would try each of these nodes again and again.
@@ -55,17 +55,15 @@ pub(super) fn by_load(decider: &Decider, body: &[u8]) -> Answer {
             rejections.add(position, label, reason);
         }
     }
-    answer(decider, BY_LOAD, &names, &rejections)
+    answer(decider, BY_LOAD, names, &rejections)
 }
 
 /// The verdict by limits alone, if the request is about the nominated node of the pod and no other.
 fn nominated_alone<'d>(decision: &'d Decision, nominated: &NodeName) -> Option<Verdict<'d>> {
-    if decision.len() != 1 {
+    if decision.len() != 1 || decision.name(0) != nominated {
         return None;
     }
-    let only = decision.candidate(0);
-    let load = only.load.filter(|_| only.name == nominated)?;
-    Some(decision.evaluation(decision.policy(), load).verdict())
+    Some(decision.evaluation(decision.policy(), &*decision.load(0)?).verdict())
 }
 
 /// Rejects nodes without a card for the pod. A pod that requests none passes on every node.
@@ -79,7 +77,7 @@ pub(super) fn by_cards(decider: &Decider, body: &[u8]) -> Answer {
             &"still reading the cluster; GPU pods wait until every node and pod has been seen",
         ),
         Ok(Some(asked)) => {
-            let held = decider.view.cards.waits_for_deleted(&id(&request), &asked);
+            let held = decider.view.ask(|index| index.waits_for_deleted(&id(&request), &asked));
             filter_by_cards(decider, request, held)
         }
         Ok(None) => answer(decider, BY_CARDS, &request.names, &Rejections::default()),
@@ -87,7 +85,7 @@ pub(super) fn by_cards(decider: &Decider, body: &[u8]) -> Answer {
     }
 }
 
-fn id(request: &BoardRequest<'_>) -> GpuPodId {
+fn id(request: &PlacedRequest<'_>) -> GpuPodId {
     let pod = &request.pod;
     let (namespace, name) = (pod.namespace().to_owned(), pod.name().to_owned());
     GpuPodId { uid: pod.uid(), namespace, name }
@@ -96,7 +94,7 @@ fn id(request: &BoardRequest<'_>) -> GpuPodId {
 /// Rejects every node. kube-scheduler then retries the pod once something changes; after an error it would retry at once.
 fn reject_all(
     decider: &Decider,
-    request: &BoardRequest<'_>,
+    request: &PlacedRequest<'_>,
     label: &'static str,
     reason: &'static str,
 ) -> Answer {
@@ -109,15 +107,16 @@ fn reject_all(
 /// namespaces are not concerned.
 fn filter_by_cards(
     decider: &Decider,
-    request: BoardRequest<'_>,
+    request: PlacedRequest<'_>,
     held: Option<HeldByDeleted>,
 ) -> Answer {
     let priority = request.pod.may_preempt().then(|| request.pod.priority());
-    let (decision, names) = decider.decide(request);
-    decider.record_if_new(&decision);
+    let decided = decider.decide(request);
+    let Decided { decision, names, .. } = &decided;
+    decider.record_if_new(decision);
     // kube-scheduler has checked the node's total, so only the single cards do not suffice. Its preemption, which sees totals
     // only, would find no pod to evict and fail with "expected at least one victim".
-    let refused = decision.no_fits();
+    let refused = decision.no_fits(decided.prepared());
     // kube-scheduler sees no event when these seconds are over. An error makes it retry by itself.
     let retries = held == Some(HeldByDeleted::Unreported) && refused.iter().any(Option::is_none);
     let mut rejections = Rejections::default();
@@ -133,13 +132,13 @@ fn filter_by_cards(
     if let Some(evictions) = &decider.card_evictions {
         match held {
             Some(_) => evictions.withdraw(&decision.pod.uid),
-            None => report(evictions, &decision, priority, &refused),
+            None => report(evictions, decision, priority, &refused),
         }
     }
     if retries {
         return failed(&HELD_BY_DELETED);
     }
-    answer(decider, BY_CARDS, &names, &rejections)
+    answer(decider, BY_CARDS, names, &rejections)
 }
 
 /// Reports a pod that fits on no node to the evictor, or withdraws its report. `priority` is `None` for a pod that may not preempt
@@ -154,7 +153,7 @@ fn report(
     let Some(priority) = priority else { return evictions.withdraw(&decision.pod.uid) };
     let is_resolvable = |at: &usize| refused[*at].is_some_and(NoFit::is_resolvable);
     let nodes = (0..refused.len()).filter(is_resolvable);
-    let nodes = nodes.map(|at| decision.candidate(at).name.clone());
+    let nodes = nodes.map(|at| decision.name(at).clone());
     evictions.report(&decision.pod, priority, nodes);
 }
 

@@ -5,50 +5,52 @@ use std::sync::Arc;
 use api::inspect::{Device, Inspected, Node, Pod};
 use axum::Json;
 use axum::extract::{Path, State};
-use placement::gpu::Account;
+use placement::gpu::{Account, NodeCards};
 
 use crate::Extender;
-use crate::view::CardBook;
+use crate::view::View;
 
 /// The paths for all nodes and for one.
 pub(super) const PATH: &str = "/gpushare-scheduler/inspect";
 pub(super) const PATH_OF_NODE: &str = "/gpushare-scheduler/inspect/{node}";
 
 pub(super) async fn all(State(extender): State<Arc<Extender>>) -> Json<Inspected> {
-    let cards = &extender.decider.view.cards;
-    let mut names = cards.nodes();
-    names.sort();
-    let nodes = names.iter().filter_map(|name| node(cards, name.as_str()));
-    Json(Inspected { nodes: nodes.collect(), error: String::new() })
+    let view = &extender.decider.view;
+    let snapshot = view.read();
+    let mut nodes: Vec<Node> = snapshot
+        .nodes_with_cards()
+        .filter_map(|(name, cards)| node(view, name.as_str(), cards))
+        .collect();
+    nodes.sort_by(|one, other| one.name.cmp(&other.name));
+    Json(Inspected { nodes, error: String::new() })
 }
 
 pub(super) async fn one(
     State(extender): State<Arc<Extender>>,
     Path(name): Path<String>,
 ) -> Json<Inspected> {
-    let nodes: Vec<Node> = node(&extender.decider.view.cards, &name).into_iter().collect();
-    let error = match nodes.is_empty() {
-        true => format!("node {name} reports no GPU cards"),
-        false => String::new(),
-    };
-    Json(Inspected { nodes, error })
+    let view = &extender.decider.view;
+    let snapshot = view.read();
+    let found = snapshot.cards(&name).and_then(|cards| node(view, &name, cards));
+    let error =
+        if found.is_none() { format!("node {name} reports no GPU cards") } else { String::new() };
+    Json(Inspected { nodes: found.into_iter().collect(), error })
 }
 
-fn node(cards: &CardBook, name: &str) -> Option<Node> {
-    let node = cards.read().node(name)?.clone();
-    let accounts = node.accounts();
+fn node(view: &View, name: &str, cards: &NodeCards) -> Option<Node> {
+    let accounts = cards.accounts();
     let sum = |part: fn(&Account) -> u32| accounts.iter().map(|a| u64::from(part(a))).sum::<u64>();
-    let unplaced = node.unplaced().iter().map(|(_, units)| u64::from(units.0)).sum::<u64>();
+    let unplaced = cards.unplaced().iter().map(|(_, units)| u64::from(units.0)).sum::<u64>();
     (!accounts.is_empty()).then(|| Node {
         name: name.to_owned(),
         total: sum(|account| account.card.units.0),
         used: sum(|account| account.held().0) + unplaced,
-        devs: accounts.iter().map(|account| device(cards, account)).collect(),
+        devs: accounts.iter().map(|account| device(view, account)).collect(),
     })
 }
 
-fn device(cards: &CardBook, account: &Account) -> Device {
-    let pods = cards.pods_on(account).into_iter().map(|pod| Pod {
+fn device(view: &View, account: &Account) -> Device {
+    let pods = view.ask(|index| index.pods_on(account)).into_iter().map(|pod| Pod {
         name: pod.name,
         namespace: pod.namespace,
         used: pod.units.0,

@@ -32,10 +32,10 @@ pub(super) fn by_load(decider: &Decider, body: &[u8]) -> Answer {
     let pod = args.pod.clone();
     let victims: BTreeMap<_, _> = args.victims().collect();
     let nodes = victims.keys().map(Name::as_str);
-    decider.view.load.not_in_flight(&pod.uid());
+    decider.not_in_flight(&pod);
     // Evictions free cards, so the entry for GPU pods checks cards with the victims.
     let decision = decider.decision_for(&pod, nodes, decider.now()).without_cards();
-    let verdicts = decision.verdicts(decision.policy());
+    let verdicts = decision.verdicts(decision.policy(), None);
     let mut passes = verdicts.each.iter().map(|verdict| *verdict == Verdict::Accepted);
     answer(victims, |_, _| passes.next().unwrap_or(false))
 }
@@ -69,7 +69,7 @@ async fn cards(extender: &Extender, body: &[u8]) -> Answer {
     let pod = args.pod.clone();
     let (namespace, name) = (pod.namespace().to_owned(), pod.name().to_owned());
     let id = GpuPodId { uid: pod.uid(), namespace, name };
-    if decider.view.cards.waits_for_deleted(&id, &request).is_some() {
+    if decider.view.ask(|index| index.waits_for_deleted(&id, &request)).is_some() {
         // Filter would reject it after the evictions.
         return answer(BTreeMap::new(), |_, _| false);
     }

@@ -9,7 +9,7 @@ use placement::units::PodUid;
 
 use super::Answer;
 use super::write::priorities;
-use crate::Decider;
+use crate::{Decided, Decider};
 
 /// Scores nodes by load; for a GPU pod the score of the cards counts as much as the load.
 pub(super) fn by_load(decider: &Decider, body: &[u8]) -> Answer {
@@ -17,15 +17,17 @@ pub(super) fn by_load(decider: &Decider, body: &[u8]) -> Answer {
         Ok(request) => request,
         Err(error) => return Answer::failed(StatusCode::BAD_REQUEST, &error),
     };
-    decider.view.load.not_in_flight(&request.pod.uid());
-    let (decision, names) = decider.decide(request);
-    decider.record_if_new(&decision);
+    decider.not_in_flight(&request.pod);
+    let decided = decider.decide(request);
+    let Decided { decision, names, .. } = &decided;
+    decider.record_if_new(decision);
     let scale = decision.policy().policy.scoring.scale;
-    let scores: Vec<i64> = decision.scores().map(|score| score.on(scale)).collect();
+    let scores = decision.scores(decision.policy(), Some(decided.prepared()));
+    let scores: Vec<i64> = scores.into_iter().map(|score| score.on(scale)).collect();
     if let Some(node) = likely_node(&scores, &decision.pod.uid) {
-        decider.count_in_flight(&decision, node);
+        decider.count_in_flight(decision, node);
     }
-    Answer::of_json("ok", priorities(&names, &scores))
+    Answer::of_json("ok", priorities(names, &scores))
 }
 
 /// Position of the node where the pod will probably go: one of those with the best score. Among several, kube-scheduler's own
@@ -44,8 +46,10 @@ pub(super) fn by_cards(decider: &Decider, body: &[u8]) -> Answer {
         Ok(request) => request,
         Err(error) => return Answer::failed(StatusCode::BAD_REQUEST, &error),
     };
-    let (decision, names) = decider.decide(request);
-    let scores = decision.card_scores().unwrap_or_else(|| vec![Score::ZERO; decision.len()]);
+    let decided = decider.decide(request);
+    let Decided { decision, names, .. } = &decided;
+    let scores = decision.card_scores(Some(decided.prepared()));
+    let scores = scores.unwrap_or_else(|| vec![Score::ZERO; decision.len()]);
     let scores: Vec<i64> = scores.into_iter().map(|score| score.on(Scale::Ten)).collect();
-    Answer::of_json("ok", priorities(&names, &scores))
+    Answer::of_json("ok", priorities(names, &scores))
 }

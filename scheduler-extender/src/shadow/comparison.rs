@@ -84,8 +84,8 @@ struct Answers(Vec<Option<(i64, Score)>>);
 impl Answers {
     fn of(decision: &Decision, policy: &ResolvedPolicy) -> Self {
         let scale = policy.policy.scoring.scale;
-        let verdicts = decision.verdicts(policy);
-        let scores = decision.scores_under(policy);
+        let verdicts = decision.verdicts(policy, None);
+        let scores = decision.scores(policy, None);
         let answer = |position: usize| {
             let passes = verdicts.each[position] == Verdict::Accepted;
             let score = scores[position];
@@ -108,14 +108,14 @@ impl Answers {
         let score = |position: usize| self.0[position].map(|(_, score)| score);
         let mut first = best.to_vec();
         // By score where the policy's scale is coarse, then by name.
-        first.sort_by_key(|node| (Reverse(score(*node)), decision.candidate(*node).name));
+        first.sort_by_key(|node| (Reverse(score(*node)), decision.name(*node)));
         let best_score = first.first().and_then(|node| score(*node));
         first.truncate(MAX_BEST);
         Choice {
             rejected: self.0.iter().filter(|answer| answer.is_none()).count(),
             rejected_alone: pairs().filter(|(own, other)| own.is_none() && other.is_some()).count(),
             best_nodes: best.len(),
-            best: first.iter().map(|node| decision.candidate(*node).name.clone()).collect(),
+            best: first.iter().map(|node| decision.name(*node).clone()).collect(),
             best_score,
         }
     }

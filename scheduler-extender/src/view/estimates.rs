@@ -6,18 +6,16 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
 
 use api::workloads::MAX_WORKLOADS;
-use arc_swap::ArcSwap;
 use cluster::Pod;
 use jiff::{SignedDuration, Timestamp};
-use placement::estimate::{Estimate, EstimateRules, LearnedUse, NamespaceRatios, PodProfile};
+use placement::estimate::{Estimate, LearnedUse, NamespaceRatios, PodProfile};
 use placement::names::Names;
 use placement::resources::{Amounts, PerResource};
 use placement::workload::{HALF_LIFE, WorkloadId, claimed_evidence, outweighs};
 
-use super::View;
+use super::Current;
 
 /// How long learned use counts after it was last received: by then an annotator that began to lead has observed a day's course.
 const MAX_AGE: SignedDuration = HALF_LIFE;
@@ -115,55 +113,52 @@ fn controller(workload: &WorkloadId) -> Controller {
     (Arc::clone(namespace), Arc::clone(kind), Arc::clone(name))
 }
 
-/// The learned use of all workloads, as one immutable value that is swapped as a whole.
-#[derive(Default)]
+/// The learned use of all workloads: an immutable list that is replaced as a whole.
+#[derive(Debug, Clone, Default)]
 pub struct LearnedUses {
-    by_workload: ArcSwap<ByWorkload>,
-    /// The second at which a list was last received.
-    received_at: AtomicI64,
+    by_workload: Arc<ByWorkload>,
+    /// When a list was last received.
+    received_at: Timestamp,
 }
 
 impl LearnedUses {
     /// Applies a list.
-    pub fn set(&self, list: ByWorkload, now: Timestamp) {
-        let received_at = Timestamp::from_second(self.received_at.load(Ordering::Relaxed));
-        let received_at = received_at.unwrap_or(Timestamp::MIN);
-        let merged = list.with_earlier(&self.by_workload.load(), received_at, now);
-        self.by_workload.store(merged.into());
+    pub fn set(&mut self, list: ByWorkload, now: Timestamp) {
+        self.by_workload = Arc::new(list.with_earlier(&self.by_workload, self.received_at, now));
         self.confirm(now);
     }
 
     /// Records that the last list is unchanged at `now`.
-    pub fn confirm(&self, now: Timestamp) {
-        self.received_at.store(now.as_second(), Ordering::Relaxed);
+    pub fn confirm(&mut self, now: Timestamp) {
+        self.received_at = now;
     }
 
     /// How many workloads are known.
+    #[must_use]
     pub fn len(&self) -> usize {
-        self.by_workload.load().exact.len()
+        self.by_workload.exact.len()
     }
 
     /// Whether none is known.
+    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
     /// Drops all entries if the last list is too old.
-    pub fn expire(&self, now: Timestamp) {
-        let age = now.as_second().saturating_sub(self.received_at.load(Ordering::Relaxed));
-        if age > MAX_AGE.as_secs() && !self.is_empty() {
-            self.by_workload.store(Arc::default());
+    pub fn expire(&mut self, now: Timestamp) {
+        if now.duration_since(self.received_at) > MAX_AGE {
+            self.by_workload = Arc::default();
         }
     }
 
     /// The learned use of the pod's workload, and the ratios of its namespace.
     fn of(&self, pod: &Pod) -> (Learned, PerResource<Option<f64>>) {
-        let known = self.by_workload.load();
-        if known.exact.is_empty() {
+        if self.by_workload.exact.is_empty() {
             return Default::default();
         }
-        let learned = pod.workload().map(|workload| known.of(&workload)).unwrap_or_default();
-        (learned, known.in_namespace(pod.namespace()))
+        let learned = pod.workload().map(|workload| self.by_workload.of(&workload));
+        (learned.unwrap_or_default(), self.by_workload.in_namespace(pod.namespace()))
     }
 }
 
@@ -184,23 +179,18 @@ impl PodEstimates {
     }
 }
 
-impl View {
-    /// Sets the estimate rules of the shadow policy.
-    pub fn set_shadow_estimates(&self, rules: Option<EstimateRules>) {
-        self.shadow_estimates.store(rules.map(Arc::new));
-    }
-
+impl Current {
     /// The estimates of a pod. An annotation that cannot be read is ignored.
+    #[must_use]
     pub fn estimates(&self, pod: &Pod, names: &Names) -> PodEstimates {
-        let in_force = self.load.read().policy.policy.estimates;
-        let shadow = self.shadow_estimates.load();
-        if in_force.is_none() && shadow.is_none() {
+        let in_force = self.snapshot.policy.policy.estimates;
+        if in_force.is_none() && self.shadow_estimates.is_none() {
             return PodEstimates::default();
         }
         let profile = self.profile(pod, names);
         PodEstimates {
             in_force: in_force.map(|rules| profile.estimate(&rules)),
-            shadow: shadow.as_ref().map(|rules| profile.estimate(rules)),
+            shadow: self.shadow_estimates.map(|rules| profile.estimate(&rules)),
         }
     }
 
@@ -210,8 +200,7 @@ impl View {
         pod: &Pod,
         names: &Names,
     ) -> Option<(Amounts, Option<f64>)> {
-        let in_force = self.load.read().policy.policy.estimates;
-        let rules = in_force.or_else(|| self.shadow_estimates.load().as_deref().copied())?;
+        let rules = self.snapshot.policy.policy.estimates.or(self.shadow_estimates)?;
         let profile = self.profile(pod, names);
         Some((profile.estimate(&rules).amounts, profile.measured_cpu(&rules)))
     }
@@ -281,7 +270,7 @@ mod tests {
 
     #[test]
     fn an_entry_that_a_list_lacks_counts_for_a_day_after_it_was_last_received() {
-        let learned = LearnedUses::default();
+        let mut learned = LearnedUses::default();
         let list = |amounts: &[(u64, f64)]| {
             let mut list = ByWorkload::default();
             for (template, mean) in amounts {
@@ -293,27 +282,27 @@ mod tests {
         learned.confirm(at(1_000));
         // Another annotator leads.
         learned.set(list(&[]), at(1_060));
-        let mean_of = |template| {
-            let known = learned.by_workload.load();
+        let mean_of = |learned: &LearnedUses, template| {
+            let known = Arc::clone(&learned.by_workload);
             known.exact.get(&workload(template)).and_then(|entry| mean(entry.learned))
         };
-        assert_eq!((mean_of(1), mean_of(2)), (Some(1.0), Some(2.0)));
+        assert_eq!((mean_of(&learned, 1), mean_of(&learned, 2)), (Some(1.0), Some(2.0)));
         let day = MAX_AGE.as_secs();
         learned.set(list(&[(2, 5.0)]), at(1_000 + day));
-        assert_eq!((mean_of(1), mean_of(2)), (Some(1.0), Some(5.0)));
+        assert_eq!((mean_of(&learned, 1), mean_of(&learned, 2)), (Some(1.0), Some(5.0)));
         learned.set(list(&[(2, 6.0)]), at(1_001 + day));
-        assert_eq!((mean_of(1), mean_of(2)), (None, Some(6.0)));
+        assert_eq!((mean_of(&learned, 1), mean_of(&learned, 2)), (None, Some(6.0)));
     }
 
     /// The mean of one workload after lists at these seconds, each with pod-minutes and a mean.
     fn mean_after(lists: &[(i64, f64, f64)]) -> Option<f64> {
-        let learned = LearnedUses::default();
+        let mut learned = LearnedUses::default();
         for (second, pod_minutes, mean) in lists {
             let mut list = ByWorkload::default();
             list.insert(workload(1), cores(*mean), *pod_minutes, at(*second), at(*second));
             learned.set(list, at(*second));
         }
-        mean(learned.by_workload.load().of(&workload(1)))
+        mean(Arc::clone(&learned.by_workload).of(&workload(1)))
     }
 
     #[test]
@@ -340,7 +329,7 @@ mod tests {
 
     #[test]
     fn of_too_many_workloads_those_of_the_newest_list_stay_and_then_the_best_known() {
-        let learned = LearnedUses::default();
+        let mut learned = LearnedUses::default();
         let list = |names: std::ops::Range<usize>| {
             let mut list = ByWorkload::default();
             for number in names {
@@ -351,7 +340,7 @@ mod tests {
         };
         learned.set(list(0..MAX_WORKLOADS), at(0));
         learned.set(list(MAX_WORKLOADS..MAX_WORKLOADS + 1_000), at(60));
-        let known = learned.by_workload.load();
+        let known = Arc::clone(&learned.by_workload);
         let has = |number: usize| {
             known
                 .exact
@@ -363,7 +352,7 @@ mod tests {
 
     #[test]
     fn an_entry_that_is_no_longer_received_counts_for_a_day() {
-        let learned = LearnedUses::default();
+        let mut learned = LearnedUses::default();
         let mut known = ByWorkload::default();
         let pod: Pod = serde_json::from_value(json!({ "metadata": { "namespace": "a", "ownerReferences": [
             { "controller": true, "kind": "StatefulSet", "name": "db", "apiVersion": "apps/v1", "uid": "u" }

@@ -1,154 +1,204 @@
-//! The state of the cluster in memory: node loads, cards, and the pods on them.
+//! The state of the cluster in memory: one index, one lock, one snapshot.
 //!
-//! Invariant: Filter, Prioritize, Preempt and explain take no lock that a watch event holds. The board of all nodes' loads and the
-//! index of all nodes' cards are immutable values, each swapped as a whole; a ledger is locked for one change, never across an await.
+//! ```text
+//! watches, Bind, ticks ──change──> Index (plain data) ──changed nodes──> Snapshot (immutable) ──read──> verbs, explain, metrics
+//!                        one mutex, microseconds                atomic pointer
+//! ```
+//!
+//! Invariant: nothing else is synchronised. Filter, Prioritize, Preempt and explain read one snapshot, without the lock. No lock is held
+//! across an await.
 
-mod board;
-mod cards;
-mod chunk_cache;
 mod estimates;
-mod feed;
-mod in_flight;
-mod refused;
+#[cfg(test)]
+pub(crate) mod fixtures;
+mod index;
+mod snapshot;
+mod watches;
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use arc_swap::ArcSwapOption;
-use cluster::{GpuPod, PodFacts, WatchHealth};
-use daemon::Condition;
+use arc_swap::ArcSwap;
+use cluster::{Event, GpuPod, NodeFacts, Pod, PodFacts, WatchCause};
 use jiff::Timestamp;
 use placement::estimate::EstimateRules;
 use placement::gpu::{BeyondUnits, ChoiceRule};
-use placement::policy::UnmanagedMemory;
-use placement::units::NodeName;
-use tokio::sync::watch;
+use placement::policy::LoadPolicy;
+use placement::units::PodUid;
 
-pub use board::{Board, LoadBoard, NodeLoads, NodeNames, Place};
-#[cfg(test)]
-pub(crate) use cards::fixtures;
-pub use cards::{
-    BegunBackOff, CardBook, CardIndex, CardsOnBoard, GpuPodId, HeldByDeleted, NodeBackOffs,
-    OtherPod, PodOnCard, ReservationError, Totals,
-};
 pub use estimates::{ByWorkload, LearnedUses, PodEstimates};
-pub use feed::{
-    BoundPod, PodUse, WatchedPod, end_departures, follow_nodes, follow_pods, select_pod,
+pub use index::{
+    BegunBackOff, BoundPod, GpuPodId, HeldByDeleted, Index, OtherPod, PodOnCard, PodUse,
+    ReservationError, WatchedPod,
 };
-pub use refused::RefusedReadings;
+use index::{CpuRequest, Notice};
+pub use snapshot::{
+    KeptRatings, NodeBackOffs, NodeNames, NodeState, Place, Prepared, Rated, Snapshot, Totals,
+};
+pub use watches::{WatchState, follow_nodes, follow_pods, select_pod, tick};
 
 /// The state of the cluster.
 pub struct View {
-    /// Nodes' loads.
-    pub load: LoadBoard,
-    /// Nodes' cards and their ledgers.
-    pub cards: CardBook,
-    /// Learned use of workloads.
-    pub learned: LearnedUses,
+    index: Mutex<Index>,
+    current: ArcSwap<Current>,
     /// The watch of nodes.
     pub nodes: WatchState,
     /// The watch of pods.
     pub pods: WatchState,
-    /// The number of annotations that could not be read.
-    pub refused: AtomicU64,
+}
+
+/// The current snapshot, with what is computed from it for the verbs.
+#[derive(Debug)]
+pub struct Current {
+    /// The state of the cluster.
+    pub snapshot: Arc<Snapshot>,
+    /// Values that are prepared for the verbs.
+    pub prepared: Prepared,
+    /// Learned use of workloads.
+    pub learned: LearnedUses,
     /// The estimate rules of the shadow policy; `None` where it estimates nothing.
-    shadow_estimates: ArcSwapOption<EstimateRules>,
+    pub shadow_estimates: Option<EstimateRules>,
 }
 
 impl View {
-    /// An empty view.
+    /// The view of a cluster of which nothing is known. `believe_crane_hot_value`: as in [`Index::new`].
     #[must_use]
-    pub fn new(load: LoadBoard, nodes: WatchState, pods: WatchState) -> Self {
-        Self {
-            load,
-            cards: CardBook::default(),
-            learned: LearnedUses::default(),
-            nodes,
-            pods,
-            refused: AtomicU64::new(0),
-            shadow_estimates: ArcSwapOption::empty(),
+    pub fn new(
+        policy: LoadPolicy,
+        believe_crane_hot_value: bool,
+        nodes: WatchState,
+        pods: WatchState,
+    ) -> Self {
+        let mut index = Index::new(policy, believe_crane_hot_value);
+        let current = ArcSwap::from_pointee(index.first());
+        Self { index: Mutex::new(index), current, nodes, pods }
+    }
+
+    /// The current snapshot and what is prepared from it.
+    #[must_use]
+    pub fn current(&self) -> Arc<Current> {
+        self.current.load_full()
+    }
+
+    /// The current snapshot.
+    #[must_use]
+    pub fn read(&self) -> Arc<Snapshot> {
+        Arc::clone(&self.current.load().snapshot)
+    }
+
+    /// Changes the index, and publishes the next snapshot before it returns.
+    pub fn change<T>(&self, change: impl FnOnce(&mut Index) -> T) -> T {
+        let mut index = self.lock();
+        let outcome = change(&mut index);
+        let next = index.publish(&self.current.load());
+        if let Some(next) = next {
+            self.current.store(Arc::new(next));
+        }
+        let notices = index.take_notices();
+        drop(index);
+        notices.iter().for_each(log);
+        outcome
+    }
+
+    /// Asks the index what no snapshot has.
+    pub fn ask<T>(&self, question: impl FnOnce(&Index) -> T) -> T {
+        question(&self.lock())
+    }
+
+    // After a panic, a change may be partial. It concerns the pods and nodes of that change, and the next events of these repair it.
+    fn lock(&self) -> MutexGuard<'_, Index> {
+        self.index.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Applies an event of the pods' watch: [`Index::apply_pods`].
+    #[must_use]
+    pub fn apply_pods(
+        &self,
+        event: Event<WatchedPod>,
+        settled: &mut HashSet<PodUid>,
+        now: Timestamp,
+    ) -> Vec<GpuPodId> {
+        let is_list = matches!(event, Event::Listed(_));
+        let to_look_up = self.change(|index| index.apply_pods(event, settled, now));
+        if is_list {
+            self.pods.set_listed();
+        }
+        to_look_up
+    }
+
+    /// Applies an event of the nodes' watch.
+    pub fn apply_nodes(&self, event: Event<NodeFacts>, now: Timestamp) {
+        let is_list = matches!(event, Event::Listed(_));
+        self.change(|index| index.apply_nodes(event, now));
+        if is_list {
+            self.nodes.set_listed();
+        }
+    }
+
+    /// Applies a pod that was read from the API server: [`Index::apply_known`].
+    pub fn apply_known(&self, pod: &PodFacts, gpu: &GpuPod) {
+        self.change(|index| index.apply_known(pod, gpu));
+    }
+
+    /// Counts a pod's CPU request on its node, by a watch event.
+    pub fn count_cpu(&self, pod: &Pod, seen: WatchCause) {
+        if let Some(request) = CpuRequest::of(pod) {
+            self.change(|index| index.count_cpu(&request, seen));
+        }
+    }
+
+    /// Changes the learned use of workloads.
+    pub fn change_learned(&self, change: impl FnOnce(&mut LearnedUses)) {
+        self.change(|index| index.change_learned(change));
+    }
+
+    /// Computes the measure of fragmentation anew if that is due. Takes some milliseconds, without the lock.
+    pub fn renew_measure(&self) {
+        let due = self.change(Index::due_measure);
+        if let Some(measure) = due.map(|input| input.compute()) {
+            self.change(|index| index.set_measure(measure));
         }
     }
 
     /// The rule by which cards and nodes are chosen now.
     pub fn choice_rule(&self) -> ChoiceRule {
-        let strategy = self.load.read().policy.policy.gpu.placement;
-        ChoiceRule { strategy, measure: self.cards.measure() }
-    }
-
-    /// Updates the unmanaged memory that counts on each node at `now`, by the policy in force.
-    pub fn count_unmanaged(&self, now: Timestamp) {
-        self.cards.nodes().iter().for_each(|node| self.count_unmanaged_on(node, now));
-    }
-
-    fn count_unmanaged_on(&self, node: &NodeName, now: Timestamp) {
-        let rule = self.load.read().policy.policy.gpu.unmanaged_memory;
-        self.cards.count_unmanaged(node, rule == UnmanagedMemory::Count, now);
+        self.current.load().snapshot.choice_rule()
     }
 
     /// What pods of a namespace may take of cards beyond their units, by the policy in force.
     pub fn beyond_units_of(&self, namespace: &str) -> BeyondUnits {
-        self.load.read().policy.policy.gpu.beyond_units_of(namespace)
-    }
-
-    /// Applies a GPU pod from a watch event to the cards.
-    fn apply_to_cards(&self, pod: &PodFacts, gpu: &GpuPod) {
-        self.cards.apply(pod, &self.with_right(pod, gpu));
-    }
-
-    /// As [`CardBook::apply_known`].
-    pub fn apply_known(&self, pod: &PodFacts, gpu: &GpuPod) {
-        self.cards.apply_known(pod, &self.with_right(pod, gpu));
-    }
-
-    /// The pod with what its namespace may take.
-    fn with_right(&self, pod: &PodFacts, gpu: &GpuPod) -> GpuPod {
-        let beyond_units = self.beyond_units_of(&pod.namespace);
-        let gpu = gpu.clone();
-        GpuPod { request: gpu.request.with_beyond_units(beyond_units), ..gpu }
+        self.current.load().snapshot.beyond_units_of(namespace)
     }
 
     /// Whether all nodes and pods have been listed once. Before that, a card that looks free may be in use.
     pub fn is_complete(&self) -> bool {
-        self.nodes.listed.load(Ordering::Acquire) && self.pods.listed.load(Ordering::Acquire)
+        self.nodes.is_listed() && self.pods.is_listed()
+    }
+
+    /// The number of annotations that could not be read.
+    pub fn refused_objects(&self) -> u64 {
+        self.lock().refused_objects()
+    }
+
+    /// The readings that were not believed, by cause.
+    pub fn refused_readings(&self) -> [(&'static str, u64); 3] {
+        self.lock().refused_readings()
     }
 }
 
-/// The state of one of the view's two watches.
-pub struct WatchState {
-    /// The health of the watch.
-    pub health: WatchHealth,
-    listed: AtomicBool,
-    condition: Condition,
-    /// The number of the last requested list.
-    requested: watch::Sender<u64>,
-    /// The number of the last requested list that is in the view.
-    completed: watch::Sender<u64>,
-}
-
-impl WatchState {
-    /// A watch without events yet; `condition` becomes ready with its first list.
-    #[must_use]
-    pub fn new(condition: Condition) -> Self {
-        Self {
-            health: WatchHealth::default(),
-            listed: AtomicBool::new(false),
-            condition,
-            requested: watch::Sender::new(0),
-            completed: watch::Sender::new(0),
+fn log(notice: &Notice) {
+    match notice {
+        Notice::RefusedPod { namespace, name, error } => {
+            tracing::warn!(namespace, name, error, "pod refused, its units are not counted");
         }
-    }
-
-    /// Requests a new list, and returns once a list that began after this call is in the view. `number` must be above that of
-    /// every earlier call.
-    pub async fn relist(&self, number: u64) {
-        let mut completed = self.completed.subscribe();
-        self.requested.send_replace(number);
-        // Never closed: `self` holds the sender.
-        let _ = completed.wait_for(|completed| *completed >= number).await;
-    }
-
-    fn set_listed(&self) {
-        self.listed.store(true, Ordering::Release);
-        self.condition.set_ready();
+        Notice::RefusedCards { node, error } => {
+            tracing::warn!(%node, error, "report of cards refused");
+        }
+        Notice::RefusedReading { node, metric, error } => {
+            tracing::warn!(%node, metric, error, "reading refused, counts as missing");
+        }
+        Notice::BackedOff(BegunBackOff { node, namespace, until, all }) => {
+            tracing::warn!(%node, namespace, %until, all, "the node's kubelet refused several GPU pods: it gets none for a while");
+        }
     }
 }

@@ -1,10 +1,10 @@
-//! The board and the ledgers under watches, policies, bindings and verbs at once.
+//! The view under watches, policies, bindings and verbs at once.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::scope;
 
-use cluster::{GpuPod, Node, NodeFacts, PodFacts};
+use cluster::{Event, GpuPod, Node, NodeFacts, PodFacts};
 use jiff::{SignedDuration, Timestamp};
 use placement::gpu::{Card, ChoiceRule, Claim, GpuRequest};
 use placement::load::PodKind;
@@ -13,10 +13,10 @@ use placement::policy::LoadPolicy;
 use placement::reading::ReadingCodec;
 use placement::resources::Amounts;
 use placement::units::{MiB, NodeName, PodUid, Units};
-use scheduler_extender::view::{CardBook, GpuPodId, LoadBoard};
+use scheduler_extender::view::{GpuPodId, View};
 use serde_json::json;
 
-use crate::rig::POLICY;
+use crate::rig::{POLICY, empty_view};
 
 const NODES: usize = 4;
 const WORKERS: usize = 3;
@@ -33,20 +33,21 @@ fn name(node: usize) -> String {
     format!("n{}", node % NODES)
 }
 
-fn place_pods(board: &LoadBoard, worker: usize, now: Timestamp) {
+fn place_pods(view: &View, worker: usize, now: Timestamp) {
     for number in 0..PODS {
         let pod = PodUid::from(format!("{worker}-{number}"));
-        board.not_in_flight(&pod);
-        board.in_flight(&pod, &name(number + 1), now, Amounts::default(), 0.0);
-        board.record_binding(&pod, &NodeName::from(name(number)), now, None);
+        let (first, last) = (NodeName::from(name(number + 1)), NodeName::from(name(number)));
+        view.change(|index| index.not_in_flight(&pod));
+        view.change(|index| index.count_in_flight(&pod, &first, now, Amounts::default(), 0.0));
+        view.change(|index| index.record_binding(&pod, &last, now, None));
     }
 }
 
 /// Every pod is asked about, counts as in flight to one node, and is bound to another, while nodes change, come and go,
 /// are listed again, and the policy changes.
-fn all_at_once(board: &LoadBoard, policies: &[LoadPolicy], now: Timestamp) {
-    let list = |reading| (0..NODES).map(move |node| facts(&name(node), reading, now));
-    board.set_nodes(list(0), now);
+fn all_at_once(view: &View, policies: &[LoadPolicy], now: Timestamp) {
+    let list = |reading| (0..NODES).map(|node| facts(&name(node), reading, now)).collect();
+    view.apply_nodes(Event::Listed(list(0)), now);
     let done = AtomicBool::new(false);
     let repeat = |step: &dyn Fn(u32)| {
         (0..90_000).cycle().take_while(|_| !done.load(Ordering::Relaxed)).for_each(step);
@@ -54,19 +55,19 @@ fn all_at_once(board: &LoadBoard, policies: &[LoadPolicy], now: Timestamp) {
     scope(|scope| {
         scope.spawn(|| {
             repeat(&|turn| {
-                board.set_policy(policies[turn as usize % policies.len()].clone());
-                board.set_nodes(list(turn), now);
+                let policy = policies[turn as usize % policies.len()].clone();
+                view.change(|index| index.set_policy(policy));
+                view.apply_nodes(Event::Listed(list(turn)), now);
             });
         });
         scope.spawn(|| {
             repeat(&|turn| {
-                board.set_node(&facts(&name(turn as usize), turn, now), now);
-                board.set_node(&facts("short-lived", turn, now), now);
-                board.remove_node(&"short-lived".into());
+                view.apply_nodes(Event::Applied(facts(&name(turn as usize), turn, now)), now);
+                view.apply_nodes(Event::Applied(facts("short-lived", turn, now)), now);
+                view.apply_nodes(Event::Gone(facts("short-lived", turn, now)), now);
             });
         });
-        let workers =
-            (0..WORKERS).map(|worker| scope.spawn(move || place_pods(board, worker, now)));
+        let workers = (0..WORKERS).map(|worker| scope.spawn(move || place_pods(view, worker, now)));
         let workers: Vec<_> = workers.collect();
         workers.into_iter().for_each(|worker| worker.join().unwrap());
         done.store(true, Ordering::Relaxed);
@@ -79,16 +80,15 @@ fn no_pod_and_no_reading_is_lost_or_counted_twice_when_all_changes_come_at_once(
     let policies = ["3m", "4m"].map(|period| POLICY.replace("3m", period));
     let policies = policies.map(|text| LoadPolicy::from_yaml(&text).unwrap());
     for _ in 0..8 {
-        let board = LoadBoard::new(policies[0].clone(), false);
-        all_at_once(&board, &policies, now);
-        let read = board.read();
+        let view = empty_view();
+        all_at_once(&view, &policies, now);
+        let snapshot = view.read();
         for node in 0..NODES {
-            let load = read.node(&name(node)).unwrap();
+            let load = snapshot.load(&name(node)).unwrap();
             let pods = load.recent.within(SignedDuration::from_mins(5), now);
             assert_eq!(pods, WORKERS * PODS / NODES, "{}", name(node));
-            assert!(
-                load.readings.get(read.policy.rules(&load.labels).limits[0].metric.id).is_some()
-            );
+            let limits = &snapshot.policy.rules(&load.labels).limits;
+            assert!(load.readings.get(limits[0].metric.id).is_some());
         }
     }
 }
@@ -133,19 +133,27 @@ fn shown(pod: &GpuPodId, node: &str, gpu: &GpuPod) -> PodFacts {
     }
 }
 
+/// The node's object with these cards.
+fn with_cards(node: &str, cards: Vec<Card>) -> Event<NodeFacts> {
+    Event::Applied(NodeFacts { cards: Some(Ok(cards)), ..facts(node, 0, Timestamp::UNIX_EPOCH) })
+}
+
 /// Each pod is tried on two nodes, bound to one of them where a card fits, shown there, and ends.
-fn bind_pods(book: &CardBook, worker: usize) {
+fn bind_pods(view: &View, worker: usize) {
     let request = GpuRequest::single("main", Units(3)).unwrap();
     for number in 0..10 * PODS {
         let (pod, first, second) = (gpu_pod(worker, number), name(number), name(number + 1));
-        let reserve =
-            |node: &str| book.reserve(&pod, &request, &node.into(), &ChoiceRule::default()).ok();
+        let reserve = |node: &str| {
+            let rule = ChoiceRule::default();
+            view.change(|index| index.reserve(&pod, &request, &node.into(), &rule)).ok()
+        };
         let (lost, taken) = (reserve(&first), reserve(&second));
         if number % 3 == 0 && lost.is_some() {
-            book.cancel(&pod.uid, &first.as_str().into());
+            view.change(|index| index.cancel(&pod.uid, &first.as_str().into()));
         }
         if let Some(reservation) = taken {
-            book.confirm(&pod.uid, &second.as_str().into(), &reservation.claim);
+            let node = NodeName::from(second.as_str());
+            view.change(|index| index.confirm(&pod.uid, &node, &reservation.claim));
             let claim = Claim::on_card(&request, &format!("GPU-{first}").as_str().into());
             let gpu = GpuPod {
                 request: request.clone(),
@@ -155,18 +163,19 @@ fn bind_pods(book: &CardBook, worker: usize) {
                 isolation: None,
                 mps_conflicts: Default::default(),
             };
-            book.apply_known(&shown(&pod, &second, &gpu), &gpu);
-            book.apply(&shown(&pod, &second, &gpu), &gpu);
+            view.apply_known(&shown(&pod, &second, &gpu), &gpu);
+            view.change(|index| index.apply(&shown(&pod, &second, &gpu), &gpu));
         }
-        book.forget(&pod.uid);
+        view.change(|index| index.forget(&pod.uid));
     }
 }
 
 #[test]
-fn ledgers_neither_block_nor_leak_when_all_changes_come_at_once() {
-    let book = CardBook::default();
-    (0..NODES)
-        .for_each(|node| book.set_cards(&name(node).as_str().into(), vec![card(&name(node))]));
+fn ledgers_do_not_leak_when_all_changes_come_at_once() {
+    let (view, now) = (empty_view(), Timestamp::UNIX_EPOCH);
+    for node in 0..NODES {
+        view.apply_nodes(with_cards(&name(node), vec![card(&name(node))]), now);
+    }
     let done = AtomicBool::new(false);
     let repeat = |step: &dyn Fn(usize)| {
         (0..NODES).cycle().take_while(|_| !done.load(Ordering::Relaxed)).for_each(step);
@@ -175,41 +184,47 @@ fn ledgers_neither_block_nor_leak_when_all_changes_come_at_once() {
         scope.spawn(|| {
             repeat(&|node| {
                 let (node, pod) = (name(node), gpu_pod(0, node));
-                book.set_cards(&node.as_str().into(), Vec::new());
                 let held = [(pod.uid, Units(3))].into();
-                book.set_cards(&node.as_str().into(), vec![Card { pods: held, ..card(&node) }]);
-                book.set_cards(&node.as_str().into(), vec![card(&node)]);
+                view.apply_nodes(with_cards(&node, Vec::new()), now);
+                view.apply_nodes(with_cards(&node, vec![Card { pods: held, ..card(&node) }]), now);
+                view.apply_nodes(with_cards(&node, vec![card(&node)]), now);
             });
         });
         scope.spawn(|| {
             repeat(&|_| {
-                let settled = book.settled();
-                let doubtful = book.after_list(&HashSet::new(), &settled, Timestamp::now());
-                doubtful.iter().for_each(|pod| book.begin_look_up(&pod.uid));
+                let settled = view.ask(|index| index.settled());
+                let doubtful = view
+                    .change(|index| index.after_list(&HashSet::new(), &settled, Timestamp::now()));
+                for pod in doubtful {
+                    view.change(|index| index.begin_look_up(&pod.uid));
+                }
             });
         });
         scope.spawn(|| {
             repeat(&|node| {
-                book.totals();
-                let index = book.read();
-                let cards = index.node(&name(node)).map(|cards| cards.accounts().to_vec());
-                cards.iter().flatten().for_each(|account| drop(book.pods_on(account)));
+                let snapshot = view.read();
+                assert!(snapshot.totals().nodes <= NODES as u64);
+                for account in snapshot.cards(&name(node)).iter().flat_map(|cards| cards.accounts())
+                {
+                    view.ask(|index| index.pods_on(account));
+                }
             });
         });
         let workers = (0..WORKERS).map(|worker| {
-            scope.spawn({
-                let book = &book;
-                move || bind_pods(book, worker)
-            })
+            let view = &view;
+            scope.spawn(move || bind_pods(view, worker))
         });
         let workers: Vec<_> = workers.collect();
         workers.into_iter().for_each(|worker| worker.join().unwrap());
         done.store(true, Ordering::Relaxed);
     });
-    book.end_departures(Timestamp::MAX);
-    let totals = book.totals();
+    view.change(|index| index.end_departures(Timestamp::MAX));
+    let totals = view.read().totals();
     assert_eq!((totals.used, totals.reserved), (0, 0));
-    assert!(book.settled().is_empty());
-    (0..NODES).for_each(|node| book.set_cards(&name(node).as_str().into(), Vec::new()));
-    assert_eq!(book.nodes(), []);
+    assert!(view.ask(|index| index.settled()).is_empty());
+    for node in 0..NODES {
+        let gone = facts(&name(node), 0, now);
+        view.apply_nodes(Event::Gone(gone), now);
+    }
+    assert_eq!(view.read().names().len(), 0);
 }

@@ -162,7 +162,7 @@ impl World {
                 // A report is never later than the time for it.
                 (0..NODES).for_each(|node| self.report(node));
                 self.now += SignedDuration::from_secs(seconds);
-                self.view.cards.end_departures(self.now);
+                self.view.change(|index| index.end_departures(self.now));
             }
         }
     }
@@ -178,12 +178,14 @@ impl World {
         let request = facts.gpu_pod().unwrap().request.clone();
         self.apply(Event::Applied(WatchedPod::Gpu(Box::new(facts), PodUse::default())));
         let (pod, rule) = (id("ml", &uid), self.view.choice_rule());
-        let Ok(reserved) = self.view.cards.reserve(&pod, &request, &name(node), &rule) else {
+        let Ok(reserved) =
+            self.view.change(|index| index.reserve(&pod, &request, &name(node), &rule))
+        else {
             // It is deleted while it waits.
-            return self.view.cards.forget(&pod.uid);
+            return self.view.change(|index| index.forget(&pod.uid));
         };
         let claim = reserved.claim;
-        self.view.cards.confirm(&pod.uid, &name(node), &claim);
+        self.view.change(|index| index.confirm(&pod.uid, &name(node), &claim));
         let pod = Pod { uid, node, units, claim, runs: false };
         self.apply(Event::Applied(pod.watched(false)));
         self.pods.insert(slot, pod);
@@ -193,13 +195,13 @@ impl World {
         let facts = pod("other", units);
         let request = &facts.gpu_pod().unwrap().request;
         let (pod, rule) = (id("other", "other"), self.view.choice_rule());
-        match self.view.cards.reserve(&pod, request, &name(node), &rule) {
-            Ok(_) => self.view.cards.cancel(&pod.uid, &name(node)),
+        match self.view.change(|index| index.reserve(&pod, request, &name(node), &rule)) {
+            Ok(_) => self.view.change(|index| index.cancel(&pod.uid, &name(node))),
             Err(error) => {
                 assert!(!matches!(error, ReservationError::HeldByDeleted(_)), "{error:?}")
             }
         }
-        self.view.cards.forget(&pod.uid);
+        self.view.change(|index| index.forget(&pod.uid));
     }
 
     /// The node's cards, with every pod that runs.
@@ -217,8 +219,8 @@ impl World {
 
     /// The units that cards are charged for pods of the namespace.
     fn held(&self) -> u32 {
-        let index = self.view.cards.read();
-        let accounts = index.nodes().flat_map(|(_, cards)| cards.accounts());
+        let index = self.view.read();
+        let accounts = index.nodes_with_cards().flat_map(|(_, cards)| cards.accounts());
         let charges = accounts.flat_map(|account| &account.charges);
         let is_ours = |pod: &PodUid| pod.as_str().starts_with("ml-") && !self.ended.contains(pod);
         charges.filter(|charge| is_ours(&charge.pod)).map(|charge| charge.units.0).sum()
@@ -240,7 +242,7 @@ proptest! {
         world.pods.clear();
         world.lingering.clear();
         let uids: Vec<PodUid> = (0..=world.made).map(|number| format!("ml-{number}").into()).collect();
-        uids.iter().for_each(|uid| world.view.cards.forget(uid));
+        uids.iter().for_each(|uid| world.view.change(|index| index.forget(uid)));
         world.take(Step::Tick(11));
         prop_assert_eq!(world.held(), 0);
         world.bind(0, 0, QUOTA);

@@ -55,7 +55,7 @@ fn target(pod: &Value) -> Target {
 }
 
 fn used(view: &View) -> u64 {
-    view.cards.totals().used
+    view.read().totals().used
 }
 
 #[tokio::test]
@@ -67,7 +67,7 @@ async fn a_binding_that_surely_never_landed_gives_its_card_back() {
     let outcome = binder.bind(target(&train)).await;
     assert!(matches!(outcome, Err(BindError::InDoubt(_))), "{outcome:?}");
     binder.drain().await;
-    assert_eq!((used(&view), view.cards.totals().reserved), (0, 0));
+    assert_eq!((used(&view), view.read().totals().reserved), (0, 0));
 }
 
 #[tokio::test]
@@ -82,7 +82,7 @@ async fn a_binding_that_landed_after_all_is_found_and_kept() {
     let outcome = binder.bind(target(&train)).await;
     assert!(matches!(outcome, Err(BindError::InDoubt(_))), "{outcome:?}");
     binder.drain().await;
-    assert_eq!((used(&view), view.cards.totals().reserved), (5, 0));
+    assert_eq!((used(&view), view.read().totals().reserved), (5, 0));
     assert_eq!(sim.log().bindings().len(), 1);
 }
 
@@ -164,7 +164,7 @@ async fn a_pod_that_is_bound_after_a_list_that_lacks_it_and_then_gone_holds_noth
 /// Nobody has seen how the pod ended: it counts until a report of its node could have shown it, and then holds nothing.
 fn ends_later(view: &View) {
     assert_eq!(used(view), 5);
-    view.cards.end_departures(Timestamp::now() + SignedDuration::from_secs(11));
+    view.change(|index| index.end_departures(Timestamp::now() + SignedDuration::from_secs(11)));
     assert_eq!(used(view), 0);
 }
 

@@ -70,21 +70,24 @@ impl Cluster {
 
     /// Free cores of a node.
     fn free(&self, node: &str) -> Option<f64> {
-        let index = self.view.cards.read();
-        index.node(node).and_then(|cards| cards.cpu()).map(|cpu| cpu as f64 / 1000.0)
+        let index = self.view.read();
+        index.cards(node).and_then(|cards| cards.cpu()).map(|cpu| cpu as f64 / 1000.0)
     }
 
     fn decision(&self, pod: &Value, nodes: &[&str]) -> Decision {
         let pod: Pod = serde_json::from_value(pod.clone()).unwrap();
         let request = pod.request(&self.names).unwrap();
-        let board = self.view.load.current();
-        let nodes = CandidateNodes::new(&board, nodes.iter().copied());
+        let snapshot = self.view.read();
+        let nodes = CandidateNodes::new(snapshot.names(), nodes.iter().copied());
         let decided = DecidedPod::new(&pod, PodEstimates::default(), SignedDuration::ZERO);
-        Decision::new(board, &self.view.cards, decided, request, nodes, self.now)
+        Decision::new(snapshot, decided, request, nodes, self.now)
     }
 
     fn card_scores(&self, pod: &Value, nodes: &[&str]) -> Vec<u8> {
-        let scores = self.decision(pod, nodes).card_scores().unwrap();
+        let decision = self.decision(pod, nodes);
+        let scores = decision.card_scores(None).unwrap();
+        let prepared = &self.view.current().prepared;
+        assert_eq!(decision.card_scores(Some(prepared)).as_ref(), Some(&scores));
         scores.into_iter().map(Score::get).collect()
     }
 
@@ -94,7 +97,8 @@ impl Cluster {
         let id = GpuPodId { uid: facts.uid, namespace: facts.namespace, name: facts.name };
         let request = facts.gpu.unwrap().unwrap().request;
         let rule = self.view.choice_rule();
-        let reserved = self.view.cards.reserve(&id, &request, &NodeName::from(node), &rule);
+        let reserved =
+            self.view.change(|index| index.reserve(&id, &request, &NodeName::from(node), &rule));
         reserved.unwrap().choice.cards[0].index
     }
 
@@ -138,7 +142,7 @@ fn free_cpu_follows_pods_of_every_kind_and_reservations() {
     cluster.changed(&pod("train", 4, 10, Some("a")));
     assert_eq!(cluster.free("a"), Some(50.0));
     cluster.reserve(&pod("other", 4, 5, None), "b");
-    cluster.view.cards.cancel(&"other".into(), &"b".into());
+    cluster.view.change(|index| index.cancel(&"other".into(), &"b".into()));
     assert_eq!(cluster.free("b"), Some(64.0));
     // A list that began before a binding does not forget it; what it leaves out is gone.
     cluster.apply(Event::Listing);
@@ -162,7 +166,7 @@ fn free_cpu_follows_pods_of_every_kind_and_reservations() {
 fn without_enough_pods_seen_it_is_best_fit() {
     let mut cluster = Cluster::new(&[("a", 2), ("b", 1)]);
     cluster.seen(15, 5, 1);
-    cluster.view.cards.renew_measure();
+    cluster.view.renew_measure();
     cluster.reserve(&pod("first", 11, 1, None), "b");
     let (asked, next) = (["a", "b"], pod("next", 5, 1, None));
     assert_eq!(cluster.card_scores(&next, &asked), [31, 100]);
@@ -174,8 +178,8 @@ fn the_node_that_scores_best_and_the_card_that_bind_takes_follow_one_measure() {
     // Of a card, 5 units are left by most pods, and no pod asks for 4 or fewer.
     cluster.seen(18, 5, 1);
     cluster.seen(2, 11, 1);
-    cluster.view.cards.renew_measure();
-    assert!(cluster.view.cards.measure().is_some());
+    cluster.view.renew_measure();
+    assert!(cluster.view.read().measure.clone().is_some());
     // 6 and 10 units free: best fit would leave one unit, the measure leaves five.
     let mut node: Value = gpu_node("b", 2).into();
     let cards = &mut node["metadata"]["annotations"]["plimsoll.dev/gpu-cards"];
@@ -186,9 +190,9 @@ fn the_node_that_scores_best_and_the_card_that_bind_takes_follow_one_measure() {
     let (next, asked) = (pod("next", 5, 1, None), ["c", "b", "a"]);
     let decision = cluster.decision(&next, &asked);
     let request = decision.request.as_ref().unwrap();
-    let index = cluster.view.cards.read().clone();
+    let index = cluster.view.read();
     let on = |node: &str| {
-        let cards = index.node(node).unwrap();
+        let cards = index.cards(node).unwrap();
         let rating = cards.rate(&"next".into(), request, &decision.rule).unwrap();
         let choice = cards.fit(&"next".into(), request, &decision.rule).unwrap();
         // Bind's choice costs what the node is rated by.
@@ -207,7 +211,7 @@ fn the_node_that_scores_best_and_the_card_that_bind_takes_follow_one_measure() {
 fn equal_nodes_are_filled_by_name_whatever_order_they_are_asked_in() {
     let mut cluster = Cluster::new(&[("c", 1), ("a", 1), ("d", 1), ("b", 1)]);
     cluster.seen(20, 4, 1);
-    cluster.view.cards.renew_measure();
+    cluster.view.renew_measure();
     let next = pod("next", 4, 1, None);
     assert_eq!(cluster.card_scores(&next, &["a", "b", "c", "d"]), [100, 50, 25, 12]);
     assert_eq!(cluster.card_scores(&next, &["d", "b", "a", "c"]), [12, 50, 100, 25]);
@@ -220,7 +224,7 @@ fn equal_nodes_are_filled_by_name_whatever_order_they_are_asked_in() {
 fn a_pod_says_itself_how_its_cards_are_chosen() {
     let mut cluster = Cluster::new(&[("a", 2)]);
     cluster.seen(20, 4, 1);
-    cluster.view.cards.renew_measure();
+    cluster.view.renew_measure();
     let mut next = pod("next", 4, 1, None);
     let points = |cluster: &Cluster, next: &Value| cluster.card_scores(next, &["a"])[0];
     assert_eq!(points(&cluster, &next), 100);
@@ -235,8 +239,9 @@ fn a_pod_without_cards_keeps_off_nodes_whose_cards_need_the_cpu() {
     let mut cluster = Cluster::new(&[("a", 8), ("b", 1)]);
     let score = |cluster: &Cluster| {
         let decision = cluster.decision(&pod("web", 0, 8, None), &["a", "b"]);
-        let by_policy = decision.scores_under(decision.policy());
-        let scores: Vec<Score> = decision.scores().collect();
+        let by_policy = decision.scores(decision.policy(), None);
+        let prepared = &cluster.view.current().prepared;
+        let scores = decision.scores(decision.policy(), Some(prepared));
         assert_eq!(scores, by_policy);
         (scores[0].get(), scores[1].get())
     };
@@ -257,7 +262,7 @@ fn a_pod_without_cards_keeps_off_nodes_whose_cards_need_the_cpu() {
     assert_eq!(score(&cluster), (80, 80));
     // Eight cards at 8 cores each need all 64 cores of the one node, not of the other.
     cluster.seen(20, 16, 8);
-    cluster.view.cards.renew_measure();
+    cluster.view.renew_measure();
     assert_eq!(score(&cluster), (0, 80));
 }
 
@@ -282,8 +287,8 @@ fn counting() -> LoadPolicy {
 fn memory_that_nobody_manages_counts_where_the_policy_says_so_and_while_it_is_fresh() {
     let cluster = Cluster::new(&[("n", 2)]);
     let free = || -> Vec<u32> {
-        let index = cluster.view.cards.read();
-        index.node("n").unwrap().accounts().iter().map(|account| account.card.free.0).collect()
+        let index = cluster.view.read();
+        index.cards("n").unwrap().accounts().iter().map(|account| account.card.free.0).collect()
     };
     let at = |minutes| cluster.now + SignedDuration::from_mins(minutes);
     let apply = |used, minutes| {
@@ -292,8 +297,8 @@ fn memory_that_nobody_manages_counts_where_the_policy_says_so_and_while_it_is_fr
     apply(6 * 1024, 0);
     apply(6 * 1024, 1);
     assert_eq!(free(), [16, 16]);
-    cluster.view.load.set_policy(counting());
-    cluster.view.count_unmanaged(at(1));
+    cluster.view.change(|index| index.set_policy(counting()));
+    cluster.view.change(|index| index.count_unmanaged(at(1)));
     assert_eq!(free(), [10, 16]);
     // A single measurement without it, as one with more, changes it to what both have.
     apply(12 * 1024, 2);
@@ -305,18 +310,18 @@ fn memory_that_nobody_manages_counts_where_the_policy_says_so_and_while_it_is_fr
     apply(6 * 1024, 5);
     assert_eq!(free(), [10, 16]);
     // What is too old is not known.
-    cluster.view.count_unmanaged(at(20));
+    cluster.view.change(|index| index.count_unmanaged(at(20)));
     assert_eq!(free(), [10, 16]);
-    cluster.view.count_unmanaged(at(21));
+    cluster.view.change(|index| index.count_unmanaged(at(21)));
     assert_eq!(free(), [16, 16]);
     // Unmanaged memory is no pod: it is listed under none, and not in the units that pods hold.
     apply(6 * 1024, 22);
     apply(6 * 1024, 23);
-    let index = cluster.view.cards.read().clone();
-    let account = &index.node("n").unwrap().accounts()[0];
+    let index = cluster.view.read();
+    let account = &index.cards("n").unwrap().accounts()[0];
     assert_eq!((account.card.free.0, account.held().0), (10, 0));
-    assert_eq!(cluster.view.cards.pods_on(account), []);
-    assert_eq!(cluster.view.cards.totals().used, 0);
+    assert_eq!(cluster.view.ask(|index| index.pods_on(account)), []);
+    assert_eq!(cluster.view.read().totals().used, 0);
     let held = pod("held", 9, 1, None);
     assert_eq!(cluster.reserve(&held, "n"), 0);
     assert_eq!(free(), [1, 16]);

@@ -47,8 +47,9 @@ impl Cluster {
         let id = GpuPodId { uid: "a".into(), namespace: "ml".to_owned(), name: "a".to_owned() };
         let request = pod(&json!({})).gpu.unwrap().unwrap().request;
         self.view
-            .cards
-            .reserve(&id, &request, &NodeName::from("n1"), &self.view.choice_rule())
+            .change(|index| {
+                index.reserve(&id, &request, &NodeName::from("n1"), &self.view.choice_rule())
+            })
             .unwrap();
         assert_eq!(self.charged(), [4, 0]);
     }
@@ -62,8 +63,8 @@ impl Cluster {
 
     /// Units of each card that are not free.
     fn charged(&self) -> [u32; 2] {
-        let index = self.view.cards.read();
-        let cards = index.node("n1").unwrap();
+        let index = self.view.read();
+        let cards = index.cards("n1").unwrap();
         [0, 1].map(|card: usize| {
             let card = &cards.accounts()[card].card;
             card.units.0 - card.free.0

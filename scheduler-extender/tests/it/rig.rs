@@ -10,7 +10,7 @@ use placement::policy::LoadPolicy;
 use placement::reading::{Reading, ReadingCodec};
 use placement::units::Ratio;
 use reqwest::header::CONTENT_TYPE;
-use scheduler_extender::view::{LoadBoard, View, WatchState};
+use scheduler_extender::view::{View, WatchState};
 use scheduler_extender::{Args, app};
 use serde_json::{Value, json};
 use sim::{Sim, node, pod};
@@ -47,8 +47,8 @@ impl Drop for Rig {
 /// A view by [`POLICY`] that has seen nothing.
 pub(crate) fn empty_view() -> View {
     let source = |name| WatchState::new(daemon::Readiness::default().condition(name));
-    let load = LoadBoard::new(LoadPolicy::from_yaml(POLICY).unwrap(), false);
-    View::new(load, source("nodes"), source("pods"))
+    let policy = LoadPolicy::from_yaml(POLICY).unwrap();
+    View::new(policy, false, source("nodes"), source("pods"))
 }
 
 impl Rig {

@@ -311,9 +311,9 @@ impl World {
         if pod.node.is_some() || self.attempts.iter().any(runs) {
             return;
         }
-        if let Ok(reservation) =
-            self.view.cards.reserve(&pod.id(), &pod.request(), &name(node), &ChoiceRule::default())
-        {
+        if let Ok(reservation) = self.view.change(|index| {
+            index.reserve(&pod.id(), &pod.request(), &name(node), &ChoiceRule::default())
+        }) {
             let (claim, phase) = (reservation.claim, Phase::Sent);
             self.attempts.push(Attempt { pod, node, claim, phase, over: false });
         }
@@ -353,7 +353,7 @@ impl World {
             (Phase::Carried(true), false) => {
                 let attempt = self.attempts.remove(at);
                 let uid = attempt.pod.uid.as_str().into();
-                self.view.cards.confirm(&uid, &name(attempt.node), &attempt.claim);
+                self.view.change(|index| index.confirm(&uid, &name(attempt.node), &attempt.claim));
                 self.end(&attempt.pod);
             }
             (Phase::Carried(false), false) => attempt.phase = Phase::ToRead { may_land: false },
@@ -380,7 +380,7 @@ impl World {
         let wanted = format!("p{slot}");
         for look_up in self.look_ups.iter_mut().filter(|l| l.id.name == wanted && l.found.is_none())
         {
-            self.view.cards.begin_look_up(&look_up.id.uid);
+            self.view.change(|index| index.begin_look_up(&look_up.id.uid));
             look_up.found = Some(pods.get(&slot).cloned());
         }
     }
@@ -396,7 +396,7 @@ impl World {
             let look_up = self.look_ups.remove(at);
             match look_up.found.flatten().filter(|pod| pod.id() == look_up.id) {
                 Some(pod) => self.take_over(&pod),
-                None => self.view.cards.depart(&look_up.id.uid, Timestamp::now()),
+                None => self.view.change(|index| index.depart(&look_up.id.uid, Timestamp::now())),
             }
         }
     }
@@ -406,11 +406,11 @@ impl World {
         let Phase::Read { may_land, found } = attempt.phase else { return };
         let (id, node) = (attempt.pod.id(), name(attempt.node));
         match found.filter(|pod| pod.uid == attempt.pod.uid) {
-            None => self.view.cards.depart(&id.uid, Timestamp::now()),
+            None => self.view.change(|index| index.depart(&id.uid, Timestamp::now())),
             Some(pod) if pod.node.is_some() => self.take_over(&pod),
-            Some(_) if !may_land => self.view.cards.cancel(&id.uid, &node),
+            Some(_) if !may_land => self.view.change(|index| index.cancel(&id.uid, &node)),
             // In doubt: while the reservation stands, the pod is read again.
-            Some(_) if self.view.cards.is_reserved(&id.uid, &node) => {
+            Some(_) if self.view.ask(|index| index.is_reserved(&id.uid, &node)) => {
                 attempt.phase = Phase::ToRead { may_land };
                 return self.attempts.push(attempt);
             }
@@ -420,11 +420,11 @@ impl World {
     }
 
     fn take_over(&self, pod: &Object) {
-        self.view.cards.apply_known(&pod.facts(), &pod.gpu());
+        self.view.apply_known(&pod.facts(), &pod.gpu());
     }
 
     fn end(&mut self, pod: &Object) {
-        if self.view.cards.is_doubtful(&pod.id().uid) {
+        if self.view.ask(|index| index.is_doubtful(&pod.id().uid)) {
             self.look_ups.push(LookUp { id: pod.id(), found: None });
         }
     }
@@ -580,8 +580,8 @@ impl World {
     }
 
     fn charged(&self) -> Vec<(String, u32)> {
-        let index = self.view.cards.read();
-        let accounts = index.nodes().flat_map(|(_, cards)| cards.accounts().to_vec());
+        let index = self.view.read();
+        let accounts = index.nodes_with_cards().flat_map(|(_, cards)| cards.accounts().to_vec());
         accounts
             .map(|a| (a.card.uuid.to_string(), (a.card.units.saturating_sub(a.card.free)).0))
             .collect()
@@ -610,7 +610,7 @@ impl World {
             self.node_event();
         }
         // The time for reports of pods that nobody saw ending is over.
-        self.view.cards.end_departures(Timestamp::MAX);
+        self.view.change(|index| index.end_departures(Timestamp::MAX));
         assert!(
             self.attempts.is_empty() && self.look_ups.is_empty(),
             "{:?} {:?}",
@@ -658,9 +658,9 @@ proptest! {
             prop_assert_eq!(charged, 0, "{}", card);
         }
         for uid in uids {
-            prop_assert_eq!(world.view.cards.held_on(&uid.into()), Vec::<NodeName>::new());
+            prop_assert_eq!(world.view.ask(|index| index.held_on(&uid.into())), Vec::<NodeName>::new());
         }
-        prop_assert_eq!(world.view.cards.totals().reserved, 0);
+        prop_assert_eq!(world.view.read().totals().reserved, 0);
     }
 }
 

@@ -1,11 +1,11 @@
 //! The view under every order in which events, lists and bindings can come.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 
-use cluster::{Event, GpuRequestError, Pod, PodFacts};
+use cluster::{Event, GpuRequestError, NodeFacts, Pod, PodFacts};
 use jiff::{SignedDuration, Timestamp};
 use placement::gpu::{
-    CardUse, ChoiceRule, Claim, ContainerRequest, GpuRequest, NoFit, RequestError,
+    Card, CardUse, ChoiceRule, Claim, ContainerRequest, GpuRequest, NoFit, RequestError,
 };
 use placement::load::{Evaluation, PodToPlace};
 use placement::names::Names;
@@ -50,32 +50,40 @@ impl Cluster {
     fn reserve(&self, pod: &PodFacts, node: &str) -> placement::gpu::Claim {
         let gpu = pod.gpu.clone().unwrap().unwrap();
         let rule = self.view.choice_rule();
-        self.view.cards.reserve(&id(pod), &gpu.request, &NodeName::from(node), &rule).unwrap().claim
+        self.view
+            .change(|index| index.reserve(&id(pod), &gpu.request, &NodeName::from(node), &rule))
+            .unwrap()
+            .claim
     }
 
     /// The API server has answered a binding.
     fn confirm(&self, pod: &str, node: &str, claim: &placement::gpu::Claim) {
-        self.view.cards.confirm(&pod.into(), &node.into(), claim);
+        self.view.change(|index| index.confirm(&pod.into(), &node.into(), claim));
     }
 
     /// The pod was read from the API server.
     fn read(&self, pod: &PodFacts) {
-        self.view.cards.apply_known(pod, &pod.gpu.clone().unwrap().unwrap());
+        self.view.apply_known(pod, &pod.gpu.clone().unwrap().unwrap());
     }
 
     fn used(&self) -> [u64; 2] {
         ["n1", "n2"].map(|node| {
-            let index = self.view.cards.read();
-            let cards = index.node(node);
+            let index = self.view.read();
+            let cards = index.cards(node);
             let cards = cards.iter().flat_map(|cards| cards.accounts());
             cards.map(|account| u64::from(account.held().0)).sum()
         })
     }
 }
 
-fn facts(node: Value) -> cluster::NodeFacts {
+fn facts(node: Value) -> NodeFacts {
     let node: cluster::Node = serde_json::from_value(node).unwrap();
     node.facts(&Names::default(), &ReadingCodec::default())
+}
+
+/// The nodes that have cards, or pods on cards.
+fn nodes_with_cards(view: &View) -> Vec<NodeName> {
+    view.read().nodes_with_cards().map(|(name, _)| name.clone()).collect()
 }
 
 fn id(pod: &PodFacts) -> GpuPodId {
@@ -133,7 +141,7 @@ fn a_binding_confirmed_during_a_list_outlives_it() {
     cluster.apply(Event::Listing);
     cluster.confirm("a", "n1", &claim);
     cluster.apply(Event::Listed(vec![watched(&pending("a"))]));
-    assert!(!cluster.view.cards.is_doubtful(&"a".into()));
+    assert!(!cluster.view.ask(|index| index.is_doubtful(&"a".into())));
     assert_eq!(cluster.used(), [4, 0]);
 }
 
@@ -153,12 +161,12 @@ fn a_pod_confirmed_after_a_list_that_lacks_it_is_looked_up() {
     let mut cluster = Cluster::new();
     let claim = cluster.reserve(&pending("a"), "n1");
     cluster.list(&[]);
-    assert!(!cluster.view.cards.is_doubtful(&"a".into()), "its binding is under way");
+    assert!(!cluster.view.ask(|index| index.is_doubtful(&"a".into())), "its binding is under way");
     cluster.confirm("a", "n1", &claim);
-    assert!(cluster.view.cards.is_doubtful(&"a".into()));
+    assert!(cluster.view.ask(|index| index.is_doubtful(&"a".into())));
     // An event settles that.
     cluster.apply(Event::Applied(watched(&bound("a", "n1"))));
-    assert!(!cluster.view.cards.is_doubtful(&"a".into()));
+    assert!(!cluster.view.ask(|index| index.is_doubtful(&"a".into())));
 }
 
 #[test]
@@ -168,10 +176,10 @@ fn a_pod_read_after_a_list_that_lacks_it_is_looked_up() {
     cluster.list(&[]);
     // The read may have begun before the list.
     cluster.read(&bound("a", "n1"));
-    assert!(cluster.view.cards.is_doubtful(&"a".into()));
-    cluster.view.cards.begin_look_up(&"a".into());
+    assert!(cluster.view.ask(|index| index.is_doubtful(&"a".into())));
+    cluster.view.change(|index| index.begin_look_up(&"a".into()));
     cluster.read(&bound("a", "n1"));
-    assert!(!cluster.view.cards.is_doubtful(&"a".into()));
+    assert!(!cluster.view.ask(|index| index.is_doubtful(&"a".into())));
     assert_eq!(cluster.used(), [4, 0]);
 }
 
@@ -180,11 +188,8 @@ fn a_pod_that_its_node_reports_before_its_binding_is_known_is_looked_up() {
     let mut cluster = Cluster::new();
     cluster.reserve(&pending("a"), "n1");
     cluster.list(&[]);
-    let cards = facts(gpu_node("n1", 1).into()).cards.unwrap().unwrap();
-    let recorded = |card| placement::gpu::Card { pods: [("a".into(), Units(4))].into(), ..card };
-    let cards = cards.into_iter().map(recorded).collect();
-    cluster.view.cards.set_cards(&"n1".into(), cards);
-    assert!(cluster.view.cards.is_doubtful(&"a".into()));
+    report(&cluster, "n1", Some("a"));
+    assert!(cluster.view.ask(|index| index.is_doubtful(&"a".into())));
 }
 
 #[test]
@@ -193,20 +198,24 @@ fn no_ledger_outlives_its_node_and_the_pods_there() {
     cluster.apply(Event::Applied(watched(&bound("a", "n1"))));
     cluster.view.apply_nodes(Event::Listed(vec![facts(gpu_node("n2", 1).into())]), cluster.now);
     cluster.apply(Event::Gone(watched(&bound("a", "n1"))));
-    cluster.view.cards.end_departures(Timestamp::MAX);
-    assert_eq!(cluster.view.cards.nodes(), ["n2".into()]);
+    cluster.view.change(|index| index.end_departures(Timestamp::MAX));
+    assert_eq!(nodes_with_cards(&cluster.view), ["n2".into()]);
     cluster.view.apply_nodes(Event::Gone(facts(gpu_node("n2", 1).into())), cluster.now);
-    assert!(cluster.view.cards.nodes().is_empty());
+    assert!(nodes_with_cards(&cluster.view).is_empty());
     // Nor does a reservation make one.
     let request = pending("b").gpu.unwrap().unwrap().request;
     assert!(
         cluster
             .view
-            .cards
-            .reserve(&id(&pending("b")), &request, &"n9".into(), &ChoiceRule::default())
+            .change(|index| index.reserve(
+                &id(&pending("b")),
+                &request,
+                &"n9".into(),
+                &ChoiceRule::default()
+            ))
             .is_err()
     );
-    assert!(cluster.view.cards.nodes().is_empty());
+    assert!(nodes_with_cards(&cluster.view).is_empty());
 }
 
 #[test]
@@ -215,7 +224,7 @@ fn a_pod_that_a_later_list_no_longer_names_is_gone() {
     cluster.apply(Event::Applied(watched(&bound("a", "n1"))));
     cluster.apply(Event::Applied(watched(&bound("b", "n1"))));
     cluster.list(&[&bound("b", "n1")]);
-    cluster.view.cards.end_departures(cluster.now + SignedDuration::from_secs(11));
+    cluster.view.change(|index| index.end_departures(cluster.now + SignedDuration::from_secs(11)));
     assert_eq!(cluster.used(), [4, 0]);
 }
 
@@ -227,19 +236,23 @@ fn a_pod_that_ended_unseen_before_its_first_report_counts_until_that_could_have_
     cluster.apply(Event::Applied(watched(&bound("b", "n2"))));
     cluster.list(&[]);
     assert_eq!(cluster.used(), [4, 4]);
-    cluster.view.cards.end_departures(cluster.now + SignedDuration::from_secs(9));
+    cluster.view.change(|index| index.end_departures(cluster.now + SignedDuration::from_secs(9)));
     report(&cluster, "n1", Some("a"));
-    cluster.view.cards.end_departures(cluster.now + SignedDuration::from_secs(11));
+    cluster.view.change(|index| index.end_departures(cluster.now + SignedDuration::from_secs(11)));
     assert_eq!(cluster.used(), [4, 0]);
 }
 
 /// The node's report, with this pod on its card or without.
 fn report(cluster: &Cluster, node: &str, pod: Option<&str>) {
+    let cards = Some(Ok(cards_with_pod(node, pod)));
+    let facts = NodeFacts { cards, ..facts(gpu_node(node, 1).into()) };
+    cluster.view.apply_nodes(Event::Applied(facts), cluster.now);
+}
+
+fn cards_with_pod(node: &str, pod: Option<&str>) -> Vec<Card> {
     let cards = facts(gpu_node(node, 1).into()).cards.unwrap().unwrap();
-    let pods: std::collections::BTreeMap<PodUid, Units> =
-        pod.into_iter().map(|pod| (pod.into(), Units(4))).collect();
-    let recorded = |card| placement::gpu::Card { pods: pods.clone(), ..card };
-    cluster.view.cards.set_cards(&node.into(), cards.into_iter().map(recorded).collect());
+    let pods: BTreeMap<PodUid, Units> = pod.into_iter().map(|pod| (pod.into(), Units(4))).collect();
+    cards.into_iter().map(|card| Card { pods: pods.clone(), ..card }).collect()
 }
 
 #[test]
@@ -248,7 +261,7 @@ fn a_pod_that_was_deleted_by_force_counts_for_as_long_as_reports_show_it() {
     cluster.apply(Event::Applied(watched(&bound("a", "n1"))));
     report(&cluster, "n1", Some("a"));
     cluster.apply(Event::Gone(watched(&bound("a", "n1"))));
-    cluster.view.cards.end_departures(cluster.now + SignedDuration::from_hours(1));
+    cluster.view.change(|index| index.end_departures(cluster.now + SignedDuration::from_hours(1)));
     assert_eq!(cluster.used(), [4, 0]);
     report(&cluster, "n1", None);
     assert_eq!(cluster.used(), [0, 0]);
@@ -262,10 +275,10 @@ fn a_pod_that_was_deleted_by_force_before_its_first_report_counts_until_that_cou
     for (pod, node) in [("a", "n1"), ("b", "n2")] {
         cluster.apply(Event::Gone(watched(&bound(pod, node))));
     }
-    cluster.view.cards.end_departures(cluster.now + SignedDuration::from_secs(9));
+    cluster.view.change(|index| index.end_departures(cluster.now + SignedDuration::from_secs(9)));
     report(&cluster, "n1", Some("a"));
     assert_eq!(cluster.used(), [4, 4]);
-    cluster.view.cards.end_departures(cluster.now + SignedDuration::from_secs(11));
+    cluster.view.change(|index| index.end_departures(cluster.now + SignedDuration::from_secs(11)));
     assert_eq!(cluster.used(), [4, 0]);
 }
 
@@ -274,7 +287,7 @@ fn a_clock_that_is_set_back_keeps_no_units_for_a_pod_that_is_gone() {
     let mut cluster = Cluster::new();
     cluster.apply(Event::Applied(watched(&bound("a", "n1"))));
     cluster.apply(Event::Gone(watched(&bound("a", "n1"))));
-    cluster.view.cards.end_departures(cluster.now - SignedDuration::from_hours(1));
+    cluster.view.change(|index| index.end_departures(cluster.now - SignedDuration::from_hours(1)));
     assert_eq!(cluster.used(), [0, 0]);
 }
 
@@ -301,7 +314,7 @@ fn a_node_that_is_deleted_and_comes_back_still_has_what_departed_pods_hold() {
     cluster.apply(Event::Gone(watched(&bound("b", "n1"))));
     cluster.view.apply_nodes(Event::Applied(facts(gpu_node("n1", 1).into())), cluster.now);
     assert_eq!(cluster.used(), [8, 0]);
-    cluster.view.cards.end_departures(cluster.now + SignedDuration::from_secs(11));
+    cluster.view.change(|index| index.end_departures(cluster.now + SignedDuration::from_secs(11)));
     assert_eq!(cluster.used(), [0, 0]);
 }
 
@@ -314,7 +327,7 @@ fn pods_wait_while_deleted_ones_of_their_namespace_hold_units_and_others_do_not(
     let mut cluster = Cluster::new();
     let (new, asked) = (pending("new"), pending("new").gpu.unwrap().unwrap().request);
     let waits = |cluster: &Cluster, namespace| {
-        cluster.view.cards.waits_for_deleted(&in_namespace(namespace, &new), &asked)
+        cluster.view.ask(|index| index.waits_for_deleted(&in_namespace(namespace, &new), &asked))
     };
     cluster.apply(Event::Applied(watched(&bound("a", "n1"))));
     cluster.apply(Event::Applied(watched(&bound("b", "n2"))));
@@ -324,19 +337,21 @@ fn pods_wait_while_deleted_ones_of_their_namespace_hold_units_and_others_do_not(
     assert_eq!(waits(&cluster, "other"), None);
     let reserve = |cluster: &Cluster, namespace| {
         let (pod, rule) = (in_namespace(namespace, &new), cluster.view.choice_rule());
-        cluster.view.cards.reserve(&pod, &asked, &"n2".into(), &rule)
+        cluster.view.change(|index| index.reserve(&pod, &asked, &"n2".into(), &rule))
     };
     let held = ReservationError::HeldByDeleted(HeldByDeleted::Unreported);
     assert_eq!(reserve(&cluster, "ml").unwrap_err(), held);
     // Its processes run on.
     report(&cluster, "n1", Some("a"));
     assert_eq!(waits(&cluster, "ml"), Some(HeldByDeleted::Reported));
-    cluster.view.cards.end_departures(cluster.now + SignedDuration::from_mins(9));
+    cluster.view.change(|index| index.end_departures(cluster.now + SignedDuration::from_mins(9)));
     assert_eq!(waits(&cluster, "ml"), Some(HeldByDeleted::Reported));
     // On a node that is not ready, they hold nothing that others could have.
-    cluster.view.cards.set_ready(&"n1".into(), false);
+    let reported = facts(gpu_node("n1", 1).into());
+    let cards = cards_with_pod("n1", Some("a"));
+    let unready = NodeFacts { ready: Some(false), cards: Some(Ok(cards)), ..reported };
+    cluster.view.apply_nodes(Event::Applied(unready), cluster.now);
     assert_eq!(waits(&cluster, "ml"), None);
-    cluster.view.cards.set_ready(&"n1".into(), true);
     cluster.view.apply_nodes(Event::Gone(facts(gpu_node("n1", 1).into())), cluster.now);
     assert_eq!(waits(&cluster, "ml"), None);
     report(&cluster, "n1", Some("a"));
@@ -356,16 +371,17 @@ fn a_deleted_pod_whose_processes_never_end_keeps_its_card_but_its_namespace_wait
  {
     let mut cluster = Cluster::new();
     let (new, asked) = (pending("new"), pending("new").gpu.unwrap().unwrap().request);
-    let waits = |cluster: &Cluster| cluster.view.cards.waits_for_deleted(&id(&new), &asked);
+    let waits =
+        |cluster: &Cluster| cluster.view.ask(|index| index.waits_for_deleted(&id(&new), &asked));
     cluster.apply(Event::Applied(watched(&bound("a", "n1"))));
     cluster.apply(Event::Applied(watched(&bound("b", "n2"))));
     cluster.apply(Event::Gone(watched(&bound("a", "n1"))));
     report(&cluster, "n1", Some("a"));
-    cluster.view.cards.end_departures(cluster.now + SignedDuration::from_secs(599));
+    cluster.view.change(|index| index.end_departures(cluster.now + SignedDuration::from_secs(599)));
     assert_eq!(waits(&cluster), Some(HeldByDeleted::Reported));
-    cluster.view.cards.end_departures(cluster.now + SignedDuration::from_secs(600));
+    cluster.view.change(|index| index.end_departures(cluster.now + SignedDuration::from_secs(600)));
     assert_eq!(waits(&cluster), None);
-    assert_eq!(cluster.view.cards.totals().used, 8);
+    assert_eq!(cluster.view.read().totals().used, 8);
 }
 
 #[test]
@@ -383,18 +399,18 @@ fn a_pod_whose_spec_names_its_node_takes_no_card_from_others_and_leaves_nothing(
     for number in 0..3 {
         let pod = by_its_author(&format!("p{number}"));
         cluster.apply(Event::Applied(watched(&pod)));
-        assert_eq!((cluster.used(), cluster.view.cards.totals().used), ([0, 0], 4));
-        let index = cluster.view.cards.read();
+        assert_eq!((cluster.used(), cluster.view.read().totals().used), ([0, 0], 4));
+        let index = cluster.view.read();
         assert!(index.fit("n1", &new.uid, &asked, &rule).is_ok());
         cluster.apply(Event::Gone(watched(&pod)));
-        assert_eq!(cluster.view.cards.totals().used, 0);
-        assert_eq!(cluster.view.cards.waits_for_deleted(&id(&new), &asked), None);
+        assert_eq!(cluster.view.read().totals().used, 0);
+        assert_eq!(cluster.view.ask(|index| index.waits_for_deleted(&id(&new), &asked)), None);
     }
     // Four of them need all that the node has, as in kube-scheduler.
     (0..4).for_each(|number| {
         cluster.apply(Event::Applied(watched(&by_its_author(&format!("q{number}")))));
     });
-    let index = cluster.view.cards.read();
+    let index = cluster.view.read();
     let needed = Err(NoFit::NeededByUnplaced);
     assert_eq!(index.fit("n1", &new.uid, &asked, &rule).map(|_| ()), needed);
     // One that runs is on some card.
@@ -412,13 +428,17 @@ fn a_pod_on_a_lost_card_counts_there_alone_once_a_report_would_have_shown_it_els
     let (start, after) = (cluster.now, |seconds| SignedDuration::from_secs(seconds));
     cluster.apply(Event::Applied(watched(&pod)));
     // It may not be admitted yet: the device plugin goes by its claim, which its author may have written.
-    [0, 60].into_iter().for_each(|at| cluster.view.cards.settle_lost_cards(start + after(at)));
+    [0, 60]
+        .into_iter()
+        .for_each(|at| cluster.view.change(|index| index.settle_lost_cards(start + after(at))));
     assert_eq!(cluster.used(), [4, 0]);
     let admitted = PodFacts { admitted: true, ..pod };
     cluster.apply(Event::Applied(watched(&admitted)));
-    [60, 69].into_iter().for_each(|at| cluster.view.cards.settle_lost_cards(start + after(at)));
+    [60, 69]
+        .into_iter()
+        .for_each(|at| cluster.view.change(|index| index.settle_lost_cards(start + after(at))));
     assert_eq!(cluster.used(), [4, 0]);
-    cluster.view.cards.settle_lost_cards(start + after(71));
+    cluster.view.change(|index| index.settle_lost_cards(start + after(71)));
     assert_eq!(cluster.used(), [0, 0]);
     cluster.apply(Event::Applied(watched(&admitted)));
     assert_eq!(cluster.used(), [0, 0]);
@@ -462,7 +482,9 @@ fn a_new_leader_keeps_a_nominees_card_although_it_never_saw_the_plan() {
     cluster.apply(Event::Gone(watched(&ended)));
     let request = nominee.gpu.clone().unwrap().unwrap().request;
     let reserve = |pod: &PodFacts| {
-        cluster.view.cards.reserve(&id(pod), &request, &"n1".into(), &ChoiceRule::default())
+        cluster
+            .view
+            .change(|index| index.reserve(&id(pod), &request, &"n1".into(), &ChoiceRule::default()))
     };
     assert!(reserve(&pending("other")).is_err(), "the card is kept");
     assert!(reserve(&nominee).is_ok());
@@ -476,7 +498,7 @@ fn an_answer_that_comes_after_the_pods_end_brings_nothing_back() {
     cluster.apply(Event::Gone(watched(&bound("a", "n1"))));
     cluster.confirm("a", "n1", &claim);
     cluster.read(&bound("a", "n1"));
-    cluster.view.cards.end_departures(Timestamp::MAX);
+    cluster.view.change(|index| index.end_departures(Timestamp::MAX));
     assert_eq!(cluster.used(), [0, 0]);
 }
 
@@ -503,9 +525,9 @@ fn a_cancelled_reservation_leaves_the_other_node_alone() {
     let cluster = Cluster::new();
     cluster.reserve(&pending("a"), "n1");
     cluster.reserve(&pending("a"), "n2");
-    cluster.view.cards.cancel(&"a".into(), &"n1".into());
+    cluster.view.change(|index| index.cancel(&"a".into(), &"n1".into()));
     assert_eq!(cluster.used(), [0, 4]);
-    assert_eq!(cluster.view.cards.held_on(&"a".into()), ["n2".into()]);
+    assert_eq!(cluster.view.ask(|index| index.held_on(&"a".into())), ["n2".into()]);
 }
 
 #[test]
@@ -517,11 +539,10 @@ fn a_bound_pod_cannot_be_reserved_again_nor_cancelled() {
     assert!(
         cluster
             .view
-            .cards
-            .reserve(&id(&a), &request, &"n1".into(), &ChoiceRule::default())
+            .change(|index| index.reserve(&id(&a), &request, &"n1".into(), &ChoiceRule::default()))
             .is_err()
     );
-    cluster.view.cards.cancel(&a.uid, &"n1".into());
+    cluster.view.change(|index| index.cancel(&a.uid, &"n1".into()));
     assert_eq!(cluster.used(), [4, 0]);
 }
 
@@ -535,7 +556,7 @@ fn a_pods_annotations_count_until_it_is_reserved_or_bound() {
         (gpu.request, gpu.fault) = (GpuRequest::new([ask]).unwrap().unwrap(), fault);
         pod.gpu = Ok(Some(gpu));
         cluster.apply(Event::Applied(watched(&pod)));
-        cluster.view.cards.request(&id(&pod)).unwrap()
+        cluster.view.ask(|index| index.request(&id(&pod))).unwrap()
     };
     let cards = |cards| CardUse { cards, ..CardUse::default() };
     let count = |request: Option<GpuRequest>| request.map(|request| request.shares().len());
@@ -555,8 +576,8 @@ fn pods_may_be_told_of_before_their_node() {
     let mut cluster = Cluster::new();
     cluster.apply(Event::Applied(watched(&bound("a", "n3"))));
     cluster.view.apply_nodes(Event::Applied(facts(gpu_node("n3", 1).into())), Timestamp::now());
-    let index = cluster.view.cards.read();
-    assert_eq!(index.node("n3").unwrap().accounts()[0].card.free.0, 12);
+    let index = cluster.view.read();
+    assert_eq!(index.cards("n3").unwrap().accounts()[0].card.free.0, 12);
 }
 
 #[test]
@@ -574,8 +595,8 @@ fn a_torn_report_of_cards_keeps_the_last_good_one() {
     let cluster = Cluster::new();
     let torn = gpu_node("n1", 1).annotation("plimsoll.dev/gpu-cards", "[{\"uu");
     cluster.view.apply_nodes(Event::Applied(facts(torn.into())), Timestamp::now());
-    let index = cluster.view.cards.read();
-    assert_eq!(index.node("n1").unwrap().accounts().len(), 1);
+    let index = cluster.view.read();
+    assert_eq!(index.cards("n1").unwrap().accounts().len(), 1);
 }
 
 #[test]
@@ -606,14 +627,14 @@ fn another_policy_is_in_force_at_once_on_the_same_readings() {
         cluster.now,
     );
     let score = || {
-        let (board, pod) = (cluster.view.load.read(), PodToPlace::ORDINARY);
-        let node = board.node("n1").unwrap();
-        Evaluation { policy: &board.policy, node, pod, now: cluster.now }.score().get()
+        let (snapshot, pod) = (cluster.view.read(), PodToPlace::ORDINARY);
+        let node = snapshot.load("n1").unwrap();
+        Evaluation { policy: &snapshot.policy, node, pod, now: cluster.now }.score().get()
     };
     assert_eq!(score(), 60);
     let other = POLICY.replace("cpu_usage_avg_5m", "mem_usage_avg_5m");
-    cluster.view.load.set_policy(LoadPolicy::from_yaml(&other).unwrap());
+    cluster.view.change(|index| index.set_policy(LoadPolicy::from_yaml(&other).unwrap()));
     assert_eq!(score(), 0);
-    cluster.view.load.set_policy(LoadPolicy::from_yaml(POLICY).unwrap());
+    cluster.view.change(|index| index.set_policy(LoadPolicy::from_yaml(POLICY).unwrap()));
     assert_eq!(score(), 60);
 }

@@ -1,7 +1,7 @@
 //! The ledger of one node: how many units of which card each pod is charged.
 //!
 //! Invariants: [`NodeLedger::reserve`] never charges a card more units than it has free, and no annotation makes a card look emptier
-//! than it is (see [`super::entry`]). The caller guards each ledger with a lock, and readers get the [`NodeCards`] of the last change.
+//! than it is (see [`super::entry`]). Readers get the [`NodeCards`] of the last change.
 
 use std::collections::BTreeMap;
 use std::hash::{Hash, Hasher};
@@ -150,6 +150,11 @@ impl NodeLedger {
             self.unmanaged = unmanaged;
             self.invalidate();
         }
+    }
+
+    /// Whether units are in use beyond what pods hold.
+    pub fn has_unmanaged(&self) -> bool {
+        !self.unmanaged.is_empty()
     }
 
     /// Drops a reservation after a binding that has certainly failed. Does nothing if the pod is already bound or allocated.

@@ -1,7 +1,7 @@
 //! The loads of all nodes, computed once for many pods.
 //!
-//! Invariant: while it is valid, [`PreparedNodes`] decides as [`Evaluation`] does, by the same limits and models. A pod changes a load
-//! only by what it uses, so that is added for each pod.
+//! Invariant: while a node's values are valid, [`PreparedNodes`] decides as [`Evaluation`] does, by the same limits and models. A pod
+//! changes a load only by what it uses, so that is added for each pod.
 
 use std::sync::Arc;
 
@@ -18,13 +18,14 @@ use crate::policy::NOT_MEASURED_YET;
 use crate::reading::{HOT_VALUE_MAX_AGE, MAX_AHEAD};
 use crate::resources::Amounts;
 
-/// The loads of nodes under one policy, valid from one time until before another.
+/// The loads of nodes under one policy, valid from one time until before another. A node of which nothing is known yet has no loads.
 #[derive(Debug, Clone)]
 pub struct PreparedNodes {
     policy: Arc<ResolvedPolicy>,
     from: Timestamp,
+    /// The end of the first node whose loads end.
     until: Timestamp,
-    nodes: Vec<Node>,
+    nodes: Vec<Option<Node>>,
     /// The loads of all nodes: for each node one for each limit, then one for each weight.
     loads: Vec<Load>,
     /// For each limit a load that no node exceeds; `None` if that cannot be said, as with nodes of several pools.
@@ -54,10 +55,10 @@ struct Load {
 }
 
 impl PreparedNodes {
-    /// The loads of these nodes at `now`, valid until one of them changes without an event.
+    /// The loads of these nodes at `now`, valid until one of them changes without an event. `None` for a node of which nothing is known.
     pub fn new<'n>(
         policy: &Arc<ResolvedPolicy>,
-        nodes: impl IntoIterator<Item = &'n NodeLoad>,
+        nodes: impl IntoIterator<Item = Option<&'n NodeLoad>>,
         now: Timestamp,
     ) -> Self {
         let mut all = Self {
@@ -70,10 +71,14 @@ impl PreparedNodes {
             cpu_use: CpuUse::default(),
         };
         for node in nodes {
+            let Some(node) = node else {
+                all.nodes.push(None);
+                continue;
+            };
             let (prepared, loads) = prepare(policy, node, now);
             // A cluster has fewer than 4 billion of them.
             let first_load = u32::try_from(all.loads.len()).unwrap_or(u32::MAX);
-            all.nodes.push(Node { first_load, ..prepared });
+            all.nodes.push(Some(Node { first_load, ..prepared }));
             all.loads.extend(loads);
         }
         all.set_totals();
@@ -86,7 +91,7 @@ impl PreparedNodes {
     pub fn renewed<'n>(
         &self,
         is_changed: impl Fn(usize) -> bool,
-        node: impl Fn(usize) -> &'n NodeLoad,
+        node: impl Fn(usize) -> Option<&'n NodeLoad>,
         now: Timestamp,
     ) -> Self {
         let all = || Self::new(&self.policy, (0..self.nodes.len()).map(&node), now);
@@ -95,10 +100,11 @@ impl PreparedNodes {
         }
         let mut renewed = Self { from: now, ..self.clone() };
         for (position, slot) in renewed.nodes.iter_mut().enumerate() {
-            if !is_changed(position) && now < slot.until {
+            if !is_changed(position) && slot.as_ref().is_none_or(|slot| now < slot.until) {
                 continue;
             }
-            let (prepared, loads) = prepare(&self.policy, node(position), now);
+            let (Some(slot), Some(load)) = (slot, node(position)) else { return all() };
+            let (prepared, loads) = prepare(&self.policy, load, now);
             if prepared.rules != slot.rules {
                 // The node may be in another pool, whose rules need more loads.
                 return all();
@@ -113,17 +119,18 @@ impl PreparedNodes {
 
     /// Sets the fields that are computed from all nodes.
     fn set_totals(&mut self) {
-        self.until = self.nodes.iter().map(|node| node.until).min().unwrap_or(Timestamp::MAX);
+        let known = self.nodes.iter().flatten();
+        self.until = known.clone().map(|node| node.until).min().unwrap_or(Timestamp::MAX);
+        self.cpu_use = known.filter_map(|node| node.cpu).map(NodeCpu::capped_use).sum();
         self.max_loads = self.max_loads();
-        self.cpu_use = self.nodes.iter().filter_map(|node| node.cpu).map(NodeCpu::capped_use).sum();
     }
 
     fn max_loads(&self) -> Option<Vec<Load>> {
-        let rules = self.nodes.first()?.rules;
+        let rules = self.nodes.iter().flatten().next()?.rules;
         let limits = &self.policy.rules_of(rules as usize).limits;
         let mut max_loads =
             vec![Load { known: KnownLoad::Missing, capacity: f64::INFINITY }; limits.len()];
-        for node in &self.nodes {
+        for node in self.nodes.iter().flatten() {
             if node.rules != rules {
                 return None;
             }
@@ -157,18 +164,26 @@ impl PreparedNodes {
         Arc::ptr_eq(&self.policy, policy)
     }
 
-    /// Whether these are loads under `policy` and valid at `now`.
+    /// Whether these are loads under `policy` and all valid at `now`.
     #[must_use]
     pub fn are_valid(&self, policy: &Arc<ResolvedPolicy>, now: Timestamp) -> bool {
         self.are_under(policy) && self.from <= now && now < self.until
     }
 
+    /// Whether the loads of the node at a position are under `policy` and valid at `now`.
+    #[must_use]
+    pub fn is_valid(&self, policy: &Arc<ResolvedPolicy>, node: usize, now: Timestamp) -> bool {
+        let is_current = |node: &Node| now < node.until;
+        self.are_under(policy)
+            && self.from <= now
+            && self.nodes[node].as_ref().is_none_or(is_current)
+    }
+
     /// Whether every node may take a pod with this use, by [`PreparedNodes::verdict`]. May return false although all nodes may take it.
     #[must_use]
     pub fn all_accept(&self, uses: &Amounts) -> bool {
-        let (Some(max_loads), Some(first)) = (&self.max_loads, self.nodes.first()) else {
-            return self.nodes.is_empty();
-        };
+        let Some(first) = self.nodes.iter().flatten().next() else { return true };
+        let Some(max_loads) = &self.max_loads else { return false };
         let limits = &self.policy.rules_of(first.rules as usize).limits;
         // Sums and quotients are rounded in the same way for all nodes, so no load comes out above `max_loads`.
         let is_met =
@@ -179,7 +194,7 @@ impl PreparedNodes {
         uses.cpu >= 0.0 && uses.memory >= 0.0 && limits.iter().zip(max_loads).all(is_met)
     }
 
-    /// Whether the node at a position may take a pod with this use. Only for pods whose namespace the policy does not
+    /// Whether the node at a position may take a pod with this use; a node of which nothing is known may. Only for pods whose namespace the policy does not
     /// [confine](ResolvedPolicy::confines) and which it does not [exempt](ResolvedPolicy::exempts). `policy` has to be the policy of these
     /// loads.
     #[must_use]
@@ -189,7 +204,7 @@ impl PreparedNodes {
         node: usize,
         uses: &Amounts,
     ) -> Verdict<'p> {
-        let node = &self.nodes[node];
+        let Some(node) = &self.nodes[node] else { return Verdict::Accepted };
         let limits = &policy.rules_of(node.rules as usize).limits;
         let loads = &self.loads[node.first_load as usize..];
         let verdict = |(limit, load): (&'p super::ResolvedLimit, &Load)| {
@@ -204,7 +219,7 @@ impl PreparedNodes {
         self.cpu_use
     }
 
-    /// The score of the node at a position for a pod with this use. `policy` has to be the policy of these loads.
+    /// The score of the node at a position for a pod with this use, 0 for a node of which nothing is known. `policy` has to be the policy of these loads.
     #[must_use]
     pub fn score(
         &self,
@@ -213,7 +228,7 @@ impl PreparedNodes {
         uses: &Amounts,
         pairing: Pairing,
     ) -> Score {
-        let node = &self.nodes[node];
+        let Some(node) = &self.nodes[node] else { return Score::ZERO };
         let rules = policy.rules_of(node.rules as usize);
         let loads = &self.loads[node.first_load as usize + rules.limits.len()..];
         let terms = || {

@@ -231,6 +231,11 @@ impl RecentPods {
         in_flight.map(|pod| pod.requested_cpu).sum()
     }
 
+    /// Whether the pod is in flight to this node.
+    pub fn has_in_flight(&self, pod: &PodUid) -> bool {
+        self.in_flight.iter().any(|other| other.uid == *pod)
+    }
+
     /// Removes a pod from the in-flight pods. Returns whether it was one.
     pub fn remove_in_flight(&mut self, pod: &PodUid) -> bool {
         let before = self.in_flight.len();

@@ -194,13 +194,17 @@ proptest! {
         let mut table = MetricTable::default();
         let policy = Arc::new(ResolvedPolicy::new(policy, &mut table));
         let nodes: Vec<NodeLoad> = nodes.iter().map(|node| load(&mut table, node)).collect();
-        let ready = PreparedNodes::new(&policy, &nodes, at(0));
+        let ready = PreparedNodes::new(&policy, nodes.iter().map(Some), at(0));
         prop_assert!(ready.are_valid(&policy, at(0)));
         let times = later.into_iter().map(|later| at(0) + SignedDuration::from_millis(later));
-        for now in [at(0)].into_iter().chain(times).filter(|now| ready.are_valid(&policy, *now)) {
-            let each = nodes.iter().map(|node| Evaluation { policy: &policy, node, pod: PodToPlace::ORDINARY, now });
-            prop_assert_eq!(ready.cpu_use(), each.map(|node| node.cpu_use()).sum::<CpuUse>());
-            for (position, node) in nodes.iter().enumerate() {
+        for now in [at(0)].into_iter().chain(times) {
+            let is_valid = |node: usize| ready.is_valid(&policy, node, now);
+            prop_assert_eq!(ready.are_valid(&policy, now), (0..nodes.len()).all(is_valid));
+            if ready.are_valid(&policy, now) {
+                let each = nodes.iter().map(|node| Evaluation { policy: &policy, node, pod: PodToPlace::ORDINARY, now });
+                prop_assert_eq!(ready.cpu_use(), each.map(|node| node.cpu_use()).sum::<CpuUse>());
+            }
+            for (position, node) in nodes.iter().enumerate().filter(|(node, _)| is_valid(*node)) {
                 for (cpu, pairing) in &uses {
                     let uses = Amounts { cpu: *cpu, memory: *cpu };
                     let pod = PodToPlace { uses, pairing: *pairing, ..PodToPlace::ORDINARY };
@@ -225,7 +229,7 @@ proptest! {
         let mut table = MetricTable::default();
         let policy = Arc::new(ResolvedPolicy::new(policy, &mut table));
         let mut loads: Vec<NodeLoad> = nodes.iter().map(|(node, _)| load(&mut table, node)).collect();
-        let mut ready = PreparedNodes::new(&policy, &loads, at(0));
+        let mut ready = PreparedNodes::new(&policy, loads.iter().map(Some), at(0));
         for (node, (_, other)) in loads.iter_mut().zip(&nodes) {
             if let Some(other) = other {
                 *node = load(&mut table, other);
@@ -235,8 +239,8 @@ proptest! {
         for (step, by) in steps.iter().enumerate() {
             second += by;
             let is_changed = |node: usize| step == 0 && nodes[node].1.is_some();
-            ready = ready.renewed(is_changed, |node| &loads[node], at(second));
-            let anew = PreparedNodes::new(&policy, &loads, at(second));
+            ready = ready.renewed(is_changed, |node| loads.get(node), at(second));
+            let anew = PreparedNodes::new(&policy, loads.iter().map(Some), at(second));
             prop_assert!(ready.are_valid(&policy, at(second)));
             prop_assert_eq!(ready.all_accept(&uses), anew.all_accept(&uses));
             prop_assert_eq!(ready.cpu_use(), anew.cpu_use());
@@ -260,7 +264,7 @@ proptest! {
         let mut table = MetricTable::default();
         let policy = Arc::new(ResolvedPolicy::new(policy, &mut table));
         let loads: Vec<NodeLoad> = nodes.iter().map(|node| load(&mut table, node)).collect();
-        let (ready, uses) = (PreparedNodes::new(&policy, &loads, at(0)), Amounts { cpu, memory });
+        let (ready, uses) = (PreparedNodes::new(&policy, loads.iter().map(Some), at(0)), Amounts { cpu, memory });
         let accepts = |node| ready.verdict(&policy, node, &uses) == Verdict::Accepted;
         prop_assert!(!ready.all_accept(&uses) || (0..loads.len()).all(accepts));
     }
@@ -277,7 +281,7 @@ fn nodes_of_one_pool_with_room_all_accept() {
         (readings, Vec::new(), (Some(capacity), None), None, false, None)
     };
     let loads = [load(&mut table, &node(0.3, 4.0)), load(&mut table, &node(0.1, 10.0))];
-    let ready = PreparedNodes::new(&policy, &loads, at(0));
+    let ready = PreparedNodes::new(&policy, loads.iter().map(Some), at(0));
     let accept = |cpu| ready.all_accept(&Amounts { cpu, memory: 0.0 });
     assert!(accept(0.79) && !accept(0.81));
 }
@@ -335,8 +339,31 @@ fn ready_loads_hold_until_the_first_reading_is_stale() {
         )
     };
     let nodes = [of_age(&mut table, 100), of_age(&mut table, 470)];
-    let ready = PreparedNodes::new(&policy, &nodes, at(0));
+    let ready = PreparedNodes::new(&policy, nodes.iter().map(Some), at(0));
     assert!(ready.are_valid(&policy, at(9)));
     assert!(!ready.are_valid(&policy, at(10)) && !ready.are_valid(&policy, at(-1)));
     assert!(!ready.are_valid(&Arc::new(ResolvedPolicy::clone(&policy)), at(0)));
+}
+
+#[test]
+fn a_node_of_which_nothing_is_known_may_take_any_pod_and_scores_0() {
+    let mut table = MetricTable::default();
+    let policy = LoadPolicy { limits: vec![at_half()], ..crane() };
+    let policy = Arc::new(ResolvedPolicy::new(policy, &mut table));
+    let full =
+        (vec![Some((0.9, 0)), None, None, None], Vec::new(), (None, None), None, false, None);
+    let full = load(&mut table, &full);
+    let (known, unknown) = ([Some(&full), None], [None, None]);
+    let uses = Amounts { cpu: 1.0, memory: 1.0 };
+    let ready = PreparedNodes::new(&policy, known, at(0));
+    assert!(!ready.all_accept(&uses) && ready.is_valid(&policy, 1, at(1_000_000)));
+    assert_eq!(ready.verdict(&policy, 1, &uses), Verdict::Accepted);
+    assert_ne!(ready.verdict(&policy, 0, &uses), Verdict::Accepted);
+    assert_eq!(ready.score(&policy, 1, &uses, Pairing::NONE).get(), 0);
+    // It becomes known, and unknown again.
+    let joined =
+        PreparedNodes::new(&policy, unknown, at(0)).renewed(|_| true, |node| known[node], at(1));
+    assert_ne!(joined.verdict(&policy, 0, &uses), Verdict::Accepted);
+    let left = joined.renewed(|_| true, |node| unknown[node], at(2));
+    assert!(left.all_accept(&uses));
 }

@@ -20,7 +20,7 @@ use serde::Serialize;
 use self::expression::Expression;
 use super::Answer;
 use crate::Extender;
-use crate::view::Board;
+use crate::view::Snapshot;
 
 pub(super) const PATH: &str = "/api/v1/query";
 /// The label of the metric.
@@ -43,14 +43,14 @@ pub(super) async fn query(
     let start = Instant::now();
     let decider = &extender.decider;
     let answer = match form {
-        Ok(RawForm(form)) => answer(&decider.view.load.current(), &form, decider.now()),
+        Ok(RawForm(form)) => answer(&decider.view.read(), &form, decider.now()),
         Err(error) => refused(error.body_text()),
     };
     decider.metrics.call(VERB, answer.outcome, start.elapsed().as_secs_f64());
     answer
 }
 
-fn answer(board: &Board, form: &[u8], now: Timestamp) -> Answer {
+fn answer(snapshot: &Snapshot, form: &[u8], now: Timestamp) -> Answer {
     let mut fields = form_urlencoded::parse(form);
     let Some((_, text)) = fields.find(|(name, _)| name == "query") else {
         return refused("the form has no field `query`".to_owned());
@@ -59,13 +59,13 @@ fn answer(board: &Board, form: &[u8], now: Timestamp) -> Answer {
         Ok(expression) => expression,
         Err(error) => return refused(error.to_string()),
     };
-    let Some(series) = Series::named(expression.series, board) else {
-        return refused(unknown_series(expression.series, board));
+    let Some(series) = Series::named(expression.series, snapshot) else {
+        return refused(unknown_series(expression.series, snapshot));
     };
     let at = now.as_millisecond() as f64 / 1000.0;
     let value = |name, load| {
         let measured = series.of(Evaluation {
-            policy: &board.policy,
+            policy: &snapshot.policy,
             node: load,
             pod: PodToPlace::ORDINARY,
             now,
@@ -74,8 +74,7 @@ fn answer(board: &Board, form: &[u8], now: Timestamp) -> Answer {
         let value = value.or(expression.default)?.min(MAX_VALUE);
         Some(Sample { metric: Labels { instance: name }, value: (at, value.to_string()) })
     };
-    let nodes = board.names().iter().zip(board.loads().iter());
-    let result = nodes.filter_map(|(name, load)| value(name, load)).collect();
+    let result = snapshot.loads().filter_map(|(name, load)| value(name, load)).collect();
     Answer::new("ok", &Success { status: "success", data: Data { result_type: "vector", result } })
 }
 
@@ -88,11 +87,11 @@ enum Series<'a> {
 }
 
 impl<'a> Series<'a> {
-    fn named(name: &'a str, board: &Board) -> Option<Self> {
+    fn named(name: &'a str, snapshot: &Snapshot) -> Option<Self> {
         match name {
             LIMIT_RATIO => Some(Self::LimitRatio),
             name => {
-                let known = board.policy.policy.metrics();
+                let known = snapshot.policy.policy.metrics();
                 known.iter().any(|metric| metric.as_str() == name).then_some(Self::Metric(name))
             }
         }
@@ -113,8 +112,8 @@ impl<'a> Series<'a> {
     }
 }
 
-fn unknown_series(name: &str, board: &Board) -> String {
-    let metrics = board.policy.policy.metrics();
+fn unknown_series(name: &str, snapshot: &Snapshot) -> String {
+    let metrics = snapshot.policy.policy.metrics();
     let metrics: Vec<&str> = metrics.iter().map(|metric| metric.as_str()).collect();
     format!(
         "there is no series {name}: there are {LIMIT_RATIO} and the metrics to which the policy gives a limit or a weight: {}",

@@ -1,16 +1,12 @@
 //! Requests of kube-scheduler (Filter, Prioritize, Bind) and of explain.
 
-use std::sync::{Arc, LazyLock};
+use std::sync::LazyLock;
 
-use cluster::Node;
-use jiff::Timestamp;
 use placement::gpu::Claim;
 use placement::names::Names;
-use placement::policy::LoadPolicy;
-use placement::reading::ReadingCodec;
 use placement::units::Units;
 use scheduler_extender::node_request;
-use scheduler_extender::view::{Board, LoadBoard};
+use scheduler_extender::view::NodeNames;
 use scheduler_extender::wire::{self, BindingArgs, FilterResult, HostPriority};
 use serde_json::{Value, json};
 
@@ -44,10 +40,11 @@ pub(crate) fn requests(input: &[u8]) {
 
 /// The names of a request: what is read without serde, serde reads alike.
 pub(crate) fn names(input: &[u8]) {
-    static BOARD: LazyLock<Option<Arc<Board>>> = LazyLock::new(board);
-    let Some(board) = &*BOARD else { return };
-    let Some(request) = node_request::read_go_json(input, board) else { return };
-    let with_serde = match node_request::read_with_serde(input, board) {
+    static KNOWN: LazyLock<NodeNames> = LazyLock::new(|| {
+        NodeNames::new(["worker-1", "worker-2", "w\"\u{e9}"].map(|name| Some(name.into())))
+    });
+    let Some(request) = node_request::read_go_json(input, &KNOWN) else { return };
+    let with_serde = match node_request::read_with_serde(input, &KNOWN) {
         Ok(with_serde) => with_serde,
         // The pod alone is one level less deep.
         Err(error) => return assert!(error.to_string().contains("recursion limit"), "{error}"),
@@ -56,18 +53,6 @@ pub(crate) fn names(input: &[u8]) {
     assert_eq!(request.pod.facts(&names), with_serde.pod.facts(&names));
     assert_eq!(request.nodes, with_serde.nodes);
     assert_eq!(request.names, with_serde.names);
-}
-
-/// Knows the nodes of the examples.
-fn board() -> Option<Arc<Board>> {
-    let policy =
-        "apiVersion: plimsoll.dev/v1alpha1\nkind: SchedulingPolicy\nmetadata: {name: a}\nspec: {}";
-    let board = LoadBoard::new(LoadPolicy::from_yaml(policy).ok()?, false);
-    let node = |name| serde_json::from_value::<Node>(json!({ "metadata": { "name": name } })).ok();
-    let nodes = ["worker-1", "worker-2", "w\"\u{e9}"].into_iter().filter_map(node);
-    let facts = nodes.map(|node| node.facts(&Names::default(), &ReadingCodec::default()));
-    board.set_nodes(facts, Timestamp::UNIX_EPOCH);
-    Some(board.current())
 }
 
 /// Requests as Go writes them.

@@ -9,7 +9,8 @@ use jiff::{SignedDuration, Timestamp};
 use placement::gpu::{GpuRequest, NodeCards};
 use placement::units::{NodeName, PodUid, Units};
 
-use super::{CardBook, GpuPodId, REPORTED_WITHIN};
+use super::gpu_pods::REPORTED_WITHIN;
+use super::{GpuPodId, Index};
 
 /// How long a deleted pod that holds units restricts its namespace: longer than any usual grace period. A process that never ends, or a node whose
 /// device plugin is gone, must not keep the namespace from all cards for ever.
@@ -49,121 +50,113 @@ pub enum HeldByDeleted {
     Reported,
 }
 
-impl CardBook {
-    /// As [`CardBook::forget`], for a pod that may still have processes, as after a deletion by force. It counts while its node's
+impl Index {
+    /// As [`Index::forget`], for a pod that may still have processes, as after a deletion by force. It counts while its node's
     /// reports contain it; if none has contained it yet, for [`REPORTED_WITHIN`].
-    pub fn depart(&self, uid: &PodUid, now: Timestamp) {
+    pub fn depart(&mut self, uid: &PodUid, now: Timestamp) {
+        self.at(now);
         let Some(record) = self.end(uid) else { return };
-        for node in &record.get().nodes {
-            self.change_with_cpu(node, |ledger| {
-                self.cpus.remove(node, uid);
-                ledger.depart(uid);
+        let hash = self.uid_hash(uid);
+        for node in &record.nodes {
+            self.change_node(node, |node| {
+                node.cpu.requests.remove(hash);
+                node.ledger.depart(uid);
             });
         }
-        let record = record.remove();
-        let holds = |node: &NodeName| self.is_held(node, uid);
         let nodes: Vec<NodeName> =
-            record.nodes.iter().filter(|node| holds(node)).cloned().collect();
+            record.nodes.iter().filter(|node| self.is_held(node, uid)).cloned().collect();
         if nodes.is_empty() {
             return;
         }
         let (namespace, units) = (record.namespace, record.request.peak());
-        let others = self.live_units(&namespace).saturating_add(self.deleted_units(&namespace));
+        let mut most = self.live_units(&namespace).saturating_add(self.deleted_units(&namespace));
         // On each of the nodes where it may be.
-        let most = nodes.iter().fold(others, |sum, _| sum.saturating_add(units));
-        let departure = |node| {
+        for _ in &nodes {
+            most = most.saturating_add(units);
+        }
+        self.departures.retain(|before| before.pod != *uid);
+        for node in nodes {
             let (pod, namespace) = (uid.clone(), namespace.clone());
-            Departure { node, pod, namespace, units, most, at: now }
-        };
-        let new: Vec<Departure> = nodes.into_iter().map(departure).collect();
-        self.departures.rcu(|known| {
-            let others = known.iter().filter(|before| before.pod != *uid);
-            others.chain(&new).cloned().collect::<Vec<_>>()
-        });
+            self.departures.push(Departure { node, pod, namespace, units, most, at: now });
+        }
     }
 
     /// Releases the units of departed pods for which the time for a report is over.
-    pub fn end_departures(&self, now: Timestamp) {
-        let over = |it: &&Departure| it.is_over(now);
-        for Departure { node, pod, .. } in self.departures.load().iter().filter(over) {
-            self.ledgers.change(node, |ledger| ledger.end_departure(pod));
-        }
-        let stays = |it: &Departure| {
-            !it.is_over(now) || (!it.is_forgiven(now) && self.is_held(&it.node, &it.pod))
-        };
-        if !self.departures.load().iter().all(stays) {
-            self.departures
-                .rcu(|known| known.iter().filter(|it| stays(it)).cloned().collect::<Vec<_>>());
+    pub fn end_departures(&mut self, now: Timestamp) {
+        self.at(now);
+        let departures = std::mem::take(&mut self.departures);
+        for departure in departures {
+            let Departure { node, pod, .. } = &departure;
+            if departure.is_over(now) {
+                self.change_known(node, |node| node.ledger.end_departure(pod));
+            }
+            let restricts = !departure.is_forgiven(now) && self.is_held(node, pod);
+            if !departure.is_over(now) || restricts {
+                self.departures.push(departure);
+            }
         }
     }
 
     /// Whether the pod has to wait, since deleted pods of its namespace hold units. A pod with a binding under way does not.
+    #[must_use]
     pub fn waits_for_deleted(&self, pod: &GpuPodId, request: &GpuRequest) -> Option<HeldByDeleted> {
-        let departures = self.departures.load();
         let is_held = |it: &&Departure| it.namespace == pod.namespace && self.counts(it);
-        let held: Vec<&Departure> = departures.iter().filter(is_held).collect();
+        let held: Vec<&Departure> = self.departures.iter().filter(is_held).collect();
         let most = held.iter().map(|it| it.most).max()?;
         let deleted: Units = held.iter().map(|it| it.units).sum();
         let wanted = self.live_units(&pod.namespace).saturating_add(deleted);
         if wanted.saturating_add(request.peak()) <= most || !self.held_on(&pod.uid).is_empty() {
             return None;
         }
-        let index = self.read();
         let is_unreported = |it: &Departure| {
-            index.node(it.node.as_str()).is_some_and(|cards| cards.departed().contains(&it.pod))
+            let cards = self.nodes.get(&it.node).map(|node| node.ledger.read());
+            cards.is_some_and(|cards| cards.departed().contains(&it.pod))
         };
-        match held.into_iter().any(is_unreported) {
-            true => Some(HeldByDeleted::Unreported),
-            false => Some(HeldByDeleted::Reported),
+        if held.into_iter().any(is_unreported) {
+            Some(HeldByDeleted::Unreported)
+        } else {
+            Some(HeldByDeleted::Reported)
         }
-    }
-
-    /// Whether deleted pods of the namespace may hold units.
-    pub(super) fn has_departures(&self, namespace: &str) -> bool {
-        self.departures.load().iter().any(|it| it.namespace == namespace)
     }
 
     /// Drops what is known of a pod's deletion: an older event has shown it again, bound to `node`. It holds nothing on the other nodes where it
     /// might have been.
-    pub(super) fn cancel_departure(&self, uid: &PodUid, node: &NodeName) {
-        let known = self.departures.load();
-        if !known.iter().any(|it| it.pod == *uid) {
-            return;
+    pub(super) fn cancel_departure(&mut self, uid: &PodUid, node: &NodeName) {
+        for departure in std::mem::take(&mut self.departures) {
+            if departure.pod != *uid {
+                self.departures.push(departure);
+            } else if departure.node != *node {
+                self.change_known(&departure.node, |other| other.ledger.end_departure(uid));
+            }
         }
-        for other in known.iter().filter(|it| it.pod == *uid && it.node != *node) {
-            self.ledgers.change(&other.node, |ledger| ledger.end_departure(uid));
-        }
-        self.departures
-            .rcu(|known| known.iter().filter(|it| it.pod != *uid).cloned().collect::<Vec<_>>());
     }
 
     /// The units of the namespace's pods that are bound or being bound.
     fn live_units(&self, namespace: &str) -> Units {
-        let is_live =
-            |record: &super::PodRecord| record.namespace == namespace && !record.nodes.is_empty();
-        let pods = self.pods.iter().filter(|record| is_live(record));
-        pods.map(|record| record.request.peak()).sum()
+        let pods = self.pods.values();
+        let live = pods.filter(|pod| pod.namespace == namespace && !pod.nodes.is_empty());
+        live.map(|record| record.request.peak()).sum()
     }
 
     /// The units that deleted pods of the namespace hold.
     fn deleted_units(&self, namespace: &str) -> Units {
-        let departures = self.departures.load();
-        let held = departures.iter().filter(|it| it.namespace == namespace && self.counts(it));
+        let departures = self.departures.iter();
+        let held = departures.filter(|it| it.namespace == namespace && self.counts(it));
         held.map(|it| it.units).sum()
     }
 
     /// Whether the deleted pod takes units from others. On a node that is gone or not ready there is nothing to take, and its report may
     /// never change again.
     fn counts(&self, departure: &Departure) -> bool {
-        let Departure { node, pod, .. } = departure;
-        !self.not_ready.load().contains(node)
-            && self.read().node(node.as_str()).is_some_and(|cards| is_charged(cards, pod))
+        self.nodes
+            .get(&departure.node)
+            .is_some_and(|node| !node.is_unready && is_charged(node.ledger.read(), &departure.pod))
     }
 
     /// Whether the deleted pod is charged on a card of the node, or will be once the node reports its cards again.
     fn is_held(&self, node: &NodeName, pod: &PodUid) -> bool {
-        let index = self.read();
-        let Some(cards) = index.node(node.as_str()) else { return false };
+        let Some(node) = self.nodes.get(node) else { return false };
+        let cards = node.ledger.read();
         is_charged(cards, pod) || cards.departed().contains(pod)
     }
 }

@@ -4,10 +4,9 @@
 //! later; only then does the watch show the binding. Of 50 pods created at once, 26 went to the coldest of 50 nodes
 //! before the watch showed the first binding. Until then, the pod counts on its most probable node.
 //!
-//! Invariants: a pod counts on one node at most; reading and writing take no lock; the number of
-//! entries is bounded, and the entry of a pod that is never bound expires.
+//! Invariants: a pod counts on one node at most; the number of entries is bounded, and the entry of a pod that is never bound expires.
 
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::collections::HashMap;
 
 use jiff::Timestamp;
 use placement::load::is_in_flight;
@@ -29,17 +28,17 @@ pub(super) struct InFlightPod {
 }
 
 /// The in-flight pods of the whole cluster.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct InFlightPods {
-    pods: papaya::HashMap<PodUid, InFlightPod>,
+    pods: HashMap<PodUid, InFlightPod>,
     /// Second of the last sweep.
-    swept: AtomicI64,
+    swept: i64,
 }
 
 impl InFlightPods {
     /// Adds a pod, or replaces its entry. Returns false if it was not added, for want of room or of a valid UID.
     pub(super) fn insert(
-        &self,
+        &mut self,
         pod: &PodUid,
         node: &NodeName,
         uses: Amounts,
@@ -49,20 +48,21 @@ impl InFlightPods {
         if pod.as_str().len() > limits::UID || self.pods.len() >= MAX_PODS {
             return false;
         }
-        self.pods.pin().insert(pod.clone(), InFlightPod { node: node.clone(), uses, at: now });
+        self.pods.insert(pod.clone(), InFlightPod { node: node.clone(), uses, at: now });
         true
     }
 
     /// Removes and returns a pod's entry.
-    pub(super) fn remove(&self, pod: &PodUid) -> Option<InFlightPod> {
-        self.pods.pin().remove(pod).cloned()
+    pub(super) fn remove(&mut self, pod: &PodUid) -> Option<InFlightPod> {
+        self.pods.remove(pod)
     }
 
     /// Drops expired entries, once a second at most.
-    fn sweep(&self, now: Timestamp) {
+    fn sweep(&mut self, now: Timestamp) {
         let second = now.as_second();
-        if self.swept.swap(second, Ordering::Relaxed) != second {
-            self.pods.pin().retain(|_, pod| is_in_flight(pod.at, now));
+        if self.swept != second {
+            self.swept = second;
+            self.pods.retain(|_, pod| is_in_flight(pod.at, now));
         }
     }
 }
@@ -77,7 +77,7 @@ mod tests {
 
     #[test]
     fn a_pod_in_another_attempt_is_in_flight_to_its_newest_node_alone() {
-        let (in_flight, pod) = (InFlightPods::default(), PodUid::from("p"));
+        let (mut in_flight, pod) = (InFlightPods::default(), PodUid::from("p"));
         assert!(in_flight.insert(&pod, &"a".into(), Amounts::default(), at(0)));
         assert!(in_flight.insert(&pod, &"b".into(), Amounts::default(), at(1)));
         assert_eq!(in_flight.remove(&pod).map(|pod| pod.node), Some("b".into()));
@@ -86,7 +86,7 @@ mod tests {
 
     #[test]
     fn a_pod_that_is_never_bound_is_dropped_and_a_fresh_one_is_not() {
-        let in_flight = InFlightPods::default();
+        let mut in_flight = InFlightPods::default();
         in_flight.insert(&"never".into(), &"a".into(), Amounts::default(), at(0));
         in_flight.insert(&"again".into(), &"b".into(), Amounts::default(), at(29));
         in_flight.insert(&"new".into(), &"c".into(), Amounts::default(), at(30));
@@ -96,7 +96,7 @@ mod tests {
 
     #[test]
     fn a_pod_of_before_a_clock_was_set_back_is_dropped() {
-        let in_flight = InFlightPods::default();
+        let mut in_flight = InFlightPods::default();
         in_flight.insert(&"ahead".into(), &"a".into(), Amounts::default(), at(3_600));
         in_flight.insert(&"new".into(), &"b".into(), Amounts::default(), at(0));
         assert_eq!(in_flight.remove(&"ahead".into()), None);
@@ -105,7 +105,7 @@ mod tests {
 
     #[test]
     fn neither_many_pods_nor_a_long_uid_take_memory() {
-        let in_flight = InFlightPods::default();
+        let mut in_flight = InFlightPods::default();
         assert!(!in_flight.insert(
             &"u".repeat(1 << 20).into(),
             &"a".into(),

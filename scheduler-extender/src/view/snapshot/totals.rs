@@ -1,6 +1,6 @@
 //! Sums over the cards of all nodes.
 
-use super::CardBook;
+use super::Snapshot;
 
 /// Sums over the whole cluster.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -21,11 +21,12 @@ pub struct Totals {
     pub reserved: u64,
 }
 
-impl CardBook {
+impl Snapshot {
     /// Sums over all nodes.
+    #[must_use]
     pub fn totals(&self) -> Totals {
         let mut totals = Totals::default();
-        for (_, cards) in self.read().nodes() {
+        for (_, cards) in self.nodes_with_cards() {
             totals.nodes += u64::from(!cards.accounts().is_empty());
             totals.reserved += cards.reserved() as u64;
             totals.used +=

@@ -1,16 +1,16 @@
-//! What a watch event of a node costs the board that Filter and Prioritize read: a heartbeat, changed readings, and a
-//! node that joins and leaves.
+//! What a watch event of a node costs until Filter and Prioritize read it: a heartbeat, changed readings, and a node that joins and
+//! leaves.
 
 #![allow(missing_docs, clippy::expect_used, reason = "a benchmark fails by panicking")]
 
 use bench::{POLICY, now};
-use cluster::NodeFacts;
+use cluster::{Event, NodeFacts};
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use placement::names::Names;
 use placement::policy::LoadPolicy;
 use placement::reading::{Reading, ReadingCodec};
 use placement::units::Ratio;
-use scheduler_extender::view::LoadBoard;
+use scheduler_extender::view::{View, WatchState};
 use serde_json::{Map, Value, json};
 
 /// A node whose readings are all `percent`.
@@ -27,26 +27,27 @@ fn node(number: usize, percent: u8, policy: &LoadPolicy) -> NodeFacts {
 }
 
 fn events(c: &mut Criterion) {
-    let mut group = c.benchmark_group("board");
+    let mut group = c.benchmark_group("view");
     for nodes in [100, 1_000, 5_000] {
         let policy = || LoadPolicy::from_yaml(POLICY).expect("the shipped policy");
-        let board = LoadBoard::new(policy(), false);
-        board.set_nodes((0..nodes).map(|number| node(number, 20, &policy())), now());
+        let watch = |name| WatchState::new(daemon::Readiness::default().condition(name));
+        let view = View::new(policy(), false, watch("nodes"), watch("pods"));
+        let listed = (0..nodes).map(|number| node(number, 20, &policy()));
+        view.apply_nodes(Event::Listed(listed.collect()), now());
+        let apply = |node: &NodeFacts| view.apply_nodes(Event::Applied(node.clone()), now());
         let (known, changed) = (node(7, 20, &policy()), node(7, 30, &policy()));
         let joining = node(nodes, 20, &policy());
-        group.bench_function(BenchmarkId::new("heartbeat", nodes), |b| {
-            b.iter(|| board.set_node(&known, now()));
-        });
+        group.bench_function(BenchmarkId::new("heartbeat", nodes), |b| b.iter(|| apply(&known)));
         group.bench_function(BenchmarkId::new("two_changes", nodes), |b| {
             b.iter(|| {
-                board.set_node(&changed, now());
-                board.set_node(&known, now());
+                apply(&changed);
+                apply(&known);
             });
         });
         group.bench_function(BenchmarkId::new("join_and_leave", nodes), |b| {
             b.iter(|| {
-                board.set_node(&joining, now());
-                board.remove_node(&joining.name);
+                apply(&joining);
+                view.apply_nodes(Event::Gone(joining.clone()), now());
             });
         });
     }

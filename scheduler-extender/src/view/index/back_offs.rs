@@ -1,0 +1,114 @@
+//! The nodes that take no GPU pods for a while, since their kubelet refused several that Bind had sent there.
+//!
+//! Invariant: only what this process has seen itself counts: a pod for which it chose a card of that node, that carries the claim which
+//! Bind wrote, and that the device plugin refused for a fault of the node. A pod that was bound by other means, whose claim was
+//! changed, or that was refused for its own spec, says nothing about its node.
+
+use std::sync::Arc;
+
+use cluster::{GpuPod, PodFacts};
+use jiff::Timestamp;
+use placement::gpu::Claim;
+use placement::units::NodeName;
+
+use super::{Index, Notice};
+use crate::view::snapshot::NodeBackOffs;
+
+/// Back-offs that wait for their event at most; of more the newest get none.
+const MAX_BEGUN: usize = 64;
+
+/// A back-off that has begun.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BegunBackOff {
+    /// The node.
+    pub node: NodeName,
+    /// The namespace whose pods were refused.
+    pub namespace: String,
+    /// Its end.
+    pub until: Timestamp,
+    /// Whether pods of all namespaces are rejected now.
+    pub all: bool,
+}
+
+/// The back-offs of all nodes.
+#[derive(Debug, Clone, Default)]
+pub(super) struct BackOffs {
+    nodes: Arc<NodeBackOffs>,
+    /// Those whose event is not written yet.
+    begun: Vec<BegunBackOff>,
+    refused: u64,
+}
+
+/// The card that Bind chose for a pod, until the pod's admission is known.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Sent {
+    pub(super) node: NodeName,
+    pub(super) claim: Claim,
+}
+
+impl BackOffs {
+    pub(super) fn nodes(&self) -> Arc<NodeBackOffs> {
+        Arc::clone(&self.nodes)
+    }
+
+    /// Counts a pod that a node refused. Returns the back-off that begins with it.
+    fn failed(&mut self, node: &NodeName, namespace: &str, now: Timestamp) -> Option<BegunBackOff> {
+        self.refused += 1;
+        let nodes = Arc::make_mut(&mut self.nodes);
+        nodes.retain(|name, known| name == node || !known.is_over(now));
+        let known = nodes.entry(node.clone()).or_default();
+        let until = known.failed(namespace, now)?;
+        let (node, namespace, all) = (node.clone(), namespace.to_owned(), known.rejects_all(now));
+        let begun = BegunBackOff { node, namespace, until, all };
+        if self.begun.len() < MAX_BEGUN {
+            self.begun.push(begun.clone());
+        }
+        Some(begun)
+    }
+
+    /// Records that a node admitted a pod. Returns whether it had refused one before.
+    fn admitted(&mut self, node: &NodeName, namespace: &str, now: Timestamp) -> bool {
+        // Most nodes have never refused a pod.
+        let has_refused = self.nodes.contains_key(node);
+        if has_refused && let Some(known) = Arc::make_mut(&mut self.nodes).get_mut(node) {
+            known.admitted(namespace, now);
+        }
+        has_refused
+    }
+}
+
+impl Index {
+    /// The back-offs that have begun since the last call.
+    pub fn take_begun_back_offs(&mut self) -> Vec<BegunBackOff> {
+        std::mem::take(&mut self.back_offs.begun)
+    }
+
+    /// Pods that a kubelet refused and that count.
+    #[must_use]
+    pub fn refused_pods(&self) -> u64 {
+        self.back_offs.refused
+    }
+
+    /// Counts the outcome of a bound pod's admission, once for each pod.
+    pub(super) fn count_admission(&mut self, pod: &PodFacts, gpu: &GpuPod, now: Timestamp) {
+        if !pod.refused && (pod.finished || !pod.admitted) {
+            return;
+        }
+        let record = self.pods.get_mut(&pod.uid);
+        let Some(sent) = record.and_then(|record| record.sent.take()) else { return };
+        if pod.node.as_ref() != Some(&sent.node) {
+            return;
+        }
+        if !pod.refused {
+            self.changes.others |= self.back_offs.admitted(&sent.node, &pod.namespace, now);
+            return;
+        }
+        let has_claim =
+            matches!(&gpu.claim, Ok(Some(claim)) if claim.cards() == sent.claim.cards());
+        if has_claim {
+            self.changes.others = true;
+            let begun = self.back_offs.failed(&sent.node, &pod.namespace, now);
+            self.notices.extend(begun.map(Notice::BackedOff));
+        }
+    }
+}

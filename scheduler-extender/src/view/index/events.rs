@@ -1,0 +1,228 @@
+//! What each watch event does.
+//!
+//! Invariant: after a list, each pod of the index was in the list, or was bound after the list began and is looked up. A list does not
+//! end a reservation: it stays until the API server has answered the binding.
+
+use std::collections::HashSet;
+
+use cluster::{ContainerRuns, Event, NodeFacts, PodFacts};
+use jiff::Timestamp;
+use placement::load::{EndedPod, PastUse};
+use placement::resources::Amounts;
+use placement::units::{NodeName, PodUid};
+
+use super::{GpuPodId, Index, Notice};
+
+/// The data of a pod that the view keeps.
+#[derive(Debug, Clone, PartialEq)]
+pub enum WatchedPod {
+    /// A pod that requests GPU memory, or whose request cannot be read, with its use of CPU and memory.
+    Gpu(Box<PodFacts>, PodUse),
+    /// A pod without such a request, whose start or end affects decisions.
+    Bound(BoundPod),
+}
+
+/// A pod that was bound recently, has ended recently, or is being deleted.
+#[derive(Debug, Clone, PartialEq)]
+pub struct BoundPod {
+    pub(in crate::view) uid: PodUid,
+    pub(in crate::view) node: NodeName,
+    pub(in crate::view) at: Timestamp,
+    pub(in crate::view) usage: PodUse,
+}
+
+/// What a pod uses of CPU and memory, and until when.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct PodUse {
+    /// Its estimated use.
+    pub(in crate::view) expected: Amounts,
+    /// The cores that its workload was seen to use; `None` where that is not known.
+    pub(in crate::view) measured_cpu: Option<f64>,
+    /// When its containers ran; `None` while one has not started.
+    pub(in crate::view) runs: Option<ContainerRuns>,
+    /// When it ended; `None` while it runs.
+    pub(in crate::view) ended_at: Option<Timestamp>,
+}
+
+impl PodUse {
+    /// The pod's end: at `now` where it is not known. It used what its workload was seen to use, while all of its containers ran.
+    fn ended(&self, pod: &PodUid, now: Timestamp) -> EndedPod {
+        let ended_at = self.ended_at.unwrap_or(now);
+        let used = self.runs.zip(self.measured_cpu).map(|(runs, cpu)| PastUse {
+            from: runs.from,
+            until: runs.until.unwrap_or(ended_at),
+            cpu,
+        });
+        EndedPod { uid: pod.clone(), ended_at, used }
+    }
+}
+
+impl Index {
+    /// Applies an event of the pods' watch. `settled` is state of the caller: the pods that were settled when the current list
+    /// began. Returns the pods to look up: a list did not have them, and no event may come for their end.
+    #[must_use]
+    pub fn apply_pods(
+        &mut self,
+        event: Event<WatchedPod>,
+        settled: &mut HashSet<PodUid>,
+        now: Timestamp,
+    ) -> Vec<GpuPodId> {
+        self.at(now);
+        match event {
+            Event::Listing => {
+                self.begin_list();
+                *settled = self.settled();
+            }
+            Event::Listed(pods) => return self.apply_list(&pods, &std::mem::take(settled), now),
+            Event::Applied(pod) => self.apply_pod(&pod, now),
+            Event::Gone(WatchedPod::Gpu(facts, usage)) => {
+                if facts.may_run() {
+                    self.depart(&facts.uid, now);
+                } else {
+                    self.forget(&facts.uid);
+                }
+                if let Some(node) = &facts.node {
+                    self.record_end(node, &usage.ended(&facts.uid, now));
+                }
+            }
+            // The binding still counts in the hot value.
+            Event::Gone(WatchedPod::Bound(pod)) => {
+                self.record_end(&pod.node, &pod.usage.ended(&pod.uid, now));
+            }
+        }
+        Vec::new()
+    }
+
+    fn apply_list(
+        &mut self,
+        pods: &[WatchedPod],
+        settled: &HashSet<PodUid>,
+        now: Timestamp,
+    ) -> Vec<GpuPodId> {
+        let mut gpu_pods = HashSet::new();
+        for pod in pods {
+            self.apply_pod(pod, now);
+            if let WatchedPod::Gpu(facts, _) = pod {
+                gpu_pods.insert(facts.uid.clone());
+            }
+        }
+        let to_look_up = self.after_list(&gpu_pods, settled, now);
+        self.end_list();
+        to_look_up
+    }
+
+    fn apply_pod(&mut self, pod: &WatchedPod, now: Timestamp) {
+        match pod {
+            WatchedPod::Bound(BoundPod { uid, node, at, usage }) => {
+                self.apply_use(uid, node, *at, usage, now);
+            }
+            WatchedPod::Gpu(facts, usage) => self.apply_gpu_pod(facts, usage, now),
+        }
+    }
+
+    fn apply_gpu_pod(&mut self, facts: &PodFacts, usage: &PodUse, now: Timestamp) {
+        match &facts.gpu {
+            Ok(Some(gpu)) => {
+                self.count_admission(facts, gpu, now);
+                self.apply(facts, gpu);
+            }
+            Ok(None) => {}
+            Err(error) => {
+                self.refused_objects += 1;
+                let (namespace, name) = (facts.namespace.clone(), facts.name.clone());
+                let error = error.to_string();
+                self.notices.push(Notice::RefusedPod { namespace, name, error });
+            }
+        }
+        if let (Some(node), Some(at)) = (&facts.node, facts.bound_at) {
+            self.apply_use(&facts.uid, node, at, usage, now);
+        }
+    }
+
+    /// Counts the start and the end of a pod on its node.
+    fn apply_use(
+        &mut self,
+        pod: &PodUid,
+        node: &NodeName,
+        bound_at: Timestamp,
+        usage: &PodUse,
+        now: Timestamp,
+    ) {
+        let starts = usage.runs.is_none_or(|runs| self.is_recent(runs.started_at, now));
+        let may_start = self.may_start(bound_at, now);
+        if self.is_recent(bound_at, now) || (starts && may_start) {
+            self.record_binding(pod, node, bound_at, Some(usage.expected));
+        }
+        if let Some(runs) = usage.runs {
+            self.record_start(pod, node, runs.started_at);
+        }
+        // The conditions of a pod that has never run do not change when it ends.
+        if usage.ended_at.is_some_and(|at| self.is_recent(at, now) || may_start) {
+            self.record_end(node, &usage.ended(pod, now));
+        }
+    }
+
+    /// Applies an event of the nodes' watch.
+    pub fn apply_nodes(&mut self, event: Event<NodeFacts>, now: Timestamp) {
+        self.at(now);
+        match event {
+            Event::Listing => {}
+            Event::Listed(nodes) => {
+                let names: HashSet<&NodeName> = nodes.iter().map(|node| &node.name).collect();
+                let gone =
+                    self.nodes.iter().map(|node| &node.name).filter(|name| !names.contains(name));
+                let gone: Vec<NodeName> = gone.cloned().collect();
+                for name in gone {
+                    self.remove_node(&name);
+                }
+                for node in &nodes {
+                    self.apply_node(node, now);
+                }
+                self.early.clear();
+            }
+            Event::Applied(node) => self.apply_node(&node, now),
+            Event::Gone(node) => self.remove_node(&node.name),
+        }
+    }
+
+    /// Forgets a node that is gone. Its machine may still run, so its pods stay charged.
+    fn remove_node(&mut self, name: &NodeName) {
+        self.early.remove(name);
+        self.change_known(name, |node| {
+            node.load = None;
+            node.is_unready = false;
+            node.cpu.allocatable = None;
+            node.measured = None;
+            if !node.ledger.cards().is_empty() {
+                node.ledger.set_cards(Vec::new());
+            }
+        });
+    }
+
+    fn apply_node(&mut self, facts: &NodeFacts, now: Timestamp) {
+        let mut cards = None;
+        match &facts.cards {
+            Some(Ok(reported)) => cards = Some(reported.clone()),
+            None => cards = Some(Vec::new()),
+            // The last good report stays in force: a faulty report does not mean that the cards are gone.
+            Some(Err(error)) => {
+                self.refused_objects += 1;
+                let (node, error) = (facts.name.clone(), error.to_string());
+                self.notices.push(Notice::RefusedCards { node, error });
+            }
+        }
+        let counts_unmanaged = self.counts_unmanaged();
+        self.set_load(facts);
+        self.change_node(&facts.name, |node| {
+            node.is_unready = facts.ready == Some(false);
+            node.cpu.allocatable = facts.allocatable_cpu;
+            if let Some(cards) = cards
+                && node.ledger.cards() != cards
+            {
+                node.ledger.set_cards(cards);
+            }
+            node.set_measured(facts.measured.as_ref());
+            node.count_unmanaged(counts_unmanaged, now);
+        });
+    }
+}

@@ -1,0 +1,450 @@
+//! The pods that request GPU memory, and what they hold on nodes.
+//!
+//! Invariants: a pod that is known to be bound holds units on one node; before that, on every node to which a binding of it was sent and
+//! may have been carried out. A UID belongs to the name with which it was first seen.
+
+use std::collections::HashSet;
+
+use cluster::{GpuPod, PodFacts};
+use jiff::{SignedDuration, Timestamp};
+use placement::gpu::{
+    Account, ChoiceRule, Claim, GpuRequest, NoFit, Reservation, ReserveError, Stage,
+};
+use placement::units::{NodeName, PodUid, Units};
+
+use super::Index;
+use super::back_offs::Sent;
+use super::departures::HeldByDeleted;
+use super::nodes::Node;
+
+/// A pod's UID, namespace and name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GpuPodId {
+    /// Its UID.
+    pub uid: PodUid,
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+}
+
+/// A pod that requests GPU memory, on any node or none.
+#[derive(Debug, Clone)]
+pub(super) struct PodRecord {
+    pub(super) namespace: String,
+    name: String,
+    pub(super) request: GpuRequest,
+    /// Its annotations cannot be read, or no node can meet them: it must not be bound.
+    faulty: bool,
+    /// The nodes on which it holds units.
+    pub(super) nodes: Vec<NodeName>,
+    /// The nominated node in its status.
+    pub(super) nominated_by_scheduler: Option<NodeName>,
+    /// The node where cards are kept for it, after pods were evicted.
+    pub(super) nominated: Option<NodeName>,
+    /// The node where this program has evicted pods for it, which is not in its status.
+    pub(super) kept: Option<NodeName>,
+    /// The card that this process chose for it, until its admission is known.
+    pub(super) sent: Option<Sent>,
+    /// The last list of all pods did not have it, and no event and no look-up has come since. It may be deleted.
+    unlisted: bool,
+    /// Its kubelet has reported that it admitted the pod.
+    admitted: bool,
+    /// Since when it was seen admitted while its claim names a card that its node does not report.
+    on_lost_card_since: Option<Timestamp>,
+}
+
+/// The time within which a node's report shows an admitted pod on its card: the device plugin's reporting interval, the write and the watch.
+pub(super) const REPORTED_WITHIN: SignedDuration = SignedDuration::from_secs(10);
+
+/// Why no card was reserved.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ReservationError {
+    /// No card of the node fits.
+    NoFit(NodeName, NoFit),
+    /// The pod is bound to the node already.
+    Bound(NodeName),
+    /// The UID belongs to a pod of another name.
+    OtherPod(OtherPod),
+    /// Deleted pods of the pod's namespace still hold units.
+    HeldByDeleted(HeldByDeleted),
+}
+
+/// The error of a UID that belongs to a pod with another name.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the UID belongs to pod {namespace}/{name}")]
+pub struct OtherPod {
+    /// The namespace of the UID's pod.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+}
+
+/// The units that one pod holds of a card, with the pod's name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PodOnCard {
+    /// Its namespace; empty for a pod that is only in the node's report.
+    pub namespace: String,
+    /// Its name, or its UID for a pod that is only in the node's report.
+    pub name: String,
+    /// The units that it holds.
+    pub units: Units,
+}
+
+impl PodRecord {
+    fn new(id: &GpuPodId, request: &GpuRequest) -> Self {
+        Self {
+            namespace: id.namespace.clone(),
+            name: id.name.clone(),
+            request: request.clone(),
+            faulty: false,
+            nodes: Vec::new(),
+            nominated_by_scheduler: None,
+            nominated: None,
+            kept: None,
+            sent: None,
+            unlisted: false,
+            admitted: false,
+            on_lost_card_since: None,
+        }
+    }
+
+    fn is_of(&self, pod: &GpuPodId) -> Result<(), OtherPod> {
+        if self.namespace == pod.namespace && self.name == pod.name {
+            Ok(())
+        } else {
+            Err(OtherPod { namespace: self.namespace.clone(), name: self.name.clone() })
+        }
+    }
+
+    fn id(&self, uid: &PodUid) -> GpuPodId {
+        GpuPodId { uid: uid.clone(), namespace: self.namespace.clone(), name: self.name.clone() }
+    }
+}
+
+impl Index {
+    /// Stops charging pods on every card of their node of which a claim names a card that the node does not report, as one that has
+    /// failed: once a report would have shown them on another card.
+    pub fn settle_lost_cards(&mut self, now: Timestamp) {
+        self.at(now);
+        let mut overdue: Vec<(NodeName, PodUid)> = Vec::new();
+        for node in self.nodes.iter() {
+            for uid in node.ledger.read().on_lost_cards() {
+                let Some(record) = self.pods.get_mut(uid).filter(|it| it.admitted) else {
+                    continue;
+                };
+                let since = *record.on_lost_card_since.get_or_insert(now);
+                if now.duration_since(since).abs() >= REPORTED_WITHIN {
+                    overdue.push((node.name.clone(), uid.clone()));
+                }
+            }
+        }
+        for (node, uid) in overdue {
+            self.change_node(&node, |node| node.ledger.set_overdue(&uid));
+        }
+    }
+
+    /// Changes the record of a pod, and what depends on it. `None` for a pod without one.
+    pub(super) fn change_record<T>(
+        &mut self,
+        uid: &PodUid,
+        change: impl FnOnce(&mut Self, &mut PodRecord) -> T,
+    ) -> Option<T> {
+        let mut record = self.pods.remove(uid)?;
+        let outcome = change(self, &mut record);
+        self.pods.insert(uid.clone(), record);
+        Some(outcome)
+    }
+
+    /// Applies a GPU pod from a watch event.
+    pub fn apply(&mut self, pod: &PodFacts, gpu: &GpuPod) {
+        if pod.finished {
+            return self.forget(&pod.uid);
+        }
+        let gpu = self.with_right(pod, gpu);
+        if !self.pods.contains_key(&pod.uid) {
+            if gpu.fault.is_none() {
+                self.measure.observe(&gpu.request);
+            }
+            self.pods.insert(pod.uid.clone(), PodRecord::new(&id(pod), &gpu.request));
+        }
+        self.change_record(&pod.uid, |index, record| {
+            record.unlisted = false;
+            index.update(pod, &gpu, record);
+        });
+    }
+
+    /// As [`Index::apply`], for a pod that was read from the API server. Ignores a pod without a record: the watch has
+    /// shown its end meanwhile. The read may be older than a list without the pod, so `unlisted` stays.
+    pub fn apply_known(&mut self, pod: &PodFacts, gpu: &GpuPod) {
+        if pod.finished {
+            return self.forget(&pod.uid);
+        }
+        let gpu = self.with_right(pod, gpu);
+        self.change_record(&pod.uid, |index, record| index.update(pod, &gpu, record));
+    }
+
+    /// The pod with what its namespace may take.
+    fn with_right(&self, pod: &PodFacts, gpu: &GpuPod) -> GpuPod {
+        let beyond_units = self.policy.policy.gpu.beyond_units_of(&pod.namespace);
+        let gpu = gpu.clone();
+        GpuPod { request: gpu.request.with_beyond_units(beyond_units), ..gpu }
+    }
+
+    fn update(&mut self, pod: &PodFacts, gpu: &GpuPod, record: &mut PodRecord) {
+        if pod.deleting {
+            self.ending.insert(pod.uid.clone());
+        }
+        record.admitted |= pod.admitted;
+        // An unbound pod may have a binding under way: its reservations stay.
+        if let Some(node) = &pod.node {
+            let claim = gpu.claim.as_ref().ok().and_then(Option::as_ref);
+            if record.nodes.is_empty() && claim.is_some() {
+                // Its annotations may have changed since they were read here; the claim has what Bind has read.
+                record.request = gpu.request.clone();
+            }
+            return self.settle(&pod.uid, record, node, claim);
+        }
+        // The annotations can change until the pod is bound.
+        record.faulty = gpu.fault.is_some();
+        if record.nodes.is_empty() {
+            record.request = gpu.request.clone();
+        }
+        record.nominated_by_scheduler = pod.nominated_node.clone();
+        self.set_nominated(&pod.uid, record);
+    }
+
+    /// Records that the pod is bound to the node. Releases its units on other nodes.
+    fn settle(
+        &mut self,
+        uid: &PodUid,
+        record: &mut PodRecord,
+        node: &NodeName,
+        claim: Option<&Claim>,
+    ) {
+        for other in record.nodes.drain(..).filter(|other| other != node) {
+            self.release(&other, uid);
+        }
+        record.nodes.push(node.clone());
+        self.cancel_departure(uid, node);
+        self.change_node(node, |node| {
+            node.ledger.bind(uid, &record.request, claim);
+            if record.admitted {
+                node.ledger.admit(uid);
+            }
+        });
+        record.kept = None;
+        self.end_nomination(uid, record);
+        self.plans.remove(uid);
+    }
+
+    /// Releases everything that a pod holds, and removes its record.
+    pub fn forget(&mut self, uid: &PodUid) {
+        let Some(record) = self.end(uid) else { return };
+        for node in &record.nodes {
+            self.release(node, uid);
+        }
+    }
+
+    /// Ends the nomination and the plan of a deleted pod, and removes its record. `None` where it has none.
+    pub(super) fn end(&mut self, uid: &PodUid) -> Option<PodRecord> {
+        self.ending.remove(uid);
+        let mut record = self.pods.remove(uid)?;
+        self.end_nomination(uid, &mut record);
+        self.plans.remove(uid);
+        Some(record)
+    }
+
+    fn release(&mut self, node: &NodeName, uid: &PodUid) {
+        let hash = self.uid_hash(uid);
+        self.change_node(node, |node| {
+            node.cpu.requests.remove(hash);
+            node.ledger.release(uid);
+        });
+    }
+
+    /// A pod's GPU request; `None` for an unknown pod, or one with faulty annotations.
+    ///
+    /// # Errors
+    ///
+    /// Where the UID belongs to a pod of another name.
+    pub fn request(&self, pod: &GpuPodId) -> Result<Option<GpuRequest>, OtherPod> {
+        let Some(record) = self.pods.get(&pod.uid) else { return Ok(None) };
+        record.is_of(pod)?;
+        Ok((!record.faulty).then(|| record.request.clone()))
+    }
+
+    /// The nodes on which a pod holds units.
+    #[must_use]
+    pub fn held_on(&self, uid: &PodUid) -> Vec<NodeName> {
+        self.pods.get(uid).map_or_else(Vec::new, |record| record.nodes.clone())
+    }
+
+    /// Chooses a card of a node and reserves it.
+    ///
+    /// # Errors
+    ///
+    /// Where no card fits, or the pod is bound already, or is another, or has to wait for deleted pods of its namespace.
+    pub fn reserve(
+        &mut self,
+        pod: &GpuPodId,
+        request: &GpuRequest,
+        node: &NodeName,
+        rule: &ChoiceRule,
+    ) -> Result<Reservation, ReservationError> {
+        if let Some(held) = self.waits_for_deleted(pod, request) {
+            return Err(ReservationError::HeldByDeleted(held));
+        }
+        if let Some(record) = self.pods.get(&pod.uid) {
+            record.is_of(pod).map_err(ReservationError::OtherPod)?;
+        }
+        let reservation = self.reserve_on(node, &pod.uid, request, rule)?;
+        if !self.pods.contains_key(&pod.uid) {
+            self.measure.observe(request);
+        }
+        let record = self.pods.entry(pod.uid.clone());
+        let record = record.or_insert_with(|| PodRecord::new(pod, request));
+        if !record.nodes.contains(node) {
+            record.nodes.push(node.clone());
+        }
+        record.sent = Some(Sent { node: node.clone(), claim: reservation.claim.clone() });
+        Ok(reservation)
+    }
+
+    fn reserve_on(
+        &mut self,
+        name: &NodeName,
+        uid: &PodUid,
+        request: &GpuRequest,
+        rule: &ChoiceRule,
+    ) -> Result<Reservation, ReservationError> {
+        let hash = self.uid_hash(uid);
+        let reserved = self.change_known(name, |node| {
+            let reserved = node.ledger.reserve(uid, request, rule)?;
+            node.cpu.requests.set(hash, request.cpu());
+            Ok(reserved)
+        });
+        match reserved {
+            Some(Ok(reserved)) => Ok(reserved),
+            Some(Err(ReserveError::Bound)) => Err(ReservationError::Bound(name.clone())),
+            Some(Err(ReserveError::NoFit(why))) => Err(ReservationError::NoFit(name.clone(), why)),
+            None => Err(ReservationError::NoFit(name.clone(), NoFit::NoCards)),
+        }
+    }
+
+    /// Records that the API server has carried out the binding of the reservation `claim`. Does nothing if the pod has ended
+    /// meanwhile.
+    pub fn confirm(&mut self, uid: &PodUid, node: &NodeName, claim: &Claim) {
+        self.change_record(uid, |index, record| index.settle(uid, record, node, Some(claim)));
+    }
+
+    /// Whether a pod has to be looked up after a binding of it has ended: a list did not have it, so that no event may
+    /// come for its end. False while another binding of it is under way, at whose end this is called again.
+    #[must_use]
+    pub fn is_doubtful(&self, uid: &PodUid) -> bool {
+        self.pods
+            .get(uid)
+            .is_some_and(|record| record.unlisted && !self.awaits_binding(uid, record))
+    }
+
+    /// Records that a look-up of the pod begins, whose result is newer than every list so far.
+    pub fn begin_look_up(&mut self, uid: &PodUid) {
+        if let Some(record) = self.pods.get_mut(uid) {
+            record.unlisted = false;
+        }
+    }
+
+    /// Releases a reservation. Does nothing if the pod is known to be bound there.
+    pub fn cancel(&mut self, uid: &PodUid, node: &NodeName) {
+        if !self.pods.contains_key(uid) {
+            return;
+        }
+        let hash = self.uid_hash(uid);
+        let left = self.change_known(node, |node| {
+            node.ledger.cancel(uid);
+            let left = node.ledger.stage(uid);
+            if left.is_none() {
+                node.cpu.requests.remove(hash);
+            }
+            left
+        });
+        let Some(record) = self.pods.get_mut(uid) else { return };
+        if left.flatten().is_none() {
+            record.nodes.retain(|other| other != node);
+        }
+        // It holds nothing, and no list has it: if it exists, a later event adds it again.
+        if record.nodes.is_empty() && record.unlisted {
+            self.pods.remove(uid);
+        }
+    }
+
+    /// Whether the pod is in the stage *reserved* on the node.
+    #[must_use]
+    pub fn is_reserved(&self, uid: &PodUid, node: &NodeName) -> bool {
+        let stage = |node: &Node| node.ledger.stage(uid) == Some(Stage::Reserved);
+        self.nodes.get(node).is_some_and(stage)
+    }
+
+    fn awaits_binding(&self, uid: &PodUid, record: &PodRecord) -> bool {
+        record.nodes.iter().any(|node| self.is_reserved(uid, node))
+    }
+
+    /// The pods without a binding under way. A list of all pods that begins after this call contains each of them that still
+    /// exists.
+    #[must_use]
+    pub fn settled(&self) -> HashSet<PodUid> {
+        let settled = self.pods.iter().filter(|(uid, record)| !self.awaits_binding(uid, record));
+        settled.map(|(uid, _)| uid.clone()).collect()
+    }
+
+    /// Handles pods that a completed list of all pods does not contain. `settled` are the [`Index::settled`] pods of when the
+    /// list began: those that are not `listed` are removed by [`Index::depart`], since no event has shown how they ended. Returns
+    /// the other pods that are not `listed`: they were bound during the list and may have ended before it, so that no event shows
+    /// their end. They have to be looked up; a pod whose binding is still under way, after that has ended
+    /// ([`Index::is_doubtful`]).
+    #[must_use]
+    pub fn after_list(
+        &mut self,
+        listed: &HashSet<PodUid>,
+        settled: &HashSet<PodUid>,
+        now: Timestamp,
+    ) -> Vec<GpuPodId> {
+        for uid in settled.difference(listed) {
+            self.depart(uid, now);
+        }
+        let uids: Vec<PodUid> = self.pods.keys().cloned().collect();
+        let mut doubtful = Vec::new();
+        for uid in &uids {
+            // In the list, a nominated pod may have come before its victims.
+            self.change_record(uid, |index, record| index.set_nominated(uid, record));
+            let Some(record) = self.pods.get_mut(uid).filter(|_| !listed.contains(uid)) else {
+                continue;
+            };
+            record.unlisted = true;
+            let id = record.id(uid);
+            if self.is_doubtful(uid) {
+                doubtful.push(id);
+            }
+        }
+        doubtful
+    }
+
+    /// The pods that hold units of a card, with their names.
+    #[must_use]
+    pub fn pods_on(&self, account: &Account) -> Vec<PodOnCard> {
+        let held = account.charges.iter().filter(|charge| charge.basis.is_held());
+        held.map(|charge| self.named(&charge.pod, charge.units)).collect()
+    }
+
+    fn named(&self, uid: &PodUid, units: Units) -> PodOnCard {
+        let (namespace, name) = match self.pods.get(uid) {
+            Some(record) => (record.namespace.clone(), record.name.clone()),
+            None => (String::new(), uid.to_string()),
+        };
+        PodOnCard { namespace, name, units }
+    }
+}
+
+fn id(pod: &PodFacts) -> GpuPodId {
+    GpuPodId { uid: pod.uid.clone(), namespace: pod.namespace.clone(), name: pod.name.clone() }
+}

@@ -1,0 +1,246 @@
+//! Nodes' loads: their readings, and the pods that came, went or will come.
+//!
+//! Invariant: a binding or another policy parses no annotation again; a pod counts once.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use cluster::NodeFacts;
+use jiff::Timestamp;
+use placement::load::{EndedPod, NodeLoad, Readings, RecentPods, STARTS_WITHIN};
+use placement::reading::{HotValueNote, Reading, is_fresh};
+use placement::resources::Amounts;
+use placement::selector::Labels;
+use placement::units::{MetricName, NodeName, PodUid};
+
+use super::refused::RefusedReading;
+use super::{Index, Notice};
+
+/// The largest number of nodes whose bindings are kept before the watch shows the node. A pod's author can name any node, also
+/// one that does not exist.
+const MAX_EARLY: usize = 1024;
+
+impl Index {
+    /// Sets the readings, the capacity and the labels of a node that the watch has shown.
+    pub(super) fn set_load(&mut self, facts: &NodeFacts) {
+        let readings = self.believed(facts);
+        let readings = Readings::new(&mut self.metrics, readings);
+        let crane_hot_value = facts.hot_value.filter(|_| self.believe_crane_hot_value);
+        let update = NodeUpdate { facts, readings, crane_hot_value };
+        let known = self.nodes.get(&facts.name).and_then(|node| node.load.as_ref());
+        let load = match known {
+            // Most changes of a node are its kubelet's heartbeats.
+            Some(known) if update.is_of(known) => return,
+            Some(known) => update.with(known),
+            None => update.joined(&mut self.early),
+        };
+        self.change_node(&facts.name, |node| node.load = Some(load));
+    }
+
+    /// The plausible readings. The others are counted if the policy uses the metric.
+    fn believed(&mut self, facts: &NodeFacts) -> Vec<(MetricName, Reading)> {
+        let mut believed = Vec::with_capacity(facts.readings.len());
+        for (metric, reading) in &facts.readings {
+            let refused = match reading {
+                Ok(reading) => match reading.check(metric, self.now) {
+                    Ok(reading) => {
+                        believed.push((metric.clone(), reading));
+                        continue;
+                    }
+                    Err(error) => RefusedReading::from(error),
+                },
+                Err(error) => RefusedReading::from(error.clone()),
+            };
+            let is_used = self.policy.policy.metrics().contains(&metric);
+            if is_used && self.refused_readings.count(&refused, self.now) {
+                let (node, metric) = (facts.name.clone(), metric.to_string());
+                let error = refused.to_string();
+                self.notices.push(Notice::RefusedReading { node, metric, error });
+            }
+        }
+        believed
+    }
+
+    /// Records a binding: the pod counts in the node's hot value, and with what it `uses` until readings show it. A pod counts
+    /// once. Without `uses`, the estimate of its in-flight entry counts.
+    pub fn record_binding(
+        &mut self,
+        pod: &PodUid,
+        node: &NodeName,
+        at: Timestamp,
+        uses: Option<Amounts>,
+    ) {
+        let horizon = self.policy.policy.binding_horizon();
+        let in_flight = self.in_flight.remove(pod);
+        if let Some(in_flight) = in_flight.as_ref().filter(|in_flight| in_flight.node != *node) {
+            self.change_recent(&in_flight.node, |recent| recent.remove_in_flight(pod));
+        }
+        let uses = uses.or(in_flight.map(|in_flight| in_flight.uses)).unwrap_or_default();
+        if self.has_joined(node) {
+            self.change_recent(node, |recent| recent.bound(pod, at, uses, horizon));
+            return;
+        }
+        // The watches of pods and nodes are not ordered against each other.
+        if self.early.len() >= MAX_EARLY {
+            // Nodes that never joined, or were deleted.
+            self.early.retain(|_, recent| recent.within(horizon, at) > 0);
+        }
+        if self.early.len() < MAX_EARLY || self.early.contains_key(node) {
+            self.early.entry(node.clone()).or_default().bound(pod, at, uses, horizon);
+        }
+    }
+
+    /// Records that all containers of a pod on `node` had started at `at`: readings show it from then on.
+    pub(super) fn record_start(&mut self, pod: &PodUid, node: &NodeName, at: Timestamp) {
+        self.change_recent(node, |recent| recent.started(pod, at));
+    }
+
+    /// Ends the pod's in-flight entry, as at its next scheduling attempt, in which it must not count itself.
+    pub fn not_in_flight(&mut self, pod: &PodUid) {
+        if let Some(in_flight) = self.in_flight.remove(pod) {
+            self.change_recent(&in_flight.node, |recent| recent.remove_in_flight(pod));
+        }
+    }
+
+    /// Records the end of a pod on `node`: it no longer uses anything.
+    pub(super) fn record_end(&mut self, node: &NodeName, pod: &EndedPod) {
+        self.not_in_flight(&pod.uid);
+        let horizon = self.policy.policy.binding_horizon();
+        self.change_recent(node, |recent| recent.ended(pod.clone(), horizon));
+    }
+
+    /// Counts a pod as in flight on a node, with its estimated use and its requested cores, until its binding is known or the entry
+    /// expires. Does nothing for an unknown node, and for a pod that is known to be bound.
+    pub fn count_in_flight(
+        &mut self,
+        pod: &PodUid,
+        node: &NodeName,
+        now: Timestamp,
+        uses: Amounts,
+        requested_cpu: f64,
+    ) {
+        let policy = &self.policy.policy;
+        let has_effect = !policy.hot.is_empty() || policy.estimates.is_some();
+        if has_effect && self.has_joined(node) && self.in_flight.insert(pod, node, uses, now) {
+            self.change_recent(node, |recent| recent.in_flight(pod, now, uses, requested_cpu));
+        }
+    }
+
+    /// Whether a binding at `at` still affects decisions at `now`. A time far in the future does not count: it
+    /// would count until then, and displace the node's other bindings.
+    pub(super) fn is_recent(&self, at: Timestamp, now: Timestamp) -> bool {
+        is_fresh(at, now, self.policy.policy.binding_horizon())
+    }
+
+    /// Whether a pod that was bound at `at` counts at `now` if its containers have not started.
+    pub(super) fn may_start(&self, at: Timestamp, now: Timestamp) -> bool {
+        self.policy.policy.estimates.is_some() && is_fresh(at, now, STARTS_WITHIN)
+    }
+
+    /// Changes the recent pods of a node. `change` returns whether it has changed anything.
+    fn change_recent(&mut self, name: &NodeName, change: impl FnOnce(&mut RecentPods) -> bool) {
+        let known = self.nodes.get(name).and_then(|node| node.load.as_ref());
+        let Some(load) = known else {
+            if let Some(early) = self.early.get_mut(name) {
+                change(early);
+            }
+            return;
+        };
+        let mut recent = RecentPods::clone(&load.recent);
+        if change(&mut recent) {
+            self.change_known(name, |node| {
+                if let Some(load) = &mut node.load {
+                    load.recent = Arc::new(recent);
+                }
+            });
+        }
+    }
+}
+
+/// The load data of a node's object: its load without recent pods.
+struct NodeUpdate<'f> {
+    facts: &'f NodeFacts,
+    readings: Readings,
+    crane_hot_value: Option<HotValueNote>,
+}
+
+impl NodeUpdate<'_> {
+    /// Whether a known load has the same data.
+    fn is_of(&self, known: &NodeLoad) -> bool {
+        *known.readings == self.readings
+            && known.crane_hot_value == self.crane_hot_value
+            && known.capacity == self.facts.capacity
+            && known.created_at == self.facts.created_at
+            && *known.labels == self.facts.labels
+    }
+
+    /// The load of a node that was known before.
+    fn with(&self, known: &NodeLoad) -> NodeLoad {
+        let labels = if *known.labels == self.facts.labels {
+            Arc::clone(&known.labels)
+        } else {
+            Arc::new(self.facts.labels.clone())
+        };
+        let requested_cpu = known.requested_cpu;
+        NodeLoad { requested_cpu, ..self.load(Arc::clone(&known.recent), labels) }
+    }
+
+    /// The load of a node that joins. Pods may have been bound to it already.
+    fn joined(&self, early: &mut HashMap<NodeName, RecentPods>) -> NodeLoad {
+        let recent = early.remove(&self.facts.name).unwrap_or_default();
+        self.load(Arc::new(recent), Arc::new(self.facts.labels.clone()))
+    }
+
+    fn load(&self, recent: Arc<RecentPods>, labels: Arc<Labels>) -> NodeLoad {
+        NodeLoad {
+            readings: Arc::new(self.readings.clone()),
+            recent,
+            crane_hot_value: self.crane_hot_value,
+            capacity: self.facts.capacity,
+            requested_cpu: None,
+            labels,
+            created_at: self.facts.created_at,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::SignedDuration;
+    use placement::policy::LoadPolicy;
+
+    use super::*;
+
+    /// No nodes are known, and a binding counts for 5 minutes.
+    fn index() -> Index {
+        let policy = LoadPolicy::from_yaml(
+            "apiVersion: scheduler.policy.crane.io/v1alpha1\nkind: DynamicSchedulerPolicy\nspec: {hotValue: [{timeRange: 5m, \
+             count: 1}]}",
+        );
+        Index::new(policy.unwrap(), false)
+    }
+
+    #[test]
+    fn pods_that_name_nodes_that_do_not_exist_take_bounded_memory() {
+        let mut index = index();
+        for pod in 0..2 * MAX_EARLY {
+            let (uid, node) = (PodUid::from(format!("p{pod}")), NodeName::from(format!("n{pod}")));
+            index.record_binding(&uid, &node, Timestamp::UNIX_EPOCH, None);
+        }
+        assert_eq!(index.early.len(), MAX_EARLY);
+    }
+
+    #[test]
+    fn old_bindings_to_nodes_that_do_not_exist_leave_room_for_new_ones() {
+        let mut index = index();
+        let mut bind = |number: usize, at| {
+            let node = NodeName::from(format!("n{number}"));
+            index.record_binding(&PodUid::from(format!("p{number}")), &node, at, None);
+        };
+        (0..MAX_EARLY).for_each(|number| bind(number, Timestamp::UNIX_EPOCH));
+        let later = Timestamp::UNIX_EPOCH + SignedDuration::from_mins(5);
+        bind(MAX_EARLY, later);
+        let early = index.early;
+        assert_eq!((early.len(), early.contains_key("n1024")), (1, true));
+    }
+}

@@ -1,0 +1,134 @@
+//! The measure of fragmentation: learned from the pods that request cards, and recomputed periodically.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use placement::gpu::GpuRequest;
+use placement::gpu::fragmentation::{Learner, Measure, NodeClass, PodShape, TypicalPods};
+
+use super::Index;
+use super::nodes::Node;
+
+/// The measure, as one immutable value, and the data that it is computed from.
+#[derive(Debug, Clone, Default)]
+pub(super) struct LearnedMeasure {
+    measure: Option<Arc<Measure>>,
+    learner: Learner,
+    /// The nodes for which the measure was computed.
+    classes: Vec<NodeClass>,
+}
+
+/// A kind of cards: CPU of the node, model and units.
+type CardKind = (Option<u64>, String, u32);
+
+/// What a measure is computed from.
+#[derive(Debug)]
+pub(in crate::view) struct MeasureInput {
+    typical: TypicalPods,
+    classes: Vec<NodeClass>,
+}
+
+impl MeasureInput {
+    /// Computes the measure. Takes some milliseconds.
+    pub(in crate::view) fn compute(&self) -> Measure {
+        Measure::new(&self.typical, &self.classes)
+    }
+}
+
+impl LearnedMeasure {
+    /// The measure in force; `None` until enough pods were seen.
+    pub(super) fn current(&self) -> Option<Arc<Measure>> {
+        self.measure.clone()
+    }
+
+    /// Counts a new pod.
+    pub(super) fn observe(&mut self, request: &GpuRequest) {
+        self.learner.observe(&PodShape::of(request));
+    }
+
+    /// What the next measure is computed from; `None` where too few pods have come since the last one and no nodes have changed.
+    fn due(&mut self, nodes: impl Iterator<Item = Vec<CardKind>>) -> Option<MeasureInput> {
+        let classes = classes(nodes);
+        let have_changed = self.learner.has_begun() && self.classes != classes;
+        if classes.is_empty() || !have_changed && !self.learner.is_due() {
+            return None;
+        }
+        self.classes.clone_from(&classes);
+        Some(MeasureInput { typical: self.learner.take(), classes })
+    }
+}
+
+/// The classes of equal nodes. A node with cards of several kinds counts in the class of each.
+fn classes(nodes: impl Iterator<Item = Vec<CardKind>>) -> Vec<NodeClass> {
+    let mut counts: BTreeMap<(CardKind, usize), usize> = BTreeMap::new();
+    for cards in nodes {
+        let mut kinds: BTreeMap<CardKind, usize> = BTreeMap::new();
+        cards.into_iter().for_each(|kind| *kinds.entry(kind).or_default() += 1);
+        kinds.into_iter().for_each(|kind| *counts.entry(kind).or_default() += 1);
+    }
+    let class = |(((cpu, model, units), cards), count): ((CardKind, usize), usize)| NodeClass {
+        count,
+        cpu,
+        model,
+        cards,
+        units: placement::units::Units(units),
+    };
+    counts.into_iter().map(class).collect()
+}
+
+impl Index {
+    /// What the next measure of fragmentation is computed from, if that is due. The caller computes it and calls [`Index::set_measure`].
+    pub(in crate::view) fn due_measure(&mut self) -> Option<MeasureInput> {
+        self.measure.due(self.nodes.iter().map(card_kinds))
+    }
+
+    /// Puts a measure of fragmentation in force.
+    pub fn set_measure(&mut self, measure: Measure) {
+        self.measure.measure = Some(Arc::new(measure));
+        self.changes.others = true;
+    }
+}
+
+fn card_kinds(node: &Node) -> Vec<CardKind> {
+    let kind =
+        |card: &placement::gpu::Card| (node.cpu.allocatable, card.model.to_string(), card.units.0);
+    node.ledger.cards().iter().map(kind).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use placement::units::Units;
+
+    use super::*;
+
+    fn nodes(count: usize) -> impl Iterator<Item = Vec<CardKind>> {
+        let kind = |units| (Some(64_000), "NVIDIA A10".to_owned(), units);
+        (0..count).map(move |_| vec![kind(24), kind(24), kind(16)])
+    }
+
+    #[test]
+    fn there_is_no_measure_before_enough_pods_were_seen() {
+        let (mut measure, request) =
+            (LearnedMeasure::default(), GpuRequest::single("main", Units(8)));
+        let request = request.unwrap();
+        (0..15).for_each(|_| measure.observe(&request));
+        assert!(measure.due(nodes(3)).is_none());
+        measure.observe(&request);
+        // Nodes may not have been listed yet.
+        assert!(measure.due(nodes(0)).is_none());
+        assert!(measure.due(nodes(3)).is_some());
+        assert!(measure.due(nodes(3)).is_none());
+        assert!(measure.due(nodes(4)).is_some());
+        (0..5).for_each(|_| measure.observe(&request));
+        assert!(measure.due(nodes(4)).is_some());
+    }
+
+    #[test]
+    fn nodes_that_are_alike_are_one_class() {
+        let found: Vec<_> = classes(nodes(3))
+            .iter()
+            .map(|class| (class.count, class.cards, class.units.0))
+            .collect();
+        assert_eq!(found, [(3, 1, 16), (3, 2, 24)]);
+    }
+}

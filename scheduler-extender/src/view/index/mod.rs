@@ -1,0 +1,182 @@
+//! Everything that the extender knows of the cluster, as plain data.
+//!
+//! Invariants: no lock, no clock, no I/O: each method is one event, with its time where that matters, and changes the data completely or
+//! not at all. [`Index::publish`] makes the next [`Snapshot`] from the nodes that have changed. A node has one slot, its
+//! [`Place`](super::Place), from its first event until nothing is known of it any more.
+
+mod back_offs;
+mod cpu;
+mod departures;
+mod events;
+mod gpu_pods;
+mod in_flight;
+mod load;
+mod measure;
+mod nodes;
+mod nominations;
+mod publish;
+mod refused;
+mod unmanaged;
+
+use std::collections::{HashMap, HashSet};
+use std::hash::RandomState;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use placement::estimate::EstimateRules;
+use placement::load::{MetricTable, RecentPods, ResolvedPolicy};
+use placement::policy::LoadPolicy;
+use placement::units::{NodeName, PodUid};
+
+use self::back_offs::BackOffs;
+pub use self::back_offs::BegunBackOff;
+pub(super) use self::cpu::CpuRequest;
+use self::cpu::Requests;
+use self::departures::Departure;
+pub use self::departures::HeldByDeleted;
+pub use self::events::{BoundPod, PodUse, WatchedPod};
+use self::gpu_pods::PodRecord;
+pub use self::gpu_pods::{GpuPodId, OtherPod, PodOnCard, ReservationError};
+use self::in_flight::InFlightPods;
+use self::measure::LearnedMeasure;
+use self::nodes::Nodes;
+use self::nominations::Plans;
+use self::publish::Changes;
+use self::refused::RefusedReadings;
+use super::estimates::LearnedUses;
+
+/// The state of the cluster, and what is learned of it.
+#[derive(Debug, Clone)]
+pub struct Index {
+    policy: Arc<ResolvedPolicy>,
+    metrics: MetricTable,
+    /// Whether `node_hot_value` annotations count.
+    believe_crane_hot_value: bool,
+    nodes: Nodes,
+    /// Recent pods of nodes that the watch has not shown yet.
+    early: HashMap<NodeName, RecentPods>,
+    in_flight: InFlightPods,
+    /// The pods that request GPU memory, on any node or none.
+    pods: HashMap<PodUid, PodRecord>,
+    /// The cards that a pod would get on each node after kube-scheduler's evictions there.
+    plans: Plans,
+    /// Pods whose deletion has begun, evicted ones included.
+    ending: HashSet<PodUid>,
+    /// Deleted pods that may still have processes.
+    departures: Vec<Departure>,
+    /// The CPU requests of the pods of the list that is being read.
+    listing: Option<HashMap<NodeName, Requests>>,
+    /// Whether a list of all pods has been applied. Before that, pods are missing.
+    has_all_pods: bool,
+    /// Hashes UIDs for [`Requests`].
+    uid_hasher: RandomState,
+    back_offs: BackOffs,
+    measure: LearnedMeasure,
+    learned: LearnedUses,
+    /// The estimate rules of the shadow policy; `None` where it estimates nothing.
+    shadow_estimates: Option<EstimateRules>,
+    refused_readings: RefusedReadings,
+    /// The number of annotations that could not be read.
+    refused_objects: u64,
+    changes: Changes,
+    notices: Vec<Notice>,
+    /// The latest time of an event.
+    now: Timestamp,
+}
+
+/// What the operator should read in the log.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Notice {
+    /// A pod's request for cards cannot be read.
+    RefusedPod { namespace: String, name: String, error: String },
+    /// A node's report of its cards cannot be read.
+    RefusedCards { node: NodeName, error: String },
+    /// A reading is not believed.
+    RefusedReading { node: NodeName, metric: String, error: String },
+    /// A node takes no GPU pods for a while.
+    BackedOff(BegunBackOff),
+}
+
+impl Index {
+    /// A cluster of which nothing is known. `believe_crane_hot_value`: whether `node_hot_value` annotations count, for clusters with
+    /// crane's own annotator. Our annotator writes them for other readers only, and they stay after the hot value has fallen.
+    #[must_use]
+    pub fn new(policy: LoadPolicy, believe_crane_hot_value: bool) -> Self {
+        let mut metrics = MetricTable::default();
+        Self {
+            policy: Arc::new(ResolvedPolicy::new(policy, &mut metrics)),
+            metrics,
+            believe_crane_hot_value,
+            nodes: Nodes::default(),
+            early: HashMap::new(),
+            in_flight: InFlightPods::default(),
+            pods: HashMap::new(),
+            plans: Plans::default(),
+            ending: HashSet::new(),
+            departures: Vec::new(),
+            listing: None,
+            has_all_pods: false,
+            uid_hasher: RandomState::new(),
+            back_offs: BackOffs::default(),
+            measure: LearnedMeasure::default(),
+            learned: LearnedUses::default(),
+            shadow_estimates: None,
+            refused_readings: RefusedReadings::default(),
+            refused_objects: 0,
+            changes: Changes::default(),
+            notices: Vec::new(),
+            now: Timestamp::UNIX_EPOCH,
+        }
+    }
+
+    /// Puts another policy in force.
+    pub fn set_policy(&mut self, policy: LoadPolicy) {
+        self.policy = self.resolve(policy);
+        self.changes.others = true;
+    }
+
+    /// Resolves a policy that does not come into force, for decisions about these nodes.
+    pub fn resolve(&mut self, policy: LoadPolicy) -> Arc<ResolvedPolicy> {
+        Arc::new(ResolvedPolicy::new(policy, &mut self.metrics))
+    }
+
+    /// Sets the estimate rules of the shadow policy.
+    pub fn set_shadow_estimates(&mut self, rules: Option<EstimateRules>) {
+        self.shadow_estimates = rules;
+        self.changes.others = true;
+    }
+
+    /// Changes the learned use of workloads.
+    pub(super) fn change_learned(&mut self, change: impl FnOnce(&mut LearnedUses)) {
+        change(&mut self.learned);
+        self.changes.others = true;
+    }
+
+    /// The number of annotations that could not be read.
+    pub(super) fn refused_objects(&self) -> u64 {
+        self.refused_objects
+    }
+
+    /// The readings that were not believed, by cause.
+    pub(super) fn refused_readings(&self) -> [(&'static str, u64); 3] {
+        self.refused_readings.counts()
+    }
+
+    /// What is to be logged since the last call.
+    pub(super) fn take_notices(&mut self) -> Vec<Notice> {
+        std::mem::take(&mut self.notices)
+    }
+
+    /// Records the time of an event.
+    fn at(&mut self, now: Timestamp) {
+        self.now = now;
+    }
+
+    /// What becomes due by time alone: ends departures, settles lost cards, and computes prepared values anew that are too old.
+    pub fn tick(&mut self, now: Timestamp) {
+        self.at(now);
+        self.end_departures(now);
+        self.settle_lost_cards(now);
+        self.changes.too_old = true;
+    }
+}

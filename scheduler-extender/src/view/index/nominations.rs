@@ -1,0 +1,95 @@
+//! Cards that are kept for pods for which others were evicted.
+
+use std::collections::HashMap;
+
+use placement::gpu::{ChoiceRule, GpuRequest};
+use placement::units::{CardId, NodeName, PodUid};
+
+use super::{Index, PodRecord};
+
+/// By pod: the cards of each node where kube-scheduler may evict others for it.
+pub(super) type Plans = HashMap<PodUid, Vec<(NodeName, Vec<CardId>)>>;
+
+/// Plans at most. They are few: a plan ends when the pod is bound or deleted.
+const MAX_PLANS: usize = 1_024;
+
+impl Index {
+    /// Stores the plan of a pod's preemption: the cards that the pod would get, by node.
+    pub fn plan(&mut self, pod: &PodUid, cards: Vec<(NodeName, Vec<CardId>)>) {
+        if self.plans.len() >= MAX_PLANS && !self.plans.contains_key(pod) {
+            self.plans.clear();
+        }
+        self.plans.insert(pod.clone(), cards);
+    }
+
+    /// Keeps cards of a node for a waiting pod, for which pods were evicted there, until it is bound or deleted, or until
+    /// [`Index::release_kept`]. Releases cards that were kept for it before.
+    pub fn keep(&mut self, pod: &PodUid, node: &NodeName, cards: Vec<CardId>) {
+        self.release_kept(pod);
+        self.plan(pod, vec![(node.clone(), cards)]);
+        self.change_record(pod, |index, record| {
+            record.kept = Some(node.clone());
+            index.set_nominated(pod, record);
+        });
+    }
+
+    /// Ends [`Index::keep`].
+    pub fn release_kept(&mut self, pod: &PodUid) {
+        self.change_record(pod, |index, record| {
+            if record.kept.take().is_some() {
+                index.set_nominated(pod, record);
+            }
+        });
+    }
+
+    /// Whether pods that are being deleted still hold units of these cards.
+    #[must_use]
+    pub fn has_ending_pods_on(&self, node: &NodeName, cards: &[CardId]) -> bool {
+        let Some(node) = self.nodes.get(node) else { return false };
+        let accounts = node.ledger.read().accounts().iter();
+        let mut charges = accounts
+            .filter(|account| cards.contains(&account.card.uuid))
+            .flat_map(|account| &account.charges);
+        charges.any(|charge| self.ending.contains(&charge.pod))
+    }
+
+    /// Updates the nomination in the ledgers, after the pod's nominated node or its kept cards have changed.
+    pub(super) fn set_nominated(&mut self, uid: &PodUid, record: &mut PodRecord) {
+        let wanted = record.nominated_by_scheduler.as_ref().or(record.kept.as_ref()).cloned();
+        if record.nominated == wanted {
+            return;
+        }
+        self.end_nomination(uid, record);
+        let Some(node) = wanted else { return };
+        if self.nodes.get(&node).is_none_or(|known| known.ledger.is_empty()) {
+            return;
+        }
+        let cards = self.planned(uid, &node);
+        let Some(cards) = cards.or_else(|| self.freed(uid, &node, &record.request)) else { return };
+        self.change_node(&node, |known| known.ledger.nominate(uid, &record.request, &cards));
+        record.nominated = Some(node);
+    }
+
+    /// The cards that the preemption of a pod planned on a node.
+    fn planned(&self, uid: &PodUid, node: &NodeName) -> Option<Vec<CardId>> {
+        let (_, cards) = self.plans.get(uid)?.iter().find(|(at, _)| at == node)?;
+        Some(cards.clone())
+    }
+
+    /// The cards that a nominated pod gets once the ending pods of its node are gone, for a pod without a plan: if another replica led at
+    /// the preemption, the plan is in that process. The victims are among the ending pods, and the choice follows the same rule.
+    fn freed(&self, uid: &PodUid, node: &NodeName, request: &GpuRequest) -> Option<Vec<CardId>> {
+        // Whatever the policy's strategy, any card that is free then suffices. What the namespace may take is in the request.
+        let rule = ChoiceRule { measure: self.measure.current(), ..ChoiceRule::default() };
+        let cards = self.nodes.get(node)?.ledger.read();
+        let choice =
+            cards.fit_without(|pod| self.ending.contains(pod), uid, request, &rule).ok()?;
+        Some(choice.card_ids())
+    }
+
+    pub(super) fn end_nomination(&mut self, uid: &PodUid, record: &mut PodRecord) {
+        if let Some(node) = record.nominated.take() {
+            self.change_node(&node, |known| known.ledger.end_nomination(uid));
+        }
+    }
+}

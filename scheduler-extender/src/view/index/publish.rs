@@ -1,0 +1,158 @@
+//! Makes the next snapshot from the nodes that have changed.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use placement::gpu::NodeCards;
+
+use super::Index;
+use super::nodes::Node;
+use crate::view::Current;
+use crate::view::snapshot::{
+    CHUNK, Chunk, NodeNames, NodeSet, NodeState, Prepared, PreparedChunk, Snapshot,
+};
+
+/// What has changed since the last snapshot.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Changes {
+    /// Slots of nodes.
+    pub(super) slots: BTreeSet<usize>,
+    /// Whether nodes have joined or left.
+    pub(super) names: bool,
+    /// Whether anything but nodes has changed: the policy, the measure, back-offs, learned use.
+    pub(super) others: bool,
+    /// Whether prepared values may be too old.
+    pub(super) too_old: bool,
+    /// The last version of a node's cards.
+    pub(super) last_version: u64,
+}
+
+impl Changes {
+    fn is_empty(&self) -> bool {
+        self.slots.is_empty() && !self.names && !self.others && !self.too_old
+    }
+}
+
+impl Index {
+    /// The first snapshot.
+    pub(in crate::view) fn first(&mut self) -> Current {
+        self.changes.others = true;
+        let snapshot = Arc::new(Snapshot::empty(&self.policy));
+        let empty = Current {
+            snapshot,
+            prepared: Prepared::default(),
+            learned: self.learned.clone(),
+            shadow_estimates: None,
+        };
+        self.publish(&empty).unwrap_or(empty)
+    }
+
+    /// The snapshot after `last`; `None` where nothing has changed.
+    pub(in crate::view) fn publish(&mut self, last: &Current) -> Option<Current> {
+        if self.changes.is_empty() {
+            return None;
+        }
+        let slots = std::mem::take(&mut self.changes.slots);
+        let mut chunks = last.snapshot.chunks.to_vec();
+        let changed = self.publish_nodes(slots, &mut chunks);
+        let is_same = changed.is_empty() && !self.changes.names && !self.changes.others;
+        if is_same && !self.changes.too_old {
+            return None;
+        }
+        let prepared = self.prepare(&last.prepared, &chunks, &changed);
+        let snapshot = if is_same {
+            Arc::clone(&last.snapshot)
+        } else {
+            Arc::new(Snapshot {
+                policy: Arc::clone(&self.policy),
+                measure: self.measure.current(),
+                back_offs: self.back_offs.nodes(),
+                names: self.names(last),
+                chunks: chunks.into(),
+            })
+        };
+        (self.changes.names, self.changes.others, self.changes.too_old) = (false, false, false);
+        let learned = self.learned.clone();
+        Some(Current { snapshot, prepared, learned, shadow_estimates: self.shadow_estimates })
+    }
+
+    /// Puts the changed nodes into their chunks. Returns the nodes that differ, by chunk.
+    fn publish_nodes(
+        &mut self,
+        slots: BTreeSet<usize>,
+        chunks: &mut Vec<Arc<Chunk>>,
+    ) -> BTreeMap<usize, NodeSet> {
+        let mut changed: BTreeMap<usize, NodeSet> = BTreeMap::new();
+        for slot in slots {
+            let (chunk, node) = (slot / CHUNK, slot % CHUNK);
+            while chunks.len() <= chunk {
+                chunks.push(Arc::default());
+            }
+            let state = &self.nodes.slots()[slot];
+            if let Some(next) =
+                next_state(state, &chunks[chunk].nodes[node], &mut self.changes.last_version)
+            {
+                Arc::make_mut(&mut chunks[chunk]).nodes[node] = Arc::new(next);
+                *changed.entry(chunk).or_default() |= 1 << node;
+            }
+        }
+        changed
+    }
+
+    /// The prepared values of the chunks. Those of unchanged nodes are taken over.
+    fn prepare(
+        &self,
+        last: &Prepared,
+        chunks: &[Arc<Chunk>],
+        changed: &BTreeMap<usize, NodeSet>,
+    ) -> Prepared {
+        let mut prepared = Vec::with_capacity(chunks.len());
+        for (number, chunk) in chunks.iter().enumerate() {
+            let known = last.chunks.get(number).filter(|known| known.is_under(&self.policy));
+            let changed = changed.get(&number).copied().unwrap_or_default();
+            prepared.push(match known {
+                None => Arc::new(PreparedChunk::new(&self.policy, chunk, self.now)),
+                Some(known) if self.has_to_renew(known, changed) => {
+                    Arc::new(known.renewed(chunk, changed, self.now))
+                }
+                Some(known) => Arc::clone(known),
+            });
+        }
+        Prepared { chunks: prepared.into(), ratings: Arc::clone(&last.ratings) }
+    }
+
+    fn has_to_renew(&self, known: &PreparedChunk, changed: NodeSet) -> bool {
+        changed != 0 || self.changes.too_old && !known.is_valid(&self.policy, self.now)
+    }
+
+    fn names(&self, last: &Current) -> Arc<NodeNames> {
+        if !self.changes.names {
+            return Arc::clone(&last.snapshot.names);
+        }
+        let name = |node: &Node| node.is_shown().then(|| node.name.clone());
+        Arc::new(NodeNames::new(self.nodes.slots().iter().map(name)))
+    }
+}
+
+/// The node's state, if it differs from the last one.
+fn next_state(node: &Node, last: &NodeState, last_version: &mut u64) -> Option<NodeState> {
+    let cards = (!node.ledger.is_empty()).then(|| Arc::clone(node.ledger.read()));
+    let same = |one: &Arc<NodeCards>, other: &Arc<NodeCards>| Arc::ptr_eq(one, other);
+    let are_same_cards = match (&cards, &last.cards) {
+        (Some(cards), Some(before)) => same(cards, before),
+        (None, None) => true,
+        _ => false,
+    };
+    if are_same_cards && node.load == last.load {
+        return None;
+    }
+    let cards_version = match &cards {
+        Some(_) if are_same_cards => last.cards_version,
+        Some(_) => {
+            *last_version += 1;
+            *last_version
+        }
+        None => 0,
+    };
+    Some(NodeState { load: node.load.clone(), cards, cards_version })
+}

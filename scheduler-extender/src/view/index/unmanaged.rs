@@ -1,0 +1,81 @@
+//! Unmanaged memory on cards: memory in use beyond the units that pods hold, by the annotation `plimsoll.dev/gpu-share`.
+
+use jiff::Timestamp;
+use placement::gpu::{Card, MeasuredMemory, in_both_measurements};
+use placement::policy::UnmanagedMemory;
+use placement::units::{CardId, NodeName, Units};
+
+use super::Index;
+use super::nodes::Node;
+
+/// Units, by card.
+type OnCards = Vec<(CardId, Units)>;
+
+/// The last two measurements of a node's cards.
+#[derive(Debug, Clone)]
+pub(super) struct LastMeasurements {
+    last: MeasuredMemory,
+    /// The unmanaged memory by `last`.
+    unmanaged: OnCards,
+    before: Option<(MeasuredMemory, OnCards)>,
+}
+
+impl LastMeasurements {
+    fn new(measured: &MeasuredMemory, cards: &[Card], known: Option<Self>) -> Self {
+        let before = match known {
+            // The same measurement.
+            Some(known) if known.last.at >= measured.at => return known,
+            Some(Self { last, unmanaged, .. }) => Some((last, unmanaged)),
+            None => None,
+        };
+        Self { last: measured.clone(), unmanaged: measured.unmanaged(cards), before }
+    }
+
+    /// The unmanaged memory that both measurements show, if both are fresh at `now`.
+    fn unmanaged(&self, now: Timestamp) -> OnCards {
+        match &self.before {
+            Some((before, unmanaged))
+                if before.is_fresh(self.last.at) && self.last.is_fresh(now) =>
+            {
+                in_both_measurements(&self.unmanaged, unmanaged)
+            }
+            _ => Vec::new(),
+        }
+    }
+}
+
+impl Node {
+    /// Applies a measurement of its cards; `None` where there is none.
+    pub(super) fn set_measured(&mut self, measured: Option<&MeasuredMemory>) {
+        let known = self.measured.take();
+        let cards = self.ledger.cards();
+        if let Some(measured) = measured.filter(|_| !cards.is_empty()) {
+            self.measured = Some(LastMeasurements::new(measured, cards, known));
+        }
+    }
+
+    /// Updates its unmanaged memory by the measurements that are fresh at `now`. `counts`: whether the policy counts it.
+    pub(super) fn count_unmanaged(&mut self, counts: bool, now: Timestamp) {
+        let measured = self.measured.as_ref().filter(|_| counts);
+        self.ledger.set_unmanaged(measured.map(|it| it.unmanaged(now)).unwrap_or_default());
+    }
+}
+
+impl Index {
+    /// Whether the policy in force counts unmanaged memory.
+    pub(super) fn counts_unmanaged(&self) -> bool {
+        self.policy.policy.gpu.unmanaged_memory == UnmanagedMemory::Count
+    }
+
+    /// Updates the unmanaged memory that counts on each node at `now`, by the policy in force.
+    pub fn count_unmanaged(&mut self, now: Timestamp) {
+        self.at(now);
+        let counts = self.counts_unmanaged();
+        let has_some = |node: &&Node| node.measured.is_some() || node.ledger.has_unmanaged();
+        let names: Vec<NodeName> =
+            self.nodes.iter().filter(has_some).map(|node| node.name.clone()).collect();
+        for name in names {
+            self.change_known(&name, |node| node.count_unmanaged(counts, now));
+        }
+    }
+}

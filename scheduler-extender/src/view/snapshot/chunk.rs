@@ -1,0 +1,44 @@
+//! Nodes that are copied together when one of them changes.
+
+use std::sync::Arc;
+
+use placement::gpu::NodeCards;
+use placement::load::NodeLoad;
+
+/// The number of nodes in a chunk. 5,000 nodes are 79 chunks.
+pub(in crate::view) const CHUNK: usize = 64;
+
+/// A set of nodes of a chunk: one bit for each.
+pub(in crate::view) type NodeSet = u64;
+
+const _: () = assert!(CHUNK == NodeSet::BITS as usize);
+
+/// What is known of one node at one time.
+#[derive(Debug, Default)]
+pub struct NodeState {
+    /// Its load; `None` where the watch has not shown the node.
+    pub load: Option<NodeLoad>,
+    /// Its cards; `None` where it reports none and no pod is charged there.
+    pub cards: Option<Arc<NodeCards>>,
+    /// The number of this value of `cards`: no other value has it, of no node. 0 without cards.
+    pub cards_version: u64,
+}
+
+/// The nodes of [`CHUNK`] places. A place that no node has is empty.
+#[derive(Debug, Clone)]
+pub(crate) struct Chunk {
+    pub(in crate::view) nodes: Box<[Arc<NodeState>]>,
+}
+
+impl Chunk {
+    pub(crate) fn nodes(&self) -> &[Arc<NodeState>] {
+        &self.nodes
+    }
+}
+
+impl Default for Chunk {
+    fn default() -> Self {
+        let empty = Arc::<NodeState>::default();
+        Self { nodes: vec![empty; CHUNK].into() }
+    }
+}

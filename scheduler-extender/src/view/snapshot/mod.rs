@@ -1,0 +1,181 @@
+//! The state of the cluster at one time, as one immutable value: what Filter, Prioritize, Preempt, explain and the shadow policy read.
+//!
+//! Invariant: a snapshot never changes. The next one copies the chunks in which a node has changed, and shares all others, so that a
+//! decision keeps everything it was made from by one pointer.
+
+mod chunk;
+mod names;
+mod prepared;
+mod ratings;
+mod totals;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use placement::gpu::fragmentation::Measure;
+use placement::gpu::{BeyondUnits, Choice, ChoiceRule, GpuRequest, NoFit, NodeBackOff, NodeCards};
+use placement::load::{Evaluation, NodeLoad, PodToPlace, ReadingStatus, ResolvedPolicy};
+use placement::units::{MetricName, NodeName, PodUid};
+
+pub(crate) use chunk::Chunk;
+pub use chunk::NodeState;
+pub(super) use chunk::{CHUNK, NodeSet};
+pub use names::{NodeNames, Place};
+pub use prepared::Prepared;
+pub(super) use prepared::PreparedChunk;
+pub use ratings::{KeptRatings, Rated};
+pub use totals::Totals;
+
+/// The back-offs of all nodes that have some.
+pub type NodeBackOffs = HashMap<NodeName, NodeBackOff>;
+
+/// The state of the cluster at one time.
+#[derive(Debug, Clone)]
+pub struct Snapshot {
+    /// The policy in force.
+    pub policy: Arc<ResolvedPolicy>,
+    /// The measure of fragmentation; `None` until enough pods were seen.
+    pub measure: Option<Arc<Measure>>,
+    /// The nodes that take no GPU pods for a while.
+    pub back_offs: Arc<NodeBackOffs>,
+    pub(super) names: Arc<NodeNames>,
+    pub(super) chunks: Box<[Arc<Chunk>]>,
+}
+
+impl Snapshot {
+    /// A cluster without nodes.
+    pub(super) fn empty(policy: &Arc<ResolvedPolicy>) -> Self {
+        Self {
+            policy: Arc::clone(policy),
+            measure: None,
+            back_offs: Arc::default(),
+            names: Arc::default(),
+            chunks: Box::default(),
+        }
+    }
+
+    /// The names of all nodes: those that the watch has shown, and others on which pods hold cards.
+    #[must_use]
+    pub fn names(&self) -> &Arc<NodeNames> {
+        &self.names
+    }
+
+    /// The nodes in chunks.
+    #[must_use]
+    pub(crate) fn chunks(&self) -> &[Arc<Chunk>] {
+        &self.chunks
+    }
+
+    /// Bytes of the list of chunks.
+    #[must_use]
+    pub(crate) fn list_bytes(&self) -> usize {
+        size_of_val(&*self.chunks)
+    }
+
+    /// The node at a place.
+    #[must_use]
+    pub fn at(&self, place: Place) -> &NodeState {
+        &self.chunks[place.index() / CHUNK].nodes[place.index() % CHUNK]
+    }
+
+    fn named(&self, name: &str) -> Option<&NodeState> {
+        self.names.place(name).map(|place| self.at(place))
+    }
+
+    /// A node's load; `None` for a node that the watch has not shown.
+    #[must_use]
+    pub fn load(&self, name: &str) -> Option<&NodeLoad> {
+        self.named(name)?.load.as_ref()
+    }
+
+    /// A node's cards; `None` where it reports none and no pod is charged there.
+    #[must_use]
+    pub fn cards(&self, name: &str) -> Option<&Arc<NodeCards>> {
+        self.named(name)?.cards.as_ref()
+    }
+
+    /// The nodes that the watch has shown, with their loads.
+    pub fn loads(&self) -> impl Iterator<Item = (&NodeName, &NodeLoad)> {
+        let node = |place: &Place| Some((self.names.name(*place), self.at(*place).load.as_ref()?));
+        self.names.places().iter().filter_map(node)
+    }
+
+    /// The nodes that report cards or on which pods are charged, with their cards.
+    pub fn nodes_with_cards(&self) -> impl Iterator<Item = (&NodeName, &Arc<NodeCards>)> {
+        let node = |place: &Place| Some((self.names.name(*place), self.at(*place).cards.as_ref()?));
+        self.names.places().iter().filter_map(node)
+    }
+
+    /// The rule by which cards and nodes are chosen.
+    #[must_use]
+    pub fn choice_rule(&self) -> ChoiceRule {
+        ChoiceRule { strategy: self.policy.policy.gpu.placement, measure: self.measure.clone() }
+    }
+
+    /// What pods of a namespace may take of cards beyond their units.
+    #[must_use]
+    pub fn beyond_units_of(&self, namespace: &str) -> BeyondUnits {
+        self.policy.policy.gpu.beyond_units_of(namespace)
+    }
+
+    /// Whether a node takes no pods of that namespace for a while.
+    #[must_use]
+    pub fn is_backed_off(&self, node: &NodeName, namespace: &str, now: Timestamp) -> bool {
+        // Nearly always empty.
+        !self.back_offs.is_empty()
+            && self.back_offs.get(node).is_some_and(|back_off| back_off.rejects(namespace, now))
+    }
+
+    /// The cards of a node that a pod would go to, or that Bind chose for it.
+    ///
+    /// # Errors
+    ///
+    /// Why no card fits.
+    pub fn fit(
+        &self,
+        node: &str,
+        pod: &PodUid,
+        request: &GpuRequest,
+        rule: &ChoiceRule,
+    ) -> Result<Choice, NoFit> {
+        self.cards(node).ok_or(NoFit::NoCards)?.fit(pod, request, rule)
+    }
+
+    /// As [`Snapshot::fit`], without the pods for which `gone` returns true.
+    ///
+    /// # Errors
+    ///
+    /// Why no card fits even then.
+    pub fn fit_without(
+        &self,
+        node: &str,
+        gone: impl Fn(&PodUid) -> bool,
+        pod: &PodUid,
+        request: &GpuRequest,
+        rule: &ChoiceRule,
+    ) -> Result<Choice, NoFit> {
+        self.cards(node).ok_or(NoFit::NoCards)?.fit_without(gone, pod, request, rule)
+    }
+
+    /// For each metric of the policy, how many nodes have no fresh reading of it.
+    #[must_use]
+    pub fn nodes_without_reading(&self, now: Timestamp) -> Vec<(MetricName, u64)> {
+        let metrics = self.policy.policy.metrics();
+        let mut missing: Vec<_> = metrics.into_iter().map(|metric| (metric.clone(), 0)).collect();
+        for (_, node) in self.loads() {
+            let evaluation =
+                Evaluation { policy: &self.policy, node, pod: PodToPlace::ORDINARY, now };
+            let terms =
+                evaluation.terms().map(|term| (&term.weight.metric.name, term.load.reading));
+            let limits =
+                evaluation.limits().map(|check| (&check.limit.metric.name, check.load.reading));
+            let readings: HashMap<&MetricName, ReadingStatus> = terms.chain(limits).collect();
+            for (metric, count) in &mut missing {
+                let reading = readings.get(metric);
+                *count += u64::from(reading.is_some_and(|reading| reading.fresh().is_none()));
+            }
+        }
+        missing
+    }
+}
