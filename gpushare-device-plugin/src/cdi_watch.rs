@@ -246,13 +246,19 @@ mod tests {
     #[test]
     fn a_problem_is_due_once_and_again_after_half_an_hour() {
         let start = Instant::now();
-        let at = |seconds| start + Duration::from_secs(seconds);
         let mut reported = ReportedProblems::default();
-        assert_eq!(reported.due(vec![problem("a")], start), [problem("a")]);
-        assert_eq!(reported.due(vec![problem("a"), problem("b")], at(10)), [problem("b")]);
-        assert!(reported.due(vec![problem("a")], at(20)).is_empty());
-        assert_eq!(reported.due(vec![problem("a")], at(1800)), [problem("a")]);
-        assert!(reported.due(Vec::new(), at(1810)).is_empty());
-        assert_eq!(reported.due(vec![problem("a")], at(1820)), [problem("a")], "it came back");
+        for (second, found, due) in [
+            (0, &["a"][..], &["a"][..]),
+            (10, &["a", "b"], &["b"]),
+            (20, &["a"], &[]),
+            (1800, &["a"], &["a"]),
+            (1810, &[], &[]),
+            (1820, &["a"], &["a"]),
+        ] {
+            let now = start + Duration::from_secs(second);
+            let found = found.iter().map(|card| problem(card)).collect();
+            let due: Vec<Problem> = due.iter().map(|card| problem(card)).collect();
+            assert_eq!(reported.due(found, now), due, "second {second}");
+        }
     }
 }

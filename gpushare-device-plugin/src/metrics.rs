@@ -108,61 +108,59 @@ impl Metrics {
     pub fn register(registry: &mut Registry) -> Self {
         let metrics = Self::default();
         let registry = registry.sub_registry_with_prefix("gpu");
-        let mut counter =
-            |name, help, counter: &Counter| registry.register(name, help, counter.clone());
-        counter("allocations", "Containers that were given their card", &metrics.allocations);
-        counter(
-            "starts_verified",
-            "Container starts whose card the kubelet's record and the claim agree on",
-            &metrics.verified,
-        );
-        counter(
-            "starts_unverifiable",
-            "Container starts without a record or claim to compare with",
-            &metrics.unverifiable,
-        );
-        counter(
-            "mismatches",
-            "Container starts refused: record and claim contradict each other",
-            &metrics.mismatches,
-        );
-        counter(
-            "corrections",
-            "Pods found on another card than their claim's",
-            &metrics.corrections,
-        );
-        counter(
-            "unclaimed_placed",
-            "Containers of pods without a claim that were put on a card with room",
-            &metrics.unclaimed_placed,
-        );
-        counter(
-            "claims_written",
-            "Claims that were written anew from the kubelet's records",
-            &metrics.claims_written,
-        );
-        counter(
-            "count_failures",
-            "Failed writes of the number of cards into the Node's status",
-            &metrics.count_failures,
-        );
-        counter(
-            "cgroup_failures",
-            "Looks at the host's control groups that failed or did not show all pods",
-            &metrics.cgroup_failures,
-        );
-        counter(
-            "record_retries",
-            "PodResources calls turned away by the rate limit",
-            &metrics.record_retries,
-        );
-        counter("registrations", "Registrations with the kubelet", &metrics.registrations);
-        counter(
-            "isolation_downgrades",
-            "Containers held to their share in a weaker way than wanted",
-            &metrics.isolation_downgrades,
-        );
-        counter("audits", "Comparisons of claims, records and processes", &metrics.audits);
+        for (name, help, counter) in [
+            ("allocations", "Containers that were given their card", &metrics.allocations),
+            (
+                "starts_verified",
+                "Container starts whose card the kubelet's record and the claim agree on",
+                &metrics.verified,
+            ),
+            (
+                "starts_unverifiable",
+                "Container starts without a record or claim to compare with",
+                &metrics.unverifiable,
+            ),
+            (
+                "mismatches",
+                "Container starts refused: record and claim contradict each other",
+                &metrics.mismatches,
+            ),
+            ("corrections", "Pods found on another card than their claim's", &metrics.corrections),
+            (
+                "unclaimed_placed",
+                "Containers of pods without a claim that were put on a card with room",
+                &metrics.unclaimed_placed,
+            ),
+            (
+                "claims_written",
+                "Claims that were written anew from the kubelet's records",
+                &metrics.claims_written,
+            ),
+            (
+                "count_failures",
+                "Failed writes of the number of cards into the Node's status",
+                &metrics.count_failures,
+            ),
+            (
+                "cgroup_failures",
+                "Looks at the host's control groups that failed or did not show all pods",
+                &metrics.cgroup_failures,
+            ),
+            (
+                "record_retries",
+                "PodResources calls turned away by the rate limit",
+                &metrics.record_retries,
+            ),
+            ("registrations", "Registrations with the kubelet", &metrics.registrations),
+            (
+                "isolation_downgrades",
+                "Containers held to their share in a weaker way than wanted",
+                &metrics.isolation_downgrades,
+            ),
+            ("audits", "Comparisons of claims, records and processes", &metrics.audits),
+        ] {
+            registry.register(name, help, counter.clone());
+        }
         registry.register(
             "audit_findings",
             "What does not agree between claims, the kubelet's records and processes, by kind",

@@ -448,12 +448,11 @@ mod tests {
     fn a_failed_card_recovers_after_ten_quiet_minutes_where_the_driver_does_not_tell() {
         let mut inventory = inventory(&[(A, 1024)]);
         let start = Instant::now();
-        let at = |seconds| start + Duration::from_secs(seconds);
         inventory.record_error(&A.into(), xid(48), start);
-        inventory.record_error(&A.into(), xid(48), at(60));
-        inventory.record_status(&A.into(), &status(None), at(659));
+        inventory.record_error(&A.into(), xid(48), start + Duration::from_secs(60));
+        inventory.record_status(&A.into(), &status(None), start + Duration::from_secs(659));
         assert_eq!(health(&inventory), [Some(Unhealthy::Failed(xid(48)))]);
-        inventory.record_status(&A.into(), &status(None), at(660));
+        inventory.record_status(&A.into(), &status(None), start + Duration::from_secs(660));
         assert_eq!(health(&inventory), [None]);
     }
 

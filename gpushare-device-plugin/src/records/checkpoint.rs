@@ -5,6 +5,9 @@
 //! it changes nothing in the kubelet. Its format is the kubelet's own, the same since v1.20
 //! (pkg/kubelet/cm/devicemanager/checkpoint). A file of another format is an error; callers then continue
 //! without the checkpoint.
+//!
+//! It is read at each use and not kept in [`super::Records`]: it is the kubelet's state of one moment, and the next
+//! allocation replaces it. Records take from it only what they lack ([`super::Records::restore`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;

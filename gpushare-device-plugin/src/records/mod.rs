@@ -497,9 +497,12 @@ mod tests {
 
     /// All pods that were granted ids linger.
     fn linger(records: &mut Records) {
-        let lingers = records.holders().map(|(uid, _)| (uid.clone(), Presence::Lingers));
-        let lingers: HashMap<PodUid, Presence> = lingers.collect();
-        records.set_presence(&lingers);
+        set_all(records, Presence::Lingers);
+    }
+
+    fn set_all(records: &mut Records, presence: Presence) {
+        let all = records.holders().map(|(uid, _)| (uid.clone(), presence)).collect();
+        records.set_presence(&all);
     }
 
     #[test]
@@ -618,6 +621,20 @@ mod tests {
         linger(&mut records);
         assert_eq!(records.in_use_for(&"p".into()).exclusive, ids(["aaaaaaaa-0"]));
         assert_eq!(records.in_use_for(&"whole".into()), IdsInUse::default(), "its own");
+    }
+
+    #[test]
+    fn what_was_chosen_for_a_pod_is_known_until_its_processes_and_its_grants_have_ended() {
+        let pod = simple("p", A, 1);
+        let mut records = Records::default();
+        records.grant(&pod, "main", ids(["aaaaaaaa-0"]));
+        set_all(&mut records, Presence::Ended);
+        assert_eq!(records.holders().count(), 0, "it is in no file of grants");
+        assert!(records.chose_for(&pod.uid), "the kubelet may not have listed it yet");
+        assert_eq!(records.in_use(), ids(["aaaaaaaa-0"]));
+        records.relist(vec![], None, &PodCache::default());
+        assert!(!records.chose_for(&pod.uid));
+        assert!(records.in_use().is_empty());
     }
 
     #[test]

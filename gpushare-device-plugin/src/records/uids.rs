@@ -152,6 +152,47 @@ mod tests {
         assert_eq!(records.uid_of(&without, &[held("new")], &admitted), None);
     }
 
+    /// The UID of the entry that the kubelet lists, in every state of the other sources. Of two pods `old` and `new` of
+    /// one name one holds the ids. What this plugin grants is recorded, so its grants to `new` are known if those to
+    /// `old` are.
+    fn uids_in_every_state(
+        holder: &str,
+        grants: &[&[&str]],
+        shown: &[Option<(&str, bool)>],
+    ) -> Vec<Option<PodUid>> {
+        let mut found = Vec::new();
+        for checkpoint in [vec![], vec![held(holder)]] {
+            for granted in grants {
+                let mut records = Records::default();
+                for uid in *granted {
+                    records.grant(&pod(uid, true), "main", ids(["aaaaaaaa-0"]));
+                }
+                for shown in shown {
+                    let pods = shown.map(|(uid, admitted)| shows(&pod(uid, admitted)));
+                    let entry = listed("p", ["aaaaaaaa-0"]);
+                    found.push(records.uid_of(&entry, &checkpoint, &pods.unwrap_or_default()));
+                }
+            }
+        }
+        found
+    }
+
+    #[test]
+    fn in_no_state_is_the_entry_of_one_pod_taken_for_another_of_its_name() {
+        let shown = [None, Some(("old", true)), Some(("new", false))];
+        let of_old = uids_in_every_state("old", &[&[], &["old"]], &shown);
+        assert_eq!(of_old.len(), 12);
+        for uid in of_old {
+            assert!(uid.is_none_or(|uid| uid.as_str() == "old"));
+        }
+        let shown = [None, Some(("old", true)), Some(("new", false)), Some(("new", true))];
+        let of_new = uids_in_every_state("new", &[&["new"], &["old", "new"]], &shown);
+        assert_eq!(of_new.len(), 16);
+        for uid in of_new {
+            assert!(uid.is_none_or(|uid| uid.as_str() == "new"));
+        }
+    }
+
     #[test]
     fn a_pod_whose_uid_was_not_known_is_the_one_that_the_watch_shows_later() {
         let late = pod("new", true);
