@@ -166,7 +166,12 @@ impl Metrics {
             "Pairs of node and metric whose value is held back now",
             all.held_back_now,
         );
-        registry.register("metric_missing_nodes", "Nodes whose exporter, or the source in its place, did not tell the metric of the policy", all.missing);
+        registry.register(
+            "metric_missing_nodes",
+            "Nodes whose exporter, or the source in its place, did not tell the metric \
+             of the policy",
+            all.missing,
+        );
         registry.register("nodes", "Nodes known", all.nodes);
         registry.register("nodes_silent", "Nodes whose exporter does not answer", all.silent);
         registry.register("jobs", "Polls and patches in flight", all.in_flight);

@@ -104,7 +104,8 @@ pub(crate) struct Fleet {
     policy: Arc<LoadPolicy>,
     rules: WriteRules,
     times: WriteTimes,
-    /// `None` while readings are annotations: each write of them makes kube-scheduler retry rejected pods, as a note does.
+    /// `None` while readings are annotations: each write of them makes kube-scheduler retry rejected pods, as a note
+    /// does.
     notes: Option<Notes>,
     nodes: HashMap<NodeName, NodeState>,
     /// The queues of waiting nodes, and the slots of jobs in flight.

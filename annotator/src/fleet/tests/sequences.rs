@@ -1,4 +1,5 @@
-//! The drawing in [`super::super`] holds for any sequence of events: a node has at most one job, and is polled in the end.
+//! The drawing in [`super::super`] holds for any sequence of events: a node has at most one job, and is polled in the
+//! end.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -145,7 +146,8 @@ impl Run {
         self.fleet.finish(report(job, now, poll, patch), now);
     }
 
-    /// Each job holds a slot. A node runs the job that it was given, until that ends or the node is deleted or replaced.
+    /// Each job holds a slot. A node runs the job that it was given, until that ends or the node is deleted or
+    /// replaced.
     fn check(&self) {
         let status = self.fleet.status();
         assert_eq!((status.in_flight, status.nodes), (self.jobs.len(), self.nodes.len()));
