@@ -13,7 +13,7 @@ use placement::policy::LoadPolicy;
 use placement::reading::ReadingCodec;
 use placement::resources::Amounts;
 use placement::units::{MiB, NodeName, PodUid, Units};
-use scheduler_extender::view::{GpuPodId, View};
+use scheduler_extender::view::{GpuPodId, Index, View};
 use serde_json::json;
 
 use crate::rig::{POLICY, empty_view};
@@ -192,7 +192,7 @@ fn ledgers_do_not_leak_when_all_changes_come_at_once() {
         });
         scope.spawn(|| {
             repeat(&|_| {
-                let settled = view.ask(|index| index.settled());
+                let settled = view.ask(Index::settled);
                 let doubtful = view
                     .change(|index| index.after_list(&HashSet::new(), &settled, Timestamp::now()));
                 for pod in doubtful {
@@ -221,7 +221,7 @@ fn ledgers_do_not_leak_when_all_changes_come_at_once() {
     view.change(|index| index.end_departures(Timestamp::MAX));
     let totals = view.read().totals();
     assert_eq!((totals.used, totals.reserved), (0, 0));
-    assert!(view.ask(|index| index.settled()).is_empty());
+    assert!(view.ask(Index::settled).is_empty());
     for node in 0..NODES {
         let gone = facts(&name(node), 0, now);
         view.apply_nodes(Event::Gone(gone), now);
