@@ -88,7 +88,7 @@ mod tests {
     }
 
     fn ca() -> String {
-        authority::Authority::new().pem()
+        support::authority::Authority::new().pem()
     }
 
     #[test]

@@ -3,7 +3,6 @@
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-use authority::Authority;
 use axum::Router;
 use axum::extract::{Request, State};
 use axum::http::StatusCode;
@@ -12,6 +11,7 @@ use axum::routing::get;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::json;
 use sim::node;
+use support::authority::Authority;
 
 use crate::exporter::{Answer, Exporter};
 use crate::tls::acceptor;
@@ -341,7 +341,7 @@ async fn the_default_queries_give_what_a_real_prometheus_has_of_node_exporter() 
         Scraped { instance: "young:9100", age: 160, idle: 0.0, available: "8000" },
         Scraped { instance: "younger:9100", age: 10, idle: 0.0, available: "8000" },
     ];
-    let real = promtool::Server::over(&samples(&nodes, begin));
+    let real = support::promtool::Server::over(&samples(&nodes, begin));
     let asked = Timestamp::now();
     world.set_time(asked);
     let url = format!("--prometheus-url=http://{}", real.address);

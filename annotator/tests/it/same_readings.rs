@@ -111,7 +111,7 @@ async fn a_real_prometheus_has_the_expected_readings_of_every_node_of_the_table(
         let labels = format!("instance=\"{}:9100\"", row["name"].as_str().unwrap());
         families.extend(samples(row, &labels, begin - 900, begin + 600));
     }
-    let real = promtool::Server::over(&exposition(families));
+    let real = support::promtool::Server::over(&exposition(families));
     world.set_time(Timestamp::now());
     let url = format!("--prometheus-url=http://{}", real.address);
     let _running = world.start_with(&[&url]).await;
@@ -140,7 +140,7 @@ async fn a_node_that_a_real_prometheus_has_of_two_clusters_has_no_reading() {
         let labels = format!("instance=\"{name}:9100\",cluster=\"{cluster}\"");
         families.extend(samples(row, &labels, begin - 900, until));
     }
-    let real = promtool::Server::over(&exposition(families));
+    let real = support::promtool::Server::over(&exposition(families));
     world.set_time(Timestamp::now());
     let url = format!("--prometheus-url=http://{}", real.address);
     let running = world.start_with(&[&url]).await;

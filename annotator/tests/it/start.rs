@@ -45,7 +45,7 @@ async fn a_missing_ca_or_token_and_a_faulty_ca_are_named_once() {
     fs::write(&ca, "no certificate").unwrap();
     let error = refused(&ca, None).await;
     assert!(error.starts_with(&format!("--exporter-ca-file {}: ", ca.display())), "{error}");
-    fs::write(&ca, authority::Authority::new().pem()).unwrap();
+    fs::write(&ca, support::authority::Authority::new().pem()).unwrap();
     let error = refused(&ca, Some(Path::new("/nowhere/token"))).await;
     assert_eq!(error, format!("--exporter-token-file /nowhere/token: {MISSING}"));
 }

@@ -164,7 +164,7 @@ async fn the_labels_are_those_of_dcgm_exporter() {
 async fn promtool_finds_no_fault_in_the_page_with_processes() {
     let rig = busy_rig(&[]).await;
     // promtool wants labels in snake case; this one is dcgm-exporter's, which the queries of its users name.
-    promtool::check(&rig.page().replace("modelName=", "model_name="));
+    support::promtool::check(&rig.page().replace("modelName=", "model_name="));
 }
 
 #[tokio::test(flavor = "multi_thread")]

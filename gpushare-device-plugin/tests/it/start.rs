@@ -24,5 +24,5 @@ async fn a_missing_kubeconfig_is_named_once_and_no_task_starts() {
 #[ignore = "needs promtool: make oracle"]
 async fn promtool_finds_no_fault_in_the_page() {
     let rig = Rig::new(&[("GPU-11111111-0000", 16)]).await;
-    promtool::check(&rig.page());
+    support::promtool::check(&rig.page());
 }

@@ -12,7 +12,7 @@ fn promtool_finds_no_fault_in_the_golden_pages() {
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
     let pages = fs::read_dir(golden).unwrap().map(|entry| entry.unwrap().path());
     let pages = pages.filter(|path| path.extension().is_some_and(|extension| extension == "prom"));
-    let checked = pages.map(|path| promtool::check(&fs::read_to_string(path).unwrap()));
+    let checked = pages.map(|path| support::promtool::check(&fs::read_to_string(path).unwrap()));
     assert_eq!(checked.count(), 9);
 }
 
@@ -38,7 +38,7 @@ async fn promtool_finds_no_fault_in_either_port_with_a_value_in_every_family() {
                 break page;
             }
         };
-        promtool::check(&own);
+        support::promtool::check(&own);
         let node = loop {
             procfs.burn(60, 1);
             let page = ask(address, "GET /metrics", "Authorization: Bearer first\r\n").await.body;
@@ -46,7 +46,7 @@ async fn promtool_finds_no_fault_in_either_port_with_a_value_in_every_family() {
                 break page;
             }
         };
-        promtool::check(&node);
+        support::promtool::check(&node);
         assert_eq!(exporter.terminate().await.code(), Some(0));
     };
     tokio::time::timeout(HANG, life).await.unwrap();

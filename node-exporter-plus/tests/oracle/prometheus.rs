@@ -5,14 +5,15 @@ use std::collections::BTreeMap;
 use crate::synthetic::{BOOT, SLOTS, unix};
 
 pub(crate) struct Prometheus {
-    server: promtool::Server,
+    server: support::promtool::Server,
     left_open: bool,
 }
 
 impl Prometheus {
     /// Backfills `samples`, an OpenMetrics text without its end, and starts a Prometheus that serves them.
     pub(crate) fn over(samples: &str) -> Self {
-        let mut prometheus = Self { server: promtool::Server::over(samples), left_open: false };
+        let mut prometheus =
+            Self { server: support::promtool::Server::over(samples), left_open: false };
         let build = prometheus.get("/api/v1/status/buildinfo").unwrap();
         let version = build["data"]["version"].as_str().unwrap().to_owned();
         println!("Prometheus {version}");

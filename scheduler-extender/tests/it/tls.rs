@@ -3,10 +3,10 @@
 use std::net::SocketAddr;
 use std::path::Path;
 
-use authority::{Authority, Signed};
 use rustls::pki_types::ServerName;
 use serde_json::{Value, json};
 use sim::{Sim, node};
+use support::authority::{Authority, Signed};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;

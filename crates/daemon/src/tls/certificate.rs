@@ -126,7 +126,7 @@ fn element(der: &[u8]) -> Option<(u8, &[u8], &[u8])> {
 
 #[cfg(test)]
 mod tests {
-    use authority::Authority;
+    use support::authority::Authority;
 
     use super::*;
 

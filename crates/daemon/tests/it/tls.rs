@@ -5,7 +5,6 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
-use authority::{Authority, Signed};
 use axum::Router;
 use axum::routing::get;
 use daemon::Shutdown;
@@ -14,6 +13,7 @@ use daemon::http::{Limits, Transport, bind, serve_over};
 use daemon::tls::{Acceptor, Identity, Peers};
 use prometheus_client::metrics::counter::Counter;
 use rustls::pki_types::{DnsName, ServerName};
+use support::authority::{Authority, Signed};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use authority::Authority;
 use e2e::Node;
 use e2e::command::wait_for;
 use k8s_openapi::api::core::v1::Node as NodeObject;
 use kube::api::Api;
+use support::authority::Authority;
 
 use crate::env::TestEnv;
 use crate::exporter::signals::apply;

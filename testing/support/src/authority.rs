@@ -1,8 +1,4 @@
 //! A certificate authority for the tests of TLS: its certificate, those that it signs, and clients that trust it alone.
-//!
-//! Every function panics where it fails: so does the test that calls it.
-
-#![allow(clippy::unwrap_used, reason = "what fails here fails a test")]
 
 use std::sync::Arc;
 

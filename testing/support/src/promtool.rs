@@ -1,7 +1,6 @@
 //! Prometheus's own programs, for tests: `promtool check metrics` for a page of metrics, and a server over given samples.
 //!
 //! Debian's package `prometheus` has both. Tests that need it are ignored by `make test` and run by `make oracle`.
-#![allow(clippy::panic, clippy::expect_used)] // For tests: a failure is a panic.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -45,7 +44,8 @@ pub struct Server {
 }
 
 impl Server {
-    /// Backfills `samples`, an OpenMetrics text without its end, and starts a Prometheus that serves them. It is ready for queries.
+    /// Backfills `samples`, an OpenMetrics text without its end, and starts a Prometheus that serves them. It is ready
+    /// for queries.
     ///
     /// # Panics
     /// When promtool refuses the samples, or the program is not there or never ready.
@@ -100,8 +100,9 @@ impl Server {
     }
 }
 
-/// A free port, and a socket that is bound to it and never listens. While it is there, the kernel gives the port to no socket that asks for any
-/// free one, and a server that sets `SO_REUSEADDR` (socket(7)), as those of Go do, can listen beside it.
+/// A free port, and a socket that is bound to it and never listens. While it is there, the kernel gives the port to no
+/// socket that asks for any free one, and a server that sets `SO_REUSEADDR` (socket(7)), as those of Go do, can listen
+/// beside it.
 fn keep_port() -> io::Result<(Socket, SocketAddr)> {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
     socket.set_reuse_address(true)?;
