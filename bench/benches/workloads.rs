@@ -3,9 +3,9 @@
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use jiff::{SignedDuration, Timestamp};
+use placement::learning::Learner;
 use placement::resources::{PerResource, PodResources};
 use placement::workload::WorkloadId;
-use workloads::Learner;
 
 const MINUTE: SignedDuration = SignedDuration::from_mins(1);
 

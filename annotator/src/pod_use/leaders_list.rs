@@ -13,9 +13,9 @@ use api::workloads::{MAX_TEXT, MAX_WORKLOADS, Workload, Workloads};
 use cluster::Leadership;
 use daemon::Shutdown;
 use jiff::{SignedDuration, Timestamp};
+use placement::learning::Limits;
 use placement::workload::{MOST_POD_MINUTES, WorkloadId, claimed_evidence, outweighs};
 use reqwest::{Client, StatusCode, redirect};
-use workloads::Limits;
 
 use super::PATH;
 use crate::clock::Clock;

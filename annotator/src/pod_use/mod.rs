@@ -12,10 +12,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use api::pods::{NodePods, PodUse};
 use cluster::NodeFacts;
 use jiff::{SignedDuration, Timestamp};
+use placement::learning::Learner;
 use placement::resources::{PerResource, PodResources};
 use placement::units::{NodeName, PodUid};
 use placement::workload::WorkloadId;
-use workloads::Learner;
 
 use crate::pods::BoundPod;
 

@@ -10,6 +10,7 @@
 //! * [`quantity`]: Kubernetes quantities as numbers.
 //! * [`resources`], [`estimate`]: pods' requests and limits, and estimates of their use.
 //! * [`workload`]: which pods belong to one workload.
+//! * [`learning`]: what the pods of each workload use.
 //! * [`selector`]: labels, and which objects they select.
 //! * [`load`]: filter, score and hot value of a node under a policy.
 //! * [`publish`]: when a node's readings are written.
@@ -27,6 +28,7 @@ macro_rules! reason {
 
 pub mod estimate;
 pub mod gpu;
+pub mod learning;
 pub mod load;
 pub mod names;
 pub mod policy;

@@ -1,4 +1,5 @@
-//! Prometheus's own programs, for tests: `promtool check metrics` for a page of metrics, and a server over given samples.
+//! Prometheus's own programs, for tests: `promtool check metrics` for a page of metrics, and a server over given
+//! samples.
 //!
 //! Debian's package `prometheus` has both. Tests that need it are ignored by `make test` and run by `make oracle`.
 

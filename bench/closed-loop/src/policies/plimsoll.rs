@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use jiff::SignedDuration;
 use placement::estimate::{EstimateRules, LearnedUse, NamespaceRatios, PodProfile};
+use placement::learning::Learner;
 use placement::load::{
     CpuUse, EndedPod, Evaluation, MetricTable, NodeLoad, Pairing, PastUse, PodToPlace, Readings,
     ResolvedPolicy, Verdict, pass_over_limits,
@@ -21,7 +22,6 @@ use placement::resources::{Amounts, PerResource, PodResources};
 use placement::selector::Labels;
 use placement::units::{MetricName, PodUid, Ratio};
 use placement::workload::WorkloadId;
-use workloads::Learner;
 
 use super::{Hook, PodView, Policy};
 use crate::cluster::{NODE_CORES, NODE_MEMORY, NodeId};

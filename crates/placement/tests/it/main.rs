@@ -4,6 +4,7 @@
 mod beyond_units;
 mod claim_model;
 mod gpu;
+mod learning;
 mod ledger;
 mod load;
 mod models;

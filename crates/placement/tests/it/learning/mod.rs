@@ -1,5 +1,4 @@
 //! What a learner answers, forgets and keeps out.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod flood;
 mod forgetting;
@@ -7,9 +6,9 @@ mod quantiles;
 
 use jiff::{SignedDuration, Timestamp};
 use placement::estimate::LearnedUse;
+use placement::learning::Learner;
 use placement::resources::{PerResource, PodResources};
 use placement::workload::WorkloadId;
-use workloads::Learner;
 
 const MINUTE: SignedDuration = SignedDuration::from_mins(1);
 

@@ -1,20 +1,21 @@
 //! The learned use of workloads, from observations of their pods.
 //!
-//! A [`Learner`] keeps histograms of each workload's use and use by request. Newer observations weigh more: an observation's
-//! weight halves with each [`Limits::half_life`]. Pure: no I/O, and `now` is a parameter.
+//! A [`Learner`] keeps histograms of each workload's use and use by request. Newer observations weigh more: an
+//! observation's weight halves with each [`Limits::half_life`].
 //!
-//! Invariants: the learned use of a workload follows from observations of its own pods, or of pods of the same controller
-//! with the best known template (most pod-minutes, of which older ones count less), so a new template, for example of a pod
-//! with a forged owner, neither represents nor replaces the others; memory is bounded for any observations; workloads of a
-//! namespace are dropped only for new ones of the same namespace, or while no other namespace has more.
+//! Invariants: the learned use of a workload follows from observations of its own pods, or of pods of the same
+//! controller with the best known template (most pod-minutes, of which older ones count less), so a new template, for
+//! example of a pod with a forged owner, neither represents nor replaces the others; memory is bounded for any
+//! observations; workloads of a namespace are dropped only for new ones of the same namespace, or while no other
+//! namespace has more.
 //!
 //! # Examples
 //!
 //! ```
 //! use jiff::{SignedDuration, Timestamp};
+//! use placement::learning::Learner;
 //! use placement::resources::{PerResource, PodResources};
 //! use placement::workload::WorkloadId;
-//! use workloads::Learner;
 //!
 //! let mut learner = Learner::default();
 //! let web = WorkloadId { namespace: "shop".into(), kind: "Deployment".into(), name: "web".into(), template: 1 };

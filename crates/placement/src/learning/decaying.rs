@@ -3,8 +3,8 @@
 //! Invariant: no counter overflows, since all are halved before one would. Old counts are not changed as time passes;
 //! instead the weight of new values grows.
 
+use crate::estimate::Distribution;
 use hdrhistogram::Histogram;
-use placement::estimate::Distribution;
 
 /// A bucket is at most 1/16 as wide as its values are large.
 const SIGNIFICANT_DIGITS: u8 = 1;
@@ -58,7 +58,8 @@ impl Decaying {
         self.counts.saturating_record_n(value, count);
     }
 
-    /// Halves every counter and with them the weight. The half of an odd count goes to the next odd one, so that the sum stays.
+    /// Halves every counter and with them the weight. The half of an odd count goes to the next odd one, so that the
+    /// sum stays.
     fn halve(&mut self) {
         self.weight /= 2.0;
         if self.counts.is_empty() {

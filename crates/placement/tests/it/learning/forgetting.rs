@@ -1,6 +1,6 @@
 //! What is answered when, what a new template starts from, and how old use is forgotten.
 
-use workloads::Learner;
+use placement::learning::Learner;
 
 use super::*;
 

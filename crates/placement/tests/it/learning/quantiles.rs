@@ -1,9 +1,9 @@
 //! Statistics are those of what was observed.
 
 use placement::estimate::Statistic;
+use placement::learning::Learner;
 use placement::resources::PerResource;
 use proptest::prelude::*;
-use workloads::Learner;
 
 use super::*;
 

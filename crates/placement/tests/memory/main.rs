@@ -8,9 +8,9 @@
 use std::fs;
 
 use jiff::{SignedDuration, Timestamp};
+use placement::learning::Learner;
 use placement::resources::{PerResource, PodResources};
 use placement::workload::WorkloadId;
-use workloads::Learner;
 
 /// Bytes of the process's anonymous memory.
 fn anonymous() -> usize {

@@ -3,18 +3,19 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
+use crate::estimate::LearnedUse;
+use crate::resources::{PerResource, PodResources, Resource};
+use crate::workload::{HALF_LIFE, WorkloadId};
 use jiff::{SignedDuration, Timestamp};
-use placement::estimate::LearnedUse;
-use placement::resources::{PerResource, PodResources, Resource};
-use placement::workload::{HALF_LIFE, WorkloadId};
 
-use crate::usage::{Usage, is_possible};
+use super::usage::{Usage, is_possible};
 
-/// The largest number of workloads of one namespace with one name: templates of a controller, and controllers of different kinds.
+/// The largest number of workloads of one namespace with one name: templates of a controller, and controllers of
+/// different kinds.
 const MAX_SHARING_A_NAME: usize = 8;
 
-/// One of this many workloads is dropped when the limit is reached, so that a flood of new workloads does not sort all others each
-/// time.
+/// One of this many workloads is dropped when the limit is reached, so that a flood of new workloads does not sort all
+/// others each time.
 const BATCH: usize = 64;
 
 /// The limits on workloads and their age.
@@ -106,8 +107,8 @@ impl Learner {
         Self { limits, namespaces: BTreeMap::new(), stats: Stats::default(), random: 1 }
     }
 
-    /// Records the mean use of one pod, in cores and bytes, over the time `lasting` that ends at `now`. Impossible amounts are
-    /// refused. `resources` are the pod's requests and limits.
+    /// Records the mean use of one pod, in cores and bytes, over the time `lasting` that ends at `now`. Impossible
+    /// amounts are refused. `resources` are the pod's requests and limits.
     pub fn observe(
         &mut self,
         id: &WorkloadId,
@@ -142,8 +143,8 @@ impl Learner {
         }
     }
 
-    /// The learned use of the workload, otherwise of the best known template of the same controller; `None` if the controller is
-    /// unknown.
+    /// The learned use of the workload, otherwise of the best known template of the same controller; `None` if the
+    /// controller is unknown.
     #[must_use]
     pub fn learned(&self, id: &WorkloadId) -> Option<PerResource<Option<LearnedUse>>> {
         let alike = self.namespaces.get(&id.namespace)?.by_name.get(&id.name)?;
@@ -162,8 +163,8 @@ impl Learner {
         })
     }
 
-    /// All workloads as they are now. Takes a small part of the time that [`Learner::iter`] does: statistics are computed
-    /// when the snapshot is read.
+    /// All workloads as they are now. Takes a small part of the time that [`Learner::iter`] does: statistics are
+    /// computed when the snapshot is read.
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
         let mut all = Vec::with_capacity(self.stats.workloads);
@@ -190,8 +191,8 @@ impl Learner {
             .map(|workload| Arc::make_mut(&mut workload.usage))
     }
 
-    /// The best known workload of that kind. Not the last observed one, which may be a single pod that names the controller as its
-    /// owner without having been created by it.
+    /// The best known workload of that kind. Not the last observed one, which may be a single pod that names the
+    /// controller as its owner without having been created by it.
     fn best_known<'a>(&self, alike: &'a [Workload], kind: &str) -> Option<&'a Workload> {
         let same_kind = alike.iter().filter(|workload| &*workload.kind == kind);
         let evidence = |workload: &Workload| workload.usage.evidence(self.limits.half_life);
@@ -233,8 +234,8 @@ impl Learner {
         self.stats.workloads += 1;
     }
 
-    /// Drops the expired workloads. If there are none, drops the least recently observed ones of the namespace with the most
-    /// workloads.
+    /// Drops the expired workloads. If there are none, drops the least recently observed ones of the namespace with the
+    /// most workloads.
     fn make_room(&mut self, now: Timestamp) {
         let max_age = self.limits.max_age;
         for namespace in self.namespaces.values_mut() {

@@ -1,6 +1,6 @@
 //! Room is bounded, and an author of made-up controllers or numbers harms itself alone.
 
-use workloads::{Learner, Limits};
+use placement::learning::{Learner, Limits};
 
 use super::*;
 
@@ -84,7 +84,8 @@ fn templates_and_kinds_of_one_name_are_bounded() {
     assert_eq!((learner.stats().workloads, learner.stats().evicted), (8, 992));
 }
 
-/// A pod that names a controller as its owner, and whose containers are others, is of that controller with another template.
+/// A pod that names a controller as its owner, and whose containers are others, is of that controller with another
+/// template.
 #[test]
 fn a_few_pods_with_a_forged_owner_neither_stand_for_a_controller_nor_evict_its_templates() {
     let mut learner = small();

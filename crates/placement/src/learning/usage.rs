@@ -1,17 +1,17 @@
 //! The observed use of one workload's pods.
 
+use crate::estimate::LearnedUse;
+use crate::resources::{Amounts, PerResource, PodResources, Resource};
+use crate::workload::evidence;
 use jiff::{SignedDuration, Timestamp};
-use placement::estimate::LearnedUse;
-use placement::resources::{Amounts, PerResource, PodResources, Resource};
-use placement::workload::evidence;
 
-use crate::decaying::Decaying;
+use super::decaying::Decaying;
 
 /// The pod-minutes from which on the use counts as learned.
 const MIN_EVIDENCE: f32 = 5.0;
 
-/// The time after the first observation from which on the use counts as learned: in its first minutes a pod may use more
-/// than ever again.
+/// The time after the first observation from which on the use counts as learned: in its first minutes a pod may use
+/// more than ever again.
 const MIN_SPAN: SignedDuration = SignedDuration::from_mins(5);
 
 /// Longest time that one observation counts for, in minutes.
