@@ -71,6 +71,15 @@ fuzz: toolchain ## Every fuzz target for SECONDS_EACH seconds (installs cargo-fu
 images-bin: toolchain ## The programs as the images hold them, in target/release
 	scripts/build-exporter.sh target/release
 	$(CARGO) build --locked --release --package scheduler-extender --package annotator \
+.PHONY: openb
+openb: toolchain ## Policies of GPU placement on a production trace; ARGS="--departures", see bench/openb
+	$(CARGO) run --locked --release --package plimsoll-bench --bin openb -- $(ARGS)
+
+.PHONY: rounds
+rounds: toolchain ## What a round of the annotator over 5,000 exporters with TLS costs; ARGS="--steady"
+	$(CARGO) build --locked --release --package annotator
+	$(CARGO) run --locked --release --package plimsoll-bench --example rounds -- --nodes 5000 --period 15s --tls $(ARGS)
+
 	    --package gpushare-device-plugin --package plimsoll-nvml-standin
 
 # The release of Kubernetes (a folder of testing/e2e/go/releases, oldest or newest), all tests or smoke, and how Plimsoll's

@@ -1,8 +1,8 @@
 //! What a round of the annotator over thousands of nodes costs it: CPU, memory, connections and writes.
 //!
-//! The annotator is the real program, as a process of its own. This process holds what is around it: the stand-in of the
-//! API server, and one server that answers as the exporters of all nodes, at 127.0.0.0/8. Invariant: every figure is of the
-//! annotator's process alone, read from `/proc` and from its own metrics.
+//! The annotator is the real program, as a process of its own. This process holds what is around it: the stand-in of
+//! the API server, and one server that answers as the exporters of all nodes, at 127.0.0.0/8. Invariant: every figure
+//! is of the annotator's process alone, read from `/proc` and from its own metrics.
 
 mod annotator;
 mod cluster;

@@ -137,9 +137,10 @@ impl Answers {
                 continue;
             }
             asked += u32::from(!self.steady);
-            let body = match head.starts_with(b"GET /v1/pods ") {
-                true => pods(asked),
-                false => statistics(node + asked * 7),
+            let body = if head.starts_with(b"GET /v1/pods ") {
+                pods(asked)
+            } else {
+                statistics(node + asked * 7)
             };
             head.clear();
             let date = strtime::format("%a, %d %b %Y %H:%M:%S GMT", Timestamp::now());
