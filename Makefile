@@ -18,9 +18,9 @@ toolchain:
 	@scripts/require-rust.sh
 
 .PHONY: test
-test: toolchain ## Unit, property and integration tests: Rust only, no root, no Go, no cluster
+test: toolchain ## Unit, property and integration tests of all crates: Rust only, no root, no Go, no cluster
 	$(CARGO) build --locked --package plimsoll-nvml-standin
-	$(WITHOUT_FLAGS) $(CARGO) test --locked
+	$(WITHOUT_FLAGS) $(CARGO) test --locked --workspace
 
 .PHONY: oracle
 oracle: toolchain ## The exporter's windows and the annotator's queries against a real Prometheus, and every page of metrics under promtool (installs Debian's package when missing)
@@ -96,7 +96,7 @@ cluster-down: ## Removes that cluster and everything it left
 
 .PHONY: e2e
 e2e: toolchain ## Tests on that cluster: what the containers' processes really see; KUBERNETES=v1.X.Y, E2E_SET=smoke
-	E2E_PROFILE="$${E2E_PROFILE:-test}" $(CARGO) test --locked --test e2e
+	E2E_PROFILE="$${E2E_PROFILE:-test}" $(CARGO) test --locked --workspace --test e2e
 
 .PHONY: e2e-all
 e2e-all: toolchain ## Every test on the newest release, the smoke set on the others, with the programs as released: two hours
@@ -109,4 +109,4 @@ flaky: toolchain ## The smoke set N times beside stress-ng, and what failed; N=2
 .PHONY: chaos
 chaos: toolchain ## 2,000 pods on that cluster while every program is killed at random points; CHAOS_SEED, CHAOS_PODS
 	CHAOS_PODS="$${CHAOS_PODS:-2000}" CHAOS_SEED="$${CHAOS_SEED:-$$(date +%s)}" E2E_PROFILE="$${E2E_PROFILE:-test}" \
-	    $(CARGO) test --locked --test e2e -- in_a_chaos
+	    $(CARGO) test --locked --workspace --test e2e -- in_a_chaos

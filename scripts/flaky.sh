@@ -18,7 +18,7 @@ trap 'kill "$stress" 2>/dev/null || true' EXIT
 failed=0
 for run in $(seq "$runs"); do
     start=$SECONDS outcome=passed
-    "$cargo" test --locked --test e2e -- ${TEST:+"$TEST"} >"$logs/run-$run" 2>&1 || { outcome=FAILED failed=$((failed + 1)); }
+    "$cargo" test --locked --workspace --test e2e -- ${TEST:+"$TEST"} >"$logs/run-$run" 2>&1 || { outcome=FAILED failed=$((failed + 1)); }
     printf 'run %d of %d: %s after %d s\n' "$run" "$runs" "$outcome" $((SECONDS - start))
     [ "$outcome" = passed ] || grep -E '\.\.\. FAILED$|^error' "$logs/run-$run" || tail -n 5 "$logs/run-$run"
 done

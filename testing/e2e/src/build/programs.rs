@@ -44,8 +44,8 @@ pub fn compile(settings: &Settings) -> Result<Built> {
     step(&format!("compiling Plimsoll (profile {})", settings.profile));
     match settings.profile {
         Profile::Test => {
-            cargo(settings, &["test", "--locked", "--no-run"])?;
-            // A test needs it as a file, so `cargo test` alone does not put it there.
+            cargo(settings, &["test", "--locked", "--workspace", "--no-run"])?;
+            // A test needs it as a file, so `cargo test` does not put it there.
             cargo(settings, &["build", "--locked", "--package", "plimsoll-nvml-standin"])?;
         }
         Profile::Dev => {
@@ -71,7 +71,9 @@ pub fn sample_file_writer(settings: &Settings) -> Result<PathBuf> {
 pub fn operators_command(settings: &Settings) -> Result<PathBuf> {
     match settings.profile {
         // `cargo test` has built it.
-        Profile::Test => cargo(settings, &["test", "--quiet", "--locked", "--no-run"])?,
+        Profile::Test => {
+            cargo(settings, &["test", "--quiet", "--locked", "--workspace", "--no-run"])?
+        }
         _ => cargo(
             settings,
             &[&like_the_programs(settings), &["--package", "plimsoll-cli"][..]].concat(),
