@@ -26,6 +26,7 @@ pub mod over_limits;
 mod preemption;
 pub mod replicas;
 pub mod shadow;
+mod victims;
 pub mod view;
 pub mod wire;
 

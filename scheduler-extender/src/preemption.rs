@@ -1,56 +1,26 @@
 //! Chooses the pods that kube-scheduler should evict on each candidate node, so that a GPU pod finds cards there.
 //!
-//! kube-scheduler's dry run sees a node's total only. The pods of the candidates are read from the API server, bounded in number and
-//! time; a node that is not read keeps the victims of the dry run, or is left out if these free no card. The freed cards are stored as
-//! a plan, and kept for the pod once kube-scheduler has nominated it for the node.
+//! kube-scheduler's dry run sees a node's total only. The pods of the candidates are read from the API server
+//! ([`crate::victims`]). A node that is not read keeps the victims of the dry run, or is left out if these free no
+//! card. The freed cards are stored as a plan, and kept for the pod once kube-scheduler has nominated it for the node.
 
-use std::collections::BTreeSet;
 use std::time::Duration;
 
-use cluster::{Budget, Client, Pod, budgets, occupants};
-use futures::future::join_all;
+use cluster::Occupants;
 use jiff::Timestamp;
-use placement::gpu::{Choice, GpuRequest, Victims, victims};
-use placement::names::Names;
+use placement::gpu::Choice;
 use placement::units::{CardId, NodeName, PodUid};
-use tokio::sync::Semaphore;
-use tokio::time::{Instant, timeout_at};
 
-use crate::view::View;
+use crate::victims::VictimSearch;
 use crate::wire::{MetaVictims, Name};
 
-/// Nodes that are read for one pod: those with the fewest victims. Each takes two calls.
-const MAX_READ: usize = 32;
-
-/// Nodes that are read concurrently.
-const MAX_CONCURRENT: usize = 8;
-
-/// The timeout of one call. As shipped, kube-scheduler's timeout for the whole answer is 5 s.
-const CALL_TIMEOUT: Duration = Duration::from_millis(800);
-
-/// The timeout of all calls together.
-const TOTAL_TIMEOUT: Duration = Duration::from_secs(3);
-
-const AS_IN_DRY_RUN: &str = "cannot be read: victims stay those of kube-scheduler's dry run";
+/// The time for reading nodes. As shipped, kube-scheduler's timeout for the whole answer is 5 s.
+const READ_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// One preemption.
 pub(crate) struct Preemption<'a> {
-    pub(crate) view: &'a View,
-    pub(crate) client: &'a Client,
-    pub(crate) names: &'a Names,
-    pub(crate) pod: &'a Pod,
-    pub(crate) request: &'a GpuRequest,
+    pub(crate) search: VictimSearch<'a>,
     pub(crate) now: Timestamp,
-}
-
-/// The result of reading a node.
-enum NodeRead {
-    /// The pods to evict.
-    Victims(Victims),
-    /// No eviction frees cards for the pod.
-    NoneHelps,
-    /// The node could not be read.
-    Failed,
 }
 
 /// A node that remains a candidate.
@@ -66,84 +36,45 @@ impl Preemption<'_> {
         &self,
         candidates: impl Iterator<Item = (Name<'v>, MetaVictims<'v>)>,
     ) -> Vec<(Name<'v>, MetaVictims<'v>)> {
-        let snapshot = self.view.read();
-        // Names of unknown nodes are not read.
-        let may_help = |node: &str| {
-            snapshot.cards(node).is_some()
-                && !snapshot.is_backed_off(&node.into(), self.pod.namespace(), self.now)
-        };
         let mut candidates: Vec<_> =
-            candidates.filter(|(node, _)| may_help(node.as_str())).collect();
+            candidates.filter(|(node, _)| self.may_help(node.as_str())).collect();
+        // Those with the fewest victims are read.
         candidates.sort_by_key(|(_, victims)| victims.uids().count());
-        let unread = candidates.split_off(candidates.len().min(MAX_READ));
-        let deadline = Instant::now() + TOTAL_TIMEOUT;
-        let budgets = match budgets(self.client, CALL_TIMEOUT).await {
-            Ok(budgets) => Some(budgets),
-            Err(error) => {
-                tracing::warn!(%error, "PodDisruptionBudgets: {AS_IN_DRY_RUN}");
-                None
-            }
-        };
-        let permits = Semaphore::new(MAX_CONCURRENT);
-        let read = candidates.iter().map(|(node, victims)| {
-            let dry_run: BTreeSet<PodUid> = victims.uids().map(PodUid::from).collect();
-            self.read(node.as_str().to_owned(), dry_run, budgets.as_deref(), deadline, &permits)
-        });
-        let read: Vec<NodeRead> = join_all(read.collect::<Vec<_>>()).await;
-        let read = candidates.into_iter().zip(read).map(|((node, victims), read)| match read {
-            NodeRead::Victims(Victims { pods, violations, choice }) => {
-                Some(RemainingNode { node, victims: MetaVictims::of(&pods, violations), choice })
-            }
-            NodeRead::NoneHelps => None,
-            NodeRead::Failed => self.with_dry_run_victims(node, victims),
-        });
-        let unread =
-            unread.into_iter().map(|(node, victims)| self.with_dry_run_victims(node, victims));
-        let mut remain: Vec<RemainingNode<'v>> = read.chain(unread).flatten().collect();
+        let nodes: Vec<NodeName> =
+            candidates.iter().map(|(node, _)| node.as_str().into()).collect();
+        let read = self.search.read(&nodes, READ_TIMEOUT).await;
+        let mut remain = Vec::new();
+        for ((node, victims), occupants) in candidates.into_iter().zip(read) {
+            remain.extend(match occupants {
+                Some(occupants) => self.with_chosen_victims(node, &victims, &occupants),
+                None => self.with_dry_run_victims(node, victims),
+            });
+        }
         remain.sort_by(|a, b| a.node.as_str().cmp(b.node.as_str()));
         let plan = remain.iter().map(RemainingNode::cards).collect();
-        self.view.change(|index| index.plan(&self.pod.uid(), plan));
+        self.search.view.change(|index| index.plan(&self.search.pod.uid(), plan));
         remain.into_iter().map(|node| (node.node, node.victims)).collect()
     }
 
-    /// Chooses the pods to evict on a node.
-    async fn read(
+    /// Whether evictions on this node may help: it is known, has cards, and takes GPU pods of the namespace.
+    fn may_help(&self, node: &str) -> bool {
+        let snapshot = self.search.view.read();
+        let namespace = self.search.pod.namespace();
+        snapshot.cards(node).is_some() && !snapshot.is_backed_off(&node.into(), namespace, self.now)
+    }
+
+    /// The node with the victims that are chosen among its pods. `None` if no eviction frees cards for the pod: an
+    /// answer without victims on a node makes kube-scheduler end the whole preemption.
+    fn with_chosen_victims<'v>(
         &self,
-        node: String,
-        dry_run: BTreeSet<PodUid>,
-        budgets: Option<&[Budget]>,
-        deadline: Instant,
-        permits: &Semaphore,
-    ) -> NodeRead {
-        let Some(budgets) = budgets else { return NodeRead::Failed };
-        let seen = async {
-            // Never closed.
-            let _permit = permits.acquire().await;
-            occupants(self.client, &node, self.pod, self.names, budgets, CALL_TIMEOUT).await
-        };
-        let seen = match timeout_at(deadline, seen).await {
-            Ok(Ok(seen)) => seen,
-            Ok(Err(error)) => {
-                tracing::warn!(node, %error, "{AS_IN_DRY_RUN}");
-                return NodeRead::Failed;
-            }
-            Err(_) => return NodeRead::Failed,
-        };
-        let snapshot = self.view.read();
-        let Some(cards) = snapshot.cards(&node) else { return NodeRead::NoneHelps };
-        let uid = self.pod.uid();
-        let chosen = victims(
-            cards,
-            &uid,
-            self.request,
-            &seen.evictable,
-            &dry_run,
-            &seen.shortfall,
-            &snapshot.choice_rule(),
-        );
-        // An answer without victims on a node makes kube-scheduler end the whole preemption.
-        let chosen = chosen.filter(|victims| !victims.pods.is_empty());
-        chosen.map_or(NodeRead::NoneHelps, NodeRead::Victims)
+        node: Name<'v>,
+        victims: &MetaVictims<'_>,
+        occupants: &Occupants,
+    ) -> Option<RemainingNode<'v>> {
+        let dry_run = victims.uids().map(PodUid::from).collect();
+        let chosen = self.search.instead_of(&dry_run, node.as_str(), occupants)?;
+        let victims = MetaVictims::of(&chosen.pods, chosen.violations);
+        Some(RemainingNode { node, victims, choice: chosen.choice })
     }
 
     /// The node with the victims of the dry run, if these free cards for the pod.
@@ -152,14 +83,16 @@ impl Preemption<'_> {
         node: Name<'v>,
         victims: MetaVictims<'v>,
     ) -> Option<RemainingNode<'v>> {
-        let uid = self.pod.uid();
-        let is_victim =
-            |pod: &PodUid| *pod == uid || victims.uids().any(|gone| gone == pod.as_str());
-        let snapshot = self.view.read();
-        let rule = snapshot.choice_rule();
-        let choice =
-            snapshot.fit_without(node.as_str(), is_victim, &uid, self.request, &rule).ok()?;
-        Some(RemainingNode { node, victims, choice })
+        let uid = self.search.pod.uid();
+        let snapshot = self.search.view.read();
+        let choice = snapshot.fit_without(
+            node.as_str(),
+            |pod| *pod == uid || victims.uids().any(|gone| gone == pod.as_str()),
+            &uid,
+            self.search.request,
+            &snapshot.choice_rule(),
+        );
+        Some(RemainingNode { node, victims, choice: choice.ok()? })
     }
 }
 

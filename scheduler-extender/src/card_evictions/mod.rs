@@ -28,11 +28,12 @@ use placement::units::{NodeName, PodUid};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
-use self::choice::{Eviction, Search, SearchResult};
+use self::choice::ReadNodes;
 use self::waiting::{KEEP_FOR, KeptCards, Report, Waiting, WaitingPods};
 use crate::decisions::DecidedPod;
 use crate::metrics::Metrics;
 use crate::replicas::Replicas;
+use crate::victims::{Eviction, VictimSearch};
 use crate::view::{GpuPodId, View};
 
 /// Reports in the queue at most.
@@ -246,9 +247,10 @@ impl Evictor {
         if self.view.ask(|index| index.waits_for_deleted(&id, &request)).is_some() {
             return Outcome::Later;
         }
-        let (snapshot, now) = (self.view.read(), Timestamp::now());
+        let snapshot = self.view.read();
+        let now = Timestamp::now();
         waiting.nodes.retain(|node| !snapshot.is_backed_off(node, pod.namespace(), now));
-        let search = Search {
+        let search = VictimSearch {
             view: &self.view,
             client: &self.client,
             names: &self.names,
@@ -262,14 +264,14 @@ impl Evictor {
     async fn make_room(
         &self,
         uid: &PodUid,
-        search: &Search<'_>,
+        search: &VictimSearch<'_>,
         waiting: &mut Waiting,
         evicted: &mut VecDeque<Instant>,
     ) -> Outcome {
-        let nodes = search.worth_reading(&waiting.nodes, &waiting.of_no_use);
-        let seen = search.read(nodes.clone()).await;
+        let nodes = choice::rank(search, &waiting.nodes, &waiting.of_no_use);
+        let read = ReadNodes::read(search, nodes.clone()).await;
         for _ in 0..MAX_TRIES {
-            let SearchResult::Eviction(eviction) = search.best(&seen, &waiting.left_out) else {
+            let Some(eviction) = read.cheapest_eviction(search, &waiting.left_out) else {
                 self.metrics.card_eviction("no-victims");
                 waiting.left_out.clear();
                 waiting.were_of_no_use(nodes);
@@ -321,7 +323,7 @@ impl Evictor {
         eviction: Eviction,
         evicted: &mut VecDeque<Instant>,
     ) -> Outcome {
-        let Eviction { node, cards, victims } = eviction;
+        let Eviction { node, cards, victims, .. } = eviction;
         self.view.change(|index| index.keep(uid, &node, cards.clone()));
         waiting.kept = Some(KeptCards::new(node.clone(), cards));
         let mut gone = 0;

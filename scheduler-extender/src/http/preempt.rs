@@ -18,6 +18,7 @@ use placement::load::Verdict;
 
 use super::{Answer, timed};
 use crate::preemption::Preemption;
+use crate::victims::VictimSearch;
 use crate::view::GpuPodId;
 use crate::wire::{self, MetaVictims, Name, PreemptionResult};
 use crate::{Decider, Extender};
@@ -73,14 +74,14 @@ async fn cards(extender: &Extender, body: &[u8]) -> Answer {
         // Filter would reject it after the evictions.
         return answer(BTreeMap::new(), |_, _| false);
     }
-    let preemption = Preemption {
+    let search = VictimSearch {
         view: &decider.view,
         client: extender.binder.client(),
         names: &decider.names,
         pod: &pod,
         request: &request,
-        now: decider.now(),
     };
+    let preemption = Preemption { search, now: decider.now() };
     let victims = preemption.answer(args.victims()).await;
     let outcome = if victims.is_empty() { "no node" } else { "ok" };
     Answer::new(outcome, &PreemptionResult { victims })

@@ -1,0 +1,199 @@
+//! Which pods of a node to evict for a GPU pod. Preempt answers kube-scheduler with them ([`crate::preemption`]), and
+//! `--evict-for-cards` evicts them ([`crate::card_evictions`]).
+//!
+//! Pods and PodDisruptionBudgets are read from the API server; `read` bounds how many nodes are read, and for how long.
+//!
+//! Invariant: of a node that was not read, and of any node where the budgets could not be read, no pod is chosen here.
+
+mod read;
+
+use std::collections::BTreeSet;
+
+use cluster::{Client, Occupants, Pod, PodReference, beyond_budgets};
+use placement::gpu::{ChoiceRule, Evictable, GpuRequest, NodeCards, Shortfall, Victims, victims};
+use placement::names::Names;
+use placement::units::{CardId, NodeName, PodUid};
+
+use crate::view::View;
+
+pub(crate) use read::MAX_READ;
+
+/// The search for pods to evict, for one pod and its GPU request.
+pub(crate) struct VictimSearch<'a> {
+    pub(crate) view: &'a View,
+    pub(crate) client: &'a Client,
+    pub(crate) names: &'a Names,
+    pub(crate) pod: &'a Pod,
+    pub(crate) request: &'a GpuRequest,
+}
+
+/// What evictions achieve on one node, if each is to be carried out through the Eviction API.
+pub(crate) enum NodeResult {
+    /// The pod has room there already, or once pods that are ending have ended.
+    Fits,
+    /// These evictions make room.
+    Eviction(Eviction),
+    /// No eviction helps.
+    NoneHelps,
+}
+
+/// The pods to evict on a node, and the cards that the pod gets then.
+pub(crate) struct Eviction {
+    pub(crate) node: NodeName,
+    pub(crate) cost: Cost,
+    pub(crate) cards: Vec<CardId>,
+    pub(crate) victims: Vec<PodReference>,
+}
+
+/// The cost of an eviction. Compared by its fields in this order.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Cost {
+    highest_priority: Option<i32>,
+    pods: usize,
+    sum_of_priorities: i64,
+}
+
+impl VictimSearch<'_> {
+    /// The pods to evict on a node in place of those that kube-scheduler's dry run would evict, if that costs less.
+    /// Budgets are violated only where no other eviction makes room: kube-scheduler deletes the pods itself.
+    /// `None` where no eviction makes room, or none is needed.
+    pub(crate) fn instead_of(
+        &self,
+        dry_run: &BTreeSet<PodUid>,
+        node: &str,
+        occupants: &Occupants,
+    ) -> Option<Victims> {
+        let snapshot = self.view.read();
+        let cards = snapshot.cards(node)?;
+        let from = Candidates {
+            evictable: &occupants.evictable,
+            dry_run,
+            shortfall: &occupants.shortfall,
+        };
+        let victims = self.victims(cards, &from, &snapshot.choice_rule())?;
+        (!victims.pods.is_empty()).then_some(victims)
+    }
+
+    /// The pods to evict on a node so that no budget is violated. Never those of `left_out`.
+    pub(crate) fn within_budgets(
+        &self,
+        node: &NodeName,
+        occupants: &Occupants,
+        left_out: &BTreeSet<PodUid>,
+    ) -> NodeResult {
+        let snapshot = self.view.read();
+        let Some(cards) = snapshot.cards(node.as_str()) else { return NodeResult::NoneHelps };
+        if occupants.keeps_out {
+            return NodeResult::NoneHelps;
+        }
+        let uid = self.pod.uid();
+        let rule = snapshot.choice_rule();
+        // What pods that are ending hold will be free, and what is held for pods that are gone.
+        let cards =
+            cards.without(|pod| occupants.ending.contains(pod) || cards.departed().contains(pod));
+        if cards.fit_without(|pod| *pod == uid, &uid, self.request, &rule).is_ok() {
+            return NodeResult::Fits;
+        }
+        let mut evictable = may_go(occupants);
+        evictable.retain(|pod| !left_out.contains(&pod.uid));
+        loop {
+            let from = Candidates {
+                evictable: &evictable,
+                dry_run: &BTreeSet::new(),
+                shortfall: &occupants.shortfall,
+            };
+            let Some(chosen) = self.victims(&cards, &from, &rule) else {
+                return NodeResult::NoneHelps;
+            };
+            if chosen.pods.is_empty() {
+                return NodeResult::NoneHelps;
+            }
+            let mut going = evictable.clone();
+            going.retain(|pod| chosen.pods.contains(&pod.uid));
+            let surplus = surplus(occupants, &going);
+            if surplus.is_empty() {
+                let victims = going.iter().filter_map(|pod| occupants.names.get(&pod.uid).cloned());
+                return NodeResult::Eviction(Eviction {
+                    node: node.clone(),
+                    cost: Cost::of(&going),
+                    cards: chosen.choice.card_ids(),
+                    victims: victims.collect(),
+                });
+            }
+            evictable.retain(|pod| !surplus.contains(&pod.uid));
+        }
+    }
+
+    /// How many pods would have to be evicted if any could be: known without reading the node. `None` where even that
+    /// makes no room.
+    pub(crate) fn fewest(&self, cards: &NodeCards, rule: &ChoiceRule) -> Option<usize> {
+        let charges = cards.accounts().iter().flat_map(|account| &account.charges);
+        let pods: BTreeSet<&PodUid> = charges.map(|charge| &charge.pod).collect();
+        let all: Vec<Evictable> = pods
+            .into_iter()
+            .map(|uid| Evictable {
+                uid: uid.clone(),
+                priority: 0,
+                violates_budget: false,
+                frees: Vec::new(),
+            })
+            .collect();
+        let from =
+            Candidates { evictable: &all, dry_run: &BTreeSet::new(), shortfall: &Shortfall::new() };
+        Some(self.victims(cards, &from, rule)?.pods.len())
+    }
+
+    fn victims(
+        &self,
+        cards: &NodeCards,
+        from: &Candidates<'_>,
+        rule: &ChoiceRule,
+    ) -> Option<Victims> {
+        let Candidates { evictable, dry_run, shortfall } = from;
+        victims(cards, &self.pod.uid(), self.request, evictable, dry_run, shortfall, rule)
+    }
+}
+
+/// The pods of a node from which victims are chosen.
+struct Candidates<'a> {
+    evictable: &'a [Evictable],
+    /// Those that kube-scheduler's dry run would evict.
+    dry_run: &'a BTreeSet<PodUid>,
+    shortfall: &'a Shortfall,
+}
+
+impl Cost {
+    fn of(going: &[Evictable]) -> Self {
+        Self {
+            highest_priority: going.iter().map(|pod| pod.priority).max(),
+            pods: going.len(),
+            sum_of_priorities: going.iter().map(|pod| i64::from(pod.priority)).sum(),
+        }
+    }
+}
+
+/// The pods that may go, each by itself. The API server evicts none that several budgets cover.
+fn may_go(occupants: &Occupants) -> Vec<Evictable> {
+    let mut pods = occupants.evictable.clone();
+    pods.retain(|pod| {
+        let is_allowed = match occupants.covering(&pod.uid) {
+            [] => true,
+            [budget] => budget.allowed > 0,
+            _ => false,
+        };
+        is_allowed && !occupants.ending.contains(&pod.uid)
+    });
+    for pod in &mut pods {
+        pod.violates_budget = false;
+    }
+    pods
+}
+
+/// Those of these pods, the most important, that are more than a budget allows to go together.
+fn surplus(occupants: &Occupants, going: &[Evictable]) -> BTreeSet<PodUid> {
+    let mut by_priority: Vec<&Evictable> = going.iter().collect();
+    by_priority.sort_by_key(|pod| pod.priority);
+    let beyond = beyond_budgets(by_priority.iter().map(|pod| occupants.covering(&pod.uid)));
+    let surplus = by_priority.into_iter().zip(beyond).filter(|(_, beyond)| *beyond);
+    surplus.map(|(pod, _)| pod.uid.clone()).collect()
+}
