@@ -53,7 +53,7 @@ fn learning(criterion: &mut Criterion) {
             });
         });
         criterion.bench_function(&format!("workloads/all/{workloads}"), |bencher| {
-            bencher.iter(|| learner.iter().count());
+            bencher.iter(|| learner.snapshot().iter().count());
         });
         criterion.bench_function(&format!("workloads/snapshot/{workloads}"), |bencher| {
             bencher.iter(|| learner.snapshot());

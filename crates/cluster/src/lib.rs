@@ -57,12 +57,12 @@ pub use patch::{
     mark_assigned, patch_node_annotations, patch_node_capacity, patch_own_node, record_claim,
 };
 pub use placement::quantity::QuantityError;
-pub use placement::selector::{LabelSelector, SelectorError};
+pub use placement::selector::LabelSelector;
 pub use pod::{
     ContainerRuns, ExpectedUseError, GpuAnnotation, GpuPod, GpuRequestError, MPS_PIPES,
     MPS_SHARED_MEMORY, MpsConflict, NODE_FAULT, Pod, PodFacts, ValueError, Wait,
 };
-pub use preemption::{Budget, Covering, Occupants, beyond_budgets, budgets, occupants};
+pub use preemption::{Budget, Covering, Occupants, budgets, occupants};
 pub use taint::{NodeTaints, Taint, TaintEffect, patch_node_taint};
 pub use watch::{
     Event, Events, Scope, WatchCause, WatchHealth, watch_config_map, watch_node_loads, watch_nodes,

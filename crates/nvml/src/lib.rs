@@ -16,7 +16,7 @@ use std::time::{Duration, SystemTime};
 use nvml_wrapper::error::NvmlError;
 
 pub use library::Library;
-pub use process::{MAX_PROCESSES, Process};
+pub use process::Process;
 pub use scripted::Scripted;
 
 /// The soname under which NVIDIA's driver installs NVML.
@@ -78,7 +78,7 @@ pub enum Recovery {
 
 impl Recovery {
     /// The action of NVML's number.
-    pub fn from_nvml(action: u32) -> Self {
+    pub(crate) fn from_nvml(action: u32) -> Self {
         match action {
             0 => Self::Unneeded,
             1 => Self::GpuReset,
@@ -113,7 +113,7 @@ pub struct Xid {
 /// XIDs that an application causes by itself and that say nothing about the card: the list that
 /// NVIDIA's own device plugin ignores (13 engine exception, 31 page fault, 43 stopped processing,
 /// 45 preemptive cleanup, 68 video processor exception, 109 context switch timeout).
-pub const APPLICATION_XIDS: [u64; 6] = [13, 31, 43, 45, 68, 109];
+const APPLICATION_XIDS: [u64; 6] = [13, 31, 43, 45, 68, 109];
 
 impl Xid {
     /// Whether the card itself may be at fault, by [`APPLICATION_XIDS`] and further numbers to ignore. An error without a
@@ -173,9 +173,9 @@ pub trait Probe: Send + Sync {
     /// [`Error::Lost`] when the card does not answer.
     fn status(&self, uuid: &str) -> Result<Status, Error>;
 
-    /// The processes that have memory of one card or run on it, in the order of their ids, at most [`MAX_PROCESSES`].
-    /// `None` if they are unknown: the driver has no such call or refuses it, MIG mode is on, or there are more. Samples of the use
-    /// of SMs from before `since` are ignored.
+    /// The processes that have memory of one card or run on it, in the order of their ids, at most
+    /// [`process::MAX_PROCESSES`]. `None` if they are unknown: the driver has no such call or refuses it, MIG mode is
+    /// on, or there are more. Samples of the use of SMs from before `since` are ignored.
     ///
     /// Ids are those of the caller's PID namespace. NVML leaves out processes that are not in it.
     ///

@@ -4,9 +4,9 @@
 
 use std::collections::BTreeMap;
 
-/// The largest number of processes of a card. With more, all count as unknown, since a part of them would give sums that are too
-/// small.
-pub const MAX_PROCESSES: usize = 4096;
+/// The largest number of processes of a card. With more, all count as unknown, since a part of them would give sums
+/// that are too small.
+pub(crate) const MAX_PROCESSES: usize = 4096;
 
 /// A process that has memory of a card, or runs on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

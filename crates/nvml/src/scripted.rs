@@ -18,7 +18,6 @@ pub struct Scripted {
 
 #[derive(Debug, Default)]
 struct State {
-    driver: Option<String>,
     cards: Vec<Card>,
     readings: HashMap<String, Status>,
     processes: HashMap<String, Vec<Process>>,
@@ -48,11 +47,6 @@ impl Scripted {
     pub fn new(cards: Vec<Card>) -> Self {
         let state = Mutex::new(State { cards, ..State::default() });
         Self { state, changed: Condvar::new() }
-    }
-
-    /// Sets the driver's version.
-    pub fn set_driver(&self, version: &str) {
-        self.state().driver = Some(version.to_owned());
     }
 
     /// Sets the status of a card.
@@ -119,7 +113,7 @@ impl Probe for Scripted {
     }
 
     fn driver(&self) -> Option<String> {
-        self.state().driver.clone()
+        None
     }
 
     fn status(&self, uuid: &str) -> Result<Status, Error> {

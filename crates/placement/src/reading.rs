@@ -15,7 +15,7 @@ use crate::units::{MetricName, Ratio};
 
 /// How far ahead of the reader's clock a reading may be. Clocks of two machines differ by seconds;
 /// a time zone, the usual cause of more, by at least a quarter of an hour.
-pub const MAX_AHEAD: SignedDuration = SignedDuration::from_mins(1);
+pub(crate) const MAX_AHEAD: SignedDuration = SignedDuration::from_mins(1);
 
 /// For how long crane's readers honour a hot value.
 pub const HOT_VALUE_MAX_AGE: SignedDuration = SignedDuration::from_mins(5);

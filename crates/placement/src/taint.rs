@@ -10,10 +10,6 @@ use crate::reading::Reading;
 use crate::selector::Labels;
 use crate::units::MetricName;
 
-/// The prefix of keys that Cluster Autoscaler leaves out of its templates of new nodes: what is true of a node now says nothing
-/// of a new one (`taints.StatusTaintPrefix` in its sources).
-pub const AUTOSCALER_STATUS_PREFIX: &str = "status-taint.cluster-autoscaler.kubernetes.io/";
-
 /// The value of every such taint, by which it is recognised under any key.
 pub const VALUE: &str = "plimsoll-hot";
 

@@ -148,7 +148,7 @@ impl Learning {
 
     fn sum_up(&mut self) {
         self.namespaces.clear();
-        for workload in self.learner.iter() {
+        for workload in self.learner.snapshot().iter() {
             self.namespaces.entry(workload.id.namespace).or_default().add(&workload.used);
         }
     }

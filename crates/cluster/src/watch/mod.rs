@@ -19,7 +19,7 @@ use serde::de::DeserializeOwned;
 use crate::config_map::{ConfigMap, ConfigMapFacts};
 use crate::endpoints::{EndpointSlice, of_service};
 use crate::node_load::{NodeLoadFacts, NodeLoadObject};
-use crate::{LabelSelector, Node, Pod, ServicePort, SliceFacts, call};
+use crate::{Node, Pod, ServicePort, SliceFacts, call};
 use source::{Selection, SourceError, source};
 
 /// One event of a list or a watch.
@@ -56,8 +56,6 @@ pub enum Scope {
     All,
     /// The node of that name, or the pods bound to it.
     Node(NodeName),
-    /// Objects whose labels match. One that stops matching is [`Event::Gone`].
-    Labels(LabelSelector),
 }
 
 impl Scope {
@@ -66,9 +64,6 @@ impl Scope {
         match self {
             Self::All => Selection::default(),
             Self::Node(node) => Selection { fields: Some(format!("{name}={node}")), labels: None },
-            Self::Labels(labels) => {
-                Selection { labels: Some(labels.as_str().to_owned()), fields: None }
-            }
         }
     }
 }

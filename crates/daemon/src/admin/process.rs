@@ -25,8 +25,7 @@ pub struct ProcessMetrics {
 
 impl ProcessMetrics {
     /// Those of this process.
-    #[must_use]
-    pub fn of_this_process() -> Self {
+    pub(crate) fn of_this_process() -> Self {
         Self::new(Path::new("/proc"), "self")
     }
 

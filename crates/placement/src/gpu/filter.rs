@@ -3,7 +3,7 @@
 use super::Isolation;
 
 /// Patterns that a list may have: each is matched against each card of each node.
-pub const MAX_PATTERNS: usize = 64;
+const MAX_PATTERNS: usize = 64;
 
 /// Cards that a pod accepts.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -23,12 +23,13 @@ impl CardFilter {
     }
 
     /// Whether every card is.
-    pub fn accepts_all(&self) -> bool {
+    pub(crate) fn accepts_all(&self) -> bool {
         *self == Self::default()
     }
 
-    /// Whether a node that can enforce `strongest` can enforce what the pod requires. Without a report it is not known to.
-    pub fn is_enforced_by(&self, strongest: Option<Isolation>) -> bool {
+    /// Whether a node that can enforce `strongest` can enforce what the pod requires. Without a report it is not known
+    /// to.
+    pub(crate) fn is_enforced_by(&self, strongest: Option<Isolation>) -> bool {
         self.isolation <= strongest.unwrap_or_default()
     }
 }
@@ -88,7 +89,7 @@ impl std::str::FromStr for Patterns {
 
 impl Patterns {
     /// Whether a name that no pattern matches is accepted.
-    pub fn accept_by_default(&self) -> bool {
+    pub(crate) fn accept_by_default(&self) -> bool {
         self.accepted.is_empty()
     }
 

@@ -31,7 +31,7 @@ pub use beyond_units::{BeyondUnits, Excess};
 pub use card::{Card, Closed};
 pub use claim::{CardShares, Claim, ClaimError};
 pub use entry::{Reservation, Stage};
-pub use filter::{CardFilter, MAX_PATTERNS, PatternError, Patterns};
+pub use filter::{CardFilter, PatternError, Patterns};
 pub use fit::{CardFit, Choice, ChosenCard, Fit, FreeCard, NoFit, choose};
 pub use isolation::{Isolation, UnknownIsolation};
 pub use ledger::{NodeLedger, ReserveError};

@@ -298,12 +298,6 @@ impl GpuRequest {
     pub fn strategy(&self) -> Option<Strategy> {
         self.options.strategy
     }
-
-    /// The same request without card options: any card is accepted, and the policy's strategy chooses.
-    #[must_use]
-    pub fn without_options(self) -> Self {
-        Self { options: CardOptions::default(), ..self }
-    }
 }
 
 impl ContainerRequest {

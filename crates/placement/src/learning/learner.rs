@@ -153,18 +153,7 @@ impl Learner {
         Some(workload.usage.learned())
     }
 
-    /// All workloads with a learned use, by namespace.
-    pub fn iter(&self) -> impl Iterator<Item = Learned> + '_ {
-        self.namespaces.iter().flat_map(|(namespace, all)| {
-            all.by_name.iter().flat_map(move |(name, alike)| {
-                let known = alike.iter().map(|workload| workload.learned(namespace, name));
-                known.filter(|learned| learned.used != PerResource::default())
-            })
-        })
-    }
-
-    /// All workloads as they are now. Takes a small part of the time that [`Learner::iter`] does: statistics are
-    /// computed when the snapshot is read.
+    /// All workloads as they are now. This takes little time: statistics are computed when the snapshot is read.
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
         let mut all = Vec::with_capacity(self.stats.workloads);
@@ -311,10 +300,6 @@ impl Workload {
             name: Arc::clone(name),
             template: self.template,
         }
-    }
-
-    fn learned(&self, namespace: &Arc<str>, name: &Arc<str>) -> Learned {
-        Learned::new(self.id(namespace, name), &self.usage)
     }
 }
 

@@ -133,7 +133,7 @@ impl MetricLoad {
     }
 
     /// The load that scores use: of a node that is not measured yet, what its pods will probably use.
-    pub fn for_score(self) -> KnownLoad {
+    pub(crate) fn for_score(self) -> KnownLoad {
         match self.reading {
             ReadingStatus::NotYet if self.is_estimated => {
                 KnownLoad::Known(self.in_flight + self.pod)
@@ -226,7 +226,7 @@ impl<'a> Verdict<'a> {
     }
 
     /// Whether a limit rejects the node. Soft limits can let a pod pass, namespace rules never do.
-    pub fn is_by_limit(self) -> bool {
+    pub(crate) fn is_by_limit(self) -> bool {
         matches!(self, Self::Overloaded(_) | Self::Unmeasured(_))
     }
 }

@@ -10,7 +10,7 @@ const PASSING_PART: f64 = 0.1;
 
 impl Overload {
     /// Whether a pod that has waited this long may go to nodes over their limits if no other node is left.
-    pub fn lets_pass(&self, waited: SignedDuration) -> bool {
+    fn lets_pass(&self, waited: SignedDuration) -> bool {
         match self.when_all {
             WhenAllOverloaded::PassLeastLoaded => true,
             WhenAllOverloaded::Wait { max_wait } => max_wait.is_some_and(|most| waited >= most),
@@ -45,20 +45,9 @@ pub fn pass_over_limits(
     pass.into_iter().map(|at| nodes[at]).collect()
 }
 
-/// Indices of the least loaded of `limit_ratios` ([`Evaluation::limit_ratio`](super::Evaluation::limit_ratio) of each node): a tenth,
-/// at least one. A node that is not measured (infinite) passes only if no node is measured.
-///
-/// # Examples
-///
-/// ```
-/// use placement::load::least_loaded;
-///
-/// assert_eq!(least_loaded(&[1.3, 1.1, 1.2]), [1]);
-/// assert_eq!(least_loaded(&[f64::INFINITY, 1.2]), [1]);
-/// assert!(least_loaded(&[]).is_empty());
-/// ```
-#[must_use]
-pub fn least_loaded(limit_ratios: &[f64]) -> Vec<usize> {
+/// Indices of the least loaded of `limit_ratios` ([`Evaluation::limit_ratio`](super::Evaluation::limit_ratio) of each
+/// node): a tenth, at least one. A node that is not measured (infinite) passes only if no node is measured.
+fn least_loaded(limit_ratios: &[f64]) -> Vec<usize> {
     let mut order: Vec<usize> = (0..limit_ratios.len()).collect();
     order.sort_by(|a, b| limit_ratios[*a].total_cmp(&limit_ratios[*b]));
     let pass = (limit_ratios.len() as f64 * PASSING_PART).ceil() as usize;
@@ -80,6 +69,13 @@ mod tests {
         );
         let policy = ResolvedPolicy::new(policy.unwrap(), &mut MetricTable::default());
         policy.all_rules().next().unwrap().limits[0].clone()
+    }
+
+    #[test]
+    fn the_least_loaded_tenth_is_at_least_one_node_and_measured_where_any_is() {
+        assert_eq!(least_loaded(&[1.3, 1.1, 1.2]), [1]);
+        assert_eq!(least_loaded(&[f64::INFINITY, 1.2]), [1]);
+        assert!(least_loaded(&[]).is_empty());
     }
 
     #[test]

@@ -23,15 +23,13 @@ pub use decision::{
     Evaluation, KnownLoad, LimitCheck, LimitOutcome, LoadDecision, MetricLoad, ReadingStatus, Term,
     Verdict,
 };
-pub use least_loaded::{least_loaded, pass_over_limits};
+pub use least_loaded::pass_over_limits;
 pub use metric_table::{MetricId, MetricTable};
 pub use node_load::{NodeLoad, Readings};
 pub use pairing::{CpuUse, Pairing, Surplus};
 pub use pod::{PodKind, PodToPlace};
 pub use prepared::PreparedNodes;
-pub use recent_pods::{
-    EndedPod, IN_FLIGHT_MAX_AGE, PastUse, RecentPods, STARTS_WITHIN, is_in_flight,
-};
+pub use recent_pods::{EndedPod, PastUse, RecentPods, STARTS_WITHIN, is_in_flight};
 pub use resolved_policy::{
     ResolvedLimit, ResolvedMetric, ResolvedPolicy, ResolvedRules, ResolvedWeight,
 };

@@ -61,8 +61,7 @@ impl CpuUse {
     }
 
     /// How much requests limit where pods go: 0 if they leave room on every node, 1 if they fill most nodes.
-    #[must_use]
-    pub fn fullness(self) -> f64 {
+    fn fullness(self) -> f64 {
         let filled = self.requested / self.capacity;
         if filled.is_finite() {
             ((filled - CONSTRAINED_FROM) / (CONSTRAINED_FULLY_FROM - CONSTRAINED_FROM))

@@ -41,7 +41,4 @@ impl PodToPlace<'_> {
         waited: SignedDuration::ZERO,
         pairing: Pairing::NONE,
     };
-    /// The same, owned by a DaemonSet.
-    pub const DAEMON: PodToPlace<'static> =
-        PodToPlace { kind: PodKind::Daemon, ..PodToPlace::ORDINARY };
 }

@@ -23,7 +23,7 @@ const MAX_IN_FLIGHT: usize = 1024;
 
 /// How long an in-flight pod counts. kube-scheduler 1.36 binds 91 to 297 pods a second, each some milliseconds
 /// after its request to the extender (measured at 20 and 1,000 nodes).
-pub const IN_FLIGHT_MAX_AGE: SignedDuration = SignedDuration::from_secs(30);
+const IN_FLIGHT_MAX_AGE: SignedDuration = SignedDuration::from_secs(30);
 
 /// A bound pod whose containers have not started counts for this long: until then an image may still be pulled. Later it probably
 /// never starts.
@@ -200,11 +200,20 @@ impl RecentPods {
         true
     }
 
-    /// The CPU use of ended pods, in cores, that a mean taken at `read_at` over a window of `visible_after` still includes.
-    pub fn ended_cpu_in_mean(&self, read_at: Timestamp, visible_after: SignedDuration) -> f64 {
-        let since = |at: Timestamp| part_of(read_at.duration_since(at), visible_after);
-        let still = |used: PastUse| (since(used.from) - since(used.until)).max(0.0) * used.cpu;
-        self.ended.iter().filter_map(|pod| pod.used).map(still).sum()
+    /// The CPU use of ended pods, in cores, that a mean taken at `read_at` over a window of `visible_after` still
+    /// includes.
+    pub(crate) fn ended_cpu_in_mean(
+        &self,
+        read_at: Timestamp,
+        visible_after: SignedDuration,
+    ) -> f64 {
+        let used = self.ended.iter().filter_map(|pod| pod.used);
+        used.map(|used| {
+            let since_start = part_of(read_at.duration_since(used.from), visible_after);
+            let since_end = part_of(read_at.duration_since(used.until), visible_after);
+            (since_start - since_end).max(0.0) * used.cpu
+        })
+        .sum()
     }
 
     /// The use of pods that a reading taken at `read_at` does not include at `now`: all of the use of in-flight pods and of bound pods whose
@@ -225,8 +234,7 @@ impl RecentPods {
     }
 
     /// The CPU that in-flight pods request, in cores.
-    #[must_use]
-    pub fn requested_in_flight(&self, now: Timestamp) -> f64 {
+    pub(crate) fn requested_in_flight(&self, now: Timestamp) -> f64 {
         let in_flight = self.in_flight.iter().filter(|pod| is_in_flight(pod.at, now));
         in_flight.map(|pod| pod.requested_cpu).sum()
     }

@@ -13,9 +13,9 @@ pub use self::rules::{NodeWriteRules, WriteRules};
 use crate::reading::{HOT_VALUE_MAX_AGE, HotValueNote, Reading, is_fresh};
 use crate::units::MetricName;
 
-/// How long before it expires a reading is renewed. So the writer can stop for this long, as while another replica takes over, before the
-/// first reading expires.
-pub const RENEWAL_MARGIN: SignedDuration = SignedDuration::from_mins(1);
+/// How long before it expires a reading is renewed. So the writer can stop for this long, as while another replica
+/// takes over, before the first reading expires.
+const RENEWAL_MARGIN: SignedDuration = SignedDuration::from_mins(1);
 
 /// How long before it expires a hot value is renewed: a burst of writes takes some seconds, and clocks differ by some seconds.
 const HOT_VALUE_MARGIN: SignedDuration = SignedDuration::from_secs(15);

@@ -99,7 +99,7 @@ fn a_few_pods_with_a_forged_owner_neither_stand_for_a_controller_nor_evict_its_t
         (100..120).for_each(|forged| observe(&mut learner, &web(forged), 8.0, minute));
     }
     assert_eq!(learner.stats().workloads, 8);
-    let known = |learner: &Learner| learner.iter().any(|learned| learned.id == web(1));
+    let known = |learner: &Learner| learner.snapshot().iter().any(|learned| learned.id == web(1));
     assert!(known(&learner));
     assert!(is_near(next(&learner), 0.5), "{}", next(&learner));
     // Nor does the next template start from theirs.

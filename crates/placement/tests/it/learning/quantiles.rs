@@ -108,7 +108,7 @@ proptest! {
             let lasting = SignedDuration::from_secs(seconds);
             learner.observe(&web(1), &asking(Some(request)), used, lasting, at(n as i64 * 7919 % 1000));
         }
-        for learned in learner.iter() {
+        for learned in learner.snapshot().iter() {
             for (learned, high) in [(learned.used.cpu, 1100.0), (learned.used.memory, 1e13)] {
                 let Some(learned) = learned else { continue };
                 for d in [Some((learned.amount, high)), learned.by_request.map(|d| (d, 70.0))].into_iter().flatten() {
