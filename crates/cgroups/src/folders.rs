@@ -6,8 +6,8 @@
 //! kubelet.slice/kubelet-kubepods.slice/…                                             below a --cgroup-root, as in kind
 //! ```
 //!
-//! Folders of services, scopes and users are not entered: systemd can delegate them to a user, who then creates folders of
-//! any name there. Neither is the folder of a pod.
+//! Folders of services, scopes and users are not entered: systemd can delegate them to a user, who then creates folders
+//! of any name there. Neither is the folder of a pod.
 
 use std::collections::BinaryHeap;
 use std::path::{Path, PathBuf};
@@ -49,7 +49,8 @@ pub(crate) fn all_kubepods(tree: &impl Tree) -> SearchResult<PathBuf> {
 
 /// Searches one depth after the other, until `enough` is found.
 fn search(tree: &impl Tree, enough: impl Fn(&[PathBuf]) -> bool) -> SearchResult<PathBuf> {
-    let (mut found, mut first) = (Vec::new(), None);
+    let mut found = Vec::new();
+    let mut first = None;
     let mut level = vec![PathBuf::new()];
     for _ in 0..DEPTH {
         let mut next = Vec::new();
@@ -81,7 +82,8 @@ fn search(tree: &impl Tree, enough: impl Fn(&[PathBuf]) -> bool) -> SearchResult
 /// The first `most` pods below the kubelet's folders in the order of their UIDs, and the number of further ones.
 #[must_use]
 pub fn pods(hierarchy: &Path, roots: &[PathBuf], most: usize) -> (Vec<PodFolder>, usize) {
-    let (mut kept, mut omitted) = (BinaryHeap::new(), 0);
+    let mut kept = BinaryHeap::new();
+    let mut omitted = 0;
     for folder in all_pods(&Mounted(hierarchy), roots).found {
         kept.push(folder);
         if kept.len() > most {
@@ -94,7 +96,8 @@ pub fn pods(hierarchy: &Path, roots: &[PathBuf], most: usize) -> (Vec<PodFolder>
 
 /// The pods below the kubelet's folders, in no order. A pod with several control groups is in the result several times.
 pub(crate) fn all_pods(tree: &impl Tree, roots: &[PathBuf]) -> SearchResult<PodFolder> {
-    let (mut found, mut first) = (Vec::new(), None);
+    let mut found = Vec::new();
+    let mut first = None;
     let mut parents = roots.to_vec();
     while let Some(parent) = parents.pop() {
         let (names, unread) = tree.folders(&parent);

@@ -2,6 +2,7 @@
 //! systemd and the cgroupfs driver, at the root or below a `--cgroup-root`.
 //!
 //! Invariant: a search is bounded for any tree, and keeps no state between two calls.
+#![deny(missing_docs)]
 
 mod folders;
 mod processes;

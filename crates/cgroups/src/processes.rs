@@ -1,10 +1,10 @@
 //! Whether pods have processes, by their control groups.
 //!
-//! Version 2 has a flag whether a group or one below it has a process. Version 1 lists only processes of the reader's own PID
-//! namespace; there the controller `pids` counts the processes of a group and of all below it.
+//! Version 2 has a flag whether a group or one below it has a process. Version 1 lists only processes of the reader's
+//! own PID namespace; there the controller `pids` counts the processes of a group and of all below it.
 //!
-//! Invariant: a pod is [`PodGroup::Absent`] or [`PodGroup::Empty`] only if every folder that may hold a group of it was read; roots
-//! beyond the bounds of the search are not searched.
+//! Invariant: a pod is [`PodGroup::Absent`] or [`PodGroup::Empty`] only if every folder that may hold a group of it was
+//! read; roots beyond the bounds of the search are not searched.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,7 +15,8 @@ use super::folders::{all_kubepods, all_pods};
 use super::tree::{Mounted, Tree, Unread};
 use super::uid::PodUid;
 
-/// The state of a pod's control groups. A pod has several groups after a change of the kubelet's cgroup driver or `--cgroup-root`.
+/// The state of a pod's control groups. A pod has several groups after a change of the kubelet's cgroup driver or
+/// `--cgroup-root`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PodGroup {
     /// One of them has processes, or its count of processes cannot be read.
@@ -103,7 +104,7 @@ struct Hierarchy {
 }
 
 impl Hierarchy {
-    /// That below `root`; `None` where there is none.
+    /// The hierarchy that is mounted at `root` or below it; `None` where there is none.
     fn below(root: &Path) -> Result<Option<Self>, Unread> {
         if kind(root, "cgroup.controllers")?.is_some_and(|kind| kind.is_file()) {
             return Ok(Some(Self { root: root.to_owned(), version_2: true }));
@@ -116,11 +117,12 @@ impl Hierarchy {
 
 /// What `root` has under this name; `None` where it has nothing.
 fn kind(root: &Path, name: &str) -> Result<Option<fs::FileType>, Unread> {
-    let is_absent = |kind| matches!(kind, io::ErrorKind::NotFound | io::ErrorKind::NotADirectory);
     match fs::metadata(root.join(name)) {
         Ok(metadata) => Ok(Some(metadata.file_type())),
-        Err(error) if is_absent(error.kind()) => Ok(None),
-        Err(error) => Err(Unread::failed(root, &error)),
+        Err(error) => match error.kind() {
+            io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => Ok(None),
+            _ => Err(Unread::failed(root, &error)),
+        },
     }
 }
 
@@ -208,8 +210,11 @@ mod tests {
             let none = one.replace('1', "0");
             let with = |populated: Option<usize>| {
                 let content = |at| if populated == Some(at) { one } else { none.as_str() };
-                let file = |(at, folder)| (format!("{hierarchy}{folder}/{file}"), content(at));
-                let mut files: Vec<_> = folders.iter().enumerate().map(file).collect();
+                let mut files: Vec<_> = folders
+                    .iter()
+                    .enumerate()
+                    .map(|(at, folder)| (format!("{hierarchy}{folder}/{file}"), content(at)))
+                    .collect();
                 files.extend(hierarchy.is_empty().then(|| ("cgroup.controllers".to_owned(), "")));
                 Pods::read(tree(&files).path()).unwrap().get(UID)
             };
@@ -222,7 +227,8 @@ mod tests {
 
     #[test]
     fn what_cannot_be_read_counts_as_processes() {
-        let (v2, folder) = (("cgroup.controllers", ""), format!("kubepods/pod{UID}"));
+        let v2 = ("cgroup.controllers", "");
+        let folder = format!("kubepods/pod{UID}");
         for events in ["", "populated", "nonsense 1"] {
             let read = group(&folder, &[v2, ("POD/cgroup.events", events)]);
             assert_eq!(read, Ok(PodGroup::Populated), "{events}");
@@ -281,11 +287,14 @@ mod tests {
 
     impl<F: Fn(usize, &Path) -> Option<Failure>> Tree for Failing<F> {
         fn folders(&self, path: &Path) -> (Vec<String>, Option<Unread>) {
-            let below = |(group, _): &(PathBuf, bool)| {
-                let below = group.strip_prefix(path).ok()?.components().next()?;
-                below.as_os_str().to_str().map(str::to_owned)
-            };
-            let names: BTreeSet<String> = self.groups.iter().filter_map(below).collect();
+            let names: BTreeSet<String> = self
+                .groups
+                .iter()
+                .filter_map(|(group, _)| {
+                    let below = group.strip_prefix(path).ok()?.components().next()?;
+                    below.as_os_str().to_str().map(str::to_owned)
+                })
+                .collect();
             let failure = self.next_failure(path);
             let unread = failure.map(|(kind, _)| Unread::failed(path, &kind.into()));
             let listed = failure.map_or(usize::MAX, |(_, listed)| listed);
@@ -304,7 +313,8 @@ mod tests {
 
     #[test]
     fn a_folder_that_vanishes_midway_hides_its_pods_and_no_others() {
-        let (one, other) = (uid(1), uid(2));
+        let one = uid(1);
+        let other = uid(2);
         for gone in ["kubepods", "kubepods/burstable"] {
             let group = |folder, uid| (Path::new(folder).join(format!("pod{uid}")), true);
             let groups = vec![group("kubepods/burstable", &one), group("kubepods.slice", &other)];
@@ -323,11 +333,16 @@ mod tests {
 
     #[test]
     fn a_folder_that_is_closed_to_this_user_hides_pods_only_where_the_kubelets_is_not_found() {
-        let (one, other) = (uid(1), uid(2));
+        let one = uid(1);
+        let other = uid(2);
         let group = |folder: &str, uid| (Path::new(folder).join(format!("pod{uid}")), true);
         let read = |groups, closed: &'static str, kind| {
-            let failure = move |_, path: &Path| (path == Path::new(closed)).then_some((kind, 0));
-            Pods::of(&Failing::new(groups, failure), true)
+            Pods::of(
+                &Failing::new(groups, move |_, path: &Path| {
+                    (path == Path::new(closed)).then_some((kind, 0))
+                }),
+                true,
+            )
         };
         let both = || vec![group("kubepods", &one), group("lxc/theirs", &other)];
         let denied = read(both(), "lxc", io::ErrorKind::PermissionDenied).unwrap();
@@ -360,9 +375,10 @@ mod tests {
     fn groups() -> impl Strategy<Value = Vec<(PathBuf, bool)>> {
         let group = |(parent, number, populated): (usize, u8, bool)| {
             let parent = PARENTS[parent];
-            let folder = match parent.ends_with(".slice") {
-                true => format!("kubepods-pod{}.slice", uid(number).replace('-', "_")),
-                false => format!("pod{}", uid(number)),
+            let folder = if parent.ends_with(".slice") {
+                format!("kubepods-pod{}.slice", uid(number).replace('-', "_"))
+            } else {
+                format!("pod{}", uid(number))
             };
             (Path::new(parent).join(folder), populated)
         };
@@ -407,8 +423,7 @@ mod tests {
             groups in groups(),
             failing in prop::collection::btree_map(0..30_usize, 0..4_usize, 0..4),
         ) {
-            let failure = |number, _: &Path| Some((io::ErrorKind::Other, *failing.get(&number)?));
-            let tree = Failing::new(groups, failure);
+            let tree = Failing::new(groups, |number, _: &Path| Some((io::ErrorKind::Other, *failing.get(&number)?)));
             match Pods::of(&tree, true) {
                 Ok(pods) => for number in 0..4 {
                     let group = pods.get(&uid(number));

@@ -41,9 +41,9 @@ impl Unread {
         Self { path: path.to_owned(), reason, kind: Kind::TooMany }
     }
 
-    /// Whether the kubelet's folder may be in this folder. A folder that is gone had none: the kernel removes no control group
-    /// that has others in it. Only the hierarchy's root vanishes with all below it, when it is unmounted. The bound on entries
-    /// is one of the search.
+    /// Whether the kubelet's folder may be in this folder. A folder that is gone had none: the kernel removes no
+    /// control group that has others in it. Only the hierarchy's root vanishes with all below it, when it is unmounted.
+    /// The bound on entries is one of the search.
     pub(crate) fn hides_kubepods(&self, is_root: bool) -> bool {
         matches!(self.kind, Kind::Failed | Kind::Denied) || is_root
     }
@@ -56,8 +56,8 @@ impl Unread {
 
 /// A hierarchy of control groups. Paths are from its root.
 pub(crate) trait Tree {
-    /// The names of the folders in the folder at `path`, and why there may be more. Links, and names that are not UTF-8, are left
-    /// out.
+    /// The names of the folders in the folder at `path`, and why there may be more. Links, and names that are not
+    /// UTF-8, are left out.
     fn folders(&self, path: &Path) -> (Vec<String>, Option<Unread>);
 
     /// The content of the file at `path`.
@@ -74,15 +74,15 @@ impl Tree for Mounted<'_> {
             Ok(entries) => entries,
             Err(error) => return (Vec::new(), Some(Unread::failed(&path, &error))),
         };
-        let (mut names, mut first) = (Vec::new(), None);
+        let mut names = Vec::new();
+        let mut first = None;
         for entry in entries.by_ref().take(MAX_ENTRIES) {
             match entry.and_then(|entry| folder(&entry)) {
                 Ok(name) => names.extend(name),
                 Err(error) => first = first.or_else(|| Some(Unread::failed(&path, &error))),
             }
         }
-        let more = || entries.next().is_some().then(|| Unread::too_many(&path));
-        let first = first.or_else(more);
+        let first = first.or_else(|| entries.next().is_some().then(|| Unread::too_many(&path)));
         (names, first)
     }
 
@@ -98,7 +98,10 @@ fn folder(entry: &fs::DirEntry) -> io::Result<Option<String>> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => false,
         Err(error) => return Err(error),
     };
-    Ok(entry.file_name().into_string().ok().filter(|_| is_folder))
+    if !is_folder {
+        return Ok(None);
+    }
+    Ok(entry.file_name().into_string().ok())
 }
 
 #[cfg(test)]

@@ -3,8 +3,8 @@
 use std::borrow::Borrow;
 use std::fmt;
 
-/// A pod's UID, in one of the two forms that pods have: a UUID, or for a static pod the 32 digits of its configuration's
-/// hash. It needs no escaping in JSON.
+/// A pod's UID, in one of the two forms that pods have: a UUID, or for a static pod the 32 digits of its
+/// configuration's hash. It needs no escaping in JSON.
 ///
 /// # Examples
 /// ```
@@ -38,12 +38,13 @@ impl PodUid {
     }
 
     fn parse(text: &str) -> Option<Self> {
-        let hyphen = |at| text.len() == UUID && HYPHENS.contains(&at);
-        let fits = |(at, byte): (usize, u8)| match hyphen(at) {
-            true => byte == b'-',
-            false => byte.is_ascii_hexdigit(),
-        };
-        let valid = [UUID, HASH].contains(&text.len()) && text.bytes().enumerate().all(fits);
+        let is_uuid = text.len() == UUID;
+        if !is_uuid && text.len() != HASH {
+            return None;
+        }
+        let valid = text.bytes().enumerate().all(|(at, byte)| {
+            if is_uuid && HYPHENS.contains(&at) { byte == b'-' } else { byte.is_ascii_hexdigit() }
+        });
         valid.then(|| Self(text.into()))
     }
 
