@@ -42,8 +42,9 @@ demo: toolchain ## See it work, on this machine alone: ONCE=1 ends by itself, SA
 	@exec "$${CARGO_TARGET_DIR:-target}/debug/plimsoll-demo"
 
 .PHONY: lint
-lint: toolchain ## Formatting, clippy, rustdoc, dependency policy (installs cargo-deny when missing)
+lint: toolchain ## Formatting, width of comments, clippy, rustdoc, dependency policy (installs cargo-deny when missing)
 	$(CARGO) fmt --all --check
+	scripts/check-comment-width.sh
 	$(CARGO) clippy --locked --workspace --all-targets -- --deny warnings
 	RUSTDOCFLAGS="$${RUSTDOCFLAGS:-} --deny warnings" \
 	    $(CARGO) doc --locked --workspace --no-deps --document-private-items

@@ -5,7 +5,6 @@
 //! `make e2e` on a real one.
 
 #![allow(
-    missing_docs,
     clippy::print_stdout,
     clippy::unwrap_used,
     reason = "a benchmark is no library, prints its figures, and ends where something fails"

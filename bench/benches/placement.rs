@@ -1,7 +1,7 @@
 //! The decisions themselves, without HTTP or JSON around them: filter and score of a whole cluster,
 //! the ledger, and the codecs.
 
-#![allow(missing_docs, clippy::unwrap_used, reason = "a benchmark fails by panicking")]
+#![allow(clippy::unwrap_used, reason = "a benchmark fails by panicking")]
 
 use std::collections::BTreeMap;
 use std::hint::black_box;

@@ -2,7 +2,7 @@
 //!
 //! `echo` is the floor: an extender that parses the same request with serde and echoes the names.
 
-#![allow(missing_docs, clippy::expect_used, reason = "a benchmark fails by panicking")]
+#![allow(clippy::expect_used, reason = "a benchmark fails by panicking")]
 
 use std::collections::HashSet;
 use std::hint::black_box;

@@ -1,7 +1,7 @@
 //! What a watch event of a node costs until Filter and Prioritize read it: a heartbeat, changed readings, and a node that joins and
 //! leaves.
 
-#![allow(missing_docs, clippy::expect_used, reason = "a benchmark fails by panicking")]
+#![allow(clippy::expect_used, reason = "a benchmark fails by panicking")]
 
 use bench::{POLICY, now};
 use cluster::{Event, NodeFacts};

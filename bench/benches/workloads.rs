@@ -1,5 +1,4 @@
 //! What it costs to learn from one observation of a pod, and to read what was learned.
-#![allow(missing_docs, reason = "a benchmark has no callers")]
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use jiff::{SignedDuration, Timestamp};

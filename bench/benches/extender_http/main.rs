@@ -4,11 +4,7 @@
 //! from a stand-in of the API server. Their CPU is the kernel's count of it (`/proc/PID/task/*/schedstat`), their memory `VmRSS`. They are
 //! asked in turns over one kept connection each, with the same bytes.
 
-#![allow(
-    missing_docs,
-    clippy::print_stdout,
-    reason = "a benchmark is no library, and prints its figures"
-)]
+#![allow(clippy::print_stdout, reason = "a benchmark is no library, and prints its figures")]
 
 mod api;
 mod client;

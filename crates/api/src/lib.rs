@@ -20,6 +20,7 @@
 //! * [`workloads`]: the annotator's answer of `GET /v1/workloads`.
 //! * [`shadow`]: the answer of `GET /shadow`.
 //! * [`policy_check`]: the answer of `plimsoll policy check --json`.
+#![deny(missing_docs)]
 
 pub mod allocation;
 pub mod cards;

@@ -15,6 +15,7 @@
 //! * [`Elector`], [`Leadership`]: which of several replicas may write.
 //! * [`bind()`], [`get_pod`] and the patches: every write that Plimsoll makes.
 
+#![deny(missing_docs)]
 mod answer;
 mod bind;
 mod call;

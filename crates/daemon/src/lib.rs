@@ -56,6 +56,7 @@
 //! A test makes a [`Context`] with [`Context::new`], calls the program's `app::run` with it, and cancels
 //! [`Context::shutdown`] to stop.
 
+#![deny(missing_docs)]
 pub mod admin;
 mod args;
 mod context;

@@ -1,7 +1,7 @@
 //! The kubelet's gRPC interfaces: device plugins (`deviceplugin/v1beta1`) and the PodResources API (`podresources/v1`).
 //!
-//! Generated from `proto/` and checked in, so that a build needs no protoc; `tests/it/generated.rs` proves that both agree.
-//! The real device plugin and the stand-in kubelet of the tests speak through the same code.
+//! Generated from `proto/` and checked in, so that a build needs no protoc; `tests/it/generated.rs` proves that both
+//! agree. The real device plugin and the stand-in kubelet of the tests speak through the same code.
 
 #![expect(missing_docs, reason = "generated")]
 

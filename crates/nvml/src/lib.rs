@@ -3,6 +3,7 @@
 //! for unit tests.
 //!
 //! Invariant: a value that NVML does not have is `None` or an error, never 0.
+#![deny(missing_docs)]
 
 mod library;
 mod process;

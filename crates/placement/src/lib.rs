@@ -16,6 +16,7 @@
 //! * [`publish`]: when a node's readings are written.
 //! * [`taint`]: when a hot node carries a taint.
 //! * [`gpu`]: cards, requests, claims, card choice and the ledger that never overbooks.
+#![deny(missing_docs)]
 
 /// A reason of a rejection, with the command that shows more. kube-scheduler groups nodes by the text and uses it as a format string, so
 /// it is constant for all nodes, short, and without `%`.

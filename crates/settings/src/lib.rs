@@ -2,6 +2,7 @@
 //! zone and the place of readings, and the policy file.
 //!
 //! Invariant: a flag that two programs have means the same in both, and stands here once.
+#![deny(missing_docs)]
 
 mod flags;
 mod lease;

@@ -493,9 +493,10 @@ async fn annotator(pod: &Value) -> String {
     };
     let answer = Workloads { time: Timestamp::now(), workloads: vec![workload] }.to_json();
     let answer = move |headers: axum::http::HeaderMap| async move {
-        match headers.contains_key(IF_NONE_MATCH) {
-            true => (StatusCode::NOT_MODIFIED, [(ETAG, "\"1\"")], String::new()),
-            false => (StatusCode::OK, [(ETAG, "\"1\"")], answer.clone()),
+        if headers.contains_key(IF_NONE_MATCH) {
+            (StatusCode::NOT_MODIFIED, [(ETAG, "\"1\"")], String::new())
+        } else {
+            (StatusCode::OK, [(ETAG, "\"1\"")], answer.clone())
         }
     };
     let router = Router::new().route("/v1/workloads", get(answer));

@@ -268,10 +268,9 @@ impl World {
             Step::RelistNodes => self.relist_nodes(),
             Step::ToggleNode(node) => {
                 self.machines[node].exists ^= true;
-                self.node_events.push_back(match self.machines[node].exists {
-                    true => Event::Applied(node),
-                    false => Event::Gone(node),
-                });
+                let exists = self.machines[node].exists;
+                let event = if exists { Event::Applied(node) } else { Event::Gone(node) };
+                self.node_events.push_back(event);
             }
             Step::Replace(node, card) => self.replace(node, card),
             Step::Swap(node) => self.machines[node].cards.reverse(),

@@ -153,9 +153,10 @@ impl ResourceUsage {
         }
         let amount = self.used.distribution(unit)?;
         // Use by request counts where most pods request something that is not out of proportion to their use.
-        let by_request = match self.by_request.minutes() >= self.used.minutes() / 2.0 {
-            true => self.by_request.distribution(RATIO_UNIT),
-            false => None,
+        let by_request = if self.by_request.minutes() >= self.used.minutes() / 2.0 {
+            self.by_request.distribution(RATIO_UNIT)
+        } else {
+            None
         };
         Some(LearnedUse { amount, by_request })
     }

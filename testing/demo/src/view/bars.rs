@@ -62,10 +62,12 @@ pub(super) fn card(card: &CardRow, plugin_missing: bool) -> Vec<Span<'static>> {
     let cells = |units: u64| usize::try_from(units).unwrap_or(0);
     let mut spans: Vec<Span<'static>> = Vec::new();
     for (index, (letter, units)) in card.pods.iter().enumerate() {
-        let style = match card.used() > card.units {
-            true => OVERFULL,
-            false if plugin_missing => DIM,
-            false => POD_STYLES[index % POD_STYLES.len()],
+        let style = if card.used() > card.units {
+            OVERFULL
+        } else if plugin_missing {
+            DIM
+        } else {
+            POD_STYLES[index % POD_STYLES.len()]
         };
         spans.push(Span::styled(letter.to_string().repeat(cells(*units)), style));
     }

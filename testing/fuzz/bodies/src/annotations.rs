@@ -48,8 +48,8 @@ fn ledger(cards: &str) {
     }
 }
 
-/// The annotation of a claim: what is read stays the same when it is written and read again. A claim that agrees with the
-/// pod's spec equals the one that Bind writes for the same card.
+/// The annotation of a claim: what is read stays the same when it is written and read again. A claim that agrees with
+/// the pod's spec equals the one that Bind writes for the same card.
 pub(crate) fn claim(input: &[u8]) {
     let Some(text) = text(input) else { return };
     if let Ok(allocation) = Allocation::from_json(text) {
@@ -67,8 +67,8 @@ pub(crate) fn claim(input: &[u8]) {
     }
 }
 
-/// What a pod asks for by annotations: each line is one of them. Either a fault that is named in a constant text, or a request of at most 64
-/// cards whose shares never grow and whose claim is read back as it was written.
+/// What a pod asks for by annotations: each line is one of them. Either a fault that is named in a constant text, or a
+/// request of at most 64 cards whose shares never grow and whose claim is read back as it was written.
 pub(crate) fn card_wishes(input: &[u8]) {
     let Some(text) = text(input) else { return };
     let names = Names::default();
@@ -152,8 +152,8 @@ pub(crate) fn readings() -> Vec<Vec<u8>> {
 }
 
 /// A policy file: either an error with a text, or a policy from which a schedule and a resolved policy can be made. The
-/// shares of the weights add up to 1, and no reason has a `%`, which kube-scheduler would read as a format. What is printed
-/// of a policy of our own kind can be read, and is printed the same again.
+/// shares of the weights add up to 1, and no reason has a `%`, which kube-scheduler would read as a format. What is
+/// printed of a policy of our own kind can be read, and is printed the same again.
 pub(crate) fn policy(input: &[u8]) {
     match text(input).map(LoadPolicy::from_yaml) {
         None => {}

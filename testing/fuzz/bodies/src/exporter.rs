@@ -18,8 +18,8 @@ fn interval() -> Option<Interval> {
     "10s".parse().ok()
 }
 
-/// `--config.file`: either an error that names a line of the file, or a configuration whose aggregates' names parse to the
-/// same aggregates.
+/// `--config.file`: either an error that names a line of the file, or a configuration whose aggregates' names parse to
+/// the same aggregates.
 pub(crate) fn config(input: &[u8]) {
     let (Some(text), Some(interval)) = (text(input), interval()) else { return };
     match Config::parse(text, interval) {
@@ -53,9 +53,9 @@ fn boot() -> BootId {
     BootId("b".to_owned())
 }
 
-/// `--storage.file`: the file is refused, or its readings are finite, the annotator can parse them as `/v1/statistics`, and
-/// the store can be written and read again. Each input is tried as it is and with a beginning and a checksum that fit, so
-/// that the code behind those checks is reached.
+/// `--storage.file`: the file is refused, or its readings are finite, the annotator can parse them as `/v1/statistics`,
+/// and the store can be written and read again. Each input is tried as it is and with a beginning and a checksum that
+/// fit, so that the code behind those checks is reached.
 pub(crate) fn samples(input: &[u8]) {
     for file in [input, &with_checksum(input)] {
         let Some(mut store) = store() else { return };
@@ -119,8 +119,8 @@ fn saved(count: u32) -> Option<Vec<u8>> {
     Some(file)
 }
 
-/// The annotator's reading of `/statistics` and `/v1/statistics`: either an error, or values each of which is a fraction
-/// from 0 to 1e13 or held back with a reason.
+/// The annotator's reading of `/statistics` and `/v1/statistics`: either an error, or values each of which is a
+/// fraction from 0 to 1e13 or held back with a reason.
 pub(crate) fn statistics(input: &[u8]) {
     let date: Option<Timestamp> = "2023-11-14T23:48:20Z".parse().ok();
     let dated = AnswerContext { date, since_creation: Some(SignedDuration::from_secs(200)) };

@@ -10,8 +10,8 @@ use scheduler_extender::view::NodeNames;
 use scheduler_extender::wire::{self, BindingArgs, FilterResult, HostPriority};
 use serde_json::{Value, json};
 
-/// The body of Filter, Prioritize, Bind and explain: either an error with a text, or a request whose node names appear in the answer
-/// as they were sent.
+/// The body of Filter, Prioritize, Bind and explain: either an error with a text, or a request whose node names appear
+/// in the answer as they were sent.
 pub(crate) fn requests(input: &[u8]) {
     if let Err(error) = wire::parse::<BindingArgs>(input) {
         assert!(!error.to_string().is_empty());

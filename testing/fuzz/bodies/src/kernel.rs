@@ -1,5 +1,5 @@
-//! The exporter's parsers of `/proc`, `/sys`, control groups and the GPU probe's output: either an error, or values within their bounds, of
-//! signals whose names fit every format.
+//! The exporter's parsers of `/proc`, `/sys`, control groups and the GPU probe's output: either an error, or values
+//! within their bounds, of signals whose names fit every format.
 
 use std::path::Path;
 use std::time::{Duration, UNIX_EPOCH};
@@ -141,8 +141,8 @@ const MOUNTS: &str = "22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw\n\
     41 22 0:40 / /mnt/nfs rw - nfs4 server:/export rw\n\
     42 22 0:41 /@home /host/home rw - btrfs /dev/nvme0n1p3 rw,subvol=/@home\n";
 
-/// Every parser of a control group's files, and of its name: whatever a pod has, `/v1/pods` is JSON with its UID and with
-/// the values that are known.
+/// Every parser of a control group's files, and of its name: whatever a pod has, `/v1/pods` is JSON with its UID and
+/// with the values that are known.
 pub(crate) fn cgroup_files(input: &[u8]) {
     let names = text(input).into_iter().flat_map(str::lines).filter_map(PodUid::of_folder);
     let uid = names.chain(PodUid::of_folder(STATIC_POD)).next();

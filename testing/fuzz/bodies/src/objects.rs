@@ -9,8 +9,8 @@ use placement::reading::ReadingCodec;
 use placement::resources::PodResources;
 use serde_json::json;
 
-/// Either an error, or an object whose facts can be read. An exporter's address is a host and a port without a user, a path
-/// or a query.
+/// Either an error, or an object whose facts can be read. An exporter's address is a host and a port without a user, a
+/// path or a query.
 pub(crate) fn objects(input: &[u8]) {
     let names = Names::default();
     if let Ok(pod) = serde_json::from_slice::<Pod>(input) {

@@ -1,5 +1,5 @@
-//! What the device plugin reads from elsewhere: device ids, which the kubelet keeps in its checkpoint and hands back after
-//! restarts, CDI specifications of others, and the control groups of processes.
+//! What the device plugin reads from elsewhere: device ids, which the kubelet keeps in its checkpoint and hands back
+//! after restarts, CDI specifications of others, and the control groups of processes.
 
 use std::collections::BTreeSet;
 
@@ -54,8 +54,8 @@ pub(crate) fn specifications() -> Vec<Vec<u8>> {
     [json, yaml, "kind: nvidia.com/gpu\ndevices: &a [*a]\n", "kind: [\n"].map(Vec::from).into()
 }
 
-/// The file of a process is of a pod whose UID stands in it, in the form of one driver or the other, below a folder of the kubelet's or in a
-/// control group namespace; and of a container whose id stands in it.
+/// The file of a process is of a pod whose UID stands in it, in the form of one driver or the other, below a folder of
+/// the kubelet's or in a control group namespace; and of a container whose id stands in it.
 pub(crate) fn process_groups(input: &[u8]) {
     let Some(text) = text(input) else { return };
     let Some(group) = PodGroup::of_file(text) else { return };

@@ -18,7 +18,8 @@ impl Target {
     }
 }
 
-/// Path and content of every file at and below these paths from the repository's root, up to [`LONGEST`], sorted by path.
+/// Path and content of every file at and below these paths from the repository's root, up to [`LONGEST`], sorted by
+/// path.
 pub(crate) fn files(places: &[&str]) -> Vec<(String, Vec<u8>)> {
     let mut found = Vec::new();
     places.iter().for_each(|place| gather(&root().join(place), &mut found));
@@ -30,7 +31,8 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..")
 }
 
-/// Adds the files at and below `path`. A missing file is no error: `tests/it/stable.rs` checks that every target has a seed.
+/// Adds the files at and below `path`. A missing file is no error: `tests/it/stable.rs` checks that every target has a
+/// seed.
 fn gather(path: &Path, found: &mut Vec<(String, Vec<u8>)>) {
     for entry in fs::read_dir(path).into_iter().flatten().flatten() {
         gather(&entry.path(), found);

@@ -245,10 +245,12 @@ fn refused_unregistered(log: &str, killed: u64, of_kubelet: bool, uid: &str) -> 
         if place >= killed && REGISTERED.iter().all(|part| line.contains(part)) {
             registered = registered.or(seconds(line));
         } else if line.contains(REFUSED) && line.contains(uid) {
-            let still = match line.contains(BY_PLUGIN) {
-                false => LISTED,
-                true if of_kubelet && line.contains(RECORDED) => FOUND,
-                true => LIST,
+            let still = if !line.contains(BY_PLUGIN) {
+                LISTED
+            } else if of_kubelet && line.contains(RECORDED) {
+                FOUND
+            } else {
+                LIST
             };
             return registered.is_none_or(|at| is_within(line, at, still));
         }

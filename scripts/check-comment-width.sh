@@ -1,0 +1,18 @@
+#!/usr/bin/env bash
+# Fails where a comment of a Rust file is wider than 120 columns, and prints these lines and their number by crate.
+# rustfmt wraps no comments. Generated files are left out.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+# Columns are characters, not bytes.
+export LC_ALL=C.UTF-8
+# Crates that have wider comments still: a crate leaves this list when it has none, and the list goes with the last one.
+unfinished=(':!scheduler-extender')
+generated=(':!crates/kubelet-api/src/podresources.rs' ':!crates/kubelet-api/src/v1beta1.rs')
+wide=$(git ls-files -z -- '*.rs' "${generated[@]}" "${unfinished[@]}" |
+    xargs -0 grep -sHnE '^.{121,}' -- | grep -E '^[^:]+:[0-9]+:[[:space:]]*//' || true)
+if [ -n "$wide" ]; then
+    echo "$wide"
+    echo 'Comments wider than 120 columns, by crate:'
+    sed -E 's,^((crates|testing|bench)/[^/]+|[^/]+)/.*,\1,' <<<"$wide" | sort | uniq -c
+    exit 1
+fi
