@@ -63,7 +63,7 @@ pub use pod::{
     ContainerRuns, ExpectedUseError, GpuAnnotation, GpuPod, GpuRequestError, MPS_PIPES,
     MPS_SHARED_MEMORY, MpsConflict, NODE_FAULT, Pod, PodFacts, ValueError, Wait,
 };
-pub use preemption::{Budget, Covering, Occupants, budgets, occupants};
+pub use preemption::{Budget, Covering, Occupants, beyond_budgets, budgets, occupants};
 pub use taint::{NodeTaints, Taint, TaintEffect, patch_node_taint};
 pub use watch::{
     Event, Events, Scope, WatchCause, WatchHealth, watch_config_map, watch_node_loads, watch_nodes,

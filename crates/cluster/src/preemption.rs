@@ -261,7 +261,7 @@ fn covering(pod: &Pod, budgets: &[Budget]) -> Vec<Covering> {
 }
 
 /// Whether each pod's eviction is more than a budget allows, after those before it, by the budgets that cover each.
-fn beyond_budgets<'c>(pods: impl Iterator<Item = &'c [Covering]>) -> Vec<bool> {
+pub fn beyond_budgets<'c>(pods: impl Iterator<Item = &'c [Covering]>) -> Vec<bool> {
     let mut used: BTreeMap<usize, i64> = BTreeMap::new();
     let mut evict = |Covering { budget, allowed }: &Covering| {
         let used = used.entry(*budget).or_default();
