@@ -9,7 +9,7 @@ use e2e::node::init::NodeInit;
 /// release: one of the folders in testing/e2e/go/releases, `oldest` or `newest` (the default). Its programs are built
 /// once into PLIMSOLL_CACHE (default: $XDG_CACHE_HOME/plimsoll or ~/.cache/plimsoll); E2E_BIN_DIR names a folder of
 /// ready ones instead. E2E_PROFILE says how Plimsoll itself is compiled: dev (the default), release as in the published
-/// images, or test, which takes what `cargo test` has compiled. Everything of a running cluster lies in
+/// images, or test, which takes what `make test` has compiled. Everything of a running cluster lies in
 /// PLIMSOLL_CLUSTER_DIR (default: /var/lib/plimsoll-cluster).
 #[derive(Debug, Parser)]
 #[command(name = "plimsoll-cluster", version)]

@@ -30,7 +30,7 @@ pub struct Settings {
 pub enum Profile {
     /// `dev`, by a `cargo build` of the programs alone: the shortest way from a fresh clone to a cluster.
     Dev,
-    /// `test`: the programs that `cargo test` has compiled for its own tests, in the profile `dev`.
+    /// `test`: the programs that `make test` has compiled for its own tests, in the profile `dev`.
     Test,
     /// `release`, as the published images hold them.
     Release,

@@ -70,7 +70,7 @@ pub fn sample_file_writer(settings: &Settings) -> Result<PathBuf> {
 /// Compiles `plimsoll`, the operators' command, and returns its path.
 pub fn operators_command(settings: &Settings) -> Result<PathBuf> {
     match settings.profile {
-        // `cargo test` has built it.
+        // `make test` has built it.
         Profile::Test => {
             cargo(settings, &["test", "--quiet", "--locked", "--workspace", "--no-run"])?
         }
