@@ -56,9 +56,16 @@ advisories: ## Known vulnerabilities among the dependencies; fetches the list of
 	@scripts/require-cargo-deny.sh
 	$(CARGO) deny --log-level warn check advisories
 
+.PHONY: reference
+reference: toolchain ## Writes anew what the code gives: JSON schemas, the documents' tables of flags and fields, the pictures of bench/RESULTS.md
+	PLIMSOLL_REGENERATE=1 $(CARGO) test --locked --package plimsoll-api --test it schema
+	PLIMSOLL_REGENERATE=1 $(CARGO) test --locked --package plimsoll-deploy --test it reference
+
 .PHONY: bench
-bench: toolchain ## Criterion benchmarks
+bench: toolchain ## Criterion benchmarks, and the rows of bench/RESULTS.md that their figures belong to
 	$(CARGO) bench --locked --package plimsoll-bench
+	@printf '\n%s\n' 'Rows of bench/RESULTS.md with figures of these benchmarks:'
+	@sed -En 's/^\| ([^|]*) \|.*`(cargo bench [^`]*)`.*/  \2: \1/p' bench/RESULTS.md
 
 .PHONY: closed-loop
 closed-loop: toolchain ## Placement policies compared in a simulated cluster; ARGS="--tuning --cells S40", see bench/closed-loop

@@ -23,7 +23,7 @@ pub struct Args {
     #[arg(long, env = "PLIMSOLL_NODE_NAME", value_name = "NAME")]
     pub node_name: String,
 
-    /// The kubelet's folder for device plugins, with its kubelet.sock.
+    /// The kubelet's folder for device plugins, with its kubelet.sock. It is fixed in the kubelet.
     #[arg(
         long,
         env = "PLIMSOLL_DEVICE_PLUGIN_DIR",
@@ -32,7 +32,7 @@ pub struct Args {
     )]
     pub device_plugin_dir: PathBuf,
 
-    /// The socket of the kubelet's PodResources API.
+    /// The socket of the kubelet's PodResources API, in the kubelet's --root-dir.
     #[arg(
         long,
         env = "PLIMSOLL_POD_RESOURCES_SOCKET",
@@ -70,8 +70,8 @@ pub struct Args {
     pub nvidia_cdi_dirs: Vec<PathBuf>,
 
     /// What is done with a pod that something else than the scheduler-extender bound, as where its spec names the node:
-    /// it is refused, or put on a card with room, and its claim written. A pod that the extender reserves the same room
-    /// for is refused then.
+    /// it is refused, or put on a card with room that takes new pods, and its claim written. A pod that the extender
+    /// reserves the same room for is refused then. To place pods, lift the admission policy plimsoll-node-name too.
     #[arg(long, env = "PLIMSOLL_UNCLAIMED_PODS", value_enum, default_value_t = UnclaimedAction::Refuse)]
     pub unclaimed_pods: UnclaimedAction,
 
@@ -81,8 +81,8 @@ pub struct Args {
     #[arg(long, env = "PLIMSOLL_ISOLATION", value_enum, default_value_t = MinIsolation::Auto)]
     pub isolation: MinIsolation,
 
-    /// What is done where that cannot be enforced on this node: the next weaker mode is used and reported, or the
-    /// container is refused.
+    /// What is done where --isolation cannot be enforced on this node: the next weaker mode is used and reported, or
+    /// the container is refused. What a pod requires itself is never downgraded.
     #[arg(
         long,
         env = "PLIMSOLL_ISOLATION_UNAVAILABLE",
@@ -92,7 +92,8 @@ pub struct Args {
     pub isolation_unavailable: UnavailableAction,
 
     /// The host's folder of MPS, with the pipes of its control daemon in pipe/ and their shared memory in shm/, mounted
-    /// here at the same path. Without it there is no MPS.
+    /// here at the same path. The folder pipe/ is of the plugin's own user (root), and others cannot write there.
+    /// Without it there is no MPS.
     #[arg(long, env = "PLIMSOLL_MPS_DIR", value_name = "DIR")]
     pub mps_dir: Option<PathBuf>,
 
@@ -117,7 +118,8 @@ pub struct Args {
 
     /// Card memory of one unit, in MiB; the same on all nodes of a cluster. A node may have 32,768 units: each is a
     /// device in the list that the kubelet gets, and the device ids of a pod stand in the pod's status. A node with
-    /// more offers no card.
+    /// more offers no card, and the log names a unit that will do. Refused while containers of the node hold units of
+    /// another size.
     #[arg(
         long,
         env = "PLIMSOLL_UNIT_MIB",
@@ -138,7 +140,7 @@ pub struct Args {
     )]
     pub reserve_percent: u8,
 
-    /// Memory of each card that is not offered, in MiB.
+    /// Memory of each card that is not offered, in MiB. Of this and --reserve-percent the more counts.
     #[arg(
         long,
         env = "PLIMSOLL_RESERVE_MIN_MIB",

@@ -4,13 +4,14 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::learned_use;
 use clap::Parser;
 use cluster::ServicePort;
 use daemon::follow::NamedFile;
 use daemon::tls::Identity;
 use rustls::pki_types::DnsName;
 use settings::{ApiArgs, LoadArgs, NameArgs};
+
+use crate::learned_use;
 
 /// Answers kube-scheduler's extender calls: which nodes are not overloaded, which are best, and on
 /// which GPU card a pod goes.
@@ -30,9 +31,9 @@ pub struct Args {
     )]
     pub listen_address: SocketAddr,
 
-    /// Answer over TLS with the certificate in this file: PEM, followed by the CA's intermediate ones. Read again when it
-    /// changes. Without it the port is plain HTTP and answers every client, so that any client that reaches it can have a
-    /// pending GPU pod bound.
+    /// Answer over TLS with the certificate in this file: PEM, followed by the CA's intermediate ones. Read again when
+    /// it changes. Without it the port is plain HTTP and answers every client, so that any client that reaches it can
+    /// have a pending GPU pod bound.
     #[arg(
         long,
         env = "PLIMSOLL_TLS_CERT_FILE",
@@ -41,17 +42,18 @@ pub struct Args {
     )]
     pub tls_cert_file: Option<PathBuf>,
 
-    /// The certificate's key: PEM, not encrypted. Read again when it changes.
+    /// The key of --tls-cert-file: PEM, not encrypted. Read again when it changes.
     #[arg(long, env = "PLIMSOLL_TLS_KEY_FILE", value_name = "FILE", requires = "tls_cert_file")]
     pub tls_key_file: Option<PathBuf>,
 
-    /// Answer only clients with a certificate that a CA in this file has signed: PEM. The CA should sign for kube-scheduler
-    /// and this program alone. Read again when it changes.
+    /// Answer only clients with a certificate that a CA in this file has signed: PEM. The CA should sign for
+    /// kube-scheduler and this program alone. Read again when it changes.
     #[arg(long, env = "PLIMSOLL_CLIENT_CA_FILE", value_name = "FILE", requires = "tls_cert_file")]
     pub client_ca_file: Option<PathBuf>,
 
-    /// Answer only clients whose certificate has one of these names, as a DNS name or as the common name of its subject. Without it, or
-    /// empty: every client with a certificate of the CA. Replicas need the name of their own certificate among them.
+    /// Answer only clients whose certificate has one of these names, as a DNS name or as the common name of its
+    /// subject. Without it, or empty: every client with a certificate of the CA. Replicas need the name of their own
+    /// certificate among them.
     #[arg(
         long,
         env = "PLIMSOLL_CLIENT_NAMES",
@@ -61,8 +63,8 @@ pub struct Args {
     )]
     pub client_names: Vec<String>,
 
-    /// The DNS name in this certificate, by which replicas verify each other's: requests about cards are passed on over TLS, with this
-    /// certificate as the client's. With --lease-name it must do for both.
+    /// The DNS name in this certificate, by which replicas verify each other's: requests about cards are passed on over
+    /// TLS, with this certificate as the client's. With --lease-name it must do for both.
     #[arg(
         long,
         env = "PLIMSOLL_REPLICA_SERVER_NAME",
@@ -72,8 +74,8 @@ pub struct Args {
     )]
     pub replica_server_name: DnsName<'static>,
 
-    /// Where to answer, over plain HTTP, what only tells and changes nothing: /gpushare-scheduler/inspect, /explain, /shadow and
-    /// /api/v1/query. The port of --listen-address answers them too [default: nowhere else].
+    /// Where to answer, over plain HTTP, what only tells and changes nothing: /gpushare-scheduler/inspect, /explain,
+    /// /shadow and /api/v1/query. The port of --listen-address answers them too [default: nowhere else].
     #[arg(long, env = "PLIMSOLL_INSPECT_ADDRESS", value_name = "IP:PORT")]
     pub inspect_address: Option<SocketAddr>,
 
@@ -92,8 +94,9 @@ pub struct Args {
     #[arg(long, env = "PLIMSOLL_CRANE_HOT_VALUE")]
     pub crane_hot_value: bool,
 
-    /// Where the annotator answers with what workloads were seen to use, such as `http://annotator.plimsoll.svc:19106`. Without it,
-    /// pods that no reading shows yet are estimated from their requests and limits.
+    /// Where the annotator answers with what workloads were seen to use, such as `http://annotator.plimsoll.svc:19106`.
+    /// Without it, or a day after its last answer, pods that no reading shows yet are estimated from their requests and
+    /// limits.
     #[arg(long, env = "PLIMSOLL_LEARNED_USE_URL", value_name = "URL", value_parser = learned_use::Url::parse)]
     pub learned_use_url: Option<learned_use::Url>,
 
@@ -108,9 +111,9 @@ pub struct Args {
     )]
     pub bind_timeout: Duration,
 
-    /// Evict pods for a GPU pod that waits because nodes have enough GPU memory in all, but not on one card: kube-scheduler's own
-    /// preemption does nothing then. Only pods of lower priority, through the Eviction API, so that PodDisruptionBudgets hold. Needs the
-    /// right to create `pods/eviction`.
+    /// Evict pods for a GPU pod that waits because nodes have enough GPU memory in all, but not on one card:
+    /// kube-scheduler's own preemption does nothing then. Only pods of lower priority, through the Eviction API, so
+    /// that PodDisruptionBudgets hold. Needs the right to create `pods/eviction`.
     #[arg(long, env = "PLIMSOLL_EVICT_FOR_CARDS")]
     pub evict_for_cards: bool,
 
@@ -124,8 +127,8 @@ pub struct Args {
     )]
     pub evict_after: Duration,
 
-    /// With --evict-for-cards: how many pods are evicted in a minute at most. Those that have to go for one pod may be more, where none
-    /// were evicted in the last minute.
+    /// With --evict-for-cards: how many pods are evicted in a minute at most. Those that have to go for one pod may be
+    /// more, where none were evicted in the last minute.
     #[arg(
         long,
         env = "PLIMSOLL_EVICTIONS_PER_MINUTE",
@@ -135,14 +138,14 @@ pub struct Args {
     )]
     pub evictions_per_minute: u16,
 
-    /// The Lease by which one of several replicas is chosen: it gives out cards, and the others pass requests about cards on
-    /// to it. In the namespace of the pod, or of the kubeconfig's context. Without it this must be the only replica
-    /// [default: none].
+    /// The Lease by which one of several replicas is chosen: it gives out cards, and the others pass requests about
+    /// cards on to it. In the namespace of the pod, or of the kubeconfig's context. Without it this must be the only
+    /// replica [default: none].
     #[arg(long, env = "PLIMSOLL_LEASE_NAME", value_name = "NAME", requires = "advertise_address")]
     pub lease_name: Option<String>,
 
-    /// How long the others wait after the last renewal before one of them takes the Lease. A replica that cannot renew it begins
-    /// no binding after two thirds of that, and a binding takes a third at most. Whole seconds, up to 5m.
+    /// How long the others wait after the last renewal before one of them takes the Lease. A replica that cannot renew
+    /// it begins no binding after two thirds of that, and a binding takes a third at most. Whole seconds, 1s to 5m.
     #[arg(
         long,
         env = "PLIMSOLL_LEASE_DURATION",
@@ -156,8 +159,9 @@ pub struct Args {
     #[arg(long, env = "PLIMSOLL_ADVERTISE_ADDRESS", value_name = "IP")]
     pub advertise_address: Option<IpAddr>,
 
-    /// The Service of all replicas, and its port of --inspect-address. What kube-scheduler has asked another replica is known
-    /// there: explain and shadow ask the others too. Without it they tell what this one knows [default: none].
+    /// The Service of all replicas, and its port of --inspect-address. What kube-scheduler has asked another replica is
+    /// known there: explain and shadow ask the others too. Without it they tell what this one knows. Needs the right to
+    /// list EndpointSlices there [default: none].
     #[arg(
         long,
         env = "PLIMSOLL_REPLICAS_SERVICE",

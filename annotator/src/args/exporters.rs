@@ -17,7 +17,7 @@ use crate::exporter::transport::Reach;
 #[derive(Debug, Clone, clap::Args)]
 pub struct ExporterArgs {
     /// The port of each node's exporter, on the node's InternalIP. A Node annotation
-    /// PREFIX/exporter: "host:port" overrides both for one node, so anyone who may write it chooses
+    /// `PREFIX/exporter: "host:port"` overrides both for one node, so anyone who may write it chooses
     /// where this program sends its requests.
     #[arg(
         long,
@@ -29,7 +29,7 @@ pub struct ExporterArgs {
     pub exporter_port: u16,
 
     /// Where each node's exporter answers, host:port in which {node} stands for the node's name:
-    /// {node}.metrics.example:9443. For exporters behind names or a proxy. The annotation goes before it.
+    /// `{node}.metrics.example:9443`. For exporters behind names or a proxy. The annotation goes before it.
     #[arg(
         long,
         env = "PLIMSOLL_EXPORTER_ADDRESS",
@@ -41,7 +41,7 @@ pub struct ExporterArgs {
 
     /// A headless Service whose pods are the exporters: each node's is the ready endpoint that names the
     /// node, at the Service's port, or the one of that name where it has several. For exporters that are
-    /// not on their node's own network. The annotation goes before it.
+    /// not on their node's own network, such as monitoring/exporters:statistics. The annotation goes before it.
     #[arg(
         long,
         env = "PLIMSOLL_EXPORTER_SERVICE",
@@ -93,7 +93,7 @@ pub struct ExporterArgs {
     pub poll_timeout: Duration,
 
     /// How often exporters are asked what each pod uses, from which the use of workloads is learned; 0s:
-    /// never. Over 5m, what is learned misses peaks; 15m is the most.
+    /// never, and --listen-address is not opened. 10s to 15m; over 5m, what is learned misses peaks.
     #[arg(
         long,
         env = "PLIMSOLL_POD_USE_PERIOD",

@@ -12,7 +12,7 @@ pub struct LeaseArgs {
     pub lease_name: Option<String>,
 
     /// How long the others wait after the last renewal before one of them takes the Lease. A replica that
-    /// cannot renew it stops writing after two thirds of that. Whole seconds, up to 5m.
+    /// cannot renew it stops writing after two thirds of that. Whole seconds, 1s to 5m.
     #[arg(
         long,
         env = "PLIMSOLL_LEASE_DURATION",

@@ -51,7 +51,7 @@ pub struct Args {
     pub metrics_server: bool,
 
     /// Which nodes are asked and written: a label selector, as kubectl takes it. Leave out nodes that
-    /// cannot have an exporter. They get no GPU share either [default: all nodes].
+    /// cannot have an exporter. They get no hot value and no GPU share either [default: all nodes].
     #[arg(long, env = "PLIMSOLL_NODE_SELECTOR", value_name = "SELECTOR")]
     pub node_selector: Option<LabelSelector>,
 

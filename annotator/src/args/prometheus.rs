@@ -33,9 +33,9 @@ pub struct PrometheusArgs {
     )]
     pub prometheus_node_label: String,
 
-    /// A JSON file with the queries: {"time": QUERY, "metrics": {"cpu_usage_avg_5m": QUERY}}. Each gives one value for
-    /// each node: of metrics in percent, of time the Unix seconds of the newest sample, without which a reading has the
-    /// time of the query. Read again when it changes.
+    /// A JSON file with the queries: `{"time": QUERY, "metrics": {"cpu_usage_avg_5m": QUERY}}`. Each gives one value
+    /// for each node: of metrics in percent, of time the Unix seconds of the newest sample, without which a reading has
+    /// the time of the query. Read again when it changes.
     #[arg(
         long,
         env = "PLIMSOLL_PROMETHEUS_QUERIES_FILE",

@@ -53,7 +53,8 @@ pub struct TaintArgs {
     )]
     pub taint_after: Duration,
 
-    /// How far below its limit a load must be again before the taint is cleared: a fraction of a whole.
+    /// How far below its limit a load must be again before the taint is cleared: a fraction of a whole. Half of the
+    /// limit at most counts.
     #[arg(
         long,
         env = "PLIMSOLL_TAINT_MARGIN",

@@ -9,7 +9,7 @@ use placement::reading::ReadingCodec;
 /// Where the API server is.
 #[derive(Debug, Clone, clap::Args)]
 pub struct ApiArgs {
-    /// The API server's address and credentials [default: the pod's own service account].
+    /// The API server's address and credentials, to run outside of a cluster [default: the pod's own service account].
     #[arg(long, env = "PLIMSOLL_KUBECONFIG", value_name = "PATH")]
     pub kubeconfig: Option<PathBuf>,
 }
@@ -18,7 +18,8 @@ pub struct ApiArgs {
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Names")]
 pub struct NameArgs {
-    /// The resource that pods ask for, in units of GPU memory.
+    /// The resource that pods ask for, in units of GPU memory. For another name, set `managedResources` in
+    /// kube-scheduler's configuration too.
     #[arg(
         long,
         env = "PLIMSOLL_GPU_RESOURCE",
@@ -36,7 +37,8 @@ pub struct NameArgs {
     )]
     pub gpu_count_resource: String,
 
-    /// The domain of our own annotations and CDI devices.
+    /// The domain of our own annotations and CDI devices. The keys `ALIYUN_COM_GPU_MEM_*` are fixed: other tools read
+    /// them.
     #[arg(
         long,
         env = "PLIMSOLL_ANNOTATION_PREFIX",
@@ -67,8 +69,9 @@ pub struct LoadArgs {
     )]
     pub policy_file: PathBuf,
 
-    /// The time zone of the times in load annotations. They are written as if they were UTC, so
-    /// the annotator and the extender must agree; crane's own default is Asia/Shanghai.
+    /// The time zone of the times in load annotations. They are written as if they were UTC, so the annotator and the
+    /// extender must agree; crane's own default is Asia/Shanghai. In a zone with summer time, the hour that comes twice
+    /// in autumn is read as its first time: readings are stale for that hour.
     #[arg(
         long,
         env = "PLIMSOLL_TIME_ZONE",
@@ -88,7 +91,8 @@ pub struct LoadArgs {
 pub enum ReadingsIn {
     /// Annotations of the Node, which crane's readers read too.
     Annotations,
-    /// The NodeLoad of the node, a custom resource: kube-scheduler does not retry rejected pods whenever one is written.
+    /// The NodeLoad of the node, a custom resource: kube-scheduler does not retry rejected pods whenever one is
+    /// written.
     #[value(name = "nodeloads")]
     NodeLoads,
 }

@@ -1,34 +1,14 @@
-//! The documents name every flag, variable, annotation and port.
+//! The documents name every annotation and port, and the threat model tests that exist.
 
 use std::fs;
 
 use placement::names::{HOT_VALUE, Names, aliyun};
 
-use crate::flags::parsed;
 use crate::manifests::{PROGRAMS, ports, read};
 use crate::repository::root;
 
 fn document(name: &str) -> String {
     read(&format!("../docs/{name}"))
-}
-
-/// The part of configuration.md under a program's heading.
-fn section(program: &str) -> String {
-    let text = document("configuration.md");
-    let heading = format!("### {program}\n");
-    let start = text.find(&heading).unwrap_or_else(|| panic!("no heading for {program}"));
-    let rest = &text[start + heading.len()..];
-    rest[..rest.find("\n#").unwrap_or(rest.len())].to_owned()
-}
-
-#[test]
-fn every_flag_is_documented_with_its_variable_and_default() {
-    for program in PROGRAMS {
-        let text = section(program) + &section("All programs");
-        for line in parsed(program).documented() {
-            assert!(text.contains(&line), "configuration.md, {program}: no row begins {line}");
-        }
-    }
 }
 
 #[test]

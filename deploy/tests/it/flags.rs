@@ -28,22 +28,6 @@ impl Parsed {
         flags.filter_map(|flag| self.raw(flag)?.parse().ok())
     }
 
-    /// How each flag's row in the documents begins: its name, its default if that is fixed, its variable.
-    pub(crate) fn documented(&self) -> Vec<String> {
-        // The default of --admin-address differs by program: the table of ports documents it.
-        let listed = |flag: &&str| !["help", "version", "admin-address"].contains(flag);
-        self.flags().filter(listed).map(|flag| self.row(flag)).collect()
-    }
-
-    fn row(&self, flag: &str) -> String {
-        let arg = self.command.get_arguments().find(|arg| arg.get_long() == Some(flag));
-        let default = arg.and_then(|arg| arg.get_default_values().first()?.to_str());
-        match default {
-            Some(default) => format!("| `--{flag}` | `{default}` | `{}` |", variable(flag)),
-            None => format!("| `--{flag}` | "),
-        }
-    }
-
     fn flags(&self) -> impl Iterator<Item = &str> {
         self.command.get_arguments().filter_map(clap::Arg::get_long)
     }

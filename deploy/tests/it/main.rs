@@ -14,6 +14,7 @@ mod manifests;
 mod node_loads;
 mod policy;
 mod rbac;
+mod reference;
 mod repository;
 mod scheduler_config;
 mod wiring;

@@ -1,0 +1,121 @@
+//! The generated parts of the documents are what the code and the tables of results give. `make reference` writes them
+//! anew.
+//!
+//! A generated table stands between two comments, of which the first has its name. The text around it is written by
+//! hand.
+
+mod flags;
+mod pictures;
+mod schema;
+
+use std::fs;
+
+use crate::repository::root;
+
+const START: &str = "<!-- make reference writes this table: ";
+const START_ENDS: &str = " -->\n";
+const END: &str = "<!-- the end of the table -->";
+
+/// The documents with generated tables.
+const DOCUMENTS: [&str; 2] = ["docs/configuration.md", "docs/policy.md"];
+
+/// The table of a name.
+fn table(name: &str) -> String {
+    if let Some(programs) = name.strip_prefix("flags of ") {
+        flags::table(programs)
+    } else if let Some(schema) = name.strip_prefix("fields of ") {
+        schema::table(schema)
+    } else {
+        panic!("no table `{name}`")
+    }
+}
+
+/// Fails where a file is not the `fresh` text; with `PLIMSOLL_REGENERATE` writes it anew.
+fn assert_fresh(file: &str, fresh: &str) {
+    let path = root().join(file);
+    if std::env::var_os("PLIMSOLL_REGENERATE").is_some() {
+        fs::write(&path, fresh).unwrap();
+    }
+    let kept = fs::read_to_string(&path).unwrap_or_default();
+    assert!(kept == fresh, "{file} is stale; `make reference` writes it anew");
+}
+
+/// The text with all its tables as `table` gives them.
+fn renewed(text: &str, table: fn(&str) -> String) -> String {
+    let mut fresh = String::new();
+    let mut rest = text;
+    while let Some((before, after)) = rest.split_once(START) {
+        let (name, after) = after.split_once(START_ENDS).expect("the name of a table");
+        let (_, after) = after.split_once(END).expect("the end of a table");
+        fresh += &format!("{before}{START}{name}{START_ENDS}\n{}\n{END}", table(name));
+        rest = after;
+    }
+    fresh + rest
+}
+
+fn read(file: &str) -> String {
+    fs::read_to_string(root().join(file)).unwrap_or_else(|error| panic!("{file}: {error}"))
+}
+
+fn sentence(text: &str) -> String {
+    format!("{}.", text.trim_end_matches('.'))
+}
+
+/// Text of the code as a cell of a table: flags, URLs and identifiers in it become code.
+fn markdown(text: &str) -> String {
+    let mut parts = Vec::new();
+    for (number, part) in text.split('`').enumerate() {
+        if number % 2 == 1 {
+            parts.push(format!("`{part}`"));
+        } else {
+            let words: Vec<String> = part.split(' ').map(with_code).collect();
+            parts.push(words.join(" "));
+        }
+    }
+    parts.concat().replace('|', "\\|")
+}
+
+/// The word, as code if it is a flag, a URL or an identifier; punctuation around it stays outside.
+fn with_code(word: &str) -> String {
+    let start = word.trim_start_matches('(');
+    let code = start.split('\'').next().unwrap_or_default();
+    let code = code.trim_end_matches([',', '.', ':', ';', ')']);
+    let is_code = code.starts_with("--")
+        || code.contains("://")
+        || code.contains('_')
+        || code.contains("[::]");
+    if is_code { word.replacen(code, &format!("`{code}`"), 1) } else { word.to_owned() }
+}
+
+#[test]
+fn the_tables_of_the_documents_are_fresh() {
+    for document in DOCUMENTS {
+        assert_fresh(document, &renewed(&read(document), table));
+    }
+}
+
+/// Each link of a flag or field is in a table: one of a flag that is gone would be in none.
+#[test]
+fn every_link_to_more_is_in_a_table() {
+    let documents = DOCUMENTS.map(read).concat();
+    schema::assert_every_link_is_used(&documents);
+}
+
+#[test]
+fn flags_urls_and_identifiers_become_code() {
+    let text = "With --a-flag (or http://HOST:1), node_hot_value: as `--that|this` says.";
+    let expected =
+        "With `--a-flag` (or `http://HOST:1`), `node_hot_value`: as `--that\\|this` says.";
+    assert_eq!(markdown(text), expected);
+}
+
+#[test]
+fn a_table_is_replaced_and_the_text_around_it_stays() {
+    fn table(name: &str) -> String {
+        format!("| {name} |\n")
+    }
+    let text = format!("a\n{START}x, y{START_ENDS}old\n{END}\nb\n");
+    let fresh = format!("a\n{START}x, y{START_ENDS}\n| x, y |\n\n{END}\nb\n");
+    assert_eq!(renewed(&text, table), fresh);
+    assert_eq!(renewed(&fresh, table), fresh);
+}

@@ -1,0 +1,76 @@
+//! Tables of a Markdown page.
+
+use std::collections::HashMap;
+
+/// A row's cells by the headings of their columns.
+pub(super) struct Row(HashMap<String, String>);
+
+impl Row {
+    pub(super) fn cell(&self, heading: &str) -> &str {
+        self.0.get(heading).unwrap_or_else(|| panic!("no column `{heading}`"))
+    }
+
+    pub(super) fn numbers(&self, heading: &str) -> Vec<f64> {
+        numbers(self.cell(heading))
+    }
+}
+
+/// The rows of the table whose first column has this heading.
+pub(super) fn table(page: &str, heading: &str) -> Vec<Row> {
+    let mut lines = page.lines();
+    let headings = lines.by_ref().map(cells).find(|cells| cells.first() == Some(&heading));
+    let headings = headings.unwrap_or_else(|| panic!("no table whose first column is `{heading}`"));
+    let rows = lines.skip(1).take_while(|line| line.starts_with('|'));
+    rows.map(|row| {
+        let pairs = headings.iter().zip(cells(row));
+        Row(pairs.map(|(heading, cell)| ((*heading).to_owned(), cell.to_owned())).collect())
+    })
+    .collect()
+}
+
+fn cells(line: &str) -> Vec<&str> {
+    if line.starts_with('|') {
+        line.trim_matches('|').split('|').map(str::trim).collect()
+    } else {
+        Vec::new()
+    }
+}
+
+/// The numbers in a text, in order. A comma before three digits belongs to its number.
+pub(super) fn numbers(text: &str) -> Vec<f64> {
+    let mut found = Vec::new();
+    let mut rest = text;
+    while let Some(start) = rest.find(|c: char| c.is_ascii_digit()) {
+        rest = &rest[start..];
+        let mut end = digits(rest);
+        while rest[end..].starts_with(',') && digits(&rest[end + 1..]) >= 3 {
+            end += 4;
+        }
+        if rest[end..].starts_with('.') && digits(&rest[end + 1..]) > 0 {
+            end += 1 + digits(&rest[end + 1..]);
+        }
+        found.push(rest[..end].replace(',', "").parse().expect("a number"));
+        rest = &rest[end..];
+    }
+    found
+}
+
+/// How many digits a text begins with.
+fn digits(text: &str) -> usize {
+    text.bytes().take_while(u8::is_ascii_digit).count()
+}
+
+#[test]
+fn numbers_are_found_in_a_cell() {
+    assert_eq!(numbers("420,914 (24.9)"), [420_914.0, 24.9]);
+    assert_eq!(numbers("0.70, 0.65, **446**."), [0.7, 0.65, 446.0]);
+    assert_eq!(numbers("–"), [0.0; 0]);
+}
+
+#[test]
+fn a_table_is_found_by_its_first_heading() {
+    let page = "text\n\n| a | b |\n|---|---|\n| 1 | |\n\n| b | c |\n|---|---|\n| x | 1,000 |\n";
+    let rows = table(page, "b");
+    assert_eq!((rows.len(), rows[0].cell("b"), rows[0].numbers("c")), (1, "x", vec![1000.0]));
+    assert_eq!(table(page, "a")[0].cell("b"), "");
+}

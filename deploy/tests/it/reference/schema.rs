@@ -1,0 +1,183 @@
+//! Tables of fields, from the JSON schemas in `crates/api/schema`. Tests of that crate hold those to the types.
+
+use std::collections::BTreeMap;
+use std::fs;
+
+use serde_json::Value;
+
+use super::{markdown, sentence};
+use crate::repository::root;
+
+/// Where the documents say more about a field: the schema, the field, a link.
+const MORE: [(&str, &str, &str); 14] = [
+    ("scheduling-policy", "estimates", "[estimates](#estimates)"),
+    ("scheduling-policy", "gpu.beyondUnits[]", "[beyond units](#beyond-units)"),
+    (
+        "scheduling-policy",
+        "gpu.placement",
+        "[which node and which card](gpu.md#which-node-and-which-card)",
+    ),
+    (
+        "scheduling-policy",
+        "gpu.unmanagedMemory",
+        "[memory that nobody manages](gpu.md#memory-that-nobody-manages)",
+    ),
+    ("scheduling-policy", "limits.mode", "[limits](placement.md#limits-soft-or-hard)"),
+    ("scheduling-policy", "metrics[].name", "[signals and windows](signals.md)"),
+    (
+        "scheduling-policy",
+        "metrics[].period",
+        "[when Nodes are written](readings.md#when-nodes-are-written)",
+    ),
+    (
+        "scheduling-policy",
+        "metrics[].whenMissing",
+        "[metrics that some nodes lack](#metrics-that-some-nodes-lack)",
+    ),
+    ("scheduling-policy", "namespaces[]", "[namespaces](#namespaces)"),
+    ("scheduling-policy", "nodePools[]", "[node pools](#node-pools)"),
+    ("scheduling-policy", "scoring.model", "[models](#models)"),
+    ("scheduling-policy", "scoring.pairing", "[pairing](#pairing)"),
+    (
+        "scheduling-policy",
+        "scoring.scale",
+        "[what a point is worth](placement.md#what-a-point-is-worth)",
+    ),
+    (
+        "gpu-cards",
+        "closed",
+        "[nodes that cannot start a pod](gpu.md#nodes-that-cannot-start-a-pod)",
+    ),
+];
+
+/// The rows of one table, as its schema is read.
+struct Rows<'a> {
+    name: &'a str,
+    definitions: &'a Value,
+    /// The field that has first listed the values of an enumeration, by its reference.
+    listed: BTreeMap<String, String>,
+    text: String,
+}
+
+/// The table of a schema's fields: of `gpu-cards` all, of `scheduling-policy spec: metrics, limits` those below `spec`,
+/// in that order.
+pub(super) fn table(name: &str) -> String {
+    let (name, order) = name.split_once(": ").unwrap_or((name, ""));
+    let (name, start) = name.split_once(' ').unwrap_or((name, ""));
+    let path = root().join(format!("crates/api/schema/{name}.schema.json"));
+    let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{name}: {error}"));
+    let schema: Value = serde_json::from_str(&text).unwrap();
+    let mut rows = Rows {
+        name,
+        definitions: &schema["$defs"],
+        listed: BTreeMap::new(),
+        text: "| field | |\n|---|---|\n".to_owned(),
+    };
+    let top = if start.is_empty() { &schema } else { &schema["properties"][start] };
+    let top = rows.object(top).unwrap_or_else(|| panic!("{name} has no fields"));
+    let mut fields = rows.properties(top);
+    if !order.is_empty() {
+        let order: Vec<&str> = order.split(", ").collect();
+        fields.sort_by_key(|(field, _)| {
+            let place = order.iter().position(|name| name == field);
+            place.unwrap_or_else(|| panic!("the table of {name} does not name {field}"))
+        });
+    }
+    for (field, schema) in fields {
+        rows.add(field, schema, required_place(top, field).is_some());
+    }
+    rows.text
+}
+
+impl<'a> Rows<'a> {
+    /// Adds a field, and the fields below it.
+    fn add(&mut self, path: &str, schema: &'a Value, required: bool) {
+        let below = self.object(schema);
+        let path = if self.is_list(schema) { format!("{path}[]") } else { path.to_owned() };
+        let mut text = self.description(schema);
+        text += &self.values(&path, schema);
+        if required {
+            text += " Required.";
+        }
+        let links = MORE.iter().filter(|(name, field, _)| *name == self.name && *field == path);
+        for (_, _, link) in links {
+            text += &format!(" More: {link}.");
+        }
+        self.text += &format!("| `{path}` | {text} |\n");
+        let Some(below) = below else { return };
+        for (field, schema) in self.properties(below) {
+            self.add(&format!("{path}.{field}"), schema, required_place(below, field).is_some());
+        }
+    }
+
+    /// The definition that a schema refers to, if any, alone or beside null.
+    fn reference(&self, schema: &'a Value) -> Option<(&'a str, &'a Value)> {
+        let alternatives = schema["anyOf"].as_array().map(Vec::as_slice).unwrap_or_default();
+        let all = [schema].into_iter().chain(alternatives);
+        let reference = all.filter_map(|schema| schema["$ref"].as_str()).next()?;
+        let name = reference.strip_prefix("#/$defs/").expect("a definition");
+        Some((name, &self.definitions[name]))
+    }
+
+    fn resolved(&self, schema: &'a Value) -> &'a Value {
+        self.reference(schema).map_or(schema, |(_, definition)| definition)
+    }
+
+    fn is_list(&self, schema: &'a Value) -> bool {
+        self.resolved(schema)["items"].is_object()
+    }
+
+    /// The object with the fields below a schema: itself, or what its list consists of.
+    fn object(&self, schema: &'a Value) -> Option<&'a Value> {
+        let schema = self.resolved(schema);
+        let schema =
+            if schema["items"].is_object() { self.resolved(&schema["items"]) } else { schema };
+        schema["properties"].is_object().then_some(schema)
+    }
+
+    /// The fields of an object, required ones first.
+    fn properties(&self, object: &'a Value) -> Vec<(&'a String, &'a Value)> {
+        let all = object["properties"].as_object().expect("fields");
+        let mut fields: Vec<_> = all.iter().collect();
+        fields.sort_by_key(|(field, _)| required_place(object, field).unwrap_or(usize::MAX));
+        fields
+    }
+
+    fn description(&self, schema: &'a Value) -> String {
+        let own = schema["description"].as_str();
+        let text = own.or(self.resolved(schema)["description"].as_str()).unwrap_or_default();
+        sentence(&markdown(&text.split_whitespace().collect::<Vec<_>>().join(" ")))
+    }
+
+    /// The values of an enumeration with their meanings, or the field that has them above.
+    fn values(&mut self, path: &str, schema: &'a Value) -> String {
+        let schema = if self.is_list(schema) { &self.resolved(schema)["items"] } else { schema };
+        let Some((name, definition)) = self.reference(schema) else { return String::new() };
+        let Some(values) = definition["oneOf"].as_array() else { return String::new() };
+        if let Some(above) = self.listed.get(name) {
+            return format!(" Values: those of `{above}`.");
+        }
+        self.listed.insert(name.to_owned(), path.to_owned());
+        let mut text = String::new();
+        for value in values {
+            if let (Some(value), Some(meaning)) =
+                (value["const"].as_str(), value["description"].as_str())
+            {
+                text += &format!(" `{value}`: {}", sentence(&markdown(meaning)));
+            }
+        }
+        text
+    }
+}
+
+/// Where a field stands in the list of required ones.
+fn required_place(object: &Value, field: &str) -> Option<usize> {
+    object["required"].as_array()?.iter().position(|name| name == field)
+}
+
+/// A link of a field that is no longer there would be in no table.
+pub(super) fn assert_every_link_is_used(documents: &str) {
+    for (_, _, link) in MORE {
+        assert!(documents.contains(link), "no table has a field for {link}");
+    }
+}
