@@ -183,10 +183,12 @@ impl Card {
     }
 
     fn bounded(&self, field: &'static str, text: &str, limit: usize) -> Result<(), CardsError> {
-        let (index, length) = (self.index, text.len());
-        match length <= limit {
-            true => Ok(()),
-            false => Err(CardsError::LongName { index, field, length, limit }),
+        let index = self.index;
+        let length = text.len();
+        if length <= limit {
+            Ok(())
+        } else {
+            Err(CardsError::LongName { index, field, length, limit })
         }
     }
 }

@@ -53,7 +53,8 @@ pub struct Detailed {
     /// Whether no other pod may be on the card.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub exclusive: bool,
-    /// Units that the container may grow to on all its cards together; absent if that is what it requests. The same on each of its cards.
+    /// Units that the container may grow to on all its cards together; absent if that is what it requests. The same on
+    /// each of its cards.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<u32>")]
     pub limit: Option<Units>,
@@ -64,12 +65,14 @@ fn is_zero(cores: &Cores) -> bool {
 }
 
 impl Share {
-    /// The share of a container that may grow to `limit` units on all its cards together; `None` if that is what it requests.
+    /// The share of a container that may grow to `limit` units on all its cards together; `None` if that is what it
+    /// requests.
     pub fn new(share: CardShare, limit: Option<Units>) -> Self {
         let CardShare { units, cores, exclusive } = share;
-        match share == CardShare::of(units) && limit.is_none() {
-            true => Self::Units(units),
-            false => Self::Detailed(Detailed { units, cores, exclusive, limit }),
+        if share == CardShare::of(units) && limit.is_none() {
+            Self::Units(units)
+        } else {
+            Self::Detailed(Detailed { units, cores, exclusive, limit })
         }
     }
 
@@ -140,20 +143,25 @@ impl<'de> Deserialize<'de> for Claim {
 impl Claim {
     /// The claimed shares, in the types of `placement`.
     pub fn shares(&self) -> BTreeMap<String, CardShares> {
-        let of = |cards: &BTreeMap<CardId, Share>| {
-            cards.iter().map(|(card, share)| (card.clone(), (*share).into())).collect()
-        };
-        self.containers.iter().map(|(name, cards)| (name.clone(), of(cards))).collect()
+        self.containers
+            .iter()
+            .map(|(name, cards)| {
+                let cards = cards.iter().map(|(card, share)| (card.clone(), (*share).into()));
+                (name.clone(), cards.collect())
+            })
+            .collect()
     }
 
-    /// The units that containers may grow to on all their cards together, where that is more than they request. Of several values for
-    /// one container, which Bind never writes, the smallest.
+    /// The units that containers may grow to on all their cards together, where that is more than they request. Of
+    /// several values for one container, which Bind never writes, the smallest.
     pub fn limits(&self) -> BTreeMap<String, Units> {
-        let limit = |(name, cards): (&String, &BTreeMap<CardId, Share>)| {
-            let limits = cards.values().filter_map(|share| share.limit());
-            Some((name.clone(), limits.min()?))
-        };
-        self.containers.iter().filter_map(limit).collect()
+        self.containers
+            .iter()
+            .filter_map(|(name, cards)| {
+                let limits = cards.values().filter_map(|share| share.limit());
+                Some((name.clone(), limits.min()?))
+            })
+            .collect()
     }
 
     /// Writes the annotation.
@@ -162,8 +170,8 @@ impl Claim {
         json::write(self)
     }
 
-    /// Reads the annotation of a pod whose containers request `shares` shares of cards in all. A text that is longer than any that Bind
-    /// writes for this number of shares is refused without parsing it.
+    /// Reads the annotation of a pod whose containers request `shares` shares of cards in all. A text that is longer
+    /// than any that Bind writes for this number of shares is refused without parsing it.
     ///
     /// # Errors
     ///

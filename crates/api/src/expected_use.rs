@@ -1,6 +1,7 @@
 //! The pod annotation `expected-use`: what a pod will use, as its author states.
 //!
-//! Quantities are texts here; `cluster` reads them. Any user who may create the pod can write it. It has an effect on that pod only.
+//! Quantities are texts here; `cluster` reads them. Any user who may create the pod can write it. It has an effect on
+//! that pod only.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

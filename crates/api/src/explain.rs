@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::cards::Closed;
 
-/// A request to explain a pod, by its name. Instead, a body may have the Pod itself under `Pod`, as kube-scheduler sends it to Filter, and
-/// names of nodes under `NodeNames`.
+/// A request to explain a pod, by its name. Instead, a body may have the Pod itself under `Pod`, as kube-scheduler
+/// sends it to Filter, and names of nodes under `NodeNames`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Request {
@@ -18,8 +18,8 @@ pub struct Request {
     /// Whether to return what would be decided now, even for a pod that has a node.
     #[serde(default)]
     pub fresh: bool,
-    /// The nodes to return, at most 100,000; all if absent. This does not change the decision, which is always made among all nodes: those of
-    /// kube-scheduler's request, or all known nodes for what would be decided now.
+    /// The nodes to return, at most 100,000; all if absent. This does not change the decision, which is always made
+    /// among all nodes: those of kube-scheduler's request, or all known nodes for what would be decided now.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_names: Option<Vec<String>>,
 }
@@ -44,8 +44,8 @@ pub struct Explanation {
     /// Why no node may take the pod, with the values: its GPU request cannot be read, or no node can ever fulfil it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fault: Option<String>,
-    /// The nodes of the request in its order. If it names none: the nodes of kube-scheduler's request in its order, or all known nodes by name
-    /// for what would be decided now.
+    /// The nodes of the request in its order. If it names none: the nodes of kube-scheduler's request in its order, or
+    /// all known nodes by name for what would be decided now.
     pub nodes: Vec<Node>,
 }
 
@@ -111,26 +111,27 @@ pub struct Pod {
 pub struct Node {
     /// Its name.
     pub name: String,
-    /// Whether the extender knows the node. A node that it does not know is accepted by load, scores 0 and has no cards.
+    /// Whether the extender knows the node. A node that it does not know is accepted by load, scores 0 and has no
+    /// cards.
     pub known: bool,
     /// Whether the node may take the pod, by load and by cards.
     pub accepted: bool,
-    /// Whether the node may take the pod although it is over a limit: every node is over a limit, this is one of the least loaded, and limits
-    /// are soft or the pod has waited long enough.
+    /// Whether the node may take the pod although it is over a limit: every node is over a limit, this is one of the
+    /// least loaded, and limits are soft or the pod has waited long enough.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub passes_over_limit: bool,
     /// Why it may not, or which limits it is over: the constant texts that Filter returns, one for each cause.
     pub reasons: Vec<String>,
-    /// 0 (worst) to 100. For a GPU pod the mean of the scores by load and by cards; for another pod the score by load, less the part that
-    /// `costToCards` takes.
+    /// 0 (worst) to 100. For a GPU pod the mean of the scores by load and by cards; for another pod the score by load,
+    /// less the part that `costToCards` takes.
     pub score: u8,
     /// The score that Prioritize returns: 0 to 10 or 0 to 100, by the policy's scale.
     pub extender_score: i64,
     /// The decision by the node's load; absent if the node is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub load: Option<Load>,
-    /// The part of the node's cards that a pod without a GPU request makes useless by the CPU that it takes, in millionths of a card; absent if
-    /// that is 0.
+    /// The part of the node's cards that a pod without a GPU request makes useless by the CPU that it takes, in
+    /// millionths of a card; absent if that is 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost_to_cards: Option<i64>,
     /// The decision by its cards; absent if the pod requests no GPU memory.
@@ -148,8 +149,8 @@ pub struct Load {
     pub terms: Vec<Term>,
     /// The hot value: each whole one costs 10 of 100 points.
     pub hot_value: f64,
-    /// The node's surplus; absent if the policy does not pair pods, if the pod uses as much of its request as pods do on average, and if it is
-    /// not known.
+    /// The node's surplus; absent if the policy does not pair pods, if the pod uses as much of its request as pods do
+    /// on average, and if it is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub surplus: Option<Surplus>,
     /// 0 to 100.
@@ -166,8 +167,8 @@ pub struct Surplus {
     pub average: f64,
     /// The load with the pod, less what these requests use on average.
     pub surplus: f64,
-    /// The part of the surplus that is added to the load in scores: with the same sign for a pod that uses more of its request than others,
-    /// with the opposite sign for a pod that uses less.
+    /// The part of the surplus that is added to the load in scores: with the same sign for a pod that uses more of its
+    /// request than others, with the opposite sign for a pod that uses less.
     pub counted: f64,
 }
 
@@ -183,8 +184,8 @@ pub struct Limit {
     pub outcome: LimitOutcome,
     /// The reading that it was compared with.
     pub reading: Reading,
-    /// What is added to the reading for recently bound and in-flight pods that it does not show yet, as a fraction of the node; absent if
-    /// estimates do not count in the policy.
+    /// What is added to the reading for recently bound and in-flight pods that it does not show yet, as a fraction of
+    /// the node; absent if estimates do not count in the policy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub in_flight: Option<f64>,
     /// What is added for the pod itself, as `inFlight`.
@@ -287,10 +288,11 @@ pub struct Cards {
     pub chosen: Vec<u32>,
     /// The cards by index; empty if the node reports none.
     pub cards: Vec<Card>,
-    /// 0 to 100: how full the chosen cards are with the pod, or how empty if pods are spread. If nodes are compared by cost, it follows from this
-    /// node's rank: 100, 50, 25 and so on.
+    /// 0 to 100: how full the chosen cards are with the pod, or how empty if pods are spread. If nodes are compared by
+    /// cost, it follows from this node's rank: 100, 50, 25 and so on.
     pub score: u8,
-    /// The part of a card that the placement makes useless for future pods, in millionths; absent if nodes are not compared by cost.
+    /// The part of a card that the placement makes useless for future pods, in millionths; absent if nodes are not
+    /// compared by cost.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost: Option<i64>,
     /// Cores of the node that no pod requests; absent if that is not known.

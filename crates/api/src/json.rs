@@ -31,10 +31,8 @@ pub(crate) fn read<T: DeserializeOwned>(text: &str, limit: usize) -> Result<T, J
     if text.len() > limit {
         return Err(JsonError::TooLong { length: text.len(), limit });
     }
-    let malformed = |error: serde_json::Error| {
-        JsonError::Malformed(error.to_string().chars().take(MESSAGE).collect())
-    };
-    serde_json::from_str(text).map_err(malformed)
+    serde_json::from_str(text)
+        .map_err(|error| JsonError::Malformed(error.to_string().chars().take(MESSAGE).collect()))
 }
 
 /// Writes fields, lists, and maps whose keys are strings or numbers, which cannot fail.

@@ -1,11 +1,11 @@
 //! Every JSON that other programs read or write, typed in both directions.
 //!
-//! Each module owns one value: its types, its limits, and both directions of its codec. The schema of each is
-//! checked in as `schema/<name>.schema.json`, an example as `tests/golden/<name>.json`; tests compare both with the code.
+//! Each module owns one value: its types, its limits, and both directions of its codec. The schema of each is checked
+//! in as `schema/<name>.schema.json`, an example as `tests/golden/<name>.json`; tests compare both with the code.
 //!
-//! Invariant: a text that is too long is refused before it is parsed, and lists and names are bounded, so that an annotation costs
-//! bounded time and memory, even if a user wrote it. The types have no placement rules: `cluster` and the
-//! device plugin convert them to `placement`'s own types.
+//! Invariant: a text that is too long is refused before it is parsed, and lists and names are bounded, so that an
+//! annotation costs bounded time and memory, even if a user wrote it. The types have no placement rules: `cluster` and
+//! the device plugin convert them to `placement`'s own types.
 //!
 //! * [`cards`]: node annotation `gpu-cards`.
 //! * [`share`]: node annotation `gpu-share`.

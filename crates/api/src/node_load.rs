@@ -1,7 +1,8 @@
 //! The custom resource `NodeLoad`: a node's readings, in an object that kube-scheduler does not watch.
 //!
-//! There is one for each node, with the node's name. The group's name is that of the CustomResourceDefinition, whatever the value of
-//! `--annotation-prefix`. Times are UTC, whatever the value of `--time-zone`, since no program for crane's annotations reads them.
+//! There is one for each node, with the node's name. The group's name is that of the CustomResourceDefinition, whatever
+//! the value of `--annotation-prefix`. Times are UTC, whatever the value of `--time-zone`, since no program for crane's
+//! annotations reads them.
 
 use std::collections::BTreeMap;
 
@@ -62,16 +63,20 @@ impl Reading {
     }
 }
 
+/// A column of `kubectl get nodeloads`: a field of one reading.
+fn column(name: &str, kind: &str, description: &str, metric: &str, field: &str) -> Value {
+    json!({
+        "name": name, "type": kind, "description": description,
+        "jsonPath": format!(".readings.{metric}.{field}"),
+    })
+}
+
 /// The CustomResourceDefinition, as `deploy/components/nodeloads/crd.yaml` has it.
 #[must_use]
 pub fn definition() -> Value {
-    let column = |name: &str, kind: &str, description: &str, metric: &str, field: &str| {
-        json!({
-            "name": name, "type": kind, "description": description,
-            "jsonPath": format!(".readings.{metric}.{field}"),
-        })
-    };
-    let (cpu, usage, memory) = ("cpu_busy_avg_5m", "cpu_usage_avg_5m", "mem_usage_avg_5m");
+    let cpu = "cpu_busy_avg_5m";
+    let usage = "cpu_usage_avg_5m";
+    let memory = "mem_usage_avg_5m";
     json!({
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",

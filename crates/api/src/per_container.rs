@@ -48,9 +48,10 @@ impl PerContainer {
                 values.into_iter().map(|(name, Value(text))| (name, text)).collect(),
             ));
         }
-        match text.len() <= MAX_TEXT {
-            true => Ok(Self::All(text.to_owned())),
-            false => Err(JsonError::TooLong { length: text.len(), limit: MAX_TEXT }),
+        if text.len() <= MAX_TEXT {
+            Ok(Self::All(text.to_owned()))
+        } else {
+            Err(JsonError::TooLong { length: text.len(), limit: MAX_TEXT })
         }
     }
 

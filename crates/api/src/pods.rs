@@ -51,8 +51,8 @@ pub struct PodUse {
     /// CPU time since the pod started, in seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_seconds_total: Option<f64>,
-    /// Memory in use in bytes, without caches that can be reclaimed (page cache, reclaimable slab): what MemAvailable of the node
-    /// lacks for it.
+    /// Memory in use in bytes, without caches that can be reclaimed (page cache, reclaimable slab): what MemAvailable
+    /// of the node lacks for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_used_bytes: Option<u64>,
 }

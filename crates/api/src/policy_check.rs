@@ -62,7 +62,8 @@ pub struct Metric {
     /// Seconds between two writes of its reading; absent if no rule fetches it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub period_seconds: Option<f64>,
-    /// Seconds for which a reading counts after it was taken; absent if no limit and no weight reads it, or no rule fetches it.
+    /// Seconds for which a reading counts after it was taken; absent if no limit and no weight reads it, or no rule
+    /// fetches it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_age_seconds: Option<f64>,
     /// The largest reading, as a fraction, with which a node still takes pods; absent if there is no limit.
@@ -71,7 +72,8 @@ pub struct Metric {
     /// Its weight in the score; absent if it has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weight: Option<f64>,
-    /// Its part of all weights, 0 to 1, or under a model that scores by the most loaded resource, of the weights of its resource.
+    /// Its part of all weights, 0 to 1, or under a model that scores by the most loaded resource, of the weights of its
+    /// resource.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub score_share: Option<f64>,
     /// What happens if the reading is too old, as in `penalise`; absent if no limit and no weight reads it.
@@ -114,7 +116,8 @@ pub struct Scoring {
     /// The deviation counts to the power of 1 ÷ this; only under `variationRisk`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sensitivity: Option<f64>,
-    /// How much it counts, 0 to 1, that a node uses more or less CPU than such requests use on average; absent if it does not count.
+    /// How much it counts, 0 to 1, that a node uses more or less CPU than such requests use on average; absent if it
+    /// does not count.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pairing: Option<f64>,
 }
@@ -148,7 +151,8 @@ pub struct BeyondUnits {
 pub struct Limits {
     /// What happens if every node is over a limit. `soft`: the least loaded nodes pass. `hard`: the pod waits.
     pub mode: String,
-    /// Seconds after which a waiting pod may go to the least loaded nodes; absent if it keeps waiting, or limits are soft.
+    /// Seconds after which a waiting pod may go to the least loaded nodes; absent if it keeps waiting, or limits are
+    /// soft.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_wait_seconds: Option<f64>,
     /// Priority classes whose pods are exempt from limits.

@@ -12,7 +12,8 @@ pub struct Shadow {
     /// The time of the request, RFC 3339.
     #[schemars(with = "String")]
     pub time: Timestamp,
-    /// The pods of the last hour's decisions under the current policy and shadow policy, the newest first; at most 1,000.
+    /// The pods of the last hour's decisions under the current policy and shadow policy, the newest first; at most
+    /// 1,000.
     pub pods: Vec<ShadowedPod>,
 }
 

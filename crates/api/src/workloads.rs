@@ -65,7 +65,8 @@ pub struct Learned {
     /// What a pod uses.
     #[serde(rename = "use")]
     pub amount: Distribution,
-    /// What a pod uses divided by its request. Absent if its pods request nothing, or very little compared with what they use.
+    /// What a pod uses divided by its request. Absent if its pods request nothing, or very little compared with what
+    /// they use.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub by_request: Option<Distribution>,
 }
@@ -173,14 +174,9 @@ impl Workload {
     }
 
     fn check(&self) -> Result<(), WorkloadsError> {
-        let bounded = |field, text: &str, limit| {
-            let length = text.len();
-            let fits = length <= limit;
-            fits.then_some(()).ok_or(WorkloadsError::LongName { field, length, limit })
-        };
-        bounded("namespace", &self.namespace, limits::LABEL)?;
-        bounded("kind", &self.kind, limits::LABEL)?;
-        bounded("name", &self.name, limits::NAME)?;
+        check_length("namespace", &self.namespace, limits::LABEL)?;
+        check_length("kind", &self.kind, limits::LABEL)?;
+        check_length("name", &self.name, limits::NAME)?;
         let learned = self.cpu.into_iter().chain(self.memory);
         let mut distributions =
             learned.flat_map(|learned| [Some(learned.amount), learned.by_request]).flatten();
@@ -188,11 +184,18 @@ impl Workload {
     }
 }
 
+fn check_length(field: &'static str, text: &str, limit: usize) -> Result<(), WorkloadsError> {
+    let length = text.len();
+    if length <= limit { Ok(()) } else { Err(WorkloadsError::LongName { field, length, limit }) }
+}
+
 impl Distribution {
     fn check(&self) -> Result<(), WorkloadsError> {
         let Self { mean, p50, p90, p95, p99 } = *self;
-        let wrong = |value: &f64| !value.is_finite() || *value < 0.0;
-        match [mean, p50, p90, p95, p99].into_iter().find(wrong) {
+        match [mean, p50, p90, p95, p99]
+            .into_iter()
+            .find(|value| !value.is_finite() || *value < 0.0)
+        {
             Some(value) => Err(WorkloadsError::Amount(value.to_string())),
             None => Ok(()),
         }

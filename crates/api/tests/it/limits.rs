@@ -43,12 +43,15 @@ fn an_expected_use_that_is_too_long_or_names_another_resource_is_refused() {
 #[test]
 fn as_many_cards_and_pods_as_a_machine_may_have_are_read() {
     let pods = |card: usize| (0..16).map(move |pod| (uid(card * 16 + pod), Units(1))).collect();
-    let full = |index: usize| Card {
-        model: "N".repeat(MAX_NAME),
-        pods: pods(index),
-        ..card(u32::try_from(index).unwrap())
-    };
-    let cards = Cards((0..MAX_CARDS).map(full).collect());
+    let cards = Cards(
+        (0..MAX_CARDS)
+            .map(|index| Card {
+                model: "N".repeat(MAX_NAME),
+                pods: pods(index),
+                ..card(u32::try_from(index).unwrap())
+            })
+            .collect(),
+    );
     assert_eq!(Cards::from_json(&cards.to_json()), Ok(cards));
     let crowded = Card { pods: (0..MAX_PODS).map(|pod| (uid(pod), Units(1))).collect(), ..card(0) };
     assert_eq!(Cards::from_json(&Cards(vec![crowded.clone()]).to_json()), Ok(Cards(vec![crowded])));
@@ -84,7 +87,8 @@ fn a_card_listed_twice_is_refused() {
 #[test]
 fn a_claim_may_be_as_long_as_its_containers_make_it_and_no_longer() {
     let name = |number: usize| format!("{number:0>63}");
-    let (units, cores) = (Units(u32::MAX), Cores(u32::MAX));
+    let units = Units(u32::MAX);
+    let cores = Cores(u32::MAX);
     let limit = Some(units);
     let share = Share::Detailed(Detailed { units, cores, exclusive: true, limit });
     let on = || [(CardId::from("G".repeat(MAX_NAME)), share)].into();

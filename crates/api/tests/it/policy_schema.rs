@@ -12,7 +12,8 @@ struct Schema(Schemas, SchemaIndex);
 impl Schema {
     fn new() -> Self {
         let text = serde_json::to_string(&placement::policy::json_schema()).unwrap();
-        let (mut schemas, mut compiler) = (Schemas::new(), Compiler::new());
+        let mut schemas = Schemas::new();
+        let mut compiler = Compiler::new();
         let place = "file:///scheduling-policy.schema.json";
         compiler.add_resource(place, serde_json::from_str(&text).unwrap()).unwrap();
         let index = compiler.compile(place, &mut schemas).unwrap();

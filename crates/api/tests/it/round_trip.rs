@@ -221,10 +221,7 @@ prop_compose! {
         gpu in of((name(), name(), vec((vec(name(), 0..3), vec(name(), 0..3)), 0..3))),
         warnings in vec(name(), 0..3),
     ) -> PolicyCheck {
-        let pool = |(name, selector, metrics)| NodePool { name, selector, metrics };
-        let rule = |(names, node_selector)| Namespaces { names, node_selector };
         let beyond_units = |(namespaces, allow)| BeyondUnits { namespaces, allow };
-        let hot_rule = |(time_range_seconds, count)| HotRule { time_range_seconds, count };
         let (scoring, limits, estimates) = settings.map_or((None, None, None), |(a, b, c)| {
             (Some(a), Some(b), Some(c))
         });
@@ -236,9 +233,9 @@ prop_compose! {
             scoring,
             limits,
             estimates,
-            hot_value: hot.into_iter().map(hot_rule).collect(),
-            node_pools: pools.into_iter().map(pool).collect(),
-            namespaces: namespaces.into_iter().map(rule).collect(),
+            hot_value: hot.into_iter().map(|(time_range_seconds, count)| HotRule { time_range_seconds, count }).collect(),
+            node_pools: pools.into_iter().map(|(name, selector, metrics)| NodePool { name, selector, metrics }).collect(),
+            namespaces: namespaces.into_iter().map(|(names, node_selector)| Namespaces { names, node_selector }).collect(),
             gpu: gpu.map(|(placement, unmanaged_memory, rules)| Gpu {
                 placement,
                 unmanaged_memory,

@@ -111,14 +111,6 @@ pub(crate) fn explanation() -> Explanation {
         window_seconds: Some(300),
         cached: true,
     };
-    let missing = || explain::Reading {
-        status: ReadingStatus::Missing,
-        value: None,
-        time: None,
-        age_seconds: None,
-        window_seconds: Some(300),
-        cached: true,
-    };
     let load = |outcome, points, reading: &dyn Fn() -> explain::Reading, hot_value, score| Load {
         surplus: Some(explain::Surplus {
             requested: 0.8,
@@ -146,7 +138,20 @@ pub(crate) fn explanation() -> Explanation {
         score,
     };
     let hot = load(LimitOutcome::Exceeded, Some(20.0), &|| reading(0.8), 1.0, 10);
-    let unknown = load(LimitOutcome::Unknown, Some(0.0), &missing, 0.0, 0);
+    let unknown = load(
+        LimitOutcome::Unknown,
+        Some(0.0),
+        &|| explain::Reading {
+            status: ReadingStatus::Missing,
+            value: None,
+            time: None,
+            age_seconds: None,
+            window_seconds: Some(300),
+            cached: true,
+        },
+        0.0,
+        0,
+    );
     let charge = |pod: &str, units, basis| Charge { pod: pod.to_owned(), units, cores: 0, basis };
     let card = |index, free, outcome, recorded| explain::Card {
         index,
