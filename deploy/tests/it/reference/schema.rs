@@ -75,7 +75,7 @@ pub(super) fn table(name: &str) -> String {
     };
     let top = if start.is_empty() { &schema } else { &schema["properties"][start] };
     let top = rows.object(top).unwrap_or_else(|| panic!("{name} has no fields"));
-    let mut fields = rows.properties(top);
+    let mut fields = properties(top);
     if !order.is_empty() {
         let order: Vec<&str> = order.split(", ").collect();
         fields.sort_by_key(|(field, _)| {
@@ -105,7 +105,7 @@ impl<'a> Rows<'a> {
         }
         self.text += &format!("| `{path}` | {text} |\n");
         let Some(below) = below else { return };
-        for (field, schema) in self.properties(below) {
+        for (field, schema) in properties(below) {
             self.add(&format!("{path}.{field}"), schema, required_place(below, field).is_some());
         }
     }
@@ -113,8 +113,8 @@ impl<'a> Rows<'a> {
     /// The definition that a schema refers to, if any, alone or beside null.
     fn reference(&self, schema: &'a Value) -> Option<(&'a str, &'a Value)> {
         let alternatives = schema["anyOf"].as_array().map(Vec::as_slice).unwrap_or_default();
-        let all = [schema].into_iter().chain(alternatives);
-        let reference = all.filter_map(|schema| schema["$ref"].as_str()).next()?;
+        let mut all = [schema].into_iter().chain(alternatives);
+        let reference = all.find_map(|schema| schema["$ref"].as_str())?;
         let name = reference.strip_prefix("#/$defs/").expect("a definition");
         Some((name, &self.definitions[name]))
     }
@@ -133,14 +133,6 @@ impl<'a> Rows<'a> {
         let schema =
             if schema["items"].is_object() { self.resolved(&schema["items"]) } else { schema };
         schema["properties"].is_object().then_some(schema)
-    }
-
-    /// The fields of an object, required ones first.
-    fn properties(&self, object: &'a Value) -> Vec<(&'a String, &'a Value)> {
-        let all = object["properties"].as_object().expect("fields");
-        let mut fields: Vec<_> = all.iter().collect();
-        fields.sort_by_key(|(field, _)| required_place(object, field).unwrap_or(usize::MAX));
-        fields
     }
 
     fn description(&self, schema: &'a Value) -> String {
@@ -168,6 +160,14 @@ impl<'a> Rows<'a> {
         }
         text
     }
+}
+
+/// The fields of an object, required ones first.
+fn properties(object: &Value) -> Vec<(&String, &Value)> {
+    let all = object["properties"].as_object().expect("fields");
+    let mut fields: Vec<_> = all.iter().collect();
+    fields.sort_by_key(|(field, _)| required_place(object, field).unwrap_or(usize::MAX));
+    fields
 }
 
 /// Where a field stands in the list of required ones.

@@ -10,7 +10,10 @@ use table::{Row, table};
 
 use super::{assert_fresh, read};
 
-const PICTURES: [(&str, fn(&str) -> Picture); 5] = [
+/// Draws a picture from the text of the page.
+type Draw = fn(&str) -> Picture;
+
+const PICTURES: [(&str, Draw); 5] = [
     ("gpus-given-out.svg", gpus_given_out),
     ("hot-minutes.svg", hot_minutes),
     ("cost-by-nodes.svg", cost_by_nodes),
