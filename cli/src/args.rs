@@ -43,18 +43,19 @@ pub(crate) enum Command {
     Policy(PolicyCommand),
     /// Show GPU cards, and which pods hold how much of each.
     ///
-    /// One row for each card and pod, in units of the GPU memory resource, as the extender counts them. The replica that leads
-    /// includes reservations for pods that are being bound. A pod whose card is unknown counts on every card of its node.
+    /// One row for each card and pod, in units of the GPU memory resource, as the extender counts them. The replica
+    /// that leads includes reservations for pods that are being bound. A pod whose card is unknown counts on every card
+    /// of its node.
     Inspect(Inspect),
     /// Write the KubeSchedulerConfiguration that a policy needs.
     ///
-    /// The extender's entry has only the verbs that do work under the policy: no filter without limits and namespaces, no
-    /// prioritize without weights. Its weight goes with the policy's scale.
+    /// The extender's entry has only the verbs that do work under the policy: no filter without limits and namespaces,
+    /// no prioritize without weights. Its weight goes with the policy's scale.
     SchedulerConfig(SchedulerConfig),
     /// Show the nodes that carry a taint for their load, and clear it.
     ///
-    /// An annotator with --taint-hot-nodes sets these taints, and one without it clears them. This is for when none runs any
-    /// more, as after Plimsoll was removed. It calls kubectl, with whatever cluster and credentials that uses.
+    /// An annotator with --taint-hot-nodes sets these taints, and one without it clears them. This is for when none
+    /// runs any more, as after Plimsoll was removed. It calls kubectl, with whatever cluster and credentials that uses.
     Taints(Taints),
     /// Tell why a pod is where it is, or why it waits.
     #[command(subcommand)]
@@ -65,9 +66,9 @@ pub(crate) enum Command {
 pub(crate) enum ExplainCommand {
     /// Show for each node whether it may take a pod, by which limit, and what its score is made of.
     ///
-    /// For a pod that has a node these are the readings and cards that it was decided by, as the extender keeps them for the
-    /// last thousand pods. For a pod that waits they are those of this moment. The best nodes stand first, and the pod's own
-    /// is marked with `*`. kube-scheduler adds the points of its own plugins to these scores.
+    /// For a pod that has a node these are the readings and cards that it was decided by, as the extender keeps them
+    /// for the last thousand pods. For a pod that waits they are those of this moment. The best nodes stand first, and
+    /// the pod's own is marked with `*`. kube-scheduler adds the points of its own plugins to these scores.
     Pod(ExplainPod),
 }
 
@@ -131,8 +132,8 @@ pub(crate) enum PolicyCommand {
     /// Check a load policy, and show what it amounts to.
     ///
     /// The file is read as the annotator and the extender read it: a SchedulingPolicy, or crane-scheduler's
-    /// DynamicSchedulerPolicy, the content of `policy.yaml` in the ConfigMap. All defaults are filled in. A faulty policy is
-    /// refused with the line and the field, and exit status 1.
+    /// DynamicSchedulerPolicy, the content of `policy.yaml` in the ConfigMap. All defaults are filled in. A faulty
+    /// policy is refused with the line and the field, and exit status 1.
     ///
     /// Likely mistakes that the programs accept are warnings on stderr, such as a limit that no usage can reach.
     Check(Check),
@@ -145,9 +146,10 @@ pub(crate) enum PolicyCommand {
     Schema,
     /// Show where the pods of the last hour would have gone under the shadow policy.
     ///
-    /// The shadow policy is a second one that the extender decides by without effect (its flag --shadow-policy-file). For
-    /// each pod this shows the node that it went to and the nodes that are best under either policy. Both decided on the same
-    /// readings; kube-scheduler adds the points of its own plugins, so that a pod need not go to a best node.
+    /// The shadow policy is a second one that the extender decides by without effect (its flag --shadow-policy-file).
+    /// For each pod this shows the node that it went to and the nodes that are best under either policy. Both decided
+    /// on the same readings; kube-scheduler adds the points of its own plugins, so that a pod need not go to a best
+    /// node.
     Diff(Diff),
 }
 
@@ -171,8 +173,8 @@ pub(crate) struct Check {
     #[arg(long, value_enum, default_value_t = Source::Exporters, value_name = "SOURCE")]
     pub(crate) source: Source,
 
-    /// The annotator's file of the same flag, with the queries that Prometheus is asked. Without it, it is asked those for
-    /// node_exporter's metrics.
+    /// The annotator's file of the same flag, with the queries that Prometheus is asked. Without it, it is asked those
+    /// for node_exporter's metrics.
     #[arg(long, value_name = "FILE")]
     pub(crate) prometheus_queries_file: Option<PathBuf>,
 }
@@ -219,8 +221,8 @@ pub(crate) struct SchedulerConfig {
     #[arg(long, value_name = "FILE")]
     pub(crate) policy: PathBuf,
 
-    /// Where kube-scheduler reaches the extender. `plimsoll-scheduler enable` puts the Service's address in place of its
-    /// name, which kube-scheduler on the host's network cannot resolve.
+    /// Where kube-scheduler reaches the extender. `plimsoll-scheduler enable` puts the Service's address in place of
+    /// its name, which kube-scheduler on the host's network cannot resolve.
     #[arg(
         long,
         default_value = "http://scheduler-extender.plimsoll.svc:19100",
@@ -331,10 +333,12 @@ fn is_authority(text: &str) -> bool {
         _ => (text, None),
     };
     let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
-    let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.');
     let host_fits = match bare {
         Some(address) => address.parse::<Ipv6Addr>().is_ok(),
-        None => !host.is_empty() && host.chars().all(legal),
+        None => {
+            !host.is_empty()
+                && host.chars().all(|c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.'))
+        }
     };
     host_fits && port.is_none_or(|port| port.parse::<u16>().is_ok_and(|port| port > 0))
 }

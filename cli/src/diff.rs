@@ -27,7 +27,7 @@ pub(crate) fn diff(flags: &Diff, output: &mut dyn Write) -> Result<ExitCode> {
 
 fn write_table(shadow: &Shadow, output: &mut dyn Write) -> Result<()> {
     let mut pods: Vec<&ShadowedPod> = shadow.pods.iter().collect();
-    // Stable: the newest stay first.
+    // The sort is stable, so the newest stay first.
     pods.sort_by_key(|pod| pod.differs.is_empty());
     let rows: Vec<_> = pods.into_iter().map(row).collect();
     if !rows.is_empty() {
@@ -37,8 +37,10 @@ fn write_table(shadow: &Shadow, output: &mut dyn Write) -> Result<()> {
     }
     let with =
         |difference| shadow.pods.iter().filter(|pod| pod.differs.contains(&difference)).count();
-    let (score, filter) = (with(Difference::Score), with(Difference::Filter));
-    let (all, noun) = (rows.len(), if rows.len() == 1 { "pod" } else { "pods" });
+    let score = with(Difference::Score);
+    let filter = with(Difference::Filter);
+    let all = rows.len();
+    let noun = if rows.len() == 1 { "pod" } else { "pods" };
     writeln!(
         output,
         "{all} {noun} in the last hour: {score} with other best nodes, {filter} with other nodes rejected."

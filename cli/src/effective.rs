@@ -19,14 +19,11 @@ pub(crate) fn effective(
 ) -> PolicyCheck {
     let resolved = ResolvedPolicy::new(policy.clone(), &mut MetricTable::default());
     let mut rules = resolved.all_rules();
-    let metrics = |names: Vec<&MetricName>, weights: &[Weight], rules: &ResolvedRules| {
-        names.into_iter().map(|name| metric(policy, weights, rules, name)).collect::<Vec<_>>()
-    };
-    let common = rules.next().map(|rules| metrics(names(policy), &policy.weights, rules));
+    let common = rules.next().map(|rules| metrics(policy, names(policy), &policy.weights, rules));
     let pools = policy.pools.iter().zip(rules).map(|(pool, rules)| NodePool {
         name: pool.name.to_string(),
         selector: pool.selector.to_string(),
-        metrics: metrics(read_by(rules), &pool.weights, rules),
+        metrics: metrics(policy, read_by(rules), &pool.weights, rules),
     });
     PolicyCheck {
         valid: true,
@@ -46,6 +43,15 @@ pub(crate) fn effective(
         }),
         warnings: policy.warnings_with(source).iter().map(ToString::to_string).collect(),
     }
+}
+
+fn metrics(
+    policy: &LoadPolicy,
+    names: Vec<&MetricName>,
+    weights: &[Weight],
+    rules: &ResolvedRules,
+) -> Vec<Metric> {
+    names.into_iter().map(|name| metric(policy, weights, rules, name)).collect::<Vec<_>>()
 }
 
 /// Every metric that the policy names, once each: those that are fetched first.
@@ -150,19 +156,22 @@ fn estimates(policy: &LoadPolicy) -> Option<Estimates> {
 }
 
 fn hot_value(policy: &LoadPolicy) -> Vec<HotRule> {
-    let rule = |rule: &placement::policy::HotRule| HotRule {
-        time_range_seconds: rule.range.as_secs_f64(),
-        count: rule.count,
-    };
-    policy.hot.iter().map(rule).collect()
+    policy
+        .hot
+        .iter()
+        .map(|rule| HotRule { time_range_seconds: rule.range.as_secs_f64(), count: rule.count })
+        .collect()
 }
 
 fn namespaces(policy: &LoadPolicy) -> Vec<Namespaces> {
-    let rule = |rule: &placement::policy::NamespaceRule| Namespaces {
-        names: rule.namespaces.iter().map(ToString::to_string).collect(),
-        node_selector: rule.nodes.to_string(),
-    };
-    policy.namespaces.iter().map(rule).collect()
+    policy
+        .namespaces
+        .iter()
+        .map(|rule| Namespaces {
+            names: rule.namespaces.iter().map(ToString::to_string).collect(),
+            node_selector: rule.nodes.to_string(),
+        })
+        .collect()
 }
 
 fn beyond_units(rule: &BeyondUnitsRule) -> BeyondUnits {

@@ -25,11 +25,11 @@ pub(crate) fn get<T: DeserializeOwned>(extender: &str, path: &str, command: &str
     read(&url, answer, command)
 }
 
-/// Posts a body, otherwise as [`get`].
+/// Posts a body. `command` is as in [`get`].
 ///
 /// # Errors
 ///
-/// As of [`get`].
+/// As for [`get`].
 pub(crate) fn post<T: DeserializeOwned>(
     extender: &str,
     path: &str,
@@ -52,17 +52,16 @@ fn read<T: DeserializeOwned>(
     answer: Result<Response<Body>, Error>,
     command: &str,
 ) -> Result<T> {
-    let hint = || {
-        format!("cannot read {url} (`plimsoll {command} --help` shows how to reach the extender)")
-    };
-    let mut answer = answer.with_context(hint)?;
+    let hint =
+        format!("cannot read {url} (`plimsoll {command} --help` shows how to reach the extender)");
+    let mut answer = answer.with_context(|| hint.clone())?;
     let text = answer.body_mut().with_config().limit(MAX_BYTES).read_to_string();
     let text = text.with_context(|| url.to_owned())?;
     if !answer.status().is_success() {
         match serde_json::from_str::<String>(&text) {
             // The extender's own error says what to do.
             Ok(error) => bail!("{error}"),
-            Err(_) => bail!("{}: {}", hint(), answer.status()),
+            Err(_) => bail!("{hint}: {}", answer.status()),
         }
     }
     serde_json::from_str(&text).with_context(|| format!("{url}: not the extender's answer"))

@@ -15,20 +15,20 @@ pub(crate) fn duration(seconds: f64) -> String {
     DURATION.duration_to_string(&duration)
 }
 
-/// A text in one line, with what would move a terminal's cursor, change its colours or the order of its letters, or not be seen at all,
-/// written as an escape.
+/// A text in one line, with what would move a terminal's cursor, change its colours or the order of its letters, or not
+/// be seen at all, written as an escape.
 pub(crate) fn printable(text: &str) -> Cow<'_, str> {
     if !text.contains(is_hidden) {
         return Cow::Borrowed(text);
     }
-    let each = text.chars().map(|c| match is_hidden(c) {
-        true => c.escape_default().to_string(),
-        false => c.to_string(),
-    });
+    let each = text
+        .chars()
+        .map(|c| if is_hidden(c) { c.escape_default().to_string() } else { c.to_string() });
     Cow::Owned(each.collect())
 }
 
-/// Control characters, and those of Unicode's categories Cf, Zl and Zp: marks of direction, joiners, line separators, tags.
+/// Control characters, and those of Unicode's categories Cf, Zl and Zp: marks of direction, joiners, line separators,
+/// tags.
 fn is_hidden(c: char) -> bool {
     c.is_control()
         || matches!(
@@ -56,7 +56,7 @@ fn is_hidden(c: char) -> bool {
         )
 }
 
-/// The same of each line.
+/// Each line as by [`printable`], joined again.
 pub(crate) fn printable_lines(text: &str) -> String {
     let lines: Vec<_> = text.split('\n').map(printable).collect();
     lines.join("\n")
@@ -67,16 +67,17 @@ pub(crate) fn percent(fraction: f64) -> String {
     format!("{:.0}%", fraction * 100.0)
 }
 
-/// A load as percent with tenths, without the sign: `80.4`. At whole percent, one that is a little over its limit looks equal to it.
+/// A load as percent with tenths, without the sign: `80.4`. At whole percent, one that is a little over its limit looks
+/// equal to it.
 pub(crate) fn load(fraction: f64) -> String {
-    // Of -0.0 a zero.
+    // -0.0 is shown without its sign.
     let percent = (fraction * 1_000.0).round() / 10.0 + 0.0;
     format!("{percent:.1}")
 }
 
 /// A limit with the digits that the policy has: `65%`, `82.5%`.
 pub(crate) fn limit(fraction: f64) -> String {
-    // What a product of binary fractions adds behind those.
+    // Further digits are errors of binary fractions.
     let percent = (fraction * 1e8).round() / 1e6;
     format!("{percent}%")
 }

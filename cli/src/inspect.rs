@@ -52,15 +52,22 @@ fn rows_of_node(node: &Node) -> Vec<Row> {
 
 /// A row for each pod on a card, or one for a card without.
 fn rows_of_card(node: &str, card: &Device) -> Vec<Row> {
-    let row = |namespace: &str, pod: &str, holds: String| {
-        let unhealthy = if card.unhealthy { " unhealthy" } else { "" };
-        let used = format!("{}/{}{unhealthy}", card.used, card.total);
-        [node.into(), card.id.to_string(), used, namespace.into(), pod.into(), holds]
-    };
-    if card.pods.is_empty() {
-        return vec![row(NONE, NONE, NONE.into())];
+    let unhealthy = if card.unhealthy { " unhealthy" } else { "" };
+    let used = format!("{}/{}{unhealthy}", card.used, card.total);
+    let of_card = [node.to_owned(), card.id.to_string(), used];
+    let mut of_pods: Vec<[String; 3]> = Vec::new();
+    for pod in &card.pods {
+        let namespace = if pod.namespace.is_empty() { NONE } else { &pod.namespace };
+        of_pods.push([namespace.to_owned(), pod.name.clone(), pod.used.to_string()]);
     }
-    let or_none = |text: &'_ str| if text.is_empty() { NONE.to_owned() } else { text.to_owned() };
-    let pods = card.pods.iter();
-    pods.map(|pod| row(&or_none(&pod.namespace), &pod.name, pod.used.to_string())).collect()
+    if of_pods.is_empty() {
+        of_pods.push([NONE; 3].map(str::to_owned));
+    }
+    let mut rows = Vec::new();
+    for of_pod in of_pods {
+        let [node, id, used] = of_card.clone();
+        let [namespace, pod, holds] = of_pod;
+        rows.push([node, id, used, namespace, pod, holds]);
+    }
+    rows
 }

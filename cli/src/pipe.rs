@@ -2,8 +2,8 @@
 
 use std::io::{self, ErrorKind, Write};
 
-/// Writes until the reader closes the pipe, as in `plimsoll inspect | head`. Later output is dropped, so that the command still
-/// completes its work and returns its own exit code.
+/// Writes until the reader closes the pipe, as in `plimsoll inspect | head`. Later output is dropped, so that the
+/// command still completes its work and returns its own exit code.
 pub(crate) struct UntilClosed<W> {
     output: W,
     closed: bool,

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
-use api::policy_check::{BeyondUnits, Fault, HotRule, Metric, Namespaces, PolicyCheck};
+use api::policy_check::{Fault, HotRule, Metric, PolicyCheck};
 use placement::policy::{LoadPolicy, PolicyError, PolicyKind, ReadingSource, json_schema};
 use serde::Deserialize;
 
@@ -15,7 +15,7 @@ use crate::advice;
 use crate::args::{Check, Convert, Source};
 use crate::effective::effective;
 use crate::format::{duration, percent, printable};
-use crate::table::{self, NONE};
+use crate::table::{self, NONE, or_none};
 
 /// The largest file, in bytes: the limit of a ConfigMap.
 const MAX_FILE: u64 = 1 << 20;
@@ -26,7 +26,8 @@ const MAX_FILE: u64 = 1 << 20;
 ///
 /// Where a file cannot be read, or that of the queries is faulty. A faulty policy is an answer with exit status 1.
 pub(crate) fn check(flags: &Check, output: &mut dyn Write) -> Result<ExitCode> {
-    let (text, source) = (read(&flags.file)?, source(flags)?);
+    let text = read(&flags.file)?;
+    let source = source(flags)?;
     let report = report(&text, &source);
     if flags.json {
         writeln!(output, "{}", serde_json::to_string_pretty(&report)?)?;
@@ -118,9 +119,10 @@ fn read(file: &Path) -> Result<String> {
 fn read_all(file: impl Read) -> Result<String> {
     let mut text = String::new();
     file.take(MAX_FILE + 1).read_to_string(&mut text)?;
-    match text.len() as u64 > MAX_FILE {
-        true => bail!("longer than {} KiB, which no ConfigMap is", MAX_FILE >> 10),
-        false => Ok(text),
+    if text.len() as u64 > MAX_FILE {
+        bail!("longer than {} KiB, which no ConfigMap is", MAX_FILE >> 10)
+    } else {
+        Ok(text)
     }
 }
 
@@ -133,7 +135,8 @@ fn write_text(report: &PolicyCheck, file: &Path, output: &mut dyn Write) -> Resu
     if let Some(fault) = &report.error {
         let Fault { line, field, problem } = fault;
         output.flush()?;
-        let (field, problem) = (printable(field), printable(problem));
+        let field = printable(field);
+        let problem = printable(problem);
         writeln!(io::stderr(), "error: {}: line {line}: {field}: {problem}", file.display())?;
         return Ok(());
     }
@@ -146,8 +149,11 @@ fn write_text(report: &PolicyCheck, file: &Path, output: &mut dyn Write) -> Resu
     }
     if !report.namespaces.is_empty() {
         writeln!(output)?;
-        let row = |rule: &Namespaces| [rule.names.join(", "), rule.node_selector.clone()];
-        let rows: Vec<_> = report.namespaces.iter().map(row).collect();
+        let rows: Vec<_> = report
+            .namespaces
+            .iter()
+            .map(|rule| [rule.names.join(", "), rule.node_selector.clone()])
+            .collect();
         table::write(output, ["PODS OF NAMESPACE", "GO TO NODES WITH"], &rows)?;
     }
     if !report.hot_value.is_empty() {
@@ -179,7 +185,6 @@ fn write_metrics(metrics: &[Metric], output: &mut dyn Write) -> Result<()> {
 }
 
 fn row(metric: &Metric) -> [String; 9] {
-    let or_none = |text: Option<String>| text.unwrap_or_else(|| NONE.to_owned());
     [
         metric.name.clone(),
         or_none(metric.period_seconds.map(duration)),
@@ -195,13 +200,12 @@ fn row(metric: &Metric) -> [String; 9] {
 
 /// The settings that are not lists, by their fields in our own kind.
 fn settings(report: &PolicyCheck) -> Vec<[String; 2]> {
-    let mut rows = Vec::new();
-    let mut row = |field: &str, value: String| rows.push([field.to_owned(), value]);
-    row("kind", report.kind.clone().unwrap_or_default());
+    let mut rows = Settings::default();
+    rows.add("kind", report.kind.clone().unwrap_or_default());
     if let Some(scoring) = &report.scoring {
-        row("scoring.model", scoring.model.clone());
-        row("scoring.direction", scoring.direction.clone());
-        row("scoring.scale", scoring.scale.to_string());
+        rows.add("scoring.model", scoring.model.clone());
+        rows.add("scoring.direction", scoring.direction.clone());
+        rows.add("scoring.scale", scoring.scale.to_string());
         let of_model = [
             ("scoring.target", scoring.target),
             ("scoring.margin", scoring.margin),
@@ -209,38 +213,54 @@ fn settings(report: &PolicyCheck) -> Vec<[String; 2]> {
             ("scoring.pairing", scoring.pairing),
         ];
         for (field, value) in of_model {
-            value.into_iter().for_each(|value| row(field, value.to_string()));
+            if let Some(value) = value {
+                rows.add(field, value.to_string());
+            }
         }
     }
     if let Some(limits) = &report.limits {
-        row("limits.mode", limits.mode.clone());
+        rows.add("limits.mode", limits.mode.clone());
         if limits.mode == "hard" {
             let wait = limits.max_wait_seconds.map_or_else(|| "never".to_owned(), duration);
-            row("limits.maxWait", wait);
+            rows.add("limits.maxWait", wait);
         }
         let classes = limits.exempt_priority_classes.join(", ");
         let classes = if classes.is_empty() { NONE.to_owned() } else { classes };
-        row("limits.exemptPriorityClasses", classes);
+        rows.add("limits.exemptPriorityClasses", classes);
     }
-    row("estimates.enabled", report.estimates.is_some().to_string());
+    rows.add("estimates.enabled", report.estimates.is_some().to_string());
     if let Some(estimates) = &report.estimates {
-        row("estimates.learned", estimates.learned.to_string());
-        row("estimates.statistic", estimates.statistic.clone());
-        row("estimates.cpuFactor", estimates.cpu_factor.to_string());
-        row("estimates.memoryFactor", estimates.memory_factor.to_string());
-        row("estimates.defaultCpu", format!("{} cores", estimates.default_cpu));
-        row("estimates.defaultMemory", format!("{} bytes", estimates.default_memory));
+        rows.add("estimates.learned", estimates.learned.to_string());
+        rows.add("estimates.statistic", estimates.statistic.clone());
+        rows.add("estimates.cpuFactor", estimates.cpu_factor.to_string());
+        rows.add("estimates.memoryFactor", estimates.memory_factor.to_string());
+        rows.add("estimates.defaultCpu", format!("{} cores", estimates.default_cpu));
+        rows.add("estimates.defaultMemory", format!("{} bytes", estimates.default_memory));
     }
     if let Some(gpu) = &report.gpu {
-        row("gpu.placement", gpu.placement.clone());
-        row("gpu.unmanagedMemory", gpu.unmanaged_memory.clone());
-        let rule = |rule: &BeyondUnits| {
-            format!("{} in {}", rule.allow.join(", "), rule.namespaces.join(", "))
-        };
-        let rules: Vec<String> = gpu.beyond_units.iter().map(rule).collect();
-        row("gpu.beyondUnits", if rules.is_empty() { NONE.to_owned() } else { rules.join("; ") });
+        rows.add("gpu.placement", gpu.placement.clone());
+        rows.add("gpu.unmanagedMemory", gpu.unmanaged_memory.clone());
+        let rules: Vec<String> = gpu
+            .beyond_units
+            .iter()
+            .map(|rule| format!("{} in {}", rule.allow.join(", "), rule.namespaces.join(", ")))
+            .collect();
+        rows.add(
+            "gpu.beyondUnits",
+            if rules.is_empty() { NONE.to_owned() } else { rules.join("; ") },
+        );
     }
-    rows
+    rows.0
+}
+
+/// Rows of a table: the field and the value of each setting.
+#[derive(Default)]
+struct Settings(Vec<[String; 2]>);
+
+impl Settings {
+    fn add(&mut self, field: &str, value: String) {
+        self.0.push([field.to_owned(), value]);
+    }
 }
 
 fn hot_row(rule: &HotRule) -> [String; 2] {

@@ -7,20 +7,26 @@ use crate::format::printable;
 /// An empty cell, as kubectl writes it.
 pub(crate) const NONE: &str = "<none>";
 
+/// A cell that may be empty.
+pub(crate) fn or_none(text: Option<String>) -> String {
+    text.unwrap_or_else(|| NONE.to_owned())
+}
+
 /// Spaces between columns.
 const GAP: usize = 3;
 
-/// Writes a heading and its rows, each column as wide as its widest cell. A row has as many cells as the heading. Control
-/// characters, which names from annotations may hold, are written as escapes.
+/// Writes a heading and its rows, each column as wide as its widest cell. A row has as many cells as the heading.
+/// Control characters, which names from annotations may hold, are written as escapes.
 pub(crate) fn write<'a, Row: AsRef<[String]>>(
     output: &mut dyn Write,
     heading: impl AsRef<[&'a str]>,
     rows: &[Row],
 ) -> io::Result<()> {
     let heading = heading.as_ref();
-    let cell = |cell: &String| printable(cell).into_owned();
-    let rows: Vec<Vec<String>> =
-        rows.iter().map(|row| row.as_ref().iter().map(cell).collect()).collect();
+    let rows: Vec<Vec<String>> = rows
+        .iter()
+        .map(|row| row.as_ref().iter().map(|cell| printable(cell).into_owned()).collect())
+        .collect();
     let mut widths: Vec<usize> = heading.iter().map(|cell| cell.chars().count()).collect();
     for row in &rows {
         let cells = row.iter().map(|cell| cell.chars().count());

@@ -70,15 +70,20 @@ fn is_ours(taint: &Value) -> bool {
 }
 
 fn rows(nodes: &[Node]) -> Vec<[String; 3]> {
-    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    let of_node = |node: &Node| {
-        let ours = node.spec.taints.iter().filter(|taint| is_ours(taint));
-        let row = |taint: &Value| {
-            [node.metadata.name.clone(), text(&taint["key"]), text(&taint["effect"])]
-        };
-        ours.map(row).collect::<Vec<_>>()
-    };
-    nodes.iter().flat_map(of_node).collect()
+    nodes
+        .iter()
+        .flat_map(|node| {
+            let ours = node.spec.taints.iter().filter(|taint| is_ours(taint));
+            ours.map(|taint| {
+                [node.metadata.name.clone(), text(&taint["key"]), text(&taint["effect"])]
+            })
+            .collect::<Vec<_>>()
+        })
+        .collect()
+}
+
+fn text(value: &Value) -> String {
+    value.as_str().unwrap_or_default().to_owned()
 }
 
 fn clear(mut nodes: Vec<Node>, output: &mut dyn Write) -> Result<()> {
@@ -105,8 +110,8 @@ fn clear(mut nodes: Vec<Node>, output: &mut dyn Write) -> Result<()> {
     )
 }
 
-/// A JSON patch that removes our taints, and that fails if the list has changed. The last one is removed first, so the indexes of
-/// the others do not change.
+/// A JSON patch that removes our taints, and that fails if the list has changed. The last one is removed first, so the
+/// indexes of the others do not change.
 fn removal(taints: &[Value]) -> Value {
     let ours = taints.iter().enumerate().rev().filter(|(_, taint)| is_ours(taint));
     let steps = ours.flat_map(|(index, taint)| {
@@ -118,15 +123,14 @@ fn removal(taints: &[Value]) -> Value {
 
 /// The output of kubectl.
 fn kubectl(words: &[&str]) -> Result<String> {
-    let shown = || format!("kubectl {}", words[..2].join(" "));
+    let shown = format!("kubectl {}", words[..2].join(" "));
     let limit = "--request-timeout=20s";
     let output = Command::new("kubectl").args(words).arg(limit).output();
-    let output =
-        output.with_context(|| format!("cannot run {}: is kubectl on the PATH?", shown()))?;
+    let output = output.with_context(|| format!("cannot run {shown}: is kubectl on the PATH?"))?;
     if !output.status.success() {
-        bail!("{}: {}", shown(), String::from_utf8_lossy(&output.stderr).trim());
+        bail!("{shown}: {}", String::from_utf8_lossy(&output.stderr).trim());
     }
-    String::from_utf8(output.stdout).with_context(shown)
+    String::from_utf8(output.stdout).context(shown)
 }
 
 #[cfg(test)]
@@ -135,17 +139,20 @@ mod tests {
 
     #[test]
     fn the_last_goes_first_and_others_stay() {
-        let ours = |key: &str| json!({"key": key, "value": VALUE, "effect": "NoSchedule"});
         let other = json!({"key": "team", "value": "a", "effect": "NoSchedule"});
-        let patch = removal(&[ours("a"), other, ours("b")]);
+        let patch = removal(&[annotators_taint("a"), other, annotators_taint("b")]);
         assert_eq!(
             patch,
             json!([
-                {"op": "test", "path": "/spec/taints/2", "value": ours("b")},
+                {"op": "test", "path": "/spec/taints/2", "value": annotators_taint("b")},
                 {"op": "remove", "path": "/spec/taints/2"},
-                {"op": "test", "path": "/spec/taints/0", "value": ours("a")},
+                {"op": "test", "path": "/spec/taints/0", "value": annotators_taint("a")},
                 {"op": "remove", "path": "/spec/taints/0"},
             ])
         );
+    }
+
+    fn annotators_taint(key: &str) -> Value {
+        json!({"key": key, "value": VALUE, "effect": "NoSchedule"})
     }
 }

@@ -57,7 +57,8 @@ fn write_head(explained: &Explanation, output: &mut dyn Write) -> Result<()> {
     };
     writeln!(output, "Shown:      {basis}, {time:.0}")?;
     if let Some(estimate) = estimate {
-        let (cpu, memory) = (&estimate.cpu, &estimate.memory);
+        let cpu = &estimate.cpu;
+        let memory = &estimate.memory;
         let cores = format!("{:.2} cores ({})", cpu.amount, source(cpu));
         let mebibytes = memory.amount / f64::from(1 << 20);
         writeln!(output, "Estimate:   {cores}, {mebibytes:.0} MiB ({})", source(memory))?;

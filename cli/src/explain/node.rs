@@ -9,7 +9,7 @@ use api::explain::{
 };
 
 use crate::format::{self, duration, printable};
-use crate::table::{self, NONE};
+use crate::table::{self, NONE, or_none};
 
 /// Writes all details of the node.
 ///
@@ -84,15 +84,18 @@ struct Row<'a> {
 
 impl<'a> Row<'a> {
     fn all(load: &'a Load) -> Vec<Self> {
-        let of_limit = |limit: &'a api::explain::Limit| Row {
-            metric: &limit.metric,
-            reading: &limit.reading,
-            in_flight: limit.in_flight,
-            pod: limit.pod,
-            limit: Some((limit.max, limit.outcome)),
-            points: None,
-        };
-        let mut rows: Vec<Self> = load.limits.iter().map(of_limit).collect();
+        let mut rows: Vec<Self> = load
+            .limits
+            .iter()
+            .map(|limit| Row {
+                metric: &limit.metric,
+                reading: &limit.reading,
+                in_flight: limit.in_flight,
+                pod: limit.pod,
+                limit: Some((limit.max, limit.outcome)),
+                points: None,
+            })
+            .collect();
         for term in &load.terms {
             match rows.iter_mut().find(|row| row.metric == term.metric) {
                 Some(row) => row.points = term.points,
@@ -110,7 +113,6 @@ impl<'a> Row<'a> {
     }
 
     fn cells(&self) -> [String; 8] {
-        let or_none = |text: Option<String>| text.unwrap_or_else(|| NONE.to_owned());
         let age = self.reading.age_seconds.map(|seconds| duration(seconds as f64));
         [
             self.metric.to_owned(),
@@ -189,7 +191,8 @@ fn card_row(card: &Card, chosen: &[u32]) -> [String; 7] {
     };
     let mark = if chosen.contains(&card.index) { "*" } else { "" };
     let free = format!("{}/{}", card.free, card.units);
-    let (index, model) = (card.index.to_string(), card.model.clone());
+    let index = card.index.to_string();
+    let model = card.model.clone();
     let cores = format!("{}%", card.free_cores);
     let unmanaged = card.charges.iter().filter(|charge| charge.basis == Basis::Unmanaged);
     let unmanaged = unmanaged.map(|charge| charge.units).sum::<u32>().to_string();

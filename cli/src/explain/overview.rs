@@ -1,5 +1,5 @@
-//! All nodes, one line each: verdict, score, the deciding limit, and each metric of the score. Metrics have letters, so that
-//! a line fits a terminal; a second table explains the letters.
+//! All nodes, one line each: verdict, score, the deciding limit, and each metric of the score. Metrics have letters, so
+//! that a line fits a terminal; a second table explains the letters.
 
 use std::cmp::Reverse;
 use std::io::Write;
@@ -8,7 +8,7 @@ use anyhow::Result;
 use api::explain::{Explanation, Limit, LimitOutcome, Load, Node, Reading, ReadingStatus};
 
 use crate::format::{self, duration, percent};
-use crate::table::{self, NONE};
+use crate::table::{self, NONE, or_none};
 
 /// Marks the pod's own node.
 const MARK: &str = "*";
@@ -66,13 +66,13 @@ pub(super) fn write(explained: &Explanation, output: &mut dyn Write) -> Result<(
 struct Metric {
     letter: &'static str,
     name: String,
-    /// Of the nodes' limits the lowest.
+    /// The lowest of the nodes' limits.
     limit: Option<f64>,
     share: Option<f64>,
     window_seconds: Option<i64>,
 }
 
-/// For 26 metrics; further ones share the last.
+/// A letter for each of 26 metrics; any more share the last.
 const LETTERS: [&str; 27] = [
     "A", "B", "C", "D", "E", "F", "G", "H", "I", "J", "K", "L", "M", "N", "O", "P", "Q", "R", "S",
     "T", "U", "V", "W", "X", "Y", "Z", "?",
@@ -111,7 +111,6 @@ impl Metric {
     }
 
     fn row(&self) -> [String; 5] {
-        let or_none = |text: Option<String>| text.unwrap_or_else(|| NONE.to_owned());
         [
             self.letter.to_owned(),
             self.name.clone(),
@@ -159,33 +158,42 @@ fn load(reading: &Reading, added: f64, sign: &str) -> String {
 }
 
 fn verdict(node: &Node) -> &'static str {
-    let is_any = |outcome| limits(node).any(|limit| limit.outcome == outcome);
-    let has_no_card = node.cards.as_ref().is_some_and(|cards| cards.chosen.is_empty());
-    match node.accepted {
-        true if !node.known => "unknown node",
-        true if node.passes_over_limit => "least loaded",
-        true => "accepted",
-        false if is_any(LimitOutcome::Exceeded) => "over limit",
-        false if is_any(LimitOutcome::UnknownRejected) => "not measured",
-        false if has_no_card => "no card",
-        false => "rejected",
+    if !node.accepted {
+        return rejection(node);
+    }
+    if !node.known {
+        "unknown node"
+    } else if node.passes_over_limit {
+        "least loaded"
+    } else {
+        "accepted"
+    }
+}
+
+fn rejection(node: &Node) -> &'static str {
+    if limits(node).any(|limit| limit.outcome == LimitOutcome::Exceeded) {
+        "over limit"
+    } else if limits(node).any(|limit| limit.outcome == LimitOutcome::UnknownRejected) {
+        "not measured"
+    } else if node.cards.as_ref().is_some_and(|cards| cards.chosen.is_empty()) {
+        "no card"
+    } else {
+        "rejected"
     }
 }
 
 /// The first limit that rejects the node, otherwise the limit that the node is nearest to.
 fn deciding_limit(node: &Node, metrics: &[Metric]) -> String {
-    let rejects = |limit: &&Limit| {
-        matches!(limit.outcome, LimitOutcome::Exceeded | LimitOutcome::UnknownRejected)
-    };
-    let near = |limit: &Limit| {
-        let reading = limit.reading.value.filter(|_| limit.outcome == LimitOutcome::Met)?;
-        Some((reading + added(limit.in_flight, limit.pod)) / limit.max)
-    };
-    let nearest = || {
-        let with_reading = limits(node).filter_map(|limit| Some((limit, near(limit)?)));
-        with_reading.max_by(|a, b| a.1.total_cmp(&b.1)).map(|(limit, _)| limit)
-    };
-    let Some(limit) = limits(node).find(rejects).or_else(nearest) else {
+    let Some(limit) = limits(node)
+        .find(|limit| {
+            matches!(limit.outcome, LimitOutcome::Exceeded | LimitOutcome::UnknownRejected)
+        })
+        .or_else(|| {
+            let with_reading =
+                limits(node).filter_map(|limit| Some((limit, share_of_limit(limit)?)));
+            with_reading.max_by(|a, b| a.1.total_cmp(&b.1)).map(|(limit, _)| limit)
+        })
+    else {
         let exempt = limits(node).any(|limit| limit.outcome == LimitOutcome::Exempt);
         return if exempt { "exempt".to_owned() } else { NONE.to_owned() };
     };
@@ -197,6 +205,14 @@ fn deciding_limit(node: &Node, metrics: &[Metric]) -> String {
         LimitOutcome::UnknownRejected => format!("{letter} {load}"),
         _ => format!("{letter} {load} {sign} {}", format::limit(limit.max)),
     }
+}
+
+/// How much of a limit that is met the node uses, with the pod.
+fn share_of_limit(limit: &Limit) -> Option<f64> {
+    if limit.outcome != LimitOutcome::Met {
+        return None;
+    }
+    Some((limit.reading.value? + added(limit.in_flight, limit.pod)) / limit.max)
 }
 
 fn card(node: &Node) -> String {

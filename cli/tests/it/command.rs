@@ -38,8 +38,11 @@ pub(crate) fn run_as(
         .unwrap();
     child.stdin.take().unwrap().write_all(stdin.as_bytes()).unwrap();
     let output = child.wait_with_output().unwrap();
-    let text = |bytes| String::from_utf8(bytes).unwrap();
     Run { stdout: text(output.stdout), stderr: text(output.stderr), code: output.status.code() }
+}
+
+fn text(bytes: Vec<u8>) -> String {
+    String::from_utf8(bytes).unwrap()
 }
 
 impl Run {

@@ -28,8 +28,11 @@ fn an_hour_without_pods_is_no_error() {
 fn json_is_the_extenders_answer() {
     let (url, _server) = extender("200 OK", ANSWER);
     let written = run(["policy", "diff", "--json", "--extender", &url]).success();
-    let value = |text: &str| serde_json::from_str::<Value>(text).unwrap();
     assert_eq!(value(&written), value(ANSWER));
+}
+
+fn value(text: &str) -> Value {
+    serde_json::from_str::<Value>(text).unwrap()
 }
 
 #[test]

@@ -84,7 +84,7 @@ fn what_ended_pods_still_show_is_taken_off_the_reading() {
         metric["reading"]["value"] = json!(0.90);
         metric["inFlight"] = json!(-0.30);
     }
-    // Too little to show.
+    // An addition under a tenth of a percent is not shown.
     load["terms"][1]["inFlight"] = json!(-0.0203);
     let (url, _server) = extender("200 OK", &with(LOAD, &json!({ "nodes": [node] })));
     let written = run(["explain", "pod", "web-0", "--extender", &url]).success();

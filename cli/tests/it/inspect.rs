@@ -19,8 +19,11 @@ fn cards_and_their_pods_are_shown_as_a_table() {
 fn json_is_the_extenders_answer() {
     let (url, _server) = extender("200 OK", ANSWER);
     let written = run(["inspect", "--json", "--extender", &url]).success();
-    let value = |text: &str| serde_json::from_str::<serde_json::Value>(text).unwrap();
     assert_eq!(value(&written), value(ANSWER));
+}
+
+fn value(text: &str) -> serde_json::Value {
+    serde_json::from_str::<serde_json::Value>(text).unwrap()
 }
 
 #[test]

@@ -29,7 +29,8 @@ fn shipped_configurations_are_those_of_the_shipped_policies() {
             "components/crane-policy/kube-scheduler-config.yaml",
         ),
     ] {
-        let (policy, kept) = (deploy.join(policy), deploy.join(kept));
+        let policy = deploy.join(policy);
+        let kept = deploy.join(kept);
         let args = ["scheduler-config".as_ref(), "--gpu".as_ref(), "--policy".as_ref()];
         let written = run(args.into_iter().chain([policy.as_os_str()])).success();
         if std::env::var_os("PLIMSOLL_REGENERATE").is_some() {
@@ -62,13 +63,14 @@ fn an_entry_has_the_verbs_that_the_policy_needs() {
 
 #[test]
 fn the_weight_goes_with_the_scale() {
-    let weight = |spec: &str| {
-        let text = config(", weight: 1", spec, &[]);
-        let mut weights = text.lines().filter_map(|line| line.trim().strip_prefix("weight: "));
-        weights.next().map(str::to_owned)
-    };
     assert_eq!(weight("").as_deref(), Some("1"));
     assert_eq!(weight("  scoring: {scale: 10}\n").as_deref(), Some("3"));
+}
+
+fn weight(spec: &str) -> Option<String> {
+    let text = config(", weight: 1", spec, &[]);
+    let mut weights = text.lines().filter_map(|line| line.trim().strip_prefix("weight: "));
+    weights.next().map(str::to_owned)
 }
 
 #[test]

@@ -26,11 +26,15 @@ fn ours(key: &str) -> Value {
 }
 
 fn list(nodes: &[(&str, &[Value])]) -> Value {
-    let node = |(name, taints): &(&str, &[Value])| match taints.is_empty() {
-        true => json!({"metadata": {"name": name}, "spec": {}}),
-        false => json!({"metadata": {"name": name}, "spec": {"taints": taints}}),
-    };
-    json!({ "items": nodes.iter().map(node).collect::<Vec<_>>() })
+    json!({ "items": nodes.iter().map(|(name, taints)| node(name, taints)).collect::<Vec<_>>() })
+}
+
+fn node(name: &str, taints: &[Value]) -> Value {
+    if taints.is_empty() {
+        json!({"metadata": {"name": name}, "spec": {}})
+    } else {
+        json!({"metadata": {"name": name}, "spec": {"taints": taints}})
+    }
 }
 
 /// A folder with the kubectl and these answers.
@@ -49,15 +53,19 @@ fn run(folder: &Path, args: &[&str]) -> Run {
     let path = format!("{}:/usr/bin:/bin", folder.display());
     let output = Command::new(PLIMSOLL).arg("taints").args(args).env("PATH", path).output();
     let output = output.unwrap();
-    let text = |bytes| String::from_utf8(bytes).unwrap();
     Run { stdout: text(output.stdout), stderr: text(output.stderr), code: output.status.code() }
+}
+
+fn text(bytes: Vec<u8>) -> String {
+    String::from_utf8(bytes).unwrap()
 }
 
 /// What kubectl was asked, each time with a time limit.
 fn calls(folder: &Path) -> String {
     let calls = fs::read_to_string(folder.join("calls")).unwrap();
-    let limited = |line: &str| line.strip_suffix(" --request-timeout=20s").unwrap().to_owned();
-    calls.lines().map(|line| limited(line) + "\n").collect()
+    let without_limit =
+        calls.lines().map(|line| line.strip_suffix(" --request-timeout=20s").unwrap());
+    without_limit.map(|line| format!("{line}\n")).collect()
 }
 
 #[test]
