@@ -1,5 +1,5 @@
-//! The ValidatingAdmissionPolicies name the keys and the accounts that the programs have, each is in force, and none costs the API server
-//! more for a larger object. What the API server makes of them, `testing/e2e` tries.
+//! The ValidatingAdmissionPolicies name the keys and the accounts that the programs have, each is in force, and none
+//! costs the API server more for a larger object. What the API server makes of them, `testing/e2e` tries.
 
 use std::collections::BTreeSet;
 
@@ -49,10 +49,11 @@ fn each_policy_refuses_and_is_bound_once_and_everywhere() {
         bindings.map(|binding| serde_json::from_value(binding).expect("a binding")).collect();
     assert_eq!((policies().len(), bound.len()), (10, 10));
     for policy in policies() {
-        let (name, spec) = (policy.metadata.name.expect("a name"), policy.spec.expect("a spec"));
+        let name = policy.metadata.name.expect("a name");
+        let spec = policy.spec.expect("a spec");
         assert_eq!(spec.failure_policy.as_deref(), Some("Fail"), "{name}");
-        let of_it = |binding: &&ValidatingAdmissionPolicyBinding| binding.spec.policy_name == name;
-        let binding: Vec<_> = bound.iter().filter(of_it).collect();
+        let binding: Vec<_> =
+            bound.iter().filter(|binding| binding.spec.policy_name == name).collect();
         let [binding] = &binding[..] else { panic!("{} bindings of {name}", binding.len()) };
         let spec = &binding.spec;
         assert_eq!(spec.validation_actions, ["Deny"], "{name}");
@@ -119,11 +120,10 @@ fn resources_are_those_that_pods_ask_for() {
     }
     let status = policy("plimsoll-device-plugin-node-status");
     assert!(status.contains(&format!("'{}'", names.gpu_count_resource())));
-    let of = |name: &str, key: &str| list_with(name, key);
     let written = [names.cards(), names.isolation()].into();
-    assert_eq!(of("plimsoll-device-plugin-nodes", &names.cards()), written);
+    assert_eq!(list_with("plimsoll-device-plugin-nodes", &names.cards()), written);
     let written = [names.share(), names.cooled_at()].into();
-    assert_eq!(of("plimsoll-annotator-nodes", &names.share()), written);
+    assert_eq!(list_with("plimsoll-annotator-nodes", &names.share()), written);
 }
 
 #[test]
@@ -132,20 +132,23 @@ fn accounts_are_those_of_extender_and_device_plugin() {
         .iter()
         .map(|account| {
             let metadata = &account["metadata"];
-            let part = |key: &str| metadata[key].as_str().expect("a text").to_owned();
-            format!("system:serviceaccount:{}:{}", part("namespace"), part("name"))
+            let namespace = metadata["namespace"].as_str().expect("a namespace");
+            let name = metadata["name"].as_str().expect("a name");
+            format!("system:serviceaccount:{namespace}:{name}")
         })
         .collect();
-    let of = |name: &str| -> BTreeSet<String> {
-        let text = policy(name);
-        accounts.iter().filter(|account| text.contains(&format!("'{account}'"))).cloned().collect()
-    };
-    let set = |names: &[&str]| -> BTreeSet<String> {
-        names.iter().map(|name| format!("system:serviceaccount:plimsoll:{name}")).collect()
-    };
-    assert_eq!(of("plimsoll-claims"), set(&["scheduler-extender", "gpushare-device-plugin"]));
-    assert_eq!(of("plimsoll-bindings"), set(&["scheduler-extender"]));
-    assert_eq!(of("plimsoll-annotator-nodes"), set(&["annotator"]));
+    assert_eq!(
+        accounts_named_in("plimsoll-claims", &accounts),
+        service_accounts(&["scheduler-extender", "gpushare-device-plugin"])
+    );
+    assert_eq!(
+        accounts_named_in("plimsoll-bindings", &accounts),
+        service_accounts(&["scheduler-extender"])
+    );
+    assert_eq!(
+        accounts_named_in("plimsoll-annotator-nodes", &accounts),
+        service_accounts(&["annotator"])
+    );
     for name in [
         "plimsoll-device-plugin-nodes",
         "plimsoll-device-plugin-pods",
@@ -153,11 +156,24 @@ fn accounts_are_those_of_extender_and_device_plugin() {
         "plimsoll-device-plugin-node-status",
         "plimsoll-unhealthy-gpus",
     ] {
-        assert_eq!(of(name), set(&["gpushare-device-plugin"]), "{name}");
+        assert_eq!(
+            accounts_named_in(name, &accounts),
+            service_accounts(&["gpushare-device-plugin"]),
+            "{name}"
+        );
     }
     for name in ["plimsoll-gpu-environment", "plimsoll-node-name"] {
-        assert_eq!(of(name), set(&[]), "{name}");
+        assert_eq!(accounts_named_in(name, &accounts), service_accounts(&[]), "{name}");
     }
+}
+
+fn accounts_named_in(name: &str, accounts: &[String]) -> BTreeSet<String> {
+    let text = policy(name);
+    accounts.iter().filter(|account| text.contains(&format!("'{account}'"))).cloned().collect()
+}
+
+fn service_accounts(names: &[&str]) -> BTreeSet<String> {
+    names.iter().map(|name| format!("system:serviceaccount:plimsoll:{name}")).collect()
 }
 
 #[test]
@@ -195,8 +211,11 @@ fn compared(name: &str, path: &str) -> BTreeSet<String> {
     let spec = policy(name).replace("dyn(object.status)", "object.status");
     let start = format!("{path}.?");
     let parts = spec.split(start.as_str()).skip(1);
-    let ends = |c: char| !c.is_ascii_alphanumeric();
-    parts.filter_map(|rest| Some(rest.split(ends).next()?.to_owned())).collect()
+    parts
+        .filter_map(|rest| {
+            Some(rest.split(|c: char| !c.is_ascii_alphanumeric()).next()?.to_owned())
+        })
+        .collect()
 }
 
 /// A field that a later Kubernetes brings is missing here, and this does not compile: compare it in the policy, too.
@@ -276,12 +295,16 @@ fn looped(expression: &str) -> Vec<&str> {
 
 /// The longest end of a text that is a list in brackets, or names with dots between them.
 fn receiver(text: &str) -> &str {
-    let inside = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '?');
-    let start = match text.ends_with(']') {
-        true => text.rfind('[').expect("a list"),
-        false => text.rfind(|c| !inside(c)).map_or(0, |at| at + 1),
+    let start = if text.ends_with(']') {
+        text.rfind('[').expect("a list")
+    } else {
+        text.rfind(|c| !is_part_of_path(c)).map_or(0, |at| at + 1)
     };
     &text[start..]
+}
+
+fn is_part_of_path(c: char) -> bool {
+    c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '?')
 }
 
 /// Whether an expression bounds the length of what it loops over, before it does.
@@ -291,27 +314,27 @@ fn bounds(expression: &str, receiver: &str) -> bool {
         "container.env" => "variables.count".to_owned(),
         other => format!("{other}.size()"),
     };
-    let limit = |operator: &str| {
-        let (_, rest) = expression.split_once(&format!("{size} {operator} "))?;
-        rest.split(|c: char| !c.is_ascii_digit()).next()?.parse::<u32>().ok()
-    };
-    [limit("<="), limit(">")].into_iter().flatten().any(|limit| limit <= 2000)
+    [number_after(expression, &size, "<="), number_after(expression, &size, ">")]
+        .into_iter()
+        .flatten()
+        .any(|limit| limit <= 2000)
 }
 
-/// The API server's time for a loop grows with the square of its turns, and an author decides how long a pod's lists are: 256 KiB of
-/// annotations are 87,000 keys.
+fn number_after(expression: &str, size: &str, operator: &str) -> Option<u32> {
+    let (_, rest) = expression.split_once(&format!("{size} {operator} "))?;
+    rest.split(|c: char| !c.is_ascii_digit()).next()?.parse::<u32>().ok()
+}
+
+/// The API server's time for a loop grows with the square of its turns, and an author decides how long a pod's lists
+/// are: 256 KiB of annotations are 87,000 keys.
 #[test]
 fn no_policy_loops_over_a_list_or_map_of_any_length() {
     let mut loops = 0;
     let samples = ["samples/namespace-nodes.yaml", "samples/tolerate-hot-nodes.yaml"];
     let all: Vec<Value> =
         objects().into_iter().chain(samples.into_iter().flat_map(documents)).collect();
-    let is_policy = |object: &&Value| {
-        ["ValidatingAdmissionPolicy", "MutatingAdmissionPolicy"]
-            .iter()
-            .any(|kind| object["kind"] == *kind)
-    };
-    for policy in all.iter().filter(is_policy) {
+    let kinds = ["ValidatingAdmissionPolicy", "MutatingAdmissionPolicy"];
+    for policy in all.iter().filter(|object| kinds.iter().any(|kind| object["kind"] == *kind)) {
         let name = policy["metadata"]["name"].as_str().expect("a name");
         for expression in expressions(policy) {
             for receiver in looped(&expression) {
@@ -368,8 +391,8 @@ fn policies_about_everybodys_writes_compare_no_whole_objects() {
     }
 }
 
-/// Each condition must hold for the policy to apply, so that one more exempts more accounts. The other patches have the device plugin place
-/// pods, and let pods name their node.
+/// Each condition must hold for the policy to apply, so that one more exempts more accounts. The other patches have the
+/// device plugin place pods, and let pods name their node.
 #[test]
 fn a_move_from_gpushare_adds_a_condition_to_the_policy_of_claims_and_places_unclaimed_pods() {
     let kustomization = yaml("components/from-gpushare/kustomization.yaml");
@@ -423,12 +446,11 @@ fn gpu_count_adds_the_right_to_patch_the_status_and_a_policy_that_narrows_it() {
         "op": "replace", "path": "/spec/matchConstraints/resourceRules/0/resources", "value": ["nodes"]
     });
     assert_eq!(only_operation(patch), operation);
-    let of = |name: &str| {
-        let found = objects().into_iter().find(|object| object["metadata"]["name"] == name);
-        strings(
-            &found.expect("a policy")["spec"]["matchConstraints"]["resourceRules"][0]["resources"],
-        )
-    };
-    assert_eq!(of("plimsoll-device-plugin-nodes"), ["nodes", "nodes/status"]);
-    assert_eq!(of("plimsoll-device-plugin-node-status"), ["nodes/status"]);
+    assert_eq!(resources_of("plimsoll-device-plugin-nodes"), ["nodes", "nodes/status"]);
+    assert_eq!(resources_of("plimsoll-device-plugin-node-status"), ["nodes/status"]);
+}
+
+fn resources_of(name: &str) -> Vec<String> {
+    let found = objects().into_iter().find(|object| object["metadata"]["name"] == name);
+    strings(&found.expect("a policy")["spec"]["matchConstraints"]["resourceRules"][0]["resources"])
 }

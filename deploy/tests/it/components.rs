@@ -106,8 +106,11 @@ fn unhealthy_gpus_lets_the_device_plugin_write_config_maps_of_one_namespace_and_
 
 /// The patches that add a volume.
 fn mounting() -> Vec<(String, Value)> {
-    let mounts = |patch: &Value| patch["spec"]["template"]["spec"]["volumes"].is_array();
-    patches().into_iter().filter(|(_, patch)| mounts(patch)).collect()
+    patches().into_iter().filter(|(_, patch)| adds_volumes(patch)).collect()
+}
+
+fn adds_volumes(patch: &Value) -> bool {
+    patch["spec"]["template"]["spec"]["volumes"].is_array()
 }
 
 /// Whether a part of a patch takes out what the base has.
@@ -122,30 +125,32 @@ fn extender_plain_http_takes_out_all_that_the_base_has_of_tls() {
     let change = &patch["spec"]["template"]["spec"];
     let container_change = &change["containers"][0];
     let base = container("scheduler-extender");
-    let named = |parts: &Value, key: &str| -> BTreeSet<String> {
-        let parts = parts.as_array().expect("a list").iter();
-        parts.map(|part| part[key].as_str().expect("a text").to_owned()).collect()
-    };
     let of_tls =
         |variable: &String| ["_TLS_", "_CA_", "_CLIENT_"].iter().any(|of| variable.contains(of));
-    let mut variables = named(&base["env"], "name");
+    let mut variables = texts(&base["env"], "name");
     variables.retain(of_tls);
-    assert_eq!(named(&container_change["env"], "name"), variables);
+    assert_eq!(texts(&container_change["env"], "name"), variables);
     let certificates = "/etc/scheduler-extender";
-    assert!(named(&base["volumeMounts"], "mountPath").contains(certificates));
+    assert!(texts(&base["volumeMounts"], "mountPath").contains(certificates));
     assert_eq!(
-        named(&container_change["volumeMounts"], "mountPath"),
+        texts(&container_change["volumeMounts"], "mountPath"),
         [certificates.to_owned()].into()
     );
-    assert!(named(&pod("scheduler-extender")["volumes"], "name").contains("certificates"));
-    assert_eq!(named(&change["volumes"], "name"), ["certificates".to_owned()].into());
+    assert!(texts(&pod("scheduler-extender")["volumes"], "name").contains("certificates"));
+    assert_eq!(texts(&change["volumes"], "name"), ["certificates".to_owned()].into());
     for part in ["env", "volumeMounts"] {
         assert!(container_change[part].as_array().expect("a list").iter().all(takes_out), "{part}");
     }
     assert!(takes_out(&change["volumes"][0]));
 }
 
-/// What clients and replicas are asked for stands in the certificate that is mounted, and comes from the Secret that the script makes.
+fn texts(parts: &Value, key: &str) -> BTreeSet<String> {
+    let parts = parts.as_array().expect("a list").iter();
+    parts.map(|part| part[key].as_str().expect("a text").to_owned()).collect()
+}
+
+/// What clients and replicas are asked for stands in the certificate that is mounted, and comes from the Secret that
+/// the script makes.
 #[test]
 fn the_extender_is_given_the_certificates_that_the_script_makes() {
     let files =
@@ -207,7 +212,8 @@ fn components_mount_these_host_folders_read_only() {
         let pod_patch = &patch["spec"]["template"]["spec"];
         let mount = &pod_patch["containers"][0]["volumeMounts"][0];
         assert!(mount["readOnly"] == true || takes_out(mount), "{path}");
-        let (folder, spread) = (&pod_patch["volumes"][0]["hostPath"], &mount["mountPropagation"]);
+        let folder = &pod_patch["volumes"][0]["hostPath"];
+        let spread = &mount["mountPropagation"];
         found.extend(folder["path"].as_str().map(|folder| format!("{path} {folder} {spread}")));
     }
     found.sort();
@@ -225,14 +231,23 @@ fn components_mount_these_host_folders_read_only() {
 /// The files that a patch mounts from Secrets: the path, then the name of the Secret and the key in it.
 fn secrets(patch: &Value) -> Vec<(String, String)> {
     let sources = &patch["spec"]["template"]["spec"]["volumes"][0]["projected"]["sources"];
-    let text = |value: &Value| value.as_str().expect("a text").to_owned();
-    let files = |secret: &Value| -> Vec<(String, String)> {
-        let items = secret["items"].as_array().expect("items").iter();
-        items
-            .map(|item| (text(&item["path"]), format!("{} {}", text(&secret["name"]), item["key"])))
-            .collect()
-    };
-    sources.as_array().into_iter().flatten().flat_map(|source| files(&source["secret"])).collect()
+    sources
+        .as_array()
+        .into_iter()
+        .flatten()
+        .flat_map(|source| files_of_secret(&source["secret"]))
+        .collect()
+}
+
+fn text(value: &Value) -> String {
+    value.as_str().expect("a text").to_owned()
+}
+
+fn files_of_secret(secret: &Value) -> Vec<(String, String)> {
+    let items = secret["items"].as_array().expect("items").iter();
+    items
+        .map(|item| (text(&item["path"]), format!("{} {}", text(&secret["name"]), item["key"])))
+        .collect()
 }
 
 #[test]
@@ -286,19 +301,21 @@ fn the_exporter_of_gpu_nodes_is_the_shipped_one_with_the_cards_and_more_memory()
     wanted["metadata"]["name"] = GPU_EXPORTER.into();
     let pod_of_it = &mut wanted["spec"]["template"]["spec"];
     pod_of_it["nodeSelector"]["gpushare"] = "true".into();
-    let of_plugin = |list: &Value, name: &str| {
-        let items = list.as_array().expect("a list").iter();
-        items.filter(|item| item["name"] == name).cloned().collect::<Vec<_>>()
-    };
-    let (plugin, in_plugin) = (pod("gpushare-device-plugin"), container("gpushare-device-plugin"));
-    let driver = of_plugin(&in_plugin["env"], "NVIDIA_DRIVER_CAPABILITIES");
+    let plugin = pod("gpushare-device-plugin");
+    let in_plugin = container("gpushare-device-plugin");
+    let driver = items_named(&in_plugin["env"], "NVIDIA_DRIVER_CAPABILITIES");
     pod_of_it["containers"][0]["env"] = driver.into();
     let mounts = pod_of_it["containers"][0]["volumeMounts"].as_array_mut().expect("mounts");
-    mounts.extend(of_plugin(&in_plugin["volumeMounts"], ALL_CARDS));
+    mounts.extend(items_named(&in_plugin["volumeMounts"], ALL_CARDS));
     let volumes = pod_of_it["volumes"].as_array_mut().expect("volumes");
-    volumes.extend(of_plugin(&plugin["volumes"], ALL_CARDS));
+    volumes.extend(items_named(&plugin["volumes"], ALL_CARDS));
     pod_of_it["containers"][0]["resources"]["limits"]["memory"] = "64Mi".into();
     assert_eq!(yaml(GPU_EXPORTER_FILE), wanted);
+}
+
+fn items_named(list: &Value, name: &str) -> Vec<Value> {
+    let items = list.as_array().expect("a list").iter();
+    items.filter(|item| item["name"] == name).cloned().collect::<Vec<_>>()
 }
 
 /// NVIDIA's container runtime reads a mount of /dev/null below this folder as a request for a card
@@ -381,11 +398,7 @@ fn network_deny_denies_all_and_opens_what_each_program_calls() {
     assert_eq!(through::<NetworkPolicy>(&deny), deny);
     assert_eq!(deny["spec"], json!({"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}));
     let egress = documents("components/network-deny/egress.yaml");
-    let on_host = |program: &&str| pod(program)["hostNetwork"] == true;
-    assert_eq!(egress.len(), PROGRAMS.iter().filter(|program| !on_host(program)).count());
-    let port = |program: &str, wanted: &str| {
-        ports(program).into_iter().find(|(name, _)| name == wanted).expect("a port").1
-    };
+    assert_eq!(egress.len(), PROGRAMS.iter().filter(|program| !is_on_host(program)).count());
     let annotated: u64 = parsed("annotator").raw("exporter-port").expect("it").parse().expect("it");
     for policy in &egress {
         assert_eq!(through::<NetworkPolicy>(policy), *policy);
@@ -420,6 +433,14 @@ fn network_deny_denies_all_and_opens_what_each_program_calls() {
     assert!(patch["patch"].as_str().expect("a patch").contains("path: /spec/ingress/0/from\n"));
 }
 
+fn is_on_host(program: &str) -> bool {
+    pod(program)["hostNetwork"] == true
+}
+
+fn port(program: &str, wanted: &str) -> u64 {
+    ports(program).into_iter().find(|(name, _)| name == wanted).expect("a port").1
+}
+
 /// OpenShift's API is not among the types here, so what can be compared is.
 #[test]
 fn each_program_has_security_context_constraints_that_let_it_run_as_it_does() {
@@ -443,9 +464,9 @@ fn each_program_has_security_context_constraints_that_let_it_run_as_it_does() {
         }
         let user = pod["securityContext"]["runAsUser"].as_u64().expect("a user");
         let range = &constraints["runAsUser"];
-        let inside = |part: &str| range[part].as_u64();
-        let fits = range["type"] == "RunAsAny"
-            || (inside("uidRangeMin") <= Some(user) && Some(user) <= inside("uidRangeMax"));
+        let least = range["uidRangeMin"].as_u64();
+        let most = range["uidRangeMax"].as_u64();
+        let fits = range["type"] == "RunAsAny" || (least <= Some(user) && Some(user) <= most);
         assert!(fits, "{program}: {user} and {range}");
     }
 }

@@ -1,4 +1,5 @@
-//! The sample of the stock descheduler: objects that Kubernetes knows, and thresholds that agree with the extender's limits.
+//! The sample of the stock descheduler: objects that Kubernetes knows, and thresholds that agree with the extender's
+//! limits.
 
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{Namespace, Secret, ServiceAccount};
@@ -48,13 +49,14 @@ fn every_field_of_its_objects_is_one_that_kubernetes_knows() {
 /// 50 is a node at its limit, up to which it takes new pods.
 #[test]
 fn pods_are_moved_from_above_a_limit_to_below_all_and_unknown_nodes_are_between() {
-    let percent = |thresholds: &str| {
-        args("LowNodeUtilization")[thresholds]["MetricResource"].as_f64().unwrap()
-    };
     let query = args("LowNodeUtilization")["metricsUtilization"]["prometheus"]["query"].take();
     assert_eq!(query, "plimsoll_limit_ratio / 2 or plimsoll_node * 0.5");
     assert!(percent("thresholds") < 50.0 && 50.0 <= percent("targetThresholds"));
     assert!(percent("targetThresholds") < 100.0, "no value is above 1");
+}
+
+fn percent(thresholds: &str) -> f64 {
+    args("LowNodeUtilization")[thresholds]["MetricResource"].as_f64().unwrap()
 }
 
 #[test]
@@ -66,7 +68,8 @@ fn it_asks_the_extenders_service_and_sends_the_token_that_opens_nothing() {
     let mut ports = service.unwrap()["spec"]["ports"].as_array().unwrap().iter();
     let port = &ports.find(|port| port["name"] == "inspect").unwrap()["port"];
     assert_eq!(provider["url"], format!("http://scheduler-extender.plimsoll.svc:{port}"));
-    let (named, secret) = (&provider["authToken"]["secretReference"], object("Secret"));
+    let named = &provider["authToken"]["secretReference"];
+    let secret = object("Secret");
     assert_eq!(*named, serde_json::json!({"namespace": "descheduler", "name": "no-token"}));
     assert_eq!(secret["metadata"], *named);
     // The key that the descheduler reads.

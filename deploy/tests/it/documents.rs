@@ -13,7 +13,8 @@ fn document(name: &str) -> String {
 
 #[test]
 fn every_key_on_nodes_and_pods_is_documented() {
-    let (text, names) = (document("configuration.md"), Names::default());
+    let text = document("configuration.md");
+    let names = Names::default();
     let ours = [names.cards(), names.share(), names.exporter(), names.claim()];
     let theirs = [
         HOT_VALUE,
@@ -42,7 +43,8 @@ fn every_port_is_documented() {
 
 #[test]
 fn the_commands_of_the_uninstall_name_every_annotation_that_is_left() {
-    let (text, names) = (document("install.md"), Names::default());
+    let text = document("install.md");
+    let names = Names::default();
     let policy = placement::policy::LoadPolicy::from_yaml(&read("base/policy.yaml")).unwrap();
     let metrics = policy.sync.iter().map(|rule| rule.metric.as_str().to_owned());
     for key in metrics.chain([HOT_VALUE.to_owned(), names.cards(), names.share()]) {

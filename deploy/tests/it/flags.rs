@@ -81,8 +81,10 @@ fn flag_of<'a>(command: &'a Command, variable: &str) -> &'a str {
 
 /// Whether a program reads a variable.
 pub(crate) fn knows_variable(program: &str, variable: &str) -> bool {
-    let reads = |arg: &clap::Arg| arg.get_env().is_some_and(|env| env == variable);
-    parsed(program).command.get_arguments().any(reads)
+    parsed(program)
+        .command
+        .get_arguments()
+        .any(|arg| arg.get_env().is_some_and(|env| env == variable))
 }
 
 /// The environment variable of a flag.

@@ -46,19 +46,24 @@ impl Document {
     /// Words of its code that are paths: they begin with the name of a folder beside it or in the repository's root, or
     /// end as a source file does.
     fn paths(&self) -> Vec<&str> {
-        let ends = |c: char| c.is_whitespace() || "\"',;()=#|".contains(c);
-        let words = self.code().into_iter().flat_map(|code| code.split(ends));
+        let words = self
+            .code()
+            .into_iter()
+            .flat_map(|code| code.split(|c: char| c.is_whitespace() || "\"',;()=#|".contains(c)));
         words.filter(|word| self.is_path(word)).collect()
     }
 
     fn is_path(&self, word: &str) -> bool {
         let Some((first, rest)) = plain(word).split_once('/') else { return false };
-        let placeholder = |part: &str| part.len() > 1 && !part.chars().any(char::is_lowercase);
         let made_up = word.contains(['*', '<', '$', '…', ':', '~'])
-            || plain(word).split('/').any(placeholder);
+            || plain(word)
+                .split('/')
+                .any(|part| part.len() > 1 && !part.chars().any(char::is_lowercase));
         let source = rest.rsplit_once('.').is_some_and(|(_, ending)| SOURCES.contains(&ending));
-        let known = || source || self.bases().iter().any(|base| base.join(first).is_dir());
-        !made_up && !["", "target"].contains(&first) && known()
+        if made_up || ["", "target"].contains(&first) {
+            return false;
+        }
+        source || self.bases().iter().any(|base| base.join(first).is_dir())
     }
 
     fn bases(&self) -> [PathBuf; 2] {
@@ -137,8 +142,10 @@ fn every_path_in_code_is_there() {
 #[test]
 fn no_document_holds_a_mark_of_an_unfinished_merge() {
     for document in documents() {
-        let mark = |line: &&str| line.starts_with("<<<<<<<") || line.starts_with(">>>>>>>");
-        let marked = document.text.lines().find(mark);
+        let marked = document
+            .text
+            .lines()
+            .find(|line| line.starts_with("<<<<<<<") || line.starts_with(">>>>>>>"));
         assert_eq!(marked, None, "{}", document.path.display());
     }
 }

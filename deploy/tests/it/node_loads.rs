@@ -2,7 +2,7 @@
 
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use placement::policy::LoadPolicy;
+use placement::policy::{LoadPolicy, PolicyError};
 use serde_json::{Value, json};
 
 use crate::manifests::{read, strings, yaml};
@@ -26,16 +26,16 @@ fn the_definition_is_what_the_types_say_and_what_kubernetes_knows() {
 /// The API server refuses a NodeLoad with more as a whole, and its node would have no reading at all.
 #[test]
 fn a_node_load_holds_every_metric_that_a_policy_may_have() {
-    let policy = |count: u64| {
-        let metrics =
-            (0..count).map(|n| format!("  - {{name: fs_{n}_usage_active, period: 1m}}\n"));
-        let head = "apiVersion: plimsoll.dev/v1alpha1\nkind: SchedulingPolicy\nspec:\n  metrics:\n";
-        LoadPolicy::from_yaml(&format!("{head}{}", metrics.collect::<String>()))
-    };
     let definition = yaml("components/nodeloads/crd.yaml");
     let version = &definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"];
     let most = version["properties"]["readings"]["maxProperties"].as_u64().unwrap();
-    assert!(policy(most).is_ok() && policy(most + 1).is_err(), "{most}");
+    assert!(policy_of_metrics(most).is_ok() && policy_of_metrics(most + 1).is_err(), "{most}");
+}
+
+fn policy_of_metrics(count: u64) -> Result<LoadPolicy, PolicyError> {
+    let metrics = (0..count).map(|n| format!("  - {{name: fs_{n}_usage_active, period: 1m}}\n"));
+    let head = "apiVersion: plimsoll.dev/v1alpha1\nkind: SchedulingPolicy\nspec:\n  metrics:\n";
+    LoadPolicy::from_yaml(&format!("{head}{}", metrics.collect::<String>()))
 }
 
 #[test]
@@ -48,12 +48,10 @@ fn both_programs_have_the_setting_and_the_rights_that_it_needs() {
         assert_eq!(*env, json!([{"name": "PLIMSOLL_READINGS_IN", "value": "nodeloads"}]));
         let name = format!("plimsoll-{program}-nodeloads");
         let all = rights();
-        let of_kind = |kind: &str| {
-            let is =
-                |object: &&Value| object["kind"] == kind && object["metadata"]["name"] == *name;
-            all.iter().find(is).unwrap().clone()
-        };
-        let (role, binding) = (of_kind("ClusterRole"), of_kind("ClusterRoleBinding"));
+        let named: Vec<_> =
+            all.iter().filter(|object| object["metadata"]["name"] == *name).collect();
+        let role = named.iter().find(|object| object["kind"] == "ClusterRole").unwrap();
+        let binding = named.iter().find(|object| object["kind"] == "ClusterRoleBinding").unwrap();
         let [rule] = &role["rules"].as_array().unwrap()[..] else { panic!("{role}") };
         assert_eq!(rule["apiGroups"], json!(["plimsoll.dev"]));
         assert_eq!(rule["resources"], json!(["nodeloads"]));
@@ -61,8 +59,8 @@ fn both_programs_have_the_setting_and_the_rights_that_it_needs() {
         assert_eq!(binding["roleRef"]["name"], *name);
         let account = json!([{"kind": "ServiceAccount", "name": program, "namespace": "plimsoll"}]);
         assert_eq!(binding["subjects"], account);
-        serde_json::from_value::<ClusterRole>(role).unwrap();
-        serde_json::from_value::<ClusterRoleBinding>(binding).unwrap();
+        serde_json::from_value::<ClusterRole>(Value::clone(role)).unwrap();
+        serde_json::from_value::<ClusterRoleBinding>(Value::clone(binding)).unwrap();
     }
     assert_eq!(rights().len(), 4);
 }
@@ -71,8 +69,11 @@ fn both_programs_have_the_setting_and_the_rights_that_it_needs() {
 #[test]
 fn with_node_loads_the_annotators_token_writes_no_reading_on_a_node() {
     let patches = yaml("components/nodeloads/kustomization.yaml")["patches"].clone();
-    let of_policy = |patch: &&Value| patch["target"]["name"] == "plimsoll-annotator-nodes";
-    let mut found = patches.as_array().unwrap().iter().filter(of_policy);
+    let mut found = patches
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|patch| patch["target"]["name"] == "plimsoll-annotator-nodes");
     let patch = found.next().unwrap()["patch"].as_str().unwrap();
     let operations: Value = serde_saphyr::from_str(patch).unwrap();
     let operation = &operations[0];

@@ -102,8 +102,8 @@ fn the_policys_warnings_know_what_exporters_serve() {
     }
 }
 
-/// The node of docs/placement.md's example: 8 cores and 32 GiB, of which so many cores are requested, with these readings, and pods of
-/// 1 core and 1 GiB that were bound 64 s ago.
+/// The node of docs/placement.md's example: 8 cores and 32 GiB, of which so many cores are requested, with these
+/// readings, and pods of 1 core and 1 GiB that were bound 64 s ago.
 fn example_node(
     table: &mut MetricTable,
     requested: f64,
@@ -111,18 +111,21 @@ fn example_node(
     recent: usize,
 ) -> NodeLoad {
     let now = Timestamp::UNIX_EPOCH;
-    let reading = |(metric, value): (&str, f64)| {
-        Ratio::new(value).map(|value| (metric.into(), Reading::new(value, now)))
-    };
     let readings = [("cpu_busy_avg_5m", cpu), ("mem_usage_avg_5m", memory)];
-    let readings = Readings::new(table, readings.into_iter().filter_map(reading));
+    let readings = Readings::new(
+        table,
+        readings.into_iter().filter_map(|(metric, value): (&str, f64)| {
+            Ratio::new(value).map(|value| (metric.into(), Reading::new(value, now)))
+        }),
+    );
     let capacity = PerResource { cpu: Some(8.0), memory: Some(32.0 * GIB) };
     let requested_cpu = Some(requested);
     let mut node =
         NodeLoad { readings: readings.into(), capacity, requested_cpu, ..NodeLoad::default() };
     let bound_at = now - SignedDuration::from_secs(64);
     for pod in 0..recent {
-        let (uid, uses) = (format!("p{pod}").into(), Amounts { cpu: 1.0, memory: GIB });
+        let uid = format!("p{pod}").into();
+        let uses = Amounts { cpu: 1.0, memory: GIB };
         let recent = Arc::make_mut(&mut node.recent);
         recent.bound(&uid, bound_at, uses, SignedDuration::from_hours(1));
         recent.started(&uid, bound_at);

@@ -16,16 +16,17 @@ fn rights(program: &str) -> Vec<String> {
 
 /// The rules of a role, as [`rights`] writes them; a rule for certain objects with their names.
 fn rules(role: &Value) -> Vec<String> {
-    let line = |rule: &Value| {
-        let groups = strings(&rule["apiGroups"]);
-        let [group] = &groups[..] else { panic!("one group a rule: {groups:?}") };
-        let (resources, verbs) =
-            (strings(&rule["resources"]).join(" "), strings(&rule["verbs"]).join(" "));
-        let names: String =
-            strings(&rule["resourceNames"]).iter().map(|name| format!(" {name}")).collect();
-        format!("{resources}{}{group}{names}: {verbs}", if group.is_empty() { "" } else { "." })
-    };
-    role["rules"].as_array().unwrap().iter().map(line).collect()
+    role["rules"].as_array().unwrap().iter().map(rule_line).collect()
+}
+
+fn rule_line(rule: &Value) -> String {
+    let groups = strings(&rule["apiGroups"]);
+    let [group] = &groups[..] else { panic!("one group a rule: {groups:?}") };
+    let resources = strings(&rule["resources"]).join(" ");
+    let verbs = strings(&rule["verbs"]).join(" ");
+    let names: String =
+        strings(&rule["resourceNames"]).iter().map(|name| format!(" {name}")).collect();
+    format!("{resources}{}{group}{names}: {verbs}", if group.is_empty() { "" } else { "." })
 }
 
 #[test]
@@ -47,18 +48,18 @@ fn the_annotator_reads_pods_and_writes_nodes() {
 
 #[test]
 fn in_the_namespace_annotator_and_extender_each_write_their_own_lease_alone() {
-    let (roles, bindings) = (of_kind("Role"), of_kind("RoleBinding"));
+    let roles = of_kind("Role");
+    let bindings = of_kind("RoleBinding");
     assert_eq!((roles.len(), bindings.len()), (2, 2));
     let also_read = ["endpointslices.discovery.k8s.io: list".to_owned()];
     for (program, more) in [("annotator", &[][..]), ("scheduler-extender", &also_read[..])] {
-        let named = |objects: &[Value]| {
-            objects.iter().find(|object| object["metadata"]["name"] == program).cloned().unwrap()
-        };
-        let (role, binding) = (named(&roles), named(&bindings));
+        let role = roles.iter().find(|role| role["metadata"]["name"] == program).unwrap();
+        let binding =
+            bindings.iter().find(|binding| binding["metadata"]["name"] == program).unwrap();
         let lease = "leases.coordination.k8s.io";
         let expected =
             [format!("{lease} plimsoll-{program}: get update"), format!("{lease}: create")];
-        assert_eq!(rules(&role), [&expected[..], more].concat());
+        assert_eq!(rules(role), [&expected[..], more].concat());
         let args = strings(&container(program)["args"]);
         assert!(args.contains(&format!("--lease-name=plimsoll-{program}")), "{args:?}");
         assert_eq!(binding["roleRef"]["name"], role["metadata"]["name"]);

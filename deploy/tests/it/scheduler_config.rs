@@ -102,7 +102,8 @@ fn the_gpu_entry_is_for_gpu_pods_alone_and_binds_them() {
 #[test]
 fn both_entries_lead_to_the_service() {
     let service = &of_kind("Service")[0];
-    let (name, namespace) = (&service["metadata"]["name"], &service["metadata"]["namespace"]);
+    let name = &service["metadata"]["name"];
+    let namespace = &service["metadata"]["namespace"];
     let port = &service["spec"]["ports"][0]["port"];
     let base =
         format!("http://{}.{}.svc:{port}", name.as_str().unwrap(), namespace.as_str().unwrap());
@@ -114,24 +115,30 @@ fn both_entries_lead_to_the_service() {
 #[test]
 fn every_verb_but_bind_is_one_that_the_extender_answers() {
     let (load, gpu) = entries();
-    let paths = |entry: &Extender| {
-        let (_, folder) = entry.url_prefix.rsplit_once('/').expect("a path");
-        let verbs =
-            entry.filter_verb.iter().chain(&entry.prioritize_verb).chain(&entry.preempt_verb);
-        verbs.map(|verb| format!("{folder}/{verb}")).collect::<Vec<_>>()
-    };
     for path in [paths(&load), paths(&gpu)].concat() {
-        // It asks the API server, as Bind does.
-        let asks = path == "gpushare-scheduler/preempt";
-        let answers = |(verb, _): &(&str, _)| *verb == path;
-        assert!(asks || scheduler_extender::http::VERBS.iter().any(answers), "{path}");
+        // Not one of the verbs that are answered from memory: like Bind it asks the API server.
+        let asks_the_api_server = path == "gpushare-scheduler/preempt";
+        assert!(
+            asks_the_api_server
+                || scheduler_extender::http::VERBS.iter().any(|(verb, _)| *verb == path),
+            "{path}"
+        );
     }
+}
+
+fn paths(entry: &Extender) -> Vec<String> {
+    let (_, folder) = entry.url_prefix.rsplit_once('/').expect("a path");
+    let verbs = entry.filter_verb.iter().chain(&entry.prioritize_verb).chain(&entry.preempt_verb);
+    verbs.map(|verb| format!("{folder}/{verb}")).collect::<Vec<_>>()
 }
 
 #[test]
 fn bind_timeout_is_below_the_http_timeout_of_its_entry() {
-    let seconds = |text: String| text.trim_end_matches('s').parse::<f64>().expect("seconds");
     let (_, gpu) = entries();
     let deadline = parsed("scheduler-extender").raw("bind-timeout").expect("a deadline");
-    assert!(seconds(deadline) + 0.5 < seconds(gpu.http_timeout));
+    assert!(seconds(&deadline) + 0.5 < seconds(&gpu.http_timeout));
+}
+
+fn seconds(text: &str) -> f64 {
+    text.trim_end_matches('s').parse::<f64>().expect("seconds")
 }

@@ -117,7 +117,8 @@ fn the_kubelets_folder_never_holds_a_second_file() {
 fn the_enabled_manifest_differs_by_a_flag_a_mount_and_a_volume() {
     let pod: k8s_openapi::api::core::v1::Pod = serde_saphyr::from_str(ENABLED).unwrap();
     let spec = pod.spec.unwrap();
-    let (container, volumes) = (&spec.containers[0], spec.volumes.unwrap());
+    let container = &spec.containers[0];
+    let volumes = spec.volumes.unwrap();
     let flag = &container.command.as_ref().unwrap()[1];
     let path = flag.strip_prefix("--config=").unwrap();
     let mount = &container.volume_mounts.as_ref().unwrap()[0];
@@ -175,13 +176,14 @@ fn disabling_restores_every_byte_and_leaves_nothing_behind() {
 fn what_others_changed_since_survives_disabling() {
     let node = Node::new(KUBEADM);
     succeeds(&node.enable("10.96.3.4"));
-    let louder = |text: &str| {
-        text.replace("    - --leader-elect=true\n", "    - --leader-elect=true\n    - --v=4\n")
-    };
     fs::write(node.manifest(), louder(ENABLED)).unwrap();
     succeeds(&node.script("disable", &[]));
     assert_eq!(node.text(), louder(KUBEADM));
     assert!(node.files().contains(&"./kube-scheduler.yaml.before-plimsoll".to_owned()));
+}
+
+fn louder(text: &str) -> String {
+    text.replace("    - --leader-elect=true\n", "    - --leader-elect=true\n    - --v=4\n")
 }
 
 #[test]
@@ -300,7 +302,8 @@ fn a_proxy_in_the_manifest_is_pointed_out() {
     assert!(succeeds(&node.enable("10.96.3.4")).contains("no_proxy must cover 10.96.3.4"));
 }
 
-/// A `kubectl` that keeps Secrets as folders of files in `$SECRETS`, and knows the two other objects that the script asks for.
+/// A `kubectl` that keeps Secrets as folders of files in `$SECRETS`, and knows the two other objects that the script
+/// asks for.
 const KUBECTL: &str = r#"#!/bin/sh
 set -eu
 while [ $# -gt 0 ]; do
@@ -400,11 +403,11 @@ fn both_certificates_are_signed_by_the_ca_for_what_they_are_used_for() {
         ("scheduler-extender-tls", &["sslserver", "sslclient"][..]),
         ("kube-scheduler-tls", &["sslclient"]),
     ] {
-        let file = |name: &str| node.path(&format!("secrets/{secret}/{name}"));
+        let folder = node.path(&format!("secrets/{secret}"));
         for purpose in ["sslserver", "sslclient"] {
             let mut verify = Command::new("openssl");
-            verify.args(["verify", "-purpose", purpose, "-CAfile"]).arg(file("ca.crt"));
-            let verified = verify.arg(file("tls.crt")).output().unwrap().status.success();
+            verify.args(["verify", "-purpose", purpose, "-CAfile"]).arg(folder.join("ca.crt"));
+            let verified = verify.arg(folder.join("tls.crt")).output().unwrap().status.success();
             assert_eq!(verified, purposes.contains(&purpose), "{secret}: {purpose}");
         }
     }
@@ -415,7 +418,8 @@ fn certificates_that_are_there_are_taken_and_new_ones_are_installed() {
     let node = Node::new(KUBEADM);
     let Some(output) = with_kubectl(&node, true, "enable", &[]) else { return };
     succeeds(&output);
-    let (manifest, key) = (node.text(), installed(&node, "tls.key"));
+    let manifest = node.text();
+    let key = installed(&node, "tls.key");
     let other = Node::new(KUBEADM);
     fs::rename(node.path("secrets"), other.path("secrets")).unwrap();
     assert!(!succeeds(&with_kubectl(&other, true, "enable", &[]).unwrap()).contains("made"));
@@ -457,11 +461,14 @@ fn certificates_are_made_once_and_say_so() {
     let node = Node::new(KUBEADM);
     let Some(output) = with_kubectl(&node, true, "certificates", &[]) else { return };
     assert!(succeeds(&output).contains("made Secrets"));
-    let key = || fs::read_to_string(node.path("secrets/kube-scheduler-tls/tls.key")).unwrap();
-    let made = key();
+    let made = scheduler_key(&node);
     let again = succeeds(&with_kubectl(&node, true, "certificates", &[]).unwrap());
     assert!(again.contains("are there"), "{again}");
-    assert_eq!((key(), node.text().as_str()), (made, KUBEADM));
+    assert_eq!((scheduler_key(&node), node.text().as_str()), (made, KUBEADM));
+}
+
+fn scheduler_key(node: &Node) -> String {
+    fs::read_to_string(node.path("secrets/kube-scheduler-tls/tls.key")).unwrap()
 }
 
 #[test]
@@ -486,7 +493,7 @@ fn one_secret_without_the_other_is_an_error_that_says_so() {
     assert_eq!(node.text(), KUBEADM);
 }
 
-/// Of CN=x, for the first day of 2020.
+/// A certificate of CN=x that was valid on the first day of 2020 only.
 const EXPIRED: &str = "-----BEGIN CERTIFICATE-----\n\
                        MIH+MIGmAgEBMAoGCCqGSM49BAMCMAwxCjAIBgNVBAMMAXgwHhcNMjAwMTAxMDAw\n\
                        MDAwWhcNMjAwMTAyMDAwMDAwWjAMMQowCAYDVQQDDAF4MFkwEwYHKoZIzj0CAQYI\n\
@@ -546,7 +553,7 @@ fn a_manifest_whose_flag_someone_took_out_is_cleaned_before_the_folder_goes() {
     let without_flag: Vec<&str> =
         ENABLED.split_inclusive('\n').filter(|line| !line.contains("--config=")).collect();
     fs::write(node.manifest(), without_flag.concat()).unwrap();
-    // Enabled from there, the copy of before has none of our lines.
+    // After `enable` the saved copy has none of our lines.
     succeeds(&node.enable("10.96.3.4"));
     let before = node.path("etc/kubernetes/plimsoll/kube-scheduler.yaml.before");
     assert_eq!(fs::read_to_string(before).unwrap(), KUBEADM);
@@ -557,33 +564,37 @@ fn a_manifest_whose_flag_someone_took_out_is_cleaned_before_the_folder_goes() {
 
 #[test]
 fn flags_that_a_configuration_switches_off_are_carried_over_or_refused() {
-    let with = |flag: &str| {
-        let line = format!("    - kube-scheduler\n    - {flag}\n");
-        Node::new(&KUBEADM.replace("    - kube-scheduler\n", &line))
-    };
-    let node = with("--profiling=false");
+    let node = node_with_flag("--profiling=false");
     succeeds(&node.enable("10.96.3.4"));
     assert!(node.installed_config().ends_with("\nenableProfiling: false\n"));
     let said = CONFIG.to_owned() + "enableProfiling: true\n";
     fs::write(node.path("config.yaml"), &said).unwrap();
     succeeds(&node.enable("10.96.3.4"));
     assert_eq!(node.installed_config().matches("enableProfiling").count(), 1);
-    let node = with("'--contention-profiling=false'");
-    // Its last line has no end.
+    let node = node_with_flag("'--contention-profiling=false'");
+    // The file's last line has no line break.
     fs::write(node.path("config.yaml"), CONFIG.trim_end()).unwrap();
     succeeds(&node.enable("10.96.3.4"));
     assert!(node.installed_config().ends_with("/load-aware\nenableContentionProfiling: false\n"));
     for flag in ["--profiling=False", "--profiling", "\"--contention-profiling=0\""] {
-        assert!(fails(&with(flag).enable("10.96.3.4")).contains("is neither"), "{flag}");
+        assert!(fails(&node_with_flag(flag).enable("10.96.3.4")).contains("is neither"), "{flag}");
     }
     for flag in ["'--kube-api-qps=5'", "--kube-api-qps"] {
-        assert!(fails(&with(flag).enable("10.96.3.4")).contains("clientConnection.qps"), "{flag}");
+        assert!(
+            fails(&node_with_flag(flag).enable("10.96.3.4")).contains("clientConnection.qps"),
+            "{flag}"
+        );
     }
-    let node = with("--kube-api-qps=100");
+    let node = node_with_flag("--kube-api-qps=100");
     assert!(fails(&node.enable("10.96.3.4")).contains("set clientConnection.qps"));
     let said = CONFIG.replace("clientConnection:\n", "clientConnection:\n  qps: 100\n");
     fs::write(node.path("config.yaml"), said).unwrap();
     succeeds(&node.enable("10.96.3.4"));
+}
+
+fn node_with_flag(flag: &str) -> Node {
+    let line = format!("    - kube-scheduler\n    - {flag}\n");
+    Node::new(&KUBEADM.replace("    - kube-scheduler\n", &line))
 }
 
 #[test]
@@ -592,25 +603,14 @@ fn a_certificate_that_ends_soon_is_told_and_one_that_has_ended_fails_the_status(
     let Some(output) = with_kubectl(&node, true, "enable", &[]) else { return };
     assert!(!succeeds(&output).contains("warning"));
     succeeds(&node.script("status", &[]));
-    let installed = |days: &str| {
-        let mut new = Command::new("openssl");
-        new.args([
-            "req",
-            "-x509",
-            "-newkey",
-            "ec",
-            "-pkeyopt",
-            "ec_paramgen_curve:P-256",
-            "-nodes",
-        ]);
-        new.args(["-subj", "/CN=x", "-days", days, "-keyout", "/dev/null", "-out"]);
-        new.arg(node.path("etc/kubernetes/plimsoll/tls.crt"));
-        assert!(new.output().unwrap().status.success());
-        node.script("status", &[])
-    };
-    let soon = succeeds(&installed("7"));
+    let certificate = node.path("etc/kubernetes/plimsoll/tls.crt");
+    let mut new = Command::new("openssl");
+    new.args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]);
+    new.args(["-subj", "/CN=x", "-days", "7", "-keyout", "/dev/null", "-out"]).arg(&certificate);
+    assert!(new.output().unwrap().status.success());
+    let soon = succeeds(&node.script("status", &[]));
     assert!(soon.contains("certificate ends at") && soon.contains("enabled: "), "{soon}");
-    fs::write(node.path("etc/kubernetes/plimsoll/tls.crt"), EXPIRED).unwrap();
+    fs::write(certificate, EXPIRED).unwrap();
     assert_eq!(node.script("status", &[]).status.code(), Some(1));
 }
 
@@ -627,7 +627,7 @@ fn going_back_to_plain_http_removes_the_key() {
 fn a_signal_leaves_no_key_behind() {
     let node = Node::new(KUBEADM);
     let Some(_) = with_kubectl(&node, true, "status", &[]) else { return };
-    // As slow as an API server that drops packets: the keys are made by then.
+    // kubectl hangs, as with an API server that drops packets. By then the keys are made.
     let slow = KUBECTL.replace(
         "\"create secret\")",
         "\"create secret\") touch \"$SECRETS/asked\"; sleep 60 ;;\n\"never\")",
@@ -639,7 +639,7 @@ fn a_signal_leaves_no_key_behind() {
     sh.arg(deploy::folder().join("scheduler/plimsoll-scheduler")).arg("certificates");
     let path = format!("{}:{}", node.path("bin").display(), std::env::var("PATH").unwrap());
     sh.env("PATH", path).env("SECRETS", node.path("secrets")).env("TMPDIR", &scratch);
-    // A group of its own, which gets the signal as a terminal's does.
+    // The script gets a process group of its own, so that the signal reaches all of it, as one from a terminal does.
     let mut child = sh.process_group(0).spawn().unwrap();
     while !node.path("secrets/asked").exists() {
         assert!(child.try_wait().unwrap().is_none(), "it ended before");

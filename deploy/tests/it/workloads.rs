@@ -66,8 +66,8 @@ fn the_sample_tolerates_the_annotators_default_taint() {
 
 #[test]
 fn there_is_one_workload_for_each_program_and_no_other() {
-    let runs = |object: &Value| object["spec"]["template"].is_object();
-    let mut running: Vec<_> = objects().into_iter().filter(runs).collect();
+    let mut running: Vec<_> =
+        objects().into_iter().filter(|object| object["spec"]["template"].is_object()).collect();
     running.sort_by_key(|object| object["metadata"]["name"].to_string());
     let names: Vec<_> =
         running.iter().map(|object| object["metadata"]["name"].as_str().unwrap()).collect();
@@ -135,15 +135,17 @@ fn only_the_device_plugin_is_root_and_only_the_exporter_is_on_the_host_network()
     }
 }
 
-/// The kernel lets a process read the memory, the environment and the files of every other process with its user and group, through the
-/// host's /proc too, which the exporter mounts.
+/// The kernel lets a process read the memory, the environment and the files of every other process with its user and
+/// group, through the host's /proc too, which the exporter mounts.
 #[test]
 fn no_two_programs_share_a_user_or_a_group_nor_have_that_of_other_images() {
     // 65532 is `nonroot` of distroless images, 65534 `nobody`.
     let common = [65_532, 65_534];
     for part in ["runAsUser", "runAsGroup"] {
-        let number = |program: &str| pod(program)["securityContext"][part].as_u64().unwrap();
-        let mut numbers = PROGRAMS.map(number).to_vec();
+        let mut numbers: Vec<u64> = Vec::new();
+        for program in PROGRAMS {
+            numbers.push(pod(program)["securityContext"][part].as_u64().unwrap());
+        }
         let sample: Vec<Value> =
             serde_saphyr::from_multiple(&read("samples/descheduler/descheduler.yaml")).unwrap();
         let sample = sample.iter().find(|object| object["kind"] == "Deployment").unwrap();
@@ -165,7 +167,8 @@ fn no_two_programs_share_a_user_or_a_group_nor_have_that_of_other_images() {
 fn host_folders_are_these_and_writable_only_where_something_is_written() {
     let mut found = Vec::new();
     for program in PROGRAMS {
-        let (pod, container) = (pod(program), container(program));
+        let pod = pod(program);
+        let container = container(program);
         for volume in pod["volumes"].as_array().into_iter().flatten() {
             let Some(path) = volume["hostPath"]["path"].as_str() else { continue };
             let mounts = container["volumeMounts"].as_array().unwrap();
@@ -282,12 +285,16 @@ fn opened(program: &str) -> Vec<(String, Value)> {
     assert_eq!(spec["podSelector"], workload(program)["spec"]["selector"], "{program}");
     assert_eq!(strings(&spec["policyTypes"]), ["Ingress"], "{program}");
     let rules = spec["ingress"].as_array().unwrap().iter();
-    let of_rule = |rule: &Value| {
-        let ports = rule["ports"].as_array().unwrap().clone();
-        let from = rule["from"].clone();
-        ports.into_iter().map(move |port| (port["port"].as_str().unwrap().to_owned(), from.clone()))
-    };
-    rules.flat_map(|rule| of_rule(rule).collect::<Vec<_>>()).collect()
+    rules.flat_map(ports_and_sources).collect()
+}
+
+fn ports_and_sources(rule: &Value) -> Vec<(String, Value)> {
+    let ports = rule["ports"].as_array().unwrap().clone();
+    let from = rule["from"].clone();
+    ports
+        .into_iter()
+        .map(|port| (port["port"].as_str().unwrap().to_owned(), from.clone()))
+        .collect()
 }
 
 #[test]
@@ -303,22 +310,26 @@ fn network_policies_open_every_port_of_a_program_and_no_other() {
 
 #[test]
 fn what_tells_of_workloads_is_open_to_those_that_ask_alone() {
-    let from = |program: &str, wanted: &str| {
-        let found = opened(program).into_iter().find(|(port, _)| port == wanted);
-        found.unwrap().1
-    };
-    let pods = |program| serde_json::json!({"podSelector": workload(program)["spec"]["selector"]});
-    let asking = [pods("scheduler-extender"), pods("annotator")];
-    assert_eq!(from("annotator", "workloads"), serde_json::json!(asking));
+    let asking = [pods_of("scheduler-extender"), pods_of("annotator")];
+    assert_eq!(sources_of_port("annotator", "workloads"), serde_json::json!(asking));
     // A pod's author chooses its labels, but not the name of its namespace.
-    let descheduler = &from("scheduler-extender", "inspect")[0];
+    let descheduler = &sources_of_port("scheduler-extender", "inspect")[0];
     let pod = &descheduler["podSelector"]["matchLabels"];
     assert_eq!(pod["app.kubernetes.io/name"], "descheduler");
     let namespace = &descheduler["namespaceSelector"]["matchLabels"];
     assert_eq!(namespace["kubernetes.io/metadata.name"], "descheduler");
     for program in ["annotator", "scheduler-extender", "gpushare-device-plugin"] {
-        assert!(from(program, "admin").is_null(), "{program}: probes and scrapes");
+        assert!(sources_of_port(program, "admin").is_null(), "{program}: probes and scrapes");
     }
+}
+
+fn sources_of_port(program: &str, wanted: &str) -> Value {
+    let found = opened(program).into_iter().find(|(port, _)| port == wanted);
+    found.unwrap().1
+}
+
+fn pods_of(program: &str) -> Value {
+    serde_json::json!({"podSelector": workload(program)["spec"]["selector"]})
 }
 
 /// The queue of the API server that each request of a program waits in, by user, verb, group and resource.
@@ -326,22 +337,31 @@ fn queue(user: &str, verb: &str, group: &str, resource: &str) -> Option<String> 
     let mut schemas: Vec<Value> =
         serde_saphyr::from_multiple(&read("flow/flow-schemas.yaml")).unwrap();
     schemas.sort_by_key(|schema| schema["spec"]["matchingPrecedence"].as_u64());
-    let names = |list: &Value, wanted: &str| strings(list).iter().any(|name| name == wanted);
-    let of_rule = |rule: &Value| {
-        let subjects = rule["subjects"].as_array().unwrap().iter();
-        let mut accounts = subjects.map(|subject| &subject["serviceAccount"]);
-        let mut resources = rule["resourceRules"].as_array().unwrap().iter();
-        accounts.any(|account| account["namespace"] == "plimsoll" && account["name"] == user)
-            && resources.any(|rule| {
-                names(&rule["verbs"], verb)
-                    && names(&rule["apiGroups"], group)
-                    && names(&rule["resources"], resource)
-            })
-    };
-    let found = schemas
-        .iter()
-        .find(|schema| schema["spec"]["rules"].as_array().unwrap().iter().any(of_rule))?;
+    let found = schemas.iter().find(|schema| {
+        let mut rules = schema["spec"]["rules"].as_array().unwrap().iter();
+        rules.any(|rule| is_about(rule, user) && covers(rule, verb, group, resource))
+    })?;
     found["spec"]["priorityLevelConfiguration"]["name"].as_str().map(str::to_owned)
+}
+
+/// Whether a rule of a flow schema is about this service account.
+fn is_about(rule: &Value, user: &str) -> bool {
+    let subjects = rule["subjects"].as_array().unwrap().iter();
+    let mut accounts = subjects.map(|subject| &subject["serviceAccount"]);
+    accounts.any(|account| account["namespace"] == "plimsoll" && account["name"] == user)
+}
+
+/// Whether a rule of a flow schema covers requests with this verb about this resource.
+fn covers(rule: &Value, verb: &str, group: &str, resource: &str) -> bool {
+    rule["resourceRules"].as_array().unwrap().iter().any(|rule| {
+        has_name(&rule["verbs"], verb)
+            && has_name(&rule["apiGroups"], group)
+            && has_name(&rule["resources"], resource)
+    })
+}
+
+fn has_name(list: &Value, wanted: &str) -> bool {
+    strings(list).iter().any(|name| name == wanted)
 }
 
 #[test]
