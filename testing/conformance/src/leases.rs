@@ -40,16 +40,17 @@ pub(crate) async fn a_lease_that_was_renewed_meanwhile_is_not_taken(
     rig: &Rig<'_>,
 ) -> Result<(), Refuted> {
     let seen = created(rig, "renewed").await?;
-    let with = |field: &str, value: &str| {
-        let mut lease = seen.clone();
-        lease["spec"][field] = value.into();
-        lease
-    };
-    let renewed = with("renewTime", "2026-11-20T09:00:01.000000Z");
+    let renewed = with_field(&seen, "renewTime", "2026-11-20T09:00:01.000000Z");
     rig.lease("PUT", "renewed", Some(&renewed)).await?.is(200)?;
-    let taken = with("holderIdentity", "second");
+    let taken = with_field(&seen, "holderIdentity", "second");
     let resource = "leases.coordination.k8s.io \"renewed\"";
     let message = format!("Operation cannot be fulfilled on {resource}: {MODIFIED}");
     rig.lease("PUT", "renewed", Some(&taken)).await?.is_refused(409, &message)?;
     rig.lease("DELETE", "renewed", None).await.map(drop)
+}
+
+fn with_field(lease: &Value, field: &str, value: &str) -> Value {
+    let mut lease = lease.clone();
+    lease["spec"][field] = value.into();
+    lease
 }

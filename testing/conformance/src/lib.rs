@@ -1,8 +1,8 @@
 //! Facts about a Kubernetes API server, in [`kubelet`] about a kubelet, and in [`scheduler`] about a scheduler: what
 //! Plimsoll's programs and tests rely on.
 //!
-//! The same facts are tried on the stand-ins (`sim`, by `make test`) and on a real cluster (by `make e2e`), so that tests on
-//! the stand-ins count. Invariant: nothing here knows which of the two it talks to.
+//! The same facts are tried on the stand-ins (`sim`, by `make test`) and on a real cluster (by `make e2e`), so that
+//! tests on the stand-ins count. Invariant: nothing here knows which of the two it talks to.
 //!
 //! Facts need a namespace of their own. They remove what they create.
 
@@ -19,13 +19,13 @@ macro_rules! facts {
 
 /// The type `Fact` of a suite whose rig is reset before each fact, and the list of facts.
 macro_rules! facts_with_reset {
-    ($($path:tt)*) => {
+    ($rig:ident: $($path:tt)*) => {
         /// A statement that holds of every implementation.
         #[derive(Clone, Copy)]
         pub struct Fact {
             /// The statement.
             pub name: &'static str,
-            check: for<'a> fn(&'a mut Rig<'_>) -> $crate::Awaited<'a>,
+            check: for<'a> fn(&'a mut $rig<'_>) -> $crate::Awaited<'a>,
         }
 
         impl Fact {
@@ -33,7 +33,7 @@ macro_rules! facts_with_reset {
             ///
             /// # Errors
             /// Where it does not hold, or a request fails.
-            pub async fn check(&self, rig: &mut Rig<'_>) -> Result<(), $crate::Refuted> {
+            pub async fn check(&self, rig: &mut $rig<'_>) -> Result<(), $crate::Refuted> {
                 rig.reset().await?;
                 (self.check)(rig).await
             }

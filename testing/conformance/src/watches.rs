@@ -16,18 +16,22 @@ async fn watch(rig: &Rig<'_>, what: &str) -> Result<Vec<Value>, Refuted> {
 async fn watch_for(rig: &Rig<'_>, what: &str, seconds: u8) -> Result<Vec<Value>, Refuted> {
     let answer = rig.get(&format!("{what}&watch=1&timeoutSeconds={seconds}")).await?;
     same("the status", answer.code, 200)?;
-    let parse = |line: &str| {
-        serde_json::from_str(line).map_err(|error| Refuted(format!("{error} in {line}")))
-    };
-    answer.text.lines().map(parse).collect()
+    answer
+        .text
+        .lines()
+        .map(|line| {
+            serde_json::from_str(line).map_err(|error| Refuted(format!("{error} in {line}")))
+        })
+        .collect()
 }
 
 fn events_of(events: &[Value]) -> Vec<Event> {
-    let name = |event: &Value| {
-        let object = &event["object"]["metadata"]["name"];
-        (text(&event["type"]).to_owned(), text(object).to_owned())
-    };
-    events.iter().filter(|event| event["type"] != "BOOKMARK").map(name).collect()
+    let mut names = Vec::new();
+    for event in events.iter().filter(|event| event["type"] != "BOOKMARK") {
+        let name = text(&event["object"]["metadata"]["name"]);
+        names.push((text(&event["type"]).to_owned(), name.to_owned()));
+    }
+    names
 }
 
 fn expected(events: &[(&str, &str)]) -> Vec<Event> {
@@ -70,15 +74,14 @@ pub(crate) async fn an_object_that_begins_to_match_is_added_and_one_that_ceases_
     rig.remove("configmaps/changing").await
 }
 
-/// So the event does not show what the object has become.
+/// The event has the object as it was before the change, so it does not show what the object has become.
 pub(crate) async fn an_object_that_ceases_to_match_is_deleted_as_it_was_with_the_version_of_the_change(
     rig: &Rig<'_>,
 ) -> Result<(), Refuted> {
     rig.config_map("leaving").await?;
-    let write = |label: &str, data: &str| json!({"metadata": {"labels": {"conformance": label}}, "data": {"a": data}});
-    rig.patch("configmaps/leaving", &write("inside", "before")).await?.is(200)?;
+    rig.patch("configmaps/leaving", &change("inside", "before")).await?.is(200)?;
     let from = newest(rig, "configmaps").await?;
-    let change = rig.patch("configmaps/leaving", &write("outside", "after")).await?.is(200)?;
+    let change = rig.patch("configmaps/leaving", &change("outside", "after")).await?.is(200)?;
     let path = format!("configmaps?labelSelector=conformance%3Dinside&resourceVersion={from}");
     let events = watch(rig, &path).await?;
     same("the events", events_of(&events), expected(&[("DELETED", "leaving")]))?;
@@ -87,6 +90,10 @@ pub(crate) async fn an_object_that_ceases_to_match_is_deleted_as_it_was_with_the
     same("its label", text(&object["metadata"]["labels"]["conformance"]), "inside")?;
     same("its version", version(object), version(&change))?;
     rig.remove("configmaps/leaving").await
+}
+
+fn change(label: &str, data: &str) -> Value {
+    json!({"metadata": {"labels": {"conformance": label}}, "data": {"a": data}})
 }
 
 pub(crate) async fn a_time_limit_that_is_no_number_is_refused(
@@ -115,17 +122,17 @@ pub(crate) async fn a_streamed_list_shows_all_objects_a_bookmark_and_then_change
         "sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true";
     let path = format!("configmaps?{labels}&resourceVersion=&{parameters}");
     let change = async {
-        // Some time after the list, whose end no answer shows before the watch has ended.
+        // The change must come after the whole list. When the list has ended is not seen while the watch runs.
         tokio::time::sleep(Duration::from_secs(2)).await;
         rig.patch("configmaps/streamed-a", &json!({"data": {"a": "2"}})).await?.is(200)
     };
     let (events, changed) = tokio::join!(watch_for(rig, &path, 4), change);
-    let (events, changed) = (events?, changed?);
-    let is_end = |event: &Value| {
+    let events = events?;
+    let changed = changed?;
+    let end = events.iter().position(|event| {
         let mark = &event["object"]["metadata"]["annotations"]["k8s.io/initial-events-end"];
         event["type"] == "BOOKMARK" && mark == "true"
-    };
-    let end = events.iter().position(is_end);
+    });
     let end = end.ok_or_else(|| Refuted(format!("no bookmark ends the list: {events:?}")))?;
     let listed = [("ADDED", "streamed-a"), ("ADDED", "streamed-b")];
     same("the list", events_of(&events[..end]), expected(&listed))?;
@@ -141,7 +148,7 @@ pub(crate) async fn a_streamed_list_shows_all_objects_a_bookmark_and_then_change
     rig.remove("configmaps/streamed-b").await
 }
 
-/// The parameters belong together.
+/// `sendInitialEvents` and `resourceVersionMatch` are accepted only together.
 pub(crate) async fn a_streamed_list_that_is_asked_for_wrongly_is_refused(
     rig: &Rig<'_>,
 ) -> Result<(), Refuted> {
@@ -173,7 +180,9 @@ pub(crate) async fn a_list_in_pages_shows_each_object_once(rig: &Rig<'_>) -> Res
         let patch = json!({"metadata": {"labels": {"paged": "yes"}}});
         rig.patch(&format!("configmaps/{name}"), &patch).await?.is(200)?;
     }
-    let (mut found, mut token, mut versions) = (Vec::new(), String::new(), Vec::new());
+    let mut found = Vec::new();
+    let mut token = String::new();
+    let mut versions = Vec::new();
     for page in 0..names.len() {
         let path = format!("configmaps?labelSelector=paged&limit=1&continue={token}");
         let list = rig.get(&path).await?.is(200)?;
@@ -193,8 +202,8 @@ pub(crate) async fn a_list_in_pages_shows_each_object_once(rig: &Rig<'_>) -> Res
     Ok(())
 }
 
-/// A real server sends a bookmark about once a minute, and one two seconds before a watch's end; none where no object of the
-/// kind has changed since the watch began.
+/// A real server sends a bookmark about once a minute, and one two seconds before a watch's end; none where no object
+/// of the kind has changed since the watch began.
 pub(crate) async fn a_watch_with_bookmarks_ends_with_one_that_has_the_newest_version(
     rig: &Rig<'_>,
 ) -> Result<(), Refuted> {

@@ -2,39 +2,43 @@
 
 use std::collections::BTreeSet;
 
-use super::rig::{Part, Rig, UNITS};
-use super::{Behaviour, Call, Ids};
+use super::rig::{KubeletRig, Part, UNITS};
+use super::{Behaviour, Ids, PluginCall};
 use crate::rig::{Refuted, same};
 
 /// The calls as letters: P for GetPreferredAllocation, A for Allocate, S for PreStartContainer.
-pub(super) fn letters(calls: &[Call]) -> String {
-    let letter = |call: &Call| match call {
-        Call::Preferred { .. } => 'P',
-        Call::Allocate { .. } => 'A',
-        Call::Start { .. } => 'S',
-    };
-    calls.iter().map(letter).collect()
+pub(super) fn letters(calls: &[PluginCall]) -> String {
+    calls
+        .iter()
+        .map(|call| match call {
+            PluginCall::Preferred { .. } => 'P',
+            PluginCall::Allocate { .. } => 'A',
+            PluginCall::Start { .. } => 'S',
+        })
+        .collect()
 }
 
 /// The ids of each call of Allocate.
-pub(super) fn allocated(calls: &[Call]) -> Vec<Ids> {
-    let ids = |call: &Call| match call {
-        Call::Allocate { ids, .. } => Some(ids.clone()),
-        _ => None,
-    };
-    calls.iter().filter_map(ids).collect()
+pub(super) fn allocated(calls: &[PluginCall]) -> Vec<Ids> {
+    calls
+        .iter()
+        .filter_map(|call| match call {
+            PluginCall::Allocate { ids, .. } => Some(ids.clone()),
+            _ => None,
+        })
+        .collect()
 }
 
 pub(super) async fn preferred_comes_before_allocate_and_that_before_start(
-    rig: &mut Rig<'_>,
+    rig: &mut KubeletRig<'_>,
 ) -> Result<(), Refuted> {
     rig.run("one", &[Part::App("main", 3)]).await?;
     rig.phase("one", "Running").await?;
     let calls = rig.plugin.calls();
     let [
-        Call::Preferred { available, must, size, chosen, .. },
-        Call::Allocate { ids: allocated, .. },
-        Call::Start { ids: started },
+        PluginCall::Preferred { available, must, size, chosen, .. },
+        PluginCall::Allocate { ids: allocated, .. },
+        PluginCall::Start { ids: started },
     ] = &calls[..]
     else {
         return Err(Refuted(format!("the calls are {calls:?}")));
@@ -48,13 +52,13 @@ pub(super) async fn preferred_comes_before_allocate_and_that_before_start(
 }
 
 /// The suite's pods are created with their node. No scheduler has written a condition to them.
-pub(super) async fn a_pod_that_runs_is_ready(rig: &mut Rig<'_>) -> Result<(), Refuted> {
+pub(super) async fn a_pod_that_runs_is_ready(rig: &mut KubeletRig<'_>) -> Result<(), Refuted> {
     rig.run("ready", &[Part::App("main", 1)]).await?;
     rig.ready("ready").await
 }
 
 pub(super) async fn all_containers_are_allocated_in_order_before_any_starts(
-    rig: &mut Rig<'_>,
+    rig: &mut KubeletRig<'_>,
 ) -> Result<(), Refuted> {
     rig.run("two", &[Part::App("a", 1), Part::App("b", 2)]).await?;
     rig.phase("two", "Running").await?;
@@ -64,7 +68,7 @@ pub(super) async fn all_containers_are_allocated_in_order_before_any_starts(
     same("the allocated ids", &allocated(&calls)[..], &ids[..])?;
     same("whether they share none", ids[0].is_disjoint(&ids[1]), true)?;
     let started = calls.into_iter().filter_map(|call| match call {
-        Call::Start { ids } => Some(ids),
+        PluginCall::Start { ids } => Some(ids),
         _ => None,
     });
     same("the ids at the start", &started.collect::<Vec<_>>()[..], &ids[..])
@@ -72,7 +76,7 @@ pub(super) async fn all_containers_are_allocated_in_order_before_any_starts(
 
 /// The pods are bound one right after the other, in another order than they were created.
 pub(super) async fn the_pod_being_admitted_is_the_only_one_shown_without_devices(
-    rig: &mut Rig<'_>,
+    rig: &mut KubeletRig<'_>,
 ) -> Result<(), Refuted> {
     const NAMES: [&str; UNITS] = ["p0", "p1", "p2", "p3", "p4", "p5", "p6", "p7"];
     for name in NAMES {
@@ -86,7 +90,8 @@ pub(super) async fn the_pod_being_admitted_is_the_only_one_shown_without_devices
     let list = rig.list().await?;
     let mut admitted = BTreeSet::new();
     for call in rig.plugin.calls() {
-        let (Call::Preferred { chosen: ids, shown, .. } | Call::Allocate { ids, shown }) = call
+        let (PluginCall::Preferred { chosen: ids, shown, .. }
+        | PluginCall::Allocate { ids, shown }) = call
         else {
             continue;
         };
@@ -106,7 +111,7 @@ pub(super) async fn the_pod_being_admitted_is_the_only_one_shown_without_devices
 }
 
 pub(super) async fn an_error_of_allocate_fails_the_pod_and_frees_its_ids(
-    rig: &mut Rig<'_>,
+    rig: &mut KubeletRig<'_>,
 ) -> Result<(), Refuted> {
     rig.plugin.set(Behaviour { refuse_allocate: 1, ..Behaviour::default() });
     rig.run("refused", &[Part::App("main", UNITS)]).await?;
@@ -121,7 +126,7 @@ pub(super) async fn an_error_of_allocate_fails_the_pod_and_frees_its_ids(
 }
 
 pub(super) async fn an_error_of_start_is_tried_again_without_another_allocate(
-    rig: &mut Rig<'_>,
+    rig: &mut KubeletRig<'_>,
 ) -> Result<(), Refuted> {
     rig.plugin.set(Behaviour { refuse_start: 1, ..Behaviour::default() });
     rig.run("slow", &[Part::App("main", 2)]).await?;
@@ -132,7 +137,7 @@ pub(super) async fn an_error_of_start_is_tried_again_without_another_allocate(
 }
 
 pub(super) async fn a_pod_that_asks_for_more_than_is_free_fails_at_admission(
-    rig: &mut Rig<'_>,
+    rig: &mut KubeletRig<'_>,
 ) -> Result<(), Refuted> {
     rig.run("some", &[Part::App("main", UNITS - 2)]).await?;
     rig.phase("some", "Running").await?;
@@ -146,7 +151,7 @@ pub(super) async fn a_pod_that_asks_for_more_than_is_free_fails_at_admission(
 }
 
 pub(super) async fn the_devices_of_a_deleted_pod_are_free(
-    rig: &mut Rig<'_>,
+    rig: &mut KubeletRig<'_>,
 ) -> Result<(), Refuted> {
     for name in ["first", "second"] {
         rig.run(name, &[Part::App("main", UNITS)]).await?;

@@ -1,7 +1,7 @@
 //! Facts about a kubelet: what a device plugin relies on, in the kubelet's own order and words.
 //!
-//! The suite has a device plugin of its own, for a resource of its own, which logs its calls. Invariant: nothing here knows
-//! whether the kubelet is real.
+//! The suite has a device plugin of its own, for a resource of its own, which logs its calls. Invariant: nothing here
+//! knows whether the kubelet is real.
 
 mod admission;
 mod plugin;
@@ -11,11 +11,11 @@ mod restarts;
 mod reuse;
 mod rig;
 
-pub use plugin::{Behaviour, Call, Ids, Plugin};
+pub use plugin::{Behaviour, Ids, Plugin, PluginCall};
 pub use records::{DevicesByContainer, Records, Shown};
-pub use rig::{Machine, RESOURCE, Rig};
+pub use rig::{KubeletRig, Machine, RESOURCE};
 
-facts_with_reset![
+facts_with_reset![KubeletRig:
     registration::the_node_offers_the_devices_that_a_plugin_lists,
     registration::unhealthy_devices_stay_in_the_capacity_and_are_not_offered,
     registration::without_its_plugin_a_node_offers_nothing_and_running_pods_stay,

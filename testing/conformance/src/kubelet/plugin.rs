@@ -36,7 +36,7 @@ pub type Ids = BTreeSet<String>;
 
 /// A logged call.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Call {
+pub enum PluginCall {
     /// GetPreferredAllocation.
     Preferred {
         /// The ids to choose from.
@@ -82,13 +82,13 @@ pub struct Behaviour {
 pub struct Plugin {
     directory: PathBuf,
     resource: String,
-    service: Service,
+    service: PluginService,
     runtime: Option<Runtime>,
 }
 
 #[derive(Debug, Clone)]
-struct Service {
-    calls: Arc<watch::Sender<Vec<Call>>>,
+struct PluginService {
+    calls: Arc<watch::Sender<Vec<PluginCall>>>,
     behaviour: Arc<watch::Sender<Behaviour>>,
     devices: Arc<watch::Sender<BTreeMap<String, bool>>>,
     records: Records,
@@ -99,13 +99,14 @@ impl Plugin {
     #[must_use]
     pub fn new(directory: &Path, records: Records, resource: &str, count: usize) -> Self {
         let devices = (0..count).map(|number| (format!("unit-{number:02}"), true)).collect();
-        let service = Service {
+        let service = PluginService {
             calls: Arc::default(),
             behaviour: Arc::default(),
             devices: Arc::new(watch::Sender::new(devices)),
             records,
         };
-        let (directory, resource) = (directory.to_owned(), resource.to_owned());
+        let directory = directory.to_owned();
+        let resource = resource.to_owned();
         Self { directory, resource, service, runtime: None }
     }
 
@@ -118,7 +119,8 @@ impl Plugin {
         // An earlier start may have left a socket.
         let _ = std::fs::remove_file(self.socket());
         let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
-        let (directory, resource) = (self.directory.clone(), self.resource.clone());
+        let directory = self.directory.clone();
+        let resource = self.resource.clone();
         let started = runtime.spawn(start(directory, resource, self.service.clone()));
         self.runtime = Some(runtime);
         started.await.map_err(io::Error::other)?
@@ -147,12 +149,12 @@ impl Plugin {
 
     /// The calls since the last reset.
     #[must_use]
-    pub fn calls(&self) -> Vec<Call> {
+    pub fn calls(&self) -> Vec<PluginCall> {
         self.service.calls.borrow().clone()
     }
 
     /// Waits until the calls satisfy `holds`. Returns them.
-    pub async fn called(&self, holds: impl Fn(&[Call]) -> bool) -> Vec<Call> {
+    pub async fn called(&self, holds: impl Fn(&[PluginCall]) -> bool) -> Vec<PluginCall> {
         let mut calls = self.service.calls.subscribe();
         match calls.wait_for(|calls| holds(calls)).await {
             Ok(calls) => calls.clone(),
@@ -197,7 +199,7 @@ impl Drop for Plugin {
     }
 }
 
-async fn start(directory: PathBuf, resource: String, service: Service) -> io::Result<()> {
+async fn start(directory: PathBuf, resource: String, service: PluginService) -> io::Result<()> {
     let incoming = UnixListenerStream::new(UnixListener::bind(directory.join(SOCKET))?);
     let router = Server::builder().add_service(DevicePluginServer::new(service));
     tokio::spawn(router.serve_with_incoming(incoming));
@@ -225,8 +227,8 @@ const ALL_CALLS: DevicePluginOptions =
 const ALLOCATE_ALONE: DevicePluginOptions =
     DevicePluginOptions { pre_start_required: false, get_preferred_allocation_available: false };
 
-impl Service {
-    fn log(&self, call: Call) {
+impl PluginService {
+    fn log(&self, call: PluginCall) {
         self.calls.send_modify(|calls| calls.push(call));
     }
 
@@ -246,14 +248,15 @@ fn ids(list: Vec<String>) -> Ids {
     list.into_iter().collect()
 }
 
-/// The ids that must be chosen, and the last ones of the others. The kubelet by itself would choose them by chance alone.
+/// The ids that must be chosen, and the last ones of the others. The kubelet by itself would choose them by chance
+/// alone.
 fn choose(available: &Ids, must: &Ids, size: usize) -> Ids {
     let others = available.iter().rev().filter(|id| !must.contains(*id));
     must.iter().chain(others.take(size.saturating_sub(must.len()))).cloned().collect()
 }
 
 #[tonic::async_trait]
-impl DevicePlugin for Service {
+impl DevicePlugin for PluginService {
     type ListAndWatchStream = std::pin::Pin<
         Box<dyn tokio_stream::Stream<Item = Result<ListAndWatchResponse, Status>> + Send>,
     >;
@@ -289,7 +292,7 @@ impl DevicePlugin for Service {
             let chosen = choose(&available, &must, size);
             let device_i_ds = chosen.iter().cloned().collect();
             let shown = self.records.shown().await;
-            self.log(Call::Preferred { available, must, size, chosen, shown });
+            self.log(PluginCall::Preferred { available, must, size, chosen, shown });
             container_responses.push(ContainerPreferredAllocationResponse { device_i_ds });
         }
         Ok(Response::new(PreferredAllocationResponse { container_responses }))
@@ -303,7 +306,7 @@ impl DevicePlugin for Service {
         for asked in request.into_inner().container_requests {
             let shown = self.records.shown().await;
             let envs = [("CONFORMANCE_IDS".to_owned(), asked.devices_ids.join(","))].into();
-            self.log(Call::Allocate { ids: ids(asked.devices_ids), shown });
+            self.log(PluginCall::Allocate { ids: ids(asked.devices_ids), shown });
             container_responses.push(ContainerAllocateResponse { envs, ..Default::default() });
         }
         let delay = self.behaviour.borrow().delay;
@@ -316,14 +319,17 @@ impl DevicePlugin for Service {
         &self,
         request: Request<PreStartContainerRequest>,
     ) -> Result<Response<PreStartContainerResponse>, Status> {
-        self.log(Call::Start { ids: ids(request.into_inner().devices_ids) });
+        self.log(PluginCall::Start { ids: ids(request.into_inner().devices_ids) });
         self.refuse(|behaviour| &mut behaviour.refuse_start)?;
         Ok(Response::new(PreStartContainerResponse {}))
     }
 }
 
 fn list_of(devices: BTreeMap<String, bool>) -> ListAndWatchResponse {
-    let health = |healthy: bool| if healthy { "Healthy" } else { "Unhealthy" }.to_owned();
-    let device = |(id, healthy)| Device { id, health: health(healthy), topology: None };
-    ListAndWatchResponse { devices: devices.into_iter().map(device).collect() }
+    let mut listed = Vec::new();
+    for (id, healthy) in devices {
+        let health = if healthy { "Healthy" } else { "Unhealthy" };
+        listed.push(Device { id, health: health.to_owned(), topology: None });
+    }
+    ListAndWatchResponse { devices: listed }
 }

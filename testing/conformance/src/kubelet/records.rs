@@ -37,7 +37,7 @@ pub struct Records {
 }
 
 impl Records {
-    /// Of the socket at this path.
+    /// A client of the socket at this path.
     #[must_use]
     pub fn new(socket: &Path, namespace: &str) -> Self {
         Self { socket: socket.to_owned(), namespace: namespace.to_owned() }
@@ -107,9 +107,10 @@ fn is_rate_limit(status: &Status) -> bool {
 }
 
 fn devices_of(pod: &PodResources) -> DevicesByContainer {
-    let ids = |container: &ContainerResources| {
-        let ours = container.devices.iter().filter(|devices| devices.resource_name == RESOURCE);
-        ours.flat_map(|devices| devices.device_ids.clone()).collect()
-    };
-    pod.containers.iter().map(|container| (container.name.clone(), ids(container))).collect()
+    pod.containers.iter().map(|container| (container.name.clone(), ids_of(container))).collect()
+}
+
+fn ids_of(container: &ContainerResources) -> Ids {
+    let ours = container.devices.iter().filter(|devices| devices.resource_name == RESOURCE);
+    ours.flat_map(|devices| devices.device_ids.clone()).collect()
 }

@@ -3,12 +3,12 @@
 use serde_json::json;
 
 use super::admission::letters;
-use super::rig::{Part, Rig, UNITS};
-use super::{Behaviour, Call};
+use super::rig::{KubeletRig, Part, UNITS};
+use super::{Behaviour, PluginCall};
 use crate::rig::{Refuted, same};
 
 pub(super) async fn the_node_offers_the_devices_that_a_plugin_lists(
-    rig: &mut Rig<'_>,
+    rig: &mut KubeletRig<'_>,
 ) -> Result<(), Refuted> {
     rig.offered(UNITS, UNITS).await?;
     rig.run("all", &[Part::App("main", UNITS)]).await?;
@@ -18,13 +18,13 @@ pub(super) async fn the_node_offers_the_devices_that_a_plugin_lists(
 }
 
 pub(super) async fn unhealthy_devices_stay_in_the_capacity_and_are_not_offered(
-    rig: &mut Rig<'_>,
+    rig: &mut KubeletRig<'_>,
 ) -> Result<(), Refuted> {
     rig.plugin.mark_unhealthy(UNITS - 2);
     rig.offered(UNITS, 2).await?;
     rig.run("rest", &[Part::App("main", 2)]).await?;
     rig.phase("rest", "Running").await?;
-    let Some(Call::Preferred { available, .. }) = rig.plugin.calls().first().cloned() else {
+    let Some(PluginCall::Preferred { available, .. }) = rig.plugin.calls().first().cloned() else {
         return Err(Refuted(format!(
             "GetPreferredAllocation is not first: {:?}",
             rig.plugin.calls()
@@ -37,11 +37,12 @@ pub(super) async fn unhealthy_devices_stay_in_the_capacity_and_are_not_offered(
 }
 
 pub(super) async fn without_its_plugin_a_node_offers_nothing_and_running_pods_stay(
-    rig: &mut Rig<'_>,
+    rig: &mut KubeletRig<'_>,
 ) -> Result<(), Refuted> {
     rig.run("runs", &[Part::App("main", 2)]).await?;
     rig.phase("runs", "Running").await?;
-    let (calls, held) = (rig.plugin.calls().len(), rig.held("runs", "main").await?);
+    let calls = rig.plugin.calls().len();
+    let held = rig.held("runs", "main").await?;
     rig.plugin.kill();
     rig.offered(UNITS, 0).await?;
     same("the ids", rig.held("runs", "main").await?, held.clone())?;
@@ -53,7 +54,7 @@ pub(super) async fn without_its_plugin_a_node_offers_nothing_and_running_pods_st
 }
 
 pub(super) async fn a_pod_bound_while_the_plugin_is_away_fails_at_admission(
-    rig: &mut Rig<'_>,
+    rig: &mut KubeletRig<'_>,
 ) -> Result<(), Refuted> {
     rig.plugin.kill();
     rig.offered(UNITS, 0).await?;
@@ -63,12 +64,12 @@ pub(super) async fn a_pod_bound_while_the_plugin_is_away_fails_at_admission(
     rig.offered(UNITS, UNITS).await?;
     rig.run("next", &[Part::App("main", UNITS)]).await?;
     rig.phase("next", "Running").await?;
-    // It stays rejected.
+    // The pod stays rejected after the plugin lists healthy devices.
     rig.rejected("early", "no healthy devices present").await
 }
 
 pub(super) async fn a_plugin_without_optional_calls_is_asked_to_allocate_alone(
-    rig: &mut Rig<'_>,
+    rig: &mut KubeletRig<'_>,
 ) -> Result<(), Refuted> {
     rig.plugin.kill();
     rig.offered(UNITS, 0).await?;
@@ -81,7 +82,7 @@ pub(super) async fn a_plugin_without_optional_calls_is_asked_to_allocate_alone(
 }
 
 pub(super) async fn a_resource_that_no_plugin_registered_is_ignored(
-    rig: &mut Rig<'_>,
+    rig: &mut KubeletRig<'_>,
 ) -> Result<(), Refuted> {
     rig.plugin.set(Behaviour { refuse_allocate: usize::MAX, ..Behaviour::default() });
     let mut pod = rig.pod("plain", &[Part::App("main", 1)]);

@@ -1,20 +1,22 @@
-//! A kubelet that is killed and started again. Plugins have about a second to register anew before it goes on with its pods.
+//! A kubelet that is killed and started again. Plugins have about a second to register anew before it goes on with its
+//! pods.
 
 use std::time::Duration;
 
 use super::admission::allocated;
-use super::rig::{Part, Rig, UNITS};
+use super::rig::{KubeletRig, Part, UNITS};
 use crate::rig::{Refuted, same, text};
 
 /// Time between two attempts to create a pod in a later second than another. Creation times are whole seconds.
 const RETRY: Duration = Duration::from_millis(100);
 
 pub(super) async fn a_restarted_kubelet_keeps_running_pods_and_allocates_nothing_again(
-    rig: &mut Rig<'_>,
+    rig: &mut KubeletRig<'_>,
 ) -> Result<(), Refuted> {
     rig.run("runs", &[Part::App("main", 2)]).await?;
     rig.phase("runs", "Running").await?;
-    let (calls, held) = (rig.plugin.calls(), rig.held("runs", "main").await?);
+    let calls = rig.plugin.calls();
+    let held = rig.held("runs", "main").await?;
     rig.stop_kubelet().await?;
     same("whether the plugin's socket is there", rig.plugin.socket().exists(), true)?;
     rig.start_kubelet().await?;
@@ -33,7 +35,7 @@ pub(super) async fn a_restarted_kubelet_keeps_running_pods_and_allocates_nothing
 }
 
 pub(super) async fn pods_bound_meanwhile_are_admitted_in_the_order_of_creation(
-    rig: &mut Rig<'_>,
+    rig: &mut KubeletRig<'_>,
 ) -> Result<(), Refuted> {
     let names = ["oldest", "middle", "youngest"];
     let mut last = String::new();
@@ -56,7 +58,7 @@ pub(super) async fn pods_bound_meanwhile_are_admitted_in_the_order_of_creation(
 
 /// Creates a pod in a later second than `last`. Returns its creation time.
 async fn create_after(
-    rig: &Rig<'_>,
+    rig: &KubeletRig<'_>,
     name: &str,
     size: usize,
     last: &str,
@@ -74,7 +76,7 @@ async fn create_after(
 }
 
 pub(super) async fn devices_of_removed_pods_count_until_all_pods_are_admitted(
-    rig: &mut Rig<'_>,
+    rig: &mut KubeletRig<'_>,
 ) -> Result<(), Refuted> {
     rig.run("goes", &[Part::App("main", UNITS - 1)]).await?;
     rig.phase("goes", "Running").await?;
@@ -90,11 +92,12 @@ pub(super) async fn devices_of_removed_pods_count_until_all_pods_are_admitted(
 }
 
 pub(super) async fn without_its_plugin_a_restarted_kubelet_offers_nothing_and_running_pods_stay(
-    rig: &mut Rig<'_>,
+    rig: &mut KubeletRig<'_>,
 ) -> Result<(), Refuted> {
     rig.run("runs", &[Part::App("main", 2)]).await?;
     rig.phase("runs", "Running").await?;
-    let (calls, held) = (rig.plugin.calls().len(), rig.held("runs", "main").await?);
+    let calls = rig.plugin.calls().len();
+    let held = rig.held("runs", "main").await?;
     rig.plugin.kill();
     rig.stop_kubelet().await?;
     rig.start_kubelet().await?;

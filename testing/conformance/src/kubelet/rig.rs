@@ -37,7 +37,7 @@ pub trait Machine: Send + Sync {
 }
 
 /// A node under test. Its namespace has no other pods.
-pub struct Rig<'w> {
+pub struct KubeletRig<'w> {
     pub(super) api: api::Rig<'w>,
     pub(super) machine: &'w dyn Machine,
     pub(super) plugin: Plugin,
@@ -53,7 +53,7 @@ pub(super) enum Part {
     App(&'static str, usize),
 }
 
-impl<'w> Rig<'w> {
+impl<'w> KubeletRig<'w> {
     /// With a plugin that is not started.
     #[must_use]
     pub fn new(server: &'w dyn Transport, namespace: &'w str, machine: &'w dyn Machine) -> Self {
@@ -62,8 +62,8 @@ impl<'w> Rig<'w> {
         Self { api: api::Rig { server, namespace }, machine, plugin, kubelet_down: false }
     }
 
-    /// Makes a fresh state: a running kubelet whose account holds none of the suite's pods, and a healthy plugin without
-    /// calls.
+    /// Makes a fresh state: a running kubelet whose account holds none of the suite's pods, and a healthy plugin
+    /// without calls.
     pub(super) async fn reset(&mut self) -> Result<(), Refuted> {
         if self.plugin.behaviour().no_options {
             self.plugin.kill();
@@ -79,7 +79,8 @@ impl<'w> Rig<'w> {
         Ok(())
     }
 
-    /// Registers until the node offers all devices. A kubelet that has just started may still delete the plugin's socket.
+    /// Registers until the node offers all devices. A kubelet that has just started may still delete the plugin's
+    /// socket.
     async fn register(&mut self) -> Result<(), Refuted> {
         let start = Instant::now();
         loop {
@@ -112,7 +113,8 @@ impl<'w> Rig<'w> {
         self.offered(UNITS, UNITS).await
     }
 
-    /// Removes pods, plugin and socket. The kubelet itself keeps the resource for five minutes, with nothing allocatable.
+    /// Removes pods, plugin and socket. The kubelet itself keeps the resource for five minutes, with nothing
+    /// allocatable.
     ///
     /// # Errors
     /// When one of them stays.
@@ -137,7 +139,8 @@ impl<'w> Rig<'w> {
 
     /// Starts the kubelet and waits until it has deleted the plugin's socket and made its own.
     pub(super) async fn start_kubelet(&mut self) -> Result<(), Refuted> {
-        let (own, kubelet) = (self.plugin.socket(), self.machine.plugin_dir().join("kubelet.sock"));
+        let own = self.plugin.socket();
+        let kubelet = self.machine.plugin_dir().join("kubelet.sock");
         self.machine.start_kubelet().await.map_err(Refuted)?;
         self.kubelet_down = false;
         self.until("the kubelet deletes the plugin's socket", async |_| {
@@ -181,7 +184,8 @@ impl<'w> Rig<'w> {
     }
 
     pub(super) fn pod(&self, name: &str, parts: &[Part]) -> Value {
-        let (mut inits, mut apps) = (Vec::new(), Vec::new());
+        let mut inits = Vec::new();
+        let mut apps = Vec::new();
         for part in parts {
             match *part {
                 Part::Init(name, size) => inits.push(self.container(name, size, "true")),

@@ -3,11 +3,11 @@
 use serde_json::json;
 
 use super::extender::{Entry, Verb};
-use super::rig::Rig;
+use super::rig::SchedulerRig;
 use crate::rig::{Refuted, same};
 
 pub(super) async fn bind_is_asked_of_the_extender_for_the_pods_that_it_manages_and_no_others(
-    rig: &mut Rig<'_>,
+    rig: &mut SchedulerRig<'_>,
 ) -> Result<(), Refuted> {
     rig.pod("plain").await?;
     rig.placed("plain").await?;
@@ -26,7 +26,7 @@ pub(super) async fn bind_is_asked_of_the_extender_for_the_pods_that_it_manages_a
 }
 
 pub(super) async fn the_next_filter_may_come_before_the_last_bind_is_answered(
-    rig: &mut Rig<'_>,
+    rig: &mut SchedulerRig<'_>,
 ) -> Result<(), Refuted> {
     rig.managed("first").await?;
     rig.called(Verb::Bind, "first", 1).await?;
@@ -40,13 +40,13 @@ pub(super) async fn the_next_filter_may_come_before_the_last_bind_is_answered(
 }
 
 /// Number of Filter calls for a pod to the second extender.
-fn filter_calls(rig: &Rig<'_>, pod: &str) -> usize {
+fn filter_calls(rig: &SchedulerRig<'_>, pod: &str) -> usize {
     let calls = rig.calls(Verb::Filter, pod);
     calls.iter().filter(|call| call.entry == Entry::Managed).count()
 }
 
 pub(super) async fn after_a_failed_bind_the_pod_is_tried_again_from_filter(
-    rig: &mut Rig<'_>,
+    rig: &mut SchedulerRig<'_>,
 ) -> Result<(), Refuted> {
     const ERROR: &str = "no card is left";
     rig.managed("failed").await?;

@@ -3,11 +3,11 @@
 use serde_json::{Value, json};
 
 use super::extender::{Entry, Verb};
-use super::rig::Rig;
+use super::rig::SchedulerRig;
 use crate::rig::{Refuted, same, text};
 
 pub(super) async fn filter_is_asked_by_name_about_the_nodes_that_pass_the_schedulers_own_filters(
-    rig: &mut Rig<'_>,
+    rig: &mut SchedulerRig<'_>,
 ) -> Result<(), Refuted> {
     for node in rig.nodes.clone() {
         let name = format!("only-{node}");
@@ -32,7 +32,7 @@ pub(super) async fn filter_is_asked_by_name_about_the_nodes_that_pass_the_schedu
 }
 
 pub(super) async fn the_next_extender_is_asked_about_the_nodes_that_the_last_one_let_pass(
-    rig: &mut Rig<'_>,
+    rig: &mut SchedulerRig<'_>,
 ) -> Result<(), Refuted> {
     rig.reject(&rig.nodes[..1]);
     rig.managed("managed").await?;
@@ -44,7 +44,7 @@ pub(super) async fn the_next_extender_is_asked_about_the_nodes_that_the_last_one
 }
 
 pub(super) async fn a_node_that_filter_rejects_is_not_chosen_and_not_scored(
-    rig: &mut Rig<'_>,
+    rig: &mut SchedulerRig<'_>,
 ) -> Result<(), Refuted> {
     for rejected in rig.nodes.clone() {
         rig.extender.reset();
@@ -61,7 +61,7 @@ pub(super) async fn a_node_that_filter_rejects_is_not_chosen_and_not_scored(
 }
 
 pub(super) async fn a_single_node_that_passes_is_not_scored(
-    rig: &mut Rig<'_>,
+    rig: &mut SchedulerRig<'_>,
 ) -> Result<(), Refuted> {
     rig.pod("scored").await?;
     rig.placed("scored").await?;
@@ -80,7 +80,9 @@ pub(super) async fn a_single_node_that_passes_is_not_scored(
     Ok(())
 }
 
-pub(super) async fn scores_count_by_their_weights(rig: &mut Rig<'_>) -> Result<(), Refuted> {
+pub(super) async fn scores_count_by_their_weights(
+    rig: &mut SchedulerRig<'_>,
+) -> Result<(), Refuted> {
     for (node, other) in rig.nodes.clone().into_iter().zip(rig.nodes.iter().cycle().skip(1)) {
         rig.extender.reset();
         rig.score(Entry::All, &node);
@@ -96,11 +98,13 @@ pub(super) async fn scores_count_by_their_weights(rig: &mut Rig<'_>) -> Result<(
     Ok(())
 }
 
-pub(super) async fn scores_above_ten_count_in_full(rig: &mut Rig<'_>) -> Result<(), Refuted> {
+pub(super) async fn scores_above_ten_count_in_full(
+    rig: &mut SchedulerRig<'_>,
+) -> Result<(), Refuted> {
     for (node, other) in rig.nodes.clone().into_iter().zip(rig.nodes.iter().cycle().skip(1)) {
         rig.extender.reset();
-        // 60 · 10 · 10 points for the other node. The first extender has 20 · 10 for each of its own: cut off at 10 they
-        // would be fewer, and 40 are more by 2,000, which kube-scheduler's own 1,400 cannot make up for.
+        // 60 · 10 · 10 points for the other node. The first extender has 20 · 10 for each of its own: cut off at 10
+        // they would be fewer, and 40 are more by 2,000, which kube-scheduler's own 1,400 cannot make up for.
         rig.score(Entry::Managed, other);
         rig.score_points(Entry::All, &node, 40);
         let name = format!("above-ten-{node}");
@@ -111,7 +115,7 @@ pub(super) async fn scores_above_ten_count_in_full(rig: &mut Rig<'_>) -> Result<
 }
 
 pub(super) async fn pods_of_other_schedulers_are_left_alone(
-    rig: &mut Rig<'_>,
+    rig: &mut SchedulerRig<'_>,
 ) -> Result<(), Refuted> {
     rig.pod_with("theirs", json!({"schedulerName": "none"})).await?;
     rig.pod("ours").await?;

@@ -40,7 +40,7 @@ pub enum Verb {
 
 /// A logged call.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Call {
+pub struct ExtenderCall {
     /// The extender that was called.
     pub entry: Entry,
     /// The kind of call.
@@ -51,7 +51,7 @@ pub struct Call {
     pub body: Value,
 }
 
-impl Call {
+impl ExtenderCall {
     /// The names of the nodes in a Filter or Prioritize call, sorted.
     #[must_use]
     pub fn nodes(&self) -> Vec<String> {
@@ -85,13 +85,13 @@ pub struct Answers {
 #[derive(Debug)]
 pub struct Extender {
     address: SocketAddr,
-    service: Service,
+    service: ExtenderService,
     runtime: Option<Runtime>,
 }
 
 #[derive(Debug, Clone)]
-struct Service {
-    calls: Arc<watch::Sender<Vec<Call>>>,
+struct ExtenderService {
+    calls: Arc<watch::Sender<Vec<ExtenderCall>>>,
     answers: Arc<watch::Sender<Answers>>,
     /// Number of resets.
     resets: Arc<watch::Sender<u64>>,
@@ -106,8 +106,11 @@ impl Extender {
         let listener = TcpListener::bind((host, 0))?;
         listener.set_nonblocking(true)?;
         let address = listener.local_addr()?;
-        let service =
-            Service { calls: Arc::default(), answers: Arc::default(), resets: Arc::default() };
+        let service = ExtenderService {
+            calls: Arc::default(),
+            answers: Arc::default(),
+            resets: Arc::default(),
+        };
         let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
         let router = Router::new().route("/{entry}/{verb}", post(answer));
         let router = router.with_state(service.clone());
@@ -127,12 +130,12 @@ impl Extender {
 
     /// The calls since the last reset.
     #[must_use]
-    pub fn calls(&self) -> Vec<Call> {
+    pub fn calls(&self) -> Vec<ExtenderCall> {
         self.service.calls.borrow().clone()
     }
 
     /// Waits until the calls satisfy `holds`.
-    pub async fn until_calls(&self, holds: impl Fn(&[Call]) -> bool) {
+    pub async fn until_calls(&self, holds: impl Fn(&[ExtenderCall]) -> bool) {
         let mut calls = self.service.calls.subscribe();
         // It cannot fail: `self` holds the sender.
         let _ = calls.wait_for(|calls| holds(calls)).await;
@@ -165,46 +168,47 @@ impl Drop for Extender {
 }
 
 async fn answer(
-    State(service): State<Service>,
+    State(service): State<ExtenderService>,
     Path((entry, verb)): Path<(String, String)>,
     Json(body): Json<Value>,
 ) -> Json<Value> {
     let entry = if entry == "all" { Entry::All } else { Entry::Managed };
-    let log = |verb, pod: &Value| {
-        let call = Call { entry, verb, pod: text(pod).to_owned(), body: body.clone() };
-        let nodes = call.nodes();
-        service.calls.send_modify(|calls| calls.push(call));
-        nodes
+    let verb = match verb.as_str() {
+        "filter" => Verb::Filter,
+        "prioritize" => Verb::Prioritize,
+        "preempt" => Verb::Preempt,
+        _ => Verb::Bind,
     };
-    let pod = &body["Pod"]["metadata"]["name"];
-    Json(match verb.as_str() {
-        "filter" => service.filter(&log(Verb::Filter, pod)),
-        "prioritize" => service.prioritize(entry, &log(Verb::Prioritize, pod)),
-        "preempt" => {
-            log(Verb::Preempt, pod);
-            service.preempt(&body["NodeNameToMetaVictims"])
-        }
-        _ => {
-            log(Verb::Bind, &body["PodName"]);
-            json!({"Error": service.bind(text(&body["PodName"])).await})
-        }
+    let pod = if verb == Verb::Bind { &body["PodName"] } else { &body["Pod"]["metadata"]["name"] };
+    let call = ExtenderCall { entry, verb, pod: text(pod).to_owned(), body };
+    service.calls.send_modify(|calls| calls.push(call.clone()));
+    Json(match verb {
+        Verb::Filter => service.filter(&call.nodes()),
+        Verb::Prioritize => service.prioritize(entry, &call.nodes()),
+        Verb::Preempt => service.preempt(&call.body["NodeNameToMetaVictims"]),
+        Verb::Bind => json!({"Error": service.bind(&call.pod).await}),
     })
 }
 
-impl Service {
+/// Those of `nodes` that have a reason here, with it.
+fn rejected(nodes: &[String], reasons: &BTreeMap<String, String>) -> Map<String, Value> {
+    nodes
+        .iter()
+        .filter_map(|node| Some((node.clone(), reasons.get(node)?.as_str().into())))
+        .collect()
+}
+
+impl ExtenderService {
     fn filter(&self, nodes: &[String]) -> Value {
         let answers = self.answers.borrow();
         if !answers.filter_error.is_empty() {
             return json!({"NodeNames": null, "FailedNodes": null, "Error": answers.filter_error});
         }
-        let rejected = |reasons: &BTreeMap<String, String>| -> Map<String, Value> {
-            let reason = |node: &String| Some((node.clone(), reasons.get(node)?.as_str().into()));
-            nodes.iter().filter_map(reason).collect()
-        };
-        let (failed, unresolvable) = (rejected(&answers.failed), rejected(&answers.unresolvable));
-        let passes =
-            |node: &&String| !failed.contains_key(*node) && !unresolvable.contains_key(*node);
-        let passed: Vec<&String> = nodes.iter().filter(passes).chain(&answers.unasked).collect();
+        let failed = rejected(nodes, &answers.failed);
+        let unresolvable = rejected(nodes, &answers.unresolvable);
+        let mut passed: Vec<&String> = nodes.iter().collect();
+        passed.retain(|node| !failed.contains_key(*node) && !unresolvable.contains_key(*node));
+        passed.extend(&answers.unasked);
         json!({
             "NodeNames": passed, "FailedNodes": failed, "FailedAndUnresolvableNodes": unresolvable,
             "Error": "",
@@ -213,8 +217,12 @@ impl Service {
 
     fn prioritize(&self, entry: Entry, nodes: &[String]) -> Value {
         let answers = self.answers.borrow();
-        let score = |node: &String| answers.scores.get(&(entry, node.clone())).copied();
-        nodes.iter().map(|node| json!({"Host": node, "Score": score(node).unwrap_or(0)})).collect()
+        let mut scores = Vec::new();
+        for node in nodes {
+            let score = answers.scores.get(&(entry, node.clone())).copied().unwrap_or(0);
+            scores.push(json!({"Host": node, "Score": score}));
+        }
+        scores.into()
     }
 
     fn preempt(&self, victims: &Value) -> Value {
@@ -226,7 +234,8 @@ impl Service {
 
     /// Waits for the error to answer with.
     async fn bind(&self, pod: &str) -> String {
-        let (mut answers, mut resets) = (self.answers.subscribe(), self.resets.subscribe());
+        let mut answers = self.answers.subscribe();
+        let mut resets = self.resets.subscribe();
         resets.mark_unchanged();
         tokio::select! {
             _ = answers.wait_for(|answers| answers.binds.contains_key(pod)) => {}

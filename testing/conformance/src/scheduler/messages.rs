@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 
 use super::extender::{Entry, Verb};
-use super::rig::Rig;
+use super::rig::SchedulerRig;
 use crate::rig::{Refuted, same};
 
 /// Checks that a message is `begin`, perhaps with a part of another plugin, and `preemption: ` with `end`.
@@ -15,7 +15,7 @@ pub(super) fn is_between(message: &str, begin: &str, end: &str) -> Result<(), Re
 }
 
 pub(super) async fn an_error_of_filter_is_the_message_and_the_pod_is_tried_again(
-    rig: &mut Rig<'_>,
+    rig: &mut SchedulerRig<'_>,
 ) -> Result<(), Refuted> {
     const ERROR: &str = "the extender has no policy";
     rig.extender.set(|answers| answers.filter_error = ERROR.to_owned());
@@ -29,7 +29,7 @@ pub(super) async fn an_error_of_filter_is_the_message_and_the_pod_is_tried_again
 }
 
 pub(super) async fn a_node_that_filter_was_not_asked_about_makes_its_answer_an_error(
-    rig: &mut Rig<'_>,
+    rig: &mut SchedulerRig<'_>,
 ) -> Result<(), Refuted> {
     rig.extender.set(|answers| answers.unasked = vec!["nowhere".to_owned()]);
     rig.pod("waits").await?;
@@ -44,12 +44,14 @@ pub(super) async fn a_node_that_filter_was_not_asked_about_makes_its_answer_an_e
 }
 
 pub(super) async fn filters_reasons_are_the_message_and_a_change_of_a_node_has_the_pod_tried_again(
-    rig: &mut Rig<'_>,
+    rig: &mut SchedulerRig<'_>,
 ) -> Result<(), Refuted> {
     const REASONS: [&str; 2] = ["too hot", "too full"];
-    let reason = |index: usize| REASONS[usize::from(index > 0)].to_owned();
-    let failed: BTreeMap<String, String> =
-        rig.nodes.iter().enumerate().map(|(index, node)| (node.clone(), reason(index))).collect();
+    let mut failed = BTreeMap::new();
+    for (index, node) in rig.nodes.iter().enumerate() {
+        let reason = if index == 0 { REASONS[0] } else { REASONS[1] };
+        failed.insert(node.clone(), reason.to_owned());
+    }
     rig.extender.set(|answers| answers.failed = failed);
     rig.pod("rejected").await?;
     let message = rig.unplaced("rejected", "Unschedulable").await?;

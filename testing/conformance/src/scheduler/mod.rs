@@ -1,7 +1,7 @@
 //! Facts about a scheduler with extenders: what an extender relies on, in the scheduler's own order and words.
 //!
-//! The suite has two extenders of its own, which log their calls and answer as each fact sets them. Invariant: nothing here
-//! knows whether the scheduler is kube-scheduler.
+//! The suite has two extenders of its own, which log their calls and answer as each fact sets them. Invariant: nothing
+//! here knows whether the scheduler is kube-scheduler.
 
 mod binding;
 mod choice;
@@ -10,10 +10,10 @@ mod messages;
 mod preemption;
 mod rig;
 
-pub use extender::{Answers, Call, Entry, Extender, Verb};
-pub use rig::{RESOURCE, Rig, SCHEDULER};
+pub use extender::{Answers, Entry, Extender, ExtenderCall, Verb};
+pub use rig::{RESOURCE, SCHEDULER, SchedulerRig};
 
-facts_with_reset![
+facts_with_reset![SchedulerRig:
     choice::filter_is_asked_by_name_about_the_nodes_that_pass_the_schedulers_own_filters,
     choice::the_next_extender_is_asked_about_the_nodes_that_the_last_one_let_pass,
     choice::a_node_that_filter_rejects_is_not_chosen_and_not_scored,

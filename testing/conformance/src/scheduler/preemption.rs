@@ -6,13 +6,14 @@ use serde_json::{Value, json};
 
 use super::extender::Verb;
 use super::messages::is_between;
-use super::rig::{Rig, SLOT};
+use super::rig::{SLOT, SchedulerRig};
 use crate::rig::{Refuted, same, version};
 
-/// Every node could take the pod by the scheduler's own filters, so a dry run would find no victims, and say so of the nodes
-/// in any order: each attempt would write another message into the pod, and each write would cause another attempt.
+/// Every node could take the pod by the scheduler's own filters, so a dry run would find no victims, and say so of the
+/// nodes in any order: each attempt would write another message into the pod, and each write would cause another
+/// attempt.
 pub(super) async fn a_pod_that_no_eviction_helps_is_written_once(
-    rig: &mut Rig<'_>,
+    rig: &mut SchedulerRig<'_>,
 ) -> Result<(), Refuted> {
     for node in rig.nodes.clone() {
         let name = format!("low-{node}");
@@ -38,7 +39,7 @@ pub(super) async fn a_pod_that_no_eviction_helps_is_written_once(
 }
 
 /// Causes two attempts, one after the other. Returns the pod.
-async fn attempted_twice(rig: &Rig<'_>) -> Result<Value, Refuted> {
+async fn attempted_twice(rig: &SchedulerRig<'_>) -> Result<Value, Refuted> {
     for _ in 0..2 {
         let count = rig.calls(Verb::Filter, "waits").len();
         rig.annotate(&rig.nodes[0], count.to_string().into()).await?;
@@ -48,7 +49,7 @@ async fn attempted_twice(rig: &Rig<'_>) -> Result<Value, Refuted> {
 }
 
 pub(super) async fn preempt_is_asked_with_victims_by_uid_and_a_node_that_it_leaves_out_is_no_candidate(
-    rig: &mut Rig<'_>,
+    rig: &mut SchedulerRig<'_>,
 ) -> Result<(), Refuted> {
     let (chosen, others) =
         rig.nodes.split_last().ok_or_else(|| Refuted("there is no node".to_owned()))?;
@@ -77,7 +78,7 @@ pub(super) async fn preempt_is_asked_with_victims_by_uid_and_a_node_that_it_leav
 }
 
 pub(super) async fn where_preempt_leaves_no_node_nothing_is_evicted(
-    rig: &mut Rig<'_>,
+    rig: &mut SchedulerRig<'_>,
 ) -> Result<(), Refuted> {
     rig.add_slots().await?;
     for node in &rig.nodes {

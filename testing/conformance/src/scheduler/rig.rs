@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::extender::{Call, Entry, Extender, Verb};
+use super::extender::{Entry, Extender, ExtenderCall, Verb};
 use crate::rig::{self as api, JSON, MERGE_PATCH, Refuted, same, text};
 use crate::{Transport, found_within};
 
 /// The name of the scheduler under test.
 pub const SCHEDULER: &str = "conformance";
-/// The resource whose pods the extender [`Entry::Managed`] is called for. No node has any, and the scheduler does not count
-/// it.
+/// The resource whose pods the extender [`Entry::Managed`] is called for. No node has any, and the scheduler does not
+/// count it.
 pub const RESOURCE: &str = "conformance.plimsoll.dev/managed";
 /// The resource of which some facts give each node one, so that one pod fills it.
 pub(super) const SLOT: &str = "conformance.plimsoll.dev/slot";
@@ -28,14 +28,14 @@ const LOOK: Duration = Duration::from_millis(50);
 const HIGH_PRIORITY: &str = "system-cluster-critical";
 
 /// A scheduler under test. Its namespace has no other pods, and there are two nodes or more that may take any pod.
-pub struct Rig<'w> {
+pub struct SchedulerRig<'w> {
     pub(super) api: api::Rig<'w>,
     pub(super) extender: Extender,
     /// The names of all nodes, sorted.
     pub(super) nodes: Vec<String>,
 }
 
-impl<'w> Rig<'w> {
+impl<'w> SchedulerRig<'w> {
     /// Starts the extenders at an address that the scheduler can reach.
     ///
     /// # Errors
@@ -48,15 +48,8 @@ impl<'w> Rig<'w> {
     /// The KubeSchedulerConfiguration that the scheduler must run with: JSON, which is YAML, too.
     #[must_use]
     pub fn configuration(&self) -> Value {
-        let entry = |entry, weight| {
-            json!({
-                "urlPrefix": self.extender.url(entry), "filterVerb": "filter",
-                "prioritizeVerb": "prioritize", "weight": weight, "nodeCacheCapable": true,
-                "httpTimeout": "60s",
-            })
-        };
-        let (mut all, mut managed) =
-            (entry(Entry::All, WEIGHTS[0]), entry(Entry::Managed, WEIGHTS[1]));
+        let mut all = entry(&self.extender.url(Entry::All), WEIGHTS[0]);
+        let mut managed = entry(&self.extender.url(Entry::Managed), WEIGHTS[1]);
         all["preemptVerb"] = "preempt".into();
         managed["bindVerb"] = "bind".into();
         managed["managedResources"] = json!([{"name": RESOURCE, "ignoredByScheduler": true}]);
@@ -206,7 +199,7 @@ impl<'w> Rig<'w> {
     }
 
     /// The calls about a pod.
-    pub(super) fn calls(&self, verb: Verb, pod: &str) -> Vec<Call> {
+    pub(super) fn calls(&self, verb: Verb, pod: &str) -> Vec<ExtenderCall> {
         let mut calls = self.extender.calls();
         calls.retain(|call| call.verb == verb && call.pod == pod);
         calls
@@ -218,11 +211,13 @@ impl<'w> Rig<'w> {
         verb: Verb,
         pod: &str,
         count: usize,
-    ) -> Result<Call, Refuted> {
-        let is = |call: &&Call| call.verb == verb && call.pod == pod;
-        let enough = self.extender.until_calls(|calls| calls.iter().filter(is).count() >= count);
-        let never = |_| Refuted(format!("there was no call number {count} of {verb:?} for {pod}"));
-        tokio::time::timeout(PATIENCE, enough).await.map_err(never)?;
+    ) -> Result<ExtenderCall, Refuted> {
+        let enough = self.extender.until_calls(|calls| {
+            calls.iter().filter(|call| call.verb == verb && call.pod == pod).count() >= count
+        });
+        tokio::time::timeout(PATIENCE, enough).await.map_err(|_| {
+            Refuted(format!("there was no call number {count} of {verb:?} for {pod}"))
+        })?;
         let call = self.calls(verb, pod).into_iter().nth(count - 1);
         call.ok_or_else(|| Refuted(format!("the calls of {verb:?} for {pod} were reset")))
     }
@@ -251,8 +246,9 @@ impl<'w> Rig<'w> {
             answers.binds.insert(pod.to_owned(), error.to_owned());
         });
         let taken = self.extender.until_answers(|answers| !answers.binds.contains_key(pod));
-        let never = |_| Refuted(format!("no Bind of {pod} waits for its answer"));
-        tokio::time::timeout(PATIENCE, taken).await.map_err(never)
+        tokio::time::timeout(PATIENCE, taken)
+            .await
+            .map_err(|_| Refuted(format!("no Bind of {pod} waits for its answer")))
     }
 
     /// Binds a pod as its `count`th Bind asks, and answers that. Returns the node's name.
@@ -283,4 +279,12 @@ impl<'w> Rig<'w> {
             Refuted(format!("{what}: not within {PATIENCE:?}; the calls: {calls:?}"))
         })
     }
+}
+
+/// An extender's entry in the KubeSchedulerConfiguration, with the verbs that both extenders have.
+fn entry(url: &str, weight: u32) -> Value {
+    json!({
+        "urlPrefix": url, "filterVerb": "filter", "prioritizeVerb": "prioritize", "weight": weight,
+        "nodeCacheCapable": true, "httpTimeout": "60s",
+    })
 }

@@ -1,12 +1,12 @@
 //! The facts of `conformance` hold of the stand-ins.
 //!
-//! `CONFORMANCE_URL` names another API server to try, such as that of a `kubectl proxy`, and `CONFORMANCE_FACT` the facts to
-//! try, by a part of their names.
+//! `CONFORMANCE_URL` names another API server to try, such as that of a `kubectl proxy`, and `CONFORMANCE_FACT` the
+//! facts to try, by a part of their names.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 
-use conformance::kubelet::{self, Machine, RESOURCE, Rig};
+use conformance::kubelet::{self, KubeletRig, Machine, RESOURCE};
 use conformance::{FACTS, Later, Transport, scheduler};
 use reqwest::{Client, Method};
 use sim::kubelet::{Kubelet, KubeletSettings};
@@ -93,7 +93,8 @@ struct Standin(Kubelet);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_fact_of_a_kubelet_holds() {
-    let (sim, root) = (Sim::start().await.unwrap(), tempfile::tempdir().unwrap());
+    let sim = Sim::start().await.unwrap();
+    let root = tempfile::tempdir().unwrap();
     sim.put(node(NODE));
     let settings = KubeletSettings {
         node: NODE.to_owned(),
@@ -103,7 +104,7 @@ async fn every_fact_of_a_kubelet_holds() {
     };
     let machine = Standin(Kubelet::start(&sim, settings, mpsc::unbounded_channel().0).unwrap());
     let server = Http::to(sim.url());
-    let mut rig = Rig::new(&server, "default", &machine);
+    let mut rig = KubeletRig::new(&server, "default", &machine);
     let only = std::env::var("CONFORMANCE_FACT").unwrap_or_default();
     let mut refuted = Vec::new();
     for fact in kubelet::FACTS.iter().filter(|fact| fact.name.contains(&only)) {
@@ -124,7 +125,7 @@ async fn every_fact_of_a_scheduler_holds() {
     }
     let server = Http::to(sim.url());
     let host = IpAddr::V4(Ipv4Addr::LOCALHOST);
-    let mut rig = scheduler::Rig::new(&server, "default", host).unwrap();
+    let mut rig = scheduler::SchedulerRig::new(&server, "default", host).unwrap();
     let config = SchedulerConfig::from_yaml(&rig.configuration().to_string()).unwrap();
     let _scheduler = Scheduler::start(&sim, config).unwrap();
     let only = std::env::var("CONFORMANCE_FACT").unwrap_or_default();

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use conformance::kubelet::{Behaviour, Call, Plugin, Records};
+use conformance::kubelet::{Behaviour, Plugin, PluginCall, Records};
 use sim::kubelet::{Kubelet, KubeletSettings, PodKey, ProcessEvent};
 use sim::{Sim, node, pod};
 use tokio::sync::mpsc::{self, UnboundedReceiver};
@@ -28,7 +28,8 @@ async fn world(root: &Path) -> World {
         resource: UNIT.to_owned(),
     };
     let kubelet = Kubelet::start(&sim, settings, sender).unwrap();
-    let (directory, records) = (kubelet.devices().plugin_dir(), kubelet.devices().records_socket());
+    let directory = kubelet.devices().plugin_dir();
+    let records = kubelet.devices().records_socket();
     let mut plugin = Plugin::new(directory, Records::new(records, "default"), UNIT, 4);
     plugin.start().await.unwrap();
     let world = World { sim, kubelet, plugin, events };
@@ -38,11 +39,12 @@ async fn world(root: &Path) -> World {
 
 impl World {
     async fn allocatable(&self, count: &str) {
-        let has = |sim: &Sim| {
+        let wanted = format!("{count} allocatable of 4");
+        let seen = self.sim.until(&wanted, |sim| {
             let status = &sim.node(NODE)?["status"];
             (status["allocatable"][UNIT] == count && status["capacity"][UNIT] == "4").then_some(())
-        };
-        self.sim.until(&format!("{count} allocatable of 4"), has).await.unwrap();
+        });
+        seen.await.unwrap();
     }
 
     async fn phase(&self, name: &str, phase: &str) {
@@ -50,8 +52,11 @@ impl World {
     }
 
     async fn phase_in(&self, namespace: &str, name: &str, phase: &str) {
-        let is = |sim: &Sim| (sim.pod(namespace, name)?["status"]["phase"] == phase).then_some(());
-        self.sim.until(&format!("{name} {phase}"), is).await.unwrap();
+        let wanted = format!("{name} {phase}");
+        let seen = self.sim.until(&wanted, |sim| {
+            (sim.pod(namespace, name)?["status"]["phase"] == phase).then_some(())
+        });
+        seen.await.unwrap();
     }
 
     fn started(&mut self) -> Vec<String> {
@@ -64,8 +69,8 @@ impl World {
     }
 }
 
-fn allocations(calls: &[Call]) -> usize {
-    calls.iter().filter(|call| matches!(call, Call::Allocate { .. })).count()
+fn allocations(calls: &[PluginCall]) -> usize {
+    calls.iter().filter(|call| matches!(call, PluginCall::Allocate { .. })).count()
 }
 
 #[tokio::test]
@@ -120,10 +125,8 @@ async fn pods_of_one_name_in_two_namespaces_are_two_pods() {
         world.phase_in(namespace, "same", "Running").await;
     }
     assert_eq!(allocations(&world.plugin.calls()), 2);
-    let ids = |world: &World, namespace| {
-        world.kubelet.devices().ids(PodKey::new(namespace, "same"), "main")
-    };
-    let (one, other) = (ids(&world, "default"), ids(&world, "other"));
+    let one = ids(&world, "default");
+    let other = ids(&world, "other");
     assert_eq!((one.len(), other.len(), one.is_disjoint(&other)), (2, 2, true));
     // After a restart the kubelet finds both, and the end of one leaves the other.
     world.kubelet.restart().await.unwrap();
@@ -138,6 +141,10 @@ async fn pods_of_one_name_in_two_namespaces_are_two_pods() {
     assert_eq!(world.started(), ["same", "same", "next"]);
 }
 
+fn ids(world: &World, namespace: &str) -> sim::kubelet::Ids {
+    world.kubelet.devices().ids(PodKey::new(namespace, "same"), "main")
+}
+
 #[tokio::test]
 async fn a_kubelet_that_restarts_without_its_plugin_offers_nothing_and_keeps_running_pods() {
     let root = tempfile::tempdir().unwrap();
@@ -147,8 +154,10 @@ async fn a_kubelet_that_restarts_without_its_plugin_offers_nothing_and_keeps_run
     world.plugin.kill();
     world.allocatable("0").await;
     world.kubelet.restart().await.unwrap();
-    let nothing = |sim: &Sim| (sim.node(NODE)?["status"]["capacity"][UNIT] == "0").then_some(());
-    world.sim.until("no capacity", nothing).await.unwrap();
+    let seen = world.sim.until("no capacity", |sim| {
+        (sim.node(NODE)?["status"]["capacity"][UNIT] == "0").then_some(())
+    });
+    seen.await.unwrap();
     world.sim.put(pod("late").asking(UNIT, 1).on(NODE));
     world.phase("late", "Failed").await;
     world.plugin.start().await.unwrap();

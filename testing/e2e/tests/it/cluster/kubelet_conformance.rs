@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, ensure};
 use conformance::Later;
-use conformance::kubelet::{self, Machine, Rig};
+use conformance::kubelet::{self, KubeletRig, Machine};
 use e2e::Node;
 use e2e::build::images::BUSYBOX;
 use e2e::progress::line;
@@ -62,7 +62,7 @@ fn treats_plugins_alike(env: &TestEnv) -> Result<()> {
         records_socket: node.path("/var/lib/kubelet/pod-resources/kubelet.sock"),
     };
     let server = Kube(env.client());
-    let mut rig = Rig::new(&server, NAMESPACE, &real);
+    let mut rig = KubeletRig::new(&server, NAMESPACE, &real);
     let mut refuted = Vec::new();
     for fact in kubelet::FACTS {
         let checked = env.block_on(async { anyhow::Ok(fact.check(&mut rig).await) })?;

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::process::Child;
 
 use anyhow::{Context, Result, ensure};
-use conformance::scheduler::{self, Rig};
+use conformance::scheduler::{self, SchedulerRig};
 use e2e::Cluster;
 use e2e::command::{append, command};
 use e2e::progress::line;
@@ -28,7 +28,7 @@ pub(crate) const FACTS: &[Fact] = &[on_our_nodes(
 
 fn treats_extenders_alike(env: &TestEnv) -> Result<()> {
     let server = Kube(env.client());
-    let mut rig = Rig::new(&server, NAMESPACE, IpAddr::V4(Ipv4Addr::LOCALHOST))?;
+    let mut rig = SchedulerRig::new(&server, NAMESPACE, IpAddr::V4(Ipv4Addr::LOCALHOST))?;
     let scheduler = SecondScheduler::start(env.cluster()?, &rig)?;
     let mut refuted = Vec::new();
     for fact in scheduler::FACTS {
@@ -51,9 +51,10 @@ struct SecondScheduler {
 }
 
 impl SecondScheduler {
-    fn start(cluster: &Cluster, rig: &Rig<'_>) -> Result<Self> {
+    fn start(cluster: &Cluster, rig: &SchedulerRig<'_>) -> Result<Self> {
         let state = &cluster.settings().state;
-        let (file, log) = (state.join("second-scheduler.json"), state.join("second-scheduler.log"));
+        let file = state.join("second-scheduler.json");
+        let log = state.join("second-scheduler.log");
         let mut config = rig.configuration();
         config["clientConnection"] = json!({"kubeconfig": cluster.kubeconfig()});
         fs::write(&file, config.to_string())?;
