@@ -150,8 +150,9 @@ impl PodBuilder {
     pub fn running_since(mut self, time: &str) -> Self {
         let containers = self.0["spec"]["containers"].as_array().into_iter().flatten();
         let state = json!({"running": {"startedAt": time}});
-        let status = |container: &Value| json!({"name": container["name"], "state": state});
-        let statuses: Value = containers.map(status).collect();
+        let statuses: Value = containers
+            .map(|container| json!({"name": container["name"], "state": state}))
+            .collect();
         self.0["status"]["containerStatuses"] = statuses;
         self
     }

@@ -1,5 +1,5 @@
-//! The HTTP client of the stand-ins, the demo and their tests: plain HTTP to this machine, without a proxy; and addresses here that are
-//! kept for a server.
+//! The HTTP client of the stand-ins, the demo and their tests: plain HTTP to this machine, without a proxy; and
+//! addresses here that are kept for a server.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -22,9 +22,9 @@ pub fn http_client() -> io::Result<Client> {
 
 /// An address of the loopback that is kept for a server which must be told its port, or that refuses every client.
 ///
-/// Until it is dropped, a socket is bound there that never listens. So the kernel gives the port to no socket that asks for any free one, and
-/// clients are refused while no server listens. A server can listen beside it, and again after its end, if it sets `SO_REUSEADDR` (socket(7)),
-/// as those of tokio, Go and this workspace do.
+/// Until it is dropped, a socket is bound there that never listens. So the kernel gives the port to no socket that asks
+/// for any free one, and clients are refused while no server listens. A server can listen beside it, and again after
+/// its end, if it sets `SO_REUSEADDR` (socket(7)), as those of tokio, Go and this workspace do.
 ///
 /// # Examples
 ///

@@ -1,13 +1,14 @@
-//! An embedded cluster for tests and the demo: a small Kubernetes API over real HTTP ([`Sim`]), kubelets that speak real
-//! gRPC to device plugins ([`kubelet`]), and kube-scheduler's side of the extender protocol ([`scheduler`]). The crate
-//! `conformance` holds all three against the real ones.
+//! An embedded cluster for tests and the demo: a small Kubernetes API over real HTTP ([`Sim`]), kubelets that speak
+//! real gRPC to device plugins ([`kubelet`]), and kube-scheduler's side of the extender protocol ([`scheduler`]). The
+//! crate `conformance` holds all three against the real ones.
 //!
-//! The API serves nodes, pods, config maps, events, leases and NodeLoads: get, list, watch, create, update, merge patch, apply, delete, the
-//! subresource `status`, and `pods/binding` with the API server's preconditions and error texts. It reads JSON alone.
-//! Strategic merge patches are taken where they are merge patches, see `api_server/patch.rs`; an apply patch is taken as that
-//! of the only manager of the object, which replaces all of it. There is one admission
-//! plugin, ExtendedResourceToleration. There is no authorisation, no garbage collection, no dry run, no grace period at
-//! deletion, and no controller. Of an object, its kind, name, namespace, labels and annotations are validated.
+//! The API serves nodes, pods, config maps, events, leases and NodeLoads: get, list, watch, create, update, merge
+//! patch, apply, delete, the subresource `status`, and `pods/binding` with the API server's preconditions and error
+//! texts. It reads JSON alone. Strategic merge patches are taken where they are merge patches, see
+//! `api_server/patch.rs`; an apply patch is taken as that of the only manager of the object, which replaces all of it.
+//! There is one admission plugin, ExtendedResourceToleration. There is no authorisation, no garbage collection, no dry
+//! run, no grace period at deletion, and no controller. Of an object, its kind, name, namespace, labels and annotations
+//! are validated.
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")]
@@ -126,15 +127,17 @@ impl Sim {
     /// metadata.
     pub fn put(&self, object: impl Into<Value>) -> Value {
         let object = object.into();
-        let Some(kind) = Kind::of(&object).filter(|_| check_shape(&object).is_ok()) else {
+        let Some(kind) = Kind::of(&object) else { return Value::Null };
+        if check_shape(&object).is_err() {
             return Value::Null;
-        };
+        }
         let namespace = match namespace(&object) {
             _ if !kind.namespaced => "",
             "" => "default",
             namespace => namespace,
         };
-        let (namespace, name) = (namespace.to_owned(), name(&object).to_owned());
+        let namespace = namespace.to_owned();
+        let name = name(&object).to_owned();
         let stored = self.api.store.change(kind, &namespace, &name, |_| Ok(Some(object)));
         stored.ok().flatten().map_or(Value::Null, |stored| Value::clone(&stored))
     }
@@ -188,7 +191,8 @@ impl Sim {
         Objects::new(&self.api.store, kind)
     }
 
-    /// Answers requests about a kind from now on as if it were not known, as where a CustomResourceDefinition is missing.
+    /// Answers requests about a kind from now on as if it were not known, as where a CustomResourceDefinition is
+    /// missing.
     pub fn stop_serving(&self, kind: Kind) {
         self.api.unserved.lock().unwrap_or_else(PoisonError::into_inner).insert(kind);
     }
@@ -220,15 +224,17 @@ impl Sim {
         what: &str,
         found: impl Fn(&Self) -> Option<T>,
     ) -> Result<T, TimedOut> {
-        let timed_out = |_| TimedOut { what: what.to_owned() };
-        tokio::time::timeout(PATIENCE, self.seek(found)).await.map_err(timed_out)
+        tokio::time::timeout(PATIENCE, self.seek(found))
+            .await
+            .map_err(|_| TimedOut { what: what.to_owned() })
     }
 
     fn seek<'a, T: 'a>(
         &'a self,
         found: impl Fn(&Self) -> Option<T> + 'a,
     ) -> impl Future<Output = T> + 'a {
-        let (mut changed, mut asked) = (self.api.store.newest(), self.api.log.grown());
+        let mut changed = self.api.store.newest();
+        let mut asked = self.api.log.grown();
         let mut hanging = self.api.faults.hanging_changes();
         async move {
             loop {

@@ -1,4 +1,5 @@
-//! A program as a process of its own, whose memory is compared with the limit that it is shipped with, and pods as large as the API server takes.
+//! A program as a process of its own, whose memory is compared with the limit that it is shipped with, and pods as
+//! large as the API server takes.
 
 use std::io;
 use std::net::SocketAddr;
@@ -30,10 +31,10 @@ pub fn large_pod(number: usize) -> PodBuilder {
             main["args"] = vec!["a"; LARGEST / 3].into();
         }
         1 if number < 16 => {
-            let name = |number: usize| format!("n{number:05x}");
-            let entry = |number| (name(number), Value::from(""));
-            // As many as fit, of the shortest kind.
-            let annotations = (0..ANNOTATIONS / 6).map(entry).collect();
+            // As many as fit, with short names and no values.
+            let annotations = (0..ANNOTATIONS / 6)
+                .map(|number| (format!("n{number:05x}"), Value::from("")))
+                .collect();
             large["metadata"]["annotations"] = Value::Object(annotations);
         }
         2 => {
@@ -92,12 +93,12 @@ impl Measured {
     /// # Errors
     /// Where it ends, or the metric does not get there.
     pub async fn until_metric(&mut self, name: &str, least: f64) -> io::Result<()> {
-        let reached = |_, page: &str| {
+        self.until("metrics", |_, page: &str| {
             let values =
                 page.lines().filter_map(|line| line.strip_prefix(name)?.trim().parse().ok());
             values.fold(0.0, f64::max) >= least
-        };
-        self.until("metrics", reached).await
+        })
+        .await
     }
 
     /// The value of a metric without labels; 0 where the page has none.
@@ -113,7 +114,8 @@ impl Measured {
     }
 
     async fn until(&mut self, page: &str, holds: impl Fn(u16, &str) -> bool) -> io::Result<()> {
-        let (client, url) = (http_client()?, format!("http://{}/{page}", self.admin));
+        let client = http_client()?;
+        let url = format!("http://{}/{page}", self.admin);
         let wait = async {
             loop {
                 if let Some(status) = self.child.try_wait()? {

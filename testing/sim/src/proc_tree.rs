@@ -86,7 +86,8 @@ mod tests {
         let before = busy_and_idle(&tree);
         tree.advance(Duration::from_secs(1), Load { cpu: 0.25, memory: 0.5 }).unwrap();
         let after = busy_and_idle(&tree);
-        let (busy, idle) = (after.0 - before.0, after.1 - before.1);
+        let busy = after.0 - before.0;
+        let idle = after.1 - before.1;
         assert!((busy / (busy + idle) - 0.25).abs() < 0.001, "{busy} {idle}");
     }
 }

@@ -1,6 +1,6 @@
 //! The admission plugin ExtendedResourceToleration, and no other: a new pod tolerates the taints of the extended
-//! resources that it requests. Clusters that taint GPU nodes turn it on (it is off by default), and the demo taints them:
-//! so a pod that a user makes there with kubectl needs no toleration of its own.
+//! resources that it requests. Clusters that taint GPU nodes turn it on (it is off by default), and the demo taints
+//! them: so a pod that a user makes there with kubectl needs no toleration of its own.
 
 use std::collections::BTreeSet;
 

@@ -1,7 +1,7 @@
 //! `POST …/pods/NAME/binding`: node, annotations and condition in one write.
 //!
-//! After the API server's code (`pkg/registry/core/pod/storage/storage.go` of 1.36): the Binding's annotations are merged
-//! over the pod's in the write that sets `spec.nodeName`; UID and resource version are preconditions.
+//! After the API server's code (`pkg/registry/core/pod/storage/storage.go` of 1.36): the Binding's annotations are
+//! merged over the pod's in the write that sets `spec.nodeName`; UID and resource version are preconditions.
 
 use serde_json::{Value, json};
 
@@ -37,7 +37,6 @@ pub(crate) fn bind(pod: &Value, binding: &Value, now: &str) -> Result<Value, Fai
 
 /// The name of the node that the binding is to.
 fn target(binding: &Value) -> Result<&str, Failure> {
-    let invalid = |message: &str| Err(Failure::new(422, "Invalid", message));
     let target = &binding["target"];
     if !matches!(text(&target["kind"]), "" | "Node") {
         return invalid(
@@ -50,9 +49,14 @@ fn target(binding: &Value) -> Result<&str, Failure> {
     }
 }
 
+fn invalid<T>(message: &str) -> Result<T, Failure> {
+    Err(Failure::new(422, "Invalid", message))
+}
+
 /// Why the pod cannot be bound, if it cannot.
 fn refusal(pod: &Value) -> Option<String> {
-    let (name, node) = (name(pod), text(&pod["spec"]["nodeName"]));
+    let name = name(pod);
+    let node = text(&pod["spec"]["nodeName"]);
     if pod["metadata"]["deletionTimestamp"].is_string() {
         Some(format!("pod {name} is being deleted, cannot be assigned to a host"))
     } else if !node.is_empty() {

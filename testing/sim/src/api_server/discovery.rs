@@ -39,14 +39,15 @@ fn kinds(api_version: &str) -> impl Iterator<Item = Kind> {
 /// `GET /api/v1`, or that of a group.
 pub(super) fn resources(api_version: &str) -> Value {
     let verbs = ["create", "delete", "get", "list", "patch", "update", "watch"];
-    let resource = |kind: Kind| {
-        let short = Some(kind.short).filter(|short| !short.is_empty());
-        json!({
-            "name": kind.plural, "singularName": "", "namespaced": kind.namespaced,
-            "kind": kind.name, "verbs": verbs, "shortNames": Vec::from_iter(short),
+    let resources: Vec<Value> = kinds(api_version)
+        .map(|kind| {
+            let short = Some(kind.short).filter(|short| !short.is_empty());
+            json!({
+                "name": kind.plural, "singularName": "", "namespaced": kind.namespaced,
+                "kind": kind.name, "verbs": verbs, "shortNames": Vec::from_iter(short),
+            })
         })
-    };
-    let resources: Vec<Value> = kinds(api_version).map(resource).collect();
+        .collect();
     json!({
         "kind": "APIResourceList", "apiVersion": "v1", "groupVersion": api_version,
         "resources": resources,
@@ -63,8 +64,8 @@ pub(super) fn openapi() -> Value {
     json!({"paths": Map::from_iter(pages)})
 }
 
-/// `GET /openapi/v3/api/v1`, or that of a group, as much as `kubectl apply` needs: that PATCH takes `fieldValidation`. Without it kubectl
-/// refuses to send anything.
+/// `GET /openapi/v3/api/v1`, or that of a group, as much as `kubectl apply` needs: that PATCH takes `fieldValidation`.
+/// Without it kubectl refuses to send anything.
 pub(super) fn openapi_page(api_version: &str) -> Value {
     let paths: Map<String, Value> = kinds(api_version)
         .map(|kind| {

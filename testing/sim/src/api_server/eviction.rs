@@ -1,7 +1,8 @@
 //! `POST …/pods/NAME/eviction`: a deletion, unless a PodDisruptionBudget forbids it.
 //!
-//! After the API server's code (`pkg/registry/core/pod/storage/eviction.go` of 1.36): a pod that has not started, has ended or is being deleted
-//! goes whatever the budgets say; one that a budget covers uses it up. A dry run is asked for in the URL or in `deleteOptions`.
+//! After the API server's code (`pkg/registry/core/pod/storage/eviction.go` of 1.36): a pod that has not started, has
+//! ended or is being deleted goes whatever the budgets say; one that a budget covers uses it up. A dry run is asked for
+//! in the URL or in `deleteOptions`.
 
 use serde_json::{Value, json};
 
@@ -13,9 +14,10 @@ use crate::objects::failure::Failure;
 /// # Errors
 /// The API server's refusal.
 pub(crate) fn check(body: &Value, pod: &str) -> Result<(), Failure> {
-    match name(body) == pod {
-        true => Ok(()),
-        false => Err(Failure::bad_request("name in URL does not match name in Eviction object")),
+    if name(body) == pod {
+        Ok(())
+    } else {
+        Err(Failure::bad_request("name in URL does not match name in Eviction object"))
     }
 }
 

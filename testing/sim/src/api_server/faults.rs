@@ -71,8 +71,8 @@ impl Faults {
         }
     }
 
-    /// The next `count` requests of this verb and kind meet `fault`. Faults for the same requests take turns in the order
-    /// in which they were planned.
+    /// The next `count` requests of this verb and kind meet `fault`. Faults for the same requests take turns in the
+    /// order in which they were planned.
     pub fn next(&self, count: usize, verb: Verb, kind: Kind, fault: Fault) {
         let planned = Planned { verb, kind, subresource: None, left: count, fault };
         self.lock().push(planned);
@@ -80,7 +80,8 @@ impl Faults {
 
     /// The next `count` patches of the status of objects of this kind meet `fault`.
     pub fn next_status_patches(&self, count: usize, kind: Kind, fault: Fault) {
-        let (verb, subresource) = (Verb::Patch, Some("status"));
+        let verb = Verb::Patch;
+        let subresource = Some("status");
         self.lock().push(Planned { verb, kind, subresource, left: count, fault });
     }
 
@@ -108,11 +109,10 @@ impl Faults {
     /// The fault that a request meets, if any.
     pub(super) fn take(&self, request: &Request) -> Option<Fault> {
         let mut planned = self.lock();
-        let meets = |fault: &&mut Planned| {
+        let plan = planned.iter_mut().find(|fault| {
             let is_part = fault.subresource.is_none_or(|part| request.subresource == part);
             fault.left > 0 && is_part && request.is(fault.verb, fault.kind)
-        };
-        let plan = planned.iter_mut().find(meets)?;
+        })?;
         plan.left -= 1;
         Some(plan.fault.clone())
     }

@@ -112,9 +112,12 @@ impl Api {
         let object = self.store.get(kind, &request.namespace, &request.name);
         let object = object.ok_or_else(|| Failure::not_found(kind, &request.name))?;
         let version = text(&object["metadata"]["resourceVersion"]);
-        let table = || table::table(kind, std::slice::from_ref(&object), version);
-        let table = request.as_table.then(table).flatten();
-        Ok(table.unwrap_or_else(|| Value::clone(&object)))
+        if request.as_table
+            && let Some(table) = table::table(kind, std::slice::from_ref(&object), version)
+        {
+            return Ok(table);
+        }
+        Ok(Value::clone(&object))
     }
 
     fn list(&self, kind: Kind, request: &Request) -> Result<Response<Body>, Failure> {
@@ -122,10 +125,11 @@ impl Api {
         let page = self.pages.page(kind, &selector(request)?, request)?;
         let meta = page.meta();
         let version = text(&meta["resourceVersion"]).to_owned();
-        let values = || -> Vec<Value> { page.objects.iter().map(|o| Value::clone(o)).collect() };
-        let table = request.as_table.then(|| table::table(kind, &values(), &version)).flatten();
-        if let Some(table) = table {
-            return Ok(json_response(200, &table));
+        if request.as_table {
+            let objects: Vec<Value> = page.objects.iter().map(|o| Value::clone(o)).collect();
+            if let Some(table) = table::table(kind, &objects, &version) {
+                return Ok(json_response(200, &table));
+            }
         }
         let head = json!({
             "kind": format!("{}List", kind.name), "apiVersion": kind.api_version, "metadata": meta,
@@ -256,7 +260,8 @@ impl Api {
         if kind != PODS {
             return Err(Failure::no_such_path());
         }
-        let (body, name) = (&request.body, request.name.as_str());
+        let body = &request.body;
+        let name = request.name.as_str();
         eviction::check(body, name)?;
         let pod = self.store.get(kind, &request.namespace, name);
         let pod = pod.ok_or_else(|| Failure::not_found(kind, name))?;
@@ -289,10 +294,11 @@ impl Api {
             return eviction::use_up(budget, name(pod), &time()).map(drop);
         }
         let namespace = text(&budget["metadata"]["namespace"]);
-        let change = |budget: Option<&Value>| {
-            budget.map(|budget| eviction::use_up(budget, name(pod), &time())).transpose()
-        };
-        self.store.change(DISRUPTION_BUDGETS, namespace, name(budget), change).map(drop)
+        self.store
+            .change(DISRUPTION_BUDGETS, namespace, name(budget), |budget: Option<&Value>| {
+                budget.map(|budget| eviction::use_up(budget, name(pod), &time())).transpose()
+            })
+            .map(drop)
     }
 
     /// Changes the object of this name. Returns its last state.
@@ -311,9 +317,10 @@ impl Api {
 /// Whether the body is of an accepted type. A body without a type counts as JSON.
 fn check_content_type(request: &Request, accepted: &[&str]) -> Result<(), Failure> {
     let found = request.content_type.as_str();
-    match accepted.contains(&found) || (found.is_empty() && accepted.contains(&JSON)) {
-        true => Ok(()),
-        false => Err(Failure::unknown_format(found, accepted)),
+    if accepted.contains(&found) || (found.is_empty() && accepted.contains(&JSON)) {
+        Ok(())
+    } else {
+        Err(Failure::unknown_format(found, accepted))
     }
 }
 
@@ -355,10 +362,8 @@ fn revise(
 /// As `ValidateListOptions` of k8s.io/apimachinery/pkg/apis/meta/internalversion/validation.
 fn check_list_options(request: &Request, refuses_streams: bool) -> Result<(), Failure> {
     let is_watch = request.verb == Some(Verb::Watch);
-    let (initial, matching) = (
-        request.query.contains_key("sendInitialEvents"),
-        request.parameter("resourceVersionMatch"),
-    );
+    let initial = request.query.contains_key("sendInitialEvents");
+    let matching = request.parameter("resourceVersionMatch");
     let field = "resourceVersionMatch: Forbidden";
     let mut wrong = Vec::new();
     if is_watch && initial && matching != "NotOlderThan" {

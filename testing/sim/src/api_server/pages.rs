@@ -1,6 +1,7 @@
 //! Pages of lists.
 //!
-//! Invariant: all pages of a list show the objects of one version. A real server reads them from etcd's history; here the rest is kept.
+//! Invariant: all pages of a list show the objects of one version. A real server reads them from etcd's history; here
+//! the rest is kept.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -68,13 +69,7 @@ impl Pages {
         selector: &Selector,
         request: &Request,
     ) -> Result<Page, Failure> {
-        let number = |name| match request.parameter(name) {
-            "" => Ok(None),
-            text => text.parse::<u64>().map(Some).map_err(|_| {
-                Failure::bad_request(format!("strconv.ParseInt: parsing {text:?}: invalid syntax"))
-            }),
-        };
-        let Rest { version, mut objects } = match number("continue")? {
+        let Rest { version, mut objects } = match number(request, "continue")? {
             Some(token) => self.take(token)?,
             None => {
                 let (objects, version) = self.store.list(kind);
@@ -82,10 +77,12 @@ impl Pages {
                 Rest { version, objects: matching.collect() }
             }
         };
-        // Any version is read from the watch cache, which knows no pages.
-        let limit = number("limit")?.filter(|limit| *limit > 0);
-        let limit = limit.filter(|_| request.parameter("resourceVersion") != "0");
-        let limit = limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
+        // Resource version 0 asks for any version. That is read from the watch cache, which knows no pages.
+        let has_pages = request.parameter("resourceVersion") != "0";
+        let limit = match number(request, "limit")? {
+            Some(limit) if limit > 0 && has_pages => usize::try_from(limit).unwrap_or(usize::MAX),
+            _ => usize::MAX,
+        };
         let rest = objects.split_off(limit.min(objects.len()));
         let left = rest.len();
         let rest = (left > 0).then(|| (self.keep(Rest { version, objects: rest }), left));
@@ -114,5 +111,15 @@ impl Pages {
             rests.pop_first();
         }
         token
+    }
+}
+
+/// A parameter that is a number; `None` where it is missing.
+fn number(request: &Request, name: &str) -> Result<Option<u64>, Failure> {
+    match request.parameter(name) {
+        "" => Ok(None),
+        text => text.parse::<u64>().map(Some).map_err(|_| {
+            Failure::bad_request(format!("strconv.ParseInt: parsing {text:?}: invalid syntax"))
+        }),
     }
 }

@@ -83,8 +83,8 @@ impl Request {
     /// Whether it is of this verb and kind. A list that is asked for as a watch is both.
     #[must_use]
     pub fn is(&self, verb: Verb, kind: Kind) -> bool {
-        let is_list = || verb == Verb::List && self.flag("sendInitialEvents");
-        (self.verb == Some(verb) || is_list()) && self.kind == Some(kind)
+        let is_streamed_list = verb == Verb::List && self.flag("sendInitialEvents");
+        (self.verb == Some(verb) || is_streamed_list) && self.kind == Some(kind)
     }
 
     /// A parameter of the URL; empty where it is missing.

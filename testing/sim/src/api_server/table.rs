@@ -51,14 +51,15 @@ pub(super) fn table(kind: Kind, objects: &[Value], version: &str) -> Option<Valu
             "format": if *name == "Name" { "name" } else { "" },
         })
     });
-    let row = |object: &Value| {
+    let mut rows = Vec::new();
+    for object in objects {
         let cells: Vec<String> = columns.iter().map(|(_, _, cell)| cell(object)).collect();
-        json!({"cells": cells, "object": object})
-    };
+        rows.push(json!({"cells": cells, "object": object}));
+    }
     Some(json!({
         "kind": "Table", "apiVersion": "meta.k8s.io/v1", "metadata": {"resourceVersion": version},
         "columnDefinitions": definitions.collect::<Vec<_>>(),
-        "rows": objects.iter().map(row).collect::<Vec<_>>(),
+        "rows": rows,
     }))
 }
 

@@ -1,5 +1,5 @@
-//! Watches: the present objects, then every change, as one JSON object a line. With `sendInitialEvents`, a bookmark with an annotation stands
-//! between the two.
+//! Watches: the present objects, then every change, as one JSON object a line. With `sendInitialEvents`, a bookmark
+//! with an annotation stands between the two.
 
 use std::collections::VecDeque;
 use std::io;
@@ -99,8 +99,8 @@ fn timeout(seconds: &str) -> Result<Duration, Failure> {
         };
         Failure::bad_request(format!("strconv.ParseInt: parsing {seconds:?}: {why}"))
     })?;
-    let timeout = |seconds: u64| Duration::from_secs(seconds.min(MAX_TIMEOUT));
-    Ok(u64::try_from(asked).map_or(DEFAULT_TIMEOUT, timeout))
+    Ok(u64::try_from(asked)
+        .map_or(DEFAULT_TIMEOUT, |seconds: u64| Duration::from_secs(seconds.min(MAX_TIMEOUT))))
 }
 
 impl Watch {
@@ -111,13 +111,13 @@ impl Watch {
             request.flag("sendInitialEvents")
         });
         let asked = request.parameter("resourceVersion");
-        let version = match asked {
-            "" | "0" => None,
-            _ => {
-                let wrong = |_| Failure::bad_request(format!("invalid resource version: {asked}"));
-                Some(asked.parse().map_err(wrong)?)
-            }
-        };
+        let version =
+            match asked {
+                "" | "0" => None,
+                _ => Some(asked.parse().map_err(|_| {
+                    Failure::bad_request(format!("invalid resource version: {asked}"))
+                })?),
+            };
         match (initial_events, version) {
             (Some(false), None) => self.version = *self.newest.borrow(),
             (None | Some(false), Some(version)) => self.version = version,
@@ -204,13 +204,13 @@ impl Watch {
         }
     }
 
-    /// The event for a change: an object that begins to match is added, and one that ceases to match is deleted. As a real API server's, the
-    /// event of the latter has the object from before the change, with the version of the change.
+    /// The event for a change: an object that begins to match is added, and one that ceases to match is deleted. As a
+    /// real API server's, the event of the latter has the object from before the change, with the version of the
+    /// change.
     fn event_of(&self, change: &Change) -> Option<Value> {
-        let matches = |object: &Option<std::sync::Arc<Value>>| {
-            object.as_deref().is_some_and(|o| self.selector.matches(o))
-        };
-        match (matches(&change.before), matches(&change.after)) {
+        let before = change.before.as_deref().is_some_and(|object| self.selector.matches(object));
+        let after = change.after.as_deref().is_some_and(|object| self.selector.matches(object));
+        match (before, after) {
             (false, false) => None,
             (false, true) => Some(event("ADDED", &change.last)),
             (true, true) => Some(event("MODIFIED", &change.last)),

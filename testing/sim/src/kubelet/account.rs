@@ -1,5 +1,5 @@
-//! The device manager's account: the pods in the order of their admission, the ids that each container holds, and the ids
-//! that count as taken.
+//! The device manager's account: the pods in the order of their admission, the ids that each container holds, and the
+//! ids that count as taken.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -112,7 +112,8 @@ impl Account {
     /// Adds a pod without devices, unless it is there.
     pub(super) fn add(&mut self, spec: PodSpec) {
         if self.pod(&spec.key()).is_none() {
-            let (held, answers) = (BTreeMap::new(), Answers::new());
+            let held = BTreeMap::new();
+            let answers = Answers::new();
             self.pods.push(PodOnNode { spec, held, answers, dead: false });
         }
     }
@@ -153,8 +154,8 @@ impl Account {
         }
     }
 
-    /// Removes dead pods (UpdateAllocatedDevices). If there is one, the taken ids are counted anew from the pods alone, and
-    /// ids whose Allocate is under way are forgotten (kubernetes/kubernetes#137534).
+    /// Removes dead pods (UpdateAllocatedDevices). If there is one, the taken ids are counted anew from the pods alone,
+    /// and ids whose Allocate is under way are forgotten (kubernetes/kubernetes#137534).
     pub(super) fn collect(&mut self) {
         if !self.starting && self.pods.iter().any(|pod| pod.dead) {
             self.pods.retain(|pod| !pod.dead);
@@ -169,9 +170,10 @@ impl Account {
 
     /// Starts anew from the checkpoint. Pods that have been removed since it was written are there again.
     pub(super) fn restore(&mut self) {
-        let alive = |key: &PodKey| self.pod(key).is_some();
         let mut pods = self.checkpoint.clone();
-        pods.iter_mut().for_each(|pod| pod.dead = !alive(&pod.spec.key()));
+        for pod in &mut pods {
+            pod.dead = self.pod(&pod.spec.key()).is_none();
+        }
         self.pods = pods;
         self.starting = true;
         self.rebuild();
@@ -211,16 +213,23 @@ impl Account {
     /// Ids of the pod's init containers that no sidecar or app container has taken over.
     pub(super) fn reusable(&self, pod: &PodKey) -> Ids {
         let Some(on) = self.pod(pod) else { return Ids::new() };
-        let held = |init: bool| -> Ids {
-            let which = on.spec.containers.iter().filter(|c| (c.part == Part::Init) == init);
-            which.filter_map(|container| on.held.get(&container.name)).flatten().cloned().collect()
-        };
-        &held(true) - &held(false)
+        let mut by_init = Ids::new();
+        let mut by_others = Ids::new();
+        for container in &on.spec.containers {
+            let ids = on.held.get(&container.name).into_iter().flatten().cloned();
+            if container.part == Part::Init {
+                by_init.extend(ids);
+            } else {
+                by_others.extend(ids);
+            }
+        }
+        &by_init - &by_others
     }
 
     /// Ids that two pods hold at the same time.
     pub(super) fn doubles(&self) -> Ids {
-        let (mut seen, mut doubles) = (Ids::new(), Ids::new());
+        let mut seen = Ids::new();
+        let mut doubles = Ids::new();
         for pod in &self.pods {
             let ids: BTreeSet<&String> = pod.held.values().flatten().collect();
             let again = ids.into_iter().filter(|id| !seen.insert((*id).clone()));

@@ -1,5 +1,5 @@
-//! Admission of a pod: for each container, ids of the pod's init containers first, then those that the plugin prefers, then
-//! any; then Allocate. (`devicesToAllocate` and `Allocate` in devicemanager/manager.go.)
+//! Admission of a pod: for each container, ids of the pod's init containers first, then those that the plugin prefers,
+//! then any; then Allocate. (`devicesToAllocate` and `Allocate` in devicemanager/manager.go.)
 
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
@@ -42,8 +42,10 @@ async fn containers(
 ) -> Result<(), AdmitError> {
     let key = pod.key();
     // The device manager ignores a resource that no plugin has ever registered.
-    let asking = pod.containers.iter().filter(|_| shared.knows_the_resource());
-    for container in asking.filter(|container| container.size > 0) {
+    if !shared.knows_the_resource() {
+        return Ok(());
+    }
+    for container in pod.containers.iter().filter(|container| container.size > 0) {
         let held = shared.account().ids(&key, &container.name);
         if held.is_empty() {
             allocate(shared, &key, container).await?;
@@ -56,17 +58,16 @@ async fn containers(
 
 /// Whether a container that held devices before the kubelet's restart may start again with them.
 fn check_health(shared: &Shared, held: &Ids) -> Result<(), AdmitError> {
-    let (healthy, resource) = (healthy(shared), &shared.resource);
-    let refused = |what: &str| {
-        Err(AdmitError(format!("{what}; cannot allocate unhealthy devices {resource}")))
+    let healthy = healthy(shared);
+    let resource = &shared.resource;
+    let what = if healthy.is_empty() {
+        "no healthy devices present"
+    } else if !healthy.is_superset(held) {
+        "previously allocated devices are no longer healthy"
+    } else {
+        return Ok(());
     };
-    if healthy.is_empty() {
-        return refused("no healthy devices present");
-    }
-    if !healthy.is_superset(held) {
-        return refused("previously allocated devices are no longer healthy");
-    }
-    Ok(())
+    Err(AdmitError(format!("{what}; cannot allocate unhealthy devices {resource}")))
 }
 
 async fn allocate(
@@ -92,7 +93,8 @@ async fn allocate(
 }
 
 fn unexpected(call: &str, status: &Status) -> AdmitError {
-    let (code, text) = (status.code(), status.message());
+    let code = status.code();
+    let text = status.message();
     AdmitError(format!(
         "{call} failed due to rpc error: code = {code:?} desc = {text}, which is unexpected"
     ))
@@ -115,14 +117,16 @@ async fn devices_to_allocate(
     let available = available(shared);
     let needed = size - must.len();
     if available.len() < needed {
-        let (resource, count) = (&shared.resource, available.len());
+        let resource = &shared.resource;
+        let count = available.len();
         return Err(AdmitError(format!(
             "requested number of devices unavailable for {resource}. Requested: {needed}, Available: {count}"
         )));
     }
-    let preferred = match options.get_preferred_allocation_available {
-        true => preferred(client, &available, &must, size).await?,
-        false => Vec::new(),
+    let preferred = if options.get_preferred_allocation_available {
+        preferred(client, &available, &must, size).await?
+    } else {
+        Vec::new()
     };
     let mut ids = must;
     ids.extend(preferred.into_iter().filter(|id| available.contains(id)).take(size - ids.len()));
@@ -164,9 +168,12 @@ pub(super) fn healthy(shared: &Shared) -> Ids {
 
 /// The ids in an order that looks random and is the same in every run. The kubelet takes them from Go maps.
 fn scattered(ids: &Ids) -> Vec<String> {
-    let mix = |hash: u32, byte: u8| hash.wrapping_mul(31).wrapping_add(byte.into()) ^ (hash >> 7);
     let mut ids: Vec<String> = ids.iter().cloned().collect();
-    ids.sort_by_key(|id| id.bytes().fold(17, mix));
+    ids.sort_by_key(|id| {
+        id.bytes().fold(17, |hash: u32, byte: u8| {
+            hash.wrapping_mul(31).wrapping_add(byte.into()) ^ (hash >> 7)
+        })
+    });
     ids
 }
 

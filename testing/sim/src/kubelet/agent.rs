@@ -1,4 +1,5 @@
-//! The kubelet's loop from a start to the next kill: it admits pods, starts their containers, and removes pods that are gone.
+//! The kubelet's loop from a start to the next kill: it admits pods, starts their containers, and removes pods that are
+//! gone.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -58,8 +59,8 @@ impl Agent {
         }
     }
 
-    /// Takes over a list of pods, in the order of their creation, whatever the order of their binding. Until all of the first
-    /// list are admitted, the devices of removed pods count as held.
+    /// Takes over a list of pods, in the order of their creation, whatever the order of their binding. Until all of the
+    /// first list are admitted, the devices of removed pods count as held.
     async fn all(&mut self, pods: &[Arc<Value>]) {
         let mut here: Vec<&Arc<Value>> = pods.iter().filter(|pod| self.is_here(pod)).collect();
         here.sort_by_key(|pod| text(&pod["metadata"]["creationTimestamp"]).to_owned());

@@ -30,8 +30,8 @@ impl Specs {
         Self(specs.flat_map(|spec| devices(&spec)).collect())
     }
 
-    /// What the named devices add. A real runtime refuses to start a container with an unknown device. Here an unknown one
-    /// adds nothing, and the container is without a card.
+    /// What the named devices add. A real runtime refuses to start a container with an unknown device. Here an unknown
+    /// one adds nothing, and the container is without a card.
     pub(super) fn edits(&self, names: &[String]) -> Edits {
         let mut edits = Edits::default();
         for device in names.iter().filter_map(|name| self.0.get(name)) {
@@ -47,15 +47,20 @@ impl Specs {
     /// The name of another device of the same kind, or the same name where there is none.
     pub(super) fn another(&self, name: &str) -> String {
         let kind = name.split('=').next().unwrap_or_default();
-        let same_kind = |other: &&String| other.split('=').next() == Some(kind) && *other != name;
-        self.0.keys().find(same_kind).map_or_else(|| name.to_owned(), String::clone)
+        self.0
+            .keys()
+            .find(|other| other.split('=').next() == Some(kind) && *other != name)
+            .map_or_else(|| name.to_owned(), String::clone)
     }
 }
 
 fn devices(spec: &Value) -> Vec<(String, Value)> {
     let kind = text(&spec["kind"]);
-    let named = |device: &Value| (format!("{kind}={}", text(&device["name"])), device.clone());
-    list(&spec["devices"]).map(named).collect()
+    list(&spec["devices"]).map(|x| named_device(kind, x)).collect()
+}
+
+fn named_device(kind: &str, device: &Value) -> (String, Value) {
+    (format!("{kind}={}", text(&device["name"])), device.clone())
 }
 
 #[cfg(test)]

@@ -1,10 +1,10 @@
 //! The device manager of a v1.36 kubelet, as far as a device plugin can tell.
 //!
-//! It speaks gRPC over Unix sockets in both directions: it registers a plugin and connects to it, follows its device list,
-//! admits pods one at a time with GetPreferredAllocation and Allocate for each container, calls PreStartContainer, keeps its
-//! account over restarts, and serves PodResources with the kubelet's rate limit. Faults of the real one are kept: List
-//! forgets ids whose Allocate is under way while a dead pod waits for its removal (kubernetes/kubernetes#137534), and init
-//! containers are never listed.
+//! It speaks gRPC over Unix sockets in both directions: it registers a plugin and connects to it, follows its device
+//! list, admits pods one at a time with GetPreferredAllocation and Allocate for each container, calls
+//! PreStartContainer, keeps its account over restarts, and serves PodResources with the kubelet's rate limit. Faults of
+//! the real one are kept: List forgets ids whose Allocate is under way while a dead pod waits for its removal
+//! (kubernetes/kubernetes#137534), and init containers are never listed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -196,8 +196,8 @@ impl DeviceManager {
         let _ = registrations.wait_for(|seen| *seen >= count).await;
     }
 
-    /// Waits until the listed devices satisfy `holds`, and returns them: id, and whether it is healthy. Without a plugin
-    /// there are none.
+    /// Waits until the listed devices satisfy `holds`, and returns them: id, and whether it is healthy. Without a
+    /// plugin there are none.
     pub async fn devices(
         &self,
         holds: impl Fn(&BTreeMap<String, bool>) -> bool,
@@ -213,7 +213,8 @@ impl DeviceManager {
         }
     }
 
-    /// Whether a plugin has ever registered, before restarts too. Until then pods that ask for the resource run without.
+    /// Whether a plugin has ever registered, before restarts too. Until then pods that ask for the resource run
+    /// without.
     #[must_use]
     pub fn knows_the_resource(&self) -> bool {
         self.shared.knows_the_resource()
@@ -227,8 +228,8 @@ impl DeviceManager {
         self.admit_again(pod, &BTreeSet::new()).await
     }
 
-    /// Admits one pod that may have been admitted before a restart: containers that hold devices keep them, without a call
-    /// of Allocate. Containers in `running` are left as they are.
+    /// Admits one pod that may have been admitted before a restart: containers that hold devices keep them, without a
+    /// call of Allocate. Containers in `running` are left as they are.
     ///
     /// # Errors
     /// When the plugin refuses, there are not enough devices, or a container that does not run holds unhealthy ones.

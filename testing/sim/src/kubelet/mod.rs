@@ -1,10 +1,10 @@
-//! A stand-in for the kubelet and the container runtime of one node. It follows the pods that are bound there, admits them
-//! one at a time, and "runs" each container as a record of what a real process would see ([`Process`]).
+//! A stand-in for the kubelet and the container runtime of one node. It follows the pods that are bound there, admits
+//! them one at a time, and "runs" each container as a record of what a real process would see ([`Process`]).
 //!
-//! To device plugins it speaks gRPC over Unix sockets, with the calls in the kubelet's order ([`DeviceManager`]). It can be
-//! killed and started again; containers outlive it. Invariant: a container is recorded as started only after Allocate and
-//! PreStartContainer succeeded, with exactly the environment and device nodes that its Allocate response and the node's CDI
-//! specifications give it.
+//! To device plugins it speaks gRPC over Unix sockets, with the calls in the kubelet's order ([`DeviceManager`]). It
+//! can be killed and started again; containers outlive it. Invariant: a container is recorded as started only after
+//! Allocate and PreStartContainer succeeded, with exactly the environment and device nodes that its Allocate response
+//! and the node's CDI specifications give it.
 //!
 //! Left out: containers that end by themselves, and the kubelet's killing of containers when it starts again.
 
@@ -38,8 +38,8 @@ use agent::Agent;
 use device_manager::lock;
 use runtime::Runtime;
 
-/// Time from the sockets of a kubelet that starts again to its first pod and its first report of the node. Plugins register
-/// again meanwhile. Of a real kubelet 0.25 s and 1.1 s were measured.
+/// Time from the sockets of a kubelet that starts again to its first pod and its first report of the node. Plugins
+/// register again meanwhile. Of a real kubelet 0.25 s and 1.1 s were measured.
 const START_UP: Duration = Duration::from_millis(850);
 
 /// Settings of one node's kubelet and runtime.
@@ -94,14 +94,14 @@ impl Kubelet {
         &self.manager
     }
 
-    /// From now on the runtime gives every container the CDI devices of another card than Allocate named. With it a test
-    /// shows that such a fault is noticed.
+    /// From now on the runtime gives every container the CDI devices of another card than Allocate named. With it a
+    /// test shows that such a fault is noticed.
     pub fn hand_over_wrong_cards(&self) {
         self.runtime.hand_over_wrong_cards();
     }
 
-    /// Ends as by SIGKILL: connections break, sockets stay behind, containers run on. A pod whose Allocate is under way is
-    /// admitted anew after the next start.
+    /// Ends as by SIGKILL: connections break, sockets stay behind, containers run on. A pod whose Allocate is under way
+    /// is admitted anew after the next start.
     pub async fn kill(&self) {
         let tasks = std::mem::take(&mut *lock(&self.tasks));
         for task in tasks {
@@ -112,8 +112,8 @@ impl Kubelet {
         self.manager.kill().await;
     }
 
-    /// Starts again after [`Kubelet::kill`]: deletes every socket in its directories, so that plugins must register anew,
-    /// and 0.85 s later goes on with its pods.
+    /// Starts again after [`Kubelet::kill`]: deletes every socket in its directories, so that plugins must register
+    /// anew, and 0.85 s later goes on with its pods.
     ///
     /// # Errors
     /// When a socket cannot be made.

@@ -69,14 +69,19 @@ impl Records {
 
     /// A pod with one entry for each device, as the kubelet lists it. Init containers are left out.
     fn entry(&self, pod: &PodOnNode) -> PodResources {
-        let entry = |id: &String| ContainerDevices {
-            resource_name: self.0.resource.clone(),
-            device_ids: vec![id.clone()],
-        };
         let listed = pod.spec.containers.iter().filter(|container| container.part != Part::Init);
         let containers = listed.map(|container| ContainerResources {
             name: container.name.clone(),
-            devices: pod.held.get(&container.name).into_iter().flatten().map(entry).collect(),
+            devices: pod
+                .held
+                .get(&container.name)
+                .into_iter()
+                .flatten()
+                .map(|id| ContainerDevices {
+                    resource_name: self.0.resource.clone(),
+                    device_ids: vec![id.clone()],
+                })
+                .collect(),
         });
         PodResources {
             name: pod.spec.name.clone(),
@@ -107,10 +112,11 @@ impl PodResourcesLister for Records {
     ) -> Result<Response<GetPodResourcesResponse>, Status> {
         self.check_rate()?;
         let GetPodResourcesRequest { pod_name: name, pod_namespace: namespace } = request.get_ref();
-        let unknown = || Status::unknown(format!("pod {name} in namespace {namespace} not found"));
         let account = self.0.account();
         let pod = account.pod(&PodKey::new(namespace, name));
-        let pod = pod.ok_or_else(unknown)?;
+        let pod = pod.ok_or_else(|| {
+            Status::unknown(format!("pod {name} in namespace {namespace} not found"))
+        })?;
         Ok(Response::new(GetPodResourcesResponse { pod_resources: Some(self.entry(pod)) }))
     }
 }

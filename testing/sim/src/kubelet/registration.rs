@@ -62,29 +62,36 @@ impl Registration for Service {
 impl Service {
     async fn connect(&self, endpoint: &str) -> Result<DevicePluginClient<Channel>, Status> {
         let address = format!("unix://{}", self.directory.join(endpoint).display());
-        let failed = |error: tonic::transport::Error| Status::unavailable(error.to_string());
-        let endpoint = tonic::transport::Endpoint::from_shared(address).map_err(failed)?;
-        let channel = endpoint.connect().await.map_err(failed)?;
+        let endpoint = tonic::transport::Endpoint::from_shared(address).map_err(unavailable)?;
+        let channel = endpoint.connect().await.map_err(unavailable)?;
         Ok(DevicePluginClient::new(channel).max_decoding_message_size(16 << 20))
     }
+}
+
+fn unavailable(error: tonic::transport::Error) -> Status {
+    Status::unavailable(error.to_string())
 }
 
 /// Ends with the stream, or when another registration or none is in force.
 async fn follow(mut stream: Streaming<ListAndWatchResponse>, shared: Arc<Shared>, number: usize) {
     let mut endpoint = shared.endpoint.subscribe();
-    let is_current = |endpoint: &Option<Endpoint>| {
-        endpoint.as_ref().is_some_and(|endpoint| endpoint.number == number)
-    };
     loop {
         tokio::select! {
             answer = stream.next() => match answer {
                 Some(Ok(list)) => update(&shared, &list, number),
                 Some(Err(_)) | None => break,
             },
-            _ = endpoint.wait_for(|endpoint| !is_current(endpoint)) => return,
+            _ = endpoint.wait_for(|endpoint| !has_number(endpoint.as_ref(), number)) => return,
         }
     }
-    shared.endpoint.send_if_modified(|endpoint| is_current(endpoint) && endpoint.take().is_some());
+    shared.endpoint.send_if_modified(|endpoint| {
+        has_number(endpoint.as_ref(), number) && endpoint.take().is_some()
+    });
+}
+
+/// Whether the registration in force has this number.
+fn has_number(endpoint: Option<&Endpoint>, number: usize) -> bool {
+    endpoint.is_some_and(|endpoint| endpoint.number == number)
 }
 
 fn update(shared: &Shared, list: &ListAndWatchResponse, number: usize) {

@@ -1,4 +1,5 @@
-//! The container runtime: makes a process of an Allocate response, and knows which processes run. It outlives the kubelet.
+//! The container runtime: makes a process of an Allocate response, and knows which processes run. It outlives the
+//! kubelet.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -75,8 +76,9 @@ impl Runtime {
 
     /// Adds a pod, unless it is there.
     pub(super) fn add_pod(&self, uid: &str, pod: PodKey) {
-        let fresh = || Sandbox { pod, started: BTreeSet::new() };
-        lock(&self.sandboxes).entry(uid.to_owned()).or_insert_with(fresh);
+        lock(&self.sandboxes)
+            .entry(uid.to_owned())
+            .or_insert_with(|| Sandbox { pod, started: BTreeSet::new() });
     }
 
     /// The UIDs of all pods.

@@ -18,16 +18,18 @@ pub(super) fn pod_spec(pod: &Value, resource: &str) -> PodSpec {
         (container, if sidecar { Part::Sidecar } else { Part::Init })
     });
     let apps = list(&pod["spec"]["containers"]).map(|container| (container, Part::App));
-    let spec = |(container, part): (&Value, Part)| ContainerSpec {
-        name: text(&container["name"]).to_owned(),
-        part,
-        size: whole_number(&container["resources"]["limits"][resource]),
-    };
     PodSpec {
         namespace: namespace(pod).to_owned(),
         name: name(pod).to_owned(),
         uid: text(&pod["metadata"]["uid"]).to_owned(),
-        containers: inits.chain(apps).map(spec).collect(),
+        containers: inits
+            .chain(apps)
+            .map(|(container, part): (&Value, Part)| ContainerSpec {
+                name: text(&container["name"]).to_owned(),
+                part,
+                size: whole_number(&container["resources"]["limits"][resource]),
+            })
+            .collect(),
     }
 }
 
@@ -44,10 +46,11 @@ pub(super) fn containers(pod: &Value) -> impl Iterator<Item = &Value> {
 
 /// The environment in the container's spec.
 pub(super) fn own_env(container: &Value) -> impl Iterator<Item = (String, String)> {
-    let pair = |entry: &Value| {
-        Some((entry["name"].as_str()?.to_owned(), text(&entry["value"]).to_owned()))
-    };
-    list(&container["env"]).filter_map(pair)
+    list(&container["env"]).filter_map(name_and_value)
+}
+
+fn name_and_value(entry: &Value) -> Option<(String, String)> {
+    Some((entry["name"].as_str()?.to_owned(), text(&entry["value"]).to_owned()))
 }
 
 /// Writes the status of an admitted pod.
@@ -74,13 +77,8 @@ pub(super) fn rejected(store: &Store, pod: &Value, why: &str) {
 /// Writes the status of a pod all of whose containers run.
 pub(super) fn running(store: &Store, pod: &Value) {
     let now = time();
-    let container = |container: &Value| {
-        json!({
-            "name": container["name"], "ready": true, "started": true, "restartCount": 0,
-            "image": container["image"], "state": {"running": {"startedAt": now}},
-        })
-    };
-    let statuses: Vec<Value> = list(&pod["spec"]["containers"]).map(container).collect();
+    let statuses: Vec<Value> =
+        list(&pod["spec"]["containers"]).map(|x| running_status(x, &now)).collect();
     change(store, pod, |status| {
         if status["phase"] == "Running" {
             // It has run since before the kubelet's restart.
@@ -94,6 +92,13 @@ pub(super) fn running(store: &Store, pod: &Value) {
     });
 }
 
+fn running_status(container: &Value, now: &str) -> Value {
+    json!({
+        "name": container["name"], "ready": true, "started": true, "restartCount": 0,
+        "image": container["image"], "state": {"running": {"startedAt": now}},
+    })
+}
+
 fn change(store: &Store, pod: &Value, change: impl FnOnce(&mut Value)) {
     // A pod of the same name with another UID is left alone. The closure cannot fail.
     let _ = store.change(PODS, namespace(pod), name(pod), |before| {
@@ -105,8 +110,9 @@ fn change(store: &Store, pod: &Value, change: impl FnOnce(&mut Value)) {
     });
 }
 
-/// Keeps the node's capacity and allocatable in step with the plugin's device list. Where the plugin is gone, the capacity
-/// stays and the allocatable amount is 0. After the kubelet's restart both are 0 until the plugin registers again.
+/// Keeps the node's capacity and allocatable in step with the plugin's device list. Where the plugin is gone, the
+/// capacity stays and the allocatable amount is 0. After the kubelet's restart both are 0 until the plugin registers
+/// again.
 pub(super) async fn report_devices(
     store: Store,
     settings: Arc<KubeletSettings>,

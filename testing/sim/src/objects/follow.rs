@@ -1,7 +1,7 @@
 //! Following a kind's objects inside the process, as an informer does over HTTP.
 //!
-//! Invariant: a follower sees every object's last state, and the changes of a kind in their order. Where the history was
-//! compacted, it gets all present objects anew.
+//! Invariant: a follower sees every object's last state, and the changes of a kind in their order. Where the history
+//! was compacted, it gets all present objects anew.
 
 use std::sync::Arc;
 
@@ -95,11 +95,13 @@ impl Objects {
 }
 
 fn object_events(update: Update) -> Vec<ObjectEvent> {
-    let of_change = |change: Change| {
-        change.after.map_or(ObjectEvent::Deleted(change.last), ObjectEvent::Applied)
-    };
     match update {
         Update::All(objects) => objects.into_iter().map(ObjectEvent::Applied).collect(),
-        Update::Changes(changes) => changes.into_iter().map(of_change).collect(),
+        Update::Changes(changes) => changes
+            .into_iter()
+            .map(|change| {
+                change.after.map_or(ObjectEvent::Deleted(change.last), ObjectEvent::Applied)
+            })
+            .collect(),
     }
 }

@@ -34,7 +34,8 @@ pub const CONFIG_MAPS: Kind = Kind {
 /// Events.
 pub const EVENTS: Kind =
     Kind { api_version: "v1", plural: "events", name: "Event", namespaced: true, short: "ev" };
-/// Events as clients of `events.k8s.io` write them. In Kubernetes these are [`EVENTS`] in another version; here they are kept apart.
+/// Events as clients of `events.k8s.io` write them. In Kubernetes these are [`EVENTS`] in another version; here they
+/// are kept apart.
 pub const WRITTEN_EVENTS: Kind = Kind {
     api_version: "events.k8s.io/v1",
     plural: "events",
@@ -104,8 +105,7 @@ impl Kind {
     /// The kind of this API version with this plural.
     #[must_use]
     pub fn find(api_version: &str, plural: &str) -> Option<Self> {
-        let is = |kind: &Kind| kind.api_version == api_version && kind.plural == plural;
-        KINDS.into_iter().find(is)
+        KINDS.into_iter().find(|kind| kind.api_version == api_version && kind.plural == plural)
     }
 
     /// The group; empty for the core group.

@@ -1,5 +1,5 @@
-//! Field and label selectors of lists and watches: `=`, `==`, `!=`, and for labels also `key` and `!key`. Set expressions
-//! (`in`, `notin`) are refused.
+//! Field and label selectors of lists and watches: `=`, `==`, `!=`, and for labels also `key` and `!key`. Set
+//! expressions (`in`, `notin`) are refused.
 
 use serde_json::Value;
 

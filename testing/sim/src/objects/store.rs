@@ -1,7 +1,7 @@
 //! The objects, their versions, and the history that watches read.
 //!
-//! Invariant: every change takes the next resource version, stays in the history until that is compacted, and is seen by
-//! watches in this order. A write that changes nothing is no change, as in an API server.
+//! Invariant: every change takes the next resource version, stays in the history until that is compacted, and is seen
+//! by watches in this order. A write that changes nothing is no change, as in an API server.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,7 +17,7 @@ use super::kind::Kind;
 const HISTORY: usize = 20_000;
 
 /// Kind, namespace (empty for kinds without) and name.
-type Key = (Kind, String, String);
+type ObjectKey = (Kind, String, String);
 
 /// One change of one object.
 #[derive(Debug, Clone)]
@@ -34,11 +34,11 @@ pub(crate) struct Change {
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct StoreState {
     version: u64,
     /// Number of UIDs given out.
     uids: u64,
-    objects: BTreeMap<Key, Arc<Value>>,
+    objects: BTreeMap<ObjectKey, Arc<Value>>,
     history: VecDeque<Change>,
     /// The version of the newest change that is no longer in the history.
     forgotten: u64,
@@ -47,14 +47,14 @@ struct State {
 /// The store. Clones share one state.
 #[derive(Debug, Clone)]
 pub(crate) struct Store {
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<StoreState>>,
     newest: watch::Sender<u64>,
 }
 
 impl Store {
     pub(crate) fn new() -> Self {
         // To clients resource version 0 means "any", so no object may have it.
-        let state = State { version: 1, ..State::default() };
+        let state = StoreState { version: 1, ..StoreState::default() };
         Self { state: Arc::new(Mutex::new(state)), newest: watch::Sender::new(1) }
     }
 
@@ -133,16 +133,16 @@ impl Store {
     }
 
     // A panic in a caller's closure comes before the change.
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, StoreState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
+impl StoreState {
     /// Stores `after`, or deletes. Returns the object's last state.
     fn commit(
         &mut self,
-        key: &Key,
+        key: &ObjectKey,
         before: Option<Arc<Value>>,
         after: Option<Value>,
     ) -> Option<Arc<Value>> {
@@ -164,7 +164,7 @@ impl State {
     /// Sets the fields that belong to the server. A UID and a creation time that are there already stay.
     fn set_server_fields(
         &mut self,
-        (kind, namespace, name): &Key,
+        (kind, namespace, name): &ObjectKey,
         before: Option<&Value>,
         object: &mut Value,
     ) {

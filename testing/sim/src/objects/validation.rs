@@ -26,15 +26,11 @@ pub(crate) fn check_shape(object: &Value) -> Result<(), Failure> {
 /// # Errors
 /// Why not, beginning as the API server's text does.
 pub(crate) fn check_type(kind: Kind, object: &Value) -> Result<(), String> {
-    let given = |field: &str| object[field].as_str().filter(|text| !text.is_empty());
-    let found =
-        (given("kind").unwrap_or(kind.name), given("apiVersion").unwrap_or(kind.api_version));
-    let refused = |why: &str| {
-        let (name, version) = found;
-        Err(format!("{name} in version \"{version}\" cannot be handled as a {}: {why}", kind.name))
-    };
-    if found != (kind.name, kind.api_version) {
-        return refused("it is of another kind");
+    let name = given(object, "kind").unwrap_or(kind.name);
+    let version = given(object, "apiVersion").unwrap_or(kind.api_version);
+    let refusal = format!("{name} in version \"{version}\" cannot be handled as a {}", kind.name);
+    if (name, version) != (kind.name, kind.api_version) {
+        return Err(format!("{refusal}: it is of another kind"));
     }
     for field in ["labels", "annotations"] {
         let is_map_of_strings = match &object["metadata"][field] {
@@ -43,10 +39,15 @@ pub(crate) fn check_type(kind: Kind, object: &Value) -> Result<(), String> {
             _ => false,
         };
         if !is_map_of_strings {
-            return refused(&format!("metadata.{field} is no map of strings"));
+            return Err(format!("{refusal}: metadata.{field} is no map of strings"));
         }
     }
     Ok(())
+}
+
+/// A field that is a text and not empty.
+fn given<'a>(object: &'a Value, field: &str) -> Option<&'a str> {
+    object[field].as_str().filter(|text| !text.is_empty())
 }
 
 /// Whether a write's object is the one that its path names.
@@ -96,9 +97,10 @@ pub(crate) fn check_uid(kind: Kind, object: &Value, wanted: &Value) -> Result<()
 /// # Errors
 /// 409 where it has another.
 pub(crate) fn check_version(kind: Kind, object: &Value, wanted: &Value) -> Result<(), Failure> {
-    match text(wanted).is_empty() || *wanted == object["metadata"]["resourceVersion"] {
-        true => Ok(()),
-        false => Err(Failure::modified(kind, name(object))),
+    if text(wanted).is_empty() || *wanted == object["metadata"]["resourceVersion"] {
+        Ok(())
+    } else {
+        Err(Failure::modified(kind, name(object)))
     }
 }
 
@@ -107,28 +109,39 @@ pub(crate) fn check_version(kind: Kind, object: &Value, wanted: &Value) -> Resul
 /// # Errors
 /// 422 where it may not.
 pub(crate) fn check_name(kind: Kind, name: &str) -> Result<(), Failure> {
-    let refused = |why: &str| Err(Failure::invalid(kind, name, &format!("metadata.name: {why}")));
     if name.is_empty() {
-        return refused("Required value: name or generateName is required");
+        return invalid_name(kind, name, "Required value: name or generateName is required");
     }
     if kind == EVENTS {
         return Ok(());
     }
     if name.len() > MAX_NAME {
         let why = format!("Invalid value: \"{name}\": must be no more than {MAX_NAME} characters");
-        return refused(&why);
+        return invalid_name(kind, name, &why);
     }
     if !name.split('.').all(is_label) {
-        return refused(&format!(
-            "Invalid value: \"{name}\": a lowercase RFC 1123 subdomain must consist of lower case \
+        return invalid_name(
+            kind,
+            name,
+            &format!(
+                "Invalid value: \"{name}\": a lowercase RFC 1123 subdomain must consist of lower case \
              alphanumeric characters, '-' or '.', and must start and end with an alphanumeric \
              character"
-        ));
+            ),
+        );
     }
     Ok(())
 }
 
+fn invalid_name(kind: Kind, name: &str, why: &str) -> Result<(), Failure> {
+    Err(Failure::invalid(kind, name, &format!("metadata.name: {why}")))
+}
+
 fn is_label(part: &str) -> bool {
-    let inside = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-    !part.is_empty() && !part.starts_with('-') && !part.ends_with('-') && part.bytes().all(inside)
+    !part.is_empty()
+        && !part.starts_with('-')
+        && !part.ends_with('-')
+        && part
+            .bytes()
+            .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-')
 }

@@ -32,21 +32,22 @@ impl Cache {
         let indices: HashMap<String, usize> =
             nodes.iter().enumerate().map(|(index, node)| (node.name.clone(), index)).collect();
         let mut assumed = self.lock().clone();
-        let mut add = |node: &str, pod: &Value| {
-            if let Some(node) = indices.get(node).and_then(|index| nodes.get_mut(*index)) {
-                node.add(&requests(pod));
-            }
-        };
+        let mut placed: Vec<(String, Arc<Value>)> = Vec::new();
         for pod in store.list(PODS).0 {
             let node = text(&pod["spec"]["nodeName"]);
             if !node.is_empty() {
                 assumed.remove(uid(&pod));
                 if !has_ended(&pod) {
-                    add(node, &pod);
+                    placed.push((node.to_owned(), Arc::clone(&pod)));
                 }
             }
         }
-        assumed.values().for_each(|(node, pod)| add(node, pod));
+        placed.extend(assumed.into_values());
+        for (node, pod) in placed {
+            if let Some(node) = indices.get(&node).and_then(|index| nodes.get_mut(*index)) {
+                node.add(&requests(&pod));
+            }
+        }
         nodes
     }
 

@@ -63,7 +63,8 @@ impl Core {
                 Err(message)
             }
         };
-        let (uid, pod) = (uid(&pod).to_owned(), name(&pod).to_owned());
+        let uid = uid(&pod).to_owned();
+        let pod = name(&pod).to_owned();
         // The receiver may be dropped.
         let _ = self.decisions.send(Decision { uid, pod, outcome, candidates });
     }
@@ -88,8 +89,11 @@ impl Core {
         if fitting(candidates).len() > 1 {
             self.prioritize(pod, candidates).await;
         }
-        let sum = |candidate: &Candidate| candidate.score + candidate.extender_score;
-        let chosen = best(candidates, sum, |ties| self.draw(ties));
+        let chosen = best(
+            candidates,
+            |candidate: &Candidate| candidate.score + candidate.extender_score,
+            |ties| self.draw(ties),
+        );
         chosen.ok_or(Unplaced::NoNode(WaitingFor::AnyChange))
     }
 
@@ -140,24 +144,28 @@ impl Core {
 
 /// The verdict and score of each node by kube-scheduler's own plugins.
 fn candidates(pod: &Value, asked: &Amounts, nodes: &[NodeResources]) -> Vec<Candidate> {
-    let verdict = |node: &NodeResources| {
-        if let Err(reason) = check_node(pod, &node.object) {
-            return Verdict::Unfit { reasons: vec![reason], unresolvable: true };
+    nodes
+        .iter()
+        .map(|node| Candidate {
+            node: node.name.clone(),
+            verdict: own_verdict(pod, asked, node),
+            score: node.score(asked),
+            extender_score: 0,
+        })
+        .collect()
+}
+
+/// Whether kube-scheduler's own filters let the node take the pod.
+fn own_verdict(pod: &Value, asked: &Amounts, node: &NodeResources) -> Verdict {
+    if let Err(reason) = check_node(pod, &node.object) {
+        return Verdict::Unfit { reasons: vec![reason], unresolvable: true };
+    }
+    match node.check(asked) {
+        Ok(()) => Verdict::Fits,
+        Err(reasons) => {
+            Verdict::Unfit { reasons, unresolvable: node.emptied().check(asked).is_err() }
         }
-        match node.check(asked) {
-            Ok(()) => Verdict::Fits,
-            Err(reasons) => {
-                Verdict::Unfit { reasons, unresolvable: node.emptied().check(asked).is_err() }
-            }
-        }
-    };
-    let candidate = |node: &NodeResources| Candidate {
-        node: node.name.clone(),
-        verdict: verdict(node),
-        score: node.score(asked),
-        extender_score: 0,
-    };
-    nodes.iter().map(candidate).collect()
+    }
 }
 
 fn fitting(candidates: &[Candidate]) -> Vec<&str> {
@@ -171,8 +179,9 @@ fn best(
     score: impl Fn(&Candidate) -> i64,
     draw: impl Fn(usize) -> usize,
 ) -> Option<String> {
-    let fitting = || candidates.iter().filter(|candidate| candidate.fits());
-    let highest = fitting().map(&score).max()?;
-    let ties: Vec<&Candidate> = fitting().filter(|c| score(c) == highest).collect();
+    let fitting: Vec<&Candidate> = candidates.iter().filter(|candidate| candidate.fits()).collect();
+    let highest = fitting.iter().map(|candidate| score(candidate)).max()?;
+    let mut ties = fitting;
+    ties.retain(|candidate| score(candidate) == highest);
     ties.get(draw(ties.len())).map(|candidate| candidate.node.clone())
 }

@@ -51,11 +51,12 @@ impl FilterResult {
         if self.node_names.iter().flatten().any(|name| name == node) {
             return Verdict::Fits;
         }
-        let reason = |map: &Option<HashMap<String, String>>| map.as_ref()?.get(node).cloned();
-        let unresolvable = reason(&self.failed_and_unresolvable_nodes);
+        let unresolvable =
+            self.failed_and_unresolvable_nodes.as_ref().and_then(|map| map.get(node));
+        let failed = self.failed_nodes.as_ref().and_then(|map| map.get(node));
         Verdict::Rejected {
             unresolvable: unresolvable.is_some(),
-            reason: unresolvable.or_else(|| reason(&self.failed_nodes)).unwrap_or_default(),
+            reason: unresolvable.or(failed).cloned().unwrap_or_default(),
         }
     }
 }
@@ -94,41 +95,50 @@ struct MetaPod {
 impl PreemptResult {
     /// The victims themselves. The answer may name any pods of a node.
     fn victims(self, pods: &[Arc<Value>], url: &str) -> Result<Victims, CallError> {
-        let pod = |node: &str, victim: MetaPod| {
-            let is_victim =
-                |pod: &&Arc<Value>| pod["spec"]["nodeName"] == node && uid(pod) == victim.uid;
-            pods.iter().find(is_victim).cloned().ok_or_else(|| {
-                CallError::Answer(format!(
-                    "extender: {url} claims to preempt pod (UID: {}) on node: {node}, but the pod is \
-                     not found on that node",
-                    victim.uid
-                ))
-            })
-        };
-        let nodes = self.node_name_to_meta_victims.unwrap_or_default().into_iter();
-        let victims = nodes.map(|(node, victims)| {
-            let victims = victims.and_then(|victims| victims.pods).unwrap_or_default();
-            let victims: Result<Vec<_>, _> =
-                victims.into_iter().map(|victim| pod(&node, victim)).collect();
-            Ok((node, victims?))
-        });
-        victims.collect()
+        let mut victims = Victims::new();
+        for (node, named) in self.node_name_to_meta_victims.unwrap_or_default() {
+            let mut on_node = Vec::new();
+            for victim in named.and_then(|named| named.pods).unwrap_or_default() {
+                on_node.push(pod_on(&node, &victim.uid, pods, url)?);
+            }
+            victims.insert(node, on_node);
+        }
+        Ok(victims)
     }
+}
+
+/// The pod with this UID on the node.
+fn pod_on(
+    node: &str,
+    wanted: &str,
+    pods: &[Arc<Value>],
+    url: &str,
+) -> Result<Arc<Value>, CallError> {
+    let found = pods.iter().find(|pod| pod["spec"]["nodeName"] == node && uid(pod) == wanted);
+    found.cloned().ok_or_else(|| {
+        CallError::Answer(format!(
+            "extender: {url} claims to preempt pod (UID: {wanted}) on node: {node}, but the pod is \
+             not found on that node"
+        ))
+    })
 }
 
 impl Extender {
     /// Whether it is asked about the pod.
     pub(super) fn wants(&self, pod: &Value) -> bool {
-        let is_managed = |(name, _): (&String, &Value)| {
-            self.managed_resources.iter().any(|resource| resource.name == *name)
-        };
-        let asks = |container: &Value| {
-            let amounts = |part: &str| container["resources"][part].as_object();
-            amounts("limits").into_iter().chain(amounts("requests")).flatten().any(is_managed)
-        };
+        if self.managed_resources.is_empty() {
+            return true;
+        }
         let spec = &pod["spec"];
-        self.managed_resources.is_empty()
-            || list(&spec["initContainers"]).chain(list(&spec["containers"])).any(asks)
+        let mut containers = list(&spec["initContainers"]).chain(list(&spec["containers"]));
+        containers.any(|container| {
+            let resources = &container["resources"];
+            self.manages_one_of(&resources["limits"]) || self.manages_one_of(&resources["requests"])
+        })
+    }
+
+    fn manages_one_of(&self, amounts: &Value) -> bool {
+        self.managed_resources.iter().any(|resource| amounts.get(&resource.name).is_some())
     }
 
     /// Calls Filter.
@@ -167,13 +177,13 @@ impl Extender {
         victims: &Victims,
         pods: &[Arc<Value>],
     ) -> Result<Victims, CallError> {
-        let meta = |pods: &Vec<Arc<Value>>| {
+        let mut meta_victims: BTreeMap<&String, Value> = BTreeMap::new();
+        for (node, pods) in victims {
             let pods: Vec<Value> = pods.iter().map(|pod| json!({"UID": uid(pod)})).collect();
-            json!({"Pods": pods, "NumPDBViolations": 0})
-        };
-        let victims: BTreeMap<&String, Value> =
-            victims.iter().map(|(node, pods)| (node, meta(pods))).collect();
-        let body = json!({"Pod": pod, "NodeNameToVictims": null, "NodeNameToMetaVictims": victims});
+            meta_victims.insert(node, json!({"Pods": pods, "NumPDBViolations": 0}));
+        }
+        let body =
+            json!({"Pod": pod, "NodeNameToVictims": null, "NodeNameToMetaVictims": meta_victims});
         let result: PreemptResult = self.call(http, &self.preempt_verb, &body).await?;
         result.victims(pods, &self.url_prefix)
     }
@@ -222,15 +232,16 @@ mod tests {
         let answer = r#"{"NodeNames": ["a"], "FailedNodes": {"b": "full", "c": "full"},
             "FailedAndUnresolvableNodes": {"c": "hot"}, "Error": ""}"#;
         let result: FilterResult = serde_json::from_str(answer).unwrap();
-        let rejected = |reason: &str, unresolvable| {
-            let reason = reason.to_owned();
-            Verdict::Rejected { reason, unresolvable }
-        };
         assert_eq!(result.verdict("a"), Verdict::Fits);
         assert_eq!(result.verdict("b"), rejected("full", false));
         assert_eq!(result.verdict("c"), rejected("hot", true));
         assert_eq!(result.verdict("d"), rejected("", false));
         let empty: FilterResult = serde_json::from_str(r#"{"NodeNames": null}"#).unwrap();
         assert_eq!(empty.verdict("a"), rejected("", false));
+    }
+
+    fn rejected(reason: &str, unresolvable: bool) -> Verdict {
+        let reason = reason.to_owned();
+        Verdict::Rejected { reason, unresolvable }
     }
 }

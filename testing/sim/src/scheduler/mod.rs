@@ -1,11 +1,12 @@
 //! A stand-in for kube-scheduler v1.36, as far as extenders can tell.
 //!
 //! One pod at a time: taints, affinity and free resources, then each extender's Filter on the nodes that are left,
-//! Prioritize, and the choice. The chosen node is assumed, and the binding runs beside the next pods' cycles: so the next
-//! Filter as a rule comes before the last Bind has ended. Where no node is left, preemption looks for pods to evict.
+//! Prioritize, and the choice. The chosen node is assumed, and the binding runs beside the next pods' cycles: so the
+//! next Filter as a rule comes before the last Bind has ended. Where no node is left, preemption looks for pods to
+//! evict.
 //!
-//! Invariants: a pod is in exactly one place (active, waiting, or being bound), and an assumed pod counts on its node until
-//! its binding is seen or has failed.
+//! Invariants: a pod is in exactly one place (active, waiting, or being bound), and an assumed pod counts on its node
+//! until its binding is seen or has failed.
 //!
 //! Left out: affinity to pods, preferred affinity, volumes, and room that is kept for nominated pods.
 

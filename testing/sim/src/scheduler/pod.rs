@@ -26,8 +26,8 @@ pub(super) fn scheduler_of(pod: &Value) -> &str {
     if named.is_empty() { DEFAULT_SCHEDULER } else { named }
 }
 
-/// A pod's priority. The API server would write it into `spec.priority` by the pod's class; here are only the classes that
-/// every cluster has.
+/// A pod's priority. The API server would write it into `spec.priority` by the pod's class; here are only the classes
+/// that every cluster has.
 pub(super) fn priority(pod: &Value) -> i64 {
     match text(&pod["spec"]["priorityClassName"]) {
         "system-cluster-critical" => 2_000_000_000,

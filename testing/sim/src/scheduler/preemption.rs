@@ -99,15 +99,17 @@ fn no_victims(node: &str) -> String {
     format!("expected at least one victim pod on node {node:?}")
 }
 
-/// Removes all pods of lower priority, then puts back one after another, those of the highest priority first, as long as
-/// the pod still fits.
+/// Removes all pods of lower priority, then puts back one after another, those of the highest priority first, as long
+/// as the pod still fits.
 fn dry_run(pod: &Value, asked: &Amounts, node: &NodeResources, pods: &[Arc<Value>]) -> DryRun {
-    let is_lower = |other: &&Arc<Value>| {
-        other["spec"]["nodeName"] == node.name.as_str()
-            && !has_ended(other)
-            && priority(other) < priority(pod)
-    };
-    let mut lower: Vec<&Arc<Value>> = pods.iter().filter(is_lower).collect();
+    let mut lower: Vec<&Arc<Value>> = pods
+        .iter()
+        .filter(|other| {
+            other["spec"]["nodeName"] == node.name.as_str()
+                && !has_ended(other)
+                && priority(other) < priority(pod)
+        })
+        .collect();
     if lower.is_empty() {
         let reason = "No preemption victims found for incoming pod";
         return DryRun::NotHelpful(vec![reason.to_owned()]);
@@ -157,16 +159,17 @@ async fn ask_extenders(
     Ok(victims)
 }
 
-/// The node whose victims cost least: by the highest priority among them, the sum of their priorities, their number, and
-/// the node's name.
+/// The node whose victims cost least: by the highest priority among them, the sum of their priorities, their number,
+/// and the node's name.
 fn cheapest(victims: Victims) -> Option<(String, Vec<Arc<Value>>)> {
-    let cost = |pods: &[Arc<Value>]| {
-        let priorities = || pods.iter().map(|pod| priority(pod));
-        // As in kube-scheduler, each pod adds to the sum, whatever its priority.
-        let sum: i64 = priorities().map(|priority| priority + i64::from(i32::MAX) + 1).sum();
-        (priorities().max(), sum, pods.len())
-    };
     victims.into_iter().min_by_key(|(_, pods)| cost(pods))
+}
+
+fn cost(pods: &[Arc<Value>]) -> (Option<i64>, i64, usize) {
+    let priorities: Vec<i64> = pods.iter().map(|pod| priority(pod)).collect();
+    // As in kube-scheduler, each pod adds to the sum, whatever its priority.
+    let sum: i64 = priorities.iter().map(|priority| priority + i64::from(i32::MAX) + 1).sum();
+    (priorities.into_iter().max(), sum, pods.len())
 }
 
 impl Preemption {

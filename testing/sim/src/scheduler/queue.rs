@@ -1,8 +1,8 @@
 //! Which pod is next, and what the others wait for.
 //!
-//! As in kube-scheduler: a rejected pod waits for an event that may help it. Then it is tried again at once if no other pod
-//! is active (SchedulerPopFromBackoffQ), otherwise after its backoff. A pod whose attempt ended with an error waits for its
-//! whole backoff.
+//! As in kube-scheduler: a rejected pod waits for an event that may help it. Then it is tried again at once if no other
+//! pod is active (SchedulerPopFromBackoffQ), otherwise after its backoff. A pod whose attempt ended with an error waits
+//! for its whole backoff.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -38,7 +38,7 @@ struct Waiting {
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct QueueState {
     active: VecDeque<Key>,
     waiting: HashMap<Key, Waiting>,
     /// Pods whose attempt is under way: being scheduled, or assumed and being bound.
@@ -54,7 +54,7 @@ struct State {
 /// The queue.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
-    state: Mutex<State>,
+    state: Mutex<QueueState>,
     changed: Notify,
 }
 
@@ -75,8 +75,9 @@ impl Queue {
         }
     }
 
-    /// Takes note of a change of a pod, and adds it unless it is there. The scheduler's own write of the pod's condition is
-    /// such a change: so a message that differs with each attempt has a pod that an extender rejects tried again for ever.
+    /// Takes note of a change of a pod, and adds it unless it is there. The scheduler's own write of the pod's
+    /// condition is such a change: so a message that differs with each attempt has a pod that an extender rejects tried
+    /// again for ever.
     pub(super) fn updated(&self, key: Key) {
         if let Some(waiting) = self.lock().waiting.get_mut(&key) {
             waiting.ready |= waiting.what == WaitingFor::AnyChange;
@@ -95,7 +96,8 @@ impl Queue {
         state.failures.remove(key);
     }
 
-    /// Takes note of a change of a node or the end of a pod. `room` tells whether it bears on kube-scheduler's own filters.
+    /// Takes note of a change of a node or the end of a pod. `room` tells whether it bears on kube-scheduler's own
+    /// filters.
     pub(super) fn nodes_changed(&self, room: bool) {
         let mut state = self.lock();
         state.changes += 1;
@@ -155,21 +157,20 @@ impl Queue {
     }
 
     // A panic cannot leave a change half done: nothing below these locks panics.
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, QueueState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
+impl QueueState {
     fn contains(&self, key: &Key) -> bool {
         self.waiting.contains_key(key) || self.in_flight.contains(key) || self.active.contains(key)
     }
 
     fn pop_waiting(&mut self, now: Instant) -> Option<Key> {
-        let is_due = |waiting: &Waiting| {
+        let due = self.waiting.iter().filter(|(_, waiting)| {
             waiting.ready && (waiting.what != WaitingFor::Backoff || waiting.backoff_until <= now)
-        };
-        let due = self.waiting.iter().filter(|(_, waiting)| is_due(waiting));
+        });
         let (key, _) = due.min_by_key(|(_, waiting)| waiting.backoff_until)?;
         let key = key.clone();
         self.waiting.remove(&key);

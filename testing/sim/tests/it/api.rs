@@ -162,7 +162,6 @@ async fn a_dry_run_is_refused_but_of_an_eviction() {
 #[tokio::test]
 async fn a_new_pod_tolerates_the_taints_of_the_extended_resources_it_asks_for() {
     let sim = Sim::start().await.unwrap();
-    let toleration = |key: &str| json!({"key": key, "operator": "Exists", "effect": "NoSchedule"});
     let own = json!({"key": "own", "operator": "Exists"});
     let path = "/api/v1/namespaces/default/pods";
     let mut asking: Value = pod("asks")
@@ -179,6 +178,10 @@ async fn a_new_pod_tolerates_the_taints_of_the_extended_resources_it_asks_for() 
     assert_eq!(made["spec"]["tolerations"], expected);
     let plain = call(&sim, Method::POST, path, pod("plain").asking("cpu", 1).into()).await.body;
     assert!(plain["spec"]["tolerations"].is_null());
+}
+
+fn toleration(key: &str) -> Value {
+    json!({"key": key, "operator": "Exists", "effect": "NoSchedule"})
 }
 
 #[tokio::test]

@@ -28,8 +28,9 @@ async fn bind(sim: &Sim, body: &Value) -> (u16, String) {
 }
 
 async fn hanging(sim: &Sim, count: usize) {
-    let hang = |sim: &Sim| (sim.faults().hanging() == count).then_some(());
-    sim.until("the hanging requests", hang).await.unwrap();
+    sim.until("the hanging requests", |sim| (sim.faults().hanging() == count).then_some(()))
+        .await
+        .unwrap();
 }
 
 async fn with_pod() -> Sim {
@@ -53,12 +54,15 @@ async fn a_lost_reply_leaves_the_pod_bound_and_a_lost_request_does_not() {
     sim.faults().next_bindings(1, Fault::DropRequest);
     sim.faults().next_bindings(1, Fault::DropReply);
     let body = binding("uid-1", "worker-1");
-    let node = |sim: &Sim| sim.pod("default", "train").unwrap()["spec"]["nodeName"].clone();
     assert!(post(&sim, &body).await.is_err());
-    assert_eq!(node(&sim), Value::Null);
+    assert_eq!(node_of_pod(&sim), Value::Null);
     assert!(post(&sim, &body).await.is_err());
-    assert_eq!(node(&sim), "worker-1");
+    assert_eq!(node_of_pod(&sim), "worker-1");
     assert_eq!(sim.log().bindings().len(), 2);
+}
+
+fn node_of_pod(sim: &Sim) -> Value {
+    sim.pod("default", "train").unwrap()["spec"]["nodeName"].clone()
 }
 
 #[tokio::test]

@@ -18,8 +18,9 @@ async fn client(sim: &Sim) -> Client {
 /// Nodes by name.
 async fn watch(sim: &Sim) -> Events<String> {
     let health = WatchHealth::default();
-    let name = |node: cluster::Node| Some(node.name().to_string());
-    cluster::watch_nodes(client(sim).await, Scope::All, health, name)
+    cluster::watch_nodes(client(sim).await, Scope::All, health, |node: cluster::Node| {
+        Some(node.name().to_string())
+    })
 }
 
 /// The next event that tells of an object.
@@ -93,7 +94,8 @@ async fn a_binding_is_made_once_and_a_conflict_is_another_outcome() {
 async fn annotations_and_capacity_are_patched() {
     let sim = Sim::start().await.unwrap();
     sim.put(node("a").annotation("old", "1"));
-    let (client, name) = (client(&sim).await, "a".into());
+    let client = client(&sim).await;
+    let name = "a".into();
     let changes = [("new".to_owned(), Some("2".to_owned())), ("old".to_owned(), None)];
     cluster::patch_node_annotations(&client, &name, None, changes, LIMIT).await.unwrap();
     cluster::patch_node_capacity(&client, &name, "aliyun.com/gpu-count", 2, LIMIT).await.unwrap();

@@ -14,7 +14,7 @@ const GPU: &str = "example.com/gpu";
 
 /// An extender that logs its calls (verb and pod) and answers as these fields say.
 #[derive(Clone, Default)]
-struct Extender {
+struct LoggingExtender {
     calls: Arc<Mutex<Vec<String>>>,
     /// The nodes that Filter rejects.
     rejects: Arc<Mutex<Vec<String>>>,
@@ -24,7 +24,7 @@ struct Extender {
     bind_after: Option<Arc<Notify>>,
 }
 
-impl Extender {
+impl LoggingExtender {
     async fn start(&self) -> String {
         let router = Router::new()
             .route("/x/filter", post(filter))
@@ -46,29 +46,39 @@ impl Extender {
     }
 }
 
-async fn filter(State(extender): State<Extender>, Json(args): Json<Value>) -> Json<Value> {
+async fn filter(State(extender): State<LoggingExtender>, Json(args): Json<Value>) -> Json<Value> {
     extender.log("filter", &args["Pod"]["metadata"]["name"]);
     let rejects = extender.rejects.lock().unwrap().clone();
     let names = args["NodeNames"].as_array().unwrap();
-    let is_rejected = |name: &&Value| rejects.iter().any(|r| **name == r.as_str());
-    let failed: serde_json::Map<String, Value> = names
-        .iter()
-        .filter(is_rejected)
-        .map(|name| (name.as_str().unwrap().to_owned(), json!("not today")))
-        .collect();
-    let left: Vec<&Value> = names.iter().filter(|name| !is_rejected(name)).collect();
+    let mut failed = serde_json::Map::new();
+    let mut left: Vec<&Value> = Vec::new();
+    for name in names {
+        if rejects.iter().any(|rejected| *name == rejected.as_str()) {
+            failed.insert(name.as_str().unwrap().to_owned(), json!("not today"));
+        } else {
+            left.push(name);
+        }
+    }
     Json(json!({"NodeNames": left, "FailedNodes": failed, "Error": ""}))
 }
 
-async fn prioritize(State(extender): State<Extender>, Json(args): Json<Value>) -> Json<Value> {
+async fn prioritize(
+    State(extender): State<LoggingExtender>,
+    Json(args): Json<Value>,
+) -> Json<Value> {
     extender.log("prioritize", &args["Pod"]["metadata"]["name"]);
     // The last name is the best.
     let names = args["NodeNames"].as_array().unwrap();
-    let score = |(place, name): (usize, &Value)| json!({"Host": name, "Score": place});
-    Json(names.iter().enumerate().map(score).collect())
+    Json(
+        names
+            .iter()
+            .enumerate()
+            .map(|(place, name): (usize, &Value)| json!({"Host": name, "Score": place}))
+            .collect(),
+    )
 }
 
-async fn bind(State(extender): State<Extender>, Json(args): Json<Value>) -> Json<Value> {
+async fn bind(State(extender): State<LoggingExtender>, Json(args): Json<Value>) -> Json<Value> {
     extender.log("bind", &args["PodName"]);
     if let Some(bind_after) = &extender.bind_after {
         bind_after.notified().await;
@@ -100,7 +110,8 @@ fn node_of(sim: &Sim, pod: &str) -> Option<String> {
 
 #[tokio::test]
 async fn a_decision_tells_every_nodes_verdict() {
-    let (sim, extender) = (with_nodes().await, Extender::default());
+    let sim = with_nodes().await;
+    let extender = LoggingExtender::default();
     extender.rejects.lock().unwrap().push("c".to_owned());
     let address = extender.start().await;
     let (_scheduler, mut decisions) = Scheduler::start(&sim, config(&address, false)).unwrap();
@@ -117,7 +128,8 @@ async fn a_decision_tells_every_nodes_verdict() {
 #[tokio::test]
 async fn the_next_filter_comes_before_the_last_bind_has_ended_and_counts_the_assumed_pod() {
     let bind_after = Arc::new(Notify::new());
-    let extender = Extender { bind_after: Some(bind_after.clone()), ..Extender::default() };
+    let extender =
+        LoggingExtender { bind_after: Some(bind_after.clone()), ..LoggingExtender::default() };
     let sim = Sim::start().await.unwrap();
     sim.put(node("only").with(GPU, 4));
     let address = extender.start().await;
@@ -151,7 +163,8 @@ async fn a_pod_waits_where_every_node_has_as_many_pods_as_it_takes() {
 
 #[tokio::test]
 async fn a_pod_that_no_node_takes_has_a_condition_and_an_event() {
-    let (sim, extender) = (with_nodes().await, Extender::default());
+    let sim = with_nodes().await;
+    let extender = LoggingExtender::default();
     extender.rejects.lock().unwrap().extend(["a", "b", "c"].map(str::to_owned));
     let address = extender.start().await;
     let (_scheduler, _decisions) = Scheduler::start(&sim, config(&address, false)).unwrap();
@@ -175,31 +188,37 @@ async fn a_pod_that_no_node_takes_has_a_condition_and_an_event() {
 
 #[tokio::test]
 async fn a_second_failure_is_counted_in_the_same_event() {
-    let (sim, extender) = (with_nodes().await, Extender::default());
+    let sim = with_nodes().await;
+    let extender = LoggingExtender::default();
     extender.rejects.lock().unwrap().extend(["a", "b", "c"].map(str::to_owned));
     let address = extender.start().await;
     let (_scheduler, _decisions) = Scheduler::start(&sim, config(&address, false)).unwrap();
     sim.put(pod("p").asking(GPU, 1));
     event(&sim, "FailedScheduling").await;
     sim.delete(sim::NODES, "", "a");
-    let has_fewer = |event: &Value| {
-        event["message"].as_str().is_some_and(|message| message.starts_with("0/2 nodes"))
-    };
-    let newer = |sim: &Sim| sim.list(EVENTS).into_iter().find(has_fewer);
-    let event = sim.until("the second failure", newer).await.unwrap();
+    let seen = sim.until("the second failure", |sim| {
+        sim.list(EVENTS).into_iter().find(|event| {
+            event["message"].as_str().is_some_and(|message| message.starts_with("0/2 nodes"))
+        })
+    });
+    let event = seen.await.unwrap();
     assert!(event["count"].as_u64() >= Some(2), "{event}");
     assert_eq!(sim.list(EVENTS).len(), 1);
 }
 
 /// Waits for an Event of this reason.
 async fn event(sim: &Sim, reason: &str) -> Value {
-    let found = |sim: &Sim| sim.list(EVENTS).into_iter().find(|event| event["reason"] == reason);
-    sim.until(reason, found).await.unwrap()
+    sim.until(reason, |sim: &Sim| {
+        sim.list(EVENTS).into_iter().find(|event| event["reason"] == reason)
+    })
+    .await
+    .unwrap()
 }
 
 #[tokio::test]
 async fn a_failed_bind_is_tried_again_from_filter() {
-    let (sim, extender) = (with_nodes().await, Extender::default());
+    let sim = with_nodes().await;
+    let extender = LoggingExtender::default();
     *extender.bind_error.lock().unwrap() = "no card".to_owned();
     let address = extender.start().await;
     let (_scheduler, mut decisions) = Scheduler::start(&sim, config(&address, true)).unwrap();
@@ -228,17 +247,18 @@ async fn without_its_extender_a_pod_is_scheduled_only_where_that_is_ignorable() 
 async fn a_pod_of_another_scheduler_is_left_to_be_bound_by_hand() {
     let sim = with_nodes().await;
     let (_scheduler, mut decisions) = Scheduler::start(&sim, SchedulerConfig::default()).unwrap();
-    let of = |name: &str, scheduler: &str| {
-        let mut pod: Value = pod(name).asking(GPU, 1).into();
-        pod["spec"]["schedulerName"] = scheduler.into();
-        sim.put(pod);
-    };
-    of("theirs", "by-hand");
-    of("named", "default-scheduler");
+    put_pod_for(&sim, "theirs", "by-hand");
+    put_pod_for(&sim, "named", "default-scheduler");
     sim.put(pod("unnamed").asking(GPU, 1));
     for ours in ["named", "unnamed"] {
         assert_eq!(decisions.recv().await.unwrap().pod, ours);
     }
     assert_eq!(node_of(&sim, "theirs"), None);
     assert_eq!(sim.pod("default", "theirs").unwrap()["status"], json!({"phase": "Pending"}));
+}
+
+fn put_pod_for(sim: &Sim, name: &str, scheduler: &str) {
+    let mut pod: Value = pod(name).asking(GPU, 1).into();
+    pod["spec"]["schedulerName"] = scheduler.into();
+    sim.put(pod);
 }

@@ -4,12 +4,12 @@ use reqwest::Response;
 use serde_json::Value;
 use sim::{NODES, Sim, node};
 
-struct Watch {
+struct OpenWatch {
     response: Response,
     buffer: Vec<u8>,
 }
 
-impl Watch {
+impl OpenWatch {
     async fn start(sim: &Sim, path: &str) -> Self {
         let url = format!("{}{path}", sim.url());
         let response = sim::http_client().unwrap().get(url).send().await.unwrap();
@@ -34,9 +34,12 @@ impl Watch {
     /// Type of the next event, and name of its object.
     async fn event(&mut self) -> (String, String) {
         let event = self.next().await.unwrap().unwrap();
-        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         (text(&event["type"]), text(&event["object"]["metadata"]["name"]))
     }
+}
+
+fn text(value: &Value) -> String {
+    value.as_str().unwrap_or_default().to_owned()
 }
 
 fn is(kind: &str, name: &str) -> (String, String) {
@@ -54,7 +57,7 @@ async fn version(sim: &Sim) -> String {
 async fn a_watch_without_a_version_begins_with_the_present_objects() {
     let sim = Sim::start().await.unwrap();
     sim.put(node("a"));
-    let mut watch = Watch::start(&sim, "/api/v1/nodes?watch=1").await;
+    let mut watch = OpenWatch::start(&sim, "/api/v1/nodes?watch=1").await;
     assert_eq!(watch.event().await, is("ADDED", "a"));
     sim.put(node("b"));
     assert_eq!(watch.event().await, is("ADDED", "b"));
@@ -84,10 +87,6 @@ async fn the_pages_of_a_list_show_one_version_until_the_history_is_forgotten() {
         let url = format!("{}/api/v1/nodes?{parameters}", sim.url());
         sim::http_client().unwrap().get(url).send().await.unwrap().json().await.unwrap()
     };
-    let names = |page: &Value| -> Vec<String> {
-        let items = page["items"].as_array().unwrap().iter();
-        items.map(|node| node["metadata"]["name"].as_str().unwrap().to_owned()).collect()
-    };
     let first = page("limit=2").await;
     assert_eq!(names(&first), ["a", "b"]);
     assert_eq!(first["metadata"]["remainingItemCount"], 1);
@@ -101,6 +100,11 @@ async fn the_pages_of_a_list_show_one_version_until_the_history_is_forgotten() {
     assert_eq!(page(&next).await["code"], 410);
 }
 
+fn names(page: &Value) -> Vec<String> {
+    let items = page["items"].as_array().unwrap().iter();
+    items.map(|node| node["metadata"]["name"].as_str().unwrap().to_owned()).collect()
+}
+
 #[tokio::test]
 async fn a_watch_from_a_forgotten_version_is_gone() {
     let sim = Sim::start().await.unwrap();
@@ -108,7 +112,7 @@ async fn a_watch_from_a_forgotten_version_is_gone() {
     sim.put(node("a"));
     sim.faults().expire_watches();
     let path = format!("/api/v1/nodes?watch=1&resourceVersion={from}");
-    let mut watch = Watch::start(&sim, &path).await;
+    let mut watch = OpenWatch::start(&sim, &path).await;
     let event = watch.next().await.unwrap().unwrap();
     assert_eq!(event["type"], "ERROR");
     assert_eq!(event["object"]["code"], 410);
@@ -119,7 +123,7 @@ async fn a_watch_from_a_forgotten_version_is_gone() {
 #[tokio::test]
 async fn an_open_watch_ends_when_its_history_is_forgotten() {
     let sim = Sim::start().await.unwrap();
-    let mut watch = Watch::start(&sim, "/api/v1/nodes?watch=1").await;
+    let mut watch = OpenWatch::start(&sim, "/api/v1/nodes?watch=1").await;
     sim.faults().expire_watches();
     assert_eq!(watch.next().await.unwrap().unwrap()["object"]["code"], 410);
 }
@@ -129,7 +133,7 @@ async fn a_watch_lasts_as_long_as_asked_and_ends_with_a_bookmark() {
     let sim = Sim::start().await.unwrap();
     sim.put(node("a"));
     let path = "/api/v1/nodes?watch=1&timeoutSeconds=0&allowWatchBookmarks=true";
-    let mut watch = Watch::start(&sim, path).await;
+    let mut watch = OpenWatch::start(&sim, path).await;
     assert_eq!(watch.event().await, is("ADDED", "a"));
     let bookmark = watch.next().await.unwrap().unwrap();
     assert_eq!(bookmark["object"]["metadata"]["resourceVersion"], version(&sim).await);
@@ -141,7 +145,7 @@ async fn a_watch_may_ask_for_the_longest_time_that_there_is() {
     let sim = Sim::start().await.unwrap();
     sim.put(node("a"));
     let path = format!("/api/v1/nodes?watch=1&timeoutSeconds={}", i64::MAX);
-    let mut watch = Watch::start(&sim, &path).await;
+    let mut watch = OpenWatch::start(&sim, &path).await;
     assert_eq!(watch.event().await, is("ADDED", "a"));
 }
 
@@ -150,12 +154,12 @@ async fn a_cut_watch_is_a_broken_connection_and_resumes_without_loss() {
     let sim = Sim::start().await.unwrap();
     let from = version(&sim).await;
     let path = format!("/api/v1/nodes?watch=1&resourceVersion={from}");
-    let mut watch = Watch::start(&sim, &path).await;
+    let mut watch = OpenWatch::start(&sim, &path).await;
     sim.faults().disconnect_watches();
     assert!(watch.next().await.is_err());
     sim.put(node("a"));
     sim.delete(NODES, "", "a");
-    let mut watch = Watch::start(&sim, &path).await;
+    let mut watch = OpenWatch::start(&sim, &path).await;
     assert_eq!(watch.event().await, is("ADDED", "a"));
     assert_eq!(watch.event().await, is("DELETED", "a"));
 }

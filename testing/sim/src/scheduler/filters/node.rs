@@ -10,7 +10,6 @@ use crate::json::{list, text};
 /// # Errors
 /// kube-scheduler's reason why the node may not take the pod.
 pub(in crate::scheduler) fn check_node(pod: &Value, node: &Value) -> Result<(), String> {
-    let rejected = |reason: &str| Err(reason.to_owned());
     if !may_be_named(pod, node) {
         return rejected("node(s) didn't satisfy plugin(s) [NodeAffinity]");
     }
@@ -26,6 +25,10 @@ pub(in crate::scheduler) fn check_node(pod: &Value, node: &Value) -> Result<(), 
     Ok(())
 }
 
+fn rejected(reason: &str) -> Result<(), String> {
+    Err(reason.to_owned())
+}
+
 /// The taint that the node controller sets for a condition.
 fn taint_of(condition: &str) -> Value {
     json!({"key": format!("node.kubernetes.io/{condition}"), "effect": "NoSchedule"})
@@ -33,8 +36,9 @@ fn taint_of(condition: &str) -> Value {
 
 /// The taints that reject pods. There is no node controller here, so a node that is not ready has its taint from here.
 fn taints(node: &Value) -> impl Iterator<Item = Value> {
-    let rejects = |taint: &Value| taint["effect"] == "NoSchedule" || taint["effect"] == "NoExecute";
-    let own = list(&node["spec"]["taints"]).filter(move |taint| rejects(taint)).cloned();
+    let own = list(&node["spec"]["taints"])
+        .filter(|taint| taint["effect"] == "NoSchedule" || taint["effect"] == "NoExecute")
+        .cloned();
     let is_ready = list(&node["status"]["conditions"])
         .find(|condition| condition["type"] == "Ready")
         .is_none_or(|condition| condition["status"] == "True");
@@ -42,7 +46,6 @@ fn taints(node: &Value) -> impl Iterator<Item = Value> {
 }
 
 fn tolerates(pod: &Value, taint: &Value) -> bool {
-    let is_empty = |value: &Value| text(value).is_empty();
     list(&pod["spec"]["tolerations"]).any(|toleration| {
         let key = is_empty(&toleration["key"]) || toleration["key"] == taint["key"];
         let effect = is_empty(&toleration["effect"]) || toleration["effect"] == taint["effect"];
@@ -56,6 +59,10 @@ fn tolerates(pod: &Value, taint: &Value) -> bool {
     })
 }
 
+fn is_empty(value: &Value) -> bool {
+    text(value).is_empty()
+}
+
 /// The terms of the required node affinity, of which one must hold.
 fn required_terms(pod: &Value) -> Option<&Vec<Value>> {
     let required = "requiredDuringSchedulingIgnoredDuringExecution";
@@ -65,10 +72,10 @@ fn required_terms(pod: &Value) -> Option<&Vec<Value>> {
 /// Whether the node is among those that the pod's affinity names, where every term names nodes. The pods of a DaemonSet
 /// are placed so, and kube-scheduler then looks at no other node.
 fn may_be_named(pod: &Value, node: &Value) -> bool {
-    let names = |term: &Value| list(&term["matchFields"]).any(|field| field["operator"] == "In");
-    let field = |field: &Value| matches(field, node["metadata"]["name"].as_str());
+    let name = node["metadata"]["name"].as_str();
     required_terms(pod).is_none_or(|terms| {
-        !terms.iter().all(names) || terms.iter().any(|term| list(&term["matchFields"]).all(field))
+        !terms.iter().all(|term| list(&term["matchFields"]).any(|field| field["operator"] == "In"))
+            || terms.iter().any(|term| list(&term["matchFields"]).all(|field| matches(field, name)))
     })
 }
 
@@ -76,30 +83,34 @@ fn may_be_named(pod: &Value, node: &Value) -> bool {
 fn selects(pod: &Value, node: &Value) -> bool {
     let labels = &node["metadata"]["labels"];
     let mut selector = pod["spec"]["nodeSelector"].as_object().into_iter().flatten();
-    let label = |key: &Value| labels[text(key)].as_str();
-    let field = |field: &Value| matches(field, node["metadata"]["name"].as_str());
-    let holds = |term: &Value| {
-        let (fields, labels) = (&term["matchFields"], &term["matchExpressions"]);
-        list(fields).chain(list(labels)).next().is_some()
-            && list(fields).all(field)
-            && list(labels).all(|expression| matches(expression, label(&expression["key"])))
-    };
+    let name = node["metadata"]["name"].as_str();
     selector.all(|(key, value)| labels[key] == *value)
-        && required_terms(pod).is_none_or(|terms| terms.iter().any(holds))
+        && required_terms(pod).is_none_or(|terms| {
+            terms.iter().any(|term| {
+                let fields = &term["matchFields"];
+                let expressions = &term["matchExpressions"];
+                list(fields).chain(list(expressions)).next().is_some()
+                    && list(fields).all(|field| matches(field, name))
+                    && list(expressions).all(|expression| {
+                        matches(expression, labels[text(&expression["key"])].as_str())
+                    })
+            })
+        })
 }
 
 /// Whether a requirement (operator and values) holds of a label or field; `None` is a label that the node lacks.
 fn matches(requirement: &Value, found: Option<&str>) -> bool {
-    let number = |text: &str| text.parse::<i64>().ok();
-    let among = || list(&requirement["values"]).any(|value| value.as_str() == found);
-    let bound = || list(&requirement["values"]).next().and_then(|value| number(text(value)));
+    let is_listed = list(&requirement["values"]).any(|value| value.as_str() == found);
+    let first = list(&requirement["values"]).next();
+    let bound = first.and_then(|value| text(value).parse::<i64>().ok());
+    let number = found.and_then(|text| text.parse::<i64>().ok());
     match text(&requirement["operator"]) {
-        "In" => found.is_some() && among(),
-        "NotIn" => !among(),
+        "In" => found.is_some() && is_listed,
+        "NotIn" => !is_listed,
         "Exists" => found.is_some(),
         "DoesNotExist" => found.is_none(),
-        "Gt" => found.and_then(number).zip(bound()).is_some_and(|(found, than)| found > than),
-        "Lt" => found.and_then(number).zip(bound()).is_some_and(|(found, than)| found < than),
+        "Gt" => number.zip(bound).is_some_and(|(number, bound)| number > bound),
+        "Lt" => number.zip(bound).is_some_and(|(number, bound)| number < bound),
         _ => false,
     }
 }

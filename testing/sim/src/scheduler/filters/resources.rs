@@ -13,8 +13,8 @@ use crate::json::{list, name};
 /// Amounts by resource. CPU in cores, memory in bytes.
 pub(in crate::scheduler) type Amounts = BTreeMap<String, f64>;
 
-/// The resource of which every pod takes one. A node that does not name it takes any number of pods here. kube-scheduler
-/// would give it none, but every kubelet names it.
+/// The resource of which every pod takes one. A node that does not name it takes any number of pods here.
+/// kube-scheduler would give it none, but every kubelet names it.
 const PODS: &str = "pods";
 
 /// What the score counts for a pod without requests (`GetNonzeroRequests`): cores and bytes.
@@ -29,10 +29,11 @@ pub(in crate::scheduler) struct NodeResources {
     requested: Amounts,
 }
 
-/// What a pod requests at its peak, one of `pods` included: its app containers and sidecars together, or an init container
-/// beside the sidecars before it.
+/// What a pod requests at its peak, one of `pods` included: its app containers and sidecars together, or an init
+/// container beside the sidecars before it.
 pub(in crate::scheduler) fn requests(pod: &Value) -> Amounts {
-    let (mut sidecars, mut peak) = (Amounts::new(), Amounts::new());
+    let mut sidecars = Amounts::new();
+    let mut peak = Amounts::new();
     for container in list(&pod["spec"]["initContainers"]) {
         let with_sidecars = sum(&sidecars, &container_requests(container));
         peak = max(&peak, &with_sidecars);
@@ -134,12 +135,11 @@ impl NodeResources {
     /// # Errors
     /// kube-scheduler's reasons, one for each resource of which too little is free.
     pub(in crate::scheduler) fn check(&self, requests: &Amounts) -> Result<(), Vec<String>> {
-        let is_short = |(name, amount): &(&String, &f64)| {
+        let short = requests.iter().filter(|(name, amount): &(&String, &f64)| {
             let is_counted = *name != PODS || self.allocatable.contains_key(PODS);
             let free = of(&self.allocatable, name) - of(&self.requested, name);
             is_counted && **amount > 0.0 && **amount > free + 1e-9
-        };
-        let short = requests.iter().filter(is_short);
+        });
         let reasons: Vec<String> = short.map(|(name, _)| insufficient(name)).collect();
         if reasons.is_empty() { Ok(()) } else { Err(reasons) }
     }
@@ -173,8 +173,11 @@ mod tests {
 
     #[test]
     fn quantities_are_read_with_their_suffixes() {
-        let read = |text: &str| quantity(&json!(text));
-        assert_eq!((read("500m"), read("2"), read("1Gi")), (0.5, 2.0, 1_073_741_824.0));
+        assert_eq!((amount("500m"), amount("2"), amount("1Gi")), (0.5, 2.0, 1_073_741_824.0));
+    }
+
+    fn amount(text: &str) -> f64 {
+        quantity(&json!(text))
     }
 
     #[test]

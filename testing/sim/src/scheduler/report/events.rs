@@ -1,7 +1,7 @@
 //! The Events by which kube-scheduler tells users what it does with their pods. `kubectl describe pod` shows them.
 //!
-//! One Event a pod and reason, with the newest message and the number of occurrences. kube-scheduler keeps the first message
-//! and the number of a series.
+//! One Event a pod and reason, with the newest message and the number of occurrences. kube-scheduler keeps the first
+//! message and the number of a series.
 
 use serde_json::{Value, json};
 
@@ -29,7 +29,8 @@ fn record(store: &Store, pod: &Value, severity: &str, reason: &str, message: &st
     let (namespace, pod_name) = key(pod);
     // The UID sets the Events of a later pod of this name apart.
     let name = format!("{pod_name}.{}.{}", uid(pod), reason.to_lowercase());
-    let (now, message) = (time(), shortened(message));
+    let now = time();
+    let message = shortened(message);
     // The closure cannot fail.
     let _ = store.change(EVENTS, &namespace, &name, |before| {
         let count = before.and_then(|before| before["count"].as_u64()).unwrap_or(0);

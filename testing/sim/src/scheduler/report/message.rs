@@ -15,7 +15,8 @@ pub(in crate::scheduler) fn fit_message(candidates: &[Candidate]) -> String {
     unavailable(candidates.len(), &reasons.collect::<Vec<_>>())
 }
 
-/// `0/12 nodes are available: 2 Insufficient cpu, 3 …`: equal reasons are counted, and sorted as text with their counts.
+/// `0/12 nodes are available: 2 Insufficient cpu, 3 …`: equal reasons are counted, and sorted as text with their
+/// counts.
 pub(in crate::scheduler) fn unavailable(nodes: usize, reasons: &[String]) -> String {
     let mut counts: BTreeMap<&String, usize> = BTreeMap::new();
     reasons.iter().for_each(|reason| *counts.entry(reason).or_default() += 1);

@@ -21,8 +21,8 @@ pub(super) enum FailureReason {
     SchedulerError,
 }
 
-/// Writes the condition and the nominated node (empty: none) where either is new, and an Event. The pod's own change then
-/// has it tried again if an extender has rejected it: see [`Queue::updated`](super::queue::Queue::updated).
+/// Writes the condition and the nominated node (empty: none) where either is new, and an Event. The pod's own change
+/// then has it tried again if an extender has rejected it: see [`Queue::updated`](super::queue::Queue::updated).
 pub(super) fn report(
     core: &Core,
     pod: &Value,
