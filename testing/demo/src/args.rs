@@ -31,8 +31,9 @@ impl Args {
     /// Parses this process's command line and environment. A wrong flag ends the process with a message.
     #[must_use]
     pub fn of_command_line() -> Self {
-        let is_empty = |name: &OsStr| std::env::var_os(name).is_some_and(|value| value.is_empty());
-        let mut command = without_variables(Self::command(), is_empty);
+        let mut command = without_variables(Self::command(), |name: &OsStr| {
+            std::env::var_os(name).is_some_and(|value| value.is_empty())
+        });
         let parsed = Self::from_arg_matches(&command.clone().get_matches());
         parsed.unwrap_or_else(|error| error.format(&mut command).exit())
     }
@@ -149,12 +150,13 @@ mod tests {
 
     #[test]
     fn a_variable_that_is_set_to_nothing_is_not_set() {
-        let left = |empty: &'static str| {
-            let command = without_variables(Args::command(), |name: &OsStr| name == empty);
-            let names = command.get_arguments().filter_map(|arg| arg.get_env()?.to_str());
-            names.map(str::to_owned).collect::<Vec<_>>()
-        };
-        assert_eq!(left("SABOTAGE"), ["ONCE", "RECORD", "PLIMSOLL_PROGRAMS"]);
-        assert_eq!(left("RECORD"), ["ONCE", "SABOTAGE", "PLIMSOLL_PROGRAMS"]);
+        assert_eq!(variables_left("SABOTAGE"), ["ONCE", "RECORD", "PLIMSOLL_PROGRAMS"]);
+        assert_eq!(variables_left("RECORD"), ["ONCE", "SABOTAGE", "PLIMSOLL_PROGRAMS"]);
+    }
+
+    fn variables_left(empty: &'static str) -> Vec<String> {
+        let command = without_variables(Args::command(), |name: &OsStr| name == empty);
+        let names = command.get_arguments().filter_map(|arg| arg.get_env()?.to_str());
+        names.map(str::to_owned).collect::<Vec<_>>()
     }
 }

@@ -99,14 +99,18 @@ impl Baseline {
 
     fn choice(&self, pod: &Value, node: &str) -> Choice {
         let (cpu, memory) = self.load(node);
-        let is_over = |load: Option<f64>| load.is_some_and(|load| load > LIMIT);
         let has_card = self.state().cards.take(uid(pod), node, peak_units(pod));
-        let problem = match () {
+        let problem = if is_daemon(pod) {
             // A DaemonSet's pod has no other node.
-            () if is_daemon(pod) => None,
-            () if is_over(cpu) => Some(Problem::CpuOverloaded),
-            () if is_over(memory) => Some(Problem::MemoryOverloaded),
-            () => (!has_card).then_some(Problem::NoCard),
+            None
+        } else if is_over(cpu) {
+            Some(Problem::CpuOverloaded)
+        } else if is_over(memory) {
+            Some(Problem::MemoryOverloaded)
+        } else if has_card {
+            None
+        } else {
+            Some(Problem::NoCard)
         };
         Choice { node: node.to_owned(), cpu, problem }
     }
@@ -130,6 +134,10 @@ impl Baseline {
     }
 }
 
+fn is_over(load: Option<f64>) -> bool {
+    load.is_some_and(|load| load > LIMIT)
+}
+
 /// Node, card and units of each pod, by UID.
 #[derive(Debug, Default)]
 struct Cards(BTreeMap<String, (String, usize, u64)>);
@@ -138,8 +146,8 @@ impl Cards {
     /// Puts a pod on the fullest card that has room. Returns whether there was one.
     fn take(&mut self, uid: &str, node: &str, units: u64) -> bool {
         let cards = nodes::find(node).map_or(0, |(_, plan)| plan.cards);
-        let free = |card: &usize| CARD_UNITS.saturating_sub(self.used(node, *card));
-        let fullest = (0..cards).filter(|card| free(card) >= units).min_by_key(free);
+        let free = (0..cards).map(|card| (CARD_UNITS.saturating_sub(self.used(node, card)), card));
+        let fullest = free.filter(|(free, _)| *free >= units).min().map(|(_, card)| card);
         if let Some(card) = fullest {
             self.0.insert(uid.to_owned(), (node.to_owned(), card, units));
         }
@@ -190,9 +198,12 @@ mod tests {
     #[tokio::test]
     async fn what_was_chosen_before_leaves_less_room() {
         let pods = (1..=4).map(|i| gpu(&format!("p{i}"), &[10])).collect();
-        let on = |problem| Some(("gpu-1".to_owned(), problem));
-        let expected = [on(None), on(None), on(Some(Problem::NoCard)), None];
+        let expected = [on_gpu_1(None), on_gpu_1(None), on_gpu_1(Some(Problem::NoCard)), None];
         assert_eq!(chosen(vec![node("gpu-1", 32, 32, "0.2,now")], pods).await, expected);
+    }
+
+    fn on_gpu_1(problem: Option<Problem>) -> Option<(String, Option<Problem>)> {
+        Some(("gpu-1".to_owned(), problem))
     }
 
     #[tokio::test]
@@ -215,10 +226,11 @@ mod tests {
     #[test]
     fn a_pod_takes_the_fullest_card_that_has_room_until_it_is_gone() {
         let mut cards = Cards::default();
-        let mut take = |uid: &str, units| cards.take(uid, "gpu-1", units);
         // One card is full, the other has 7 left.
-        assert!(take("a", 9) && take("b", 9) && take("c", 7));
-        assert!(!take("d", 8));
+        for (uid, units) in [("a", 9), ("b", 9), ("c", 7)] {
+            assert!(cards.take(uid, "gpu-1", units));
+        }
+        assert!(!cards.take("d", "gpu-1", 8));
         cards.release("b");
         assert!(cards.take("d", "gpu-1", 16));
     }

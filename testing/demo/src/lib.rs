@@ -4,7 +4,8 @@
 //! The programs run unchanged, as processes of their own. This crate provides what is around them: the API server,
 //! kubelets and kube-scheduler are the stand-ins of `sim`.
 //!
-//! - `model`: the nodes, their true loads, the pods, and how API objects are read. It imports nothing else of this crate.
+//! - `model`: the nodes, their true loads, the pods, and how API objects are read. It imports nothing else of this
+//!   crate.
 //! - `cluster`: starts and stops the stand-ins and the programs.
 //! - `scenario`: what happens, step by step.
 //! - `baseline`: the same pods in a second cluster without Plimsoll.

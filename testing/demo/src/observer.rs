@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use serde_json::Value;
 use sim::kubelet::ProcessEvent;
-use sim::scheduler::{Candidate, Decision, Verdict};
+use sim::scheduler::{Decision, Verdict};
 use sim::{NODES, ObjectEvent, PODS};
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::sync::watch;
@@ -16,7 +16,7 @@ use crate::baseline::Baseline;
 use crate::checker::Checker;
 use crate::cluster::{Cluster, EventStreams, Explainer};
 use crate::model::objects::{list, uid};
-use crate::view::{Decided, Decisions, Letters, Rejections, Snapshot};
+use crate::view::{Decided, Decisions, Letters, Rejections, Snapshot, SnapshotInputs};
 
 /// What was learned since the start.
 pub(crate) struct Observer {
@@ -50,8 +50,9 @@ impl Observer {
     /// about them are known.
     pub(crate) fn is_up_to_date(&self, cluster: &Cluster) -> bool {
         let pods = cluster.pods();
-        let (checker, choices, decisions) =
-            (self.checker(), self.baseline.choices(), self.decisions());
+        let checker = self.checker();
+        let choices = self.baseline.choices();
+        let decisions = self.decisions();
         pods.iter().all(|pod| {
             checker.has_seen(pod)
                 && choices.contains_key(uid(pod))
@@ -66,11 +67,20 @@ impl Observer {
         captions: &watch::Receiver<String>,
         start: Instant,
     ) -> Snapshot {
-        let (decisions, choices) = (self.decisions(), self.baseline.choices());
+        let decisions = self.decisions();
+        let choices = self.baseline.choices();
         let mut letters = self.letters.lock().unwrap_or_else(PoisonError::into_inner);
         let now = jiff::Timestamp::now();
-        let (nodes, pods) = (cluster.sim.list(NODES), cluster.pods());
-        let mut snapshot = Snapshot::new(&nodes, &pods, &decisions, &choices, &mut letters, now);
+        let nodes = cluster.sim.list(NODES);
+        let pods = cluster.pods();
+        let inputs = SnapshotInputs {
+            nodes: &nodes,
+            pods: &pods,
+            decisions: &decisions,
+            choices: &choices,
+            now,
+        };
+        let mut snapshot = Snapshot::new(&inputs, &mut letters);
         snapshot.seconds = start.elapsed().as_secs();
         snapshot.caption.clone_from(&captions.borrow());
         snapshot.counts = self.checker().counts();
@@ -99,7 +109,8 @@ pub(crate) fn spawn(
 
 /// One task for nodes and pods: a pod's change is checked after all changes of nodes that came before it.
 async fn follow_objects(cluster: Arc<Cluster>, observer: Arc<Observer>) {
-    let (mut nodes, mut pods) = (cluster.sim.follow(NODES), cluster.sim.follow(PODS));
+    let mut nodes = cluster.sim.follow(NODES);
+    let mut pods = cluster.sim.follow(PODS);
     loop {
         tokio::select! {
             events = nodes.next() => events.iter().for_each(|event| observer.node_event(event)),
@@ -152,8 +163,8 @@ async fn follow_processes(
     }
 }
 
-/// Asks the extender at once why it has rejected nodes. Its answer is of a moment later than the decision; a node that it
-/// no longer rejects by then is counted without a cause.
+/// Asks the extender at once why it has rejected nodes. Its answer is of a moment later than the decision; a node that
+/// it no longer rejects by then is counted without a cause.
 async fn follow_decisions(
     cluster: Arc<Cluster>,
     observer: Arc<Observer>,
@@ -178,8 +189,10 @@ async fn follow_decisions(
 
 /// The nodes that an extender has rejected.
 fn rejected_nodes(decision: &Decision) -> Vec<&str> {
-    let rejected = |candidate: &&Candidate| matches!(candidate.verdict, Verdict::Rejected { .. });
-    let candidates = decision.candidates.iter().filter(rejected);
+    let candidates = decision
+        .candidates
+        .iter()
+        .filter(|candidate| matches!(candidate.verdict, Verdict::Rejected { .. }));
     candidates.map(|candidate| candidate.node.as_str()).collect()
 }
 

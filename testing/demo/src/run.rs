@@ -78,19 +78,18 @@ async fn perform(
     let sabotage = args.sabotage;
     let scenario = Scenario::new(cluster.clone(), observer.clone(), caption, sabotage, pace);
     let complete = AtomicBool::new(false);
-    let snapshot = || observer.snapshot(&cluster, &captions, start);
     let outcome = tokio::select! {
         outcome = play(&scenario, &observer, &complete, args.once) => {
             outcome.map(|()| Ending::Complete)
         }
-        error = show(&mut outputs, &snapshot) => Ok(Ending::StdoutClosed(error)),
+        error = show(&mut outputs, || observer.snapshot(&cluster, &captions, start)) => Ok(Ending::StdoutClosed(error)),
         () = interrupt.received() => Ok(Ending::Interrupted),
     };
     catch_up(&cluster, &observer).await;
     if sabotage.is_none() && complete.load(Ordering::Relaxed) {
         observer.checker().check_at_end(&scenario.created(), BIG_POD, Instant::now());
     }
-    let last = snapshot();
+    let last = observer.snapshot(&cluster, &captions, start);
     // An error here is a closed stdout, which is in the outcome already.
     let _ = outputs.show(&last);
     let recording_error = outputs.close(&last);
@@ -145,7 +144,7 @@ async fn wait_for_checker(observer: &Observer, scenario: &Scenario) -> anyhow::R
 }
 
 /// Shows snapshots until stdout is closed.
-async fn show(outputs: &mut Outputs, snapshot: &impl Fn() -> Snapshot) -> std::io::Error {
+async fn show(outputs: &mut Outputs, snapshot: impl Fn() -> Snapshot) -> std::io::Error {
     loop {
         if let Err(error) = outputs.show(&snapshot()) {
             return error;

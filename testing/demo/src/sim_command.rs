@@ -48,14 +48,17 @@ fn create_node(sim: &Sim, root: &Path, name: &str) -> std::io::Result<KubeletSet
         node["status"][part]["memory"] = "32Gi".into();
     }
     sim.put(node);
-    let (root, cdi_dir) = (root.join(name), root.join(name).join("cdi"));
+    let root = root.join(name);
+    let cdi_dir = root.join("cdi");
     fs::create_dir_all(&cdi_dir)?;
-    let (node, resource) = (name.to_owned(), GPU_RESOURCE.to_owned());
+    let node = name.to_owned();
+    let resource = GPU_RESOURCE.to_owned();
     Ok(KubeletSettings { node, root, cdi_dir, resource })
 }
 
 fn instructions(url: &str, kubeconfig: &Path, args: &SimArgs) -> String {
-    let (config, nodes) = (kubeconfig.display(), args.nodes);
+    let config = kubeconfig.display();
+    let nodes = args.nodes;
     let extender = match &args.extender {
         Some(extender) => format!("that asks the extender at {extender}"),
         None => "without extenders (--extender HOST:PORT adds one)".to_owned(),

@@ -85,8 +85,8 @@ impl Summary {
         }
     }
 
-    /// 0 if everything held, 130 (128 and SIGINT, as in shells) if the run was interrupted before that was known, else 1.
-    /// Never 0 with a sabotage.
+    /// 0 if everything held, 130 (128 and SIGINT, as in shells) if the run was interrupted before that was known, else
+    /// 1. Never 0 with a sabotage.
     fn outcome_code(&self) -> u8 {
         match (&self.ending, self.findings.is_empty()) {
             (Ending::Complete, true) if self.sabotage == SabotageResult::NoSabotage => 0,
@@ -129,17 +129,17 @@ impl Summary {
             self.baseline_overloaded,
             self.baseline_without_card,
         );
-        let mut line = |good: bool, what: &str| {
-            // Writing to a string cannot fail.
-            let _ = writeln!(text, "  {} {what}", if good { "ok " } else { "BAD" });
-        };
         let Counts {
             double_booked_mib: mib, card_mismatches: wrong, hot_node_placements: hot, ..
         } = counts;
-        line(*mib == 0, &format!("{mib} MiB of GPU memory promised twice"));
+        line(&mut text, *mib == 0, &format!("{mib} MiB of GPU memory promised twice"));
         let of = self.checked_containers;
-        line(*wrong == 0, &format!("{wrong} of {of} containers saw another card than was chosen"));
-        line(*hot == 0, &format!("{hot} pods put on overloaded nodes"));
+        line(
+            &mut text,
+            *wrong == 0,
+            &format!("{wrong} of {of} containers saw another card than was chosen"),
+        );
+        line(&mut text, *hot == 0, &format!("{hot} pods put on overloaded nodes"));
         let mark = match self.outcome_code() {
             0 => "ok ",
             130 => "-- ",
@@ -163,6 +163,11 @@ impl Summary {
             (Unnoticed, _) => "the sabotage was not noticed",
         }
     }
+}
+
+fn line(text: &mut String, good: bool, what: &str) {
+    // Writing to a string cannot fail.
+    let _ = writeln!(text, "  {} {what}", if good { "ok " } else { "BAD" });
 }
 
 #[cfg(test)]
@@ -189,11 +194,14 @@ mod tests {
     #[test]
     fn a_sabotage_is_noticed_by_its_own_count_alone() {
         let counts = Counts { card_mismatches: 1, ..Counts::default() };
-        let of = |sabotage| SabotageResult::of(sabotage, &counts);
-        assert_eq!(of(Some(Sabotage::Card)), SabotageResult::Noticed);
-        assert_eq!(of(Some(Sabotage::Hot)), SabotageResult::Unnoticed);
-        assert_eq!(of(Some(Sabotage::Ledger)), SabotageResult::Unnoticed);
-        assert_eq!(of(None), SabotageResult::NoSabotage);
+        assert_eq!(result_of(Some(Sabotage::Card), &counts), SabotageResult::Noticed);
+        assert_eq!(result_of(Some(Sabotage::Hot), &counts), SabotageResult::Unnoticed);
+        assert_eq!(result_of(Some(Sabotage::Ledger), &counts), SabotageResult::Unnoticed);
+        assert_eq!(result_of(None, &counts), SabotageResult::NoSabotage);
+    }
+
+    fn result_of(sabotage: Option<Sabotage>, counts: &Counts) -> SabotageResult {
+        SabotageResult::of(sabotage, &counts)
     }
 
     #[test]
@@ -202,7 +210,7 @@ mod tests {
         let noticed = "the checker has noticed the sabotage";
         let another = "something other than the sabotage failed: see above";
         let unnoticed = "the sabotage was not noticed";
-        let failed = || Ending::Failed(anyhow::anyhow!("annotator ended by itself"));
+        let failed = Ending::Failed(anyhow::anyhow!("annotator ended by itself"));
         assert_eq!(outcome(Ending::Complete, NoSabotage, &[]), (0, "every invariant held"));
         assert_eq!(
             outcome(Ending::Complete, NoSabotage, &["a"]),
@@ -210,7 +218,7 @@ mod tests {
         );
         assert_eq!(outcome(Ending::Complete, Noticed, &["a"]), (1, noticed));
         assert_eq!(outcome(Ending::Complete, Unnoticed, &["a"]), (1, another));
-        assert_eq!(outcome(failed(), Unnoticed, &[]), (1, another));
+        assert_eq!(outcome(failed, Unnoticed, &[]), (1, another));
         assert_eq!(outcome(Ending::Complete, Unnoticed, &[]), (1, unnoticed));
     }
 

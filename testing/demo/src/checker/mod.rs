@@ -1,5 +1,5 @@
-//! The checker counts what must never happen. It knows the machines' real cards and loads, and reads API objects and what
-//! processes see.
+//! The checker counts what must never happen. It knows the machines' real cards and loads, and reads API objects and
+//! what processes see.
 //!
 //! It shares no code with Plimsoll: [`crate::model`] reads claims, readings and records a second time. Invariants: a
 //! count never decreases; every wrong thing is a finding, and one finding fails the run.
@@ -116,8 +116,8 @@ impl Checker {
 
     /// Takes note of a node that was created or changed.
     pub(crate) fn node_applied(&mut self, node: &Value, now: Instant) {
-        let over = |metric| reading(node, metric).is_some_and(|load| load > LIMIT);
-        if over("cpu_usage_active") || over("mem_usage_active") {
+        let readings = ["cpu_usage_active", "mem_usage_active"].map(|metric| reading(node, metric));
+        if readings.into_iter().flatten().any(|load| load > LIMIT) {
             self.annotated_overload.entry(name(node).to_owned()).or_insert(now);
         } else {
             self.annotated_overload.remove(name(node));
@@ -261,8 +261,7 @@ impl Checker {
     }
 
     fn check_memory(&mut self, card: &str) {
-        let sum = |mib: &MibByCard| mib.get(card).map_or(0, |pods| pods.values().sum::<u64>());
-        let promised = sum(&self.claimed).max(sum(&self.visible));
+        let promised = mib_on(card, &self.claimed).max(mib_on(card, &self.visible));
         let excess = promised.saturating_sub(CARD_MIB);
         let worst = self.worst_excess.entry(card.to_owned()).or_default();
         if excess > *worst {
@@ -289,28 +288,34 @@ impl Checker {
     /// Reports what is wrong with the `created` pods when a run is ended at any time. A pod younger than
     /// [`START_LIMIT`] need not run yet. The pod named `waiting` must not have been placed.
     pub(crate) fn check_at_end(&mut self, created: &BTreeSet<String>, waiting: &str, now: Instant) {
-        let is_late = |record: &PodRecord| {
-            record.seen_since.is_some_and(|since| now.duration_since(since) > START_LIMIT)
-        };
         // Pods that a user made with kubectl are left out.
-        let ours = self.pods.values().filter(|r| created.contains(&r.name) && !r.deleted);
-        let due = ours.filter(|record| record.ran || record.failed.is_some() || is_late(record));
-        self.findings.extend(due.filter_map(|record| record.fault(waiting)).collect::<Vec<_>>());
+        for record in self.pods.values().filter(|r| created.contains(&r.name) && !r.deleted) {
+            let is_late =
+                record.seen_since.is_some_and(|since| now.duration_since(since) > START_LIMIT);
+            if record.ran || record.failed.is_some() || is_late {
+                self.findings.extend(record.fault(waiting));
+            }
+        }
     }
 
     /// The counts so far.
     pub(crate) fn counts(&self) -> Counts {
-        let count = |is: fn(&PodRecord) -> bool| self.pods.values().filter(|pod| is(pod)).count();
+        let pods: Vec<&PodRecord> = self.pods.values().collect();
+        let waiting = pods.iter().filter(|pod| pod.node.is_none() && !pod.deleted);
         Counts {
-            pods: self.pods.len(),
-            bound: count(|pod| pod.node.is_some()),
-            running: count(|pod| pod.ran),
-            pending: count(|pod| pod.node.is_none() && !pod.deleted),
+            pods: pods.len(),
+            bound: pods.iter().filter(|pod| pod.node.is_some()).count(),
+            running: pods.iter().filter(|pod| pod.ran).count(),
+            pending: waiting.count(),
             double_booked_mib: self.worst_excess.values().sum(),
             card_mismatches: self.card_mismatches,
             hot_node_placements: self.hot_node_placements,
         }
     }
+}
+
+fn mib_on(card: &str, mib: &MibByCard) -> u64 {
+    mib.get(card).map_or(0, |pods| pods.values().sum::<u64>())
 }
 
 impl PodRecord {

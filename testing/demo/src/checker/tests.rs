@@ -68,7 +68,6 @@ fn a_pod_on_a_node_that_is_overloaded_in_truth_or_by_its_annotations_is_counted(
     let now = Instant::now();
     checker.pod_applied(&pod(plain("a"), "cpu-2", "Pending"), now);
     assert_eq!(checker.counts().hot_node_placements, 1);
-    let this_host = |cpu: &str| json!({"metadata": {"name": "this-host", "annotations": {"cpu_usage_active": cpu}}});
     checker.node_applied(&this_host("0.9,now"), now);
     checker.pod_applied(&pod(plain("b"), "this-host", "Pending"), now + DELIVERY);
     assert_eq!(checker.counts().hot_node_placements, 1);
@@ -77,6 +76,10 @@ fn a_pod_on_a_node_that_is_overloaded_in_truth_or_by_its_annotations_is_counted(
     checker.node_applied(&this_host("0.2,now"), now);
     checker.pod_applied(&pod(plain("d"), "this-host", "Pending"), now + DELIVERY * 3);
     assert_eq!(checker.counts().hot_node_placements, 2);
+}
+
+fn this_host(cpu: &str) -> Value {
+    json!({"metadata": {"name": "this-host", "annotations": {"cpu_usage_active": cpu}}})
 }
 
 #[test]
@@ -91,23 +94,24 @@ fn a_pod_of_a_daemon_set_may_be_on_its_own_overloaded_node_and_on_no_other() {
 #[test]
 fn a_pod_that_is_placed_by_no_points_is_reported() {
     let (mut checker, _root) = checker(0.2);
-    let candidate = |node: &str, points| Candidate {
-        node: node.to_owned(),
-        verdict: Verdict::Fits,
-        score: 7,
-        extender_score: points,
-    };
-    let decision = |points| Decision {
+    checker.decided(&decision_with(30));
+    assert_eq!(checker.findings.len(), 0);
+    checker.decided(&decision_with(0));
+    let expected = ["web-1 was placed though no node had a point for its load"];
+    assert_eq!(checker.findings, expected);
+}
+
+fn candidate(node: &str, points: i64) -> Candidate {
+    Candidate { node: node.to_owned(), verdict: Verdict::Fits, score: 7, extender_score: points }
+}
+
+fn decision_with(points: i64) -> Decision {
+    Decision {
         uid: "u".to_owned(),
         pod: "web-1".to_owned(),
         outcome: Ok("a".to_owned()),
         candidates: vec![candidate("a", 0), candidate("b", points)],
-    };
-    checker.decided(&decision(30));
-    assert_eq!(checker.findings.len(), 0);
-    checker.decided(&decision(0));
-    let expected = ["web-1 was placed though no node had a point for its load"];
-    assert_eq!(checker.findings, expected);
+    }
 }
 
 #[test]
@@ -158,17 +162,20 @@ fn at_the_end_pods_that_were_refused_or_wait_for_too_long_are_reported() {
 fn a_pod_on_a_node_that_the_extender_rejects_is_counted_at_once() {
     let (mut checker, _root) = checker(0.2);
     let now = Instant::now();
-    let node = |cpu: &str| json!({"metadata": {"name": "cpu-1", "annotations": {"cpu_usage_active": cpu}}});
-    checker.node_applied(&node("0.9,now"), now);
+    checker.node_applied(&cpu_1("0.9,now"), now);
     checker.pod_applied(&pod(plain("a"), "cpu-1", "Pending"), now);
     assert_eq!(checker.counts().hot_node_placements, 0);
     assert!(checker.extender_rejects("cpu-1"));
     checker.pod_applied(&pod(plain("b"), "cpu-1", "Pending"), now);
     assert_eq!(checker.counts().hot_node_placements, 1);
-    checker.node_applied(&node("0.3,now"), now);
+    checker.node_applied(&cpu_1("0.3,now"), now);
     assert!(!checker.extender_rejects("cpu-1"));
     checker.pod_applied(&pod(plain("c"), "cpu-1", "Pending"), now);
     assert_eq!(checker.counts().hot_node_placements, 1);
+}
+
+fn cpu_1(cpu: &str) -> Value {
+    json!({"metadata": {"name": "cpu-1", "annotations": {"cpu_usage_active": cpu}}})
 }
 
 #[test]

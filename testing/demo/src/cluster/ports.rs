@@ -1,8 +1,8 @@
 //! Ports for programs whose address others must know before they start.
 //!
 //! They lie below the range from which Linux serves requests for any free port, so that no program that starts
-//! meanwhile is given one of them. Each is held for as long as the demo runs: a socket is bound to it that never listens,
-//! beside which the program listens that it is for, as all of them set `SO_REUSEADDR`.
+//! meanwhile is given one of them. Each is held for as long as the demo runs: a socket is bound to it that never
+//! listens, beside which the program listens that it is for, as all of them set `SO_REUSEADDR`.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -70,10 +70,13 @@ mod tests {
     #[test]
     fn a_port_that_is_held_or_listened_on_is_passed_over_and_its_program_can_listen() {
         let mut ports = Ports::new();
-        let (first, second) = (ports.take().unwrap(), ports.take().unwrap());
-        let again = || Ports { last: ports.last.wrapping_sub(2), held: Vec::new() };
-        assert!(![first, second].contains(&again().take().unwrap()));
+        let first = ports.take().unwrap();
+        let second = ports.take().unwrap();
+        let last = ports.last.wrapping_sub(2);
+        let next = Ports { last, held: Vec::new() }.take().unwrap();
+        assert!(![first, second].contains(&next));
         let _listener = TcpListener::bind(loopback(first)).unwrap();
-        assert!(![first, second].contains(&again().take().unwrap()));
+        let next = Ports { last, held: Vec::new() }.take().unwrap();
+        assert!(![first, second].contains(&next));
     }
 }

@@ -38,11 +38,13 @@ impl Programs {
     /// # Errors
     /// When one is missing.
     pub(super) fn find(directory: Option<PathBuf>, logs: PathBuf) -> anyhow::Result<Self> {
-        let own = || -> anyhow::Result<PathBuf> {
-            let own = std::env::current_exe().context("cannot tell where this program lies")?;
-            Ok(own.parent().map(Path::to_path_buf).unwrap_or_default())
+        let directory = match directory {
+            Some(directory) => directory,
+            None => {
+                let own = std::env::current_exe().context("cannot tell where this program is")?;
+                own.parent().map(Path::to_path_buf).unwrap_or_default()
+            }
         };
-        let directory = directory.map_or_else(own, Ok)?;
         for file in [EXTENDER, ANNOTATOR, EXPORTER, PLUGIN, LIBRARY] {
             let path = directory.join(file);
             ensure!(path.exists(), "{} is missing: `make demo` builds it", path.display());

@@ -98,13 +98,16 @@ fn unknown_nodes(explained: &[explain::Node], objects: &[Value]) -> BTreeSet<Str
     let overloaded: BTreeSet<&str> =
         objects.iter().filter(|node| is_annotated_overloaded(node)).map(name).collect();
     let with_cards: BTreeSet<&str> = gpu_nodes().map(|(_, plan)| plan.name).collect();
-    let is_unknown = |node: &&explain::Node| {
-        let name = node.name.as_str();
-        !node.known
-            || overloaded.contains(name) && !is_overloaded(node)
-            || with_cards.contains(name) && lacks_card(node)
-    };
-    explained.iter().filter(is_unknown).map(|node| node.name.clone()).collect()
+    explained
+        .iter()
+        .filter(|node| {
+            let name = node.name.as_str();
+            !node.known
+                || overloaded.contains(name) && !is_overloaded(node)
+                || with_cards.contains(name) && lacks_card(node)
+        })
+        .map(|node| node.name.clone())
+        .collect()
 }
 
 /// Whether a node's annotations show it above a limit.

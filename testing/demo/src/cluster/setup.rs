@@ -57,13 +57,14 @@ pub(super) fn write_node_files(
     let cdi_dir = root.join("cdi");
     fs::create_dir_all(&cdi_dir)?;
     if plan.cards > 0 {
-        let card = |card: usize| {
-            json!({
-                "uuid": card_uuid(index, card), "model": "NVIDIA A10 (scripted)",
-                "memoryMiB": CARD_MIB, "minor": card, "utilisation": 0, "temperature": 40,
+        let cards: Vec<Value> = (0..plan.cards)
+            .map(|card| {
+                json!({
+                    "uuid": card_uuid(index, card), "model": "NVIDIA A10 (scripted)",
+                    "memoryMiB": CARD_MIB, "minor": card, "utilisation": 0, "temperature": 40,
+                })
             })
-        };
-        let cards: Vec<Value> = (0..plan.cards).map(card).collect();
+            .collect();
         let script = json!({"driver": "580.1", "cards": cards});
         fs::write(root.join("nvml-script.json"), script.to_string())?;
         fs::write(cdi_dir.join("nvidia.com-gpu.json"), nvidia_cdi(index, plan).to_string())?;
@@ -73,12 +74,13 @@ pub(super) fn write_node_files(
 }
 
 fn nvidia_cdi(index: usize, plan: &NodePlan) -> Value {
-    let device = |card: usize| {
-        json!({
-            "name": card_uuid(index, card),
-            "containerEdits": {"deviceNodes": [{"path": device_path(card)}]},
+    let devices: Vec<Value> = (0..plan.cards)
+        .map(|card| {
+            json!({
+                "name": card_uuid(index, card),
+                "containerEdits": {"deviceNodes": [{"path": device_path(card)}]},
+            })
         })
-    };
-    let devices: Vec<Value> = (0..plan.cards).map(device).collect();
+        .collect();
     json!({"cdiVersion": "0.5.0", "kind": "nvidia.com/gpu", "devices": devices})
 }

@@ -36,12 +36,17 @@ impl Cluster {
     /// Whether every node has its readings, and every GPU node its cards.
     pub(crate) fn is_annotated(&self) -> bool {
         let nodes = self.sim.list(NODES);
-        let has = |node: &Value, key: &str| node["metadata"]["annotations"][key].is_string();
-        let with_cards =
-            nodes.iter().filter(|node| has(node, "plimsoll.dev/gpu-cards") && gpu_units(node) > 0);
-        nodes.iter().all(|node| has(node, "cpu_usage_active") && has(node, "mem_usage_active"))
-            && with_cards.count() == gpu_nodes().count()
+        let with_cards = nodes
+            .iter()
+            .filter(|node| has_annotation(node, "plimsoll.dev/gpu-cards") && gpu_units(node) > 0);
+        nodes.iter().all(|node| {
+            has_annotation(node, "cpu_usage_active") && has_annotation(node, "mem_usage_active")
+        }) && with_cards.count() == gpu_nodes().count()
     }
+}
+
+fn has_annotation(node: &Value, key: &str) -> bool {
+    node["metadata"]["annotations"][key].is_string()
 }
 
 /// Whether a node's CPU reading is old at this time.

@@ -23,21 +23,23 @@ pub(crate) fn card_of(process: &Process, device: &str) -> String {
 pub(crate) fn claim(pod: &Value) -> BTreeMap<String, BTreeSet<String>> {
     let parsed = embedded_json(&pod["metadata"]["annotations"]["plimsoll.dev/gpu-claim"]);
     let containers = parsed.as_object().into_iter().flatten();
-    let cards = |cards: &Value| {
-        cards.as_object().into_iter().flatten().map(|(card, _)| card.clone()).collect()
-    };
-    containers.map(|(container, of)| (container.clone(), cards(of))).collect()
+    containers.map(|(container, of)| (container.clone(), cards_of(of))).collect()
+}
+
+fn cards_of(cards: &Value) -> BTreeSet<String> {
+    cards.as_object().into_iter().flatten().map(|(card, _)| card.clone()).collect()
 }
 
 /// The most units of GPU memory that a pod holds at one time: its app containers together, or its largest init
 /// container. The demo's pods have no sidecars.
 pub(crate) fn peak_units(pod: &Value) -> u64 {
-    let units = |container: &Value| -> u64 {
-        text(&container["resources"]["limits"][GPU_RESOURCE]).parse().unwrap_or(0)
-    };
-    let apps: u64 = list(&pod["spec"]["containers"]).map(units).sum();
-    let init = list(&pod["spec"]["initContainers"]).map(units).max().unwrap_or(0);
+    let apps: u64 = list(&pod["spec"]["containers"]).map(units_of).sum();
+    let init = list(&pod["spec"]["initContainers"]).map(units_of).max().unwrap_or(0);
     apps.max(init)
+}
+
+fn units_of(container: &Value) -> u64 {
+    text(&container["resources"]["limits"][GPU_RESOURCE]).parse().unwrap_or(0)
 }
 
 /// Whether a DaemonSet owns the pod: such a pod belongs on its node, whatever the load there.
@@ -61,12 +63,13 @@ pub(crate) fn reading(node: &Value, metric: &str) -> Option<f64> {
 /// pod UID.
 pub(crate) fn recorded_pods(node: &Value) -> BTreeSet<(String, String)> {
     let cards = embedded_json(&node["metadata"]["annotations"]["plimsoll.dev/gpu-cards"]);
-    let pairs = |card: &Value| {
-        let pods = card["pods"].as_object().into_iter().flatten();
-        let card = text(&card["uuid"]).to_owned();
-        pods.map(|(uid, _)| (card.clone(), uid.clone())).collect::<Vec<_>>()
-    };
-    list(&cards).flat_map(pairs).collect()
+    list(&cards)
+        .flat_map(|card| {
+            let pods = card["pods"].as_object().into_iter().flatten();
+            let card = text(&card["uuid"]).to_owned();
+            pods.map(|(uid, _)| (card.clone(), uid.clone())).collect::<Vec<_>>()
+        })
+        .collect()
 }
 
 /// The same pairs by the claims of the pods on the node that have not ended.
@@ -74,13 +77,13 @@ pub(crate) fn claimed_pods<'a>(
     pods: impl IntoIterator<Item = &'a Value>,
     node: &str,
 ) -> BTreeSet<(String, String)> {
-    let here = |pod: &&Value| pod["spec"]["nodeName"] == node && !has_ended(pod);
-    let pairs = |pod: &Value| {
-        let uid = uid(pod).to_owned();
-        let cards: BTreeSet<String> = claim(pod).into_values().flatten().collect();
-        cards.into_iter().map(move |card| (card, uid.clone())).collect::<Vec<_>>()
-    };
-    pods.into_iter().filter(here).flat_map(pairs).collect()
+    let mut claimed = BTreeSet::new();
+    for pod in pods.into_iter().filter(|pod| pod["spec"]["nodeName"] == node && !has_ended(pod)) {
+        for card in claim(pod).into_values().flatten() {
+            claimed.insert((card, uid(pod).to_owned()));
+        }
+    }
+    claimed
 }
 
 /// An object's name.
@@ -142,24 +145,29 @@ mod tests {
             "metadata": {"annotations": {"plimsoll.dev/gpu-cards": cards.to_string()}},
         });
         let claim = json!({"main-0": {"GPU-a": 3}}).to_string();
-        let pod = |uid: &str, phase: &str| {
-            json!({
-                "metadata": {"uid": uid, "annotations": {"plimsoll.dev/gpu-claim": claim}},
-                "spec": {"nodeName": "n"}, "status": {"phase": phase},
-            })
-        };
-        let pods = [pod("u1", "Running"), pod("u2", "Failed")];
+        let pods = [claiming_pod(&claim, "u1", "Running"), claiming_pod(&claim, "u2", "Failed")];
         assert_eq!(recorded_pods(&node), claimed_pods(&pods, "n"));
         assert!(claimed_pods(&pods, "other").is_empty());
     }
 
+    fn claiming_pod(claim: &str, uid: &str, phase: &str) -> Value {
+        json!({
+            "metadata": {"uid": uid, "annotations": {"plimsoll.dev/gpu-claim": claim}},
+            "spec": {"nodeName": "n"}, "status": {"phase": phase},
+        })
+    }
+
     #[test]
     fn a_pod_needs_the_larger_of_its_apps_together_and_its_largest_init_container() {
-        let container = |units: &str| json!({"resources": {"limits": {GPU_RESOURCE: units}}});
-        let pod = |init: &str, apps: &[&str]| {
-            let apps: Vec<Value> = apps.iter().map(|units| container(units)).collect();
-            json!({"spec": {"initContainers": [container(init)], "containers": apps}})
-        };
         assert_eq!((peak_units(&pod("6", &["4"])), peak_units(&pod("1", &["3", "2"]))), (6, 5));
+    }
+
+    fn container(units: &str) -> Value {
+        json!({"resources": {"limits": {GPU_RESOURCE: units}}})
+    }
+
+    fn pod(init: &str, apps: &[&str]) -> Value {
+        let apps: Vec<Value> = apps.iter().map(|units| container(units)).collect();
+        json!({"spec": {"initContainers": [container(init)], "containers": apps}})
     }
 }

@@ -118,29 +118,38 @@ impl Scenario {
 
     /// Deletes one pod where more than 30 run, then GPU pods until another one of this size fits.
     fn make_room(&self, round: usize, size: u64) {
-        // Steps of a prime reach old and young, large and small pods.
-        let delete_one = |names: Vec<String>| {
-            let name = names.get(round * 7 % names.len().max(1));
-            name.map(|name| self.delete(name)).is_some()
-        };
-        if self.names(is_running).len() > 30 {
-            delete_one(self.names(is_running));
+        let running = self.names(is_running);
+        if running.len() > 30 {
+            self.delete_one(round, &running);
         }
-        let held = || -> u64 {
-            self.cluster.pods().iter().filter(|pod| name(pod) != BIG_POD).map(peak_units).sum()
-        };
-        let gpu_pods = || self.names(|pod| is_running(pod) && asks_gpu(pod));
-        while held() + size > HELD && delete_one(gpu_pods()) {}
+        while self.held_units() + size > HELD {
+            if !self.delete_one(round, &self.names(|pod| is_running(pod) && asks_gpu(pod))) {
+                break;
+            }
+        }
+    }
+
+    /// Deletes one of these pods. Whether there was one.
+    fn delete_one(&self, round: usize, names: &[String]) -> bool {
+        // Steps of a prime number reach old and young, large and small pods.
+        let Some(name) = names.get(round * 7 % names.len().max(1)) else { return false };
+        self.delete(name);
+        true
+    }
+
+    /// The units of GPU memory that pods hold, without the pod that never fits.
+    fn held_units(&self) -> u64 {
+        self.cluster.pods().iter().filter(|pod| name(pod) != BIG_POD).map(peak_units).sum()
     }
 
     /// Waits until every pod runs, except the one that cannot.
     async fn all_run(&self) -> anyhow::Result<()> {
-        let failed = |pod: &Value| pod["status"]["phase"] == "Failed";
-        let waits = |pod: &Value| !is_running(pod) && !failed(pod) && name(pod) != BIG_POD;
-        let none_waits = |cluster: &Cluster| !cluster.pods().iter().any(waits);
-        let result = self.cluster.wait_until("every pod that fits runs", none_waits).await;
+        let none_waits = self
+            .cluster
+            .wait_until("every pod that fits runs", |cluster| !cluster.pods().iter().any(waits));
+        let result = none_waits.await;
         result.with_context(|| format!("not running: {}", self.names(waits).join(", ")))?;
-        match self.names(failed) {
+        match self.names(has_failed) {
             // The checker counts what comes of a sabotage.
             refused if !refused.is_empty() && self.sabotage.is_none() => {
                 bail!("refused by the kubelet: {}", refused.join(", "))
@@ -195,6 +204,15 @@ impl Scenario {
         let names: BTreeSet<&str> = pods.iter().filter(|pod| selected(pod)).map(name).collect();
         names.into_iter().map(str::to_owned).collect()
     }
+}
+
+fn has_failed(pod: &Value) -> bool {
+    pod["status"]["phase"] == "Failed"
+}
+
+/// Whether a pod that fits on some node does not run yet.
+fn waits(pod: &Value) -> bool {
+    !is_running(pod) && !has_failed(pod) && name(pod) != BIG_POD
 }
 
 /// The caption after the steps. On a narrow terminal its end is cut off, and not the path.

@@ -8,7 +8,7 @@ use sim::Fault;
 
 use super::{BIG_POD, BIG_SIZE, Scenario, big_pod_waits_for_a_card, why_big_pod_waits};
 use crate::args::Sabotage;
-use crate::cluster::{Cluster, ExtenderProbe, exporter, plugin};
+use crate::cluster::{ExtenderProbe, exporter, plugin};
 use crate::model::loads::LIMIT;
 use crate::model::nodes::gpu_nodes;
 use crate::model::objects::{asks_gpu, is_running, name};
@@ -113,11 +113,15 @@ impl Scenario {
         self.say("cpu-4 turns hot by something that is no pod: new pods stay away from it.");
         self.cluster.loads.set_cpu("cpu-4", 0.95);
         if self.sabotage != Some(Sabotage::Hot) {
-            let hot = |cluster: &Cluster| cluster.annotated_cpu("cpu-4").is_some_and(|c| c > LIMIT);
-            self.cluster.wait_until("cpu-4's load is annotated", hot).await?;
+            let is_hot = self.cluster.wait_until("cpu-4's load is annotated", |cluster| {
+                cluster.annotated_cpu("cpu-4").is_some_and(|cpu| cpu > LIMIT)
+            });
+            is_hot.await?;
             ExtenderProbe::new(&self.cluster)?.rejects("cpu-4").await?;
-            let is_seen = |_: &Cluster| self.observer.checker().extender_rejects("cpu-4");
-            self.cluster.wait_until("the checker has seen cpu-4's load", is_seen).await?;
+            let is_seen = self.cluster.wait_until("the checker has seen cpu-4's load", |_| {
+                self.observer.checker().extender_rejects("cpu-4")
+            });
+            is_seen.await?;
         }
         self.stream((9..=13).map(|i| plain(&format!("web-{i}")))).await;
         self.all_run().await
@@ -142,15 +146,17 @@ impl Scenario {
     async fn plugin_dies(&self) -> anyhow::Result<()> {
         self.say("gpu-5's device plugin is killed: running pods stay, new ones go elsewhere.");
         self.cluster.kill(&plugin("gpu-5")).await?;
-        let away = |cluster: &Cluster| cluster.gpu_units("gpu-5") == 0;
-        self.cluster.wait_until("gpu-5 offers nothing", away).await?;
+        self.cluster
+            .wait_until("gpu-5 offers nothing", |cluster| cluster.gpu_units("gpu-5") == 0)
+            .await?;
         self.stream((1..=3).map(|i| gpu(&format!("late-{i}"), &[2]))).await;
         self.all_run().await?;
         self.pause().await;
         self.say("The plugin is back, and finds its pods in the kubelet's record.");
         self.cluster.start_plugin("gpu-5")?;
-        let back = |cluster: &Cluster| cluster.gpu_units("gpu-5") > 0;
-        self.cluster.wait_until("gpu-5 offers its units again", back).await?;
+        self.cluster
+            .wait_until("gpu-5 offers its units again", |cluster| cluster.gpu_units("gpu-5") > 0)
+            .await?;
         self.stream((4..=6).map(|i| gpu(&format!("late-{i}"), &[3]))).await;
         self.all_run().await?;
         self.records_match_claims("gpu-5").await
@@ -171,8 +177,10 @@ impl Scenario {
         self.cluster.loads.set_cpu("gpu-4", 0.2);
         let running = self.names(|pod| is_running(pod) && asks_gpu(pod));
         running.iter().step_by(2).for_each(|pod| self.delete(pod));
-        let cool = |cluster: &Cluster| cluster.annotated_cpu("gpu-4").is_some_and(|c| c < LIMIT);
-        self.cluster.wait_until("gpu-4's load is annotated", cool).await?;
+        let is_cool = self.cluster.wait_until("gpu-4's load is annotated", |cluster| {
+            cluster.annotated_cpu("gpu-4").is_some_and(|cpu| cpu < LIMIT)
+        });
+        is_cool.await?;
         let sizes = [7, 3, 5, 2, 9, 4, 6, 3, 8, 2];
         let pods =
             sizes.iter().enumerate().map(|(i, size)| gpu(&format!("next-{}", i + 1), &[*size]));
@@ -185,15 +193,17 @@ impl Scenario {
     /// Checks what must still hold at the end: the big pod waits for GPU memory, and nothing was made up about the node
     /// whose exporter died.
     async fn lasting_effects(&self) -> anyhow::Result<()> {
-        // Where by now no node has as much on all of its cards together, kube-scheduler asks the extender about none, and says so itself.
+        // Where by now no node has as much on all of its cards together, kube-scheduler asks the extender about none,
+        // and says so itself.
         let reason = why_big_pod_waits(&self.cluster);
         let for_memory = ["GPU Memory in one device", "Insufficient aliyun.com/gpu-mem"];
         ensure!(
             for_memory.iter().any(|why| reason.contains(why)),
             "{BIG_POD} no longer says that it waits for GPU memory: {reason:?}"
         );
-        let silent = |cluster: &Cluster| cluster.is_silent("cpu-5");
-        self.cluster.wait_until("cpu-5's last reading is old", silent).await?;
+        self.cluster
+            .wait_until("cpu-5's last reading is old", |cluster| cluster.is_silent("cpu-5"))
+            .await?;
         let cpu = self.cluster.annotated_cpu("cpu-5");
         // Its load oscillated between 0.41 and 0.53.
         ensure!(

@@ -9,8 +9,8 @@ use std::time::Instant;
 
 use serde_json::{Value, json};
 
-/// A recording; clones write to the same file. Writing to it never fails: after the first error nothing more is written,
-/// and [`Self::error`] returns it.
+/// A recording; clones write to the same file. Writing to it never fails: after the first error nothing more is
+/// written, and [`Self::error`] returns it.
 #[derive(Debug, Clone)]
 pub(super) struct Asciicast(Arc<Mutex<Recording>>);
 

@@ -28,13 +28,12 @@ const POD_STYLES: [Style; 2] =
 /// A node's load in twelve cells: a bar and the percentage of the CPU, or of the memory where only that is over its
 /// limit. Marks: `!` over the CPU's limit, `M` over the memory's, `?` old readings.
 pub(super) fn load(node: &NodeRow) -> Vec<Span<'static>> {
-    let is_over = |load: &f64| *load > LIMIT;
-    let memory =
-        node.memory.filter(|memory| is_over(memory) && !node.cpu.is_some_and(|cpu| is_over(&cpu)));
+    let only_memory_is_over = node.memory.is_some_and(is_over) && !node.cpu.is_some_and(is_over);
+    let memory = if only_memory_is_over { node.memory } else { None };
     let Some(load) = memory.or(node.cpu) else {
         return vec![Span::styled(format!("{:<12}", "unknown"), DIM)];
     };
-    let over = is_over(&load);
+    let over = is_over(load);
     let mark = match (node.silent, over, memory) {
         (true, ..) => "?",
         (_, true, Some(_)) => "M",
@@ -49,17 +48,21 @@ pub(super) fn load(node: &NodeRow) -> Vec<Span<'static>> {
     ]
 }
 
+fn is_over(load: f64) -> bool {
+    load > LIMIT
+}
+
 /// The filled and the empty part of a load bar.
 fn bar(load: f64) -> (String, String) {
     let eighths = ((load * (BAR * 8) as f64).round() as usize).min(BAR * 8);
-    let (full, part) = (eighths / 8, eighths % 8);
+    let full = eighths / 8;
+    let part = eighths % 8;
     let cells = full + usize::from(part > 0);
     (format!("{}{}", "█".repeat(full), EIGHTHS[part]), "·".repeat(BAR - cells))
 }
 
 /// A card, one cell a unit: its pod's letter, or a dot where it is free. Dim where the device plugin is missing.
 pub(super) fn card(card: &CardRow, plugin_missing: bool) -> Vec<Span<'static>> {
-    let cells = |units: u64| usize::try_from(units).unwrap_or(0);
     let mut spans: Vec<Span<'static>> = Vec::new();
     for (index, (letter, units)) in card.pods.iter().enumerate() {
         let style = if card.used() > card.units {
@@ -74,6 +77,10 @@ pub(super) fn card(card: &CardRow, plugin_missing: bool) -> Vec<Span<'static>> {
     let free = card.units.saturating_sub(card.used());
     spans.push(Span::styled("·".repeat(cells(free)), DIM));
     spans
+}
+
+fn cells(units: u64) -> usize {
+    usize::try_from(units).unwrap_or(0)
 }
 
 #[cfg(test)]

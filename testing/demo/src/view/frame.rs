@@ -21,7 +21,8 @@ const OTHER_LINES: usize = 6;
 /// Draws a frame.
 pub(crate) fn draw(frame: &mut Frame<'_>, snapshot: &Snapshot) {
     let area = frame.area();
-    let (width, height) = (usize::from(area.width), usize::from(area.height));
+    let width = usize::from(area.width);
+    let height = usize::from(area.height);
     let columns = Columns::for_width(width);
     frame.render_widget(Paragraph::new(Text::from(lines(snapshot, columns, height))), area);
 }
@@ -109,12 +110,15 @@ fn pods_heading(columns: Columns) -> Line<'static> {
 /// The pods to show in so many lines: waiting ones first of all, at the end; before them the newest others in the order
 /// of their creation.
 fn shown_pods(pods: &[PodRow], room: usize) -> impl Iterator<Item = &PodRow> {
-    let waits = |pod: &&PodRow| !matches!(pod.place, Place::On { .. });
-    let waiting: Vec<&PodRow> = pods.iter().filter(waits).collect();
+    let waiting: Vec<&PodRow> = pods.iter().filter(|pod| waits(pod)).collect();
     let others: Vec<&PodRow> = pods.iter().filter(|pod| !waits(pod)).collect();
     let waiting_shown = waiting.len().min(room);
     let skip = others.len().saturating_sub(room - waiting_shown);
     others.into_iter().skip(skip).chain(waiting.into_iter().take(waiting_shown))
+}
+
+fn waits(pod: &PodRow) -> bool {
+    !matches!(pod.place, Place::On { .. })
 }
 
 fn node_line(node: &NodeRow) -> Line<'static> {
@@ -183,9 +187,10 @@ fn waiting_text(pod: &PodRow, message: &str, amount: &str) -> String {
 
 /// The text in so many characters at most.
 fn cut(text: &str, width: usize) -> String {
-    match text.chars().count() > width {
-        true => text.chars().take(width.saturating_sub(1)).chain(['…']).collect(),
-        false => text.to_owned(),
+    if text.chars().count() > width {
+        text.chars().take(width.saturating_sub(1)).chain(['…']).collect()
+    } else {
+        text.to_owned()
     }
 }
 
@@ -218,7 +223,26 @@ mod tests {
     use crate::view::snapshot::CardRow;
 
     fn snapshot() -> Snapshot {
-        let node = |name: &str, cpu, cards: Vec<CardRow>| NodeRow {
+        let card = CardRow { pods: vec![('a', 12)], units: 16 };
+        let on = Place::On { node: "gpu-1".to_owned(), card: Some(0), running: true };
+        let message = "0/2 nodes are available: 2 Insufficient cpu.".to_owned();
+        let mut big = pod_row("big-1", 'b', 20, Place::Waiting("any message".to_owned()));
+        big.rejections = reason::example_rejections();
+        Snapshot {
+            seconds: 7,
+            caption: "GPU memory is shared.".to_owned(),
+            nodes: vec![node_row("cpu-2", Some(0.91), vec![]), node_row("gpu-1", None, vec![card])],
+            pods: vec![
+                pod_row("train-1", 'a', 12, on),
+                big,
+                pod_row("cpus-1", ' ', 0, Place::Waiting(message)),
+            ],
+            counts: Counts { pods: 2, bound: 1, running: 1, pending: 1, ..Counts::default() },
+        }
+    }
+
+    fn node_row(name: &str, cpu: Option<f64>, cards: Vec<CardRow>) -> NodeRow {
+        NodeRow {
             name: name.to_owned(),
             cpu,
             memory: Some(0.2),
@@ -227,10 +251,11 @@ mod tests {
             pods: 2,
             plugin_missing: cpu.is_none(),
             cards,
-        };
-        let card = CardRow { pods: vec![('a', 12)], units: 16 };
-        let on = Place::On { node: "gpu-1".to_owned(), card: Some(0), running: true };
-        let pod = |name: &str, letter, units, place| PodRow {
+        }
+    }
+
+    fn pod_row(name: &str, letter: char, units: u64, place: Place) -> PodRow {
+        PodRow {
             letter,
             uid: name.to_owned(),
             name: name.to_owned(),
@@ -238,20 +263,6 @@ mod tests {
             place,
             reason: Some(reason::example()),
             rejections: Rejections::default(),
-        };
-        let message = "0/2 nodes are available: 2 Insufficient cpu.".to_owned();
-        let mut big = pod("big-1", 'b', 20, Place::Waiting("any message".to_owned()));
-        big.rejections = reason::example_rejections();
-        Snapshot {
-            seconds: 7,
-            caption: "GPU memory is shared.".to_owned(),
-            nodes: vec![node("cpu-2", Some(0.91), vec![]), node("gpu-1", None, vec![card])],
-            pods: vec![
-                pod("train-1", 'a', 12, on),
-                big,
-                pod("cpus-1", ' ', 0, Place::Waiting(message)),
-            ],
-            counts: Counts { pods: 2, bound: 1, running: 1, pending: 1, ..Counts::default() },
         }
     }
 

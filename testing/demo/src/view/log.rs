@@ -62,12 +62,10 @@ fn violations(counts: &Counts) -> (u64, usize, usize) {
 
 /// What is remarkable about a node, each with a key. A load that goes over its limit again and again is written once.
 fn node_states(node: &NodeRow) -> Vec<(&'static str, String)> {
-    let percent = |load: Option<f64>| load.unwrap_or_default() * 100.0;
-    let over = |load: Option<f64>| load.is_some_and(|load| load > LIMIT);
     let all = [
-        (over(node.cpu), "cpu", format!("is overloaded: {:.0}% of its CPUs", percent(node.cpu))),
+        (is_over(node.cpu), "cpu", format!("is overloaded: {:.0}% of its CPUs", percent(node.cpu))),
         (
-            over(node.memory),
+            is_over(node.memory),
             "mem",
             format!("is overloaded: {:.0}% of its memory", percent(node.memory)),
         ),
@@ -76,6 +74,14 @@ fn node_states(node: &NodeRow) -> Vec<(&'static str, String)> {
     ];
     let present = all.into_iter().filter(|(present, ..)| *present);
     present.map(|(_, state, text)| (state, text)).collect()
+}
+
+fn percent(load: Option<f64>) -> f64 {
+    load.unwrap_or_default() * 100.0
+}
+
+fn is_over(load: Option<f64>) -> bool {
+    load.is_some_and(|load| load > LIMIT)
 }
 
 /// Where a pod is and why, with a key; `None` until that is known.
@@ -121,7 +127,8 @@ mod tests {
             cards: Vec::new(),
             plugin_missing: true,
         };
-        let (caption, counts) = ("Go.".to_owned(), Counts::default());
+        let caption = "Go.".to_owned();
+        let counts = Counts::default();
         let snapshot = Snapshot { seconds: 3, caption, nodes: vec![node], pods: vec![pod], counts };
         let mut log = Log::default();
         let expected = [

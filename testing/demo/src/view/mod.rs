@@ -12,4 +12,4 @@ pub(crate) mod svg;
 
 pub(crate) use outputs::Outputs;
 pub(crate) use reason::Rejections;
-pub(crate) use snapshot::{Decided, Decisions, Letters, Snapshot};
+pub(crate) use snapshot::{Decided, Decisions, Letters, Snapshot, SnapshotInputs};

@@ -18,7 +18,7 @@ use rustix::termios::{
 use super::asciicast::Asciicast;
 use super::frame::{HEIGHT, WIDTH, draw};
 use super::log::Log;
-use super::snapshot::{CardRow, NodeRow, Snapshot};
+use super::snapshot::Snapshot;
 
 /// All outputs.
 pub(crate) struct Outputs {
@@ -35,14 +35,18 @@ impl Outputs {
     /// # Errors
     /// When the terminal or the file cannot be written.
     pub(crate) fn open(record: Option<&Path>) -> anyhow::Result<Self> {
-        let recorder = |path: &Path| {
-            Recorder::open(path).with_context(|| format!("cannot record to {}", path.display()))
+        let recorder = match record {
+            Some(path) => {
+                let opened = Recorder::open(path);
+                Some(opened.with_context(|| format!("cannot record to {}", path.display()))?)
+            }
+            None => None,
         };
         let live = stdout().is_terminal() && !is_dumb();
         Ok(Self {
             screen: live.then(Screen::open).transpose().context("cannot draw on this terminal")?,
             log: (!live).then(Log::default),
-            recorder: record.map(recorder).transpose()?,
+            recorder,
         })
     }
 
@@ -81,16 +85,19 @@ fn is_dumb() -> bool {
 
 /// The nodes as plain text, for the terminal after the screen is closed.
 fn nodes_table(snapshot: &Snapshot) -> String {
-    let used = |card: &CardRow| format!("{:>6} of {}", card.used(), card.units);
-    let line = |node: &NodeRow| {
-        let percent =
-            |load: Option<f64>| load.map_or("?".to_owned(), |load| format!("{:.0}%", load * 100.0));
-        let (cpu, memory) = (percent(node.cpu), percent(node.memory));
-        let cards: String = node.cards.iter().map(used).collect();
-        format!("{:<10} {cpu:>5} {memory:>7} {:>5} {cards}\n", node.name, node.pods)
-    };
-    let heading = "node         cpu  memory  pods   GiB of each card\n".to_owned();
-    snapshot.nodes.iter().fold(heading, |text, node| text + &line(node))
+    let mut table = "node         cpu  memory  pods   GiB of each card\n".to_owned();
+    for node in &snapshot.nodes {
+        let cpu = percent(node.cpu);
+        let memory = percent(node.memory);
+        let cards: String =
+            node.cards.iter().map(|card| format!("{:>6} of {}", card.used(), card.units)).collect();
+        table += &format!("{:<10} {cpu:>5} {memory:>7} {:>5} {cards}\n", node.name, node.pods);
+    }
+    table
+}
+
+fn percent(load: Option<f64>) -> String {
+    load.map_or("?".to_owned(), |load| format!("{:.0}%", load * 100.0))
 }
 
 /// Draws frames into a recording.

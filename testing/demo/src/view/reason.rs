@@ -28,13 +28,14 @@ impl Reason {
     /// The reason behind a decision; `None` where the pod went nowhere.
     pub(crate) fn of(decision: &Decision, rejections: Rejections, daemon: bool) -> Option<Self> {
         let node = decision.outcome.as_ref().ok()?;
-        let fitting = || decision.candidates.iter().filter(|c| c.verdict == Verdict::Fits);
-        let score = |candidate: &Candidate| candidate.extender_score / POINT;
-        let others = fitting().filter(|candidate| candidate.node != *node);
-        // The first among equals.
+        let mut fitting: Vec<&Candidate> = decision.candidates.iter().collect();
+        fitting.retain(|candidate| candidate.verdict == Verdict::Fits);
+        let chosen = fitting.iter().find(|candidate| candidate.node == *node);
+        let others = fitting.iter().filter(|candidate| candidate.node != *node);
+        // Among equal ones this is the first.
         let next = others.rev().max_by_key(|candidate| score(candidate));
         Some(Self {
-            score: fitting().find(|candidate| candidate.node == *node).map_or(0, score),
+            score: chosen.map_or(0, |candidate| score(candidate)),
             next: next.map(|candidate| (candidate.node.clone(), score(candidate))),
             rejections,
             daemon,
@@ -77,6 +78,10 @@ impl Reason {
     }
 }
 
+fn score(candidate: &Candidate) -> i64 {
+    candidate.extender_score / POINT
+}
+
 /// How many nodes the extender rejected, by cause.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Rejections {
@@ -92,9 +97,15 @@ impl Rejections {
     /// Counts what the explanation tells of `count` rejected nodes. A node that is rejected for both causes counts as
     /// overloaded: the verb for the load comes first.
     pub(crate) fn new(count: usize, explanation: Option<&Explanation>) -> Self {
-        let nodes = || explanation.iter().flat_map(|explanation| &explanation.nodes);
-        let overloaded = nodes().filter(|node| is_overloaded(node)).count();
-        let no_card = nodes().filter(|node| !is_overloaded(node) && lacks_card(node)).count();
+        let mut overloaded = 0;
+        let mut no_card = 0;
+        for node in explanation.iter().flat_map(|explanation| &explanation.nodes) {
+            if is_overloaded(node) {
+                overloaded += 1;
+            } else if lacks_card(node) {
+                no_card += 1;
+            }
+        }
         Self { overloaded, no_card, unexplained: count.saturating_sub(overloaded + no_card) }
     }
 
@@ -197,7 +208,7 @@ pub(super) fn example_rejections() -> Rejections {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
 
@@ -237,18 +248,6 @@ mod tests {
 
     /// An explanation as the extender writes it, whose reasons tell nothing of the cause.
     fn explanation() -> Explanation {
-        let node = |name: &str, limit: &str, chosen: &[u32]| {
-            let reading = json!({"status": "fresh", "value": 0.9});
-            json!({
-                "name": name, "known": true, "accepted": false, "reasons": ["no"], "score": 0,
-                "extenderScore": 0,
-                "load": {
-                    "limits": [{"metric": "m", "max": 0.65, "outcome": limit, "reading": reading}],
-                    "terms": [], "hotValue": 0.0, "score": 0,
-                },
-                "cards": {"asked": 8, "chosen": chosen, "cards": [], "score": 0},
-            })
-        };
         let nodes = [
             node("overloaded", "exceeded", &[0]),
             node("overloaded-and-split", "exceeded", &[]),
@@ -258,6 +257,19 @@ mod tests {
         let pod = json!({"namespace": "default", "name": "p", "uid": "u"});
         let explanation = json!({"pod": pod, "time": "2026-01-01T00:00:00Z", "nodes": nodes});
         serde_json::from_value(explanation).unwrap()
+    }
+
+    fn node(name: &str, limit: &str, chosen: &[u32]) -> Value {
+        let reading = json!({"status": "fresh", "value": 0.9});
+        json!({
+            "name": name, "known": true, "accepted": false, "reasons": ["no"], "score": 0,
+            "extenderScore": 0,
+            "load": {
+                "limits": [{"metric": "m", "max": 0.65, "outcome": limit, "reading": reading}],
+                "terms": [], "hotValue": 0.0, "score": 0,
+            },
+            "cards": {"asked": 8, "chosen": chosen, "cards": [], "score": 0},
+        })
     }
 
     #[test]
@@ -280,15 +292,22 @@ mod tests {
         decision.candidates[0].extender_score = 9 * POINT;
         decision.candidates[0].score = 119;
         decision.candidates[1].score = 150;
-        let texts = |rejections| {
-            let reason = Reason::of(&decision, rejections, false).unwrap();
-            (reason.short(), reason.long())
-        };
         let long = "8 of 10 points, a has 9 but is fuller; out: 1 overloaded, 1 with no such card";
-        assert_eq!(texts(REJECTIONS), ("8/10, next 9 fuller; 2 out".to_owned(), long.to_owned()));
+        assert_eq!(
+            texts(&decision, REJECTIONS),
+            ("8/10, next 9 fuller; 2 out".to_owned(), long.to_owned())
+        );
         let long = "8 of 10 points, a has 9 but is fuller; out: 1 overloaded";
         let overloaded = Rejections { no_card: 0, ..REJECTIONS };
-        assert_eq!(texts(overloaded), ("8/10, next 9 fuller; 1 hot".to_owned(), long.to_owned()));
+        assert_eq!(
+            texts(&decision, overloaded),
+            ("8/10, next 9 fuller; 1 hot".to_owned(), long.to_owned())
+        );
+    }
+
+    fn texts(decision: &Decision, rejections: Rejections) -> (String, String) {
+        let reason = Reason::of(decision, rejections, false).unwrap();
+        (reason.short(), reason.long())
     }
 
     #[test]
@@ -303,15 +322,16 @@ mod tests {
 
     #[test]
     fn the_baseline_names_what_is_wrong_with_its_choice() {
-        let text = |node: &str, problem| {
-            let choice = Choice { node: node.to_owned(), cpu: Some(0.3), problem };
-            BaselineChoice::of(&decision(), Some(&choice)).text()
-        };
         assert_eq!(text("c", Some(Problem::NoCard)), "c: no card fits");
         assert_eq!(text("d", Some(Problem::CpuOverloaded)), "d: overloaded");
         assert_eq!(text("a", None), "a, 30% busy");
         assert_eq!(text("b", None), "the same");
         assert_eq!(text("b", Some(Problem::NoCard)), "b: no card fits");
         assert_eq!(BaselineChoice::of(&decision(), None).text(), "nowhere");
+    }
+
+    fn text(node: &str, problem: Option<Problem>) -> String {
+        let choice = Choice { node: node.to_owned(), cpu: Some(0.3), problem };
+        BaselineChoice::of(&decision(), Some(&choice)).text()
     }
 }

@@ -12,7 +12,7 @@ use super::reason::{BaselineChoice, Reason, Rejections};
 use crate::baseline::Choices;
 use crate::checker::Counts;
 use crate::cluster::{gpu_units, is_reading_old};
-use crate::model::nodes::{CARD_UNITS, FLEET, NodePlan, card_uuid};
+use crate::model::nodes::{CARD_UNITS, FLEET, card_uuid};
 use crate::model::objects::{
     asks_gpu, claim, has_ended, is_daemon, is_running, name, peak_units, reading, text, uid,
     waiting_reason,
@@ -129,25 +129,43 @@ impl Letters {
     }
 }
 
+/// What a snapshot is made of.
+pub(crate) struct SnapshotInputs<'a> {
+    pub(crate) nodes: &'a [Value],
+    pub(crate) pods: &'a [Value],
+    pub(crate) decisions: &'a Decisions,
+    pub(crate) choices: &'a Choices,
+    pub(crate) now: Timestamp,
+}
+
 impl Snapshot {
     /// The rows of nodes and pods. Time, caption and counts are left empty.
-    pub(crate) fn new(
-        nodes: &[Value],
-        pods: &[Value],
-        decisions: &Decisions,
-        choices: &Choices,
-        letters: &mut Letters,
-        now: Timestamp,
-    ) -> Self {
-        let mut pods: Vec<&Value> = pods.iter().collect();
+    pub(crate) fn new(inputs: &SnapshotInputs<'_>, letters: &mut Letters) -> Self {
+        let SnapshotInputs { nodes, decisions, choices, now, .. } = *inputs;
+        let mut pods: Vec<&Value> = inputs.pods.iter().collect();
         pods.sort_by_key(|pod| creation_number(pod));
         letters.give(&pods);
-        let node = |(index, plan): (usize, &NodePlan)| {
-            let object = nodes.iter().find(|node| name(node) == plan.name)?;
-            Some(node_row(object, index, plan, &pods, letters, now))
-        };
+        let mut rows = Vec::new();
+        for (index, plan) in FLEET.iter().enumerate() {
+            let Some(object) = nodes.iter().find(|node| name(node) == plan.name) else { continue };
+            let mut here = pods.clone();
+            here.retain(|pod| pod["spec"]["nodeName"] == plan.name && !has_ended(pod));
+            let cards = (0..plan.cards)
+                .map(|card| card_row(&here, &card_uuid(index, card), letters))
+                .collect();
+            rows.push(NodeRow {
+                name: plan.name.to_owned(),
+                cpu: reading(object, "cpu_usage_active"),
+                memory: reading(object, "mem_usage_active"),
+                silent: is_reading_old(object, now),
+                hot_value: reading(object, "node_hot_value").map_or(0, |hot| hot as u64),
+                pods: here.len(),
+                cards,
+                plugin_missing: plan.cards > 0 && gpu_units(object) == 0,
+            });
+        }
         Self {
-            nodes: FLEET.iter().enumerate().filter_map(node).collect(),
+            nodes: rows,
             pods: pods.iter().map(|pod| pod_row(pod, decisions, choices, letters)).collect(),
             ..Self::default()
         }
@@ -160,34 +178,10 @@ fn creation_number(pod: &Value) -> u64 {
     last.and_then(|last| u64::from_str_radix(last, 16).ok()).unwrap_or(0)
 }
 
-fn node_row(
-    node: &Value,
-    index: usize,
-    plan: &NodePlan,
-    pods: &[&Value],
-    letters: &Letters,
-    now: Timestamp,
-) -> NodeRow {
-    let is_here = |pod: &&&Value| pod["spec"]["nodeName"] == plan.name && !has_ended(pod);
-    let here: Vec<&&Value> = pods.iter().filter(is_here).collect();
-    let card = |card: usize| CardRow {
-        pods: here
-            .iter()
-            .filter(|pod| claims_card(pod, &card_uuid(index, card)))
-            .map(|pod| (letters.of(pod), units(pod)))
-            .collect(),
-        units: CARD_UNITS,
-    };
-    NodeRow {
-        name: plan.name.to_owned(),
-        cpu: reading(node, "cpu_usage_active"),
-        memory: reading(node, "mem_usage_active"),
-        silent: is_reading_old(node, now),
-        hot_value: reading(node, "node_hot_value").map_or(0, |hot| hot as u64),
-        pods: here.len(),
-        cards: (0..plan.cards).map(card).collect(),
-        plugin_missing: plan.cards > 0 && gpu_units(node) == 0,
-    }
+/// A card with those of the node's pods that claim it.
+fn card_row(pods: &[&Value], card: &str, letters: &Letters) -> CardRow {
+    let holders = pods.iter().filter(|pod| claims_card(pod, card));
+    CardRow { pods: holders.map(|pod| (letters.of(pod), units(pod))).collect(), units: CARD_UNITS }
 }
 
 fn claims_card(pod: &Value, card: &str) -> bool {
@@ -240,16 +234,22 @@ mod tests {
 
     #[test]
     fn a_pod_keeps_its_letter_when_another_goes() {
-        let (first, second) = (pod(gpu("a", &[1]), "u-1"), pod(gpu("b", &[1]), "u-3"));
+        let first = pod(gpu("a", &[1]), "u-1");
+        let second = pod(gpu("b", &[1]), "u-3");
         let web = pod(plain("w"), "u-2");
         let mut letters = Letters::default();
-        let mut shown = |pods: &[Value]| {
-            let (decisions, choices) = (Decisions::new(), Choices::new());
-            let now = Timestamp::UNIX_EPOCH;
-            let snapshot = Snapshot::new(&[], pods, &decisions, &choices, &mut letters, now);
-            snapshot.pods.iter().map(|pod| pod.letter).collect::<String>()
+        assert_eq!(shown(&[first.clone(), second.clone(), web], &mut letters), "a b");
+        assert_eq!(shown(std::slice::from_ref(&second), &mut letters), "b");
+    }
+
+    fn shown(pods: &[Value], letters: &mut Letters) -> String {
+        let inputs = SnapshotInputs {
+            nodes: &[],
+            pods,
+            decisions: &Decisions::new(),
+            choices: &Choices::new(),
+            now: Timestamp::UNIX_EPOCH,
         };
-        assert_eq!(shown(&[first.clone(), second.clone(), web]), "a b");
-        assert_eq!(shown(std::slice::from_ref(&second)), "b");
+        Snapshot::new(&inputs, letters).pods.iter().map(|pod| pod.letter).collect()
     }
 }

@@ -16,8 +16,8 @@ const HEIGHT: u16 = 32;
 const CELL: (u16, u16) = (8, 17);
 const MARGIN: u16 = 12;
 
-/// The light theme, then the dark one. The contrast of each colour to its background is at least 4.5, as WCAG's level AA
-/// demands of text.
+/// The light theme, then the dark one. The contrast of each colour to its background is at least 4.5, as WCAG's level
+/// AA demands of text.
 const STYLE: &str = "\
 svg { background: #fff; } \
 text { font: 13px ui-monospace, Menlo, Consolas, 'DejaVu Sans Mono', monospace; white-space: pre; fill: #1f2328; } \
@@ -38,7 +38,8 @@ pub(crate) fn svg(snapshot: &Snapshot) -> String {
     {
         (0..HEIGHT).for_each(|y| line(frame.buffer, y, &mut lines));
     }
-    let (width, height) = (WIDTH * CELL.0 + 2 * MARGIN, HEIGHT * CELL.1 + 2 * MARGIN);
+    let width = WIDTH * CELL.0 + 2 * MARGIN;
+    let height = HEIGHT * CELL.1 + 2 * MARGIN;
     format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" xml:space=\"preserve\" viewBox=\"0 0 {width} {height}\" width=\"{width}\">\n\
          <style>{STYLE}</style>\n{lines}</svg>\n"
@@ -54,7 +55,8 @@ fn line(buffer: &Buffer, y: u16, svg: &mut String) {
         let end = (x..WIDTH).find(|x| self::class(&buffer[(*x, y)]) != class).unwrap_or(WIDTH);
         let run: String = (x..end).map(|x| buffer[(x, y)].symbol()).collect();
         if !run.trim().is_empty() {
-            let (left, base) = (MARGIN + x * CELL.0, MARGIN + y * CELL.1 + CELL.1 - 4);
+            let left = MARGIN + x * CELL.0;
+            let base = MARGIN + y * CELL.1 + CELL.1 - 4;
             let length = (end - x) * CELL.0;
             if let Some(background) = background(&buffer[(x, y)]) {
                 let top = MARGIN + y * CELL.1 + 1;

@@ -37,7 +37,8 @@ fn text(output: &Output) -> String {
 }
 
 fn last_line(output: &Output) -> Value {
-    let (text, errors) = (text(output), String::from_utf8_lossy(&output.stderr));
+    let text = text(output);
+    let errors = String::from_utf8_lossy(&output.stderr);
     let last = text.lines().last().unwrap_or_else(|| panic!("no output; {errors}"));
     serde_json::from_str(last).unwrap_or_else(|error| panic!("{error}: {text}\n{errors}"))
 }
@@ -47,8 +48,15 @@ fn sabotaged(what: &str) -> (u64, u64, u64) {
     let output = demo(&["--sabotage", what]);
     let counts = last_line(&output);
     assert_eq!(output.status.code(), Some(1), "{counts}");
-    let count = |name: &str| counts[name].as_u64().unwrap();
-    (count("double_booked_mib"), count("card_mismatches"), count("hot_node_placements"))
+    (
+        count(&counts, "double_booked_mib"),
+        count(&counts, "card_mismatches"),
+        count(&counts, "hot_node_placements"),
+    )
+}
+
+fn count(counts: &Value, name: &str) -> u64 {
+    counts[name].as_u64().unwrap()
 }
 
 /// Starts a demo and waits until its log contains a text. Returns it with the rest of its log.
@@ -235,7 +243,8 @@ fn a_terminal_may_have_no_size_and_may_be_closed() {
     let mut child = command.stdout(slave.try_clone().unwrap()).stderr(slave).spawn().unwrap();
     // It holds the terminal open, too.
     drop(command);
-    let (mut shown, mut part) = (Vec::new(), [0; 4096]);
+    let mut shown = Vec::new();
+    let mut part = [0; 4096];
     while !String::from_utf8_lossy(&shown).contains("MiB double-booked") {
         let count = master.read(&mut part).expect("the demo has ended without a picture");
         shown.extend_from_slice(&part[..count]);

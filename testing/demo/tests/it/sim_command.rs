@@ -67,8 +67,8 @@ fn a_temporary_directory_that_is_too_long_for_sockets_is_named() {
         let mut command = Command::new(env!("CARGO_BIN_EXE_plimsoll-demo"));
         let output = command.arg(name).env("TMPDIR", &long).output().unwrap();
         let errors = String::from_utf8(output.stderr).unwrap();
-        let (begin, end) =
-            (format!("plimsoll-demo: {}/plimsoll-", long.display()), errors.len() - 1);
+        let begin = format!("plimsoll-demo: {}/plimsoll-", long.display());
+        let end = errors.len() - 1;
         assert!(errors.starts_with(&begin), "{errors}");
         let end_of_error = " is too long for sockets below it: set TMPDIR to a shorter one";
         assert!(errors[..end].ends_with(end_of_error), "{errors}");
