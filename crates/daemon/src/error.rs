@@ -3,8 +3,8 @@
 use std::error::Error;
 use std::fmt;
 
-/// An error and its causes in one line, joined by `: `. A cause that the text before already ends with is left out, since
-/// many libraries' errors repeat their causes.
+/// An error and its causes in one line, joined by `: `. A cause that the text before already ends with is left out,
+/// since many libraries' errors repeat their causes.
 ///
 /// # Examples
 /// ```

@@ -2,7 +2,6 @@
 //!
 //! Invariant: the last good content is in force. A faulty change is logged once and has no other effect.
 
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,8 +22,8 @@ pub struct NamedFile {
     pub path: PathBuf,
 }
 
-/// A file that does not hold what it should, or cannot be read. The text names flag, path and problem, and never repeats
-/// what the file holds.
+/// A file that does not hold what it should, or cannot be read. The text names flag, path and problem, and never
+/// repeats what the file holds.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{flag} {path}: {problem}", path = path.display())]
 pub struct FileError {
@@ -52,7 +51,7 @@ impl NamedFile {
     }
 
     fn read(&self) -> Result<Vec<u8>, FileError> {
-        std::fs::read(&self.path).map_err(|error: io::Error| self.error(error.to_string()))
+        std::fs::read(&self.path).map_err(|error| self.error(error.to_string()))
     }
 }
 
@@ -132,8 +131,8 @@ impl<S: Source> Follower<S> {
         Ok((Self { source, seen: Ok(contents), current }, receiver))
     }
 
-    /// Reads the files again, and puts a good change in force. `None` where they are as they were the last time, good or
-    /// faulty.
+    /// Reads the files again, and puts a good change in force. `None` where they are as they were the last time, good
+    /// or faulty.
     pub fn reload(&mut self) -> Option<Result<Arc<S::Value>, FileError>> {
         let seen = self.source.read();
         if self.seen == seen {
@@ -148,8 +147,8 @@ impl<S: Source> Follower<S> {
         }))
     }
 
-    /// Reads the files after each `pause` until the shutdown. `on_change` is called after each change, with the new value
-    /// where it is good.
+    /// Reads the files after each `pause` until the shutdown. `on_change` is called after each change, with the new
+    /// value where it is good.
     ///
     /// # Errors
     /// None; the type suits [`Context::spawn`](crate::Context::spawn).
@@ -263,11 +262,13 @@ mod tests {
         let (follower, _current) = Follower::open(number(folder.path(), "1")).unwrap();
         let shutdown = Shutdown::new();
         let (sender, mut changes) = tokio::sync::mpsc::unbounded_channel();
-        let on_change = move |change: Result<Arc<u32>, &FileError>| {
-            let _ = sender.send(change.ok().map(|value| *value));
-        };
-        let pause = || tokio::time::sleep(EVERY);
-        let following = tokio::spawn(follower.follow(pause, on_change, shutdown.clone()));
+        let following = tokio::spawn(follower.follow(
+            || tokio::time::sleep(EVERY),
+            move |change: Result<Arc<u32>, &FileError>| {
+                let _ = sender.send(change.ok().map(|value| *value));
+            },
+            shutdown.clone(),
+        ));
         for (text, expected) in [("2", Some(2)), ("two", None), ("3", Some(3))] {
             number(folder.path(), text);
             assert_eq!(changes.recv().await.unwrap(), expected);

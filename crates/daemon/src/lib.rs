@@ -47,16 +47,17 @@
 //! }
 //! ```
 //!
-//! Invariants: one thing ends the process, the [`Shutdown`] token; every HTTP server is bounded in connections, times and
-//! sizes; a fatal error is one line on stderr and in the termination log, names each cause once, and the exit status is 1.
+//! Invariants: one thing ends the process, the [`Shutdown`] token; every HTTP server is bounded in connections, times
+//! and sizes; a fatal error is one line on stderr and in the termination log, names each cause once, and the exit
+//! status is 1.
 //!
 //! Durations in flags: `#[arg(long, default_value = "10s", value_parser = daemon::duration)]`, or
 //! `daemon::positive_duration` where 0 makes no sense.
 //!
 //! A test makes a [`Context`] with [`Context::new`], calls the program's `app::run` with it, and cancels
 //! [`Context::shutdown`] to stop.
-
 #![deny(missing_docs)]
+
 pub mod admin;
 mod args;
 mod context;

@@ -1,6 +1,7 @@
 //! The bearer token that a server requires from its clients.
 //!
-//! Invariant: the time that a comparison takes depends on the token's length alone, and no log or error shows the token.
+//! Invariant: the time that a comparison takes depends on the token's length alone, and no log or error shows the
+//! token.
 
 use std::fmt;
 

@@ -14,8 +14,8 @@ pub fn lease_duration(text: &str) -> Result<Duration, String> {
     fits.then_some(duration).ok_or_else(|| "expected whole seconds, 1s to 5m".to_owned())
 }
 
-/// A name of this process in a Lease: the pod's name, and a number that no process before it in the same pod had. `program` stands
-/// in for the pod's name outside of pods.
+/// A name of this process in a Lease: the pod's name, and a number that no process before it in the same pod had.
+/// `program` stands in for the pod's name outside of pods.
 #[must_use]
 pub fn replica_identity(program: &str) -> String {
     let pod = std::env::var("HOSTNAME").unwrap_or_else(|_| program.to_owned());

@@ -15,8 +15,8 @@ pub enum Exposition {
 }
 
 impl Exposition {
-    /// The format that `Accept` headers prefer by their weights (RFC 9110, 12.4.2), all headers together. OpenMetrics is
-    /// for clients that name it: `*/*` and no header at all mean text.
+    /// The format that `Accept` headers prefer by their weights (RFC 9110, 12.4.2), all headers together. OpenMetrics
+    /// is for clients that name it: `*/*` and no header at all mean text.
     ///
     /// # Examples
     /// ```
@@ -27,7 +27,8 @@ impl Exposition {
     /// ```
     #[must_use]
     pub fn negotiate<'a>(accepts: impl IntoIterator<Item = &'a str>) -> Self {
-        let (mut openmetrics, mut text) = (0.0, 0.0);
+        let mut openmetrics = 0.0;
+        let mut text = 0.0;
         for range in accepts.into_iter().flat_map(|accept| accept.split(',')) {
             openmetrics = weight(range, "application/openmetrics-text").max(openmetrics);
             text = weight(range, "text/plain").max(text);
@@ -75,7 +76,7 @@ fn text(openmetrics: &str) -> String {
         // Writing to a String cannot fail.
         let _ = match line.strip_prefix("# ") {
             Some(comment) => match comment.split_once(' ') {
-                // It comes before the type, which decides on the name.
+                // HELP comes before TYPE, and the name to write depends on the type: so the help text waits.
                 Some(("HELP", described)) => {
                     help = described.split_once(' ');
                     Ok(())
@@ -107,7 +108,8 @@ fn family(text: &mut String, typed: &str, help: Option<(&str, &str)>) -> std::fm
 
 /// A sample's line up to its exemplar: ` # ` outside of the quotes of label values.
 fn without_exemplar(line: &str) -> &str {
-    let (mut quoted, mut escaped) = (false, false);
+    let mut quoted = false;
+    let mut escaped = false;
     for (at, byte) in line.bytes().enumerate() {
         match byte {
             _ if escaped => escaped = false,
@@ -171,7 +173,8 @@ mod tests {
 
     #[test]
     fn repeated_headers_count_as_one() {
-        let (text, open) = ("text/plain;q=0.5", "application/openmetrics-text;q=0.9");
+        let text = "text/plain;q=0.5";
+        let open = "application/openmetrics-text;q=0.9";
         for both in [[text, open], [open, text]] {
             assert_eq!(Exposition::negotiate(both), Exposition::OpenMetrics);
         }

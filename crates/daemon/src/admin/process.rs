@@ -96,8 +96,8 @@ fn start_time(system_stat: &Path, process_stat: &Path) -> Option<f64> {
     Some(boot + stat_field(&stat, 22)? / TICKS)
 }
 
-/// Field `number` of `/proc/PID/stat`, counted from 1 as in proc_pid_stat(5). The second, a name in brackets, may itself
-/// hold brackets and spaces, so the third begins after the last bracket.
+/// Field `number` of `/proc/PID/stat`, counted from 1 as in proc_pid_stat(5). The second, a name in brackets, may
+/// itself hold brackets and spaces, so the third begins after the last bracket.
 fn stat_field(stat: &str, number: usize) -> Option<f64> {
     let (_, rest) = stat.rsplit_once(')')?;
     rest.split_whitespace().nth(number.checked_sub(3)?)?.parse().ok()

@@ -110,7 +110,8 @@ mod tests {
     #[test]
     fn it_is_ready_when_every_condition_holds_and_only_then() {
         let readiness = Readiness::default();
-        let (nodes, policy) = (readiness.condition("nodes"), readiness.condition("policy"));
+        let nodes = readiness.condition("nodes");
+        let policy = readiness.condition("policy");
         nodes.set_ready();
         assert!(!readiness.is_ready());
         assert_eq!(readiness.missing(), [("policy", "not yet".to_owned())]);

@@ -17,8 +17,8 @@ use super::stream::AnswerStream;
 use super::transport::{Stream, Transport};
 use crate::Shutdown;
 
-/// How long a request in flight has to end after the shutdown; less than [`GRACE`](crate::GRACE), so that one that hangs
-/// does not turn a clean stop into a failure.
+/// How long a request in flight has to end after the shutdown; less than [`GRACE`](crate::GRACE), so that one that
+/// hangs does not turn a clean stop into a failure.
 const DRAIN: Duration = Duration::from_secs(8);
 
 /// An accepted connection and what it takes to serve it.

@@ -10,8 +10,8 @@ pub struct Limits {
     pub connections: usize,
     /// From a connection's beginning to the end of its TLS handshake.
     pub handshake: Duration,
-    /// From an idle connection to a whole request head. Longer than the idle time of the clients' connection pools (90 s
-    /// in Go), so that clients close idle connections, and no request meets one that the server is closing.
+    /// From an idle connection to a whole request head. Longer than the idle time of the clients' connection pools (90
+    /// s in Go), so that clients close idle connections, and no request meets one that the server is closing.
     pub head: Duration,
     /// From a request's head to the response's head, the request's body included.
     pub request: Duration,
@@ -23,11 +23,11 @@ pub struct Limits {
     pub body: usize,
     /// The largest request head, in bytes, and the unit in which a connection reads. At least 8 KiB.
     pub head_bytes: usize,
-    /// The kernel's buffer of an answer that its client has not read, in bytes; the kernel uses twice that memory for it.
-    /// A longer answer waits for its client to read.
+    /// The kernel's buffer of an answer that its client has not read, in bytes; the kernel uses twice that memory for
+    /// it. A longer answer waits for its client to read.
     pub unread_bytes: usize,
-    /// The kernel's buffer of requests that the server has not read, in bytes; `None` is the kernel's own bound (6 MiB by
-    /// default).
+    /// The kernel's buffer of requests that the server has not read, in bytes; `None` is the kernel's own bound (6 MiB
+    /// by default).
     pub unseen_bytes: Option<usize>,
 }
 

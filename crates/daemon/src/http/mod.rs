@@ -4,11 +4,11 @@
 //! whole request, the sizes of head and body, the time in which a client reads its answer, and what the kernel buffers
 //! for it.
 //!
-//! A bound on connections alone would let a few idle clients keep every scrape and probe out, and no server crate closes
-//! idle connections for newcomers. So when all slots are taken, a new client gets the slot of the connection that has
-//! been idle longest ([`slots`]); a client that does not read its answer counts as idle. The attacks are tests
-//! (`tests/it/http.rs`, and those of the exporter on its real binary). Measured with [`Limits::admin`], 60 probes with a
-//! time-out of 1 s, and 100 clients that reconnect when they are closed:
+//! A bound on connections alone would let a few idle clients keep every scrape and probe out, and no server crate
+//! closes idle connections for newcomers. So when all slots are taken, a new client gets the slot of the connection
+//! that has been idle longest ([`slots`]); a client that does not read its answer counts as idle. The attacks are tests
+//! (`tests/it/http.rs`, and those of the exporter on its real binary). Measured with [`Limits::admin`], 60 probes with
+//! a time-out of 1 s, and 100 clients that reconnect when they are closed:
 //!
 //! | the clients | probes answered | without closing idle connections |
 //! |---|---|---|
@@ -98,8 +98,8 @@ async fn accept(listener: &TcpListener) -> TcpStream {
     }
 }
 
-/// Waits if `accept` would fail again at once, for example without free file descriptors or memory. It does not wait if only the
-/// client has closed the connection.
+/// Waits if `accept` would fail again at once, for example without free file descriptors or memory. It does not wait if
+/// only the client has closed the connection.
 async fn pause_after(error: &io::Error) {
     use io::ErrorKind::{ConnectionAborted, ConnectionReset};
     if !matches!(error.kind(), ConnectionAborted | ConnectionReset) {

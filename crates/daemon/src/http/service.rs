@@ -51,8 +51,8 @@ impl Service {
         }
     }
 
-    /// The answer; 503 if the handler takes longer than its limit. The handler starts when the future is polled, and hyper polls
-    /// it after the previous answer is written.
+    /// The answer; 503 if the handler takes longer than its limit. The handler starts when the future is polled, and
+    /// hyper polls it after the previous answer is written.
     pub(super) async fn answer(&self, request: Request<Incoming>) -> Result<Response, Infallible> {
         let mut answer = match self {
             Self::Router { router, time } => {

@@ -59,8 +59,8 @@ impl Slots {
         Some(Guard(slot))
     }
 
-    /// Signals the connection that has been idle longest to end, or all connections if none is idle. Returns when the next
-    /// one becomes idle because its answer stays unread.
+    /// Signals the connection that has been idle longest to end, or all connections if none is idle. Returns when the
+    /// next one becomes idle because its answer stays unread.
     fn make_room(&self) -> Option<Instant> {
         let taken = self.taken();
         let idle = taken.iter().filter_map(|slot| Some((slot.idle_from()?, slot)));

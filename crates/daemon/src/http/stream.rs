@@ -1,8 +1,8 @@
 //! A connection's stream that detects when the kernel has accepted a whole answer, and bounds the time until then.
 //!
-//! Invariants: the connection ends if an answer is not written completely within its limit, even if the client reads slowly.
-//! A connection that ends with a partly written answer is reset, so that the kernel keeps none of it. A client that reads
-//! without a stall needs no timer.
+//! Invariants: the connection ends if an answer is not written completely within its limit, even if the client reads
+//! slowly. A connection that ends with a partly written answer is reset, so that the kernel keeps none of it. A client
+//! that reads without a stall needs no timer.
 
 use std::io::{self, ErrorKind, IoSlice};
 use std::pin::Pin;

@@ -40,7 +40,8 @@ pub enum Threads {
     /// A worker for each core.
     #[cfg(feature = "multi-thread")]
     PerCore,
-    /// A worker for each core except one, and at least one worker: the program also has a thread of its own ([`OwnThread`]).
+    /// A worker for each core except one, and at least one worker: the program also has a thread of its own
+    /// ([`OwnThread`]).
     #[cfg(feature = "multi-thread")]
     PerOtherCore,
 }

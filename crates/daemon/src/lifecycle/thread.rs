@@ -1,7 +1,7 @@
 //! A thread with a runtime of its own.
 //!
-//! A runtime of several threads runs a woken task on any free thread, for each piece of a body that arrives. For requests of some
-//! hundred kilobytes that cost a sixth of the time of a whole request. Tasks here stay on one thread.
+//! A runtime of several threads runs a woken task on any free thread, for each piece of a body that arrives. For
+//! requests of some hundred kilobytes that cost a sixth of the time of a whole request. Tasks here stay on one thread.
 //!
 //! Invariant: a blocking call blocks every task of this thread; [`OwnThread::watch`] fails if that lasts.
 
@@ -21,8 +21,8 @@ use crate::Shutdown;
 /// The interval at which [`OwnThread::watch`] checks that the thread runs its tasks.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The time after which a thread that runs no task counts as hung. Longer than any answer takes, even on a machine with few
-/// processors.
+/// The time after which a thread that runs no task counts as hung. Longer than any answer takes, even on a machine with
+/// few processors.
 pub const HUNG: Duration = Duration::from_secs(15);
 
 /// A thread that runs tasks, until its last clone is dropped.
@@ -40,14 +40,14 @@ impl OwnThread {
     /// If the kernel cannot create the thread, or the file for its events.
     pub fn start(name: &'static str) -> io::Result<Self> {
         let runtime = Builder::new_current_thread().enable_all().build()?;
-        let (handle, end) = (runtime.handle().clone(), Shutdown::new());
+        let handle = runtime.handle().clone();
+        let end = Shutdown::new();
         let ended = end.clone();
-        let run = move || {
+        thread::Builder::new().name(name.to_owned()).spawn(move || {
             runtime.block_on(ended.cancelled());
             // A blocking call in progress must not delay the end.
             runtime.shutdown_background();
-        };
-        thread::Builder::new().name(name.to_owned()).spawn(run)?;
+        })?;
         Ok(Self { name, handle, _end: Arc::new(end.drop_guard()) })
     }
 
@@ -127,7 +127,8 @@ mod tests {
     #[tokio::test]
     async fn a_thread_that_hangs_is_found_and_one_that_works_is_not() {
         let own = OwnThread::start("own").unwrap();
-        let (watched, interval) = (own.clone(), Duration::from_millis(1));
+        let watched = own.clone();
+        let interval = Duration::from_millis(1);
         // A busy machine may not let a thread that works run for seconds.
         let hung =
             tokio::spawn(async move { watched.hung(interval, Duration::from_secs(120)).await });
@@ -146,7 +147,8 @@ mod tests {
 
     #[tokio::test]
     async fn the_watch_ends_with_the_shutdown() {
-        let (own, shutdown) = (OwnThread::start("own").unwrap(), Shutdown::new());
+        let own = OwnThread::start("own").unwrap();
+        let shutdown = Shutdown::new();
         let watch = tokio::spawn(own.watch(shutdown.clone()));
         shutdown.cancel();
         watch.await.unwrap().unwrap();

@@ -1,4 +1,5 @@
-//! The parts of an X.509 certificate that rustls does not tell: the common names of its subject, and the end of its validity.
+//! The parts of an X.509 certificate that rustls does not tell: the common names of its subject, and the end of its
+//! validity.
 //!
 //! Only DER as RFC 5280 has it is read. What cannot be read has no name and no end.
 
@@ -62,12 +63,13 @@ impl<'d> Fields<'d> {
     fn common_names(&self) -> Vec<&'d [u8]> {
         let sets = elements(self.subject).filter(|(tag, _)| *tag == SET);
         let attributes = sets.flat_map(|(_, set)| elements(set));
-        let name = |(_, attribute): (u8, &'d [u8])| {
-            let (kind, value) = expect(attribute, OID)?;
-            let (tag, text, _) = element(value)?;
-            (kind == COMMON_NAME && TEXTS.contains(&tag)).then_some(text)
-        };
-        attributes.filter_map(name).collect()
+        attributes
+            .filter_map(|(_, attribute)| {
+                let (kind, value) = expect(attribute, OID)?;
+                let (tag, text, _) = element(value)?;
+                (kind == COMMON_NAME && TEXTS.contains(&tag)).then_some(text)
+            })
+            .collect()
     }
 
     fn end(&self) -> Option<Timestamp> {

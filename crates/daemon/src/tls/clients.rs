@@ -1,6 +1,7 @@
 //! Which certificates of clients are taken.
 //!
-//! Invariant: a client has a certificate that a CA of the file has signed for clients and, where names are given, one of these names.
+//! Invariant: a client has a certificate that a CA of the file has signed for clients and, where names are given, one
+//! of these names.
 
 use std::sync::Arc;
 

@@ -1,7 +1,7 @@
 //! TLS for servers, with a certificate and key that may change at run time, and optionally with client certificates.
 //!
-//! Invariant: a handshake uses a matching pair of certificate and key: the last good one of the files. If client certificates are
-//! required, the handshake of a client without one fails, or of one without an admitted name.
+//! Invariant: a handshake uses a matching pair of certificate and key: the last good one of the files. If client
+//! certificates are required, the handshake of a client without one fails, or of one without an admitted name.
 
 mod certificate;
 mod clients;
@@ -33,13 +33,14 @@ pub struct Identity {
     pub certificate: NamedFile,
     /// The certificate's key, unencrypted: PKCS#8, PKCS#1 or SEC1.
     pub key: NamedFile,
-    /// The certificates of the clients' CAs: every client needs a certificate of one of them. Without this file, every client is accepted.
+    /// The certificates of the clients' CAs: every client needs a certificate of one of them. Without this file, every
+    /// client is accepted.
     pub client_ca: Option<NamedFile>,
-    /// Names of which a client's certificate must have one: as a DNS name, or as the common name of its subject. If there are none, every
-    /// certificate of the CAs is taken.
+    /// Names of which a client's certificate must have one: as a DNS name, or as the common name of its subject. If
+    /// there are none, every certificate of the CAs is taken.
     pub client_names: Vec<String>,
-    /// The DNS name by which servers with such a certificate verify each other ([`Peers`]). If it is set, a certificate that is not valid for
-    /// that is refused.
+    /// The DNS name by which servers with such a certificate verify each other ([`Peers`]). If it is set, a certificate
+    /// that is not valid for that is refused.
     pub peer_name: Option<DnsName<'static>>,
 }
 
@@ -89,7 +90,8 @@ impl Identity {
         let clients = self.client_ca.as_ref().map(|file| roots(file, &clients.concat()));
         let (clients, clients_end) = clients.transpose()?.unzip();
         let clients = clients.map(Arc::new);
-        let (chain, key) = (chain(&self.certificate, certificate)?, self.key(key)?);
+        let chain = chain(&self.certificate, certificate)?;
+        let key = self.key(key)?;
         Ok(Parsed { chain, key, clients, clients_end: clients_end.flatten() })
     }
 
@@ -164,7 +166,8 @@ impl Acceptor {
         Self { current, failures }
     }
 
-    /// A handshake, within `limit`. Any client can make one fail, so a failure is counted and logged at debug level only.
+    /// A handshake, within `limit`. Any client can make one fail, so a failure is counted and logged at debug level
+    /// only.
     pub(crate) async fn accept(
         &self,
         stream: TcpStream,
@@ -173,10 +176,11 @@ impl Acceptor {
         let config = Arc::clone(&self.current.borrow().config);
         let accepted = tokio::time::timeout(limit, TlsAcceptor::from(config).accept(stream)).await;
         let accepted = accepted.unwrap_or_else(|_| Err(ErrorKind::TimedOut.into()));
-        let count = |error: &io::Error| {
-            self.failures.inc();
-            tracing::debug!(%error, "TLS handshake failed");
-        };
-        accepted.inspect_err(count).ok()
+        accepted
+            .inspect_err(|error: &io::Error| {
+                self.failures.inc();
+                tracing::debug!(%error, "TLS handshake failed");
+            })
+            .ok()
     }
 }

@@ -1,7 +1,7 @@
 //! TLS between replicas of one server, which use the same certificate as server and as client.
 //!
-//! Replicas connect to the addresses of pods, which no certificate contains. So one DNS name is verified for every address: TLS proves that
-//! the peer is such a server, not which replica it is.
+//! Replicas connect to the addresses of pods, which no certificate contains. So one DNS name is verified for every
+//! address: TLS proves that the peer is such a server, not which replica it is.
 
 use std::sync::Arc;
 
@@ -30,7 +30,8 @@ impl Peers {
     /// `None` if the identity has no CA for clients, or no name for its peers.
     #[must_use]
     pub fn of(identity: &Identity) -> Option<Self> {
-        let (client_ca, name) = (identity.client_ca.clone()?, identity.peer_name.clone()?);
+        let client_ca = identity.client_ca.clone()?;
+        let name = identity.peer_name.clone()?;
         Some(Self { identity: identity.clone(), client_ca, name })
     }
 

@@ -23,7 +23,8 @@ const ASK_AND_CLOSE: &str = "GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\
 
 struct Server {
     address: SocketAddr,
-    /// Keeps the port for this test: it is bound and never listens, so that nothing else gets the port once the server has ended.
+    /// Keeps the port for this test: it is bound and never listens, so that nothing else gets the port once the server
+    /// has ended.
     _kept: TcpSocket,
     shutdown: Shutdown,
     task: JoinHandle<anyhow::Result<()>>,
@@ -41,7 +42,8 @@ async fn start(limits: Limits) -> Server {
     let listener = bind(address, "--listen-address").await.unwrap();
     let entered = Arc::new(Notify::new());
     let release = Arc::new(Notify::new());
-    let (notify, released) = (entered.clone(), release.clone());
+    let notify = entered.clone();
+    let released = release.clone();
     let hang = async move || {
         notify.notify_one();
         released.notified().await;
@@ -209,7 +211,8 @@ async fn clients_that_send_nothing_or_half_a_head_keep_no_other_client_out() {
 #[tokio::test]
 async fn the_connection_that_has_been_idle_longest_makes_room_and_no_other() {
     let server = start(slots(3)).await;
-    let (mut first, mut second) = (keep_alive(&server).await, keep_alive(&server).await);
+    let mut first = keep_alive(&server).await;
+    let mut second = keep_alive(&server).await;
     let mut third = keep_alive(&server).await;
     assert!(again(&mut first).await);
     assert!(is_answered(&server).await);
@@ -220,7 +223,8 @@ async fn the_connection_that_has_been_idle_longest_makes_room_and_no_other() {
 #[tokio::test]
 async fn idle_connections_stay_while_no_client_waits() {
     let server = start(slots(2)).await;
-    let (mut first, mut second) = (keep_alive(&server).await, keep_alive(&server).await);
+    let mut first = keep_alive(&server).await;
+    let mut second = keep_alive(&server).await;
     for _ in 0..3 {
         assert!(again(&mut first).await && again(&mut second).await);
     }
@@ -237,7 +241,8 @@ async fn a_request_in_flight_keeps_its_slot() {
     }
     server.release.notify_one();
     // Idle from now on, it makes room too.
-    let (_one, _other) = (keep_alive(&server).await, keep_alive(&server).await);
+    let _one = keep_alive(&server).await;
+    let _other = keep_alive(&server).await;
     assert!(all(hanging).await.ends_with("released"));
 }
 
@@ -285,7 +290,8 @@ async fn a_slot_is_free_again_however_its_connection_ended() {
 async fn many_clients_share_few_slots_and_all_are_answered() {
     let server = Arc::new(start(slots(3)).await);
     let client = |server: Arc<Server>| async move {
-        let (mut stream, mut answered) = (connect(&server, "").await, 0);
+        let mut stream = connect(&server, "").await;
+        let mut answered = 0;
         while answered < 50 {
             if again(&mut stream).await {
                 answered += 1;
@@ -318,7 +324,8 @@ const ASK_LARGE: &str = "GET /large HTTP/1.1\r\nHost: a\r\nConnection: close\r\n
 
 /// Reads a little at a time until the server ends the connection, or all is read; how many bytes there were.
 async fn trickle(mut stream: TcpStream) -> usize {
-    let (mut sum, mut some) = (0, [0; 4 << 10]);
+    let mut sum = 0;
+    let mut some = [0; 4 << 10];
     while let Ok(count @ 1..) = stream.read(&mut some).await {
         sum += count;
         tokio::time::sleep(Duration::from_millis(10)).await;
@@ -379,13 +386,12 @@ fn unread_bytes(server: SocketAddr) -> usize {
 async fn an_answer_is_made_when_it_can_be_written_and_the_kernel_buffers_little_of_it() {
     let made = Arc::new(AtomicU64::new(0));
     let count = made.clone();
-    let answer = move |_: &_| {
-        count.fetch_add(1, SeqCst);
-        "x".repeat(LARGE).into_response()
-    };
     let listener = bind("127.0.0.1:0".parse().unwrap(), "--listen-address").await.unwrap();
     let address = listener.local_addr().unwrap();
-    let handler = Handler::FromHead(Arc::new(answer));
+    let handler = Handler::FromHead(Arc::new(move |_: &_| {
+        count.fetch_add(1, SeqCst);
+        "x".repeat(LARGE).into_response()
+    }));
     tokio::spawn(serve(listener, handler, slots(8), Shutdown::new()));
     tokio::task::yield_now().await;
     let mut clients = Vec::new();

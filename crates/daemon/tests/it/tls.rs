@@ -185,7 +185,8 @@ async fn an_answer_that_is_left_unread_makes_room_and_a_whole_one_is_whole() {
 
 #[tokio::test]
 async fn a_new_certificate_is_shown_to_the_next_client_and_a_faulty_one_never() {
-    let (old, new) = (Authority::new(), Authority::new());
+    let old = Authority::new();
+    let new = Authority::new();
     let mut server = start(&old, Limits::admin()).await;
     let folder = server.folder.path().to_owned();
     sign(&new, &folder);
@@ -198,9 +199,11 @@ async fn a_new_certificate_is_shown_to_the_next_client_and_a_faulty_one_never() 
     sign(&old, &folder);
     std::fs::write(folder.join("tls.key"), key).unwrap();
     let error = server.follower.reload().unwrap().unwrap_err().to_string();
-    let (file, other) = (folder.join("tls.key"), folder.join("tls.crt"));
+    let file = folder.join("tls.key");
+    let other = folder.join("tls.crt");
     let expected = "it is not the key of the certificate in";
-    let (file, other) = (file.display(), other.display());
+    let file = file.display();
+    let other = other.display();
     assert_eq!(error, format!("--web.tls-key-file {file}: {expected} {other}"));
     assert!(ask(&server, &new.client(), "exporter").await.is_ok());
 }
@@ -228,7 +231,8 @@ fn a_file_without_what_it_should_hold_is_named_and_not_repeated() {
 
 #[test]
 fn servers_that_call_each_other_need_a_certificate_that_does_for_it() {
-    let (authority, others) = (Authority::new(), Authority::new());
+    let authority = Authority::new();
+    let others = Authority::new();
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path();
     std::fs::write(path.join("clients.crt"), authority.pem()).unwrap();
@@ -239,8 +243,10 @@ fn servers_that_call_each_other_need_a_certificate_that_does_for_it() {
         let peer_name = Some(DnsName::try_from("extender").unwrap());
         let identity = Identity { peer_name, ..identity(path) };
         let peers = Peers::of(&identity).unwrap();
-        let (server, client) = (Follower::open(identity), Follower::open(peers));
-        let (server, client) = (server.map(drop), client.map(drop));
+        let server = Follower::open(identity);
+        let client = Follower::open(peers);
+        let server = server.map(drop);
+        let client = client.map(drop);
         assert_eq!(server, client);
         server.map_err(|error| error.to_string())
     };
@@ -264,7 +270,9 @@ async fn start_for(clients: &Authority, authority: &Authority) -> Server {
 
 #[tokio::test]
 async fn a_client_without_a_certificate_of_the_right_authority_gets_no_answer() {
-    let (authority, clients, others) = (Authority::new(), Authority::new(), Authority::new());
+    let authority = Authority::new();
+    let clients = Authority::new();
+    let others = Authority::new();
     let server = start_for(&clients, &authority).await;
     let right = authority.client_with(&clients.sign("kube-scheduler"));
     assert!(ask(&server, &right, "exporter").await.unwrap().ends_with("hello"));
@@ -280,7 +288,9 @@ async fn a_client_without_a_certificate_of_the_right_authority_gets_no_answer() 
 
 #[tokio::test]
 async fn a_changed_authority_of_clients_takes_effect_for_the_next_connection() {
-    let (authority, before, after) = (Authority::new(), Authority::new(), Authority::new());
+    let authority = Authority::new();
+    let before = Authority::new();
+    let after = Authority::new();
     let mut server = start_for(&before, &authority).await;
     let client = authority.client_with(&after.sign("kube-scheduler"));
     assert!(!ask(&server, &client, "exporter").await.is_ok_and(|answer| answer.contains("hello")));
@@ -296,7 +306,8 @@ async fn a_changed_authority_of_clients_takes_effect_for_the_next_connection() {
 
 #[tokio::test]
 async fn a_client_needs_a_certificate_with_an_admitted_name() {
-    let (authority, clients) = (Authority::new(), Authority::new());
+    let authority = Authority::new();
+    let clients = Authority::new();
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("clients.crt"), clients.pem()).unwrap();
     std::fs::write(
@@ -331,7 +342,8 @@ async fn a_client_needs_a_certificate_with_an_admitted_name() {
 
 #[test]
 fn the_ends_of_the_certificates_in_force_are_told() {
-    let (authority, clients) = (Authority::new(), Authority::new());
+    let authority = Authority::new();
+    let clients = Authority::new();
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path();
     for (file, text) in authority.sign_until("exporter", 2031).files() {
