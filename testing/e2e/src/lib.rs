@@ -3,8 +3,8 @@
 //! [`Cluster::up`] makes two nodes out of Linux namespaces and runs kubeadm on them. The tests query and disturb them
 //! through [`Node`]. Invariant: nothing of a cluster outlives [`Cluster::down`], however the run before it ended.
 //!
-//! The modules use each other in this order only: [`kernel`] and [`settings`], [`build`], [`node`], [`cluster`]. [`chaos`] and
-//! [`quantity`] are used by the tests alone.
+//! The modules use each other in this order only: [`kernel`] and [`settings`], [`build`], [`node`], [`cluster`].
+//! [`chaos`] and [`quantity`] are used by the tests alone.
 
 pub mod build;
 pub mod chaos;

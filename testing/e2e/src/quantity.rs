@@ -1,4 +1,5 @@
-//! Owns how the tests read Kubernetes quantities of whole things: the API server writes 6000 as `6k`, and 32768 as it is.
+//! Owns how the tests read Kubernetes quantities of whole things: the API server writes 6000 as `6k`, and 32768 as it
+//! is.
 
 /// Suffixes, and what they stand for.
 const SUFFIXES: [(&str, u64); 13] = [

@@ -66,20 +66,23 @@ impl ControlPlane {
     /// Patches since the start, by the API server's own count.
     pub(crate) async fn patches(&self) -> Result<Patches> {
         let metrics = text(&self.client, "/metrics").await?;
-        let count = |resource: &str| {
-            let resource = format!("resource=\"{resource}\"");
-            let lines = metrics.lines().filter(|line| {
-                line.starts_with("apiserver_request_total{")
+        Ok(Patches {
+            nodes: patches_of(&metrics, "nodes"),
+            node_loads: patches_of(&metrics, "nodeloads"),
+        })
+    }
+}
+
+fn patches_of(metrics: &str, resource: &str) -> u64 {
+    let resource = format!("resource=\"{resource}\"");
+    let lines = metrics.lines().filter(|line| {
+        line.starts_with("apiserver_request_total{")
                     && line.contains(&resource)
                     && line.contains("subresource=\"\"")
                     // An apply patch has a verb of its own.
                     && (line.contains("verb=\"PATCH\"") || line.contains("verb=\"APPLY\""))
-            });
-            let value = |line: &str| line.rsplit(' ').next()?.parse::<f64>().ok();
-            lines.filter_map(value).sum::<f64>() as u64
-        };
-        Ok(Patches { nodes: count("nodes"), node_loads: count("nodeloads") })
-    }
+    });
+    lines.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum::<f64>() as u64
 }
 
 /// How many objects were patched.
@@ -94,11 +97,13 @@ async fn text(client: &Client, path: &str) -> Result<String> {
 }
 
 fn free_ports() -> Result<[u16; 3]> {
-    let bind = || TcpListener::bind(("127.0.0.1", 0));
-    let all = [bind()?, bind()?, bind()?];
+    let mut listeners = Vec::new();
     let mut ports = [0; 3];
-    for (port, listener) in ports.iter_mut().zip(&all) {
+    for port in &mut ports {
+        let listener = TcpListener::bind(("127.0.0.1", 0))?;
         *port = listener.local_addr()?.port();
+        // It is kept until all ports are chosen, so that they differ.
+        listeners.push(listener);
     }
     Ok(ports)
 }

@@ -1,7 +1,7 @@
 //! The exporters of all nodes: one server, which knows a node by the address of 127.0.0.0/8 that it was asked at.
 //!
-//! They speak the older, flat format. Each value is an autoregressive one around the node's own mean; a poll a minute sees
-//! a five-minute mean of a load with a deviation of 1.5 points.
+//! They speak the older, flat format. Each value is an autoregressive one around the node's own mean; a poll a minute
+//! sees a five-minute mean of a load with a deviation of 1.5 points.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr};
@@ -76,12 +76,14 @@ impl Load {
 
     /// The sum of 12 uniform numbers less 6 is nearly normal, with a deviation of 1.
     fn normal(&mut self) -> f64 {
-        let uniform = |_| {
-            self.random ^= self.random << 13;
-            self.random ^= self.random >> 7;
-            self.random ^= self.random << 17;
-            (self.random >> 11) as f64 / (1_u64 << 53) as f64
-        };
-        (0..12).map(uniform).sum::<f64>() - 6.0
+        (0..12)
+            .map(|_| {
+                self.random ^= self.random << 13;
+                self.random ^= self.random >> 7;
+                self.random ^= self.random << 17;
+                (self.random >> 11) as f64 / (1_u64 << 53) as f64
+            })
+            .sum::<f64>()
+            - 6.0
     }
 }

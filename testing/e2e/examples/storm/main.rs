@@ -1,16 +1,16 @@
 //! The storm: how often kube-scheduler asks an extender about pods that it rejects, by how the annotator writes Nodes.
 //!
-//! A real etcd, API server and kube-scheduler without any kubelet, Node objects, the real annotator, an exporter for each
-//! node with a noisy but steady load, and an extender that rejects every node. Prints one line a way of writing: Filter
-//! calls, and patches of Nodes and of NodeLoads, a minute.
+//! A real etcd, API server and kube-scheduler without any kubelet, Node objects, the real annotator, an exporter for
+//! each node with a noisy but steady load, and an extender that rejects every node. Prints one line a way of writing:
+//! Filter calls, and patches of Nodes and of NodeLoads, a minute.
 //!
 //! ```sh
 //! cargo build -p annotator && cargo run -p plimsoll-e2e --example storm
 //! ```
 //!
-//! `STORM_NODES`, `STORM_PODS` and `STORM_MINUTES` are 5000, 100 and 7 by default: a steady node's readings are renewed every
-//! six minutes, so fewer see few of the writes. `STORM_HOVERING`: how many nodes hover
-//! around a limit of the policy, 0 by default. `STORM_WAYS`: some of `none`, `each`, `default`, `nodeload`, by default all.
+//! `STORM_NODES`, `STORM_PODS` and `STORM_MINUTES` are 5000, 100 and 7 by default: a steady node's readings are renewed
+//! every six minutes, so fewer see few of the writes. `STORM_HOVERING`: how many nodes hover around a limit of the
+//! policy, 0 by default. `STORM_WAYS`: some of `none`, `each`, `default`, `nodeload`, by default all.
 //! `STORM_ANNOTATOR`: the program, by default the one that `cargo build` makes.
 
 #![allow(clippy::print_stdout)] // The figures are what it is run for.

@@ -178,8 +178,8 @@ fn pause(settings: &Settings, release: Release, bin: &Path) -> Result<()> {
     fs::rename(&scratch, bin.join("pause")).context("cannot keep pause")
 }
 
-/// `go` in a module's folder, at low priority: a build keeps every processor busy for minutes. Without a home folder its
-/// caches lie in ours.
+/// `go` in a module's folder, at low priority: a build keeps every processor busy for minutes. Without a home folder
+/// its caches lie in ours.
 pub(super) fn go(settings: &Settings, folder: &Path) -> Command {
     let mut go = command("nice");
     go.arg("go").current_dir(folder);

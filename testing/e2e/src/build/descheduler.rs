@@ -1,4 +1,5 @@
-//! Owns the stock descheduler of the sample in `deploy/`: built once from its pinned Go module, then kept, with its image.
+//! Owns the stock descheduler of the sample in `deploy/`: built once from its pinned Go module, then kept, with its
+//! image.
 
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};

@@ -18,8 +18,8 @@ const STORE_PREFIX: &str = "buildah-";
 
 /// Holds busybox as `/bin/sh` and its other names, for pods that run a script.
 pub const BUSYBOX: &str = "docker.io/plimsoll/busybox:1";
-/// Waits for SIGTERM in a few hundred KiB, for pods that run nothing. Kubernetes' own pause program, under one published
-/// name in every release; the release's own sandbox image may have another tag.
+/// Waits for SIGTERM in a few hundred KiB, for pods that run nothing. Kubernetes' own pause program, under one
+/// published name in every release; the release's own sandbox image may have another tag.
 pub const PAUSE: &str = "registry.k8s.io/pause:3.10.1";
 
 /// The image of the component `gpu-mps`.
@@ -69,8 +69,11 @@ fn listed(release: Release, bin: &Path) -> Result<Vec<String>> {
         "--kubernetes-version",
         &version,
     ]))?;
-    let wanted = |name: &&str| bin.join(program(name)).exists() && program(name) != "kube-proxy";
-    Ok(printed.lines().filter(wanted).map(str::to_owned).collect())
+    Ok(printed
+        .lines()
+        .filter(|name| bin.join(program(name)).exists() && program(name) != "kube-proxy")
+        .map(str::to_owned)
+        .collect())
 }
 
 /// The sandbox image of the release: the first pause image, since kubeadm's own list comes first.
@@ -95,7 +98,8 @@ fn one_program(settings: &Settings, bin: &Path, name: &str, folder: &Path) -> Re
     kept(settings, name, &recipe, bin, folder.join(format!("{file}.tar")))
 }
 
-/// The image of a program in `folder`, which is also where it is kept. The program lies in `/bin`, as in the published image.
+/// The image of a program in `folder`, which is also where it is kept. The program lies in `/bin`, as in the published
+/// image.
 pub(super) fn of_program(settings: &Settings, folder: &Path, name: &str) -> Result<Archive> {
     let program = program(name);
     let recipe =
@@ -108,7 +112,8 @@ fn busybox(settings: &Settings, folder: &Path) -> Result<Archive> {
     kept(settings, BUSYBOX, recipe, Path::new("/bin"), folder.join("busybox.tar"))
 }
 
-/// A stand-in of NVIDIA's MPS control daemon in the image that the shipped manifest names: it has its pipe open, and answers nothing.
+/// A stand-in of NVIDIA's MPS control daemon in the image that the shipped manifest names: it has its pipe open, and
+/// answers nothing.
 fn mps_daemon(settings: &Settings, folder: &Path) -> Result<Archive> {
     let recipe = "FROM scratch\nCOPY busybox /bin/busybox\nENV PATH=/bin\nRUN [\"/bin/busybox\", \"--install\", \"/bin\"]\n\
                   RUN printf '#!/bin/sh\\ncd \"$CUDA_MPS_PIPE_DIRECTORY\" && rm -f control && mkfifo control && exec sleep 1000000 <> control\\n' \

@@ -1,4 +1,5 @@
-//! Owns what a run of chaos does and in which order: pods that come and go, claims that are forged, programs that are killed.
+//! Owns what a run of chaos does and in which order: pods that come and go, claims that are forged, programs that are
+//! killed.
 //!
 //! Invariant: a [`Schedule`] is a pure function of its seed and its number of pods, so that a run can be repeated. When
 //! exactly kubelets and schedulers do their part is theirs.
@@ -122,10 +123,7 @@ pub struct Plan {
 impl Plan {
     /// The units that its cards are charged.
     pub fn charge(&self) -> u64 {
-        match self.exclusive {
-            true => self.cards * CARD_UNITS,
-            false => self.containers.iter().sum(),
-        }
+        if self.exclusive { self.cards * CARD_UNITS } else { self.containers.iter().sum() }
     }
 
     /// The units that each of its cards is charged.

@@ -73,7 +73,9 @@ impl Draw {
         self.created += 1;
         let random = &mut self.random;
         let mut size = || SIZES[random.place(SIZES.len())];
-        let (mut containers, mut cards, mut exclusive) = (vec![size()], 1, false);
+        let mut containers = vec![size()];
+        let mut cards = 1;
+        let mut exclusive = false;
         match random.below(100) {
             0..=4 => containers = vec![0],
             5..=29 => containers = vec![1 + random.below(5), random.below(5)],
@@ -212,13 +214,18 @@ mod tests {
                 .collect();
             assert_eq!(killed.len(), 4 + 4 * NODES, "seed {seed}: {killed:?}");
             let pods = created(&schedule);
-            let some = |kind: fn(&Plan) -> bool| pods.iter().any(|plan| kind(plan));
-            assert!(some(|plan| plan.exclusive) && some(|plan| plan.cards > 1), "seed {seed}");
-            assert!(some(|plan| plan.stubborn && plan.charge() > 0), "seed {seed}");
-            assert!(some(|plan| plan.forgery.is_some()) && some(|plan| plan.containers.len() > 1));
-            assert!(
-                some(|plan| plan.priority == Priority::High) && some(|plan| plan.charge() == 0)
-            );
+            let kinds: [fn(&Plan) -> bool; 7] = [
+                |plan| plan.exclusive,
+                |plan| plan.cards > 1,
+                |plan| plan.stubborn && plan.charge() > 0,
+                |plan| plan.forgery.is_some(),
+                |plan| plan.containers.len() > 1,
+                |plan| plan.priority == Priority::High,
+                |plan| plan.charge() == 0,
+            ];
+            for (number, is_of_kind) in kinds.into_iter().enumerate() {
+                assert!(pods.iter().any(|plan| is_of_kind(plan)), "seed {seed}: kind {number}");
+            }
             assert_eq!(schedule.steps.last(), Some(&Step::Settle));
         }
     }

@@ -1,7 +1,7 @@
 //! Owns when containers had cards, and whether a card was ever overbooked, also between two looks.
 //!
-//! Invariant: a span is proven at both ends. It begins with the start of a process, which the kernel keeps, and lasts to the last look that
-//! found that process running.
+//! Invariant: a span is proven at both ends. It begins with the start of a process, which the kernel keeps, and lasts
+//! to the last look that found that process running.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,5 @@
-//! Owns the cgroups that hold the cluster's pods. They are created before a kubelet starts and removed with the cluster.
+//! Owns the cgroups that hold the cluster's pods. They are created before a kubelet starts and removed with the
+//! cluster.
 //!
 //! Version 1 has one hierarchy for each controller, version 2 a single one. Both are walked in the same way.
 

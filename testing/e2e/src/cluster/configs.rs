@@ -63,7 +63,8 @@ fn conflist(node: &NodeSpec) -> String {
 
 /// The configuration of `kubeadm init`, which installs `release`.
 pub(crate) fn init(node: &NodeSpec, release: Release) -> String {
-    let (address, registration) = (node.address(), registration(node));
+    let address = node.address();
+    let registration = registration(node);
     format!(
         r#"apiVersion: kubeadm.k8s.io/v1beta4
 kind: InitConfiguration
@@ -96,7 +97,8 @@ imageGCLowThresholdPercent: 99
 
 /// The configuration of `kubeadm join`. `token` and `hash` are what `kubeadm token create` printed.
 pub(crate) fn join(node: &NodeSpec, control_plane: &NodeSpec, token: &str, hash: &str) -> String {
-    let (endpoint, registration) = (control_plane.address(), registration(node));
+    let endpoint = control_plane.address();
+    let registration = registration(node);
     format!(
         r#"apiVersion: kubeadm.k8s.io/v1beta4
 kind: JoinConfiguration
@@ -107,7 +109,9 @@ discovery:
 }
 
 fn registration(node: &NodeSpec) -> String {
-    let (name, address, cgroup) = (node.name, node.address(), node.cgroup());
+    let name = node.name;
+    let address = node.address();
+    let cgroup = node.cgroup();
     format!(
         r#"nodeRegistration:
   name: {name}

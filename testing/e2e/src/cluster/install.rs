@@ -18,8 +18,8 @@ const SCHEDULER_SWITCH: &str = "deploy/scheduler/plimsoll-scheduler";
 const ADMIN_KUBECONFIG: &str = "/etc/kubernetes/admin.conf";
 /// kube-scheduler's configuration for crane's policy, which the tests run with but for one timeout.
 const SCHEDULER_CONFIG: &str = "deploy/components/crane-policy/kube-scheduler-config.yaml";
-/// How long kube-scheduler waits for an answer by load, as shipped and in the tests. After that it places the pod as if there were no
-/// Plimsoll, which a busy host would make of many a test.
+/// How long kube-scheduler waits for an answer by load, as shipped and in the tests. After that it places the pod as if
+/// there were no Plimsoll, which a busy host would make of many a test.
 const LOAD_TIMEOUT: [&str; 2] = ["httpTimeout: 500ms", "httpTimeout: 3s"];
 /// The shipped manifests, as the tests install them.
 const OVERLAY: &str = "shipped";
@@ -56,7 +56,8 @@ pub fn install(cluster: &Cluster) -> Result<()> {
     apply(cluster)
 }
 
-/// Runs the documented commands only: label the GPU nodes, apply the manifests, make certificates, configure kube-scheduler.
+/// Runs the documented commands only: label the GPU nodes, apply the manifests, make certificates, configure
+/// kube-scheduler.
 pub fn apply(cluster: &Cluster) -> Result<()> {
     step("installing Plimsoll from deploy/");
     cluster.kubectl_run(&["label", "nodes", "--all", "--overwrite", GPU_LABEL])?;
@@ -101,8 +102,8 @@ pub fn make_certificates(cluster: &Cluster, flags: &[&str]) -> Result<()> {
 pub fn switch_scheduler(cluster: &Cluster, verb: &str) -> Result<()> {
     step(&format!("kube-scheduler: {SCHEDULER_SWITCH} {verb}"));
     let control_plane = cluster.nodes().first().context("a cluster needs a node")?;
-    let source = |path| -> PathBuf { cluster.settings().sources.join(path) };
-    let (switch, config) = (source(SCHEDULER_SWITCH), patient_config(cluster)?);
+    let switch = cluster.settings().sources.join(SCHEDULER_SWITCH);
+    let config = patient_config(cluster)?;
     control_plane.run(&[&switch.to_string_lossy(), verb, "--config", &config.to_string_lossy()])?;
     wait_for("kube-scheduler to be ready again", Duration::from_secs(400), || {
         let selector = ["-n", "kube-system", "wait", "pod", "-l", "component=kube-scheduler"];

@@ -20,7 +20,9 @@ const NO_PREFLIGHT: &str = "--ignore-preflight-errors=all";
 
 /// Makes the first node the control plane and joins the others. CoreDNS is left out; kube-proxy runs as a service.
 pub(crate) fn build(cluster: &Cluster) -> Result<()> {
-    let (settings, nodes, bin) = (cluster.settings(), cluster.nodes(), cluster.binaries());
+    let settings = cluster.settings();
+    let nodes = cluster.nodes();
+    let bin = cluster.binaries();
     let (first, others) = nodes.split_first().context("a cluster needs a node")?;
     step("kubeadm init on node-a");
     fs::write(first.path(CONFIG), configs::init(first.spec(), cluster.release()))?;
@@ -49,12 +51,13 @@ fn copy_kubeconfig(node: &Node, settings: &Settings) -> Result<()> {
 fn join_credentials(node: &Node) -> Result<(String, String)> {
     let printed = node.run(&["kubeadm", "token", "create", "--print-join-command"])?;
     let words: Vec<&str> = printed.split_whitespace().collect();
-    let after = |flag: &str| {
-        words.iter().skip_while(|word| **word != flag).nth(1).map(|word| (*word).to_owned())
-    };
-    after("--token")
-        .zip(after("--discovery-token-ca-cert-hash"))
+    word_after(&words, "--token")
+        .zip(word_after(&words, "--discovery-token-ca-cert-hash"))
         .with_context(|| format!("kubeadm printed no join command but {printed:?}"))
+}
+
+fn word_after(words: &[&str], flag: &str) -> Option<String> {
+    words.iter().skip_while(|word| **word != flag).nth(1).map(|word| (*word).to_owned())
 }
 
 fn join(node: &Node, control_plane: &Node, token: &str, hash: &str) -> Result<()> {

@@ -111,8 +111,10 @@ impl Cluster {
     }
 
     fn describe(settings: Settings, release: Release, bin: PathBuf) -> Self {
-        let node = |spec: &NodeSpec| Node::new(*spec, settings.node(spec.name), bin.clone());
-        let nodes = NODES.iter().map(node).collect();
+        let nodes = NODES
+            .iter()
+            .map(|spec| Node::new(*spec, settings.node(spec.name), bin.clone()))
+            .collect();
         Self { settings, release, bin, nodes }
     }
 

@@ -1,4 +1,5 @@
-//! Owns the cluster's network: one bridge in a namespace of its own, with a veth pair to each node and one to this host.
+//! Owns the cluster's network: one bridge in a namespace of its own, with a veth pair to each node and one to this
+//! host.
 //!
 //! Nothing is routed out of it: the host has an address on the bridge and forwards nothing.
 
@@ -31,7 +32,9 @@ pub(crate) fn create() -> Result<()> {
 
 /// Creates a node's namespace. Its default route has no gateway, so addresses outside the cluster get no answer.
 fn connect(node: &NodeSpec) -> Result<()> {
-    let (space, name, address) = (node.network(), node.name, node.address());
+    let space = node.network();
+    let name = node.name;
+    let address = node.address();
     run_lines(&format!(
         "ip netns add {space}
          ip -n {space} link add lan0 type veth peer name to-{name} netns {LAN}
@@ -47,7 +50,8 @@ fn connect(node: &NodeSpec) -> Result<()> {
 fn route_to_peers(node: &NodeSpec) -> Result<()> {
     let space = node.network();
     for peer in NODES.iter().filter(|peer| *peer != node) {
-        let (range, address) = (peer.pod_range(), peer.address());
+        let range = peer.pod_range();
+        let address = peer.address();
         run(&mut words(&format!("ip -n {space} route add {range} via {address}")))?;
     }
     Ok(())

@@ -65,12 +65,13 @@ fn install(packages: &[&str]) -> Result<()> {
         bail!("missing on this host: {}. Install them and run this again", packages.join(", "));
     }
     step(&format!("installing {}", packages.join(", ")));
-    let apt = |arguments: &[&str]| {
-        run(command("apt-get").env("DEBIAN_FRONTEND", "noninteractive").args(arguments))
-    };
-    apt(&["update", "-q"])?;
+    apt_get(&["update", "-q"])?;
     let fixed = ["install", "-y", "-q", "--no-install-recommends"];
-    apt(&[&fixed, packages].concat())
+    apt_get(&[&fixed, packages].concat())
         .with_context(|| format!("cannot install {}", packages.join(", ")))
         .map(drop)
+}
+
+fn apt_get(arguments: &[&str]) -> Result<String> {
+    run(command("apt-get").env("DEBIAN_FRONTEND", "noninteractive").args(arguments))
 }

@@ -32,17 +32,17 @@ pub(crate) fn remove(settings: &Settings) -> Result<()> {
 
 /// Kills each node's process 1, with which its PID namespace ends, and what else is in its network namespace.
 fn kill_nodes() -> Result<()> {
-    let members = || -> Result<Vec<Pid>> {
-        let mut pids: Vec<Pid> =
-            processes::all()?.into_iter().filter(|pid| is_init(*pid)).collect();
-        pids.extend(NODES.iter().flat_map(network_residents));
-        Ok(pids)
-    };
     wait_for("the cluster's processes to end", Duration::from_secs(120), || {
         let pids = members()?;
         pids.iter().for_each(|pid| drop(processes::signal(*pid, Signal::KILL)));
         Ok(pids.is_empty().then_some(()))
     })
+}
+
+fn members() -> Result<Vec<Pid>> {
+    let mut pids: Vec<Pid> = processes::all()?.into_iter().filter(|pid| is_init(*pid)).collect();
+    pids.extend(NODES.iter().flat_map(network_residents));
+    Ok(pids)
 }
 
 /// Whether this is a node's process 1, or its parent, which created the namespaces with the same arguments.

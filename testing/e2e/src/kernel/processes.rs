@@ -1,4 +1,5 @@
-//! Owns what the kernel says about processes, read from `/proc` of this host. It shows the processes of every container.
+//! Owns what the kernel says about processes, read from `/proc` of this host. It shows the processes of every
+//! container.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -30,28 +31,29 @@ pub fn of_container(id: &str) -> Result<Vec<Pid>> {
 /// The processes of this program below this control group, by number. The path is one from the root of each hierarchy.
 pub fn of_program(cgroup: &str, program: &str) -> Result<Vec<Pid>> {
     let below = format!("{}/", cgroup.trim_end_matches('/'));
-    let inside = |pid: &Pid| {
-        let text = fs::read_to_string(entry(*pid, "cgroup")).unwrap_or_default();
-        text.lines()
-            .any(|line| line.splitn(3, ':').nth(2).is_some_and(|path| path.contains(&below)))
-    };
-    let runs = |pid: &Pid| {
-        let words = arguments(*pid);
-        words.first().and_then(|path| path.rsplit('/').next()) == Some(program)
-    };
-    let mut found: Vec<Pid> = all()?.into_iter().filter(|pid| runs(pid) && inside(pid)).collect();
+    let mut found = all()?;
+    found.retain(|pid| is_program(*pid, program) && is_inside(*pid, &below));
     found.sort_by_key(|pid| pid.as_raw_nonzero());
     Ok(found)
+}
+
+fn is_program(pid: Pid, program: &str) -> bool {
+    arguments(pid).first().and_then(|path| path.rsplit('/').next()) == Some(program)
+}
+
+/// Whether the process is in a control group whose path contains `below`.
+fn is_inside(pid: Pid, below: &str) -> bool {
+    let text = fs::read_to_string(entry(pid, "cgroup")).unwrap_or_default();
+    text.lines().any(|line| line.splitn(3, ':').nth(2).is_some_and(|path| path.contains(below)))
 }
 
 /// The process with the number `inner` in the PID namespace of `init`; `None` if there is none.
 pub fn in_namespace(init: Pid, inner: i32) -> Result<Option<Pid>> {
     let space = fs::read_link(entry(init, "ns/pid"))?;
-    let matches = |pid: &Pid| {
+    Ok(all()?.into_iter().find(|pid| {
         let same_space = fs::read_link(entry(*pid, "ns/pid")).is_ok_and(|other| other == space);
         same_space && namespace_pids(*pid).is_some_and(|pids| pids.last() == Some(&inner))
-    };
-    Ok(all()?.into_iter().find(matches))
+    }))
 }
 
 /// The process's number in the PID namespace of `init`, which is an outer one of its own.

@@ -28,8 +28,9 @@ const DEVICES: &str = "/var/lib/plimsoll-node/dev";
 /// The first driver that limits memory, and that of the other nodes.
 const DRIVERS: [&str; 2] = ["615.10", "570.0"];
 
-/// A stand-in of NVIDIA's `nvidia-ctk`, which a runtime calls with the container's state on standard input. It notes its arguments, and the
-/// variables of the limit as the container's OCI specification has them, in a file that bears the container's id.
+/// A stand-in of NVIDIA's `nvidia-ctk`, which a runtime calls with the container's state on standard input. It notes
+/// its arguments, and the variables of the limit as the container's OCI specification has them, in a file that bears
+/// the container's id.
 const NVIDIA_CTK: &str = r#"#!/bin/sh
 export PATH=/usr/bin:/bin
 field() { sed -n 's/.*"'"$1"'" *: *"\([^"]*\)".*/\1/p'; }
@@ -50,10 +51,11 @@ pub struct Card {
 
 /// The cards of a node, in the driver's order.
 pub fn of(node: &NodeSpec) -> Vec<Card> {
-    let uuid = |minor| {
-        format!("GPU-{:02x}{minor:02x}c0de-5afe-4000-8000-{:012x}", 0xa0 + node.number, minor)
-    };
-    (0..CARDS).map(|minor| Card { uuid: uuid(minor), minor }).collect()
+    (0..CARDS).map(|minor| Card { uuid: uuid(node, minor), minor }).collect()
+}
+
+fn uuid(node: &NodeSpec, minor: u8) -> String {
+    format!("GPU-{:02x}{minor:02x}c0de-5afe-4000-8000-{:012x}", 0xa0 + node.number, minor)
 }
 
 /// Below the node's folder.
@@ -69,7 +71,8 @@ pub fn create(node: &NodeSpec, root: &Path) -> Result<()> {
     write_script(root, &script(&cards))
 }
 
-/// Has the node's driver and container toolkit limit a container's memory, as far as the device plugin can tell, or not.
+/// Has the node's driver and container toolkit limit a container's memory, as far as the device plugin can tell, or
+/// not.
 pub fn set_memory_limits(node: &NodeSpec, root: &Path, can: bool) -> Result<()> {
     let program = inside(root, DRIVER).join("nvidia-ctk");
     let mut spec = cdi_spec(&of(node));
@@ -92,9 +95,10 @@ pub fn set_memory_limits(node: &NodeSpec, root: &Path, can: bool) -> Result<()> 
 
 /// Writes the CDI file, or removes it as if NVIDIA's toolkit had not generated it.
 pub fn set_cdi(node: &NodeSpec, root: &Path, present: bool) -> Result<()> {
-    match present {
-        true => write_cdi(root, &cdi_spec(&of(node))),
-        false => fs::remove_file(root.join(CDI_FILE)).context("cannot remove the CDI file"),
+    if present {
+        write_cdi(root, &cdi_spec(&of(node)))
+    } else {
+        fs::remove_file(root.join(CDI_FILE)).context("cannot remove the CDI file")
     }
 }
 
@@ -159,32 +163,37 @@ fn make_devices(cards: &[Card], folder: &Path) -> Result<()> {
 }
 
 fn script(cards: &[Card]) -> Value {
-    let card = |card: &Card| {
-        json!({
-            "uuid": card.uuid, "index": card.minor, "minor": card.minor, "model": "NVIDIA A10", "memoryMiB": CARD_MIB,
-            "numaNode": 0, "usedMiB": 0, "utilisation": 0, "temperature": 40, "powerMilliwatt": 30000,
-            "healthy": true, "xid": null
-        })
-    };
-    json!({"driver": DRIVERS[1], "cards": cards.iter().map(card).collect::<Vec<_>>()})
+    json!({"driver": DRIVERS[1], "cards": cards.iter().map(simulated_card).collect::<Vec<_>>()})
+}
+
+fn simulated_card(card: &Card) -> Value {
+    json!({
+        "uuid": card.uuid, "index": card.minor, "minor": card.minor, "model": "NVIDIA A10", "memoryMiB": CARD_MIB,
+        "numaNode": 0, "usedMiB": 0, "utilisation": 0, "temperature": 40, "powerMilliwatt": 30000,
+        "healthy": true, "xid": null
+    })
 }
 
 /// The shape of `nvidia-ctk cdi generate --device-name-strategy=uuid`: a node a card, common edits for all.
 fn cdi_spec(cards: &[Card]) -> Value {
-    let node = |name: String| json!({"path": format!("/dev/{name}"), "hostPath": format!("{DEVICES}/{name}")});
-    let device = |card: &Card| {
-        let name = format!("nvidia{}", card.minor);
-        json!({"name": card.uuid, "containerEdits": {"deviceNodes": [node(name)]}})
-    };
     json!({
         "cdiVersion": "0.6.0",
         "kind": "nvidia.com/gpu",
-        "devices": cards.iter().map(device).collect::<Vec<_>>(),
+        "devices": cards.iter().map(cdi_device).collect::<Vec<_>>(),
         "containerEdits": {
             "env": ["NVIDIA_VISIBLE_DEVICES=void"],
-            "deviceNodes": [node("nvidiactl".to_owned())],
+            "deviceNodes": [device_node("nvidiactl")],
         },
     })
+}
+
+fn device_node(name: &str) -> Value {
+    json!({"path": format!("/dev/{name}"), "hostPath": format!("{DEVICES}/{name}")})
+}
+
+fn cdi_device(card: &Card) -> Value {
+    let name = format!("nvidia{}", card.minor);
+    json!({"name": card.uuid, "containerEdits": {"deviceNodes": [device_node(&name)]}})
 }
 
 #[cfg(test)]

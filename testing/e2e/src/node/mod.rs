@@ -180,7 +180,8 @@ impl Node {
         cards::set_cdi(&self.spec, &self.folder, present)
     }
 
-    /// What the hook that limits memory was called with for a container: its arguments, then the variables of the limit.
+    /// What the hook that limits memory was called with for a container: its arguments, then the variables of the
+    /// limit.
     pub fn hook_calls(&self, container: &str) -> Result<Vec<String>> {
         cards::hook_calls(&self.folder, container)
     }

@@ -105,9 +105,11 @@ impl Counters {
 
     /// The columns user, nice, system, idle, iowait, irq, softirq, steal, guest, guest_nice.
     fn times(&self, processors: usize) -> String {
-        let whole = |one: f64| (one * processors as f64) as u64;
-        let (user, system) = (self.busy * USER_SHARE, self.busy * (1.0 - USER_SHARE));
-        format!("{} 0 {} {} 0 0 0 0 0 0", whole(user), whole(system), whole(self.idle))
+        let user = self.busy * USER_SHARE;
+        let system = self.busy * (1.0 - USER_SHARE);
+        let [user, system, idle] =
+            [user, system, self.idle].map(|of_one| (of_one * processors as f64) as u64);
+        format!("{user} 0 {system} {idle} 0 0 0 0 0 0")
     }
 
     fn loadavg(&self, load: Load) -> String {

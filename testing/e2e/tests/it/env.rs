@@ -83,7 +83,10 @@ impl TestEnv {
     /// Removes what the tests created. A cluster that was up before stays, with Plimsoll installed. So does one where a
     /// test failed.
     pub(crate) fn finish(&self, failed: bool) -> Result<()> {
-        if let Some(cluster) = self.cluster.as_ref().filter(|_| self.started_here && !failed) {
+        if let Some(cluster) = &self.cluster
+            && self.started_here
+            && !failed
+        {
             return Cluster::down(cluster.settings());
         }
         let namespaces: Api<Namespace> = Api::all(self.client());
@@ -157,22 +160,25 @@ impl TestEnv {
     /// Whether every pod of the program is ready. One that its kubelet has not reported yet has no statuses.
     pub(crate) fn program_ready(&self, program: &str) -> Result<bool> {
         let pods = self.program_pods(program)?;
-        let ready = |pod: &Pod| {
-            let statuses = statuses(pod);
-            !statuses.is_empty() && statuses.iter().all(|status| status.ready)
-        };
-        Ok(!pods.is_empty() && pods.iter().all(ready))
+        Ok(!pods.is_empty()
+            && pods.iter().all(|pod| {
+                let statuses = statuses(pod);
+                !statuses.is_empty() && statuses.iter().all(|status| status.ready)
+            }))
     }
 
-    /// The page `/metrics` of each of the program's pods that is not ending, by the pod's name, fetched through the API server.
+    /// The page `/metrics` of each of the program's pods that is not ending, by the pod's name, fetched through the API
+    /// server.
     pub(crate) fn metrics_of_each(
         &self,
         program: &str,
         port: u16,
     ) -> Result<BTreeMap<String, String>> {
         let pods = self.program_pods(program)?;
-        let stays = |pod: &&Pod| pod.metadata.deletion_timestamp.is_none();
-        let names = pods.iter().filter(stays).filter_map(|pod| pod.metadata.name.as_deref());
+        let names = pods
+            .iter()
+            .filter(|pod| pod.metadata.deletion_timestamp.is_none())
+            .filter_map(|pod| pod.metadata.name.as_deref());
         names.map(|name| Ok((name.to_owned(), self.page(name, port)?))).collect()
     }
 
@@ -181,23 +187,22 @@ impl TestEnv {
         self.block_on(self.client.request_text(http::Request::get(path).body(Vec::new())?))
     }
 
-    /// Waits until a rollout of one of Plimsoll's Deployments is over, and until the pods before have ended: they answer and write until
-    /// then.
+    /// Waits until a rollout of one of Plimsoll's Deployments is over, and until the pods before have ended: they
+    /// answer and write until then.
     pub(crate) fn rolled_out(&self, program: &str) -> Result<()> {
         let deployment = format!("deployment/{program}");
         let status = ["-n", "plimsoll", "rollout", "status", &deployment, "--timeout=300s"];
         self.cluster()?.kubectl_run(&status)?;
         wait_for(&format!("the former pods of {program} to end"), Duration::from_secs(300), || {
             let pods = self.program_pods(program)?;
-            let stays = |pod: &Pod| pod.metadata.deletion_timestamp.is_none();
-            Ok(pods.iter().all(stays).then_some(()))
+            Ok(pods.iter().all(|pod| pod.metadata.deletion_timestamp.is_none()).then_some(()))
         })
     }
 
     /// Sets the number of pods of a Deployment of Plimsoll and waits until there are as many.
     pub(crate) fn scale(&self, program: &str, replicas: usize) -> Result<()> {
-        let (deployment, count) =
-            (format!("deployment/{program}"), format!("--replicas={replicas}"));
+        let deployment = format!("deployment/{program}");
+        let count = format!("--replicas={replicas}");
         self.cluster()?.kubectl_run(&["-n", "plimsoll", "scale", &deployment, &count])?;
         wait_for(&format!("{replicas} pods of {program}"), Duration::from_secs(300), || {
             let pods = self.program_pods(program)?.len();
@@ -244,10 +249,7 @@ impl TestEnv {
     pub(crate) fn slowest(&self) -> String {
         let mut took = lock(&self.took).clone();
         took.sort_by(|a, b| b.cmp(a));
-        let row =
-            |(time, name): &(Duration, String)| format!("{:8.1}  {name}\n", time.as_secs_f64());
         let (ten, others) = took.split_at(took.len().min(SLOWEST));
-        let rows = |some: &[(Duration, String)]| some.iter().map(row).collect::<String>();
         format!(
             "seconds of the {} slowest tests\n{}and of the others\n{}",
             ten.len(),
@@ -261,7 +263,8 @@ impl TestEnv {
         self.uninstalled.store(true, Ordering::Relaxed);
     }
 
-    /// Takes back what earlier tests may have left: pods, load, services that are held down, and nodes that are not back yet.
+    /// Takes back what earlier tests may have left: pods, load, services that are held down, and nodes that are not
+    /// back yet.
     fn reset(&self) -> Result<()> {
         for node in self.cluster.iter().flat_map(Cluster::nodes) {
             node.set_load(Load::IDLE)?;
@@ -272,8 +275,8 @@ impl TestEnv {
         self.cluster.iter().try_for_each(|cluster| self.nodes_are_back(cluster))
     }
 
-    /// Waits until each node is ready, without a taint of Kubernetes, and offers the units of all its cards. A test that kills kubelets or
-    /// device plugins ends before that.
+    /// Waits until each node is ready, without a taint of Kubernetes, and offers the units of all its cards. A test
+    /// that kills kubelets or device plugins ends before that.
     fn nodes_are_back(&self, cluster: &Cluster) -> Result<()> {
         let nodes: Api<Node> = Api::all(self.client());
         wait_for("the nodes to be ready and to offer their cards", BACK, || {
@@ -335,6 +338,10 @@ impl TestEnv {
     pub(crate) fn config(&self) -> Config {
         self.config.clone()
     }
+}
+
+fn rows(some: &[(Duration, String)]) -> String {
+    some.iter().map(|(time, name)| format!("{:8.1}  {name}\n", time.as_secs_f64())).collect()
 }
 
 /// An API object from JSON.

@@ -1,10 +1,9 @@
-//! Tests of the shipped ValidatingAdmissionPolicies: each attempt to forge what Plimsoll's programs write, on the real API
-//! server, and what must stay allowed.
+//! Tests of the shipped ValidatingAdmissionPolicies: each attempt to forge what Plimsoll's programs write, on the real
+//! API server, and what must stay allowed.
 
 use anyhow::{Context, Result, ensure};
 use e2e::command::wait_for;
 use k8s_openapi::api::admissionregistration::v1::ValidatingAdmissionPolicy;
-use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, ListParams};
 use serde_json::{Value, json};
 
@@ -118,7 +117,8 @@ fn with_pods(env: &TestEnv, work: impl FnOnce() -> Result<()>) -> Result<()> {
 fn users(env: &TestEnv) -> Result<()> {
     let user = Caller::administrator(env)?;
     with_pods(env, || {
-        let (plain, claimed) = (format!("{PODS}/plain"), format!("{PODS}/claimed"));
+        let plain = format!("{PODS}/plain");
+        let claimed = format!("{PODS}/claimed");
         for key in PROTECTED {
             user.refused(env, Verb::Create, PODS, &born_with("forged", key), CLAIMS)?;
             user.refused(env, Verb::Merge, &plain, &annotated(key, "forged"), CLAIMS)?;
@@ -182,23 +182,24 @@ fn bindings(env: &TestEnv) -> Result<()> {
         let mut waiting = on_fake_nodes(pod("waiting", &[gpu_container("main", 1)]));
         waiting["spec"]["schedulerName"] = json!("none");
         create(env, waiting)?;
-        let binding = |annotations: Value| {
-            json!({
-                "apiVersion": "v1", "kind": "Binding",
-                "metadata": {"name": "waiting", "annotations": annotations},
-                "target": {"kind": "Node", "name": FAKE},
-            })
-        };
         let paths =
             [format!("{PODS}/waiting/binding"), format!("/api/v1/namespaces/{NAMESPACE}/bindings")];
         for key in PROTECTED {
             for path in &paths {
-                user.refused(env, Verb::Create, path, &binding(json!({key: "0"})), BINDINGS)?;
+                user.refused(env, Verb::Create, path, &binding(&json!({key: "0"})), BINDINGS)?;
             }
         }
         ensure!(crate::support::pods::node(&get(env, "waiting")?).is_none(), "it was bound");
         // The scheduler of those who have another one binds so.
-        user.done(env, Verb::Create, &paths[0], &binding(json!({"mine": "1"}))).map(drop)
+        user.done(env, Verb::Create, &paths[0], &binding(&json!({"mine": "1"}))).map(drop)
+    })
+}
+
+fn binding(annotations: &Value) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Binding",
+        "metadata": {"name": "waiting", "annotations": annotations},
+        "target": {"kind": "Node", "name": FAKE},
     })
 }
 
@@ -217,21 +218,22 @@ fn kubelets(env: &TestEnv) -> Result<()> {
             kubelet.refused(env, Verb::Merge, &status, &change, CLAIMS)?;
         }
         kubelet.refused(env, Verb::Merge, &status, &annotated(CLAIM, Value::Null), CLAIMS)?;
-        // A mirror pod, which shows a static pod of the node.
-        let mirror = |name: &str| {
-            let mut mirror = typed(bound_to(FAKE, pod(name, &[idle_container("main")])));
-            mirror["metadata"]["annotations"] = json!({"kubernetes.io/config.mirror": "x"});
-            mirror["metadata"]["ownerReferences"] = json!([{
-                "apiVersion": "v1", "kind": "Node", "name": FAKE, "controller": true,
-                "uid": node_uid(env)?,
-            }]);
-            anyhow::Ok(mirror)
-        };
-        kubelet.done(env, Verb::Create, PODS, &mirror("mirror")?)?;
-        let mut forged = mirror("forged")?;
+        kubelet.done(env, Verb::Create, PODS, &mirror_pod(env, "mirror")?)?;
+        let mut forged = mirror_pod(env, "forged")?;
         forged["metadata"]["annotations"][CLAIM] = json!("{}");
         kubelet.refused(env, Verb::Create, PODS, &forged, CLAIMS)
     })
+}
+
+/// A mirror pod, which shows a static pod of the node.
+fn mirror_pod(env: &TestEnv, name: &str) -> Result<Value> {
+    let mut mirror = typed(bound_to(FAKE, pod(name, &[idle_container("main")])));
+    mirror["metadata"]["annotations"] = json!({"kubernetes.io/config.mirror": "x"});
+    mirror["metadata"]["ownerReferences"] = json!([{
+        "apiVersion": "v1", "kind": "Node", "name": FAKE, "controller": true,
+        "uid": node_uid(env)?,
+    }]);
+    anyhow::Ok(mirror)
 }
 
 fn node_uid(env: &TestEnv) -> Result<String> {
@@ -241,12 +243,6 @@ fn node_uid(env: &TestEnv) -> Result<String> {
 
 fn environments(env: &TestEnv) -> Result<()> {
     let user = Caller::administrator(env)?;
-    let variable = |name: &str| json!([{"name": name, "value": "all"}]);
-    // Of no node's.
-    let gated = |mut pod: Value| {
-        pod["spec"]["schedulingGates"] = json!([{"name": "plimsoll-e2e/never"}]);
-        typed(pod)
-    };
     for name in [
         "NVIDIA_VISIBLE_DEVICES",
         "NVIDIA_MIG_CONFIG_DEVICES",
@@ -283,20 +279,30 @@ fn environments(env: &TestEnv) -> Result<()> {
     user.done(env, Verb::Create, PODS, &other)?;
     // A container that comes later.
     let path = format!("{PODS}/other/ephemeralcontainers");
-    let debug = |name: &str, variables: Value| {
-        let mut container = idle_container(name);
-        container["env"] = variables;
-        json!({"spec": {"ephemeralContainers": [container]}})
-    };
-    let every = debug("every", variable("NVIDIA_VISIBLE_DEVICES"));
+    let every = debug_container("every", &variable("NVIDIA_VISIBLE_DEVICES"));
     user.refused(env, Verb::Strategic, &path, &every, ENVIRONMENT)?;
-    user.done(env, Verb::Strategic, &path, &debug("plain", json!([]))).map(drop)
+    user.done(env, Verb::Strategic, &path, &debug_container("plain", &json!([]))).map(drop)
+}
+
+/// The pod behind a scheduling gate, so that it gets no node.
+fn gated(mut pod: Value) -> Value {
+    pod["spec"]["schedulingGates"] = json!([{"name": "plimsoll-e2e/never"}]);
+    typed(pod)
+}
+
+fn variable(name: &str) -> Value {
+    json!([{"name": name, "value": "all"}])
+}
+
+fn debug_container(name: &str, variables: &Value) -> Value {
+    let mut container = idle_container(name);
+    container["env"] = variables.clone();
+    json!({"spec": {"ephemeralContainers": [container]}})
 }
 
 fn node_names(env: &TestEnv) -> Result<()> {
     let user = Caller::administrator(env)?;
     fake_nodes::with(env, &[FakeNode::with_cards(FAKE, &[8])], || {
-        let placed = |name: &str, container: Value| typed(bound_to(FAKE, pod(name, &[container])));
         let gpu = placed("gpu", gpu_container("main", 1));
         let text = user.refusal(env, Verb::Create, PODS, &gpu, NODE_NAME)?;
         ensure!(text.contains("spec.nodeSelector"), "{text}");
@@ -319,6 +325,10 @@ fn node_names(env: &TestEnv) -> Result<()> {
     })
 }
 
+fn placed(name: &str, container: Value) -> Value {
+    typed(bound_to(FAKE, pod(name, &[container])))
+}
+
 /// The controller names the node of each pod by affinity, and kube-scheduler and the extender place it.
 fn of_daemon_set(env: &TestEnv, user: &Caller) -> Result<()> {
     let sets = format!("/apis/apps/v1/namespaces/{NAMESPACE}/daemonsets");
@@ -334,8 +344,10 @@ fn of_daemon_set(env: &TestEnv, user: &Caller) -> Result<()> {
     user.done(env, Verb::Create, &sets, &set)?;
     let bound = wait_for("the DaemonSet's pod to be bound with a claim", BINDING, || {
         let pods = list(env)?;
-        let of_it = |pod: &&Pod| crate::support::pods::name(pod).starts_with("on-each-node-");
-        let found = pods.iter().find(of_it).filter(|pod| annotation(pod, CLAIM).is_some());
+        let found = pods
+            .iter()
+            .find(|pod| crate::support::pods::name(pod).starts_with("on-each-node-"))
+            .filter(|pod| annotation(pod, CLAIM).is_some());
         Ok(found.map(drop))
     });
     env.remove(&format!("{sets}/on-each-node"))?;
@@ -345,34 +357,44 @@ fn of_daemon_set(env: &TestEnv, user: &Caller) -> Result<()> {
 fn events(env: &TestEnv) -> Result<()> {
     let [other, own] = env.cluster()?.nodes() else { anyhow::bail!("not two nodes") };
     let agent = Caller::with_token(env, &token(env, Some(own.name()))?)?;
-    let event = |namespace: &str, regarding: Value, controller: &str| {
-        json!({
-            "apiVersion": "events.k8s.io/v1", "kind": "Event",
-            "metadata": {"generateName": "tried-", "namespace": namespace},
-            "eventTime": "2026-11-20T09:00:00.000000Z", "type": "Warning", "reason": "Tried",
-            "action": "Try", "reportingController": controller, "reportingInstance": "x",
-            "regarding": regarding, "note": "of a test",
-        })
-    };
-    let path = |namespace: &str| {
-        format!("/apis/events.k8s.io/v1/namespaces/{namespace}/events?dryRun=All")
-    };
-    let node = |name: &str| json!({"apiVersion": "v1", "kind": "Node", "name": name});
     let pod = json!({"apiVersion": "v1", "kind": "Pod", "name": "p", "namespace": NAMESPACE});
     let ours = "plimsoll-gpushare-device-plugin";
-    let default = path("default");
-    agent.done(env, Verb::Create, &default, &event("default", node(own.name()), ours))?;
-    agent.done(env, Verb::Create, &path(NAMESPACE), &event(NAMESPACE, pod.clone(), ours))?;
+    let default = events_path("default");
+    agent.done(
+        env,
+        Verb::Create,
+        &default,
+        &event("default", &node_reference(own.name()), ours),
+    )?;
+    agent.done(env, Verb::Create, &events_path(NAMESPACE), &event(NAMESPACE, &pod, ours))?;
     let secret = json!({"apiVersion": "v1", "kind": "Secret", "name": "s", "namespace": NAMESPACE});
     for (path, event) in [
-        (default.clone(), event("default", node(other.name()), ours)),
-        (default, event("default", node(own.name()), "kubelet")),
-        (path(NAMESPACE), event(NAMESPACE, pod, "kubelet")),
-        (path(NAMESPACE), event(NAMESPACE, secret, ours)),
+        (default.clone(), event("default", &node_reference(other.name()), ours)),
+        (default, event("default", &node_reference(own.name()), "kubelet")),
+        (events_path(NAMESPACE), event(NAMESPACE, &pod, "kubelet")),
+        (events_path(NAMESPACE), event(NAMESPACE, &secret, ours)),
     ] {
         agent.refused(env, Verb::Create, &path, &event, AGENT_EVENTS)?;
     }
     Ok(())
+}
+
+fn event(namespace: &str, regarding: &Value, controller: &str) -> Value {
+    json!({
+        "apiVersion": "events.k8s.io/v1", "kind": "Event",
+        "metadata": {"generateName": "tried-", "namespace": namespace},
+        "eventTime": "2026-11-20T09:00:00.000000Z", "type": "Warning", "reason": "Tried",
+        "action": "Try", "reportingController": controller, "reportingInstance": "x",
+        "regarding": regarding, "note": "of a test",
+    })
+}
+
+fn events_path(namespace: &str) -> String {
+    format!("/apis/events.k8s.io/v1/namespaces/{namespace}/events?dryRun=All")
+}
+
+fn node_reference(name: &str) -> Value {
+    json!({"apiVersion": "v1", "kind": "Node", "name": name})
 }
 
 fn annotators(env: &TestEnv) -> Result<()> {
@@ -388,16 +410,14 @@ fn annotators(env: &TestEnv) -> Result<()> {
         // Not written, so that the running annotator and extender see nothing of it.
         let dry = format!("{node}?dryRun=All");
         let key = "status-taint.cluster-autoscaler.kubernetes.io/plimsoll-hot";
-        let hot = |effect: &str| json!({"key": key, "value": "plimsoll-hot", "effect": effect});
-        let taints = |taints: &[Value]| json!({"spec": {"taints": taints}});
         for change in [
             annotated("cpu_usage_avg_5m", "0.5,2026-11-20T09:00:00Z"),
             annotated("node_hot_value", "2,2026-11-20T09:00:00Z"),
             annotated("plimsoll.dev/gpu-share", "{}"),
             annotated("plimsoll.dev/cooled-at", "2026-11-20T09:00:00Z"),
             annotated("mem_usage_avg_5m", Value::Null),
-            taints(&[theirs.clone(), hot("NoSchedule")]),
-            taints(&[hot("PreferNoSchedule"), theirs.clone()]),
+            with_taints(&[theirs.clone(), hot_taint(key, "NoSchedule")]),
+            with_taints(&[hot_taint(key, "PreferNoSchedule"), theirs.clone()]),
         ] {
             annotator.done(env, Verb::Merge, &dry, &change)?;
         }
@@ -408,11 +428,11 @@ fn annotators(env: &TestEnv) -> Result<()> {
             json!({"metadata": {"labels": {"gpushare": "true"}}}),
             json!({"metadata": {"finalizers": ["plimsoll.dev/mine"]}}),
             json!({"spec": {"unschedulable": true}}),
-            json!({"spec": {"unschedulable": true, "taints": [theirs.clone(), hot("NoSchedule")]}}),
-            taints(&[]),
-            taints(&[theirs.clone(), hot("NoExecute")]),
-            taints(&[theirs.clone(), other]),
-            taints(&[theirs, foreign]),
+            json!({"spec": {"unschedulable": true, "taints": [theirs.clone(), hot_taint(key, "NoSchedule")]}}),
+            with_taints(&[]),
+            with_taints(&[theirs.clone(), hot_taint(key, "NoExecute")]),
+            with_taints(&[theirs.clone(), other]),
+            with_taints(&[theirs, foreign]),
             annotated("plimsoll.dev/gpu-cards", "[]"),
             annotated("plimsoll.dev/exporter", "192.0.2.1:80"),
             annotated("volumes.kubernetes.io/controller-managed-attach-detach", "false"),
@@ -423,6 +443,14 @@ fn annotators(env: &TestEnv) -> Result<()> {
     })
 }
 
+fn hot_taint(key: &str, effect: &str) -> Value {
+    json!({"key": key, "value": "plimsoll-hot", "effect": effect})
+}
+
+fn with_taints(taints: &[Value]) -> Value {
+    json!({"spec": {"taints": taints}})
+}
+
 fn tokens(env: &TestEnv) -> Result<()> {
     let nodes = env.cluster()?.nodes();
     let [other, own] = nodes else { anyhow::bail!("{} nodes, not two", nodes.len()) };
@@ -430,25 +458,21 @@ fn tokens(env: &TestEnv) -> Result<()> {
     create(env, on_node(other, pod("theirs", &[gpu_container("main", 1)])))?;
     all_running(env, START)?;
     let agent = Caller::with_token(env, &token(env, Some(own.name()))?)?;
-    // Not written, so that the running plugin and the extender see nothing of it.
-    let dry = |path: String| format!("{path}?dryRun=All");
-    let node = |name: &str| dry(format!("{NODES}/{name}"));
-    let status = |name: &str| dry(format!("{NODES}/{name}/status"));
-    let count = |key: &str| json!({"status": {"capacity": {key: "9"}, "allocatable": {key: "9"}}});
     let cards = annotated("plimsoll.dev/gpu-cards", "[]");
     let claimed = annotated("ALIYUN_COM_GPU_MEM_ASSIGNED", "true");
-    let (mine, theirs) = (dry(format!("{PODS}/mine")), dry(format!("{PODS}/theirs")));
+    let mine = dry_run(&format!("{PODS}/mine"));
+    let theirs = dry_run(&format!("{PODS}/theirs"));
 
-    agent.done(env, Verb::Merge, &node(own.name()), &cards)?;
-    agent.done(env, Verb::Merge, &status(own.name()), &count("aliyun.com/gpu-count"))?;
+    agent.done(env, Verb::Merge, &node_path(own.name()), &cards)?;
+    agent.done(env, Verb::Merge, &status_path(own.name()), &count_of("aliyun.com/gpu-count"))?;
     agent.done(env, Verb::Merge, &mine, &claimed)?;
 
-    agent.refused(env, Verb::Merge, &node(other.name()), &cards, AGENT_NODES)?;
+    agent.refused(env, Verb::Merge, &node_path(other.name()), &cards, AGENT_NODES)?;
     agent.refused(
         env,
         Verb::Merge,
-        &status(other.name()),
-        &count("aliyun.com/gpu-count"),
+        &status_path(other.name()),
+        &count_of("aliyun.com/gpu-count"),
         AGENT_STATUS,
     )?;
     agent.refused(env, Verb::Merge, &theirs, &claimed, AGENT_PODS)?;
@@ -461,18 +485,18 @@ fn tokens(env: &TestEnv) -> Result<()> {
         json!({"spec": {"unschedulable": true}}),
         json!({"spec": {"taints": [{"key": "mine", "effect": "NoExecute"}]}}),
     ] {
-        agent.refused(env, Verb::Merge, &node(own.name()), &change, AGENT_NODES)?;
+        agent.refused(env, Verb::Merge, &node_path(own.name()), &change, AGENT_NODES)?;
     }
     for change in [
-        count("cpu"),
-        count("aliyun.com/gpu-mem"),
+        count_of("cpu"),
+        count_of("aliyun.com/gpu-mem"),
         json!({"status": {"conditions": []}}),
         json!({"status": {"addresses": []}}),
         json!({"status": {"images": []}}),
         json!({"status": {"volumesInUse": ["mine"]}}),
         annotated("cpu_usage_avg_5m", "0"),
     ] {
-        agent.refused(env, Verb::Merge, &status(own.name()), &change, AGENT_STATUS)?;
+        agent.refused(env, Verb::Merge, &status_path(own.name()), &change, AGENT_STATUS)?;
     }
     let image = json!({"spec": {"containers": [{"name": "main", "image": "mine"}]}});
     for (verb, change) in [
@@ -486,17 +510,34 @@ fn tokens(env: &TestEnv) -> Result<()> {
     }
     // A token that is bound to no pod tells no node.
     let unbound = Caller::with_token(env, &token(env, None)?)?;
-    unbound.refused(env, Verb::Merge, &node(own.name()), &cards, AGENT_NODES)?;
+    unbound.refused(env, Verb::Merge, &node_path(own.name()), &cards, AGENT_NODES)?;
     unbound.refused(env, Verb::Merge, &mine, &claimed, AGENT_PODS)
+}
+
+/// Not written, so that the running plugin and the extender see nothing of it.
+fn node_path(name: &str) -> String {
+    dry_run(&format!("{NODES}/{name}"))
+}
+
+fn status_path(name: &str) -> String {
+    dry_run(&format!("{NODES}/{name}/status"))
+}
+
+fn dry_run(path: &str) -> String {
+    format!("{path}?dryRun=All")
+}
+
+fn count_of(key: &str) -> Value {
+    json!({"status": {"capacity": {key: "9"}, "allocatable": {key: "9"}}})
 }
 
 /// A token of the device plugin's account, bound to its pod on this node.
 fn token(env: &TestEnv, node: Option<&str>) -> Result<String> {
     let pods = env.program_pods("gpushare-device-plugin")?;
-    let on = |wanted: &str| pods.iter().find(|pod| crate::support::pods::node(pod) == Some(wanted));
     let mut words = vec!["-n", "plimsoll", "create", "token", "gpushare-device-plugin"];
     if let Some(node) = node {
-        let pod = on(node).with_context(|| format!("no device plugin on {node}"))?;
+        let pod = pods.iter().find(|pod| crate::support::pods::node(pod) == Some(node));
+        let pod = pod.with_context(|| format!("no device plugin on {node}"))?;
         let name = crate::support::pods::name(pod);
         words.extend(["--bound-object-kind=Pod", "--bound-object-name", name]);
     }
@@ -535,7 +576,8 @@ fn free(env: &TestEnv) -> Result<()> {
     })
 }
 
-/// A node has 4 units left, on two cards. A pod of 4 units with a claim on a full card, which no scheduler placed, fails.
+/// A node has 4 units left, on two cards. A pod of 4 units with a claim on a full card, which no scheduler placed,
+/// fails.
 fn forged_with_node_name(env: &TestEnv) -> Result<()> {
     let host = &env.cluster()?.nodes()[1];
     for (n, units) in [16, 16, 14, 14].into_iter().enumerate() {

@@ -1,5 +1,6 @@
-//! Tests of what the shipped ValidatingAdmissionPolicies cost: the largest pods that the API server takes stay writable, lists whose
-//! length an author chooses have an end, and one command lifts the policies. The times are figures; no test fails because of them.
+//! Tests of what the shipped ValidatingAdmissionPolicies cost: the largest pods that the API server takes stay
+//! writable, lists whose length an author chooses have an end, and one command lifts the policies. The times are
+//! figures; no test fails because of them.
 
 use std::time::Instant;
 
@@ -42,13 +43,14 @@ fn gated(name: &str, containers: &[Value]) -> Value {
 
 /// Annotations with keys of three letters and values of one.
 fn annotations(numbers: std::ops::Range<usize>) -> Value {
-    const LETTERS: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789";
-    let key = |number: usize| {
-        let base = LETTERS.len();
-        let places = [number / (base * base), number / base % base, number % base];
-        places.map(|place| char::from(LETTERS[place % base])).iter().collect::<String>()
-    };
     numbers.map(|number| (key(number), json!("x"))).collect::<serde_json::Map<_, _>>().into()
+}
+
+fn key(number: usize) -> String {
+    const LETTERS: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789";
+    let base = LETTERS.len();
+    let places = [number / (base * base), number / base % base, number % base];
+    places.map(|place| char::from(LETTERS[place % base])).iter().collect::<String>()
 }
 
 fn timed(env: &TestEnv, what: &str, call: impl FnOnce() -> Result<Value>) -> Result<Value> {
@@ -58,8 +60,8 @@ fn timed(env: &TestEnv, what: &str, call: impl FnOnce() -> Result<Value>) -> Res
     Ok(done)
 }
 
-/// Where a policy looks at each annotation, a request's cost grows with their number, and a request above the API server's budget is
-/// refused: the kubelet's, too. With one long value more, no later write of the pod passed.
+/// Where a policy looks at each annotation, a request's cost grows with their number, and a request above the API
+/// server's budget is refused: the kubelet's, too. With one long value more, no later write of the pod passed.
 fn largest(env: &TestEnv) -> Result<()> {
     let user = Caller::administrator(env)?;
     let before = checks(env)?;
@@ -119,9 +121,6 @@ fn checks(env: &TestEnv) -> Result<std::collections::BTreeMap<String, (f64, f64)
 
 fn long_lists(env: &TestEnv) -> Result<()> {
     let user = Caller::administrator(env)?;
-    let variables = |count: usize| -> Value {
-        (0..count).map(|n| json!({"name": format!("V{n}")})).collect::<Vec<_>>().into()
-    };
     let asking = |name: &str, counts: &[usize]| {
         let mut pod = gated(name, &[gpu_container("c0", 1), idle_container("c1")]);
         for (n, count) in counts.iter().enumerate() {
@@ -154,6 +153,10 @@ fn long_lists(env: &TestEnv) -> Result<()> {
     // The pod is as writable as before.
     let status = json!({"status": {"message": "from a kubelet"}});
     user.done(env, Verb::Merge, &format!("{PODS}/variables/status"), &status).map(drop)
+}
+
+fn variables(count: usize) -> Value {
+    (0..count).map(|n| json!({"name": format!("V{n}")})).collect::<Vec<_>>().into()
 }
 
 /// What a user is refused while the policies are in force.

@@ -1,4 +1,5 @@
-//! Tests of the cluster itself: its nodes, its likeness to the stand-ins of other tests, what it refuses, and the removal of Plimsoll.
+//! Tests of the cluster itself: its nodes, its likeness to the stand-ins of other tests, what it refuses, and the
+//! removal of Plimsoll.
 
 pub(crate) mod admission;
 pub(crate) mod admission_cost;

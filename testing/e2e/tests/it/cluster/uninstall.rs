@@ -100,9 +100,8 @@ fn only_documented_files_are_left(node: &Node) -> Result<()> {
     let unexpected: Vec<&String> = plugins.iter().filter(|name| !is_of_the_kubelet(name)).collect();
     ensure!(unexpected.is_empty(), "{}: left beside kubelet.sock: {unexpected:?}", node.name());
     for (folder, _) in DOCUMENTED_FILES {
-        let is_documented = |name: &str| DOCUMENTED_FILES.contains(&(folder, name));
-        let unexpected: Vec<String> =
-            names(node, folder)?.into_iter().filter(|name| !is_documented(name)).collect();
+        let mut unexpected = names(node, folder)?;
+        unexpected.retain(|name| !DOCUMENTED_FILES.contains(&(folder, name.as_str())));
         ensure!(unexpected.is_empty(), "{}: left in {folder}: {unexpected:?}", node.name());
     }
     let mut ours = names(node, "/run")?;
@@ -142,8 +141,10 @@ fn only_documented_annotations_are_left(env: &TestEnv) -> Result<()> {
 }
 
 fn scheduling_is_as_before(env: &TestEnv) -> Result<()> {
-    let plain = |n| pod(&format!("plain-{n}"), &[idle_container("main")]);
-    create_all(env, (0..6).map(plain).collect())?;
+    create_all(
+        env,
+        (0..6).map(|n| pod(&format!("plain-{n}"), &[idle_container("main")])).collect(),
+    )?;
     all_running(env, START)?;
     wait_for("the kubelets to offer no units", START, || {
         Ok(offered(env, GPU)?.values().all(|units| *units == 0).then_some(()))

@@ -1,5 +1,5 @@
-//! Tests of what one program of Plimsoll can do to another: each runs as a user of its own, and waits in a queue of its own at the API
-//! server.
+//! Tests of what one program of Plimsoll can do to another: each runs as a user of its own, and waits in a queue of its
+//! own at the API server.
 
 use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::process::CommandExt as _;
@@ -41,7 +41,8 @@ fn user_of(process: Pid) -> Result<u32> {
     Ok(std::fs::metadata(format!("/proc/{number}"))?.uid())
 }
 
-/// The exporter mounts the host's /proc, where a process can read the environment and the files of all with its user and group.
+/// The exporter mounts the host's /proc, where a process can read the environment and the files of all with its user
+/// and group.
 fn secrets(env: &TestEnv) -> Result<()> {
     let exporter = *env.programs("node-exporter-plus")?.first().context("no exporter runs")?;
     let exporter = user_of(exporter)?;
@@ -64,22 +65,23 @@ fn secrets(env: &TestEnv) -> Result<()> {
 }
 
 fn queues(env: &TestEnv) -> Result<()> {
-    let dispatched = |schema: &str, level: &str| -> Result<bool> {
-        let request = http::Request::get("/metrics").body(Vec::new())?;
-        let page = env.block_on(env.client().request_text(request))?;
-        let found = page.lines().find(|line| {
-            line.starts_with("apiserver_flowcontrol_dispatched_requests_total{")
-                && line.contains(&format!("flow_schema=\"{schema}\""))
-                && line.contains(&format!("priority_level=\"{level}\""))
-        });
-        Ok(found.is_some_and(|line| !line.ends_with(" 0")))
-    };
     for (schema, level) in
         [("plimsoll-leases", "leader-election"), ("plimsoll-scheduling", "workload-high")]
     {
         wait_for(&format!("requests of {schema} in {level}"), BINDING, || {
-            Ok(dispatched(schema, level)?.then_some(()))
+            Ok(was_dispatched(env, schema, level)?.then_some(()))
         })?;
     }
     Ok(())
+}
+
+fn was_dispatched(env: &TestEnv, schema: &str, level: &str) -> Result<bool> {
+    let request = http::Request::get("/metrics").body(Vec::new())?;
+    let page = env.block_on(env.client().request_text(request))?;
+    let found = page.lines().find(|line| {
+        line.starts_with("apiserver_flowcontrol_dispatched_requests_total{")
+            && line.contains(&format!("flow_schema=\"{schema}\""))
+            && line.contains(&format!("priority_level=\"{level}\""))
+    });
+    Ok(found.is_some_and(|line| !line.ends_with(" 0")))
 }

@@ -48,8 +48,8 @@ const USER: &str = "64953:64953";
 /// The ConfigMap with the exporter's configuration, which `testing/e2e/deploy/day-of-signals` mounts.
 const CONFIG: &str = "day-of-signals";
 
-/// Nodes have the root file system of this host, so the usage is the one that the kernel reports here. Where it changes, a
-/// sample shows it some seconds later.
+/// Nodes have the root file system of this host, so the usage is the one that the kernel reports here. Where it
+/// changes, a sample shows it some seconds later.
 fn file_systems(env: &TestEnv) -> Result<()> {
     for node in env.cluster()?.nodes() {
         wait_for(&format!("the usage of {}'s file systems", node.name()), SAMPLES, || {
@@ -247,8 +247,8 @@ pub(crate) fn apply(env: &TestEnv, overlay: &str) -> Result<()> {
     env.rolled_out("annotator")
 }
 
-/// Stops the exporter and then kills it, so that it does not write its sample file while `work` changes that or after it, and
-/// waits until the next one is ready.
+/// Stops the exporter and then kills it, so that it does not write its sample file while `work` changes that or after
+/// it, and waits until the next one is ready.
 fn restarted(env: &TestEnv, node: &Node, work: impl FnOnce() -> Result<()>) -> Result<Pod> {
     let before = pod_on(env, node)?;
     let exporter = process(&before)?;
@@ -282,9 +282,10 @@ fn restarts(pod: &Pod) -> i32 {
 /// The exporter's pod on a node.
 fn pod_on(env: &TestEnv, node: &Node) -> Result<Pod> {
     let pods = env.program_pods(PROGRAM)?;
-    let here = |pod: &Pod| crate::support::pods::node(pod) == Some(node.name());
     let mut found = pods.into_iter().filter(|pod| pod.metadata.deletion_timestamp.is_none());
-    found.find(here).with_context(|| format!("no exporter runs on {}", node.name()))
+    found
+        .find(|pod| crate::support::pods::node(pod) == Some(node.name()))
+        .with_context(|| format!("no exporter runs on {}", node.name()))
 }
 
 /// The exporter's main process.

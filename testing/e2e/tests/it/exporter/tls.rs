@@ -22,8 +22,8 @@ pub(crate) const FACTS: &[Fact] = &[on_our_nodes(
 
 /// A metric of crane's policy.
 const METRIC: &str = "mem_usage_avg_5m";
-/// Longer than half of the metric's window, which must hold samples, and those may be lost, and the annotator's wait after
-/// exporters that did not answer.
+/// Longer than half of the metric's window, which must hold samples, and those may be lost, and the annotator's wait
+/// after exporters that did not answer.
 const READING: Duration = Duration::from_secs(600);
 const SECRETS: [&str; 2] = ["exporter-tls", "exporter-token"];
 

@@ -30,19 +30,20 @@ fn stopped(env: &TestEnv) -> Result<()> {
 
 fn hanging(env: &TestEnv) -> Result<()> {
     ensure!(!env.programs(EXTENDER)?.is_empty(), "the extender does not run");
-    let all = |signal| -> Result<()> {
-        for process in env.programs(EXTENDER)? {
-            // It may be gone: the kubelet restarts a container whose liveness probe fails.
-            let _ = processes::signal(process, signal);
-        }
-        Ok(())
-    };
     // Also one that was started again: it gives out cards only when the Lease of the one before is over.
-    let waited = plain_schedules_and_gpu_waits(env, || all(Signal::STOP));
-    let continued = all(Signal::CONT);
+    let waited = plain_schedules_and_gpu_waits(env, || signal_extenders(env, Signal::STOP));
+    let continued = signal_extenders(env, Signal::CONT);
     waited?;
     continued?;
     gpu_is_placed(env)
+}
+
+fn signal_extenders(env: &TestEnv, signal: Signal) -> Result<()> {
+    for process in env.programs(EXTENDER)? {
+        // It may be gone: the kubelet restarts a container whose liveness probe fails.
+        let _ = processes::signal(process, signal);
+    }
+    Ok(())
 }
 
 /// `stay_away` keeps the extender from answering; it is called again while a pod is waited for.

@@ -1,5 +1,5 @@
-//! Tests of the extender's replicas, of which one gives out cards: it is replaced in order, killed, and stopped. No GPU pod is lost, and
-//! no card overbooked. How long pods wait is a figure.
+//! Tests of the extender's replicas, of which one gives out cards: it is replaced in order, killed, and stopped. No GPU
+//! pod is lost, and no card overbooked. How long pods wait is a figure.
 
 use std::collections::BTreeMap;
 use std::thread::sleep;
@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use e2e::command::wait_for;
 use e2e::kernel::processes::{self, Pid, Signal};
-use k8s_openapi::api::core::v1::Pod;
 
 use crate::env::TestEnv;
 use crate::support::card_audit::audit_exactly;
@@ -123,7 +122,8 @@ impl Stream {
     /// Creates so many more, each some time after the one before.
     fn go_on(&mut self, env: &TestEnv, count: usize) -> Result<()> {
         for _ in 0..count {
-            let (name, now) = (format!("stream-{}", self.created.len()), Instant::now());
+            let name = format!("stream-{}", self.created.len());
+            let now = Instant::now();
             create(env, pod(&name, &[gpu_container("main", 1)]))?;
             self.created.insert(name, now);
             while now.elapsed() < EVERY {
@@ -145,8 +145,8 @@ impl Stream {
     fn summary(&self) -> String {
         let mut delays: Vec<u128> = self.bound.values().map(Duration::as_millis).collect();
         delays.sort_unstable();
-        let at = |part: usize| delays.get(part).copied().unwrap_or_default();
-        let (median, last) = (at(delays.len() / 2), at(delays.len().saturating_sub(1)));
+        let median = delays.get(delays.len() / 2).copied().unwrap_or_default();
+        let last = delays.last().copied().unwrap_or_default();
         format!(
             "{} pods, bound after a median of {median} ms, the last after {last} ms",
             delays.len()
@@ -185,8 +185,10 @@ fn holder(env: &TestEnv) -> Result<String> {
 fn processes_of_holder(env: &TestEnv, holder: &str) -> Result<Vec<Pid>> {
     let pod_name = holder.split('_').next().unwrap_or_default();
     let pods = env.program_pods(EXTENDER)?;
-    let leads = |pod: &&Pod| pod.metadata.name.as_deref() == Some(pod_name);
-    let pod = pods.iter().find(leads).with_context(|| format!("{holder} has no pod"))?;
+    let pod = pods
+        .iter()
+        .find(|pod| pod.metadata.name.as_deref() == Some(pod_name))
+        .with_context(|| format!("{holder} has no pod"))?;
     processes_of(pod, EXTENDER)
 }
 

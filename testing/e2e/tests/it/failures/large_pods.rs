@@ -26,8 +26,8 @@ const LARGE: usize = 1_300_000;
 
 const PROGRAMS: [&str; 3] = [EXTENDER, "annotator", "gpushare-device-plugin"];
 
-/// A pod that waits for its scheduling gate, or one for a scheduler that does not exist with a node of its own choice, so that it counts as
-/// that node's and never starts.
+/// A pod that waits for its scheduling gate, or one for a scheduler that does not exist with a node of its own choice,
+/// so that it counts as that node's and never starts.
 fn large(number: usize, node: &str) -> Value {
     let mut main = idle_container("main");
     main["args"] = match number % 3 {

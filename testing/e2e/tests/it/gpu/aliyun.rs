@@ -1,7 +1,8 @@
-//! Tests with what belongs to Aliyun's gpushare: its pods' specs, what its tool `kubectl inspect gpushare` makes of Nodes and Pods, a
-//! ResourceQuota, and the ConfigMap of unhealthy cards.
+//! Tests with what belongs to Aliyun's gpushare: its pods' specs, what its tool `kubectl inspect gpushare` makes of
+//! Nodes and Pods, a ResourceQuota, and the ConfigMap of unhealthy cards.
 //!
-//! The tool's Go module cannot be fetched, so [`Inspected`] stands in: it reads what `cmd/inspect` of gpushare-device-plugin reads, and nothing else.
+//! The tool's Go module cannot be fetched, so [`Inspected`] stands in: it reads what `cmd/inspect` of
+//! gpushare-device-plugin reads, and nothing else.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -48,7 +49,8 @@ const ALLOCATION: &str = "scheduler.framework.gpushare.allocation";
 /// Units in use on each card, by node and index; -1 for units that the tool shows as pending.
 type Inspected = BTreeMap<String, BTreeMap<i64, u64>>;
 
-/// `binpack-1` is the first sample of gpushare-scheduler-extender, but for the image. Beside it are pods that Aliyun's programs cannot place.
+/// `binpack-1` is the first sample of gpushare-scheduler-extender, but for the image. Beside it are pods that Aliyun's
+/// programs cannot place.
 fn sample(env: &TestEnv) -> Result<()> {
     let labels = json!({"app": "binpack-1"});
     let deployment = json!({
@@ -67,16 +69,11 @@ fn sample(env: &TestEnv) -> Result<()> {
             },
         },
     });
-    let several = |name: &str, count: &str, units: u64| {
-        let mut pod = pod(name, &[gpu_container("main", units)]);
-        pod["metadata"]["annotations"] = json!({"plimsoll.dev/gpu-card-count": count});
-        pod
-    };
     let caller = Caller::administrator(env)?;
     let deployments = format!("/apis/apps/v1/namespaces/{NAMESPACE}/deployments");
     caller.done(env, Verb::Create, &deployments, &deployment)?;
-    let tried = create(env, several("two-cards", "2", 6))
-        .and_then(|()| create(env, several("whole-card", "exclusive", 16)))
+    let tried = create(env, of_several_cards("two-cards", "2", 6))
+        .and_then(|()| create(env, of_several_cards("whole-card", "exclusive", 16)))
         .and_then(|()| create(env, pod("two", &[gpu_container("a", 2), gpu_container("b", 5)])))
         .and_then(|()| {
             wait_for("the pods of the Deployment", START, || {
@@ -86,7 +83,8 @@ fn sample(env: &TestEnv) -> Result<()> {
         .and_then(|()| all_running(env, START))
         .and_then(|pods| {
             audit_exactly(env, 6)?;
-            let (shown, truth) = (inspect(env)?, seen(env, &pods)?);
+            let shown = inspect(env)?;
+            let truth = seen(env, &pods)?;
             ensure!(shown == truth, "the tool shows {shown:?}, the processes see {truth:?}");
             Ok(())
         });
@@ -103,6 +101,12 @@ fn sample(env: &TestEnv) -> Result<()> {
     tried.and(removed)
 }
 
+fn of_several_cards(name: &str, count: &str, units: u64) -> Value {
+    let mut pod = pod(name, &[gpu_container("main", units)]);
+    pod["metadata"]["annotations"] = json!({"plimsoll.dev/gpu-card-count": count});
+    pod
+}
+
 /// What the tool adds up: Nodes with units, and their pods that have not ended, by the annotations of these.
 fn inspect(env: &TestEnv) -> Result<Inspected> {
     let cards = offered(env, COUNT)?;
@@ -113,8 +117,7 @@ fn inspect(env: &TestEnv) -> Result<Inspected> {
         let cards = i64::try_from(*cards.get(&name).context("no count of cards")?)?;
         let used: &mut BTreeMap<i64, u64> = inspected.entry(name.clone()).or_default();
         used.extend((0..cards).map(|card| (card, 0)));
-        let ended = |pod: &Pod| matches!(phase(pod), "Succeeded" | "Failed");
-        for pod in pods.iter().filter(|pod| node(pod) == Some(&name) && !ended(pod)) {
+        for pod in pods.iter().filter(|pod| node(pod) == Some(&name) && !has_ended(pod)) {
             for (card, units) in shown_of(pod)? {
                 *used.entry(card).or_default() += units;
             }
@@ -123,7 +126,12 @@ fn inspect(env: &TestEnv) -> Result<Inspected> {
     Ok(inspected)
 }
 
-/// The units of a pod by card, as the tool shows them: by the allocation where the pod has one, else all on the card of the index.
+fn has_ended(pod: &Pod) -> bool {
+    matches!(phase(pod), "Succeeded" | "Failed")
+}
+
+/// The units of a pod by card, as the tool shows them: by the allocation where the pod has one, else all on the card of
+/// the index.
 fn shown_of(pod: &Pod) -> Result<BTreeMap<i64, u64>> {
     let limits = pod.spec.iter().flat_map(|spec| &spec.containers).map(units).sum::<u64>();
     if limits == 0 {
@@ -141,8 +149,8 @@ fn shown_of(pod: &Pod) -> Result<BTreeMap<i64, u64>> {
     Ok(BTreeMap::from([(index.unwrap_or(-1), limits)]))
 }
 
-/// What the pods' processes hold: equal parts of their containers' units on the cards whose device nodes they have, and all of a card that is
-/// theirs alone.
+/// What the pods' processes hold: equal parts of their containers' units on the cards whose device nodes they have, and
+/// all of a card that is theirs alone.
 fn seen(env: &TestEnv, pods: &[Pod]) -> Result<Inspected> {
     let mut seen = Inspected::new();
     for host in env.cluster()?.nodes() {
@@ -182,15 +190,18 @@ fn mixed(env: &TestEnv) -> Result<()> {
         wait_for("the extender to count the old pod", BINDING, || {
             Ok((used_units(env, NODE)? == [5, 5]).then_some(()))
         })?;
-        let new = |name: &str, units| on_fake_nodes(pod(name, &[gpu_container("main", units)]));
-        create(env, new("beside", 3))?;
+        create(env, new_pod("beside", 3))?;
         bound(env, "beside", BINDING)?;
-        create(env, new("after", 5))?;
+        create(env, new_pod("after", 5))?;
         unschedulable(env, "after", BINDING)?;
         fake_nodes::report_ended(env, "old")?;
         delete_all(env, ["old"])?;
         bound(env, "after", BINDING).map(drop)
     })
+}
+
+fn new_pod(name: &str, units: u64) -> Value {
+    on_fake_nodes(pod(name, &[gpu_container("main", units)]))
 }
 
 /// The API server counts a pod's requests when it is made, wherever it will be.
@@ -214,25 +225,26 @@ fn held(env: &TestEnv, caller: &Caller, quota: &str) -> Result<()> {
         let found: Value = env.block_on(env.client().request(request))?;
         Ok(found["status"]["hard"].is_object().then_some(()))
     })?;
-    let waiting = |name: &str, units: u64| {
-        let mut pod = pod(name, &[gpu_container("main", units)]);
-        pod["apiVersion"] = json!("v1");
-        pod["kind"] = json!("Pod");
-        pod["spec"]["schedulingGates"] = json!([{"name": "plimsoll-e2e/never"}]);
-        pod
-    };
     let pods = format!("/api/v1/namespaces/{NAMESPACE}/pods");
     // The API server admits by a cache, which may not have the counted quota yet.
     wait_for("the quota to be in force", FOLLOWED, || {
         let dry = format!("{pods}?dryRun=All");
-        let (status, _) = caller.call(env, Verb::Create, &dry, &waiting("beyond", 6))?;
+        let (status, _) = caller.call(env, Verb::Create, &dry, &gated("beyond", 6))?;
         Ok((status == 403).then_some(()))
     })?;
-    caller.done(env, Verb::Create, &pods, &waiting("within", 3))?;
-    let (status, answer) = caller.call(env, Verb::Create, &pods, &waiting("beyond", 3))?;
+    caller.done(env, Verb::Create, &pods, &gated("within", 3))?;
+    let (status, answer) = caller.call(env, Verb::Create, &pods, &gated("beyond", 3))?;
     let message = answer["message"].as_str().unwrap_or_default();
     ensure!(status == 403 && message.contains("exceeded quota: gpu-memory"), "{status} {message}");
-    caller.done(env, Verb::Create, &pods, &waiting("fits", 2)).map(drop)
+    caller.done(env, Verb::Create, &pods, &gated("fits", 2)).map(drop)
+}
+
+fn gated(name: &str, units: u64) -> Value {
+    let mut pod = pod(name, &[gpu_container("main", units)]);
+    pod["apiVersion"] = json!("v1");
+    pod["kind"] = json!("Pod");
+    pod["spec"]["schedulingGates"] = json!([{"name": "plimsoll-e2e/never"}]);
+    pod
 }
 
 /// The component `unhealthy-gpus`: what the driver reports is listed there, and what others list takes no pods.
@@ -249,22 +261,24 @@ fn unhealthy_map(env: &TestEnv) -> Result<()> {
     let until = |what: &str, wanted: &str| {
         wait_for(what, FOLLOWED, || Ok((listed()? == wanted).then_some(())))
     };
-    let healthy = || healthy_cards(env, host);
     let tried = host
         .set_card_health(&card.uuid, false)
         .and_then(|()| until("the plugin to list the card", "2"))
         .and_then(|()| {
             let data = r#"{"data":{"gpus":"0,2"}}"#;
             kubectl(&["patch", "configmap", &name, "--type=merge", "-p", data])?;
-            let only = |cards: Vec<u64>| (cards == [1, 3]).then_some(());
-            wait_for("the plugin to honour the list", FOLLOWED, || healthy().map(only))?;
+            wait_for("the plugin to honour the list", FOLLOWED, || {
+                Ok((healthy_cards(env, host)? == [1, 3]).then_some(()))
+            })?;
             wait_for("each extender to know it", FOLLOWED, || {
                 let replicas = inspected_by_each(env, host.name())?;
-                let knows = |cards: &Vec<Value>| {
-                    let healthy = cards.iter().filter(|card| card["unhealthy"] != true);
-                    healthy.filter_map(|card| card["id"].as_u64()).eq([1, 3])
-                };
-                Ok(replicas.iter().all(knows).then_some(()))
+                Ok(replicas
+                    .iter()
+                    .all(|cards| {
+                        let healthy = cards.iter().filter(|card| card["unhealthy"] != true);
+                        healthy.filter_map(|card| card["id"].as_u64()).eq([1, 3])
+                    })
+                    .then_some(()))
             })
         })
         .and_then(|()| {
@@ -277,8 +291,9 @@ fn unhealthy_map(env: &TestEnv) -> Result<()> {
         });
     let restored = host.set_card_health(&card.uuid, true).and_then(|()| {
         kubectl(&["delete", "configmap", &name, "--ignore-not-found"])?;
-        let all = |cards: Vec<u64>| (cards.len() == 4).then_some(());
-        wait_for("every card to be healthy again", RECOVERED, || healthy().map(all))
+        wait_for("every card to be healthy again", RECOVERED, || {
+            Ok((healthy_cards(env, host)?.len() == 4).then_some(()))
+        })
     });
     tried.and(restored)
 }

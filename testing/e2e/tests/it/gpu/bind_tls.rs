@@ -6,6 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use e2e::cluster::install;
 use e2e::command::wait_for;
+use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
 use crate::env::{NAMESPACE, TestEnv};
@@ -89,8 +90,8 @@ fn renewed(env: &TestEnv) -> Result<()> {
     let new = certificates::of_kube_scheduler(env)?;
     wait_for("every replica to take the new certificate", RENEWAL, || {
         let replicas = replicas(env)?;
-        let takes = |tls: &Tls| replicas.iter().all(|(at, _)| version(tls, *at).is_ok());
-        Ok(takes(&new).then_some(()))
+        let all_take_it = replicas.iter().all(|(at, _)| version(&new, *at).is_ok());
+        Ok(all_take_it.then_some(()))
     })?;
     for (address, _) in replicas(env)? {
         ensure!(version(&old, address).is_err(), "{address} takes the former certificate");
@@ -115,6 +116,9 @@ fn version(tls: &Tls, address: std::net::SocketAddr) -> Result<()> {
 /// How often each replica's container has been started again.
 fn starts(env: &TestEnv) -> Result<BTreeMap<String, i32>> {
     let pods = env.program_pods(EXTENDER)?;
-    let restarts = |pod| statuses(pod).iter().map(|status| status.restart_count).sum();
     Ok(pods.iter().map(|pod| (name(pod).to_owned(), restarts(pod))).collect())
+}
+
+fn restarts(pod: &Pod) -> i32 {
+    statuses(pod).iter().map(|status| status.restart_count).sum()
 }

@@ -1,4 +1,5 @@
-//! Tests of Bind: many pods at once, what it costs beside a bare binding, and no pod where a DRA driver serves the units.
+//! Tests of Bind: many pods at once, what it costs beside a bare binding, and no pod where a DRA driver serves the
+//! units.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -111,8 +112,8 @@ enum By {
 
 impl By {
     const ALL: [Self; 3] = [Self::Extender, Self::TheSameWrite, Self::Bare];
-    /// All orders: what comes after an expensive one pays for a part of it. The first begins with the extender's, which shows the
-    /// annotations.
+    /// All orders: what comes after an expensive one pays for a part of it. The first begins with the extender's, which
+    /// shows the annotations.
     const ORDERS: [[Self; 3]; 6] = {
         let [extender, same, bare] = Self::ALL;
         [
@@ -148,8 +149,6 @@ fn beside_a_bare_one(env: &TestEnv) -> Result<()> {
     const EACH: usize = 126;
     const WARM_UP: usize = 6;
     // So that 27 pods come to each.
-    const NODES: usize = 14;
-    let node_of = |number: usize| format!("fake-{:03}", number % NODES);
     let token = ["-n", "plimsoll", "create", "token", "scheduler-extender"];
     let token = env.cluster()?.kubectl_run(&token)?;
     let mut config = env.config();
@@ -164,12 +163,15 @@ fn beside_a_bare_one(env: &TestEnv) -> Result<()> {
         (0..NODES).map(|number| FakeNode::with_cards(&node_of(number), &[64; 8])).collect();
     fake_nodes::with(env, &nodes, || {
         let pods = (0..EACH).flat_map(|number| By::ALL.map(|by| by.pod(number)));
-        let alone = |name: String| {
-            let mut pod = pod(&name, &[gpu_container("main", 1)]);
-            pod["spec"]["schedulerName"] = json!("none");
-            on_fake_nodes(pod)
-        };
-        create_all(env, pods.map(alone).collect())?;
+        create_all(
+            env,
+            pods.map(|name| {
+                let mut pod = pod(&name, &[gpu_container("main", 1)]);
+                pod["spec"]["schedulerName"] = json!("none");
+                on_fake_nodes(pod)
+            })
+            .collect(),
+        )?;
         let mut times = BTreeMap::<By, Vec<Duration>>::new();
         let mut annotations = Value::Null;
         for number in 0..EACH {
@@ -192,16 +194,24 @@ fn beside_a_bare_one(env: &TestEnv) -> Result<()> {
             let claimed = annotation(&pod, CLAIM).is_some();
             ensure!(claimed != name(&pod).starts_with("bare"), "{}: {claimed}", name(&pod));
         }
-        let median_of = |by| times.remove(&by).map(median).unwrap_or_default();
-        let [ours, same, bare] = By::ALL.map(median_of);
-        let over = |other: Duration| {
-            let ratio = ours.as_secs_f64() / other.as_secs_f64();
-            format!("{ratio:.2} ({:.2} and {:.2} ms)", millis(ours), millis(other))
-        };
-        env.figure("bind_over_a_bare_binding", over(bare));
-        env.figure("bind_over_the_same_write", over(same));
+        let [ours, same, bare] =
+            By::ALL.map(|by| times.remove(&by).map(median).unwrap_or_default());
+        env.figure("bind_over_a_bare_binding", ratio_text(ours, bare));
+        env.figure("bind_over_the_same_write", ratio_text(ours, same));
         Ok(())
     })
+}
+
+/// The fake nodes on which the pods are bound in turn.
+const NODES: usize = 14;
+
+fn node_of(number: usize) -> String {
+    format!("fake-{:03}", number % NODES)
+}
+
+fn ratio_text(ours: Duration, other: Duration) -> String {
+    let ratio = ours.as_secs_f64() / other.as_secs_f64();
+    format!("{ratio:.2} ({:.2} and {:.2} ms)", millis(ours), millis(other))
 }
 
 impl Binders<'_> {
@@ -212,14 +222,14 @@ impl Binders<'_> {
                 let asked = json!({
                     "PodName": name(pod), "PodNamespace": NAMESPACE, "PodUID": uid(pod), "Node": node,
                 });
-                // For some seconds after the test before, its deleted pods may have processes, for all that the extender knows.
-                let waits = |answer: &Value| {
-                    answer["Error"].as_str().is_some_and(|error| error.contains("deleted pods"))
-                };
+                // For some seconds after the test before, its deleted pods may have processes, for all that the
+                // extender knows.
                 let (answer, took) = wait_for("a binding", BINDING, || {
                     let request = post("/gpushare-scheduler/bind", &asked)?;
                     let (answer, took) = self.timed(&self.extender, request)?;
-                    Ok((!waits(&answer)).then_some((answer, took)))
+                    let error = answer["Error"].as_str().unwrap_or_default();
+                    let waits = error.contains("deleted pods");
+                    Ok((!waits).then_some((answer, took)))
                 })?;
                 ensure!(answer["Error"] == "", "{answer}");
                 Ok(took)
@@ -278,10 +288,11 @@ const SLICES: &str = "/apis/resource.k8s.io/v1/resourceslices";
 const BY_DRA: &str = "plimsoll-e2e";
 const DRIVER: &str = "dra.plimsoll-e2e.example";
 
-/// The resource's units are those of cards on one node, and devices of a DRA driver on another. kube-scheduler would send pods to both, and
-/// give each of a pod's units on the other from a device of its own.
+/// The resource's units are those of cards on one node, and devices of a DRA driver on another. kube-scheduler would
+/// send pods to both, and give each of a pod's units on the other from a device of its own.
 fn by_dra(env: &TestEnv) -> Result<()> {
-    let (with_cards, with_devices) = ("fake-001", "fake-002");
+    let with_cards = "fake-001";
+    let with_devices = "fake-002";
     let administrator = Caller::administrator(env)?;
     let class = json!({
         "apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": BY_DRA},

@@ -29,7 +29,8 @@ const LABEL: &str = "card-evictions";
 /// Of the shipped manifests and the component.
 const OVERLAYS: [&str; 2] = ["shipped", "evict-for-cards"];
 const RIGHTS: &str = "plimsoll-scheduler-extender-evictions";
-/// Looks at the waiting pod come after 2, 4 and 8 seconds. After the evictions kube-scheduler has to try the pod again, as for [`BINDING`].
+/// Looks at the waiting pod come after 2, 4 and 8 seconds. After the evictions kube-scheduler has to try the pod again,
+/// as for [`BINDING`].
 const LOOKS: Duration = BINDING;
 
 fn fewest(env: &TestEnv) -> Result<()> {

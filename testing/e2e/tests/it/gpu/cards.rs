@@ -14,7 +14,7 @@ use super::aliyun::{FOLLOWED, healthy_cards, reported_cards};
 use crate::env::TestEnv;
 use crate::support::card_audit::{audit_exactly, claim, visible_card};
 use crate::support::figures::{Clock, Delays};
-use crate::support::kubelet_checkpoint;
+use crate::support::kubelet_checkpoint::{self, Held};
 use crate::support::pods::{
     GPU, START, all_running, create, create_all, delete_all, gpu_container, gpu_pods, list, name,
     node, on_node, pod, processes_of, running, uid, unschedulable,
@@ -74,12 +74,15 @@ pub(crate) fn refill(env: &TestEnv, prefix: &str, units: u64) -> Result<()> {
 }
 
 fn two_containers(env: &TestEnv) -> Result<()> {
-    let two = |n| pod(&format!("two-{n}"), &[gpu_container("a", 2), gpu_container("b", 5)]);
-    create_all(env, (0..8).map(two).collect())?;
+    create_all(env, (0..8).map(pod_of_two_containers).collect())?;
     for pod in all_running(env, START)? {
         ensure!(card(&pod, "a")? == card(&pod, "b")?, "{} is on two cards", name(&pod));
     }
     audit_exactly(env, 8)
+}
+
+fn pod_of_two_containers(n: usize) -> Value {
+    pod(&format!("two-{n}"), &[gpu_container("a", 2), gpu_container("b", 5)])
 }
 
 /// Init containers with more, fewer and as many units as the app container. The kubelet reuses ids in each case.
@@ -98,19 +101,25 @@ fn init_containers(env: &TestEnv) -> Result<()> {
     audit_exactly(env, shapes.len())
 }
 
-/// Three pods fill three cards of a node, and one of these cards fails. kube-scheduler counts the units of all three pods, so the room of
-/// the fourth card is schedulable only while the kubelet counts the failed card's held units as allocatable.
+/// Three pods fill three cards of a node, and one of these cards fails. kube-scheduler counts the units of all three
+/// pods, so the room of the fourth card is schedulable only while the kubelet counts the failed card's held units as
+/// allocatable.
 fn failed_card(env: &TestEnv) -> Result<()> {
     let host = &env.cluster()?.nodes()[1];
     let units = CARD_MIB / 1024;
-    let full = |n| on_node(host, pod(&format!("full-{n}"), &[gpu_container("main", units)]));
-    create_all(env, (0..usize::from(CARDS) - 1).map(full).collect())?;
+    create_all(
+        env,
+        (0..usize::from(CARDS) - 1)
+            .map(|n| on_node(host, pod(&format!("full-{n}"), &[gpu_container("main", units)])))
+            .collect(),
+    )?;
     let pods = all_running(env, START)?;
     let failed = card(&pods[0], "main")?;
     let others = usize::from(CARDS) - 1;
     let tried = host.set_card_health(&failed, false).and_then(|()| {
-        let known = |cards: Vec<u64>| (cards.len() == others).then_some(());
-        wait_for("the node to report the card", FOLLOWED, || healthy_cards(env, host).map(known))?;
+        wait_for("the node to report the card", FOLLOWED, || {
+            Ok((healthy_cards(env, host)?.len() == others).then_some(()))
+        })?;
         create(env, on_node(host, pod("beside", &[gpu_container("main", 4)])))?;
         let beside = running(env, "beside", START)?;
         ensure!(card(&beside, "main")? != failed, "it is on the failed card");
@@ -144,8 +153,8 @@ fn no_black_hole(env: &TestEnv) -> Result<()> {
 /// Waits until the node reports this number of its cards as taking no new pods.
 fn closed(env: &TestEnv, host: &Node, number: usize) -> Result<()> {
     wait_for(&format!("{number} closed cards on {}", host.name()), FOLLOWED, || {
-        let is_closed = |card: &&Value| card.get("closed").is_some();
-        let closed = reported_cards(env, host)?.iter().filter(is_closed).count();
+        let closed =
+            reported_cards(env, host)?.iter().filter(|card| card.get("closed").is_some()).count();
         Ok((closed == number).then_some(()))
     })
 }
@@ -180,14 +189,16 @@ fn termination_message(pod: &Pod) -> Option<String> {
 /// Whether the app container has as many of the init container's ids as it can, by the kubelet's checkpoint.
 fn reuses_ids(env: &TestEnv, pod: &Pod) -> Result<()> {
     let held = kubelet_checkpoint::read(env.cluster()?.node(node(pod).unwrap_or_default())?)?;
-    let of = |container: &str| {
-        let mine = held.iter().find(|held| held.pod_uid == uid(pod) && held.container == container);
-        mine.map(|held| &held.ids).with_context(|| format!("no record of {container}"))
-    };
-    let (init, app) = (of("init")?, of("main")?);
+    let init = ids_of(&held, pod, "init")?;
+    let app = ids_of(&held, pod, "main")?;
     let shared = app.iter().filter(|id| init.contains(id)).count();
     ensure!(shared == init.len().min(app.len()), "{}: {init:?} then {app:?}", name(pod));
     Ok(())
+}
+
+fn ids_of<'held>(held: &'held [Held], pod: &Pod, container: &str) -> Result<&'held Vec<String>> {
+    let mine = held.iter().find(|held| held.pod_uid == uid(pod) && held.container == container);
+    mine.map(|held| &held.ids).with_context(|| format!("no record of {container}"))
 }
 
 fn card(pod: &Pod, container: &str) -> Result<String> {

@@ -108,8 +108,8 @@ fn annotate(env: &TestEnv, pod: &str, value: Option<&str>) -> Result<()> {
     Caller::unhindered(env)?.done(env, Verb::Merge, &path, &change).map(drop)
 }
 
-/// Waits until the extender has seen every earlier change of pods. Its watch is in order, and it charges the marker, a pod
-/// without a claim that seems to run, on every card of its node.
+/// Waits until the extender has seen every earlier change of pods. Its watch is in order, and it charges the marker, a
+/// pod without a claim that seems to run, on every card of its node.
 fn wait_for_extender(env: &TestEnv, marker: &str) -> Result<()> {
     let before = used_units(env, MARKED)?;
     let name = format!("marker-{marker}");

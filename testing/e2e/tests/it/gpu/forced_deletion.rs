@@ -40,8 +40,9 @@ const CARD: u64 = 16;
 const GRACE: u64 = 20;
 /// A device plugin has reported what changed, and the extender has seen it.
 const REPORT: Duration = Duration::from_secs(5);
-/// A pod that was rejected is tried again after a change of a node; one that changes before the extender has seen it leaves it to the next, or to
-/// kube-scheduler, which tries every pod again that has waited for 5 minutes and looks for such pods every 30 s.
+/// A pod that was rejected is tried again after a change of a node; one that changes before the extender has seen it
+/// leaves it to the next, or to kube-scheduler, which tries every pod again that has waited for 5 minutes and looks for
+/// such pods every 30 s.
 const RETRY: Duration = Duration::from_secs(600);
 /// The limit for the end of the deleted pod's processes.
 const END: Duration = Duration::from_secs(GRACE + 280);
@@ -136,7 +137,8 @@ fn delete_by_force(env: &TestEnv, name: &str) -> Result<()> {
     env.block_on(env.pods().delete(name, &now)).map(drop)
 }
 
-/// Waits until these processes have ended, and returns when. An error if one of them is there after the next pod has a process.
+/// Waits until these processes have ended, and returns when. An error if one of them is there after the next pod has a
+/// process.
 fn ends_before_next(env: &TestEnv, old: &[Started]) -> Result<Clock> {
     wait_for("the deleted pod's processes to end", END, || {
         let pod = get(env, NEXT)?;

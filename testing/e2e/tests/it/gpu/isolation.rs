@@ -1,5 +1,5 @@
-//! Tests of how a container is held to its share of a card, as far as that shows without a card: what runc gets, what NVIDIA's hook is
-//! called with, and what of MPS the container sees.
+//! Tests of how a container is held to its share of a card, as far as that shows without a card: what runc gets, what
+//! NVIDIA's hook is called with, and what of MPS the container sees.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -76,8 +76,8 @@ fn driver(env: &TestEnv) -> Result<()> {
     tried.and(restored)
 }
 
-/// Control groups of version 2, which the driver limits alone. On a host with version 1, a folder has the name of the file by which
-/// the device plugin tells them; what else reads control groups looks for a file.
+/// Control groups of version 2, which the driver limits alone. On a host with version 1, a folder has the name of the
+/// file by which the device plugin tells them; what else reads control groups looks for a file.
 struct Version2 {
     pretended: bool,
 }
@@ -117,7 +117,8 @@ fn held_by_the_driver(host: &Node, pod: &Pod) -> Result<()> {
         "{hooks:?}"
     );
     let noted = host.hook_calls(container)?;
-    let (arguments, mut variables) = (noted.first(), noted[1..].to_vec());
+    let arguments = noted.first();
+    let mut variables = noted[1..].to_vec();
     variables.sort();
     let quoted = wanted.map(|variable| format!("\"{variable}\""));
     ensure!(
@@ -206,26 +207,27 @@ fn pipes_are_the_daemons(env: &TestEnv) -> Result<()> {
 
 fn own_shared_memory(env: &TestEnv) -> Result<()> {
     let host = &env.cluster()?.nodes()[1];
-    let with_memory = |name: &str| {
-        let mut container = gpu_container("main", 4);
-        container["volumeMounts"] = json!([{"name": "memory", "mountPath": "/dev/shm"}]);
-        let mut pod = on_node(host, pod(name, &[container]));
-        pod["spec"]["volumes"] =
-            json!([{"name": "memory", "emptyDir": {"medium": "Memory", "sizeLimit": "64Mi"}}]);
-        pod
-    };
-    let mut asks = with_memory("asks");
+    let mut asks = with_memory(host, "asks");
     asks["metadata"]["annotations"] = json!({"plimsoll.dev/gpu-isolation": "mps"});
     create(env, asks)?;
     let told = unschedulable(env, "asks", START)?;
     ensure!(told.contains("MPS cannot for a pod that mounts a /dev/shm"), "{told}");
-    create(env, with_memory("keeps"))?;
+    create(env, with_memory(host, "keeps"))?;
     let pod = running(env, "keeps", START)?;
     let process = *processes_of(&pod, "main")?.first().context("no process")?;
     let system = rustix::fs::statvfs(processes::root(process).join("dev/shm"))?;
     let size = system.f_blocks * system.f_frsize;
     ensure!(size == 64 << 20, "its own /dev/shm has {size} bytes");
     Ok(())
+}
+
+fn with_memory(host: &Node, name: &str) -> Value {
+    let mut container = gpu_container("main", 4);
+    container["volumeMounts"] = json!([{"name": "memory", "mountPath": "/dev/shm"}]);
+    let mut pod = on_node(host, pod(name, &[container]));
+    pod["spec"]["volumes"] =
+        json!([{"name": "memory", "emptyDir": {"medium": "Memory", "sizeLimit": "64Mi"}}]);
+    pod
 }
 
 fn limits_are_dropped(env: &TestEnv) -> Result<()> {
@@ -235,10 +237,17 @@ fn limits_are_dropped(env: &TestEnv) -> Result<()> {
         json!({"plimsoll.dev/gpu-isolation": "mps", "plimsoll.dev/gpu-cores": "17"});
     create(env, on_node(host, limited))?;
     running(env, "limited", START)?;
-    let has_limit = || anyhow::Ok(host.run(&["cat", OWN_SPEC])?.contains("\"mps-1-3072-17\""));
-    ensure!(has_limit()?, "a running container's limit is not in {OWN_SPEC}");
+    ensure!(has_limit(host)?, "a running container's limit is not in {OWN_SPEC}");
     delete_all(env, ["limited"])?;
-    wait_for("the limit to leave the specification", START, || Ok((!has_limit()?).then_some(())))
+    wait_for(
+        "the limit to leave the specification",
+        START,
+        || Ok((!has_limit(host)?).then_some(())),
+    )
+}
+
+fn has_limit(host: &Node) -> Result<bool> {
+    anyhow::Ok(host.run(&["cat", OWN_SPEC])?.contains("\"mps-1-3072-17\""))
 }
 
 /// Waits until the Node says that this mode is in force.

@@ -46,7 +46,8 @@ const GATE: &str = "plimsoll.dev/e2e";
 const PREFIX: &str = "shuffled";
 
 fn shuffled_admission(env: &TestEnv) -> Result<()> {
-    // kube-scheduler, which its kubelet has just been told to start anew where this test is the first, runs before kubelets are held.
+    // kube-scheduler, which its kubelet has just been told to start anew where this test is the first, runs before
+    // kubelets are held.
     create(env, pod("before", &[gpu_container("main", 1)]))?;
     running(env, "before", START)?;
     for stride in STRIDES {
@@ -57,8 +58,8 @@ fn shuffled_admission(env: &TestEnv) -> Result<()> {
     Ok(())
 }
 
-/// Waits until the kubelets' checkpoints are empty. A restarted kubelet counts the ids in its checkpoint as used until it
-/// knows all pods.
+/// Waits until the kubelets' checkpoints are empty. A restarted kubelet counts the ids in its checkpoint as used until
+/// it knows all pods.
 fn checkpoints_are_empty(env: &TestEnv) -> Result<()> {
     for node in env.cluster()?.nodes() {
         wait_for("the kubelet's checkpoint to be empty", START, || {
@@ -89,10 +90,12 @@ fn bind_in_another_order(env: &TestEnv, stride: usize) -> Result<()> {
         batch.iter().try_for_each(|place| open_gate(env, *place))?;
         wait_for("the opened pods to be bound", BINDING, || {
             let pods = list(env)?;
-            let bound = |place: &usize| {
-                pods.iter().any(|pod| name(pod) == pod_name(*place) && node(pod).is_some())
-            };
-            Ok(batch.iter().all(bound).then_some(()))
+            Ok(batch
+                .iter()
+                .all(|place| {
+                    pods.iter().any(|pod| name(pod) == pod_name(*place) && node(pod).is_some())
+                })
+                .then_some(()))
         })?;
     }
     Ok(())

@@ -27,10 +27,12 @@ pub(crate) const FACTS: &[Fact] = &[
 
 /// A pod of 4 units waits for one of two nodes without room.
 ///
-/// On the node of two cards, kube-scheduler would evict `second`, the only less important of three pods: then 4 units are
-/// free there, 2 on each card, which is no room for it. On the other node it evicts `fourth`, which has the only card.
+/// On the node of two cards, kube-scheduler would evict `second`, the only less important of three pods: then 4 units
+/// are free there, 2 on each card, which is no room for it. On the other node it evicts `fourth`, which has the only
+/// card.
 fn no_eviction_in_vain(env: &TestEnv) -> Result<()> {
-    let (split, whole) = ("fake-001", "fake-002");
+    let split = "fake-001";
+    let whole = "fake-002";
     let nodes = [FakeNode::with_cards(split, &[4, 4]), FakeNode::with_cards(whole, &[4])];
     let steps = [
         of_class(gpu(split, "first", 2), HIGH),
@@ -44,8 +46,9 @@ fn no_eviction_in_vain(env: &TestEnv) -> Result<()> {
     Ok(())
 }
 
-/// A pod of 6 units waits for a node of three cards of 8, each full with a pod of 6 and a less important one of 2. kube-scheduler's dry run removes
-/// the three of 2, which leaves 2 units on each card. The extender names one pod of 6 in place of them.
+/// A pod of 6 units waits for a node of three cards of 8, each full with a pod of 6 and a less important one of 2.
+/// kube-scheduler's dry run removes the three of 2, which leaves 2 units on each card. The extender names one pod of 6
+/// in place of them.
 fn one_pod_of_a_card(env: &TestEnv) -> Result<()> {
     let node_name = "fake-001";
     let nodes = [FakeNode::with_cards(node_name, &[8, 8, 8])];
@@ -60,8 +63,8 @@ fn one_pod_of_a_card(env: &TestEnv) -> Result<()> {
     Ok(())
 }
 
-/// Binds the pods `held` one after the other, and then one of high priority with so many units. The node of that pod, and the names of the pods
-/// that are left.
+/// Binds the pods `held` one after the other, and then one of high priority with so many units. The node of that pod,
+/// and the names of the pods that are left.
 fn preempts(
     env: &TestEnv,
     nodes: &[FakeNode],

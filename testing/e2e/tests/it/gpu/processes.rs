@@ -46,13 +46,12 @@ fn processes_by_container(env: &TestEnv) -> Result<()> {
     )?;
     create(env, on_node(node, pod("bare", &[idle_container("main")])))?;
     let pods = all_running(env, START)?;
-    let of = |wanted: &str| pods.iter().find(|pod| name(pod) == wanted).context("no such pod");
     let kubelet = node.service("kubelet")?.context("the kubelet does not run")?;
     let unmanaged = vec![r#"owner="unmanaged""#.to_owned(), r#"pod="""#.to_owned()];
     let wanted = [
-        in_container(node, of("shares")?, "train", 1900, 61)?,
-        in_container(node, of("shares")?, "side", 700, 5)?,
-        in_container(node, of("bare")?, "main", 5000, 33)?,
+        in_container(node, find_pod(&pods, "shares")?, "train", 1900, 61)?,
+        in_container(node, find_pod(&pods, "shares")?, "side", 700, 5)?,
+        in_container(node, find_pod(&pods, "bare")?, "main", 5000, 33)?,
         Wanted { pid: number_in(node.init()?, kubelet)?, mib: 300, sm: 1, labels: unmanaged },
     ];
     set_processes(node, &wanted.iter().map(told).collect())?;
@@ -68,6 +67,10 @@ fn processes_by_container(env: &TestEnv) -> Result<()> {
     let of_card = rows(&page).into_iter().filter(|row| row.starts_with(MEMORY));
     ensure!(of_card.count() == wanted.len(), "other rows: {:?}", rows(&page));
     Ok(())
+}
+
+fn find_pod<'pod>(pods: &'pod [Pod], wanted: &str) -> Result<&'pod Pod> {
+    pods.iter().find(|pod| name(pod) == wanted).context("no such pod")
 }
 
 fn in_container(node: &Node, pod: &Pod, container: &str, mib: u64, sm: u64) -> Result<Wanted> {
@@ -101,21 +104,26 @@ fn page_of(env: &TestEnv, node: &Node) -> Result<String> {
 }
 
 fn rows(page: &str) -> Vec<String> {
-    let of_processes = |line: &&str| {
-        [MEMORY, SM, "plimsoll_gpu_processes_unknown"].iter().any(|metric| line.starts_with(metric))
-    };
-    page.lines().filter(of_processes).map(str::to_owned).collect()
+    page.lines()
+        .filter(|line| {
+            [MEMORY, SM, "plimsoll_gpu_processes_unknown"]
+                .iter()
+                .any(|metric| line.starts_with(metric))
+        })
+        .map(str::to_owned)
+        .collect()
 }
 
 /// Whether memory and SM use are within 2% of what the driver tells.
 fn is_shown(page: &str, wanted: &Wanted) -> bool {
     let near = |metric: &str, told: f64| {
-        let row = |line: &&str| {
-            line.starts_with(metric)
-                && wanted.labels.iter().all(|label| line.contains(label.as_str()))
-        };
-        let value =
-            page.lines().find(row).and_then(|line| line.rsplit_once(' ')?.1.parse::<f64>().ok());
+        let value = page
+            .lines()
+            .find(|line| {
+                line.starts_with(metric)
+                    && wanted.labels.iter().all(|label| line.contains(label.as_str()))
+            })
+            .and_then(|line| line.rsplit_once(' ')?.1.parse::<f64>().ok());
         value.is_some_and(|value| (value - told).abs() <= told * 0.02)
     };
     near(MEMORY, (wanted.mib * MIB) as f64) && near(SM, wanted.sm as f64 / 100.0)

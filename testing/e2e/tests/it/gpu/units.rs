@@ -78,11 +78,13 @@ fn offers(env: &TestEnv, nodes: &[Node], each: u64) -> Result<()> {
     })
 }
 
-/// Each pod has what those before it leave: two cards, one card, and two parts of the last, of which the API server writes one as `6k`.
+/// Each pod has what those before it leave: two cards, one card, and two parts of the last, of which the API server
+/// writes one as `6k`.
 fn to_the_last_one(env: &TestEnv, host: &Node) -> Result<()> {
     let mut two_cards = asking("two-cards", 2 * EACH);
     two_cards["metadata"]["annotations"] = json!({"plimsoll.dev/gpu-card-count": "2"});
-    let (most, rest) = (6_000, EACH - 6_000);
+    let most = 6_000;
+    let rest = EACH - 6_000;
     let one_card = asking("one-card", EACH);
     let pods = [two_cards, one_card, asking("most", most), asking("rest", rest)];
     for wanted in &pods {
@@ -110,7 +112,8 @@ fn every_id_is_held_once(host: &Node, pods: &[Pod]) -> Result<()> {
     let ours = held.iter().filter(|held| pods.iter().any(|pod| uid(pod) == held.pod_uid));
     let ids: Vec<&String> = ours.flat_map(|held| &held.ids).collect();
     let once: BTreeSet<&&String> = ids.iter().collect();
-    let (all, different) = (ids.len() as u64, once.len() as u64);
+    let all = ids.len() as u64;
+    let different = once.len() as u64;
     ensure!((all, different) == (MOST, MOST), "{all} ids are held, {different} different ones");
     Ok(())
 }

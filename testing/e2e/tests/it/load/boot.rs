@@ -50,11 +50,13 @@ fn scores_soon_after_boot(env: &TestEnv) -> Result<()> {
 /// The value of each metric of crane's policy.
 fn readings(env: &TestEnv, node: &Node) -> Result<Vec<f64>> {
     let annotations = annotations(env, node)?;
-    let value = |metric: &&str| {
-        let text = annotations.get(*metric).with_context(|| format!("no {metric} yet"))?;
-        text.split(',').next().unwrap_or_default().parse().with_context(|| text.clone())
-    };
-    READINGS.iter().map(value).collect()
+    READINGS
+        .iter()
+        .map(|metric| {
+            let text = annotations.get(*metric).with_context(|| format!("no {metric} yet"))?;
+            text.split(',').next().unwrap_or_default().parse().with_context(|| text.clone())
+        })
+        .collect()
 }
 
 /// The extender scores of two nodes for a pod without requests.
@@ -63,9 +65,10 @@ fn scores(env: &TestEnv, first: &str, second: &str) -> Result<(i64, i64)> {
     let args = json!({"Pod": pod, "NodeNames": [first, second]});
     let response = call(env, "load-aware/prioritize", &args)?;
     let scores: Vec<Value> = serde_json::from_str(&response.body).context(response.body)?;
-    let of = |node: &str| {
-        let found = scores.iter().find(|score| score["Host"] == node);
-        found.and_then(|score| score["Score"].as_i64()).with_context(|| format!("{scores:?}"))
-    };
-    Ok((of(first)?, of(second)?))
+    Ok((score_of(&scores, first)?, score_of(&scores, second)?))
+}
+
+fn score_of(scores: &[Value], node: &str) -> Result<i64> {
+    let found = scores.iter().find(|score| score["Host"] == node);
+    found.and_then(|score| score["Score"].as_i64()).with_context(|| format!("{scores:?}"))
 }

@@ -1,7 +1,7 @@
 //! Tests of the stock descheduler with the shipped sample: what it moves off a hot node does not return there.
 //!
-//! A pod returns if it is bound to the node that was hot when it was made. kubectl watches the pods for the whole run, so that none
-//! is missed, however short it lives.
+//! A pod returns if it is bound to the node that was hot when it was made. kubectl watches the pods for the whole run,
+//! so that none is missed, however short it lives.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -69,20 +69,22 @@ fn no_returns(env: &TestEnv) -> Result<()> {
     removed
 }
 
-/// Makes a node hot that has all pods, waits until the other has them all, and returns how many were bound meanwhile. An error as
-/// soon as one was bound to the hot node.
+/// Makes a node hot that has all pods, waits until the other has them all, and returns how many were bound meanwhile.
+/// An error as soon as one was bound to the hot node.
 fn heat(env: &TestEnv, watch: &mut Watch, hot: &Node, cool: &Node) -> Result<usize> {
     let before = watch.placements()?;
     // The cool one first: a moment in which both are hot moves nothing, one in which both are cool neither.
     set(env, &[(cool, COOL)])?;
-    // Where one replica of the extender knows of the hot node earlier than the other, the descheduler may ask the one, and
-    // kube-scheduler the other.
+    // Where one replica of the extender knows of the hot node earlier than the other, the descheduler may ask the one,
+    // and kube-scheduler the other.
     while_stopped(env, || set(env, &[(hot, HOT)]))?;
     wait_for(&format!("all pods to be moved off {}", hot.name()), MOVING, || {
         let pods = all_running(env, START)?;
         let seen = watch.placements()?;
-        let is_moved = |pod: &Pod| node(pod) != Some(hot.name()) && seen.contains_key(uid(pod));
-        Ok(pods.iter().all(is_moved).then_some(()))
+        Ok(pods
+            .iter()
+            .all(|pod| node(pod) != Some(hot.name()) && seen.contains_key(uid(pod)))
+            .then_some(()))
     })?;
     let mut placed = watch.placements()?;
     placed.retain(|uid, _| !before.contains_key(uid));

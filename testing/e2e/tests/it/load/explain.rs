@@ -32,7 +32,8 @@ fn placed_pod(env: &TestEnv) -> Result<()> {
             let changed = reading(&now, COOL)? == Some(0.8) && reading(&now, HOT)? == Some(0.1);
             Ok((changed && now["basis"] == "now").then_some(()))
         })?;
-        // kube-scheduler asked one of the replicas. The other asks it, and tells what holds now where it has no answer in 3 s.
+        // kube-scheduler asked one of the replicas. The other asks it, and tells what holds now where it has no answer
+        // in 3 s.
         let each = wait_for("each replica to tell the decision", BINDING, || {
             let each = explained_by_each(env, "placed")?;
             ensure!(each.len() == REPLICAS, "{} replicas", each.len());
@@ -53,16 +54,23 @@ fn placed_pod(env: &TestEnv) -> Result<()> {
 /// The operators' command marks the pod's node.
 fn table(env: &TestEnv) -> Result<()> {
     let table = plimsoll(env, &["explain", "pod", "placed", "-n", NAMESPACE])?;
-    // The pod's node is also named in the first lines, without a verdict.
-    let row = |name: &str| {
-        table
-            .lines()
-            .find(|line| line.get(4..).is_some_and(|row| row.starts_with(name)))
-            .unwrap_or_default()
-    };
-    ensure!(row(COOL).starts_with('*') && row(COOL).contains("accepted"), "{table}");
-    ensure!(!row(HOT).starts_with('*') && row(HOT).contains("over limit"), "{table}");
+    ensure!(
+        row(&table, COOL).starts_with('*') && row(&table, COOL).contains("accepted"),
+        "{table}"
+    );
+    ensure!(
+        !row(&table, HOT).starts_with('*') && row(&table, HOT).contains("over limit"),
+        "{table}"
+    );
     Ok(())
+}
+
+/// The pod's node is also named in the first lines, without a verdict.
+fn row<'table>(table: &'table str, name: &str) -> &'table str {
+    table
+        .lines()
+        .find(|line| line.get(4..).is_some_and(|row| row.starts_with(name)))
+        .unwrap_or_default()
 }
 
 fn of_node<'a>(explained: &'a Value, name: &str) -> Result<&'a Value> {

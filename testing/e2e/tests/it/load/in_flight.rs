@@ -46,18 +46,22 @@ fn even_steps(n: usize) -> f64 {
 
 /// Nodes of other rounds have other names: pods that were bound to a name count there for minutes.
 fn spread(env: &TestEnv, round: &str, load: fn(usize) -> f64, requests: &[u64]) -> Result<()> {
-    let name = |n: usize| format!("fake-{round}-{n:02}");
-    let nodes: Vec<FakeNode> =
-        (0..NODES).map(|n| FakeNode::loaded(&name(n), load(n)).with_processors(32)).collect();
+    let nodes: Vec<FakeNode> = (0..NODES)
+        .map(|n| FakeNode::loaded(&fake_name(round, n), load(n)).with_processors(32))
+        .collect();
     fake_nodes::with(env, &nodes, || {
         seen::by_kube_scheduler(env)?;
-        let wanted = |n| asking(&format!("{round}-{n}"), requests[n % requests.len()]);
-        create_all(env, (0..PODS).map(wanted).collect())?;
+        create_all(
+            env,
+            (0..PODS)
+                .map(|n| asking(&format!("{round}-{n}"), requests[n % requests.len()]))
+                .collect(),
+        )?;
         let pods = all_bound(env, BINDING)?;
         let by_node = by_node(&pods);
-        let coldest = by_node.get(name(0).as_str()).copied().unwrap_or_default();
-        let (most, most_cpu) =
-            (by_node.values().map(|of| of.pods).max(), by_node.values().map(|of| of.cpu).max());
+        let coldest = by_node.get(fake_name(round, 0).as_str()).copied().unwrap_or_default();
+        let most = by_node.values().map(|of| of.pods).max();
+        let most_cpu = by_node.values().map(|of| of.cpu).max();
         env.figure(
             &format!("hundred_pods_on_fifty_nodes {round}"),
             format!(
@@ -68,6 +72,10 @@ fn spread(env: &TestEnv, round: &str, load: fn(usize) -> f64, requests: &[u64]) 
         ensure!((1..=MOST_ON_THE_COLDEST).contains(&coldest.pods), "{round}: {by_node:?}");
         Ok(())
     })
+}
+
+fn fake_name(round: &str, n: usize) -> String {
+    format!("fake-{round}-{n:02}")
 }
 
 /// What a node got.

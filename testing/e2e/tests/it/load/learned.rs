@@ -1,8 +1,8 @@
 //! Tests of what is learned of a workload: control groups, exporter, annotator, extender.
 //!
-//! The annotator answers nothing about a workload before it has observed it for five minutes. A run of all tests therefore creates
-//! the workload at its beginning, in a namespace of its own, and checks it after the tests of GPUs. No test before the check
-//! restarts the annotator, since a restart loses what was observed.
+//! The annotator answers nothing about a workload before it has observed it for five minutes. A run of all tests
+//! therefore creates the workload at its beginning, in a namespace of its own, and checks it after the tests of GPUs.
+//! No test before the check restarts the annotator, since a restart loses what was observed.
 
 use std::time::Duration;
 
@@ -29,9 +29,9 @@ const NAMESPACE: &str = "plimsoll-e2e-learned";
 const DEPLOYMENT: &str = "burner";
 /// What each of its pods requests, in cores; without anything learned, 85% of it is the estimate.
 const REQUEST: f64 = 0.6;
-/// A sixth of a processor, by the shell's own CPU time (fields 14 and 15 of its `stat`, in hundredths of a second): it works while
-/// it is behind, and sleeps otherwise. So what it uses does not depend on what else the processors do. It makes up for a second
-/// at most.
+/// A sixth of a processor, by the shell's own CPU time (fields 14 and 15 of its `stat`, in hundredths of a second): it
+/// works while it is behind, and sleeps otherwise. So what it uses does not depend on what else the processors do. It
+/// makes up for a second at most.
 const SCRIPT: &str = r#"
     start=
     while :; do
@@ -87,8 +87,9 @@ fn next_pod(env: &TestEnv) -> Result<()> {
         // kube-scheduler may ask any replica, and each reads what is learned by itself.
         wait_for("each replica to know the use of the workload", LEARNING, || {
             let each = explained_by_each_in(env, NAMESPACE, name(&first), true)?;
-            let learned = |now: &Value| now["estimate"]["cpu"]["source"] == "learned";
-            Ok((each.len() == REPLICAS && each.iter().all(learned)).then_some(()))
+            Ok((each.len() == REPLICAS
+                && each.iter().all(|now| now["estimate"]["cpu"]["source"] == "learned"))
+            .then_some(()))
         })?;
         let used = cores(&first, "main")?;
         set_replicas(env, 2)?;

@@ -82,8 +82,10 @@ fn card_use(env: &TestEnv) -> Result<()> {
 }
 
 fn expect_all_on(env: &TestEnv, prefix: &str, wanted: &Node) -> Result<()> {
-    let plain = |n| pod(&format!("{prefix}-{n}"), &[idle_container("main")]);
-    create_all(env, (0..4).map(plain).collect())?;
+    create_all(
+        env,
+        (0..4).map(|n| pod(&format!("{prefix}-{n}"), &[idle_container("main")])).collect(),
+    )?;
     for pod in all_running(env, START)? {
         ensure!(node(&pod) == Some(wanted.name()), "{} went to {:?}", name(&pod), node(&pod));
     }

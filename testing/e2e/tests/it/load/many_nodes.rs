@@ -85,8 +85,9 @@ fn no_herd(env: &TestEnv) -> Result<()> {
 }
 
 fn plain_pods(count: usize) -> Vec<serde_json::Value> {
-    let plain = |n| on_fake_nodes(pod(&format!("plain-{n}"), &[idle_container("main")]));
-    (0..count).map(plain).collect()
+    (0..count)
+        .map(|n| on_fake_nodes(pod(&format!("plain-{n}"), &[idle_container("main")])))
+        .collect()
 }
 
 fn name(n: usize) -> String {

@@ -110,8 +110,10 @@ fn disagreement(env: &TestEnv) -> Result<()> {
         wait_for("the command to tell of the disagreement", BINDING, || {
             let table = plimsoll(env, &["policy", "diff"])?;
             let line = table.lines().find(|line| line.contains("shadowed"));
-            let tells = |line: &str| line.contains("fake-cool") && line.contains("filter");
-            ensure!(line.is_some_and(tells), "{table}");
+            ensure!(
+                line.is_some_and(|line| line.contains("fake-cool") && line.contains("filter")),
+                "{table}"
+            );
             Ok(Some(()))
         })
     })
@@ -127,7 +129,8 @@ fn told(env: &TestEnv, name: &str) -> Result<Value> {
 
 /// Sets or removes the variable as docs/operations.md describes, and waits for the restarted extender.
 fn set_shadow(env: &TestEnv, assignment: &str) -> Result<()> {
-    let (cluster, extender) = (env.cluster()?, format!("deployment/{EXTENDER}"));
+    let cluster = env.cluster()?;
+    let extender = format!("deployment/{EXTENDER}");
     cluster.kubectl_run(&["-n", "plimsoll", "set", "env", &extender, assignment])?;
     env.rolled_out(EXTENDER)?;
     seen::through_its_service(env)

@@ -2,7 +2,7 @@
 
 use anyhow::{Result, ensure};
 use futures::TryStreamExt;
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{Api, Patch, PatchParams, WatchEvent, WatchParams};
 use serde_json::{Value, json};
@@ -64,8 +64,8 @@ fn waits_quietly(env: &TestEnv) -> Result<()> {
     done
 }
 
-/// Reports in place of kubelets that the nodes are alive. The controller manager changes a node that has not reported for 50 s, and
-/// each such change has the pod tried again. kube-scheduler tries none for the report itself.
+/// Reports in place of kubelets that the nodes are alive. The controller manager changes a node that has not reported
+/// for 50 s, and each such change has the pod tried again. kube-scheduler tries none for the report itself.
 fn report_alive(env: &TestEnv) -> Result<()> {
     let nodes: Api<Node> = Api::all(env.client());
     let now = Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
@@ -85,14 +85,18 @@ fn writes_of(env: &TestEnv, wanted: &str) -> Result<u64> {
         .disable_bookmarks();
     env.block_on(async {
         let events = env.pods().watch(&only, &version).await?;
-        let modified = |event: &WatchEvent<Pod>| matches!(event, WatchEvent::Modified(_));
-        events.try_fold(0, async |count, event| Ok(count + u64::from(modified(&event)))).await
+        events
+            .try_fold(0, async |count, event| {
+                Ok(count + u64::from(matches!(event, WatchEvent::Modified(_))))
+            })
+            .await
     })
 }
 
 /// The pod on the overloaded node has the lowest priority, so kube-scheduler alone would evict it first.
 fn one_victim(env: &TestEnv) -> Result<()> {
-    let (hot, cool) = (fake(0), fake(1));
+    let hot = fake(0);
+    let cool = fake(1);
     let nodes = [
         FakeNode::loaded(&hot, OVERLOADED).with_processors(1),
         FakeNode::loaded(&cool, 0.2).with_processors(1),

@@ -1,4 +1,5 @@
-//! Owns waits until those that decide have seen what a test wrote: each of them reads a watch by itself, and may be behind.
+//! Owns waits until those that decide have seen what a test wrote: each of them reads a watch by itself, and may be
+//! behind.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -27,8 +28,8 @@ pub(super) fn is_near(reading: f64, load: f64) -> bool {
     (reading - load).abs() < NEAR
 }
 
-/// Waits until kube-scheduler knows as many nodes as there are: it says so of a pod that none suits. The extender is not asked
-/// about that pod. Before, kube-scheduler chooses among the nodes that it knows.
+/// Waits until kube-scheduler knows as many nodes as there are: it says so of a pod that none suits. The extender is
+/// not asked about that pod. Before, kube-scheduler chooses among the nodes that it knows.
 pub(super) fn by_kube_scheduler(env: &TestEnv) -> Result<()> {
     let nodes: Api<NodeObject> = Api::all(env.client());
     let all = env.block_on(nodes.list_metadata(&ListParams::default()))?.items.len();
@@ -50,7 +51,8 @@ fn nowhere() -> Value {
     pod
 }
 
-/// Waits until each replica of the extender has these readings of a metric of the policy in force: kube-scheduler may ask any.
+/// Waits until each replica of the extender has these readings of a metric of the policy in force: kube-scheduler may
+/// ask any.
 pub(super) fn by_extender(env: &TestEnv, metric: &str, loads: &[(&Node, f64)]) -> Result<()> {
     wait_for(&format!("each extender to know {metric}"), START, || {
         let replicas = replicas(env)?;
@@ -58,10 +60,12 @@ pub(super) fn by_extender(env: &TestEnv, metric: &str, loads: &[(&Node, f64)]) -
         for (mut address, _) in replicas {
             address.set_port(INSPECT_PORT);
             let known = known(address, metric)?;
-            let is_known = |(node, load): &(&Node, f64)| {
-                known.get(node.name()).is_some_and(|it| is_near(*it, *load))
-            };
-            ensure!(loads.iter().all(is_known), "{address} knows {known:?}");
+            ensure!(
+                loads.iter().all(|(node, load): &(&Node, f64)| {
+                    known.get(node.name()).is_some_and(|it| is_near(*it, *load))
+                }),
+                "{address} knows {known:?}"
+            );
         }
         Ok(Some(()))
     })
@@ -73,16 +77,18 @@ fn known(address: SocketAddr, metric: &str) -> Result<BTreeMap<String, f64>> {
     ensure!(response.is_ok(), "{}: {}", response.status, response.body);
     let answer: Value = serde_json::from_str(&response.body)?;
     let samples = answer["data"]["result"].as_array().with_context(|| answer.to_string())?;
-    let reading = |sample: &Value| {
-        let node = sample["metric"]["instance"].as_str().context("no node")?;
-        let value = sample["value"][1].as_str().context("no value")?;
-        Ok((node.to_owned(), value.parse()?))
-    };
-    samples.iter().map(reading).collect()
+    samples
+        .iter()
+        .map(|sample| {
+            let node = sample["metric"]["instance"].as_str().context("no node")?;
+            let value = sample["value"][1].as_str().context("no value")?;
+            Ok((node.to_owned(), value.parse()?))
+        })
+        .collect()
 }
 
-/// Waits until the extender answers at its Service's address, on the node of kube-scheduler, which goes on without the extender
-/// while kube-proxy still knows the pod before.
+/// Waits until the extender answers at its Service's address, on the node of kube-scheduler, which goes on without the
+/// extender while kube-proxy still knows the pod before.
 pub(super) fn through_its_service(env: &TestEnv) -> Result<()> {
     let cluster = env.cluster()?;
     let control_plane = cluster.nodes().first().context("a cluster needs a node")?;

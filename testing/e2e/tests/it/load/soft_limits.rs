@@ -34,8 +34,12 @@ const GOES: Duration = Duration::from_secs(120);
 fn all_hot(env: &TestEnv) -> Result<()> {
     policy::with(env, OURS, || {
         with_hot_nodes(env, "soft", || {
-            let plain = |n| on_fake_nodes(pod(&format!("soft-{n}"), &[idle_container("main")]));
-            create_all(env, (0..4).map(plain).collect())?;
+            create_all(
+                env,
+                (0..4)
+                    .map(|n| on_fake_nodes(pod(&format!("soft-{n}"), &[idle_container("main")])))
+                    .collect(),
+            )?;
             let pods = all_bound(env, BINDING)?;
             ensure!(pods.iter().all(|pod| is_least_loaded("soft", pod)), "{:?}", nodes_of(&pods));
             pods.iter().try_for_each(|pod| warned(env, name(pod)))

@@ -9,7 +9,7 @@ use e2e::command::{command, run, wait_for};
 use e2e::kernel::processes::{self, Pid, Signal};
 use e2e::{Load, Node};
 use k8s_openapi::api::apps::v1::DaemonSet;
-use k8s_openapi::api::core::v1::{Node as NodeObject, Pod, Taint};
+use k8s_openapi::api::core::v1::{Node as NodeObject, Taint};
 use kube::api::{Api, PostParams};
 
 use super::limits::{daemon_set_reaches, everywhere, set, with_short_periods};
@@ -174,12 +174,15 @@ fn leaders(env: &TestEnv) -> Result<Vec<String>> {
 /// Who leads, by the Lease and by the replicas themselves: as [`holder`] names it, its pod, and its processes.
 fn leader(env: &TestEnv) -> Result<(String, String, Vec<Pid>)> {
     wait_for("one replica to lead", TAKEOVER, || {
-        let (holder, leaders) = (holder(env)?, leaders(env)?);
+        let holder = holder(env)?;
+        let leaders = leaders(env)?;
         ensure!(leaders == [pod_of(&holder)], "{holder} has the Lease, {leaders:?} lead");
         let name = pod_of(&holder).to_owned();
         let pods = env.program_pods("annotator")?;
-        let is_leader = |pod: &&Pod| pod.metadata.name.as_deref() == Some(name.as_str());
-        let pod = pods.iter().find(is_leader).context("the leader has no pod")?;
+        let pod = pods
+            .iter()
+            .find(|pod| pod.metadata.name.as_deref() == Some(name.as_str()))
+            .context("the leader has no pod")?;
         let processes = processes_of(pod, "annotator")?;
         ensure!(!processes.is_empty(), "{name} has no process");
         Ok(Some((holder, name, processes)))
@@ -191,7 +194,8 @@ fn pod_of(holder: &str) -> &str {
     holder.split('_').next().unwrap_or_default()
 }
 
-/// Who leads by the API, which also tells it where nothing answers: a process, since one that is killed starts again in the same pod.
+/// Who leads by the API, which also tells it where nothing answers: a process, since one that is killed starts again in
+/// the same pod.
 fn holder(env: &TestEnv) -> Result<String> {
     let lease = ["-n", "plimsoll", "get", "lease", "plimsoll-annotator", "-o"];
     let path = ["jsonpath={.spec.holderIdentity}"];

@@ -1,4 +1,5 @@
-//! Owns calls to the API by others than the administrator: users that the administrator impersonates, and service accounts.
+//! Owns calls to the API by others than the administrator: users that the administrator impersonates, and service
+//! accounts.
 
 use anyhow::{Context, Result, ensure};
 use conformance::Transport;
@@ -51,8 +52,8 @@ impl Caller {
         Self::user(env, "mallory", &["system:masters"])
     }
 
-    /// A cluster administrator that acts as the extender's service account, which the shipped admission policies let write claims, and in
-    /// the kubelets' group, which they let create GPU pods that name their node.
+    /// A cluster administrator that acts as the extender's service account, which the shipped admission policies let
+    /// write claims, and in the kubelets' group, which they let create GPU pods that name their node.
     pub(crate) fn unhindered(env: &TestEnv) -> Result<Self> {
         let groups = ["system:masters", "system:nodes"];
         Self::user(env, "system:serviceaccount:plimsoll:scheduler-extender", &groups)

@@ -199,22 +199,21 @@ fn what_differs(host: &Node, process: Pid, cards: &BTreeSet<&str>) -> Result<Vec
 fn allowed_cards(process: Pid) -> Result<Option<Vec<u32>>> {
     let prefix = format!("c {}:", e2e::node::cards::MAJOR);
     let minor = |line: &String| line.strip_prefix(&prefix)?.split(' ').next()?.parse().ok();
-    let minors = |lines: Vec<String>| -> Vec<u32> {
+    Ok(processes::device_cgroup(process)?.map(|lines| -> Vec<u32> {
         let all = lines.iter().filter_map(minor);
         let cards = all.filter(|minor| *minor != e2e::node::cards::CONTROL_MINOR);
         let mut cards: Vec<u32> = cards.collect();
         cards.sort_unstable();
         cards
-    };
-    Ok(processes::device_cgroup(process)?.map(minors))
+    }))
 }
 
 fn recorded(held: &[Held], pod: &Pod, container: &str, claimed: &BTreeMap<String, Share>) -> bool {
     let mine = held.iter().find(|held| held.pod_uid == uid(pod) && held.container == container);
     mine.is_some_and(|mine| {
         let units: u64 = claimed.values().map(|share| share.units()).sum();
-        let as_claimed = |(card, share): (&String, &Share)| mine.on(card) == share.units();
-        mine.ids.len() as u64 == units && claimed.iter().all(as_claimed)
+        mine.ids.len() as u64 == units
+            && claimed.iter().all(|(card, share): (&String, &Share)| mine.on(card) == share.units())
     })
 }
 

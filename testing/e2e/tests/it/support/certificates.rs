@@ -12,7 +12,7 @@ use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
-use serde_json::json;
+use serde_json::{Value, json};
 use support::authority::Authority;
 
 use crate::env::TestEnv;
@@ -42,11 +42,14 @@ pub(crate) fn client_of_kube_scheduler(env: &TestEnv, replica: SocketAddr) -> Re
     let roots = CertificateDer::pem_slice_iter(&ca).map(|root| Ok(root?.to_vec()));
     config.root_cert = Some(roots.collect::<Result<_>>()?);
     config.tls_server_name = Some(NAME.to_owned());
-    let base64 = |file: Vec<u8>| json!(ByteString(file));
     config.auth_info = serde_json::from_value(json!({
         "client-certificate-data": base64(certificate), "client-key-data": base64(key),
     }))?;
     env.client_of(config)
+}
+
+fn base64(file: Vec<u8>) -> Value {
+    json!(ByteString(file))
 }
 
 /// None at all.

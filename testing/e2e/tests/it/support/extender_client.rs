@@ -1,5 +1,5 @@
-//! Owns requests to the extender: calls of its verbs with kube-scheduler's certificate, what it tells of its decisions, the operators'
-//! command on it, and its counters.
+//! Owns requests to the extender: calls of its verbs with kube-scheduler's certificate, what it tells of its decisions,
+//! the operators' command on it, and its counters.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -8,7 +8,6 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use e2e::build::programs;
 use e2e::command::{command, run, wait_for};
-use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
 use crate::env::{NAMESPACE, TestEnv};
@@ -38,21 +37,23 @@ pub(crate) fn call(env: &TestEnv, verb: &str, body: &Value) -> Result<Response> 
 /// Where each replica answers kube-scheduler, and whether it leads.
 pub(crate) fn replicas(env: &TestEnv) -> Result<Vec<(SocketAddr, bool)>> {
     let pages = env.metrics_of_each(EXTENDER, ADMIN_PORT)?;
-    let replica = |pod: Pod| {
-        let name = pod.metadata.name.unwrap_or_default();
-        let ip = pod.status.and_then(|status| status.pod_ip);
-        let ip = ip.with_context(|| format!("{name} has no address"))?;
-        let leads = pages.get(&name).and_then(|page| value(page, "plimsoll_extender_leader "));
-        Ok((SocketAddr::new(ip.parse()?, PORT), leads == Some(1)))
-    };
-    env.program_pods(EXTENDER)?.into_iter().map(replica).collect()
+    env.program_pods(EXTENDER)?
+        .into_iter()
+        .map(|pod| {
+            let name = pod.metadata.name.unwrap_or_default();
+            let ip = pod.status.and_then(|status| status.pod_ip);
+            let ip = ip.with_context(|| format!("{name} has no address"))?;
+            let leads = pages.get(&name).and_then(|page| value(page, "plimsoll_extender_leader "));
+            Ok((SocketAddr::new(ip.parse()?, PORT), leads == Some(1)))
+        })
+        .collect()
 }
 
 /// Within this the replicas know the same of a node. What one keeps for pods that are gone ends after 10 seconds.
 const AGREEMENT: Duration = Duration::from_secs(120);
 
-/// The units in use on each card of a node, by the inspect API of all replicas: each tells what it has seen itself, so this waits until they
-/// agree.
+/// The units in use on each card of a node, by the inspect API of all replicas: each tells what it has seen itself, so
+/// this waits until they agree.
 pub(crate) fn used_units(env: &TestEnv, node: &str) -> Result<Vec<u64>> {
     of_each_card(env, node, "usedGPU")
 }
@@ -65,10 +66,11 @@ pub(crate) fn card_units(env: &TestEnv, node: &str) -> Result<Vec<u64>> {
 fn of_each_card(env: &TestEnv, node: &str, field: &str) -> Result<Vec<u64>> {
     wait_for(&format!("the extenders to know the same of {node}"), AGREEMENT, || {
         let replicas = inspected_by_each(env, node)?.into_iter();
-        let of_cards = |cards: Vec<Value>| -> Vec<u64> {
-            cards.iter().filter_map(|card| card[field].as_u64()).collect()
-        };
-        let told: Vec<Vec<u64>> = replicas.map(of_cards).collect();
+        let told: Vec<Vec<u64>> = replicas
+            .map(|cards| -> Vec<u64> {
+                cards.iter().filter_map(|card| card[field].as_u64()).collect()
+            })
+            .collect();
         let first = told.first().cloned().context("no extender runs")?;
         ensure!(told.iter().all(|other| *other == first), "the replicas differ: {told:?}");
         Ok(Some(first))
@@ -78,17 +80,20 @@ fn of_each_card(env: &TestEnv, node: &str, field: &str) -> Result<Vec<u64>> {
 /// What each replica tells of each card of a node by the inspect API.
 pub(crate) fn inspected_by_each(env: &TestEnv, node: &str) -> Result<Vec<Vec<Value>>> {
     let path = format!("/gpushare-scheduler/inspect/{node}");
-    let cards = |at: SocketAddr| {
-        let response = http::send(at, &path, None)?;
-        ensure!(response.is_ok(), "inspect answers {}", response.status);
-        let inspected: Value = serde_json::from_str(&response.body)?;
-        let cards = inspected["nodes"][0]["devs"].as_array().cloned();
-        cards.with_context(|| format!("{node} has no cards: {inspected}"))
-    };
-    addresses(env, INSPECT_PORT)?.into_iter().map(cards).collect()
+    addresses(env, INSPECT_PORT)?
+        .into_iter()
+        .map(|at| {
+            let response = http::send(at, &path, None)?;
+            ensure!(response.is_ok(), "inspect answers {}", response.status);
+            let inspected: Value = serde_json::from_str(&response.body)?;
+            let cards = inspected["nodes"][0]["devs"].as_array().cloned();
+            cards.with_context(|| format!("{node} has no cards: {inspected}"))
+        })
+        .collect()
 }
 
-/// What `POST /explain` answers of a pod of the tests: by what it was decided, or, if `fresh`, what would be decided now.
+/// What `POST /explain` answers of a pod of the tests: by what it was decided, or, if `fresh`, what would be decided
+/// now.
 pub(crate) fn explain(env: &TestEnv, pod: &str, fresh: bool) -> Result<Value> {
     explain_in(env, NAMESPACE, pod, fresh)
 }
@@ -149,7 +154,8 @@ pub(crate) fn failed_binds(env: &TestEnv) -> Result<u64> {
     Ok(failed.filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok()).sum())
 }
 
-/// How often kube-scheduler has called a verb, such as `load-aware/filter`: the replica that passes a call on counts none.
+/// How often kube-scheduler has called a verb, such as `load-aware/filter`: the replica that passes a call on counts
+/// none.
 pub(crate) fn calls(env: &TestEnv, verb: &str) -> Result<u64> {
     counted(env, &format!("plimsoll_extender_requests_total{{verb=\"{verb}\""))
 }

@@ -1,8 +1,8 @@
 //! Owns fake nodes: Node objects without a kubelet, for tests of the choice among many nodes and of preemption.
 //!
 //! Pods are bound to them and never start. Pods for them tolerate every taint, so that no test waits for the removal of
-//! those that the controller manager puts on new nodes, and none fails that takes longer than the 50 seconds after which
-//! it misses the nodes' heartbeats.
+//! those that the controller manager puts on new nodes, and none fails that takes longer than the 50 seconds after
+//! which it misses the nodes' heartbeats.
 
 use std::time::Duration;
 
@@ -52,13 +52,12 @@ impl FakeNode {
 
     /// A node with healthy cards of these many units, and without readings.
     pub(crate) fn with_cards(name: &str, cards: &[u64]) -> Self {
-        let card = |(index, units): (usize, &u64)| {
+        let all: Vec<Value> = cards.iter().enumerate().map(|(index, units): (usize, &u64)| {
             json!({
                 "uuid": card_uuid(name, index), "index": index, "model": "NVIDIA A10",
                 "memoryMiB": units * 1024, "units": units, "numaNode": 0, "healthy": true, "pods": {},
             })
-        };
-        let all: Vec<Value> = cards.iter().enumerate().map(card).collect();
+        }).collect();
         let units: u64 = cards.iter().sum();
         Self {
             name: name.to_owned(),
@@ -83,8 +82,11 @@ pub(crate) fn card_uuid(node: &str, index: usize) -> String {
 
 /// The annotations of a node whose reading is `load` for each metric of crane's policy.
 fn readings(load: f64) -> Value {
-    let reading = |name: &str| (name.to_owned(), json!(reading(load)));
-    READINGS.map(reading).into_iter().collect::<serde_json::Map<_, _>>().into()
+    READINGS
+        .map(|name| (name.to_owned(), json!(reading(load))))
+        .into_iter()
+        .collect::<serde_json::Map<_, _>>()
+        .into()
 }
 
 /// Changes the readings of fake nodes.
@@ -175,18 +177,18 @@ fn wait_for_extender(env: &TestEnv) -> Result<()> {
     })
 }
 
-/// Waits until no fake node has a taint. The API server taints each new node, and the controller manager removes the taint
-/// again: an event for every waiting pod.
+/// Waits until no fake node has a taint. The API server taints each new node, and the controller manager removes the
+/// taint again: an event for every waiting pod.
 pub(crate) fn wait_for_taints_to_go(env: &TestEnv) -> Result<()> {
     let nodes: Api<Node> = Api::all(env.client());
     let ours = ListParams::default().labels(LABEL);
-    let tainted = |node: &Node| {
-        let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_ref());
-        taints.is_some_and(|taints| !taints.is_empty())
-    };
     wait_for("the controller manager to remove the taints", LIMIT, || {
         let nodes = env.block_on(nodes.list(&ours))?.items;
-        Ok((!nodes.iter().any(tainted)).then_some(()))
+        Ok((!nodes.iter().any(|node| {
+            let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_ref());
+            taints.is_some_and(|taints| !taints.is_empty())
+        }))
+        .then_some(()))
     })
 }
 
@@ -196,7 +198,8 @@ pub(crate) fn report_admitted(env: &TestEnv, name: &str) -> Result<()> {
     env.block_on(env.pods().patch_status(name, &PatchParams::default(), &patch)).map(drop)
 }
 
-/// Reports in place of a kubelet that the only container of a bound pod has ended: the extender then keeps nothing for it once its object is gone.
+/// Reports in place of a kubelet that the only container of a bound pod has ended: the extender then keeps nothing for
+/// it once its object is gone.
 pub(crate) fn report_ended(env: &TestEnv, name: &str) -> Result<()> {
     let ended = json!({
         "name": "main", "image": "", "imageID": "", "ready": false, "restartCount": 0,
@@ -206,8 +209,8 @@ pub(crate) fn report_ended(env: &TestEnv, name: &str) -> Result<()> {
     env.block_on(env.pods().patch_status(name, &PatchParams::default(), &patch)).map(drop)
 }
 
-/// Removes pods and nodes. There is no kubelet to confirm the end of a pod, so the grace period is 0. The extender has forgotten the nodes
-/// afterwards: the next test's may have the same names.
+/// Removes pods and nodes. There is no kubelet to confirm the end of a pod, so the grace period is 0. The extender has
+/// forgotten the nodes afterwards: the next test's may have the same names.
 fn remove(env: &TestEnv) -> Result<()> {
     let pods: Api<Pod> = env.pods();
     let at_once = DeleteParams::default().grace_period(0);

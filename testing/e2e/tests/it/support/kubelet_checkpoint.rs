@@ -28,14 +28,17 @@ pub(crate) fn read(node: &Node) -> Result<Vec<Held>> {
 }
 
 fn held(entry: &Value) -> Held {
-    let text = |field: &str| entry[field].as_str().unwrap_or_default().to_owned();
     let by_numa = entry["DeviceIDs"].as_object();
     let ids = by_numa.into_iter().flat_map(|numa| numa.values()).filter_map(Value::as_array);
     Held {
-        pod_uid: text("PodUID"),
-        container: text("ContainerName"),
+        pod_uid: field(entry, "PodUID"),
+        container: field(entry, "ContainerName"),
         ids: ids.flatten().filter_map(Value::as_str).map(str::to_owned).collect(),
     }
+}
+
+fn field(entry: &Value, name: &str) -> String {
+    entry[name].as_str().unwrap_or_default().to_owned()
 }
 
 impl Held {

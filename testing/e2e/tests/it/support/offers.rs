@@ -9,19 +9,23 @@ use kube::api::{Api, ListParams};
 
 use crate::env::TestEnv;
 
-/// What may be given out of a resource on each node that has it, by the node's name. 0 where the kubelet knows the resource, and its
-/// plugin offers none.
+/// What may be given out of a resource on each node that has it, by the node's name. 0 where the kubelet knows the
+/// resource, and its plugin offers none.
 pub(crate) fn offered(env: &TestEnv, resource: &str) -> Result<BTreeMap<String, u64>> {
     let nodes: Api<Node> = Api::all(env.client());
     let nodes = env.block_on(nodes.list(&ListParams::default()))?.items;
-    let offer = |node: Node| {
-        let name = node.metadata.name.unwrap_or_default();
-        let allocatable = node.status.and_then(|status| status.allocatable).unwrap_or_default();
-        let text = &allocatable.get(resource)?.0;
-        let units = quantity::whole(text);
-        Some(
-            units.with_context(|| format!("{name} offers {text} of {resource}")).map(|n| (name, n)),
-        )
-    };
-    nodes.into_iter().filter_map(offer).collect()
+    nodes
+        .into_iter()
+        .filter_map(|node| {
+            let name = node.metadata.name.unwrap_or_default();
+            let allocatable = node.status.and_then(|status| status.allocatable).unwrap_or_default();
+            let text = &allocatable.get(resource)?.0;
+            let units = quantity::whole(text);
+            Some(
+                units
+                    .with_context(|| format!("{name} offers {text} of {resource}"))
+                    .map(|n| (name, n)),
+            )
+        })
+        .collect()
 }

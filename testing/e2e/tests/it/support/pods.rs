@@ -23,8 +23,9 @@ pub(crate) const GPU: &str = "aliyun.com/gpu-mem";
 /// The limit for the start of dozens of containers on two busy processors, their binding included.
 pub(crate) const START: Duration = Duration::from_secs(420);
 
-/// The limit for binding pods. kube-scheduler tries a rejected pod again after a change in the cluster. Where it does so before the extender has
-/// seen the change, the pod waits for the next one, at most the 5.5 minutes after which kube-scheduler tries every waiting pod.
+/// The limit for binding pods. kube-scheduler tries a rejected pod again after a change in the cluster. Where it does
+/// so before the extender has seen the change, the pod waits for the next one, at most the 5.5 minutes after which
+/// kube-scheduler tries every waiting pod.
 pub(crate) const BINDING: Duration = Duration::from_secs(400);
 
 /// A container that waits for its end.
@@ -32,12 +33,12 @@ pub(crate) fn idle_container(name: &str) -> Value {
     json!({"name": name, "image": PAUSE, "imagePullPolicy": "IfNotPresent"})
 }
 
-/// The ConfigMap whose variables ask for every card. Variables that a pod names itself are refused by the shipped policies,
-/// which do not see those of a ConfigMap.
+/// The ConfigMap whose variables ask for every card. Variables that a pod names itself are refused by the shipped
+/// policies, which do not see those of a ConfigMap.
 pub(crate) const EVERY_CARD: &str = "every-card";
 
-/// A container that waits for its end and requests GPU memory. Its environment asks for every card, which must not have an
-/// effect.
+/// A container that waits for its end and requests GPU memory. Its environment asks for every card, which must not have
+/// an effect.
 pub(crate) fn gpu_container(name: &str, units: u64) -> Value {
     let mut container = idle_container(name);
     container["envFrom"] = json!([{"configMapRef": {"name": EVERY_CARD}}]);
@@ -142,7 +143,8 @@ pub(crate) fn all_running(env: &TestEnv, limit: Duration) -> Result<Vec<Pod>> {
     settled.with_context(|| waiting(&last)).map(|()| last)
 }
 
-/// Whether the pod has failed by itself. One that is being deleted may be Failed too: its process was killed before it could handle SIGTERM.
+/// Whether the pod has failed by itself. One that is being deleted may be Failed too: its process was killed before it
+/// could handle SIGTERM.
 fn failed(pod: &Pod) -> bool {
     phase(pod) == "Failed" && pod.metadata.deletion_timestamp.is_none()
 }
@@ -167,8 +169,8 @@ pub(crate) fn all_running_after_refusals(env: &TestEnv, limit: Duration) -> Resu
         delete_all(env, refused.iter().map(name))?;
         wait_for("the refused pods to be gone", left, || {
             let pods = list(env)?;
-            let exists = |old: &Pod| pods.iter().any(|pod| uid(pod) == uid(old));
-            Ok((!refused.iter().any(exists)).then_some(()))
+            Ok((!refused.iter().any(|old| pods.iter().any(|pod| uid(pod) == uid(old))))
+                .then_some(()))
         })?;
         create_all(env, refused.iter().map(again).collect())?;
     }
@@ -270,9 +272,12 @@ pub(crate) fn phase(pod: &Pod) -> &str {
 /// Why the pod is as it is.
 pub(crate) fn message(pod: &Pod) -> String {
     let status = pod.status.as_ref();
-    let part = |text: Option<&String>| text.cloned().unwrap_or_default();
-    let reason = part(status.and_then(|status| status.reason.as_ref()));
-    format!("{reason}: {}", part(status.and_then(|status| status.message.as_ref())))
+    let reason = text_or_empty(status.and_then(|status| status.reason.as_ref()));
+    format!("{reason}: {}", text_or_empty(status.and_then(|status| status.message.as_ref())))
+}
+
+fn text_or_empty(text: Option<&String>) -> String {
+    text.cloned().unwrap_or_default()
 }
 
 /// A pod's annotation.

@@ -57,8 +57,8 @@ const READERS: [Reader; 2] = [
 /// The ConfigMap, and its key that is the policy in force.
 const NAME: &str = "policy";
 const IN_FORCE: &str = "policy.yaml";
-/// Programs look at the file every 5 s. Where the kubelet looks at the changed pod before it has the new ConfigMap, it writes the file at its next
-/// look at that pod, within 90 s.
+/// Programs look at the file every 5 s. Where the kubelet looks at the changed pod before it has the new ConfigMap, it
+/// writes the file at its next look at that pod, within 90 s.
 const LIMIT: Duration = Duration::from_secs(300);
 
 struct Reader {
@@ -71,11 +71,14 @@ impl Reader {
     /// How often each of its pods has read a changed policy with this outcome, `changed` or `refused`.
     fn reads(&self, env: &TestEnv, outcome: &str) -> Result<Vec<u64>> {
         let label = format!("=\"{outcome}\"}} ");
-        let reads = |page: &String| {
-            let lines = page.lines().filter(|line| line.starts_with(self.counter));
-            lines.filter_map(|line| line.split_once(&label)?.1.parse::<u64>().ok()).sum()
-        };
-        Ok(env.metrics_of_each(self.program, self.port)?.values().map(reads).collect())
+        Ok(env
+            .metrics_of_each(self.program, self.port)?
+            .values()
+            .map(|page| {
+                let lines = page.lines().filter(|line| line.starts_with(self.counter));
+                lines.filter_map(|line| line.split_once(&label)?.1.parse::<u64>().ok()).sum()
+            })
+            .collect())
     }
 }
 
@@ -107,16 +110,21 @@ pub(crate) fn changed_by(env: &TestEnv, change: impl FnOnce() -> Result<()>) -> 
 }
 
 fn after_reading(env: &TestEnv, outcome: &str, change: impl FnOnce() -> Result<()>) -> Result<()> {
-    let reads = || -> Result<Vec<u64>> {
-        let of_each = READERS.iter().map(|reader| reader.reads(env, outcome));
-        Ok(of_each.collect::<Result<Vec<_>>>()?.concat())
-    };
-    let known = reads()?;
+    let known = counts_of_reads(env, outcome)?;
     change()?;
     refresh_config_maps(env)?;
     wait_for(&format!("the programs to report the policy as {outcome}"), LIMIT, || {
-        Ok(reads()?.iter().zip(&known).all(|(now, known)| now > known).then_some(()))
+        Ok(counts_of_reads(env, outcome)?
+            .iter()
+            .zip(&known)
+            .all(|(now, known)| now > known)
+            .then_some(()))
     })
+}
+
+fn counts_of_reads(env: &TestEnv, outcome: &str) -> Result<Vec<u64>> {
+    let of_each = READERS.iter().map(|reader| reader.reads(env, outcome));
+    Ok(of_each.collect::<Result<Vec<_>>>()?.concat())
 }
 
 /// A key of the ConfigMap.

@@ -1,5 +1,5 @@
-//! The test of everything at once: pods come and go, claims are forged, and programs are killed, by a schedule that a seed
-//! makes. What must hold is told by [`run::Run::settle`] and [`refusals`].
+//! The test of everything at once: pods come and go, claims are forged, and programs are killed, by a schedule that a
+//! seed makes. What must hold is told by [`run::Run::settle`] and [`refusals`].
 
 mod cast;
 mod refusals;
@@ -37,7 +37,8 @@ const SEED: (&str, u64) = ("CHAOS_SEED", 1);
 const PODS: (&str, u64) = ("CHAOS_PODS", 300);
 
 fn chaos(env: &TestEnv) -> Result<()> {
-    let (seed, pods) = (setting(SEED)?, setting(PODS)?);
+    let seed = setting(SEED)?;
+    let pods = setting(PODS)?;
     let replay = format!("{}={seed} {}={pods} make chaos", SEED.0, PODS.0);
     line(&format!("this run can be repeated: {replay}"));
     let schedule = Schedule::new(seed, usize::try_from(pods)?);

@@ -1,5 +1,5 @@
-//! Owns why a pod of a run may fail: its kubelet admitted it while there was no device plugin, the plugin could not ask the API server which pod
-//! that is, or a forged claim was at work.
+//! Owns why a pod of a run may fail: its kubelet admitted it while there was no device plugin, the plugin could not ask
+//! the API server which pod that is, or a forged claim was at work.
 
 use e2e::Cluster;
 use k8s_openapi::api::core::v1::Pod;
@@ -42,8 +42,8 @@ const NO_ROOM: [[&str; 2]; 3] = [
 const UNKNOWN: [&str; 2] =
     ["cannot tell which pod the kubelet is admitting: read pod", "may be the pod being admitted"];
 
-/// The cause of a failure; `None` where there may be none. `beside_forged` tells whether there are pods with forged claims, or were since the
-/// last rest: one that was deleted may hold a card for a while.
+/// The cause of a failure; `None` where there may be none. `beside_forged` tells whether there are pods with forged
+/// claims, or were since the last rest: one that was deleted may hold a card for a while.
 pub(super) fn cause(
     cluster: &Cluster,
     pod: &Pod,

@@ -1,7 +1,7 @@
 //! Owns a run: carries out the steps of a schedule, replaces pods that fail, and compares what is there at each rest.
 //!
-//! The API server is one of the victims, so each call is repeated until it answers. That a call was carried out although
-//! its answer was lost is no error.
+//! The API server is one of the victims, so each call is repeated until it answers. That a call was carried out
+//! although its answer was lost is no error.
 
 use std::collections::BTreeMap;
 use std::thread::sleep;
@@ -27,10 +27,11 @@ use crate::env::{NAMESPACE, TestEnv};
 use crate::support::card_audit::{CLAIM, audit_pods};
 use crate::support::pods::{gpu_containers, list, message, name, node, phase, runs};
 
-/// Within this the API server answers again after a kill, with the kubelet's pause before a restart, which is 5 minutes at most.
+/// Within this the API server answers again after a kill, with the kubelet's pause before a restart, which is 5 minutes
+/// at most.
 const ANSWER: Duration = Duration::from_secs(420);
-/// Within this every pod runs that has room, with such pauses of everything that was killed, and 5.5 minutes after which kube-scheduler tries every
-/// waiting pod.
+/// Within this every pod runs that has room, with such pauses of everything that was killed, and 5.5 minutes after
+/// which kube-scheduler tries every waiting pod.
 const REST: Duration = Duration::from_secs(900);
 
 /// A run.
@@ -138,10 +139,8 @@ impl<'run> Run<'run> {
     }
 
     fn remove_named(&self, names: &[String], forced: bool) -> Result<()> {
-        let how = match forced {
-            true => DeleteParams::default().grace_period(0),
-            false => DeleteParams::default(),
-        };
+        let how =
+            if forced { DeleteParams::default().grace_period(0) } else { DeleteParams::default() };
         let pods = self.env.pods();
         insist("the API server to delete pods", || {
             self.env.block_on(async {
@@ -161,7 +160,8 @@ impl<'run> Run<'run> {
         let Some(member) = self.cast.get_mut(&number) else { return Ok(()) };
         (member.forged, member.was_forged) = (true, true);
         self.beside_forged = true;
-        let (pod, claim) = (member.name(), claim_on(self.cluster, &member.plan, card));
+        let pod = member.name();
+        let claim = claim_on(self.cluster, &member.plan, card);
         let edit = Patch::Merge(json!({"metadata": {"annotations": {CLAIM: claim}}}));
         insist("the API server to edit a claim", || {
             self.env.block_on::<_, Error>(async {
@@ -208,8 +208,8 @@ impl<'run> Run<'run> {
         }
     }
 
-    /// Looks at all pods: those that failed are judged and replaced, those that kube-scheduler evicted are noted. The pods
-    /// as they were before.
+    /// Looks at all pods: those that failed are judged and replaced, those that kube-scheduler evicted are noted. The
+    /// pods as they were before.
     fn sweep(&mut self) -> Result<Vec<Pod>> {
         let pods = insist("the API server to list pods", || list(self.env))?;
         if self.watch.is_api_silent() && self.is_api_ready() {
@@ -280,8 +280,8 @@ impl<'run> Run<'run> {
 
     /// Replaces the pods whose claims are forged, waits until every pod runs or has no room, and compares all cards.
     ///
-    /// What must hold: a pod waits only where no node has room for it by what processes hold, each process has the cards of
-    /// its claim and of the kubelet's record, no card is overbooked, and no pod that ran before was touched.
+    /// What must hold: a pod waits only where no node has room for it by what processes hold, each process has the
+    /// cards of its claim and of the kubelet's record, no card is overbooked, and no pod that ran before was touched.
     fn settle(&mut self) -> Result<()> {
         self.sweep()?;
         let forged: Vec<usize> = self.numbers(|member| member.forged);
@@ -327,14 +327,8 @@ impl<'run> Run<'run> {
             return Ok(None);
         }
         let room = self.room(&running)?;
-        let fits = |plan: &Plan| {
-            let each = plan.charge_of_each_card();
-            let enough = |cards: &Vec<u64>| {
-                cards.iter().filter(|free| **free >= each).count() as u64 >= plan.cards
-            };
-            room.iter().any(enough)
-        };
-        let with_room = waiting.iter().filter_map(|pod| self.member(pod)).any(|it| fits(&it.plan));
+        let mut members = waiting.iter().filter_map(|pod| self.member(pod));
+        let with_room = members.any(|member| fits(&member.plan, &room));
         Ok((!with_room).then_some((running, waiting.len())))
     }
 
@@ -350,10 +344,12 @@ impl<'run> Run<'run> {
                 *used.entry(card).or_default() += units;
             }
         }
-        let free = |uuid: &String| CARD_UNITS.saturating_sub(used.get(uuid).copied().unwrap_or(0));
-        let nodes = self.cluster.nodes().iter();
-        let room: Vec<Vec<u64>> =
-            nodes.map(|node| node.cards().iter().map(|card| free(&card.uuid)).collect()).collect();
+        let mut room: Vec<Vec<u64>> = Vec::new();
+        for node in self.cluster.nodes() {
+            let used_of_each =
+                node.cards().into_iter().map(|card| used.get(&card.uuid).copied().unwrap_or(0));
+            room.push(used_of_each.map(|used| CARD_UNITS.saturating_sub(used)).collect());
+        }
         ensure!(room.iter().map(Vec::len).sum::<usize>() == CARDS, "some cards are unknown");
         Ok(room)
     }
@@ -362,4 +358,10 @@ impl<'run> Run<'run> {
 /// Repeats a call until the API server answers it.
 fn insist<T>(what: &str, mut call: impl FnMut() -> Result<T>) -> Result<T> {
     wait_for(what, ANSWER, || call().map(Some))
+}
+
+/// Whether the cards of some node have room for the pod: `room` has the free units of each card, by node.
+fn fits(plan: &Plan, room: &[Vec<u64>]) -> bool {
+    let each = plan.charge_of_each_card();
+    room.iter().any(|cards| cards.iter().filter(|free| **free >= each).count() as u64 >= plan.cards)
 }

@@ -1,5 +1,5 @@
-//! Owns what is seen of the nodes during a run without the API: a thread that asks what all processes hold of the cards, those
-//! of deleted pods too; and the kubelets' logs, which tell when there was no device plugin.
+//! Owns what is seen of the nodes during a run without the API: a thread that asks what all processes hold of the
+//! cards, those of deleted pods too; and the kubelets' logs, which tell when there was no device plugin.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -23,16 +23,18 @@ const FIND: usize = 6;
 const REGISTERED: [&str; 2] = ["Got registration request", "\"aliyun.com/gpu-mem\""];
 /// What it logs of a pod that it refuses, beside the pod's UID.
 const REFUSED: &str = "Pod admission denied";
-/// By this a refusal of the device plugin is told from one in the kubelet's own words, for want of devices or of an answer.
+/// By this a refusal of the device plugin is told from one in the kubelet's own words, for want of devices or of an
+/// answer.
 const BY_PLUGIN: &str = "code = FailedPrecondition";
-/// A refusal for ids that the kubelet has in its record. One that was restarted counts those of pods that are gone until it has admitted all
-/// pods that it found.
+/// A refusal for ids that the kubelet has in its record. One that was restarted counts those of pods that are gone
+/// until it has admitted all pods that it found.
 const RECORDED: &str = "by the kubelet's record";
 /// Within so many seconds after a registration the plugin may refuse a pod for any reason, for it was away until then.
 const LIST: u32 = 2;
 /// Within so many seconds after a registration a restarted kubelet has admitted the pods that it found.
 const FOUND: u32 = 10;
-/// Within so many seconds after a registration the plugin's list of devices has come to the kubelet, also where processors are busy.
+/// Within so many seconds after a registration the plugin's list of devices has come to the kubelet, also where
+/// processors are busy.
 const LISTED: u32 = 30;
 /// A device plugin tells within so many seconds after the API server answers again what it could not read.
 const READ: u32 = 10;
@@ -78,7 +80,8 @@ impl Watch {
         let cards: Vec<String> =
             cluster.nodes().iter().flat_map(Node::cards).map(|card| card.uuid).collect();
         let logs = cluster.nodes().iter().map(|node| node.log("kubelet")).collect();
-        let (shared, over) = (held.clone(), ends.clone());
+        let shared = held.clone();
+        let over = ends.clone();
         thread::spawn(move || {
             for look in 0.. {
                 if over.load(Ordering::Relaxed) {
@@ -97,7 +100,8 @@ impl Watch {
         Self { held, ends, outages: Mutex::default(), silences: Mutex::default(), logs }
     }
 
-    /// Kills, and notes it. A kill of a kubelet or of a device plugin begins an outage, one of the API server a silence.
+    /// Kills, and notes it. A kill of a kubelet or of a device plugin begins an outage, one of the API server a
+    /// silence.
     pub(super) fn kill(&self, victim: Victim, kill: impl FnOnce() -> Result<()>) -> Result<()> {
         let began = self.lengths()?;
         let done = kill();
@@ -224,8 +228,9 @@ fn cards_of(process: Pid) -> Option<(Vec<String>, u64)> {
 
 /// The control group, which is that of a container.
 fn control_group(process: Pid) -> Option<String> {
-    let of = |controller| processes::cgroup(process, controller).ok().flatten();
-    of("devices").or_else(|| of(""))
+    ["devices", ""]
+        .into_iter()
+        .find_map(|controller| processes::cgroup(process, controller).ok().flatten())
 }
 
 /// The log from there on.
@@ -238,7 +243,8 @@ fn since(log: &Path, offset: u64) -> String {
     String::from_utf8_lossy(&text.unwrap_or_default()).into_owned()
 }
 
-/// Whether the pod is refused before the first registration after the place `killed`, or so soon after it that it may be for that outage.
+/// Whether the pod is refused before the first registration after the place `killed`, or so soon after it that it may
+/// be for that outage.
 fn refused_unregistered(log: &str, killed: u64, of_kubelet: bool, uid: &str) -> bool {
     let mut registered = None;
     for (place, line) in placed(log) {
@@ -258,7 +264,8 @@ fn refused_unregistered(log: &str, killed: u64, of_kubelet: bool, uid: &str) -> 
     false
 }
 
-/// Whether the pod is refused before the place `ended`, or so soon after it that its device plugin asked the API server before.
+/// Whether the pod is refused before the place `ended`, or so soon after it that its device plugin asked the API server
+/// before.
 fn refused_in_silence(log: &str, ended: Option<u64>, uid: &str) -> bool {
     let mut over = None;
     for (place, line) in placed(log) {
