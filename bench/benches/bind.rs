@@ -1,8 +1,8 @@
-//! What Bind costs beside the bare binding that a scheduler without the extender sends: both as a client sees them, over one kept
-//! connection each, in turns, to the same API server.
+//! What Bind costs beside the bare binding that a scheduler without the extender sends: both as a client sees them,
+//! over one kept connection each, in turns, to the same API server.
 //!
-//! The API server is the stand-in, which writes no disk. So the difference is what counts; a ratio that means something is measured by
-//! `make e2e` on a real one.
+//! The API server is the stand-in, which writes no disk. So the difference is what counts; a ratio that means something
+//! is measured by `make e2e` on a real one.
 
 #![allow(
     clippy::print_stdout,
@@ -49,7 +49,8 @@ async fn measure(pods: usize) -> [Vec<Duration>; 2] {
     let sim = Sim::start().await.unwrap();
     (0..=2 * pods / ON_A_NODE).for_each(|number| drop(sim.put(gpu_node(number))));
     let files = tempfile::tempdir().unwrap();
-    let (kubeconfig, policy) = (files.path().join("kubeconfig"), files.path().join("policy"));
+    let kubeconfig = files.path().join("kubeconfig");
+    let policy = files.path().join("policy");
     sim.write_kubeconfig(&kubeconfig).unwrap();
     std::fs::write(&policy, bench::POLICY).unwrap();
     let mut extender = ExtenderArgs::parse_from(["extender", "--listen-address", "127.0.0.1:0"]);
@@ -73,7 +74,8 @@ async fn measure(pods: usize) -> [Vec<Duration>; 2] {
             };
             let began = Instant::now();
             let answer = client.post(url).body(body.to_string()).send().await.unwrap();
-            let (status, text) = (answer.status(), answer.text().await.unwrap());
+            let status = answer.status();
+            let text = answer.text().await.unwrap();
             times.push(began.elapsed());
             assert!(status.is_success() && (kind == 1 || text == r#"{"Error":""}"#), "{text}");
         }
@@ -86,13 +88,12 @@ async fn measure(pods: usize) -> [Vec<Duration>; 2] {
 }
 
 fn gpu_node(number: usize) -> Value {
-    let card = |index: usize| {
+    let cards: Vec<Value> = (0..8).map(|index| {
         json!({
             "uuid": format!("GPU-{number:06x}{index:02x}-0000-4000-8000-000000000000"), "index": index,
             "model": "NVIDIA A10", "memoryMiB": 16 << 10, "units": 16, "healthy": true, "pods": {},
         })
-    };
-    let cards: Vec<Value> = (0..8).map(card).collect();
+    }).collect();
     let node = node(&format!("n{number}")).with(GPU, 128);
     node.annotation("plimsoll.dev/gpu-cards", json!(cards).to_string()).into()
 }

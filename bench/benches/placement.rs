@@ -25,12 +25,20 @@ fn load_rules(c: &mut Criterion) {
         let (policy, loads) = loads(nodes);
         group.throughput(Throughput::Elements(nodes as u64));
         group.bench_with_input(BenchmarkId::new("filter", nodes), &loads, |b, loads| {
-            let fits = |node: &&NodeLoad| evaluation(&policy, node).verdict() == Verdict::Accepted;
-            b.iter(|| loads.iter().filter(fits).count());
+            b.iter(|| {
+                loads
+                    .iter()
+                    .filter(|node| evaluation(&policy, node).verdict() == Verdict::Accepted)
+                    .count()
+            });
         });
         group.bench_with_input(BenchmarkId::new("score", nodes), &loads, |b, loads| {
-            let score = |node| u64::from(evaluation(&policy, node).score().get());
-            b.iter(|| loads.iter().map(score).sum::<u64>());
+            b.iter(|| {
+                loads
+                    .iter()
+                    .map(|node| u64::from(evaluation(&policy, node).score().get()))
+                    .sum::<u64>()
+            });
         });
     }
     group.finish();
@@ -83,10 +91,18 @@ fn claimed(containers: usize) -> (GpuRequest, String) {
         card_use: CardUse::default(),
     };
     let request = GpuRequest::new((0..containers).map(ask)).unwrap().unwrap();
-    let on = |ask: &ContainerRequest| {
-        (ask.name.clone(), [(reported(0).uuid, api::claim::Share::new(ask.share(), None))].into())
+    let claim = api::claim::Claim {
+        containers: request
+            .containers()
+            .iter()
+            .map(|ask| {
+                (
+                    ask.name.clone(),
+                    [(reported(0).uuid, api::claim::Share::new(ask.share(), None))].into(),
+                )
+            })
+            .collect(),
     };
-    let claim = api::claim::Claim { containers: request.containers().iter().map(on).collect() };
     (request, claim.to_json())
 }
 

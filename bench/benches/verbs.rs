@@ -53,7 +53,6 @@ fn decider(nodes: usize) -> Decider {
     let policy = LoadPolicy::from_yaml(POLICY).expect("the shipped policy");
     let now = Timestamp::now();
     let facts = (0..nodes).map(|i| node(i, &policy, now)).collect();
-    let source = |name| WatchState::new(daemon::Readiness::default().condition(name));
     let view = View::new(policy, false, source("nodes"), source("pods"));
     view.apply_nodes(Event::Listed(facts), now);
     let _ = view.apply_pods(Event::Listed(Vec::new()), &mut HashSet::new(), now);
@@ -69,6 +68,10 @@ fn decider(nodes: usize) -> Decider {
         metrics: Metrics::default(),
         clock: Arc::new(Timestamp::now),
     }
+}
+
+fn source(name: &'static str) -> WatchState {
+    WatchState::new(daemon::Readiness::default().condition(name))
 }
 
 /// A request about a pod of ordinary size, as Go writes it.

@@ -1,5 +1,5 @@
-//! What a watch event of a node costs until Filter and Prioritize read it: a heartbeat, changed readings, and a node that joins and
-//! leaves.
+//! What a watch event of a node costs until Filter and Prioritize read it: a heartbeat, changed readings, and a node
+//! that joins and leaves.
 
 #![allow(clippy::expect_used, reason = "a benchmark fails by panicking")]
 
@@ -35,7 +35,8 @@ fn events(c: &mut Criterion) {
         let listed = (0..nodes).map(|number| node(number, 20, &policy()));
         view.apply_nodes(Event::Listed(listed.collect()), now());
         let apply = |node: &NodeFacts| view.apply_nodes(Event::Applied(node.clone()), now());
-        let (known, changed) = (node(7, 20, &policy()), node(7, 30, &policy()));
+        let known = node(7, 20, &policy());
+        let changed = node(7, 30, &policy());
         let joining = node(nodes, 20, &policy());
         group.bench_function(BenchmarkId::new("heartbeat", nodes), |b| b.iter(|| apply(&known)));
         group.bench_function(BenchmarkId::new("two_changes", nodes), |b| {

@@ -9,13 +9,14 @@ use placement::workload::WorkloadId;
 const MINUTE: SignedDuration = SignedDuration::from_mins(1);
 
 fn ids(workloads: u64) -> Vec<WorkloadId> {
-    let id = |n: u64| WorkloadId {
-        namespace: format!("team-{}", n % 20).into(),
-        kind: "Deployment".into(),
-        name: format!("some-service-{n}").into(),
-        template: n,
-    };
-    (0..workloads).map(id).collect()
+    (0..workloads)
+        .map(|n| WorkloadId {
+            namespace: format!("team-{}", n % 20).into(),
+            kind: "Deployment".into(),
+            name: format!("some-service-{n}").into(),
+            template: n,
+        })
+        .collect()
 }
 
 /// Observes pod `n`: each workload's use is another, and rises and falls.

@@ -1,4 +1,5 @@
-//! Inputs that the benchmarks share: clusters of made-up nodes, the same at every run. And [`openb`], which replays a trace.
+//! Inputs that the benchmarks share: clusters of made-up nodes, the same at every run. And [`openb`], which replays a
+//! trace.
 
 pub mod openb;
 

@@ -1,4 +1,5 @@
-//! A stand-in of the API server that makes objects as it is asked for them: 150,000 pods do not fit beside what is measured.
+//! A stand-in of the API server that makes objects as it is asked for them: 150,000 pods do not fit beside what is
+//! measured.
 //!
 //! Nodes and pods alone, listed in pages as the API server does it, and watches that tell of changed nodes.
 
@@ -72,7 +73,8 @@ async fn nodes(State(served): State<Arc<Served>>, uri: Uri) -> Response {
     if parameter(&uri, "watch").is_some() {
         return watch(served.changes.subscribe());
     }
-    let (cluster, now) = (&served.cluster, Timestamp::now());
+    let cluster = &served.cluster;
+    let now = Timestamp::now();
     page("NodeList", &uri, cluster.nodes, |number| cluster.node(number, 0, now))
 }
 

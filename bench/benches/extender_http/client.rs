@@ -21,7 +21,8 @@ impl Client {
     /// Sends a request as [`request`] made it. Returns the answer's body.
     pub(super) fn ask(&mut self, request: &[u8]) -> anyhow::Result<&[u8]> {
         self.stream.write_all(request)?;
-        let (mut filled, mut wanted) = (0, None);
+        let mut filled = 0;
+        let mut wanted = None;
         loop {
             let read = self.stream.read(&mut self.buffer[filled..])?;
             if read == 0 {

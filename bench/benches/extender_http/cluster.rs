@@ -58,9 +58,10 @@ impl Cluster {
             .label("topology.kubernetes.io/zone", "eu-central-1a")
             .annotation("cpu_busy_avg_5m", text(percent))
             .annotation("mem_usage_avg_5m", text((number * 11 + round) % 60));
-        let node = match self.gpu {
-            true => node.annotation("plimsoll.dev/gpu-cards", cards(number).to_string()),
-            false => node,
+        let node = if self.gpu {
+            node.annotation("plimsoll.dev/gpu-cards", cards(number).to_string())
+        } else {
+            node
         };
         let mut node = Value::from(node);
         node["metadata"]["resourceVersion"] = json!("1");
@@ -71,7 +72,8 @@ impl Cluster {
     /// A pod that has been running for long.
     pub(super) fn bound_pod(&self, number: usize) -> Value {
         const LONG_AGO: &str = "2026-11-20T09:00:00Z";
-        let (node, gpu) = (number % self.nodes, self.gpu && number.is_multiple_of(10));
+        let node = number % self.nodes;
+        let gpu = self.gpu && number.is_multiple_of(10);
         let mut pod = pod(number, CALLS + number, gpu);
         if gpu {
             let card = json!({ "web": { card(node, number / self.nodes % CARDS): 2 } });
@@ -90,11 +92,10 @@ impl Cluster {
 const CARDS: usize = 8;
 
 fn cards(node: usize) -> Value {
-    let of = |index: usize| {
+    (0..CARDS).map(|index| {
         json!({ "uuid": card(node, index), "index": index, "model": "NVIDIA A10", "memoryMiB": 16384,
         "units": 16, "healthy": true, "pods": {} })
-    };
-    (0..CARDS).map(of).collect()
+    }).collect()
 }
 
 fn card(node: usize, index: usize) -> String {
@@ -102,7 +103,8 @@ fn card(node: usize, index: usize) -> String {
 }
 
 fn name(number: usize) -> String {
-    let (high, low) = (number / 256, number % 256);
+    let high = number / 256;
+    let low = number % 256;
     format!("ip-10-{}-{high}-{low}.eu-central-1.compute.internal", high / 256)
 }
 
@@ -144,11 +146,12 @@ fn pod(workload: usize, number: usize, gpu: bool) -> Value {
 /// One request of `path` for each pod.
 pub(super) fn requests(path: &str, cluster: &Cluster, order: Order) -> Vec<Vec<u8>> {
     let mut random = Random(1);
-    let of_pod = |number: usize| {
-        let names = in_order(cluster.nodes, order, &mut random);
-        request_for(path, &pod(number, number, cluster.gpu), names)
-    };
-    (0..CALLS).map(of_pod).collect()
+    (0..CALLS)
+        .map(|number| {
+            let names = in_order(cluster.nodes, order, &mut random);
+            request_for(path, &pod(number, number, cluster.gpu), names)
+        })
+        .collect()
 }
 
 /// A request of `path` for a pod that no other request is about, with all names.

@@ -1,5 +1,5 @@
-//! The floor: an extender that reads the names and the pod's own name with serde, and answers every name; or, to answer as many
-//! bytes as one that rejects nodes, every third one with a reason.
+//! The floor: an extender that reads the names and the pod's own name with serde, and answers every name; or, to answer
+//! as many bytes as one that rejects nodes, every third one with a reason.
 
 use std::borrow::Cow;
 

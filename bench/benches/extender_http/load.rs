@@ -31,7 +31,8 @@ impl Measured {
     pub(super) fn start(runtime: &Runtime, args: &Args, cluster: Cluster) -> anyhow::Result<Self> {
         let api = runtime.block_on(Api::start(cluster))?;
         let files = tempfile::tempdir()?;
-        let (kubeconfig, policy) = (files.path().join("kubeconfig"), files.path().join("policy"));
+        let kubeconfig = files.path().join("kubeconfig");
+        let policy = files.path().join("policy");
         api.write_kubeconfig(&kubeconfig)?;
         fs::write(&policy, POLICY)?;
         let server = Server::extender(args.extender.as_deref(), &kubeconfig, &policy)?;
@@ -51,9 +52,10 @@ pub(super) fn measure(args: &Args) -> anyhow::Result<()> {
             let extender = Measured::start(&runtime, args, cluster)?;
             let rejects = args.echo_rejects && *load == Load::ThirdOver;
             let servers = [&extender.server, &Server::echo(rejects)?];
-            let orders: &[Order] = match args.all {
-                true => &[Order::Workers, Order::Same, Order::Random],
-                false => &[Order::Workers],
+            let orders: &[Order] = if args.all {
+                &[Order::Workers, Order::Same, Order::Random]
+            } else {
+                &[Order::Workers]
             };
             for order in orders {
                 rows.extend(compare(servers, &cluster, *order, args.rounds)?);

@@ -1,8 +1,8 @@
 //! What a call of Filter and of Prioritize costs over HTTP, beside an extender that parses the names and echoes them.
 //!
-//! Both are processes of their own, this program in another role: the extender is wired as in its `main`, and reads its nodes
-//! from a stand-in of the API server. Their CPU is the kernel's count of it (`/proc/PID/task/*/schedstat`), their memory `VmRSS`. They are
-//! asked in turns over one kept connection each, with the same bytes.
+//! Both are processes of their own, this program in another role: the extender is wired as in its `main`, and reads its
+//! nodes from a stand-in of the API server. Their CPU is the kernel's count of it (`/proc/PID/task/*/schedstat`), their
+//! memory `VmRSS`. They are asked in turns over one kept connection each, with the same bytes.
 
 #![allow(clippy::print_stdout, reason = "a benchmark is no library, and prints its figures")]
 

@@ -8,8 +8,8 @@ use crate::load::Measured;
 /// Pods that are decided about: as many as the decision log keeps.
 const PODS: usize = 1_000;
 
-/// Of these, how many between two changes of all nodes' readings, in the second half of the measurement: as where 5 pods are placed
-/// a minute, and each node is written every 3 minutes.
+/// Of these, how many between two changes of all nodes' readings, in the second half of the measurement: as where 5
+/// pods are placed a minute, and each node is written every 3 minutes.
 const BETWEEN_CHANGES: usize = 16;
 
 pub(super) fn measure(args: &Args) -> anyhow::Result<()> {

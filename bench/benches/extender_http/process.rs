@@ -54,7 +54,8 @@ impl Server {
         kubeconfig: &Path,
         policy: &Path,
     ) -> anyhow::Result<Self> {
-        let (address, admin) = (free()?, free()?);
+        let address = free()?;
+        let admin = free()?;
         let mut command = match program {
             Some(program) => Command::new(program),
             None => Command::new(std::env::current_exe()?),
@@ -92,12 +93,7 @@ impl Server {
     /// `VmRSS` now, and the most that it was, in KiB.
     pub(super) fn memory(&self) -> anyhow::Result<[u64; 2]> {
         let text = fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
-        let field = |name: &str| -> anyhow::Result<u64> {
-            let line =
-                text.lines().find_map(|line| line.strip_prefix(name)).context("no memory")?;
-            Ok(line.trim_matches(|c: char| !c.is_ascii_digit()).parse()?)
-        };
-        Ok([field("VmRSS:")?, field("VmHWM:")?])
+        Ok([field(&text, "VmRSS:")?, field(&text, "VmHWM:")?])
     }
 
     /// Returns once the process has used no CPU for a while: what it was told of is done.
@@ -112,6 +108,11 @@ impl Server {
             used = now;
         }
     }
+}
+
+fn field(text: &str, name: &str) -> anyhow::Result<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(name)).context("no memory")?;
+    Ok(line.trim_matches(|c: char| !c.is_ascii_digit()).parse()?)
 }
 
 /// A port that nothing listens on.

@@ -50,7 +50,8 @@ pub(super) fn print(rows: &[Row]) {
     );
     println!("|---|---|---|---|---|---|---|---|---|---|---|");
     for Row { verb, nodes, load, order, ours, echo } in rows {
-        let (cpu, floor) = (ours.cpu(), echo.cpu());
+        let cpu = ours.cpu();
+        let floor = echo.cpu();
         let times = [0.5, 0.99]
             .map(|part| format!("{:.0} | {:.0}", ours.quantile(part), echo.quantile(part)));
         let [half, most] = times;

@@ -51,30 +51,34 @@ pub struct Args {
 pub struct Seeds(pub Vec<u64>);
 
 fn seeds(text: &str) -> Result<Seeds, String> {
-    let wrong = || format!("expected seeds like `1-5` or `101,103`, found `{text}`");
-    let number = |text: &str| text.trim().parse::<u64>().map_err(|_| wrong());
+    let wrong = format!("expected seeds like `1-5` or `101,103`, found `{text}`");
     let mut seeds = Vec::new();
     for part in text.split(',') {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
-        seeds.extend(number(first)?..=number(last)?);
+        let (Ok(first), Ok(last)) = (first.trim().parse::<u64>(), last.trim().parse::<u64>())
+        else {
+            return Err(wrong);
+        };
+        seeds.extend(first..=last);
     }
-    if seeds.is_empty() { Err(wrong()) } else { Ok(Seeds(seeds)) }
+    if seeds.is_empty() { Err(wrong) } else { Ok(Seeds(seeds)) }
 }
 
 fn policy(name: &str) -> Result<&'static str, String> {
     let known = ALL.iter().find(|entry| entry.name == name);
-    let names = || ALL.iter().map(|entry| entry.name).collect::<Vec<_>>().join(", ");
-    known.map(|entry| entry.name).ok_or_else(|| format!("expected one of {}", names()))
+    known.map(|entry| entry.name).ok_or_else(|| {
+        let names: Vec<&str> = ALL.iter().map(|entry| entry.name).collect();
+        format!("expected one of {}", names.join(", "))
+    })
 }
 
 impl Args {
     /// The cells to run.
     pub fn cells(&self) -> Vec<Cell> {
-        let of_variant = |cell: &Cell| Cell { variant: self.workload, ..*cell };
         match self.cells.as_slice() {
             [] if self.quick => vec![Cell::all(self.workload)[4]],
             [] => Cell::all(self.workload),
-            cells => cells.iter().map(of_variant).collect(),
+            cells => cells.iter().map(|cell| Cell { variant: self.workload, ..*cell }).collect(),
         }
     }
 
@@ -90,12 +94,13 @@ impl Args {
 
     /// The policies to run, the reference first.
     pub fn policies(&self) -> Vec<&'static Entry> {
-        let wanted = |entry: &&Entry| {
-            self.policies.is_empty()
-                || entry.name == REFERENCE
-                || self.policies.contains(&entry.name)
-        };
-        ALL.iter().filter(wanted).collect()
+        ALL.iter()
+            .filter(|entry| {
+                self.policies.is_empty()
+                    || entry.name == REFERENCE
+                    || self.policies.contains(&entry.name)
+            })
+            .collect()
     }
 }
 

@@ -40,8 +40,10 @@ impl Cell {
     /// The nine cells of a variant: three shapes by 25, 40 and 55 percent.
     pub fn all(variant: Variant) -> Vec<Self> {
         let shapes = [Shape::Uniform, Shape::Skewed, Shape::Heavy];
-        let cell = |shape| [25, 40, 55].map(|percent| Self { shape, percent, variant });
-        shapes.into_iter().flat_map(cell).collect()
+        shapes
+            .into_iter()
+            .flat_map(|shape| [25, 40, 55].map(|percent| Self { shape, percent, variant }))
+            .collect()
     }
 
     /// Mean use as a fraction of capacity.

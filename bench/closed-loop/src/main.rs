@@ -30,13 +30,17 @@ struct Json<'a> {
 fn main() -> anyhow::Result<()> {
     let args = Args::parse();
     let scale = if args.quick { Scale::QUICK } else { Scale::FULL };
-    let (cells, seeds) = (args.cells(), args.seeds());
+    let cells = args.cells();
+    let seeds = args.seeds();
     let tasks: Vec<(Cell, u64)> =
         cells.iter().flat_map(|cell| seeds.iter().map(move |seed| (*cell, *seed))).collect();
     let cores = thread::available_parallelism().map_or(1, usize::from);
     let policies = args.policies();
-    let one = |(cell, seed): (Cell, u64)| run(cell, seed, scale, args.in_tree, &policies);
-    let runs = run_all(&tasks, &one, args.jobs.unwrap_or(cores))?;
+    let runs = run_all(
+        &tasks,
+        &|(cell, seed): (Cell, u64)| run(cell, seed, scale, args.in_tree, &policies),
+        args.jobs.unwrap_or(cores),
+    )?;
     let summaries = summaries(&runs);
     write!(io::stdout().lock(), "{}", Tables(&summaries))?;
     if let Some(path) = &args.json {
@@ -55,7 +59,9 @@ fn run_all(
     one: &(dyn Fn((Cell, u64)) -> anyhow::Result<Run> + Sync),
     jobs: usize,
 ) -> anyhow::Result<Vec<Run>> {
-    let (next, done, begin) = (AtomicUsize::new(0), AtomicUsize::new(0), Instant::now());
+    let next = AtomicUsize::new(0);
+    let done = AtomicUsize::new(0);
+    let begin = Instant::now();
     let runs: Mutex<Vec<Option<anyhow::Result<Run>>>> =
         Mutex::new(tasks.iter().map(|_| None).collect());
     let work = || {

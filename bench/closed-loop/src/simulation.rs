@@ -39,11 +39,10 @@ struct Slot {
 impl Uses {
     fn new(workload: &Workload) -> Self {
         let app_noise = Ar1::new(workload.traits.app_noise, 3600.0);
-        let first = |app: &crate::workload::App| (app_noise.first(app.noise), 0.0);
         Self {
             app_noise,
             pod_noise: Ar1::new(workload.traits.pod_noise, 300.0),
-            apps: workload.apps.iter().map(first).collect(),
+            apps: workload.apps.iter().map(|app| (app_noise.first(app.noise), 0.0)).collect(),
             slots: Vec::new(),
             uses: Vec::new(),
             pod_in_slot: Vec::new(),
@@ -77,8 +76,8 @@ impl Uses {
 
     /// Moves all noise on by a step. The mean of the exponential of noise is 1: half of its variance is taken off.
     fn step(&mut self, workload: &Workload, now: Step) {
-        let shift = |sigma: f64| (sigma * sigma / 2.0) as f32;
-        let (of_app, of_pod) = (shift(workload.traits.app_noise), shift(workload.traits.pod_noise));
+        let of_app = shift(workload.traits.app_noise);
+        let of_pod = shift(workload.traits.pod_noise);
         for ((noise, factor), app) in self.apps.iter_mut().zip(&workload.apps) {
             *noise = self.app_noise.next(*noise, app.noise, now);
             *factor = workload.rhythm(app, now) as f32 * (*noise - of_app).exp();
@@ -105,6 +104,10 @@ impl Uses {
     }
 }
 
+fn shift(sigma: f64) -> f32 {
+    (sigma * sigma / 2.0) as f32
+}
+
 /// A run of several policies over one workload.
 pub struct Simulation<'w> {
     workload: &'w Workload,
@@ -127,11 +130,13 @@ impl<'w> Simulation<'w> {
         in_tree: InTree,
         policies: &[&Entry],
     ) -> anyhow::Result<Self> {
-        let world = |entry: &&Entry| {
-            let policy = (entry.new)().with_context(|| format!("policy {}", entry.name))?;
-            Ok(World::new(workload, in_tree, policy))
-        };
-        let worlds: anyhow::Result<Vec<World>> = policies.iter().map(world).collect();
+        let worlds: anyhow::Result<Vec<World>> = policies
+            .iter()
+            .map(|entry| {
+                let policy = (entry.new)().with_context(|| format!("policy {}", entry.name))?;
+                Ok(World::new(workload, in_tree, policy))
+            })
+            .collect();
         Ok(Self {
             workload,
             worlds: worlds?,
@@ -191,8 +196,8 @@ impl<'w> Simulation<'w> {
         }
     }
 
-    /// Simulates to the end. The figures are in the order of the policies; with them come the minutes, summed over pods, in
-    /// which one pod alone asks for more than 65%, 80% and 100% of a node: no placement avoids those.
+    /// Simulates to the end. The figures are in the order of the policies; with them come the minutes, summed over
+    /// pods, in which one pod alone asks for more than 65%, 80% and 100% of a node: no placement avoids those.
     pub fn run(mut self) -> (Vec<Figures>, [f64; 3]) {
         while self.step() {}
         let now = self.now;

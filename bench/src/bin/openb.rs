@@ -25,8 +25,11 @@ fn main() -> anyhow::Result<()> {
             departures(&args, &variant, &trace, &mut out)?;
             continue;
         }
-        let one = |policy| run(&variant, &trace, policy, &args.seeds.0);
-        let rows: Vec<Row> = args.policies().into_iter().map(one).collect();
+        let rows: Vec<Row> = args
+            .policies()
+            .into_iter()
+            .map(|policy| run(&variant, &trace, policy, &args.seeds.0))
+            .collect();
         if args.json {
             rows.iter().try_for_each(|row| {
                 writeln!(out, "{}", serde_json::to_string(row)?).map_err(anyhow::Error::from)
@@ -48,9 +51,10 @@ fn departures(
         let row = run_departures(variant, trace, policy, &args.seeds.0).ok_or_else(|| {
             anyhow!("the list {variant} has no columns creation_time and deletion_time, or asks for no GPU time")
         })?;
-        match args.json {
-            true => writeln!(out, "{}", serde_json::to_string(&row)?)?,
-            false => writeln!(out, "{row}")?,
+        if args.json {
+            writeln!(out, "{}", serde_json::to_string(&row)?)?
+        } else {
+            writeln!(out, "{row}")?
         }
     }
     Ok(())
@@ -64,7 +68,8 @@ fn traces(args: &Args) -> anyhow::Result<Vec<(String, Trace)>> {
     let mut traces = Vec::new();
     for pods in &args.pods {
         let pod_list = read(pods)?;
-        let (nodes, file) = (nodes.display().to_string(), pods.display().to_string());
+        let nodes = nodes.display().to_string();
+        let file = pods.display().to_string();
         traces.push((variant(pods), Trace::read((&nodes, &node_list), (&file, &pod_list))?));
     }
     Ok(traces)

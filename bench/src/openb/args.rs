@@ -24,8 +24,8 @@ pub struct Args {
     /// Pods end: needs lists with creation_time and deletion_time
     #[arg(long, requires = "pods")]
     pub departures: bool,
-    /// Replay nothing: write the nodes, and the pods of the first seed until 100% of the GPUs are asked for, as objects of
-    /// Kubernetes to nodes.json and pods.json in this folder. See bench/openb-live.sh
+    /// Replay nothing: write the nodes, and the pods of the first seed until 100% of the GPUs are asked for, as objects
+    /// of Kubernetes to nodes.json and pods.json in this folder. See bench/openb-live.sh
     #[arg(long, value_name = "FOLDER")]
     pub objects: Option<PathBuf>,
     /// One JSON object a line in place of the table
@@ -72,7 +72,8 @@ fn seeds(text: &str) -> Result<Seeds, String> {
     let mut seeds = Vec::new();
     for part in text.split(',') {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
-        let (first, last) = (number(first)?, number(last)?);
+        let first = number(first)?;
+        let last = number(last)?;
         if last < first || last - first >= MOST_SEEDS {
             return Err(wrong());
         }

@@ -9,8 +9,8 @@ use super::trace::{Trace, WHOLE};
 /// Demand that arrives, by the capacity of the cluster.
 const UNTIL: f64 = 1.3;
 
-/// The kinds of pods that arrive, in order: the whole list shuffled, then draws from it until 130% of the GPUs are asked
-/// for.
+/// The kinds of pods that arrive, in order: the whole list shuffled, then draws from it until 130% of the GPUs are
+/// asked for.
 pub fn arrivals(trace: &Trace, seed: u64) -> Vec<usize> {
     let mut random = Xoshiro256PlusPlus::seed_from_u64(seed);
     let mut pods = trace.pods.clone();

@@ -51,7 +51,8 @@ impl<'a> Table<'a> {
         for (at, line) in lines {
             let fields = split(line);
             if fields.len() != columns.len() {
-                let (has, needs) = (fields.len(), columns.len());
+                let has = fields.len();
+                let needs = columns.len();
                 let problem =
                     format!("{has} fields, the head line names {needs}; add or remove fields");
                 return Err(error(at + 1, problem));

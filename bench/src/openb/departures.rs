@@ -1,8 +1,9 @@
 //! A run in which pods end: kinds and lives drawn from the list, more of them than fit.
 //!
-//! There is no published figure for it: policies compare with each other alone. The times of the trace cannot be replayed as they
-//! are: at most 66 of its 6,212 GPUs are in use at once. So pods arrive by chance at a rate that asks for 110% of the GPUs, each with
-//! the life that one of its list had, two hours at most (nine in ten live less). A pod that fits nowhere is refused.
+//! There is no published figure for it: policies compare with each other alone. The times of the trace cannot be
+//! replayed as they are: at most 66 of its 6,212 GPUs are in use at once. So pods arrive by chance at a rate that asks
+//! for 110% of the GPUs, each with the life that one of its list had, two hours at most (nine in ten live less). A pod
+//! that fits nowhere is refused.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -44,8 +45,10 @@ pub fn run(trace: &Trace, seed: u64, policy: &mut dyn Policy) -> Option<Outcome>
         return None;
     }
     let capacity = trace.capacity() as f64;
-    let gpu_time = |at: usize| trace.kinds[trace.pods[at]].demand() as f64 * life(trace, at) as f64;
-    let mean = (0..trace.pods.len()).map(gpu_time).sum::<f64>() / trace.pods.len() as f64;
+    let mean = (0..trace.pods.len())
+        .map(|at| trace.kinds[trace.pods[at]].demand() as f64 * life(trace, at) as f64)
+        .sum::<f64>()
+        / trace.pods.len() as f64;
     let between = mean / (OFFERED * capacity);
     if !(between > 0.0 && between.is_finite()) {
         return None;
@@ -54,7 +57,10 @@ pub fn run(trace: &Trace, seed: u64, policy: &mut dyn Policy) -> Option<Outcome>
     let order = node_order(trace, seed);
     let mut nodes: Vec<Node> = order.iter().map(|at| Node::new(&trace.nodes[*at])).collect();
     let mut running: BinaryHeap<Reverse<Running>> = BinaryHeap::new();
-    let (mut time, mut given, mut asked, mut refused) = (0.0_f64, 0.0, 0.0, 0.0);
+    let mut time = 0.0_f64;
+    let mut given = 0.0;
+    let mut asked = 0.0;
+    let mut refused = 0.0;
     loop {
         time += -between * (1.0 - random.random::<f64>()).ln();
         if time >= (2 * LONGEST) as f64 {
@@ -69,7 +75,8 @@ pub fn run(trace: &Trace, seed: u64, policy: &mut dyn Policy) -> Option<Outcome>
             node.room = node.room.without(kind, ended.cards);
         }
         let at = random.random_range(0..trace.pods.len());
-        let (kind, life) = (trace.pods[at], life(trace, at));
+        let kind = trace.pods[at];
+        let life = life(trace, at);
         let pod = &trace.kinds[kind];
         // Of its GPU time, what lies in the second half of the run.
         let counted = (now + life).clamp(LONGEST, 2 * LONGEST) - now.clamp(LONGEST, 2 * LONGEST);

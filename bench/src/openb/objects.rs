@@ -1,4 +1,5 @@
-//! A run of a trace as objects of Kubernetes, to try it on a real kube-scheduler: nodes, and pods in the order in which they arrive.
+//! A run of a trace as objects of Kubernetes, to try it on a real kube-scheduler: nodes, and pods in the order in which
+//! they arrive.
 //!
 //! A card has 1,000 units, so that a pod's thousandths are what it asks of `aliyun.com/gpu-mem`.
 
@@ -21,14 +22,15 @@ const METRICS: [&str; 2] = ["cpu_busy_avg_5m", "mem_usage_avg_5m"];
 /// MiB of a card by its units: any memory will do.
 const UNIT_MIB: u32 = 16;
 
-/// Writes the nodes and the pods of `seed` that arrive until 100% of the GPUs have been asked for, as JSON objects one after the other, to
-/// `nodes.json` and `pods.json` in `folder`.
+/// Writes the nodes and the pods of `seed` that arrive until 100% of the GPUs have been asked for, as JSON objects one
+/// after the other, to `nodes.json` and `pods.json` in `folder`.
 ///
 /// # Errors
 ///
 /// Where a file cannot be written.
 pub fn write(trace: &Trace, seed: u64, folder: &Path) -> io::Result<()> {
-    let (nodes, now) = (node_order(trace, seed), Timestamp::now());
+    let nodes = node_order(trace, seed);
+    let now = Timestamp::now();
     let nodes = nodes.iter().enumerate().map(|(at, of)| node(trace, at, &trace.nodes[*of], now));
     write_all(&folder.join("nodes.json"), nodes)?;
     let mut left = trace.capacity();
@@ -57,13 +59,12 @@ fn read_at(now: Timestamp) -> Option<String> {
 fn node(trace: &Trace, at: usize, kind: &NodeKind, now: Timestamp) -> Value {
     let name = format!("openb-node-{at:04}");
     let model = &trace.models[usize::from(kind.model)];
-    let card = |index: usize| {
+    let cards: Vec<Value> = (0..kind.cards).map(|index| {
         json!({
             "uuid": format!("GPU-{at:08x}-0000-0000-0000-{index:012x}"), "index": index, "model": model,
             "memoryMiB": WHOLE * UNIT_MIB, "units": WHOLE, "healthy": true, "pods": {},
         })
-    };
-    let cards: Vec<Value> = (0..kind.cards).map(card).collect();
+    }).collect();
     let mut resources = json!({
         "cpu": format!("{}m", kind.cpu), "memory": format!("{}Mi", kind.memory), "pods": "1000",
     });
@@ -145,11 +146,15 @@ mod tests {
         write(&trace, 1, folder.path()).unwrap();
         let text = fs::read_to_string(folder.path().join("pods.json")).unwrap();
         assert!((1..=3).contains(&text.lines().count()), "{text}");
-        let asked = |line: &str| {
-            let pod: Value = serde_json::from_str(line).unwrap();
-            let units = pod["spec"]["containers"][0]["resources"]["limits"][UNITS].clone();
-            units.as_str().unwrap().parse::<u64>().unwrap()
-        };
-        assert!(text.lines().map(asked).sum::<u64>() <= trace.capacity());
+        assert!(
+            text.lines()
+                .map(|line| {
+                    let pod: Value = serde_json::from_str(line).unwrap();
+                    let units = pod["spec"]["containers"][0]["resources"]["limits"][UNITS].clone();
+                    units.as_str().unwrap().parse::<u64>().unwrap()
+                })
+                .sum::<u64>()
+                <= trace.capacity()
+        );
     }
 }

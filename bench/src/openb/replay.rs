@@ -35,7 +35,9 @@ pub fn fill(trace: &Trace, seed: u64, policy: &mut dyn Policy) -> Curve {
     let mut nodes: Vec<Node> =
         node_order(trace, seed).iter().map(|at| Node::new(&trace.nodes[*at])).collect();
     let capacity = trace.capacity() as f64;
-    let (mut curve, mut arrived, mut allocated) = (Curve::default(), 0, 0);
+    let mut curve = Curve::default();
+    let mut arrived = 0;
+    let mut allocated = 0;
     for at in arrivals(trace, seed) {
         let pod = &trace.kinds[at];
         arrived += pod.demand();

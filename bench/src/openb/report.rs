@@ -110,8 +110,10 @@ pub fn run_departures(
     name: PolicyName,
     seeds: &[u64],
 ) -> Option<DeparturesRow> {
-    let one = |seed| departures::run(trace, seed, policy(name, trace).as_mut());
-    let outcomes: Vec<Outcome> = each_seed(seeds, &one).into_iter().collect::<Option<_>>()?;
+    let outcomes: Vec<Outcome> =
+        each_seed(seeds, &|seed| departures::run(trace, seed, policy(name, trace).as_mut()))
+            .into_iter()
+            .collect::<Option<_>>()?;
     let allocated: Vec<f64> = outcomes.iter().map(|outcome| outcome.allocated).collect();
     let refused: Vec<f64> = outcomes.iter().map(|outcome| outcome.refused).collect();
     Some(DeparturesRow {
@@ -136,16 +138,19 @@ impl fmt::Display for DeparturesRow {
 
 impl Row {
     fn new(variant: &str, trace: &Trace, name: PolicyName, curves: &[Curve]) -> Self {
-        let at = |percent: &usize| {
-            let values: Vec<f64> = curves.iter().filter_map(|curve| curve.at(*percent)).collect();
-            (!values.is_empty()).then(|| (*percent, mean(&values)))
-        };
         let full: Vec<f64> = curves.iter().filter_map(|curve| curve.at(100)).collect();
         let failures: Vec<f64> = curves.iter().filter_map(|curve| curve.first_failure).collect();
         Self {
             variant: variant.to_owned(),
             policy: name.name(),
-            alloc_pct: ARRIVED.iter().filter_map(at).collect(),
+            alloc_pct: ARRIVED
+                .iter()
+                .filter_map(|percent| {
+                    let values: Vec<f64> =
+                        curves.iter().filter_map(|curve| curve.at(*percent)).collect();
+                    (!values.is_empty()).then(|| (*percent, mean(&values)))
+                })
+                .collect(),
             sd: deviation(&full),
             first_failure_pct: mean(&failures),
             seeds: curves.len(),

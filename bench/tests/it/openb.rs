@@ -97,7 +97,8 @@ fn every_list_of_the_folder_is_as_published_and_ours_is_nowhere_below() {
     let read = |name: &str| {
         fs::read_to_string(folder.join(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
     };
-    let (nodes, expected) = (read("openb_node_list_gpu_node.csv"), read("expected_alloc.csv"));
+    let nodes = read("openb_node_list_gpu_node.csv");
+    let expected = read("expected_alloc.csv");
     let seeds: Vec<u64> = (42..=51).collect();
     for entry in fs::read_dir(folder).unwrap() {
         let file = entry.unwrap().file_name().into_string().unwrap();

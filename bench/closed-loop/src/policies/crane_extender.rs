@@ -1,5 +1,5 @@
-//! crane's policy by an extender of kube-scheduler: the load decision of this project (`placement`), whose score of 0 to
-//! 100 becomes 0 to 10 for an extender of weight 3.
+//! crane's policy by an extender of kube-scheduler: the load decision of this project (`placement`), whose score of 0
+//! to 100 becomes 0 to 10 for an extender of weight 3.
 
 use std::sync::Arc;
 
@@ -58,11 +58,15 @@ fn readings(
     notes: &NodeNotes,
     table: &mut MetricTable,
 ) -> Readings {
-    let read = |(metric, note): (&MetricName, &Option<(f64, Step)>)| {
-        let (value, at) = (*note)?;
-        Some((metric.clone(), Reading::new(Ratio::new(value)?, timestamp(at))))
-    };
-    Readings::new(table, metrics.iter().zip(&notes.values).filter_map(read))
+    Readings::new(
+        table,
+        metrics.iter().zip(&notes.values).filter_map(
+            |(metric, note): (&MetricName, &Option<(f64, Step)>)| {
+                let (value, at) = (*note)?;
+                Some((metric.clone(), Reading::new(Ratio::new(value)?, timestamp(at))))
+            },
+        ),
+    )
 }
 
 impl Policy for CraneExtender {
@@ -76,15 +80,16 @@ impl Policy for CraneExtender {
             let notes = self.annotator.node(node);
             self.nodes[node].readings = Arc::new(readings(&self.metrics, notes, &mut self.table));
             if !self.live {
-                let note = |(count, at): (u64, Step)| HotValueNote {
-                    value: count as f64,
-                    at: timestamp(at),
-                };
-                self.nodes[node].crane_hot_value = notes.hot_value.map(note);
+                self.nodes[node].crane_hot_value =
+                    notes.hot_value.map(|(count, at): (u64, Step)| HotValueNote {
+                        value: count as f64,
+                        at: timestamp(at),
+                    });
             }
         }
-        let accepts = |node| self.evaluation(node, observation.now).verdict() == Verdict::Accepted;
-        self.accepted = (0..self.nodes.len()).map(accepts).collect();
+        self.accepted = (0..self.nodes.len())
+            .map(|node| self.evaluation(node, observation.now).verdict() == Verdict::Accepted)
+            .collect();
     }
 
     fn filter(&mut self, _pod: &PodView, nodes: &mut Vec<NodeId>, _now: Step) {

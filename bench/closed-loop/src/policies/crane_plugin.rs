@@ -44,15 +44,15 @@ impl Rules {
 
     /// `Filter`: a fresh value over its limit rejects.
     fn accepts(&self, notes: &NodeNotes, now: Step) -> bool {
-        let over = |(metric, max, active): &(usize, f64, Step)| {
+        !self.limits.iter().any(|(metric, max, active): &(usize, f64, Step)| {
             notes.values[*metric].is_some_and(|(value, at)| now < at + active && value > *max)
-        };
-        !self.limits.iter().any(over)
+        })
     }
 
     /// `Score`: values that are not fresh add nothing and keep their weight.
     fn score(&self, notes: &NodeNotes, now: Step) -> i64 {
-        let (mut points, mut weights) = (0.0, 0.0);
+        let mut points = 0.0;
+        let mut weights = 0.0;
         for (metric, weight, active) in &self.weights {
             weights += weight;
             if let Some((value, at)) = notes.values[*metric]
@@ -62,8 +62,10 @@ impl Rules {
             }
         }
         let load = if self.weights.is_empty() { 0 } else { (points / weights) as i64 };
-        let fresh = |(_, at): &(u64, Step)| now < at + HOT_VALUE_ACTIVE;
-        let hot = notes.hot_value.filter(fresh).map_or(0, |(count, _)| count as i64);
+        let hot = notes
+            .hot_value
+            .filter(|(_, at): &(u64, Step)| now < at + HOT_VALUE_ACTIVE)
+            .map_or(0, |(count, _)| count as i64);
         (load - hot * 10).clamp(0, 100)
     }
 }
@@ -82,8 +84,9 @@ impl Policy for CranePlugin {
     fn observe(&mut self, observation: &Observation<'_>) {
         let now = observation.now;
         self.annotator.step(now, observation.nodes);
-        let accepts = |node| self.rules.accepts(self.annotator.node(node), now);
-        self.accepted = (0..observation.nodes.len()).map(accepts).collect();
+        self.accepted = (0..observation.nodes.len())
+            .map(|node| self.rules.accepts(self.annotator.node(node), now))
+            .collect();
     }
 
     fn filter(&mut self, _pod: &PodView, nodes: &mut Vec<NodeId>, _now: Step) {

@@ -2,8 +2,9 @@
 //! (koordinator-sh/koordinator, `pkg/scheduler/plugins/loadaware`).
 //!
 //! koordlet samples each second and reports a NodeMetric each minute; here it samples at each step. The usage of a node
-//! is the mean of 5 minutes, or a 95th percentile where `aggregated` is configured (of 5 minutes, or of 30, which it takes
-//! where no duration is set). A pod counts with its estimate until a report was made a whole interval after its binding.
+//! is the mean of 5 minutes, or a 95th percentile where `aggregated` is configured (of 5 minutes, or of 30, which it
+//! takes where no duration is set). A pod counts with its estimate until a report was made a whole interval after its
+//! binding.
 
 use super::{Hook, PodView, Policy};
 use crate::cluster::{NODE_CORES, NODE_CPU, NODE_MEMORY, NodeId};
@@ -98,20 +99,26 @@ impl Node {
     fn predict(&mut self) {
         let usage = self.report.map_or([0; 2], |report| report.usage);
         self.predicted = [0, 1].map(|resource| {
-            let reported = |pod: &Assigned| pod.reported.map_or(0, |reported| reported[resource]);
-            let actual: i64 = self.assigned.iter().map(reported).sum();
-            let estimates =
-                self.assigned.iter().map(|pod| pod.estimate[resource].max(reported(pod)));
+            let mut actual: i64 = 0;
+            let mut estimated: i64 = 0;
+            for pod in &self.assigned {
+                let reported = pod.reported.map_or(0, |reported| reported[resource]);
+                actual += reported;
+                estimated += pod.estimate[resource].max(reported);
+            }
             let rest =
                 if usage[resource] >= actual { usage[resource] - actual } else { usage[resource] };
-            estimates.sum::<i64>() + rest
+            estimated + rest
         });
     }
 }
 
 fn estimate(pod: &PodView) -> [i64; 2] {
-    let percent = |request: u32, factor: i64| (i64::from(request) * factor + 50) / 100;
     [percent(pod.cpu, ESTIMATE[0]), percent(pod.memory, ESTIMATE[1])]
+}
+
+fn percent(request: u32, factor: i64) -> i64 {
+    (i64::from(request) * factor + 50) / 100
 }
 
 impl Koordinator {
@@ -133,14 +140,13 @@ impl Koordinator {
             return self.nodes[node].report.is_none();
         };
         // round(100·used ÷ capacity) > limit, in whole numbers: a half is rounded up.
-        let exceeds = |r: usize| 200 * used[r] >= (2 * LIMITS[r] + 1) * CAPACITY[r];
-        !(exceeds(0) || exceeds(1))
+        ![0, 1].iter().any(|r| 200 * used[*r] >= (2 * LIMITS[*r] + 1) * CAPACITY[*r])
     }
 
     fn points(&self, pod: &PodView, node: NodeId, now: Step) -> i64 {
         let Some(used) = self.predicted(pod, node, now) else { return 0 };
-        let free = |r: usize| ((CAPACITY[r] - used[r]) * 100 / CAPACITY[r]).max(0);
-        (free(0) + free(1)) / 2
+        let [cpu, memory] = [0, 1].map(|r| ((CAPACITY[r] - used[r]) * 100 / CAPACITY[r]).max(0));
+        (cpu + memory) / 2
     }
 }
 
@@ -243,7 +249,8 @@ mod tests {
         for now in 8..=18 {
             koordinator.observe(&Observation::of_nodes_and_pods(now, &samples, &pods));
             if now == 12 {
-                // Bound within the interval before the report: the larger of estimate and use (5,000) in place of its use.
+                // Bound within the interval before the report: the larger of estimate and use (5,000) in place of its
+                // use.
                 assert_eq!(koordinator.nodes[0].predicted[0], 16_000 - 5_000 + 5_000);
                 assert_eq!(koordinator.nodes[0].predicted[1], 32_768 - 1_000 + 5_734);
             }

@@ -1,6 +1,6 @@
 //! Trimaran's `LoadVariationRiskBalancing` with its defaults (margin 1, sensitivity 1) and weight 1, as its Go code
-//! computes (kubernetes-sigs/scheduler-plugins, `pkg/trimaran/loadvariationriskbalancing`). No filter. Its documents switch LeastAllocated
-//! and BalancedAllocation off.
+//! computes (kubernetes-sigs/scheduler-plugins, `pkg/trimaran/loadvariationriskbalancing`). No filter. Its documents
+//! switch LeastAllocated and BalancedAllocation off.
 
 use super::watcher::{Reading, Watcher};
 use super::{Hook, PodView, Policy};
@@ -17,7 +17,8 @@ pub(super) struct LoadVariationRiskBalancing {
 /// 100·(1 − (μ + σ)/2), where μ includes the request; each is cut to 0..=1.
 fn points(reading: Reading, request: u32, capacity: u32) -> f64 {
     let mean = reading.mean.clamp(0.0, 1.0) + f64::from(request) / f64::from(capacity);
-    let (mean, deviation) = (mean.clamp(0.0, 1.0), reading.deviation.clamp(0.0, 1.0));
+    let mean = mean.clamp(0.0, 1.0);
+    let deviation = reading.deviation.clamp(0.0, 1.0);
     (1.0 - f64::midpoint(mean, deviation)) * 100.0
 }
 

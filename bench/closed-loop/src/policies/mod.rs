@@ -1,7 +1,7 @@
 //! The placement policies that are compared, one file each.
 //!
-//! A [`Policy`] sees what its real counterpart would see: samples of nodes and pods as they are measured, the requests of
-//! the pod to be placed, and bindings. It never sees what a pod will use.
+//! A [`Policy`] sees what its real counterpart would see: samples of nodes and pods as they are measured, the requests
+//! of the pod to be placed, and bindings. It never sees what a pod will use.
 
 mod crane_extender;
 mod crane_plugin;
@@ -52,8 +52,8 @@ pub struct PodView {
 /// How a policy takes part in kube-scheduler's cycle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Hook {
-    /// A plugin in kube-scheduler: its filter is asked while nodes are looked for, so that a search goes on until enough
-    /// nodes pass; its score, 0 to 100, counts times the weight.
+    /// A plugin in kube-scheduler: its filter is asked while nodes are looked for, so that a search goes on until
+    /// enough nodes pass; its score, 0 to 100, counts times the weight.
     Plugin {
         /// Weight of the score.
         weight: i64,
@@ -96,8 +96,8 @@ pub trait Policy: Send {
         None
     }
 
-    /// Called at each step before pods are placed: what can be measured now. A policy takes from it what its system would
-    /// have read by now; periods and delays are its own.
+    /// Called at each step before pods are placed: what can be measured now. A policy takes from it what its system
+    /// would have read by now; periods and delays are its own.
     fn observe(&mut self, _observation: &Observation<'_>) {}
 
     /// Leaves out the nodes that may not take the pod; the order of the others stays.

@@ -1,9 +1,10 @@
-//! This project's own policy: the load decision of `placement`, with estimates that `workloads` learns from the pods that run.
+//! This project's own policy: the load decision of `placement`, with estimates that `workloads` learns from the pods
+//! that run.
 //!
-//! The exporter's windows are means of 5 minutes; one that is not half full, as after a reboot, is not written. The annotator
-//! reads each node once a minute, a node after the other: its windows, and what each pod used since the last reading. It writes
-//! the windows when they have moved by more than the dead band, cross a limit, or would expire. What was learned reaches the
-//! extender within a minute.
+//! The exporter's windows are means of 5 minutes; one that is not half full, as after a reboot, is not written. The
+//! annotator reads each node once a minute, a node after the other: its windows, and what each pod used since the last
+//! reading. It writes the windows when they have moved by more than the dead band, cross a limit, or would expire. What
+//! was learned reaches the extender within a minute.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -102,7 +103,8 @@ impl App {
             AppKind::Service => "Deployment",
             AppKind::Job => "CronJob",
         };
-        let (namespace, name) = (namespace(pod.app), pod.app.to_string().into());
+        let namespace = namespace(pod.app);
+        let name = pod.app.to_string().into();
         Self {
             id: WorkloadId { namespace, kind: kind.into(), name, template: 0 },
             learned: PerResource::default(),
@@ -173,11 +175,17 @@ impl Node {
 
     /// The means of windows that are half full.
     fn read(&self, metrics: &[MetricName; 2], now: Step) -> Vec<(MetricName, Reading)> {
-        let read = |(metric, samples): (&MetricName, &Samples)| {
-            let value = samples.mean().filter(|_| samples.len() >= WINDOW as usize / 2)?;
-            Some((metric.clone(), Reading::new(Ratio::new(value)?, timestamp(now))))
-        };
-        metrics.iter().zip(&self.samples).filter_map(read).collect()
+        metrics
+            .iter()
+            .zip(&self.samples)
+            .filter_map(|(metric, samples): (&MetricName, &Samples)| {
+                if samples.len() < WINDOW as usize / 2 {
+                    return None;
+                }
+                let value = samples.mean()?;
+                Some((metric.clone(), Reading::new(Ratio::new(value)?, timestamp(now))))
+            })
+            .collect()
     }
 
     /// Counts what its pods request.
@@ -186,7 +194,8 @@ impl Node {
         self.load.requested_cpu = Some(f64::from(thousandths) / 1000.0);
     }
 
-    /// Writes what was read where that is worth a write. What was written before a reboot stays until there is something new.
+    /// Writes what was read where that is worth a write. What was written before a reboot stays until there is
+    /// something new.
     fn write(
         &mut self,
         readings: Vec<(MetricName, Reading)>,
@@ -195,7 +204,8 @@ impl Node {
         now: Step,
     ) -> bool {
         let values = |readings| NodeValues { readings, hot_value: None };
-        let (written, read) = (values(&self.written), values(&readings));
+        let written = values(&self.written);
+        let read = values(&readings);
         let rules = rules.of(&Labels::default());
         let reason = rules.reason(written, read, timestamp(now), timestamp(now + PERIOD));
         if reason.is_some() {
@@ -334,7 +344,10 @@ impl Policy for Plimsoll {
                 self.written +=
                     u64::from(node.write(readings, &self.write_rules, &mut self.table, now));
             }
-            for pod in node.pods.iter_mut().filter(|_| learns) {
+            if !learns {
+                continue;
+            }
+            for pod in &mut node.pods {
                 let measured = &mut pod.measured;
                 if let Some(cpu) = observation.pod_cpu(pod.view.id) {
                     measured.cpu += cpu;
@@ -375,10 +388,12 @@ impl Policy for Plimsoll {
 
     fn score(&mut self, pod: &PodView, nodes: &[NodeId], points: &mut [i64], now: Step) {
         let place = self.pod_to_place(pod, now);
-        let (scoring, requested) = (&self.policy.policy.scoring, f64::from(pod.cpu) / 1000.0);
-        let pairing = match scoring.pairs() {
-            true => Pairing::new(scoring, self.cpu_use(now), requested, place.uses.cpu),
-            false => Pairing::NONE,
+        let scoring = &self.policy.policy.scoring;
+        let requested = f64::from(pod.cpu) / 1000.0;
+        let pairing = if scoring.pairs() {
+            Pairing::new(scoring, self.cpu_use(now), requested, place.uses.cpu)
+        } else {
+            Pairing::NONE
         };
         let place = PodToPlace { pairing, ..place };
         let scale = self.policy.policy.scoring.scale;
@@ -406,7 +421,8 @@ impl Policy for Plimsoll {
         let horizon = self.policy.policy.binding_horizon();
         let node = &mut self.nodes[node];
         let Some(at) = node.pods.iter().position(|bound| bound.view.id == pod.id) else { return };
-        let (from, until) = (timestamp(node.pods.swap_remove(at).at), timestamp(now));
+        let from = timestamp(node.pods.swap_remove(at).at);
+        let until = timestamp(now);
         let used = cpu.map(|cpu| PastUse { from, until, cpu });
         let ended = EndedPod { uid: uid(pod), ended_at: until, used };
         Arc::make_mut(&mut node.load.recent).ended(ended, horizon);
@@ -471,7 +487,8 @@ mod tests {
             }
             assert_eq!(points(&mut plimsoll, 90), before);
             plimsoll.unbound(&other(1), 0, 90);
-            // One core less of the 0.531, but for what the histogram rounds off, where that was learned; a guess takes nothing off.
+            // One core less of the 0.531, but for what the histogram rounds off, where that was learned; a guess takes
+            // nothing off.
             assert_eq!(points(&mut plimsoll, 90), after);
         }
     }
@@ -510,15 +527,15 @@ mod tests {
             }
             let mut points = [0; 2];
             plimsoll.score(&POD, &[0, 1], &mut points, 90);
-            // Each load is 0.531. Requests of 28 and 20 of 32 cores use two thirds of themselves and fill three quarters of the nodes, so
-            // that the surplus with the pod is −0.135 and 0.031. The pod uses a quarter of its request: half of the surplus is taken off.
+            // Each load is 0.531. Requests of 28 and 20 of 32 cores use two thirds of themselves and fill three
+            // quarters of the nodes, so that the surplus with the pod is −0.135 and 0.031. The pod uses a quarter of
+            // its request: half of the surplus is taken off.
             assert_eq!(points, expected);
         }
     }
 
     #[test]
     fn hard_limits_let_a_pod_wait_and_soft_ones_let_the_least_loaded_pass() {
-        let busy = |cpu| NodeSample { cpu, ..SAMPLE };
         let samples = [busy(0.9), busy(0.8), busy(0.95)];
         let mut soft = measured(Setting::Shipped, &samples, 36);
         assert_eq!(passing(&mut soft, 3, 36), [1]);
@@ -528,5 +545,9 @@ mod tests {
         let samples = [busy(0.5), busy(0.45)];
         let mut hard = measured(Setting::HardLimit(0.6), &samples, 36);
         assert_eq!(passing(&mut hard, 2, 36), [1]);
+    }
+
+    fn busy(cpu: f64) -> NodeSample {
+        NodeSample { cpu, ..SAMPLE }
     }
 }

@@ -1,6 +1,6 @@
 //! Trimaran's `TargetLoadPacking` with its defaults (40%, 1.5 times the request) and weight 1, as its Go code computes
-//! (kubernetes-sigs/scheduler-plugins, `pkg/trimaran/targetloadpacking`). No filter. Its documents switch LeastAllocated
-//! and BalancedAllocation off.
+//! (kubernetes-sigs/scheduler-plugins, `pkg/trimaran/targetloadpacking`). No filter. Its documents switch
+//! LeastAllocated and BalancedAllocation off.
 
 use std::collections::VecDeque;
 
@@ -51,8 +51,10 @@ impl TargetLoadPacking {
     fn percent(&self, pod: &PodView, node: NodeId) -> Option<f64> {
         let [cpu, _] = self.watcher.readings(node)?;
         let end = self.watcher.polled_at;
-        let missing = |at: &Step| *at > end || end - at < AGENT_INTERVAL;
-        let missing = self.bound[node].iter().filter(|(at, _)| missing(at)).map(|(_, used)| used);
+        let missing = self.bound[node]
+            .iter()
+            .filter(|(at, _)| *at > end || end - at < AGENT_INTERVAL)
+            .map(|(_, used)| used);
         let used = cpu.mean * f64::from(NODE_CPU) + expected_use(pod) + missing.sum::<f64>();
         Some(100.0 * used / f64::from(NODE_CPU))
     }

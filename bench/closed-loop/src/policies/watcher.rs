@@ -32,8 +32,10 @@ pub(super) struct Reading {
 
 impl Watcher {
     pub(super) fn observe(&mut self, now: Step, samples: &[NodeSample]) {
-        let new = || Node { samples: [Samples::new(WINDOW), Samples::new(WINDOW)], readings: None };
-        self.nodes.resize_with(samples.len(), new);
+        self.nodes.resize_with(samples.len(), || Node {
+            samples: [Samples::new(WINDOW), Samples::new(WINDOW)],
+            readings: None,
+        });
         let is_poll = now.is_multiple_of(POLL);
         for (node, sample) in self.nodes.iter_mut().zip(samples) {
             for (kept, value) in node.samples.iter_mut().zip([sample.cpu, sample.memory]) {
@@ -60,10 +62,11 @@ impl Watcher {
 
 impl Node {
     fn poll(&self) -> Option<[Reading; 2]> {
-        let of = |samples: &Samples| {
-            let (mean, deviation) = samples.mean_and_deviation()?;
-            Some(Reading { mean, deviation })
-        };
-        Some([of(&self.samples[0])?, of(&self.samples[1])?])
+        Some([reading_of(&self.samples[0])?, reading_of(&self.samples[1])?])
     }
+}
+
+fn reading_of(samples: &Samples) -> Option<Reading> {
+    let (mean, deviation) = samples.mean_and_deviation()?;
+    Some(Reading { mean, deviation })
 }

@@ -30,8 +30,8 @@ pub const METRICS: [Metric; 6] = [
     Metric { name: "mem_usage_max_avg_1d", resource: 1, value: 2 },
 ];
 
-/// The time that the annotator takes for one round over all nodes. Its rate towards the API server is 5 writes a second,
-/// and each metric of a node takes two.
+/// The time that the annotator takes for one round over all nodes. Its rate towards the API server is 5 writes a
+/// second, and each metric of a node takes two.
 const ROUND: Step = 3 * MINUTE;
 
 /// What a Node's annotations say.
@@ -45,8 +45,8 @@ pub struct NodeNotes {
     bindings: VecDeque<Step>,
 }
 
-/// The annotations of all nodes. Every period a metric of all nodes is queued; the queue takes three minutes to drain, so
-/// each node has its own place within them.
+/// The annotations of all nodes. Every period a metric of all nodes is queued; the queue takes three minutes to drain,
+/// so each node has its own place within them.
 #[derive(Debug, Clone)]
 pub struct Annotator {
     periods: [Step; METRICS.len()],
@@ -58,12 +58,11 @@ pub struct Annotator {
 impl Annotator {
     /// The annotator under a policy of crane.
     pub fn new(policy: &LoadPolicy) -> Self {
-        let period = |metric: Metric| {
-            let rule = policy.sync.iter().find(|rule| rule.metric.as_str() == metric.name);
-            rule.map_or(0, |rule| rule.period.as_secs() as Step / STEP_SECONDS)
-        };
         Self {
-            periods: METRICS.map(period),
+            periods: METRICS.map(|metric| {
+                let rule = policy.sync.iter().find(|rule| rule.metric.as_str() == metric.name);
+                rule.map_or(0, |rule| rule.period.as_secs() as Step / STEP_SECONDS)
+            }),
             hot: policy.hot.clone(),
             horizon: policy.hot_horizon().as_secs() as Step / STEP_SECONDS,
             nodes: Vec::new(),
@@ -117,12 +116,14 @@ impl Annotator {
 
 /// The sum over the rules of ⌊bindings later than now − range ÷ count⌋.
 fn hot_value(rules: &[HotRule], bindings: &VecDeque<Step>, now: Step) -> u64 {
-    let of = |rule: &HotRule| {
-        let range = rule.range.as_secs() as Step / STEP_SECONDS;
-        let within = bindings.iter().filter(|at| now - **at < range).count();
-        within as u64 / u64::from(rule.count)
-    };
-    rules.iter().map(of).sum()
+    rules
+        .iter()
+        .map(|rule| {
+            let range = rule.range.as_secs() as Step / STEP_SECONDS;
+            let within = bindings.iter().filter(|at| now - **at < range).count();
+            within as u64 / u64::from(rule.count)
+        })
+        .sum()
 }
 
 #[cfg(test)]

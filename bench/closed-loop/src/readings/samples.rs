@@ -23,7 +23,8 @@ impl Samples {
         self.forget(at);
     }
 
-    /// Drops what is older than the window at `now`: a window of 5 minutes at t holds the samples later than t − 5 minutes.
+    /// Drops what is older than the window at `now`: a window of 5 minutes at t holds the samples later than t − 5
+    /// minutes.
     pub fn forget(&mut self, now: Step) {
         while self.samples.front().is_some_and(|(at, _)| now - at >= self.window) {
             self.samples.pop_front();
@@ -118,11 +119,14 @@ mod tests {
     #[test]
     fn sliding_maximum_is_the_maximum_of_the_window() {
         let mut sliding = SlidingMax::new(10);
-        let value = |at: Step| f64::from(at * 7919 % 101);
         for now in 0..500 {
             sliding.push(now, value(now));
             let plain = (now.saturating_sub(9)..=now).map(value).fold(f64::MIN, f64::max);
             assert_eq!(sliding.max(now), Some(plain));
         }
+    }
+
+    fn value(at: Step) -> f64 {
+        f64::from(at * 7919 % 101)
     }
 }

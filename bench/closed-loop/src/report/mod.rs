@@ -25,8 +25,8 @@ pub struct Run {
     pub pods: usize,
     /// CPU requested, CPU used and memory requested in percent of the cluster, if nothing waits and but for noise.
     pub offered_percent: [f64; 3],
-    /// Minutes in which one pod alone asks for more than 65%, 80% and 100% of a node, summed over the pods: no placement avoids
-    /// them.
+    /// Minutes in which one pod alone asks for more than 65%, 80% and 100% of a node, summed over the pods: no
+    /// placement avoids them.
     pub alone_minutes: [f64; 3],
     /// By policy.
     pub policies: Vec<PolicyRun>,
@@ -123,8 +123,8 @@ fn summary(cell: Cell, policy: &'static str, runs: &[&Run]) -> Summary {
             |level: usize| of(name).map(|figures| figures.hot_minutes[level]).sum::<f64>();
         [0, 1, 2].map(minutes)
     };
-    let (own, reference) = (sums(policy), sums(REFERENCE));
-    let ratio = |level: usize| (reference[level] > 0.0).then(|| own[level] / reference[level]);
+    let own = sums(policy);
+    let reference = sums(REFERENCE);
     let count = of(policy).count();
     let mean = |value: fn(&Figures) -> f64| of(policy).map(value).sum::<f64>() / count as f64;
     let total = |value: fn(&Figures) -> u64| of(policy).map(value).sum::<u64>();
@@ -138,7 +138,8 @@ fn summary(cell: Cell, policy: &'static str, runs: &[&Run]) -> Summary {
         seeds: count,
         alone_minutes: [0, 1, 2].map(|level| runs.iter().map(|run| run.alone_minutes[level]).sum()),
         hot_minutes: own,
-        ratios: [0, 1, 2].map(ratio),
+        ratios: [0, 1, 2]
+            .map(|level| (reference[level] > 0.0).then(|| own[level] / reference[level])),
         better: pairs.filter(|(own, other)| own.hot_minutes[1] < other.hot_minutes[1]).count(),
         deviation: mean(|figures| figures.deviation),
         mean_use: mean(|figures| figures.mean_use),

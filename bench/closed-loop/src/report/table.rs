@@ -118,12 +118,15 @@ fn percents(cells: &[Cell]) -> Vec<u32> {
 
 /// The ratio of the sums over the cells of that use, but for those that are left out.
 fn sum_ratio(percent: u32, policy: &str, summaries: &[Summary]) -> String {
-    let counts = |row: &&Summary| row.cell.percent == percent && !row.left_out;
     let sum = |policy: &str| -> f64 {
-        let rows = summaries.iter().filter(counts).filter(|row| row.policy == policy);
+        let rows = summaries
+            .iter()
+            .filter(|row| row.cell.percent == percent && !row.left_out)
+            .filter(|row| row.policy == policy);
         rows.map(|row| row.hot_minutes[1]).sum()
     };
-    let (own, reference) = (sum(policy), sum(policies::REFERENCE));
+    let own = sum(policy);
+    let reference = sum(policies::REFERENCE);
     if reference > 0.0 { format!("{:.2}", own / reference) } else { "-".to_owned() }
 }
 

@@ -150,7 +150,8 @@ impl Catalogue {
         let near_15: f64 = StandardNormal.sample(rng);
         let anytime: f64 = rng.random();
         let peak = if rng.random_bool(0.7) { (15.0 + near_15) / 24.0 } else { anytime };
-        let (surge, surge_seconds) = (rng.random_range(1.5..3.0), rng.random_range(60.0..180.0));
+        let surge = rng.random_range(1.5..3.0);
+        let surge_seconds = rng.random_range(60.0..180.0);
         let surges = rng.random_bool(0.5);
         App {
             kind,
@@ -175,8 +176,7 @@ impl Catalogue {
         let requested = self.cell.target() * capacity / used_per_requested;
         for (kind, part) in [(AppKind::Service, SERVICES_PART), (AppKind::Job, 1.0 - SERVICES_PART)]
         {
-            let of_kind = |app: &&App| app.kind == kind;
-            let apps = || self.apps.iter().filter(of_kind);
+            let apps = || self.apps.iter().filter(|app| app.kind == kind);
             let mean_of_lasting = apps().map(App::cores).sum::<f64>() / apps().count() as f64;
             let of_bursts = self.running_of_bursts(kind) * (mean_request() + mean_of_lasting) / 2.0;
             let by_share: f64 = apps().map(|app| app.running * app.cores()).sum();
@@ -205,16 +205,19 @@ impl Catalogue {
     fn cores_by_app(&self) -> Vec<f64> {
         let of_kind = |kind| self.apps.iter().filter(|app| app.kind == kind).count() as f64;
         let numbers = [of_kind(AppKind::Service), of_kind(AppKind::Job)];
-        let cores = |app: &App| {
-            let bursts = self.running_of_bursts(app.kind) / 2.0 / numbers[app.kind.index()];
-            (app.running + bursts) * app.cores()
-        };
-        self.apps.iter().map(cores).collect()
+        self.apps
+            .iter()
+            .map(|app| {
+                let bursts = self.running_of_bursts(app.kind) / 2.0 / numbers[app.kind.index()];
+                (app.running + bursts) * app.cores()
+            })
+            .collect()
     }
 
     /// Sets the ratios of use to request, whose mean by requested cores is the cell's.
     fn set_ratios(&mut self, rng: &mut impl Rng) {
-        let (mean, cores) = (self.cell.mean_ratio(), self.cores_by_app());
+        let mean = self.cell.mean_ratio();
+        let cores = self.cores_by_app();
         let total: f64 = cores.iter().sum();
         match self.cell.shape {
             Shape::Uniform => {}

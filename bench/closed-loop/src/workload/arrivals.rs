@@ -1,7 +1,8 @@
 //! When pods arrive: Poisson processes with a day rhythm, and bursts.
 //!
-//! Arrivals begin five days, the longest lifetime, before step 0. Pods that outlive step 0 run when the simulation begins,
-//! with the rest of their lifetime: so the number of pods is stationary from the first step on, whatever the rhythm.
+//! Arrivals begin five days, the longest lifetime, before step 0. Pods that outlive step 0 run when the simulation
+//! begins, with the rest of their lifetime: so the number of pods is stationary from the first step on, whatever the
+//! rhythm.
 
 use rand::{Rng, RngExt};
 use rand_distr::{Distribution, Exp1};
@@ -50,10 +51,14 @@ fn singles(
     purpose: u64,
     arrived: &mut Vec<(f64, Pod)>,
 ) {
-    let of_kind = |(_, app): &(AppId, &super::App)| app.kind == kind && app.running > 0.0;
     let mut below = 0.0;
     let mut apps: Vec<(f64, AppId)> = Vec::new();
-    for (id, app) in catalogue.apps.iter().enumerate().filter(of_kind) {
+    for (id, app) in catalogue
+        .apps
+        .iter()
+        .enumerate()
+        .filter(|(_, app): &(AppId, &super::App)| app.kind == kind && app.running > 0.0)
+    {
         below += app.running;
         apps.push((below, id));
     }

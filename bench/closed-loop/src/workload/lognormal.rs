@@ -17,7 +17,8 @@ pub(super) fn with_median_1(rng: &mut impl Rng, sigma: f64) -> f64 {
 /// The mean of lognormal numbers with that median, each cut to `most`: an integral over the normal density.
 pub(super) fn mean_cut(median: f64, sigma: f64, most: f64) -> f64 {
     const STEPS: i32 = 4_000;
-    let (mut sum, mut weights) = (0.0, 0.0);
+    let mut sum = 0.0;
+    let mut weights = 0.0;
     for i in -STEPS..=STEPS {
         let z = f64::from(i) * 8.0 / f64::from(STEPS);
         let weight = (-z * z / 2.0).exp();

@@ -1,7 +1,7 @@
 //! Which pods arrive when, what they ask for, how long they live and what they use: a pure function of cell and seed.
 //!
-//! Invariant: nothing here depends on a policy. A golden test holds the first arrivals and the sums of one seed, so that
-//! figures of two versions of a policy compare. `WORKLOAD.md` describes the model for people.
+//! Invariant: nothing here depends on a policy. A golden test holds the first arrivals and the sums of one seed, so
+//! that figures of two versions of a policy compare. `WORKLOAD.md` describes the model for people.
 
 mod apps;
 mod arrivals;
@@ -73,7 +73,8 @@ impl Traits {
             Variant::Noisy => {
                 Self { app_noise: 0.4, pod_noise: 0.6, pod_ratio: 0.4, daily_ratio: 0.5, ..frozen }
             }
-            // Pods that live for two hours follow the arrivals: with 0.5 they would ask for more than the cluster at 15:00.
+            // Pods that live for two hours follow the arrivals: with 0.5 they would ask for more than the cluster at
+            // 15:00.
             Variant::ShortLived => {
                 Self { arrival_rhythm: 0.2, median_life: [2.0 * 3600.0, 10.0 * 60.0], ..frozen }
             }
@@ -98,7 +99,8 @@ pub struct Workload {
     pub pods: Vec<Pod>,
 }
 
-/// What a workload asks for and uses if each pod is bound when it arrives, as fractions of capacity over the counted time.
+/// What a workload asks for and uses if each pod is bound when it arrives, as fractions of capacity over the counted
+/// time.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Offered {
     /// CPU that is requested.
@@ -145,7 +147,8 @@ impl Workload {
             // To the next change of the day's ratio.
             let into_day = (at + DAY - app.day_begins % DAY) % DAY;
             let until = (at + DAY - into_day).min(end);
-            let (length, middle) = (f64::from(until - at), at + (until - at) / 2);
+            let length = f64::from(until - at);
+            let middle = at + (until - at) / 2;
             // The mean of a cosine over a span is that of its middle, times sin(x)/x of half the span.
             let half = length / f64::from(DAY) * std::f64::consts::PI;
             let damping = if half > 1e-9 { half.sin() / half } else { 1.0 };
@@ -158,11 +161,15 @@ impl Workload {
 
     /// What is asked for and used if nothing waits.
     pub fn offered(&self) -> Offered {
-        let (from, to) = (self.scale.counted_from, self.scale.steps);
-        let (mut cpu, mut used, mut memory) = (0.0, 0.0, 0.0);
+        let from = self.scale.counted_from;
+        let to = self.scale.steps;
+        let mut cpu = 0.0;
+        let mut used = 0.0;
+        let mut memory = 0.0;
         for pod in &self.pods {
             let app = &self.apps[pod.app];
-            let (begin, end) = (pod.arrival.max(from), (pod.arrival + pod.life).min(to));
+            let begin = pod.arrival.max(from);
+            let end = (pod.arrival + pod.life).min(to);
             let present = f64::from(end.saturating_sub(begin));
             cpu += present * app.cores();
             memory += present * f64::from(app.memory);
@@ -235,7 +242,8 @@ mod tests {
             let cell = Cell { shape: Shape::Skewed, percent: 40, variant };
             let workload = Workload::new(cell, 1, Scale::QUICK);
             for app in &workload.apps[..20] {
-                let (begin, end) = (1_000, 8_000);
+                let begin = 1_000;
+                let end = 8_000;
                 let plain: f64 = (begin..end).map(|step| workload.rhythm(app, step)).sum();
                 let sum = workload.rhythm_within(app, begin, end);
                 assert!((sum / plain - 1.0).abs() < 1e-3, "{sum} {plain}");
@@ -252,7 +260,8 @@ mod tests {
             for pod in &workload.pods {
                 let cores = workload.apps[pod.app].cores();
                 for (day, sum) in by_day.iter_mut().enumerate() {
-                    let (from, to) = (day as Step * DAY, (day as Step + 1) * DAY);
+                    let from = day as Step * DAY;
+                    let to = (day as Step + 1) * DAY;
                     let present =
                         (pod.arrival + pod.life).min(to).saturating_sub(pod.arrival.max(from));
                     *sum += cores * f64::from(present);
@@ -265,9 +274,12 @@ mod tests {
 
     #[test]
     fn same_seed_same_workload_other_seed_another() {
-        let of = |seed| Workload::new(cell("S40"), seed, Scale::QUICK);
-        assert_eq!((of(1).pods, of(1).apps), (of(1).pods, of(1).apps));
-        assert_ne!(of(1).pods, of(2).pods);
+        assert_eq!((quick(1).pods, quick(1).apps), (quick(1).pods, quick(1).apps));
+        assert_ne!(quick(1).pods, quick(2).pods);
+    }
+
+    fn quick(seed: u64) -> Workload {
+        Workload::new(cell("S40"), seed, Scale::QUICK)
     }
 
     #[test]
@@ -291,8 +303,11 @@ mod tests {
     fn arrivals_follow_the_day() {
         let workload = Workload::new(cell("U40"), 3, Scale::FULL);
         let within = |from: Step, to: Step| {
-            let hours = |pod: &&Pod| !pod.settled && (from..to).contains(&(pod.arrival % DAY));
-            workload.pods.iter().filter(hours).count() as f64
+            workload
+                .pods
+                .iter()
+                .filter(|pod| !pod.settled && (from..to).contains(&(pod.arrival % DAY)))
+                .count() as f64
         };
         let ratio = within(13 * HOUR, 17 * HOUR) / within(HOUR, 5 * HOUR);
         // (1 + 0.5) to (1 - 0.5) at the extremes.

@@ -62,8 +62,12 @@ mod tests {
     #[test]
     fn noise_has_its_deviation_and_correlation() {
         let ar1 = Ar1::new(0.3, 300.0);
-        let (mut sum, mut squares, mut lagged) = (0.0_f64, 0.0_f64, 0.0_f64);
-        let (keys, steps, lag) = (400, 2_000, 30);
+        let mut sum = 0.0_f64;
+        let mut squares = 0.0_f64;
+        let mut lagged = 0.0_f64;
+        let keys = 400;
+        let steps = 2_000;
+        let lag = 30;
         for key in 0..keys {
             let mut values = vec![ar1.first(key)];
             for step in 1..steps {

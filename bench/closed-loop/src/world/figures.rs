@@ -47,11 +47,15 @@ impl Waits {
     pub fn quantile_minutes(&self, q: f64) -> f64 {
         let rank = ((q * self.pods() as f64).ceil() as u64).max(1);
         let mut seen = 0;
-        let reaches = |pods: &u64| {
-            seen += pods;
-            seen >= rank
-        };
-        minutes(self.0.iter().position(reaches).unwrap_or(0) as f64)
+        minutes(
+            self.0
+                .iter()
+                .position(|pods| {
+                    seen += pods;
+                    seen >= rank
+                })
+                .unwrap_or(0) as f64,
+        )
     }
 }
 
@@ -135,7 +139,9 @@ impl Counter {
         if now < self.from {
             return;
         }
-        let (mut sum, mut squares, mut nodes) = (0.0, 0.0, 0.0);
+        let mut sum = 0.0;
+        let mut squares = 0.0;
+        let mut nodes = 0.0;
         for used in demand.map(|cores| cores / NODE_CORES) {
             for (over, level) in self.over.iter_mut().zip(LEVELS) {
                 *over += u64::from(used > level);

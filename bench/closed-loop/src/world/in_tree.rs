@@ -38,9 +38,12 @@ pub(super) fn least_allocated(cpu: u32, memory: u32) -> i64 {
 
 /// 100·(1 − half of the difference of the requested fractions of CPU and memory).
 pub(super) fn balance(cpu: u32, memory: u32) -> i64 {
-    let fraction = |requested: u32, capacity: u32| f64::from(requested) / f64::from(capacity);
     let deviation = ((fraction(cpu, NODE_CPU) - fraction(memory, NODE_MEMORY)) / 2.0).abs();
     ((1.0 - deviation) * 100.0) as i64
+}
+
+fn fraction(requested: u32, capacity: u32) -> f64 {
+    f64::from(requested) / f64::from(capacity)
 }
 
 /// NodeResourcesBalancedAllocation: how much the pod improves the balance, about 75 where it changes nothing. (Up to
@@ -67,21 +70,23 @@ pub(super) fn add_spread(
 ) {
     let mut zones = [false; ZONES];
     candidates.iter().for_each(|node| zones[zone(*node)] = true);
-    let weight = |size: usize| ((size + 2) as f64).ln();
     let of_host = weight(candidates.len());
     let of_zone = weight(zones.iter().filter(|seen| **seen).count());
-    let score = |node: &NodeId| {
+    raw.clear();
+    raw.extend(candidates.iter().map(|node| {
         let host = f64::from(on_node(*node)) * of_host + 2.0;
         (host + f64::from(in_zone[zone(*node)]) * of_zone + 4.0).round() as i64
-    };
-    raw.clear();
-    raw.extend(candidates.iter().map(score));
+    }));
     let least = raw.iter().copied().min().unwrap_or(0);
     let most = raw.iter().copied().max().unwrap_or(0);
     for (total, raw) in totals.iter_mut().zip(raw) {
         let normalised = if most == 0 { 100 } else { 100 * (most + least - *raw) / most };
         *total += WEIGHT_OF_SPREAD * normalised;
     }
+}
+
+fn weight(size: usize) -> f64 {
+    ((size + 2) as f64).ln()
 }
 
 #[cfg(test)]
@@ -115,7 +120,8 @@ mod tests {
     #[test]
     fn spread_prefers_nodes_and_zones_with_fewer_pods_of_the_app() {
         let candidates = [0, 1, 2, 3];
-        let (mut raw, mut totals) = (Vec::new(), [0; 4]);
+        let mut raw = Vec::new();
+        let mut totals = [0; 4];
         let on_node = [2, 0, 0, 1];
         add_spread(&candidates, |node| on_node[node], &[3, 0, 1], &mut raw, &mut totals);
         // ln 6 = 1.7918 a pod on the node, ln 5 = 1.6094 a pod in the zone (node 3 is in zone 0), and 2 + 4.

@@ -226,7 +226,8 @@ impl World {
     }
 
     fn unbind(&mut self, shared: &Shared<'_>, pod: PodId) {
-        let (view, node) = (view(shared.workload, pod), usize::from(self.pods[pod].node));
+        let view = view(shared.workload, pod);
+        let node = usize::from(self.pods[pod].node);
         self.nodes.unbind(node, &view, shared.workload.pods[pod].memory_used);
         self.policy.unbound(&view, node, shared.now);
         self.pods[pod].node = NOWHERE;
@@ -305,8 +306,10 @@ impl World {
     }
 
     fn bind(&mut self, shared: &Shared<'_>, view: &PodView, node: NodeId) {
-        let (now, workload) = (shared.now, shared.workload);
-        let (pod, app) = (&workload.pods[view.id], &workload.apps[view.app]);
+        let now = shared.now;
+        let workload = shared.workload;
+        let pod = &workload.pods[view.id];
+        let app = &workload.apps[view.app];
         self.nodes.bind(node, view, pod.memory_used);
         self.policy.bound(view, node, now);
         let state = &mut self.pods[view.id];

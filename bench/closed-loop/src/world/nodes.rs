@@ -58,7 +58,8 @@ impl Nodes {
 
     /// LeastAllocated and BalancedAllocation.
     pub(super) fn resource_score(&self, node: NodeId, pod: &PodView) -> i64 {
-        let (cpu, memory) = (self.cpu[node] + pod.cpu, self.memory[node] + pod.memory);
+        let cpu = self.cpu[node] + pod.cpu;
+        let memory = self.memory[node] + pod.memory;
         let balanced =
             in_tree::balanced_allocation(in_tree::balance(cpu, memory), self.balance[node]);
         in_tree::least_allocated(cpu, memory) + balanced

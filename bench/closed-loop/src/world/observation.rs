@@ -61,7 +61,8 @@ impl Measured<'_> {
         if place.node == NOWHERE || place.boost == 0.0 {
             return None;
         }
-        let (pod, node) = (self.pod_in_slot[slot] as PodId, usize::from(place.node));
+        let pod = self.pod_in_slot[slot] as PodId;
+        let node = usize::from(place.node);
         let used = PodUse { cpu: self.cpu(slot), memory: self.workload.pods[pod].memory_used };
         Some((view(self.workload, pod), node, used))
     }

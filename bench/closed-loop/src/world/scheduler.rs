@@ -58,7 +58,8 @@ impl Scheduler {
 
     /// Fills `found` with feasible nodes, from where the last search ended on, until there are enough.
     fn search(&mut self, pod: &PodView, nodes: &Nodes, policy: &mut dyn Policy, now: Step) {
-        let (all, start) = (nodes.joined, self.next_start);
+        let all = nodes.joined;
+        let start = self.next_start;
         let in_turn = (start..all).chain(0..start);
         let fitting = in_turn.filter(|node| nodes.fits(*node, pod));
         let enough = if policy.looks_at_all_nodes() { all } else { nodes_to_find(all) };
@@ -82,8 +83,11 @@ impl Scheduler {
 
     /// The next search begins after the last node that this one looked at.
     fn end_search(&mut self, all: usize, enough: usize) {
-        let last = self.found.last().filter(|_| self.found.len() >= enough);
-        self.next_start = last.map_or(self.next_start, |last| (last + 1) % all);
+        if self.found.len() >= enough
+            && let Some(last) = self.found.last()
+        {
+            self.next_start = (last + 1) % all;
+        }
     }
 
     fn score(
@@ -95,7 +99,8 @@ impl Scheduler {
         now: Step,
     ) {
         let Self { in_tree, found, totals, points, spread, .. } = self;
-        let (all, resources) = (*in_tree == InTree::All, policy.keeps_resource_scores());
+        let all = *in_tree == InTree::All;
+        let resources = policy.keeps_resource_scores();
         totals.clear();
         totals.extend(found.iter().map(|node| {
             let affinity = WEIGHT_OF_NODE_AFFINITY * node_affinity(all && prefers_label, *node);
@@ -103,8 +108,13 @@ impl Scheduler {
             resources + affinity
         }));
         if all && pod.kind == AppKind::Service {
-            let on_node = |node| nodes.of_app(pod.app, node);
-            add_spread(found, on_node, nodes.of_app_in_zones(pod.app), spread, totals);
+            add_spread(
+                found,
+                |node| nodes.of_app(pod.app, node),
+                nodes.of_app_in_zones(pod.app),
+                spread,
+                totals,
+            );
         }
         points.clear();
         points.resize(found.len(), 0);

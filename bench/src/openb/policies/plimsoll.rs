@@ -1,7 +1,8 @@
-//! Ours: `placement::gpu::choose` under the shipped rule, as the extender calls it, with what pods ask for learnt from those that have
-//! arrived.
+//! Ours: `placement::gpu::choose` under the shipped rule, as the extender calls it, with what pods ask for learnt from
+//! those that have arrived.
 //!
-//! Pods without cards are rated as the extender rates them, with what kube-scheduler says of CPU and memory in place of a load.
+//! Pods without cards are rated as the extender rates them, with what kube-scheduler says of CPU and memory in place of
+//! a load.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -52,7 +53,8 @@ impl Plimsoll {
 
     /// Knows the whole list beforehand, as published policies do.
     pub fn knowing(trace: &Trace) -> Self {
-        let (mut policy, mut learner) = (Self::learning(trace), Learner::default());
+        let mut policy = Self::learning(trace);
+        let mut learner = Learner::default();
         let requests = trace.pods.iter().filter_map(|kind| policy.requests[*kind].as_ref());
         requests.for_each(|request| learner.observe(&PodShape::of(request)));
         policy.set_measure(learner.measure(&policy.classes));
@@ -69,18 +71,19 @@ impl Plimsoll {
         }
     }
 
-    /// Where a pod without cards goes: by what kube-scheduler's NodeResourcesFit says of CPU and memory, in place of a load, and by what
-    /// that costs the cards; the first of equals.
+    /// Where a pod without cards goes: by what kube-scheduler's NodeResourcesFit says of CPU and memory, in place of a
+    /// load, and by what that costs the cards; the first of equals.
     fn plain(&self, nodes: &[Node], pod: &PodKind) -> Option<usize> {
-        let part = |left: u32, of: u32| f64::from(left) / f64::from(of.max(1));
         let score = |at: usize| {
-            let (node, whole) = (&nodes[at], &self.empty[at]);
+            let node = &nodes[at];
+            let whole = &self.empty[at];
             let cpu = part(node.room.cpu - pod.cpu, whole.room.cpu);
             let memory = part(node.memory - pod.memory, whole.memory);
             let by_load = Score::truncated(50.0 * (cpu + memory));
             let Some(measure) = self.rule.for_plain_pods() else { return by_load };
             let cards = free_cards(&self.models, &self.uuids, &node.room).unwrap_or_default();
-            let (free, asked) = (u64::from(node.room.cpu), u64::from(pod.cpu));
+            let free = u64::from(node.room.cpu);
+            let asked = u64::from(pod.cpu);
             score_less_card_cost(by_load, measure.cost_of_cpu(cards.iter(), free, asked))
         };
         let fitting = (0..nodes.len()).filter(|at| nodes[*at].fits(pod));
@@ -91,6 +94,10 @@ impl Plimsoll {
         self.rule.measure = Some(Arc::new(measure));
         self.memory.forget();
     }
+}
+
+fn part(left: u32, of: u32) -> f64 {
+    f64::from(left) / f64::from(of.max(1))
 }
 
 impl Policy for Plimsoll {
@@ -159,10 +166,7 @@ fn request(kind: &PodKind, models: &[String]) -> Option<GpuRequest> {
     };
     let named = models.iter().enumerate().filter(|(at, _)| kind.models.contain(*at as u8));
     let named: Vec<&str> = named.map(|(_, name)| name.as_str()).collect();
-    let models = match named.len() == models.len() {
-        true => None,
-        false => named.join(",").parse().ok(),
-    };
+    let models = if named.len() == models.len() { None } else { named.join(",").parse().ok() };
     let filter = CardFilter { models: models.unwrap_or_default(), ..CardFilter::default() };
     let options = CardOptions { filter, ..CardOptions::default() };
     let request = GpuRequest::with_options([ask], options).ok()??;
@@ -175,12 +179,14 @@ fn classes(trace: &Trace) -> Vec<NodeClass> {
     for node in &trace.nodes {
         *counts.entry((node.model, node.cards, node.cpu)).or_insert(0) += 1;
     }
-    let class = |((model, cards, cpu), count): ((u8, usize, u32), usize)| NodeClass {
-        count,
-        cpu: Some(u64::from(cpu)),
-        model: trace.models[usize::from(model)].clone(),
-        cards,
-        units: Units(WHOLE),
-    };
-    counts.into_iter().map(class).collect()
+    counts
+        .into_iter()
+        .map(|((model, cards, cpu), count): ((u8, usize, u32), usize)| NodeClass {
+            count,
+            cpu: Some(u64::from(cpu)),
+            model: trace.models[usize::from(model)].clone(),
+            cards,
+            units: Units(WHOLE),
+        })
+        .collect()
 }
