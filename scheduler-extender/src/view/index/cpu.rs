@@ -74,6 +74,10 @@ impl Requests {
         }
     }
 
+    pub(super) fn is_empty(&self) -> bool {
+        self.pods.is_empty()
+    }
+
     pub(super) fn remove(&mut self, hash: u64) {
         if let Some(at) = self.pods.iter().position(|pod| pod & !MOST == hash) {
             self.sum -= self.pods.swap_remove(at) & MOST;
@@ -91,10 +95,6 @@ impl NodeCpu {
     pub(super) fn requested(&self) -> f64 {
         self.requests.sum as f64 / 1_000.0
     }
-
-    pub(super) fn is_empty(&self) -> bool {
-        self.allocatable.is_none() && self.requests.pods.is_empty()
-    }
 }
 
 impl Index {
@@ -111,11 +111,24 @@ impl Index {
             }
             return;
         }
-        let known = self.nodes.get(&pod.node).and_then(|node| node.cpu.requests.get(hash));
+        let known = self.requests_on(&pod.node).and_then(|requests| requests.get(hash));
         let next = counts.then_some(pod.cpu.min(MOST));
-        if known != next {
-            self.change_node(&pod.node, |node| node.cpu.requests.put(hash, next));
+        if known == next {
+            return;
         }
+        let changed = self.change_known(&pod.node, |node| node.cpu.requests.put(hash, next));
+        if changed.is_none() {
+            let requests = self.elsewhere.entry(pod.node.clone()).or_default();
+            requests.put(hash, next);
+            if requests.is_empty() {
+                self.elsewhere.remove(&pod.node);
+            }
+        }
+    }
+
+    fn requests_on(&self, node: &NodeName) -> Option<&Requests> {
+        let known = self.nodes.get(node).map(|node| &node.cpu.requests);
+        known.or_else(|| self.elsewhere.get(node))
     }
 
     /// Begins a list of all pods.
@@ -134,14 +147,13 @@ impl Index {
                 listing.entry(node.clone()).or_default().set(hash, record.request.cpu());
             }
         }
+        for requests in listing.values_mut() {
+            requests.pods.shrink_to_fit();
+        }
         self.change_all(|node| {
             node.cpu.requests = listing.remove(&node.name).unwrap_or_default();
-            node.cpu.requests.pods.shrink_to_fit();
         });
-        // Nodes that the watch of nodes has not shown yet.
-        for (name, requests) in listing {
-            self.change_node(&name, |node| node.cpu.requests = requests);
-        }
+        self.elsewhere = listing;
     }
 
     /// The hash of a UID, for [`Requests`].
@@ -152,14 +164,17 @@ impl Index {
 
 #[cfg(test)]
 mod tests {
-    use placement::policy::LoadPolicy;
+    use placement::load::NodeLoad;
 
     use super::*;
+    use crate::view::fixtures;
 
     fn index() -> Index {
-        let policy = "apiVersion: scheduler.policy.crane.io/v1alpha1\nkind: DynamicSchedulerPolicy\nspec: {}";
-        let mut index = Index::new(LoadPolicy::from_yaml(policy).unwrap(), false);
-        index.change_node(&"a".into(), |node| node.cpu.allocatable = Some(8_000));
+        let mut index = fixtures::index();
+        index.change_node(&"a".into(), |node| {
+            node.load = Some(NodeLoad::default());
+            node.cpu.allocatable = Some(8_000);
+        });
         index
     }
 
@@ -221,8 +236,9 @@ mod tests {
     fn a_node_that_is_gone_with_its_pods_takes_no_room() {
         let mut index = index();
         count(&mut index, "p", 100, WatchCause::Changed);
-        index.change_node(&"a".into(), |node| node.cpu.allocatable = None);
+        index.change_node(&"a".into(), |node| node.load = None);
+        assert_eq!((index.nodes.iter().count(), index.elsewhere.len()), (0, 1));
         count(&mut index, "p", 100, WatchCause::Gone);
-        assert_eq!(index.nodes.iter().count(), 0);
+        assert!(index.elsewhere.is_empty());
     }
 }

@@ -19,13 +19,13 @@ const RESTRICTS: SignedDuration = SignedDuration::from_mins(10);
 /// A deleted pod that still holds units of a node.
 #[derive(Debug, Clone)]
 pub(super) struct Departure {
-    node: NodeName,
-    pod: PodUid,
+    pub(super) node: NodeName,
+    pub(super) pod: PodUid,
     namespace: String,
     /// The pod's units.
     units: Units,
     /// The units that pods of the namespace, deleted ones included, held when this one was deleted.
-    most: Units,
+    pub(super) most: Units,
     at: Timestamp,
 }
 
@@ -122,6 +122,9 @@ impl Index {
     /// Drops what is known of a pod's deletion: an older event has shown it again, bound to `node`. It holds nothing on the other nodes where it
     /// might have been.
     pub(super) fn cancel_departure(&mut self, uid: &PodUid, node: &NodeName) {
+        if !self.departures.iter().any(|departure| departure.pod == *uid) {
+            return;
+        }
         for departure in std::mem::take(&mut self.departures) {
             if departure.pod != *uid {
                 self.departures.push(departure);

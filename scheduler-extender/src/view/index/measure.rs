@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use placement::gpu::GpuRequest;
 use placement::gpu::fragmentation::{Learner, Measure, NodeClass, PodShape, TypicalPods};
+use placement::units::Units;
 
 use super::Index;
 use super::nodes::Node;
@@ -19,7 +20,7 @@ pub(super) struct LearnedMeasure {
 }
 
 /// A kind of cards: CPU of the node, model and units.
-type CardKind = (Option<u64>, String, u32);
+type CardKind<'n> = (Option<u64>, &'n str, u32);
 
 /// What a measure is computed from.
 #[derive(Debug)]
@@ -47,7 +48,7 @@ impl LearnedMeasure {
     }
 
     /// What the next measure is computed from; `None` where too few pods have come since the last one and no nodes have changed.
-    fn due(&mut self, nodes: impl Iterator<Item = Vec<CardKind>>) -> Option<MeasureInput> {
+    fn due<'n>(&mut self, nodes: impl Iterator<Item = Vec<CardKind<'n>>>) -> Option<MeasureInput> {
         let classes = classes(nodes);
         let have_changed = self.learner.has_begun() && self.classes != classes;
         if classes.is_empty() || !have_changed && !self.learner.is_due() {
@@ -59,21 +60,20 @@ impl LearnedMeasure {
 }
 
 /// The classes of equal nodes. A node with cards of several kinds counts in the class of each.
-fn classes(nodes: impl Iterator<Item = Vec<CardKind>>) -> Vec<NodeClass> {
-    let mut counts: BTreeMap<(CardKind, usize), usize> = BTreeMap::new();
-    for cards in nodes {
-        let mut kinds: BTreeMap<CardKind, usize> = BTreeMap::new();
-        cards.into_iter().for_each(|kind| *kinds.entry(kind).or_default() += 1);
-        kinds.into_iter().for_each(|kind| *counts.entry(kind).or_default() += 1);
+fn classes<'n>(nodes: impl Iterator<Item = Vec<CardKind<'n>>>) -> Vec<NodeClass> {
+    let mut counts: BTreeMap<(CardKind<'n>, usize), usize> = BTreeMap::new();
+    for mut cards in nodes {
+        cards.sort_unstable();
+        for alike in cards.chunk_by(|one, other| one == other) {
+            *counts.entry((alike[0], alike.len())).or_default() += 1;
+        }
     }
-    let class = |(((cpu, model, units), cards), count): ((CardKind, usize), usize)| NodeClass {
-        count,
-        cpu,
-        model,
-        cards,
-        units: placement::units::Units(units),
-    };
-    counts.into_iter().map(class).collect()
+    let mut classes = Vec::with_capacity(counts.len());
+    for (((cpu, model, units), cards), count) in counts {
+        let (model, units) = (model.to_owned(), Units(units));
+        classes.push(NodeClass { count, cpu, model, cards, units });
+    }
+    classes
 }
 
 impl Index {
@@ -89,20 +89,21 @@ impl Index {
     }
 }
 
-fn card_kinds(node: &Node) -> Vec<CardKind> {
-    let kind =
-        |card: &placement::gpu::Card| (node.cpu.allocatable, card.model.to_string(), card.units.0);
-    node.ledger.cards().iter().map(kind).collect()
+fn card_kinds(node: &Node) -> Vec<CardKind<'_>> {
+    // Without a copy of any text: this runs every few seconds, under the lock.
+    let mut kinds = Vec::with_capacity(node.ledger.cards().len());
+    for card in node.ledger.cards() {
+        kinds.push((node.cpu.allocatable, card.model.as_str(), card.units.0));
+    }
+    kinds
 }
 
 #[cfg(test)]
 mod tests {
-    use placement::units::Units;
-
     use super::*;
 
-    fn nodes(count: usize) -> impl Iterator<Item = Vec<CardKind>> {
-        let kind = |units| (Some(64_000), "NVIDIA A10".to_owned(), units);
+    fn nodes(count: usize) -> impl Iterator<Item = Vec<CardKind<'static>>> {
+        let kind = |units| (Some(64_000), "NVIDIA A10", units);
         (0..count).map(move |_| vec![kind(24), kind(24), kind(16)])
     }
 

@@ -2,7 +2,7 @@
 //!
 //! Invariants: no lock, no clock, no I/O: each method is one event, with its time where that matters, and changes the data completely or
 //! not at all. [`Index::publish`] makes the next [`Snapshot`] from the nodes that have changed. A node has one slot, its
-//! [`Place`](super::Place), from its first event until nothing is known of it any more.
+//! [`Place`](super::Place), for as long as snapshots have it.
 
 mod back_offs;
 mod cpu;
@@ -53,6 +53,8 @@ pub struct Index {
     /// Whether `node_hot_value` annotations count.
     believe_crane_hot_value: bool,
     nodes: Nodes,
+    /// The CPU requests of pods whose node has no slot.
+    elsewhere: HashMap<NodeName, Requests>,
     /// Recent pods of nodes that the watch has not shown yet.
     early: HashMap<NodeName, RecentPods>,
     in_flight: InFlightPods,
@@ -108,6 +110,7 @@ impl Index {
             metrics,
             believe_crane_hot_value,
             nodes: Nodes::default(),
+            elsewhere: HashMap::new(),
             early: HashMap::new(),
             in_flight: InFlightPods::default(),
             pods: HashMap::new(),

@@ -1,4 +1,7 @@
 //! The nodes, each in a slot of its own.
+//!
+//! Invariant: a node has a slot while a snapshot has it: from when the watch shows it, or a pod holds units there, until neither is so.
+//! Of another name only the CPU requests of its pods are known: a pod's author can name any node, also one that does not exist.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -7,7 +10,7 @@ use placement::load::NodeLoad;
 use placement::units::NodeName;
 
 use super::Index;
-use super::cpu::NodeCpu;
+use super::cpu::{NodeCpu, Requests};
 use super::unmanaged::LastMeasurements;
 
 /// What is known of one node.
@@ -24,20 +27,15 @@ pub(super) struct Node {
 }
 
 impl Node {
-    fn new(name: &NodeName) -> Self {
+    fn new(name: &NodeName, requests: Requests) -> Self {
         Self {
             name: name.clone(),
             load: None,
             is_unready: false,
             ledger: NodeLedger::default(),
-            cpu: NodeCpu::default(),
+            cpu: NodeCpu { allocatable: None, requests },
             measured: None,
         }
-    }
-
-    /// Whether nothing is known of it.
-    fn is_empty(&self) -> bool {
-        !self.is_shown() && self.cpu.is_empty() && !self.is_unready && self.measured.is_none()
     }
 
     /// Whether a snapshot has it.
@@ -57,7 +55,7 @@ impl Node {
 /// The nodes by slot and by name.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Nodes {
-    /// A free slot has a node of which nothing is known.
+    /// A free slot has a node that is not shown.
     slots: Vec<Node>,
     by_name: HashMap<NodeName, usize>,
     free: BTreeSet<usize>,
@@ -68,36 +66,38 @@ impl Nodes {
         self.by_name.get(name).map(|slot| &self.slots[*slot])
     }
 
-    /// The nodes by slot. Nothing is known of the node of a free slot.
+    /// The nodes by slot. The node of a free slot is not shown.
     pub(super) fn slots(&self) -> &[Node] {
         &self.slots
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &Node> {
-        self.slots.iter().filter(|node| !node.is_empty())
+        self.slots.iter().filter(|node| node.is_shown())
     }
 
-    fn slot_of(&mut self, name: &NodeName) -> usize {
-        if let Some(slot) = self.by_name.get(name) {
-            return *slot;
+    fn add(&mut self, node: Node) -> usize {
+        let slot = self.free.pop_first().unwrap_or(self.slots.len());
+        self.by_name.insert(node.name.clone(), slot);
+        if slot < self.slots.len() {
+            self.slots[slot] = node;
+        } else {
+            self.slots.push(node);
         }
-        let slot = match self.free.pop_first() {
-            Some(slot) => {
-                self.slots[slot] = Node::new(name);
-                slot
-            }
-            None => {
-                self.slots.push(Node::new(name));
-                self.slots.len() - 1
-            }
-        };
-        self.by_name.insert(name.clone(), slot);
         slot
     }
 
     fn free(&mut self, slot: usize) {
         self.by_name.remove(&self.slots[slot].name);
         self.free.insert(slot);
+    }
+
+    /// Drops the free slots at the end.
+    pub(super) fn trim(&mut self) {
+        while let Some(last) = self.slots.len().checked_sub(1)
+            && self.free.remove(&last)
+        {
+            self.slots.pop();
+        }
     }
 }
 
@@ -108,7 +108,13 @@ impl Index {
         name: &NodeName,
         change: impl FnOnce(&mut Node) -> T,
     ) -> T {
-        let slot = self.nodes.slot_of(name);
+        let slot = match self.nodes.by_name.get(name) {
+            Some(slot) => *slot,
+            None => {
+                let requests = self.elsewhere.remove(name).unwrap_or_default();
+                self.nodes.add(Node::new(name, requests))
+            }
+        };
         self.change_slot(slot, change)
     }
 
@@ -136,10 +142,14 @@ impl Index {
         let was_shown = node.is_shown();
         let outcome = change(node);
         node.copy_cpu(self.has_all_pods);
-        let (is_shown, is_empty) = (node.is_shown(), node.is_empty());
+        let is_shown = node.is_shown();
         self.changes.slots.insert(slot);
         self.changes.names |= was_shown != is_shown;
-        if is_empty {
+        if !is_shown {
+            let requests = std::mem::take(&mut node.cpu.requests);
+            if !requests.is_empty() {
+                self.elsewhere.insert(node.name.clone(), requests);
+            }
             self.nodes.free(slot);
         }
         outcome
@@ -153,9 +163,14 @@ impl Index {
 
 #[cfg(test)]
 mod tests {
+    use cluster::WatchCause;
+    use placement::gpu::{ChoiceRule, GpuRequest};
     use placement::policy::LoadPolicy;
+    use placement::units::Units;
 
+    use super::super::cpu::CpuRequest;
     use super::*;
+    use crate::view::{GpuPodId, fixtures};
 
     #[test]
     fn a_node_of_which_nothing_is_known_any_more_takes_no_room() {
@@ -168,8 +183,67 @@ mod tests {
         index.change_known(&a, |node| node.load = None);
         assert_eq!((index.nodes.get(&a).is_none(), index.nodes.iter().count()), (true, 1));
         // The next node gets its slot; the other one keeps its own.
-        index.change_node(&c, |node| node.is_unready = true);
+        index.change_node(&c, |node| node.load = Some(NodeLoad::default()));
         assert_eq!((index.nodes.by_name[&c], index.nodes.by_name[&b]), (0, 1));
-        assert!(!index.has_joined(&c) && index.has_joined(&b));
+        assert!(!index.has_joined(&a) && index.has_joined(&b));
+    }
+
+    /// As many names as there are pods: each would take its part of every snapshot, of what is prepared and of all kept ratings.
+    #[test]
+    fn pods_that_name_nodes_that_do_not_exist_make_no_snapshot_larger() {
+        let view = fixtures::view();
+        fixtures::join(&view, "a", vec![fixtures::card()]);
+        let request = |number: usize| CpuRequest {
+            uid: format!("p{number}").into(),
+            node: format!("forged-{number}").into(),
+            cpu: 100,
+            is_finished: false,
+        };
+        for number in 0..1_000 {
+            view.change(|index| index.count_cpu(&request(number), WatchCause::Changed));
+        }
+        let snapshot = view.read();
+        assert_eq!((snapshot.names().len(), snapshot.chunks().len()), (1, 1));
+        assert_eq!(view.ask(|index| (index.nodes.slots.len(), index.elsewhere.len())), (1, 1_000));
+        // A node of such a name joins, and has what its pods request.
+        fixtures::join(&view, "forged-7", Vec::new());
+        let requested =
+            |index: &Index| index.nodes.get(&"forged-7".into()).map(|node| node.cpu.requested());
+        assert_eq!(view.ask(requested), Some(0.1));
+        fixtures::leave(&view, "forged-7");
+        fixtures::join(&view, "forged-7", Vec::new());
+        assert_eq!(view.ask(requested), Some(0.1));
+        fixtures::leave(&view, "forged-7");
+        for number in 0..1_000 {
+            view.change(|index| index.count_cpu(&request(number), WatchCause::Gone));
+        }
+        assert!(view.ask(|index| index.elsewhere.is_empty()));
+    }
+
+    #[test]
+    fn a_snapshot_is_small_again_once_most_nodes_are_gone() {
+        let view = fixtures::view();
+        let names: Vec<String> = (0..200).map(|number| format!("n{number}")).collect();
+        fixtures::list(&view, &names, &fixtures::card());
+        assert_eq!(view.read().chunks().len(), 4);
+        // A pod's charge keeps the one in the third chunk.
+        let pod = GpuPodId { uid: "p".into(), namespace: "ml".to_owned(), name: "p".to_owned() };
+        let request = GpuRequest::single("c", Units(4)).unwrap();
+        let reserve = |index: &mut Index| {
+            index.reserve(&pod, &request, &"n130".into(), &ChoiceRule::default()).is_ok()
+        };
+        assert!(view.change(reserve));
+        fixtures::list(&view, &names[..10], &fixtures::card());
+        let snapshot = view.read();
+        assert_eq!((snapshot.names().len(), snapshot.chunks().len()), (11, 3));
+        assert!(snapshot.cards("n130").is_some() && snapshot.cards("n9").is_some());
+        view.change(|index| index.cancel(&pod.uid, &"n130".into()));
+        let snapshot = view.read();
+        assert_eq!((snapshot.names().len(), snapshot.chunks().len()), (10, 1));
+        // It grows again.
+        fixtures::list(&view, &names, &fixtures::card());
+        let snapshot = view.read();
+        let places: Vec<_> = names.iter().map(|name| snapshot.names().place(name)).collect();
+        assert!(places.iter().all(|place| snapshot.at(place.unwrap()).cards.is_some()));
     }
 }

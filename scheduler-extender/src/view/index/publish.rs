@@ -55,6 +55,8 @@ impl Index {
         let slots = std::mem::take(&mut self.changes.slots);
         let mut chunks = last.snapshot.chunks.to_vec();
         let changed = self.publish_nodes(slots, &mut chunks);
+        self.nodes.trim();
+        chunks.truncate(self.nodes.slots().len().div_ceil(CHUNK));
         let is_same = changed.is_empty() && !self.changes.names && !self.changes.others;
         if is_same && !self.changes.too_old {
             return None;

@@ -56,8 +56,12 @@ impl Node {
 
     /// Updates its unmanaged memory by the measurements that are fresh at `now`. `counts`: whether the policy counts it.
     pub(super) fn count_unmanaged(&mut self, counts: bool, now: Timestamp) {
+        self.ledger.set_unmanaged(self.unmanaged(counts, now));
+    }
+
+    fn unmanaged(&self, counts: bool, now: Timestamp) -> OnCards {
         let measured = self.measured.as_ref().filter(|_| counts);
-        self.ledger.set_unmanaged(measured.map(|it| it.unmanaged(now)).unwrap_or_default());
+        measured.map(|it| it.unmanaged(now)).unwrap_or_default()
     }
 }
 
@@ -71,9 +75,13 @@ impl Index {
     pub fn count_unmanaged(&mut self, now: Timestamp) {
         self.at(now);
         let counts = self.counts_unmanaged();
-        let has_some = |node: &&Node| node.measured.is_some() || node.ledger.has_unmanaged();
-        let names: Vec<NodeName> =
-            self.nodes.iter().filter(has_some).map(|node| node.name.clone()).collect();
+        let mut names: Vec<NodeName> = Vec::new();
+        for node in self.nodes.iter() {
+            // Most nodes have none, before and after.
+            if node.ledger.has_unmanaged() || !node.unmanaged(counts, now).is_empty() {
+                names.push(node.name.clone());
+            }
+        }
         for name in names {
             self.change_known(&name, |node| node.count_unmanaged(counts, now));
         }
