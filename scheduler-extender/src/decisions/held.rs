@@ -7,6 +7,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use foldhash::fast::RandomState;
 use placement::gpu::{Account, NodeCards};
 
 use super::Decision;
@@ -29,7 +30,7 @@ const SNAPSHOT: usize = size_of::<Snapshot>();
 #[derive(Debug, Default)]
 pub(super) struct HeldBytes {
     /// By the address of a value: how often it is held, and its bytes.
-    values: HashMap<usize, (u32, u32)>,
+    values: HashMap<usize, (u32, u32), RandomState>,
     bytes: usize,
 }
 

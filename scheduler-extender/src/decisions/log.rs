@@ -16,7 +16,8 @@ use super::{DecidedPod, Decision};
 /// Pods at most.
 pub const MAX_PODS: usize = 1_000;
 
-/// Bytes that all records together hold at most, beside what the view holds too. A record takes 4 for each node of the request, and for
+/// Bytes that all records together hold at most, with what the view holds too at the moment. Only the newest record may hold more: in a
+/// cluster that takes so much by itself, the log has that record alone. A record takes 4 for each node of the request, and for
 /// each node of the cluster that changed since the previous record a kilobyte and its share of the list of nodes. With 5,000 nodes, each
 /// with new readings every 3 minutes, this suffices for the last thousand pods at 60 placed pods a minute.
 pub const MAX_BYTES: usize = 88 << 20;
@@ -61,9 +62,7 @@ impl DecisionLog {
         let mut removed = Vec::new();
         let mut records = self.records();
         records.insert(Arc::clone(decision), &mut removed);
-        while records.order.len() > MAX_PODS || records.held.bytes() > MAX_BYTES {
-            records.remove_oldest(&mut removed);
-        }
+        records.remove_down_to(MAX_BYTES, &mut removed);
         drop(records);
         drop(removed);
     }
@@ -114,6 +113,13 @@ impl Records {
             self.order.remove(&last.number);
             self.held.remove(&last.decision);
             removed.push(last);
+        }
+    }
+
+    /// Removes the oldest until those that are left are few enough and hold at most `bytes`. The newest stays.
+    fn remove_down_to(&mut self, bytes: usize, removed: &mut Vec<Record>) {
+        while self.order.len() > MAX_PODS || self.order.len() > 1 && self.held.bytes() > bytes {
+            self.remove_oldest(removed);
         }
     }
 
@@ -303,6 +309,20 @@ mod tests {
         let mut removed = Vec::new();
         (0..20).for_each(|_| records.remove_oldest(&mut removed));
         assert_eq!(records.held.bytes(), 0);
+    }
+
+    #[test]
+    fn the_newest_record_stays_in_a_cluster_that_takes_more_than_the_bound_by_itself() {
+        let (log, view) = (DecisionLog::default(), fixtures::view());
+        for step in 0..3_u8 {
+            let card = Card { healthy: step % 2 == 0, ..fixtures::card() };
+            fixtures::list(&view, &["a".to_owned(), "b".to_owned()], &card);
+            log.record(&decision_by(&view.read(), &uid(step.into()), step.into(), &["a"]));
+        }
+        let (mut records, mut removed) = (log.records(), Vec::new());
+        records.remove_down_to(1, &mut removed);
+        assert_eq!((records.order.len(), removed.len()), (1, 2));
+        assert!(records.by_pod.contains_key("u2"));
     }
 
     #[test]
