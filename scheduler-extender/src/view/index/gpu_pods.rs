@@ -47,7 +47,7 @@ pub(super) struct PodRecord {
     /// The card that this process chose for it, until its admission is known.
     pub(super) sent: Option<Sent>,
     /// The last list of all pods did not have it, and no event and no look-up has come since. It may be deleted.
-    unlisted: bool,
+    pub(super) unlisted: bool,
     /// Its kubelet has reported that it admitted the pod.
     admitted: bool,
     /// Since when it was seen admitted while its claim names a card that its node does not report.

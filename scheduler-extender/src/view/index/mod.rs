@@ -12,6 +12,8 @@ mod gpu_pods;
 mod in_flight;
 mod load;
 mod measure;
+#[cfg(test)]
+mod model;
 mod nodes;
 mod nominations;
 mod publish;
