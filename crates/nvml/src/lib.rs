@@ -36,7 +36,8 @@ pub struct Card {
     pub minor: Option<u32>,
     /// Total memory in MiB.
     pub memory_mib: Option<u64>,
-    /// Whether it has no memory of its own (unified memory, as in GB10): NVML answers that it does not support the question.
+    /// Whether it has no memory of its own (unified memory, as in GB10): NVML answers that it does not support the
+    /// question.
     pub has_no_own_memory: bool,
     /// NUMA node of the host memory nearest to the card.
     pub numa_node: Option<u32>,
@@ -117,11 +118,12 @@ pub struct Xid {
 const APPLICATION_XIDS: [u64; 6] = [13, 31, 43, 45, 68, 109];
 
 impl Xid {
-    /// Whether the card itself may be at fault, by [`APPLICATION_XIDS`] and further numbers to ignore. An error without a
-    /// number counts.
+    /// Whether the card itself may be at fault, by [`APPLICATION_XIDS`] and further numbers to ignore. An error without
+    /// a number counts.
     pub fn is_fatal(self, ignored: &[u64]) -> bool {
-        let harmless = |number| APPLICATION_XIDS.contains(&number) || ignored.contains(&number);
-        !self.number.is_some_and(harmless)
+        !self
+            .number
+            .is_some_and(|number| APPLICATION_XIDS.contains(&number) || ignored.contains(&number))
     }
 }
 

@@ -164,9 +164,12 @@ fn recovery(device: &Device<'_>) -> Result<Recovery, NvmlError> {
 
 fn processes(device: &Device<'_>, since: SystemTime) -> Result<Option<Vec<Process>>, NvmlError> {
     let mig = supported(device.mig_mode())?.is_some_and(|mode| mode.current == MIG_ENABLED);
-    let Some(compute) = supported(device.running_compute_processes())?.filter(|_| !mig) else {
+    let Some(compute) = supported(device.running_compute_processes())? else {
         return Ok(None);
     };
+    if mig {
+        return Ok(None);
+    }
     // A card without graphics, or a driver without MPS, refuses these lists.
     let graphics = supported(device.running_graphics_processes())?.unwrap_or_default();
     let mps = supported(device.mps_running_compute_processes())?.unwrap_or_default();

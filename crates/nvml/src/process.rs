@@ -1,6 +1,7 @@
 //! The processes on a card, from NVML's lists and samples.
 //!
-//! Invariant: an amount that NVML does not report is `None`; a process without a sample was not busy, by NVML's documentation.
+//! Invariant: an amount that NVML does not report is `None`; a process without a sample was not busy, by NVML's
+//! documentation.
 
 use std::collections::BTreeMap;
 
@@ -15,8 +16,8 @@ pub struct Process {
     pub pid: u32,
     /// Memory of the card that it has, in bytes.
     pub used_bytes: Option<u64>,
-    /// Percent of its last sample period in which it had a kernel on the card's SMs. NVML samples the processes that were
-    /// busy; another one of its list reads 0. `None` where the driver does not sample.
+    /// Percent of its last sample period in which it had a kernel on the card's SMs. NVML samples the processes that
+    /// were busy; another one of its list reads 0. `None` where the driver does not sample.
     pub sm_percent: Option<u32>,
 }
 
@@ -29,8 +30,8 @@ pub(crate) struct Sample {
     pub(crate) sm_percent: u32,
 }
 
-/// Joins NVML's lists, each with the ids and memory of its processes, and its samples. A process can be in several lists, with the
-/// same memory in each. `None` where there are too many.
+/// Joins NVML's lists, each with the ids and memory of its processes, and its samples. A process can be in several
+/// lists, with the same memory in each. `None` where there are too many.
 pub(crate) fn joined(
     listed: impl IntoIterator<Item = (u32, Option<u64>)>,
     samples: Option<&[Sample]>,
@@ -40,11 +41,15 @@ pub(crate) fn joined(
         let known = memory.entry(pid).or_default();
         *known = used.max(*known);
     }
-    let of = |(pid, used_bytes): (u32, Option<u64>)| {
-        let sm_percent = samples.map(|samples| busy(samples, pid));
-        Process { pid, used_bytes, sm_percent }
-    };
-    (memory.len() <= MAX_PROCESSES).then(|| memory.into_iter().map(of).collect())
+    (memory.len() <= MAX_PROCESSES).then(|| {
+        memory
+            .into_iter()
+            .map(|(pid, used_bytes)| {
+                let sm_percent = samples.map(|samples| busy(samples, pid));
+                Process { pid, used_bytes, sm_percent }
+            })
+            .collect()
+    })
 }
 
 /// The newest sample of a process.

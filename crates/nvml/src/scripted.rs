@@ -93,10 +93,9 @@ impl Scripted {
 
     /// The card's next error, within `tick`.
     fn next(&self, uuid: &str, tick: Duration) -> Result<Option<Xid>, Error> {
-        let quiet = |state: &mut State| {
+        let waited = self.changed.wait_timeout_while(self.state(), tick, |state: &mut State| {
             state.answers(uuid).is_ok() && state.raised.get(uuid).is_none_or(VecDeque::is_empty)
-        };
-        let waited = self.changed.wait_timeout_while(self.state(), tick, quiet);
+        });
         let mut state = waited.unwrap_or_else(PoisonError::into_inner).0;
         state.answers(uuid)?;
         Ok(state.take(uuid))
@@ -106,10 +105,7 @@ impl Scripted {
 impl Probe for Scripted {
     fn cards(&self) -> Result<Vec<Card>, Error> {
         let state = self.state();
-        match state.silent {
-            true => Err(NvmlError::Uninitialized.into()),
-            false => Ok(state.cards.clone()),
-        }
+        if state.silent { Err(NvmlError::Uninitialized.into()) } else { Ok(state.cards.clone()) }
     }
 
     fn driver(&self) -> Option<String> {

@@ -241,7 +241,8 @@ pub unsafe extern "C" fn nvmlDeviceGetMemoryInfo_v2(
     memory: *mut MemoryV2,
 ) -> Return {
     let info = reading(device, |card| {
-        let (total, used) = (card.memory_mib?, card.used_mib);
+        let total = card.memory_mib?;
+        let used = card.used_mib;
         let version = size_of::<MemoryV2>() as c_uint | 2 << 24;
         let free = total.saturating_sub(used) * MIB;
         Some(MemoryV2 { version, total: total * MIB, reserved: 0, free, used: used * MIB })
@@ -308,7 +309,7 @@ pub unsafe extern "C" fn nvmlDeviceGetFieldValues(
         Err(code) => return code,
     };
     for value in unsafe { std::slice::from_raw_parts_mut(values, count) } {
-        let known = card.recovery.filter(|_| value.field == FIELD_RECOVERY_ACTION);
+        let known = if value.field == FIELD_RECOVERY_ACTION { card.recovery } else { None };
         (value.timestamp, value.latency, value.value_type) = (0, 0, VALUE_UNSIGNED_INT);
         value.result = known.map_or(Return::NotSupported, |_| Return::Success);
         value.value = Value { unsigned: known.unwrap_or_default() };

@@ -137,7 +137,9 @@ impl Machine {
             let xid = self.reading(device)?.xid;
             let before =
                 self.sets.get_mut(&set).and_then(|watched| watched.insert(device, xid)).flatten();
-            if let Some(xid) = xid.filter(|_| xid != before) {
+            if let Some(xid) = xid
+                && Some(xid) != before
+            {
                 return Ok(Some(Event { device, xid }));
             }
         }
@@ -220,8 +222,10 @@ mod tests {
     #[test]
     fn a_set_with_a_lost_card_delivers_nothing_but_that() {
         let mut bench = bench(r#"{"uuid":"GPU-a"},{"uuid":"GPU-b"}"#);
-        let (a, b) = (bench.machine.by_index(0).unwrap(), bench.machine.by_index(1).unwrap());
-        let (first, second) = (bench.machine.create_set(), bench.machine.create_set());
+        let a = bench.machine.by_index(0).unwrap();
+        let b = bench.machine.by_index(1).unwrap();
+        let first = bench.machine.create_set();
+        let second = bench.machine.create_set();
         bench.machine.register(a, first).unwrap();
         bench.machine.register(b, second).unwrap();
         bench.write(r#"{"uuid":"GPU-a","healthy":false},{"uuid":"GPU-b"}"#);

@@ -1,6 +1,7 @@
 //! The processes on a card: NVML's lists of them, and its samples of how busy each is.
 //!
-//! Safety: as in the crate's root. A buffer has room for as many elements as its count says; it may be null where that is 0.
+//! Safety: as in the crate's root. A buffer has room for as many elements as its count says; it may be null where that
+//! is 0.
 
 use std::ffi::{c_uint, c_ulonglong};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -52,16 +53,23 @@ unsafe fn put_all<T>(values: Vec<T>, count: *mut c_uint, to: *mut T) -> Return {
 }
 
 unsafe fn list(device: Handle, graphics: bool, count: *mut c_uint, to: *mut ProcessInfo) -> Return {
-    let info = |process: Process| ProcessInfo {
-        pid: process.pid,
-        used: process.used_bytes.unwrap_or(NOT_AVAILABLE),
-        gpu_instance: c_uint::MAX,
-        compute_instance: c_uint::MAX,
-    };
     match reading(device, |card| card.processes) {
         Ok(all) => {
             let listed = all.into_iter().filter(|process| process.graphics == graphics);
-            unsafe { put_all(listed.map(info).collect(), count, to) }
+            unsafe {
+                put_all(
+                    listed
+                        .map(|process| ProcessInfo {
+                            pid: process.pid,
+                            used: process.used_bytes.unwrap_or(NOT_AVAILABLE),
+                            gpu_instance: c_uint::MAX,
+                            compute_instance: c_uint::MAX,
+                        })
+                        .collect(),
+                    count,
+                    to,
+                )
+            }
         }
         Err(code) => code,
     }

@@ -85,8 +85,8 @@ pub struct Process {
     /// Memory of the card that it has, in bytes; left out where the driver does not tell.
     #[serde(default)]
     pub used_bytes: Option<u64>,
-    /// Percent of the last sample period in which it was busy; left out for a process that is not sampled. Where a card's
-    /// processes all leave it out, the driver does not sample.
+    /// Percent of the last sample period in which it was busy; left out for a process that is not sampled. Where a
+    /// card's processes all leave it out, the driver does not sample.
     #[serde(default)]
     pub sm: Option<u32>,
     /// Whether it is in the list of graphics processes, and not in that of compute processes.

@@ -167,7 +167,8 @@ fn a_lost_card_tells_of_no_processes() {
 fn watched(card: &str, then: &str) -> (Vec<Xid>, Result<(), Error>) {
     let node = Node::new(TWO_CARDS);
     let library = Library::open(&node.library()).unwrap();
-    let (mut seen, mut ticks) = (Vec::new(), 0);
+    let mut seen = Vec::new();
+    let mut ticks = 0;
     let mut observe = |xid: Option<Xid>| {
         match xid {
             None => {
