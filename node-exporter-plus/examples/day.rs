@@ -24,8 +24,8 @@ fn main() -> anyhow::Result<()> {
     };
     let procfs = rest.first().map_or("/proc", String::as_str);
     let way = way(rest.get(1).map_or("mixed", String::as_str))?;
-    let whole = |kind: &&&'static Kind| kind.label.is_none();
-    let kinds: Vec<&Kind> = KINDS.iter().filter(whole).copied().take(count.parse()?).collect();
+    let kinds: Vec<&Kind> =
+        KINDS.iter().filter(|kind| kind.label.is_none()).copied().take(count.parse()?).collect();
     let config = config(&kinds);
     let interval = format!("{INTERVAL}s").parse()?;
     let mut store = Store::new(interval, Config::parse(&config, interval)?);
@@ -42,8 +42,8 @@ fn config(kinds: &[&'static Kind]) -> String {
     format!("rules:\n- signals: [{}]\n  values: [{values}]\n", names.join(", "))
 }
 
-/// A signal's value at a slot: from 10 to 20 percent, so that a scheduler that hears of it takes the node for neither idle
-/// nor full.
+/// A signal's value at a slot: from 10 to 20 percent, so that a scheduler that hears of it takes the node for neither
+/// idle nor full.
 type Way = fn(slot: u64, signal: u64) -> f64;
 
 fn way(name: &str) -> anyhow::Result<Way> {

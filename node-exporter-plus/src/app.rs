@@ -1,6 +1,6 @@
 //! The wiring: flags and files, store, sampler, server.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -20,16 +20,16 @@ use crate::{Args, Metrics, Sampler, SharedStore, Store, collectors, pods, sample
 /// Starts sampling and serving.
 ///
 /// # Errors
-/// When `--path.procfs` is no procfs, a file that a flag names cannot be used, or the address is taken. The exporter's port
-/// is opened after everything else that can fail.
+/// When `--path.procfs` is no procfs, a file that a flag names cannot be used, or the address is taken. The exporter's
+/// port is opened after everything else that can fail.
 pub async fn run(args: Args, context: Context) -> anyhow::Result<()> {
     require_procfs(&args.procfs)?;
     let interval = args.sample_interval;
     let config = args.config_file.as_deref().map(|file| read_config(file, interval)).transpose()?;
     let store = SharedStore::new(Store::new(interval, config.unwrap_or_default()));
     let boot = boot_id(&args.procfs);
-    let load = |file: &PathBuf| load(file, boot.as_ref(), &store);
-    let storage = args.storage_file.as_ref().map(load).transpose()?;
+    let storage =
+        args.storage_file.as_ref().map(|file| load(file, boot.as_ref(), &store)).transpose()?;
     let clock: Clock = Arc::new(now);
     let metrics = context.register(Metrics::register);
 
@@ -40,7 +40,9 @@ pub async fn run(args: Args, context: Context) -> anyhow::Result<()> {
     check_cgroups(&args.cgroupfs);
     args.server().start(endpoints, &metrics, &context).await?;
 
-    let (probe, roots, cards) = (args.probe(), args.roots(), LatestReport::default());
+    let probe = args.probe();
+    let roots = args.roots();
+    let cards = LatestReport::default();
     let mut collectors = collectors::all(&roots, interval);
     collectors.push(Box::new(collectors::gpu::Gpu::new(cards.clone(), interval)));
     context.spawn("gpu", gpu::forever(probe, cards, clock.clone(), context.shutdown()));
@@ -79,14 +81,14 @@ fn require_procfs(procfs: &Path) -> anyhow::Result<()> {
 /// Logs where no pods can be read: the rest of the exporter needs none.
 fn check_cgroups(cgroupfs: &Path) {
     if let Err(error) = pods::check(cgroupfs) {
-        tracing::warn!(%error, "/v1/pods answers 404");
+        tracing::warn!(%error, "the control groups of pods cannot be read: /v1/pods answers 404");
     }
 }
 
 fn read_config(file: &Path, interval: Interval) -> anyhow::Result<Config> {
-    let named = || format!("--config.file {}", file.display());
-    let text = std::fs::read_to_string(file).with_context(named)?;
-    Config::parse(&text, interval).with_context(named)
+    let text = std::fs::read_to_string(file).map_err(anyhow::Error::from);
+    let config = text.and_then(|text| Ok(Config::parse(&text, interval)?));
+    config.with_context(|| format!("--config.file {}", file.display()))
 }
 
 /// The kernel's id of this boot.

@@ -13,13 +13,14 @@ use crate::http::Server;
 use crate::series::Interval;
 
 /// Samples this node (CPU, memory, swap, load, pressure, disks, file systems, network, GPU cards) and serves the
-/// aggregates that schedulers use: of CPU and memory the newest sample, the mean of 5 minutes, the highest such mean of the
-/// last hour and day, and the mean and standard deviation of 15 minutes; of every other signal the newest sample; and the
-/// windows of up to a day that --config.file asks for.
+/// aggregates that schedulers use: of CPU and memory the newest sample, the mean of 5 minutes, the highest such mean of
+/// the last hour and day, and the mean and standard deviation of 15 minutes; of every other signal the newest sample;
+/// and the windows of up to a day that --config.file asks for.
 ///
 /// /statistics is flat JSON, /v1/statistics JSON with each value's timestamp, coverage and window, /metrics the
-/// Prometheus or OpenMetrics text format. /v1/pods is JSON with the CPU time and memory that each pod uses. A value that is not known is left out: missing data is never shown as 0, and a
-/// value disappears once its newest sample is older than three sample intervals.
+/// Prometheus or OpenMetrics text format. /v1/pods is JSON with the CPU time and memory that each pod uses. A value
+/// that is not known is left out: missing data is never shown as 0, and a value disappears once its newest sample is
+/// older than three sample intervals.
 ///
 /// In a container, mount the host's /proc read-only and name it with --path.procfs; for pods, also the host's
 /// /sys/fs/cgroup with --path.cgroupfs; for file systems, the host's root with --path.rootfs.
@@ -35,8 +36,8 @@ pub struct Args {
     )]
     pub listen_address: SocketAddr,
 
-    /// Serve /metrics and /statistics over TLS with the certificate in this file: PEM, followed by the CA's intermediate
-    /// ones. Read again when it changes. /livez, /readyz and the rest of --admin-address stay plain HTTP.
+    /// Serve /metrics and /statistics over TLS with the certificate in this file: PEM, followed by the CA's
+    /// intermediate ones. Read again when it changes. /livez, /readyz and the rest of --admin-address stay plain HTTP.
     #[arg(
         long = "web.tls-cert-file",
         env = "PLIMSOLL_WEB_TLS_CERT_FILE",
@@ -77,8 +78,8 @@ pub struct Args {
     )]
     pub sysfs: PathBuf,
 
-    /// The host's control groups, of which /v1/pods tells what each pod uses. In a container, the host's /sys/fs/cgroup,
-    /// mounted read-only: its own shows itself alone. Without those of a kubelet, /v1/pods answers 404.
+    /// The host's control groups, of which /v1/pods tells what each pod uses. In a container, the host's
+    /// /sys/fs/cgroup, mounted read-only: its own shows itself alone. Without those of a kubelet, /v1/pods answers 404.
     #[arg(
         long = "path.cgroupfs",
         env = "PLIMSOLL_PATH_CGROUPFS",
@@ -96,8 +97,8 @@ pub struct Args {
     )]
     pub rootfs: PathBuf,
 
-    /// The kubelet's --root-dir, as the node names it. What is mounted below it is a pod's volume and does not count as a
-    /// file system of the node.
+    /// The kubelet's --root-dir, as the node names it. What is mounted below it is a pod's volume and does not count as
+    /// a file system of the node.
     #[arg(
         long = "path.kubelet-root",
         env = "PLIMSOLL_PATH_KUBELET_ROOT",
@@ -163,12 +164,11 @@ impl Args {
 
     /// How to run the probe of the cards.
     pub(crate) fn probe(&self) -> Probe {
-        let default = || {
-            let own = std::env::current_exe().unwrap_or_default();
-            own.with_file_name("gpu-probe")
-        };
         Probe {
-            program: self.gpu_probe.clone().unwrap_or_else(default),
+            program: self.gpu_probe.clone().unwrap_or_else(|| {
+                let own = std::env::current_exe().unwrap_or_default();
+                own.with_file_name("gpu-probe")
+            }),
             library: self.nvml_library.clone(),
             interval: self.sample_interval,
         }

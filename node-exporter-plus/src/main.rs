@@ -15,8 +15,7 @@ fn main() -> ExitCode {
             .map_or_else(|error| failed(&named(file, error)), |()| ExitCode::SUCCESS);
     }
     let settings = args.daemon.settings();
-    let run = |context| app::run(args, context);
-    daemon::run_on(Threads::One, daemon::program!(), settings, run)
+    daemon::run_on(Threads::One, daemon::program!(), settings, |context| app::run(args, context))
 }
 
 fn named(file: &Path, error: io::Error) -> anyhow::Error {

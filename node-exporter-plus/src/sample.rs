@@ -33,12 +33,18 @@ impl Sampler {
         readiness: &Readiness,
         metrics: Metrics,
     ) -> Self {
-        let watched = |collector: Box<dyn Collector>| {
-            let essential = collector.is_essential();
-            let condition = essential.then(|| readiness.condition(collector.name()));
-            Watched { collector, condition, error: None }
-        };
-        Self { collectors: collectors.into_iter().map(watched).collect(), store, metrics }
+        Self {
+            collectors: collectors
+                .into_iter()
+                .map(|collector| {
+                    let essential = collector.is_essential();
+                    let condition = essential.then(|| readiness.condition(collector.name()));
+                    Watched { collector, condition, error: None }
+                })
+                .collect(),
+            store,
+            metrics,
+        }
     }
 
     /// Takes one sample with every collector.
@@ -46,8 +52,9 @@ impl Sampler {
         // A file can take the kernel long. The store is locked after all were read, so that no answer waits for them.
         let mut values: Vec<(Signal, f64)> = Vec::new();
         for watched in &mut self.collectors {
-            let mut record = |signal: &Signal, value| values.push((signal.clone(), value));
-            let outcome = watched.collector.collect(now, &mut record);
+            let outcome = watched
+                .collector
+                .collect(now, &mut |signal: &Signal, value| values.push((signal.clone(), value)));
             self.metrics.sampled(watched.collector.name(), outcome.is_ok());
             watched.report(outcome);
         }
@@ -58,8 +65,8 @@ impl Sampler {
 }
 
 impl Watched {
-    /// Sets the condition, or logs the error if it differs from the last one, so that a file that is unreadable for a day is
-    /// logged once. (A condition logs its own changes.)
+    /// Sets the condition, or logs the error if it differs from the last one, so that a file that is unreadable for a
+    /// day is logged once. (A condition logs its own changes.)
     fn report(&mut self, outcome: Result<(), CollectError>) {
         let error = outcome.err().map(|error| error.to_string());
         match (&self.condition, &error) {

@@ -1,5 +1,5 @@
-//! `gpu-probe LIBRARY SECONDS`: loads NVML and reports the cards on standard output every so many seconds, until that is
-//! closed. The exporter starts it; see `node_exporter_plus::gpu`.
+//! `gpu-probe LIBRARY SECONDS`: loads NVML and reports the cards on standard output every so many seconds, until that
+//! is closed. The exporter starts it; see `node_exporter_plus::gpu`.
 
 use std::env::args_os;
 use std::io::{self, Write};

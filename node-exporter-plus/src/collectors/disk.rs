@@ -1,11 +1,11 @@
-//! Disks, from `/proc/diskstats`: `disk_device_*` of each disk, and for the node `disk_usage`, that of the busiest disk, and
-//! `disk_read_bytes` and `disk_written_bytes`, the sums.
+//! Disks, from `/proc/diskstats`: `disk_device_*` of each disk, and for the node `disk_usage`, that of the busiest
+//! disk, and `disk_read_bytes` and `disk_written_bytes`, the sums.
 //!
-//! A disk is a block device with hardware (`/sys/block/NAME/device`): partitions, loop devices, device mapper, software RAID
-//! and volumes of ZFS would count the same IO again. Of an NVMe disk with several paths either the disk (`nvme0n1`) or its paths
-//! (`nvme0c1n1`) count, whichever the kernel counts: before Linux 6.4 the disk itself has no counts. The boot and RPMB areas of
-//! an eMMC are no disks. At 100% a disk had requests all the time; one that serves requests in parallel (NVMe, a RAID controller)
-//! can have capacity left.
+//! A disk is a block device with hardware (`/sys/block/NAME/device`): partitions, loop devices, device mapper, software
+//! RAID and volumes of ZFS would count the same IO again. Of an NVMe disk with several paths either the disk
+//! (`nvme0n1`) or its paths (`nvme0c1n1`) count, whichever the kernel counts: before Linux 6.4 the disk itself has no
+//! counts. The boot and RPMB areas of an eMMC are no disks. At 100% a disk had requests all the time; one that serves
+//! requests in parallel (NVMe, a RAID controller) can have capacity left.
 //!
 //! A counter that is reset costs the values that need it in this sample: its own, and the node's of the same kind.
 
@@ -86,11 +86,10 @@ impl Collector for Disks {
         self.disks.retain(|name, _| devices.iter().any(|stats| stats.name == *name));
         let mut found: Vec<[Option<f64>; 3]> = Vec::new();
         for stats in &devices {
-            let hardware = || has_hardware(&self.blocks, &stats.name);
             let disk = self
                 .disks
                 .entry(stats.name.clone())
-                .or_insert_with(|| Disk::new(&stats.name, hardware()));
+                .or_insert_with(|| Disk::new(&stats.name, has_hardware(&self.blocks, &stats.name)));
             let Some(signals) = &disk.signals else { continue };
             let values = rates(&mut disk.counters, stats, self.interval, now);
             if is_counted_elsewhere(stats, &devices) {
@@ -101,10 +100,13 @@ impl Collector for Disks {
             }
             found.push(values);
         }
-        let column = |kind: usize| found.iter().map(move |values| values[kind]);
-        let busiest = all_known(column(0)).into_iter().flatten().reduce(f64::max);
-        let sum = |kind| all_known(column(kind)).map(|values| values.iter().sum());
-        for (kind, value) in [(&USAGE, busiest), (&READ, sum(1)), (&WRITTEN, sum(2))] {
+        let usages = all_known(found.iter().map(|[usage, ..]| *usage));
+        let busiest = usages.into_iter().flatten().reduce(f64::max);
+        let read = all_known(found.iter().map(|[_, read, _]| *read));
+        let read = read.map(|values| values.iter().sum());
+        let written = all_known(found.iter().map(|[.., written]| *written));
+        let written = written.map(|values| values.iter().sum());
+        for (kind, value) in [(&USAGE, busiest), (&READ, read), (&WRITTEN, written)] {
             value.into_iter().for_each(|value| record(&Signal::of_node(kind), value));
         }
         Ok(())
@@ -134,14 +136,17 @@ fn has_hardware(blocks: &Path, name: &str) -> bool {
     !is_area && exists(&blocks.join(name.replace('/', "!")).join("device"))
 }
 
-/// Whether the IO of this device is in the counts of another one: that of an NVMe path in its disk's, or that of the disk in its
-/// paths' where the kernel counts those alone.
+/// Whether the IO of this device is in the counts of another one: that of an NVMe path in its disk's, or that of the
+/// disk in its paths' where the kernel counts those alone.
 fn is_counted_elsewhere(stats: &Stats, devices: &[Stats]) -> bool {
     match disk_of_path(&stats.name) {
         Some(disk) => devices.iter().any(|other| other.name == disk && other.has_counts()),
         None => {
-            let is_path = |other: &Stats| disk_of_path(&other.name).as_ref() == Some(&stats.name);
-            !stats.has_counts() && stats.name.starts_with("nvme") && devices.iter().any(is_path)
+            !stats.has_counts()
+                && stats.name.starts_with("nvme")
+                && devices
+                    .iter()
+                    .any(|other| disk_of_path(&other.name).as_ref() == Some(&stats.name))
         }
     }
 }
@@ -150,10 +155,9 @@ fn is_counted_elsewhere(stats: &Stats, devices: &[Stats]) -> bool {
 fn disk_of_path(name: &str) -> Option<String> {
     let (subsystem, path) = name.strip_prefix("nvme")?.split_once('c')?;
     let (controller, namespace) = path.split_once('n')?;
-    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     [subsystem, controller, namespace]
         .into_iter()
-        .all(is_number)
+        .all(|text| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()))
         .then(|| format!("nvme{subsystem}n{namespace}"))
 }
 
@@ -183,20 +187,20 @@ impl Stats {
 /// When a column that is used is no number.
 pub fn parse(diskstats: &[u8]) -> Result<Vec<Stats>, ParseError> {
     let devices = lines(diskstats).filter(|(_, text)| text.split_ascii_whitespace().count() >= 14);
-    let device = |(line, text)| {
-        stats(text).ok_or(ParseError::Line { line, problem: "a counter is not a whole number" })
-    };
-    devices.map(device).collect()
+    devices
+        .map(|(line, text)| {
+            stats(text).ok_or(ParseError::Line { line, problem: "a counter is not a whole number" })
+        })
+        .collect()
 }
 
 fn stats(line: &str) -> Option<Stats> {
     let columns: Vec<&str> = line.split_ascii_whitespace().collect();
-    let number = |column: usize| columns.get(column)?.parse().ok();
     Some(Stats {
         name: (*columns.get(2)?).to_owned(),
-        sectors_read: number(5)?,
-        sectors_written: number(9)?,
-        busy_millis: number(12)?,
+        sectors_read: columns.get(5)?.parse().ok()?,
+        sectors_written: columns.get(9)?.parse().ok()?,
+        busy_millis: columns.get(12)?.parse().ok()?,
     })
 }
 
@@ -221,8 +225,8 @@ mod tests {
         assert_eq!(error, "line 1: a counter is not a whole number");
     }
 
-    /// The signals of a machine with these disks after two samples of a second: name, and what was read and written at each in
-    /// sectors, where the disk was busy for as many milliseconds as it has read sectors.
+    /// The signals of a machine with these disks after two samples of a second: name, and what was read and written at
+    /// each in sectors, where the disk was busy for as many milliseconds as it has read sectors.
     fn signals(disks: &[(&str, [(u64, u64); 2])]) -> BTreeMap<String, f64> {
         let folder = tempfile::tempdir().unwrap();
         let path = |name: &str| folder.path().join(name);
@@ -230,7 +234,8 @@ mod tests {
             let in_sysfs = name.replace('/', "!");
             std::fs::create_dir_all(path("sys/block").join(in_sysfs).join("device")).unwrap();
         }
-        let (rootfs, kubelet) = (path("root"), path("kubelet"));
+        let rootfs = path("root");
+        let kubelet = path("kubelet");
         let roots = Roots { procfs: path(""), sysfs: path("sys"), rootfs, kubelet };
         let mut collector = Disks::new(&roots, "1s".parse().unwrap());
         let mut signals = BTreeMap::new();
@@ -240,11 +245,12 @@ mod tests {
                 format!("8 0 {name} 1 0 {read} 0 1 0 {written} 0 0 {read} 0\n")
             };
             std::fs::write(path("diskstats"), disks.iter().map(line).collect::<String>()).unwrap();
-            let mut record = |signal: &Signal, value| {
-                signals.insert(signal.name().to_owned(), value);
-            };
             let now = Moment(std::time::Duration::from_secs(1 + sample as u64));
-            collector.collect(now, &mut record).unwrap();
+            collector
+                .collect(now, &mut |signal: &Signal, value| {
+                    signals.insert(signal.name().to_owned(), value);
+                })
+                .unwrap();
         }
         signals
     }

@@ -59,8 +59,8 @@ impl ProcFile {
     }
 }
 
-/// The lines of a kernel file, numbered from 1. A line that is not UTF-8 counts as empty: the lines that are parsed are always
-/// UTF-8.
+/// The lines of a kernel file, numbered from 1. A line that is not UTF-8 counts as empty: the lines that are parsed are
+/// always UTF-8.
 pub(super) fn lines(content: &[u8]) -> impl Iterator<Item = (usize, &str)> {
     let lines = content.split(|byte| *byte == b'\n');
     lines.enumerate().map(|(index, line)| (index + 1, str::from_utf8(line).unwrap_or_default()))

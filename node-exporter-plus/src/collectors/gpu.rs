@@ -1,5 +1,5 @@
-//! GPU cards, from the newest report of `gpu-probe`: `gpu_card_*` of each card, and for the node `gpu_usage`, the mean of
-//! the cards, and `gpu_mem_usage`, the used part of the memory of all cards.
+//! GPU cards, from the newest report of `gpu-probe`: `gpu_card_*` of each card, and for the node `gpu_usage`, the mean
+//! of the cards, and `gpu_mem_usage`, the used part of the memory of all cards.
 //!
 //! A card that does not answer has `gpu_card_healthy` 0 and no other value.
 
@@ -66,28 +66,32 @@ impl Collector for Gpu {
 
 fn record_card(card: &CardReport, record: &mut Record<'_>) {
     let short = card.index.to_string();
-    let mut put = |kind, value: Option<f64>| {
-        let signal = Signal::of_named_device(kind, &card.uuid, &short);
-        value.into_iter().for_each(|value| record(&signal, value));
-    };
-    put(&CARD_HEALTHY, Some(f64::from(u8::from(card.reading.is_some()))));
-    let Some(reading) = card.reading else { return };
-    let number = |number: Option<u64>| number.map(|number| number as f64);
-    put(&CARD_USAGE, number(reading.usage));
-    put(&CARD_MEM_BYTES, number(reading.used).map(|used| used * MIB));
-    put(&CARD_MEM_USAGE, share(reading.used, reading.total));
-    put(&CARD_TEMPERATURE, number(reading.temperature));
-    put(&CARD_POWER, number(reading.power).map(|milliwatts| milliwatts / 1_000.0));
+    let healthy = f64::from(u8::from(card.reading.is_some()));
+    let mut values = vec![(&CARD_HEALTHY, Some(healthy))];
+    if let Some(reading) = card.reading {
+        values.extend([
+            (&CARD_USAGE, reading.usage.map(|percent| percent as f64)),
+            (&CARD_MEM_BYTES, reading.used.map(|used| used as f64 * MIB)),
+            (&CARD_MEM_USAGE, share(reading.used, reading.total)),
+            (&CARD_TEMPERATURE, reading.temperature.map(|celsius| celsius as f64)),
+            (&CARD_POWER, reading.power.map(|milliwatts| milliwatts as f64 / 1_000.0)),
+        ]);
+    }
+    for (kind, value) in values {
+        if let Some(value) = value {
+            record(&Signal::of_named_device(kind, &card.uuid, &short), value);
+        }
+    }
 }
 
 fn record_node(cards: &[CardReport], record: &mut Record<'_>) {
-    let readings = || cards.iter().filter_map(|card| card.reading);
-    let usages: Vec<u64> = readings().filter_map(|reading| reading.usage).collect();
+    let readings = cards.iter().filter_map(|card| card.reading);
+    let usages: Vec<u64> = readings.clone().filter_map(|reading| reading.usage).collect();
     if !usages.is_empty() {
         let mean = usages.iter().sum::<u64>() as f64 / usages.len() as f64;
         record(&Signal::of_node(&USAGE), mean);
     }
-    let memory = readings().filter_map(|reading| reading.used.zip(reading.total));
+    let memory = readings.filter_map(|reading| reading.used.zip(reading.total));
     let (used, total) = memory.fold((0_u64, 0_u64), |sum, card| {
         (sum.0.saturating_add(card.0), sum.1.saturating_add(card.1))
     });

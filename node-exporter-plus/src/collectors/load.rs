@@ -78,7 +78,8 @@ pub fn parse_online(list: &[u8]) -> Result<u32, ParseError> {
     text.split(',')
         .try_fold(0, |count: u32, part| {
             let (first, last) = part.split_once('-').unwrap_or((part, part));
-            let (first, last) = (first.parse::<u32>().ok()?, last.parse::<u32>().ok()?);
+            let first = first.parse::<u32>().ok()?;
+            let last = last.parse::<u32>().ok()?;
             count.checked_add(last.checked_sub(first)?.checked_add(1)?)
         })
         .ok_or(problem)

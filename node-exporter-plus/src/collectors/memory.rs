@@ -1,11 +1,12 @@
 //! Memory from `/proc/meminfo`: `mem_usage`, the share that is not available to new processes, and `swap_usage`.
 //!
-//! The whole is MemTotal without the pool of huge pages: these are set aside for pods that request `hugepages-*`, and the kubelet
-//! takes them off the `memory` that pods can request. Available is the kernel's estimate, MemAvailable, in which caches that can
-//! be dropped are free, and in addition what the ZFS cache (ARC) gives back under pressure, which the kernel does not count. A
-//! node without swap has no `swap_usage`.
+//! The whole is MemTotal without the pool of huge pages: these are set aside for pods that request `hugepages-*`, and
+//! the kubelet takes them off the `memory` that pods can request. Available is the kernel's estimate, MemAvailable, in
+//! which caches that can be dropped are free, and in addition what the ZFS cache (ARC) gives back under pressure, which
+//! the kernel does not count. A node without swap has no `swap_usage`.
 //!
-//! In a container with lxcfs the file's total is the container's, while huge pages and the ARC are the host's: they are left out.
+//! In a container with lxcfs the file's total is the container's, while huge pages and the ARC are the host's: they are
+//! left out.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -125,8 +126,8 @@ impl MemInfo {
         let Self { total, available, .. } = self;
         // In a container with lxcfs, more may be available than there is.
         let available = available.min(total);
-        // What is neither available nor accounted for as such holds the huge pages, and the rest of it the ARC. More of either
-        // belongs to another machine than the total.
+        // The memory that is not available contains the huge pages. More of them, or an ARC that is larger than the
+        // total, are those of a host whose lxcfs shows the total of a container: they are left out.
         let huge = self.huge.map_or(0, |huge| huge.kib);
         let huge = Some(huge).filter(|huge| *huge <= total - available).unwrap_or(0);
         let used = total - available - huge;
@@ -157,25 +158,28 @@ pub fn parse(meminfo: &[u8]) -> Result<MemInfo, ParseError> {
     match (total.kib()?, available.kib()?) {
         (0, _) => Err(total.problem("the total is 0")),
         (total, available) => {
-            let (huge, swap) = (huge(meminfo)?, swap(meminfo)?);
+            let huge = huge(meminfo)?;
+            let swap = swap(meminfo)?;
             Ok(MemInfo { total, available, huge, arc: None, swap })
         }
     }
 }
 
-/// The huge pages: Hugetlb has those of all sizes, since Linux 4.16; before, the number and size of those of the default size.
+/// The huge pages: Hugetlb has those of all sizes, since Linux 4.16; before, the number and size of those of the
+/// default size.
 fn huge(meminfo: &[u8]) -> Result<Option<HugePages>, ParseError> {
     if let Some(all) = field(meminfo, "Hugetlb:") {
         return Ok(Some(HugePages { kib: all.kib()?, of_all_sizes: true }));
     }
-    let (number, size) = (field(meminfo, "HugePages_Total:"), field(meminfo, "Hugepagesize:"));
+    let number = field(meminfo, "HugePages_Total:");
+    let size = field(meminfo, "Hugepagesize:");
     let Some((number, size)) = number.zip(size) else { return Ok(None) };
     let pages: u64 = number.text.trim().parse().map_err(|_| number.problem("is not a number"))?;
     Ok(Some(HugePages { kib: pages.saturating_mul(size.kib()?), of_all_sizes: false }))
 }
 
-/// The huge pages of all sizes, in KiB, from folders like `hugepages-2048kB/nr_hugepages`. `None` where there are none, or one
-/// cannot be read.
+/// The huge pages of all sizes, in KiB, from folders like `hugepages-2048kB/nr_hugepages`. `None` where there are none,
+/// or one cannot be read.
 fn huge_pages(folder: &Path) -> Option<u64> {
     let mut all = None;
     for size in fs::read_dir(folder).ok()? {
@@ -190,23 +194,27 @@ fn huge_pages(folder: &Path) -> Option<u64> {
     all
 }
 
-/// Reads the lines `size 4 1073741824` and `c_min 4 33554432` of ZFS's `arcstats`, in bytes. `None` where one is missing or no
-/// number.
+/// Reads the lines `size 4 1073741824` and `c_min 4 33554432` of ZFS's `arcstats`, in bytes. `None` where one is
+/// missing or no number.
 #[must_use]
 pub fn parse_arc(arcstats: &[u8]) -> Option<ZfsCache> {
-    let kib = |key: &str| {
-        let mut values = lines(arcstats).filter_map(|(_, text)| {
-            let mut words = text.split_ascii_whitespace();
-            (words.next()? == key).then(|| words.nth(1))?
-        });
-        Some(values.next()?.parse::<u64>().ok()? / 1_024)
-    };
-    Some(ZfsCache { size: kib("size")?, least: kib("c_min")? })
+    let size = arc_kib(arcstats, "size")?;
+    let least = arc_kib(arcstats, "c_min")?;
+    Some(ZfsCache { size, least })
+}
+
+fn arc_kib(arcstats: &[u8], key: &str) -> Option<u64> {
+    let mut values = lines(arcstats).filter_map(|(_, text)| {
+        let mut words = text.split_ascii_whitespace();
+        (words.next()? == key).then(|| words.nth(1))?
+    });
+    Some(values.next()?.parse::<u64>().ok()? / 1_024)
 }
 
 /// Total and free swap. A kernel without swap support has no such lines.
 fn swap(meminfo: &[u8]) -> Result<Option<(u64, u64)>, ParseError> {
-    let (total, free) = (field(meminfo, "SwapTotal:"), field(meminfo, "SwapFree:"));
+    let total = field(meminfo, "SwapTotal:");
+    let free = field(meminfo, "SwapFree:");
     let pair = total.zip(free).map(|(total, free)| Ok((total.kib()?, free.kib()?)));
     pair.transpose()
 }
@@ -269,14 +277,16 @@ mod tests {
             fs::write(path, content).unwrap();
         }
         let root = |name: &str| node.path().join(name);
-        let (rootfs, kubelet) = (root("root"), root("kubelet"));
+        let rootfs = root("root");
+        let kubelet = root("kubelet");
         let roots = Roots { procfs: root("proc"), sysfs: root("sys"), rootfs, kubelet };
         let mut usage = None;
-        let mut record = |signal: &Signal, value| {
-            usage = Some(value).filter(|_| signal.name() == "mem_usage");
-        };
         let now = Moment(std::time::Duration::ZERO);
-        Memory::new(&roots).collect(now, &mut record).unwrap();
+        Memory::new(&roots)
+            .collect(now, &mut |signal: &Signal, value| {
+                usage = (signal.name() == "mem_usage").then_some(value);
+            })
+            .unwrap();
         usage.unwrap()
     }
 
@@ -284,7 +294,8 @@ mod tests {
     fn a_kernel_whose_meminfo_has_no_sum_of_huge_pages_has_each_size_in_sysfs() {
         let old = HUGE.replace("Hugetlb: 92274688 kB\n", "");
         let pages = |size: &str| format!("sys/kernel/mm/hugepages/hugepages-{size}kB/nr_hugepages");
-        let (small, large) = (pages("2048"), pages("1048576"));
+        let small = pages("2048");
+        let large = pages("1048576");
         let meminfo = ("proc/meminfo", old.as_str());
         let both = [meminfo, (&*small, "43008\n"), (&*large, "4\n")];
         assert!((collected(&both) - 100.0 / 3.0).abs() < 0.01);

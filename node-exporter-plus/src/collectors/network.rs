@@ -1,16 +1,16 @@
-//! Network interfaces, from `/proc/net/dev`: `network_device_*` of each, and for the node `network_usage`, that of the busiest
-//! interface, and `network_receive_bytes` and `network_transmit_bytes`, the sums.
+//! Network interfaces, from `/proc/net/dev`: `network_device_*` of each, and for the node `network_usage`, that of the
+//! busiest interface, and `network_receive_bytes` and `network_transmit_bytes`, the sums.
 //!
-//! Only interfaces with hardware (`/sys/class/net/NAME/device`) have signals: bridges, bonds, tunnels and pods' veth pairs
-//! would count the same bytes again. Usage is that of the busier direction, in percent of the link's speed; interfaces
-//! without a known speed (virtio) have none.
+//! Only interfaces with hardware (`/sys/class/net/NAME/device`) have signals: bridges, bonds, tunnels and pods' veth
+//! pairs would count the same bytes again. Usage is that of the busier direction, in percent of the link's speed;
+//! interfaces without a known speed (virtio) have none.
 //!
-//! An interface whose master has hardware too (a virtual function below a hypervisor's synthetic interface, as on Azure)
-//! has signals and is not in the sums, since its master counts the same bytes. The members of a bond or bridge, whose
-//! master has no hardware, are.
+//! An interface whose master has hardware too (a virtual function below a hypervisor's synthetic interface, as on
+//! Azure) has signals and is not in the sums, since its master counts the same bytes. The members of a bond or bridge,
+//! whose master has no hardware, are.
 //!
-//! A counter that is reset, as by a driver that is loaded anew, costs the values that need it in this sample: its own, and the
-//! node's of the same kind.
+//! A counter that is reset, as by a driver that is loaded anew, costs the values that need it in this sample: its own,
+//! and the node's of the same kind.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -48,8 +48,8 @@ pub static RECEIVED: Kind =
 pub static SENT: Kind =
     Kind::of_node("network_transmit_bytes", "sent on all links, bytes a second");
 
-/// How long a link's speed counts after it was read. Reading it waits for a lock of the kernel that is busy while pods come and
-/// go.
+/// How long a link's speed counts after it was read. Reading it waits for a lock of the kernel that is busy while pods
+/// come and go.
 const SPEED_LASTS: Duration = Duration::from_secs(120);
 
 /// A line has about 120 bytes, so 4,000 interfaces fit.
@@ -111,8 +111,10 @@ impl Collector for Network {
         let mut shares: Vec<Option<f64>> = Vec::new();
         for Traffic { name, received, sent } in traffic {
             let folder = self.devices.join(&name);
-            let new = || Interface::new(&name, exists(&folder.join("device")));
-            let interface = self.interfaces.entry(name.clone()).or_insert_with(new);
+            let interface = self
+                .interfaces
+                .entry(name.clone())
+                .or_insert_with(|| Interface::new(&name, exists(&folder.join("device"))));
             let Some([usage, receive, transmit]) = interface.signals.clone() else { continue };
             let [of_received, of_sent] = &mut interface.counters;
             let received = of_received.rate(self.interval, now, received);
@@ -129,20 +131,20 @@ impl Collector for Network {
                 all.push([received, sent]);
             }
         }
-        let sum = |direction: usize| {
-            let values = all_known(all.iter().map(|values| values[direction]));
-            values.map(|values| values.iter().sum())
-        };
+        let received = all_known(all.iter().map(|[received, _]| *received));
+        let received = received.map(|values| values.iter().sum());
+        let sent = all_known(all.iter().map(|[_, sent]| *sent));
+        let sent = sent.map(|values| values.iter().sum());
         let busiest = all_known(shares.into_iter()).into_iter().flatten().reduce(f64::max);
-        for (kind, value) in [(&RECEIVED, sum(0)), (&SENT, sum(1)), (&USAGE, busiest)] {
+        for (kind, value) in [(&RECEIVED, received), (&SENT, sent), (&USAGE, busiest)] {
             value.into_iter().for_each(|value| record(&Signal::of_node(kind), value));
         }
         Ok(())
     }
 }
 
-/// Whether the interface's master has hardware, and counts its bytes. Looked up each time, since interfaces get a master
-/// once they are up.
+/// Whether the interface's master has hardware, and counts its bytes. Looked up each time, since interfaces get a
+/// master once they are up.
 fn is_counted_by_master(folder: &Path) -> bool {
     exists(&folder.join("master/device"))
 }
@@ -177,12 +179,13 @@ pub struct Traffic {
 /// When a counter of bytes is missing or no number.
 pub fn parse(dev: &[u8]) -> Result<Vec<Traffic>, ParseError> {
     let devices = lines(dev).filter_map(|(line, text)| Some((line, text.split_once(':')?)));
-    let device = |(line, (name, counters)): (usize, (&str, &str))| {
-        let problem =
-            ParseError::Line { line, problem: "a counter of bytes is not a whole number" };
-        traffic(name, counters).ok_or(problem)
-    };
-    devices.map(device).collect()
+    devices
+        .map(|(line, (name, counters))| {
+            let problem =
+                ParseError::Line { line, problem: "a counter of bytes is not a whole number" };
+            traffic(name, counters).ok_or(problem)
+        })
+        .collect()
 }
 
 fn traffic(name: &str, counters: &str) -> Option<Traffic> {
@@ -200,8 +203,8 @@ mod tests {
     use std::fs;
     use std::os::unix::fs::symlink;
 
-    /// The signals of a machine with these interfaces (name, whether it has hardware, its master) after each has received
-    /// 1 MB and sent 2 MB in one second.
+    /// The signals of a machine with these interfaces (name, whether it has hardware, its master) after each has
+    /// received 1 MB and sent 2 MB in one second.
     fn signals(links: &[(&str, bool, Option<&str>)]) -> BTreeMap<String, f64> {
         let folder = tempfile::tempdir().unwrap();
         let path = |name: &str| folder.path().join(name);
@@ -220,15 +223,17 @@ mod tests {
         let mut network = Network::new(&roots, "1s".parse().unwrap());
         let mut signals = BTreeMap::new();
         for seconds in [1, 2] {
-            let (received, sent) = (seconds * 1_000_000, seconds * 2_000_000);
+            let received = seconds * 1_000_000;
+            let sent = seconds * 2_000_000;
             let line = |(name, ..): &(&str, bool, Option<&str>)| {
                 format!("{name}: {received} 0 0 0 0 0 0 0 {sent} 0 0 0 0 0 0 0\n")
             };
             fs::write(path("net/dev"), links.iter().map(line).collect::<String>()).unwrap();
-            let mut record = |signal: &Signal, value| {
-                signals.insert(signal.name().to_owned(), value);
-            };
-            network.collect(Moment(Duration::from_secs(seconds)), &mut record).unwrap();
+            network
+                .collect(Moment(Duration::from_secs(seconds)), &mut |signal: &Signal, value| {
+                    signals.insert(signal.name().to_owned(), value);
+                })
+                .unwrap();
         }
         signals
     }
@@ -271,7 +276,8 @@ mod tests {
             for name in ["eth0", "eth1"] {
                 fs::create_dir_all(path("sys/class/net").join(name).join("device")).unwrap();
             }
-            let (rootfs, kubelet) = (path("root"), path("kubelet"));
+            let rootfs = path("root");
+            let kubelet = path("kubelet");
             let roots = Roots { procfs: path(""), sysfs: path("sys"), rootfs, kubelet };
             let network = Network::new(&roots, "10s".parse().unwrap());
             let machine = Self { folder, network };
@@ -285,17 +291,20 @@ mod tests {
 
         /// The signals of a sample with these counts of bytes received and sent.
         fn sample(&mut self, seconds: u64, links: &[(&str, u64, u64)]) -> BTreeMap<String, f64> {
-            let line = |(name, received, sent): &(&str, u64, u64)| {
-                format!("{name}: {received} 0 0 0 0 0 0 0 {sent} 0 0 0 0 0 0 0\n")
-            };
-            let dev: String = links.iter().map(line).collect();
+            let dev: String = links
+                .iter()
+                .map(|(name, received, sent)| {
+                    format!("{name}: {received} 0 0 0 0 0 0 0 {sent} 0 0 0 0 0 0 0\n")
+                })
+                .collect();
             fs::write(self.folder.path().join("net/dev"), dev).unwrap();
             let mut signals = BTreeMap::new();
-            let mut record = |signal: &Signal, value| {
-                signals.insert(signal.name().to_owned(), value);
-            };
             let now = Moment(Duration::from_secs(seconds));
-            self.network.collect(now, &mut record).unwrap();
+            self.network
+                .collect(now, &mut |signal: &Signal, value| {
+                    signals.insert(signal.name().to_owned(), value);
+                })
+                .unwrap();
             signals
         }
     }

@@ -1,8 +1,11 @@
-//! Pressure stall information, from `/proc/pressure`: `psi_*`, the share of time in which tasks waited for CPU, memory or IO.
+//! Pressure stall information, from `/proc/pressure`: `psi_*`, the share of time in which tasks waited for CPU, memory
+//! or IO.
 //!
-//! `some` means that at least one task waited, `full` that all of them did at once. The shares are of the sample interval,
-//! from the kernel's totals; its averages have windows of their own. `psi_cpu_some` also counts tasks that are throttled by
-//! their CPU limit, so it suits scores and not limits. Kernels without PSI have no such signals.
+//! `some` means that at least one task waited, `full` that all of them did at once. The shares are of the sample
+//! interval, from the kernel's totals; its averages have windows of their own. `psi_cpu_some` also counts tasks that
+//! are throttled by their CPU limit, so it suits scores and not limits. Kernels without PSI have no such signals.
+
+use std::path::Path;
 
 use super::file::lines;
 use super::rate::Counter;
@@ -47,15 +50,20 @@ impl Pressure {
     #[must_use]
     pub fn new(roots: &Roots, interval: Interval) -> Self {
         let folder = roots.procfs.join("pressure");
-        let resource = |name, some, full: Option<&'static Kind>| Resource {
-            file: ProcFile::new(&folder.join(name), LIMIT),
+        let cpu = Resource::new(&folder.join("cpu"), &CPU_SOME, None);
+        let memory = Resource::new(&folder.join("memory"), &MEMORY_SOME, Some(&MEMORY_FULL));
+        let io = Resource::new(&folder.join("io"), &IO_SOME, Some(&IO_FULL));
+        Self { interval, resources: [cpu, memory, io] }
+    }
+}
+
+impl Resource {
+    fn new(file: &Path, some: &'static Kind, full: Option<&'static Kind>) -> Self {
+        Self {
+            file: ProcFile::new(file, LIMIT),
             some: (some, Counter::default()),
             full: full.map(|kind| (kind, Counter::default())),
-        };
-        let cpu = resource("cpu", &CPU_SOME, None);
-        let memory = resource("memory", &MEMORY_SOME, Some(&MEMORY_FULL));
-        let io = resource("io", &IO_SOME, Some(&IO_FULL));
-        Self { interval, resources: [cpu, memory, io] }
+        }
     }
 }
 
@@ -98,12 +106,13 @@ pub fn parse(pressure: &[u8]) -> Result<Stalled, ParseError> {
     let mut some = None;
     let mut full = None;
     for (line, text) in lines(pressure) {
-        let total = || total(text).ok_or(ParseError::Line { line, problem: "has no total=" });
-        match text.split(' ').next() {
-            Some("some") => some = Some(total()?),
-            Some("full") => full = Some(total()?),
-            _ => {}
-        }
+        let counted = match text.split(' ').next() {
+            Some("some") => &mut some,
+            Some("full") => &mut full,
+            _ => continue,
+        };
+        let total = total(text).ok_or(ParseError::Line { line, problem: "has no total=" })?;
+        *counted = Some(total);
     }
     some.map(|some| Stalled { some, full }).ok_or(ParseError::File("has no line \"some\""))
 }

@@ -9,8 +9,8 @@ pub(super) struct Counter {
 }
 
 impl Counter {
-    /// The growth per second since the last sample. `None` for the first sample, after a pause of more than three intervals
-    /// (a mean over it says nothing about now), and when the counter was reset.
+    /// The growth per second since the last sample. `None` for the first sample, after a pause of more than three
+    /// intervals (a mean over it says nothing about now), and when the counter was reset.
     pub(super) fn rate(&mut self, interval: Interval, now: Moment, value: u64) -> Option<f64> {
         let (at, before) = self.before.replace((now, value))?;
         let seconds = now.since(at).as_secs_f64();
@@ -19,7 +19,8 @@ impl Counter {
     }
 }
 
-/// The values of all devices. `None` if one is not known, since a sum without it would be another number, or there are none.
+/// The values of all devices. `None` if one is not known, since a sum without it would be another number, or there are
+/// none.
 pub(super) fn all_known(values: impl Iterator<Item = Option<f64>>) -> Option<Vec<f64>> {
     values.collect::<Option<Vec<f64>>>().filter(|values| !values.is_empty())
 }

@@ -75,14 +75,16 @@ struct Reader {
 
 impl Reader {
     fn metric(&mut self, metric: &MetricEntry, path: &str) -> Result<Rule, ConfigError> {
-        let (name, period) = (&metric.name, metric.period.as_ref());
+        let name = &metric.name;
+        let period = metric.period.as_ref();
         let field = format!("{path}.name");
         let whole = Aggregate::split(&name.value);
         // `cpu_usage_avg` with the period 5m is another spelling of `cpu_usage_avg_5m`.
-        let with_window = |period: &Spanned<String>| format!("{}_{}", name.value, period.value);
-        let joined = period.map(with_window).filter(|_| whole.is_err());
-        let split =
-            joined.as_deref().map_or(whole.clone(), |joined| Aggregate::split(joined).or(whole));
+        let joined = period.map(|period| format!("{}_{}", name.value, period.value));
+        let split = match &joined {
+            Some(joined) if whole.is_err() => Aggregate::split(joined).or(whole),
+            _ => whole,
+        };
         let (signal, aggregate) = split.map_err(|error| at(name, &field, error.to_string()))?;
         if let Some(period) = period {
             check_period(period, &format!("{path}.period"))?;
@@ -95,10 +97,9 @@ impl Reader {
     fn rule(&mut self, rule: &RuleEntry, path: &str) -> Result<Rule, ConfigError> {
         let mut aggregates = Vec::new();
         for (index, value) in rule.values.iter().enumerate() {
-            let problem = |problem| at(value, &format!("{path}.values[{index}]"), problem);
-            let aggregate: Aggregate =
-                value.value.parse().map_err(|error| problem(format!("{error}")))?;
-            self.check(aggregate).map_err(problem)?;
+            let aggregate = self
+                .aggregate(&value.value)
+                .map_err(|problem| at(value, &format!("{path}.values[{index}]"), problem))?;
             if !aggregates.contains(&aggregate) {
                 aggregates.push(aggregate);
             }
@@ -107,6 +108,12 @@ impl Reader {
         let signals = signals
             .map(|(index, text)| pattern(&text.value, text, &format!("{path}.signals[{index}]")));
         Ok(Rule { signals: signals.collect(), aggregates })
+    }
+
+    fn aggregate(&mut self, text: &str) -> Result<Aggregate, String> {
+        let aggregate: Aggregate = text.parse().map_err(|error| format!("{error}"))?;
+        self.check(aggregate)?;
+        Ok(aggregate)
     }
 
     /// Checks an aggregate, and that the file has room for it.
@@ -120,14 +127,15 @@ impl Reader {
             ));
         }
         let windows = [Some(aggregate.window), aggregate.inner_window()];
-        let divides = |window: &Window| self.interval.divides(window.duration());
-        match windows.into_iter().flatten().find(|window| !divides(window)) {
-            None => Ok(()),
-            Some(window) => Err(format!(
-                "the window {window} is no multiple of the sample interval {:?}",
-                self.interval.duration()
-            )),
+        for window in windows.into_iter().flatten() {
+            if !self.interval.divides(window.duration()) {
+                return Err(format!(
+                    "the window {window} is no multiple of the sample interval {:?}",
+                    self.interval.duration()
+                ));
+            }
         }
+        Ok(())
     }
 }
 
@@ -157,14 +165,13 @@ fn memory_limit(text: &Spanned<String>) -> Result<usize, ConfigError> {
     let digits = text.value.strip_suffix("Mi").filter(|digits| !digits.starts_with('+'));
     let limit = digits.and_then(|digits| digits.parse().ok());
     let limit = limit.filter(|limit| (least..=most).contains(limit));
-    let wrong = || {
+    limit.map(|limit| limit << 20).ok_or_else(|| {
         let given = &text.value;
         let problem = format!(
             "{given:?} is no memory limit: give that of the container, from {least}Mi to {most}Mi"
         );
         at(text, "memoryLimit", problem)
-    };
-    limit.map(|limit| limit << 20).ok_or_else(wrong)
+    })
 }
 
 fn at<T>(place: &Spanned<T>, field: &str, problem: String) -> ConfigError {

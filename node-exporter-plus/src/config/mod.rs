@@ -1,7 +1,7 @@
 //! Which aggregates are kept of which signals: the defaults, and what `--config.file` adds.
 //!
-//! Always kept are crane's four aggregates of `cpu_usage`, `cpu_busy` and `mem_usage` with their mean and deviation of 15 minutes,
-//! and the newest sample of every signal.
+//! Always kept are crane's four aggregates of `cpu_usage`, `cpu_busy` and `mem_usage` with their mean and deviation of
+//! 15 minutes, and the newest sample of every signal.
 //!
 //! Invariant: every window of a configuration is a multiple of the sample interval that it was read for, and it has at
 //! most [`MAX_AGGREGATES`] different aggregates.
@@ -82,8 +82,12 @@ impl Config {
     pub fn aggregates(&self, signal: &Signal) -> Vec<Aggregate> {
         let always = ALWAYS.contains(&signal.name());
         let mut aggregates = if always { [&CRANE[..], &VARIATION].concat() } else { vec![ACTIVE] };
-        let meant = |rule: &&Rule| rule.signals.iter().any(|pattern| pattern.matches(signal));
-        for aggregate in self.rules.iter().filter(meant).flat_map(|rule| &rule.aggregates) {
+        for aggregate in self
+            .rules
+            .iter()
+            .filter(|rule| rule.signals.iter().any(|pattern| pattern.matches(signal)))
+            .flat_map(|rule| &rule.aggregates)
+        {
             if !aggregates.contains(aggregate) {
                 aggregates.push(*aggregate);
             }
@@ -94,8 +98,10 @@ impl Config {
     /// The patterns that none of `signals` matches.
     pub(crate) fn unmatched(&self, signals: &[&Signal]) -> Vec<String> {
         let patterns = self.rules.iter().flat_map(|rule| &rule.signals);
-        let unmatched = |pattern: &&Pattern| !signals.iter().any(|signal| pattern.matches(signal));
-        patterns.filter(unmatched).map(ToString::to_string).collect()
+        patterns
+            .filter(|pattern| !signals.iter().any(|signal| pattern.matches(signal)))
+            .map(ToString::to_string)
+            .collect()
     }
 
     /// The memory that the process may take, in bytes: the container's limit.

@@ -1,10 +1,12 @@
-//! GPU cards, read by a process of its own: `gpu-probe` loads NVIDIA's library (NVML) and reports on its standard output.
+//! GPU cards, read by a process of its own: `gpu-probe` loads NVIDIA's library (NVML) and reports on its standard
+//! output.
 //!
-//! NVML is a shared library of some tens of MiB in memory, and a call into it can block for ever when a card falls off the
-//! bus. In another process it costs nothing on nodes without cards, lets the exporter be linked statically, and cannot
-//! block it: the report of a probe that hangs becomes stale, and the probe is killed and started again.
+//! NVML is a shared library of some tens of MiB in memory, and a call into it can block for ever when a card falls off
+//! the bus. In another process it costs nothing on nodes without cards, lets the exporter be linked statically, and
+//! cannot block it: the report of a probe that hangs becomes stale, and the probe is killed and started again.
 //!
-//! Invariant: one probe runs at a time. A probe that hangs in the kernel cannot be killed, and no second one is started while it exists.
+//! Invariant: one probe runs at a time. A probe that hangs in the kernel cannot be killed, and no second one is started
+//! while it exists.
 
 mod report;
 
@@ -28,14 +30,15 @@ pub use report::{CardReport, END, Reading};
 pub const NO_LIBRARY: u8 = 3;
 /// The time before a probe that never reported is started again: a driver may have been installed meanwhile.
 const RETRY: Duration = Duration::from_secs(300);
-/// The time before a probe that did report is started again: the node has cards, whose values are missing now. It doubles
-/// with each further start, up to [`RETRY`], until a probe has run for that long.
+/// The time before a probe that did report is started again: the node has cards, whose values are missing now. It
+/// doubles with each further start, up to [`RETRY`], until a probe has run for that long.
 const RETRY_SOON: Duration = Duration::from_secs(10);
-/// Starts in a row without a report, after one has reported in this process, with which the process ends: ten minutes. A new container may
-/// have the cards where this one has lost them, as to `systemctl daemon-reload` under NVIDIA's older runtime.
+/// Starts in a row without a report, after one has reported in this process, with which the process ends: ten minutes.
+/// A new container may have the cards where this one has lost them, as to `systemctl daemon-reload` under NVIDIA's
+/// older runtime.
 const GIVE_UP_AFTER: u32 = 6;
-/// The time for a report, in addition to the interval between two. Without persistence mode the driver initialises each card at
-/// the first call, which takes some seconds for each card.
+/// The time for a report, in addition to the interval between two. Without persistence mode the driver initialises each
+/// card at the first call, which takes some seconds for each card.
 const ANSWER: Duration = Duration::from_secs(120);
 /// The time in which a killed process ends, unless it hangs in the kernel.
 const KILLED: Duration = Duration::from_secs(5);
@@ -117,18 +120,24 @@ pub(crate) async fn forever(
     clock: Clock,
     shutdown: Shutdown,
 ) -> anyhow::Result<()> {
-    let run = || async {
-        let outcome = watch(&probe, probe.limit(), &latest, &clock).await;
-        outcome.unwrap_or_else(|error| format!("{}: {error}", probe.program.display()))
-    };
-    match shutdown.run_until_cancelled(repeat(run, &latest, &clock)).await {
+    match shutdown
+        .run_until_cancelled(repeat(
+            || async {
+                let outcome = watch(&probe, probe.limit(), &latest, &clock).await;
+                outcome.unwrap_or_else(|error| format!("{}: {error}", probe.program.display()))
+            },
+            &latest,
+            &clock,
+        ))
+        .await
+    {
         Some(why) => bail!("no GPU signals for ten minutes, after there were some: {why}"),
         None => Ok(()),
     }
 }
 
-/// Repeats `run`, which runs a probe until it ends and returns why it ended, with pauses. Returns after [`GIVE_UP_AFTER`] starts, with why the
-/// last one ended.
+/// Repeats `run`, which runs a probe until it ends and returns why it ended, with pauses. Returns after
+/// [`GIVE_UP_AFTER`] starts, with why the last one ended.
 async fn repeat<F>(run: impl Fn() -> F, latest: &LatestReport, clock: &Clock) -> String
 where
     F: Future<Output = String>,
@@ -151,7 +160,7 @@ where
             return why;
         }
         if logged.as_ref() != Some(&why) {
-            tracing::info!(why, "no GPU signals");
+            tracing::info!(why, "no GPU signals: gpu-probe has ended");
             logged = Some(why);
         }
         pause = next_pause(pause, reported.map(|at| at.since(start)));
@@ -159,8 +168,8 @@ where
     }
 }
 
-/// The time before the next start, where it was `before` for the last one and the probe went on to report for `reported`.
-/// `None` (then [`RETRY`]) while no probe ever reported.
+/// The pause before the next start of the probe. `before` is the pause before its last start, `reported` the time for
+/// which it then ran and reported. `None` (then [`RETRY`]) while no probe ever reported.
 fn next_pause(before: Option<Duration>, reported: Option<Duration>) -> Option<Duration> {
     match (before, reported) {
         (None, None) => None,
@@ -255,10 +264,12 @@ mod tests {
         Arc::new(move || Now { boot: Moment(start.elapsed()), wall: SystemTime::UNIX_EPOCH })
     }
 
-    /// The first `count` times, in seconds, at which a probe is started that ends at once, the first `reporting` of them after a report;
-    /// and why the last one ended, if that ends the process.
+    /// The first `count` times, in seconds, at which a probe is started that ends at once, the first `reporting` of
+    /// them after a report; and why the last one ended, if that ends the process.
     async fn starts(count: usize, reporting: usize) -> (Vec<u64>, Option<String>) {
-        let (latest, clock, times) = (LatestReport::default(), clock(), Mutex::new(Vec::new()));
+        let latest = LatestReport::default();
+        let clock = clock();
+        let times = Mutex::new(Vec::new());
         let (enough, mut all) = tokio::sync::mpsc::channel(1);
         let run = || async {
             let now = clock().boot;
@@ -301,7 +312,9 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_probe_hangs_once_a_report_is_not_there_in_time() {
         let (mut probe, output) = tokio::io::duplex(1 << 10);
-        let (latest, clock, limit) = (LatestReport::default(), clock(), Duration::from_secs(130));
+        let latest = LatestReport::default();
+        let clock = clock();
+        let limit = Duration::from_secs(130);
         let reports = async {
             for _ in 0..3 {
                 tokio::time::sleep(Duration::from_secs(129)).await;
@@ -335,7 +348,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_probe_that_hangs_is_killed_and_one_that_ends_says_why() {
-        let (limit, latest) = (Duration::from_secs(60), LatestReport::default());
+        let limit = Duration::from_secs(60);
+        let latest = LatestReport::default();
         let ended = outcome("exit 3", limit, &latest).await.unwrap();
         assert!(ended.starts_with("no NVML library "), "{ended}");
         let ended = outcome("echo nonsense", limit, &latest).await.unwrap();
@@ -343,7 +357,8 @@ mod tests {
         assert_eq!(latest.time(), None);
         outcome("echo .", limit, &latest).await.unwrap();
         assert!(latest.time().is_some());
-        let (hangs, soon) = ("exec sleep 1000", Duration::from_millis(50));
+        let hangs = "exec sleep 1000";
+        let soon = Duration::from_millis(50);
         let hung = timeout(Duration::from_secs(60), outcome(hangs, soon, &latest)).await.unwrap();
         assert_eq!(hung.unwrap_err().to_string(), "no report within 50ms");
     }

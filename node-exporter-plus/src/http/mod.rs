@@ -1,7 +1,7 @@
 //! `/metrics`, `/statistics`, `/v1/statistics` and `/v1/pods` on the exporter's own port.
 //!
-//! Invariant: a request changes no samples, and its cost depends on none of its parameters and headers. Each answer is rendered
-//! once for all clients: pages of samples once for each sample, the page of pods once in five seconds.
+//! Invariant: a request changes no samples, and its cost depends on none of its parameters and headers. Each answer is
+//! rendered once for all clients: pages of samples once for each sample, the page of pods once in five seconds.
 
 mod pages;
 mod pods;
@@ -78,8 +78,7 @@ impl Endpoints {
     /// without their control groups, 405 for another method than GET and HEAD.
     #[must_use]
     pub fn answer(&self, head: &Parts) -> Response {
-        let admits = |token: &Current<Token>| token.borrow().is_in(&head.headers);
-        if !self.token.as_ref().is_none_or(admits) {
+        if !self.token.as_ref().is_none_or(|token| token.borrow().is_in(&head.headers)) {
             return refusal();
         }
         let path = head.uri.path();

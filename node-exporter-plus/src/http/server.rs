@@ -34,7 +34,8 @@ impl Server {
         metrics: &Metrics,
         context: &Context,
     ) -> anyhow::Result<()> {
-        let (tls, token) = (self.identity.is_some(), self.token.is_some());
+        let tls = self.identity.is_some();
+        let token = self.token.is_some();
         let transport = match self.identity {
             Some(identity) => {
                 let current = followed("certificate", identity, metrics, context)?;
@@ -42,8 +43,11 @@ impl Server {
             }
             None => Transport::Plain,
         };
-        let follow_token = |file| followed("token", TokenFile(file), metrics, context);
-        let endpoints = endpoints.with_token(self.token.map(follow_token).transpose()?);
+        let endpoints = endpoints.with_token(
+            self.token
+                .map(|file| followed("token", TokenFile(file), metrics, context))
+                .transpose()?,
+        );
         let listener = bind(self.address, "--web.listen-address").await?;
         let address = listener.local_addr()?;
         tracing::info!(%address, tls, token, "serving /metrics and /statistics");
@@ -72,8 +76,13 @@ where
 {
     let (follower, current) = Follower::open(source)?;
     let metrics = metrics.clone();
-    let count = move |change: Result<_, &FileError>| metrics.credential_read(name, change.is_ok());
-    let pause = || tokio::time::sleep(EVERY);
-    context.spawn(name, follower.follow(pause, count, context.shutdown()));
+    context.spawn(
+        name,
+        follower.follow(
+            || tokio::time::sleep(EVERY),
+            move |change: Result<_, &FileError>| metrics.credential_read(name, change.is_ok()),
+            context.shutdown(),
+        ),
+    );
     Ok(current)
 }

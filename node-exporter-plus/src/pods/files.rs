@@ -37,8 +37,8 @@ impl Version {
         }
     }
 
-    /// The lines of `memory.stat` that the kernel can reclaim, child groups' included: file pages, which do not contain tmpfs and
-    /// shared memory, and caches of file names and inodes. Version 1 does not tell the latter.
+    /// The lines of `memory.stat` that the kernel can reclaim, child groups' included: file pages, which do not contain
+    /// tmpfs and shared memory, and caches of file names and inodes. Version 1 does not tell the latter.
     fn reclaimable(self) -> &'static [&'static str] {
         match self {
             Self::V1 => &["total_active_file", "total_inactive_file"],
@@ -47,8 +47,8 @@ impl Version {
     }
 }
 
-/// Reads the CPU time since the group's creation: nanoseconds of `cpuacct.usage`, or the line `usage_usec` of `cpu.stat`.
-/// `None` where it is not there.
+/// Reads the CPU time since the group's creation: nanoseconds of `cpuacct.usage`, or the line `usage_usec` of
+/// `cpu.stat`. `None` where it is not there.
 #[must_use]
 pub fn cpu(version: Version, content: &[u8]) -> Option<Duration> {
     match version {
@@ -58,9 +58,9 @@ pub fn cpu(version: Version, content: &[u8]) -> Option<Duration> {
 }
 
 /// The memory in use, in bytes, less what `memory.stat` has of it that is available to others as MemAvailable of
-/// `/proc/meminfo` counts: file pages and reclaimable slab. Huge pages, which some mount options count in, are left out too.
-/// `None` where the file lacks one of the lines, or nothing is left: a process always has some memory, so it was not charged to
-/// this group.
+/// `/proc/meminfo` counts: file pages and reclaimable slab. Huge pages, which some mount options count in, are left out
+/// too. `None` where the file lacks one of the lines, or nothing is left: a process always has some memory, so it was
+/// not charged to this group.
 #[must_use]
 pub fn memory_used(version: Version, usage: u64, stat: &[u8]) -> Option<u64> {
     // Linux 6.12 has this line, and only with the mount option memory_hugetlb_accounting.

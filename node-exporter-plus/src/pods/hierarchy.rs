@@ -19,19 +19,30 @@ pub(super) struct Hierarchies {
     listed: PathBuf,
 }
 
+/// The path of this folder in `root`; `None` if it is not there.
+fn folder(root: &Path, name: &str) -> Option<PathBuf> {
+    let path = root.join(name);
+    path.is_dir().then_some(path)
+}
+
 impl Hierarchies {
-    /// The hierarchies that are mounted at `root`; `None` if there are none. Version 2 has one for both, at `root` itself.
+    /// The hierarchies that are mounted at `root`; `None` if there are none. Version 2 has one for both, at `root`
+    /// itself.
     pub(super) fn below(root: &Path) -> Option<Self> {
-        let whole = || Some(root.to_owned());
         if root.join("cgroup.controllers").is_file() {
-            let listed = root.to_owned();
-            let (cpu, memory, pids) = (whole(), whole(), whole());
-            return Some(Self { version: Version::V2, cpu, memory, pids, listed });
+            return Some(Self {
+                version: Version::V2,
+                cpu: Some(root.to_owned()),
+                memory: Some(root.to_owned()),
+                pids: Some(root.to_owned()),
+                listed: root.to_owned(),
+            });
         }
-        let mounted = |name: &str| Some(root.join(name)).filter(|path| path.is_dir());
-        let (cpu, memory) = (CPU.into_iter().find_map(mounted), mounted("memory"));
+        let cpu = CPU.into_iter().find_map(|name| folder(root, name));
+        let memory = folder(root, "memory");
+        let pids = folder(root, "pids");
         let listed = cpu.clone().or_else(|| memory.clone())?;
-        Some(Self { version: Version::V1, cpu, memory, pids: mounted("pids"), listed })
+        Some(Self { version: Version::V1, cpu, memory, pids, listed })
     }
 
     /// The hierarchy in which pods are searched.
@@ -39,8 +50,8 @@ impl Hierarchies {
         &self.listed
     }
 
-    /// The processes and threads in the group at `path` and below it. `None` where they are not counted. `buffer` is reused memory
-    /// for files.
+    /// The processes and threads in the group at `path` and below it. `None` where they are not counted. `buffer` is
+    /// reused memory for files.
     pub(super) fn tasks(&self, path: &Path, buffer: &mut Vec<u8>) -> Option<u64> {
         let folder = self.pids.as_ref()?.join(path);
         if let Some(tasks) = read(&folder.join("pids.current"), buffer).and_then(number) {

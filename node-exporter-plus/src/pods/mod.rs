@@ -1,10 +1,10 @@
 //! The use of each pod of the node, from the kubelet's control groups: version 1 and 2, the systemd and the cgroupfs
 //! driver, at the root or below a `--cgroup-root`.
 //!
-//! Invariant: nothing is kept between two readings, and a reading is bounded, whatever the tree holds: [`MAX_PODS`] pods,
-//! a few thousand folders, and 16 KiB of each file. What cannot be read is absent, never 0. So is what a pod uses whose containers
-//! are not in its control group: not started yet, ended, or run elsewhere by a runtime of its own (some of WebAssembly and virtual
-//! machines).
+//! Invariant: nothing is kept between two readings, and a reading is bounded, whatever the tree holds: [`MAX_PODS`]
+//! pods, a few thousand folders, and 16 KiB of each file. What cannot be read is absent, never 0. So is what a pod uses
+//! whose containers are not in its control group: not started yet, ended, or run elsewhere by a runtime of its own
+//! (some of WebAssembly and virtual machines).
 
 mod files;
 mod hierarchy;
@@ -17,11 +17,12 @@ pub use files::{Version, cpu, memory_used, number};
 
 use hierarchy::Hierarchies;
 
-/// The largest number of pods that are read, the first in the order of their UIDs. The kubelet's own default limit is 110.
+/// The largest number of pods that are read, the first in the order of their UIDs. The kubelet's own default limit is
+/// 110.
 pub const MAX_PODS: usize = 512;
 
-/// A single process with less memory than this, in bytes, is the sandbox's own (`pause`), whose containers have not started or run
-/// elsewhere. It uses some 300 KiB.
+/// A single process with less memory than this, in bytes, is the sandbox's own (`pause`), whose containers have not
+/// started or run elsewhere. It uses some 300 KiB.
 const SANDBOX_ALONE: u64 = 1 << 20;
 
 /// The use of all pods of the node at one time.
@@ -40,7 +41,8 @@ pub struct PodUsage {
     pub uid: PodUid,
     /// The CPU time that it has used since it started.
     pub cpu: Option<Duration>,
-    /// The memory that it uses in bytes, without caches that can be reclaimed: what MemAvailable of the node lacks for it.
+    /// The memory that it uses in bytes, without caches that can be reclaimed: what MemAvailable of the node lacks for
+    /// it.
     pub memory: Option<u64>,
 }
 
@@ -115,8 +117,8 @@ fn find(root: &Path) -> Result<(Hierarchies, Vec<PathBuf>), CgroupError> {
 }
 
 impl PodUsage {
-    /// Adds what a second control group of the pod has used: a kubelet that was given another cgroup driver leaves the old
-    /// one behind.
+    /// Adds what a second control group of the pod has used: a kubelet that was given another cgroup driver leaves the
+    /// old one behind.
     fn add(&mut self, cpu: Option<Duration>, memory: Option<u64>) {
         self.cpu = sum(self.cpu, cpu, Duration::saturating_add);
         self.memory = sum(self.memory, memory, u64::saturating_add);

@@ -33,9 +33,9 @@ pub struct Node {
 ///   {"value":20.5,"timestamp":"2026-11-20T09:00:00.017Z","coverage":1,"windowSeconds":300}}}
 /// ```
 ///
-/// `uptime_seconds` is the time since the boot: a reader needs it to tell a young window from one that lacks samples, since
-/// `coverage` is a part of the whole window either way. The timestamp is that of the newest sample in the window, by the
-/// node's clock, as is the answer's `Date`.
+/// `uptime_seconds` is the time since the boot: a reader needs it to tell a young window from one that lacks samples,
+/// since `coverage` is a part of the whole window either way. The timestamp is that of the newest sample in the window,
+/// by the node's clock, as is the answer's `Date`.
 #[must_use]
 pub fn statistics_v1(node: &Node, readings: impl Iterator<Item = Reading>, now: Now) -> String {
     let boot_id = node.boot_id.clone().map_or(Value::Null, Value::String);
@@ -48,7 +48,8 @@ pub fn statistics_v1(node: &Node, readings: impl Iterator<Item = Reading>, now: 
 }
 
 fn detail(text: &mut String, reading: &Reading, now: Now) -> fmt::Result {
-    let (value, coverage) = (Shortest(reading.value), Shortest(reading.coverage.into()));
+    let value = Shortest(reading.value);
+    let coverage = Shortest(reading.coverage.into());
     let timestamp = timestamp(now.wall_at(reading.time));
     write!(text, "{{\"value\":{value},\"timestamp\":\"{timestamp}\",\"coverage\":{coverage}")?;
     if reading.aggregate.function != Function::Newest {

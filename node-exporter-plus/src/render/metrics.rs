@@ -34,7 +34,8 @@ fn family(reading: &Reading) -> (&'static str, Aggregate) {
 
 fn write_family(text: &mut String, members: &[Reading]) -> fmt::Result {
     let Some(first) = members.first() else { return Ok(()) };
-    let (kind, aggregate) = (first.signal.kind(), first.aggregate);
+    let kind = first.signal.kind();
+    let aggregate = first.aggregate;
     let name = format_args!("node_{}_{aggregate}", kind.name);
     writeln!(text, "# HELP {name} {}: {}", capitalised(kind.help), aggregate.description())?;
     writeln!(text, "# TYPE {name} gauge")?;
@@ -88,7 +89,8 @@ mod tests {
         for mount in ["/b", "/a\"\\\n"] {
             for aggregate in ["active", "avg_5m"] {
                 let signal = Signal::of_device(&MOUNT, mount);
-                let (aggregate, time) = (aggregate.parse().unwrap(), Moment(Duration::ZERO));
+                let aggregate = aggregate.parse().unwrap();
+                let time = Moment(Duration::ZERO);
                 text.push(Reading { signal, aggregate, value: 1.0, coverage: 1.0, time });
             }
         }

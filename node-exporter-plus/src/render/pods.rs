@@ -17,11 +17,12 @@ const BYTES_EACH: usize = 128;
 /// ```
 ///
 /// `cpu_seconds_total` is the CPU time since the pod started: a reader takes the difference of two answers for the use
-/// between them. `memory_used_bytes` is without caches that can be reclaimed. `omitted` is the number of pods beyond those that are
-/// read. What is not known is left out.
+/// between them. `memory_used_bytes` is without caches that can be reclaimed. `omitted` is the number of pods beyond
+/// those that are read. What is not known is left out.
 #[must_use]
 pub fn pods(usages: &PodUsages, time: SystemTime) -> String {
-    let (time, omitted) = (timestamp(time), usages.omitted);
+    let time = timestamp(time);
+    let omitted = usages.omitted;
     let mut text = String::with_capacity(64 + usages.pods.len() * BYTES_EACH);
     // Writing to a String cannot fail; a UID has nothing that JSON escapes.
     let _ = write!(text, "{{\"time\":\"{time}\",\"omitted\":{omitted},\"pods\":[");

@@ -3,7 +3,9 @@
 /// The population standard deviation, by Welford's method: one pass, without the cancellation of a sum of squares, and
 /// exactly 0 for samples that are all equal. `None` without samples.
 pub(super) fn deviation(samples: impl Iterator<Item = f32>) -> Option<f64> {
-    let (mut count, mut mean, mut squares) = (0.0, 0.0, 0.0);
+    let mut count = 0.0;
+    let mut mean = 0.0;
+    let mut squares = 0.0;
     for sample in samples.map(f64::from) {
         count += 1.0;
         let from_mean = sample - mean;

@@ -157,9 +157,8 @@ impl FromStr for Interval {
     type Err = IntervalError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let error = || IntervalError(text.to_owned());
-        let duration = daemon::duration(text).map_err(|_| error())?;
-        Self::new(duration).map_err(|_| error())
+        let interval = daemon::duration(text).ok().and_then(|duration| Self::new(duration).ok());
+        interval.ok_or_else(|| IntervalError(text.to_owned()))
     }
 }
 

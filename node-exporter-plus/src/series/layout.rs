@@ -6,7 +6,6 @@ use super::interval::{Interval, Slot};
 use super::mean::Mean;
 use super::quantiles::Quantiles;
 use super::ring::Ring;
-use super::window::Window;
 
 /// The parts of a series.
 pub(super) struct Layout {
@@ -22,14 +21,18 @@ pub(super) struct Layout {
 
 impl Layout {
     pub(super) fn of(interval: Interval, aggregates: &[Aggregate]) -> Self {
-        let slots = |window: Window| interval.slots(window.duration());
-        let inner = || aggregates.iter().filter_map(Aggregate::inner_window).map(slots);
-        let outer = aggregates.iter().map(|aggregate| slots(aggregate.window));
-        let means = distinct(outer.chain(inner()));
+        let inner: Vec<Slot> = aggregates
+            .iter()
+            .filter_map(Aggregate::inner_window)
+            .map(|window| interval.slots(window.duration()))
+            .collect();
+        let outer = aggregates.iter().map(|aggregate| interval.slots(aggregate.window.duration()));
+        let means = distinct(outer.chain(inner.iter().copied()));
         let longest = means.last().copied().unwrap_or(1);
         // The oldest mean in the longest window is computed again from samples before that window.
-        let capacity =
-            longest.saturating_add(inner().max().unwrap_or(0)).max(Interval::STALE_AFTER + 1);
+        let capacity = longest
+            .saturating_add(inner.into_iter().max().unwrap_or(0))
+            .max(Interval::STALE_AFTER + 1);
         let mut extrema: Vec<ExtremumKind> = Vec::new();
         for kind in aggregates.iter().filter_map(|aggregate| ExtremumKind::of(*aggregate, interval))
         {

@@ -20,8 +20,8 @@ impl Mean {
     /// The mean of the `window` slots that end at `slot`, summed up from the samples.
     pub(super) fn at(ring: &Ring, slot: Slot, window: u32) -> Self {
         let samples = ring.run(first_of(slot, window)..=slot);
-        let add = |(sum, count), sample| (sum + f64::from(sample), count + 1);
-        let (sum, count) = samples.fold((0.0, 0), add);
+        let (sum, count) =
+            samples.fold((0.0, 0), |(sum, count), sample| (sum + f64::from(sample), count + 1));
         Self { window, sum, count }
     }
 
@@ -44,8 +44,8 @@ impl Mean {
         }
     }
 
-    /// Recomputes the sum once in a window's length, so that rounding errors do not accumulate over months. Must be called after
-    /// `slot` is put into the ring.
+    /// Recomputes the sum once in a window's length, so that rounding errors do not accumulate over months. Must be
+    /// called after `slot` is put into the ring.
     pub(super) fn refresh(&mut self, ring: &Ring, slot: Slot) {
         if slot.is_multiple_of(self.window) {
             let first = first_of(slot, self.window);

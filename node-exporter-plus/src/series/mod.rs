@@ -1,8 +1,8 @@
 //! A day of one signal in bounded memory, and the aggregates of its windows. Pure: time is a parameter.
 //!
-//! Time is cut into slots of one sample interval, counted from the boot. A slot holds one sample or none: a missed sample
-//! is a gap and stays one. Every window ends at the newest slot, full or not, and is a whole number of slots. In PromQL,
-//! with the left edge of a range left out as Prometheus 3 does,
+//! Time is cut into slots of one sample interval, counted from the boot. A slot holds one sample or none: a missed
+//! sample is a gap and stays one. Every window ends at the newest slot, full or not, and is a whole number of slots. In
+//! PromQL, with the left edge of a range left out as Prometheus 3 does,
 //!
 //! - a *mean*, *maximum* or *minimum* is `avg_over_time`, `max_over_time`, `min_over_time` of the window;
 //! - a *deviation* is `stddev_over_time`: that of the whole population, not of a sample of it;
@@ -13,8 +13,8 @@
 //!   minutes have passed since the boot (half of its window, if that is shorter): the first busy seconds of a node are
 //!   not the worst five minutes of its day.
 //!
-//! Recording a sample costs O(1), amortised, whatever the windows; reading a value costs at most O(log n). Exceptions: a
-//! maximum of means looks at the samples of its inner window again, once for every block of 256 that is recorded and
+//! Recording a sample costs O(1), amortised, whatever the windows; reading a value costs at most O(log n). Exceptions:
+//! a maximum of means looks at the samples of its inner window again, once for every block of 256 that is recorded and
 //! twice for every read; a deviation looks at every sample of its window for every read; quantiles are selected once a
 //! sample, if they are read.
 //!
@@ -89,12 +89,14 @@ impl Series {
     #[must_use]
     pub fn new(interval: Interval, aggregates: &[Aggregate]) -> Self {
         let Layout { means, longest, capacity, extrema } = Layout::of(interval, aggregates);
-        let sliding = |kind: ExtremumKind| (kind, Sliding::new(kind.extremum, longest, BLOCK));
         Self {
             interval,
             ring: Ring::new(capacity),
             means: means.into_iter().map(Mean::new).collect(),
-            extrema: extrema.into_iter().map(sliding).collect(),
+            extrema: extrema
+                .into_iter()
+                .map(|kind| (kind, Sliding::new(kind.extremum, longest, BLOCK)))
+                .collect(),
             quantiles: Quantiles::new(interval, aggregates),
             end: None,
             newest: None,
@@ -120,7 +122,8 @@ impl Series {
 
     /// Records a sample. One that is not finite, or whose slot is past, changes nothing.
     pub fn record(&mut self, at: Moment, value: f64) {
-        let (slot, value) = (self.interval.slot(at), value as f32);
+        let slot = self.interval.slot(at);
+        let value = value as f32;
         if !value.is_finite() || self.end.is_some_and(|end| slot <= end) {
             return;
         }
@@ -148,7 +151,8 @@ impl Series {
     /// is stale.
     #[must_use]
     pub fn read(&self, aggregate: Aggregate, now: Moment) -> Option<AggregateValue> {
-        let (time, end) = (self.newest?, self.end?);
+        let time = self.newest?;
+        let end = self.end?;
         if self.is_stale(now) {
             return None;
         }

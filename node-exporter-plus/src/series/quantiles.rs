@@ -65,9 +65,12 @@ impl Quantiles {
     /// The quantile of the window of `slots` that ends at `end`. `None` without samples, and where the values were
     /// selected at another slot.
     pub(super) fn get(&self, slots: u32, percent: u8, end: Slot) -> Option<f64> {
+        if self.selected != Some(end) {
+            return None;
+        }
         let window = self.windows.iter().find(|window| window.slots == slots)?;
         let index = window.percents.binary_search(&percent).ok()?;
-        window.values.get(index).copied().filter(|_| self.selected == Some(end))
+        window.values.get(index).copied()
     }
 }
 
@@ -85,12 +88,14 @@ fn add(windows: &mut Vec<WindowQuantiles>, slots: u32, percent: u8) {
 /// The quantiles of `samples` for `percents` in rising order. Reorders the samples; empty without any.
 fn quantiles(samples: &mut [f32], percents: &[u8]) -> Vec<f64> {
     let mut sorted = 0;
-    let mut select = |percent: &u8| {
-        let value = quantile(samples, sorted, *percent)?;
-        sorted = lower_rank(samples.len(), *percent);
-        Some(value)
-    };
-    percents.iter().map_while(&mut select).collect()
+    percents
+        .iter()
+        .map_while(&mut |percent: &u8| {
+            let value = quantile(samples, sorted, *percent)?;
+            sorted = lower_rank(samples.len(), *percent);
+            Some(value)
+        })
+        .collect()
 }
 
 /// The index of the last sample, in sorted order, that is not above the quantile.
@@ -98,7 +103,8 @@ fn lower_rank(count: usize, percent: u8) -> usize {
     (count.saturating_sub(1)) * usize::from(percent) / 100
 }
 
-/// One quantile. The samples before index `sorted` are known to be no greater than the rest, so only the rest is searched.
+/// One quantile. The samples before index `sorted` are known to be no greater than the rest, so only the rest is
+/// searched.
 fn quantile(samples: &mut [f32], sorted: usize, percent: u8) -> Option<f64> {
     let count = samples.len();
     let lower = lower_rank(count, percent);
@@ -135,7 +141,8 @@ mod tests {
             sorted.sort_by(f32::total_cmp);
             let naive = |percent: &u8| {
                 let rank = f64::from(*percent) / 100.0 * (sorted.len() - 1) as f64;
-                let (lower, upper) = (rank.floor() as usize, rank.ceil() as usize);
+                let lower = rank.floor() as usize;
+                let upper = rank.ceil() as usize;
                 let weight = rank - rank.floor();
                 f64::from(sorted[lower]) * (1.0 - weight) + f64::from(sorted[upper]) * weight
             };

@@ -6,8 +6,8 @@ use std::ops::RangeInclusive;
 
 use super::interval::Slot;
 
-/// The slots of one allocation. They fill musl's size class just below 8 KiB. A day in one allocation, 33.9 KiB, would get
-/// one of 36.6 KiB, of which the rest is lost.
+/// The slots of one allocation. They fill musl's size class just below 8 KiB. A day in one allocation, 33.9 KiB, would
+/// get one of 36.6 KiB, of which the rest is lost.
 const CHUNK: usize = 2_043;
 
 /// The newest `capacity` slots. They are written in order; a new slot overwrites the oldest.
@@ -22,8 +22,13 @@ impl Ring {
     /// All gaps, at least one slot.
     pub(super) fn new(capacity: u32) -> Self {
         let capacity = capacity.max(1);
-        let chunk = |first| vec![f32::NAN; CHUNK.min(capacity as usize - first)].into();
-        Self { chunks: (0..capacity as usize).step_by(CHUNK).map(chunk).collect(), capacity }
+        Self {
+            chunks: (0..capacity as usize)
+                .step_by(CHUNK)
+                .map(|first| vec![f32::NAN; CHUNK.min(capacity as usize - first)].into())
+                .collect(),
+            capacity,
+        }
     }
 
     /// The bytes that so many slots take.

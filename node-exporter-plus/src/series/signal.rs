@@ -114,8 +114,8 @@ impl Signal {
         let short = name.strip_prefix(start)?.strip_prefix('_')?.strip_suffix(end)?;
         let short = short.strip_suffix('_')?;
         let short = short.strip_suffix(&checksum(device)).unwrap_or(short);
-        let is_of_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
-        let legal = !short.is_empty() && short.chars().all(is_of_name);
+        let legal =
+            !short.is_empty() && short.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
         legal.then(|| Self::of_named_device(kind, device, short))
     }
 
@@ -130,8 +130,8 @@ impl Signal {
         self.kind
     }
 
-    /// Its name in flat JSON and in policies: `cpu_usage`, `disk_sda_usage`. Letters, digits and `_` alone. Unique among
-    /// the signals that a store serves.
+    /// Its name in flat JSON and in policies: `cpu_usage`, `disk_sda_usage`. Letters, digits and `_` alone. Unique
+    /// among the signals that a store serves.
     #[must_use]
     pub fn name(&self) -> &str {
         match &self.device {

@@ -73,21 +73,37 @@ fn three_minutes_after_boot_every_window_has_a_value_even_if_sampling_began_a_mi
 
 #[test]
 fn before_that_no_mean_counts_as_a_maximum() {
-    let highest = |newest| value(&filled(1..=newest, |_| 100.0), MAX_DAY, at(newest));
-    assert_eq!([6, 12, 17].map(highest), [None; 3]);
+    assert_eq!(
+        [6, 12, 17].map(|newest| value(&filled(1..=newest, |_| 100.0), MAX_DAY, at(newest))),
+        [None; 3]
+    );
 }
 
 #[test]
 fn long_after_boot_a_mean_counts_once_its_window_is_half_full() {
-    let highest = |newest| value(&filled(10_001..=newest, |_| 20.0), MAX_DAY, at(newest));
-    assert_eq!([10_014, 10_020].map(highest), [None, Some(20.0)]);
+    assert_eq!(
+        [10_014, 10_020].map(|newest| value(
+            &filled(10_001..=newest, |_| 20.0),
+            MAX_DAY,
+            at(newest)
+        )),
+        [None, Some(20.0)]
+    );
 }
 
 #[test]
 fn a_spike_stays_in_the_hour_for_an_hour_and_in_the_day_for_a_day() {
-    let spike = |slot: u32| if (1_001..=1_030).contains(&slot) { 80.0 } else { 10.0 };
-    let highest =
-        |aggregate, newest| value(&filled(1..=newest, spike), aggregate, at(newest)).unwrap();
+    let highest = |aggregate, newest| {
+        value(
+            &filled(
+                1..=newest,
+                |slot: u32| if (1_001..=1_030).contains(&slot) { 80.0 } else { 10.0 },
+            ),
+            aggregate,
+            at(newest),
+        )
+        .unwrap()
+    };
     assert!(highest(MAX_HOUR, 1_030 + 359) > 75.0);
     assert_eq!(highest(MAX_HOUR, 1_060 + 360), 10.0);
     assert!(highest(MAX_DAY, 1_060 + 360) > 75.0);
@@ -188,11 +204,12 @@ impl Naive {
     fn max_of_means(&self, newest: u32, slots: u32, inner: u32) -> Option<f64> {
         let first = self.0.first()?.0.max((newest + 1).saturating_sub(slots));
         let minutes = (first..=newest).filter(|slot| slot % 6 == 0 && 2 * slot >= inner.min(30));
-        let mean = |minute: u32| {
-            let (mean, count) = self.mean(minute, inner)?;
-            (2 * count >= inner.min(minute)).then_some(mean)
-        };
-        minutes.filter_map(mean).reduce(f64::max)
+        minutes
+            .filter_map(|minute| {
+                let (mean, count) = self.mean(minute, inner)?;
+                (2 * count >= inner.min(minute)).then_some(mean)
+            })
+            .reduce(f64::max)
     }
 }
 
@@ -212,11 +229,14 @@ fn samples() -> impl Strategy<Value = Vec<(u32, f32)>> {
     let start = prop_oneof![0u32..40, 0u32..10_000];
     (start, slope, steps).prop_map(|(start, slope, steps)| {
         let mut slot = start;
-        let place = |(index, (step, value)): (usize, _)| {
-            slot += step;
-            (slot, value + slope * index as f32)
-        };
-        steps.into_iter().enumerate().map(place).collect()
+        steps
+            .into_iter()
+            .enumerate()
+            .map(|(index, (step, value))| {
+                slot += step;
+                (slot, value + slope * index as f32)
+            })
+            .collect()
     })
 }
 
@@ -320,14 +340,14 @@ proptest! {
             let now = Moment(Duration::from_secs(seconds));
             if silent { series.advance(now) } else { series.record(now, value) }
             series.select_quantiles(&mut Vec::new());
-            let finite = |aggregate: &Aggregate| series.read(*aggregate, now).is_none_or(|a| a.value.is_finite());
-            prop_assert!(aggregates.iter().all(finite));
+            prop_assert!(aggregates.iter().all(|aggregate| series.read(*aggregate, now).is_none_or(|a| a.value.is_finite())));
         }
     }
 }
 
 fn interpolated(sorted: &[f64], q: f64) -> Option<f64> {
     let rank = q * (sorted.len() - 1) as f64;
-    let (lower, upper) = (sorted.get(rank.floor() as usize)?, sorted.get(rank.ceil() as usize)?);
+    let lower = sorted.get(rank.floor() as usize)?;
+    let upper = sorted.get(rank.ceil() as usize)?;
     Some(lower + (upper - lower) * rank.fract())
 }

@@ -7,8 +7,8 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// A whole number of seconds, minutes, hours or days, at most one day. It keeps its spelling, which is part of a metric's
-/// name: `24h` and `1d` are equally long and not equal.
+/// A whole number of seconds, minutes, hours or days, at most one day. It keeps its spelling, which is part of a
+/// metric's name: `24h` and `1d` are equally long and not equal.
 ///
 /// # Examples
 /// ```

@@ -77,9 +77,11 @@ pub fn write(out: impl Write, boot: &BootId, store: &Store) -> io::Result<()> {
     out.put(&VERSION.to_le_bytes())?;
     out.put_number(store.interval().duration().as_secs())?;
     out.put_text(&boot.0)?;
-    let sampled = || store.entries().iter().filter(|entry| entry.series.newest().is_some());
-    out.put_number(sampled().count() as u64)?;
-    sampled().try_for_each(|entry| write_entry(&mut out, entry))?;
+    let sampled = store.entries().iter().filter(|entry| entry.series.newest().is_some());
+    out.put_number(sampled.clone().count() as u64)?;
+    for entry in sampled {
+        write_entry(&mut out, entry)?;
+    }
     out.finish()
 }
 
@@ -180,7 +182,8 @@ struct Samples {
 impl Samples {
     fn read(input: &mut impl Read, interval: Interval, now: Moment) -> Result<Self, FormatError> {
         let newest = Moment(Duration::from_millis(u64::from_le_bytes(read_bytes(input)?)));
-        let (end, count) = (read_number(input)?, read_number(input)?);
+        let end = read_number(input)?;
+        let count = read_number(input)?;
         if newest > now || end > interval.slot(now) {
             return Err(FormatError::Impossible("samples of the future"));
         }

@@ -2,8 +2,8 @@
 //!
 //! A file serves the boot in which it was written and no other, since slots are counted from the boot. So it needs no
 //! fsync: what the kernel has taken outlives the process, and after a crash of the machine the file is of no use. It is
-//! replaced in one step. A file that is damaged or of another kind is renamed, never overwritten; what is no regular file
-//! (a link, pipe, device or folder) is neither opened, renamed nor replaced.
+//! replaced in one step. A file that is damaged or of another kind is renamed, never overwritten; what is no regular
+//! file (a link, pipe, device or folder) is neither opened, renamed nor replaced.
 //!
 //! Invariant: no kind or content of the file stops the process. Without a file it starts without samples.
 
@@ -25,8 +25,8 @@ use crate::store::Store;
 
 pub use format::{BootId, Content, FormatError, read, write};
 
-/// The time between two saves. A killed process loses the samples of this time at most; one that shuts down loses none. A day of
-/// 16 signals is 0.5 MiB, which is 2 KiB/s.
+/// The time between two saves. A killed process loses the samples of this time at most; one that shuts down loses none.
+/// A day of 16 signals is 0.5 MiB, which is 2 KiB/s.
 const SAVE_EVERY: Duration = Duration::from_secs(300);
 
 /// The file of `--storage.file`, and the boot that it is for.
@@ -58,18 +58,18 @@ impl Storage {
         Self { file, boot }
     }
 
-    /// Fills `store` with the samples of this boot. What is wrong with the file is logged. A draft that a killed process
-    /// left behind is removed, since a file in /run takes memory.
+    /// Fills `store` with the samples of this boot. What is wrong with the file is logged. A draft that a killed
+    /// process left behind is removed, since a file in /run takes memory.
     pub fn load(&self, store: &mut Store, now: Moment) -> Loaded {
         if let Err(error) = remove(&self.draft()) {
-            tracing::warn!(file = %self.draft().display(), %error, "cannot remove a draft");
+            tracing::warn!(file = %self.draft().display(), %error, "cannot remove the unfinished file of an earlier process");
         }
         let opened = match is_regular_file(&self.file) {
             Ok(false) => return Loaded::Absent,
             Ok(true) => open(&self.file).map_err(FormatError::Io),
             Err(error) => {
                 let file = self.file.display();
-                tracing::warn!(%file, %error, "no samples are read from there, and none can be saved");
+                tracing::warn!(%file, %error, "this is no regular file: samples are neither read from it nor saved to it");
                 return Loaded::Unusable;
             }
         };
@@ -90,13 +90,14 @@ impl Storage {
     fn set_aside(&self, reason: &FormatError) -> Loaded {
         let aside = add_extension(&self.file, "unreadable");
         let moved = is_regular_file(&aside).and_then(|_| fs::rename(&self.file, &aside));
-        let (file, aside_shown) = (self.file.display(), aside.display());
+        let file = self.file.display();
+        let aside_shown = aside.display();
         match moved {
             Ok(()) => {
-                tracing::warn!(%file, aside = %aside_shown, %reason, "no file of samples; renamed")
+                tracing::warn!(%file, aside = %aside_shown, %reason, "the file cannot be read as samples, and was renamed: this process starts without samples")
             }
             Err(error) => {
-                tracing::warn!(%file, %reason, %error, "no file of samples, and it cannot be renamed")
+                tracing::warn!(%file, %reason, %error, "the file cannot be read as samples, and it cannot be renamed either")
             }
         }
         Loaded::SetAside(aside)
@@ -122,8 +123,8 @@ impl Storage {
     }
 }
 
-/// Whether there is a regular file; false if the path does not exist. It reads metadata and does not open the file: opening a pipe
-/// can block for ever, and opening a device has side effects.
+/// Whether there is a regular file; false if the path does not exist. It reads metadata and does not open the file:
+/// opening a pipe can block for ever, and opening a device has side effects.
 ///
 /// # Errors
 /// If the path is no regular file, or its metadata cannot be read.
@@ -177,8 +178,10 @@ pub(crate) async fn forever(
         let ended = shutdown.run_until_cancelled(tokio::time::sleep(SAVE_EVERY)).await.is_none();
         // It blocks the only thread: writing 0.5 MiB into the page cache takes a millisecond.
         let outcome = storage.save(&store.lock()).map_err(|error| error.to_string()).err();
-        if let Some(error) = outcome.as_ref().filter(|_| outcome != failure) {
-            tracing::warn!(file = %storage.file.display(), error, "samples not saved");
+        if let Some(error) = &outcome
+            && outcome != failure
+        {
+            tracing::warn!(file = %storage.file.display(), error, "cannot save the samples");
         }
         failure = outcome;
         if ended {

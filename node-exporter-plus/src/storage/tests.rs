@@ -49,10 +49,12 @@ fn restored(bytes: &[u8], now: u32) -> Result<Store, FormatError> {
 }
 
 fn values(store: &mut Store, now: u32) -> Vec<(String, f64, f32, Moment)> {
-    let shown = |reading: crate::series::Reading| {
-        (reading.aggregate.to_string(), reading.value, reading.coverage, reading.time)
-    };
-    store.readings(at(now)).map(shown).collect()
+    store
+        .readings(at(now))
+        .map(|reading| {
+            (reading.aggregate.to_string(), reading.value, reading.coverage, reading.time)
+        })
+        .collect()
 }
 
 #[test]
@@ -118,8 +120,10 @@ const DAY_OF_ALL: &str = "rules: [{signals: ['*'], values: [p95_1d, max_1d, min_
 fn with_windows(store: &mut Store, signals: &[Signal], slot: u32) -> Vec<String> {
     signals.iter().for_each(|signal| store.record(signal, at(slot), 1.0));
     store.finish(at(slot));
-    let of_a_day = |reading: &crate::series::Reading| reading.aggregate != crate::series::ACTIVE;
-    let names = store.readings(at(slot)).filter(of_a_day).map(|r| r.signal.name().to_owned());
+    let names = store
+        .readings(at(slot))
+        .filter(|reading| reading.aggregate != crate::series::ACTIVE)
+        .map(|r| r.signal.name().to_owned());
     names.collect::<std::collections::BTreeSet<_>>().into_iter().collect()
 }
 
@@ -147,8 +151,9 @@ fn after_a_restart_the_signals_that_had_windows_have_them() {
 fn signals_that_are_new_in_the_configuration_take_no_others_windows() {
     let of =
         |aggregates: &str| Store::new(interval(), Config::parse(aggregates, interval()).unwrap());
-    let disk = |number: u32| Signal::of_device(&disk::DEVICE_USAGE, &format!("{number:04}"));
-    let signals: Vec<Signal> = (0..200).map(disk).collect();
+    let signals: Vec<Signal> = (0..200)
+        .map(|number| Signal::of_device(&disk::DEVICE_USAGE, &format!("{number:04}")))
+        .collect();
     let last = "rules: [{signals: ['disk_01*_usage'], values: [p95_1d, max_1d, min_1d]}]";
     let mut before = of(last);
     let had = with_windows(&mut before, &signals, 100);
@@ -209,7 +214,8 @@ type Put = fn(&Path);
 
 fn no_files() -> [Put; 4] {
     let pipe = |path: &Path| {
-        let (kind, mode) = (rustix::fs::FileType::Fifo, rustix::fs::Mode::RWXU);
+        let kind = rustix::fs::FileType::Fifo;
+        let mode = rustix::fs::Mode::RWXU;
         rustix::fs::mknodat(rustix::fs::CWD, path, kind, mode, 0).unwrap();
     };
     [

@@ -1,12 +1,12 @@
 //! The entries of all signals, sorted, within the memory budget.
 //!
-//! The budget is the container's memory limit without the program. A signal's samples count three times: here, in the file
-//! of `--storage.file`, and in the one that is to replace it, since the shipped file lies in memory (/run), which counts as
-//! the container's.
+//! The budget is the container's memory limit without the program. A signal's samples count three times: here, in the
+//! file of `--storage.file`, and in the one that is to replace it, since the shipped file lies in memory (/run), which
+//! counts as the container's.
 //!
-//! A signal for whose windows there is no room is *reduced*: it keeps its newest sample alone. Room is made by forgetting
-//! devices that are gone, the one that has been gone longest first. A signal of the whole node, of which there are a few
-//! dozen, also makes room by reducing signals of devices, the last in the order of their names first.
+//! A signal for whose windows there is no room is *reduced*: it keeps its newest sample alone. Room is made by
+//! forgetting devices that are gone, the one that has been gone longest first. A signal of the whole node, of which
+//! there are a few dozen, also makes room by reducing signals of devices, the last in the order of their names first.
 
 use crate::config::Config;
 use crate::series::{ACTIVE, Aggregate, Interval, Series, Signal, Window};
@@ -15,8 +15,8 @@ use super::Entry;
 
 /// The largest number of signals. On a node with more, signals of further devices are dropped.
 pub(crate) const MAX_SIGNALS: usize = 1_024;
-/// The memory of the process without its signals' windows, in bytes: 2.6 MiB without any signal, 0.4 MiB more while TLS is used, and up
-/// to 1 MiB for signals with their newest sample alone.
+/// The memory of the process without its signals' windows, in bytes: 2.6 MiB without any signal, 0.4 MiB more while TLS
+/// is used, and up to 1 MiB for signals with their newest sample alone.
 const PROGRAM: usize = 4 << 20;
 
 /// The entries, in the order of their signals' names.
@@ -29,8 +29,8 @@ pub(super) struct Entries {
     pub(super) budget: usize,
     /// How many rounds have ended.
     round: u64,
-    /// The round in which no device was found gone. Devices are not gone before a round ends, so within it the search is
-    /// not repeated: a full store would search for each device that it drops.
+    /// The round in which no device was found gone. Devices are not gone before a round ends, so within it the search
+    /// is not repeated: a full store would search for each device that it drops.
     pub(super) none_gone_in: Option<u64>,
 }
 
@@ -74,23 +74,23 @@ impl Entries {
     /// The entry of a signal that was sampled in this round. A new one has all aggregates of `config`, or is reduced.
     /// `None` if it is new and there are too many.
     pub(super) fn get_or_insert(&mut self, signal: &Signal, config: &Config) -> Option<&mut Entry> {
-        let make = |entries: &mut Self| {
+        let index = self.index_or_insert(signal, |entries: &mut Self| {
             let entry =
                 Entry::new(signal, config.aggregates(signal), entries.interval, entries.round);
             if entry.is_newest_only() || entries.make_room_for(&entry) {
                 return entry;
             }
             Entry::reduced(signal, entries.interval, entries.round)
-        };
-        let index = self.index_or_insert(signal, make)?;
+        })?;
         self.entries[index].last_seen = self.round;
         Some(&mut self.entries[index])
     }
 
     /// The same, but a new entry is reduced even if there is room.
     pub(super) fn get_or_insert_reduced(&mut self, signal: &Signal) -> Option<&mut Entry> {
-        let make = |entries: &mut Self| Entry::reduced(signal, entries.interval, entries.round);
-        let index = self.index_or_insert(signal, make)?;
+        let index = self.index_or_insert(signal, |entries: &mut Self| {
+            Entry::reduced(signal, entries.interval, entries.round)
+        })?;
         Some(&mut self.entries[index])
     }
 
@@ -162,7 +162,8 @@ impl Entries {
 
     /// Makes room for so many bytes by reducing signals of devices, if that is enough.
     fn reduce_devices_for(&mut self, bytes: usize) -> bool {
-        let (budget, interval) = (self.budget, self.interval);
+        let budget = self.budget;
+        let interval = self.interval;
         let of_devices = self.entries.iter_mut().filter(|entry| !entry.signal.is_of_node());
         let mut of_devices: Vec<&mut Entry> = of_devices.collect();
         let reducible: usize = of_devices.iter().map(|entry| entry.bytes).sum();

@@ -1,7 +1,7 @@
 //! The series of all signals, shared by the sampler that writes them and the HTTP server that reads them.
 //!
-//! Invariant: memory is bounded by [`MAX_SIGNALS`] and the configuration's memory limit, whatever devices the node has and
-//! whatever the configuration asks for. [`entries`] has the rules.
+//! Invariant: memory is bounded by [`MAX_SIGNALS`] and the configuration's memory limit, whatever devices the node has
+//! and whatever the configuration asks for. [`entries`] has the rules.
 
 mod entries;
 mod entry;
@@ -108,8 +108,9 @@ impl Store {
 
     /// Everything that is known at `now`. No two signals have one name.
     pub fn readings(&mut self, now: Moment) -> impl Iterator<Item = Reading> {
-        let same_name = |one: &Entry, other: &Entry| one.signal.plain() == other.signal.plain();
-        self.entries.chunk_by_mut(same_name).for_each(|entries| name_apart(entries, now));
+        self.entries
+            .chunk_by_mut(|one: &Entry, other: &Entry| one.signal.plain() == other.signal.plain())
+            .for_each(|entries| name_apart(entries, now));
         for entry in self.entries.iter_mut() {
             entry.series.select_quantiles(&mut self.scratch);
         }
@@ -129,8 +130,8 @@ impl Store {
     /// had.
     pub(crate) fn series_to_load(&mut self, signal: &Signal, slots: usize) -> Option<&mut Series> {
         let newest_only = slots <= Series::slots(self.interval, &[ACTIVE]);
-        let wanted = || Series::slots(self.interval, &self.config.aggregates(signal));
-        let entry = if newest_only && slots < wanted() {
+        let wanted = Series::slots(self.interval, &self.config.aggregates(signal));
+        let entry = if newest_only && slots < wanted {
             self.entries.get_or_insert_reduced(signal)
         } else {
             self.entries.get_or_insert(signal, &self.config)

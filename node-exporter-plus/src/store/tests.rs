@@ -134,11 +134,13 @@ static MOUNT: Kind = Kind { name: "fs_mountpoint_usage", help: "", label: Some("
 
 /// The names of the signals that are served, with their devices.
 fn served(store: &mut Store, now: Moment) -> Vec<(String, String)> {
-    let both = |reading: Reading| {
-        let Reading { signal, .. } = reading;
-        (signal.name().to_owned(), signal.device().unwrap_or_default().to_owned())
-    };
-    store.readings(now).map(both).collect()
+    store
+        .readings(now)
+        .map(|reading| {
+            let Reading { signal, .. } = reading;
+            (signal.name().to_owned(), signal.device().unwrap_or_default().to_owned())
+        })
+        .collect()
 }
 
 fn pair(name: &str, instance: &str) -> (String, String) {
@@ -156,11 +158,10 @@ fn mounts_of_one_plain_name_get_the_same_names_in_whatever_order_they_come() {
         pair("fs_root_usage", "/"),
         pair("fs_root_CRC_usage", "/root"),
     ];
-    let crc = |(name, mount): (String, String)| {
+    let expected = expected.map(|(name, mount)| {
         let sum = format!("{:08x}", crc32fast::hash(mount.as_bytes()));
         (name.replace("CRC", &sum), mount)
-    };
-    let expected = expected.map(crc);
+    });
     for turn in 0..mounts.len() {
         let mut store = store("10s", "");
         let mut turned = mounts;
@@ -195,8 +196,10 @@ fn aggregates_can_be_asked_for_under_either_name() {
     let mut store = store("10s", &format!("metrics: [{{name: {apart}_avg_5m}}]"));
     store.record(&Signal::of_device(&MOUNT, "/a-b"), at(10), 1.0);
     store.record(&Signal::of_device(&MOUNT, "/a_b"), at(10), 2.0);
-    let aggregates = |reading: Reading| format!("{}_{}", reading.signal.name(), reading.aggregate);
-    let served: Vec<String> = store.readings(at(10)).map(aggregates).collect();
+    let served: Vec<String> = store
+        .readings(at(10))
+        .map(|reading| format!("{}_{}", reading.signal.name(), reading.aggregate))
+        .collect();
     assert!(served.contains(&format!("{apart}_avg_5m")), "{served:?}");
 }
 
@@ -207,10 +210,12 @@ fn cards_that_swap_their_numbers_keep_their_own_samples() {
     let mut served = |seconds, numbers: [&str; 2]| -> Vec<(String, f64)> {
         store.record(&Signal::of_named_device(&CARD, "GPU-a", numbers[0]), at(seconds), 10.0);
         store.record(&Signal::of_named_device(&CARD, "GPU-b", numbers[1]), at(seconds), 90.0);
-        let both = |reading: Reading| {
-            (format!("{}_{}", reading.signal.name(), reading.aggregate), reading.value)
-        };
-        store.readings(at(seconds)).map(both).collect()
+        store
+            .readings(at(seconds))
+            .map(|reading| {
+                (format!("{}_{}", reading.signal.name(), reading.aggregate), reading.value)
+            })
+            .collect()
     };
     let expected = |values: [f64; 2]| {
         let of = |name: &str, value| (name.to_owned(), value);

@@ -115,8 +115,9 @@ impl Cgroups {
             Driver::Cgroupfs => names.iter().collect(),
             Driver::Systemd => {
                 let names: Vec<String> = names.iter().map(|name| name.replace('-', "_")).collect();
-                let slice = |depth| format!("{}.slice", names[..=depth].join("-"));
-                (0..names.len()).map(slice).collect()
+                (0..names.len())
+                    .map(|depth| format!("{}.slice", names[..=depth].join("-")))
+                    .collect()
             }
         }
     }

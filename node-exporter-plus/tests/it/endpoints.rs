@@ -49,7 +49,8 @@ impl Exporter {
             (SharedStore::new(Store::new(interval, plan)), Readiness::default());
         // Nothing of this machine: what is not in the folder does not exist.
         let root = |name: &str| procfs.join(name);
-        let (sysfs, rootfs) = (root("sys-root"), root("root"));
+        let sysfs = root("sys-root");
+        let rootfs = root("root");
         let kubelet = "/var/lib/kubelet".into();
         let roots = Roots { procfs: procfs.to_owned(), sysfs, rootfs, kubelet };
         let collectors = collectors::all(&roots, interval);

@@ -26,7 +26,8 @@ fn library(procfs: &Procfs) -> PathBuf {
 async fn cards_have_values_and_health_and_the_node_has_their_mean() {
     let life = async {
         let procfs = Procfs::new();
-        let (folder, library) = (procfs.path().to_str().unwrap(), library(&procfs));
+        let folder = procfs.path().to_str().unwrap();
+        let library = library(&procfs);
         let probe = format!("--gpu-probe={}", env!("CARGO_BIN_EXE_gpu-probe"));
         let library = format!("--nvml-library={}", library.display());
         let mut exporter = Exporter::start_with(folder, &[&probe, &library]);

@@ -15,8 +15,8 @@ use tokio::time::timeout;
 use crate::node::{Procfs, get};
 use crate::process::{Exporter, HANG};
 
-/// Ten times as many connections as the exporter serves at once on a port. Each sends `text` and, if that is a whole request,
-/// reads the beginning of the answer.
+/// Ten times as many connections as the exporter serves at once on a port. Each sends `text` and, if that is a whole
+/// request, reads the beginning of the answer.
 async fn idle_connections(address: SocketAddr, text: &str) -> Vec<TcpStream> {
     let mut crowd = Vec::new();
     for _ in 0..320 {
@@ -51,9 +51,11 @@ async fn idle_connections_keep_neither_scrapes_nor_probes_out() {
 /// A scrape's time-out. A probe's is shorter.
 const SCRAPE: Duration = Duration::from_secs(10);
 
-/// As many connections as the exporter serves at once on a port. Each asks for more answers than it can write, and reads none.
+/// As many connections as the exporter serves at once on a port. Each asks for more answers than it can write, and
+/// reads none.
 async fn unread_connections(address: SocketAddr) -> JoinSet<()> {
-    let (mut connections, blocked) = (JoinSet::new(), Arc::new(Barrier::new(33)));
+    let mut connections = JoinSet::new();
+    let blocked = Arc::new(Barrier::new(33));
     for _ in 0..32 {
         let stream = TcpStream::connect(address).await.unwrap();
         connections.spawn(ask_only(stream, blocked.clone()));

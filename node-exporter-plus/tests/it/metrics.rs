@@ -33,8 +33,10 @@ async fn promtool_finds_no_fault_in_either_port_with_a_value_in_every_family() {
             ["samples", "sample_failures", "scrapes", "tls_handshake_failures", "credential_reads"];
         let own = loop {
             let page = get(admin, "/metrics", "*/*").await.body;
-            let has = |family: &&str| page.contains(&format!("\nplimsoll_exporter_{family}_total"));
-            if families.iter().all(has) {
+            if families
+                .iter()
+                .all(|family| page.contains(&format!("\nplimsoll_exporter_{family}_total")))
+            {
                 break page;
             }
         };

@@ -286,7 +286,8 @@ fn pods_that_come_and_go_meanwhile_have_true_values_or_none() {
 #[tokio::test]
 async fn the_real_exporter_serves_pods_and_logs_once_that_there_are_none() {
     let life = async {
-        let (procfs, cgroups) = (Procfs::new(), Cgroups::usual());
+        let procfs = Procfs::new();
+        let cgroups = Cgroups::usual();
         let folder = procfs.path().to_str().unwrap();
         cgroups.pod("burstable", TWO);
         let flag = format!("--path.cgroupfs={}", cgroups.root().display());

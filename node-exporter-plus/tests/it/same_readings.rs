@@ -23,7 +23,8 @@ fn collected(proc: &Value) -> BTreeMap<String, f64> {
     for (file, text) in proc.as_object().unwrap().iter().filter(|(file, _)| *file != "stat") {
         write(file, text);
     }
-    let (rootfs, kubelet) = (root("root"), "/var/lib/kubelet".into());
+    let rootfs = root("root");
+    let kubelet = "/var/lib/kubelet".into();
     let roots = Roots { procfs: root("proc"), sysfs: root("sys"), rootfs, kubelet };
     let mut cpu = cpu::Cpu::new(&roots.procfs, "10s".parse().unwrap());
     let mut memory = memory::Memory::new(&roots);

@@ -109,7 +109,8 @@ struct Secured {
 
 async fn secured(authority: &Authority) -> Secured {
     let procfs = Procfs::new();
-    let (tls, token) = (Secret::new(&authority.sign(NAME).files()), Secret::new(&token("first")));
+    let tls = Secret::new(&authority.sign(NAME).files());
+    let token = Secret::new(&token("first"));
     let flags = [
         tls.flag("--web.tls-cert-file", "tls.crt"),
         tls.flag("--web.tls-key-file", "tls.key"),
@@ -126,7 +127,8 @@ async fn over_tls_only_requests_with_the_token_are_answered() {
     let life = async {
         let authority = Authority::new();
         let secured = secured(&authority).await;
-        let (client, address) = (Client(authority.client()), secured.address);
+        let client = Client(authority.client());
+        let address = secured.address;
         for headers in ["", "Authorization: Bearer second\r\n", "Authorization: Basic first\r\n"] {
             let answer = client.ask(address, NAME, headers).await.unwrap();
             assert_eq!(answer.status, 401, "{headers}");
@@ -147,7 +149,8 @@ async fn a_new_token_replaces_the_old_one_and_an_empty_one_does_not() {
     let life = async {
         let authority = Authority::new();
         let mut secured = secured(&authority).await;
-        let (client, address) = (Client(authority.client()), secured.address);
+        let client = Client(authority.client());
+        let address = secured.address;
         secured.token.swap(&token("second"));
         client.until_status(address, "second", 200).await;
         assert_eq!(client.status(address, "first").await, 401);
@@ -163,7 +166,8 @@ async fn a_new_token_replaces_the_old_one_and_an_empty_one_does_not() {
 #[tokio::test]
 async fn a_new_certificate_replaces_the_old_one_and_a_faulty_one_does_not() {
     let life = async {
-        let (old, new) = (Authority::new(), Authority::new());
+        let old = Authority::new();
+        let new = Authority::new();
         let mut secured = secured(&old).await;
         let address = secured.address;
         secured.tls.swap(&new.sign(NAME).files());

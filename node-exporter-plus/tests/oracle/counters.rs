@@ -1,8 +1,8 @@
-//! From the kernel's counters to crane's four aggregates: the exporter's way from the text of /proc, Prometheus's by crane's
-//! recording rules.
+//! From the kernel's counters to crane's four aggregates: the exporter's way from the text of /proc, Prometheus's by
+//! crane's recording rules.
 //!
-//! Crane records `cpu_usage_active` every 30 s, of which `irate` sees the last two samples. Here it is recorded at every
-//! sample, so that both see all of them.
+//! Crane records `cpu_usage_active` every 30 s, of which `irate` sees the last two samples. Here it is recorded at
+//! every sample, so that both see all of them.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -59,13 +59,15 @@ fn meminfo(slot: u32) -> String {
 /// node_exporter's metrics in the form that promtool backfills: each family's samples in the order of time.
 fn exposition() -> String {
     let mut node = Node::default();
-    let (mut cpus, mut memory) = (String::new(), String::new());
+    let mut cpus = String::new();
+    let mut memory = String::new();
     for slot in 0..=SLOTS {
         if slot > 0 {
             node.live(slot);
         }
         for (cpu, idle) in node.idle.iter().enumerate() {
-            let (seconds, time) = (*idle as f64 / 100.0, unix(slot));
+            let seconds = *idle as f64 / 100.0;
+            let time = unix(slot);
             let labels = format!("cpu=\"{cpu}\",mode=\"idle\",instance=\"n\"");
             writeln!(cpus, "node_cpu_seconds_total{{{labels}}} {seconds} {time}").unwrap();
         }

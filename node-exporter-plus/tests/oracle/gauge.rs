@@ -137,7 +137,8 @@ fn seconds(window: &str) -> u64 {
     count.parse::<u64>().unwrap() * unit
 }
 
-/// Whether the exporter has no value although Prometheus has one: while the newest sample is older than three intervals.
+/// Whether the exporter has no value although Prometheus has one: while the newest sample is older than three
+/// intervals.
 fn silent(time: u64) -> bool {
     let now = u32::try_from((time - unix(0)) / 10).unwrap();
     is_down(now) || (now.saturating_sub(3)..=now).all(|slot| slot == 0 || !taken(slot))
@@ -163,15 +164,17 @@ fn every_aggregate_equals_prometheuss_over_gaps_and_a_restart() {
 #[ignore = "needs Prometheus: make oracle"]
 fn without_that_condition_prometheus_takes_the_first_busy_seconds_for_the_maximum_of_the_day() {
     let prometheus = Prometheus::over(&exposition());
-    let (minutes, day) = (prometheus.range(300), prometheus.range(86_400));
+    let minutes = prometheus.range(300);
+    let day = prometheus.range(86_400);
     let plain =
         prometheus.minutes(&format!("max_over_time(avg_over_time(x[{minutes}])[{day}:1m])"));
     let ours = &ours()["max_avg_1d"];
     let largest = |skipped: u64| {
-        let apart = |(time, ours): (&u64, &f64)| {
-            (*time >= unix(0) + skipped).then(|| (ours - plain[time]).abs())
-        };
-        ours.iter().filter_map(apart).fold(0.0, f64::max)
+        ours.iter()
+            .filter_map(|(time, ours)| {
+                (*time >= unix(0) + skipped).then(|| (ours - plain[time]).abs())
+            })
+            .fold(0.0, f64::max)
     };
     println!(
         "max_avg_1d, plain: {:.3} apart at first, {:.7} after the day",

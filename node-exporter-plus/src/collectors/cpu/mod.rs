@@ -1,12 +1,12 @@
 //! CPU time since the last sample, from `/proc/stat`: `cpu_usage` and its parts `cpu_busy`, `cpu_iowait`, `cpu_steal`.
 //!
-//! `cpu_usage` is crane's recording rule, 100 minus the idle rate: waiting for IO counts as used. A CPU that waits is idle all
-//! the same: a program that only waits in io_uring shows as waiting all the time. `cpu_busy` leaves waiting out. Both count time
-//! stolen by the hypervisor, in which tasks wanted to run and no other pod could have. The kernel counts guest time in user and
-//! nice already, so it is not added.
+//! `cpu_usage` is crane's recording rule, 100 minus the idle rate: waiting for IO counts as used. A CPU that waits is
+//! idle all the same: a program that only waits in io_uring shows as waiting all the time. `cpu_busy` leaves waiting
+//! out. Both count time stolen by the hypervisor, in which tasks wanted to run and no other pod could have. The kernel
+//! counts guest time in user and nice already, so it is not added.
 //!
-//! Invariant: a column that runs backwards, jumps ahead or stands still costs the values that need it, and no other; no value is
-//! below 0 or above 100.
+//! Invariant: a column that runs backwards, jumps ahead or stands still costs the values that need it, and no other; no
+//! value is below 0 or above 100.
 
 use std::path::Path;
 use std::time::Duration;
@@ -59,8 +59,8 @@ impl Cpu {
         Self { file, uptime: UptimeFile::new(procfs), interval, before: None }
     }
 
-    /// The longest time that can have passed since the sample before. On a busy node this thread may be preempted between
-    /// reading the clock and reading the counters, so the clock is read again.
+    /// The longest time that can have passed since the sample before. On a busy node this thread may be preempted
+    /// between reading the clock and reading the counters, so the clock is read again.
     fn longest_since(&mut self, before: Moment, now: Moment) -> Duration {
         self.uptime.read().map_or(now, |uptime| now.max(uptime)).since(before)
     }
@@ -83,9 +83,11 @@ impl Collector for Cpu {
             return Ok(());
         };
         let longest = self.longest_since(before.at, now);
-        let elapsed = |cpus| Elapsed::new(now.since(before.at), longest, cpus);
-        let Shares { usage, busy, iowait, steal } =
-            shares(before.ticks, ticks, before.cpus.max(cpus).map(elapsed));
+        let Shares { usage, busy, iowait, steal } = shares(
+            before.ticks,
+            ticks,
+            before.cpus.max(cpus).map(|cpus| Elapsed::new(now.since(before.at), longest, cpus)),
+        );
         for (kind, share) in [(&USAGE, usage), (&BUSY, busy), (&IOWAIT, iowait), (&STEAL, steal)] {
             if let Some(share) = share {
                 record(&Signal::of_node(kind), share);
@@ -110,20 +112,23 @@ pub struct Ticks([u64; COLUMNS]);
 /// # Errors
 /// When there is no such line, one of its columns is no number, or the idle time is missing.
 pub fn parse(stat: &[u8]) -> Result<Ticks, ParseError> {
-    let of_all_cpus = |(line, text): (usize, &'_ str)| {
-        text.strip_prefix("cpu ").map(|numbers| (line, numbers.to_owned()))
-    };
-    let (line, numbers) =
-        lines(stat).find_map(of_all_cpus).ok_or(ParseError::File("has no line \"cpu\""))?;
-    let problem = |problem| ParseError::Line { line, problem };
+    let (line, numbers) = lines(stat)
+        .find_map(|(line, text)| {
+            text.strip_prefix("cpu ").map(|numbers| (line, numbers.to_owned()))
+        })
+        .ok_or(ParseError::File("has no line \"cpu\""))?;
     let mut ticks = [0; COLUMNS];
     let mut found = 0;
     // Kernels before 2.6.11 have fewer columns; those after 2.6.24 add guest times.
     for (column, number) in ticks.iter_mut().zip(numbers.split_ascii_whitespace()) {
-        *column = number.parse().map_err(|_| problem("a CPU time is not a whole number"))?;
+        let problem = "a CPU time is not a whole number";
+        *column = number.parse().map_err(|_| ParseError::Line { line, problem })?;
         found += 1;
     }
-    if found > IDLE { Ok(Ticks(ticks)) } else { Err(problem("the idle time is missing")) }
+    if found <= IDLE {
+        return Err(ParseError::Line { line, problem: "the idle time is missing" });
+    }
+    Ok(Ticks(ticks))
 }
 
 /// The number of CPUs that have a line, which are those that are online. `None` if there are no such lines, or not all
@@ -131,8 +136,7 @@ pub fn parse(stat: &[u8]) -> Result<Ticks, ParseError> {
 #[must_use]
 pub fn count(stat: &[u8]) -> Option<u32> {
     let mut others = lines(stat).map(|(_, text)| text).skip_while(|text| !text.starts_with("cpu "));
-    let is_cpu = |text: &&str| text.starts_with("cpu");
-    let cpus = others.by_ref().skip(1).take_while(is_cpu).count();
+    let cpus = others.by_ref().skip(1).take_while(|text| text.starts_with("cpu")).count();
     let whole =
         (stat.len() as u64) < LIMIT || lines(stat).any(|(_, text)| text.starts_with("intr"));
     u32::try_from(cpus).ok().filter(|cpus| *cpus > 0 && whole)
@@ -161,44 +165,53 @@ pub struct Elapsed {
 
 /// USER_HZ: the ticks of one CPU in a second, whatever the kernel's HZ is.
 const TICKS_PER_SECOND: f64 = 100.0;
-/// The kernel may count more than the time that has passed, since busy time is sampled and idle time measured: so much more,
-/// as a share.
+/// How much more than the time that has passed the kernel may count, as a share of that time: the kernel samples busy
+/// time and measures idle time.
 const EXCESS: f64 = 0.2;
-/// The same in ticks, for short intervals: each column is rounded by itself.
+/// How much more it may count for short intervals, in ticks: it rounds each column by itself.
 const ROUNDING: f64 = 20.0;
 
 impl Elapsed {
     /// The time `passed` on `cpus` CPUs, of which `longest` may have passed between the readings of the counters.
     #[must_use]
     pub fn new(passed: Duration, longest: Duration, cpus: u32) -> Self {
-        let ticks = |time: Duration| time.as_secs_f64() * f64::from(cpus) * TICKS_PER_SECOND;
-        Self { ticks: ticks(passed), most: ticks(longest) * (1.0 + EXCESS) + ROUNDING }
+        let ticks_per_second = f64::from(cpus) * TICKS_PER_SECOND;
+        Self {
+            ticks: passed.as_secs_f64() * ticks_per_second,
+            most: longest.as_secs_f64() * ticks_per_second * (1.0 + EXCESS) + ROUNDING,
+        }
     }
 }
 
-/// The shares between two samples. `elapsed` is `None` if the number of CPUs is not known: then only counters that agree with
-/// each other give values.
+/// The shares between two samples. `elapsed` is `None` if the number of CPUs is not known: then only counters that
+/// agree with each other give values.
 ///
-/// The kernel moves time from waiting to idle and back (an idle period counts as waiting while a task of that CPU waits, and is
-/// counted anew at each reading), so the two are first taken together. Their sum loses or gains hours when a CPU goes offline
-/// or comes online; what tasks used is then compared with the clock. Time stolen can jump at a live migration; then the clock
-/// stands in for the sum of all columns. No value if both disagree, as after a reset.
+/// The kernel moves time from waiting to idle and back (an idle period counts as waiting while a task of that CPU
+/// waits, and is counted anew at each reading), so the two are first taken together. Their sum loses or gains hours
+/// when a CPU goes offline or comes online; what tasks used is then compared with the clock. Time stolen can jump at a
+/// live migration; then the clock stands in for the sum of all columns. No value if both disagree, as after a reset.
 #[must_use]
 pub fn shares(before: Ticks, after: Ticks, elapsed: Option<Elapsed>) -> Shares {
     let grown: [i128; COLUMNS] =
         std::array::from_fn(|column| i128::from(after.0[column]) - i128::from(before.0[column]));
     let most = elapsed.map_or(f64::INFINITY, |elapsed| elapsed.most);
+    // The ticks by which a column has grown; `None` if it cannot have grown so.
     let possible = |ticks: i128| Some(ticks as f64).filter(|ticks| (0.0..=most).contains(ticks));
 
-    let is_work = |column: &usize| *column != IDLE && *column != IOWAIT_TICKS;
-    let columns: Vec<Option<f64>> =
-        (0..COLUMNS).filter(is_work).map(|column| possible(grown[column])).collect();
+    let columns: Vec<Option<f64>> = (0..COLUMNS)
+        .filter(|column| *column != IDLE && *column != IOWAIT_TICKS)
+        .map(|column| possible(grown[column]))
+        .collect();
     let lost = columns.iter().filter(|column| column.is_none()).count();
     let work = columns.into_iter().sum::<Option<f64>>().filter(|work| *work <= most);
-    let unused = possible(grown[IDLE] + grown[IOWAIT_TICKS]);
-    // Idle time that stands still while half of the time or more is missing is not counted.
-    let stands_still = |work: f64| work > 0.0 && elapsed.is_some_and(|it| work < it.ticks / 2.0);
-    let unused = unused.filter(|unused| *unused > 0.0 || !work.is_some_and(stands_still));
+    let mut unused = possible(grown[IDLE] + grown[IOWAIT_TICKS]);
+    // Where work accounts for less than half of the time, CPUs were idle: idle time that does not grow is wrong then.
+    if let (Some(work), Some(elapsed)) = (work, elapsed)
+        && work > 0.0
+        && work < elapsed.ticks / 2.0
+    {
+        unused = unused.filter(|unused| *unused > 0.0);
+    }
 
     let clock = elapsed.map(|elapsed| elapsed.ticks).filter(|ticks| *ticks > 0.0);
     let total = match (work, unused) {
@@ -208,21 +221,35 @@ pub fn shares(before: Ticks, after: Ticks, elapsed: Option<Elapsed>) -> Shares {
         (None, _) => None,
     };
     let Some(total) = total else { return Shares::default() };
-    let percent = |ticks: f64| 100.0 * ticks / total;
-    let all_but = |ticks: f64| (100.0 * (1.0 - ticks / total)).clamp(0.0, 100.0);
-    let busy = work.map(percent).or(unused.map(all_but));
-    let parts =
-        possible(grown[IDLE]).zip(possible(grown[IOWAIT_TICKS])).filter(|_| unused.is_some());
+    let busy = match (work, unused) {
+        (Some(work), _) => Some(percent(work, total)),
+        (None, Some(unused)) => Some(percent_without(unused, total)),
+        (None, None) => None,
+    };
+    let parts = if unused.is_some() {
+        possible(grown[IDLE]).zip(possible(grown[IOWAIT_TICKS]))
+    } else {
+        None
+    };
     let usage = match parts {
-        Some((idle, _)) => Some(all_but(idle)),
-        // Waiting was moved to idle: nothing is known to wait.
+        Some((idle, _)) => Some(percent_without(idle, total)),
+        // The kernel has moved time from waiting to idle, so nothing is known of waiting.
         None if grown[IDLE] >= 0 && unused.is_some() => busy,
         None => None,
     };
-    let iowait = parts.map(|(_, waited)| percent(waited));
+    let iowait = parts.map(|(_, waited)| percent(waited, total));
     // By the clock, the kernel may have counted a little more than has passed.
-    let steal = possible(grown[STEAL_TICKS]).map(|stolen| percent(stolen).min(100.0));
+    let steal = possible(grown[STEAL_TICKS]).map(|stolen| percent(stolen, total).min(100.0));
     Shares { usage, busy, iowait, steal }
+}
+
+fn percent(ticks: f64, total: f64) -> f64 {
+    100.0 * ticks / total
+}
+
+/// What is left of the total without these ticks, in percent.
+fn percent_without(ticks: f64, total: f64) -> f64 {
+    (100.0 * (1.0 - ticks / total)).clamp(0.0, 100.0)
 }
 
 #[cfg(test)]

@@ -44,7 +44,8 @@ fn a_program_that_only_waits_in_io_uring_is_no_work() {
 #[test]
 fn time_that_the_hypervisor_takes_is_use() {
     let shares = after_ten_seconds("cpu 0 0 0 0 0 0 0 0", "cpu 2000 0 0 0 0 0 0 2000");
-    let (full, half) = (Some(100.0), Some(50.0));
+    let full = Some(100.0);
+    let half = Some(50.0);
     assert_eq!((shares.usage, shares.busy, shares.steal), (full, full, half));
 }
 
@@ -142,12 +143,12 @@ fn errors_name_the_line() {
 fn value_at(cpu: &mut Cpu, signal_name: &str, seconds: u64) -> Option<f64> {
     let mut value = None;
     let now = Moment(Duration::from_secs(seconds));
-    let mut record = |signal: &Signal, sample| {
+    cpu.collect(now, &mut |signal: &Signal, sample| {
         if signal.name() == signal_name {
             value = Some(sample);
         }
-    };
-    cpu.collect(now, &mut record).unwrap();
+    })
+    .unwrap();
     value
 }
 
@@ -254,7 +255,9 @@ proptest! {
         let all: u64 = weights.iter().sum();
         let ticks = u64::from(cpus) * millis / 10;
         let after = std::array::from_fn(|kind| before[kind] + (ticks * weights[kind]).div_ceil(all));
-        let (before, after, passed) = (Ticks(before), Ticks(after), Duration::from_millis(millis));
+        let before = Ticks(before);
+        let after = Ticks(after);
+        let passed = Duration::from_millis(millis);
         let elapsed = Some(Elapsed::new(passed, passed, cpus));
         let idle = 100.0 * weights[IDLE] as f64 / all as f64;
         // Eight kinds are rounded, of 90 ticks at least.

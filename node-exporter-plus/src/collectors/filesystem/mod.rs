@@ -1,9 +1,9 @@
-//! File systems: `fs_mountpoint_usage` and `inode_mountpoint_usage` of each, and for the node `fs_usage` and `inode_usage`, those
-//! of the fullest.
+//! File systems: `fs_mountpoint_usage` and `inode_mountpoint_usage` of each, and for the node `fs_usage` and
+//! `inode_usage`, those of the fullest.
 //!
-//! Usage is what `df` shows: used space as a share of used space and of that free to users other than root; `df -i` for inodes.
-//! File systems that make inodes as they need them (btrfs, vfat) have no usage of these. The mounts are
-//! those that this process sees below `--path.rootfs`, from its own `/proc/self/mountinfo`, so that neither `hostPID` nor
+//! Usage is what `df` shows: used space as a share of used space and of that free to users other than root; `df -i` for
+//! inodes. File systems that make inodes as they need them (btrfs, vfat) have no usage of these. The mounts are those
+//! that this process sees below `--path.rootfs`, from its own `/proc/self/mountinfo`, so that neither `hostPID` nor
 //! root is needed. [`mounts`] selects those that count.
 
 mod mounts;
@@ -61,7 +61,8 @@ impl Collector for Filesystems {
     }
 
     fn collect(&mut self, _: Moment, record: &mut Record<'_>) -> Result<(), CollectError> {
-        let (rootfs, kubelet_root) = (&self.rootfs, &self.kubelet_root);
+        let rootfs = &self.rootfs;
+        let kubelet_root = &self.kubelet_root;
         let mounts = self
             .mountinfo
             .parse_if_there(|text| parse(text, rootfs, kubelet_root, super::file::exists))?;
@@ -82,8 +83,8 @@ impl Collector for Filesystems {
     }
 }
 
-/// The space and the inodes in use, in percent. `None` if the file system has no number of them, or statfs fails: it was
-/// unmounted, or this process has no permission.
+/// The space and the inodes in use, in percent. `None` if the file system has no number of them, or statfs fails: it
+/// was unmounted, or this process has no permission.
 fn usages(path: &Path) -> [Option<f64>; 2] {
     let Ok(found) = statvfs(path) else { return [None; 2] };
     let space = share(found.f_blocks, found.f_bfree, found.f_bavail);
@@ -109,12 +110,18 @@ mod tests {
         let host = tempfile::tempdir().unwrap();
         let folder = |name: &str| host.path().join(name);
         fs::create_dir_all(folder("proc/self")).unwrap();
-        let line = |(number, (place, source, options)): (usize, &(&str, &str, &str))| {
-            let place = folder("root").join(place);
-            fs::create_dir_all(&place).unwrap();
-            format!("{number} 1 8:{number} / {} rw - ext4 {source} {options}\n", place.display())
-        };
-        let mountinfo: String = mounts.iter().enumerate().map(line).collect();
+        let mountinfo: String = mounts
+            .iter()
+            .enumerate()
+            .map(|(number, (place, source, options))| {
+                let place = folder("root").join(place);
+                fs::create_dir_all(&place).unwrap();
+                format!(
+                    "{number} 1 8:{number} / {} rw - ext4 {source} {options}\n",
+                    place.display()
+                )
+            })
+            .collect();
         fs::write(folder("proc/self/mountinfo"), mountinfo).unwrap();
         let roots = Roots {
             procfs: folder("proc"),
@@ -123,11 +130,12 @@ mod tests {
             kubelet: "/var/lib/kubelet".into(),
         };
         let mut names = Vec::new();
-        let mut record = |signal: &Signal, value: f64| {
-            assert!((0.0..=100.0).contains(&value), "{value}");
-            names.push(signal.name().to_owned());
-        };
-        Filesystems::new(&roots).collect(Moment(Duration::ZERO), &mut record).unwrap();
+        Filesystems::new(&roots)
+            .collect(Moment(Duration::ZERO), &mut |signal: &Signal, value: f64| {
+                assert!((0.0..=100.0).contains(&value), "{value}");
+                names.push(signal.name().to_owned());
+            })
+            .unwrap();
         names
     }
 

@@ -1,16 +1,16 @@
 //! The node's mounts that count, from `/proc/self/mountinfo` (proc_pid_mountinfo(5)).
 //!
-//! Each file system on a block device and each dataset of ZFS counts once, at its shortest path. Whatever its type, so does the
-//! one that holds the kubelet's root, containers' logs or the images of a container runtime: pods can fill it, also where it is an
-//! overlay or in memory, as on nodes without disks, or where a folder of it is mounted alone, as in nodes that are containers.
-//! Left out are
+//! Each file system on a block device and each dataset of ZFS counts once, at its shortest path. Whatever its type, so
+//! does the one that holds the kubelet's root, containers' logs or the images of a container runtime: pods can fill it,
+//! also where it is an overlay or in memory, as on nodes without disks, or where a folder of it is mounted alone, as in
+//! nodes that are containers. Left out are
 //! - read-only file systems of whatever type (squashfs of a snap, iso9660, erofs, ext4 mounted `ro`): they are full by
 //!   design, and nothing can fill them. The file system's own option decides, not the mount's: a container may see the
 //!   node's root through a read-only mount while others write to it.
 //! - mounts below the kubelet's root, which are volumes of pods, and below the folders where container runtimes mount
 //!   containers' disks. A disk that is mounted at such a folder itself is the node's, and counts.
-//! - file systems on which a call can block for ever, and this process with it: those behind a network, a process (FUSE) or
-//!   an automounter, and those reached through one. A file system on a block device answers from memory.
+//! - file systems on which a call can block for ever, and this process with it: those behind a network, a process
+//!   (FUSE) or an automounter, and those reached through one. A file system on a block device answers from memory.
 
 use std::path::{Path, PathBuf};
 
@@ -51,8 +51,8 @@ const FILLED_BY_PODS: [&str; 5] = [
 /// Types that pods can fill, beside those on a block device.
 const FILLABLE: [&str; 4] = ["overlay", "ramfs", "tmpfs", "zfs"];
 
-/// The mounts that count. `rootfs` is the node's root as this process sees it, `kubelet_root` a path on the node. `exists` tells
-/// whether this process sees a folder; it is asked only for paths on which no call blocks.
+/// The mounts that count. `rootfs` is the node's root as this process sees it, `kubelet_root` a path on the node.
+/// `exists` tells whether this process sees a folder; it is asked only for paths on which no call blocks.
 ///
 /// # Errors
 /// When a line has too few columns.
@@ -100,10 +100,9 @@ pub fn parse(
 
 /// The mount that holds `folder`: the deepest, and of several at one place the last.
 fn holder<'a, 'b>(mounts: &'b [(Line<'a>, Mount)], folder: &Path) -> Option<&'b (Line<'a>, Mount)> {
-    let holds = |(_, mount): &&(Line<'a>, Mount)| folder.starts_with(&mount.shown);
     mounts
         .iter()
-        .filter(holds)
+        .filter(|(_, mount)| folder.starts_with(&mount.shown))
         .max_by_key(|(_, mount)| Path::new(&mount.shown).components().count())
 }
 
@@ -174,8 +173,8 @@ impl<'a> Line<'a> {
 
 /// Whether a mount belongs to pods or their containers.
 fn is_of_containers(shown: &Path, kubelet_root: &Path) -> bool {
-    let is_below = |folder: &Path| shown != folder && shown.starts_with(folder);
-    is_below(kubelet_root) || RUNTIMES.iter().any(|folder| is_below(Path::new(folder)))
+    let mut folders = RUNTIMES.iter().map(Path::new).chain([kubelet_root]);
+    folders.any(|folder| shown != folder && shown.starts_with(folder))
 }
 
 /// A path without the kernel's escapes: spaces, tabs, newlines and backslashes are written as octal numbers.

@@ -40,7 +40,8 @@ impl fmt::Display for Pattern {
 /// Whether `pattern` can match `start`, `_`, any word of letters, digits and `_`, `_`, and `end`.
 fn can_match_device(pattern: &str, start: &str, end: &str) -> bool {
     let legal = pattern.chars().all(|c| c.is_ascii_alphanumeric() || c == '_' || c == '*');
-    let (start, end) = (format!("{start}_"), format!("_{end}"));
+    let start = format!("{start}_");
+    let end = format!("_{end}");
     let Some((before, rest)) = pattern.split_once('*') else {
         let word = pattern.strip_prefix(&start).and_then(|rest| rest.strip_suffix(&end));
         return legal && word.is_some_and(|word| !word.is_empty());

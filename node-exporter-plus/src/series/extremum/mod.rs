@@ -56,8 +56,8 @@ impl ExtremumKind {
         mean.filter(|mean| interval.starts_minute(slot) && counts(mean, slot, interval))?.value()
     }
 
-    /// The values that counted in a run of slots, computed again from the samples: one mean is summed up, and moved from
-    /// slot to slot.
+    /// The values that counted in a run of slots, computed again from the samples: one mean is summed up, and moved
+    /// from slot to slot.
     pub(super) fn candidates(
         self,
         ring: &Ring,

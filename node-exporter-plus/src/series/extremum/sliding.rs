@@ -1,10 +1,10 @@
 //! The maximum or minimum of every window that ends now.
 //!
 //! The usual way to keep a sliding maximum is a *monotonic queue* of the samples that no later one exceeds. On a steady
-//! slope that is every sample: 34 KiB for a day at 10 s, as much as the samples themselves, for a maximum and again for a
-//! minimum. So time is cut into blocks of 256 slots, and the queue holds at most one slot a block: 35 entries of 4 bytes
-//! for a day. It answers for windows that begin with a block; if a window begins inside one, the slots up to the block's
-//! end are scanned, at most 255, which takes about a microsecond.
+//! slope that is every sample: 34 KiB for a day at 10 s, as much as the samples themselves, for a maximum and again for
+//! a minimum. So time is cut into blocks of 256 slots, and the queue holds at most one slot a block: 35 entries of 4
+//! bytes for a day. It answers for windows that begin with a block; if a window begins inside one, the slots up to the
+//! block's end are scanned, at most 255, which takes about a microsecond.
 //!
 //! Invariant: at most [`Sliding::max_entries`] slots are kept, whichever way the values go.
 
@@ -225,10 +225,12 @@ mod tests {
         (slope, gap, prop::collection::vec(value, 1..120)).prop_map(|(slope, gap, mut values)| {
             let middle = values.len() / 2;
             values.splice(middle..middle, std::iter::repeat_n(None, gap));
-            let tilted = |(slot, value): (u32, Option<u8>)| {
-                value.map(|value| slope * 20.0 * f64::from(slot) + f64::from(value))
-            };
-            (0..).zip(values).map(tilted).collect()
+            (0..)
+                .zip(values)
+                .map(|(slot, value)| {
+                    value.map(|value| slope * 20.0 * f64::from(slot) + f64::from(value))
+                })
+                .collect()
         })
     }
 
