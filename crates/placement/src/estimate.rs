@@ -1,29 +1,31 @@
 //! Estimates of what a pod will use, before any reading shows it.
 //!
-//! Invariant: an estimate depends only on the pod's spec and annotation, and on what pods of its workload used, or else workloads of its
-//! namespace. Nothing in other namespaces has an effect on it.
+//! Invariant: an estimate depends only on the pod's spec and annotation, and on what pods of its workload used, or else
+//! workloads of its namespace. Nothing in other namespaces has an effect on it.
 //!
-//! The sources, in this order: the pod's own annotation; what its workload was seen to use; its request times the use by request of the
-//! workloads in its namespace; requests and limits times factors, as in Koordinator's `LoadAwareScheduling`; a small default. No estimate
-//! is above the pod's limit. Unlike in Koordinator, a limit counts for at most 4 times the request: quotas bound requests, and often
-//! nothing bounds limits.
+//! The sources, in this order: the pod's own annotation; what its workload was seen to use; its request times the use
+//! by request of the workloads in its namespace; requests and limits times factors, as in Koordinator's
+//! `LoadAwareScheduling`; a small default. No estimate is above the pod's limit. Unlike in Koordinator, a limit counts
+//! for at most 4 times the request: quotas bound requests, and often nothing bounds limits.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::resources::{Amounts, PerResource, PodResources, Resource};
 
-/// A pod's annotation and its limit count for at most this many times its request, or the default if that is more. Requests count
-/// against quotas, limits only against quotas that name them, and annotations against none: without this bound, any author of a pod
-/// could keep other pods off a node.
+/// A pod's annotation and its limit count for at most this many times its request, or the default if that is more.
+/// Requests count against quotas, limits only against quotas that name them, and annotations against none: without this
+/// bound, any author of a pod could keep other pods off a node.
 const MAX_REQUEST_MULTIPLE: f64 = 4.0;
 
-/// A namespace needs this many workloads before their mean counts for another workload: fewer differ too much from each other.
+/// A namespace needs this many workloads before their mean counts for another workload: fewer differ too much from each
+/// other.
 const MIN_WORKLOADS: u32 = 5;
 
-/// The most that a workload counts for in its namespace's mean of use by request. Otherwise a workload with a very small request would
-/// outweigh all others. So the mean is never above 1: whatever workloads an author creates, no unknown workload is estimated above its
-/// request, which counts against quotas. A median would be more robust, but sums of estimates need means.
+/// The most that a workload counts for in its namespace's mean of use by request. Otherwise a workload with a very
+/// small request would outweigh all others. So the mean is never above 1: whatever workloads an author creates, no
+/// unknown workload is estimated above its request, which counts against quotas. A median would be more robust, but
+/// sums of estimates need means.
 const MAX_RATIO_IN_MEAN: f64 = 1.0;
 
 /// How the use of pods is estimated that no reading shows yet.
@@ -33,15 +35,15 @@ pub struct EstimateRules {
     pub learned: bool,
     /// Which statistic of the learned use counts.
     pub statistic: Statistic,
-    /// The part of its request (or limit, if that is higher, but at most four times the request) that a pod of an unknown workload is assumed
-    /// to use.
+    /// The part of its request (or limit, if that is higher, but at most four times the request) that a pod of an
+    /// unknown workload is assumed to use.
     pub factors: PerResource<f64>,
     /// What a pod with neither request nor limit is assumed to use.
     pub fallback: Amounts,
 }
 
-/// Koordinator's factors and defaults: 85% of CPU and 70% of memory, 250 thousandths of a core and 200 MiB. Of learned use the mean counts:
-/// estimates of several pods are added up, and quantiles of a sum are not sums of quantiles.
+/// Koordinator's factors and defaults: 85% of CPU and 70% of memory, 250 thousandths of a core and 200 MiB. Of learned
+/// use the mean counts: estimates of several pods are added up, and quantiles of a sum are not sums of quantiles.
 impl Default for EstimateRules {
     fn default() -> Self {
         Self {
@@ -204,20 +206,27 @@ impl PodProfile {
         }
     }
 
-    /// The cores that the pod used, if it is one like most of its workload: the estimate, at most the mean and the median of what the workload's
-    /// pods were seen to use, whatever this pod requests. `None` where that was not measured: other estimates may be added to a node's load,
-    /// but never subtracted from its readings.
+    /// The cores that the pod used, if it is one like most of its workload: the estimate, at most the mean and the
+    /// median of what the workload's pods were seen to use, whatever this pod requests. `None` where that was not
+    /// measured: other estimates may be added to a node's load, but never subtracted from its readings.
     pub fn measured_cpu(&self, rules: &EstimateRules) -> Option<f64> {
         let (amount, source) = self.of(Resource::Cpu, rules);
-        let learned = self.learned.cpu.filter(|_| source == EstimateSource::Learned)?;
+        if source != EstimateSource::Learned {
+            return None;
+        }
+        let learned = self.learned.cpu?;
         Some(amount.min(learned.amount.mean).min(learned.amount.p50))
     }
 
     fn of(&self, resource: Resource, rules: &EstimateRules) -> (f64, EstimateSource) {
         let request = *self.resources.requests.get(resource);
         let limit = *self.resources.limits.get(resource);
-        let learned = self.learned.get(resource).filter(|_| rules.learned);
-        let in_namespace = self.in_namespace.get(resource).filter(|_| rules.learned);
+        let mut learned = None;
+        let mut in_namespace = None;
+        if rules.learned {
+            learned = *self.learned.get(resource);
+            in_namespace = *self.in_namespace.get(resource);
+        }
         let by_namespace = request.filter(|request| *request > 0.0).zip(in_namespace);
         // The API server sets the request of a container with only a limit to that limit.
         let requested = request.or(limit);
@@ -241,8 +250,9 @@ impl PodProfile {
 }
 
 impl LearnedUse {
-    /// What a pod with this request will use: the use by request times the request, so that it follows a changed request, as of a rollout.
-    /// At most the larger of the request and what pods used: a pod that uses many times its request does not use more if it requests more.
+    /// What a pod with this request will use: the use by request times the request, so that it follows a changed
+    /// request, as of a rollout. At most the larger of the request and what pods used: a pod that uses many times its
+    /// request does not use more if it requests more.
     fn for_request(&self, request: Option<f64>, statistic: Statistic) -> f64 {
         let request = request.filter(|request| *request > 0.0);
         match (self.by_request, request) {

@@ -1,7 +1,7 @@
 //! The rules of Plimsoll as pure functions: data about nodes and pods in, decisions and reasons out.
 //!
-//! It has every rule, annotation key and unit, and no I/O, no clock (`now` is always a parameter), no logging and no Kubernetes
-//! client. The extender, the tests and the benchmarks call the same functions.
+//! It has every rule, annotation key and unit, and no I/O, no clock (`now` is always a parameter), no logging and no
+//! Kubernetes client. The extender, the tests and the benchmarks call the same functions.
 //!
 //! * [`names`]: resource names and annotation keys, all configurable.
 //! * [`units`]: quantities as distinct types.
@@ -18,8 +18,8 @@
 //! * [`gpu`]: cards, requests, claims, card choice and the ledger that never overbooks.
 #![deny(missing_docs)]
 
-/// A reason of a rejection, with the command that shows more. kube-scheduler groups nodes by the text and uses it as a format string, so
-/// it is constant for all nodes, short, and without `%`.
+/// A reason of a rejection, with the command that shows more. kube-scheduler groups nodes by the text and uses it as a
+/// format string, so it is constant for all nodes, short, and without `%`.
 #[macro_export]
 macro_rules! reason {
     ($text:literal) => {

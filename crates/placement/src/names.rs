@@ -87,8 +87,8 @@ impl Names {
         self.key("exporter")
     }
 
-    /// Node annotation: when the annotator last found that nodes fall below their limits, so that kube-scheduler retries the
-    /// pods that were rejected for them.
+    /// Node annotation: when the annotator last found that nodes fall below their limits, so that kube-scheduler
+    /// retries the pods that were rejected for them.
     pub fn cooled_at(&self) -> String {
         self.key("cooled-at")
     }
@@ -133,8 +133,8 @@ impl Names {
         self.key("gpu-placement")
     }
 
-    /// Node annotation: how the device plugin holds containers to their share. Pod annotation, its author's: how it is to hold this
-    /// pod's, at least.
+    /// Node annotation: how the device plugin holds containers to their share. Pod annotation, its author's: how it is
+    /// to hold this pod's, at least.
     pub fn isolation(&self) -> String {
         self.key("gpu-isolation")
     }

@@ -53,7 +53,6 @@ fn exact(text: &str) -> Option<u32> {
 
 /// A suffix as a factor and a power of ten.
 fn scale(suffix: &str) -> Option<(u128, i32)> {
-    let binary = |power: u32| Some((1024_u128.pow(power), 0));
     match suffix {
         "" => Some((1, 0)),
         "n" => Some((1, -9)),
@@ -65,12 +64,12 @@ fn scale(suffix: &str) -> Option<(u128, i32)> {
         "T" => Some((1, 12)),
         "P" => Some((1, 15)),
         "E" => Some((1, 18)),
-        "Ki" => binary(1),
-        "Mi" => binary(2),
-        "Gi" => binary(3),
-        "Ti" => binary(4),
-        "Pi" => binary(5),
-        "Ei" => binary(6),
+        "Ki" => Some((1 << 10, 0)),
+        "Mi" => Some((1 << 20, 0)),
+        "Gi" => Some((1 << 30, 0)),
+        "Ti" => Some((1 << 40, 0)),
+        "Pi" => Some((1 << 50, 0)),
+        "Ei" => Some((1 << 60, 0)),
         _ => Some((1, suffix.strip_prefix(['e', 'E'])?.parse().ok()?)),
     }
 }

@@ -218,20 +218,21 @@ fn civil(text: &str) -> Option<DateTime> {
     let (date, time) = text.split_once('T')?;
     let [year, month, day] = numbers(date, '-', [4, 2, 2])?;
     let (time, fraction) = time.split_once('.').unwrap_or((time, "0"));
-    let all_digits = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
     let hour_digits = if time.find(':') == Some(1) { 1 } else { 2 };
     let [hour, minute, second] = numbers(time, ':', [hour_digits, 2, 2])?;
-    let narrow = |number: i16| i8::try_from(number).ok();
-    let civil = DateTime::new(
+    if fraction.is_empty() || !fraction.bytes().all(|b| b.is_ascii_digit()) {
+        return None;
+    }
+    DateTime::new(
         year,
-        narrow(month)?,
-        narrow(day)?,
-        narrow(hour)?,
-        narrow(minute)?,
-        narrow(second)?,
+        month.try_into().ok()?,
+        day.try_into().ok()?,
+        hour.try_into().ok()?,
+        minute.try_into().ok()?,
+        second.try_into().ok()?,
         0,
-    );
-    civil.ok().filter(|_| all_digits(fraction))
+    )
+    .ok()
 }
 
 /// Three decimal numbers of exactly so many digits.
@@ -245,8 +246,8 @@ fn numbers(text: &str, separator: char, digits: [usize; 3]) -> Option<[i16; 3]> 
     parts.next().is_none().then_some(found)
 }
 
-/// A decimal number, or an infinity in words. Digits beyond the range of a float, as in `1e400`, are an error in Go, and
-/// crane ignores them; Rust reads them as infinity.
+/// A decimal number, or an infinity in words. Digits beyond the range of a float, as in `1e400`, are an error in Go,
+/// and crane ignores them; Rust reads them as infinity.
 fn number(text: &str) -> Option<f64> {
     let number: f64 = text.parse().ok()?;
     let in_range = number.is_finite() || !text.bytes().any(|byte| byte.is_ascii_digit());
@@ -258,9 +259,10 @@ fn decimals(value: Ratio) -> String {
 }
 
 fn split(text: &str) -> Result<(&str, &str), ReadingError> {
-    let shape = || ReadingError::Shape(clip(text));
-    let (value, time) = text.split_once(',').ok_or_else(shape)?;
-    if time.contains(',') { Err(shape()) } else { Ok((value, time)) }
+    match text.split_once(',') {
+        Some((value, time)) if !time.contains(',') => Ok((value, time)),
+        _ => Err(ReadingError::Shape(clip(text))),
+    }
 }
 
 /// Annotations are untrusted: an error repeats at most 64 characters of one.

@@ -36,8 +36,8 @@ impl<T> PerResource<T> {
     }
 }
 
-/// What a pod's spec requests; `None` where it names nothing. Containers that run together are added up; init containers
-/// that end before them are left out, since they use nothing later.
+/// What a pod's spec requests; `None` where it names nothing. Containers that run together are added up; init
+/// containers that end before them are left out, since they use nothing later.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct PodResources {
     /// Requests.

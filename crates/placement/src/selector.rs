@@ -89,11 +89,12 @@ impl FromStr for LabelSelector {
         if text.is_empty() {
             return Ok(Self::default());
         }
-        let read = |text: &str| {
-            let text = text.trim();
-            requirement(text).ok_or_else(|| SelectorError(text.chars().take(64).collect()))
-        };
-        let requirements = parts(text).map(read).collect::<Result<_, _>>()?;
+        let requirements = parts(text)
+            .map(|text| {
+                let text = text.trim();
+                requirement(text).ok_or_else(|| SelectorError(text.chars().take(64).collect()))
+            })
+            .collect::<Result<_, _>>()?;
         Ok(Self { text: text.to_owned(), requirements })
     }
 }
@@ -111,12 +112,11 @@ fn requirement(text: &str) -> Option<Requirement> {
     if let Some(key) = text.strip_prefix('!') {
         return with_key(key, Operator::Absent);
     }
-    let of_one = |value: &str| is_value(value.trim()).then(|| vec![value.trim().to_owned()]);
     if let Some((key, value)) = text.split_once("!=") {
-        return with_key(key, Operator::NotIn(of_one(value)?));
+        return with_key(key, Operator::NotIn(vec![checked_value(value)?]));
     }
     if let Some((key, value)) = text.split_once("==").or_else(|| text.split_once('=')) {
-        return with_key(key, Operator::In(of_one(value)?));
+        return with_key(key, Operator::In(vec![checked_value(value)?]));
     }
     match text.split_once(char::is_whitespace) {
         Some((key, set)) => with_key(key, wanted_set(set.trim())?),
@@ -131,32 +131,39 @@ fn with_key(key: &str, operator: Operator) -> Option<Requirement> {
 
 /// `in (a,b)` or `notin (a,b)`.
 fn wanted_set(text: &str) -> Option<Operator> {
-    let values = |text: &str| {
-        let list = text.trim().strip_prefix('(')?.strip_suffix(')')?;
-        let values = list.split(',').map(str::trim);
-        values.map(|value| is_value(value).then(|| value.to_owned())).collect::<Option<Vec<_>>>()
-    };
     match text.strip_prefix("notin") {
-        Some(rest) => values(rest).map(Operator::NotIn),
-        None => values(text.strip_prefix("in")?).map(Operator::In),
+        Some(rest) => values_in_parentheses(rest).map(Operator::NotIn),
+        None => values_in_parentheses(text.strip_prefix("in")?).map(Operator::In),
     }
+}
+
+fn values_in_parentheses(text: &str) -> Option<Vec<String>> {
+    let list = text.trim().strip_prefix('(')?.strip_suffix(')')?;
+    list.split(',').map(checked_value).collect()
+}
+
+/// The value without spaces around it, if it is one of a label.
+fn checked_value(text: &str) -> Option<String> {
+    let text = text.trim();
+    is_value(text).then(|| text.to_owned())
 }
 
 /// Whether `text` is a key of labels and taints: `name` or `prefix/name`, where the prefix is a DNS name.
 #[must_use]
 pub fn is_key(text: &str) -> bool {
     let (prefix, name) = text.rsplit_once('/').map_or((None, text), |(p, name)| (Some(p), name));
-    let is_label = |label: &str| is_word(label, |c| c.is_ascii_lowercase() || c == '-');
-    let prefix_fits =
-        prefix.is_none_or(|prefix| prefix.len() <= 253 && prefix.split('.').all(is_label));
+    let prefix_fits = prefix.is_none_or(|prefix| {
+        prefix.len() <= 253
+            && prefix.split('.').all(|label| is_word(label, |c| c.is_ascii_lowercase() || c == '-'))
+    });
     prefix_fits
         && name.len() <= 63
         && is_word(name, |c| c.is_ascii_alphabetic() || "-_.".contains(c))
 }
 
 fn is_value(text: &str) -> bool {
-    let legal = |c: char| c.is_ascii_alphabetic() || "-_.".contains(c);
-    text.is_empty() || text.len() <= 63 && is_word(text, legal)
+    text.is_empty()
+        || text.len() <= 63 && is_word(text, |c: char| c.is_ascii_alphabetic() || "-_.".contains(c))
 }
 
 /// Whether `text` is not empty, consists of digits and `legal` characters, and begins and ends with a letter or digit.

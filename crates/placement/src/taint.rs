@@ -1,7 +1,7 @@
 //! When an overloaded node gets a taint, and when it loses it.
 //!
-//! Invariants: an unknown load is no reason for a taint. Between the limit and the limit less the margin the taint does not change, so
-//! that a load that varies around its limit does not set and clear it in turn.
+//! Invariants: an unknown load is no reason for a taint. Between the limit and the limit less the margin the taint does
+//! not change, so that a load that varies around its limit does not set and clear it in turn.
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -18,8 +18,8 @@ pub const VALUE: &str = "plimsoll-hot";
 pub struct TaintRules {
     /// How long a load must be over a limit.
     pub after: SignedDuration,
-    /// How far below the limit the load must be to clear the taint, as a fraction of the node. At most half of the limit counts, so that a low
-    /// load always clears it.
+    /// How far below the limit the load must be to clear the taint, as a fraction of the node. At most half of the
+    /// limit counts, so that a low load always clears it.
     pub margin: f64,
 }
 
@@ -56,18 +56,20 @@ impl TaintRules {
     ) -> Heat {
         let pool = policy.pools.iter().find(|pool| pool.selector.matches(labels));
         let limits = pool.map_or(&policy.limits, |pool| &pool.limits);
-        let of = |limit| self.heat_by(limit, reading(&limit.metric), now);
-        let all: Vec<Heat> = limits.iter().map(of).collect();
+        let all: Vec<Heat> =
+            limits.iter().map(|limit| self.heat_by(limit, reading(&limit.metric), now)).collect();
         let hottest = [Heat::Over, Heat::Near].into_iter().find(|heat| all.contains(heat));
         hottest.unwrap_or(Heat::Cool)
     }
 
     fn heat_by(&self, limit: &Limit, reading: Option<Reading>, now: Timestamp) -> Heat {
-        let counts = |reading: &Reading| {
-            let is_fresh = limit.max_age.is_some_and(|age| reading.is_fresh(now, age));
-            is_fresh && reading.check(&limit.metric, now).is_ok()
-        };
-        match reading.filter(counts).map(|reading| reading.value.get()) {
+        match reading
+            .filter(|reading| {
+                let is_fresh = limit.max_age.is_some_and(|age| reading.is_fresh(now, age));
+                is_fresh && reading.check(&limit.metric, now).is_ok()
+            })
+            .map(|reading| reading.value.get())
+        {
             Some(load) if load > limit.max => Heat::Over,
             Some(load) if load > clear_line(limit.max, self.margin) => Heat::Near,
             Some(_) | None => Heat::Cool,

@@ -190,10 +190,12 @@ impl MetricName {
     /// digits, `_`, `-` or `.`, the first and the last a letter or digit. One invalid key makes the
     /// API server refuse a node's whole patch.
     pub fn parse(text: &str) -> Option<Self> {
-        let inner = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-' | b'.');
         let bytes = text.as_bytes();
-        let (first, last) = (bytes.first()?, bytes.last()?);
+        let first = bytes.first()?;
+        let last = bytes.last()?;
         let edges = first.is_ascii_alphanumeric() && last.is_ascii_alphanumeric();
-        (edges && bytes.len() <= 63 && bytes.iter().all(|b| inner(*b))).then(|| Self::from(text))
+        let all =
+            bytes.iter().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-' | b'.'));
+        (edges && bytes.len() <= 63 && all).then(|| Self::from(text))
     }
 }

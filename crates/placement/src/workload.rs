@@ -4,14 +4,16 @@ use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 
-/// After this time an observation of a pod's use counts half as much as a new one, so that learned use covers a day's course.
+/// After this time an observation of a pod's use counts half as much as a new one, so that learned use covers a day's
+/// course.
 pub const HALF_LIFE: SignedDuration = SignedDuration::from_hours(24);
 
 /// The pods of one controller in one namespace that have the same template.
 ///
-/// Use is never shared between namespaces. Within one, a pod belongs to the controller in its `ownerReferences`, together with pods whose
-/// containers are the same. If a pod's template is not known, the template of that controller counts whose pods were observed for longest
-/// (see [`evidence`]): so an author of pods can influence estimates of such pods.
+/// Use is never shared between namespaces. Within one, a pod belongs to the controller in its `ownerReferences`,
+/// together with pods whose containers are the same. If a pod's template is not known, the template of that controller
+/// counts whose pods were observed for longest (see [`evidence`]): so an author of pods can influence estimates of such
+/// pods.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct WorkloadId {
     /// The namespace.
@@ -24,8 +26,8 @@ pub struct WorkloadId {
     pub template: u64,
 }
 
-/// A number to compare workloads by how long their pods were observed: `pod_minutes` up to `last_seen`, where older minutes count less.
-/// The workload with the highest number has the most weighted pod-minutes at any later time.
+/// A number to compare workloads by how long their pods were observed: `pod_minutes` up to `last_seen`, where older
+/// minutes count less. The workload with the highest number has the most weighted pod-minutes at any later time.
 ///
 /// # Examples
 ///
@@ -50,14 +52,16 @@ pub const MOST_POD_MINUTES: f64 = 150_000.0 * 24.0 * 60.0;
 /// Numbers in lists are rounded to four digits.
 const ROUNDING: f64 = 0.01;
 
-/// As [`evidence`] with [`HALF_LIFE`], of what a list claims at `now`. Lists come over plain HTTP, and no entry may outweigh every later one.
+/// As [`evidence`] with [`HALF_LIFE`], of what a list claims at `now`. Lists come over plain HTTP, and no entry may
+/// outweigh every later one.
 #[must_use]
 pub fn claimed_evidence(pod_minutes: f64, last_seen: Timestamp, now: Timestamp) -> f64 {
     evidence(pod_minutes.min(MOST_POD_MINUTES), last_seen.min(now), HALF_LIFE)
 }
 
-/// Whether what an earlier list has of a workload, with this [`evidence`], counts instead of what a newer list has: a learner that has just
-/// started knows less than one that has observed a day's course. A learner that goes on learning never knows less than before.
+/// Whether what an earlier list has of a workload, with this [`evidence`], counts instead of what a newer list has: a
+/// learner that has just started knows less than one that has observed a day's course. A learner that goes on learning
+/// never knows less than before.
 #[must_use]
 pub fn outweighs(earlier: f64, newer: f64) -> bool {
     newer + ROUNDING < earlier

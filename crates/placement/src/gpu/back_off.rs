@@ -1,8 +1,8 @@
 //! Which nodes take no GPU pods for a while, since their kubelet refused several that Bind had sent there.
 //!
-//! Invariants: failures of one namespace's pods back the node off for that namespace alone; the node is backed off for all namespaces
-//! only while those of several are, and no pod of any namespace was admitted since. A back-off always ends. After it one more
-//! failure begins a longer one, and an admitted pod ends it all.
+//! Invariants: failures of one namespace's pods back the node off for that namespace alone; the node is backed off for
+//! all namespaces only while those of several are, and no pod of any namespace was admitted since. A back-off always
+//! ends. After it one more failure begins a longer one, and an admitted pod ends it all.
 
 use std::collections::BTreeMap;
 
@@ -77,11 +77,16 @@ impl Failures {
 }
 
 impl NodeBackOff {
-    /// Counts a failed admission of a pod of that namespace. Returns the end of the back-off that it begins, if it does.
+    /// Counts a failed admission of a pod of that namespace. Returns the end of the back-off that it begins, if it
+    /// does.
     pub fn failed(&mut self, namespace: &str, now: Timestamp) -> Option<Timestamp> {
         self.drop_old(now);
-        let fresh = || Failures { recent: Vec::new(), last: now, begun: 0, back_off: None };
-        let failures = self.namespaces.entry(namespace.to_owned()).or_insert_with(fresh);
+        let failures = self.namespaces.entry(namespace.to_owned()).or_insert_with(|| Failures {
+            recent: Vec::new(),
+            last: now,
+            begun: 0,
+            back_off: None,
+        });
         failures.last = now;
         // Pods that were sent before the back-off began.
         if failures.is_backed_off(now) {
@@ -174,7 +179,8 @@ mod tests {
 
     #[test]
     fn each_back_off_is_twice_as_long_up_to_ten_minutes_and_begins_with_one_failure() {
-        let (mut node, mut now) = (NodeBackOff::default(), at(0));
+        let mut node = NodeBackOff::default();
+        let mut now = at(0);
         fail(&mut node, "one", 2, now);
         for seconds in [30, 60, 120, 240, 480, 600, 600] {
             let end = node.failed("one", now).unwrap();

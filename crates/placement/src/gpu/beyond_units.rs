@@ -1,7 +1,7 @@
 //! What pods may take of cards beyond their units.
 //!
-//! kube-scheduler, the kubelet and ResourceQuota count units alone. So without a right by the policy, a pod takes no more of a card
-//! than its units are of it.
+//! kube-scheduler, the kubelet and ResourceQuota count units alone. So without a right by the policy, a pod takes no
+//! more of a card than its units are of it.
 
 /// What a namespace's pods may take of cards beyond their units; nothing by default.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]

@@ -80,20 +80,24 @@ impl Claim {
 
     /// The claim of `request` with its containers on these cards, as many as it has shares and in their order.
     pub fn on_cards(request: &GpuRequest, cards: &[CardId]) -> Self {
-        let part = |ask: &ContainerRequest| {
-            let count = usize::try_from(ask.card_use.cards).unwrap_or(usize::MAX);
-            let on = cards.iter().take(count).map(|card| (card.clone(), ask.share()));
-            (ask.name.clone(), on.collect())
-        };
-        let containers = request.containers().iter().map(part).collect();
+        let containers = request
+            .containers()
+            .iter()
+            .map(|ask| {
+                let count = usize::try_from(ask.card_use.cards).unwrap_or(usize::MAX);
+                let on = cards.iter().take(count).map(|card| (card.clone(), ask.share()));
+                (ask.name.clone(), on.collect())
+            })
+            .collect();
         let shares = request.shares().iter().copied();
         let cards = cards.iter().cloned().zip(shares).collect();
         Self { containers, cards, limits: limits(request) }
     }
 
-    /// The claim that an annotation holds, checked against the pod's spec. Each container that requests units has its units, in equal
-    /// shares of as many cards as it requests. No other container has any, and the containers share their cards. Compute and exclusive
-    /// cards are those of the claim, memory limits those of the request ([`GpuRequest::as_claimed`]).
+    /// The claim that an annotation holds, checked against the pod's spec. Each container that requests units has its
+    /// units, in equal shares of as many cards as it requests. No other container has any, and the containers share
+    /// their cards. Compute and exclusive cards are those of the claim, memory limits those of the request
+    /// ([`GpuRequest::as_claimed`]).
     ///
     /// # Errors
     ///
@@ -144,11 +148,14 @@ impl Claim {
 }
 
 fn limits(request: &GpuRequest) -> BTreeMap<String, Units> {
-    let above = |ask: &ContainerRequest| {
-        let limit = ask.card_use.limit.filter(|limit| *limit > ask.units)?;
-        Some((ask.name.clone(), limit))
-    };
-    request.containers().iter().filter_map(above).collect()
+    request
+        .containers()
+        .iter()
+        .filter_map(|ask| {
+            let limit = ask.card_use.limit.filter(|limit| *limit > ask.units)?;
+            Some((ask.name.clone(), limit))
+        })
+        .collect()
 }
 
 fn total(shares: &CardShares) -> Units {
@@ -156,17 +163,19 @@ fn total(shares: &CardShares) -> Units {
 }
 
 fn checked(ask: &ContainerRequest, claimed: Option<&CardShares>) -> Result<CardShares, ClaimError> {
-    let (empty, container) = (CardShares::new(), || ask.name.clone());
+    let empty = CardShares::new();
     let claimed = claimed.unwrap_or(&empty);
     if total(claimed) != ask.units {
         return Err(mismatch(&ask.name, total(claimed), ask.units));
     }
     if u32::try_from(claimed.len()) != Ok(ask.card_use.cards) {
-        let (claimed, asked) = (claimed.len(), ask.card_use.cards);
-        return Err(ClaimError::Cards { container: container(), claimed, asked });
+        let container = ask.name.clone();
+        let claimed = claimed.len();
+        let asked = ask.card_use.cards;
+        return Err(ClaimError::Cards { container, claimed, asked });
     }
     if claimed.values().any(|share| share.units != ask.share().units) {
-        return Err(ClaimError::Unequal(container()));
+        return Err(ClaimError::Unequal(ask.name.clone()));
     }
     Ok(claimed.clone())
 }
@@ -175,18 +184,26 @@ fn checked(ask: &ContainerRequest, claimed: Option<&CardShares>) -> Result<CardS
 fn check_together(containers: &BTreeMap<String, CardShares>) -> Result<(), ClaimError> {
     let mut by_count: Vec<&CardShares> = containers.values().collect();
     by_count.sort_by_key(|cards| cards.len());
-    let within = |pair: &[&CardShares]| pair[0].keys().all(|card| pair[1].contains_key(card));
-    by_count.windows(2).all(within).then_some(()).ok_or(ClaimError::Apart)
+    for pair in by_count.windows(2) {
+        if !pair[0].keys().all(|card| pair[1].contains_key(card)) {
+            return Err(ClaimError::Apart);
+        }
+    }
+    Ok(())
 }
 
 fn on_each(request: &GpuRequest, containers: &BTreeMap<String, CardShares>) -> CardShares {
     let cards: BTreeSet<&CardId> = containers.values().flat_map(BTreeMap::keys).collect();
-    let on = |card: &CardId| {
-        let share =
-            |ask: &ContainerRequest| Some((ask.kind, *containers.get(&ask.name)?.get(card)?));
-        peak(request.containers().iter().filter_map(share))
-    };
-    cards.into_iter().map(|card| (card.clone(), on(card))).collect()
+    cards
+        .into_iter()
+        .map(|card| {
+            let shares = request
+                .containers()
+                .iter()
+                .filter_map(|ask| Some((ask.kind, *containers.get(&ask.name)?.get(card)?)));
+            (card.clone(), peak(shares))
+        })
+        .collect()
 }
 
 fn mismatch(container: &str, claimed: Units, asked: Units) -> ClaimError {

@@ -7,15 +7,16 @@
 //!                                └─ cancel, release ──> (no entry)
 //! ```
 //!
-//! Invariant: an annotation can only add to what a pod is charged. What Bind chose counts until the kubelet's records place the
-//! pod. Until then each card that the annotation has claimed counts too: the device plugin follows the annotation, and may have
-//! done so before it changed again. After that the last record that placed the pod counts alone, whatever claims and later
-//! reports leave out. The kubelet's records have units only. Whether a pod is exclusive, and its part of the compute, come from
-//! what Bind chose and from claims, never from the annotations by which its author requests cards.
+//! Invariant: an annotation can only add to what a pod is charged. What Bind chose counts until the kubelet's records
+//! place the pod. Until then each card that the annotation has claimed counts too: the device plugin follows the
+//! annotation, and may have done so before it changed again. After that the last record that placed the pod counts
+//! alone, whatever claims and later reports leave out. The kubelet's records have units only. Whether a pod is
+//! exclusive, and its part of the compute, come from what Bind chose and from claims, never from the annotations by
+//! which its author requests cards.
 //!
-//! A pod that is bound without a claim has no card: its author or another scheduler has set its node. Until the kubelet has admitted it,
-//! it counts as in kube-scheduler, its units once on the whole node, so that it takes no card from others. The device plugin refuses it, or
-//! puts it on a card with room.
+//! A pod that is bound without a claim has no card: its author or another scheduler has set its node. Until the kubelet
+//! has admitted it, it counts as in kube-scheduler, its units once on the whole node, so that it takes no card from
+//! others. The device plugin refuses it, or puts it on a card with room.
 
 use std::collections::BTreeMap;
 
@@ -23,8 +24,8 @@ use super::claim::CardShares;
 use super::{Basis, Card, CardShare, Charge, Choice, Claim, GpuRequest};
 use crate::units::{CardId, Cores, PodUid, Units};
 
-/// The most cards that are kept of those that a pod's annotation names over time. A node reports at most 64 cards; a pod whose
-/// annotation has named more is of unknown place.
+/// The most cards that are kept of those that a pod's annotation names over time. A node reports at most 64 cards; a
+/// pod whose annotation has named more is of unknown place.
 const MAX_CLAIMED: usize = 65;
 
 /// The stage of a pod's claim on a node. A pod that was released has no entry.
@@ -64,8 +65,8 @@ pub(super) struct Entry {
     shares: Vec<CardShare>,
     /// What Bind chose; `None` if that was before this process started.
     reservation: Option<Reservation>,
-    /// The cards that the claim annotation has named while it agreed with the pod's spec. Some may not be among the cards that the
-    /// node reports.
+    /// The cards that the claim annotation has named while it agreed with the pod's spec. Some may not be among the
+    /// cards that the node reports.
     claimed: CardShares,
     state: State,
     /// The kubelet has admitted the pod, so it runs.
@@ -113,15 +114,14 @@ impl Entry {
     /// The entry once the API server shows the pod on the node.
     pub(super) fn bound(before: Option<Self>, request: &GpuRequest, claim: Option<&Claim>) -> Self {
         let shares = request.shares().to_vec();
-        let new = || Self {
+        let mut entry = before.unwrap_or_else(|| Self {
             shares: shares.clone(),
             reservation: None,
             claimed: CardShares::new(),
             state: State::Bound,
             admitted: false,
             is_overdue: false,
-        };
-        let mut entry = before.unwrap_or_else(new);
+        });
         entry.shares = shares;
         if entry.state == State::Reserved {
             entry.state = State::Bound;
@@ -153,32 +153,39 @@ impl Entry {
         }
     }
 
-    /// The record, if it accounts for all units of the pod. The kubelet does not list init containers. A pod with one card has all
-    /// containers there, so a record of that card places the whole pod. A pod on several cards has no init container that requests units.
-    /// A record that has all that was claimed of the reported cards is complete with the claim's other cards: a container gets its units on
-    /// all its cards at once.
+    /// The record, if it accounts for all units of the pod. The kubelet does not list init containers. A pod with one
+    /// card has all containers there, so a record of that card places the whole pod. A pod on several cards has no init
+    /// container that requests units. A record that has all that was claimed of the reported cards is complete with the
+    /// claim's other cards: a container gets its units on all its cards at once.
     fn complete_record(&self, mut record: Record, cards: &[Card]) -> Option<Record> {
         if let (1, 1, Some(units)) = (self.shares.len(), record.len(), record.values_mut().next()) {
             *units = self.peak().max(*units);
         }
-        let is_all = |record: &Record| record.values().copied().sum::<Units>() >= self.peak();
-        if !is_all(&record) && !record.is_empty() && self.claimed.len() < MAX_CLAIMED {
+        if record.is_empty() {
+            return None;
+        }
+        if !self.has_all_units(&record) && self.claimed.len() < MAX_CLAIMED {
             record.extend(self.on_lost_cards(&record, cards));
         }
-        (is_all(&record) && !record.is_empty()).then_some(record)
+        self.has_all_units(&record).then_some(record)
     }
 
-    /// The units that were claimed of cards that the node does not report, if the record has all that was claimed of the others.
+    fn has_all_units(&self, record: &Record) -> bool {
+        record.values().copied().sum::<Units>() >= self.peak()
+    }
+
+    /// The units that were claimed of cards that the node does not report, if the record has all that was claimed of
+    /// the others.
     fn on_lost_cards(&self, record: &Record, cards: &[Card]) -> Record {
-        let is_reported = |card: &CardId| cards.iter().any(|reported| reported.uuid == *card);
-        let is_recorded = |(card, share): (&CardId, &CardShare)| {
-            !is_reported(card) || record.get(card).is_some_and(|units| *units >= share.units)
-        };
-        if !self.claimed.iter().all(is_recorded) {
-            return Record::new();
+        let mut lost = Record::new();
+        for (card, share) in &self.claimed {
+            if !is_reported(card, cards) {
+                lost.insert(card.clone(), share.units);
+            } else if record.get(card).is_none_or(|units| *units < share.units) {
+                return Record::new();
+            }
         }
-        let lost = self.claimed.iter().filter(|(card, _)| !is_reported(card));
-        lost.map(|(card, share)| (card.clone(), share.units)).collect()
+        lost
     }
 
     fn peak(&self) -> Units {
@@ -212,10 +219,9 @@ impl Entry {
 
     /// Whether nothing but a claim is known, and that names a card that the node does not report.
     pub(super) fn is_on_lost_card(&self, cards: &[Card]) -> bool {
-        let is_reported = |card: &CardId| cards.iter().any(|reported| reported.uuid == *card);
         matches!(self.place(cards), Place::Claimed | Place::Unknown)
             && self.claimed.len() < MAX_CLAIMED
-            && self.claimed.keys().any(|card| !is_reported(card))
+            && self.claimed.keys().any(|card| !is_reported(card, cards))
     }
 
     /// Whether the pod has no card and is not known to run: nothing is to be charged once it is deleted.
@@ -226,21 +232,22 @@ impl Entry {
     /// What the pod is charged on each of the node's cards, in their order.
     pub(super) fn charges(&self, pod: &PodUid, cards: &[Card]) -> Vec<Option<Charge>> {
         let place = self.place(cards);
-        let charge = |card: &Card| {
-            let recorded = card.pods.get(pod).copied().unwrap_or(Units::ZERO);
-            let (share, basis) = match self.share_on(&place, &card.uuid) {
-                Some((share, basis)) if share.units > recorded => (share, basis),
-                Some((share, _)) => (CardShare { units: recorded, ..share }, Basis::Recorded),
-                None => (CardShare::of(recorded), Basis::Recorded),
-            };
-            Charge::of(pod, share, basis, card.units)
-        };
-        cards.iter().map(charge).collect()
+        cards
+            .iter()
+            .map(|card| {
+                let recorded = card.pods.get(pod).copied().unwrap_or(Units::ZERO);
+                let (share, basis) = match self.share_on(&place, &card.uuid) {
+                    Some((share, basis)) if share.units > recorded => (share, basis),
+                    Some((share, _)) => (CardShare { units: recorded, ..share }, Basis::Recorded),
+                    None => (CardShare::of(recorded), Basis::Recorded),
+                };
+                Charge::of(pod, share, basis, card.units)
+            })
+            .collect()
     }
 
     /// The source of the pod's cards. Cards that the node does not report do not count.
     fn place(&self, cards: &[Card]) -> Place<'_> {
-        let here = |card: &CardId| cards.iter().any(|reported| reported.uuid == *card);
         if let State::Allocated(record) = &self.state {
             return Place::Recorded(record);
         }
@@ -254,35 +261,37 @@ impl Entry {
         if self.claimed.is_empty() {
             return if self.admitted { Place::Unknown } else { Place::None };
         }
-        if self.is_overdue && !self.claimed.keys().all(here) {
+        if self.is_overdue && !self.claimed.keys().all(|card| is_reported(card, cards)) {
             return Place::ClaimedAlone;
         }
-        if self.claimed.keys().any(here) { Place::Claimed } else { Place::Unknown }
+        let is_here = self.claimed.keys().any(|card| is_reported(card, cards));
+        if is_here { Place::Claimed } else { Place::Unknown }
     }
 
     /// The pod's share of a card and why it counts there; `None` if it does not.
     fn share_on(&self, place: &Place<'_>, card: &CardId) -> Option<(CardShare, Basis)> {
-        let claimed = || self.claimed.get(card).copied();
+        let claimed = self.claimed.get(card).copied();
         match place {
             Place::Recorded(record) => {
                 let units = *record.get(card)?;
                 Some((CardShare { units, ..self.known_share(card) }, Basis::Recorded))
             }
             Place::Chosen(claim) => match claim.cards().get(card) {
-                Some(share) => Some((share.larger(claimed().unwrap_or_default()), Basis::Chosen)),
-                None => claimed().map(|share| (share, Basis::Claimed)),
+                Some(share) => Some((share.larger(claimed.unwrap_or_default()), Basis::Chosen)),
+                None => claimed.map(|share| (share, Basis::Claimed)),
             },
-            Place::Claimed => Some(match claimed() {
+            Place::Claimed => Some(match claimed {
                 Some(share) => (share, Basis::Claimed),
                 None => (self.largest(), Basis::UnprovenClaim),
             }),
-            Place::ClaimedAlone => claimed().map(|share| (share, Basis::Claimed)),
+            Place::ClaimedAlone => claimed.map(|share| (share, Basis::Claimed)),
             Place::Unknown => Some((self.largest(), Basis::UnknownPlace)),
             Place::None => None,
         }
     }
 
-    /// The share that was chosen or claimed on a card, or else the pod's largest share; of a pod without a claim, its units.
+    /// The share that was chosen or claimed on a card, or else the pod's largest share; of a pod without a claim, its
+    /// units.
     pub(super) fn known_share(&self, card: &CardId) -> CardShare {
         let chosen = self.reservation.as_ref().and_then(|r| r.claim.cards().get(card));
         match (chosen, self.claimed.get(card)) {
@@ -294,7 +303,8 @@ impl Entry {
         }
     }
 
-    /// The units of the pod's largest share, with the most that was chosen or claimed of the compute, and exclusive if any card is.
+    /// The units of the pod's largest share, with the most that was chosen or claimed of the compute, and exclusive if
+    /// any card is.
     fn largest(&self) -> CardShare {
         let units = self.shares.first().map(|share| share.units).unwrap_or_default();
         let chosen =
@@ -304,8 +314,16 @@ impl Entry {
     }
 }
 
+/// Whether the node reports the card.
+fn is_reported(card: &CardId, cards: &[Card]) -> bool {
+    cards.iter().any(|reported| reported.uuid == *card)
+}
+
 /// A pod's units in the node's report of its cards.
 pub(super) fn record(pod: &PodUid, cards: &[Card]) -> Record {
-    let on = |card: &Card| Some((card.uuid.clone(), *card.pods.get(pod)?));
-    cards.iter().filter_map(on).filter(|(_, units)| !units.is_zero()).collect()
+    cards
+        .iter()
+        .filter_map(|card| Some((card.uuid.clone(), *card.pods.get(pod)?)))
+        .filter(|(_, units)| !units.is_zero())
+        .collect()
 }

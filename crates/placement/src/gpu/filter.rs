@@ -34,8 +34,8 @@ impl CardFilter {
     }
 }
 
-/// A list of names, as in `NVIDIA A10, *A100*, !*80GB*`: with `!` those that are not accepted. `*` stands for any text; upper and
-/// lower case are the same. Without a name that is accepted, all others are.
+/// A list of names, as in `NVIDIA A10, *A100*, !*80GB*`: with `!` those that are not accepted. `*` stands for any text;
+/// upper and lower case are the same. Without a name that is accepted, all others are.
 ///
 /// # Examples
 ///
@@ -99,9 +99,13 @@ impl Patterns {
             return true;
         }
         let name = name.to_lowercase();
-        let any = |patterns: &[String]| patterns.iter().any(|pattern| matches(pattern, &name));
-        !any(&self.refused) && (self.accepted.is_empty() || any(&self.accepted))
+        !matches_any(&self.refused, &name)
+            && (self.accepted.is_empty() || matches_any(&self.accepted, &name))
     }
+}
+
+fn matches_any(patterns: &[String], name: &str) -> bool {
+    patterns.iter().any(|pattern| matches(pattern, name))
 }
 
 /// Whether `*` in a pattern can be texts that make it the name. Takes pattern × name steps at most.

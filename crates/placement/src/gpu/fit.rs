@@ -1,7 +1,8 @@
-//! Whether a request fits a node's cards, and which cards it gets. Filter, Prioritize, preempt, explain, Bind and the benchmarks
-//! use this one rule.
+//! Whether a request fits a node's cards, and which cards it gets. Filter, Prioritize, preempt, explain, Bind and the
+//! benchmarks use this one rule.
 //!
-//! The shares of a request are sorted, the largest first. So a greedy choice finds cards for all shares whenever some choice does.
+//! The shares of a request are sorted, the largest first. So a greedy choice finds cards for all shares whenever some
+//! choice does.
 
 use std::cmp::Reverse;
 
@@ -279,8 +280,8 @@ impl FreeCard {
 }
 
 impl Choice {
-    /// How good the choice is for a request under a rule: its cost where placements have one. Otherwise a score: under packing 100 where
-    /// the cards are full and less the more stays free on them, under spreading the reverse.
+    /// How good the choice is for a request under a rule: its cost where placements have one. Otherwise a score: under
+    /// packing 100 where the cards are full and less the more stays free on them, under spreading the reverse.
     pub fn rate(&self, request: &GpuRequest, rule: &ChoiceRule) -> Rating {
         let left = self.cards.iter().map(|card| card.left).sum();
         let units = self.cards.iter().map(|card| card.units).sum();
@@ -336,12 +337,6 @@ impl Room {
         })
     }
 
-    /// The card with this much free.
-    pub(super) fn of(self, card: &FreeCard) -> FreeCard {
-        let Self { units: free, cores: free_cores, idle } = self;
-        FreeCard { free, free_cores, idle, ..card.clone() }
-    }
-
     /// Whether a share fits.
     pub(super) fn takes(self, share: CardShare) -> bool {
         self.units >= share.units && self.cores >= share.cores && (self.idle || !share.exclusive)
@@ -353,10 +348,10 @@ impl Room {
     }
 }
 
-/// Chooses the cards for a request by the request's own strategy or else that of the rule. `cpu` is the node's free CPU, in thousandths of
-/// a core. Of equal cards it takes one on the NUMA node with the least free memory, so that other NUMA nodes stay whole, and there the one
-/// with the lowest index. Several cards are on one NUMA node where that is possible. CPU is no reason to reject a node here:
-/// kube-scheduler counts it.
+/// Chooses the cards for a request by the request's own strategy or else that of the rule. `cpu` is the node's free
+/// CPU, in thousandths of a core. Of equal cards it takes one on the NUMA node with the least free memory, so that
+/// other NUMA nodes stay whole, and there the one with the lowest index. Several cards are on one NUMA node where that
+/// is possible. CPU is no reason to reject a node here: kube-scheduler counts it.
 ///
 /// # Errors
 ///
@@ -390,30 +385,33 @@ fn cheapest(
     cpu: Option<u64>,
     request: &GpuRequest,
 ) -> Result<Choice, NoFit> {
-    let (share, numa) = (request.largest(), numa_free(cards));
+    let share = request.largest();
+    let numa = numa_free(cards);
     let node = MeasuredNode::new(measure, cpu, cards);
     let mut priced: Vec<(Cost, u64, u32, &FreeCard)> = Vec::with_capacity(cards.len());
     for (at, card) in cards.iter().enumerate() {
-        let alike = |other: &&(Cost, u64, u32, &FreeCard)| {
-            let key = |card: &FreeCard| (card.free, card.units, card.idle, card.free_cores);
-            other.0 != COST_OF_NO_FIT && key(other.3) == key(card) && other.3.model == card.model
-        };
-        let cost = match card.fits(share, request) {
-            true => match priced.iter().find(alike) {
+        let cost = if card.fits(share, request) {
+            let mut fitting = priced.iter().filter(|(cost, ..)| *cost != COST_OF_NO_FIT);
+            let alike = fitting.find(|(.., other)| costs_the_same(card, other));
+            match alike {
                 Some((cost, ..)) => *cost,
                 None => node.cost(request.cpu(), &[(at, share)]),
-            },
-            false => COST_OF_NO_FIT,
+            }
+        } else {
+            COST_OF_NO_FIT
         };
         priced.push((cost, numa(card), card.index, card));
     }
     priced.sort_by_key(|(cost, numa, index, _)| (*cost, *numa, *index));
     let by_cost: Vec<&FreeCard> = priced.iter().map(|(.., card)| *card).collect();
     let chosen = pick(&by_cost, request).ok_or_else(|| why_no_fit(cards, request))?;
-    let position = |card: &FreeCard| cards.iter().position(|other| std::ptr::eq(*other, card));
     let shares = chosen.iter().zip(request.shares());
-    let shares: Vec<(usize, CardShare)> =
-        shares.filter_map(|(card, share)| Some((position(card)?, *share))).collect();
+    let shares: Vec<(usize, CardShare)> = shares
+        .filter_map(|(card, share)| {
+            let position = cards.iter().position(|other| std::ptr::eq(*other, *card))?;
+            Some((position, *share))
+        })
+        .collect();
     let cost = Some(node.cost(request.cpu(), &shares));
     let chosen = chosen.into_iter().zip(request.shares());
     Ok(Choice { cards: chosen.map(|(card, share)| card.chosen(*share)).collect(), cost })
@@ -434,16 +432,15 @@ pub(super) fn numa_free(cards: &[&FreeCard]) -> impl Fn(&FreeCard) -> u64 + use<
         }
     }
     move |card| {
-        let known = |node| free.iter().find(|(known, _)| *known == node).map(|(_, sum)| *sum);
-        card.numa_node.and_then(known).unwrap_or(0)
+        card.numa_node
+            .and_then(|node| free.iter().find(|(known, _)| *known == node).map(|(_, sum)| *sum))
+            .unwrap_or(0)
     }
 }
 
 /// The first of `cards`, in their order, that fit the request; on one NUMA node where that is possible.
 fn pick<'a>(cards: &[&'a FreeCard], request: &GpuRequest) -> Option<Vec<&'a FreeCard>> {
-    let fits = |card: &FreeCard, share| card.fits(share, request);
-    on_one_numa_node(cards, request.shares(), fits)
-        .or_else(|| assign(cards, request.shares(), fits))
+    on_one_numa_node(cards, request).or_else(|| assign_all(cards, request))
 }
 
 /// Whether cards fit a request, without choosing them.
@@ -452,54 +449,53 @@ fn pick<'a>(cards: &[&'a FreeCard], request: &GpuRequest) -> Option<Vec<&'a Free
 ///
 /// Why none fit.
 pub(super) fn check(cards: &[&FreeCard], request: &GpuRequest) -> Result<(), NoFit> {
-    let fits = |card: &FreeCard, share| card.fits(share, request);
-    let found = assign(cards, request.shares(), fits);
-    found.map(|_| ()).ok_or_else(|| why_no_fit(cards, request))
+    assign_all(cards, request).map(|_| ()).ok_or_else(|| why_no_fit(cards, request))
+}
+
+/// A card for each share of the request, without regard to NUMA nodes.
+fn assign_all<'a>(cards: &[&'a FreeCard], request: &GpuRequest) -> Option<Vec<&'a FreeCard>> {
+    assign(cards, request.shares(), |card, share| card.fits(share, request))
 }
 
 /// Cards for several shares on one NUMA node: the one where the chosen cards have the fewest free units.
-fn on_one_numa_node<'a>(
-    cards: &[&'a FreeCard],
-    shares: &[CardShare],
-    fits: impl Fn(&FreeCard, CardShare) -> bool + Copy,
-) -> Option<Vec<&'a FreeCard>> {
-    if shares.len() < 2 {
+fn on_one_numa_node<'a>(cards: &[&'a FreeCard], request: &GpuRequest) -> Option<Vec<&'a FreeCard>> {
+    if request.shares().len() < 2 {
         return None;
     }
     let mut nodes: Vec<u32> = cards.iter().filter_map(|card| card.numa_node).collect();
     nodes.sort_unstable();
     nodes.dedup();
-    let on = |node: u32| {
+    let possible = nodes.into_iter().filter_map(|node| {
         let near: Vec<&FreeCard> =
             cards.iter().copied().filter(|card| card.numa_node == Some(node)).collect();
-        assign(&near, shares, fits)
-    };
-    let free =
-        |chosen: &Vec<&FreeCard>| chosen.iter().map(|card| u64::from(card.free.0)).sum::<u64>();
-    nodes.into_iter().filter_map(on).min_by_key(free)
+        assign_all(&near, request)
+    });
+    possible.min_by_key(|chosen| chosen.iter().map(|card| u64::from(card.free.0)).sum::<u64>())
 }
 
-/// For each share the first card that fits it and is not taken yet. Where all that fit it are taken, an earlier share gives way if it
-/// fits another card: a card that fits the largest share may be too large for the compute or the exclusive card of a smaller one.
+/// For each share the first card that fits it and is not taken yet. Where all that fit it are taken, an earlier share
+/// gives way if it fits another card: a card that fits the largest share may be too large for the compute or the
+/// exclusive card of a smaller one.
 fn assign<'a>(
     cards: &[&'a FreeCard],
     shares: &[CardShare],
     fits: impl Fn(&FreeCard, CardShare) -> bool,
 ) -> Option<Vec<&'a FreeCard>> {
-    let fits = |share: usize, card: usize| fits(cards[card], shares[share]);
     let mut taken: Vec<Option<usize>> = vec![None; cards.len()];
     for share in 0..shares.len() {
         let mut tried = vec![false; cards.len()];
+        let fits = |share: usize, card: usize| fits(cards[card], shares[share]);
         if !put(share, &mut taken, &mut tried, &fits) {
             return None;
         }
     }
-    let card_of = |share| taken.iter().position(|by| *by == Some(share)).map(|at| cards[at]);
-    (0..shares.len()).map(card_of).collect()
+    (0..shares.len())
+        .map(|share| taken.iter().position(|by| *by == Some(share)).map(|at| cards[at]))
+        .collect()
 }
 
-/// Puts a share on a card, and the share that was there on another one. `taken`: the share on each card. `tried`: cards that cannot be
-/// freed.
+/// Puts a share on a card, and the share that was there on another one. `taken`: the share on each card. `tried`: cards
+/// that cannot be freed.
 fn put(
     share: usize,
     taken: &mut [Option<usize>],
@@ -512,9 +508,12 @@ fn put(
         return true;
     }
     for card in 0..taken.len() {
-        let Some(other) = taken[card].filter(|_| !tried[card] && fits(share, card)) else {
+        let Some(other) = taken[card] else {
             continue;
         };
+        if tried[card] || !fits(share, card) {
+            continue;
+        }
         tried[card] = true;
         if put(other, taken, tried, fits) {
             taken[card] = Some(share);
@@ -524,20 +523,46 @@ fn put(
     false
 }
 
+/// Whether a share costs the same on both cards.
+fn costs_the_same(one: &FreeCard, other: &FreeCard) -> bool {
+    one.free == other.free
+        && one.units == other.units
+        && one.idle == other.idle
+        && one.free_cores == other.free_cores
+        && one.model == other.model
+}
+
+impl FreeCard {
+    /// The card with this much free.
+    pub(super) fn with_room(&self, room: Room) -> Self {
+        Self { free: room.units, free_cores: room.cores, idle: room.idle, ..self.clone() }
+    }
+
+    fn has_memory(&self, share: CardShare) -> bool {
+        self.free >= share.units
+    }
+
+    fn is_large_enough(&self, share: CardShare) -> bool {
+        self.units >= share.units
+    }
+
+    /// Whether the card is large enough, and the share takes no more of it than its units pay for.
+    fn is_allowed(&self, share: CardShare, request: &GpuRequest) -> bool {
+        self.is_large_enough(share) && request.excess(share, self.units).is_none()
+    }
+}
+
 /// Why none of `cards` fit the request.
 pub(super) fn why_no_fit(cards: &[&FreeCard], request: &GpuRequest) -> NoFit {
-    let (shares, largest) = (request.shares(), request.largest());
+    let shares = request.shares();
+    let largest = request.largest();
     let filter = request.filter();
     let named: Vec<&FreeCard> =
         cards.iter().copied().filter(|card| card.is_named_by(filter)).collect();
     let accepted: Vec<&FreeCard> =
         named.iter().copied().filter(|card| filter.is_enforced_by(card.isolation)).collect();
-    let would =
-        |fits: &dyn Fn(&FreeCard, CardShare) -> bool| assign(&accepted, shares, fits).is_some();
-    let has_memory = |card: &FreeCard, share: CardShare| card.free >= share.units;
-    let is_large = |card: &FreeCard, share: CardShare| card.units >= share.units;
-    let is_allowed = |card: &FreeCard, share| {
-        is_large(card, share) && request.excess(share, card.units).is_none()
+    let fits_if = |condition: &dyn Fn(&FreeCard, CardShare) -> bool| {
+        assign(&accepted, shares, condition).is_some()
     };
     if cards.is_empty() {
         NoFit::NoCards
@@ -547,35 +572,38 @@ pub(super) fn why_no_fit(cards: &[&FreeCard], request: &GpuRequest) -> NoFit {
         NoFit::UnknownIsolation
     } else if accepted.is_empty() {
         NoFit::WeakIsolation
-    } else if !would(&is_large) {
+    } else if !fits_if(&FreeCard::is_large_enough) {
         NoFit::TooLarge
-    } else if !would(&is_allowed)
+    } else if !fits_if(&|card, share| card.is_allowed(share, request))
         && let Some(excess) = excess(&accepted, request)
     {
         NoFit::BeyondUnits(excess)
-    } else if would(&|card, share| {
-        card.healthy && is_allowed(card, share) && card.room().takes(share)
+    } else if fits_if(&|card, share| {
+        card.healthy && card.is_allowed(share, request) && card.room().takes(share)
     }) {
         NoFit::Closed
-    } else if would(&|card, share| is_allowed(card, share) && card.room().takes(share)) {
+    } else if fits_if(&|card, share| card.is_allowed(share, request) && card.room().takes(share)) {
         NoFit::Unhealthy
     } else if largest.exclusive {
         NoFit::InUse
-    } else if would(&|card, share| is_allowed(card, share) && has_memory(card, share)) {
+    } else if fits_if(&|card, share| card.is_allowed(share, request) && card.has_memory(share)) {
         NoFit::NoCores
-    } else if shares.len() > 1 && accepted.iter().any(|card| has_memory(card, largest)) {
+    } else if shares.len() > 1 && accepted.iter().any(|card| card.has_memory(largest)) {
         NoFit::TooFewCards
     } else {
         NoFit::NoRoom
     }
 }
 
-/// What the request would take beyond its units on a card that is large enough; the same in whatever order the cards are.
+/// What the request would take beyond its units on a card that is large enough; the same in whatever order the cards
+/// are.
 fn excess(cards: &[&FreeCard], request: &GpuRequest) -> Option<Excess> {
-    let on = |card: &&FreeCard| {
-        let units = card.units;
-        let shares = request.shares().iter().filter(move |share| units >= share.units);
-        shares.filter_map(move |share| request.excess(*share, units)).min()
-    };
-    cards.iter().filter_map(on).min()
+    cards
+        .iter()
+        .filter_map(|card| {
+            let units = card.units;
+            let shares = request.shares().iter().filter(move |share| units >= share.units);
+            shares.filter_map(move |share| request.excess(*share, units)).min()
+        })
+        .min()
 }

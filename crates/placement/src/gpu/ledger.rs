@@ -1,7 +1,7 @@
 //! The ledger of one node: how many units of which card each pod is charged.
 //!
-//! Invariants: [`NodeLedger::reserve`] never charges a card more units than it has free, and no annotation makes a card look emptier
-//! than it is (see [`super::entry`]). Readers get the [`NodeCards`] of the last change.
+//! Invariants: [`NodeLedger::reserve`] never charges a card more units than it has free, and no annotation makes a card
+//! look emptier than it is (see [`super::entry`]). Readers get the [`NodeCards`] of the last change.
 
 use std::collections::BTreeMap;
 use std::hash::{Hash, Hasher};
@@ -52,7 +52,8 @@ use crate::units::{CardId, Cores, PodUid, Units};
 pub struct NodeLedger {
     cards: Vec<Card>,
     entries: BTreeMap<PodUid, Entry>,
-    /// Released pods that the kubelet's records still show, and that hold compute or exclusive cards, which these records do not have.
+    /// Released pods that the kubelet's records still show, and that hold compute or exclusive cards, which these
+    /// records do not have.
     stopping: BTreeMap<PodUid, Entry>,
     /// Deleted pods that may still have processes and that the kubelet's records do not show yet.
     departed: BTreeMap<PodUid, Entry>,
@@ -62,7 +63,8 @@ pub struct NodeLedger {
     cpu: Option<u64>,
     /// Units of each card that are in use beyond what pods hold.
     unmanaged: Vec<(CardId, Units)>,
-    /// Built by the first read after a change: one Bind makes several changes, and building takes time for each pod of the node.
+    /// Built by the first read after a change: one Bind makes several changes, and building takes time for each pod of
+    /// the node.
     read: OnceLock<Arc<NodeCards>>,
 }
 
@@ -86,15 +88,17 @@ pub enum ReserveError {
 }
 
 impl NodeLedger {
-    /// Sets the cards that the node reports; empty if the node is gone. Its machine may still run, so its departed pods stay charged.
+    /// Sets the cards that the node reports; empty if the node is gone. Its machine may still run, so its departed pods
+    /// stay charged.
     pub fn set_cards(&mut self, cards: Vec<Card>) {
         self.cards = cards;
         let entries = std::mem::take(&mut self.entries).into_iter();
-        let report = |(pod, entry): (PodUid, Entry)| {
-            let entry = entry.reported(&pod, &self.cards);
-            (pod, entry)
-        };
-        self.entries = entries.map(report).collect();
+        self.entries = entries
+            .map(|(pod, entry)| {
+                let entry = entry.reported(&pod, &self.cards);
+                (pod, entry)
+            })
+            .collect();
         let departed = std::mem::take(&mut self.departed).into_iter();
         let (recorded, departed): (BTreeMap<_, _>, BTreeMap<_, _>) =
             departed.partition(|(pod, _)| !record(pod, &self.cards).is_empty());
@@ -157,34 +161,37 @@ impl NodeLedger {
         !self.unmanaged.is_empty()
     }
 
-    /// Drops a reservation after a binding that has certainly failed. Does nothing if the pod is already bound or allocated.
+    /// Drops a reservation after a binding that has certainly failed. Does nothing if the pod is already bound or
+    /// allocated.
     pub fn cancel(&mut self, pod: &PodUid) {
         if self.stage(pod) == Some(Stage::Reserved) {
             self.release(pod);
         }
     }
 
-    /// Records that the API server shows the pod on this node. `claim` is its annotation's claim, if that agrees with its spec.
+    /// Records that the API server shows the pod on this node. `claim` is its annotation's claim, if that agrees with
+    /// its spec.
     pub fn bind(&mut self, pod: &PodUid, request: &GpuRequest, claim: Option<&Claim>) {
         let before = self.entries.remove(pod);
         self.insert(pod, Entry::bound(before, request, claim));
     }
 
-    /// Records that the kubelet has admitted a bound pod: it runs. Without a claim, it then runs on a card that nothing names.
+    /// Records that the kubelet has admitted a bound pod: it runs. Without a claim, it then runs on a card that nothing
+    /// names.
     pub fn admit(&mut self, pod: &PodUid) {
         self.entries.get_mut(pod).into_iter().for_each(Entry::set_admitted);
         self.invalidate();
     }
 
-    /// Records that the node's report would show the pod if it were on one of the reported cards. If its claim names a card that the node
-    /// does not report, as one that has failed, it then counts on the claim's cards alone.
+    /// Records that the node's report would show the pod if it were on one of the reported cards. If its claim names a
+    /// card that the node does not report, as one that has failed, it then counts on the claim's cards alone.
     pub fn set_overdue(&mut self, pod: &PodUid) {
         self.entries.get_mut(pod).into_iter().for_each(Entry::set_overdue);
         self.invalidate();
     }
 
-    /// Removes a pod that has ended, is deleted, or is on another node. What the kubelet's records show of it is charged until
-    /// they change; an exclusive card stays exclusive until then.
+    /// Removes a pod that has ended, is deleted, or is on another node. What the kubelet's records show of it is
+    /// charged until they change; an exclusive card stays exclusive until then.
     pub fn release(&mut self, pod: &PodUid) {
         self.end_nomination(pod);
         let Some(entry) = self.entries.remove(pod) else { return };
@@ -194,9 +201,9 @@ impl NodeLedger {
         self.invalidate();
     }
 
-    /// As [`NodeLedger::release`], for a deleted pod that may still have processes. If the kubelet's records have never shown it, it
-    /// stays charged until they do or until [`NodeLedger::end_departure`]. Returns whether it stays charged. A pod that is bound without a
-    /// claim and was not admitted does not: it is on no card.
+    /// As [`NodeLedger::release`], for a deleted pod that may still have processes. If the kubelet's records have never
+    /// shown it, it stays charged until they do or until [`NodeLedger::end_departure`]. Returns whether it stays
+    /// charged. A pod that is bound without a claim and was not admitted does not: it is on no card.
     pub fn depart(&mut self, pod: &PodUid) -> bool {
         // A pod that an earlier report has shown and the last one has not has no processes.
         let never_shown = self.stage(pod).is_some_and(|stage| stage != Stage::Allocated);
@@ -282,48 +289,58 @@ impl NodeLedger {
             }
         }
         for (card, units) in &self.unmanaged {
-            let (share, no_pod) = (CardShare::of(*units), PodUid::from(""));
+            let share = CardShare::of(*units);
+            let no_pod = PodUid::from("");
             for (charges, of) in charges.iter_mut().zip(&self.cards) {
-                let charge = Charge::of(&no_pod, share, Basis::Unmanaged, of.units);
-                charges.extend(charge.filter(|_| of.uuid == *card));
+                if of.uuid == *card {
+                    charges.extend(Charge::of(&no_pod, share, Basis::Unmanaged, of.units));
+                }
             }
         }
-        let account = |(card, mut charges): (&Card, Vec<Charge>)| {
-            charges.sort_by(|one, other| one.pod.cmp(&other.pod));
-            Account::new(&uncharged(card), charges)
-        };
-        let accounts = self.cards.iter().zip(charges).map(account).collect();
-        let unplaced = |(pod, entry): (&PodUid, &Entry)| {
-            Some((pod.clone(), entry.unplaced(pod, &self.cards)?))
-        };
+        let accounts = self
+            .cards
+            .iter()
+            .zip(charges)
+            .map(|(card, mut charges)| {
+                charges.sort_by(|one, other| one.pod.cmp(&other.pod));
+                Account::new(&uncharged(card), charges)
+            })
+            .collect();
         let on_lost_cards =
             self.entries.iter().filter(|(_, entry)| entry.is_on_lost_card(&self.cards));
-        let chosen = |(pod, entry): (&PodUid, &Entry)| {
-            Some((pod.clone(), entry.reservation()?.choice.clone()))
-        };
+        let chosen = self
+            .entries
+            .iter()
+            .filter_map(|(pod, entry)| Some((pod.clone(), entry.reservation()?.choice.clone())));
+        let unplaced = self
+            .entries
+            .iter()
+            .filter_map(|(pod, entry)| Some((pod.clone(), entry.unplaced(pod, &self.cards)?)));
         let pods = PodStates {
-            chosen: self.entries.iter().filter_map(chosen).collect(),
+            chosen: chosen.collect(),
             nominated: self.nominated.keys().cloned().collect(),
             departed: self.departed.keys().cloned().collect(),
             reserved: self.stages().filter(|(_, stage)| *stage == Stage::Reserved).count(),
-            unplaced: self.entries.iter().filter_map(unplaced).collect(),
+            unplaced: unplaced.collect(),
             on_lost_cards: on_lost_cards.map(|(pod, _)| pod.clone()).collect(),
         };
         NodeCards::new(accounts, pods, self.cpu)
     }
 
-    /// The charges on a card of pods that only the kubelet's records show: a Pod object may be gone before its processes are.
+    /// The charges on a card of pods that only the kubelet's records show: a Pod object may be gone before its
+    /// processes are.
     fn charges_without_entry(&self, card: &Card) -> Vec<Charge> {
         let without_entry = card
             .pods
             .iter()
             .filter(|(pod, units)| !units.is_zero() && !self.entries.contains_key(*pod));
-        let charge = |(pod, units): (&PodUid, &Units)| {
-            let known = self.stopping.get(pod).map(|entry| entry.known_share(&card.uuid));
-            let share = CardShare { units: *units, ..known.unwrap_or_default() };
-            Charge::of(pod, share, Basis::Recorded, card.units)
-        };
-        without_entry.filter_map(charge).collect()
+        without_entry
+            .filter_map(|(pod, units)| {
+                let known = self.stopping.get(pod).map(|entry| entry.known_share(&card.uuid));
+                let share = CardShare { units: *units, ..known.unwrap_or_default() };
+                Charge::of(pod, share, Basis::Recorded, card.units)
+            })
+            .collect()
     }
 }
 

@@ -1,12 +1,13 @@
 //! Sharing GPU memory: cards, requests, claims, the decision for a card, and the ledger.
 //!
 //! Rule: all containers of a pod share its cards, as in Aliyun's gpushare, whose tools and annotations know one card a
-//! pod unless the pod requests more. [`choose`] is the only rule that picks them; Filter, Prioritize, preempt, explain, Bind and the
-//! benchmarks all go by it.
+//! pod unless the pod requests more. [`choose`] is the only rule that picks them; Filter, Prioritize, preempt, explain,
+//! Bind and the benchmarks all go by it.
 //!
 //! A pod requests units ([`GpuRequest`]). Bind has the node's ledger ([`NodeLedger`]) reserve a card for it
 //! ([`Reservation`]) and writes the [`Claim`] on the pod. From there the pod's [`Stage`] goes on as the API server and
-//! the kubelet's records show it. Readers see what is free and which pods are charged ([`NodeCards`]) as of the last change.
+//! the kubelet's records show it. Readers see what is free and which pods are charged ([`NodeCards`]) as of the last
+//! change.
 
 mod back_off;
 mod beyond_units;

@@ -10,12 +10,13 @@ use std::cmp::Reverse;
 
 use crate::units::{Cores, PodUid, Units};
 
-/// A node's cards at one time: what is free, and what each pod is charged. Immutable; the ledger makes a new value after each
-/// change.
+/// A node's cards at one time: what is free, and what each pod is charged. Immutable; the ledger makes a new value
+/// after each change.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NodeCards {
     accounts: Vec<Account>,
-    /// The open cards, sorted by free units, then by free units of the NUMA node and by index: under packing, the first that fits is best.
+    /// The open cards, sorted by free units, then by free units of the NUMA node and by index: under packing, the first
+    /// that fits is best.
     open_cards: Box<[OpenCard]>,
     pods: PodStates,
     /// Free CPU, in thousandths of a core; `None` where it is not known.
@@ -82,11 +83,11 @@ pub enum Basis {
     Chosen,
     /// Its claim names this card, and the kubelet's records do not place it yet.
     Claimed,
-    /// Its card is unknown, and the kubelet has admitted it or its claim names a card that the node does not report: it counts on every card
-    /// of the node.
+    /// Its card is unknown, and the kubelet has admitted it or its claim names a card that the node does not report: it
+    /// counts on every card of the node.
     UnknownPlace,
-    /// Its claim names another card, and nothing else is known of the pod. It counts on every card, since any user who may edit the
-    /// pod can write a claim.
+    /// Its claim names another card, and nothing else is known of the pod. It counts on every card, since any user who
+    /// may edit the pod can write a claim.
     UnprovenClaim,
     /// It holds nothing yet: kube-scheduler has evicted pods for it, and the card is kept for it.
     Nominated,
@@ -95,8 +96,8 @@ pub enum Basis {
 }
 
 impl Basis {
-    /// Whether the pod holds the units, as far as is known. False for unproven claims, for nominated pods, which hold nothing yet, and
-    /// for unmanaged memory.
+    /// Whether the pod holds the units, as far as is known. False for unproven claims, for nominated pods, which hold
+    /// nothing yet, and for unmanaged memory.
     #[must_use]
     pub fn is_held(self) -> bool {
         !matches!(self, Self::UnprovenClaim | Self::Nominated | Self::Unmanaged)
@@ -106,9 +107,10 @@ impl Basis {
 impl Charge {
     /// What a pod with this share is charged on a card with `card` units; `None` for an empty share.
     pub(super) fn of(pod: &PodUid, share: CardShare, basis: Basis, card: Units) -> Option<Self> {
-        let (units, cores) = match share.exclusive {
-            true => (share.units.max(card), share.cores.max(Cores::ALL)),
-            false => (share.units, share.cores),
+        let (units, cores) = if share.exclusive {
+            (share.units.max(card), share.cores.max(Cores::ALL))
+        } else {
+            (share.units, share.cores)
         };
         (!share.is_zero()).then(|| Self { pod: pod.clone(), units, cores, basis })
     }
@@ -133,14 +135,18 @@ impl Account {
 impl NodeCards {
     pub(super) fn new(accounts: Vec<Account>, pods: PodStates, cpu: Option<u64>) -> Self {
         let numa = numa_free(&accounts.iter().map(|account| &account.card).collect::<Vec<_>>());
-        let open = |(position, account): (usize, &Account)| {
-            let card = &account.card;
-            let (numa, units) = (numa(card), card.units);
-            card.is_open().then(|| OpenCard { room: card.room(), numa, units, position })
-        };
-        let mut open_cards: Vec<_> = accounts.iter().enumerate().filter_map(open).collect();
-        let index = |card: &OpenCard| accounts[card.position].card.index;
-        open_cards.sort_by_key(|card| (card.room.units, card.numa, index(card)));
+        let mut open_cards: Vec<_> = accounts
+            .iter()
+            .enumerate()
+            .filter_map(|(position, account)| {
+                let card = &account.card;
+                let numa = numa(card);
+                let units = card.units;
+                card.is_open().then(|| OpenCard { room: card.room(), numa, units, position })
+            })
+            .collect();
+        open_cards
+            .sort_by_key(|card| (card.room.units, card.numa, accounts[card.position].card.index));
         Self { accounts, open_cards: open_cards.into(), pods, cpu }
     }
 
@@ -159,8 +165,8 @@ impl NodeCards {
         &self.pods.departed
     }
 
-    /// Pods that are bound without a claim and not on a card yet, with their units. They count once on the whole node, as in
-    /// kube-scheduler: a pod fits only if the node's free units suffice for it and for them.
+    /// Pods that are bound without a claim and not on a card yet, with their units. They count once on the whole node,
+    /// as in kube-scheduler: a pod fits only if the node's free units suffice for it and for them.
     pub fn unplaced(&self) -> &[(PodUid, Units)] {
         &self.pods.unplaced
     }
@@ -170,8 +176,8 @@ impl NodeCards {
         &self.pods.on_lost_cards
     }
 
-    /// The pods that cards are reserved or kept for. For these, [`NodeCards::fit`], [`NodeCards::check`] and [`NodeCards::rate`] may return
-    /// something else than for other pods with the same request.
+    /// The pods that cards are reserved or kept for. For these, [`NodeCards::fit`], [`NodeCards::check`] and
+    /// [`NodeCards::rate`] may return something else than for other pods with the same request.
     pub fn pods_with_set_aside_cards(&self) -> impl Iterator<Item = &PodUid> {
         self.pods.chosen.iter().map(|(pod, _)| pod).chain(&self.pods.nominated)
     }
@@ -181,7 +187,8 @@ impl NodeCards {
         &self.accounts
     }
 
-    /// The cards that a pod would get. A pod that Bind has chosen cards for keeps them: its own charges are no reason against them.
+    /// The cards that a pod would get. A pod that Bind has chosen cards for keeps them: its own charges are no reason
+    /// against them.
     ///
     /// # Errors
     ///
@@ -287,20 +294,22 @@ impl NodeCards {
     fn fitting(&self, request: &GpuRequest, share: CardShare) -> impl Iterator<Item = &OpenCard> {
         // Most pods accept any card; then the accounts need not be read.
         let is_any = request.filter().accepts_all();
-        let accepted = move |card: &&OpenCard| {
-            is_any || self.accounts[card.position].card.is_accepted(request.filter())
-        };
-        let takes = move |card: &&OpenCard| {
-            card.room.takes(share) && request.excess(share, card.units).is_none()
-        };
-        self.open_cards.iter().filter(takes).filter(accepted)
+        self.open_cards
+            .iter()
+            .filter(move |card| {
+                card.room.takes(share) && request.excess(share, card.units).is_none()
+            })
+            .filter(move |card| {
+                is_any || self.accounts[card.position].card.is_accepted(request.filter())
+            })
     }
 
     fn why_no_fit(&self, request: &GpuRequest) -> NoFit {
         why_no_fit(&self.cards().collect::<Vec<_>>(), request)
     }
 
-    /// The cost to the cards of a pod without cards that requests this CPU, in thousandths of a core. 0 if the node's free CPU is not known.
+    /// The cost to the cards of a pod without cards that requests this CPU, in thousandths of a core. 0 if the node's
+    /// free CPU is not known.
     pub fn cost_of_cpu(&self, requested: u64, measure: &Measure) -> Cost {
         let cards = self.accounts.iter().map(|account| &account.card);
         self.cpu.map_or(Cost(0), |cpu| measure.cost_of_cpu(cards, cpu, requested))
@@ -308,9 +317,10 @@ impl NodeCards {
 
     /// As [`NodeCards::fit`], and for each card whether the largest share fits it.
     pub fn explain(&self, pod: &PodUid, request: &GpuRequest, rule: &ChoiceRule) -> Fit {
-        let (largest_share, count) = (request.largest(), request.shares().len());
-        let card = |card: &FreeCard| (card.clone(), card.fit(largest_share, request));
-        let cards: Vec<(FreeCard, CardFit)> = self.cards().map(card).collect();
+        let largest_share = request.largest();
+        let count = request.shares().len();
+        let cards: Vec<(FreeCard, CardFit)> =
+            self.cards().map(|card| (card.clone(), card.fit(largest_share, request))).collect();
         let rating = self.rate(pod, request, rule).ok();
         Fit { largest_share, count, cards, outcome: self.fit(pod, request, rule), rating }
     }
@@ -330,15 +340,16 @@ impl NodeCards {
         if let Some(choice) = self.choice(pod) {
             return Ok(choice.clone());
         }
-        let without = |account: &Account| account.without(&gone);
-        let cards: Vec<FreeCard> = self.accounts.iter().map(without).collect();
+        let cards: Vec<FreeCard> =
+            self.accounts.iter().map(|account| account.without(&gone)).collect();
         if self.unplaced_need(&gone, cards.iter(), request) {
             return Err(NoFit::NeededByUnplaced);
         }
         choose(&cards, self.cpu, request, rule)
     }
 
-    /// Whether pods that are not on a card yet, without those for which `gone` is true, need units of `cards` that the request would take.
+    /// Whether pods that are not on a card yet, without those for which `gone` is true, need units of `cards` that the
+    /// request would take.
     fn unplaced_need<'c>(
         &self,
         gone: impl Fn(&PodUid) -> bool,
@@ -357,11 +368,14 @@ impl NodeCards {
     /// These cards without the charges of the pods for which `gone` is true.
     #[must_use]
     pub fn without(&self, gone: impl Fn(&PodUid) -> bool) -> Self {
-        let without = |account: &Account| {
-            let stay = account.charges.iter().filter(|charge| !gone(&charge.pod));
-            Account::new(&account.card, stay.cloned().collect())
-        };
-        let accounts = self.accounts.iter().map(without).collect();
+        let accounts = self
+            .accounts
+            .iter()
+            .map(|account| {
+                let stay = account.charges.iter().filter(|charge| !gone(&charge.pod));
+                Account::new(&account.card, stay.cloned().collect())
+            })
+            .collect();
         let mut pods = self.pods.clone();
         pods.unplaced.retain(|(pod, _)| !gone(pod));
         Self::new(accounts, pods, self.cpu)
@@ -388,11 +402,11 @@ impl NodeCards {
 impl Account {
     /// The account of a card that has these charges. What `card` itself has free does not matter.
     pub(super) fn new(card: &FreeCard, charges: Vec<Charge>) -> Self {
-        Self { card: Room::left_by(card.units, charges.iter()).of(card), charges }
+        Self { card: card.with_room(Room::left_by(card.units, charges.iter())), charges }
     }
 
     fn without(&self, gone: &impl Fn(&PodUid) -> bool) -> FreeCard {
         let stay = self.charges.iter().filter(|charge| !gone(&charge.pod));
-        Room::left_by(self.card.units, stay).of(&self.card)
+        self.card.with_room(Room::left_by(self.card.units, stay))
     }
 }

@@ -1,13 +1,15 @@
 //! Chooses the pods of a node to evict so that a pod of higher priority finds cards there.
 //!
-//! kube-scheduler sees a node's total of units only, so the victims of its dry run often lie on several cards. Here one card at a time is
-//! freed, by evicting the fewest pods of the lowest priority that make room on it. The other resources that the pod needs stay covered.
+//! kube-scheduler sees a node's total of units only, so the victims of its dry run often lie on several cards. Here one
+//! card at a time is freed, by evicting the fewest pods of the lowest priority that make room on it. The other
+//! resources that the pod needs stay covered.
 
+use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
 use super::fit::Room;
-use super::{CardShare, Charge, Choice, ChoiceRule, FreeCard, GpuRequest, NodeCards};
-use crate::units::PodUid;
+use super::{Account, CardShare, Charge, Choice, ChoiceRule, FreeCard, GpuRequest, NodeCards};
+use crate::units::{Cores, PodUid, Units};
 
 /// A pod that may be evicted for another: one of lower priority.
 #[derive(Debug, Clone, PartialEq)]
@@ -22,7 +24,15 @@ pub struct Evictable {
     pub frees: Vec<f64>,
 }
 
-/// The amount of each other resource that has to be freed for the pod, in the same order as [`Evictable::frees`]. Not negative.
+impl Evictable {
+    /// How much its eviction costs by itself: first by its disruption budget, then by its priority.
+    fn level(&self) -> (bool, i32) {
+        (self.violates_budget, self.priority)
+    }
+}
+
+/// The amount of each other resource that has to be freed for the pod, in the same order as [`Evictable::frees`]. Not
+/// negative.
 pub type Shortfall = Vec<f64>;
 
 /// The pods to evict from a node.
@@ -39,7 +49,8 @@ pub struct Victims {
 /// The cost of an eviction. Compared as in kube-scheduler, except that kube-scheduler compares the number of pods last.
 type Cost = (usize, Option<i32>, usize, i64);
 
-/// The pods to evict: those of kube-scheduler's dry run, or others where that costs less. `None` where no eviction makes room.
+/// The pods to evict: those of kube-scheduler's dry run, or others where that costs less. `None` where no eviction
+/// makes room.
 pub fn victims(
     cards: &NodeCards,
     pod: &PodUid,
@@ -50,16 +61,19 @@ pub fn victims(
     rule: &ChoiceRule,
 ) -> Option<Victims> {
     let by_total = evictable.iter().filter(|pod| of_dry_run.contains(&pod.uid)).collect();
-    let by_card = freeing_cards(cards, pod, request, evictable)
-        .map(|chosen| covering(chosen, evictable, of_dry_run, shortfall));
-    let fits = |chosen: &Vec<&Evictable>| {
-        let gone = |uid: &PodUid| uid == pod || uids(chosen).any(|gone| gone == uid);
-        cards.fit_without(gone, pod, request, rule).ok()
-    };
-    // kube-scheduler has found that the pod fits nowhere without evictions.
-    let covers = |chosen: &Vec<&Evictable>| !chosen.is_empty() && is_covered(chosen, shortfall);
-    let sets = [Some(by_total), by_card.filter(covers)].into_iter().flatten();
-    let possible = sets.filter_map(|chosen| Some((fits(&chosen)?, chosen)));
+    let mut sets: Vec<Vec<&Evictable>> = vec![by_total];
+    if let Some(freeing) = freeing_cards(cards, pod, request, evictable) {
+        let by_card = covering(freeing, evictable, of_dry_run, shortfall);
+        // kube-scheduler has found that the pod fits nowhere without evictions: no pod to evict is no solution.
+        if !by_card.is_empty() && is_covered(&by_card, shortfall) {
+            sets.push(by_card);
+        }
+    }
+    let possible = sets.into_iter().filter_map(|chosen| {
+        let gone = |uid: &PodUid| uid == pod || uids(&chosen).any(|gone| gone == uid);
+        let choice = cards.fit_without(gone, pod, request, rule).ok()?;
+        Some((choice, chosen))
+    });
     let (choice, chosen) = possible.min_by_key(|(_, chosen)| cost(chosen))?;
     let violations = chosen.iter().filter(|pod| pod.violates_budget).count();
     Some(Victims { pods: uids(&chosen).cloned().collect(), violations, choice })
@@ -75,7 +89,8 @@ fn cost(pods: &[&Evictable]) -> Cost {
     (violations, pods.iter().map(|pod| pod.priority).max(), pods.len(), sum)
 }
 
-/// The pods to evict so that there is room on one card for each share of the request, on each card those that cost least.
+/// The pods to evict so that there is room on one card for each share of the request, on each card those that cost
+/// least.
 fn freeing_cards<'e>(
     cards: &NodeCards,
     pod: &PodUid,
@@ -85,14 +100,11 @@ fn freeing_cards<'e>(
     let mut chosen: Vec<&Evictable> = Vec::new();
     let mut used: Vec<usize> = Vec::new();
     for share in request.shares() {
-        let free = |at: usize| {
-            let account = &cards.accounts()[at];
-            let (card, charges) = (&account.card, &account.charges);
+        let unused = cards.accounts().iter().enumerate().filter(|(at, _)| !used.contains(at));
+        let sets = unused.filter_map(|(at, Account { card, charges })| {
             let card = OneCard { card, charges, pod, share: *share };
-            card.freed_by(request, evictable, &chosen)
-        };
-        let unused = (0..cards.accounts().len()).filter(|at| !used.contains(at));
-        let sets = unused.filter_map(|at| Some((free(at)?, at)));
+            Some((card.freed_by(request, evictable, &chosen)?, at))
+        });
         let (set, at) = sets.min_by_key(|(set, at)| (cost(set), *at))?;
         used.push(at);
         chosen.extend(set);
@@ -110,7 +122,8 @@ struct OneCard<'a> {
 }
 
 impl OneCard<'_> {
-    /// The pods to evict from the card in addition to `going`, so that the share fits; `None` if no evictions make it fit.
+    /// The pods to evict from the card in addition to `going`, so that the share fits; `None` if no evictions make it
+    /// fit.
     fn freed_by<'e>(
         &self,
         request: &GpuRequest,
@@ -123,53 +136,42 @@ impl OneCard<'_> {
         {
             return None;
         }
-        let goes = |uid: &PodUid| going.iter().any(|pod| pod.uid == *uid);
-        let here = |pod: &&Evictable| {
-            !goes(&pod.uid) && self.charges.iter().any(|charge| charge.pod == pod.uid)
-        };
-        let mut pods: Vec<&Evictable> = evictable.iter().filter(here).collect();
-        pods.sort_by_key(|pod| (pod.violates_budget, pod.priority));
-        // The lowest level, by violated budget and then priority, up to which evicting the card's pods makes enough room.
-        let level = |pod: &Evictable| (pod.violates_budget, pod.priority);
-        let enough = |set: &[&Evictable]| {
-            self.has_room(&|uid| goes(uid) || set.iter().any(|pod| pod.uid == *uid))
-        };
-        if enough(&[]) {
+        let mut pods: Vec<&Evictable> = evictable
+            .iter()
+            .filter(|pod| !contains(going, &pod.uid))
+            .filter(|pod| self.charges.iter().any(|charge| charge.pod == pod.uid))
+            .collect();
+        pods.sort_by_key(|pod| pod.level());
+        // The lowest level, by violated budget and then priority, up to which evicting the card's pods makes enough
+        // room.
+        if self.has_room_without(going, &[]) {
             return Some(Vec::new());
         }
-        let last = (1..=pods.len()).find(|count| enough(&pods[..*count]))?;
-        let highest = level(pods[last - 1]);
-        pods.retain(|pod| level(pod) <= highest);
-        Some(self.fewest(pods, &enough))
+        let last = (1..=pods.len()).find(|count| self.has_room_without(going, &pods[..*count]))?;
+        let highest = pods[last - 1].level();
+        pods.retain(|pod| pod.level() <= highest);
+        Some(self.fewest(pods, going))
     }
 
-    /// The fewest of these pods that make enough room; of equally few the least important.
-    fn fewest<'e>(
-        &self,
-        mut pods: Vec<&'e Evictable>,
-        enough: &dyn Fn(&[&Evictable]) -> bool,
-    ) -> Vec<&'e Evictable> {
-        let held = |pod: &Evictable| {
-            let here = self.charges.iter().filter(|charge| charge.pod == pod.uid);
-            here.map(|charge| (charge.units, charge.cores)).max().unwrap_or_default()
-        };
-        pods.sort_by(|a, b| held(b).cmp(&held(a)).then(a.priority.cmp(&b.priority)));
+    /// The fewest of these pods that make enough room, together with `going`; of equally few the least important.
+    fn fewest<'e>(&self, mut pods: Vec<&'e Evictable>, going: &[&Evictable]) -> Vec<&'e Evictable> {
+        let enough = |set: &[&Evictable]| self.has_room_without(going, set);
+        pods.sort_by_key(|pod| (Reverse(self.held_by(pod)), pod.priority));
         let count = (1..=pods.len()).find(|count| enough(&pods[..*count])).unwrap_or(pods.len());
         let mut chosen: Vec<&Evictable> = pods[..count].to_vec();
         let mut others: Vec<&Evictable> = pods[count..].to_vec();
-        others.sort_by(|a, b| {
-            let key = |pod: &Evictable| (pod.violates_budget, pod.priority, held(pod));
-            key(a).cmp(&key(b))
-        });
+        others.sort_by_key(|pod| (pod.level(), self.held_by(pod)));
         for at in 0..chosen.len() {
-            let level = |pod: &Evictable| (pod.violates_budget, pod.priority, held(pod));
-            let suits = |other: &&Evictable| {
-                let mut set = chosen.clone();
-                set[at] = other;
-                level(other) < level(chosen[at]) && enough(&set)
-            };
-            if let Some(found) = others.iter().position(suits) {
-                std::mem::swap(&mut chosen[at], &mut others[found]);
+            for other in &mut others {
+                let before = chosen[at];
+                if (other.level(), self.held_by(other)) < (before.level(), self.held_by(before)) {
+                    chosen[at] = *other;
+                    if enough(&chosen) {
+                        *other = before;
+                        break;
+                    }
+                    chosen[at] = before;
+                }
             }
         }
         // Leaves out a pod if the others make enough room without it.
@@ -184,15 +186,27 @@ impl OneCard<'_> {
         chosen
     }
 
-    /// Whether the share fits without the pods for which `gone` is true.
-    fn has_room(&self, gone: &dyn Fn(&PodUid) -> bool) -> bool {
-        let goes = |uid: &PodUid| uid == self.pod || gone(uid);
-        let stay = self.charges.iter().filter(|charge| !goes(&charge.pod));
-        Room::left_by(self.card.units, stay).takes(self.share)
+    /// The most that a pod holds of the card.
+    fn held_by(&self, pod: &Evictable) -> (Units, Cores) {
+        let charges = self.charges.iter().filter(|charge| charge.pod == pod.uid);
+        charges.map(|charge| (charge.units, charge.cores)).max().unwrap_or_default()
+    }
+
+    /// Whether the share fits once the pods of both sets are gone.
+    fn has_room_without(&self, going: &[&Evictable], also: &[&Evictable]) -> bool {
+        let staying = self.charges.iter().filter(|Charge { pod, .. }| {
+            pod != self.pod && !contains(going, pod) && !contains(also, pod)
+        });
+        Room::left_by(self.card.units, staying).takes(self.share)
     }
 }
 
-/// The chosen pods, and those of the dry run that have to be evicted as well for other resources, the least important first.
+fn contains(pods: &[&Evictable], uid: &PodUid) -> bool {
+    pods.iter().any(|pod| pod.uid == *uid)
+}
+
+/// The chosen pods, and those of the dry run that have to be evicted as well for other resources, the least important
+/// first.
 fn covering<'e>(
     mut chosen: Vec<&'e Evictable>,
     evictable: &'e [Evictable],

@@ -5,7 +5,8 @@ use std::cmp::Ordering;
 use super::fragmentation::Cost;
 use crate::load::Score;
 
-/// How good a node is for a pod. For one pod all ratings are of the same kind, except on a node where the pod already has reserved cards.
+/// How good a node is for a pod. For one pod all ratings are of the same kind, except on a node where the pod already
+/// has reserved cards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rating {
     /// A score by how full its cards are.
@@ -14,14 +15,14 @@ pub enum Rating {
     Cost(Cost),
 }
 
-/// The scores of the cheapest nodes, the cheapest first; all other nodes get 0. A node's score is the mean of this and of its load
-/// score ([`Score::mean`]). So load decides between two of these nodes where one is far less loaded. kube-scheduler's own plugins do
-/// not decide: none that pods do not request weighs more than 200.
+/// The scores of the cheapest nodes, the cheapest first; all other nodes get 0. A node's score is the mean of this and
+/// of its load score ([`Score::mean`]). So load decides between two of these nodes where one is far less loaded.
+/// kube-scheduler's own plugins do not decide: none that pods do not request weighs more than 200.
 const SCORES_BY_RANK: [u8; 7] = [100, 50, 25, 12, 6, 3, 1];
 
-/// The score of each node, 0 for those without a rating. A cost is scored by its rank, since close costs would get the same score, and
-/// kube-scheduler chooses at random among nodes of one score. Filling equal nodes one after the other is most of the gain of the measure.
-/// `order` decides between nodes of equal cost, and has to be the same each time.
+/// The score of each node, 0 for those without a rating. A cost is scored by its rank, since close costs would get the
+/// same score, and kube-scheduler chooses at random among nodes of one score. Filling equal nodes one after the other
+/// is most of the gain of the measure. `order` decides between nodes of equal cost, and has to be the same each time.
 pub fn scores(ratings: &[Option<Rating>], order: impl Fn(usize, usize) -> Ordering) -> Vec<Score> {
     let mut best: Vec<(Cost, usize)> = Vec::with_capacity(SCORES_BY_RANK.len() + 1);
     let mut scores = vec![Score::ZERO; ratings.len()];
@@ -51,8 +52,8 @@ pub fn scores(ratings: &[Option<Rating>], order: impl Fn(usize, usize) -> Orderi
     scores
 }
 
-/// The score of a node for a pod without cards: the load score, less the part that the pod's CPU costs the node's cards. A cost of one
-/// card or more leaves 0.
+/// The score of a node for a pod without cards: the load score, less the part that the pod's CPU costs the node's
+/// cards. A cost of one card or more leaves 0.
 pub fn score_less_card_cost(by_load: Score, cost: Cost) -> Score {
     let left = 1.0 - (cost.0 as f64 / 1e6).clamp(0.0, 1.0);
     Score::truncated(f64::from(by_load.get()) * left)
@@ -87,8 +88,10 @@ mod tests {
 
     #[test]
     fn a_pod_without_cards_keeps_off_nodes_whose_cards_need_the_cpu() {
-        let score = |cost| score_less_card_cost(Score::truncated(80.0), Cost(cost)).get();
-        assert_eq!([-5, 0, 250_000, 1_000_000, i64::MAX].map(score), [80, 80, 60, 0, 0]);
+        let by_load = Score::truncated(80.0);
+        for (cost, score) in [(-5, 80), (0, 80), (250_000, 60), (1_000_000, 0), (i64::MAX, 0)] {
+            assert_eq!(score_less_card_cost(by_load, Cost(cost)).get(), score, "{cost}");
+        }
     }
 
     #[test]

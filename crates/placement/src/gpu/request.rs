@@ -55,8 +55,8 @@ pub enum RequestError {
         /// Its cards.
         cards: u32,
     },
-    /// Several cards together with an init container that requests units. The kubelet gives any of the init container's device ids to later
-    /// containers, so the shares would not stay equal.
+    /// Several cards together with an init container that requests units. The kubelet gives any of the init container's
+    /// device ids to later containers, so the shares would not stay equal.
     #[error(
         "container `{container}` asks for {cards} cards: no init container of its pod may ask for units then"
     )]
@@ -86,8 +86,8 @@ pub enum RequestError {
 /// A pod's GPU request: its requesting containers in the order in which the kubelet admits them, init
 /// containers first. Never empty.
 ///
-/// A container on several cards has equal shares of the pod's first cards. So the shares of a pod's cards are sorted, the largest first,
-/// and a card that fits the first share fits each of them.
+/// A container on several cards has equal shares of the pod's first cards. So the shares of a pod's cards are sorted,
+/// the largest first, and a card that fits the first share fits each of them.
 ///
 /// # Examples
 ///
@@ -154,9 +154,12 @@ impl GpuRequest {
         containers.iter().try_for_each(ContainerRequest::check)?;
         check_init_containers(&containers)?;
         let cards = containers.iter().map(|ask| ask.card_use.cards).max().unwrap_or(0);
-        let on = |card| containers.iter().filter(move |ask| ask.card_use.cards > card);
-        let shares = (0..cards).map(|card| peak(on(card).map(|ask| (ask.kind, ask.share()))));
-        let shares: Vec<CardShare> = shares.collect();
+        let shares: Vec<CardShare> = (0..cards)
+            .map(|card| {
+                let on_card = containers.iter().filter(|ask| ask.card_use.cards > card);
+                peak(on_card.map(|ask| (ask.kind, ask.share())))
+            })
+            .collect();
         match shares.first() {
             Some(share) if share.cores > Cores::ALL => Err(RequestError::TooManyCores(share.cores)),
             Some(_) => {
@@ -169,30 +172,31 @@ impl GpuRequest {
 
     /// A request of a single ordinary container for a part of one card.
     pub fn single(name: &str, units: Units) -> Option<Self> {
-        let (kind, card_use) = (ContainerKind::App, CardUse::default());
+        let kind = ContainerKind::App;
+        let card_use = CardUse::default();
         let ask = ContainerRequest { name: name.to_owned(), kind, position: 0, units, card_use };
         Self::new([ask]).ok().flatten()
     }
 
-    /// The request of a pod that was bound with this claim and these memory limits: its cards, compute and limits are those of the claim,
-    /// whatever its annotations are now. A limit below the request does not count. `None` if Bind never writes such a claim for a pod with
-    /// these units.
+    /// The request of a pod that was bound with this claim and these memory limits: its cards, compute and limits are
+    /// those of the claim, whatever its annotations are now. A limit below the request does not count. `None` if Bind
+    /// never writes such a claim for a pod with these units.
     #[must_use]
     pub fn as_claimed(
         &self,
         claimed: &BTreeMap<String, CardShares>,
         limits: &BTreeMap<String, Units>,
     ) -> Option<Self> {
-        let as_claimed = |ask: &ContainerRequest| {
+        let request = self.with_uses(|ask: &ContainerRequest| {
             let mut shares = claimed.get(&ask.name)?.values();
             let CardShare { cores, exclusive, .. } = *shares.next()?;
             let others = shares.len();
-            let alike = |share: &CardShare| (share.cores, share.exclusive) == (cores, exclusive);
-            let cards = shares.all(alike).then(|| u32::try_from(others + 1).ok())??;
+            let cards = shares
+                .all(|share| (share.cores, share.exclusive) == (cores, exclusive))
+                .then(|| u32::try_from(others + 1).ok())??;
             let limit = limits.get(&ask.name).copied().filter(|limit| *limit >= ask.units);
             Some(CardUse { cards, exclusive, cores, limit })
-        };
-        let request = self.with_uses(as_claimed)?;
+        })?;
         Claim::checked(&request, claimed).ok()?;
         Some(request)
     }
@@ -217,7 +221,8 @@ impl GpuRequest {
         Self { cpu, ..self }
     }
 
-    /// The same request for a namespace that may take this beyond units. A request may take nothing beyond them by itself.
+    /// The same request for a namespace that may take this beyond units. A request may take nothing beyond them by
+    /// itself.
     #[must_use]
     pub fn with_beyond_units(self, beyond_units: BeyondUnits) -> Self {
         Self { beyond_units, ..self }
@@ -249,12 +254,13 @@ impl GpuRequest {
     /// The same request for its units and their cards alone: without compute, exclusive cards and memory limits.
     #[must_use]
     pub fn of_units_alone(&self) -> Option<Self> {
-        let cards = |ask: &ContainerRequest| ask.card_use.cards;
-        self.with_uses(|ask| Some(CardUse { cards: cards(ask), ..CardUse::default() }))
+        self.with_uses(|ContainerRequest { card_use, .. }| {
+            Some(CardUse { cards: card_use.cards, ..CardUse::default() })
+        })
     }
 
-    /// Whether every node gets the same rating for both requests under one rule: they request the same of cards and, with `counts_cpu`,
-    /// the same CPU.
+    /// Whether every node gets the same rating for both requests under one rule: they request the same of cards and,
+    /// with `counts_cpu`, the same CPU.
     pub fn is_rated_as(&self, other: &Self, counts_cpu: bool) -> bool {
         self.shares == other.shares
             && self.options == other.options
@@ -263,7 +269,8 @@ impl GpuRequest {
             && (!counts_cpu || self.cpu == other.cpu)
     }
 
-    /// The CPU that the pod requests, in thousandths of a core: the CPU left on a node limits what its cards can be used for.
+    /// The CPU that the pod requests, in thousandths of a core: the CPU left on a node limits what its cards can be
+    /// used for.
     pub fn cpu(&self) -> u64 {
         self.cpu
     }
@@ -283,8 +290,8 @@ impl GpuRequest {
         self.shares.first().copied().unwrap_or_default()
     }
 
-    /// The units that the pod holds at most at one time, on all its cards. The kubelet sets them aside for its whole life,
-    /// and kube-scheduler counts them.
+    /// The units that the pod holds at most at one time, on all its cards. The kubelet sets them aside for its whole
+    /// life, and kube-scheduler counts them.
     pub fn peak(&self) -> Units {
         self.shares.iter().map(|share| share.units).sum()
     }
@@ -309,35 +316,39 @@ impl ContainerRequest {
 
     fn check(&self) -> Result<(), RequestError> {
         let CardUse { cards, limit, .. } = self.card_use;
-        let (container, units) = (|| self.name.clone(), self.units);
+        let units = self.units;
         if cards == 0 || !units.0.is_multiple_of(cards) {
-            return Err(RequestError::Indivisible { container: container(), units, cards });
+            return Err(RequestError::Indivisible { container: self.name.clone(), units, cards });
         }
-        match limit.filter(|limit| *limit < units) {
-            Some(limit) => {
-                Err(RequestError::LimitBelowRequest { container: container(), limit, units })
+        match limit {
+            Some(limit) if limit < units => {
+                let container = self.name.clone();
+                Err(RequestError::LimitBelowRequest { container, limit, units })
             }
-            None => Ok(()),
+            _ => Ok(()),
         }
     }
 }
 
 fn check_init_containers(containers: &[ContainerRequest]) -> Result<(), RequestError> {
-    let has_init = containers.iter().any(|ask| ask.kind == ContainerKind::Init);
-    let on_several = containers.iter().find(|ask| ask.card_use.cards > 1);
-    match on_several.filter(|_| has_init) {
+    if containers.iter().all(|ask| ask.kind != ContainerKind::Init) {
+        return Ok(());
+    }
+    match containers.iter().find(|ask| ask.card_use.cards > 1) {
         Some(ask) => {
-            let (container, cards) = (ask.name.clone(), ask.card_use.cards);
+            let container = ask.name.clone();
+            let cards = ask.card_use.cards;
             Err(RequestError::HandedOn { container, cards })
         }
         None => Ok(()),
     }
 }
 
-/// The most that containers, in admission order, have of a card at one time. Init containers run one after another, together with the
-/// sidecars that started before them; then the app containers run, together with all sidecars.
+/// The most that containers, in admission order, have of a card at one time. Init containers run one after another,
+/// together with the sidecars that started before them; then the app containers run, together with all sidecars.
 pub(super) fn peak(shares: impl Iterator<Item = (ContainerKind, CardShare)>) -> CardShare {
-    let (mut steady, mut peak) = (CardShare::default(), CardShare::default());
+    let mut steady = CardShare::default();
+    let mut peak = CardShare::default();
     for (kind, share) in shares {
         if kind == ContainerKind::Init {
             peak = peak.larger(steady.plus(share));

@@ -46,7 +46,10 @@ impl ChoiceRule {
 
     /// The measure for pods without cards, whose CPU can make cards useless; `None` if fragmentation does not count.
     pub fn for_plain_pods(&self) -> Option<&Measure> {
-        self.measure.as_deref().filter(|_| self.strategy == Strategy::LeastFragmentation)
+        if self.strategy != Strategy::LeastFragmentation {
+            return None;
+        }
+        self.measure.as_deref()
     }
 
     pub(super) fn preference(&self, request: &GpuRequest) -> Preference<'_> {

@@ -1,12 +1,12 @@
-//! Unmanaged memory: memory in use on cards beyond what pods hold there, by processes outside of pods with a charge, or by pods that use more
-//! than they requested.
+//! Unmanaged memory: memory in use on cards beyond what pods hold there, by processes outside of pods with a charge, or
+//! by pods that use more than they requested.
 //!
-//! A card's free units are all its units less what pods hold now and less its unmanaged units. The memory in use was measured some time
-//! ago, so it is compared with what pods held at that time. A pod that has ended since is then not counted as in use, and a pod that has
-//! started since is not counted twice.
+//! A card's free units are all its units less what pods hold now and less its unmanaged units. The memory in use was
+//! measured some time ago, so it is compared with what pods held at that time. A pod that has ended since is then not
+//! counted as in use, and a pod that has started since is not counted twice.
 //!
-//! Invariants: a measurement that is missing or too old counts for nothing. Only what two measurements in a row show counts: the first one
-//! after a pod's end may have been taken before it.
+//! Invariants: a measurement that is missing or too old counts for nothing. Only what two measurements in a row show
+//! counts: the first one after a pod's end may have been taken before it.
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -47,19 +47,22 @@ impl MeasuredMemory {
 
     /// The units of each card that are in use beyond what pods held; cards without such units are left out.
     pub fn unmanaged(&self, cards: &[Card]) -> Vec<(CardId, Units)> {
-        let of = |card: &Card| {
-            let measured = self.cards.iter().find(|measured| measured.uuid == card.uuid)?;
-            let units = measured.beyond_held(card);
-            (!units.is_zero()).then(|| (card.uuid.clone(), units))
-        };
-        cards.iter().filter_map(of).collect()
+        cards
+            .iter()
+            .filter_map(|card| {
+                let measured = self.cards.iter().find(|measured| measured.uuid == card.uuid)?;
+                let units = measured.beyond_held(card);
+                (!units.is_zero()).then(|| (card.uuid.clone(), units))
+            })
+            .collect()
     }
 }
 
 impl MeasuredCard {
     /// The units in use beyond what pods held, rounded up. The driver's own memory is not counted.
     fn beyond_held(&self, card: &Card) -> Units {
-        let (memory, units) = (card.memory.0, u64::from(card.units.0));
+        let memory = card.memory.0;
+        let units = u64::from(card.units.0);
         let unit = memory.checked_div(units).unwrap_or(0).max(1);
         let kept_back = memory.saturating_sub(unit.saturating_mul(units));
         let expected = unit.saturating_mul(u64::from(self.held.0));
@@ -74,11 +77,12 @@ pub fn in_both_measurements(
     one: &[(CardId, Units)],
     other: &[(CardId, Units)],
 ) -> Vec<(CardId, Units)> {
-    let of = |(card, units): &(CardId, Units)| {
-        let (_, also) = other.iter().find(|(known, _)| known == card)?;
-        Some((card.clone(), *units.min(also)))
-    };
-    one.iter().filter_map(of).collect()
+    one.iter()
+        .filter_map(|(card, units)| {
+            let (_, also) = other.iter().find(|(known, _)| known == card)?;
+            Some((card.clone(), *units.min(also)))
+        })
+        .collect()
 }
 
 #[cfg(test)]
@@ -137,7 +141,9 @@ mod tests {
     #[test]
     fn an_old_measurement_and_one_from_the_future_do_not_count() {
         let measured = MeasuredMemory { at: Timestamp::UNIX_EPOCH, cards: Vec::new() };
-        let fresh = |seconds| measured.is_fresh(Timestamp::from_second(seconds).unwrap());
-        assert_eq!([0, 900, 901, -901].map(fresh), [true, true, false, false]);
+        for (seconds, counts) in [(0, true), (900, true), (901, false), (-901, false)] {
+            let now = Timestamp::from_second(seconds).unwrap();
+            assert_eq!(measured.is_fresh(now), counts, "{seconds}");
+        }
     }
 }

@@ -1,11 +1,12 @@
 //! The decision about one node's load for one pod, by one policy at one time.
 //!
-//! Invariant: Filter, Prioritize and explain run the same code. [`Evaluation::limits`] and [`Evaluation::terms`] are lazy: the verdict
-//! stops at the first limit that is not met, the score adds the terms up without keeping them, and [`Evaluation::decide`] keeps all.
+//! Invariant: Filter, Prioritize and explain run the same code. [`Evaluation::limits`] and [`Evaluation::terms`] are
+//! lazy: the verdict stops at the first limit that is not met, the score adds the terms up without keeping them, and
+//! [`Evaluation::decide`] keeps all.
 //!
-//! A metric's load is its reading. If the policy counts estimates, the use of recent pods that the reading does not show yet and the use of
-//! the pod to be placed are added. Limits and scores use the same loads, except on a node that has just joined and is not measured yet: its
-//! score uses what its pods will probably use, and no limit does.
+//! A metric's load is its reading. If the policy counts estimates, the use of recent pods that the reading does not
+//! show yet and the use of the pod to be placed are added. Limits and scores use the same loads, except on a node that
+//! has just joined and is not measured yet: its score uses what its pods will probably use, and no limit does.
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -16,7 +17,7 @@ use super::{
     ResolvedWeight, Score,
 };
 use crate::policy::{NamespaceRule, Unknown, WindowStatistic};
-use crate::reading::{HOT_VALUE_MAX_AGE, HotValueNote, Reading, is_fresh};
+use crate::reading::{HOT_VALUE_MAX_AGE, Reading, is_fresh};
 use crate::resources::Resource;
 
 /// The inputs of a decision about a node's load.
@@ -95,8 +96,8 @@ impl ReadingStatus {
 pub struct MetricLoad {
     /// What was measured.
     pub reading: ReadingStatus,
-    /// The use of recently bound and in-flight pods that the reading does not show yet, less the use of ended pods that it still shows: a
-    /// fraction of the node. The load never falls below 0.
+    /// The use of recently bound and in-flight pods that the reading does not show yet, less the use of ended pods that
+    /// it still shows: a fraction of the node. The load never falls below 0.
     pub in_flight: f64,
     /// What the pod to be placed will use: a fraction of the node.
     pub pod: f64,
@@ -113,8 +114,8 @@ impl MetricLoad {
         }
     }
 
-    /// The measured load: the reading without the use of ended pods, as far as newer pods do not replace it. Estimates add nothing to it.
-    /// `None` without a fresh reading.
+    /// The measured load: the reading without the use of ended pods, as far as newer pods do not replace it. Estimates
+    /// add nothing to it. `None` without a fresh reading.
     pub fn measured(self) -> Option<f64> {
         self.reading.fresh().map(|reading| reading.value.get() + self.in_flight.min(0.0))
     }
@@ -269,19 +270,27 @@ impl<'a> LimitCheck<'a> {
     }
 }
 
+impl LimitOutcome {
+    /// The outcome for a load that is not known.
+    fn of_unknown(rule: Unknown) -> Self {
+        match rule {
+            Unknown::Ignore | Unknown::Penalise => Self::Unknown,
+            Unknown::Reject => Self::UnknownRejected,
+        }
+    }
+}
+
 impl ResolvedLimit {
     /// Whether a load meets the limit.
     pub(super) fn outcome(&self, load: KnownLoad, exempt: bool) -> LimitOutcome {
-        let unknown = |rule: Unknown| match rule {
-            Unknown::Ignore | Unknown::Penalise => LimitOutcome::Unknown,
-            Unknown::Reject => LimitOutcome::UnknownRejected,
-        };
         match load {
             _ if exempt => LimitOutcome::Exempt,
             KnownLoad::Known(load) if load > self.max => LimitOutcome::Exceeded,
             KnownLoad::Known(_) => LimitOutcome::Met,
-            KnownLoad::Stale => unknown(self.metric.when_stale),
-            KnownLoad::Missing | KnownLoad::NotYet => unknown(self.metric.when_missing),
+            KnownLoad::Stale => LimitOutcome::of_unknown(self.metric.when_stale),
+            KnownLoad::Missing | KnownLoad::NotYet => {
+                LimitOutcome::of_unknown(self.metric.when_missing)
+            }
         }
     }
 
@@ -339,8 +348,13 @@ impl<'p> Evaluation<'p, '_> {
     /// The node's score alone.
     pub fn score(&self) -> Score {
         let scoring = &self.policy.policy.scoring;
-        let terms = || self.terms().map(|term| term.for_score());
-        score_of(scoring, self.rules().groups, terms, self.paired(), self.hot_value())
+        score_of(
+            scoring,
+            self.rules().groups,
+            || self.terms().map(|term| term.for_score()),
+            self.paired(),
+            self.hot_value(),
+        )
     }
 
     /// The node's used and requested CPU, without the pod to be placed; 0 if either is not known.
@@ -365,11 +379,13 @@ impl<'p> Evaluation<'p, '_> {
         node_cpu(self.rules(), without.terms().map(|term| term.measured()), self.node, self.now)
     }
 
-    /// The node's load with the pod divided by its limit, for the nearest of the limits whose load is known: above 1 the node is over it. A
-    /// metric without a reading is left out, since many nodes cannot have it, such as `gpu_usage` on nodes without GPUs. Infinite if no load
-    /// is known, or if the policy rejects the node for a missing reading: such a node is never the least loaded. 0 if no limit applies.
+    /// The node's load with the pod divided by its limit, for the nearest of the limits whose load is known: above 1
+    /// the node is over it. A metric without a reading is left out, since many nodes cannot have it, such as
+    /// `gpu_usage` on nodes without GPUs. Infinite if no load is known, or if the policy rejects the node for a missing
+    /// reading: such a node is never the least loaded. 0 if no limit applies.
     pub fn limit_ratio(&self) -> f64 {
-        let (mut highest, mut limits) = (None, 0);
+        let mut highest = None;
+        let mut limits = 0;
         for check in self.limits() {
             limits += 1;
             let ratio = match (check.outcome, check.load.for_score()) {
@@ -383,11 +399,13 @@ impl<'p> Evaluation<'p, '_> {
         highest.unwrap_or(if limits == 0 { 0.0 } else { f64::INFINITY })
     }
 
-    /// The node's [measured](MetricLoad::measured) load divided by its limit, for the nearest of the limits whose load is measured: above 1
-    /// the node is over it. Never more than [`Evaluation::limit_ratio`] for any pod. `None` if no limit's load is measured, or if the policy
-    /// rejects the node for a missing reading and the node is not over another limit.
+    /// The node's [measured](MetricLoad::measured) load divided by its limit, for the nearest of the limits whose load
+    /// is measured: above 1 the node is over it. Never more than [`Evaluation::limit_ratio`] for any pod. `None` if no
+    /// limit's load is measured, or if the policy rejects the node for a missing reading and the node is not over
+    /// another limit.
     pub fn measured_limit_ratio(&self) -> Option<f64> {
-        let (mut highest, mut is_rejected) = (None, false);
+        let mut highest = None;
+        let mut is_rejected = false;
         for check in self.limits() {
             is_rejected |= check.outcome == LimitOutcome::UnknownRejected;
             let Some(measured) = check.load.measured() else { continue };
@@ -420,8 +438,8 @@ impl<'p> Evaluation<'p, '_> {
     /// The hot value by the recent pods, or crane's own hot value if that is fresh and higher.
     pub fn hot_value(&self) -> f64 {
         let counted = self.node.recent.hot_value(self.policy.hot(), self.now) as f64;
-        let fresh = |note: &HotValueNote| is_fresh(note.at, self.now, HOT_VALUE_MAX_AGE);
-        let note = self.node.crane_hot_value.filter(fresh);
+        let note =
+            self.node.crane_hot_value.filter(|note| is_fresh(note.at, self.now, HOT_VALUE_MAX_AGE));
         note.map_or(counted, |note| note.value.max(counted))
     }
 
@@ -441,11 +459,13 @@ impl<'p> Evaluation<'p, '_> {
         MetricLoad { reading, in_flight, pod, is_estimated: estimate.is_some() }
     }
 
-    /// The use of recent pods and of the pod to be placed that a reading does not include, as fractions of the node; `None` if estimates do not
-    /// count for the metric. Without a reading yet, that is the use of all pods since the node joined.
+    /// The use of recent pods and of the pod to be placed that a reading does not include, as fractions of the node;
+    /// `None` if estimates do not count for the metric. Without a reading yet, that is the use of all pods since the
+    /// node joined.
     fn unread_use(&self, reading: ReadingStatus, metric: &ResolvedMetric) -> Option<(f64, f64)> {
         let capacity = self.capacity(metric)?;
-        let (resource, visible_after) = (metric.meaning.resource?, metric.meaning.visible_after?);
+        let resource = metric.meaning.resource?;
+        let visible_after = metric.meaning.visible_after?;
         let (read_at, read) = match reading {
             ReadingStatus::Fresh(reading) => (reading.at, reading.value.get() * capacity),
             ReadingStatus::NotYet => (self.node.joined_at(self.now)?, 0.0),

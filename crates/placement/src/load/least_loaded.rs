@@ -18,10 +18,11 @@ impl Overload {
     }
 }
 
-/// The positions of nodes that pass although they are over a limit: the least loaded, by `limit_ratio`. None pass if a node is accepted
-/// whose known load is below its limits, or if `rule` does not let a pod pass that has waited this long. An accepted node of which nothing is
-/// known (its `limit_ratio` is infinite) does not keep them from passing, and neither does one that has just joined and whose pods will
-/// probably take it over a limit (above 1). Nodes for which `fits` is false, as for lack of GPU memory, do not count.
+/// The positions of nodes that pass although they are over a limit: the least loaded, by `limit_ratio`. None pass if a
+/// node is accepted whose known load is below its limits, or if `rule` does not let a pod pass that has waited this
+/// long. An accepted node of which nothing is known (its `limit_ratio` is infinite) does not keep them from passing,
+/// and neither does one that has just joined and whose pods will probably take it over a limit (above 1). Nodes for
+/// which `fits` is false, as for lack of GPU memory, do not count.
 pub fn pass_over_limits(
     rule: &Overload,
     waited: SignedDuration,
@@ -37,8 +38,8 @@ pub fn pass_over_limits(
         return Vec::new();
     }
     let none_accepted = !(0..verdicts.len()).any(|node| accepted(&node));
-    let by_limit = |node: &usize| verdicts[*node].is_by_limit() && fits(*node);
-    let nodes: Vec<usize> = (0..verdicts.len()).filter(by_limit).collect();
+    let nodes: Vec<usize> =
+        (0..verdicts.len()).filter(|node| verdicts[*node].is_by_limit() && fits(*node)).collect();
     let limit_ratios: Vec<f64> = nodes.iter().map(|node| limit_ratio(*node)).collect();
     let mut pass = least_loaded(&limit_ratios);
     pass.retain(|at| none_accepted || limit_ratios[*at].is_finite());
@@ -81,11 +82,17 @@ mod tests {
     #[test]
     fn a_node_that_is_not_measured_takes_the_pod_beside_the_least_loaded_ones() {
         let limit = limit();
-        let (over, unmeasured) = (Verdict::Overloaded(&limit), Verdict::Unmeasured(&limit));
+        let over = Verdict::Overloaded(&limit);
+        let unmeasured = Verdict::Unmeasured(&limit);
         let rule = Overload { when_all: WhenAllOverloaded::PassLeastLoaded, ..Overload::crane() };
         let pass = |verdicts: &[Verdict<'_>], limit_ratios: &[f64], misfit: usize| {
-            let (fits, limit_ratio) = (|node| node != misfit, |node| limit_ratios[node]);
-            pass_over_limits(&rule, SignedDuration::ZERO, verdicts, fits, limit_ratio)
+            pass_over_limits(
+                &rule,
+                SignedDuration::ZERO,
+                verdicts,
+                |node| node != misfit,
+                |node| limit_ratios[node],
+            )
         };
         let blind = f64::INFINITY;
         assert_eq!(pass(&[over, Verdict::Accepted], &[1.1, blind], 9), [0]);

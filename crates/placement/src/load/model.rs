@@ -5,8 +5,8 @@
 //!   `TargetLoadPacking`.
 //! - variation risk: 100·(1 − (mean + margin·deviation^(1/sensitivity)) ÷ 2) of the worst resource, as Trimaran's
 //!   `LoadVariationRiskBalancing`.
-//! - dominant resource, learned: 100·(1 − load) of the most loaded resource, where CPU counts with a part of its surplus
-//!   ([`super::pairing`]).
+//! - dominant resource, learned: 100·(1 − load) of the most loaded resource, where CPU counts with a part of its
+//!   surplus ([`super::pairing`]).
 //!
 //! Each whole hot value costs 10 points, as in crane.
 
@@ -38,7 +38,8 @@ impl Weighed<'_> {
         }
     }
 
-    /// The load; `penalty` where there is no reading and the policy penalises that; `None` where the metric is left out.
+    /// The load; `penalty` where there is no reading and the policy penalises that; `None` where the metric is left
+    /// out.
     fn load_or(self, penalty: f64) -> Option<f64> {
         let metric = &self.weight.metric;
         let unknown = match self.load {
@@ -69,22 +70,25 @@ where
     let points = match scoring.model {
         Model::CraneLinear | Model::TargetLoadPacking { .. } => sum(scoring, terms()),
         Model::VariationRisk { margin, sensitivity } => {
-            let risk = |group| risk(&terms, group, margin, sensitivity);
-            worst(groups, risk).map_or(0.0, |risk| 100.0 * (1.0 - risk))
+            let highest = worst(groups, |group| risk(&terms, group, margin, sensitivity));
+            highest.map_or(0.0, |risk| 100.0 * (1.0 - risk))
         }
         Model::DominantResource | Model::Learned => {
             // For packing a full node is best, so an unknown load counts as more than full.
             let penalty = if pack { f64::INFINITY } else { 1.0 };
-            let with_surplus = |group| {
+            let load = worst(groups, |group| {
                 let load = group_load(terms(), group, penalty)?;
                 let paired = paired.filter(|paired| paired.group == group && load.is_finite());
                 Some(load + paired.map_or(0.0, |paired| paired.surplus_at(load).counted))
-            };
-            let load = worst(groups, with_surplus);
-            load.map_or(0.0, |load| match pack {
-                false => 100.0 * (1.0 - load),
-                true if load > 1.0 => 0.0,
-                true => 100.0 * load,
+            });
+            load.map_or(0.0, |load| {
+                if !pack {
+                    100.0 * (1.0 - load)
+                } else if load > 1.0 {
+                    0.0
+                } else {
+                    100.0 * load
+                }
             })
         }
     };
@@ -94,7 +98,8 @@ where
 
 /// What all terms add; metrics that are left out leave the others their weight.
 fn sum<'a>(scoring: &Scoring, terms: impl Iterator<Item = Weighed<'a>>) -> f64 {
-    let (mut sum, mut left_out) = (0.0, 0.0);
+    let mut sum = 0.0;
+    let mut left_out = 0.0;
     for term in terms {
         match term.load_or(1.0) {
             Some(_) => sum += points(scoring, term).unwrap_or(0.0),
@@ -107,18 +112,18 @@ fn sum<'a>(scoring: &Scoring, terms: impl Iterator<Item = Weighed<'a>>) -> f64 {
 /// What a term adds to 100 points; `None` under a model that adds nothing up.
 pub(super) fn points(scoring: &Scoring, term: Weighed<'_>) -> Option<f64> {
     let pack = scoring.direction == Direction::Pack;
-    let value = |load: f64| match scoring.model {
-        Model::CraneLinear if pack => Some(if load > 1.0 { 0.0 } else { load }),
-        Model::CraneLinear => Some(1.0 - load),
-        Model::TargetLoadPacking { target } => Some(at_target(load, target)),
-        Model::VariationRisk { .. } | Model::DominantResource | Model::Learned => None,
-    };
     let share = term.weight.share;
-    match term.value().filter(|_| share > 0.0) {
-        Some(load) => value(load).map(|value| 100.0 * share * value),
-        // A weight of 0 adds nothing, whatever the value: 0 times infinity is no number.
-        None => value(0.0).map(|_| 0.0),
-    }
+    // A weight of 0 adds nothing, whatever the value: 0 times infinity is no number.
+    let known = if share > 0.0 { term.value() } else { None };
+    let load = known.unwrap_or_default();
+    let points = match scoring.model {
+        Model::CraneLinear if pack && load > 1.0 => 0.0,
+        Model::CraneLinear if pack => 100.0 * share * load,
+        Model::CraneLinear => 100.0 * share * (1.0 - load),
+        Model::TargetLoadPacking { target } => 100.0 * share * at_target(load, target),
+        Model::VariationRisk { .. } | Model::DominantResource | Model::Learned => return None,
+    };
+    Some(if known.is_some() { points } else { 0.0 })
 }
 
 /// Trimaran's TargetLoadPacking, as a fraction of 100 points.
@@ -143,10 +148,13 @@ fn group_load<'a>(
     group: usize,
     penalty: f64,
 ) -> Option<f64> {
-    let (mut sum, mut weights) = (0.0, 0.0);
+    let mut sum = 0.0;
+    let mut weights = 0.0;
     for term in terms.filter(|term| term.weight.group == group && !is_deviation(*term)) {
         let share = term.weight.share_of_group;
-        if let Some(load) = term.load_or(penalty).filter(|_| share > 0.0) {
+        if let Some(load) = term.load_or(penalty)
+            && share > 0.0
+        {
             sum += share * load;
             weights += share;
         }
@@ -154,8 +162,8 @@ fn group_load<'a>(
     (weights > 0.0).then(|| sum / weights)
 }
 
-/// A node's used and requested CPU, where `terms` are without the pod to be placed; `None` if its load, its capacity or its pods' requests are
-/// not known. Pods in flight to the node count as its own.
+/// A node's used and requested CPU, where `terms` are without the pod to be placed; `None` if its load, its capacity or
+/// its pods' requests are not known. Pods in flight to the node count as its own.
 pub(super) fn node_cpu<'a>(
     rules: &ResolvedRules,
     terms: impl Iterator<Item = Weighed<'a>>,

@@ -66,7 +66,9 @@ pub struct NodeLoad {
 impl NodeLoad {
     /// When the node joined, if that was so recently that its first readings are still to come.
     pub(super) fn joined_at(&self, now: Timestamp) -> Option<Timestamp> {
-        let is_new = |at: &Timestamp| is_fresh(*at, now, NOT_MEASURED_YET);
-        self.created_at.filter(is_new).filter(|_| self.readings.is_empty())
+        if !self.readings.is_empty() {
+            return None;
+        }
+        self.created_at.filter(|at| is_fresh(*at, now, NOT_MEASURED_YET))
     }
 }

@@ -1,17 +1,18 @@
 //! Pairing: pods that use much of their CPU requests and pods that use little share nodes.
 //!
-//! When a cluster is nearly full, requests leave room on few nodes only. Scored by load alone, nodes whose pods use more than they request
-//! then get more pods, while nodes that are full by requests stay less loaded. So a node's surplus counts together with its load:
+//! When a cluster is nearly full, requests leave room on few nodes only. Scored by load alone, nodes whose pods use
+//! more than they request then get more pods, while nodes that are full by requests stay less loaded. So a node's
+//! surplus counts together with its load:
 //!
 //! - surplus = load − a · requested, where a = Σ used ÷ Σ requested over all nodes whose CPU has a weight and for which
 //!   both are known, and `requested` is a fraction of the node;
-//! - load that counts = load + part · surplus, where part = strength · fullness · (1 − a ÷ u), from −strength to strength, and u is the
-//!   part of its request that the pod will use;
+//! - load that counts = load + part · surplus, where part = strength · fullness · (1 − a ÷ u), from −strength to
+//!   strength, and u is the part of its request that the pod will use;
 //! - fullness = 0 if requests fill half of these nodes or less, 1 from three quarters on, and linear between.
 //!
-//! So a pod that uses more of its request than the average gets nodes with little surplus, and a pod that uses less gets nodes with much.
-//! While requests leave room on every node, the load alone decides: with few requests, use by request says little. Limits do not count
-//! the surplus. bench/RESULTS.md has the gain.
+//! So a pod that uses more of its request than the average gets nodes with little surplus, and a pod that uses less
+//! gets nodes with much. While requests leave room on every node, the load alone decides: with few requests, use by
+//! request says little. Limits do not count the surplus. bench/RESULTS.md has the gain.
 
 use std::iter::Sum;
 use std::ops::Add;
@@ -87,16 +88,19 @@ impl Pairing {
     /// No surplus counts.
     pub const NONE: Self = Self { average: 0.0, part: 0.0, requested: 0.0 };
 
-    /// For a pod that requests `requested` cores and will probably use `uses` cores; `nodes` is the CPU use of all nodes.
+    /// For a pod that requests `requested` cores and will probably use `uses` cores; `nodes` is the CPU use of all
+    /// nodes.
     #[must_use]
     pub fn new(scoring: &Scoring, nodes: CpuUse, requested: f64, uses: f64) -> Self {
         let (Some(average), true) = (nodes.by_request(), scoring.pairs()) else {
             return Self::NONE;
         };
-        let above_average = match uses > 0.0 {
-            true => (1.0 - average * requested / uses).clamp(-1.0, 1.0),
-            false if requested > 0.0 => -1.0,
-            false => 0.0,
+        let above_average = if uses > 0.0 {
+            (1.0 - average * requested / uses).clamp(-1.0, 1.0)
+        } else if requested > 0.0 {
+            -1.0
+        } else {
+            0.0
         };
         let part = scoring.pairing * nodes.fullness() * above_average;
         Self { average, part, requested }
@@ -104,9 +108,14 @@ impl Pairing {
 
     /// How it counts on a node; `None` if it does not count.
     pub(super) fn on(self, node: Option<NodeCpu>) -> Option<Paired> {
-        let node = node.filter(|_| self.part != 0.0)?;
+        if self.part == 0.0 {
+            return None;
+        }
+        let node = node?;
         let requested = (node.requested + self.requested) / node.capacity;
-        let (group, part, expected) = (node.group, self.part, self.average * requested);
+        let group = node.group;
+        let part = self.part;
+        let expected = self.average * requested;
         Some(Paired { group, part, requested, expected })
     }
 }
@@ -125,8 +134,8 @@ pub(super) struct NodeCpu {
 }
 
 impl NodeCpu {
-    /// What it adds to the CPU use of all nodes. Requests count up to the node's capacity: pods that were bound without kube-scheduler may
-    /// request more.
+    /// What it adds to the CPU use of all nodes. Requests count up to the node's capacity: pods that were bound without
+    /// kube-scheduler may request more.
     pub(super) fn capped_use(self) -> CpuUse {
         let Self { used, requested, capacity, .. } = self;
         CpuUse { used, requested: requested.min(capacity), capacity }

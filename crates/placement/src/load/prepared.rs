@@ -1,7 +1,7 @@
 //! The loads of all nodes, computed once for many pods.
 //!
-//! Invariant: while a node's values are valid, [`PreparedNodes`] decides as [`Evaluation`] does, by the same limits and models. A pod
-//! changes a load only by what it uses, so that is added for each pod.
+//! Invariant: while a node's values are valid, [`PreparedNodes`] decides as [`Evaluation`] does, by the same limits and
+//! models. A pod changes a load only by what it uses, so that is added for each pod.
 
 use std::sync::Arc;
 
@@ -18,7 +18,8 @@ use crate::policy::NOT_MEASURED_YET;
 use crate::reading::{HOT_VALUE_MAX_AGE, MAX_AHEAD};
 use crate::resources::Amounts;
 
-/// The loads of nodes under one policy, valid from one time until before another. A node of which nothing is known yet has no loads.
+/// The loads of nodes under one policy, valid from one time until before another. A node of which nothing is known yet
+/// has no loads.
 #[derive(Debug, Clone)]
 pub struct PreparedNodes {
     policy: Arc<ResolvedPolicy>,
@@ -55,7 +56,8 @@ struct Load {
 }
 
 impl PreparedNodes {
-    /// The loads of these nodes at `now`, valid until one of them changes without an event. `None` for a node of which nothing is known.
+    /// The loads of these nodes at `now`, valid until one of them changes without an event. `None` for a node of which
+    /// nothing is known.
     pub fn new<'n>(
         policy: &Arc<ResolvedPolicy>,
         nodes: impl IntoIterator<Item = Option<&'n NodeLoad>>,
@@ -85,8 +87,8 @@ impl PreparedNodes {
         all
     }
 
-    /// The loads of the same nodes at `now`. Computes again those for which `is_changed` returns true and those that are no longer valid.
-    /// `node` returns a node's load by its position.
+    /// The loads of the same nodes at `now`. Computes again those for which `is_changed` returns true and those that
+    /// are no longer valid. `node` returns a node's load by its position.
     #[must_use]
     pub fn renewed<'n>(
         &self,
@@ -173,13 +175,13 @@ impl PreparedNodes {
     /// Whether the loads of the node at a position are under `policy` and valid at `now`.
     #[must_use]
     pub fn is_valid(&self, policy: &Arc<ResolvedPolicy>, node: usize, now: Timestamp) -> bool {
-        let is_current = |node: &Node| now < node.until;
         self.are_under(policy)
             && self.from <= now
-            && self.nodes[node].as_ref().is_none_or(is_current)
+            && self.nodes[node].as_ref().is_none_or(|node| now < node.until)
     }
 
-    /// Whether every node may take a pod with this use, by [`PreparedNodes::verdict`]. May return false although all nodes may take it.
+    /// Whether every node may take a pod with this use, by [`PreparedNodes::verdict`]. May return false although all
+    /// nodes may take it.
     #[must_use]
     pub fn all_accept(&self, uses: &Amounts) -> bool {
         let Some(first) = self.nodes.iter().flatten().next() else { return true };
@@ -194,9 +196,9 @@ impl PreparedNodes {
         uses.cpu >= 0.0 && uses.memory >= 0.0 && limits.iter().zip(max_loads).all(is_met)
     }
 
-    /// Whether the node at a position may take a pod with this use; a node of which nothing is known may. Only for pods whose namespace the policy does not
-    /// [confine](ResolvedPolicy::confines) and which it does not [exempt](ResolvedPolicy::exempts). `policy` has to be the policy of these
-    /// loads.
+    /// Whether the node at a position may take a pod with this use; a node of which nothing is known may. Only for pods
+    /// whose namespace the policy does not [confine](ResolvedPolicy::confines) and which it does not
+    /// [exempt](ResolvedPolicy::exempts). `policy` has to be the policy of these loads.
     #[must_use]
     pub fn verdict<'p>(
         &self,
@@ -207,10 +209,9 @@ impl PreparedNodes {
         let Some(node) = &self.nodes[node] else { return Verdict::Accepted };
         let limits = &policy.rules_of(node.rules as usize).limits;
         let loads = &self.loads[node.first_load as usize..];
-        let verdict = |(limit, load): (&'p super::ResolvedLimit, &Load)| {
+        first_rejection(limits.iter().zip(loads).map(|(limit, load)| {
             limit.verdict(limit.outcome(load.with(&limit.metric, uses), false))
-        };
-        first_rejection(limits.iter().zip(loads).map(verdict))
+        }))
     }
 
     /// The CPU use and requests of all nodes for which both are known.
@@ -219,7 +220,8 @@ impl PreparedNodes {
         self.cpu_use
     }
 
-    /// The score of the node at a position for a pod with this use, 0 for a node of which nothing is known. `policy` has to be the policy of these loads.
+    /// The score of the node at a position for a pod with this use, 0 for a node of which nothing is known. `policy`
+    /// has to be the policy of these loads.
     #[must_use]
     pub fn score(
         &self,
@@ -231,11 +233,17 @@ impl PreparedNodes {
         let Some(node) = &self.nodes[node] else { return Score::ZERO };
         let rules = policy.rules_of(node.rules as usize);
         let loads = &self.loads[node.first_load as usize + rules.limits.len()..];
-        let terms = || {
-            let weights = rules.weights.iter().zip(loads);
-            weights.map(|(weight, load)| Weighed { weight, load: load.with(&weight.metric, uses) })
-        };
-        score_of(&policy.policy.scoring, rules.groups, terms, pairing.on(node.cpu), node.hot_value)
+        score_of(
+            &policy.policy.scoring,
+            rules.groups,
+            || {
+                let weights = rules.weights.iter().zip(loads);
+                weights
+                    .map(|(weight, load)| Weighed { weight, load: load.with(&weight.metric, uses) })
+            },
+            pairing.on(node.cpu),
+            node.hot_value,
+        )
     }
 }
 
@@ -265,7 +273,9 @@ fn prepare(policy: &ResolvedPolicy, node: &NodeLoad, now: Timestamp) -> (Node, V
     let limits = rules.limits.iter().map(|limit| (&limit.metric, MetricLoad::known as fn(_) -> _));
     let weights = rules.weights.iter().map(|weight| (&weight.metric, MetricLoad::for_score as _));
     let loads = limits.chain(weights).map(|(metric, known)| load(metric, known)).collect();
-    if let Some(created_at) = node.created_at.filter(|_| node.readings.is_empty()) {
+    if let Some(created_at) = node.created_at
+        && node.readings.is_empty()
+    {
         changes(created_at, NOT_MEASURED_YET);
         changes(created_at, -MAX_AHEAD);
     }

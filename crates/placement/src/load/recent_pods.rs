@@ -1,9 +1,9 @@
-//! Pods that were bound to a node recently, are in flight to it, or have ended: for crane's hot value, and for the use that readings do
-//! not show yet or still show.
+//! Pods that were bound to a node recently, are in flight to it, or have ended: for crane's hot value, and for the use
+//! that readings do not show yet or still show.
 //!
-//! Invariants: a pod counts once, however often its binding is recorded. An in-flight pod that is never
-//! bound expires: kube-scheduler unassigns members of a gang without a request to extenders. A reading shows a pod from the start of its
-//! containers on, not from its binding: an image may take long to pull, and some never come.
+//! Invariants: a pod counts once, however often its binding is recorded. An in-flight pod that is never bound expires:
+//! kube-scheduler unassigns members of a gang without a request to extenders. A reading shows a pod from the start of
+//! its containers on, not from its binding: an image may take long to pull, and some never come.
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -25,8 +25,8 @@ const MAX_IN_FLIGHT: usize = 1024;
 /// after its request to the extender (measured at 20 and 1,000 nodes).
 const IN_FLIGHT_MAX_AGE: SignedDuration = SignedDuration::from_secs(30);
 
-/// A bound pod whose containers have not started counts for this long: until then an image may still be pulled. Later it probably
-/// never starts.
+/// A bound pod whose containers have not started counts for this long: until then an image may still be pulled. Later
+/// it probably never starts.
 pub const STARTS_WITHIN: SignedDuration = SignedDuration::from_hours(1);
 
 /// The pods that were bound to one node recently, and the in-flight pods that count on it.
@@ -71,8 +71,8 @@ pub struct EndedPod {
     pub used: Option<PastUse>,
 }
 
-/// The CPU that an ended pod used, as far as that was measured. Not memory: readings count what cannot be freed, and what pods of its
-/// workload held may be more than what this one freed.
+/// The CPU that an ended pod used, as far as that was measured. Not memory: readings count what cannot be freed, and
+/// what pods of its workload held may be more than what this one freed.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct PastUse {
     /// Since when all of its containers ran.
@@ -127,8 +127,9 @@ struct InFlightPod {
 }
 
 impl RecentPods {
-    /// Records that `pod` was bound at `at` and will probably use `uses`; it is no longer in flight. Drops bindings that are older than the
-    /// newest by more than `horizon`. A later call can set the use of a known binding. Returns whether anything changed.
+    /// Records that `pod` was bound at `at` and will probably use `uses`; it is no longer in flight. Drops bindings
+    /// that are older than the newest by more than `horizon`. A later call can set the use of a known binding. Returns
+    /// whether anything changed.
     pub fn bound(
         &mut self,
         pod: &PodUid,
@@ -144,7 +145,8 @@ impl RecentPods {
             }
             return was_in_flight || sets_use;
         }
-        let (uid, started_at) = (pod.clone(), None);
+        let uid = pod.clone();
+        let started_at = None;
         insert(&mut self.bound, RecentPod { at, uid, uses, started_at, ended: false });
         let newest = self.bound.last().map_or(at, |newest| newest.at);
         self.bound.retain(|bound| !bound.is_over(newest, horizon));
@@ -153,8 +155,8 @@ impl RecentPods {
         true
     }
 
-    /// Records that all containers of a bound pod had started at `at`. A later call changes nothing: a container may start again. Returns
-    /// whether anything changed.
+    /// Records that all containers of a bound pod had started at `at`. A later call changes nothing: a container may
+    /// start again. Returns whether anything changed.
     pub fn started(&mut self, pod: &PodUid, at: Timestamp) -> bool {
         let bound = self.bound.iter_mut().find(|bound| bound.uid == *pod);
         let Some(bound) = bound.filter(|bound| bound.started_at.is_none()) else { return false };
@@ -162,7 +164,8 @@ impl RecentPods {
         true
     }
 
-    /// Records that `pod` will probably be bound here. Does nothing if it is known to be bound. Returns whether anything changed.
+    /// Records that `pod` will probably be bound here. Does nothing if it is known to be bound. Returns whether
+    /// anything changed.
     pub fn in_flight(
         &mut self,
         pod: &PodUid,
@@ -183,8 +186,9 @@ impl RecentPods {
         true
     }
 
-    /// Records that a pod has ended: it uses nothing any more, but readings still show it for some time. Its binding still counts in the
-    /// hot value. Drops pods that ended earlier than this one by more than `horizon`. Returns whether anything changed.
+    /// Records that a pod has ended: it uses nothing any more, but readings still show it for some time. Its binding
+    /// still counts in the hot value. Drops pods that ended earlier than this one by more than `horizon`. Returns
+    /// whether anything changed.
     pub fn ended(&mut self, pod: EndedPod, horizon: SignedDuration) -> bool {
         let was_in_flight = self.remove_in_flight(&pod.uid);
         if self.ended.iter().any(|other| other.uid == pod.uid) {
@@ -216,8 +220,9 @@ impl RecentPods {
         .sum()
     }
 
-    /// The use of pods that a reading taken at `read_at` does not include at `now`: all of the use of in-flight pods and of bound pods whose
-    /// containers have not started. Of another bound pod's use, the part of `visible_after` that had not passed since its start.
+    /// The use of pods that a reading taken at `read_at` does not include at `now`: all of the use of in-flight pods
+    /// and of bound pods whose containers have not started. Of another bound pod's use, the part of `visible_after`
+    /// that had not passed since its start.
     pub fn use_not_in_reading(
         &self,
         resource: Resource,
@@ -268,14 +273,16 @@ impl RecentPods {
 
     /// How many pods count at `now` and were bound, or became in flight, later than `now - range`.
     pub fn within(&self, range: SignedDuration, now: Timestamp) -> usize {
-        let old = |at: Timestamp| now.duration_since(at) >= range;
-        let bound = self.bound.len() - self.bound.partition_point(|pod| old(pod.at));
-        let counts = |pod: &&InFlightPod| is_in_flight(pod.at, now) && !old(pod.at);
-        bound + self.in_flight.iter().filter(counts).count()
+        let old = self.bound.partition_point(|pod| now.duration_since(pod.at) >= range);
+        let in_flight = self
+            .in_flight
+            .iter()
+            .filter(|pod| is_in_flight(pod.at, now) && now.duration_since(pod.at) < range);
+        self.bound.len() - old + in_flight.count()
     }
 
-    /// When pods stop counting, in the hot value of these rules or as in flight: a time, and how long after it. Also when an in-flight entry
-    /// starts counting that was recorded before the clock was set back.
+    /// When pods stop counting, in the hot value of these rules or as in flight: a time, and how long after it. Also
+    /// when an in-flight entry starts counting that was recorded before the clock was set back.
     pub(super) fn change_times<'a>(
         &'a self,
         rules: &'a [HotRule],
@@ -306,8 +313,8 @@ fn part_of(passed: SignedDuration, span: SignedDuration) -> f64 {
     (passed.as_secs_f64() / span).clamp(0.0, 1.0)
 }
 
-/// Whether an in-flight entry recorded at `at` counts at `now`. If the clock was set back by more than [`MAX_AHEAD`], it does not:
-/// otherwise it would count until the clock reaches `at` again.
+/// Whether an in-flight entry recorded at `at` counts at `now`. If the clock was set back by more than [`MAX_AHEAD`],
+/// it does not: otherwise it would count until the clock reaches `at` again.
 #[must_use]
 pub fn is_in_flight(at: Timestamp, now: Timestamp) -> bool {
     is_fresh(at, now, IN_FLIGHT_MAX_AGE)

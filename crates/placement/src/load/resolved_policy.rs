@@ -85,10 +85,13 @@ impl ResolvedPolicy {
     /// Resolves `policy`; its metrics get numbers in `table`.
     pub fn new(policy: LoadPolicy, table: &mut MetricTable) -> Self {
         let common = ResolvedRules::new(&policy.limits, &policy.weights, table);
-        let pool = |pool: &crate::policy::NodePool| {
-            (pool.selector.clone(), ResolvedRules::new(&pool.limits, &pool.weights, table))
-        };
-        let pools = policy.pools.iter().map(pool).collect();
+        let pools = policy
+            .pools
+            .iter()
+            .map(|pool| {
+                (pool.selector.clone(), ResolvedRules::new(&pool.limits, &pool.weights, table))
+            })
+            .collect();
         Self { policy, common, pools }
     }
 
@@ -134,8 +137,11 @@ impl ResolvedPolicy {
         namespace: &str,
         labels: &Labels,
     ) -> Option<&NamespaceRule> {
-        let names = |rule: &&NamespaceRule| rule.namespaces.iter().any(|name| **name == *namespace);
-        let mut rules = self.policy.namespaces.iter().filter(names);
+        let mut rules = self
+            .policy
+            .namespaces
+            .iter()
+            .filter(|rule| rule.namespaces.iter().any(|name| **name == *namespace));
         rules.find(|rule| !rule.nodes.matches(labels))
     }
 
@@ -160,16 +166,14 @@ impl ResolvedRules {
         }
         let scaled = scaled(weights);
         // In the models with groups a deviation is no load, and takes no part of its group's weight.
-        let is_load = |weight: &Weight| {
-            MetricMeaning::of(&weight.metric).statistic != WindowStatistic::Deviation
-        };
-        let sum_of_group = |group: usize| -> f64 {
-            let all = weights.iter().zip(&numbers).zip(&scaled);
-            let of_group = all.filter(|((_, number), _)| **number == group);
-            of_group.filter(|((weight, _), _)| is_load(weight)).map(|(_, scaled)| scaled).sum()
-        };
+        let mut sums_of_groups = vec![0.0; groups.len()];
+        for ((weight, group), scaled) in weights.iter().zip(&numbers).zip(&scaled) {
+            let group: usize = *group;
+            if MetricMeaning::of(&weight.metric).statistic != WindowStatistic::Deviation {
+                sums_of_groups[group] += scaled;
+            }
+        }
         let total: f64 = scaled.iter().sum();
-        let part = |scaled: f64, sum: f64| if sum > 0.0 { scaled / sum } else { 0.0 };
         let all = weights.iter().zip(&numbers).zip(&scaled);
         let resolved = all.map(|((weight, group), scaled)| ResolvedWeight {
             metric: ResolvedMetric {
@@ -180,19 +184,26 @@ impl ResolvedRules {
                 when_stale: weight.when_stale,
                 when_missing: weight.when_missing,
             },
-            share: part(*scaled, total),
-            share_of_group: part(*scaled, sum_of_group(*group)),
+            share: part_of(*scaled, total),
+            share_of_group: part_of(*scaled, sums_of_groups[*group]),
             group: *group,
         });
         let weights: Vec<ResolvedWeight> = resolved.collect();
-        let counts_cpu = |weight: &&ResolvedWeight| {
-            let meaning = &weight.metric.meaning;
-            let is_load = meaning.statistic != WindowStatistic::Deviation;
-            meaning.resource == Some(Resource::Cpu) && is_load && weight.share_of_group > 0.0
-        };
-        let cpu_group = weights.iter().find(counts_cpu).map(|weight| weight.group);
+        let cpu_group = weights
+            .iter()
+            .find(|weight| {
+                let meaning = &weight.metric.meaning;
+                let is_load = meaning.statistic != WindowStatistic::Deviation;
+                meaning.resource == Some(Resource::Cpu) && is_load && weight.share_of_group > 0.0
+            })
+            .map(|weight| weight.group);
         Self { limits, weights, groups: groups.len(), cpu_group }
     }
+}
+
+/// A part of a sum; 0 of no sum.
+fn part_of(part: f64, sum: f64) -> f64 {
+    if sum > 0.0 { part / sum } else { 0.0 }
 }
 
 /// The weights in proportion, with a finite sum: that of weights that are finite each need not be.

@@ -36,8 +36,8 @@ const SIGNALS: [&str; 25] = [
     "gpu_mem_usage",
 ];
 
-/// The signals that every node has. The others are of parts that a node may lack: GPUs, swap, pressure stall information, network interfaces
-/// of a known speed, file systems and disks of some kinds.
+/// The signals that every node has. The others are of parts that a node may lack: GPUs, swap, pressure stall
+/// information, network interfaces of a known speed, file systems and disks of some kinds.
 const SIGNALS_OF_EVERY_NODE: [&str; 9] = [
     "cpu_usage",
     "cpu_busy",
@@ -68,7 +68,8 @@ const DEVICE_SIGNALS: [(&str, &str); 14] = [
     ("gpu_", "_healthy"),
 ];
 
-/// The signals that exporters always keep for longer than the newest sample, and the aggregates of these that they serve by default.
+/// The signals that exporters always keep for longer than the newest sample, and the aggregates of these that they
+/// serve by default.
 const ALWAYS_KEPT_SIGNALS: [&str; 3] = ["cpu_usage", "cpu_busy", "mem_usage"];
 const ALWAYS_KEPT_AGGREGATES: [&str; 5] =
     ["avg_5m", "avg_15m", "stddev_15m", "max_avg_1h", "max_avg_1d"];
@@ -114,10 +115,14 @@ impl Exported {
             _ if is_aggregate(aggregate) => Self::WhenConfigured,
             _ => Self::Never,
         });
-        let any = |wanted| move |exported: &Self| *exported == wanted;
         let all: Vec<Self> = each.collect();
-        let found = [Self::ByDefault, Self::WhenConfigured];
-        found.into_iter().find(|wanted| all.iter().any(any(*wanted))).unwrap_or(Self::Never)
+        if all.contains(&Self::ByDefault) {
+            Self::ByDefault
+        } else if all.contains(&Self::WhenConfigured) {
+            Self::WhenConfigured
+        } else {
+            Self::Never
+        }
     }
 
     /// Its name in `plimsoll policy check --json`, such as `by-default`.
@@ -133,18 +138,18 @@ impl Exported {
 
 /// Whether exporters serve a metric, and there are nodes that cannot have it, such as `gpu_usage_avg_5m`.
 pub(super) fn is_of_some_nodes(metric: &MetricName) -> bool {
-    let rest = |signal| metric.as_str().strip_prefix(signal);
-    let is_of = |signal| rest(signal).is_some_and(|rest| rest.starts_with('_'));
     Exported::of(metric) != Exported::Never
-        && !SIGNALS_OF_EVERY_NODE.iter().any(|signal| is_of(*signal))
+        && !SIGNALS_OF_EVERY_NODE.iter().any(|signal| {
+            metric.as_str().strip_prefix(signal).is_some_and(|rest| rest.starts_with('_'))
+        })
 }
 
 fn is_signal(text: &str) -> bool {
-    let of_device = |(start, end): &(&str, &str)| {
-        let rest = text.strip_prefix(start).and_then(|rest| rest.strip_suffix(end));
-        rest.is_some_and(|device| !device.is_empty())
-    };
-    SIGNALS.contains(&text) || DEVICE_SIGNALS.iter().any(of_device)
+    SIGNALS.contains(&text)
+        || DEVICE_SIGNALS.iter().any(|(start, end)| {
+            let rest = text.strip_prefix(start).and_then(|rest| rest.strip_suffix(end));
+            rest.is_some_and(|device| !device.is_empty())
+        })
 }
 
 /// A function and its window, which is a day at most.

@@ -46,8 +46,9 @@ impl GpuRules {
     /// What pods of a namespace may take of cards beyond their units: what any rule for it allows.
     #[must_use]
     pub fn beyond_units_of(&self, namespace: &str) -> BeyondUnits {
-        let is_for = |name: &Arc<str>| **name == *namespace || **name == *ALL_NAMESPACES;
-        let rules = self.beyond_units.iter().filter(|rule| rule.namespaces.iter().any(is_for));
+        let rules = self.beyond_units.iter().filter(|rule| {
+            rule.namespaces.iter().any(|name| **name == *namespace || **name == *ALL_NAMESPACES)
+        });
         rules.fold(BeyondUnits::default(), |all, rule| all.or(rule.allowed))
     }
 }
@@ -86,7 +87,8 @@ impl BeyondUnitsName {
     }
 }
 
-/// Whether unmanaged memory counts: memory in use on a card beyond what pods hold there, as by processes outside of Kubernetes.
+/// Whether unmanaged memory counts: memory in use on a card beyond what pods hold there, as by processes outside of
+/// Kubernetes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum UnmanagedMemory {

@@ -26,7 +26,8 @@ impl PolicyKind {
     ///
     /// # Errors
     ///
-    /// If it names another kind. A text without a readable `kind` counts as crane's, whose parser then reports the error.
+    /// If it names another kind. A text without a readable `kind` counts as crane's, whose parser then reports the
+    /// error.
     pub fn of(text: &str) -> Result<Self, super::PolicyError> {
         match serde_saphyr::from_str::<Header>(text) {
             Ok(header) => named(&header.kind),
@@ -63,6 +64,6 @@ fn named(kind: &Spanned<String>) -> Checked<PolicyKind> {
 
 /// Whether a text that is not YAML was meant as a policy of our kind.
 fn has_our_line(text: &str) -> bool {
-    let value = |line: &str| line.strip_prefix("kind:").map(|value| value.trim().to_owned());
-    text.lines().filter_map(value).any(|value| value == scheduling_policy::KIND)
+    let mut kinds = text.lines().filter_map(|line| line.strip_prefix("kind:"));
+    kinds.any(|kind| kind.trim() == scheduling_policy::KIND)
 }

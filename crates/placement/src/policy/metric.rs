@@ -7,7 +7,8 @@ use jiff::SignedDuration;
 use crate::resources::Resource;
 use crate::units::MetricName;
 
-/// The time from the start of a pod's containers until samples include its use: programs start, and the exporter samples every 10 s.
+/// The time from the start of a pod's containers until samples include its use: programs start, and the exporter
+/// samples every 10 s.
 const START_TO_SAMPLE: SignedDuration = SignedDuration::from_secs(20);
 
 /// The window of the means whose maximum crane's `max_avg_*` is.
@@ -41,7 +42,8 @@ pub struct MetricMeaning {
     pub statistic: WindowStatistic,
     /// The window of its samples; `None` if the name has none.
     pub window: Option<SignedDuration>,
-    /// How long after the start of a pod's containers the metric shows its whole use; `None` if estimates do not count for it.
+    /// How long after the start of a pod's containers the metric shows its whole use; `None` if estimates do not count
+    /// for it.
     pub visible_after: Option<SignedDuration>,
 }
 
@@ -74,8 +76,8 @@ impl MetricMeaning {
     }
 }
 
-/// What a metric measures, and its aggregate: `cpu` and `avg_5m` of `cpu_usage_avg_5m` and of `cpu_busy_avg_5m`, which is the same
-/// without waiting for IO. `None` for a metric that is no share of a resource's use.
+/// What a metric measures, and its aggregate: `cpu` and `avg_5m` of `cpu_usage_avg_5m` and of `cpu_busy_avg_5m`, which
+/// is the same without waiting for IO. `None` for a metric that is no share of a resource's use.
 pub(crate) fn split(metric: &str) -> Option<(&str, &str)> {
     let busy = metric.strip_prefix("cpu_busy_").map(|aggregate| ("cpu", aggregate));
     busy.or_else(|| metric.split_once("_usage_"))

@@ -1,7 +1,7 @@
 //! The load policy: crane's `DynamicSchedulerPolicy` or our `SchedulingPolicy`, parsed strictly.
 //!
-//! Invariant: every [`LoadPolicy`] is valid. An error names the field, the line and what is expected. Nothing is silently ignored: what is
-//! valid and probably not meant is a [warning](LoadPolicy::warnings).
+//! Invariant: every [`LoadPolicy`] is valid. An error names the field, the line and what is expected. Nothing is
+//! silently ignored: what is valid and probably not meant is a [warning](LoadPolicy::warnings).
 
 mod exported;
 mod fields;
@@ -34,8 +34,8 @@ use crate::units::MetricName;
 /// How much longer than its period a reading stays valid: crane's 5 minutes.
 pub const GRACE: SignedDuration = SignedDuration::from_mins(5);
 
-/// How long after its creation a node without readings counts as one that is not measured yet. The first mean over 5 minutes comes once half
-/// of its window has samples, and is written at the next poll.
+/// How long after its creation a node without readings counts as one that is not measured yet. The first mean over 5
+/// minutes comes once half of its window has samples, and is written at the next poll.
 pub(crate) const NOT_MEASURED_YET: SignedDuration = SignedDuration::from_mins(5);
 
 /// Metrics of a `SchedulingPolicy`, at most. Exporters serve at most so many different values, too.
@@ -102,8 +102,8 @@ pub struct Limit {
     pub metric: MetricName,
     /// The largest fraction that is still accepted; above 0. Above 1 it never rejects a usage.
     pub max: f64,
-    /// How long a reading counts, by default the metric's sync period and 5 minutes. `None` if no rule fetches the metric; the limit then
-    /// never applies.
+    /// How long a reading counts, by default the metric's sync period and 5 minutes. `None` if no rule fetches the
+    /// metric; the limit then never applies.
     pub max_age: Option<SignedDuration>,
     /// What happens if the reading is too old.
     pub when_stale: Unknown,
@@ -160,8 +160,9 @@ impl LoadPolicy {
         }
     }
 
-    /// The policy as YAML of our own kind, with all fields, defaults included. A policy of our kind parses back unchanged. One of crane's
-    /// decides as before: of several entries for one metric, the strictest limit and the first period are kept, and weights are added up.
+    /// The policy as YAML of our own kind, with all fields, defaults included. A policy of our kind parses back
+    /// unchanged. One of crane's decides as before: of several entries for one metric, the strictest limit and the
+    /// first period are kept, and weights are added up.
     #[must_use]
     pub fn to_yaml(&self) -> String {
         scheduling_policy::to_yaml(self)
@@ -206,7 +207,7 @@ impl LoadPolicy {
             let limits = limits.iter().map(|limit| (&limit.metric, limit.max_age));
             limits.chain(weights.iter().map(|weight| (&weight.metric, weight.max_age)))
         });
-        ages.find_map(|(other, age)| age.filter(|_| other == metric))
+        ages.find_map(|(other, age)| if other == metric { age } else { None })
     }
 
     /// How long a binding adds to the hot value, at most.
@@ -214,21 +215,28 @@ impl LoadPolicy {
         self.hot.iter().map(|rule| rule.range).max().unwrap_or(SignedDuration::ZERO)
     }
 
-    /// How long a binding or the start of a pod counts in decisions, at most: in the hot value, because a fresh reading does not show the pod
-    /// fully yet, or because its node has just joined and has no reading.
+    /// How long a binding or the start of a pod counts in decisions, at most: in the hot value, because a fresh reading
+    /// does not show the pod fully yet, or because its node has just joined and has no reading.
     pub fn binding_horizon(&self) -> SignedDuration {
-        let of = |metric: &MetricName, max_age: Option<SignedDuration>| {
-            let visible_after = MetricMeaning::of(metric).visible_after?;
-            Some(max_age?.saturating_add(visible_after))
-        };
-        let rules = self.pools.iter().map(|pool| (&pool.limits, &pool.weights));
-        let rules =
-            rules.chain([(&self.limits, &self.weights)]).filter(|_| self.estimates.is_some());
-        let horizons = rules.flat_map(|(limits, weights)| {
-            let limits = limits.iter().map(move |limit| of(&limit.metric, limit.max_age));
-            limits.chain(weights.iter().map(move |weight| of(&weight.metric, weight.max_age)))
-        });
-        let of_new_nodes = self.estimates.map(|_| NOT_MEASURED_YET);
-        horizons.flatten().chain(of_new_nodes).fold(self.hot_horizon(), SignedDuration::max)
+        if self.estimates.is_none() {
+            return self.hot_horizon();
+        }
+        let pools = self.pools.iter().map(|pool| (&pool.limits, &pool.weights));
+        let horizons =
+            pools.chain([(&self.limits, &self.weights)]).flat_map(|(limits, weights)| {
+                let limits =
+                    limits.iter().map(|limit| metric_horizon(&limit.metric, limit.max_age));
+                limits.chain(
+                    weights.iter().map(|weight| metric_horizon(&weight.metric, weight.max_age)),
+                )
+            });
+        let of_pods = horizons.flatten().fold(NOT_MEASURED_YET, SignedDuration::max);
+        of_pods.max(self.hot_horizon())
     }
+}
+
+/// How long a binding counts beside readings of a metric, at most; `None` if no reading of it shows what a pod uses.
+fn metric_horizon(metric: &MetricName, max_age: Option<SignedDuration>) -> Option<SignedDuration> {
+    let visible_after = MetricMeaning::of(metric).visible_after?;
+    Some(max_age?.saturating_add(visible_after))
 }

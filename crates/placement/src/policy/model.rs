@@ -12,8 +12,8 @@ pub struct Scoring {
     pub direction: Direction,
     /// The scale of the answer to kube-scheduler.
     pub scale: Scale,
-    /// How much a node's surplus counts, 0 to 1, so that pods that use much of their requests and pods that use little share nodes
-    /// ([`crate::load::Pairing`]).
+    /// How much a node's surplus counts, 0 to 1, so that pods that use much of their requests and pods that use little
+    /// share nodes ([`crate::load::Pairing`]).
     pub pairing: f64,
 }
 
@@ -41,8 +41,8 @@ impl Scoring {
     }
 }
 
-/// A scoring formula. A metric's load is its reading and, if estimates count, the use of pods that it does not show yet and of the pod
-/// to be placed.
+/// A scoring formula. A metric's load is its reading and, if estimates count, the use of pods that it does not show yet
+/// and of the pod to be placed.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Model {
     /// The weighted mean of 1 − load over all metrics: crane-scheduler's.
@@ -76,7 +76,8 @@ pub enum Direction {
     Pack,
 }
 
-/// The highest score that Prioritize returns. kube-scheduler adds score × weight × 10 to its own score, and does not limit it.
+/// The highest score that Prioritize returns. kube-scheduler adds score × weight × 10 to its own score, and does not
+/// limit it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scale {
     /// 10, as kube-scheduler specifies for extenders.

@@ -24,8 +24,8 @@ pub enum Unknown {
 }
 
 impl Unknown {
-    /// What happens by default if a node has no reading of `metric`. A node that cannot have the metric is not loaded by it, and what it lacks
-    /// must not draw pods to nodes that have it: pods without GPUs to nodes with GPUs.
+    /// What happens by default if a node has no reading of `metric`. A node that cannot have the metric is not loaded
+    /// by it, and what it lacks must not draw pods to nodes that have it: pods without GPUs to nodes with GPUs.
     pub(super) fn default_of_missing(metric: &MetricName) -> Self {
         if is_of_some_nodes(metric) { Self::Ignore } else { Self::Penalise }
     }

@@ -119,14 +119,16 @@ fn sync_rule(path: &str, rule: &Spanned<Sync>) -> Checked<SyncRule> {
 fn limit(path: &str, rule: &Spanned<Predicate>, sync: &[SyncRule]) -> Checked<Limit> {
     let max = at_least_0(path, "maxLimitPecent", rule.value.max.as_ref())?;
     let metric = metric(path, rule, rule.value.name.as_ref())?;
-    let (when_stale, when_missing) = (Unknown::Ignore, Unknown::Ignore);
+    let when_stale = Unknown::Ignore;
+    let when_missing = Unknown::Ignore;
     Ok(Limit { max_age: max_age(sync, &metric), metric, max, when_stale, when_missing })
 }
 
 fn weight(path: &str, rule: &Spanned<Priority>, sync: &[SyncRule]) -> Checked<Weight> {
     let weight = at_least_0(path, "weight", rule.value.weight.as_ref())?;
     let metric = metric(path, rule, rule.value.name.as_ref())?;
-    let (when_stale, when_missing) = (Unknown::Penalise, Unknown::Penalise);
+    let when_stale = Unknown::Penalise;
+    let when_missing = Unknown::Penalise;
     Ok(Weight { max_age: max_age(sync, &metric), metric, weight, when_stale, when_missing })
 }
 

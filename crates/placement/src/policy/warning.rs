@@ -60,10 +60,7 @@ pub enum PolicyWarning {
     /// A metric that some nodes cannot have, and that rejects these or makes them look full.
     #[error(
         "nodes that cannot have `{metric}` {}: set `whenMissing: ignore` (of crane's kind, after `plimsoll policy convert`), or give the metric its limit and weight in a node pool of nodes that have it",
-        match reject {
-            true => "take no pods",
-            false => "count as full in scores, so that pods are drawn to nodes that have it",
-        }
+        if *reject { "take no pods" } else { "count as full in scores, so that pods are drawn to nodes that have it" }
     )]
     AbsentOnSomeNodes {
         /// The metric.
@@ -200,12 +197,15 @@ fn of_model(policy: &LoadPolicy) -> Vec<PolicyWarning> {
         // crane's policies weigh a day by design; `plimsoll policy convert` says what to change.
         return Vec::new();
     }
-    let meaning = |weight: &Weight| MetricMeaning::of(&weight.metric);
-    let long = |weight: &&Weight| meaning(weight).window.is_some_and(|it| it > USEFUL_WINDOW);
-    let long = weights.iter().filter(long).map(|it| PolicyWarning::LongWindow(it.metric.clone()));
-    let mut warnings: Vec<PolicyWarning> = long.collect();
-    let is_deviation = |weight: &Weight| meaning(weight).statistic == WindowStatistic::Deviation;
-    if matches!(model, Model::VariationRisk { .. }) && !weights.iter().any(is_deviation) {
+    let mut warnings = Vec::new();
+    for weight in weights {
+        if meaning(weight).window.is_some_and(|window| window > USEFUL_WINDOW) {
+            warnings.push(PolicyWarning::LongWindow(weight.metric.clone()));
+        }
+    }
+    if matches!(model, Model::VariationRisk { .. })
+        && !weights.iter().any(|weight| meaning(weight).statistic == WindowStatistic::Deviation)
+    {
         warnings.push(PolicyWarning::NoDeviation);
     }
     if matches!(model, Model::DominantResource | Model::Learned) {
@@ -223,9 +223,16 @@ fn of_model(policy: &LoadPolicy) -> Vec<PolicyWarning> {
     warnings
 }
 
+fn meaning(weight: &Weight) -> MetricMeaning {
+    MetricMeaning::of(&weight.metric)
+}
+
+fn is_weighted(weights: &[Weight]) -> bool {
+    weights.iter().any(|weight| weight.weight > 0.0)
+}
+
 fn of_nodes(policy: &LoadPolicy) -> Vec<PolicyWarning> {
     let mut warnings = Vec::new();
-    let is_weighted = |weights: &[Weight]| weights.iter().any(|weight| weight.weight > 0.0);
     let common = is_weighted(&policy.weights);
     if !common && policy.pools.iter().any(|pool| is_weighted(&pool.weights)) {
         warnings.push(PolicyWarning::ScoresZero("nodes of no pool".to_owned()));

@@ -1,9 +1,11 @@
-//! When a node's readings are written to annotations or a NodeLoad. Below, readers are the programs that use what is written.
+//! When a node's readings are written to annotations or a NodeLoad. Below, readers are the programs that use what is
+//! written.
 //!
-//! Readings are polled often and written rarely: each write of a Node makes kube-scheduler retry every pod that an extender rejected.
-//! [`NodeWriteRules::reason`] compares the written with the polled values and returns whether a write is needed;
-//! [`WriteReason::urgency`] is how long it can wait. Invariants: whether a written reading is over a limit is wrong for at most one poll
-//! and the time of [`Urgency::Soon`]; a written reading never expires for its readers while a newer one was polled.
+//! Readings are polled often and written rarely: each write of a Node makes kube-scheduler retry every pod that an
+//! extender rejected. [`NodeWriteRules::reason`] compares the written with the polled values and returns whether a
+//! write is needed; [`WriteReason::urgency`] is how long it can wait. Invariants: whether a written reading is over a
+//! limit is wrong for at most one poll and the time of [`Urgency::Soon`]; a written reading never expires for its
+//! readers while a newer one was polled.
 
 mod rules;
 
@@ -17,12 +19,13 @@ use crate::units::MetricName;
 /// takes over, before the first reading expires.
 const RENEWAL_MARGIN: SignedDuration = SignedDuration::from_mins(1);
 
-/// How long before it expires a hot value is renewed: a burst of writes takes some seconds, and clocks differ by some seconds.
+/// How long before it expires a hot value is renewed: a burst of writes takes some seconds, and clocks differ by some
+/// seconds.
 const HOT_VALUE_MARGIN: SignedDuration = SignedDuration::from_secs(15);
 
-/// The default dead band. In the closed loop (bench/closed-loop, S40, seeds 1 to 5) node-minutes above 80% were
-/// 0.65 of those of crane's plugin where each reading was written (60 times an hour), 0.68 with 0.03 (14 times) and 0.71
-/// with this one (11 times).
+/// The default dead band. In the closed loop (bench/closed-loop, S40, seeds 1 to 5) node-minutes above 80% were 0.65 of
+/// those of crane's plugin where each reading was written (60 times an hour), 0.68 with 0.03 (14 times) and 0.71 with
+/// this one (11 times).
 pub const DEFAULT_DEAD_BAND: f64 = 0.05;
 
 /// The values of one node: as last written, or as just polled.
@@ -48,7 +51,8 @@ impl NodeValues<'_> {
 pub enum WriteReason {
     /// The written reading of a metric is missing or stale, and a fresh one was polled.
     First,
-    /// The polled and the written reading are on different sides of a limit, or of the line below it where a taint is cleared.
+    /// The polled and the written reading are on different sides of a limit, or of the line below it where a taint is
+    /// cleared.
     Crossed,
     /// The written reading would expire for its readers before the next chance to write.
     Expiring,
@@ -91,15 +95,16 @@ impl WriteReason {
 pub enum Urgency {
     /// Not at all: a written reading is missing or about to expire.
     AtOnce,
-    /// Some seconds. Nodes with a load near a limit cross it often, and each single write would make kube-scheduler retry all rejected pods.
+    /// Some seconds. Nodes with a load near a limit cross it often, and each single write would make kube-scheduler
+    /// retry all rejected pods.
     Soon,
     /// Until the next burst.
     NextBurst,
 }
 
 impl NodeWriteRules {
-    /// The most urgent reason to write the node at `now`; `None` if there is none. `next_chance` is the time of the next write if there is
-    /// none now. A metric that was not polled since it was written is no reason.
+    /// The most urgent reason to write the node at `now`; `None` if there is none. `next_chance` is the time of the
+    /// next write if there is none now. A metric that was not polled since it was written is no reason.
     ///
     /// # Examples
     ///
@@ -141,21 +146,20 @@ impl NodeWriteRules {
         now: Timestamp,
         next_chance: Timestamp,
     ) -> Option<WriteReason> {
-        let until = |margin| next_chance.checked_add(margin).unwrap_or(Timestamp::MAX);
-        let (readings_until, hot_value_until) = (until(RENEWAL_MARGIN), until(HOT_VALUE_MARGIN));
-        let of_metric = |rule: &rules::MetricRule| {
+        let readings_until = next_chance.checked_add(RENEWAL_MARGIN).unwrap_or(Timestamp::MAX);
+        let hot_value_until = next_chance.checked_add(HOT_VALUE_MARGIN).unwrap_or(Timestamp::MAX);
+        let of_metrics = self.metrics.iter().filter_map(|rule| {
             let polled = polled.get(&rule.metric)?.as_written();
             let written = written.get(&rule.metric).map(Reading::as_written);
             self.metric_reason(rule, written, polled, now, readings_until)
-        };
-        let of_metrics = self.metrics.iter().filter_map(of_metric);
+        });
         of_metrics
             .chain(hot_value_reason(written.hot_value, polled.hot_value, now, hot_value_until))
             .min()
     }
 
-    /// Whether a limit rejects the node by `written`, or did until that expired, and none does by `polled` at `now`. Pods that were rejected
-    /// for it wait until an event makes kube-scheduler try them again.
+    /// Whether a limit rejects the node by `written`, or did until that expired, and none does by `polled` at `now`.
+    /// Pods that were rejected for it wait until an event makes kube-scheduler try them again.
     #[must_use]
     pub fn has_cooled(
         &self,
@@ -163,17 +167,15 @@ impl NodeWriteRules {
         polled: NodeValues<'_>,
         now: Timestamp,
     ) -> bool {
-        let is_over = |rule: &rules::MetricRule, reading: Reading| {
-            rule.limits.iter().any(|max| reading.as_written().value.get() > *max)
-        };
-        let was_over = |rule: &rules::MetricRule| {
-            written.get(&rule.metric).is_some_and(|reading| is_over(rule, reading))
-        };
-        let still_over = |rule: &rules::MetricRule| {
-            let counts = polled.get(&rule.metric).filter(|it| it.is_fresh(now, rule.max_age));
-            counts.is_some_and(|reading| is_over(rule, reading))
-        };
-        self.metrics.iter().any(was_over) && !self.metrics.iter().any(still_over)
+        let was_over = self.metrics.iter().any(|rule| {
+            written.get(&rule.metric).is_some_and(|reading| rule.is_exceeded_by(reading))
+        });
+        let is_over = self.metrics.iter().any(|rule| {
+            polled.get(&rule.metric).is_some_and(|reading| {
+                reading.is_fresh(now, rule.max_age) && rule.is_exceeded_by(reading)
+            })
+        });
+        was_over && !is_over
     }
 
     fn metric_reason(
@@ -184,14 +186,14 @@ impl NodeWriteRules {
         now: Timestamp,
         until: Timestamp,
     ) -> Option<WriteReason> {
-        let counts = |reading: &Reading| reading.is_fresh(now, rule.max_age);
-        let Some(written) = written.filter(counts) else {
-            return counts(&polled).then_some(WriteReason::First);
+        let Some(written) = written.filter(|written| written.is_fresh(now, rule.max_age)) else {
+            return polled.is_fresh(now, rule.max_age).then_some(WriteReason::First);
         };
         if polled.at <= written.at {
             return None;
         }
-        let (old, new) = (written.value.get(), polled.value.get());
+        let old = written.value.get();
+        let new = polled.value.get();
         let mut lines = rule.limits.iter().chain(&rule.taint_clear_lines);
         if lines.any(|line| (old > *line) != (new > *line)) {
             return Some(WriteReason::Crossed);
@@ -203,8 +205,8 @@ impl NodeWriteRules {
     }
 }
 
-/// The reason to write the hot value. A lower hot value is no reason: it is written with the next write, and until then the node only looks
-/// more loaded than it is.
+/// The reason to write the hot value. A lower hot value is no reason: it is written with the next write, and until then
+/// the node only looks more loaded than it is.
 fn hot_value_reason(
     written: Option<HotValueNote>,
     polled: Option<HotValueNote>,
@@ -212,8 +214,7 @@ fn hot_value_reason(
     until: Timestamp,
 ) -> Option<WriteReason> {
     let polled = polled?;
-    let counts = |note: &HotValueNote| is_fresh(note.at, now, HOT_VALUE_MAX_AGE);
-    let written = written.filter(counts);
+    let written = written.filter(|note| is_fresh(note.at, now, HOT_VALUE_MAX_AGE));
     let risen = polled.value > written.map_or(0.0, |note| note.value);
     let expires =
         |note: HotValueNote| until.duration_since(note.at) >= HOT_VALUE_MAX_AGE && note.value > 0.0;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use jiff::SignedDuration;
 
 use crate::policy::{GRACE, Limit, LoadPolicy, Weight};
+use crate::reading::Reading;
 use crate::selector::{LabelSelector, Labels};
 use crate::taint::clear_line;
 use crate::units::MetricName;
@@ -40,8 +41,15 @@ pub(super) struct MetricRule {
     pub(super) is_used: bool,
 }
 
-/// How far a value may differ from the written one without a write: a fraction, times the written value if that is above 1, as a load
-/// average can be.
+impl MetricRule {
+    /// Whether a limit rejects a node for the reading, as it is written.
+    pub(super) fn is_exceeded_by(&self, reading: Reading) -> bool {
+        self.limits.iter().any(|max| reading.as_written().value.get() > *max)
+    }
+}
+
+/// How far a value may differ from the written one without a write: a fraction, times the written value if that is
+/// above 1, as a load average can be.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct DeadBand(f64);
 
@@ -54,7 +62,8 @@ impl DeadBand {
 
 impl WriteRules {
     /// The rules under `policy`. A value that changes by at most `dead_band`, a fraction from 0 to 1, is no reason to
-    /// write. `taint_margin` is the margin of the taint of overloaded nodes, if they get one: the taint follows the written values.
+    /// write. `taint_margin` is the margin of the taint of overloaded nodes, if they get one: the taint follows the
+    /// written values.
     #[must_use]
     pub fn new(policy: &LoadPolicy, dead_band: f64, taint_margin: Option<f64>) -> Self {
         let rules = |limits: &[Limit], weights: &[Weight]| {
@@ -89,15 +98,20 @@ impl NodeWriteRules {
             if metrics.iter().any(|known| known.metric == rule.metric) {
                 continue;
             }
-            let limits = || limits.iter().filter(|limit| limit.metric == rule.metric);
+            let limits: Vec<&Limit> =
+                limits.iter().filter(|limit| limit.metric == rule.metric).collect();
             let weights = weights.iter().filter(|weight| weight.metric == rule.metric);
             let ages = weights.map(|weight| weight.max_age);
-            let shortest = ages.chain(limits().map(|limit| limit.max_age)).flatten().min();
-            let clear_lines = |margin| limits().map(move |limit| clear_line(limit.max, margin));
+            let shortest = ages.chain(limits.iter().map(|limit| limit.max_age)).flatten().min();
             metrics.push(MetricRule {
                 metric: rule.metric.clone(),
-                limits: limits().map(|limit| limit.max).collect(),
-                taint_clear_lines: taint_margin.into_iter().flat_map(clear_lines).collect(),
+                limits: limits.iter().map(|limit| limit.max).collect(),
+                taint_clear_lines: taint_margin
+                    .into_iter()
+                    .flat_map(|margin| {
+                        limits.iter().map(move |limit| clear_line(limit.max, margin))
+                    })
+                    .collect(),
                 max_age: shortest.unwrap_or_else(|| rule.period.saturating_add(GRACE)),
                 is_used: shortest.is_some(),
             });

@@ -123,7 +123,8 @@ fn a_node_cools_when_the_last_of_its_metrics_falls_below_its_limit() {
     }
     let cools = |written: [f64; 2], polled: [f64; 2], now| {
         let readings = |[cpu, load]: [f64; 2], at| [reading(CPU, cpu, at), reading(LOAD, load, at)];
-        let (written, polled) = (readings(written, 0), readings(polled, 60));
+        let written = readings(written, 0);
+        let polled = readings(polled, 60);
         rules.of(&Labels::new()).has_cooled(of(&written), of(&polled), at(now))
     };
     assert!(cools([0.81, 1.0], [0.80, 1.0], 60));
@@ -161,7 +162,8 @@ fn without_a_dead_band_whatever_moved_is_a_reason_and_what_did_not_is_none() {
 #[test]
 fn a_metric_that_no_rule_reads_is_kept_valid_and_may_move() {
     assert_eq!(PLAIN.moves(DISK, 0.1, 0.9), None);
-    let (written, polled) = ([reading(DISK, 0.1, 0)], [reading(DISK, 0.1, 360)]);
+    let written = [reading(DISK, 0.1, 0)];
+    let polled = [reading(DISK, 0.1, 360)];
     // Its period and 5 minutes.
     assert_eq!(PLAIN.reason(&written, &polled, 480 - 45 - 61), None);
     let renewed = PLAIN.reason(&written, &polled, 480 - 45 - 60);
@@ -170,7 +172,8 @@ fn a_metric_that_no_rule_reads_is_kept_valid_and_may_move() {
 
 #[test]
 fn what_would_expire_before_the_next_chance_is_renewed() {
-    let (written, polled) = ([reading(CPU, 0.3, 0)], [reading(CPU, 0.3, 400)]);
+    let written = [reading(CPU, 0.3, 0)];
+    let polled = [reading(CPU, 0.3, 400)];
     assert_eq!(PLAIN.reason(&written, &polled, 480 - 45 - 61), None);
     let renewed = PLAIN.reason(&written, &polled, 480 - 45 - 60);
     assert_eq!(renewed, Some(WriteReason::Expiring));

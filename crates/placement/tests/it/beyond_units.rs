@@ -41,7 +41,8 @@ fn request(units: u32, card_use: CardUse) -> GpuRequest {
 
 /// The cards that the request gets, the same by every way to ask for them.
 fn cards(ledger: &NodeLedger, request: &GpuRequest) -> Result<Vec<u32>, NoFit> {
-    let (read, pod) = (ledger.read(), PodUid::from("new"));
+    let read = ledger.read();
+    let pod = PodUid::from("new");
     let chosen = read.fit(&pod, request, &RULE);
     assert_eq!(read.check(&pod, request).err(), chosen.as_ref().err().copied());
     assert_eq!(read.rate(&pod, request, &RULE).err(), chosen.as_ref().err().copied());
@@ -187,7 +188,8 @@ proptest! {
             ..container(&format!("c{at}"), wish.kind, wish.units, wish.card_use)
         });
         let Ok(Some(request)) = GpuRequest::new(asks) else { return Ok(()) };
-        let (pod, mut ledger) = (PodUid::from("new"), ledger(&sizes));
+        let pod = PodUid::from("new");
+        let mut ledger = ledger(&sizes);
         let _ = cards(&ledger, &request);
         let Ok(reservation) = ledger.reserve(&pod, &request, &RULE) else {
             // With the right it is placed as before.

@@ -1,14 +1,14 @@
-//! The claims of three pods on two cards, exhaustively: every order in which two replicas of the extender, the API server, the
-//! network and the kubelet can act, over the real ledger.
+//! The claims of three pods on two cards, exhaustively: every order in which two replicas of the extender, the API
+//! server, the network and the kubelet can act, over the real ledger.
 //!
-//! A replica that leads reserves and sends a binding. What can go wrong, [`FAULTS`] times in a run in any combination: a reply is
-//! lost, a request is lost, the leader loses its Lease, it crashes with its ledger, and once it is frozen between the check that it
-//! leads and the send. As `scheduler_extender::replicas` argues, another takes over once no request is under way but one that is
-//! frozen, and after a list.
+//! A replica that leads reserves and sends a binding. What can go wrong, [`FAULTS`] times in a run in any combination:
+//! a reply is lost, a request is lost, the leader loses its Lease, it crashes with its ledger, and once it is frozen
+//! between the check that it leads and the send. As `scheduler_extender::replicas` argues, another takes over once no
+//! request is under way but one that is frozen, and after a list.
 //!
-//! What holds in every state: the claims on a card never exceed it and each is kept, unless a leader was frozen; then the kubelet
-//! still hands out no unit twice, and refuses a pod rather. And from every state, if nothing more goes wrong, each pod is placed,
-//! or was refused because of the frozen one.
+//! What holds in every state: the claims on a card never exceed it and each is kept, unless a leader was frozen; then
+//! the kubelet still hands out no unit twice, and refuses a pod rather. And from every state, if nothing more goes
+//! wrong, each pod is placed, or was refused because of the frozen one.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -222,9 +222,10 @@ impl World {
             if let (Pod::Bound(card), None) = (self.pods[pod], self.placed[pod]) {
                 let placed = self.placed.iter().enumerate();
                 let used = on_card(placed.filter_map(|(pod, at)| Some((pod, (*at)?))), card);
-                match used + units <= UNITS {
-                    true => step(&|world| world.placed[pod] = Some(card)),
-                    false => step(&|world| world.change(pod, Pod::Refused)),
+                if used + units <= UNITS {
+                    step(&|world| world.placed[pod] = Some(card))
+                } else {
+                    step(&|world| world.change(pod, Pod::Refused))
                 }
             }
         }

@@ -96,7 +96,8 @@ proptest! {
         cards in prop::collection::vec((1..9_u32, 0..9_u32, prop::bool::weighted(0.8)), 0..7),
         asked in 1..10_u32,
     ) {
-        let (other, request) = (uid("a"), ask(asked));
+        let other = uid("a");
+        let request = ask(asked);
         let card = |(index, (units, held, healthy)): (usize, (u32, u32, bool))| {
             let card = recorded(card(index as u32, units), "other", held.min(units));
             Card { healthy, ..card }
@@ -182,7 +183,9 @@ fn a_pod_that_requires_isolation_goes_where_that_can_be_enforced_and_nowhere_els
         assert_eq!((check, check), (choice, rated));
         check
     };
-    let (none, mps, driver) = (Isolation::None, Isolation::Mps, Isolation::Driver);
+    let none = Isolation::None;
+    let mps = Isolation::Mps;
+    let driver = Isolation::Driver;
     assert_eq!(fit(Some(mps), driver), Err(NoFit::WeakIsolation));
     assert_eq!(fit(Some(none), mps), Err(NoFit::WeakIsolation));
     assert_eq!(fit(None, mps), Err(NoFit::UnknownIsolation), "missing is not enough");
@@ -240,7 +243,8 @@ fn a_pod_without_a_claim_counts_once_on_its_node_until_the_kubelet_has_admitted_
     assert_eq!(reserve(&mut ledger, "c", 16), Ok(0));
     for units in [4, 3] {
         let needed = (units == 4).then_some(NoFit::NeededByUnplaced);
-        let (new, asked) = (uid("d"), ask(units));
+        let new = uid("d");
+        let asked = ask(units);
         assert_eq!(ledger.read().check(&new, &asked).err(), needed);
         assert_eq!(ledger.read().fit(&new, &asked, &RULE).err(), needed);
         assert_eq!(ledger.read().rate(&new, &asked, &RULE).err(), needed);
@@ -273,7 +277,8 @@ fn a_pod_of_unknown_place_counts_on_every_card_until_the_kubelet_tells() {
 fn a_claim_that_bind_is_not_known_to_have_written_proves_nothing() {
     let mut ledger = ledger([card(0, 16), card(1, 16)]);
     bind(&mut ledger, "a", 9, Some(1));
-    let (unproven, claimed) = (Some((9, Basis::UnprovenClaim)), Some((9, Basis::Claimed)));
+    let unproven = Some((9, Basis::UnprovenClaim));
+    let claimed = Some((9, Basis::Claimed));
     assert_eq!(charges(&ledger, "a"), [unproven, claimed]);
     let held: Vec<Units> = ledger.read().accounts().iter().map(Account::held).collect();
     assert_eq!((free(&ledger), held), (vec![7, 7], vec![Units(0), Units(9)]));
@@ -331,7 +336,8 @@ fn every_card_that_was_claimed_counts_until_the_kubelet_tells() {
     bind(&mut ledger, "a", 9, Some(1));
     bind(&mut ledger, "a", 9, None);
     bind(&mut ledger, "a", 9, Some(0));
-    let (chosen, claimed) = (Some((9, Basis::Chosen)), Some((9, Basis::Claimed)));
+    let chosen = Some((9, Basis::Chosen));
+    let claimed = Some((9, Basis::Claimed));
     assert_eq!(charges(&ledger, "a"), [chosen, claimed, None]);
     ledger.set_cards(vec![card(0, 16), recorded(card(1, 16), "a", 9), card(2, 16)]);
     assert_eq!(charges(&ledger, "a"), [None, Some((9, Basis::Recorded)), None]);
@@ -344,7 +350,8 @@ fn a_card_that_was_claimed_before_the_node_reported_it_counts_once_it_does() {
     bind(&mut ledger, "a", 9, Some(1));
     bind(&mut ledger, "a", 9, Some(0));
     ledger.set_cards(vec![card(0, 16), card(1, 16)]);
-    let (chosen, claimed) = (Some((9, Basis::Chosen)), Some((9, Basis::Claimed)));
+    let chosen = Some((9, Basis::Chosen));
+    let claimed = Some((9, Basis::Claimed));
     assert_eq!(charges(&ledger, "a"), [chosen, claimed]);
 }
 
@@ -437,7 +444,8 @@ fn only_what_bind_would_write_is_a_claim() {
         Claim::checked(&request, &claimed.collect())
     };
     let mismatch = |container: &str, claimed, asked| {
-        let (claimed, asked) = (Units(claimed), Units(asked));
+        let claimed = Units(claimed);
+        let asked = Units(asked);
         Err(ClaimError::Mismatch { container: container.to_owned(), claimed, asked })
     };
     let bound = Claim::on_card(&request, &uuid(1));

@@ -200,8 +200,13 @@ impl World {
         let uid = PodUid::from(format!("uid-{}", self.uids));
         let request = GpuRequest::single("app", Units(units)).unwrap();
         if let Ok(reservation) = self.ledger.reserve(&uid, &request, &RULE) {
-            let (chosen, claimed, admitted) = (reservation.choice.cards[0].index, None, None);
-            let (bound, recorded, reported, status) = (false, false, false, false);
+            let chosen = reservation.choice.cards[0].index;
+            let claimed = None;
+            let admitted = None;
+            let bound = false;
+            let recorded = false;
+            let reported = false;
+            let status = false;
             let known = true;
             let new = Pod {
                 uid,
@@ -299,7 +304,8 @@ impl World {
         self.carried_by(card, |_| true)
     }
 
-    /// What is on a card of pods that the extender knows more of than their requests: the card, a claim or that they run.
+    /// What is on a card of pods that the extender knows more of than their requests: the card, a claim or that they
+    /// run.
     fn carried_by_known(&self, card: u32) -> u32 {
         self.carried_by(card, |pod| pod.known)
     }
@@ -366,11 +372,12 @@ proptest! {
                 let carried = world.carried_by_known(card).min(UNITS);
                 prop_assert!(carried <= charged, "{step:?}: card {card} carries {carried}, charged {charged}");
             }
-            // A pod without a claim is of the node as a whole, as in kube-scheduler: the device plugin lets no pod in on a full card.
-            // One that a report has shown on a card is of that card, also once the card is lost.
+            // A pod without a claim is of the node as a whole, as in kube-scheduler: the device plugin lets no pod in
+            // on a full card. One that a report has shown on a card is of that card, also once the card is lost.
             let is_on_lost = |pod: &Pod| pod.admitted.is_some_and(|card| world.lost[card as usize]);
             for pod in world.pods.values().filter(|pod| !pod.known && !is_on_lost(pod)) {
-                let (counted, peak) = (world.counted(&pod.uid), pod.request.peak().0);
+                let counted = world.counted(&pod.uid);
+                let peak = pod.request.peak().0;
                 prop_assert!(counted >= peak, "{step:?}: {} counts {counted} of {peak}", pod.uid);
             }
         }

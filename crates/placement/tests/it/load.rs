@@ -29,7 +29,8 @@ struct Case {
 
 impl Case {
     fn new(policy: &str, texts: &[(&str, &str)]) -> Self {
-        let (mut table, codec) = (MetricTable::default(), ReadingCodec::default());
+        let mut table = MetricTable::default();
+        let codec = ReadingCodec::default();
         let policy = ResolvedPolicy::new(LoadPolicy::from_yaml(policy).unwrap(), &mut table);
         let readings = texts.iter().filter_map(|(name, text)| {
             let metric = MetricName::parse(name)?;
@@ -89,7 +90,8 @@ fn a_reading_at_its_limit_is_accepted() {
 
 #[test]
 fn a_decision_holds_every_limit_and_not_only_the_first_that_is_exceeded() {
-    let (high, low) = (format!("0.90000,{FRESH}"), format!("0.10000,{FRESH}"));
+    let high = format!("0.90000,{FRESH}");
+    let low = format!("0.10000,{FRESH}");
     let case = Case::of(&[
         ("cpu_usage_avg_5m", &high),
         ("cpu_usage_max_avg_1h", &low),
@@ -97,7 +99,8 @@ fn a_decision_holds_every_limit_and_not_only_the_first_that_is_exceeded() {
     ]);
     let decision = case.decide();
     let outcomes: Vec<_> = decision.limits.iter().map(|check| check.outcome).collect();
-    let (met, exceeded) = (LimitOutcome::Met, LimitOutcome::Exceeded);
+    let met = LimitOutcome::Met;
+    let exceeded = LimitOutcome::Exceeded;
     assert_eq!(outcomes, [exceeded, met, exceeded, LimitOutcome::Unknown]);
     assert_eq!(decision.reasons().count(), 2);
     assert_eq!(decision.limits[3].load.reading, ReadingStatus::Missing);
@@ -210,7 +213,8 @@ fn infinity_rejects_as_in_crane_and_scores_nothing() {
     assert_eq!(case.score(), 0);
     // A weight of 0 times infinity is no number, and must not spoil the sum.
     let unweighted = CRANE.replacen("weight: 0.2", "weight: 0", 1);
-    let (inf, idle) = (format!("+Inf,{FRESH}"), format!("0.00000,{FRESH}"));
+    let inf = format!("+Inf,{FRESH}");
+    let idle = format!("0.00000,{FRESH}");
     let case =
         Case::new(&unweighted, &[("cpu_usage_avg_5m", &inf), ("mem_usage_max_avg_1d", &idle)]);
     assert!(case.score() > 0);
@@ -251,7 +255,8 @@ fn a_percentage_where_a_fraction_belongs_is_unknown() {
 
 #[test]
 fn a_second_policy_is_tried_on_the_same_readings() {
-    let (mut table, codec) = (MetricTable::default(), ReadingCodec::default());
+    let mut table = MetricTable::default();
+    let codec = ReadingCodec::default();
     let resolve = |text: &str, table: &mut MetricTable| {
         ResolvedPolicy::new(LoadPolicy::from_yaml(text).unwrap(), table)
     };

@@ -24,13 +24,15 @@ fn now() -> Timestamp {
 
 fn limit(metric: &str, max: f64) -> Limit {
     let max_age = Some(SignedDuration::from_mins(8));
-    let (when_stale, when_missing) = (Unknown::Ignore, Unknown::Ignore);
+    let when_stale = Unknown::Ignore;
+    let when_missing = Unknown::Ignore;
     Limit { metric: metric.into(), max, max_age, when_stale, when_missing }
 }
 
 fn weight(metric: &str, weight: f64) -> Weight {
     let max_age = Some(SignedDuration::from_mins(8));
-    let (when_stale, when_missing) = (Unknown::Penalise, Unknown::Penalise);
+    let when_stale = Unknown::Penalise;
+    let when_missing = Unknown::Penalise;
     Weight { metric: metric.into(), weight, max_age, when_stale, when_missing }
 }
 
@@ -104,7 +106,8 @@ fn the_dominant_resource_decides() {
     assert_eq!(case.score(using(1.0, 50.0)), 30);
 }
 
-/// As readings are 40% of CPU and 20% of memory on 10 cores, of which pods request `requested`; requests use half on average.
+/// As readings are 40% of CPU and 20% of memory on 10 cores, of which pods request `requested`; requests use half on
+/// average.
 fn paired_score(requested: Option<f64>, part: f64, uses: f64) -> u8 {
     let mut case = Case::new(policy(Model::Learned), &READINGS);
     case.node.requested_cpu = requested;

@@ -46,7 +46,8 @@ fn node(cards: &[&[(&str, u32, i32)]]) -> Node {
 }
 
 fn request(units: u32, card_use: CardUse) -> GpuRequest {
-    let (name, kind) = ("main".to_owned(), ContainerKind::App);
+    let name = "main".to_owned();
+    let kind = ContainerKind::App;
     let ask = ContainerRequest { name, kind, position: 0, units: Units(units), card_use };
     GpuRequest::new([ask]).unwrap().unwrap()
 }

@@ -112,7 +112,8 @@ type Pod = (u8, i64, f64);
 fn recent(pods: &[Pod]) -> RecentPods {
     let mut recent = RecentPods::default();
     for (number, (kind, age, cpu)) in pods.iter().enumerate() {
-        let (uid, uses) = (PodUid::from(format!("p{number}")), Amounts { cpu: *cpu, memory: *cpu });
+        let uid = PodUid::from(format!("p{number}"));
+        let uses = Amounts { cpu: *cpu, memory: *cpu };
         match kind {
             0 => {
                 let _ = recent.bound(&uid, at(-age), uses, MAX_AGE);
@@ -134,7 +135,8 @@ fn recent(pods: &[Pod]) -> RecentPods {
     recent
 }
 
-/// Readings with their ages, pods, capacity of CPU and what is requested of it, crane's note, whether it is of the pool, and its age.
+/// Readings with their ages, pods, capacity of CPU and what is requested of it, crane's note, whether it is of the
+/// pool, and its age.
 type Node = (
     Vec<Option<(f64, i64)>>,
     Vec<Pod>,
@@ -235,7 +237,8 @@ proptest! {
                 *node = load(&mut table, other);
             }
         }
-        let (mut second, uses) = (0, Amounts { cpu, memory: cpu });
+        let mut second = 0;
+        let uses = Amounts { cpu, memory: cpu };
         for (step, by) in steps.iter().enumerate() {
             second += by;
             let is_changed = |node: usize| step == 0 && nodes[node].1.is_some();
@@ -264,7 +267,8 @@ proptest! {
         let mut table = MetricTable::default();
         let policy = Arc::new(ResolvedPolicy::new(policy, &mut table));
         let loads: Vec<NodeLoad> = nodes.iter().map(|node| load(&mut table, node)).collect();
-        let (ready, uses) = (PreparedNodes::new(&policy, loads.iter().map(Some), at(0)), Amounts { cpu, memory });
+        let ready = PreparedNodes::new(&policy, loads.iter().map(Some), at(0));
+        let uses = Amounts { cpu, memory };
         let accepts = |node| ready.verdict(&policy, node, &uses) == Verdict::Accepted;
         prop_assert!(!ready.all_accept(&uses) || (0..loads.len()).all(accepts));
     }
@@ -286,8 +290,8 @@ fn nodes_of_one_pool_with_room_all_accept() {
     assert!(accept(0.79) && !accept(0.81));
 }
 
-/// A node that is measured, and from which pods went that its readings still show: what is held against limits is then below
-/// what was read.
+/// A node that is measured, and from which pods went that its readings still show: what is held against limits is then
+/// below what was read.
 fn emptied_node() -> impl Strategy<Value = Node> {
     let reading = (0.2..1.2_f64, 0..400_i64).prop_map(Some);
     let kind = prop_oneof![6 => Just(2_u8), 1 => 0..2_u8];
@@ -298,8 +302,8 @@ fn emptied_node() -> impl Strategy<Value = Node> {
 }
 
 proptest! {
-    /// So a node that pods are moved off for its measured load takes none of them back. The pod that shows it uses nothing, for
-    /// what another uses is held against limits too.
+    /// So a node that pods are moved off for its measured load takes none of them back. The pod that shows it uses
+    /// nothing, for what another uses is held against limits too.
     #[test]
     fn no_pod_passes_a_limit_that_the_node_is_measured_to_be_over(
         policy in policy(),
@@ -353,7 +357,8 @@ fn a_node_of_which_nothing_is_known_may_take_any_pod_and_scores_0() {
     let full =
         (vec![Some((0.9, 0)), None, None, None], Vec::new(), (None, None), None, false, None);
     let full = load(&mut table, &full);
-    let (known, unknown) = ([Some(&full), None], [None, None]);
+    let known = [Some(&full), None];
+    let unknown = [None, None];
     let uses = Amounts { cpu: 1.0, memory: 1.0 };
     let ready = PreparedNodes::new(&policy, known, at(0));
     assert!(!ready.all_accept(&uses) && ready.is_valid(&policy, 1, at(1_000_000)));

@@ -123,13 +123,15 @@ fn metric() -> impl Strategy<Value = Metric> {
 impl Metric {
     fn limit(&self, name: &str, rules: &Rules) -> Option<Limit> {
         let Rules(limit, _, when_stale, when_missing) = *rules;
-        let (metric, max_age) = (name.into(), Some(self.max_age));
+        let metric = name.into();
+        let max_age = Some(self.max_age);
         limit.map(|max| Limit { metric, max, max_age, when_stale, when_missing })
     }
 
     fn weight(&self, name: &str, rules: &Rules) -> Option<Weight> {
         let Rules(_, weight, when_stale, when_missing) = *rules;
-        let (metric, max_age) = (name.into(), Some(self.max_age));
+        let metric = name.into();
+        let max_age = Some(self.max_age);
         weight.map(|weight| Weight { metric, weight, max_age, when_stale, when_missing })
     }
 
@@ -178,9 +180,10 @@ prop_compose! {
             weights: weights(|metric| metric.common.clone()),
             hot: hot.into_iter().map(|(range, count)| HotRule { range, count }).collect(),
             // Pods are paired by what they are estimated to use.
-            scoring: match scoring.model == Model::Learned || estimates.is_some() {
-                true => scoring,
-                false => Scoring { pairing: 0.0, ..scoring },
+            scoring: if scoring.model == Model::Learned || estimates.is_some() {
+                scoring
+            } else {
+                Scoring { pairing: 0.0, ..scoring }
             },
             overload,
             estimates: if scoring.model == Model::Learned {
@@ -269,7 +272,8 @@ fn now() -> Timestamp {
 /// Whether the node may take a pod that uses 1 core and 10 bytes, its score, and how near it is to its limits.
 fn decide(policy: LoadPolicy, facts: &Facts) -> (bool, u8, f64) {
     let mut table = MetricTable::default();
-    let (hot_horizon, policy) = (policy.binding_horizon(), ResolvedPolicy::new(policy, &mut table));
+    let hot_horizon = policy.binding_horizon();
+    let policy = ResolvedPolicy::new(policy, &mut table);
     let reading = |(metric, reading): (&&str, &Option<(f64, i64)>)| {
         let (value, age) = (*reading)?;
         let at = now() - SignedDuration::from_secs(age);
@@ -311,7 +315,8 @@ proptest! {
         prop_assert_eq!(&after.overload, &before.overload);
         prop_assert_eq!(&after.scoring, &before.scoring);
         for facts in &nodes {
-            let (before, after) = (decide(before.clone(), facts), decide(after.clone(), facts));
+            let before = decide(before.clone(), facts);
+            let after = decide(after.clone(), facts);
             prop_assert_eq!(before, after, "{}\n{}", text, converted);
         }
     }

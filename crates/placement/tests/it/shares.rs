@@ -150,7 +150,8 @@ fn a_wish_for_a_model_or_a_uuid_is_kept() {
     let wish = |models: &str, uuids: &str| {
         let parse =
             |text: &str| if text.is_empty() { Ok(Default::default()) } else { text.parse() };
-        let (models, uuids) = (parse(models).unwrap(), parse(uuids).unwrap());
+        let models = parse(models).unwrap();
+        let uuids = parse(uuids).unwrap();
         let options = CardOptions {
             filter: CardFilter { models, uuids, ..CardFilter::default() },
             strategy: None,
@@ -203,7 +204,8 @@ fn a_claim_over_several_cards_is_read_back_as_bind_wrote_it() {
 
 #[test]
 fn a_wish_that_is_removed_after_bind_still_counts_by_the_claim() {
-    let (asked, edited) = (request(2, exclusive(1)), request(2, on(1)));
+    let asked = request(2, exclusive(1));
+    let edited = request(2, on(1));
     let claim = Claim::on_card(&asked, &uuid(0));
     // As after a restart of the extender: the claim is all that it knows.
     let mut ledger = ledger([card(0, 16), card(1, 16)]);
@@ -235,7 +237,8 @@ fn a_bound_pods_request_is_that_of_its_claim_whatever_its_annotations_say_by_now
             assert_eq!(as_claimed, request(4, bound_use));
         }
     };
-    let (two, two_alone) = (on(2), exclusive(2));
+    let two = on(2);
+    let two_alone = exclusive(2);
     for (bound, now) in [(two_alone, on(1)), (exclusive(1), two), (on(1), exclusive(1)), (two, two)]
     {
         of(bound, now);
@@ -300,7 +303,8 @@ impl World {
         let of = |names: &BTreeMap<u8, PodUid>, pod: &u8| names.get(pod).cloned();
         match step {
             Step::Reserve(pod, units, cards, exclusive, cores) if !self.names.contains_key(pod) => {
-                let (exclusive, cores) = (*exclusive, Cores(*cores));
+                let exclusive = *exclusive;
+                let cores = Cores(*cores);
                 let card_use = CardUse { cards: *cards, exclusive, cores, limit: None };
                 let request = request(units * cards, card_use);
                 self.born += 1;

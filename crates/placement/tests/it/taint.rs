@@ -105,7 +105,9 @@ fn heats() -> impl Strategy<Value = Vec<Heat>> {
 proptest! {
     #[test]
     fn a_taint_never_outlives_its_reason_and_never_comes_without_one(heats in heats()) {
-        let (mut node, mut tainted, mut over) = (Overheating::default(), false, 0);
+        let mut node = Overheating::default();
+        let mut tainted = false;
+        let mut over = 0;
         for (step, heat) in (0i64..).step_by(20).zip(heats) {
             let before = tainted;
             tainted = RULES.is_wanted(&mut node, heat, tainted, at(step));

@@ -5,8 +5,8 @@ use super::room::CardRoom;
 use super::{CardPart, PodShape, TypicalPods};
 use crate::units::Units;
 
-/// The weight of packing loss in a cost. A badly packed card is lost until a pod ends, while a later pod may still fit a fragment. On
-/// the traces of `bench/openb`, 10 and 100 give the same.
+/// The weight of packing loss in a cost. A badly packed card is lost until a pod ends, while a later pod may still fit
+/// a fragment. On the traces of `bench/openb`, 10 and 100 give the same.
 const PACKING_LOSS_WEIGHT: f64 = 10.0;
 /// The most card sizes for which packing loss is computed, the most frequent ones. For others it is 0.
 const MAX_SIZES: usize = 8;
@@ -72,19 +72,21 @@ impl Measure {
         let shares: Vec<(&PodShape, f64)> =
             typical.shares().into_iter().filter(|(shape, _)| shape.cards > 0).collect();
         let all = cards(classes, |_| true);
-        let kind = |(shape, share): &(&PodShape, f64)| {
+        let mut kinds: Vec<Kind> = Vec::new();
+        for (shape, share) in &shares {
             let able = cards(classes, |class| takes(class, shape));
             let scarcity = if able > 0.0 { all / able } else { 0.0 };
-            Kind {
-                cpu: shape.cpu,
-                cards: shape.cards,
-                part: shape.part,
-                models: accepted(shape, &models),
-                weight: share * scarcity,
+            let weight = share * scarcity;
+            if weight > 0.0 {
+                kinds.push(Kind {
+                    cpu: shape.cpu,
+                    cards: shape.cards,
+                    part: shape.part,
+                    models: accepted(shape, &models),
+                    weight,
+                });
             }
-        };
-        let mut kinds: Vec<Kind> =
-            shares.iter().map(kind).filter(|kind| kind.weight > 0.0).collect();
+        }
         kinds.sort_by_key(|kind| kind.cpu);
         let packing_values =
             sizes(classes).into_iter().map(|size| PackingValue::new(size, &parts(&shares, size)));
@@ -130,10 +132,13 @@ fn sizes(classes: &[NodeClass]) -> Vec<Units> {
     let mut sizes: Vec<Units> = classes.iter().map(|class| class.units).collect();
     sizes.sort_unstable();
     sizes.dedup();
-    let count = |size: &Units| cards(classes, |class| class.units == *size);
-    sizes.sort_by(|a, b| count(b).total_cmp(&count(a)));
+    sizes.sort_by(|a, b| cards_of_size(classes, *b).total_cmp(&cards_of_size(classes, *a)));
     sizes.truncate(MAX_SIZES);
     sizes
+}
+
+fn cards_of_size(classes: &[NodeClass], size: Units) -> f64 {
+    cards(classes, |class| class.units == size)
 }
 
 /// The units that pods take of cards of one size, with the frequency of each.
@@ -244,7 +249,8 @@ mod tests {
 
     #[test]
     fn a_share_leaves_what_a_frequent_one_fills() {
-        let (small, large) = (share(0, 30), share(0, 70));
+        let small = share(0, 30);
+        let large = share(0, 70);
         let rule = rule(&[(&small, 9), (&large, 1)], &[class(10, "A", 2, 64_000)]);
         // Best fit would leave 5 units of the first, which no pod requests; 30 of the second, nine pods in ten do.
         let chosen = place(&rule, None, &cards("A", &[35, 60]), &small).map(|(_, cards)| cards);
@@ -253,7 +259,8 @@ mod tests {
 
     #[test]
     fn a_pod_that_accepts_every_model_leaves_the_scarce_one_free() {
-        let (any, few) = (share(1000, 50), request(1000, 1, 50, "B"));
+        let any = share(1000, 50);
+        let few = request(1000, 1, 50, "B");
         let classes = [class(90, "A", 4, 64_000), class(10, "B", 4, 64_000)];
         let rule = rule(&[(&any, 9), (&few, 1)], &classes);
         let on = |model| {
@@ -266,7 +273,8 @@ mod tests {
 
     #[test]
     fn cards_of_a_node_with_two_models_are_judged_each_by_its_own() {
-        let (any, few) = (share(1000, 50), request(1000, 1, 50, "B"));
+        let any = share(1000, 50);
+        let few = request(1000, 1, 50, "B");
         let classes = [class(90, "A", 4, 64_000), class(10, "B", 4, 64_000)];
         let rule = rule(&[(&any, 9), (&few, 1)], &classes);
         let mut mixed = cards("B", &[100, 100]);
@@ -277,7 +285,8 @@ mod tests {
 
     #[test]
     fn a_pod_of_little_cpu_goes_where_cpu_is_short() {
-        let (little, much) = (share(2000, 50), share(10_000, 50));
+        let little = share(2000, 50);
+        let much = share(10_000, 50);
         let rule = rule(&[(&little, 5), (&much, 5)], &[class(10, "A", 2, 24_000)]);
         let on = |cpu, pod: &GpuRequest| {
             place(&rule, Some(cpu), &cards("A", &[100, 100]), pod).map(|(cost, _)| cost)
@@ -288,7 +297,8 @@ mod tests {
 
     #[test]
     fn whole_cards_leave_cards_with_shares_for_shares() {
-        let (whole, part) = (request(1000, 1, 100, ""), share(1000, 50));
+        let whole = request(1000, 1, 100, "");
+        let part = share(1000, 50);
         let rule = rule(&[(&whole, 5), (&part, 5)], &[class(10, "A", 2, 64_000)]);
         let cards = cards("A", &[50, 100, 100]);
         let two = place(&rule, None, &cards, &request(0, 2, 100, "")).map(|(_, cards)| cards);
@@ -318,17 +328,21 @@ mod tests {
                 mix.iter().map(|(cpu, cards, units)| request(*cpu, *cards, *units, "")).collect();
             let pods: Vec<(&GpuRequest, usize)> = pods.iter().map(|pod| (pod, 1)).collect();
             let rule = rule(&pods, &[class(10, "A", 8, 96_000)]);
-            let (pod, cards) = (request(4000, asked, units, ""), cards("A", &free));
+            let pod = request(4000, asked, units, "");
+            let cards = cards("A", &free);
             let found = place(&rule, cpu, &cards, &pod);
             let fitting: Vec<&FreeCard> = cards.iter().filter(|card| card.free.0 >= units).collect();
             prop_assert_eq!(found.is_some(), fitting.len() >= asked as usize);
             let Some((cost, chosen)) = found else { return Ok(()) };
             prop_assert_eq!(chosen.len(), asked as usize);
             if asked == 1 {
-                let (all, measure) = (cards.iter().collect::<Vec<_>>(), rule.measure.clone().unwrap());
+                let all = cards.iter().collect::<Vec<_>>();
+                let measure = rule.measure.clone().unwrap();
                 let node = MeasuredNode::new(&measure, cpu, &all);
-                let on = |card: &&FreeCard| node.cost(4000, &[(card.index as usize, pod.largest())]);
-                prop_assert_eq!(fitting.iter().map(on).min(), Some(cost));
+                let costs = fitting
+                    .iter()
+                    .map(|card| node.cost(4000, &[(card.index as usize, pod.largest())]));
+                prop_assert_eq!(costs.min(), Some(cost));
             }
             // A pod without cards.
             let all = cards.iter().collect::<Vec<_>>();

@@ -52,15 +52,17 @@ impl<'m> MeasuredNode<'m> {
                 _ => measure.model(card.model.as_str()),
             };
             let room = CardRoom { free: card.free, units: card.units };
-            let of_room = || MeasuredCard { room, part: room.part(), model };
-            measured.push(card.is_open().then(of_room));
+            measured.push(card.is_open().then(|| MeasuredCard { room, part: room.part(), model }));
         }
-        let for_kind = |kind: &Kind| {
-            let mut sum = RoomForKind::default();
-            measured.iter().flatten().for_each(|card| sum.add(kind, card));
-            sum
-        };
-        let rooms_for_kinds = measure.kinds.iter().map(for_kind).collect();
+        let rooms_for_kinds = measure
+            .kinds
+            .iter()
+            .map(|kind| {
+                let mut sum = RoomForKind::default();
+                measured.iter().flatten().for_each(|card| sum.add(kind, card));
+                sum
+            })
+            .collect();
         let free_cards = measured.iter().flatten().map(|card| card.part).sum();
         let mut node =
             Self { measure, cpu, cards: measured, free_cards, rooms_for_kinds, useless_now: 0.0 };
@@ -68,51 +70,69 @@ impl<'m> MeasuredNode<'m> {
         node
     }
 
-    /// What it costs to place a pod with this CPU, in thousandths of a core, and these shares of the cards at these positions.
+    /// What it costs to place a pod with this CPU, in thousandths of a core, and these shares of the cards at these
+    /// positions.
     pub(in crate::gpu) fn cost(&self, cpu: u64, shares: &[(usize, CardShare)]) -> Cost {
-        let change = |(at, share): &(usize, CardShare)| {
-            let card = self.cards.get(*at).copied().flatten()?;
-            Some((card, card.with(*share)))
-        };
-        let changes: Vec<Change> = shares.iter().filter_map(change).collect();
+        let changes: Vec<Change> = shares
+            .iter()
+            .filter_map(|(at, share)| {
+                let card = self.cards.get(*at).copied().flatten()?;
+                Some((card, card.with(*share)))
+            })
+            .collect();
         let left = self.cpu.map(|free| free.saturating_sub(cpu));
         // Whole millionths, so that rounding errors do not decide between equal nodes.
         Cost(((self.useless_room(left, &changes) - self.useless_now) * 1e6).round() as i64)
     }
 
-    /// The useless room of the node with these changes, in cards, up to a constant: packing loss covers the changed cards only.
+    /// The useless room of the node with these changes, in cards, up to a constant: packing loss covers the changed
+    /// cards only.
     fn useless_room(&self, cpu: Option<u64>, changes: &[Change]) -> f64 {
         let taken: f64 = changes.iter().map(|(before, after)| before.part - after.part).sum();
         let free_cards = self.free_cards - taken;
-        let useless = |(kind, now): (&Kind, &RoomForKind)| {
-            let mut sum = *now;
-            for (before, after) in changes {
-                sum.remove(kind, before);
-                sum.add(kind, after);
-            }
-            let is_short = cpu.is_some_and(|cpu| cpu < kind.cpu) || sum.fitting < kind.cards;
-            kind.weight * if is_short { free_cards } else { sum.unusable }
-        };
-        let fragments: f64 =
-            self.measure.kinds.iter().zip(&self.rooms_for_kinds).map(useless).sum();
+        let fragments: f64 = self
+            .measure
+            .kinds
+            .iter()
+            .zip(&self.rooms_for_kinds)
+            .map(|(kind, now)| {
+                let mut sum = *now;
+                for (before, after) in changes {
+                    sum.remove(kind, before);
+                    sum.add(kind, after);
+                }
+                let is_short = cpu.is_some_and(|cpu| cpu < kind.cpu) || sum.fitting < kind.cards;
+                kind.weight * if is_short { free_cards } else { sum.unusable }
+            })
+            .sum();
         let stranded = cpu.map_or(0.0, |cpu| self.measure.stranded(free_cards, cpu));
-        let loss = |card: &MeasuredCard| self.measure.packing_loss(card.room);
-        let packing: f64 = changes.iter().map(|(before, after)| loss(after) - loss(before)).sum();
+        let mut packing = 0.0;
+        for (before, after) in changes {
+            packing +=
+                self.measure.packing_loss(after.room) - self.measure.packing_loss(before.room);
+        }
         fragments + stranded + packing
     }
 }
 
 impl Measure {
+    /// How many kinds of pods request at most this CPU; kinds are sorted by CPU.
+    fn kinds_up_to(&self, cpu: u64) -> usize {
+        self.kinds.partition_point(|kind| kind.cpu <= cpu)
+    }
+
     /// How many of these free cards this CPU does not suffice for.
     fn stranded(&self, free_cards: f64, cpu: u64) -> f64 {
-        match self.cpu_by_card > 0.0 {
-            true => (free_cards - cpu as f64 / self.cpu_by_card).max(0.0),
-            false => 0.0,
+        if self.cpu_by_card > 0.0 {
+            (free_cards - cpu as f64 / self.cpu_by_card).max(0.0)
+        } else {
+            0.0
         }
     }
 
-    /// The cost of a pod without cards on a node with `cpu` free: `requested` is what the pod takes of it, both in thousandths of a core.
-    /// As [`MeasuredNode::cost`]. Most nodes have enough CPU for all kinds of pods before and after; these take little time.
+    /// The cost of a pod without cards on a node with `cpu` free: `requested` is what the pod takes of it, both in
+    /// thousandths of a core. As [`MeasuredNode::cost`]. Most nodes have enough CPU for all kinds of pods before and
+    /// after; these take little time.
     pub fn cost_of_cpu<'c>(
         &self,
         cards: impl ExactSizeIterator<Item = &'c FreeCard>,
@@ -120,23 +140,26 @@ impl Measure {
         requested: u64,
     ) -> Cost {
         let left = cpu.saturating_sub(requested);
-        let up_to = |cpu| self.kinds.partition_point(|kind| kind.cpu <= cpu);
-        let no_longer_fitting = &self.kinds[up_to(left)..up_to(cpu)];
+        let no_longer_fitting = &self.kinds[self.kinds_up_to(left)..self.kinds_up_to(cpu)];
         if no_longer_fitting.is_empty() && left as f64 >= self.cpu_by_card * cards.len() as f64 {
             return Cost(0);
         }
-        let measured = |card: &FreeCard| {
-            let room = CardRoom { free: card.free, units: card.units };
-            MeasuredCard { room, part: room.part(), model: self.model(card.model.as_str()) }
-        };
-        let cards: Vec<MeasuredCard> = cards.filter(|card| card.is_open()).map(measured).collect();
+        let cards: Vec<MeasuredCard> = cards
+            .filter(|card| card.is_open())
+            .map(|card| {
+                let room = CardRoom { free: card.free, units: card.units };
+                MeasuredCard { room, part: room.part(), model: self.model(card.model.as_str()) }
+            })
+            .collect();
         let free_cards: f64 = cards.iter().map(|card| card.part).sum();
-        let lost = |kind: &Kind| {
-            let mut now = RoomForKind::default();
-            cards.iter().for_each(|card| now.add(kind, card));
-            kind.weight * if now.fitting < kind.cards { 0.0 } else { free_cards - now.unusable }
-        };
-        let fragments: f64 = no_longer_fitting.iter().map(lost).sum();
+        let fragments: f64 = no_longer_fitting
+            .iter()
+            .map(|kind| {
+                let mut now = RoomForKind::default();
+                cards.iter().for_each(|card| now.add(kind, card));
+                kind.weight * if now.fitting < kind.cards { 0.0 } else { free_cards - now.unusable }
+            })
+            .sum();
         let stranded = self.stranded(free_cards, left) - self.stranded(free_cards, cpu);
         Cost(((fragments + stranded) * 1e6).round() as i64)
     }
@@ -153,16 +176,18 @@ impl MeasuredCard {
 
 impl RoomForKind {
     fn add(&mut self, kind: &Kind, card: &MeasuredCard) {
-        match kind.fits(card.model, card.room) {
-            true => self.fitting += 1,
-            false => self.unusable += card.part,
+        if kind.fits(card.model, card.room) {
+            self.fitting += 1
+        } else {
+            self.unusable += card.part
         }
     }
 
     fn remove(&mut self, kind: &Kind, card: &MeasuredCard) {
-        match kind.fits(card.model, card.room) {
-            true => self.fitting -= 1,
-            false => self.unusable -= card.part,
+        if kind.fits(card.model, card.room) {
+            self.fitting -= 1
+        } else {
+            self.unusable -= card.part
         }
     }
 }

@@ -1,15 +1,17 @@
 //! How well future pods can fill the free units of a card.
 //!
-//! The cutting-stock problem is to find the fewest cards that hold a given mix of pods. Its prices are the part of a card that each
-//! pod costs when the mix is packed as well as possible. If pods of 81% are frequent and pods of less than 20% are rare, a pod of 81%
-//! costs a whole card, and one of 19% nothing. The value of free units is that of the set of pods with the highest total price that
-//! fits them. Solved by column generation, with one knapsack problem for each step (Gilmore and Gomory, 1961).
+//! The cutting-stock problem is to find the fewest cards that hold a given mix of pods. Its prices are the part of a
+//! card that each pod costs when the mix is packed as well as possible. If pods of 81% are frequent and pods of less
+//! than 20% are rare, a pod of 81% costs a whole card, and one of 19% nothing. The value of free units is that of the
+//! set of pods with the highest total price that fits them. Solved by column generation, with one knapsack problem for
+//! each step (Gilmore and Gomory, 1961).
 
 use crate::units::Units;
 
 /// The most steps that a card is divided into.
 const MAX_STEPS: u32 = 1000;
-/// Column generation ends after this number of steps, with the prices found so far. The production trace takes about 60.
+/// Column generation ends after this number of steps, with the prices found so far. The production trace takes about
+/// 60.
 const MAX_PIVOTS: usize = 400;
 /// Smaller numbers are rounding errors.
 const NOISE: f64 = 1e-9;
@@ -34,7 +36,8 @@ struct Item {
 }
 
 impl PackingValue {
-    /// The values for cards of `units` units and a mix of pods, each with its units and its frequency. A whole free card has the value 1.
+    /// The values for cards of `units` units and a mix of pods, each with its units and its frequency. A whole free
+    /// card has the value 1.
     pub(super) fn new(units: Units, pods: &[(Units, f64)]) -> Self {
         let smaller = pods.iter().filter(|(part, _)| !part.is_zero() && *part < units);
         let divisor = smaller.clone().fold(units.0.max(1), |all, (part, _)| divisor(all, part.0));
@@ -77,7 +80,8 @@ fn divisor(a: u32, b: u32) -> u32 {
     if b == 0 { a } else { divisor(b, a % b) }
 }
 
-/// The highest total price that each number of steps up to `size` can hold, and the set of items with the highest price for `size`.
+/// The highest total price that each number of steps up to `size` can hold, and the set of items with the highest price
+/// for `size`.
 fn knapsack(items: &[Item], prices: &[f64], size: usize) -> (Vec<f64>, Vec<f64>) {
     let mut most = vec![0.0_f64; size + 1];
     let mut last: Vec<Option<usize>> = vec![None; size + 1];
@@ -90,7 +94,8 @@ fn knapsack(items: &[Item], prices: &[f64], size: usize) -> (Vec<f64>, Vec<f64>)
             }
         }
     }
-    let (mut set, mut room) = (vec![0.0; items.len()], size);
+    let mut set = vec![0.0; items.len()];
+    let mut room = size;
     while room > 0 {
         match last[room] {
             Some(at) => {
@@ -143,17 +148,16 @@ struct Basis {
 impl Basis {
     /// The first basis: each item on cards of its own.
     fn new(items: &[Item], size: usize) -> Self {
-        let fit = |item: &Item| (size / item.steps).max(1) as f64;
-        let row = |(at, item)| {
+        let mut inverse = Vec::with_capacity(items.len());
+        let mut cards = Vec::with_capacity(items.len());
+        for (at, item) in items.iter().enumerate() {
+            let fitting = (size / item.steps).max(1) as f64;
             let mut row = vec![0.0; items.len()];
-            row[at] = 1.0 / fit(item);
-            row
-        };
-        Self {
-            inverse: items.iter().enumerate().map(row).collect(),
-            cards: items.iter().map(|item| item.share / fit(item)).collect(),
-            costs: vec![1.0; items.len()],
+            row[at] = 1.0 / fitting;
+            inverse.push(row);
+            cards.push(item.share / fitting);
         }
+        Self { inverse, cards, costs: vec![1.0; items.len()] }
     }
 
     fn prices(&self) -> Vec<f64> {
@@ -163,8 +167,11 @@ impl Basis {
 
     /// Replaces a column of the basis by this one; `false` if none can be replaced.
     fn pivot(&mut self, column: &[f64]) -> bool {
-        let dot = |row: &Vec<f64>| -> f64 { row.iter().zip(column).map(|(a, b)| a * b).sum() };
-        let rates: Vec<f64> = self.inverse.iter().map(dot).collect();
+        let rates: Vec<f64> = self
+            .inverse
+            .iter()
+            .map(|row| row.iter().zip(column).map(|(a, b)| a * b).sum())
+            .collect();
         let ratio = |at: &usize| self.cards[*at] / rates[*at];
         let leaving = (0..rates.len())
             .filter(|at| rates[*at] > NOISE)
@@ -227,8 +234,8 @@ mod tests {
     }
 
     proptest! {
-        /// By duality: no set of pods on a card is worth more than the card, and the mix needs at least as many cards as
-        /// its prices add up to, which is no less than what it fills.
+        /// By duality: no set of pods on a card is worth more than the card, and the mix needs at least as many cards
+        /// as its prices add up to, which is no less than what it fills.
         #[test]
         fn prices_are_those_of_the_fewest_cards(
             size in 1_u32..4000,

@@ -26,16 +26,17 @@ pub struct PodShape {
 }
 
 impl PodShape {
-    /// The shape of a request. Each card counts with the largest share. An exclusive card counts whole only if the pod may have it for fewer
-    /// units than the card has.
+    /// The shape of a request. Each card counts with the largest share. An exclusive card counts whole only if the pod
+    /// may have it for fewer units than the card has.
     pub fn of(request: &GpuRequest) -> Self {
         let share = request.largest();
         Self {
             cpu: request.cpu(),
             cards: request.shares().len(),
-            part: match share.exclusive && request.may_be_exclusive() {
-                true => CardPart::Whole,
-                false => CardPart::Units(share.units),
+            part: if share.exclusive && request.may_be_exclusive() {
+                CardPart::Whole
+            } else {
+                CardPart::Units(share.units)
             },
             models: request.filter().models.clone(),
         }

@@ -9,8 +9,8 @@ const MAX_KINDS: usize = 256;
 /// After this number of requests, a request counts half.
 const HALF_LIFE: f64 = 8_192.0;
 
-/// How often each kind of pod with cards is requested, where recent requests count more. Holds at most 256 kinds: a new one takes the
-/// place of the rarest.
+/// How often each kind of pod with cards is requested, where recent requests count more. Holds at most 256 kinds: a new
+/// one takes the place of the rarest.
 ///
 /// # Examples
 ///
@@ -67,8 +67,8 @@ impl TypicalPods {
     /// Each kind with its share of the requests, the most frequent first; equal ones in the order of [`PodShape`].
     pub fn shares(&self) -> Vec<(&PodShape, f64)> {
         let all: f64 = self.weights.values().sum();
-        let share = |(shape, weight)| (shape, weight / all);
-        let mut shares: Vec<(&PodShape, f64)> = self.weights.iter().map(share).collect();
+        let mut shares: Vec<(&PodShape, f64)> =
+            self.weights.iter().map(|(shape, weight)| (shape, weight / all)).collect();
         shares.sort_by(|(a, more), (b, less)| less.total_cmp(more).then_with(|| a.cmp(b)));
         shares
     }

@@ -15,8 +15,8 @@ use crate::policy::{BeyondUnitsName, Direction, Unknown, UnmanagedMemory};
 /// A field that may be absent, with its position in the YAML text for errors.
 type OptionalField<T> = Option<Spanned<T>>;
 
-/// Which metrics of nodes are fetched, which have limits, and how they count when pods are placed. Read by Plimsoll's annotator and
-/// scheduler-extender.
+/// Which metrics of nodes are fetched, which have limits, and how they count when pods are placed. Read by Plimsoll's
+/// annotator and scheduler-extender.
 #[derive(Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct SchedulingPolicy {
@@ -50,10 +50,12 @@ pub(super) struct Spec {
     /// What happens when all nodes are over limits, and which pods are exempt.
     #[serde(default)]
     pub(super) limits: Option<Limits>,
-    /// How the use of pods counts that no reading shows yet: recently bound pods, pods in flight to a node, and the pod to be placed.
+    /// How the use of pods counts that no reading shows yet: recently bound pods, pods in flight to a node, and the pod
+    /// to be placed.
     #[serde(default)]
     pub(super) estimates: Option<Estimates>,
-    /// crane's measure of recent bindings, at most 20 rules. None by default, since estimates already count the use of recent pods.
+    /// crane's measure of recent bindings, at most 20 rules. None by default, since estimates already count the use of
+    /// recent pods.
     #[serde(default)]
     #[schemars(with = "Option<Vec<Hot>>", length(max = 20))]
     pub(super) hot_value: Entries<Hot>,
@@ -103,8 +105,8 @@ pub(super) struct Metric {
     #[serde(default)]
     #[schemars(with = "Option<Unknown>")]
     pub(super) when_stale: OptionalField<EnumValue<Unknown>>,
-    /// What happens without a reading, because the node is not measured, or because the window is too young; `penalise` by default, and
-    /// `ignore` for metrics that some nodes cannot have, as of GPUs.
+    /// What happens without a reading, because the node is not measured, or because the window is too young; `penalise`
+    /// by default, and `ignore` for metrics that some nodes cannot have, as of GPUs.
     #[serde(default)]
     #[schemars(with = "Option<Unknown>")]
     pub(super) when_missing: OptionalField<EnumValue<Unknown>>,
@@ -122,14 +124,16 @@ pub(super) struct Scoring {
     #[serde(default)]
     #[schemars(with = "Option<Direction>")]
     pub(super) direction: OptionalField<EnumValue<Direction>>,
-    /// The highest score that kube-scheduler receives: 100, the default, or 10, as kube-scheduler specifies for extenders. The `weight` of the
-    /// extender in KubeSchedulerConfiguration has to match it: see `plimsoll scheduler-config`.
+    /// The highest score that kube-scheduler receives: 100, the default, or 10, as kube-scheduler specifies for
+    /// extenders. The `weight` of the extender in KubeSchedulerConfiguration has to match it: see
+    /// `plimsoll scheduler-config`.
     #[serde(default)]
     #[schemars(schema_with = "scale")]
     pub(super) scale: OptionalField<Scalar>,
-    /// `dominantResource` and `learned` only, with estimates and without `pack`: how much it counts, from 0 to 1, that a node uses more or
-    /// less CPU than such requests use on average. Pods that use more of their requests than others then go to nodes that use less, and the
-    /// reverse. Limits do not count it. 0, the default: it does not count; 0.5 was tested.
+    /// `dominantResource` and `learned` only, with estimates and without `pack`: how much it counts, from 0 to 1, that
+    /// a node uses more or less CPU than such requests use on average. Pods that use more of their requests than others
+    /// then go to nodes that use less, and the reverse. Limits do not count it. 0, the default: it does not count; 0.5
+    /// was tested.
     #[serde(default)]
     #[schemars(with = "Option<f64>", range(min = 0, max = 1))]
     pub(super) pairing: OptionalField<Scalar>,
@@ -155,8 +159,8 @@ pub(super) enum ModelName {
     CraneLinear,
     /// Best at a target load, worse on both sides, as Trimaran's TargetLoadPacking.
     TargetLoadPacking,
-    /// Mean and standard deviation of the worst resource, as Trimaran's LoadVariationRiskBalancing. Deviations are metrics
-    /// such as `cpu_usage_stddev_15m`.
+    /// Mean and standard deviation of the worst resource, as Trimaran's LoadVariationRiskBalancing. Deviations are
+    /// metrics such as `cpu_usage_stddev_15m`.
     VariationRisk,
     /// 1 − load of the most loaded resource, each the weighted mean of its metrics.
     DominantResource,
@@ -172,7 +176,8 @@ pub(super) struct Limits {
     #[serde(default)]
     #[schemars(with = "Option<Mode>")]
     pub(super) mode: OptionalField<EnumValue<Mode>>,
-    /// `hard` only: after this time a waiting pod may go to the least loaded nodes; `never`: it keeps waiting. `5m` by default.
+    /// `hard` only: after this time a waiting pod may go to the least loaded nodes; `never`: it keeps waiting. `5m` by
+    /// default.
     #[serde(default)]
     #[schemars(with = "Option<String>", extend("examples" = ["5m", "never"]))]
     pub(super) max_wait: Text,
@@ -209,7 +214,8 @@ pub(super) struct Estimates {
     #[serde(default)]
     #[schemars(with = "Option<Statistic>")]
     pub(super) statistic: OptionalField<EnumValue<Statistic>>,
-    /// The part of its CPU request (or limit, if that is higher) that a pod of an unknown workload is assumed to use; 0.85 by default.
+    /// The part of its CPU request (or limit, if that is higher) that a pod of an unknown workload is assumed to use;
+    /// 0.85 by default.
     #[serde(default)]
     #[schemars(with = "Option<f64>", range(min = 0))]
     pub(super) cpu_factor: OptionalField<Scalar>,
@@ -292,18 +298,19 @@ pub(super) struct Namespaces {
 #[derive(Default, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct Gpu {
-    /// How nodes and cards are chosen for pods without the annotation `gpu-placement`; `least-fragmentation` by default.
+    /// How nodes and cards are chosen for pods without the annotation `gpu-placement`; `least-fragmentation` by
+    /// default.
     #[serde(default)]
     #[schemars(with = "Option<Strategy>")]
     pub(super) placement: OptionalField<EnumValue<Strategy>>,
-    /// Whether memory counts that is in use on a card beyond what pods hold there, as by processes outside of Kubernetes; `ignore` by
-    /// default.
+    /// Whether memory counts that is in use on a card beyond what pods hold there, as by processes outside of
+    /// Kubernetes; `ignore` by default.
     #[serde(default)]
     #[schemars(with = "Option<UnmanagedMemory>")]
     pub(super) unmanaged_memory: OptionalField<EnumValue<UnmanagedMemory>>,
-    /// Namespaces whose pods may take more of cards than the units that they request, which are all that ResourceQuota counts; at most 1,000
-    /// names in all. None by default: then exclusive cards cost all their units, a pod's part of a card's compute is at most its part of
-    /// the memory, and no memory limit is above the request.
+    /// Namespaces whose pods may take more of cards than the units that they request, which are all that ResourceQuota
+    /// counts; at most 1,000 names in all. None by default: then exclusive cards cost all their units, a pod's part of
+    /// a card's compute is at most its part of the memory, and no memory limit is above the request.
     #[serde(default)]
     #[schemars(with = "Option<Vec<BeyondUnits>>", length(max = 1000))]
     pub(super) beyond_units: Entries<BeyondUnits>,

@@ -24,8 +24,8 @@ const SYSTEM_CLASSES: [&str; 2] = ["system-node-critical", "system-cluster-criti
 /// Trimaran's default, as a fraction.
 const TARGET: f64 = 0.4;
 
-/// The JSON schema of the kind, for editors and pipelines. It describes fields and their values; only the parser checks what depends on
-/// several fields.
+/// The JSON schema of the kind, for editors and pipelines. It describes fields and their values; only the parser checks
+/// what depends on several fields.
 #[must_use]
 pub fn json_schema() -> Schema {
     let mut schema = schemars::schema_for!(document::SchedulingPolicy);

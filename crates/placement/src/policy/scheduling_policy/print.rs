@@ -116,12 +116,13 @@ impl Rules {
         let of_weights = weights.clone().map(|it| (it.max_age, it.when_stale, it.when_missing));
         let all = of_limits.chain(of_weights);
         // Of a crane policy's limit and weight the stricter value: for a limit, `ignore` and `penalise` are the same.
-        let stricter = |a: WhenUnknown, b: WhenUnknown| (a.0.max(b.0), a.1.max(b.1));
         Self {
             limit: limits.map(|limit| limit.max).reduce(f64::min),
             weight: weights.map(|weight| weight.weight).sum(),
             max_age: all.clone().find_map(|(max_age, _, _)| max_age),
-            unknown: all.map(|(_, stale, missing)| (stale, missing)).reduce(stricter),
+            unknown: all
+                .map(|(_, stale, missing)| (stale, missing))
+                .reduce(|a, b| (a.0.max(b.0), a.1.max(b.1))),
         }
     }
 }
@@ -141,7 +142,8 @@ fn scoring(out: &mut String, scoring: &Scoring) -> std::fmt::Result {
     match scoring.model {
         Model::TargetLoadPacking { target } => writeln!(out, "    target: {}", number(target)),
         Model::VariationRisk { margin, sensitivity } => {
-            let (margin, sensitivity) = (number(margin), number(sensitivity));
+            let margin = number(margin);
+            let sensitivity = number(sensitivity);
             writeln!(out, "    margin: {margin}\n    sensitivity: {sensitivity}")
         }
         _ if scoring.can_pair() => {
@@ -175,18 +177,22 @@ fn estimates(out: &mut String, rules: Option<&EstimateRules>) -> std::fmt::Resul
 }
 
 fn pool(out: &mut String, policy: &LoadPolicy, pool: &NodePool) -> std::fmt::Result {
-    let (name, selector) = (scalar(&pool.name), scalar(pool.selector.as_str()));
+    let name = scalar(&pool.name);
+    let selector = scalar(pool.selector.as_str());
     writeln!(out, "  - name: {name}\n    selector: {selector}")?;
     let names = metrics(policy);
-    let differs = |name: &&&MetricName| {
-        let (common, here) = rules_in(policy, pool, name);
-        common.limit != here.limit
-            || common.weight != here.weight
-            || here
-                .unknown
-                .is_some_and(|unknown| common.unknown.unwrap_or_else(|| parsed_as(name)) != unknown)
-    };
-    let changed: Vec<&MetricName> = names.iter().filter(differs).copied().collect();
+    let changed: Vec<&MetricName> = names
+        .iter()
+        .filter(|name| {
+            let (common, here) = rules_in(policy, pool, name);
+            common.limit != here.limit
+                || common.weight != here.weight
+                || here.unknown.is_some_and(|unknown| {
+                    common.unknown.unwrap_or_else(|| parsed_as(name)) != unknown
+                })
+        })
+        .copied()
+        .collect();
     list(out, "    metrics", &changed, |out, name| {
         let (common, here) = rules_in(policy, pool, name);
         writeln!(out, "    - name: {}", scalar(name.as_str()))?;
@@ -245,11 +251,15 @@ fn bytes(bytes: f64) -> String {
 
 /// A text, in quotes if YAML would read it as something else.
 fn scalar(text: &str) -> String {
-    let legal = |c: char| c.is_ascii_alphanumeric() || "-_./=".contains(c);
     let begins = text.starts_with(|c: char| c.is_ascii_alphabetic());
     let word = ["true", "false", "yes", "no", "on", "off", "null", "none", "never", "y", "n"];
     let is_word = word.iter().any(|word| text.eq_ignore_ascii_case(word));
-    if begins && text.chars().all(legal) && !is_word { text.to_owned() } else { quoted(text) }
+    if begins && text.chars().all(|c| c.is_ascii_alphanumeric() || "-_./=".contains(c)) && !is_word
+    {
+        text.to_owned()
+    } else {
+        quoted(text)
+    }
 }
 
 fn quoted(text: &str) -> String {

@@ -79,8 +79,10 @@ pub(super) fn amount(field: &str, given: &Spanned<Scalar>, example: &str) -> Che
         }
         Scalar::Text(text) => quantity::amount(text),
     };
-    let wanted = || format!("expected a quantity such as `{example}`, found {}", given.value);
-    amount.ok_or_else(|| fault(given, field, wanted()))
+    amount.ok_or_else(|| {
+        let problem = format!("expected a quantity such as `{example}`, found {}", given.value);
+        fault(given, field, problem)
+    })
 }
 
 /// The value of an enum. An unknown value is kept as the text of its error, which lists the valid ones.

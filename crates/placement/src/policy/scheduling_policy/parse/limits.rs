@@ -39,8 +39,12 @@ impl Limits {
         let field = "spec.limits.exemptPriorityClasses";
         at_most(field, &given.value, MAX_CLASSES)?;
         let wanted = "the name of a priority class";
-        let name = |(at, name)| object_name(&format!("{field}[{at}]"), name, wanted, 253);
-        given.value.iter().enumerate().map(name).collect()
+        given
+            .value
+            .iter()
+            .enumerate()
+            .map(|(at, name)| object_name(&format!("{field}[{at}]"), name, wanted, 253))
+            .collect()
     }
 }
 
@@ -85,8 +89,8 @@ impl Estimates {
     fn suits(&self, scoring: &Scoring) -> Checked<()> {
         let off = [("enabled", &self.enabled), ("learned", &self.learned)];
         let off = off.into_iter().filter_map(|(field, given)| Some((field, given.as_ref()?)));
-        let mut off = off.filter(|(_, given)| !given.value);
-        let needing = |(field, given)| {
+        let off = off.filter(|(_, given)| !given.value);
+        for (field, given) in off {
             let problem = match scoring.model {
                 Model::Learned => {
                     "the model `learned` needs it: set it to true, or `scoring.model: dominantResource`"
@@ -94,12 +98,10 @@ impl Estimates {
                 _ if scoring.pairs() && field == "enabled" => {
                     "`scoring.pairing` needs it: set it to true, or `scoring.pairing: 0`"
                 }
-                _ => return None,
+                _ => continue,
             };
-            Some((field, given, problem))
-        };
-        off.find_map(needing).map_or(Ok(()), |(field, given, problem)| {
-            Err(fault(given, &format!("spec.estimates.{field}"), problem.to_owned()))
-        })
+            return Err(fault(given, &format!("spec.estimates.{field}"), problem.to_owned()));
+        }
+        Ok(())
     }
 }

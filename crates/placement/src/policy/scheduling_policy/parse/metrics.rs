@@ -51,18 +51,22 @@ pub(super) fn metric_rules(path: &str, entry: &Spanned<Metric>) -> Checked<Metri
         Some(given) if given.value == "never" => None,
         given => Some(positive(path, "period", entry, given.as_ref())?),
     };
-    let given_age = |given| duration(&format!("{path}.maxAge"), given);
-    let max_age = fields.max_age.as_ref().map(given_age).transpose()?;
-    let field = |name: &str| format!("{path}.{name}");
+    let max_age = fields
+        .max_age
+        .as_ref()
+        .map(|given| duration(&format!("{path}.maxAge"), given))
+        .transpose()?;
     let if_missing = Unknown::default_of_missing(&name);
+    let stale_field = format!("{path}.whenStale");
+    let missing_field = format!("{path}.whenMissing");
     Ok(MetricRules {
         name,
         period,
         max_age: max_age.or_else(|| period.map(|period| period.saturating_add(GRACE))),
         limit: limit(path, &fields.limit)?.flatten(),
         weight: weight(path, &fields.weight)?.unwrap_or(0.0),
-        when_stale: EnumValue::or(&field("whenStale"), &fields.when_stale, Unknown::Penalise)?,
-        when_missing: EnumValue::or(&field("whenMissing"), &fields.when_missing, if_missing)?,
+        when_stale: EnumValue::or(&stale_field, &fields.when_stale, Unknown::Penalise)?,
+        when_missing: EnumValue::or(&missing_field, &fields.when_missing, if_missing)?,
     })
 }
 
@@ -78,11 +82,13 @@ pub(super) fn node_pool(
     at_most(&list, metrics.iter().flatten(), MAX_METRICS)?;
     let changed = each(&list, metrics, |path, entry| pool_metric(path, entry, common))?;
     listed_once(&list, metrics, |at| changed.get(at).map(|rules| rules.name.as_str()))?;
-    let here = |rules: &MetricRules| {
-        let own = changed.iter().find(|own| own.name == rules.name);
-        own.unwrap_or(rules).clone()
-    };
-    let rules: Vec<MetricRules> = common.iter().map(here).collect();
+    let rules: Vec<MetricRules> = common
+        .iter()
+        .map(|rules| {
+            let own = changed.iter().find(|own| own.name == rules.name);
+            own.unwrap_or(rules).clone()
+        })
+        .collect();
     Ok(NodePool {
         name,
         selector,
@@ -99,8 +105,10 @@ fn pool_name(path: &str, pool: &Spanned<Pool>, given: &Text) -> Checked<Arc<str>
         return Err(fault(pool, &field, format!("{wanted}, found none")));
     };
     let fits = MetricName::parse(&given.value).is_some();
-    let problem = || format!("{wanted}, found {}", quoted(&given.value));
-    fits.then(|| given.value.as_str().into()).ok_or_else(|| fault(given, &field, problem()))
+    if !fits {
+        return Err(fault(given, &field, format!("{wanted}, found {}", quoted(&given.value))));
+    }
+    Ok(given.value.as_str().into())
 }
 
 fn pool_metric(
@@ -114,16 +122,13 @@ fn pool_metric(
         let problem = format!("spec.metrics has no `{name}`: add it there with its period");
         return Err(fault(entry, &format!("{path}.name"), problem));
     };
-    let field = |name: &str| format!("{path}.{name}");
+    let stale_field = format!("{path}.whenStale");
+    let missing_field = format!("{path}.whenMissing");
     Ok(MetricRules {
         limit: limit(path, &fields.limit)?.unwrap_or(rules.limit),
         weight: weight(path, &fields.weight)?.unwrap_or(rules.weight),
-        when_stale: EnumValue::or(&field("whenStale"), &fields.when_stale, rules.when_stale)?,
-        when_missing: EnumValue::or(
-            &field("whenMissing"),
-            &fields.when_missing,
-            rules.when_missing,
-        )?,
+        when_stale: EnumValue::or(&stale_field, &fields.when_stale, rules.when_stale)?,
+        when_missing: EnumValue::or(&missing_field, &fields.when_missing, rules.when_missing)?,
         ..rules.clone()
     })
 }

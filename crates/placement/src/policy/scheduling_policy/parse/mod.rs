@@ -44,8 +44,9 @@ fn policy(spec: &Spec) -> Checked<LoadPolicy> {
     at_most("spec.nodePools", spec.node_pools.iter().flatten(), MAX_POOLS)?;
     let metrics = each("spec.metrics", &spec.metrics, metric_rules)?;
     listed_once("spec.metrics", &spec.metrics, |at| metrics.get(at).map(|m| m.name.as_str()))?;
-    let pool = |path: &str, pool: &_| node_pool(path, pool, &metrics);
-    let pools = each("spec.nodePools", &spec.node_pools, pool)?;
+    let pools = each("spec.nodePools", &spec.node_pools, |path: &str, pool: &_| {
+        node_pool(path, pool, &metrics)
+    })?;
     listed_once("spec.nodePools", &spec.node_pools, |at| pools.get(at).map(|pool| &*pool.name))?;
     let scoring = spec.scoring.as_ref().map_or_else(|| Ok(default_scoring()), scoring)?;
     let limits = spec.limits.as_ref().unwrap_or(&Limits::default()).check()?;
@@ -65,7 +66,8 @@ fn policy(spec: &Spec) -> Checked<LoadPolicy> {
 }
 
 fn gpu(fields: &Gpu) -> Checked<GpuRules> {
-    let (placement, memory) = ("spec.gpu.placement", "spec.gpu.unmanagedMemory");
+    let placement = "spec.gpu.placement";
+    let memory = "spec.gpu.unmanagedMemory";
     Ok(GpuRules {
         placement: EnumValue::or(placement, &fields.placement, Strategy::default())?,
         unmanaged_memory: EnumValue::or(
@@ -87,11 +89,18 @@ fn beyond_units(given: &Entries<BeyondUnits>) -> Checked<Vec<BeyondUnitsRule>> {
         let Some(names) = rule.value.namespaces.as_ref().filter(|it| !it.value.is_empty()) else {
             return Err(fault(rule, &field, format!("expected {wanted}, found none")));
         };
-        let name = |(at, name): (usize, &Spanned<String>)| match name.value == ALL_NAMESPACES {
-            true => Ok(ALL_NAMESPACES.into()),
-            false => object_name(&format!("{field}[{at}]"), name, wanted, 63),
-        };
-        let namespaces = names.value.iter().enumerate().map(name).collect::<Checked<_>>()?;
+        let namespaces = names
+            .value
+            .iter()
+            .enumerate()
+            .map(|(at, name)| {
+                if name.value == ALL_NAMESPACES {
+                    Ok(ALL_NAMESPACES.into())
+                } else {
+                    object_name(&format!("{field}[{at}]"), name, wanted, 63)
+                }
+            })
+            .collect::<Checked<_>>()?;
         let field = format!("{path}.allow");
         let Some(allow) = rule.value.allow.as_ref().filter(|it| !it.value.is_empty()) else {
             let wanted = "expected some of `exclusive`, `cores` and `memoryLimit`, found none";
@@ -120,8 +129,12 @@ fn namespaces(given: &Entries<Namespaces>) -> Checked<Vec<NamespaceRule>> {
             ));
         };
         let wanted = "the name of a namespace";
-        let name = |(at, name)| object_name(&format!("{field}[{at}]"), name, wanted, 63);
-        let namespaces = names.value.iter().enumerate().map(name).collect::<Checked<_>>()?;
+        let namespaces = names
+            .value
+            .iter()
+            .enumerate()
+            .map(|(at, name)| object_name(&format!("{field}[{at}]"), name, wanted, 63))
+            .collect::<Checked<_>>()?;
         let nodes = selector(&format!("{path}.nodeSelector"), rule, &rule.value.node_selector)?;
         Ok(NamespaceRule { namespaces, nodes })
     })
@@ -139,8 +152,11 @@ fn object_name(
     longest: usize,
 ) -> Checked<Arc<str>> {
     let text = given.value.as_str();
-    let legal = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-' || b == b'.';
-    if (1..=longest).contains(&text.len()) && text.bytes().all(legal) {
+    if (1..=longest).contains(&text.len())
+        && text
+            .bytes()
+            .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-' || b == b'.')
+    {
         return Ok(text.into());
     }
     Err(fault(given, field, format!("expected {wanted}, found {}", quoted(text))))

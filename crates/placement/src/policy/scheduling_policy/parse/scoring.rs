@@ -19,21 +19,18 @@ pub(super) fn default_scoring() -> Scoring {
 
 pub(super) fn scoring(fields: &ScoringFields) -> Checked<Scoring> {
     let name = EnumValue::or("spec.scoring.model", &fields.model, ModelName::Learned)?;
-    let wanted = |model: ModelName, used: &[(&str, &Option<Spanned<Scalar>>)], word: &str| {
-        let given = used.iter().find_map(|(field, given)| Some((field, given.as_ref()?)));
-        given.filter(|_| name != model).map_or(Ok(()), |(field, given)| {
-            let problem =
-                format!("only the model `{word}` has it: remove it, or choose that model");
-            Err(fault(given, &format!("spec.scoring.{field}"), problem))
-        })
-    };
-    let of_risk = [("margin", &fields.margin), ("sensitivity", &fields.sensitivity)];
-    wanted(ModelName::TargetLoadPacking, &[("target", &fields.target)], "targetLoadPacking")?;
-    wanted(ModelName::VariationRisk, &of_risk, "variationRisk")?;
+    if name != ModelName::TargetLoadPacking {
+        check_absent("target", &fields.target, "targetLoadPacking")?;
+    }
+    if name != ModelName::VariationRisk {
+        check_absent("margin", &fields.margin, "variationRisk")?;
+        check_absent("sensitivity", &fields.sensitivity, "variationRisk")?;
+    }
     let direction = EnumValue::or("spec.scoring.direction", &fields.direction, Direction::Spread)?;
     let packs = !matches!(name, ModelName::TargetLoadPacking | ModelName::VariationRisk);
-    if let Some(given) =
-        fields.direction.as_ref().filter(|_| direction == Direction::Pack && !packs)
+    if let Some(given) = &fields.direction
+        && direction == Direction::Pack
+        && !packs
     {
         let problem = "only the models `craneLinear`, `dominantResource` and `learned` pack: expected `spread`";
         return Err(fault(given, "spec.scoring.direction", problem.to_owned()));
@@ -45,6 +42,13 @@ pub(super) fn scoring(fields: &ScoringFields) -> Checked<Scoring> {
         pairing: 0.0,
     };
     Ok(Scoring { pairing: pairing(&fields.pairing, &scoring)?, ..scoring })
+}
+
+/// Refuses a field that only the model `model` has.
+fn check_absent(field: &str, given: &Option<Spanned<Scalar>>, model: &str) -> Checked<()> {
+    let Some(given) = given else { return Ok(()) };
+    let problem = format!("only the model `{model}` has it: remove it, or choose that model");
+    Err(fault(given, &format!("spec.scoring.{field}"), problem))
 }
 
 /// How much a node's surplus counts, under the rest of the `scoring`.
@@ -61,36 +65,38 @@ fn pairing(given: &Option<Spanned<Scalar>>, scoring: &Scoring) -> Checked<f64> {
 }
 
 fn model(name: ModelName, fields: &ScoringFields) -> Checked<Model> {
-    let or =
-        |given: &Option<Spanned<Scalar>>, field: &str, default, wanted, fits: fn(f64) -> bool| {
-            let check = |given| number(&format!("spec.scoring.{field}"), given, wanted, fits);
-            given.as_ref().map_or(Ok(default), check)
-        };
     Ok(match name {
         ModelName::CraneLinear => Model::CraneLinear,
-        ModelName::TargetLoadPacking => {
-            let wanted = "a number above 0 and below 1";
-            let fits = |target| target > 0.0 && target < 1.0;
-            Model::TargetLoadPacking { target: or(&fields.target, "target", TARGET, wanted, fits)? }
-        }
+        ModelName::TargetLoadPacking => Model::TargetLoadPacking { target: target(fields)? },
         ModelName::VariationRisk => {
-            let at_least_0 = "a number of at least 0";
-            let above_0 = "a number above 0";
-            Model::VariationRisk {
-                margin: or(&fields.margin, "margin", 1.0, at_least_0, |margin| margin >= 0.0)?,
-                sensitivity: or(&fields.sensitivity, "sensitivity", 1.0, above_0, |s| s > 0.0)?,
-            }
+            Model::VariationRisk { margin: margin(fields)?, sensitivity: sensitivity(fields)? }
         }
         ModelName::DominantResource => Model::DominantResource,
         ModelName::Learned => Model::Learned,
     })
 }
 
+fn target(fields: &ScoringFields) -> Checked<f64> {
+    let Some(given) = &fields.target else { return Ok(TARGET) };
+    let wanted = "a number above 0 and below 1";
+    number("spec.scoring.target", given, wanted, |target| target > 0.0 && target < 1.0)
+}
+
+fn margin(fields: &ScoringFields) -> Checked<f64> {
+    let Some(given) = &fields.margin else { return Ok(1.0) };
+    number("spec.scoring.margin", given, "a number of at least 0", |margin| margin >= 0.0)
+}
+
+fn sensitivity(fields: &ScoringFields) -> Checked<f64> {
+    let Some(given) = &fields.sensitivity else { return Ok(1.0) };
+    let wanted = "a number above 0";
+    number("spec.scoring.sensitivity", given, wanted, |sensitivity| sensitivity > 0.0)
+}
+
 fn scale(given: &Option<Spanned<Scalar>>) -> Checked<Scale> {
     let Some(given) = given else { return Ok(Scale::Hundred) };
     let scales = [Scale::Hundred, Scale::Ten];
-    let highest = |scale: &Scale| f64::from(scale.highest());
-    let fits = |number| scales.iter().any(|scale| highest(scale) == number);
-    let found = number("spec.scoring.scale", given, "100 or 10", fits)?;
-    Ok(scales.into_iter().find(|scale| highest(scale) == found).unwrap_or(Scale::Hundred))
+    let find = |number: f64| scales.into_iter().find(|scale| f64::from(scale.highest()) == number);
+    let found = number("spec.scoring.scale", given, "100 or 10", |number| find(number).is_some())?;
+    Ok(find(found).unwrap_or(Scale::Hundred))
 }
