@@ -1,7 +1,8 @@
 //! The API server's answers, read one object at a time.
 //!
-//! Invariant: of an answer, the text of at most one object is in memory. Any user can create pods of 1.5 MB, and the JSON of a text of `<` is six times
-//! as long; a page of 500 of them, held as a whole as kube's own calls do, would be larger than the memory limits of the programs.
+//! Invariant: of an answer, the text of at most one object is in memory. Any user can create pods of 1.5 MB, and the
+//! JSON of a text of `<` is six times as long; a page of 500 of them, held as a whole as kube's own calls do, would be
+//! larger than the memory limits of the programs.
 
 use std::pin::Pin;
 
@@ -64,7 +65,8 @@ impl Lines {
     pub(crate) async fn open(client: &Client, request: Built) -> kube::Result<Self> {
         let mut request = request;
         if let Ok(request) = &mut request {
-            // kube's client decompresses the first member of a gzip stream alone, and Kubernetes writes one for each event.
+            // kube's client decompresses the first member of a gzip stream alone, and Kubernetes writes one for each
+            // event.
             let identity = HeaderValue::from_static("identity");
             request.headers_mut().insert(ACCEPT_ENCODING, identity);
         }
@@ -249,7 +251,8 @@ mod tests {
 
     /// The items and the rest of a text that comes in pieces of so many bytes.
     fn split(text: &[u8], piece: usize) -> (Vec<Value>, Vec<u8>) {
-        let (mut splitter, mut items) = (Splitter::default(), Vec::new());
+        let mut splitter = Splitter::default();
+        let mut items = Vec::new();
         for mut bytes in text.chunks(piece) {
             while !bytes.is_empty() {
                 let (read, is_whole) = splitter.take(bytes);

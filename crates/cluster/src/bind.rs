@@ -36,8 +36,8 @@ pub struct Binding {
 pub enum BindOutcome {
     /// The pod is on the node, its annotations are written.
     Bound,
-    /// The pod is already bound, has scheduling gates, is being deleted, or another pod now has its name. With the API server's
-    /// message.
+    /// The pod is already bound, has scheduling gates, is being deleted, or another pod now has its name. With the API
+    /// server's message.
     Conflict(String),
     /// There is no such pod.
     NotFound,
@@ -47,8 +47,9 @@ pub enum BindOutcome {
     Unknown(String),
 }
 
-/// Binds a pod, and waits for the answer for at most `limit`. The API server also gives up after that time from when it receives the
-/// request. So a request whose client is gone is not carried out up to 60 s later, which is the API server's own limit.
+/// Binds a pod, and waits for the answer for at most `limit`. The API server also gives up after that time from when it
+/// receives the request. So a request whose client is gone is not carried out up to 60 s later, which is the API
+/// server's own limit.
 pub async fn bind(client: &Client, binding: &Binding, limit: Duration) -> BindOutcome {
     match within(limit, acknowledged(client, request(binding, limit))).await {
         Ok(()) => BindOutcome::Bound,

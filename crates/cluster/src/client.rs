@@ -9,8 +9,8 @@ use kube::{Client, Config};
 /// Timeout of connecting.
 const CONNECT: Duration = Duration::from_secs(5);
 
-/// Timeout of reading. The API server writes a bookmark on an idle watch about once a minute, so a watch without a byte for
-/// this long is a connection that broke without a word, not a quiet cluster.
+/// Timeout of reading. The API server writes a bookmark on an idle watch about once a minute, so a watch without a byte
+/// for this long is a connection that broke without a word, not a quiet cluster.
 const READ: Duration = Duration::from_secs(90);
 
 /// Why a client cannot be made.
@@ -50,7 +50,8 @@ pub async fn client(kubeconfig: Option<&Path>) -> Result<Client, ClientError> {
     config.connect_timeout = Some(CONNECT);
     config.read_timeout = Some(READ);
     config.reset_reader_on_write = true;
-    // The caller decides on retries: a binding that is sent twice cannot be told from another's.
+    // No call is retried here. A caller that sends a binding twice could not tell whether the first one was carried
+    // out.
     config.default_retry = false;
     let server = config.cluster_url.to_string();
     Client::try_from(config)

@@ -8,7 +8,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::PostParams;
 use kube::{Api, Client};
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::Annotations;
 use crate::call::{CallError, within};
@@ -47,7 +47,8 @@ impl ConfigMap {
     }
 }
 
-/// Sets (`Some`) or removes (`None`) a text of a ConfigMap and an annotation, in one write. Without `found` it is created.
+/// Sets (`Some`) or removes (`None`) a text of a ConfigMap and an annotation, in one write. Without `found` it is
+/// created.
 ///
 /// # Errors
 ///
@@ -61,28 +62,33 @@ pub async fn write_config_map(
     limit: Duration,
 ) -> Result<(), CallError> {
     let Some(found) = found else {
-        let entry =
-            |(key, text): (&str, Option<&str>)| text.map(|text| (key.to_owned(), text.to_owned()));
         let map = NewConfigMap {
             metadata: ObjectMeta {
                 name: Some(name.to_owned()),
-                annotations: entry(annotation).map(|entry| [entry].into()),
+                annotations: text_map(annotation),
                 ..ObjectMeta::default()
             },
-            data: entry(text).map(|entry| [entry].into()),
+            data: text_map(text),
             ..NewConfigMap::default()
         };
         let maps: Api<NewConfigMap> = Api::namespaced(client.clone(), namespace);
         let params = PostParams::default();
         return within(limit, maps.create(&params, &map)).await.map(drop);
     };
-    let entry = |(key, text): (&str, Option<&str>)| {
-        let value = text.map_or(Value::Null, |text| Value::String(text.to_owned()));
-        Value::Object([(key.to_owned(), value)].into_iter().collect())
-    };
+    // In a merge patch, null removes a key.
+    let (annotation_key, annotation_text) = annotation;
+    let (text_key, text) = text;
     let patch = json!({
-        "metadata": { "resourceVersion": found.version, "annotations": entry(annotation) },
-        "data": entry(text),
+        "metadata": {
+            "resourceVersion": found.version,
+            "annotations": { annotation_key: annotation_text },
+        },
+        "data": { text_key: text },
     });
     merge::<ConfigMap>(client, Some(namespace), name, patch, limit).await
+}
+
+/// A map of this one entry; none where the entry has no text.
+fn text_map((key, text): (&str, Option<&str>)) -> Option<BTreeMap<String, String>> {
+    Some([(key.to_owned(), text?.to_owned())].into())
 }

@@ -32,12 +32,11 @@ impl ServicePort {
             Some((name, port)) => (name, Some(port)),
             None => (rest, None),
         };
-        let is_label = |text: &&str| {
+        let fits = [Some(namespace), Some(name), port].iter().flatten().all(|text| {
             let legal =
                 |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
             (1..=63).contains(&text.len()) && text.bytes().all(legal)
-        };
-        let fits = [Some(namespace), Some(name), port].iter().flatten().all(is_label);
+        });
         fits.then(|| Self {
             namespace: namespace.to_owned(),
             name: name.to_owned(),
@@ -116,11 +115,11 @@ pub async fn list_endpoints(
     let slices = Request::new(EndpointSlice::url_path(&(), Some(&service.namespace)));
     let of_service = ListParams::default().labels(&of_service(service)).limit(PAGE);
     let mut found = Vec::new();
-    let take = |slice: EndpointSlice| {
+    let listing = each(client, &slices, &of_service, |slice: EndpointSlice| {
         let addresses = slice.facts(service.port.as_deref()).addresses.into_iter();
         found.extend(addresses.map(|(_, address)| address));
-    };
-    within(limit, each(client, &slices, &of_service, take)).await?;
+    });
+    within(limit, listing).await?;
     Ok(found)
 }
 
@@ -128,14 +127,11 @@ impl EndpointSlice {
     /// The slice as facts. `port` is the port's name; `None`: the slice's only port.
     pub(crate) fn facts(&self, port: Option<&str>) -> SliceFacts {
         let name = self.metadata.object.name.clone().unwrap_or_default();
-        let port = self.port(port);
-        let address = |endpoint: &Endpoint| {
-            let ip: IpAddr = endpoint.addresses.first()?.parse().ok()?;
-            let node = endpoint.node_name.as_deref().filter(|node| !node.is_empty())?;
-            let ready = endpoint.conditions.ready != Some(false);
-            Some((NodeName::from(node), SocketAddr::new(ip, port.filter(|_| ready)?)))
+        let Some(port) = self.port(port) else {
+            return SliceFacts { name, addresses: Vec::new() };
         };
-        SliceFacts { name, addresses: self.endpoints.iter().filter_map(address).collect() }
+        let addresses = self.endpoints.iter().filter_map(|endpoint| endpoint.address(port));
+        SliceFacts { name, addresses: addresses.collect() }
     }
 
     fn port(&self, name: Option<&str>) -> Option<u16> {
@@ -145,6 +141,18 @@ impl EndpointSlice {
             (Some(_), ports) => ports.iter().find(|port| port.name.as_deref() == name)?,
         };
         found.port.filter(|port| *port > 0)
+    }
+}
+
+impl Endpoint {
+    /// The endpoint's node and its address with this port; `None` where it is not ready or has no node.
+    fn address(&self, port: u16) -> Option<(NodeName, SocketAddr)> {
+        if self.conditions.ready == Some(false) {
+            return None;
+        }
+        let ip: IpAddr = self.addresses.first()?.parse().ok()?;
+        let node = self.node_name.as_deref().filter(|node| !node.is_empty())?;
+        Some((NodeName::from(node), SocketAddr::new(ip, port)))
     }
 }
 

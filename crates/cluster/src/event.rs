@@ -82,7 +82,7 @@ impl EventWriter {
             api_version: Some("v1".to_owned()),
             kind: Some("Node".to_owned()),
             name: Some(node.to_string()),
-            // As the kubelet does, which knows no other: kubectl looks for both.
+            // The kubelet writes the node's name here too, and `kubectl describe node` looks for it.
             uid: Some(node.to_string()),
             ..ObjectReference::default()
         };

@@ -25,14 +25,14 @@ pub enum EvictOutcome {
     Unknown(String),
 }
 
-/// Evicts the pod of that UID, waiting for the answer for at most `limit`. Another pod of its name is left alone. Needs the right to create
-/// `pods/eviction`.
+/// Evicts the pod of that UID, waiting for the answer for at most `limit`. Another pod of its name is left alone. Needs
+/// the right to create `pods/eviction`.
 pub async fn evict(client: &Client, pod: &PodReference, limit: Duration) -> EvictOutcome {
     send(client, pod, false, limit).await
 }
 
-/// Whether [`evict`] would be carried out now, without doing so: admission webhooks and budgets are asked. The next eviction may use up what this one
-/// counts on.
+/// Whether [`evict`] would be carried out now, without doing so: admission webhooks and budgets are asked. The next
+/// eviction may use up what this one counts on.
 pub async fn try_evict(client: &Client, pod: &PodReference, limit: Duration) -> EvictOutcome {
     send(client, pod, true, limit).await
 }

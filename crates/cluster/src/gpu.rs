@@ -1,5 +1,7 @@
 //! The border between the JSON of `api` and placement's cards and claims.
 
+use std::collections::BTreeMap;
+
 use api::JsonError;
 use api::allocation::Allocation;
 use api::cards::{Cards, CardsError, MAX_CARDS};
@@ -7,11 +9,11 @@ use api::claim::Share;
 use api::share::NodeShare;
 use jiff::Timestamp;
 use placement::gpu::{
-    Card, CardShare, CardShares, Choice, Claim, Closed, ContainerKind, ContainerRequest,
-    GpuRequest, Isolation, MeasuredCard, MeasuredMemory, Reservation,
+    Card, Choice, Claim, Closed, ContainerKind, GpuRequest, Isolation, MeasuredCard,
+    MeasuredMemory, Reservation,
 };
 use placement::names::{Names, aliyun};
-use placement::units::{CardId, Units};
+use placement::units::Units;
 
 use crate::meta::Annotations;
 
@@ -26,9 +28,15 @@ pub enum ClaimError {
     NoClaim(#[from] placement::gpu::ClaimError),
 }
 
-/// Reads a node's cards. `isolation` is the mode of the Node's own annotation: an older device plugin reports none for each card.
+/// Reads a node's cards. `isolation` is the mode of the Node's own annotation: an older device plugin reports none for
+/// each card.
 pub(crate) fn cards(text: &str, isolation: Option<Isolation>) -> Result<Vec<Card>, CardsError> {
-    let card = |card: api::cards::Card| Card {
+    let cards = Cards::from_json(text)?.0;
+    Ok(cards.into_iter().map(|card| read_card(card, isolation)).collect())
+}
+
+fn read_card(card: api::cards::Card, isolation_of_node: Option<Isolation>) -> Card {
+    Card {
         uuid: card.uuid,
         index: card.index,
         model: card.model.into(),
@@ -37,10 +45,9 @@ pub(crate) fn cards(text: &str, isolation: Option<Isolation>) -> Result<Vec<Card
         numa_node: card.numa_node,
         healthy: card.healthy,
         closed: card.closed.map(closed),
-        isolation: card.isolation.map_or(isolation, enforced),
+        isolation: card.isolation.map_or(isolation_of_node, enforced),
         pods: card.pods,
-    };
-    Ok(Cards::from_json(text)?.0.into_iter().map(card).collect())
+    }
 }
 
 fn closed(why: api::cards::Closed) -> Closed {
@@ -64,17 +71,18 @@ fn enforced(isolation: api::cards::Isolation) -> Option<Isolation> {
 /// Reads what is in use on a node's cards.
 pub(crate) fn measured(text: &str) -> Option<MeasuredMemory> {
     let NodeShare { time, cards } = NodeShare::from_json(text).ok()?;
-    let measured = |card: api::share::CardShare| {
+    let measured = cards.into_iter().filter_map(|card| {
         Some(MeasuredCard { uuid: card.uuid, used: card.used?, held: card.allocated })
-    };
-    Some(MeasuredMemory { at: time, cards: cards.into_iter().filter_map(measured).collect() })
+    });
+    Some(MeasuredMemory { at: time, cards: measured.collect() })
 }
 
 /// The request of a bound pod as its claim has it; `None` where that is no claim of a pod with these units.
 pub(crate) fn as_claimed(text: &str, request: &GpuRequest) -> Option<GpuRequest> {
     let shares = request.containers().len() * MAX_CARDS;
     let claim = api::claim::Claim::from_json(text, shares).ok()?;
-    let (claimed, limits) = (claim.shares(), claim.limits());
+    let claimed = claim.shares();
+    let limits = claim.limits();
     let on_a_node = claimed.values().all(|shares| shares.len() <= MAX_CARDS);
     on_a_node.then(|| request.as_claimed(&claimed, &limits))?
 }
@@ -95,15 +103,14 @@ pub fn claim_annotations(
     at: Timestamp,
 ) -> Annotations {
     let Reservation { claim, choice } = reservation;
-    let pair = |key: &str, value: String| (key.to_owned(), value);
     [
         (names.claim(), wire(claim).to_json()),
-        pair(aliyun::IDX, choice.first_index().to_string()),
-        pair(aliyun::DEV, units_of_first(choice).to_string()),
-        pair(aliyun::POD, request.peak().to_string()),
-        pair(aliyun::ASSIGNED, "false".to_owned()),
-        pair(aliyun::ASSUME_TIME, at.as_nanosecond().to_string()),
-        pair(aliyun::ALLOCATION, allocation(request, reservation).to_json()),
+        (aliyun::IDX.to_owned(), choice.first_index().to_string()),
+        (aliyun::DEV.to_owned(), units_of_first(choice).to_string()),
+        (aliyun::POD.to_owned(), request.peak().to_string()),
+        (aliyun::ASSIGNED.to_owned(), "false".to_owned()),
+        (aliyun::ASSUME_TIME.to_owned(), at.as_nanosecond().to_string()),
+        (aliyun::ALLOCATION.to_owned(), allocation(request, reservation).to_json()),
     ]
     .into()
 }
@@ -115,25 +122,28 @@ fn units_of_first(choice: &Choice) -> Units {
 }
 
 fn wire(claim: &Claim) -> api::claim::Claim {
-    let on = |name: &str, shares: &CardShares| {
+    let containers = claim.containers().iter().map(|(name, shares)| {
         let limit = claim.limit_of(name);
-        shares.iter().map(|(card, share)| (card.clone(), Share::new(*share, limit))).collect()
-    };
-    let containers =
-        claim.containers().iter().map(|(name, shares)| (name.clone(), on(name, shares)));
+        let cards = shares.iter().map(|(card, share)| (card.clone(), Share::new(*share, limit)));
+        (name.clone(), cards.collect())
+    });
     api::claim::Claim { containers: containers.collect() }
 }
 
-/// The app containers alone: Aliyun's tools know no others. A pod that has cards for itself is shown with all their units.
+/// The app containers alone: Aliyun's tools know no others. A pod that has cards for itself is shown with all their
+/// units.
 fn allocation(request: &GpuRequest, Reservation { claim, choice }: &Reservation) -> Allocation {
-    let share = |(card, share): (&CardId, &CardShare)| {
-        let chosen = choice.cards.iter().find(|chosen| chosen.uuid == *card)?;
-        Some((chosen.index, if share.exclusive { chosen.units } else { share.units }))
-    };
     let apps = request.containers().iter().filter(|ask| ask.kind == ContainerKind::App);
-    let on = |ask: &ContainerRequest| {
-        let shares = claim.of(&ask.name).into_iter().flatten();
-        (ask.position, shares.filter_map(share).collect())
-    };
-    Allocation { containers: apps.map(on).collect() }
+    let mut containers = BTreeMap::new();
+    for ask in apps {
+        let mut units_by_index = BTreeMap::new();
+        for (card, share) in claim.of(&ask.name).into_iter().flatten() {
+            if let Some(chosen) = choice.cards.iter().find(|chosen| chosen.uuid == *card) {
+                let units = if share.exclusive { chosen.units } else { share.units };
+                units_by_index.insert(chosen.index, units);
+            }
+        }
+        containers.insert(ask.position, units_by_index);
+    }
+    Allocation { containers }
 }

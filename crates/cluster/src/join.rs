@@ -1,6 +1,7 @@
 //! Joins the watch of nodes with another watch that adds to them, such as their readings or their exporter's address.
 //!
-//! Invariant: an event has the node with the newest addition, and there is no event before the other watch has listed once.
+//! Invariant: an event has the node with the newest addition, and there is no event before the other watch has listed
+//! once.
 
 use std::collections::HashMap;
 
@@ -15,7 +16,8 @@ pub trait Addition: Send + 'static {
     /// The objects of that watch.
     type Object: Send + 'static;
 
-    /// The facts that are kept of a node, to complete it again when an addition changes; `None` if nothing is ever added to it.
+    /// The facts that are kept of a node, to complete it again when an addition changes; `None` if nothing is ever
+    /// added to it.
     fn kept(&self, facts: &NodeFacts) -> Option<NodeFacts>;
 
     /// The node with the addition.
@@ -29,8 +31,8 @@ pub trait Addition: Send + 'static {
     ) -> Vec<NodeName>;
 }
 
-/// The events of `nodes`, each node completed by `addition`. When an addition changes, there is another event for the node. There is no
-/// event until `objects` were listed once.
+/// The events of `nodes`, each node completed by `addition`. When an addition changes, there is another event for the
+/// node. There is no event until `objects` were listed once.
 #[must_use]
 pub fn with_addition<A: Addition>(
     nodes: Events<NodeFacts>,

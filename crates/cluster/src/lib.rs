@@ -1,21 +1,22 @@
 //! The Kubernetes API: objects become facts, decisions become patches and bindings.
 //!
 //! The only crate that names `kube` and `k8s-openapi`. Invariants: the error of an object that cannot be read names the
-//! field, and nothing missing is ever read as zero; every call has a deadline; a call that may or may not have been carried
-//! out has an outcome of its own ([`BindOutcome::Unknown`]).
+//! field, and nothing missing is ever read as zero; every call has a deadline; a call that may or may not have been
+//! carried out has an outcome of its own ([`BindOutcome::Unknown`]).
 //!
 //! * [`client()`]: a client from the pod's own service account or a kubeconfig.
 //! * [`Pod`], [`Node`]: the parts of the objects that Plimsoll reads, and nothing else, so that a
 //!   watch over a large cluster neither parses nor keeps the rest.
 //! * [`PodFacts`], [`NodeFacts`]: the same in placement's types.
-//! * [`watch_pods`], [`watch_nodes`], [`watch_service`], [`watch_node_loads`]: an endless stream of whole lists and single changes.
+//! * [`watch_pods`], [`watch_nodes`], [`watch_service`], [`watch_node_loads`]: an endless stream of whole lists and
+//!   single changes.
 //! * [`list_node_uses`]: what metrics-server reports of nodes.
 //! * [`list_endpoints`]: where a Service's pods answer.
 //! * [`with_addition`]: nodes to which another watch adds something.
 //! * [`Elector`], [`Leadership`]: which of several replicas may write.
 //! * [`bind()`], [`get_pod`] and the patches: every write that Plimsoll makes.
-
 #![deny(missing_docs)]
+
 mod answer;
 mod bind;
 mod call;

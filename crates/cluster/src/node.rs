@@ -127,8 +127,8 @@ pub struct NodeFacts {
     pub annotations: Annotations,
     /// Its labels.
     pub labels: BTreeMap<String, String>,
-    /// `status.capacity`: cores and bytes, those of memory without the pools of huge pages, since readings of memory are shares
-    /// of that; `None` where the Node does not say, or says 0.
+    /// `status.capacity`: cores and bytes, those of memory without the pools of huge pages, since readings of memory
+    /// are shares of that; `None` where the Node does not say, or says 0.
     pub capacity: PerResource<Option<f64>>,
     /// The CPU that pods may request of it, in thousandths of a core; `None` where the Node does not say.
     pub allocatable_cpu: Option<u64>,
@@ -151,8 +151,8 @@ impl Node {
         &self.status.allocatable
     }
 
-    /// Whether a pod with these tolerations may not be placed here: by a taint, or since it is cordoned, which kube-scheduler takes for a
-    /// taint too.
+    /// Whether a pod with these tolerations may not be placed here: by a taint, or since it is cordoned, which
+    /// kube-scheduler takes for a taint too.
     pub(crate) fn keeps_out(&self, tolerations: &[Toleration]) -> bool {
         let cordon = self
             .spec
@@ -168,10 +168,10 @@ impl Node {
 
     /// The Node as facts; times of readings are in the codec's zone.
     pub fn facts(&self, names: &Names, codec: &ReadingCodec) -> NodeFacts {
-        let annotation = |key: &str| self.metadata.annotation(key);
-        let hot_value = annotation(names::HOT_VALUE);
+        let metadata = &self.metadata;
+        let hot_value = metadata.annotation(names::HOT_VALUE);
         // `refused` is no mode: nothing is known to be enforced there.
-        let isolation = annotation(&names.isolation()).and_then(|mode| mode.parse().ok());
+        let isolation = metadata.annotation(&names.isolation()).and_then(|mode| mode.parse().ok());
         let all = self.metadata.object.annotations.iter().flatten();
         let ours = all.filter(|(key, _)| !key.contains('/') || names.owns(key));
         NodeFacts {
@@ -179,8 +179,8 @@ impl Node {
             uid: self.metadata.object.uid.clone().unwrap_or_default(),
             created_at: self.metadata.object.creation_timestamp.as_ref().map(|time| time.0),
             internal_ip: self.internal_ip(),
-            exporter: annotation(&names.exporter()).map(exporter_address),
-            cards: annotation(&names.cards()).map(|text| gpu::cards(text, isolation)),
+            exporter: metadata.annotation(&names.exporter()).map(exporter_address),
+            cards: metadata.annotation(&names.cards()).map(|text| gpu::cards(text, isolation)),
             ready: self.ready(),
             readings: self.readings(codec),
             hot_value: hot_value.and_then(|text| codec.decode_hot_value(text).ok()),
@@ -188,7 +188,7 @@ impl Node {
             labels: self.metadata.object.labels.clone().unwrap_or_default(),
             capacity: self.capacity(),
             allocatable_cpu: self.allocatable_cpu(),
-            measured: annotation(&names.share()).and_then(gpu::measured),
+            measured: metadata.annotation(&names.share()).and_then(gpu::measured),
             taints: self.taints(),
         }
     }
@@ -221,8 +221,8 @@ impl Node {
     }
 
     fn internal_ip(&self) -> Option<IpAddr> {
-        let internal = |address: &&Address| address.kind == "InternalIP";
-        let mut addresses = self.status.addresses.iter().filter(internal);
+        let mut addresses =
+            self.status.addresses.iter().filter(|address| address.kind == "InternalIP");
         addresses.find_map(|address| address.address.parse().ok())
     }
 
@@ -239,19 +239,26 @@ impl Node {
 ///
 /// Where it is another text.
 pub fn exporter_address(text: &str) -> Result<String, ExporterError> {
-    let wrong = || ExporterError(text.chars().take(64).collect());
-    let (host, port) = text.rsplit_once(':').ok_or_else(wrong)?;
-    let port_fits = port.parse::<u16>().is_ok_and(|port| port > 0);
+    if is_address(text) {
+        Ok(text.to_owned())
+    } else {
+        Err(ExporterError(text.chars().take(64).collect()))
+    }
+}
+
+fn is_address(text: &str) -> bool {
+    let Some((host, port)) = text.rsplit_once(':') else { return false };
     let bare = host.strip_prefix('[').and_then(|h| h.strip_suffix(']'));
     let host_fits = match bare {
         Some(address) => address.parse::<std::net::Ipv6Addr>().is_ok(),
         None => is_host(host),
     };
-    (port_fits && host_fits).then(|| text.to_owned()).ok_or_else(wrong)
+    host_fits && port.parse::<u16>().is_ok_and(|port| port > 0)
 }
 
 fn is_host(host: &str) -> bool {
-    let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.');
     let begins = host.starts_with(|c: char| c.is_ascii_alphanumeric());
-    begins && host.len() <= 253 && host.chars().all(legal)
+    begins
+        && host.len() <= 253
+        && host.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '.'))
 }

@@ -1,7 +1,7 @@
 //! NodeLoads: nodes' readings in objects of their own, which kube-scheduler does not watch.
 //!
-//! Invariant: a reading in a NodeLoad passes the same checks as one in an annotation. Anyone with the right to write NodeLoads may
-//! have written it.
+//! Invariant: a reading in a NodeLoad passes the same checks as one in an annotation. Anyone with the right to write
+//! NodeLoads may have written it.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
@@ -54,8 +54,8 @@ impl NodeLoadObject {
         let name = self.metadata.object.name.as_deref().unwrap_or_default();
         let entries = self.readings.as_object().into_iter().flatten().take(MAX_METRICS);
         let readings = entries.filter_map(|(metric, entry)| {
-            let not_one = |_| ReadingError::Shape(entry.to_string().chars().take(SHOWN).collect());
-            let entry = Reading::deserialize(entry).map_err(not_one);
+            let entry = Reading::deserialize(entry)
+                .map_err(|_| ReadingError::Shape(entry.to_string().chars().take(SHOWN).collect()));
             Some((MetricName::parse(metric)?, entry.and_then(|entry| entry.read())))
         });
         NodeLoadFacts { node: NodeName::from(name), readings: readings.collect() }
@@ -97,8 +97,8 @@ pub async fn check_node_loads(client: &Client, limit: Duration) -> Result<(), No
     }
 }
 
-/// Makes these the readings of a node's NodeLoad, which is created where there is none; it goes with the Node of that UID. One
-/// call.
+/// Makes these the readings of a node's NodeLoad, which is created where there is none; it goes with the Node of that
+/// UID. One call.
 ///
 /// # Errors
 ///
@@ -110,8 +110,12 @@ pub async fn apply_node_load(
     readings: &[(MetricName, reading::Reading)],
     limit: Duration,
 ) -> Result<(), CallError> {
-    let entry = |(metric, reading): &(MetricName, _)| (metric.to_string(), Reading::new(reading));
-    let load = NodeLoad { readings: readings.iter().map(entry).collect::<BTreeMap<_, _>>() };
+    let load = NodeLoad {
+        readings: readings
+            .iter()
+            .map(|(metric, reading)| (metric.to_string(), Reading::new(reading)))
+            .collect::<BTreeMap<_, _>>(),
+    };
     let owner = json!({"apiVersion": "v1", "kind": "Node", "name": node, "uid": uid});
     let object = json!({
         "apiVersion": format!("{GROUP}/{VERSION}"), "kind": KIND,
@@ -124,7 +128,8 @@ pub async fn apply_node_load(
     within(limit, acknowledged(client, request)).await
 }
 
-/// The events of `nodes`, each node with the readings of its NodeLoad in place of its annotations, as [`with_addition`] does.
+/// The events of `nodes`, each node with the readings of its NodeLoad in place of its annotations, as [`with_addition`]
+/// does.
 #[must_use]
 pub fn with_node_loads(
     nodes: Events<NodeFacts>,
@@ -157,10 +162,11 @@ impl Addition for NodeLoads {
         match event {
             Event::Listing => Vec::new(),
             Event::Listed(all) => {
-                let entry = |load: NodeLoadFacts| (load.node, load.readings);
-                let before = std::mem::replace(&mut self.0, all.into_iter().map(entry).collect());
-                let changed = |node: &&NodeName| before.get(*node) != self.0.get(*node);
-                kept.keys().filter(changed).cloned().collect()
+                let before = std::mem::replace(
+                    &mut self.0,
+                    all.into_iter().map(|load| (load.node, load.readings)).collect(),
+                );
+                kept.keys().filter(|node| before.get(*node) != self.0.get(*node)).cloned().collect()
             }
             Event::Applied(load) => {
                 self.0.insert(load.node.clone(), load.readings);
@@ -208,16 +214,20 @@ mod tests {
             Event::Listed(all) => all,
             Event::Applied(one) | Event::Gone(one) => vec![one],
         };
-        let value = |(_, reading): &(MetricName, Result<reading::Reading, _>)| {
-            reading
-                .as_ref()
-                .map_or_else(ToString::to_string, |reading| reading.value.get().to_string())
-        };
-        let text = |facts: NodeFacts| {
-            let values: Vec<_> = facts.readings.iter().map(value).collect();
-            format!("{}: {}", facts.name, values.join(" "))
-        };
-        all.into_iter().map(text).collect()
+        all.into_iter()
+            .map(|facts| {
+                let values: Vec<_> = facts
+                    .readings
+                    .iter()
+                    .map(|(_, reading)| {
+                        reading.as_ref().map_or_else(ToString::to_string, |reading| {
+                            reading.value.get().to_string()
+                        })
+                    })
+                    .collect();
+                format!("{}: {}", facts.name, values.join(" "))
+            })
+            .collect()
     }
 
     #[test]

@@ -15,7 +15,7 @@ use crate::call::{CallError, within};
 use crate::meta::null_is_default;
 use crate::quantity::{Quantities, amounts};
 
-/// Where the list is.
+/// The path of the list in the API.
 const PATH: &str = "/apis/metrics.k8s.io/v1beta1/nodes";
 
 /// What a node used.
@@ -49,9 +49,10 @@ struct Metadata {
 /// [`CallError`]; [`CallError::NotFound`] where the cluster has no metrics-server.
 pub async fn list_node_uses(client: &Client, limit: Duration) -> Result<Vec<NodeUse>, CallError> {
     let mut uses = Vec::new();
-    let take = |item: Item| uses.push(item.into_use());
     let all = ListParams::default();
-    within(limit, each(client, &Request::new(PATH), &all, take)).await?;
+    let items = Request::new(PATH);
+    let listing = each(client, &items, &all, |item: Item| uses.push(item.into_use()));
+    within(limit, listing).await?;
     Ok(uses)
 }
 

@@ -14,8 +14,8 @@ use crate::call::{CallError, within};
 use crate::meta::null_is_default;
 use crate::{Annotations, Node, Pod};
 
-/// Sets (`Some`) or removes (`None`) annotations of a node, all in one write. With a UID, another Node that has the name by now is left
-/// alone: that is [`CallError::Conflict`].
+/// Sets (`Some`) or removes (`None`) annotations of a node, all in one write. With a UID, another Node that has the
+/// name by now is left alone: that is [`CallError::Conflict`].
 ///
 /// # Errors
 ///
@@ -34,8 +34,8 @@ pub async fn patch_node_annotations(
     merge::<Node>(client, None, node.as_str(), patch, limit).await
 }
 
-/// As [`patch_node_annotations`]. Returns the node's container runtime, such as `containerd://2.0.5`, or an empty text where the kubelet has not told
-/// it yet: the answer has the whole Node, so that no right to read Nodes is needed.
+/// As [`patch_node_annotations`]. Returns the node's container runtime, such as `containerd://2.0.5`, or an empty text
+/// where the kubelet has not told it yet: the answer has the whole Node, so that no right to read Nodes is needed.
 ///
 /// # Errors
 ///
@@ -99,8 +99,8 @@ pub async fn patch_node_capacity(
     within(limit, acknowledged(client, request)).await
 }
 
-/// Sets Aliyun's `ALIYUN_COM_GPU_MEM_ASSIGNED` on a pod: the device plugin gave it its card. Another pod that has its name by now is left
-/// alone: that is [`CallError::Conflict`].
+/// Sets Aliyun's `ALIYUN_COM_GPU_MEM_ASSIGNED` on a pod: the device plugin gave it its card. Another pod that has its
+/// name by now is left alone: that is [`CallError::Conflict`].
 ///
 /// # Errors
 ///
@@ -117,8 +117,8 @@ pub async fn mark_assigned(
     merge::<Pod>(client, Some(namespace), name, patch, limit).await
 }
 
-/// Writes these annotations of a claim on a pod, by the kubelet's record of it: it has its cards. Another pod that has its name by now
-/// is left alone: that is [`CallError::Conflict`].
+/// Writes these annotations of a claim on a pod, by the kubelet's record of it: it has its cards. Another pod that has
+/// its name by now is left alone: that is [`CallError::Conflict`].
 ///
 /// # Errors
 ///

@@ -1,7 +1,8 @@
-//! What stands on a node, for the choice of pods to evict: every pod of lower priority with what its end frees, and what of
-//! the node's resources the pod to be placed lacks.
+//! What stands on a node, for the choice of pods to evict: every pod of lower priority with what its end frees, and
+//! what of the node's resources the pod to be placed lacks.
 //!
-//! It is read from the API server on demand: preemption is rare, and the requests of all pods of a cluster would take much memory.
+//! It is read from the API server on demand: preemption is rare, and the requests of all pods of a cluster would take
+//! much memory.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -30,7 +31,8 @@ const MAX_PODS: usize = 1_000;
 /// The part of an amount by which sums of decimal fractions may be off.
 const ROUNDING: f64 = 1e-9;
 
-/// The longest selector of a budget that is kept, in bytes. Any user can write budgets, and all of the cluster are in memory together.
+/// The longest selector of a budget that is kept, in bytes. Any user can write budgets, and all of the cluster are in
+/// memory together.
 const MAX_SELECTOR: usize = 16 * 1024;
 
 /// What is read of a PodDisruptionBudget.
@@ -127,8 +129,13 @@ impl Occupants {
 pub async fn budgets(client: &Client, limit: Duration) -> Result<Vec<Budget>, CallError> {
     let request = Request::new(BudgetObject::url_path(&(), None));
     let mut found = Vec::new();
-    let take = |object: BudgetObject| found.push(Budget::from(object));
-    within(limit, each(client, &request, &ListParams::default().limit(PAGE), take)).await?;
+    within(
+        limit,
+        each(client, &request, &ListParams::default().limit(PAGE), |object: BudgetObject| {
+            found.push(Budget::from(object))
+        }),
+    )
+    .await?;
     Ok(found)
 }
 
@@ -197,31 +204,37 @@ impl<'p> Room<'p> {
             self.ending.insert(other.uid());
         }
         let requests = other.scheduled_requests();
-        let holds = |(resource, _): &(String, f64)| requests.get(resource).copied().unwrap_or(0.0);
+        let holds = self
+            .wanted
+            .iter()
+            .map(|(resource, _)| requests.get(resource).copied().unwrap_or(0.0))
+            .collect();
         let may_go = other.priority() < self.pod.priority();
         self.standing.push(Standing {
             reference: about(other),
             uid: other.uid(),
             priority: other.priority(),
             started_at: other.started_at(),
-            holds: self.wanted.iter().map(holds).collect(),
+            holds,
             covering: if may_go { covering(other, self.budgets) } else { Vec::new() },
         });
     }
 
     fn shortfall(&self, node: &Node) -> Shortfall {
         let allocatable = node.allocatable();
-        let of = |(at, (resource, wanted)): (usize, &(String, f64))| {
+        let mut shortfall = Vec::with_capacity(self.wanted.len() + 1);
+        for (at, (resource, wanted)) in self.wanted.iter().enumerate() {
             let used: f64 = self.standing.iter().filter_map(|pod| pod.holds.get(at)).sum();
             let there = allocatable.get(resource).and_then(Quantity::amount).unwrap_or(0.0);
             // Less by what rounding can add, so that victims that free just enough do.
-            (used + wanted - there - ROUNDING * (used + wanted)).max(0.0)
-        };
+            shortfall.push((used + wanted - there - ROUNDING * (used + wanted)).max(0.0));
+        }
         // A pod takes one of the places for pods.
         let places = allocatable.get("pods").and_then(Quantity::amount);
-        let place =
-            places.map_or(0.0, |places| (self.standing.len() as f64 + 1.0 - places).max(0.0));
-        self.wanted.iter().enumerate().map(of).chain([place]).collect()
+        shortfall.push(
+            places.map_or(0.0, |places| (self.standing.len() as f64 + 1.0 - places).max(0.0)),
+        );
+        shortfall
     }
 
     fn occupants(self, node: &Node) -> Occupants {
@@ -256,20 +269,23 @@ fn about(pod: &Pod) -> PodReference {
 
 fn covering(pod: &Pod, budgets: &[Budget]) -> Vec<Covering> {
     let covering = budgets.iter().enumerate().filter(|(_, budget)| budget.covers(pod));
-    let of = |(at, budget): (usize, &Budget)| Covering { budget: at, allowed: budget.allowed };
-    covering.map(of).collect()
+    covering.map(|(at, budget)| Covering { budget: at, allowed: budget.allowed }).collect()
 }
 
 /// Whether each pod's eviction is more than a budget allows, after those before it, by the budgets that cover each.
 pub fn beyond_budgets<'c>(pods: impl Iterator<Item = &'c [Covering]>) -> Vec<bool> {
     let mut used: BTreeMap<usize, i64> = BTreeMap::new();
-    let mut evict = |Covering { budget, allowed }: &Covering| {
-        let used = used.entry(*budget).or_default();
-        *used += 1;
-        *used > *allowed
-    };
-    // Each budget counts every pod that it covers, also where another allows none.
-    pods.map(|covering| covering.iter().fold(false, |beyond, of| beyond | evict(of))).collect()
+    pods.map(|covering| {
+        let mut beyond = false;
+        // Each budget counts every pod that it covers, also where another allows none.
+        for Covering { budget, allowed } in covering {
+            let used = used.entry(*budget).or_default();
+            *used += 1;
+            beyond |= *used > *allowed;
+        }
+        beyond
+    })
+    .collect()
 }
 
 impl From<BudgetObject> for Budget {

@@ -21,7 +21,7 @@ pub(crate) enum Quantity {
 }
 
 impl Quantity {
-    /// Itself as a count.
+    /// The quantity as a whole number.
     pub(crate) fn count(&self) -> Result<u32, QuantityError> {
         match self {
             Self::Text(text) => count(text),
@@ -30,7 +30,7 @@ impl Quantity {
         }
     }
 
-    /// Itself as an amount.
+    /// The quantity as a number; `None` where it cannot be read.
     pub(crate) fn amount(&self) -> Option<f64> {
         match self {
             Self::Text(text) => amount(text),
@@ -42,6 +42,8 @@ impl Quantity {
 
 /// CPU and memory of `quantities`, in cores and bytes; `None` where one is not there or cannot be read.
 pub(crate) fn amounts(quantities: &Quantities) -> PerResource<Option<f64>> {
-    let amount = |name| quantities.get(name).and_then(Quantity::amount);
-    PerResource { cpu: amount("cpu"), memory: amount("memory") }
+    PerResource {
+        cpu: quantities.get("cpu").and_then(Quantity::amount),
+        memory: quantities.get("memory").and_then(Quantity::amount),
+    }
 }

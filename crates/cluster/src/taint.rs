@@ -1,8 +1,9 @@
 //! The taints of a Node, and Plimsoll's taint among them.
 //!
-//! Invariant: taints of other programs are never lost or changed. A taint of another program with the key and effect of ours takes the
-//! place of ours, since a key and effect occur once in the list. `spec.taints` is one value to the API server, so a write replaces the whole
-//! list. It has the resourceVersion of the Node whose list it was made from; with another version it fails with [`CallError::Conflict`].
+//! Invariant: taints of other programs are never lost or changed. A taint of another program with the key and effect of
+//! ours takes the place of ours, since a key and effect occur once in the list. `spec.taints` is one value to the API
+//! server, so a write replaces the whole list. It has the resourceVersion of the Node whose list it was made from; with
+//! another version it fails with [`CallError::Conflict`].
 
 use std::time::Duration;
 
@@ -83,8 +84,8 @@ impl NodeTaints {
 
     /// The wanted taint, unless a taint of another program has its key and effect.
     fn to_add<'a>(&self, wanted: Option<&'a Taint>) -> Option<&'a Taint> {
-        let others = || self.all.iter().filter(|taint| !is_ours(taint));
-        wanted.filter(|wanted| !others().any(|taint| has_key_and_effect(taint, wanted)))
+        let mut others = self.all.iter().filter(|taint| !is_ours(taint));
+        wanted.filter(|wanted| !others.any(|taint| has_key_and_effect(taint, wanted)))
     }
 }
 
@@ -103,12 +104,12 @@ pub(crate) struct Toleration {
 }
 
 impl Toleration {
-    /// As `Toleration.ToleratesTaint` of k8s.io/component-helpers, except that the operators that compare numbers tolerate nothing here.
+    /// As `Toleration.ToleratesTaint` of k8s.io/component-helpers, except that the operators that compare numbers
+    /// tolerate nothing here.
     fn tolerates(&self, taint: &Value) -> bool {
-        let is_of = |own: &str, field: &str| own.is_empty() || taint[field] == own;
         let value = taint["value"].as_str().unwrap_or_default();
-        is_of(&self.effect, "effect")
-            && is_of(&self.key, "key")
+        (self.effect.is_empty() || taint["effect"] == self.effect)
+            && (self.key.is_empty() || taint["key"] == self.key)
             && match self.operator.as_str() {
                 "" | "Equal" => self.value == value,
                 "Exists" => true,

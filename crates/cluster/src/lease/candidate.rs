@@ -1,4 +1,5 @@
-//! The state of the Lease as one process has seen it, and the next call that follows. Without I/O: times are parameters.
+//! The state of the Lease as one process has seen it, and the next call that follows. Without I/O: times are
+//! parameters.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -77,7 +78,10 @@ impl Candidate {
 
     pub(super) fn known_holder(&self) -> Option<Holder> {
         let identity = self.holder().to_owned();
-        let (lease, _) = self.seen.as_ref().filter(|_| !identity.is_empty())?;
+        if identity.is_empty() {
+            return None;
+        }
+        let (lease, _) = self.seen.as_ref()?;
         let address = lease.metadata.annotations.as_ref().and_then(|all| all.get(ADDRESS));
         Some(Holder { identity, address: address.and_then(|text| text.parse().ok()) })
     }
@@ -150,7 +154,8 @@ impl Candidate {
         self.current = true;
     }
 
-    /// Records that `seen` may be out of date: another replica wrote, or it is not known whether a write was carried out.
+    /// Records that `seen` may be out of date: another replica wrote, or it is not known whether a write was carried
+    /// out.
     pub(super) fn invalidate(&mut self) {
         self.current = false;
     }
@@ -190,7 +195,10 @@ impl Candidate {
 
     /// The Lease without a holder; `None` if this process does not hold it.
     pub(super) fn released(&self, time: Timestamp) -> Option<Lease> {
-        let (lease, _) = self.seen.as_ref().filter(|_| self.is_held_here())?;
+        if !self.is_held_here() {
+            return None;
+        }
+        let (lease, _) = self.seen.as_ref()?;
         let spec = LeaseSpec {
             holder_identity: Some(String::new()),
             lease_duration_seconds: Some(1),

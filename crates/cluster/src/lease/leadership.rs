@@ -1,4 +1,5 @@
-//! The state of the Lease for the rest of the process: whether it may write, for how long, and which replica holds the Lease.
+//! The state of the Lease for the rest of the process: whether it may write, for how long, and which replica holds the
+//! Lease.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -63,8 +64,8 @@ impl Leadership {
         .filter(|left| !left.is_zero())
     }
 
-    /// The most that a call may take that begins while the Lease is held, so that it ends before another replica can take the Lease: a third
-    /// of its duration.
+    /// The most that a call may take that begins while the Lease is held, so that it ends before another replica can
+    /// take the Lease: a third of its duration.
     #[must_use]
     pub fn longest_call(&self) -> Duration {
         self.duration / 3

@@ -1,13 +1,14 @@
-//! A Lease that one of several replicas holds. Only the holder may write. The rules are those of client-go's leader election.
+//! A Lease that one of several replicas holds. Only the holder may write. The rules are those of client-go's leader
+//! election.
 //!
-//! Invariant: a holder stops writing before another replica can take the Lease. The holder may begin writes for two thirds of the Lease's
-//! duration, from before its last renewal was sent. Other replicas wait for the whole duration from when they saw that renewal. So clocks
-//! of different machines are never compared, and the last write has a third of the duration to arrive. A process that was stopped
-//! (SIGSTOP) finds when it continues that its time is over, and begins no write. This does not hold for a suspended machine: its clock
-//! stands still, as with client-go.
+//! Invariant: a holder stops writing before another replica can take the Lease. The holder may begin writes for two
+//! thirds of the Lease's duration, from before its last renewal was sent. Other replicas wait for the whole duration
+//! from when they saw that renewal. So clocks of different machines are never compared, and the last write has a third
+//! of the duration to arrive. A process that was stopped (SIGSTOP) finds when it continues that its time is over, and
+//! begins no write. This does not hold for a suspended machine: its clock stands still, as with client-go.
 //!
-//! A term is the time from taking the Lease to losing it to another replica. The terms of a process have increasing numbers. A holder
-//! that renews too late, but before another replica has written the Lease, continues the same term.
+//! A term is the time from taking the Lease to losing it to another replica. The terms of a process have increasing
+//! numbers. A holder that renews too late, but before another replica has written the Lease, continues the same term.
 
 mod candidate;
 mod leadership;
@@ -93,14 +94,15 @@ impl Elector {
         )
     }
 
-    /// Takes the Lease whenever it is free and renews it, until `end`. Then releases it, so that the next holder need not wait.
+    /// Takes the Lease whenever it is free and renews it, until `end`. Then releases it, so that the next holder need
+    /// not wait.
     pub async fn run(mut self, end: impl Future<Output = ()>) {
         self.repeat_until(end).await;
         self.release().await;
     }
 
-    /// As [`run`](Self::run) until `resigned`, which returns whether the Lease may be released, because no write is under way. If not, the
-    /// Lease expires. Then reads the Lease's holder, without taking the Lease, until `end`.
+    /// As [`run`](Self::run) until `resigned`, which returns whether the Lease may be released, because no write is
+    /// under way. If not, the Lease expires. Then reads the Lease's holder, without taking the Lease, until `end`.
     pub async fn run_then_follow(
         mut self,
         resigned: impl Future<Output = bool>,
@@ -181,23 +183,26 @@ impl Elector {
     fn publish(&self) {
         let before = self.state.borrow().term;
         let term = self.candidate.writes_until.map_or(Term::Over, Term::Until);
-        let (number, holder) = (self.candidate.terms, self.candidate.known_holder());
+        let number = self.candidate.terms;
+        let holder = self.candidate.known_holder();
         let failures = self.failures;
         self.state.send_replace(State { term, number, failures, holder });
-        let (name, holder) = (self.name.as_str(), self.candidate.holder());
+        let name = self.name.as_str();
+        let holder = self.candidate.holder();
         match (before, term) {
             (Term::Over, Term::Until(_)) => tracing::info!(lease = name, "this replica leads"),
             (Term::Until(_), Term::Over) => {
-                tracing::warn!(lease = name, holder, "this replica leads no more");
+                tracing::warn!(lease = name, holder, "this replica no longer leads");
             }
             _ => {}
         }
     }
 
-    /// Logs a line when calls begin to fail, one a minute once they have failed for longer than the Lease's duration, and one when they
-    /// succeed again.
+    /// Logs a line when calls begin to fail, one a minute once they have failed for longer than the Lease's duration,
+    /// and one when they succeed again.
     fn log(&mut self, outcome: &Result<(), CallError>) {
-        let (lease, now) = (self.name.as_str(), Instant::now());
+        let lease = self.name.as_str();
+        let now = Instant::now();
         let call_limit = self.candidate.period();
         self.failing = match (outcome, self.failing) {
             (Err(error), None) => {
@@ -241,7 +246,9 @@ impl Elector {
         match outcome {
             Ok(true) => tracing::info!(lease = self.name, "released the Lease"),
             Ok(false) => {}
-            Err(error) => tracing::warn!(lease = self.name, %error, "the Lease ends by itself"),
+            Err(error) => {
+                tracing::warn!(lease = self.name, %error, "the Lease was not released: it expires")
+            }
         }
     }
 

@@ -70,8 +70,10 @@ fn spec(server: &Server) -> LeaseSpec {
 
 #[test]
 fn the_first_takes_it_and_the_second_waits_for_as_long_as_it_is_renewed() {
-    let (mut server, start) = (Server::default(), Instant::now());
-    let (mut first, mut second) = (candidate("first"), candidate("second"));
+    let mut server = Server::default();
+    let start = Instant::now();
+    let mut first = candidate("first");
+    let mut second = candidate("second");
     for seconds in (0..60).step_by(3) {
         assert!(step(&mut first, &mut server, after(start, seconds)));
         assert!(!step(&mut second, &mut server, after(start, seconds)));
@@ -81,8 +83,10 @@ fn the_first_takes_it_and_the_second_waits_for_as_long_as_it_is_renewed() {
 
 #[test]
 fn a_lease_that_is_not_renewed_is_taken_once_its_duration_is_over() {
-    let (mut server, start) = (Server::default(), Instant::now());
-    let (mut first, mut second) = (candidate("first"), candidate("second"));
+    let mut server = Server::default();
+    let start = Instant::now();
+    let mut first = candidate("first");
+    let mut second = candidate("second");
     step(&mut first, &mut server, start);
     assert!(!step(&mut second, &mut server, after(start, 1)));
     assert!(!step(&mut second, &mut server, after(start, 15)));
@@ -102,8 +106,10 @@ fn a_holder_may_write_for_two_thirds_of_the_lease_after_it_sent_the_renewal() {
 
 #[test]
 fn a_released_lease_is_taken_at_once() {
-    let (mut server, start) = (Server::default(), Instant::now());
-    let (mut first, mut second) = (candidate("first"), candidate("second"));
+    let mut server = Server::default();
+    let start = Instant::now();
+    let mut first = candidate("first");
+    let mut second = candidate("second");
     step(&mut first, &mut server, start);
     step(&mut second, &mut server, start);
     let released = first.released(Timestamp::UNIX_EPOCH).unwrap();
@@ -115,8 +121,10 @@ fn a_released_lease_is_taken_at_once() {
 
 #[test]
 fn a_lease_that_is_deleted_is_taken_once_its_last_holder_may_not_write_any_more() {
-    let (mut server, start) = (Server::default(), Instant::now());
-    let (mut first, mut second) = (candidate("first"), candidate("second"));
+    let mut server = Server::default();
+    let start = Instant::now();
+    let mut first = candidate("first");
+    let mut second = candidate("second");
     assert!(step(&mut first, &mut server, start));
     assert!(!step(&mut second, &mut server, start));
     server.lease = None;
@@ -132,8 +140,10 @@ fn a_lease_that_is_deleted_is_taken_once_its_last_holder_may_not_write_any_more(
 
 #[test]
 fn a_term_begins_where_another_may_have_held_the_lease_and_a_late_renewal_begins_none() {
-    let (mut server, start) = (Server::default(), Instant::now());
-    let (mut first, mut second) = (candidate("first"), candidate("second"));
+    let mut server = Server::default();
+    let start = Instant::now();
+    let mut first = candidate("first");
+    let mut second = candidate("second");
     step(&mut first, &mut server, start);
     step(&mut second, &mut server, start);
     // Late, but before the other looks.
@@ -149,7 +159,8 @@ fn a_term_begins_where_another_may_have_held_the_lease_and_a_late_renewal_begins
 
 #[test]
 fn the_lease_tells_where_its_holder_answers() {
-    let (mut server, start) = (Server::default(), Instant::now());
+    let mut server = Server::default();
+    let start = Instant::now();
     let address: SocketAddr = "[fd00::1]:19100".parse().unwrap();
     let mut first = candidate("first").with_address(Some(address));
     let mut second = candidate("second");
@@ -168,8 +179,10 @@ fn the_lease_tells_where_its_holder_answers() {
 
 #[test]
 fn one_that_has_resigned_takes_nothing_and_sees_who_does() {
-    let (mut server, start) = (Server::default(), Instant::now());
-    let (mut first, mut second) = (candidate("first"), candidate("second"));
+    let mut server = Server::default();
+    let start = Instant::now();
+    let mut first = candidate("first");
+    let mut second = candidate("second");
     step(&mut first, &mut server, start);
     first.resign();
     assert!(!step(&mut first, &mut server, after(start, 60)));
@@ -181,7 +194,8 @@ fn one_that_has_resigned_takes_nothing_and_sees_who_does() {
 
 #[test]
 fn the_holders_own_duration_counts_and_not_that_of_the_waiting_one() {
-    let (mut server, start) = (Server::default(), Instant::now());
+    let mut server = Server::default();
+    let start = Instant::now();
     let mut first = Candidate::new("first".to_owned(), Duration::from_secs(60));
     let mut second = candidate("second");
     step(&mut first, &mut server, start);
@@ -305,7 +319,8 @@ proptest! {
 
 #[test]
 fn calls_that_fail_for_longer_than_the_lease_lasts_are_logged_once_a_minute() {
-    let (start, lease) = (Instant::now(), Duration::from_secs(15));
+    let start = Instant::now();
+    let lease = Duration::from_secs(15);
     let at = |seconds| start + Duration::from_secs(seconds);
     let failing = Failing { since: start, logged_at: None };
     assert!(!failing.is_worth_a_line(lease, at(14)) && failing.is_worth_a_line(lease, at(15)));

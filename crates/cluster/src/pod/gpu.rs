@@ -1,7 +1,8 @@
 //! What a pod requests of cards, by the limits of its containers and its annotations.
 //!
-//! Invariant: an annotation that cannot be read is an error, and never counts as absent for a pod that is to be placed. A bound pod with such
-//! an annotation is charged by its containers' limits, and is of unknown place unless its claim agrees with these.
+//! Invariant: an annotation that cannot be read is an error, and never counts as absent for a pod that is to be placed.
+//! A bound pod with such an annotation is charged by its containers' limits, and is of unknown place unless its claim
+//! agrees with these.
 
 use std::str::FromStr;
 
@@ -24,7 +25,8 @@ use placement::names::aliyun;
 /// The most cards that one container may request: more than any machine has.
 const MAX_CARDS: u32 = 64;
 
-/// The most containers of a pod that may request GPU memory. The facts of GPU pods are kept, and a pod's JSON has room for thousands of containers.
+/// The most containers of a pod that may request GPU memory. The facts of GPU pods are kept, and a pod's JSON has room
+/// for thousands of containers.
 const MAX_CONTAINERS: usize = 1_000;
 
 /// The longest list of models or UUIDs, in bytes: 64 names of 63 bytes. The lists of waiting pods are kept, too.
@@ -112,8 +114,8 @@ pub enum ValueError {
 }
 
 impl GpuRequestError {
-    /// The text for Filter's answer: the same whatever the values, for kube-scheduler groups nodes by it and uses it as a
-    /// format string.
+    /// The text for Filter's answer: the same whatever the values, for kube-scheduler groups nodes by it and uses it as
+    /// a format string.
     pub fn reason(&self) -> &'static str {
         match self {
             Self::Quantity { .. } => reason!("the pod's limit of GPU memory cannot be read"),
@@ -180,14 +182,15 @@ impl Pod {
             Err(fault) => (self.with_cpu(GpuRequest::new(self.containers(names)?)?), Some(fault)),
         };
         let Some(request) = request else { return Ok(None) };
-        let annotation = |key: &str| self.metadata.annotation(key);
         // A change of the annotations after Bind neither frees units of this pod nor takes units of other pods.
-        let bound = annotation(&names.claim()).filter(|_| self.node().is_some());
+        let claim = self.metadata.annotation(&names.claim());
+        let bound = if self.node().is_some() { claim } else { None };
         let as_claimed = bound.and_then(|text| gpu::as_claimed(text, &request));
         let request = as_claimed.unwrap_or(request);
-        let claim = annotation(&names.claim()).map(|text| gpu::claim(text, &request)).transpose();
-        let assigned = annotation(aliyun::ASSIGNED) == Some("true");
-        let isolation = annotation(&names.isolation()).map(|text| cut(text.trim()));
+        let claim = claim.map(|text| gpu::claim(text, &request)).transpose();
+        let assigned = self.metadata.annotation(aliyun::ASSIGNED) == Some("true");
+        let isolation = self.metadata.annotation(&names.isolation());
+        let isolation = isolation.map(|text| cut(text.trim()));
         let mps_conflicts = self.mps_conflicts();
         Ok(Some(GpuPod { request, fault, isolation, mps_conflicts, claim, assigned }))
     }
@@ -239,12 +242,14 @@ impl Pod {
                 .parsed::<Isolation>()?
                 .unwrap_or_default(),
         };
-        // MPS cannot serve a container that mounts something of its own where MPS's clients have theirs. The driver's limit can.
+        // MPS cannot serve a container that mounts something of its own where MPS's clients have theirs. The driver's
+        // limit can.
         let conflicts = self.mps_conflicts();
-        let is_no_client = |container: &ContainerRequest| {
-            !container.card_use.exclusive && conflicts.contains_key(&container.name)
-        };
-        if filter.isolation == Isolation::Mps && containers.iter().any(is_no_client) {
+        if filter.isolation == Isolation::Mps
+            && containers.iter().any(|container| {
+                !container.card_use.exclusive && conflicts.contains_key(&container.name)
+            })
+        {
             filter.isolation = Isolation::Driver;
         }
         let strategy =
@@ -274,7 +279,8 @@ impl Container {
             resource: resource.to_owned(),
             cause,
         })?;
-        let (units, card_use) = (Units(units), CardUse::default());
+        let units = Units(units);
+        let card_use = CardUse::default();
         Ok(ContainerRequest { name: self.name.clone(), kind, position, units, card_use })
     }
 }

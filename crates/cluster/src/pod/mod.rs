@@ -225,15 +225,16 @@ pub struct GpuPod {
     pub isolation: Option<String>,
     /// The containers that cannot be clients of NVIDIA's MPS, by name.
     pub mps_conflicts: BTreeMap<String, MpsConflict>,
-    /// The claim of its annotation; `Ok(None)` if there is none, an error if Bind does not write such a claim for the pod's spec. Any user who
-    /// may edit the pod can write it.
+    /// The claim of its annotation; `Ok(None)` if there is none, an error if Bind does not write such a claim for the
+    /// pod's spec. Any user who may edit the pod can write it.
     pub claim: Result<Option<Claim>, ClaimError>,
     /// Whether its annotation says that a container has got the card.
     pub assigned: bool,
 }
 
-/// What the device plugin adds to the text of a refusal that is the node's fault and not the pod's. The kubelet copies it into the pod's status.
-/// Without it, a refusal says nothing of the node: other device plugins refuse in the same way, and a pod can be refused for its own spec.
+/// What the device plugin adds to the text of a refusal that is the node's fault and not the pod's. The kubelet copies
+/// it into the pod's status. Without it, a refusal says nothing of the node: other device plugins refuse in the same
+/// way, and a pod can be refused for its own spec.
 pub const NODE_FAULT: &str = "(the fault is the node's)";
 
 /// The facts of a pod.
@@ -253,16 +254,16 @@ pub struct PodFacts {
     pub nominated_node: Option<NodeName>,
     /// The facts of its GPU request; `Ok(None)` if it has none.
     pub gpu: Result<Option<GpuPod>, GpuRequestError>,
-    /// Whether its kubelet has reported that it admitted the pod: `status.startTime`, which the kubelet sets in its first report, after it has
-    /// allocated devices to the pod.
+    /// Whether its kubelet has reported that it admitted the pod: `status.startTime`, which the kubelet sets in its
+    /// first report, after it has allocated devices to the pod.
     pub admitted: bool,
     /// Whether its phase is Succeeded or Failed: it holds nothing any more.
     pub finished: bool,
     /// Whether its node's device plugin refused it at admission for a fault of the node: it is Failed with the reason
     /// `UnexpectedAdmissionError`, and the message has [`NODE_FAULT`].
     pub refused: bool,
-    /// Whether its kubelet has reported all of its containers as ended. The kubelet does so before it removes a deleted pod, except after a
-    /// deletion by force.
+    /// Whether its kubelet has reported all of its containers as ended. The kubelet does so before it removes a deleted
+    /// pod, except after a deletion by force.
     pub stopped: bool,
     /// Whether its deletion has begun.
     pub deleting: bool,
@@ -284,8 +285,9 @@ pub enum Wait {
 }
 
 impl PodFacts {
-    /// Whether it may have processes: it is bound, and its kubelet has not reported that all have ended. The kubelet reports the admission
-    /// of a pod only after it has allocated its devices, so a pod without that report may run already.
+    /// Whether it may have processes: it is bound, and its kubelet has not reported that all have ended. The kubelet
+    /// reports the admission of a pod only after it has allocated its devices, so a pod without that report may run
+    /// already.
     pub fn may_run(&self) -> bool {
         self.node.is_some() && !self.finished && !self.stopped
     }
@@ -338,7 +340,8 @@ impl Pod {
         !self.spec.resource_claims.is_empty()
     }
 
-    /// Names and ids of its started containers of every kind, by the kubelet's last report. Ids have the form `containerd://ID`.
+    /// Names and ids of its started containers of every kind, by the kubelet's last report. Ids have the form
+    /// `containerd://ID`.
     pub fn container_ids(&self) -> impl Iterator<Item = (&str, &str)> {
         let Status { container_statuses, init_container_statuses, .. } = &self.status;
         let others =
@@ -370,11 +373,11 @@ impl Pod {
 
     /// Since when kube-scheduler has found no node for it.
     ///
-    /// The condition `PodScheduled` of a pod with scheduling gates is False from its creation on, and keeps that time once the
-    /// gates are gone. Taking a gate away raises `metadata.generation` above 1.
+    /// The condition `PodScheduled` of a pod with scheduling gates is False from its creation on, and keeps that time
+    /// once the gates are gone. Taking a gate away raises `metadata.generation` above 1.
     pub fn wait(&self) -> Wait {
-        let unbound = |c: &&Condition| c.kind == "PodScheduled" && c.status == "False";
-        let condition = self.status.conditions.iter().find(unbound);
+        let condition =
+            self.status.conditions.iter().find(|c| c.kind == "PodScheduled" && c.status == "False");
         let never_changed = self.metadata.object.generation == Some(1);
         match condition.map(|c| (c.reason.as_str(), &c.last_transition_time)) {
             // kube-scheduler writes SchedulerError after an extender's error: the pod waits too.
@@ -394,7 +397,8 @@ impl Pod {
         }
         let mut all: Option<ContainerRuns> = None;
         for status in statuses {
-            let (last, before) = (status.state.run(), status.last_state.run());
+            let last = status.state.run();
+            let before = status.last_state.run();
             let (from, until) = last.or(before)?;
             let started_at = before.map_or(from, |(before, _)| from.min(before));
             let run = ContainerRuns { started_at, from, until };
@@ -410,7 +414,10 @@ impl Pod {
     /// When it ended: the last change of its conditions; `None` where it has not ended.
     pub fn ended_at(&self) -> Option<Timestamp> {
         let changes = self.status.conditions.iter().filter_map(|c| c.last_transition_time.as_ref());
-        changes.map(|time| time.0).max().filter(|_| self.is_finished())
+        if !self.is_finished() {
+            return None;
+        }
+        changes.map(|time| time.0).max()
     }
 
     /// Whether it has ended.
@@ -426,8 +433,8 @@ impl Pod {
     fn is_stopped(&self) -> bool {
         let statuses =
             [&self.status.container_statuses, &self.status.init_container_statuses].into_iter();
-        let ended = |status: &ContainerStatus| status.state.terminated.is_some();
-        !self.status.container_statuses.is_empty() && statuses.flatten().all(ended)
+        !self.status.container_statuses.is_empty()
+            && statuses.flatten().all(|status| status.state.terminated.is_some())
     }
 
     /// The taints that it tolerates.
@@ -437,9 +444,10 @@ impl Pod {
 
     /// Whether a DaemonSet owns it, as the pod's controller.
     pub fn kind(&self) -> PodKind {
-        match self.metadata.owners.iter().any(|o| o.controller && o.kind == "DaemonSet") {
-            true => PodKind::Daemon,
-            false => PodKind::Ordinary,
+        if self.metadata.owners.iter().any(|o| o.controller && o.kind == "DaemonSet") {
+            PodKind::Daemon
+        } else {
+            PodKind::Ordinary
         }
     }
 
@@ -465,8 +473,11 @@ impl Pod {
     }
 
     fn bound_at(&self) -> Option<Timestamp> {
-        let bound = |c: &&Condition| c.kind == "PodScheduled" && c.status == "True";
-        let condition = self.status.conditions.iter().find(bound)?;
+        let condition = self
+            .status
+            .conditions
+            .iter()
+            .find(|c| c.kind == "PodScheduled" && c.status == "True")?;
         condition.last_transition_time.as_ref().map(|time| time.0)
     }
 }

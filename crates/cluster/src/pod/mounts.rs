@@ -50,12 +50,15 @@ impl Pod {
     /// The containers with a conflict, by name.
     pub(super) fn mps_conflicts(&self) -> BTreeMap<String, MpsConflict> {
         let containers = self.spec.init_containers.iter().chain(&self.spec.containers);
-        let conflict = |container: &Container| match self.spec.host_ipc {
-            true => Some(MpsConflict::HostIpc),
-            false => container.mps_conflict(),
-        };
         containers
-            .filter_map(|container| Some((container.name.clone(), conflict(container)?)))
+            .filter_map(|container| {
+                let conflict = if self.spec.host_ipc {
+                    MpsConflict::HostIpc
+                } else {
+                    container.mps_conflict()?
+                };
+                Some((container.name.clone(), conflict))
+            })
             .collect()
     }
 }
@@ -70,12 +73,17 @@ impl Container {
 
 fn conflict(path: &str) -> Option<MpsConflict> {
     let path = parts(path);
-    let begins_alike = |other: &[&str]| path.iter().zip(other).all(|(one, other)| one == other);
-    let (memory, pipes) = (parts(MPS_SHARED_MEMORY), parts(MPS_PIPES));
-    if begins_alike(&memory) {
+    let memory = parts(MPS_SHARED_MEMORY);
+    let pipes = parts(MPS_PIPES);
+    if begin_alike(&path, &memory) {
         return Some(MpsConflict::SharedMemory);
     }
-    (begins_alike(&pipes) && path.len() >= pipes.len()).then_some(MpsConflict::Pipes)
+    (begin_alike(&path, &pipes) && path.len() >= pipes.len()).then_some(MpsConflict::Pipes)
+}
+
+/// Whether one path is the other or is below it.
+fn begin_alike(one: &[&str], other: &[&str]) -> bool {
+    one.iter().zip(other).all(|(one, other)| one == other)
 }
 
 /// The parts of an absolute path, as the container runtime reads it: the kubelet takes a relative one from the root.

@@ -1,7 +1,7 @@
 //! What a pod requests of CPU and memory, as kube-scheduler counts it.
 //!
-//! Invariant: a quantity that cannot be read is absent, never 0. While the pod is resized in place, the largest of what its
-//! spec has, what the kubelet has admitted and what is in force counts.
+//! Invariant: a quantity that cannot be read is absent, never 0. While the pod is resized in place, the largest of what
+//! its spec has, what the kubelet has admitted and what is in force counts.
 
 use std::collections::BTreeMap;
 
@@ -15,35 +15,37 @@ use crate::quantity::{Quantities, Quantity, amounts};
 type Stated = PerResource<Option<f64>>;
 
 impl Pod {
-    /// Its requests and limits: those of the pod as a whole if its spec has them. Otherwise the sum over app containers and sidecars, which
-    /// run together, plus the overhead of its RuntimeClass.
+    /// Its requests and limits: those of the pod as a whole if its spec has them. Otherwise the sum over app containers
+    /// and sidecars, which run together, plus the overhead of its RuntimeClass.
     pub fn resources(&self) -> PodResources {
         let running: Vec<_> = self.running().map(|container| self.container(container)).collect();
         let of_pod = self.of_pod();
         let overhead = amounts(&self.spec.overhead);
-        let request = |resource| {
-            let parts = running.iter().filter_map(|each| *each.requests.get(resource));
-            let requested = of_pod.requests.get(resource).or_else(|| parts.reduce(|a, b| a + b));
-            requested.map(|amount| amount + overhead.get(resource).unwrap_or(0.0))
-        };
-        let limit = |resource| {
-            let parts = running.iter().map(|each| *each.limits.get(resource));
-            let all = parts.reduce(|a, b| Some(a? + b?)).flatten();
-            let limit = of_pod.limits.get(resource).or(all)?;
-            Some(limit + overhead.get(resource).unwrap_or(0.0))
-        };
-        PodResources { requests: finite(request), limits: finite(limit) }
+        PodResources {
+            requests: finite(|resource| {
+                let parts = running.iter().filter_map(|each| *each.requests.get(resource));
+                let requested =
+                    of_pod.requests.get(resource).or_else(|| parts.reduce(|a, b| a + b));
+                requested.map(|amount| amount + overhead.get(resource).unwrap_or(0.0))
+            }),
+            limits: finite(|resource| {
+                let parts = running.iter().map(|each| *each.limits.get(resource));
+                let all = parts.reduce(|a, b| Some(a? + b?)).flatten();
+                let limit = of_pod.limits.get(resource).or(all)?;
+                Some(limit + overhead.get(resource).unwrap_or(0.0))
+            }),
+        }
     }
 
-    /// Its requests of every resource as kube-scheduler counts them: those of the pod as a whole if its spec has them. Otherwise the larger
-    /// of the sum over its containers, and of an init container plus the sidecars before it. Its overhead is added.
+    /// Its requests of every resource as kube-scheduler counts them: those of the pod as a whole if its spec has them.
+    /// Otherwise the larger of the sum over its containers, and of an init container plus the sidecars before it. Its
+    /// overhead is added.
     pub(crate) fn scheduled_requests(&self) -> BTreeMap<String, f64> {
         let mut steady: BTreeMap<String, f64> = BTreeMap::new();
         let mut peak: BTreeMap<String, f64> = BTreeMap::new();
-        let of = |container: &Container| readable(&container.resources.requests);
         for container in &self.spec.init_containers {
             let is_sidecar = container.init_kind() == ContainerKind::Sidecar;
-            for (resource, amount) in of(container) {
+            for (resource, amount) in readable(&container.resources.requests) {
                 let beside = steady.get(&resource).copied().unwrap_or(0.0) + amount;
                 if is_sidecar {
                     steady.insert(resource.clone(), beside);
@@ -52,8 +54,10 @@ impl Pod {
                 *most = most.max(beside);
             }
         }
-        for (resource, amount) in self.spec.containers.iter().flat_map(of) {
-            *steady.entry(resource).or_default() += amount;
+        for container in &self.spec.containers {
+            for (resource, amount) in readable(&container.resources.requests) {
+                *steady.entry(resource).or_default() += amount;
+            }
         }
         for (resource, amount) in steady {
             let most = peak.entry(resource).or_default();
@@ -66,28 +70,30 @@ impl Pod {
         peak
     }
 
-    /// The CPU that it requests, in thousandths of a core, as kube-scheduler counts it: as [`Pod::scheduled_requests`], of one resource.
-    /// What cannot be read is left out.
+    /// The CPU that it requests, in thousandths of a core, as kube-scheduler counts it: as [`Pod::scheduled_requests`],
+    /// of one resource. What cannot be read is left out.
     pub fn cpu_request(&self) -> u64 {
-        let of = |quantities: &Quantities| quantities.get("cpu").and_then(Quantity::amount);
-        let asked = |container: &Container| of(&container.resources.requests).unwrap_or(0.0);
-        let (mut steady, mut peak) = (0.0_f64, 0.0_f64);
+        let mut steady = 0.0_f64;
+        let mut peak = 0.0_f64;
         for container in &self.spec.init_containers {
-            let beside = steady + asked(container);
+            let beside = steady + container.cpu_request();
             if container.init_kind() == ContainerKind::Sidecar {
                 steady = beside;
             }
             peak = peak.max(beside);
         }
-        let steady = steady + self.spec.containers.iter().map(asked).sum::<f64>();
-        let cores = of(&self.spec.resources.requests).unwrap_or(steady.max(peak));
-        thousandths(cores + of(&self.spec.overhead).unwrap_or(0.0))
+        let steady = steady + self.spec.containers.iter().map(Container::cpu_request).sum::<f64>();
+        let cores = cpu_of(&self.spec.resources.requests).unwrap_or(steady.max(peak));
+        thousandths(cores + cpu_of(&self.spec.overhead).unwrap_or(0.0))
     }
 
     /// The containers that run together, in the order of the spec.
     pub(super) fn running(&self) -> impl Iterator<Item = &Container> {
-        let is_sidecar = |container: &&Container| container.init_kind() == ContainerKind::Sidecar;
-        self.spec.init_containers.iter().filter(is_sidecar).chain(&self.spec.containers)
+        self.spec
+            .init_containers
+            .iter()
+            .filter(|container| container.init_kind() == ContainerKind::Sidecar)
+            .chain(&self.spec.containers)
     }
 
     /// Requests and limits of the pod as a whole. During a resize, only those that the spec names.
@@ -95,12 +101,9 @@ impl Pod {
         let status = &self.status;
         let wanted = stated(&self.spec.resources);
         let known = largest(wanted, &status.allocated_resources, &status.resources);
-        let named = |wanted: Stated, known: Stated| {
-            PerResource::of(|r| wanted.get(r).and_then(|_| *known.get(r)))
-        };
         PodResources {
-            requests: named(wanted.requests, known.requests),
-            limits: named(wanted.limits, known.limits),
+            requests: where_stated(wanted.requests, known.requests),
+            limits: where_stated(wanted.limits, known.limits),
         }
     }
 
@@ -142,6 +145,22 @@ fn readable(quantities: &Quantities) -> Vec<(String, f64)> {
     let amount =
         |(resource, quantity): (&String, &Quantity)| Some((resource.clone(), quantity.amount()?));
     quantities.iter().filter_map(amount).collect()
+}
+
+impl Container {
+    /// The CPU that it requests, in cores; 0 where that is absent or cannot be read.
+    fn cpu_request(&self) -> f64 {
+        cpu_of(&self.resources.requests).unwrap_or(0.0)
+    }
+}
+
+fn cpu_of(quantities: &Quantities) -> Option<f64> {
+    quantities.get("cpu").and_then(Quantity::amount)
+}
+
+/// The known amounts of the resources that are stated.
+fn where_stated(stated: Stated, known: Stated) -> Stated {
+    PerResource::of(|resource| stated.get(resource).and(*known.get(resource)))
 }
 
 /// A limit of 0 counts as absent: the kubelet then sets no limit.

@@ -1,7 +1,7 @@
 //! Which workload a pod belongs to.
 //!
-//! Invariant: the namespace is the pod's own, which the API server guarantees. A pod's author may write the rest. So no pod belongs to a
-//! workload of another namespace.
+//! Invariant: the namespace is the pod's own, which the API server guarantees. A pod's author may write the rest. So no
+//! pod belongs to a workload of another namespace.
 
 use std::sync::Arc;
 
@@ -22,8 +22,9 @@ impl Pod {
         let owner = self.metadata.owners.iter().find(|owner| owner.controller)?;
         let (kind, name) = self.top_controller(&owner.kind, &owner.name);
         // The API server limits the length of neither.
-        let is_name = |text: &str, limit| (1..=limit).contains(&text.len());
-        let fits = is_name(kind, limits::LABEL) && is_name(name, limits::NAME) && kind != "Node";
+        let fits = (1..=limits::LABEL).contains(&kind.len())
+            && (1..=limits::NAME).contains(&name.len())
+            && kind != "Node";
         fits.then(|| WorkloadId {
             namespace: Arc::from(self.namespace()),
             kind: Arc::from(kind),
@@ -34,26 +35,22 @@ impl Pod {
 
     /// The Deployment of a ReplicaSet and the CronJob of a Job, as far as these follow from the names.
     fn top_controller<'a>(&self, kind: &'a str, name: &'a str) -> (&'a str, &'a str) {
-        let deployment = || {
-            let hash = self.metadata.label(TEMPLATE_HASH).filter(|hash| !hash.is_empty())?;
-            name.strip_suffix(hash)?.strip_suffix('-')
-        };
-        let cron_job = || {
-            let (name, minute) = name.rsplit_once('-')?;
-            let is_minute = minute.len() >= MIN_MINUTE_DIGITS
-                && minute.bytes().all(|byte| byte.is_ascii_digit());
-            is_minute.then_some(name)
-        };
         let parent = match kind {
-            "ReplicaSet" => deployment().map(|name| ("Deployment", name)),
-            "Job" => cron_job().map(|name| ("CronJob", name)),
+            "ReplicaSet" => self.deployment_of(name).map(|name| ("Deployment", name)),
+            "Job" => cron_job_of(name).map(|name| ("CronJob", name)),
             _ => None,
         };
         parent.filter(|(_, name)| !name.is_empty()).unwrap_or((kind, name))
     }
 
-    /// A hash of the names, images, commands and arguments of the containers that run together. Requests are left out, so that learned use
-    /// is kept if only requests change.
+    /// The name of the Deployment that created a ReplicaSet: `NAME-HASH`.
+    fn deployment_of<'a>(&self, replica_set: &'a str) -> Option<&'a str> {
+        let hash = self.metadata.label(TEMPLATE_HASH).filter(|hash| !hash.is_empty())?;
+        replica_set.strip_suffix(hash)?.strip_suffix('-')
+    }
+
+    /// A hash of the names, images, commands and arguments of the containers that run together. Requests are left out,
+    /// so that learned use is kept if only requests change.
     fn template(&self) -> u64 {
         let mut hash = Fnv::default();
         for Container { name, image, command, args, .. } in self.running() {
@@ -66,6 +63,14 @@ impl Pod {
         }
         hash.0
     }
+}
+
+/// The name of the CronJob that created a Job: `NAME-MINUTE`.
+fn cron_job_of(job: &str) -> Option<&str> {
+    let (name, minute) = job.rsplit_once('-')?;
+    let is_minute =
+        minute.len() >= MIN_MINUTE_DIGITS && minute.bytes().all(|byte| byte.is_ascii_digit());
+    is_minute.then_some(name)
 }
 
 /// FNV-1a with 64 bits: the same in every release, unlike the standard library's hashers.

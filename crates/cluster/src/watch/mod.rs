@@ -96,8 +96,8 @@ impl WatchHealth {
     }
 }
 
-/// Watches pods. `select`, which is told how each was seen, drops pods that the caller does not need and turns the others into its own type at once, so
-/// that a list of the whole cluster stays small in memory.
+/// Watches pods. `select`, which is told how each was seen, drops pods that the caller does not need and turns the
+/// others into its own type at once, so that a list of the whole cluster stays small in memory.
 pub fn watch_pods<T: Send + 'static>(
     client: Client,
     scope: Scope,
@@ -127,8 +127,9 @@ pub fn watch_service(
 ) -> Events<SliceFacts> {
     let selection = Selection { labels: Some(of_service(&service)), fields: None };
     let slices: Api<EndpointSlice> = Api::namespaced(client, &service.namespace);
-    let facts = move |slice: EndpointSlice, _| Some(slice.facts(service.port.as_deref()));
-    follow(slices, selection, "endpointslices", health, facts)
+    follow(slices, selection, "endpointslices", health, move |slice: EndpointSlice, _| {
+        Some(slice.facts(service.port.as_deref()))
+    })
 }
 
 /// Watches one ConfigMap, as [`watch_pods`] does pods.
@@ -145,8 +146,10 @@ pub fn watch_config_map(
 
 /// Watches all NodeLoads, as [`watch_pods`] does pods.
 pub fn watch_node_loads(client: Client, health: WatchHealth) -> Events<NodeLoadFacts> {
-    let facts = |load: NodeLoadObject, _| Some(load.facts());
-    follow(Api::all(client), Selection::default(), "nodeloads", health, facts)
+    let nodes = Selection::default();
+    follow(Api::all(client), nodes, "nodeloads", health, |load: NodeLoadObject, _| {
+        Some(load.facts())
+    })
 }
 
 fn follow<K, T>(
@@ -169,11 +172,11 @@ where
         listing: Vec::new(),
         backoff: DefaultBackoff::default(),
     };
-    let next = |mut follower: Follower<_, _, T>| async {
+    stream::unfold(follower, |mut follower: Follower<_, _, T>| async {
         let event = follower.next().await?;
         Some((event, follower))
-    };
-    stream::unfold(follower, next).boxed()
+    })
+    .boxed()
 }
 
 struct Follower<S, F, T> {
@@ -207,7 +210,7 @@ where
     fn take(&mut self, event: watcher::Event<K>) -> Option<Event<T>> {
         let counts = &self.health.0;
         counts.events.fetch_add(1, Ordering::Relaxed);
-        // A list that fails after some objects is a failure as one that fails before the first.
+        // The backoff starts anew only after a whole list or a change: a list that fails half-way counts as a failure.
         if !matches!(event, watcher::Event::Init | watcher::Event::InitApply(_)) {
             self.backoff.reset();
         }

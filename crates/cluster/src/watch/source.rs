@@ -1,8 +1,9 @@
 //! Lists the objects of a kind, and then follows their changes.
 //!
-//! A list is the beginning of a watch: the API server sends the present objects one by one, and a bookmark after the last. It shows everything that
-//! was written before it was asked for, as the replicas' change of leaders needs; kube's own streamed list may be an older state. Where it
-//! fails, the next list is read in pages, and where the server does not know it, every list.
+//! A list is the beginning of a watch: the API server sends the present objects one by one, and a bookmark after the
+//! last. It shows everything that was written before it was asked for, as the replicas' change of leaders needs; kube's
+//! own streamed list may be an older state. Where it fails, the next list is read in pages, and where the server does
+//! not know it, every list.
 //!
 //! Invariant: one object at a time is in memory as text.
 
@@ -116,16 +117,17 @@ where
 }
 
 impl Source {
-    /// One step; `None`: there is nothing to tell yet. After an error that says nothing else, the state is [`State::Unlisted`].
+    /// One step; `None`: there is nothing to tell yet. After an error that says nothing else, the state is
+    /// [`State::Unlisted`].
     async fn step<K>(&mut self) -> Result<Option<Event<K>>, SourceError>
     where
         K: Resource + Clone + DeserializeOwned,
     {
         match std::mem::replace(&mut self.state, State::Unlisted) {
-            // Told before the request is sent: what is learned in another way from now on may be newer than the list.
+            // Sent before the request: what is learned in another way from now on may be newer than the list.
             State::Unlisted => {
                 let streams = !self.in_pages && !self.refuses_streams;
-                // The other way if this one fails.
+                // If this list fails, the next one is read in the other way.
                 self.in_pages = streams;
                 self.state = if streams { State::Unopened } else { State::Paged(String::new()) };
                 Ok(Some(Event::Init))

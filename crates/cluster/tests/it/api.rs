@@ -232,8 +232,9 @@ async fn a_watch_that_lost_its_place_lists_anew() {
     sim.put(pod("b").on("n2"));
     let scope = Scope::Node("n1".into());
     let health = WatchHealth::default();
-    let name = |pod: cluster::Pod, _| Some(pod.facts(&placement::names::Names::default()).name);
-    let mut events = watch_pods(client, scope, health.clone(), name);
+    let mut events = watch_pods(client, scope, health.clone(), |pod: cluster::Pod, _| {
+        Some(pod.facts(&placement::names::Names::default()).name)
+    });
     events.next().await;
     assert_eq!(events.next().await, Some(Event::Listed(vec!["a".to_owned()])));
     sim.faults().next(1, Verb::Watch, PODS, Fault::DropRequest);

@@ -220,7 +220,8 @@ fn a_condition_tells_since_when_a_pod_waits_unless_gates_may_have_kept_it() {
     let at = json!("2026-11-20T09:00:00Z");
     let since = Wait::Since("2026-11-20T09:00:00Z".parse().unwrap());
     assert_eq!(wait(json!(1), "Unschedulable", at.clone()), since);
-    // Gates are gone, as each change of the spec; kube-scheduler has not looked since; or the API server writes no generation.
+    // Gates are gone, as each change of the spec; kube-scheduler has not looked since; or the API server writes no
+    // generation.
     assert_eq!(wait(json!(2), "Unschedulable", at.clone()), Wait::Unknown);
     assert_eq!(wait(json!(2), "SchedulingGated", at.clone()), Wait::Unknown);
     assert_eq!(wait(json!(null), "Unschedulable", at.clone()), Wait::Unknown);
@@ -402,14 +403,16 @@ fn running(from: i64) -> Value {
 }
 
 fn ended(from: i64, until: i64) -> Value {
-    let (from, until) = (second(from).to_string(), second(until).to_string());
+    let from = second(from).to_string();
+    let until = second(until).to_string();
     json!({ "terminated": { "startedAt": from, "finishedAt": until, "exitCode": 0 } })
 }
 
 #[test]
 fn a_pods_containers_run_from_the_start_of_the_last_to_the_end_of_the_first() {
     let of = |started: i64, from: i64, until: Option<i64>| {
-        let (started_at, from) = (second(started), second(from));
+        let started_at = second(started);
+        let from = second(from);
         Some(ContainerRuns { started_at, from, until: until.map(second) })
     };
     let state = |state: Value| json!({ "name": "c", "state": state });
@@ -475,8 +478,7 @@ fn a_bound_pod_has_the_cards_compute_and_limits_of_its_claim_whatever_its_annota
 #[test]
 fn a_pod_with_more_gpu_containers_or_longer_lists_than_are_kept_cannot_be_placed() {
     let with = |count: usize| {
-        let container = |number: usize| json!({ "name": format!("c{number}"), "resources": { "limits": { "aliyun.com/gpu-mem": "1" } } });
-        let containers: Vec<_> = (0..count).map(container).collect();
+        let containers: Vec<_> = (0..count).map(|number| json!({ "name": format!("c{number}"), "resources": { "limits": { "aliyun.com/gpu-mem": "1" } } })).collect();
         json!({ "spec": { "containers": containers } })
     };
     let facts = |pod: serde_json::Value| {
