@@ -71,14 +71,6 @@ bench: toolchain ## Criterion benchmarks, and the rows of bench/RESULTS.md that 
 closed-loop: toolchain ## Placement policies compared in a simulated cluster; ARGS="--tuning --cells S40", see bench/closed-loop
 	$(CARGO) run --locked --release --package plimsoll-closed-loop -- $(ARGS)
 
-.PHONY: fuzz
-fuzz: toolchain ## Every fuzz target for SECONDS_EACH seconds (installs cargo-fuzz when missing)
-	@scripts/fuzz.sh
-
-.PHONY: images-bin
-images-bin: toolchain ## The programs as the images hold them, in target/release
-	scripts/build-exporter.sh target/release
-	$(CARGO) build --locked --release --package scheduler-extender --package annotator \
 .PHONY: openb
 openb: toolchain ## Policies of GPU placement on a production trace; ARGS="--departures", see bench/openb
 	$(CARGO) run --locked --release --package plimsoll-bench --bin openb -- $(ARGS)
@@ -88,6 +80,14 @@ rounds: toolchain ## What a round of the annotator over 5,000 exporters with TLS
 	$(CARGO) build --locked --release --package annotator
 	$(CARGO) run --locked --release --package plimsoll-bench --example rounds -- --nodes 5000 --period 15s --tls $(ARGS)
 
+.PHONY: fuzz
+fuzz: toolchain ## Every fuzz target for SECONDS_EACH seconds (installs cargo-fuzz when missing)
+	@scripts/fuzz.sh
+
+.PHONY: images-bin
+images-bin: toolchain ## The programs as the images hold them, in target/release
+	scripts/build-exporter.sh target/release
+	$(CARGO) build --locked --release --package scheduler-extender --package annotator \
 	    --package gpushare-device-plugin --package plimsoll-nvml-standin
 
 # The release of Kubernetes (a folder of testing/e2e/go/releases, oldest or newest), all tests or smoke, and how Plimsoll's
