@@ -6,22 +6,27 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use cluster::{Client, Elector, EventWriter, LeaseSettings, NodeFacts, Scope, WatchHealth};
+use cluster::{
+    Client, Elector, EventWriter, Events, LeaseSettings, NodeFacts, Pod, Scope, WatchCause,
+    WatchHealth,
+};
 use daemon::follow::{EVERY, FileError, Follower};
 use daemon::http::Transport;
-use daemon::tls::{Acceptor, Identity, Peers};
+use daemon::tls::{Acceptor, Identity, Peers, ServerTls};
 use daemon::{Context, OwnThread, Shutdown};
 use futures::FutureExt as _;
 use jiff::Timestamp;
 use placement::names::Names;
 use placement::policy::LoadPolicy;
+use placement::reading::ReadingCodec;
 use settings::{PolicyFile, ReadingsIn, replica_identity};
 use tokio::net::TcpListener;
 use tokio::runtime::Handle;
+use tokio::time::{Sleep, sleep};
 
 use crate::back_off_events::write_back_offs;
-use crate::binder::{Binder, Limits};
-use crate::card_evictions::{Bounds, CardEvictions, Evictor};
+use crate::binder::{BindLimits, Binder, BinderParams};
+use crate::card_evictions::{CardEvictions, EvictionLimits, Evictor};
 use crate::decisions::{DecisionLog, NominatedPods, WaitingPods};
 use crate::http_client::SetupError;
 use crate::metrics::{
@@ -30,7 +35,7 @@ use crate::metrics::{
 use crate::over_limits::{OverLimits, write_events};
 use crate::replicas::{Forwarder, LeaderClient, OtherReplicas, Replicas, SecureClients, prepare};
 use crate::shadow::{Shadow, ShadowFile};
-use crate::view::{View, WatchState, follow_nodes, follow_pods, select_pod, tick};
+use crate::view::{View, WatchState, WatchedPod, follow_nodes, follow_pods, select_pod, tick};
 use crate::{Args, Clock, Decider, Extender, http, learned_use};
 
 /// The reporting component of events.
@@ -39,8 +44,8 @@ const EVENT_COMPONENT: &str = "plimsoll-scheduler-extender";
 /// How long bindings under way may still take when the process ends.
 const LAST_BINDS: Duration = Duration::from_secs(5);
 
-/// How long one of several replicas still accepts connections after the shutdown began: until every node has removed its
-/// address from the Service.
+/// How long one of several replicas still accepts connections after the shutdown began: until every node has removed
+/// its address from the Service.
 const DRAIN_DELAY: Duration = Duration::from_secs(3);
 
 /// The time after which requests that are still under way are cut off; below [`daemon::GRACE`].
@@ -85,11 +90,13 @@ pub async fn start(args: Args, context: &Context) -> anyhow::Result<SocketAddr> 
     if args.load.readings_in == ReadingsIn::NodeLoads {
         cluster::check_node_loads(&client, FIRST_CALL).await?;
     }
-    // kube-scheduler's requests and Bind's client run on a thread of their own; watches and reports on the main runtime.
+    // kube-scheduler's requests and Bind's client run on a thread of their own; watches and reports on the main
+    // runtime.
     let verbs = OwnThread::start("verbs").context("cannot start a thread")?;
-    let (listen_address, kubeconfig) = (args.listen_address, args.api.kubeconfig.clone());
-    let listener = verbs.run(daemon::http::bind(listen_address, "--listen-address")).await?;
-    let binding = verbs.run(async move { cluster::client(kubeconfig.as_deref()).await }).await?;
+    let listener = verbs.run(daemon::http::bind(args.listen_address, "--listen-address")).await?;
+    let kubeconfig = args.api.kubeconfig.clone();
+    let bind_client =
+        verbs.run(async move { cluster::client(kubeconfig.as_deref()).await }).await?;
     let address = listener.local_addr().context("--listen-address")?;
     let inspect = match args.inspect_address {
         Some(address) => Some(daemon::http::bind(address, "--inspect-address").await?),
@@ -97,19 +104,18 @@ pub async fn start(args: Args, context: &Context) -> anyhow::Result<SocketAddr> 
     };
 
     let on_change = set_policy(Arc::clone(&view), metrics.clone());
-    let pause = || tokio::time::sleep(EVERY);
-    context.spawn("policy", file.follow(pause, on_change, context.shutdown()));
+    context.spawn("policy", file.follow(pause_before_read, on_change, context.shutdown()));
     let (elector, replicas) = election(&args, &client, address);
     context.register(|registry| ReplicaMetrics::register(Arc::clone(&replicas), registry));
-    let binder = Binder::new(
-        binding,
-        Arc::clone(&names),
-        Arc::clone(&view),
-        metrics.clone(),
-        Arc::clone(&clock),
-        Limits::answering_within(args.bind_timeout),
-        Arc::clone(&replicas),
-    );
+    let binder = Binder::new(BinderParams {
+        client: bind_client,
+        names: Arc::clone(&names),
+        view: Arc::clone(&view),
+        metrics: metrics.clone(),
+        clock: Arc::clone(&clock),
+        limits: BindLimits::answering_within(args.bind_timeout),
+        replicas: Arc::clone(&replicas),
+    });
     let forwarder = Forwarder::new(Arc::clone(&replicas), leader_client, metrics.clone());
     let others = others(&args, &client, address)?;
     let decisions = Arc::<DecisionLog>::default();
@@ -122,22 +128,32 @@ pub async fn start(args: Args, context: &Context) -> anyhow::Result<SocketAddr> 
     spawn_learned_use(&args, context, &view, &clock)?;
     let shadow = args.shadow_policy_file.as_deref().map(|file| shadow(file, &view, context));
     let shadow = shadow.transpose()?;
-    let card_evictions =
-        spawn_card_evictions(&args, context, &view, &names, &replicas, &client, &metrics);
-    let (waiting, nominated) = (WaitingPods::default(), NominatedPods::default());
+    let evictor = Evictor {
+        view: Arc::clone(&view),
+        client: client.clone(),
+        names: Arc::clone(&names),
+        replicas: Arc::clone(&replicas),
+        events: EventWriter::new(client.clone(), EVENT_COMPONENT),
+        metrics: metrics.clone(),
+        limits: EvictionLimits {
+            after: args.evict_after,
+            a_minute: usize::from(args.evictions_per_minute),
+        },
+    };
+    let card_evictions = args.evict_for_cards.then(|| spawn_evictor(evictor, context));
     let decider = Decider {
         view,
         names,
         decisions,
-        waiting,
-        nominated,
+        waiting: WaitingPods::default(),
+        nominated: NominatedPods::default(),
         over_limits,
         card_evictions,
         shadow,
         metrics,
         clock,
     };
-    feed(&args, context, &decider, client, &binder);
+    spawn_watches(&args, context, &decider, client, &binder);
     // The thread lives until these bindings have ended, also after its server has stopped.
     let binds = finish_binds(Arc::clone(&binder), verbs.clone(), context.shutdown());
     context.spawn("binds", binds);
@@ -170,34 +186,16 @@ pub async fn start(args: Args, context: &Context) -> anyhow::Result<SocketAddr> 
     Ok(address)
 }
 
-/// Starts the evictor, with `--evict-for-cards`.
-fn spawn_card_evictions(
-    args: &Args,
-    context: &Context,
-    view: &Arc<View>,
-    names: &Arc<Names>,
-    replicas: &Arc<Replicas>,
-    client: &Client,
-    metrics: &Metrics,
-) -> Option<CardEvictions> {
-    if !args.evict_for_cards {
-        return None;
-    }
+/// Starts the evictor. Returns the sender of reports to it.
+fn spawn_evictor(evictor: Evictor, context: &Context) -> CardEvictions {
     let (reports, queue) = CardEvictions::new();
-    let evictor = Evictor {
-        view: Arc::clone(view),
-        client: client.clone(),
-        names: Arc::clone(names),
-        replicas: Arc::clone(replicas),
-        events: EventWriter::new(client.clone(), EVENT_COMPONENT),
-        metrics: metrics.clone(),
-        bounds: Bounds {
-            after: args.evict_after,
-            a_minute: usize::from(args.evictions_per_minute),
-        },
-    };
     context.spawn("card-evictions", evictor.run(queue, context.shutdown()));
-    Some(reports)
+    reports
+}
+
+/// The pause between two reads of a followed file.
+fn pause_before_read() -> Sleep {
+    sleep(EVERY)
 }
 
 /// The leader election: without a Lease this replica always leads.
@@ -229,7 +227,8 @@ fn others(
     OtherReplicas::new(client.clone(), service, own).map(Some)
 }
 
-/// At the shutdown, stops new bindings. Returns whether all bindings have ended in time, so that the next leader need not wait.
+/// At the shutdown, stops new bindings. Returns whether all bindings have ended in time, so that the next leader need
+/// not wait.
 async fn resigned(replicas: Arc<Replicas>, binder: Arc<Binder>, shutdown: Shutdown) -> bool {
     shutdown.cancelled().await;
     replicas.resign();
@@ -249,14 +248,14 @@ async fn serve_verbs(
         daemon::http::serve_over(transport, listener, router, http::limits(), close.clone());
     let ending = async {
         shutdown.cancelled().await;
-        tokio::time::sleep(drain_delay).await;
+        sleep(drain_delay).await;
         close.cancel();
-        tokio::time::sleep(CUT_OFF - drain_delay).await;
+        sleep(CUT_OFF - drain_delay).await;
     };
     tokio::select! {
         served = serving => served,
         () = ending => {
-            tracing::warn!("requests still ran {CUT_OFF:?} after the shutdown began: cut off");
+            tracing::warn!("requests are cut off: they still ran {CUT_OFF:?} after the shutdown began");
             Ok(())
         }
     }
@@ -270,7 +269,7 @@ fn transport(
 ) -> anyhow::Result<Transport> {
     let Some(identity) = identity else {
         tracing::warn!(
-            "no --tls-cert-file: whoever reaches --listen-address can have waiting GPU pods bound"
+            "no --tls-cert-file: any client that reaches --listen-address can have waiting GPU pods bound"
         );
         return Ok(Transport::Plain);
     };
@@ -280,22 +279,27 @@ fn transport(
     let (follower, current) = Follower::open(identity)?;
     let ends = CertificateMetrics(current.clone());
     context.register(|registry| ends.register(registry));
-    let counted = metrics.clone();
-    let on_change = move |change: Result<_, &FileError>| {
-        counted.certificate_read(if change.is_ok() { "changed" } else { "refused" });
-    };
-    let pause = || tokio::time::sleep(EVERY);
-    context.spawn("certificate", follower.follow(pause, on_change, context.shutdown()));
+    let on_change = count_certificate_reads(metrics.clone());
+    let following = follower.follow(pause_before_read, on_change, context.shutdown());
+    context.spawn("certificate", following);
     Ok(Transport::Tls(Acceptor::new(current, metrics.handshake_failures())))
+}
+
+/// Counts each change of the TLS files.
+fn count_certificate_reads(
+    metrics: Metrics,
+) -> impl Fn(Result<Arc<ServerTls>, &FileError>) + Send + 'static {
+    move |change| {
+        metrics.count_certificate_read(if change.is_ok() { "changed" } else { "refused" });
+    }
 }
 
 /// The client of the leader, with this replica's certificate if there is one.
 fn leader_client(identity: Option<&Identity>, context: &Context) -> anyhow::Result<LeaderClient> {
     let Some(peers) = identity.and_then(Peers::of) else { return Ok(LeaderClient::plain()?) };
     let (follower, current) = Follower::open(SecureClients(peers))?;
-    let pause = || tokio::time::sleep(EVERY);
     // The server's follower reads the same files, and counts the results.
-    let following = follower.follow(pause, |_| (), context.shutdown());
+    let following = follower.follow(pause_before_read, |_| (), context.shutdown());
     context.spawn("leader-client", following);
     Ok(LeaderClient::secure(current))
 }
@@ -321,50 +325,90 @@ fn view(args: &Args, policy: LoadPolicy, context: &Context) -> View {
     View::new(policy, args.crane_hot_value, nodes, pods)
 }
 
-/// Starts the watches that update the view. The watch of pods also updates the decision log.
-fn feed(args: &Args, context: &Context, decider: &Decider, client: Client, binder: &Arc<Binder>) {
-    let Decider { view, names, decisions, clock, .. } = decider;
-    let nodes = {
-        let (client, names, view) = (client.clone(), Arc::clone(names), Arc::clone(view));
-        let (codec, readings_in) = (args.load.codec(), args.load.readings_in);
-        move || {
-            let (of_node, codec, health) =
-                (Arc::clone(&names), codec.clone(), view.nodes.health.clone());
-            let nodes = cluster::watch_nodes(client.clone(), Scope::All, health, move |node| {
-                // All annotations that are used are already parsed in the facts.
-                Some(NodeFacts { annotations: Default::default(), ..node.facts(&of_node, &codec) })
-            });
-            match readings_in {
-                ReadingsIn::Annotations => nodes,
-                ReadingsIn::NodeLoads => {
-                    let loads = cluster::watch_node_loads(client.clone(), WatchHealth::default());
-                    cluster::with_node_loads(nodes, loads)
-                }
+/// What the watches of nodes and pods are started with, and started again.
+struct Watches {
+    client: Client,
+    names: Arc<Names>,
+    view: Arc<View>,
+    decisions: Arc<DecisionLog>,
+    clock: Clock,
+    codec: ReadingCodec,
+    readings_in: ReadingsIn,
+}
+
+impl Watches {
+    fn nodes(&self) -> Events<NodeFacts> {
+        let names = Arc::clone(&self.names);
+        let codec = self.codec.clone();
+        let health = self.view.nodes.health.clone();
+        let nodes = cluster::watch_nodes(self.client.clone(), Scope::All, health, move |node| {
+            // All annotations that are used are already parsed in the facts.
+            Some(NodeFacts { annotations: Default::default(), ..node.facts(&names, &codec) })
+        });
+        match self.readings_in {
+            ReadingsIn::Annotations => nodes,
+            ReadingsIn::NodeLoads => {
+                let loads = cluster::watch_node_loads(self.client.clone(), WatchHealth::default());
+                cluster::with_node_loads(nodes, loads)
             }
         }
-    };
-    let following = follow_nodes(Arc::clone(view), nodes, Arc::clone(clock), context.shutdown());
+    }
+
+    fn pods(self: &Arc<Self>) -> Events<WatchedPod> {
+        let watches = Arc::clone(self);
+        let health = self.view.pods.health.clone();
+        cluster::watch_pods(self.client.clone(), Scope::All, health, move |pod, cause| {
+            watches.receive_pod(&pod, cause)
+        })
+    }
+
+    /// Counts a pod's CPU and notes its node. Returns what else the view keeps of it.
+    fn receive_pod(&self, pod: &Pod, cause: WatchCause) -> Option<WatchedPod> {
+        self.view.count_cpu(pod, cause);
+        if let Some(node) = pod.node() {
+            self.decisions.set_node(&pod.uid(), node);
+        }
+        select_pod(&self.view, &self.names, pod, (self.clock)())
+    }
+}
+
+/// Starts the watches that update the view. The watch of pods also updates the decision log.
+fn spawn_watches(
+    args: &Args,
+    context: &Context,
+    decider: &Decider,
+    client: Client,
+    binder: &Arc<Binder>,
+) {
+    let Decider { view, names, decisions, clock, .. } = decider;
+    let watches = Arc::new(Watches {
+        client,
+        names: Arc::clone(names),
+        view: Arc::clone(view),
+        decisions: Arc::clone(decisions),
+        clock: Arc::clone(clock),
+        codec: args.load.codec(),
+        readings_in: args.load.readings_in,
+    });
+    let of_nodes = Arc::clone(&watches);
+    let following = follow_nodes(
+        Arc::clone(view),
+        move || of_nodes.nodes(),
+        Arc::clone(clock),
+        context.shutdown(),
+    );
     context.spawn("nodes", following);
 
-    let (of_pod, seen, now) = (Arc::clone(names), Arc::clone(view), Arc::clone(clock));
-    let decided = Arc::clone(decisions);
-    let pods = move || {
-        let (of_pod, seen, now) = (Arc::clone(&of_pod), Arc::clone(&seen), Arc::clone(&now));
-        let (decided, health) = (Arc::clone(&decided), seen.pods.health.clone());
-        cluster::watch_pods(client.clone(), Scope::All, health, move |pod, how| {
-            seen.count_cpu(&pod, how);
-            if let Some(node) = pod.node() {
-                decided.set_node(&pod.uid(), node);
-            }
-            select_pod(&seen, &of_pod, &pod, now())
-        })
-    };
     let keeping = keep_measured(Arc::clone(view), Arc::clone(clock), context.shutdown());
     context.spawn("gpu-measure", keeping);
     let binder = Arc::clone(binder);
-    let look_up = move |pods| binder.look_up(pods);
-    let following =
-        follow_pods(Arc::clone(view), pods, look_up, Arc::clone(clock), context.shutdown());
+    let following = follow_pods(
+        Arc::clone(view),
+        move || watches.pods(),
+        move |pods| binder.look_up(pods),
+        Arc::clone(clock),
+        context.shutdown(),
+    );
     context.spawn("pods", following);
     let ticking = tick(Arc::clone(view), Arc::clone(clock), context.shutdown());
     context.spawn("ticks", ticking);
@@ -372,13 +416,14 @@ fn feed(args: &Args, context: &Context, decider: &Decider, client: Client, binde
 
 /// Recomputes the measure of fragmentation, and expires measurements of unmanaged memory, until the shutdown.
 async fn keep_measured(view: Arc<View>, clock: Clock, shutdown: Shutdown) -> anyhow::Result<()> {
-    while shutdown.run_until_cancelled(tokio::time::sleep(MEASURE_EVERY)).await.is_some() {
-        let (view, now) = (Arc::clone(&view), clock());
-        let renew = move || {
+    while shutdown.run_until_cancelled(sleep(MEASURE_EVERY)).await.is_some() {
+        let view = Arc::clone(&view);
+        let now = clock();
+        tokio::task::spawn_blocking(move || {
             view.renew_measure();
             view.change(|index| index.count_unmanaged(now));
-        };
-        tokio::task::spawn_blocking(renew).await?;
+        })
+        .await?;
     }
     Ok(())
 }
@@ -390,8 +435,7 @@ fn shadow(file: &Path, view: &Arc<View>, context: &Context) -> anyhow::Result<Ar
     let (file, policy) = Follower::open(ShadowFile::new(file))?;
     let set_policy = set_shadow_policy(Arc::clone(&shadow), Arc::clone(view), metrics);
     set_policy(Ok(Arc::clone(&policy.borrow())));
-    let pause = || tokio::time::sleep(EVERY);
-    context.spawn("shadow-policy", file.follow(pause, set_policy, context.shutdown()));
+    context.spawn("shadow-policy", file.follow(pause_before_read, set_policy, context.shutdown()));
     context.spawn("shadow", Arc::clone(&shadow).follow(queue, context.shutdown()));
     Ok(shadow)
 }
@@ -402,22 +446,27 @@ fn set_shadow_policy(
     view: Arc<View>,
     metrics: ShadowMetrics,
 ) -> impl Fn(Result<Arc<Result<LoadPolicy, FileError>>, &FileError>) + Send + 'static {
-    move |change| match change
-        .map_or_else(|error| Err(error.clone()), |policy| Result::clone(&policy))
-    {
-        Ok(policy) => {
-            let warnings = policy.warnings_of_any_source();
-            warnings.iter().for_each(|warning| tracing::warn!(%warning, "shadow policy"));
-            let resolved = view.change(|index| {
-                index.set_shadow_estimates(policy.estimates);
-                index.resolve(policy)
-            });
-            shadow.set_policy(resolved);
-            metrics.policy_read("changed");
-        }
-        Err(error) => {
-            tracing::error!("{error}; the shadow policy before, if any, goes on");
-            metrics.policy_read("refused");
+    move |change| {
+        let read = match change {
+            Ok(policy) => Result::clone(&policy),
+            Err(error) => Err(error.clone()),
+        };
+        match read {
+            Ok(policy) => {
+                for warning in policy.warnings_of_any_source() {
+                    tracing::warn!(%warning, "shadow policy");
+                }
+                let resolved = view.change(|index| {
+                    index.set_shadow_estimates(policy.estimates);
+                    index.resolve(policy)
+                });
+                shadow.set_policy(resolved);
+                metrics.count_policy_read("changed");
+            }
+            Err(error) => {
+                tracing::error!("{error}; the shadow policy before, if any, stays in force");
+                metrics.count_policy_read("refused");
+            }
         }
     }
 }
@@ -431,9 +480,9 @@ fn set_policy(
         Ok(policy) => {
             log_warnings(&policy);
             view.change(|index| index.set_policy(LoadPolicy::clone(&policy)));
-            metrics.policy_read("changed");
+            metrics.count_policy_read("changed");
         }
-        Err(_) => metrics.policy_read("refused"),
+        Err(_) => metrics.count_policy_read("refused"),
     }
 }
 
@@ -450,8 +499,10 @@ async fn finish_binds(
     Ok(())
 }
 
-/// Logs the policy's warnings, without those that depend on the source of readings: only the annotator's flags have that. A metric
-/// without readings shows in the metric `nodes_without_fresh_reading`.
+/// Logs the policy's warnings, without those that depend on the source of readings: only the annotator's flags have
+/// that. A metric without readings shows in the metric `nodes_without_fresh_reading`.
 fn log_warnings(policy: &LoadPolicy) {
-    policy.warnings_of_any_source().iter().for_each(|warning| tracing::warn!(%warning, "policy"));
+    for warning in policy.warnings_of_any_source() {
+        tracing::warn!(%warning, "policy");
+    }
 }

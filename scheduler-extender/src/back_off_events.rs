@@ -27,7 +27,8 @@ pub(crate) async fn write_back_offs(
     while shutdown.run_until_cancelled(tokio::time::sleep(EVERY)).await.is_some() {
         for begun in view.change(Index::take_begun_back_offs) {
             if let Err(error) = writer.warn_of_node(&begun.node, &warning(&begun), TIMEOUT).await {
-                tracing::warn!(node = %begun.node, %error, "no event for a node that takes no GPU pods");
+                let node = &begun.node;
+                tracing::warn!(%node, %error, "cannot write the event GPUPodsBackedOff");
             }
         }
     }
@@ -45,8 +46,9 @@ fn warning(begun: &BegunBackOff) -> Warning {
         reason: "GPUPodsBackedOff",
         action: "Filter",
         note: format!(
-            "The kubelet refused several GPU pods of namespace {namespace} that were bound here with a card, so {whose} go elsewhere \
-             until {until:.0}. The events of the refused pods say why: kubectl get events -A --field-selector reason=UnexpectedAdmissionError"
+            "The kubelet refused several GPU pods of namespace {namespace} that were bound here with a card, so \
+             {whose} go elsewhere until {until:.0}. The events of the refused pods say why: kubectl get events -A \
+             --field-selector reason=UnexpectedAdmissionError"
         ),
     }
 }

@@ -75,15 +75,17 @@ impl Decided<'_> {
 impl Decider {
     /// Counts the decision's pod as in flight on the candidate where it will probably be bound.
     pub(crate) fn count_in_flight(&self, decision: &Decision, candidate: usize) {
-        let (pod, node) = (&decision.pod, decision.name(candidate));
-        let (uses, requested) = (pod.uses_in_flight(), pod.requested_cpu());
+        let pod = &decision.pod;
+        let node = decision.name(candidate);
+        let uses = pod.uses_in_flight();
+        let requested = pod.requested_cpu();
         self.view.change(|index| {
             index.count_in_flight(&pod.uid, node, decision.time, uses, requested);
         });
     }
 
     /// Ends the pod's in-flight entry: in another attempt, as after a failed binding, it must not count itself.
-    pub(crate) fn not_in_flight(&self, pod: &Pod) {
+    pub(crate) fn end_in_flight(&self, pod: &Pod) {
         self.view.change(|index| index.not_in_flight(&pod.uid()));
     }
 

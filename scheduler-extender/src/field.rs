@@ -39,8 +39,9 @@ fn check(
     is_legal: impl Fn(u8) -> bool,
 ) -> Result<(), FieldError> {
     let length = text.len();
-    match (1..=limit).contains(&length) && text.bytes().all(is_legal) {
-        true => Ok(()),
-        false => Err(FieldError { field, form, limit, length }),
+    if (1..=limit).contains(&length) && text.bytes().all(is_legal) {
+        Ok(())
+    } else {
+        Err(FieldError { field, form, limit, length })
     }
 }

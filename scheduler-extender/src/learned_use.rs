@@ -1,10 +1,11 @@
 //! Reads the learned use of workloads from the annotator.
 //!
-//! Only its leader has it; the other replicas answer 503. So all addresses of the name are tried in turn, the last successful one
-//! first. A single address, as of a Service with a virtual IP, is tried several times, each time over a new connection.
+//! Only its leader has it; the other replicas answer 503. So all addresses of the name are tried in turn, the last
+//! successful one first. A single address, as of a Service with a virtual IP, is tried several times, each time over a
+//! new connection.
 //!
-//! Invariant: an answer is applied as a whole or not at all, and the last good one stays; after a day without one, pods are
-//! estimated from their requests again.
+//! Invariant: an answer is applied as a whole or not at all, and the last good one stays; after a day without one, pods
+//! are estimated from their requests again.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -32,7 +33,8 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 /// The timeout of a connection. The address of a deleted pod may not answer at all.
 const CONNECT: Duration = Duration::from_secs(2);
 
-/// Tries in one period at most. Of two pods behind one virtual IP, the leader is missed in all of 6 tries in one of 64 cases.
+/// Tries in one period at most. Of two pods behind one virtual IP, the leader is missed in all of 6 tries in one of 64
+/// cases.
 const TRIES: usize = 6;
 
 const PATH: &str = "/v1/workloads";
@@ -48,14 +50,18 @@ impl Url {
     ///
     /// Where the text is anything but scheme, host and port.
     pub fn parse(text: &str) -> Result<Self, String> {
-        let rest = text.strip_prefix("http://").map(|rest| rest.trim_end_matches('/'));
-        let bare = rest.is_some_and(|rest| !rest.contains(['/', '?', '#', '@']));
-        let url = reqwest::Url::parse(text).ok().filter(|_| bare);
-        let host = url.as_ref().and_then(|url| url.host_str().zip(url.port_or_known_default()));
-        let host = host.map(|(host, port)| Self(format!("{host}:{port}")));
-        host.ok_or_else(|| {
+        Self::parse_host(text).ok_or_else(|| {
             "expected http://HOST:PORT, as in http://annotator.plimsoll.svc:19106".to_owned()
         })
+    }
+
+    fn parse_host(text: &str) -> Option<Self> {
+        let rest = text.strip_prefix("http://")?.trim_end_matches('/');
+        if rest.contains(['/', '?', '#', '@']) {
+            return None;
+        }
+        let url = reqwest::Url::parse(text).ok()?;
+        Some(Self(format!("{}:{}", url.host_str()?, url.port_or_known_default()?)))
     }
 }
 
@@ -79,7 +85,7 @@ enum ReadError {
 }
 
 /// Reads the annotator's answers.
-pub struct Reader {
+pub(crate) struct Reader {
     client: Client,
     host: String,
     /// The address of the last good answer.
@@ -95,7 +101,7 @@ impl Reader {
     /// # Errors
     ///
     /// Where no HTTP client can be set up.
-    pub fn new(url: &Url) -> Result<Self, SetupError> {
+    pub(crate) fn new(url: &Url) -> Result<Self, SetupError> {
         let client = http_client::builder()?
             .timeout(TIMEOUT)
             .connect_timeout(CONNECT)
@@ -109,7 +115,7 @@ impl Reader {
     /// # Errors
     ///
     /// None: a failed read is retried.
-    pub async fn follow(
+    pub(crate) async fn follow(
         mut self,
         view: Arc<View>,
         clock: Clock,
@@ -141,9 +147,10 @@ impl Reader {
     fn log(&mut self, read: &Result<Option<ByWorkload>, ReadError>) {
         match (read, self.failing) {
             (Err(error), false) => {
-                tracing::warn!(annotator = self.host, %error, "learned use cannot be read; the last one stays for a day");
+                let annotator = &self.host;
+                tracing::warn!(annotator, %error, "cannot read learned use; what was read last counts for a day");
             }
-            (Ok(_), true) => tracing::info!(annotator = self.host, "learned use is read again"),
+            (Ok(_), true) => tracing::info!(annotator = self.host, "learned use can be read again"),
             _ => {}
         }
         self.failing = read.is_err();
@@ -199,8 +206,13 @@ impl Reader {
         let answer = Workloads::from_json(text)?;
         let mut learned = ByWorkload::default();
         for workload in &answer.workloads {
-            let (minutes, last_seen) = (workload.pod_minutes, workload.last_seen);
-            learned.insert(workload.id(), workload.learned(), minutes, last_seen, clock());
+            learned.insert(
+                workload.id(),
+                workload.learned(),
+                workload.pod_minutes,
+                workload.last_seen,
+                clock(),
+            );
         }
         self.tag = tag;
         Ok(Some(learned))

@@ -5,21 +5,21 @@
 //!
 //! Invariants:
 //! - Filter and Prioritize do no I/O and hold no lock across an await.
-//! - A card is reserved in the ledger before the binding that claims it is sent. The reservation is released only when the
-//!   API server certainly did not carry out the binding.
+//! - A card is reserved in the ledger before the binding that claims it is sent. The reservation is released only when
+//!   the API server certainly did not carry out the binding.
 //! - Missing data about a node never rejects a pod, except a GPU pod, which needs a reported card.
 
 pub mod app;
 pub mod args;
 mod back_off_events;
 pub mod binder;
-pub mod card_evictions;
+mod card_evictions;
 pub mod decisions;
 mod extender;
 mod field;
 pub mod http;
-pub mod http_client;
-pub mod learned_use;
+mod http_client;
+mod learned_use;
 pub mod metrics;
 pub mod node_request;
 pub mod over_limits;

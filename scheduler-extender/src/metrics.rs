@@ -23,43 +23,43 @@ use crate::view::{Index, View, WatchState};
 
 /// Labels of a call: entry and verb, such as `load-aware/filter`, and the outcome.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub struct Call {
+pub struct CallLabels {
     verb: &'static str,
     outcome: &'static str,
 }
 
 /// The label of a verb.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub struct Verb {
+pub struct VerbLabel {
     verb: &'static str,
 }
 
 /// Labels of rejected nodes: the verb and the reason.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub struct Rejection {
+pub struct RejectionLabels {
     verb: &'static str,
     reason: String,
 }
 
 /// The label of an outcome.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub struct Outcome {
+pub struct OutcomeLabel {
     outcome: &'static str,
 }
 
 /// The counters; clones share them.
 #[derive(Clone)]
 pub struct Metrics {
-    requests: Family<Call, Counter>,
-    seconds: Family<Verb, Histogram, fn() -> Histogram>,
-    rejected: Family<Rejection, Counter>,
+    requests: Family<CallLabels, Counter>,
+    seconds: Family<VerbLabel, Histogram, fn() -> Histogram>,
+    rejected: Family<RejectionLabels, Counter>,
     passed_over_limits: Counter,
-    binds: Family<Outcome, Counter>,
-    card_evictions: Family<Outcome, Counter>,
-    policy_reads: Family<Outcome, Counter>,
-    forwarded: Family<Outcome, Counter>,
+    binds: Family<OutcomeLabel, Counter>,
+    card_evictions: Family<OutcomeLabel, Counter>,
+    policy_reads: Family<OutcomeLabel, Counter>,
+    forwarded: Family<OutcomeLabel, Counter>,
     terms: Counter,
-    certificate_reads: Family<Outcome, Counter>,
+    certificate_reads: Family<OutcomeLabel, Counter>,
     handshake_failures: Counter,
 }
 
@@ -128,52 +128,48 @@ impl Metrics {
         );
         registry.register(
             "tls_handshake_failures",
-            "Connections that ended before their TLS handshake was done, as those of clients without the right certificate",
+            "Connections that ended before their TLS handshake was done, as those of clients without the right \
+             certificate",
             metrics.handshake_failures.clone(),
         );
         metrics
     }
 
     /// Counts a call and its time in seconds.
-    pub fn call(&self, verb: &'static str, outcome: &'static str, seconds: f64) {
-        self.requests.get_or_create(&Call { verb, outcome }).inc();
-        self.seconds.get_or_create(&Verb { verb }).observe(seconds);
+    pub(crate) fn count_call(&self, verb: &'static str, outcome: &'static str, seconds: f64) {
+        self.requests.get_or_create(&CallLabels { verb, outcome }).inc();
+        self.seconds.get_or_create(&VerbLabel { verb }).observe(seconds);
     }
 
     /// Counts nodes that were rejected for one reason.
-    pub fn rejected(&self, verb: &'static str, reason: &str, nodes: u64) {
-        let rejection = Rejection { verb, reason: reason.to_owned() };
+    pub(crate) fn count_rejected_nodes(&self, verb: &'static str, reason: &str, nodes: u64) {
+        let rejection = RejectionLabels { verb, reason: reason.to_owned() };
         self.rejected.get_or_create(&rejection).inc_by(nodes);
     }
 
     /// Counts a call that let nodes pass over their limits.
-    pub fn passed_over_limits(&self) {
+    pub(crate) fn count_passed_over_limits(&self) {
         self.passed_over_limits.inc();
     }
 
     /// Counts a binding by its outcome.
-    pub fn bind(&self, outcome: &'static str) {
-        self.binds.get_or_create(&Outcome { outcome }).inc();
+    pub(crate) fn count_bind(&self, outcome: &'static str) {
+        self.binds.get_or_create(&OutcomeLabel { outcome }).inc();
     }
 
     /// Counts an eviction for a card by its outcome.
-    pub(crate) fn card_eviction(&self, outcome: &'static str) {
-        self.card_evictions.get_or_create(&Outcome { outcome }).inc();
-    }
-
-    /// How often a binding has ended with this outcome.
-    pub fn binds(&self, outcome: &'static str) -> u64 {
-        self.binds.get_or_create(&Outcome { outcome }).get()
+    pub(crate) fn count_card_eviction(&self, outcome: &'static str) {
+        self.card_evictions.get_or_create(&OutcomeLabel { outcome }).inc();
     }
 
     /// Counts a read of the policy file.
-    pub fn policy_read(&self, outcome: &'static str) {
-        self.policy_reads.get_or_create(&Outcome { outcome }).inc();
+    pub(crate) fn count_policy_read(&self, outcome: &'static str) {
+        self.policy_reads.get_or_create(&OutcomeLabel { outcome }).inc();
     }
 
     /// Counts a read of the TLS files after a change.
-    pub(crate) fn certificate_read(&self, outcome: &'static str) {
-        self.certificate_reads.get_or_create(&Outcome { outcome }).inc();
+    pub(crate) fn count_certificate_read(&self, outcome: &'static str) {
+        self.certificate_reads.get_or_create(&OutcomeLabel { outcome }).inc();
     }
 
     /// The counter of failed TLS handshakes.
@@ -182,12 +178,12 @@ impl Metrics {
     }
 
     /// Counts a request that arrived while this replica was not the leader.
-    pub fn forwarded(&self, outcome: &'static str) {
-        self.forwarded.get_or_create(&Outcome { outcome }).inc();
+    pub(crate) fn count_forwarded(&self, outcome: &'static str) {
+        self.forwarded.get_or_create(&OutcomeLabel { outcome }).inc();
     }
 
     /// Counts that this replica has become the leader, which assigns cards.
-    pub fn leads(&self) {
+    pub(crate) fn count_term(&self) {
         self.terms.inc();
     }
 }
@@ -207,7 +203,7 @@ impl ReplicaMetrics {
 impl Collector for ReplicaMetrics {
     fn encode(&self, mut encoder: DescriptorEncoder) -> fmt::Result {
         let help = "1 on the replica that gives out cards";
-        gauge(&mut encoder, "leader", help, u64::from(self.0.leads()))?;
+        encode_gauge(&mut encoder, "leader", help, u64::from(self.0.leads()))?;
         let failures = ConstCounter::new(self.0.lease_failures());
         let help = "Times that the Lease could be neither read nor renewed";
         failures.encode(encoder.encode_descriptor(
@@ -221,7 +217,7 @@ impl Collector for ReplicaMetrics {
 
 /// The label of a difference between the policies.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub struct Kind {
+pub struct KindLabel {
     kind: &'static str,
 }
 
@@ -229,10 +225,10 @@ pub struct Kind {
 #[derive(Debug, Clone, Default)]
 pub struct ShadowMetrics {
     decisions: Counter,
-    disagreements: Family<Kind, Counter>,
+    disagreements: Family<KindLabel, Counter>,
     /// Decisions that were not compared because too many were waiting.
     pub skipped: Counter,
-    policy_reads: Family<Outcome, Counter>,
+    policy_reads: Family<OutcomeLabel, Counter>,
 }
 
 impl ShadowMetrics {
@@ -252,18 +248,18 @@ impl ShadowMetrics {
     }
 
     /// Counts a comparison.
-    pub fn decision(&self, comparison: &Comparison) {
+    pub(crate) fn count_comparison(&self, comparison: &Comparison) {
         self.decisions.inc();
         let kinds =
             [("filter", comparison.differs_in_filter()), ("score", comparison.differs_in_score())];
         for (kind, differs) in kinds {
-            self.disagreements.get_or_create(&Kind { kind }).inc_by(u64::from(differs));
+            self.disagreements.get_or_create(&KindLabel { kind }).inc_by(u64::from(differs));
         }
     }
 
     /// Counts a read of the shadow policy's file.
-    pub fn policy_read(&self, outcome: &'static str) {
-        self.policy_reads.get_or_create(&Outcome { outcome }).inc();
+    pub(crate) fn count_policy_read(&self, outcome: &'static str) {
+        self.policy_reads.get_or_create(&OutcomeLabel { outcome }).inc();
     }
 }
 
@@ -287,10 +283,10 @@ impl DecisionMetrics {
 impl Collector for DecisionMetrics {
     fn encode(&self, mut encoder: DescriptorEncoder) -> fmt::Result {
         let size = self.0.size();
-        let (pods, bytes) = (size.pods as u64, size.bytes as u64);
-        gauge(&mut encoder, "decisions_kept", "Pods whose last decision is kept", pods)?;
+        let help = "Pods whose last decision is kept";
+        encode_gauge(&mut encoder, "decisions_kept", help, size.pods as u64)?;
         let help = "Memory that the decisions that are kept take, by an estimate";
-        gauge(&mut encoder, "decisions_kept_bytes", help, bytes)
+        encode_gauge(&mut encoder, "decisions_kept_bytes", help, size.bytes as u64)
     }
 }
 
@@ -313,10 +309,10 @@ impl ViewMetrics {
 
 impl ViewMetrics {
     /// How many of the readings that the policy needs are known.
-    fn readings(&self, encoder: &mut DescriptorEncoder) -> fmt::Result {
+    fn encode_readings(&self, encoder: &mut DescriptorEncoder) -> fmt::Result {
         let snapshot = self.0.read();
         let warnings = snapshot.policy.policy.warnings_of_any_source().len() as u64;
-        gauge(
+        encode_gauge(
             encoder,
             "policy_warnings",
             "Things in the policy that are probably not meant",
@@ -360,15 +356,15 @@ impl Collector for ViewMetrics {
                 totals.reserved,
             ),
         ] {
-            gauge(&mut encoder, name, help, value)?;
+            encode_gauge(&mut encoder, name, help, value)?;
         }
-        counter(
+        encode_counter(
             &mut encoder,
             "refused_objects",
             "Pods and nodes that could not be read",
             self.0.refused_objects(),
         )?;
-        counter(
+        encode_counter(
             &mut encoder,
             "refused_gpu_pods",
             "GPU pods that Bind had given a card and that their kubelet refused",
@@ -376,15 +372,15 @@ impl Collector for ViewMetrics {
         )?;
         let now = Timestamp::now();
         let backed_off = snapshot.back_offs.values().filter(|node| node.is_on(now)).count();
-        gauge(
+        encode_gauge(
             &mut encoder,
             "gpu_nodes_backed_off",
             "Nodes that take no GPU pods of some namespace for a while, since they have refused several",
             backed_off as u64,
         )?;
-        self.readings(&mut encoder)?;
-        watch(&mut encoder, "nodes", &self.0.nodes)?;
-        watch(&mut encoder, "pods", &self.0.pods)
+        self.encode_readings(&mut encoder)?;
+        encode_watch(&mut encoder, "nodes", &self.0.nodes)?;
+        encode_watch(&mut encoder, "pods", &self.0.pods)
     }
 }
 
@@ -415,24 +411,44 @@ impl Collector for CertificateMetrics {
     }
 }
 
-fn watch(encoder: &mut DescriptorEncoder, what: &str, source: &WatchState) -> fmt::Result {
+fn encode_watch(encoder: &mut DescriptorEncoder, what: &str, source: &WatchState) -> fmt::Result {
     let health = &source.health;
-    counter(encoder, &format!("watch_{what}_events"), "Events of the watch", health.events())?;
-    counter(
+    encode_counter(
+        encoder,
+        &format!("watch_{what}_events"),
+        "Events of the watch",
+        health.events(),
+    )?;
+    encode_counter(
         encoder,
         &format!("watch_{what}_lists"),
         "Whole lists; more than one: it lost its place",
         health.lists(),
     )?;
-    counter(encoder, &format!("watch_{what}_errors"), "Failures of the watch", health.errors())
+    encode_counter(
+        encoder,
+        &format!("watch_{what}_errors"),
+        "Failures of the watch",
+        health.errors(),
+    )
 }
 
-fn gauge(encoder: &mut DescriptorEncoder, name: &str, help: &str, value: u64) -> fmt::Result {
+fn encode_gauge(
+    encoder: &mut DescriptorEncoder,
+    name: &str,
+    help: &str,
+    value: u64,
+) -> fmt::Result {
     let metric = ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX));
     metric.encode(encoder.encode_descriptor(name, help, None, metric.metric_type())?)
 }
 
-fn counter(encoder: &mut DescriptorEncoder, name: &str, help: &str, value: u64) -> fmt::Result {
+fn encode_counter(
+    encoder: &mut DescriptorEncoder,
+    name: &str,
+    help: &str,
+    value: u64,
+) -> fmt::Result {
     let metric = ConstCounter::new(value);
     metric.encode(encoder.encode_descriptor(name, help, None, metric.metric_type())?)
 }

@@ -1,10 +1,11 @@
 //! Parses a request of Filter or Prioritize: the pod, the nodes by their places, and their names as JSON.
 //!
-//! kube-scheduler writes all requests alike, in the order of Go's struct and without spaces, and names nodes in nearly the
-//! order of the previous request. So each name is first compared with the predicted one, and looked up by its hash where
-//! the prediction fails.
-//! Invariant: the fast parser returns the same value as serde. A body in any other encoding is parsed by serde, which also
-//! reports the errors.
+//! kube-scheduler writes all requests alike, in the order of Go's struct and without spaces, and names nodes in nearly
+//! the order of the previous request. So each name is first compared with the predicted one, and looked up by its hash
+//! where the prediction fails.
+//!
+//! Invariant: the fast parser returns the same value as serde. A body in any other encoding is parsed by serde, which
+//! also reports the errors.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -185,9 +186,11 @@ pub fn read_go_json<'a>(body: &'a [u8], known: &NodeNames) -> Option<NodeRequest
 
 /// Reads names up to the end of the list.
 fn read_list<'a>(list: &'a [u8], known: &NodeNames) -> Option<(CandidateNodes, NamesJson<'a>)> {
-    let (mut nodes, mut ends) = (CandidateNodes::default(), Vec::with_capacity(known.len()));
+    let mut ends = Vec::with_capacity(known.len());
+    let mut nodes = CandidateNodes::default();
     nodes.places.reserve(known.len());
-    let (mut reader, mut at) = (NameReader::new(known), 0);
+    let mut reader = NameReader::new(known);
+    let mut at = 0;
     while list.get(at)? != &b']' || at > 0 {
         if ends.len() == MAX_NODES {
             return None;
@@ -233,8 +236,8 @@ impl<'k> NameReader<'k> {
         Self { known, guesses: known.is_ordered(), expected, last: None, guessed: 0 }
     }
 
-    /// Reads the name at the start of `text`: the node's place, or the name of an unknown node, and the length of the JSON
-    /// string with its quotes. `None` where `text` does not begin with a string without escapes.
+    /// Reads the name at the start of `text`: the node's place, or the name of an unknown node, and the length of the
+    /// JSON string with its quotes. `None` where `text` does not begin with a string without escapes.
     fn read<'a>(&mut self, text: &'a [u8]) -> Option<(Result<Place, &'a str>, usize)> {
         if !self.guesses {
             return self.look_up(text);
@@ -258,7 +261,8 @@ impl<'k> NameReader<'k> {
     fn look_up<'a>(&mut self, text: &'a [u8]) -> Option<(Result<Place, &'a str>, usize)> {
         let inner = text.strip_prefix(b"\"")?;
         let length = memchr::memchr(b'"', inner)?;
-        let (json, name) = (&text[..length + 2], &inner[..length]);
+        let name = &inner[..length];
+        let json = &text[..length + 2];
         // With a backslash before the quote this is no whole JSON string, so it equals no node's.
         if let Some(node) = self.known.place_of_json(json) {
             if self.guesses {
@@ -268,8 +272,10 @@ impl<'k> NameReader<'k> {
         }
         // Escapes and invalid JSON are left to serde.
         let is_plain = name.iter().all(|byte| *byte != b'\\' && *byte >= 0x20);
-        let name = str::from_utf8(name).ok().filter(|_| is_plain)?;
-        Some((Err(name), json.len()))
+        if !is_plain {
+            return None;
+        }
+        Some((Err(str::from_utf8(name).ok()?), json.len()))
     }
 
     /// Learns that `node` follows the last one, which was not predicted.
@@ -290,8 +296,8 @@ impl<'k> NameReader<'k> {
 
     /// Makes the successor of `node` the first prediction.
     fn follow(&mut self, node: Place) {
-        let guess = |next| Guess { node: next, after: Some(node) };
-        self.expected[0] = self.known.next(node).map(guess);
+        self.expected[0] =
+            self.known.next(node).map(|next| Guess { node: next, after: Some(node) });
         self.last = Some(node);
     }
 }
@@ -321,8 +327,8 @@ mod tests {
 
     /// The names as strings.
     fn listed(request: &NodeRequest<'_>, known: &NodeNames) -> Vec<String> {
-        let name = |position| request.nodes.name(known, position).to_string();
-        (0..request.nodes.len()).map(name).collect()
+        let positions = 0..request.nodes.len();
+        positions.map(|position| request.nodes.name(known, position).to_string()).collect()
     }
 
     fn same(one: &NodeRequest<'_>, other: &NodeRequest<'_>) -> bool {
@@ -354,7 +360,8 @@ mod tests {
             names in prop::collection::vec(name(), 0..6),
             edits in prop::collection::vec((any::<prop::sample::Index>(), r#"[\[\]{}",: \\ne\x00\n]|"#), 0..3),
         ) {
-            let (known, mut body) = (known(), body(&names));
+            let known = known();
+            let mut body = body(&names);
             for (at, text) in edits {
                 let at = at.index(body.len());
                 if body.is_char_boundary(at) && body.is_char_boundary(at + 1) {
@@ -393,7 +400,8 @@ mod tests {
 
     #[test]
     fn nodes_have_other_places_among_other_names() {
-        let (one, names) = (Arc::new(known()), ["node-3", "gone", "node-1"]);
+        let one = Arc::new(known());
+        let names = ["node-3", "gone", "node-1"];
         let nodes = CandidateNodes::new(&one, names);
         let other = Arc::new(NodeNames::new([Some("gone".into())]));
         let moved = nodes.moved(&one, &other);

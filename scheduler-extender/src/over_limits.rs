@@ -1,7 +1,7 @@
 //! Writes an event for each pod that may go to nodes over their limits, since all nodes are.
 //!
-//! Invariant: Filter does not wait for it. A task of its own writes the events: few a second, and one for each pod in some
-//! minutes. If its queue is full, a pod gets no event.
+//! Invariant: Filter does not wait for it. A task of its own writes the events: few a second, and one for each pod in
+//! some minutes. If its queue is full, a pod gets no event.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -31,14 +31,14 @@ pub struct OverLimits {
 }
 
 /// The queue of such pods.
-pub struct Queue(mpsc::Receiver<PodReference>);
+pub struct OverLimitsQueue(mpsc::Receiver<PodReference>);
 
 impl OverLimits {
     /// The sender and the queue.
     #[must_use]
-    pub fn new() -> (Self, Queue) {
+    pub fn new() -> (Self, OverLimitsQueue) {
         let (queue, waiting) = mpsc::channel(QUEUE);
-        (Self { queue }, Queue(waiting))
+        (Self { queue }, OverLimitsQueue(waiting))
     }
 
     /// Queues an event for a pod that may go to nodes over their limits.
@@ -56,20 +56,20 @@ impl OverLimits {
 ///
 /// None: an event that cannot be written is logged.
 pub async fn write_events(
-    mut queue: Queue,
+    mut queue: OverLimitsQueue,
     writer: EventWriter,
     shutdown: Shutdown,
 ) -> anyhow::Result<()> {
-    let mut told: HashMap<String, Instant> = HashMap::new();
+    let mut warned: HashMap<String, Instant> = HashMap::new();
     while let Some(Some(pod)) = shutdown.run_until_cancelled(queue.0.recv()).await {
         let now = Instant::now();
-        told.retain(|_, at| now.duration_since(*at) < ONE_EACH);
-        if told.insert(pod.uid.clone(), now).is_some() {
+        warned.retain(|_, at| now.duration_since(*at) < ONE_EACH);
+        if warned.insert(pod.uid.clone(), now).is_some() {
             continue;
         }
         if let Err(error) = writer.warn(&pod, &warning(&pod), TIMEOUT).await {
             let PodReference { namespace, name, .. } = &pod;
-            tracing::warn!(namespace, name, %error, "no event for a pod that may go to nodes over their limits");
+            tracing::warn!(namespace, name, %error, "cannot write the event AllNodesOverLoadLimit");
         }
         tokio::time::sleep(PAUSE).await;
     }
@@ -82,8 +82,8 @@ fn warning(pod: &PodReference) -> Warning {
         reason: "AllNodesOverLoadLimit",
         action: "Filter",
         note: format!(
-            "Every node that would do is over a load limit; the least loaded of them may take the pod. Ask: kubectl plimsoll \
-             explain pod {name} -n {namespace}"
+            "Every node that would do is over a load limit; the least loaded of them may take the pod. \
+             Ask: kubectl plimsoll explain pod {name} -n {namespace}"
         ),
     }
 }

@@ -12,8 +12,8 @@ use placement::units::PodUid;
 use serde::ser::SerializeMap;
 use serde::{Deserialize, Serialize, Serializer};
 
-/// The largest number of nodes in a request; no cluster has as many. The answer for one node can take 100 times the memory
-/// of a short name, so without this limit a body of the largest size could exceed the container's memory.
+/// The largest number of nodes in a request; no cluster has as many. The answer for one node can take 100 times the
+/// memory of a short name, so without this limit a body of the largest size could exceed the container's memory.
 pub const MAX_NODES: usize = 100_000;
 
 /// A node's name, borrowed from the request body unless it holds escapes.
@@ -131,8 +131,9 @@ pub fn read_explain_request(body: &[u8]) -> Result<ExplainRequest<'_>, WireError
 /// As [`read_explain_request`].
 pub fn read_preemption(body: &[u8]) -> Result<PreemptionArgs<'_>, WireError> {
     let args: PreemptionArgs<'_> = parse(body)?;
-    let (meta, whole) = (args.meta_victims.as_ref(), args.victims.as_ref());
-    check_count(meta.map_or(0, HashMap::len) + whole.map_or(0, HashMap::len))?;
+    let by_uid = args.meta_victims.as_ref().map_or(0, HashMap::len);
+    let as_pods = args.victims.as_ref().map_or(0, HashMap::len);
+    check_count(by_uid + as_pods)?;
     Ok(args)
 }
 
@@ -157,12 +158,14 @@ pub enum WireError {
     Json(String),
     /// The body is no request of explain.
     #[error(
-        "cannot read the question: {0}; ask by name as in {{\"namespace\":\"default\",\"name\":\"web-0\"}}, or send the pod under `Pod`"
+        "cannot read the question: {0}; ask by name as in {{\"namespace\":\"default\",\"name\":\"web-0\"}}, \
+         or send the pod under `Pod`"
     )]
     ExplainRequest(String),
     /// The body has whole nodes instead of names.
     #[error(
-        "the request has no NodeNames: set `nodeCacheCapable: true` in this extender's entry of the KubeSchedulerConfiguration"
+        "the request has no NodeNames: set `nodeCacheCapable: true` in this extender's entry of the \
+         KubeSchedulerConfiguration"
     )]
     NoNames,
     /// The body has more than [`MAX_NODES`] nodes.
@@ -228,7 +231,7 @@ pub struct PreemptionArgs<'a> {
     /// Victims by node, as whole pods: for an extender that is not.
     #[serde(borrow, default, rename = "NodeNameToVictims")]
     #[serde(alias = "nodeNameToVictims", alias = "nodenametovictims")]
-    victims: Option<HashMap<Name<'a>, Victims<'a>>>,
+    victims: Option<HashMap<Name<'a>, WholeVictims<'a>>>,
 }
 
 impl<'a> PreemptionArgs<'a> {
@@ -254,9 +257,9 @@ pub struct MetaVictims<'a> {
 impl MetaVictims<'_> {
     /// These pods, with the number of PodDisruptionBudget violations.
     pub fn of(pods: &BTreeSet<PodUid>, violations: usize) -> Self {
-        let by_uid = |pod: &PodUid| MetaPod { uid: Name(Cow::Owned(pod.to_string())) };
+        let pods = pods.iter().map(|pod| MetaPod { uid: Name(Cow::Owned(pod.to_string())) });
         Self {
-            pods: Some(pods.iter().map(by_uid).collect()),
+            pods: Some(pods.collect()),
             pdb_violations: i64::try_from(violations).unwrap_or(i64::MAX),
         }
     }
@@ -277,29 +280,30 @@ pub struct MetaPod<'a> {
 
 /// The pods to evict from one node, as whole pods. Only their UIDs are read.
 #[derive(Debug, Deserialize)]
-struct Victims<'a> {
+struct WholeVictims<'a> {
     #[serde(borrow, default, rename = "Pods", alias = "pods")]
-    pods: Option<Vec<Victim<'a>>>,
+    pods: Option<Vec<WholePod<'a>>>,
     #[serde(default, rename = "NumPDBViolations", alias = "numPDBViolations")]
     pdb_violations: i64,
 }
 
 #[derive(Debug, Deserialize)]
-struct Victim<'a> {
+struct WholePod<'a> {
     #[serde(borrow, default)]
-    metadata: VictimMeta<'a>,
+    metadata: PodMeta<'a>,
 }
 
 #[derive(Debug, Default, Deserialize)]
-struct VictimMeta<'a> {
+struct PodMeta<'a> {
     #[serde(borrow, default)]
     uid: Name<'a>,
 }
 
-impl<'a> From<Victims<'a>> for MetaVictims<'a> {
-    fn from(victims: Victims<'a>) -> Self {
-        let by_uid = |victim: Victim<'a>| MetaPod { uid: victim.metadata.uid };
-        let pods = victims.pods.map(|pods| pods.into_iter().map(by_uid).collect());
+impl<'a> From<WholeVictims<'a>> for MetaVictims<'a> {
+    fn from(victims: WholeVictims<'a>) -> Self {
+        let pods = victims
+            .pods
+            .map(|pods| pods.into_iter().map(|pod| MetaPod { uid: pod.metadata.uid }).collect());
         Self { pods, pdb_violations: victims.pdb_violations }
     }
 }

@@ -10,10 +10,9 @@ use cluster::{
     Annotations, BindOutcome, Binding, CallError, PodFacts, bind, claim_annotations, get_pod,
 };
 use placement::gpu::{Claim, GpuRequest};
-use placement::units::NodeName;
 use tokio::time::{Instant, timeout_at};
 
-use super::{BindError, Binder, Outcome, Target};
+use super::{BindError, BindResult, Binder, Target};
 use crate::view::GpuPodId;
 
 /// The result of reading a pod from the API server.
@@ -24,8 +23,12 @@ pub(super) enum PodLookup {
 }
 
 impl Binder {
-    pub(super) async fn attempt(self: &Arc<Self>, target: &Target, deadline: Instant) -> Outcome {
-        let Some(request) = self.request(target, deadline).await? else {
+    pub(super) async fn attempt(
+        self: &Arc<Self>,
+        target: &Target,
+        deadline: Instant,
+    ) -> BindResult {
+        let Some(request) = self.find_request(target, deadline).await? else {
             return self.send(target, None, deadline).await;
         };
         if !self.view.is_complete() {
@@ -34,13 +37,8 @@ impl Binder {
         if !self.replicas.leads() {
             return Err(BindError::NotLeading);
         }
-        let uid = &target.pod.uid;
-        let held = self.view.ask(|index| index.held_on(uid));
-        let only_reserved_here = |node: &NodeName| {
-            *node == target.node && self.view.ask(|index| index.is_reserved(uid, node))
-        };
         // Bound or in doubt already: read the pod before a new reservation.
-        if !held.iter().all(only_reserved_here)
+        if !self.is_only_reserved_here(target)
             && let Some(outcome) = self.outcome_if_bound(target, deadline).await
         {
             return outcome;
@@ -55,8 +53,16 @@ impl Binder {
         self.send(target, Some((reservation.claim, annotations)), deadline).await
     }
 
+    /// Whether the pod holds cards of no node, or of the target's alone, by a reservation that is not confirmed.
+    fn is_only_reserved_here(&self, target: &Target) -> bool {
+        self.view.ask(|index| {
+            let held = index.held_on(&target.pod.uid);
+            held.iter().all(|node| *node == target.node && index.is_reserved(&target.pod.uid, node))
+        })
+    }
+
     /// The pod's GPU request: from the watch or, if that has not shown the pod yet, from the API server.
-    async fn request(
+    async fn find_request(
         &self,
         target: &Target,
         deadline: Instant,
@@ -79,16 +85,16 @@ impl Binder {
 
     /// The outcome if the API server shows the pod bound; `None` if it is not bound. Then
     /// all its reservations stay until the API server has accepted one of them.
-    async fn outcome_if_bound(&self, target: &Target, deadline: Instant) -> Option<Outcome> {
+    async fn outcome_if_bound(&self, target: &Target, deadline: Instant) -> Option<BindResult> {
         match self.find(target, deadline).await {
             PodLookup::Pod(facts) if facts.uid != target.pod.uid => {
-                Some(Err(self.pod_gone(target)))
+                Some(Err(self.handle_gone(target)))
             }
             PodLookup::Pod(facts) if facts.node.is_some() => {
-                Some(self.outcome_shown(target, &facts))
+                Some(self.handle_shown(target, &facts))
             }
             PodLookup::Pod(_) => None,
-            PodLookup::NotFound => Some(Err(self.pod_gone(target))),
+            PodLookup::NotFound => Some(Err(self.handle_gone(target))),
             PodLookup::Failed(error) => Some(Err(BindError::Refused(error.to_string()))),
         }
     }
@@ -98,7 +104,7 @@ impl Binder {
         target: &Target,
         claim: Option<(Claim, Annotations)>,
         deadline: Instant,
-    ) -> Outcome {
+    ) -> BindResult {
         let (claim, annotations) = claim.unzip();
         let binding = Binding {
             namespace: target.pod.namespace.clone(),
@@ -108,13 +114,13 @@ impl Binder {
             annotations: annotations.unwrap_or_default(),
         };
         match self.post(&binding, deadline).await {
-            Some(answer) => self.outcome_of(target, claim, answer, deadline).await,
-            None => self.not_sent(target),
+            Some(answer) => self.handle_answer(target, claim, answer, deadline).await,
+            None => self.handle_not_sent(target),
         }
     }
 
-    /// Sends one binding, within three quarters of the time left; the rest is for reading the pod. `None` if this replica no
-    /// longer leads: then nothing was sent.
+    /// Sends one binding, within three quarters of the time left; the rest is for reading the pod. `None` if this
+    /// replica no longer leads: then nothing was sent.
     async fn post(&self, binding: &Binding, deadline: Instant) -> Option<BindOutcome> {
         // Never closed, so this waits until there is room or the caller is out of time.
         let Ok(Ok(_permit)) = timeout_at(deadline, self.permits.acquire()).await else {
@@ -126,32 +132,32 @@ impl Binder {
         Some(bind(&self.client, binding, limit).await)
     }
 
-    async fn outcome_of(
+    async fn handle_answer(
         self: &Arc<Self>,
         target: &Target,
         claim: Option<Claim>,
         answer: BindOutcome,
         deadline: Instant,
-    ) -> Outcome {
+    ) -> BindResult {
         let (may_still_succeed, why) = match answer {
-            BindOutcome::Bound => return self.bound(target, claim),
-            BindOutcome::NotFound => return Err(self.never_bound(target)),
-            BindOutcome::Refused(why) => return self.refused(target, why),
+            BindOutcome::Bound => return self.handle_bound(target, claim),
+            BindOutcome::NotFound => return Err(self.handle_not_found(target)),
+            BindOutcome::Refused(why) => return self.handle_refused(target, why),
             BindOutcome::Conflict(why) => (false, why),
             BindOutcome::Unknown(why) => (true, why),
         };
         match self.find(target, deadline).await {
             // A conflict can mean that a former leader has bound it.
-            PodLookup::Pod(facts) if facts.uid != target.pod.uid => Err(self.pod_gone(target)),
-            PodLookup::Pod(facts) if facts.node.is_some() => self.outcome_shown(target, &facts),
-            PodLookup::Pod(_) if !may_still_succeed => self.refused(target, why),
+            PodLookup::Pod(facts) if facts.uid != target.pod.uid => Err(self.handle_gone(target)),
+            PodLookup::Pod(facts) if facts.node.is_some() => self.handle_shown(target, &facts),
+            PodLookup::Pod(_) if !may_still_succeed => self.handle_refused(target, why),
             PodLookup::Pod(_) | PodLookup::Failed(_) => Err(BindError::InDoubt(why)),
-            PodLookup::NotFound => Err(self.pod_gone(target)),
+            PodLookup::NotFound => Err(self.handle_gone(target)),
         }
     }
 
     /// The outcome for a pod that the API server shows bound to a node. Updates the ledgers.
-    fn outcome_shown(&self, target: &Target, facts: &PodFacts) -> Outcome {
+    fn handle_shown(&self, target: &Target, facts: &PodFacts) -> BindResult {
         self.take_over(facts);
         if let Some(node) = facts.node.as_ref().filter(|node| **node != target.node) {
             return Err(BindError::Elsewhere(node.clone()));
@@ -171,7 +177,7 @@ impl Binder {
         }
     }
 
-    fn bound(&self, target: &Target, claim: Option<Claim>) -> Outcome {
+    fn handle_bound(&self, target: &Target, claim: Option<Claim>) -> BindResult {
         if let Some(claim) = claim {
             self.view.change(|index| index.confirm(&target.pod.uid, &target.node, &claim));
         }
@@ -186,34 +192,34 @@ impl Binder {
     }
 
     /// Handles a deleted pod. An earlier binding may have been carried out, and the kubelet may have admitted the pod.
-    fn pod_gone(&self, target: &Target) -> BindError {
+    fn handle_gone(&self, target: &Target) -> BindError {
         self.view.change(|index| index.depart(&target.pod.uid, (self.clock)()));
         BindError::Gone
     }
 
     /// Handles a binding of a pod that does not exist: without an earlier binding, it was never on a node.
-    fn never_bound(&self, target: &Target) -> BindError {
-        let (pod, node) = (&target.pod.uid, &target.node);
+    fn handle_not_found(&self, target: &Target) -> BindError {
+        let Target { pod: GpuPodId { uid: pod, .. }, node } = target;
         let only_here = self.view.ask(|index| index.held_on(pod)) == [node.clone()];
         if only_here
             && self.view.ask(|index| index.is_reserved(pod, node))
-            && self.doubt(&target.key()).is_none()
+            && self.in_doubt_since(&target.key()).is_none()
         {
             self.view.change(|index| index.forget(pod));
             return BindError::Gone;
         }
-        self.pod_gone(target)
+        self.handle_gone(target)
     }
 
-    fn not_sent(&self, target: &Target) -> Outcome {
+    fn handle_not_sent(&self, target: &Target) -> BindResult {
         // The reservation of an earlier binding in doubt stays.
-        let _ = self.refused(target, String::new());
+        let _ = self.handle_refused(target, String::new());
         Err(BindError::NotLeading)
     }
 
     /// Handles a binding that certainly failed. An earlier one of the same pod and node may still be in doubt.
-    fn refused(&self, target: &Target, why: String) -> Outcome {
-        if self.doubt(&target.key()).is_none() {
+    fn handle_refused(&self, target: &Target, why: String) -> BindResult {
+        if self.in_doubt_since(&target.key()).is_none() {
             self.view.change(|index| index.cancel(&target.pod.uid, &target.node));
         }
         Err(BindError::Refused(why))

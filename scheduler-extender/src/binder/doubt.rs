@@ -25,7 +25,7 @@ const READ_TIMEOUT: Duration = Duration::from_secs(5);
 pub(super) async fn settle(binder: Arc<Binder>, target: Target, since: Instant) {
     let key = target.key();
     let mut pause = Pause(MIN_PAUSE);
-    while binder.doubt(&key) == Some(since) && !is_settled(&binder, &target, since).await {
+    while binder.in_doubt_since(&key) == Some(since) && !is_settled(&binder, &target, since).await {
         pause.wait().await;
     }
     binder.end_doubt(&key, since);

@@ -8,7 +8,8 @@ use placement::units::NodeName;
 use crate::view::{OtherPod, ReservationError};
 
 /// The text for pods that wait for deleted pods of their namespace, in Filter too.
-pub(crate) const HELD_BY_DELETED: &str = "GPU memory of deleted pods of this namespace is still in use: its GPU pods wait until processes of these have ended";
+pub(crate) const HELD_BY_DELETED: &str = "GPU memory of deleted pods of this namespace is still in use: its GPU pods \
+     wait until processes of these have ended";
 
 /// Why a pod is not bound, or not known to be.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -33,7 +34,8 @@ pub enum BindError {
     Elsewhere(NodeName),
     /// Another scheduler or extender bound it to this node, without a claim.
     #[error(
-        "the pod is bound to this node already, but without a claim that counts; is another scheduler or extender at work?"
+        "the pod is bound to this node already, but without a claim that counts; \
+         is another scheduler or extender at work?"
     )]
     NoClaim,
     /// Deleted pods of its namespace still hold GPU memory.

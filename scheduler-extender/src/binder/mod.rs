@@ -45,14 +45,14 @@ pub struct Target {
 
 /// Time limits of Bind.
 #[derive(Debug, Clone, Copy)]
-pub struct Limits {
+pub struct BindLimits {
     /// The timeout of a call of [`Binder::bind`].
     pub answer: Duration,
     /// The time after which the API server can no longer carry out a request that was sent.
     pub request_lifetime: Duration,
 }
 
-impl Limits {
+impl BindLimits {
     /// With the request lifetime of an API server, which ends a request after 60 s
     /// (`--request-timeout`).
     #[must_use]
@@ -62,15 +62,33 @@ impl Limits {
 }
 
 impl Target {
-    fn key(&self) -> Key {
+    fn key(&self) -> AttemptKey {
         (self.pod.uid.clone(), self.node.clone())
     }
 }
 
 /// How a binding ended.
-pub type Outcome = Result<(), BindError>;
+pub type BindResult = Result<(), BindError>;
 
-type Key = (PodUid, NodeName);
+type AttemptKey = (PodUid, NodeName);
+
+/// What a [`Binder`] is made of.
+pub struct BinderParams {
+    /// The API server's client.
+    pub client: Client,
+    /// Resource names and annotation keys.
+    pub names: Arc<Names>,
+    /// The cards.
+    pub view: Arc<View>,
+    /// Counts bindings.
+    pub metrics: Metrics,
+    /// The clock of claims and of recorded bindings.
+    pub clock: Clock,
+    /// The time limits.
+    pub limits: BindLimits,
+    /// Whether this replica leads.
+    pub replicas: Arc<Replicas>,
+}
 
 /// Binds pods.
 pub struct Binder {
@@ -79,7 +97,7 @@ pub struct Binder {
     view: Arc<View>,
     metrics: Metrics,
     clock: Clock,
-    limits: Limits,
+    limits: BindLimits,
     replicas: Arc<Replicas>,
     permits: Semaphore,
     attempts: Mutex<Attempts>,
@@ -89,9 +107,9 @@ pub struct Binder {
 #[derive(Default)]
 struct Attempts {
     /// Attempts under way, with the channel of the outcome.
-    running: HashMap<Key, watch::Receiver<Option<Outcome>>>,
+    running: HashMap<AttemptKey, watch::Receiver<Option<BindResult>>>,
     /// Attempts that ended in doubt, with the time at which the last of them ended.
-    doubtful: HashMap<Key, Instant>,
+    doubtful: HashMap<AttemptKey, Instant>,
 }
 
 impl Binder {
@@ -102,15 +120,8 @@ impl Binder {
 
     /// A binder without attempts under way.
     #[must_use]
-    pub fn new(
-        client: Client,
-        names: Arc<Names>,
-        view: Arc<View>,
-        metrics: Metrics,
-        clock: Clock,
-        limits: Limits,
-        replicas: Arc<Replicas>,
-    ) -> Arc<Self> {
+    pub fn new(params: BinderParams) -> Arc<Self> {
+        let BinderParams { client, names, view, metrics, clock, limits, replicas } = params;
         Arc::new(Self {
             client,
             names,
@@ -125,13 +136,13 @@ impl Binder {
         })
     }
 
-    /// Binds a pod, or joins the attempt that is under way. Returns within [`Limits::answer`]; the attempt
+    /// Binds a pod, or joins the attempt that is under way. Returns within [`BindLimits::answer`]; the attempt
     /// continues after that.
     ///
     /// # Errors
     ///
     /// Why the pod is not bound, or not known to be.
-    pub async fn bind(self: &Arc<Self>, target: Target) -> Outcome {
+    pub async fn bind(self: &Arc<Self>, target: Target) -> BindResult {
         let deadline = Instant::now() + self.limits.answer;
         let mut outcome = self.join_or_start(target, deadline);
         let ended = timeout_at(deadline, outcome.wait_for(Option::is_some)).await;
@@ -156,8 +167,8 @@ impl Binder {
         get_pod(&self.client, namespace, name, limit).await
     }
 
-    /// Reads pods that a list of all pods did not have from the API server, and applies the result to the ledgers. Retries
-    /// until the API server answers.
+    /// Reads pods that a list of all pods did not have from the API server, and applies the result to the ledgers.
+    /// Retries until the API server answers.
     pub fn look_up(self: &Arc<Self>, pods: Vec<GpuPodId>) {
         if !pods.is_empty() {
             self.tasks.spawn(doubt::look_up(Arc::clone(self), pods));
@@ -181,11 +192,11 @@ impl Binder {
         self: &Arc<Self>,
         target: Target,
         deadline: Instant,
-    ) -> watch::Receiver<Option<Outcome>> {
+    ) -> watch::Receiver<Option<BindResult>> {
         let key = target.key();
         let mut attempts = self.attempts();
         if let Some(running) = attempts.running.get(&key) {
-            self.metrics.bind("joined");
+            self.metrics.count_bind("joined");
             return running.clone();
         }
         let (sender, receiver) = watch::channel(None);
@@ -194,19 +205,19 @@ impl Binder {
         let binder = Arc::clone(self);
         self.tasks.spawn(async move {
             let outcome = binder.attempt(&target, deadline).await;
-            binder.end(&target, key, &outcome);
+            binder.end_attempt(&target, key, &outcome);
             // Every receiver may be gone: the callers have timed out.
             let _ = sender.send(Some(outcome.clone()));
             // So that the caller continues before the log is written.
             tokio::task::yield_now().await;
-            log(&target, &outcome);
+            log_outcome(&target, &outcome);
         });
         receiver
     }
 
-    fn end(self: &Arc<Self>, target: &Target, key: Key, outcome: &Outcome) {
+    fn end_attempt(self: &Arc<Self>, target: &Target, key: AttemptKey, outcome: &BindResult) {
         let label = outcome.as_ref().map_or_else(BindError::label, |()| "bound");
-        self.metrics.bind(label);
+        self.metrics.count_bind(label);
         self.look_up_if_doubtful(&target.pod);
         let mut attempts = self.attempts();
         attempts.running.remove(&key);
@@ -219,11 +230,11 @@ impl Binder {
     }
 
     /// Since when the binding has been in doubt; `None` where it is not.
-    fn doubt(&self, key: &Key) -> Option<Instant> {
+    fn in_doubt_since(&self, key: &AttemptKey) -> Option<Instant> {
         self.attempts().doubtful.get(key).copied()
     }
 
-    fn end_doubt(&self, key: &Key, since: Instant) {
+    fn end_doubt(&self, key: &AttemptKey, since: Instant) {
         let mut attempts = self.attempts();
         if attempts.doubtful.get(key) == Some(&since) {
             attempts.doubtful.remove(key);
@@ -236,8 +247,8 @@ impl Binder {
     }
 }
 
-fn log(target: &Target, outcome: &Outcome) {
-    let (namespace, pod, node) = (&target.pod.namespace, &target.pod.name, &target.node);
+fn log_outcome(target: &Target, outcome: &BindResult) {
+    let Target { pod: GpuPodId { namespace, name: pod, .. }, node } = target;
     match outcome {
         Ok(()) => tracing::info!(namespace, pod, %node, "bound"),
         Err(error) => tracing::warn!(namespace, pod, %node, %error, "not bound"),

@@ -1,13 +1,13 @@
 //! Evicts pods for a GPU pod whose nodes have enough units in total but no single card with room (`--evict-for-cards`).
 //!
-//! kube-scheduler sees a node's total only. Where the totals suffice, its preemption finds no pod to evict and never begins
-//! (kubernetes/kubernetes#139270), whatever the pod's priority. Filter reports such pods to a task of their own. After a pod has waited
-//! for a while, the task evicts the fewest and least important pods of one card through the Eviction API, and keeps that card for the
-//! pod.
+//! kube-scheduler sees a node's total only. Where the totals suffice, its preemption finds no pod to evict and never
+//! begins (kubernetes/kubernetes#139270), whatever the pod's priority. Filter reports such pods to a task of their own.
+//! After a pod has waited for a while, the task evicts the fewest and least important pods of one card through the
+//! Eviction API, and keeps that card for the pod.
 //!
-//! Invariants: only the leader evicts; only pods of lower priority; none whose PodDisruptionBudgets allow no eviction; and not
-//! more a minute than the limit. Before the first eviction, a dry run of each has succeeded. For one pod, others are evicted once in
-//! [`KEEP_FOR`] at most, and with growing pauses. Filter does not wait for any of this.
+//! Invariants: only the leader evicts; only pods of lower priority; none whose PodDisruptionBudgets allow no eviction;
+//! and not more a minute than the limit. Before the first eviction, a dry run of each has succeeded. For one pod,
+//! others are evicted once in [`KEEP_FOR`] at most, and with growing pauses. Filter does not wait for any of this.
 
 mod choice;
 mod waiting;
@@ -29,7 +29,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
 use self::choice::ReadNodes;
-use self::waiting::{KEEP_FOR, KeptCards, Report, Waiting, WaitingPods};
+use self::waiting::{KEEP_FOR, KeptCards, PodWithoutCard, PodsWithoutCard, Report};
 use crate::decisions::DecidedPod;
 use crate::metrics::Metrics;
 use crate::replicas::Replicas;
@@ -53,11 +53,12 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Limits of evictions.
 #[derive(Debug, Clone, Copy)]
-pub struct Bounds {
+pub(crate) struct EvictionLimits {
     /// How long a pod has to wait before others are evicted for it.
-    pub after: Duration,
-    /// Evictions in a minute at most. A single set of victims may be larger if there was no eviction in the last minute.
-    pub a_minute: usize,
+    pub(crate) after: Duration,
+    /// Evictions in a minute at most. A single set of victims may be larger if there was no eviction in the last
+    /// minute.
+    pub(crate) a_minute: usize,
 }
 
 /// The sender of Filter's reports.
@@ -68,7 +69,7 @@ pub struct CardEvictions {
 }
 
 /// The queue of Filter's reports.
-pub struct Queue {
+pub(crate) struct ReportQueue {
     messages: mpsc::Receiver<Message>,
     known: Arc<DashSet<PodUid>>,
 }
@@ -83,19 +84,24 @@ enum Message {
 impl CardEvictions {
     /// The sender and the queue of reports.
     #[must_use]
-    pub fn new() -> (Self, Queue) {
+    pub(crate) fn new() -> (Self, ReportQueue) {
         let (queue, messages) = mpsc::channel(QUEUE);
         let known = Arc::<DashSet<PodUid>>::default();
-        (Self { queue, known: Arc::clone(&known) }, Queue { messages, known })
+        (Self { queue, known: Arc::clone(&known) }, ReportQueue { messages, known })
     }
 
     /// Reports a pod that every node rejects, with the nodes that reject it only because no card has room.
-    pub fn report(&self, pod: &DecidedPod, priority: i32, nodes: impl Iterator<Item = NodeName>) {
+    pub(crate) fn report(
+        &self,
+        pod: &DecidedPod,
+        priority: i32,
+        nodes: impl Iterator<Item = NodeName>,
+    ) {
         let uid = &pod.uid;
         let Some(pod) = pod.reference() else { return };
         // A full queue means that hundreds of reports wait already.
         let Ok(slot) = self.queue.try_reserve() else { return };
-        let nodes = bounded(nodes);
+        let nodes = distinct(nodes);
         if !nodes.is_empty() {
             // Inserted before sending: a withdrawal may come before the report is read.
             self.known.insert(uid.clone());
@@ -104,7 +110,7 @@ impl CardEvictions {
     }
 
     /// Withdraws the report of a pod for which a node has passed.
-    pub fn withdraw(&self, pod: &PodUid) {
+    pub(crate) fn withdraw(&self, pod: &PodUid) {
         if self.known.contains(pod) {
             // If the queue is full, the report expires.
             let _ = self.queue.try_send(Message::Withdrawal(pod.clone()));
@@ -113,7 +119,7 @@ impl CardEvictions {
 }
 
 /// Each node once, [`MAX_NODES`] at most.
-fn bounded(nodes: impl Iterator<Item = NodeName>) -> Vec<NodeName> {
+fn distinct(nodes: impl Iterator<Item = NodeName>) -> Vec<NodeName> {
     let mut all = BTreeSet::new();
     for node in nodes {
         all.insert(node);
@@ -125,7 +131,7 @@ fn bounded(nodes: impl Iterator<Item = NodeName>) -> Vec<NodeName> {
 }
 
 /// The outcome of one round for a pod.
-enum Outcome {
+enum RoundOutcome {
     /// The pod is bound, deleted, or no longer eligible.
     Over,
     /// Nothing can be done now.
@@ -137,21 +143,21 @@ enum Outcome {
 }
 
 /// Evicts pods.
-pub struct Evictor {
+pub(crate) struct Evictor {
     /// The cards.
-    pub view: Arc<View>,
+    pub(crate) view: Arc<View>,
     /// The API server's client.
-    pub client: Client,
+    pub(crate) client: Client,
     /// Resource names and annotation keys.
-    pub names: Arc<Names>,
+    pub(crate) names: Arc<Names>,
     /// Whether this replica leads.
-    pub replicas: Arc<Replicas>,
+    pub(crate) replicas: Arc<Replicas>,
     /// Writes events about evictions.
-    pub events: EventWriter,
+    pub(crate) events: EventWriter,
     /// Counts evictions.
-    pub metrics: Metrics,
+    pub(crate) metrics: Metrics,
     /// The limits.
-    pub bounds: Bounds,
+    pub(crate) limits: EvictionLimits,
 }
 
 impl Evictor {
@@ -160,8 +166,12 @@ impl Evictor {
     /// # Errors
     ///
     /// None: errors are logged, and the round is retried.
-    pub async fn run(self, mut queue: Queue, shutdown: Shutdown) -> anyhow::Result<()> {
-        let mut waiting = WaitingPods::new(queue.known);
+    pub(crate) async fn run(
+        self,
+        mut queue: ReportQueue,
+        shutdown: Shutdown,
+    ) -> anyhow::Result<()> {
+        let mut waiting = PodsWithoutCard::new(queue.known);
         let mut evicted: VecDeque<Instant> = VecDeque::new();
         loop {
             let due = waiting.next_due();
@@ -174,7 +184,7 @@ impl Evictor {
             tokio::select! {
                 () = shutdown.cancelled() => return Ok(()),
                 message = queue.messages.recv() => match message {
-                    Some(Message::Report(report)) => waiting.insert(report, self.bounds.after),
+                    Some(Message::Report(report)) => waiting.insert(report, self.limits.after),
                     Some(Message::Withdrawal(pod)) => waiting.withdraw(&pod),
                     None => return Ok(()),
                 },
@@ -184,44 +194,46 @@ impl Evictor {
     }
 
     /// Handles the due pod of the highest priority.
-    async fn handle_due(&self, waiting: &mut WaitingPods, evicted: &mut VecDeque<Instant>) {
+    async fn handle_due(&self, waiting: &mut PodsWithoutCard, evicted: &mut VecDeque<Instant>) {
         let Some((uid, pod)) = waiting.due() else { return };
-        let outcome = self.look(&uid, pod, evicted).await;
-        if matches!(outcome, Outcome::Over | Outcome::Later) && pod.kept.take().is_some() {
+        let outcome = self.run_round(&uid, pod, evicted).await;
+        if matches!(outcome, RoundOutcome::Over | RoundOutcome::Later) && pod.kept.take().is_some()
+        {
             self.view.change(|index| index.release_kept(&uid));
         }
         match outcome {
-            Outcome::Over => waiting.remove(&uid),
-            Outcome::Later => pod.later(),
-            Outcome::Evicted => pod.after_keeping(),
-            Outcome::StillKept => pod.stay_kept(),
+            RoundOutcome::Over => waiting.remove(&uid),
+            RoundOutcome::Later => pod.set_next_round(),
+            RoundOutcome::Evicted => pod.set_next_round_after_keeping(),
+            RoundOutcome::StillKept => pod.set_next_round_when_cards_expire(),
         }
     }
 
-    async fn look(
+    /// One round for a pod.
+    async fn run_round(
         &self,
         uid: &PodUid,
-        waiting: &mut Waiting,
+        waiting: &mut PodWithoutCard,
         evicted: &mut VecDeque<Instant>,
-    ) -> Outcome {
-        let stays_kept = waiting.kept.as_mut().map(|kept| kept.stay(&self.view));
+    ) -> RoundOutcome {
+        let stays_kept = waiting.kept.as_mut().map(|kept| kept.check_stays(&self.view));
         if !self.replicas.leads() || (stays_kept.is_none() && waiting.is_over()) {
-            return Outcome::Over;
+            return RoundOutcome::Over;
         }
         let PodReference { namespace, name, .. } = &waiting.pod;
         let pod = match get_pod(&self.client, namespace, name, CALL_TIMEOUT).await {
             Ok(Some(pod)) if pod.uid() == *uid && waits(&pod) => Some(pod),
-            Ok(_) => return Outcome::Over,
+            Ok(_) => return RoundOutcome::Over,
             Err(error) => {
                 tracing::warn!(namespace, name, %error, "cannot read a pod that waits for a card");
                 None
             }
         };
         match (stays_kept, pod) {
-            (Some(true), _) => Outcome::StillKept,
+            (Some(true), _) => RoundOutcome::StillKept,
             (None, Some(pod)) => self.look_for_room(uid, &pod, waiting, evicted).await,
             // The next round may evict others.
-            (Some(false), _) | (None, None) => Outcome::Later,
+            (Some(false), _) | (None, None) => RoundOutcome::Later,
         }
     }
 
@@ -229,14 +241,14 @@ impl Evictor {
         &self,
         uid: &PodUid,
         pod: &Pod,
-        waiting: &mut Waiting,
+        waiting: &mut PodWithoutCard,
         evicted: &mut VecDeque<Instant>,
-    ) -> Outcome {
-        let Ok(Some(request)) = pod.request(&self.names) else { return Outcome::Over };
+    ) -> RoundOutcome {
+        let Ok(Some(request)) = pod.request(&self.names) else { return RoundOutcome::Over };
         let request = request.with_beyond_units(self.view.beyond_units_of(pod.namespace()));
         // kube-scheduler has not marked it unschedulable yet, or preempts for it.
         if pod.wait() == Wait::None || pod.nominated_node().is_some() {
-            return Outcome::Later;
+            return RoundOutcome::Later;
         }
         // Filter and Bind would refuse it, whatever was evicted.
         let id = GpuPodId {
@@ -245,7 +257,7 @@ impl Evictor {
             name: pod.name().to_owned(),
         };
         if self.view.ask(|index| index.waits_for_deleted(&id, &request)).is_some() {
-            return Outcome::Later;
+            return RoundOutcome::Later;
         }
         let snapshot = self.view.read();
         let now = Timestamp::now();
@@ -265,28 +277,28 @@ impl Evictor {
         &self,
         uid: &PodUid,
         search: &VictimSearch<'_>,
-        waiting: &mut Waiting,
+        waiting: &mut PodWithoutCard,
         evicted: &mut VecDeque<Instant>,
-    ) -> Outcome {
+    ) -> RoundOutcome {
         let nodes = choice::rank(search, &waiting.nodes, &waiting.of_no_use);
         let read = ReadNodes::read(search, nodes.clone()).await;
         for _ in 0..MAX_TRIES {
             let Some(eviction) = read.cheapest_eviction(search, &waiting.left_out) else {
-                self.metrics.card_eviction("no-victims");
+                self.metrics.count_card_eviction("no-victims");
                 waiting.left_out.clear();
-                waiting.were_of_no_use(nodes);
-                return Outcome::Later;
+                waiting.record_no_use(nodes);
+                return RoundOutcome::Later;
             };
             if !self.allows(&eviction, evicted) {
-                self.metrics.card_eviction("rate-limited");
-                return Outcome::Later;
+                self.metrics.count_card_eviction("rate-limited");
+                return RoundOutcome::Later;
             }
-            match self.refused(&eviction.victims).await {
+            match self.first_refused(&eviction.victims).await {
                 Some(victim) => waiting.leave_out(victim),
                 None => return self.carry_out(uid, waiting, eviction, evicted).await,
             }
         }
-        Outcome::Later
+        RoundOutcome::Later
     }
 
     /// Whether the limit allows an eviction now.
@@ -294,11 +306,11 @@ impl Evictor {
         while evicted.front().is_some_and(|at| at.elapsed() >= MINUTE) {
             evicted.pop_front();
         }
-        evicted.is_empty() || evicted.len() + eviction.victims.len() <= self.bounds.a_minute
+        evicted.is_empty() || evicted.len() + eviction.victims.len() <= self.limits.a_minute
     }
 
     /// The first of these pods whose dry run of the eviction fails.
-    async fn refused(&self, victims: &[PodReference]) -> Option<PodUid> {
+    async fn first_refused(&self, victims: &[PodReference]) -> Option<PodUid> {
         for victim in victims {
             let outcome = try_evict(&self.client, victim, CALL_TIMEOUT).await;
             if let Some(why) = refusal(&outcome) {
@@ -311,18 +323,18 @@ impl Evictor {
 
     fn record_refusal(&self, victim: &PodReference, outcome: &EvictOutcome, why: &str) {
         let PodReference { namespace, name, .. } = victim;
-        tracing::warn!(namespace, name, why, "a pod is not evicted for another's card");
-        self.metrics.card_eviction(label(outcome));
+        tracing::warn!(namespace, name, why, "this pod cannot be evicted for a GPU pod");
+        self.metrics.count_card_eviction(label(outcome));
     }
 
     /// Keeps the cards for the waiting pod, then evicts the victims.
     async fn carry_out(
         &self,
         uid: &PodUid,
-        waiting: &mut Waiting,
+        waiting: &mut PodWithoutCard,
         eviction: Eviction,
         evicted: &mut VecDeque<Instant>,
-    ) -> Outcome {
+    ) -> RoundOutcome {
         let Eviction { node, cards, victims, .. } = eviction;
         self.view.change(|index| index.keep(uid, &node, cards.clone()));
         waiting.kept = Some(KeptCards::new(node.clone(), cards));
@@ -330,7 +342,7 @@ impl Evictor {
         for victim in &victims {
             // The calls before took time, in which another replica may have taken over.
             if !self.replicas.leads() {
-                return Outcome::Over;
+                return RoundOutcome::Over;
             }
             let outcome = self.evict(victim).await;
             if matches!(outcome, EvictOutcome::Evicted | EvictOutcome::Unknown(_)) {
@@ -342,14 +354,14 @@ impl Evictor {
                 break;
             }
             gone += 1;
-            self.metrics.card_eviction(label(&outcome));
+            self.metrics.count_card_eviction(label(&outcome));
             self.write_event(victim, &victim_warning(&waiting.pod)).await;
         }
         if gone == 0 {
-            return Outcome::Later;
+            return RoundOutcome::Later;
         }
         self.write_event(&waiting.pod, &beneficiary_warning(&node, gone)).await;
-        Outcome::Evicted
+        RoundOutcome::Evicted
     }
 
     /// Evicts a pod. If the answer is unclear, as after a webhook's failure, reads the pod to find out.
@@ -368,7 +380,7 @@ impl Evictor {
     async fn write_event(&self, pod: &PodReference, warning: &Warning) {
         if let Err(error) = self.events.warn(pod, warning, CALL_TIMEOUT).await {
             let PodReference { namespace, name, .. } = pod;
-            tracing::warn!(namespace, name, %error, "no event of an eviction");
+            tracing::warn!(namespace, name, %error, "cannot write the event about an eviction");
         }
     }
 }
@@ -429,9 +441,10 @@ mod tests {
 
     #[test]
     fn a_report_keeps_each_node_once_and_not_more_than_a_cluster_has() {
-        let names = |count: usize| (0..2 * count).map(move |at| (at % count).to_string());
-        let kept = |count| bounded(names(count).map(|name| name.as_str().into())).len();
-        assert_eq!((kept(3), kept(2 * MAX_NODES)), (3, MAX_NODES));
+        for (nodes, kept) in [(3, 3), (2 * MAX_NODES, MAX_NODES)] {
+            let each_twice = (0..2 * nodes).map(|at| (at % nodes).to_string().as_str().into());
+            assert_eq!(distinct(each_twice).len(), kept);
+        }
     }
 
     fn decided(uid: &str) -> DecidedPod {
@@ -444,7 +457,7 @@ mod tests {
     fn a_pod_that_finds_a_node_before_its_report_is_read_is_withdrawn() {
         let (evictions, queue) = CardEvictions::new();
         let mut messages = queue.messages;
-        let mut waiting = WaitingPods::new(queue.known);
+        let mut waiting = PodsWithoutCard::new(queue.known);
         let pod = decided("p");
         evictions.withdraw(&pod.uid);
         evictions.report(&pod, 7, ["n1".into()].into_iter());

@@ -24,8 +24,8 @@ const MAX_KEEP: Duration = Duration::from_secs(10 * 60);
 /// The longest pause between two rounds for a pod. The first pause is `--evict-after`.
 const MAX_PAUSE: Duration = Duration::from_secs(5 * 60);
 
-/// The age at which a report expires: kube-scheduler retries a pod after 5 minutes at most, so a pod without a newer report no longer
-/// lacks only a card.
+/// The age at which a report expires: kube-scheduler retries a pod after 5 minutes at most, so a pod without a newer
+/// report no longer lacks only a card.
 const REPORT_MAX_AGE: Duration = Duration::from_secs(6 * 60);
 
 /// Pods at most that are left out for one waiting pod, since their eviction was refused.
@@ -39,7 +39,7 @@ pub(super) struct Report {
 }
 
 /// A pod that waits for a card.
-pub(super) struct Waiting {
+pub(super) struct PodWithoutCard {
     pub(super) pod: PodReference,
     priority: i32,
     /// The nodes that lack only a card, by the last report; empty after a withdrawal.
@@ -72,7 +72,7 @@ impl KeptCards {
     }
 
     /// Whether they stay kept after their time: while pods are ending there, and for one more round.
-    pub(super) fn stay(&mut self, view: &View) -> bool {
+    pub(super) fn check_stays(&mut self, view: &View) -> bool {
         let ending = view.ask(|index| index.has_ending_pods_on(&self.node, &self.cards));
         let stay = (ending || self.ending) && self.since.elapsed() < MAX_KEEP;
         self.ending = ending;
@@ -80,7 +80,7 @@ impl KeptCards {
     }
 }
 
-impl Waiting {
+impl PodWithoutCard {
     fn new(report: Report, after: Duration) -> Self {
         let Report { pod, priority, nodes } = report;
         let now = Instant::now();
@@ -103,18 +103,18 @@ impl Waiting {
     }
 
     /// Sets its next round after the pause, and doubles the pause.
-    pub(super) fn later(&mut self) {
+    pub(super) fn set_next_round(&mut self) {
         self.due = Instant::now() + self.pause;
         self.pause = (self.pause * 2).min(MAX_PAUSE);
     }
 
     /// Sets its next round to when its kept cards expire. The pause doubles as after any other round.
-    pub(super) fn after_keeping(&mut self) {
-        self.later();
-        self.stay_kept();
+    pub(super) fn set_next_round_after_keeping(&mut self) {
+        self.set_next_round();
+        self.set_next_round_when_cards_expire();
     }
 
-    pub(super) fn stay_kept(&mut self) {
+    pub(super) fn set_next_round_when_cards_expire(&mut self) {
         self.due = Instant::now() + KEEP_FOR;
     }
 
@@ -126,9 +126,9 @@ impl Waiting {
         self.left_out.insert(victim);
     }
 
-    /// Records nodes where no eviction helped. If one of them was recorded before, all nodes have had a round, and the record starts
-    /// again.
-    pub(super) fn were_of_no_use(&mut self, nodes: Vec<NodeName>) {
+    /// Records nodes where no eviction helped. If one of them was recorded before, all nodes have had a round, and the
+    /// record starts again.
+    pub(super) fn record_no_use(&mut self, nodes: Vec<NodeName>) {
         if nodes.iter().any(|node| self.of_no_use.contains(node)) {
             self.of_no_use.clear();
         }
@@ -137,39 +137,45 @@ impl Waiting {
 }
 
 /// The pods that wait for a card, by UID.
-pub(super) struct WaitingPods {
-    pods: HashMap<PodUid, Waiting>,
+pub(super) struct PodsWithoutCard {
+    pods: HashMap<PodUid, PodWithoutCard>,
     /// Their UIDs, for Filter.
     known: Arc<DashSet<PodUid>>,
 }
 
-impl WaitingPods {
+impl PodsWithoutCard {
     pub(super) fn new(known: Arc<DashSet<PodUid>>) -> Self {
         Self { pods: HashMap::new(), known }
     }
 
-    /// Adds or updates a report. If there are too many pods, a more important one replaces the least important without kept cards.
+    /// Adds or updates a report. If there are too many pods, a more important one replaces the least important without
+    /// kept cards.
     pub(super) fn insert(&mut self, report: Report, after: Duration) {
         let uid = PodUid::from(report.pod.uid.as_str());
         if let Some(known) = self.pods.get_mut(&uid) {
-            (known.nodes, known.priority) = (report.nodes, report.priority);
+            known.nodes = report.nodes;
+            known.priority = report.priority;
             known.reported = Instant::now();
-        } else if self.pods.len() < MAX_PODS || self.gives_way(report.priority) {
+        } else if self.pods.len() < MAX_PODS || self.make_way_for(report.priority) {
             self.known.insert(uid.clone());
-            self.pods.insert(uid, Waiting::new(report, after));
+            self.pods.insert(uid, PodWithoutCard::new(report, after));
         } else {
             self.known.remove(&uid);
         }
     }
 
-    fn gives_way(&mut self, to: i32) -> bool {
+    /// Removes the least important pod without kept cards, if it is less important than a pod of this priority. Returns
+    /// whether one was removed.
+    fn make_way_for(&mut self, priority: i32) -> bool {
         let without_cards = self.pods.iter().filter(|(_, pod)| pod.kept.is_none());
         let least = without_cards.min_by_key(|(_, pod)| (pod.priority, Reverse(pod.due)));
-        let less = least.filter(|(_, pod)| pod.priority < to).map(|(uid, _)| uid.clone());
-        less.is_some_and(|uid| {
-            self.remove(&uid);
-            true
-        })
+        let Some((uid, pod)) = least else { return false };
+        if pod.priority >= priority {
+            return false;
+        }
+        let uid = uid.clone();
+        self.remove(&uid);
+        true
     }
 
     /// Withdraws the report of a pod for which a node has passed. Kept cards stay kept for their time.
@@ -187,7 +193,7 @@ impl WaitingPods {
     }
 
     /// The due pod of the highest priority.
-    pub(super) fn due(&mut self) -> Option<(PodUid, &mut Waiting)> {
+    pub(super) fn due(&mut self) -> Option<(PodUid, &mut PodWithoutCard)> {
         let now = Instant::now();
         let due = self.pods.iter_mut().filter(|(_, pod)| pod.due <= now);
         let first = due.max_by_key(|(_, pod)| (pod.priority, Reverse(pod.due)));
@@ -219,8 +225,8 @@ mod tests {
     }
 
     /// As many pods as are looked at, of priority 1.
-    fn full() -> WaitingPods {
-        let mut pods = WaitingPods::new(Arc::default());
+    fn full() -> PodsWithoutCard {
+        let mut pods = PodsWithoutCard::new(Arc::default());
         for at in 0..MAX_PODS {
             pods.insert(report(&at.to_string(), 1), AFTER);
         }
@@ -265,24 +271,23 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn nothing_shortens_the_pauses_of_a_pod() {
-        let mut pods = WaitingPods::new(Arc::default());
+        let mut pods = PodsWithoutCard::new(Arc::default());
         pods.insert(report("a", 1), AFTER);
         let pod = pods.pods.get_mut(&PodUid::from("a")).unwrap();
-        pod.later();
-        pod.after_keeping();
+        pod.set_next_round();
+        pod.set_next_round_after_keeping();
         assert_eq!((pod.due, pod.pause), (Instant::now() + KEEP_FOR, 4 * AFTER));
-        (0..9).for_each(|_| pod.later());
+        (0..9).for_each(|_| pod.set_next_round());
         assert_eq!((pod.due, pod.pause), (Instant::now() + MAX_PAUSE, MAX_PAUSE));
     }
 
     #[test]
     fn nodes_of_no_use_are_left_out_until_all_were() {
-        let mut pod = Waiting::new(report("a", 1), AFTER);
-        let names = |names: &[&str]| names.iter().map(|name| NodeName::from(*name)).collect();
-        pod.were_of_no_use(names(&["a", "b"]));
-        pod.were_of_no_use(names(&["c"]));
+        let mut pod = PodWithoutCard::new(report("a", 1), AFTER);
+        pod.record_no_use(vec!["a".into(), "b".into()]);
+        pod.record_no_use(vec!["c".into()]);
         assert_eq!(pod.of_no_use.len(), 3);
-        pod.were_of_no_use(names(&["a", "d"]));
+        pod.record_no_use(vec!["a".into(), "d".into()]);
         assert_eq!(pod.of_no_use, ["a", "d"].map(NodeName::from).into());
     }
 
@@ -302,24 +307,29 @@ mod tests {
         view.change(|index| index.apply(&facts, facts.gpu_pod().unwrap()));
     }
 
+    fn kept() -> KeptCards {
+        KeptCards::new("a".into(), vec!["GPU-0".into()])
+    }
+
     #[tokio::test(start_paused = true)]
     async fn cards_stay_kept_while_pods_are_ending_there_and_once_more_but_not_for_ever() {
         let view = fixtures::view();
         fixtures::join(&view, "a", vec![card()]);
-        let kept = || KeptCards::new("a".into(), vec!["GPU-0".into()]);
         shown(&view, None);
-        assert!(!kept().stay(&view));
+        assert!(!kept().check_stays(&view));
         shown(&view, Some("2026-11-20T09:00:00Z"));
         let mut ends = kept();
-        assert!(ends.stay(&view) && !KeptCards::new("a".into(), Vec::new()).stay(&view));
+        assert!(
+            ends.check_stays(&view) && !KeptCards::new("a".into(), Vec::new()).check_stays(&view)
+        );
         let mut lasts = kept();
         advance(MAX_KEEP - SECOND).await;
-        assert!(lasts.stay(&view));
+        assert!(lasts.check_stays(&view));
         advance(SECOND).await;
-        assert!(!lasts.stay(&view));
+        assert!(!lasts.check_stays(&view));
         let mut ends = KeptCards { ending: ends.ending, ..kept() };
         view.change(|index| index.forget(&"victim".into()));
-        assert!(ends.stay(&view));
-        assert!(!ends.stay(&view));
+        assert!(ends.check_stays(&view));
+        assert!(!ends.check_stays(&view));
     }
 }

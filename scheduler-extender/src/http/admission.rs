@@ -1,10 +1,10 @@
 //! Limits concurrent requests, so that bodies and answers fit the container's memory limit.
 //!
-//! kube-scheduler's requests are small and have permits of their own, so large requests, which a malicious client can send too,
-//! do not delay them. A request holds its permit until its answer is sent or its connection is closed. Large requests and reports
-//! run on another runtime: the one that serves has one thread, which a report of thousands of nodes would block for a tenth of a
-//! second and more. The rate of connections and of small requests is not limited here: the NetworkPolicy and TLS keep other
-//! clients out.
+//! kube-scheduler's requests are small and have permits of their own, so large requests, which a malicious client can
+//! send too, do not delay them. A request holds its permit until its answer is sent or its connection is closed. Large
+//! requests and reports run on another runtime: the one that serves has one thread, which a report of thousands of
+//! nodes would block for a tenth of a second and more. The rate of connections and of small requests is not limited
+//! here: the NetworkPolicy and TLS keep other clients out.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -31,13 +31,15 @@ const ALL_SMALL_KIB: usize = 64 << 10;
 /// Concurrent large requests. One of 8 MiB takes up to 232 MiB while it is read and answered.
 const LARGE: usize = 1;
 
-/// Concurrent answers about the whole cluster (inspect, explain, shadow, query). One takes 70 MiB for 5,000 nodes of 8 cards.
+/// Concurrent answers about the whole cluster (inspect, explain, shadow, query). One takes 70 MiB for 5,000 nodes of 8
+/// cards.
 const REPORTS: usize = 2;
 
 /// As [`REPORTS`], of all but explain: so slow readers of those do not keep explain waiting.
 const OTHER_REPORTS: usize = 1;
 
-/// Bytes of an answer that the connection receives at a time, so that the permit is held until most of the answer is sent.
+/// Bytes of an answer that the connection receives at a time, so that the permit is held until most of the answer is
+/// sent.
 const FRAME: usize = 256 << 10;
 
 /// The class of a request, by which it takes permits.
@@ -58,11 +60,15 @@ impl RequestClass {
         // `None` for a body of unknown length, which counts as large.
         let length = request.body().size_hint().upper();
         let kib = length.and_then(|bytes| u32::try_from(bytes.div_ceil(1024)).ok());
-        match kib {
-            _ if path == explain::PATH => Self::Explain,
-            _ if is_report => Self::Report,
-            Some(kib) if kib <= SMALL_KIB => Self::Small(kib.max(1)),
-            _ => Self::Large,
+        if path == explain::PATH {
+            Self::Explain
+        } else if is_report {
+            Self::Report
+        } else {
+            match kib {
+                Some(kib) if kib <= SMALL_KIB => Self::Small(kib.max(1)),
+                _ => Self::Large,
+            }
         }
     }
 }
@@ -135,7 +141,8 @@ pub(super) async fn admit(
     if is_quick {
         return answer.await;
     }
-    // An error means that the process ends. A panic ends it too in a release (`panic = "abort"`), and is answered in other builds.
+    // An error means that the process ends. A panic ends it too in a release (`panic = "abort"`), and is answered in
+    // other builds.
     let answer = AbortOnDropHandle::new(admission.workers.spawn(answer)).await;
     answer.unwrap_or_else(|_| StatusCode::INTERNAL_SERVER_ERROR.into_response())
 }
@@ -271,7 +278,8 @@ mod tests {
         let bytes: Vec<u8> = (0..FRAME * 2 + 7).map(|n| (n % 251) as u8).collect();
         let mut body =
             BodyWithPermit { body: Body::from(bytes.clone()), rest: Bytes::new(), _permit: taken };
-        let (mut read, mut context) = (Vec::new(), Context::from_waker(std::task::Waker::noop()));
+        let mut read = Vec::new();
+        let mut context = Context::from_waker(std::task::Waker::noop());
         while !body.is_end_stream() {
             assert_eq!(body.size_hint().exact(), Some((bytes.len() - read.len()) as u64));
             assert_eq!(admission.large.available_permits(), 0);

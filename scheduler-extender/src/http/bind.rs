@@ -1,7 +1,7 @@
 //! Bind: waits for the API server.
 //!
-//! Invariant: the form and length of a request's fields are checked first, by the rules of Kubernetes: they become parts of
-//! a URL path, and are kept in memory while a binding is under way.
+//! Invariant: the form and length of a request's fields are checked first, by the rules of Kubernetes: they become
+//! parts of a URL path, and are kept in memory while a binding is under way.
 
 use std::sync::Arc;
 

@@ -1,8 +1,9 @@
 //! Explain: everything that Filter and Prioritize decide for a pod, node by node.
 //!
-//! A pod with a node is explained from the decision log, if it still has the pod's decision; a waiting pod, from the current view.
-//! The pod is read from the API server: the view holds no waiting pods, and another pod may have the same name by now.
-//! With several replicas, the one that received kube-scheduler's last request has the decision, so each queries the others.
+//! A pod with a node is explained from the decision log, if it still has the pod's decision; a waiting pod, from the
+//! current view. The pod is read from the API server: the view holds no waiting pods, and another pod may have the same
+//! name by now. With several replicas, the one that received kube-scheduler's last request has the decision, so each
+//! queries the others.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -30,22 +31,23 @@ pub(super) const PATH: &str = "/explain";
 /// The timeout of reading one pod from the API server.
 const READ_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The same for a pod in the decision log, which is explained from there if the read fails: less than the 3 s for which another
-/// replica waits for the answer.
+/// The same for a pod in the decision log, which is explained from there if the read fails: less than the 3 s for which
+/// another replica waits for the answer.
 const LOGGED_READ_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Names of unknown nodes in a request at most: each takes some kilobytes of the answer, and anyone who reaches the port can make them up.
+/// Names of unknown nodes in a request at most: each takes some kilobytes of the answer, and anyone who reaches the
+/// port can make them up.
 const MAX_UNKNOWN: usize = 1_000;
 
-/// Explains the nodes of the request. A request without nodes means all: those of kube-scheduler's request for a logged decision,
-/// otherwise all known nodes. The decision is always made among all of them, also if only some are shown.
+/// Explains the nodes of the request. A request without nodes means all: those of kube-scheduler's request for a logged
+/// decision, otherwise all known nodes. The decision is always made among all of them, also if only some are shown.
 pub(super) async fn explain(
     State(extender): State<Arc<Extender>>,
     headers: HeaderMap,
     body: Bytes,
 ) -> Answer {
     let start = Instant::now();
-    let others = extender.others.as_ref().filter(|_| !headers.contains_key(FORWARDED));
+    let others = if headers.contains_key(FORWARDED) { None } else { extender.others.as_ref() };
     let answer = match (wire::read_explain_request(&body), others) {
         (Ok(request), Some(others)) if request.pod.uses_decision_log() => {
             let (own, answers) =
@@ -56,19 +58,20 @@ pub(super) async fn explain(
         (Err(error), _) => Answer::failed(StatusCode::BAD_REQUEST, &error),
     };
     let seconds = start.elapsed().as_secs_f64();
-    extender.decider.metrics.call(EXPLAIN, answer.outcome, seconds);
+    extender.decider.metrics.count_call(EXPLAIN, answer.outcome, seconds);
     answer
 }
 
-/// The answer with the later logged decision. `own`, where `other` is not from the decision log, or is about another pod than the
-/// API server shows.
+/// The answer with the later logged decision. `own`, where `other` is not from the decision log, or is about another
+/// pod than the API server shows.
 fn newer_decision(own: Answer, other: Vec<u8>) -> Answer {
-    let (own_meta, other_meta) = (AnswerMeta::of(own.json()), AnswerMeta::of(&other));
-    let decided_at = |meta: &Option<AnswerMeta>| meta.as_ref().and_then(AnswerMeta::decided_at);
-    let is_other_pod = own_meta.as_ref().zip(other_meta.as_ref()).is_some_and(|(own, other)| {
-        own.basis == DecisionBasis::Now && own.pod.uid != other.pod.uid
-    });
-    if !is_other_pod && decided_at(&other_meta) > decided_at(&own_meta) {
+    let Some(other_meta) = AnswerMeta::of(&other) else { return own };
+    let own_meta = AnswerMeta::of(own.json());
+    let is_other_pod = own_meta
+        .as_ref()
+        .is_some_and(|own| own.basis == DecisionBasis::Now && own.pod.uid != other_meta.pod.uid);
+    let decided_at = own_meta.and_then(|own| own.decided_at());
+    if !is_other_pod && other_meta.decided_at() > decided_at {
         return Answer::of_json("ok", other);
     }
     own
@@ -123,7 +126,8 @@ impl NamedPod<'_> {
             return Answer::failed(StatusCode::BAD_REQUEST, &error);
         }
         let decider = &extender.decider;
-        let logged = decider.decisions.find(self.namespace, self.name).filter(|_| !self.fresh);
+        let logged =
+            if self.fresh { None } else { decider.decisions.find(self.namespace, self.name) };
         let timeout = if logged.is_some() { LOGGED_READ_TIMEOUT } else { READ_TIMEOUT };
         let read = extender.binder.find_pod(self.namespace, self.name, timeout).await;
         match (logged, read) {
@@ -162,14 +166,13 @@ fn at_decision(decision: &Decision, nodes: Option<&[Name<'_>]>) -> Answer {
     Answer::new("ok", &decisions::explain(decision, DecisionBasis::Decision, shown))
 }
 
-/// Explains what would be decided now, among all known nodes and those of the request: the load of the others affects whether a node
-/// passes over its limit, and the rank of its cards.
+/// Explains what would be decided now, among all known nodes and those of the request: the load of the others affects
+/// whether a node passes over its limit, and the rank of its cards.
 fn now(decider: &Decider, pod: &Pod, nodes: Option<&[Name<'_>]>) -> Answer {
     let snapshot = decider.view.read();
     let asked = nodes.into_iter().flatten().map(Name::as_str);
     if asked.filter(|name| snapshot.load(name).is_none()).count() > MAX_UNKNOWN {
-        let error =
-            format!("more than {MAX_UNKNOWN} of the node names are of no node that is known");
+        let error = format!("more than {MAX_UNKNOWN} of the node names are names of unknown nodes");
         return Answer::failed(StatusCode::BAD_REQUEST, &error);
     }
     let known = snapshot.loads().map(|(name, _)| name.as_str());
@@ -182,8 +185,8 @@ fn now(decider: &Decider, pod: &Pod, nodes: Option<&[Name<'_>]>) -> Answer {
     Answer::new("ok", &decisions::explain(&decision, DecisionBasis::Now, shown))
 }
 
-/// The positions in the decision of the request's nodes, each once; nodes that the decision does not have are left out. All
-/// positions for a request without nodes.
+/// The positions in the decision of the request's nodes, each once; nodes that the decision does not have are left out.
+/// All positions for a request without nodes.
 fn positions(decision: &Decision, nodes: Option<&[Name<'_>]>) -> Vec<usize> {
     let all = 0..decision.len();
     let Some(nodes) = nodes else { return all.collect() };
@@ -203,12 +206,13 @@ mod tests {
         serde_json::to_vec(&json!({ "pod": { "uid": uid }, "time": time, "basis": basis })).unwrap()
     }
 
+    fn own_is_shown(own: Vec<u8>, other: Vec<u8>) -> bool {
+        newer_decision(Answer::of_json("ok", own.clone()), other).json() == own
+    }
+
     #[test]
     fn the_later_decision_is_shown_unless_it_is_about_another_pod_than_the_api_server_shows() {
         use DecisionBasis::{Decision, Now};
-        let own_is_shown = |own: Vec<u8>, other: Vec<u8>| {
-            newer_decision(Answer::of_json("ok", own.clone()), other).json() == own
-        };
         assert!(!own_is_shown(explanation("a", Now, 9), explanation("a", Decision, 5)));
         assert!(own_is_shown(explanation("a", Now, 9), explanation("b", Decision, 5)));
         assert!(!own_is_shown(explanation("a", Decision, 4), explanation("b", Decision, 5)));

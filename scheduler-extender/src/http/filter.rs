@@ -24,7 +24,7 @@ pub(super) fn by_load(decider: &Decider, body: &[u8]) -> Answer {
         Ok(request) => request,
         Err(error) => return failed(&error),
     };
-    decider.not_in_flight(&request.pod);
+    decider.end_in_flight(&request.pod);
     let nominated = request.pod.nominated_node().map(NodeName::from);
     let decided = decider.decide(request);
     let Decided { decision, names, .. } = &decided;
@@ -36,10 +36,11 @@ pub(super) fn by_load(decider: &Decider, body: &[u8]) -> Answer {
         && let Some(verdict) = nominated.and_then(|node| nominated_alone(decision, &node))
     {
         decider.nominated.reject(&decision.pod.uid);
-        (verdicts.each, verdicts.over_limits) = (vec![verdict], Vec::new());
+        verdicts.each = vec![verdict];
+        verdicts.over_limits.clear();
     }
     if !verdicts.over_limits.is_empty() {
-        decider.metrics.passed_over_limits();
+        decider.metrics.count_passed_over_limits();
         decider.over_limits.report(&decision.pod);
     }
     // For a single feasible node kube-scheduler skips Prioritize and binds there.
@@ -47,8 +48,8 @@ pub(super) fn by_load(decider: &Decider, body: &[u8]) -> Answer {
     if let (Some(only), None) = (passing.next(), passing.next()) {
         decider.count_in_flight(decision, only);
     }
-    // Evictions change no reading at once. Without `FailedAndUnresolvableNodes`, kube-scheduler's preemption, which sees no readings,
-    // would try each of these nodes again and again.
+    // Evictions change no reading at once. Without `FailedAndUnresolvableNodes`, kube-scheduler's preemption, which
+    // sees no readings, would try each of these nodes again and again.
     let mut rejections = Rejections::default();
     for (position, verdict) in verdicts.each.iter().enumerate() {
         if let (Some(label), Some(reason)) = (verdict.label(), verdict.reason()) {
@@ -87,11 +88,11 @@ pub(super) fn by_cards(decider: &Decider, body: &[u8]) -> Answer {
 
 fn id(request: &PlacedRequest<'_>) -> GpuPodId {
     let pod = &request.pod;
-    let (namespace, name) = (pod.namespace().to_owned(), pod.name().to_owned());
-    GpuPodId { uid: pod.uid(), namespace, name }
+    GpuPodId { uid: pod.uid(), namespace: pod.namespace().to_owned(), name: pod.name().to_owned() }
 }
 
-/// Rejects every node. kube-scheduler then retries the pod once something changes; after an error it would retry at once.
+/// Rejects every node. kube-scheduler then retries the pod once something changes; after an error it would retry at
+/// once.
 fn reject_all(
     decider: &Decider,
     request: &PlacedRequest<'_>,
@@ -103,8 +104,8 @@ fn reject_all(
     answer(decider, BY_CARDS, &request.names, &rejections)
 }
 
-/// Rejects the nodes whose cards do not fit the pod, and the others too while it is `held` by deleted pods of its namespace: pods of other
-/// namespaces are not concerned.
+/// Rejects the nodes whose cards do not fit the pod, and the others too while it is `held` by deleted pods of its
+/// namespace: pods of other namespaces are not concerned.
 fn filter_by_cards(
     decider: &Decider,
     request: PlacedRequest<'_>,
@@ -114,8 +115,8 @@ fn filter_by_cards(
     let decided = decider.decide(request);
     let Decided { decision, names, .. } = &decided;
     decider.record_if_new(decision);
-    // kube-scheduler has checked the node's total, so only the single cards do not suffice. Its preemption, which sees totals
-    // only, would find no pod to evict and fail with "expected at least one victim".
+    // kube-scheduler has checked the node's total, so only the single cards do not suffice. Its preemption, which sees
+    // totals only, would find no pod to evict and fail with "expected at least one victim".
     let refused = decision.no_fits(decided.prepared());
     // kube-scheduler sees no event when these seconds are over. An error makes it retry by itself.
     let retries = held == Some(HeldByDeleted::Unreported) && refused.iter().any(Option::is_none);
@@ -141,20 +142,24 @@ fn filter_by_cards(
     answer(decider, BY_CARDS, names, &rejections)
 }
 
-/// Reports a pod that fits on no node to the evictor, or withdraws its report. `priority` is `None` for a pod that may not preempt
-/// others.
+/// Reports a pod that fits on no node to the evictor, or withdraws its report. `priority` is `None` for a pod that may
+/// not preempt others.
 fn report(
     evictions: &CardEvictions,
     decision: &Decision,
     priority: Option<i32>,
     refused: &[Option<NoFit>],
 ) {
-    let priority = priority.filter(|_| refused.iter().all(Option::is_some));
-    let Some(priority) = priority else { return evictions.withdraw(&decision.pod.uid) };
-    let is_resolvable = |at: &usize| refused[*at].is_some_and(NoFit::is_resolvable);
-    let nodes = (0..refused.len()).filter(is_resolvable);
-    let nodes = nodes.map(|at| decision.name(at).clone());
-    evictions.report(&decision.pod, priority, nodes);
+    let fits_somewhere = refused.iter().any(Option::is_none);
+    match priority {
+        Some(priority) if !fits_somewhere => {
+            let nodes = refused.iter().enumerate().filter_map(|(position, why)| {
+                why.is_some_and(NoFit::is_resolvable).then(|| decision.name(position).clone())
+            });
+            evictions.report(&decision.pod, priority, nodes);
+        }
+        _ => evictions.withdraw(&decision.pod.uid),
+    }
 }
 
 /// The answer, with its rejections counted in metrics: one update for each cause.
@@ -165,7 +170,7 @@ fn answer(
     rejections: &Rejections<'_>,
 ) -> Answer {
     for cause in rejections.causes() {
-        decider.metrics.rejected(verb, cause.label, cause.nodes);
+        decider.metrics.count_rejected_nodes(verb, cause.label, cause.nodes);
     }
     let outcome = if rejections.len() == names.len() { "no node" } else { "ok" };
     Answer::of_json(outcome, rejections.answer(names))

@@ -39,12 +39,16 @@ pub(super) async fn one(
 
 fn node(view: &View, name: &str, cards: &NodeCards) -> Option<Node> {
     let accounts = cards.accounts();
-    let sum = |part: fn(&Account) -> u32| accounts.iter().map(|a| u64::from(part(a))).sum::<u64>();
-    let unplaced = cards.unplaced().iter().map(|(_, units)| u64::from(units.0)).sum::<u64>();
-    (!accounts.is_empty()).then(|| Node {
+    if accounts.is_empty() {
+        return None;
+    }
+    let total = accounts.iter().map(|account| u64::from(account.card.units.0)).sum();
+    let placed: u64 = accounts.iter().map(|account| u64::from(account.held().0)).sum();
+    let unplaced: u64 = cards.unplaced().iter().map(|(_, units)| u64::from(units.0)).sum();
+    Some(Node {
         name: name.to_owned(),
-        total: sum(|account| account.card.units.0),
-        used: sum(|account| account.held().0) + unplaced,
+        total,
+        used: placed + unplaced,
         devs: accounts.iter().map(|account| device(view, account)).collect(),
     })
 }

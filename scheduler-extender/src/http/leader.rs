@@ -1,4 +1,5 @@
-//! Middleware for several replicas: forwards the verbs about cards to the leader, and closes connections at the shutdown.
+//! Middleware for several replicas: forwards the verbs about cards to the leader, and closes connections at the
+//! shutdown.
 
 use std::sync::Arc;
 
@@ -27,20 +28,22 @@ pub(super) async fn forward_to_leader(
     }
 }
 
-/// The error where kube-scheduler reads it. For another replica, and for verbs whose answer has no field for it, a status.
+/// The error where kube-scheduler reads it. For another replica, and for verbs whose answer has no field for it, a
+/// status.
 fn failed(path: &str, error: &ForwardError) -> Answer {
     let text = error.to_string();
+    if matches!(error, ForwardError::NotTheLeader(_)) {
+        return Answer::failed(error.status(), &text);
+    }
     match path.rsplit('/').next() {
-        _ if matches!(error, ForwardError::NotTheLeader(_)) => {
-            Answer::failed(error.status(), &text)
-        }
         Some("filter") => Answer::new("error", &FilterResult::failed(&text)),
         Some("bind") => Answer::new("error", &BindingResult { error: text }),
         _ => Answer::failed(error.status(), &text),
     }
 }
 
-/// Adds `Connection: close` to answers after the shutdown began, so that the client's next request goes to another replica.
+/// Adds `Connection: close` to answers after the shutdown began, so that the client's next request goes to another
+/// replica.
 pub(super) async fn close_at_end(
     State(extender): State<Arc<Extender>>,
     request: Request,

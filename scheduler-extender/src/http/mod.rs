@@ -85,8 +85,9 @@ pub fn limits() -> Limits {
     Limits { connections: 1024, request: Duration::from_secs(20), ..Limits::default() }
 }
 
-/// The limits of `--inspect-address`: it is plain HTTP for a few tools, and shares the container's memory with kube-scheduler's port. 32
-/// connections hold at most 8 MiB of buffers in the kernel. A slow reader of a report keeps the next one waiting, so it has 10 s.
+/// The limits of `--inspect-address`: it is plain HTTP for a few tools, and shares the container's memory with
+/// kube-scheduler's port. 32 connections hold at most 8 MiB of buffers in the kernel. A slow reader of a report keeps
+/// the next one waiting, so it has 10 s.
 #[must_use]
 pub fn inspect_limits() -> Limits {
     Limits {
@@ -107,37 +108,38 @@ pub struct Routers {
     pub read_only: Router,
 }
 
-/// The routes of both ports, with common limits on concurrent requests. Slow requests run on the runtime `workers`, so that they do
-/// not block the thread that serves.
+/// The routes of both ports, with common limits on concurrent requests. Slow requests run on the runtime `workers`, so
+/// that they do not block the thread that serves.
 pub fn routers(extender: &Arc<Extender>, workers: &Handle) -> Routers {
     let bounded = from_fn_with_state(Arc::new(Admission::new(workers.clone())), admit);
     let close_at_end = from_fn_with_state(Arc::clone(extender), close_at_end);
-    let ready = |router: Router<Arc<Extender>>| {
-        router.layer(bounded.clone()).layer(close_at_end.clone()).with_state(Arc::clone(extender))
-    };
     let all = verb_routes(extender).merge(read_only_routes());
-    Routers { all: ready(all), read_only: ready(read_only_routes()) }
+    let all = all.layer(bounded.clone()).layer(close_at_end.clone());
+    let read_only = read_only_routes().layer(bounded).layer(close_at_end);
+    Routers {
+        all: all.with_state(Arc::clone(extender)),
+        read_only: read_only.with_state(Arc::clone(extender)),
+    }
 }
 
 /// The routes of kube-scheduler's requests.
 fn verb_routes(extender: &Arc<Extender>) -> Router<Arc<Extender>> {
-    let verbs = VERBS.into_iter().fold(Router::new(), |router, (path, verb)| {
-        let answer = async move |State(extender): State<Arc<Extender>>, body: Bytes| {
+    let forward_to_leader = from_fn_with_state(Arc::clone(extender), forward_to_leader);
+    let mut routes = Router::new();
+    for (path, verb) in VERBS {
+        let mut route = post(async move |State(extender): State<Arc<Extender>>, body: Bytes| {
             let decider = &extender.decider;
             timed(decider, path, async { verb(decider, &body) }).await
-        };
-        let forward_to_leader = from_fn_with_state(Arc::clone(extender), forward_to_leader);
-        let answer = match path.starts_with(CARDS_PREFIX) {
-            true => post(answer).layer(forward_to_leader),
-            false => post(answer),
-        };
-        router.route(&format!("/{path}"), answer)
-    });
-    let forward_to_leader = from_fn_with_state(Arc::clone(extender), forward_to_leader);
+        });
+        if path.starts_with(CARDS_PREFIX) {
+            route = route.layer(forward_to_leader.clone());
+        }
+        routes = routes.route(&format!("/{path}"), route);
+    }
     let preempt = post(preempt::by_cards).layer(forward_to_leader.clone());
     let bind =
         post(bind::bind).layer(DefaultBodyLimit::max(bind::MAX_BODY)).layer(forward_to_leader);
-    verbs.route(preempt::PATH_BY_CARDS, preempt).route("/gpushare-scheduler/bind", bind)
+    routes.route(preempt::PATH_BY_CARDS, preempt).route("/gpushare-scheduler/bind", bind)
 }
 
 /// The routes for operators and tools.
@@ -161,7 +163,7 @@ async fn timed(
 ) -> Answer {
     let start = Instant::now();
     let answer = answer.await;
-    decider.metrics.call(path, answer.outcome, start.elapsed().as_secs_f64());
+    decider.metrics.count_call(path, answer.outcome, start.elapsed().as_secs_f64());
     answer
 }
 

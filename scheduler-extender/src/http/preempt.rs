@@ -23,8 +23,8 @@ use crate::view::GpuPodId;
 use crate::wire::{self, MetaVictims, Name, PreemptionResult};
 use crate::{Decider, Extender};
 
-/// Leaves out overloaded nodes: an eviction does not change a reading at once. Where limits are soft and all candidates are
-/// overloaded, the least loaded remain, as in Filter.
+/// Leaves out overloaded nodes: an eviction does not change a reading at once. Where limits are soft and all candidates
+/// are overloaded, the least loaded remain, as in Filter.
 pub(super) fn by_load(decider: &Decider, body: &[u8]) -> Answer {
     let args = match wire::read_preemption(body) {
         Ok(args) => args,
@@ -33,7 +33,7 @@ pub(super) fn by_load(decider: &Decider, body: &[u8]) -> Answer {
     let pod = args.pod.clone();
     let victims: BTreeMap<_, _> = args.victims().collect();
     let nodes = victims.keys().map(Name::as_str);
-    decider.not_in_flight(&pod);
+    decider.end_in_flight(&pod);
     // Evictions free cards, so the entry for GPU pods checks cards with the victims.
     let decision = decider.decision_for(&pod, nodes, decider.now()).without_cards();
     let verdicts = decision.verdicts(decision.policy(), None);
@@ -45,8 +45,8 @@ const BY_CARDS: &str = "gpushare-scheduler/preempt";
 
 pub(super) const PATH_BY_CARDS: &str = "/gpushare-scheduler/preempt";
 
-/// Chooses the fewest and least important pods whose eviction frees cards for the pod, and leaves out nodes where no eviction
-/// does. A pod that requests no GPU memory keeps every candidate.
+/// Chooses the fewest and least important pods whose eviction frees cards for the pod, and leaves out nodes where no
+/// eviction does. A pod that requests no GPU memory keeps every candidate.
 pub(super) async fn by_cards(State(extender): State<Arc<Extender>>, body: Bytes) -> Answer {
     timed(&extender.decider, BY_CARDS, cards(&extender, &body)).await
 }
@@ -68,8 +68,11 @@ async fn cards(extender: &Extender, body: &[u8]) -> Answer {
         Err(_) => return answer(BTreeMap::new(), |_, _| false),
     };
     let pod = args.pod.clone();
-    let (namespace, name) = (pod.namespace().to_owned(), pod.name().to_owned());
-    let id = GpuPodId { uid: pod.uid(), namespace, name };
+    let id = GpuPodId {
+        uid: pod.uid(),
+        namespace: pod.namespace().to_owned(),
+        name: pod.name().to_owned(),
+    };
     if decider.view.ask(|index| index.waits_for_deleted(&id, &request)).is_some() {
         // Filter would reject it after the evictions.
         return answer(BTreeMap::new(), |_, _| false);
@@ -92,8 +95,8 @@ fn answer<'a>(
     victims: BTreeMap<Name<'a>, MetaVictims<'a>>,
     mut keep: impl FnMut(&str, &MetaVictims<'_>) -> bool,
 ) -> Answer {
-    let keep = |(node, victims): &(Name<'_>, MetaVictims<'_>)| keep(node.as_str(), victims);
-    let victims: Vec<_> = victims.into_iter().filter(keep).collect();
+    let victims: Vec<_> =
+        victims.into_iter().filter(|(node, victims)| keep(node.as_str(), victims)).collect();
     let outcome = if victims.is_empty() { "no node" } else { "ok" };
     Answer::new(outcome, &PreemptionResult { victims })
 }

@@ -1,6 +1,6 @@
-//! Prioritize: a score of 0 to 10, or to 100 by the policy's scale, for every node of the request, also for unknown ones: among nodes
-//! that are left out, kube-scheduler does not choose at random. The answer is a JSON list, which has no field for an error;
-//! kube-scheduler ignores a failed Prioritize, and logs it.
+//! Prioritize: a score of 0 to 10, or to 100 by the policy's scale, for every node of the request, also for unknown
+//! ones: among nodes that are left out, kube-scheduler does not choose at random. The answer is a JSON list, which has
+//! no field for an error; kube-scheduler ignores a failed Prioritize, and logs it.
 
 use axum::http::StatusCode;
 use placement::load::Score;
@@ -17,7 +17,7 @@ pub(super) fn by_load(decider: &Decider, body: &[u8]) -> Answer {
         Ok(request) => request,
         Err(error) => return Answer::failed(StatusCode::BAD_REQUEST, &error),
     };
-    decider.not_in_flight(&request.pod);
+    decider.end_in_flight(&request.pod);
     let decided = decider.decide(request);
     let Decided { decision, names, .. } = &decided;
     decider.record_if_new(decision);
@@ -30,14 +30,14 @@ pub(super) fn by_load(decider: &Decider, body: &[u8]) -> Answer {
     Answer::of_json("ok", priorities(names, &scores))
 }
 
-/// Position of the node where the pod will probably go: one of those with the best score. Among several, kube-scheduler's own
-/// plugins decide; they spread pods, and so does this.
+/// Position of the node where the pod will probably go: one of those with the best score. Among several,
+/// kube-scheduler's own plugins decide; they spread pods, and so does this.
 fn likely_node(scores: &[i64], pod: &PodUid) -> Option<usize> {
     let best = scores.iter().max()?;
-    let top = || (0..scores.len()).filter(|node| scores[*node] == *best);
+    let top: Vec<usize> = (0..scores.len()).filter(|node| scores[*node] == *best).collect();
     let turn =
         pod.as_str().bytes().fold(0, |sum: usize, byte| sum.wrapping_mul(31) + usize::from(byte));
-    top().nth(turn % top().count())
+    Some(top[turn % top.len()])
 }
 
 /// Scores nodes by how well their cards suit the pod.

@@ -14,7 +14,7 @@ use placement::units::NodeName;
 use super::Answer;
 use crate::Extender;
 use crate::replicas::FORWARDED;
-use crate::shadow::{Choice, Comparison, MAX_SAMPLES};
+use crate::shadow::{Comparison, MAX_SAMPLES, PolicyResult};
 
 pub(super) const PATH: &str = "/shadow";
 
@@ -31,11 +31,13 @@ pub(super) async fn shadow(State(extender): State<Arc<Extender>>, headers: Heade
     }
     let now = decider.now();
     let mut pods: Vec<_> = shadow.last_hour(now).iter().map(|comparison| pod(comparison)).collect();
-    if let Some(others) = extender.others.as_ref().filter(|_| !headers.contains_key(FORWARDED)) {
+    if let Some(others) = &extender.others
+        && !headers.contains_key(FORWARDED)
+    {
         let answers = others.query(PATH, None).await;
-        let answers = answers.iter();
-        let answers = answers.filter_map(|text| serde_json::from_slice::<out::Shadow>(text).ok());
-        pods = newest_first(pods, answers.flat_map(|shadow| shadow.pods));
+        let shadows =
+            answers.iter().filter_map(|text| serde_json::from_slice::<out::Shadow>(text).ok());
+        pods = newest_first(pods, shadows.flat_map(|shadow| shadow.pods));
     }
     Answer::new("ok", &out::Shadow { time: now, pods })
 }
@@ -74,13 +76,13 @@ fn pod(comparison: &Comparison) -> out::ShadowedPod {
     }
 }
 
-fn choice(choice: &Choice) -> out::Choice {
+fn choice(result: &PolicyResult) -> out::Choice {
     out::Choice {
-        rejected: count(choice.rejected),
-        rejected_alone: count(choice.rejected_alone),
-        best_nodes: count(choice.best_nodes),
-        best: choice.best.iter().map(NodeName::to_string).collect(),
-        best_score: choice.best_score.map(Score::get),
+        rejected: count(result.rejected),
+        rejected_alone: count(result.rejected_alone),
+        best_nodes: count(result.best_nodes),
+        best: result.best.iter().map(NodeName::to_string).collect(),
+        best_score: result.best_score.map(Score::get),
     }
 }
 

@@ -27,20 +27,24 @@ pub(super) struct Cause<'a> {
     json: Vec<u8>,
 }
 
+impl Cause<'_> {
+    fn is(&self, label: &str, reason: &str) -> bool {
+        // Nearly always the same static text, so that only pointers are compared.
+        std::ptr::eq(self.reason, reason) && std::ptr::eq(self.label, label)
+            || self.label == label && self.reason == reason
+    }
+}
+
 impl<'a> Rejections<'a> {
     /// Adds the node at a position. Positions ascend from call to call.
     pub(super) fn add(&mut self, position: usize, label: &'a str, reason: &'a str) {
-        // Nearly always the same static text.
-        let is_same = |cause: &Cause<'_>| {
-            std::ptr::eq(cause.reason, reason) && std::ptr::eq(cause.label, label)
-                || cause.label == label && cause.reason == reason
-        };
-        let cause = self.causes.iter().position(is_same).unwrap_or_else(|| {
+        let known = self.causes.iter().position(|cause| cause.is(label, reason));
+        let cause = known.unwrap_or(self.causes.len());
+        if known.is_none() {
             // Serialising a string cannot fail.
             let json = serde_json::to_vec(reason).unwrap_or_default();
             self.causes.push(Cause { label, nodes: 0, reason, json });
-            self.causes.len() - 1
-        });
+        }
         self.causes[cause].nodes += 1;
         self.nodes.push((position, cause));
     }
@@ -61,7 +65,8 @@ impl<'a> Rejections<'a> {
             self.causes.iter().map(|cause| cause.nodes as usize * (cause.json.len() + 2)).sum();
         let mut json = Vec::with_capacity(names.range(0, names.len()).len() + reasons + 128);
         json.extend_from_slice(br#"{"NodeNames":["#);
-        let (begin, mut from) = (json.len(), 0);
+        let begin = json.len();
+        let mut from = 0;
         let rejected = self.nodes.iter().map(|(position, _)| *position);
         for position in rejected.chain([names.len()]) {
             let passed = names.range(from, position);
@@ -127,7 +132,7 @@ mod tests {
             let asked = read_with_serde(body.as_bytes(), &NodeNames::default()).unwrap();
 
             let reasons = [("a", "no \"room\""), ("b", "\u{e9}"), ("a", "over 0.65")];
-            let (mut rejections, mut result) = (Rejections::default(), FilterResult::default());
+            let mut rejections = Rejections::default();
             let mut passed = Vec::new();
             let mut failed = Vec::new();
             for (position, (name, cause, _)) in nodes.iter().enumerate() {
@@ -139,7 +144,11 @@ mod tests {
                     None => passed.push(name.as_str()),
                 }
             }
-            (result.node_names, result.failed_and_unresolvable_nodes) = (Some(passed), Reasons(failed));
+            let result = FilterResult {
+                node_names: Some(passed),
+                failed_and_unresolvable_nodes: Reasons(failed),
+                ..FilterResult::default()
+            };
             prop_assert_eq!(rejections.answer(&asked.names), serde_json::to_vec(&result).unwrap());
             let counted: u64 = rejections.causes().iter().map(|cause| cause.nodes).sum();
             prop_assert_eq!(counted as usize, rejections.len());

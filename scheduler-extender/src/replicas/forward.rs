@@ -1,8 +1,8 @@
 //! Forwards a request about cards to the leader, and returns the leader's answer.
 //!
-//! Invariants: a request is forwarded once at most; requests and answers are bounded in size, number and time. While no leader
-//! answers, requests wait for one for [`LEADER_WAIT`] in total, counted from the first of them, not each: kube-scheduler places one
-//! pod after the other, so pods that request no card would wait too.
+//! Invariants: a request is forwarded once at most; requests and answers are bounded in size, number and time. While no
+//! leader answers, requests wait for one for [`LEADER_WAIT`] in total, counted from the first of them, not each:
+//! kube-scheduler places one pod after the other, so pods that request no card would wait too.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -62,7 +62,8 @@ pub(crate) enum ForwardError {
     #[error("this replica does not lead: {0}")]
     NotTheLeader(&'static str),
     #[error(
-        "no replica of scheduler-extender gives out cards now ({0}); see `kubectl -n plimsoll get lease plimsoll-scheduler-extender`"
+        "no replica of scheduler-extender gives out cards now ({0}); \
+         see `kubectl -n plimsoll get lease plimsoll-scheduler-extender`"
     )]
     NoLeader(String),
     #[error("the leader has not answered in time; a binding goes on there")]
@@ -113,7 +114,7 @@ impl Forwarder {
             return Ok(Forwarded::NotNeeded(request));
         }
         let forwarded = self.try_forward(request, waits).await;
-        self.metrics.forwarded(match &forwarded {
+        self.metrics.count_forwarded(match &forwarded {
             Ok(Forwarded::NotNeeded(_)) => "here",
             Ok(Forwarded::Answer(_)) => "ok",
             Err(error) => error.label(),
@@ -132,12 +133,12 @@ impl Forwarder {
         let deadline = Instant::now() + REQUEST_TIMEOUT;
         let (head, body) = request.into_parts();
         let body = to_bytes(body, http::limits().body).await.map_err(ForwardError::Body)?;
-        let here = |body: Bytes| Request::from_parts(head.clone(), Body::from(body));
         loop {
             let why = match self.replicas.role() {
                 Role::Leads => {
                     self.replicas.record_answer(true);
-                    return Ok(Forwarded::NotNeeded(here(body)));
+                    let request = Request::from_parts(head, Body::from(body));
+                    return Ok(Forwarded::NotNeeded(request));
                 }
                 Role::Waits(why) => why.to_owned(),
                 Role::Follows(leader) => {
@@ -148,8 +149,8 @@ impl Forwarder {
                             self.replicas.record_answer(true);
                             return Ok(Forwarded::Answer(answer));
                         }
-                        Err(Failure::Silent) if waits => return Err(ForwardError::Slow),
-                        Err(failure) => format!("{leader}: {failure}"),
+                        Err(CallError::Silent) if waits => return Err(ForwardError::Slow),
+                        Err(error) => format!("{leader}: {error}"),
                     }
                 }
             };
@@ -165,12 +166,13 @@ impl Forwarder {
 
     /// The timeout of one call. A leader that hangs must not delay kube-scheduler for long at each pod.
     fn timeout(&self, waits: bool, left: Duration) -> Duration {
-        let answer = match self.replicas.leaderless_for().is_zero() {
-            _ if waits => return left,
-            true => ANSWER_TIMEOUT,
-            false => LEADERLESS_ANSWER_TIMEOUT,
-        };
-        answer.min(left)
+        if waits {
+            left
+        } else if self.replicas.leaderless_for().is_zero() {
+            ANSWER_TIMEOUT.min(left)
+        } else {
+            LEADERLESS_ANSWER_TIMEOUT.min(left)
+        }
     }
 
     async fn call(
@@ -179,20 +181,20 @@ impl Forwarder {
         path: &str,
         body: Bytes,
         limit: Duration,
-    ) -> Result<Response, Failure> {
+    ) -> Result<Response, CallError> {
         let call = async {
             let _permit = self.at_once.acquire().await;
             let request = self.client.post(leader, path).body(body);
             let request = request.header(CONTENT_TYPE, "application/json").header(FORWARDED, "1");
             read(request.send().await.map_err(AnswerError::from)?).await
         };
-        timeout(limit, call).await.unwrap_or(Err(Failure::Silent))
+        timeout(limit, call).await.unwrap_or(Err(CallError::Silent))
     }
 }
 
 /// Why a call to the leader failed.
 #[derive(Debug, thiserror::Error)]
-enum Failure {
+enum CallError {
     #[error("no answer in time")]
     Silent,
     #[error("it does not lead")]
@@ -201,10 +203,10 @@ enum Failure {
     Answer(#[from] AnswerError),
 }
 
-async fn read(answer: reqwest::Response) -> Result<Response, Failure> {
+async fn read(answer: reqwest::Response) -> Result<Response, CallError> {
     let status = answer.status();
     if status == StatusCode::MISDIRECTED_REQUEST {
-        return Err(Failure::NotTheLeader);
+        return Err(CallError::NotTheLeader);
     }
     let kind = answer.headers().get(CONTENT_TYPE).cloned();
     let body = http_client::body(answer, MAX_ANSWER).await?;

@@ -1,4 +1,5 @@
-//! The HTTP client for calls to the leader: over TLS with this replica's certificate if it has one, otherwise plain HTTP.
+//! The HTTP client for calls to the leader: over TLS with this replica's certificate if it has one, otherwise plain
+//! HTTP.
 //!
 //! Invariant: a replica with a certificate sends nothing to a server without a certificate of the same CA and name.
 

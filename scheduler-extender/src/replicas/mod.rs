@@ -3,38 +3,40 @@
 //! # Which replica answers what
 //!
 //! All replicas have the same watches, all are ready, and each answers the verbs about load. The verbs about cards
-//! (`/gpushare-scheduler/{filter,prioritize,preempt,bind}`) are answered by the leader: the ledger with its reservations is in the
-//! memory of one process. The other replicas forward such a request to the leader ([`forward`]), whose address is an annotation of
-//! the Lease, and return its answer. If they serve kube-scheduler over TLS, so do they each other, each with its own certificate
-//! ([`leader_client`]). A forwarded request is not forwarded again: a replica that receives one and does not lead returns an error,
-//! and the sender reads the Lease again.
+//! (`/gpushare-scheduler/{filter,prioritize,preempt,bind}`) are answered by the leader: the ledger with its
+//! reservations is in the memory of one process. The other replicas forward such a request to the leader ([`forward`]),
+//! whose address is an annotation of the Lease, and return its answer. If they serve kube-scheduler over TLS, so do
+//! they each other, each with its own certificate ([`leader_client`]). A forwarded request is not forwarded again: a
+//! replica that receives one and does not lead returns an error, and the sender reads the Lease again.
 //!
 //! # Why no card is assigned twice
 //!
-//! The danger is a binding of an earlier leader that the API server carries out after a new leader has begun to choose cards without
-//! it.
+//! The danger is a binding of an earlier leader that the API server carries out after a new leader has begun to choose
+//! cards without it.
 //!
 //! 1. A leader begins no binding after two thirds of the Lease's duration, counted from before it sent its last renewal
-//!    ([`cluster::Leadership`]). Other replicas wait for the whole duration, counted from when they saw that renewal. The check is
-//!    directly before the POST, so it also covers a request that waited long, or came over a connection that kube-scheduler keeps
-//!    open to an earlier leader.
-//! 2. A binding's POST takes a third of the duration at most, at the client and, by the `timeout` of the request, at the API
-//!    server. So when another replica can take the Lease, the POSTs of the previous leader have ended: two thirds plus one third
-//!    is the whole duration.
-//! 3. At its shutdown, a leader first waits for its bindings under way, and then releases the Lease. If the outcome of one is
-//!    unknown, it does not release the Lease: the Lease expires, and 2 holds.
-//! 4. A replica that has taken the Lease lists pods and nodes again, in the API server's newest state, and assigns cards once
-//!    both lists are in its view. So its view has every binding that ended before it took the Lease. A pod of which only the claim
-//!    is known counts on every card of its node until the kubelet's records place it ([`placement::gpu::NodeLedger`]).
-//! 5. A replica that loses the Lease and takes it again does the same, unless no other replica has held it in between, which the
-//!    term numbers show.
+//!    ([`cluster::Leadership`]). Other replicas wait for the whole duration, counted from when they saw that renewal. The
+//!    check is directly before the POST, so it also covers a request that waited long, or came over a connection that
+//!    kube-scheduler keeps open to an earlier leader.
+//! 2. A binding's POST takes a third of the duration at most, at the client and, by the `timeout` of the request, at
+//!    the API server. So when another replica can take the Lease, the POSTs of the previous leader have ended: two thirds
+//!    plus one third is the whole duration.
+//! 3. At its shutdown, a leader first waits for its bindings under way, and then releases the Lease. If the outcome of
+//!    one is unknown, it does not release the Lease: the Lease expires, and 2 holds.
+//! 4. A replica that has taken the Lease lists pods and nodes again, in the API server's newest state, and assigns
+//!    cards once both lists are in its view. So its view has every binding that ended before it took the Lease. A pod of
+//!    which only the claim is known counts on every card of its node until the kubelet's records place it
+//!    ([`placement::gpu::NodeLedger`]).
+//! 5. A replica that loses the Lease and takes it again does the same, unless no other replica has held it in between,
+//!    which the term numbers show.
 //!
-//! The remaining cases: the process is stopped between the check and the send (SIGSTOP, a frozen machine); the one thread that sends
-//! is blocked there for longer than the Lease has left (the process ends after [`daemon::HUNG`]); or the network delays the POST.
-//! Such a binding may be carried out during the next leader's term and claim units that are taken by then. That leader sees it
-//! in its watch, charges both pods, and assigns no more of the card. No memory is assigned twice: the device plugin grants
-//! each id of a card to one container, and in Allocate rejects a pod whose claimed card has too few ids left. That pod
-//! fails with `UnexpectedAdmissionError`, and its controller creates another.
+//! The remaining cases: the process is stopped between the check and the send (SIGSTOP, a frozen machine); the one
+//! thread that sends is blocked there for longer than the Lease has left (the process ends after [`daemon::HUNG`]); or
+//! the network delays the POST. Such a binding may be carried out during the next leader's term and claim units that
+//! are taken by then. That leader sees it in its watch, charges both pods, and assigns no more of the card. No memory
+//! is assigned twice: the device plugin grants each id of a card to one container, and in Allocate rejects a pod whose
+//! claimed card has too few ids left. That pod fails with `UnexpectedAdmissionError`, and its controller creates
+//! another.
 
 mod forward;
 mod leader_client;
@@ -166,7 +168,8 @@ impl Replicas {
 
     /// Records whether a leader has answered a request.
     fn record_answer(&self, answered: bool) {
-        let (mut noted, now) = (self.leaderless(), Instant::now());
+        let mut noted = self.leaderless();
+        let now = Instant::now();
         let before = noted.filter(Leaderless::is_recent);
         let since = before.map_or(now, |leaderless| leaderless.since);
         *noted = (!answered).then_some(Leaderless { since, last: now });

@@ -1,7 +1,7 @@
 //! Reads explain and shadow from the other replicas.
 //!
-//! kube-scheduler sends its requests to one replica, and after a restart or a takeover to another. So any replica may have the
-//! decision about a pod.
+//! kube-scheduler sends its requests to one replica, and after a restart or a takeover to another. So any replica may
+//! have the decision about a pod.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -39,7 +39,7 @@ pub struct OtherReplicas {
 
 /// Why a replica gave no answer.
 #[derive(Debug, thiserror::Error)]
-enum Failure {
+enum QueryError {
     #[error("no answer in time")]
     Silent,
     #[error(transparent)]
@@ -61,8 +61,8 @@ impl OtherReplicas {
         Ok(Self { cluster, service, own, client })
     }
 
-    /// Sends a request to all other replicas, a POST if there is a body. Returns the bodies of the answers of status 200. A replica
-    /// that does not answer is logged and left out.
+    /// Sends a request to all other replicas, a POST if there is a body. Returns the bodies of the answers of status
+    /// 200. A replica that does not answer is logged and left out.
     pub(crate) async fn query(&self, path: &str, body: Option<&Bytes>) -> Vec<Vec<u8>> {
         let found = match list_endpoints(&self.cluster, &self.service, LIST_TIMEOUT).await {
             Ok(found) => found,
@@ -90,10 +90,10 @@ impl OtherReplicas {
             let status = answer.status();
             Ok((status, http_client::body(answer, MAX_ANSWER).await?))
         };
-        match timeout(ANSWER_TIMEOUT, answer).await.unwrap_or(Err(Failure::Silent)) {
+        match timeout(ANSWER_TIMEOUT, answer).await.unwrap_or(Err(QueryError::Silent)) {
             Ok((status, body)) => (status == StatusCode::OK).then_some(body),
             Err(error) => {
-                tracing::warn!("another replica was asked for {path}: {at}: {error}");
+                tracing::warn!("no answer to {path} from the replica at {at}: {error}");
                 None
             }
         }

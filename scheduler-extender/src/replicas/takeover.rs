@@ -29,17 +29,19 @@ async fn prepare_each_term(replicas: &Replicas, view: &View, metrics: &Metrics) 
     loop {
         let term = leadership.term();
         let known = *replicas.prepared.borrow();
-        if let Some(number) = term.filter(|_| known != term) {
+        if let Some(number) = term
+            && known != term
+        {
             let listed = async {
                 // Both lists run concurrently.
-                let lists = (view.nodes.relist(number), view.pods.relist(number));
-                tokio::join!(lists.0, lists.1)
+                tokio::join!(view.nodes.relist(number), view.pods.relist(number))
             };
             tokio::select! {
                 _ = listed => {
                     replicas.prepared.send_replace(term);
-                    metrics.leads();
-                    tracing::info!(term = number, "the cluster is listed anew; this replica gives out cards");
+                    metrics.count_term();
+                    let term = number;
+                    tracing::info!(term, "this replica gives out cards: it has listed all nodes and pods again");
                 }
                 () = taken.until_term_is_not(term) => continue,
             }

@@ -3,7 +3,6 @@
 //! Invariant: both use the same readings, pods and cards: those of the decision.
 
 use std::cmp::Reverse;
-use std::collections::HashSet;
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -25,16 +24,16 @@ pub struct Comparison {
     /// The number of nodes in the request.
     pub nodes: usize,
     /// What the policy in force decided.
-    pub policy: Choice,
+    pub policy: PolicyResult,
     /// What the shadow policy would have decided.
-    pub shadow: Choice,
+    pub shadow: PolicyResult,
     /// How many nodes are best for both.
     pub best_for_both: usize,
 }
 
 /// The result of one policy.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Choice {
+pub struct PolicyResult {
     /// The number of rejected nodes.
     pub rejected: usize,
     /// The number of these that the other policy accepts.
@@ -66,54 +65,71 @@ impl Comparison {
 pub fn compare(decision: &Decision, shadow: &ResolvedPolicy) -> Comparison {
     let policy = Answers::of(decision, decision.policy());
     let shadow = Answers::of(decision, shadow);
-    let (of_policy, of_shadow) = (policy.best(), shadow.best());
-    let other: HashSet<usize> = of_shadow.iter().copied().collect();
+    let best = policy.best();
+    let best_of_shadow = shadow.best();
+    let best_for_both = best.iter().filter(|node| best_of_shadow.binary_search(node).is_ok());
     Comparison {
         pod: Arc::clone(&decision.pod),
         time: decision.time,
         nodes: decision.len(),
-        policy: policy.choice(&shadow, &of_policy, decision),
-        shadow: shadow.choice(&policy, &of_shadow, decision),
-        best_for_both: of_policy.iter().filter(|node| other.contains(node)).count(),
+        best_for_both: best_for_both.count(),
+        policy: policy.result(&shadow, &best, decision),
+        shadow: shadow.result(&policy, &best_of_shadow, decision),
     }
 }
 
-/// The answers of Filter and Prioritize under a policy: for each node its extender score and its score; `None` for a rejected node.
-struct Answers(Vec<Option<(i64, Score)>>);
+/// The answers of Filter and Prioritize under a policy, by node; `None` for a rejected node.
+struct Answers(Vec<Option<NodeScore>>);
+
+#[derive(Clone, Copy)]
+struct NodeScore {
+    /// The score on the policy's scale, as Prioritize answers it.
+    scaled: i64,
+    exact: Score,
+}
 
 impl Answers {
     fn of(decision: &Decision, policy: &ResolvedPolicy) -> Self {
         let scale = policy.policy.scoring.scale;
         let verdicts = decision.verdicts(policy, None);
         let scores = decision.scores(policy, None);
-        let answer = |position: usize| {
+        let mut answers = Vec::with_capacity(decision.len());
+        for (position, score) in scores.into_iter().enumerate() {
             let passes = verdicts.each[position] == Verdict::Accepted;
-            let score = scores[position];
-            (passes && decision.no_fit(position).is_none()).then(|| (score.on(scale), score))
-        };
-        Self((0..decision.len()).map(answer).collect())
+            let score = NodeScore { scaled: score.on(scale), exact: score };
+            answers.push((passes && decision.no_fit(position).is_none()).then_some(score));
+        }
+        Self(answers)
     }
 
-    /// Positions of the accepted nodes with the highest answer.
+    /// Positions of the accepted nodes with the highest scaled score, ascending.
     fn best(&self) -> Vec<usize> {
-        let highest = self.0.iter().flatten().map(|(answer, _)| *answer).max();
-        let is_best = |answer: &Option<(i64, Score)>| {
-            answer.is_some_and(|(answer, _)| Some(answer) == highest)
+        let Some(highest) = self.0.iter().flatten().map(|score| score.scaled).max() else {
+            return Vec::new();
         };
-        (0..self.0.len()).filter(|position| is_best(&self.0[*position])).collect()
+        let mut best = Vec::new();
+        for (position, score) in self.0.iter().enumerate() {
+            if score.is_some_and(|score| score.scaled == highest) {
+                best.push(position);
+            }
+        }
+        best
     }
 
-    fn choice(&self, other: &Self, best: &[usize], decision: &Decision) -> Choice {
-        let pairs = || self.0.iter().zip(&other.0);
-        let score = |position: usize| self.0[position].map(|(_, score)| score);
+    fn score(&self, position: usize) -> Option<Score> {
+        self.0[position].map(|score| score.exact)
+    }
+
+    fn result(&self, other: &Self, best: &[usize], decision: &Decision) -> PolicyResult {
         let mut first = best.to_vec();
         // By score where the policy's scale is coarse, then by name.
-        first.sort_by_key(|node| (Reverse(score(*node)), decision.name(*node)));
-        let best_score = first.first().and_then(|node| score(*node));
+        first.sort_by_key(|node| (Reverse(self.score(*node)), decision.name(*node)));
+        let best_score = first.first().and_then(|node| self.score(*node));
         first.truncate(MAX_BEST);
-        Choice {
+        let both = self.0.iter().zip(&other.0);
+        PolicyResult {
             rejected: self.0.iter().filter(|answer| answer.is_none()).count(),
-            rejected_alone: pairs().filter(|(own, other)| own.is_none() && other.is_some()).count(),
+            rejected_alone: both.filter(|(own, other)| own.is_none() && other.is_some()).count(),
             best_nodes: best.len(),
             best: first.iter().map(|node| decision.name(*node).clone()).collect(),
             best_score,

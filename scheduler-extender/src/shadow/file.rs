@@ -6,8 +6,8 @@ use daemon::follow::{FileError, NamedFile, Source};
 use placement::policy::LoadPolicy;
 use settings::PolicyFile;
 
-/// The file of `--shadow-policy-file`. A missing or faulty file is no error, also at the start: scheduling must not depend on a
-/// policy that is only tried.
+/// The file of `--shadow-policy-file`. A missing or faulty file is no error, also at the start: scheduling must not
+/// depend on a policy that is only tried.
 #[derive(Debug, Clone)]
 pub struct ShadowFile(PolicyFile);
 
@@ -32,14 +32,14 @@ impl Source for ShadowFile {
     }
 
     fn parse(&self, contents: &[Vec<u8>]) -> Result<Self::Value, FileError> {
-        Ok(match contents {
-            [] => Err(self
-                .0
-                .read()
-                .err()
-                .unwrap_or_else(|| self.files()[0].error("it has just come"))),
-            _ => self.0.parse(contents),
-        })
+        if !contents.is_empty() {
+            return Ok(self.0.parse(contents));
+        }
+        // The file could not be read. Reading it again says why.
+        match self.0.read() {
+            Err(error) => Ok(Err(error)),
+            Ok(_) => Ok(Err(self.files()[0].error("it appeared while it was read"))),
+        }
     }
 }
 
@@ -54,12 +54,15 @@ mod tests {
     const POLICY: &str =
         "apiVersion: scheduler.policy.crane.io/v1alpha1\nkind: DynamicSchedulerPolicy\nspec: {}\n";
 
+    fn error(value: &Result<LoadPolicy, FileError>) -> String {
+        value.clone().unwrap_err().to_string()
+    }
+
     #[test]
     fn a_missing_or_faulty_file_is_a_value_that_says_so() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("shadow.yaml");
         let (mut follower, current) = Follower::open(ShadowFile::new(&path)).unwrap();
-        let error = |value: &Result<LoadPolicy, FileError>| value.clone().unwrap_err().to_string();
         let missing = error(&current.borrow());
         assert!(missing.starts_with("--shadow-policy-file /"), "{missing}");
         assert!(missing.ends_with("No such file or directory (os error 2)"), "{missing}");

@@ -1,8 +1,8 @@
 //! A second policy that decides without effect, so that it can be tried on the real cluster.
 //!
-//! Invariants: it decides from the same data as the policy in force, and its decisions are never sent to kube-scheduler; without
-//! `--shadow-policy-file` nothing of this runs. A verb only queues its [`Decision`]; if the queue is full, the decision is skipped and
-//! counted.
+//! Invariants: it decides from the same data as the policy in force, and its decisions are never sent to
+//! kube-scheduler; without `--shadow-policy-file` nothing of this runs. A verb only queues its [`Decision`]; if the
+//! queue is full, the decision is skipped and counted.
 
 mod comparison;
 mod file;
@@ -19,7 +19,7 @@ use tokio::sync::mpsc;
 use crate::decisions::Decision;
 use crate::metrics::ShadowMetrics;
 
-pub use comparison::{Choice, Comparison, compare};
+pub use comparison::{Comparison, PolicyResult, compare};
 pub use file::ShadowFile;
 pub(crate) use samples::MAX_SAMPLES;
 use samples::Samples;
@@ -36,15 +36,16 @@ pub struct Shadow {
 }
 
 /// The queue of decisions to compare.
-pub type Queue = mpsc::Receiver<Arc<Decision>>;
+pub type DecisionQueue = mpsc::Receiver<Arc<Decision>>;
 
 impl Shadow {
     /// A shadow without a policy yet, and the queue for [`Shadow::follow`].
     #[must_use]
-    pub fn new(metrics: ShadowMetrics) -> (Arc<Self>, Queue) {
+    pub fn new(metrics: ShadowMetrics) -> (Arc<Self>, DecisionQueue) {
         let (queue, decisions) = mpsc::channel(QUEUE);
-        let (policy, samples) = (ArcSwapOption::empty(), Mutex::default());
-        (Arc::new(Self { policy, queue, samples, metrics }), decisions)
+        let shadow =
+            Self { policy: ArcSwapOption::empty(), queue, samples: Mutex::default(), metrics };
+        (Arc::new(shadow), decisions)
     }
 
     /// Replaces the shadow policy.
@@ -76,7 +77,7 @@ impl Shadow {
     /// Where a comparison panics.
     pub async fn follow(
         self: Arc<Self>,
-        mut queue: Queue,
+        mut queue: DecisionQueue,
         shutdown: Shutdown,
     ) -> anyhow::Result<()> {
         while let Some(Some(decision)) = shutdown.run_until_cancelled(queue.recv()).await {
@@ -89,7 +90,7 @@ impl Shadow {
     fn compare(&self, decision: &Decision) {
         let Some(policy) = self.policy.load_full() else { return };
         let comparison = Arc::new(compare(decision, &policy));
-        self.metrics.decision(&comparison);
+        self.metrics.count_comparison(&comparison);
         self.samples().insert(comparison, [decision.policy(), &policy]);
     }
 

@@ -19,20 +19,24 @@ const MAX_AGE: SignedDuration = SignedDuration::from_hours(1);
 /// By time, oldest first.
 #[derive(Debug, Default)]
 pub(super) struct Samples {
-    /// The two policies.
-    of: Option<[Arc<ResolvedPolicy>; 2]>,
+    /// The two policies that they compare.
+    policies: Option<[Arc<ResolvedPolicy>; 2]>,
     samples: VecDeque<Arc<Comparison>>,
 }
 
 impl Samples {
     /// Adds a comparison of these two policies. Drops comparisons of other policies.
-    pub(super) fn insert(&mut self, comparison: Arc<Comparison>, of: [&Arc<ResolvedPolicy>; 2]) {
-        let is_same = |known: &[Arc<ResolvedPolicy>; 2]| {
-            known.iter().zip(of).all(|(known, policy)| Arc::ptr_eq(known, policy))
-        };
-        if !self.of.as_ref().is_some_and(is_same) {
+    pub(super) fn insert(
+        &mut self,
+        comparison: Arc<Comparison>,
+        policies: [&Arc<ResolvedPolicy>; 2],
+    ) {
+        let is_of_these = self.policies.as_ref().is_some_and(|known| {
+            known.iter().zip(policies).all(|(known, policy)| Arc::ptr_eq(known, policy))
+        });
+        if !is_of_these {
             self.samples.clear();
-            self.of = Some(of.map(Arc::clone));
+            self.policies = Some(policies.map(Arc::clone));
         }
         self.samples.retain(|other| other.pod.uid != comparison.pod.uid);
         self.samples.push_back(comparison);
@@ -43,7 +47,7 @@ impl Samples {
 
     /// The comparisons of the last hour, newest first.
     pub(super) fn newest_first(&self, now: Timestamp) -> Vec<Arc<Comparison>> {
-        let is_young = |sample: &&Arc<Comparison>| now.duration_since(sample.time) < MAX_AGE;
-        self.samples.iter().rev().filter(is_young).cloned().collect()
+        let newest = self.samples.iter().rev();
+        newest.filter(|sample| now.duration_since(sample.time) < MAX_AGE).cloned().collect()
     }
 }

@@ -9,7 +9,7 @@ use jiff::{SignedDuration, Timestamp};
 use placement::names::Names;
 use placement::reading::ReadingCodec;
 use placement::units::NodeName;
-use scheduler_extender::binder::{BindError, Binder, Limits, Target};
+use scheduler_extender::binder::{BindError, BindLimits, Binder, BinderParams, Target};
 use scheduler_extender::metrics::Metrics;
 use scheduler_extender::replicas::Replicas;
 use scheduler_extender::view::{GpuPodId, View, select_pod};
@@ -31,11 +31,18 @@ async fn binder(sim: &Sim, flight: Duration) -> (Arc<View>, Arc<Binder>) {
     let kubeconfig = files.path().join("kubeconfig");
     sim.write_kubeconfig(&kubeconfig).unwrap();
     let client = cluster::client(Some(&kubeconfig)).await.unwrap();
-    let limits = Limits { answer: Duration::from_secs(20), request_lifetime: flight };
+    let limits = BindLimits { answer: Duration::from_secs(20), request_lifetime: flight };
     let clock = Arc::new(Timestamp::now);
     let replicas = Arc::new(Replicas::alone());
-    let binder =
-        Binder::new(client, names, Arc::clone(&view), Metrics::default(), clock, limits, replicas);
+    let binder = Binder::new(BinderParams {
+        client,
+        names,
+        view: Arc::clone(&view),
+        metrics: Metrics::default(),
+        clock,
+        limits,
+        replicas,
+    });
     (view, binder)
 }
 

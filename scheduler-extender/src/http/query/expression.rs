@@ -1,4 +1,5 @@
-//! The supported subset of PromQL: a metric of each node, divided by a number, with a default for nodes without a value.
+//! The supported subset of PromQL: a metric of each node, divided by a number, with a default for nodes without a
+//! value.
 //!
 //! Invariant: an accepted expression has the same meaning in Prometheus, for series with one label `instance`.
 
@@ -21,8 +22,8 @@ pub(super) struct Expression<'a> {
 /// The expression is not in the supported subset.
 #[derive(Debug, Error, PartialEq, Eq)]
 #[error(
-    "only `SERIES`, `SERIES / NUMBER` and either with `or {EVERY_NODE} * NUMBER` behind it are answered: a number above 0, and one \
-     from 0 to 1"
+    "only `SERIES`, `SERIES / NUMBER` and either with `or {EVERY_NODE} * NUMBER` behind it are answered: a number above 0, \
+     and one from 0 to 1"
 )]
 pub(super) struct NoSuchExpression;
 
@@ -39,15 +40,18 @@ impl<'a> Expression<'a> {
             [series, "/", divisor] => (series, divisor),
             _ => return Err(NoSuchExpression),
         };
-        let read = |text: &str| text.parse::<f64>().ok().filter(|number| number.is_finite());
-        let divisor = read(divisor).filter(|divisor| *divisor > 0.0).ok_or(NoSuchExpression)?;
-        let default = default.map(|text| {
-            read(text).filter(|value| (0.0..=1.0).contains(value)).ok_or(NoSuchExpression)
-        });
-        is_name(series)
-            .then_some(Self { series, divisor, default: default.transpose()? })
-            .ok_or(NoSuchExpression)
+        let divisor = read_number(divisor)?;
+        let default = default.map(read_number).transpose()?;
+        let is_default_valid = default.is_none_or(|value| (0.0..=1.0).contains(&value));
+        if !is_name(series) || divisor <= 0.0 || !is_default_valid {
+            return Err(NoSuchExpression);
+        }
+        Ok(Self { series, divisor, default })
     }
+}
+
+fn read_number(text: &str) -> Result<f64, NoSuchExpression> {
+    text.parse().ok().filter(|number: &f64| number.is_finite()).ok_or(NoSuchExpression)
 }
 
 fn is_name(text: &str) -> bool {
@@ -60,11 +64,15 @@ mod tests {
 
     #[test]
     fn a_series_a_divisor_and_a_value_for_the_unknown_are_read() {
-        let of = |series, divisor, default| Ok(Expression { series, divisor, default });
-        assert_eq!(Expression::parse("cpu"), of("cpu", 1.0, None));
-        assert_eq!(Expression::parse(" cpu / 2\n"), of("cpu", 2.0, None));
-        assert_eq!(Expression::parse("cpu or plimsoll_node * 0.5"), of("cpu", 1.0, Some(0.5)));
-        assert_eq!(Expression::parse("cpu / 4 or plimsoll_node * 1"), of("cpu", 4.0, Some(1.0)));
+        for (text, divisor, default) in [
+            ("cpu", 1.0, None),
+            (" cpu / 2\n", 2.0, None),
+            ("cpu or plimsoll_node * 0.5", 1.0, Some(0.5)),
+            ("cpu / 4 or plimsoll_node * 1", 4.0, Some(1.0)),
+        ] {
+            let expected = Expression { series: "cpu", divisor, default };
+            assert_eq!(Expression::parse(text), Ok(expected), "{text}");
+        }
     }
 
     #[test]

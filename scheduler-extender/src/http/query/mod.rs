@@ -1,8 +1,8 @@
-//! The instant query of Prometheus' HTTP API, over the nodes' measured loads: so a descheduler moves pods by the same values by
-//! which new pods are placed.
+//! The instant query of Prometheus' HTTP API, over the nodes' measured loads: so a descheduler moves pods by the same
+//! values by which new pods are placed.
 //!
-//! Invariants: a node without a fresh reading is left out of the answer, or has the query's default; it is never 0. Values hold
-//! measured load only: an estimate of what pods will use must not cause evictions.
+//! Invariants: a node without a fresh reading is left out of the answer, or has the query's default; it is never 0.
+//! Values hold measured load only: an estimate of what pods will use must not cause evictions.
 
 mod expression;
 
@@ -46,7 +46,7 @@ pub(super) async fn query(
         Ok(RawForm(form)) => answer(&decider.view.read(), &form, decider.now()),
         Err(error) => refused(error.body_text()),
     };
-    decider.metrics.call(VERB, answer.outcome, start.elapsed().as_secs_f64());
+    decider.metrics.count_call(VERB, answer.outcome, start.elapsed().as_secs_f64());
     answer
 }
 
@@ -63,19 +63,18 @@ fn answer(snapshot: &Snapshot, form: &[u8], now: Timestamp) -> Answer {
         return refused(unknown_series(expression.series, snapshot));
     };
     let at = now.as_millisecond() as f64 / 1000.0;
-    let value = |name, load| {
-        let measured = series.of(Evaluation {
-            policy: &snapshot.policy,
-            node: load,
-            pod: PodToPlace::ORDINARY,
-            now,
-        });
+    let mut result = Vec::new();
+    for (name, node) in snapshot.loads() {
+        let pod = PodToPlace::ORDINARY;
+        let measured = series.measured(Evaluation { policy: &snapshot.policy, node, pod, now });
         let value = measured.map(|measured| measured / expression.divisor);
-        let value = value.or(expression.default)?.min(MAX_VALUE);
-        Some(Sample { metric: Labels { instance: name }, value: (at, value.to_string()) })
-    };
-    let result = snapshot.loads().filter_map(|(name, load)| value(name, load)).collect();
-    Answer::new("ok", &Success { status: "success", data: Data { result_type: "vector", result } })
+        if let Some(value) = value.or(expression.default) {
+            let value = value.min(MAX_VALUE).to_string();
+            result.push(NodeSample { metric: Labels { instance: name }, value: (at, value) });
+        }
+    }
+    let data = Data { result_type: "vector", result };
+    Answer::new("ok", &QueryResult { status: "success", data })
 }
 
 /// The series of an expression.
@@ -98,7 +97,7 @@ impl<'a> Series<'a> {
     }
 
     /// The measured value of a node; `None` where it is not known.
-    fn of(&self, node: Evaluation<'_, '_>) -> Option<f64> {
+    fn measured(&self, node: Evaluation<'_, '_>) -> Option<f64> {
         match self {
             Self::LimitRatio => node.measured_limit_ratio(),
             Self::Metric(name) => {
@@ -114,21 +113,22 @@ impl<'a> Series<'a> {
 
 fn unknown_series(name: &str, snapshot: &Snapshot) -> String {
     let metrics = snapshot.policy.policy.metrics();
-    let metrics: Vec<&str> = metrics.iter().map(|metric| metric.as_str()).collect();
+    let names: Vec<&str> = metrics.iter().map(|metric| metric.as_str()).collect();
     format!(
-        "there is no series {name}: there are {LIMIT_RATIO} and the metrics to which the policy gives a limit or a weight: {}",
-        metrics.join(", ")
+        "there is no series {name}: there are {LIMIT_RATIO} and the metrics to which the policy gives a limit or a \
+         weight: {}",
+        names.join(", ")
     )
 }
 
 fn refused(error: String) -> Answer {
-    let body = Failure { status: "error", error_type: "bad_data", error };
+    let body = QueryFailure { status: "error", error_type: "bad_data", error };
     Answer { status: StatusCode::BAD_REQUEST, ..Answer::new("error", &body) }
 }
 
 /// Prometheus' answer to an instant query.
 #[derive(Serialize)]
-struct Success<'a> {
+struct QueryResult<'a> {
     status: &'static str,
     data: Data<'a>,
 }
@@ -137,11 +137,11 @@ struct Success<'a> {
 #[serde(rename_all = "camelCase")]
 struct Data<'a> {
     result_type: &'static str,
-    result: Vec<Sample<'a>>,
+    result: Vec<NodeSample<'a>>,
 }
 
 #[derive(Serialize)]
-struct Sample<'a> {
+struct NodeSample<'a> {
     metric: Labels<'a>,
     /// The time in seconds, and the number as a text.
     value: (f64, String),
@@ -156,7 +156,7 @@ struct Labels<'a> {
 /// Prometheus' answer to a faulty query.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Failure {
+struct QueryFailure {
     status: &'static str,
     error_type: &'static str,
     error: String,
