@@ -171,9 +171,8 @@ fn without_that_condition_prometheus_takes_the_first_busy_seconds_for_the_maximu
     let ours = &ours()["max_avg_1d"];
     let largest = |skipped: u64| {
         ours.iter()
-            .filter_map(|(time, ours)| {
-                (*time >= unix(0) + skipped).then(|| (ours - plain[time]).abs())
-            })
+            .filter(|(time, _)| **time >= unix(0) + skipped)
+            .map(|(time, ours)| (ours - plain[time]).abs())
             .fold(0.0, f64::max)
     };
     println!(

@@ -150,6 +150,11 @@ impl Decision {
         Evaluation { pod, ..evaluation }
     }
 
+    /// The verdict about a node under the policy in force by its limits alone.
+    pub fn verdict_by_limits(&self, node: &NodeLoad) -> Verdict<'_> {
+        self.without_pairing(self.policy(), node).verdict()
+    }
+
     /// As [`Decision::evaluation`], for what the pairing does not affect: verdicts and limits.
     fn without_pairing<'p, 'n>(
         &'p self,

@@ -206,18 +206,18 @@ mod tests {
         serde_json::to_vec(&json!({ "pod": { "uid": uid }, "time": time, "basis": basis })).unwrap()
     }
 
-    fn own_is_shown(own: Vec<u8>, other: Vec<u8>) -> bool {
-        newer_decision(Answer::of_json("ok", own.clone()), other).json() == own
+    fn own_is_shown(own: &[u8], other: Vec<u8>) -> bool {
+        newer_decision(Answer::of_json("ok", own.to_vec()), other).json() == own
     }
 
     #[test]
     fn the_later_decision_is_shown_unless_it_is_about_another_pod_than_the_api_server_shows() {
         use DecisionBasis::{Decision, Now};
-        assert!(!own_is_shown(explanation("a", Now, 9), explanation("a", Decision, 5)));
-        assert!(own_is_shown(explanation("a", Now, 9), explanation("b", Decision, 5)));
-        assert!(!own_is_shown(explanation("a", Decision, 4), explanation("b", Decision, 5)));
-        assert!(own_is_shown(explanation("a", Decision, 5), explanation("a", Decision, 4)));
-        assert!(own_is_shown(explanation("a", Decision, 5), explanation("a", Now, 9)));
-        assert!(!own_is_shown(b"\"there is no pod\"".to_vec(), explanation("a", Decision, 5)));
+        assert!(!own_is_shown(&explanation("a", Now, 9), explanation("a", Decision, 5)));
+        assert!(own_is_shown(&explanation("a", Now, 9), explanation("b", Decision, 5)));
+        assert!(!own_is_shown(&explanation("a", Decision, 4), explanation("b", Decision, 5)));
+        assert!(own_is_shown(&explanation("a", Decision, 5), explanation("a", Decision, 4)));
+        assert!(own_is_shown(&explanation("a", Decision, 5), explanation("a", Now, 9)));
+        assert!(!own_is_shown(b"\"there is no pod\"", explanation("a", Decision, 5)));
     }
 }

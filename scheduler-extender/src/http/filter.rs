@@ -64,7 +64,7 @@ fn nominated_alone<'d>(decision: &'d Decision, nominated: &NodeName) -> Option<V
     if decision.len() != 1 || decision.name(0) != nominated {
         return None;
     }
-    Some(decision.evaluation(decision.policy(), &*decision.load(0)?).verdict())
+    Some(decision.verdict_by_limits(&*decision.load(0)?))
 }
 
 /// Rejects nodes without a card for the pod. A pod that requests none passes on every node.
@@ -153,9 +153,10 @@ fn report(
     let fits_somewhere = refused.iter().any(Option::is_none);
     match priority {
         Some(priority) if !fits_somewhere => {
-            let nodes = refused.iter().enumerate().filter_map(|(position, why)| {
-                why.is_some_and(NoFit::is_resolvable).then(|| decision.name(position).clone())
-            });
+            let nodes = refused.iter().enumerate();
+            let nodes = nodes
+                .filter(|(_, why)| why.is_some_and(NoFit::is_resolvable))
+                .map(|(position, _)| decision.name(position).clone());
             evictions.report(&decision.pod, priority, nodes);
         }
         _ => evictions.withdraw(&decision.pod.uid),

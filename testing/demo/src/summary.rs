@@ -201,7 +201,7 @@ mod tests {
     }
 
     fn result_of(sabotage: Option<Sabotage>, counts: &Counts) -> SabotageResult {
-        SabotageResult::of(sabotage, &counts)
+        SabotageResult::of(sabotage, counts)
     }
 
     #[test]

@@ -7,7 +7,6 @@ use std::ffi::{c_uint, c_ulonglong};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::machine::Return;
-use crate::script::Process;
 use crate::{Handle, reading};
 
 /// Memory that NVML cannot tell (`NVML_VALUE_NOT_AVAILABLE`).

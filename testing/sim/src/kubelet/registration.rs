@@ -62,13 +62,14 @@ impl Registration for Service {
 impl Service {
     async fn connect(&self, endpoint: &str) -> Result<DevicePluginClient<Channel>, Status> {
         let address = format!("unix://{}", self.directory.join(endpoint).display());
-        let endpoint = tonic::transport::Endpoint::from_shared(address).map_err(unavailable)?;
-        let channel = endpoint.connect().await.map_err(unavailable)?;
+        let endpoint = tonic::transport::Endpoint::from_shared(address)
+            .map_err(|error| unavailable(&error))?;
+        let channel = endpoint.connect().await.map_err(|error| unavailable(&error))?;
         Ok(DevicePluginClient::new(channel).max_decoding_message_size(16 << 20))
     }
 }
 
-fn unavailable(error: tonic::transport::Error) -> Status {
+fn unavailable(error: &tonic::transport::Error) -> Status {
     Status::unavailable(error.to_string())
 }
 
