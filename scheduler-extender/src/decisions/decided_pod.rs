@@ -35,8 +35,8 @@ pub struct DecidedPod {
 }
 
 impl DecidedPod {
-    /// Its namespace, name and UID, for API calls, where they become parts of a URL path. `None` where they are no valid
-    /// Kubernetes names: they come from the request.
+    /// Its namespace, name and UID, for API calls, where they become parts of a URL path. `None` where they are no
+    /// valid Kubernetes names: they come from the request.
     pub(crate) fn reference(&self) -> Option<PodReference> {
         field::label("namespace", &self.namespace)
             .and_then(|()| field::subdomain("name", &self.name))

@@ -1,7 +1,7 @@
 //! A decision: one pod, the nodes of the request, and the state of the cluster at that time.
 //!
-//! Invariant: Filter, Prioritize, Preempt, explain and the shadow policy call the same functions. The verbs pass [`Prepared`] values, which
-//! change no result.
+//! Invariant: Filter, Prioritize, Preempt, explain and the shadow policy call the same functions. The verbs pass
+//! [`Prepared`] values, which change no result.
 
 use std::borrow::Cow;
 use std::sync::{Arc, OnceLock};
@@ -117,8 +117,8 @@ impl Decision {
         self.nodes.name(self.snapshot.names(), position)
     }
 
-    /// The load of the node at a position, without the pod itself, which is in flight if kube-scheduler has just sent a request for it.
-    /// `None` for an unknown node.
+    /// The load of the node at a position, without the pod itself, which is in flight if kube-scheduler has just sent a
+    /// request for it. `None` for an unknown node.
     #[must_use]
     pub fn load(&self, position: usize) -> Option<Cow<'_, NodeLoad>> {
         let load = self.snapshot.at(self.nodes.places()[position]?).load.as_ref()?;
@@ -189,7 +189,8 @@ impl Decision {
         *self.pairings[usize::from(!is_in_force)].get_or_init(pairing)
     }
 
-    /// The sum over all nodes. It is added up as [`Prepared::cpu_use`] does, by chunk: a sum of fractions depends on the order.
+    /// The sum over all nodes. It is added up as [`Prepared::cpu_use`] does, by chunk: a sum of fractions depends on
+    /// the order.
     fn cpu_use(&self, of: impl Fn(&NodeLoad) -> CpuUse) -> CpuUse {
         let mut all = CpuUse::default();
         for chunk in self.snapshot.chunks() {
@@ -199,8 +200,8 @@ impl Decision {
         all
     }
 
-    /// Whether each candidate may take the pod by its load under `policy`. An unknown node may, unless the pod's namespace has
-    /// nodes of its own.
+    /// Whether each candidate may take the pod by its load under `policy`. An unknown node may, unless the pod's
+    /// namespace has nodes of its own.
     pub fn verdicts<'p>(
         &'p self,
         policy: &'p ResolvedPolicy,
@@ -307,8 +308,8 @@ impl Decision {
         cost.map_or(by_load, |cost| score_less_card_cost(by_load, cost))
     }
 
-    /// The cost to the cards of the node at a position of the CPU that the pod takes; `None` for a pod with a GPU request, or where
-    /// fragmentation is not measured.
+    /// The cost to the cards of the node at a position of the CPU that the pod takes; `None` for a pod with a GPU
+    /// request, or where fragmentation is not measured.
     pub fn cost_to_cards(&self, position: usize) -> Option<Cost> {
         let measure = self.rule.for_plain_pods().filter(|_| self.request.is_none())?;
         Some(self.cards(position)?.cost_of_cpu(self.pod.cpu, measure))
@@ -531,7 +532,8 @@ spec:
         view.current()
     }
 
-    /// An ordinary pod, one whose priority class is exempt, one of a namespace with nodes of its own, and one of a DaemonSet.
+    /// An ordinary pod, one whose priority class is exempt, one of a namespace with nodes of its own, and one of a
+    /// DaemonSet.
     fn pods() -> [Pod; 4] {
         let owner = json!([{ "apiVersion": "apps/v1", "kind": "DaemonSet", "name": "d", "uid": "d", "controller": true }]);
         [

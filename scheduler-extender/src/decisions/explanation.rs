@@ -14,7 +14,8 @@ use placement::load::{
 
 use super::Decision;
 
-/// Explains a decision for the nodes at the positions `shown`, in this order. The decision is always made among all of its nodes.
+/// Explains a decision for the nodes at the positions `shown`, in this order. The decision is always made among all of
+/// its nodes.
 ///
 /// # Panics
 ///

@@ -1,8 +1,8 @@
 //! How much memory decisions hold together.
 //!
-//! Invariant: each value that a decision holds, directly or through its snapshot, counts once, however many decisions hold it, and as
-//! long as one does. Values that the view holds at the moment count too. What two values share below a node's state (readings, labels) counts
-//! with each.
+//! Invariant: each value that a decision holds, directly or through its snapshot, counts once, however many decisions
+//! hold it, and as long as one does. Values that the view holds at the moment count too. What two values share below a
+//! node's state (readings, labels) counts with each.
 
 use std::collections::HashMap;
 use std::sync::Arc;

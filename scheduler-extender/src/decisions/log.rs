@@ -1,7 +1,7 @@
 //! The last decision about each of the last thousand pods.
 //!
-//! Invariants: a pod has one record, its newest; records are bounded by number and by the memory that they hold together, and the oldest
-//! are removed first. Removed records are freed after the lock is released.
+//! Invariants: a pod has one record, its newest; records are bounded by number and by the memory that they hold
+//! together, and the oldest are removed first. Removed records are freed after the lock is released.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,10 +16,11 @@ use super::{DecidedPod, Decision};
 /// Pods at most.
 pub const MAX_PODS: usize = 1_000;
 
-/// Bytes that all records together hold at most, with what the view holds too at the moment. Only the newest record may hold more: in a
-/// cluster that takes so much by itself, the log has that record alone. A record takes 4 for each node of the request, and for
-/// each node of the cluster that changed since the previous record a kilobyte and its share of the list of nodes. With 5,000 nodes, each
-/// with new readings every 3 minutes, this suffices for the last thousand pods at 60 placed pods a minute.
+/// Bytes that all records together hold at most, with what the view holds too at the moment. Only the newest record may
+/// hold more: in a cluster that takes so much by itself, the log has that record alone. A record takes 4 for each node
+/// of the request, and for each node of the cluster that changed since the previous record a kilobyte and its share of
+/// the list of nodes. With 5,000 nodes, each with new readings every 3 minutes, this suffices for the last thousand
+/// pods at 60 placed pods a minute.
 pub const MAX_BYTES: usize = 88 << 20;
 
 /// The age up to which a record belongs to the current scheduling attempt: from Filter to Prioritize.
@@ -279,7 +280,8 @@ mod tests {
         held.bytes()
     }
 
-    /// Nodes change with each step, and pods are decided about again: what is counted is what a count from the start finds.
+    /// Nodes change with each step, and pods are decided about again: what is counted is what a count from the start
+    /// finds.
     #[test]
     fn what_is_counted_is_what_is_held_however_often_pods_are_decided_about_while_nodes_change() {
         let (log, view) = (DecisionLog::default(), fixtures::view());

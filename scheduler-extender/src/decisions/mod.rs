@@ -1,7 +1,7 @@
 //! Decisions about pods, and the log of the last ones, from which explain shows why a pod is on its node.
 //!
-//! Invariant: a [`Decision`] holds the values that Filter used, and its explanation is computed from these alone, on request and by
-//! the same code as new decisions.
+//! Invariant: a [`Decision`] holds the values that Filter used, and its explanation is computed from these alone, on
+//! request and by the same code as new decisions.
 
 mod decided_pod;
 mod decision;

@@ -1,8 +1,9 @@
-//! How long pods have been waiting whose objects do not show it, such as pods that had scheduling gates: since kube-scheduler's first
-//! request for them.
+//! How long pods have been waiting whose objects do not show it, such as pods that had scheduling gates: since
+//! kube-scheduler's first request for them.
 //!
-//! Invariants: memory is bounded; a pod without a request for 15 minutes starts again at 0. kube-scheduler retries each waiting
-//! pod every 5 minutes at least, so only pods that were deleted, or whose requests go to another replica, are dropped.
+//! Invariants: memory is bounded; a pod without a request for 15 minutes starts again at 0. kube-scheduler retries each
+//! waiting pod every 5 minutes at least, so only pods that were deleted, or whose requests go to another replica, are
+//! dropped.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};

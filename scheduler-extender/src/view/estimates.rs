@@ -1,8 +1,8 @@
 //! Estimates of pods: from the learned use of their workloads, as the annotator last sent it, and from their specs.
 //!
-//! Invariant: learned use counts for a bounded time. After that, requests count again, as for an unknown workload. A list replaces
-//! only the workloads of which it knows as much as the lists before: an annotator that has just begun to lead has observed few workloads,
-//! for minutes, and the earlier entries stay.
+//! Invariant: learned use counts for a bounded time. After that, requests count again, as for an unknown workload. A
+//! list replaces only the workloads of which it knows as much as the lists before: an annotator that has just begun to
+//! lead has observed few workloads, for minutes, and the earlier entries stay.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -17,7 +17,8 @@ use placement::workload::{HALF_LIFE, WorkloadId, claimed_evidence, outweighs};
 
 use super::Current;
 
-/// How long learned use counts after it was last received: by then an annotator that began to lead has observed a day's course.
+/// How long learned use counts after it was last received: by then an annotator that began to lead has observed a day's
+/// course.
 const MAX_AGE: SignedDuration = HALF_LIFE;
 
 /// The learned use of one workload.
@@ -30,8 +31,8 @@ type Controller = (Arc<str>, Arc<str>, Arc<str>);
 #[derive(Debug, Default)]
 pub struct ByWorkload {
     exact: HashMap<WorkloadId, Entry>,
-    /// For each controller, the learned use of the template with the most evidence, and that evidence. Not of the newest template:
-    /// that may be a single pod with a forged owner.
+    /// For each controller, the learned use of the template with the most evidence, and that evidence. Not of the
+    /// newest template: that may be a single pod with a forged owner.
     best_known: HashMap<Controller, (f64, Learned)>,
     /// For each namespace, the use of its workloads in relation to their requests.
     namespaces: HashMap<Arc<str>, NamespaceRatios>,
@@ -48,7 +49,8 @@ struct Entry {
 }
 
 impl ByWorkload {
-    /// Adds a workload of a list received at `now`. `pod_minutes`: for how long its pods were observed, weighted at `last_seen`.
+    /// Adds a workload of a list received at `now`. `pod_minutes`: for how long its pods were observed, weighted at
+    /// `last_seen`.
     pub fn insert(
         &mut self,
         workload: WorkloadId,
@@ -61,8 +63,8 @@ impl ByWorkload {
         self.insert_entry(workload, Entry { learned, evidence, received_at: None });
     }
 
-    /// This list with the entries of an earlier one, received at `received_at`, that it does not have or that know more, and that are fresh
-    /// at `now`. If there are too many, those with the most evidence.
+    /// This list with the entries of an earlier one, received at `received_at`, that it does not have or that know
+    /// more, and that are fresh at `now`. If there are too many, those with the most evidence.
     fn with_earlier(self, earlier: &Self, received_at: Timestamp, now: Timestamp) -> Self {
         let mut all = self.exact;
         let mut kept = Vec::new();
@@ -95,7 +97,8 @@ impl ByWorkload {
         self.exact.insert(workload, entry);
     }
 
-    /// The learned use of a workload; for an unknown template, that of the controller's template with the most evidence.
+    /// The learned use of a workload; for an unknown template, that of the controller's template with the most
+    /// evidence.
     fn of(&self, workload: &WorkloadId) -> Learned {
         let best = || self.best_known.get(&controller(workload)).map(|(_, learned)| learned);
         let exact = self.exact.get(workload).map(|entry| &entry.learned);
@@ -194,7 +197,8 @@ impl Current {
         }
     }
 
-    /// The amounts of the estimate [of either](PodEstimates::of_either) policy, and the cores that the pod's workload was seen to use.
+    /// The amounts of the estimate [of either](PodEstimates::of_either) policy, and the cores that the pod's workload
+    /// was seen to use.
     pub(super) fn expected_and_measured(
         &self,
         pod: &Pod,

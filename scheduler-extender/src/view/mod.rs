@@ -1,12 +1,12 @@
 //! The state of the cluster in memory: one index, one lock, one snapshot.
 //!
 //! ```text
-//! watches, Bind, ticks ──change──> Index (plain data) ──changed nodes──> Snapshot (immutable) ──read──> verbs, explain, metrics
-//!                        one mutex, microseconds                atomic pointer
+//! watches, Bind, ticks ──change──> Index (plain data) ──publish──> Snapshot (immutable) ──read──> verbs, explain
+//!                        one mutex, microseconds        atomic pointer                            no lock
 //! ```
 //!
-//! Invariant: nothing else is synchronised. Filter, Prioritize, Preempt and explain read one snapshot, without the lock. No lock is held
-//! across an await.
+//! Invariant: nothing else is synchronised. Filter, Prioritize, Preempt and explain read one snapshot, without the
+//! lock. No lock is held across an await.
 
 mod estimates;
 #[cfg(test)]
@@ -105,7 +105,8 @@ impl View {
         question(&self.lock())
     }
 
-    // After a panic, a change may be partial. It concerns the pods and nodes of that change, and the next events of these repair it.
+    // After a panic, a change may be partial. It concerns the pods and nodes of that change, and the next events of
+    // these repair it.
     fn lock(&self) -> MutexGuard<'_, Index> {
         self.index.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -41,8 +41,8 @@ impl WatchState {
         }
     }
 
-    /// Requests a new list, and returns once a list that began after this call is in the view. `number` must be above that of
-    /// every earlier call.
+    /// Requests a new list, and returns once a list that began after this call is in the view. `number` must be above
+    /// that of every earlier call.
     pub async fn relist(&self, number: u64) {
         let mut completed = self.completed.subscribe();
         self.requested.send_replace(number);

@@ -30,7 +30,8 @@ fn scheduler(sim: &Sim, rig: &Rig) -> Scheduler {
     Scheduler::start(sim, config).unwrap().0
 }
 
-/// A node with two cards of 16 units, of which 6 are free on each: on the first card two pods of 5, on the second one of 10.
+/// A node with two cards of 16 units, of which 6 are free on each: on the first card two pods of 5, on the second one
+/// of 10.
 async fn full_cards(sim: &Sim, flags: &[&str]) -> Rig {
     sim.put(gpu_node("node", 2).with("cpu", 16).with(GPU, 32));
     let rig = Rig::start_with(sim, flags).await;

@@ -1,8 +1,9 @@
-//! Many bindings through two replicas, while replies and requests are lost, come late or find a conflict, and the replica that leads
-//! ends again and again.
+//! Many bindings through two replicas, while replies and requests are lost, come late or find a conflict, and the
+//! replica that leads ends again and again.
 //!
-//! `PLIMSOLL_CHAOS_BINDS=100000 PLIMSOLL_CHAOS_SEED=7 cargo test -p scheduler-extender --test it chaos -- --nocapture` runs more of them,
-//! from another seed, about a hundred a second. A seed gives the same pods, faults and ends again; what is under way at once is for the machine to decide.
+//! `PLIMSOLL_CHAOS_BINDS=100000 PLIMSOLL_CHAOS_SEED=7 cargo test -p scheduler-extender --test it chaos -- --nocapture`
+//! runs more of them, from another seed, about a hundred a second. A seed gives the same pods, faults and ends again;
+//! what is under way at once is for the machine to decide.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -149,7 +150,8 @@ async fn no_unit_is_given_out_twice_and_every_pod_is_bound_through_lost_replies_
             replicas[leader] = replica(&sim, LEASE).await;
             leads(&replicas[1 - leader]).await;
         }
-        // What was answered with an error is tried again, as kube-scheduler does: where it was tried, or where there is room.
+        // What was answered with an error is tried again, as kube-scheduler does: where it was tried, or where there is
+        // room.
         for ((pod, (replica, node)), answer) in pods.iter().zip(&ways).zip(&answers) {
             let mut answer = answer.clone();
             let mut tries = 0;

@@ -1,5 +1,6 @@
-//! A namespace with a quota against a model: its pods are bound, started, deleted in order or by force, and reported, in every order. Its
-//! cards, those of pods deleted by force included, never have more units than the quota, which counts pods with an object alone.
+//! A namespace with a quota against a model: its pods are bound, started, deleted in order or by force, and reported,
+//! in every order. Its cards, those of pods deleted by force included, never have more units than the quota, which
+//! counts pods with an object alone.
 
 use std::collections::{BTreeMap, HashSet};
 

@@ -1,4 +1,5 @@
-//! Nodes where devices of a DRA driver serve the GPU resource: each of their units may be on another card, so no pod goes there.
+//! Nodes where devices of a DRA driver serve the GPU resource: each of their units may be on another card, so no pod
+//! goes there.
 
 use serde_json::{Value, json};
 use sim::{PODS, Sim, node};

@@ -1,4 +1,5 @@
-//! Least fragmentation: what it is learnt from, that nodes and cards are chosen by one rule, and memory that nobody manages.
+//! Least fragmentation: what it is learnt from, that nodes and cards are chosen by one rule, and memory that nobody
+//! manages.
 
 use std::collections::HashSet;
 

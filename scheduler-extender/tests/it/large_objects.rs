@@ -27,7 +27,8 @@ async fn stays_within_its_limit(sim: &Sim) {
     let mut extender = Measured::start(program, &[&own[..], &flags("15s")[..]].concat()).unwrap();
     extender.ready().await.unwrap();
     let events = "plimsoll_extender_watch_pods_events_total";
-    // With a Lease it lists twice: at its start, and before it gives out cards. The second may begin before the first has ended.
+    // With a Lease it lists twice: at its start, and before it gives out cards. The second may begin before the first
+    // has ended.
     let lists = "plimsoll_extender_watch_pods_lists_total";
     extender.until_metric(lists, 2.0).await.unwrap();
     sim.faults().expire_watches();

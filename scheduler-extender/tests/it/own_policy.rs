@@ -65,8 +65,10 @@ async fn a_pod_that_uses_much_of_its_request_goes_where_nodes_use_little_of_thei
     }
     let paired = format!("{}  scoring: {{pairing: 0.5}}\n", policy("{}"));
     let rig = Rig::start_under(&sim, &paired, &["--learned-use-url", &url]).await;
-    // Requests fill three quarters of the nodes, and 8 of these 15 cores are used. This workload uses 1.5 times its request of a core: with it
-    // 0.55 of a node, of which 0.6 and 1.1 are requested then. Of the surpluses of 0.23 and −0.04 a part of 0.5 · (1 − 0.53 ÷ 1.5) counts.
+    // Requests fill three quarters of the nodes, and 8 of these 15 cores are used. This workload uses 1.5 times its
+    // request of a core: with it
+    // 0.55 of a node, of which 0.6 and 1.1 are requested then. Of the surpluses of 0.23 and −0.04 a part of 0.5 · (1 −
+    // 0.53 ÷ 1.5) counts.
     let web = owned(asking("web", "1"));
     let nodes = ["much", "little"];
     rig.until("requests and use", async || rig.scores(&web, &nodes).await == [37, 46]).await;
@@ -271,7 +273,8 @@ async fn where_every_node_is_over_its_limit_the_least_loaded_passes() {
     assert_eq!(hard.filter("/load-aware", &pod, &names).await["NodeNames"], json!([]));
 }
 
-/// Nodes without GPUs have no GPU reading. They take what is to be kept off a hot node, and a limit of GPUs changes nothing for them.
+/// Nodes without GPUs have no GPU reading. They take what is to be kept off a hot node, and a limit of GPUs changes
+/// nothing for them.
 #[tokio::test]
 async fn a_limit_on_a_metric_that_some_nodes_cannot_have_lets_no_pod_onto_a_hot_node() {
     let policy = |of_gpu: &str| {

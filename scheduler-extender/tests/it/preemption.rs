@@ -1,5 +1,5 @@
-//! kube-scheduler's stand-in with the shipped configuration and the real extender: what happens to pods of higher priority
-//! where nodes are overloaded, or their cards full.
+//! kube-scheduler's stand-in with the shipped configuration and the real extender: what happens to pods of higher
+//! priority where nodes are overloaded, or their cards full.
 
 use jiff::SignedDuration;
 use serde_json::Value;
@@ -78,8 +78,8 @@ async fn an_overloaded_node_loses_no_pod_to_preemption() {
     assert!(sim.pod("default", "low-hot").is_some());
 }
 
-/// On each of two nodes with two cards of 16 units, evicting the two pods of lower priority frees 16 units: 8 on each card
-/// of `apart`, one whole card of `together`.
+/// On each of two nodes with two cards of 16 units, evicting the two pods of lower priority frees 16 units: 8 on each
+/// card of `apart`, one whole card of `together`.
 #[tokio::test]
 async fn a_node_whose_victims_free_no_card_for_the_pod_loses_none_of_them() {
     let sim = Sim::start().await.unwrap();
@@ -102,8 +102,8 @@ async fn a_node_whose_victims_free_no_card_for_the_pod_loses_none_of_them() {
     let (_scheduler, _decisions) = Scheduler::start(&sim, shipped_config(&rig)).unwrap();
     sim.put(gpu_pod_of("train", 16, 1000));
     let node = |sim: &Sim| node_of(sim, "train");
-    // kube-scheduler may see the evictions before the extender does, and be refused. A device plugin then reports that the
-    // victims' units are free, and each change of a node causes another attempt.
+    // kube-scheduler may see the evictions before the extender does, and be refused. A device plugin then reports that
+    // the victims' units are free, and each change of a node causes another attempt.
     let has_room = async || rig.used().await == 48 || node(&sim).is_some();
     rig.until("the evictions", has_room).await;
     sim.change(sim::NODES, "", "together", |node| {
@@ -115,7 +115,8 @@ async fn a_node_whose_victims_free_no_card_for_the_pod_loses_none_of_them() {
     assert!(!is_there("together-low-0") && !is_there("together-low-1"));
 }
 
-/// Three full cards of 16 units, each with a pod of 12 and a less important one of 4. By totals the three of 4 would do.
+/// Three full cards of 16 units, each with a pod of 12 and a less important one of 4. By totals the three of 4 would
+/// do.
 #[tokio::test]
 async fn one_pod_is_evicted_where_the_dry_run_takes_three_and_its_card_is_kept() {
     let sim = Sim::start().await.unwrap();

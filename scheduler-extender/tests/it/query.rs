@@ -29,8 +29,8 @@ fn measured(name: &str, cpu: f64, memory: f64, age: SignedDuration) -> NodeBuild
         .with("cpu", 10)
 }
 
-/// `cool` is below its limits, `hot` over that of memory, `half` has no reading of memory, `hot-half` is over that of CPU beside
-/// it, `old` has stale ones and `bare` none.
+/// `cool` is below its limits, `hot` over that of memory, `half` has no reading of memory, `hot-half` is over that of
+/// CPU beside it, `old` has stale ones and `bare` none.
 async fn start() -> (Sim, Rig) {
     let sim = Sim::start().await.unwrap();
     sim.put(measured("cool", 0.2, 0.25, NOW));

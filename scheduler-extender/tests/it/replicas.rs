@@ -236,7 +236,8 @@ async fn the_standby_of_a_killed_leader_knows_what_it_bound() {
     assert_eq!(standby.bind(&one, "n1").await, "");
 }
 
-/// A POST that is under way for longer than the Lease lasts, as when its sender was stopped between the check and the send.
+/// A POST that is under way for longer than the Lease lasts, as when its sender was stopped between the check and the
+/// send.
 #[tokio::test]
 async fn a_binding_of_a_stopped_leader_that_lands_late_is_charged_and_its_card_given_out_no_more() {
     let sim = Sim::start().await.unwrap();

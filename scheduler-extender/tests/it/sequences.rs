@@ -213,8 +213,8 @@ impl Object {
         GpuPodId { uid: self.uid.as_str().into(), namespace: "ml".to_owned(), name }
     }
 
-    /// The card that it is on, or may be: what the kubelet did, else what Bind chose, unless its claim was removed, as the device plugin
-    /// then refuses it.
+    /// The card that it is on, or may be: what the kubelet did, else what Bind chose, unless its claim was removed, as
+    /// the device plugin then refuses it.
     fn card(&self) -> Option<&String> {
         let chosen = self.chosen.as_ref().filter(|_| self.claim.is_some());
         self.admitted.as_ref().or(chosen).filter(|_| !self.failed)
@@ -663,7 +663,8 @@ proptest! {
     }
 }
 
-/// A read that is newer than the watch shows that a pod is gone whose two bindings may have been carried out. Then the watch shows it bound, and gone.
+/// A read that is newer than the watch shows that a pod is gone whose two bindings may have been carried out. Then the
+/// watch shows it bound, and gone.
 #[test]
 fn a_pod_that_is_shown_again_after_its_end_leaves_nothing_on_another_node() {
     use Step::{Answer, Bind, Carry, Create, Delete, Relist};

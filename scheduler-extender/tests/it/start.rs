@@ -1,4 +1,5 @@
-//! What is said when the program cannot start (one line that names the flag, and each cause once), and where it listens.
+//! What is said when the program cannot start (one line that names the flag, and each cause once), and where it
+//! listens.
 
 use std::net::TcpListener;
 

@@ -1,8 +1,8 @@
 //! The nodes that take no GPU pods for a while, since their kubelet refused several that Bind had sent there.
 //!
-//! Invariant: only what this process has seen itself counts: a pod for which it chose a card of that node, that carries the claim which
-//! Bind wrote, and that the device plugin refused for a fault of the node. A pod that was bound by other means, whose claim was
-//! changed, or that was refused for its own spec, says nothing about its node.
+//! Invariant: only what this process has seen itself counts: a pod for which it chose a card of that node, that carries
+//! the claim which Bind wrote, and that the device plugin refused for a fault of the node. A pod that was bound by
+//! other means, whose claim was changed, or that was refused for its own spec, says nothing about its node.
 
 use std::sync::Arc;
 

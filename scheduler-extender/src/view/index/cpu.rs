@@ -1,7 +1,7 @@
 //! The free CPU of nodes, which limits what their cards can be used for.
 //!
-//! Invariant: a pod counts once at most on a node, from its reservation or the watch event of its binding until it has ended or the
-//! reservation is released. A pod takes 8 bytes, so that 150,000 take 1.2 MB.
+//! Invariant: a pod counts once at most on a node, from its reservation or the watch event of its binding until it has
+//! ended or the reservation is released. A pod takes 8 bytes, so that 150,000 take 1.2 MB.
 
 use std::collections::HashMap;
 use std::hash::BuildHasher;
@@ -136,8 +136,8 @@ impl Index {
         self.listing = Some(HashMap::new());
     }
 
-    /// Ends a list whose pods have been applied: pods that are not in it no longer count, except those with a reservation, which may have
-    /// been bound since it began.
+    /// Ends a list whose pods have been applied: pods that are not in it no longer count, except those with a
+    /// reservation, which may have been bound since it began.
     pub(super) fn end_list(&mut self) {
         let Some(mut listing) = self.listing.take() else { return };
         self.has_all_pods = true;

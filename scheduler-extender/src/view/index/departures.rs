@@ -1,9 +1,9 @@
 //! Deleted pods that may still have processes, and what their namespaces may take meanwhile.
 //!
-//! ResourceQuota counts a pod no more once its object is gone, as after a deletion by force, while its card stays charged until its processes
-//! have ended. Invariant: while deleted pods of a namespace hold units, the namespace gets no card with which its pods, the deleted ones
-//! included, would hold more units than when one of these was deleted. Without that, creating pods and deleting them by force would hold
-//! any number of cards.
+//! ResourceQuota counts a pod no more once its object is gone, as after a deletion by force, while its card stays
+//! charged until its processes have ended. Invariant: while deleted pods of a namespace hold units, the namespace gets
+//! no card with which its pods, the deleted ones included, would hold more units than when one of these was deleted.
+//! Without that, creating pods and deleting them by force would hold any number of cards.
 
 use jiff::{SignedDuration, Timestamp};
 use placement::gpu::{GpuRequest, NodeCards};
@@ -12,8 +12,8 @@ use placement::units::{NodeName, PodUid, Units};
 use super::gpu_pods::REPORTED_WITHIN;
 use super::{GpuPodId, Index};
 
-/// How long a deleted pod that holds units restricts its namespace: longer than any usual grace period. A process that never ends, or a node whose
-/// device plugin is gone, must not keep the namespace from all cards for ever.
+/// How long a deleted pod that holds units restricts its namespace: longer than any usual grace period. A process that
+/// never ends, or a node whose device plugin is gone, must not keep the namespace from all cards for ever.
 const RESTRICTS: SignedDuration = SignedDuration::from_mins(10);
 
 /// A deleted pod that still holds units of a node.
@@ -30,7 +30,8 @@ pub(super) struct Departure {
 }
 
 impl Departure {
-    /// Whether it no longer keeps its namespace from other cards. The card itself stays charged for as long as reports have the pod.
+    /// Whether it no longer keeps its namespace from other cards. The card itself stays charged for as long as reports
+    /// have the pod.
     fn is_forgiven(&self, now: Timestamp) -> bool {
         now.duration_since(self.at).abs() >= RESTRICTS
     }
@@ -51,8 +52,8 @@ pub enum HeldByDeleted {
 }
 
 impl Index {
-    /// As [`Index::forget`], for a pod that may still have processes, as after a deletion by force. It counts while its node's
-    /// reports contain it; if none has contained it yet, for [`REPORTED_WITHIN`].
+    /// As [`Index::forget`], for a pod that may still have processes, as after a deletion by force. It counts while its
+    /// node's reports contain it; if none has contained it yet, for [`REPORTED_WITHIN`].
     pub fn depart(&mut self, uid: &PodUid, now: Timestamp) {
         self.at(now);
         let Some(record) = self.end(uid) else { return };
@@ -97,7 +98,8 @@ impl Index {
         }
     }
 
-    /// Whether the pod has to wait, since deleted pods of its namespace hold units. A pod with a binding under way does not.
+    /// Whether the pod has to wait, since deleted pods of its namespace hold units. A pod with a binding under way does
+    /// not.
     #[must_use]
     pub fn waits_for_deleted(&self, pod: &GpuPodId, request: &GpuRequest) -> Option<HeldByDeleted> {
         let is_held = |it: &&Departure| it.namespace == pod.namespace && self.counts(it);
@@ -119,8 +121,8 @@ impl Index {
         }
     }
 
-    /// Drops what is known of a pod's deletion: an older event has shown it again, bound to `node`. It holds nothing on the other nodes where it
-    /// might have been.
+    /// Drops what is known of a pod's deletion: an older event has shown it again, bound to `node`. It holds nothing on
+    /// the other nodes where it might have been.
     pub(super) fn cancel_departure(&mut self, uid: &PodUid, node: &NodeName) {
         if !self.departures.iter().any(|departure| departure.pod == *uid) {
             return;
@@ -148,8 +150,8 @@ impl Index {
         held.map(|it| it.units).sum()
     }
 
-    /// Whether the deleted pod takes units from others. On a node that is gone or not ready there is nothing to take, and its report may
-    /// never change again.
+    /// Whether the deleted pod takes units from others. On a node that is gone or not ready there is nothing to take,
+    /// and its report may never change again.
     fn counts(&self, departure: &Departure) -> bool {
         self.nodes
             .get(&departure.node)

@@ -1,7 +1,7 @@
 //! What each watch event does.
 //!
-//! Invariant: after a list, each pod of the index was in the list, or was bound after the list began and is looked up. A list does not
-//! end a reservation: it stays until the API server has answered the binding.
+//! Invariant: after a list, each pod of the index was in the list, or was bound after the list began and is looked up.
+//! A list does not end a reservation: it stays until the API server has answered the binding.
 
 use std::collections::HashSet;
 
@@ -45,7 +45,8 @@ pub struct PodUse {
 }
 
 impl PodUse {
-    /// The pod's end: at `now` where it is not known. It used what its workload was seen to use, while all of its containers ran.
+    /// The pod's end: at `now` where it is not known. It used what its workload was seen to use, while all of its
+    /// containers ran.
     fn ended(&self, pod: &PodUid, now: Timestamp) -> EndedPod {
         let ended_at = self.ended_at.unwrap_or(now);
         let used = self.runs.zip(self.measured_cpu).map(|(runs, cpu)| PastUse {
@@ -58,8 +59,8 @@ impl PodUse {
 }
 
 impl Index {
-    /// Applies an event of the pods' watch. `settled` is state of the caller: the pods that were settled when the current list
-    /// began. Returns the pods to look up: a list did not have them, and no event may come for their end.
+    /// Applies an event of the pods' watch. `settled` is state of the caller: the pods that were settled when the
+    /// current list began. Returns the pods to look up: a list did not have them, and no event may come for their end.
     #[must_use]
     pub fn apply_pods(
         &mut self,

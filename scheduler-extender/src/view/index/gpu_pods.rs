@@ -1,7 +1,7 @@
 //! The pods that request GPU memory, and what they hold on nodes.
 //!
-//! Invariants: a pod that is known to be bound holds units on one node; before that, on every node to which a binding of it was sent and
-//! may have been carried out. A UID belongs to the name with which it was first seen.
+//! Invariants: a pod that is known to be bound holds units on one node; before that, on every node to which a binding
+//! of it was sent and may have been carried out. A UID belongs to the name with which it was first seen.
 
 use std::collections::HashSet;
 
@@ -54,7 +54,8 @@ pub(super) struct PodRecord {
     on_lost_card_since: Option<Timestamp>,
 }
 
-/// The time within which a node's report shows an admitted pod on its card: the device plugin's reporting interval, the write and the watch.
+/// The time within which a node's report shows an admitted pod on its card: the device plugin's reporting interval, the
+/// write and the watch.
 pub(super) const REPORTED_WITHIN: SignedDuration = SignedDuration::from_secs(10);
 
 /// Why no card was reserved.
@@ -123,8 +124,8 @@ impl PodRecord {
 }
 
 impl Index {
-    /// Stops charging pods on every card of their node of which a claim names a card that the node does not report, as one that has
-    /// failed: once a report would have shown them on another card.
+    /// Stops charging pods on every card of their node of which a claim names a card that the node does not report, as
+    /// one that has failed: once a report would have shown them on another card.
     pub fn settle_lost_cards(&mut self, now: Timestamp) {
         self.at(now);
         let mut overdue: Vec<(NodeName, PodUid)> = Vec::new();
@@ -284,7 +285,8 @@ impl Index {
     ///
     /// # Errors
     ///
-    /// Where no card fits, or the pod is bound already, or is another, or has to wait for deleted pods of its namespace.
+    /// Where no card fits, or the pod is bound already, or is another, or has to wait for deleted pods of its
+    /// namespace.
     pub fn reserve(
         &mut self,
         pod: &GpuPodId,
@@ -332,8 +334,8 @@ impl Index {
         }
     }
 
-    /// Records that the API server has carried out the binding of the reservation `claim`. Does nothing if the pod has ended
-    /// meanwhile.
+    /// Records that the API server has carried out the binding of the reservation `claim`. Does nothing if the pod has
+    /// ended meanwhile.
     pub fn confirm(&mut self, uid: &PodUid, node: &NodeName, claim: &Claim) {
         self.change_record(uid, |index, record| index.settle(uid, record, node, Some(claim)));
     }
@@ -389,19 +391,19 @@ impl Index {
         record.nodes.iter().any(|node| self.is_reserved(uid, node))
     }
 
-    /// The pods without a binding under way. A list of all pods that begins after this call contains each of them that still
-    /// exists.
+    /// The pods without a binding under way. A list of all pods that begins after this call contains each of them that
+    /// still exists.
     #[must_use]
     pub fn settled(&self) -> HashSet<PodUid> {
         let settled = self.pods.iter().filter(|(uid, record)| !self.awaits_binding(uid, record));
         settled.map(|(uid, _)| uid.clone()).collect()
     }
 
-    /// Handles pods that a completed list of all pods does not contain. `settled` are the [`Index::settled`] pods of when the
-    /// list began: those that are not `listed` are removed by [`Index::depart`], since no event has shown how they ended. Returns
-    /// the other pods that are not `listed`: they were bound during the list and may have ended before it, so that no event shows
-    /// their end. They have to be looked up; a pod whose binding is still under way, after that has ended
-    /// ([`Index::is_doubtful`]).
+    /// Handles pods that a completed list of all pods does not contain. `settled` are the [`Index::settled`] pods of
+    /// when the list began: those that are not `listed` are removed by [`Index::depart`], since no event has shown how
+    /// they ended. Returns the other pods that are not `listed`: they were bound during the list and may have ended
+    /// before it, so that no event shows their end. They have to be looked up; a pod whose binding is still under way,
+    /// after that has ended ([`Index::is_doubtful`]).
     #[must_use]
     pub fn after_list(
         &mut self,

@@ -1,10 +1,11 @@
 //! The node on which each in-flight pod counts.
 //!
-//! kube-scheduler sends the requests for the next pod within a millisecond, and binds the previous pod some milliseconds
-//! later; only then does the watch show the binding. Of 50 pods created at once, 26 went to the coldest of 50 nodes
-//! before the watch showed the first binding. Until then, the pod counts on its most probable node.
+//! kube-scheduler sends the requests for the next pod within a millisecond, and binds the previous pod some
+//! milliseconds later; only then does the watch show the binding. Of 50 pods created at once, 26 went to the coldest of
+//! 50 nodes before the watch showed the first binding. Until then, the pod counts on its most probable node.
 //!
-//! Invariants: a pod counts on one node at most; the number of entries is bounded, and the entry of a pod that is never bound expires.
+//! Invariants: a pod counts on one node at most; the number of entries is bounded, and the entry of a pod that is never
+//! bound expires.
 
 use std::collections::HashMap;
 

@@ -16,8 +16,8 @@ use placement::units::{MetricName, NodeName, PodUid};
 use super::refused::RefusedReading;
 use super::{Index, Notice};
 
-/// The largest number of nodes whose bindings are kept before the watch shows the node. A pod's author can name any node, also
-/// one that does not exist.
+/// The largest number of nodes whose bindings are kept before the watch shows the node. A pod's author can name any
+/// node, also one that does not exist.
 const MAX_EARLY: usize = 1024;
 
 impl Index {
@@ -61,8 +61,8 @@ impl Index {
         believed
     }
 
-    /// Records a binding: the pod counts in the node's hot value, and with what it `uses` until readings show it. A pod counts
-    /// once. Without `uses`, the estimate of its in-flight entry counts.
+    /// Records a binding: the pod counts in the node's hot value, and with what it `uses` until readings show it. A pod
+    /// counts once. Without `uses`, the estimate of its in-flight entry counts.
     pub fn record_binding(
         &mut self,
         pod: &PodUid,
@@ -109,8 +109,8 @@ impl Index {
         self.change_recent(node, |recent| recent.ended(pod.clone(), horizon));
     }
 
-    /// Counts a pod as in flight on a node, with its estimated use and its requested cores, until its binding is known or the entry
-    /// expires. Does nothing for an unknown node, and for a pod that is known to be bound.
+    /// Counts a pod as in flight on a node, with its estimated use and its requested cores, until its binding is known
+    /// or the entry expires. Does nothing for an unknown node, and for a pod that is known to be bound.
     pub fn count_in_flight(
         &mut self,
         pod: &PodUid,

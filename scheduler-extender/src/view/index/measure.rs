@@ -47,7 +47,8 @@ impl LearnedMeasure {
         self.learner.observe(&PodShape::of(request));
     }
 
-    /// What the next measure is computed from; `None` where too few pods have come since the last one and no nodes have changed.
+    /// What the next measure is computed from; `None` where too few pods have come since the last one and no nodes have
+    /// changed.
     fn due<'n>(&mut self, nodes: impl Iterator<Item = Vec<CardKind<'n>>>) -> Option<MeasureInput> {
         let classes = classes(nodes);
         let have_changed = self.learner.has_begun() && self.classes != classes;
@@ -77,7 +78,8 @@ fn classes<'n>(nodes: impl Iterator<Item = Vec<CardKind<'n>>>) -> Vec<NodeClass>
 }
 
 impl Index {
-    /// What the next measure of fragmentation is computed from, if that is due. The caller computes it and calls [`Index::set_measure`].
+    /// What the next measure of fragmentation is computed from, if that is due. The caller computes it and calls
+    /// [`Index::set_measure`].
     pub(in crate::view) fn due_measure(&mut self) -> Option<MeasureInput> {
         self.measure.due(self.nodes.iter().map(card_kinds))
     }

@@ -1,8 +1,8 @@
 //! Everything that the extender knows of the cluster, as plain data.
 //!
-//! Invariants: no lock, no clock, no I/O: each method is one event, with its time where that matters, and changes the data completely or
-//! not at all. [`Index::publish`] makes the next [`Snapshot`] from the nodes that have changed. A node has one slot, its
-//! [`Place`](super::Place), for as long as snapshots have it.
+//! Invariants: no lock, no clock, no I/O: each method is one event, with its time where that matters, and changes the
+//! data completely or not at all. [`Index::publish`] makes the next [`Snapshot`] from the nodes that have changed. A
+//! node has one slot, its [`Place`](super::Place), for as long as snapshots have it.
 
 mod back_offs;
 mod cpu;
@@ -102,8 +102,9 @@ pub(super) enum Notice {
 }
 
 impl Index {
-    /// A cluster of which nothing is known. `believe_crane_hot_value`: whether `node_hot_value` annotations count, for clusters with
-    /// crane's own annotator. Our annotator writes them for other readers only, and they stay after the hot value has fallen.
+    /// A cluster of which nothing is known. `believe_crane_hot_value`: whether `node_hot_value` annotations count, for
+    /// clusters with crane's own annotator. Our annotator writes them for other readers only, and they stay after the
+    /// hot value has fallen.
     #[must_use]
     pub fn new(policy: LoadPolicy, believe_crane_hot_value: bool) -> Self {
         let mut metrics = MetricTable::default();
@@ -177,7 +178,8 @@ impl Index {
         self.now = now;
     }
 
-    /// What becomes due by time alone: ends departures, settles lost cards, and computes prepared values anew that are too old.
+    /// What becomes due by time alone: ends departures, settles lost cards, and computes prepared values anew that are
+    /// too old.
     pub fn tick(&mut self, now: Timestamp) {
         self.at(now);
         self.end_departures(now);

@@ -1,9 +1,10 @@
 //! Pods on two nodes, exhaustively: every order in which the extender's events can come, over the real index.
 //!
-//! One fault is among them: a binding's request or reply that is late or lost, or a pod that is deleted by force. The watch shows each
-//! change of a pod at any later time, or not at all before a list. What holds in every state: the bindings that the API server has carried out never
-//! exceed a card; each of them, and each that it still may carry out, is charged on its node; the snapshot has what the index has. And once
-//! everything has arrived and the pods are gone, nothing is charged.
+//! One fault is among them: a binding's request or reply that is late or lost, or a pod that is deleted by force. The
+//! watch shows each change of a pod at any later time, or not at all before a list. What holds in every state: the
+//! bindings that the API server has carried out never exceed a card; each of them, and each that it still may carry
+//! out, is charged on its node; the snapshot has what the index has. And once everything has arrived and the pods are
+//! gone, nothing is charged.
 
 use std::array;
 use std::collections::{HashSet, VecDeque};

@@ -1,7 +1,8 @@
 //! The nodes, each in a slot of its own.
 //!
-//! Invariant: a node has a slot while a snapshot has it: from when the watch shows it, or a pod holds units there, until neither is so.
-//! Of another name only the CPU requests of its pods are known: a pod's author can name any node, also one that does not exist.
+//! Invariant: a node has a slot while a snapshot has it: from when the watch shows it, or a pod holds units there,
+//! until neither is so. Of another name only the CPU requests of its pods are known: a pod's author can name any node,
+//! also one that does not exist.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -188,7 +189,8 @@ mod tests {
         assert!(!index.has_joined(&a) && index.has_joined(&b));
     }
 
-    /// As many names as there are pods: each would take its part of every snapshot, of what is prepared and of all kept ratings.
+    /// As many names as there are pods: each would take its part of every snapshot, of what is prepared and of all kept
+    /// ratings.
     #[test]
     fn pods_that_name_nodes_that_do_not_exist_make_no_snapshot_larger() {
         let view = fixtures::view();

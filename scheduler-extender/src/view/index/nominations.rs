@@ -22,8 +22,8 @@ impl Index {
         self.plans.insert(pod.clone(), cards);
     }
 
-    /// Keeps cards of a node for a waiting pod, for which pods were evicted there, until it is bound or deleted, or until
-    /// [`Index::release_kept`]. Releases cards that were kept for it before.
+    /// Keeps cards of a node for a waiting pod, for which pods were evicted there, until it is bound or deleted, or
+    /// until [`Index::release_kept`]. Releases cards that were kept for it before.
     pub fn keep(&mut self, pod: &PodUid, node: &NodeName, cards: Vec<CardId>) {
         self.release_kept(pod);
         self.plan(pod, vec![(node.clone(), cards)]);
@@ -76,10 +76,12 @@ impl Index {
         Some(cards.clone())
     }
 
-    /// The cards that a nominated pod gets once the ending pods of its node are gone, for a pod without a plan: if another replica led at
-    /// the preemption, the plan is in that process. The victims are among the ending pods, and the choice follows the same rule.
+    /// The cards that a nominated pod gets once the ending pods of its node are gone, for a pod without a plan: if
+    /// another replica led at the preemption, the plan is in that process. The victims are among the ending pods, and
+    /// the choice follows the same rule.
     fn freed(&self, uid: &PodUid, node: &NodeName, request: &GpuRequest) -> Option<Vec<CardId>> {
-        // Whatever the policy's strategy, any card that is free then suffices. What the namespace may take is in the request.
+        // Whatever the policy's strategy, any card that is free then suffices. What the namespace may take is in the
+        // request.
         let rule = ChoiceRule { measure: self.measure.current(), ..ChoiceRule::default() };
         let cards = self.nodes.get(node)?.ledger.read();
         let choice =

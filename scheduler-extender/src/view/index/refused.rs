@@ -29,7 +29,8 @@ impl RefusedReading {
     }
 }
 
-/// The number of refused readings of the policy's metrics, by cause. A reading counts again with each watch event of its node.
+/// The number of refused readings of the policy's metrics, by cause. A reading counts again with each watch event of
+/// its node.
 #[derive(Debug, Clone, Default)]
 pub(super) struct RefusedReadings {
     counts: [u64; CAUSES.len()],

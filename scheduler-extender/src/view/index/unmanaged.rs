@@ -1,4 +1,5 @@
-//! Unmanaged memory on cards: memory in use beyond the units that pods hold, by the annotation `plimsoll.dev/gpu-share`.
+//! Unmanaged memory on cards: memory in use beyond the units that pods hold, by the annotation
+//! `plimsoll.dev/gpu-share`.
 
 use jiff::Timestamp;
 use placement::gpu::{Card, MeasuredMemory, in_both_measurements};
@@ -54,7 +55,8 @@ impl Node {
         }
     }
 
-    /// Updates its unmanaged memory by the measurements that are fresh at `now`. `counts`: whether the policy counts it.
+    /// Updates its unmanaged memory by the measurements that are fresh at `now`. `counts`: whether the policy counts
+    /// it.
     pub(super) fn count_unmanaged(&mut self, counts: bool, now: Timestamp) {
         self.ledger.set_unmanaged(self.unmanaged(counts, now));
     }

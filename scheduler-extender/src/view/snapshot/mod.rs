@@ -1,7 +1,8 @@
-//! The state of the cluster at one time, as one immutable value: what Filter, Prioritize, Preempt, explain and the shadow policy read.
+//! The state of the cluster at one time, as one immutable value: what Filter, Prioritize, Preempt, explain and the
+//! shadow policy read.
 //!
-//! Invariant: a snapshot never changes. The next one copies the chunks in which a node has changed, and shares all others, so that a
-//! decision keeps everything it was made from by one pointer.
+//! Invariant: a snapshot never changes. The next one copies the chunks in which a node has changed, and shares all
+//! others, so that a decision keeps everything it was made from by one pointer.
 
 mod chunk;
 mod names;

@@ -1,7 +1,7 @@
 //! The names of all nodes at one time, and the place of each.
 //!
-//! Invariant: a node has one place from its first event until it is gone, and another node can have that place only afterwards. The
-//! names are one immutable value, built anew when a node joins or leaves.
+//! Invariant: a node has one place from its first event until it is gone, and another node can have that place only
+//! afterwards. The names are one immutable value, built anew when a node joins or leaves.
 
 use std::hash::BuildHasher;
 use std::num::NonZeroU32;
@@ -39,8 +39,8 @@ pub struct NodeNames {
     /// Hash table of places, by the hash of the JSON string. At most half of the slots are taken.
     table: Vec<Slot>,
     hasher: RandomState,
-    /// The predicted successor of each node in requests: kube-scheduler lists nodes in nearly the same order each time. With
-    /// the bit [`CONFIRMED`] if the last prediction was right.
+    /// The predicted successor of each node in requests: kube-scheduler lists nodes in nearly the same order each time.
+    /// With the bit [`CONFIRMED`] if the last prediction was right.
     next: Vec<AtomicU32>,
     /// Consecutive requests whose order was not the predicted one.
     disorder: AtomicU32,
@@ -66,8 +66,8 @@ const RETRY_EVERY: u32 = 16;
 const CONFIRMED: u32 = 1 << 31;
 
 impl NodeNames {
-    /// The names by place; `None` for a place that no node has. Of nodes with one name the first is found by it. Names beyond 2^31 bytes
-    /// are left out: no cluster has so many.
+    /// The names by place; `None` for a place that no node has. Of nodes with one name the first is found by it. Names
+    /// beyond 2^31 bytes are left out: no cluster has so many.
     pub fn new(names: impl IntoIterator<Item = Option<NodeName>>) -> Self {
         let names: Vec<Option<NodeName>> = names.into_iter().collect();
         let mut all = Self {
@@ -228,8 +228,8 @@ impl NodeNames {
         }
     }
 
-    /// Records that `next` came after `place` in a request, against the prediction. kube-scheduler's workers list nodes in turns, so
-    /// a confirmed prediction is replaced only after it fails twice.
+    /// Records that `next` came after `place` in a request, against the prediction. kube-scheduler's workers list nodes
+    /// in turns, so a confirmed prediction is replaced only after it fails twice.
     pub fn learn_next(&self, place: Place, next: Place) {
         let guess = &self.next[place.index()];
         let before = guess.load(Ordering::Relaxed);

@@ -1,7 +1,8 @@
-//! What the writer computes for the verbs with each snapshot: nodes' loads under the policy in force, prepared for any pod.
+//! What the writer computes for the verbs with each snapshot: nodes' loads under the policy in force, prepared for any
+//! pod.
 //!
-//! Invariant: a prepared value is what the plain computation returns from the snapshot that it was made with. A value past its time is
-//! not used; the verbs then compute it plainly. What it buys: bench/RESULTS.md.
+//! Invariant: a prepared value is what the plain computation returns from the snapshot that it was made with. A value
+//! past its time is not used; the verbs then compute it plainly. What it buys: bench/RESULTS.md.
 
 use std::sync::Arc;
 
@@ -85,7 +86,8 @@ impl<'a> PreparedLoads<'a> {
         self.are_valid.then_some(self.loads)
     }
 
-    /// The prepared loads, if that of the node at a position is valid; otherwise its load, from which its value is computed plainly.
+    /// The prepared loads, if that of the node at a position is valid; otherwise its load, from which its value is
+    /// computed plainly.
     pub fn of(&self, node: usize) -> Result<&'a PreparedNodes, Option<&'a NodeLoad>> {
         if self.are_valid || self.loads.is_valid(self.policy, node, self.now) {
             Ok(self.loads)
@@ -107,8 +109,8 @@ impl Prepared {
         PreparedLoads { policy, now, chunk: &snapshot.chunks[chunk], loads, are_valid }
     }
 
-    /// Applies `of` to the prepared loads of each place and the node's position in them. `unknown` for a node without a place. `of_all` may
-    /// return one value for all nodes of a chunk.
+    /// Applies `of` to the prepared loads of each place and the node's position in them. `unknown` for a node without a
+    /// place. `of_all` may return one value for all nodes of a chunk.
     pub fn of_each<T: Copy + PartialEq>(
         &self,
         (snapshot, now): (&Snapshot, Timestamp),
@@ -144,8 +146,8 @@ impl Prepared {
         }
     }
 
-    /// What all nodes use and what their pods request, of those of which the policy in force tells both at `now`. `plain` computes it for
-    /// one node.
+    /// What all nodes use and what their pods request, of those of which the policy in force tells both at `now`.
+    /// `plain` computes it for one node.
     pub fn cpu_use(
         &self,
         (snapshot, now): (&Snapshot, Timestamp),

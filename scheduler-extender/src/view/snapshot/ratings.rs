@@ -1,8 +1,8 @@
-//! Ratings of nodes that are kept for recent GPU requests: pods of one workload have equal requests, and few nodes change between two of
-//! them. What it buys: bench/RESULTS.md.
+//! Ratings of nodes that are kept for recent GPU requests: pods of one workload have equal requests, and few nodes
+//! change between two of them. What it buys: bench/RESULTS.md.
 //!
-//! Invariant: a kept rating is used only for the same value of a node's cards, by its version, and not for a pod for which cards of the
-//! node are set aside. So it is what [`NodeCards::rate`] returns.
+//! Invariant: a kept rating is used only for the same value of a node's cards, by its version, and not for a pod for
+//! which cards of the node are set aside. So it is what [`NodeCards::rate`] returns.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -68,8 +68,8 @@ impl KeptRatings {
         self.lock().iter().any(|rated| rated.is(request, rule))
     }
 
-    /// The results of [`NodeCards::rate`] for a pod with that request and the nodes at these places; `None` for a node without cards or
-    /// without a place.
+    /// The results of [`NodeCards::rate`] for a pod with that request and the nodes at these places; `None` for a node
+    /// without cards or without a place.
     pub fn rate(
         &self,
         (snapshot, prepared): (&Snapshot, &Prepared),

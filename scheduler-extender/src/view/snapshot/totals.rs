@@ -13,9 +13,11 @@ pub struct Totals {
     pub unhealthy: u64,
     /// Units of all cards.
     pub units: u64,
-    /// Units that pods hold. A pod of unknown place counts on each card of its node, one that is not on a card yet once.
+    /// Units that pods hold. A pod of unknown place counts on each card of its node, one that is not on a card yet
+    /// once.
     pub used: u64,
-    /// Units that pods of known place hold beyond what their card has; above 0 after a binding by another scheduler or an edited claim.
+    /// Units that pods of known place hold beyond what their card has; above 0 after a binding by another scheduler or
+    /// an edited claim.
     pub overbooked: u64,
     /// Reservations that the API server has not confirmed.
     pub reserved: u64,
