@@ -62,7 +62,7 @@ async fn a_node_without_the_library_has_no_gpu_signals_and_no_error() {
         let probe = format!("--gpu-probe={}", env!("CARGO_BIN_EXE_gpu-probe"));
         let flags = [probe.as_str(), "--nvml-library=libnvidia-ml-of-no-one.so.1"];
         let mut exporter = Exporter::start_with(procfs.path().to_str().unwrap(), &flags);
-        let line = exporter.line("no GPU signals").await;
+        let line = exporter.line("no GPU signals: gpu-probe has ended").await;
         assert_eq!(line["why"], "no NVML library libnvidia-ml-of-no-one.so.1");
         assert_eq!(exporter.terminate().await.code(), Some(0));
     };

@@ -299,7 +299,8 @@ async fn the_real_exporter_serves_pods_and_logs_once_that_there_are_none() {
 
         let mut exporter =
             process::Exporter::start_with(folder, &[&format!("--path.cgroupfs={folder}")]);
-        let line = exporter.line("/v1/pods answers 404").await;
+        let line =
+            exporter.line("the control groups of pods cannot be read: /v1/pods answers 404").await;
         assert!(line["error"].as_str().unwrap().starts_with("--path.cgroupfs"), "{line}");
         let address = exporter.address("/metrics and /statistics").await;
         assert_eq!(get(address, "/v1/pods", "*/*").await.status, 404);
