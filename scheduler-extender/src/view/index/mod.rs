@@ -1,8 +1,8 @@
 //! Everything that the extender knows of the cluster, as plain data.
 //!
 //! Invariants: no lock, no clock, no I/O: each method is one event, with its time where that matters, and changes the
-//! data completely or not at all. [`Index::publish`] makes the next [`Snapshot`] from the nodes that have changed. A
-//! node has one slot, its [`Place`](super::Place), for as long as snapshots have it.
+//! data completely or not at all. [`Index::publish`] makes the next [`Snapshot`](super::Snapshot) from the nodes that
+//! have changed. A node has one slot, its [`Place`](super::Place), for as long as snapshots have it.
 
 mod back_offs;
 mod cpu;
