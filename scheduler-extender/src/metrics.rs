@@ -330,7 +330,7 @@ impl ViewMetrics {
         let metric_type = MetricType::Counter;
         let mut descriptor =
             encoder.encode_descriptor("refused_readings", help, None, metric_type)?;
-        for (cause, count) in self.0.refused_readings() {
+        for (cause, count) in self.0.ask(Index::refused_readings) {
             ConstCounter::new(count).encode(descriptor.encode_family(&[("cause", cause)])?)?;
         }
         Ok(())
@@ -362,7 +362,7 @@ impl Collector for ViewMetrics {
             &mut encoder,
             "refused_objects",
             "Pods and nodes that could not be read",
-            self.0.refused_objects(),
+            self.0.ask(Index::refused_objects),
         )?;
         encode_counter(
             &mut encoder,

@@ -251,11 +251,7 @@ impl Evictor {
             return RoundOutcome::Later;
         }
         // Filter and Bind would refuse it, whatever was evicted.
-        let id = GpuPodId {
-            uid: uid.clone(),
-            namespace: pod.namespace().to_owned(),
-            name: pod.name().to_owned(),
-        };
+        let id = GpuPodId::of(pod);
         if self.view.ask(|index| index.waits_for_deleted(&id, &request)).is_some() {
             return RoundOutcome::Later;
         }

@@ -4,6 +4,7 @@ use std::sync::OnceLock;
 
 use cluster::{Pod, PodReference};
 use jiff::SignedDuration;
+use placement::estimate::Estimate;
 use placement::load::{CpuUse, Pairing, PodKind, PodToPlace};
 use placement::policy::Scoring;
 use placement::resources::Amounts;
@@ -91,8 +92,12 @@ impl DecidedPod {
     pub(super) fn pairing(&self, scoring: &Scoring, nodes: CpuUse, is_in_force: bool) -> Pairing {
         let estimates = &self.estimates;
         let estimate = if is_in_force { estimates.in_force } else { estimates.shadow };
-        let pairing = |uses: Amounts| Pairing::new(scoring, nodes, self.requested_cpu(), uses.cpu);
-        estimate.map_or(Pairing::NONE, |estimate| pairing(estimate.amounts))
+        match estimate {
+            Some(Estimate { amounts, .. }) => {
+                Pairing::new(scoring, nodes, self.requested_cpu(), amounts.cpu)
+            }
+            None => Pairing::NONE,
+        }
     }
 
     /// What it requests, in cores.

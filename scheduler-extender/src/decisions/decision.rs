@@ -4,6 +4,7 @@
 //! [`Prepared`] values, which change no result.
 
 use std::borrow::Cow;
+use std::cmp::Ordering;
 use std::sync::{Arc, OnceLock};
 
 use cluster::GpuRequestError;
@@ -11,8 +12,8 @@ use jiff::Timestamp;
 use placement::gpu::fragmentation::Cost;
 use placement::gpu::{ChoiceRule, GpuRequest, NoFit, NodeCards, score_less_card_cost, scores};
 use placement::load::{
-    CpuUse, Evaluation, NodeLoad, Pairing, PodKind, PodToPlace, PreparedNodes, RecentPods,
-    ResolvedPolicy, Score, Verdict, pass_over_limits,
+    Evaluation, NodeLoad, Pairing, PodKind, PodToPlace, RecentPods, ResolvedPolicy, Score, Verdict,
+    pass_over_limits,
 };
 use placement::selector::Labels;
 use placement::units::NodeName;
@@ -176,28 +177,23 @@ impl Decision {
             return Pairing::NONE;
         }
         let is_in_force = self.is_in_force(policy);
-        let pairing = || {
-            let plain = |node: &NodeLoad| {
+        *self.pairings[usize::from(!is_in_force)].get_or_init(|| {
+            let prepared = self.prepared_under(policy, prepared);
+            let nodes = self.snapshot.cpu_use(prepared, self.time, |node| {
+                let node = &*self.without_pod(node);
                 Evaluation { policy, node, pod: PodToPlace::ORDINARY, now: self.time }.cpu_use()
-            };
-            let nodes: CpuUse = match prepared.filter(|_| is_in_force) {
-                Some(prepared) => prepared.cpu_use((&self.snapshot, self.time), plain),
-                None => self.cpu_use(|node| plain(&self.without_pod(node))),
-            };
+            });
             self.pod.pairing(scoring, nodes, is_in_force)
-        };
-        *self.pairings[usize::from(!is_in_force)].get_or_init(pairing)
+        })
     }
 
-    /// The sum over all nodes. It is added up as [`Prepared::cpu_use`] does, by chunk: a sum of fractions depends on
-    /// the order.
-    fn cpu_use(&self, of: impl Fn(&NodeLoad) -> CpuUse) -> CpuUse {
-        let mut all = CpuUse::default();
-        for chunk in self.snapshot.chunks() {
-            let nodes = chunk.nodes().iter().filter_map(|node| node.load.as_ref());
-            all = all + nodes.map(&of).sum();
-        }
-        all
+    /// The prepared values, if they are those under `policy`: the one in force.
+    fn prepared_under<'a>(
+        &self,
+        policy: &ResolvedPolicy,
+        prepared: Option<&'a Prepared>,
+    ) -> Option<&'a Prepared> {
+        if self.is_in_force(policy) { prepared } else { None }
     }
 
     /// Whether each candidate may take the pod by its load under `policy`. An unknown node may, unless the pod's
@@ -207,37 +203,44 @@ impl Decision {
         policy: &'p ResolvedPolicy,
         prepared: Option<&Prepared>,
     ) -> Verdicts<'p> {
-        let is_in_force = self.is_in_force(policy);
-        let mut each = match prepared.filter(|_| is_in_force && !self.depends_on_pod(policy)) {
-            Some(prepared) => self.prepared_verdicts(prepared),
-            None => {
-                (0..self.len()).map(|at| self.verdict(policy, self.load(at).as_deref())).collect()
-            }
+        let mut each = match self.prepared_under(policy, prepared) {
+            Some(prepared) if !self.depends_on_pod(policy) => self.prepared_verdicts(prepared),
+            _ => (0..self.len()).map(|at| self.verdict(policy, self.load(at).as_deref())).collect(),
         };
-        // An unknown node has no readings.
-        let limit_ratio = |at: usize| match self.load(at) {
-            Some(load) => self.without_pairing(policy, &load).limit_ratio(),
-            None => f64::INFINITY,
-        };
-        let fits = |at: usize| self.no_fit(at).is_none();
-        let rule = &policy.policy.overload;
-        let over_limits = pass_over_limits(rule, self.pod.waited, &each, fits, limit_ratio);
+        let over_limits = pass_over_limits(
+            &policy.policy.overload,
+            self.pod.waited,
+            &each,
+            |position| self.no_fit(position).is_none(),
+            |position| self.limit_ratio(policy, position),
+        );
         for position in &over_limits {
             each[*position] = Verdict::Accepted;
         }
         Verdicts { each, over_limits }
     }
 
+    /// How near the node at a position is to its limits; infinite for an unknown node, which has no readings.
+    fn limit_ratio(&self, policy: &ResolvedPolicy, position: usize) -> f64 {
+        match self.load(position) {
+            Some(load) => self.without_pairing(policy, &load).limit_ratio(),
+            None => f64::INFINITY,
+        }
+    }
+
     fn prepared_verdicts(&self, prepared: &Prepared) -> Vec<Verdict<'_>> {
-        let (policy, uses) = (self.policy(), self.pod.uses());
-        let all = |loads: &PreparedNodes| loads.all_accept(&uses).then_some(Verdict::Accepted);
-        let at = (&*self.snapshot, self.time);
-        prepared.of_each(at, self.nodes.places(), Verdict::Accepted, all, |loads, node| match loads
-            .of(node)
-        {
-            Ok(loads) => loads.verdict(policy, node, &uses),
-            Err(load) => self.verdict(policy, load),
-        })
+        let policy = self.policy();
+        let uses = self.pod.uses();
+        prepared.of_each(
+            (&self.snapshot, self.time),
+            self.nodes.places(),
+            Verdict::Accepted,
+            |loads| loads.all_accept(&uses).then_some(Verdict::Accepted),
+            |loads, node| match loads.of(node) {
+                Ok(loads) => loads.verdict(policy, node, &uses),
+                Err(load) => self.verdict(policy, load),
+            },
+        )
     }
 
     fn verdict<'p>(&'p self, policy: &'p ResolvedPolicy, load: Option<&NodeLoad>) -> Verdict<'p> {
@@ -267,27 +270,29 @@ impl Decision {
 
     /// The score of each node under `policy`: by its load and, for a pod with a GPU request, by its cards.
     pub fn scores(&self, policy: &ResolvedPolicy, prepared: Option<&Prepared>) -> Vec<Score> {
-        let by_load = match prepared.filter(|_| self.is_in_force(policy)) {
+        let by_load = match self.prepared_under(policy, prepared) {
             Some(prepared) => self.prepared_load_scores(prepared),
             None => (0..self.len())
                 .map(|at| self.load_score(policy, self.load(at).as_deref()))
                 .collect(),
         };
+        let mut scores = by_load;
         let by_cards = self.card_scores(prepared);
-        let scores = by_load.into_iter().enumerate();
-        let score = |(position, by_load): (usize, Score)| match &by_cards {
-            Some(by_cards) => by_cards[position].mean(by_load),
-            None => self.less_card_cost(position, by_load),
-        };
-        scores.map(score).collect()
+        for (position, score) in scores.iter_mut().enumerate() {
+            *score = match &by_cards {
+                Some(by_cards) => by_cards[position].mean(*score),
+                None => self.less_card_cost(position, *score),
+            };
+        }
+        scores
     }
 
     fn prepared_load_scores(&self, prepared: &Prepared) -> Vec<Score> {
-        let (policy, uses) = (self.policy(), self.pod.uses());
+        let policy = self.policy();
+        let uses = self.pod.uses();
         let pairing = self.pairing(policy, Some(prepared));
-        let at = (&*self.snapshot, self.time);
         prepared.of_each(
-            at,
+            (&self.snapshot, self.time),
             self.nodes.places(),
             Score::ZERO,
             |_| None,
@@ -311,7 +316,10 @@ impl Decision {
     /// The cost to the cards of the node at a position of the CPU that the pod takes; `None` for a pod with a GPU
     /// request, or where fragmentation is not measured.
     pub fn cost_to_cards(&self, position: usize) -> Option<Cost> {
-        let measure = self.rule.for_plain_pods().filter(|_| self.request.is_none())?;
+        if self.request.is_some() {
+            return None;
+        }
+        let measure = self.rule.for_plain_pods()?;
         Some(self.cards(position)?.cost_of_cpu(self.pod.cpu, measure))
     }
 
@@ -320,23 +328,27 @@ impl Decision {
         let request = self.request.as_ref()?;
         let ratings = self.ratings(request, prepared).into_iter();
         let ratings: Vec<_> = ratings.map(|rating| rating.and_then(Result::ok)).collect();
-        let (names, places) = (self.snapshot.names(), self.nodes.places());
-        let order = |one: usize, other: usize| match (places[one], places[other]) {
+        Some(scores(&ratings, |one, other| self.compare_names(one, other)))
+    }
+
+    /// The order of the names of the nodes at two positions.
+    fn compare_names(&self, one: usize, other: usize) -> Ordering {
+        let names = self.snapshot.names();
+        match (self.nodes.places()[one], self.nodes.places()[other]) {
             (Some(one), Some(other)) => names.rank(one).cmp(&names.rank(other)),
             _ => self.name(one).cmp(self.name(other)),
-        };
-        Some(scores(&ratings, order))
+        }
     }
 
     /// The rating of each node by its cards, or why none fit; `None` for a node without cards.
     fn ratings(&self, request: &GpuRequest, prepared: Option<&Prepared>) -> Vec<Option<Rated>> {
-        let (uid, rule) = (&self.pod.uid, &self.rule);
+        let uid = &self.pod.uid;
+        let rule = &self.rule;
         if let Some(prepared) = prepared {
             let at = (&*self.snapshot, prepared);
             return prepared.ratings.rate(at, uid, (request, rule), self.nodes.places());
         }
-        let rate = |at: usize| Some(self.cards(at)?.rate(uid, request, rule));
-        (0..self.len()).map(rate).collect()
+        (0..self.len()).map(|at| Some(self.cards(at)?.rate(uid, request, rule))).collect()
     }
 
     /// [`Decision::no_fit`] of each node.
@@ -346,33 +358,27 @@ impl Decision {
             // Where no ratings are kept, checking is faster than rating.
             return (0..self.len()).map(|position| self.no_fit(position)).collect();
         }
-        let ratings = self.ratings(request, Some(prepared)).into_iter().enumerate();
-        let no_fit = |(position, rating): (usize, Option<Rated>)| {
-            if self.is_backed_off(position) {
+        let mut no_fits = Vec::with_capacity(self.len());
+        for (position, rating) in self.ratings(request, Some(prepared)).into_iter().enumerate() {
+            no_fits.push(if self.is_backed_off(position) {
                 Some(NoFit::BackedOff)
             } else {
                 rating.map_or(Some(NoFit::NoCards), Result::err)
-            }
-        };
-        ratings.map(no_fit).collect()
-    }
-
-    /// Checks whether the node at a position has cards for the pod.
-    ///
-    /// # Errors
-    ///
-    /// Why none fit.
-    pub fn fit(&self, position: usize) -> Result<(), NoFit> {
-        let Some(request) = &self.request else { return Ok(()) };
-        if self.is_backed_off(position) {
-            return Err(NoFit::BackedOff);
+            });
         }
-        self.cards(position).ok_or(NoFit::NoCards)?.check(&self.pod.uid, request)
+        no_fits
     }
 
     /// Why the node at a position is rejected for its cards; `None` where it is not.
     pub fn no_fit(&self, position: usize) -> Option<NoFit> {
-        self.fit(position).err()
+        let request = self.request.as_ref()?;
+        if self.is_backed_off(position) {
+            return Some(NoFit::BackedOff);
+        }
+        match self.cards(position) {
+            Some(cards) => cards.check(&self.pod.uid, request).err(),
+            None => Some(NoFit::NoCards),
+        }
     }
 
     /// Whether the node at a position takes no pods of the pod's namespace for a while.
@@ -414,7 +420,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::view::{Current, GpuPodId, View, WatchState, fixtures};
+    use crate::view::{Current, GpuPodId, fixtures};
 
     const NODES: usize = 150;
     /// Pods hold cards of one whose node the watch has not shown.
@@ -495,9 +501,7 @@ spec:
     }
 
     fn current(policy: &str) -> Arc<Current> {
-        let watch = |name| WatchState::new(daemon::Readiness::default().condition(name));
-        let policy = LoadPolicy::from_yaml(policy).unwrap();
-        let view = View::new(policy, false, watch("nodes"), watch("pods"));
+        let view = fixtures::view_under(LoadPolicy::from_yaml(policy).unwrap());
         view.apply_nodes(Event::Listed((0..NODES).map(node).collect()), now());
         let mut settled = HashSet::new();
         let _ = view.apply_pods(Event::Listing, &mut settled, now());

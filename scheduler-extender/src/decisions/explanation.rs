@@ -210,23 +210,47 @@ impl Explainer<'_> {
 }
 
 fn estimate(estimate: &Estimate) -> out::Estimate {
-    let of = |amount, source| out::EstimatedAmount {
-        amount,
-        source: match source {
-            EstimateSource::Annotation => out::EstimateSource::Annotation,
-            EstimateSource::Learned => out::EstimateSource::Learned,
-            EstimateSource::Namespace => out::EstimateSource::Namespace,
-            EstimateSource::Request => out::EstimateSource::Request,
-            EstimateSource::Fallback => out::EstimateSource::Fallback,
-        },
-    };
     let Estimate { amounts, sources } = estimate;
-    out::Estimate { cpu: of(amounts.cpu, sources.cpu), memory: of(amounts.memory, sources.memory) }
+    out::Estimate {
+        cpu: estimated_amount(amounts.cpu, sources.cpu),
+        memory: estimated_amount(amounts.memory, sources.memory),
+    }
+}
+
+fn estimated_amount(amount: f64, source: EstimateSource) -> out::EstimatedAmount {
+    let source = match source {
+        EstimateSource::Annotation => out::EstimateSource::Annotation,
+        EstimateSource::Learned => out::EstimateSource::Learned,
+        EstimateSource::Namespace => out::EstimateSource::Namespace,
+        EstimateSource::Request => out::EstimateSource::Request,
+        EstimateSource::Fallback => out::EstimateSource::Fallback,
+    };
+    out::EstimatedAmount { amount, source }
 }
 
 fn explain_cards(cards: &NodeCards, fit: &Fit, score: Score) -> out::Cards {
-    let accounts = cards.accounts().iter();
-    let card = |(account, (card, fit)): (&Account, &(FreeCard, CardFit))| out::Card {
+    let mut explained = Vec::with_capacity(fit.cards.len());
+    for (account, (card, fit)) in cards.accounts().iter().zip(&fit.cards) {
+        explained.push(explain_card(account, card, fit));
+    }
+    out::Cards {
+        asked: fit.largest_share.units.0,
+        asked_cores: fit.largest_share.cores.0,
+        exclusive: fit.largest_share.exclusive,
+        count: u32::try_from(fit.count).unwrap_or(u32::MAX),
+        chosen: fit.outcome.as_ref().map_or_else(|_| Vec::new(), indexes),
+        cards: explained,
+        score: score.get(),
+        cost: match fit.rating {
+            Some(Rating::Cost(cost)) => Some(cost.0),
+            Some(Rating::Score(_)) | None => None,
+        },
+        free_cpu: cards.cpu().map(|thousandths| thousandths as f64 / 1_000.0),
+    }
+}
+
+fn explain_card(account: &Account, card: &FreeCard, fit: &CardFit) -> out::Card {
+    out::Card {
         index: card.index,
         uuid: card.uuid.to_string(),
         units: card.units.0,
@@ -246,20 +270,6 @@ fn explain_cards(cards: &NodeCards, fit: &Fit, score: Score) -> out::Cards {
         },
         closed: card.closed.map(explain_closed),
         charges: account.charges.iter().map(explain_charge).collect(),
-    };
-    out::Cards {
-        asked: fit.largest_share.units.0,
-        asked_cores: fit.largest_share.cores.0,
-        exclusive: fit.largest_share.exclusive,
-        count: u32::try_from(fit.count).unwrap_or(u32::MAX),
-        chosen: fit.outcome.as_ref().map_or_else(|_| Vec::new(), indexes),
-        cards: accounts.zip(&fit.cards).map(card).collect(),
-        score: score.get(),
-        cost: match fit.rating {
-            Some(Rating::Cost(cost)) => Some(cost.0),
-            Some(Rating::Score(_)) | None => None,
-        },
-        free_cpu: cards.cpu().map(|thousandths| thousandths as f64 / 1_000.0),
     }
 }
 

@@ -29,10 +29,13 @@ const SNAPSHOT: usize = size_of::<Snapshot>();
 /// The bytes of all values that some decisions hold.
 #[derive(Debug, Default)]
 pub(super) struct HeldBytes {
-    /// By the address of a value: how often it is held, and its bytes.
-    values: HashMap<usize, (u32, u32), RandomState>,
+    /// By the address of a value: how often it is held.
+    times: HashMap<usize, u32, RandomState>,
     bytes: usize,
 }
+
+/// What is done at a value of these bytes. Returns whether to go on to what the value holds.
+type Visit = fn(&mut HeldBytes, address: usize, bytes: usize) -> bool;
 
 impl HeldBytes {
     /// The sum.
@@ -43,75 +46,57 @@ impl HeldBytes {
     /// Counts a decision.
     pub(super) fn add(&mut self, decision: &Decision) {
         self.bytes += decision.own_bytes();
-        let snapshot = decision.snapshot();
-        if !self.is_first(snapshot, SNAPSHOT + snapshot.list_bytes()) {
-            return;
-        }
-        self.is_first(snapshot.names(), snapshot.names().bytes());
-        for chunk in snapshot.chunks() {
-            if self.is_first(chunk, size_of_val(chunk.nodes())) {
-                for state in chunk.nodes() {
-                    self.add_state(state);
-                }
-            }
-        }
-    }
-
-    fn add_state(&mut self, state: &Arc<NodeState>) {
-        if self.is_first(state, state_bytes(state))
-            && let Some(cards) = &state.cards
-        {
-            self.is_first(cards, card_bytes(cards));
-        }
+        self.visit(decision.snapshot(), Self::hold);
     }
 
     /// No longer counts a decision.
     pub(super) fn remove(&mut self, decision: &Decision) {
         self.bytes -= decision.own_bytes();
-        let snapshot = decision.snapshot();
-        if !self.was_last(snapshot) {
+        self.visit(decision.snapshot(), Self::release);
+    }
+
+    fn visit(&mut self, snapshot: &Arc<Snapshot>, visit: Visit) {
+        if !visit(self, address(snapshot), SNAPSHOT + snapshot.list_bytes()) {
             return;
         }
-        self.was_last(snapshot.names());
+        visit(self, address(snapshot.names()), snapshot.names().bytes());
         for chunk in snapshot.chunks() {
-            if self.was_last(chunk) {
+            if visit(self, address(chunk), size_of_val(chunk.nodes())) {
                 for state in chunk.nodes() {
-                    self.remove_state(state);
+                    self.visit_state(state, visit);
                 }
             }
         }
     }
 
-    fn remove_state(&mut self, state: &Arc<NodeState>) {
-        if self.was_last(state)
+    fn visit_state(&mut self, state: &Arc<NodeState>, visit: Visit) {
+        if visit(self, address(state), state_bytes(state))
             && let Some(cards) = &state.cards
         {
-            self.was_last(cards);
+            visit(self, address(cards), card_bytes(cards));
         }
     }
 
     /// Counts a value once more. Returns whether it was not held before.
-    fn is_first<T>(&mut self, value: &Arc<T>, bytes: usize) -> bool {
-        // A value of more than 4 GB is no part of any snapshot.
-        let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
-        let (times, _) = self.values.entry(address(value)).or_insert((0, bytes));
+    fn hold(&mut self, address: usize, bytes: usize) -> bool {
+        let times = self.times.entry(address).or_default();
         *times += 1;
         let is_first = *times == 1;
         if is_first {
-            self.bytes += bytes as usize;
+            self.bytes += bytes;
         }
         is_first
     }
 
-    /// Counts a value once less. Returns whether it is held no more.
-    fn was_last<T>(&mut self, value: &Arc<T>) -> bool {
-        let address = address(value);
-        let Some((times, bytes)) = self.values.get_mut(&address) else { return false };
+    /// Counts a value once less. Returns whether it is held no more. Values do not change, so it has the bytes that it
+    /// had at first.
+    fn release(&mut self, address: usize, bytes: usize) -> bool {
+        let Some(times) = self.times.get_mut(&address) else { return false };
         *times -= 1;
         let was_last = *times == 0;
         if was_last {
-            self.bytes -= *bytes as usize;
-            self.values.remove(&address);
+            self.bytes -= bytes;
+            self.times.remove(&address);
         }
         was_last
     }
@@ -127,6 +112,9 @@ fn state_bytes(state: &NodeState) -> usize {
 }
 
 fn card_bytes(cards: &NodeCards) -> usize {
-    let account = |account: &Account| CARD + account.charges.len() * CHARGE;
-    size_of::<NodeCards>() + cards.accounts().iter().map(account).sum::<usize>()
+    size_of::<NodeCards>() + cards.accounts().iter().map(account_bytes).sum::<usize>()
+}
+
+fn account_bytes(account: &Account) -> usize {
+    CARD + account.charges.len() * CHARGE
 }

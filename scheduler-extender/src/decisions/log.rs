@@ -85,10 +85,10 @@ impl DecisionLog {
     /// The last decision about the pod of this name; of several such pods, about the newest.
     pub fn find(&self, namespace: &str, name: &str) -> Option<Arc<Decision>> {
         let records = self.records();
-        let of_name = |record: &&Record| {
+        let of_name = records.by_pod.values().filter(|record| {
             record.decision.pod.name == name && record.decision.pod.namespace == namespace
-        };
-        let newest = records.by_pod.values().filter(of_name).max_by_key(|record| record.number);
+        });
+        let newest = of_name.max_by_key(|record| record.number);
         newest.map(|record| Arc::clone(&record.decision))
     }
 
@@ -134,11 +134,15 @@ impl Records {
 }
 
 fn is_named(pod: &DecidedPod) -> bool {
-    let is_within = |text: &str, limit| (1..=limit).contains(&text.len());
     is_within(&pod.namespace, limits::LABEL)
         && is_within(&pod.name, limits::NAME)
         && is_within(pod.uid.as_str(), limits::UID)
         && pod.priority_class.len() <= limits::NAME
+}
+
+/// Whether the text is not empty, and not longer than the limit.
+fn is_within(text: &str, limit: usize) -> bool {
+    (1..=limit).contains(&text.len())
 }
 
 #[cfg(test)]

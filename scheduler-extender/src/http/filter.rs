@@ -78,17 +78,14 @@ pub(super) fn by_cards(decider: &Decider, body: &[u8]) -> Answer {
             &"still reading the cluster; GPU pods wait until every node and pod has been seen",
         ),
         Ok(Some(asked)) => {
-            let held = decider.view.ask(|index| index.waits_for_deleted(&id(&request), &asked));
+            let held = decider
+                .view
+                .ask(|index| index.waits_for_deleted(&GpuPodId::of(&request.pod), &asked));
             filter_by_cards(decider, request, held)
         }
         Ok(None) => answer(decider, BY_CARDS, &request.names, &Rejections::default()),
         Err(fault) => reject_all(decider, &request, "faulty request", fault.reason()),
     }
-}
-
-fn id(request: &PlacedRequest<'_>) -> GpuPodId {
-    let pod = &request.pod;
-    GpuPodId { uid: pod.uid(), namespace: pod.namespace().to_owned(), name: pod.name().to_owned() }
 }
 
 /// Rejects every node. kube-scheduler then retries the pod once something changes; after an error it would retry at

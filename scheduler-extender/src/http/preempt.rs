@@ -68,11 +68,7 @@ async fn cards(extender: &Extender, body: &[u8]) -> Answer {
         Err(_) => return answer(BTreeMap::new(), |_, _| false),
     };
     let pod = args.pod.clone();
-    let id = GpuPodId {
-        uid: pod.uid(),
-        namespace: pod.namespace().to_owned(),
-        name: pod.name().to_owned(),
-    };
+    let id = GpuPodId::of(&pod);
     if decider.view.ask(|index| index.waits_for_deleted(&id, &request)).is_some() {
         // Filter would reject it after the evictions.
         return answer(BTreeMap::new(), |_, _| false);

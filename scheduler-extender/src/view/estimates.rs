@@ -100,9 +100,11 @@ impl ByWorkload {
     /// The learned use of a workload; for an unknown template, that of the controller's template with the most
     /// evidence.
     fn of(&self, workload: &WorkloadId) -> Learned {
-        let best = || self.best_known.get(&controller(workload)).map(|(_, learned)| learned);
-        let exact = self.exact.get(workload).map(|entry| &entry.learned);
-        exact.or_else(best).copied().unwrap_or_default()
+        if let Some(exact) = self.exact.get(workload) {
+            return exact.learned;
+        }
+        let best = self.best_known.get(&controller(workload));
+        best.map(|(_, learned)| *learned).unwrap_or_default()
     }
 
     /// The use of the namespace's workloads in relation to their requests.

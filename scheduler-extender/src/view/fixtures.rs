@@ -42,8 +42,16 @@ pub(crate) fn index() -> Index {
 
 /// The view of a cluster of which nothing is known.
 pub(crate) fn view() -> View {
-    let watch = |name| WatchState::new(daemon::Readiness::default().condition(name));
-    View::new(policy(), false, watch("nodes"), watch("pods"))
+    view_under(policy())
+}
+
+/// As [`view`], under another policy.
+pub(crate) fn view_under(policy: LoadPolicy) -> View {
+    View::new(policy, false, watch_state("nodes"), watch_state("pods"))
+}
+
+fn watch_state(name: &'static str) -> WatchState {
+    WatchState::new(daemon::Readiness::default().condition(name))
 }
 
 /// A pod that asks for these units, and that is bound to a node with this claim.

@@ -175,16 +175,6 @@ impl View {
     pub fn is_complete(&self) -> bool {
         self.nodes.is_listed() && self.pods.is_listed()
     }
-
-    /// The number of annotations that could not be read.
-    pub fn refused_objects(&self) -> u64 {
-        self.lock().refused_objects()
-    }
-
-    /// The readings that were not believed, by cause.
-    pub fn refused_readings(&self) -> [(&'static str, u64); 3] {
-        self.lock().refused_readings()
-    }
 }
 
 fn log(notice: &Notice) {

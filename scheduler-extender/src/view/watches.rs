@@ -9,11 +9,10 @@ use cluster::{Event, Events, NodeFacts, Pod, WatchHealth};
 use daemon::{Condition, Shutdown};
 use futures::StreamExt;
 use jiff::Timestamp;
-use placement::load::STARTS_WITHIN;
 use placement::names::Names;
-use placement::reading::is_fresh;
 use tokio::sync::watch;
 
+use super::index::{is_recent, may_start};
 use super::{BoundPod, Current, GpuPodId, PodUse, View, WatchedPod};
 
 /// The state of one of the view's two watches.
@@ -68,14 +67,14 @@ pub fn select_pod(view: &View, names: &Names, pod: &Pod, now: Timestamp) -> Opti
     match (&facts.gpu, &facts.node, facts.bound_at) {
         (Ok(None), Some(node), Some(at)) => {
             let policy = &current.snapshot.policy.policy;
-            let is_recent = |at| is_fresh(at, now, policy.binding_horizon());
-            let may_start = policy.estimates.is_some() && is_fresh(at, now, STARTS_WITHIN);
             let is_ending = facts.deleting && !facts.finished;
-            let has_ended = pod.ended_at().is_some_and(is_recent);
-            if !(is_ending || may_start || is_recent(at) || has_ended) {
+            let has_ended = pod.ended_at().is_some_and(|at| is_recent(policy, at, now));
+            let counts = is_recent(policy, at, now) || may_start(policy, at, now);
+            if !(is_ending || has_ended || counts) {
                 return None;
             }
-            let (node, usage) = (node.clone(), pod_use(&current, pod, names));
+            let node = node.clone();
+            let usage = pod_use(&current, pod, names);
             Some(WatchedPod::Bound(BoundPod { uid: facts.uid, node, at, usage }))
         }
         (Ok(None), ..) => None,
@@ -106,8 +105,10 @@ pub async fn follow_pods(
     shutdown: Shutdown,
 ) -> anyhow::Result<()> {
     let mut settled = HashSet::new();
-    let apply = |event| look_up(view.apply_pods(event, &mut settled, clock()));
-    shutdown.run_until_cancelled(follow(&view.pods, watch, apply)).await;
+    let following = follow(&view.pods, watch, |event| {
+        look_up(view.apply_pods(event, &mut settled, clock()));
+    });
+    shutdown.run_until_cancelled(following).await;
     Ok(())
 }
 
@@ -139,8 +140,8 @@ pub async fn follow_nodes(
     clock: crate::Clock,
     shutdown: Shutdown,
 ) -> anyhow::Result<()> {
-    let apply = |event| view.apply_nodes(event, clock());
-    shutdown.run_until_cancelled(follow(&view.nodes, watch, apply)).await;
+    let following = follow(&view.nodes, watch, |event| view.apply_nodes(event, clock()));
+    shutdown.run_until_cancelled(following).await;
     Ok(())
 }
 

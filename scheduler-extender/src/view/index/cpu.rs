@@ -103,7 +103,7 @@ impl Index {
         let hash = self.uid_hash(&pod.uid);
         let counts = !pod.is_finished && seen != WatchCause::Gone;
         if seen == WatchCause::Listed {
-            if let Some(listing) = self.listing.as_mut().filter(|_| counts) {
+            if counts && let Some(listing) = &mut self.listing {
                 match listing.get_mut(&pod.node) {
                     Some(known) => known.set(hash, pod.cpu),
                     None => listing.entry(pod.node.clone()).or_default().set(hash, pod.cpu),

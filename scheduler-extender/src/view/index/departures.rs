@@ -102,19 +102,14 @@ impl Index {
     /// not.
     #[must_use]
     pub fn waits_for_deleted(&self, pod: &GpuPodId, request: &GpuRequest) -> Option<HeldByDeleted> {
-        let is_held = |it: &&Departure| it.namespace == pod.namespace && self.counts(it);
-        let held: Vec<&Departure> = self.departures.iter().filter(is_held).collect();
+        let held: Vec<&Departure> = self.holding(&pod.namespace).collect();
         let most = held.iter().map(|it| it.most).max()?;
         let deleted: Units = held.iter().map(|it| it.units).sum();
         let wanted = self.live_units(&pod.namespace).saturating_add(deleted);
         if wanted.saturating_add(request.peak()) <= most || !self.held_on(&pod.uid).is_empty() {
             return None;
         }
-        let is_unreported = |it: &Departure| {
-            let cards = self.nodes.get(&it.node).map(|node| node.ledger.read());
-            cards.is_some_and(|cards| cards.departed().contains(&it.pod))
-        };
-        if held.into_iter().any(is_unreported) {
+        if held.into_iter().any(|departure| self.is_unreported(departure)) {
             Some(HeldByDeleted::Unreported)
         } else {
             Some(HeldByDeleted::Reported)
@@ -145,9 +140,18 @@ impl Index {
 
     /// The units that deleted pods of the namespace hold.
     fn deleted_units(&self, namespace: &str) -> Units {
-        let departures = self.departures.iter();
-        let held = departures.filter(|it| it.namespace == namespace && self.counts(it));
-        held.map(|it| it.units).sum()
+        self.holding(namespace).map(|it| it.units).sum()
+    }
+
+    /// The deleted pods of the namespace that hold units.
+    fn holding(&self, namespace: &str) -> impl Iterator<Item = &Departure> {
+        self.departures.iter().filter(move |it| it.namespace == namespace && self.counts(it))
+    }
+
+    /// Whether the deleted pod is charged although no report of its node shows it yet.
+    fn is_unreported(&self, departure: &Departure) -> bool {
+        let node = self.nodes.get(&departure.node);
+        node.is_some_and(|node| node.ledger.read().departed().contains(&departure.pod))
     }
 
     /// Whether the deleted pod takes units from others. On a node that is gone or not ready there is nothing to take,

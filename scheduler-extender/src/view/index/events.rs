@@ -4,6 +4,7 @@
 //! A list does not end a reservation: it stays until the API server has answered the binding.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 
 use cluster::{ContainerRuns, Event, NodeFacts, PodFacts};
 use jiff::Timestamp;
@@ -11,7 +12,7 @@ use placement::load::{EndedPod, PastUse};
 use placement::resources::Amounts;
 use placement::units::{NodeName, PodUid};
 
-use super::{GpuPodId, Index, Notice};
+use super::{GpuPodId, Index, Notice, is_recent, may_start};
 
 /// The data of a pod that the view keeps.
 #[derive(Debug, Clone, PartialEq)]
@@ -149,16 +150,18 @@ impl Index {
         usage: &PodUse,
         now: Timestamp,
     ) {
-        let starts = usage.runs.is_none_or(|runs| self.is_recent(runs.started_at, now));
-        let may_start = self.may_start(bound_at, now);
-        if self.is_recent(bound_at, now) || (starts && may_start) {
+        let policy = Arc::clone(&self.policy);
+        let policy = &policy.policy;
+        let starts = usage.runs.is_none_or(|runs| is_recent(policy, runs.started_at, now));
+        let may_start = may_start(policy, bound_at, now);
+        if is_recent(policy, bound_at, now) || (starts && may_start) {
             self.record_binding(pod, node, bound_at, Some(usage.expected));
         }
         if let Some(runs) = usage.runs {
             self.record_start(pod, node, runs.started_at);
         }
         // The conditions of a pod that has never run do not change when it ends.
-        if usage.ended_at.is_some_and(|at| self.is_recent(at, now) || may_start) {
+        if usage.ended_at.is_some_and(|at| is_recent(policy, at, now) || may_start) {
             self.record_end(node, &usage.ended(pod, now));
         }
     }

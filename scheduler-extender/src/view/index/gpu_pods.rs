@@ -5,7 +5,7 @@
 
 use std::collections::HashSet;
 
-use cluster::{GpuPod, PodFacts};
+use cluster::{GpuPod, Pod, PodFacts};
 use jiff::{SignedDuration, Timestamp};
 use placement::gpu::{
     Account, ChoiceRule, Claim, GpuRequest, NoFit, Reservation, ReserveError, Stage,
@@ -15,7 +15,6 @@ use placement::units::{NodeName, PodUid, Units};
 use super::Index;
 use super::back_offs::Sent;
 use super::departures::HeldByDeleted;
-use super::nodes::Node;
 
 /// A pod's UID, namespace and name.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -90,6 +89,15 @@ pub struct PodOnCard {
     pub name: String,
     /// The units that it holds.
     pub units: Units,
+}
+
+impl GpuPodId {
+    /// The UID, namespace and name of a pod.
+    #[must_use]
+    pub fn of(pod: &Pod) -> Self {
+        let (namespace, name) = (pod.namespace().to_owned(), pod.name().to_owned());
+        Self { uid: pod.uid(), namespace, name }
+    }
 }
 
 impl PodRecord {
@@ -383,8 +391,8 @@ impl Index {
     /// Whether the pod is in the stage *reserved* on the node.
     #[must_use]
     pub fn is_reserved(&self, uid: &PodUid, node: &NodeName) -> bool {
-        let stage = |node: &Node| node.ledger.stage(uid) == Some(Stage::Reserved);
-        self.nodes.get(node).is_some_and(stage)
+        let stage = self.nodes.get(node).and_then(|node| node.ledger.stage(uid));
+        stage == Some(Stage::Reserved)
     }
 
     fn awaits_binding(&self, uid: &PodUid, record: &PodRecord) -> bool {
@@ -419,9 +427,10 @@ impl Index {
         for uid in &uids {
             // In the list, a nominated pod may have come before its victims.
             self.change_record(uid, |index, record| index.set_nominated(uid, record));
-            let Some(record) = self.pods.get_mut(uid).filter(|_| !listed.contains(uid)) else {
+            if listed.contains(uid) {
                 continue;
-            };
+            }
+            let Some(record) = self.pods.get_mut(uid) else { continue };
             record.unlisted = true;
             let id = record.id(uid);
             if self.is_doubtful(uid) {

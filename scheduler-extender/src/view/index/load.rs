@@ -8,6 +8,7 @@ use std::sync::Arc;
 use cluster::NodeFacts;
 use jiff::Timestamp;
 use placement::load::{EndedPod, NodeLoad, Readings, RecentPods, STARTS_WITHIN};
+use placement::policy::LoadPolicy;
 use placement::reading::{HotValueNote, Reading, is_fresh};
 use placement::resources::Amounts;
 use placement::selector::Labels;
@@ -25,7 +26,7 @@ impl Index {
     pub(super) fn set_load(&mut self, facts: &NodeFacts) {
         let readings = self.believed(facts);
         let readings = Readings::new(&mut self.metrics, readings);
-        let crane_hot_value = facts.hot_value.filter(|_| self.believe_crane_hot_value);
+        let crane_hot_value = if self.believe_crane_hot_value { facts.hot_value } else { None };
         let update = NodeUpdate { facts, readings, crane_hot_value };
         let known = self.nodes.get(&facts.name).and_then(|node| node.load.as_ref());
         let load = match known {
@@ -126,17 +127,6 @@ impl Index {
         }
     }
 
-    /// Whether a binding at `at` still affects decisions at `now`. A time far in the future does not count: it
-    /// would count until then, and displace the node's other bindings.
-    pub(super) fn is_recent(&self, at: Timestamp, now: Timestamp) -> bool {
-        is_fresh(at, now, self.policy.policy.binding_horizon())
-    }
-
-    /// Whether a pod that was bound at `at` counts at `now` if its containers have not started.
-    pub(super) fn may_start(&self, at: Timestamp, now: Timestamp) -> bool {
-        self.policy.policy.estimates.is_some() && is_fresh(at, now, STARTS_WITHIN)
-    }
-
     /// Changes the recent pods of a node. `change` returns whether it has changed anything.
     fn change_recent(&mut self, name: &NodeName, change: impl FnOnce(&mut RecentPods) -> bool) {
         let known = self.nodes.get(name).and_then(|node| node.load.as_ref());
@@ -155,6 +145,17 @@ impl Index {
             });
         }
     }
+}
+
+/// Whether a binding at `at` still affects decisions at `now`. A time far in the future does not count: it would count
+/// until then, and displace the node's other bindings.
+pub(in crate::view) fn is_recent(policy: &LoadPolicy, at: Timestamp, now: Timestamp) -> bool {
+    is_fresh(at, now, policy.binding_horizon())
+}
+
+/// Whether a pod that was bound at `at` counts at `now` if its containers have not started.
+pub(in crate::view) fn may_start(policy: &LoadPolicy, at: Timestamp, now: Timestamp) -> bool {
+    policy.estimates.is_some() && is_fresh(at, now, STARTS_WITHIN)
 }
 
 /// The load data of a node's object: its load without recent pods.
@@ -207,7 +208,6 @@ impl NodeUpdate<'_> {
 #[cfg(test)]
 mod tests {
     use jiff::SignedDuration;
-    use placement::policy::LoadPolicy;
 
     use super::*;
 

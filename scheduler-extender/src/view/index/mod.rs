@@ -40,6 +40,7 @@ pub use self::events::{BoundPod, PodUse, WatchedPod};
 use self::gpu_pods::PodRecord;
 pub use self::gpu_pods::{GpuPodId, OtherPod, PodOnCard, ReservationError};
 use self::in_flight::InFlightPods;
+pub(super) use self::load::{is_recent, may_start};
 use self::measure::LearnedMeasure;
 use self::nodes::Nodes;
 use self::nominations::Plans;
@@ -159,12 +160,14 @@ impl Index {
     }
 
     /// The number of annotations that could not be read.
-    pub(super) fn refused_objects(&self) -> u64 {
+    #[must_use]
+    pub fn refused_objects(&self) -> u64 {
         self.refused_objects
     }
 
     /// The readings that were not believed, by cause.
-    pub(super) fn refused_readings(&self) -> [(&'static str, u64); 3] {
+    #[must_use]
+    pub fn refused_readings(&self) -> [(&'static str, u64); 3] {
         self.refused_readings.counts()
     }
 

@@ -166,7 +166,6 @@ impl Index {
 mod tests {
     use cluster::WatchCause;
     use placement::gpu::{ChoiceRule, GpuRequest};
-    use placement::policy::LoadPolicy;
     use placement::units::Units;
 
     use super::super::cpu::CpuRequest;
@@ -175,8 +174,7 @@ mod tests {
 
     #[test]
     fn a_node_of_which_nothing_is_known_any_more_takes_no_room() {
-        let policy = "apiVersion: scheduler.policy.crane.io/v1alpha1\nkind: DynamicSchedulerPolicy\nspec: {}";
-        let mut index = Index::new(LoadPolicy::from_yaml(policy).unwrap(), false);
+        let mut index = fixtures::index();
         let [a, b, c] = ["a", "b", "c"].map(NodeName::from);
         for node in [&a, &b] {
             index.change_node(node, |node| node.load = Some(NodeLoad::default()));

@@ -3,8 +3,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use placement::gpu::NodeCards;
-
 use super::Index;
 use super::nodes::Node;
 use crate::view::Current;
@@ -27,12 +25,6 @@ pub(super) struct Changes {
     pub(super) last_version: u64,
 }
 
-impl Changes {
-    fn is_empty(&self) -> bool {
-        self.slots.is_empty() && !self.names && !self.others && !self.too_old
-    }
-}
-
 impl Index {
     /// The first snapshot.
     pub(in crate::view) fn first(&mut self) -> Current {
@@ -47,20 +39,15 @@ impl Index {
         self.publish(&empty).unwrap_or(empty)
     }
 
-    /// The snapshot after `last`; `None` where nothing has changed.
+    /// The snapshot after `last`; `None` where nothing has changed, as after most watch events of a node: its kubelet's
+    /// heartbeats.
     pub(in crate::view) fn publish(&mut self, last: &Current) -> Option<Current> {
-        if self.changes.is_empty() {
-            return None;
-        }
-        let slots = std::mem::take(&mut self.changes.slots);
-        let mut chunks = last.snapshot.chunks.to_vec();
-        let changed = self.publish_nodes(slots, &mut chunks);
-        self.nodes.trim();
-        chunks.truncate(self.nodes.slots().len().div_ceil(CHUNK));
-        let is_same = changed.is_empty() && !self.changes.names && !self.changes.others;
+        let states = self.changed_states(&last.snapshot);
+        let is_same = states.is_empty() && !self.changes.names && !self.changes.others;
         if is_same && !self.changes.too_old {
             return None;
         }
+        let (chunks, changed) = self.next_chunks(&last.snapshot, states);
         let prepared = self.prepare(&last.prepared, &chunks, &changed);
         let snapshot = if is_same {
             Arc::clone(&last.snapshot)
@@ -73,32 +60,45 @@ impl Index {
                 chunks: chunks.into(),
             })
         };
-        (self.changes.names, self.changes.others, self.changes.too_old) = (false, false, false);
+        self.changes.names = false;
+        self.changes.others = false;
+        self.changes.too_old = false;
         let learned = self.learned.clone();
         Some(Current { snapshot, prepared, learned, shadow_estimates: self.shadow_estimates })
     }
 
-    /// Puts the changed nodes into their chunks. Returns the nodes that differ, by chunk.
-    fn publish_nodes(
-        &mut self,
-        slots: BTreeSet<usize>,
-        chunks: &mut Vec<Arc<Chunk>>,
-    ) -> BTreeMap<usize, NodeSet> {
-        let mut changed: BTreeMap<usize, NodeSet> = BTreeMap::new();
-        for slot in slots {
-            let (chunk, node) = (slot / CHUNK, slot % CHUNK);
-            while chunks.len() <= chunk {
-                chunks.push(Arc::default());
-            }
-            let state = &self.nodes.slots()[slot];
-            if let Some(next) =
-                next_state(state, &chunks[chunk].nodes[node], &mut self.changes.last_version)
-            {
-                Arc::make_mut(&mut chunks[chunk]).nodes[node] = Arc::new(next);
-                *changed.entry(chunk).or_default() |= 1 << node;
+    /// The states of the changed nodes that differ from the last ones, by slot.
+    fn changed_states(&mut self, last: &Snapshot) -> Vec<(usize, NodeState)> {
+        let unknown = NodeState::default();
+        let mut states = Vec::new();
+        for slot in std::mem::take(&mut self.changes.slots) {
+            let before = last.in_slot(slot).unwrap_or(&unknown);
+            let node = &self.nodes.slots()[slot];
+            if let Some(next) = next_state(node, before, &mut self.changes.last_version) {
+                states.push((slot, next));
             }
         }
-        changed
+        states
+    }
+
+    /// The last chunks with these states. Also returns the nodes that differ, by chunk.
+    fn next_chunks(
+        &mut self,
+        last: &Snapshot,
+        states: Vec<(usize, NodeState)>,
+    ) -> (Vec<Arc<Chunk>>, BTreeMap<usize, NodeSet>) {
+        let mut chunks = last.chunks.to_vec();
+        let slots = self.nodes.slots().len();
+        chunks.resize(slots.div_ceil(CHUNK), Arc::default());
+        let mut changed: BTreeMap<usize, NodeSet> = BTreeMap::new();
+        for (slot, state) in states {
+            let (chunk, node) = (slot / CHUNK, slot % CHUNK);
+            Arc::make_mut(&mut chunks[chunk]).nodes[node] = Arc::new(state);
+            *changed.entry(chunk).or_default() |= 1 << node;
+        }
+        self.nodes.trim();
+        chunks.truncate(self.nodes.slots().len().div_ceil(CHUNK));
+        (chunks, changed)
     }
 
     /// The prepared values of the chunks. Those of unchanged nodes are taken over.
@@ -131,17 +131,16 @@ impl Index {
         if !self.changes.names {
             return Arc::clone(&last.snapshot.names);
         }
-        let name = |node: &Node| node.is_shown().then(|| node.name.clone());
-        Arc::new(NodeNames::new(self.nodes.slots().iter().map(name)))
+        let nodes = self.nodes.slots().iter();
+        Arc::new(NodeNames::new(nodes.map(|node| node.is_shown().then(|| node.name.clone()))))
     }
 }
 
 /// The node's state, if it differs from the last one.
 fn next_state(node: &Node, last: &NodeState, last_version: &mut u64) -> Option<NodeState> {
     let cards = (!node.ledger.is_empty()).then(|| Arc::clone(node.ledger.read()));
-    let same = |one: &Arc<NodeCards>, other: &Arc<NodeCards>| Arc::ptr_eq(one, other);
     let are_same_cards = match (&cards, &last.cards) {
-        (Some(cards), Some(before)) => same(cards, before),
+        (Some(cards), Some(before)) => Arc::ptr_eq(cards, before),
         (None, None) => true,
         _ => false,
     };

@@ -50,7 +50,9 @@ impl Node {
     pub(super) fn set_measured(&mut self, measured: Option<&MeasuredMemory>) {
         let known = self.measured.take();
         let cards = self.ledger.cards();
-        if let Some(measured) = measured.filter(|_| !cards.is_empty()) {
+        if !cards.is_empty()
+            && let Some(measured) = measured
+        {
             self.measured = Some(LastMeasurements::new(measured, cards, known));
         }
     }
@@ -62,8 +64,10 @@ impl Node {
     }
 
     fn unmanaged(&self, counts: bool, now: Timestamp) -> OnCards {
-        let measured = self.measured.as_ref().filter(|_| counts);
-        measured.map(|it| it.unmanaged(now)).unwrap_or_default()
+        match &self.measured {
+            Some(measured) if counts => measured.unmanaged(now),
+            _ => Vec::new(),
+        }
     }
 }
 

@@ -98,14 +98,23 @@ impl Snapshot {
 
     /// The nodes that the watch has shown, with their loads.
     pub fn loads(&self) -> impl Iterator<Item = (&NodeName, &NodeLoad)> {
-        let node = |place: &Place| Some((self.names.name(*place), self.at(*place).load.as_ref()?));
-        self.names.places().iter().filter_map(node)
+        self.states().filter_map(|(name, state)| Some((name, state.load.as_ref()?)))
     }
 
     /// The nodes that report cards or on which pods are charged, with their cards.
     pub fn nodes_with_cards(&self) -> impl Iterator<Item = (&NodeName, &Arc<NodeCards>)> {
-        let node = |place: &Place| Some((self.names.name(*place), self.at(*place).cards.as_ref()?));
-        self.names.places().iter().filter_map(node)
+        self.states().filter_map(|(name, state)| Some((name, state.cards.as_ref()?)))
+    }
+
+    /// All nodes, in the order of their places.
+    fn states(&self) -> impl Iterator<Item = (&NodeName, &NodeState)> {
+        self.names.places().iter().map(|place| (self.names.name(*place), self.at(*place)))
+    }
+
+    /// The state of the node in a slot; `None` beyond the last chunk.
+    pub(super) fn in_slot(&self, slot: usize) -> Option<&NodeState> {
+        let chunk = self.chunks.get(slot / CHUNK)?;
+        Some(&chunk.nodes[slot % CHUNK])
     }
 
     /// The rule by which cards and nodes are chosen.

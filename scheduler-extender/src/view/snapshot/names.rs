@@ -95,7 +95,10 @@ impl NodeNames {
         // `insert` adds no name beyond the largest offset.
         self.ends.push(u32::try_from(self.json.len()).unwrap_or(CONFIRMED));
         let is_in = self.json.len() > begin;
-        self.names.push(name.filter(|_| is_in).unwrap_or_else(|| NodeName::from("")));
+        self.names.push(match name {
+            Some(name) if is_in => name,
+            _ => NodeName::from(""),
+        });
     }
 
     fn insert(&mut self, name: &NodeName, place: Place) {
@@ -121,11 +124,10 @@ impl NodeNames {
     fn slot(&self, json: &[u8], hash: u64) -> Option<usize> {
         let mask = self.table.len().checked_sub(1)?;
         let first = hash as usize & mask;
-        let is_it = |slot: &usize| match self.table[*slot] {
+        (first..=first + mask).map(|slot| slot & mask).find(|slot| match self.table[*slot] {
             Slot { place: None, .. } => true,
             Slot { place: Some(place), tag: of } => of == tag(hash) && self.json(place) == json,
-        };
-        (first..=first + mask).map(|slot| slot & mask).find(is_it)
+        })
     }
 
     /// How many there are.

@@ -42,9 +42,12 @@ impl PreparedChunk {
 
     /// The values of the same chunk after these nodes have changed, and after others have got too old.
     pub(in crate::view) fn renewed(&self, chunk: &Chunk, changed: NodeSet, now: Timestamp) -> Self {
-        let is_changed = |node: usize| changed & (1 << node) != 0;
-        let load = |node: usize| -> Option<&NodeLoad> { chunk.nodes[node].load.as_ref() };
-        Self::with_loads(self.loads.renewed(is_changed, load, now), chunk)
+        let loads = self.loads.renewed(
+            |node| changed & (1 << node) != 0,
+            |node| chunk.nodes[node].load.as_ref(),
+            now,
+        );
+        Self::with_loads(loads, chunk)
     }
 
     fn with_loads(loads: PreparedNodes, chunk: &Chunk) -> Self {
@@ -120,11 +123,13 @@ impl Prepared {
         of: impl Fn(PreparedLoads<'_>, usize) -> T,
     ) -> Vec<T> {
         if places.len() < snapshot.names.len() / 2 {
-            let of = |place: &Option<Place>| {
-                let Some(place) = place else { return unknown };
-                of(self.loads(snapshot, place.index() / CHUNK, now), place.index() % CHUNK)
-            };
-            return places.iter().map(of).collect();
+            let each = places.iter().map(|place| match place {
+                Some(place) => {
+                    of(self.loads(snapshot, place.index() / CHUNK, now), place.index() % CHUNK)
+                }
+                None => unknown,
+            });
+            return each.collect();
         }
         // In the order of places, unlike that of requests, memory is read sequentially.
         let mut all = Vec::with_capacity(self.chunks.len() * CHUNK);
@@ -145,21 +150,28 @@ impl Prepared {
             vec![unknown; places.len()]
         }
     }
+}
 
-    /// What all nodes use and what their pods request, of those of which the policy in force tells both at `now`.
-    /// `plain` computes it for one node.
+impl Snapshot {
+    /// What all nodes use and what their pods request, at `now`. `plain` computes it for a node whose chunk has no
+    /// prepared value that is valid. It is added up by chunk: a sum of fractions depends on the order.
     pub fn cpu_use(
         &self,
-        (snapshot, now): (&Snapshot, Timestamp),
+        prepared: Option<&Prepared>,
+        now: Timestamp,
         plain: impl Fn(&NodeLoad) -> CpuUse,
     ) -> CpuUse {
-        let of_chunk = |chunk: usize| match self.loads(snapshot, chunk, now).all() {
-            Some(loads) => loads.cpu_use(),
-            None => {
-                let nodes = snapshot.chunks[chunk].nodes.iter();
-                nodes.filter_map(|node| node.load.as_ref()).map(&plain).sum()
-            }
-        };
-        (0..self.chunks.len()).map(of_chunk).sum()
+        let mut all = CpuUse::default();
+        for (number, chunk) in self.chunks.iter().enumerate() {
+            let prepared = prepared.and_then(|prepared| prepared.loads(self, number, now).all());
+            all = all
+                + match prepared {
+                    Some(loads) => loads.cpu_use(),
+                    None => {
+                        chunk.nodes.iter().filter_map(|node| node.load.as_ref()).map(&plain).sum()
+                    }
+                };
+        }
+        all
     }
 }

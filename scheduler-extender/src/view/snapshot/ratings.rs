@@ -2,11 +2,11 @@
 //! change between two of them. What it buys: bench/RESULTS.md.
 //!
 //! Invariant: a kept rating is used only for the same value of a node's cards, by its version, and not for a pod for
-//! which cards of the node are set aside. So it is what [`NodeCards::rate`] returns.
+//! which cards of the node are set aside. So it is what [`NodeCards::rate`](placement::gpu::NodeCards::rate) returns.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use placement::gpu::{ChoiceRule, GpuRequest, NoFit, NodeCards, Rating};
+use placement::gpu::{ChoiceRule, GpuRequest, NoFit, Rating};
 use placement::units::PodUid;
 
 use super::chunk::CHUNK;
@@ -43,6 +43,27 @@ impl RatedRequest {
             && self.request.is_rated_as(request, counts_cpu)
     }
 
+    /// The rating of the node at a place for a pod with this request; `None` for a node without cards. The nodes have
+    /// to be [renewed](Self::renew).
+    fn rating(
+        &self,
+        (snapshot, prepared): (&Snapshot, &Prepared),
+        place: Place,
+        pod: &PodUid,
+    ) -> Option<Rated> {
+        let (chunk, node) = (&prepared.chunks[place.index() / CHUNK], place.index() % CHUNK);
+        if chunk.card_versions[node] == 0 {
+            return None;
+        }
+        if chunk.sets_aside & (1 << node) != 0
+            && let Some(cards) = &snapshot.at(place).cards
+            && cards.pods_with_set_aside_cards().any(|other| other == pod)
+        {
+            return Some(cards.rate(pod, &self.request, &self.rule));
+        }
+        Some(self.nodes[place.index()].1)
+    }
+
     /// Rates the nodes whose cards have changed.
     fn renew(&mut self, snapshot: &Snapshot, prepared: &Prepared) {
         // No pod has this UID.
@@ -68,8 +89,8 @@ impl KeptRatings {
         self.lock().iter().any(|rated| rated.is(request, rule))
     }
 
-    /// The results of [`NodeCards::rate`] for a pod with that request and the nodes at these places; `None` for a node
-    /// without cards or without a place.
+    /// The results of [`NodeCards::rate`](placement::gpu::NodeCards::rate) for a pod with that request and the nodes at
+    /// these places; `None` for a node without cards or without a place.
     pub fn rate(
         &self,
         (snapshot, prepared): (&Snapshot, &Prepared),
@@ -77,29 +98,18 @@ impl KeptRatings {
         (request, rule): (&GpuRequest, &ChoiceRule),
         places: &[Option<Place>],
     ) -> Vec<Option<Rated>> {
-        let plainly = |cards: &Arc<NodeCards>| cards.rate(pod, request, rule);
         if places.len() < snapshot.names.len() / 2 {
-            let rate = |place: &Option<Place>| snapshot.at((*place)?).cards.as_ref().map(plainly);
-            return places.iter().map(rate).collect();
+            let cards = places.iter().map(|place| snapshot.at((*place)?).cards.as_ref());
+            return cards.map(|cards| Some(cards?.rate(pod, request, rule))).collect();
         }
         let mut kept = self.lock();
         let rated = newest(&mut kept, request, rule);
         rated.renew(snapshot, prepared);
-        let rate = |place: &Option<Place>| {
-            let index = (*place)?.index();
-            let (chunk, node) = (&prepared.chunks[index / CHUNK], index % CHUNK);
-            if chunk.card_versions[node] == 0 {
-                return None;
-            }
-            if chunk.sets_aside & (1 << node) != 0
-                && let Some(cards) = &snapshot.chunks[index / CHUNK].nodes[node].cards
-                && cards.pods_with_set_aside_cards().any(|other| other == pod)
-            {
-                return Some(plainly(cards));
-            }
-            Some(rated.nodes[index].1)
-        };
-        places.iter().map(rate).collect()
+        let mut ratings = Vec::with_capacity(places.len());
+        for place in places {
+            ratings.push(place.and_then(|place| rated.rating((snapshot, prepared), place, pod)));
+        }
+        ratings
     }
 
     // A panic under this lock leaves no wrong rating: each is stored with its version.
