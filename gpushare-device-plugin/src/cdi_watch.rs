@@ -23,7 +23,7 @@ use crate::cards::closed::ClosedCards;
 use crate::container::cdi::SpecFile;
 use crate::isolation::report::ReportedMode;
 use crate::isolation::support::{Host, IsolationSupport};
-use crate::isolation::{Isolation, Policy};
+use crate::isolation::{Decision, Isolation, IsolationError, Policy};
 use crate::metrics::{Metrics, ModeLabel, ProblemLabel};
 use crate::node_events::NodeEvents;
 use crate::nvidia::{CdiLocation, Problem, closed_cards};
@@ -104,8 +104,9 @@ impl SpecWatch {
             let cards = self.cards.borrow_and_update().clone();
             let Some(checked) = self.check(cards.clone()).await else { return };
             if !cards.is_empty() {
-                self.close(&checked, &mut folder).await;
-                self.publish(checked.support, &mut mode).await;
+                let decided = self.policy.decide(None, &checked.support);
+                self.close(&checked, &decided, &mut folder).await;
+                self.publish(checked.support, decided, &mut mode).await;
             }
             let problems = checked.problems;
             self.count(&problems);
@@ -138,15 +139,20 @@ impl SpecWatch {
         }
     }
 
-    /// Publishes the cards that take no new pods. `reported` is the problem of our folder that the last event had.
-    async fn close(&self, checked: &Checked, reported: &mut Option<String>) {
-        let decided = self.policy.decide(None, &checked.support);
+    /// Publishes the cards that take no new pods. `decided` is the mode of a pod without an annotation, and `reported`
+    /// the problem of our folder that the last event had.
+    async fn close(
+        &self,
+        checked: &Checked,
+        decided: &Result<Decision, IsolationError>,
+        reported: &mut Option<String>,
+    ) {
         // A new limit is a new device in our file.
         let limits = decided.as_ref().is_ok_and(|decided| decided.isolation != Isolation::None);
         let not_writable = if limits { checked.not_writable.as_ref() } else { None };
         let folder = checked.not_restored.as_ref().or(not_writable);
         let mut closed = closed_cards(&checked.problems);
-        closed.all = match (&decided, folder) {
+        closed.all = match (decided, folder) {
             (Err(_), _) => Some(Closed::Isolation),
             (Ok(_), Some(_)) => Some(Closed::CdiFolder),
             (Ok(_), None) => closed.all,
@@ -167,8 +173,13 @@ impl SpecWatch {
         }
     }
 
-    async fn publish(&self, support: IsolationSupport, reported: &mut ReportedMode) {
-        let decided = self.policy.decide(None, &support);
+    /// Publishes the node's support, and the mode of a pod without an annotation.
+    async fn publish(
+        &self,
+        support: IsolationSupport,
+        decided: Result<Decision, IsolationError>,
+        reported: &mut ReportedMode,
+    ) {
         for mode in Isolation::ALL {
             let in_force = decided.as_ref().is_ok_and(|decided| decided.isolation == mode);
             let label = ModeLabel { mode: mode.name() };

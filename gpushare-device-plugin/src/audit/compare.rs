@@ -203,8 +203,7 @@ impl Facts<'_> {
     fn compare_processes(&self, held_cards: &HeldByContainer<'_>, findings: &mut Findings) {
         findings.checks([Kind::ProcessElsewhere, Kind::MemoryOverShare]);
         let none = HeldCards::default();
-        let pods = Some(self.pods.clone());
-        for (card, rows) in rows(self.processes, &pods) {
+        for (card, rows) in rows(self.processes, Some(self.pods)) {
             for (owner, used) in rows {
                 let ProcessOwner::Container { uid, container, .. } = owner else { continue };
                 let Some(pod) = self.pods.get(&uid) else { continue };

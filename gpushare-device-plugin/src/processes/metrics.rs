@@ -12,7 +12,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::gauge::ConstGauge;
 use tokio::sync::watch;
 
-use super::rows::{KnownPods, ProcessOwner, Usage, rows};
+use super::rows::{ProcessOwner, Usage, rows};
 use super::{CardProcesses, Snapshot};
 use crate::pods::PodCache;
 
@@ -62,9 +62,9 @@ impl ProcessMetrics {
 impl Collector for ProcessMetrics {
     fn encode(&self, mut encoder: DescriptorEncoder) -> fmt::Result {
         let snapshot = self.snapshot.borrow().clone();
-        let pods: KnownPods = if self.pods.is_listed() { Some(self.pods.by_uids()) } else { None };
+        let pods = if self.pods.is_listed() { Some(self.pods.by_uids()) } else { None };
         let mut all = Vec::new();
-        for (card, rows) in rows(&snapshot, &pods) {
+        for (card, rows) in rows(&snapshot, pods.as_ref()) {
             all.extend(rows.into_iter().map(|(owner, usage)| (card, owner, usage)));
         }
 

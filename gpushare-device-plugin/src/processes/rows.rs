@@ -71,12 +71,12 @@ impl From<nvml::Process> for Usage {
 }
 
 /// The node's pods by UID; `None` before the first list.
-pub(crate) type KnownPods = Option<HashMap<PodUid, NodePod>>;
+pub(crate) type KnownPods<'p> = Option<&'p HashMap<PodUid, NodePod>>;
 
 /// The rows of each card whose processes are known.
 pub(crate) fn rows<'s>(
     snapshot: &'s Snapshot,
-    pods: &KnownPods,
+    pods: KnownPods<'_>,
 ) -> Vec<(&'s CardProcesses, BTreeMap<ProcessOwner, Usage>)> {
     let mut all = Vec::new();
     for card in snapshot {
@@ -92,7 +92,7 @@ pub(crate) fn rows<'s>(
     all
 }
 
-fn owner(of: &Membership, pods: &KnownPods) -> ProcessOwner {
+fn owner(of: &Membership, pods: KnownPods<'_>) -> ProcessOwner {
     let group = match of {
         Membership::NoPod => return ProcessOwner::Unmanaged,
         Membership::Unknown => return ProcessOwner::Unknown,
@@ -138,15 +138,10 @@ mod tests {
         CardProcesses { card, processes }
     }
 
-    fn pods() -> KnownPods {
+    fn pods() -> HashMap<PodUid, NodePod> {
         let containers = Arc::new([(id("a"), "train".to_owned())].into());
-        Some(
-            [(
-                "p".into(),
-                NodePod { containers, ..NodePod::from(PodFacts::clone(&simple("p", A, 1))) },
-            )]
-            .into(),
-        )
+        let pod = NodePod { containers, ..NodePod::from(PodFacts::clone(&simple("p", A, 1))) };
+        [("p".into(), pod)].into()
     }
 
     fn container(name: &str) -> ProcessOwner {
@@ -163,7 +158,7 @@ mod tests {
         process(in_pod("p", Some("a")), bytes, sm_percent)
     }
 
-    fn bytes_of_owners(snapshot: &Snapshot, pods: &KnownPods) -> Vec<(ProcessOwner, u64)> {
+    fn bytes_of_owners(snapshot: &Snapshot, pods: KnownPods<'_>) -> Vec<(ProcessOwner, u64)> {
         let rows = rows(snapshot, pods).remove(0).1;
         rows.into_iter().map(|(owner, used)| (owner, used.bytes.unwrap())).collect()
     }
@@ -172,7 +167,7 @@ mod tests {
     fn processes_of_a_container_are_summed_up_on_each_card() {
         let on_a = vec![of_train(Some(5), Some(10)), of_train(Some(7), Some(20))];
         let snapshot = vec![on(A, Ok(on_a)), on(B, Ok(vec![of_train(Some(1), Some(0))]))];
-        let rows = rows(&snapshot, &pods());
+        let rows = rows(&snapshot, Some(&pods()));
         let usage_of_a = Usage { bytes: Some(12), sm_percent: Some(30) };
         assert_eq!(rows[0].1, [(container("train"), usage_of_a)].into());
         let usage_of_b = Usage { bytes: Some(1), sm_percent: Some(0) };
@@ -186,7 +181,7 @@ mod tests {
         for both in [[&no_bytes, &no_percent], [&no_percent, &no_bytes]] {
             let snapshot = vec![on(A, Ok(both.map(Clone::clone).into()))];
             assert_eq!(
-                rows(&snapshot, &pods())[0].1,
+                rows(&snapshot, Some(&pods()))[0].1,
                 [(container("train"), Usage::default())].into()
             );
         }
@@ -213,15 +208,15 @@ mod tests {
             (ProcessOwner::Unmanaged, 2),
             (ProcessOwner::Unknown, 1),
         ];
-        assert_eq!(bytes_of_owners(&snapshot, &pods()), listed);
+        assert_eq!(bytes_of_owners(&snapshot, Some(&pods())), listed);
         let not_listed = [(ProcessOwner::Unmanaged, 2), (ProcessOwner::Unknown, 6)];
-        assert_eq!(bytes_of_owners(&snapshot, &None), not_listed);
+        assert_eq!(bytes_of_owners(&snapshot, None), not_listed);
     }
 
     #[test]
     fn a_card_whose_processes_are_unknown_has_no_rows_and_one_without_processes_has_none_in_it() {
         let snapshot = vec![on(A, Err(Unknown::Mig)), on(B, Ok(vec![]))];
-        let rows = rows(&snapshot, &pods());
+        let rows = rows(&snapshot, Some(&pods()));
         assert_eq!((rows.len(), rows[0].0.id().as_str(), rows[0].1.len()), (1, B, 0));
     }
 }

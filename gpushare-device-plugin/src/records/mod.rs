@@ -1,4 +1,5 @@
-//! Which container holds which device ids, by the UIDs of pods.
+//! Which container holds which device ids, by the UIDs of pods. Here the records change; [`held`] reads from them which
+//! ids are held.
 //!
 //! # Sources
 //!
@@ -32,6 +33,7 @@
 //! forgets a pod as soon as its object is deleted.
 
 pub mod checkpoint;
+mod held;
 mod pod_record;
 pub mod pod_resources;
 mod saved;
@@ -47,35 +49,10 @@ use tokio::sync::watch;
 use crate::cards::ids::{DeviceId, Ids};
 use crate::pods::{PodCache, PodRef};
 use checkpoint::{Checkpoint, HeldIds, OtherPluginCard};
+pub use held::{HoldingContainer, IdsInUse};
 pub use pod_record::{GrantedPod, PodRecord, Presence, at_peak};
 use pod_resources::ListedPod;
 pub use saved::SavedGrants;
-
-/// The container that holds exactly the given ids.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct HoldingContainer {
-    /// Namespace and name of its pod.
-    pub pod: PodRef,
-    /// The UID of its pod; `None` if the kubelet listed the pod before the watch showed it.
-    pub uid: Option<PodUid>,
-    /// The container's name.
-    pub container: String,
-    /// Whether it is an init container, which the kubelet never lists.
-    pub init: bool,
-}
-
-/// The ids in use, for the admission of one pod.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct IdsInUse {
-    /// Ids that may be granted to no container now.
-    pub all: Ids,
-    /// Ids of other pods.
-    pub others: Ids,
-    /// Ids of other pods that are exclusive on their cards.
-    pub exclusive: Ids,
-    /// Cards that other pods hold through another plugin's resource.
-    pub elsewhere: Vec<OtherPluginCard>,
-}
 
 /// The records behind a lock, with a notification of changes.
 #[derive(Debug, Default)]
@@ -119,15 +96,6 @@ struct Listed {
     pod: ListedPod,
     /// By the table of this module; `None` if it is not known.
     uid: Option<PodUid>,
-}
-
-/// The ids of one container, by the kubelet's list or by a grant.
-#[derive(Clone, Copy)]
-struct ContainerIds<'r> {
-    pod: &'r PodRef,
-    uid: Option<&'r PodUid>,
-    container: &'r str,
-    ids: &'r Ids,
 }
 
 impl Records {
@@ -343,147 +311,17 @@ impl Records {
         self.pods.iter().any(|(other, record)| other != uid && record.ids.contains(id))
     }
 
-    /// All ids that containers hold, those of pods that linger included.
-    pub fn in_use(&self) -> Ids {
-        self.held().map(|(_, id)| id.clone()).collect()
-    }
-
-    /// As [`Records::in_use`], for a pod that is being admitted. Its own lingering ids are not in use for it.
-    pub fn in_use_for(&self, admitted: &PodUid) -> IdsInUse {
-        let mut in_use = IdsInUse::default();
-        for container in self.containers() {
-            in_use.all.extend(container.ids.iter().cloned());
-        }
-        for (uid, id) in self.held() {
-            if uid == Some(admitted) {
-                continue;
-            }
-            in_use.all.insert(id.clone());
-            in_use.others.insert(id.clone());
-            let record = uid.and_then(|uid| self.pods.get(uid));
-            if record.is_some_and(|record| record.exclusive) {
-                in_use.exclusive.insert(id.clone());
-            }
-        }
-        let elsewhere = self.elsewhere.iter().filter(|card| card.pod != *admitted);
-        in_use.elsewhere = elsewhere.cloned().collect();
-        in_use
-    }
-
-    /// All ids that containers hold, those of pods that linger included, each with its pod's UID if known.
-    fn held(&self) -> impl Iterator<Item = (Option<&PodUid>, &DeviceId)> {
-        let containers = self.containers();
-        let of_containers = containers
-            .flat_map(|container| container.ids.iter().map(move |id| (container.uid, id)));
-        let lingering = self.lingering();
-        let of_lingering =
-            lingering.flat_map(|(uid, record)| record.ids.iter().map(move |id| (Some(uid), id)));
-        of_containers.chain(of_lingering)
-    }
-
-    /// All listed and granted containers. Pods that linger are left out.
-    fn containers(&self) -> impl Iterator<Item = ContainerIds<'_>> {
-        let listed = self.listed.iter().flat_map(|Listed { pod, uid }| {
-            pod.containers.iter().map(|(container, ids)| ContainerIds {
-                pod: &pod.pod,
-                uid: uid.as_ref(),
-                container,
-                ids,
-            })
-        });
-        let granted = self.pods.iter().flat_map(|(uid, record)| {
-            let containers = record.granted.iter().flat_map(|granted| &granted.containers);
-            containers.map(move |(container, ids)| ContainerIds {
-                pod: &record.pod,
-                uid: Some(uid),
-                container,
-                ids,
-            })
-        });
-        listed.chain(granted)
-    }
-
-    /// The ids that pods hold which kube-scheduler counts: those that exist and have not finished. A pod that the watch
-    /// has not shown yet counts too.
-    pub fn counted_ids(&self, pods: &PodCache) -> Ids {
-        let mut ids = Ids::new();
-        for container in self.containers().filter(|container| !container.ids.is_empty()) {
-            let counts = match pods.find(container.pod, container.uid) {
-                Some(facts) => !facts.finished,
-                None => !pods.is_listed() || !container.uid.is_some_and(|uid| self.was_seen(uid)),
-            };
-            if counts {
-                ids.extend(container.ids.iter().cloned());
-            }
-        }
-        ids
-    }
-
-    /// Whether the watch has shown that pod, or its processes have ended.
-    fn was_seen(&self, uid: &PodUid) -> bool {
-        self.holder(uid).is_none_or(|record| record.seen)
-    }
-
-    /// Whether a deleted or terminating pod holds ids by the list or by a grant.
-    pub fn gone_pods_hold_ids(&self, pods: &PodCache) -> bool {
-        self.containers().filter(|container| !container.ids.is_empty()).any(|container| {
-            let facts = pods.find(container.pod, container.uid);
-            facts.is_none_or(|facts| facts.finished || facts.deleting)
-        })
-    }
-
-    /// The container that holds exactly these ids. If an app container reuses all ids of an init container, it is the
-    /// app container, which the kubelet lists.
-    pub fn holding_container(&self, ids: &Ids) -> Option<HoldingContainer> {
-        let holding = self.containers().filter(|container| container.ids == ids);
-        let holding = holding.map(|container| HoldingContainer {
-            pod: container.pod.clone(),
-            uid: container.uid.cloned(),
-            container: container.container.to_owned(),
-            init: self.is_init(container),
-        });
-        holding.min_by_key(|holding| holding.init)
-    }
-
-    fn is_init(&self, container: ContainerIds<'_>) -> bool {
-        let granted = container.uid.and_then(|uid| self.granted(uid));
-        granted.is_some_and(|granted| granted.is_init(container.container))
-    }
-
     /// Whether this plugin, this process or an earlier one, chose ids for the pod of that UID.
     pub fn chose_for(&self, uid: &PodUid) -> bool {
         self.pods.get(uid).is_some_and(|record| record.chosen)
-    }
-
-    /// Whether [`Records::held_by`] is not empty for a pod.
-    pub fn holds(&self, facts: &PodFacts) -> bool {
-        self.containers_of(facts).any(|container| !container.ids.is_empty())
-    }
-
-    /// The ids that a pod holds.
-    pub fn held_by(&self, facts: &PodFacts) -> Ids {
-        self.containers_of(facts).flat_map(|container| container.ids).cloned().collect()
-    }
-
-    /// The containers of a pod that exists, by the table of this module.
-    fn containers_of<'r>(&'r self, facts: &'r PodFacts) -> impl Iterator<Item = ContainerIds<'r>> {
-        let is_shown = self
-            .listed
-            .iter()
-            .any(|listed| listed.uid.is_none() && self.is_shown(&listed.pod, facts));
-        self.containers().filter(move |container| match container.uid {
-            Some(uid) => *uid == facts.uid,
-            None => is_shown && container.pod.is_of(facts),
-        })
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fixtures::{A, ids, listed, simple, with_init, with_use};
+    use crate::fixtures::{A, ids, listed, simple, with_init};
     use cluster::Event;
-    use placement::gpu::CardUse;
 
     fn held(pod: &str, container: &str, ids: Ids) -> HeldIds {
         HeldIds { pod: pod.into(), container: container.to_owned(), ids, unit: None }
@@ -495,11 +333,7 @@ mod tests {
         pods
     }
 
-    /// All pods that were granted ids linger.
-    fn linger(records: &mut Records) {
-        set_all(records, Presence::Lingers);
-    }
-
+    /// Sets it for all pods that were granted ids.
     fn set_all(records: &mut Records, presence: Presence) {
         let all = records.holders().map(|(uid, _)| (uid.clone(), presence)).collect();
         records.set_presence(&all);
@@ -538,7 +372,7 @@ mod tests {
         assert!(records.relist(list.to_vec(), None, &pods));
         assert!(!records.relist(list.to_vec(), None, &pods), "noted");
         records.relist(vec![], None, &pods);
-        linger(&mut records);
+        set_all(&mut records, Presence::Lingers);
         assert_eq!(records.in_use(), ids(["aaaaaaaa-0", "aaaaaaaa-1"]), "it lingers");
     }
 
@@ -594,36 +428,6 @@ mod tests {
     }
 
     #[test]
-    fn ids_of_other_pods_are_told_from_the_admitted_pods_own_and_exclusive_ones_from_the_rest() {
-        let whole = CardUse { exclusive: true, ..CardUse::default() };
-        let whole = Arc::new(with_use("whole", A, 1, whole));
-        let mut records = Records::default();
-        records.grant(&whole, "main", ids(["aaaaaaaa-0"]));
-        records.grant(&simple("p", A, 1), "main", ids(["aaaaaaaa-1"]));
-        let list = vec![listed("whole", ["aaaaaaaa-0"]), listed("p", ["aaaaaaaa-1"])];
-        records.relist(list, None, &PodCache::default());
-        let all = ids(["aaaaaaaa-0", "aaaaaaaa-1"]);
-        let for_p = records.in_use_for(&"p".into());
-        assert_eq!(for_p.all, all);
-        assert_eq!((for_p.others, for_p.exclusive), (ids(["aaaaaaaa-0"]), ids(["aaaaaaaa-0"])));
-        let for_whole = records.in_use_for(&"whole".into());
-        assert_eq!(for_whole.all, all);
-        assert_eq!((for_whole.others, for_whole.exclusive), (ids(["aaaaaaaa-1"]), Ids::new()));
-    }
-
-    #[test]
-    fn the_ids_of_an_exclusive_pod_that_lingers_stay_exclusive() {
-        let whole = CardUse { exclusive: true, ..CardUse::default() };
-        let mut records = Records::default();
-        records.grant(&Arc::new(with_use("whole", A, 1, whole)), "main", ids(["aaaaaaaa-0"]));
-        records.relist(vec![], None, &PodCache::default());
-        assert_eq!(records.in_use_for(&"p".into()), IdsInUse::default());
-        linger(&mut records);
-        assert_eq!(records.in_use_for(&"p".into()).exclusive, ids(["aaaaaaaa-0"]));
-        assert_eq!(records.in_use_for(&"whole".into()), IdsInUse::default(), "its own");
-    }
-
-    #[test]
     fn what_was_chosen_for_a_pod_is_known_until_its_processes_and_its_grants_have_ended() {
         let pod = simple("p", A, 1);
         let mut records = Records::default();
@@ -635,16 +439,5 @@ mod tests {
         records.relist(vec![], None, &PodCache::default());
         assert!(!records.chose_for(&pod.uid));
         assert!(records.in_use().is_empty());
-    }
-
-    #[test]
-    fn the_container_that_took_over_all_ids_is_their_owner() {
-        let pod = with_init("p", A, 1, 1);
-        let mut records = Records::default();
-        records.grant(&pod, "init", ids(["aaaaaaaa-0"]));
-        assert!(records.holding_container(&ids(["aaaaaaaa-0"])).unwrap().init);
-        records.grant(&pod, "main", ids(["aaaaaaaa-0"]));
-        assert_eq!(records.holding_container(&ids(["aaaaaaaa-0"])).unwrap().container, "main");
-        assert_eq!(records.holding_container(&ids(["aaaaaaaa-1"])), None);
     }
 }

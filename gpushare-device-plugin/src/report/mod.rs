@@ -4,18 +4,23 @@
 //! A round writes what differs from the last write, so a failed write or a restart loses nothing. Everything is written
 //! again every five minutes and after a registration, in case another program changed it. The number of cards is
 //! written by a task of its own: its failure delays nothing else.
+//!
+//! [`mod@cards`] makes the annotation, [`claims`] the claims that pods lack, [`count`] writes the number of cards, and
+//! [`refused`] keeps the pods that the API server takes no write for.
 
+mod cards;
+mod claims;
+mod count;
 mod refused;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use cluster::{CallError, PodFacts, Warning};
 use jiff::Timestamp;
-use placement::gpu::{Choice, ChosenCard, Claim, Closed, GpuRequest, Isolation, Reservation};
 use placement::names::Names;
-use placement::units::{CardId, NodeName, PodUid, Units};
+use placement::units::{NodeName, PodUid};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
@@ -27,8 +32,11 @@ use crate::lingering::Lingering;
 use crate::metrics::Metrics;
 use crate::node_events::NodeEvents;
 use crate::pods::PodCache;
+use crate::records::SharedRecords;
 use crate::records::checkpoint::CheckpointFile;
-use crate::records::{SharedRecords, at_peak};
+use cards::{PodCharge, report};
+use claims::claim_from_record;
+pub(crate) use claims::is_on_other_card;
 use refused::RefusedWrites;
 
 /// Pause between two rounds. Each write of a node makes kube-scheduler retry pods that an extender rejected.
@@ -37,8 +45,6 @@ const ROUND_PAUSE: Duration = Duration::from_secs(2);
 const REWRITE_AFTER: Duration = Duration::from_secs(300);
 /// Time for one write.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
-/// Pause between two checks of the number of cards.
-const COUNT_PAUSE: Duration = Duration::from_secs(10);
 
 /// Reports to the API server.
 pub(crate) struct Reporter {
@@ -91,14 +97,6 @@ struct CardsWritten {
     registrations: u64,
 }
 
-/// The number of cards, as it was last written.
-struct CountWritten {
-    count: u32,
-    /// The number of registrations at that time.
-    registrations: u64,
-    at: Instant,
-}
-
 impl Reporter {
     /// Reports until the shutdown.
     pub(crate) async fn run(self, shutdown: daemon::Shutdown) {
@@ -137,55 +135,6 @@ impl Reporter {
                 changed = closed.changed() => if changed.is_err() { return },
                 () = sleep(REWRITE_AFTER) => {}
             }
-        }
-    }
-
-    /// Writes the number of cards, if that is wanted, when it changes and after each registration: a kubelet that
-    /// starts sets resources without a plugin to 0.
-    async fn counts(&self) {
-        if !self.gpu_count {
-            return;
-        }
-        let mut cards = self.cards.clone();
-        let mut written: Option<CountWritten> = None;
-        let mut logged = String::new();
-        loop {
-            let count = u32::try_from(cards.borrow_and_update().iter().count()).unwrap_or(u32::MAX);
-            let registrations = self.metrics.registrations.get();
-            let is_due = written.as_ref().is_none_or(|last| {
-                last.count != count
-                    || last.registrations != registrations
-                    || last.at.elapsed() >= REWRITE_AFTER
-            });
-            if count > 0 && is_due {
-                match self.write_count(count).await {
-                    Ok(()) => {
-                        written = Some(CountWritten { count, registrations, at: Instant::now() });
-                    }
-                    Err(error) => self.report_count_failure(&error, &mut logged),
-                }
-            }
-            tokio::select! {
-                changed = cards.changed() => if changed.is_err() { return },
-                () = sleep(COUNT_PAUSE) => {}
-            }
-        }
-    }
-
-    async fn write_count(&self, count: u32) -> Result<(), CallError> {
-        let resource = self.names.gpu_count_resource();
-        cluster::patch_node_capacity(&self.client, &self.node, resource, count, WRITE_TIMEOUT).await
-    }
-
-    /// Counts a failed write of the number of cards, and logs an error that differs from the `logged` one.
-    fn report_count_failure(&self, error: &CallError, logged: &mut String) {
-        self.metrics.count_failures.inc();
-        let error = error.to_string();
-        if error != *logged {
-            tracing::warn!(
-                "cannot write the number of cards into the Node's status, trying again: {error}"
-            );
-            *logged = error;
         }
     }
 
@@ -351,259 +300,7 @@ impl Reporter {
     }
 }
 
-/// The units that are counted for a pod on each card.
-pub(crate) type PodCharge = (PodUid, BTreeMap<CardId, Units>);
-
-/// The cards for the node's annotation, each with why it takes no new pods, the strongest isolation of the node, and
-/// the units that pods hold on it. `pods` hold ids of ours. `others` are the charges of pods that linger, and of pods
-/// that hold cards through another plugin's resource.
-pub(crate) fn report(
-    cards: &Cards,
-    closed: &ClosedCards,
-    strongest: Option<Isolation>,
-    pods: &[(Arc<PodFacts>, Ids)],
-    others: Vec<PodCharge>,
-) -> api::cards::Cards {
-    let mut charges = others;
-    for (facts, ids) in pods {
-        let peak = facts.gpu_pod().map(|gpu| gpu.request.peak()).unwrap_or_default();
-        charges.push((facts.uid.clone(), at_peak(units_of(ids, cards), peak)));
-    }
-    let mut reported = Vec::new();
-    for card in cards.iter() {
-        reported.push(api::cards::Card {
-            pods: charged_on(&card.uuid, &charges),
-            uuid: card.uuid.clone(),
-            index: card.index,
-            model: card.model.clone(),
-            memory: card.memory,
-            units: card.units,
-            numa_node: card.numa_node,
-            healthy: card.is_healthy(),
-            closed: closed.of(&card.uuid).map(wire_closed),
-            isolation: strongest.map(wire_isolation),
-        });
-    }
-    api::cards::Cards(reported)
-}
-
-/// The units that are counted for each pod on one card: the largest of its charges.
-fn charged_on(card: &CardId, charges: &[PodCharge]) -> BTreeMap<PodUid, Units> {
-    let mut charged: BTreeMap<PodUid, Units> = BTreeMap::new();
-    for (pod, cards) in charges {
-        if let Some(units) = cards.get(card) {
-            let most = charged.entry(pod.clone()).or_default();
-            *most = (*most).max(*units);
-        }
-    }
-    charged
-}
-
-fn wire_closed(closed: Closed) -> api::cards::Closed {
-    match closed {
-        Closed::Isolation => api::cards::Closed::Isolation,
-        Closed::Cdi => api::cards::Closed::Cdi,
-        Closed::CdiFolder => api::cards::Closed::CdiFolder,
-        Closed::Other => api::cards::Closed::Other,
-    }
-}
-
-fn wire_isolation(isolation: Isolation) -> api::cards::Isolation {
-    match isolation {
-        Isolation::None => api::cards::Isolation::None,
-        Isolation::Mps => api::cards::Isolation::Mps,
-        Isolation::Driver => api::cards::Isolation::Driver,
-    }
-}
-
-/// Whether a pod holds units on a card that its claim does not name.
-pub(crate) fn is_on_other_card(facts: &PodFacts, units: &BTreeMap<CardId, Units>) -> bool {
-    let Some(claimed) = facts.claim().map(Claim::cards) else { return false };
-    units.keys().any(|card| !claimed.contains_key(card))
-}
-
-/// The claim of a pod by the kubelet's record, if the pod has no claim, or one on other cards or with fewer units on
-/// one of them. `None` also while the record is incomplete: the kubelet allocates container by container.
-fn claim_from_record(
-    facts: &PodFacts,
-    units: &BTreeMap<CardId, Units>,
-    cards: &Cards,
-) -> Option<(GpuRequest, Reservation)> {
-    let gpu = facts.gpu_pod()?;
-    if gpu.fault.is_some() || facts.claim().is_some_and(|claim| covers(claim, units)) {
-        return None;
-    }
-    // The request follows the claim, so a claim that was edited to more or fewer cards also changed the request. With
-    // several containers the record of the pod does not show the cards of each.
-    let is_all_of_one = gpu.request.containers().len() == 1
-        && units.values().copied().sum::<Units>() == gpu.request.peak();
-    let request = if units.len() == gpu.request.shares().len() {
-        gpu.request.clone()
-    } else if is_all_of_one {
-        gpu.request.on_cards(u32::try_from(units.len()).ok()?)?
-    } else {
-        return None;
-    };
-    // Without a claim, only annotations ask for more than units, and Bind has not checked whether the pod may have
-    // that.
-    let request = match facts.claim() {
-        Some(_) => request,
-        None => within_units(request, units, cards)?,
-    };
-    let shares = request.shares();
-    // The shares of a request are sorted, the largest first.
-    let mut on: Vec<(&CardId, Units)> = units.iter().map(|(card, units)| (card, *units)).collect();
-    on.sort_by_key(|(_, units)| std::cmp::Reverse(*units));
-    let is_whole =
-        on.len() == 1 || on.iter().zip(shares).all(|((_, held), share)| *held == share.units);
-    if !is_whole {
-        return None;
-    }
-    let mut chosen = Vec::new();
-    for (card, held) in on {
-        let card = cards.get(card)?;
-        let left = card.units.saturating_sub(held);
-        let uuid = card.uuid.clone();
-        chosen.push(ChosenCard { uuid, index: card.index, units: card.units, left });
-    }
-    let reservation = Reservation::new(&request, Choice { cards: chosen, cost: None });
-    Some((request, reservation))
-}
-
-/// Whether a claim has each of these cards, with at least these units.
-fn covers(claim: &Claim, units: &BTreeMap<CardId, Units>) -> bool {
-    units.iter().all(|(card, held)| {
-        claim.cards().get(card).is_some_and(|share| share.exclusive || *held <= share.units)
-    })
-}
-
-/// The request, or its units alone if it would take more of a card of these sizes than its units: compute, exclusive
-/// use, or memory up to a limit.
-fn within_units(
-    request: GpuRequest,
-    units: &BTreeMap<CardId, Units>,
-    cards: &Cards,
-) -> Option<GpuRequest> {
-    let mut sizes = units.keys().filter_map(|card| Some(cards.get(card)?.units));
-    let exceeds = sizes
-        .any(|size| request.shares().iter().any(|share| request.excess(*share, size).is_some()));
-    if exceeds { request.of_units_alone() } else { Some(request) }
-}
-
 fn is_to_be_marked(facts: &PodFacts) -> bool {
     let assigned = facts.gpu_pod().is_some_and(|gpu| gpu.assigned);
     facts.claim().is_some() && !assigned && !facts.deleting
-}
-
-#[cfg(test)]
-mod tests {
-    use placement::gpu::CardUse;
-    use placement::units::Cores;
-
-    use super::*;
-    use crate::fixtures::cards;
-    use crate::fixtures::{A, B, ids, on_two_cards, simple, with_init, with_use};
-
-    /// A pod that holds units of card A.
-    fn charge(pod: &str, units: u32) -> PodCharge {
-        (PodUid::from(pod), [(CardId::from(A), Units(units))].into())
-    }
-
-    /// The cards of the claim that is written for a pod with these ids.
-    fn recorded(pod: &PodFacts, held: &Ids) -> Option<Vec<String>> {
-        let cards = cards(&[(A, 4), (B, 4)]);
-        let (_, reservation) = claim_from_record(pod, &units_of(held, &cards), &cards)?;
-        Some(reservation.claim.cards().keys().map(CardId::to_string).collect())
-    }
-
-    fn without_claim(pod: &PodFacts) -> PodFacts {
-        let mut pod = pod.clone();
-        if let Ok(Some(gpu)) = &mut pod.gpu {
-            gpu.claim = Ok(None);
-        }
-        pod
-    }
-
-    /// Units, compute, whether it is exclusive, and limit of the claim that is written for a pod without one.
-    fn written(
-        units: u32,
-        card_use: CardUse,
-        held: &Ids,
-    ) -> Option<(u32, u32, bool, Option<Units>)> {
-        let cards = cards(&[(A, 4), (B, 4)]);
-        let pod = without_claim(&with_use("p", A, units, card_use));
-        let (_, reservation) = claim_from_record(&pod, &units_of(held, &cards), &cards)?;
-        let share = reservation.claim.cards().get(&CardId::from(A)).copied()?;
-        let limit = reservation.claim.limit_of("main");
-        Some((share.units.0, share.cores.0, share.exclusive, limit))
-    }
-
-    #[test]
-    fn a_pod_counts_its_peak_on_the_card_of_the_kubelets_record() {
-        let pods = [
-            (with_init("init", B, 3, 1), ids(["bbbbbbbb-0"])),
-            (simple("elsewhere", A, 1), ids(["bbbbbbbb-3"])),
-        ];
-        let others = vec![charge("gone", 2), charge("whole", 4), charge("whole", 1)];
-        let report =
-            report(&cards(&[(A, 4), (B, 4)]), &ClosedCards::default(), None, &pods, others).0;
-        let others = [("gone".into(), Units(2)), ("whole".into(), Units(4))];
-        assert_eq!(report[0].pods, others.into());
-        assert_eq!(
-            report[1].pods,
-            [("init".into(), Units(3)), ("elsewhere".into(), Units(1))].into()
-        );
-    }
-
-    #[test]
-    fn a_claim_is_written_where_there_is_none_or_one_on_another_card() {
-        let pod = simple("p", A, 1);
-        assert_eq!(recorded(&pod, &ids(["aaaaaaaa-0"])), None, "as it claims");
-        assert_eq!(recorded(&pod, &ids(["bbbbbbbb-0"])), Some(vec![B.to_owned()]));
-        assert_eq!(recorded(&pod, &ids(["aaaaaaaa-0", "bbbbbbbb-0"])), None, "no claim says that");
-        let two = on_two_cards("two", 4);
-        assert_eq!(recorded(&two, &ids(["aaaaaaaa-0", "bbbbbbbb-0"])), None, "as it claims");
-        let unclaimed = without_claim(&two);
-        let whole = ids(["aaaaaaaa-0", "aaaaaaaa-1", "bbbbbbbb-0", "bbbbbbbb-1"]);
-        assert_eq!(recorded(&unclaimed, &whole), Some(vec![A.to_owned(), B.to_owned()]));
-        assert_eq!(recorded(&unclaimed, &ids(["aaaaaaaa-0", "bbbbbbbb-0"])), None, "not yet whole");
-    }
-
-    #[test]
-    fn a_claim_that_is_written_for_a_pod_without_one_has_no_more_than_its_units() {
-        let whole = CardUse { exclusive: true, ..CardUse::default() };
-        let one = ids(["aaaaaaaa-0"]);
-        assert_eq!(written(1, whole, &one), Some((1, 0, false, None)));
-        let too_many_cores = CardUse { cores: Cores(26), ..CardUse::default() };
-        assert_eq!(written(1, too_many_cores, &one), Some((1, 0, false, None)));
-        let cores = CardUse { cores: Cores(25), ..CardUse::default() };
-        assert_eq!(written(1, cores, &one), Some((1, 25, false, None)));
-        let grows = CardUse { limit: Some(Units(4)), ..CardUse::default() };
-        assert_eq!(written(1, grows, &one), Some((1, 0, false, None)));
-        let all = ids(["aaaaaaaa-0", "aaaaaaaa-1", "aaaaaaaa-2", "aaaaaaaa-3"]);
-        assert_eq!(written(4, whole, &all), Some((4, 0, true, None)));
-    }
-
-    #[test]
-    fn a_claim_that_was_edited_into_one_on_more_cards_or_on_fewer_is_put_right() {
-        let cards = cards(&[(A, 4), (B, 4)]);
-        let on_a = ids(["aaaaaaaa-0", "aaaaaaaa-1", "aaaaaaaa-2", "aaaaaaaa-3"]);
-        let on_both = ids(["aaaaaaaa-0", "aaaaaaaa-1", "bbbbbbbb-0", "bbbbbbbb-1"]);
-        for (pod, held, wanted) in
-            [(on_two_cards("p", 4), on_a, vec![A]), (simple("p", B, 4), on_both, vec![A, B])]
-        {
-            let (request, reservation) =
-                claim_from_record(&pod, &units_of(&held, &cards), &cards).unwrap();
-            let claimed: Vec<_> = reservation.claim.cards().keys().map(CardId::as_str).collect();
-            assert_eq!((request.shares().len(), claimed), (wanted.len(), wanted));
-        }
-    }
-
-    #[test]
-    fn a_pod_on_a_card_that_it_did_not_claim_is_elsewhere() {
-        let cards = cards(&[(A, 4), (B, 4)]);
-        let pod = simple("p", A, 1);
-        assert!(!is_on_other_card(&pod, &units_of(&ids(["aaaaaaaa-0"]), &cards)));
-        assert!(is_on_other_card(&pod, &units_of(&ids(["bbbbbbbb-0"]), &cards)));
-    }
 }

@@ -1,12 +1,11 @@
 //! What pods use of the cards, from NVML's stand-in, the kernel's files and the API server's pods to `/metrics`.
 
 use std::fs;
-use std::time::Duration;
 
 use serde_json::{Value, json};
 use sim::{PODS, pod};
 
-use crate::rig::{A, B, NODE, PATIENCE, RESOURCE, Rig};
+use crate::rig::{A, B, NODE, RESOURCE, Rig, until};
 
 pub const P: &str = "11111111-1111-4111-8111-111111111111";
 const Q: &str = "22222222-2222-4222-8222-222222222222";
@@ -39,15 +38,6 @@ fn value(rig: &Rig, metric: &str, labels: &[&str]) -> f64 {
 fn within_two_percent(shown: f64, told: u64) {
     let told = told as f64;
     assert!((shown - told).abs() <= told * 0.02, "{shown} of {told}");
-}
-
-async fn until(what: &str, holds: impl Fn() -> bool) {
-    let reached = async {
-        while !holds() {
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-    };
-    tokio::time::timeout(PATIENCE, reached).await.expect(what);
 }
 
 /// Has the kernel show a process in this control group.

@@ -28,6 +28,16 @@ pub const B: &str = "GPU-bbbbbbbb-1111-2222-3333-444444444444";
 pub const C: &str = "GPU-cccccccc-1111-2222-3333-444444444444";
 pub const NODE: &str = "node-1";
 
+/// Waits until this holds.
+pub async fn until(what: &str, holds: impl Fn() -> bool) {
+    let reached = async {
+        while !holds() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    timeout(PATIENCE, reached).await.expect(what);
+}
+
 /// A node. Dropping it ends the plugin and the stand-ins.
 pub struct Rig {
     pub sim: Sim,
@@ -153,12 +163,7 @@ impl Rig {
     /// Deletes our CDI specification, and waits until it is there again.
     pub async fn delete_own_spec(&self) {
         self.lose_own_spec();
-        let again = async {
-            while !self.own_spec_path().exists() {
-                tokio::time::sleep(Duration::from_millis(10)).await;
-            }
-        };
-        timeout(PATIENCE, again).await.expect("our specification again");
+        until("our specification again", || self.own_spec_path().exists()).await;
     }
 
     /// Waits until our CDI specification has exactly these limits.
@@ -230,12 +235,7 @@ impl Rig {
     }
 
     async fn metric_that(&self, name: &str, holds: impl Fn(f64) -> bool) {
-        let reached = async {
-            while !holds(self.metric(name)) {
-                tokio::time::sleep(Duration::from_millis(10)).await;
-            }
-        };
-        timeout(PATIENCE, reached).await.expect(name);
+        until(name, || holds(self.metric(name))).await;
     }
 
     pub fn args(&self) -> Args {
@@ -302,12 +302,7 @@ impl Rig {
 
     /// Waits until the plugin's readiness report contains `text`.
     pub async fn not_ready(&self, text: &str) {
-        let reported = async {
-            while !self.context.readiness().report().contains(text) {
-                tokio::time::sleep(Duration::from_millis(10)).await;
-            }
-        };
-        timeout(PATIENCE, reported).await.expect(text);
+        until(text, || self.context.readiness().report().contains(text)).await;
     }
 
     /// A metric's value; 0 where the page does not have it yet.

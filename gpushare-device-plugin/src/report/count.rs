@@ -1,0 +1,70 @@
+//! The number of cards in the Node's status. A task of its own writes it: its failure delays nothing else.
+
+use std::time::Duration;
+
+use cluster::CallError;
+use tokio::time::{Instant, sleep};
+
+use super::{REWRITE_AFTER, Reporter, WRITE_TIMEOUT};
+
+/// Pause between two checks of the number of cards.
+const COUNT_PAUSE: Duration = Duration::from_secs(10);
+
+/// The number of cards, as it was last written.
+struct CountWritten {
+    count: u32,
+    /// The number of registrations at that time.
+    registrations: u64,
+    at: Instant,
+}
+
+impl Reporter {
+    /// Writes the number of cards, if that is wanted, when it changes and after each registration: a kubelet that
+    /// starts sets resources without a plugin to 0.
+    pub(super) async fn counts(&self) {
+        if !self.gpu_count {
+            return;
+        }
+        let mut cards = self.cards.clone();
+        let mut written: Option<CountWritten> = None;
+        let mut logged = String::new();
+        loop {
+            let count = u32::try_from(cards.borrow_and_update().iter().count()).unwrap_or(u32::MAX);
+            let registrations = self.metrics.registrations.get();
+            let is_due = written.as_ref().is_none_or(|last| {
+                last.count != count
+                    || last.registrations != registrations
+                    || last.at.elapsed() >= REWRITE_AFTER
+            });
+            if count > 0 && is_due {
+                match self.write_count(count).await {
+                    Ok(()) => {
+                        written = Some(CountWritten { count, registrations, at: Instant::now() });
+                    }
+                    Err(error) => self.report_count_failure(&error, &mut logged),
+                }
+            }
+            tokio::select! {
+                changed = cards.changed() => if changed.is_err() { return },
+                () = sleep(COUNT_PAUSE) => {}
+            }
+        }
+    }
+
+    async fn write_count(&self, count: u32) -> Result<(), CallError> {
+        let resource = self.names.gpu_count_resource();
+        cluster::patch_node_capacity(&self.client, &self.node, resource, count, WRITE_TIMEOUT).await
+    }
+
+    /// Counts a failed write of the number of cards, and logs an error that differs from the `logged` one.
+    fn report_count_failure(&self, error: &CallError, logged: &mut String) {
+        self.metrics.count_failures.inc();
+        let error = error.to_string();
+        if error != *logged {
+            tracing::warn!(
+                "cannot write the number of cards into the Node's status, trying again: {error}"
+            );
+            *logged = error;
+        }
+    }
+}
