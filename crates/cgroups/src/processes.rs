@@ -311,13 +311,18 @@ mod tests {
         }
     }
 
+    /// The group of a pod with processes.
+    fn populated(folder: &str, uid: &str) -> (PathBuf, bool) {
+        (Path::new(folder).join(format!("pod{uid}")), true)
+    }
+
     #[test]
     fn a_folder_that_vanishes_midway_hides_its_pods_and_no_others() {
         let one = uid(1);
         let other = uid(2);
         for gone in ["kubepods", "kubepods/burstable"] {
-            let group = |folder, uid| (Path::new(folder).join(format!("pod{uid}")), true);
-            let groups = vec![group("kubepods/burstable", &one), group("kubepods.slice", &other)];
+            let groups =
+                vec![populated("kubepods/burstable", &one), populated("kubepods.slice", &other)];
             let failure =
                 |_, path: &Path| (path == Path::new(gone)).then_some((io::ErrorKind::NotFound, 0));
             let pods = Pods::of(&Failing::new(groups, failure), true).unwrap();
@@ -331,31 +336,40 @@ mod tests {
         assert!(matches!(none, NoGroups::Unread(_)), "the hierarchy is unmounted: {none}");
     }
 
+    fn read_with_failure(
+        groups: Vec<(PathBuf, bool)>,
+        closed: &'static str,
+        kind: io::ErrorKind,
+    ) -> Result<Pods, NoGroups> {
+        Pods::of(
+            &Failing::new(groups, move |_, path: &Path| {
+                (path == Path::new(closed)).then_some((kind, 0))
+            }),
+            true,
+        )
+    }
+
     #[test]
     fn a_folder_that_is_closed_to_this_user_hides_pods_only_where_the_kubelets_is_not_found() {
         let one = uid(1);
         let other = uid(2);
-        let group = |folder: &str, uid| (Path::new(folder).join(format!("pod{uid}")), true);
-        let read = |groups, closed: &'static str, kind| {
-            Pods::of(
-                &Failing::new(groups, move |_, path: &Path| {
-                    (path == Path::new(closed)).then_some((kind, 0))
-                }),
-                true,
-            )
-        };
-        let both = || vec![group("kubepods", &one), group("lxc/theirs", &other)];
-        let denied = read(both(), "lxc", io::ErrorKind::PermissionDenied).unwrap();
+        let both = vec![populated("kubepods", &one), populated("lxc/theirs", &other)];
+        let denied =
+            read_with_failure(both.clone(), "lxc", io::ErrorKind::PermissionDenied).unwrap();
         assert_eq!((denied.get(&one), denied.get(&other)), (PodGroup::Populated, PodGroup::Absent));
-        let failed = read(both(), "lxc", io::ErrorKind::Other).unwrap();
+        let failed = read_with_failure(both, "lxc", io::ErrorKind::Other).unwrap();
         assert_eq!(failed.get(&other), PodGroup::Unknown);
-        let own = read(
-            vec![group("kubepods/burstable", &one)],
+        let own = read_with_failure(
+            vec![populated("kubepods/burstable", &one)],
             "kubepods/burstable",
             io::ErrorKind::PermissionDenied,
         );
         assert_eq!(own.unwrap().get(&one), PodGroup::Unknown);
-        let none = read(vec![group("lxc/theirs", &other)], "lxc", io::ErrorKind::PermissionDenied);
+        let none = read_with_failure(
+            vec![populated("lxc/theirs", &other)],
+            "lxc",
+            io::ErrorKind::PermissionDenied,
+        );
         assert!(matches!(none, Err(NoGroups::Unread(_))));
     }
 
@@ -372,29 +386,29 @@ mod tests {
         format!("8b1f4a9e-0d4c-4a63-9d6e-2f6a1c0b7e{number:02x}")
     }
 
-    fn groups() -> impl Strategy<Value = Vec<(PathBuf, bool)>> {
-        let group = |(parent, number, populated): (usize, u8, bool)| {
-            let parent = PARENTS[parent];
-            let folder = if parent.ends_with(".slice") {
-                format!("kubepods-pod{}.slice", uid(number).replace('-', "_"))
-            } else {
-                format!("pod{}", uid(number))
-            };
-            (Path::new(parent).join(folder), populated)
+    fn group_of(parent: usize, number: u8, populated: bool) -> (PathBuf, bool) {
+        let parent = PARENTS[parent];
+        let folder = if parent.ends_with(".slice") {
+            format!("kubepods-pod{}.slice", uid(number).replace('-', "_"))
+        } else {
+            format!("pod{}", uid(number))
         };
+        (Path::new(parent).join(folder), populated)
+    }
+
+    fn groups() -> impl Strategy<Value = Vec<(PathBuf, bool)>> {
         let groups = prop::collection::btree_map((0..PARENTS.len(), 0..4u8), any::<bool>(), 0..12);
         groups.prop_map(move |groups| {
-            groups.into_iter().map(|((parent, number), on)| group((parent, number, on))).collect()
+            groups.into_iter().map(|((parent, number), on)| group_of(parent, number, on)).collect()
         })
     }
 
     /// Whether a group of the pod has processes; `None` where it has no group.
     fn truth(groups: &[(PathBuf, bool)], number: u8) -> Option<bool> {
         let uid = uid(number);
-        let is_its_own = |path: &Path| {
+        let own = groups.iter().filter(|(path, _)| {
             PodUid::of_folder(path.file_name().unwrap().to_str().unwrap()).unwrap().as_str() == uid
-        };
-        let own = groups.iter().filter(|(path, _)| is_its_own(path));
+        });
         own.map(|(_, populated)| *populated).reduce(|one, other| one || other)
     }
 

@@ -59,8 +59,10 @@ pub async fn client(kubeconfig: Option<&Path>) -> Result<Client, ClientError> {
 }
 
 async fn from_file(path: &Path) -> Result<Config, ClientError> {
-    let wrong = |source| ClientError::Kubeconfig { path: path.to_owned(), source };
-    let kubeconfig = Kubeconfig::read_from(path).map_err(wrong)?;
     let options = KubeConfigOptions::default();
-    Config::from_custom_kubeconfig(kubeconfig, &options).await.map_err(wrong)
+    let config = match Kubeconfig::read_from(path) {
+        Ok(kubeconfig) => Config::from_custom_kubeconfig(kubeconfig, &options).await,
+        Err(source) => Err(source),
+    };
+    config.map_err(|source| ClientError::Kubeconfig { path: path.to_owned(), source })
 }

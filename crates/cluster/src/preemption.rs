@@ -406,13 +406,14 @@ mod tests {
         assert!(full <= 1.1 && full > 1.099, "{full}");
     }
 
+    fn violating(budgets: &[Budget]) -> Vec<String> {
+        let evictable = seen(budgets).evictable;
+        let violating = evictable.iter().filter(|pod| pod.violates_budget);
+        violating.map(|pod| pod.uid.to_string()).collect::<Vec<_>>()
+    }
+
     #[test]
     fn a_budget_allows_so_many_evictions() {
-        let violating = |budgets: &[Budget]| {
-            let evictable = seen(budgets).evictable;
-            let violating = evictable.iter().filter(|pod| pod.violates_budget);
-            violating.map(|pod| pod.uid.to_string()).collect::<Vec<_>>()
-        };
         let app = json!({ "matchLabels": { "app": "a" } });
         assert_eq!(violating(&[budget(1, &app)]), ["b"]);
         assert_eq!(violating(&[budget(0, &app), budget(5, &app)]), ["a", "b"]);

@@ -160,17 +160,21 @@ pub async fn patch_node_taint(
 mod tests {
     use super::*;
 
+    fn is_out(taint: Value, tolerations: Value) -> bool {
+        let tolerations: Vec<Toleration> = serde_json::from_value(tolerations).unwrap();
+        repel_pod([taint].iter(), &tolerations)
+    }
+
+    fn gpu_taint(effect: &str) -> Value {
+        json!({ "key": "gpu", "value": "a10", "effect": effect })
+    }
+
     #[test]
     fn a_hard_taint_that_no_toleration_covers_keeps_a_pod_out() {
-        let is_out = |taint: Value, tolerations: Value| {
-            let tolerations: Vec<Toleration> = serde_json::from_value(tolerations).unwrap();
-            repel_pod([taint].iter(), &tolerations)
-        };
-        let gpu = |effect: &str| json!({ "key": "gpu", "value": "a10", "effect": effect });
         for (effect, out) in
             [("NoSchedule", true), ("NoExecute", true), ("PreferNoSchedule", false)]
         {
-            assert_eq!(is_out(gpu(effect), json!([])), out, "{effect}");
+            assert_eq!(is_out(gpu_taint(effect), json!([])), out, "{effect}");
         }
         for (toleration, out) in [
             (json!({ "key": "gpu", "value": "a10" }), false),
@@ -186,7 +190,7 @@ mod tests {
             (json!({ "key": "gpu", "operator": "Exists", "effect": "NoExecute" }), true),
             (json!({ "key": "gpu", "operator": "Gt", "value": "1" }), true),
         ] {
-            assert_eq!(is_out(gpu("NoSchedule"), json!([toleration])), out, "{toleration}");
+            assert_eq!(is_out(gpu_taint("NoSchedule"), json!([toleration])), out, "{toleration}");
         }
     }
 

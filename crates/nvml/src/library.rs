@@ -73,19 +73,8 @@ impl Probe for Library {
     }
 
     fn status(&self, uuid: &str) -> Result<Status, Error> {
-        let lost = |reason| lost(uuid, reason);
-        let device = self.nvml.device_by_uuid(uuid).map_err(lost)?;
-        let status = || {
-            Ok(Status {
-                used_mib: supported(device.memory_info())?.map(|memory| memory.used / MIB),
-                utilisation: supported(device.utilization_rates())?.map(|rates| rates.gpu),
-                temperature: supported(device.temperature(TemperatureSensor::Gpu))?,
-                power_milliwatt: supported(device.power_usage())?,
-                mig: supported(device.mig_mode())?.map(|mode| mode.current == MIG_ENABLED),
-                recovery: supported(recovery(&device))?,
-            })
-        };
-        status().map_err(lost)
+        let device = self.nvml.device_by_uuid(uuid).map_err(|reason| lost(uuid, reason))?;
+        status(&device).map_err(|reason| lost(uuid, reason))
     }
 
     fn processes(&self, uuid: &str, since: SystemTime) -> Result<Option<Vec<Process>>, Error> {
@@ -96,28 +85,41 @@ impl Probe for Library {
     /// Each card has its own event set, which identifies the card of an error even if the card's UUID can no
     /// longer be read.
     fn watch(&self, uuid: &str, tick: Duration, observe: &mut Observer<'_>) -> Result<(), Error> {
-        let failed = |reason| match reason {
-            NvmlError::GpuLost | NvmlError::ResetRequired | NvmlError::NotFound => {
-                lost(uuid, reason)
-            }
-            other => other.into(),
-        };
-        let device = self.nvml.device_by_uuid(uuid).map_err(failed)?;
-        let set = self.nvml.create_event_set().map_err(failed)?;
+        let device = self.nvml.device_by_uuid(uuid).map_err(|reason| unwatched(uuid, reason))?;
+        let set = self.nvml.create_event_set().map_err(|reason| unwatched(uuid, reason))?;
         let set = device
             .register_events(EventTypes::CRITICAL_XID_ERROR, set)
-            .map_err(|refused| failed(refused.error))?;
+            .map_err(|refused| unwatched(uuid, refused.error))?;
         let tick = u32::try_from(tick.as_millis()).unwrap_or(u32::MAX);
         loop {
             let xid = match set.wait(tick) {
                 Ok(data) => Some(Xid { number: xid_number(data.event_data) }),
                 Err(NvmlError::Timeout) => None,
-                Err(other) => return Err(failed(other)),
+                Err(other) => return Err(unwatched(uuid, other)),
             };
             if let ControlFlow::Break(()) = observe(xid) {
                 return Ok(());
             }
         }
+    }
+}
+
+fn status(device: &Device<'_>) -> Result<Status, NvmlError> {
+    Ok(Status {
+        used_mib: supported(device.memory_info())?.map(|memory| memory.used / MIB),
+        utilisation: supported(device.utilization_rates())?.map(|rates| rates.gpu),
+        temperature: supported(device.temperature(TemperatureSensor::Gpu))?,
+        power_milliwatt: supported(device.power_usage())?,
+        mig: supported(device.mig_mode())?.map(|mode| mode.current == MIG_ENABLED),
+        recovery: supported(recovery(device))?,
+    })
+}
+
+/// Why a card is not watched.
+fn unwatched(uuid: &str, reason: NvmlError) -> Error {
+    match reason {
+        NvmlError::GpuLost | NvmlError::ResetRequired | NvmlError::NotFound => lost(uuid, reason),
+        other => other.into(),
     }
 }
 

@@ -277,16 +277,26 @@ mod tests {
         (estimate.amounts.cpu, estimate.sources.cpu)
     }
 
+    fn of_cpu(cpu: Option<f64>) -> PerResource<Option<f64>> {
+        PerResource { cpu, memory: None }
+    }
+
     fn asking(request: Option<f64>, limit: Option<f64>) -> PodProfile {
-        let of = |cpu| PerResource { cpu, memory: None };
-        let resources = PodResources { requests: of(request), limits: of(limit) };
+        let resources = PodResources { requests: of_cpu(request), limits: of_cpu(limit) };
         PodProfile { resources, ..PodProfile::default() }
     }
 
+    fn constant(mean: f64) -> Distribution {
+        Distribution { mean, p50: mean, ..Distribution::default() }
+    }
+
     fn learned(mean: f64, by_request: Option<f64>) -> PerResource<Option<LearnedUse>> {
-        let all = |mean| Distribution { mean, p50: mean, ..Distribution::default() };
-        let cpu = LearnedUse { amount: all(mean), by_request: by_request.map(all) };
+        let cpu = LearnedUse { amount: constant(mean), by_request: by_request.map(constant) };
         PerResource { cpu: Some(cpu), memory: None }
+    }
+
+    fn with_huge_annotation(profile: PodProfile) -> PodProfile {
+        PodProfile { annotated: of_cpu(Some(1e6)), ..profile }
     }
 
     #[test]
@@ -303,29 +313,28 @@ mod tests {
         // Four times the default where that is more than the request.
         assert_eq!(cpu(asking(Some(0.01), Some(1e6))), (0.85, EstimateSource::Request));
         assert_eq!(cpu(asking(Some(0.0), Some(0.1))).0, 0.1 * 0.85);
-        let annotated = PerResource { cpu: Some(1e6), memory: None };
-        let of = |profile| cpu(PodProfile { annotated, ..profile }).0;
-        assert_eq!(of(asking(Some(2.0), Some(1e6))), 8.0);
-        assert_eq!(of(asking(Some(0.01), Some(1e6))), 1.0);
+        assert_eq!(cpu(with_huge_annotation(asking(Some(2.0), Some(1e6)))).0, 8.0);
+        assert_eq!(cpu(with_huge_annotation(asking(Some(0.01), Some(1e6)))).0, 1.0);
+    }
+
+    fn estimated_and_measured(request: f64, amount: f64, by_request: f64) -> (f64, f64) {
+        let learned = learned(amount, Some(by_request));
+        let profile = PodProfile { learned, ..asking(Some(request), None) };
+        let rules = EstimateRules::default();
+        (profile.estimate(&rules).amounts.cpu, profile.measured_cpu(&rules).unwrap())
     }
 
     /// Pods that request next to nothing: use by request says nothing of one that requests much.
     #[test]
     fn use_by_request_takes_no_pod_beyond_its_request_and_what_was_measured() {
-        let of = |request, amount, by_request| {
-            let learned = learned(amount, Some(by_request));
-            let profile = PodProfile { learned, ..asking(Some(request), None) };
-            let rules = EstimateRules::default();
-            (profile.estimate(&rules).amounts.cpu, profile.measured_cpu(&rules).unwrap())
-        };
-        assert_eq!(of(4.0, 0.64, 64.0), (4.0, 0.64));
+        assert_eq!(estimated_and_measured(4.0, 0.64, 64.0), (4.0, 0.64));
         // Requests that are set to what pods use.
-        assert_eq!(of(0.5, 0.64, 64.0), (0.64, 0.64));
+        assert_eq!(estimated_and_measured(0.5, 0.64, 64.0), (0.64, 0.64));
         // As those that were measured.
-        assert_eq!(of(0.01, 0.64, 64.0), (0.64, 0.64));
+        assert_eq!(estimated_and_measured(0.01, 0.64, 64.0), (0.64, 0.64));
         // A rollout that makes pods larger; until it is measured, a part of that is a guess.
-        assert_eq!(of(4.0, 1.0, 0.5), (2.0, 1.0));
-        assert_eq!(of(1.0, 1.0, 0.5), (0.5, 0.5));
+        assert_eq!(estimated_and_measured(4.0, 1.0, 0.5), (2.0, 1.0));
+        assert_eq!(estimated_and_measured(1.0, 1.0, 0.5), (0.5, 0.5));
     }
 
     #[test]
@@ -343,12 +352,13 @@ mod tests {
     #[test]
     fn an_unknown_workload_uses_its_request_as_its_namespace_does() {
         let mut ratios = NamespaceRatios::default();
-        let used = |mean| learned(mean, Some(mean));
-        [0.25, 0.25, 0.5, 0.0].iter().for_each(|mean| ratios.add(&used(*mean)));
+        for mean in [0.25, 0.25, 0.5, 0.0] {
+            ratios.add(&learned(mean, Some(mean)));
+        }
         ratios.add(&learned(9.0, None));
         assert_eq!(ratios.means().cpu, None);
         // A hundred times its request: it counts for all of it.
-        ratios.add(&used(100.0));
+        ratios.add(&learned(100.0, Some(100.0)));
         assert_eq!(ratios.means(), PerResource { cpu: Some(0.4), memory: None });
         let in_namespace = PerResource { cpu: Some(0.25), memory: None };
         let of = |profile| cpu(PodProfile { in_namespace, ..profile });
@@ -361,31 +371,32 @@ mod tests {
         assert_eq!(guessed.measured_cpu(&EstimateRules::default()), None);
     }
 
+    fn mean_with(forged: usize) -> f64 {
+        let mut ratios = NamespaceRatios::default();
+        (0..20).for_each(|_| ratios.add(&learned(0.5, Some(0.5))));
+        (0..forged).for_each(|_| ratios.add(&learned(0.04, Some(4.0))));
+        ratios.means().cpu.unwrap()
+    }
+
     #[test]
     fn made_up_workloads_take_no_namespaces_mean_above_requests() {
-        let with = |forged| {
-            let mut ratios = NamespaceRatios::default();
-            (0..20).for_each(|_| ratios.add(&learned(0.5, Some(0.5))));
-            (0..forged).for_each(|_| ratios.add(&learned(0.04, Some(4.0))));
-            ratios.means().cpu.unwrap()
-        };
-        assert_eq!((with(0), with(5)), (0.5, 0.6));
-        assert!(with(10_000) <= 1.0);
+        assert_eq!((mean_with(0), mean_with(5)), (0.5, 0.6));
+        assert!(mean_with(10_000) <= 1.0);
     }
 
     #[test]
     fn an_annotation_says_at_most_four_times_what_is_asked_for() {
-        let annotated = PerResource { cpu: Some(1e6), memory: None };
-        let of = |profile| cpu(PodProfile { annotated, ..profile }).0;
-        assert_eq!((of(asking(Some(2.0), None)), of(asking(None, None))), (8.0, 1.0));
-        assert_eq!(of(asking(Some(2.0), Some(3.0))), 3.0);
+        assert_eq!(cpu(with_huge_annotation(asking(Some(2.0), None))).0, 8.0);
+        assert_eq!(cpu(with_huge_annotation(asking(None, None))).0, 1.0);
+        assert_eq!(cpu(with_huge_annotation(asking(Some(2.0), Some(3.0)))).0, 3.0);
     }
 
     #[test]
     fn only_learned_use_is_measured() {
         let known = PodProfile { learned: learned(1.0, Some(0.5)), ..asking(Some(2.0), None) };
-        let measured = |profile: PodProfile| profile.measured_cpu(&EstimateRules::default());
-        assert_eq!((measured(known), measured(asking(Some(2.0), None))), (Some(1.0), None));
+        let rules = EstimateRules::default();
+        assert_eq!(known.measured_cpu(&rules), Some(1.0));
+        assert_eq!(asking(Some(2.0), None).measured_cpu(&rules), None);
     }
 
     #[test]

@@ -238,11 +238,14 @@ fn civil(text: &str) -> Option<DateTime> {
 /// Three decimal numbers of exactly so many digits.
 fn numbers(text: &str, separator: char, digits: [usize; 3]) -> Option<[i16; 3]> {
     let mut parts = text.split(separator);
-    let mut next = |digits: usize| {
-        let part = parts.next().filter(|part| part.len() == digits)?;
-        part.bytes().all(|b| b.is_ascii_digit()).then(|| part.parse().ok())?
-    };
-    let found = [next(digits[0])?, next(digits[1])?, next(digits[2])?];
+    let mut found = [0; 3];
+    for (number, digits) in found.iter_mut().zip(digits) {
+        let part = parts.next()?;
+        if part.len() != digits || !part.bytes().all(|b| b.is_ascii_digit()) {
+            return None;
+        }
+        *number = part.parse().ok()?;
+    }
     parts.next().is_none().then_some(found)
 }
 

@@ -63,13 +63,11 @@ impl TaintRules {
     }
 
     fn heat_by(&self, limit: &Limit, reading: Option<Reading>, now: Timestamp) -> Heat {
-        match reading
-            .filter(|reading| {
-                let is_fresh = limit.max_age.is_some_and(|age| reading.is_fresh(now, age));
-                is_fresh && reading.check(&limit.metric, now).is_ok()
-            })
-            .map(|reading| reading.value.get())
-        {
+        let counted = reading.filter(|reading| {
+            let is_fresh = limit.max_age.is_some_and(|age| reading.is_fresh(now, age));
+            is_fresh && reading.check(&limit.metric, now).is_ok()
+        });
+        match counted.map(|reading| reading.value.get()) {
             Some(load) if load > limit.max => Heat::Over,
             Some(load) if load > clear_line(limit.max, self.margin) => Heat::Near,
             Some(_) | None => Heat::Cool,

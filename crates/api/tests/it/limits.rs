@@ -66,16 +66,22 @@ fn more_cards_or_pods_than_a_machine_has_are_refused() {
     assert_eq!(refused(vec![crowded]), CardsError::TooManyPods { index: 7, pods: MAX_PODS + 1 });
 }
 
+fn text(length: usize) -> String {
+    "N".repeat(length)
+}
+
+fn long_name_of_card(field: &'static str, limit: usize) -> CardsError {
+    CardsError::LongName { index: 0, field, length: limit + 1, limit }
+}
+
 #[test]
 fn names_that_no_card_or_pod_has_are_refused() {
-    let long = |length: usize| "N".repeat(length);
-    let error = |field, limit| CardsError::LongName { index: 0, field, length: limit + 1, limit };
-    let model = Card { model: long(MAX_NAME + 1), ..card(0) };
-    assert_eq!(refused(vec![model]), error("model", MAX_NAME));
-    let name = Card { uuid: long(MAX_NAME + 1).into(), ..card(0) };
-    assert_eq!(refused(vec![name]), error("uuid", MAX_NAME));
-    let pods: BTreeMap<PodUid, Units> = [(long(limits::UID + 1).into(), Units(1))].into();
-    assert_eq!(refused(vec![Card { pods, ..card(0) }]), error("pod UID", limits::UID));
+    let model = Card { model: text(MAX_NAME + 1), ..card(0) };
+    assert_eq!(refused(vec![model]), long_name_of_card("model", MAX_NAME));
+    let name = Card { uuid: text(MAX_NAME + 1).into(), ..card(0) };
+    assert_eq!(refused(vec![name]), long_name_of_card("uuid", MAX_NAME));
+    let pods: BTreeMap<PodUid, Units> = [(text(limits::UID + 1).into(), Units(1))].into();
+    assert_eq!(refused(vec![Card { pods, ..card(0) }]), long_name_of_card("pod UID", limits::UID));
 }
 
 #[test]
@@ -86,13 +92,13 @@ fn a_card_listed_twice_is_refused() {
 
 #[test]
 fn a_claim_may_be_as_long_as_its_containers_make_it_and_no_longer() {
-    let name = |number: usize| format!("{number:0>63}");
     let units = Units(u32::MAX);
     let cores = Cores(u32::MAX);
     let limit = Some(units);
     let share = Share::Detailed(Detailed { units, cores, exclusive: true, limit });
-    let on = || [(CardId::from("G".repeat(MAX_NAME)), share)].into();
-    let claim = Claim { containers: (0..1000).map(|number| (name(number), on())).collect() };
+    let on: BTreeMap<CardId, Share> = [(CardId::from("G".repeat(MAX_NAME)), share)].into();
+    let containers = (0..1000).map(|number| (format!("{number:0>63}"), on.clone()));
+    let claim = Claim { containers: containers.collect() };
     let text = claim.to_json();
     assert_eq!(Claim::from_json(&text, 1000), Ok(claim));
     let refused = Claim::from_json(&text, 999);
@@ -123,9 +129,12 @@ fn pod(uid: &str) -> PodUse {
     PodUse { uid: uid.into(), ..values::pods().pods.remove(0) }
 }
 
+fn crowd(count: usize) -> Vec<PodUse> {
+    (0..count).map(|n| PodUse { uid: uid(n), ..pod("a") }).collect()
+}
+
 #[test]
 fn as_many_pods_as_a_node_may_have_are_read_and_no_more() {
-    let crowd = |count| (0..count).map(|n| PodUse { uid: uid(n), ..pod("a") }).collect();
     assert_eq!(pods(crowd(pods::MAX_PODS)).map(|read| read.pods.len()), Ok(pods::MAX_PODS));
     assert_eq!(pods(crowd(pods::MAX_PODS + 1)), Err(PodsError::TooMany(1025)));
     let long = " ".repeat(pods::MAX_TEXT + 1);
@@ -174,12 +183,15 @@ fn ten_thousand_workloads_with_the_longest_names_are_read_and_no_more() {
     assert_eq!(Workloads::from_json(&all(10_001).to_json()), Err(WorkloadsError::TooMany(10_001)));
 }
 
+fn long_name(field: &'static str, length: usize, limit: usize) -> WorkloadsError {
+    WorkloadsError::LongName { field, length, limit }
+}
+
 #[test]
 fn a_workload_that_cannot_be_is_refused() {
-    let long = |field, length, limit| Err(WorkloadsError::LongName { field, length, limit });
-    assert_eq!(learned(|w| w.namespace = "n".repeat(64)), long("namespace", 64, 63));
-    assert_eq!(learned(|w| w.kind = "k".repeat(64)), long("kind", 64, 63));
-    assert_eq!(learned(|w| w.name = "a".repeat(254)), long("name", 254, 253));
+    assert_eq!(learned(|w| w.namespace = "n".repeat(64)), Err(long_name("namespace", 64, 63)));
+    assert_eq!(learned(|w| w.kind = "k".repeat(64)), Err(long_name("kind", 64, 63)));
+    assert_eq!(learned(|w| w.name = "a".repeat(254)), Err(long_name("name", 254, 253)));
     let negative = learned(|w| w.cpu.as_mut().unwrap().by_request.as_mut().unwrap().p99 = -1.0);
     assert_eq!(negative, Err(WorkloadsError::Amount("-1".to_owned())));
     for template in ["c0ffee", "0000000000C0FFEG", "+000000000c0ffee"] {

@@ -252,18 +252,18 @@ fn question() -> impl Strategy<Value = Request> {
     )
 }
 
+fn choice() -> impl Strategy<Value = Choice> {
+    let choice = (any::<u32>(), any::<u32>(), any::<u32>(), vec(name(), 0..4), of(0..=100_u8));
+    choice.prop_map(|(rejected, rejected_alone, best_nodes, best, best_score)| Choice {
+        rejected,
+        rejected_alone,
+        best_nodes,
+        best,
+        best_score,
+    })
+}
+
 fn shadow() -> impl Strategy<Value = Shadow> {
-    let time = || (0_i64..4_000_000_000).prop_map(|second| Timestamp::from_second(second).unwrap());
-    let choice = || {
-        let choice = (any::<u32>(), any::<u32>(), any::<u32>(), vec(name(), 0..4), of(0..=100_u8));
-        choice.prop_map(|(rejected, rejected_alone, best_nodes, best, best_score)| Choice {
-            rejected,
-            rejected_alone,
-            best_nodes,
-            best,
-            best_score,
-        })
-    };
     let pod = (name(), name(), name()).prop_map(|(namespace, name, uid)| explain::Pod {
         namespace,
         name,

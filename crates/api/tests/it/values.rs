@@ -1,5 +1,7 @@
 //! The values of the golden files.
 
+use std::collections::BTreeMap;
+
 use api::allocation::Allocation;
 use api::cards::{Card, Cards, Closed, Isolation};
 use api::claim::{Claim, Detailed, Share};
@@ -54,14 +56,17 @@ pub(crate) fn cards() -> Cards {
     ])
 }
 
-pub(crate) fn share() -> NodeShare {
-    let unmeasured = |index| CardShare {
+fn unmeasured(index: u32) -> CardShare {
+    CardShare {
         uuid: uuid(index),
         units: Units(16),
         allocated: Units(0),
         used: None,
         utilisation: None,
-    };
+    }
+}
+
+pub(crate) fn share() -> NodeShare {
     let busy = CardShare {
         allocated: Units(7),
         used: Some(MiB(5120)),
@@ -71,20 +76,26 @@ pub(crate) fn share() -> NodeShare {
     NodeShare { time: "2026-11-20T09:00:00Z".parse().unwrap(), cards: vec![busy, unmeasured(1)] }
 }
 
+fn on_two(shares: [(u32, Share); 2]) -> BTreeMap<CardId, Share> {
+    shares.map(|(card, share)| (uuid(card), share)).into()
+}
+
 pub(crate) fn claim() -> Claim {
     let units = Share::Units(Units(4));
     let limit = Some(Units(9));
     let part = Detailed { units: Units(2), cores: Cores(30), exclusive: false, limit };
     let whole = Detailed { units: Units(2), cores: Cores::ZERO, exclusive: true, limit };
-    let on = |shares: [(u32, Share); 2]| shares.map(|(card, share)| (uuid(card), share)).into();
-    let load = on([(3, units), (5, units)]);
-    let serve = on([(3, Share::Detailed(part)), (5, Share::Detailed(whole))]);
+    let load = on_two([(3, units), (5, units)]);
+    let serve = on_two([(3, Share::Detailed(part)), (5, Share::Detailed(whole))]);
     Claim { containers: [("load".to_owned(), load), ("serve".to_owned(), serve)].into() }
 }
 
+fn on_card_3(units: u32) -> BTreeMap<u32, Units> {
+    [(3, Units(units))].into()
+}
+
 pub(crate) fn allocation() -> Allocation {
-    let on = |units| [(3, Units(units))].into();
-    Allocation { containers: [(0, on(2)), (2, on(1))].into() }
+    Allocation { containers: [(0, on_card_3(2)), (2, on_card_3(1))].into() }
 }
 
 pub(crate) fn expected_use() -> ExpectedUse {
@@ -93,67 +104,20 @@ pub(crate) fn expected_use() -> ExpectedUse {
 
 pub(crate) fn inspected() -> Inspected {
     let train = Pod { name: "train".to_owned(), namespace: "default".to_owned(), used: 5 };
-    let unhealthy = |id| id == 1;
-    let device = |id, used, pods| Device { id, total: 16, used, pods, unhealthy: unhealthy(id) };
-    let devs = vec![device(0, 5, vec![train]), device(1, 0, Vec::new())];
+    let devs = vec![
+        Device { id: 0, total: 16, used: 5, pods: vec![train], unhealthy: false },
+        Device { id: 1, total: 16, used: 0, pods: Vec::new(), unhealthy: true },
+    ];
     let node = Node { name: "worker-1".to_owned(), total: 32, used: 5, devs };
     Inspected { nodes: vec![node], error: String::new() }
 }
 
-pub(crate) fn explanation() -> Explanation {
-    let time: Timestamp = "2026-11-20T09:10:00Z".parse().unwrap();
-    let metric = || "cpu_usage_avg_5m".to_owned();
-    let reading = |value: f64| explain::Reading {
-        status: ReadingStatus::Fresh,
-        value: Some(value),
-        time: Some(time - SignedDuration::from_secs(60)),
-        age_seconds: Some(60),
-        window_seconds: Some(300),
-        cached: true,
-    };
-    let load = |outcome, points, reading: &dyn Fn() -> explain::Reading, hot_value, score| Load {
-        surplus: Some(explain::Surplus {
-            requested: 0.8,
-            average: 0.6,
-            surplus: 0.1,
-            counted: -0.05,
-        }),
-        limits: vec![Limit {
-            metric: metric(),
-            max: 0.65,
-            outcome,
-            reading: reading(),
-            in_flight: Some(0.04),
-            pod: Some(0.02),
-        }],
-        terms: vec![Term {
-            metric: metric(),
-            share: 1.0,
-            points,
-            reading: reading(),
-            in_flight: Some(0.04),
-            pod: Some(0.02),
-        }],
-        hot_value,
-        score,
-    };
-    let hot = load(LimitOutcome::Exceeded, Some(20.0), &|| reading(0.8), 1.0, 10);
-    let unknown = load(
-        LimitOutcome::Unknown,
-        Some(0.0),
-        &|| explain::Reading {
-            status: ReadingStatus::Missing,
-            value: None,
-            time: None,
-            age_seconds: None,
-            window_seconds: Some(300),
-            cached: true,
-        },
-        0.0,
-        0,
-    );
-    let charge = |pod: &str, units, basis| Charge { pod: pod.to_owned(), units, cores: 0, basis };
-    let card = |index, free, outcome, recorded| explain::Card {
+fn charge(pod: &str, units: u32, basis: Basis) -> Charge {
+    Charge { pod: pod.to_owned(), units, cores: 0, basis }
+}
+
+fn explained_card(index: u32, free: u32, outcome: CardOutcome, recorded: u32) -> explain::Card {
+    explain::Card {
         index,
         uuid: uuid(index).to_string(),
         model: "NVIDIA A10".to_owned(),
@@ -167,8 +131,73 @@ pub(crate) fn explanation() -> Explanation {
             charge("7be0", 4, Basis::UnprovenClaim),
             charge("", 2, Basis::Unmanaged),
         ],
+    }
+}
+
+fn explained_load(
+    outcome: LimitOutcome,
+    points: Option<f64>,
+    reading: &explain::Reading,
+    hot_value: f64,
+    score: u8,
+) -> Load {
+    Load {
+        surplus: Some(explain::Surplus {
+            requested: 0.8,
+            average: 0.6,
+            surplus: 0.1,
+            counted: -0.05,
+        }),
+        limits: vec![Limit {
+            metric: "cpu_usage_avg_5m".to_owned(),
+            max: 0.65,
+            outcome,
+            reading: reading.clone(),
+            in_flight: Some(0.04),
+            pod: Some(0.02),
+        }],
+        terms: vec![Term {
+            metric: "cpu_usage_avg_5m".to_owned(),
+            share: 1.0,
+            points,
+            reading: reading.clone(),
+            in_flight: Some(0.04),
+            pod: Some(0.02),
+        }],
+        hot_value,
+        score,
+    }
+}
+
+pub(crate) fn explanation() -> Explanation {
+    let time: Timestamp = "2026-11-20T09:10:00Z".parse().unwrap();
+    let reading = |value: f64| explain::Reading {
+        status: ReadingStatus::Fresh,
+        value: Some(value),
+        time: Some(time - SignedDuration::from_secs(60)),
+        age_seconds: Some(60),
+        window_seconds: Some(300),
+        cached: true,
     };
-    let cards = vec![card(0, 3, CardOutcome::TooLittleFree, 9), card(1, 4, CardOutcome::Fits, 8)];
+    let hot = explained_load(LimitOutcome::Exceeded, Some(20.0), &reading(0.8), 1.0, 10);
+    let unknown = explained_load(
+        LimitOutcome::Unknown,
+        Some(0.0),
+        &explain::Reading {
+            status: ReadingStatus::Missing,
+            value: None,
+            time: None,
+            age_seconds: None,
+            window_seconds: Some(300),
+            cached: true,
+        },
+        0.0,
+        0,
+    );
+    let cards = vec![
+        explained_card(0, 3, CardOutcome::TooLittleFree, 9),
+        explained_card(1, 4, CardOutcome::Fits, 8),
+    ];
     let rejected = explain::Node {
         name: "worker-1".to_owned(),
         known: true,
@@ -236,22 +265,28 @@ pub(crate) fn explanation() -> Explanation {
     }
 }
 
-pub(crate) fn shadow() -> Shadow {
-    let pod = |name: &str, uid: u32| explain::Pod {
+fn pod_of_shop(name: &str, uid: u32) -> explain::Pod {
+    explain::Pod {
         namespace: "shop".to_owned(),
         name: name.to_owned(),
         uid: format!("2f6c0e4a-0000-4000-8000-{uid:012}"),
-    };
-    let time: Timestamp = "2026-11-20T09:10:00Z".parse().unwrap();
-    let choice = |rejected, rejected_alone, best: &[&str], best_score| Choice {
+    }
+}
+
+fn choice(rejected: u32, rejected_alone: u32, best: &[&str], best_score: Option<u8>) -> Choice {
+    Choice {
         rejected,
         rejected_alone,
         best_nodes: u32::try_from(best.len()).unwrap(),
         best: best.iter().take(3).map(|node| (*node).to_owned()).collect(),
         best_score,
-    };
+    }
+}
+
+pub(crate) fn shadow() -> Shadow {
+    let time: Timestamp = "2026-11-20T09:10:00Z".parse().unwrap();
     let differs = ShadowedPod {
-        pod: pod("web-1", 2),
+        pod: pod_of_shop("web-1", 2),
         time: time - SignedDuration::from_secs(40),
         node: Some("worker-2".to_owned()),
         nodes: 5,
@@ -261,7 +296,7 @@ pub(crate) fn shadow() -> Shadow {
     };
     let all = ["worker-1", "worker-2", "worker-3", "worker-5"];
     let agrees = ShadowedPod {
-        pod: pod("web-0", 1),
+        pod: pod_of_shop("web-0", 1),
         time: time - SignedDuration::from_secs(3_000),
         node: None,
         nodes: 5,
@@ -346,13 +381,16 @@ pub(crate) fn pods() -> NodePods {
     NodePods { time, omitted: 2, pods: vec![measured, unknown] }
 }
 
-pub(crate) fn workloads() -> Workloads {
-    let id = |kind: &str, name: &str| WorkloadId {
+fn workload(kind: &str, name: &str) -> WorkloadId {
+    WorkloadId {
         namespace: "shop".into(),
         kind: kind.into(),
         name: name.into(),
         template: 0x00c0_ffee,
-    };
+    }
+}
+
+pub(crate) fn workloads() -> Workloads {
     let spread =
         |mean| Distribution { mean, p50: mean, p90: 2.0 * mean, p95: 2.5 * mean, p99: 3.0 * mean };
     let cpu = LearnedUse { amount: spread(0.123_456), by_request: Some(spread(0.5)) };
@@ -363,8 +401,8 @@ pub(crate) fn workloads() -> Workloads {
     Workloads {
         time: "2026-11-22T07:00:00Z".parse().unwrap(),
         workloads: vec![
-            Workload::new(&id("Deployment", "web"), &both, 1234.5678, seen),
-            Workload::new(&id("CronJob", "report"), &cpu_only, 5.0, seen),
+            Workload::new(&workload("Deployment", "web"), &both, 1234.5678, seen),
+            Workload::new(&workload("CronJob", "report"), &cpu_only, 5.0, seen),
         ],
     }
 }

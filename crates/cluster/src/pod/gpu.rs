@@ -222,23 +222,22 @@ impl Pod {
         names: &Names,
         mut containers: Vec<ContainerRequest>,
     ) -> Result<(Vec<ContainerRequest>, CardOptions), GpuRequestError> {
-        let read = |key: String, annotation| Annotation {
-            text: self.metadata.annotation(&key),
-            key,
-            annotation,
-        };
-        read(names.card_count(), GpuAnnotation::CardCount).each(&mut containers, card_count)?;
-        read(names.gpu_cores(), GpuAnnotation::Cores).each(&mut containers, cores)?;
-        read(names.gpu_mem_limit(), GpuAnnotation::MemoryLimit)
+        self.read(names.card_count(), GpuAnnotation::CardCount)
+            .each(&mut containers, card_count)?;
+        self.read(names.gpu_cores(), GpuAnnotation::Cores).each(&mut containers, cores)?;
+        self.read(names.gpu_mem_limit(), GpuAnnotation::MemoryLimit)
             .each(&mut containers, memory_limit)?;
         let mut filter = CardFilter {
-            models: read(names.gpu_model(), GpuAnnotation::Model)
+            models: self
+                .read(names.gpu_model(), GpuAnnotation::Model)
                 .parsed::<Patterns>()?
                 .unwrap_or_default(),
-            uuids: read(names.gpu_uuid(), GpuAnnotation::Uuid)
+            uuids: self
+                .read(names.gpu_uuid(), GpuAnnotation::Uuid)
                 .parsed::<Patterns>()?
                 .unwrap_or_default(),
-            isolation: read(names.isolation(), GpuAnnotation::Isolation)
+            isolation: self
+                .read(names.isolation(), GpuAnnotation::Isolation)
                 .parsed::<Isolation>()?
                 .unwrap_or_default(),
         };
@@ -253,8 +252,12 @@ impl Pod {
             filter.isolation = Isolation::Driver;
         }
         let strategy =
-            read(names.gpu_placement(), GpuAnnotation::Placement).parsed::<Strategy>()?;
+            self.read(names.gpu_placement(), GpuAnnotation::Placement).parsed::<Strategy>()?;
         Ok((containers, CardOptions { filter, strategy }))
+    }
+
+    fn read(&self, key: String, annotation: GpuAnnotation) -> Annotation<'_> {
+        Annotation { text: self.metadata.annotation(&key), key, annotation }
     }
 }
 
@@ -378,24 +381,25 @@ fn cut(text: &str) -> String {
 mod tests {
     use super::*;
 
+    fn read_card_count(value: &str) -> Result<(u32, bool), ValueError> {
+        let mut card_use = CardUse::default();
+        card_count(&mut card_use, value).map(|()| (card_use.cards, card_use.exclusive))
+    }
+
     #[test]
     fn a_card_count_is_a_number_or_exclusive_or_both() {
-        let read = |value: &str| {
-            let mut card_use = CardUse::default();
-            card_count(&mut card_use, value).map(|()| (card_use.cards, card_use.exclusive))
-        };
         for (value, cards) in [
             ("1", (1, false)),
             ("64", (64, false)),
             ("exclusive", (1, true)),
             (" 2  exclusive ", (2, true)),
         ] {
-            assert_eq!(read(value), Ok(cards), "{value:?}");
+            assert_eq!(read_card_count(value).ok(), Some(cards), "{value:?}");
         }
         for value in
             ["", "0", "65", "-1", "two", "exclusive 2", "2 exclusiv", "2 exclusive x", "2 2"]
         {
-            let error = read(value).unwrap_err().to_string();
+            let error = read_card_count(value).unwrap_err().to_string();
             assert!(error.starts_with("expected 1 to 64 cards"), "{value:?}: {error}");
         }
     }

@@ -293,9 +293,11 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn failures_in_a_row_wait_ever_longer() {
-        let failure = || [Ok(watcher::Event::Init), Err(SourceError::NoVersion)];
         let start = tokio::time::Instant::now();
-        let (_, health) = events((0..6).flat_map(|_| failure()).collect()).await;
+        let (_, health) = events(
+            (0..6).flat_map(|_| [Ok(watcher::Event::Init), Err(SourceError::NoVersion)]).collect(),
+        )
+        .await;
         // 0.8 s doubled five times, jitter only ever added: at least 0.8 · (2⁶ − 1) without the cap of 30 s.
         assert!(start.elapsed() > std::time::Duration::from_secs(40), "{:?}", start.elapsed());
         assert_eq!(health.errors(), 6);

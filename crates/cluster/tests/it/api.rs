@@ -9,7 +9,7 @@ use cluster::{
     watch_pods,
 };
 use futures::StreamExt;
-use placement::reading::ReadingCodec;
+use placement::reading::{Reading, ReadingCodec};
 use placement::units::MetricName;
 use serde_json::{Value, json};
 use sim::{Failure, Fault, NODE_LOADS, NODES, PODS, Sim, Verb, node, pod};
@@ -134,14 +134,19 @@ async fn annotations_of_a_node_are_not_written_to_another_node_of_its_name() {
     let old = sim.put(node("n1"))["metadata"]["uid"].as_str().unwrap().to_owned();
     sim.delete(NODES, "", "n1");
     sim.put(node("n1").annotation("else", "y"));
-    let change = || [("new".to_owned(), Some("z".to_owned()))];
-    let patched = patch_node_annotations(&client, &"n1".into(), Some(&old), change(), LIMIT).await;
+    let change = [("new".to_owned(), Some("z".to_owned()))];
+    let patched =
+        patch_node_annotations(&client, &"n1".into(), Some(&old), change.clone(), LIMIT).await;
     assert!(matches!(patched, Err(CallError::Conflict(_))), "{patched:?}");
     let annotations = || sim.node("n1").unwrap()["metadata"]["annotations"].clone();
     assert_eq!(annotations(), json!({ "else": "y" }));
     let new = sim.node("n1").unwrap()["metadata"]["uid"].as_str().unwrap().to_owned();
-    patch_node_annotations(&client, &"n1".into(), Some(&new), change(), LIMIT).await.unwrap();
+    patch_node_annotations(&client, &"n1".into(), Some(&new), change, LIMIT).await.unwrap();
     assert_eq!(annotations(), json!({ "else": "y", "new": "z" }));
+}
+
+fn reading(metric: &str, text: &str) -> (MetricName, Reading) {
+    (MetricName::from(metric), ReadingCodec::default().decode(text).unwrap())
 }
 
 #[tokio::test]
@@ -150,9 +155,6 @@ async fn a_node_load_is_made_then_replaced_as_a_whole_and_the_watch_shows_it() {
     let mut events = watch_node_loads(client.clone(), WatchHealth::default());
     assert_eq!(events.next().await, Some(Event::Listing));
     assert_eq!(events.next().await, Some(Event::Listed(Vec::new())));
-    let reading = |metric: &str, text: &str| {
-        (MetricName::from(metric), ReadingCodec::default().decode(text).unwrap())
-    };
     let all = [
         reading("cpu_usage_avg_5m", "0.63012,2026-11-20T09:00:00Z"),
         reading("mem_usage_avg_5m", "0.07,2026-11-20T09:00:03Z"),
@@ -311,9 +313,13 @@ async fn a_server_that_streams_no_lists_is_read_in_pages() {
 async fn a_streamed_list_that_fails_is_followed_by_pages_and_these_by_a_stream() {
     let (sim, client) = connected().await;
     sim.put(pod("p0000"));
-    let busy = || Fault::Answer(Failure::internal("etcdserver: request timed out"));
     // The stream, the page after it and the next stream.
-    sim.faults().next(3, Verb::List, PODS, busy());
+    sim.faults().next(
+        3,
+        Verb::List,
+        PODS,
+        Fault::Answer(Failure::internal("etcdserver: request timed out")),
+    );
     let health = WatchHealth::default();
     let mut events = names_of_pods(client, health.clone());
     let listed = async { while events.next().await != Some(Event::Listed(named(0..1))) {} };

@@ -33,16 +33,17 @@ fn bind_writes_our_annotation_and_aliyuns() {
     assert_eq!(format!("{}\n", serde_json::to_string_pretty(&written).unwrap()), golden);
 }
 
+fn chosen(index: u32) -> ChosenCard {
+    let uuid = CardId::from(format!("GPU-{index}"));
+    ChosenCard { uuid, index, units: Units(16), left: Units(0) }
+}
+
 #[test]
 fn bind_writes_several_cards_where_the_pod_has_them() {
     let limit = Some(Units(6));
     let card_use = CardUse { cards: 2, exclusive: true, limit, ..CardUse::default() };
     let asks = [ContainerRequest { card_use, ..ask("train", ContainerKind::App, 0, 4) }];
     let request = GpuRequest::new(asks).unwrap().unwrap();
-    let chosen = |index| {
-        let uuid = CardId::from(format!("GPU-{index}"));
-        ChosenCard { uuid, index, units: Units(16), left: Units(0) }
-    };
     let cards = vec![chosen(5), chosen(2)];
     let uuids: Vec<CardId> = cards.iter().map(|card| card.uuid.clone()).collect();
     let reservation = Reservation {

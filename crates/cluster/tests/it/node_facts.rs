@@ -1,7 +1,8 @@
 //! What is read from a Node object, and what is refused.
 
-use cluster::{Node, NodeFacts};
-use placement::gpu::{Closed, Isolation};
+use api::cards::CardsError;
+use cluster::{ExporterError, Node, NodeFacts};
+use placement::gpu::{Card, Closed, Isolation};
 use placement::names::Names;
 use placement::reading::ReadingCodec;
 use serde_json::{Value, json};
@@ -45,31 +46,33 @@ fn a_node_that_says_nothing_is_unknown_rather_than_unready() {
     assert!(facts.cards.is_none() && facts.exporter.is_none());
 }
 
+fn memory_beside(huge: &str) -> Option<f64> {
+    let capacity = json!({ "memory": "16Gi", "hugepages-2Mi": huge, "hugepages-1Gi": "8Gi" });
+    let node = json!({ "metadata": { "name": "n1" }, "status": { "capacity": capacity } });
+    let node: Node = serde_json::from_value(node).unwrap();
+    node.facts(&Names::default(), &ReadingCodec::default()).capacity.memory
+}
+
 #[test]
 fn huge_pages_are_no_part_of_the_capacity_of_memory() {
-    let of = |huge: &str| {
-        let capacity = json!({ "memory": "16Gi", "hugepages-2Mi": huge, "hugepages-1Gi": "8Gi" });
-        let node = json!({ "metadata": { "name": "n1" }, "status": { "capacity": capacity } });
-        let node: Node = serde_json::from_value(node).unwrap();
-        node.facts(&Names::default(), &ReadingCodec::default()).capacity.memory
-    };
-    assert_eq!(of("4Gi"), Some(4_294_967_296.0));
-    assert_eq!(of("8Gi"), None);
+    assert_eq!(memory_beside("4Gi"), Some(4_294_967_296.0));
+    assert_eq!(memory_beside("8Gi"), None);
+}
+
+fn with_capacity(cpu: Value, memory: Value) -> NodeFacts {
+    let capacity = json!({ "cpu": cpu, "memory": memory, "pods": "110" });
+    let metadata = json!({ "name": "n1", "labels": { "pool": "batch" } });
+    let node = json!({ "metadata": metadata, "status": { "capacity": capacity } });
+    let node: Node = serde_json::from_value(node).unwrap();
+    node.facts(&Names::default(), &ReadingCodec::default())
 }
 
 #[test]
 fn labels_and_capacity_are_read_and_a_capacity_that_cannot_be_is_unknown() {
-    let capacity = |cpu: Value, memory: Value| {
-        let capacity = json!({ "cpu": cpu, "memory": memory, "pods": "110" });
-        let metadata = json!({ "name": "n1", "labels": { "pool": "batch" } });
-        let node = json!({ "metadata": metadata, "status": { "capacity": capacity } });
-        let node: Node = serde_json::from_value(node).unwrap();
-        node.facts(&Names::default(), &ReadingCodec::default())
-    };
-    let facts = capacity(json!("4"), json!("16Gi"));
+    let facts = with_capacity(json!("4"), json!("16Gi"));
     assert_eq!(facts.labels["pool"], "batch");
     assert_eq!((facts.capacity.cpu, facts.capacity.memory), (Some(4.0), Some(17_179_869_184.0)));
-    let facts = capacity(json!("0"), json!("-1"));
+    let facts = with_capacity(json!("0"), json!("-1"));
     assert_eq!((facts.capacity.cpu, facts.capacity.memory), (None, None));
 }
 
@@ -85,18 +88,19 @@ fn only_annotations_that_can_concern_us_are_kept() {
     assert_eq!(kept, ["cpu_usage_avg_5m", "plimsoll.dev/gpu-share"]);
 }
 
+fn isolation(of_card: Option<&str>, of_node: &str) -> Option<Isolation> {
+    let mut card = json!({ "uuid": "GPU-a", "index": 0, "model": "", "memoryMiB": 1024, "units": 1, "healthy": true });
+    if let Some(mode) = of_card {
+        card["isolation"] = mode.into();
+    }
+    let cards = json!([card]).to_string();
+    let annotations =
+        json!({ "plimsoll.dev/gpu-cards": cards, "plimsoll.dev/gpu-isolation": of_node });
+    facts(annotations).cards.unwrap().unwrap()[0].isolation
+}
+
 #[test]
 fn what_a_card_can_enforce_is_its_own_report_or_else_that_of_an_older_plugin_or_unknown() {
-    let isolation = |of_card: Option<&str>, of_node: &str| {
-        let mut card = json!({ "uuid": "GPU-a", "index": 0, "model": "", "memoryMiB": 1024, "units": 1, "healthy": true });
-        if let Some(mode) = of_card {
-            card["isolation"] = mode.into();
-        }
-        let cards = json!([card]).to_string();
-        let annotations =
-            json!({ "plimsoll.dev/gpu-cards": cards, "plimsoll.dev/gpu-isolation": of_node });
-        facts(annotations).cards.unwrap().unwrap()[0].isolation
-    };
     assert_eq!(isolation(Some("driver"), "none"), Some(Isolation::Driver));
     assert_eq!(isolation(Some("none"), "driver"), Some(Isolation::None));
     assert_eq!(isolation(Some("of-a-newer-version"), "driver"), None);
@@ -104,13 +108,14 @@ fn what_a_card_can_enforce_is_its_own_report_or_else_that_of_an_older_plugin_or_
     assert_eq!(isolation(None, "refused"), None);
 }
 
+fn closed(why: Value) -> Option<Closed> {
+    let card = json!({ "uuid": "GPU-a", "index": 0, "model": "", "memoryMiB": 1024, "units": 1, "healthy": true, "closed": why });
+    let annotations = json!({ "plimsoll.dev/gpu-cards": json!([card]).to_string() });
+    facts(annotations).cards.unwrap().unwrap()[0].closed
+}
+
 #[test]
 fn a_card_that_a_newer_plugin_closes_for_a_new_reason_is_closed() {
-    let closed = |why: Value| {
-        let card = json!({ "uuid": "GPU-a", "index": 0, "model": "", "memoryMiB": 1024, "units": 1, "healthy": true, "closed": why });
-        let annotations = json!({ "plimsoll.dev/gpu-cards": json!([card]).to_string() });
-        facts(annotations).cards.unwrap().unwrap()[0].closed
-    };
     assert_eq!(closed(json!("cdi")), Some(Closed::Cdi));
     assert_eq!(closed(json!("of-a-newer-version")), Some(Closed::Other));
     assert_eq!(closed(Value::Null), None);
@@ -132,9 +137,12 @@ fn readings_are_typed_and_keep_their_metrics_names() {
     assert_eq!(facts.hot_value.unwrap().value, 1.5);
 }
 
+fn exporter(text: &str) -> Result<String, ExporterError> {
+    facts(json!({ "plimsoll.dev/exporter": text })).exporter.unwrap()
+}
+
 #[test]
 fn an_exporter_is_a_host_and_a_port_and_nothing_else() {
-    let exporter = |text: &str| facts(json!({ "plimsoll.dev/exporter": text })).exporter.unwrap();
     for good in ["10.0.0.7:19101", "node-1.lan:80", "[fd00::7]:19101"] {
         assert_eq!(exporter(good).unwrap(), good);
     }
@@ -157,9 +165,12 @@ fn an_exporter_is_a_host_and_a_port_and_nothing_else() {
     assert!(reason.ends_with("found `http://host:80`"), "{reason}");
 }
 
+fn cards(text: &str) -> Result<Vec<Card>, CardsError> {
+    facts(json!({ "plimsoll.dev/gpu-cards": text })).cards.unwrap()
+}
+
 #[test]
 fn cards_are_read_or_the_reason_is_told() {
-    let cards = |text: &str| facts(json!({ "plimsoll.dev/gpu-cards": text })).cards.unwrap();
     let one =
         r#"[{"uuid":"GPU-a","index":0,"model":"A10","memoryMiB":16384,"units":16,"healthy":true}]"#;
     assert_eq!(cards(one).unwrap().len(), 1);

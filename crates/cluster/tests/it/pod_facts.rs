@@ -39,37 +39,47 @@ fn a_plain_pod_asks_for_nothing() {
     assert!(!facts.finished && !facts.deleting);
 }
 
+fn may_run(spec: Value, status: Value) -> bool {
+    facts(json!({ "metadata": {}, "spec": spec, "status": status })).may_run()
+}
+
+fn on_a_node_may_run(status: Value) -> bool {
+    may_run(json!({ "nodeName": "n1" }), status)
+}
+
+fn started(init: &[&Value], apps: &[&Value]) -> Value {
+    json!({ "startTime": "2026-11-20T09:00:00Z", "initContainerStatuses": init, "containerStatuses": apps })
+}
+
 #[test]
 fn a_pod_may_run_from_its_binding_until_all_containers_have_ended() {
-    let on = |spec: Value, status: Value| {
-        facts(json!({ "metadata": {}, "spec": spec, "status": status })).may_run()
-    };
-    let may_run = |status: Value| on(json!({ "nodeName": "n1" }), status);
     let ended = json!({ "name": "a", "state": { "terminated": { "exitCode": 0 } } });
     let running = json!({ "name": "b", "state": { "running": { "startedAt": null } } });
-    let started = |init: &[&Value], apps: &[&Value]| json!({ "startTime": "2026-11-20T09:00:00Z", "initContainerStatuses": init, "containerStatuses": apps });
-    assert!(!on(json!({}), json!({})), "no kubelet knows of it");
-    assert!(may_run(json!({})), "its kubelet may have let it in without having said so");
-    assert!(may_run(started(&[], &[])));
-    assert!(may_run(started(&[], &[&ended, &running])));
-    assert!(may_run(started(&[&running], &[&ended])));
-    assert!(!may_run(started(&[&ended], &[&ended])));
+    assert!(!may_run(json!({}), json!({})), "no kubelet knows of it");
+    assert!(on_a_node_may_run(json!({})), "its kubelet may have let it in without having said so");
+    assert!(on_a_node_may_run(started(&[], &[])));
+    assert!(on_a_node_may_run(started(&[], &[&ended, &running])));
+    assert!(on_a_node_may_run(started(&[&running], &[&ended])));
+    assert!(!on_a_node_may_run(started(&[&ended], &[&ended])));
     let mut finished = started(&[], &[&running]);
     finished["phase"] = json!("Succeeded");
-    assert!(!may_run(finished));
+    assert!(!on_a_node_may_run(finished));
+}
+
+fn units(units: &str) -> Value {
+    json!({ "limits": { "aliyun.com/gpu-mem": units } })
 }
 
 #[test]
 fn containers_are_read_in_their_roles() {
-    let ask = |n: &str| json!({ "limits": { "aliyun.com/gpu-mem": n } });
     let facts = facts(json!({
         "metadata": { "name": "train", "uid": "u-1" },
         "spec": {
             "initContainers": [
-                { "name": "fetch", "resources": ask("4") },
-                { "name": "log", "restartPolicy": "Always", "resources": ask("1") },
+                { "name": "fetch", "resources": units("4") },
+                { "name": "log", "restartPolicy": "Always", "resources": units("1") },
             ],
-            "containers": [{ "name": "idle" }, { "name": "main", "resources": ask("2") }],
+            "containers": [{ "name": "idle" }, { "name": "main", "resources": units("2") }],
         },
     }));
     let gpu = facts.gpu.unwrap().unwrap();
@@ -106,18 +116,21 @@ fn an_unreadable_quantity_of_another_resource_is_none_of_our_business() {
     assert!(facts(pod).gpu.unwrap().is_some());
 }
 
+fn kind_owned_by(owners: Value) -> PodKind {
+    facts(json!({ "metadata": { "name": "p", "ownerReferences": owners } })).kind
+}
+
+fn owner(kind: &str, controller: Value) -> Value {
+    json!({ "apiVersion": "apps/v1", "kind": kind, "name": "d", "controller": controller })
+}
+
 #[test]
 fn a_pod_is_a_daemonsets_only_where_that_is_its_controller() {
-    let kind = |owners: serde_json::Value| {
-        facts(json!({ "metadata": { "name": "p", "ownerReferences": owners } })).kind
-    };
-    let owner = |kind: &str, controller: serde_json::Value| json!({ "apiVersion": "apps/v1", "kind": kind, "name": "d", "controller": controller });
-    let yes = || json!(true);
-    assert_eq!(kind(json!([owner("DaemonSet", yes())])), PodKind::Daemon);
-    assert_eq!(kind(json!([{ "kind": "DaemonSet", "name": "d" }])), PodKind::Ordinary);
+    assert_eq!(kind_owned_by(json!([owner("DaemonSet", json!(true))])), PodKind::Daemon);
+    assert_eq!(kind_owned_by(json!([{ "kind": "DaemonSet", "name": "d" }])), PodKind::Ordinary);
     for no in [json!(false), json!(null)] {
-        let owners = json!([owner("ReplicaSet", yes()), owner("DaemonSet", no)]);
-        assert_eq!(kind(owners), PodKind::Ordinary);
+        let owners = json!([owner("ReplicaSet", json!(true)), owner("DaemonSet", no)]);
+        assert_eq!(kind_owned_by(owners), PodKind::Ordinary);
     }
 }
 
@@ -173,24 +186,28 @@ fn a_claim_that_does_not_match_the_spec_does_not_count_and_says_why() {
     assert_eq!(reason, "the claim gives container `main` 1 units, its spec asks for 3");
 }
 
+fn container_name(container: usize) -> String {
+    format!("c{container:03}")
+}
+
+fn gpu_container(container: usize) -> Value {
+    let limits = json!({ "aliyun.com/gpu-mem": "40" });
+    json!({ "name": container_name(container), "resources": { "limits": limits } })
+}
+
 /// A pod of 1,000 containers whose claim spreads each over 20 cards, 180 KiB of text: its charge was summed up for each
 /// card over each container, which took 9 s.
 #[test]
 fn a_claim_that_is_longer_than_bind_would_write_it_is_refused_unread() {
-    let name = |container: usize| format!("c{container:03}");
-    let container = |container| {
-        let limits = json!({ "aliyun.com/gpu-mem": "40" });
-        json!({ "name": name(container), "resources": { "limits": limits } })
-    };
-    let cards = |container: usize| {
+    let mut claim = serde_json::Map::new();
+    for container in 0..1000 {
         let units = (0..40).map(|card| (format!("{:x}", container * 40 + card), json!(1)));
-        Value::from(units.collect::<serde_json::Map<_, _>>())
-    };
-    let claim: serde_json::Map<_, _> = (0..1000).map(|n| (name(n), cards(n))).collect();
+        claim.insert(container_name(container), Value::Object(units.collect()));
+    }
     let claim = Value::from(claim).to_string();
     let facts = facts(json!({
         "metadata": { "name": "train", "uid": "u-1", "annotations": { "plimsoll.dev/gpu-claim": claim } },
-        "spec": { "containers": (0..1000).map(container).collect::<Vec<_>>() },
+        "spec": { "containers": (0..1000).map(gpu_container).collect::<Vec<_>>() },
     }));
     let refused = facts.gpu.unwrap().unwrap().claim;
     let wanted =
@@ -208,15 +225,16 @@ fn a_pod_that_is_not_yet_scheduled_has_no_binding_time() {
     assert_eq!(facts(pod).bound_at, None);
 }
 
+fn wait(generation: Value, reason: &str, at: Value) -> cluster::Wait {
+    let mut pod = asking(json!("3"));
+    pod["metadata"]["generation"] = generation;
+    let condition = json!({ "type": "PodScheduled", "status": "False", "reason": reason, "lastTransitionTime": at });
+    pod["status"] = json!({ "conditions": [condition] });
+    serde_json::from_value::<Pod>(pod).unwrap().wait()
+}
+
 #[test]
 fn a_condition_tells_since_when_a_pod_waits_unless_gates_may_have_kept_it() {
-    let wait = |generation: Value, reason: &str, at: Value| {
-        let mut pod = asking(json!("3"));
-        pod["metadata"]["generation"] = generation;
-        let condition = json!({ "type": "PodScheduled", "status": "False", "reason": reason, "lastTransitionTime": at });
-        pod["status"] = json!({ "conditions": [condition] });
-        serde_json::from_value::<Pod>(pod).unwrap().wait()
-    };
     let at = json!("2026-11-20T09:00:00Z");
     let since = Wait::Since("2026-11-20T09:00:00Z".parse().unwrap());
     assert_eq!(wait(json!(1), "Unschedulable", at.clone()), since);
@@ -241,24 +259,32 @@ fn mps_conflicts(change: impl FnOnce(&mut Value)) -> BTreeMap<String, MpsConflic
     facts(pod).gpu.unwrap().unwrap().mps_conflicts
 }
 
+fn mounted_twice(path: &str) -> Value {
+    json!([{"name": "v", "mountPath": "/data"}, {"name": "v", "mountPath": path, "subPath": "a"}])
+}
+
+fn of_main(conflict: MpsConflict) -> BTreeMap<String, MpsConflict> {
+    BTreeMap::from([("main".to_owned(), conflict)])
+}
+
 #[test]
 fn a_container_of_any_kind_with_a_mount_of_its_own_where_mps_mounts_is_told() {
-    let mount = |path: &str| json!([{"name": "v", "mountPath": "/data"}, {"name": "v", "mountPath": path, "subPath": "a"}]);
     assert_eq!(mps_conflicts(|_| {}), BTreeMap::new());
-    let of_main = |conflict| BTreeMap::from([("main".to_owned(), conflict)]);
     for (path, conflict) in [
         ("/dev/shm", MpsConflict::SharedMemory),
         ("/dev/", MpsConflict::SharedMemory),
         ("/run/nvidia-mps", MpsConflict::Pipes),
     ] {
-        let found = mps_conflicts(|spec| spec["containers"][0]["volumeMounts"] = mount(path));
+        let found =
+            mps_conflicts(|spec| spec["containers"][0]["volumeMounts"] = mounted_twice(path));
         assert_eq!(found, of_main(conflict), "{path}");
     }
     let block = json!([{"name": "v", "devicePath": "/dev/shm"}]);
     let found = mps_conflicts(|spec| spec["containers"][0]["volumeDevices"] = block);
     assert_eq!(found, of_main(MpsConflict::SharedMemory));
     let found = mps_conflicts(|spec| {
-        spec["initContainers"] = json!([{"name": "init", "volumeMounts": mount("/dev/shm")}]);
+        spec["initContainers"] =
+            json!([{"name": "init", "volumeMounts": mounted_twice("/dev/shm")}]);
     });
     assert_eq!(found, BTreeMap::from([("init".to_owned(), MpsConflict::SharedMemory)]));
     let found = mps_conflicts(|spec| spec["hostIPC"] = json!(true));
@@ -364,16 +390,19 @@ fn shares_that_do_not_divide_are_a_fault() {
     assert!(matches!(gpu.fault, Some(GpuRequestError::Request(RequestError::Indivisible { .. }))));
 }
 
+fn container_with_id(name: &str, id: Value) -> Value {
+    json!([{"name": name, "containerID": id}])
+}
+
 #[test]
 fn containers_of_every_kind_that_were_started_have_their_ids() {
-    let status = |name: &str, id: Value| json!([{"name": name, "containerID": id}]);
     let pod: cluster::Pod = serde_json::from_value(json!({
         "metadata": {},
         "spec": {"resourceClaims": [{"name": "gpu", "resourceClaimName": "one"}]},
         "status": {
-            "containerStatuses": status("main", json!("containerd://a")),
-            "initContainerStatuses": status("init", json!("containerd://b")),
-            "ephemeralContainerStatuses": status("debug", json!("containerd://c")),
+            "containerStatuses": container_with_id("main", json!("containerd://a")),
+            "initContainerStatuses": container_with_id("init", json!("containerd://b")),
+            "ephemeralContainerStatuses": container_with_id("debug", json!("containerd://c")),
         },
     }))
     .unwrap();
@@ -383,7 +412,7 @@ fn containers_of_every_kind_that_were_started_have_their_ids() {
         [("main", "containerd://a"), ("init", "containerd://b"), ("debug", "containerd://c")]
     );
     assert!(pod.has_resource_claims());
-    let waiting = json!({"status": {"containerStatuses": status("main", Value::Null)}});
+    let waiting = json!({"status": {"containerStatuses": container_with_id("main", Value::Null)}});
     let waiting: cluster::Pod = serde_json::from_value(waiting).unwrap();
     assert_eq!((waiting.container_ids().count(), waiting.has_resource_claims()), (0, false));
 }
@@ -408,57 +437,64 @@ fn ended(from: i64, until: i64) -> Value {
     json!({ "terminated": { "startedAt": from, "finishedAt": until, "exitCode": 0 } })
 }
 
+fn ran(started: i64, from: i64, until: Option<i64>) -> Option<ContainerRuns> {
+    let started_at = second(started);
+    let from = second(from);
+    Some(ContainerRuns { started_at, from, until: until.map(second) })
+}
+
+fn in_state(state: Value) -> Value {
+    json!({ "name": "c", "state": state })
+}
+
 #[test]
 fn a_pods_containers_run_from_the_start_of_the_last_to_the_end_of_the_first() {
-    let of = |started: i64, from: i64, until: Option<i64>| {
-        let started_at = second(started);
-        let from = second(from);
-        Some(ContainerRuns { started_at, from, until: until.map(second) })
-    };
-    let state = |state: Value| json!({ "name": "c", "state": state });
-    assert_eq!(runs(1, &json!([state(running(5))])), of(5, 5, None));
-    assert_eq!(runs(2, &json!([state(running(5)), state(running(9))])), of(9, 9, None));
-    assert_eq!(runs(2, &json!([state(ended(5, 20)), state(ended(9, 40))])), of(9, 9, Some(20)));
+    assert_eq!(runs(1, &json!([in_state(running(5))])), ran(5, 5, None));
+    assert_eq!(runs(2, &json!([in_state(running(5)), in_state(running(9))])), ran(9, 9, None));
+    assert_eq!(
+        runs(2, &json!([in_state(ended(5, 20)), in_state(ended(9, 40))])),
+        ran(9, 9, Some(20))
+    );
     // After a restart, the mean over a time before it says nothing.
     let again = json!([{ "name": "c", "state": running(50), "lastState": ended(5, 48) }]);
-    assert_eq!(runs(1, &again), of(5, 50, None));
+    assert_eq!(runs(1, &again), ran(5, 50, None));
     let crashing = json!({ "waiting": { "reason": "CrashLoopBackOff" } });
     let crashed = json!([{ "name": "c", "state": crashing, "lastState": ended(5, 7) }]);
-    assert_eq!(runs(1, &crashed), of(5, 5, Some(7)));
+    assert_eq!(runs(1, &crashed), ran(5, 5, Some(7)));
 }
 
 #[test]
 fn a_pod_of_which_a_container_has_not_started_has_not_run() {
-    let state = |state: Value| json!({ "name": "c", "state": state });
-    let pulling = state(json!({ "waiting": { "reason": "ImagePullBackOff" } }));
+    let pulling = in_state(json!({ "waiting": { "reason": "ImagePullBackOff" } }));
     let epoch = json!({ "startedAt": "1970-01-01T00:00:00Z", "finishedAt": second(9).to_string() });
     let unstartable = json!({ "terminated": epoch });
     for statuses in [
         json!(null),
         json!([]),
         json!([pulling]),
-        json!([state(unstartable.clone())]),
+        json!([in_state(unstartable.clone())]),
         json!([{ "name": "c", "state": { "waiting": {} }, "lastState": unstartable }]),
-        json!([state(json!({ "terminated": { "startedAt": null, "exitCode": 137 } }))]),
+        json!([in_state(json!({ "terminated": { "startedAt": null, "exitCode": 137 } }))]),
         json!([{ "name": "c", "state": null, "lastState": null }]),
     ] {
         assert_eq!(runs(1, &statuses), None, "{statuses}");
     }
-    assert_eq!(runs(2, &json!([state(running(5)), pulling])), None);
-    assert_eq!(runs(2, &json!([state(running(5))])), None);
+    assert_eq!(runs(2, &json!([in_state(running(5)), pulling])), None);
+    assert_eq!(runs(2, &json!([in_state(running(5))])), None);
+}
+
+fn bound(claim: &str, annotations: &[(&str, &str)]) -> cluster::GpuPod {
+    let mut pod = asking(json!(4));
+    pod["spec"]["nodeName"] = json!("n1");
+    pod["metadata"]["annotations"] = json!({ "plimsoll.dev/gpu-claim": claim });
+    for (key, value) in annotations {
+        pod["metadata"]["annotations"][format!("plimsoll.dev/{key}")] = json!(value);
+    }
+    facts(pod).gpu.unwrap().unwrap()
 }
 
 #[test]
 fn a_bound_pod_has_the_cards_compute_and_limits_of_its_claim_whatever_its_annotations_say() {
-    let bound = |claim: &str, annotations: &[(&str, &str)]| {
-        let mut pod = asking(json!(4));
-        pod["spec"]["nodeName"] = json!("n1");
-        pod["metadata"]["annotations"] = json!({ "plimsoll.dev/gpu-claim": claim });
-        for (key, value) in annotations {
-            pod["metadata"]["annotations"][format!("plimsoll.dev/{key}")] = json!(value);
-        }
-        facts(pod).gpu.unwrap().unwrap()
-    };
     let edited = [("gpu-card-count", "exclusive"), ("gpu-cores", "100"), ("gpu-mem-limit", "80")];
     let plain = bound(r#"{"main":{"GPU-a":4}}"#, &edited);
     let card_use = plain.request.containers()[0].card_use;
@@ -475,19 +511,17 @@ fn a_bound_pod_has_the_cards_compute_and_limits_of_its_claim_whatever_its_annota
     }
 }
 
+fn with_gpu_containers(count: usize) -> Value {
+    let containers: Vec<_> = (0..count).map(|number| json!({ "name": format!("c{number}"), "resources": { "limits": { "aliyun.com/gpu-mem": "1" } } })).collect();
+    json!({ "spec": { "containers": containers } })
+}
+
 #[test]
 fn a_pod_with_more_gpu_containers_or_longer_lists_than_are_kept_cannot_be_placed() {
-    let with = |count: usize| {
-        let containers: Vec<_> = (0..count).map(|number| json!({ "name": format!("c{number}"), "resources": { "limits": { "aliyun.com/gpu-mem": "1" } } })).collect();
-        json!({ "spec": { "containers": containers } })
-    };
-    let facts = |pod: serde_json::Value| {
-        serde_json::from_value::<cluster::Pod>(pod).unwrap().facts(&Names::default())
-    };
-    assert!(facts(with(1_000)).gpu_pod().is_some());
-    let refused = facts(with(1_001)).gpu.unwrap_err();
+    assert!(facts(with_gpu_containers(1_000)).gpu_pod().is_some());
+    let refused = facts(with_gpu_containers(1_001)).gpu.unwrap_err();
     assert_eq!(refused, GpuRequestError::TooManyContainers(1_001));
-    let mut pod = with(1);
+    let mut pod = with_gpu_containers(1);
     let list =
         |bytes: usize| json!({ "annotations": { "plimsoll.dev/gpu-model": "a".repeat(bytes) } });
     pod["metadata"] = list(4 << 10);

@@ -61,32 +61,35 @@ fn resources_of_the_pod_as_a_whole_go_before_those_of_its_containers() {
     assert_eq!(asked.limits, amounts(None, Some(5.0 * GI)));
 }
 
+fn requesting(cpu: &str) -> Value {
+    let asked = json!({ "requests": { "cpu": cpu }, "limits": { "cpu": cpu } });
+    json!({ "containers": [container("a", asked)] })
+}
+
+fn resizing(conditions: Value) -> Value {
+    json!({
+        "conditions": conditions,
+        "containerStatuses": [
+            { "name": "a", "allocatedResources": { "cpu": "2" }, "resources": { "requests": { "cpu": "1" }, "limits": { "cpu": "1" } } },
+        ],
+    })
+}
+
+fn cpu(spec: Value, status: Value) -> (f64, f64) {
+    let asked = resources(spec, status);
+    (asked.requests.cpu.unwrap(), asked.limits.cpu.unwrap())
+}
+
 #[test]
 fn during_a_resize_in_place_the_largest_counts() {
-    let spec = |cpu: &str| {
-        let asked = json!({ "requests": { "cpu": cpu }, "limits": { "cpu": cpu } });
-        json!({ "containers": [container("a", asked)] })
-    };
-    let status = |conditions: Value| {
-        json!({
-            "conditions": conditions,
-            "containerStatuses": [
-                { "name": "a", "allocatedResources": { "cpu": "2" }, "resources": { "requests": { "cpu": "1" }, "limits": { "cpu": "1" } } },
-            ],
-        })
-    };
-    let cpu = |spec: Value, status: Value| {
-        let asked = resources(spec, status);
-        (asked.requests.cpu.unwrap(), asked.limits.cpu.unwrap())
-    };
-    assert_eq!(cpu(spec("4"), status(json!([]))), (4.0, 4.0));
-    assert_eq!(cpu(spec("500m"), status(Value::Null)), (2.0, 1.0));
+    assert_eq!(cpu(requesting("4"), resizing(json!([]))), (4.0, 4.0));
+    assert_eq!(cpu(requesting("500m"), resizing(Value::Null)), (2.0, 1.0));
     let infeasible =
         json!([{ "type": "PodResizePending", "status": "True", "reason": "Infeasible" }]);
-    assert_eq!(cpu(spec("400"), status(infeasible)), (2.0, 1.0));
+    assert_eq!(cpu(requesting("400"), resizing(infeasible)), (2.0, 1.0));
     // A kubelet that reports no resources.
     let silent = json!({ "containerStatuses": [{ "name": "a", "resources": null, "allocatedResources": null }] });
-    assert_eq!(cpu(spec("4"), silent), (4.0, 4.0));
+    assert_eq!(cpu(requesting("4"), silent), (4.0, 4.0));
 }
 
 #[test]
@@ -186,17 +189,18 @@ fn template(spec: Value) -> u64 {
     pod(json!({ "metadata": metadata, "spec": spec })).workload().unwrap().template
 }
 
+fn changed(change: Value) -> Value {
+    let mut container =
+        json!({ "name": "db", "image": "db:1", "command": ["db"], "args": ["--fast"] });
+    container.as_object_mut().unwrap().extend(change.as_object().unwrap().clone());
+    json!({ "containers": [container], "nodeName": "worker-1" })
+}
+
 #[test]
 fn a_template_is_what_its_containers_run_and_not_what_they_request() {
-    let spec = |change: Value| {
-        let mut container =
-            json!({ "name": "db", "image": "db:1", "command": ["db"], "args": ["--fast"] });
-        container.as_object_mut().unwrap().extend(change.as_object().unwrap().clone());
-        json!({ "containers": [container], "nodeName": "worker-1" })
-    };
-    let first = template(spec(json!({})));
+    let first = template(changed(json!({})));
     assert_eq!(first, 13_855_258_772_041_141_616, "extender and annotator of two releases agree");
-    let same = spec(
+    let same = changed(
         json!({ "resources": { "requests": { "cpu": "4" } }, "env": [{ "name": "A", "value": "b" }] }),
     );
     assert_eq!(template(same), first);
@@ -207,7 +211,7 @@ fn a_template_is_what_its_containers_run_and_not_what_they_request() {
         json!({ "args": ["--fas", "t"] }),
         json!({ "args": null }),
     ] {
-        assert_ne!(template(spec(change.clone())), first, "{change}");
+        assert_ne!(template(changed(change.clone())), first, "{change}");
     }
 }
 

@@ -30,8 +30,10 @@ pub(super) fn has_a_name_of(certificate: &CertificateDer<'_>, names: &[String]) 
     // Wildcards are no names here: a certificate for all of a zone is not meant for one client of it.
     let parsed = EndEntityCert::try_from(certificate).ok();
     let dns_names: Vec<&str> = parsed.iter().flat_map(|it| it.valid_dns_names()).collect();
-    let is_dns_name = |name: &str| dns_names.iter().any(|dns| dns.eq_ignore_ascii_case(name));
-    names.iter().any(|name| common.contains(&name.as_bytes()) || is_dns_name(name))
+    names.iter().any(|name| {
+        common.contains(&name.as_bytes())
+            || dns_names.iter().any(|dns| dns.eq_ignore_ascii_case(name))
+    })
 }
 
 /// When the first of the certificates of a chain ends.
@@ -88,11 +90,15 @@ impl<'d> Fields<'d> {
             }
             _ => return None,
         };
-        let part = |at: usize| rest.get(at..at + 2)?.parse::<i8>().ok();
-        let date = Date::new(year, part(0)?, part(2)?).ok()?;
-        let time = Time::new(part(4)?, part(6)?, part(8)?, 0).ok()?;
+        let date = Date::new(year, two_digits(rest, 0)?, two_digits(rest, 2)?).ok()?;
+        let time =
+            Time::new(two_digits(rest, 4)?, two_digits(rest, 6)?, two_digits(rest, 8)?, 0).ok()?;
         TimeZone::UTC.to_timestamp(date.to_datetime(time)).ok()
     }
+}
+
+fn two_digits(text: &str, at: usize) -> Option<i8> {
+    text.get(at..at + 2)?.parse().ok()
 }
 
 /// The content of the first element, which must have this tag, and what follows.

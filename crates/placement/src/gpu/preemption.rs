@@ -70,9 +70,9 @@ pub fn victims(
         }
     }
     let possible = sets.into_iter().filter_map(|chosen| {
-        let gone = |uid: &PodUid| uid == pod || uids(&chosen).any(|gone| gone == uid);
-        let choice = cards.fit_without(gone, pod, request, rule).ok()?;
-        Some((choice, chosen))
+        let choice =
+            cards.fit_without(|uid| uid == pod || contains(&chosen, uid), pod, request, rule);
+        Some((choice.ok()?, chosen))
     });
     let (choice, chosen) = possible.min_by_key(|(_, chosen)| cost(chosen))?;
     let violations = chosen.iter().filter(|pod| pod.violates_budget).count();
@@ -155,9 +155,10 @@ impl OneCard<'_> {
 
     /// The fewest of these pods that make enough room, together with `going`; of equally few the least important.
     fn fewest<'e>(&self, mut pods: Vec<&'e Evictable>, going: &[&Evictable]) -> Vec<&'e Evictable> {
-        let enough = |set: &[&Evictable]| self.has_room_without(going, set);
         pods.sort_by_key(|pod| (Reverse(self.held_by(pod)), pod.priority));
-        let count = (1..=pods.len()).find(|count| enough(&pods[..*count])).unwrap_or(pods.len());
+        let count = (1..=pods.len())
+            .find(|count| self.has_room_without(going, &pods[..*count]))
+            .unwrap_or(pods.len());
         let mut chosen: Vec<&Evictable> = pods[..count].to_vec();
         let mut others: Vec<&Evictable> = pods[count..].to_vec();
         others.sort_by_key(|pod| (pod.level(), self.held_by(pod)));
@@ -166,7 +167,7 @@ impl OneCard<'_> {
                 let before = chosen[at];
                 if (other.level(), self.held_by(other)) < (before.level(), self.held_by(before)) {
                     chosen[at] = *other;
-                    if enough(&chosen) {
+                    if self.has_room_without(going, &chosen) {
                         *other = before;
                         break;
                     }
@@ -178,7 +179,7 @@ impl OneCard<'_> {
         let mut at = 0;
         while at < chosen.len() {
             let pod = chosen.remove(at);
-            if !enough(&chosen) {
+            if !self.has_room_without(going, &chosen) {
                 chosen.insert(at, pod);
                 at += 1;
             }

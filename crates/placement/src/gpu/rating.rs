@@ -30,14 +30,11 @@ pub fn scores(ratings: &[Option<Rating>], order: impl Fn(usize, usize) -> Orderi
         match rating {
             Some(Rating::Score(score)) => scores[at] = *score,
             Some(Rating::Cost(cost)) => {
-                let ranks_before = |known: &(Cost, usize)| {
-                    known.0.cmp(cost).then_with(|| order(known.1, at)) != Ordering::Greater
-                };
-                // Most nodes rank below the last of `best`.
-                if best.len() == SCORES_BY_RANK.len() && best.last().is_some_and(ranks_before) {
-                    continue;
-                }
-                let rank = best.iter().take_while(|known| ranks_before(known)).count();
+                // From the end: most nodes rank below the last of `best`.
+                let last_before = best.iter().rposition(|(known, position)| {
+                    known.cmp(cost).then_with(|| order(*position, at)) != Ordering::Greater
+                });
+                let rank = last_before.map_or(0, |last| last + 1);
                 if rank < SCORES_BY_RANK.len() {
                     best.insert(rank, (*cost, at));
                     best.truncate(SCORES_BY_RANK.len());

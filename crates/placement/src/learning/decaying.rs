@@ -85,23 +85,33 @@ impl Decaying {
         if self.counts.is_empty() {
             return None;
         }
-        let at = |quantile| {
-            let value = self.counts.value_at_quantile(quantile);
-            self.counts.median_equivalent(value) as f64 * unit
-        };
-        let middle = |value| self.counts.median_equivalent(value) as f64;
-        let sum: f64 = self.recorded().map(|(value, count)| middle(value) * f64::from(count)).sum();
-        let mean = sum / self.counts.len() as f64 * unit;
-        Some(Distribution { mean, p50: at(0.5), p90: at(0.9), p95: at(0.95), p99: at(0.99) })
+        let sum: f64 =
+            self.recorded().map(|(value, count)| self.middle(value) * f64::from(count)).sum();
+        Some(Distribution {
+            mean: sum / self.counts.len() as f64 * unit,
+            p50: self.quantile(0.5) * unit,
+            p90: self.quantile(0.9) * unit,
+            p95: self.quantile(0.95) * unit,
+            p99: self.quantile(0.99) * unit,
+        })
+    }
+
+    fn quantile(&self, quantile: f64) -> f64 {
+        self.middle(self.counts.value_at_quantile(quantile))
+    }
+
+    /// The middle of a value's bucket.
+    fn middle(&self, value: u64) -> f64 {
+        self.counts.median_equivalent(value) as f64
     }
 
     /// The lowest value of each bucket that is not empty, and its count. hdrhistogram's own iterators compute more.
     fn recorded(&self) -> impl Iterator<Item = (u64, u8)> + '_ {
-        let (counts, most) = (&self.counts, self.counts.max());
-        let next = move |value: &u64| {
+        let counts = &self.counts;
+        let most = counts.max();
+        let all = std::iter::successors(Some(0), move |value| {
             Some(counts.next_non_equivalent(*value)).filter(|next| *next <= most)
-        };
-        let all = std::iter::successors(Some(0), next);
+        });
         all.map(|value| (value, counts.count_at(value))).filter(|(_, count)| *count > 0)
     }
 }

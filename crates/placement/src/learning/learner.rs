@@ -117,29 +117,30 @@ impl Learner {
         lasting: SignedDuration,
         now: Timestamp,
     ) {
-        let possible = |resource| used.get(resource).filter(|used| is_possible(resource, *used));
-        let possible = PerResource::of(possible);
-        let refused =
-            |resource: Resource| used.get(resource).is_some() && possible.get(resource).is_none();
-        self.stats.refused +=
-            u64::from(refused(Resource::Cpu)) + u64::from(refused(Resource::Memory));
+        let possible = PerResource::of(|resource| {
+            used.get(resource).filter(|used| is_possible(resource, *used))
+        });
+        for resource in [Resource::Cpu, Resource::Memory] {
+            if used.get(resource).is_some() && possible.get(resource).is_none() {
+                self.stats.refused += 1;
+            }
+        }
         if possible == PerResource::default() || !lasting.is_positive() {
             return;
         }
         self.stats.observations += 1;
         let minutes = (lasting.as_secs_f64() / 60.0) as f32;
-        let (half_life, draws) = (self.limits.half_life, self.draws());
-        let take_over = |usage: &mut Usage| {
-            usage.age(growth(usage.last_seen, now, half_life));
-            usage.record(resources, possible, minutes, now, draws);
+        let half_life = self.limits.half_life;
+        let draws = self.draws();
+        let mut new = None;
+        let usage = match self.known(id) {
+            Some(usage) => usage,
+            None => new.insert(self.first_use(id, now)),
         };
-        match self.known(id) {
-            Some(usage) => take_over(usage),
-            None => {
-                let mut usage = self.first_use(id, now);
-                take_over(&mut usage);
-                self.insert(id, usage);
-            }
+        usage.age(growth(usage.last_seen, now, half_life));
+        usage.record(resources, possible, minutes, now, draws);
+        if let Some(usage) = new {
+            self.insert(id, usage);
         }
     }
 
@@ -184,8 +185,8 @@ impl Learner {
     /// controller as its owner without having been created by it.
     fn best_known<'a>(&self, alike: &'a [Workload], kind: &str) -> Option<&'a Workload> {
         let same_kind = alike.iter().filter(|workload| &*workload.kind == kind);
-        let evidence = |workload: &Workload| workload.usage.evidence(self.limits.half_life);
-        same_kind.max_by(|a, b| evidence(a).total_cmp(&evidence(b)))
+        let half_life = self.limits.half_life;
+        same_kind.max_by(|a, b| a.usage.evidence(half_life).total_cmp(&b.usage.evidence(half_life)))
     }
 
     /// The initial use of a new workload: that of its controller's best known template.
@@ -208,8 +209,8 @@ impl Learner {
         let namespace = self.namespaces.entry(Arc::clone(&id.namespace)).or_default();
         let alike = namespace.by_name.entry(Arc::clone(&id.name)).or_default();
         if alike.len() >= MAX_SHARING_A_NAME {
-            let evidence = |each: &Workload| each.usage.evidence(self.limits.half_life);
-            let each = alike.iter().map(evidence).enumerate();
+            let half_life = self.limits.half_life;
+            let each = alike.iter().map(|each| each.usage.evidence(half_life)).enumerate();
             let least_known = each.min_by(|(_, a), (_, b)| a.total_cmp(b));
             least_known.map(|(at, _)| alike.swap_remove(at));
             namespace.workloads -= 1;

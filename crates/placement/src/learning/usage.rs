@@ -52,12 +52,12 @@ struct ResourceUsage {
 
 impl Usage {
     pub(crate) fn new(now: Timestamp) -> Self {
-        let empty = |resource| ResourceUsage {
+        let of = PerResource::of(|resource| ResourceUsage {
             observed: 0.0,
             used: Decaying::new(*HIGH.get(resource)),
             by_request: Decaying::new((MAX_RATIO / RATIO_UNIT) as u64),
-        };
-        Self { first_seen: now, last_seen: now, pod_minutes: 0.0, of: PerResource::of(empty) }
+        });
+        Self { first_seen: now, last_seen: now, pod_minutes: 0.0, of }
     }
 
     /// The initial use of a new template: this template's use with the weight of half an hour of one pod.
@@ -122,11 +122,10 @@ impl Usage {
 
     /// The learned use; `None` for a resource with too little evidence.
     pub(crate) fn learned(&self) -> PerResource<Option<LearnedUse>> {
-        let old_enough = self.last_seen.duration_since(self.first_seen) >= MIN_SPAN;
-        PerResource::of(|resource| {
-            let usage = self.of.get(resource);
-            usage.learned(*UNIT.get(resource)).filter(|_| old_enough)
-        })
+        if self.last_seen.duration_since(self.first_seen) < MIN_SPAN {
+            return PerResource::default();
+        }
+        PerResource::of(|resource| self.of.get(resource).learned(*UNIT.get(resource)))
     }
 }
 

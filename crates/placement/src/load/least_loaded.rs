@@ -33,11 +33,15 @@ pub fn pass_over_limits(
     if !rule.lets_pass(waited) {
         return Vec::new();
     }
-    let accepted = |node: &usize| verdicts[*node] == Verdict::Accepted && fits(*node);
-    if (0..verdicts.len()).filter(accepted).any(|node| limit_ratio(node) <= 1.0) {
-        return Vec::new();
+    let mut none_accepted = true;
+    for (node, verdict) in verdicts.iter().enumerate() {
+        if *verdict == Verdict::Accepted && fits(node) {
+            if limit_ratio(node) <= 1.0 {
+                return Vec::new();
+            }
+            none_accepted = false;
+        }
     }
-    let none_accepted = !(0..verdicts.len()).any(|node| accepted(&node));
     let nodes: Vec<usize> =
         (0..verdicts.len()).filter(|node| verdicts[*node].is_by_limit() && fits(*node)).collect();
     let limit_ratios: Vec<f64> = nodes.iter().map(|node| limit_ratio(*node)).collect();

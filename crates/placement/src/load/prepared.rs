@@ -96,27 +96,37 @@ impl PreparedNodes {
         node: impl Fn(usize) -> Option<&'n NodeLoad>,
         now: Timestamp,
     ) -> Self {
-        let all = || Self::new(&self.policy, (0..self.nodes.len()).map(&node), now);
+        self.partly_renewed(is_changed, &node, now)
+            .unwrap_or_else(|| Self::new(&self.policy, (0..self.nodes.len()).map(node), now))
+    }
+
+    /// As [`PreparedNodes::renewed`]; `None` if all have to be computed again.
+    fn partly_renewed<'n>(
+        &self,
+        is_changed: impl Fn(usize) -> bool,
+        node: impl Fn(usize) -> Option<&'n NodeLoad>,
+        now: Timestamp,
+    ) -> Option<Self> {
         if now < self.from {
-            return all();
+            return None;
         }
         let mut renewed = Self { from: now, ..self.clone() };
         for (position, slot) in renewed.nodes.iter_mut().enumerate() {
             if !is_changed(position) && slot.as_ref().is_none_or(|slot| now < slot.until) {
                 continue;
             }
-            let (Some(slot), Some(load)) = (slot, node(position)) else { return all() };
-            let (prepared, loads) = prepare(&self.policy, load, now);
+            let slot = slot.as_mut()?;
+            let (prepared, loads) = prepare(&self.policy, node(position)?, now);
             if prepared.rules != slot.rules {
                 // The node may be in another pool, whose rules need more loads.
-                return all();
+                return None;
             }
             let first_load = slot.first_load as usize;
             *slot = Node { first_load: slot.first_load, ..prepared };
             renewed.loads[first_load..first_load + loads.len()].copy_from_slice(&loads);
         }
         renewed.set_totals();
-        renewed
+        Some(renewed)
     }
 
     /// Sets the fields that are computed from all nodes.
@@ -252,43 +262,52 @@ fn prepare(policy: &ResolvedPolicy, node: &NodeLoad, now: Timestamp) -> (Node, V
     let number = policy.rules_number(&node.labels);
     let rules = policy.rules_of(number);
     let at = Evaluation { policy, node, pod: PodToPlace::ORDINARY, now };
-    let mut until = Timestamp::MAX;
-    // Records that a load may change at the time `after` later than `at`.
-    let mut changes = |at: Timestamp, after: SignedDuration| {
-        // A time out of range never comes.
-        if let Ok(time) = at.checked_add(after)
-            && time > now
-        {
-            until = until.min(time);
-        }
-    };
-    let mut load = |metric: &ResolvedMetric, known: fn(MetricLoad) -> KnownLoad| {
-        if let (Some(reading), Some(max_age)) = (node.readings.get(metric.id), metric.max_age) {
-            changes(reading.at, max_age);
-            changes(reading.at, -MAX_AHEAD);
-        }
-        let capacity = at.capacity(metric).unwrap_or(f64::INFINITY);
-        Load { known: known(at.load(metric)), capacity }
-    };
+    let mut next_change = NextChange { now, at: Timestamp::MAX };
     let limits = rules.limits.iter().map(|limit| (&limit.metric, MetricLoad::known as fn(_) -> _));
     let weights = rules.weights.iter().map(|weight| (&weight.metric, MetricLoad::for_score as _));
-    let loads = limits.chain(weights).map(|(metric, known)| load(metric, known)).collect();
+    let mut loads = Vec::with_capacity(rules.limits.len() + rules.weights.len());
+    for (metric, known) in limits.chain(weights) {
+        if let (Some(reading), Some(max_age)) = (node.readings.get(metric.id), metric.max_age) {
+            next_change.may_be(reading.at, max_age);
+            next_change.may_be(reading.at, -MAX_AHEAD);
+        }
+        let capacity = at.capacity(metric).unwrap_or(f64::INFINITY);
+        loads.push(Load { known: known(at.load(metric)), capacity });
+    }
     if let Some(created_at) = node.created_at
         && node.readings.is_empty()
     {
-        changes(created_at, NOT_MEASURED_YET);
-        changes(created_at, -MAX_AHEAD);
+        next_change.may_be(created_at, NOT_MEASURED_YET);
+        next_change.may_be(created_at, -MAX_AHEAD);
     }
     for (at, after) in node.recent.change_times(policy.hot()) {
-        changes(at, after);
+        next_change.may_be(at, after);
     }
     if let Some(note) = node.crane_hot_value {
-        changes(note.at, HOT_VALUE_MAX_AGE);
-        changes(note.at, -MAX_AHEAD);
+        next_change.may_be(note.at, HOT_VALUE_MAX_AGE);
+        next_change.may_be(note.at, -MAX_AHEAD);
     }
     // A policy has fewer than 4 billion pools.
     let rules = u32::try_from(number).unwrap_or(u32::MAX);
+    let until = next_change.at;
     (Node { hot_value: at.hot_value(), cpu: at.node_cpu(), first_load: 0, rules, until }, loads)
+}
+
+/// When a node's loads of `now` may change first.
+struct NextChange {
+    now: Timestamp,
+    at: Timestamp,
+}
+
+impl NextChange {
+    /// They may change at the time `after` later than `at`. A time out of range never comes.
+    fn may_be(&mut self, at: Timestamp, after: SignedDuration) {
+        if let Ok(time) = at.checked_add(after)
+            && time > self.now
+        {
+            self.at = self.at.min(time);
+        }
+    }
 }
 
 impl Load {

@@ -287,10 +287,10 @@ impl RecentPods {
         &'a self,
         rules: &'a [HotRule],
     ) -> impl Iterator<Item = (Timestamp, SignedDuration)> + 'a {
-        let ranges = || rules.iter().map(|rule| rule.range);
-        let bound = self.bound.iter().flat_map(move |pod| ranges().map(|range| (pod.at, range)));
-        let in_flight = self.in_flight.iter().flat_map(move |pod| {
-            let ranges = ranges().map(|range| range.min(IN_FLIGHT_MAX_AGE));
+        let bound = self.bound.iter();
+        let bound = bound.flat_map(|pod| rules.iter().map(|rule| (pod.at, rule.range)));
+        let in_flight = self.in_flight.iter().flat_map(|pod| {
+            let ranges = rules.iter().map(|rule| rule.range.min(IN_FLIGHT_MAX_AGE));
             ranges.chain([IN_FLIGHT_MAX_AGE, -MAX_AHEAD]).map(|range| (pod.at, range))
         });
         bound.chain(in_flight)

@@ -208,9 +208,10 @@ fn part_of(part: f64, sum: f64) -> f64 {
 
 /// The weights in proportion, with a finite sum: that of weights that are finite each need not be.
 fn scaled(weights: &[Weight]) -> Vec<f64> {
-    let weights = || weights.iter().map(|weight| weight.weight);
-    let unit = if weights().sum::<f64>().is_finite() { 1.0 } else { weights().fold(1.0, f64::max) };
-    weights().map(|weight| weight / unit).collect()
+    let weights = weights.iter().map(|weight| weight.weight);
+    let is_finite = weights.clone().sum::<f64>().is_finite();
+    let unit = if is_finite { 1.0 } else { weights.clone().fold(1.0, f64::max) };
+    weights.map(|weight| weight / unit).collect()
 }
 
 impl ResolvedLimit {

@@ -201,13 +201,16 @@ impl LoadPolicy {
 
     /// How long readings of a metric count; `None` if no limit and no weight reads it, or if nothing fetches it.
     pub fn max_age(&self, metric: &MetricName) -> Option<SignedDuration> {
+        self.max_ages().find_map(|(other, age)| if other == metric { age } else { None })
+    }
+
+    /// The metric and the age of every limit and weight, of pools first.
+    fn max_ages(&self) -> impl Iterator<Item = (&MetricName, Option<SignedDuration>)> {
         let pools = self.pools.iter().map(|pool| (&pool.limits, &pool.weights));
-        let rules = pools.chain([(&self.limits, &self.weights)]);
-        let mut ages = rules.flat_map(|(limits, weights)| {
+        pools.chain([(&self.limits, &self.weights)]).flat_map(|(limits, weights)| {
             let limits = limits.iter().map(|limit| (&limit.metric, limit.max_age));
             limits.chain(weights.iter().map(|weight| (&weight.metric, weight.max_age)))
-        });
-        ages.find_map(|(other, age)| if other == metric { age } else { None })
+        })
     }
 
     /// How long a binding adds to the hot value, at most.
@@ -221,16 +224,8 @@ impl LoadPolicy {
         if self.estimates.is_none() {
             return self.hot_horizon();
         }
-        let pools = self.pools.iter().map(|pool| (&pool.limits, &pool.weights));
-        let horizons =
-            pools.chain([(&self.limits, &self.weights)]).flat_map(|(limits, weights)| {
-                let limits =
-                    limits.iter().map(|limit| metric_horizon(&limit.metric, limit.max_age));
-                limits.chain(
-                    weights.iter().map(|weight| metric_horizon(&weight.metric, weight.max_age)),
-                )
-            });
-        let of_pods = horizons.flatten().fold(NOT_MEASURED_YET, SignedDuration::max);
+        let horizons = self.max_ages().filter_map(|(metric, age)| metric_horizon(metric, age));
+        let of_pods = horizons.fold(NOT_MEASURED_YET, SignedDuration::max);
         of_pods.max(self.hot_horizon())
     }
 }

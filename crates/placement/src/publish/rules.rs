@@ -66,14 +66,15 @@ impl WriteRules {
     /// written values.
     #[must_use]
     pub fn new(policy: &LoadPolicy, dead_band: f64, taint_margin: Option<f64>) -> Self {
-        let rules = |limits: &[Limit], weights: &[Weight]| {
-            let dead_band = DeadBand(dead_band);
-            Arc::new(NodeWriteRules::new(policy, limits, weights, dead_band, taint_margin))
-        };
-        let pools = policy.pools.iter();
-        let pools =
-            pools.map(|pool| (pool.selector.clone(), rules(&pool.limits, &pool.weights))).collect();
-        Self { common: rules(&policy.limits, &policy.weights), pools }
+        let band = DeadBand(dead_band);
+        let common =
+            NodeWriteRules::new(policy, &policy.limits, &policy.weights, band, taint_margin);
+        let pools = policy.pools.iter().map(|pool| {
+            let rules =
+                NodeWriteRules::new(policy, &pool.limits, &pool.weights, band, taint_margin);
+            (pool.selector.clone(), Arc::new(rules))
+        });
+        Self { common: Arc::new(common), pools: pools.collect() }
     }
 
     /// The rules for a node with these labels: those of the first pool that it matches, or the common ones.

@@ -70,11 +70,12 @@ fn bind(ledger: &mut NodeLedger, pod: &str, units: u32, claimed: Option<u32>) {
 /// What one pod is charged on each card.
 fn charges(ledger: &NodeLedger, pod: &str) -> Vec<Option<(u32, Basis)>> {
     let accounts = ledger.read().accounts().iter();
-    let of = |account: &placement::gpu::Account| {
-        let charge = account.charges.iter().find(|charge| charge.pod == uid(pod));
-        charge.map(|charge| (charge.units.0, charge.basis))
-    };
-    accounts.map(of).collect()
+    accounts
+        .map(|account| {
+            let charge = account.charges.iter().find(|charge| charge.pod == uid(pod));
+            charge.map(|charge| (charge.units.0, charge.basis))
+        })
+        .collect()
 }
 
 fn free(ledger: &NodeLedger) -> Vec<u32> {
@@ -112,18 +113,22 @@ proptest! {
     }
 }
 
+fn unhealthy(index: u32, units: u32) -> Card {
+    Card { healthy: false, ..card(index, units) }
+}
+
+fn cause(cards: Vec<Card>, units: u32) -> NoFit {
+    ledger(cards).read().fit(&uid("a"), &ask(units), &RULE).unwrap_err()
+}
+
 #[test]
 fn each_cause_has_one_text_whatever_the_numbers() {
-    let unhealthy = |index, units| Card { healthy: false, ..card(index, units) };
-    let full = || recorded(card(0, 16), "other", 10);
-    let cause = |cards: Vec<Card>, units| {
-        ledger(cards).read().fit(&uid("a"), &ask(units), &RULE).unwrap_err()
-    };
+    let full = recorded(card(0, 16), "other", 10);
     assert_eq!(cause(vec![], 1), NoFit::NoCards);
-    assert_eq!(cause(vec![full(), card(1, 16)], 17), NoFit::TooLarge);
-    assert_eq!(cause(vec![full(), unhealthy(1, 16)], 7), NoFit::Unhealthy);
-    assert_eq!(cause(vec![full(), unhealthy(1, 4)], 7), NoFit::NoRoom);
-    assert_eq!(cause(vec![full()], 7), cause(vec![full(), full()], 16));
+    assert_eq!(cause(vec![full.clone(), card(1, 16)], 17), NoFit::TooLarge);
+    assert_eq!(cause(vec![full.clone(), unhealthy(1, 16)], 7), NoFit::Unhealthy);
+    assert_eq!(cause(vec![full.clone(), unhealthy(1, 4)], 7), NoFit::NoRoom);
+    assert_eq!(cause(vec![full.clone()], 7), cause(vec![full.clone(), full.clone()], 16));
     let of_aliyun = [NoFit::TooLarge, NoFit::Unhealthy, NoFit::Closed, NoFit::NoRoom];
     let of_aliyun = of_aliyun.map(|cause| (cause, true));
     let others = [
@@ -149,14 +154,15 @@ fn each_cause_has_one_text_whatever_the_numbers() {
     }
 }
 
+fn card_of(ledger: &NodeLedger, units: u32) -> Result<u32, NoFit> {
+    let choice = ledger.read().fit(&uid("a"), &ask(units), &RULE);
+    choice.map(|choice| choice.first_index())
+}
+
 #[test]
 fn a_closed_card_keeps_its_pods_and_gets_no_new_one() {
-    let closed = |index| Card { closed: Some(Closed::Cdi), ..card(index, 16) };
-    let mut ledger = ledger([recorded(closed(0), "there", 4), card(1, 8)]);
-    let card_of = |ledger: &NodeLedger, units| {
-        let choice = ledger.read().fit(&uid("a"), &ask(units), &RULE);
-        choice.map(|choice| choice.first_index())
-    };
+    let closed = Card { closed: Some(Closed::Cdi), ..card(0, 16) };
+    let mut ledger = ledger([recorded(closed, "there", 4), card(1, 8)]);
     assert_eq!(ledger.read().accounts()[0].card.free, Units(12), "its pod stays charged");
     assert_eq!(card_of(&ledger, 8), Ok(1));
     assert_eq!(card_of(&ledger, 12), Err(NoFit::Closed));
@@ -167,32 +173,38 @@ fn a_closed_card_keeps_its_pods_and_gets_no_new_one() {
     assert_eq!(card_of(&ledger, 12), Ok(0), "it is open again");
 }
 
+fn requiring(isolation: Isolation) -> GpuRequest {
+    let filter = CardFilter { isolation, ..CardFilter::default() };
+    let options = CardOptions { filter, strategy: None };
+    let asks = [ask_of("app", ContainerKind::App, 0, 4)];
+    GpuRequest::with_options(asks, options).unwrap().unwrap()
+}
+
+fn fit_where_enforced(strongest: Option<Isolation>, required: Isolation) -> Result<(), NoFit> {
+    let node = ledger([Card { isolation: strongest, ..card(0, 16) }]);
+    let check = node.read().check(&uid("a"), &requiring(required));
+    let choice = node.read().fit(&uid("a"), &requiring(required), &RULE).map(|_| ());
+    let rated = node.read().rate(&uid("a"), &requiring(required), &RULE).map(|_| ());
+    assert_eq!((check, check), (choice, rated));
+    check
+}
+
 #[test]
 fn a_pod_that_requires_isolation_goes_where_that_can_be_enforced_and_nowhere_else() {
-    let request = |isolation| {
-        let filter = CardFilter { isolation, ..CardFilter::default() };
-        let options = CardOptions { filter, strategy: None };
-        let asks = [ask_of("app", ContainerKind::App, 0, 4)];
-        GpuRequest::with_options(asks, options).unwrap().unwrap()
-    };
-    let fit = |strongest, required| {
-        let node = ledger([Card { isolation: strongest, ..card(0, 16) }]);
-        let check = node.read().check(&uid("a"), &request(required));
-        let choice = node.read().fit(&uid("a"), &request(required), &RULE).map(|_| ());
-        let rated = node.read().rate(&uid("a"), &request(required), &RULE).map(|_| ());
-        assert_eq!((check, check), (choice, rated));
-        check
-    };
     let none = Isolation::None;
     let mps = Isolation::Mps;
     let driver = Isolation::Driver;
-    assert_eq!(fit(Some(mps), driver), Err(NoFit::WeakIsolation));
-    assert_eq!(fit(Some(none), mps), Err(NoFit::WeakIsolation));
-    assert_eq!(fit(None, mps), Err(NoFit::UnknownIsolation), "missing is not enough");
+    assert_eq!(fit_where_enforced(Some(mps), driver), Err(NoFit::WeakIsolation));
+    assert_eq!(fit_where_enforced(Some(none), mps), Err(NoFit::WeakIsolation));
+    assert_eq!(
+        fit_where_enforced(None, mps),
+        Err(NoFit::UnknownIsolation),
+        "missing is not enough"
+    );
     for (strongest, required) in
         [(Some(driver), driver), (Some(driver), mps), (Some(none), none), (None, none)]
     {
-        assert_eq!(fit(strongest, required), Ok(()), "{strongest:?} {required:?}");
+        assert_eq!(fit_where_enforced(strongest, required), Ok(()), "{strongest:?} {required:?}");
     }
     assert!(!NoFit::WeakIsolation.is_resolvable(), "evicting pods does not help");
 }
@@ -310,19 +322,22 @@ fn a_card_that_bind_chose_and_that_is_lost_is_charged_alone() {
     assert_eq!(free(&ledger), [7, 16]);
 }
 
+fn two_cards(held: u32) -> Vec<Card> {
+    vec![recorded(card(0, 16), "a", held), card(1, 16)]
+}
+
 #[test]
 fn a_record_with_all_that_was_claimed_of_the_reported_cards_places_the_rest_on_the_lost_one() {
     let card_use = CardUse { cards: 2, ..CardUse::default() };
     let asked = ContainerRequest { card_use, ..ask_of("main", ContainerKind::App, 0, 8) };
     let asked = GpuRequest::new([asked]).unwrap().unwrap();
     let claim = Claim::on_cards(&asked, &[uuid(0), uuid(9)]);
-    let cards = |held| vec![recorded(card(0, 16), "a", held), card(1, 16)];
-    let mut ledger = ledger(cards(0));
+    let mut ledger = ledger(two_cards(0));
     ledger.bind(&uid("a"), &asked, Some(&claim));
     assert_eq!(free(&ledger), [12, 12]);
-    ledger.set_cards(cards(3));
+    ledger.set_cards(two_cards(3));
     assert_eq!(free(&ledger), [12, 12], "not all of it");
-    ledger.set_cards(cards(4));
+    ledger.set_cards(two_cards(4));
     assert_eq!(free(&ledger), [12, 16]);
     assert_eq!(ledger.stage(&uid("a")), Some(Stage::Allocated));
     ledger.set_cards(vec![card(0, 16), card(9, 16)]);
@@ -385,12 +400,15 @@ fn a_record_of_one_card_places_the_whole_pod_there() {
     assert_eq!(charges(&ledger, "a"), [Some((9, Basis::Recorded)), None]);
 }
 
+fn on_record(units: u32) -> Option<(u32, Basis)> {
+    Some((units, Basis::Recorded))
+}
+
 #[test]
 fn a_record_of_a_part_over_several_cards_places_no_pod() {
     let mut ledger = ledger([recorded(card(0, 16), "a", 2), recorded(card(1, 16), "a", 1)]);
     bind(&mut ledger, "a", 9, None);
-    let recorded = |units| Some((units, Basis::Recorded));
-    assert_eq!(charges(&ledger, "a"), [recorded(2), recorded(1)]);
+    assert_eq!(charges(&ledger, "a"), [on_record(2), on_record(1)]);
     assert_eq!(ledger.read().unplaced(), [(uid("a"), Units(6))]);
     ledger.admit(&uid("a"));
     assert_eq!(charges(&ledger, "a"), [Some((9, Basis::UnknownPlace)); 2]);
@@ -407,24 +425,39 @@ fn more_use_than_a_card_has_leaves_nothing_rather_than_wrapping() {
     assert_eq!(free(&ledger([recorded(card(0, 16), "a", 40)])), [0]);
 }
 
+fn card_without(ledger: &NodeLedger, gone: &[&str], units: u32) -> Result<u32, NoFit> {
+    let gone = |pod: &PodUid| gone.contains(&pod.as_str());
+    ledger
+        .read()
+        .fit_without(gone, &uid("new"), &ask(units), &RULE)
+        .map(|choice| choice.cards[0].index)
+}
+
 #[test]
 fn a_request_may_fit_once_victims_are_gone() {
     let mut ledger = ledger([recorded(card(0, 16), "a", 10), recorded(card(1, 16), "b", 12)]);
     bind(&mut ledger, "anywhere", 4, None);
     ledger.admit(&uid("anywhere"));
-    let fit = |gone: &[&str], units| {
-        let gone = |pod: &PodUid| gone.contains(&pod.as_str());
-        ledger
-            .read()
-            .fit_without(gone, &uid("new"), &ask(units), &RULE)
-            .map(|choice| choice.cards[0].index)
-    };
-    assert_eq!(fit(&[], 3), Err(NoFit::NoRoom));
-    assert_eq!(fit(&["b"], 12), Ok(1));
-    assert_eq!(fit(&["b"], 13), Err(NoFit::NoRoom));
-    assert_eq!(fit(&["anywhere"], 6), Ok(0));
-    assert_eq!(fit(&["b", "anywhere"], 16), Ok(1));
-    assert_eq!(fit(&["a", "b", "anywhere"], 17), Err(NoFit::TooLarge));
+    assert_eq!(card_without(&ledger, &[], 3), Err(NoFit::NoRoom));
+    assert_eq!(card_without(&ledger, &["b"], 12), Ok(1));
+    assert_eq!(card_without(&ledger, &["b"], 13), Err(NoFit::NoRoom));
+    assert_eq!(card_without(&ledger, &["anywhere"], 6), Ok(0));
+    assert_eq!(card_without(&ledger, &["b", "anywhere"], 16), Ok(1));
+    assert_eq!(card_without(&ledger, &["a", "b", "anywhere"], 17), Err(NoFit::TooLarge));
+}
+
+fn mismatch(container: &str, claimed: u32, asked: u32) -> Result<Claim, ClaimError> {
+    let claimed = Units(claimed);
+    let asked = Units(asked);
+    Err(ClaimError::Mismatch { container: container.to_owned(), claimed, asked })
+}
+
+fn checked(request: &GpuRequest, claimed: &[(&str, &[(u32, u32)])]) -> Result<Claim, ClaimError> {
+    let claimed = claimed.iter().map(|(name, cards)| {
+        let shares = cards.iter().map(|(at, units)| (uuid(*at), CardShare::of(Units(*units))));
+        ((*name).to_owned(), shares.collect())
+    });
+    Claim::checked(request, &claimed.collect())
 }
 
 #[test]
@@ -435,31 +468,24 @@ fn only_what_bind_would_write_is_a_claim() {
     ])
     .unwrap()
     .unwrap();
-    let read = |claimed: &[(&str, &[(u32, u32)])]| {
-        let on = |cards: &[(u32, u32)]| {
-            let share = |units: &u32| CardShare::of(Units(*units));
-            cards.iter().map(|(index, units)| (uuid(*index), share(units))).collect()
-        };
-        let claimed = claimed.iter().map(|(name, cards)| ((*name).to_owned(), on(cards)));
-        Claim::checked(&request, &claimed.collect())
-    };
-    let mismatch = |container: &str, claimed, asked| {
-        let claimed = Units(claimed);
-        let asked = Units(asked);
-        Err(ClaimError::Mismatch { container: container.to_owned(), claimed, asked })
-    };
     let bound = Claim::on_card(&request, &uuid(1));
-    assert_eq!(read(&[("load", &[(1, 4)]), ("serve", &[(1, 2)])]), Ok(bound));
-    assert_eq!(read(&[]), mismatch("load", 0, 4));
-    assert_eq!(read(&[("load", &[(1, 1)]), ("serve", &[(1, 2)])]), mismatch("load", 1, 4));
-    assert_eq!(read(&[("load", &[(1, 4)])]), mismatch("serve", 0, 2));
+    assert_eq!(checked(&request, &[("load", &[(1, 4)]), ("serve", &[(1, 2)])]), Ok(bound));
+    assert_eq!(checked(&request, &[]), mismatch("load", 0, 4));
+    assert_eq!(
+        checked(&request, &[("load", &[(1, 1)]), ("serve", &[(1, 2)])]),
+        mismatch("load", 1, 4)
+    );
+    assert_eq!(checked(&request, &[("load", &[(1, 4)])]), mismatch("serve", 0, 2));
     let another = [("load", &[(1, 4)][..]), ("serve", &[(1, 2)]), ("other", &[(1, 1)])];
-    assert_eq!(read(&another), mismatch("other", 1, 0));
-    assert_eq!(read(&[("load", &[(1, 4)]), ("serve", &[(2, 2)])]), Err(ClaimError::Apart));
+    assert_eq!(checked(&request, &another), mismatch("other", 1, 0));
+    assert_eq!(
+        checked(&request, &[("load", &[(1, 4)]), ("serve", &[(2, 2)])]),
+        Err(ClaimError::Apart)
+    );
     for two in [[(1, 2), (2, 2)], [(1, 4), (2, 0)]] {
         let container = "load".to_owned();
         let cards = Err(ClaimError::Cards { container, claimed: 2, asked: 1 });
-        assert_eq!(read(&[("load", &two), ("serve", &[(1, 2)])]), cards);
+        assert_eq!(checked(&request, &[("load", &two), ("serve", &[(1, 2)])]), cards);
     }
 }
 

@@ -222,56 +222,58 @@ fn a_pod_counts_less_as_a_metrics_own_window_sees_it() {
     assert_eq!(case.score(PodToPlace::ORDINARY), 40);
 }
 
+fn with_unknown(unknown: Unknown, age: SignedDuration) -> (LimitOutcome, bool, u8) {
+    let mut policy = policy(Model::DominantResource);
+    policy.limits[0].when_stale = unknown;
+    policy.weights[0].when_stale = unknown;
+    let mut readings = READINGS;
+    readings[0].2 = age;
+    let case = Case::new(policy, &readings);
+    let evaluation = case.evaluation(PodToPlace::ORDINARY);
+    let outcome = evaluation.limits().next().unwrap().outcome;
+    (outcome, evaluation.verdict() == Verdict::Accepted, evaluation.score().get())
+}
+
 #[test]
 fn a_metric_without_a_reading_is_left_out_or_penalised_or_rejected() {
-    let with = |unknown: Unknown, age: SignedDuration| {
-        let mut policy = policy(Model::DominantResource);
-        policy.limits[0].when_stale = unknown;
-        policy.weights[0].when_stale = unknown;
-        let mut readings = READINGS;
-        readings[0].2 = age;
-        let case = Case::new(policy, &readings);
-        let evaluation = case.evaluation(PodToPlace::ORDINARY);
-        let outcome = evaluation.limits().next().unwrap().outcome;
-        (outcome, evaluation.verdict() == Verdict::Accepted, evaluation.score().get())
-    };
-    assert_eq!(with(Unknown::Ignore, 7 * MINUTE), (LimitOutcome::Met, true, 60));
+    assert_eq!(with_unknown(Unknown::Ignore, 7 * MINUTE), (LimitOutcome::Met, true, 60));
     // CPU is 0.5 alone, or (1 + 0.5) ÷ 2.
-    assert_eq!(with(Unknown::Ignore, 8 * MINUTE), (LimitOutcome::Unknown, true, 50));
-    assert_eq!(with(Unknown::Penalise, 8 * MINUTE), (LimitOutcome::Unknown, true, 25));
+    assert_eq!(with_unknown(Unknown::Ignore, 8 * MINUTE), (LimitOutcome::Unknown, true, 50));
+    assert_eq!(with_unknown(Unknown::Penalise, 8 * MINUTE), (LimitOutcome::Unknown, true, 25));
     let rejected = LimitOutcome::UnknownRejected;
-    assert_eq!(with(Unknown::Reject, 8 * MINUTE), (rejected, false, 25));
+    assert_eq!(with_unknown(Unknown::Reject, 8 * MINUTE), (rejected, false, 25));
+}
+
+fn packed(model: Model, unknown: Unknown) -> u8 {
+    let mut packed = policy(model);
+    packed.scoring.direction = Direction::Pack;
+    packed.weights = vec![weight("cpu_usage_avg_5m", 1.0), weight("mem_usage_avg_5m", 1.0)];
+    packed.weights[0].when_stale = unknown;
+    let readings =
+        [("cpu_usage_avg_5m", 0.3, 8 * MINUTE), ("mem_usage_avg_5m", 0.9, SignedDuration::ZERO)];
+    Case::new(packed, &readings).score(PodToPlace::ORDINARY)
+}
+
+fn packed_with_each(model: Model) -> [u8; 3] {
+    [Unknown::Ignore, Unknown::Penalise, Unknown::Reject].map(|unknown| packed(model, unknown))
 }
 
 #[test]
 fn packing_takes_a_penalised_metric_for_one_that_is_over_full() {
-    let with = |model, unknown: Unknown| {
-        let mut packed = policy(model);
-        packed.scoring.direction = Direction::Pack;
-        packed.weights = vec![weight("cpu_usage_avg_5m", 1.0), weight("mem_usage_avg_5m", 1.0)];
-        packed.weights[0].when_stale = unknown;
-        let readings = [
-            ("cpu_usage_avg_5m", 0.3, 8 * MINUTE),
-            ("mem_usage_avg_5m", 0.9, SignedDuration::ZERO),
-        ];
-        Case::new(packed, &readings).score(PodToPlace::ORDINARY)
-    };
-    let all = |model| {
-        [Unknown::Ignore, Unknown::Penalise, Unknown::Reject].map(|unknown| with(model, unknown))
-    };
-    assert_eq!(all(Model::DominantResource), [90, 0, 0]);
-    assert_eq!(all(Model::CraneLinear), [90, 45, 45]);
+    assert_eq!(packed_with_each(Model::DominantResource), [90, 0, 0]);
+    assert_eq!(packed_with_each(Model::CraneLinear), [90, 45, 45]);
+}
+
+fn score_in_units_of(model: Model, unit: f64) -> u8 {
+    let mut policy = policy(model);
+    policy.weights.iter_mut().for_each(|weight| weight.weight *= unit);
+    Case::new(policy, &READINGS).score(PodToPlace::ORDINARY)
 }
 
 #[test]
 fn weights_whose_sum_is_beyond_all_numbers_count_by_their_ratios() {
     for model in [Model::CraneLinear, Model::DominantResource] {
-        let score = |unit: f64| {
-            let mut policy = policy(model);
-            policy.weights.iter_mut().for_each(|weight| weight.weight *= unit);
-            Case::new(policy, &READINGS).score(PodToPlace::ORDINARY)
-        };
-        assert_eq!(score(5e307), score(1.0), "{model:?}");
+        assert_eq!(score_in_units_of(model, 5e307), score_in_units_of(model, 1.0), "{model:?}");
     }
 }
 
@@ -296,6 +298,11 @@ fn a_node_of_which_nothing_is_known_scores_0_in_every_model() {
     }
 }
 
+fn decide(case: &Case) -> (bool, u8) {
+    let evaluation = case.evaluation(PodToPlace::ORDINARY);
+    (evaluation.verdict() == Verdict::Accepted, evaluation.score().get())
+}
+
 #[test]
 fn a_pool_has_limits_and_weights_of_its_own() {
     let mut pooled = policy(Model::DominantResource);
@@ -306,13 +313,16 @@ fn a_pool_has_limits_and_weights_of_its_own() {
         weights: vec![weight("mem_usage_avg_5m", 1.0)],
     }];
     let mut case = Case::new(pooled, &READINGS);
-    let decide = |case: &Case| {
-        let evaluation = case.evaluation(PodToPlace::ORDINARY);
-        (evaluation.verdict() == Verdict::Accepted, evaluation.score().get())
-    };
     assert_eq!(decide(&case), (true, 60));
     case.node.labels = Arc::new([("pool".to_owned(), "batch".to_owned())].into());
     assert_eq!(decide(&case), (false, 80));
+}
+
+fn accepts(case: &Case, namespace: &'static str, kind: PodKind) -> bool {
+    let pod = PodToPlace { namespace, kind, ..PodToPlace::ORDINARY };
+    let decision = case.evaluation(pod).decide();
+    assert_eq!(decision.reasons().count(), usize::from(decision.verdict != Verdict::Accepted));
+    decision.verdict == Verdict::Accepted
 }
 
 #[test]
@@ -321,12 +331,6 @@ fn pods_of_a_namespace_with_nodes_of_its_own_go_there_alone() {
     bound.namespaces =
         vec![NamespaceRule { namespaces: vec!["team-a".into()], nodes: "team=a".parse().unwrap() }];
     let mut case = Case::new(bound, &READINGS);
-    let accepts = |case: &Case, namespace: &'static str, kind| {
-        let pod = PodToPlace { namespace, kind, ..PodToPlace::ORDINARY };
-        let decision = case.evaluation(pod).decide();
-        assert_eq!(decision.reasons().count(), usize::from(decision.verdict != Verdict::Accepted));
-        decision.verdict == Verdict::Accepted
-    };
     assert!(!accepts(&case, "team-a", PodKind::Ordinary));
     assert!(accepts(&case, "team-a", PodKind::Daemon));
     assert!(accepts(&case, "team-b", PodKind::Ordinary));
@@ -358,23 +362,24 @@ fn overload_ranks_nodes_by_their_nearest_limit_and_unknown_ones_last() {
     assert_eq!(Case::new(two, &[]).evaluation(PodToPlace::ORDINARY).limit_ratio(), f64::INFINITY);
 }
 
+fn limit_ratio(readings: &[(&str, f64, SignedDuration)], unknown: Unknown) -> f64 {
+    let mut two = policy(Model::DominantResource);
+    two.limits.push(limit("gpu_usage_avg_5m", 0.9));
+    two.limits[1].when_missing = unknown;
+    two.limits[1].when_stale = unknown;
+    Case::new(two, readings).evaluation(PodToPlace::ORDINARY).limit_ratio()
+}
+
 #[test]
 fn overload_is_judged_by_the_limits_that_are_known() {
-    let ratio = |readings: &[_], unknown: Unknown| {
-        let mut two = policy(Model::DominantResource);
-        two.limits.push(limit("gpu_usage_avg_5m", 0.9));
-        two.limits[1].when_missing = unknown;
-        two.limits[1].when_stale = unknown;
-        Case::new(two, readings).evaluation(PodToPlace::ORDINARY).limit_ratio()
-    };
     let stale = ("gpu_usage_avg_5m", 0.1, 8 * MINUTE);
     for unknown in [Unknown::Ignore, Unknown::Penalise] {
-        assert_eq!(ratio(&READINGS[..1], unknown), 0.3 / 0.8, "{unknown:?}");
-        assert_eq!(ratio(&[READINGS[0], stale], unknown), 0.3 / 0.8, "{unknown:?}");
-        assert_eq!(ratio(&[stale], unknown), f64::INFINITY, "{unknown:?}");
+        assert_eq!(limit_ratio(&READINGS[..1], unknown), 0.3 / 0.8, "{unknown:?}");
+        assert_eq!(limit_ratio(&[READINGS[0], stale], unknown), 0.3 / 0.8, "{unknown:?}");
+        assert_eq!(limit_ratio(&[stale], unknown), f64::INFINITY, "{unknown:?}");
     }
-    assert_eq!(ratio(&READINGS[..1], Unknown::Reject), f64::INFINITY);
-    assert_eq!(ratio(&[READINGS[0], stale], Unknown::Reject), f64::INFINITY);
+    assert_eq!(limit_ratio(&READINGS[..1], Unknown::Reject), f64::INFINITY);
+    assert_eq!(limit_ratio(&[READINGS[0], stale], Unknown::Reject), f64::INFINITY);
     let mut none = policy(Model::DominantResource);
     none.limits.clear();
     assert_eq!(Case::new(none, &[]).evaluation(PodToPlace::ORDINARY).limit_ratio(), 0.0);
@@ -395,22 +400,34 @@ fn joined(
     case
 }
 
+fn of_age(age: SignedDuration) -> Case {
+    joined(age, policy(Model::DominantResource), &[])
+}
+
+fn score_of_one_core(case: &Case) -> u8 {
+    case.score(using(1.0, 0.0))
+}
+
 #[test]
 fn a_node_that_has_just_joined_scores_by_what_its_pods_will_use_until_it_is_measured() {
-    let of_age = |age| joined(age, policy(Model::DominantResource), &[]);
-    let score = |case: &Case| case.score(using(1.0, 0.0));
     // CPU 0.4 + 0.1.
     assert_eq!(
-        (score(&of_age(MINUTE)), score(&of_age(5 * MINUTE - SignedDuration::from_secs(1)))),
+        (
+            score_of_one_core(&of_age(MINUTE)),
+            score_of_one_core(&of_age(5 * MINUTE - SignedDuration::from_secs(1)))
+        ),
         (50, 50)
     );
-    assert_eq!((score(&of_age(5 * MINUTE)), score(&of_age(-2 * MINUTE))), (0, 0));
+    assert_eq!(
+        (score_of_one_core(&of_age(5 * MINUTE)), score_of_one_core(&of_age(-2 * MINUTE))),
+        (0, 0)
+    );
     // What the exporter has served counts, and what it lacks is missing.
     let measured = joined(MINUTE, policy(Model::DominantResource), &READINGS[..1]);
-    assert_eq!(score(&measured), 0);
+    assert_eq!(score_of_one_core(&measured), 0);
     // Crane's kind estimates nothing.
     let without = LoadPolicy { estimates: None, ..policy(Model::DominantResource) };
-    assert_eq!(score(&joined(MINUTE, without, &[])), 0);
+    assert_eq!(score_of_one_core(&joined(MINUTE, without, &[])), 0);
 }
 
 #[test]
@@ -439,24 +456,44 @@ fn no_limit_rejects_a_node_for_what_its_pods_will_probably_use() {
     assert_eq!(evaluation.limit_ratio(), f64::INFINITY);
 }
 
+fn measured_ratio(
+    unknown: Unknown,
+    limits: &[(&str, f64)],
+    readings: &[(&str, f64)],
+) -> Option<f64> {
+    let mut policy = policy(Model::DominantResource);
+    policy.limits = limits.iter().map(|(metric, max)| limit(metric, *max)).collect();
+    policy.limits.iter_mut().for_each(|limit| limit.when_missing = unknown);
+    let readings = readings.iter().map(|(metric, value)| (*metric, *value, MINUTE));
+    let case = Case::new(policy, &readings.collect::<Vec<_>>());
+    case.evaluation(PodToPlace::ORDINARY).measured_limit_ratio()
+}
+
+fn measured_ratio_ignoring_unknown(
+    limits: &[(&str, f64)],
+    readings: &[(&str, f64)],
+) -> Option<f64> {
+    measured_ratio(Unknown::Ignore, limits, readings)
+}
+
 #[test]
 fn measured_overload_is_judged_by_the_limits_that_are_measured() {
-    let under = |unknown: Unknown, limits: &[(&str, f64)], readings: &[(&str, f64)]| {
-        let mut policy = policy(Model::DominantResource);
-        policy.limits = limits.iter().map(|(metric, max)| limit(metric, *max)).collect();
-        policy.limits.iter_mut().for_each(|limit| limit.when_missing = unknown);
-        let readings = readings.iter().map(|(metric, value)| (*metric, *value, MINUTE));
-        let case = Case::new(policy, &readings.collect::<Vec<_>>());
-        case.evaluation(PodToPlace::ORDINARY).measured_limit_ratio()
-    };
-    let of = |limits: &[_], readings: &[_]| under(Unknown::Ignore, limits, readings);
     let both = [("cpu_usage_avg_5m", 0.8), ("mem_usage_avg_5m", 0.5)];
     let (cpu, memory, full) =
         (("cpu_usage_avg_5m", 0.4), ("mem_usage_avg_5m", 0.1), ("mem_usage_avg_5m", 1.0));
-    assert_eq!(of(&both, &[cpu, memory]), Some(0.5));
-    assert_eq!((of(&both, &[cpu]), of(&both, &[full])), (Some(0.5), Some(2.0)));
-    let rejected = |readings: &[_]| under(Unknown::Reject, &both, readings);
+    assert_eq!(measured_ratio_ignoring_unknown(&both, &[cpu, memory]), Some(0.5));
+    assert_eq!(
+        (
+            measured_ratio_ignoring_unknown(&both, &[cpu]),
+            measured_ratio_ignoring_unknown(&both, &[full])
+        ),
+        (Some(0.5), Some(2.0))
+    );
+    let rejected = |readings: &[_]| measured_ratio(Unknown::Reject, &both, readings);
     assert_eq!((rejected(&[cpu]), rejected(&[full])), (None, Some(2.0)));
     assert_eq!(rejected(&[cpu, memory]), Some(0.5));
-    assert_eq!((of(&both, &[]), of(&[], &[cpu])), (None, None));
+    assert_eq!(
+        (measured_ratio_ignoring_unknown(&both, &[]), measured_ratio_ignoring_unknown(&[], &[cpu])),
+        (None, None)
+    );
 }

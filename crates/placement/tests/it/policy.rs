@@ -82,19 +82,20 @@ fn errors_name_line_field_and_fix() {
     }
 }
 
+fn period_in_seconds(text: &str) -> Result<f64, PolicyError> {
+    let policy = CRANE.replacen("period: 3m", &format!("period: \"{text}\""), 1);
+    LoadPolicy::from_yaml(&policy).map(|policy| policy.sync[0].period.as_secs_f64())
+}
+
 #[test]
 fn periods_are_read_as_go_prints_them() {
-    let period = |text: &str| {
-        let policy = CRANE.replacen("period: 3m", &format!("period: \"{text}\""), 1);
-        LoadPolicy::from_yaml(&policy).map(|policy| policy.sync[0].period.as_secs_f64())
-    };
     let cases =
         [("3m", 180.0), ("3m0s", 180.0), ("1h30m", 5_400.0), ("1.5h", 5_400.0), ("250ms", 0.25)];
     for (text, seconds) in cases {
-        assert_eq!(period(text), Ok(seconds), "{text}");
+        assert_eq!(period_in_seconds(text), Ok(seconds), "{text}");
     }
     for text in ["", "5", "0", "0s", "-3m", "m", "3d", "..5s", "3mm", "9999999999999999999h"] {
-        let error = period(text).unwrap_err().to_string();
+        let error = period_in_seconds(text).unwrap_err().to_string();
         assert!(error.contains("expected a duration above 0"), "{text}: {error}");
     }
 }
@@ -197,12 +198,13 @@ fn a_metric_that_is_no_annotation_key_is_refused() {
     }
 }
 
+fn warnings(text: &str) -> Vec<String> {
+    let policy = LoadPolicy::from_yaml(text).unwrap();
+    policy.warnings().iter().map(ToString::to_string).collect::<Vec<_>>()
+}
+
 #[test]
 fn what_is_valid_and_probably_not_meant_is_a_warning() {
-    let warnings = |text: &str| {
-        let policy = LoadPolicy::from_yaml(text).unwrap();
-        policy.warnings().iter().map(ToString::to_string).collect::<Vec<_>>()
-    };
     let percent = CRANE.replacen("maxLimitPecent: 0.65", "maxLimitPecent: 65", 1);
     assert_eq!(
         warnings(&percent),

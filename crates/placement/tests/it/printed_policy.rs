@@ -212,14 +212,15 @@ prop_compose! {
     }
 }
 
+fn sort_by_name(limits: &mut [Limit], weights: &mut [Weight]) {
+    limits.sort_by(|a, b| a.metric.cmp(&b.metric));
+    weights.sort_by(|a, b| a.metric.cmp(&b.metric));
+}
+
 /// The same rules in the order of one list of metrics, as a text has them.
 fn in_order(mut policy: LoadPolicy) -> LoadPolicy {
-    let by_name = |limits: &mut Vec<Limit>, weights: &mut Vec<Weight>| {
-        limits.sort_by(|a, b| a.metric.cmp(&b.metric));
-        weights.sort_by(|a, b| a.metric.cmp(&b.metric));
-    };
-    by_name(&mut policy.limits, &mut policy.weights);
-    policy.pools.iter_mut().for_each(|pool| by_name(&mut pool.limits, &mut pool.weights));
+    sort_by_name(&mut policy.limits, &mut policy.weights);
+    policy.pools.iter_mut().for_each(|pool| sort_by_name(&mut pool.limits, &mut pool.weights));
     policy
 }
 
@@ -237,16 +238,15 @@ fn crane() -> impl Strategy<Value = String> {
     let weight =
         (metric(), 0_u32..4).prop_map(|(name, w)| format!("{{name: {name}, weight: {w}}}"));
     let hot = (1_u32..6, 1_u32..4).prop_map(|(m, c)| format!("{{timeRange: {m}m, count: {c}}}"));
-    let list = |entries: Vec<String>| entries.join(", ");
     (vec(sync, 0..6), vec(limit, 0..6), vec(weight, 0..6), vec(hot, 0..3)).prop_map(
         move |(sync, limits, weights, hot)| {
             format!(
                 "apiVersion: scheduler.policy.crane.io/v1alpha1\nkind: DynamicSchedulerPolicy\nspec:\n  \
                  syncPolicy: [{}]\n  predicate: [{}]\n  priority: [{}]\n  hotValue: [{}]\n",
-                list(sync),
-                list(limits),
-                list(weights),
-                list(hot)
+                sync.join(", "),
+                limits.join(", "),
+                weights.join(", "),
+                hot.join(", ")
             )
         },
     )

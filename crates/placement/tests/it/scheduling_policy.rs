@@ -90,9 +90,12 @@ fn a_namespace_may_take_beyond_units_what_any_rule_for_it_allows() {
     assert_eq!(gpu.beyond_units_of("team-b"), memory_limit);
 }
 
+fn model(text: &str) -> Model {
+    small(&format!("  scoring: {{{text}}}\n")).scoring.model
+}
+
 #[test]
 fn models_have_their_own_settings() {
-    let model = |text: &str| small(&format!("  scoring: {{{text}}}\n")).scoring.model;
     assert_eq!(model("model: craneLinear"), Model::CraneLinear);
     assert_eq!(model("model: targetLoadPacking"), Model::TargetLoadPacking { target: 0.4 });
     assert_eq!(
@@ -106,13 +109,22 @@ fn models_have_their_own_settings() {
     assert_eq!(model("model: dominantResource, direction: pack"), Model::DominantResource);
 }
 
+fn when_all_overloaded(text: &str) -> WhenAllOverloaded {
+    small(&format!("  limits: {{{text}}}\n")).overload.when_all
+}
+
+fn wait(max_wait: Option<SignedDuration>) -> WhenAllOverloaded {
+    WhenAllOverloaded::Wait { max_wait }
+}
+
 #[test]
 fn hard_limits_wait_for_a_time_or_for_ever() {
-    let wait = |text: &str| small(&format!("  limits: {{{text}}}\n")).overload.when_all;
-    let until = |max_wait| WhenAllOverloaded::Wait { max_wait };
-    assert_eq!(wait("mode: hard"), until(Some(minutes(5))));
-    assert_eq!(wait("mode: hard, maxWait: 90s"), until(Some(SignedDuration::from_secs(90))));
-    assert_eq!(wait("mode: hard, maxWait: never"), until(None));
+    assert_eq!(when_all_overloaded("mode: hard"), wait(Some(minutes(5))));
+    assert_eq!(
+        when_all_overloaded("mode: hard, maxWait: 90s"),
+        wait(Some(SignedDuration::from_secs(90)))
+    );
+    assert_eq!(when_all_overloaded("mode: hard, maxWait: never"), wait(None));
     let none = small("  limits: {exemptPriorityClasses: []}\n").overload;
     assert!(none.exempt_priority_classes.is_empty());
 }
@@ -238,11 +250,14 @@ const FAULTS: &[(&str, &str)] = &[
     ("      allow: [memoryLimit]\n", ""),
 ];
 
+fn one_line(text: &str) -> String {
+    text.replace('\n', "\\n")
+}
+
 /// The checked-in list of faults is what the parser says. After a change of it:
 /// `PLIMSOLL_REGENERATE=1 cargo test -p plimsoll-placement errors`.
 #[test]
 fn errors_name_line_field_and_fix() {
-    let one_line = |text: &str| text.replace('\n', "\\n");
     let mut found = String::from(
         "# Faults of the full policy, and what is said of them. Written anew by:\n\
          # PLIMSOLL_REGENERATE=1 cargo test -p plimsoll-placement errors\n",
@@ -260,26 +275,37 @@ fn errors_name_line_field_and_fix() {
     assert_eq!(fs::read_to_string(&path).unwrap_or_default(), found);
 }
 
+fn many(count: usize, entry: impl Fn(usize) -> String) -> String {
+    (0..count).map(entry).collect::<Vec<_>>().join(", ")
+}
+
 #[test]
 fn no_list_grows_without_bound() {
-    let many = |count: usize, entry: &dyn Fn(usize) -> String| {
-        (0..count).map(entry).collect::<Vec<_>>().join(", ")
-    };
-    let metric = |n| format!("{{name: m{n}, period: 1m}}");
-    let pool = |n| format!("{{name: p{n}, selector: a=b}}");
-    let name = |n| format!("n{n}");
-    let hot = |n| format!("{{timeRange: {}m, count: 1}}", n + 1);
     for (most, spec) in [
         (
             100,
-            &(|count| format!("metrics: [{}]", many(count, &metric))) as &dyn Fn(usize) -> String,
+            &(|count| {
+                format!("metrics: [{}]", many(count, |n| format!("{{name: m{n}, period: 1m}}")))
+            }) as &dyn Fn(usize) -> String,
         ),
-        (100, &|count| format!("nodePools: [{}]", many(count, &pool))),
-        (1_000, &|count| {
-            format!("namespaces: [{{names: [{}], nodeSelector: a}}]", many(count, &name))
+        (100, &|count| {
+            format!("nodePools: [{}]", many(count, |n| format!("{{name: p{n}, selector: a=b}}")))
         }),
-        (100, &|count| format!("limits: {{exemptPriorityClasses: [{}]}}", many(count, &name))),
-        (20, &|count| format!("hotValue: [{}]", many(count, &hot))),
+        (1_000, &|count| {
+            format!(
+                "namespaces: [{{names: [{}], nodeSelector: a}}]",
+                many(count, |n| format!("n{n}"))
+            )
+        }),
+        (100, &|count| {
+            format!("limits: {{exemptPriorityClasses: [{}]}}", many(count, |n| format!("n{n}")))
+        }),
+        (20, &|count| {
+            format!(
+                "hotValue: [{}]",
+                many(count, |n| format!("{{timeRange: {}m, count: 1}}", n + 1))
+            )
+        }),
     ] {
         let parsed = |count| LoadPolicy::from_yaml(&format!("{HEAD}spec:\n  {}\n", spec(count)));
         assert!(parsed(most).is_ok(), "{most}");
@@ -288,9 +314,12 @@ fn no_list_grows_without_bound() {
     }
 }
 
+fn metric(name: &str, rest: &str) -> String {
+    format!("  - {{name: {name}, period: 1m{rest}}}\n")
+}
+
 #[test]
 fn what_is_valid_and_probably_not_meant_is_a_warning() {
-    let metric = |name: &str, rest: &str| format!("  - {{name: {name}, period: 1m{rest}}}\n");
     let both =
         metric("cpu_usage_avg_5m", ", weight: 1") + &metric("mem_usage_avg_5m", ", weight: 1");
     let warnings = |spec: &str| {
@@ -377,6 +406,15 @@ fn every_field_is_printed_and_read_back() {
     assert_eq!(LoadPolicy::from_yaml(&printed).unwrap(), policy, "{printed}");
 }
 
+fn kinds_of(warnings: &[PolicyWarning]) -> Vec<&'static str> {
+    let names = warnings.iter().map(|warning| match warning {
+        PolicyWarning::NotExported(_) => "not exported",
+        PolicyWarning::LimitAboveOne { .. } => "above one",
+        _ => "another",
+    });
+    names.collect::<Vec<_>>()
+}
+
 #[test]
 fn whether_exporters_have_a_metric_is_no_warning_where_readings_may_come_from_elsewhere() {
     let text = "
@@ -388,14 +426,6 @@ spec:
   - {name: rack_heat_now, period: 1m, limit: 70}
 ";
     let policy = LoadPolicy::from_yaml(text).unwrap();
-    let names = |warnings: Vec<PolicyWarning>| {
-        let names = warnings.iter().map(|warning| match warning {
-            PolicyWarning::NotExported(_) => "not exported",
-            PolicyWarning::LimitAboveOne { .. } => "above one",
-            _ => "another",
-        });
-        names.collect::<Vec<_>>()
-    };
-    assert_eq!(names(policy.warnings()), ["not exported", "above one"]);
-    assert_eq!(names(policy.warnings_of_any_source()), ["above one"]);
+    assert_eq!(kinds_of(&policy.warnings()), ["not exported", "above one"]);
+    assert_eq!(kinds_of(&policy.warnings_of_any_source()), ["above one"]);
 }

@@ -107,13 +107,12 @@ fn one_card_is_of_the_numa_node_with_the_least_room() {
     let mut ledger = ledger([card(0, 16), card(1, 16), card(2, 16)]);
     assert_eq!(reserve(&mut ledger, "a", &request(8, on(1))), Ok(vec![2]));
     ledger.release(&uid("a"));
-    let spread = CardOptions { strategy: Some(Strategy::Spread), ..CardOptions::default() };
-    let spread = |units| {
-        let asks = [container("main", 0, units, on(1))];
-        GpuRequest::with_options(asks, spread.clone()).unwrap().unwrap()
-    };
     // Where neighbours are to be far apart, the other way round.
-    assert_eq!(reserve(&mut ledger, "b", &spread(2)), Ok(vec![0]));
+    assert_eq!(reserve(&mut ledger, "b", &spread(2, 1)), Ok(vec![0]));
+}
+
+fn one_unit_recorded(index: u32) -> Card {
+    Card { pods: [(uid("a"), Units(1))].into(), ..card(index, 16) }
 }
 
 #[test]
@@ -124,9 +123,8 @@ fn a_pod_that_wants_whole_cards_gets_idle_ones_and_is_charged_all_of_them() {
     assert_eq!(free(&ledger), [(0, 0), (0, 0), (15, 100)]);
     assert_eq!(reserve(&mut ledger, "b", &request(1, exclusive(1))), Err(NoFit::InUse));
     // The kubelet knows the units alone.
-    let recorded = |index| Card { pods: [(uid("a"), Units(1))].into(), ..card(index, 16) };
     ledger.bind(&uid("a"), &request(2, exclusive(2)), None);
-    ledger.set_cards(vec![recorded(0), recorded(1), card(2, 16)]);
+    ledger.set_cards(vec![one_unit_recorded(0), one_unit_recorded(1), card(2, 16)]);
     assert_eq!(free(&ledger), [(0, 0), (0, 0), (15, 100)]);
     // Its containers still stop.
     ledger.release(&uid("a"));
@@ -145,23 +143,23 @@ fn a_cards_compute_is_handed_out_once() {
     assert_eq!(free(&ledger), [(13, 0)]);
 }
 
+fn accepting(models: &str, uuids: &str) -> GpuRequest {
+    let parse = |text: &str| if text.is_empty() { Ok(Default::default()) } else { text.parse() };
+    let models = parse(models).unwrap();
+    let uuids = parse(uuids).unwrap();
+    let options = CardOptions {
+        filter: CardFilter { models, uuids, ..CardFilter::default() },
+        strategy: None,
+    };
+    let asks = [container("main", 0, 4, on(1))];
+    GpuRequest::with_options(asks, options).unwrap().unwrap()
+}
+
 #[test]
 fn a_wish_for_a_model_or_a_uuid_is_kept() {
-    let wish = |models: &str, uuids: &str| {
-        let parse =
-            |text: &str| if text.is_empty() { Ok(Default::default()) } else { text.parse() };
-        let models = parse(models).unwrap();
-        let uuids = parse(uuids).unwrap();
-        let options = CardOptions {
-            filter: CardFilter { models, uuids, ..CardFilter::default() },
-            strategy: None,
-        };
-        let asks = [container("main", 0, 4, on(1))];
-        GpuRequest::with_options(asks, options).unwrap().unwrap()
-    };
     let ledger = ledger([card(0, 16), card(1, 16), card(2, 8)]);
     let fit = |models, uuids| {
-        let choice = ledger.read().fit(&uid("a"), &wish(models, uuids), &RULE);
+        let choice = ledger.read().fit(&uid("a"), &accepting(models, uuids), &RULE);
         choice.map(|choice| choice.cards[0].index)
     };
     assert_eq!(fit("", ""), Ok(2));
@@ -170,13 +168,14 @@ fn a_wish_for_a_model_or_a_uuid_is_kept() {
     assert_eq!(fit("H100", ""), Err(NoFit::NotAccepted));
 }
 
+fn spread(units: u32, count: u32) -> GpuRequest {
+    let options = CardOptions { strategy: Some(Strategy::Spread), ..CardOptions::default() };
+    let asks = [container("main", 0, units, on(count))];
+    GpuRequest::with_options(asks, options).unwrap().unwrap()
+}
+
 #[test]
 fn a_pod_is_spread_where_it_asks_for_that() {
-    let options = CardOptions { strategy: Some(Strategy::Spread), ..CardOptions::default() };
-    let spread = |units, count| {
-        let asks = [container("main", 0, units, on(count))];
-        GpuRequest::with_options(asks, options.clone()).unwrap().unwrap()
-    };
     let mut ledger = ledger([card(0, 8), card(2, 16), card(4, 16)]);
     let scores = [("a", 4), ("b", 16)].map(|(pod, units)| points(&ledger, pod, &spread(units, 1)));
     assert_eq!(scores, [75, 0]);
@@ -217,38 +216,40 @@ fn a_wish_that_is_removed_after_bind_still_counts_by_the_claim() {
     assert_eq!(free(&ledger), [(0, 0), (16, 100)]);
 }
 
+fn card_shares(units: &[u32]) -> CardShares {
+    (0..).zip(units).map(|(at, n)| (uuid(at), CardShare::of(Units(*n)))).collect()
+}
+
+fn check_as_claimed(bound_use: CardUse, now: CardUse) {
+    let limit = Some(Units(9));
+    let bound = request(4, CardUse { limit, ..bound_use });
+    let more = CardUse { cores: Cores(100), limit: Some(Units(90)), ..now };
+    let cards: Vec<CardId> = (0..2).map(uuid).take(bound.shares().len()).collect();
+    let claim = Claim::on_cards(&bound, &cards);
+    let limits = [("main".to_owned(), Units(9))].into();
+    for now in [now, more].map(|now| request(4, now)) {
+        assert_eq!(now.as_claimed(claim.containers(), &limits), Some(bound.clone()));
+    }
+    assert_eq!(Claim::checked(&bound, claim.containers()), Ok(claim.clone()));
+    assert_eq!(claim.limit_of("main"), limit);
+    // A claim without a limit, and one with a limit below the request.
+    for limits in [BTreeMap::new(), [("main".to_owned(), Units(3))].into()] {
+        let as_claimed = request(4, more).as_claimed(claim.containers(), &limits).unwrap();
+        assert_eq!(as_claimed, request(4, bound_use));
+    }
+}
+
 #[test]
 fn a_bound_pods_request_is_that_of_its_claim_whatever_its_annotations_say_by_now() {
-    let of = |bound_use: CardUse, now: CardUse| {
-        let limit = Some(Units(9));
-        let bound = request(4, CardUse { limit, ..bound_use });
-        let more = CardUse { cores: Cores(100), limit: Some(Units(90)), ..now };
-        let cards: Vec<CardId> = (0..2).map(uuid).take(bound.shares().len()).collect();
-        let claim = Claim::on_cards(&bound, &cards);
-        let limits = [("main".to_owned(), Units(9))].into();
-        for now in [now, more].map(|now| request(4, now)) {
-            assert_eq!(now.as_claimed(claim.containers(), &limits), Some(bound.clone()));
-        }
-        assert_eq!(Claim::checked(&bound, claim.containers()), Ok(claim.clone()));
-        assert_eq!(claim.limit_of("main"), limit);
-        // A claim without a limit, and one with a limit below the request.
-        for limits in [BTreeMap::new(), [("main".to_owned(), Units(3))].into()] {
-            let as_claimed = request(4, more).as_claimed(claim.containers(), &limits).unwrap();
-            assert_eq!(as_claimed, request(4, bound_use));
-        }
-    };
     let two = on(2);
     let two_alone = exclusive(2);
     for (bound, now) in [(two_alone, on(1)), (exclusive(1), two), (on(1), exclusive(1)), (two, two)]
     {
-        of(bound, now);
-        of(CardUse { cores: Cores(50), ..bound }, now);
+        check_as_claimed(bound, now);
+        check_as_claimed(CardUse { cores: Cores(50), ..bound }, now);
     }
     // Nothing that Bind would have written.
-    let shares = |units: &[u32]| -> CardShares {
-        (0..).zip(units).map(|(at, n)| (uuid(at), CardShare::of(Units(*n)))).collect()
-    };
-    for wrong in [shares(&[3]), shares(&[3, 1]), shares(&[])] {
+    for wrong in [card_shares(&[3]), card_shares(&[3, 1]), card_shares(&[])] {
         let claimed = [("main".to_owned(), wrong)].into();
         assert_eq!(request(4, on(1)).as_claimed(&claimed, &BTreeMap::new()), None);
     }
@@ -300,7 +301,6 @@ const UNITS: u32 = 6;
 
 impl World {
     fn take(&mut self, step: &Step) {
-        let of = |names: &BTreeMap<u8, PodUid>, pod: &u8| names.get(pod).cloned();
         match step {
             Step::Reserve(pod, units, cards, exclusive, cores) if !self.names.contains_key(pod) => {
                 let exclusive = *exclusive;
@@ -317,7 +317,10 @@ impl World {
                 }
             }
             Step::Bind(pod) => {
-                if let Some((uid, pod)) = of(&self.names, pod)
+                if let Some((uid, pod)) = self
+                    .names
+                    .get(pod)
+                    .cloned()
                     .and_then(|uid| self.pods.get_mut(&uid).map(|pod| (uid, pod)))
                 {
                     pod.bound = true;
@@ -325,7 +328,7 @@ impl World {
                 }
             }
             Step::Admit(pod) => {
-                let pod = of(&self.names, pod).and_then(|uid| self.pods.get_mut(&uid));
+                let pod = self.names.get(pod).cloned().and_then(|uid| self.pods.get_mut(&uid));
                 if let Some(pod) = pod.filter(|pod| pod.bound) {
                     pod.admitted = true;
                 }

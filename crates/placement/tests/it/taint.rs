@@ -42,14 +42,17 @@ fn heat_of(labels: &[(&str, &str)], cpu: Option<f64>, memory: Option<f64>, now: 
     RULES.heat(&policy(), &labels, reading, at(now))
 }
 
+fn heat_at(cpu: f64, memory: f64) -> Heat {
+    heat_of(&[], Some(cpu), Some(memory), 0)
+}
+
 #[test]
 fn one_limit_that_is_passed_is_enough_and_the_margin_keeps_a_node_near_it() {
-    let heat = |cpu, memory| heat_of(&[], Some(cpu), Some(memory), 0);
-    assert_eq!(heat(0.81, 0.1), Heat::Over);
-    assert_eq!(heat(0.1, 0.91), Heat::Over);
-    assert_eq!(heat(0.8, 0.1), Heat::Near);
-    assert_eq!(heat(0.76, 0.1), Heat::Near);
-    assert_eq!(heat(0.74, 0.84), Heat::Cool);
+    assert_eq!(heat_at(0.81, 0.1), Heat::Over);
+    assert_eq!(heat_at(0.1, 0.91), Heat::Over);
+    assert_eq!(heat_at(0.8, 0.1), Heat::Near);
+    assert_eq!(heat_at(0.76, 0.1), Heat::Near);
+    assert_eq!(heat_at(0.74, 0.84), Heat::Cool);
 }
 
 #[test]
@@ -102,6 +105,10 @@ fn heats() -> impl Strategy<Value = Vec<Heat>> {
     prop::collection::vec(prop_oneof![Just(Heat::Over), Just(Heat::Near), Just(Heat::Cool)], 1..60)
 }
 
+fn rank(heat: Heat) -> Option<usize> {
+    [Heat::Cool, Heat::Near, Heat::Over].iter().position(|it| *it == heat)
+}
+
 proptest! {
     #[test]
     fn a_taint_never_outlives_its_reason_and_never_comes_without_one(heats in heats()) {
@@ -120,7 +127,6 @@ proptest! {
 
     #[test]
     fn more_load_is_never_less_heat(low in 0.0..1.0f64, more in 0.0..0.5f64) {
-        let rank = |heat| [Heat::Cool, Heat::Near, Heat::Over].iter().position(|it| *it == heat);
         let of = |load: f64| rank(heat_of(&[], Some(load.min(1.0)), None, 0));
         prop_assert!(of(low) <= of(low + more));
     }

@@ -143,22 +143,25 @@ fn cards_of_size(classes: &[NodeClass], size: Units) -> f64 {
 
 /// The units that pods take of cards of one size, with the frequency of each.
 fn parts(shares: &[(&PodShape, f64)], size: Units) -> Vec<(Units, f64)> {
-    let part =
-        |(shape, share): &(&PodShape, f64)| (shape.part.of(size), share * shape.cards as f64);
-    shares.iter().map(part).collect()
+    shares.iter().map(|(shape, share)| (shape.part.of(size), share * shape.cards as f64)).collect()
 }
 
 fn cpu_by_card(shares: &[(&PodShape, f64)], classes: &[NodeClass]) -> f64 {
-    let units =
-        |class: &NodeClass| class.count as f64 * class.cards as f64 * f64::from(class.units.0);
-    let mean = classes.iter().map(units).sum::<f64>() / cards(classes, |_| true).max(1.0);
-    let part = |part: CardPart| match part {
-        CardPart::Units(units) if mean > 0.0 => (f64::from(units.0) / mean).min(1.0),
-        CardPart::Units(_) | CardPart::Whole => 1.0,
-    };
-    let cpu: f64 = shares.iter().map(|(shape, share)| share * shape.cpu as f64).sum();
-    let asked: f64 =
-        shares.iter().map(|(shape, share)| share * shape.cards as f64 * part(shape.part)).sum();
+    let mut units = 0.0;
+    for class in classes {
+        units += class.count as f64 * class.cards as f64 * f64::from(class.units.0);
+    }
+    let mean = units / cards(classes, |_| true).max(1.0);
+    let mut cpu = 0.0;
+    let mut asked = 0.0;
+    for (shape, share) in shares {
+        let part = match shape.part {
+            CardPart::Units(units) if mean > 0.0 => (f64::from(units.0) / mean).min(1.0),
+            CardPart::Units(_) | CardPart::Whole => 1.0,
+        };
+        cpu += share * shape.cpu as f64;
+        asked += share * shape.cards as f64 * part;
+    }
     if asked > 0.0 { cpu / asked } else { 0.0 }
 }
 

@@ -51,17 +51,12 @@ impl<'m> MeasuredNode<'m> {
                 Some((other, known)) if other.model == card.model => known.model,
                 _ => measure.model(card.model.as_str()),
             };
-            let room = CardRoom { free: card.free, units: card.units };
-            measured.push(card.is_open().then(|| MeasuredCard { room, part: room.part(), model }));
+            measured.push(card.is_open().then(|| MeasuredCard::new(card, model)));
         }
         let rooms_for_kinds = measure
             .kinds
             .iter()
-            .map(|kind| {
-                let mut sum = RoomForKind::default();
-                measured.iter().flatten().for_each(|card| sum.add(kind, card));
-                sum
-            })
+            .map(|kind| RoomForKind::on(measured.iter().flatten(), kind))
             .collect();
         let free_cards = measured.iter().flatten().map(|card| card.part).sum();
         let mut node =
@@ -146,17 +141,13 @@ impl Measure {
         }
         let cards: Vec<MeasuredCard> = cards
             .filter(|card| card.is_open())
-            .map(|card| {
-                let room = CardRoom { free: card.free, units: card.units };
-                MeasuredCard { room, part: room.part(), model: self.model(card.model.as_str()) }
-            })
+            .map(|card| MeasuredCard::new(card, self.model(card.model.as_str())))
             .collect();
         let free_cards: f64 = cards.iter().map(|card| card.part).sum();
         let fragments: f64 = no_longer_fitting
             .iter()
             .map(|kind| {
-                let mut now = RoomForKind::default();
-                cards.iter().for_each(|card| now.add(kind, card));
+                let now = RoomForKind::on(cards.iter(), kind);
                 kind.weight * if now.fitting < kind.cards { 0.0 } else { free_cards - now.unusable }
             })
             .sum();
@@ -166,6 +157,11 @@ impl Measure {
 }
 
 impl MeasuredCard {
+    fn new(card: &FreeCard, model: usize) -> Self {
+        let room = CardRoom { free: card.free, units: card.units };
+        Self { room, part: room.part(), model }
+    }
+
     fn with(self, share: CardShare) -> Self {
         let CardRoom { free, units } = self.room;
         let free = if share.exclusive { Units::ZERO } else { free.saturating_sub(share.units) };
@@ -175,6 +171,13 @@ impl MeasuredCard {
 }
 
 impl RoomForKind {
+    /// The room of these cards together.
+    fn on<'c>(cards: impl Iterator<Item = &'c MeasuredCard>, kind: &Kind) -> Self {
+        let mut sum = Self::default();
+        cards.for_each(|card| sum.add(kind, card));
+        sum
+    }
+
     fn add(&mut self, kind: &Kind, card: &MeasuredCard) {
         if kind.fits(card.model, card.room) {
             self.fitting += 1

@@ -161,8 +161,10 @@ impl Basis {
     }
 
     fn prices(&self) -> Vec<f64> {
-        let rows = || self.inverse.iter().zip(&self.costs);
-        (0..self.cards.len()).map(|at| rows().map(|(row, cost)| row[at] * cost).sum()).collect()
+        let rows = self.inverse.iter().zip(&self.costs);
+        (0..self.cards.len())
+            .map(|at| rows.clone().map(|(row, cost)| row[at] * cost).sum())
+            .collect()
     }
 
     /// Replaces a column of the basis by this one; `false` if none can be replaced.
@@ -172,12 +174,11 @@ impl Basis {
             .iter()
             .map(|row| row.iter().zip(column).map(|(a, b)| a * b).sum())
             .collect();
-        let ratio = |at: &usize| self.cards[*at] / rates[*at];
         let leaving = (0..rates.len())
             .filter(|at| rates[*at] > NOISE)
-            .min_by(|a, b| ratio(a).total_cmp(&ratio(b)));
-        let Some(out) = leaving else { return false };
-        let cards = ratio(&out);
+            .map(|at| (at, self.cards[at] / rates[at]))
+            .min_by(|(_, a), (_, b)| a.total_cmp(b));
+        let Some((out, cards)) = leaving else { return false };
         let entering: Vec<f64> = self.inverse[out].iter().map(|value| value / rates[out]).collect();
         for (at, rate) in rates.iter().enumerate().filter(|(at, _)| *at != out) {
             self.cards[at] = (self.cards[at] - cards * rate).max(0.0);

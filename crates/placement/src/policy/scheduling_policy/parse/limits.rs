@@ -51,14 +51,6 @@ impl Limits {
 impl Estimates {
     pub(super) fn check(&self, scoring: &Scoring) -> Checked<Option<EstimateRules>> {
         let default = EstimateRules::default();
-        let factor = |field: &str, given: &Option<Spanned<Scalar>>, default| {
-            let field = format!("spec.estimates.{field}");
-            given.as_ref().map_or(Ok(default), |given| at_least_0(&field, given))
-        };
-        let amount = |field: &str, given: &Option<Spanned<Scalar>>, example, default| {
-            let field = format!("spec.estimates.{field}");
-            given.as_ref().map_or(Ok(default), |given| amount(&field, given, example))
-        };
         let rules = EstimateRules {
             learned: self.learned.as_ref().is_none_or(|given| given.value),
             statistic: EnumValue::or(
@@ -71,8 +63,8 @@ impl Estimates {
                 memory: factor("memoryFactor", &self.memory_factor, default.factors.memory)?,
             },
             fallback: Amounts {
-                cpu: amount("defaultCpu", &self.default_cpu, "250m", default.fallback.cpu)?,
-                memory: amount(
+                cpu: amount_or("defaultCpu", &self.default_cpu, "250m", default.fallback.cpu)?,
+                memory: amount_or(
                     "defaultMemory",
                     &self.default_memory,
                     "200Mi",
@@ -104,4 +96,21 @@ impl Estimates {
         }
         Ok(())
     }
+}
+
+/// A factor of estimates, or `default` where none is given.
+fn factor(field: &str, given: &Option<Spanned<Scalar>>, default: f64) -> Checked<f64> {
+    let Some(given) = given else { return Ok(default) };
+    at_least_0(&format!("spec.estimates.{field}"), given)
+}
+
+/// An amount of estimates, or `default` where none is given.
+fn amount_or(
+    field: &str,
+    given: &Option<Spanned<Scalar>>,
+    example: &str,
+    default: f64,
+) -> Checked<f64> {
+    let Some(given) = given else { return Ok(default) };
+    amount(&format!("spec.estimates.{field}"), given, example)
 }

@@ -95,8 +95,11 @@ fn sensitivity(fields: &ScoringFields) -> Checked<f64> {
 
 fn scale(given: &Option<Spanned<Scalar>>) -> Checked<Scale> {
     let Some(given) = given else { return Ok(Scale::Hundred) };
-    let scales = [Scale::Hundred, Scale::Ten];
-    let find = |number: f64| scales.into_iter().find(|scale| f64::from(scale.highest()) == number);
-    let found = number("spec.scoring.scale", given, "100 or 10", |number| find(number).is_some())?;
-    Ok(find(found).unwrap_or(Scale::Hundred))
+    let highest =
+        number("spec.scoring.scale", given, "100 or 10", |highest| scale_up_to(highest).is_some())?;
+    Ok(scale_up_to(highest).unwrap_or(Scale::Hundred))
+}
+
+fn scale_up_to(highest: f64) -> Option<Scale> {
+    [Scale::Hundred, Scale::Ten].into_iter().find(|scale| f64::from(scale.highest()) == highest)
 }
