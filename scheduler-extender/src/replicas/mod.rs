@@ -15,17 +15,17 @@
 //! cards without it.
 //!
 //! 1. A leader begins no binding after two thirds of the Lease's duration, counted from before it sent its last renewal
-//! ([`cluster::Leadership`]). Other replicas wait for the whole duration, counted from when they saw that renewal. The
-//!    check is directly before the POST, so it also covers a request that waited long, or came over a connection that
-//!    kube-scheduler keeps open to an earlier leader.
+//!    ([`cluster::Leadership`]). Other replicas wait for the whole duration, counted from when they saw that renewal.
+//!    The check is directly before the POST, so it also covers a request that waited long, or came over a connection
+//!    that kube-scheduler keeps open to an earlier leader.
 //! 2. A binding's POST takes a third of the duration at most, at the client and, by the `timeout` of the request, at
-//! the API server. So when another replica can take the Lease, the POSTs of the previous leader have ended: two thirds
-//!    plus one third is the whole duration.
+//!    the API server. So when another replica can take the Lease, the POSTs of the previous leader have ended: two
+//!    thirds plus one third is the whole duration.
 //! 3. At its shutdown, a leader first waits for its bindings under way, and then releases the Lease. If the outcome of
 //!    one is unknown, it does not release the Lease: the Lease expires, and 2 holds.
 //! 4. A replica that has taken the Lease lists pods and nodes again, in the API server's newest state, and assigns
-//! cards once both lists are in its view. So its view has every binding that ended before it took the Lease. A pod of
-//!    which only the claim is known counts on every card of its node until the kubelet's records place it
+//!    cards once both lists are in its view. So its view has every binding that ended before it took the Lease. A pod
+//!    of which only the claim is known counts on every card of its node until the kubelet's records place it
 //!    ([`placement::gpu::NodeLedger`]).
 //! 5. A replica that loses the Lease and takes it again does the same, unless no other replica has held it in between,
 //!    which the term numbers show.
