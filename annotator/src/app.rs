@@ -21,7 +21,7 @@ use crate::exporter::discovery;
 use crate::exporter::poll::Poller;
 use crate::exporter::transport::Transport;
 use crate::fleet::{Settings, Status};
-use crate::metrics::{LearnerMetrics, LeaseMetrics, Metrics, WatchMetrics};
+use crate::metrics::{LearnerMetrics, LeaseMetrics, Metrics, WatchMetrics, register_collector};
 use crate::pod_use::leaders_list::{LeadersList, ListReader};
 use crate::pod_use::{Observer, SharedLearner, serve};
 use crate::pods::BoundPod;
@@ -73,7 +73,7 @@ pub async fn start(
     store.check(&client).await?;
     let (elector, leadership) = election(&args, &client);
     let lease_metrics = LeaseMetrics(leadership.clone());
-    context.register(|registry| lease_metrics.register(registry));
+    context.register(|registry| register_collector(registry, lease_metrics));
     let observer = start_learner(&args, context, &clock, &leadership).await?;
     let inputs =
         SourceInputs { policies: policies.clone(), clock: clock.clone(), metrics: metrics.clone() };
@@ -165,7 +165,7 @@ async fn start_learner(
     let learner = SharedLearner::default();
     let earlier = LeadersList::default();
     let metrics = LearnerMetrics(Arc::clone(&learner), Arc::clone(&earlier));
-    context.register(|registry| metrics.register(registry));
+    context.register(|registry| register_collector(registry, metrics));
     if let Some(address) = args.replicas_address.clone() {
         let reader =
             ListReader::new(address, leadership.clone(), Arc::clone(&earlier), clock.clone())?;
@@ -341,6 +341,6 @@ fn pods(context: &Context, client: &Client, names: &Names) -> Events<BoundPod> {
 fn watch_health(context: &Context, what: &'static str) -> WatchHealth {
     let health = WatchHealth::default();
     let metrics = WatchMetrics { what, health: health.clone() };
-    context.register(|registry| metrics.register(registry));
+    context.register(|registry| register_collector(registry, metrics));
     health
 }

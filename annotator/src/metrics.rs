@@ -340,6 +340,11 @@ pub(crate) fn call_reason(error: &CallError) -> &'static str {
     }
 }
 
+/// Registers numbers that are read at each scrape, under the prefix `annotator`.
+pub(crate) fn register_collector(registry: &mut Registry, collector: impl Collector) {
+    registry.sub_registry_with_prefix("annotator").register_collector(Box::new(collector));
+}
+
 /// The counters of one watch, read at each scrape.
 #[derive(Debug)]
 pub(crate) struct WatchMetrics {
@@ -347,13 +352,6 @@ pub(crate) struct WatchMetrics {
     pub what: &'static str,
     /// Its counters.
     pub health: WatchHealth,
-}
-
-impl WatchMetrics {
-    /// Registers them under the prefix `annotator`.
-    pub(crate) fn register(self, registry: &mut Registry) {
-        registry.sub_registry_with_prefix("annotator").register_collector(Box::new(self));
-    }
 }
 
 impl Collector for WatchMetrics {
@@ -380,13 +378,6 @@ impl Collector for WatchMetrics {
 #[derive(Debug)]
 pub(crate) struct LeaseMetrics(pub Leadership);
 
-impl LeaseMetrics {
-    /// Registers them under the prefix `annotator`.
-    pub(crate) fn register(self, registry: &mut Registry) {
-        registry.sub_registry_with_prefix("annotator").register_collector(Box::new(self));
-    }
-}
-
 impl Collector for LeaseMetrics {
     fn encode(&self, mut encoder: DescriptorEncoder) -> fmt::Result {
         let failures = ConstCounter::new(self.0.failures());
@@ -399,13 +390,6 @@ impl Collector for LeaseMetrics {
 /// The numbers of the learner, read at each scrape.
 #[derive(Debug)]
 pub(crate) struct LearnerMetrics(pub SharedLearner, pub LeadersList);
-
-impl LearnerMetrics {
-    /// Registers them under the prefix `annotator`.
-    pub(crate) fn register(self, registry: &mut Registry) {
-        registry.sub_registry_with_prefix("annotator").register_collector(Box::new(self));
-    }
-}
 
 impl Collector for LearnerMetrics {
     fn encode(&self, mut encoder: DescriptorEncoder) -> fmt::Result {

@@ -201,6 +201,10 @@ mod tests {
         NodeUse { node: "a".into(), at: at(second), used }
     }
 
+    fn cores_at(second: i64, cores: f64) -> SourceValue {
+        SourceValue::Amount { amount: cores, resource: Resource::Cpu, at: at(second) }
+    }
+
     fn samples(all: impl IntoIterator<Item = (i64, f64)>) -> NodeSamples {
         let mut samples = NodeSamples::new();
         all.into_iter().for_each(|(second, cores)| add(&mut samples, sample_at(second, cores)));
@@ -213,8 +217,8 @@ mod tests {
         let ready_in = Some(SignedDuration::from_secs(15));
         let held = SourceValue::HeldBack(HoldReason::Coverage { coverage: 0.45, ready_in });
         assert_eq!(mean(&young, Resource::Cpu), Some(held));
-        let amount = SourceValue::Amount { amount: 2.0, resource: Resource::Cpu, at: at(150) };
-        assert_eq!(mean(&samples((0..11).map(|n| (15 * n, 2.0))), Resource::Cpu), Some(amount));
+        let half = samples((0..11).map(|n| (15 * n, 2.0)));
+        assert_eq!(mean(&half, Resource::Cpu), Some(cores_at(150, 2.0)));
     }
 
     #[test]
@@ -224,10 +228,8 @@ mod tests {
             (0..41).map(|n| (15 * n, if n <= 20 { 8.0 } else { f64::from(n as u32 % 2) * 2.0 }));
         let samples = samples(all);
         assert_eq!(samples.len(), 20);
-        let amount =
-            |amount| Some(SourceValue::Amount { amount, resource: Resource::Cpu, at: at(600) });
-        assert_eq!(mean(&samples, Resource::Cpu), amount(1.0));
-        assert_eq!(newest(&samples, Resource::Cpu), amount(0.0));
+        assert_eq!(mean(&samples, Resource::Cpu), Some(cores_at(600, 1.0)));
+        assert_eq!(newest(&samples, Resource::Cpu), Some(cores_at(600, 0.0)));
         assert_eq!(
             (mean(&samples, Resource::Memory), newest(&samples, Resource::Memory)),
             (None, None)

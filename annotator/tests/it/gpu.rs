@@ -51,9 +51,11 @@ async fn settled() -> (World, Running) {
 async fn the_share_has_units_and_allocation_of_each_card_and_nothing_unmeasured() {
     let (world, _running) = settled().await;
     let share = share(&world);
-    let card =
-        |uuid: &str, allocated: u32| json!({"uuid": uuid, "units": 16, "allocated": allocated});
-    assert_eq!(share["cards"], json!([card("GPU-0", 3), card("GPU-1", 0)]));
+    let cards = json!([
+        {"uuid": "GPU-0", "units": 16, "allocated": 3},
+        {"uuid": "GPU-1", "units": 16, "allocated": 0},
+    ]);
+    assert_eq!(share["cards"], cards);
     assert!(share["time"].as_str().unwrap().starts_with("2026-11-20T09:00:"));
 }
 

@@ -42,18 +42,19 @@ async fn a_metric_that_exporters_lack_is_a_gauge_until_the_policy_drops_it() {
     let typo = POLICY.replace("mem_usage_avg_5m", "mem_usge_avg_5m");
     std::fs::write(world.policy_file(), typo).unwrap();
     let running = world.start().await;
-    let gauge =
-        |metric: &str| format!("plimsoll_annotator_metric_missing_nodes{{metric=\"{metric}\"}}");
     let metrics = running.metrics();
-    for line in
-        [format!("{} 1", gauge("mem_usge_avg_5m")), format!("{} 0", gauge("cpu_usage_avg_5m"))]
-    {
+    for line in [missing_on(1, "mem_usge_avg_5m"), missing_on(0, "cpu_usage_avg_5m")] {
         assert!(metrics.lines().any(|found| found == line), "{line}: {metrics}");
     }
     std::fs::write(world.policy_file(), POLICY).unwrap();
     running.advance(5);
-    running.counted(&format!("{} 0", gauge("mem_usage_avg_5m"))).await;
+    running.counted(&missing_on(0, "mem_usage_avg_5m")).await;
     assert!(!running.metrics().contains("mem_usge"), "{}", running.metrics());
+}
+
+/// The line that so many nodes lack the metric.
+fn missing_on(nodes: u32, metric: &str) -> String {
+    format!("plimsoll_annotator_metric_missing_nodes{{metric=\"{metric}\"}} {nodes}")
 }
 
 #[tokio::test]

@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use super::file::{exists, lines};
-use super::rate::{Counter, all_known};
+use super::rate::{Counter, all_known, sum_of_all};
 use super::{CollectError, Collector, ParseError, ProcFile, Record, Roots};
 use crate::series::{Interval, Kind, Moment, Signal};
 
@@ -102,10 +102,8 @@ impl Collector for Disks {
         }
         let usages = all_known(found.iter().map(|[usage, ..]| *usage));
         let busiest = usages.into_iter().flatten().reduce(f64::max);
-        let read = all_known(found.iter().map(|[_, read, _]| *read));
-        let read = read.map(|values| values.iter().sum());
-        let written = all_known(found.iter().map(|[.., written]| *written));
-        let written = written.map(|values| values.iter().sum());
+        let read = sum_of_all(found.iter().map(|[_, read, _]| *read));
+        let written = sum_of_all(found.iter().map(|[.., written]| *written));
         for (kind, value) in [(&USAGE, busiest), (&READ, read), (&WRITTEN, written)] {
             value.into_iter().for_each(|value| record(&Signal::of_node(kind), value));
         }
@@ -240,11 +238,12 @@ mod tests {
         let mut collector = Disks::new(&roots, "1s".parse().unwrap());
         let mut signals = BTreeMap::new();
         for sample in [0, 1] {
-            let line = |(name, counts): &(&str, [(u64, u64); 2])| {
+            let mut diskstats = String::new();
+            for (name, counts) in disks {
                 let (read, written) = counts[sample];
-                format!("8 0 {name} 1 0 {read} 0 1 0 {written} 0 0 {read} 0\n")
-            };
-            std::fs::write(path("diskstats"), disks.iter().map(line).collect::<String>()).unwrap();
+                diskstats += &format!("8 0 {name} 1 0 {read} 0 1 0 {written} 0 0 {read} 0\n");
+            }
+            std::fs::write(path("diskstats"), diskstats).unwrap();
             let now = Moment(std::time::Duration::from_secs(1 + sample as u64));
             collector
                 .collect(now, &mut |signal: &Signal, value| {

@@ -62,10 +62,12 @@ pub fn parse(loadavg: &[u8]) -> Result<[f64; 3], ParseError> {
     let problem = ParseError::Line { line: 1, problem: "is not three load averages" };
     let (_, text) = lines(loadavg).next().ok_or(problem)?;
     let mut words = text.split_ascii_whitespace().map(str::parse::<f64>);
-    let mut next = || words.next()?.ok().filter(|load| load.is_finite() && *load >= 0.0);
-    let averages = [next(), next(), next()];
-    let [Some(one), Some(five), Some(fifteen)] = averages else { return Err(problem) };
-    Ok([one, five, fifteen])
+    let mut averages = [0.0; 3];
+    for average in &mut averages {
+        let load = words.next().and_then(Result::ok);
+        *average = load.filter(|load| load.is_finite() && *load >= 0.0).ok_or(problem)?;
+    }
+    Ok(averages)
 }
 
 /// Counts the CPUs of a list like `0-3,8`.

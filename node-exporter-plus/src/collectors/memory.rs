@@ -290,12 +290,15 @@ mod tests {
         usage.unwrap()
     }
 
+    fn huge_pages_file(size: &str) -> String {
+        format!("sys/kernel/mm/hugepages/hugepages-{size}kB/nr_hugepages")
+    }
+
     #[test]
     fn a_kernel_whose_meminfo_has_no_sum_of_huge_pages_has_each_size_in_sysfs() {
         let old = HUGE.replace("Hugetlb: 92274688 kB\n", "");
-        let pages = |size: &str| format!("sys/kernel/mm/hugepages/hugepages-{size}kB/nr_hugepages");
-        let small = pages("2048");
-        let large = pages("1048576");
+        let small = huge_pages_file("2048");
+        let large = huge_pages_file("1048576");
         let meminfo = ("proc/meminfo", old.as_str());
         let both = [meminfo, (&*small, "43008\n"), (&*large, "4\n")];
         assert!((collected(&both) - 100.0 / 3.0).abs() < 0.01);
@@ -345,20 +348,24 @@ mod tests {
         assert_eq!(info.usage(), 0.0);
     }
 
+    fn swap_usage(lines: &str) -> Option<f64> {
+        let text = format!("MemTotal: 10 kB\nMemAvailable: 2 kB\n{lines}");
+        parse(text.as_bytes()).unwrap().swap_usage()
+    }
+
     #[test]
     fn swap_has_a_usage_where_there_is_some() {
-        let swap = |lines: &str| {
-            let text = format!("MemTotal: 10 kB\nMemAvailable: 2 kB\n{lines}");
-            parse(text.as_bytes()).unwrap().swap_usage()
-        };
-        assert_eq!(swap("SwapTotal: 400 kB\nSwapFree: 300 kB\n"), Some(25.0));
-        assert_eq!(swap("SwapTotal: 0 kB\nSwapFree: 0 kB\n"), None);
-        assert_eq!(swap(""), None);
+        assert_eq!(swap_usage("SwapTotal: 400 kB\nSwapFree: 300 kB\n"), Some(25.0));
+        assert_eq!(swap_usage("SwapTotal: 0 kB\nSwapFree: 0 kB\n"), None);
+        assert_eq!(swap_usage(""), None);
+    }
+
+    fn error(text: &[u8]) -> String {
+        parse(text).unwrap_err().to_string()
     }
 
     #[test]
     fn errors_name_what_is_missing_and_where() {
-        let error = |text: &[u8]| parse(text).unwrap_err().to_string();
         assert_eq!(error(b""), "has no line \"MemTotal\"");
         assert_eq!(
             error(b"MemTotal: 5 kB\n"),

@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::file::{exists, lines};
-use super::rate::{Counter, all_known};
+use super::rate::{Counter, all_known, sum_of_all};
 use super::{CollectError, Collector, ParseError, ProcFile, Record, Roots};
 use crate::series::{Interval, Kind, Moment, Signal};
 
@@ -131,10 +131,8 @@ impl Collector for Network {
                 all.push([received, sent]);
             }
         }
-        let received = all_known(all.iter().map(|[received, _]| *received));
-        let received = received.map(|values| values.iter().sum());
-        let sent = all_known(all.iter().map(|[_, sent]| *sent));
-        let sent = sent.map(|values| values.iter().sum());
+        let received = sum_of_all(all.iter().map(|[received, _]| *received));
+        let sent = sum_of_all(all.iter().map(|[_, sent]| *sent));
         let busiest = all_known(shares.into_iter()).into_iter().flatten().reduce(f64::max);
         for (kind, value) in [(&RECEIVED, received), (&SENT, sent), (&USAGE, busiest)] {
             value.into_iter().for_each(|value| record(&Signal::of_node(kind), value));
@@ -225,10 +223,11 @@ mod tests {
         for seconds in [1, 2] {
             let received = seconds * 1_000_000;
             let sent = seconds * 2_000_000;
-            let line = |(name, ..): &(&str, bool, Option<&str>)| {
-                format!("{name}: {received} 0 0 0 0 0 0 0 {sent} 0 0 0 0 0 0 0\n")
-            };
-            fs::write(path("net/dev"), links.iter().map(line).collect::<String>()).unwrap();
+            let mut dev = String::new();
+            for (name, ..) in links {
+                dev += &format!("{name}: {received} 0 0 0 0 0 0 0 {sent} 0 0 0 0 0 0 0\n");
+            }
+            fs::write(path("net/dev"), dev).unwrap();
             network
                 .collect(Moment(Duration::from_secs(seconds)), &mut |signal: &Signal, value| {
                     signals.insert(signal.name().to_owned(), value);
@@ -322,13 +321,14 @@ mod tests {
         }
     }
 
+    fn usage(machine: &mut Machine, sample: u64) -> Option<f64> {
+        let links = [("eth0", sample * 12_500_000, 0), ("eth1", 0, 0)];
+        machine.sample(sample * 10, &links).get("network_usage").copied()
+    }
+
     #[test]
     fn a_links_speed_is_not_read_at_each_sample() {
         let mut machine = Machine::new();
-        let usage = |machine: &mut Machine, sample: u64| {
-            let links = [("eth0", sample * 12_500_000, 0), ("eth1", 0, 0)];
-            machine.sample(sample * 10, &links).get("network_usage").copied()
-        };
         assert_eq!(usage(&mut machine, 1), None);
         assert_eq!(usage(&mut machine, 2), Some(1.0));
         machine.set_speed("100\n");

@@ -25,6 +25,11 @@ pub(super) fn all_known(values: impl Iterator<Item = Option<f64>>) -> Option<Vec
     values.collect::<Option<Vec<f64>>>().filter(|values| !values.is_empty())
 }
 
+/// The sum over all devices, if [`all_known`].
+pub(super) fn sum_of_all(values: impl Iterator<Item = Option<f64>>) -> Option<f64> {
+    all_known(values).map(|values| values.iter().sum())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -194,9 +194,12 @@ mod tests {
         parse(text, "10s".parse().unwrap())
     }
 
+    fn error(text: &str) -> String {
+        parse_at_10s(text).unwrap_err().to_string()
+    }
+
     #[test]
     fn errors_name_line_field_and_what_to_write() {
-        let error = |text: &str| parse_at_10s(text).unwrap_err().to_string();
         let wrong = error("rules:\n- signals: [cpu_usage]\n  values:\n  - avg_5m\n  - median_5m\n");
         assert!(
             wrong.starts_with("line 5: rules[0].values[1]: \"median_5m\" is no value: "),
@@ -217,31 +220,35 @@ mod tests {
         assert!(error("rule: []\n").contains("line 1"), "{}", error("rule: []\n"));
     }
 
+    fn file_of(count: u32) -> String {
+        let values: Vec<String> = (1..=count).map(|minutes| format!("avg_{minutes}m")).collect();
+        format!(
+            "rules:\n- signals: ['*', cpu_usage]\n  values: [{0}]\n- {{signals: [load1], values: [{0}]}}",
+            values.join(", ")
+        )
+    }
+
     #[test]
     fn a_hundred_aggregates_can_be_asked_for_and_no_more() {
-        let file = |count: u32| {
-            let values: Vec<String> =
-                (1..=count).map(|minutes| format!("avg_{minutes}m")).collect();
-            format!(
-                "rules:\n- signals: ['*', cpu_usage]\n  values: [{0}]\n- {{signals: [load1], values: [{0}]}}",
-                values.join(", ")
-            )
-        };
-        let config = parse_at_10s(&file(100)).unwrap();
+        let config = parse_at_10s(&file_of(100)).unwrap();
         let disk = Signal::of_device(&disk::DEVICE_USAGE, "sda");
         assert_eq!(config.aggregates(&disk).len(), 101);
-        let error = parse_at_10s(&file(101)).unwrap_err().to_string();
+        let error = parse_at_10s(&file_of(101)).unwrap_err().to_string();
         let expected = "line 3: rules[0].values[100]: avg_101m is one value too many: a file can ask for 100 different ones";
         assert_eq!(error, expected);
     }
 
+    fn memory_limit_of(text: &str) -> Result<usize, ConfigError> {
+        parse_at_10s(text).map(|config| config.memory_limit())
+    }
+
     #[test]
     fn the_memory_limit_is_the_shipped_one_or_the_one_that_is_named() {
-        let limit = |text: &str| parse_at_10s(text).map(|config| config.memory_limit());
-        assert_eq!(limit("rules: []"), Ok(12 << 20));
-        assert_eq!(limit("memoryLimit: 24Mi"), Ok(24 << 20));
+        assert_eq!(memory_limit_of("rules: []"), Ok(12 << 20));
+        assert_eq!(memory_limit_of("memoryLimit: 24Mi"), Ok(24 << 20));
         for wrong in ["24", "24MiB", "11Mi", "4097Mi", "-1Mi", "+24Mi", "Mi"] {
-            let error = limit(&format!("\nmemoryLimit: '{wrong}'")).unwrap_err().to_string();
+            let error =
+                memory_limit_of(&format!("\nmemoryLimit: '{wrong}'")).unwrap_err().to_string();
             assert!(
                 error.starts_with("line 2: memoryLimit: ")
                     && error.ends_with("from 12Mi to 4096Mi"),

@@ -120,20 +120,17 @@ pub(crate) async fn forever(
     clock: Clock,
     shutdown: Shutdown,
 ) -> anyhow::Result<()> {
-    match shutdown
-        .run_until_cancelled(repeat(
-            || async {
-                let outcome = watch(&probe, probe.limit(), &latest, &clock).await;
-                outcome.unwrap_or_else(|error| format!("{}: {error}", probe.program.display()))
-            },
-            &latest,
-            &clock,
-        ))
-        .await
-    {
+    let probes = repeat(|| run(&probe, &latest, &clock), &latest, &clock);
+    match shutdown.run_until_cancelled(probes).await {
         Some(why) => bail!("no GPU signals for ten minutes, after there were some: {why}"),
         None => Ok(()),
     }
+}
+
+/// Runs a probe until it ends. Returns why it ended.
+async fn run(probe: &Probe, latest: &LatestReport, clock: &Clock) -> String {
+    let outcome = watch(probe, probe.limit(), latest, clock).await;
+    outcome.unwrap_or_else(|error| format!("{}: {error}", probe.program.display()))
 }
 
 /// Repeats `run`, which runs a probe until it ends and returns why it ended, with pauses. Returns after

@@ -212,13 +212,17 @@ mod tests {
         }
     }
 
+    fn split(metric: &str) -> Result<(String, String), AggregateError> {
+        Aggregate::split(metric)
+            .map(|(signal, aggregate)| (signal.to_owned(), aggregate.to_string()))
+    }
+
+    fn parts(signal: &str, aggregate: &str) -> Result<(String, String), AggregateError> {
+        Ok((signal.to_owned(), aggregate.to_owned()))
+    }
+
     #[test]
     fn a_metric_is_a_signal_and_an_aggregate() {
-        let split = |metric| {
-            Aggregate::split(metric)
-                .map(|(signal, aggregate)| (signal.to_owned(), aggregate.to_string()))
-        };
-        let parts = |signal: &str, aggregate: &str| Ok((signal.to_owned(), aggregate.to_owned()));
         assert_eq!(split("cpu_usage_avg_5m"), parts("cpu_usage", "avg_5m"));
         assert_eq!(split("mem_usage_max_avg_1d"), parts("mem_usage", "max_avg_1d"));
         assert_eq!(split("load1_max_avg_10m_1h"), parts("load1", "max_avg_10m_1h"));
@@ -228,9 +232,12 @@ mod tests {
         }
     }
 
+    fn error(text: &str) -> String {
+        text.parse::<Aggregate>().unwrap_err().to_string()
+    }
+
     #[test]
     fn errors_say_what_would_do() {
-        let error = |text: &str| text.parse::<Aggregate>().unwrap_err().to_string();
         assert!(error("median_5m").contains("as in avg_5m"), "{}", error("median_5m"));
         assert!(error("p0_1h").contains("is no value"));
         assert!(error("avg_2d").contains("at most a day"));

@@ -30,10 +30,13 @@ mod tests {
         assert_eq!(of(&[]), None);
     }
 
+    fn around(level: f32) -> f64 {
+        of(&[level - 64.0, level, level + 64.0]).unwrap()
+    }
+
     #[test]
     fn equal_samples_have_none_and_a_high_level_hides_none() {
         assert_eq!(of(&[0.1; 90]), Some(0.0));
-        let around = |level: f32| of(&[level - 64.0, level, level + 64.0]).unwrap();
         assert!((around(1e9) - around(0.0)).abs() < 1e-6, "{}", around(1e9));
     }
 }

@@ -90,7 +90,7 @@ fn quantiles(samples: &mut [f32], percents: &[u8]) -> Vec<f64> {
     let mut sorted = 0;
     percents
         .iter()
-        .map_while(&mut |percent: &u8| {
+        .map_while(|percent| {
             let value = quantile(samples, sorted, *percent)?;
             sorted = lower_rank(samples.len(), *percent);
             Some(value)

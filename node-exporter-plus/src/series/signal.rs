@@ -238,11 +238,12 @@ mod tests {
     static DISK: Kind = Kind { name: "disk_device_usage", help: "", label: Some("device") };
     static MOUNT: Kind = Kind { name: "fs_mountpoint_usage", help: "", label: Some("mountpoint") };
 
+    fn named(kind: &'static Kind, name: &str, value: Option<&str>) -> Option<String> {
+        Signal::with_name(kind, name, value).map(|signal| signal.name().to_owned())
+    }
+
     #[test]
     fn only_names_that_the_kind_can_have_read_back() {
-        let named = |kind, name, value| {
-            Signal::with_name(kind, name, value).map(|signal| signal.name().to_owned())
-        };
         assert_eq!(named(&DISK, "disk_sda_usage", Some("sda")).as_deref(), Some("disk_sda_usage"));
         for other in
             ["mem_usage", "disk_usage", "disk__usage", "disk_s\"_usage", "disk_sda_usage\n"]
@@ -274,9 +275,12 @@ mod tests {
         }
     }
 
+    fn uses(device: &str) -> PlainName {
+        use_of_plain(device, &word(device))
+    }
+
     #[test]
     fn a_plain_name_belongs_to_the_device_that_can_be_told_from_it() {
-        let uses = |device| use_of_plain(device, &word(device));
         assert_eq!(["/", "/a", "/a/b"].map(uses), [PlainName::Always; 3]);
         assert_eq!(["/a-b", "/a_b", "/a/b_c", "/a.b"].map(uses), [PlainName::Unshared; 4]);
         assert_eq!(["sda", "dm_0"].map(uses), [PlainName::Always; 2]);

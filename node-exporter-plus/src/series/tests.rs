@@ -91,19 +91,17 @@ fn long_after_boot_a_mean_counts_once_its_window_is_half_full() {
     );
 }
 
+fn highest(aggregate: Aggregate, newest: u32) -> f64 {
+    value(
+        &filled(1..=newest, |slot: u32| if (1_001..=1_030).contains(&slot) { 80.0 } else { 10.0 }),
+        aggregate,
+        at(newest),
+    )
+    .unwrap()
+}
+
 #[test]
 fn a_spike_stays_in_the_hour_for_an_hour_and_in_the_day_for_a_day() {
-    let highest = |aggregate, newest| {
-        value(
-            &filled(
-                1..=newest,
-                |slot: u32| if (1_001..=1_030).contains(&slot) { 80.0 } else { 10.0 },
-            ),
-            aggregate,
-            at(newest),
-        )
-        .unwrap()
-    };
     assert!(highest(MAX_HOUR, 1_030 + 359) > 75.0);
     assert_eq!(highest(MAX_HOUR, 1_060 + 360), 10.0);
     assert!(highest(MAX_DAY, 1_060 + 360) > 75.0);

@@ -127,20 +127,23 @@ fn with_windows(store: &mut Store, signals: &[Signal], slot: u32) -> Vec<String>
     names.collect::<std::collections::BTreeSet<_>>().into_iter().collect()
 }
 
+fn disk_of_number(number: u32) -> Signal {
+    Signal::of_device(&disk::DEVICE_USAGE, &format!("{number:04}"))
+}
+
 #[test]
 fn after_a_restart_the_signals_that_had_windows_have_them() {
-    let plan = || Config::parse(DAY_OF_ALL, interval()).unwrap();
-    let disk = |number: u32| Signal::of_device(&disk::DEVICE_USAGE, &format!("{number:04}"));
-    let mut signals: Vec<Signal> = (1..100).map(disk).collect();
-    let mut before = Store::new(interval(), plan());
+    let plan = Config::parse(DAY_OF_ALL, interval()).unwrap();
+    let mut signals: Vec<Signal> = (1..100).map(disk_of_number).collect();
+    let mut before = Store::new(interval(), plan.clone());
     let early = with_windows(&mut before, &signals, 100);
     // Two more that go before the others: one by its name, one since it is of the node.
-    signals.push(disk(0));
+    signals.push(disk_of_number(0));
     signals.push(Signal::of_node(&network::USAGE));
     let expected = with_windows(&mut before, &signals, 101);
     assert!(!expected.contains(&"disk_0000_usage".to_owned()));
     assert!(expected.contains(&"network_usage".to_owned()) && expected.len() == early.len());
-    let mut after = Store::new(interval(), plan());
+    let mut after = Store::new(interval(), plan);
     read(&mut Cursor::new(saved(&before)), &boot(), &mut after, at(102)).unwrap();
     let loaded = after.readings(at(102)).find(|reading| reading.signal == signals[50]);
     assert_eq!(loaded.unwrap().time, at(101));
@@ -151,9 +154,7 @@ fn after_a_restart_the_signals_that_had_windows_have_them() {
 fn signals_that_are_new_in_the_configuration_take_no_others_windows() {
     let of =
         |aggregates: &str| Store::new(interval(), Config::parse(aggregates, interval()).unwrap());
-    let signals: Vec<Signal> = (0..200)
-        .map(|number| Signal::of_device(&disk::DEVICE_USAGE, &format!("{number:04}")))
-        .collect();
+    let signals: Vec<Signal> = (0..200).map(disk_of_number).collect();
     let last = "rules: [{signals: ['disk_01*_usage'], values: [p95_1d, max_1d, min_1d]}]";
     let mut before = of(last);
     let had = with_windows(&mut before, &signals, 100);
@@ -212,14 +213,15 @@ fn a_draft_left_by_a_killed_process_is_removed() {
 /// Makes something that is no regular file.
 type Put = fn(&Path);
 
+fn make_pipe(path: &Path) {
+    let kind = rustix::fs::FileType::Fifo;
+    let mode = rustix::fs::Mode::RWXU;
+    rustix::fs::mknodat(rustix::fs::CWD, path, kind, mode, 0).unwrap();
+}
+
 fn no_files() -> [Put; 4] {
-    let pipe = |path: &Path| {
-        let kind = rustix::fs::FileType::Fifo;
-        let mode = rustix::fs::Mode::RWXU;
-        rustix::fs::mknodat(rustix::fs::CWD, path, kind, mode, 0).unwrap();
-    };
     [
-        pipe,
+        make_pipe,
         |path| fs::create_dir(path).unwrap(),
         |path| std::os::unix::fs::symlink(path, path).unwrap(),
         |path| std::os::unix::fs::symlink("/dev/full", path).unwrap(),

@@ -130,8 +130,9 @@ impl Store {
     /// had.
     pub(crate) fn series_to_load(&mut self, signal: &Signal, slots: usize) -> Option<&mut Series> {
         let newest_only = slots <= Series::slots(self.interval, &[ACTIVE]);
-        let wanted = Series::slots(self.interval, &self.config.aggregates(signal));
-        let entry = if newest_only && slots < wanted {
+        let entry = if newest_only
+            && slots < Series::slots(self.interval, &self.config.aggregates(signal))
+        {
             self.entries.get_or_insert_reduced(signal)
         } else {
             self.entries.get_or_insert(signal, &self.config)

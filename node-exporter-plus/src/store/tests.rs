@@ -41,14 +41,15 @@ fn with_windows(store: &Store) -> usize {
     store.entries().iter().filter(|entry| !entry.is_newest_only()).count()
 }
 
+fn fit(interval: &str, aggregates: &str) -> (usize, usize) {
+    let mut store = store(interval, aggregates);
+    round(&mut store, 0..200);
+    assert!(store.entries.bytes <= store.entries.budget);
+    (with_windows(&store), store.entries().len())
+}
+
 #[test]
 fn what_fits_the_shipped_limit_is_what_the_documentation_says() {
-    let fit = |interval: &str, aggregates: &str| {
-        let mut store = store(interval, aggregates);
-        round(&mut store, 0..200);
-        assert!(store.entries.bytes <= store.entries.budget);
-        (with_windows(&store), store.entries().len())
-    };
     assert_eq!(fit("10s", DAY_OF_ALL), (76, 200));
     assert_eq!(fit("1s", DAY_OF_ALL), (7, 200));
     assert_eq!(fit("10s", &format!("{DAY_OF_ALL}\nmemoryLimit: 24Mi")), (192, 200));
@@ -203,6 +204,16 @@ fn aggregates_can_be_asked_for_under_either_name() {
     assert!(served.contains(&format!("{apart}_avg_5m")), "{served:?}");
 }
 
+fn of_two_cards(values: [f64; 2]) -> [(String, f64); 4] {
+    let [one, other] = values;
+    [
+        ("gpu_0_usage_active".to_owned(), one),
+        ("gpu_0_usage_avg_5m".to_owned(), one),
+        ("gpu_1_usage_active".to_owned(), other),
+        ("gpu_1_usage_avg_5m".to_owned(), other),
+    ]
+}
+
 #[test]
 fn cards_that_swap_their_numbers_keep_their_own_samples() {
     static CARD: Kind = Kind { name: "gpu_card_usage", help: "", label: Some("card") };
@@ -217,18 +228,8 @@ fn cards_that_swap_their_numbers_keep_their_own_samples() {
             })
             .collect()
     };
-    let expected = |values: [f64; 2]| {
-        let of = |name: &str, value| (name.to_owned(), value);
-        let [one, other] = values;
-        [
-            of("gpu_0_usage_active", one),
-            of("gpu_0_usage_avg_5m", one),
-            of("gpu_1_usage_active", other),
-            of("gpu_1_usage_avg_5m", other),
-        ]
-    };
-    assert_eq!(served(10, ["0", "1"]), expected([10.0, 90.0]));
-    assert_eq!(served(20, ["1", "0"]), expected([90.0, 10.0]));
+    assert_eq!(served(10, ["0", "1"]), of_two_cards([10.0, 90.0]));
+    assert_eq!(served(20, ["1", "0"]), of_two_cards([90.0, 10.0]));
 }
 
 #[test]

@@ -159,16 +159,19 @@ fn counters_of_0_are_unknown_where_processes_are_not_counted() {
     }
 }
 
+fn numbered_uid(number: usize) -> String {
+    format!("{number:08x}-0d4c-4a63-9d6e-2f6a1c0b7e55")
+}
+
 #[test]
 fn of_too_many_pods_the_first_are_read_and_the_others_counted() {
     let cgroups = Cgroups::new(Version::V2, Driver::Cgroupfs, &[]);
-    let uid = |number: usize| format!("{number:08x}-0d4c-4a63-9d6e-2f6a1c0b7e55");
     for number in (0..MAX_PODS + 5).rev() {
-        cgroups.pod(["", "burstable", "besteffort"][number % 3], &uid(number));
+        cgroups.pod(["", "burstable", "besteffort"][number % 3], &numbered_uid(number));
     }
     let usages = read(cgroups.root()).unwrap();
     assert_eq!(usages.omitted, 5);
-    assert_eq!(uids(&usages), (0..MAX_PODS).map(uid).collect::<Vec<_>>());
+    assert_eq!(uids(&usages), (0..MAX_PODS).map(numbered_uid).collect::<Vec<_>>());
 }
 
 #[test]

@@ -59,9 +59,11 @@ fn fleet() -> Fleet {
 
 /// One that asks what pods use this often.
 fn fleet_asking(pod_use_period: Option<SignedDuration>) -> Fleet {
-    let policy = Arc::new(LoadPolicy::from_yaml(POLICY).unwrap());
-    let settings = Settings { pod_use_period, ..settings() };
-    Fleet::new(settings, policy)
+    fleet_with(Settings { pod_use_period, ..settings() }, POLICY)
+}
+
+fn fleet_with(settings: Settings, policy: &str) -> Fleet {
+    Fleet::new(settings, Arc::new(LoadPolicy::from_yaml(policy).unwrap()))
 }
 
 fn node(name: &str) -> NodeFacts {
@@ -373,9 +375,7 @@ fn a_change_of_the_ready_condition_does_not_end_the_back_off() {
 
 /// One slot for answering exporters, 8 for new ones, 4 for silent ones.
 fn narrow_fleet(nodes: usize, facts: impl Fn(&str) -> NodeFacts) -> Fleet {
-    let policy = Arc::new(LoadPolicy::from_yaml(POLICY).unwrap());
-    let settings = Settings { concurrency: 1, ..settings() };
-    let mut fleet = Fleet::new(settings, policy);
+    let mut fleet = fleet_with(Settings { concurrency: 1, ..settings() }, POLICY);
     let names: Vec<String> = (0..nodes).map(|i| format!("node-{i}")).collect();
     fleet.nodes_listed(names.iter().map(|name| facts(name)).collect(), at(0));
     fleet
@@ -454,9 +454,8 @@ fn a_replica_that_takes_over_polls_each_node_at_its_own_time() {
 
 #[test]
 fn a_replica_that_takes_over_notes_what_the_one_before_may_have_left_unsaid() {
-    let policy = Arc::new(LoadPolicy::from_yaml(POLICY).unwrap());
     let store = Store::new(ReadingsIn::NodeLoads, ReadingCodec::default());
-    let mut fleet = Fleet::new(Settings { store, ..settings() }, policy);
+    let mut fleet = fleet_with(Settings { store, ..settings() }, POLICY);
     fleet.set_leading(false, at(0));
     fleet.nodes_listed(vec![node("a"), node("b")], at(1));
     fleet.set_leading(true, at(100));

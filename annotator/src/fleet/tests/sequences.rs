@@ -76,8 +76,7 @@ impl Run {
             pod_use_period: Some(SignedDuration::from_mins(1)),
             ..settings()
         };
-        let policy = Arc::new(LoadPolicy::from_yaml(POLICY).unwrap());
-        let mut fleet = Fleet::new(settings, policy);
+        let mut fleet = fleet_with(settings, POLICY);
         fleet.pods_listed(&[], at(0));
         Self { fleet, second: 0, jobs: Vec::new(), stale: BTreeSet::new(), nodes: BTreeMap::new() }
     }

@@ -63,7 +63,7 @@ impl Simulation {
             burst_interval: Some(SignedDuration::from_secs(45)),
             ..settings()
         };
-        let mut fleet = Fleet::new(settings, Arc::new(LoadPolicy::from_yaml(CRANE).unwrap()));
+        let mut fleet = fleet_with(settings, CRANE);
         let names = (0..5000).map(|index| format!("node-{index}"));
         fleet.nodes_listed(names.map(|name| node_with(&name, reading(&name))).collect(), now);
         let (jobs, late, polls) = Default::default();

@@ -35,9 +35,8 @@ impl SimulatedFleet {
     }
 
     fn with(policy: &str, nodes: usize, dead_band: f64) -> Self {
-        let policy = Arc::new(LoadPolicy::from_yaml(policy).unwrap());
         let burst_interval = Some(SignedDuration::from_secs(45));
-        let mut fleet = Fleet::new(Settings { dead_band, burst_interval, ..settings() }, policy);
+        let mut fleet = fleet_with(Settings { dead_band, burst_interval, ..settings() }, policy);
         fleet.nodes_listed((0..nodes).map(|n| with_card(&format!("n{n}"))).collect(), at(0));
         fleet.pods_listed(&[], at(0));
         Self { fleet, second: 0, writes: Vec::new(), written: BTreeMap::new(), broken: false }

@@ -195,16 +195,13 @@ pub fn shares(before: Ticks, after: Ticks, elapsed: Option<Elapsed>) -> Shares {
     let grown: [i128; COLUMNS] =
         std::array::from_fn(|column| i128::from(after.0[column]) - i128::from(before.0[column]));
     let most = elapsed.map_or(f64::INFINITY, |elapsed| elapsed.most);
-    // The ticks by which a column has grown; `None` if it cannot have grown so.
-    let possible = |ticks: i128| Some(ticks as f64).filter(|ticks| (0.0..=most).contains(ticks));
-
     let columns: Vec<Option<f64>> = (0..COLUMNS)
         .filter(|column| *column != IDLE && *column != IOWAIT_TICKS)
-        .map(|column| possible(grown[column]))
+        .map(|column| possible(grown[column], most))
         .collect();
     let lost = columns.iter().filter(|column| column.is_none()).count();
     let work = columns.into_iter().sum::<Option<f64>>().filter(|work| *work <= most);
-    let mut unused = possible(grown[IDLE] + grown[IOWAIT_TICKS]);
+    let mut unused = possible(grown[IDLE] + grown[IOWAIT_TICKS], most);
     // Where work accounts for less than half of the time, CPUs were idle: idle time that does not grow is wrong then.
     if let (Some(work), Some(elapsed)) = (work, elapsed)
         && work > 0.0
@@ -227,7 +224,7 @@ pub fn shares(before: Ticks, after: Ticks, elapsed: Option<Elapsed>) -> Shares {
         (None, None) => None,
     };
     let parts = if unused.is_some() {
-        possible(grown[IDLE]).zip(possible(grown[IOWAIT_TICKS]))
+        possible(grown[IDLE], most).zip(possible(grown[IOWAIT_TICKS], most))
     } else {
         None
     };
@@ -239,8 +236,13 @@ pub fn shares(before: Ticks, after: Ticks, elapsed: Option<Elapsed>) -> Shares {
     };
     let iowait = parts.map(|(_, waited)| percent(waited, total));
     // By the clock, the kernel may have counted a little more than has passed.
-    let steal = possible(grown[STEAL_TICKS]).map(|stolen| percent(stolen, total).min(100.0));
+    let steal = possible(grown[STEAL_TICKS], most).map(|stolen| percent(stolen, total).min(100.0));
     Shares { usage, busy, iowait, steal }
+}
+
+/// The ticks by which a column has grown, if it can have grown so.
+fn possible(ticks: i128, most: f64) -> Option<f64> {
+    Some(ticks as f64).filter(|ticks| (0.0..=most).contains(ticks))
 }
 
 fn percent(ticks: f64, total: f64) -> f64 {

@@ -82,8 +82,7 @@ pub fn parse(
             None => found.push((line.device, mount)),
         }
     }
-    let reachable = |path: &Path| !may_block.iter().any(|place| path.starts_with(place));
-    found.retain(|(_, mount)| reachable(&mount.path));
+    found.retain(|(_, mount)| is_below_none(&mount.path, &may_block));
     let folders = FILLED_BY_PODS.iter().map(Path::new).chain([kubelet_root]);
     // First, since a bounded number is sampled.
     let mut filled: Vec<(&str, Mount)> = Vec::new();
@@ -91,11 +90,15 @@ pub fn parse(
         let Some((line, mount)) = holder(&below_root, folder) else { continue };
         let path = rootfs.join(folder.strip_prefix("/").unwrap_or(folder));
         let is_new = !found.iter().chain(&filled).any(|(device, _)| *device == line.device);
-        if is_new && line.can_be_filled() && reachable(&path) && exists(&path) {
+        if is_new && line.can_be_filled() && is_below_none(&path, &may_block) && exists(&path) {
             filled.push((line.device, mount.clone()));
         }
     }
     Ok(filled.into_iter().chain(found).map(|(_, mount)| mount).collect())
+}
+
+fn is_below_none(path: &Path, places: &[PathBuf]) -> bool {
+    !places.iter().any(|place| path.starts_with(place))
 }
 
 /// The mount that holds `folder`: the deepest, and of several at one place the last.
