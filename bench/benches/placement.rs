@@ -83,26 +83,19 @@ fn reported(index: u32) -> Card {
 
 /// A pod of so many containers and its claim on one card.
 fn claimed(containers: usize) -> (GpuRequest, String) {
-    let ask = |position| ContainerRequest {
+    let asks = (0..containers).map(|position| ContainerRequest {
         name: format!("container-{position}"),
         kind: ContainerKind::App,
         position,
         units: Units(1),
         card_use: CardUse::default(),
-    };
-    let request = GpuRequest::new((0..containers).map(ask)).unwrap().unwrap();
-    let claim = api::claim::Claim {
-        containers: request
-            .containers()
-            .iter()
-            .map(|ask| {
-                (
-                    ask.name.clone(),
-                    [(reported(0).uuid, api::claim::Share::new(ask.share(), None))].into(),
-                )
-            })
-            .collect(),
-    };
+    });
+    let request = GpuRequest::new(asks).unwrap().unwrap();
+    let mut claim = api::claim::Claim { containers: BTreeMap::new() };
+    for ask in request.containers() {
+        let share = api::claim::Share::new(ask.share(), None);
+        claim.containers.insert(ask.name.clone(), [(reported(0).uuid, share)].into());
+    }
     (request, claim.to_json())
 }
 

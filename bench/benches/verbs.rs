@@ -33,11 +33,7 @@ fn name(i: usize) -> String {
 
 /// A node with fresh readings of everything the policy asks for, and two cards.
 fn node(i: usize, policy: &LoadPolicy, now: Timestamp) -> cluster::NodeFacts {
-    let card = |index: u32| {
-        json!({ "uuid": format!("GPU-{i}-{index}"), "index": index, "model": "NVIDIA A10",
-                "memoryMiB": 24576, "units": 24, "healthy": true })
-    };
-    let cards = json!([card(0), card(1)]).to_string();
+    let cards = json!([card(i, 0), card(i, 1)]).to_string();
     let load = Ratio::new((i % 100) as f64 / 100.0).map(|value| Reading::new(value, now));
     let text = load.map(|reading| ReadingCodec::default().encode(&reading));
     let readings = policy.metrics().into_iter().map(|metric| (metric.as_str(), json!(text)));
@@ -47,6 +43,13 @@ fn node(i: usize, policy: &LoadPolicy, now: Timestamp) -> cluster::NodeFacts {
     let node = json!({ "metadata": { "name": name(i), "annotations": annotations } });
     let node: cluster::Node = serde_json::from_value(node).expect("a node");
     node.facts(&Names::default(), &ReadingCodec::default())
+}
+
+fn card(node: usize, index: u32) -> Value {
+    json!({
+        "uuid": format!("GPU-{node}-{index}"), "index": index, "model": "NVIDIA A10",
+        "memoryMiB": 24576, "units": 24, "healthy": true,
+    })
 }
 
 fn decider(nodes: usize) -> Decider {

@@ -35,10 +35,8 @@ fn write_table(shadow: &Shadow, output: &mut dyn Write) -> Result<()> {
         table::write(output, heading, &rows)?;
         writeln!(output)?;
     }
-    let with =
-        |difference| shadow.pods.iter().filter(|pod| pod.differs.contains(&difference)).count();
-    let score = with(Difference::Score);
-    let filter = with(Difference::Filter);
+    let score = count(shadow, Difference::Score);
+    let filter = count(shadow, Difference::Filter);
     let all = rows.len();
     let noun = if rows.len() == 1 { "pod" } else { "pods" };
     writeln!(
@@ -50,6 +48,11 @@ fn write_table(shadow: &Shadow, output: &mut dyn Write) -> Result<()> {
         "kube-scheduler adds the points of its own plugins, so a pod need not go to a best node."
     )?;
     Ok(())
+}
+
+/// How many pods differ so.
+fn count(shadow: &Shadow, difference: Difference) -> usize {
+    shadow.pods.iter().filter(|pod| pod.differs.contains(&difference)).count()
 }
 
 fn row(pod: &ShadowedPod) -> [String; 5] {

@@ -107,9 +107,8 @@ fn metric(
 /// The part of the weights that a metric's terms have; `None` where all weights are 0, or they are no load.
 fn share<'a>(model: Model, terms: impl Iterator<Item = &'a ResolvedWeight>) -> Option<f64> {
     let is_sum = matches!(model, Model::CraneLinear | Model::TargetLoadPacking { .. });
-    let is_load =
-        |term: &&ResolvedWeight| term.metric.meaning.statistic != WindowStatistic::Deviation;
-    let terms = terms.filter(|term| is_sum || is_load(term));
+    let terms =
+        terms.filter(|term| is_sum || term.metric.meaning.statistic != WindowStatistic::Deviation);
     let shares = terms.map(|term| if is_sum { term.share } else { term.share_of_group });
     shares.reduce(|sum, share| sum + share).filter(|share| *share > 0.0)
 }

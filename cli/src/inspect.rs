@@ -54,20 +54,21 @@ fn rows_of_node(node: &Node) -> Vec<Row> {
 fn rows_of_card(node: &str, card: &Device) -> Vec<Row> {
     let unhealthy = if card.unhealthy { " unhealthy" } else { "" };
     let used = format!("{}/{}{unhealthy}", card.used, card.total);
-    let of_card = [node.to_owned(), card.id.to_string(), used];
-    let mut of_pods: Vec<[String; 3]> = Vec::new();
-    for pod in &card.pods {
-        let namespace = if pod.namespace.is_empty() { NONE } else { &pod.namespace };
-        of_pods.push([namespace.to_owned(), pod.name.clone(), pod.used.to_string()]);
-    }
-    if of_pods.is_empty() {
-        of_pods.push([NONE; 3].map(str::to_owned));
+    let [node, id] = [node.to_owned(), card.id.to_string()];
+    if card.pods.is_empty() {
+        return vec![[node, id, used, NONE.to_owned(), NONE.to_owned(), NONE.to_owned()]];
     }
     let mut rows = Vec::new();
-    for of_pod in of_pods {
-        let [node, id, used] = of_card.clone();
-        let [namespace, pod, holds] = of_pod;
-        rows.push([node, id, used, namespace, pod, holds]);
+    for pod in &card.pods {
+        let namespace = if pod.namespace.is_empty() { NONE } else { &pod.namespace };
+        rows.push([
+            node.clone(),
+            id.clone(),
+            used.clone(),
+            namespace.to_owned(),
+            pod.name.clone(),
+            pod.used.to_string(),
+        ]);
     }
     rows
 }

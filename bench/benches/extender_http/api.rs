@@ -3,6 +3,7 @@
 //!
 //! Nodes and pods alone, listed in pages as the API server does it, and watches that tell of changed nodes.
 
+use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
@@ -60,10 +61,11 @@ impl Api {
     pub(super) fn change_nodes(&self, round: usize) {
         let Served { cluster, changes } = &*self.state;
         let now = Timestamp::now();
-        let event =
-            |number| json!({ "type": "MODIFIED", "object": cluster.node(number, round, now) });
-        let events: String =
-            (0..cluster.nodes).map(|number| format!("{}\n", event(number))).collect();
+        let mut events = String::new();
+        for number in 0..cluster.nodes {
+            let node = cluster.node(number, round, now);
+            events += &format!("{}\n", json!({ "type": "MODIFIED", "object": node }));
+        }
         // Without a watch nothing is told.
         let _ = changes.send(events.into());
     }
@@ -88,9 +90,8 @@ async fn pods(State(served): State<Arc<Served>>, uri: Uri) -> Response {
 
 /// Part of a list: as many as `limit` says, from where `continue` says.
 fn page(kind: &str, uri: &Uri, all: usize, object: impl Fn(usize) -> Value) -> Response {
-    let number = |key| parameter(uri, key).and_then(|text| text.parse().ok());
-    let from: usize = number("continue").unwrap_or(0);
-    let end = number("limit").map_or(all, |limit: usize| all.min(from + limit));
+    let from = number(uri, "continue").unwrap_or(0);
+    let end = number(uri, "limit").map_or(all, |limit| all.min(from + limit));
     let next = if end < all { end.to_string() } else { String::new() };
     let items: Vec<Value> = (from..end).map(object).collect();
     let metadata = json!({ "resourceVersion": "1", "continue": next });
@@ -98,16 +99,25 @@ fn page(kind: &str, uri: &Uri, all: usize, object: impl Fn(usize) -> Value) -> R
         .into_response()
 }
 
+fn number(uri: &Uri, key: &str) -> Option<usize> {
+    parameter(uri, key)?.parse().ok()
+}
+
 fn parameter<'u>(uri: &'u Uri, key: &str) -> Option<&'u str> {
     let mut all = uri.query().unwrap_or("").split('&').filter_map(|one| one.split_once('='));
     all.find(|(name, _)| *name == key).map(|(_, value)| value)
 }
 
+type Changes = broadcast::Receiver<Bytes>;
+
 /// A stream that does not end.
-fn watch(changes: broadcast::Receiver<Bytes>) -> Response {
-    let next = async |mut changes: broadcast::Receiver<Bytes>| match changes.recv().await {
-        Ok(events) => Some((Ok::<_, std::convert::Infallible>(events), changes)),
-        Err(_) => std::future::pending().await,
-    };
+fn watch(changes: Changes) -> Response {
     Body::from_stream(stream::unfold(changes, next)).into_response()
+}
+
+async fn next(mut changes: Changes) -> Option<(Result<Bytes, Infallible>, Changes)> {
+    match changes.recv().await {
+        Ok(events) => Some((Ok(events), changes)),
+        Err(_) => std::future::pending().await,
+    }
 }

@@ -48,16 +48,12 @@ impl Cluster {
     /// A node with readings that are another in each `round`.
     pub(super) fn node(&self, number: usize, round: usize, now: Timestamp) -> Value {
         let codec = ReadingCodec::default();
-        let text = |percent: usize| {
-            let value = Ratio::new(percent as f64 / 100.0);
-            value.map(|value| codec.encode(&Reading::new(value, now))).unwrap_or_default()
-        };
         let hot = self.load == Load::ThirdOver && number.is_multiple_of(3);
         let percent = if hot { 95 } else { (number * 37 + round) % 60 };
         let node = sim::node(&name(number))
             .label("topology.kubernetes.io/zone", "eu-central-1a")
-            .annotation("cpu_busy_avg_5m", text(percent))
-            .annotation("mem_usage_avg_5m", text((number * 11 + round) % 60));
+            .annotation("cpu_busy_avg_5m", reading(&codec, percent, now))
+            .annotation("mem_usage_avg_5m", reading(&codec, (number * 11 + round) % 60, now));
         let node = if self.gpu {
             node.annotation("plimsoll.dev/gpu-cards", cards(number).to_string())
         } else {
@@ -91,11 +87,20 @@ impl Cluster {
 /// Cards of a node.
 const CARDS: usize = 8;
 
+fn reading(codec: &ReadingCodec, percent: usize, now: Timestamp) -> String {
+    let value = Ratio::new(percent as f64 / 100.0);
+    value.map(|value| codec.encode(&Reading::new(value, now))).unwrap_or_default()
+}
+
 fn cards(node: usize) -> Value {
-    (0..CARDS).map(|index| {
-        json!({ "uuid": card(node, index), "index": index, "model": "NVIDIA A10", "memoryMiB": 16384,
-        "units": 16, "healthy": true, "pods": {} })
-    }).collect()
+    (0..CARDS).map(|index| reported_card(node, index)).collect()
+}
+
+fn reported_card(node: usize, index: usize) -> Value {
+    json!({
+        "uuid": card(node, index), "index": index, "model": "NVIDIA A10", "memoryMiB": 16384,
+        "units": 16, "healthy": true, "pods": {},
+    })
 }
 
 fn card(node: usize, index: usize) -> String {
@@ -118,10 +123,11 @@ fn pod(workload: usize, number: usize, gpu: bool) -> Value {
     let limits = if gpu { json!({ "aliyun.com/gpu-mem": "2" }) } else { json!({}) };
     let app = format!("web-{workload}");
     // What the API server keeps of who has set which field is as long as the pod.
-    let of_env = |i: usize| {
-        (format!("k:{{\"name\":\"SETTING_{i}\"}}"), json!({ ".": {}, "f:name": {}, "f:value": {} }))
-    };
-    let fields: serde_json::Map<_, _> = (0..30).map(of_env).collect();
+    let mut fields = serde_json::Map::new();
+    for i in 0..30 {
+        let key = format!("k:{{\"name\":\"SETTING_{i}\"}}");
+        fields.insert(key, json!({ ".": {}, "f:name": {}, "f:value": {} }));
+    }
     json!({
         "apiVersion": "v1",
         "kind": "Pod",

@@ -18,12 +18,7 @@ pub(super) fn measure(args: &Args) -> anyhow::Result<()> {
     for nodes in &args.nodes {
         let cluster = Cluster { nodes: *nodes, load: Load::Low, bound: args.pods, gpu: args.gpu };
         let extender = Measured::start(&runtime, args, cluster)?;
-        let print = |when: &str| -> anyhow::Result<()> {
-            let [rss, most] = extender.server.memory()?;
-            println!("| {nodes} | {} | {} | {when} | {rss} | {most} |", args.pods, args.gpu);
-            Ok(())
-        };
-        print("the cluster is read")?;
+        print(&extender, &cluster, "the cluster is read")?;
         let mut client = Client::new(extender.server.address)?;
         for (when, changes) in
             [("a thousand pods decided", false), ("another, nodes changing", true)]
@@ -38,8 +33,15 @@ pub(super) fn measure(args: &Args) -> anyhow::Result<()> {
                     client.ask(&request_of(&format!("/load-aware/{verb}"), &cluster, number))?;
                 }
             }
-            print(when)?;
+            print(&extender, &cluster, when)?;
         }
     }
+    Ok(())
+}
+
+fn print(extender: &Measured, cluster: &Cluster, when: &str) -> anyhow::Result<()> {
+    let Cluster { nodes, bound, gpu, .. } = cluster;
+    let [rss, most] = extender.server.memory()?;
+    println!("| {nodes} | {bound} | {gpu} | {when} | {rss} | {most} |");
     Ok(())
 }

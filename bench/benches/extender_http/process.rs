@@ -121,13 +121,14 @@ fn free() -> anyhow::Result<SocketAddr> {
 }
 
 fn is_ready(admin: SocketAddr) -> bool {
+    readiness(admin).is_ok_and(|answer| answer.starts_with("HTTP/1.1 200"))
+}
+
+fn readiness(admin: SocketAddr) -> std::io::Result<String> {
     use std::io::{Read, Write};
-    let ask = || -> std::io::Result<String> {
-        let mut stream = std::net::TcpStream::connect(admin)?;
-        stream.write_all(b"GET /readyz HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")?;
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer)?;
-        Ok(answer)
-    };
-    ask().is_ok_and(|answer| answer.starts_with("HTTP/1.1 200"))
+    let mut stream = std::net::TcpStream::connect(admin)?;
+    stream.write_all(b"GET /readyz HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    Ok(answer)
 }

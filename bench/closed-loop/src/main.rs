@@ -64,19 +64,21 @@ fn run_all(
     let begin = Instant::now();
     let runs: Mutex<Vec<Option<anyhow::Result<Run>>>> =
         Mutex::new(tasks.iter().map(|_| None).collect());
-    let work = || {
-        loop {
-            let place = next.fetch_add(1, Ordering::Relaxed);
-            let Some(task) = tasks.get(place) else { break };
-            let run = one(*task);
-            progress(done.fetch_add(1, Ordering::Relaxed) + 1, tasks.len(), begin.elapsed());
-            if let Ok(mut runs) = runs.lock() {
-                runs[place] = Some(run);
-            }
-        }
-    };
     thread::scope(|scope| {
-        (0..jobs.clamp(1, tasks.len().max(1))).for_each(|_| drop(scope.spawn(work)));
+        for _ in 0..jobs.clamp(1, tasks.len().max(1)) {
+            scope.spawn(|| {
+                loop {
+                    let place = next.fetch_add(1, Ordering::Relaxed);
+                    let Some(task) = tasks.get(place) else { break };
+                    let run = one(*task);
+                    let done = done.fetch_add(1, Ordering::Relaxed) + 1;
+                    progress(done, tasks.len(), begin.elapsed());
+                    if let Ok(mut runs) = runs.lock() {
+                        runs[place] = Some(run);
+                    }
+                }
+            });
+        }
     });
     let _ = writeln!(io::stderr());
     let runs = runs.into_inner().map_err(|_| anyhow!("a run panicked"))?;

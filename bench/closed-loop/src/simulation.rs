@@ -160,8 +160,9 @@ impl<'w> Simulation<'w> {
     /// Simulates one step. Returns whether there are more.
     pub fn step(&mut self) -> bool {
         let first = self.arrived;
-        let arrived = |pod: &Pod| pod.arrival <= self.now;
-        self.arrived += self.workload.pods[first..].iter().take_while(|pod| arrived(pod)).count();
+        let now = self.now;
+        let rest = self.workload.pods[first..].iter();
+        self.arrived += rest.take_while(|pod| pod.arrival <= now).count();
         for pod in first..self.arrived {
             self.uses.arrive(self.workload, pod, self.worlds.len());
         }

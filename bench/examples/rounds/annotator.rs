@@ -68,31 +68,26 @@ impl Annotator {
     }
 
     pub(crate) async fn sample(&self, connections: usize) -> anyhow::Result<Sample> {
+        const LATE: &str = "plimsoll_annotator_late_seconds_bucket";
         ensure!(self.process.id().is_some(), "the annotator has ended");
         let page = self.page().await?;
-        let proc = |file: &str| fs::read_to_string(format!("/proc/{}/{file}", self.id));
-        let (stat, status) = (proc("stat")?, proc("status")?);
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.id))?;
+        let status = fs::read_to_string(format!("/proc/{}/status", self.id))?;
         // The fields after the name, which is in parentheses: utime and stime are the 14th and 15th of all.
         let (_, fields) = stat.rsplit_once(')').context("/proc/PID/stat has no name")?;
         let fields: Vec<f64> =
             fields.split_whitespace().map(|field| field.parse().unwrap_or(0.0)).collect();
-        let ticks = |place: usize| fields.get(place).copied().unwrap_or(0.0) / TICKS;
-        let memory = |key: &str| {
-            let line = status.lines().find_map(|line| line.strip_prefix(key))?;
-            line.split_whitespace().nth(1)?.parse().ok()
-        };
-        let late = |bound: &str| sum(&page, "plimsoll_annotator_late_seconds_bucket", bound);
         Ok(Sample {
-            user: ticks(11),
-            system: ticks(12),
+            user: fields.get(11).copied().unwrap_or(0.0) / TICKS,
+            system: fields.get(12).copied().unwrap_or(0.0) / TICKS,
             polls: answered(&page),
             failures: sum(&page, "plimsoll_annotator_polls_total", "") - answered(&page),
             pod_asks: sum(&page, "plimsoll_annotator_pod_use_polls_total", ""),
             patches: sum(&page, "plimsoll_annotator_patches_total", "outcome=\"ok\""),
-            late: late("le=\"+Inf\"") - late("le=\"0.64\""),
+            late: sum(&page, LATE, "le=\"+Inf\"") - sum(&page, LATE, "le=\"0.64\""),
             connections: connections as f64,
-            rss: memory("VmRSS").context("no VmRSS")?,
-            most_rss: memory("VmHWM").context("no VmHWM")?,
+            rss: memory(&status, "VmRSS").context("no VmRSS")?,
+            most_rss: memory(&status, "VmHWM").context("no VmHWM")?,
         })
     }
 
@@ -102,16 +97,19 @@ impl Annotator {
     }
 }
 
+/// An amount of `/proc/PID/status`, in KiB.
+fn memory(status: &str, key: &str) -> Option<u64> {
+    let line = status.lines().find_map(|line| line.strip_prefix(key))?;
+    line.split_whitespace().nth(1)?.parse().ok()
+}
+
 fn answered(page: &str) -> f64 {
     sum(page, "plimsoll_annotator_polls_total", "outcome=\"ok\"")
 }
 
 /// The sum of the values of `metric` whose labels contain `label`.
 fn sum(page: &str, metric: &str, label: &str) -> f64 {
-    let of_metric = |line: &&str| {
-        let rest = line.strip_prefix(metric);
-        rest.is_some_and(|rest| rest.starts_with(['{', ' ']) && rest.contains(label))
-    };
-    let value = |line: &str| line.rsplit_once(' ')?.1.parse::<f64>().ok();
-    page.lines().filter(of_metric).filter_map(value).sum()
+    let lines = page.lines().filter_map(|line| line.strip_prefix(metric));
+    let lines = lines.filter(|rest| rest.starts_with(['{', ' ']) && rest.contains(label));
+    lines.filter_map(|rest| rest.rsplit_once(' ')?.1.parse::<f64>().ok()).sum()
 }

@@ -51,12 +51,14 @@ impl Cluster {
 fn node(number: u32) -> Value {
     let address = Ipv4Addr::from(u32::from(FIRST) + number).to_string();
     let mut node = Value::from(sim::node(&format!("node-{number}")).address(&address));
-    let image = |image: u32| {
-        let digest = format!("registry.example/team/app-{image}@sha256:{image:064x}");
-        json!({"names": [digest, format!("registry.example/team/app-{image}:v1.2.3")], "sizeBytes": 123_456_789})
-    };
     if let Some(status) = node.get_mut("status") {
         status["images"] = (0..50).map(image).collect();
     }
     node
+}
+
+fn image(number: u32) -> Value {
+    let digest = format!("registry.example/team/app-{number}@sha256:{number:064x}");
+    let tag = format!("registry.example/team/app-{number}:v1.2.3");
+    json!({"names": [digest, tag], "sizeBytes": 123_456_789})
 }

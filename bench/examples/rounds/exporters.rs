@@ -12,7 +12,7 @@ use jiff::fmt::strtime;
 use rustls::ServerConfig;
 use rustls::crypto::ring;
 use rustls::pki_types::PrivateKeyDer;
-use serde_json::{Map, Value, json};
+use serde_json::{Map, json};
 use support::authority::Authority;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -180,10 +180,11 @@ fn statistics(seed: u32) -> String {
 
 /// The body of `/v1/pods`.
 fn pods(asked: u32) -> String {
-    let pod = |number: u32| {
+    let mut pods = Vec::new();
+    for number in 0..PODS {
         let uid = format!("8b1f4a9e-0d4c-4a63-9d6e-{number:012x}");
-        json!({"uid": uid, "cpu_seconds_total": f64::from(asked * 6), "memory_used_bytes": 123_456_789})
-    };
-    let pods: Vec<Value> = (0..PODS).map(pod).collect();
+        let cpu = f64::from(asked * 6);
+        pods.push(json!({"uid": uid, "cpu_seconds_total": cpu, "memory_used_bytes": 123_456_789}));
+    }
     json!({"time": Timestamp::now().to_string(), "omitted": 0, "pods": pods}).to_string()
 }

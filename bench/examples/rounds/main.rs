@@ -83,16 +83,16 @@ async fn measure(args: &Args) -> anyhow::Result<()> {
 
 #[expect(clippy::print_stdout, reason = "the table is what it is for")]
 fn report(args: &Args, before: &Sample, after: &Sample) {
-    let a_round = |count: f64| count / f64::from(args.rounds);
     let tls = if args.tls { "TLS" } else { "plain HTTP" };
-    let (nodes, silent, period, rounds) = (args.nodes, args.silent, args.period, args.rounds);
+    let Args { nodes, silent, period, rounds, .. } = args;
+    let count = f64::from(*rounds);
     println!(
         "{nodes} nodes, {silent}% silent, every {period:?}, {tls}, {rounds} rounds; a round:\n"
     );
     println!("| | |\n|---|---|");
-    println!("| CPU, user | {:.3} s |", a_round(after.user - before.user));
-    println!("| CPU, system | {:.3} s |", a_round(after.system - before.system));
-    println!("| CPU | {:.3} s |", a_round(after.cpu() - before.cpu()));
+    println!("| CPU, user | {:.3} s |", (after.user - before.user) / count);
+    println!("| CPU, system | {:.3} s |", (after.system - before.system) / count);
+    println!("| CPU | {:.3} s |", (after.cpu() - before.cpu()) / count);
     for (name, now, then) in [
         ("polls that were answered", after.polls, before.polls),
         ("polls that failed", after.failures, before.failures),
@@ -100,8 +100,8 @@ fn report(args: &Args, before: &Sample, after: &Sample) {
         ("writes of nodes", after.patches, before.patches),
         ("connections made", after.connections, before.connections),
     ] {
-        println!("| {name} | {:.0} |", a_round(now - then));
+        println!("| {name} | {:.0} |", (now - then) / count);
     }
-    println!("| started over 1 s late, of those | {:.0} |", a_round(after.late - before.late));
+    println!("| started over 1 s late, of those | {:.0} |", (after.late - before.late) / count);
     println!("| RSS at the end, largest | {} KiB, {} KiB |", after.rss, after.most_rss);
 }

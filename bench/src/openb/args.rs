@@ -66,20 +66,23 @@ pub struct Seeds(pub Vec<u64>);
 const MOST_SEEDS: u64 = 10_000;
 
 fn seeds(text: &str) -> Result<Seeds, String> {
-    let wrong =
-        || format!("expected up to {MOST_SEEDS} seeds like `42-51` or `42,50`, found `{text}`");
-    let number = |text: &str| text.trim().parse::<u64>().map_err(|_| wrong());
+    read_seeds(text).ok_or_else(|| {
+        format!("expected up to {MOST_SEEDS} seeds like `42-51` or `42,50`, found `{text}`")
+    })
+}
+
+fn read_seeds(text: &str) -> Option<Seeds> {
     let mut seeds = Vec::new();
     for part in text.split(',') {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
-        let first = number(first)?;
-        let last = number(last)?;
+        let first: u64 = first.trim().parse().ok()?;
+        let last: u64 = last.trim().parse().ok()?;
         if last < first || last - first >= MOST_SEEDS {
-            return Err(wrong());
+            return None;
         }
         seeds.extend(first..=last);
     }
-    Ok(Seeds(seeds))
+    Some(Seeds(seeds))
 }
 
 impl Args {
@@ -98,13 +101,14 @@ mod tests {
 
     #[test]
     fn seeds_are_lists_of_ranges_and_nonsense_is_refused() {
-        let read = |seeds: &str| {
-            Args::try_parse_from(["openb", "--seeds", seeds]).map(|args| args.seeds.0)
-        };
         assert_eq!(read("42-44,7").unwrap(), [42, 43, 44, 7]);
         for wrong in ["", "a", "5-1", "0-18446744073709551615", "1-"] {
             assert!(read(wrong).is_err(), "{wrong}");
         }
+    }
+
+    fn read(seeds: &str) -> clap::error::Result<Vec<u64>> {
+        Args::try_parse_from(["openb", "--seeds", seeds]).map(|args| args.seeds.0)
     }
 
     #[test]

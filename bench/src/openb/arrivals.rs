@@ -16,12 +16,12 @@ pub fn arrivals(trace: &Trace, seed: u64) -> Vec<usize> {
     let mut pods = trace.pods.clone();
     pods.shuffle(&mut random);
     let most = UNTIL * trace.capacity() as f64;
-    // A draw that would pass the limit is the last one, and counts one card, as in the simulator.
-    let one_card = |kind: usize| f64::from(trace.kinds[kind].milli.min(WHOLE));
     let mut demand: f64 = pods.iter().map(|pod| trace.kinds[*pod].demand() as f64).sum();
     while !trace.pods.is_empty() {
         let pod = trace.pods[random.random_range(0..trace.pods.len())];
-        if demand + one_card(pod) > most {
+        // A draw that would pass the limit is the last one, and counts one card, as in the simulator.
+        let one_card = f64::from(trace.kinds[pod].milli.min(WHOLE));
+        if demand + one_card > most {
             break;
         }
         demand += trace.kinds[pod].demand() as f64;

@@ -41,11 +41,10 @@ impl<'a> Table<'a> {
     /// There is no head line, or a line has another number of fields.
     pub fn parse(file: &'a str, text: &'a str) -> Result<Self, CsvError> {
         let mut lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
-        let split = |line: &'a str| line.split(',').map(str::trim).collect::<Vec<_>>();
-        let error = |line, problem| CsvError { file: file.to_owned(), line, column: None, problem };
-        let (_, head) = lines
-            .next()
-            .ok_or_else(|| error(1, "no head line; expected the names of columns".to_owned()))?;
+        let Some((_, head)) = lines.next() else {
+            let problem = "no head line; expected the names of columns".to_owned();
+            return Err(CsvError { file: file.to_owned(), line: 1, column: None, problem });
+        };
         let columns = split(head);
         let mut rows = Vec::new();
         for (at, line) in lines {
@@ -55,7 +54,12 @@ impl<'a> Table<'a> {
                 let needs = columns.len();
                 let problem =
                     format!("{has} fields, the head line names {needs}; add or remove fields");
-                return Err(error(at + 1, problem));
+                return Err(CsvError {
+                    file: file.to_owned(),
+                    line: at + 1,
+                    column: None,
+                    problem,
+                });
             }
             rows.push((at + 1, fields));
         }
@@ -88,6 +92,10 @@ impl<'a> Table<'a> {
             }),
         }
     }
+}
+
+fn split(line: &str) -> Vec<&str> {
+    line.split(',').map(str::trim).collect()
 }
 
 impl<'a> Row<'a> {

@@ -74,11 +74,11 @@ pub fn run(variant: &str, trace: &Trace, name: PolicyName, seeds: &[u64]) -> Row
 fn each_seed<T: Send>(seeds: &[u64], run: &(dyn Fn(u64) -> T + Sync)) -> Vec<T> {
     let cores = thread::available_parallelism().map_or(1, usize::from);
     let part = seeds.len().div_ceil(cores).max(1);
-    let part_of = |seeds: &[u64]| -> Vec<T> { seeds.iter().map(|seed| run(*seed)).collect() };
     thread::scope(|scope| {
-        let part_of = &part_of;
-        let threads: Vec<_> =
-            seeds.chunks(part).map(|seeds| scope.spawn(move || part_of(seeds))).collect();
+        let mut threads = Vec::new();
+        for seeds in seeds.chunks(part) {
+            threads.push(scope.spawn(|| seeds.iter().map(|seed| run(*seed)).collect::<Vec<T>>()));
+        }
         threads.into_iter().flat_map(|thread| thread.join().unwrap_or_default()).collect()
     })
 }
@@ -137,6 +137,11 @@ impl fmt::Display for DeparturesRow {
 }
 
 impl Row {
+    /// What is given out when pods have asked for 100% of the GPUs, in percent.
+    fn alloc_pct_when_full(&self) -> f64 {
+        self.alloc_pct.get(&100).copied().unwrap_or_default()
+    }
+
     fn new(variant: &str, trace: &Trace, name: PolicyName, curves: &[Curve]) -> Self {
         let full: Vec<f64> = curves.iter().filter_map(|curve| curve.at(100)).collect();
         let failures: Vec<f64> = curves.iter().filter_map(|curve| curve.first_failure).collect();
@@ -188,8 +193,8 @@ impl fmt::Display for Table<'_> {
                     None => write!(f, " {:>7}", "-")?,
                 }
             }
-            let full = |row: &Row| row.alloc_pct.get(&100).copied().unwrap_or_default();
-            let more = (full(row) - full(first)) * first.gpus / 100.0;
+            let more =
+                (row.alloc_pct_when_full() - first.alloc_pct_when_full()) * first.gpus / 100.0;
             writeln!(f, " {:>6.2} {:>14.1} {more:>16.0}", row.sd, row.first_failure_pct)?;
         }
         Ok(())

@@ -66,10 +66,12 @@ count,name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec
 1,two,8000,1000,2,1000,
 ";
 
+fn error(pods: &str) -> String {
+    Trace::read(("n.csv", NODES), ("p.csv", pods)).unwrap_err().to_string()
+}
+
 #[test]
 fn a_wrong_list_is_refused_with_the_line_the_column_and_the_fix() {
-    let error =
-        |pods: &str| Trace::read(("n.csv", NODES), ("p.csv", pods)).unwrap_err().to_string();
     assert_eq!(error(""), "p.csv, line 1: no head line; expected the names of columns");
     assert_eq!(
         error("cpu_milli,memory_mib,num_gpu\n"),
@@ -89,16 +91,17 @@ fn a_wrong_list_is_refused_with_the_line_the_column_and_the_fix() {
     );
 }
 
+fn read(folder: &Path, name: &str) -> String {
+    fs::read_to_string(folder.join(name)).unwrap()
+}
+
 /// `OPENB_DIR`: the folder with the lists as published, and the published figures.
 #[test]
 fn every_list_of_the_folder_is_as_published_and_ours_is_nowhere_below() {
     let Some(folder) = std::env::var_os("OPENB_DIR") else { return };
     let folder = Path::new(&folder);
-    let read = |name: &str| {
-        fs::read_to_string(folder.join(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
-    };
-    let nodes = read("openb_node_list_gpu_node.csv");
-    let expected = read("expected_alloc.csv");
+    let nodes = read(folder, "openb_node_list_gpu_node.csv");
+    let expected = read(folder, "expected_alloc.csv");
     let seeds: Vec<u64> = (42..=51).collect();
     for entry in fs::read_dir(folder).unwrap() {
         let file = entry.unwrap().file_name().into_string().unwrap();
@@ -107,7 +110,7 @@ fn every_list_of_the_folder_is_as_published_and_ours_is_nowhere_below() {
         else {
             continue;
         };
-        let trace = Trace::read(("nodes", &nodes), (&file, &read(&file))).unwrap();
+        let trace = Trace::read(("nodes", &nodes), (&file, &read(folder, &file))).unwrap();
         for (policy, name) in [(PolicyName::Bestfit, "BestFit"), (PolicyName::Fgd, "FGD")] {
             let row = run(variant, &trace, policy, &seeds);
             for (percent, published) in published(&expected, variant, name) {

@@ -5,6 +5,8 @@ use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use serde_json::Value;
+
 /// The binary that cargo built for these tests.
 pub(crate) const PLIMSOLL: &str = env!("CARGO_BIN_EXE_plimsoll");
 
@@ -41,8 +43,12 @@ pub(crate) fn run_as(
     Run { stdout: text(output.stdout), stderr: text(output.stderr), code: output.status.code() }
 }
 
-fn text(bytes: Vec<u8>) -> String {
+pub(crate) fn text(bytes: Vec<u8>) -> String {
     String::from_utf8(bytes).unwrap()
+}
+
+pub(crate) fn json(text: &str) -> Value {
+    serde_json::from_str(text).unwrap()
 }
 
 impl Run {

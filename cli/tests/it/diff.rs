@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::command::{assert_golden, run};
+use crate::command::{assert_golden, json, run};
 use crate::server::extender;
 
 /// The extender's answer, as the crate that owns it keeps it.
@@ -28,11 +28,7 @@ fn an_hour_without_pods_is_no_error() {
 fn json_is_the_extenders_answer() {
     let (url, _server) = extender("200 OK", ANSWER);
     let written = run(["policy", "diff", "--json", "--extender", &url]).success();
-    assert_eq!(value(&written), value(ANSWER));
-}
-
-fn value(text: &str) -> Value {
-    serde_json::from_str::<Value>(text).unwrap()
+    assert_eq!(json(&written), json(ANSWER));
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::process::{Command, Stdio};
 
-use crate::command::{PLIMSOLL, assert_golden, run};
+use crate::command::{PLIMSOLL, assert_golden, json, run};
 use crate::server::extender;
 
 /// The extender's answer, as the crate that owns it keeps it.
@@ -19,11 +19,7 @@ fn cards_and_their_pods_are_shown_as_a_table() {
 fn json_is_the_extenders_answer() {
     let (url, _server) = extender("200 OK", ANSWER);
     let written = run(["inspect", "--json", "--extender", &url]).success();
-    assert_eq!(value(&written), value(ANSWER));
-}
-
-fn value(text: &str) -> serde_json::Value {
-    serde_json::from_str::<serde_json::Value>(text).unwrap()
+    assert_eq!(json(&written), json(ANSWER));
 }
 
 #[test]

@@ -135,10 +135,10 @@ fn a_metric_that_the_source_cannot_give_is_a_warning() {
 fn a_file_of_queries_that_is_faulty_or_of_no_use_is_an_error() {
     let (folder, file) = policy(OF_EXPORTERS);
     std::fs::write(folder.path().join("queries.json"), "{}").unwrap();
-    let error =
-        |source: &str| check(&file, &[source, "--prometheus-queries-file=queries.json"]).failure();
-    assert!(error("--source=metrics-server").contains("--source prometheus alone"));
-    let faulty = error("--source=prometheus");
+    let queries = "--prometheus-queries-file=queries.json";
+    let of_no_use = check(&file, &["--source=metrics-server", queries]).failure();
+    assert!(of_no_use.contains("--source prometheus alone"), "{of_no_use}");
+    let faulty = check(&file, &["--source=prometheus", queries]).failure();
     assert!(faulty.contains("queries.json: expected {\"metrics\""), "{faulty}");
 }
 

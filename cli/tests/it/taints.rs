@@ -7,7 +7,7 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
-use crate::command::{PLIMSOLL, Run};
+use crate::command::{PLIMSOLL, Run, text};
 
 const KEY: &str = "status-taint.cluster-autoscaler.kubernetes.io/plimsoll-hot";
 
@@ -54,10 +54,6 @@ fn run(folder: &Path, args: &[&str]) -> Run {
     let output = Command::new(PLIMSOLL).arg("taints").args(args).env("PATH", path).output();
     let output = output.unwrap();
     Run { stdout: text(output.stdout), stderr: text(output.stderr), code: output.status.code() }
-}
-
-fn text(bytes: Vec<u8>) -> String {
-    String::from_utf8(bytes).unwrap()
 }
 
 /// What kubectl was asked, each time with a time limit.

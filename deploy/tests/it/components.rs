@@ -125,10 +125,8 @@ fn extender_plain_http_takes_out_all_that_the_base_has_of_tls() {
     let change = &patch["spec"]["template"]["spec"];
     let container_change = &change["containers"][0];
     let base = container("scheduler-extender");
-    let of_tls =
-        |variable: &String| ["_TLS_", "_CA_", "_CLIENT_"].iter().any(|of| variable.contains(of));
     let mut variables = texts(&base["env"], "name");
-    variables.retain(of_tls);
+    variables.retain(|name| ["_TLS_", "_CA_", "_CLIENT_"].iter().any(|part| name.contains(part)));
     assert_eq!(texts(&container_change["env"], "name"), variables);
     let certificates = "/etc/scheduler-extender";
     assert!(texts(&base["volumeMounts"], "mountPath").contains(certificates));

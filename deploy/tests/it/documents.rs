@@ -1,11 +1,9 @@
 //! The documents name every annotation and port, and the threat model tests that exist.
 
-use std::fs;
-
 use placement::names::{HOT_VALUE, Names, aliyun};
 
 use crate::manifests::{PROGRAMS, ports, read};
-use crate::repository::root;
+use crate::repository;
 
 fn document(name: &str) -> String {
     read(&format!("../docs/{name}"))
@@ -65,12 +63,16 @@ fn every_test_that_the_threat_model_names_is_there() {
     let named = named_tests(&text);
     assert!(named.len() > 20, "{} tests", named.len());
     for (file, test) in named {
-        let path = root().join(format!("{file}.rs"));
-        let source = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{file}: {error}"));
+        let source = repository::read(&format!("{file}.rs"));
         let is_there =
             source.contains(&format!("fn {test}(")) || source.contains(&format!("\"{test}\""));
         assert!(is_there, "{file}.rs has no test {test}");
     }
+}
+
+/// The cells of a row of a table.
+pub(crate) fn cells(row: &str) -> Vec<&str> {
+    row.trim_matches('|').split('|').map(str::trim).collect()
 }
 
 /// A row has four cells, and the last names a test or says that there is none.
@@ -78,10 +80,8 @@ fn every_test_that_the_threat_model_names_is_there() {
 fn every_row_of_the_threat_model_names_a_test_or_says_that_there_is_none() {
     let text = document("threat-model.md");
     let rows = text.lines().filter(|line| line.starts_with("| "));
-    let rows: Vec<Vec<&str>> = rows
-        .map(|row| row.trim_matches('|').split('|').map(str::trim).collect())
-        .filter(|cells: &Vec<&str>| cells.last() != Some(&"test"))
-        .collect();
+    let mut rows: Vec<Vec<&str>> = rows.map(cells).collect();
+    rows.retain(|cells| cells.last() != Some(&"test"));
     assert!(rows.len() > 30, "{} rows", rows.len());
     for cells in rows {
         assert_eq!(cells.len(), 4, "{cells:?}");
@@ -93,8 +93,7 @@ fn every_row_of_the_threat_model_names_a_test_or_says_that_there_is_none() {
 /// The command that lifts the policies is the one that was tried on a cluster.
 #[test]
 fn the_command_that_lifts_the_policies_is_the_tried_one() {
-    let tried = fs::read_to_string(root().join("testing/e2e/tests/it/cluster/admission_cost.rs"));
-    let tried = tried.unwrap();
+    let tried = repository::read("testing/e2e/tests/it/cluster/admission_cost.rs");
     let (_, words) = tried.split_once("const LIFT: [&str; 4] =").unwrap();
     let words: Vec<&str> = words.split(';').next().unwrap().split('"').skip(1).step_by(2).collect();
     let command = format!("kubectl {}", words.join(" "));

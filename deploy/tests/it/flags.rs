@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::net::{Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
-use clap::{ArgMatches, Command, CommandFactory, Parser};
+use clap::{Arg, ArgMatches, Command, CommandFactory, Parser};
 
 use crate::manifests::{PROGRAMS, container, ports, strings};
 
@@ -28,8 +28,14 @@ impl Parsed {
         flags.filter_map(|flag| self.raw(flag)?.parse().ok())
     }
 
+    /// Its flags, but for `--help` and `--version`.
+    pub(crate) fn own_flags(&self) -> impl Iterator<Item = &Arg> {
+        let args = self.command.get_arguments();
+        args.filter(|arg| !matches!(arg.get_long(), None | Some("help" | "version")))
+    }
+
     fn flags(&self) -> impl Iterator<Item = &str> {
-        self.command.get_arguments().filter_map(clap::Arg::get_long)
+        self.command.get_arguments().filter_map(Arg::get_long)
     }
 }
 
@@ -103,11 +109,8 @@ fn every_container_starts_with_flags_that_its_program_takes() {
 fn every_flag_is_also_a_variable_of_the_same_name() {
     for program in PROGRAMS {
         let parsed = parsed(program);
-        for arg in parsed.command.get_arguments() {
-            let Some(flag) = arg.get_long().filter(|flag| !["help", "version"].contains(flag))
-            else {
-                continue;
-            };
+        for arg in parsed.own_flags() {
+            let flag = arg.get_long().expect("a name");
             assert_eq!(
                 arg.get_env().and_then(|env| env.to_str()),
                 Some(variable(flag).as_str()),

@@ -74,8 +74,10 @@ pub(crate) fn strings(list: &Value) -> Vec<String> {
 /// The container's ports by name.
 pub(crate) fn ports(program: &str) -> Vec<(String, u64)> {
     let container = container(program);
-    let ports = container["ports"].as_array().expect("ports");
-    let pair =
-        |port: &Value| Some((port["name"].as_str()?.to_owned(), port["containerPort"].as_u64()?));
-    ports.iter().map(|port| pair(port).expect("a name and a number")).collect()
+    let mut ports = Vec::new();
+    for port in container["ports"].as_array().expect("ports") {
+        let name = port["name"].as_str().expect("a name").to_owned();
+        ports.push((name, port["containerPort"].as_u64().expect("a number")));
+    }
+    ports
 }

@@ -144,15 +144,14 @@ fn the_worked_example_of_the_documents_is_what_the_shipped_policy_decides() {
     let nodes = [(6.0, [0.30, 0.40], 0), (3.0, [0.70, 0.50], 0), (3.0, [0.45, 0.35], 2)];
     let nodes =
         nodes.map(|(requested, used, recent)| example_node(&mut table, requested, used, recent));
-    let evaluation =
-        |node, pod| Evaluation { policy: &policy, node, pod, now: Timestamp::UNIX_EPOCH };
-    let all = nodes.iter().map(|node| evaluation(node, PodToPlace::ORDINARY).cpu_use()).sum();
+    let all =
+        nodes.iter().map(|node| evaluation(&policy, node, PodToPlace::ORDINARY).cpu_use()).sum();
     let uses = Amounts { cpu: 0.5, memory: GIB };
     let pairing = Pairing::new(&policy.policy.scoring, all, 1.0, uses.cpu);
     assert_eq!(pairing.part, 0.0);
     let pod = PodToPlace { uses, pairing, ..PodToPlace::ORDINARY };
     for node in &nodes {
-        let evaluation = evaluation(node, pod);
+        let evaluation = evaluation(&policy, node, pod);
         assert_eq!(evaluation.verdict(), Verdict::Accepted);
         for term in evaluation.terms() {
             let load = (term.load.value().unwrap() * 1e5).round() / 1e5;
@@ -161,6 +160,14 @@ fn the_worked_example_of_the_documents_is_what_the_shipped_policy_decides() {
         scores.push(evaluation.score().get().to_string());
     }
     assert!(text.contains(&format!("cut | {} |", scores.join(" | "))), "{scores:?}");
+}
+
+fn evaluation<'a>(
+    policy: &'a ResolvedPolicy,
+    node: &'a NodeLoad,
+    pod: PodToPlace<'a>,
+) -> Evaluation<'a, 'a> {
+    Evaluation { policy, node, pod, now: Timestamp::UNIX_EPOCH }
 }
 
 #[test]

@@ -9,7 +9,8 @@ pub(crate) fn root() -> &'static Path {
     deploy::folder().parent().expect("the folder above deploy/")
 }
 
-fn read(path: &str) -> String {
+/// A file of the repository, as text.
+pub(crate) fn read(path: &str) -> String {
     fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 

@@ -33,9 +33,9 @@ pub(crate) async fn node_and_annotations_come_in_one_version(rig: &Rig<'_>) -> R
     same("the claim", text(&annotations["claim"]), "new")?;
     same("the other annotation", text(&annotations["kept"]), "yes")?;
     let conditions = pod["status"]["conditions"].as_array().into_iter().flatten();
-    let scheduled =
-        |condition: &&Value| condition["type"] == "PodScheduled" && condition["status"] == "True";
-    same("the conditions PodScheduled", conditions.filter(scheduled).count(), 1)?;
+    let scheduled = conditions
+        .filter(|condition| condition["type"] == "PodScheduled" && condition["status"] == "True");
+    same("the conditions PodScheduled", scheduled.count(), 1)?;
     rig.remove("pods/atomic").await
 }
 

@@ -152,25 +152,24 @@ pub(crate) async fn a_streamed_list_shows_all_objects_a_bookmark_and_then_change
 pub(crate) async fn a_streamed_list_that_is_asked_for_wrongly_is_refused(
     rig: &Rig<'_>,
 ) -> Result<(), Refuted> {
-    let is_refused = async |parameters: &str, why: &str| {
+    for (parameters, why) in [
+        (
+            "watch=1&sendInitialEvents=true&allowWatchBookmarks=true",
+            "resourceVersionMatch: Forbidden: sendInitialEvents requires setting resourceVersionMatch to NotOlderThan",
+        ),
+        (
+            "watch=1&resourceVersionMatch=NotOlderThan",
+            "resourceVersionMatch: Forbidden: resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided",
+        ),
+        (
+            "sendInitialEvents=true",
+            "sendInitialEvents: Forbidden: sendInitialEvents is forbidden for list",
+        ),
+    ] {
         let answer = rig.get(&format!("configmaps?{parameters}")).await?;
-        answer.is_refused(422, &format!("ListOptions.meta.k8s.io \"\" is invalid: {why}"))
-    };
-    is_refused(
-        "watch=1&sendInitialEvents=true&allowWatchBookmarks=true",
-        "resourceVersionMatch: Forbidden: sendInitialEvents requires setting resourceVersionMatch to NotOlderThan",
-    )
-    .await?;
-    is_refused(
-        "watch=1&resourceVersionMatch=NotOlderThan",
-        "resourceVersionMatch: Forbidden: resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided",
-    )
-    .await?;
-    is_refused(
-        "sendInitialEvents=true",
-        "sendInitialEvents: Forbidden: sendInitialEvents is forbidden for list",
-    )
-    .await
+        answer.is_refused(422, &format!("ListOptions.meta.k8s.io \"\" is invalid: {why}"))?;
+    }
+    Ok(())
 }
 
 pub(crate) async fn a_list_in_pages_shows_each_object_once(rig: &Rig<'_>) -> Result<(), Refuted> {

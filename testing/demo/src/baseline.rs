@@ -13,7 +13,7 @@ use sim::scheduler::{Decision, Scheduler, SchedulerConfig};
 use sim::{PODS, Sim};
 use tokio::sync::mpsc::UnboundedReceiver;
 
-use crate::model::loads::{LIMIT, Loads};
+use crate::model::loads::{Loads, is_above_limit};
 use crate::model::nodes::{self, CARD_UNITS};
 use crate::model::objects::{is_daemon, name, peak_units, reading, text, uid};
 
@@ -103,9 +103,9 @@ impl Baseline {
         let problem = if is_daemon(pod) {
             // A DaemonSet's pod has no other node.
             None
-        } else if is_over(cpu) {
+        } else if is_above_limit(cpu) {
             Some(Problem::CpuOverloaded)
-        } else if is_over(memory) {
+        } else if is_above_limit(memory) {
             Some(Problem::MemoryOverloaded)
         } else if has_card {
             None
@@ -132,10 +132,6 @@ impl Baseline {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-fn is_over(load: Option<f64>) -> bool {
-    load.is_some_and(|load| load > LIMIT)
 }
 
 /// Node, card and units of each pod, by UID.

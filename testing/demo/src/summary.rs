@@ -194,14 +194,10 @@ mod tests {
     #[test]
     fn a_sabotage_is_noticed_by_its_own_count_alone() {
         let counts = Counts { card_mismatches: 1, ..Counts::default() };
-        assert_eq!(result_of(Some(Sabotage::Card), &counts), SabotageResult::Noticed);
-        assert_eq!(result_of(Some(Sabotage::Hot), &counts), SabotageResult::Unnoticed);
-        assert_eq!(result_of(Some(Sabotage::Ledger), &counts), SabotageResult::Unnoticed);
-        assert_eq!(result_of(None, &counts), SabotageResult::NoSabotage);
-    }
-
-    fn result_of(sabotage: Option<Sabotage>, counts: &Counts) -> SabotageResult {
-        SabotageResult::of(sabotage, counts)
+        assert_eq!(SabotageResult::of(Some(Sabotage::Card), &counts), SabotageResult::Noticed);
+        assert_eq!(SabotageResult::of(Some(Sabotage::Hot), &counts), SabotageResult::Unnoticed);
+        assert_eq!(SabotageResult::of(Some(Sabotage::Ledger), &counts), SabotageResult::Unnoticed);
+        assert_eq!(SabotageResult::of(None, &counts), SabotageResult::NoSabotage);
     }
 
     #[test]

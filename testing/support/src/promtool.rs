@@ -53,22 +53,21 @@ impl Server {
     #[must_use]
     pub fn over(samples: &str) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        let path = |name: &str| folder.path().join(name);
-        let write =
-            |name: &str, text: &str| fs::write(path(name), text).expect("a file is written");
-        write("samples", &format!("{samples}# EOF\n"));
-        write("prometheus.yml", "");
+        let [file, config, data] =
+            ["samples", "prometheus.yml", "data"].map(|name| folder.path().join(name));
+        fs::write(&file, format!("{samples}# EOF\n")).expect("a file is written");
+        fs::write(&config, "").expect("a file is written");
         let filled = Command::new("promtool")
             .args(["tsdb", "create-blocks-from", "openmetrics", "--quiet"])
-            .args([path("samples"), path("data")])
+            .args([&file, &data])
             .output()
             .expect("promtool is needed: scripts/require-prometheus.sh installs it");
         assert!(filled.status.success(), "{}", String::from_utf8_lossy(&filled.stderr));
         let (kept, address) = keep_port().expect("a free port");
         let process = Command::new("prometheus")
             .arg(format!("--web.listen-address={address}"))
-            .arg(format!("--config.file={}", path("prometheus.yml").display()))
-            .arg(format!("--storage.tsdb.path={}", path("data").display()))
+            .arg(format!("--config.file={}", config.display()))
+            .arg(format!("--storage.tsdb.path={}", data.display()))
             .args(["--storage.tsdb.retention.time=100y", "--log.level=error"])
             .stdout(Stdio::null())
             .spawn()

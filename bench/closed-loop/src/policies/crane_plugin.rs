@@ -2,6 +2,7 @@
 //! (gocrane/crane-scheduler c2c0533, `pkg/plugins/dynamic/{plugins,stats}.go`).
 
 use placement::policy::LoadPolicy;
+use placement::units::MetricName;
 
 use super::{Hook, PodView, Policy};
 use crate::cluster::NodeId;
@@ -27,18 +28,21 @@ struct Rules {
     weights: Vec<(usize, f64, Step)>,
 }
 
+/// The place of a metric in [`METRICS`].
+fn place(name: &MetricName) -> Option<usize> {
+    METRICS.iter().position(|metric| metric.name == name.as_str())
+}
+
+fn steps(age: Option<jiff::SignedDuration>) -> Step {
+    age.map_or(0, |age| age.as_secs() as Step / STEP_SECONDS)
+}
+
 impl Rules {
     fn new(policy: &LoadPolicy) -> Self {
-        let place = |name: &str| METRICS.iter().position(|metric| metric.name == name);
-        let steps = |age: Option<jiff::SignedDuration>| {
-            age.map_or(0, |age| age.as_secs() as Step / STEP_SECONDS)
-        };
         let limits = policy.limits.iter();
-        let limits =
-            limits.filter_map(|l| Some((place(l.metric.as_str())?, l.max, steps(l.max_age))));
+        let limits = limits.filter_map(|l| Some((place(&l.metric)?, l.max, steps(l.max_age))));
         let weights = policy.weights.iter();
-        let weights =
-            weights.filter_map(|w| Some((place(w.metric.as_str())?, w.weight, steps(w.max_age))));
+        let weights = weights.filter_map(|w| Some((place(&w.metric)?, w.weight, steps(w.max_age))));
         Self { limits: limits.collect(), weights: weights.collect() }
     }
 

@@ -77,12 +77,11 @@ impl Node {
     }
 
     fn report(&mut self, usage: Usage, now: Step) {
-        let aggregate = |samples: &Samples| match usage {
+        let of_window = self.samples.each_ref().map(|samples| match usage {
             Usage::Average => samples.mean(),
             Usage::P95OfFiveMinutes | Usage::P95OfHalfAnHour => samples.quantile(0.95),
-        };
-        let [cpu, memory] = &self.samples;
-        if let (Some(cpu), Some(memory)) = (aggregate(cpu), aggregate(memory)) {
+        });
+        if let [Some(cpu), Some(memory)] = of_window {
             self.report =
                 Some(Report { at: now, usage: [cpu.round() as i64, memory.round() as i64] });
         }

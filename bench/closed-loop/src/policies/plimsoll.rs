@@ -203,9 +203,8 @@ impl Node {
         table: &mut MetricTable,
         now: Step,
     ) -> bool {
-        let values = |readings| NodeValues { readings, hot_value: None };
-        let written = values(&self.written);
-        let read = values(&readings);
+        let written = NodeValues { readings: &self.written, hot_value: None };
+        let read = NodeValues { readings: &readings, hot_value: None };
         let rules = rules.of(&Labels::default());
         let reason = rules.reason(written, read, timestamp(now), timestamp(now + PERIOD));
         if reason.is_some() {
@@ -238,9 +237,11 @@ impl Plimsoll {
             (Setting::NothingLearned, Some(estimates)) => estimates.learned = false,
             (Setting::HardLimit(most), _) => {
                 policy.overload.when_all = WhenAllOverloaded::Wait { max_wait: None };
-                let of_cpu = |metric: &str| metric.starts_with("cpu_");
-                let limits = policy.limits.iter_mut();
-                limits.filter(|limit| of_cpu(limit.metric.as_str())).for_each(|l| l.max = most);
+                for limit in &mut policy.limits {
+                    if limit.metric.as_str().starts_with("cpu_") {
+                        limit.max = most;
+                    }
+                }
             }
             _ => {}
         }
@@ -366,15 +367,14 @@ impl Policy for Plimsoll {
             return;
         }
         let place = self.pod_to_place(pod, now);
-        let verdict = |node: &NodeId| self.evaluation(*node, place, now).verdict();
-        let verdicts: Vec<Verdict<'_>> = nodes.iter().map(verdict).collect();
-        let limit_ratio = |at: usize| self.evaluation(nodes[at], place, now).limit_ratio();
+        let verdicts: Vec<Verdict<'_>> =
+            nodes.iter().map(|node| self.evaluation(*node, place, now).verdict()).collect();
         let over = pass_over_limits(
             &self.policy.policy.overload,
             place.waited,
             &verdicts,
             |_| true,
-            limit_ratio,
+            |at| self.evaluation(nodes[at], place, now).limit_ratio(),
         );
         let mut passes: Vec<bool> =
             verdicts.iter().map(|verdict| *verdict == Verdict::Accepted).collect();

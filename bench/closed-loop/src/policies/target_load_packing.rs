@@ -106,10 +106,6 @@ mod tests {
     fn pods_that_readings_cannot_show_yet_count_with_their_expected_use() {
         let pod = PodView { id: 0, app: 0, kind: AppKind::Job, cpu: 3_200, memory: 1 };
         let mut packing = TargetLoadPacking::default();
-        let samples = [NodeSample { up: true, cpu: 0.1, memory: 0.1 }];
-        let observe = |packing: &mut TargetLoadPacking, now| {
-            packing.observe(&Observation::of_nodes(now, &samples));
-        };
         observe(&mut packing, 0);
         packing.bound(&pod, 0, 0);
         // 10% used, 15% of the pod, 15% of the one before.
@@ -118,5 +114,10 @@ mod tests {
         assert!((packing.percent(&pod, 0).unwrap() - 40.0).abs() < 1e-9);
         observe(&mut packing, 6);
         assert!((packing.percent(&pod, 0).unwrap() - 25.0).abs() < 1e-9);
+    }
+
+    fn observe(packing: &mut TargetLoadPacking, now: Step) {
+        let samples = [NodeSample { up: true, cpu: 0.1, memory: 0.1 }];
+        packing.observe(&Observation::of_nodes(now, &samples));
     }
 }

@@ -83,13 +83,13 @@ impl Annotator {
                 rules.step(now, sample.up.then_some(value));
             }
             let in_round = (node as Step * 7) % ROUND;
-            let is_due = |period: Step| {
-                period > 0 && now >= in_round && (now - in_round).is_multiple_of(period)
-            };
             let mut wrote = false;
-            for (metric, _) in
-                self.periods.iter().enumerate().filter(|(_, period)| is_due(**period))
-            {
+            for (metric, period) in self.periods.into_iter().enumerate() {
+                let is_due =
+                    period > 0 && now >= in_round && (now - in_round).is_multiple_of(period);
+                if !is_due {
+                    continue;
+                }
                 let Metric { resource, value, .. } = METRICS[metric];
                 if let Some(value) = notes.rules[resource].values()[value] {
                     notes.values[metric] = Some(((value * 1e5).round() / 1e5, now));

@@ -117,40 +117,47 @@ fn summaries_of(cell: Cell, runs: &[Run]) -> Vec<Summary> {
 }
 
 fn summary(cell: Cell, policy: &'static str, runs: &[&Run]) -> Summary {
-    let of = |name| runs.iter().filter_map(move |run| run.of(name));
-    let sums = |name| {
-        let minutes =
-            |level: usize| of(name).map(|figures| figures.hot_minutes[level]).sum::<f64>();
-        [0, 1, 2].map(minutes)
-    };
-    let own = sums(policy);
-    let reference = sums(REFERENCE);
-    let count = of(policy).count();
-    let mean = |value: fn(&Figures) -> f64| of(policy).map(value).sum::<f64>() / count as f64;
-    let total = |value: fn(&Figures) -> u64| of(policy).map(value).sum::<u64>();
-    let writes: Option<f64> = of(policy).map(|figures| figures.writes_an_hour).sum();
+    let own: Vec<&Figures> = runs.iter().filter_map(|run| run.of(policy)).collect();
+    let others: Vec<&Figures> = runs.iter().filter_map(|run| run.of(REFERENCE)).collect();
+    let hot_minutes = hot_minutes(&own);
+    let reference = self::hot_minutes(&others);
+    let seeds = own.len();
+    let writes: Option<f64> = own.iter().map(|figures| figures.writes_an_hour).sum();
     let mut waits = Waits::default();
-    of(policy).for_each(|figures| waits.merge(&figures.waits));
-    let pairs = of(policy).zip(of(REFERENCE));
+    own.iter().for_each(|figures| waits.merge(&figures.waits));
+    let pairs = own.iter().zip(&others);
     Summary {
         cell,
         policy,
-        seeds: count,
+        seeds,
         alone_minutes: [0, 1, 2].map(|level| runs.iter().map(|run| run.alone_minutes[level]).sum()),
-        hot_minutes: own,
+        hot_minutes,
         ratios: [0, 1, 2]
-            .map(|level| (reference[level] > 0.0).then(|| own[level] / reference[level])),
+            .map(|level| (reference[level] > 0.0).then(|| hot_minutes[level] / reference[level])),
         better: pairs.filter(|(own, other)| own.hot_minutes[1] < other.hot_minutes[1]).count(),
-        deviation: mean(|figures| figures.deviation),
-        mean_use: mean(|figures| figures.mean_use),
-        herd_width: mean(|figures| f64::from(figures.herd_width)),
+        deviation: mean(&own, |figures| figures.deviation),
+        mean_use: mean(&own, |figures| figures.mean_use),
+        herd_width: mean(&own, |figures| f64::from(figures.herd_width)),
         wait: [waits.mean_minutes(), waits.quantile_minutes(0.5), waits.quantile_minutes(0.99)],
-        pending: total(|figures| figures.pending),
-        evicted_twice: total(|figures| figures.evicted_twice),
-        placements: total(|figures| figures.placements),
-        writes_an_hour: writes.map(|writes| writes / count as f64),
-        left_out: reference[1] < LEAST_HOT_MINUTES * count as f64,
+        pending: total(&own, |figures| figures.pending),
+        evicted_twice: total(&own, |figures| figures.evicted_twice),
+        placements: total(&own, |figures| figures.placements),
+        writes_an_hour: writes.map(|writes| writes / seeds as f64),
+        left_out: reference[1] < LEAST_HOT_MINUTES * seeds as f64,
     }
+}
+
+/// The sums of minutes over each level.
+fn hot_minutes(runs: &[&Figures]) -> [f64; 3] {
+    [0, 1, 2].map(|level: usize| runs.iter().map(|figures| figures.hot_minutes[level]).sum())
+}
+
+fn mean(runs: &[&Figures], value: fn(&Figures) -> f64) -> f64 {
+    runs.iter().map(|figures| value(figures)).sum::<f64>() / runs.len() as f64
+}
+
+fn total(runs: &[&Figures], value: fn(&Figures) -> u64) -> u64 {
+    runs.iter().map(|figures| value(figures)).sum()
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands out references")]

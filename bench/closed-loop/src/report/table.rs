@@ -118,16 +118,15 @@ fn percents(cells: &[Cell]) -> Vec<u32> {
 
 /// The ratio of the sums over the cells of that use, but for those that are left out.
 fn sum_ratio(percent: u32, policy: &str, summaries: &[Summary]) -> String {
-    let sum = |policy: &str| -> f64 {
-        let rows = summaries
-            .iter()
-            .filter(|row| row.cell.percent == percent && !row.left_out)
-            .filter(|row| row.policy == policy);
-        rows.map(|row| row.hot_minutes[1]).sum()
-    };
-    let own = sum(policy);
-    let reference = sum(policies::REFERENCE);
+    let own = hot_minutes(percent, policy, summaries);
+    let reference = hot_minutes(percent, policies::REFERENCE, summaries);
     if reference > 0.0 { format!("{:.2}", own / reference) } else { "-".to_owned() }
+}
+
+/// The sum of a policy's minutes over 80% in the cells of that use, but for those that are left out.
+fn hot_minutes(percent: u32, policy: &str, summaries: &[Summary]) -> f64 {
+    let rows = summaries.iter().filter(|row| row.cell.percent == percent && !row.left_out);
+    rows.filter(|row| row.policy == policy).map(|row| row.hot_minutes[1]).sum()
 }
 
 fn ratio(row: &Summary) -> String {

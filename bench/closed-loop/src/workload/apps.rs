@@ -176,10 +176,11 @@ impl Catalogue {
         let requested = self.cell.target() * capacity / used_per_requested;
         for (kind, part) in [(AppKind::Service, SERVICES_PART), (AppKind::Job, 1.0 - SERVICES_PART)]
         {
-            let apps = || self.apps.iter().filter(|app| app.kind == kind);
-            let mean_of_lasting = apps().map(App::cores).sum::<f64>() / apps().count() as f64;
+            let apps = self.of_kind(kind);
+            let cores: f64 = apps.iter().map(|app| app.cores()).sum();
+            let mean_of_lasting = cores / apps.len() as f64;
             let of_bursts = self.running_of_bursts(kind) * (mean_request() + mean_of_lasting) / 2.0;
-            let by_share: f64 = apps().map(|app| app.running * app.cores()).sum();
+            let by_share: f64 = apps.iter().map(|app| app.running * app.cores()).sum();
             let left = (part * requested - of_bursts).max(0.1 * part * requested);
             let factor = left / by_share;
             self.apps
@@ -197,14 +198,18 @@ impl Catalogue {
     /// Use that surges add and starts leave out, as a fraction of use, on average: half of the apps use 1.25 times as
     /// much more for 120 s; all use nothing for 15 s.
     fn mean_surge(&self) -> f64 {
-        let of = |kind: AppKind| (0.5 * 1.25 * 120.0 - 15.0) / self.mean_life[kind.index()];
-        SERVICES_PART * of(AppKind::Service) + (1.0 - SERVICES_PART) * of(AppKind::Job)
+        let [services, jobs] = [AppKind::Service, AppKind::Job]
+            .map(|kind| (0.5 * 1.25 * 120.0 - 15.0) / self.mean_life[kind.index()]);
+        SERVICES_PART * services + (1.0 - SERVICES_PART) * jobs
+    }
+
+    fn of_kind(&self, kind: AppKind) -> Vec<&App> {
+        self.apps.iter().filter(|app| app.kind == kind).collect()
     }
 
     /// Cores that each lasting app requests on average, its part of the bursts of lasting apps included.
     fn cores_by_app(&self) -> Vec<f64> {
-        let of_kind = |kind| self.apps.iter().filter(|app| app.kind == kind).count() as f64;
-        let numbers = [of_kind(AppKind::Service), of_kind(AppKind::Job)];
+        let numbers = [AppKind::Service, AppKind::Job].map(|kind| self.of_kind(kind).len() as f64);
         self.apps
             .iter()
             .map(|app| {
@@ -243,12 +248,12 @@ impl Catalogue {
 /// until it is, so that the other apps' ratio is about the same for all seeds.
 fn heavy_apps(rng: &mut impl Rng, cores: &[f64], total: f64) -> (Vec<AppId>, f64) {
     loop {
-        let pick = |tenth: usize, rng: &mut _| {
+        let mut heavy: Vec<AppId> = Vec::new();
+        for tenth in 0..cores.len() / 10 {
             let mut ranks: Vec<AppId> = (10 * tenth..10 * tenth + 10).collect();
             ranks.shuffle(rng);
-            ranks[0]
-        };
-        let heavy: Vec<AppId> = (0..cores.len() / 10).map(|tenth| pick(tenth, rng)).collect();
+            heavy.push(ranks[0]);
+        }
         let part = heavy.iter().map(|app| cores[*app]).sum::<f64>() / total;
         if (0.07..0.13).contains(&part) {
             return (heavy, part);

@@ -190,10 +190,11 @@ impl Workload {
 
     /// Nodes times steps from one step to another.
     fn capacity_steps(&self, from: Step, to: Step) -> f64 {
-        let nodes = |step| {
-            if step < self.scale.join_at { self.scale.nodes } else { self.scale.all_nodes() }
-        };
-        (from..to).map(|step| nodes(step) as f64).sum()
+        (from..to).map(|step| self.nodes_at(step) as f64).sum()
+    }
+
+    fn nodes_at(&self, step: Step) -> usize {
+        if step < self.scale.join_at { self.scale.nodes } else { self.scale.all_nodes() }
     }
 }
 
@@ -302,16 +303,14 @@ mod tests {
     #[test]
     fn arrivals_follow_the_day() {
         let workload = Workload::new(cell("U40"), 3, Scale::FULL);
-        let within = |from: Step, to: Step| {
-            workload
-                .pods
-                .iter()
-                .filter(|pod| !pod.settled && (from..to).contains(&(pod.arrival % DAY)))
-                .count() as f64
-        };
-        let ratio = within(13 * HOUR, 17 * HOUR) / within(HOUR, 5 * HOUR);
+        let ratio = arrivals(&workload, 13 * HOUR..17 * HOUR) / arrivals(&workload, HOUR..5 * HOUR);
         // (1 + 0.5) to (1 - 0.5) at the extremes.
         assert!((2.3..3.4).contains(&ratio), "{ratio}");
+    }
+
+    fn arrivals(workload: &Workload, of_day: std::ops::Range<Step>) -> f64 {
+        let pods = workload.pods.iter().filter(|pod| !pod.settled);
+        pods.filter(|pod| of_day.contains(&(pod.arrival % DAY))).count() as f64
     }
 
     #[test]

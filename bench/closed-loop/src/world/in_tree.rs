@@ -31,9 +31,12 @@ pub(super) fn nodes_to_find(nodes: usize) -> usize {
 
 /// NodeResourcesFit with `LeastAllocated`: the mean of what is free of CPU and memory, the pod included.
 pub(super) fn least_allocated(cpu: u32, memory: u32) -> i64 {
-    let free =
-        |requested: u32, capacity: u32| (capacity - requested.min(capacity)) * 100 / capacity;
     i64::from((free(cpu, NODE_CPU) + free(memory, NODE_MEMORY)) / 2)
+}
+
+/// What is free, in percent of the capacity.
+fn free(requested: u32, capacity: u32) -> u32 {
+    (capacity - requested.min(capacity)) * 100 / capacity
 }
 
 /// 100·(1 − half of the difference of the requested fractions of CPU and memory).

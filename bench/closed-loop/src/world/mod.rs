@@ -209,10 +209,12 @@ impl World {
 
     /// Evicts all pods of a node; they ask to be bound again at once.
     fn evict(&mut self, shared: &Shared<'_>, node: NodeId) {
-        let here =
-            |state: &PodState| state.phase == Phase::Bound && usize::from(state.node) == node;
-        let evicted: Vec<PodId> =
-            (0..self.pods.len()).filter(|pod| here(&self.pods[*pod])).collect();
+        let mut evicted: Vec<PodId> = Vec::new();
+        for (pod, state) in self.pods.iter().enumerate() {
+            if state.phase == Phase::Bound && usize::from(state.node) == node {
+                evicted.push(pod);
+            }
+        }
         for pod in evicted {
             self.unbind(shared, pod);
             let state = &mut self.pods[pod];
@@ -326,13 +328,12 @@ impl World {
         let boost = if goes_on { 1.0 } else { 0.0 };
         self.places[shared.slot_of[view.id] as usize] = Place { node: node as u16, boost };
         if !goes_on {
+            let pod_id = view.id as u32;
             let started = now + pod.start_delay.max(1);
-            let mut at = |step: Step, boost| {
-                self.boosts[step as usize % CALENDAR].push((view.id as u32, now, boost));
-            };
-            at(started, app.surge);
+            self.boosts[started as usize % CALENDAR].push((pod_id, now, app.surge));
             if app.surge_steps > 0 {
-                at(started + app.surge_steps, 1.0);
+                let ended = started + app.surge_steps;
+                self.boosts[ended as usize % CALENDAR].push((pod_id, now, 1.0));
             }
         }
     }

@@ -8,32 +8,29 @@ use std::path::PathBuf;
 
 use closed_loop::cell::{Cell, Variant};
 use closed_loop::cluster::Scale;
-use closed_loop::workload::{Ar1, Workload};
+use closed_loop::workload::{Ar1, Pod, Workload};
 
 /// The first arrivals and sums of one workload, to six digits.
 fn describe(workload: &Workload, text: &mut String) {
     let Workload { cell, seed, apps, pods, traits, .. } = workload;
-    let digits = |value: f64| format!("{value:.5e}");
     writeln!(text, "{cell} {:?}, seed {seed}", cell.variant).unwrap();
     writeln!(text, "apps {}, pods {}", apps.len(), pods.len()).unwrap();
-    let sum = |value: &dyn Fn(usize) -> f64| digits((0..pods.len()).map(value).sum());
-    writeln!(text, "sum of lives {}", sum(&|pod| f64::from(pods[pod].life))).unwrap();
-    writeln!(text, "sum of arrivals {}", sum(&|pod| f64::from(pods[pod].arrival))).unwrap();
-    let base = |pod: usize| {
-        let app = &apps[pods[pod].app];
-        app.cores()
-            * app.ratio
-            * f64::from(pods[pod].factor)
-            * workload.rhythm(app, pods[pod].arrival)
-    };
-    writeln!(text, "sum of use at arrival {}", sum(&base)).unwrap();
-    writeln!(text, "sum of memory {}", sum(&|pod| f64::from(pods[pod].memory_used))).unwrap();
+    let lives = sum(pods, |pod| f64::from(pod.life));
+    writeln!(text, "sum of lives {lives}").unwrap();
+    let arrivals = sum(pods, |pod| f64::from(pod.arrival));
+    writeln!(text, "sum of arrivals {arrivals}").unwrap();
+    let used = sum(pods, |pod| {
+        let app = &apps[pod.app];
+        app.cores() * app.ratio * f64::from(pod.factor) * workload.rhythm(app, pod.arrival)
+    });
+    writeln!(text, "sum of use at arrival {used}").unwrap();
+    let memory = sum(pods, |pod| f64::from(pod.memory_used));
+    writeln!(text, "sum of memory {memory}").unwrap();
     let noise = Ar1::new(traits.pod_noise, 300.0);
-    let second = |pod: usize| {
-        let key = pods[pod].noise;
-        f64::from(noise.next(noise.first(key), key, pods[pod].arrival)).abs()
-    };
-    writeln!(text, "sum of noise {}", sum(&second)).unwrap();
+    let second = sum(pods, |pod| {
+        f64::from(noise.next(noise.first(pod.noise), pod.noise, pod.arrival)).abs()
+    });
+    writeln!(text, "sum of noise {second}").unwrap();
     for pod in pods.iter().filter(|pod| !pod.settled).take(6) {
         let app = &apps[pod.app];
         writeln!(
@@ -52,6 +49,14 @@ fn describe(workload: &Workload, text: &mut String) {
         )
         .unwrap();
     }
+}
+
+fn sum(pods: &[Pod], value: impl Fn(&Pod) -> f64) -> String {
+    digits(pods.iter().map(value).sum())
+}
+
+fn digits(value: f64) -> String {
+    format!("{value:.5e}")
 }
 
 #[test]

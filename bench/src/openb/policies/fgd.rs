@@ -91,11 +91,13 @@ pub fn placements(room: &NodeRoom, pod: &PodKind) -> Vec<Cards> {
 /// GPU shares that the typical pod cannot use, in thousandths of a card.
 fn fragments(typical: &Typical, room: &NodeRoom) -> f64 {
     let idle: u32 = room.free().iter().map(|free| u32::from(*free)).sum();
-    let of = |pod: &PodKind| {
-        if pod.milli == 0 || !room.fits(pod) {
-            return idle;
-        }
-        room.free().iter().map(|free| u32::from(*free)).filter(|free| *free < pod.milli).sum()
-    };
-    typical.iter().map(|(pod, share)| share * f64::from(of(pod))).sum()
+    typical.iter().map(|(pod, share)| share * f64::from(unusable(room, idle, pod))).sum()
+}
+
+/// Of a node's `idle` GPU shares, those that a pod of this kind cannot use.
+fn unusable(room: &NodeRoom, idle: u32, pod: &PodKind) -> u32 {
+    if pod.milli == 0 || !room.fits(pod) {
+        return idle;
+    }
+    room.free().iter().map(|free| u32::from(*free)).filter(|free| *free < pod.milli).sum()
 }

@@ -74,20 +74,20 @@ impl Plimsoll {
     /// Where a pod without cards goes: by what kube-scheduler's NodeResourcesFit says of CPU and memory, in place of a
     /// load, and by what that costs the cards; the first of equals.
     fn plain(&self, nodes: &[Node], pod: &PodKind) -> Option<usize> {
-        let score = |at: usize| {
-            let node = &nodes[at];
-            let whole = &self.empty[at];
-            let cpu = part(node.room.cpu - pod.cpu, whole.room.cpu);
-            let memory = part(node.memory - pod.memory, whole.memory);
-            let by_load = Score::truncated(50.0 * (cpu + memory));
-            let Some(measure) = self.rule.for_plain_pods() else { return by_load };
-            let cards = free_cards(&self.models, &self.uuids, &node.room).unwrap_or_default();
-            let free = u64::from(node.room.cpu);
-            let asked = u64::from(pod.cpu);
-            score_less_card_cost(by_load, measure.cost_of_cpu(cards.iter(), free, asked))
-        };
         let fitting = (0..nodes.len()).filter(|at| nodes[*at].fits(pod));
-        fitting.rev().max_by_key(|at| score(*at))
+        fitting.rev().max_by_key(|at| self.plain_score(&nodes[*at], &self.empty[*at], pod))
+    }
+
+    /// The score of a node for a pod without cards. `whole` is the node without pods.
+    fn plain_score(&self, node: &Node, whole: &Node, pod: &PodKind) -> Score {
+        let cpu = part(node.room.cpu - pod.cpu, whole.room.cpu);
+        let memory = part(node.memory - pod.memory, whole.memory);
+        let by_load = Score::truncated(50.0 * (cpu + memory));
+        let Some(measure) = self.rule.for_plain_pods() else { return by_load };
+        let cards = free_cards(&self.models, &self.uuids, &node.room).unwrap_or_default();
+        let free = u64::from(node.room.cpu);
+        let asked = u64::from(pod.cpu);
+        score_less_card_cost(by_load, measure.cost_of_cpu(cards.iter(), free, asked))
     }
 
     fn set_measure(&mut self, measure: Measure) {
@@ -137,7 +137,7 @@ fn judge(
 
 fn free_cards(models: &[CardModel], uuids: &[CardId], room: &NodeRoom) -> Option<Vec<FreeCard>> {
     let model = models.get(usize::from(room.model))?;
-    let card = |(index, free): (usize, &u16)| FreeCard {
+    let cards = room.free().iter().enumerate().map(|(index, free)| FreeCard {
         uuid: uuids[index].clone(),
         index: index as u32,
         model: model.clone(),
@@ -149,8 +149,8 @@ fn free_cards(models: &[CardModel], uuids: &[CardId], room: &NodeRoom) -> Option
         healthy: true,
         closed: None,
         isolation: None,
-    };
-    Some(room.free().iter().enumerate().map(card).collect())
+    });
+    Some(cards.collect())
 }
 
 /// What a pod of this kind asks for, as its annotations would say it; `None` where it asks for no card.

@@ -4,11 +4,13 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::sync::LazyLock;
 
-use clap::{Arg, Command, CommandFactory};
+use clap::Arg;
 use serde_json::Value;
 
-use super::{markdown, read, sentence};
+use super::{markdown, sentence};
+use crate::flags::parsed;
 use crate::manifests::{PROGRAMS, container, strings};
+use crate::repository::read;
 
 const DOCUMENT: &str = "docs/configuration.md";
 
@@ -130,8 +132,8 @@ struct Flag {
 }
 
 impl Flag {
-    fn read(program: &'static str, arg: &Arg, manifest: &Value) -> Option<Self> {
-        let name = arg.get_long().filter(|name| !["help", "version"].contains(name))?;
+    fn new(program: &'static str, arg: &Arg, manifest: &Value) -> Self {
+        let name = arg.get_long().expect("a name");
         let variable = arg.get_env().expect("a variable").to_str().expect("a name in UTF-8");
         let (help, default_in_help) = help(arg);
         let mut default = match default_value(arg) {
@@ -145,7 +147,7 @@ impl Flag {
             default = "`[::]` and the program's own port".to_owned();
             shipped = None;
         }
-        Some(Self {
+        Self {
             programs: vec![program],
             name: name.to_owned(),
             variable: variable.to_owned(),
@@ -153,7 +155,7 @@ impl Flag {
             default,
             shipped: shipped.into_iter().collect(),
             components: components(program, variable),
-        })
+        }
     }
 
     fn is_same(&self, other: &Self) -> bool {
@@ -248,19 +250,6 @@ fn components(program: &str, variable: &str) -> BTreeSet<String> {
     found
 }
 
-fn command(program: &str) -> Command {
-    let mut command = match program {
-        "annotator" => annotator::Args::command(),
-        "gpushare-device-plugin" => gpushare_device_plugin::args::Args::command(),
-        "node-exporter-plus" => node_exporter_plus::Args::command(),
-        "scheduler-extender" => scheduler_extender::Args::command(),
-        other => panic!("no program {other}"),
-    };
-    // Gives flags without a value their default.
-    command.build();
-    command
-}
-
 /// The flags of all programs; those that several programs explain alike once.
 static FLAGS: LazyLock<Vec<Flag>> = LazyLock::new(flags);
 
@@ -268,8 +257,8 @@ fn flags() -> Vec<Flag> {
     let mut flags: Vec<Flag> = Vec::new();
     for program in PROGRAMS {
         let manifest = container(program);
-        for arg in command(program).get_arguments() {
-            let Some(flag) = Flag::read(program, arg, &manifest) else { continue };
+        for arg in parsed(program).own_flags() {
+            let flag = Flag::new(program, arg, &manifest);
             let same = flags.iter_mut().find(|other| other.is_same(&flag));
             match same {
                 Some(same) => same.merge(flag),

@@ -10,7 +10,7 @@ mod schema;
 
 use std::fs;
 
-use crate::repository::root;
+use crate::repository::{read, root};
 
 const START: &str = "<!-- make reference writes this table: ";
 const START_ENDS: &str = " -->\n";
@@ -53,10 +53,6 @@ fn renewed(text: &str, table: fn(&str) -> String) -> String {
     fresh + rest
 }
 
-fn read(file: &str) -> String {
-    fs::read_to_string(root().join(file)).unwrap_or_else(|error| panic!("{file}: {error}"))
-}
-
 fn sentence(text: &str) -> String {
     format!("{}.", text.trim_end_matches('.'))
 }
@@ -92,13 +88,6 @@ fn the_tables_of_the_documents_are_fresh() {
     for document in DOCUMENTS {
         assert_fresh(document, &renewed(&read(document), table));
     }
-}
-
-/// Each link of a flag or field is in a table: one of a flag that is gone would be in none.
-#[test]
-fn every_link_to_more_is_in_a_table() {
-    let documents = DOCUMENTS.map(read).concat();
-    schema::assert_every_link_is_used(&documents);
 }
 
 #[test]

@@ -215,9 +215,9 @@ async fn start(directory: PathBuf, resource: String, service: PluginService) -> 
         let mut kubelet = RegistrationClient::connect(address).await.map_err(io::Error::other)?;
         kubelet.register(request).await.map(drop).map_err(io::Error::other)
     };
-    let timed_out =
-        |_| io::Error::new(io::ErrorKind::TimedOut, "the kubelet did not answer the registration");
-    tokio::time::timeout(PATIENCE, register).await.map_err(timed_out)?
+    tokio::time::timeout(PATIENCE, register).await.map_err(|_| {
+        io::Error::new(io::ErrorKind::TimedOut, "the kubelet did not answer the registration")
+    })?
 }
 
 /// Options of a plugin that wants the optional calls.

@@ -273,9 +273,10 @@ impl<'w> KubeletRig<'w> {
     /// Waits until the Node has this capacity and this allocatable amount of the resource.
     pub(super) async fn offered(&self, capacity: usize, allocatable: usize) -> Result<(), Refuted> {
         let expected = offer(capacity, allocatable);
-        let is_met = async |rig: &Self| Ok((rig.offers().await? == expected).then_some(()));
+        let what = format!("{allocatable} of {capacity} are allocatable");
         let waited =
-            self.until(&format!("{allocatable} of {capacity} are allocatable"), is_met).await;
+            self.until(&what, async |rig| Ok((rig.offers().await? == expected).then_some(())));
+        let waited = waited.await;
         let now = self.offers().await?;
         waited.map_err(|why| Refuted(format!("{why}; the node has {now:?}")))
     }

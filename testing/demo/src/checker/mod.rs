@@ -12,11 +12,11 @@ use serde_json::Value;
 use sim::kubelet::{Process, ProcessEvent};
 use sim::scheduler::{Decision, Verdict};
 
-use crate::model::loads::{LIMIT, Loads};
+use crate::model::loads::Loads;
 use crate::model::nodes::{CARD_MIB, UNIT_MIB};
 use crate::model::objects::{
-    card_of, claim, daemon_node, has_ended, is_daemon, is_running, name, peak_units, reading, text,
-    uid,
+    card_of, claim, daemon_node, has_ended, is_annotated_overloaded, is_daemon, is_running, name,
+    peak_units, text, uid,
 };
 
 /// Longest time from a node's true overload to the extender's knowledge of it. The exporter samples every second and
@@ -116,8 +116,7 @@ impl Checker {
 
     /// Takes note of a node that was created or changed.
     pub(crate) fn node_applied(&mut self, node: &Value, now: Instant) {
-        let readings = ["cpu_usage_active", "mem_usage_active"].map(|metric| reading(node, metric));
-        if readings.into_iter().flatten().any(|load| load > LIMIT) {
+        if is_annotated_overloaded(node) {
             self.annotated_overload.entry(name(node).to_owned()).or_insert(now);
         } else {
             self.annotated_overload.remove(name(node));

@@ -68,18 +68,18 @@ fn a_pod_on_a_node_that_is_overloaded_in_truth_or_by_its_annotations_is_counted(
     let now = Instant::now();
     checker.pod_applied(&pod(plain("a"), "cpu-2", "Pending"), now);
     assert_eq!(checker.counts().hot_node_placements, 1);
-    checker.node_applied(&this_host("0.9,now"), now);
+    checker.node_applied(&node("this-host", "0.9,now"), now);
     checker.pod_applied(&pod(plain("b"), "this-host", "Pending"), now + DELIVERY);
     assert_eq!(checker.counts().hot_node_placements, 1);
     checker.pod_applied(&pod(plain("c"), "this-host", "Pending"), now + DELIVERY * 2);
     assert_eq!(checker.counts().hot_node_placements, 2);
-    checker.node_applied(&this_host("0.2,now"), now);
+    checker.node_applied(&node("this-host", "0.2,now"), now);
     checker.pod_applied(&pod(plain("d"), "this-host", "Pending"), now + DELIVERY * 3);
     assert_eq!(checker.counts().hot_node_placements, 2);
 }
 
-fn this_host(cpu: &str) -> Value {
-    json!({"metadata": {"name": "this-host", "annotations": {"cpu_usage_active": cpu}}})
+fn node(name: &str, cpu: &str) -> Value {
+    json!({"metadata": {"name": name, "annotations": {"cpu_usage_active": cpu}}})
 }
 
 #[test]
@@ -162,20 +162,16 @@ fn at_the_end_pods_that_were_refused_or_wait_for_too_long_are_reported() {
 fn a_pod_on_a_node_that_the_extender_rejects_is_counted_at_once() {
     let (mut checker, _root) = checker(0.2);
     let now = Instant::now();
-    checker.node_applied(&cpu_1("0.9,now"), now);
+    checker.node_applied(&node("cpu-1", "0.9,now"), now);
     checker.pod_applied(&pod(plain("a"), "cpu-1", "Pending"), now);
     assert_eq!(checker.counts().hot_node_placements, 0);
     assert!(checker.extender_rejects("cpu-1"));
     checker.pod_applied(&pod(plain("b"), "cpu-1", "Pending"), now);
     assert_eq!(checker.counts().hot_node_placements, 1);
-    checker.node_applied(&cpu_1("0.3,now"), now);
+    checker.node_applied(&node("cpu-1", "0.3,now"), now);
     assert!(!checker.extender_rejects("cpu-1"));
     checker.pod_applied(&pod(plain("c"), "cpu-1", "Pending"), now);
     assert_eq!(checker.counts().hot_node_placements, 1);
-}
-
-fn cpu_1(cpu: &str) -> Value {
-    json!({"metadata": {"name": "cpu-1", "annotations": {"cpu_usage_active": cpu}}})
 }
 
 #[test]

@@ -13,9 +13,8 @@ use sim::NODES;
 
 use super::explain::{Explainer, is_overloaded, lacks_card};
 use super::{Cluster, PATIENCE};
-use crate::model::loads::LIMIT;
 use crate::model::nodes::{FLEET, gpu_nodes};
-use crate::model::objects::{name, reading};
+use crate::model::objects::{is_annotated_overloaded, name};
 use crate::model::pods::gpu;
 
 /// Pause between two questions.
@@ -40,9 +39,10 @@ impl<'a> ExtenderProbe<'a> {
     /// # Errors
     /// After [`PATIENCE`], or when a program has ended.
     pub(crate) async fn knows_every_node(&self) -> anyhow::Result<()> {
-        let unknown =
-            async || Ok(unknown_nodes(&self.nodes().await?, &self.cluster.sim.list(NODES)));
-        self.wait("the extender knows every node", unknown).await
+        self.wait("the extender knows every node", async || {
+            Ok(unknown_nodes(&self.nodes().await?, &self.cluster.sim.list(NODES)))
+        })
+        .await
     }
 
     /// The nodes that the extender rejects for their load now.
@@ -60,11 +60,11 @@ impl<'a> ExtenderProbe<'a> {
     /// After [`PATIENCE`], or when a program has ended.
     pub(crate) async fn rejects(&self, node: &str) -> anyhow::Result<()> {
         let what = format!("the extender rejects {node}");
-        let accepted = async || {
+        self.wait(&what, async || {
             let is_rejected = self.rejected_by_load().await?.iter().any(|name| name == node);
             Ok(if is_rejected { BTreeSet::new() } else { BTreeSet::from([node.to_owned()]) })
-        };
-        self.wait(&what, accepted).await
+        })
+        .await
     }
 
     /// Waits until `wrong_nodes` returns no nodes.
@@ -108,11 +108,4 @@ fn unknown_nodes(explained: &[explain::Node], objects: &[Value]) -> BTreeSet<Str
         })
         .map(|node| node.name.clone())
         .collect()
-}
-
-/// Whether a node's annotations show it above a limit.
-fn is_annotated_overloaded(node: &Value) -> bool {
-    ["cpu_usage_active", "mem_usage_active"]
-        .iter()
-        .any(|metric| reading(node, metric).is_some_and(|load| load > LIMIT))
 }

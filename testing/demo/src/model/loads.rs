@@ -21,6 +21,11 @@ const IDLE: Load = Load { cpu: 0.03, memory: 0.10 };
 /// The limit of the demo's policy for CPU and for memory. Above it a node is overloaded.
 pub(crate) const LIMIT: f64 = 0.65;
 
+/// Whether a load is known and above the limit.
+pub(crate) fn is_above_limit(load: Option<f64>) -> bool {
+    load.is_some_and(|load| load > LIMIT)
+}
+
 /// A node whose load the demo makes up.
 struct ScriptedNode {
     /// The load around which `now` oscillates.

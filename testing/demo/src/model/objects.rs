@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::Value;
 use sim::kubelet::Process;
 
+use super::loads::is_above_limit;
 use super::nodes::{self, GPU_RESOURCE};
 
 /// The card of a device node that a process sees, as a UUID. A path that is none of its node's cards stays a path.
@@ -57,6 +58,13 @@ pub(crate) fn daemon_node(pod: &Value) -> Option<&str> {
 /// The value of a node's reading, as a fraction.
 pub(crate) fn reading(node: &Value, metric: &str) -> Option<f64> {
     text(&node["metadata"]["annotations"][metric]).split(',').next()?.parse().ok()
+}
+
+/// Whether a node's annotations show it above a limit.
+pub(crate) fn is_annotated_overloaded(node: &Value) -> bool {
+    ["cpu_usage_active", "mem_usage_active"]
+        .iter()
+        .any(|metric| is_above_limit(reading(node, metric)))
 }
 
 /// The pods on each card as the node's device plugin found them in the kubelet's records: pairs of card UUID and

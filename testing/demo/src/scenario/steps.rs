@@ -9,7 +9,7 @@ use sim::Fault;
 use super::{BIG_POD, BIG_SIZE, Scenario, big_pod_waits_for_a_card, why_big_pod_waits};
 use crate::args::Sabotage;
 use crate::cluster::{ExtenderProbe, exporter, plugin};
-use crate::model::loads::LIMIT;
+use crate::model::loads::{LIMIT, is_above_limit};
 use crate::model::nodes::gpu_nodes;
 use crate::model::objects::{asks_gpu, is_running, name};
 use crate::model::pods::{daemon, gpu, gpu_in_pool, gpu_on_node, gpu_with_init, plain};
@@ -114,7 +114,7 @@ impl Scenario {
         self.cluster.loads.set_cpu("cpu-4", 0.95);
         if self.sabotage != Some(Sabotage::Hot) {
             let is_hot = self.cluster.wait_until("cpu-4's load is annotated", |cluster| {
-                cluster.annotated_cpu("cpu-4").is_some_and(|cpu| cpu > LIMIT)
+                is_above_limit(cluster.annotated_cpu("cpu-4"))
             });
             is_hot.await?;
             ExtenderProbe::new(&self.cluster)?.rejects("cpu-4").await?;

@@ -7,7 +7,7 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::Span;
 
 use super::snapshot::{CardRow, NodeRow};
-use crate::model::loads::LIMIT;
+use crate::model::loads::is_above_limit;
 
 /// Cells of a load bar.
 const BAR: usize = 5;
@@ -28,12 +28,12 @@ const POD_STYLES: [Style; 2] =
 /// A node's load in twelve cells: a bar and the percentage of the CPU, or of the memory where only that is over its
 /// limit. Marks: `!` over the CPU's limit, `M` over the memory's, `?` old readings.
 pub(super) fn load(node: &NodeRow) -> Vec<Span<'static>> {
-    let only_memory_is_over = node.memory.is_some_and(is_over) && !node.cpu.is_some_and(is_over);
+    let only_memory_is_over = is_above_limit(node.memory) && !is_above_limit(node.cpu);
     let memory = if only_memory_is_over { node.memory } else { None };
     let Some(load) = memory.or(node.cpu) else {
         return vec![Span::styled(format!("{:<12}", "unknown"), DIM)];
     };
-    let over = is_over(load);
+    let over = is_above_limit(Some(load));
     let mark = match (node.silent, over, memory) {
         (true, ..) => "?",
         (_, true, Some(_)) => "M",
@@ -46,10 +46,6 @@ pub(super) fn load(node: &NodeRow) -> Vec<Span<'static>> {
         Span::styled(rest, DIM),
         Span::styled(format!("{:>4.0}%{mark} ", load * 100.0), if over { BAD } else { PLAIN }),
     ]
-}
-
-fn is_over(load: f64) -> bool {
-    load > LIMIT
 }
 
 /// The filled and the empty part of a load bar.

@@ -5,7 +5,7 @@ use std::io::{self, Write, stdout};
 
 use super::snapshot::{NodeRow, Place, PodRow, Snapshot};
 use crate::checker::Counts;
-use crate::model::loads::LIMIT;
+use crate::model::loads::is_above_limit;
 
 /// The log, with what it has written already.
 #[derive(Debug, Default)]
@@ -63,9 +63,13 @@ fn violations(counts: &Counts) -> (u64, usize, usize) {
 /// What is remarkable about a node, each with a key. A load that goes over its limit again and again is written once.
 fn node_states(node: &NodeRow) -> Vec<(&'static str, String)> {
     let all = [
-        (is_over(node.cpu), "cpu", format!("is overloaded: {:.0}% of its CPUs", percent(node.cpu))),
         (
-            is_over(node.memory),
+            is_above_limit(node.cpu),
+            "cpu",
+            format!("is overloaded: {:.0}% of its CPUs", percent(node.cpu)),
+        ),
+        (
+            is_above_limit(node.memory),
             "mem",
             format!("is overloaded: {:.0}% of its memory", percent(node.memory)),
         ),
@@ -78,10 +82,6 @@ fn node_states(node: &NodeRow) -> Vec<(&'static str, String)> {
 
 fn percent(load: Option<f64>) -> f64 {
     load.unwrap_or_default() * 100.0
-}
-
-fn is_over(load: Option<f64>) -> bool {
-    load.is_some_and(|load| load > LIMIT)
 }
 
 /// Where a pod is and why, with a key; `None` until that is known.

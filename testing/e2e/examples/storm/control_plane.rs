@@ -125,20 +125,21 @@ fn start_etcd(programs: &Path, folder: &Path, port: u16, peer_port: u16) -> Resu
 }
 
 fn start_api_server(programs: &Path, folder: &Path, etcd: u16, port: u16) -> Result<Running> {
-    let file = |name: &str| folder.join(name).display().to_string();
-    std::fs::write(folder.join("tokens.csv"), format!("{TOKEN},admin,admin,system:masters\n"))?;
-    let key = Command::new("openssl").args(["genrsa", "-out", &file("sa.key"), "2048"]).output();
+    let tokens = folder.join("tokens.csv");
+    std::fs::write(&tokens, format!("{TOKEN},admin,admin,system:masters\n"))?;
+    let key_file = folder.join("sa.key").display().to_string();
+    let key = Command::new("openssl").args(["genrsa", "-out", &key_file, "2048"]).output();
     ensure!(key.context("cannot start openssl")?.status.success(), "openssl made no key");
     let mut api = Command::new(programs.join("kube-apiserver"));
     api.args([format!("--etcd-servers=http://127.0.0.1:{etcd}"), format!("--secure-port={port}")])
         .args(["--bind-address=127.0.0.1", "--service-cluster-ip-range=10.96.0.0/16"])
         .args([
-            format!("--cert-dir={}", file("certs")),
-            format!("--token-auth-file={}", file("tokens.csv")),
+            format!("--cert-dir={}", folder.join("certs").display()),
+            format!("--token-auth-file={}", tokens.display()),
         ])
         .args([
-            format!("--service-account-key-file={}", file("sa.key")),
-            format!("--service-account-signing-key-file={}", file("sa.key")),
+            format!("--service-account-key-file={key_file}"),
+            format!("--service-account-signing-key-file={key_file}"),
             "--service-account-issuer=https://storm".to_owned(),
         ])
         .arg("--authorization-mode=AlwaysAllow")

@@ -30,6 +30,8 @@ use e2e::Settings;
 use e2e::build::{binaries, release::Release};
 
 use self::control_plane::ControlPlane;
+use self::exporters::Exporters;
+use self::extender::Extender;
 
 /// What every run shares.
 struct Storm {
@@ -116,24 +118,17 @@ impl Storm {
         // Every node is polled within two minutes, and written for the first time.
         let settled = Duration::from_secs(150);
         tokio::time::sleep(settled).await;
-        let counts = async || {
-            let patches = plane.patches().await?;
-            anyhow::Ok([extender.calls(), patches.nodes, patches.node_loads, exporters.polls()])
-        };
-        let before = counts().await?;
+        let before = counts(&plane, &extender, &exporters).await?;
         for _ in 0..self.minutes {
             tokio::time::sleep(Duration::from_secs(60)).await;
         }
-        let after = counts().await?;
-        let minute = |n: usize| (after[n] - before[n]) as f64 / self.minutes as f64;
+        let after = counts(&plane, &extender, &exporters).await?;
+        let [calls, nodes, node_loads, polls] =
+            [0, 1, 2, 3].map(|n: usize| (after[n] - before[n]) as f64 / self.minutes as f64);
         println!(
-            "{name}: {:.0} Filter calls, {:.0} patches of Nodes, {:.0} of NodeLoads, {:.0} polls a minute; {:.1} \
-             patches a node and hour",
-            minute(0),
-            minute(1),
-            minute(2),
-            minute(3),
-            (minute(1) + minute(2)) * 60.0 / self.nodes as f64,
+            "{name}: {calls:.0} Filter calls, {nodes:.0} patches of Nodes, {node_loads:.0} of NodeLoads, \
+             {polls:.0} polls a minute; {:.1} patches a node and hour",
+            (nodes + node_loads) * 60.0 / self.nodes as f64,
         );
         Ok(())
     }
@@ -154,6 +149,16 @@ impl Storm {
             .args(flags);
         start(annotator, &folder.join("annotator.log"))
     }
+}
+
+/// Calls of Filter, patches of Nodes and of NodeLoads, and polls of exporters, up to now.
+async fn counts(
+    plane: &ControlPlane,
+    extender: &Extender,
+    exporters: &Exporters,
+) -> Result<[u64; 4]> {
+    let patches = plane.patches().await?;
+    Ok([extender.calls(), patches.nodes, patches.node_loads, exporters.polls()])
 }
 
 /// Starts a program whose output goes to `log`.

@@ -31,24 +31,23 @@ pub(crate) async fn define_node_loads(client: &Client) -> Result<()> {
 
 pub(crate) async fn create_nodes(client: &Client, nodes: usize) -> Result<()> {
     let api: Api<Node> = Api::all(client.clone());
-    let create = |n: usize| {
-        let api = api.clone();
-        async move {
-            let resources = json!({"cpu": "64", "memory": "256Gi", "pods": "110"});
-            let name = format!("node-{n:05}");
-            let node = serde_json::from_value(json!({
-                "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}},
-                "status": {
-                    "capacity": resources, "allocatable": resources,
-                    "addresses": [{"type": "InternalIP", "address": address(n).to_string()}],
-                    "conditions": [{"type": "Ready", "status": "True"}],
-                },
-            }))?;
-            api.create(&PostParams::default(), &node).await.context("cannot create a node")
-        }
-    };
-    let created = futures::stream::iter((0..nodes).map(create)).buffer_unordered(AT_ONCE);
-    created.try_for_each(|_| async { Ok(()) }).await
+    let creations = (0..nodes).map(|n| create_node(&api, n));
+    let created = futures::stream::iter(creations).buffer_unordered(AT_ONCE);
+    created.try_for_each(|()| async { Ok(()) }).await
+}
+
+async fn create_node(api: &Api<Node>, n: usize) -> Result<()> {
+    let resources = json!({"cpu": "64", "memory": "256Gi", "pods": "110"});
+    let name = format!("node-{n:05}");
+    let node = serde_json::from_value(json!({
+        "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}},
+        "status": {
+            "capacity": resources, "allocatable": resources,
+            "addresses": [{"type": "InternalIP", "address": address(n).to_string()}],
+            "conditions": [{"type": "Ready", "status": "True"}],
+        },
+    }))?;
+    api.create(&PostParams::default(), &node).await.context("cannot create a node").map(drop)
 }
 
 pub(crate) async fn create_pods(client: &Client, pods: usize) -> Result<()> {

@@ -72,8 +72,7 @@ impl Draw {
         let number = self.created;
         self.created += 1;
         let random = &mut self.random;
-        let mut size = || SIZES[random.place(SIZES.len())];
-        let mut containers = vec![size()];
+        let mut containers = vec![SIZES[random.place(SIZES.len())]];
         let mut cards = 1;
         let mut exclusive = false;
         match random.below(100) {

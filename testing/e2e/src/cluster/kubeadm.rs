@@ -81,19 +81,20 @@ fn start_proxies(nodes: &[Node]) -> Result<()> {
 
 /// Waits until pods can be created: every node is Ready and the default ServiceAccount exists.
 fn wait_until_ready(settings: &Settings, nodes: &[Node], bin: &Path) -> Result<()> {
-    let kubectl = |words: &[&str]| {
-        run(command(bin.join("kubectl")).arg("--kubeconfig").arg(settings.kubeconfig()).args(words))
-    };
     step("waiting for the nodes to be Ready");
     let names: Vec<&str> = nodes.iter().map(Node::name).collect();
     // `kubectl wait` gives up on a node at once that its kubelet has not registered yet.
     wait_for("the nodes", Duration::from_secs(300), || {
-        kubectl(&[&["get", "node"], names.as_slice()].concat()).map(Some)
+        kubectl(settings, bin, &[&["get", "node"], names.as_slice()].concat()).map(Some)
     })?;
     let ready = ["wait", "--for=condition=Ready", "--timeout=300s", "node"];
-    kubectl(&[&ready, names.as_slice()].concat())?;
+    kubectl(settings, bin, &[&ready, names.as_slice()].concat())?;
     wait_for("the default ServiceAccount", Duration::from_secs(300), || {
-        kubectl(&["get", "serviceaccount", "default"]).map(Some)
+        kubectl(settings, bin, &["get", "serviceaccount", "default"]).map(Some)
     })
     .map(drop)
+}
+
+fn kubectl(settings: &Settings, bin: &Path, words: &[&str]) -> Result<String> {
+    run(command(bin.join("kubectl")).arg("--kubeconfig").arg(settings.kubeconfig()).args(words))
 }

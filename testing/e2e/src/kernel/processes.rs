@@ -23,9 +23,11 @@ pub fn of_container(id: &str) -> Result<Vec<Pid>> {
     if id.len() < 12 {
         bail!("{id:?} is no container id");
     }
-    let inside =
-        |pid: &Pid| fs::read_to_string(entry(*pid, "cgroup")).is_ok_and(|text| text.contains(id));
-    Ok(all()?.into_iter().filter(inside).collect())
+    let mut found = all()?;
+    found.retain(|pid| {
+        fs::read_to_string(entry(*pid, "cgroup")).is_ok_and(|text| text.contains(id))
+    });
+    Ok(found)
 }
 
 /// The processes of this program below this control group, by number. The path is one from the root of each hierarchy.

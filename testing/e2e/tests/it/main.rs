@@ -167,9 +167,9 @@ fn trial(fact: Fact, env: Option<Arc<TestEnv>>) -> Trial {
     if skipped {
         line(&format!("SKIPPED {}: it needs the nodes of `make cluster`", fact.name));
     }
-    let test = move || match env {
+    let trial = Trial::test(fact.name, move || match env {
         Some(env) => env.run(fact.name, fact.test).map_err(|error| format!("{error:#}").into()),
         None => Ok(()),
-    };
-    Trial::test(fact.name, test).with_ignored_flag(skipped)
+    });
+    trial.with_ignored_flag(skipped)
 }

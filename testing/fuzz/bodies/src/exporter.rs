@@ -99,11 +99,12 @@ fn with_checksum(content: &[u8]) -> Vec<u8> {
 
 /// Files without beginning and checksum, which [`samples`] adds.
 pub(crate) fn samples_files() -> Vec<Vec<u8>> {
-    let bare = |file: Vec<u8>| {
+    let mut bare = Vec::new();
+    for file in [1, 20].into_iter().filter_map(saved) {
         let end = file.len().saturating_sub(4);
-        file.get(HEAD.len()..end).unwrap_or_default().to_vec()
-    };
-    [1, 20].into_iter().filter_map(saved).map(bare).collect()
+        bare.push(file.get(HEAD.len()..end).unwrap_or_default().to_vec());
+    }
+    bare
 }
 
 /// A file of `count` slots of two signals, with gaps.

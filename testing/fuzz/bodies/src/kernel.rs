@@ -79,8 +79,8 @@ fn devices(file: &[u8]) {
 /// Asserts that a value of a device of this name is valid in every format of the exporter.
 fn check_formats(kind: &'static Kind, instance: &str) {
     let signal = Signal::of_device(kind, instance);
-    let legal = |c: char| c.is_ascii_alphanumeric() || c == '_';
-    assert!(signal.name().chars().all(legal), "{:?}", signal.name());
+    let name = signal.name();
+    assert!(name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_'), "{name:?}");
     let time = Moment(Duration::from_secs(100));
     let reading = Reading { signal, aggregate: ACTIVE, value: 1.0, coverage: 1.0, time };
     let flat: Value = json(&statistics([reading.clone()].into_iter()));
@@ -115,14 +115,13 @@ fn json(text: &str) -> Value {
 /// Each recorded file at two samples, with a NUL between them, and examples of files that were not recorded.
 pub(crate) fn recorded_files() -> Vec<Vec<u8>> {
     let files = seeds::files(&[TREES]);
-    let later = |path: &str| {
-        let second = path.replacen("/0/", "/1/", 1);
-        files.iter().find(|(other, _)| *other == second).map(|(_, bytes)| bytes)
-    };
-    let firsts = files.iter().filter(|(path, _)| path.contains("/0/"));
-    let mut pairs: Vec<_> = firsts
-        .filter_map(|(path, first)| Some([first, later(path)?.as_slice()].join(&0)))
-        .collect();
+    let mut pairs: Vec<Vec<u8>> = Vec::new();
+    for (path, first) in files.iter().filter(|(path, _)| path.contains("/0/")) {
+        let later = path.replacen("/0/", "/1/", 1);
+        if let Some((_, second)) = files.iter().find(|(path, _)| *path == later) {
+            pairs.push([first.as_slice(), second].join(&0));
+        }
+    }
     let others =
         ["0-3,8\n", "1000\n", "350735.47 234388.90\n", "7c0b6c4e-5a53-4e9f-8ef0-1e3a2f0f8a11\n"];
     pairs.extend(others.map(Vec::from));

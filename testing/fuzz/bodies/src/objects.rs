@@ -7,7 +7,7 @@ use http::Uri;
 use placement::names::{Names, limits};
 use placement::reading::ReadingCodec;
 use placement::resources::PodResources;
-use serde_json::json;
+use serde_json::{Value, json};
 
 /// Either an error, or an object whose facts can be read. An exporter's address is a host and a port without a user, a
 /// path or a query.
@@ -49,19 +49,20 @@ fn pod_use(pod: &Pod, names: &Names) {
     }
 }
 
+fn node(exporter: &str) -> Value {
+    json!({
+        "metadata": {"name": "a", "annotations": {
+            "plimsoll.dev/exporter": exporter, "cpu_usage_avg_5m": "0.63012,2026-11-20T09:00:00Z",
+            "plimsoll.dev/gpu-cards": "[]",
+        }},
+        "status": {
+            "addresses": [{"type": "InternalIP", "address": "fd00::7"}],
+            "conditions": [{"type": "Ready", "status": "True"}],
+        },
+    })
+}
+
 pub(crate) fn examples() -> Vec<Vec<u8>> {
-    let node = |exporter: &str| {
-        json!({
-            "metadata": {"name": "a", "annotations": {
-                "plimsoll.dev/exporter": exporter, "cpu_usage_avg_5m": "0.63012,2026-11-20T09:00:00Z",
-                "plimsoll.dev/gpu-cards": "[]",
-            }},
-            "status": {
-                "addresses": [{"type": "InternalIP", "address": "fd00::7"}],
-                "conditions": [{"type": "Ready", "status": "True"}],
-            },
-        })
-    };
     let pod = json!({
         "metadata": {
             "name": "p", "uid": "7a3c", "labels": {"pod-template-hash": "5d4f"},

@@ -68,16 +68,18 @@ impl Api {
 
     /// Answers a request.
     fn serve(&self, request: &Request) -> Response<Body> {
-        let is_unserved =
-            |kind| self.unserved.lock().unwrap_or_else(PoisonError::into_inner).contains(kind);
         let outcome = match (request.kind, request.verb) {
-            (Some(kind), _) if is_unserved(&kind) => Err(Failure::no_such_path()),
+            (Some(kind), _) if self.is_unserved(kind) => Err(Failure::no_such_path()),
             (Some(kind), Some(Verb::Watch)) => self.watch(kind, request),
             (Some(kind), Some(verb)) => self.act(kind, verb, request),
             (Some(_), None) => Err(Failure::new(405, "MethodNotAllowed", "method not allowed")),
             (None, _) => discover(&request.path),
         };
         outcome.unwrap_or_else(|failure| failure_response(&failure))
+    }
+
+    fn is_unserved(&self, kind: Kind) -> bool {
+        self.unserved.lock().unwrap_or_else(PoisonError::into_inner).contains(&kind)
     }
 
     fn act(&self, kind: Kind, verb: Verb, request: &Request) -> Result<Response<Body>, Failure> {

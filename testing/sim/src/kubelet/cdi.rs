@@ -56,7 +56,7 @@ impl Specs {
 
 fn devices(spec: &Value) -> Vec<(String, Value)> {
     let kind = text(&spec["kind"]);
-    list(&spec["devices"]).map(|x| named_device(kind, x)).collect()
+    list(&spec["devices"]).map(|device| named_device(kind, device)).collect()
 }
 
 fn named_device(kind: &str, device: &Value) -> (String, Value) {

@@ -78,7 +78,7 @@ pub(super) fn rejected(store: &Store, pod: &Value, why: &str) {
 pub(super) fn running(store: &Store, pod: &Value) {
     let now = time();
     let statuses: Vec<Value> =
-        list(&pod["spec"]["containers"]).map(|x| running_status(x, &now)).collect();
+        list(&pod["spec"]["containers"]).map(|one| running_status(one, &now)).collect();
     change(store, pod, |status| {
         if status["phase"] == "Running" {
             // It has run since before the kubelet's restart.

@@ -135,8 +135,8 @@ impl Kind {
     /// The kind that an object's `kind` and `apiVersion` name, if it is served.
     #[must_use]
     pub fn of(object: &Value) -> Option<Self> {
-        let is =
-            |kind: &Kind| object["kind"] == kind.name && object["apiVersion"] == kind.api_version;
-        KINDS.into_iter().find(is)
+        KINDS
+            .into_iter()
+            .find(|kind| object["kind"] == kind.name && object["apiVersion"] == kind.api_version)
     }
 }

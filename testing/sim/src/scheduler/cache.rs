@@ -32,21 +32,17 @@ impl Cache {
         let indices: HashMap<String, usize> =
             nodes.iter().enumerate().map(|(index, node)| (node.name.clone(), index)).collect();
         let mut assumed = self.lock().clone();
-        let mut placed: Vec<(String, Arc<Value>)> = Vec::new();
         for pod in store.list(PODS).0 {
             let node = text(&pod["spec"]["nodeName"]);
             if !node.is_empty() {
                 assumed.remove(uid(&pod));
                 if !has_ended(&pod) {
-                    placed.push((node.to_owned(), Arc::clone(&pod)));
+                    add(&mut nodes, &indices, node, &pod);
                 }
             }
         }
-        placed.extend(assumed.into_values());
-        for (node, pod) in placed {
-            if let Some(node) = indices.get(&node).and_then(|index| nodes.get_mut(*index)) {
-                node.add(&requests(&pod));
-            }
+        for (node, pod) in assumed.values() {
+            add(&mut nodes, &indices, node, pod);
         }
         nodes
     }
@@ -54,5 +50,12 @@ impl Cache {
     // A panic cannot leave a change half done: each is a single insertion or removal.
     fn lock(&self) -> MutexGuard<'_, HashMap<String, (String, Arc<Value>)>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Adds what a pod requests to its node, if the node is there.
+fn add(nodes: &mut [NodeResources], indices: &HashMap<String, usize>, node: &str, pod: &Value) {
+    if let Some(node) = indices.get(node).and_then(|index| nodes.get_mut(*index)) {
+        node.add(&requests(pod));
     }
 }

@@ -44,9 +44,10 @@ async fn clients_find_out_what_is_served() {
     assert_eq!(get(&sim, "/api").await.body["versions"], json!(["v1"]));
     let groups = get(&sim, "/apis").await.body;
     let mut groups = groups["groups"].as_array().unwrap().iter();
-    let is_of_leases =
-        |group: &Value| group["preferredVersion"]["groupVersion"] == "coordination.k8s.io/v1";
-    assert!(groups.any(is_of_leases));
+    assert!(
+        groups
+            .any(|group| { group["preferredVersion"]["groupVersion"] == "coordination.k8s.io/v1" })
+    );
     let group = get(&sim, "/apis/coordination.k8s.io/v1").await.body;
     assert_eq!(group["resources"][0]["name"], "leases");
     let core = get(&sim, "/api/v1").await.body;
@@ -125,20 +126,22 @@ async fn lists_select_by_field_label_and_namespace() {
 async fn a_table_is_given_where_kubectl_asks_for_one_and_carries_the_objects() {
     let sim = Sim::start().await.unwrap();
     let stored = sim.put(node("worker-1"));
-    let ask = async |path: &str| {
-        let request = sim::http_client().unwrap().get(format!("{}{path}", sim.url()));
-        let table = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json";
-        let answer = request.header("accept", table).send().await.unwrap();
-        // Of a watch, the one event that there is.
-        let body: Value = serde_json::from_str(&answer.text().await.unwrap()).unwrap();
-        if body["type"] == "ADDED" { body["object"].clone() } else { body }
-    };
     for path in [NODE, "/api/v1/nodes", "/api/v1/nodes?watch=1&timeoutSeconds=0"] {
-        let table = ask(path).await;
+        let table = table_of(&sim, path).await;
         assert_eq!((&table["kind"], &table["rows"][0]["object"]), (&json!("Table"), &stored));
     }
     // kubectl prints name and age of others by itself.
-    assert_eq!(ask("/api/v1/configmaps").await["kind"], "ConfigMapList");
+    assert_eq!(table_of(&sim, "/api/v1/configmaps").await["kind"], "ConfigMapList");
+}
+
+/// What kubectl is answered.
+async fn table_of(sim: &Sim, path: &str) -> Value {
+    let request = sim::http_client().unwrap().get(format!("{}{path}", sim.url()));
+    let table = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json";
+    let answer = request.header("accept", table).send().await.unwrap();
+    // Of a watch, the one event that there is.
+    let body: Value = serde_json::from_str(&answer.text().await.unwrap()).unwrap();
+    if body["type"] == "ADDED" { body["object"].clone() } else { body }
 }
 
 #[tokio::test]

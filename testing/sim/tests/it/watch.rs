@@ -83,21 +83,22 @@ async fn the_pages_of_a_list_show_one_version_until_the_history_is_forgotten() {
     for name in ["a", "b", "c"] {
         sim.put(node(name));
     }
-    let page = async |parameters: &str| -> Value {
-        let url = format!("{}/api/v1/nodes?{parameters}", sim.url());
-        sim::http_client().unwrap().get(url).send().await.unwrap().json().await.unwrap()
-    };
-    let first = page("limit=2").await;
+    let first = page(&sim, "limit=2").await;
     assert_eq!(names(&first), ["a", "b"]);
     assert_eq!(first["metadata"]["remainingItemCount"], 1);
     sim.delete(NODES, "", "c");
     let next = format!("limit=2&continue={}", first["metadata"]["continue"].as_str().unwrap());
-    let last = page(&next).await;
+    let last = page(&sim, &next).await;
     assert_eq!(names(&last), ["c"]);
     assert_eq!(last["metadata"]["resourceVersion"], first["metadata"]["resourceVersion"]);
     assert!(last["metadata"]["continue"].is_null());
     sim.faults().expire_watches();
-    assert_eq!(page(&next).await["code"], 410);
+    assert_eq!(page(&sim, &next).await["code"], 410);
+}
+
+async fn page(sim: &Sim, parameters: &str) -> Value {
+    let url = format!("{}/api/v1/nodes?{parameters}", sim.url());
+    sim::http_client().unwrap().get(url).send().await.unwrap().json().await.unwrap()
 }
 
 fn names(page: &Value) -> Vec<String> {

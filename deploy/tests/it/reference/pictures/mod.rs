@@ -8,7 +8,8 @@ mod table;
 use svg::{Anchor, Picture, Scale, count};
 use table::{Row, table};
 
-use super::{assert_fresh, read};
+use super::assert_fresh;
+use crate::repository::read;
 
 /// Draws a picture from the text of the page.
 type Draw = fn(&str) -> Picture;

@@ -2,6 +2,8 @@
 
 use std::collections::HashMap;
 
+use crate::documents::cells;
+
 /// A row's cells by the headings of their columns.
 pub(super) struct Row(HashMap<String, String>);
 
@@ -18,7 +20,8 @@ impl Row {
 /// The rows of the table whose first column has this heading.
 pub(super) fn table(page: &str, heading: &str) -> Vec<Row> {
     let mut lines = page.lines();
-    let headings = lines.by_ref().map(cells).find(|cells| cells.first() == Some(&heading));
+    let mut rows = lines.by_ref().filter(|line| line.starts_with('|')).map(cells);
+    let headings = rows.find(|cells| cells.first() == Some(&heading));
     let headings = headings.unwrap_or_else(|| panic!("no table whose first column is `{heading}`"));
     let rows = lines.skip(1).take_while(|line| line.starts_with('|'));
     rows.map(|row| {
@@ -26,14 +29,6 @@ pub(super) fn table(page: &str, heading: &str) -> Vec<Row> {
         Row(pairs.map(|(heading, cell)| ((*heading).to_owned(), cell.to_owned())).collect())
     })
     .collect()
-}
-
-fn cells(line: &str) -> Vec<&str> {
-    if line.starts_with('|') {
-        line.trim_matches('|').split('|').map(str::trim).collect()
-    } else {
-        Vec::new()
-    }
 }
 
 /// The numbers in a text, in order. A comma before three digits belongs to its number.

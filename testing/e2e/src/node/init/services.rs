@@ -29,16 +29,16 @@ pub(super) struct Service {
 /// The services of a node, not started yet.
 pub(super) fn all(init: &NodeInit) -> Vec<Service> {
     let path = std::env::var("PATH").unwrap_or_else(|_| "/usr/sbin:/usr/bin:/sbin:/bin".into());
-    let exec = |program: &str| format!("PATH={}:{path} exec {program}", init.bin.display());
+    let exec = format!("PATH={}:{path} exec", init.bin.display());
     let config = init.folder.join("containerd.toml");
     vec![
-        service(SERVICES[0], exec(&format!("containerd -c {}", config.display())), &[]),
+        service(SERVICES[0], format!("{exec} containerd -c {}", config.display()), &[]),
         service(
             SERVICES[1],
-            format!(". {KUBELET_FLAGS}; {}", exec(KUBELET)),
+            format!(". {KUBELET_FLAGS}; {exec} {KUBELET}"),
             &["/var/lib/kubelet/config.yaml", KUBELET_FLAGS],
         ),
-        service(SERVICES[2], exec(KUBE_PROXY), &["/etc/kubernetes/kube-proxy.yaml"]),
+        service(SERVICES[2], format!("{exec} {KUBE_PROXY}"), &["/etc/kubernetes/kube-proxy.yaml"]),
     ]
 }
 

@@ -12,8 +12,8 @@ use crate::support::callers::{Caller, Verb};
 use crate::support::card_audit::{CLAIM, audit_exactly, claim};
 use crate::support::fake_nodes::{self, FakeNode, bound_to, on_fake_nodes};
 use crate::support::pods::{
-    BINDING, START, all_running, annotation, bound, create, evictable, get, gpu_container,
-    idle_container, list, on_node, phase, pod, running,
+    BINDING, START, all_running, annotation, bound, create, evictable, gated, get, gpu_container,
+    idle_container, list, on_node, phase, pod, running, typed,
 };
 use crate::{Fact, on_our_nodes};
 
@@ -79,12 +79,6 @@ fn born_with(name: &str, key: &str) -> Value {
     pod
 }
 
-fn typed(mut pod: Value) -> Value {
-    pod["apiVersion"] = json!("v1");
-    pod["kind"] = json!("Pod");
-    pod
-}
-
 /// The API server's own check of the expressions' types.
 fn well_typed(env: &TestEnv) -> Result<()> {
     let policies: Api<ValidatingAdmissionPolicy> = Api::all(env.client());
@@ -107,9 +101,7 @@ fn with_pods(env: &TestEnv, work: impl FnOnce() -> Result<()>) -> Result<()> {
     fake_nodes::with(env, &[FakeNode::with_cards(FAKE, &[8])], || {
         create(env, on_fake_nodes(pod("claimed", &[gpu_container("main", 1)])))?;
         bound(env, "claimed", BINDING)?;
-        let mut plain = pod("plain", &[idle_container("main")]);
-        plain["spec"]["schedulingGates"] = json!([{"name": "plimsoll-e2e/never"}]);
-        create(env, plain)?;
+        create(env, gated(pod("plain", &[idle_container("main")])))?;
         work()
     })
 }
@@ -233,7 +225,7 @@ fn mirror_pod(env: &TestEnv, name: &str) -> Result<Value> {
         "apiVersion": "v1", "kind": "Node", "name": FAKE, "controller": true,
         "uid": node_uid(env)?,
     }]);
-    anyhow::Ok(mirror)
+    Ok(mirror)
 }
 
 fn node_uid(env: &TestEnv) -> Result<String> {
@@ -282,12 +274,6 @@ fn environments(env: &TestEnv) -> Result<()> {
     let every = debug_container("every", &variable("NVIDIA_VISIBLE_DEVICES"));
     user.refused(env, Verb::Strategic, &path, &every, ENVIRONMENT)?;
     user.done(env, Verb::Strategic, &path, &debug_container("plain", &json!([]))).map(drop)
-}
-
-/// The pod behind a scheduling gate, so that it gets no node.
-fn gated(mut pod: Value) -> Value {
-    pod["spec"]["schedulingGates"] = json!([{"name": "plimsoll-e2e/never"}]);
-    typed(pod)
 }
 
 fn variable(name: &str) -> Value {
@@ -560,8 +546,7 @@ fn free(env: &TestEnv) -> Result<()> {
         .enumerate()
         {
             let key = format!("plimsoll.dev/{key}");
-            let mut born = born_with(&format!("born-{n}"), &key);
-            born["spec"]["schedulingGates"] = json!([{"name": "plimsoll-e2e/never"}]);
+            let born = gated(born_with(&format!("born-{n}"), &key));
             user.done(env, Verb::Create, PODS, &born)?;
             user.done(env, Verb::Merge, &format!("{PODS}/claimed"), &annotated(&key, "1"))?;
         }

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::env::TestEnv;
 use crate::support::callers::{Caller, Verb};
 use crate::support::card_audit::CLAIM;
-use crate::support::pods::{BINDING, gpu_container, idle_container, pod};
+use crate::support::pods::{BINDING, gated, gpu_container, idle_container, pod};
 use crate::{Fact, on_our_nodes};
 
 pub(crate) const FACTS: &[Fact] = &[
@@ -32,14 +32,6 @@ const LIFT: [&str; 4] =
     ["delete", "validatingadmissionpolicybindings", "-l", "app.kubernetes.io/part-of=plimsoll"];
 /// The bytes of a pod's annotations that Kubernetes allows.
 const ANNOTATION_BYTES: usize = 256 << 10;
-
-/// A pod that no scheduler looks at.
-fn gated(name: &str, containers: &[Value]) -> Value {
-    let mut pod = pod(name, containers);
-    pod["spec"]["schedulingGates"] = json!([{"name": "plimsoll-e2e/never"}]);
-    (pod["apiVersion"], pod["kind"]) = (json!("v1"), json!("Pod"));
-    pod
-}
 
 /// Annotations with keys of three letters and values of one.
 fn annotations(numbers: std::ops::Range<usize>) -> Value {
@@ -66,9 +58,9 @@ fn largest(env: &TestEnv) -> Result<()> {
     let user = Caller::administrator(env)?;
     let before = checks(env)?;
     let count = 58_800;
-    let small = gated("small", &[idle_container("main")]);
+    let small = gated(pod("small", &[idle_container("main")]));
     timed(env, "create 0 annotations", || user.done(env, Verb::Create, PODS, &small))?;
-    let mut large = gated("large", &[idle_container("main")]);
+    let mut large = gated(pod("large", &[idle_container("main")]));
     large["metadata"]["annotations"] = annotations(0..55_000);
     timed(env, "create 55000 annotations", || user.done(env, Verb::Create, PODS, &large))?;
     let path = format!("{PODS}/large");
@@ -121,28 +113,19 @@ fn checks(env: &TestEnv) -> Result<std::collections::BTreeMap<String, (f64, f64)
 
 fn long_lists(env: &TestEnv) -> Result<()> {
     let user = Caller::administrator(env)?;
-    let asking = |name: &str, counts: &[usize]| {
-        let mut pod = gated(name, &[gpu_container("c0", 1), idle_container("c1")]);
-        for (n, count) in counts.iter().enumerate() {
-            pod["spec"]["containers"][n]["env"] = variables(*count);
-        }
-        pod
-    };
     for counts in [&[30_000][..], &[1001, 1000]] {
-        let pod = asking("variables", counts);
+        let pod = with_variables(counts);
         let text = user.refusal(env, Verb::Create, PODS, &pod, ENVIRONMENT)?;
         ensure!(text.contains("2000 environment variables"), "{text}");
     }
-    let most = asking("variables", &[1000, 1000]);
+    let most = with_variables(&[1000, 1000]);
     timed(env, "create 2000 variables", || user.done(env, Verb::Create, PODS, &most))?;
-    let of =
-        |count: usize| (0..count).map(|n| idle_container(&format!("c{n}"))).collect::<Vec<_>>();
-    let text = user.refusal(env, Verb::Create, PODS, &gated("many", &of(257)), ENVIRONMENT)?;
+    let text = user.refusal(env, Verb::Create, PODS, &with_containers(257), ENVIRONMENT)?;
     ensure!(text.contains("256 containers") && text.contains("257"), "{text}");
-    let many = gated("many", &of(256));
+    let many = with_containers(256);
     timed(env, "create 256 containers", || user.done(env, Verb::Create, PODS, &many))?;
     // What asks for no GPU memory may have any environment.
-    let mut plain = gated("plain", &[idle_container("main")]);
+    let mut plain = gated(pod("plain", &[idle_container("main")]));
     plain["spec"]["containers"][0]["env"] = variables(30_000);
     timed(env, "create 30000 variables, no GPU", || user.done(env, Verb::Create, PODS, &plain))?;
     let path = format!("{PODS}/variables/ephemeralcontainers");
@@ -155,36 +138,53 @@ fn long_lists(env: &TestEnv) -> Result<()> {
     user.done(env, Verb::Merge, &format!("{PODS}/variables/status"), &status).map(drop)
 }
 
+/// A pod that asks for GPU memory and whose containers have so many variables.
+fn with_variables(counts: &[usize]) -> Value {
+    let containers = [gpu_container("c0", 1), idle_container("c1")];
+    let mut pod = gated(pod("variables", &containers));
+    for (n, count) in counts.iter().enumerate() {
+        pod["spec"]["containers"][n]["env"] = variables(*count);
+    }
+    pod
+}
+
+fn with_containers(count: usize) -> Value {
+    let containers: Vec<Value> = (0..count).map(|n| idle_container(&format!("c{n}"))).collect();
+    gated(pod("many", &containers))
+}
+
 fn variables(count: usize) -> Value {
     (0..count).map(|n| json!({"name": format!("V{n}")})).collect::<Vec<_>>().into()
 }
 
 /// What a user is refused while the policies are in force.
 fn forged() -> Value {
-    let mut forged = gated("forged", &[idle_container("main")]);
+    let mut forged = gated(pod("forged", &[idle_container("main")]));
     forged["metadata"]["annotations"] = json!({CLAIM: "{}"});
     forged
 }
 
 fn lifted(env: &TestEnv) -> Result<()> {
     let user = Caller::administrator(env)?;
-    // The API server follows the objects after a moment.
-    let until = |what: &str, wanted: u16| {
-        wait_for(what, BINDING, || {
-            let path = format!("{PODS}?dryRun=All");
-            let (status, _) = user.call(env, Verb::Create, &path, &forged())?;
-            Ok((status == wanted).then_some(()))
-        })
-    };
-    until("the policies to be in force", 403)?;
+    wait_for_status(env, &user, "the policies to be in force", 403)?;
     env.cluster()?.kubectl_run(&LIFT)?;
-    let lifted = until("the policies to be lifted", 201).and_then(|()| {
-        let mut large = gated("large", &[idle_container("main")]);
+    let gone = wait_for_status(env, &user, "the policies to be lifted", 201);
+    let lifted = gone.and_then(|()| {
+        let mut large = gated(pod("large", &[idle_container("main")]));
         large["metadata"]["annotations"] = annotations(0..55_000);
         let what = "create 55000 annotations without policies";
         timed(env, what, || user.done(env, Verb::Create, PODS, &large)).map(drop)
     });
     env.cluster()?.apply("shipped")?;
-    until("the policies to be back", 403)?;
+    wait_for_status(env, &user, "the policies to be back", 403)?;
     lifted
+}
+
+/// Waits until a user who forges a claim gets this answer: the API server follows the policies after a moment.
+fn wait_for_status(env: &TestEnv, user: &Caller, what: &str, wanted: u16) -> Result<()> {
+    wait_for(what, BINDING, || {
+        let path = format!("{PODS}?dryRun=All");
+        let (status, _) = user.call(env, Verb::Create, &path, &forged())?;
+        Ok((status == wanted).then_some(()))
+    })
 }

@@ -17,7 +17,7 @@ use serde_json::Value;
 
 use crate::env::TestEnv;
 use crate::support::exporter_client::{self, statistics};
-use crate::support::pods::{processes_of, statuses};
+use crate::support::pods::{processes_of, restarts, statuses};
 use crate::{Fact, on_our_nodes};
 
 pub(crate) const FACTS: &[Fact] = &[
@@ -275,10 +275,6 @@ pub(crate) fn replaced(env: &TestEnv, node: &Node) -> Result<()> {
     })
 }
 
-fn restarts(pod: &Pod) -> i32 {
-    statuses(pod).iter().map(|status| status.restart_count).sum()
-}
-
 /// The exporter's pod on a node.
 fn pod_on(env: &TestEnv, node: &Node) -> Result<Pod> {
     let pods = env.program_pods(PROGRAM)?;
@@ -291,9 +287,10 @@ fn pod_on(env: &TestEnv, node: &Node) -> Result<Pod> {
 /// The exporter's main process.
 fn process(pod: &Pod) -> Result<Pid> {
     let all = processes_of(pod, PROGRAM)?;
-    let named =
-        |pid: &Pid| processes::arguments(*pid).first().is_some_and(|p| p.ends_with(PROGRAM));
-    all.into_iter().find(named).context("the exporter does not run")
+    let mut named = all
+        .into_iter()
+        .filter(|pid| processes::arguments(*pid).first().is_some_and(|p| p.ends_with(PROGRAM)));
+    named.next().context("the exporter does not run")
 }
 
 fn value(statistics: &BTreeMap<String, Value>, name: &str) -> Option<f64> {

@@ -48,15 +48,8 @@ fn signal_extenders(env: &TestEnv, signal: Signal) -> Result<()> {
 
 /// `stay_away` keeps the extender from answering; it is called again while a pod is waited for.
 fn plain_schedules_and_gpu_waits(env: &TestEnv, stay_away: impl Fn() -> Result<()>) -> Result<()> {
-    let plain_runs = |name: &str| {
-        create(env, pod(name, &[idle_container("main")]))?;
-        wait_for(&format!("{name} to run beside an extender that is away"), START, || {
-            stay_away()?;
-            Ok(runs(&get(env, name)?).then_some(()))
-        })
-    };
     stay_away()?;
-    plain_runs("plain")?;
+    plain_runs(env, "plain", &stay_away)?;
     create(env, pod("gpu", &[gpu_container("main", 4)]))?;
     wait_for("kube-scheduler to report gpu as unschedulable", BINDING, || {
         stay_away()?;
@@ -64,10 +57,18 @@ fn plain_schedules_and_gpu_waits(env: &TestEnv, stay_away: impl Fn() -> Result<(
         ensure!(node(&gpu).is_none(), "gpu was bound to {:?}", node(&gpu));
         Ok(is_unschedulable(&gpu).then_some(()))
     })?;
-    plain_runs("plain-behind-gpu")?;
+    plain_runs(env, "plain-behind-gpu", &stay_away)?;
     let gpu = get(env, "gpu")?;
     ensure!(node(&gpu).is_none(), "gpu was bound to {:?} without an extender", node(&gpu));
     Ok(())
+}
+
+fn plain_runs(env: &TestEnv, name: &str, stay_away: impl Fn() -> Result<()>) -> Result<()> {
+    create(env, pod(name, &[idle_container("main")]))?;
+    wait_for(&format!("{name} to run beside an extender that is away"), START, || {
+        stay_away()?;
+        Ok(runs(&get(env, name)?).then_some(()))
+    })
 }
 
 fn gpu_is_placed(env: &TestEnv) -> Result<()> {

@@ -9,7 +9,7 @@ use crate::env::TestEnv;
 use crate::support::card_audit::audit_exactly;
 use crate::support::extender_client::EXTENDER;
 use crate::support::pods::{
-    START, create, create_all, gpu_container, idle_container, name, pod, running, statuses,
+    START, create, create_all, gated, gpu_container, idle_container, name, pod, running, statuses,
 };
 use crate::{Fact, on_our_nodes};
 
@@ -38,12 +38,11 @@ fn large(number: usize, node: &str) -> Value {
     };
     let mut pod = pod(&format!("large-{number}"), &[main]);
     if number.is_multiple_of(2) {
-        pod["spec"]["schedulingGates"] = json!([{"name": "plimsoll-e2e/never"}]);
-    } else {
-        pod["spec"]["nodeName"] = json!(node);
-        // The kubelet refuses it: no node has such a label.
-        pod["spec"]["nodeSelector"] = json!({"plimsoll-e2e/none": "here"});
+        return gated(pod);
     }
+    pod["spec"]["nodeName"] = json!(node);
+    // The kubelet refuses it: no node has such a label.
+    pod["spec"]["nodeSelector"] = json!({"plimsoll-e2e/none": "here"});
     pod
 }
 

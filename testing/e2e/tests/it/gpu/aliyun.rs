@@ -23,7 +23,7 @@ use crate::support::extender_client::{inspected_by_each, used_units};
 use crate::support::fake_nodes::{self, FakeNode, bound_to, on_fake_nodes};
 use crate::support::offers::offered;
 use crate::support::pods::{
-    BINDING, GPU, START, all_running, annotation, bound, create, delete_all, evictable,
+    BINDING, GPU, START, all_running, annotation, bound, create, delete_all, evictable, gated,
     gpu_container, gpu_containers, list, node, on_node, phase, pod, processes_of, units,
     unschedulable,
 };
@@ -229,22 +229,18 @@ fn held(env: &TestEnv, caller: &Caller, quota: &str) -> Result<()> {
     // The API server admits by a cache, which may not have the counted quota yet.
     wait_for("the quota to be in force", FOLLOWED, || {
         let dry = format!("{pods}?dryRun=All");
-        let (status, _) = caller.call(env, Verb::Create, &dry, &gated("beyond", 6))?;
+        let (status, _) = caller.call(env, Verb::Create, &dry, &waiting("beyond", 6))?;
         Ok((status == 403).then_some(()))
     })?;
-    caller.done(env, Verb::Create, &pods, &gated("within", 3))?;
-    let (status, answer) = caller.call(env, Verb::Create, &pods, &gated("beyond", 3))?;
+    caller.done(env, Verb::Create, &pods, &waiting("within", 3))?;
+    let (status, answer) = caller.call(env, Verb::Create, &pods, &waiting("beyond", 3))?;
     let message = answer["message"].as_str().unwrap_or_default();
     ensure!(status == 403 && message.contains("exceeded quota: gpu-memory"), "{status} {message}");
-    caller.done(env, Verb::Create, &pods, &gated("fits", 2)).map(drop)
+    caller.done(env, Verb::Create, &pods, &waiting("fits", 2)).map(drop)
 }
 
-fn gated(name: &str, units: u64) -> Value {
-    let mut pod = pod(name, &[gpu_container("main", units)]);
-    pod["apiVersion"] = json!("v1");
-    pod["kind"] = json!("Pod");
-    pod["spec"]["schedulingGates"] = json!([{"name": "plimsoll-e2e/never"}]);
-    pod
+fn waiting(name: &str, units: u64) -> Value {
+    gated(pod(name, &[gpu_container("main", units)]))
 }
 
 /// The component `unhealthy-gpus`: what the driver reports is listed there, and what others list takes no pods.
@@ -252,21 +248,18 @@ fn unhealthy_map(env: &TestEnv) -> Result<()> {
     let host = &env.cluster()?.nodes()[1];
     let card = host.cards().remove(2);
     let name = format!("unhealthy-gpu-{}", host.name());
-    let kubectl =
-        |words: &[&str]| env.cluster()?.kubectl_run(&[&["-n", "kube-system"], words].concat());
-    let listed = || -> Result<String> {
-        let path = "jsonpath={.data.gpus}";
-        kubectl(&["get", "configmap", &name, "--ignore-not-found", "-o", path])
-    };
-    let until = |what: &str, wanted: &str| {
-        wait_for(what, FOLLOWED, || Ok((listed()? == wanted).then_some(())))
-    };
     let tried = host
         .set_card_health(&card.uuid, false)
-        .and_then(|()| until("the plugin to list the card", "2"))
+        .and_then(|()| {
+            wait_for("the plugin to list the card", FOLLOWED, || {
+                let path = "jsonpath={.data.gpus}";
+                let get = ["get", "configmap", &name, "--ignore-not-found", "-o", path];
+                Ok((in_kube_system(env, &get)? == "2").then_some(()))
+            })
+        })
         .and_then(|()| {
             let data = r#"{"data":{"gpus":"0,2"}}"#;
-            kubectl(&["patch", "configmap", &name, "--type=merge", "-p", data])?;
+            in_kube_system(env, &["patch", "configmap", &name, "--type=merge", "-p", data])?;
             wait_for("the plugin to honour the list", FOLLOWED, || {
                 Ok((healthy_cards(env, host)? == [1, 3]).then_some(()))
             })?;
@@ -290,12 +283,16 @@ fn unhealthy_map(env: &TestEnv) -> Result<()> {
             Ok(())
         });
     let restored = host.set_card_health(&card.uuid, true).and_then(|()| {
-        kubectl(&["delete", "configmap", &name, "--ignore-not-found"])?;
+        in_kube_system(env, &["delete", "configmap", &name, "--ignore-not-found"])?;
         wait_for("every card to be healthy again", RECOVERED, || {
             Ok((healthy_cards(env, host)?.len() == 4).then_some(()))
         })
     });
     tried.and(restored)
+}
+
+fn in_kube_system(env: &TestEnv, words: &[&str]) -> Result<String> {
+    env.cluster()?.kubectl_run(&[&["-n", "kube-system"], words].concat())
 }
 
 /// The plugin follows ConfigMap and driver by events, and looks again every few seconds.

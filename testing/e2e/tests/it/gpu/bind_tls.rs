@@ -6,7 +6,6 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use e2e::cluster::install;
 use e2e::command::wait_for;
-use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
 use crate::env::{NAMESPACE, TestEnv};
@@ -15,7 +14,7 @@ use crate::support::extender_client::{EXTENDER, replicas, used_units};
 use crate::support::fake_nodes::{self, FakeNode, on_fake_nodes};
 use crate::support::http::{self, Tls};
 use crate::support::pods::{
-    BINDING, bound, create, get, gpu_container, name, node, pod, statuses, uid,
+    BINDING, bound, create, get, gpu_container, name, node, pod, restarts, uid,
 };
 use crate::{Fact, on_our_nodes};
 
@@ -117,8 +116,4 @@ fn version(tls: &Tls, address: std::net::SocketAddr) -> Result<()> {
 fn starts(env: &TestEnv) -> Result<BTreeMap<String, i32>> {
     let pods = env.program_pods(EXTENDER)?;
     Ok(pods.iter().map(|pod| (name(pod).to_owned(), restarts(pod))).collect())
-}
-
-fn restarts(pod: &Pod) -> i32 {
-    statuses(pod).iter().map(|status| status.restart_count).sum()
 }

@@ -90,11 +90,14 @@ fn no_retry(env: &TestEnv, before: u64) -> Result<()> {
     ensure!(failed == 0, "{failed} Binds failed");
     let events: Api<Event> = Api::namespaced(env.client(), NAMESPACE);
     let failed = ListParams::default().fields("reason=FailedScheduling");
-    let names: Vec<String> = list(env)?.iter().map(|pod| uid(pod).to_owned()).collect();
+    let uids: Vec<String> = list(env)?.iter().map(|pod| uid(pod).to_owned()).collect();
     let events = env.block_on(events.list(&failed))?.items;
-    let of_these =
-        |event: &&Event| event.involved_object.uid.as_ref().is_some_and(|uid| names.contains(uid));
-    let told: Vec<_> = events.iter().filter(of_these).map(|event| &event.message).collect();
+    let mut told = Vec::new();
+    for event in &events {
+        if event.involved_object.uid.as_ref().is_some_and(|uid| uids.contains(uid)) {
+            told.push(&event.message);
+        }
+    }
     ensure!(told.is_empty(), "kube-scheduler tried again: {told:?}");
     Ok(())
 }
@@ -287,13 +290,12 @@ const SLICES: &str = "/apis/resource.k8s.io/v1/resourceslices";
 /// Of the class and of the slice.
 const BY_DRA: &str = "plimsoll-e2e";
 const DRIVER: &str = "dra.plimsoll-e2e.example";
+const WITH_CARDS: &str = "fake-001";
+const WITH_DEVICES: &str = "fake-002";
 
 /// The resource's units are those of cards on one node, and devices of a DRA driver on another. kube-scheduler would
 /// send pods to both, and give each of a pod's units on the other from a device of its own.
 fn by_dra(env: &TestEnv) -> Result<()> {
-    let with_cards = "fake-001";
-    let with_devices = "fake-002";
-    let administrator = Caller::administrator(env)?;
     let class = json!({
         "apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": BY_DRA},
         "spec": {
@@ -304,36 +306,37 @@ fn by_dra(env: &TestEnv) -> Result<()> {
     let slice = json!({
         "apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": {"name": BY_DRA},
         "spec": {
-            "driver": DRIVER, "nodeName": with_devices,
-            "pool": {"name": with_devices, "generation": 1, "resourceSliceCount": 1},
+            "driver": DRIVER, "nodeName": WITH_DEVICES,
+            "pool": {"name": WITH_DEVICES, "generation": 1, "resourceSliceCount": 1},
             "devices": [{"name": "unit-0"}, {"name": "unit-1"}, {"name": "unit-2"}],
         },
     });
-    let nodes = [FakeNode::with_cards(with_cards, &[8]), FakeNode::loaded(with_devices, 0.1)];
-    let tried = || {
-        let made = administrator.done(env, Verb::Create, CLASSES, &class)?;
-        if made["spec"]["extendedResourceName"] != GPU {
-            line("this release does not serve extended resources by DRA: not tried");
-            return Ok(());
-        }
-        administrator.done(env, Verb::Create, SLICES, &slice)?;
-        fake_nodes::with(env, &nodes, || {
-            for node in [with_cards, with_devices] {
-                let mut pod =
-                    on_fake_nodes(pod(&format!("on-{node}"), &[gpu_container("main", 2)]));
-                pod["spec"]["nodeSelector"] = json!({"kubernetes.io/hostname": node});
-                create(env, pod)?;
-            }
-            let by_card = bound(env, "on-fake-001", BINDING)?;
-            ensure!(claim(&by_card)?.contains_key("main"), "no claim");
-            let message = unschedulable(env, "on-fake-002", BINDING)?;
-            ensure!(message.contains("node reports no GPU cards"), "{message}");
-            Ok(())
-        })
-    };
-    let tried = tried();
+    let tried = beside_a_driver(env, &class, &slice);
     let removed = [CLASSES, SLICES].map(|of| env.remove(&format!("{of}/{BY_DRA}")));
     tried.context("a node whose units a DRA driver serves")?;
     let [class, _] = removed;
     class
+}
+
+fn beside_a_driver(env: &TestEnv, class: &Value, slice: &Value) -> Result<()> {
+    let administrator = Caller::administrator(env)?;
+    let made = administrator.done(env, Verb::Create, CLASSES, class)?;
+    if made["spec"]["extendedResourceName"] != GPU {
+        line("this release does not serve extended resources by DRA: not tried");
+        return Ok(());
+    }
+    administrator.done(env, Verb::Create, SLICES, slice)?;
+    let nodes = [FakeNode::with_cards(WITH_CARDS, &[8]), FakeNode::loaded(WITH_DEVICES, 0.1)];
+    fake_nodes::with(env, &nodes, || {
+        for node in [WITH_CARDS, WITH_DEVICES] {
+            let mut pod = on_fake_nodes(pod(&format!("on-{node}"), &[gpu_container("main", 2)]));
+            pod["spec"]["nodeSelector"] = json!({"kubernetes.io/hostname": node});
+            create(env, pod)?;
+        }
+        let by_card = bound(env, "on-fake-001", BINDING)?;
+        ensure!(claim(&by_card)?.contains_key("main"), "no claim");
+        let message = unschedulable(env, "on-fake-002", BINDING)?;
+        ensure!(message.contains("node reports no GPU cards"), "{message}");
+        Ok(())
+    })
 }

@@ -247,7 +247,7 @@ fn limits_are_dropped(env: &TestEnv) -> Result<()> {
 }
 
 fn has_limit(host: &Node) -> Result<bool> {
-    anyhow::Ok(host.run(&["cat", OWN_SPEC])?.contains("\"mps-1-3072-17\""))
+    Ok(host.run(&["cat", OWN_SPEC])?.contains("\"mps-1-3072-17\""))
 }
 
 /// Waits until the Node says that this mode is in force.

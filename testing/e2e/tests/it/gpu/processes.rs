@@ -116,15 +116,13 @@ fn rows(page: &str) -> Vec<String> {
 
 /// Whether memory and SM use are within 2% of what the driver tells.
 fn is_shown(page: &str, wanted: &Wanted) -> bool {
-    let near = |metric: &str, told: f64| {
-        let value = page
-            .lines()
-            .find(|line| {
-                line.starts_with(metric)
-                    && wanted.labels.iter().all(|label| line.contains(label.as_str()))
-            })
-            .and_then(|line| line.rsplit_once(' ')?.1.parse::<f64>().ok());
-        value.is_some_and(|value| (value - told).abs() <= told * 0.02)
-    };
-    near(MEMORY, (wanted.mib * MIB) as f64) && near(SM, wanted.sm as f64 / 100.0)
+    is_near(page, MEMORY, &wanted.labels, (wanted.mib * MIB) as f64)
+        && is_near(page, SM, &wanted.labels, wanted.sm as f64 / 100.0)
+}
+
+fn is_near(page: &str, metric: &str, labels: &[String], told: f64) -> bool {
+    let mut lines = page.lines().filter(|line| line.starts_with(metric));
+    let line = lines.find(|line| labels.iter().all(|label| line.contains(label.as_str())));
+    let value = line.and_then(|line| line.rsplit_once(' ')?.1.parse::<f64>().ok());
+    value.is_some_and(|value| (value - told).abs() <= told * 0.02)
 }

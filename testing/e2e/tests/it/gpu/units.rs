@@ -56,11 +56,13 @@ fn small_units(env: &TestEnv) -> Result<()> {
 fn resize(env: &TestEnv, nodes: &[Node], mib: u64, assignment: &str) -> Result<()> {
     let resized = nodes.iter().try_for_each(|node| node.set_card_memory(mib));
     let plugins = format!("daemonset/{PLUGIN}");
-    let kubectl =
-        |words: &[&str]| env.cluster()?.kubectl_run(&[&["-n", "plimsoll"], words].concat());
-    kubectl(&["set", "env", &plugins, assignment])?;
-    kubectl(&["rollout", "status", &plugins, "--timeout=400s"])?;
+    kubectl(env, &["set", "env", &plugins, assignment])?;
+    kubectl(env, &["rollout", "status", &plugins, "--timeout=400s"])?;
     resized
+}
+
+fn kubectl(env: &TestEnv, words: &[&str]) -> Result<String> {
+    env.cluster()?.kubectl_run(&[&["-n", "plimsoll"], words].concat())
 }
 
 /// Waits until each node offers so many units of each card, and the extender knows that.
@@ -123,9 +125,7 @@ fn refused(env: &TestEnv, host: &Node) -> Result<()> {
     env.delete_all_pods()?;
     host.set_card_memory(EACH + 1)?;
     let before = plugin_of(env, host)?.context("no plugin runs")?;
-    let kubectl =
-        |words: &[&str]| env.cluster()?.kubectl_run(&[&["-n", "plimsoll"], words].concat());
-    kubectl(&["delete", "pod", name(&before)])?;
+    kubectl(env, &["delete", "pod", name(&before)])?;
     let units = MOST + u64::from(CARDS);
     let message = format!(
         "{units} units of 1 MiB, where a node may have {MOST}: set --unit-mib to 2 or more, on all nodes alike"
@@ -133,7 +133,8 @@ fn refused(env: &TestEnv, host: &Node) -> Result<()> {
     wait_for("the plugin to name the unit to choose", OFFERED, || {
         let plugin = plugin_of(env, host)?.filter(|plugin| uid(plugin) != uid(&before));
         let plugin = plugin.context("no new plugin")?;
-        Ok(kubectl(&["logs", name(&plugin), "--tail=-1"])?.contains(&message).then_some(()))
+        let log = kubectl(env, &["logs", name(&plugin), "--tail=-1"])?;
+        Ok(log.contains(&message).then_some(()))
     })?;
     wait_for("the node to offer no units", OFFERED, || {
         let offered = offered(env, GPU)?;

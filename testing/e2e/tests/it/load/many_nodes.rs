@@ -35,9 +35,9 @@ const MOST_ON_ONE_NODE: usize = 8;
 
 /// Every node has eight units, but only one has them on a single card.
 fn one_card_fits(env: &TestEnv) -> Result<()> {
-    let cards = |n| if n == FITTING { &[8][..] } else { &[4, 4] };
-    let nodes: Vec<FakeNode> =
-        (0..MANY).map(|n| FakeNode::with_cards(&name(n), cards(n))).collect();
+    let mut nodes: Vec<FakeNode> =
+        (0..MANY).map(|n| FakeNode::with_cards(&name(n), &[4, 4])).collect();
+    nodes[FITTING] = FakeNode::with_cards(&name(FITTING), &[8]);
     fake_nodes::with(env, &nodes, || {
         create(env, on_fake_nodes(pod("large", &[gpu_container("main", 6)])))?;
         let pods = all_bound(env, BINDING)?;
@@ -53,8 +53,9 @@ fn one_card_fits(env: &TestEnv) -> Result<()> {
 }
 
 fn one_load_fits(env: &TestEnv) -> Result<()> {
-    let load = |n| if n == FITTING { 0.6 } else { OVERLOADED };
-    let nodes: Vec<FakeNode> = (0..MANY).map(|n| FakeNode::loaded(&name(n), load(n))).collect();
+    let mut nodes: Vec<FakeNode> =
+        (0..MANY).map(|n| FakeNode::loaded(&name(n), OVERLOADED)).collect();
+    nodes[FITTING] = FakeNode::loaded(&name(FITTING), 0.6);
     fake_nodes::with(env, &nodes, || {
         create_all(env, plain_pods(5))?;
         for pod in all_bound(env, BINDING)? {
@@ -65,8 +66,9 @@ fn one_load_fits(env: &TestEnv) -> Result<()> {
 }
 
 fn no_herd(env: &TestEnv) -> Result<()> {
-    let load = |n| if n == 0 { 0.02 } else { 0.2 + n as f64 / 500.0 };
-    let nodes: Vec<FakeNode> = (0..50).map(|n| FakeNode::loaded(&name(n), load(n))).collect();
+    let mut nodes: Vec<FakeNode> =
+        (0..50).map(|n| FakeNode::loaded(&name(n), 0.2 + n as f64 / 500.0)).collect();
+    nodes[0] = FakeNode::loaded(&name(0), 0.02);
     fake_nodes::with(env, &nodes, || {
         seen::by_kube_scheduler(env)?;
         create_all(env, plain_pods(50))?;

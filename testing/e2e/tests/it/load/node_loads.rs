@@ -50,9 +50,9 @@ fn in_node_loads(env: &TestEnv, work: impl FnOnce() -> Result<()>) -> Result<()>
     let cluster = env.cluster()?;
     let done = apply(env, "nodeloads").and_then(|()| work());
     let restored = apply(env, "short-periods").and_then(|()| {
-        let both =
-            |kind: &str| PROGRAMS.map(|program| format!("{kind}/plimsoll-{program}-nodeloads"));
-        let objects = [both("clusterrole"), both("clusterrolebinding")].concat();
+        let objects = ["clusterrole", "clusterrolebinding"]
+            .map(|kind| PROGRAMS.map(|program| format!("{kind}/plimsoll-{program}-nodeloads")))
+            .concat();
         let objects = objects.iter().map(String::as_str).chain(["crd/nodeloads.plimsoll.dev"]);
         let words: Vec<&str> =
             ["delete", "--wait", "--timeout=180s"].into_iter().chain(objects).collect();

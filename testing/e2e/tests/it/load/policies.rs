@@ -9,7 +9,7 @@ use crate::env::TestEnv;
 use crate::support::extender_client::{EXTENDER, REPLICAS, counted, plimsoll, shadow};
 use crate::support::fake_nodes::{self, FakeNode, on_fake_nodes, set_readings};
 use crate::support::pods::{
-    BINDING, START, bound, create, idle_container, node, pod, statuses, uid, unschedulable,
+    BINDING, START, bound, create, idle_container, node, pod, restarts, uid, unschedulable,
 };
 use crate::support::policy::{self, OURS};
 use crate::{Fact, on_our_nodes};
@@ -69,9 +69,8 @@ fn hot_reload(env: &TestEnv) -> Result<()> {
 
 /// The pods of the extender by UID, with how often their containers were restarted.
 fn runs(env: &TestEnv) -> Result<Vec<(String, i32)>> {
-    let run =
-        |pod: &_| (uid(pod).to_owned(), statuses(pod).iter().map(|one| one.restart_count).sum());
-    Ok(env.program_pods(EXTENDER)?.iter().map(run).collect())
+    let pods = env.program_pods(EXTENDER)?;
+    Ok(pods.iter().map(|pod| (uid(pod).to_owned(), restarts(pod))).collect())
 }
 
 /// The shadow policy rejects the node that the policy in force prefers.

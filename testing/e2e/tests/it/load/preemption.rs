@@ -41,9 +41,9 @@ fn waits_quietly(env: &TestEnv) -> Result<()> {
         let nodes: Vec<FakeNode> =
             (0..NODES).map(|n| FakeNode::loaded(&fake(n), OVERLOADED)).collect();
         fake_nodes::with(env, &nodes, || {
-            let lower =
-                |n| bound_to(&fake(n), pod(&format!("lower-{n}"), &[idle_container("main")]));
-            create_all(env, (0..NODES).map(lower).collect())?;
+            let lower = (0..NODES)
+                .map(|n| bound_to(&fake(n), pod(&format!("lower-{n}"), &[idle_container("main")])));
+            create_all(env, lower.collect())?;
             fake_nodes::wait_for_taints_to_go(env)?;
             create(env, on_fake_nodes(of_class(pod("high", &[idle_container("main")]), HIGH)))?;
             unschedulable(env, "high", BINDING)?;

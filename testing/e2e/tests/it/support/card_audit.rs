@@ -124,15 +124,15 @@ fn compare_pod(host: &Node, held: &[Held], pod: &Pod, mismatches: &mut Vec<Strin
         ensure!(!processes.is_empty(), "{container} has no process");
         let cards: BTreeSet<&str> = claimed.keys().map(String::as_str).collect();
         for process in processes {
-            let mut wrong = |what: String| {
-                mismatches.push(format!("{}/{container} claims {claimed:?}: {what}", name(pod)));
-            };
-            what_differs(host, process, &cards)?.into_iter().for_each(&mut wrong);
+            let mut wrong = what_differs(host, process, &cards)?;
             if claimed.values().map(|share| share.units()).sum::<u64>() != units {
-                wrong(format!("the request is {units}"));
+                wrong.push(format!("the request is {units}"));
             }
             if !recorded(held, pod, container, claimed) {
-                wrong("the kubelet has recorded other devices for it".to_owned());
+                wrong.push("the kubelet has recorded other devices for it".to_owned());
+            }
+            for what in wrong {
+                mismatches.push(format!("{}/{container} claims {claimed:?}: {what}", name(pod)));
             }
         }
     }
@@ -198,14 +198,13 @@ fn what_differs(host: &Node, process: Pid, cards: &BTreeSet<&str>) -> Result<Vec
 /// The minor numbers of the cards that the device cgroup allows; `None` under cgroup version 2.
 fn allowed_cards(process: Pid) -> Result<Option<Vec<u32>>> {
     let prefix = format!("c {}:", e2e::node::cards::MAJOR);
-    let minor = |line: &String| line.strip_prefix(&prefix)?.split(' ').next()?.parse().ok();
-    Ok(processes::device_cgroup(process)?.map(|lines| -> Vec<u32> {
-        let all = lines.iter().filter_map(minor);
-        let cards = all.filter(|minor| *minor != e2e::node::cards::CONTROL_MINOR);
-        let mut cards: Vec<u32> = cards.collect();
-        cards.sort_unstable();
-        cards
-    }))
+    let Some(lines) = processes::device_cgroup(process)? else { return Ok(None) };
+    let rules = lines.iter().filter_map(|line| line.strip_prefix(&prefix));
+    let mut minors: Vec<u32> =
+        rules.filter_map(|rule| rule.split(' ').next()?.parse().ok()).collect();
+    minors.retain(|minor| *minor != e2e::node::cards::CONTROL_MINOR);
+    minors.sort_unstable();
+    Ok(Some(minors))
 }
 
 fn recorded(held: &[Held], pod: &Pod, container: &str, claimed: &BTreeMap<String, Share>) -> bool {

@@ -1,5 +1,6 @@
 //! Owns the certificates with which tests call the extender's verbs: kube-scheduler's, and wrong ones.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -66,12 +67,14 @@ pub(crate) fn of_another_authority(env: &TestEnv) -> Result<Tls> {
 
 fn read(env: &TestEnv) -> Result<Files> {
     let secrets: Api<Secret> = Api::namespaced(env.client(), "plimsoll");
-    let mut data = env.block_on(secrets.get(OF_KUBE_SCHEDULER))?.data.unwrap_or_default();
-    let mut file = |name: &str| {
-        let content = data.remove(name).map(|content| content.0);
-        content.with_context(|| format!("Secret {OF_KUBE_SCHEDULER} has no {name}"))
-    };
-    Ok(Files { ca: file("ca.crt")?, shown: Some((file("tls.crt")?, file("tls.key")?)) })
+    let data = env.block_on(secrets.get(OF_KUBE_SCHEDULER))?.data.unwrap_or_default();
+    let shown = (file(&data, "tls.crt")?, file(&data, "tls.key")?);
+    Ok(Files { ca: file(&data, "ca.crt")?, shown: Some(shown) })
+}
+
+fn file(data: &BTreeMap<String, ByteString>, name: &str) -> Result<Vec<u8>> {
+    let content = data.get(name).map(|content| content.0.clone());
+    content.with_context(|| format!("Secret {OF_KUBE_SCHEDULER} has no {name}"))
 }
 
 fn tls(files: &Files) -> Result<Tls> {

@@ -74,6 +74,19 @@ pub(crate) fn on_node(node: &Node, mut pod: Value) -> Value {
     pod
 }
 
+/// The same pod with its type, as the API server's own clients send it.
+pub(crate) fn typed(mut pod: Value) -> Value {
+    pod["apiVersion"] = json!("v1");
+    pod["kind"] = json!("Pod");
+    pod
+}
+
+/// The same pod with its type, behind a scheduling gate: it gets no node.
+pub(crate) fn gated(mut pod: Value) -> Value {
+    pod["spec"]["schedulingGates"] = json!([{"name": "plimsoll-e2e/never"}]);
+    typed(pod)
+}
+
 /// Pods of one GPU container each, named `PREFIX-0` and so on.
 pub(crate) fn gpu_pods(prefix: &str, count: usize, units: u64) -> Vec<Value> {
     (0..count).map(|n| pod(&format!("{prefix}-{n}"), &[gpu_container("main", units)])).collect()
@@ -302,6 +315,11 @@ pub(crate) fn gpu_containers(pod: &Pod) -> BTreeMap<&str, u64> {
 pub(crate) fn statuses(pod: &Pod) -> &[ContainerStatus] {
     let statuses = pod.status.as_ref().and_then(|status| status.container_statuses.as_deref());
     statuses.unwrap_or_default()
+}
+
+/// How often a pod's containers were started again, together.
+pub(crate) fn restarts(pod: &Pod) -> i32 {
+    statuses(pod).iter().map(|status| status.restart_count).sum()
 }
 
 /// The processes of one container of a pod, found in the kernel's control groups.

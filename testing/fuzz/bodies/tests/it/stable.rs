@@ -55,9 +55,13 @@ fn edit() -> impl Strategy<Value = Edit> {
     ]
 }
 
+/// A place in front of one of the bytes, or behind all.
+fn place(index: &Index, bytes: &[u8]) -> usize {
+    index.index(bytes.len() + 1)
+}
+
 impl Edit {
     fn apply(&self, input: &mut Vec<u8>, seeds: &[Vec<u8>]) {
-        let place = |index: &Index, bytes: &[u8]| index.index(bytes.len() + 1);
         match self {
             Self::Flip(at, bits) if !input.is_empty() => {
                 let at = at.index(input.len());
@@ -158,18 +162,24 @@ fn every_parser_of_kernel_files_accepts_a_seed() {
     };
     let target = TARGETS.iter().find(|target| target.name == "proc_files").unwrap();
     let seeds = target.seeds();
-    let some = |reads: &dyn Fn(&[u8]) -> bool| seeds.iter().any(|seed| reads(seed));
-    assert!(some(&|seed| cpu::parse(seed).is_ok()));
-    assert!(some(&|seed| cpu::count(seed).is_some_and(|cpus| cpus > 1)));
-    assert!(some(&|seed| uptime::parse(seed).is_ok_and(|up| up.0.as_secs() == 350_735)));
-    assert!(some(&|seed| memory::parse(seed).is_ok()));
-    assert!(some(&|seed| load::parse(seed).is_ok()));
-    assert!(some(&|seed| load::parse_online(seed).is_ok()));
-    assert!(some(&|seed| pressure::parse(seed).is_ok()));
-    assert!(some(&|seed| disk::parse(seed).is_ok_and(|disks| !disks.is_empty())));
-    assert!(some(&|seed| network::parse(seed).is_ok_and(|links| !links.is_empty())));
-    assert!(some(&|seed| network::parse_speed(seed).is_some()));
+    assert!(accepted(&seeds, |seed| cpu::parse(seed).is_ok()));
+    assert!(accepted(&seeds, |seed| cpu::count(seed).is_some_and(|cpus| cpus > 1)));
+    assert!(accepted(&seeds, |seed| uptime::parse(seed).is_ok_and(|up| up.0.as_secs() == 350_735)));
+    assert!(accepted(&seeds, |seed| memory::parse(seed).is_ok()));
+    assert!(accepted(&seeds, |seed| load::parse(seed).is_ok()));
+    assert!(accepted(&seeds, |seed| load::parse_online(seed).is_ok()));
+    assert!(accepted(&seeds, |seed| pressure::parse(seed).is_ok()));
+    assert!(accepted(&seeds, |seed| disk::parse(seed).is_ok_and(|disks| !disks.is_empty())));
+    assert!(accepted(&seeds, |seed| network::parse(seed).is_ok_and(|links| !links.is_empty())));
+    assert!(accepted(&seeds, |seed| network::parse_speed(seed).is_some()));
     let (root, kubelet) = (Path::new("/"), Path::new("/var/lib/kubelet"));
-    let mounts = |seed: &[u8]| filesystem::parse(seed, root, kubelet, |_| true);
-    assert!(some(&|seed| mounts(seed).is_ok_and(|mounts| mounts.len() > 1)));
+    assert!(accepted(&seeds, |seed| {
+        let mounts = filesystem::parse(seed, root, kubelet, |_| true);
+        mounts.is_ok_and(|mounts| mounts.len() > 1)
+    }));
+}
+
+/// Whether a parser accepts one of the seeds.
+fn accepted(seeds: &[Vec<u8>], reads: impl Fn(&[u8]) -> bool) -> bool {
+    seeds.iter().any(|seed| reads(seed))
 }

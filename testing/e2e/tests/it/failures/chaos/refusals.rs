@@ -56,16 +56,14 @@ pub(super) fn cause(
     let message = status.message.as_deref().unwrap_or_default();
     let unexpected = reason == "UnexpectedAdmissionError";
     let here = cluster.nodes().iter().position(|host| Some(host.name()) == node(pod));
-    let down = || here.is_some_and(|here| watch.refused_without_plugin(here, uid(pod)));
-    let silent = || here.is_some_and(|here| watch.refused_without_api(here, uid(pod)));
     let says_no_room = NO_ROOM.iter().any(|all| all.iter().all(|part| message.contains(part)));
     let no_room = reason.starts_with("OutOf") || unexpected && says_no_room;
     let unknown = unexpected && UNKNOWN.iter().any(|part| message.contains(part));
     if forged && (unexpected || no_room) {
         Some(Cause::OwnForgery)
-    } else if unexpected && down() {
+    } else if unexpected && here.is_some_and(|here| watch.refused_without_plugin(here, uid(pod))) {
         Some(Cause::PluginDown)
-    } else if unknown && silent() {
+    } else if unknown && here.is_some_and(|here| watch.refused_without_api(here, uid(pod))) {
         Some(Cause::ApiServerDown)
     } else if beside_forged && no_room {
         Some(Cause::OthersForgery)
