@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use prometheus_client::metrics::info::Info;
 
+use crate::admin::text_of;
 use crate::{ProcessMetrics, Program, Readiness, Registry, Shutdown, Tasks};
 
 /// A running program's shutdown, tasks, readiness and metrics. Clones share one state.
@@ -68,14 +69,14 @@ impl Context {
         register(self.registry().sub_registry_with_prefix("plimsoll"))
     }
 
-    /// All metrics as OpenMetrics text.
+    /// All metrics in Prometheus's text format.
     ///
     /// # Errors
     /// When a metric fails to encode itself.
     pub fn metrics(&self) -> Result<String, std::fmt::Error> {
         let mut page = String::new();
         prometheus_client::encoding::text::encode(&mut page, &self.registry())?;
-        Ok(page)
+        Ok(text_of(&page))
     }
 
     // A panic cannot leave a partial change: a registry is only added to.
