@@ -37,10 +37,11 @@ pub(super) fn chart() -> String {
 
 /// Renders the chart into a namespace; `args` are further flags.
 pub(super) fn template(by: &str, namespace: &str, args: &[&str]) -> Output {
-    let registry = format!("image.registry={REGISTRY}");
+    // Values of --set win over those of --set-json, and among these the last one does.
+    let registry = format!("image.registry=\"{REGISTRY}\"");
     let chart = chart();
-    let mut all =
-        vec!["template", "plimsoll", &chart, "--namespace", namespace, "--set", &registry];
+    let mut all = vec!["template", "plimsoll", &chart, "--namespace", namespace];
+    all.extend(["--set-json", &registry]);
     all.extend(args);
     helm(by, &all)
 }

@@ -106,7 +106,7 @@ fn values_that_contradict_each_other_are_refused_with_what_to_change() {
 #[ignore = "make chart"]
 fn the_chart_passes_helms_own_checks() {
     for by in HELMS {
-        for values in ["image.registry=registry.example.com/p", "image.tag=1"] {
+        for values in ["image.registry=registry.example.com/p", "image.tag=v1"] {
             let output = helm(by, &["lint", "--strict", &chart(), "--set", values]);
             let text = stdout(&output);
             assert!(text.contains("0 chart(s) failed"), "{text}");
@@ -308,7 +308,8 @@ const CHANGED: &[(&str, &str, &[&str])] = &[
     ("nvmlHostLibrary", r#""/x""#, &[]),
 ];
 
-const PROMETHEUS: &[&str] = &["readings.source=prometheus", "readings.prometheus.url=http://p:1"];
+const PROMETHEUS: &[&str] =
+    &[r#"readings.source="prometheus""#, r#"readings.prometheus.url="http://p:1""#];
 
 /// What each of the programs has.
 const OF_PROGRAMS: &[(&str, &str)] = &[
@@ -345,9 +346,9 @@ fn every_value_changes_what_is_rendered() {
         // MPS is there, so that its values have an object.
         let mut args = vec![];
         if !path.starts_with("scheduler.") && path != "mps.enabled" {
-            args.extend(["--set", "mps.enabled=true"]);
+            args.extend(["--set-json", "mps.enabled=true"]);
         }
-        needs.iter().for_each(|value| args.extend(["--set", value]));
+        needs.iter().for_each(|value| args.extend(["--set-json", value]));
         let before = stdout(&template("HELM3", "plimsoll", &args));
         let changed = format!("{}={value}", path.replace("\\\\", "\\"));
         args.extend(["--set-json", &changed]);
@@ -368,7 +369,8 @@ fn notes(by: &str, values: &str) -> String {
     fs::write(copy.join("templates/notes.yaml"), object).expect("a template");
     let copy = copy.display().to_string();
     let mut args = vec!["template", "plimsoll", &copy, "--namespace", "elsewhere"];
-    args.extend(["--show-only", "templates/notes.yaml", "--set", values]);
+    args.extend(["--show-only", "templates/notes.yaml"]);
+    args.extend(["--set", "image.registry=registry.example.com/p", "--set", values]);
     let object: Value = serde_saphyr::from_str(&stdout(&helm(by, &args))).expect("YAML");
     object["notes"].as_str().expect("a text").to_owned()
 }
