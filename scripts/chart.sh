@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The tests of deploy/chart: Helm 3, Helm 4 and kustomize render, and what they say is compared. The three are built from the Go modules
-# pinned in testing/e2e/go when they are needed for the first time, and kept.
+# The tests of deploy/chart: Helm 3, Helm 4 and kustomize render, and what they say is compared. The three are built
+# from the Go modules pinned in testing/e2e/go when they are needed for the first time, and kept.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 cache=${PLIMSOLL_CACHE:-$HOME/.cache/plimsoll}
@@ -20,7 +20,8 @@ program() {
     echo "$kept/$name"
 }
 
-# A released Helm 3 is linked with the release of Kubernetes that its client is of, and takes that where it asks no cluster.
+# A released Helm 3 is linked with the release of Kubernetes that its client is of, and takes that where it asks no
+# cluster.
 minor=$(sed -n 's/.*k8s.io\/client-go v0\.\([0-9]*\)\..*/\1/p' testing/e2e/go/helm/v3/go.mod)
 release="-X helm.sh/helm/v3/pkg/chartutil.k8sVersionMinor=$minor -X helm.sh/helm/v3/pkg/lint/rules.k8sVersionMinor=$minor"
 
