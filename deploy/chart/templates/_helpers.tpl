@@ -35,12 +35,6 @@ annotations: {{- toYaml . | nindent 2 }}
 {{- /* The image of a program: (list $ NAME). */ -}}
 {{- define "plimsoll.image" -}}
 {{- $image := (index . 0).Values.image }}
-{{- if not $image.registry }}
-{{- fail "image.registry is not set: no images are published. Build them and push them (docs/install.md, Images), and set it to where they are: --set image.registry=registry.example.com/plimsoll" }}
-{{- end }}
-{{- if not (regexMatch "^(localhost|[^/]*[.:][^/]*)(/|$)" $image.registry) }}
-{{- fail (printf "image.registry %s begins with no host: write registry.example.com/%s, or docker.io/%s for Docker Hub" $image.registry $image.registry $image.registry) }}
-{{- end }}
 {{- printf "%s/%s:%s" $image.registry (index . 1) ($image.tag | default (index . 0).Chart.AppVersion) }}
 {{- end }}
 
