@@ -33,6 +33,10 @@ oracle: toolchain ## The exporter's windows and the annotator's queries against 
 # What the demo starts as processes of their own, and what shows them.
 DEMO := plimsoll-nvml-standin scheduler-extender annotator node-exporter-plus gpushare-device-plugin plimsoll-demo
 
+.PHONY: chart
+chart: toolchain ## The chart says what the kustomization says, by Helm 3 and Helm 4 (Go 1.26; builds them and kustomize when missing)
+	@scripts/chart.sh
+
 .PHONY: demo
 demo: toolchain ## See it work, on this machine alone: ONCE=1 ends by itself, SABOTAGE=card|hot|ledger, RECORD=FILE
 	@[ -x "$${CARGO_TARGET_DIR:-target}/debug/plimsoll-demo" ] || printf '%s\n' \
