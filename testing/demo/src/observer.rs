@@ -78,7 +78,6 @@ impl Observer {
             pods: &pods,
             decisions: &decisions,
             choices: &choices,
-            policy: cluster.loads.policy(),
             now,
         };
         let mut snapshot = Snapshot::new(&inputs, &mut letters);
@@ -174,7 +173,6 @@ async fn follow_decisions(
     // Without a client no rejection has a cause, and the picture shows that.
     let explainer = Explainer::new(&cluster).ok();
     while let Some(decision) = decisions.recv().await {
-        let policy = cluster.loads.policy();
         observer.checker().decided(&decision);
         let nodes = rejected_nodes(&decision);
         let explanation = match (&explainer, cluster.sim.pod("default", &decision.pod)) {
@@ -185,7 +183,7 @@ async fn follow_decisions(
         };
         let rejections = Rejections::new(nodes.len(), explanation.as_ref());
         let uid = decision.uid.clone();
-        observer.decisions().insert(uid, Decided { decision, policy, rejections });
+        observer.decisions().insert(uid, Decided { decision, rejections });
     }
 }
 
