@@ -65,7 +65,7 @@ fn the_schema_has_every_value_and_no_other() {
     let mut values = Vec::new();
     leaves(&yaml("chart/values.yaml"), "", &mut values);
     let mut known = Vec::new();
-    known_values(&schema(), &schema()["properties"], "", &mut known);
+    known_values(&schema()["properties"], "", &mut known);
     for leaf in &values {
         assert!(known.iter().any(|known| is_in(leaf, known)), "the schema has no {leaf}");
     }
@@ -79,11 +79,11 @@ fn is_in(leaf: &str, known: &str) -> bool {
     leaf.strip_prefix(known).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }
 
-fn known_values(schema: &Value, properties: &Value, path: &str, found: &mut Vec<String>) {
+fn known_values(properties: &Value, path: &str, found: &mut Vec<String>) {
     for (name, property) in properties.as_object().expect("properties") {
         let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
         if property["properties"].is_object() {
-            known_values(schema, &property["properties"], &path, found);
+            known_values(&property["properties"], &path, found);
         } else {
             found.push(path);
         }

@@ -146,8 +146,8 @@ const MANY: [&str; 16] = [
     "nvmlHostLibrary=/nvml",
 ];
 
-/// What has the project's name in it and is no namespace: names of objects and taints, the domain of annotations, folders,
-/// images, and the label of all objects.
+/// What has the project's name in it and is no namespace: names of objects and taints, the domain of annotations,
+/// folders, images, and the label of all objects.
 fn is_no_namespace(word: &str) -> bool {
     let starts = ["plimsoll-", "plimsoll.dev", "/etc/plimsoll", "/run/plimsoll"];
     starts.iter().any(|start| word.starts_with(start))
