@@ -25,8 +25,9 @@ use kubelet_api::podresources::{
 const RETRY_PAUSE: Duration = Duration::from_millis(11);
 /// Attempts of a call that the rate limit rejects, or that finds no kubelet, before it fails.
 const MAX_CALLS: u32 = 90;
-/// Time for one response, retries included. The kubelet waits for this plugin meanwhile.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+/// Time for one response, retries included. The kubelet waits for this plugin meanwhile, and admits no other pod; where
+/// this ends, the pod is refused for good. So it is what a kubelet needs on a node without a free processor.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 /// The largest response, in bytes: enough for a node of 100,000 units. gRPC's default of 4 MiB is enough for
 /// half of that.
 const MAX_MESSAGE: usize = 16 << 20;

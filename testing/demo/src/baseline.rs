@@ -13,9 +13,9 @@ use sim::scheduler::{Decision, Scheduler, SchedulerConfig};
 use sim::{PODS, Sim};
 use tokio::sync::mpsc::UnboundedReceiver;
 
-use crate::model::loads::{Loads, is_above_limit};
+use crate::model::loads::Loads;
 use crate::model::nodes::{self, CARD_UNITS};
-use crate::model::objects::{is_daemon, name, peak_units, reading, text, uid};
+use crate::model::objects::{cpu_reading, is_daemon, memory_reading, name, peak_units, text, uid};
 
 /// The node that each pod would be on, by the pod's UID; `None` where no node takes it.
 pub(crate) type Choices = BTreeMap<String, Option<Choice>>;
@@ -99,13 +99,14 @@ impl Baseline {
 
     fn choice(&self, pod: &Value, node: &str) -> Choice {
         let (cpu, memory) = self.load(node);
+        let over = self.loads.policy().limits().exceeded_by(cpu, memory);
         let has_card = self.state().cards.take(uid(pod), node, peak_units(pod));
         let problem = if is_daemon(pod) {
             // A DaemonSet's pod has no other node.
             None
-        } else if is_above_limit(cpu) {
+        } else if over.cpu {
             Some(Problem::CpuOverloaded)
-        } else if is_above_limit(memory) {
+        } else if over.memory {
             Some(Problem::MemoryOverloaded)
         } else if has_card {
             None
@@ -120,7 +121,10 @@ impl Baseline {
         let object = self.sim.node(node).unwrap_or_default();
         match self.loads.now(node) {
             Some(load) => (Some(load.cpu), Some(load.memory)),
-            None => (reading(&object, "cpu_usage_active"), reading(&object, "mem_usage_active")),
+            None => {
+                let cpu = cpu_reading(&object).map(|reading| reading.value);
+                (cpu, memory_reading(&object).map(|reading| reading.value))
+            }
         }
     }
 
@@ -168,7 +172,8 @@ mod tests {
 
     fn node(name: &str, cpus: u32, gpu: u32, load: &str) -> Value {
         let node = sim::node(name).with("cpu", cpus).with("pods", 110).with(GPU_RESOURCE, gpu);
-        let mut node: Value = node.annotation("cpu_usage_active", load).into();
+        let mut node: Value =
+            node.annotation("cpu_busy_active", format!("{load},2026-01-01T00:00:00Z")).into();
         node["status"]["allocatable"]["memory"] = format!("{}Gi", cpus * 2).into();
         node
     }
@@ -195,7 +200,7 @@ mod tests {
     async fn what_was_chosen_before_leaves_less_room() {
         let pods = (1..=4).map(|i| gpu(&format!("p{i}"), &[10])).collect();
         let expected = [on_gpu_1(None), on_gpu_1(None), on_gpu_1(Some(Problem::NoCard)), None];
-        assert_eq!(chosen(vec![node("gpu-1", 32, 32, "0.2,now")], pods).await, expected);
+        assert_eq!(chosen(vec![node("gpu-1", 32, 32, "0.2")], pods).await, expected);
     }
 
     fn on_gpu_1(problem: Option<Problem>) -> Option<(String, Option<Problem>)> {
@@ -204,7 +209,7 @@ mod tests {
 
     #[tokio::test]
     async fn an_overload_is_not_seen_and_requests_are() {
-        let nodes = vec![node("a", 2, 0, "0.9,now"), node("b", 1, 0, "0.1,now")];
+        let nodes = vec![node("a", 2, 0, "0.9"), node("b", 1, 0, "0.1")];
         let web = (1..=3).map(|i| plain(&format!("w{i}"))).collect();
         let found = chosen(nodes, web).await;
         assert_eq!(found[0], Some(("a".to_owned(), Some(Problem::CpuOverloaded))));
@@ -216,7 +221,7 @@ mod tests {
     async fn a_node_that_hides_its_overload_is_overloaded() {
         let pods = vec![plain("w")];
         let expected = [Some(("cpu-2".to_owned(), Some(Problem::CpuOverloaded)))];
-        assert_eq!(chosen(vec![node("cpu-2", 32, 0, "0.03,now")], pods).await, expected);
+        assert_eq!(chosen(vec![node("cpu-2", 32, 0, "0.03")], pods).await, expected);
     }
 
     #[test]

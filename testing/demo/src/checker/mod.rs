@@ -15,9 +15,10 @@ use sim::scheduler::{Decision, Verdict};
 use crate::model::loads::Loads;
 use crate::model::nodes::{CARD_MIB, UNIT_MIB};
 use crate::model::objects::{
-    card_of, claim, daemon_node, has_ended, is_annotated_overloaded, is_daemon, is_running, name,
+    annotated_overload, card_of, claim, daemon_node, has_ended, is_daemon, is_running, name,
     peak_units, text, uid,
 };
+use crate::model::policy::Policy;
 
 /// Longest time from a node's true overload to the extender's knowledge of it. The exporter samples every second and
 /// the annotator polls every two; the rest is for a machine that is busy with something else.
@@ -116,7 +117,7 @@ impl Checker {
 
     /// Takes note of a node that was created or changed.
     pub(crate) fn node_applied(&mut self, node: &Value, now: Instant) {
-        if is_annotated_overloaded(node) {
+        if annotated_overload(node, self.loads.policy().limits()).is_any() {
             self.annotated_overload.entry(name(node).to_owned()).or_insert(now);
         } else {
             self.annotated_overload.remove(name(node));
@@ -192,8 +193,11 @@ impl Checker {
     }
 
     /// Takes note of an attempt of the scheduler. Where it had a choice of nodes, an extender must have given one of
-    /// them points.
+    /// them points. Under crane's policy recent pods may cost all nodes all of theirs.
     pub(crate) fn decided(&mut self, decision: &Decision) {
+        if self.loads.policy() == Policy::Crane {
+            return;
+        }
         let fitting = decision.candidates.iter().filter(|c| c.verdict == Verdict::Fits);
         let points: Vec<i64> = fitting.map(|candidate| candidate.extender_score).collect();
         if decision.outcome.is_ok() && points.len() > 1 && points.iter().all(|points| *points == 0)

@@ -68,18 +68,31 @@ fn a_pod_on_a_node_that_is_overloaded_in_truth_or_by_its_annotations_is_counted(
     let now = Instant::now();
     checker.pod_applied(&pod(plain("a"), "cpu-2", "Pending"), now);
     assert_eq!(checker.counts().hot_node_placements, 1);
-    checker.node_applied(&node("this-host", "0.9,now"), now);
+    checker.node_applied(&node("this-host", "0.9"), now);
     checker.pod_applied(&pod(plain("b"), "this-host", "Pending"), now + DELIVERY);
     assert_eq!(checker.counts().hot_node_placements, 1);
     checker.pod_applied(&pod(plain("c"), "this-host", "Pending"), now + DELIVERY * 2);
     assert_eq!(checker.counts().hot_node_placements, 2);
-    checker.node_applied(&node("this-host", "0.2,now"), now);
+    checker.node_applied(&node("this-host", "0.2"), now);
     checker.pod_applied(&pod(plain("d"), "this-host", "Pending"), now + DELIVERY * 3);
     assert_eq!(checker.counts().hot_node_placements, 2);
 }
 
+#[test]
+fn a_node_between_the_limits_of_two_policies_is_overloaded_under_the_stricter_one_alone() {
+    for (policy, expected) in [(Policy::Shipped, 0), (Policy::Crane, 1)] {
+        let (mut checker, _root) = checker(0.2);
+        let now = Instant::now();
+        checker.loads.set_policy(policy);
+        checker.node_applied(&node("this-host", "0.72"), now);
+        checker.pod_applied(&pod(plain("a"), "this-host", "Pending"), now + DELIVERY * 2);
+        assert_eq!(checker.counts().hot_node_placements, expected, "{policy:?}");
+    }
+}
+
 fn node(name: &str, cpu: &str) -> Value {
-    json!({"metadata": {"name": name, "annotations": {"cpu_usage_active": cpu}}})
+    let reading = format!("{cpu},2026-01-01T00:00:00Z");
+    json!({"metadata": {"name": name, "annotations": {"cpu_busy_active": reading}}})
 }
 
 #[test]
@@ -99,6 +112,9 @@ fn a_pod_that_is_placed_by_no_points_is_reported() {
     checker.decided(&decision_with(0));
     let expected = ["web-1 was placed though no node had a point for its load"];
     assert_eq!(checker.findings, expected);
+    checker.loads.set_policy(Policy::Crane);
+    checker.decided(&decision_with(0));
+    assert_eq!(checker.findings.len(), 1);
 }
 
 fn candidate(node: &str, points: i64) -> Candidate {
@@ -162,13 +178,13 @@ fn at_the_end_pods_that_were_refused_or_wait_for_too_long_are_reported() {
 fn a_pod_on_a_node_that_the_extender_rejects_is_counted_at_once() {
     let (mut checker, _root) = checker(0.2);
     let now = Instant::now();
-    checker.node_applied(&node("cpu-1", "0.9,now"), now);
+    checker.node_applied(&node("cpu-1", "0.9"), now);
     checker.pod_applied(&pod(plain("a"), "cpu-1", "Pending"), now);
     assert_eq!(checker.counts().hot_node_placements, 0);
     assert!(checker.extender_rejects("cpu-1"));
     checker.pod_applied(&pod(plain("b"), "cpu-1", "Pending"), now);
     assert_eq!(checker.counts().hot_node_placements, 1);
-    checker.node_applied(&node("cpu-1", "0.3,now"), now);
+    checker.node_applied(&node("cpu-1", "0.3"), now);
     assert!(!checker.extender_rejects("cpu-1"));
     checker.pod_applied(&pod(plain("c"), "cpu-1", "Pending"), now);
     assert_eq!(checker.counts().hot_node_placements, 1);

@@ -3,6 +3,7 @@
 
 mod child;
 mod explain;
+mod policy;
 mod ports;
 mod programs;
 mod readiness;
@@ -30,14 +31,13 @@ pub(crate) use state::{gpu_units, is_reading_old};
 use crate::args::{DemoArgs, Sabotage};
 use crate::model::loads::Loads;
 use crate::model::nodes::{FLEET, NodePlan, gpu_nodes};
+use crate::model::policy::Policy;
 use ports::{Ports, loopback};
 use programs::{ANNOTATOR, EXPORTER, EXTENDER, PLUGIN, Program, Programs};
 
-/// The scheduler configuration that `deploy/` ships for crane's policies, used with [`EXTENDER_TIMEOUT`].
+/// The scheduler configuration that `deploy/` ships, used with [`EXTENDER_TIMEOUT`].
 pub(crate) const SCHEDULER_CONFIG: &str =
-    include_str!("../../../../deploy/components/crane-policy/kube-scheduler-config.yaml");
-/// crane's policy with shorter windows.
-const POLICY: &str = include_str!("policy.yaml");
+    include_str!("../../../../deploy/scheduler/kube-scheduler-config.yaml");
 /// Longest wait for any condition, on a machine that is busy with something else.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 /// Time limit of an extender's answer. The shipped 500 ms are meant for release builds on a control-plane node. Here
@@ -80,7 +80,7 @@ impl Cluster {
         root: &Path,
         args: &DemoArgs,
     ) -> anyhow::Result<(Arc<Self>, EventStreams)> {
-        fs::write(root.join("policy.yaml"), POLICY)?;
+        policy::write(root, Policy::default())?;
         fs::create_dir_all(root.join("logs"))?;
         let programs = Programs::find(args.programs.clone(), root.join("logs"))?;
         let hide_overload = args.sabotage == Some(Sabotage::Hot);
@@ -116,8 +116,8 @@ impl Cluster {
     }
 
     fn start_programs(&self) -> anyhow::Result<()> {
-        let common =
-            [self.flag("policy-file", "policy.yaml"), self.flag("kubeconfig", "kubeconfig")];
+        let policy_file = format!("--policy-file={}", policy::path(&self.root).display());
+        let common = [policy_file, self.flag("kubeconfig", "kubeconfig")];
         let extender =
             [format!("--listen-address={}", loopback(self.extender_port)), any_admin_port()];
         self.run(EXTENDER, EXTENDER, &[&common[..], &extender].concat(), &[])?;
@@ -188,6 +188,19 @@ impl Cluster {
     /// A flag whose value is a file below the root.
     fn flag(&self, name: &str, file: &str) -> String {
         format!("--{name}={}", self.root.join(file).display())
+    }
+
+    /// Replaces the policy file. Extender and annotator look at it every five seconds.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub(crate) fn write_policy(&self, policy: Policy) -> anyhow::Result<()> {
+        policy::write(&self.root, policy).context("cannot write the policy")
+    }
+
+    /// Whether a program runs under this name.
+    pub(crate) fn runs(&self, name: &str) -> bool {
+        self.running().contains_key(name)
     }
 
     /// Kills a program with SIGKILL.

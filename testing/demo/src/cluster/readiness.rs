@@ -7,15 +7,17 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use anyhow::bail;
-use api::explain;
+use api::explain::{self, ReadingStatus};
+use jiff::Timestamp;
 use serde_json::Value;
 use sim::NODES;
 
 use super::explain::{Explainer, is_overloaded, lacks_card};
-use super::{Cluster, PATIENCE};
+use super::{Cluster, PATIENCE, exporter};
 use crate::model::nodes::{FLEET, gpu_nodes};
-use crate::model::objects::{is_annotated_overloaded, name};
+use crate::model::objects::{annotated_overload, name};
 use crate::model::pods::gpu;
+use crate::model::policy::{Limits, Policy};
 
 /// Pause between two questions.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -40,7 +42,8 @@ impl<'a> ExtenderProbe<'a> {
     /// After [`PATIENCE`], or when a program has ended.
     pub(crate) async fn knows_every_node(&self) -> anyhow::Result<()> {
         self.wait("the extender knows every node", async || {
-            Ok(unknown_nodes(&self.nodes().await?, &self.cluster.sim.list(NODES)))
+            let limits = self.cluster.loads.policy().limits();
+            Ok(unknown_nodes(&self.nodes().await?, &self.cluster.sim.list(NODES), limits))
         })
         .await
     }
@@ -59,10 +62,53 @@ impl<'a> ExtenderProbe<'a> {
     /// # Errors
     /// After [`PATIENCE`], or when a program has ended.
     pub(crate) async fn rejects(&self, node: &str) -> anyhow::Result<()> {
-        let what = format!("the extender rejects {node}");
+        self.wait_for_node(node, "the extender rejects it", is_overloaded).await
+    }
+
+    /// Waits until extender and annotator follow a policy: the extender compares a reading of every node with the
+    /// policy's limit, and the annotator has written that reading for it after `since`. A node whose exporter was
+    /// killed gets no new reading.
+    ///
+    /// # Errors
+    /// After [`PATIENCE`], or when a program has ended.
+    pub(crate) async fn programs_follow(
+        &self,
+        policy: Policy,
+        since: Timestamp,
+    ) -> anyhow::Result<()> {
+        let what = format!("extender and annotator follow the policy with {}", policy.cpu_metric());
         self.wait(&what, async || {
-            let is_rejected = self.rejected_by_load().await?.iter().any(|name| name == node);
-            Ok(if is_rejected { BTreeSet::new() } else { BTreeSet::from([node.to_owned()]) })
+            let mut others = self.nodes().await?;
+            others.retain(|node| {
+                let is_measured = self.cluster.runs(&exporter(&node.name));
+                !is_judged_by(node, policy, is_measured.then_some(since))
+            });
+            Ok(others.into_iter().map(|node| node.name).collect())
+        })
+        .await
+    }
+
+    /// Waits until a node's reading of its CPU is too old to count for the extender.
+    ///
+    /// # Errors
+    /// After [`PATIENCE`], or when a program has ended.
+    pub(crate) async fn finds_stale(&self, node: &str) -> anyhow::Result<()> {
+        let metric = self.cluster.loads.policy().cpu_metric();
+        let what = format!("its last {metric} is too old for the extender");
+        self.wait_for_node(node, &what, |explained| is_stale(explained, metric)).await
+    }
+
+    /// Waits until something holds for what the extender decides about a node.
+    async fn wait_for_node(
+        &self,
+        node: &str,
+        what: &str,
+        holds: impl Fn(&explain::Node) -> bool,
+    ) -> anyhow::Result<()> {
+        self.wait(what, async || {
+            let mut others = self.nodes().await?;
+            others.retain(|other| other.name == node && !holds(other));
+            Ok(others.into_iter().map(|node| node.name).collect())
         })
         .await
     }
@@ -94,9 +140,13 @@ impl<'a> ExtenderProbe<'a> {
 }
 
 /// The nodes of which the extender knows less than their annotations tell: their overload, or their cards.
-fn unknown_nodes(explained: &[explain::Node], objects: &[Value]) -> BTreeSet<String> {
-    let overloaded: BTreeSet<&str> =
-        objects.iter().filter(|node| is_annotated_overloaded(node)).map(name).collect();
+fn unknown_nodes(
+    explained: &[explain::Node],
+    objects: &[Value],
+    limits: Limits,
+) -> BTreeSet<String> {
+    let overloaded = objects.iter().filter(|node| annotated_overload(node, limits).is_any());
+    let overloaded: BTreeSet<&str> = overloaded.map(name).collect();
     let with_cards: BTreeSet<&str> = gpu_nodes().map(|(_, plan)| plan.name).collect();
     explained
         .iter()
@@ -108,4 +158,22 @@ fn unknown_nodes(explained: &[explain::Node], objects: &[Value]) -> BTreeSet<Str
         })
         .map(|node| node.name.clone())
         .collect()
+}
+
+/// Whether the node's reading of this metric is too old to count.
+fn is_stale(node: &explain::Node, metric: &str) -> bool {
+    let limits = node.load.iter().flat_map(|load| &load.limits);
+    limits
+        .into_iter()
+        .any(|limit| limit.metric == metric && limit.reading.status == ReadingStatus::Stale)
+}
+
+/// Whether the extender compares a reading of the node with the policy's limit of the CPU; with a time, one that was
+/// taken later.
+fn is_judged_by(node: &explain::Node, policy: Policy, since: Option<Timestamp>) -> bool {
+    let limits = node.load.iter().flat_map(|load| &load.limits);
+    limits.into_iter().any(|limit| {
+        let is_new = since.is_none_or(|since| limit.reading.time.is_some_and(|at| at > since));
+        limit.metric == policy.cpu_metric() && is_new
+    })
 }

@@ -6,7 +6,10 @@ use sim::NODES;
 
 use super::Cluster;
 use crate::model::nodes::{GPU_RESOURCE, gpu_nodes};
-use crate::model::objects::{claimed_pods, reading, recorded_pods, text};
+use crate::model::objects::{
+    annotated_overload, claimed_pods, cpu_reading, hot_value, memory_reading, name, recorded_pods,
+    text,
+};
 
 /// Age from which a reading counts as old in the picture. Readings are renewed every two seconds.
 const OLD: SignedDuration = SignedDuration::from_secs(7);
@@ -14,17 +17,25 @@ const OLD: SignedDuration = SignedDuration::from_secs(7);
 impl Cluster {
     /// The CPU load in a node's annotation, as a fraction.
     pub(crate) fn annotated_cpu(&self, node: &str) -> Option<f64> {
-        reading(&self.sim.node(node)?, "cpu_usage_active")
+        cpu_reading(&self.sim.node(node)?).map(|reading| reading.value)
+    }
+
+    /// Whether a node's annotations show it over a limit.
+    pub(crate) fn is_annotated_overloaded(&self, node: &str) -> bool {
+        let limits = self.loads.policy().limits();
+        self.sim.node(node).is_some_and(|node| annotated_overload(&node, limits).is_any())
+    }
+
+    /// The node with the highest hot value, and that; `None` while all are 0.
+    pub(crate) fn hottest_node(&self) -> Option<(String, u64)> {
+        let nodes = self.sim.list(NODES);
+        let hot = nodes.iter().filter_map(|node| Some((name(node).to_owned(), hot_value(node)?)));
+        hot.filter(|(_, value)| *value > 0).max_by_key(|(_, value)| *value)
     }
 
     /// Allocatable units of GPU memory on a node.
     pub(crate) fn gpu_units(&self, node: &str) -> u64 {
         self.sim.node(node).as_ref().map_or(0, gpu_units)
-    }
-
-    /// Whether a node's reading is old.
-    pub(crate) fn is_silent(&self, node: &str) -> bool {
-        self.sim.node(node).is_some_and(|node| is_reading_old(&node, Timestamp::now()))
     }
 
     /// Whether a node's plugin reports exactly the pods whose claims are on the node's cards.
@@ -39,9 +50,8 @@ impl Cluster {
         let with_cards = nodes
             .iter()
             .filter(|node| has_annotation(node, "plimsoll.dev/gpu-cards") && gpu_units(node) > 0);
-        nodes.iter().all(|node| {
-            has_annotation(node, "cpu_usage_active") && has_annotation(node, "mem_usage_active")
-        }) && with_cards.count() == gpu_nodes().count()
+        nodes.iter().all(|node| cpu_reading(node).is_some() && memory_reading(node).is_some())
+            && with_cards.count() == gpu_nodes().count()
     }
 }
 
@@ -51,9 +61,7 @@ fn has_annotation(node: &Value, key: &str) -> bool {
 
 /// Whether a node's CPU reading is old at this time.
 pub(crate) fn is_reading_old(node: &Value, now: Timestamp) -> bool {
-    let annotation = text(&node["metadata"]["annotations"]["cpu_usage_active"]);
-    let at = annotation.split(',').nth(1).and_then(|at| at.parse::<Timestamp>().ok());
-    at.is_some_and(|at| now.duration_since(at) > OLD)
+    cpu_reading(node).is_some_and(|reading| now.duration_since(reading.at) > OLD)
 }
 
 /// Allocatable units of GPU memory of a Node object.

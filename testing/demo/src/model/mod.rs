@@ -1,5 +1,5 @@
-//! What is in the demo's cluster, as plain data: the planned nodes, their true loads, the pods that the scenario
-//! makes, and how API objects are read.
+//! What is in the demo's cluster, as plain data: the planned nodes, their true loads, the policies' limits, the pods
+//! that the scenario makes, and how API objects are read.
 //!
 //! Invariant: nothing here is shared with Plimsoll, since the checker relies on it.
 
@@ -7,3 +7,4 @@ pub(crate) mod loads;
 pub(crate) mod nodes;
 pub(crate) mod objects;
 pub(crate) mod pods;
+pub(crate) mod policy;

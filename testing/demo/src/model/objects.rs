@@ -4,11 +4,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use jiff::Timestamp;
 use serde_json::Value;
 use sim::kubelet::Process;
 
-use super::loads::is_above_limit;
 use super::nodes::{self, GPU_RESOURCE};
+use super::policy::{Limits, MEMORY_METRIC, Overload, Policy};
 
 /// The card of a device node that a process sees, as a UUID. A path that is none of its node's cards stays a path.
 pub(crate) fn card_of(process: &Process, device: &str) -> String {
@@ -43,6 +44,23 @@ fn units_of(container: &Value) -> u64 {
     text(&container["resources"]["limits"][GPU_RESOURCE]).parse().unwrap_or(0)
 }
 
+/// The CPU that a pod requests, in thousandths of a core: its app containers together, or its largest init container.
+pub(crate) fn requested_cpu(pod: &Value) -> u64 {
+    let apps: u64 = list(&pod["spec"]["containers"]).map(cpu_of).sum();
+    let init = list(&pod["spec"]["initContainers"]).map(cpu_of).max().unwrap_or(0);
+    apps.max(init)
+}
+
+/// The CPU request of a container, which the demo's pods write as `1` or as `500m`.
+fn cpu_of(container: &Value) -> u64 {
+    let request = text(&container["resources"]["requests"]["cpu"]);
+    let thousandths = match request.strip_suffix('m') {
+        Some(thousandths) => thousandths.parse().ok(),
+        None => request.parse().ok().map(|cores: u64| cores * 1000),
+    };
+    thousandths.unwrap_or(0)
+}
+
 /// Whether a DaemonSet owns the pod: such a pod belongs on its node, whatever the load there.
 pub(crate) fn is_daemon(pod: &Value) -> bool {
     list(&pod["metadata"]["ownerReferences"]).any(|owner| owner["kind"] == "DaemonSet")
@@ -55,16 +73,44 @@ pub(crate) fn daemon_node(pod: &Value) -> Option<&str> {
     terms[0]["matchFields"][0]["values"][0].as_str()
 }
 
-/// The value of a node's reading, as a fraction.
-pub(crate) fn reading(node: &Value, metric: &str) -> Option<f64> {
-    text(&node["metadata"]["annotations"][metric]).split(',').next()?.parse().ok()
+/// A measured value of a node.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Reading {
+    /// A fraction; of the hot value a whole number.
+    pub(crate) value: f64,
+    /// When it was taken.
+    pub(crate) at: Timestamp,
 }
 
-/// Whether a node's annotations show it above a limit.
-pub(crate) fn is_annotated_overloaded(node: &Value) -> bool {
-    ["cpu_usage_active", "mem_usage_active"]
-        .iter()
-        .any(|metric| is_above_limit(reading(node, metric)))
+/// The reading of a node's CPU. Each policy has an annotation of its own for it; the newer one counts.
+pub(crate) fn cpu_reading(node: &Value) -> Option<Reading> {
+    let metrics = [Policy::Shipped, Policy::Crane].map(Policy::cpu_metric);
+    let readings = metrics.iter().filter_map(|metric| reading(node, metric));
+    readings.max_by_key(|reading| reading.at)
+}
+
+/// The reading of a node's memory.
+pub(crate) fn memory_reading(node: &Value) -> Option<Reading> {
+    reading(node, MEMORY_METRIC)
+}
+
+/// crane's hot value of a node, which the annotator writes under a policy of crane's kind: each 1 costs the node a
+/// tenth of the whole score.
+pub(crate) fn hot_value(node: &Value) -> Option<u64> {
+    reading(node, "node_hot_value").map(|reading| reading.value as u64)
+}
+
+/// The annotation `VALUE,TIME`.
+fn reading(node: &Value, metric: &str) -> Option<Reading> {
+    let (value, at) = text(&node["metadata"]["annotations"][metric]).split_once(',')?;
+    Some(Reading { value: value.parse().ok()?, at: at.parse().ok()? })
+}
+
+/// The limits that a node's annotations show it over.
+pub(crate) fn annotated_overload(node: &Value, limits: Limits) -> Overload {
+    let cpu = cpu_reading(node).map(|reading| reading.value);
+    let memory = memory_reading(node).map(|reading| reading.value);
+    limits.exceeded_by(cpu, memory)
 }
 
 /// The pods on each card as the node's device plugin found them in the kubelet's records: pairs of card UUID and
@@ -145,6 +191,30 @@ fn embedded_json(annotation: &Value) -> Value {
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn the_newer_reading_of_the_cpu_counts_whichever_policy_it_is_of() {
+        let node = |annotations| json!({"metadata": {"annotations": annotations}});
+        let shipped = "0.70,2026-01-01T00:00:00Z";
+        let crane = "0.30,2026-01-01T00:00:02Z";
+        let both = node(json!({"cpu_busy_active": shipped, "cpu_usage_active": crane}));
+        assert_eq!(cpu_reading(&both).map(|reading| reading.value), Some(0.30));
+        let one = node(json!({"cpu_busy_active": shipped}));
+        assert_eq!(cpu_reading(&one).map(|reading| reading.value), Some(0.70));
+        assert_eq!(annotated_overload(&one, Policy::Shipped.limits()), Overload::default());
+        let over = Overload { cpu: true, memory: false };
+        assert_eq!(annotated_overload(&one, Policy::Crane.limits()), over);
+        assert_eq!(cpu_reading(&node(json!({"cpu_busy_active": "0.70"}))), None);
+    }
+
+    #[test]
+    fn a_pods_cpu_is_read_in_cores_and_in_thousandths() {
+        let container = |cpu: &str| json!({"resources": {"requests": {"cpu": cpu}}});
+        let spec = json!({
+            "initContainers": [container("2")], "containers": [container("1"), container("500m")],
+        });
+        assert_eq!(requested_cpu(&json!({"spec": spec})), 2000);
+    }
 
     #[test]
     fn what_a_plugin_recorded_is_compared_with_claims_by_card_and_pod() {

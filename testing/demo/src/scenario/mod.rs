@@ -43,7 +43,7 @@ impl Pace {
 pub(crate) const BIG_POD: &str = "big-1";
 /// Units of GPU memory: more than any card has, less than a node.
 const BIG_SIZE: u64 = 20;
-/// After the steps, the time between two pods. So few bindings keep every node's hot value at 0.
+/// After the steps, the time between two pods.
 const IDLE_STEP: Duration = Duration::from_millis(2500);
 /// After the steps, the largest pod in units of GPU memory.
 const LARGEST: u64 = 8;
@@ -107,7 +107,7 @@ impl Scenario {
                 _ => self.create(gpu(&name, &[size])),
             }
             match round % 16 {
-                6 => self.cluster.loads.set_cpu("cpu-3", 0.9),
+                6 => self.cluster.loads.set_cpu("cpu-3", 0.97),
                 14 => self.cluster.loads.set_cpu("cpu-3", 0.4),
                 _ => {}
             }

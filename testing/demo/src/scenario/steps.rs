@@ -3,16 +3,17 @@
 use std::time::Duration;
 
 use anyhow::ensure;
+use jiff::Timestamp;
 use serde_json::Value;
 use sim::Fault;
 
 use super::{BIG_POD, BIG_SIZE, Scenario, big_pod_waits_for_a_card, why_big_pod_waits};
 use crate::args::Sabotage;
-use crate::cluster::{ExtenderProbe, exporter, plugin};
-use crate::model::loads::{LIMIT, is_above_limit};
+use crate::cluster::{Cluster, ExtenderProbe, exporter, plugin};
 use crate::model::nodes::gpu_nodes;
 use crate::model::objects::{asks_gpu, is_running, name};
 use crate::model::pods::{daemon, gpu, gpu_in_pool, gpu_on_node, gpu_with_init, plain};
+use crate::model::policy::Policy;
 
 impl Scenario {
     /// All steps, once.
@@ -31,6 +32,7 @@ impl Scenario {
         self.pod_too_big_for_a_card().await?;
         self.plugin_dies().await?;
         self.kubelet_restarts().await?;
+        self.crane_policy().await?;
         self.refill().await?;
         self.say("Everything has settled.");
         self.all_run().await?;
@@ -112,19 +114,26 @@ impl Scenario {
     async fn node_turns_hot(&self) -> anyhow::Result<()> {
         self.say("cpu-4 turns hot by something that is no pod: new pods stay away from it.");
         self.cluster.loads.set_cpu("cpu-4", 0.95);
-        if self.sabotage != Some(Sabotage::Hot) {
-            let is_hot = self.cluster.wait_until("cpu-4's load is annotated", |cluster| {
-                is_above_limit(cluster.annotated_cpu("cpu-4"))
-            });
-            is_hot.await?;
-            ExtenderProbe::new(&self.cluster)?.rejects("cpu-4").await?;
-            let is_seen = self.cluster.wait_until("the checker has seen cpu-4's load", |_| {
-                self.observer.checker().extender_rejects("cpu-4")
-            });
-            is_seen.await?;
-        }
+        self.is_rejected("cpu-4").await?;
         self.stream((9..=13).map(|i| plain(&format!("web-{i}")))).await;
         self.all_run().await
+    }
+
+    /// Waits until the extender rejects a node for its load. From then on the checker allows no pod there.
+    async fn is_rejected(&self, node: &str) -> anyhow::Result<()> {
+        // Then no program is told of the load.
+        if self.sabotage == Some(Sabotage::Hot) {
+            return Ok(());
+        }
+        let is_annotated = self.cluster.wait_until("its overload is annotated", |cluster| {
+            cluster.is_annotated_overloaded(node)
+        });
+        is_annotated.await?;
+        ExtenderProbe::new(&self.cluster)?.rejects(node).await?;
+        let is_seen = self.cluster.wait_until("the checker has seen its overload", |_| {
+            self.observer.checker().extender_rejects(node)
+        });
+        is_seen.await
     }
 
     async fn exporter_dies(&self) -> anyhow::Result<()> {
@@ -172,13 +181,49 @@ impl Scenario {
         Ok(())
     }
 
+    /// cpu-4 is brought between the limits of both policies: it takes no pods for as long as crane's is in force.
+    async fn crane_policy(&self) -> anyhow::Result<()> {
+        self.say("The policy file is replaced by one of crane's kind: hard limits of 65%.");
+        self.cluster.loads.set_cpu("cpu-4", 0.72);
+        self.switch_policy(Policy::Crane).await?;
+        self.is_rejected("cpu-4").await?;
+        self.say("crane's policy: cpu-4 is at 72% and gets no pods; scores go to 10, not 100.");
+        self.stream((1..=5).map(|i| plain(&format!("crane-{i}")))).await;
+        self.all_run().await?;
+        let is_hot = |cluster: &Cluster| cluster.hottest_node().is_some();
+        self.cluster.wait_until("a node is hot by recent pods", is_hot).await?;
+        self.pause().await;
+        if let Some((node, value)) = self.cluster.hottest_node() {
+            self.say(&format!(
+                "{node}'s hot value is {value} by its recent pods: each 1 costs a point of 10."
+            ));
+        }
+        self.pause().await;
+        self.switch_policy(Policy::Shipped).await?;
+        self.say("The shipped policy is back: limits of 80% and 90%, scores to 100.");
+        (1..=5).for_each(|i| self.delete(&format!("crane-{i}")));
+        self.pause().await;
+        Ok(())
+    }
+
+    /// Replaces the policy file, and waits until extender and annotator follow it.
+    async fn switch_policy(&self, policy: Policy) -> anyhow::Result<()> {
+        // Until both do, the checker goes by the limits that are less strict.
+        self.cluster.loads.set_policy(Policy::Shipped);
+        let since = Timestamp::now();
+        self.cluster.write_policy(policy)?;
+        ExtenderProbe::new(&self.cluster)?.programs_follow(policy, since).await?;
+        self.cluster.loads.set_policy(policy);
+        Ok(())
+    }
+
     async fn refill(&self) -> anyhow::Result<()> {
         self.say("gpu-4 cools down and half of the GPU pods end: others take their place.");
         self.cluster.loads.set_cpu("gpu-4", 0.2);
         let running = self.names(|pod| is_running(pod) && asks_gpu(pod));
         running.iter().step_by(2).for_each(|pod| self.delete(pod));
         let is_cool = self.cluster.wait_until("gpu-4's load is annotated", |cluster| {
-            cluster.annotated_cpu("gpu-4").is_some_and(|cpu| cpu < LIMIT)
+            !cluster.is_annotated_overloaded("gpu-4")
         });
         is_cool.await?;
         let sizes = [7, 3, 5, 2, 9, 4, 6, 3, 8, 2];
@@ -201,9 +246,7 @@ impl Scenario {
             for_memory.iter().any(|why| reason.contains(why)),
             "{BIG_POD} no longer says that it waits for GPU memory: {reason:?}"
         );
-        self.cluster
-            .wait_until("cpu-5's last reading is old", |cluster| cluster.is_silent("cpu-5"))
-            .await?;
+        ExtenderProbe::new(&self.cluster)?.finds_stale("cpu-5").await?;
         let cpu = self.cluster.annotated_cpu("cpu-5");
         // Its load oscillated between 0.41 and 0.53.
         ensure!(

@@ -7,7 +7,6 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::Span;
 
 use super::snapshot::{CardRow, NodeRow};
-use crate::model::loads::is_above_limit;
 
 /// Cells of a load bar.
 const BAR: usize = 5;
@@ -28,12 +27,12 @@ const POD_STYLES: [Style; 2] =
 /// A node's load in twelve cells: a bar and the percentage of the CPU, or of the memory where only that is over its
 /// limit. Marks: `!` over the CPU's limit, `M` over the memory's, `?` old readings.
 pub(super) fn load(node: &NodeRow) -> Vec<Span<'static>> {
-    let only_memory_is_over = is_above_limit(node.memory) && !is_above_limit(node.cpu);
+    let only_memory_is_over = node.over.memory && !node.over.cpu;
     let memory = if only_memory_is_over { node.memory } else { None };
     let Some(load) = memory.or(node.cpu) else {
         return vec![Span::styled(format!("{:<12}", "unknown"), DIM)];
     };
-    let over = is_above_limit(Some(load));
+    let over = node.over.is_any();
     let mark = match (node.silent, over, memory) {
         (true, ..) => "?",
         (_, true, Some(_)) => "M",

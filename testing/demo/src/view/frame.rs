@@ -8,6 +8,7 @@ use ratatui::widgets::Paragraph;
 use super::bars::{self, BAD, BOLD, DIM, GOOD, PLAIN, WAITING};
 use super::snapshot::{NodeRow, Place, PodRow, Snapshot};
 use crate::checker::Counts;
+use crate::model::policy::Policy;
 
 /// Smallest width, in columns.
 pub(crate) const WIDTH: u16 = 80;
@@ -40,7 +41,7 @@ impl Columns {
     fn for_width(width: usize) -> Self {
         match width {
             ..WIDE => Self { name: 10, place: 15, reason: 29, baseline: 24 },
-            _ => Self { name: 10, place: 17, reason: 68, baseline: 23 },
+            _ => Self { name: 9, place: 15, reason: 71, baseline: 23 },
         }
     }
 
@@ -57,15 +58,9 @@ fn lines(snapshot: &Snapshot, columns: Columns, height: usize) -> Vec<Line<'stat
     let mut lines = vec![
         title_line(snapshot, columns),
         Line::styled(snapshot.caption.clone(), BOLD),
-        Line::styled(
-            format!(
-                "{:<10}{:<12}{:<4}{:<4}{}",
-                "node", "load", "hot", "pod", "cards: a pod's letter once a GiB, · free"
-            ),
-            DIM,
-        ),
+        nodes_heading(snapshot.policy),
     ];
-    lines.extend(snapshot.nodes.iter().map(node_line));
+    lines.extend(snapshot.nodes.iter().map(|node| node_line(node, snapshot.policy)));
     lines.push(pods_heading(columns));
     let room = height.saturating_sub(OTHER_LINES + snapshot.nodes.len());
     let shown = shown_pods(&snapshot.pods, room);
@@ -83,7 +78,11 @@ fn lines(snapshot: &Snapshot, columns: Columns, height: usize) -> Vec<Line<'stat
 fn title_line(snapshot: &Snapshot, columns: Columns) -> Line<'static> {
     let right = format!("{} s", snapshot.seconds);
     let name = "Plimsoll";
-    let legend = "  load: ! over limit, M by memory, ? silent   hot: bound of late";
+    let column = match snapshot.policy {
+        Policy::Shipped => "req: CPU requested, %",
+        Policy::Crane => "hot: bound of late",
+    };
+    let legend = format!("  load: ! over limit, M by memory, ? silent   {column}");
     let used = name.len() + legend.len() + right.len();
     Line::from(vec![
         Span::styled(name, BOLD),
@@ -93,12 +92,22 @@ fn title_line(snapshot: &Snapshot, columns: Columns) -> Line<'static> {
     ])
 }
 
+fn nodes_heading(policy: Policy) -> Line<'static> {
+    let column = match policy {
+        Policy::Shipped => "req",
+        Policy::Crane => "hot",
+    };
+    let cards = "cards: a pod's letter once a GiB, · free";
+    let heading = format!("{:<10}{:<12}{column:<4}{:<4}{cards}", "node", "load", "pod");
+    Line::styled(heading, DIM)
+}
+
 fn pods_heading(columns: Columns) -> Line<'static> {
     let Columns { name, place, reason, .. } = columns;
     let heading = if columns.is_wide() {
         "why: points by load and by how well the card fits"
     } else {
-        "why: of 10 points; who's out"
+        "why: points; who's out"
     };
     let name = name + 2;
     Line::styled(
@@ -121,10 +130,14 @@ fn waits(pod: &PodRow) -> bool {
     !matches!(pod.place, Place::On { .. })
 }
 
-fn node_line(node: &NodeRow) -> Line<'static> {
+fn node_line(node: &NodeRow, policy: Policy) -> Line<'static> {
+    let column = match policy {
+        Policy::Shipped => node.requested,
+        Policy::Crane => node.hot_value,
+    };
     let mut spans = vec![Span::raw(format!("{:<10}", node.name))];
     spans.extend(bars::load(node));
-    spans.push(Span::raw(format!("{:<4}{:<4}", node.hot_value, node.pods)));
+    spans.push(Span::raw(format!("{column:<4}{:<4}", node.pods)));
     for card in &node.cards {
         spans.extend(bars::card(card, node.plugin_missing));
         spans.push(Span::raw(" "));
@@ -219,6 +232,7 @@ mod tests {
     use ratatui::backend::TestBackend;
 
     use super::*;
+    use crate::model::policy::Overload;
     use crate::view::reason::{self, Rejections};
     use crate::view::snapshot::CardRow;
 
@@ -231,6 +245,7 @@ mod tests {
         Snapshot {
             seconds: 7,
             caption: "GPU memory is shared.".to_owned(),
+            policy: Policy::Shipped,
             nodes: vec![node_row("cpu-2", Some(0.91), vec![]), node_row("gpu-1", None, vec![card])],
             pods: vec![
                 pod_row("train-1", 'a', 12, on),
@@ -246,8 +261,10 @@ mod tests {
             name: name.to_owned(),
             cpu,
             memory: Some(0.2),
+            over: Overload { cpu: cpu.is_some_and(|cpu| cpu > 0.8), memory: false },
             silent: false,
-            hot_value: 1,
+            requested: 14,
+            hot_value: 3,
             pods: 2,
             plugin_missing: cpu.is_none(),
             cards,
@@ -276,13 +293,13 @@ mod tests {
     #[test]
     fn a_frame_shows_nodes_cards_pods_and_counts() {
         let expected = [
-            "Plimsoll  load: ! over limit, M by memory, ? silent   hot: bound of late     7 s",
+            "Plimsoll  load: ! over limit, M by memory, ? silent   req: CPU requested, %  7 s",
             "GPU memory is shared.",
-            "node      load        hot pod cards: a pod's letter once a GiB, · free",
-            "cpu-2     ████▌  91%! 1   2",
-            "gpu-1     unknown     1   2   aaaaaaaaaaaa···· no plugin",
-            "pod         where          why: of 10 points; who's out kube-scheduler alone",
-            "a train-1   gpu-1/0 12 GiB 8/10, next 6; 2 hot, 1 split cpu-2: overloaded",
+            "node      load        req pod cards: a pod's letter once a GiB, · free",
+            "cpu-2     ████▌  91%! 14  2",
+            "gpu-1     unknown     14  2   aaaaaaaaaaaa···· no plugin",
+            "pod         where          why: points; who's out       kube-scheduler alone",
+            "a train-1   gpu-1/0 12 GiB 78, next 65; 2 over, 1 split cpu-2: overloaded",
             "b big-1     waits for 20 GiB; out: 2 overloaded, 1 with no such card",
             "  cpus-1    waits: 2 Insufficient cpu.",
             "",
@@ -293,9 +310,17 @@ mod tests {
     }
 
     #[test]
+    fn under_cranes_policy_a_frame_shows_hot_values() {
+        let snapshot = Snapshot { policy: Policy::Crane, ..snapshot() };
+        let drawn = drawn(&snapshot, WIDTH);
+        assert!(drawn[0].contains("hot: bound of late"), "{drawn:?}");
+        assert_eq!(drawn[3], "cpu-2     ████▌  91%! 3   2");
+    }
+
+    #[test]
     fn a_wide_frame_shows_reasons_in_whole_words() {
         let drawn = drawn(&snapshot(), 120).join("\n");
-        let expected = "8 of 10 points, cpu-1 has 6; out: 2 overloaded, 1 with no such card";
+        let expected = "78 of 100 points, cpu-1 has 65; out: 2 overloaded, 1 with no such card";
         assert!(drawn.contains(expected), "{drawn}");
     }
 

@@ -5,14 +5,14 @@ use std::io::{self, Write, stdout};
 
 use super::snapshot::{NodeRow, Place, PodRow, Snapshot};
 use crate::checker::Counts;
-use crate::model::loads::is_above_limit;
+use crate::model::policy::Limits;
 
 /// The log, with what it has written already.
 #[derive(Debug, Default)]
 pub(super) struct Log {
     caption: String,
     /// Node name or pod UID, and the state that was written of it.
-    written: BTreeSet<(String, &'static str)>,
+    written: BTreeSet<(String, String)>,
     counts: Counts,
 }
 
@@ -34,10 +34,11 @@ impl Log {
             lines.push(format!("{at}  == {}", snapshot.caption));
         }
         let nodes = snapshot.nodes.iter().flat_map(|node| {
-            node_states(node).into_iter().map(|(state, text)| (&node.name, &node.name, state, text))
+            let states = node_states(node, snapshot.policy.limits());
+            states.into_iter().map(|(state, text)| (&node.name, &node.name, state, text))
         });
         let pods = snapshot.pods.iter().filter_map(|pod| {
-            pod_state(pod).map(|(state, text)| (&pod.uid, &pod.name, state, text))
+            pod_state(pod).map(|(state, text)| (&pod.uid, &pod.name, state.to_owned(), text))
         });
         for (id, name, state, text) in nodes.chain(pods) {
             if self.written.insert((id.clone(), state)) {
@@ -60,28 +61,38 @@ fn violations(counts: &Counts) -> (u64, usize, usize) {
     (counts.double_booked_mib, counts.card_mismatches, counts.hot_node_placements)
 }
 
-/// What is remarkable about a node, each with a key. A load that goes over its limit again and again is written once.
-fn node_states(node: &NodeRow) -> Vec<(&'static str, String)> {
-    let all = [
-        (
-            is_above_limit(node.cpu),
-            "cpu",
-            format!("is overloaded: {:.0}% of its CPUs", percent(node.cpu)),
-        ),
-        (
-            is_above_limit(node.memory),
-            "mem",
-            format!("is overloaded: {:.0}% of its memory", percent(node.memory)),
-        ),
-        (node.silent, "silent", "is silent: its last reading is shown".to_owned()),
-        (node.plugin_missing && node.cpu.is_some(), "plugin", "has no device plugin".to_owned()),
-    ];
-    let present = all.into_iter().filter(|(present, ..)| *present);
-    present.map(|(_, state, text)| (state, text)).collect()
+/// What is remarkable about a node, each with a key. A load that goes over a limit again and again is written once.
+fn node_states(node: &NodeRow, limits: Limits) -> Vec<(String, String)> {
+    let mut states = Vec::new();
+    if node.over.cpu {
+        let limit = percent(limits.cpu);
+        let text =
+            format!("is overloaded: {} of its CPU is used, the limit is {limit}", load(node.cpu));
+        states.push((format!("cpu over {limit}"), text));
+    }
+    if node.over.memory {
+        let limit = percent(limits.memory);
+        let text = format!(
+            "is overloaded: {} of its memory is used, the limit is {limit}",
+            load(node.memory)
+        );
+        states.push((format!("memory over {limit}"), text));
+    }
+    if node.silent {
+        states.push(("silent".to_owned(), "is silent: its last reading is shown".to_owned()));
+    }
+    if node.plugin_missing && node.cpu.is_some() {
+        states.push(("plugin".to_owned(), "has no device plugin".to_owned()));
+    }
+    states
 }
 
-fn percent(load: Option<f64>) -> f64 {
-    load.unwrap_or_default() * 100.0
+fn load(load: Option<f64>) -> String {
+    percent(load.unwrap_or_default())
+}
+
+fn percent(fraction: f64) -> String {
+    format!("{:.0}%", fraction * 100.0)
 }
 
 /// Where a pod is and why, with a key; `None` until that is known.
@@ -94,7 +105,7 @@ fn pod_state(pod: &PodRow) -> Option<(&'static str, String)> {
         Place::On { node, card, .. } => {
             let card = card.map_or(String::new(), |card| format!(" card {card}"));
             let (reason, baseline) = pod.reason.as_ref()?;
-            let why = format!("{}; by default {}", reason.long(), baseline.text());
+            let why = format!("{}; without Plimsoll {}", reason.long(), baseline.text());
             Some(("on", format!("-> {node}{card}{amount}: {why}")))
         }
     }
@@ -103,6 +114,7 @@ fn pod_state(pod: &PodRow) -> Option<(&'static str, String)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::policy::{Overload, Policy};
     use crate::view::reason::{self, Rejections};
 
     #[test]
@@ -119,9 +131,11 @@ mod tests {
         };
         let node = NodeRow {
             name: "gpu-5".to_owned(),
-            cpu: Some(0.7),
+            cpu: Some(0.83),
             memory: None,
+            over: Overload { cpu: true, memory: false },
             silent: true,
+            requested: 0,
             hot_value: 0,
             pods: 0,
             cards: Vec::new(),
@@ -129,17 +143,22 @@ mod tests {
         };
         let caption = "Go.".to_owned();
         let counts = Counts::default();
-        let snapshot = Snapshot { seconds: 3, caption, nodes: vec![node], pods: vec![pod], counts };
+        let policy = Policy::Shipped;
+        let nodes = vec![node];
+        let mut snapshot = Snapshot { seconds: 3, caption, policy, nodes, pods: vec![pod], counts };
         let mut log = Log::default();
         let expected = [
             "  3 s  == Go.",
-            "  3 s  gpu-5     is overloaded: 70% of its CPUs",
+            "  3 s  gpu-5     is overloaded: 83% of its CPU is used, the limit is 80%",
             "  3 s  gpu-5     is silent: its last reading is shown",
             "  3 s  gpu-5     has no device plugin",
-            "  3 s  train-1   -> gpu-1 card 1 (12 GiB): 8 of 10 points, cpu-1 has 6; \
-             out: 2 overloaded, 1 with no such card; by default cpu-2: overloaded",
+            "  3 s  train-1   -> gpu-1 card 1 (12 GiB): 78 of 100 points, cpu-1 has 65; \
+             out: 2 overloaded, 1 with no such card; without Plimsoll cpu-2: overloaded",
         ];
         assert_eq!(log.new_lines(&snapshot), expected);
         assert_eq!(log.new_lines(&snapshot), Vec::<String>::new());
+        snapshot.policy = Policy::Crane;
+        let expected = ["  3 s  gpu-5     is overloaded: 83% of its CPU is used, the limit is 65%"];
+        assert_eq!(log.new_lines(&snapshot), expected);
     }
 }

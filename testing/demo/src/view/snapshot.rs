@@ -12,11 +12,12 @@ use super::reason::{BaselineChoice, Reason, Rejections};
 use crate::baseline::Choices;
 use crate::checker::Counts;
 use crate::cluster::{gpu_units, is_reading_old};
-use crate::model::nodes::{CARD_UNITS, FLEET, card_uuid};
+use crate::model::nodes::{CARD_UNITS, FLEET, NodePlan, card_uuid};
 use crate::model::objects::{
-    asks_gpu, claim, has_ended, is_daemon, is_running, name, peak_units, reading, text, uid,
-    waiting_reason,
+    asks_gpu, claim, cpu_reading, has_ended, hot_value, is_daemon, is_running, memory_reading,
+    name, peak_units, requested_cpu, text, uid, waiting_reason,
 };
+use crate::model::policy::{Overload, Policy};
 
 /// Everything that one frame shows.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -25,6 +26,8 @@ pub(crate) struct Snapshot {
     pub(crate) seconds: u64,
     /// What the scenario is doing.
     pub(crate) caption: String,
+    /// The policy in force.
+    pub(crate) policy: Policy,
     /// In the order of the fleet.
     pub(crate) nodes: Vec<NodeRow>,
     /// In the order of their creation.
@@ -40,8 +43,13 @@ pub(crate) struct NodeRow {
     pub(crate) cpu: Option<f64>,
     /// The same of memory.
     pub(crate) memory: Option<f64>,
+    /// Which limits of the policy in force it is over.
+    pub(crate) over: Overload,
     /// Whether the readings are old, because the exporter is silent.
     pub(crate) silent: bool,
+    /// The part of its CPU that its pods request, in percent: what kube-scheduler goes by.
+    pub(crate) requested: u64,
+    /// crane's measure of recent pods; 0 where the annotator has not written it.
     pub(crate) hot_value: u64,
     /// Pods on the node that have not ended.
     pub(crate) pods: usize,
@@ -98,6 +106,8 @@ pub(crate) enum Place {
 #[derive(Debug)]
 pub(crate) struct Decided {
     pub(crate) decision: Decision,
+    /// The policy at that time.
+    pub(crate) policy: Policy,
     pub(crate) rejections: Rejections,
 }
 
@@ -135,13 +145,14 @@ pub(crate) struct SnapshotInputs<'a> {
     pub(crate) pods: &'a [Value],
     pub(crate) decisions: &'a Decisions,
     pub(crate) choices: &'a Choices,
+    pub(crate) policy: Policy,
     pub(crate) now: Timestamp,
 }
 
 impl Snapshot {
     /// The rows of nodes and pods. Time, caption and counts are left empty.
     pub(crate) fn new(inputs: &SnapshotInputs<'_>, letters: &mut Letters) -> Self {
-        let SnapshotInputs { nodes, decisions, choices, now, .. } = *inputs;
+        let SnapshotInputs { nodes, decisions, choices, policy, now, .. } = *inputs;
         let mut pods: Vec<&Value> = inputs.pods.iter().collect();
         pods.sort_by_key(|pod| creation_number(pod));
         letters.give(&pods);
@@ -153,23 +164,34 @@ impl Snapshot {
             let cards = (0..plan.cards)
                 .map(|card| card_row(&here, &card_uuid(index, card), letters))
                 .collect();
+            let cpu = cpu_reading(object).map(|reading| reading.value);
+            let memory = memory_reading(object).map(|reading| reading.value);
             rows.push(NodeRow {
                 name: plan.name.to_owned(),
-                cpu: reading(object, "cpu_usage_active"),
-                memory: reading(object, "mem_usage_active"),
+                cpu,
+                memory,
+                over: policy.limits().exceeded_by(cpu, memory),
                 silent: is_reading_old(object, now),
-                hot_value: reading(object, "node_hot_value").map_or(0, |hot| hot as u64),
+                requested: requested_percent(&here, plan),
+                hot_value: hot_value(object).unwrap_or(0),
                 pods: here.len(),
                 cards,
                 plugin_missing: plan.cards > 0 && gpu_units(object) == 0,
             });
         }
         Self {
+            policy,
             nodes: rows,
             pods: pods.iter().map(|pod| pod_row(pod, decisions, choices, letters)).collect(),
             ..Self::default()
         }
     }
+}
+
+/// The part of a node's CPU that these pods request, in percent.
+fn requested_percent(pods: &[&Value], plan: &NodePlan) -> u64 {
+    let thousandths: u64 = pods.iter().map(|pod| requested_cpu(pod)).sum();
+    thousandths * 100 / (u64::from(plan.cpus) * 1000)
 }
 
 /// The API server's stand-in numbers UIDs in the order of creation, in hexadecimal digits at the end.
@@ -203,8 +225,9 @@ fn pod_row(pod: &Value, decisions: &Decisions, choices: &Choices, letters: &Lett
         units: if asks_gpu(pod) { units(pod) } else { 0 },
         place: place(pod),
         reason: decided.zip(choices.get(uid(pod))).and_then(|(decided, choice)| {
-            let reason = Reason::of(&decided.decision, decided.rejections, is_daemon(pod))?;
-            Some((reason, BaselineChoice::of(&decided.decision, choice.as_ref())))
+            let Decided { decision, policy, rejections } = decided;
+            let reason = Reason::of(decision, *policy, *rejections, is_daemon(pod))?;
+            Some((reason, BaselineChoice::of(decision, choice.as_ref())))
         }),
         rejections: decided.map(|decided| decided.rejections).unwrap_or_default(),
     }
@@ -248,6 +271,7 @@ mod tests {
             pods,
             decisions: &Decisions::new(),
             choices: &Choices::new(),
+            policy: Policy::Shipped,
             now: Timestamp::UNIX_EPOCH,
         };
         Snapshot::new(&inputs, letters).pods.iter().map(|pod| pod.letter).collect()

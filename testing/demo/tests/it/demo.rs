@@ -132,13 +132,16 @@ fn every_pod_that_fits_runs_on_its_card_and_on_no_overloaded_node() {
     let output = demo(&[]);
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{}\n{errors}", last_line(&output));
-    let expected = r#"{"pods":65,"bound":64,"running":64,"pending":1,"double_booked_mib":0,"card_mismatches":0,"hot_node_placements":0}"#;
+    let expected = r#"{"pods":70,"bound":69,"running":69,"pending":1,"double_booked_mib":0,"card_mismatches":0,"hot_node_placements":0}"#;
     assert_eq!(text(&output).lines().last(), Some(expected));
     for expected in [
-        "by default cpu-2: overloaded",
+        "without Plimsoll cpu-2: overloaded",
         "agent-4   -> gpu-4: its DaemonSet's node",
-        "1 with no such card; by default gpu-1: no card fits",
-        "cpu-4     is overloaded",
+        "1 with no such card; without Plimsoll gpu-1: no card fits",
+        "cpu-4     is overloaded: ",
+        "crane-1   -> ",
+        "of 10 points",
+        "'s hot value is ",
         "cpu-5     is silent",
         "gpu-5     has no device plugin",
         "big-1     waits (20 GiB): 0/12 nodes are available",
