@@ -68,7 +68,8 @@ impl Context {
         register(&mut self.registry())
     }
 
-    /// Calls `set` before each scrape, for metrics that are counted from a `state` of the program. It must not register.
+    /// Calls `set` before each scrape, for metrics that are counted from a `state` of the program. It must not register
+    /// others.
     pub fn before_scrape<M, S>(&self, metrics: &M, state: S, set: fn(&M, &S))
     where
         M: Clone + Send + 'static,

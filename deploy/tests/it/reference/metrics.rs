@@ -1,5 +1,5 @@
-//! The tables of metrics.md: each program's metrics as it registers them, and in the last column what to look for, which
-//! is written by hand.
+//! The tables of metrics.md: each program's metrics as it registers them, and in the last column what to look for,
+//! which is written by hand.
 
 use std::collections::BTreeMap;
 use std::fs;
