@@ -33,6 +33,10 @@ oracle: toolchain ## The exporter's windows and the annotator's queries against 
 # What the demo starts as processes of their own, and what shows them.
 DEMO := plimsoll-nvml-standin scheduler-extender annotator node-exporter-plus gpushare-device-plugin plimsoll-demo
 
+.PHONY: chart
+chart: toolchain ## The chart says what the kustomization says, by Helm 3 and Helm 4 (Go 1.26; builds them and kustomize when missing)
+	@scripts/chart.sh
+
 .PHONY: demo
 demo: toolchain ## See it work, on this machine alone: ONCE=1 ends by itself, SABOTAGE=card|hot|ledger, RECORD=FILE
 	@[ -x "$${CARGO_TARGET_DIR:-target}/debug/plimsoll-demo" ] || printf '%s\n' \
@@ -62,10 +66,18 @@ reference: toolchain ## Writes anew what the code gives: JSON schemas, the docum
 	PLIMSOLL_REGENERATE=1 $(CARGO) test --locked --package plimsoll-deploy --test it reference
 
 .PHONY: bench
-bench: toolchain ## Criterion benchmarks, and the rows of bench/RESULTS.md that their figures belong to
+bench: toolchain ## What a call of the extender costs, and what grows with the nodes: writes that table of bench/RESULTS.md anew
+	figures=$$(mktemp) && trap 'rm -f "$$figures"' EXIT && \
+	    $(CARGO) bench --locked --package plimsoll-bench --bench extender_http -- --json "$$figures" && \
+	    $(CARGO) bench --locked --package plimsoll-bench --bench placement --bench view --bench verbs -- --quick && \
+	    $(CARGO) run --locked --quiet --package plimsoll-bench --bin results -- --calls "$$figures" \
+	        --criterion "$${CARGO_TARGET_DIR:-target}/criterion" \
+	        --when "$$(date -u +%F), $$(git rev-parse --short HEAD), $$(nproc) processors"
+	PLIMSOLL_REGENERATE=1 $(CARGO) test --locked --package plimsoll-deploy --test it pictures
+
+.PHONY: bench-all
+bench-all: toolchain ## Every benchmark of criterion and over HTTP, printed
 	$(CARGO) bench --locked --package plimsoll-bench
-	@printf '\n%s\n' 'Rows of bench/RESULTS.md with figures of these benchmarks:'
-	@sed -En 's/^\| ([^|]*) \|.*`(cargo bench [^`]*)`.*/  \2: \1/p' bench/RESULTS.md
 
 .PHONY: closed-loop
 closed-loop: toolchain ## Placement policies compared in a simulated cluster; ARGS="--tuning --cells S40", see bench/closed-loop

@@ -9,7 +9,7 @@ if ! command -v stress-ng >/dev/null; then
     [ "$(id -u)" = 0 ] || { echo "stress-ng is missing: install it" >&2; exit 1; }
     apt-get update -qq && apt-get install -y -qq --no-install-recommends stress-ng >/dev/null
 fi
-"$cargo" run --locked --package plimsoll-e2e --bin plimsoll-cluster -- up --install
+"$cargo" run --locked --package plimsoll-e2e --bin plimsoll-cluster -- up --install=tested
 logs=$(mktemp -d)
 # One worker a processor, some memory traffic and some writes: what a busy host does to tests.
 stress-ng --quiet --cpu 0 --cpu-load 80 --vm 1 --vm-bytes 256M --hdd 1 --hdd-bytes 64M --temp-path "$logs" &

@@ -1,7 +1,8 @@
 //! Inputs that the benchmarks share: clusters of made-up nodes, the same at every run. And [`openb`], which replays a
-//! trace.
+//! trace, and [`results`], which writes down what was measured.
 
 pub mod openb;
+pub mod results;
 
 use std::sync::Arc;
 

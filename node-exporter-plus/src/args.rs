@@ -17,10 +17,10 @@ use crate::series::Interval;
 /// the last hour and day, and the mean and standard deviation of 15 minutes; of every other signal the newest sample;
 /// and the windows of up to a day that --config.file asks for.
 ///
-/// /statistics is flat JSON, /v1/statistics JSON with each value's timestamp, coverage and window, /metrics the
-/// Prometheus or OpenMetrics text format. /v1/pods is JSON with the CPU time and memory that each pod uses. A value
-/// that is not known is left out: missing data is never shown as 0, and a value disappears once its newest sample is
-/// older than three sample intervals.
+/// /statistics is flat JSON, /v1/statistics JSON with each value's timestamp, coverage and window, /metrics
+/// Prometheus's text format. /v1/pods is JSON with the CPU time and memory that each pod uses. A value that is not
+/// known is left out: missing data is never shown as 0, and a value disappears once its newest sample is older than
+/// three sample intervals.
 ///
 /// In a container, mount the host's /proc read-only and name it with --path.procfs; for pods, also the host's
 /// /sys/fs/cgroup with --path.cgroupfs; for file systems, the host's root with --path.rootfs.

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::path::Path;
+use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ use cluster::{
 use daemon::follow::{EVERY, FileError, Follower};
 use daemon::http::Transport;
 use daemon::tls::{Acceptor, Identity, Peers, ServerTls};
-use daemon::{Context, OwnThread, Shutdown};
+use daemon::{Context, OwnThread, Shutdown, Threads};
 use futures::FutureExt as _;
 use jiff::Timestamp;
 use placement::names::Names;
@@ -57,6 +58,14 @@ const LEASE_READ_PERIOD: Duration = Duration::from_millis(300);
 
 /// The timeout of the first call, which checks whether the API server serves NodeLoads.
 const FIRST_CALL: Duration = Duration::from_secs(5);
+
+/// The whole program, once its flags are read.
+pub fn main(args: Args) -> ExitCode {
+    let settings = args.daemon.settings();
+    // One core is left to the thread that answers kube-scheduler.
+    let threads = Threads::PerOtherCore;
+    daemon::run_on(threads, daemon::program!(), settings, |context| run(args, context))
+}
 
 /// Runs the program until the shutdown.
 ///

@@ -16,5 +16,5 @@ async fn promtool_finds_no_fault_in_the_page() {
     std::fs::write(world.policy_file(), "nonsense").unwrap();
     running.advance(5);
     running.counted("plimsoll_annotator_policy_reads_total{outcome=\"refused\"} 1").await;
-    support::promtool::check(&running.page());
+    support::promtool::check(&running.metrics());
 }

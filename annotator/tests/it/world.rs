@@ -244,13 +244,9 @@ impl Running {
         self.time.advance(SignedDuration::from_secs(seconds));
     }
 
+    /// The page of metrics, as `curl` gets it.
     pub(crate) fn metrics(&self) -> String {
         self.context.metrics().unwrap()
-    }
-
-    /// The page of the admin port, as `curl` gets it.
-    pub(crate) fn page(&self) -> String {
-        daemon::Exposition::Text.of_openmetrics(&self.context.metrics().unwrap()).into_owned()
     }
 
     /// Waits until the metrics contain this line.

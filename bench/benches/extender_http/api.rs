@@ -14,7 +14,7 @@ use axum::http::Uri;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
-use futures::stream;
+use futures::{StreamExt, stream};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use tokio::sync::broadcast;
@@ -72,17 +72,21 @@ impl Api {
 }
 
 async fn nodes(State(served): State<Arc<Served>>, uri: Uri) -> Response {
+    let now = Timestamp::now();
     if parameter(&uri, "watch").is_some() {
-        return watch(served.changes.subscribe());
+        let changes = served.changes.subscribe();
+        let all = served.cluster.nodes;
+        return watch("Node", all, move |number| served.cluster.node(number, 0, now), changes);
     }
     let cluster = &served.cluster;
-    let now = Timestamp::now();
     page("NodeList", &uri, cluster.nodes, |number| cluster.node(number, 0, now))
 }
 
 async fn pods(State(served): State<Arc<Served>>, uri: Uri) -> Response {
     if parameter(&uri, "watch").is_some() {
-        return watch(broadcast::Sender::new(1).subscribe());
+        let unchanged = broadcast::Sender::new(1).subscribe();
+        let all = served.cluster.bound;
+        return watch("Pod", all, move |number| served.cluster.bound_pod(number), unchanged);
     }
     let cluster = &served.cluster;
     page("PodList", &uri, cluster.bound, |number| cluster.bound_pod(number))
@@ -110,9 +114,23 @@ fn parameter<'u>(uri: &'u Uri, key: &str) -> Option<&'u str> {
 
 type Changes = broadcast::Receiver<Bytes>;
 
-/// A stream that does not end.
-fn watch(changes: Changes) -> Response {
-    Body::from_stream(stream::unfold(changes, next)).into_response()
+/// A streaming list and what follows it: an event for each object, made as it is sent, the bookmark that ends the list,
+/// and then changes without an end.
+fn watch(
+    kind: &'static str,
+    all: usize,
+    object: impl Fn(usize) -> Value + Send + 'static,
+    changes: Changes,
+) -> Response {
+    let listed = (0..all).map(move |number| json!({ "type": "ADDED", "object": object(number) }));
+    let metadata = json!({
+        "resourceVersion": "1",
+        "annotations": { "k8s.io/initial-events-end": "true" },
+    });
+    let object = json!({ "apiVersion": "v1", "kind": kind, "metadata": metadata });
+    let end = json!({ "type": "BOOKMARK", "object": object });
+    let lines = listed.chain([end]).map(|event| Ok(Bytes::from(format!("{event}\n"))));
+    Body::from_stream(stream::iter(lines).chain(stream::unfold(changes, next))).into_response()
 }
 
 async fn next(mut changes: Changes) -> Option<(Result<Bytes, Infallible>, Changes)> {

@@ -11,7 +11,7 @@ use crate::api::Api;
 use crate::client::Client;
 use crate::cluster::{CALLS, Cluster, Load, Order, requests};
 use crate::process::Server;
-use crate::report::{Figures, Row, print};
+use crate::report::{Figures, Row, print, write_json};
 
 /// What kube-scheduler asks about each pod, and what about GPU pods too.
 const VERBS: [&str; 3] =
@@ -63,7 +63,10 @@ pub(super) fn measure(args: &Args) -> anyhow::Result<()> {
         }
     }
     print(&rows);
-    Ok(())
+    match &args.json {
+        Some(file) => write_json(&rows, file),
+        None => Ok(()),
+    }
 }
 
 fn compare(

@@ -46,6 +46,9 @@ struct Args {
     /// Measure memory alone: with the cluster read, then with a thousand pods decided about.
     #[arg(long)]
     memory: bool,
+    /// Write the CPU of each call into this file too.
+    #[arg(long)]
+    json: Option<PathBuf>,
     /// The extender's program, in place of this one in its role.
     #[arg(long)]
     extender: Option<PathBuf>,

@@ -31,9 +31,7 @@ impl Drop for Server {
 /// Runs as the extender's own `main` does.
 pub(super) fn be_extender(flags: &[String]) -> ExitCode {
     let program = ["scheduler-extender".to_owned()];
-    let args = Args::parse_from(program.iter().chain(flags));
-    let settings = args.daemon.settings();
-    daemon::run(daemon::program!(), settings, |context| app::run(args, context))
+    app::main(Args::parse_from(program.iter().chain(flags)))
 }
 
 impl Server {

@@ -1,6 +1,11 @@
 //! The table.
 
+use std::fs;
+use std::path::Path;
 use std::time::Duration;
+
+use anyhow::Context;
+use bench::results::CallCost;
 
 use crate::cluster::{Load, Order};
 
@@ -60,4 +65,18 @@ pub(super) fn print(rows: &[Row]) {
             cpu / floor
         );
     }
+}
+
+/// Writes the CPU of each call as JSON.
+pub(super) fn write_json(rows: &[Row], file: &Path) -> anyhow::Result<()> {
+    let mut costs = Vec::new();
+    for row in rows {
+        costs.push(CallCost {
+            verb: row.verb.to_owned(),
+            nodes: row.nodes,
+            cpu: row.ours.cpu(),
+            echo_cpu: row.echo.cpu(),
+        });
+    }
+    fs::write(file, serde_json::to_vec(&costs)?).with_context(|| file.display().to_string())
 }

@@ -79,7 +79,7 @@ impl Context {
         self.registry().before_scrape(move || set(&metrics, &state));
     }
 
-    /// All metrics as OpenMetrics text.
+    /// All metrics in Prometheus's text format.
     ///
     /// # Errors
     /// When a metric fails to encode itself.

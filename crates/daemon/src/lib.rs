@@ -71,7 +71,7 @@ pub mod metrics;
 pub mod tls;
 pub mod token;
 
-pub use admin::{Condition, Exposition, ProcessMetrics, Readiness};
+pub use admin::{Condition, ProcessMetrics, Readiness};
 pub use args::{AdminArgs, DaemonArgs, LogArgs, LogFormat, Settings};
 pub use context::Context;
 pub use duration::{DurationError, PositiveError, duration, positive_duration};

@@ -17,6 +17,7 @@ pub use prometheus_client::metrics::counter::Counter;
 pub use prometheus_client::metrics::gauge::Gauge;
 pub use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 
+use crate::admin::text_of;
 use crate::{ProcessMetrics, Program};
 
 /// A gauge for fractions.
@@ -152,7 +153,7 @@ impl Registry {
         &self.descriptions
     }
 
-    /// All metrics with a sample, as OpenMetrics text.
+    /// All metrics with a sample, in Prometheus's text format.
     ///
     /// # Errors
     /// When a metric fails to encode itself.
@@ -162,7 +163,7 @@ impl Registry {
         }
         let mut page = String::new();
         encode(&mut page, &self.page)?;
-        Ok(page)
+        Ok(text_of(&page))
     }
 
     fn add_labelled<M, const N: usize>(
@@ -275,7 +276,7 @@ mod tests {
             description("took_seconds", "histogram", &["verb"], "Time"),
         ];
         assert_eq!(registry.descriptions(), expected);
-        assert_eq!(registry.page().unwrap(), "# EOF\n");
+        assert_eq!(registry.page().unwrap(), "");
     }
 
     #[test]
@@ -287,12 +288,12 @@ mod tests {
         let taints = registry.counters("taints_total", ["effect", "outcome"], "Taints");
         taints.with(["none", "ok"]).inc_by(3);
         registry.ratios("used_ratio", ["card"], "Use").with(["GPU-1"]).set(0.25);
-        let expected = "# HELP late Late jobs.\n# TYPE late counter\nlate_total 1\n\
+        let expected = "# HELP late_total Late jobs.\n# TYPE late_total counter\nlate_total 1\n\
             # HELP jobs Jobs.\n# TYPE jobs gauge\njobs 2\n\
             # HELP took_seconds Time.\n# TYPE took_seconds histogram\ntook_seconds_sum 0.5\n\
             took_seconds_count 1\ntook_seconds_bucket{le=\"1.0\"} 1\ntook_seconds_bucket{le=\"+Inf\"} 1\n\
-            # HELP taints Taints.\n# TYPE taints counter\ntaints_total{effect=\"none\",outcome=\"ok\"} 3\n\
-            # HELP used_ratio Use.\n# TYPE used_ratio gauge\nused_ratio{card=\"GPU-1\"} 0.25\n# EOF\n";
+            # HELP taints_total Taints.\n# TYPE taints_total counter\ntaints_total{effect=\"none\",outcome=\"ok\"} 3\n\
+            # HELP used_ratio Use.\n# TYPE used_ratio gauge\nused_ratio{card=\"GPU-1\"} 0.25\n";
         assert_eq!(registry.page().unwrap(), expected);
     }
 
@@ -306,7 +307,7 @@ mod tests {
         let page = registry.page().unwrap();
         assert!(!page.contains("pool=\"a\"") && page.contains("pool=\"b\""), "{page}");
         nodes.clear();
-        assert_eq!(registry.page().unwrap(), "# EOF\n");
+        assert_eq!(registry.page().unwrap(), "");
     }
 
     #[test]
@@ -320,18 +321,15 @@ mod tests {
         }
     }
 
-    /// A figure that cannot be read on this machine is described and absent: the page may have fewer.
     #[test]
     fn the_metrics_of_every_program_are_described() {
         let program = Program { name: "annotator", version: "1.2.3", git: None };
         let registry = Registry::of_program(program);
         let page = registry.page().unwrap();
-        let mut described = Vec::new();
-        for Description { name, kind, .. } in registry.descriptions() {
-            let family = name.trim_end_matches("_total").trim_end_matches("_info");
-            let kind = if family == name || *kind == "counter" { kind } else { "info" };
-            described.push(format!("# TYPE {family} {kind}"));
-        }
+        let described = registry.descriptions().iter();
+        let described =
+            described.map(|Description { name, kind, .. }| format!("# TYPE {name} {kind}"));
+        let described: Vec<String> = described.collect();
         let typed: Vec<&str> = page.lines().filter(|line| line.starts_with("# TYPE")).collect();
         assert_eq!(typed, described);
     }

@@ -165,17 +165,17 @@ fn the_extender_is_given_the_certificates_that_the_script_makes() {
     }
     let script =
         fs::read_to_string(deploy::folder().join("scheduler/plimsoll-scheduler")).expect("it");
+    let own = flags.raw("replica-server-name").expect("a name");
     for line in [
         format!("SERVER_SECRET={}", secret["name"].as_str().expect("a name")),
-        format!("SERVICE_NAME={}", flags.raw("replica-server-name").expect("a name")),
-        "            sign server \"/O=plimsoll/CN=$SERVICE_NAME\" &&".to_owned(),
+        format!("service_name={}", own.replace(".plimsoll.", ".$namespace.")),
+        "            sign server \"/O=plimsoll/CN=$service_name\" &&".to_owned(),
         "            sign client /O=plimsoll/CN=system:kube-scheduler &&".to_owned(),
     ] {
         assert!(script.lines().any(|of_script| of_script == line), "{line}");
     }
     assert!(secret["optional"].is_null(), "without it no pod may start");
     // The common names that the script gives.
-    let own = flags.raw("replica-server-name").expect("a name");
     let variables = pod("scheduler-extender")["containers"][0]["env"].clone();
     let names =
         json!({"name": "PLIMSOLL_CLIENT_NAMES", "value": format!("system:kube-scheduler,{own}")});

@@ -308,7 +308,8 @@ const KUBECTL: &str = r#"#!/bin/sh
 set -eu
 while [ $# -gt 0 ]; do
     case $1 in
-    --kubeconfig | --namespace) shift 2 ;;
+    --kubeconfig) shift 2 ;;
+    --namespace) echo "$2" >>"$SECRETS/../namespaces"; shift 2 ;;
     --request-timeout=*) shift ;;
     *) break ;;
     esac
@@ -410,6 +411,36 @@ fn both_certificates_are_signed_by_the_ca_for_what_they_are_used_for() {
             let verified = verify.arg(folder.join("tls.crt")).output().unwrap().status.success();
             assert_eq!(verified, purposes.contains(&purpose), "{secret}: {purpose}");
         }
+    }
+}
+
+#[test]
+fn another_namespace_is_asked_and_stands_in_the_certificate_and_the_configuration() {
+    let node = Node::new(KUBEADM);
+    let elsewhere = ["--namespace", "elsewhere"];
+    let Some(output) = with_kubectl(&node, true, "enable", &elsewhere) else { return };
+    assert!(succeeds(&output).contains("made Secrets elsewhere/scheduler-extender-tls"));
+    let asked = fs::read_to_string(node.path("namespaces")).unwrap();
+    assert!(asked.lines().all(|namespace| namespace == "elsewhere"), "{asked}");
+    let config = node.installed_config();
+    assert!(config.contains("- urlPrefix: https://10.96.3.4:19100/load-aware\n"), "{config}");
+    assert!(config.contains("    serverName: scheduler-extender.elsewhere.svc\n"), "{config}");
+    let mut show = Command::new("openssl");
+    show.args(["x509", "-noout", "-text", "-in"]);
+    let shown = show.arg(node.path("secrets/scheduler-extender-tls/tls.crt")).output().unwrap();
+    let shown = String::from_utf8(shown.stdout).unwrap();
+    // As the subject and as the DNS name.
+    assert!(shown.contains("DNS:scheduler-extender.elsewhere.svc"), "{shown}");
+    assert_eq!(shown.matches("scheduler-extender.elsewhere.svc").count(), 2, "{shown}");
+}
+
+#[test]
+fn what_is_no_name_of_a_namespace_is_refused() {
+    for name in ["", "a/b", "a b", "A", "a.b", "$(x)"] {
+        let node = Node::new(KUBEADM);
+        let stderr = fails(&node.script("enable", &["--namespace", name]));
+        assert!(stderr.contains("expected the name of a namespace"), "{name}: {stderr}");
+        assert_eq!(node.text(), KUBEADM, "{name}");
     }
 }
 

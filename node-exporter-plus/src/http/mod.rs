@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use axum::body::{Body, Bytes};
-use axum::http::header::{ACCEPT, ALLOW, CONTENT_TYPE, HeaderValue, VARY};
+use axum::http::header::{ALLOW, CONTENT_TYPE, HeaderValue};
 use axum::http::request::Parts;
 use axum::http::{Method, StatusCode};
 use axum::response::{IntoResponse, Response};
@@ -21,7 +21,7 @@ use daemon::metrics::Counter;
 use daemon::token::{Token, refusal};
 
 use crate::collectors::UptimeFile;
-use crate::render::{Exposition, Node};
+use crate::render::Node;
 use crate::series::Clock;
 use crate::{Metrics, SharedStore};
 
@@ -82,7 +82,7 @@ impl Endpoints {
             return refusal();
         }
         let path = head.uri.path();
-        let page = page(path, head);
+        let page = page(path);
         if page.is_none() && path != PODS {
             return StatusCode::NOT_FOUND.into_response();
         }
@@ -96,11 +96,7 @@ impl Endpoints {
         self.counter(page).inc();
         let mut store = self.store.lock();
         let bytes = lock(&self.pages).get(page, &mut store, (self.clock)());
-        let mut answer = answer(bytes, page.content_type());
-        if matches!(page, Page::Metrics(_)) {
-            answer.headers_mut().insert(VARY, HeaderValue::from_static("accept"));
-        }
-        answer
+        answer(bytes, page.content_type())
     }
 
     fn serve_pods(&self) -> Response {
@@ -113,7 +109,7 @@ impl Endpoints {
 
     fn counter(&self, page: Page) -> &Counter {
         match page {
-            Page::Metrics(_) => &self.metrics,
+            Page::Metrics => &self.metrics,
             Page::Statistics => &self.statistics,
             Page::StatisticsV1 => &self.statistics_v1,
         }
@@ -140,17 +136,12 @@ fn answer(bytes: Bytes, content_type: &'static str) -> Response {
     answer
 }
 
-/// The page of samples that a request names by its path and, for `/metrics`, its `Accept` headers.
-fn page(path: &str, head: &Parts) -> Option<Page> {
+/// The page of samples of a path.
+fn page(path: &str) -> Option<Page> {
     match path {
-        "/metrics" => Some(Page::Metrics(format(head))),
+        "/metrics" => Some(Page::Metrics),
         "/statistics" => Some(Page::Statistics),
         "/v1/statistics" => Some(Page::StatisticsV1),
         _ => None,
     }
-}
-
-fn format(head: &Parts) -> Exposition {
-    let accepts = head.headers.get_all(ACCEPT).iter();
-    Exposition::negotiate(accepts.filter_map(|accept| accept.to_str().ok()))
 }

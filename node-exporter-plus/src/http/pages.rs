@@ -9,7 +9,7 @@
 use axum::body::Bytes;
 
 use crate::collectors::UptimeFile;
-use crate::render::{Exposition, Node, metrics, statistics, statistics_v1};
+use crate::render::{Node, metrics, statistics, statistics_v1};
 use crate::series::{Moment, Now, Reading};
 use crate::store::Store;
 
@@ -21,7 +21,7 @@ pub(super) enum Page {
     /// `/v1/statistics`.
     StatisticsV1,
     /// `/metrics`.
-    Metrics(Exposition),
+    Metrics,
 }
 
 impl Page {
@@ -29,7 +29,7 @@ impl Page {
     pub(super) fn content_type(self) -> &'static str {
         match self {
             Self::Statistics | Self::StatisticsV1 => "application/json",
-            Self::Metrics(format) => format.content_type(),
+            Self::Metrics => "text/plain; version=0.0.4; charset=utf-8",
         }
     }
 
@@ -37,12 +37,12 @@ impl Page {
         match self {
             Self::Statistics => statistics(readings),
             Self::StatisticsV1 => statistics_v1(node, readings, now),
-            Self::Metrics(format) => metrics(format, readings),
+            Self::Metrics => metrics(readings),
         }
     }
 }
 
-/// The newest rendering of each requested page, at most four.
+/// The newest rendering of each requested page, at most three.
 #[derive(Debug)]
 pub(super) struct Pages {
     node: Node,

@@ -1,11 +1,11 @@
-//! Readings in the two text formats that Prometheus reads.
+//! Readings in Prometheus's text format 0.0.4, which every scraper reads.
 
 use std::fmt::{self, Write};
 
-use super::{Exposition, Shortest};
+use super::Shortest;
 use crate::series::{Aggregate, Reading};
 
-/// The readings as gauges in `format`, one family for each kind of signal and aggregate, in the order of their names:
+/// The readings as gauges, one family for each kind of signal and aggregate, in the order of their names:
 ///
 /// ```text
 /// # HELP node_disk_device_usage_avg_5m Time in which the disk was busy, percent: mean of the last 5m
@@ -13,7 +13,7 @@ use crate::series::{Aggregate, Reading};
 /// node_disk_device_usage_avg_5m{device="sda"} 12.5
 /// ```
 #[must_use]
-pub fn metrics(format: Exposition, readings: impl Iterator<Item = Reading>) -> String {
+pub fn metrics(readings: impl Iterator<Item = Reading>) -> String {
     let mut readings: Vec<Reading> = readings.collect();
     // A family's lines must follow each other.
     readings.sort_by_key(family);
@@ -21,9 +21,6 @@ pub fn metrics(format: Exposition, readings: impl Iterator<Item = Reading>) -> S
     for members in readings.chunk_by(|one, other| family(one) == family(other)) {
         // Writing to a String cannot fail.
         let _ = write_family(&mut text, members);
-    }
-    if format == Exposition::OpenMetrics {
-        text.push_str("# EOF\n");
     }
     text
 }
@@ -55,7 +52,7 @@ fn capitalised(text: &str) -> String {
     first.into_iter().chain(letters).collect()
 }
 
-/// A label's value, escaped as both formats want it.
+/// A label's value, escaped.
 struct Escaped<'a>(&'a str);
 
 impl fmt::Display for Escaped<'_> {
@@ -77,8 +74,7 @@ mod tests {
 
     #[test]
     fn nothing_known_is_an_empty_exposition() {
-        assert_eq!(metrics(Exposition::Text, std::iter::empty()), "");
-        assert_eq!(metrics(Exposition::OpenMetrics, std::iter::empty()), "# EOF\n");
+        assert_eq!(metrics(std::iter::empty()), "");
     }
 
     static MOUNT: Kind = Kind { name: "fs_mountpoint_usage", help: "x", label: Some("mountpoint") };
@@ -94,7 +90,7 @@ mod tests {
                 text.push(Reading { signal, aggregate, value: 1.0, coverage: 1.0, time });
             }
         }
-        let text = metrics(Exposition::Text, text.into_iter());
+        let text = metrics(text.into_iter());
         let lines: Vec<&str> = text.lines().filter(|line| !line.starts_with('#')).collect();
         let expected = [
             r#"node_fs_mountpoint_usage_active{mountpoint="/b"} 1"#,

@@ -1,4 +1,4 @@
-//! Readings as text: Prometheus' two formats and JSON. Pure: no clock, no I/O.
+//! Readings as Prometheus's text and as JSON. Pure: no clock, no I/O.
 
 mod json;
 mod metrics;
@@ -6,7 +6,6 @@ mod pods;
 
 use std::fmt;
 
-pub use daemon::Exposition;
 pub use json::{Node, statistics, statistics_v1};
 pub use metrics::metrics;
 pub use pods::pods;

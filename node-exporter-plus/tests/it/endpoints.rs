@@ -193,13 +193,6 @@ async fn a_busy_node_has_all_twelve_metrics_in_every_format() {
     let prometheus = exporter.metrics("*/*").await;
     assert!(prometheus.head.contains("content-type: text/plain; version=0.0.4; charset=utf-8"));
     golden("busy.prom", &prometheus.body);
-    let openmetrics = exporter.metrics("application/openmetrics-text; version=1.0.0").await;
-    assert!(
-        openmetrics
-            .head
-            .contains("content-type: application/openmetrics-text; version=1.0.0; charset=utf-8")
-    );
-    golden("busy.openmetrics", &openmetrics.body);
 }
 
 #[tokio::test]

@@ -17,6 +17,5 @@ async fn promtool_finds_no_fault_in_the_page() {
     rig.scores(&pod, &["a", "b"]).await;
     rig.filter("/gpushare-scheduler", &pod, &["a", "b"]).await;
     assert_eq!(rig.bind(&pod, "a").await, "", "{GPU}");
-    let page = rig.context.metrics().unwrap();
-    support::promtool::check(&daemon::Exposition::Text.of_openmetrics(&page));
+    support::promtool::check(&rig.context.metrics().unwrap());
 }

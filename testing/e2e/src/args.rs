@@ -1,6 +1,7 @@
 //! Owns the command line of `plimsoll-cluster`.
 
 use clap::{Parser, Subcommand};
+use e2e::cluster::install::Setup;
 use e2e::node::init::NodeInit;
 
 /// A real Kubernetes cluster on this host: two nodes, each a set of namespaces with its own containerd and kubelet
@@ -23,8 +24,8 @@ pub(crate) enum Verb {
     /// Start a cluster, after removing what a former run left
     Up {
         /// Then compile Plimsoll and install it, as `plimsoll-cluster install` does
-        #[arg(long)]
-        install: bool,
+        #[arg(long, value_name = "SETUP", num_args = 0..=1, require_equals = true, default_missing_value = "shipped")]
+        install: Option<Setup>,
     },
     /// Build the programs and images of the release, and start nothing
     Build,
@@ -33,7 +34,11 @@ pub(crate) enum Verb {
     /// Show the nodes and pods of the running cluster
     Status,
     /// Compile Plimsoll and install it on the running cluster with the documented commands
-    Install,
+    Install {
+        /// What to install
+        #[arg(default_value = "shipped")]
+        setup: Setup,
+    },
     /// Remove Plimsoll from the running cluster with the documented commands
     Uninstall,
     /// Run kubectl on the running cluster: plimsoll-cluster kubectl -- get pods
@@ -44,4 +49,26 @@ pub(crate) enum Verb {
     },
     #[command(hide = true)]
     NodeInit(NodeInit),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn installed_by(words: &[&str]) -> Option<Setup> {
+        match Args::try_parse_from([&["plimsoll-cluster"], words].concat()).unwrap().verb {
+            Verb::Up { install } => install,
+            Verb::Install { setup } => Some(setup),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn unless_the_tests_setup_is_named_what_is_shipped_is_installed() {
+        assert_eq!(installed_by(&["up"]), None);
+        assert_eq!(installed_by(&["up", "--install"]), Some(Setup::Shipped));
+        assert_eq!(installed_by(&["up", "--install=tested"]), Some(Setup::Tested));
+        assert_eq!(installed_by(&["install"]), Some(Setup::Shipped));
+        assert_eq!(installed_by(&["install", "tested"]), Some(Setup::Tested));
+    }
 }

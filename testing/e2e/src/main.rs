@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::Parser;
-use e2e::cluster::install;
+use e2e::cluster::install::{self, Setup};
 use e2e::node::init;
 use e2e::progress::{line, step};
 use e2e::{Cluster, Settings};
@@ -35,7 +35,7 @@ fn run(args: Args) -> Result<ExitCode> {
         Verb::Up { install } => up(settings, install)?,
         Verb::Build => Cluster::build(&settings)?,
         Verb::Down => down(&settings)?,
-        Verb::Install => install::install(&Cluster::attach(settings)?)?,
+        Verb::Install { setup } => install::install(&Cluster::attach(settings)?, setup)?,
         Verb::Uninstall => install::uninstall(&Cluster::attach(settings)?)?,
         Verb::Status => status(settings)?,
         Verb::Kubectl { words } => return kubectl(settings, &words),
@@ -44,10 +44,10 @@ fn run(args: Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn up(settings: Settings, with_plimsoll: bool) -> Result<()> {
+fn up(settings: Settings, setup: Option<Setup>) -> Result<()> {
     let cluster = Cluster::up(settings)?;
-    if with_plimsoll {
-        install::install(&cluster)?;
+    if let Some(setup) = setup {
+        install::install(&cluster, setup)?;
     }
     step("the cluster is up");
     let kubeconfig = cluster.kubeconfig();

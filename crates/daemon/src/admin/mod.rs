@@ -5,14 +5,14 @@ mod process;
 mod readiness;
 
 use axum::extract::State;
-use axum::http::header::{ACCEPT, CONTENT_TYPE, VARY};
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::StatusCode;
+use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
 use serde_json::json;
 
-pub use self::exposition::Exposition;
+pub(crate) use self::exposition::text_of;
 pub use self::process::ProcessMetrics;
 pub use self::readiness::{Condition, Readiness};
 use crate::Context;
@@ -27,14 +27,9 @@ pub fn router(context: &Context) -> Router {
         .with_state(context.clone())
 }
 
-async fn metrics(State(context): State<Context>, headers: HeaderMap) -> Response {
-    let accepts = headers.get_all(ACCEPT).iter().filter_map(|accept| accept.to_str().ok());
-    let format = Exposition::negotiate(accepts);
+async fn metrics(State(context): State<Context>) -> Response {
     match context.metrics() {
-        Ok(page) => {
-            let page = format.of_openmetrics(&page).into_owned();
-            ([(CONTENT_TYPE, format.content_type()), (VARY, "accept")], page).into_response()
-        }
+        Ok(page) => ([(CONTENT_TYPE, exposition::CONTENT_TYPE)], page).into_response(),
         Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")).into_response(),
     }
 }

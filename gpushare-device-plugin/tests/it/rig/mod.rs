@@ -297,7 +297,7 @@ impl Rig {
 
     /// The page of the admin port, as `curl` gets it.
     pub fn page(&self) -> String {
-        daemon::Exposition::Text.of_openmetrics(&self.context.metrics().unwrap()).into_owned()
+        self.context.metrics().unwrap()
     }
 
     /// Waits until the plugin's readiness report contains `text`.

@@ -1,10 +1,12 @@
-//! Owns the installation and removal of Plimsoll on the cluster, with the commands of docs/install.md.
+//! Owns the installation and removal of Plimsoll on the cluster, with the commands of docs/install.md. There are two
+//! setups: what a user installs, and what the tests run on.
 
 use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
+use clap::ValueEnum;
 
 use super::Cluster;
 use crate::build::programs;
@@ -17,12 +19,12 @@ const SCHEDULER_SWITCH: &str = "deploy/scheduler/plimsoll-scheduler";
 /// The administrator's, on the control plane.
 const ADMIN_KUBECONFIG: &str = "/etc/kubernetes/admin.conf";
 /// kube-scheduler's configuration for crane's policy, which the tests run with but for one timeout.
-const SCHEDULER_CONFIG: &str = "deploy/components/crane-policy/kube-scheduler-config.yaml";
+const CRANE_SCHEDULER_CONFIG: &str = "deploy/components/crane-policy/kube-scheduler-config.yaml";
 /// How long kube-scheduler waits for an answer by load, as shipped and in the tests. After that it places the pod as if
 /// there were no Plimsoll, which a busy host would make of many a test.
 const LOAD_TIMEOUT: [&str; 2] = ["httpTimeout: 500ms", "httpTimeout: 3s"];
-/// The shipped manifests, as the tests install them.
-const OVERLAY: &str = "shipped";
+/// Prints the annotation of the namespace that says which setup is installed.
+const SETUP_OF_NAMESPACE: &str = "jsonpath={.metadata.annotations.plimsoll-e2e/setup}";
 /// The label of the nodes that run the device plugin.
 const GPU_LABEL: &str = "gpushare=true";
 
@@ -33,14 +35,41 @@ const WORKLOADS: [&str; 4] = [
     "daemonset/gpushare-device-plugin",
 ];
 
-/// Whether Plimsoll is installed.
-pub fn is_installed(cluster: &Cluster) -> Result<bool> {
-    let found = cluster.kubectl_run(&["get", "namespace", "plimsoll", "--ignore-not-found"])?;
-    Ok(!found.trim().is_empty())
+/// What is installed. Each has a kustomization in `testing/e2e/deploy` and a configuration of kube-scheduler.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Setup {
+    /// The shipped manifests, policy and configuration of kube-scheduler, as a user installs them.
+    Shipped,
+    /// What the tests run on: crane's policy, more components, and a kube-scheduler that waits longer.
+    Tested,
+}
+
+impl Setup {
+    /// The name of its kustomization.
+    pub fn overlay(self) -> &'static str {
+        match self {
+            Self::Shipped => "shipped",
+            Self::Tested => "tested",
+        }
+    }
+}
+
+/// What is installed; `None` without Plimsoll.
+pub fn installed(cluster: &Cluster) -> Result<Option<Setup>> {
+    let namespace = ["get", "namespace", "plimsoll", "--ignore-not-found"];
+    if cluster.kubectl_run(&namespace)?.trim().is_empty() {
+        return Ok(None);
+    }
+    let setup = cluster.kubectl_run(&[&namespace[..], &["-o", SETUP_OF_NAMESPACE]].concat())?;
+    match setup.trim() {
+        "" => Ok(Some(Setup::Shipped)),
+        "tested" => Ok(Some(Setup::Tested)),
+        other => bail!("the namespace plimsoll is of an unknown setup, {other:?}"),
+    }
 }
 
 /// Compiles, packs and loads the programs, then installs them. Programs that already run are replaced.
-pub fn install(cluster: &Cluster) -> Result<()> {
+pub fn install(cluster: &Cluster, setup: Setup) -> Result<()> {
     let built = programs::compile(cluster.settings())?;
     let archives = programs::pack(cluster.settings(), &built)?;
     cluster.import(&archives)?;
@@ -49,19 +78,23 @@ pub fn install(cluster: &Cluster) -> Result<()> {
         .iter()
         .try_for_each(|node| cards::install_driver(&node.path("/"), &built.driver))?;
     // The images keep their tag, so Kubernetes sees no change.
-    if is_installed(cluster)? {
+    if installed(cluster)? == Some(setup) {
         cluster
             .kubectl_run(&[&["-n", "plimsoll", "rollout", "restart"], &WORKLOADS[..]].concat())?;
     }
-    apply(cluster)
+    apply(cluster, setup)
 }
 
 /// Runs the documented commands only: label the GPU nodes, apply the manifests, make certificates, configure
-/// kube-scheduler.
-pub fn apply(cluster: &Cluster) -> Result<()> {
-    step("installing Plimsoll from deploy/");
+/// kube-scheduler. Another setup is removed first: `kubectl apply` removes no object, and running programs would see
+/// another policy a minute later.
+pub fn apply(cluster: &Cluster, setup: Setup) -> Result<()> {
+    if installed(cluster)?.is_some_and(|other| other != setup) {
+        uninstall(cluster)?;
+    }
+    step(&format!("installing Plimsoll from testing/e2e/deploy/{}", setup.overlay()));
     cluster.kubectl_run(&["label", "nodes", "--all", "--overwrite", GPU_LABEL])?;
-    cluster.apply(OVERLAY)?;
+    cluster.apply(setup.overlay())?;
     make_certificates(cluster, &[])?;
     for workload in WORKLOADS {
         cluster.kubectl_run(&[
@@ -73,20 +106,16 @@ pub fn apply(cluster: &Cluster) -> Result<()> {
             "--timeout=300s",
         ])?;
     }
-    switch_scheduler(cluster, "enable")
+    enable_scheduler(cluster, setup)
 }
 
 /// Runs the documented commands that undo [`apply`].
 pub fn uninstall(cluster: &Cluster) -> Result<()> {
+    let setup = installed(cluster)?.context("Plimsoll is not installed")?;
     step("removing Plimsoll");
-    switch_scheduler(cluster, "disable")?;
-    cluster.kubectl_run(&[
-        "delete",
-        "-k",
-        &cluster.overlay(OVERLAY),
-        "--wait",
-        "--timeout=400s",
-    ])?;
+    disable_scheduler(cluster)?;
+    let manifests = cluster.overlay(setup.overlay());
+    cluster.kubectl_run(&["delete", "-k", &manifests, "--wait", "--timeout=400s"])?;
     cluster.kubectl_run(&["label", "nodes", "--all", "gpushare-"]).map(drop)
 }
 
@@ -98,13 +127,27 @@ pub fn make_certificates(cluster: &Cluster, flags: &[&str]) -> Result<()> {
     control_plane.run(&[&command[..], flags].concat()).map(drop)
 }
 
-/// Runs the documented command that has kube-scheduler ask the extender (`enable`) or ask it no more (`disable`).
-pub fn switch_scheduler(cluster: &Cluster, verb: &str) -> Result<()> {
-    step(&format!("kube-scheduler: {SCHEDULER_SWITCH} {verb}"));
+/// Runs the documented command that has kube-scheduler ask the extender.
+pub fn enable_scheduler(cluster: &Cluster, setup: Setup) -> Result<()> {
+    match setup {
+        Setup::Shipped => switch_scheduler(cluster, &["enable"]),
+        Setup::Tested => {
+            let config = patient_config(cluster)?;
+            switch_scheduler(cluster, &["enable", "--config", &config.to_string_lossy()])
+        }
+    }
+}
+
+/// Runs the documented command that has kube-scheduler ask the extender no more.
+pub fn disable_scheduler(cluster: &Cluster) -> Result<()> {
+    switch_scheduler(cluster, &["disable"])
+}
+
+fn switch_scheduler(cluster: &Cluster, words: &[&str]) -> Result<()> {
+    step(&format!("kube-scheduler: {SCHEDULER_SWITCH} {}", words.join(" ")));
     let control_plane = cluster.nodes().first().context("a cluster needs a node")?;
     let switch = cluster.settings().sources.join(SCHEDULER_SWITCH);
-    let config = patient_config(cluster)?;
-    control_plane.run(&[&switch.to_string_lossy(), verb, "--config", &config.to_string_lossy()])?;
+    control_plane.run(&[&[&*switch.to_string_lossy()], words].concat())?;
     wait_for("kube-scheduler to be ready again", Duration::from_secs(400), || {
         let selector = ["-n", "kube-system", "wait", "pod", "-l", "component=kube-scheduler"];
         cluster
@@ -117,11 +160,12 @@ pub fn switch_scheduler(cluster: &Cluster, verb: &str) -> Result<()> {
 /// Writes the tests' configuration of kube-scheduler, and returns its path.
 fn patient_config(cluster: &Cluster) -> Result<PathBuf> {
     let settings = cluster.settings();
-    let shipped = fs::read_to_string(settings.sources.join(SCHEDULER_CONFIG))?;
+    let crane = fs::read_to_string(settings.sources.join(CRANE_SCHEDULER_CONFIG))?;
     let [as_shipped, patient] = LOAD_TIMEOUT;
-    ensure!(shipped.matches(as_shipped).count() == 1, "{SCHEDULER_CONFIG} has no {as_shipped}");
+    let found = crane.matches(as_shipped).count();
+    ensure!(found == 1, "{CRANE_SCHEDULER_CONFIG} has {as_shipped} {found} times");
     let path = settings.state.join("kube-scheduler-config.yaml");
-    fs::write(&path, shipped.replace(as_shipped, patient))?;
+    fs::write(&path, crane.replace(as_shipped, patient))?;
     Ok(path)
 }
 
@@ -143,5 +187,24 @@ mod tests {
             }
         }
         assert!(references > 5, "{references}");
+    }
+
+    #[test]
+    fn the_tests_setup_is_on_top_of_the_shipped_one_and_says_so() {
+        let overlays = sources().unwrap().join("testing/e2e/deploy");
+        let text_of = |setup: Setup| {
+            fs::read_to_string(overlays.join(setup.overlay()).join("kustomization.yaml")).unwrap()
+        };
+        let tested = text_of(Setup::Tested);
+        assert!(tested.contains("resources:\n- ../shipped\n"), "{tested}");
+        assert!(tested.contains("\n        plimsoll-e2e/setup: tested\n"), "{tested}");
+        let shipped = text_of(Setup::Shipped);
+        assert!(!shipped.contains("plimsoll-e2e/setup"), "{shipped}");
+        let components: Vec<&str> = shipped
+            .lines()
+            .filter_map(|line| line.split_once("deploy/components/"))
+            .map(|(_, name)| name)
+            .collect();
+        assert_eq!(components, ["nvml-host-library"]);
     }
 }

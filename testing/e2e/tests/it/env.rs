@@ -7,10 +7,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Error, Result, ensure};
-use e2e::cluster::install;
+use e2e::cluster::install::{self, Setup};
 use e2e::command::wait_for;
 use e2e::kernel::processes::Pid;
 use e2e::node::cards::{CARD_MIB, CARDS};
+use e2e::progress::line;
 use e2e::{Cluster, Load, Settings};
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Node, Pod};
 use kube::api::{Api, DeleteParams, ListParams, PostParams};
@@ -35,11 +36,17 @@ const SLOWEST: usize = 10;
 /// The environment variable with the kubeconfig of another cluster, on which Plimsoll is installed.
 const FOREIGN: &str = "E2E_KUBECONFIG";
 
+/// Printed after a failed run on a cluster of `make cluster`.
+const SETUP_STAYS: &str = "the cluster keeps the tests' setup, with crane's policy. What `make cluster` had installed is \
+                           put back by: cargo run -p plimsoll-e2e --bin plimsoll-cluster -- install";
+
 /// What a test can use.
 pub(crate) struct TestEnv {
     /// `None` for a cluster of `E2E_KUBECONFIG`.
     cluster: Option<Cluster>,
     started_here: bool,
+    /// What was installed before the tests; `None` if nothing was.
+    found: Option<Setup>,
     uninstalled: AtomicBool,
     config: Config,
     client: Client,
@@ -59,6 +66,10 @@ impl TestEnv {
             Some(_) => (None, false),
             None => own_cluster().map(|(cluster, fresh)| (Some(cluster), fresh))?,
         };
+        let found = cluster.as_ref().map(install::installed).transpose()?.flatten();
+        if let Some(cluster) = &cluster {
+            put_tests_setup(cluster, found)?;
+        }
         let kubeconfig = foreign.or_else(|| cluster.as_ref().map(Cluster::kubeconfig));
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let config = runtime.block_on(config_of(&kubeconfig.context("no cluster")?))?;
@@ -67,6 +78,7 @@ impl TestEnv {
         let env = Self {
             cluster,
             started_here,
+            found,
             uninstalled: AtomicBool::new(false),
             config,
             client,
@@ -80,8 +92,8 @@ impl TestEnv {
         Ok(env)
     }
 
-    /// Removes what the tests created. A cluster that was up before stays, with Plimsoll installed. So does one where a
-    /// test failed.
+    /// Removes what the tests created. A cluster that was up before stays, with what was installed there. So does one
+    /// where a test failed, but with the tests' setup.
     pub(crate) fn finish(&self, failed: bool) -> Result<()> {
         if let Some(cluster) = &self.cluster
             && self.started_here
@@ -91,10 +103,16 @@ impl TestEnv {
         }
         let namespaces: Api<Namespace> = Api::all(self.client());
         self.block_on(namespaces.delete(NAMESPACE, &DeleteParams::default()))?;
-        match &self.cluster {
-            Some(cluster) if self.uninstalled.load(Ordering::Relaxed) => install::apply(cluster),
-            _ => Ok(()),
+        let Some(cluster) = &self.cluster else { return Ok(()) };
+        let was_shipped = self.found == Some(Setup::Shipped);
+        if was_shipped && !failed {
+            return install::apply(cluster, Setup::Shipped);
         }
+        if was_shipped {
+            line(SETUP_STAYS);
+        }
+        let uninstalled = self.uninstalled.load(Ordering::Relaxed);
+        if uninstalled { install::apply(cluster, Setup::Tested) } else { Ok(()) }
     }
 
     /// Resets the cluster and runs a test. If it fails, its error names the folder with diagnostics.
@@ -357,14 +375,19 @@ fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
 fn own_cluster() -> Result<(Cluster, bool)> {
     let mut settings = Settings::from_env()?;
     settings.program = PathBuf::from(env!("CARGO_BIN_EXE_plimsoll-cluster"));
-    let (cluster, fresh) = match Cluster::running(settings.clone())? {
-        Some(cluster) => (cluster, false),
-        None => (Cluster::up(settings)?, true),
-    };
-    if !install::is_installed(&cluster)? {
-        install::install(&cluster)?;
+    match Cluster::running(settings.clone())? {
+        Some(cluster) => Ok((cluster, false)),
+        None => Ok((Cluster::up(settings)?, true)),
     }
-    Ok((cluster, fresh))
+}
+
+/// Installs what the tests run on, where something else or nothing was `found`.
+fn put_tests_setup(cluster: &Cluster, found: Option<Setup>) -> Result<()> {
+    match found {
+        None => install::install(cluster, Setup::Tested),
+        Some(Setup::Shipped) => install::apply(cluster, Setup::Tested),
+        Some(Setup::Tested) => Ok(()),
+    }
 }
 
 async fn config_of(kubeconfig: &std::path::Path) -> Result<Config> {

@@ -11,7 +11,7 @@ use node_exporter_plus::gpu::CardReport;
 use node_exporter_plus::pods::{
     PodUid, PodUsage, PodUsages, Version, cpu as cpu_time, memory_used, number,
 };
-use node_exporter_plus::render::{Exposition, Node, metrics, pods, statistics, statistics_v1};
+use node_exporter_plus::render::{Node, metrics, pods, statistics, statistics_v1};
 use node_exporter_plus::series::{ACTIVE, Kind, Moment, Now, Reading, Signal};
 use serde_json::Value;
 
@@ -89,8 +89,8 @@ fn check_formats(kind: &'static Kind, instance: &str) {
     let detailed = json(&statistics_v1(&node(None), [reading.clone()].into_iter(), now));
     let value = detailed["values"].as_object().into_iter().flatten().next();
     assert_eq!(value.map(|(_, value)| &value["instance"]), Some(&Value::from(instance)));
-    let exposition = metrics(Exposition::OpenMetrics, [reading].into_iter());
-    assert_eq!(exposition.lines().count(), 4, "{exposition}");
+    let exposition = metrics([reading].into_iter());
+    assert_eq!(exposition.lines().count(), 3, "{exposition}");
 }
 
 /// The boot id is any text of the kernel's file, as a JSON string.

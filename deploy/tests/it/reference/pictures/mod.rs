@@ -150,7 +150,7 @@ fn echo_ratio(page: &str) -> Picture {
     let title =
         "CPU of a call divided by the echo's, 5,000 nodes: a dot for each run, less is better";
     let mut picture = Picture::new(860, 106 + 44 * rows.len(), title);
-    picture.legend(196.0, 52.0, &[("third machine", "ours"), ("second machine", "other")]);
+    picture.legend(196.0, 52.0, &[("idle cores", "ours"), ("second machine", "other")]);
     picture.line([466.0, 48.0], [494.0, 48.0], "goal");
     picture.text(502.0, 52.0, "goal", "note", Anchor::Start);
     for (verb, start) in [("Filter", 196.0), ("Prioritize", 536.0)] {

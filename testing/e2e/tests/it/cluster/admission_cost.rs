@@ -175,7 +175,7 @@ fn lifted(env: &TestEnv) -> Result<()> {
         let what = "create 55000 annotations without policies";
         timed(env, what, || user.done(env, Verb::Create, PODS, &large)).map(drop)
     });
-    env.cluster()?.apply("shipped")?;
+    env.cluster()?.apply("tested")?;
     wait_for_status(env, &user, "the policies to be back", 403)?;
     lifted
 }

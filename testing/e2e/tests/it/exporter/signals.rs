@@ -232,7 +232,7 @@ fn has_whole_days(node: &Node) -> Result<()> {
 
 /// Removes the configuration and the artificial samples.
 fn restore(env: &TestEnv, node: &Node) -> Result<()> {
-    apply(env, "shipped")?;
+    apply(env, "tested")?;
     let words = ["-n", "plimsoll", "delete", "configmap", CONFIG, "--ignore-not-found"];
     env.cluster()?.kubectl_run(&words)?;
     restarted(env, node, || node.run(&["rm", "-f", FILE]).map(drop)).map(drop)

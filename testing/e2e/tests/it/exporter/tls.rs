@@ -35,7 +35,7 @@ fn only_the_annotator_is_answered(env: &TestEnv) -> Result<()> {
         remove_readings(env, nodes)?;
         nodes.iter().try_for_each(|node| has_a_reading(env, node))
     });
-    let restored = apply(env, "shipped").and_then(|()| {
+    let restored = apply(env, "tested").and_then(|()| {
         let delete = ["-n", "plimsoll", "delete", "secret", "--ignore-not-found"];
         env.cluster()?.kubectl_run(&[&delete[..], &SECRETS[..]].concat()).map(drop)
     });

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use e2e::cluster::install;
+use e2e::cluster::install::{self, Setup};
 use e2e::command::wait_for;
 use serde_json::{Value, json};
 
@@ -81,7 +81,7 @@ fn renewed(env: &TestEnv) -> Result<()> {
     let before = starts(env)?;
     let old = certificates::of_kube_scheduler(env)?;
     install::make_certificates(cluster, &["--new"])?;
-    install::switch_scheduler(cluster, "enable")?;
+    install::enable_scheduler(cluster, Setup::Tested)?;
     // A change of a pod has the kubelet look at its volumes at once.
     let words = ["-n", "plimsoll", "annotate", "pods", "--overwrite", "-l"];
     let app = format!("app.kubernetes.io/name={EXTENDER}");

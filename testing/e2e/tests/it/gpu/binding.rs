@@ -42,13 +42,7 @@ const NODE: &str = "fake-001";
 
 /// The cards of both nodes have 16 units each, and no unit is left.
 fn half_cards(env: &TestEnv) -> Result<()> {
-    let nodes = env.cluster()?.nodes();
-    // A device plugin reports the end of an earlier test's pods some seconds after the API server.
-    wait_for("every unit to be free", START, || {
-        let used = nodes.iter().map(|node| used_units(env, node.name()));
-        let used: Vec<u64> = used.collect::<Result<Vec<_>>>()?.concat();
-        Ok(used.iter().all(|units| *units == 0).then_some(()))
-    })?;
+    all_units_are_free(env)?;
     let before = failed_binds(env)?;
     create_all(env, gpu_pods("half", 16, 8))?;
     all_running(env, START)?;
@@ -58,6 +52,7 @@ fn half_cards(env: &TestEnv) -> Result<()> {
 
 /// A node of eight cards, each of which takes five of the pods. It has no kubelet: that pods are bound waits for none.
 fn one_node(env: &TestEnv) -> Result<()> {
+    all_units_are_free(env)?;
     let before = failed_binds(env)?;
     fake_nodes::with(env, &[FakeNode::with_cards(NODE, &[16; 8])], || {
         known_to_kube_scheduler(env)?;
@@ -73,6 +68,17 @@ fn one_node(env: &TestEnv) -> Result<()> {
         }
         ensure!(by_card.len() == 8 && by_card.values().all(|pods| *pods == 5), "{by_card:?}");
         no_retry(env, before)
+    })
+}
+
+/// Waits until no unit of our nodes is in use. A device plugin reports the end of an earlier test's pods some seconds
+/// after the API server; until then, the pods of their namespace wait.
+fn all_units_are_free(env: &TestEnv) -> Result<()> {
+    let nodes = env.cluster()?.nodes();
+    wait_for("every unit to be free", START, || {
+        let used = nodes.iter().map(|node| used_units(env, node.name()));
+        let used: Vec<u64> = used.collect::<Result<Vec<_>>>()?.concat();
+        Ok(used.iter().all(|units| *units == 0).then_some(()))
     })
 }
 

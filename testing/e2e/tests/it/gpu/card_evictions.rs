@@ -26,8 +26,8 @@ pub(crate) const FACTS: &[Fact] = &[on_our_nodes(
 const NODE: &str = "fake-001";
 /// Of all pods here: a budget covers none without a label.
 const LABEL: &str = "card-evictions";
-/// Of the shipped manifests and the component.
-const OVERLAYS: [&str; 2] = ["shipped", "evict-for-cards"];
+/// What the tests run on, and with the component.
+const OVERLAYS: [&str; 2] = ["tested", "evict-for-cards"];
 const RIGHTS: &str = "plimsoll-scheduler-extender-evictions";
 /// Looks at the waiting pod come after 2, 4 and 8 seconds. After the evictions kube-scheduler has to try the pod again,
 /// as for [`BINDING`].

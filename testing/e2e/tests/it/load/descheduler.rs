@@ -12,7 +12,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use e2e::Node;
 use e2e::build::descheduler;
-use e2e::cluster::install;
+use e2e::cluster::install::{self, Setup};
 use e2e::command::wait_for;
 use e2e::kernel::processes::{self, Signal};
 use k8s_openapi::api::apps::v1::Deployment;
@@ -170,8 +170,8 @@ fn remove(env: &TestEnv) -> Result<()> {
 /// Runs `work` with a kube-scheduler that does not ask the extender.
 fn without_extender(env: &TestEnv, work: impl FnOnce() -> Result<()>) -> Result<()> {
     let cluster = env.cluster()?;
-    let done = install::switch_scheduler(cluster, "disable").and_then(|()| work());
-    let restored = install::switch_scheduler(cluster, "enable");
+    let done = install::disable_scheduler(cluster).and_then(|()| work());
+    let restored = install::enable_scheduler(cluster, Setup::Tested);
     done?;
     restored
 }

@@ -147,7 +147,7 @@ pub(crate) fn with_short_periods(
     let [first, second] = env.cluster()?.nodes() else { anyhow::bail!("two nodes are expected") };
     apply(env, "short-periods")?;
     let done = work(first, second);
-    let restored = apply(env, "shipped");
+    let restored = apply(env, "tested");
     done?;
     restored
 }

@@ -1,0 +1,131 @@
+//! What the chart's files say by themselves, without Helm.
+
+use serde_json::Value;
+
+use crate::flags::knows_variable;
+use crate::manifests::{container, read, strings, yaml};
+
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+pub(super) fn schema() -> Value {
+    serde_json::from_str(&read("chart/values.schema.json")).expect("JSON")
+}
+
+#[test]
+fn the_chart_has_this_version() {
+    let chart = yaml("chart/Chart.yaml");
+    assert_eq!([&chart["version"], &chart["appVersion"]], [VERSION, VERSION]);
+}
+
+#[test]
+fn the_policies_of_the_chart_are_the_shipped_ones() {
+    for (of_chart, shipped) in
+        [("shipped", "base/policy.yaml"), ("crane", "components/crane-policy/policy.yaml")]
+    {
+        let copy = format!("chart/policies/{of_chart}.yaml");
+        assert!(read(&copy) == read(shipped), "deploy/{copy} is not deploy/{shipped}: copy it");
+    }
+}
+
+/// The leaves of a tree of values: what is no object, and objects without fields.
+pub(super) fn leaves(value: &Value, path: &str, found: &mut Vec<String>) {
+    match value.as_object() {
+        Some(fields) if !fields.is_empty() => {
+            for (name, field) in fields {
+                let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
+                leaves(field, &path, found);
+            }
+        }
+        _ => found.push(path.to_owned()),
+    }
+}
+
+/// Fails where an object of the schema takes names that it does not list. Objects without a list are maps.
+fn assert_strict(schema: &Value, path: &str) {
+    if schema["properties"].is_object() && !path.contains("volume") {
+        assert_eq!(schema["additionalProperties"], false, "{path}");
+    }
+    match schema {
+        Value::Object(fields) => {
+            fields.iter().for_each(|(name, field)| assert_strict(field, &format!("{path}/{name}")));
+        }
+        Value::Array(items) => items.iter().for_each(|item| assert_strict(item, path)),
+        _ => {}
+    }
+}
+
+/// Volumes have as many forms as Kubernetes gives them.
+#[test]
+fn no_object_of_the_schema_takes_a_name_that_it_does_not_list() {
+    assert_strict(&schema(), "");
+}
+
+#[test]
+fn the_schema_has_every_value_and_no_other() {
+    let mut values = Vec::new();
+    leaves(&yaml("chart/values.yaml"), "", &mut values);
+    let mut known = Vec::new();
+    known_values(&schema()["properties"], "", &mut known);
+    for leaf in &values {
+        assert!(known.iter().any(|known| is_in(leaf, known)), "the schema has no {leaf}");
+    }
+    for known in known.iter().filter(|known| *known != "global") {
+        assert!(values.iter().any(|leaf| is_in(leaf, known)), "values.yaml has no {known}");
+    }
+}
+
+/// Whether a value is this one of the schema, or a field of it where the schema has a map.
+fn is_in(leaf: &str, known: &str) -> bool {
+    leaf.strip_prefix(known).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+}
+
+fn known_values(properties: &Value, path: &str, found: &mut Vec<String>) {
+    for (name, property) in properties.as_object().expect("properties") {
+        let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
+        if property["properties"].is_object() {
+            known_values(&property["properties"], &path, found);
+        } else {
+            found.push(path);
+        }
+    }
+}
+
+/// The variables that the values `names` set.
+const NAMES: [&str; 4] = [
+    "PLIMSOLL_ANNOTATION_PREFIX",
+    "PLIMSOLL_GPU_COUNT_RESOURCE",
+    "PLIMSOLL_GPU_RESOURCE",
+    "PLIMSOLL_TAINT_KEY",
+];
+
+/// A flag among the arguments wins over its variable, which would have no effect.
+#[test]
+fn variables_of_flags_that_stand_among_the_arguments_are_refused() {
+    for (program, values) in [
+        ("annotator", "annotator"),
+        ("gpushare-device-plugin", "devicePlugin"),
+        ("node-exporter-plus", "exporter"),
+        ("scheduler-extender", "extender"),
+    ] {
+        let container = container(program);
+        let flags = strings(&container["args"]);
+        let mut taken: Vec<String> = flags
+            .iter()
+            .map(|flag| flag.trim_start_matches('-').split('=').next().expect("a name"))
+            .map(|flag| format!("PLIMSOLL_{}", flag.to_uppercase().replace(['-', '.'], "_")))
+            .collect();
+        let variables = container["env"].as_array().into_iter().flatten();
+        let of_pod = variables.filter(|variable| !variable["valueFrom"].is_null());
+        taken.extend(of_pod.map(|variable| variable["name"].as_str().expect("it").to_owned()));
+        // Those of `names`, which the policies have too.
+        taken.extend(
+            NAMES
+                .iter()
+                .filter(|name| knows_variable(program, name))
+                .map(|name| (*name).to_owned()),
+        );
+        taken.sort();
+        let env = &schema()["properties"][values]["properties"]["env"]["propertyNames"];
+        assert_eq!(strings(&env["not"]["enum"]), taken, "{program}");
+    }
+}

@@ -1,0 +1,140 @@
+//! Runs Helm and kustomize, and reads the objects that they print.
+
+use std::collections::BTreeMap;
+use std::env;
+use std::ffi::OsStr;
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// Where the images are, by both ways.
+pub(super) const REGISTRY: &str = "registry.example.com/plimsoll";
+/// The releases of Helm, by the variables of `scripts/chart.sh`.
+pub(super) const HELMS: [&str; 2] = ["HELM3", "HELM4"];
+
+/// Objects by API version, kind, namespace and name.
+pub(super) type Objects = BTreeMap<String, Value>;
+
+fn program(variable: &str) -> PathBuf {
+    env::var_os(variable)
+        .unwrap_or_else(|| panic!("{variable} is not set: run these tests by `make chart`"))
+        .into()
+}
+
+/// Runs Helm.
+pub(super) fn helm(helm: &str, args: &[&str]) -> Output {
+    let mut command = Command::new(program(helm));
+    command.args(args).output().expect("Helm runs")
+}
+
+/// The chart's folder, as text.
+pub(super) fn chart() -> String {
+    deploy::folder().join("chart").display().to_string()
+}
+
+/// Renders the chart into a namespace; `args` are further flags.
+pub(super) fn template(by: &str, namespace: &str, args: &[&str]) -> Output {
+    // Values of --set win over those of --set-json, and among these the last one does.
+    let registry = format!("image.registry=\"{REGISTRY}\"");
+    let chart = chart();
+    let mut all = vec!["template", "plimsoll", &chart, "--namespace", namespace];
+    all.extend(["--set-json", &registry]);
+    all.extend(args);
+    helm(by, &all)
+}
+
+/// The objects that the chart renders to with these values, each as for `--set`.
+pub(super) fn chart_objects(by: &str, namespace: &str, values: &[&str]) -> Objects {
+    let args: Vec<&str> = values.iter().flat_map(|value| ["--set", value]).collect();
+    objects(&stdout(&template(by, namespace, &args)))
+}
+
+/// What a command printed; it must have succeeded.
+pub(super) fn stdout(output: &Output) -> String {
+    assert!(output.status.success(), "{}", stderr(output));
+    String::from_utf8(output.stdout.clone()).expect("UTF-8")
+}
+
+pub(super) fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// The objects of a kustomization with these lines, in which `DEPLOY` stands for the way to `deploy/`.
+pub(super) fn kustomize_objects(lines: &str) -> Objects {
+    let folder = TempDir::new().expect("a folder");
+    let path = folder.path().canonicalize().expect("a path");
+    // kustomize takes no absolute path.
+    let up = "../".repeat(path.components().count() - 1);
+    let root = deploy::folder().canonicalize().expect("a path");
+    let deploy = format!("{up}{}", root.display().to_string().trim_start_matches('/'));
+    let mut kustomization = lines.replace("DEPLOY", &deploy);
+    kustomization += "images:\n";
+    for program in crate::manifests::PROGRAMS {
+        kustomization += &format!("- name: plimsoll/{program}\n  newName: {REGISTRY}/{program}\n");
+    }
+    fs::write(path.join("kustomization.yaml"), kustomization).expect("a kustomization");
+    let mut command = Command::new(program("KUSTOMIZE"));
+    let output = command.arg(OsStr::new("build")).arg(&path).output().expect("kustomize runs");
+    objects(&stdout(&output))
+}
+
+fn objects(text: &str) -> Objects {
+    let all: Vec<Value> =
+        serde_saphyr::from_multiple(text).unwrap_or_else(|error| panic!("{error}"));
+    let mut found = Objects::new();
+    for mut object in all.into_iter().filter(|object| !object.is_null()) {
+        normalise(&mut object);
+        let key = key(&object);
+        assert!(found.insert(key.clone(), object).is_none(), "{key} is there twice");
+    }
+    found
+}
+
+fn key(object: &Value) -> String {
+    let parts = ["/apiVersion", "/kind", "/metadata/namespace", "/metadata/name"];
+    let parts = parts.map(|part| object.pointer(part).and_then(Value::as_str).unwrap_or("-"));
+    format!("{} {} {}/{}", parts[0], parts[1], parts[2], parts[3])
+}
+
+/// What Helm alone adds to an object.
+const OF_HELM: [&str; 5] = [
+    "app.kubernetes.io/instance",
+    "app.kubernetes.io/managed-by",
+    "app.kubernetes.io/version",
+    "helm.sh/chart",
+    "helm.sh/resource-policy",
+];
+
+/// Drops what Helm alone adds, and puts lists whose order tells nothing in one order.
+fn normalise(object: &mut Value) {
+    for part in ["labels", "annotations"] {
+        let Some(map) = object["metadata"].get_mut(part).and_then(Value::as_object_mut) else {
+            continue;
+        };
+        map.retain(|key, _| !OF_HELM.contains(&key.as_str()));
+        if map.is_empty() {
+            object["metadata"].as_object_mut().expect("an object").remove(part);
+        }
+    }
+    sort_lists(object);
+}
+
+/// Kubernetes finds the items of these lists by a key.
+const KEYED: [(&str, &str); 3] =
+    [("env", "name"), ("volumes", "name"), ("volumeMounts", "mountPath")];
+
+fn sort_lists(value: &mut Value) {
+    for (list, key) in KEYED {
+        if let Some(items) = value.get_mut(list).and_then(Value::as_array_mut) {
+            items.sort_by_key(|item| item[key].to_string());
+        }
+    }
+    match value {
+        Value::Array(items) => items.iter_mut().for_each(sort_lists),
+        Value::Object(map) => map.values_mut().for_each(sort_lists),
+        _ => {}
+    }
+}

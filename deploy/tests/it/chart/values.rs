@@ -1,0 +1,403 @@
+//! Wrong values are refused with what to change, every value does something, and the namespace is the release's.
+
+use std::fs;
+use std::process::Command;
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use super::files::leaves;
+use super::render::{HELMS, chart, chart_objects, helm, stderr, stdout, template};
+use crate::manifests::yaml;
+
+/// The standard error of Helm, which must refuse these values.
+fn refused(by: &str, values: &[&str]) -> String {
+    let args: Vec<&str> = values.iter().flat_map(|value| ["--set-json", value]).collect();
+    let output = template(by, "plimsoll", &args);
+    assert!(!output.status.success(), "{by} takes {values:?}");
+    stderr(&output)
+}
+
+#[test]
+#[ignore = "make chart"]
+fn the_schema_refuses_what_is_misspelt_or_of_another_kind() {
+    // Each with the place that the error names.
+    let wrong = [
+        (r#"imagee={}"#, "imagee"),
+        (r#"image.registri="x.example.com""#, "registri"),
+        (r#"image.registry="https://registry.example.com""#, "registry"),
+        (r#"image.registry="registry.example.com/plimsoll/""#, "registry"),
+        (r#"image.tag="a:b""#, "tag"),
+        (r#"image.pullPolicy="Sometimes""#, "pullPolicy"),
+        (r#"image.pullSecrets=[{"name":"x"}]"#, "pullSecrets"),
+        (r#"scheduler.mode="second""#, "mode"),
+        (r#"policy.text={"kind":"SchedulingPolicy"}"#, "text"),
+        (r#"policy.crane="yes""#, "crane"),
+        (r#"readings.source="metrics-server""#, "source"),
+        (r#"readings.keptIn="NodeLoads""#, "keptIn"),
+        (r#"readings.prometheus.url="prometheus:9090""#, "url"),
+        (r#"gpuNodes.value=true"#, "value"),
+        (r#"gpuNodes.runtimeClass="nvidia""#, "runtimeClass"),
+        (r#"extender.replicas=0"#, "replicas"),
+        (r#"extender.tls.existingSecret="""#, "existingSecret"),
+        (r#"extender.resources.limit={}"#, "limit"),
+        (r#"extender.resources.limits.memory="640MB""#, "memory"),
+        (r#"extender.env.PLIMSOLL_EVICT_AFTER=5"#, "PLIMSOLL_EVICT_AFTER"),
+        (r#"extender.env.PLIMSOLL_BIND_TIMEOUT="9s""#, "PLIMSOLL_BIND_TIMEOUT"),
+        (r#"extender.env.log="x""#, "log"),
+        (r#"extender.tolerations=[{"operators":"Exists"}]"#, "operators"),
+        (r#"annotator.taintHotNodes=false"#, "taintHotNodes"),
+        (r#"annotator.taintHotNodes="NoExecute""#, "taintHotNodes"),
+        (r#"annotator.volumes=[{"emptyDir":{}}]"#, "volumes"),
+        (r#"exporter.port="19101""#, "port"),
+        (r#"exporter.port=70000"#, "port"),
+        (r#"exporter.nodeSelector={}"#, "nodeSelector"),
+        (r#"devicePlugin.kubeletDir="/var/lib/kubelet/""#, "kubeletDir"),
+        (r#"mps.sharedMemory="1Gi""#, "sharedMemory"),
+        (r#"admission.validationActions=[]"#, "validationActions"),
+        (r#"admission.validationActions=["Deny","Deny"]"#, "validationActions"),
+        (r#"networkPolicy.enabled=true"#, "enabled"),
+        (r#"nvmlHostLibrary=true"#, "nvmlHostLibrary"),
+    ];
+    for by in HELMS {
+        for (value, place) in wrong {
+            let error = refused(by, &[value]);
+            let told = error.contains("values don't meet the specifications of the schema");
+            assert!(told && error.contains(place), "{by}, {value}: {error}");
+        }
+    }
+}
+
+#[test]
+#[ignore = "make chart"]
+fn values_that_contradict_each_other_are_refused_with_what_to_change() {
+    let none = r#"scheduler.mode="none""#;
+    let metrics = r#"readings.source="metricsServer""#;
+    let config_map = r#"policy.existingConfigMap="mine""#;
+    let contradictions: [(&[&str], &str); 18] = [
+        (&[r#"image.registry="""#], "image.registry is not set: no images are published."),
+        (&[r#"image.registry="plimsoll""#], "or docker.io/plimsoll for Docker Hub"),
+        (&["policy.crane=true", config_map], "policy.crane and policy.existingConfigMap are set"),
+        (&[r#"policy.text="x""#, "policy.crane=true"], "policy.crane and policy.text are set"),
+        (&[r#"policy.shadow="x""#, config_map], "put it there as shadow.yaml"),
+        (&[metrics, "exporter.gpuSignals=true"], "exporter.gpuSignals is set, and with"),
+        (&[metrics, "exporter.hostFileSystems=true"], "exporter.hostFileSystems is set"),
+        (&[metrics, "exporter.tls.enabled=true"], "or set readings.source to exporters"),
+        (&[r#"readings.source="prometheus""#], "set readings.prometheus.url"),
+        (&[r#"readings.prometheus.url="http://p:1""#], "set it to prometheus"),
+        (&[none, "extender.evictForCards=true"], "extender.evictForCards is set, and with"),
+        (&[none, "mps.enabled=true"], "mps.enabled is set"),
+        (&[none, "fromGpushare=true"], "fromGpushare is set"),
+        (&[none, "devicePlugin.gpuCount=true"], "devicePlugin.gpuCount is set"),
+        (&[none, "devicePlugin.processes=true"], "devicePlugin.processes is set"),
+        (&[none, "devicePlugin.unhealthyConfigMaps=true"], "or set scheduler.mode to external"),
+        (&[none, r#"policy.shadow="x""#], "policy.shadow is set"),
+        (&[none, r#"readings.keptIn="nodeloads""#], "readings.keptIn nodeloads is set"),
+    ];
+    for by in HELMS {
+        for (values, wanted) in contradictions {
+            let error = refused(by, values);
+            assert!(error.contains(wanted), "{by}, {values:?}: {error}");
+        }
+    }
+}
+
+#[test]
+#[ignore = "make chart"]
+fn the_chart_passes_helms_own_checks() {
+    for by in HELMS {
+        for values in ["image.registry=registry.example.com/p", "image.tag=v1"] {
+            let output = helm(by, &["lint", "--strict", &chart(), "--set", values]);
+            let text = stdout(&output);
+            assert!(text.contains("0 chart(s) failed"), "{text}");
+        }
+    }
+}
+
+#[test]
+#[ignore = "make chart"]
+fn kubernetes_with_a_providers_suffix_is_taken_and_an_older_one_refused() {
+    for by in HELMS {
+        for version in ["v1.34.0", "v1.36.3-eks-abc123", "v1.34.1-gke.1000000", "v1.35.0+k3s1"] {
+            stdout(&template(by, "plimsoll", &["--kube-version", version]));
+        }
+        let output = template(by, "plimsoll", &["--kube-version", "v1.33.9"]);
+        assert!(stderr(&output).contains("incompatible with Kubernetes v1.33.9"));
+    }
+}
+
+/// The values of many components, of which each pair goes together.
+const MANY: [&str; 16] = [
+    "namespace.create=true",
+    "exporter.gpuSignals=true",
+    "exporter.hostFileSystems=true",
+    "exporter.tls.enabled=true",
+    "mps.enabled=true",
+    "devicePlugin.processes=true",
+    "devicePlugin.unhealthyConfigMaps=true",
+    "gpuNodes.runtimeClassName=nvidia",
+    "readings.keptIn=nodeloads",
+    "policy.shadow=x",
+    "fromGpushare=true",
+    "networkPolicy.deny=true",
+    "openshift.enabled=true",
+    "extender.evictForCards=true",
+    "annotator.taintHotNodes=NoSchedule",
+    "nvmlHostLibrary=/nvml",
+];
+
+/// What has the project's name in it and is no namespace: names of objects and taints, the domain of annotations,
+/// folders, images, and the label of all objects.
+fn is_no_namespace(word: &str) -> bool {
+    let starts = ["plimsoll-", "plimsoll.dev", "/etc/plimsoll", "/run/plimsoll"];
+    starts.iter().any(|start| word.starts_with(start))
+        || word.starts_with("--storage.file=/run/plimsoll/")
+        || word.starts_with("--state-dir=/run/plimsoll-")
+        || word.starts_with("--policy-file=/etc/plimsoll/")
+        || word.starts_with("--lease-name=plimsoll-")
+        || word.starts_with("registry.example.com/plimsoll/")
+        || word.starts_with("nodeloads.plimsoll.dev")
+        || word == "status-taint.cluster-autoscaler.kubernetes.io/plimsoll-hot"
+}
+
+/// Whether an object has the project's plain name at this place.
+fn is_name(object: &str, path: &str) -> bool {
+    path.ends_with("/app.kubernetes.io/part-of")
+        || path == "/metadata/labels/app.kubernetes.io/name" && object.starts_with("v1 Namespace ")
+        || path == "/metadata/name" && object.contains(" SecurityContextConstraints ")
+}
+
+/// The words of texts and keys with the project's name, each with where it is.
+fn named(value: &Value, path: &str, found: &mut Vec<(String, String)>) {
+    match value {
+        Value::String(text) => {
+            let words = text.split([' ', '\n', '\'', '"', ',', '(', ')']);
+            let words = words.filter(|word| word.contains("plimsoll"));
+            found.extend(words.map(|word| (path.to_owned(), word.to_owned())));
+        }
+        Value::Array(items) => items.iter().for_each(|item| named(item, path, found)),
+        Value::Object(fields) => {
+            for (key, field) in fields {
+                named(&Value::String(key.clone()), path, found);
+                named(field, &format!("{path}/{key}"), found);
+            }
+        }
+        _ => {}
+    }
+}
+
+#[test]
+#[ignore = "make chart"]
+fn a_release_elsewhere_names_no_namespace_plimsoll() {
+    for by in HELMS {
+        for values in [&[][..], &MANY, &["scheduler.mode=none"], &["readings.source=metricsServer"]]
+        {
+            let objects = chart_objects(by, "elsewhere", values);
+            assert!(objects.keys().any(|key| key.contains(" elsewhere/annotator")));
+            for (key, object) in objects {
+                // The texts of the policy tell of files of the project.
+                if key.contains("ConfigMap") {
+                    assert!(key.contains(" elsewhere/"), "{key}");
+                    continue;
+                }
+                let mut words = Vec::new();
+                named(&object, "", &mut words);
+                for (path, word) in words {
+                    let is_good =
+                        is_no_namespace(&word) || word == "plimsoll" && is_name(&key, &path);
+                    assert!(is_good, "{by}, {values:?}: {key} {path} names {word}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+#[ignore = "make chart"]
+fn a_closed_network_lets_the_annotator_reach_prometheus() {
+    for (url, port) in [("http://p:9090", 9090), ("http://p", 80), ("https://[fd00::1]/", 443)] {
+        let url = format!("readings.prometheus.url={url}");
+        let values = ["networkPolicy.deny=true", "readings.source=prometheus", &url];
+        let objects = chart_objects("HELM3", "plimsoll", &values);
+        let key = "networking.k8s.io/v1 NetworkPolicy plimsoll/annotator-egress";
+        assert_eq!(objects[key]["spec"]["egress"][2]["ports"][0]["port"], port, "{url}");
+    }
+}
+
+/// Programs and policies have the same names, or the policies would protect nothing.
+#[test]
+#[ignore = "make chart"]
+fn other_names_are_in_programs_and_policies_alike() {
+    let mut values = vec!["names.gpuResource=example.com/gpu-mem"];
+    values.push("names.gpuCountResource=example.com/gpu-count");
+    values.push("names.annotationPrefix=example.com");
+    values.push("names.taintKey=example.com/hot");
+    values.extend(MANY);
+    for by in HELMS {
+        for (key, object) in chart_objects(by, "plimsoll", &values) {
+            let text = object.to_string();
+            let others = ["aliyun.com/", "plimsoll.dev/gpu", "plimsoll.dev/cooled", "autoscaler"];
+            let other = others.iter().find(|other| text.contains(**other));
+            // The texts of the policy tell of the defaults.
+            assert!(key.contains("ConfigMap") || other.is_none(), "{by}, {key} has {other:?}");
+        }
+        let objects = chart_objects(by, "plimsoll", &values);
+        for (program, count) in [("annotator", 4), ("gpushare-device-plugin", 3)] {
+            let workload = objects.iter().find(|(key, _)| {
+                key.starts_with("apps/v1 ") && key.ends_with(&format!("/{program}"))
+            });
+            let container = &workload.expect("it").1["spec"]["template"]["spec"]["containers"][0];
+            let env = container["env"].as_array().expect("variables").iter();
+            let named = env.filter(|variable| {
+                variable["value"].as_str().is_some_and(|value| value.starts_with("example.com"))
+            });
+            assert_eq!(named.count(), count, "{by}, {program}");
+        }
+    }
+}
+
+/// A value of every leaf of values.yaml that is not its default, with values that it needs.
+const CHANGED: &[(&str, &str, &[&str])] = &[
+    ("image.registry", r#""other.example.com""#, &[]),
+    ("image.tag", r#""9""#, &[]),
+    ("image.pullPolicy", r#""Always""#, &[]),
+    ("image.pullSecrets", r#"["s"]"#, &[]),
+    ("commonLabels", r#"{"team":"a"}"#, &[]),
+    ("namespace.create", "true", &[]),
+    ("scheduler.mode", r#""none""#, &[]),
+    ("policy.text", r#""x""#, &[]),
+    ("policy.existingConfigMap", r#""mine""#, &[]),
+    ("policy.crane", "true", &[]),
+    ("policy.shadow", r#""x""#, &[]),
+    ("readings.source", r#""metricsServer""#, &[]),
+    ("readings.keptIn", r#""nodeloads""#, &[]),
+    ("readings.prometheus.url", r#""http://q:1""#, PROMETHEUS),
+    ("readings.prometheus.nodeLabel", r#""node""#, PROMETHEUS),
+    ("gpuNodes.label", r#""nvidia.com/gpu.present""#, &[]),
+    ("gpuNodes.value", r#""yes""#, &[]),
+    ("gpuNodes.runtimeClassName", r#""nvidia""#, &[]),
+    ("extender.replicas", "3", &[]),
+    ("extender.tls.enabled", "false", &[]),
+    ("extender.tls.existingSecret", r#""mine""#, &[]),
+    ("extender.evictForCards", "true", &[]),
+    ("annotator.replicas", "3", &[]),
+    ("annotator.nodes", r#""pool=batch""#, &[]),
+    ("annotator.taintHotNodes", r#""NoSchedule""#, &[]),
+    ("exporter.port", "9", &[]),
+    ("exporter.gpuSignals", "true", &[]),
+    ("exporter.hostFileSystems", "true", &[]),
+    ("exporter.tls.enabled", "true", &[]),
+    ("exporter.tls.existingSecret", r#""mine""#, &["exporter.tls.enabled=true"]),
+    ("exporter.tls.tokenSecret", r#""mine""#, &["exporter.tls.enabled=true"]),
+    ("exporter.gpuResources.requests.cpu", r#""9m""#, &["exporter.gpuSignals=true"]),
+    ("exporter.gpuResources.requests.memory", r#""9Mi""#, &["exporter.gpuSignals=true"]),
+    ("exporter.gpuResources.limits.memory", r#""9Mi""#, &["exporter.gpuSignals=true"]),
+    ("devicePlugin.kubeletDir", r#""/var/lib/k0s/kubelet""#, &[]),
+    ("devicePlugin.processes", "true", &[]),
+    ("devicePlugin.gpuCount", "true", &[]),
+    ("devicePlugin.unhealthyConfigMaps", "true", &[]),
+    ("devicePlugin.seLinuxType", r#""t""#, &[]),
+    ("mps.enabled", "true", &[]),
+    ("mps.image", r#""x""#, &[]),
+    ("mps.sharedMemory", r#""2g""#, &[]),
+    ("fromGpushare", "true", &[]),
+    ("names.gpuResource", r#""example.com/gpu-mem""#, &[]),
+    ("names.gpuCountResource", r#""example.com/gpu-count""#, &[]),
+    ("names.annotationPrefix", r#""example.com""#, &[]),
+    ("names.taintKey", r#""example.com/hot""#, &[]),
+    ("admission.enabled", "false", &[]),
+    ("admission.validationActions", r#"["Audit"]"#, &[]),
+    ("flowSchemas.enabled", "false", &[]),
+    ("networkPolicy.deny", "true", &[]),
+    ("networkPolicy.monitoringNamespace", r#""m""#, &["networkPolicy.deny=true"]),
+    ("openshift.enabled", "true", &[]),
+    ("nvmlHostLibrary", r#""/x""#, &[]),
+];
+
+const PROMETHEUS: &[&str] =
+    &[r#"readings.source="prometheus""#, r#"readings.prometheus.url="http://p:1""#];
+
+/// What each of the programs has.
+const OF_PROGRAMS: &[(&str, &str)] = &[
+    ("resources.requests.cpu", r#""9m""#),
+    ("resources.requests.memory", r#""9Mi""#),
+    ("resources.limits.memory", r#""9Mi""#),
+    ("env", r#"{"PLIMSOLL_LOG_LEVEL":"debug"}"#),
+    ("volumes", r#"[{"name":"x","emptyDir":{}}]"#),
+    ("volumeMounts", r#"[{"name":"x","mountPath":"/x"}]"#),
+    ("podLabels", r#"{"team":"a"}"#),
+    ("podAnnotations", r#"{"team":"a"}"#),
+    ("priorityClassName", r#""""#),
+    ("nodeSelector.kubernetes\\.io/os", r#""x""#),
+    ("tolerations", "[]"),
+];
+
+#[test]
+#[ignore = "make chart"]
+fn every_value_changes_what_is_rendered() {
+    let mut untried = Vec::new();
+    leaves(&yaml("chart/values.yaml"), "", &mut untried);
+    let mut tried: Vec<(String, &str, &[&str])> =
+        CHANGED.iter().map(|(path, value, needs)| ((*path).to_owned(), *value, *needs)).collect();
+    for program in ["annotator", "devicePlugin", "exporter", "extender", "mps"] {
+        for (part, value) in OF_PROGRAMS {
+            let path = format!("{program}.{part}");
+            if untried.contains(&path.replace('\\', "")) {
+                tried.push((path, value, &[]));
+            }
+        }
+    }
+    for (path, value, needs) in tried {
+        untried.retain(|leaf| *leaf != path.replace('\\', ""));
+        // MPS is there, so that its values have an object.
+        let mut args = vec![];
+        if !path.starts_with("scheduler.") && path != "mps.enabled" {
+            args.extend(["--set-json", "mps.enabled=true"]);
+        }
+        needs.iter().for_each(|value| args.extend(["--set-json", value]));
+        let before = stdout(&template("HELM3", "plimsoll", &args));
+        let changed = format!("{path}={value}");
+        args.extend(["--set-json", &changed]);
+        let after = stdout(&template("HELM3", "plimsoll", &args));
+        assert!(before != after, "{changed} changes nothing");
+    }
+    assert!(untried.is_empty(), "values without a test: {untried:?}");
+}
+
+/// What Helm prints after an installation, from a copy of the chart that renders its notes as an object.
+fn notes(by: &str, values: &str) -> String {
+    let folder = TempDir::new().expect("a folder");
+    let copy = folder.path().join("chart");
+    let copied = Command::new("cp").arg("--recursive").arg(chart()).arg(&copy).status();
+    assert!(copied.expect("cp runs").success());
+    fs::rename(copy.join("templates/NOTES.txt"), copy.join("NOTES.txt")).expect("notes");
+    let object = "notes: {{ tpl (.Files.Get \"NOTES.txt\") . | toJson }}\n";
+    fs::write(copy.join("templates/notes.yaml"), object).expect("a template");
+    let copy = copy.display().to_string();
+    let mut args = vec!["template", "plimsoll", &copy, "--namespace", "elsewhere"];
+    args.extend(["--show-only", "templates/notes.yaml"]);
+    args.extend(["--set", "image.registry=registry.example.com/p", "--set", values]);
+    let object: Value = serde_saphyr::from_str(&stdout(&helm(by, &args))).expect("YAML");
+    object["notes"].as_str().expect("a text").to_owned()
+}
+
+#[test]
+#[ignore = "make chart"]
+fn the_notes_say_the_next_step_of_the_chosen_way() {
+    let enable = "plimsoll-scheduler enable --namespace elsewhere\n";
+    let make = "plimsoll-scheduler certificates --namespace elsewhere\n";
+    let crane = " --config deploy/components/crane-policy/kube-scheduler-config.yaml\n";
+    let taint = "Nodes over a limit carry a taint";
+    for by in HELMS {
+        for (values, said, not_said) in [
+            ("scheduler.mode=external", [enable, make], [crane, taint]),
+            ("extender.tls.enabled=false", [enable, "rollout status"], [make, taint]),
+            ("policy.crane=true", [crane, make], [enable, taint]),
+            ("scheduler.mode=none", [taint, "plimsoll taints --clear"], [enable, make]),
+        ] {
+            let notes = notes(by, values);
+            assert!(said.iter().all(|text| notes.contains(text)), "{by}, {values}: {notes}");
+            assert!(!not_said.iter().any(|text| notes.contains(text)), "{by}, {values}: {notes}");
+        }
+    }
+}
