@@ -13,9 +13,8 @@ use crate::repository::read;
 fn differences(kustomize: &Objects, chart: &Objects) -> String {
     let mut found = String::new();
     for object in kustomize.keys().chain(chart.keys()).collect::<BTreeSet<_>>() {
-        let none = Value::Null;
-        let (left, right) =
-            (kustomize.get(object).unwrap_or(&none), chart.get(object).unwrap_or(&none));
+        let left = kustomize.get(object).unwrap_or(&Value::Null);
+        let right = chart.get(object).unwrap_or(&Value::Null);
         compare(object, "", left, right, &mut found);
     }
     found
@@ -31,8 +30,9 @@ fn compare(object: &str, path: &str, kustomize: &Value, chart: &Value, found: &m
         (Value::Array(left), Value::Array(right)) => {
             for index in 0..left.len().max(right.len()) {
                 let path = format!("{path}/{index}");
-                let item = |list: &[Value]| list.get(index).cloned().unwrap_or(Value::Null);
-                compare(object, &path, &item(left), &item(right), found);
+                let left = left.get(index).unwrap_or(&Value::Null);
+                let right = right.get(index).unwrap_or(&Value::Null);
+                compare(object, &path, left, right, found);
             }
         }
         _ if kustomize == chart => {}

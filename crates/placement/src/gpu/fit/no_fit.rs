@@ -5,7 +5,7 @@ use super::assign::assign;
 use crate::gpu::{CardShare, Excess, GpuRequest};
 
 /// Why no cards of a node fit a request. The text is the same whatever the numbers: kube-scheduler groups nodes by it
-/// and uses it as a format string. The numbers are in [`Fit::cards`].
+/// and uses it as a format string. The numbers are in [`Fit::cards`](super::Fit::cards).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
 #[error("{}", self.reason())]
 pub enum NoFit {
