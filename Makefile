@@ -61,7 +61,7 @@ advisories: ## Known vulnerabilities among the dependencies; fetches the list of
 	$(CARGO) deny --log-level warn check advisories
 
 .PHONY: reference
-reference: toolchain ## Writes anew what the code gives: JSON schemas, the documents' tables of flags and fields, the pictures of bench/RESULTS.md
+reference: toolchain ## Writes anew what the code gives: JSON schemas, the documents' tables of flags, fields and metrics, the pictures of bench/RESULTS.md
 	PLIMSOLL_REGENERATE=1 $(CARGO) test --locked --package plimsoll-api --test it schema
 	PLIMSOLL_REGENERATE=1 $(CARGO) test --locked --package plimsoll-deploy --test it reference
 

@@ -21,7 +21,7 @@ use crate::exporter::discovery;
 use crate::exporter::poll::Poller;
 use crate::exporter::transport::Transport;
 use crate::fleet::{Settings, Status};
-use crate::metrics::{LearnerMetrics, LeaseMetrics, Metrics, WatchMetrics, register_collector};
+use crate::metrics::{Metrics, WatchMetrics};
 use crate::pod_use::leaders_list::{LeadersList, ListReader};
 use crate::pod_use::{Observer, SharedLearner, serve};
 use crate::pods::BoundPod;
@@ -72,9 +72,8 @@ pub async fn start(
     let store = Store::new(args.load.readings_in, args.load.codec());
     store.check(&client).await?;
     let (elector, leadership) = election(&args, &client);
-    let lease_metrics = LeaseMetrics(leadership.clone());
-    context.register(|registry| register_collector(registry, lease_metrics));
-    let observer = start_learner(&args, context, &clock, &leadership).await?;
+    context.before_scrape(&metrics, leadership.clone(), Metrics::set_lease);
+    let observer = start_learner(&args, context, &metrics, &clock, &leadership).await?;
     let inputs =
         SourceInputs { policies: policies.clone(), clock: clock.clone(), metrics: metrics.clone() };
     let source = source(&args, context, &client, inputs)?;
@@ -91,9 +90,9 @@ pub async fn start(
     }
     let settings = settings(&args, store);
     let sources = Sources {
-        nodes: nodes(context, &client, &settings, &args),
+        nodes: nodes(context, &metrics, &client, &settings, &args),
         selector: args.node_selector.clone().unwrap_or_default(),
-        pods: pods(context, &client, &settings.names),
+        pods: pods(context, &metrics, &client, &settings.names),
         policies,
         observer,
         polls_exporters: args.polls_exporters(),
@@ -155,6 +154,7 @@ fn spawn_controller(
 async fn start_learner(
     args: &Args,
     context: &Context,
+    metrics: &Metrics,
     clock: &Clock,
     leadership: &Leadership,
 ) -> anyhow::Result<Option<Observer>> {
@@ -164,8 +164,8 @@ async fn start_learner(
     let listener = daemon::http::bind(args.listen_address, "--listen-address").await?;
     let learner = SharedLearner::default();
     let earlier = LeadersList::default();
-    let metrics = LearnerMetrics(Arc::clone(&learner), Arc::clone(&earlier));
-    context.register(|registry| register_collector(registry, metrics));
+    let learned = (Arc::clone(&learner), Arc::clone(&earlier));
+    context.before_scrape(metrics, learned, Metrics::set_learner);
     if let Some(address) = args.replicas_address.clone() {
         let reader =
             ListReader::new(address, leadership.clone(), Arc::clone(&earlier), clock.clone())?;
@@ -308,13 +308,14 @@ fn unless_zero(duration: Duration) -> Option<SignedDuration> {
 
 fn nodes(
     context: &Context,
+    metrics: &Metrics,
     client: &Client,
     settings: &Settings,
     args: &Args,
 ) -> Events<NodeFacts> {
     let names = settings.names.clone();
     let codec = args.load.codec();
-    let health = watch_health(context, "nodes");
+    let health = watch_health(context, &metrics.watch_of_nodes);
     let template = args.exporters.exporter_address.clone();
     // All nodes: those that are not selected may carry a taint that is to be cleared.
     let nodes = cluster::watch_nodes(client.clone(), Scope::All, health, move |node| {
@@ -324,23 +325,24 @@ fn nodes(
             None => facts,
         })
     });
-    let nodes = settings.store.read(client, nodes, |what| watch_health(context, what));
+    let nodes =
+        settings.store.read(client, nodes, || watch_health(context, &metrics.watch_of_node_loads));
     let Some(service) = args.exporters.exporter_service.clone() else { return nodes };
-    let health = watch_health(context, "endpointslices");
+    let health = watch_health(context, &metrics.watch_of_endpoint_slices);
     discovery::by_service(nodes, cluster::watch_service(client.clone(), service, health))
 }
 
-fn pods(context: &Context, client: &Client, names: &Names) -> Events<BoundPod> {
-    let health = watch_health(context, "pods");
+fn pods(context: &Context, metrics: &Metrics, client: &Client, names: &Names) -> Events<BoundPod> {
+    let health = watch_health(context, &metrics.watch_of_pods);
     let names = names.clone();
     cluster::watch_pods(client.clone(), Scope::All, health, move |pod, _| {
         BoundPod::select(&pod, &names)
     })
 }
 
-fn watch_health(context: &Context, what: &'static str) -> WatchHealth {
+/// The counters of a further watch, which are shown as `metrics`.
+fn watch_health(context: &Context, metrics: &WatchMetrics) -> WatchHealth {
     let health = WatchHealth::default();
-    let metrics = WatchMetrics { what, health: health.clone() };
-    context.register(|registry| register_collector(registry, metrics));
+    context.before_scrape(metrics, health.clone(), WatchMetrics::set);
     health
 }

@@ -25,7 +25,7 @@ pub mod clock;
 pub(crate) mod controller;
 pub mod exporter;
 pub mod fleet;
-pub(crate) mod metrics;
+mod metrics;
 pub(crate) mod pod_use;
 pub mod pods;
 pub(crate) mod runner;
@@ -34,3 +34,4 @@ pub(crate) mod store;
 pub(crate) mod taints;
 
 pub use args::Args;
+pub use metrics::Metrics;

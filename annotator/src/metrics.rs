@@ -1,19 +1,13 @@
 //! The program's metrics. Labels are bounded: reasons and outcomes come from fixed lists, metrics from the
 //! policy.
 
-use std::fmt;
 use std::sync::PoisonError;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use cluster::{CallError, Leadership, TaintEffect, WatchHealth};
-use daemon::Registry;
-use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
-use prometheus_client::metrics::counter::{ConstCounter, Counter};
-use prometheus_client::metrics::family::Family;
-use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
-use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use daemon::metrics::{
+    Counter, Gauge, Histogram, Labelled, Registry, exponential_buckets, set_counter,
+};
 
 use crate::exporter::connections::ConnectionMetrics;
 use crate::exporter::error::PollError;
@@ -22,194 +16,201 @@ use crate::fleet::Status;
 use crate::pod_use::leaders_list::LeadersList;
 use crate::pod_use::{ObservedPods, SharedLearner};
 
-type Label = [(&'static str, &'static str); 1];
-
-type MetricLabel = [(&'static str, String); 1];
-
 /// All metrics; clones share them.
 #[derive(Debug, Clone)]
-pub(crate) struct Metrics {
-    polls: Family<Label, Counter>,
+pub struct Metrics {
+    polls: Labelled<Counter, 1>,
     poll_seconds: Histogram,
-    round_seconds: Histogram,
-    queries: Family<Label, Counter>,
-    query_seconds: Histogram,
-    connections: ConnectionMetrics,
-    patches: Family<Label, Counter>,
-    writes: Family<Label, Counter>,
-    writes_saved: Counter,
-    readings: Counter,
     late_seconds: Histogram,
-    policy_reads: Family<Label, Counter>,
-    policy_warnings: Gauge,
-    credential_reads: Family<Label, Counter>,
-    held_back: Family<Label, Counter>,
-    held_back_now: Gauge,
-    missing: Family<MetricLabel, Gauge>,
+    round_seconds: Histogram,
+    connections: ConnectionMetrics,
+    queries: Labelled<Counter, 1>,
+    query_seconds: Histogram,
     nodes: Gauge,
     silent: Gauge,
     in_flight: Gauge,
+    patches: Labelled<Counter, 1>,
+    readings: Counter,
+    writes: Labelled<Counter, 1>,
+    writes_saved: Counter,
+    held_back: Labelled<Counter, 1>,
+    held_back_now: Gauge,
+    missing: Labelled<Gauge, 1>,
     tainted: Gauge,
-    taint_writes: Family<[(&'static str, &'static str); 2], Counter>,
+    taint_writes: Labelled<Counter, 2>,
     leader: Gauge,
     leader_changes: Counter,
-    pod_use_polls: Family<Label, Counter>,
-    pod_uses: Family<Label, Counter>,
-}
-
-impl Default for Metrics {
-    fn default() -> Self {
-        Self {
-            polls: Family::default(),
-            // 0.5 ms to 16 s.
-            poll_seconds: Histogram::new(exponential_buckets(0.0005, 2.0, 16)),
-            // 1 s to 68 minutes.
-            round_seconds: Histogram::new(exponential_buckets(1.0, 2.0, 13)),
-            queries: Family::default(),
-            // 2 ms to 33 s.
-            query_seconds: Histogram::new(exponential_buckets(0.002, 2.0, 15)),
-            connections: ConnectionMetrics::default(),
-            patches: Family::default(),
-            writes: Family::default(),
-            writes_saved: Counter::default(),
-            readings: Counter::default(),
-            // 10 ms to 11 minutes. A reading is valid for its period plus 5 minutes.
-            late_seconds: Histogram::new(exponential_buckets(0.01, 4.0, 9)),
-            policy_reads: Family::default(),
-            policy_warnings: Gauge::default(),
-            credential_reads: Family::default(),
-            held_back: Family::default(),
-            held_back_now: Gauge::default(),
-            missing: Family::default(),
-            nodes: Gauge::default(),
-            silent: Gauge::default(),
-            in_flight: Gauge::default(),
-            tainted: Gauge::default(),
-            taint_writes: Family::default(),
-            leader: Gauge::default(),
-            leader_changes: Counter::default(),
-            pod_use_polls: Family::default(),
-            pod_uses: Family::default(),
-        }
-    }
+    lease_failures: Counter,
+    policy_reads: Labelled<Counter, 1>,
+    policy_warnings: Gauge,
+    credential_reads: Labelled<Counter, 1>,
+    pod_use_polls: Labelled<Counter, 1>,
+    pod_uses: Labelled<Counter, 1>,
+    workloads: Gauge,
+    workload_observations: Counter,
+    workload_uses_refused: Counter,
+    workloads_evicted: Counter,
+    /// The watch of nodes.
+    pub(crate) watch_of_nodes: WatchMetrics,
+    /// The watch of pods.
+    pub(crate) watch_of_pods: WatchMetrics,
+    /// The watch of EndpointSlices, with `--exporter-service`.
+    pub(crate) watch_of_endpoint_slices: WatchMetrics,
+    /// The watch of NodeLoads, with `--readings-in=nodeloads`.
+    pub(crate) watch_of_node_loads: WatchMetrics,
 }
 
 impl Metrics {
-    /// Registers new metrics under the prefix `annotator`.
-    pub(crate) fn register(registry: &mut Registry) -> Self {
-        let metrics = Self::default();
-        let all = metrics.clone();
-        let registry = registry.sub_registry_with_prefix("annotator");
-        registry.register("polls", "Polls of exporters, by outcome", all.polls);
-        registry.register(
-            "poll_duration_seconds",
-            "Time from a poll to the whole answer",
-            all.poll_seconds,
-        );
-        registry.register(
-            "round_duration_seconds",
-            "Time in which every node was polled once, but those that were silent at its start",
-            all.round_seconds,
-        );
-        registry.register(
-            "source_queries",
-            "Questions to the source in place of exporters, by outcome",
-            all.queries,
-        );
-        registry.register(
-            "source_query_duration_seconds",
-            "Time from a question to that source to the whole answer",
-            all.query_seconds,
-        );
-        let ConnectionMetrics { opened, idle } = all.connections;
-        registry.register("connections_opened", "Connections made to exporters", opened);
-        registry.register("connections_idle", "Connections kept for the next poll", idle);
-        registry.register("patches", "Patches of nodes, by outcome", all.patches);
-        registry.register(
-            "writes",
-            "Nodes written, by the most urgent reason; without readings it is the share of cards alone",
-            all.writes,
-        );
-        registry.register(
-            "writes_saved",
-            "Polls whose readings were replaced by newer ones before they were worth a write",
-            all.writes_saved,
-        );
-        registry.register("readings", "Readings written", all.readings);
-        registry.register(
-            "late_seconds",
-            "Time from when a job was due to its start; polls of silent and slow exporters are not counted",
-            all.late_seconds,
-        );
-        registry.register(
-            "policy_reads",
-            "Changes of the policy file, by outcome",
-            all.policy_reads,
-        );
-        registry.register(
-            "policy_warnings",
-            "Parts of the policy in force that are probably not meant, as the log says",
-            all.policy_warnings,
-        );
-        registry.register(
-            "credential_reads",
-            "Changes of the CA and token for exporters or Prometheus, by outcome",
-            all.credential_reads,
-        );
-        registry.register(
-            "held_back",
-            "Values in answers that were not written, by reason",
-            all.held_back,
-        );
-        registry.register(
-            "readings_held_back",
-            "Pairs of node and metric whose value is held back now",
-            all.held_back_now,
-        );
-        registry.register(
-            "metric_missing_nodes",
-            "Nodes whose exporter, or the source in its place, did not tell the metric \
-             of the policy",
-            all.missing,
-        );
-        registry.register("nodes", "Nodes known", all.nodes);
-        registry.register("nodes_silent", "Nodes whose exporter does not answer", all.silent);
-        registry.register("jobs", "Polls and patches in flight", all.in_flight);
-        registry.register("nodes_tainted", "Nodes that carry a taint for their load", all.tainted);
-        registry.register(
-            "taint_writes",
-            "Writes of that taint, by its effect or none, and by outcome",
-            all.taint_writes,
-        );
-        registry.register("leader", "1 where this replica leads: it polls and writes", all.leader);
-        registry.register(
-            "leader_transitions",
-            "Times that this replica began or ceased to lead",
-            all.leader_changes,
-        );
-        registry.register(
-            "pod_use_polls",
-            "Questions to exporters what pods use, by outcome",
-            all.pod_use_polls,
-        );
-        registry.register(
-            "pod_uses",
-            "Pods in exporters' answers, by what was made of their use",
-            all.pod_uses,
-        );
-        metrics
+    /// Registers the metrics.
+    pub fn register(registry: &mut Registry) -> Self {
+        Self {
+            polls: registry.counters(
+                "plimsoll_annotator_polls_total",
+                ["outcome"],
+                "Polls of exporters, by outcome",
+            ),
+            poll_seconds: registry.histogram(
+                "plimsoll_annotator_poll_duration_seconds",
+                "Time from a poll to its whole answer, in seconds",
+                // 0.5 ms to 16 s.
+                Histogram::new(exponential_buckets(0.0005, 2.0, 16)),
+            ),
+            late_seconds: registry.histogram(
+                "plimsoll_annotator_late_seconds",
+                "Time from when a poll or write was due to its start, in seconds, without polls of silent and slow \
+                 exporters",
+                // 10 ms to 11 minutes. A reading is valid for its period plus 5 minutes.
+                Histogram::new(exponential_buckets(0.01, 4.0, 9)),
+            ),
+            round_seconds: registry.histogram(
+                "plimsoll_annotator_round_duration_seconds",
+                "Time in which every node was polled once, in seconds, without those that were silent at its start",
+                // 1 s to 68 minutes.
+                Histogram::new(exponential_buckets(1.0, 2.0, 13)),
+            ),
+            connections: ConnectionMetrics::register(registry),
+            queries: registry.counters(
+                "plimsoll_annotator_source_queries_total",
+                ["outcome"],
+                "Requests to the source in place of exporters, by outcome",
+            ),
+            query_seconds: registry.histogram(
+                "plimsoll_annotator_source_query_duration_seconds",
+                "Time from a request to the source in place of exporters to its whole answer, in seconds",
+                // 2 ms to 33 s.
+                Histogram::new(exponential_buckets(0.002, 2.0, 15)),
+            ),
+            nodes: registry.gauge("plimsoll_annotator_nodes", "Nodes known"),
+            silent: registry
+                .gauge("plimsoll_annotator_nodes_silent", "Nodes whose exporter does not answer"),
+            in_flight: registry.gauge("plimsoll_annotator_jobs", "Polls and patches in flight"),
+            patches: registry.counters(
+                "plimsoll_annotator_patches_total",
+                ["outcome"],
+                "Patches with readings or shares of cards, by outcome",
+            ),
+            readings: registry.counter("plimsoll_annotator_readings_total", "Readings written"),
+            writes: registry.counters(
+                "plimsoll_annotator_writes_total",
+                ["reason"],
+                "Patches that succeeded, by the most urgent reason",
+            ),
+            writes_saved: registry.counter(
+                "plimsoll_annotator_writes_saved_total",
+                "Polls whose readings were replaced by newer ones before they were worth a write",
+            ),
+            held_back: registry.counters(
+                "plimsoll_annotator_held_back_total",
+                ["reason"],
+                "Values in answers that were not written, by reason",
+            ),
+            held_back_now: registry.gauge(
+                "plimsoll_annotator_readings_held_back",
+                "Pairs of node and metric whose value is held back now",
+            ),
+            missing: registry.gauges(
+                "plimsoll_annotator_metric_missing_nodes",
+                ["metric"],
+                "Nodes whose source answered without this metric of the policy",
+            ),
+            tainted: registry.gauge(
+                "plimsoll_annotator_nodes_tainted",
+                "Nodes that carry a taint for their load",
+            ),
+            taint_writes: registry.counters(
+                "plimsoll_annotator_taint_writes_total",
+                ["effect", "outcome"],
+                "Writes that set or cleared that taint, by its effect and by outcome",
+            ),
+            leader: registry.gauge(
+                "plimsoll_annotator_leader",
+                "1 on the replica that polls and writes, 0 on the others",
+            ),
+            leader_changes: registry.counter(
+                "plimsoll_annotator_leader_transitions_total",
+                "Times that this replica began or ceased to lead",
+            ),
+            lease_failures: registry.counter(
+                "plimsoll_annotator_lease_failures_total",
+                "Times that the Lease could be neither read nor renewed",
+            ),
+            policy_reads: registry.counters(
+                "plimsoll_annotator_policy_reads_total",
+                ["outcome"],
+                "Changes of the policy file, by outcome",
+            ),
+            policy_warnings: registry.gauge(
+                "plimsoll_annotator_policy_warnings",
+                "Parts of the policy in force that are probably not meant",
+            ),
+            credential_reads: registry.counters(
+                "plimsoll_annotator_credential_reads_total",
+                ["outcome"],
+                "Changes of the CA and token for exporters or Prometheus, by outcome",
+            ),
+            pod_use_polls: registry.counters(
+                "plimsoll_annotator_pod_use_polls_total",
+                ["outcome"],
+                "Requests to exporters for what pods use, by outcome",
+            ),
+            pod_uses: registry.counters(
+                "plimsoll_annotator_pod_uses_total",
+                ["result"],
+                "Pods in exporters' answers, by what became of their use",
+            ),
+            workloads: registry.gauge(
+                "plimsoll_annotator_workloads",
+                "Workloads whose pods' use is known",
+            ),
+            workload_observations: registry.counter(
+                "plimsoll_annotator_workload_observations_total",
+                "Uses of pods that were learned from",
+            ),
+            workload_uses_refused: registry.counter(
+                "plimsoll_annotator_workload_uses_refused_total",
+                "Uses that were not learned from, since no pod can use so much",
+            ),
+            workloads_evicted: registry.counter(
+                "plimsoll_annotator_workloads_evicted_total",
+                "Workloads that made room for others",
+            ),
+            watch_of_nodes: WatchMetrics::register(registry, "nodes"),
+            watch_of_pods: WatchMetrics::register(registry, "pods"),
+            watch_of_endpoint_slices: WatchMetrics::register(registry, "endpointslices"),
+            watch_of_node_loads: WatchMetrics::register(registry, "nodeloads"),
+        }
     }
 
     /// Counts a poll and how long it took.
     pub(crate) fn count_poll(&self, took: Duration, outcome: Result<(), &PollError>) {
         let outcome = outcome.map_or_else(PollError::reason, |()| "ok");
-        self.polls.get_or_create(&[("outcome", outcome)]).inc();
+        self.polls.with([outcome]).inc();
         self.poll_seconds.observe(took.as_secs_f64());
     }
 
     /// Counts a query to the source in place of exporters, and its duration.
     pub(crate) fn count_query(&self, outcome: &'static str, took: Duration) {
-        self.queries.get_or_create(&[("outcome", outcome)]).inc();
+        self.queries.with([outcome]).inc();
         self.query_seconds.observe(took.as_secs_f64());
     }
 
@@ -230,7 +231,7 @@ impl Metrics {
             Err(PollError::Status(404)) => "not_known",
             Err(error) => error.reason(),
         };
-        self.pod_use_polls.get_or_create(&[("outcome", outcome)]).inc();
+        self.pod_use_polls.with([outcome]).inc();
     }
 
     /// Sets how many nodes carry a taint of ours.
@@ -246,7 +247,7 @@ impl Metrics {
     ) {
         let effect = effect.map_or("none", TaintEffect::name);
         let outcome = outcome.map_or_else(call_reason, |()| "ok");
-        self.taint_writes.get_or_create(&[("effect", effect), ("outcome", outcome)]).inc();
+        self.taint_writes.with([effect, outcome]).inc();
     }
 
     /// Records that this replica began or ceased to lead.
@@ -261,7 +262,7 @@ impl Metrics {
         for (label, count) in
             [("observed", observed), ("elsewhere", elsewhere), ("refused", refused)]
         {
-            self.pod_uses.get_or_create(&[("result", label)]).inc_by(count);
+            self.pod_uses.with([label]).inc_by(count);
         }
     }
 
@@ -274,10 +275,10 @@ impl Metrics {
     ) {
         if outcome.is_ok() {
             self.readings.inc_by(readings as u64);
-            self.writes.get_or_create(&[("reason", reason)]).inc();
+            self.writes.with([reason]).inc();
         }
         let outcome = outcome.map_or_else(call_reason, |()| "ok");
-        self.patches.get_or_create(&[("outcome", outcome)]).inc();
+        self.patches.with([outcome]).inc();
     }
 
     /// Counts a job that started this long after it was due.
@@ -288,18 +289,18 @@ impl Metrics {
     /// Counts a change of the policy file.
     pub(crate) fn count_policy_read(&self, accepted: bool) {
         let outcome = if accepted { "changed" } else { "refused" };
-        self.policy_reads.get_or_create(&[("outcome", outcome)]).inc();
+        self.policy_reads.with([outcome]).inc();
     }
 
     /// Counts a change of the exporters' credentials.
     pub(crate) fn count_credentials_read(&self, accepted: bool) {
         let outcome = if accepted { "changed" } else { "refused" };
-        self.credential_reads.get_or_create(&[("outcome", outcome)]).inc();
+        self.credential_reads.with([outcome]).inc();
     }
 
     /// Counts a value that was held back.
     pub(crate) fn count_held_back(&self, reason: &HoldReason) {
-        self.held_back.get_or_create(&[("reason", reason.label())]).inc();
+        self.held_back.with([reason.label()]).inc();
     }
 
     /// Sets the number of warnings about the policy in force.
@@ -318,11 +319,25 @@ impl Metrics {
         self.silent.set(count(status.silent));
         self.held_back_now.set(count(status.held_back));
         self.in_flight.set(count(status.in_flight));
-        self.writes_saved.inner().store(status.writes_saved, Ordering::Relaxed);
+        set_counter(&self.writes_saved, status.writes_saved);
         for (metric, nodes) in &status.missing {
-            let label = [("metric", metric.to_string())];
-            self.missing.get_or_create(&label).set(count(*nodes));
+            self.missing.with([metric.to_string()]).set(count(*nodes));
         }
+    }
+
+    /// Sets the number of failed calls about the Lease.
+    pub(crate) fn set_lease(&self, leadership: &Leadership) {
+        set_counter(&self.lease_failures, leadership.failures());
+    }
+
+    /// Sets the numbers of the learner, and of the leader's list, which a replica that does not lead has.
+    pub(crate) fn set_learner(&self, (learner, in_list): &(SharedLearner, LeadersList)) {
+        let stats = learner.lock().unwrap_or_else(PoisonError::into_inner).stats();
+        let in_list = in_list.lock().unwrap_or_else(PoisonError::into_inner).len();
+        self.workloads.set(count(stats.workloads.max(in_list)));
+        set_counter(&self.workload_observations, stats.observations);
+        set_counter(&self.workload_uses_refused, stats.refused);
+        set_counter(&self.workloads_evicted, stats.evicted);
     }
 }
 
@@ -340,73 +355,38 @@ pub(crate) fn call_reason(error: &CallError) -> &'static str {
     }
 }
 
-/// Registers numbers that are read at each scrape, under the prefix `annotator`.
-pub(crate) fn register_collector(registry: &mut Registry, collector: impl Collector) {
-    registry.sub_registry_with_prefix("annotator").register_collector(Box::new(collector));
-}
-
-/// The counters of one watch, read at each scrape.
-#[derive(Debug)]
+/// The counters of one watch; clones share them.
+#[derive(Debug, Clone)]
 pub(crate) struct WatchMetrics {
-    /// `nodes` or `pods`.
-    pub what: &'static str,
-    /// Its counters.
-    pub health: WatchHealth,
+    events: Counter,
+    lists: Counter,
+    errors: Counter,
 }
 
-impl Collector for WatchMetrics {
-    fn encode(&self, mut encoder: DescriptorEncoder) -> fmt::Result {
-        let WatchMetrics { what, health } = self;
-        for (name, help, value) in [
-            ("events", "Objects that the watch delivered", health.events()),
-            (
-                "lists",
-                "Complete lists; more than one: the watch could not be resumed",
-                health.lists(),
+impl WatchMetrics {
+    /// Those of the watch of `what`, in lower case.
+    fn register(registry: &mut Registry, what: &str) -> Self {
+        let prefix = format!("plimsoll_annotator_watch_{what}");
+        Self {
+            events: registry.counter(
+                format!("{prefix}_events_total"),
+                "Objects that the watch delivered, those of lists included",
             ),
-            ("errors", "Failures of the watch", health.errors()),
-        ] {
-            let name = format!("watch_{what}_{name}");
-            let metric = ConstCounter::new(value);
-            metric.encode(encoder.encode_descriptor(&name, help, None, metric.metric_type())?)?;
+            lists: registry.counter(
+                format!("{prefix}_lists_total"),
+                "Complete lists of the watch; each after the first is of a watch that could not be resumed",
+            ),
+            errors: registry.counter(
+                format!("{prefix}_errors_total"),
+                "Failed calls and broken streams of the watch",
+            ),
         }
-        Ok(())
     }
-}
 
-/// The failed calls about the Lease, read at each scrape.
-#[derive(Debug)]
-pub(crate) struct LeaseMetrics(pub Leadership);
-
-impl Collector for LeaseMetrics {
-    fn encode(&self, mut encoder: DescriptorEncoder) -> fmt::Result {
-        let failures = ConstCounter::new(self.0.failures());
-        let help = "Times that the Lease could be neither read nor renewed";
-        let metric_type = failures.metric_type();
-        failures.encode(encoder.encode_descriptor("lease_failures", help, None, metric_type)?)
-    }
-}
-
-/// The numbers of the learner, read at each scrape.
-#[derive(Debug)]
-pub(crate) struct LearnerMetrics(pub SharedLearner, pub LeadersList);
-
-impl Collector for LearnerMetrics {
-    fn encode(&self, mut encoder: DescriptorEncoder) -> fmt::Result {
-        let stats = self.0.lock().unwrap_or_else(PoisonError::into_inner).stats();
-        // A replica that does not lead has the leader's list.
-        let in_list = self.1.lock().unwrap_or_else(PoisonError::into_inner).len();
-        let known = ConstGauge::new(count(stats.workloads.max(in_list)));
-        let help = "Workloads whose pods' use is known";
-        known.encode(encoder.encode_descriptor("workloads", help, None, known.metric_type())?)?;
-        for (name, help, value) in [
-            ("workload_observations", "Uses of a pod that were learned from", stats.observations),
-            ("workload_uses_refused", "Amounts that no pod can use", stats.refused),
-            ("workloads_evicted", "Workloads that made room for others", stats.evicted),
-        ] {
-            let metric = ConstCounter::new(value);
-            metric.encode(encoder.encode_descriptor(name, help, None, metric.metric_type())?)?;
-        }
-        Ok(())
+    /// Sets them to those of the watch itself.
+    pub(crate) fn set(&self, health: &WatchHealth) {
+        set_counter(&self.events, health.events());
+        set_counter(&self.lists, health.lists());
+        set_counter(&self.errors, health.errors());
     }
 }

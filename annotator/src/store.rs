@@ -93,12 +93,12 @@ impl Store {
         &self,
         client: &Client,
         nodes: Events<NodeFacts>,
-        watch_health: impl FnOnce(&'static str) -> WatchHealth,
+        watch_health: impl FnOnce() -> WatchHealth,
     ) -> Events<NodeFacts> {
         if self.is_on_nodes() {
             return nodes;
         }
-        with_node_loads(nodes, watch_node_loads(client.clone(), watch_health("nodeloads")))
+        with_node_loads(nodes, watch_node_loads(client.clone(), watch_health()))
     }
 
     /// The policy's rules for the hot value. There are none in NodeLoads, which crane's readers do not read.

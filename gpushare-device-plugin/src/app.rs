@@ -38,7 +38,7 @@ use crate::nvidia::CdiLocation;
 use crate::pods::{ApiServer, NodePod, PodCache, PodRef, ReadPod};
 use crate::processes::Snapshot;
 use crate::processes::host::HostProcesses;
-use crate::processes::metrics::ProcessMetrics;
+use crate::processes::metrics::{CardUse, set_card_use};
 use crate::processes::watch::ProcessWatch;
 use crate::records::SharedRecords;
 use crate::records::checkpoint::CheckpointFile;
@@ -235,8 +235,8 @@ impl Wiring {
         let (snapshots, snapshot) = watch::channel(Arc::default());
         let host = HostProcesses { proc: self.args.proc_dir.clone() };
         let watch = ProcessWatch { probe, host, every: self.args.process_interval, snapshots };
-        let metrics = ProcessMetrics { node: self.args.node(), snapshot: snapshot.clone(), pods };
-        self.context.register(|registry| metrics.register(registry));
+        let card_use = CardUse { node: self.args.node(), snapshot: snapshot.clone(), pods };
+        self.context.before_scrape(&self.metrics, card_use, set_card_use);
         self.spawn("processes", |shutdown| watch.run(shutdown));
         snapshot
     }

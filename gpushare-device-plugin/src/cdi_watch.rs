@@ -24,7 +24,7 @@ use crate::container::cdi::SpecFile;
 use crate::isolation::report::ReportedMode;
 use crate::isolation::support::{Host, IsolationSupport};
 use crate::isolation::{Decision, Isolation, IsolationError, Policy};
-use crate::metrics::{Metrics, ModeLabel, ProblemLabel};
+use crate::metrics::Metrics;
 use crate::node_events::NodeEvents;
 use crate::nvidia::{CdiLocation, Problem, closed_cards};
 
@@ -182,8 +182,7 @@ impl SpecWatch {
     ) {
         for mode in Isolation::ALL {
             let in_force = decided.as_ref().is_ok_and(|decided| decided.isolation == mode);
-            let label = ModeLabel { mode: mode.name() };
-            self.metrics.isolation.get_or_create(&label).set(in_force.into());
+            self.metrics.isolation.with([mode.name()]).set(in_force.into());
         }
         self.support.send_if_modified(|known| known.replace(support.clone()) != Some(support));
         if let Some(note) = reported.due(decided) {
@@ -220,7 +219,7 @@ impl SpecWatch {
     fn count(&self, problems: &[Problem]) {
         for label in Problem::LABELS {
             let count = problems.iter().filter(|problem| problem.label() == label).count();
-            let gauge = self.metrics.cdi_problems.get_or_create(&ProblemLabel { problem: label });
+            let gauge = self.metrics.cdi_problems.with([label]);
             gauge.set(i64::try_from(count).unwrap_or(i64::MAX));
         }
     }

@@ -1,62 +1,18 @@
 //! The plugin's metrics.
 
-use daemon::Registry;
-use prometheus_client::encoding::EncodeLabelSet;
-use prometheus_client::metrics::counter::Counter;
-use prometheus_client::metrics::family::Family;
-use prometheus_client::metrics::gauge::Gauge;
+use daemon::metrics::{Counter, Gauge, Labelled, Ratio, Registry};
 
-/// Labels of a refusal.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub struct Reason {
-    /// One word for the cause, such as `card_full`: `Refusal::label`.
-    pub reason: &'static str,
-}
-
-/// Labels of a card.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub struct OfCard {
-    /// NVML's UUID, `GPU-…`.
-    pub uuid: String,
-}
-
-/// Labels of an error of a card.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub struct ErrorOfCard {
-    /// NVML's UUID, `GPU-…`.
-    pub uuid: String,
-    /// NVIDIA's number of the error, or `unknown`.
-    pub xid: String,
-}
-
-/// Labels of a problem of NVIDIA's CDI specification.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub struct ProblemLabel {
-    /// One word, such as `card_missing`: `Problem::label`.
-    pub problem: &'static str,
-}
-
-/// Labels of a mode of isolation.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub struct ModeLabel {
-    /// `driver`, `mps` or `none`.
-    pub mode: &'static str,
-}
-
-/// Labels of a finding of the audit.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub struct FindingLabel {
-    /// The kind, such as `claim_elsewhere`: `audit::Kind::label`.
-    pub kind: &'static str,
-}
+/// The labels of the use of a card: those of NVIDIA's dcgm-exporter, and `owner`.
+const OF_USE: [&str; 9] =
+    ["gpu", "UUID", "device", "modelName", "Hostname", "container", "namespace", "pod", "owner"];
 
 /// All metrics. Clones share the same counters.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct Metrics {
     /// Allocate calls granted.
     pub allocations: Counter,
-    /// Allocate calls refused, by reason.
-    pub refusals: Family<Reason, Counter>,
+    /// Allocate calls refused, by `Refusal::label`.
+    pub refusals: Labelled<Counter, 1>,
     /// Container starts whose card record and claim agree on.
     pub verified: Counter,
     /// Container starts without a record or a claim to compare with.
@@ -67,147 +23,174 @@ pub struct Metrics {
     pub corrections: Counter,
     /// Containers of pods without a claim that were put on a card with room.
     pub unclaimed_placed: Counter,
-    /// Deleted pods whose processes still run.
-    pub lingering: Gauge,
-    /// 1 while the file of grants cannot be read or written.
-    pub state_behind: Gauge,
-    /// Reads of control groups that did not show all pods.
-    pub cgroup_failures: Counter,
     /// Claims written from the kubelet's records.
     pub claims_written: Counter,
-    /// Failed writes of the number of cards.
-    pub count_failures: Counter,
     /// PodResources calls that the kubelet's rate limit rejected.
     pub record_retries: Counter,
     /// Registrations with the kubelet.
     pub registrations: Counter,
-    /// 1 for a healthy card, 0 for an unhealthy one.
-    pub card_healthy: Family<OfCard, Gauge>,
-    /// Units of a card.
-    pub card_units: Family<OfCard, Gauge>,
-    /// Critical errors (XIDs) that a card raised, those that applications cause included.
-    pub card_errors: Family<ErrorOfCard, Counter>,
-    /// Current problems of NVIDIA's CDI specification.
-    pub cdi_problems: Family<ProblemLabel, Gauge>,
-    /// 1 for the mode of isolation of this node, unless a pod's annotation is stronger.
-    pub isolation: Family<ModeLabel, Gauge>,
+    /// 1 for a healthy card, 0 for an unhealthy one, by UUID.
+    pub card_healthy: Labelled<Gauge, 1>,
+    /// Units of a card, by UUID.
+    pub card_units: Labelled<Gauge, 1>,
+    /// Critical errors that a card raised, those that applications cause included, by UUID and by NVIDIA's number of
+    /// the error (XID) or `unknown`.
+    pub card_errors: Labelled<Counter, 2>,
+    /// Failed writes of the number of cards.
+    pub count_failures: Counter,
+    /// Deleted pods whose processes still run.
+    pub lingering: Gauge,
+    /// Reads of control groups that did not show all pods.
+    pub cgroup_failures: Counter,
+    /// 1 while the file of grants cannot be read or written.
+    pub state_behind: Gauge,
+    /// Current problems of NVIDIA's CDI specification, by `Problem::label`.
+    pub cdi_problems: Labelled<Gauge, 1>,
+    /// 1 for the mode of isolation of this node (`driver`, `mps` or `none`), unless a pod's annotation is stronger.
+    pub isolation: Labelled<Gauge, 1>,
     /// Containers by the mode that they were granted with.
-    pub isolated: Family<ModeLabel, Counter>,
+    pub isolated: Labelled<Counter, 1>,
     /// Containers that were granted with a weaker mode than required.
     pub isolation_downgrades: Counter,
     /// Audits.
     pub audits: Counter,
-    /// Findings that the last two audits have; kinds that could not be compared are absent.
-    pub audit_findings: Family<FindingLabel, Gauge>,
-    /// Findings that were repaired.
-    pub audit_repairs: Family<FindingLabel, Counter>,
+    /// Findings that the last two audits have, by `audit::Kind::label`; kinds that could not be compared are absent.
+    pub audit_findings: Labelled<Gauge, 1>,
+    /// Findings that were repaired, by the same label.
+    pub audit_repairs: Labelled<Counter, 1>,
+    /// Memory of a card that processes use, by the labels [`OF_USE`].
+    pub(crate) memory_used: Labelled<Gauge, 9>,
+    /// Part of the time in which processes run on a card's SMs, by the labels [`OF_USE`].
+    pub(crate) sm_used: Labelled<Ratio, 9>,
+    /// 1 for a card whose processes are unknown, by UUID and `processes::Unknown::label`.
+    pub(crate) processes_unknown: Labelled<Gauge, 2>,
+}
+
+/// Metrics that are served nowhere.
+impl Default for Metrics {
+    fn default() -> Self {
+        Self::register(&mut Registry::default())
+    }
 }
 
 impl Metrics {
     /// New metrics, registered with `registry`.
     pub fn register(registry: &mut Registry) -> Self {
-        let metrics = Self::default();
-        let registry = registry.sub_registry_with_prefix("gpu");
-        for (name, help, counter) in [
-            ("allocations", "Containers that were given their card", &metrics.allocations),
-            (
-                "starts_verified",
+        Self {
+            allocations: registry.counter(
+                "plimsoll_gpu_allocations_total",
+                "Containers that were given their card",
+            ),
+            refusals: registry.counters(
+                "plimsoll_gpu_refusals_total",
+                ["reason"],
+                "Containers that were refused a card, by reason",
+            ),
+            verified: registry.counter(
+                "plimsoll_gpu_starts_verified_total",
                 "Container starts whose card the kubelet's record and the claim agree on",
-                &metrics.verified,
             ),
-            (
-                "starts_unverifiable",
+            unverifiable: registry.counter(
+                "plimsoll_gpu_starts_unverifiable_total",
                 "Container starts without a record or claim to compare with",
-                &metrics.unverifiable,
             ),
-            (
-                "mismatches",
-                "Container starts refused: record and claim contradict each other",
-                &metrics.mismatches,
+            mismatches: registry.counter(
+                "plimsoll_gpu_mismatches_total",
+                "Container starts that were refused, since record and claim contradict each other",
             ),
-            ("corrections", "Pods found on another card than their claim's", &metrics.corrections),
-            (
-                "unclaimed_placed",
+            corrections: registry.counter(
+                "plimsoll_gpu_corrections_total",
+                "Pods found on another card than their claim's",
+            ),
+            unclaimed_placed: registry.counter(
+                "plimsoll_gpu_unclaimed_placed_total",
                 "Containers of pods without a claim that were put on a card with room",
-                &metrics.unclaimed_placed,
             ),
-            (
-                "claims_written",
+            claims_written: registry.counter(
+                "plimsoll_gpu_claims_written_total",
                 "Claims that were written anew from the kubelet's records",
-                &metrics.claims_written,
             ),
-            (
-                "count_failures",
+            record_retries: registry.counter(
+                "plimsoll_gpu_record_retries_total",
+                "Calls of the kubelet's PodResources API that its rate limit turned away",
+            ),
+            registrations: registry
+                .counter("plimsoll_gpu_registrations_total", "Registrations with the kubelet"),
+            card_healthy: registry.gauges(
+                "plimsoll_gpu_card_healthy",
+                ["uuid"],
+                "1 for a card that takes pods, 0 for an unhealthy one",
+            ),
+            card_units: registry.gauges("plimsoll_gpu_card_units", ["uuid"], "Units of a card"),
+            card_errors: registry.counters(
+                "plimsoll_gpu_card_errors_total",
+                ["uuid", "xid"],
+                "Errors (XIDs) that a card raised, those that applications cause included",
+            ),
+            count_failures: registry.counter(
+                "plimsoll_gpu_count_failures_total",
                 "Failed writes of the number of cards into the Node's status",
-                &metrics.count_failures,
             ),
-            (
-                "cgroup_failures",
-                "Looks at the host's control groups that failed or did not show all pods",
-                &metrics.cgroup_failures,
+            lingering: registry.gauge(
+                "plimsoll_gpu_lingering_pods",
+                "Pods that are gone while their processes run and their units stay taken",
             ),
-            (
-                "record_retries",
-                "PodResources calls turned away by the rate limit",
-                &metrics.record_retries,
+            cgroup_failures: registry.counter(
+                "plimsoll_gpu_cgroup_failures_total",
+                "Reads of the host's control groups that failed or did not show all pods",
             ),
-            ("registrations", "Registrations with the kubelet", &metrics.registrations),
-            (
-                "isolation_downgrades",
-                "Containers held to their share in a weaker way than wanted",
-                &metrics.isolation_downgrades,
+            state_behind: registry.gauge(
+                "plimsoll_gpu_state_behind",
+                "1 while what was granted cannot be read from --state-dir or written there, else 0",
             ),
-            ("audits", "Comparisons of claims, records and processes", &metrics.audits),
-        ] {
-            registry.register(name, help, counter.clone());
+            cdi_problems: registry.gauges(
+                "plimsoll_gpu_cdi_problems",
+                ["problem"],
+                "Present problems of NVIDIA's CDI specification, by cause",
+            ),
+            isolation: registry.gauges(
+                "plimsoll_gpu_isolation",
+                ["mode"],
+                "1 for the mode that limits containers to their share on this node, 0 for the others",
+            ),
+            isolated: registry.counters(
+                "plimsoll_gpu_isolated_containers_total",
+                ["mode"],
+                "Containers that were given their card, by the mode that limits them to their share",
+            ),
+            isolation_downgrades: registry.counter(
+                "plimsoll_gpu_isolation_downgrades_total",
+                "Containers that are limited to their share in a weaker way than wanted",
+            ),
+            audits: registry.counter(
+                "plimsoll_gpu_audits_total",
+                "Comparisons of claims, the kubelet's records and processes",
+            ),
+            audit_findings: registry.gauges(
+                "plimsoll_gpu_audit_findings",
+                ["kind"],
+                "Disagreements that the last two audits found, by kind",
+            ),
+            audit_repairs: registry.counters(
+                "plimsoll_gpu_audit_repairs_total",
+                ["kind"],
+                "Disagreements that were repaired, by kind",
+            ),
+            memory_used: registry.gauges(
+                "plimsoll_gpu_memory_used_bytes",
+                OF_USE,
+                "Memory of a card that a container's processes use, in bytes",
+            ),
+            sm_used: registry.ratios(
+                "plimsoll_gpu_sm_used_ratio",
+                OF_USE,
+                "Part of the last sample period in which a container's processes ran on a card's SMs, 0 to 1",
+            ),
+            processes_unknown: registry.gauges(
+                "plimsoll_gpu_processes_unknown",
+                ["uuid", "reason"],
+                "1 for a card whose processes are unknown, by reason",
+            ),
         }
-        registry.register(
-            "audit_findings",
-            "What does not agree between claims, the kubelet's records and processes, by kind",
-            metrics.audit_findings.clone(),
-        );
-        registry.register(
-            "audit_repairs",
-            "Findings of the audit that were repaired",
-            metrics.audit_repairs.clone(),
-        );
-        registry.register(
-            "lingering_pods",
-            "Pods that are gone while their processes run and their units stay taken",
-            metrics.lingering.clone(),
-        );
-        registry.register(
-            "state_behind",
-            "Whether what was granted could not be read from --state-dir, or not written there",
-            metrics.state_behind.clone(),
-        );
-        registry.register(
-            "isolation",
-            "Whether this mode holds containers to their share on this node",
-            metrics.isolation.clone(),
-        );
-        registry.register(
-            "isolated_containers",
-            "Containers given their card, by the mode that holds them to their share",
-            metrics.isolated.clone(),
-        );
-        registry.register("refusals", "Allocate calls refused", metrics.refusals.clone());
-        registry.register(
-            "card_healthy",
-            "Whether a card takes pods",
-            metrics.card_healthy.clone(),
-        );
-        registry.register("card_units", "Units of a card", metrics.card_units.clone());
-        registry.register(
-            "card_errors",
-            "Errors (XIDs) that a card raised",
-            metrics.card_errors.clone(),
-        );
-        registry.register(
-            "cdi_problems",
-            "What is wrong with NVIDIA's CDI specification now, by cause",
-            metrics.cdi_problems.clone(),
-        );
-        metrics
     }
 }

@@ -30,9 +30,7 @@ use crate::binder::{BindLimits, Binder, BinderParams};
 use crate::card_evictions::{CardEvictions, EvictionLimits, Evictor};
 use crate::decisions::{DecisionLog, NominatedPods, WaitingPods};
 use crate::http_client::SetupError;
-use crate::metrics::{
-    CertificateMetrics, DecisionMetrics, Metrics, ReplicaMetrics, ShadowMetrics, ViewMetrics,
-};
+use crate::metrics::{Metrics, ShadowMetrics};
 use crate::over_limits::{OverLimits, write_events};
 use crate::replicas::{Forwarder, LeaderClient, OtherReplicas, Replicas, SecureClients, prepare};
 use crate::shadow::{Shadow, ShadowFile};
@@ -91,7 +89,7 @@ pub async fn start(args: Args, context: &Context) -> anyhow::Result<SocketAddr> 
     let policy = LoadPolicy::clone(&policy.borrow());
     log_warnings(&policy);
     let view = Arc::new(view(&args, policy, context));
-    context.register(|registry| ViewMetrics::register(Arc::clone(&view), registry));
+    context.before_scrape(&metrics, Arc::clone(&view), Metrics::set_view);
     let identity = args.identity();
     let leader_client = leader_client(identity.as_ref(), context)?;
     let transport = transport(identity, &metrics, context)?;
@@ -115,7 +113,7 @@ pub async fn start(args: Args, context: &Context) -> anyhow::Result<SocketAddr> 
     let on_change = set_policy(Arc::clone(&view), metrics.clone());
     context.spawn("policy", file.follow(pause_before_read, on_change, context.shutdown()));
     let (elector, replicas) = election(&args, &client, address);
-    context.register(|registry| ReplicaMetrics::register(Arc::clone(&replicas), registry));
+    context.before_scrape(&metrics, Arc::clone(&replicas), Metrics::set_replicas);
     let binder = Binder::new(BinderParams {
         client: bind_client,
         names: Arc::clone(&names),
@@ -128,15 +126,17 @@ pub async fn start(args: Args, context: &Context) -> anyhow::Result<SocketAddr> 
     let forwarder = Forwarder::new(Arc::clone(&replicas), leader_client, metrics.clone());
     let others = others(&args, &client, address)?;
     let decisions = Arc::<DecisionLog>::default();
-    context.register(|registry| DecisionMetrics::register(Arc::clone(&decisions), registry));
+    context.before_scrape(&metrics, Arc::clone(&decisions), Metrics::set_decisions);
     let (over_limits, queue) = OverLimits::new();
     let events = EventWriter::new(client.clone(), EVENT_COMPONENT);
     context.spawn("events", write_events(queue, events.clone(), context.shutdown()));
     let back_offs = write_back_offs(Arc::clone(&view), events, context.shutdown());
     context.spawn("back-off-events", back_offs);
     spawn_learned_use(&args, context, &view, &clock)?;
-    let shadow = args.shadow_policy_file.as_deref().map(|file| shadow(file, &view, context));
-    let shadow = shadow.transpose()?;
+    let shadow = match args.shadow_policy_file.as_deref() {
+        Some(file) => Some(shadow(file, &view, metrics.shadow.clone(), context)?),
+        None => None,
+    };
     let evictor = Evictor {
         view: Arc::clone(&view),
         client: client.clone(),
@@ -286,8 +286,7 @@ fn transport(
         tracing::warn!("no --client-names: every certificate of --client-ca-file can bind");
     }
     let (follower, current) = Follower::open(identity)?;
-    let ends = CertificateMetrics(current.clone());
-    context.register(|registry| ends.register(registry));
+    context.before_scrape(metrics, current.clone(), Metrics::set_certificates);
     let on_change = count_certificate_reads(metrics.clone());
     let following = follower.follow(pause_before_read, on_change, context.shutdown());
     context.spawn("certificate", following);
@@ -438,8 +437,12 @@ async fn keep_measured(view: Arc<View>, clock: Clock, shutdown: Shutdown) -> any
 }
 
 /// Starts the comparison with the shadow policy of a file, also if that is missing or faulty.
-fn shadow(file: &Path, view: &Arc<View>, context: &Context) -> anyhow::Result<Arc<Shadow>> {
-    let metrics = context.register(ShadowMetrics::register);
+fn shadow(
+    file: &Path,
+    view: &Arc<View>,
+    metrics: ShadowMetrics,
+    context: &Context,
+) -> anyhow::Result<Arc<Shadow>> {
     let (shadow, queue) = Shadow::new(metrics.clone());
     let (file, policy) = Follower::open(ShadowFile::new(file))?;
     let set_policy = set_shadow_policy(Arc::clone(&shadow), Arc::clone(view), metrics);

@@ -9,8 +9,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use prometheus_client::metrics::counter::Counter;
-use prometheus_client::metrics::gauge::Gauge;
+use daemon::metrics::{Counter, Gauge, Registry};
 use tokio::time::Instant;
 
 use super::http::Connection;
@@ -30,12 +29,23 @@ const MAX_CONNECTIONS: usize = 10_000;
 const DEFAULT_FILES: u64 = 1024;
 
 /// Numbers about connections to exporters; clones share them.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub(crate) struct ConnectionMetrics {
-    /// Connections made so far.
-    pub(crate) opened: Counter,
-    /// Idle connections that are kept.
-    pub(crate) idle: Gauge,
+    opened: Counter,
+    idle: Gauge,
+}
+
+impl ConnectionMetrics {
+    pub(crate) fn register(registry: &mut Registry) -> Self {
+        Self {
+            opened: registry.counter(
+                "plimsoll_annotator_connections_opened_total",
+                "Connections made to exporters",
+            ),
+            idle: registry
+                .gauge("plimsoll_annotator_connections_idle", "Connections kept for the next poll"),
+        }
+    }
 }
 
 /// The kept connections; clones share them.
@@ -139,7 +149,7 @@ mod tests {
     }
 
     fn kept_at_most(capacity: usize) -> Connections {
-        Connections::with_capacity(capacity, ConnectionMetrics::default())
+        Connections::with_capacity(capacity, ConnectionMetrics::register(&mut Registry::default()))
     }
 
     /// An open connection, and its other end.

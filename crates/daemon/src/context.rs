@@ -3,10 +3,8 @@
 use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use prometheus_client::metrics::info::Info;
-
-use crate::admin::text_of;
-use crate::{ProcessMetrics, Program, Readiness, Registry, Shutdown, Tasks};
+use crate::metrics::Registry;
+use crate::{Program, Readiness, Shutdown, Tasks};
 
 /// A running program's shutdown, tasks, readiness and metrics. Clones share one state.
 #[derive(Debug, Clone)]
@@ -28,7 +26,7 @@ impl Context {
             tasks: Tasks::new(shutdown.clone()),
             shutdown,
             readiness: Readiness::default(),
-            registry: Arc::new(Mutex::new(base_registry(program))),
+            registry: Arc::new(Mutex::new(Registry::of_program(program))),
         }
     }
 
@@ -64,9 +62,21 @@ impl Context {
         self.tasks.spawn(name, task);
     }
 
-    /// Registers a program's metrics; their names get the prefix `plimsoll_`.
+    /// Registers a program's metrics. A program has one such call for all that it may ever serve: the tables of
+    /// docs/metrics.md are made from the same function.
     pub fn register<M>(&self, register: impl FnOnce(&mut Registry) -> M) -> M {
-        register(self.registry().sub_registry_with_prefix("plimsoll"))
+        register(&mut self.registry())
+    }
+
+    /// Calls `set` before each scrape, for metrics that are counted from a `state` of the program. It must not register
+    /// others.
+    pub fn before_scrape<M, S>(&self, metrics: &M, state: S, set: fn(&M, &S))
+    where
+        M: Clone + Send + 'static,
+        S: Send + 'static,
+    {
+        let metrics = metrics.clone();
+        self.registry().before_scrape(move || set(&metrics, &state));
     }
 
     /// All metrics in Prometheus's text format.
@@ -74,25 +84,11 @@ impl Context {
     /// # Errors
     /// When a metric fails to encode itself.
     pub fn metrics(&self) -> Result<String, std::fmt::Error> {
-        let mut page = String::new();
-        prometheus_client::encoding::text::encode(&mut page, &self.registry())?;
-        Ok(text_of(&page))
+        self.registry().page()
     }
 
     // A panic cannot leave a partial change: a registry is only added to.
     fn registry(&self) -> MutexGuard<'_, Registry> {
         self.registry.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-fn base_registry(program: Program) -> Registry {
-    let mut registry = Registry::default();
-    let labels = vec![
-        ("name", program.name),
-        ("version", program.version),
-        ("git", program.git.unwrap_or("")),
-    ];
-    registry.register("plimsoll_build", "What this process was built from", Info::new(labels));
-    registry.register_collector(Box::new(ProcessMetrics::of_this_process()));
-    registry
 }

@@ -27,9 +27,9 @@
 //! ```
 //! # async fn watch(_: daemon::Shutdown) -> anyhow::Result<()> { Ok(()) }
 //! # #[derive(Default)] struct Metrics;
-//! # impl Metrics { fn register(_: &mut daemon::Registry) -> Self { Self } }
+//! # impl Metrics { fn register(_: &mut daemon::metrics::Registry) -> Self { Self } }
 //! async fn run(address: std::net::SocketAddr, context: daemon::Context) -> anyhow::Result<()> {
-//!     // Names get the prefix `plimsoll_`; a program adds its own with `sub_registry_with_prefix`.
+//!     // All metrics of the program: docs/metrics.md lists what this function registers.
 //!     let metrics = context.register(Metrics::register);
 //!     // Declare every condition before the first one holds: /readyz is 200 once all of them do.
 //!     let listed = context.readiness().condition("nodes-listed");
@@ -66,6 +66,7 @@ mod error;
 pub mod follow;
 pub mod http;
 mod lifecycle;
+pub mod metrics;
 #[cfg(feature = "tls")]
 pub mod tls;
 pub mod token;
@@ -79,8 +80,6 @@ pub use lifecycle::{
     GRACE, HUNG, LogError, OwnThread, Program, Tasks, Threads, fatal, run, run_on, supervise,
     unless_ignored,
 };
-
-pub use prometheus_client::registry::Registry;
 
 /// Cancelled once, when the process has to end: by SIGTERM, SIGINT, SIGHUP or the death of a task.
 pub type Shutdown = tokio_util::sync::CancellationToken;

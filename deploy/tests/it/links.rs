@@ -9,8 +9,8 @@ use crate::repository::{make_targets, root};
 const SOURCES: [&str; 8] = ["json", "md", "proto", "rs", "sh", "toml", "yaml", "yml"];
 
 /// A Markdown file of the repository, by its path from the root.
-struct Document {
-    path: PathBuf,
+pub(crate) struct Document {
+    pub(crate) path: PathBuf,
     text: String,
 }
 
@@ -31,7 +31,7 @@ impl Document {
     }
 
     /// What stands between single backticks, and the lines of fenced blocks.
-    fn code(&self) -> Vec<&str> {
+    pub(crate) fn code(&self) -> Vec<&str> {
         let mut found = Vec::new();
         for (number, part) in self.text.split("```").enumerate() {
             if number % 2 == 1 {
@@ -89,7 +89,7 @@ fn slug(heading: &str) -> String {
 }
 
 /// Every Markdown file but those of build folders and of hidden ones other than `.github`.
-fn documents() -> Vec<Document> {
+pub(crate) fn documents() -> Vec<Document> {
     let mut found = Vec::new();
     collect(Path::new(""), &mut found);
     assert!(found.len() >= 12, "only {} Markdown files", found.len());

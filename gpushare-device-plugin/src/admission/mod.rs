@@ -33,7 +33,7 @@ use crate::cards::joined;
 use crate::container::cdi::CdiError;
 use crate::container::{ContainerResponse, ContainerShare, Responder, ResponseError};
 use crate::isolation::NodeIsolation;
-use crate::metrics::{Metrics, ModeLabel, Reason};
+use crate::metrics::Metrics;
 use crate::pods::{PodRef, container_requests};
 use crate::records::checkpoint::CheckpointError;
 use kubelet_api::v1beta1::{ContainerAllocateResponse, ContainerPreferredAllocationRequest};
@@ -272,7 +272,7 @@ impl Admission {
                 );
             }
             Err(refusal) => {
-                self.metrics.refusals.get_or_create(&Reason { reason: refusal.label() }).inc();
+                self.metrics.refusals.with([refusal.label()]).inc();
                 tracing::warn!(reason = refusal.label(), "refused: {refusal}");
             }
         }
@@ -282,7 +282,7 @@ impl Admission {
 
     fn count_isolation(&self, grant: &Grant, response: &ContainerResponse) {
         let mode = response.isolation.isolation.name();
-        self.metrics.isolated.get_or_create(&ModeLabel { mode }).inc();
+        self.metrics.isolated.with([mode]).inc();
         if let Some((wanted, missing)) = &response.isolation.instead_of {
             self.metrics.isolation_downgrades.inc();
             tracing::warn!("isolation: {mode} in place of {wanted}: {missing}");

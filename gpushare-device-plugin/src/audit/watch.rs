@@ -16,7 +16,7 @@ use super::compare::{Facts, compare};
 use super::report::{AuditHistory, AuditOutcome};
 use super::{AffectedPod, Finding, Findings, Kind};
 use crate::cards::Cards;
-use crate::metrics::{FindingLabel, Metrics};
+use crate::metrics::Metrics;
 use crate::node_events::NodeEvents;
 use crate::pods::PodCache;
 use crate::processes::Snapshot;
@@ -125,19 +125,17 @@ impl Audit {
     fn count(&self, outcome: &AuditOutcome) {
         self.metrics.audits.inc();
         for kind in Kind::ALL {
-            let label = FindingLabel { kind: kind.label() };
             match outcome.counts.get(&kind) {
                 Some(count) => {
                     let count = i64::try_from(*count).unwrap_or(i64::MAX);
-                    self.metrics.audit_findings.get_or_create(&label).set(count);
+                    self.metrics.audit_findings.with([kind.label()]).set(count);
                 }
-                None => drop(self.metrics.audit_findings.remove(&label)),
+                None => self.metrics.audit_findings.remove([kind.label()]),
             }
         }
         for kind in &outcome.repaired {
             tracing::info!(kind = kind.label(), "the audit repaired a finding");
-            let label = FindingLabel { kind: kind.label() };
-            self.metrics.audit_repairs.get_or_create(&label).inc();
+            self.metrics.audit_repairs.with([kind.label()]).inc();
         }
     }
 

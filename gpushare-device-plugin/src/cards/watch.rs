@@ -20,7 +20,7 @@ use super::file::CardsFile;
 use super::inventory::Inventory;
 use super::sizing::Sizing;
 use super::{Card, Cards};
-use crate::metrics::{ErrorOfCard, Metrics, OfCard};
+use crate::metrics::Metrics;
 use crate::node_events::NodeEvents;
 
 /// The longest pause before a failed publication of cards is retried.
@@ -178,8 +178,7 @@ impl CardWatch {
             CardEvent::Raised(xid) => {
                 tracing::debug!(%card, "the card raised {xid}");
                 let number = xid.number.map_or("unknown".to_owned(), |number| number.to_string());
-                let label = ErrorOfCard { uuid: card.to_string(), xid: number };
-                self.metrics.card_errors.get_or_create(&label).inc();
+                self.metrics.card_errors.with([card.to_string(), number]).inc();
                 inventory.record_error(card, xid, Instant::now());
             }
             CardEvent::Lost => inventory.mark_lost(card),
@@ -222,9 +221,9 @@ impl CardWatch {
 
     /// Sets a card's metrics, and logs a change of its health.
     fn record_health(&self, card: &Card, before: Option<&Card>) {
-        let label = OfCard { uuid: card.uuid.to_string() };
-        self.metrics.card_healthy.get_or_create(&label).set(card.is_healthy().into());
-        self.metrics.card_units.get_or_create(&label).set(card.units.0.into());
+        let label = [card.uuid.to_string()];
+        self.metrics.card_healthy.with(label.clone()).set(card.is_healthy().into());
+        self.metrics.card_units.with(label).set(card.units.0.into());
         let units = card.units.0;
         let model = &card.model;
         match (card.unhealthy, before.map(|before| before.unhealthy)) {
@@ -431,8 +430,7 @@ mod tests {
         let recovered = Status { recovery: Some(Recovery::Unneeded), ..Status::default() };
         bench.probe.set_status(B, recovered);
         bench.until([None, None]).await;
-        let label = ErrorOfCard { uuid: B.to_owned(), xid: "79".to_owned() };
-        assert_eq!(bench.metrics.card_errors.get_or_create(&label).get(), 1);
+        assert_eq!(bench.metrics.card_errors.with([B, "79"]).get(), 1);
     }
 
     #[tokio::test]
@@ -469,7 +467,6 @@ mod tests {
         (0..1000).for_each(|_| bench.probe.raise(A, xid));
         bench.probe.raise(A, Xid { number: Some(79) });
         bench.until([Some(Unhealthy::Failed(Xid { number: Some(79) })), None]).await;
-        let label = ErrorOfCard { uuid: A.to_owned(), xid: "31".to_owned() };
-        assert_eq!(bench.metrics.card_errors.get_or_create(&label).get(), 1000);
+        assert_eq!(bench.metrics.card_errors.with([A, "31"]).get(), 1000);
     }
 }

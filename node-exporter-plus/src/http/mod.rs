@@ -17,8 +17,8 @@ use axum::http::{Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use daemon::follow::Current;
 use daemon::http::Handler;
+use daemon::metrics::Counter;
 use daemon::token::{Token, refusal};
-use prometheus_client::metrics::counter::Counter;
 
 use crate::collectors::UptimeFile;
 use crate::render::Node;

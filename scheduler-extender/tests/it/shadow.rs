@@ -128,7 +128,11 @@ async fn without_the_flag_there_is_no_shadow_and_the_answer_says_how_to_get_one(
     let rig = Rig::start(&sim).await;
     let (status, text) = rig.get_status("/shadow").await;
     assert_eq!((status, text.contains("--shadow-policy-file")), (404, true), "{text}");
-    assert!(!rig.context.metrics().unwrap().contains("shadow"));
+    let page = rig.context.metrics().unwrap();
+    for unused in ["decisions_total 0", "skipped_total 0"] {
+        assert!(page.contains(&format!("\nplimsoll_extender_shadow_{unused}\n")), "{page}");
+    }
+    assert_eq!(page.matches("\nplimsoll_extender_shadow_").count(), 2, "{page}");
 }
 
 #[tokio::test]

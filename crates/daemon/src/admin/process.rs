@@ -23,7 +23,20 @@ pub struct ProcessMetrics {
     start: Option<f64>,
 }
 
+/// A figure: the metric's name, its help text, and how it is read. A counter's name ends in `_total`.
+type Figure = (&'static str, &'static str, fn(&ProcessMetrics) -> Option<f64>);
+
 impl ProcessMetrics {
+    /// All figures.
+    pub(crate) const FIGURES: [Figure; 6] = [
+        ("process_cpu_seconds_total", "User and system CPU time, in seconds", Self::cpu_seconds),
+        ("process_resident_memory_bytes", "Resident memory, in bytes", Self::resident_bytes),
+        ("process_virtual_memory_bytes", "Virtual memory, in bytes", Self::virtual_bytes),
+        ("process_start_time_seconds", "When the process started, in Unix time", Self::start),
+        ("process_open_fds", "Open file descriptors", Self::open_fds),
+        ("process_max_fds", "File descriptors that may be open", Self::max_fds),
+    ];
+
     /// Those of this process.
     pub(crate) fn of_this_process() -> Self {
         Self::new(Path::new("/proc"), "self")
@@ -46,6 +59,18 @@ impl ProcessMetrics {
         Some((stat_field(&stat, 14)? + stat_field(&stat, 15)?) / TICKS)
     }
 
+    fn resident_bytes(&self) -> Option<f64> {
+        status_bytes(&self.read("status")?, "VmRSS:")
+    }
+
+    fn virtual_bytes(&self) -> Option<f64> {
+        status_bytes(&self.read("status")?, "VmSize:")
+    }
+
+    fn start(&self) -> Option<f64> {
+        self.start
+    }
+
     fn open_fds(&self) -> Option<f64> {
         // `read_dir` itself holds one descriptor while it counts.
         let count = fs::read_dir(self.process.join("fd")).ok()?.count();
@@ -60,19 +85,13 @@ impl ProcessMetrics {
 }
 
 impl Collector for ProcessMetrics {
-    fn encode(&self, mut encoder: DescriptorEncoder) -> Result<(), fmt::Error> {
-        let status = self.read("status");
-        let status = status.as_deref();
-        let cpu = self.cpu_seconds().map(ConstCounter::new);
-        encode(&mut encoder, "process_cpu_seconds", "User and system CPU time", cpu)?;
-        for (name, help, value) in [
-            ("process_resident_memory_bytes", "Resident memory", status_bytes(status, "VmRSS:")),
-            ("process_virtual_memory_bytes", "Virtual memory", status_bytes(status, "VmSize:")),
-            ("process_start_time_seconds", "Start of the process since the epoch", self.start),
-            ("process_open_fds", "Open file descriptors", self.open_fds()),
-            ("process_max_fds", "File descriptors that may be open", self.max_fds()),
-        ] {
-            encode(&mut encoder, name, help, value.map(ConstGauge::new))?;
+    fn encode(&self, mut encoder: DescriptorEncoder) -> fmt::Result {
+        for (name, help, read) in Self::FIGURES {
+            let Some(value) = read(self) else { continue };
+            match name.strip_suffix("_total") {
+                Some(name) => encode(&mut encoder, name, help, &ConstCounter::new(value))?,
+                None => encode(&mut encoder, name, help, &ConstGauge::new(value))?,
+            }
         }
         Ok(())
     }
@@ -82,9 +101,8 @@ fn encode(
     encoder: &mut DescriptorEncoder,
     name: &str,
     help: &str,
-    metric: Option<impl EncodeMetric>,
+    metric: &impl EncodeMetric,
 ) -> fmt::Result {
-    let Some(metric) = metric else { return Ok(()) };
     metric.encode(encoder.encode_descriptor(name, help, None, metric.metric_type())?)
 }
 
@@ -103,8 +121,8 @@ fn stat_field(stat: &str, number: usize) -> Option<f64> {
     rest.split_whitespace().nth(number.checked_sub(3)?)?.parse().ok()
 }
 
-fn status_bytes(status: Option<&str>, key: &str) -> Option<f64> {
-    let line = status?.lines().find_map(|line| line.strip_prefix(key))?;
+fn status_bytes(status: &str, key: &str) -> Option<f64> {
+    let line = status.lines().find_map(|line| line.strip_prefix(key))?;
     let kib: f64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     Some(kib * 1024.0)
 }

@@ -11,8 +11,8 @@ use std::io::{self, ErrorKind};
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::metrics::Counter;
 use jiff::Timestamp;
-use prometheus_client::metrics::counter::Counter;
 use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, DnsName, PrivateKeyDer};

@@ -1,7 +1,11 @@
 //! The admin endpoints, asked as a probe and a scraper ask them.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use axum::body::Body;
 use axum::http::{Request, StatusCode};
+use daemon::metrics::set_counter;
 use daemon::{Context, Program};
 use http_body_util::BodyExt;
 use tower::ServiceExt;
@@ -51,15 +55,15 @@ async fn metrics_tell_build_and_process() {
 }
 
 #[tokio::test]
-async fn a_programs_metrics_carry_the_projects_prefix() {
+async fn a_programs_metrics_are_on_the_page_as_of_the_scrape() {
     let context = Context::new(PROGRAM);
-    let polls = context.register(|registry| {
-        let polls = prometheus_client::metrics::counter::Counter::<u64>::default();
-        registry.register("polls", "Polls", polls.clone());
-        polls
+    let polls = context.register(|registry| registry.counter("plimsoll_polls_total", "Polls"));
+    let counted = Arc::new(AtomicU64::new(1));
+    context.before_scrape(&polls, Arc::clone(&counted), |polls, counted| {
+        set_counter(polls, counted.load(Ordering::Relaxed));
     });
-    polls.inc();
-    assert!(context.metrics().unwrap().contains("\nplimsoll_polls_total 1\n"));
+    counted.store(2, Ordering::Relaxed);
+    assert!(context.metrics().unwrap().contains("\nplimsoll_polls_total 2\n"));
 }
 
 #[tokio::test]

@@ -2,9 +2,10 @@
 //! anew.
 //!
 //! A generated table stands between two comments, of which the first has its name. The text around it is written by
-//! hand.
+//! hand, and in tables of metrics the last column.
 
 mod flags;
+mod metrics;
 mod pictures;
 mod schema;
 
@@ -17,14 +18,16 @@ const START_ENDS: &str = " -->\n";
 const END: &str = "<!-- the end of the table -->";
 
 /// The documents with generated tables.
-const DOCUMENTS: [&str; 2] = ["docs/configuration.md", "docs/policy.md"];
+const DOCUMENTS: [&str; 3] = ["docs/configuration.md", "docs/metrics.md", "docs/policy.md"];
 
-/// The table of a name.
-fn table(name: &str) -> String {
+/// The table of a name; `kept` is the one that the document has.
+fn table(name: &str, kept: &str) -> String {
     if let Some(programs) = name.strip_prefix("flags of ") {
         flags::table(programs)
     } else if let Some(schema) = name.strip_prefix("fields of ") {
         schema::table(schema)
+    } else if let Some(program) = name.strip_prefix("metrics of ") {
+        metrics::table(program, kept)
     } else {
         panic!("no table `{name}`")
     }
@@ -41,13 +44,13 @@ fn assert_fresh(file: &str, fresh: &str) {
 }
 
 /// The text with all its tables as `table` gives them.
-fn renewed(text: &str, table: fn(&str) -> String) -> String {
+fn renewed(text: &str, table: fn(&str, &str) -> String) -> String {
     let mut fresh = String::new();
     let mut rest = text;
     while let Some((before, after)) = rest.split_once(START) {
         let (name, after) = after.split_once(START_ENDS).expect("the name of a table");
-        let (_, after) = after.split_once(END).expect("the end of a table");
-        fresh += &format!("{before}{START}{name}{START_ENDS}\n{}\n{END}", table(name));
+        let (kept, after) = after.split_once(END).expect("the end of a table");
+        fresh += &format!("{before}{START}{name}{START_ENDS}\n{}\n{END}", table(name, kept));
         rest = after;
     }
     fresh + rest
@@ -100,11 +103,12 @@ fn flags_urls_and_identifiers_become_code() {
 
 #[test]
 fn a_table_is_replaced_and_the_text_around_it_stays() {
-    fn table(name: &str) -> String {
-        format!("| {name} |\n")
+    fn table(name: &str, kept: &str) -> String {
+        let word = if kept.contains("kept") { "kept" } else { "new" };
+        format!("| {name}, {word} |\n")
     }
-    let text = format!("a\n{START}x, y{START_ENDS}old\n{END}\nb\n");
-    let fresh = format!("a\n{START}x, y{START_ENDS}\n| x, y |\n\n{END}\nb\n");
+    let text = format!("a\n{START}x, y{START_ENDS}| old, kept |\n{END}\nb\n");
+    let fresh = format!("a\n{START}x, y{START_ENDS}\n| x, y, kept |\n\n{END}\nb\n");
     assert_eq!(renewed(&text, table), fresh);
     assert_eq!(renewed(&fresh, table), fresh);
 }
