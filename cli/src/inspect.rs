@@ -44,14 +44,14 @@ fn write_table(inspected: &Inspected, output: &mut dyn Write) -> Result<()> {
     Ok(())
 }
 
-type Row = [String; 6];
+type Cells = [String; 6];
 
-fn rows_of_node(node: &Node) -> Vec<Row> {
+fn rows_of_node(node: &Node) -> Vec<Cells> {
     node.devs.iter().flat_map(|card| rows_of_card(&node.name, card)).collect()
 }
 
 /// A row for each pod on a card, or one for a card without.
-fn rows_of_card(node: &str, card: &Device) -> Vec<Row> {
+fn rows_of_card(node: &str, card: &Device) -> Vec<Cells> {
     let unhealthy = if card.unhealthy { " unhealthy" } else { "" };
     let used = format!("{}/{}{unhealthy}", card.used, card.total);
     let [node, id] = [node.to_owned(), card.id.to_string()];

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use std::thread::sleep;
 use std::time::Duration;
 
-use node_exporter_plus::gpu::{CardReport, END, NO_LIBRARY, Reading};
+use node_exporter_plus::gpu::{CardReading, CardReport, END, NO_LIBRARY};
 use nvml::{Card, Error, Library, Probe};
 
 fn main() -> ExitCode {
@@ -52,7 +52,7 @@ fn report_forever(probe: &dyn Probe, interval: Duration) -> ExitCode {
 }
 
 fn report(probe: &dyn Probe, card: &Card) -> CardReport {
-    let reading = probe.status(&card.uuid).ok().map(|status| Reading {
+    let reading = probe.status(&card.uuid).ok().map(|status| CardReading {
         usage: status.utilisation.map(u64::from),
         used: status.used_mib,
         total: card.memory_mib,

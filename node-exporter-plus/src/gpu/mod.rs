@@ -24,7 +24,7 @@ use tokio::time::timeout;
 
 use crate::series::{Clock, Interval, Moment};
 
-pub use report::{CardReport, END, Reading};
+pub use report::{CardReading, CardReport, END};
 
 /// The exit code of a probe that found no library, as on most nodes: no error.
 pub const NO_LIBRARY: u8 = 3;

@@ -26,12 +26,12 @@ pub struct CardReport {
     /// `GPU-…`.
     pub uuid: String,
     /// Its values; `None` if it does not answer.
-    pub reading: Option<Reading>,
+    pub reading: Option<CardReading>,
 }
 
 /// The values of one card; `None` is what it does not measure.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Reading {
+pub struct CardReading {
     /// The share of time in which a kernel ran, 0 to 100.
     pub usage: Option<u64>,
     /// Memory in use, MiB.
@@ -50,7 +50,7 @@ pub const END: &str = ".";
 impl fmt::Display for CardReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.index, self.uuid)?;
-        let Some(Reading { usage, used, total, temperature, power }) = self.reading else {
+        let Some(CardReading { usage, used, total, temperature, power }) = self.reading else {
             return f.write_str(" lost");
         };
         [usage, used, total, temperature, power].iter().try_for_each(|number| match number {
@@ -68,7 +68,7 @@ impl CardReport {
         let (index, uuid, reading) = match words[..] {
             [index, uuid, "lost"] => (index, uuid, None),
             [index, uuid, usage, used, total, temperature, power] => {
-                let reading = Reading {
+                let reading = CardReading {
                     usage: number(usage)?,
                     used: number(used)?,
                     total: number(total)?,
@@ -96,8 +96,12 @@ mod tests {
 
     #[test]
     fn lines_are_as_documented() {
-        let reading =
-            Reading { usage: Some(37), used: Some(512), total: Some(23_028), ..Reading::default() };
+        let reading = CardReading {
+            usage: Some(37),
+            used: Some(512),
+            total: Some(23_028),
+            ..CardReading::default()
+        };
         let card = CardReport { index: 0, uuid: "GPU-8f".to_owned(), reading: Some(reading) };
         assert_eq!(card.to_string(), "0 GPU-8f 37 512 23028 - -");
         let lost = CardReport { index: 1, uuid: "GPU-77".to_owned(), reading: None };
@@ -108,7 +112,7 @@ mod tests {
         #[test]
         fn what_is_written_reads_back(index: u32, uuid in "GPU-[0-9a-f]{1,8}", numbers: Option<[Option<u64>; 5]>) {
             let reading = numbers.map(|[usage, used, total, temperature, power]| {
-                Reading { usage, used, total, temperature, power }
+                CardReading { usage, used, total, temperature, power }
             });
             let card = CardReport { index, uuid, reading };
             prop_assert_eq!(CardReport::parse(&card.to_string()), Some(card));

@@ -10,7 +10,9 @@ mod read;
 use std::collections::BTreeSet;
 
 use cluster::{Client, Occupants, Pod, PodReference, beyond_budgets};
-use placement::gpu::{ChoiceRule, Evictable, GpuRequest, NodeCards, Shortfall, Victims, victims};
+use placement::gpu::{
+    Candidates, ChoiceRule, Evictable, GpuRequest, NodeCards, Shortfall, Victims, victims,
+};
 use placement::names::Names;
 use placement::units::{CardId, NodeName, PodUid};
 
@@ -67,10 +69,10 @@ impl VictimSearch<'_> {
         let cards = snapshot.cards(node)?;
         let from = Candidates {
             evictable: &occupants.evictable,
-            dry_run,
+            of_dry_run: dry_run,
             shortfall: &occupants.shortfall,
         };
-        let victims = self.victims(cards, &from, &snapshot.choice_rule())?;
+        let victims = self.victims(cards, from, &snapshot.choice_rule())?;
         (!victims.pods.is_empty()).then_some(victims)
     }
 
@@ -99,10 +101,10 @@ impl VictimSearch<'_> {
         loop {
             let from = Candidates {
                 evictable: &evictable,
-                dry_run: &BTreeSet::new(),
+                of_dry_run: &BTreeSet::new(),
                 shortfall: &occupants.shortfall,
             };
-            let Some(chosen) = self.victims(&cards, &from, &rule) else {
+            let Some(chosen) = self.victims(&cards, from, &rule) else {
                 return NodeResult::NoneHelps;
             };
             if chosen.pods.is_empty() {
@@ -138,28 +140,22 @@ impl VictimSearch<'_> {
                 frees: Vec::new(),
             })
             .collect();
-        let from =
-            Candidates { evictable: &all, dry_run: &BTreeSet::new(), shortfall: &Shortfall::new() };
-        Some(self.victims(cards, &from, rule)?.pods.len())
+        let from = Candidates {
+            evictable: &all,
+            of_dry_run: &BTreeSet::new(),
+            shortfall: &Shortfall::new(),
+        };
+        Some(self.victims(cards, from, rule)?.pods.len())
     }
 
     fn victims(
         &self,
         cards: &NodeCards,
-        from: &Candidates<'_>,
+        from: Candidates<'_>,
         rule: &ChoiceRule,
     ) -> Option<Victims> {
-        let Candidates { evictable, dry_run, shortfall } = from;
-        victims(cards, &self.pod.uid(), self.request, evictable, dry_run, shortfall, rule)
+        victims(cards, &self.pod.uid(), self.request, from, rule)
     }
-}
-
-/// The pods of a node from which victims are chosen.
-struct Candidates<'a> {
-    evictable: &'a [Evictable],
-    /// Those that kube-scheduler's dry run would evict.
-    dry_run: &'a BTreeSet<PodUid>,
-    shortfall: &'a Shortfall,
 }
 
 impl Cost {

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use placement::gpu::fragmentation::{Learner, Measure, NodeClass, PodShape};
+use placement::gpu::fragmentation::{Measure, NodeClass, PodShape, RequestCounter};
 use placement::gpu::{
     BeyondUnits, CardFilter, CardOptions, CardUse, ChoiceRule, ContainerKind, ContainerRequest,
     FreeCard, GpuRequest, Rating, choose, score_less_card_cost,
@@ -29,7 +29,7 @@ pub struct Plimsoll {
     uuids: Vec<CardId>,
     classes: Vec<NodeClass>,
     /// `None` where the measure stays.
-    learner: Option<Learner>,
+    learner: Option<RequestCounter>,
     rule: ChoiceRule,
     memory: ByState,
     /// The nodes without pods.
@@ -44,7 +44,7 @@ impl Plimsoll {
             models: trace.models.iter().map(|model| model.as_str().into()).collect(),
             uuids: (0..MOST_CARDS).map(|at| format!("GPU-{at}").into()).collect(),
             classes: classes(trace),
-            learner: Some(Learner::default()),
+            learner: Some(RequestCounter::default()),
             rule: ChoiceRule::default(),
             memory: ByState::default(),
             empty: Vec::new(),
@@ -54,7 +54,7 @@ impl Plimsoll {
     /// Knows the whole list beforehand, as published policies do.
     pub fn knowing(trace: &Trace) -> Self {
         let mut policy = Self::learning(trace);
-        let mut learner = Learner::default();
+        let mut learner = RequestCounter::default();
         let requests = trace.pods.iter().filter_map(|kind| policy.requests[*kind].as_ref());
         requests.for_each(|request| learner.observe(&PodShape::of(request)));
         policy.set_measure(learner.measure(&policy.classes));

@@ -37,7 +37,7 @@ pub use fit::{CardFit, Choice, ChosenCard, Fit, FreeCard, NoFit, choose};
 pub use isolation::{Isolation, UnknownIsolation};
 pub use ledger::{NodeLedger, ReserveError};
 pub use node_cards::{Account, Basis, Charge, NodeCards};
-pub use preemption::{Evictable, Shortfall, Victims, victims};
+pub use preemption::{Candidates, Evictable, Shortfall, Victims, victims};
 pub use rating::{Rating, score_less_card_cost, scores};
 pub use request::{CardOptions, ContainerKind, ContainerRequest, GpuRequest, RequestError};
 pub use share::{CardShare, CardUse};

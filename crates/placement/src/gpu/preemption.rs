@@ -46,8 +46,19 @@ pub struct Victims {
     pub choice: Choice,
 }
 
+/// The pods of a node from which the victims are chosen.
+#[derive(Debug, Clone, Copy)]
+pub struct Candidates<'a> {
+    /// All that may be evicted.
+    pub evictable: &'a [Evictable],
+    /// Those that kube-scheduler's dry run would evict.
+    pub of_dry_run: &'a BTreeSet<PodUid>,
+    /// What is missing of other resources.
+    pub shortfall: &'a Shortfall,
+}
+
 /// The cost of an eviction. Compared as in kube-scheduler, except that kube-scheduler compares the number of pods last.
-type Cost = (usize, Option<i32>, usize, i64);
+type EvictionCost = (usize, Option<i32>, usize, i64);
 
 /// The pods to evict: those of kube-scheduler's dry run, or others where that costs less. `None` where no eviction
 /// makes room.
@@ -55,15 +66,14 @@ pub fn victims(
     cards: &NodeCards,
     pod: &PodUid,
     request: &GpuRequest,
-    evictable: &[Evictable],
-    of_dry_run: &BTreeSet<PodUid>,
-    shortfall: &Shortfall,
+    candidates: Candidates<'_>,
     rule: &ChoiceRule,
 ) -> Option<Victims> {
+    let Candidates { evictable, of_dry_run, shortfall } = candidates;
     let by_total = evictable.iter().filter(|pod| of_dry_run.contains(&pod.uid)).collect();
     let mut sets: Vec<Vec<&Evictable>> = vec![by_total];
     if let Some(freeing) = freeing_cards(cards, pod, request, evictable) {
-        let by_card = covering(freeing, evictable, of_dry_run, shortfall);
+        let by_card = covering(freeing, candidates);
         // kube-scheduler has found that the pod fits nowhere without evictions: no pod to evict is no solution.
         if !by_card.is_empty() && is_covered(&by_card, shortfall) {
             sets.push(by_card);
@@ -83,7 +93,7 @@ fn uids<'a>(pods: &'a [&Evictable]) -> impl Iterator<Item = &'a PodUid> {
     pods.iter().map(|pod| &pod.uid)
 }
 
-fn cost(pods: &[&Evictable]) -> Cost {
+fn cost(pods: &[&Evictable]) -> EvictionCost {
     let violations = pods.iter().filter(|pod| pod.violates_budget).count();
     let sum = pods.iter().map(|pod| i64::from(pod.priority)).sum();
     (violations, pods.iter().map(|pod| pod.priority).max(), pods.len(), sum)
@@ -208,12 +218,8 @@ fn contains(pods: &[&Evictable], uid: &PodUid) -> bool {
 
 /// The chosen pods, and those of the dry run that have to be evicted as well for other resources, the least important
 /// first.
-fn covering<'e>(
-    mut chosen: Vec<&'e Evictable>,
-    evictable: &'e [Evictable],
-    of_dry_run: &BTreeSet<PodUid>,
-    shortfall: &Shortfall,
-) -> Vec<&'e Evictable> {
+fn covering<'e>(mut chosen: Vec<&'e Evictable>, candidates: Candidates<'e>) -> Vec<&'e Evictable> {
+    let Candidates { evictable, of_dry_run, shortfall } = candidates;
     let is_chosen =
         |chosen: &[&Evictable], pod: &Evictable| uids(chosen).any(|uid| *uid == pod.uid);
     let mut others: Vec<&Evictable> =

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use placement::gpu::{
-    Basis, BeyondUnits, Card, CardUse, ChoiceRule, ContainerKind, ContainerRequest, Evictable,
-    GpuRequest, NoFit, NodeLedger, Victims, victims,
+    Basis, BeyondUnits, Candidates, Card, CardUse, ChoiceRule, ContainerKind, ContainerRequest,
+    Evictable, GpuRequest, NoFit, NodeLedger, Victims, victims,
 };
 use placement::units::{CardId, MiB, PodUid, Units};
 use proptest::prelude::*;
@@ -59,15 +59,12 @@ fn one_card(units: u32) -> GpuRequest {
 impl Node {
     fn victims(&self, request: &GpuRequest, dry_run: &[&str], shortfall: f64) -> Option<Victims> {
         let dry_run: BTreeSet<PodUid> = dry_run.iter().map(|name| PodUid::from(*name)).collect();
-        victims(
-            self.ledger.read(),
-            &"new".into(),
-            request,
-            &self.evictable,
-            &dry_run,
-            &vec![shortfall],
-            &RULE,
-        )
+        let candidates = Candidates {
+            evictable: &self.evictable,
+            of_dry_run: &dry_run,
+            shortfall: &vec![shortfall],
+        };
+        victims(self.ledger.read(), &"new".into(), request, candidates, &RULE)
     }
 
     fn names(&self, request: &GpuRequest, dry_run: &[&str], shortfall: f64) -> Option<Vec<String>> {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use placement::gpu::GpuRequest;
-use placement::gpu::fragmentation::{Learner, Measure, NodeClass, PodShape, TypicalPods};
+use placement::gpu::fragmentation::{Measure, NodeClass, PodShape, RequestCounter, TypicalPods};
 use placement::units::Units;
 
 use super::Index;
@@ -14,7 +14,7 @@ use super::nodes::Node;
 #[derive(Debug, Clone, Default)]
 pub(super) struct LearnedMeasure {
     measure: Option<Arc<Measure>>,
-    learner: Learner,
+    learner: RequestCounter,
     /// The nodes for which the measure was computed.
     classes: Vec<NodeClass>,
 }

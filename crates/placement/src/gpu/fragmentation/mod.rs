@@ -19,15 +19,15 @@
 //! that ties are exact and the first of equal nodes in a fixed order is filled first. Choosing among equal nodes at
 //! random costs several percent of a cluster's cards.
 
-mod learner;
 mod measure;
 mod node;
 mod packing;
+mod request_counter;
 mod room;
 mod typical;
 
-pub use learner::Learner;
 pub use measure::{Cost, Measure, NodeClass};
 pub(super) use node::MeasuredNode;
+pub use request_counter::RequestCounter;
 pub use room::{CardPart, PodShape};
 pub use typical::TypicalPods;

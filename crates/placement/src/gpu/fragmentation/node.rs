@@ -11,7 +11,7 @@ pub(in crate::gpu) struct MeasuredNode<'m> {
     /// Free CPU, in thousandths of a core; `None` if it is not known: then it does not count.
     cpu: Option<u64>,
     /// The cards, in the given order; `None` for those that take no new pods.
-    cards: Vec<Option<MeasuredCard>>,
+    cards: Vec<Option<PricedCard>>,
     /// The free room of all cards together, in cards.
     free_cards: f64,
     /// For each kind of the measure, the room for its pods.
@@ -21,7 +21,7 @@ pub(in crate::gpu) struct MeasuredNode<'m> {
 }
 
 #[derive(Clone, Copy)]
-struct MeasuredCard {
+struct PricedCard {
     room: CardRoom,
     /// The free part of the card, 0 to 1.
     part: f64,
@@ -39,11 +39,11 @@ struct RoomForKind {
 }
 
 /// A card before and after a placement.
-type Change = (MeasuredCard, MeasuredCard);
+type Change = (PricedCard, PricedCard);
 
 impl<'m> MeasuredNode<'m> {
     pub(in crate::gpu) fn new(measure: &'m Measure, cpu: Option<u64>, cards: &[&FreeCard]) -> Self {
-        let mut measured: Vec<Option<MeasuredCard>> = Vec::with_capacity(cards.len());
+        let mut measured: Vec<Option<PricedCard>> = Vec::with_capacity(cards.len());
         for (at, card) in cards.iter().enumerate() {
             // Nearly all nodes have cards of one model.
             let before = at.checked_sub(1).and_then(|at| Some((cards[at], measured[at]?)));
@@ -51,7 +51,7 @@ impl<'m> MeasuredNode<'m> {
                 Some((other, known)) if other.model == card.model => known.model,
                 _ => measure.model(card.model.as_str()),
             };
-            measured.push(card.is_open().then(|| MeasuredCard::new(card, model)));
+            measured.push(card.is_open().then(|| PricedCard::new(card, model)));
         }
         let rooms_for_kinds = measure
             .kinds
@@ -139,9 +139,9 @@ impl Measure {
         if no_longer_fitting.is_empty() && left as f64 >= self.cpu_by_card * cards.len() as f64 {
             return Cost(0);
         }
-        let cards: Vec<MeasuredCard> = cards
+        let cards: Vec<PricedCard> = cards
             .filter(|card| card.is_open())
-            .map(|card| MeasuredCard::new(card, self.model(card.model.as_str())))
+            .map(|card| PricedCard::new(card, self.model(card.model.as_str())))
             .collect();
         let free_cards: f64 = cards.iter().map(|card| card.part).sum();
         let fragments: f64 = no_longer_fitting
@@ -156,7 +156,7 @@ impl Measure {
     }
 }
 
-impl MeasuredCard {
+impl PricedCard {
     fn new(card: &FreeCard, model: usize) -> Self {
         let room = CardRoom { free: card.free, units: card.units };
         Self { room, part: room.part(), model }
@@ -172,13 +172,13 @@ impl MeasuredCard {
 
 impl RoomForKind {
     /// The room of these cards together.
-    fn on<'c>(cards: impl Iterator<Item = &'c MeasuredCard>, kind: &Kind) -> Self {
+    fn on<'c>(cards: impl Iterator<Item = &'c PricedCard>, kind: &Kind) -> Self {
         let mut sum = Self::default();
         cards.for_each(|card| sum.add(kind, card));
         sum
     }
 
-    fn add(&mut self, kind: &Kind, card: &MeasuredCard) {
+    fn add(&mut self, kind: &Kind, card: &PricedCard) {
         if kind.fits(card.model, card.room) {
             self.fitting += 1
         } else {
@@ -186,7 +186,7 @@ impl RoomForKind {
         }
     }
 
-    fn remove(&mut self, kind: &Kind, card: &MeasuredCard) {
+    fn remove(&mut self, kind: &Kind, card: &PricedCard) {
         if kind.fits(card.model, card.room) {
             self.fitting -= 1
         } else {

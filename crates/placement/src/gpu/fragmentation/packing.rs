@@ -110,7 +110,7 @@ fn knapsack(items: &[Item], prices: &[f64], size: usize) -> (Vec<f64>, Vec<f64>)
 
 /// The part of a card that each item costs.
 fn prices(items: &[Item], size: usize) -> Vec<f64> {
-    let mut basis = Basis::new(items, size);
+    let mut basis = SimplexBasis::new(items, size);
     for _ in 0..MAX_PIVOTS {
         let prices = basis.prices();
         let positive: Vec<f64> = prices.iter().map(|price| price.max(0.0)).collect();
@@ -137,7 +137,7 @@ fn surplus_column(at: usize, len: usize) -> Vec<f64> {
 }
 
 /// A basis of the simplex method: as many sets of pods as there are items, which together hold the mix.
-struct Basis {
+struct SimplexBasis {
     inverse: Vec<Vec<f64>>,
     /// How many cards have each set.
     cards: Vec<f64>,
@@ -145,7 +145,7 @@ struct Basis {
     costs: Vec<f64>,
 }
 
-impl Basis {
+impl SimplexBasis {
     /// The first basis: each item on cards of its own.
     fn new(items: &[Item], size: usize) -> Self {
         let mut inverse = Vec::with_capacity(items.len());

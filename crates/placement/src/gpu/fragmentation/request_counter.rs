@@ -11,19 +11,19 @@ const MAX_GROWTH: u64 = 1_024;
 
 /// Counts the requests of pods, and decides when the measure has to be recomputed.
 #[derive(Debug, Clone)]
-pub struct Learner {
+pub struct RequestCounter {
     typical: TypicalPods,
     /// The number of requests at which the measure is recomputed.
     due: u64,
 }
 
-impl Default for Learner {
+impl Default for RequestCounter {
     fn default() -> Self {
         Self { typical: TypicalPods::default(), due: FIRST_AFTER }
     }
 }
 
-impl Learner {
+impl RequestCounter {
     /// Counts one request. The caller counts each pod once, however often it is tried.
     pub fn observe(&mut self, shape: &PodShape) {
         self.typical.observe(shape);
