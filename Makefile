@@ -9,6 +9,9 @@ export CARGO_TERM_PROGRESS_WHEN ?= auto
 # Every flag is also a variable PLIMSOLL_…: those of the shell must not reach the programs under test.
 WITHOUT_FLAGS = env $$(env | sed -n 's/^\(PLIMSOLL_[A-Z0-9_]*\)=.*/--unset=\1/p')
 
+# Most tests wait more than they compute, so that more of them run at once than there are processors.
+TEST_THREADS = $${RUST_TEST_THREADS:-$$(( $$(nproc) > 8 ? $$(nproc) : 8 ))}
+
 .PHONY: help
 help: ## This list
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -20,15 +23,13 @@ toolchain:
 .PHONY: test
 test: toolchain ## Unit, property and integration tests of all crates: Rust only, no root, no Go, no cluster
 	$(CARGO) build --locked --package plimsoll-nvml-standin
-	$(WITHOUT_FLAGS) $(CARGO) test --locked --workspace
+	RUST_TEST_THREADS=$(TEST_THREADS) $(WITHOUT_FLAGS) $(CARGO) test --locked --workspace
 
 .PHONY: oracle
 oracle: toolchain ## The exporter's windows and the annotator's queries against a real Prometheus, and every page of metrics under promtool (installs Debian's package when missing)
 	@scripts/require-prometheus.sh
-	$(CARGO) test --locked --package node-exporter-plus --test oracle -- --ignored --nocapture
-	$(CARGO) test --locked --package annotator --package gpushare-device-plugin --package node-exporter-plus \
-	    --package scheduler-extender -- --ignored promtool
-	$(CARGO) test --locked --package annotator --test it -- --ignored real_prometheus
+	$(CARGO) test --locked --workspace --test oracle -- --ignored --nocapture
+	$(CARGO) test --locked --workspace --test it -- --ignored promtool real_prometheus
 
 # What the demo starts as processes of their own, and what shows them.
 DEMO := plimsoll-nvml-standin scheduler-extender annotator node-exporter-plus gpushare-device-plugin plimsoll-demo

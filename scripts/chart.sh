@@ -29,4 +29,4 @@ KUSTOMIZE=$(program kustomize kustomize sigs.k8s.io/kustomize/kustomize/v5)
 HELM3=$(program helm helm/v3 helm.sh/helm/v3/cmd/helm "$release")
 HELM4=$(program helm helm/v4 helm.sh/helm/v4/cmd/helm)
 export KUSTOMIZE HELM3 HELM4
-"${CARGO:-cargo}" test --locked --package plimsoll-deploy --test it -- --ignored --nocapture chart
+"${CARGO:-cargo}" test --locked --workspace --test it -- --ignored --nocapture chart

@@ -5,11 +5,23 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use serde_json::Value;
+
+/// Three demos at a time: each is twenty processes, which on few processors starve those of others.
+static TURNS: [Mutex<()>; 3] = [const { Mutex::new(()) }; 3];
+
+fn turn() -> MutexGuard<'static, ()> {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    let next = NEXT.fetch_add(1, Ordering::Relaxed) % TURNS.len();
+    // A test that has failed leaves nothing behind.
+    TURNS[next].lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// A demo that ends by itself. It keeps its files in `directory`, so that a failed run leaves nothing behind.
 fn command(directory: &Path, flags: &[&str]) -> Command {
@@ -28,6 +40,7 @@ fn endless(directory: &Path) -> Command {
 }
 
 fn demo(flags: &[&str]) -> Output {
+    let _turn = turn();
     let directory = tempfile::tempdir().unwrap();
     command(directory.path(), flags).output().unwrap()
 }
@@ -176,6 +189,7 @@ fn a_pod_bound_past_the_ledger_is_noticed() {
 
 #[test]
 fn an_interrupted_demo_reports_it_and_leaves_nothing_behind() {
+    let _turn = turn();
     for signal in [Signal::INT, Signal::QUIT] {
         let directory = tempfile::tempdir().unwrap();
         let (child, log) = start_until(command(directory.path(), &[]), "Web pods");
@@ -192,6 +206,7 @@ fn an_interrupted_demo_reports_it_and_leaves_nothing_behind() {
 
 #[test]
 fn a_demo_that_goes_on_fails_once_a_program_has_died() {
+    let _turn = turn();
     let directory = tempfile::tempdir().unwrap();
     let (child, log) = start_until(endless(directory.path()), "pods come and go");
     let programs = processes(directory.path());
@@ -212,6 +227,7 @@ fn a_demo_that_goes_on_fails_once_a_program_has_died() {
 
 #[test]
 fn a_demo_whose_disk_is_full_goes_on_and_names_the_files() {
+    let _turn = turn();
     let directory = tempfile::tempdir().unwrap();
     let flags = ["--record", "/dev/full", "--svg", "/dev/full"];
     let (child, log) = start_until(command(directory.path(), &flags), "Web pods");
@@ -239,6 +255,7 @@ fn a_file_that_cannot_be_made_is_named_before_anything_runs() {
 
 #[test]
 fn a_terminal_may_have_no_size_and_may_be_closed() {
+    let _turn = turn();
     let directory = tempfile::tempdir().unwrap();
     let (mut master, slave) = terminal();
     let mut command = command(directory.path(), &[]);
@@ -259,6 +276,7 @@ fn a_terminal_may_have_no_size_and_may_be_closed() {
 
 #[test]
 fn programs_end_with_a_demo_that_is_killed_outright() {
+    let _turn = turn();
     let directory = tempfile::tempdir().unwrap();
     let (mut child, _log) = start_until(command(directory.path(), &[]), "Web pods");
     assert!(processes(directory.path()).len() > 6);
@@ -273,6 +291,7 @@ fn programs_end_with_a_demo_that_is_killed_outright() {
 
 #[test]
 fn a_program_that_dies_is_named_with_the_end_of_its_log() {
+    let _turn = turn();
     let directory = tempfile::tempdir().unwrap();
     let programs = with_a_broken_annotator(directory.path());
     for sabotage in [&[][..], &["--sabotage", "card"]] {
