@@ -98,6 +98,9 @@ fn draw_hot_minutes(picture: &mut Picture, scale: &Scale, y: f64, found: &[f64],
     }
 }
 
+/// The height of a label.
+const LABEL: f64 = 16.0;
+
 fn cost_by_nodes(page: &str) -> Picture {
     let rows = table(page, "µs");
     let sizes = ["100", "1,000", "5,000"];
@@ -114,8 +117,16 @@ fn cost_by_nodes(page: &str) -> Picture {
         }
         across.draw(&mut picture, [252.0, 256.0], &sizes);
         picture.text(start + 130.0, 294.0, "nodes", "note", Anchor::Middle);
-        for (column, name, style) in [(1, "echo", "theirs"), (0, "Plimsoll", "ours")] {
-            draw_cost(&mut picture, &across, &up, &costs(row, sizes, column), name, style);
+        let [ours, theirs] = [0, 1].map(|place| costs(row, sizes, place));
+        draw_cost(&mut picture, &across, &up, &theirs, "theirs");
+        draw_cost(&mut picture, &across, &up, &ours, "ours");
+        let [ours, theirs] = [ours, theirs].map(|costs| costs[2][1]);
+        // Labels of lines that end close to each other move apart.
+        let apart = ((LABEL - (up.at(ours) - up.at(theirs)).abs()) / 2.0).max(0.0);
+        let apart = if ours > theirs { apart } else { -apart };
+        for (name, cost, moved) in [("Plimsoll", ours, -apart), ("echo", theirs, apart)] {
+            let [x, y] = [start + 270.0, up.at(cost) + 4.0 + moved];
+            picture.text(x, y, &format!("{name} {cost}"), "name", Anchor::Start);
         }
     }
     picture
@@ -131,7 +142,6 @@ fn draw_cost(
     across: &Scale,
     up: &Scale,
     costs: &[[f64; 2]; 3],
-    name: &str,
     style: &str,
 ) {
     let points = costs.map(|[nodes, cost]| [across.at(nodes), up.at(cost)]);
@@ -139,9 +149,6 @@ fn draw_cost(
     for point in points {
         picture.dot(point, style);
     }
-    let [x, y] = points[2];
-    let label = format!("{name} {}", costs[2][1]);
-    picture.text(x + 10.0, y + 4.0, &label, "name", Anchor::Start);
 }
 
 fn echo_ratio(page: &str) -> Picture {
