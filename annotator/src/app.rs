@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use cluster::{Client, Elector, Events, Leadership, LeaseSettings, NodeFacts, Scope, WatchHealth};
 use daemon::follow::{Current, EVERY, Follower, Source};
+use daemon::metrics::WatchMetrics;
 use daemon::{Context, Shutdown};
 use jiff::SignedDuration;
 use placement::names::Names;
@@ -21,7 +22,7 @@ use crate::exporter::discovery;
 use crate::exporter::poll::Poller;
 use crate::exporter::transport::Transport;
 use crate::fleet::{Settings, Status};
-use crate::metrics::{Metrics, WatchMetrics};
+use crate::metrics::{Metrics, set_watch};
 use crate::pod_use::leaders_list::{LeadersList, ListReader};
 use crate::pod_use::{Observer, SharedLearner, serve};
 use crate::pods::BoundPod;
@@ -343,6 +344,6 @@ fn pods(context: &Context, metrics: &Metrics, client: &Client, names: &Names) ->
 /// The counters of a further watch, which are shown as `metrics`.
 fn watch_health(context: &Context, metrics: &WatchMetrics) -> WatchHealth {
     let health = WatchHealth::default();
-    context.before_scrape(metrics, health.clone(), WatchMetrics::set);
+    context.before_scrape(metrics, health.clone(), set_watch);
     health
 }

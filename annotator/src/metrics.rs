@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use cluster::{CallError, Leadership, TaintEffect, WatchHealth};
 use daemon::metrics::{
-    Counter, Gauge, Histogram, Labelled, Registry, exponential_buckets, set_counter,
+    Counter, Gauge, Histogram, Labelled, Registry, WatchMetrics, exponential_buckets, set_counter,
 };
 
 use crate::exporter::connections::ConnectionMetrics;
@@ -194,10 +194,10 @@ impl Metrics {
                 "plimsoll_annotator_workloads_evicted_total",
                 "Workloads that made room for others",
             ),
-            watch_of_nodes: WatchMetrics::register(registry, "nodes"),
-            watch_of_pods: WatchMetrics::register(registry, "pods"),
-            watch_of_endpoint_slices: WatchMetrics::register(registry, "endpointslices"),
-            watch_of_node_loads: WatchMetrics::register(registry, "nodeloads"),
+            watch_of_nodes: WatchMetrics::register(registry, "plimsoll_annotator_watch_nodes"),
+            watch_of_pods: WatchMetrics::register(registry, "plimsoll_annotator_watch_pods"),
+            watch_of_endpoint_slices: WatchMetrics::register(registry, "plimsoll_annotator_watch_endpointslices"),
+            watch_of_node_loads: WatchMetrics::register(registry, "plimsoll_annotator_watch_nodeloads"),
         }
     }
 
@@ -355,38 +355,9 @@ pub(crate) fn call_reason(error: &CallError) -> &'static str {
     }
 }
 
-/// The counters of one watch; clones share them.
-#[derive(Debug, Clone)]
-pub(crate) struct WatchMetrics {
-    events: Counter,
-    lists: Counter,
-    errors: Counter,
-}
-
-impl WatchMetrics {
-    /// Those of the watch of `what`, in lower case.
-    fn register(registry: &mut Registry, what: &str) -> Self {
-        let prefix = format!("plimsoll_annotator_watch_{what}");
-        Self {
-            events: registry.counter(
-                format!("{prefix}_events_total"),
-                "Objects that the watch delivered, those of lists included",
-            ),
-            lists: registry.counter(
-                format!("{prefix}_lists_total"),
-                "Complete lists of the watch; each after the first is of a watch that could not be resumed",
-            ),
-            errors: registry.counter(
-                format!("{prefix}_errors_total"),
-                "Failed calls and broken streams of the watch",
-            ),
-        }
-    }
-
-    /// Sets them to those of the watch itself.
-    pub(crate) fn set(&self, health: &WatchHealth) {
-        set_counter(&self.events, health.events());
-        set_counter(&self.lists, health.lists());
-        set_counter(&self.errors, health.errors());
-    }
+/// Sets the metrics of a watch to what the watch itself counted.
+pub(crate) fn set_watch(metrics: &WatchMetrics, health: &WatchHealth) {
+    set_counter(&metrics.events, health.events());
+    set_counter(&metrics.lists, health.lists());
+    set_counter(&metrics.errors, health.errors());
 }

@@ -1,10 +1,11 @@
 //! The program's metrics. The values of labels are bounded: verbs, outcomes, the policy's metrics.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use daemon::follow::Current;
 use daemon::metrics::{
-    Counter, Gauge, Histogram, Labelled, Registry, exponential_buckets, set_counter,
+    Counter, Gauge, Histogram, Labelled, Registry, WatchMetrics, exponential_buckets, set_counter,
 };
 use daemon::tls::ServerTls;
 use jiff::Timestamp;
@@ -136,7 +137,7 @@ impl Metrics {
 
     /// Counts nodes that were rejected for one reason.
     pub(crate) fn count_rejected_nodes(&self, verb: &'static str, reason: &str, nodes: u64) {
-        self.rejected.with([verb, reason].map(str::to_owned)).inc_by(nodes);
+        self.rejected.with([Cow::Borrowed(verb), Cow::Owned(reason.to_owned())]).inc_by(nodes);
     }
 
     /// Counts a call that let nodes pass over their limits.
@@ -279,8 +280,8 @@ impl ViewMetrics {
                 ["cause"],
                 "Readings that were not believed and count as missing, by cause",
             ),
-            watch_of_nodes: WatchMetrics::register(registry, "nodes"),
-            watch_of_pods: WatchMetrics::register(registry, "pods"),
+            watch_of_nodes: WatchMetrics::register(registry, "plimsoll_extender_watch_nodes"),
+            watch_of_pods: WatchMetrics::register(registry, "plimsoll_extender_watch_pods"),
         }
     }
 
@@ -309,44 +310,16 @@ impl ViewMetrics {
         for (cause, readings) in view.ask(Index::refused_readings) {
             set_counter(&self.refused_readings.with([cause]), readings);
         }
-        self.watch_of_nodes.set(&view.nodes);
-        self.watch_of_pods.set(&view.pods);
+        set_watch(&self.watch_of_nodes, &view.nodes);
+        set_watch(&self.watch_of_pods, &view.pods);
     }
 }
 
-/// The counters of one watch.
-#[derive(Debug, Clone)]
-struct WatchMetrics {
-    events: Counter,
-    lists: Counter,
-    errors: Counter,
-}
-
-impl WatchMetrics {
-    /// Those of the watch of `what`: `nodes` or `pods`.
-    fn register(registry: &mut Registry, what: &str) -> Self {
-        let prefix = format!("plimsoll_extender_watch_{what}");
-        Self {
-            events: registry.counter(
-                format!("{prefix}_events_total"),
-                "Objects that the watch delivered, those of lists included",
-            ),
-            lists: registry.counter(
-                format!("{prefix}_lists_total"),
-                "Complete lists of the watch; each after the first is of a watch that could not be resumed",
-            ),
-            errors: registry.counter(
-                format!("{prefix}_errors_total"),
-                "Failed calls and broken streams of the watch",
-            ),
-        }
-    }
-
-    fn set(&self, watch: &WatchState) {
-        set_counter(&self.events, watch.health.events());
-        set_counter(&self.lists, watch.health.lists());
-        set_counter(&self.errors, watch.health.errors());
-    }
+/// Sets the metrics of a watch to what the watch itself counted.
+fn set_watch(metrics: &WatchMetrics, watch: &WatchState) {
+    set_counter(&metrics.events, watch.health.events());
+    set_counter(&metrics.lists, watch.health.lists());
+    set_counter(&metrics.errors, watch.health.errors());
 }
 
 /// The shadow policy's metrics; clones share them.

@@ -73,7 +73,7 @@ impl Registry {
         let help = "1, with the name, version and commit of the program";
         registry.page.register("plimsoll_build", help, Info::new(build.to_vec()));
         registry.describe("plimsoll_build_info", "gauge", &labels, help);
-        for (name, help, _) in ProcessMetrics::FIGURES {
+        for (name, help) in ProcessMetrics::FIGURES {
             let kind = if name.ends_with("_total") { "counter" } else { "gauge" };
             registry.describe(name, kind, &[], help);
         }
@@ -241,6 +241,37 @@ impl<M: Clone, const N: usize> Labelled<M, N> {
     fn labels<V: Into<Cow<'static, str>>>(&self, values: [V; N]) -> Labels<N> {
         let mut values = values.into_iter();
         self.labels.map(|label| (label, values.next().map(Into::into).unwrap_or_default()))
+    }
+}
+
+/// The counters of one watch of the API server; clones share them.
+#[derive(Debug, Clone)]
+pub struct WatchMetrics {
+    /// Objects that it delivered.
+    pub events: Counter,
+    /// Complete lists.
+    pub lists: Counter,
+    /// Failed calls and broken streams.
+    pub errors: Counter,
+}
+
+impl WatchMetrics {
+    /// Those of a watch by the names `PREFIX_events_total`, `PREFIX_lists_total` and `PREFIX_errors_total`.
+    pub fn register(registry: &mut Registry, prefix: &str) -> Self {
+        Self {
+            events: registry.counter(
+                format!("{prefix}_events_total"),
+                "Objects that the watch delivered, those of lists included",
+            ),
+            lists: registry.counter(
+                format!("{prefix}_lists_total"),
+                "Complete lists of the watch; each after the first is of a watch that could not be resumed",
+            ),
+            errors: registry.counter(
+                format!("{prefix}_errors_total"),
+                "Failed calls and broken streams of the watch",
+            ),
+        }
     }
 }
 

@@ -23,18 +23,15 @@ pub struct ProcessMetrics {
     start: Option<f64>,
 }
 
-/// A figure: the metric's name, its help text, and how it is read. A counter's name ends in `_total`.
-type Figure = (&'static str, &'static str, fn(&ProcessMetrics) -> Option<f64>);
-
 impl ProcessMetrics {
-    /// All figures.
-    pub(crate) const FIGURES: [Figure; 6] = [
-        ("process_cpu_seconds_total", "User and system CPU time, in seconds", Self::cpu_seconds),
-        ("process_resident_memory_bytes", "Resident memory, in bytes", Self::resident_bytes),
-        ("process_virtual_memory_bytes", "Virtual memory, in bytes", Self::virtual_bytes),
-        ("process_start_time_seconds", "When the process started, in Unix time", Self::start),
-        ("process_open_fds", "Open file descriptors", Self::open_fds),
-        ("process_max_fds", "File descriptors that may be open", Self::max_fds),
+    /// The name and the help text of each figure. A counter's name ends in `_total`.
+    pub(crate) const FIGURES: [(&'static str, &'static str); 6] = [
+        ("process_cpu_seconds_total", "User and system CPU time, in seconds"),
+        ("process_resident_memory_bytes", "Resident memory, in bytes"),
+        ("process_virtual_memory_bytes", "Virtual memory, in bytes"),
+        ("process_start_time_seconds", "When the process started, in Unix time"),
+        ("process_open_fds", "Open file descriptors"),
+        ("process_max_fds", "File descriptors that may be open"),
     ];
 
     /// Those of this process.
@@ -59,18 +56,6 @@ impl ProcessMetrics {
         Some((stat_field(&stat, 14)? + stat_field(&stat, 15)?) / TICKS)
     }
 
-    fn resident_bytes(&self) -> Option<f64> {
-        status_bytes(&self.read("status")?, "VmRSS:")
-    }
-
-    fn virtual_bytes(&self) -> Option<f64> {
-        status_bytes(&self.read("status")?, "VmSize:")
-    }
-
-    fn start(&self) -> Option<f64> {
-        self.start
-    }
-
     fn open_fds(&self) -> Option<f64> {
         // `read_dir` itself holds one descriptor while it counts.
         let count = fs::read_dir(self.process.join("fd")).ok()?.count();
@@ -82,12 +67,26 @@ impl ProcessMetrics {
         let line = limits.lines().find_map(|line| line.strip_prefix("Max open files"))?;
         line.split_whitespace().next()?.parse().ok()
     }
+
+    /// The values now, in the order of [`ProcessMetrics::FIGURES`].
+    fn values(&self) -> [Option<f64>; 6] {
+        let status = self.read("status");
+        let status = status.as_deref();
+        [
+            self.cpu_seconds(),
+            status_bytes(status, "VmRSS:"),
+            status_bytes(status, "VmSize:"),
+            self.start,
+            self.open_fds(),
+            self.max_fds(),
+        ]
+    }
 }
 
 impl Collector for ProcessMetrics {
     fn encode(&self, mut encoder: DescriptorEncoder) -> fmt::Result {
-        for (name, help, read) in Self::FIGURES {
-            let Some(value) = read(self) else { continue };
+        for ((name, help), value) in Self::FIGURES.into_iter().zip(self.values()) {
+            let Some(value) = value else { continue };
             match name.strip_suffix("_total") {
                 Some(name) => encode(&mut encoder, name, help, &ConstCounter::new(value))?,
                 None => encode(&mut encoder, name, help, &ConstGauge::new(value))?,
@@ -121,8 +120,8 @@ fn stat_field(stat: &str, number: usize) -> Option<f64> {
     rest.split_whitespace().nth(number.checked_sub(3)?)?.parse().ok()
 }
 
-fn status_bytes(status: &str, key: &str) -> Option<f64> {
-    let line = status.lines().find_map(|line| line.strip_prefix(key))?;
+fn status_bytes(status: Option<&str>, key: &str) -> Option<f64> {
+    let line = status?.lines().find_map(|line| line.strip_prefix(key))?;
     let kib: f64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     Some(kib * 1024.0)
 }
