@@ -15,7 +15,7 @@ use tokio::sync::mpsc::UnboundedReceiver;
 
 use crate::model::loads::Loads;
 use crate::model::nodes::{self, CARD_UNITS};
-use crate::model::objects::{cpu_reading, is_daemon, memory_reading, name, peak_units, text, uid};
+use crate::model::objects::{annotated_load, is_daemon, name, peak_units, text, uid};
 
 /// The node that each pod would be on, by the pod's UID; `None` where no node takes it.
 pub(crate) type Choices = BTreeMap<String, Option<Choice>>;
@@ -121,10 +121,7 @@ impl Baseline {
         let object = self.sim.node(node).unwrap_or_default();
         match self.loads.now(node) {
             Some(load) => (Some(load.cpu), Some(load.memory)),
-            None => {
-                let cpu = cpu_reading(&object).map(|reading| reading.value);
-                (cpu, memory_reading(&object).map(|reading| reading.value))
-            }
+            None => annotated_load(&object),
         }
     }
 

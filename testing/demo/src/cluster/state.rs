@@ -7,7 +7,7 @@ use sim::NODES;
 use super::Cluster;
 use crate::model::nodes::{GPU_RESOURCE, gpu_nodes};
 use crate::model::objects::{
-    annotated_overload, claimed_pods, cpu_reading, hot_value, memory_reading, name, recorded_pods,
+    annotated_load, annotated_overload, claimed_pods, cpu_reading, hot_value, name, recorded_pods,
     text,
 };
 
@@ -17,7 +17,7 @@ const OLD: SignedDuration = SignedDuration::from_secs(7);
 impl Cluster {
     /// The CPU load in a node's annotation, as a fraction.
     pub(crate) fn annotated_cpu(&self, node: &str) -> Option<f64> {
-        cpu_reading(&self.sim.node(node)?).map(|reading| reading.value)
+        annotated_load(&self.sim.node(node)?).0
     }
 
     /// Whether a node's annotations show it over a limit.
@@ -50,7 +50,7 @@ impl Cluster {
         let with_cards = nodes
             .iter()
             .filter(|node| has_annotation(node, "plimsoll.dev/gpu-cards") && gpu_units(node) > 0);
-        nodes.iter().all(|node| cpu_reading(node).is_some() && memory_reading(node).is_some())
+        nodes.iter().all(|node| matches!(annotated_load(node), (Some(_), Some(_))))
             && with_cards.count() == gpu_nodes().count()
     }
 }

@@ -89,9 +89,10 @@ pub(crate) fn cpu_reading(node: &Value) -> Option<Reading> {
     readings.max_by_key(|reading| reading.at)
 }
 
-/// The reading of a node's memory.
-pub(crate) fn memory_reading(node: &Value) -> Option<Reading> {
-    reading(node, MEMORY_METRIC)
+/// A node's use of its CPU and of its memory by its annotations, as fractions.
+pub(crate) fn annotated_load(node: &Value) -> (Option<f64>, Option<f64>) {
+    let cpu = cpu_reading(node).map(|reading| reading.value);
+    (cpu, reading(node, MEMORY_METRIC).map(|reading| reading.value))
 }
 
 /// crane's hot value of a node, which the annotator writes under a policy of crane's kind: each 1 costs the node a
@@ -108,8 +109,7 @@ fn reading(node: &Value, metric: &str) -> Option<Reading> {
 
 /// The limits that a node's annotations show it over.
 pub(crate) fn annotated_overload(node: &Value, limits: Limits) -> Overload {
-    let cpu = cpu_reading(node).map(|reading| reading.value);
-    let memory = memory_reading(node).map(|reading| reading.value);
+    let (cpu, memory) = annotated_load(node);
     limits.exceeded_by(cpu, memory)
 }
 

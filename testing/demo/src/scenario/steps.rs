@@ -121,7 +121,7 @@ impl Scenario {
 
     /// Waits until the extender rejects a node for its load. From then on the checker allows no pod there.
     async fn is_rejected(&self, node: &str) -> anyhow::Result<()> {
-        // Then no program is told of the load.
+        // This sabotage hides the load from the exporters, so that no program can reject the node for it.
         if self.sabotage == Some(Sabotage::Hot) {
             return Ok(());
         }

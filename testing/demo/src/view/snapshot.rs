@@ -14,8 +14,8 @@ use crate::checker::Counts;
 use crate::cluster::{gpu_units, is_reading_old};
 use crate::model::nodes::{CARD_UNITS, FLEET, NodePlan, card_uuid};
 use crate::model::objects::{
-    asks_gpu, claim, cpu_reading, has_ended, hot_value, is_daemon, is_running, memory_reading,
-    name, peak_units, requested_cpu, text, uid, waiting_reason,
+    annotated_load, asks_gpu, claim, has_ended, hot_value, is_daemon, is_running, name, peak_units,
+    requested_cpu, text, uid, waiting_reason,
 };
 use crate::model::policy::{Overload, Policy};
 
@@ -164,8 +164,7 @@ impl Snapshot {
             let cards = (0..plan.cards)
                 .map(|card| card_row(&here, &card_uuid(index, card), letters))
                 .collect();
-            let cpu = cpu_reading(object).map(|reading| reading.value);
-            let memory = memory_reading(object).map(|reading| reading.value);
+            let (cpu, memory) = annotated_load(object);
             rows.push(NodeRow {
                 name: plan.name.to_owned(),
                 cpu,

@@ -120,16 +120,19 @@ fn cost_by_nodes(page: &str) -> Picture {
         let [ours, theirs] = [0, 1].map(|place| costs(row, sizes, place));
         draw_cost(&mut picture, &across, &up, &theirs, "theirs");
         draw_cost(&mut picture, &across, &up, &ours, "ours");
-        let [ours, theirs] = [ours, theirs].map(|costs| costs[2][1]);
-        // Labels of lines that end close to each other move apart.
-        let apart = ((LABEL - (up.at(ours) - up.at(theirs)).abs()) / 2.0).max(0.0);
-        let apart = if ours > theirs { apart } else { -apart };
-        for (name, cost, moved) in [("Plimsoll", ours, -apart), ("echo", theirs, apart)] {
-            let [x, y] = [start + 270.0, up.at(cost) + 4.0 + moved];
-            picture.text(x, y, &format!("{name} {cost}"), "name", Anchor::Start);
-        }
+        label_costs(&mut picture, &up, start + 270.0, [ours[2][1], theirs[2][1]]);
     }
     picture
+}
+
+/// Writes what the lines are beside their ends. Labels that would lie over each other move apart.
+fn label_costs(picture: &mut Picture, up: &Scale, x: f64, [ours, theirs]: [f64; 2]) {
+    let apart = ((LABEL - (up.at(ours) - up.at(theirs)).abs()) / 2.0).max(0.0);
+    let down = if ours > theirs { apart } else { -apart };
+    for (name, cost, moved) in [("Plimsoll", ours, -down), ("echo", theirs, down)] {
+        let label = format!("{name} {cost}");
+        picture.text(x, up.at(cost) + 4.0 + moved, &label, "name", Anchor::Start);
+    }
 }
 
 /// Nodes and µs, from the given place in each cell.
