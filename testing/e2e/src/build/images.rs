@@ -112,18 +112,18 @@ fn busybox(settings: &Settings, folder: &Path) -> Result<Archive> {
     kept(settings, BUSYBOX, recipe, Path::new("/bin"), folder.join("busybox.tar"))
 }
 
-/// A stand-in of NVIDIA's MPS control daemon in the image that the shipped manifest names: it has its pipe open, and
-/// answers nothing.
+/// A stand-in of NVIDIA's MPS control daemon in the image that the shipped manifest names: it makes the entries that
+/// the daemon of driver 580 makes, has its pipe open, and answers nothing.
 fn mps_daemon(settings: &Settings, folder: &Path) -> Result<Archive> {
     let recipe = "FROM scratch\nCOPY busybox /bin/busybox\nENV PATH=/bin\nRUN [\"/bin/busybox\", \"--install\", \"/bin\"]\n\
-                  RUN printf '#!/bin/sh\\ncd \"$CUDA_MPS_PIPE_DIRECTORY\" && rm -f control && mkfifo control && exec sleep 1000000 <> control\\n' \
+                  RUN printf '#!/bin/sh\\ncd \"$CUDA_MPS_PIPE_DIRECTORY\" && touch control_lock nvidia-cuda-mps-control.pid && mkfifo log control_privileged control && exec sleep 1000000 <> control\\n' \
                   > /bin/nvidia-cuda-mps-control && chmod 755 /bin/nvidia-cuda-mps-control\n";
     kept(
         settings,
         MPS_DAEMON,
         recipe,
         Path::new("/bin"),
-        folder.join("mps-control-daemon-listening.tar"),
+        folder.join("mps-control-daemon-privileged.tar"),
     )
 }
 

@@ -141,7 +141,7 @@ fn words(arguments: &Value) -> String {
     words.collect::<Vec<_>>().join(" ")
 }
 
-/// The daemon of the component `gpu-mps` is a stand-in, which makes its pipe, holds it open, and no more.
+/// The daemon of the component `gpu-mps` is a stand-in, which makes its pipes, holds one open, and no more.
 fn mps(env: &TestEnv) -> Result<()> {
     let host = &env.cluster()?.nodes()[1];
     let mut shared = pod("shared", &[gpu_container("main", 4)]);
@@ -179,7 +179,8 @@ fn mps(env: &TestEnv) -> Result<()> {
     Ok(())
 }
 
-/// A client that is root in its container tries to replace the daemon's pipe.
+/// A client that is root in its container tries to replace the daemon's pipe. It does not see the daemon's other
+/// entries, of which `control_privileged` would let it end the daemon and limit the others.
 fn pipes_are_the_daemons(env: &TestEnv) -> Result<()> {
     let host = &env.cluster()?.nodes()[1];
     let mut container = gpu_container("main", 4);
