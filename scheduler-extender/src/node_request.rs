@@ -60,6 +60,15 @@ impl CandidateNodes {
         Self::new(to, (0..self.len()).map(|position| self.name(from, position).as_str()))
     }
 
+    /// The nodes at these places, then nodes without a place.
+    pub fn of_places(known: Vec<Place>, unknown: &[NodeName]) -> Self {
+        let mut nodes = Self { places: known.into_iter().map(Some).collect(), unknown: Vec::new() };
+        for name in unknown {
+            nodes.push(Err(name.as_str()));
+        }
+        nodes
+    }
+
     fn push(&mut self, node: Result<Place, &str>) {
         if let Err(name) = node {
             self.unknown.push((self.places.len(), NodeName::from(name)));

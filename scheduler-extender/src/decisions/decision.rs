@@ -20,14 +20,7 @@ use placement::units::NodeName;
 
 use super::DecidedPod;
 use crate::node_request::CandidateNodes;
-use crate::view::{Place, Prepared, Rated, Snapshot};
-
-/// Bytes of a node of the request: its place, and for an unknown node the entry of its name without the text.
-pub(super) const PLACE: usize = size_of::<Option<Place>>();
-pub(super) const UNKNOWN_NAME: usize = size_of::<(usize, NodeName)>();
-
-/// Bytes of a container that requests cards.
-const CONTAINER: usize = 128;
+use crate::view::{Prepared, Rated, Snapshot};
 
 /// All inputs of a decision about one pod. The state of the cluster is shared with the view, not copied.
 #[derive(Debug)]
@@ -213,6 +206,7 @@ impl Decision {
             &each,
             |position| self.no_fit(position).is_none(),
             |position| self.limit_ratio(policy, position),
+            |one, other| self.compare_names(one, other),
         );
         for position in &over_limits {
             each[*position] = Verdict::Accepted;
@@ -386,11 +380,23 @@ impl Decision {
         self.snapshot.is_backed_off(self.name(position), &self.pod.namespace, self.time)
     }
 
-    /// Bytes of this decision alone, without the snapshot.
-    pub(super) fn own_bytes(&self) -> usize {
-        let containers = self.request.as_ref().map_or(0, |request| request.containers().len());
-        let unknown = self.nodes.unknown().map(|name| UNKNOWN_NAME + name.as_str().len());
-        self.nodes.len() * PLACE + unknown.sum::<usize>() + containers * CONTAINER
+    /// The nodes in the order of the request.
+    pub(super) fn nodes(&self) -> &CandidateNodes {
+        &self.nodes
+    }
+
+    /// The same decision between other nodes of its snapshot.
+    pub(super) fn between(&self, nodes: CandidateNodes) -> Self {
+        Self {
+            pod: Arc::clone(&self.pod),
+            time: self.time,
+            request: self.request.clone(),
+            fault: self.fault.clone(),
+            rule: self.rule.clone(),
+            nodes,
+            snapshot: Arc::clone(&self.snapshot),
+            pairings: self.pairings.clone(),
+        }
     }
 }
 

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use foldhash::fast::RandomState;
 use placement::gpu::{Account, NodeCards};
 
-use super::Decision;
+use super::kept::KeptDecision;
 use crate::view::{NodeState, Snapshot};
 
 /// Bytes of a node's state at one time with its readings of some ten metrics.
@@ -44,13 +44,13 @@ impl HeldBytes {
     }
 
     /// Counts a decision.
-    pub(super) fn add(&mut self, decision: &Decision) {
+    pub(super) fn add(&mut self, decision: &KeptDecision) {
         self.bytes += decision.own_bytes();
         self.visit(decision.snapshot(), Self::hold);
     }
 
     /// No longer counts a decision.
-    pub(super) fn remove(&mut self, decision: &Decision) {
+    pub(super) fn remove(&mut self, decision: &KeptDecision) {
         self.bytes -= decision.own_bytes();
         self.visit(decision.snapshot(), Self::release);
     }

@@ -4,24 +4,25 @@
 //! together, and the oldest are removed first. Removed records are freed after the lock is released.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use jiff::{SignedDuration, Timestamp};
 use placement::names::limits;
 use placement::units::PodUid;
 
 use super::held::HeldBytes;
+use super::kept::KeptDecision;
 use super::{DecidedPod, Decision};
 
 /// Pods at most.
 pub const MAX_PODS: usize = 1_000;
 
 /// Bytes that all records together hold at most, with what the view holds too at the moment. Only the newest record may
-/// hold more: in a cluster that takes so much by itself, the log has that record alone. A record takes 4 for each node
-/// of the request, and for each node of the cluster that changed since the previous record a kilobyte and its share of
-/// the list of nodes. With 5,000 nodes, each with new readings every 3 minutes, this suffices for the last thousand
+/// hold more: in a cluster that takes so much by itself, the log has that record alone. A record takes a bit for each
+/// node of the cluster, and for each that changed since the previous record a kilobyte and its share of the list of
+/// nodes. With 5,000 nodes, each with new readings every 3 minutes, this suffices for the last thousand
 /// pods at 60 placed pods a minute.
-pub const MAX_BYTES: usize = 88 << 20;
+pub const MAX_BYTES: usize = 72 << 20;
 
 /// The age up to which a record belongs to the current scheduling attempt: from Filter to Prioritize.
 const SAME_ATTEMPT: SignedDuration = SignedDuration::from_secs(1);
@@ -42,7 +43,7 @@ struct Records {
 #[derive(Debug)]
 struct Record {
     number: u64,
-    decision: Arc<Decision>,
+    decision: KeptDecision,
 }
 
 /// The size of the log.
@@ -56,13 +57,17 @@ pub struct LogSize {
 
 impl DecisionLog {
     /// Adds a decision, and removes the pod's previous one. Ignores pods without valid names.
-    pub fn record(&self, decision: &Arc<Decision>) {
-        if decision.own_bytes() > MAX_BYTES || !is_named(&decision.pod) {
+    pub fn record(&self, decision: &Decision) {
+        if !is_named(&decision.pod) {
+            return;
+        }
+        let kept = KeptDecision::new(decision);
+        if kept.own_bytes() > MAX_BYTES {
             return;
         }
         let mut removed = Vec::new();
         let mut records = self.records();
-        records.insert(Arc::clone(decision), &mut removed);
+        records.insert(kept, &mut removed);
         records.remove_down_to(MAX_BYTES, &mut removed);
         drop(records);
         drop(removed);
@@ -71,25 +76,26 @@ impl DecisionLog {
     /// Whether the pod has a record of its current scheduling attempt at `now`.
     pub fn has_current(&self, pod: &PodUid, now: Timestamp) -> bool {
         let records = self.records();
-        let age = records.by_pod.get(pod).map(|record| now.duration_since(record.decision.time));
+        let age = records.by_pod.get(pod).map(|record| now.duration_since(record.decision.time()));
         age.is_some_and(|age| !age.is_negative() && age < SAME_ATTEMPT)
     }
 
     /// Sets the node of a pod. Does nothing for a pod without a record.
     pub fn set_node(&self, pod: &PodUid, node: &str) {
         if let Some(record) = self.records().by_pod.get(pod) {
-            record.decision.pod.set_node(node);
+            record.decision.pod().set_node(node);
         }
     }
 
     /// The last decision about the pod of this name; of several such pods, about the newest.
-    pub fn find(&self, namespace: &str, name: &str) -> Option<Arc<Decision>> {
+    pub fn find(&self, namespace: &str, name: &str) -> Option<Decision> {
         let records = self.records();
         let of_name = records.by_pod.values().filter(|record| {
-            record.decision.pod.name == name && record.decision.pod.namespace == namespace
+            let pod = record.decision.pod();
+            pod.name == name && pod.namespace == namespace
         });
         let newest = of_name.max_by_key(|record| record.number);
-        newest.map(|record| Arc::clone(&record.decision))
+        newest.map(|record| record.decision.restored())
     }
 
     /// The size of the log.
@@ -105,8 +111,8 @@ impl DecisionLog {
 }
 
 impl Records {
-    fn insert(&mut self, decision: Arc<Decision>, removed: &mut Vec<Record>) {
-        let (number, pod) = (self.next, decision.pod.uid.clone());
+    fn insert(&mut self, decision: KeptDecision, removed: &mut Vec<Record>) {
+        let (number, pod) = (self.next, decision.pod().uid.clone());
         self.next += 1;
         self.held.add(&decision);
         self.order.insert(number, pod.clone());
@@ -147,19 +153,21 @@ fn is_within(text: &str, limit: usize) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::LazyLock;
+    use std::sync::{Arc, LazyLock};
 
     use cluster::Pod;
     use placement::gpu::Card;
     use serde_json::json;
 
-    use super::super::decision::{PLACE, UNKNOWN_NAME};
+    use super::super::kept::UNKNOWN_NAME;
     use super::*;
     use crate::node_request::CandidateNodes;
     use crate::view::{PodEstimates, Snapshot, fixtures};
 
     /// What a decision holds for a node of a short name that is not known.
-    const NODE: usize = PLACE + UNKNOWN_NAME + 1;
+    const NODE: usize = UNKNOWN_NAME + 1;
+    /// What it holds between no nodes.
+    const DECISION: usize = size_of::<KeptDecision>();
 
     fn decision(uid: &str, number: i64, nodes: usize) -> Arc<Decision> {
         decision_of(uid, number, "n", nodes)
@@ -203,7 +211,10 @@ mod tests {
     fn the_oldest_of_more_than_a_thousand_pods_go() {
         let log = DecisionLog::default();
         (0..1_010).for_each(|number| log.record(&decision(&uid(number), number, 1)));
-        assert_eq!(log.size(), LogSize { pods: MAX_PODS, bytes: empty() + MAX_PODS * NODE });
+        assert_eq!(
+            log.size(),
+            LogSize { pods: MAX_PODS, bytes: empty() + MAX_PODS * (DECISION + NODE) }
+        );
         assert!(!log.records().by_pod.contains_key("u9"));
         assert!(log.records().by_pod.contains_key("u10"));
     }
@@ -211,11 +222,14 @@ mod tests {
     #[test]
     fn the_oldest_go_where_records_name_many_nodes() {
         let log = DecisionLog::default();
-        let tenth = (MAX_BYTES - empty()) / NODE / 10;
+        let tenth = (MAX_BYTES - empty() - 10 * DECISION) / NODE / 10;
         (0..15).for_each(|number| log.record(&decision(&uid(number), number, tenth)));
-        assert_eq!(log.size(), LogSize { pods: 10, bytes: empty() + 10 * tenth * NODE });
+        assert_eq!(
+            log.size(),
+            LogSize { pods: 10, bytes: empty() + 10 * (DECISION + tenth * NODE) }
+        );
         assert!(log.records().by_pod.contains_key("u14"));
-        log.record(&decision("too-many", 31, 10 * tenth + 10));
+        log.record(&decision("too-many", 31, 11 * tenth));
         assert_eq!(log.size().pods, 10);
     }
 
@@ -226,7 +240,10 @@ mod tests {
         log.record(&decision("u0", 5_000, 3));
         assert_eq!(
             log.size(),
-            LogSize { pods: MAX_PODS, bytes: empty() + (2 * MAX_PODS + 1) * NODE }
+            LogSize {
+                pods: MAX_PODS,
+                bytes: empty() + MAX_PODS * DECISION + (2 * MAX_PODS + 1) * NODE,
+            }
         );
         log.record(&decision("new", 5_001, 2));
         assert!(log.records().by_pod.contains_key("u0"));
@@ -274,13 +291,13 @@ mod tests {
     fn names_of_unknown_nodes_count_by_their_length() {
         let log = DecisionLog::default();
         log.record(&decision_of("u0", 0, &"n".repeat(6_400), 1));
-        assert_eq!(log.size().bytes, empty() + NODE + 6_399);
+        assert_eq!(log.size().bytes, empty() + DECISION + NODE + 6_399);
     }
 
     /// The bytes of everything that these decisions hold, each value once.
     fn bytes_of(decisions: &[Arc<Decision>]) -> usize {
         let mut held = HeldBytes::default();
-        decisions.iter().for_each(|decision| held.add(decision));
+        decisions.iter().for_each(|decision| held.add(&KeptDecision::new(decision)));
         held.bytes()
     }
 

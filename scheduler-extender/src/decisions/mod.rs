@@ -7,6 +7,7 @@ mod decided_pod;
 mod decision;
 mod explanation;
 mod held;
+mod kept;
 mod log;
 mod nominated;
 mod waiting;

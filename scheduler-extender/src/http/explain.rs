@@ -177,7 +177,7 @@ fn now(decider: &Decider, pod: &Pod, nodes: Option<&[Name<'_>]>) -> Answer {
     }
     let known = snapshot.loads().map(|(name, _)| name.as_str());
     let mut names: Vec<&str> = known.chain(nodes.into_iter().flatten().map(Name::as_str)).collect();
-    // Among equal nodes the first ones pass over their limits, so the order must not depend on the request.
+    // An explanation lists nodes by name.
     names.sort_unstable();
     names.dedup();
     let decision = decider.decision_for(pod, names, decider.now());

@@ -375,6 +375,7 @@ impl Policy for Plimsoll {
             &verdicts,
             |_| true,
             |at| self.evaluation(nodes[at], place, now).limit_ratio(),
+            |one, other| nodes[one].cmp(&nodes[other]),
         );
         let mut passes: Vec<bool> =
             verdicts.iter().map(|verdict| *verdict == Verdict::Accepted).collect();

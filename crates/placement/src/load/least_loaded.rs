@@ -1,5 +1,7 @@
 //! Soft limits: which nodes pass if every node is over a limit.
 
+use std::cmp::Ordering;
+
 use jiff::SignedDuration;
 
 use super::Verdict;
@@ -22,13 +24,15 @@ impl Overload {
 /// node is accepted whose known load is below its limits, or if `rule` does not let a pod pass that has waited this
 /// long. An accepted node of which nothing is known (its `limit_ratio` is infinite) does not keep them from passing,
 /// and neither does one that has just joined and whose pods will probably take it over a limit (above 1). Nodes for
-/// which `fits` is false, as for lack of GPU memory, do not count.
+/// which `fits` is false, as for lack of GPU memory, do not count. Of equally loaded nodes, the first pass in the order
+/// of `compare_names`.
 pub fn pass_over_limits(
     rule: &Overload,
     waited: SignedDuration,
     verdicts: &[Verdict<'_>],
     fits: impl Fn(usize) -> bool,
     limit_ratio: impl Fn(usize) -> f64,
+    compare_names: impl Fn(usize, usize) -> Ordering,
 ) -> Vec<usize> {
     if !rule.lets_pass(waited) {
         return Vec::new();
@@ -42,8 +46,9 @@ pub fn pass_over_limits(
             none_accepted = false;
         }
     }
-    let nodes: Vec<usize> =
+    let mut nodes: Vec<usize> =
         (0..verdicts.len()).filter(|node| verdicts[*node].is_by_limit() && fits(*node)).collect();
+    nodes.sort_by(|one, other| compare_names(*one, *other));
     let limit_ratios: Vec<f64> = nodes.iter().map(|node| limit_ratio(*node)).collect();
     let mut pass = least_loaded(&limit_ratios);
     pass.retain(|at| none_accepted || limit_ratios[*at].is_finite());
@@ -89,6 +94,7 @@ mod tests {
         let over = Verdict::Overloaded(&limit);
         let unmeasured = Verdict::Unmeasured(&limit);
         let rule = Overload { when_all: WhenAllOverloaded::PassLeastLoaded, ..Overload::crane() };
+        let names = ["c", "b", "a"];
         let pass = |verdicts: &[Verdict<'_>], limit_ratios: &[f64], misfit: usize| {
             pass_over_limits(
                 &rule,
@@ -96,6 +102,7 @@ mod tests {
                 verdicts,
                 |node| node != misfit,
                 |node| limit_ratios[node],
+                |one, other| names[one].cmp(names[other]),
             )
         };
         let blind = f64::INFINITY;
@@ -109,6 +116,8 @@ mod tests {
         assert_eq!(pass(&[over, Verdict::Accepted], &[1.1, 1.2], 9), [0]);
         // Where none is measured, the one that is accepted is enough.
         assert!(pass(&[unmeasured, Verdict::Accepted], &[blind, blind], 9).is_empty());
-        assert_eq!(pass(&[unmeasured, unmeasured], &[blind, blind], 9), [0]);
+        assert_eq!(pass(&[unmeasured, unmeasured], &[blind, blind], 9), [1]);
+        // Of equally loaded ones, the first by name.
+        assert_eq!(pass(&[over, over, over], &[1.2, 1.1, 1.1], 9), [2]);
     }
 }

@@ -16,7 +16,8 @@ use placement::units::NodeName;
 pub struct Place(NonZeroU32);
 
 impl Place {
-    pub(in crate::view) fn new(index: usize) -> Option<Self> {
+    /// `None` for an index that no node can have.
+    pub fn new(index: usize) -> Option<Self> {
         u32::try_from(index + 1).ok().and_then(NonZeroU32::new).map(Self)
     }
 

@@ -1,0 +1,101 @@
+//! A decision in the log: a bit for each node of the cluster in place of the list of the request's nodes, a thirtieth
+//! of its size.
+//!
+//! Invariant: what is decided does not depend on the order of the nodes, so the restored decision is the same.
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use placement::units::NodeName;
+
+use super::{DecidedPod, Decision};
+use crate::node_request::CandidateNodes;
+use crate::view::{NodeNames, Place, Snapshot};
+
+/// Bytes of the entry of an unknown node, without the text of its name.
+pub(super) const UNKNOWN_NAME: usize = size_of::<NodeName>();
+
+/// Bytes of a container that requests cards.
+const CONTAINER: usize = 128;
+
+/// A decision without the order of its nodes.
+#[derive(Debug)]
+pub(super) struct KeptDecision {
+    /// The decision, between no nodes.
+    decision: Decision,
+    nodes: NodeSet,
+}
+
+impl KeptDecision {
+    /// What is kept of a decision.
+    pub(super) fn new(decision: &Decision) -> Self {
+        Self {
+            decision: decision.between(CandidateNodes::default()),
+            nodes: NodeSet::new(decision.nodes()),
+        }
+    }
+
+    /// The decision, with its nodes in the order of their names, each once, and unknown nodes last.
+    pub(super) fn restored(&self) -> Decision {
+        self.decision.between(self.nodes.by_name(self.snapshot().names()))
+    }
+
+    /// The pod.
+    pub(super) fn pod(&self) -> &DecidedPod {
+        &self.decision.pod
+    }
+
+    /// When it was made.
+    pub(super) fn time(&self) -> Timestamp {
+        self.decision.time
+    }
+
+    /// The state of the cluster that was decided by.
+    pub(super) fn snapshot(&self) -> &Arc<Snapshot> {
+        self.decision.snapshot()
+    }
+
+    /// Bytes of this decision alone, without the snapshot.
+    pub(super) fn own_bytes(&self) -> usize {
+        let request = self.decision.request.as_ref();
+        let containers = request.map_or(0, |request| request.containers().len());
+        size_of::<Self>() + self.nodes.bytes() + containers * CONTAINER
+    }
+}
+
+/// Nodes without their order.
+#[derive(Debug)]
+struct NodeSet {
+    /// A bit for each place.
+    places: Box<[u64]>,
+    /// The names of nodes without a place.
+    unknown: Box<[NodeName]>,
+}
+
+impl NodeSet {
+    fn new(nodes: &CandidateNodes) -> Self {
+        let known = || nodes.places().iter().flatten().map(|place| place.index());
+        let words = known().max().map_or(0, |last| last / 64 + 1);
+        let mut places = vec![0_u64; words].into_boxed_slice();
+        for index in known() {
+            places[index / 64] |= 1 << (index % 64);
+        }
+        Self { places, unknown: nodes.unknown().cloned().collect() }
+    }
+
+    /// In the order of their names, unknown nodes last.
+    fn by_name(&self, names: &NodeNames) -> CandidateNodes {
+        let mut known = Vec::new();
+        for (word, bits) in self.places.iter().enumerate() {
+            let set = (0..64).filter(|bit| bits >> bit & 1 == 1);
+            known.extend(set.filter_map(|bit| Place::new(word * 64 + bit)));
+        }
+        known.sort_unstable_by_key(|place| names.rank(*place));
+        CandidateNodes::of_places(known, &self.unknown)
+    }
+
+    fn bytes(&self) -> usize {
+        let unknown = self.unknown.iter().map(|name| UNKNOWN_NAME + name.as_str().len());
+        size_of_val(&*self.places) + unknown.sum::<usize>()
+    }
+}
