@@ -108,8 +108,8 @@ images-bin: toolchain ## The programs as the images hold them, in target/release
 export KUBERNETES E2E_SET E2E_PROFILE
 
 .PHONY: cluster
-cluster: toolchain ## A real two-node Kubernetes on this host with Plimsoll installed (root, Linux); KUBERNETES=v1.X.Y
-	$(CARGO) run --locked --package plimsoll-e2e --bin plimsoll-cluster -- up --install
+cluster: toolchain ## A real two-node Kubernetes on this host with Plimsoll installed (root, Linux); KUBERNETES=v1.X.Y, CHART=1
+	$(CARGO) run --locked --package plimsoll-e2e --bin plimsoll-cluster -- up --install$(if $(CHART),=chart)
 
 .PHONY: cluster-down
 cluster-down: ## Removes that cluster and everything it left

@@ -70,5 +70,6 @@ mod tests {
         assert_eq!(installed_by(&["up", "--install=tested"]), Some(Setup::Tested));
         assert_eq!(installed_by(&["install"]), Some(Setup::Shipped));
         assert_eq!(installed_by(&["install", "tested"]), Some(Setup::Tested));
+        assert_eq!(installed_by(&["up", "--install=chart"]), Some(Setup::Chart));
     }
 }

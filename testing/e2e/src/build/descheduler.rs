@@ -1,56 +1,22 @@
-//! Owns the stock descheduler of the sample in `deploy/`: built once from its pinned Go module, then kept, with its
-//! image.
+//! Owns the image of the stock descheduler of the sample in `deploy/`.
 
 use std::fs;
-use std::hash::{DefaultHasher, Hash, Hasher};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context, Result};
 
-use super::binaries::go;
+use super::go_program::go_program;
 use super::images::{self, Archive};
-use crate::command::{append, run};
-use crate::progress::step;
 use crate::settings::Settings;
 
 /// The folder of the pinned Go module, from the root of this repository.
 const MODULE: &str = "testing/e2e/go/descheduler";
 const NAME: &str = "sigs.k8s.io/descheduler";
-const PROGRAM: &str = "descheduler";
 
 /// Its image, under the name that the project publishes.
 pub fn image(settings: &Settings) -> Result<Archive> {
-    let module = settings.sources.join(MODULE);
-    let folder = settings.cache.join(PROGRAM).join(format!("{:016x}", key(&module)?));
-    fs::create_dir_all(&folder)?;
-    let lock = append(&folder.join(".lock"))?;
-    lock.lock()?;
-    build(settings, &module, &folder.join(PROGRAM))?;
-    images::of_program(settings, &folder, &image_name(&module)?)
-}
-
-/// A hash of the pins. Other pins lead to another folder.
-fn key(module: &Path) -> Result<u64> {
-    let mut hasher = DefaultHasher::new();
-    for file in ["go.mod", "go.sum"] {
-        let path = module.join(file);
-        fs::read(&path)
-            .with_context(|| format!("cannot read {}", path.display()))?
-            .hash(&mut hasher);
-    }
-    Ok(hasher.finish())
-}
-
-fn build(settings: &Settings, module: &Path, program: &PathBuf) -> Result<()> {
-    if program.exists() {
-        return Ok(());
-    }
-    step("building the descheduler with Go (once; a few minutes)");
-    let scratch = program.with_extension("new");
-    let mut go = go(settings, module);
-    go.args(["build", "-trimpath", "-ldflags", "-s -w", "-o"]).arg(&scratch);
-    run(go.arg(format!("{NAME}/cmd/{PROGRAM}")))?;
-    fs::rename(&scratch, program).context("cannot keep the descheduler")
+    let program = go_program(settings, "descheduler")?;
+    images::of_program(settings, &program, &image_name(&settings.sources.join(MODULE))?)
 }
 
 fn image_name(module: &Path) -> Result<String> {

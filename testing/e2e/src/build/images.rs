@@ -7,6 +7,7 @@ use std::process::Command;
 use anyhow::{Context, Result};
 
 use super::binaries::{empty_folder, kept_in};
+use super::go_program::go_program;
 use super::release::Release;
 use crate::command::{append, command, run};
 use crate::kernel::processes::{Pid, alive};
@@ -46,10 +47,17 @@ pub fn kubernetes(settings: &Settings, release: Release, bin: &Path) -> Result<V
     lock.lock()?;
     let mut archives = Vec::new();
     for name in listed(release, bin)? {
-        if program(&name) == "etcd" && settings.ready_binaries.is_none() {
-            release.require_pinned_etcd(&settings.sources, &name)?;
+        match program(&name) {
+            // It runs outside of containers.
+            "kube-proxy" => continue,
+            "coredns" => archives.push(coredns(settings, &name, &folder)?),
+            of_kubernetes => {
+                if of_kubernetes == "etcd" && settings.ready_binaries.is_none() {
+                    release.require_pinned_etcd(&settings.sources, &name)?;
+                }
+                archives.push(one_program(settings, bin, &name, &folder)?);
+            }
         }
-        archives.push(one_program(settings, bin, &name, &folder)?);
     }
     if archives.iter().all(|archive| archive.name != PAUSE) {
         archives.push(one_program(settings, bin, PAUSE, &folder)?);
@@ -59,7 +67,7 @@ pub fn kubernetes(settings: &Settings, release: Release, bin: &Path) -> Result<V
     Ok(archives)
 }
 
-/// The images that the release's kubeadm installs and whose program was built. kube-proxy runs outside of containers.
+/// The images that the release's kubeadm installs.
 fn listed(release: Release, bin: &Path) -> Result<Vec<String>> {
     let version = release.to_string();
     let printed = run(command(bin.join("kubeadm")).args([
@@ -69,11 +77,7 @@ fn listed(release: Release, bin: &Path) -> Result<Vec<String>> {
         "--kubernetes-version",
         &version,
     ]))?;
-    Ok(printed
-        .lines()
-        .filter(|name| bin.join(program(name)).exists() && program(name) != "kube-proxy")
-        .map(str::to_owned)
-        .collect())
+    Ok(printed.lines().map(str::to_owned).collect())
 }
 
 /// The sandbox image of the release: the first pause image, since kubeadm's own list comes first.
@@ -98,13 +102,21 @@ fn one_program(settings: &Settings, bin: &Path, name: &str, folder: &Path) -> Re
     kept(settings, name, &recipe, bin, folder.join(format!("{file}.tar")))
 }
 
-/// The image of a program in `folder`, which is also where it is kept. The program lies in `/bin`, as in the published
-/// image.
-pub(super) fn of_program(settings: &Settings, folder: &Path, name: &str) -> Result<Archive> {
-    let program = program(name);
+/// The image of a program that lies in `/bin`, as in the published image. It is kept beside the program.
+pub(super) fn of_program(settings: &Settings, program: &Path, name: &str) -> Result<Archive> {
+    let folder = program.parent().context("a program lies in a folder")?;
+    let program = self::program(name);
     let recipe =
         format!("FROM scratch\nCOPY {program} /bin/{program}\nENTRYPOINT [\"/bin/{program}\"]\n");
     kept(settings, name, &recipe, folder, folder.join(format!("{program}.tar")))
+}
+
+/// CoreDNS, of one pinned version, under the name that the release's kubeadm installs.
+fn coredns(settings: &Settings, name: &str, folder: &Path) -> Result<Archive> {
+    let program = go_program(settings, "coredns")?;
+    let context = program.parent().context("a program lies in a folder")?;
+    let recipe = "FROM scratch\nCOPY coredns /coredns\nENTRYPOINT [\"/coredns\"]\n";
+    kept(settings, name, recipe, context, folder.join("coredns.tar"))
 }
 
 fn busybox(settings: &Settings, folder: &Path) -> Result<Archive> {

@@ -1,8 +1,9 @@
 //! Owns everything that is compiled or packed before a cluster can start: Kubernetes of one release, etcd, containerd,
-//! Plimsoll's own programs, and their container images; and the descheduler, once a test wants it.
+//! CoreDNS, Plimsoll's own programs, and their container images; and Helm and the descheduler, once they are wanted.
 
 pub mod binaries;
 pub mod descheduler;
+pub mod go_program;
 pub mod images;
 pub mod programs;
 pub mod release;

@@ -12,6 +12,11 @@ use crate::build::release::Release;
 use crate::node::CONTAINERD_SOCKET as SOCKET;
 use crate::node::spec::{NodeSpec, POD_RANGE, SERVICE_RANGE};
 
+/// The file, inside a node, that pods with the node's resolver get, such as CoreDNS.
+pub(crate) const PODS_RESOLVER: &str = "/etc/kubernetes/pods-resolv.conf";
+/// CoreDNS needs one to forward other names to. None can be reached from here.
+pub(crate) const NO_NAME_SERVER: &str = "nameserver 192.0.2.53\n";
+
 /// Writes the configuration of containerd and CNI into the node's folder.
 pub(crate) fn write_runtime(node: &NodeSpec, folder: &Path, sandbox: &str) -> Result<()> {
     fs::write(folder.join("containerd.toml"), containerd(sandbox))?;
@@ -85,7 +90,7 @@ failCgroupV1: false
 failSwapOn: false
 localStorageCapacityIsolation: false
 protectKernelDefaults: true
-resolvConf: ""
+resolvConf: {PODS_RESOLVER}
 maxPods: 250
 nodeStatusUpdateFrequency: 1s
 evictionHard: {{memory.available: "1Mi"}}

@@ -1,5 +1,5 @@
-//! Owns the installation and removal of Plimsoll on the cluster, with the commands of docs/install.md. There are two
-//! setups: what a user installs, and what the tests run on.
+//! Owns the installation and removal of Plimsoll on the cluster, with the commands of docs/install.md. There are three
+//! setups: what a user installs by kustomize or by the chart, and what the tests run on.
 
 use std::fs;
 use std::path::PathBuf;
@@ -9,6 +9,7 @@ use anyhow::{Context, Result, bail, ensure};
 use clap::ValueEnum;
 
 use super::Cluster;
+use super::chart::ChartRelease;
 use crate::build::programs;
 use crate::command::wait_for;
 use crate::node::cards;
@@ -25,30 +26,37 @@ const CRANE_SCHEDULER_CONFIG: &str = "deploy/components/crane-policy/kube-schedu
 const LOAD_TIMEOUT: [&str; 2] = ["httpTimeout: 500ms", "httpTimeout: 3s"];
 /// Prints the annotation of the namespace that says which setup is installed.
 const SETUP_OF_NAMESPACE: &str = "jsonpath={.metadata.annotations.plimsoll-e2e/setup}";
+/// Where Plimsoll is installed.
+const NAMESPACE: &str = "plimsoll";
+/// Helm as `make cluster CHART=1` uses it.
+const HELM: &str = "helm4";
 /// The label of the nodes that run the device plugin.
-const GPU_LABEL: &str = "gpushare=true";
+pub(super) const GPU_LABEL: &str = "gpushare=true";
 
-const WORKLOADS: [&str; 4] = [
+pub(super) const WORKLOADS: [&str; 4] = [
     "deployment/scheduler-extender",
     "deployment/annotator",
     "daemonset/node-exporter-plus",
     "daemonset/gpushare-device-plugin",
 ];
 
-/// What is installed. Each has a kustomization in `testing/e2e/deploy` and a configuration of kube-scheduler.
+/// What is installed. Each has a folder in `testing/e2e/deploy` and a configuration of kube-scheduler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Setup {
     /// The shipped manifests, policy and configuration of kube-scheduler, as a user installs them.
     Shipped,
+    /// The same by `helm install`.
+    Chart,
     /// What the tests run on: crane's policy, more components, and a kube-scheduler that waits longer.
     Tested,
 }
 
 impl Setup {
-    /// The name of its kustomization.
+    /// The name of its folder.
     pub fn overlay(self) -> &'static str {
         match self {
             Self::Shipped => "shipped",
+            Self::Chart => "chart",
             Self::Tested => "tested",
         }
     }
@@ -61,7 +69,9 @@ pub fn installed(cluster: &Cluster) -> Result<Option<Setup>> {
         return Ok(None);
     }
     let setup = cluster.kubectl_run(&[&namespace[..], &["-o", SETUP_OF_NAMESPACE]].concat())?;
+    let of_helm = ["-n", NAMESPACE, "get", "secrets", "-l", "owner=helm", "-o", "name"];
     match setup.trim() {
+        "" if !cluster.kubectl_run(&of_helm)?.trim().is_empty() => Ok(Some(Setup::Chart)),
         "" => Ok(Some(Setup::Shipped)),
         "tested" => Ok(Some(Setup::Tested)),
         other => bail!("the namespace plimsoll is of an unknown setup, {other:?}"),
@@ -92,6 +102,9 @@ pub fn apply(cluster: &Cluster, setup: Setup) -> Result<()> {
     if installed(cluster)?.is_some_and(|other| other != setup) {
         uninstall(cluster)?;
     }
+    if setup == Setup::Chart {
+        return apply_chart(cluster);
+    }
     step(&format!("installing Plimsoll from testing/e2e/deploy/{}", setup.overlay()));
     cluster.kubectl_run(&["label", "nodes", "--all", "--overwrite", GPU_LABEL])?;
     cluster.apply(setup.overlay())?;
@@ -109,9 +122,17 @@ pub fn apply(cluster: &Cluster, setup: Setup) -> Result<()> {
     enable_scheduler(cluster, setup)
 }
 
+fn apply_chart(cluster: &Cluster) -> Result<()> {
+    let release = ChartRelease::new(cluster, NAMESPACE, HELM)?;
+    if installed(cluster)? == Some(Setup::Chart) { release.upgrade(&[]) } else { release.install() }
+}
+
 /// Runs the documented commands that undo [`apply`].
 pub fn uninstall(cluster: &Cluster) -> Result<()> {
     let setup = installed(cluster)?.context("Plimsoll is not installed")?;
+    if setup == Setup::Chart {
+        return ChartRelease::new(cluster, NAMESPACE, HELM)?.uninstall();
+    }
     step("removing Plimsoll");
     disable_scheduler(cluster)?;
     let manifests = cluster.overlay(setup.overlay());
@@ -130,7 +151,7 @@ pub fn make_certificates(cluster: &Cluster, flags: &[&str]) -> Result<()> {
 /// Runs the documented command that has kube-scheduler ask the extender.
 pub fn enable_scheduler(cluster: &Cluster, setup: Setup) -> Result<()> {
     match setup {
-        Setup::Shipped => switch_scheduler(cluster, &["enable"]),
+        Setup::Shipped | Setup::Chart => switch_scheduler(cluster, &["enable"]),
         Setup::Tested => {
             let config = patient_config(cluster)?;
             switch_scheduler(cluster, &["enable", "--config", &config.to_string_lossy()])
@@ -143,7 +164,7 @@ pub fn disable_scheduler(cluster: &Cluster) -> Result<()> {
     switch_scheduler(cluster, &["disable"])
 }
 
-fn switch_scheduler(cluster: &Cluster, words: &[&str]) -> Result<()> {
+pub(super) fn switch_scheduler(cluster: &Cluster, words: &[&str]) -> Result<()> {
     step(&format!("kube-scheduler: {SCHEDULER_SWITCH} {}", words.join(" ")));
     let control_plane = cluster.nodes().first().context("a cluster needs a node")?;
     let switch = cluster.settings().sources.join(SCHEDULER_SWITCH);
@@ -180,7 +201,8 @@ mod tests {
         let mut references = 0;
         for overlay in fs::read_dir(overlays).unwrap() {
             let folder = overlay.unwrap().path();
-            let text = fs::read_to_string(folder.join("kustomization.yaml")).unwrap();
+            // The chart's has values alone.
+            let Ok(text) = fs::read_to_string(folder.join("kustomization.yaml")) else { continue };
             for path in text.lines().filter_map(|line| line.strip_prefix("- ../")) {
                 assert!(folder.join("..").join(path).exists(), "{}: ../{path}", folder.display());
                 references += 1;

@@ -18,7 +18,7 @@ const CONFIG: &str = "/etc/kubernetes/kubeadm.yaml";
 /// The preflight checks ask for kernel files of a package manager and for systemd, which a node does not have.
 const NO_PREFLIGHT: &str = "--ignore-preflight-errors=all";
 
-/// Makes the first node the control plane and joins the others. CoreDNS is left out; kube-proxy runs as a service.
+/// Makes the first node the control plane and joins the others. kube-proxy runs as a service.
 pub(crate) fn build(cluster: &Cluster) -> Result<()> {
     let settings = cluster.settings();
     let nodes = cluster.nodes();
@@ -26,7 +26,17 @@ pub(crate) fn build(cluster: &Cluster) -> Result<()> {
     let (first, others) = nodes.split_first().context("a cluster needs a node")?;
     step("kubeadm init on node-a");
     fs::write(first.path(CONFIG), configs::init(first.spec(), cluster.release()))?;
-    first.run(&["kubeadm", "init", "--config", CONFIG, NO_PREFLIGHT, "--skip-phases=addon"])?;
+    nodes.iter().try_for_each(|node| {
+        fs::write(node.path(configs::PODS_RESOLVER), configs::NO_NAME_SERVER)
+    })?;
+    first.run(&[
+        "kubeadm",
+        "init",
+        "--config",
+        CONFIG,
+        NO_PREFLIGHT,
+        "--skip-phases=addon/kube-proxy",
+    ])?;
     copy_kubeconfig(first, settings)?;
     let (token, hash) = join_credentials(first)?;
     thread::scope(|scope| {

@@ -1,6 +1,7 @@
 //! Owns the life of a cluster: nodes first, then Kubernetes on them; attaching to a running one; removing it.
 
 mod cgroups;
+pub mod chart;
 mod configs;
 pub mod install;
 mod kubeadm;

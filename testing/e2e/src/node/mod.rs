@@ -110,6 +110,12 @@ impl Node {
             .with_context(|| format!("cannot load {} into {}", archive.name, self.name()))
     }
 
+    /// Gives an image in the node's containerd a second name.
+    pub fn name_image_again(&self, image: &str, other: &str) -> Result<()> {
+        let images = ["ctr", "-a", CONTAINERD_SOCKET, "-n", "k8s.io", "images"];
+        self.run(&[&images[..], &["tag", "--force", image, other]].concat()).map(drop)
+    }
+
     /// The running process of `containerd`, `kubelet` or `kube-proxy`; `None` while it is down.
     pub fn service(&self, service: &str) -> Result<Option<Pid>> {
         if !SERVICES.contains(&service) {

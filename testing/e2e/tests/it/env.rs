@@ -104,11 +104,10 @@ impl TestEnv {
         let namespaces: Api<Namespace> = Api::all(self.client());
         self.block_on(namespaces.delete(NAMESPACE, &DeleteParams::default()))?;
         let Some(cluster) = &self.cluster else { return Ok(()) };
-        let was_shipped = self.found == Some(Setup::Shipped);
-        if was_shipped && !failed {
-            return install::apply(cluster, Setup::Shipped);
-        }
-        if was_shipped {
+        if let Some(found) = self.found.filter(|found| *found != Setup::Tested) {
+            if !failed {
+                return install::apply(cluster, found);
+            }
             line(SETUP_STAYS);
         }
         let uninstalled = self.uninstalled.load(Ordering::Relaxed);
@@ -385,7 +384,7 @@ fn own_cluster() -> Result<(Cluster, bool)> {
 fn put_tests_setup(cluster: &Cluster, found: Option<Setup>) -> Result<()> {
     match found {
         None => install::install(cluster, Setup::Tested),
-        Some(Setup::Shipped) => install::apply(cluster, Setup::Tested),
+        Some(Setup::Shipped | Setup::Chart) => install::apply(cluster, Setup::Tested),
         Some(Setup::Tested) => Ok(()),
     }
 }

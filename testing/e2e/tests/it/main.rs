@@ -58,7 +58,7 @@ const fn on_any_cluster(name: &'static str, test: fn(&TestEnv) -> Result<()>) ->
     Fact { name, test, needs_our_nodes: false, smoke: false, seconds: 0 }
 }
 
-/// All tests in the order in which they run. The one that uninstalls Plimsoll is the last.
+/// All tests in the order in which they run. Only the chart is tried after Plimsoll was uninstalled.
 fn all() -> Vec<Fact> {
     [
         cluster::nodes::FACTS,
@@ -103,6 +103,7 @@ fn all() -> Vec<Fact> {
         failures::large_pods::FACTS,
         failures::chaos::FACTS,
         cluster::uninstall::FACTS,
+        cluster::chart::FACTS,
     ]
     .concat()
 }

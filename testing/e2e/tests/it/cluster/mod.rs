@@ -4,6 +4,7 @@
 pub(crate) mod admission;
 pub(crate) mod admission_cost;
 pub(crate) mod api_conformance;
+pub(crate) mod chart;
 pub(crate) mod kubelet_conformance;
 pub(crate) mod nodes;
 pub(crate) mod scheduler_conformance;

@@ -1,4 +1,4 @@
-//! Tests of the removal of Plimsoll. They run last.
+//! Tests of the removal of Plimsoll. After them only the chart is tried.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -55,13 +55,13 @@ fn uninstalled(env: &TestEnv) -> Result<()> {
     install::uninstall(cluster)?;
     env.note_uninstalled();
     scheduler_is_as_before(control_plane)?;
-    no_object_is_left(env)?;
+    no_object_is_left(env, "plimsoll")?;
     cluster.nodes().iter().try_for_each(only_documented_files_are_left)?;
     only_documented_annotations_are_left(env)?;
     scheduling_is_as_before(env)
 }
 
-fn scheduler_is_as_before(control_plane: &Node) -> Result<()> {
+pub(super) fn scheduler_is_as_before(control_plane: &Node) -> Result<()> {
     let manifest = fs::read_to_string(control_plane.path(MANIFEST))?;
     ensure!(!manifest.contains("plimsoll"), "{MANIFEST} still names Plimsoll:\n{manifest}");
     let folder = control_plane.path("/etc/kubernetes/plimsoll");
@@ -69,8 +69,8 @@ fn scheduler_is_as_before(control_plane: &Node) -> Result<()> {
     Ok(())
 }
 
-/// Lists every kind of object that the API server has.
-fn no_object_is_left(env: &TestEnv) -> Result<()> {
+/// Lists every kind of object that the API server has, and looks for the namespace that Plimsoll was in.
+pub(super) fn no_object_is_left(env: &TestEnv, namespace: &str) -> Result<()> {
     let cluster = env.cluster()?;
     let kinds = cluster.kubectl_run(&["api-resources", "--verbs=list", "-o", "name"])?;
     let kinds: Vec<&str> = kinds.lines().filter(|kind| !kind.starts_with("events")).collect();
@@ -78,7 +78,7 @@ fn no_object_is_left(env: &TestEnv) -> Result<()> {
     let plimsoll = ["-l", "app.kubernetes.io/part-of=plimsoll", &kinds.join(",")];
     let left = cluster.kubectl_run(&[&everything[..], &plimsoll].concat())?;
     ensure!(left.trim().is_empty(), "left behind: {left}");
-    let namespace = cluster.kubectl_run(&["get", "namespace", "plimsoll", "--ignore-not-found"])?;
+    let namespace = cluster.kubectl_run(&["get", "namespace", namespace, "--ignore-not-found"])?;
     ensure!(namespace.trim().is_empty(), "left behind: {namespace}");
     Ok(())
 }

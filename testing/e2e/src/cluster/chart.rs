@@ -1,0 +1,96 @@
+//! Owns the installation and removal of Plimsoll by its chart, with the commands of docs/install.md.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+
+use super::Cluster;
+use super::install::{self, GPU_LABEL, WORKLOADS};
+use crate::build::go_program::go_program;
+use crate::command::{command, run};
+use crate::progress::step;
+
+/// The chart, from the root of this repository.
+const CHART: &str = "deploy/chart";
+/// What the chart needs on this cluster.
+const VALUES: &str = "testing/e2e/deploy/chart/values.yaml";
+/// The name of Helm's release.
+const RELEASE: &str = "plimsoll";
+
+/// Helm's release of the chart in a namespace.
+pub struct ChartRelease<'a> {
+    cluster: &'a Cluster,
+    namespace: &'a str,
+    helm: PathBuf,
+}
+
+impl<'a> ChartRelease<'a> {
+    /// The release in `namespace`, which need not be installed. `helm` is `helm3` or `helm4`, which takes minutes when
+    /// it is needed for the first time.
+    pub fn new(cluster: &'a Cluster, namespace: &'a str, helm: &str) -> Result<Self> {
+        Ok(Self { cluster, namespace, helm: go_program(cluster.settings(), helm)? })
+    }
+
+    /// Labels the nodes, makes namespace and certificates, installs the chart, and has kube-scheduler ask the extender.
+    pub fn install(&self) -> Result<()> {
+        step(&format!("installing Plimsoll from {CHART} in the namespace {}", self.namespace));
+        let kubectl = |words: &[&str]| self.cluster.kubectl_run(words);
+        kubectl(&["label", "nodes", "--all", "--overwrite", GPU_LABEL])?;
+        kubectl(&["create", "namespace", self.namespace])?;
+        let level = "pod-security.kubernetes.io/enforce=privileged";
+        kubectl(&["label", "namespace", self.namespace, level])?;
+        install::make_certificates(self.cluster, &["--namespace", self.namespace])?;
+        self.helm_with_values("install", &[])?;
+        install::switch_scheduler(self.cluster, &["enable", "--namespace", self.namespace])
+    }
+
+    /// Upgrades to the chart's values with these changes (`--set`), and waits until the rollout is over.
+    pub fn upgrade(&self, changes: &[&str]) -> Result<()> {
+        step(&format!("helm upgrade with {}", changes.join(", ")));
+        let changes: Vec<&str> = changes.iter().flat_map(|change| ["--set", change]).collect();
+        self.helm_with_values("upgrade", &changes)
+    }
+
+    /// Goes back to a revision, and waits until the rollout is over.
+    pub fn rollback(&self, revision: &str) -> Result<()> {
+        step(&format!("helm rollback to revision {revision}"));
+        self.helm(&["rollback", RELEASE, revision, "--wait", "--timeout=300s"])?;
+        self.wait()
+    }
+
+    /// Has kube-scheduler ask the extender no more, then removes everything.
+    pub fn uninstall(&self) -> Result<()> {
+        step("removing Plimsoll and Helm's release");
+        install::switch_scheduler(self.cluster, &["disable", "--namespace", self.namespace])?;
+        self.helm(&["uninstall", RELEASE, "--wait", "--timeout=300s"])?;
+        self.cluster.kubectl_run(&["delete", "namespace", self.namespace, "--timeout=400s"])?;
+        self.cluster.kubectl_run(&["label", "nodes", "--all", "gpushare-"]).map(drop)
+    }
+
+    fn helm_with_values(&self, verb: &str, more: &[&str]) -> Result<()> {
+        let sources = &self.cluster.settings().sources;
+        let (chart, values) = (sources.join(CHART), sources.join(VALUES));
+        let (chart, values) = (chart.to_string_lossy(), values.to_string_lossy());
+        let words = [verb, RELEASE, &*chart, "--values", &*values, "--wait", "--timeout=300s"];
+        self.helm(&[&words[..], more].concat())?;
+        self.wait()
+    }
+
+    /// Helm waits for a Deployment's available replicas, and not for the former ones to end.
+    fn wait(&self) -> Result<()> {
+        for workload in WORKLOADS {
+            let status = ["rollout", "status", workload, "--timeout=300s"];
+            self.cluster.kubectl_run(&[&["-n", self.namespace], &status[..]].concat())?;
+        }
+        Ok(())
+    }
+
+    /// Runs Helm as the administrator.
+    pub fn helm(&self, words: &[&str]) -> Result<String> {
+        let mut helm = command(&self.helm);
+        helm.args(["--kubeconfig"]).arg(self.cluster.kubeconfig());
+        // Helm keeps caches and settings there.
+        helm.env("HOME", self.cluster.settings().state.join("helm"));
+        run(helm.args(["--namespace", self.namespace]).args(words))
+    }
+}

@@ -1,0 +1,102 @@
+//! A test of the chart: Helm installs, upgrades, rolls back and removes it. It runs after Plimsoll was removed.
+
+use std::collections::BTreeSet;
+
+use anyhow::{Context, Result, ensure};
+use e2e::cluster::chart::ChartRelease;
+use e2e::cluster::install;
+use e2e::kernel::processes::Pid;
+
+use super::uninstall::{no_object_is_left, scheduler_is_as_before};
+use crate::env::TestEnv;
+use crate::support::card_audit::audit_exactly;
+use crate::support::pods::{START, create, get, gpu_container, pod, processes_of, running};
+use crate::{Fact, on_our_nodes};
+
+pub(crate) const FACTS: &[Fact] = &[on_our_nodes(
+    "the_chart_is_installed_upgraded_rolled_back_and_removed_while_a_gpu_pod_keeps_its_card",
+    chart,
+)
+.takes(90)
+.smoke()];
+
+/// Not the namespace of the other tests: nothing may depend on its name.
+const NAMESPACE: &str = "load-and-cards";
+/// The tag that the programs' images have, and the one that they get for the upgrade.
+const TAGS: [&str; 2] = [env!("CARGO_PKG_VERSION"), "0.0.0-next"];
+
+/// Helm 3 installs, Helm 4 goes on.
+fn chart(env: &TestEnv) -> Result<()> {
+    let cluster = env.cluster()?;
+    if install::installed(cluster)?.is_some() {
+        install::uninstall(cluster)?;
+        env.note_uninstalled();
+    }
+    ChartRelease::new(cluster, NAMESPACE, "helm3")?.install()?;
+    let release = ChartRelease::new(cluster, NAMESPACE, "helm4")?;
+    let first = claimed(env, "before", 1)?;
+
+    tag_again(env)?;
+    release.upgrade(&[&format!("image.tag={}", TAGS[1]), "policy.crane=true"])?;
+    ensure!(
+        tags(env)? == BTreeSet::from([TAGS[1].to_owned()]),
+        "after the upgrade: {:?}",
+        tags(env)?
+    );
+    ensure!(policy(env)?.contains("scheduler.policy.crane.io"), "the policy is the former one");
+    claimed(env, "upgraded", 2)?;
+
+    release.rollback("1")?;
+    ensure!(
+        tags(env)? == BTreeSet::from([TAGS[0].to_owned()]),
+        "after the rollback: {:?}",
+        tags(env)?
+    );
+    ensure!(!policy(env)?.contains("scheduler.policy.crane.io"), "the policy is crane's still");
+    claimed(env, "rolled-back", 3)?;
+    ensure!(process_of(env, "before")? == first, "the first pod's process was replaced");
+
+    env.delete_all_pods()?;
+    release.uninstall()?;
+    scheduler_is_as_before(cluster.nodes().first().context("no node")?)?;
+    no_object_is_left(env, NAMESPACE)
+}
+
+/// Creates a GPU pod, and waits until it runs on the card that it claims, as do all `running` GPU pods.
+fn claimed(env: &TestEnv, name: &str, running_pods: usize) -> Result<Pid> {
+    create(env, pod(name, &[gpu_container("main", 3)]))?;
+    running(env, name, START)?;
+    audit_exactly(env, running_pods)?;
+    process_of(env, name)
+}
+
+fn process_of(env: &TestEnv, name: &str) -> Result<Pid> {
+    processes_of(&get(env, name)?, "main")?.first().copied().context("no process")
+}
+
+/// Gives the programs' images in each node a second tag, as if a release had brought them.
+fn tag_again(env: &TestEnv) -> Result<()> {
+    for node in env.cluster()?.nodes() {
+        for program in e2e::build::programs::PROGRAMS {
+            let [tag, next] = TAGS.map(|tag| format!("docker.io/plimsoll/{program}:{tag}"));
+            node.name_image_again(&tag, &next)?;
+        }
+    }
+    Ok(())
+}
+
+/// The tags of the images of all pods of the namespace that are not ending.
+fn tags(env: &TestEnv) -> Result<BTreeSet<String>> {
+    let images = "jsonpath={range .items[?(!@.metadata.deletionTimestamp)]}{.spec.containers[*].image}{\"\\n\"}{end}";
+    let listed = env.cluster()?.kubectl_run(&["-n", NAMESPACE, "get", "pods", "-o", images])?;
+    Ok(listed
+        .split_whitespace()
+        .filter_map(|image| image.rsplit_once(':'))
+        .map(|(_, tag)| tag.to_owned())
+        .collect())
+}
+
+fn policy(env: &TestEnv) -> Result<String> {
+    let text = "jsonpath={.data.policy\\.yaml}";
+    env.cluster()?.kubectl_run(&["-n", NAMESPACE, "get", "configmap", "policy", "-o", text])
+}
