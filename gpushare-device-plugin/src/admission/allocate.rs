@@ -204,7 +204,8 @@ mod tests {
     #[test]
     fn random_ids_are_refused_with_the_reason_why_none_were_chosen() {
         let why = Refusal::NoPodAsks { size: 2 };
-        let preference = Preference { size: 2, pod: None, bypassed: None, outcome: Err(why.clone()) };
+        let preference =
+            Preference { size: 2, pod: None, bypassed: None, outcome: Err(why.clone()) };
         let random = ids(["aaaaaaaa-0", "bbbbbbbb-3"]);
         assert_eq!(decide_on(&random, Some(&preference), &Records::default()), Err(why));
     }

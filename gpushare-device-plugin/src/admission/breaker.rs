@@ -186,7 +186,10 @@ mod tests {
             (&[(0, Refused(1)), (1, Refused(1))][..], Offer::All),
             (&[(0, Refused(1)), (1, Refused(1)), (59, Refused(1))], Offer::Nothing),
             (&[(0, Refused(1)), (1, Refused(1)), (60, Refused(1))], Offer::All),
-            (&[(0, Refused(1)), (1, Refused(1)), (60, Refused(1)), (60, Refused(1))], Offer::Nothing),
+            (
+                &[(0, Refused(1)), (1, Refused(1)), (60, Refused(1)), (60, Refused(1))],
+                Offer::Nothing,
+            ),
             (&[(0, Refused(1)), (1, Refused(1)), (2, Claimed), (3, Refused(1))], Offer::All),
         ] {
             assert_eq!(offer(steps), expected, "{} steps", steps.len());

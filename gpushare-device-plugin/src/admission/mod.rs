@@ -115,8 +115,8 @@ impl Admission {
         };
         let pod = identified.as_ref().map(|facts| facts.uid.clone());
         let refusal = outcome.as_ref().err();
-        let bypassed = refusal
-            .and_then(|refusal| self.units_of_bypass(refusal, identified.as_deref(), size));
+        let bypassed =
+            refusal.and_then(|refusal| self.units_of_bypass(refusal, identified.as_deref(), size));
         let mut calls = self.calls();
         calls.preference = Some(Preference { size, pod, bypassed, outcome });
         calls.in_flight = InFlight::Preferred(Instant::now());

@@ -1,7 +1,7 @@
 //! Tells of withheld units: a condition and an event of the Node, and metrics. The [`breaker`](super::breaker) decides.
 //!
-//! The condition's write also sets the Node's allocatable units to 0, as the kubelet does at its next report, up to 10 s
-//! later by default. Until then kube-scheduler would bind a pod for each one that fails.
+//! The condition's write also sets the Node's allocatable units to 0, as the kubelet does at its next report, up to
+//! 10 s later by default. Until then kube-scheduler would bind a pod for each one that fails.
 //!
 //! Invariant: the condition is written when it changes, once after the start, and every five minutes in case another
 //! program changed it.
@@ -170,7 +170,10 @@ impl Admission {
                 }
                 (Offer::Few(units), _) => {
                     let units = units.0;
-                    tracing::info!(units, "a few units are offered, to see whether the next pod has a claim");
+                    tracing::info!(
+                        units,
+                        "a few units are offered, to see whether the next pod has a claim"
+                    );
                 }
                 (Offer::All, _) => tracing::info!("all units are offered again"),
             }
@@ -216,7 +219,9 @@ impl Admission {
                 let gpu = pod.filter(|pod| pod.bound_at.is_some())?.gpu_pod()?;
                 Some(gpu.request.peak())
             }
-            Refusal::NoneClaimed { pods, .. } if pods.iter().all(|pod| self.has_been_bound(pod)) => {
+            Refusal::NoneClaimed { pods, .. }
+                if pods.iter().all(|pod| self.has_been_bound(pod)) =>
+            {
                 Some(Units(u32::try_from(size).unwrap_or(u32::MAX)))
             }
             _ => None,

@@ -9,8 +9,8 @@ use crate::rig::{A, B, NODE, RESOURCE, Rig};
 /// The refusals that it takes.
 const REFUSALS: usize = 3;
 
-/// Has the kubelet admit this many pods that a scheduler bound without the extender, named `PREFIX-0` and so on: each is
-/// refused.
+/// Has the kubelet admit this many pods that a scheduler bound without the extender, named `PREFIX-0` and so on: each
+/// is refused.
 async fn bypass(rig: &Rig, prefix: &str, count: usize) {
     for number in 0..count {
         let name = format!("{prefix}-{number}");

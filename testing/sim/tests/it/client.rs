@@ -2,9 +2,7 @@
 
 use std::time::Duration;
 
-use cluster::{
-    BindOutcome, Binding, Client, Event, Events, NodeCondition, Scope, WatchHealth,
-};
+use cluster::{BindOutcome, Binding, Client, Event, Events, NodeCondition, Scope, WatchHealth};
 use futures::StreamExt;
 use serde_json::json;
 use sim::{NODES, Sim, node, pod};

@@ -1,5 +1,5 @@
-//! A test of a kube-scheduler that has lost the extender's configuration, as after `kubeadm upgrade`: GPU pods wait, and
-//! do not fail without end.
+//! A test of a kube-scheduler that has lost the extender's configuration, as after `kubeadm upgrade`: GPU pods wait,
+//! and do not fail without end.
 //!
 //! A pod that failed stays, so as many pods were made as are there.
 
@@ -84,7 +84,7 @@ fn pods_wait(env: &TestEnv) -> Result<()> {
         env.figure(&format!("pods_made_without_an_extender_until_{times}"), made.to_string());
         ensure!(made <= MADE, "{made} pods were made for {REPLICAS} replicas");
     }
-    let message = condition(env)?;
+    let message = condition(env)?.with_context(|| format!("no node has {CONDITION}"))?;
     ensure!(message.contains("plimsoll-scheduler enable"), "{CONDITION}: {message}");
     let reason = format!("reason={CONDITION}");
     let events = ["-n", "default", "get", "events", "--field-selector", &reason, "-o", "name"];
@@ -105,26 +105,24 @@ fn withheld_times(env: &TestEnv) -> Result<Vec<u64>> {
     Ok(times)
 }
 
-/// The condition's message on one of the nodes where it holds.
-fn condition(env: &TestEnv) -> Result<String> {
+/// The condition's message on one of the nodes where it holds; `None` where it holds on none.
+fn condition(env: &TestEnv) -> Result<Option<String>> {
     let nodes: Api<Node> = Api::all(env.client());
     let nodes = env.block_on(nodes.list(&ListParams::default()))?.items;
     let conditions = nodes.into_iter().filter_map(|node| node.status?.conditions).flatten();
     let mut holding = conditions.filter(|it| it.type_ == CONDITION && it.status == "True");
-    holding.next().and_then(|condition| condition.message).with_context(|| format!("no {CONDITION}"))
+    Ok(holding.next().map(|condition| condition.message.unwrap_or_default()))
 }
 
 /// Waits until as many pods run as the Deployment wants, and compares their cards.
 fn pods_are_placed(env: &TestEnv) -> Result<()> {
     wait_for("all GPU pods to run on their cards", PLACING, || {
-        let running = list(env)?
-            .iter()
-            .filter(|pod| phase(pod) == "Running" && node(pod).is_some())
-            .count();
+        let running =
+            list(env)?.iter().filter(|pod| phase(pod) == "Running" && node(pod).is_some()).count();
         Ok((running == REPLICAS).then_some(()))
     })?;
     audit_exactly(env, REPLICAS)?;
-    wait_for("no node to withhold units", START, || Ok(condition(env).is_err().then_some(())))
+    wait_for("no node to withhold units", START, || Ok(condition(env)?.is_none().then_some(())))
 }
 
 fn remove(env: &TestEnv) -> Result<()> {
