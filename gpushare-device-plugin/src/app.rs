@@ -14,6 +14,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::admission::sources::Sources;
+use crate::admission::withheld::{self, StatusWriter};
 use crate::admission::{Admission, downgrades, free, limits};
 use crate::api_reach::{ApiReach, Pauses};
 use crate::args::Args;
@@ -161,7 +162,13 @@ impl Wiring {
             reachable,
             metrics: self.metrics.clone(),
         };
-        self.serve_kubelet(plugin, reporter, audit, pods);
+        let status = StatusWriter {
+            client: self.client.clone(),
+            node: self.args.node(),
+            resource: self.args.names.gpu_resource.clone(),
+            events: self.events.clone(),
+        };
+        self.serve_kubelet(plugin, reporter, status, audit, pods);
     }
 
     /// Starts a task that runs until the shutdown.
@@ -317,6 +324,7 @@ impl Wiring {
         &self,
         mut plugin: Plugin,
         reporter: Reporter,
+        status: StatusWriter,
         audit: Audit,
         pods: Arc<PodCache>,
     ) {
@@ -335,9 +343,11 @@ impl Wiring {
             let limits = limits::run(plugin.admission.clone(), shutdown.clone());
             let events = audit.events.clone();
             let downgrades = downgrades::run(plugin.admission.clone(), events, shutdown.clone());
+            let withheld = withheld::run(plugin.admission.clone(), status, shutdown.clone());
             let updates = reporter.lingering.clone().run(shutdown.clone());
             let reports = reporter.run(shutdown.clone());
-            tokio::join!(session, free, limits, downgrades, updates, reports, audit.run(shutdown));
+            let audits = audit.run(shutdown);
+            tokio::join!(session, free, limits, downgrades, withheld, updates, reports, audits);
         });
     }
 }

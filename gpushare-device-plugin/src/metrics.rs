@@ -23,6 +23,10 @@ pub struct Metrics {
     pub corrections: Counter,
     /// Containers of pods without a claim that were put on a card with room.
     pub unclaimed_placed: Counter,
+    /// 1 while no unit or only a few are offered, since pods come without a claim.
+    pub units_withheld: Gauge,
+    /// How often units were withheld.
+    pub withheld: Counter,
     /// Claims written from the kubelet's records.
     pub claims_written: Counter,
     /// PodResources calls that the kubelet's rate limit rejected.
@@ -105,6 +109,14 @@ impl Metrics {
             unclaimed_placed: registry.counter(
                 "plimsoll_gpu_unclaimed_placed_total",
                 "Containers of pods without a claim that were put on a card with room",
+            ),
+            units_withheld: registry.gauge(
+                "plimsoll_gpu_units_withheld",
+                "1 while no unit or only a few are offered, since pods are bound without the extender, else 0",
+            ),
+            withheld: registry.counter(
+                "plimsoll_gpu_withheld_total",
+                "Times that no unit was offered for a while, since pods are bound without the extender",
             ),
             claims_written: registry.counter(
                 "plimsoll_gpu_claims_written_total",

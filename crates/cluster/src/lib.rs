@@ -56,7 +56,8 @@ pub use node_load::{
 };
 pub use node_metrics::{NodeUse, list_node_uses};
 pub use patch::{
-    mark_assigned, patch_node_annotations, patch_node_capacity, patch_own_node, record_claim,
+    NodeCondition, mark_assigned, patch_node_annotations, patch_node_capacity,
+    patch_node_condition, patch_own_node, record_claim,
 };
 pub use placement::quantity::QuantityError;
 pub use placement::selector::LabelSelector;

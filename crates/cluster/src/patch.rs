@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use jiff::Timestamp;
 use kube::api::{Patch, PatchParams, Request};
 use kube::{Client, Resource};
 use placement::names::aliyun;
@@ -93,9 +94,62 @@ pub async fn patch_node_capacity(
 ) -> Result<(), CallError> {
     let amount = json!({ resource: count.to_string() });
     let patch = Patch::Merge(json!({ "status": { "capacity": amount, "allocatable": amount } }));
+    patch_status(client, node, &patch, limit).await
+}
+
+/// A condition in a Node's status.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeCondition {
+    /// Its type, one word in PascalCase.
+    pub kind: &'static str,
+    /// Whether it holds.
+    pub holds: bool,
+    /// Why, one word in PascalCase.
+    pub reason: &'static str,
+    /// What people read.
+    pub message: String,
+    /// Since when, to the second.
+    pub since: Timestamp,
+}
+
+/// Sets one condition of a node and leaves the others alone. Nothing of the resource `unallocatable` can be requested
+/// any more, if one is named; the kubelet sets the amount again when its devices change.
+///
+/// # Errors
+///
+/// As [`patch_node_annotations`].
+pub async fn patch_node_condition(
+    client: &Client,
+    node: &NodeName,
+    condition: &NodeCondition,
+    unallocatable: Option<&str>,
+    limit: Duration,
+) -> Result<(), CallError> {
+    let since = condition.since.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+    // A strategic merge patch finds a condition by its type. The time of the heartbeat is that of the change, so that
+    // the same condition, written again, changes nothing.
+    let mut status = json!({ "conditions": [{
+        "type": condition.kind,
+        "status": if condition.holds { "True" } else { "False" },
+        "reason": condition.reason,
+        "message": condition.message,
+        "lastTransitionTime": since,
+        "lastHeartbeatTime": since,
+    }]});
+    if let Some(resource) = unallocatable {
+        status["allocatable"] = json!({ resource: "0" });
+    }
+    patch_status(client, node, &Patch::Strategic(json!({ "status": status })), limit).await
+}
+
+async fn patch_status(
+    client: &Client,
+    node: &NodeName,
+    patch: &Patch<Value>,
+    limit: Duration,
+) -> Result<(), CallError> {
     let nodes = Request::new(Node::url_path(&(), None));
-    let params = PatchParams::default();
-    let request = nodes.patch_subresource("status", node.as_str(), &params, &patch);
+    let request = nodes.patch_subresource("status", node.as_str(), &PatchParams::default(), patch);
     within(limit, acknowledged(client, request)).await
 }
 

@@ -14,8 +14,7 @@ use serde_json::Value;
 use crate::manifests::{of_kind, read, strings, yaml};
 
 /// The policies that components bring.
-const OF_COMPONENTS: [&str; 2] =
-    ["components/gpu-count/policy.yaml", "components/unhealthy-gpus/policy.yaml"];
+const OF_COMPONENTS: [&str; 1] = ["components/unhealthy-gpus/policy.yaml"];
 
 /// Every object of `deploy/admission`.
 fn shipped() -> Vec<Value> {
@@ -68,7 +67,7 @@ fn objects_without_namespace_carry_the_label_by_which_they_are_found() {
         assert!(metadata["namespace"].is_null(), "{metadata}");
         assert_eq!(metadata["labels"]["app.kubernetes.io/part-of"], "plimsoll", "{metadata}");
     }
-    assert_eq!(shipped().len(), 16);
+    assert_eq!(shipped().len(), 18);
     assert!(yaml("admission/kustomization.yaml")["namespace"].is_null());
     let all = strings(&yaml("kustomization.yaml")["resources"]);
     assert_eq!(all, ["base", "admission", "flow"]);
@@ -119,7 +118,9 @@ fn resources_are_those_that_pods_ask_for() {
         assert!(policy(name).contains(&format!("'{}'", names.gpu_resource())), "{name}");
     }
     let status = policy("plimsoll-device-plugin-node-status");
-    assert!(status.contains(&format!("'{}'", names.gpu_count_resource())));
+    for resource in [names.gpu_count_resource(), names.gpu_resource()] {
+        assert!(status.contains(&format!("'{resource}'")), "{resource}");
+    }
     let written = [names.cards(), names.isolation()].into();
     assert_eq!(list_with("plimsoll-device-plugin-nodes", &names.cards()), written);
     let written = [names.share(), names.cooled_at()].into();
@@ -238,7 +239,7 @@ fn every_field_of_a_node_that_a_program_must_not_change_is_compared() {
         volumes_in_use: Some(Vec::new()),
     };
     let mut others = fields(&status);
-    assert!(others.remove("capacity") && others.remove("allocatable"));
+    assert!(["capacity", "allocatable", "conditions"].iter().all(|looped| others.remove(*looped)));
     assert_eq!(compared("plimsoll-device-plugin-node-status", " object.status"), others);
     let spec = NodeSpec {
         config_source: Some(Default::default()),
@@ -428,26 +429,22 @@ fn only_operation(patch: &Value) -> Value {
     operation.clone()
 }
 
-/// The shipped policy leaves the status to the component's.
+/// The shipped policy and right let the device plugin write the number.
 #[test]
-fn gpu_count_adds_the_right_to_patch_the_status_and_a_policy_that_narrows_it() {
-    let role = yaml("components/gpu-count/role.yaml");
-    let rule =
-        serde_json::json!({"apiGroups": [""], "resources": ["nodes/status"], "verbs": ["patch"]});
-    assert_eq!(role["rules"], serde_json::json!([rule]));
-    let binding = yaml("components/gpu-count/role-binding.yaml");
-    assert_eq!(binding["roleRef"]["name"], role["metadata"]["name"]);
-    assert_eq!(binding["subjects"][0]["name"], "gpushare-device-plugin");
+fn gpu_count_sets_a_flag_alone() {
     let kustomization = yaml("components/gpu-count/kustomization.yaml");
-    assert!(strings(&kustomization["resources"]).contains(&"policy.yaml".to_owned()));
-    let patch = &kustomization["patches"][1];
-    assert_eq!(patch["target"]["name"], "plimsoll-device-plugin-nodes");
-    let operation = serde_json::json!({
-        "op": "replace", "path": "/spec/matchConstraints/resourceRules/0/resources", "value": ["nodes"]
-    });
-    assert_eq!(only_operation(patch), operation);
-    assert_eq!(resources_of("plimsoll-device-plugin-nodes"), ["nodes", "nodes/status"]);
+    assert!(kustomization["resources"].is_null());
+    assert_eq!(kustomization["patches"].as_array().expect("patches").len(), 1);
+    assert_eq!(resources_of("plimsoll-device-plugin-nodes"), ["nodes"]);
     assert_eq!(resources_of("plimsoll-device-plugin-node-status"), ["nodes/status"]);
+}
+
+#[test]
+fn the_device_plugin_sets_the_condition_that_the_policy_lets_it_set() {
+    let written = crate::repository::read("gpushare-device-plugin/src/admission/withheld.rs");
+    assert!(written.contains("const WITHHELD: &str = \"GPUUnitsWithheld\";"));
+    let spec = policy("plimsoll-device-plugin-node-status");
+    assert_eq!(spec.matches("condition.type != 'GPUUnitsWithheld'").count(), 2, "{spec}");
 }
 
 fn resources_of(name: &str) -> Vec<String> {

@@ -27,6 +27,8 @@ pub(crate) struct Preference {
     pub size: usize,
     /// The UID of the pod being admitted; `None` if it is not known.
     pub pod: Option<PodUid>,
+    /// The units of the pod, if it is refused because a scheduler bound it without the extender.
+    pub bypassed: Option<Units>,
     /// The chosen ids, or why there are none.
     pub outcome: Result<ChosenIds, Refusal>,
 }
@@ -146,7 +148,7 @@ mod tests {
         let container = "main".to_owned();
         let choice = ChosenIds { facts: facts.clone(), container, ids: chosen.clone() };
         let pod = Some(facts.uid.clone());
-        Preference { size: chosen.len(), pod, outcome: Ok(choice) }
+        Preference { size: chosen.len(), pod, bypassed: None, outcome: Ok(choice) }
     }
 
     fn decide_on(
@@ -202,7 +204,8 @@ mod tests {
     #[test]
     fn random_ids_are_refused_with_the_reason_why_none_were_chosen() {
         let why = Refusal::NoPodAsks { size: 2 };
-        let preference = Preference { size: 2, pod: None, outcome: Err(why.clone()) };
+        let preference =
+            Preference { size: 2, pod: None, bypassed: None, outcome: Err(why.clone()) };
         let random = ids(["aaaaaaaa-0", "bbbbbbbb-3"]);
         assert_eq!(decide_on(&random, Some(&preference), &Records::default()), Err(why));
     }
@@ -215,7 +218,7 @@ mod tests {
         let mut records = Records::default();
         records.grant(&dead, "main", held.clone());
         let why = Refusal::NoPodAsks { size: 2 };
-        let refused = Preference { size: 2, pod: None, outcome: Err(why.clone()) };
+        let refused = Preference { size: 2, pod: None, bypassed: None, outcome: Err(why.clone()) };
         assert_eq!(decide_on(&held, Some(&refused), &records), Err(why));
         let chosen = chose(&pod, &ids(["bbbbbbbb-0", "bbbbbbbb-1"]));
         let not_chosen = Refusal::NotChosen("aaaaaaaa-0, aaaaaaaa-1".to_owned());
@@ -230,7 +233,7 @@ mod tests {
         let mut records = Records::default();
         records.grant(&dead, "init", held.clone());
         let why = Refusal::NoPodAsks { size: 2 };
-        let refused = Preference { size: 2, pod: None, outcome: Err(why.clone()) };
+        let refused = Preference { size: 2, pod: None, bypassed: None, outcome: Err(why.clone()) };
         assert_eq!(decide_on(&held, Some(&refused), &records), Err(why));
     }
 

@@ -3,11 +3,13 @@
 //! [`Admission`] keeps the state between the calls of one container; [`sources`] holds its inputs. [`mod@identify`]
 //! finds the pod that the kubelet is admitting, [`mod@choose`] selects its ids; [`allocate`] decides whether ids may be
 //! granted, [`prestart`] whether a container may start. [`free`] makes the kubelet free ids of deleted pods,
-//! [`mod@limits`] drops the devices of their limits; [`unclaimed`] is for pods that the extender did not bind.
+//! [`mod@limits`] drops the devices of their limits; [`unclaimed`] is for pods that the extender did not bind, and
+//! [`breaker`] withholds the node's units while too many of them come, which [`withheld`] tells.
 //!
 //! Invariant: no lock is held over an await, and Allocate awaits nothing.
 
 pub(crate) mod allocate;
+pub(crate) mod breaker;
 pub(crate) mod choose;
 pub(crate) mod downgrades;
 pub(crate) mod free;
@@ -19,12 +21,13 @@ pub mod refusal;
 pub(crate) mod refused;
 pub mod sources;
 pub mod unclaimed;
+pub(crate) mod withheld;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cluster::PodFacts;
 use placement::gpu::CardUse;
-use placement::units::{PodUid, Units};
+use placement::units::Units;
 use tokio::sync::{broadcast, watch};
 use tokio::time::Instant;
 
@@ -39,6 +42,7 @@ use crate::records::checkpoint::CheckpointError;
 use kubelet_api::v1beta1::{ContainerAllocateResponse, ContainerPreferredAllocationRequest};
 
 use allocate::{Grant, Preference};
+use breaker::Breaker;
 use choose::{ChosenIds, IdSupply, choose};
 use downgrades::Downgrade;
 use identify::{IdRequest, identify};
@@ -61,6 +65,7 @@ pub struct Admission {
     listing: tokio::sync::Mutex<()>,
     resend: watch::Sender<()>,
     downgrades: broadcast::Sender<Downgrade>,
+    breaker: watch::Sender<Breaker>,
 }
 
 /// The kubelet's last calls.
@@ -88,6 +93,7 @@ impl Admission {
             listing: tokio::sync::Mutex::default(),
             resend: watch::Sender::new(()),
             downgrades: broadcast::Sender::new(downgrades::KEPT),
+            breaker: watch::Sender::new(Breaker::default()),
         }
     }
 
@@ -98,8 +104,8 @@ impl Admission {
     pub async fn prefer(&self, request: &ContainerPreferredAllocationRequest) -> Vec<String> {
         let size = usize::try_from(request.allocation_size).unwrap_or(0);
         let _listing = self.listing.lock().await;
-        let mut pod = None;
-        let outcome = self.pick(request, size, &mut pod).await;
+        let mut identified = None;
+        let outcome = self.pick(request, size, &mut identified).await;
         let answer = match &outcome {
             Ok(choice) => choice.ids.iter().map(ToString::to_string).collect(),
             Err(refusal) => {
@@ -107,18 +113,22 @@ impl Admission {
                 Vec::new()
             }
         };
+        let pod = identified.as_ref().map(|facts| facts.uid.clone());
+        let refusal = outcome.as_ref().err();
+        let bypassed =
+            refusal.and_then(|refusal| self.units_of_bypass(refusal, identified.as_deref(), size));
         let mut calls = self.calls();
-        calls.preference = Some(Preference { size, pod, outcome });
+        calls.preference = Some(Preference { size, pod, bypassed, outcome });
         calls.in_flight = InFlight::Preferred(Instant::now());
         answer
     }
 
-    /// The ids for the container being admitted. Sets `pod` once the pod is identified.
+    /// The ids for the container being admitted. Sets `identified` to the pod once it is known.
     async fn pick(
         &self,
         request: &ContainerPreferredAllocationRequest,
         size: usize,
-        pod: &mut Option<PodUid>,
+        identified: &mut Option<Arc<PodFacts>>,
     ) -> Result<ChosenIds, Refusal> {
         let must_include = parse(&request.must_include_device_i_ds)?;
         // Ids that do not parse are on none of our cards.
@@ -130,9 +140,9 @@ impl Admission {
         })?;
         self.sources.lingering.update();
         let places_unclaimed = self.unclaimed == UnclaimedAction::Place;
-        let identified = identify(&self.sources, &self.refused, &id_request, places_unclaimed);
-        let (facts, ask) = identified.await?;
-        *pod = Some(facts.uid.clone());
+        let found = identify(&self.sources, &self.refused, &id_request, places_unclaimed);
+        let (facts, ask) = found.await?;
+        *identified = Some(facts.clone());
         let facts = self.with_claim(facts)?;
         let in_use = {
             let mut records = self.sources.records();
@@ -196,9 +206,11 @@ impl Admission {
         Ok(())
     }
 
-    /// Resets the state between calls. A restarted kubelet does not continue the calls of its predecessor.
+    /// Resets the state between calls. A restarted kubelet does not continue the calls of its predecessor. It admits
+    /// its pods again, and fails those whose ids are not Healthy.
     pub fn kubelet_started(&self) {
         *self.calls() = LastCalls::default();
+        self.change_breaker(Breaker::reset);
     }
 
     /// Whether a deleted or terminating pod holds ids. The kubelet can free them once the containers have
@@ -308,12 +320,17 @@ impl Admission {
         let mut records = self.sources.records();
         let granted = allocate::decide(ids, preference.as_ref(), &records, &cards)
             .and_then(|grant| self.respond(grant));
-        if let Err(refusal) = &granted
-            && let Some(pod) = preference.and_then(|preference| preference.pod)
-        {
-            self.refused.add(&pod, refusal);
+        if let (Err(refusal), Some(preference)) = (&granted, &preference) {
+            if let Some(pod) = &preference.pod {
+                self.refused.add(pod, refusal);
+            }
+            if let Some(units) = preference.bypassed {
+                self.count_bypass(units);
+            }
         }
         let (grant, response) = granted?;
+        // Every pod that is granted ids has a claim.
+        self.change_breaker(Breaker::reset);
         records.grant(&grant.facts, &grant.container, ids.clone());
         self.sources.lingering.save(&mut records);
         Ok((grant, response))

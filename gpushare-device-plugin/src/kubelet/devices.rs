@@ -4,14 +4,19 @@
 //! pods are Healthy for as long as a pod holds them: otherwise this pod would use up the room of another card
 //! (kubernetes/kubernetes#92592). No pod gets them, since the kubelet gives out free ids alone.
 //!
-//! Invariants: an id that a pod holds is listed as Healthy, whichever card it is on; a free id is Healthy only if its
-//! card takes pods; an id that was listed stays listed, since the kubelet crashes if it disappears while its Allocate
-//! is in flight.
+//! While units are withheld, no id is Healthy, as when the plugin is gone: then kube-scheduler sees that no pod's
+//! eviction would make room. Were the held ids Healthy, it would evict one pod after another for a pod of higher
+//! priority, since each one's ids would be withheld when it ends.
+//!
+//! Invariants: unless all are withheld, an id that a pod holds is listed as Healthy, whichever card it is on; a free id
+//! is Healthy only if its card takes pods; an id that was listed stays listed, since the kubelet crashes if it
+//! disappears while its Allocate is in flight.
 
 use std::collections::BTreeMap;
 
 use kubelet_api::v1beta1::Device;
 
+use crate::admission::breaker::Offer;
 use crate::cards::Cards;
 use crate::cards::ids::{DeviceId, Ids};
 
@@ -25,15 +30,24 @@ pub(crate) struct DeviceList {
 impl DeviceList {
     /// Updates the list for these cards and for the ids that pods `held`. `takes_pods` is false if no card of the node
     /// takes new pods. Returns whether the list has changed.
-    pub(crate) fn update(&mut self, cards: &Cards, held: &Ids, takes_pods: bool) -> bool {
+    pub(crate) fn update(
+        &mut self,
+        cards: &Cards,
+        held: &Ids,
+        takes_pods: bool,
+        offer: Offer,
+    ) -> bool {
         let mut next: BTreeMap<DeviceId, bool> =
             self.listed.keys().map(|id| (id.clone(), false)).collect();
         for card in cards.iter() {
-            let healthy = takes_pods && card.is_healthy();
-            next.extend(card.ids().map(|id| (id, healthy)));
+            next.extend(card.ids().map(|id| (id, false)));
+            if takes_pods && card.is_healthy() {
+                let free = card.ids().filter(|id| !held.contains(id));
+                next.extend(free.take(free_ids(offer)).map(|id| (id, true)));
+            }
         }
         // Some may be of a card that is gone, or that has fewer units now.
-        next.extend(held.iter().map(|id| (id.clone(), true)));
+        next.extend(held.iter().map(|id| (id.clone(), offer != Offer::Nothing)));
         let changed = next != self.listed;
         self.listed = next;
         changed
@@ -52,8 +66,18 @@ impl DeviceList {
     }
 }
 
+/// How many free ids of a card are Healthy at most.
+fn free_ids(offer: Offer) -> usize {
+    match offer {
+        Offer::All => usize::MAX,
+        Offer::Few(units) => units.0 as usize,
+        Offer::Nothing => 0,
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use placement::units::Units;
     use proptest::prelude::*;
 
     use super::*;
@@ -70,10 +94,10 @@ mod tests {
         let mut list = DeviceList::default();
         let cards = cards(&[(A, 2), (B, 1)]);
         let ill = with_unhealthy(&cards, A, Unhealthy::Lost);
-        assert!(list.update(&ill, &ids(["aaaaaaaa-1"]), true));
+        assert!(list.update(&ill, &ids(["aaaaaaaa-1"]), true, Offer::All));
         assert_eq!(healthy(&list), ["aaaaaaaa-1", "bbbbbbbb-0"]);
-        assert!(!list.update(&ill, &ids(["aaaaaaaa-1"]), true), "nothing to send");
-        assert!(list.update(&ill, &Ids::new(), true));
+        assert!(!list.update(&ill, &ids(["aaaaaaaa-1"]), true, Offer::All), "nothing to send");
+        assert!(list.update(&ill, &Ids::new(), true, Offer::All));
         assert_eq!(healthy(&list), ["bbbbbbbb-0"]);
         assert_eq!(list.devices().len(), 3);
     }
@@ -83,9 +107,9 @@ mod tests {
         let mut list = DeviceList::default();
         let cards = cards(&[(A, 1)]);
         let held = ids(["cccccccc-0", "aaaaaaaa-7"]);
-        list.update(&cards, &held, true);
+        list.update(&cards, &held, true, Offer::All);
         assert_eq!(healthy(&list), ["aaaaaaaa-0", "aaaaaaaa-7", "cccccccc-0"]);
-        list.update(&cards, &Ids::new(), true);
+        list.update(&cards, &Ids::new(), true, Offer::All);
         assert_eq!(healthy(&list), ["aaaaaaaa-0"]);
         assert_eq!(list.devices().len(), 3);
     }
@@ -94,8 +118,22 @@ mod tests {
     fn a_node_that_takes_no_pods_offers_no_free_id() {
         let mut list = DeviceList::default();
         let cards = cards(&[(A, 2)]);
-        list.update(&cards, &ids(["aaaaaaaa-0"]), false);
+        list.update(&cards, &ids(["aaaaaaaa-0"]), false, Offer::All);
         assert_eq!(healthy(&list), ["aaaaaaaa-0"]);
+    }
+
+    #[test]
+    fn no_id_is_healthy_while_all_are_withheld_and_of_each_card_a_few_free_ones_after() {
+        let mut list = DeviceList::default();
+        let cards = cards(&[(A, 3), (B, 3)]);
+        let held = ids(["aaaaaaaa-0", "cccccccc-0"]);
+        assert!(list.update(&cards, &held, true, Offer::Nothing));
+        assert_eq!(healthy(&list), [""; 0]);
+        assert_eq!(list.devices().len(), 7, "all are listed");
+        assert!(list.update(&cards, &held, true, Offer::Few(Units(1))));
+        assert_eq!(healthy(&list), ["aaaaaaaa-0", "aaaaaaaa-1", "bbbbbbbb-0", "cccccccc-0"]);
+        list.update(&cards, &held, false, Offer::Few(Units(1)));
+        assert_eq!(healthy(&list), ["aaaaaaaa-0", "cccccccc-0"]);
     }
 
     /// A step in the life of a node with up to four card slots.
@@ -182,7 +220,7 @@ mod tests {
                     cards = with_unhealthy(&cards, &uuid(slot.card), Unhealthy::Lost);
                 }
                 let held: Ids = pods.iter().flatten().cloned().collect();
-                list.update(&cards, &held, true);
+                list.update(&cards, &held, true, Offer::All);
                 let offered = healthy(&list);
                 let working = slots.iter().filter(|slot| slot.works);
                 let room: usize = working

@@ -12,6 +12,7 @@ use tonic::{Request, Response, Status};
 
 use super::devices::DeviceList;
 use crate::admission::Admission;
+use crate::admission::breaker::Breaker;
 use crate::cards::Cards;
 use kubelet_api::v1beta1::device_plugin_server::DevicePlugin;
 use kubelet_api::v1beta1::{
@@ -72,6 +73,7 @@ struct Updates {
     admission: Arc<Admission>,
     cards: watch::Receiver<Arc<Cards>>,
     reachable: watch::Receiver<bool>,
+    breaker: watch::Receiver<Breaker>,
     /// Changes of what containers hold, and of the pods of this node.
     records: watch::Receiver<()>,
     pods: watch::Receiver<u64>,
@@ -84,11 +86,12 @@ impl Updates {
     fn of(service: &Service) -> Self {
         let Service { admission, cards, reachable, end, .. } = service.clone();
         let (records, pods) = admission.changes_of_holders();
+        let breaker = admission.breaker();
         let mut resends = admission.resends();
         // A stream begins with the list.
         resends.mark_changed();
         let list = DeviceList::default();
-        Self { admission, cards, reachable, records, pods, resends, end, list }
+        Self { admission, cards, reachable, breaker, records, pods, resends, end, list }
     }
 
     /// Waits until the device list must be sent again; `None` at the end of the session.
@@ -100,13 +103,15 @@ impl Updates {
                 changed = self.resends.changed() => changed.map(|()| true).ok()?,
                 changed = self.cards.changed() => changed.map(|()| false).ok()?,
                 changed = self.reachable.changed() => changed.map(|()| false).ok()?,
+                changed = self.breaker.changed() => changed.map(|()| false).ok()?,
                 changed = self.records.changed() => changed.map(|()| false).ok()?,
                 changed = self.pods.changed() => changed.map(|()| false).ok()?,
             };
             let cards = self.cards.borrow_and_update().clone();
             let reachable = *self.reachable.borrow_and_update();
+            let offer = self.breaker.borrow_and_update().offer();
             let held = self.admission.held_ids();
-            if self.list.update(&cards, &held, reachable) || resend {
+            if self.list.update(&cards, &held, reachable, offer) || resend {
                 return Some(self.list.devices());
             }
         }

@@ -21,3 +21,4 @@ mod restarts;
 mod rig;
 mod start;
 mod unclaimed;
+mod withheld;

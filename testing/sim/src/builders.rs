@@ -132,6 +132,14 @@ impl PodBuilder {
         self
     }
 
+    /// Sets the condition that a binding sets: a scheduler chose its node.
+    pub fn scheduled(mut self) -> Self {
+        self.0["status"]["conditions"] = json!([{
+            "type": "PodScheduled", "status": "True", "lastTransitionTime": "2026-11-20T09:00:00Z",
+        }]);
+        self
+    }
+
     /// Sets the node that it is bound to.
     pub fn on(mut self, node: &str) -> Self {
         self.0["spec"]["nodeName"] = node.into();

@@ -101,6 +101,7 @@ fn all() -> Vec<Fact> {
         failures::extender_outage::FACTS,
         failures::extender_replicas::FACTS,
         failures::large_pods::FACTS,
+        failures::lost_configuration::FACTS,
         failures::chaos::FACTS,
         cluster::uninstall::FACTS,
         cluster::chart::FACTS,

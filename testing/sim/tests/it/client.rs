@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use cluster::{BindOutcome, Binding, Client, Event, Events, Scope, WatchHealth};
+use cluster::{BindOutcome, Binding, Client, Event, Events, NodeCondition, Scope, WatchHealth};
 use futures::StreamExt;
 use serde_json::json;
 use sim::{NODES, Sim, node, pod};
@@ -91,7 +91,7 @@ async fn a_binding_is_made_once_and_a_conflict_is_another_outcome() {
 }
 
 #[tokio::test]
-async fn annotations_and_capacity_are_patched() {
+async fn annotations_capacity_and_a_condition_are_patched() {
     let sim = Sim::start().await.unwrap();
     sim.put(node("a").annotation("old", "1"));
     let client = client(&sim).await;
@@ -102,4 +102,23 @@ async fn annotations_and_capacity_are_patched() {
     let node = sim.node("a").unwrap();
     assert_eq!(node["metadata"]["annotations"], json!({"new": "2"}));
     assert_eq!(node["status"]["capacity"], json!({"aliyun.com/gpu-count": "2"}));
+    let condition = NodeCondition {
+        kind: "Own",
+        holds: true,
+        reason: "Because",
+        message: "it does".to_owned(),
+        since: "2026-11-20T09:00:00.5Z".parse().unwrap(),
+    };
+    let resource = Some("aliyun.com/gpu-count");
+    cluster::patch_node_condition(&client, &name, &condition, resource, LIMIT).await.unwrap();
+    let node = sim.node("a").unwrap();
+    let conditions = &node["status"]["conditions"];
+    assert_eq!(conditions[0]["type"], "Ready");
+    let since = "2026-11-20T09:00:00Z";
+    let expected = json!({
+        "type": "Own", "status": "True", "reason": "Because", "message": "it does",
+        "lastTransitionTime": since, "lastHeartbeatTime": since,
+    });
+    assert_eq!(conditions[1], expected);
+    assert_eq!(node["status"]["allocatable"], json!({"aliyun.com/gpu-count": "0"}));
 }

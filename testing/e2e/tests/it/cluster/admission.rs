@@ -473,7 +473,16 @@ fn tokens(env: &TestEnv) -> Result<()> {
     ] {
         agent.refused(env, Verb::Merge, &node_path(own.name()), &change, AGENT_NODES)?;
     }
+    let status = status_path(own.name());
+    let withheld = with_condition("GPUUnitsWithheld");
+    agent.done(env, Verb::Strategic, &status, &withheld)?;
+    agent.done(env, Verb::Merge, &status, &allocatable("aliyun.com/gpu-mem", "0"))?;
+    agent.refused(env, Verb::Strategic, &status_path(other.name()), &withheld, AGENT_STATUS)?;
+    agent.refused(env, Verb::Strategic, &status, &with_condition("Ready"), AGENT_STATUS)?;
+    agent.refused(env, Verb::Strategic, &status, &with_condition("Mine"), AGENT_STATUS)?;
     for change in [
+        allocatable("aliyun.com/gpu-mem", "9"),
+        allocatable("cpu", "0"),
         count_of("cpu"),
         count_of("aliyun.com/gpu-mem"),
         json!({"status": {"conditions": []}}),
@@ -515,6 +524,14 @@ fn dry_run(path: &str) -> String {
 
 fn count_of(key: &str) -> Value {
     json!({"status": {"capacity": {key: "9"}, "allocatable": {key: "9"}}})
+}
+
+fn allocatable(key: &str, amount: &str) -> Value {
+    json!({"status": {"allocatable": {key: amount}}})
+}
+
+fn with_condition(kind: &str) -> Value {
+    json!({"status": {"conditions": [{"type": kind, "status": "True"}]}})
 }
 
 /// A token of the device plugin's account, bound to its pod on this node.
