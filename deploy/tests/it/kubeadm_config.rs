@@ -1,6 +1,7 @@
 //! `plimsoll-scheduler` and kubeadm's ConfigMap kube-system/kubeadm-config, out of which `kubeadm upgrade` writes
 //! kube-scheduler's manifest.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::process::Output;
@@ -212,7 +213,7 @@ struct Patch {
 #[serde(rename_all = "camelCase")]
 struct Metadata {
     resource_version: String,
-    annotations: std::collections::BTreeMap<String, Option<String>>,
+    annotations: BTreeMap<String, Option<String>>,
 }
 
 #[derive(Deserialize)]
