@@ -10,6 +10,7 @@ mod descheduler;
 mod documents;
 mod flags;
 mod images;
+mod kubeadm_config;
 mod links;
 mod manifests;
 mod node_loads;

@@ -164,11 +164,25 @@ pub fn disable_scheduler(cluster: &Cluster) -> Result<()> {
     switch_scheduler(cluster, &["disable"])
 }
 
-pub(super) fn switch_scheduler(cluster: &Cluster, words: &[&str]) -> Result<()> {
-    step(&format!("kube-scheduler: {SCHEDULER_SWITCH} {}", words.join(" ")));
+/// What the documented command says of kube-scheduler. An error where that does not ask the extender.
+pub fn scheduler_status(cluster: &Cluster) -> Result<String> {
+    run_switch(cluster, &["status"])
+}
+
+/// What kubeadm keeps of the cluster, with its annotations: it writes manifests from that.
+pub fn kubeadm_config(cluster: &Cluster) -> Result<String> {
+    cluster.kubectl_run(&["-n", "kube-system", "get", "configmap", "kubeadm-config", "-o", "yaml"])
+}
+
+fn run_switch(cluster: &Cluster, words: &[&str]) -> Result<String> {
     let control_plane = cluster.nodes().first().context("a cluster needs a node")?;
     let switch = cluster.settings().sources.join(SCHEDULER_SWITCH);
-    control_plane.run(&[&[&*switch.to_string_lossy()], words].concat())?;
+    control_plane.run(&[&[&*switch.to_string_lossy()], words].concat())
+}
+
+pub(super) fn switch_scheduler(cluster: &Cluster, words: &[&str]) -> Result<()> {
+    step(&format!("kube-scheduler: {SCHEDULER_SWITCH} {}", words.join(" ")));
+    run_switch(cluster, words)?;
     wait_for("kube-scheduler to be ready again", Duration::from_secs(400), || {
         let selector = ["-n", "kube-system", "wait", "pod", "-l", "component=kube-scheduler"];
         cluster

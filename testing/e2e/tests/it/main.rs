@@ -103,6 +103,7 @@ fn all() -> Vec<Fact> {
         failures::large_pods::FACTS,
         failures::lost_configuration::FACTS,
         failures::chaos::FACTS,
+        cluster::kubeadm_upgrade::FACTS,
         cluster::uninstall::FACTS,
         cluster::chart::FACTS,
     ]

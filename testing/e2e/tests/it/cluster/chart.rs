@@ -58,7 +58,7 @@ fn chart(env: &TestEnv) -> Result<()> {
 
     env.delete_all_pods()?;
     release.uninstall()?;
-    scheduler_is_as_before(cluster.nodes().first().context("no node")?)?;
+    scheduler_is_as_before(cluster, cluster.nodes().first().context("no node")?)?;
     no_object_is_left(env, NAMESPACE)
 }
 

@@ -1,10 +1,11 @@
-//! Tests of the cluster itself: its nodes, its likeness to the stand-ins of other tests, what it refuses, and the
-//! removal of Plimsoll.
+//! Tests of the cluster itself: its nodes, its likeness to the stand-ins of other tests, what it refuses, an
+//! upgrade by kubeadm, and the removal of Plimsoll.
 
 pub(crate) mod admission;
 pub(crate) mod admission_cost;
 pub(crate) mod api_conformance;
 pub(crate) mod chart;
+pub(crate) mod kubeadm_upgrade;
 pub(crate) mod kubelet_conformance;
 pub(crate) mod nodes;
 pub(crate) mod scheduler_conformance;

@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 use std::fs;
 
 use anyhow::{Context, Result, ensure};
-use e2e::Node;
 use e2e::cluster::install;
 use e2e::command::wait_for;
+use e2e::{Cluster, Node};
 use k8s_openapi::api::core::v1::Node as NodeObject;
 use kube::api::{Api, ListParams};
 
@@ -54,18 +54,23 @@ fn uninstalled(env: &TestEnv) -> Result<()> {
     figures::record_memory(env)?;
     install::uninstall(cluster)?;
     env.note_uninstalled();
-    scheduler_is_as_before(control_plane)?;
+    scheduler_is_as_before(cluster, control_plane)?;
     no_object_is_left(env, "plimsoll")?;
     cluster.nodes().iter().try_for_each(only_documented_files_are_left)?;
     only_documented_annotations_are_left(env)?;
     scheduling_is_as_before(env)
 }
 
-pub(super) fn scheduler_is_as_before(control_plane: &Node) -> Result<()> {
+pub(super) fn scheduler_is_as_before(cluster: &Cluster, control_plane: &Node) -> Result<()> {
     let manifest = fs::read_to_string(control_plane.path(MANIFEST))?;
     ensure!(!manifest.contains("plimsoll"), "{MANIFEST} still names Plimsoll:\n{manifest}");
     let folder = control_plane.path("/etc/kubernetes/plimsoll");
     ensure!(!folder.exists(), "{} is still there", folder.display());
+    let kept = install::kubeadm_config(cluster)?;
+    // The cluster itself is named plimsoll.
+    let left =
+        ["/etc/kubernetes/plimsoll", "plimsoll.dev/"].into_iter().find(|it| kept.contains(it));
+    ensure!(left.is_none(), "kubeadm-config still has {left:?}:\n{kept}");
     Ok(())
 }
 
