@@ -102,6 +102,7 @@ fn all() -> Vec<Fact> {
         failures::extender_replicas::FACTS,
         failures::large_pods::FACTS,
         failures::chaos::FACTS,
+        cluster::second_scheduler::FACTS,
         cluster::uninstall::FACTS,
     ]
     .concat()
