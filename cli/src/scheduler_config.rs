@@ -29,8 +29,7 @@ pub(crate) fn scheduler_config(
 fn configuration(policy: &LoadPolicy, flags: &SchedulerConfig) -> String {
     let extender = Extender::of(flags);
     let gpu = flags.gpu.then(|| gpu_entry(policy, &extender));
-    let entries: Vec<String> =
-        [load_entry(policy, &extender), gpu].into_iter().flatten().collect();
+    let entries: Vec<String> = [load_entry(policy, &extender), gpu].into_iter().flatten().collect();
     let none =
         " []\n# Under this policy Plimsoll has nothing to say to kube-scheduler.\n".to_owned();
     let entries = if entries.is_empty() { none } else { format!("\n{}", entries.concat()) };
@@ -77,7 +76,10 @@ impl Extender {
 /// What stands before the number of nodes and the extender's entries.
 fn head(flags: &SchedulerConfig, extender: &Extender) -> String {
     if flags.in_cluster {
-        let lease = format!("  resourceName: plimsoll-scheduler\n  resourceNamespace: {}\n", flags.namespace);
+        let lease = format!(
+            "  resourceName: plimsoll-scheduler\n  resourceNamespace: {}\n",
+            flags.namespace
+        );
         return format!("{OF_SECOND}{KIND}{OWN_LEASE}{lease}{PROFILE}");
     }
     let comment = if extender.has_tls() { BY_HAND } else { OF_SCRIPT };

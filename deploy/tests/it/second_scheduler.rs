@@ -112,7 +112,8 @@ fn text(value: &Value) -> &str {
 #[test]
 fn it_holds_a_lease_of_its_own_and_may_update_that_one() {
     let lease = &configuration()["leaderElection"];
-    let wanted = json!({"leaderElect": true, "resourceName": NAME, "resourceNamespace": "plimsoll"});
+    let wanted =
+        json!({"leaderElect": true, "resourceName": NAME, "resourceNamespace": "plimsoll"});
     assert_eq!(*lease, wanted);
     let role = object("Role");
     assert_eq!(role["metadata"]["namespace"], lease["resourceNamespace"]);
@@ -158,8 +159,10 @@ fn its_user_and_group_are_no_other_programs() {
         for program in PROGRAMS {
             assert_ne!(security[part], pod(program)["securityContext"][part], "{program}: {part}");
         }
-        assert!(!read("samples/descheduler/descheduler.yaml")
-            .contains(&format!("{part}: {}", security[part])));
+        assert!(
+            !read("samples/descheduler/descheduler.yaml")
+                .contains(&format!("{part}: {}", security[part]))
+        );
     }
     let patches = kustomization()["patches"].clone();
     let openshift = patches.as_array().unwrap().iter().find(|patch| {
@@ -226,10 +229,7 @@ fn it_asks_the_extender_what_one_on_the_control_plane_asks() {
     }
     let external = yaml("scheduler/kube-scheduler-config.yaml");
     assert_eq!(of_it, external["extenders"]);
-    assert_eq!(
-        configuration()["percentageOfNodesToScore"],
-        external["percentageOfNodesToScore"]
-    );
+    assert_eq!(configuration()["percentageOfNodesToScore"], external["percentageOfNodesToScore"]);
 }
 
 #[test]

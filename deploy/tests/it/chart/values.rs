@@ -98,7 +98,10 @@ fn values_that_contradict_each_other_are_refused_with_what_to_change() {
         (&[none, "fromGpushare=true"], "fromGpushare is set"),
         (&[none, "devicePlugin.gpuCount=true"], "devicePlugin.gpuCount is set"),
         (&[none, "devicePlugin.processes=true"], "devicePlugin.processes is set"),
-        (&[none, "devicePlugin.unhealthyConfigMaps=true"], "or set scheduler.mode to external or second"),
+        (
+            &[none, "devicePlugin.unhealthyConfigMaps=true"],
+            "or set scheduler.mode to external or second",
+        ),
         (&[none, r#"policy.shadow="x""#], "policy.shadow is set"),
         (&[none, r#"readings.keptIn="nodeloads""#], "readings.keptIn nodeloads is set"),
         (&[second, "extender.tls.enabled=false"], "extender.tls.enabled is false, and with"),
@@ -256,13 +259,8 @@ const MANY: [&str; 18] = [
 /// What has the project's name in it and is no namespace: names of objects and taints, the domain of annotations,
 /// folders, images, and the label of all objects.
 fn is_no_namespace(word: &str) -> bool {
-    let starts = [
-        "plimsoll-",
-        "plimsoll.dev",
-        "/etc/plimsoll",
-        "/etc/kubernetes/plimsoll",
-        "/run/plimsoll",
-    ];
+    let starts =
+        ["plimsoll-", "plimsoll.dev", "/etc/plimsoll", "/etc/kubernetes/plimsoll", "/run/plimsoll"];
     starts.iter().any(|start| word.starts_with(start))
         || word.starts_with("--storage.file=/run/plimsoll/")
         || word.starts_with("--state-dir=/run/plimsoll-")
@@ -380,11 +378,19 @@ const CHANGED: &[(&str, &str, &[&str])] = &[
     ("scheduler.mode", r#""none""#, &[]),
     ("scheduler.image.repository", r#""mirror.example.com/kube-scheduler""#, SECOND),
     ("scheduler.image.tag", r#""v1.35.9""#, SECOND),
-    ("scheduler.image.digest", r#""sha256:0000000000000000000000000000000000000000000000000000000000000000""#, SECOND),
+    (
+        "scheduler.image.digest",
+        r#""sha256:0000000000000000000000000000000000000000000000000000000000000000""#,
+        SECOND,
+    ),
     ("scheduler.configuration", r#""x""#, SECOND),
     ("scheduler.existingSecret", r#""mine""#, SECOND),
     ("scheduler.setName.namespaces", r#"["a"]"#, SECOND),
-    ("scheduler.setName.pods", r#""all""#, &[r#"scheduler.mode="second""#, r#"scheduler.setName.namespaces=["a"]"#]),
+    (
+        "scheduler.setName.pods",
+        r#""all""#,
+        &[r#"scheduler.mode="second""#, r#"scheduler.setName.namespaces=["a"]"#],
+    ),
     ("scheduler.replicas", "3", SECOND),
     ("policy.text", r#""x""#, &[]),
     ("policy.existingConfigMap", r#""mine""#, &[]),

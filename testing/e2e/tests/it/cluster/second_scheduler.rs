@@ -67,7 +67,8 @@ fn beside(env: &TestEnv, work: impl FnOnce() -> Result<()>) -> Result<()> {
     let cluster = env.cluster()?;
     let control_plane = cluster.nodes().first().context("no node")?;
     install::disable_scheduler(cluster)?;
-    let done = scheduler_is_as_before(control_plane).and_then(|()| start(env)).and_then(|()| work());
+    let done =
+        scheduler_is_as_before(control_plane).and_then(|()| start(env)).and_then(|()| work());
     let removed = remove(env);
     install::enable_scheduler(cluster, Setup::Tested)?;
     done?;
@@ -78,9 +79,8 @@ fn start(env: &TestEnv) -> Result<()> {
     let cluster = env.cluster()?;
     cluster.apply(OVERLAY)?;
     let address = ["-n", "plimsoll", "get", "service", "scheduler-extender"];
-    let address = cluster.kubectl_run(
-        &[&address[..], &["-o", "jsonpath={.spec.clusterIP}"]].concat(),
-    )?;
+    let address =
+        cluster.kubectl_run(&[&address[..], &["-o", "jsonpath={.spec.clusterIP}"]].concat())?;
     let here = json!({"spec": {"template": {"spec": {
         "hostAliases": [{"ip": address.trim(), "hostnames": ["scheduler-extender.plimsoll.svc"]}],
         "containers": [{
@@ -117,7 +117,8 @@ fn remove(env: &TestEnv) -> Result<()> {
     let cluster = env.cluster()?;
     let labelled = format!("app.kubernetes.io/name={PROGRAM},app.kubernetes.io/part-of=plimsoll");
     let delete = ["delete", "--wait", "--timeout=180s", "--ignore-not-found"];
-    let in_namespace = "deployment,poddisruptionbudget,networkpolicy,configmap,role,rolebinding,serviceaccount";
+    let in_namespace =
+        "deployment,poddisruptionbudget,networkpolicy,configmap,role,rolebinding,serviceaccount";
     let policies = "validatingadmissionpolicybinding,validatingadmissionpolicy";
     for words in [
         &[policies, POLICY][..],
