@@ -223,8 +223,8 @@ pub(crate) struct SchedulerConfig {
 
     /// For the kube-scheduler that Plimsoll runs in the cluster (the chart's scheduler.mode second).
     ///
-    /// It schedules the pods that name plimsoll-scheduler in spec.schedulerName, has a Lease of its own, and reaches the
-    /// extender by the Service's name over TLS.
+    /// It schedules the pods that name plimsoll-scheduler in spec.schedulerName, has a Lease of its own, and reaches
+    /// the extender by the Service's name over TLS.
     #[arg(long, conflicts_with_all = ["address", "certificates", "kubeconfig"])]
     pub(crate) in_cluster: bool,
 
