@@ -221,15 +221,40 @@ pub(crate) struct SchedulerConfig {
     #[arg(long, value_name = "FILE")]
     pub(crate) policy: PathBuf,
 
-    /// Where kube-scheduler reaches the extender. `plimsoll-scheduler enable` puts the Service's address in place of
-    /// its name, which kube-scheduler on the host's network cannot resolve.
+    /// For the kube-scheduler that Plimsoll runs in the cluster (the chart's scheduler.mode second).
+    ///
+    /// It schedules the pods that name plimsoll-scheduler in spec.schedulerName, has a Lease of its own, and reaches
+    /// the extender by the Service's name over TLS.
+    #[arg(long, conflicts_with_all = ["address", "certificates", "kubeconfig"])]
+    pub(crate) in_cluster: bool,
+
+    /// The namespace that Plimsoll is in.
+    #[arg(long, default_value = "plimsoll", value_name = "NAME", value_parser = namespace)]
+    pub(crate) namespace: String,
+
+    /// Where kube-scheduler reaches the extender, and whether by TLS. `plimsoll-scheduler enable` puts the Service's
+    /// address in place of its name, which kube-scheduler on the host's network cannot resolve, and https where the
+    /// extender has certificates [default: http://scheduler-extender.NAMESPACE.svc:19100]
+    #[arg(long, value_name = "URL", value_parser = verbs_url)]
+    pub(crate) address: Option<String>,
+
+    /// Where kube-scheduler has the files of the Secret kube-scheduler-tls: ca.crt, tls.crt and tls.key. For https.
     #[arg(
         long,
-        default_value = "http://scheduler-extender.plimsoll.svc:19100",
-        value_name = "URL",
-        value_parser = extender_url
+        default_value = "/etc/kubernetes/plimsoll",
+        value_name = "FOLDER",
+        value_parser = absolute_path
     )]
-    pub(crate) address: String,
+    pub(crate) certificates: String,
+
+    /// The file by which kube-scheduler reaches the API server.
+    #[arg(
+        long,
+        default_value = "/etc/kubernetes/scheduler.conf",
+        value_name = "FILE",
+        value_parser = absolute_path
+    )]
+    pub(crate) kubeconfig: String,
 
     /// With the entry for pods that ask for GPU memory.
     #[arg(long)]
@@ -241,12 +266,17 @@ Examples:
   # The configuration that is shipped
   plimsoll scheduler-config --policy deploy/base/policy.yaml --gpu
 
-  # Without GPUs, for a kube-scheduler that is set up by hand
-  plimsoll scheduler-config --policy policy.yaml --address http://10.96.3.4:19100
-
   # On a kubeadm control plane
   plimsoll scheduler-config --policy policy.yaml --gpu > kube-scheduler-config.yaml
-  deploy/scheduler/plimsoll-scheduler enable --config kube-scheduler-config.yaml";
+  deploy/scheduler/plimsoll-scheduler enable --config kube-scheduler-config.yaml
+
+  # For a kube-scheduler that is set up by hand, as RKE2's
+  plimsoll scheduler-config --policy policy.yaml --gpu --address https://10.96.3.4:19100 \\
+    --kubeconfig /var/lib/rancher/rke2/server/cred/scheduler.kubeconfig
+
+  # For the one in the cluster, without access to the control plane
+  plimsoll scheduler-config --policy policy.yaml --gpu --in-cluster > kube-scheduler-config.yaml
+  helm upgrade ... --set-file scheduler.configuration=kube-scheduler-config.yaml";
 
 /// Flags of `policy diff`.
 #[derive(Debug, Parser)]
@@ -317,12 +347,45 @@ Examples:
   # After `kubectl delete -k deploy/`
   plimsoll taints --clear";
 
-/// The extender's base URL, without a slash at its end.
+/// The base URL of the extender's read-only port, without a slash at its end.
 fn extender_url(text: &str) -> Result<String, String> {
-    let host = text.strip_prefix("http://").map(|rest| rest.trim_end_matches('/'));
-    match host {
-        Some(host) if is_authority(host) => Ok(format!("http://{host}")),
-        _ => Err("expected http://HOST:PORT: the extender speaks plain HTTP".to_owned()),
+    match base_url(text, "http://") {
+        Some(url) => Ok(url),
+        None => Err("expected http://HOST:PORT: the extender speaks plain HTTP".to_owned()),
+    }
+}
+
+/// The base URL of the extender's verbs, without a slash at its end.
+fn verbs_url(text: &str) -> Result<String, String> {
+    let url = base_url(text, "https://").or_else(|| base_url(text, "http://"));
+    url.ok_or_else(|| "expected https://HOST:PORT, or http:// without certificates".to_owned())
+}
+
+/// A URL that is this scheme and an authority, without a slash at its end.
+fn base_url(text: &str, scheme: &str) -> Option<String> {
+    let authority = text.strip_prefix(scheme)?.trim_end_matches('/');
+    is_authority(authority).then(|| format!("{scheme}{authority}"))
+}
+
+/// A namespace's name. It becomes a part of a line of YAML, as the two below do.
+fn namespace(text: &str) -> Result<String, String> {
+    let is_plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    let fits = !text.is_empty() && text.len() <= 63 && text.chars().all(is_plain);
+    if fits && !text.starts_with('-') && !text.ends_with('-') {
+        Ok(text.to_owned())
+    } else {
+        Err("expected the name of a namespace".to_owned())
+    }
+}
+
+/// An absolute path without a slash at its end, of letters, digits and `/._-`.
+fn absolute_path(text: &str) -> Result<String, String> {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '/' | '.' | '_' | '-');
+    let path = text.trim_end_matches('/');
+    if path.starts_with('/') && path.chars().all(is_plain) {
+        Ok(path.to_owned())
+    } else {
+        Err("expected an absolute path of letters, digits and `/._-`".to_owned())
     }
 }
 
@@ -355,7 +418,11 @@ mod tests {
     #[test]
     fn an_address_is_a_host_and_a_port_and_nothing_that_yaml_reads_otherwise() {
         for good in ["http://h:1", "http://h", "http://h:1/", "http://[::1]:1", "http://10.0.0.1"] {
-            assert_eq!(extender_url(good).as_deref(), Ok(good.trim_end_matches('/')), "{good}");
+            let wanted = good.trim_end_matches('/');
+            assert_eq!(extender_url(good).as_deref(), Ok(wanted), "{good}");
+            assert_eq!(verbs_url(good).as_deref(), Ok(wanted), "{good}");
+            let secure = good.replace("http:", "https:");
+            assert_eq!(verbs_url(&secure), Ok(wanted.replace("http:", "https:")), "{secure}");
         }
         for wrong in [
             "http://h:1 #x",
@@ -368,9 +435,24 @@ mod tests {
             "http://",
             "http://:1",
             "http://h/x",
-            "https://h:1",
         ] {
-            assert!(extender_url(wrong).is_err(), "{wrong:?}");
+            let secure = wrong.replace("http:", "https:");
+            for wrong in [wrong, &secure] {
+                assert!(extender_url(wrong).is_err(), "{wrong:?}");
+                assert!(verbs_url(wrong).is_err(), "{wrong:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_namespace_and_a_path_are_nothing_that_yaml_reads_otherwise() {
+        assert_eq!(namespace("gpu-1").as_deref(), Ok("gpu-1"));
+        for wrong in ["", "a b", "a:", "-a", "a-", "A", "a\nb", "a.b", &"a".repeat(64)] {
+            assert!(namespace(wrong).is_err(), "{wrong:?}");
+        }
+        assert_eq!(absolute_path("/etc/k3s.d/p_1-a/").as_deref(), Ok("/etc/k3s.d/p_1-a"));
+        for wrong in ["", "/", "etc", "/a b", "/a: b", "/a #b", "/a\nb", "/\"a"] {
+            assert!(absolute_path(wrong).is_err(), "{wrong:?}");
         }
     }
 

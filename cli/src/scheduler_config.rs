@@ -1,6 +1,7 @@
 //! `plimsoll scheduler-config`: the KubeSchedulerConfiguration that a policy needs.
 //!
-//! Invariant: an entry has only the verbs that do work under the policy, since each costs scheduling throughput.
+//! Invariant: an entry has only the verbs that do work under the policy, since each costs scheduling throughput. The
+//! files of kube-scheduler's configuration in `deploy/`, those of the chart included, are what this writes.
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -21,20 +22,73 @@ pub(crate) fn scheduler_config(
     output: &mut dyn Write,
 ) -> Result<ExitCode> {
     let policy = parsed(&flags.policy)?;
-    write!(output, "{}", configuration(&policy, &flags.address, flags.gpu))?;
+    write!(output, "{}", configuration(&policy, flags))?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn configuration(policy: &LoadPolicy, address: &str, gpu: bool) -> String {
-    let entries: Vec<String> =
-        [load_entry(policy, address), gpu.then(|| gpu_entry(policy, address))]
-            .into_iter()
-            .flatten()
-            .collect();
+fn configuration(policy: &LoadPolicy, flags: &SchedulerConfig) -> String {
+    let extender = Extender::of(flags);
+    let gpu = flags.gpu.then(|| gpu_entry(policy, &extender));
+    let entries: Vec<String> = [load_entry(policy, &extender), gpu].into_iter().flatten().collect();
     let none =
         " []\n# Under this policy Plimsoll has nothing to say to kube-scheduler.\n".to_owned();
     let entries = if entries.is_empty() { none } else { format!("\n{}", entries.concat()) };
-    format!("{HEAD}extenders:{entries}")
+    format!("{}{EVERY_NODE}extenders:{entries}", head(flags, &extender))
+}
+
+/// How kube-scheduler reaches the extender.
+struct Extender {
+    /// The base URL, without a slash at its end.
+    url: String,
+    /// The name in the extender's certificate.
+    name: String,
+    /// The folder of kube-scheduler's certificate.
+    certificates: String,
+}
+
+impl Extender {
+    fn of(flags: &SchedulerConfig) -> Self {
+        let name = format!("scheduler-extender.{}.svc", flags.namespace);
+        let scheme = if flags.in_cluster { "https" } else { "http" };
+        let url = flags.address.clone().unwrap_or_else(|| format!("{scheme}://{name}:19100"));
+        Self { url, name, certificates: flags.certificates.clone() }
+    }
+
+    fn has_tls(&self) -> bool {
+        self.url.starts_with("https://")
+    }
+
+    /// The first lines of the entry that leads to this path.
+    fn lines(&self, path: &str) -> String {
+        let Self { url, name, certificates } = self;
+        let mut lines = format!("- urlPrefix: {url}/{path}\n");
+        if self.has_tls() {
+            lines += &format!(
+                "  enableHTTPS: true\n  tlsConfig:\n    serverName: {name}\n    \
+                 caFile: {certificates}/ca.crt\n    certFile: {certificates}/tls.crt\n    \
+                 keyFile: {certificates}/tls.key\n"
+            );
+        }
+        lines
+    }
+}
+
+/// What stands before the number of nodes and the extender's entries.
+fn head(flags: &SchedulerConfig, extender: &Extender) -> String {
+    if flags.in_cluster {
+        let lease = format!(
+            "  resourceName: plimsoll-scheduler\n  resourceNamespace: {}\n",
+            flags.namespace
+        );
+        return format!("{OF_SECOND}{KIND}{OWN_LEASE}{lease}{PROFILE}");
+    }
+    let comment = if extender.has_tls() { BY_HAND } else { OF_SCRIPT };
+    let kubeconfig = &flags.kubeconfig;
+    let whose = if kubeconfig == KUBEADMS { " This is kubeadm's file." } else { "" };
+    format!(
+        "{comment}{KIND}# With a configuration file the scheduler no longer reads its --kubeconfig flag.{whose}\n\
+         clientConnection:\n  kubeconfig: {kubeconfig}\nleaderElection:\n  leaderElect: true\n"
+    )
 }
 
 /// The parts of the policy that need verbs of the extender.
@@ -56,9 +110,9 @@ impl Needs {
 }
 
 /// The entry for all pods; `None` if the policy needs none.
-fn load_entry(policy: &LoadPolicy, address: &str) -> Option<String> {
+fn load_entry(policy: &LoadPolicy, extender: &Extender) -> Option<String> {
     let Needs { filter, scores } = Needs::of(policy);
-    let mut entry = format!("{LOAD}- urlPrefix: {address}/load-aware\n");
+    let mut entry = format!("{LOAD}{}", extender.lines("load-aware"));
     if filter {
         entry += "  filterVerb: filter\n";
     }
@@ -82,29 +136,54 @@ fn weight(scale: Scale) -> &'static str {
 }
 
 /// The entry for pods that request GPU memory.
-fn gpu_entry(policy: &LoadPolicy, address: &str) -> String {
+fn gpu_entry(policy: &LoadPolicy, extender: &Extender) -> String {
     let (comment, score) = if Needs::of(policy).scores {
         (GPU_SCORED_ABOVE, "")
     } else {
         (GPU_SCORED_HERE, "  prioritizeVerb: prioritize\n  weight: 3\n")
     };
-    format!(
-        "{comment}- urlPrefix: {address}/gpushare-scheduler\n  filterVerb: filter\n{score}{GPU_END}"
-    )
+    let lines = extender.lines("gpushare-scheduler");
+    format!("{comment}{lines}  filterVerb: filter\n{score}{GPU_END}")
 }
 
-const HEAD: &str = "\
+const KUBEADMS: &str = "/etc/kubernetes/scheduler.conf";
+
+const OF_SCRIPT: &str = "\
 # What kube-scheduler needs to know of Plimsoll. On a kubeadm control plane, `plimsoll-scheduler enable` installs
 # this file with the Service's address in place of its name, and https with certificates in place of http; elsewhere, do so by
 # hand (docs/install.md), and merge `extenders` and `percentageOfNodesToScore` into the configuration that the scheduler has.
 # After a change of the policy's limits, weights, namespaces or scale: plimsoll scheduler-config --policy FILE
+";
+
+const BY_HAND: &str = "\
+# What kube-scheduler needs to know of Plimsoll. Where it has a configuration, merge `extenders` and `percentageOfNodesToScore`
+# into that (docs/schedulers.md).
+# After a change of the policy's limits, weights, namespaces or scale: plimsoll scheduler-config --policy FILE
+";
+
+const OF_SECOND: &str = "\
+# What the kube-scheduler that runs in the cluster beside the provider's needs to know of Plimsoll (docs/schedulers.md).
+# After a change of the policy's limits, weights, namespaces or scale: plimsoll scheduler-config --in-cluster --policy FILE
+";
+
+const KIND: &str = "\
 apiVersion: kubescheduler.config.k8s.io/v1
 kind: KubeSchedulerConfiguration
-# With a configuration file the scheduler no longer reads its --kubeconfig flag. This is kubeadm's file.
-clientConnection:
-  kubeconfig: /etc/kubernetes/scheduler.conf
+";
+
+const OWN_LEASE: &str = "\
 leaderElection:
   leaderElect: true
+  # Its own. The provider's is kube-system/kube-scheduler, the default: who holds that one keeps the provider's from scheduling.
+";
+
+const PROFILE: &str = "\
+profiles:
+# The pods that name it in spec.schedulerName, and no others.
+- schedulerName: plimsoll-scheduler
+";
+
+const EVERY_NODE: &str = "\
 # Look at every node. By default a cluster of 100 nodes or more shows extenders only a sample, and a pod stays
 # pending when they reject all of that sample though another node would do.
 percentageOfNodesToScore: 100

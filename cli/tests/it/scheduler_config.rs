@@ -1,5 +1,6 @@
 //! `plimsoll scheduler-config`.
 
+use std::ffi::OsStr;
 use std::path::Path;
 
 use crate::command::{PLIMSOLL, assert_golden, run, run_as};
@@ -21,22 +22,25 @@ fn verbs(text: &str) -> Vec<&str> {
 
 #[test]
 fn shipped_configurations_are_those_of_the_shipped_policies() {
-    let deploy = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy");
-    for (policy, kept) in [
-        ("base/policy.yaml", "scheduler/kube-scheduler-config.yaml"),
-        (
-            "components/crane-policy/policy.yaml",
-            "components/crane-policy/kube-scheduler-config.yaml",
-        ),
+    let [shipped, crane] = ["base/policy.yaml", "components/crane-policy/policy.yaml"];
+    for (policy, kept, flags) in [
+        (shipped, "scheduler/kube-scheduler-config.yaml", &[][..]),
+        (crane, "components/crane-policy/kube-scheduler-config.yaml", &[]),
+        (shipped, "components/second-scheduler/config.yaml", &["--in-cluster"]),
+        (shipped, "chart/kube-scheduler/shipped.yaml", &["--in-cluster"]),
+        (crane, "chart/kube-scheduler/crane.yaml", &["--in-cluster"]),
     ] {
+        let deploy = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy");
         let policy = deploy.join(policy);
         let kept = deploy.join(kept);
         let args = ["scheduler-config".as_ref(), "--gpu".as_ref(), "--policy".as_ref()];
-        let written = run(args.into_iter().chain([policy.as_os_str()])).success();
+        let args = args.into_iter().chain([policy.as_os_str()]);
+        let written = run(args.chain(flags.iter().map(OsStr::new))).success();
         if std::env::var_os("PLIMSOLL_REGENERATE").is_some() {
             std::fs::write(&kept, &written).unwrap();
         }
-        assert_eq!(std::fs::read_to_string(kept).unwrap(), written);
+        let text = std::fs::read_to_string(&kept).unwrap_or_default();
+        assert_eq!(text, written, "{}", kept.display());
     }
 }
 
@@ -80,4 +84,42 @@ fn gpu_pods_have_an_entry_that_scores_where_the_other_does_not() {
     let alone = config("", "", &["--gpu", "--address", "http://10.0.0.1:19100/"]);
     assert_eq!(verbs(&alone), ["filter", "prioritize", "preempt", "bind"]);
     assert_golden("scheduler-config-gpu.yaml", &alone);
+}
+
+#[test]
+fn a_kube_scheduler_that_is_set_up_by_hand_gets_its_certificate_and_its_kubeconfig() {
+    let flags = [
+        "--gpu",
+        "--address=https://10.96.3.4:19100/",
+        "--namespace=gpus",
+        "--certificates=/var/lib/plimsoll",
+        "--kubeconfig=/var/lib/rancher/rke2/server/cred/scheduler.kubeconfig",
+    ];
+    assert_golden("scheduler-config-tls.yaml", &config(", weight: 1", "", &flags));
+}
+
+#[test]
+fn the_one_in_the_cluster_has_a_lease_a_profile_and_addresses_of_its_own() {
+    let text = config(", weight: 1", "", &["--gpu", "--in-cluster", "--namespace", "gpus"]);
+    for line in [
+        "  resourceName: plimsoll-scheduler\n  resourceNamespace: gpus\n",
+        "- schedulerName: plimsoll-scheduler\n",
+        "- urlPrefix: https://scheduler-extender.gpus.svc:19100/load-aware\n  enableHTTPS: true\n",
+        "- urlPrefix: https://scheduler-extender.gpus.svc:19100/gpushare-scheduler\n  enableHTTPS: true\n",
+    ] {
+        assert!(text.contains(line), "no {line} in {text}");
+    }
+    assert_eq!(text.matches("    serverName: scheduler-extender.gpus.svc\n").count(), 2);
+    // It has the token of its service account.
+    assert!(!text.contains("kubeconfig"), "{text}");
+}
+
+#[test]
+fn what_the_one_in_the_cluster_is_given_is_no_choice() {
+    for flag in ["--address=http://h:1", "--certificates=/a", "--kubeconfig=/a"] {
+        let args = ["scheduler-config", "--policy", "-", "--in-cluster", flag];
+        let refused = run_as(Path::new(PLIMSOLL), args, "");
+        assert_eq!(refused.code, Some(2), "{flag}");
+        assert!(refused.stderr.contains("cannot be used with"), "{flag}: {}", refused.stderr);
+    }
 }

@@ -14,7 +14,8 @@ use serde_json::Value;
 use crate::manifests::{of_kind, read, strings, yaml};
 
 /// The policies that components bring.
-const OF_COMPONENTS: [&str; 1] = ["components/unhealthy-gpus/policy.yaml"];
+const OF_COMPONENTS: [&str; 2] =
+    ["components/second-scheduler/policy.yaml", "components/unhealthy-gpus/policy.yaml"];
 
 /// Every object of `deploy/admission`.
 fn shipped() -> Vec<Value> {
@@ -46,7 +47,7 @@ fn each_policy_refuses_and_is_bound_once_and_everywhere() {
     let bindings = objects().into_iter().filter(|o| o["kind"] != "ValidatingAdmissionPolicy");
     let bound: Vec<ValidatingAdmissionPolicyBinding> =
         bindings.map(|binding| serde_json::from_value(binding).expect("a binding")).collect();
-    assert_eq!((policies().len(), bound.len()), (10, 10));
+    assert_eq!((policies().len(), bound.len()), (11, 11));
     for policy in policies() {
         let name = policy.metadata.name.expect("a name");
         let spec = policy.spec.expect("a spec");
@@ -114,7 +115,7 @@ fn every_key_that_bind_writes_is_protected_and_no_key_of_a_pods_author() {
 #[test]
 fn resources_are_those_that_pods_ask_for() {
     let names = Names::default();
-    for name in ["plimsoll-gpu-environment", "plimsoll-node-name"] {
+    for name in ["plimsoll-gpu-environment", "plimsoll-node-name", "plimsoll-scheduler-name"] {
         assert!(policy(name).contains(&format!("'{}'", names.gpu_resource())), "{name}");
     }
     let status = policy("plimsoll-device-plugin-node-status");
@@ -163,7 +164,7 @@ fn accounts_are_those_of_extender_and_device_plugin() {
             "{name}"
         );
     }
-    for name in ["plimsoll-gpu-environment", "plimsoll-node-name"] {
+    for name in ["plimsoll-gpu-environment", "plimsoll-node-name", "plimsoll-scheduler-name"] {
         assert_eq!(accounts_named_in(name, &accounts), service_accounts(&[]), "{name}");
     }
 }
@@ -331,7 +332,11 @@ fn number_after(expression: &str, size: &str, operator: &str) -> Option<u32> {
 #[test]
 fn no_policy_loops_over_a_list_or_map_of_any_length() {
     let mut loops = 0;
-    let samples = ["samples/namespace-nodes.yaml", "samples/tolerate-hot-nodes.yaml"];
+    let samples = [
+        "samples/namespace-nodes.yaml",
+        "samples/scheduler-name.yaml",
+        "samples/tolerate-hot-nodes.yaml",
+    ];
     let all: Vec<Value> =
         objects().into_iter().chain(samples.into_iter().flat_map(documents)).collect();
     let kinds = ["ValidatingAdmissionPolicy", "MutatingAdmissionPolicy"];
@@ -393,13 +398,13 @@ fn policies_about_everybodys_writes_compare_no_whole_objects() {
 }
 
 /// Each condition must hold for the policy to apply, so that one more exempts more accounts. The other patches have the
-/// device plugin place pods, and let pods name their node.
+/// device plugin place pods, and let pods name their node and another scheduler.
 #[test]
 fn a_move_from_gpushare_adds_a_condition_to_the_policy_of_claims_and_places_unclaimed_pods() {
     let kustomization = yaml("components/from-gpushare/kustomization.yaml");
     assert_eq!(strings(&kustomization["components"]), ["../gpu-count"]);
     let patches = kustomization["patches"].clone();
-    let [plugin, patch, node_name] = &patches.as_array().expect("patches")[..] else {
+    let [plugin, patch, names] = &patches.as_array().expect("patches")[..] else {
         panic!("{patches}")
     };
     let plugin =
@@ -414,12 +419,12 @@ fn a_move_from_gpushare_adds_a_condition_to_the_policy_of_claims_and_places_uncl
     );
     let expression = operation["value"]["expression"].as_str().expect("an expression");
     assert!(expression.starts_with("!(request.userInfo.username in ["), "{expression}");
-    let binding = serde_json::json!({"kind": "ValidatingAdmissionPolicyBinding", "name": "plimsoll-node-name"});
-    assert_eq!(node_name["target"], binding);
+    let binding = serde_json::json!({"kind": "ValidatingAdmissionPolicyBinding", "name": "plimsoll-(node|scheduler)-name"});
+    assert_eq!(names["target"], binding);
     let audited = serde_json::json!({
         "op": "replace", "path": "/spec/validationActions", "value": ["Audit"]
     });
-    assert_eq!(only_operation(node_name), audited);
+    assert_eq!(only_operation(names), audited);
 }
 
 fn only_operation(patch: &Value) -> Value {
@@ -450,4 +455,18 @@ fn the_device_plugin_sets_the_condition_that_the_policy_lets_it_set() {
 fn resources_of(name: &str) -> Vec<String> {
     let found = objects().into_iter().find(|object| object["metadata"]["name"] == name);
     strings(&found.expect("a policy")["spec"]["matchConstraints"]["resourceRules"][0]["resources"])
+}
+
+/// Who is refused, beside what the API server tries in `testing/e2e`: an empty name is the provider's scheduler's, and
+/// where Plimsoll configures the cluster's own scheduler the policy is not there.
+#[test]
+fn the_policy_of_the_scheduler_is_in_no_kustomization_but_the_components() {
+    let name = "plimsoll-scheduler-name";
+    assert!(shipped().iter().all(|object| object["metadata"]["name"] != name));
+    assert_eq!(resources_of(name), ["pods"]);
+    let text = policy(name);
+    let conditions = ["names-another-scheduler", "by-others-than-kubelets", "asks-for-gpu-memory"];
+    let places = conditions.map(|condition| text.find(&format!("\"{condition}\"")).expect("it"));
+    assert!(places.is_sorted(), "the cheapest first");
+    assert!(text.contains(r#""validations":[{"expression":"false","#), "{text}");
 }

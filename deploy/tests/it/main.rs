@@ -19,5 +19,6 @@ mod rbac;
 mod reference;
 mod repository;
 mod scheduler_config;
+mod second_scheduler;
 mod wiring;
 mod workloads;

@@ -47,7 +47,8 @@ fn every_field_of_every_manifest_is_one_that_kubernetes_knows() {
 
 #[test]
 fn every_field_of_the_samples_is_one_that_kubernetes_knows() {
-    for sample in ["samples/namespace-nodes.yaml", "samples/tolerate-hot-nodes.yaml"] {
+    for sample in ["namespace-nodes", "scheduler-name", "tolerate-hot-nodes"] {
+        let sample = &format!("samples/{sample}.yaml");
         let objects: Vec<Value> = serde_saphyr::from_multiple(&read(sample)).unwrap();
         let [policy, binding] = objects.as_slice() else { panic!("{objects:?}") };
         assert_eq!(through::<MutatingAdmissionPolicy>(policy), *policy);

@@ -12,6 +12,8 @@ use tempfile::TempDir;
 
 /// Where the images are, by both ways.
 pub(super) const REGISTRY: &str = "registry.example.com/plimsoll";
+/// The version of the API server that is rendered for, and of the image in the component `second-scheduler`.
+const KUBERNETES: &str = "v1.36.3";
 /// The releases of Helm, by the variables of `scripts/chart.sh`.
 pub(super) const HELMS: [&str; 2] = ["HELM3", "HELM4"];
 
@@ -41,7 +43,8 @@ pub(super) fn template(by: &str, namespace: &str, args: &[&str]) -> Output {
     let registry = format!("image.registry=\"{REGISTRY}\"");
     let chart = chart();
     let mut all = vec!["template", "plimsoll", &chart, "--namespace", namespace];
-    all.extend(["--set-json", &registry]);
+    // Of two versions the last one counts.
+    all.extend(["--kube-version", KUBERNETES, "--set-json", &registry]);
     all.extend(args);
     helm(by, &all)
 }
@@ -81,7 +84,8 @@ pub(super) fn kustomize_objects(lines: &str) -> Objects {
     objects(&stdout(&output))
 }
 
-fn objects(text: &str) -> Objects {
+/// The objects of a text, without what Helm alone adds.
+pub(super) fn objects(text: &str) -> Objects {
     let all: Vec<Value> =
         serde_saphyr::from_multiple(text).unwrap_or_else(|error| panic!("{error}"));
     let mut found = Objects::new();
@@ -119,7 +123,21 @@ fn normalise(object: &mut Value) {
             object["metadata"].as_object_mut().expect("an object").remove(part);
         }
     }
+    if let Some(template) = object.pointer_mut("/spec/template/metadata") {
+        drop_checksum(template);
+    }
     sort_lists(object);
+}
+
+/// Drops the annotation by which Helm replaces pods whose configuration has changed.
+fn drop_checksum(template: &mut Value) {
+    let Some(annotations) = template.get_mut("annotations").and_then(Value::as_object_mut) else {
+        return;
+    };
+    annotations.remove("checksum/configuration");
+    if annotations.is_empty() {
+        template.as_object_mut().expect("an object").remove("annotations");
+    }
 }
 
 /// Kubernetes finds the items of these lists by a key.

@@ -7,8 +7,8 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use super::files::leaves;
-use super::render::{HELMS, chart, chart_objects, helm, stderr, stdout, template};
-use crate::manifests::yaml;
+use super::render::{HELMS, chart, chart_objects, helm, objects, stderr, stdout, template};
+use crate::manifests::{read, yaml};
 
 /// The standard error of Helm, which must refuse these values.
 fn refused(by: &str, values: &[&str]) -> String {
@@ -30,7 +30,13 @@ fn the_schema_refuses_what_is_misspelt_or_of_another_kind() {
         (r#"image.tag="a:b""#, "tag"),
         (r#"image.pullPolicy="Sometimes""#, "pullPolicy"),
         (r#"image.pullSecrets=[{"name":"x"}]"#, "pullSecrets"),
-        (r#"scheduler.mode="second""#, "mode"),
+        (r#"scheduler.mode="both""#, "mode"),
+        (r#"scheduler.name="mine""#, "name"),
+        (r#"scheduler.image.repository="kube-scheduler""#, "repository"),
+        (r#"scheduler.image.digest="sha256:1""#, "digest"),
+        (r#"scheduler.setName.namespaces="team-a""#, "namespaces"),
+        (r#"scheduler.setName.pods="some""#, "pods"),
+        (r#"scheduler.replicas=0"#, "replicas"),
         (r#"policy.text={"kind":"SchedulingPolicy"}"#, "text"),
         (r#"policy.crane="yes""#, "crane"),
         (r#"readings.source="metrics-server""#, "source"),
@@ -74,7 +80,9 @@ fn values_that_contradict_each_other_are_refused_with_what_to_change() {
     let none = r#"scheduler.mode="none""#;
     let metrics = r#"readings.source="metricsServer""#;
     let config_map = r#"policy.existingConfigMap="mine""#;
-    let contradictions: [(&[&str], &str); 18] = [
+    let second = r#"scheduler.mode="second""#;
+    let set_name = r#"scheduler.setName.namespaces=["a"]"#;
+    let contradictions: [(&[&str], &str); 24] = [
         (&[r#"image.registry="""#], "image.registry is not set: no images are published."),
         (&[r#"image.registry="plimsoll""#], "or docker.io/plimsoll for Docker Hub"),
         (&["policy.crane=true", config_map], "policy.crane and policy.existingConfigMap are set"),
@@ -90,9 +98,18 @@ fn values_that_contradict_each_other_are_refused_with_what_to_change() {
         (&[none, "fromGpushare=true"], "fromGpushare is set"),
         (&[none, "devicePlugin.gpuCount=true"], "devicePlugin.gpuCount is set"),
         (&[none, "devicePlugin.processes=true"], "devicePlugin.processes is set"),
-        (&[none, "devicePlugin.unhealthyConfigMaps=true"], "or set scheduler.mode to external"),
+        (
+            &[none, "devicePlugin.unhealthyConfigMaps=true"],
+            "or set scheduler.mode to external or second",
+        ),
         (&[none, r#"policy.shadow="x""#], "policy.shadow is set"),
         (&[none, r#"readings.keptIn="nodeloads""#], "readings.keptIn nodeloads is set"),
+        (&[second, "extender.tls.enabled=false"], "extender.tls.enabled is false, and with"),
+        (&[set_name], "scheduler.setName.namespaces is set, and with scheduler.mode external"),
+        (&[none, set_name], "scheduler.setName.namespaces is set, and with scheduler.mode none"),
+        (&[r#"scheduler.configuration="x""#], "scheduler.configuration is set"),
+        (&[r#"scheduler.image.tag="v1.35.0""#], "scheduler.image.tag is set"),
+        (&[none, r#"scheduler.image.tag="v1.35.0""#], "or set scheduler.mode to second"),
     ];
     for by in HELMS {
         for (values, wanted) in contradictions {
@@ -126,9 +143,102 @@ fn kubernetes_with_a_providers_suffix_is_taken_and_an_older_one_refused() {
     }
 }
 
+fn image_of_second(by: &str, flags: &[&str]) -> String {
+    let args = [&["--set", "scheduler.mode=second"], flags].concat();
+    let objects = objects(&stdout(&template(by, "plimsoll", &args)));
+    let pod = &objects["apps/v1 Deployment plimsoll/kube-scheduler"]["spec"]["template"]["spec"];
+    pod["containers"][0]["image"].as_str().expect("an image").to_owned()
+}
+
+/// What providers put behind the version is no part of the published tags.
+#[test]
+#[ignore = "make chart"]
+fn the_second_scheduler_has_the_version_of_the_api_server_without_a_providers_suffix() {
+    for by in HELMS {
+        for (version, tag) in [
+            ("v1.36.3-eks-abc", "v1.36.3"),
+            ("v1.34.10-gke.1000000", "v1.34.10"),
+            ("v1.35.0+k3s1", "v1.35.0"),
+            ("v1.36.3", "v1.36.3"),
+        ] {
+            let image = image_of_second(by, &["--kube-version", version]);
+            assert_eq!(image, format!("registry.k8s.io/kube-scheduler:{tag}"), "{by}");
+        }
+        let mirror = "scheduler.image.repository=mirror.example.com/kube-scheduler";
+        let tag = ["--set", mirror, "--set", "scheduler.image.tag=v1.35.9"];
+        assert_eq!(image_of_second(by, &tag), "mirror.example.com/kube-scheduler:v1.35.9");
+        let digest = format!("sha256:{}", "0f".repeat(32));
+        let by_digest = format!("scheduler.image.digest={digest}");
+        let wanted = format!("registry.k8s.io/kube-scheduler@{digest}");
+        assert_eq!(image_of_second(by, &["--set", &by_digest]), wanted);
+    }
+}
+
+fn configuration_of_second(by: &str, namespace: &str, values: &[&str]) -> String {
+    let values = [&["scheduler.mode=second"], values].concat();
+    let objects = chart_objects(by, namespace, &values);
+    let text = &objects[&format!("v1 ConfigMap {namespace}/kube-scheduler")]["data"]["config.yaml"];
+    text.as_str().expect("a text").to_owned()
+}
+
+#[test]
+#[ignore = "make chart"]
+fn the_second_scheduler_has_the_configuration_of_the_policy_and_of_the_namespace() {
+    let [shipped, crane] =
+        ["shipped", "crane"].map(|name| read(&format!("chart/kube-scheduler/{name}.yaml")));
+    for by in HELMS {
+        assert_eq!(configuration_of_second(by, "plimsoll", &[]), shipped);
+        assert_eq!(configuration_of_second(by, "plimsoll", &["policy.crane=true"]), crane);
+        let own = ["scheduler.configuration=kind: Mine"];
+        assert_eq!(configuration_of_second(by, "plimsoll", &own), "kind: Mine\n");
+        let elsewhere = configuration_of_second(by, "elsewhere", &[]);
+        let wanted = shipped
+            .replace("scheduler-extender.plimsoll.svc", "scheduler-extender.elsewhere.svc")
+            .replace("resourceNamespace: plimsoll\n", "resourceNamespace: elsewhere\n");
+        assert_eq!(elsewhere, wanted);
+        assert_eq!(elsewhere.matches("elsewhere").count(), 5);
+    }
+}
+
+const SET_NAME: [&str; 2] = ["scheduler.mode=second", "scheduler.setName.namespaces={team-a}"];
+
+#[test]
+#[ignore = "make chart"]
+fn the_chart_gives_pods_the_schedulers_name_as_the_sample_does() {
+    let sample = objects(&read("samples/scheduler-name.yaml"));
+    assert_eq!(sample.len(), 2);
+    for by in HELMS {
+        let chart = chart_objects(by, "plimsoll", &SET_NAME);
+        for (key, object) in &sample {
+            assert_eq!(chart.get(key), Some(object), "{by}: {key}");
+        }
+        let without = chart_objects(by, "plimsoll", &SET_NAME[..1]);
+        assert!(!without.keys().any(|key| sample.contains_key(key)), "off by itself");
+    }
+}
+
+#[test]
+#[ignore = "make chart"]
+fn pods_get_the_schedulers_name_by_the_version_of_the_policy_that_the_api_server_has() {
+    let v1beta1 = "admissionregistration.k8s.io/v1beta1";
+    let has = format!("{v1beta1}/MutatingAdmissionPolicy");
+    let set: Vec<&str> = SET_NAME.iter().flat_map(|value| ["--set", value]).collect();
+    let old = ["--kube-version", "v1.35.2-eks-abc"];
+    for by in HELMS {
+        let error = stderr(&template(by, "plimsoll", &[&set[..], &old].concat()));
+        assert!(error.contains("the API server has no MutatingAdmissionPolicy"), "{error}");
+        let flags = [&set[..], &old, &["--api-versions", &has]].concat();
+        let objects = objects(&stdout(&template(by, "plimsoll", &flags)));
+        let key = format!("{v1beta1} MutatingAdmissionPolicy -/plimsoll-scheduler-name");
+        assert!(objects.contains_key(&key), "{by}: {:?}", objects.keys());
+    }
+}
+
 /// The values of many components, of which each pair goes together.
-const MANY: [&str; 16] = [
+const MANY: [&str; 18] = [
     "namespace.create=true",
+    "scheduler.mode=second",
+    "scheduler.setName.namespaces={team-a}",
     "exporter.gpuSignals=true",
     "exporter.hostFileSystems=true",
     "exporter.tls.enabled=true",
@@ -149,7 +259,8 @@ const MANY: [&str; 16] = [
 /// What has the project's name in it and is no namespace: names of objects and taints, the domain of annotations,
 /// folders, images, and the label of all objects.
 fn is_no_namespace(word: &str) -> bool {
-    let starts = ["plimsoll-", "plimsoll.dev", "/etc/plimsoll", "/run/plimsoll"];
+    let starts =
+        ["plimsoll-", "plimsoll.dev", "/etc/plimsoll", "/etc/kubernetes/plimsoll", "/run/plimsoll"];
     starts.iter().any(|start| word.starts_with(start))
         || word.starts_with("--storage.file=/run/plimsoll/")
         || word.starts_with("--state-dir=/run/plimsoll-")
@@ -239,7 +350,7 @@ fn other_names_are_in_programs_and_policies_alike() {
             let others = ["aliyun.com/", "plimsoll.dev/gpu", "plimsoll.dev/cooled", "autoscaler"];
             let other = others.iter().find(|other| text.contains(**other));
             // The texts of the policy tell of the defaults.
-            assert!(key.contains("ConfigMap") || other.is_none(), "{by}, {key} has {other:?}");
+            assert!(key.ends_with("/policy") || other.is_none(), "{by}, {key} has {other:?}");
         }
         let objects = chart_objects(by, "plimsoll", &values);
         for (program, count) in [("annotator", 4), ("gpushare-device-plugin", 3)] {
@@ -265,6 +376,22 @@ const CHANGED: &[(&str, &str, &[&str])] = &[
     ("commonLabels", r#"{"team":"a"}"#, &[]),
     ("namespace.create", "true", &[]),
     ("scheduler.mode", r#""none""#, &[]),
+    ("scheduler.image.repository", r#""mirror.example.com/kube-scheduler""#, SECOND),
+    ("scheduler.image.tag", r#""v1.35.9""#, SECOND),
+    (
+        "scheduler.image.digest",
+        r#""sha256:0000000000000000000000000000000000000000000000000000000000000000""#,
+        SECOND,
+    ),
+    ("scheduler.configuration", r#""x""#, SECOND),
+    ("scheduler.existingSecret", r#""mine""#, SECOND),
+    ("scheduler.setName.namespaces", r#"["a"]"#, SECOND),
+    (
+        "scheduler.setName.pods",
+        r#""all""#,
+        &[r#"scheduler.mode="second""#, r#"scheduler.setName.namespaces=["a"]"#],
+    ),
+    ("scheduler.replicas", "3", SECOND),
     ("policy.text", r#""x""#, &[]),
     ("policy.existingConfigMap", r#""mine""#, &[]),
     ("policy.crane", "true", &[]),
@@ -314,6 +441,7 @@ const CHANGED: &[(&str, &str, &[&str])] = &[
     ("nvmlHostLibrary", r#""/x""#, &[]),
 ];
 
+const SECOND: &[&str] = &[r#"scheduler.mode="second""#];
 const PROMETHEUS: &[&str] =
     &[r#"readings.source="prometheus""#, r#"readings.prometheus.url="http://p:1""#];
 
@@ -339,11 +467,12 @@ fn every_value_changes_what_is_rendered() {
     leaves(&yaml("chart/values.yaml"), "", &mut untried);
     let mut tried: Vec<(String, &str, &[&str])> =
         CHANGED.iter().map(|(path, value, needs)| ((*path).to_owned(), *value, *needs)).collect();
-    for program in ["annotator", "devicePlugin", "exporter", "extender", "mps"] {
+    for program in ["annotator", "devicePlugin", "exporter", "extender", "mps", "scheduler"] {
+        let needs = if program == "scheduler" { SECOND } else { &[] };
         for (part, value) in OF_PROGRAMS {
             let path = format!("{program}.{part}");
             if untried.contains(&path.replace('\\', "")) {
-                tried.push((path, value, &[]));
+                tried.push((path, value, needs));
             }
         }
     }
@@ -388,12 +517,15 @@ fn the_notes_say_the_next_step_of_the_chosen_way() {
     let make = "plimsoll-scheduler certificates --namespace elsewhere\n";
     let crane = " --config deploy/components/crane-policy/kube-scheduler-config.yaml\n";
     let taint = "Nodes over a limit carry a taint";
+    let line = "\n  schedulerName: plimsoll-scheduler\n";
     for by in HELMS {
         for (values, said, not_said) in [
             ("scheduler.mode=external", [enable, make], [crane, taint]),
             ("extender.tls.enabled=false", [enable, "rollout status"], [make, taint]),
             ("policy.crane=true", [crane, make], [enable, taint]),
             ("scheduler.mode=none", [taint, "plimsoll taints --clear"], [enable, make]),
+            ("scheduler.mode=second", [line, make], [enable, taint]),
+            ("scheduler.mode=second,policy.text=x", [line, "--in-cluster --gpu"], [enable, taint]),
         ] {
             let notes = notes(by, values);
             assert!(said.iter().all(|text| notes.contains(text)), "{by}, {values}: {notes}");

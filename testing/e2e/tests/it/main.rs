@@ -104,6 +104,7 @@ fn all() -> Vec<Fact> {
         failures::lost_configuration::FACTS,
         failures::chaos::FACTS,
         cluster::kubeadm_upgrade::FACTS,
+        cluster::second_scheduler::FACTS,
         cluster::uninstall::FACTS,
         cluster::chart::FACTS,
     ]

@@ -1,5 +1,5 @@
-//! Tests of the cluster itself: its nodes, its likeness to the stand-ins of other tests, what it refuses, an
-//! upgrade by kubeadm, and the removal of Plimsoll.
+//! Tests of the cluster itself: its nodes, its likeness to the stand-ins of other tests, what it refuses, a second
+//! scheduler, an upgrade by kubeadm, the chart, and the removal of Plimsoll.
 
 pub(crate) mod admission;
 pub(crate) mod admission_cost;
@@ -9,5 +9,6 @@ pub(crate) mod kubeadm_upgrade;
 pub(crate) mod kubelet_conformance;
 pub(crate) mod nodes;
 pub(crate) mod scheduler_conformance;
+pub(crate) mod second_scheduler;
 pub(crate) mod uninstall;
 pub(crate) mod users;

@@ -61,7 +61,8 @@ fn uninstalled(env: &TestEnv) -> Result<()> {
     scheduling_is_as_before(env)
 }
 
-pub(super) fn scheduler_is_as_before(cluster: &Cluster, control_plane: &Node) -> Result<()> {
+/// The control plane's kube-scheduler knows nothing of the extender.
+pub(crate) fn scheduler_is_as_before(cluster: &Cluster, control_plane: &Node) -> Result<()> {
     let manifest = fs::read_to_string(control_plane.path(MANIFEST))?;
     ensure!(!manifest.contains("plimsoll"), "{MANIFEST} still names Plimsoll:\n{manifest}");
     let folder = control_plane.path("/etc/kubernetes/plimsoll");

@@ -123,17 +123,10 @@ fn deployments(env: &TestEnv) -> Api<Deployment> {
     Api::namespaced(env.client(), NAMESPACE)
 }
 
-/// Applies the sample, and starts it with the extender's address in its hosts file.
+/// Applies the sample, and starts it.
 fn start_descheduler(env: &TestEnv) -> Result<()> {
     let cluster = env.cluster()?;
     cluster.apply(OVERLAY)?;
-    let service = ["-n", "plimsoll", "get", "service", "scheduler-extender"];
-    let address =
-        cluster.kubectl_run(&[&service[..], &["-o", "jsonpath={.spec.clusterIP}"]].concat())?;
-    let alias = json!([{"ip": address.trim(), "hostnames": ["scheduler-extender.plimsoll.svc"]}]);
-    let patch = json!({"spec": {"replicas": 1, "template": {"spec": {"hostAliases": alias}}}});
-    let target = ["-n", "descheduler", "patch", "deployment", "descheduler", "--patch"];
-    cluster.kubectl_run(&[&target[..], &[&patch.to_string()]].concat())?;
     let status = ["-n", "descheduler", "rollout", "status", "deployment/descheduler"];
     cluster.kubectl_run(&[&status[..], &["--timeout=300s"]].concat()).map(drop)
 }

@@ -1,0 +1,260 @@
+//! The kube-scheduler of `components/second-scheduler`: objects that Kubernetes knows, rights that follow the API
+//! server's version, a Lease that is not the provider's, and one name for it everywhere.
+
+use std::collections::BTreeSet;
+use std::fs;
+
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::core::v1::ServiceAccount;
+use k8s_openapi::api::networking::v1::NetworkPolicy;
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use k8s_openapi::api::rbac::v1::{ClusterRoleBinding, Role, RoleBinding};
+use serde_json::{Value, json};
+
+use crate::manifests::{PROGRAMS, pod, ports, read, strings, workload, yaml};
+use crate::workloads::through;
+
+const FOLDER: &str = "components/second-scheduler";
+/// What pods name in `spec.schedulerName`.
+const NAME: &str = "plimsoll-scheduler";
+
+/// Its objects but for the admission policy, which `admission.rs` looks at.
+fn objects() -> Vec<Value> {
+    let files = ["kube-scheduler.yaml", "rights.yaml", "network-policy.yaml"];
+    let texts = files.map(|file| read(&format!("{FOLDER}/{file}")));
+    let all = texts.iter().flat_map(|text| {
+        serde_saphyr::from_multiple::<Value>(text).unwrap_or_else(|error| panic!("{error}"))
+    });
+    all.collect()
+}
+
+/// The only object of a kind.
+fn object(kind: &str) -> Value {
+    let found: Vec<Value> = objects().into_iter().filter(|object| object["kind"] == kind).collect();
+    let [only] = &found[..] else { panic!("{} of {kind}", found.len()) };
+    only.clone()
+}
+
+fn pod_of_it() -> Value {
+    object("Deployment")["spec"]["template"]["spec"].clone()
+}
+
+fn configuration() -> Value {
+    yaml(&format!("{FOLDER}/config.yaml"))
+}
+
+fn kustomization() -> Value {
+    yaml(&format!("{FOLDER}/kustomization.yaml"))
+}
+
+#[test]
+fn every_field_of_its_objects_is_one_that_kubernetes_knows() {
+    for object in objects() {
+        let known = match object["kind"].as_str().unwrap() {
+            "ServiceAccount" => through::<ServiceAccount>(&object),
+            "ClusterRoleBinding" => through::<ClusterRoleBinding>(&object),
+            "Role" => through::<Role>(&object),
+            "RoleBinding" => through::<RoleBinding>(&object),
+            "PodDisruptionBudget" => through::<PodDisruptionBudget>(&object),
+            "NetworkPolicy" => through::<NetworkPolicy>(&object),
+            "Deployment" => through::<Deployment>(&object),
+            other => panic!("a {other} that no test looks at"),
+        };
+        assert_eq!(known, object);
+        assert_eq!(object["metadata"]["labels"]["app.kubernetes.io/part-of"], "plimsoll");
+    }
+}
+
+#[test]
+fn every_file_of_it_is_listed() {
+    let kustomization = kustomization();
+    let mut listed: BTreeSet<String> = strings(&kustomization["resources"]).into_iter().collect();
+    listed.extend(strings(&kustomization["configMapGenerator"][0]["files"]));
+    listed.insert("kustomization.yaml".to_owned());
+    let files = fs::read_dir(deploy::folder().join(FOLDER)).unwrap();
+    let found: BTreeSet<String> =
+        files.map(|file| file.unwrap().file_name().into_string().unwrap()).collect();
+    assert_eq!(found, listed);
+}
+
+/// A copy of these roles would miss what a later kube-scheduler needs, as the binding of resource claims of 1.36.
+#[test]
+fn its_rights_are_the_api_servers_own_roles_and_no_copy() {
+    let bindings: Vec<Value> =
+        objects().into_iter().filter(|object| object["roleRef"].is_object()).collect();
+    let mut bound: Vec<String> = Vec::new();
+    for binding in &bindings {
+        let [subject] = &binding["subjects"].as_array().unwrap()[..] else { panic!("{binding}") };
+        let account = json!({
+            "kind": "ServiceAccount", "name": "kube-scheduler", "namespace": "plimsoll"
+        });
+        assert_eq!(*subject, account);
+        let namespace = binding["metadata"]["namespace"].as_str().unwrap_or("everywhere");
+        let role = &binding["roleRef"];
+        bound.push(format!("{namespace} {} {}", text(&role["kind"]), text(&role["name"])));
+    }
+    assert_eq!(
+        bound,
+        [
+            "everywhere ClusterRole system:kube-scheduler",
+            "everywhere ClusterRole system:volume-scheduler",
+            "kube-system Role extension-apiserver-authentication-reader",
+            "plimsoll Role kube-scheduler",
+        ]
+    );
+}
+
+fn text(value: &Value) -> &str {
+    value.as_str().expect("a text")
+}
+
+/// The built-in role lets it update a Lease of kube-scheduler's default name alone, so its own needs a Role.
+#[test]
+fn it_holds_a_lease_of_its_own_and_may_update_that_one() {
+    let lease = &configuration()["leaderElection"];
+    let wanted =
+        json!({"leaderElect": true, "resourceName": NAME, "resourceNamespace": "plimsoll"});
+    assert_eq!(*lease, wanted);
+    let role = object("Role");
+    assert_eq!(role["metadata"]["namespace"], lease["resourceNamespace"]);
+    let rule = json!({
+        "apiGroups": ["coordination.k8s.io"], "resources": ["leases"],
+        "resourceNames": [lease["resourceName"]], "verbs": ["get", "update"]
+    });
+    assert_eq!(role["rules"], json!([rule]));
+}
+
+#[test]
+fn its_two_pods_run_like_those_of_the_programs() {
+    let deployment = object("Deployment");
+    assert_eq!(deployment["spec"]["replicas"], 2);
+    let extender = workload("scheduler-extender");
+    assert_eq!(deployment["spec"]["strategy"], extender["spec"]["strategy"]);
+    let of_extender = pod("scheduler-extender");
+    let of_it = pod_of_it();
+    for part in ["automountServiceAccountToken", "enableServiceLinks", "priorityClassName"] {
+        assert_eq!(of_it[part], of_extender[part], "{part}");
+    }
+    for part in ["nodeSelector", "tolerations"] {
+        assert_eq!(of_it[part], of_extender[part], "{part}");
+    }
+    let context = &of_it["containers"][0]["securityContext"];
+    assert_eq!(*context, of_extender["containers"][0]["securityContext"]);
+    let security = &of_it["securityContext"];
+    assert_eq!(security["runAsNonRoot"], true);
+    assert_eq!(security["seccompProfile"], of_extender["securityContext"]["seccompProfile"]);
+    let budget = object("PodDisruptionBudget");
+    assert_eq!(budget["spec"]["maxUnavailable"], 1);
+    let selector = &deployment["spec"]["selector"];
+    assert_eq!(budget["spec"]["selector"], *selector);
+    assert_eq!(of_it["topologySpreadConstraints"][0]["labelSelector"], *selector);
+    assert_eq!(deployment["spec"]["template"]["metadata"]["labels"], selector["matchLabels"]);
+    assert_eq!(object("NetworkPolicy")["spec"]["podSelector"], *selector);
+}
+
+#[test]
+fn its_user_and_group_are_no_other_programs() {
+    let security = pod_of_it()["securityContext"].clone();
+    for part in ["runAsUser", "runAsGroup"] {
+        for program in PROGRAMS {
+            assert_ne!(security[part], pod(program)["securityContext"][part], "{program}: {part}");
+        }
+        assert!(
+            !read("samples/descheduler/descheduler.yaml")
+                .contains(&format!("{part}: {}", security[part]))
+        );
+    }
+    let patches = kustomization()["patches"].clone();
+    let openshift = patches.as_array().unwrap().iter().find(|patch| {
+        patch["target"] == json!({"kind": "SecurityContextConstraints", "name": "plimsoll"})
+    });
+    let range = format!("value: {}\n", security["runAsUser"]);
+    assert!(text(&openshift.unwrap()["patch"]).ends_with(&range));
+}
+
+#[test]
+fn it_is_probed_on_its_secure_port_as_kubeadm_probes_it() {
+    let container = pod_of_it()["containers"][0].clone();
+    let port = json!([{"name": "secure", "containerPort": 10259, "protocol": "TCP"}]);
+    assert_eq!(container["ports"], port);
+    for (probe, path) in
+        [("startupProbe", "/livez"), ("livenessProbe", "/livez"), ("readinessProbe", "/readyz")]
+    {
+        let asked = json!({"path": path, "port": "secure", "scheme": "HTTPS"});
+        assert_eq!(container[probe]["httpGet"], asked, "{probe}");
+    }
+    let opened = &object("NetworkPolicy")["spec"]["ingress"];
+    assert_eq!(*opened, json!([{"ports": [{"port": "secure", "protocol": "TCP"}]}]));
+}
+
+#[test]
+fn it_reads_the_configuration_and_the_certificate_that_are_mounted() {
+    let pod = pod_of_it();
+    let container = &pod["containers"][0];
+    assert_eq!(container["command"], json!(["kube-scheduler"]));
+    assert_eq!(container["args"], json!(["--config=/etc/kube-scheduler/config.yaml"]));
+    let mounts = container["volumeMounts"].as_array().unwrap().iter();
+    let mounts: Vec<(&str, &str)> =
+        mounts.map(|mount| (text(&mount["name"]), text(&mount["mountPath"]))).collect();
+    let certificates = "/etc/kubernetes/plimsoll";
+    assert_eq!(mounts, [("config", "/etc/kube-scheduler"), ("certificates", certificates)]);
+    assert_eq!(pod["volumes"][0]["configMap"]["name"], "kube-scheduler");
+    let generated = &kustomization()["configMapGenerator"][0];
+    assert_eq!(generated["name"], "kube-scheduler");
+    let secret = &pod["volumes"][1]["projected"]["sources"][0]["secret"];
+    let script = read("scheduler/plimsoll-scheduler");
+    assert!(script.contains(&format!("\nCLIENT_SECRET={}\n", text(&secret["name"]))));
+    let files = secret["items"].as_array().unwrap().iter();
+    let files: BTreeSet<String> =
+        files.map(|item| format!("{certificates}/{}", text(&item["path"]))).collect();
+    for entry in configuration()["extenders"].as_array().unwrap() {
+        assert_eq!(entry["enableHTTPS"], true);
+        let tls = &entry["tlsConfig"];
+        let named = ["caFile", "certFile", "keyFile"].map(|file| text(&tls[file]).to_owned());
+        assert_eq!(BTreeSet::from(named), files);
+        let (_, host) = text(&entry["urlPrefix"]).split_once("https://").expect("TLS");
+        assert!(host.starts_with(&format!("{}:19100/", text(&tls["serverName"]))), "{host}");
+    }
+}
+
+#[test]
+fn it_asks_the_extender_what_one_on_the_control_plane_asks() {
+    let mut of_it = configuration()["extenders"].clone();
+    for entry in of_it.as_array_mut().unwrap() {
+        let url = text(&entry["urlPrefix"]).replace("https://", "http://");
+        let entry = entry.as_object_mut().unwrap();
+        entry.insert("urlPrefix".to_owned(), url.into());
+        entry.remove("enableHTTPS").unwrap();
+        entry.remove("tlsConfig").unwrap();
+    }
+    let external = yaml("scheduler/kube-scheduler-config.yaml");
+    assert_eq!(of_it, external["extenders"]);
+    assert_eq!(configuration()["percentageOfNodesToScore"], external["percentageOfNodesToScore"]);
+}
+
+#[test]
+fn it_has_one_name_in_its_configuration_and_in_the_policies() {
+    assert_eq!(configuration()["profiles"], json!([{"schedulerName": NAME}]));
+    let policy = read(&format!("{FOLDER}/policy.yaml"));
+    assert!(policy.contains(&format!("orValue('') != '{NAME}'")));
+    assert!(policy.contains(&format!("`schedulerName: {NAME}`")), "the line to add");
+    let sample = read("samples/scheduler-name.yaml");
+    assert!(sample.contains(&format!("path: '/spec/schedulerName', value: '{NAME}'")));
+}
+
+#[test]
+fn a_closed_network_lets_it_reach_the_extender() {
+    let patches = yaml("components/network-deny/kustomization.yaml")["patches"].clone();
+    let patch = patches.as_array().unwrap().iter().find(|patch| {
+        patch["target"] == json!({"kind": "NetworkPolicy", "name": "kube-scheduler"})
+    });
+    let operations: Value = serde_saphyr::from_str(text(&patch.unwrap()["patch"])).unwrap();
+    let egress = &operations[1]["value"];
+    let [api_server, dns, extender] = &egress.as_array().unwrap()[..] else { panic!("{egress}") };
+    assert_eq!([&api_server["ports"][0]["port"], &api_server["ports"][1]["port"]], [443, 6443]);
+    assert_eq!(dns["ports"][0]["port"], 53);
+    let verbs = ports("scheduler-extender").into_iter().find(|(name, _)| name == "verbs").unwrap();
+    assert_eq!(extender["ports"], json!([{"port": verbs.1, "protocol": "TCP"}]));
+    let pods = json!({"podSelector": workload("scheduler-extender")["spec"]["selector"]});
+    assert_eq!(extender["to"], json!([pods]));
+}
