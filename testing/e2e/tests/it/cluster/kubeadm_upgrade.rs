@@ -29,7 +29,7 @@ const FLAG: &str = "--config=/etc/kubernetes/plimsoll/kube-scheduler-config.yaml
 /// The folder of the flag, as in every manifest of an enabled node.
 const FOLDER: &str = "/etc/kubernetes/plimsoll";
 /// What `kubeadm upgrade apply` gets beside the release. The preflight checks are those of `kubeadm init`, etcd stays as it
-/// is, and this cluster has neither CoreDNS nor a kube-proxy of kubeadm's.
+/// is, and this cluster has no kube-proxy of kubeadm's.
 const FLAGS: [&str; 5] = [
     "--yes",
     "--force",
