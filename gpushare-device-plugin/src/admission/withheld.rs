@@ -85,14 +85,14 @@ async fn follow(admission: &Admission) {
 
 impl StatusWriter {
     async fn write(&self, mut breaker: watch::Receiver<Breaker>) {
-        let mut condition = condition(false);
+        let mut condition = condition_now(false);
         let mut told = Offer::All;
         let mut logged = String::new();
         loop {
             let now = breaker.borrow_and_update().clone();
             let offer = now.offer();
             if (offer != Offer::All) != condition.holds {
-                condition = self::condition(!condition.holds);
+                condition = condition_now(!condition.holds);
             }
             let written = self.write_condition(&condition, offer).await;
             if let (Some(pause), true) = (now.pause(), offer != told) {
@@ -131,7 +131,7 @@ fn log_once(written: Result<(), CallError>, logged: &mut String) {
 }
 
 /// The condition from now on.
-fn condition(holds: bool) -> NodeCondition {
+fn condition_now(holds: bool) -> NodeCondition {
     NodeCondition {
         kind: WITHHELD,
         holds,
@@ -244,7 +244,8 @@ mod tests {
 
     #[test]
     fn what_the_condition_and_the_event_say_fits_and_names_the_command() {
-        for text in [condition(true).message, warning("aliyun.com/gpu-mem", WRITE_TIMEOUT).note] {
+        for text in [condition_now(true).message, warning("aliyun.com/gpu-mem", WRITE_TIMEOUT).note]
+        {
             assert!(text.contains("plimsoll-scheduler enable"), "{text}");
             assert!(text.len() < 1000, "{text}");
         }

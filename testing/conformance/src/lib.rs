@@ -130,6 +130,7 @@ facts![
     bodies::labels_and_annotations_are_maps_of_texts,
     bodies::a_body_of_an_unknown_type_is_not_read,
     objects::a_strategic_patch_without_lists_that_merge_is_a_merge_patch,
+    objects::a_strategic_patch_finds_a_condition_by_its_type,
     leases::of_two_that_take_a_free_lease_one_gets_it,
     leases::a_lease_that_was_renewed_meanwhile_is_not_taken,
     watches::a_watch_from_a_list_shows_every_later_change_in_order,

@@ -164,6 +164,29 @@ pub(crate) async fn a_strategic_patch_without_lists_that_merge_is_a_merge_patch(
     rig.remove("pods/strategic").await
 }
 
+/// As a program patches a condition of its own, which it does not find by its place.
+pub(crate) async fn a_strategic_patch_finds_a_condition_by_its_type(
+    rig: &Rig<'_>,
+) -> Result<(), Refuted> {
+    rig.pod("conditions", false).await?;
+    for (kind, status) in
+        [("a.example/one", "True"), ("a.example/two", "True"), ("a.example/one", "False")]
+    {
+        let patch = json!({"status": {"conditions": [{"type": kind, "status": status}]}});
+        rig.strategic("pods/conditions/status", &patch).await?.is(200)?;
+    }
+    let after = rig.get("pods/conditions").await?.is(200)?;
+    let mut found = Vec::new();
+    for condition in after["status"]["conditions"].as_array().into_iter().flatten() {
+        if text(&condition["type"]).starts_with("a.example/") {
+            found.push((text(&condition["type"]), text(&condition["status"])));
+        }
+    }
+    // A new one comes first.
+    same("the conditions", found, vec![("a.example/two", "True"), ("a.example/one", "False")])?;
+    rig.remove("pods/conditions").await
+}
+
 fn names(list: &Value) -> Vec<&str> {
     let items = list["items"].as_array().into_iter().flatten();
     items.map(|item| text(&item["metadata"]["name"])).collect()

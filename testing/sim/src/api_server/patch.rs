@@ -27,13 +27,13 @@ pub(super) fn apply_strategic(target: &mut Value, patch: &Value) -> Result<(), F
     Ok(())
 }
 
-/// The conditions in their order, those that change merged into them, and new ones at the end.
+/// The conditions in their order, those that change merged into them, and new ones before them.
 fn merged_by_type(conditions: &Value, changed: &Value) -> Value {
     let mut all: Vec<Value> = conditions.as_array().cloned().unwrap_or_default();
     for change in changed.as_array().into_iter().flatten() {
         match all.iter_mut().find(|condition| condition["type"] == change["type"]) {
             Some(condition) => merge(condition, change),
-            None => all.push(change.clone()),
+            None => all.insert(0, change.clone()),
         }
     }
     all.into()
@@ -75,7 +75,7 @@ mod tests {
             let patch = json!({"status": {"conditions": [{"type": "Own", "status": status}]}});
             apply_strategic(&mut node, &patch).unwrap();
             let own = json!({"type": "Own", "status": status});
-            let expected = json!({"phase": "Running", "conditions": [ready, own]});
+            let expected = json!({"phase": "Running", "conditions": [own, ready]});
             assert_eq!(node["status"], expected);
         }
     }

@@ -113,12 +113,12 @@ async fn annotations_capacity_and_a_condition_are_patched() {
     cluster::patch_node_condition(&client, &name, &condition, resource, LIMIT).await.unwrap();
     let node = sim.node("a").unwrap();
     let conditions = &node["status"]["conditions"];
-    assert_eq!(conditions[0]["type"], "Ready");
+    assert_eq!(conditions[1]["type"], "Ready");
     let since = "2026-11-20T09:00:00Z";
     let expected = json!({
         "type": "Own", "status": "True", "reason": "Because", "message": "it does",
         "lastTransitionTime": since, "lastHeartbeatTime": since,
     });
-    assert_eq!(conditions[1], expected);
+    assert_eq!(conditions[0], expected);
     assert_eq!(node["status"]["allocatable"], json!({"aliyun.com/gpu-count": "0"}));
 }
