@@ -74,3 +74,13 @@ annotations: {{- toYaml . | nindent 2 }}
           value: {{ $value | quote }}
 {{- end }}
 {{- end }}
+
+{{- /* Items of matchExpressions: neither nodes of EKS Fargate nor virtual ones. */ -}}
+{{- define "plimsoll.machines" -}}
+- key: eks.amazonaws.com/compute-type
+  operator: NotIn
+  values: [fargate]
+- key: type
+  operator: NotIn
+  values: [virtual-kubelet]
+{{- end }}

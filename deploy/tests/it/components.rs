@@ -341,18 +341,6 @@ fn cards_are_asked_for_by_a_mount_and_by_no_variable() {
 }
 
 #[test]
-fn every_node_has_one_of_the_two_exporters() {
-    let base = yaml("components/gpu-signals/node-exporter-plus.yaml");
-    let affinity = &base["spec"]["template"]["spec"]["affinity"]["nodeAffinity"];
-    let terms = &affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"];
-    let plugin = pod("gpushare-device-plugin")["nodeSelector"]["gpushare"].clone();
-    let not_there = json!({"key": "gpushare", "operator": "NotIn", "values": [plugin]});
-    assert_eq!(*terms, json!([{"matchExpressions": [not_there]}]));
-    let there = &yaml(GPU_EXPORTER_FILE)["spec"]["template"]["spec"]["nodeSelector"]["gpushare"];
-    assert_eq!(*there, plugin);
-}
-
-#[test]
 fn every_file_of_the_base_is_listed() {
     let kustomization = yaml("base/kustomization.yaml");
     let mut listed = strings(&kustomization["resources"]);

@@ -13,6 +13,7 @@ mod images;
 mod links;
 mod manifests;
 mod node_loads;
+mod nodes;
 mod policy;
 mod rbac;
 mod reference;

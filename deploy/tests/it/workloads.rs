@@ -272,6 +272,8 @@ fn a_drain_takes_one_of_two_replicas_at_a_time() {
         let budget = budgets.iter().find(|budget| budget["metadata"]["name"] == program).unwrap();
         assert_eq!(budget["spec"]["selector"], workload(program)["spec"]["selector"]);
         assert_eq!(budget["spec"]["maxUnavailable"], 1);
+        let unready = &budget["spec"]["unhealthyPodEvictionPolicy"];
+        assert_eq!(unready, "AlwaysAllow", "two replicas that are not ready hold up no drain");
         let spread = &pod(program)["topologySpreadConstraints"][0];
         assert_eq!(spread["labelSelector"], budget["spec"]["selector"]);
     }
