@@ -194,6 +194,30 @@ fn host_folders_are_these_and_writable_only_where_something_is_written() {
     );
 }
 
+/// Where the runtime cannot do it, what is mounted below such a folder stays as writable as it is on the host.
+#[test]
+fn what_is_mounted_below_a_read_only_folder_of_the_host_is_read_only_where_the_runtime_can() {
+    for program in PROGRAMS {
+        let folders = host_folders(&pod(program));
+        for mount in container(program)["volumeMounts"].as_array().unwrap() {
+            let is_read = mount["readOnly"] == true && folders.contains(&mount["name"]);
+            let wanted = if is_read { "IfPossible".into() } else { Value::Null };
+            assert_eq!(mount["recursiveReadOnly"], wanted, "{program}: {mount}");
+            assert!(mount["mountPropagation"].is_null(), "which excludes it: {mount}");
+        }
+    }
+}
+
+/// The names of a pod's volumes that are folders of the host.
+fn host_folders(pod: &Value) -> Vec<Value> {
+    let volumes = pod["volumes"].as_array().into_iter().flatten();
+    let folders = volumes.filter(|volume| {
+        let kind = volume["hostPath"]["type"].as_str();
+        kind.is_some_and(|kind| kind.starts_with("Directory"))
+    });
+    folders.map(|volume| volume["name"].clone()).collect()
+}
+
 #[test]
 fn every_container_has_requests_and_a_memory_limit() {
     for program in PROGRAMS {
