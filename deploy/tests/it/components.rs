@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
+use k8s_openapi::api::core::v1::ResourceQuota;
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use serde_json::{Value, json};
 
@@ -425,6 +426,24 @@ fn is_on_host(program: &str) -> bool {
 
 fn port(program: &str, wanted: &str) -> u64 {
     ports(program).into_iter().find(|(name, _)| name == wanted).expect("a port").1
+}
+
+/// GKE asks for a quota whose scope names the class of the pod, and counts what the quota counts.
+#[test]
+fn the_quota_of_critical_pods_names_every_class_that_pods_have() {
+    let quota = yaml("components/critical-pods-quota/quota.yaml");
+    assert_eq!(through::<ResourceQuota>(&quota), quota);
+    let scope = &quota["spec"]["scopeSelector"]["matchExpressions"][0];
+    assert_eq!((&scope["scopeName"], &scope["operator"]), (&json!("PriorityClass"), &json!("In")));
+    let named: BTreeSet<String> = strings(&scope["values"]).into_iter().collect();
+    let mut classes: BTreeSet<String> = BTreeSet::new();
+    for pod in PROGRAMS.into_iter().map(pod) {
+        classes.insert(text(&pod["priorityClassName"]));
+    }
+    for file in [GPU_EXPORTER_FILE, "components/gpu-mps/mps-control-daemon.yaml"] {
+        classes.insert(text(&yaml(file)["spec"]["template"]["spec"]["priorityClassName"]));
+    }
+    assert_eq!(named, classes);
 }
 
 /// OpenShift's API is not among the types here, so what can be compared is.

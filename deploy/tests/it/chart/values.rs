@@ -57,6 +57,7 @@ fn the_schema_refuses_what_is_misspelt_or_of_another_kind() {
         (r#"admission.validationActions=[]"#, "validationActions"),
         (r#"admission.validationActions=["Deny","Deny"]"#, "validationActions"),
         (r#"networkPolicy.enabled=true"#, "enabled"),
+        (r#"criticalPodsQuota=true"#, "criticalPodsQuota"),
         (r#"nvmlHostLibrary=true"#, "nvmlHostLibrary"),
     ];
     for by in HELMS {
@@ -126,8 +127,28 @@ fn kubernetes_with_a_providers_suffix_is_taken_and_an_older_one_refused() {
     }
 }
 
+/// Without it GKE refuses pods of the classes that all programs have.
+#[test]
+#[ignore = "make chart"]
+fn the_quota_of_critical_pods_is_there_on_gke_and_where_it_is_asked_for() {
+    for by in HELMS {
+        for (version, quota, is_there) in [
+            ("v1.34.0-gke.1000000", "auto", true),
+            ("v1.34.0-gke.1000000", "never", false),
+            ("v1.36.3-eks-abc123", "auto", false),
+            ("v1.36.3", "auto", false),
+            ("v1.36.3", "always", true),
+        ] {
+            let quota = format!("criticalPodsQuota={quota}");
+            let args = ["--kube-version", version, "--set", &quota];
+            let text = stdout(&template(by, "plimsoll", &args));
+            assert_eq!(text.contains("kind: ResourceQuota"), is_there, "{by}, {version}, {quota}");
+        }
+    }
+}
+
 /// The values of many components, of which each pair goes together.
-const MANY: [&str; 16] = [
+const MANY: [&str; 17] = [
     "namespace.create=true",
     "exporter.gpuSignals=true",
     "exporter.hostFileSystems=true",
@@ -140,6 +161,7 @@ const MANY: [&str; 16] = [
     "policy.shadow=x",
     "fromGpushare=true",
     "networkPolicy.deny=true",
+    "criticalPodsQuota=always",
     "openshift.enabled=true",
     "extender.evictForCards=true",
     "annotator.taintHotNodes=NoSchedule",
@@ -310,6 +332,7 @@ const CHANGED: &[(&str, &str, &[&str])] = &[
     ("flowSchemas.enabled", "false", &[]),
     ("networkPolicy.deny", "true", &[]),
     ("networkPolicy.monitoringNamespace", r#""m""#, &["networkPolicy.deny=true"]),
+    ("criticalPodsQuota", r#""always""#, &[]),
     ("openshift.enabled", "true", &[]),
     ("nvmlHostLibrary", r#""/x""#, &[]),
 ];
