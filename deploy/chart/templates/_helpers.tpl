@@ -84,3 +84,82 @@ annotations: {{- toYaml . | nindent 2 }}
   operator: NotIn
   values: [virtual-kubelet]
 {{- end }}
+
+{{- /* The labels by which clusters tell that a node has a card of NVIDIA's, each with the value true. */ -}}
+{{- define "plimsoll.hardwareLabels" -}}
+nvidia.com/gpu.present feature.node.kubernetes.io/pci-10de.present feature.node.kubernetes.io/pci-0302_10de.present feature.node.kubernetes.io/pci-0300_10de.present
+{{- end }}
+
+{{- /* Lines of a pod's spec: that it goes to GPU nodes. */ -}}
+{{- define "plimsoll.onGpuNodes" }}
+{{- $gpu := .Values.gpuNodes }}
+      nodeSelector:
+        kubernetes.io/os: linux
+        {{- if eq $gpu.find "label" }}
+        {{ $gpu.label }}: {{ $gpu.value | quote }}
+        {{- end }}
+      affinity:
+        nodeAffinity:
+          requiredDuringSchedulingIgnoredDuringExecution:
+            nodeSelectorTerms:
+            {{- if eq $gpu.find "label" }}
+            - matchExpressions:
+              {{- include "plimsoll.machines" . | nindent 14 }}
+            {{- else if eq $gpu.find "look" }}
+            - matchExpressions:
+              {{- include "plimsoll.machines" . | nindent 14 }}
+              - key: {{ $gpu.label }}
+                operator: NotIn
+                values: ["false"]
+            {{- else }}
+            - matchExpressions:
+              {{- include "plimsoll.machines" . | nindent 14 }}
+              - key: {{ $gpu.label }}
+                operator: In
+                values: [{{ $gpu.value | quote }}]
+            {{- range include "plimsoll.hardwareLabels" . | splitList " " }}
+            - matchExpressions:
+              {{- include "plimsoll.machines" $ | nindent 14 }}
+              - key: {{ . }}
+                operator: In
+                values: ["true"]
+              - key: {{ $gpu.label }}
+                operator: NotIn
+                values: ["false"]
+            {{- end }}
+            {{- end }}
+{{- end }}
+
+{{- /* Lines of a pod's spec: that it goes to every machine, but those that `plimsoll.onGpuNodes` names where an exporter of their own runs
+there. */ -}}
+{{- define "plimsoll.onOtherNodes" }}
+{{- $gpu := .Values.gpuNodes }}
+{{- $hasLabels := eq $gpu.find "hardwareLabels" }}
+      nodeSelector:
+        kubernetes.io/os: linux
+      affinity:
+        nodeAffinity:
+          requiredDuringSchedulingIgnoredDuringExecution:
+            nodeSelectorTerms:
+            {{- if and .Values.exporter.gpuSignals $hasLabels }}
+            - matchExpressions:
+              {{- include "plimsoll.machines" . | nindent 14 }}
+              - key: {{ $gpu.label }}
+                operator: In
+                values: ["false"]
+            {{- end }}
+            - matchExpressions:
+              {{- include "plimsoll.machines" . | nindent 14 }}
+              {{- if .Values.exporter.gpuSignals }}
+              - key: {{ $gpu.label }}
+                operator: NotIn
+                values: [{{ $gpu.value | quote }}]
+              {{- if $hasLabels }}
+              {{- range include "plimsoll.hardwareLabels" . | splitList " " }}
+              - key: {{ . }}
+                operator: NotIn
+                values: ["true"]
+              {{- end }}
+              {{- end }}
+              {{- end }}
+{{- end }}

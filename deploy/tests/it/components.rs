@@ -38,7 +38,7 @@ fn patches_of(component: &str) -> Vec<(String, Value)> {
 #[test]
 fn every_component_patches_a_workload_that_is_there() {
     let patches = patches();
-    assert_eq!(patches.len(), 20);
+    assert_eq!(patches.len(), 23);
     for (path, patch) in patches {
         let name = patch["metadata"]["name"].as_str().expect("a name");
         let target = if name == GPU_EXPORTER { yaml(GPU_EXPORTER_FILE) } else { workload(name) };
@@ -426,6 +426,50 @@ fn is_on_host(program: &str) -> bool {
 
 fn port(program: &str, wanted: &str) -> u64 {
     ports(program).into_iter().find(|(name, _)| name == wanted).expect("a port").1
+}
+
+/// cert-manager's API is not among the types here. The script makes the same certificates, but for 365 days.
+#[test]
+fn cert_manager_makes_the_certificates_that_the_programs_check() {
+    let own = parsed("scheduler-extender").raw("replica-server-name").expect("a name");
+    let clients = parsed("scheduler-extender").raw("client-names").expect("names");
+    let server = parsed("annotator").raw("exporter-server-name").expect("a name");
+    let scheduler = clients.split(',').next().expect("a name");
+    let both = json!(["digital signature", "server auth", "client auth"]);
+    let client = json!(["digital signature", "client auth"]);
+    let wanted = [
+        ("scheduler-extender-tls", json!([own]), Value::Null, both),
+        ("kube-scheduler-tls", Value::Null, json!(scheduler), client),
+        ("exporter-tls", json!([server]), Value::Null, json!(["digital signature", "server auth"])),
+    ];
+    let certificates = documents("components/cert-manager/certificates.yaml");
+    assert_eq!(certificates.len(), wanted.len());
+    let issuers = documents("components/cert-manager/issuer.yaml");
+    for (certificate, (name, dns_names, common_name, usages)) in certificates.iter().zip(wanted) {
+        let spec = &certificate["spec"];
+        assert_eq!((&certificate["metadata"]["name"], &spec["secretName"]), (&json!(name), &json!(name)));
+        assert_eq!(spec["dnsNames"], dns_names, "{name}");
+        assert_eq!(spec["commonName"], common_name, "{name}");
+        assert_eq!(spec["usages"], usages, "{name}");
+        assert_eq!(spec["duration"], format!("{}h", 90 * 24), "{name}");
+        // `plimsoll-scheduler status` warns of a copy that ends within the same time.
+        assert_eq!(spec["renewBefore"], format!("{}h", 30 * 24), "{name}");
+        let signs = issuers.iter().find(|issuer| {
+            issuer["kind"] == spec["issuerRef"]["kind"]
+                && issuer["metadata"]["name"] == spec["issuerRef"]["name"]
+        });
+        let ca = &signs.expect("an issuer")["spec"]["ca"]["secretName"];
+        let ca = issuers.iter().find(|issuer| issuer["spec"]["secretName"] == *ca);
+        assert_eq!(ca.expect("a CA")["spec"]["isCA"], true, "{name}");
+    }
+    let script = read("scheduler/plimsoll-scheduler");
+    assert!(script.lines().any(|line| line == "WARN_DAYS=30"), "{script}");
+    let secrets: BTreeSet<(String, String)> = patches_of("exporter-tls")
+        .iter()
+        .flat_map(|(_, patch)| secrets(patch))
+        .filter(|(_, secret)| secret.starts_with("exporter-tls "))
+        .collect();
+    assert_eq!(secrets.len(), 3, "its ca.crt, tls.crt and tls.key are what cert-manager writes");
 }
 
 /// GKE asks for a quota whose scope names the class of the pod, and counts what the quota counts.

@@ -37,6 +37,7 @@ fn the_schema_refuses_what_is_misspelt_or_of_another_kind() {
         (r#"readings.keptIn="NodeLoads""#, "keptIn"),
         (r#"readings.prometheus.url="prometheus:9090""#, "url"),
         (r#"gpuNodes.value=true"#, "value"),
+        (r#"gpuNodes.find="nfd""#, "find"),
         (r#"gpuNodes.runtimeClass="nvidia""#, "runtimeClass"),
         (r#"extender.replicas=0"#, "replicas"),
         (r#"extender.tls.existingSecret="""#, "existingSecret"),
@@ -58,6 +59,7 @@ fn the_schema_refuses_what_is_misspelt_or_of_another_kind() {
         (r#"admission.validationActions=["Deny","Deny"]"#, "validationActions"),
         (r#"networkPolicy.enabled=true"#, "enabled"),
         (r#"criticalPodsQuota=true"#, "criticalPodsQuota"),
+        (r#"certManager.issuer.kind="AWSPCAIssuer""#, "kind"),
         (r#"nvmlHostLibrary=true"#, "nvmlHostLibrary"),
     ];
     for by in HELMS {
@@ -75,7 +77,8 @@ fn values_that_contradict_each_other_are_refused_with_what_to_change() {
     let none = r#"scheduler.mode="none""#;
     let metrics = r#"readings.source="metricsServer""#;
     let config_map = r#"policy.existingConfigMap="mine""#;
-    let contradictions: [(&[&str], &str); 18] = [
+    let look = r#"gpuNodes.find="look""#;
+    let contradictions: [(&[&str], &str); 22] = [
         (&[r#"image.registry="""#], "image.registry is not set: no images are published."),
         (&[r#"image.registry="plimsoll""#], "or docker.io/plimsoll for Docker Hub"),
         (&["policy.crane=true", config_map], "policy.crane and policy.existingConfigMap are set"),
@@ -86,6 +89,10 @@ fn values_that_contradict_each_other_are_refused_with_what_to_change() {
         (&[metrics, "exporter.tls.enabled=true"], "or set readings.source to exporters"),
         (&[r#"readings.source="prometheus""#], "set readings.prometheus.url"),
         (&[r#"readings.prometheus.url="http://p:1""#], "set it to prometheus"),
+        (&[look, "exporter.gpuSignals=true"], "exporter.gpuSignals is set, and gpuNodes.find look"),
+        (&[r#"certManager.issuer.name="mine""#], "certManager.enabled is false: set it to true"),
+        (&[look, "mps.enabled=true"], "mps.enabled is set, and gpuNodes.find look"),
+        (&[look, r#"gpuNodes.runtimeClassName="nvidia""#], "to label or hardwareLabels"),
         (&[none, "extender.evictForCards=true"], "extender.evictForCards is set, and with"),
         (&[none, "mps.enabled=true"], "mps.enabled is set"),
         (&[none, "fromGpushare=true"], "fromGpushare is set"),
@@ -146,8 +153,31 @@ fn the_quota_of_critical_pods_is_there_on_gke_and_where_it_is_asked_for() {
     }
 }
 
+/// Programs read the Secrets that cert-manager writes, also where these have other names than the shipped ones.
+#[test]
+#[ignore = "make chart"]
+fn certificates_are_written_to_the_secrets_that_the_programs_mount() {
+    let mut values = vec!["certManager.enabled=true", "exporter.tls.enabled=true"];
+    values.extend(["extender.tls.existingSecret=e", "exporter.tls.existingSecret=x"]);
+    values.extend(["certManager.issuer.name=mine", "certManager.issuer.kind=ClusterIssuer"]);
+    let objects = chart_objects("HELM3", "elsewhere", &values);
+    let of = |name: &str| &objects[&format!("cert-manager.io/v1 Certificate elsewhere/{name}")]["spec"];
+    for (name, secret) in [
+        ("scheduler-extender-tls", "e"),
+        ("kube-scheduler-tls", "kube-scheduler-tls"),
+        ("exporter-tls", "x"),
+    ] {
+        assert_eq!(of(name)["secretName"], secret);
+        assert_eq!(of(name)["issuerRef"]["kind"], "ClusterIssuer", "{name}");
+        assert_eq!(of(name)["issuerRef"]["name"], "mine", "{name}");
+    }
+    let names = &of("scheduler-extender-tls")["dnsNames"];
+    assert_eq!(*names, serde_json::json!(["scheduler-extender.elsewhere.svc"]));
+    assert!(!objects.keys().any(|key| key.contains(" Issuer ")), "the CA is another's");
+}
+
 /// The values of many components, of which each pair goes together.
-const MANY: [&str; 17] = [
+const MANY: [&str; 18] = [
     "namespace.create=true",
     "exporter.gpuSignals=true",
     "exporter.hostFileSystems=true",
@@ -161,6 +191,7 @@ const MANY: [&str; 17] = [
     "fromGpushare=true",
     "networkPolicy.deny=true",
     "criticalPodsQuota=always",
+    "certManager.enabled=true",
     "openshift.enabled=true",
     "extender.evictForCards=true",
     "annotator.taintHotNodes=NoSchedule",
@@ -294,6 +325,7 @@ const CHANGED: &[(&str, &str, &[&str])] = &[
     ("readings.keptIn", r#""nodeloads""#, &[]),
     ("readings.prometheus.url", r#""http://q:1""#, PROMETHEUS),
     ("readings.prometheus.nodeLabel", r#""node""#, PROMETHEUS),
+    ("gpuNodes.find", r#""hardwareLabels""#, &[]),
     ("gpuNodes.label", r#""nvidia.com/gpu.present""#, &[]),
     ("gpuNodes.value", r#""yes""#, &[]),
     ("gpuNodes.runtimeClassName", r#""nvidia""#, &[]),
@@ -332,6 +364,9 @@ const CHANGED: &[(&str, &str, &[&str])] = &[
     ("networkPolicy.deny", "true", &[]),
     ("networkPolicy.monitoringNamespace", r#""m""#, &["networkPolicy.deny=true"]),
     ("criticalPodsQuota", r#""always""#, &[]),
+    ("certManager.enabled", "true", &[]),
+    ("certManager.issuer.name", r#""mine""#, &["certManager.enabled=true"]),
+    ("certManager.issuer.kind", r#""Issuer""#, &["certManager.enabled=true", r#"certManager.issuer.name="mine""#]),
     ("openshift.enabled", "true", &[]),
     ("nvmlHostLibrary", r#""/x""#, &[]),
 ];
@@ -414,6 +449,7 @@ fn the_notes_say_the_next_step_of_the_chosen_way() {
         for (values, said, not_said) in [
             ("scheduler.mode=external", [enable, make], [crane, taint]),
             ("extender.tls.enabled=false", [enable, "rollout status"], [make, taint]),
+            ("certManager.enabled=true", [enable, "wait certificate --all"], [make, taint]),
             ("policy.crane=true", [crane, make], [enable, taint]),
             ("scheduler.mode=none", [taint, "plimsoll taints --clear"], [enable, make]),
         ] {
