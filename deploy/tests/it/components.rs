@@ -303,7 +303,8 @@ fn the_exporter_of_gpu_nodes_is_the_shipped_one_with_the_cards_and_more_memory()
     let plugin = pod("gpushare-device-plugin");
     let in_plugin = container("gpushare-device-plugin");
     let driver = items_named(&in_plugin["env"], "NVIDIA_DRIVER_CAPABILITIES");
-    pod_of_it["containers"][0]["env"] = driver.into();
+    let env = pod_of_it["containers"][0]["env"].as_array_mut().expect("variables");
+    env.extend(driver);
     let mounts = pod_of_it["containers"][0]["volumeMounts"].as_array_mut().expect("mounts");
     mounts.extend(items_named(&in_plugin["volumeMounts"], ALL_CARDS));
     let volumes = pod_of_it["volumes"].as_array_mut().expect("volumes");

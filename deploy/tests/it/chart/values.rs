@@ -337,6 +337,7 @@ const CHANGED: &[(&str, &str, &[&str])] = &[
     ("annotator.nodes", r#""pool=batch""#, &[]),
     ("annotator.taintHotNodes", r#""NoSchedule""#, &[]),
     ("exporter.port", "9", &[]),
+    ("exporter.everyAddress", "true", &[]),
     ("exporter.gpuSignals", "true", &[]),
     ("exporter.hostFileSystems", "true", &[]),
     ("exporter.tls.enabled", "true", &[]),
