@@ -232,6 +232,18 @@ fn every_container_has_requests_and_a_memory_limit() {
     }
 }
 
+/// What starts a container counts as its memory too (<https://github.com/opencontainers/runc/issues/1980>), and a kernel
+/// with pages of 64 KiB rounds up what a process takes.
+#[test]
+fn the_exporters_containers_have_12_mib_beyond_what_the_program_plans_with() {
+    let planned = node_exporter_plus::config::Config::default().memory_limit();
+    let limit = format!("{}Mi", (planned >> 20) + 12);
+    let pod = pod("node-exporter-plus");
+    for containers in ["initContainers", "containers"] {
+        assert_eq!(pod[containers][0]["resources"]["limits"]["memory"], limit, "{containers}");
+    }
+}
+
 #[test]
 fn probes_ask_the_admin_port() {
     for program in PROGRAMS {
