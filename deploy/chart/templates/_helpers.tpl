@@ -1,7 +1,8 @@
 {{- /* The labels of an object: (list $ NAME). NAME is "" for an object of no program. */ -}}
 {{- define "plimsoll.labels" -}}
 {{- $root := index . 0 }}
-{{- with index . 1 }}app.kubernetes.io/name: {{ . }}
+{{- with index . 1 }}
+{{- include "plimsoll.component" . }}app.kubernetes.io/name: {{ . }}
 {{ end -}}
 app.kubernetes.io/part-of: plimsoll
 app.kubernetes.io/instance: {{ $root.Release.Name }}
@@ -23,6 +24,7 @@ app.kubernetes.io/part-of: plimsoll
 {{- define "plimsoll.podMetadata" -}}
 {{- $values := index . 1 -}}
 labels:
+  {{- include "plimsoll.component" (index . 0) | trim | nindent 2 }}
   {{- include "plimsoll.selector" (index . 0) | nindent 2 }}
   {{- with $values.podLabels }}
   {{- toYaml . | nindent 2 }}
@@ -162,4 +164,13 @@ there. */ -}}
               {{- end }}
               {{- end }}
               {{- end }}
+{{- end }}
+
+{{- /* A line with the label of a program, whatever its workloads are called; nothing for what is none. */ -}}
+{{- define "plimsoll.component" -}}
+{{- $components := dict "annotator" "annotator" "scheduler-extender" "extender" "gpushare-device-plugin" "device-plugin" "mps-control-daemon" "mps" }}
+{{- $_ := set $components "node-exporter-plus" "exporter" }}
+{{- $_ := set $components "node-exporter-plus-gpu" "exporter" }}
+{{- with get $components . }}app.kubernetes.io/component: {{ . }}
+{{ end -}}
 {{- end }}

@@ -14,7 +14,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::manifests::{
-    PROGRAMS, container, objects, of_kind, pod, ports, read, strings, workload,
+    PROGRAMS, container, objects, of_kind, pod, ports, read, strings, workload, yaml,
 };
 
 /// Parses into Kubernetes' own type and writes it again: a field that the type does not have is lost.
@@ -91,8 +91,11 @@ fn selectors_find_their_own_pods_only() {
     for program in PROGRAMS {
         let workload = workload(program);
         let labels = &workload["spec"]["template"]["metadata"]["labels"];
-        assert_eq!(&workload["spec"]["selector"]["matchLabels"], labels, "{program}");
-        assert_eq!(labels["app.kubernetes.io/name"], program);
+        let selector = &workload["spec"]["selector"]["matchLabels"];
+        assert_eq!(selector["app.kubernetes.io/name"], program);
+        for (key, value) in selector.as_object().unwrap() {
+            assert_eq!(labels[key], *value, "{program}");
+        }
     }
     for service in of_kind("Service") {
         let program =
@@ -102,6 +105,29 @@ fn selectors_find_their_own_pods_only() {
             workload(&program)["spec"]["selector"]["matchLabels"]
         );
     }
+}
+
+/// The label by which scrapes and people tell programs apart, whatever their workloads are called.
+const COMPONENT: &str = "app.kubernetes.io/component";
+
+#[test]
+fn each_program_has_a_component_of_its_own_on_all_that_is_its() {
+    let mut components = Vec::new();
+    for program in PROGRAMS {
+        let component = workload(program)["metadata"]["labels"][COMPONENT].clone();
+        assert!(component.is_string() && !components.contains(&component), "{program}: {component}");
+        for object in objects() {
+            if object["metadata"]["labels"]["app.kubernetes.io/name"] == program {
+                assert_eq!(object["metadata"]["labels"][COMPONENT], component, "{object:#}");
+            }
+        }
+        let pods = &workload(program)["spec"]["template"]["metadata"]["labels"];
+        assert_eq!(pods[COMPONENT], component, "{program}");
+        components.push(component);
+    }
+    let daemon = yaml("components/gpu-mps/mps-control-daemon.yaml");
+    let of_daemon = &daemon["spec"]["template"]["metadata"]["labels"][COMPONENT];
+    assert!(of_daemon.is_string() && !components.contains(of_daemon), "{of_daemon}");
 }
 
 #[test]
