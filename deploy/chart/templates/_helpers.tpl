@@ -96,7 +96,7 @@ nvidia.com/gpu.present feature.node.kubernetes.io/pci-10de.present feature.node.
 {{- define "plimsoll.onGpuNodes" }}
 {{- $gpu := .Values.gpuNodes }}
       nodeSelector:
-        kubernetes.io/os: linux
+        {{- include "plimsoll.nodeSelector" (list $ (dict "kubernetes.io/os" "linux")) | nindent 8 }}
         {{- if eq $gpu.find "label" }}
         {{ $gpu.label }}: {{ $gpu.value | quote }}
         {{- end }}
@@ -138,7 +138,7 @@ there. */ -}}
 {{- $gpu := .Values.gpuNodes }}
 {{- $hasLabels := eq $gpu.find "hardwareLabels" }}
       nodeSelector:
-        kubernetes.io/os: linux
+        {{- include "plimsoll.nodeSelector" (list $ (dict "kubernetes.io/os" "linux")) | nindent 8 }}
       affinity:
         nodeAffinity:
           requiredDuringSchedulingIgnoredDuringExecution:
@@ -173,4 +173,15 @@ there. */ -}}
 {{- $_ := set $components "node-exporter-plus-gpu" "exporter" }}
 {{- with get $components . }}app.kubernetes.io/component: {{ . }}
 {{ end -}}
+{{- end }}
+
+{{- /* The labels that a pod's node has: (list $ LABELS), and that of the images' architecture. */ -}}
+{{- define "plimsoll.nodeSelector" -}}
+{{- $labels := merge (dict) (index . 1 | default dict) }}
+{{- with (index . 0).Values.image.architecture }}
+{{- $_ := set $labels "kubernetes.io/arch" . }}
+{{- end }}
+{{- with $labels }}
+{{- toYaml . }}
+{{- end }}
 {{- end }}

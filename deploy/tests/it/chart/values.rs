@@ -29,6 +29,7 @@ fn the_schema_refuses_what_is_misspelt_or_of_another_kind() {
         (r#"image.registry="registry.example.com/plimsoll/""#, "registry"),
         (r#"image.tag="a:b""#, "tag"),
         (r#"image.pullPolicy="Sometimes""#, "pullPolicy"),
+        (r#"image.architecture="x86_64""#, "architecture"),
         (r#"image.pullSecrets=[{"name":"x"}]"#, "pullSecrets"),
         (r#"scheduler.mode="second""#, "mode"),
         (r#"policy.text={"kind":"SchedulingPolicy"}"#, "text"),
@@ -150,6 +151,28 @@ fn the_quota_of_critical_pods_is_there_on_gke_and_where_it_is_asked_for() {
         let args = ["--kube-version", version, "--set", &quota];
         let text = stdout(&template(by, "plimsoll", &args));
         assert_eq!(text.contains("kind: ResourceQuota"), is_there, "{by}, {version}, {quota}");
+    }
+}
+
+#[test]
+#[ignore = "make chart"]
+fn images_of_one_architecture_run_on_its_nodes_alone_and_no_other_node_is_measured() {
+    let mut values = vec!["image.architecture=arm64", "mps.enabled=true"];
+    values.extend(["exporter.gpuSignals=true", "annotator.nodeSelector=null"]);
+    for by in HELMS {
+        let objects = chart_objects(by, "plimsoll", &values);
+        let mut count = 0;
+        for (key, object) in &objects {
+            let pod = &object["spec"]["template"]["spec"];
+            if pod.is_object() {
+                assert_eq!(pod["nodeSelector"]["kubernetes.io/arch"], "arm64", "{by}, {key}");
+                count += 1;
+            }
+        }
+        assert_eq!(count, 6, "{by}");
+        let annotator = &objects["apps/v1 Deployment plimsoll/annotator"]["spec"]["template"];
+        let measured = annotator.to_string();
+        assert!(measured.contains("compute-type!=fargate,kubernetes.io/arch=arm64"), "{measured}");
     }
 }
 
@@ -314,6 +337,7 @@ const CHANGED: &[(&str, &str, &[&str])] = &[
     ("image.tag", r#""9""#, &[]),
     ("image.pullPolicy", r#""Always""#, &[]),
     ("image.pullSecrets", r#"["s"]"#, &[]),
+    ("image.architecture", r#""arm64""#, &[]),
     ("commonLabels", r#"{"team":"a"}"#, &[]),
     ("namespace.create", "true", &[]),
     ("scheduler.mode", r#""none""#, &[]),
