@@ -70,8 +70,8 @@ pub struct AdminArgs<const PORT: u16> {
     pub address: SocketAddr,
 }
 
-/// Parses where a port is, `IP:PORT`; for clap's `value_parser`. An IPv4 address may stand in brackets, as an IPv6 address
-/// must: a manifest can then say `[$(NODE_ADDRESS)]:19101` on nodes of both kinds.
+/// Parses where a port is, `IP:PORT`; for clap's `value_parser`. An IPv4 address may stand in brackets, as an IPv6
+/// address must: a manifest can then say `[$(NODE_ADDRESS)]:19101` on nodes of both kinds.
 ///
 /// # Errors
 /// When the text is neither.

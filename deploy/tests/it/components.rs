@@ -448,7 +448,10 @@ fn cert_manager_makes_the_certificates_that_the_programs_check() {
     let issuers = documents("components/cert-manager/issuer.yaml");
     for (certificate, (name, dns_names, common_name, usages)) in certificates.iter().zip(wanted) {
         let spec = &certificate["spec"];
-        assert_eq!((&certificate["metadata"]["name"], &spec["secretName"]), (&json!(name), &json!(name)));
+        assert_eq!(
+            (&certificate["metadata"]["name"], &spec["secretName"]),
+            (&json!(name), &json!(name))
+        );
         assert_eq!(spec["dnsNames"], dns_names, "{name}");
         assert_eq!(spec["commonName"], common_name, "{name}");
         assert_eq!(spec["usages"], usages, "{name}");

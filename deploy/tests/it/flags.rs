@@ -152,8 +152,7 @@ fn every_port_in_the_pods_network_takes_clients_over_ipv6_and_ipv4() {
 #[test]
 fn on_the_hosts_network_ports_are_open_at_the_nodes_address_alone() {
     let parsed = parsed("node-exporter-plus");
-    let hosts: Vec<String> =
-        parsed.addresses().map(|address| address.ip().to_string()).collect();
+    let hosts: Vec<String> = parsed.addresses().map(|address| address.ip().to_string()).collect();
     assert_eq!(hosts, [NODE_ADDRESS, NODE_ADDRESS]);
     let container = container("node-exporter-plus");
     let variables = container["env"].as_array().expect("variables");

@@ -115,7 +115,10 @@ fn each_program_has_a_component_of_its_own_on_all_that_is_its() {
     let mut components = Vec::new();
     for program in PROGRAMS {
         let component = workload(program)["metadata"]["labels"][COMPONENT].clone();
-        assert!(component.is_string() && !components.contains(&component), "{program}: {component}");
+        assert!(
+            component.is_string() && !components.contains(&component),
+            "{program}: {component}"
+        );
         for object in objects() {
             if object["metadata"]["labels"]["app.kubernetes.io/name"] == program {
                 assert_eq!(object["metadata"]["labels"][COMPONENT], component, "{object:#}");
@@ -258,8 +261,8 @@ fn every_container_has_requests_and_a_memory_limit() {
     }
 }
 
-/// What starts a container counts as its memory too (<https://github.com/opencontainers/runc/issues/1980>), and a kernel
-/// with pages of 64 KiB rounds up what a process takes.
+/// What starts a container counts as its memory too (<https://github.com/opencontainers/runc/issues/1980>), and a
+/// kernel with pages of 64 KiB rounds up what a process takes.
 #[test]
 fn the_exporters_containers_have_12_mib_beyond_what_the_program_plans_with() {
     let planned = node_exporter_plus::config::Config::default().memory_limit();

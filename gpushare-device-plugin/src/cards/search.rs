@@ -68,8 +68,8 @@ impl CardSearch {
     }
 }
 
-/// Whether the PCI bus has a display controller of NVIDIA's. A container sees all devices of the bus, with and without a
-/// driver.
+/// Whether the PCI bus has a display controller of NVIDIA's. A container sees all devices of the bus, with and without
+/// a driver.
 pub(super) fn has_nvidia_controller(pci_dir: &Path) -> bool {
     let Ok(devices) = fs::read_dir(pci_dir) else { return false };
     devices.flatten().any(|device| {

@@ -184,7 +184,8 @@ fn certificates_are_written_to_the_secrets_that_the_programs_mount() {
     values.extend(["extender.tls.existingSecret=e", "exporter.tls.existingSecret=x"]);
     values.extend(["certManager.issuer.name=mine", "certManager.issuer.kind=ClusterIssuer"]);
     let objects = chart_objects("HELM3", "elsewhere", &values);
-    let of = |name: &str| &objects[&format!("cert-manager.io/v1 Certificate elsewhere/{name}")]["spec"];
+    let of =
+        |name: &str| &objects[&format!("cert-manager.io/v1 Certificate elsewhere/{name}")]["spec"];
     for (name, secret) in [
         ("scheduler-extender-tls", "e"),
         ("kube-scheduler-tls", "kube-scheduler-tls"),
@@ -391,7 +392,11 @@ const CHANGED: &[(&str, &str, &[&str])] = &[
     ("criticalPodsQuota", r#""always""#, &[]),
     ("certManager.enabled", "true", &[]),
     ("certManager.issuer.name", r#""mine""#, &["certManager.enabled=true"]),
-    ("certManager.issuer.kind", r#""Issuer""#, &["certManager.enabled=true", r#"certManager.issuer.name="mine""#]),
+    (
+        "certManager.issuer.kind",
+        r#""Issuer""#,
+        &["certManager.enabled=true", r#"certManager.issuer.name="mine""#],
+    ),
     ("openshift.enabled", "true", &[]),
     ("nvmlHostLibrary", r#""/x""#, &[]),
 ];
