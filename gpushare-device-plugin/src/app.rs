@@ -22,6 +22,7 @@ use crate::audit::watch::Audit;
 use crate::cards::Cards;
 use crate::cards::closed::ClosedCards;
 use crate::cards::file::CardsFile;
+use crate::cards::search::{CardSearch, POLLS_PER_LOOK};
 use crate::cards::sizing::Sizing;
 use crate::cards::watch::{CardWatch, Open, OpenNvml, Prepare, REOPEN_PAUSE};
 use crate::cdi_watch::SpecWatch;
@@ -76,7 +77,12 @@ pub async fn run(args: Args, context: Context) -> anyhow::Result<()> {
     .context("--pod-resources-socket")?;
     let events = NodeEvents::new(client.clone(), args.node());
     // From here on nothing can fail.
-    Wiring { args, context, metrics, client, events }.start(kubelet);
+    let wiring = Wiring { args, context, metrics, client, events };
+    if wiring.args.idle_without_cards {
+        wiring.start_with_a_card(kubelet);
+    } else {
+        wiring.start(kubelet);
+    }
     Ok(())
 }
 
@@ -90,6 +96,31 @@ struct Wiring {
 }
 
 impl Wiring {
+    /// Starts nothing else until the node has a card.
+    fn start_with_a_card(self, kubelet: PodResourcesClient) {
+        let search = CardSearch {
+            open: open_nvml(self.args.nvml_library.clone()),
+            pci_dir: self.args.pci_dir.clone(),
+            file: CardsFile::new(self.args.state_dir.clone()),
+            pause: self.args.health_interval * POLLS_PER_LOOK,
+            metrics: self.metrics.clone(),
+        };
+        let looked = self.context.readiness().condition("card-looked-for");
+        let context = self.context.clone();
+        let shutdown = context.shutdown();
+        context.spawn("card-search", async move {
+            tokio::select! {
+                () = shutdown.cancelled() => return Ok(()),
+                () = search.found(|| looked.set_ready()) => {}
+            }
+            // Its conditions are declared before this one holds.
+            self.start(kubelet);
+            looked.set_ready();
+            shutdown.cancelled().await;
+            Ok(())
+        });
+    }
+
     fn start(self, kubelet: PodResourcesClient) {
         let pods = self.follow_pods();
         let checkpoint = CheckpointFile {
@@ -227,6 +258,7 @@ impl Wiring {
             probe: opened,
             metrics: self.metrics.clone(),
             reopen_pause: REOPEN_PAUSE,
+            pci_dir: self.args.pci_dir.clone(),
             without_size: BTreeSet::new(),
         };
         let run = watch.run(self.context.shutdown(), move |outcome| set(&found, outcome));

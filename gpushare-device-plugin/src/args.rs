@@ -116,6 +116,22 @@ pub struct Args {
     #[arg(long, env = "PLIMSOLL_NVML_LIBRARY", default_value = nvml::DEFAULT_LIBRARY, value_name = "LIBRARY")]
     pub nvml_library: PathBuf,
 
+    /// Whether the plugin is ready and idle on a node without a card: it offers nothing, asks the API server and the
+    /// kubelet nothing, and looks again after 12 times --health-interval. For plugins that run on every node. A node
+    /// with a display controller of NVIDIA's on its PCI bus has a card, also where --nvml-library does not tell of it.
+    #[arg(long, env = "PLIMSOLL_IDLE_WITHOUT_CARDS")]
+    pub idle_without_cards: bool,
+
+    /// The kernel's folder of PCI devices. Where it has a card of NVIDIA's and --nvml-library cannot be loaded for 15
+    /// minutes, the process ends: a container that was made before NVIDIA's runtime was set up never gets the library.
+    #[arg(
+        long,
+        env = "PLIMSOLL_PCI_DIR",
+        default_value = "/sys/bus/pci/devices",
+        value_name = "DIR"
+    )]
+    pub pci_dir: PathBuf,
+
     /// Card memory of one unit, in MiB; the same on all nodes of a cluster. A node may have 32,768 units: each is a
     /// device in the list that the kubelet gets, and the device ids of a pod stand in the pod's status. A node with
     /// more offers no card, and the log names a unit that will do. Refused while containers of the node hold units of

@@ -33,6 +33,8 @@ pub struct Metrics {
     pub record_retries: Counter,
     /// Registrations with the kubelet.
     pub registrations: Counter,
+    /// 1 while no card was found, so that nothing else of the plugin runs.
+    pub idle: Gauge,
     /// 1 for a healthy card, 0 for an unhealthy one, by UUID.
     pub card_healthy: Labelled<Gauge, 1>,
     /// Units of a card, by UUID.
@@ -128,6 +130,10 @@ impl Metrics {
             ),
             registrations: registry
                 .counter("plimsoll_gpu_registrations_total", "Registrations with the kubelet"),
+            idle: registry.gauge(
+                "plimsoll_gpu_idle",
+                "1 while the node has no card, with --idle-without-cards, so that nothing is offered, else 0",
+            ),
             card_healthy: registry.gauges(
                 "plimsoll_gpu_card_healthy",
                 ["uuid"],

@@ -32,6 +32,7 @@ pub struct Args {
         long = "web.listen-address",
         env = "PLIMSOLL_WEB_LISTEN_ADDRESS",
         default_value = "[::]:19101",
+        value_parser = daemon::listen_address,
         value_name = "IP:PORT"
     )]
     pub listen_address: SocketAddr,

@@ -1,6 +1,6 @@
 //! The flags that every program has, each also an environment variable.
 
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::{AddrParseError, IpAddr, Ipv6Addr, SocketAddr, SocketAddrV4};
 
 use clap::{Args, ValueEnum};
 
@@ -64,9 +64,32 @@ pub struct AdminArgs<const PORT: u16> {
         long = "admin-address",
         env = "PLIMSOLL_ADMIN_ADDRESS",
         default_value_t = every_address(PORT),
+        value_parser = listen_address,
         value_name = "IP:PORT"
     )]
     pub address: SocketAddr,
+}
+
+/// Parses where a port is, `IP:PORT`; for clap's `value_parser`. An IPv4 address may stand in brackets, as an IPv6
+/// address must: a manifest can then say `[$(NODE_ADDRESS)]:19101` on nodes of both kinds.
+///
+/// # Errors
+/// When the text is neither.
+///
+/// # Examples
+/// ```
+/// assert_eq!(daemon::listen_address("[10.0.0.7]:9"), "10.0.0.7:9".parse());
+/// assert_eq!(daemon::listen_address("[fd00::7]:9"), "[fd00::7]:9".parse());
+/// assert!(daemon::listen_address("fd00::7:9").is_err());
+/// ```
+pub fn listen_address(text: &str) -> Result<SocketAddr, AddrParseError> {
+    text.parse().or_else(|error| ipv4_in_brackets(text).ok_or(error))
+}
+
+fn ipv4_in_brackets(text: &str) -> Option<SocketAddr> {
+    let (address, port) = text.strip_prefix('[')?.split_once("]:")?;
+    let address: SocketAddrV4 = format!("{address}:{port}").parse().ok()?;
+    Some(address.into())
 }
 
 /// Every address of this machine, IPv4 too: see [`http::bind`](crate::http::bind).
@@ -104,7 +127,16 @@ mod tests {
     }
 
     #[test]
+    fn an_ipv4_address_may_stand_in_brackets() {
+        let settings = Program::parse_from(["program", "--admin-address=[10.0.0.7]:9"]);
+        assert_eq!(settings.daemon.settings().admin.to_string(), "10.0.0.7:9");
+    }
+
+    #[test]
     fn an_address_without_a_port_is_refused() {
-        assert!(Program::try_parse_from(["program", "--admin-address=localhost"]).is_err());
+        for wrong in ["localhost", "10.0.0.7", "[10.0.0.7]", "[]:9", "[10.0.0.7]:", "[::]9"] {
+            let flag = format!("--admin-address={wrong}");
+            assert!(Program::try_parse_from(["program", &flag]).is_err(), "{wrong}");
+        }
     }
 }

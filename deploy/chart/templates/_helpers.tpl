@@ -1,7 +1,8 @@
 {{- /* The labels of an object: (list $ NAME). NAME is "" for an object of no program. */ -}}
 {{- define "plimsoll.labels" -}}
 {{- $root := index . 0 }}
-{{- with index . 1 }}app.kubernetes.io/name: {{ . }}
+{{- with index . 1 }}
+{{- include "plimsoll.component" . }}app.kubernetes.io/name: {{ . }}
 {{ end -}}
 app.kubernetes.io/part-of: plimsoll
 app.kubernetes.io/instance: {{ $root.Release.Name }}
@@ -23,6 +24,7 @@ app.kubernetes.io/part-of: plimsoll
 {{- define "plimsoll.podMetadata" -}}
 {{- $values := index . 1 -}}
 labels:
+  {{- include "plimsoll.component" (index . 0) | trim | nindent 2 }}
   {{- include "plimsoll.selector" (index . 0) | nindent 2 }}
   {{- with $values.podLabels }}
   {{- toYaml . | nindent 2 }}
@@ -72,5 +74,114 @@ annotations: {{- toYaml . | nindent 2 }}
 {{- range $name, $value := $env }}
         - name: {{ $name }}
           value: {{ $value | quote }}
+{{- end }}
+{{- end }}
+
+{{- /* Items of matchExpressions: neither nodes of EKS Fargate nor virtual ones. */ -}}
+{{- define "plimsoll.machines" -}}
+- key: eks.amazonaws.com/compute-type
+  operator: NotIn
+  values: [fargate]
+- key: type
+  operator: NotIn
+  values: [virtual-kubelet]
+{{- end }}
+
+{{- /* The labels by which clusters tell that a node has a card of NVIDIA's, each with the value true. */ -}}
+{{- define "plimsoll.hardwareLabels" -}}
+nvidia.com/gpu.present feature.node.kubernetes.io/pci-10de.present feature.node.kubernetes.io/pci-0302_10de.present feature.node.kubernetes.io/pci-0300_10de.present
+{{- end }}
+
+{{- /* Lines of a pod's spec: that it goes to GPU nodes. */ -}}
+{{- define "plimsoll.onGpuNodes" }}
+{{- $gpu := .Values.gpuNodes }}
+      nodeSelector:
+        {{- include "plimsoll.nodeSelector" (list $ (dict "kubernetes.io/os" "linux")) | nindent 8 }}
+        {{- if eq $gpu.find "label" }}
+        {{ $gpu.label }}: {{ $gpu.value | quote }}
+        {{- end }}
+      affinity:
+        nodeAffinity:
+          requiredDuringSchedulingIgnoredDuringExecution:
+            nodeSelectorTerms:
+            {{- if eq $gpu.find "label" }}
+            - matchExpressions:
+              {{- include "plimsoll.machines" . | nindent 14 }}
+            {{- else if eq $gpu.find "look" }}
+            - matchExpressions:
+              {{- include "plimsoll.machines" . | nindent 14 }}
+              - key: {{ $gpu.label }}
+                operator: NotIn
+                values: ["false"]
+            {{- else }}
+            - matchExpressions:
+              {{- include "plimsoll.machines" . | nindent 14 }}
+              - key: {{ $gpu.label }}
+                operator: In
+                values: [{{ $gpu.value | quote }}]
+            {{- range include "plimsoll.hardwareLabels" . | splitList " " }}
+            - matchExpressions:
+              {{- include "plimsoll.machines" $ | nindent 14 }}
+              - key: {{ . }}
+                operator: In
+                values: ["true"]
+              - key: {{ $gpu.label }}
+                operator: NotIn
+                values: ["false"]
+            {{- end }}
+            {{- end }}
+{{- end }}
+
+{{- /* Lines of a pod's spec: that it goes to every machine, but those that `plimsoll.onGpuNodes` names where an exporter of their own runs
+there. */ -}}
+{{- define "plimsoll.onOtherNodes" }}
+{{- $gpu := .Values.gpuNodes }}
+{{- $hasLabels := eq $gpu.find "hardwareLabels" }}
+      nodeSelector:
+        {{- include "plimsoll.nodeSelector" (list $ (dict "kubernetes.io/os" "linux")) | nindent 8 }}
+      affinity:
+        nodeAffinity:
+          requiredDuringSchedulingIgnoredDuringExecution:
+            nodeSelectorTerms:
+            {{- if and .Values.exporter.gpuSignals $hasLabels }}
+            - matchExpressions:
+              {{- include "plimsoll.machines" . | nindent 14 }}
+              - key: {{ $gpu.label }}
+                operator: In
+                values: ["false"]
+            {{- end }}
+            - matchExpressions:
+              {{- include "plimsoll.machines" . | nindent 14 }}
+              {{- if .Values.exporter.gpuSignals }}
+              - key: {{ $gpu.label }}
+                operator: NotIn
+                values: [{{ $gpu.value | quote }}]
+              {{- if $hasLabels }}
+              {{- range include "plimsoll.hardwareLabels" . | splitList " " }}
+              - key: {{ . }}
+                operator: NotIn
+                values: ["true"]
+              {{- end }}
+              {{- end }}
+              {{- end }}
+{{- end }}
+
+{{- /* A line with the label of a program, whatever its workloads are called; nothing for what is none. */ -}}
+{{- define "plimsoll.component" -}}
+{{- $components := dict "annotator" "annotator" "scheduler-extender" "extender" "gpushare-device-plugin" "device-plugin" "mps-control-daemon" "mps" }}
+{{- $_ := set $components "node-exporter-plus" "exporter" }}
+{{- $_ := set $components "node-exporter-plus-gpu" "exporter" }}
+{{- with get $components . }}app.kubernetes.io/component: {{ . }}
+{{ end -}}
+{{- end }}
+
+{{- /* The labels that a pod's node has: (list $ LABELS), and that of the images' architecture. */ -}}
+{{- define "plimsoll.nodeSelector" -}}
+{{- $labels := merge (dict) (index . 1 | default dict) }}
+{{- with (index . 0).Values.image.architecture }}
+{{- $_ := set $labels "kubernetes.io/arch" . }}
+{{- end }}
+{{- with $labels }}
+{{- toYaml . }}
 {{- end }}
 {{- end }}

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
+use k8s_openapi::api::core::v1::ResourceQuota;
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use serde_json::{Value, json};
 
@@ -37,7 +38,7 @@ fn patches_of(component: &str) -> Vec<(String, Value)> {
 #[test]
 fn every_component_patches_a_workload_that_is_there() {
     let patches = patches();
-    assert_eq!(patches.len(), 20);
+    assert_eq!(patches.len(), 23);
     for (path, patch) in patches {
         let name = patch["metadata"]["name"].as_str().expect("a name");
         let target = if name == GPU_EXPORTER { yaml(GPU_EXPORTER_FILE) } else { workload(name) };
@@ -302,7 +303,8 @@ fn the_exporter_of_gpu_nodes_is_the_shipped_one_with_the_cards_and_more_memory()
     let plugin = pod("gpushare-device-plugin");
     let in_plugin = container("gpushare-device-plugin");
     let driver = items_named(&in_plugin["env"], "NVIDIA_DRIVER_CAPABILITIES");
-    pod_of_it["containers"][0]["env"] = driver.into();
+    let env = pod_of_it["containers"][0]["env"].as_array_mut().expect("variables");
+    env.extend(driver);
     let mounts = pod_of_it["containers"][0]["volumeMounts"].as_array_mut().expect("mounts");
     mounts.extend(items_named(&in_plugin["volumeMounts"], ALL_CARDS));
     let volumes = pod_of_it["volumes"].as_array_mut().expect("volumes");
@@ -338,18 +340,6 @@ fn cards_are_asked_for_by_a_mount_and_by_no_variable() {
             json!({"name": ALL_CARDS, "hostPath": {"path": "/dev/null", "type": "CharDevice"}});
         assert!(pod["volumes"].as_array().expect("volumes").contains(&source), "{name}");
     }
-}
-
-#[test]
-fn every_node_has_one_of_the_two_exporters() {
-    let base = yaml("components/gpu-signals/node-exporter-plus.yaml");
-    let affinity = &base["spec"]["template"]["spec"]["affinity"]["nodeAffinity"];
-    let terms = &affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"];
-    let plugin = pod("gpushare-device-plugin")["nodeSelector"]["gpushare"].clone();
-    let not_there = json!({"key": "gpushare", "operator": "NotIn", "values": [plugin]});
-    assert_eq!(*terms, json!([{"matchExpressions": [not_there]}]));
-    let there = &yaml(GPU_EXPORTER_FILE)["spec"]["template"]["spec"]["nodeSelector"]["gpushare"];
-    assert_eq!(*there, plugin);
 }
 
 #[test]
@@ -437,6 +427,71 @@ fn is_on_host(program: &str) -> bool {
 
 fn port(program: &str, wanted: &str) -> u64 {
     ports(program).into_iter().find(|(name, _)| name == wanted).expect("a port").1
+}
+
+/// cert-manager's API is not among the types here. The script makes the same certificates, but for 365 days.
+#[test]
+fn cert_manager_makes_the_certificates_that_the_programs_check() {
+    let own = parsed("scheduler-extender").raw("replica-server-name").expect("a name");
+    let clients = parsed("scheduler-extender").raw("client-names").expect("names");
+    let server = parsed("annotator").raw("exporter-server-name").expect("a name");
+    let scheduler = clients.split(',').next().expect("a name");
+    let both = json!(["digital signature", "server auth", "client auth"]);
+    let client = json!(["digital signature", "client auth"]);
+    let wanted = [
+        ("scheduler-extender-tls", json!([own]), Value::Null, both),
+        ("kube-scheduler-tls", Value::Null, json!(scheduler), client),
+        ("exporter-tls", json!([server]), Value::Null, json!(["digital signature", "server auth"])),
+    ];
+    let certificates = documents("components/cert-manager/certificates.yaml");
+    assert_eq!(certificates.len(), wanted.len());
+    let issuers = documents("components/cert-manager/issuer.yaml");
+    for (certificate, (name, dns_names, common_name, usages)) in certificates.iter().zip(wanted) {
+        let spec = &certificate["spec"];
+        assert_eq!(
+            (&certificate["metadata"]["name"], &spec["secretName"]),
+            (&json!(name), &json!(name))
+        );
+        assert_eq!(spec["dnsNames"], dns_names, "{name}");
+        assert_eq!(spec["commonName"], common_name, "{name}");
+        assert_eq!(spec["usages"], usages, "{name}");
+        assert_eq!(spec["duration"], format!("{}h", 90 * 24), "{name}");
+        // `plimsoll-scheduler status` warns of a copy that ends within the same time.
+        assert_eq!(spec["renewBefore"], format!("{}h", 30 * 24), "{name}");
+        let signs = issuers.iter().find(|issuer| {
+            issuer["kind"] == spec["issuerRef"]["kind"]
+                && issuer["metadata"]["name"] == spec["issuerRef"]["name"]
+        });
+        let ca = &signs.expect("an issuer")["spec"]["ca"]["secretName"];
+        let ca = issuers.iter().find(|issuer| issuer["spec"]["secretName"] == *ca);
+        assert_eq!(ca.expect("a CA")["spec"]["isCA"], true, "{name}");
+    }
+    let script = read("scheduler/plimsoll-scheduler");
+    assert!(script.lines().any(|line| line == "WARN_DAYS=30"), "{script}");
+    let secrets: BTreeSet<(String, String)> = patches_of("exporter-tls")
+        .iter()
+        .flat_map(|(_, patch)| secrets(patch))
+        .filter(|(_, secret)| secret.starts_with("exporter-tls "))
+        .collect();
+    assert_eq!(secrets.len(), 3, "its ca.crt, tls.crt and tls.key are what cert-manager writes");
+}
+
+/// GKE asks for a quota whose scope names the class of the pod, and counts what the quota counts.
+#[test]
+fn the_quota_of_critical_pods_names_every_class_that_pods_have() {
+    let quota = yaml("components/critical-pods-quota/quota.yaml");
+    assert_eq!(through::<ResourceQuota>(&quota), quota);
+    let scope = &quota["spec"]["scopeSelector"]["matchExpressions"][0];
+    assert_eq!((&scope["scopeName"], &scope["operator"]), (&json!("PriorityClass"), &json!("In")));
+    let named: BTreeSet<String> = strings(&scope["values"]).into_iter().collect();
+    let mut classes: BTreeSet<String> = BTreeSet::new();
+    for pod in PROGRAMS.into_iter().map(pod) {
+        classes.insert(text(&pod["priorityClassName"]));
+    }
+    for file in [GPU_EXPORTER_FILE, "components/gpu-mps/mps-control-daemon.yaml"] {
+        classes.insert(text(&yaml(file)["spec"]["template"]["spec"]["priorityClassName"]));
+    }
+    assert_eq!(named, classes);
 }
 
 /// OpenShift's API is not among the types here, so what can be compared is.

@@ -59,11 +59,16 @@ fn parse<A: Parser + CommandFactory>(program: &str) -> Parsed {
     Parsed { command, matches }
 }
 
+/// What the kubelet puts into the exporter's arguments.
+const NODE_ADDRESS: &str = "10.0.0.2";
+
 /// The manifest's arguments, then each variable of its environment as the flag of the same name.
 fn command_line(program: &str, command: &Command) -> Vec<String> {
     let container = container(program);
     let mut line = vec![program.to_owned()];
-    line.extend(strings(&container["args"]));
+    for argument in strings(&container["args"]) {
+        line.push(argument.replace("$(NODE_ADDRESS)", NODE_ADDRESS));
+    }
     for variable in container["env"].as_array().into_iter().flatten() {
         let name = variable["name"].as_str().expect("a name");
         if name.starts_with("PLIMSOLL_") {
@@ -133,12 +138,29 @@ fn containers_expose_exactly_the_ports_that_their_programs_listen_on() {
 
 /// The kubelet's probes and kube-scheduler's calls go to addresses of the cluster's own family.
 #[test]
-fn every_port_takes_clients_over_ipv6_and_ipv4() {
-    for program in PROGRAMS {
+fn every_port_in_the_pods_network_takes_clients_over_ipv6_and_ipv4() {
+    for program in PROGRAMS.into_iter().filter(|program| *program != "node-exporter-plus") {
         let parsed = parsed(program);
         let others: Vec<_> =
             parsed.addresses().filter(|address| address.ip() != Ipv6Addr::UNSPECIFIED).collect();
         assert!(others.is_empty(), "{program}: {others:?}");
+    }
+}
+
+/// The kubelet reports a Node's first InternalIP as `status.hostIP` of its pods, and as `status.podIP` of those on the
+/// host's network, which its probes go to. The annotator asks at the first InternalIP.
+#[test]
+fn on_the_hosts_network_ports_are_open_at_the_nodes_address_alone() {
+    let parsed = parsed("node-exporter-plus");
+    let hosts: Vec<String> = parsed.addresses().map(|address| address.ip().to_string()).collect();
+    assert_eq!(hosts, [NODE_ADDRESS, NODE_ADDRESS]);
+    let container = container("node-exporter-plus");
+    let variables = container["env"].as_array().expect("variables");
+    let address = variables.iter().find(|variable| variable["name"] == "NODE_ADDRESS");
+    let field = &address.expect("it")["valueFrom"]["fieldRef"]["fieldPath"];
+    assert_eq!(field, "status.hostIP");
+    for probe in ["livenessProbe", "readinessProbe"] {
+        assert!(container[probe]["httpGet"]["host"].is_null(), "{probe}: at the pod's address");
     }
 }
 

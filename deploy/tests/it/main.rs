@@ -14,6 +14,7 @@ mod kubeadm_config;
 mod links;
 mod manifests;
 mod node_loads;
+mod nodes;
 mod policy;
 mod rbac;
 mod reference;

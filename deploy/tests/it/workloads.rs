@@ -14,7 +14,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::manifests::{
-    PROGRAMS, container, objects, of_kind, pod, ports, read, strings, workload,
+    PROGRAMS, container, objects, of_kind, pod, ports, read, strings, workload, yaml,
 };
 
 /// Parses into Kubernetes' own type and writes it again: a field that the type does not have is lost.
@@ -92,8 +92,11 @@ fn selectors_find_their_own_pods_only() {
     for program in PROGRAMS {
         let workload = workload(program);
         let labels = &workload["spec"]["template"]["metadata"]["labels"];
-        assert_eq!(&workload["spec"]["selector"]["matchLabels"], labels, "{program}");
-        assert_eq!(labels["app.kubernetes.io/name"], program);
+        let selector = &workload["spec"]["selector"]["matchLabels"];
+        assert_eq!(selector["app.kubernetes.io/name"], program);
+        for (key, value) in selector.as_object().unwrap() {
+            assert_eq!(labels[key], *value, "{program}");
+        }
     }
     for service in of_kind("Service") {
         let program =
@@ -103,6 +106,32 @@ fn selectors_find_their_own_pods_only() {
             workload(&program)["spec"]["selector"]["matchLabels"]
         );
     }
+}
+
+/// The label by which scrapes and people tell programs apart, whatever their workloads are called.
+const COMPONENT: &str = "app.kubernetes.io/component";
+
+#[test]
+fn each_program_has_a_component_of_its_own_on_all_that_is_its() {
+    let mut components = Vec::new();
+    for program in PROGRAMS {
+        let component = workload(program)["metadata"]["labels"][COMPONENT].clone();
+        assert!(
+            component.is_string() && !components.contains(&component),
+            "{program}: {component}"
+        );
+        for object in objects() {
+            if object["metadata"]["labels"]["app.kubernetes.io/name"] == program {
+                assert_eq!(object["metadata"]["labels"][COMPONENT], component, "{object:#}");
+            }
+        }
+        let pods = &workload(program)["spec"]["template"]["metadata"]["labels"];
+        assert_eq!(pods[COMPONENT], component, "{program}");
+        components.push(component);
+    }
+    let daemon = yaml("components/gpu-mps/mps-control-daemon.yaml");
+    let of_daemon = &daemon["spec"]["template"]["metadata"]["labels"][COMPONENT];
+    assert!(of_daemon.is_string() && !components.contains(of_daemon), "{of_daemon}");
 }
 
 #[test]
@@ -195,6 +224,30 @@ fn host_folders_are_these_and_writable_only_where_something_is_written() {
     );
 }
 
+/// Where the runtime cannot do it, what is mounted below such a folder stays as writable as it is on the host.
+#[test]
+fn what_is_mounted_below_a_read_only_folder_of_the_host_is_read_only_where_the_runtime_can() {
+    for program in PROGRAMS {
+        let folders = host_folders(&pod(program));
+        for mount in container(program)["volumeMounts"].as_array().unwrap() {
+            let is_read = mount["readOnly"] == true && folders.contains(&mount["name"]);
+            let wanted = if is_read { "IfPossible".into() } else { Value::Null };
+            assert_eq!(mount["recursiveReadOnly"], wanted, "{program}: {mount}");
+            assert!(mount["mountPropagation"].is_null(), "which excludes it: {mount}");
+        }
+    }
+}
+
+/// The names of a pod's volumes that are folders of the host.
+fn host_folders(pod: &Value) -> Vec<Value> {
+    let volumes = pod["volumes"].as_array().into_iter().flatten();
+    let folders = volumes.filter(|volume| {
+        let kind = volume["hostPath"]["type"].as_str();
+        kind.is_some_and(|kind| kind.starts_with("Directory"))
+    });
+    folders.map(|volume| volume["name"].clone()).collect()
+}
+
 #[test]
 fn every_container_has_requests_and_a_memory_limit() {
     for program in PROGRAMS {
@@ -206,6 +259,18 @@ fn every_container_has_requests_and_a_memory_limit() {
         ] {
             assert!(amount.is_string(), "{program}: {resources}");
         }
+    }
+}
+
+/// What starts a container counts as its memory too (<https://github.com/opencontainers/runc/issues/1980>), and a
+/// kernel with pages of 64 KiB rounds up what a process takes.
+#[test]
+fn the_exporters_containers_have_12_mib_beyond_what_the_program_plans_with() {
+    let planned = node_exporter_plus::config::Config::default().memory_limit();
+    let limit = format!("{}Mi", (planned >> 20) + 12);
+    let pod = pod("node-exporter-plus");
+    for containers in ["initContainers", "containers"] {
+        assert_eq!(pod[containers][0]["resources"]["limits"]["memory"], limit, "{containers}");
     }
 }
 
@@ -273,6 +338,8 @@ fn a_drain_takes_one_of_two_replicas_at_a_time() {
         let budget = budgets.iter().find(|budget| budget["metadata"]["name"] == program).unwrap();
         assert_eq!(budget["spec"]["selector"], workload(program)["spec"]["selector"]);
         assert_eq!(budget["spec"]["maxUnavailable"], 1);
+        let unready = &budget["spec"]["unhealthyPodEvictionPolicy"];
+        assert_eq!(unready, "AlwaysAllow", "two replicas that are not ready hold up no drain");
         let spread = &pod(program)["topologySpreadConstraints"][0];
         assert_eq!(spread["labelSelector"], budget["spec"]["selector"]);
     }

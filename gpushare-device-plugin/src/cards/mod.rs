@@ -1,13 +1,15 @@
 //! The cards of this node: their units, device ids and health.
 //!
 //! [`ids`] names units, [`sizing`] counts the units of a card, [`inventory`] turns NVML's answers into cards, [`watch`]
-//! polls NVML, [`mod@file`] keeps the cards for a later process, and [`closed`] are the cards that take no new pods.
+//! polls NVML, [`search`] looks for a first card, [`mod@file`] keeps the cards for a later process, and [`closed`] are
+//! the cards that take no new pods.
 
 pub mod closed;
 mod errors;
 pub(crate) mod file;
 pub mod ids;
 pub mod inventory;
+pub(crate) mod search;
 pub mod sizing;
 pub(crate) mod watch;
 

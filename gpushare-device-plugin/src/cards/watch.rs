@@ -3,9 +3,11 @@
 //! Invariants: cards are prepared (written to the CDI specification) before they are published. If NVML has worked in
 //! this process and then fails for some minutes, the process ends: its container may have lost its device nodes, and
 //! gets them back only when it starts again. That happens where `systemctl daemon-reload` makes systemd apply the
-//! container's own device rules, without those that NVIDIA's runtime added.
+//! container's own device rules, without those that NVIDIA's runtime added. It also ends if NVML has never worked on a
+//! node with a card: the container may be older than the setup of NVIDIA's runtime, which adds the library.
 
 use std::collections::BTreeSet;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -18,6 +20,7 @@ use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use super::errors::{CardEvent, ErrorWatches};
 use super::file::CardsFile;
 use super::inventory::Inventory;
+use super::search::has_nvidia_controller;
 use super::sizing::Sizing;
 use super::{Card, Cards};
 use crate::metrics::Metrics;
@@ -29,6 +32,9 @@ const RETRY: Duration = Duration::from_secs(5);
 pub(crate) const REOPEN_PAUSE: Duration = Duration::from_secs(10);
 /// Failed attempts in a row to open or poll NVML after which the process ends, if NVML has worked in it: five minutes.
 const GIVE_UP_AFTER: u32 = 30;
+/// The same if NVML has never worked in it and the PCI bus has a card: 15 minutes. After ten the kubelet starts a
+/// container again at once, and does not count it as one that crashes in a loop.
+const GIVE_UP_WITHOUT_NVML_AFTER: u32 = 90;
 /// Time for one poll of all cards. After it NVML counts as hanging.
 const POLL_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -67,6 +73,8 @@ pub(crate) struct CardWatch {
     pub metrics: Metrics,
     /// Pause before a failed attempt to open NVML is retried.
     pub reopen_pause: Duration,
+    /// The kernel's folder of PCI devices.
+    pub pci_dir: PathBuf,
     /// The cards that were reported as not offered, since their memory is unknown.
     pub without_size: BTreeSet<String>,
 }
@@ -82,7 +90,7 @@ impl CardWatch {
     /// Runs until the shutdown. Calls `found` after each poll: `Ok` if there are cards, or why there are none.
     ///
     /// # Errors
-    /// If NVML has worked and does not any more, so that the process must start again.
+    /// If NVML does not work, and may do so in a process that starts again.
     pub(crate) async fn run(
         self,
         shutdown: daemon::Shutdown,
@@ -90,12 +98,12 @@ impl CardWatch {
     ) -> Result<(), NvmlLost> {
         tokio::select! {
             () = shutdown.cancelled() => Ok(()),
-            why = self.watch(found) => Err(NvmlLost { attempts: GIVE_UP_AFTER, why }),
+            lost = self.watch(found) => Err(lost),
         }
     }
 
     /// Reopens a driver that no longer enumerates, for example while it is replaced. Returns why it gives up.
-    async fn watch(mut self, found: impl Fn(Result<(), String>)) -> String {
+    async fn watch(mut self, found: impl Fn(Result<(), String>)) -> NvmlLost {
         let ignored = std::mem::take(&mut self.ignored_xids);
         let inventory = Inventory::new(self.sizing).ignoring(ignored);
         let mut inventory = inventory.with_earlier(self.file.read());
@@ -125,7 +133,11 @@ impl CardWatch {
             };
             failures += 1;
             if has_worked && failures >= GIVE_UP_AFTER {
-                return why;
+                return NvmlLost::Lost { attempts: failures, why };
+            }
+            let is_due = !has_worked && failures >= GIVE_UP_WITHOUT_NVML_AFTER;
+            if is_due && has_nvidia_controller(&self.pci_dir) {
+                return NvmlLost::NeverThere { attempts: failures, why };
             }
             sleep(pause).await;
         }
@@ -243,16 +255,22 @@ struct Ended {
     why: String,
 }
 
-/// NVML has worked in this process, and does not any more.
+/// Why the process ends, so that it gets a new container.
 #[derive(Debug, thiserror::Error)]
-#[error(
-    "NVML worked and has failed {attempts} times in a row since, so this process ends to get its devices anew: {why}. \
-     If that repeats, \
-     look at the driver on the host (nvidia-smi)"
-)]
-pub(crate) struct NvmlLost {
-    attempts: u32,
-    why: String,
+pub(crate) enum NvmlLost {
+    /// NVML has worked in this process, and does not any more.
+    #[error(
+        "NVML worked and has failed {attempts} times in a row since, so this process ends to get its devices anew: \
+         {why}. If that repeats, look at the driver on the host (nvidia-smi)"
+    )]
+    Lost { attempts: u32, why: String },
+    /// NVML has not worked yet, and the node has a card.
+    #[error(
+        "NVML has failed {attempts} times though the PCI bus has a card of NVIDIA's, so this process ends to get the \
+         library that NVIDIA's runtime may have by now: {why}. If that repeats, look at the driver on the host \
+         (nvidia-smi) and at its container runtime"
+    )]
+    NeverThere { attempts: u32, why: String },
 }
 
 /// Why a card is not offered.
@@ -331,8 +349,8 @@ mod tests {
         /// Every list of cards that was published.
         published: Arc<Mutex<Vec<Vec<Option<Unhealthy>>>>>,
         metrics: Metrics,
-        task: JoinHandle<String>,
-        _folder: tempfile::TempDir,
+        task: JoinHandle<NvmlLost>,
+        folder: tempfile::TempDir,
     }
 
     fn card(uuid: &str, index: u32) -> nvml::Card {
@@ -378,11 +396,18 @@ mod tests {
                 file: CardsFile::new(folder.path().into()),
                 events: None,
                 reopen_pause: Duration::from_millis(1),
+                pci_dir: folder.path().join("pci"),
                 without_size: BTreeSet::new(),
                 metrics: metrics.clone(),
             };
             let task = tokio::spawn(watch.watch(|_| {}));
-            Self { probe, closed, attempts, cards, published, metrics, task, _folder: folder }
+            Self { probe, closed, attempts, cards, published, metrics, task, folder }
+        }
+
+        /// Why the process ends, once it does.
+        async fn end(&mut self) -> String {
+            let lost = timeout(Duration::from_secs(120), &mut self.task).await;
+            lost.unwrap().unwrap().to_string()
         }
 
         async fn until(&mut self, healths: [Option<Unhealthy>; 2]) {
@@ -441,8 +466,21 @@ mod tests {
         bench.probe.set_enumerates(false);
         let lost = Some(Unhealthy::Lost);
         bench.until([lost, lost]).await;
-        let why = timeout(Duration::from_secs(120), &mut bench.task).await.unwrap().unwrap();
-        assert!(why.contains("no NVML library"), "{why}");
+        let why = bench.end().await;
+        assert!(why.starts_with("NVML worked") && why.contains("no NVML library"), "{why}");
+    }
+
+    #[tokio::test]
+    async fn a_process_that_never_saw_nvml_ends_and_says_why_where_the_bus_has_a_card() {
+        let mut bench = CardBench::with(true);
+        let device = bench.folder.path().join("pci/0000:00:05.0");
+        std::fs::create_dir_all(&device).unwrap();
+        std::fs::write(device.join("vendor"), "0x10de\n").unwrap();
+        std::fs::write(device.join("class"), "0x030200\n").unwrap();
+        let why = bench.end().await;
+        assert!(why.starts_with("NVML has failed") && why.contains("no NVML library"), "{why}");
+        let attempts = bench.attempts.load(Ordering::Relaxed);
+        assert!(attempts >= GIVE_UP_WITHOUT_NVML_AFTER, "{attempts}");
     }
 
     #[tokio::test]
@@ -450,7 +488,7 @@ mod tests {
         let mut bench = CardBench::with(true);
         let attempts = bench.attempts.clone();
         let many = async {
-            while attempts.load(Ordering::Relaxed) <= 2 * GIVE_UP_AFTER {
+            while attempts.load(Ordering::Relaxed) <= 2 * GIVE_UP_WITHOUT_NVML_AFTER {
                 tokio::task::yield_now().await;
             }
         };

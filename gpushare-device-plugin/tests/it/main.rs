@@ -13,6 +13,7 @@ mod admission;
 mod audit;
 mod cards;
 mod identify;
+mod idle;
 mod isolation;
 mod large_objects;
 mod lingering;

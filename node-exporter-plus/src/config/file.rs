@@ -168,7 +168,7 @@ fn memory_limit(text: &Spanned<String>) -> Result<usize, ConfigError> {
     limit.map(|limit| limit << 20).ok_or_else(|| {
         let given = &text.value;
         let problem = format!(
-            "{given:?} is no memory limit: give that of the container, from {least}Mi to {most}Mi"
+            "{given:?} is no memory limit: give 12Mi less than the container's, from {least}Mi to {most}Mi"
         );
         at(text, "memoryLimit", problem)
     })

@@ -1,7 +1,7 @@
 //! Numbers and texts of a file, little-endian, on a stream whose checksum is computed on the way.
 //!
 //! Samples go through it one by one. A serialiser would want all of a store at once: a second copy of up to 2.6 MiB at
-//! the shipped memory limit of 12 MiB.
+//! the default `memoryLimit` of 12 MiB.
 
 use std::io::{self, Read, Write};
 

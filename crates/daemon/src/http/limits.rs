@@ -51,7 +51,7 @@ impl Default for Limits {
 
 impl Limits {
     /// For small answers to a few clients: scrapes and probes. Buffers of 32 connections take 3 MiB at most, which fits
-    /// the exporter's memory limit of 12 MiB.
+    /// the exporter's container of 24 MiB, 12 more than its windows may take.
     #[must_use]
     pub fn admin() -> Self {
         Self {

@@ -29,6 +29,7 @@ fn the_schema_refuses_what_is_misspelt_or_of_another_kind() {
         (r#"image.registry="registry.example.com/plimsoll/""#, "registry"),
         (r#"image.tag="a:b""#, "tag"),
         (r#"image.pullPolicy="Sometimes""#, "pullPolicy"),
+        (r#"image.architecture="x86_64""#, "architecture"),
         (r#"image.pullSecrets=[{"name":"x"}]"#, "pullSecrets"),
         (r#"scheduler.mode="both""#, "mode"),
         (r#"scheduler.name="mine""#, "name"),
@@ -43,6 +44,7 @@ fn the_schema_refuses_what_is_misspelt_or_of_another_kind() {
         (r#"readings.keptIn="NodeLoads""#, "keptIn"),
         (r#"readings.prometheus.url="prometheus:9090""#, "url"),
         (r#"gpuNodes.value=true"#, "value"),
+        (r#"gpuNodes.find="nfd""#, "find"),
         (r#"gpuNodes.runtimeClass="nvidia""#, "runtimeClass"),
         (r#"extender.replicas=0"#, "replicas"),
         (r#"extender.tls.existingSecret="""#, "existingSecret"),
@@ -63,6 +65,8 @@ fn the_schema_refuses_what_is_misspelt_or_of_another_kind() {
         (r#"admission.validationActions=[]"#, "validationActions"),
         (r#"admission.validationActions=["Deny","Deny"]"#, "validationActions"),
         (r#"networkPolicy.enabled=true"#, "enabled"),
+        (r#"criticalPodsQuota=true"#, "criticalPodsQuota"),
+        (r#"certManager.issuer.kind="AWSPCAIssuer""#, "kind"),
         (r#"nvmlHostLibrary=true"#, "nvmlHostLibrary"),
     ];
     for by in HELMS {
@@ -82,7 +86,8 @@ fn values_that_contradict_each_other_are_refused_with_what_to_change() {
     let config_map = r#"policy.existingConfigMap="mine""#;
     let second = r#"scheduler.mode="second""#;
     let set_name = r#"scheduler.setName.namespaces=["a"]"#;
-    let contradictions: [(&[&str], &str); 24] = [
+    let look = r#"gpuNodes.find="look""#;
+    let contradictions: [(&[&str], &str); 26] = [
         (&[r#"image.registry="""#], "image.registry is not set: no images are published."),
         (&[r#"image.registry="plimsoll""#], "or docker.io/plimsoll for Docker Hub"),
         (&["policy.crane=true", config_map], "policy.crane and policy.existingConfigMap are set"),
@@ -93,6 +98,10 @@ fn values_that_contradict_each_other_are_refused_with_what_to_change() {
         (&[metrics, "exporter.tls.enabled=true"], "or set readings.source to exporters"),
         (&[r#"readings.source="prometheus""#], "set readings.prometheus.url"),
         (&[r#"readings.prometheus.url="http://p:1""#], "set it to prometheus"),
+        (&[look, "exporter.gpuSignals=true"], "exporter.gpuSignals is set, and gpuNodes.find look"),
+        (&[r#"certManager.issuer.name="mine""#], "certManager.enabled is false: set it to true"),
+        (&[look, "mps.enabled=true"], "mps.enabled is set, and gpuNodes.find look"),
+        (&[look, r#"gpuNodes.runtimeClassName="nvidia""#], "to label or hardwareLabels"),
         (&[none, "extender.evictForCards=true"], "extender.evictForCards is set, and with"),
         (&[none, "mps.enabled=true"], "mps.enabled is set"),
         (&[none, "fromGpushare=true"], "fromGpushare is set"),
@@ -234,6 +243,71 @@ fn pods_get_the_schedulers_name_by_the_version_of_the_policy_that_the_api_server
     }
 }
 
+/// Without it GKE refuses pods of the classes that all programs have. Helm 3 takes a cluster's own version with its
+/// suffix too, but drops the suffix of `--kube-version`.
+#[test]
+#[ignore = "make chart"]
+fn the_quota_of_critical_pods_is_there_on_gke_and_where_it_is_asked_for() {
+    for (by, version, quota, is_there) in [
+        ("HELM4", "v1.34.0-gke.1000000", "auto", true),
+        ("HELM4", "v1.34.0-gke.1000000", "never", false),
+        ("HELM4", "v1.36.3-eks-abc123", "auto", false),
+        ("HELM3", "v1.36.3", "auto", false),
+        ("HELM3", "v1.36.3", "always", true),
+    ] {
+        let quota = format!("criticalPodsQuota={quota}");
+        let args = ["--kube-version", version, "--set", &quota];
+        let text = stdout(&template(by, "plimsoll", &args));
+        assert_eq!(text.contains("kind: ResourceQuota"), is_there, "{by}, {version}, {quota}");
+    }
+}
+
+#[test]
+#[ignore = "make chart"]
+fn images_of_one_architecture_run_on_its_nodes_alone_and_no_other_node_is_measured() {
+    let mut values = vec!["image.architecture=arm64", "mps.enabled=true"];
+    values.extend(["exporter.gpuSignals=true", "annotator.nodeSelector=null"]);
+    for by in HELMS {
+        let objects = chart_objects(by, "plimsoll", &values);
+        let mut count = 0;
+        for (key, object) in &objects {
+            let pod = &object["spec"]["template"]["spec"];
+            if pod.is_object() {
+                assert_eq!(pod["nodeSelector"]["kubernetes.io/arch"], "arm64", "{by}, {key}");
+                count += 1;
+            }
+        }
+        assert_eq!(count, 6, "{by}");
+        let annotator = &objects["apps/v1 Deployment plimsoll/annotator"]["spec"]["template"];
+        let measured = annotator.to_string();
+        assert!(measured.contains("compute-type!=fargate,kubernetes.io/arch=arm64"), "{measured}");
+    }
+}
+
+/// Programs read the Secrets that cert-manager writes, also where these have other names than the shipped ones.
+#[test]
+#[ignore = "make chart"]
+fn certificates_are_written_to_the_secrets_that_the_programs_mount() {
+    let mut values = vec!["certManager.enabled=true", "exporter.tls.enabled=true"];
+    values.extend(["extender.tls.existingSecret=e", "exporter.tls.existingSecret=x"]);
+    values.extend(["certManager.issuer.name=mine", "certManager.issuer.kind=ClusterIssuer"]);
+    let objects = chart_objects("HELM3", "elsewhere", &values);
+    let of =
+        |name: &str| &objects[&format!("cert-manager.io/v1 Certificate elsewhere/{name}")]["spec"];
+    for (name, secret) in [
+        ("scheduler-extender-tls", "e"),
+        ("kube-scheduler-tls", "kube-scheduler-tls"),
+        ("exporter-tls", "x"),
+    ] {
+        assert_eq!(of(name)["secretName"], secret);
+        assert_eq!(of(name)["issuerRef"]["kind"], "ClusterIssuer", "{name}");
+        assert_eq!(of(name)["issuerRef"]["name"], "mine", "{name}");
+    }
+    let names = &of("scheduler-extender-tls")["dnsNames"];
+    assert_eq!(*names, serde_json::json!(["scheduler-extender.elsewhere.svc"]));
+    assert!(!objects.keys().any(|key| key.contains(" Issuer ")), "the CA is another's");
+}
+
 /// The values of many components, of which each pair goes together.
 const MANY: [&str; 18] = [
     "namespace.create=true",
@@ -250,6 +324,8 @@ const MANY: [&str; 18] = [
     "policy.shadow=x",
     "fromGpushare=true",
     "networkPolicy.deny=true",
+    "criticalPodsQuota=always",
+    "certManager.enabled=true",
     "openshift.enabled=true",
     "extender.evictForCards=true",
     "annotator.taintHotNodes=NoSchedule",
@@ -373,6 +449,7 @@ const CHANGED: &[(&str, &str, &[&str])] = &[
     ("image.tag", r#""9""#, &[]),
     ("image.pullPolicy", r#""Always""#, &[]),
     ("image.pullSecrets", r#"["s"]"#, &[]),
+    ("image.architecture", r#""arm64""#, &[]),
     ("commonLabels", r#"{"team":"a"}"#, &[]),
     ("namespace.create", "true", &[]),
     ("scheduler.mode", r#""none""#, &[]),
@@ -400,6 +477,7 @@ const CHANGED: &[(&str, &str, &[&str])] = &[
     ("readings.keptIn", r#""nodeloads""#, &[]),
     ("readings.prometheus.url", r#""http://q:1""#, PROMETHEUS),
     ("readings.prometheus.nodeLabel", r#""node""#, PROMETHEUS),
+    ("gpuNodes.find", r#""hardwareLabels""#, &[]),
     ("gpuNodes.label", r#""nvidia.com/gpu.present""#, &[]),
     ("gpuNodes.value", r#""yes""#, &[]),
     ("gpuNodes.runtimeClassName", r#""nvidia""#, &[]),
@@ -411,6 +489,7 @@ const CHANGED: &[(&str, &str, &[&str])] = &[
     ("annotator.nodes", r#""pool=batch""#, &[]),
     ("annotator.taintHotNodes", r#""NoSchedule""#, &[]),
     ("exporter.port", "9", &[]),
+    ("exporter.everyAddress", "true", &[]),
     ("exporter.gpuSignals", "true", &[]),
     ("exporter.hostFileSystems", "true", &[]),
     ("exporter.tls.enabled", "true", &[]),
@@ -437,6 +516,14 @@ const CHANGED: &[(&str, &str, &[&str])] = &[
     ("flowSchemas.enabled", "false", &[]),
     ("networkPolicy.deny", "true", &[]),
     ("networkPolicy.monitoringNamespace", r#""m""#, &["networkPolicy.deny=true"]),
+    ("criticalPodsQuota", r#""always""#, &[]),
+    ("certManager.enabled", "true", &[]),
+    ("certManager.issuer.name", r#""mine""#, &["certManager.enabled=true"]),
+    (
+        "certManager.issuer.kind",
+        r#""Issuer""#,
+        &["certManager.enabled=true", r#"certManager.issuer.name="mine""#],
+    ),
     ("openshift.enabled", "true", &[]),
     ("nvmlHostLibrary", r#""/x""#, &[]),
 ];
@@ -522,6 +609,7 @@ fn the_notes_say_the_next_step_of_the_chosen_way() {
         for (values, said, not_said) in [
             ("scheduler.mode=external", [enable, make], [crane, taint]),
             ("extender.tls.enabled=false", [enable, "rollout status"], [make, taint]),
+            ("certManager.enabled=true", [enable, "wait certificate --all"], [make, taint]),
             ("policy.crane=true", [crane, make], [enable, taint]),
             ("scheduler.mode=none", [taint, "plimsoll taints --clear"], [enable, make]),
             ("scheduler.mode=second", [line, make], [enable, taint]),

@@ -261,6 +261,7 @@ impl Rig {
             format!("--state-dir={dir}/state"),
             format!("--proc-dir={dir}/proc"),
             format!("--mps-dir={dir}/mps"),
+            format!("--pci-dir={dir}/pci"),
         ];
         flags.into_iter().chain(self.flags.clone()).collect()
     }
@@ -298,6 +299,10 @@ impl Rig {
     /// The page of the admin port, as `curl` gets it.
     pub fn page(&self) -> String {
         self.context.metrics().unwrap()
+    }
+
+    pub fn is_ready(&self) -> bool {
+        self.context.readiness().is_ready()
     }
 
     /// Waits until the plugin's readiness report contains `text`.

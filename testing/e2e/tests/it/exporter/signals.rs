@@ -38,7 +38,9 @@ const SAMPLES: Duration = Duration::from_secs(120);
 /// The limit for the start of an exporter. The kubelet waits before it starts a killed one again.
 const STARTED: Duration = Duration::from_secs(300);
 /// The largest memory limit that the shipped manifest may have, in bytes.
-const LARGEST_LIMIT: u64 = 12 << 20;
+const LARGEST_LIMIT: u64 = 24 << 20;
+/// What the exporter plans with, in bytes. The rest of the limit is for the runtime, and for larger pages.
+const PLANNED: u64 = 12 << 20;
 /// The number of signals that are kept for a day.
 const SIGNALS: usize = 16;
 /// The exporter's sample file by the shipped manifest, inside a node.
@@ -212,7 +214,7 @@ fn stays_within_the_limit(env: &TestEnv, node: &Node, writer: &Path) -> Result<(
     let memory = Memory::of(exporter)?;
     env.figure("exporter_with_a_day_peak_bytes", memory.peak.to_string());
     ensure!(memory.limit <= LARGEST_LIMIT, "the limit is {}", memory.limit);
-    ensure!(memory.peak < memory.limit, "{memory:?}");
+    ensure!(memory.peak < PLANNED, "{memory:?}");
     ensure!((memory.limit_hits, memory.oom_kills) == (0, 0), "{memory:?}");
     let now = pod_on(env, node)?;
     ensure!(restarts(&now) == restarts(&pod), "the container was restarted meanwhile");
