@@ -22,10 +22,11 @@ impl Parsed {
         Some(values.next()?.to_str()?.to_owned())
     }
 
-    /// The addresses that the program listens on.
+    /// The addresses that the program listens on. It takes an IPv4 address in brackets, too.
     fn addresses(&self) -> impl Iterator<Item = SocketAddr> {
         let flags = self.flags().filter(|flag| flag.ends_with("address"));
-        flags.filter_map(|flag| self.raw(flag)?.parse().ok())
+        let node = format!("[{NODE_ADDRESS}]");
+        flags.filter_map(move |flag| self.raw(flag)?.replace(&node, NODE_ADDRESS).parse().ok())
     }
 
     /// Its flags, but for `--help` and `--version`.

@@ -87,7 +87,7 @@ fn values_that_contradict_each_other_are_refused_with_what_to_change() {
     let second = r#"scheduler.mode="second""#;
     let set_name = r#"scheduler.setName.namespaces=["a"]"#;
     let look = r#"gpuNodes.find="look""#;
-    let contradictions: [(&[&str], &str); 26] = [
+    let contradictions: [(&[&str], &str); 28] = [
         (&[r#"image.registry="""#], "image.registry is not set: no images are published."),
         (&[r#"image.registry="plimsoll""#], "or docker.io/plimsoll for Docker Hub"),
         (&["policy.crane=true", config_map], "policy.crane and policy.existingConfigMap are set"),
@@ -309,7 +309,7 @@ fn certificates_are_written_to_the_secrets_that_the_programs_mount() {
 }
 
 /// The values of many components, of which each pair goes together.
-const MANY: [&str; 18] = [
+const MANY: [&str; 20] = [
     "namespace.create=true",
     "scheduler.mode=second",
     "scheduler.setName.namespaces={team-a}",
