@@ -16,7 +16,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::Admission;
-use super::breaker::{Breaker, Offer, REFUSALS};
+use super::breaker::{Breaker, Offer};
 use super::refusal::Refusal;
 use crate::node_events::NodeEvents;
 use crate::pods::PodRef;
