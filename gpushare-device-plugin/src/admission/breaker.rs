@@ -15,7 +15,7 @@ use placement::units::Units;
 use tokio::time::Instant;
 
 /// Refusals within [`WINDOW`] after which units are withheld.
-pub(super) const REFUSALS: usize = 3;
+const REFUSALS: usize = 3;
 /// Time in which they count.
 const WINDOW: Duration = Duration::from_secs(60);
 /// Time for which units are withheld first. It doubles each time.
