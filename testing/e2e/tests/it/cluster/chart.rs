@@ -25,6 +25,9 @@ const NAMESPACE: &str = "load-and-cards";
 /// The tag that the programs' images have, and the one that they get for the upgrade.
 const TAGS: [&str; 2] = [env!("CARGO_PKG_VERSION"), "0.0.0-next"];
 
+/// A part of crane's policy.
+const CRANES: &str = "scheduler.policy.crane.io";
+
 /// Helm 3 installs, Helm 4 goes on.
 fn chart(env: &TestEnv) -> Result<()> {
     let cluster = env.cluster()?;
@@ -32,34 +35,37 @@ fn chart(env: &TestEnv) -> Result<()> {
         install::uninstall(cluster)?;
         env.note_uninstalled();
     }
-    ChartRelease::new(cluster, NAMESPACE, "helm3")?.install()?;
     let release = ChartRelease::new(cluster, NAMESPACE, "helm4")?;
-    let first = claimed(env, "before", 1)?;
-
-    tag_again(env)?;
-    release.upgrade(&[&format!("image.tag={}", TAGS[1]), "policy.crane=true"])?;
-    ensure!(
-        tags(env)? == BTreeSet::from([TAGS[1].to_owned()]),
-        "after the upgrade: {:?}",
-        tags(env)?
-    );
-    ensure!(policy(env)?.contains("scheduler.policy.crane.io"), "the policy is the former one");
-    claimed(env, "upgraded", 2)?;
-
-    release.rollback("1")?;
-    ensure!(
-        tags(env)? == BTreeSet::from([TAGS[0].to_owned()]),
-        "after the rollback: {:?}",
-        tags(env)?
-    );
-    ensure!(!policy(env)?.contains("scheduler.policy.crane.io"), "the policy is crane's still");
-    claimed(env, "rolled-back", 3)?;
-    ensure!(process_of(env, "before")? == first, "the first pod's process was replaced");
-
+    let installed = ChartRelease::new(cluster, NAMESPACE, "helm3")?.install();
+    let tried = installed.and_then(|()| upgraded_and_rolled_back(env, &release));
     env.delete_all_pods()?;
-    release.uninstall()?;
+    // Also after a failure: the next test's setup has objects of the same names.
+    let removed = release.uninstall();
+    tried?;
+    removed?;
     scheduler_is_as_before(cluster, cluster.nodes().first().context("no node")?)?;
     no_object_is_left(env, NAMESPACE)
+}
+
+fn upgraded_and_rolled_back(env: &TestEnv, release: &ChartRelease<'_>) -> Result<()> {
+    let first = claimed(env, "before", 1)?;
+    tag_again(env)?;
+    release.upgrade(&[&format!("image.tag={}", TAGS[1]), "policy.crane=true"])?;
+    images_have_tag(env, TAGS[1])?;
+    ensure!(policy(env)?.contains(CRANES), "the policy is the former one");
+    claimed(env, "upgraded", 2)?;
+    release.rollback("1")?;
+    images_have_tag(env, TAGS[0])?;
+    ensure!(!policy(env)?.contains(CRANES), "the policy is crane's still");
+    claimed(env, "rolled-back", 3)?;
+    ensure!(process_of(env, "before")? == first, "the first pod's process was replaced");
+    Ok(())
+}
+
+fn images_have_tag(env: &TestEnv, tag: &str) -> Result<()> {
+    let found = tags(env)?;
+    ensure!(found == BTreeSet::from([tag.to_owned()]), "the images have the tags {found:?}");
+    Ok(())
 }
 
 /// Creates a GPU pod, and waits until it runs on the card that it claims, as do all `running` GPU pods.
