@@ -6,6 +6,8 @@ use anyhow::{Context, Result, ensure};
 use e2e::cluster::chart::ChartRelease;
 use e2e::cluster::install;
 use e2e::kernel::processes::Pid;
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{Api, ListParams};
 
 use super::uninstall::{no_object_is_left, scheduler_is_as_before};
 use crate::env::TestEnv;
@@ -93,13 +95,16 @@ fn tag_again(env: &TestEnv) -> Result<()> {
 
 /// The tags of the images of all pods of the namespace that are not ending.
 fn tags(env: &TestEnv) -> Result<BTreeSet<String>> {
-    let images = "jsonpath={range .items[?(!@.metadata.deletionTimestamp)]}{.spec.containers[*].image}{\"\\n\"}{end}";
-    let listed = env.cluster()?.kubectl_run(&["-n", NAMESPACE, "get", "pods", "-o", images])?;
-    Ok(listed
-        .split_whitespace()
-        .filter_map(|image| image.rsplit_once(':'))
-        .map(|(_, tag)| tag.to_owned())
-        .collect())
+    let pods: Api<Pod> = Api::namespaced(env.client(), NAMESPACE);
+    let mut tags = BTreeSet::new();
+    for pod in env.block_on(pods.list(&ListParams::default()))? {
+        let containers = pod.spec.map(|spec| spec.containers).unwrap_or_default();
+        if pod.metadata.deletion_timestamp.is_none() {
+            let images = containers.into_iter().filter_map(|container| container.image);
+            tags.extend(images.filter_map(|image| Some(image.rsplit_once(':')?.1.to_owned())));
+        }
+    }
+    Ok(tags)
 }
 
 fn policy(env: &TestEnv) -> Result<String> {
