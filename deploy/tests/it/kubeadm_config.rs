@@ -30,8 +30,8 @@ const SETTINGS: &str = "scheduler:
 const CURRENT: &str = "etc/kubernetes/plimsoll/kube-scheduler-config.yaml";
 const FOLDER: &str = "/etc/kubernetes/plimsoll";
 
-/// A `kubectl` that keeps the ConfigMap in files of `$CLUSTER`. A file `meanwhile` is what someone else makes of it just
-/// before it is patched.
+/// A `kubectl` that keeps the ConfigMap in files of `$CLUSTER`. A file `meanwhile` is what someone else makes of it
+/// just before it is patched.
 const KUBECTL: &str = r#"#!/bin/sh
 set -eu
 while [ $# -gt 0 ]; do

@@ -28,8 +28,8 @@ const SCHEDULER: &str = "kube-scheduler";
 const FLAG: &str = "--config=/etc/kubernetes/plimsoll/kube-scheduler-config.yaml";
 /// The folder of the flag, as in every manifest of an enabled node.
 const FOLDER: &str = "/etc/kubernetes/plimsoll";
-/// What `kubeadm upgrade apply` gets beside the release. The preflight checks are those of `kubeadm init`, etcd stays as it
-/// is, and this cluster has neither CoreDNS nor a kube-proxy of kubeadm's.
+/// What `kubeadm upgrade apply` gets beside the release. The preflight checks are those of `kubeadm init`, etcd stays as
+/// it is, and this cluster has neither CoreDNS nor a kube-proxy of kubeadm's.
 const FLAGS: [&str; 5] = [
     "--yes",
     "--force",
@@ -38,9 +38,9 @@ const FLAGS: [&str; 5] = [
     "--skip-phases=addon",
 ];
 
-/// The release stays the same: one patch release of each minor is pinned. kubeadm then leaves the manifests of API server
-/// and controller manager as they are, since what it would write is equal. kube-scheduler's it replaces: that on disk has
-/// the lines of `enable`. It also renews kube-scheduler's and the administrator's certificates.
+/// The release stays the same: one patch release of each minor is pinned. kubeadm then leaves the manifests of API
+/// server and controller manager as they are, since what it would write is equal. kube-scheduler's it replaces: that on
+/// disk has the lines of `enable`. It also renews kube-scheduler's and the administrator's certificates.
 fn upgraded(env: &TestEnv) -> Result<()> {
     let cluster = env.cluster()?;
     let control_plane = cluster.nodes().first().context("no node")?;
