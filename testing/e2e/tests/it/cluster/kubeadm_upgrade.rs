@@ -28,8 +28,8 @@ const SCHEDULER: &str = "kube-scheduler";
 const FLAG: &str = "--config=/etc/kubernetes/plimsoll/kube-scheduler-config.yaml";
 /// The folder of the flag, as in every manifest of an enabled node.
 const FOLDER: &str = "/etc/kubernetes/plimsoll";
-/// What `kubeadm upgrade apply` gets beside the release. The preflight checks are those of `kubeadm init`, etcd stays as
-/// it is, and this cluster has neither CoreDNS nor a kube-proxy of kubeadm's.
+/// What `kubeadm upgrade apply` gets beside the release. The preflight checks fail as those of `kubeadm init` do, etcd
+/// stays as it is, and this cluster has neither CoreDNS nor a kube-proxy of kubeadm's.
 const FLAGS: [&str; 5] = [
     "--yes",
     "--force",
