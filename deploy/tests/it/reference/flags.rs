@@ -15,7 +15,7 @@ use crate::repository::read;
 const DOCUMENT: &str = "docs/configuration.md";
 
 /// Where the documents say more about a flag: a program that has it, the flag, a link.
-const MORE: [(&str, &str, &str); 39] = [
+const MORE: [(&str, &str, &str); 40] = [
     ("annotator", "admin-address", "[ports](metrics.md#ports)"),
     ("annotator", "burst-interval", "[when Nodes are written](readings.md#when-nodes-are-written)"),
     ("annotator", "dead-band", "[when Nodes are written](readings.md#when-nodes-are-written)"),
@@ -44,6 +44,11 @@ const MORE: [(&str, &str, &str); 39] = [
     ("annotator", "taint-hot-nodes", "[the taint](hot-node-taint.md)"),
     ("gpushare-device-plugin", "audit-interval", "[the audit](gpu-metrics.md#the-audit)"),
     ("gpushare-device-plugin", "cgroup-dir", "[when a pod ends](gpu.md#when-a-pod-ends)"),
+    (
+        "gpushare-device-plugin",
+        "idle-without-cards",
+        "[which nodes are GPU nodes](install.md#which-nodes-are-gpu-nodes)",
+    ),
     (
         "gpushare-device-plugin",
         "isolation",
