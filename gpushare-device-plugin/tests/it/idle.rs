@@ -4,7 +4,7 @@ use std::fs;
 
 use serde_json::json;
 
-use crate::rig::{A, Rig};
+use crate::rig::{A, Rig, until};
 
 const FLAG: &str = "--idle-without-cards";
 
@@ -65,6 +65,8 @@ async fn a_card_on_the_bus_that_the_library_does_not_tell_of_is_told_by_readines
 async fn a_card_of_an_earlier_process_that_is_gone_is_reported_as_lost() {
     let mut rig = Rig::new(&[(A, 2)]).await;
     rig.cards("a healthy card", |cards| cards[0]["healthy"] == true).await;
+    let saved = rig.dir.path().join("state/cards.json");
+    until("the saved cards", || saved.exists()).await;
     rig.stop_plugin().await;
     rig.script(&[]);
     rig.forget_cards();

@@ -19,7 +19,7 @@ pub(crate) const FACTS: &[Fact] = &[on_our_nodes(
     "the_chart_is_installed_upgraded_rolled_back_and_removed_while_a_gpu_pod_keeps_its_card",
     chart,
 )
-.takes(90)
+.takes(110)
 .smoke()];
 
 /// Not the namespace of the other tests: nothing may depend on its name.

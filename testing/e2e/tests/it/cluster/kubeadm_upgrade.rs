@@ -19,8 +19,7 @@ pub(crate) const FACTS: &[Fact] = &[on_our_nodes(
     "kube_scheduler_still_calls_the_extender_after_kubeadm_upgrade_has_written_its_manifest_anew",
     upgraded,
 )
-.takes(120)
-.smoke()];
+.takes(70)];
 
 const MANIFEST: &str = "/etc/kubernetes/manifests/kube-scheduler.yaml";
 const SCHEDULER: &str = "kube-scheduler";

@@ -29,22 +29,22 @@ pub(crate) const FACTS: &[Fact] = &[
         "beside_the_providers_scheduler_a_pod_that_names_ours_gets_its_card_and_each_has_its_own_lease",
         own_lease,
     )
-    .takes(120),
+    .takes(40),
     on_our_nodes(
         "beside_the_providers_scheduler_a_gpu_pod_without_the_line_is_refused_with_it",
         without_the_line,
     )
-    .takes(100),
+    .takes(30),
     on_our_nodes(
         "two_schedulers_that_race_for_a_nodes_last_cpu_leave_one_pod_running_and_one_waiting",
         last_cpu,
     )
-    .takes(150),
+    .takes(40),
     on_our_nodes(
         "a_gpu_pod_that_the_providers_scheduler_binds_ends_once_and_is_not_made_again",
         ends_once,
     )
-    .takes(120),
+    .takes(25),
 ];
 
 const OVERLAY: &str = "second-scheduler";

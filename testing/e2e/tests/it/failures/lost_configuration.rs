@@ -22,7 +22,7 @@ pub(crate) const FACTS: &[Fact] = &[on_our_nodes(
     "gpu_pods_wait_and_do_not_fail_without_end_where_kube_scheduler_has_lost_the_extender",
     lost,
 )
-.takes(260)];
+.takes(220)];
 
 const DEPLOYMENT: &str = "lost";
 /// Pods of the Deployment. All of them have room: 4 units each, of 2 nodes with 4 cards of 16 units.
