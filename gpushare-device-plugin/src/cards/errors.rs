@@ -6,7 +6,7 @@
 use std::collections::{HashMap, HashSet};
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nvml::{Probe, Xid};
 use placement::units::CardId;
@@ -28,7 +28,7 @@ pub(super) enum CardEvent {
 
 enum Message {
     Raised(Xid),
-    Ended(nvml::Error),
+    Ended(nvml::Error, Instant),
 }
 
 /// The watches of one opened NVML.
@@ -37,6 +37,8 @@ pub(super) struct ErrorWatches {
     sender: mpsc::Sender<(CardId, Message)>,
     receiver: mpsc::Receiver<(CardId, Message)>,
     watched: HashSet<CardId>,
+    /// When each card answered a poll last.
+    answered: HashMap<CardId, Instant>,
     /// The reason why a card that answers is not watched; logged once.
     refused: HashMap<CardId, String>,
 }
@@ -44,12 +46,20 @@ pub(super) struct ErrorWatches {
 impl ErrorWatches {
     pub(super) fn new(probe: Arc<dyn Probe>) -> Self {
         let (sender, receiver) = mpsc::channel(QUEUE);
-        Self { probe, sender, receiver, watched: HashSet::new(), refused: HashMap::new() }
+        Self {
+            probe,
+            sender,
+            receiver,
+            watched: HashSet::new(),
+            answered: HashMap::new(),
+            refused: HashMap::new(),
+        }
     }
 
-    /// Watches `card` unless it is watched already. Must be called at each poll for each card that answers,
-    /// so that an ended watch is restarted.
-    pub(super) fn start(&mut self, card: &CardId) {
+    /// Watches `card` unless it is watched already. Must be called at each poll, begun at `polled`, for each card that
+    /// answers, so that an ended watch is restarted.
+    pub(super) fn start(&mut self, card: &CardId, polled: Instant) {
+        self.answered.insert(card.clone(), polled);
         if self.watched.insert(card.clone()) {
             let probe = self.probe.clone();
             let sender = self.sender.clone();
@@ -68,12 +78,17 @@ impl ErrorWatches {
             };
             match message {
                 Message::Raised(xid) => return (card, CardEvent::Raised(xid)),
-                Message::Ended(error) => {
+                Message::Ended(error, at) => {
                     self.watched.remove(&card);
-                    if let nvml::Error::Lost { .. } = error {
+                    let is_lost = matches!(error, nvml::Error::Lost { .. });
+                    // On a busy node a message may come late: the card may have answered since.
+                    let has_answered = self.answered.get(&card).is_some_and(|polled| *polled > at);
+                    if is_lost && !has_answered {
                         return (card, CardEvent::Lost);
                     }
-                    self.refuse(card, error.to_string());
+                    if !is_lost {
+                        self.refuse(card, error.to_string());
+                    }
                 }
             }
         }
@@ -97,16 +112,32 @@ fn watch(probe: &dyn Probe, card: &CardId, sender: &mpsc::Sender<(CardId, Messag
     });
     if let Err(error) = watched {
         // Fails if the receiver is dropped.
-        let _ = sender.blocking_send((card.clone(), Message::Ended(error)));
+        let _ = sender.blocking_send((card.clone(), Message::Ended(error, Instant::now())));
     }
 }
 
 #[cfg(test)]
 mod tests {
     use nvml::Scripted;
+    use tokio::time::timeout;
 
     use super::*;
     use crate::fixtures::A;
+
+    #[tokio::test]
+    async fn a_card_that_has_answered_since_its_watch_ended_is_not_lost() {
+        let card = nvml::Card { uuid: A.to_owned(), ..nvml::Card::default() };
+        let probe = Arc::new(Scripted::new(vec![card]));
+        let (one, start) = (CardId::from(A), Instant::now());
+        probe.set_lost(A, true);
+        let mut watches = ErrorWatches::new(probe);
+        watches.start(&one, start);
+        assert!(matches!(watches.next().await, (_, CardEvent::Lost)));
+        // Its second watch ends at once, too, before this poll.
+        watches.start(&one, start + Duration::from_secs(3_600));
+        let next = timeout(Duration::from_millis(200), watches.next()).await;
+        assert!(next.is_err(), "{next:?}");
+    }
 
     #[tokio::test]
     async fn errors_of_a_storm_stay_with_nvml_until_the_queue_has_room() {
@@ -115,7 +146,7 @@ mod tests {
         let probe = Arc::new(Scripted::new(vec![card]));
         (0..STORM).for_each(|_| probe.raise(A, Xid { number: Some(31) }));
         let mut watches = ErrorWatches::new(probe.clone());
-        watches.start(&A.into());
+        watches.start(&A.into(), Instant::now());
         for taken in 1..=STORM {
             watches.next().await;
             // One more is with the thread that waits for room.

@@ -81,6 +81,7 @@ pub(crate) struct CardWatch {
 
 /// One poll: the cards that the driver enumerates, and the status of each.
 struct Poll {
+    begun: Instant,
     driver: Option<String>,
     cards: Vec<nvml::Card>,
     answers: Vec<(CardId, Option<Status>)>,
@@ -290,12 +291,13 @@ fn without_size(card: &nvml::Card) -> String {
 
 impl Poll {
     fn of(probe: &dyn Probe) -> Result<Self, nvml::Error> {
+        let begun = Instant::now();
         let cards = probe.cards()?;
         let mut answers = Vec::with_capacity(cards.len());
         for card in &cards {
             answers.push((CardId::from(card.uuid.as_str()), probe.status(&card.uuid).ok()));
         }
-        Ok(Self { driver: probe.driver(), cards, answers })
+        Ok(Self { begun, driver: probe.driver(), cards, answers })
     }
 
     fn record(self, inventory: &mut Inventory, errors: &mut ErrorWatches) {
@@ -304,7 +306,7 @@ impl Poll {
         for (card, status) in &self.answers {
             match status {
                 Some(status) => {
-                    errors.start(card);
+                    errors.start(card, self.begun);
                     inventory.record_status(card, status, Instant::now());
                 }
                 None => inventory.mark_lost(card),

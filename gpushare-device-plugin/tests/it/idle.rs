@@ -62,17 +62,17 @@ async fn a_card_on_the_bus_that_the_library_does_not_tell_of_is_told_by_readines
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_card_of_an_earlier_process_that_is_gone_is_reported_as_lost() {
+async fn a_node_that_had_a_card_since_its_boot_is_not_idle_without_one() {
     let mut rig = Rig::new(&[(A, 2)]).await;
     rig.cards("a healthy card", |cards| cards[0]["healthy"] == true).await;
     let saved = rig.dir.path().join("state/cards.json");
     until("the saved cards", || saved.exists()).await;
     rig.stop_plugin().await;
     rig.script(&[]);
-    rig.forget_cards();
     rig.flags = vec![FLAG.to_owned()];
     rig.begin_plugin();
-    rig.cards("a lost card", |cards| cards[0]["healthy"] == false).await;
+    rig.not_ready("NVML enumerates no card").await;
+    assert_eq!(rig.metric("plimsoll_gpu_idle"), 0.0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
