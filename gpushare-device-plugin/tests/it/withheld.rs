@@ -30,7 +30,8 @@ async fn all_offered(rig: &Rig) {
 
 /// The Node's condition once it has this status.
 async fn condition(rig: &Rig, status: &str) -> Value {
-    let found = rig.sim.until(&format!("the condition {status}"), |sim| {
+    let what = format!("the condition {status}");
+    let found = rig.sim.until(&what, |sim| {
         let node = sim.get(NODES, "", NODE)?;
         let mut conditions = node["status"]["conditions"].as_array()?.iter();
         let own = conditions.find(|condition| condition["type"] == "GPUUnitsWithheld")?;
