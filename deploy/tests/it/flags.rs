@@ -25,7 +25,7 @@ impl Parsed {
     /// The addresses that the program listens on.
     fn addresses(&self) -> impl Iterator<Item = SocketAddr> {
         let flags = self.flags().filter(|flag| flag.ends_with("address"));
-        flags.filter_map(|flag| self.raw(flag)?.parse().ok())
+        flags.filter_map(|flag| daemon::listen_address(&self.raw(flag)?).ok())
     }
 
     /// Its flags, but for `--help` and `--version`.
