@@ -25,8 +25,7 @@ impl Parsed {
     /// The addresses that the program listens on. It takes an IPv4 address in brackets, too.
     fn addresses(&self) -> impl Iterator<Item = SocketAddr> {
         let flags = self.flags().filter(|flag| flag.ends_with("address"));
-        let node = format!("[{NODE_ADDRESS}]");
-        flags.filter_map(move |flag| self.raw(flag)?.replace(&node, NODE_ADDRESS).parse().ok())
+        flags.filter_map(|flag| daemon::listen_address(&self.raw(flag)?).ok())
     }
 
     /// Its flags, but for `--help` and `--version`.
