@@ -17,6 +17,7 @@ mod node_loads;
 mod policy;
 mod rbac;
 mod reference;
+mod release;
 mod repository;
 mod scheduler_config;
 mod second_scheduler;
