@@ -97,11 +97,25 @@ rounds: toolchain ## What a round of the annotator over 5,000 exporters with TLS
 fuzz: toolchain ## Every fuzz target for SECONDS_EACH seconds (installs cargo-fuzz when missing)
 	@scripts/fuzz.sh
 
-.PHONY: images-bin
-images-bin: toolchain ## The programs as the images hold them, in target/release
-	scripts/build-exporter.sh target/release
-	$(CARGO) build --locked --release --package scheduler-extender --package annotator \
-	    --package gpushare-device-plugin --package plimsoll-nvml-standin
+# ARCHES, REGISTRY, TAG and SOURCE are settings of scripts/images.sh, FOLDER of the parts of a release.
+export ARCHES REGISTRY TAG SOURCE
+
+.PHONY: images
+images: toolchain ## The four images, built and tried: ARCHES="amd64 arm64", REGISTRY=HOST/PATH pushes them (needs buildah)
+	@scripts/images.sh build
+
+.PHONY: images-push
+images-push: ## Pushes the images of target/images to REGISTRY=HOST/PATH, and prints their digests (needs skopeo)
+	@scripts/images.sh push
+
+.PHONY: images-check
+images-check: toolchain ## Two builds of the images, and of plimsoll in two folders, give the same bytes
+	@scripts/images.sh check
+	@scripts/same-program.sh
+
+.PHONY: release-try
+release-try: toolchain ## A release of the images of target/images into a registry on this machine: pushed, pulled by digest, verified
+	@scripts/release-try.sh
 
 # The release of Kubernetes (a folder of testing/e2e/go/releases, oldest or newest), all tests or smoke, and how Plimsoll's
 # programs are compiled: dev, test (as `make test` has compiled them) or release.

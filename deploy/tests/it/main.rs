@@ -18,6 +18,7 @@ mod nodes;
 mod policy;
 mod rbac;
 mod reference;
+mod release;
 mod repository;
 mod scheduler_config;
 mod second_scheduler;

@@ -8,6 +8,9 @@ use serde_json::Value;
 pub(crate) const PROGRAMS: [&str; 4] =
     ["annotator", "gpushare-device-plugin", "node-exporter-plus", "scheduler-extender"];
 
+/// Where the shipped manifests have the images: a name that no server can have.
+pub(crate) const REGISTRY: &str = "plimsoll.invalid";
+
 /// A file of `deploy/`, as text.
 pub(crate) fn read(path: &str) -> String {
     let path = deploy::folder().join(path);

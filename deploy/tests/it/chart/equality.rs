@@ -161,7 +161,7 @@ fn chart_and_kustomization_say_the_same_without_policies_and_flow_schemas() {
     let base = "resources: [DEPLOY/base]\n";
     assert_same("base alone", base, &["admission.enabled=false", "flowSchemas.enabled=false"]);
     let count =
-        "resources: [DEPLOY/base, DEPLOY/flow]\ncomponents: [DEPLOY/components/gpu-count]\n";
+        "resources: [DEPLOY/base, DEPLOY/flow]\ncomponents:\n- DEPLOY/components/gpu-count\n";
     assert_same("gpu-count", count, &["admission.enabled=false", "devicePlugin.gpuCount=true"]);
 }
 

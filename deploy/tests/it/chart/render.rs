@@ -65,7 +65,8 @@ pub(super) fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// The objects of a kustomization with these lines, in which `DEPLOY` stands for the way to `deploy/`.
+/// The objects of a kustomization with these lines, in which `DEPLOY` stands for the way to `deploy/`. A list of
+/// components comes last.
 pub(super) fn kustomize_objects(lines: &str) -> Objects {
     let folder = TempDir::new().expect("a folder");
     let path = folder.path().canonicalize().expect("a path");
@@ -73,11 +74,16 @@ pub(super) fn kustomize_objects(lines: &str) -> Objects {
     let up = "../".repeat(path.components().count() - 1);
     let root = deploy::folder().canonicalize().expect("a path");
     let deploy = format!("{up}{}", root.display().to_string().trim_start_matches('/'));
-    let mut kustomization = lines.replace("DEPLOY", &deploy);
-    kustomization += "images:\n";
-    for program in crate::manifests::PROGRAMS {
-        kustomization += &format!("- name: plimsoll/{program}\n  newName: {REGISTRY}/{program}\n");
+    let mut kustomization = lines.to_owned();
+    if !lines.contains("components:\n") {
+        kustomization += "components:\n";
     }
+    kustomization += "- DEPLOY/registry\n";
+    kustomization += &format!(
+        "configMapGenerator: [{{name: registry, literals: [registry={REGISTRY}], options: {{annotations: \
+         {{config.kubernetes.io/local-config: \"true\"}}}}}}]\n"
+    );
+    let kustomization = kustomization.replace("DEPLOY", &deploy);
     fs::write(path.join("kustomization.yaml"), kustomization).expect("a kustomization");
     let mut command = Command::new(program("KUSTOMIZE"));
     let output = command.arg(OsStr::new("build")).arg(&path).output().expect("kustomize runs");

@@ -17,8 +17,10 @@ use crate::settings::Settings;
 /// The name of a store's folder: this and the process id of its user.
 const STORE_PREFIX: &str = "buildah-";
 
-/// Holds busybox as `/bin/sh` and its other names, for pods that run a script.
-pub const BUSYBOX: &str = "docker.io/plimsoll/busybox:1";
+/// Where the shipped manifests have the images: a name that no server can have, so that none is pulled by mistake.
+pub const REGISTRY: &str = "plimsoll.invalid";
+/// Holds busybox as `/bin/sh` and its other names, for pods that run a script. In [`REGISTRY`].
+pub const BUSYBOX: &str = "plimsoll.invalid/busybox:1";
 /// Waits for SIGTERM in a few hundred KiB, for pods that run nothing. Kubernetes' own pause program, under one
 /// published name in every release; the release's own sandbox image may have another tag.
 pub const PAUSE: &str = "registry.k8s.io/pause:3.10.1";
@@ -121,7 +123,7 @@ fn coredns(settings: &Settings, name: &str, folder: &Path) -> Result<Archive> {
 
 fn busybox(settings: &Settings, folder: &Path) -> Result<Archive> {
     let recipe = "FROM scratch\nCOPY busybox /bin/busybox\nENV PATH=/bin\nRUN [\"/bin/busybox\", \"--install\", \"/bin\"]\n";
-    kept(settings, BUSYBOX, recipe, Path::new("/bin"), folder.join("busybox.tar"))
+    kept(settings, BUSYBOX, recipe, Path::new("/bin"), folder.join("busybox-1.tar"))
 }
 
 /// A stand-in of NVIDIA's MPS control daemon in the image that the shipped manifest names: it makes the entries that
@@ -225,6 +227,11 @@ impl Drop for Store {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn busybox_is_in_the_registry_of_the_shipped_manifests() {
+        assert_eq!(BUSYBOX.split_once('/').map(|(host, _)| host), Some(REGISTRY));
+    }
 
     #[test]
     fn an_images_program_is_the_last_part_of_its_name_without_the_tag() {

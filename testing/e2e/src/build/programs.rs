@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result};
 
 use super::binaries::empty_folder;
-use super::images::{Archive, Store};
+use super::images::{Archive, REGISTRY, Store};
 use crate::command::{command, run};
 use crate::progress::step;
 use crate::settings::{Profile, Settings};
@@ -16,10 +16,8 @@ use crate::settings::{Profile, Settings};
 pub const PROGRAMS: [&str; 4] =
     ["scheduler-extender", "annotator", "node-exporter-plus", "gpushare-device-plugin"];
 
-/// The image that the programs' images are based on, in place of the published base, which needs a registry.
-const BASE: &str = "localhost/plimsoll-base:1";
 /// The Debian packages whose libraries a Rust program needs.
-const BASE_PACKAGES: [&str; 2] = ["libc6", "libgcc-s1"];
+const RUNTIME_PACKAGES: [&str; 2] = ["libc6", "libgcc-s1"];
 
 /// What cargo has compiled.
 #[derive(Debug, Clone)]
@@ -120,7 +118,7 @@ fn built_in(settings: &Settings) -> PathBuf {
     target.join(if settings.profile == Profile::Release { "release" } else { "debug" })
 }
 
-/// Packs each program with the shipped Dockerfile, on a base image with the C library of this host.
+/// Packs each program with the shipped Dockerfile, on the C library of this host.
 pub fn pack(settings: &Settings, built: &Built) -> Result<Vec<Archive>> {
     step("building the images from deploy/Dockerfile");
     let context = settings.state.join("images");
@@ -130,34 +128,34 @@ pub fn pack(settings: &Settings, built: &Built) -> Result<Vec<Archive>> {
         fs::copy(&source, context.join("bin").join(program))
             .with_context(|| format!("cannot copy {}", source.display()))?;
     }
+    runtime(&context)?;
+    fs::create_dir_all(context.join("doc"))?;
+    fs::copy(settings.sources.join("LICENSE"), context.join("doc/LICENSE"))
+        .context("cannot copy LICENSE")?;
     let store = Store::new(settings)?;
-    base(&store, &context)?;
     PROGRAMS.iter().map(|program| image(settings, &store, &context, program)).collect()
 }
 
 fn image(settings: &Settings, store: &Store, context: &Path, program: &str) -> Result<Archive> {
-    let name = format!("docker.io/plimsoll/{program}:{}", env!("CARGO_PKG_VERSION"));
+    let name = format!("{REGISTRY}/{program}:{}", env!("CARGO_PKG_VERSION"));
     let file = context.join(format!("{program}.tar"));
     let mut arguments = command("buildah");
     arguments.arg("-f").arg(settings.sources.join("deploy/Dockerfile")).args(["--target", program]);
-    arguments.args(["--build-arg", "BINARIES=prebuilt", "--build-arg", "BINARIES_DIR=bin"]);
-    arguments.arg("--build-arg").arg(format!("RUNTIME_BASE={BASE}")).arg(context);
+    arguments.arg(context);
     store.build(&name, &arguments, &file)?;
     Ok(Archive { name, file })
 }
 
-/// Builds the base image. It holds this host's C library, against which the programs were linked.
-fn base(store: &Store, context: &Path) -> Result<()> {
-    let listed = run(command("dpkg-query").arg("-L").args(BASE_PACKAGES))?;
-    let root = context.join("base");
+/// What the programs run on: this host's C library, against which they were linked.
+fn runtime(context: &Path) -> Result<()> {
+    let listed = run(command("dpkg-query").arg("-L").args(RUNTIME_PACKAGES))?;
+    let root = context.join("runtime");
     for library in listed.lines().filter(|path| is_library(path)) {
         let target = root.join(library.trim_start_matches('/'));
         fs::create_dir_all(target.parent().unwrap_or(&root))?;
         run(command("cp").args(["-a", library]).arg(&target))?;
     }
-    let recipe = context.join("base.Containerfile");
-    fs::write(&recipe, "FROM scratch\nCOPY base /\n")?;
-    run(store.buildah("bud").args(["-q", "-t", BASE, "-f"]).arg(&recipe).arg(context)).map(drop)
+    Ok(())
 }
 
 /// Shared libraries and the loader, without the character set converters.

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use anyhow::{Context, Result, ensure};
+use e2e::build::images::REGISTRY;
 use e2e::cluster::chart::ChartRelease;
 use e2e::cluster::install;
 use e2e::kernel::processes::Pid;
@@ -86,7 +87,7 @@ fn process_of(env: &TestEnv, name: &str) -> Result<Pid> {
 fn tag_again(env: &TestEnv) -> Result<()> {
     for node in env.cluster()?.nodes() {
         for program in e2e::build::programs::PROGRAMS {
-            let [tag, next] = TAGS.map(|tag| format!("docker.io/plimsoll/{program}:{tag}"));
+            let [tag, next] = TAGS.map(|tag| format!("{REGISTRY}/{program}:{tag}"));
             node.name_image_again(&tag, &next)?;
         }
     }
