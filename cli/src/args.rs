@@ -234,7 +234,7 @@ pub(crate) struct SchedulerConfig {
 
     /// Where kube-scheduler reaches the extender, and whether by TLS. `plimsoll-scheduler enable` puts the Service's
     /// address in place of its name, which kube-scheduler on the host's network cannot resolve, and https where the
-    /// extender has certificates [default: http://scheduler-extender.NAMESPACE.svc:19100]
+    /// extender has certificates [default: port 19100 of scheduler-extender.NAMESPACE.svc, by http]
     #[arg(long, value_name = "URL", value_parser = verbs_url)]
     pub(crate) address: Option<String>,
 
