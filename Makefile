@@ -97,9 +97,6 @@ rounds: toolchain ## What a round of the annotator over 5,000 exporters with TLS
 fuzz: toolchain ## Every fuzz target for SECONDS_EACH seconds (installs cargo-fuzz when missing)
 	@scripts/fuzz.sh
 
-# ARCHES, REGISTRY, TAG and SOURCE are settings of scripts/images.sh, FOLDER of the parts of a release.
-export ARCHES REGISTRY TAG SOURCE
-
 .PHONY: images
 images: toolchain ## The four images, built and tried: ARCHES="amd64 arm64", REGISTRY=HOST/PATH pushes them (needs buildah)
 	@scripts/images.sh build

@@ -4,6 +4,7 @@
 #
 #   scripts/build-plimsoll.sh TARGET FOLDER
 set -euo pipefail
+shopt -s inherit_errexit
 target=${1:?usage: scripts/build-plimsoll.sh TARGET FOLDER}
 folder=${2:?usage: scripts/build-plimsoll.sh TARGET FOLDER}
 mkdir -p "$folder"

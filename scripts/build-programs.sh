@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Builds the programs as the images hold them, for one architecture.
 set -euo pipefail
+shopt -s inherit_errexit
 usage="usage: scripts/build-programs.sh amd64|arm64 FOLDER"
 case ${1:?$usage} in
 amd64) machine=x86_64 ;;

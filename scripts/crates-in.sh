@@ -4,6 +4,7 @@
 #
 #   scripts/crates-in.sh "PACKAGE…" TARGET…
 set -euo pipefail
+shopt -s inherit_errexit
 cd "$(dirname "$0")/.."
 cargo=${CARGO:-cargo}
 packages=() targets=()

@@ -12,6 +12,7 @@
 # of the sources, for the label), PLIMSOLL_GIT and SOURCE_DATE_EPOCH (the commit and its time), PUSH_FLAGS (of skopeo
 # copy). Needs buildah, curl, dpkg and jq; to push, skopeo; for another architecture its cross compiler and qemu-user.
 set -euo pipefail
+shopt -s inherit_errexit
 cd "$(dirname "$0")/.."
 programs=(scheduler-extender annotator node-exporter-plus gpushare-device-plugin)
 version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)

@@ -4,6 +4,7 @@
 #
 #   scripts/notices.sh "PACKAGE…" TARGET…
 set -euo pipefail
+shopt -s inherit_errexit
 cd "$(dirname "$0")/.."
 # The first file with a text, by the text's checksum: most crates bring the same ones.
 declare -A first

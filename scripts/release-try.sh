@@ -4,6 +4,7 @@
 # signed with a key of this run, and verified. What needs a hosted workflow is not tried: keyless signatures, provenance,
 # and plimsoll for macOS and Windows.
 set -euo pipefail
+shopt -s inherit_errexit
 cd "$(dirname "$0")/.."
 for needed in docker-registry skopeo jq curl; do
     command -v "$needed" >/dev/null || { echo "$needed is missing: install Debian's package of that name" >&2; exit 1; }

@@ -14,6 +14,7 @@
 #
 # The same commit gives the same files. DIST is another folder than target/dist.
 set -euo pipefail
+shopt -s inherit_errexit
 cd "$(dirname "$0")/.."
 version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
 programs=(scheduler-extender annotator node-exporter-plus gpushare-device-plugin)

@@ -8,6 +8,7 @@
 # DEBIAN_ARCHIVE is the address of an archive that has debian/ and debian-security/; on Debian it is the machine's own.
 # What comes from there is compared with the checksums. Packages are kept in the cache.
 set -euo pipefail
+shopt -s inherit_errexit
 cd "$(dirname "$0")/.."
 lock=deploy/runtime.lock
 # tzdata is for --time-zone, ca-certificates for https to a server that no flag names a CA for, base-files for
@@ -54,14 +55,19 @@ newest() {
 
 # Prints where a package of the lock is kept, and fetches it before.
 package() { # path in the archive, checksum
-    local file=$kept/$2.deb
+    local file=$kept/$2.deb site
     if [ ! -f "$file" ]; then
         mkdir -p "$kept"
-        curl --fail --silent --show-error --location --retry 3 --output "$file.$$" "$(archive)/$1" || {
+        site=$(archive)
+        curl --fail --silent --show-error --location --retry 3 --output "$file.$$" "$site/$1" || {
             echo "The archive no longer has $1: scripts/runtime.sh --update takes what it has now." >&2
             exit 1
         }
-        echo "$2  $file.$$" | sha256sum --check --quiet >&2
+        echo "$2  $file.$$" | sha256sum --check --quiet >&2 || {
+            rm "$file.$$"
+            echo "$1 is not what $lock says" >&2
+            exit 1
+        }
         mv "$file.$$" "$file"
     fi
     echo "$file"

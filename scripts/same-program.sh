@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Builds the operators' command in two folders, and fails unless both give the same bytes.
 set -euo pipefail
+shopt -s inherit_errexit
 cd "$(dirname "$0")/.."
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

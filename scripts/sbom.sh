@@ -6,6 +6,7 @@
 #
 # PROGRAM is one of the images, or plimsoll. What it says follows from the commit alone.
 set -euo pipefail
+shopt -s inherit_errexit
 cd "$(dirname "$0")/.."
 usage="usage: scripts/sbom.sh PROGRAM PACKAGE TARGET…"
 program=${1:?$usage}
