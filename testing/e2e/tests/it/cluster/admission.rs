@@ -474,12 +474,18 @@ fn tokens(env: &TestEnv) -> Result<()> {
         agent.refused(env, Verb::Merge, &node_path(own.name()), &change, AGENT_NODES)?;
     }
     let status = status_path(own.name());
-    let withheld = with_condition("GPUUnitsWithheld");
+    let withheld = with_condition("GPUUnitsWithheld", "True");
     agent.done(env, Verb::Strategic, &status, &withheld)?;
     agent.done(env, Verb::Merge, &status, &allocatable("aliyun.com/gpu-mem", "0"))?;
     agent.refused(env, Verb::Strategic, &status_path(other.name()), &withheld, AGENT_STATUS)?;
-    agent.refused(env, Verb::Strategic, &status, &with_condition("Ready"), AGENT_STATUS)?;
-    agent.refused(env, Verb::Strategic, &status, &with_condition("Mine"), AGENT_STATUS)?;
+    agent.refused(
+        env,
+        Verb::Strategic,
+        &status,
+        &with_condition("Ready", "False"),
+        AGENT_STATUS,
+    )?;
+    agent.refused(env, Verb::Strategic, &status, &with_condition("Mine", "True"), AGENT_STATUS)?;
     for change in [
         allocatable("aliyun.com/gpu-mem", "9"),
         allocatable("cpu", "0"),
@@ -530,8 +536,8 @@ fn allocatable(key: &str, amount: &str) -> Value {
     json!({"status": {"allocatable": {key: amount}}})
 }
 
-fn with_condition(kind: &str) -> Value {
-    json!({"status": {"conditions": [{"type": kind, "status": "True"}]}})
+fn with_condition(kind: &str, status: &str) -> Value {
+    json!({"status": {"conditions": [{"type": kind, "status": status}]}})
 }
 
 /// A token of the device plugin's account, bound to its pod on this node.
