@@ -5,6 +5,7 @@ use std::net::Ipv6Addr;
 use std::path::{Path, PathBuf};
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use placement::names::{is_of_label, limits};
 
 /// Check load policies, and see what Plimsoll knows of a cluster and why pods are where they are.
 #[derive(Debug, Parser)]
@@ -369,8 +370,7 @@ fn base_url(text: &str, scheme: &str) -> Option<String> {
 
 /// A namespace's name. It becomes a part of a line of YAML, as the two below do.
 fn namespace(text: &str) -> Result<String, String> {
-    let is_plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
-    let fits = !text.is_empty() && text.len() <= 63 && text.chars().all(is_plain);
+    let fits = (1..=limits::LABEL).contains(&text.len()) && text.bytes().all(is_of_label);
     if fits && !text.starts_with('-') && !text.ends_with('-') {
         Ok(text.to_owned())
     } else {
@@ -380,13 +380,16 @@ fn namespace(text: &str) -> Result<String, String> {
 
 /// An absolute path without a slash at its end, of letters, digits and `/._-`.
 fn absolute_path(text: &str) -> Result<String, String> {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '/' | '.' | '_' | '-');
     let path = text.trim_end_matches('/');
-    if path.starts_with('/') && path.chars().all(is_plain) {
+    if path.starts_with('/') && path.bytes().all(is_of_path) {
         Ok(path.to_owned())
     } else {
         Err("expected an absolute path of letters, digits and `/._-`".to_owned())
     }
+}
+
+fn is_of_path(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"/._-".contains(&byte)
 }
 
 /// Whether it is a host, and a port where it has one. It becomes a line of YAML, so nothing else may be in it.

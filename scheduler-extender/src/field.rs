@@ -1,6 +1,6 @@
 //! Checks of request fields that must be Kubernetes names: they become parts of URL paths, and are kept in memory.
 
-use placement::names::limits;
+use placement::names::{is_of_label, limits};
 
 /// A field that is not a valid Kubernetes name.
 #[derive(Debug, thiserror::Error)]
@@ -25,10 +25,6 @@ pub(crate) fn subdomain(name: &'static str, text: &str) -> Result<(), FieldError
 /// A UID.
 pub(crate) fn uid(name: &'static str, text: &str) -> Result<(), FieldError> {
     check(name, "a UID", text, limits::UID, |b| b.is_ascii_graphic())
-}
-
-fn is_of_label(b: u8) -> bool {
-    b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-'
 }
 
 fn check(

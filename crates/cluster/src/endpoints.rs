@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use kube::api::{ListParams, Request};
 use kube::{Client, Resource as _};
+use placement::names::{is_of_label, limits};
 use placement::units::NodeName;
 use serde::Deserialize;
 
@@ -32,11 +33,10 @@ impl ServicePort {
             Some((name, port)) => (name, Some(port)),
             None => (rest, None),
         };
-        let fits = [Some(namespace), Some(name), port].iter().flatten().all(|text| {
-            let legal =
-                |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-            (1..=63).contains(&text.len()) && text.bytes().all(legal)
-        });
+        let fits = [Some(namespace), Some(name), port]
+            .iter()
+            .flatten()
+            .all(|text| (1..=limits::LABEL).contains(&text.len()) && text.bytes().all(is_of_label));
         fits.then(|| Self {
             namespace: namespace.to_owned(),
             name: name.to_owned(),

@@ -37,6 +37,12 @@ pub mod limits {
     pub const UID: usize = 63;
 }
 
+/// Whether a DNS label, such as a namespace's name, may have this byte.
+#[must_use]
+pub fn is_of_label(byte: u8) -> bool {
+    byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-'
+}
+
 /// Resource names and annotation keys in force. [`Names::default`] is what the field uses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Names {

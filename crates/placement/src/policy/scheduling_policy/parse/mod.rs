@@ -18,6 +18,7 @@ use super::document::{BeyondUnits, Estimates, Gpu, Limits, Namespaces, Schedulin
 use super::scalar::{EnumValue, Scalar, number};
 use super::{API_VERSION, KIND};
 use crate::gpu::{self, Strategy};
+use crate::names::is_of_label;
 use crate::policy::gpu::ALL_NAMESPACES;
 use crate::policy::{
     BeyondUnitsName, BeyondUnitsRule, GpuRules, LoadPolicy, MAX_METRICS, NamespaceRule,
@@ -152,11 +153,7 @@ fn object_name(
     longest: usize,
 ) -> Checked<Arc<str>> {
     let text = given.value.as_str();
-    if (1..=longest).contains(&text.len())
-        && text
-            .bytes()
-            .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-' || b == b'.')
-    {
+    if (1..=longest).contains(&text.len()) && text.bytes().all(|b| is_of_label(b) || b == b'.') {
         return Ok(text.into());
     }
     Err(fault(given, field, format!("expected {wanted}, found {}", quoted(text))))
