@@ -20,6 +20,7 @@ use super::breaker::{Breaker, Offer};
 use super::refusal::Refusal;
 use crate::node_events::NodeEvents;
 use crate::pods::PodRef;
+use crate::report::log_unwritten_status;
 
 /// The condition's type, and the reason of the event.
 const WITHHELD: &str = "GPUUnitsWithheld";
@@ -64,15 +65,9 @@ async fn follow(admission: &Admission) {
     let (_, mut pods) = admission.changes_of_holders();
     loop {
         let next = breaker.borrow_and_update().next_tick();
-        let over = async {
-            match next {
-                Some(next) => sleep_until(next).await,
-                None => std::future::pending::<()>().await,
-            }
-        };
         tokio::select! {
             changed = breaker.changed() => if changed.is_err() { return },
-            () = over => admission.change_breaker(|breaker| breaker.tick(Instant::now())),
+            () = reached(next) => admission.change_breaker(|breaker| breaker.tick(Instant::now())),
             changed = pods.changed(), if next.is_some() => {
                 if changed.is_err() {
                     return;
@@ -80,6 +75,14 @@ async fn follow(admission: &Admission) {
                 admission.offer_to_claimed_pods();
             }
         }
+    }
+}
+
+/// Returns at this time; never if there is none.
+async fn reached(time: Option<Instant>) {
+    match time {
+        Some(time) => sleep_until(time).await,
+        None => std::future::pending().await,
     }
 }
 
@@ -99,8 +102,16 @@ impl StatusWriter {
                 self.events.warn(&warning(&self.resource, pause)).await;
             }
             told = offer;
-            let pause = if written.is_ok() { REWRITE_AFTER } else { RETRY_PAUSE };
-            log_once(written, &mut logged);
+            let pause = match written {
+                Ok(()) => {
+                    logged.clear();
+                    REWRITE_AFTER
+                }
+                Err(error) => {
+                    log_unwritten_status("the condition GPUUnitsWithheld", &error, &mut logged);
+                    RETRY_PAUSE
+                }
+            };
             tokio::select! {
                 changed = breaker.changed() => if changed.is_err() { return },
                 () = sleep(pause) => {}
@@ -117,17 +128,6 @@ impl StatusWriter {
         let Self { client, node, .. } = self;
         cluster::patch_node_condition(client, node, condition, resource, WRITE_TIMEOUT).await
     }
-}
-
-/// Logs an error that differs from the `logged` one.
-fn log_once(written: Result<(), CallError>, logged: &mut String) {
-    let error = written.err().map(|error| error.to_string()).unwrap_or_default();
-    if !error.is_empty() && error != *logged {
-        tracing::warn!(
-            "cannot write the condition {WITHHELD} into the Node's status, trying again: {error}"
-        );
-    }
-    *logged = error;
 }
 
 /// The condition from now on.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use cluster::CallError;
 use tokio::time::{Instant, sleep};
 
-use super::{REWRITE_AFTER, Reporter, WRITE_TIMEOUT};
+use super::{REWRITE_AFTER, Reporter, WRITE_TIMEOUT, log_unwritten_status};
 
 /// Pause between two checks of the number of cards.
 const COUNT_PAUSE: Duration = Duration::from_secs(10);
@@ -41,7 +41,10 @@ impl Reporter {
                     Ok(()) => {
                         written = Some(CountWritten { count, registrations, at: Instant::now() });
                     }
-                    Err(error) => self.report_count_failure(&error, &mut logged),
+                    Err(error) => {
+                        self.metrics.count_failures.inc();
+                        log_unwritten_status("the number of cards", &error, &mut logged);
+                    }
                 }
             }
             tokio::select! {
@@ -54,17 +57,5 @@ impl Reporter {
     async fn write_count(&self, count: u32) -> Result<(), CallError> {
         let resource = self.names.gpu_count_resource();
         cluster::patch_node_capacity(&self.client, &self.node, resource, count, WRITE_TIMEOUT).await
-    }
-
-    /// Counts a failed write of the number of cards, and logs an error that differs from the `logged` one.
-    fn report_count_failure(&self, error: &CallError, logged: &mut String) {
-        self.metrics.count_failures.inc();
-        let error = error.to_string();
-        if error != *logged {
-            tracing::warn!(
-                "cannot write the number of cards into the Node's status, trying again: {error}"
-            );
-            *logged = error;
-        }
     }
 }

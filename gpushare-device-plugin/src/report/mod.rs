@@ -300,6 +300,15 @@ impl Reporter {
     }
 }
 
+/// Logs why a part of the Node's status was not written, unless that is the `logged` reason.
+pub(crate) fn log_unwritten_status(part: &str, error: &CallError, logged: &mut String) {
+    let error = error.to_string();
+    if error != *logged {
+        tracing::warn!("cannot write {part} into the Node's status, trying again: {error}");
+        *logged = error;
+    }
+}
+
 fn is_to_be_marked(facts: &PodFacts) -> bool {
     let assigned = facts.gpu_pod().is_some_and(|gpu| gpu.assigned);
     facts.claim().is_some() && !assigned && !facts.deleting
