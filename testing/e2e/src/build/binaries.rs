@@ -180,14 +180,20 @@ fn pause(settings: &Settings, release: Release, bin: &Path) -> Result<()> {
 
 /// `go` in a module's folder, at low priority: a build keeps every processor busy for minutes. Without a home folder
 /// its caches lie in ours.
-pub(super) fn go(settings: &Settings, folder: &Path) -> Command {
+fn go(settings: &Settings, folder: &Path) -> Command {
     let mut go = command("nice");
     go.arg("go").current_dir(folder);
     go.env("CGO_ENABLED", "0").env("GOFLAGS", "-buildvcs=false");
-    if std::env::var_os("HOME").is_none() {
-        go.env("GOPATH", settings.cache.join("go")).env("GOCACHE", settings.cache.join("go-build"));
-    }
+    keep_go_folders(settings, &mut go);
     go
+}
+
+/// Without a home, Go has no folders for modules and objects.
+pub(super) fn keep_go_folders(settings: &Settings, command: &mut Command) {
+    if std::env::var_os("HOME").is_none() {
+        command.env("GOPATH", settings.cache.join("go"));
+        command.env("GOCACHE", settings.cache.join("go-build"));
+    }
 }
 
 /// A hash of everything that decides what is built.

@@ -5,6 +5,7 @@ use std::process::Stdio;
 
 use anyhow::Result;
 
+use super::binaries::keep_go_folders;
 use crate::command::{command, run};
 use crate::settings::Settings;
 
@@ -15,10 +16,6 @@ const SCRIPT: &str = "scripts/go-program.sh";
 pub fn go_program(settings: &Settings, name: &str) -> Result<PathBuf> {
     let mut script = command(settings.sources.join(SCRIPT));
     script.arg(name).env("PLIMSOLL_CACHE", &settings.cache).stderr(Stdio::inherit());
-    if std::env::var_os("HOME").is_none() {
-        script
-            .env("GOPATH", settings.cache.join("go"))
-            .env("GOCACHE", settings.cache.join("go-build"));
-    }
+    keep_go_folders(settings, &mut script);
     Ok(PathBuf::from(run(&mut script)?.trim_end()))
 }

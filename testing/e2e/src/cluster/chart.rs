@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::Result;
 
 use super::Cluster;
-use super::install::{self, GPU_LABEL, WORKLOADS};
+use super::install;
 use crate::build::go_program::go_program;
 use crate::command::{command, run};
 use crate::progress::step;
@@ -34,11 +34,10 @@ impl<'a> ChartRelease<'a> {
     /// Labels the nodes, makes namespace and certificates, installs the chart, and has kube-scheduler ask the extender.
     pub fn install(&self) -> Result<()> {
         step(&format!("installing Plimsoll from {CHART} in the namespace {}", self.namespace));
-        let kubectl = |words: &[&str]| self.cluster.kubectl_run(words);
-        kubectl(&["label", "nodes", "--all", "--overwrite", GPU_LABEL])?;
-        kubectl(&["create", "namespace", self.namespace])?;
+        install::label_gpu_nodes(self.cluster)?;
+        self.cluster.kubectl_run(&["create", "namespace", self.namespace])?;
         let level = "pod-security.kubernetes.io/enforce=privileged";
-        kubectl(&["label", "namespace", self.namespace, level])?;
+        self.cluster.kubectl_run(&["label", "namespace", self.namespace, level])?;
         install::make_certificates(self.cluster, &["--namespace", self.namespace])?;
         self.helm_with_values("install", &[])?;
         install::switch_scheduler(self.cluster, &["enable", "--namespace", self.namespace])
@@ -64,7 +63,7 @@ impl<'a> ChartRelease<'a> {
         install::switch_scheduler(self.cluster, &["disable", "--namespace", self.namespace])?;
         self.helm(&["uninstall", RELEASE, "--wait", "--timeout=300s"])?;
         self.cluster.kubectl_run(&["delete", "namespace", self.namespace, "--timeout=400s"])?;
-        self.cluster.kubectl_run(&["label", "nodes", "--all", "gpushare-"]).map(drop)
+        install::unlabel_gpu_nodes(self.cluster)
     }
 
     fn helm_with_values(&self, verb: &str, more: &[&str]) -> Result<()> {
@@ -78,11 +77,7 @@ impl<'a> ChartRelease<'a> {
 
     /// Helm waits for a Deployment's available replicas, and not for the former ones to end.
     fn wait(&self) -> Result<()> {
-        for workload in WORKLOADS {
-            let status = ["rollout", "status", workload, "--timeout=300s"];
-            self.cluster.kubectl_run(&[&["-n", self.namespace], &status[..]].concat())?;
-        }
-        Ok(())
+        install::wait_for_rollouts(self.cluster, self.namespace)
     }
 
     /// Runs Helm as the administrator.

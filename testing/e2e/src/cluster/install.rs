@@ -31,9 +31,9 @@ const NAMESPACE: &str = "plimsoll";
 /// Helm as `make cluster CHART=1` uses it.
 const HELM: &str = "helm4";
 /// The label of the nodes that run the device plugin.
-pub(super) const GPU_LABEL: &str = "gpushare=true";
+const GPU_LABEL: &str = "gpushare=true";
 
-pub(super) const WORKLOADS: [&str; 4] = [
+const WORKLOADS: [&str; 4] = [
     "deployment/scheduler-extender",
     "deployment/annotator",
     "daemonset/node-exporter-plus",
@@ -99,32 +99,37 @@ pub fn install(cluster: &Cluster, setup: Setup) -> Result<()> {
 /// kube-scheduler. Another setup is removed first: `kubectl apply` removes no object, and running programs would see
 /// another policy a minute later.
 pub fn apply(cluster: &Cluster, setup: Setup) -> Result<()> {
-    if installed(cluster)?.is_some_and(|other| other != setup) {
+    let found = installed(cluster)?;
+    if found.is_some_and(|other| other != setup) {
         uninstall(cluster)?;
     }
     if setup == Setup::Chart {
-        return apply_chart(cluster);
+        let release = ChartRelease::new(cluster, NAMESPACE, HELM)?;
+        return if found == Some(setup) { release.upgrade(&[]) } else { release.install() };
     }
     step(&format!("installing Plimsoll from testing/e2e/deploy/{}", setup.overlay()));
-    cluster.kubectl_run(&["label", "nodes", "--all", "--overwrite", GPU_LABEL])?;
+    label_gpu_nodes(cluster)?;
     cluster.apply(setup.overlay())?;
     make_certificates(cluster, &[])?;
-    for workload in WORKLOADS {
-        cluster.kubectl_run(&[
-            "-n",
-            "plimsoll",
-            "rollout",
-            "status",
-            workload,
-            "--timeout=300s",
-        ])?;
-    }
+    wait_for_rollouts(cluster, NAMESPACE)?;
     enable_scheduler(cluster, setup)
 }
 
-fn apply_chart(cluster: &Cluster) -> Result<()> {
-    let release = ChartRelease::new(cluster, NAMESPACE, HELM)?;
-    if installed(cluster)? == Some(Setup::Chart) { release.upgrade(&[]) } else { release.install() }
+pub(super) fn label_gpu_nodes(cluster: &Cluster) -> Result<()> {
+    cluster.kubectl_run(&["label", "nodes", "--all", "--overwrite", GPU_LABEL]).map(drop)
+}
+
+pub(super) fn unlabel_gpu_nodes(cluster: &Cluster) -> Result<()> {
+    cluster.kubectl_run(&["label", "nodes", "--all", "gpushare-"]).map(drop)
+}
+
+/// Waits until the rollout of each program in the namespace is over.
+pub(super) fn wait_for_rollouts(cluster: &Cluster, namespace: &str) -> Result<()> {
+    for workload in WORKLOADS {
+        let status = ["-n", namespace, "rollout", "status", workload, "--timeout=300s"];
+        cluster.kubectl_run(&status)?;
+    }
+    Ok(())
 }
 
 /// Runs the documented commands that undo [`apply`].
@@ -137,7 +142,7 @@ pub fn uninstall(cluster: &Cluster) -> Result<()> {
     disable_scheduler(cluster)?;
     let manifests = cluster.overlay(setup.overlay());
     cluster.kubectl_run(&["delete", "-k", &manifests, "--wait", "--timeout=400s"])?;
-    cluster.kubectl_run(&["label", "nodes", "--all", "gpushare-"]).map(drop)
+    unlabel_gpu_nodes(cluster)
 }
 
 /// Runs the documented command that makes the certificates of extender and kube-scheduler, with more flags.
