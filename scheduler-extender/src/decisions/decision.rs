@@ -411,7 +411,7 @@ pub struct Verdicts<'p> {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::HashSet;
+    use std::collections::{BTreeMap, HashSet};
     use std::sync::LazyLock;
 
     use cluster::{Event, NodeFacts, Pod, WatchCause};
@@ -425,6 +425,7 @@ mod tests {
     use proptest::prelude::*;
     use serde_json::{Value, json};
 
+    use super::super::kept::KeptDecision;
     use super::*;
     use crate::view::{Current, GpuPodId, fixtures};
 
@@ -432,7 +433,7 @@ mod tests {
     /// Pods hold cards of one whose node the watch has not shown.
     const UNSHOWN: usize = NODES + 5;
 
-    const POLICIES: [&str; 2] = [
+    const POLICIES: [&str; 3] = [
         "
 apiVersion: scheduler.policy.crane.io/v1alpha1
 kind: DynamicSchedulerPolicy
@@ -454,9 +455,18 @@ spec:
   - {name: batch, selector: pool=batch, metrics: [{name: cpu_usage_avg_5m, limit: 0.95}]}
   namespaces: [{names: [team-a], nodeSelector: team=a}]
 ",
+        // Nearly every node is over its limit, and many equally.
+        "
+apiVersion: scheduler.policy.crane.io/v1alpha1
+kind: DynamicSchedulerPolicy
+spec:
+  syncPolicy: [{name: cpu_usage_avg_5m, period: 3m}]
+  predicate: [{name: cpu_usage_avg_5m, maxLimitPecent: 0.05}]
+  priority: [{name: cpu_usage_avg_5m, weight: 1}]
+",
     ];
 
-    static CURRENT: LazyLock<[Arc<Current>; 2]> = LazyLock::new(|| POLICIES.map(current));
+    static CURRENT: LazyLock<[Arc<Current>; 3]> = LazyLock::new(|| POLICIES.map(current));
 
     fn now() -> Timestamp {
         Timestamp::from_second(1_795_165_200).unwrap()
@@ -464,7 +474,7 @@ spec:
 
     /// 64 nodes with room, then nodes of every load; each seventh has no reading, and each third has a card.
     fn node(number: usize) -> NodeFacts {
-        let percent = number * 37 % if number < 64 { 60 } else { 100 };
+        let percent = number * 37 % if number < 64 { 60 } else { 100 } / 10 * 10;
         let load = Ratio::new(percent as f64 / 100.0).unwrap();
         // Some readings get old earlier than others.
         let at = now() - SignedDuration::from_secs(number as i64 % 90);
@@ -581,6 +591,43 @@ spec:
             let no_fits: Vec<_> = (0..other.len()).map(|at| other.no_fit(at)).collect();
             prop_assert_eq!(one.no_fits(prepared), no_fits);
             prop_assert_eq!(one.card_scores(Some(prepared)), other.card_scores(None));
+        }
+    }
+
+    /// The verdict and the score of each node, by its name.
+    fn decided(decision: &Decision) -> BTreeMap<NodeName, (String, Score)> {
+        let policy = decision.policy();
+        let verdicts = decision.verdicts(policy, None).each.into_iter();
+        let scores = decision.scores(policy, None);
+        let named = verdicts.zip(scores).enumerate();
+        named
+            .map(|(at, (verdict, score))| {
+                (decision.name(at).clone(), (format!("{verdict:?}"), score))
+            })
+            .collect()
+    }
+
+    proptest! {
+        #[test]
+        fn a_kept_decision_is_the_same_about_every_node_in_whatever_order_they_were_named(
+            order in Just((0..NODES + 10).collect::<Vec<_>>()).prop_shuffle(),
+            count in prop_oneof![1..6_usize, 1..NODES],
+            later in 0..900_i64,
+            (policy, of_pod) in (0..POLICIES.len(), 0..4_usize),
+            units in prop::option::of(1..17_u32),
+        ) {
+            let (current, pod) = (&CURRENT[policy], &pods()[of_pod]);
+            let names: Vec<_> = order[..count].iter().map(|number| format!("n{number}")).collect();
+            let names = names.iter().map(String::as_str);
+            let nodes = CandidateNodes::new(current.snapshot.names(), names);
+            let estimates = current.estimates(pod, &Names::default());
+            let pod = DecidedPod::new(pod, estimates, SignedDuration::ZERO);
+            let request = units.map(|units| GpuRequest::single("main", Units(units)).unwrap());
+            let time = now() + SignedDuration::from_secs(later);
+            let decision = Decision::new(Arc::clone(&current.snapshot), pod, request, nodes, time);
+            let restored = KeptDecision::new(&decision).restored();
+            prop_assert_eq!(restored.len(), count);
+            prop_assert_eq!(decided(&restored), decided(&decision));
         }
     }
 

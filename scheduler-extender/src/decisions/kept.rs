@@ -74,13 +74,15 @@ struct NodeSet {
 
 impl NodeSet {
     fn new(nodes: &CandidateNodes) -> Self {
-        let known = || nodes.places().iter().flatten().map(|place| place.index());
-        let words = known().max().map_or(0, |last| last / 64 + 1);
-        let mut places = vec![0_u64; words].into_boxed_slice();
-        for index in known() {
-            places[index / 64] |= 1 << (index % 64);
+        let mut places = Vec::new();
+        for place in nodes.places().iter().flatten() {
+            let (word, bit) = (place.index() / 64, place.index() % 64);
+            if places.len() <= word {
+                places.resize(word + 1, 0_u64);
+            }
+            places[word] |= 1 << bit;
         }
-        Self { places, unknown: nodes.unknown().cloned().collect() }
+        Self { places: places.into(), unknown: nodes.unknown().cloned().collect() }
     }
 
     /// In the order of their names, unknown nodes last.

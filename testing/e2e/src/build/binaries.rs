@@ -40,6 +40,18 @@ const KUBERNETES: Module = Module {
     tags: "",
 };
 
+/// The programs of an earlier patch release that an upgrade by kubeadm replaces, and its kubeadm.
+const CONTROL_PLANE: Module = Module {
+    name: "control-plane",
+    programs: &[
+        ("kube-apiserver", "k8s.io/kubernetes/cmd/kube-apiserver"),
+        ("kube-controller-manager", "k8s.io/kubernetes/cmd/kube-controller-manager"),
+        ("kube-scheduler", "k8s.io/kubernetes/cmd/kube-scheduler"),
+        ("kubeadm", "k8s.io/kubernetes/cmd/kubeadm"),
+    ],
+    tags: "",
+};
+
 const ETCD: Module =
     Module { name: "etcd", programs: &[("etcd", "go.etcd.io/etcd/server/v3")], tags: "" };
 
@@ -63,6 +75,7 @@ impl Module {
     fn folder(&self, sources: &Path, release: Release) -> PathBuf {
         match self.name {
             "containerd" => sources.join("testing/e2e/go/containerd"),
+            "control-plane" => release.earlier_module(sources),
             name => release.module(sources, name),
         }
     }
@@ -70,7 +83,7 @@ impl Module {
     fn link_flags(&self, release: Release) -> String {
         let stripped = "-s -w";
         match self.name {
-            "kubernetes" => format!("{stripped} {}", release.link_flags()),
+            "kubernetes" | "control-plane" => format!("{stripped} {}", release.link_flags()),
             _ => stripped.to_owned(),
         }
     }
@@ -78,8 +91,22 @@ impl Module {
 
 /// The folder that keeps what was built from a release's pinned modules. Other pins lead to another folder.
 pub fn kept_in(settings: &Settings, release: Release) -> Result<PathBuf> {
-    let key = key(&settings.sources, release)?;
+    kept(settings, release, &MODULES)
+}
+
+fn kept(settings: &Settings, release: Release, modules: &[&Module]) -> Result<PathBuf> {
+    let key = key(&settings.sources, release, modules)?;
     Ok(settings.cache.join("kubernetes").join(format!("{release}-{key:016x}")))
+}
+
+/// Builds the control plane of an earlier patch release, and returns the folder that holds it with its kubeadm.
+pub fn ensure_earlier(settings: &Settings, release: Release) -> Result<PathBuf> {
+    let bin = kept(settings, release, &[&CONTROL_PLANE])?.join("bin");
+    fs::create_dir_all(&bin).with_context(|| format!("cannot create {}", bin.display()))?;
+    let lock = append(&bin.join(".lock"))?;
+    lock.lock()?;
+    build(settings, release, &CONTROL_PLANE, &bin)?;
+    Ok(bin)
 }
 
 /// Builds what is missing and returns the folder that holds every program.
@@ -197,9 +224,9 @@ pub(super) fn keep_go_folders(settings: &Settings, command: &mut Command) {
 }
 
 /// A hash of everything that decides what is built.
-fn key(sources: &Path, release: Release) -> Result<u64> {
+fn key(sources: &Path, release: Release, modules: &[&Module]) -> Result<u64> {
     let mut hasher = DefaultHasher::new();
-    for module in MODULES {
+    for module in modules {
         for file in ["go.mod", "go.sum"] {
             let path = module.folder(sources, release).join(file);
             fs::read(&path)

@@ -69,6 +69,17 @@ pub fn kubernetes(settings: &Settings, release: Release, bin: &Path) -> Result<V
     Ok(archives)
 }
 
+/// The images of an earlier patch release's control plane, made from the programs in `bin` and kept beside them.
+pub fn earlier_control_plane(
+    settings: &Settings,
+    release: Release,
+    bin: &Path,
+) -> Result<Vec<Archive>> {
+    let listed = listed(release, bin)?;
+    let built = listed.iter().filter(|name| bin.join(program(name)).exists());
+    built.map(|name| one_program(settings, bin, name, bin)).collect()
+}
+
 /// The images that the release's kubeadm installs.
 fn listed(release: Release, bin: &Path) -> Result<Vec<String>> {
     let version = release.to_string();

@@ -5,5 +5,6 @@ pub mod binaries;
 pub mod descheduler;
 pub mod go_program;
 pub mod images;
+pub mod last_release;
 pub mod programs;
 pub mod release;

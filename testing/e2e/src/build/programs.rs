@@ -29,7 +29,7 @@ pub struct Built {
 }
 
 /// A further program in the exporter's image.
-const BESIDE_THE_EXPORTER: &str = "gpu-probe";
+pub(super) const BESIDE_THE_EXPORTER: &str = "gpu-probe";
 /// The exporter's package, which a release builds by a script of its own.
 const EXPORTER: [&str; 2] = ["--package", "node-exporter-plus"];
 
@@ -100,7 +100,7 @@ fn cargo(settings: &Settings, arguments: &[&str]) -> Result<()> {
 ///
 /// Cargo sets `CARGO_PKG_*` and `CARGO_MANIFEST_*` for this process. They are removed for the command: build scripts
 /// that depend on them would otherwise be compiled again by each of the two.
-fn builder(settings: &Settings, program: &str) -> Command {
+pub(super) fn builder(settings: &Settings, program: &str) -> Command {
     let mut build = command(program);
     build.current_dir(&settings.sources).stderr(Stdio::inherit());
     let inherited = ["CARGO_PKG_", "CARGO_MANIFEST_"];
@@ -120,11 +120,16 @@ fn built_in(settings: &Settings) -> PathBuf {
 
 /// Packs each program with the shipped Dockerfile, on the C library of this host.
 pub fn pack(settings: &Settings, built: &Built) -> Result<Vec<Archive>> {
+    pack_as(settings, &built.folder, env!("CARGO_PKG_VERSION"))
+}
+
+/// As [`pack`], the programs of this folder, with this tag.
+pub(super) fn pack_as(settings: &Settings, programs: &Path, tag: &str) -> Result<Vec<Archive>> {
     step("building the images from deploy/Dockerfile");
     let context = settings.state.join("images");
     empty_folder(&context.join("bin"))?;
     for program in PROGRAMS.into_iter().chain([BESIDE_THE_EXPORTER]) {
-        let source = built.folder.join(program);
+        let source = programs.join(program);
         fs::copy(&source, context.join("bin").join(program))
             .with_context(|| format!("cannot copy {}", source.display()))?;
     }
@@ -133,12 +138,18 @@ pub fn pack(settings: &Settings, built: &Built) -> Result<Vec<Archive>> {
     fs::copy(settings.sources.join("LICENSE"), context.join("doc/LICENSE"))
         .context("cannot copy LICENSE")?;
     let store = Store::new(settings)?;
-    PROGRAMS.iter().map(|program| image(settings, &store, &context, program)).collect()
+    PROGRAMS.iter().map(|program| image(settings, &store, &context, program, tag)).collect()
 }
 
-fn image(settings: &Settings, store: &Store, context: &Path, program: &str) -> Result<Archive> {
-    let name = format!("{REGISTRY}/{program}:{}", env!("CARGO_PKG_VERSION"));
-    let file = context.join(format!("{program}.tar"));
+fn image(
+    settings: &Settings,
+    store: &Store,
+    context: &Path,
+    program: &str,
+    tag: &str,
+) -> Result<Archive> {
+    let name = format!("{REGISTRY}/{program}:{tag}");
+    let file = context.join(format!("{program}-{tag}.tar"));
     let mut arguments = command("buildah");
     arguments.arg("-f").arg(settings.sources.join("deploy/Dockerfile")).args(["--target", program]);
     arguments.arg(context);

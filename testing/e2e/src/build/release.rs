@@ -1,7 +1,8 @@
 //! Owns the Kubernetes releases that the cluster can run.
 //!
 //! Each is a folder under `testing/e2e/go/releases` with a pinned Go module for Kubernetes and one for the etcd that
-//! the release's kubeadm installs. `scripts/pin-kubernetes.sh` writes such a folder; no code names a release.
+//! the release's kubeadm installs. `scripts/pin-kubernetes.sh` writes such a folder; no code names a release. Of an
+//! earlier patch release, from which an upgrade by kubeadm is tried, the control plane alone is pinned.
 
 use std::fmt;
 use std::fs;
@@ -13,6 +14,8 @@ use crate::command::{command, run};
 
 /// The folder of the releases, from the root of this repository.
 const RELEASES: &str = "testing/e2e/go/releases";
+/// The folder of earlier patch releases, from the root of this repository. Each has a Go module of the control plane.
+const EARLIER: &str = "testing/e2e/go/earlier";
 
 /// A released version of Kubernetes, such as v1.36.3. Ordered by age, the oldest first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -49,6 +52,17 @@ impl Release {
     pub fn of_binaries(folder: &Path) -> Result<Self> {
         let printed = run(command(folder.join("kubeadm")).args(["version", "-o", "short"]))?;
         parse(printed.trim()).with_context(|| format!("kubeadm reports {:?}", printed.trim()))
+    }
+
+    /// The earlier patch release of the same minor one that is pinned; `None` where there is none.
+    pub fn earlier(self, sources: &Path) -> Result<Option<Self>> {
+        let found = releases_in(&sources.join(EARLIER))?;
+        Ok(found.into_iter().find(|other| other.minor == self.minor && *other < self))
+    }
+
+    /// The folder of the Go module of an earlier release's control plane.
+    pub fn earlier_module(self, sources: &Path) -> PathBuf {
+        sources.join(EARLIER).join(self.to_string())
     }
 
     /// The folder of one of the release's Go modules, `kubernetes` or `etcd`.
@@ -94,9 +108,13 @@ pub fn parse(name: &str) -> Option<Release> {
 
 /// The pinned releases, the oldest first.
 fn pinned(sources: &Path) -> Result<Vec<Release>> {
-    let folder = sources.join(RELEASES);
+    releases_in(&sources.join(RELEASES))
+}
+
+/// The releases after which folders are named here, the oldest first.
+fn releases_in(folder: &Path) -> Result<Vec<Release>> {
     let entries =
-        fs::read_dir(&folder).with_context(|| format!("cannot list {}", folder.display()))?;
+        fs::read_dir(folder).with_context(|| format!("cannot list {}", folder.display()))?;
     let names = entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned());
     let mut releases: Vec<Release> = names.filter_map(|name| parse(&name)).collect();
     releases.sort_unstable();
@@ -130,6 +148,21 @@ mod tests {
             assert!(requires(&module, "k8s.io/kubernetes", &release.to_string()), "{release}");
             assert!(release.module(&sources, "etcd").join("go.sum").exists(), "{release}");
         }
+    }
+
+    #[test]
+    fn the_newest_release_has_an_earlier_patch_release_with_the_same_runtime_defaults() {
+        let sources = sources().unwrap();
+        let newest = Release::find(&sources, "newest").unwrap();
+        let earlier = newest.earlier(&sources).unwrap().unwrap();
+        assert_eq!((earlier.minor, earlier.patch < newest.patch), (newest.minor, true));
+        let [module, of_newest] =
+            [earlier.earlier_module(&sources), newest.module(&sources, "kubernetes")]
+                .map(|folder| read(&folder.join("go.mod")).unwrap());
+        assert!(requires(&module, "k8s.io/kubernetes", &earlier.to_string()), "{module}");
+        let defaults =
+            |text: &str| text.lines().find(|line| line.starts_with("godebug")).map(str::to_owned);
+        assert_eq!(defaults(&module), defaults(&of_newest));
     }
 
     #[test]

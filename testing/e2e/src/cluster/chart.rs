@@ -1,6 +1,6 @@
 //! Owns the installation and removal of Plimsoll by its chart, with the commands of docs/install.md.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 
@@ -22,32 +22,43 @@ pub struct ChartRelease<'a> {
     cluster: &'a Cluster,
     namespace: &'a str,
     helm: PathBuf,
+    chart: PathBuf,
 }
 
 impl<'a> ChartRelease<'a> {
     /// The release in `namespace`, which need not be installed. `helm` is `helm3` or `helm4`, which takes minutes when
     /// it is needed for the first time.
     pub fn new(cluster: &'a Cluster, namespace: &'a str, helm: &str) -> Result<Self> {
-        Ok(Self { cluster, namespace, helm: go_program(cluster.settings(), helm)? })
+        let settings = cluster.settings();
+        let (helm, chart) = (go_program(settings, helm)?, settings.sources.join(CHART));
+        Ok(Self { cluster, namespace, helm, chart })
     }
 
-    /// Labels the nodes, makes namespace and certificates, installs the chart, and has kube-scheduler ask the extender.
-    pub fn install(&self) -> Result<()> {
-        step(&format!("installing Plimsoll from {CHART} in the namespace {}", self.namespace));
+    /// The same release, by another chart.
+    pub fn by_chart(&self, chart: &Path) -> Self {
+        Self { chart: chart.to_owned(), helm: self.helm.clone(), ..*self }
+    }
+
+    /// Labels the nodes, makes namespace and certificates, and installs the chart with these flags (`--set=…`).
+    pub fn install(&self, flags: &[&str]) -> Result<()> {
+        step(&format!("installing the chart in the namespace {}", self.namespace));
         install::label_gpu_nodes(self.cluster)?;
         self.cluster.kubectl_run(&["create", "namespace", self.namespace])?;
         let level = "pod-security.kubernetes.io/enforce=privileged";
         self.cluster.kubectl_run(&["label", "namespace", self.namespace, level])?;
         install::make_certificates(self.cluster, &["--namespace", self.namespace])?;
-        self.helm_with_values("install", &[])?;
+        self.helm_with_values("install", flags)
+    }
+
+    /// Has kube-scheduler ask the extender.
+    pub fn enable_scheduler(&self) -> Result<()> {
         install::switch_scheduler(self.cluster, &["enable", "--namespace", self.namespace])
     }
 
-    /// Upgrades to the chart's values with these changes (`--set`), and waits until the rollout is over.
-    pub fn upgrade(&self, changes: &[&str]) -> Result<()> {
-        step(&format!("helm upgrade with {}", changes.join(", ")));
-        let changes: Vec<&str> = changes.iter().flat_map(|change| ["--set", change]).collect();
-        self.helm_with_values("upgrade", &changes)
+    /// Upgrades to the chart's values with these flags (`--set=…`), and waits until the rollout is over.
+    pub fn upgrade(&self, flags: &[&str]) -> Result<()> {
+        step(&format!("helm upgrade {}", flags.join(" ")));
+        self.helm_with_values("upgrade", flags)
     }
 
     /// Goes back to a revision, and waits until the rollout is over.
@@ -66,12 +77,11 @@ impl<'a> ChartRelease<'a> {
         install::unlabel_gpu_nodes(self.cluster)
     }
 
-    fn helm_with_values(&self, verb: &str, more: &[&str]) -> Result<()> {
-        let sources = &self.cluster.settings().sources;
-        let (chart, values) = (sources.join(CHART), sources.join(VALUES));
-        let (chart, values) = (chart.to_string_lossy(), values.to_string_lossy());
+    fn helm_with_values(&self, verb: &str, flags: &[&str]) -> Result<()> {
+        let values = self.cluster.settings().sources.join(VALUES);
+        let (chart, values) = (self.chart.to_string_lossy(), values.to_string_lossy());
         let words = [verb, RELEASE, &*chart, "--values", &*values, "--wait", "--timeout=300s"];
-        self.helm(&[&words[..], more].concat())?;
+        self.helm(&[&words[..], flags].concat())?;
         self.wait()
     }
 

@@ -27,7 +27,7 @@ const LOAD_TIMEOUT: [&str; 2] = ["httpTimeout: 500ms", "httpTimeout: 3s"];
 /// Prints the annotation of the namespace that says which setup is installed.
 const SETUP_OF_NAMESPACE: &str = "jsonpath={.metadata.annotations.plimsoll-e2e/setup}";
 /// Where Plimsoll is installed.
-const NAMESPACE: &str = "plimsoll";
+pub const NAMESPACE: &str = "plimsoll";
 /// Helm as `make cluster CHART=1` uses it.
 const HELM: &str = "helm4";
 /// The label of the nodes that run the device plugin.
@@ -105,7 +105,11 @@ pub fn apply(cluster: &Cluster, setup: Setup) -> Result<()> {
     }
     if setup == Setup::Chart {
         let release = ChartRelease::new(cluster, NAMESPACE, HELM)?;
-        return if found == Some(setup) { release.upgrade(&[]) } else { release.install() };
+        if found == Some(setup) {
+            return release.upgrade(&[]);
+        }
+        release.install(&[])?;
+        return release.enable_scheduler();
     }
     step(&format!("installing Plimsoll from testing/e2e/deploy/{}", setup.overlay()));
     label_gpu_nodes(cluster)?;
@@ -115,16 +119,18 @@ pub fn apply(cluster: &Cluster, setup: Setup) -> Result<()> {
     enable_scheduler(cluster, setup)
 }
 
-pub(super) fn label_gpu_nodes(cluster: &Cluster) -> Result<()> {
+/// Has every node run the device plugin.
+pub fn label_gpu_nodes(cluster: &Cluster) -> Result<()> {
     cluster.kubectl_run(&["label", "nodes", "--all", "--overwrite", GPU_LABEL]).map(drop)
 }
 
+/// Undoes [`label_gpu_nodes`].
 pub(super) fn unlabel_gpu_nodes(cluster: &Cluster) -> Result<()> {
     cluster.kubectl_run(&["label", "nodes", "--all", "gpushare-"]).map(drop)
 }
 
 /// Waits until the rollout of each program in the namespace is over.
-pub(super) fn wait_for_rollouts(cluster: &Cluster, namespace: &str) -> Result<()> {
+pub fn wait_for_rollouts(cluster: &Cluster, namespace: &str) -> Result<()> {
     for workload in WORKLOADS {
         let status = ["-n", namespace, "rollout", "status", workload, "--timeout=300s"];
         cluster.kubectl_run(&status)?;
@@ -138,9 +144,14 @@ pub fn uninstall(cluster: &Cluster) -> Result<()> {
     if setup == Setup::Chart {
         return ChartRelease::new(cluster, NAMESPACE, HELM)?.uninstall();
     }
+    remove(cluster, setup.overlay())
+}
+
+/// Runs the documented commands that remove what a kustomization of the tests has installed.
+pub fn remove(cluster: &Cluster, overlay: &str) -> Result<()> {
     step("removing Plimsoll");
     disable_scheduler(cluster)?;
-    let manifests = cluster.overlay(setup.overlay());
+    let manifests = cluster.overlay(overlay);
     cluster.kubectl_run(&["delete", "-k", &manifests, "--wait", "--timeout=400s"])?;
     unlabel_gpu_nodes(cluster)
 }

@@ -1,32 +1,60 @@
-//! A test of the chart: Helm installs, upgrades, rolls back and removes it. It runs after Plimsoll was removed.
+//! Tests of the chart: Helm installs, upgrades, rolls back and removes it; and with a scheduler of its own. They run
+//! after Plimsoll was removed.
 
 use std::collections::BTreeSet;
+use std::fs;
 
 use anyhow::{Context, Result, ensure};
 use e2e::build::images::REGISTRY;
 use e2e::cluster::chart::ChartRelease;
 use e2e::cluster::install;
-use e2e::kernel::processes::Pid;
+use e2e::command::wait_for;
+use e2e::kernel::processes::{self, Pid};
+use e2e::{Cluster, Node};
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, ListParams};
+use serde_json::{Value, json};
 
 use super::uninstall::{no_object_is_left, scheduler_is_as_before};
 use crate::env::TestEnv;
 use crate::support::card_audit::audit_exactly;
-use crate::support::pods::{START, create, get, gpu_container, pod, processes_of, running};
+use crate::support::pods::{START, create, get, gpu_container, node, pod, processes_of, running};
 use crate::{Fact, on_our_nodes};
 
-pub(crate) const FACTS: &[Fact] = &[on_our_nodes(
-    "the_chart_is_installed_upgraded_rolled_back_and_removed_while_a_gpu_pod_keeps_its_card",
-    chart,
-)
-.takes(110)
-.smoke()];
+pub(crate) const FACTS: &[Fact] = &[
+    on_our_nodes(
+        "the_chart_is_installed_upgraded_rolled_back_and_removed_while_a_gpu_pod_keeps_its_card",
+        chart,
+    )
+    .takes(110)
+    .smoke(),
+    on_our_nodes(
+        "on_a_server_with_a_providers_suffix_the_chart_brings_a_scheduler_of_its_release",
+        second_scheduler,
+    )
+    .takes(100),
+    on_our_nodes("a_gpu_pod_of_the_quick_start_gets_a_card_of_its_script", stand_in_cards)
+        .takes(70),
+];
 
 /// Not the namespace of the other tests: nothing may depend on its name.
 const NAMESPACE: &str = "load-and-cards";
 /// The tag that the programs' images have, and the one that they get for the upgrade.
 const TAGS: [&str; 2] = [env!("CARGO_PKG_VERSION"), "0.0.0-next"];
+
+/// The API server's static pod.
+const API_SERVER: &str = "/etc/kubernetes/manifests/kube-apiserver.yaml";
+/// What a provider appends to the API server's version.
+const SUFFIX: &str = "-eks-3a1b2c4";
+/// What the chart calls the second scheduler's Deployment.
+const SCHEDULER: &str = "kube-scheduler";
+/// The text that the author of a GPU pod is to add.
+const LINE: &str = "schedulerName: plimsoll-scheduler";
+
+/// The script of docs/quick-start.md that gives a machine cards, from the root of this repository.
+const STAND_IN: &str = "scripts/stand-in-cards.sh";
+/// Its folder, in a part of the file system that each node has to itself.
+const STAND_IN_FOLDER: &str = "/var/lib/plimsoll-node/stand-in";
 
 /// A part of crane's policy.
 const CRANES: &str = "scheduler.policy.crane.io";
@@ -34,13 +62,13 @@ const CRANES: &str = "scheduler.policy.crane.io";
 /// Helm 3 installs, Helm 4 goes on.
 fn chart(env: &TestEnv) -> Result<()> {
     let cluster = env.cluster()?;
-    if install::installed(cluster)?.is_some() {
-        install::uninstall(cluster)?;
-        env.note_uninstalled();
-    }
+    without_plimsoll(env)?;
     let release = ChartRelease::new(cluster, NAMESPACE, "helm4")?;
-    let installed = ChartRelease::new(cluster, NAMESPACE, "helm3")?.install();
-    let tried = installed.and_then(|()| upgraded_and_rolled_back(env, &release));
+    let by_helm_3 = ChartRelease::new(cluster, NAMESPACE, "helm3")?;
+    let tried = by_helm_3
+        .install(&[])
+        .and_then(|()| by_helm_3.enable_scheduler())
+        .and_then(|()| upgraded_and_rolled_back(env, &release));
     env.delete_all_pods()?;
     // Also after a failure: the next test's setup has objects of the same names.
     let removed = release.uninstall();
@@ -50,10 +78,135 @@ fn chart(env: &TestEnv) -> Result<()> {
     no_object_is_left(env, NAMESPACE)
 }
 
+/// Removes Plimsoll, where an earlier test has not.
+pub(super) fn without_plimsoll(env: &TestEnv) -> Result<()> {
+    let cluster = env.cluster()?;
+    if install::installed(cluster)?.is_some() {
+        install::uninstall(cluster)?;
+        env.note_uninstalled();
+    }
+    Ok(())
+}
+
+/// The control plane stays as kubeadm made it, but for the version that the API server tells.
+fn second_scheduler(env: &TestEnv) -> Result<()> {
+    let cluster = env.cluster()?;
+    without_plimsoll(env)?;
+    let control_plane = cluster.nodes().first().context("no node")?;
+    let manifest = control_plane.path(API_SERVER);
+    let before = fs::read_to_string(&manifest)?;
+    let version = cluster.release().to_string();
+    let told = format!("{version}{SUFFIX}");
+    let flags = format!("    - kube-apiserver\n    - --version={told}\n");
+    let written = before.replacen("    - kube-apiserver\n", &flags, 1);
+    ensure!(written != before, "the API server's manifest is of another form:\n{before}");
+    fs::write(&manifest, written)?;
+    let release = ChartRelease::new(cluster, NAMESPACE, "helm4")?;
+    let tried = server_is(env, &told)
+        .and_then(|()| release.install(&["--set=scheduler.mode=second"]))
+        .and_then(|()| its_scheduler_places(env, &version))
+        .and_then(|()| scheduler_is_as_before(cluster, control_plane));
+    env.delete_all_pods()?;
+    let removed = release.uninstall();
+    fs::write(&manifest, before)?;
+    server_is(env, &version)?;
+    tried?;
+    removed?;
+    no_object_is_left(env, NAMESPACE)
+}
+
+/// Waits until the API server tells this version.
+fn server_is(env: &TestEnv, version: &str) -> Result<()> {
+    wait_for(&format!("an API server of {version}"), START, || {
+        let told = env.block_on(env.client().apiserver_version()).ok();
+        Ok(told.is_some_and(|told| told.git_version == version).then_some(()))
+    })
+}
+
+/// The Deployment's image is of the release without the suffix, and its scheduler places a GPU pod; one that does not
+/// name it is refused with the line to add.
+fn its_scheduler_places(env: &TestEnv, version: &str) -> Result<()> {
+    let path = "jsonpath={.spec.template.spec.containers[0].image}";
+    let image = ["-n", NAMESPACE, "get", "deployment", SCHEDULER, "-o", path];
+    let image = env.cluster()?.kubectl_run(&image)?;
+    ensure!(image == format!("registry.k8s.io/kube-scheduler:{version}"), "its image is {image}");
+    let mut named = pod("by-the-second", &[gpu_container("main", 3)]);
+    named["spec"]["schedulerName"] = json!("plimsoll-scheduler");
+    create(env, named)?;
+    running(env, "by-the-second", START)?;
+    audit_exactly(env, 1)?;
+    let refused = create(env, pod("nameless", &[gpu_container("main", 3)]));
+    let text = refused.err().context("a GPU pod without the line was made")?.to_string();
+    ensure!(text.contains(LINE), "{text}");
+    Ok(())
+}
+
+/// Each node has two cards of the script's, in place of its own.
+fn stand_in_cards(env: &TestEnv) -> Result<()> {
+    let cluster = env.cluster()?;
+    without_plimsoll(env)?;
+    let release = ChartRelease::new(cluster, NAMESPACE, "helm4")?;
+    let library = format!("--set=nvmlHostLibrary={STAND_IN_FOLDER}");
+    let tried = cluster
+        .nodes()
+        .iter()
+        .try_for_each(|node| make_stand_in_cards(cluster, node))
+        .and_then(|()| release.install(&[&library]))
+        .and_then(|()| release.enable_scheduler())
+        .and_then(|()| takes_a_card_of_the_script(env));
+    env.delete_all_pods()?;
+    let removed = release.uninstall();
+    for node in cluster.nodes() {
+        node.run(&["rm", "-rf", STAND_IN_FOLDER])?;
+        node.set_cdi(true)?;
+    }
+    tried?;
+    removed
+}
+
+fn make_stand_in_cards(cluster: &Cluster, node: &Node) -> Result<()> {
+    node.set_cdi(false)?;
+    node.run(&["mkdir", "-p", STAND_IN_FOLDER])?;
+    node.run(&["cp", "/var/lib/plimsoll-node/nvidia/libnvidia-ml.so.1", STAND_IN_FOLDER])?;
+    let script = cluster.settings().sources.join(STAND_IN);
+    let folder = format!("FOLDER={STAND_IN_FOLDER}");
+    let said = node.run(&["env", &folder, "CARDS=2", "sh", &script.to_string_lossy()])?;
+    ensure!(said.contains("has 2 cards of 16384 MiB"), "{said}");
+    // Again, as after a change of mind.
+    node.run(&["env", &folder, "CARDS=2", "sh", &script.to_string_lossy()]).map(drop)
+}
+
+/// Half of the memory of each card, on each node: all of them are used.
+fn takes_a_card_of_the_script(env: &TestEnv) -> Result<()> {
+    let names: Vec<String> = (0..4).map(|number| format!("quick-{number}")).collect();
+    for name in &names {
+        create(env, pod(name, &[gpu_container("main", 9)]))?;
+    }
+    let mut seen = BTreeSet::new();
+    for name in &names {
+        running(env, name, START)?;
+        let process = process_of(env, name)?;
+        let environment = processes::environ(process)?;
+        let uuid = environment.get("PLIMSOLL_GPU_UUID").context("no card is told")?.clone();
+        let claimed = get(env, name)?;
+        let host = env.cluster()?.node(node(&claimed).context("no node")?)?;
+        let script = fs::read_to_string(host.path(STAND_IN_FOLDER).join("nvml-script.json"))?;
+        let script: Value = serde_json::from_str(&script)?;
+        let card = script["cards"].as_array().into_iter().flatten().find(|it| it["uuid"] == *uuid);
+        let minor = card.with_context(|| format!("{uuid} is not of the script"))?["minor"].clone();
+        let devices = processes::numbered_devices(process, "nvidia")?;
+        let numbers: Vec<u8> = devices.into_iter().map(|(number, _)| number).collect();
+        ensure!(json!(numbers) == json!([minor]), "{name} on {uuid} has the devices {numbers:?}");
+        seen.insert(uuid);
+    }
+    ensure!(seen.len() == names.len(), "pods of 9 units share cards of 16: {seen:?}");
+    Ok(())
+}
+
 fn upgraded_and_rolled_back(env: &TestEnv, release: &ChartRelease<'_>) -> Result<()> {
     let first = claimed(env, "before", 1)?;
     tag_again(env)?;
-    release.upgrade(&[&format!("image.tag={}", TAGS[1]), "policy.crane=true"])?;
+    release.upgrade(&[&format!("--set=image.tag={}", TAGS[1]), "--set=policy.crane=true"])?;
     images_have_tag(env, TAGS[1])?;
     ensure!(policy(env)?.contains(CRANES), "the policy is the former one");
     claimed(env, "upgraded", 2)?;

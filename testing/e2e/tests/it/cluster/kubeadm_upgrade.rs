@@ -4,6 +4,8 @@ use std::fs;
 
 use anyhow::{Context, Result, ensure};
 use e2e::Node;
+use e2e::build::release::Release;
+use e2e::build::{binaries, images};
 use e2e::cluster::install::{self, Setup};
 use e2e::command::wait_for;
 use e2e::kernel::processes::{self, Pid};
@@ -19,7 +21,7 @@ pub(crate) const FACTS: &[Fact] = &[on_our_nodes(
     "kube_scheduler_still_calls_the_extender_after_kubeadm_upgrade_has_written_its_manifest_anew",
     upgraded,
 )
-.takes(70)];
+.takes(150)];
 
 const MANIFEST: &str = "/etc/kubernetes/manifests/kube-scheduler.yaml";
 const SCHEDULER: &str = "kube-scheduler";
@@ -37,9 +39,10 @@ const FLAGS: [&str; 5] = [
     "--skip-phases=addon",
 ];
 
-/// The release stays the same: one patch release of each minor is pinned. kubeadm then leaves the manifests of API
-/// server and controller manager as they are, since what it would write is equal. kube-scheduler's it replaces: that on
-/// disk has the lines of `enable`. It also renews kube-scheduler's and the administrator's certificates.
+/// Where an earlier patch release is pinned, kubeadm goes to that and back, each time with the kubeadm of where it
+/// goes: down, it writes the manifests as it does up. Else the release stays the same; kubeadm then leaves the
+/// manifests of API server and controller manager as they are, since what it would write is equal, and replaces
+/// kube-scheduler's: that on disk has the lines of `enable`.
 fn upgraded(env: &TestEnv) -> Result<()> {
     let cluster = env.cluster()?;
     let control_plane = cluster.nodes().first().context("no node")?;
@@ -47,24 +50,19 @@ fn upgraded(env: &TestEnv) -> Result<()> {
     ensure!(said.contains("kubeadm upgrade keeps it"), "before the upgrade: {said}");
     // Where this test is the first, its kubelet has just been told to start it anew.
     scheduler_where(env, "kube-scheduler to run with Plimsoll", |words| words.contains(FOLDER))?;
-    let release = cluster.release().to_string();
-    control_plane.run(&[&["kubeadm", "upgrade", "apply", &release], &FLAGS[..]].concat())?;
-    let written = manifest(control_plane)?;
-    ensure!(written.contains(FLAG) && !written.contains("# plimsoll"), "kubeadm wrote:\n{written}");
+    let (settings, release) = (cluster.settings(), cluster.release());
+    if let Some(earlier) = release.earlier(&settings.sources)? {
+        let bin = binaries::ensure_earlier(settings, earlier)?;
+        for image in images::earlier_control_plane(settings, earlier, &bin)? {
+            control_plane.import(&image)?;
+        }
+        upgrade(env, &bin.join("kubeadm").to_string_lossy(), earlier, 1)?;
+        upgrade(env, "kubeadm", release, 2)?;
+    } else {
+        upgrade(env, "kubeadm", release, 1)?;
+    }
 
-    let process =
-        scheduler_where(env, "kube-scheduler to run with the manifest of kubeadm", |words| {
-            words.split(' ').any(|word| word == FLAG)
-        })?;
-    create(env, pod("after-upgrade", &[gpu_container("main", 3)]))?;
-    running(env, "after-upgrade", START)?;
-    audit_exactly(env, 1)?;
-    let said = install::scheduler_status(cluster)?;
-    ensure!(
-        said.contains("in a manifest that kubeadm wrote") && said.contains("upgrade keeps it"),
-        "after the upgrade: {said}"
-    );
-
+    let (written, process) = (manifest(control_plane)?, scheduler(env)?);
     install::enable_scheduler(cluster, Setup::Tested)?;
     ensure!(manifest(control_plane)? == written, "enable changed what was in force");
     ensure!(scheduler(env)? == process, "enable restarted kube-scheduler for nothing");
@@ -75,6 +73,35 @@ fn upgraded(env: &TestEnv) -> Result<()> {
         words.contains(FOLDER)
     })?;
     disabled
+}
+
+/// Runs `kubeadm upgrade apply` of the release, after which kube-scheduler still asks the extender, and the last of
+/// `gpu_pods` gets its card by that.
+fn upgrade(env: &TestEnv, kubeadm: &str, release: Release, gpu_pods: usize) -> Result<()> {
+    let cluster = env.cluster()?;
+    let control_plane = cluster.nodes().first().context("no node")?;
+    let version = release.to_string();
+    control_plane.run(&[&[kubeadm, "upgrade", "apply", &version], &FLAGS[..]].concat())?;
+    let server = wait_for("the API server to answer", START, || {
+        Ok(env.block_on(env.client().apiserver_version()).ok())
+    })?;
+    ensure!(server.git_version == version, "the API server is of {}", server.git_version);
+    let written = manifest(control_plane)?;
+    ensure!(written.contains(FLAG) && !written.contains("# plimsoll"), "kubeadm wrote:\n{written}");
+    ensure!(written.contains(&format!("kube-scheduler:{version}\n")), "kubeadm wrote:\n{written}");
+    scheduler_where(env, "kube-scheduler to run with the manifest of kubeadm", |words| {
+        words.split(' ').any(|word| word == FLAG)
+    })?;
+    let pod_name = format!("placed-{gpu_pods}");
+    create(env, pod(&pod_name, &[gpu_container("main", 3)]))?;
+    running(env, &pod_name, START)?;
+    audit_exactly(env, gpu_pods)?;
+    let said = install::scheduler_status(cluster)?;
+    ensure!(
+        said.contains("in a manifest that kubeadm wrote") && said.contains("upgrade keeps it"),
+        "after the upgrade: {said}"
+    );
+    Ok(())
 }
 
 /// Takes Plimsoll out of kube-scheduler, and of what kubeadm writes next time.

@@ -1,0 +1,105 @@
+//! A test of the last release's programs beside those of this one (docs/versions.md). It runs after Plimsoll was removed.
+
+use anyhow::{Context, Result, ensure};
+use e2e::build::images::REGISTRY;
+use e2e::build::last_release::{self, last_release};
+use e2e::cluster::chart::ChartRelease;
+use e2e::cluster::install::NAMESPACE as PLIMSOLLS;
+use e2e::command::wait_for;
+use k8s_openapi::api::core::v1::Node as NodeObject;
+use k8s_openapi::jiff::Timestamp;
+use kube::api::{Api, ListParams};
+
+use super::chart::without_plimsoll;
+use crate::env::TestEnv;
+use crate::support::card_audit::audit_exactly;
+use crate::support::pods::{START, create, gpu_container, list, pod, running};
+use crate::{Fact, on_our_nodes};
+
+pub(crate) const FACTS: &[Fact] = &[on_our_nodes(
+    "the_last_releases_programs_and_these_work_side_by_side_in_an_upgrade_and_a_rollback",
+    side_by_side,
+)
+.takes(400)];
+
+/// The tag of this release's images.
+const TAG: &str = env!("CARGO_PKG_VERSION");
+/// A metric of the shipped policy.
+const READING: &str = "cpu_busy_avg_5m";
+/// Has the annotator write whatever has moved.
+const WRITTEN_AT_ONCE: [&str; 2] = [
+    "--set-string=annotator.env.PLIMSOLL_BURST_INTERVAL=0s",
+    "--set-string=annotator.env.PLIMSOLL_DEAD_BAND=0",
+];
+/// The workloads in the order in which they come to this release, one after the other, after all were of the last: the
+/// pod of a GPU is chosen by one and given by another, and a reading goes from one to the next.
+const ORDER: [(&str, &str); 4] = [
+    ("deployment", "scheduler-extender"),
+    ("daemonset", "gpushare-device-plugin"),
+    ("deployment", "annotator"),
+    ("daemonset", "node-exporter-plus"),
+];
+
+/// The last release is installed by its own chart. Each program then becomes this release's alone, so that every pair
+/// that exchanges something is once new on one side; then the same with the manifests of this release, back from the
+/// other end.
+fn side_by_side(env: &TestEnv) -> Result<()> {
+    let cluster = env.cluster()?;
+    without_plimsoll(env)?;
+    let last = last_release(cluster.settings())?;
+    cluster.import(&last.images)?;
+    let release = ChartRelease::new(cluster, PLIMSOLLS, "helm4")?;
+    let before = release.by_chart(&last.chart);
+    let tag = format!("--set=image.tag={}", last_release::TAG);
+    let tried = before
+        .install(&[&tag, WRITTEN_AT_ONCE[0], WRITTEN_AT_ONCE[1]])
+        .and_then(|()| before.enable_scheduler())
+        .and_then(|()| places(env, "all-of-the-last"))
+        .and_then(|()| one_by_one(env, TAG))
+        // Its manifests, with the programs of this release.
+        .and_then(|()| release.upgrade(&WRITTEN_AT_ONCE))
+        .and_then(|()| places(env, "all-of-this"))
+        .and_then(|()| one_by_one(env, last_release::TAG))
+        .and_then(|()| release.rollback("1"))
+        .and_then(|()| places(env, "rolled-back"));
+    env.delete_all_pods()?;
+    // Also after a failure: the next test's setup has objects of the same names.
+    let removed = release.uninstall();
+    tried?;
+    removed
+}
+
+/// Gives each program the image of this tag, one after the other. After each, a pod is placed.
+fn one_by_one(env: &TestEnv, tag: &str) -> Result<()> {
+    let cluster = env.cluster()?;
+    for (kind, program) in ORDER {
+        let workload = format!("{kind}/{program}");
+        let image = format!("{program}={REGISTRY}/{program}:{tag}");
+        cluster.kubectl_run(&["-n", PLIMSOLLS, "set", "image", &workload, &image])?;
+        let status = ["-n", PLIMSOLLS, "rollout", "status", &workload, "--timeout=300s"];
+        cluster.kubectl_run(&status)?;
+        places(env, &format!("{program}-{tag}"))?;
+    }
+    Ok(())
+}
+
+/// Every node gets a reading from now on, and a GPU pod runs on the card that it claims, as do those before it.
+fn places(env: &TestEnv, name: &str) -> Result<()> {
+    read_since(env, Timestamp::now())?;
+    create(env, pod(name, &[gpu_container("main", 3)]))?;
+    running(env, name, START)?;
+    audit_exactly(env, list(env)?.len())
+}
+
+fn read_since(env: &TestEnv, start: Timestamp) -> Result<()> {
+    let nodes: Api<NodeObject> = Api::all(env.client());
+    wait_for("a new reading of each node", START, || {
+        for node in env.block_on(nodes.list(&ListParams::default()))? {
+            let annotations = node.metadata.annotations.unwrap_or_default();
+            let Some(text) = annotations.get(READING) else { return Ok(None) };
+            let (_, time) = text.split_once(',').context("a reading without a time")?;
+            ensure!(time.parse::<Timestamp>()? >= start, "{READING} is {text}");
+        }
+        Ok(Some(()))
+    })
+}
