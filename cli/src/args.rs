@@ -257,6 +257,11 @@ pub(crate) struct SchedulerConfig {
     )]
     pub(crate) kubeconfig: String,
 
+    /// Another name that pods may have in spec.schedulerName, beside the scheduler's own. It can be given several times.
+    /// With crane-scheduler, pods of crane-scheduler need no edit.
+    #[arg(long = "scheduler-name", value_name = "NAME", value_parser = namespace)]
+    pub(crate) scheduler_names: Vec<String>,
+
     /// With the entry for pods that ask for GPU memory.
     #[arg(long)]
     pub(crate) gpu: bool,
@@ -270,6 +275,9 @@ Examples:
   # On a kubeadm control plane
   plimsoll scheduler-config --policy policy.yaml --gpu > kube-scheduler-config.yaml
   deploy/scheduler/plimsoll-scheduler enable --config kube-scheduler-config.yaml
+
+  # After a move from crane-scheduler, whose pods name it
+  plimsoll scheduler-config --policy policy.yaml --gpu --scheduler-name crane-scheduler > kube-scheduler-config.yaml
 
   # For a kube-scheduler that is set up by hand, as RKE2's
   plimsoll scheduler-config --policy policy.yaml --gpu --address https://10.96.3.4:19100 \\
@@ -368,7 +376,7 @@ fn base_url(text: &str, scheme: &str) -> Option<String> {
     is_authority(authority).then(|| format!("{scheme}{authority}"))
 }
 
-/// A namespace's name. It becomes a part of a line of YAML, as the two below do.
+/// The name of a namespace, or of a scheduler. It becomes a part of a line of YAML, as the two below do.
 fn namespace(text: &str) -> Result<String, String> {
     let fits = (1..=limits::LABEL).contains(&text.len()) && text.bytes().all(is_of_label);
     if fits && !text.starts_with('-') && !text.ends_with('-') {

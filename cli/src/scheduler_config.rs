@@ -80,15 +80,29 @@ fn head(flags: &SchedulerConfig, extender: &Extender) -> String {
             "  resourceName: plimsoll-scheduler\n  resourceNamespace: {}\n",
             flags.namespace
         );
-        return format!("{OF_SECOND}{KIND}{OWN_LEASE}{lease}{PROFILE}");
+        let others = profiles(&flags.scheduler_names);
+        return format!("{OF_SECOND}{KIND}{OWN_LEASE}{lease}{PROFILE}{others}");
     }
     let comment = if extender.has_tls() { BY_HAND } else { OF_SCRIPT };
     let kubeconfig = &flags.kubeconfig;
     let whose = if kubeconfig == KUBEADMS { " This is kubeadm's file." } else { "" };
     format!(
         "{comment}{KIND}# With a configuration file the scheduler no longer reads its --kubeconfig flag.{whose}\n\
-         clientConnection:\n  kubeconfig: {kubeconfig}\nleaderElection:\n  leaderElect: true\n"
+         clientConnection:\n  kubeconfig: {kubeconfig}\nleaderElection:\n  leaderElect: true\n{}",
+        names_beside_the_default(&flags.scheduler_names)
     )
+}
+
+/// Nothing where kube-scheduler has its default name alone.
+fn names_beside_the_default(names: &[String]) -> String {
+    if names.is_empty() {
+        return String::new();
+    }
+    format!("{PROFILES}{}", profiles(names))
+}
+
+fn profiles(names: &[String]) -> String {
+    names.iter().map(|name| format!("- schedulerName: {name}\n")).collect()
 }
 
 /// The parts of the policy that need verbs of the extender.
@@ -181,6 +195,12 @@ const PROFILE: &str = "\
 profiles:
 # The pods that name it in spec.schedulerName, and no others.
 - schedulerName: plimsoll-scheduler
+";
+
+const PROFILES: &str = "\
+profiles:
+# The pods that name no scheduler, and those that name one of the others in spec.schedulerName.
+- schedulerName: default-scheduler
 ";
 
 const EVERY_NODE: &str = "\

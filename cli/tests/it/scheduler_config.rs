@@ -20,15 +20,18 @@ fn verbs(text: &str) -> Vec<&str> {
     fields.map(|(verb, _)| verb).collect()
 }
 
+/// Pods of crane-scheduler name it.
+const CRANES: &[&str] = &["--scheduler-name", "crane-scheduler"];
+
 #[test]
 fn shipped_configurations_are_those_of_the_shipped_policies() {
     let [shipped, crane] = ["base/policy.yaml", "components/crane-policy/policy.yaml"];
     for (policy, kept, flags) in [
         (shipped, "scheduler/kube-scheduler-config.yaml", &[][..]),
-        (crane, "components/crane-policy/kube-scheduler-config.yaml", &[]),
+        (crane, "components/crane-policy/kube-scheduler-config.yaml", CRANES),
         (shipped, "components/second-scheduler/config.yaml", &["--in-cluster"]),
         (shipped, "chart/kube-scheduler/shipped.yaml", &["--in-cluster"]),
-        (crane, "chart/kube-scheduler/crane.yaml", &["--in-cluster"]),
+        (crane, "chart/kube-scheduler/crane.yaml", &["--in-cluster", CRANES[0], CRANES[1]]),
     ] {
         let deploy = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy");
         let policy = deploy.join(policy);
@@ -63,6 +66,21 @@ fn an_entry_has_the_verbs_that_the_policy_needs() {
         assert_eq!(text.contains("weight:"), expected.contains(&"prioritize"));
     }
     assert!(config("", "", &[]).contains("extenders: []\n"));
+}
+
+/// The names of the profiles, in their order.
+fn profiles(flags: &[&str]) -> Vec<String> {
+    let text = config(", weight: 1", "", flags);
+    let names = text.lines().filter_map(|line| line.strip_prefix("- schedulerName: "));
+    names.map(str::to_owned).collect()
+}
+
+#[test]
+fn further_names_come_after_the_schedulers_own() {
+    assert!(profiles(&[]).is_empty());
+    assert_eq!(profiles(CRANES), ["default-scheduler", "crane-scheduler"]);
+    let two = [CRANES, &["--scheduler-name", "batch"], &["--in-cluster"]].concat();
+    assert_eq!(profiles(&two), ["plimsoll-scheduler", "crane-scheduler", "batch"]);
 }
 
 #[test]

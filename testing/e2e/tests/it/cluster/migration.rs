@@ -152,6 +152,12 @@ fn steps(env: &TestEnv, by: &By<'_>, host: &Node, old: [Pid; 2]) -> Result<()> {
     install::enable_scheduler(cluster, Setup::Tested)?;
     readings_are_new(env, host)?;
 
+    // Nobody has edited its spec.
+    let mut of_crane = pod("of-crane", &[idle_container("main")]);
+    of_crane["spec"]["schedulerName"] = json!("crane-scheduler");
+    create(env, of_crane)?;
+    running(env, "of-crane", START)?;
+
     // The old pod's claim is unknown, so its units are on every card; those of the other are on one.
     let mut used = used_units(env, host.name())?;
     used.sort_unstable();
