@@ -4,6 +4,7 @@
 #![cfg(test)]
 
 mod admission;
+mod autoscalers;
 mod chart;
 mod components;
 mod descheduler;

@@ -1,0 +1,131 @@
+//! The samples for autoscalers: objects that Kubernetes and the autoscalers know, for the resource that is shipped.
+
+use std::collections::BTreeSet;
+use std::fs;
+
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::core::v1::PodTemplate;
+use k8s_openapi::api::scheduling::v1::PriorityClass;
+use placement::names::Names;
+use serde_json::{Value, json};
+
+use crate::manifests::read;
+use crate::repository;
+use crate::workloads::through;
+
+const FOLDER: &str = "samples/autoscalers";
+
+/// Where Cluster Autoscaler reads what a machine of Cluster API has.
+const CAPACITY: &str = "capacity.cluster-autoscaler.kubernetes.io";
+
+fn files() -> BTreeSet<String> {
+    let folder = fs::read_dir(deploy::folder().join(FOLDER)).expect("the folder of the samples");
+    folder.map(|file| file.expect("a file").file_name().into_string().expect("UTF-8")).collect()
+}
+
+fn objects(file: &str) -> Vec<Value> {
+    serde_saphyr::from_multiple(&read(&format!("{FOLDER}/{file}")))
+        .unwrap_or_else(|error| panic!("{file}: {error}"))
+}
+
+fn object(file: &str, kind: &str) -> Value {
+    objects(file).into_iter().find(|object| object["kind"] == kind).expect(kind)
+}
+
+fn keys(object: &Value) -> Vec<&str> {
+    let mut keys: Vec<_> =
+        object.as_object().expect("an object").keys().map(String::as_str).collect();
+    keys.sort_unstable();
+    keys
+}
+
+#[test]
+fn every_field_of_every_sample_is_one_that_its_reader_knows() {
+    for file in files() {
+        for object in objects(&file) {
+            match object["kind"].as_str().expect("a kind") {
+                "PriorityClass" => assert_eq!(through::<PriorityClass>(&object), object),
+                "Deployment" => assert_eq!(through::<Deployment>(&object), object),
+                "PodTemplate" => assert_eq!(through::<PodTemplate>(&object), object),
+                // Of other projects: the test below looks at each.
+                "CapacityBuffer" | "NodeOverlay" | "MachineDeployment" => {}
+                other => panic!("a {other} in {file} that no test looks at"),
+            }
+        }
+    }
+}
+
+/// By the types of Cluster Autoscaler (`autoscaling.x-k8s.io/v1beta1`) and Karpenter (`karpenter.sh/v1alpha1`).
+#[test]
+fn custom_resources_have_the_fields_of_their_projects_types() {
+    let buffer = object("capacity-buffer.yaml", "CapacityBuffer");
+    assert_eq!(buffer["apiVersion"], "autoscaling.x-k8s.io/v1beta1");
+    assert_eq!(keys(&buffer["spec"]), ["podTemplateRef", "provisioningStrategy", "replicas"]);
+    let template = object("capacity-buffer.yaml", "PodTemplate");
+    assert_eq!(buffer["spec"]["podTemplateRef"], json!({"name": template["metadata"]["name"]}));
+    assert_eq!(buffer["metadata"]["namespace"], template["metadata"]["namespace"]);
+
+    let overlay = object("karpenter-node-overlay.yaml", "NodeOverlay");
+    assert_eq!(overlay["apiVersion"], "karpenter.sh/v1alpha1");
+    assert_eq!(keys(&overlay["metadata"]), ["name"], "a NodeOverlay is of the cluster");
+    assert_eq!(keys(&overlay["spec"]), ["capacity", "requirements"]);
+    for requirement in overlay["spec"]["requirements"].as_array().expect("a list") {
+        assert_eq!(keys(requirement), ["key", "operator", "values"]);
+    }
+}
+
+#[test]
+fn cluster_api_is_told_of_the_units_and_of_what_they_count_for_nothing_without() {
+    let machines = object("cluster-api.yaml", "MachineDeployment");
+    let annotations = &machines["metadata"]["annotations"];
+    let gpu_type = &annotations[&format!("{CAPACITY}/gpu-type")];
+    assert_eq!(*gpu_type, Names::default().gpu_resource());
+    let units = annotations[&format!("{CAPACITY}/gpu-count")].as_str().expect("a string");
+    assert!(units.parse::<u32>().is_ok_and(|units| units > 0), "{units}");
+    for needed in ["cpu", "memory"] {
+        assert!(annotations[&format!("{CAPACITY}/{needed}")].is_string(), "{needed}");
+    }
+    assert!(annotations.as_object().expect("a map").values().all(Value::is_string));
+}
+
+/// What takes less than a whole node fits on the node where the pod that waits does not.
+#[test]
+fn a_placeholder_takes_equal_parts_of_several_cards() {
+    let names = Names::default();
+    let deployment = object("spare-node.yaml", "Deployment");
+    let template = object("capacity-buffer.yaml", "PodTemplate");
+    for template in [&deployment["spec"]["template"], &template["template"]] {
+        let cards = template["metadata"]["annotations"][names.card_count()].as_str();
+        let cards: u32 = cards.expect("a number of cards").parse().expect("a number");
+        let limits = &template["spec"]["containers"][0]["resources"]["limits"];
+        let units = limits[names.gpu_resource()].as_str().expect("units");
+        let units: u32 = units.parse().expect("a number");
+        assert!(cards > 1 && units > cards && units % cards == 0, "{units} on {cards} cards");
+        assert_eq!(template["spec"]["schedulerName"], "plimsoll-scheduler");
+    }
+}
+
+/// Cluster Autoscaler makes no node for pods whose priority is below -10, its default.
+#[test]
+fn a_placeholder_makes_way_for_every_pod_and_still_has_a_node_made() {
+    let class = object("spare-node.yaml", "PriorityClass");
+    assert_eq!((&class["value"], &class["preemptionPolicy"]), (&json!(-10), &json!("Never")));
+    let deployment = object("spare-node.yaml", "Deployment");
+    let pod = &deployment["spec"]["template"]["spec"];
+    assert_eq!(pod["priorityClassName"], class["metadata"]["name"]);
+}
+
+#[test]
+fn the_overlay_is_of_the_resource_that_is_shipped() {
+    let overlay = object("karpenter-node-overlay.yaml", "NodeOverlay");
+    assert_eq!(keys(&overlay["spec"]["capacity"]), [Names::default().gpu_resource()]);
+}
+
+#[test]
+fn every_sample_begins_with_what_it_is_for_and_is_in_the_document() {
+    let document = repository::read("docs/autoscalers.md");
+    for file in files() {
+        assert!(read(&format!("{FOLDER}/{file}")).starts_with("# "), "{file}");
+        assert!(document.contains(&format!("(../deploy/{FOLDER}/{file})")), "{file}");
+    }
+}
