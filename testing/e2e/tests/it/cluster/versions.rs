@@ -31,8 +31,7 @@ const WRITTEN_AT_ONCE: [&str; 2] = [
     "--set-string=annotator.env.PLIMSOLL_BURST_INTERVAL=0s",
     "--set-string=annotator.env.PLIMSOLL_DEAD_BAND=0",
 ];
-/// The workloads in the order in which they come to this release, one after the other, after all were of the last: the
-/// pod of a GPU is chosen by one and given by another, and a reading goes from one to the next.
+/// The workloads in one of the two orders in which they come to this release.
 const ORDER: [(&str, &str); 4] = [
     ("deployment", "scheduler-extender"),
     ("daemonset", "gpushare-device-plugin"),
@@ -40,9 +39,9 @@ const ORDER: [(&str, &str); 4] = [
     ("daemonset", "node-exporter-plus"),
 ];
 
-/// The last release is installed by its own chart. Each program then becomes this release's alone, so that every pair
-/// that exchanges something is once new on one side; then the same with the manifests of this release, back from the
-/// other end.
+/// The last release is installed by its own chart. One program after the other becomes this release's, then the
+/// manifests do. After a rollback they come the other way round, so that of every two programs each was once the newer
+/// one.
 fn side_by_side(env: &TestEnv) -> Result<()> {
     let cluster = env.cluster()?;
     without_plimsoll(env)?;
@@ -55,13 +54,16 @@ fn side_by_side(env: &TestEnv) -> Result<()> {
         .install(&[&tag, WRITTEN_AT_ONCE[0], WRITTEN_AT_ONCE[1]])
         .and_then(|()| before.enable_scheduler())
         .and_then(|()| places(env, "all-of-the-last"))
-        .and_then(|()| one_by_one(env, TAG))
-        // Its manifests, with the programs of this release.
+        .and_then(|()| one_by_one(env, "upgrade", ORDER))
         .and_then(|()| release.upgrade(&WRITTEN_AT_ONCE))
         .and_then(|()| places(env, "all-of-this"))
-        .and_then(|()| one_by_one(env, last_release::TAG))
         .and_then(|()| release.rollback("1"))
-        .and_then(|()| places(env, "rolled-back"));
+        .and_then(|()| places(env, "rolled-back"))
+        .and_then(|()| {
+            let mut others_first = ORDER;
+            others_first.reverse();
+            one_by_one(env, "again", others_first)
+        });
     env.delete_all_pods()?;
     // Also after a failure: the next test's setup has objects of the same names.
     let removed = release.uninstall();
@@ -69,16 +71,16 @@ fn side_by_side(env: &TestEnv) -> Result<()> {
     removed
 }
 
-/// Gives each program the image of this tag, one after the other. After each, a pod is placed.
-fn one_by_one(env: &TestEnv, tag: &str) -> Result<()> {
+/// Gives each program the image of this release, one after the other. After each, a pod is placed.
+fn one_by_one(env: &TestEnv, when: &str, order: [(&str, &str); 4]) -> Result<()> {
     let cluster = env.cluster()?;
-    for (kind, program) in ORDER {
+    for (kind, program) in order {
         let workload = format!("{kind}/{program}");
-        let image = format!("{program}={REGISTRY}/{program}:{tag}");
+        let image = format!("{program}={REGISTRY}/{program}:{TAG}");
         cluster.kubectl_run(&["-n", PLIMSOLLS, "set", "image", &workload, &image])?;
         let status = ["-n", PLIMSOLLS, "rollout", "status", &workload, "--timeout=300s"];
         cluster.kubectl_run(&status)?;
-        places(env, &format!("{program}-{tag}"))?;
+        places(env, &format!("{when}-{program}"))?;
     }
     Ok(())
 }
