@@ -1,3 +1,8 @@
+{{- /* The namespace of what has to do with the nodes' files and cards. */ -}}
+{{- define "plimsoll.nodeAgents" -}}
+{{ .Values.nodeAgents.namespace | default .Release.Namespace }}
+{{- end }}
+
 {{- /* The labels of an object: (list $ NAME). NAME is "" for an object of no program. */ -}}
 {{- define "plimsoll.labels" -}}
 {{- $root := index . 0 }}

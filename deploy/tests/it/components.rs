@@ -429,6 +429,27 @@ fn port(program: &str, wanted: &str) -> u64 {
     ports(program).into_iter().find(|(name, _)| name == wanted).expect("a port").1
 }
 
+/// They are rendered with the component `two-namespaces` alone.
+#[test]
+fn what_node_agents_need_in_a_namespace_of_their_own_is_what_the_first_one_has() {
+    for (component, file) in [
+        ("network-deny", "deny.yaml"),
+        ("critical-pods-quota", "quota.yaml"),
+        ("cert-manager", "issuer.yaml"),
+    ] {
+        let folder = format!("components/{component}");
+        let mut wanted = documents(&format!("{folder}/{file}"));
+        for object in &mut wanted {
+            object["metadata"]["namespace"] = "plimsoll-node-agents".into();
+            object["metadata"]["annotations"] =
+                json!({"config.kubernetes.io/local-config": "true"});
+        }
+        assert_eq!(documents(&format!("{folder}/node-agents.yaml")), wanted);
+        let listed = strings(&yaml(&format!("{folder}/kustomization.yaml"))["resources"]);
+        assert!(listed.contains(&"node-agents.yaml".to_owned()), "{component}");
+    }
+}
+
 /// cert-manager's API is not among the types here. The script makes the same certificates, but for 365 days.
 #[test]
 fn cert_manager_makes_the_certificates_that_the_programs_check() {

@@ -16,6 +16,7 @@ mod links;
 mod manifests;
 mod node_loads;
 mod nodes;
+mod pod_security;
 mod policy;
 mod rbac;
 mod reference;

@@ -4,5 +4,6 @@
 
 mod equality;
 mod files;
+mod namespaces;
 mod render;
 mod values;

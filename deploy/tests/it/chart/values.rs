@@ -31,6 +31,8 @@ fn the_schema_refuses_what_is_misspelt_or_of_another_kind() {
         (r#"image.pullPolicy="Sometimes""#, "pullPolicy"),
         (r#"image.architecture="x86_64""#, "architecture"),
         (r#"image.pullSecrets=[{"name":"x"}]"#, "pullSecrets"),
+        (r#"nodeAgents.namespace="Agents""#, "namespace"),
+        (r#"nodeAgents.create=true"#, "create"),
         (r#"scheduler.mode="both""#, "mode"),
         (r#"scheduler.name="mine""#, "name"),
         (r#"scheduler.image.repository="kube-scheduler""#, "repository"),
@@ -309,7 +311,7 @@ fn certificates_are_written_to_the_secrets_that_the_programs_mount() {
 }
 
 /// The values of many components, of which each pair goes together.
-const MANY: [&str; 20] = [
+pub(super) const MANY: [&str; 20] = [
     "namespace.create=true",
     "scheduler.mode=second",
     "scheduler.setName.namespaces={team-a}",
@@ -377,8 +379,14 @@ fn named(value: &Value, path: &str, found: &mut Vec<(String, String)>) {
 #[ignore = "make chart"]
 fn a_release_elsewhere_names_no_namespace_plimsoll() {
     for by in HELMS {
-        for values in [&[][..], &MANY, &["scheduler.mode=none"], &["readings.source=metricsServer"]]
-        {
+        let with_agents = [&MANY[..], &["nodeAgents.namespace=agents"]].concat();
+        for values in [
+            &[][..],
+            &MANY,
+            &with_agents,
+            &["scheduler.mode=none"],
+            &["readings.source=metricsServer"],
+        ] {
             let objects = chart_objects(by, "elsewhere", values);
             assert!(objects.keys().any(|key| key.contains(" elsewhere/annotator")));
             for (key, object) in objects {
@@ -452,6 +460,8 @@ const CHANGED: &[(&str, &str, &[&str])] = &[
     ("image.architecture", r#""arm64""#, &[]),
     ("commonLabels", r#"{"team":"a"}"#, &[]),
     ("namespace.create", "true", &[]),
+    ("nodeAgents.namespace", r#""agents""#, &[]),
+    ("nodeAgents.createNamespace", "false", &[r#"nodeAgents.namespace="agents""#]),
     ("scheduler.mode", r#""none""#, &[]),
     ("scheduler.image.repository", r#""mirror.example.com/kube-scheduler""#, SECOND),
     ("scheduler.image.tag", r#""v1.35.9""#, SECOND),
@@ -580,6 +590,11 @@ fn every_value_changes_what_is_rendered() {
     assert!(untried.is_empty(), "values without a test: {untried:?}");
 }
 
+/// Two namespaces, each with a CA of its own.
+const TWO: &str = "nodeAgents.namespace=agents,exporter.tls.enabled=true,certManager.enabled=true";
+/// Two namespaces with one CA.
+const TWO_BY_AN_ISSUER: &str = "nodeAgents.namespace=agents,exporter.tls.enabled=true,certManager.enabled=true,certManager.issuer.name=mine";
+
 /// What Helm prints after an installation, from a copy of the chart that renders its notes as an object.
 fn notes(by: &str, values: &str) -> String {
     let folder = TempDir::new().expect("a folder");
@@ -605,6 +620,9 @@ fn the_notes_say_the_next_step_of_the_chosen_way() {
     let crane = " --config deploy/components/crane-policy/kube-scheduler-config.yaml\n";
     let taint = "Nodes over a limit carry a taint";
     let line = "\n  schedulerName: plimsoll-scheduler\n";
+    let copy =
+        "kubectl --namespace elsewhere create secret generic exporter-tls --from-file=ca.crt";
+    let wait = "kubectl --namespace agents wait certificate --all";
     for by in HELMS {
         for (values, said, not_said) in [
             ("scheduler.mode=external", [enable, make], [crane, taint]),
@@ -613,6 +631,8 @@ fn the_notes_say_the_next_step_of_the_chosen_way() {
             ("policy.crane=true", [crane, make], [enable, taint]),
             ("scheduler.mode=none", [taint, "plimsoll taints --clear"], [enable, make]),
             ("scheduler.mode=second", [line, make], [enable, taint]),
+            (TWO, [copy, wait], [make, taint]),
+            (TWO_BY_AN_ISSUER, [enable, wait], [make, copy]),
             ("scheduler.mode=second,policy.text=x", [line, "--in-cluster --gpu"], [enable, taint]),
         ] {
             let notes = notes(by, values);
