@@ -257,8 +257,8 @@ pub(crate) struct SchedulerConfig {
     )]
     pub(crate) kubeconfig: String,
 
-    /// Another name that pods may have in spec.schedulerName, beside the scheduler's own. It can be given several times.
-    /// With crane-scheduler, pods of crane-scheduler need no edit.
+    /// Another name that pods may have in spec.schedulerName, beside the scheduler's own. It can be given several
+    /// times. With crane-scheduler, pods of crane-scheduler need no edit.
     #[arg(long = "scheduler-name", value_name = "NAME", value_parser = namespace)]
     pub(crate) scheduler_names: Vec<String>,
 

@@ -100,7 +100,10 @@ fn a_placeholder_takes_equal_parts_of_several_cards() {
         let limits = &template["spec"]["containers"][0]["resources"]["limits"];
         let units = limits[names.gpu_resource()].as_str().expect("units");
         let units: u32 = units.parse().expect("a number");
-        assert!(cards > 1 && units > cards && units % cards == 0, "{units} on {cards} cards");
+        assert!(
+            cards > 1 && units > cards && units.is_multiple_of(cards),
+            "{units} on {cards} cards"
+        );
         assert_eq!(template["spec"]["schedulerName"], "plimsoll-scheduler");
     }
 }

@@ -27,8 +27,8 @@ pub struct LastRelease {
     pub images: Vec<Archive>,
 }
 
-/// Compiles and packs the last release. Programs and chart are kept beside the other programs: it takes ten minutes when
-/// it is asked for the first time. An error where this clone does not have the commit.
+/// Compiles and packs the last release. Programs and chart are kept beside the other programs: it takes ten minutes
+/// when it is asked for the first time. An error where this clone does not have the commit.
 pub fn last_release(settings: &Settings) -> Result<LastRelease> {
     let file = settings.sources.join(FILE);
     let text =

@@ -21,6 +21,8 @@ const RELEASE: &str = "plimsoll";
 pub struct ChartRelease<'a> {
     cluster: &'a Cluster,
     namespace: &'a str,
+    /// Where the node agents are, in place of `namespace`.
+    agents: Option<&'a str>,
     helm: PathBuf,
     chart: PathBuf,
 }
@@ -31,7 +33,12 @@ impl<'a> ChartRelease<'a> {
     pub fn new(cluster: &'a Cluster, namespace: &'a str, helm: &str) -> Result<Self> {
         let settings = cluster.settings();
         let (helm, chart) = (go_program(settings, helm)?, settings.sources.join(CHART));
-        Ok(Self { cluster, namespace, helm, chart })
+        Ok(Self { cluster, namespace, agents: None, helm, chart })
+    }
+
+    /// The same release, with the node agents in a namespace of their own and the others in one that is restricted.
+    pub fn with_agents_in(self, namespace: &'a str) -> Self {
+        Self { agents: Some(namespace), ..self }
     }
 
     /// The same release, by another chart.
@@ -44,8 +51,9 @@ impl<'a> ChartRelease<'a> {
         step(&format!("installing the chart in the namespace {}", self.namespace));
         install::label_gpu_nodes(self.cluster)?;
         self.cluster.kubectl_run(&["create", "namespace", self.namespace])?;
-        let level = "pod-security.kubernetes.io/enforce=privileged";
-        self.cluster.kubectl_run(&["label", "namespace", self.namespace, level])?;
+        let level = if self.agents.is_some() { "restricted" } else { "privileged" };
+        let level = format!("pod-security.kubernetes.io/enforce={level}");
+        self.cluster.kubectl_run(&["label", "namespace", self.namespace, &level])?;
         install::make_certificates(self.cluster, &["--namespace", self.namespace])?;
         self.helm_with_values("install", flags)
     }
@@ -73,7 +81,11 @@ impl<'a> ChartRelease<'a> {
         step("removing Plimsoll and Helm's release");
         install::switch_scheduler(self.cluster, &["disable", "--namespace", self.namespace])?;
         self.helm(&["uninstall", RELEASE, "--wait", "--timeout=300s"])?;
-        self.cluster.kubectl_run(&["delete", "namespace", self.namespace, "--timeout=400s"])?;
+        // Helm leaves the chart's one, too.
+        for namespace in [Some(self.namespace), self.agents].into_iter().flatten() {
+            let delete = ["delete", "namespace", namespace, "--ignore-not-found"];
+            self.cluster.kubectl_run(&[&delete[..], &["--timeout=400s"]].concat())?;
+        }
         install::unlabel_gpu_nodes(self.cluster)
     }
 
@@ -81,13 +93,16 @@ impl<'a> ChartRelease<'a> {
         let values = self.cluster.settings().sources.join(VALUES);
         let (chart, values) = (self.chart.to_string_lossy(), values.to_string_lossy());
         let words = [verb, RELEASE, &*chart, "--values", &*values, "--wait", "--timeout=300s"];
-        self.helm(&[&words[..], flags].concat())?;
+        let agents = self.agents.map(|namespace| format!("--set=nodeAgents.namespace={namespace}"));
+        let agents: Vec<&str> = agents.iter().map(String::as_str).collect();
+        self.helm(&[&words[..], &agents, flags].concat())?;
         self.wait()
     }
 
     /// Helm waits for a Deployment's available replicas, and not for the former ones to end.
     fn wait(&self) -> Result<()> {
-        install::wait_for_rollouts(self.cluster, self.namespace)
+        let agents = self.agents.unwrap_or(self.namespace);
+        install::wait_for_rollouts_in(self.cluster, self.namespace, agents)
     }
 
     /// Runs Helm as the administrator.

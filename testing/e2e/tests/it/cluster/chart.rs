@@ -17,8 +17,12 @@ use serde_json::{Value, json};
 
 use super::uninstall::{no_object_is_left, scheduler_is_as_before};
 use crate::env::TestEnv;
+use crate::support::callers::{Caller, Verb};
 use crate::support::card_audit::audit_exactly;
-use crate::support::pods::{START, create, get, gpu_container, node, pod, processes_of, running};
+use crate::support::pods::{
+    START, create, get, gpu_container, idle_container, node, pod, processes_of, running, typed,
+};
+use crate::support::readings::written_from_now_on;
 use crate::{Fact, on_our_nodes};
 
 pub(crate) const FACTS: &[Fact] = &[
@@ -29,7 +33,7 @@ pub(crate) const FACTS: &[Fact] = &[
     .takes(110)
     .smoke(),
     on_our_nodes(
-        "on_a_server_with_a_providers_suffix_the_chart_brings_a_scheduler_of_its_release",
+        "on_a_server_with_a_providers_suffix_the_chart_brings_a_scheduler_of_its_release_in_a_restricted_namespace",
         second_scheduler,
     )
     .takes(100),
@@ -39,6 +43,8 @@ pub(crate) const FACTS: &[Fact] = &[
 
 /// Not the namespace of the other tests: nothing may depend on its name.
 const NAMESPACE: &str = "load-and-cards";
+/// Where the node agents are, in one test.
+const AGENTS: &str = "of-each-node";
 /// The tag that the programs' images have, and the one that they get for the upgrade.
 const TAGS: [&str; 2] = [env!("CARGO_PKG_VERSION"), "0.0.0-next"];
 
@@ -88,7 +94,8 @@ pub(super) fn without_plimsoll(env: &TestEnv) -> Result<()> {
     Ok(())
 }
 
-/// The control plane stays as kubeadm made it, but for the version that the API server tells.
+/// The control plane stays as kubeadm made it, but for the version that the API server tells. What needs the host is in
+/// a namespace of its own.
 fn second_scheduler(env: &TestEnv) -> Result<()> {
     let cluster = env.cluster()?;
     without_plimsoll(env)?;
@@ -101,10 +108,12 @@ fn second_scheduler(env: &TestEnv) -> Result<()> {
     let written = before.replacen("    - kube-apiserver\n", &flags, 1);
     ensure!(written != before, "the API server's manifest is of another form:\n{before}");
     fs::write(&manifest, written)?;
-    let release = ChartRelease::new(cluster, NAMESPACE, "helm4")?;
+    let release = ChartRelease::new(cluster, NAMESPACE, "helm4")?.with_agents_in(AGENTS);
     let tried = server_is(env, &told)
         .and_then(|()| release.install(&["--set=scheduler.mode=second"]))
         .and_then(|()| its_scheduler_places(env, &version))
+        .and_then(|()| written_from_now_on(env))
+        .and_then(|()| no_pod_sees_a_node(env))
         .and_then(|()| scheduler_is_as_before(cluster, control_plane));
     env.delete_all_pods()?;
     let removed = release.uninstall();
@@ -112,7 +121,22 @@ fn second_scheduler(env: &TestEnv) -> Result<()> {
     server_is(env, &version)?;
     tried?;
     removed?;
-    no_object_is_left(env, NAMESPACE)
+    no_object_is_left(env, NAMESPACE)?;
+    no_object_is_left(env, AGENTS)
+}
+
+/// The API server refuses a pod that sees the host, in the namespace whose Secrets let their holder bind pods.
+fn no_pod_sees_a_node(env: &TestEnv) -> Result<()> {
+    let mut on_host = typed(pod("on-host", &[idle_container("main")]));
+    on_host["spec"]["hostPID"] = json!(true);
+    let path = format!("/api/v1/namespaces/{NAMESPACE}/pods");
+    let (status, answer) = Caller::administrator(env)?.call(env, Verb::Create, &path, &on_host)?;
+    let message = answer["message"].as_str().unwrap_or_default();
+    ensure!(
+        status == 403 && message.contains("PodSecurity \"restricted:latest\""),
+        "{status} {message}"
+    );
+    Ok(())
 }
 
 /// Waits until the API server tells this version.

@@ -1,19 +1,17 @@
-//! A test of the last release's programs beside those of this one (docs/versions.md). It runs after Plimsoll was removed.
+//! A test of the last release's programs beside those of this one (docs/versions.md). It runs after Plimsoll was
+//! removed.
 
-use anyhow::{Context, Result, ensure};
+use anyhow::Result;
 use e2e::build::images::REGISTRY;
 use e2e::build::last_release::{self, last_release};
 use e2e::cluster::chart::ChartRelease;
 use e2e::cluster::install::NAMESPACE as PLIMSOLLS;
-use e2e::command::wait_for;
-use k8s_openapi::api::core::v1::Node as NodeObject;
-use k8s_openapi::jiff::Timestamp;
-use kube::api::{Api, ListParams};
 
 use super::chart::without_plimsoll;
 use crate::env::TestEnv;
 use crate::support::card_audit::audit_exactly;
 use crate::support::pods::{START, create, gpu_container, list, pod, running};
+use crate::support::readings::written_from_now_on;
 use crate::{Fact, on_our_nodes};
 
 pub(crate) const FACTS: &[Fact] = &[on_our_nodes(
@@ -24,8 +22,6 @@ pub(crate) const FACTS: &[Fact] = &[on_our_nodes(
 
 /// The tag of this release's images.
 const TAG: &str = env!("CARGO_PKG_VERSION");
-/// A metric of the shipped policy.
-const READING: &str = "cpu_busy_avg_5m";
 /// Has the annotator write whatever has moved.
 const WRITTEN_AT_ONCE: [&str; 2] = [
     "--set-string=annotator.env.PLIMSOLL_BURST_INTERVAL=0s",
@@ -87,21 +83,8 @@ fn one_by_one(env: &TestEnv, when: &str, order: [(&str, &str); 4]) -> Result<()>
 
 /// Every node gets a reading from now on, and a GPU pod runs on the card that it claims, as do those before it.
 fn places(env: &TestEnv, name: &str) -> Result<()> {
-    read_since(env, Timestamp::now())?;
+    written_from_now_on(env)?;
     create(env, pod(name, &[gpu_container("main", 3)]))?;
     running(env, name, START)?;
     audit_exactly(env, list(env)?.len())
-}
-
-fn read_since(env: &TestEnv, start: Timestamp) -> Result<()> {
-    let nodes: Api<NodeObject> = Api::all(env.client());
-    wait_for("a new reading of each node", START, || {
-        for node in env.block_on(nodes.list(&ListParams::default()))? {
-            let annotations = node.metadata.annotations.unwrap_or_default();
-            let Some(text) = annotations.get(READING) else { return Ok(None) };
-            let (_, time) = text.split_once(',').context("a reading without a time")?;
-            ensure!(time.parse::<Timestamp>()? >= start, "{READING} is {text}");
-        }
-        Ok(Some(()))
-    })
 }

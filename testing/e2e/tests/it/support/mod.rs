@@ -15,3 +15,4 @@ pub(crate) mod offers;
 pub(crate) mod pods;
 pub(crate) mod policy;
 pub(crate) mod priorities;
+pub(crate) mod readings;

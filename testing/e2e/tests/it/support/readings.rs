@@ -1,0 +1,28 @@
+//! Owns what the annotator has written on Nodes.
+
+use anyhow::{Context, Result, ensure};
+use e2e::command::wait_for;
+use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::jiff::Timestamp;
+use kube::api::{Api, ListParams};
+
+use crate::env::TestEnv;
+use crate::support::pods::START;
+
+/// A metric of the shipped policy.
+const READING: &str = "cpu_busy_avg_5m";
+
+/// Waits until each node has a reading for the shipped policy that was measured from now on.
+pub(crate) fn written_from_now_on(env: &TestEnv) -> Result<()> {
+    let nodes: Api<Node> = Api::all(env.client());
+    let start = Timestamp::now();
+    wait_for("a new reading of each node", START, || {
+        for node in env.block_on(nodes.list(&ListParams::default()))? {
+            let annotations = node.metadata.annotations.unwrap_or_default();
+            let text = annotations.get(READING).context("a node has no reading")?;
+            let (_, time) = text.split_once(',').context("a reading without a time")?;
+            ensure!(time.parse::<Timestamp>()? >= start, "{READING} is {text}");
+        }
+        Ok(Some(()))
+    })
+}
