@@ -455,14 +455,13 @@ spec:
   - {name: batch, selector: pool=batch, metrics: [{name: cpu_usage_avg_5m, limit: 0.95}]}
   namespaces: [{names: [team-a], nodeSelector: team=a}]
 ",
-        // Nearly every node is over its limit, and many equally.
+        // Nearly every node is over its limit, and many equally: some pass by their names.
         "
-apiVersion: scheduler.policy.crane.io/v1alpha1
-kind: DynamicSchedulerPolicy
+apiVersion: plimsoll.dev/v1alpha1
+kind: SchedulingPolicy
+metadata: {name: default}
 spec:
-  syncPolicy: [{name: cpu_usage_avg_5m, period: 3m}]
-  predicate: [{name: cpu_usage_avg_5m, maxLimitPecent: 0.05}]
-  priority: [{name: cpu_usage_avg_5m, weight: 1}]
+  metrics: [{name: cpu_usage_avg_5m, period: 3m, limit: 0.05, weight: 1}]
 ",
     ];
 
