@@ -69,10 +69,11 @@ impl<'a> ChartRelease<'a> {
         self.helm_with_values("upgrade", flags)
     }
 
-    /// Goes back to a revision, and waits until the rollout is over.
-    pub fn rollback(&self, revision: &str) -> Result<()> {
+    /// Goes back to a revision with these flags, and waits until the rollout is over.
+    pub fn rollback(&self, revision: &str, flags: &[&str]) -> Result<()> {
         step(&format!("helm rollback to revision {revision}"));
-        self.helm(&["rollback", RELEASE, revision, "--wait", "--timeout=300s"])?;
+        let words = ["rollback", RELEASE, revision, "--wait", "--timeout=300s"];
+        self.helm(&[&words[..], flags].concat())?;
         self.wait()
     }
 

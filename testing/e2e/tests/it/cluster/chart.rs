@@ -234,7 +234,7 @@ fn upgraded_and_rolled_back(env: &TestEnv, release: &ChartRelease<'_>) -> Result
     images_have_tag(env, TAGS[1])?;
     ensure!(policy(env)?.contains(CRANES), "the policy is the former one");
     claimed(env, "upgraded", 2)?;
-    release.rollback("1")?;
+    release.rollback("1", &[])?;
     images_have_tag(env, TAGS[0])?;
     ensure!(!policy(env)?.contains(CRANES), "the policy is crane's still");
     claimed(env, "rolled-back", 3)?;
