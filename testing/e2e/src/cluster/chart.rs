@@ -102,8 +102,8 @@ impl<'a> ChartRelease<'a> {
 
     /// Helm waits for a Deployment's available replicas, and not for the former ones to end.
     fn wait(&self) -> Result<()> {
-        let agents = self.agents.unwrap_or(self.namespace);
-        install::wait_for_rollouts_in(self.cluster, self.namespace, agents)
+        install::wait_for_rollouts(self.cluster, self.namespace)?;
+        self.agents.map_or(Ok(()), |agents| install::wait_for_rollouts(self.cluster, agents))
     }
 
     /// Runs Helm as the administrator.

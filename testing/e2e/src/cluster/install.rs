@@ -131,13 +131,11 @@ pub(super) fn unlabel_gpu_nodes(cluster: &Cluster) -> Result<()> {
 
 /// Waits until the rollout of each program in the namespace is over.
 pub fn wait_for_rollouts(cluster: &Cluster, namespace: &str) -> Result<()> {
-    wait_for_rollouts_in(cluster, namespace, namespace)
-}
-
-/// As [`wait_for_rollouts`], with the DaemonSets in a namespace of their own.
-pub(super) fn wait_for_rollouts_in(cluster: &Cluster, namespace: &str, agents: &str) -> Result<()> {
-    for workload in WORKLOADS {
-        let namespace = if workload.starts_with("daemonset/") { agents } else { namespace };
+    let labelled = ["-l", "app.kubernetes.io/part-of=plimsoll", "-o", "name"];
+    let list = ["-n", namespace, "get", "deployments,daemonsets"];
+    let workloads = cluster.kubectl_run(&[&list[..], &labelled].concat())?;
+    ensure!(!workloads.trim().is_empty(), "{namespace} has no workload");
+    for workload in workloads.lines() {
         let status = ["-n", namespace, "rollout", "status", workload, "--timeout=300s"];
         cluster.kubectl_run(&status)?;
     }

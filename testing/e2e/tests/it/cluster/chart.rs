@@ -4,23 +4,25 @@
 use std::collections::BTreeSet;
 use std::fs;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use e2e::build::images::REGISTRY;
 use e2e::cluster::chart::ChartRelease;
 use e2e::cluster::install;
 use e2e::command::wait_for;
 use e2e::kernel::processes::{self, Pid};
-use e2e::{Cluster, Node};
+use e2e::{Cluster, Load, Node};
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, ListParams};
 use serde_json::{Value, json};
 
 use super::uninstall::{no_object_is_left, scheduler_is_as_before};
 use crate::env::TestEnv;
+use crate::load::taints::ours as taints;
 use crate::support::callers::{Caller, Verb};
 use crate::support::card_audit::audit_exactly;
 use crate::support::pods::{
-    START, create, get, gpu_container, idle_container, node, pod, processes_of, running, typed,
+    START, all_running, create, create_all, get, gpu_container, idle_container, node, pod,
+    processes_of, running, typed,
 };
 use crate::support::readings::written_from_now_on;
 use crate::{Fact, on_our_nodes};
@@ -37,6 +39,7 @@ pub(crate) const FACTS: &[Fact] = &[
         second_scheduler,
     )
     .takes(100),
+    on_our_nodes("with_annotator_and_exporters_alone_pods_avoid_a_hot_node", taints_alone).takes(90),
     on_our_nodes("a_gpu_pod_of_the_quick_start_gets_a_card_of_its_script", stand_in_cards)
         .takes(70),
 ];
@@ -57,6 +60,10 @@ const SCHEDULER: &str = "kube-scheduler";
 /// The text that the author of a GPU pod is to add.
 const LINE: &str = "schedulerName: plimsoll-scheduler";
 
+/// A policy whose periods are seconds, from the root of this repository, and the flag for samples to match.
+const SHORT_PERIODS: &str = "testing/e2e/deploy/short-periods/policy.yaml";
+const SAMPLED_OFTEN: &str = "--set-string=exporter.env.PLIMSOLL_SAMPLE_INTERVAL=1s";
+const TAINTED_AT_ONCE: &str = "--set-string=annotator.env.PLIMSOLL_TAINT_AFTER=0s";
 /// The script of docs/quick-start.md that gives a machine cards, from the root of this repository.
 const STAND_IN: &str = "scripts/stand-in-cards.sh";
 /// Its folder, in a part of the file system that each node has to itself.
@@ -163,6 +170,38 @@ fn its_scheduler_places(env: &TestEnv, version: &str) -> Result<()> {
     let text = refused.err().context("a GPU pod without the line was made")?.to_string();
     ensure!(text.contains(LINE), "{text}");
     Ok(())
+}
+
+/// `scheduler.mode` is `none`: kube-scheduler is as kubeadm made it, and goes by the taint.
+fn taints_alone(env: &TestEnv) -> Result<()> {
+    let cluster = env.cluster()?;
+    without_plimsoll(env)?;
+    let [cool, hot] = cluster.nodes() else { bail!("two nodes are needed") };
+    let release = ChartRelease::new(cluster, NAMESPACE, "helm4")?;
+    let policy = cluster.settings().sources.join(SHORT_PERIODS);
+    let policy = format!("--set-file=policy.text={}", policy.display());
+    let flags = ["--set=scheduler.mode=none", SAMPLED_OFTEN, TAINTED_AT_ONCE, &policy];
+    let tried = hot.set_load(Load { cpu: 0.9, memory: 0.2 }).and_then(|()| {
+        release.install(&flags)?;
+        scheduler_is_as_before(cluster, cool)?;
+        wait_for("a taint of the hot node", START, || {
+            Ok((!taints(env, hot)?.is_empty()).then_some(()))
+        })?;
+        let pods: Vec<_> =
+            (0..4).map(|n| pod(&format!("plain-{n}"), &[idle_container("main")])).collect();
+        create_all(env, pods)?;
+        for placed in all_running(env, START)? {
+            ensure!(node(&placed) == Some(cool.name()), "a pod is on the hot node");
+        }
+        ensure!(taints(env, cool)?.is_empty(), "the cool node carries a taint");
+        hot.set_load(Load::IDLE)?;
+        wait_for("the taint to go", START, || Ok(taints(env, hot)?.is_empty().then_some(())))
+    });
+    env.delete_all_pods()?;
+    let removed = release.uninstall();
+    tried?;
+    removed?;
+    no_object_is_left(env, NAMESPACE)
 }
 
 /// Each node has two cards of the script's, in place of its own.

@@ -227,7 +227,7 @@ fn becomes(env: &TestEnv, node: &Node, count: usize) -> Result<()> {
     })
 }
 
-fn ours(env: &TestEnv, node: &Node) -> Result<Vec<Taint>> {
+pub(crate) fn ours(env: &TestEnv, node: &Node) -> Result<Vec<Taint>> {
     let nodes: Api<NodeObject> = Api::all(env.client());
     let spec = env.block_on(nodes.get(node.name()))?.spec.unwrap_or_default();
     let taints = spec.taints.unwrap_or_default().into_iter();
