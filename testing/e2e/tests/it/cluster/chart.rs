@@ -24,7 +24,7 @@ use crate::support::pods::{
     START, all_running, create, create_all, get, gpu_container, idle_container, node, pod,
     processes_of, running, typed,
 };
-use crate::support::readings::written_from_now_on;
+use crate::support::readings::{WRITTEN_AT_ONCE, written_from_now_on};
 use crate::{Fact, on_our_nodes};
 
 pub(crate) const FACTS: &[Fact] = &[
@@ -117,7 +117,9 @@ fn second_scheduler(env: &TestEnv) -> Result<()> {
     fs::write(&manifest, written)?;
     let release = ChartRelease::new(cluster, NAMESPACE, "helm4")?.with_agents_in(AGENTS);
     let tried = server_is(env, &told)
-        .and_then(|()| release.install(&["--set=scheduler.mode=second"]))
+        .and_then(|()| {
+            release.install(&[&["--set=scheduler.mode=second"], &WRITTEN_AT_ONCE[..]].concat())
+        })
         .and_then(|()| its_scheduler_places(env, &version))
         .and_then(|()| written_from_now_on(env))
         .and_then(|()| no_pod_sees_a_node(env))

@@ -11,7 +11,7 @@ use super::chart::without_plimsoll;
 use crate::env::TestEnv;
 use crate::support::card_audit::audit_exactly;
 use crate::support::pods::{START, create, gpu_container, list, pod, running};
-use crate::support::readings::written_from_now_on;
+use crate::support::readings::{WRITTEN_AT_ONCE, written_from_now_on};
 use crate::{Fact, on_our_nodes};
 
 pub(crate) const FACTS: &[Fact] = &[on_our_nodes(
@@ -22,11 +22,6 @@ pub(crate) const FACTS: &[Fact] = &[on_our_nodes(
 
 /// The tag of this release's images.
 const TAG: &str = env!("CARGO_PKG_VERSION");
-/// Has the annotator write whatever has moved.
-const WRITTEN_AT_ONCE: [&str; 2] = [
-    "--set-string=annotator.env.PLIMSOLL_BURST_INTERVAL=0s",
-    "--set-string=annotator.env.PLIMSOLL_DEAD_BAND=0",
-];
 /// The workloads in one of the two orders in which they come to this release.
 const ORDER: [(&str, &str); 4] = [
     ("deployment", "scheduler-extender"),

@@ -9,6 +9,12 @@ use kube::api::{Api, ListParams};
 use crate::env::TestEnv;
 use crate::support::pods::START;
 
+/// Flags of Helm with which the annotator writes whatever has moved.
+pub(crate) const WRITTEN_AT_ONCE: [&str; 2] = [
+    "--set-string=annotator.env.PLIMSOLL_BURST_INTERVAL=0s",
+    "--set-string=annotator.env.PLIMSOLL_DEAD_BAND=0",
+];
+
 /// A metric of the shipped policy.
 const READING: &str = "cpu_busy_avg_5m";
 
