@@ -106,12 +106,12 @@ images-push: ## Pushes the images of target/images to REGISTRY=HOST/PATH, and pr
 	@scripts/images.sh push
 
 .PHONY: images-check
-images-check: toolchain ## Two builds of the images, and of plimsoll in two folders, give the same bytes
+images-check: toolchain ## The images packed twice, and plimsoll compiled in two folders, give the same bytes (after make images)
 	@scripts/images.sh check
 	@scripts/same-program.sh
 
 .PHONY: release-try
-release-try: toolchain ## A release of the images of target/images into a registry on this machine: pushed, pulled by digest, verified
+release-try: toolchain ## A release into a registry on this machine: pushed, pulled by digest, verified (after make images; docker-registry, cosign)
 	@scripts/release-try.sh
 
 # The release of Kubernetes (a folder of testing/e2e/go/releases, oldest or newest), all tests or smoke, and how Plimsoll's

@@ -3,14 +3,15 @@
 #
 #   scripts/images.sh build   compiles the programs, packs them, and tries them
 #   scripts/images.sh pack    packs what is compiled: an OCI archive for each program, and the table of their digests
-#   scripts/images.sh check   packs a second time, and fails where a digest is another one
-#   scripts/images.sh try     runs each program on the image's own libraries, and shows how long a start takes;
-#                             another architecture's under qemu-user
+#   scripts/images.sh check   packs a second time what build or pack gave, and fails where a digest is another one
+#   scripts/images.sh try     runs each program on the image's own libraries, and shows how long a start takes
+#                             (another architecture's under qemu-user)
 #   scripts/images.sh push    pushes the archives to REGISTRY/PROGRAM:TAG, and compares the digests with the table
 #
 # Settings: ARCHES (this machine's), REGISTRY (none; with it, build also pushes), TAG (the version), SOURCE (the address
 # of the sources, for the label), PLIMSOLL_GIT and SOURCE_DATE_EPOCH (the commit and its time), PUSH_FLAGS (of skopeo
-# copy). Needs buildah, curl, dpkg and jq; to push, skopeo; for another architecture its cross compiler and qemu-user.
+# copy). Needs buildah, curl, dpkg-deb, jq and readelf; to push, skopeo; for another architecture its cross compiler and
+# qemu-user. What is missing or wrong is said before anything is compiled.
 set -euo pipefail
 shopt -s inherit_errexit
 cd "$(dirname "$0")/.."
@@ -28,15 +29,98 @@ read -ra arches <<<"${ARCHES:-$here}"
 out=target/images
 table=$out/digests
 
+# What is there while a part of this runs: a store of buildah, and the exporter that is tried.
+store='' tried=''
+at_end() {
+    [ -z "$tried" ] || kill "$tried" 2>/dev/null || true
+    [ -z "$store" ] || remove_store
+}
+trap at_end EXIT
+
+remove_store() {
+    # Files of other users are in it where it is not root who builds.
+    "${buildah[@]}" rmi --all --force >/dev/null 2>&1 || true
+    if [ "$(id -u)" = 0 ]; then rm -rf "$store"; else buildah unshare rm -rf "$store"; fi
+    store=''
+}
+
+fail() {
+    printf '%s\n' "$@" >&2
+    exit 1
+}
+
+# Fails where ARCHES or TAG is nothing that an image can have.
+settings() {
+    local arch
+    [ ${#arches[@]} -gt 0 ] || fail "No image is for $(uname -m): set ARCHES to amd64, arm64 or both."
+    for arch in "${arches[@]}"; do
+        case $arch in
+        amd64 | arm64) ;;
+        *) fail "ARCHES names $arch, and the images are for amd64 and arm64: ARCHES=\"amd64 arm64\" is both." ;;
+        esac
+    done
+    [[ $TAG =~ ^[A-Za-z0-9_][A-Za-z0-9._-]{0,127}$ ]] || fail "TAG is $TAG, which cannot be the tag of an image."
+}
+
+# Fails where a program is missing, with all that are. Of each its packages of Debian and Ubuntu are named.
+have() { # program:packages…
+    local needed missing=()
+    for needed in "$@"; do
+        command -v "${needed%:*}" >/dev/null ||
+            missing+=("${needed%:*} is missing. On Debian and Ubuntu: apt-get install ${needed#*:}")
+    done
+    [ ${#missing[@]} = 0 ] || fail "${missing[@]}"
+}
+
+compilers=()
+packers=(buildah:buildah dpkg-deb:dpkg)
+triers=()
+always=(curl:curl jq:jq readelf:binutils)
+for arch in "${arches[@]}"; do
+    case $here-$arch in
+    "$arch-$arch") compilers+=(cc:gcc) ;;
+    *-amd64) compilers+=("x86_64-linux-gnu-gcc:gcc-x86-64-linux-gnu libc6-dev-amd64-cross") triers+=(qemu-x86_64:qemu-user) ;;
+    *-arm64) compilers+=("aarch64-linux-gnu-gcc:gcc-aarch64-linux-gnu libc6-dev-arm64-cross") triers+=(qemu-aarch64:qemu-user) ;;
+    esac
+done
+
 compile() {
     local arch
-    for arch in "${arches[@]}"; do scripts/build-programs.sh "$arch" "$out/$arch/bin"; done
+    for arch in "${arches[@]}"; do
+        echo "== the programs for $arch: cargo compiles them"
+        rm -f "$out/$arch/commit"
+        scripts/build-programs.sh "$arch" "$out/$arch/bin"
+        echo "$PLIMSOLL_GIT" >"$out/$arch/commit"
+    done
+}
+
+# Fails where programs are not there, or are of another commit than their images would say.
+compiled() {
+    local arch is
+    for arch in "${arches[@]}"; do
+        [ -f "$out/$arch/commit" ] || fail "The programs for $arch are not in $out: make images ARCHES=\"${arches[*]}\""
+        is=$(<"$out/$arch/commit")
+        [ "$is" = "$PLIMSOLL_GIT" ] ||
+            fail "The programs for $arch in $out are of $is, and the working tree is $PLIMSOLL_GIT: make images ARCHES=\"${arches[*]}\""
+    done
+}
+
+# Takes the architectures of the images that are there, and fails where ARCHES names others.
+packed() {
+    local there
+    [ -s "$table" ] || fail "No images are in $out: make images"
+    there=$(awk '$2 != "all" { print $2 }' "$table" | sort --unique | paste -sd ' ')
+    if [ -n "${ARCHES:-}" ] && [ "$(printf '%s\n' "${arches[@]}" | sort --unique | paste -sd ' ')" != "$there" ]; then
+        fail "The images in $out are for $there, and ARCHES is $ARCHES: make images ARCHES=\"$ARCHES\""
+    fi
+    read -ra arches <<<"$there"
 }
 
 # What the Dockerfile copies, beside the programs.
 contexts() {
     local arch
     for arch in "${arches[@]}"; do
+        echo "== the packages of Debian and the terms for $arch"
         scripts/runtime.sh "$arch" "$out/$arch/runtime"
         mkdir -p "$out/$arch/doc"
         cp LICENSE "$out/$arch/doc/"
@@ -52,10 +136,8 @@ old_enough() { # architecture
     newest=$(for program in "$out/$1/bin"/*; do readelf --version-info --wide "$program"; done |
         grep --only-matching 'GLIBC_[0-9.]*' | sort --version-sort --unique | tail -n 1)
     has=$(sed -n "s|^$1 .*/libc6_\([0-9.]*\)-.*|GLIBC_\1|p" deploy/runtime.lock)
-    [ "$(printf '%s\n' "$newest" "$has" | sort --version-sort | tail -n 1)" = "$has" ] || {
-        echo "a program for $1 needs $newest, and the image has $has: compile on an older system, as Debian 12" >&2
-        exit 1
-    }
+    [ "$(printf '%s\n' "$newest" "$has" | sort --version-sort | tail -n 1)" = "$has" ] ||
+        fail "A program for $1 needs $newest, and the image has $has: compile on an older system, as Debian 12."
 }
 
 describe() { # program
@@ -64,12 +146,16 @@ describe() { # program
 
 # Packs every program into OCI archives in a folder, with a line for each in the file `digests`.
 pack() { # folder
-    local folder=$1 store program arch labels list
-    store=$(mktemp -d "$out/store.XXXXXX")
-    store=$(realpath "$store")
+    local folder=$1 program arch labels list
+    store=$(mktemp -d "$PWD/$out/store.XXXXXX")
+    # Layers are packed there too: /var/tmp may be small.
+    mkdir "$store/tmp"
+    export TMPDIR=$store/tmp
     buildah=(buildah --storage-driver vfs --root "$store/root" --runroot "$store/run")
     mkdir -p "$folder"
+    rm -f "$folder/digests"
     for program in "${programs[@]}"; do
+        echo "== the image of $program"
         list=localhost/$program:$TAG
         labels=(--label "org.opencontainers.image.title=$program" --label "org.opencontainers.image.version=$version"
             --label "org.opencontainers.image.revision=$PLIMSOLL_GIT" --label org.opencontainers.image.licenses=Apache-2.0
@@ -85,10 +171,10 @@ pack() { # folder
         rm -f "$folder/$program.tar"
         "${buildah[@]}" manifest push --quiet --all --format oci "$list" "oci-archive:$folder/$program.tar:$TAG"
     done
-    # Files of other users are in it where it is not root who builds.
-    "${buildah[@]}" rmi --all --force >/dev/null 2>&1 || true
-    if [ "$(id -u)" = 0 ]; then rm -rf "$store"; else buildah unshare rm -rf "$store"; fi
-    for program in "${programs[@]}"; do lines "$folder/$program.tar" "$program"; done >"$folder/digests"
+    unset TMPDIR
+    remove_store
+    for program in "${programs[@]}"; do lines "$folder/$program.tar" "$program"; done >"$folder/.digests"
+    mv "$folder/.digests" "$folder/digests"
 }
 
 # The packages of the lock, with versions.
@@ -110,7 +196,10 @@ lines() { # archive, program
 }
 
 show() {
-    { echo "image arch bytes digest"; cat "$table"; } | column -t
+    local program arch bytes digest
+    { echo image arch bytes digest; cat "$table"; } | while read -r program arch bytes digest; do
+        printf '%-22s  %-5s  %9s  %s\n' "$program" "$arch" "$bytes" "$digest"
+    done
 }
 
 # Runs a program with the loader and the libraries of its image, under qemu-user where it is another architecture's.
@@ -143,62 +232,70 @@ start_time() { # architecture, program
     done | sort --numeric-sort | sed -n 11p
 }
 
-# Starts the exporter, and waits for its /livez; prints the ms until it answered. Its /version must tell the commit.
+# Starts the exporter, and shows the ms until its /livez answered. Its /version must tell the commit.
 live() { # architecture
-    local began port=$((20000 + $$ % 10000)) pid answer
+    local began port=$((20000 + $$ % 10000)) answer
     now && began=$now
     (in_image "$1" node-exporter-plus --admin-address "127.0.0.1:$port" --web.listen-address "127.0.0.1:$((port + 1))" \
         >"$out/$1/live.log" 2>&1) &
-    pid=$!
+    tried=$!
     until curl --fail --silent --output /dev/null "http://127.0.0.1:$port/livez"; do
         now
-        if ! kill -0 "$pid" 2>/dev/null || [ $((now - began)) -gt 60000000 ]; then
+        if ! kill -0 "$tried" 2>/dev/null || [ $((now - began)) -gt 60000000 ]; then
             cat "$out/$1/live.log" >&2
-            return 1
+            fail "node-exporter-plus for $1 has ended, or does not answer /livez within a minute; above is what it logged."
         fi
     done
-    now && echo $(((now - began) / 1000))
+    now && echo "node-exporter-plus $1 /livez: $(((now - began) / 1000)) ms"
     answer=$(curl --fail --silent "http://127.0.0.1:$port/version")
-    kill "$pid"
-    wait "$pid" || true
-    [ "$(jq --raw-output .git <<<"$answer")" = "$PLIMSOLL_GIT" ] || { echo "/version for $1 says: $answer" >&2; return 1; }
+    kill "$tried"
+    wait "$tried" || true
+    tried=
+    [ "$(jq --raw-output .git <<<"$answer")" = "$PLIMSOLL_GIT" ] || fail "/version for $1 says: $answer"
 }
 
 try() {
     local arch program took
     for arch in "${arches[@]}"; do
+        echo "== each program starts: $arch"
         [ "$arch" = "$here" ] || echo "$arch runs under qemu-user: its times are those of the emulator"
         for program in "${programs[@]}"; do
             took=$(start_time "$arch" "$program")
             echo "$program $arch --version: $took ms"
         done
-        took=$(live "$arch")
-        echo "node-exporter-plus $arch /livez: $took ms"
+        live "$arch"
     done
 }
 
 check() {
     contexts
     pack "$out/again"
-    diff "$table" "$out/again/digests" || { echo "a second build gives other images" >&2; exit 1; }
+    diff "$table" "$out/again/digests" >&2 ||
+        fail "Packed a second time, the images are other ones; they are in $out/again, and the first in $out."
     rm -r "$out/again"
-    echo "a second build gives the same digests"
+    show
+    echo "packed a second time, from packages and terms that were extracted again: the same digests"
 }
 
 push() {
     local program digest flags
     read -ra flags <<<"${PUSH_FLAGS:-}"
-    : "${REGISTRY:?set REGISTRY to a host and maybe a path: registry.example.com/plimsoll}"
     for program in "${programs[@]}"; do
         skopeo copy --all --preserve-digests --quiet "${flags[@]}" \
-            "oci-archive:$out/$program.tar:$TAG" "docker://$REGISTRY/$program:$TAG"
+            "oci-archive:$out/$program.tar" "docker://$REGISTRY/$program:$TAG"
         digest=$(sed -n "s/^$program all - //p" "$table")
         echo "$REGISTRY/$program:$TAG@$digest"
     done
 }
 
+settings
 case ${1:-} in
 build)
+    have "${compilers[@]}" "${packers[@]}" "${triers[@]}" "${always[@]}"
+    if [ -n "$REGISTRY" ]; then
+        have skopeo:skopeo
+        scripts/require-registry.sh
+    fi
     compile
     contexts
     pack "$out"
@@ -207,12 +304,28 @@ build)
     [ -z "$REGISTRY" ] || push
     ;;
 pack)
+    have "${packers[@]}" "${always[@]}"
+    compiled
     contexts
     pack "$out"
     show
     ;;
-check) check ;;
-try) try ;;
-push) push ;;
-*) sed -n '4,10s/^# *//p' "$0" >&2; exit 1 ;;
+check)
+    have "${packers[@]}" "${always[@]}"
+    packed
+    compiled
+    check
+    ;;
+try)
+    have "${triers[@]}" "${always[@]}"
+    compiled
+    try
+    ;;
+push)
+    have skopeo:skopeo
+    scripts/require-registry.sh
+    packed
+    push
+    ;;
+*) sed -n '4,9s/^# \{1,3\}//p' "$0" >&2; exit 1 ;;
 esac

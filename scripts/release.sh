@@ -33,12 +33,19 @@ packed() { # archive, folder, names in the folder…
 }
 
 archives() { # folder
-    local system program
+    local system program there=()
+    for system in "${systems[@]}"; do
+        if [ -d "$1/$system" ]; then
+            there+=("$system")
+        else
+            echo "No archive for $system: $1/$system is not there (scripts/build-plimsoll.sh)" >&2
+        fi
+    done
+    [ ${#there[@]} -gt 0 ] || exit 1
     work=$(mktemp -d)
     trap 'rm -rf "$work"' EXIT
     scripts/notices.sh plimsoll-cli "${targets[@]}" >"$work/notices"
-    for system in "${systems[@]}"; do
-        [ -d "$1/$system" ] || continue
+    for system in "${there[@]}"; do
         mkdir "$work/$system"
         program=plimsoll
         case $system in windows_*) program=plimsoll.exe ;; esac
@@ -50,8 +57,16 @@ archives() { # folder
 }
 
 krew() {
-    local line archive checksum
+    local system line archive checksum missing=()
     : "${SOURCE:?the address of the sources, as https://github.com/OWNER/NAME}"
+    for system in "${systems[@]}"; do
+        archive=plimsoll_${version}_$system.tar.gz
+        [ -f "$dist/$archive" ] || missing+=("$archive")
+    done
+    if [ ${#missing[@]} -gt 0 ]; then
+        echo "No manifest for krew: it names archives that are not in $dist: ${missing[*]}" >&2
+        exit 1
+    fi
     while IFS= read -r line; do
         case $line in
         '#'*) continue ;;
@@ -77,7 +92,7 @@ sboms() {
 
 chart() {
     local helm
-    : "${REGISTRY:?a host and maybe a path: registry.example.com/plimsoll}"
+    scripts/require-registry.sh
     helm=$(scripts/go-program.sh helm4)
     work=$(mktemp -d)
     trap 'rm -rf "$work"' EXIT
@@ -93,7 +108,8 @@ chart() {
 }
 
 images() {
-    : "${REGISTRY:?a host and maybe a path: registry.example.com/plimsoll}"
+    scripts/require-registry.sh
+    [ -s target/images/digests ] || { echo "No images are in target/images: make images" >&2; exit 1; }
     sed -n "s|^\(.*\) all - \(.*\)|$REGISTRY/\1:$version@\2|p" target/images/digests >"$dist/images.txt"
 }
 
@@ -110,7 +126,7 @@ notes() {
 
 push_chart() {
     local helm
-    : "${REGISTRY:?a host and maybe a path: registry.example.com/plimsoll}"
+    scripts/require-registry.sh
     helm=$(scripts/go-program.sh helm4)
     # shellcheck disable=SC2086 # several words
     "$helm" push ${HELM_FLAGS:-} "$dist/plimsoll-$version.tgz" "oci://$REGISTRY/charts" 2>&1 | tee target/pushed-chart
@@ -120,7 +136,7 @@ push_chart() {
 
 sign() {
     local program image
-    : "${REGISTRY:?a host and maybe a path: registry.example.com/plimsoll}"
+    scripts/require-registry.sh
     read -ra flags <<<"${COSIGN_FLAGS:-}"
     for program in "${programs[@]}"; do
         image=$REGISTRY/$program@$(sed -n "s/^$program all - //p" target/images/digests)

@@ -17,6 +17,10 @@ packages=(libc6 libgcc-s1 gcc-14-base tzdata ca-certificates base-files)
 release=trixie
 kept=${PLIMSOLL_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/plimsoll}/debian
 
+# What a run needs for itself alone.
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
 archive() {
     local site=${DEBIAN_ARCHIVE:-}
     if [ -z "$site" ] && command -v apt-get >/dev/null; then
@@ -32,9 +36,8 @@ archive() {
 
 # Prints the lock as it would be now, from lists that apt has fetched, with their signatures checked, into a folder of its own.
 newest() {
-    local site arch suite options
+    local site arch suite options apt=$work
     site=$(archive)
-    apt=$(mktemp -d)
     sed -n '/^#/p' "$lock" >"$apt/lock"
     for arch in amd64 arm64; do
         mkdir -p "$apt/$arch"/{lists,archives}/partial
@@ -50,7 +53,6 @@ newest() {
             sed "s|^'$site/|$arch |; s|' [^ ]* [0-9]* SHA256:| |" | sort >>"$apt/lock"
     done
     cat "$apt/lock"
-    rm -rf "$apt"
 }
 
 # Prints where a package of the lock is kept, and fetches it before.
@@ -74,11 +76,10 @@ package() { # path in the archive, checksum
 }
 
 extract() { # architecture, folder
-    local root=$2 arch path checksum file all name
+    local root=$2 arch path checksum file all=$work name
     rm -rf "$root"
     mkdir -p "$root"/usr/{bin,lib,sbin} "$root"/{etc/ssl/certs,var/lib/dpkg/status.d}
     for name in bin lib sbin; do ln -s "usr/$name" "$root/$name"; done
-    all=$(mktemp -d)
     while read -r arch path checksum; do
         [ "$arch" = "$1" ] || continue
         file=$(package "$path" "$checksum")
@@ -96,7 +97,6 @@ extract() { # architecture, folder
     cp "$all/etc/debian_version" "$root/etc/"
     echo "hosts: files dns" >"$root/etc/nsswitch.conf"
     find "$all/usr/share/ca-certificates" -name '*.crt' | LC_ALL=C sort | xargs cat >"$root/etc/ssl/certs/ca-certificates.crt"
-    rm -rf "$all"
     chmod -R u=rwX,go=rX "$root"
 }
 

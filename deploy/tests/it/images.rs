@@ -1,9 +1,14 @@
 //! Images are at no address that others could own, hold nothing that is not pinned, and agree with the manifests.
 
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::Path;
+use std::process::Command;
+
+use tempfile::TempDir;
 
 use crate::manifests::{PROGRAMS, REGISTRY, container, pod, ports, read, strings, workload, yaml};
+use crate::repository::root;
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
@@ -145,4 +150,87 @@ fn what_the_images_run_on_is_named_by_checksum_for_both_architectures() {
     for needed in ["libc6", "libgcc-s1", "tzdata", "ca-certificates"] {
         assert!(packages.iter().any(|package| package == needed), "{needed}");
     }
+}
+
+/// `scripts/images.sh`, which cannot compile: its cargo fails.
+fn images(part: &str) -> Command {
+    let mut command = Command::new(root().join("scripts/images.sh"));
+    command.arg(part).env("CARGO", "false");
+    for setting in ["ARCHES", "REGISTRY", "TAG"] {
+        command.env_remove(setting);
+    }
+    command
+}
+
+/// What a command that fails says on standard error.
+fn refusal(command: &mut Command) -> String {
+    let output = command.output().expect("bash runs");
+    let begun = String::from_utf8(output.stdout).expect("UTF-8");
+    let said = String::from_utf8(output.stderr).expect("UTF-8");
+    assert!(!output.status.success(), "{said}");
+    assert_eq!(begun, "", "it begins before it looks");
+    said
+}
+
+#[test]
+fn an_architecture_without_images_is_refused_before_anything_is_compiled() {
+    let said = refusal(images("build").env("ARCHES", "amd64 mips"));
+    assert!(said.contains("ARCHES names mips"), "{said}");
+    assert!(said.contains("ARCHES=\"amd64 arm64\""), "{said}");
+}
+
+#[test]
+fn all_programs_that_are_missing_are_named_before_anything_is_compiled() {
+    let folder = TempDir::new().expect("a folder");
+    let path = std::env::var_os("PATH").expect("PATH");
+    // What the script itself is written with.
+    for program in ["awk", "bash", "date", "dirname", "env", "git", "sed", "uname"] {
+        let mut places = std::env::split_paths(&path).map(|place| place.join(program));
+        let place = places.find(|place| place.is_file()).expect(program);
+        symlink(place, folder.path().join(program)).expect("a link");
+    }
+    let said = refusal(images("build").env("ARCHES", "amd64 arm64").env("PATH", folder.path()));
+    for (program, package) in
+        [("buildah", "buildah"), ("dpkg-deb", "dpkg"), ("readelf", "binutils")]
+    {
+        let line = format!("{program} is missing. On Debian and Ubuntu: apt-get install {package}");
+        assert!(said.lines().any(|said| said == line), "{program}: {said}");
+    }
+    // One of the two architectures is another one than the machine's.
+    assert!(said.contains("apt-get install qemu-user"), "{said}");
+}
+
+#[test]
+fn a_registry_that_is_no_host_with_a_path_is_refused() {
+    for registry in [
+        "https://registry.example.com/plimsoll",
+        "registry.example.com/plimsoll/",
+        "registry.example.com/Plimsoll",
+        "registry.example.com/plimsoll:v1",
+        // Each would be an account on Docker Hub.
+        "plimsoll",
+        "owner/plimsoll",
+        "",
+    ] {
+        let mut command = Command::new(root().join("scripts/require-registry.sh"));
+        let said = refusal(command.env("REGISTRY", registry));
+        assert!(said.contains("REGISTRY=registry.example.com/plimsoll"), "{registry}: {said}");
+    }
+    for registry in [
+        "registry.example.com",
+        "registry.example.com/plimsoll",
+        "ghcr.io/owner/my-plimsoll",
+        "localhost/plimsoll",
+        "127.0.0.1:5000/a/b_c",
+    ] {
+        let mut command = Command::new(root().join("scripts/require-registry.sh"));
+        let output = command.env("REGISTRY", registry).output().expect("bash runs");
+        assert!(output.status.success(), "{registry}: {output:?}");
+    }
+}
+
+#[test]
+fn a_tag_that_no_image_can_have_is_refused() {
+    let said = refusal(images("build").env("TAG", "feature/one"));
+    assert!(said.contains("TAG is feature/one"), "{said}");
 }

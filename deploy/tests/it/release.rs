@@ -27,13 +27,18 @@ fn archive(system: &str, arch: &str) -> String {
     format!("plimsoll_{VERSION}_{system}_{arch}.tar.gz")
 }
 
-/// Runs `scripts/release.sh`, and returns whether it succeeded, with what it printed.
-fn release(part: &str, dist: &Path) -> (bool, String) {
+/// A part of `scripts/release.sh` that writes into a folder.
+fn release_command(part: &str, dist: &Path) -> Command {
     let mut command = Command::new(root().join("scripts/release.sh"));
     command.arg(part).env("DIST", dist).env("SOURCE", SOURCE);
     // Those of the commit otherwise.
     command.env("PLIMSOLL_GIT", "0123456789ab").env("SOURCE_DATE_EPOCH", "1");
-    let output = command.output().expect("bash runs");
+    command
+}
+
+/// Runs a part, and returns whether it succeeded, with what it printed.
+fn release(part: &str, dist: &Path) -> (bool, String) {
+    let output = release_command(part, dist).output().expect("bash runs");
     let said = [output.stdout, output.stderr].concat();
     (output.status.success(), String::from_utf8(said).expect("UTF-8"))
 }
@@ -76,7 +81,39 @@ fn a_manifest_with_an_archive_missing_is_not_written() {
     let dist = TempDir::new().expect("a folder");
     fs::write(dist.path().join(archive("linux", "amd64")), "").expect("an archive");
     let (succeeded, said) = release("krew", dist.path());
-    assert!(!succeeded && said.contains(&archive("linux", "arm64")), "{said}");
+    assert!(!succeeded && !dist.path().join("plimsoll.yaml").exists(), "{said}");
+    for missing in
+        [archive("linux", "arm64"), archive("darwin", "amd64"), archive("windows", "arm64")]
+    {
+        assert!(said.contains(&missing), "{said}");
+    }
+}
+
+#[test]
+fn each_system_without_an_archive_is_named() {
+    let folder = TempDir::new().expect("a folder");
+    let mut command = release_command("archives", folder.path());
+    let output = command.arg(folder.path().join("built")).output().expect("bash runs");
+    let said = String::from_utf8(output.stderr).expect("UTF-8");
+    assert!(!output.status.success(), "{said}");
+    for (system, _, _) in SYSTEMS {
+        for (arch, _) in ARCHES {
+            assert!(said.contains(&format!("No archive for {system}_{arch}: ")), "{said}");
+        }
+    }
+}
+
+#[test]
+fn a_chart_for_a_registry_with_a_scheme_is_not_written() {
+    let dist = TempDir::new().expect("a folder");
+    let mut command = release_command("chart", dist.path());
+    let output = command
+        .env("REGISTRY", "https://registry.example.com/plimsoll")
+        .output()
+        .expect("bash runs");
+    assert!(!output.status.success(), "{output:?}");
+    let said = String::from_utf8(output.stderr).expect("UTF-8");
+    assert!(said.starts_with("REGISTRY is https://registry.example.com/plimsoll."), "{said}");
 }
 
 #[test]
