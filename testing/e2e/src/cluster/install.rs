@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::ValueEnum;
+use serde_json::Value;
 
 use super::Cluster;
 use super::chart::ChartRelease;
@@ -131,12 +132,19 @@ pub(super) fn unlabel_gpu_nodes(cluster: &Cluster) -> Result<()> {
 
 /// Waits until the rollout of each program in the namespace is over.
 pub fn wait_for_rollouts(cluster: &Cluster, namespace: &str) -> Result<()> {
-    let labelled = ["-l", "app.kubernetes.io/part-of=plimsoll", "-o", "name"];
+    let labelled = ["-l", "app.kubernetes.io/part-of=plimsoll", "-o", "json"];
     let list = ["-n", namespace, "get", "deployments,daemonsets"];
-    let workloads = cluster.kubectl_run(&[&list[..], &labelled].concat())?;
-    ensure!(!workloads.trim().is_empty(), "{namespace} has no workload");
-    for workload in workloads.lines() {
-        let status = ["-n", namespace, "rollout", "status", workload, "--timeout=300s"];
+    let listed = cluster.kubectl_run(&[&list[..], &labelled].concat())?;
+    let listed: Value = serde_json::from_str(&listed).context("kubectl lists no JSON")?;
+    let workloads = listed["items"].as_array().map(Vec::as_slice).unwrap_or_default();
+    ensure!(!workloads.is_empty(), "{namespace} has no workload");
+    // The MPS daemon's pods stay until somebody deletes them.
+    for workload in workloads.iter().filter(|it| it["spec"]["updateStrategy"]["type"] != "OnDelete")
+    {
+        let kind = workload["kind"].as_str().context("no kind")?;
+        let name = workload["metadata"]["name"].as_str().context("no name")?;
+        let workload = format!("{kind}/{name}");
+        let status = ["-n", namespace, "rollout", "status", &workload, "--timeout=300s"];
         cluster.kubectl_run(&status)?;
     }
     Ok(())
