@@ -277,7 +277,8 @@ Examples:
   deploy/scheduler/plimsoll-scheduler enable --config kube-scheduler-config.yaml
 
   # After a move from crane-scheduler, whose pods name it
-  plimsoll scheduler-config --policy policy.yaml --gpu --scheduler-name crane-scheduler > kube-scheduler-config.yaml
+  plimsoll scheduler-config --policy policy.yaml --gpu --scheduler-name crane-scheduler \\
+    > kube-scheduler-config.yaml
 
   # For a kube-scheduler that is set up by hand, as RKE2's
   plimsoll scheduler-config --policy policy.yaml --gpu --address https://10.96.3.4:19100 \\
