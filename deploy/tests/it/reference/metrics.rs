@@ -79,6 +79,10 @@ fn name(text: &str) -> &str {
 fn unknown_names<'a>(code: &'a str, metrics: &[Description]) -> Vec<&'a str> {
     let mut unknown = Vec::new();
     for (start, _) in code.match_indices("plimsoll_") {
+        // The file of a library, as libplimsoll_nvml_standin.so.
+        if code[..start].ends_with("lib") {
+            continue;
+        }
         let name = name(&code[start..]);
         let is_known = metrics.iter().any(|metric| {
             metric.name == name || name.ends_with('_') && metric.name.starts_with(name)
