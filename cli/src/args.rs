@@ -259,7 +259,7 @@ pub(crate) struct SchedulerConfig {
 
     /// Another name that pods may have in spec.schedulerName, beside the scheduler's own. It can be given several
     /// times. With crane-scheduler, pods of crane-scheduler need no edit.
-    #[arg(long = "scheduler-name", value_name = "NAME", value_parser = namespace)]
+    #[arg(long = "scheduler-name", value_name = "NAME", value_parser = scheduler_name)]
     pub(crate) scheduler_names: Vec<String>,
 
     /// With the entry for pods that ask for GPU memory.
@@ -277,7 +277,8 @@ Examples:
   deploy/scheduler/plimsoll-scheduler enable --config kube-scheduler-config.yaml
 
   # After a move from crane-scheduler, whose pods name it
-  plimsoll scheduler-config --policy policy.yaml --gpu --scheduler-name crane-scheduler > kube-scheduler-config.yaml
+  plimsoll scheduler-config --policy policy.yaml --gpu --scheduler-name crane-scheduler \\
+    > kube-scheduler-config.yaml
 
   # For a kube-scheduler that is set up by hand, as RKE2's
   plimsoll scheduler-config --policy policy.yaml --gpu --address https://10.96.3.4:19100 \\
@@ -376,14 +377,20 @@ fn base_url(text: &str, scheme: &str) -> Option<String> {
     is_authority(authority).then(|| format!("{scheme}{authority}"))
 }
 
-/// The name of a namespace, or of a scheduler. It becomes a part of a line of YAML, as the two below do.
+/// The name of a namespace. It becomes a part of a line of YAML, as what the functions below take does.
 fn namespace(text: &str) -> Result<String, String> {
+    label(text).ok_or_else(|| "expected the name of a namespace".to_owned())
+}
+
+/// The name of a scheduler.
+fn scheduler_name(text: &str) -> Result<String, String> {
+    let expected = "expected small letters, digits and `-`, as in crane-scheduler";
+    label(text).ok_or_else(|| expected.to_owned())
+}
+
+fn label(text: &str) -> Option<String> {
     let fits = (1..=limits::LABEL).contains(&text.len()) && text.bytes().all(is_of_label);
-    if fits && !text.starts_with('-') && !text.ends_with('-') {
-        Ok(text.to_owned())
-    } else {
-        Err("expected the name of a namespace".to_owned())
-    }
+    (fits && !text.starts_with('-') && !text.ends_with('-')).then(|| text.to_owned())
 }
 
 /// An absolute path without a slash at its end, of letters, digits and `/._-`.

@@ -6,7 +6,7 @@
 use std::io::Write;
 use std::process::ExitCode;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use placement::policy::{LoadPolicy, Scale};
 
 use crate::args::SchedulerConfig;
@@ -16,14 +16,48 @@ use crate::policy::parsed;
 ///
 /// # Errors
 ///
-/// Where the policy cannot be read, or is faulty.
+/// Where the policy cannot be read, or is faulty; where kube-scheduler cannot have a name that is given.
 pub(crate) fn scheduler_config(
     flags: &SchedulerConfig,
     output: &mut dyn Write,
 ) -> Result<ExitCode> {
+    check_names(flags)?;
     let policy = parsed(&flags.policy)?;
     write!(output, "{}", configuration(&policy, flags))?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// kube-scheduler ends where two of its profiles have one name. The one in the cluster leaves pods that name no
+/// scheduler to the provider's: two schedulers would place each of them.
+fn check_names(flags: &SchedulerConfig) -> Result<()> {
+    let names = &flags.scheduler_names;
+    let own = if flags.in_cluster { OWN_NAME } else { DEFAULT_NAME };
+    for (index, name) in names.iter().enumerate() {
+        if name == own {
+            bail!("--scheduler-name {name}: this is the scheduler's own name: leave the flag out");
+        }
+        if name == DEFAULT_NAME {
+            bail!(
+                "--scheduler-name {name}: these pods are those of the cluster's own kube-scheduler, and two would place \
+                 each: leave the flag out"
+            );
+        }
+        if names[..index].contains(name) {
+            bail!("--scheduler-name {name} is given twice: leave one out");
+        }
+    }
+    Ok(())
+}
+
+/// A name as YAML reads it as a text. kube-scheduler refuses a configuration where it reads a number, as `12` and
+/// `1e3`, or one of the words of YAML 1.1.
+fn yaml_text(name: &str) -> String {
+    let is_word = ["false", "n", "no", "null", "off", "on", "true", "y", "yes"].contains(&name);
+    if is_word || name.starts_with(|first: char| first.is_ascii_digit()) {
+        format!("\"{name}\"")
+    } else {
+        name.to_owned()
+    }
 }
 
 fn configuration(policy: &LoadPolicy, flags: &SchedulerConfig) -> String {
@@ -77,8 +111,8 @@ impl Extender {
 fn head(flags: &SchedulerConfig, extender: &Extender) -> String {
     if flags.in_cluster {
         let lease = format!(
-            "  resourceName: plimsoll-scheduler\n  resourceNamespace: {}\n",
-            flags.namespace
+            "  resourceName: {OWN_NAME}\n  resourceNamespace: {}\n",
+            yaml_text(&flags.namespace)
         );
         let others = profiles(&flags.scheduler_names);
         return format!("{OF_SECOND}{KIND}{OWN_LEASE}{lease}{PROFILE}{others}");
@@ -102,7 +136,7 @@ fn names_beside_the_default(names: &[String]) -> String {
 }
 
 fn profiles(names: &[String]) -> String {
-    names.iter().map(|name| format!("- schedulerName: {name}\n")).collect()
+    names.iter().map(|name| format!("- schedulerName: {}\n", yaml_text(name))).collect()
 }
 
 /// The parts of the policy that need verbs of the extender.
@@ -159,6 +193,11 @@ fn gpu_entry(policy: &LoadPolicy, extender: &Extender) -> String {
     let lines = extender.lines("gpushare-scheduler");
     format!("{comment}{lines}  filterVerb: filter\n{score}{GPU_END}")
 }
+
+/// What pods name for the kube-scheduler in the cluster.
+const OWN_NAME: &str = "plimsoll-scheduler";
+/// What pods have that name no scheduler.
+const DEFAULT_NAME: &str = "default-scheduler";
 
 const KUBEADMS: &str = "/etc/kubernetes/scheduler.conf";
 

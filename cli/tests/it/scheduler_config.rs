@@ -83,6 +83,43 @@ fn further_names_come_after_the_schedulers_own() {
     assert_eq!(profiles(&two), ["plimsoll-scheduler", "crane-scheduler", "batch"]);
 }
 
+/// kube-scheduler ends where two profiles have one name, and two schedulers would place pods that name none.
+#[test]
+fn names_that_kube_scheduler_cannot_have_are_refused() {
+    for (flags, wanted) in [
+        (&["crane-scheduler", "batch", "crane-scheduler"][..], "crane-scheduler is given twice"),
+        (&["default-scheduler"], "the scheduler's own name: leave the flag out"),
+        (&["plimsoll-scheduler", "--in-cluster"], "the scheduler's own name: leave the flag out"),
+        (&["default-scheduler", "--in-cluster"], "the cluster's own kube-scheduler"),
+    ] {
+        let mut args = vec!["scheduler-config", "--policy", "-"];
+        for flag in flags {
+            if !flag.starts_with("--") {
+                args.push("--scheduler-name");
+            }
+            args.push(flag);
+        }
+        let error = run_as(Path::new(PLIMSOLL), args, "").failure();
+        assert!(error.contains(wanted), "{flags:?}: {error}");
+    }
+    let of_second = profiles(&["--scheduler-name", "plimsoll-scheduler"]);
+    assert_eq!(of_second, ["default-scheduler", "plimsoll-scheduler"]);
+    let dotted = ["scheduler-config", "--policy", "-", "--scheduler-name", "a: b"];
+    let refused = run_as(Path::new(PLIMSOLL), dotted, "");
+    assert!(refused.stderr.contains("expected small letters"), "{}", refused.stderr);
+}
+
+/// kube-scheduler ends where it reads a number or a bool in place of a name.
+#[test]
+fn names_that_yaml_takes_for_something_else_are_quoted() {
+    for name in ["12", "1e3", "0x1f", "null", "on", "y", "no", "true"] {
+        let flags = ["--in-cluster", "--namespace", name, "--scheduler-name", name];
+        let text = config(", weight: 1", "", &flags);
+        assert!(text.contains(&format!("\n  resourceNamespace: \"{name}\"\n")), "{text}");
+        assert!(text.contains(&format!("\n- schedulerName: \"{name}\"\n")), "{text}");
+    }
+}
+
 #[test]
 fn the_weight_goes_with_the_scale() {
     assert_eq!(weight("").as_deref(), Some("1"));

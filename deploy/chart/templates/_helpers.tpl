@@ -190,3 +190,27 @@ there. */ -}}
 {{- toYaml . }}
 {{- end }}
 {{- end }}
+
+{{- /* The KubeSchedulerConfiguration of scheduler.mode second. */ -}}
+{{- define "plimsoll.schedulerConfiguration" -}}
+{{- $ns := .Release.Namespace }}
+{{- $text := .Values.scheduler.configuration }}
+{{- if not $text }}
+{{- /* As for the namespace plimsoll. */ -}}
+{{- $text = .Files.Get (printf "kube-scheduler/%s.yaml" (.Values.policy.crane | ternary "crane" "shipped")) }}
+{{- $text = $text | replace "scheduler-extender.plimsoll.svc" (printf "scheduler-extender.%s.svc" $ns) }}
+{{- $text = $text | replace "resourceNamespace: plimsoll\n" (printf "resourceNamespace: %s\n" $ns) }}
+{{- $text = $text | replace "aliyun.com/gpu-mem" .Values.names.gpuResource }}
+{{- end }}
+{{- $text }}
+{{- end }}
+
+{{- /* What pods name in spec.schedulerName to be placed by it, as a list in JSON. Without profiles it has kube-scheduler's default one. */ -}}
+{{- define "plimsoll.schedulerNames" -}}
+{{- $configuration := include "plimsoll.schedulerConfiguration" . | fromYaml }}
+{{- $names := list }}
+{{- range $configuration.profiles }}
+{{- $names = append $names (.schedulerName | default "default-scheduler") }}
+{{- end }}
+{{- $names | default (list "default-scheduler") | toJson }}
+{{- end }}

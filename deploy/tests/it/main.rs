@@ -24,5 +24,6 @@ mod release;
 mod repository;
 mod scheduler_config;
 mod second_scheduler;
+mod stand_in_cards;
 mod wiring;
 mod workloads;

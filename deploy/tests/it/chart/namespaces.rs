@@ -263,7 +263,7 @@ fn each_namespace_has_the_issuer_of_its_certificates() {
 fn a_cluster_issuer_makes_every_secret_with_a_certificate_where_it_is_mounted() {
     let mut values = MANY.to_vec();
     values.extend(["nodeAgents.namespace=agents", "certManager.issuer.name=mine"]);
-    values.push("exporter.tls.existingSecret=x");
+    values.extend(["exporter.tls.existingSecret=x", "scheduler.existingSecret=y"]);
     for by in HELMS {
         let objects = chart_objects(by, RELEASE, &values);
         let certificates = objects.iter().filter(|(key, _)| key.contains(" Certificate "));

@@ -89,7 +89,11 @@ fn values_that_contradict_each_other_are_refused_with_what_to_change() {
     let second = r#"scheduler.mode="second""#;
     let set_name = r#"scheduler.setName.namespaces=["a"]"#;
     let look = r#"gpuNodes.find="look""#;
-    let contradictions: [(&[&str], &str); 28] = [
+    let deny = "networkPolicy.deny=true";
+    let shared = r#"nodeAgents.namespace="kube-system""#;
+    let profile =
+        r#"scheduler.configuration="profiles: [{schedulerName: plimsoll-scheduler}, {}]""#;
+    let contradictions: [(&[&str], &str); 33] = [
         (&[r#"image.registry="""#], "image.registry is not set: no images are published."),
         (&[r#"image.registry="plimsoll""#], "or docker.io/plimsoll for Docker Hub"),
         (&["policy.crane=true", config_map], "policy.crane and policy.existingConfigMap are set"),
@@ -121,6 +125,17 @@ fn values_that_contradict_each_other_are_refused_with_what_to_change() {
         (&[r#"scheduler.configuration="x""#], "scheduler.configuration is set"),
         (&[r#"scheduler.image.tag="v1.35.0""#], "scheduler.image.tag is set"),
         (&[none, r#"scheduler.image.tag="v1.35.0""#], "or set scheduler.mode to second"),
+        (
+            &[second, r#"scheduler.configuration="kind: Mine""#],
+            "no profile with schedulerName plimsoll-scheduler",
+        ),
+        (&[second, profile], "has a profile with schedulerName default-scheduler"),
+        (&[shared], "nodeAgents.namespace kube-system is there already"),
+        (
+            &[shared, "nodeAgents.createNamespace=false", deny],
+            "other pods of the namespace kube-system",
+        ),
+        (&[r#"nodeAgents.namespace="1e3""#], "the namespace 1e3: YAML takes this name for no text"),
     ];
     for by in HELMS {
         for (values, wanted) in contradictions {
@@ -200,14 +215,58 @@ fn the_second_scheduler_has_the_configuration_of_the_policy_and_of_the_namespace
     for by in HELMS {
         assert_eq!(configuration_of_second(by, "plimsoll", &[]), shipped);
         assert_eq!(configuration_of_second(by, "plimsoll", &["policy.crane=true"]), crane);
-        let own = ["scheduler.configuration=kind: Mine"];
-        assert_eq!(configuration_of_second(by, "plimsoll", &own), "kind: Mine\n");
+        let own = ["scheduler.configuration=profiles:\n- schedulerName: plimsoll-scheduler"];
+        let wanted = "profiles:\n- schedulerName: plimsoll-scheduler\n";
+        assert_eq!(configuration_of_second(by, "plimsoll", &own), wanted);
         let elsewhere = configuration_of_second(by, "elsewhere", &[]);
         let wanted = shipped
             .replace("scheduler-extender.plimsoll.svc", "scheduler-extender.elsewhere.svc")
             .replace("resourceNamespace: plimsoll\n", "resourceNamespace: elsewhere\n");
         assert_eq!(elsewhere, wanted);
         assert_eq!(elsewhere.matches("elsewhere").count(), 5);
+    }
+}
+
+/// Its scheduler gives these pods a card, as crane's policy has it do with pods of crane-scheduler.
+#[test]
+#[ignore = "make chart"]
+fn gpu_pods_may_name_every_profile_of_the_second_scheduler() {
+    let own = "scheduler.configuration=profiles:\n- schedulerName: plimsoll-scheduler\n- schedulerName: a'b";
+    for by in HELMS {
+        for (values, wanted) in [
+            (&[][..], "orValue('') != 'plimsoll-scheduler'"),
+            (
+                &["policy.crane=true"],
+                r#"!(object.spec.?schedulerName.orValue('') in ["plimsoll-scheduler","crane-scheduler"])"#,
+            ),
+            (&[own], r#".orValue('') in ["plimsoll-scheduler","a'b"])"#),
+        ] {
+            let values = [&["scheduler.mode=second"], values].concat();
+            let objects = chart_objects(by, "plimsoll", &values);
+            let key = "admissionregistration.k8s.io/v1 ValidatingAdmissionPolicy -/plimsoll-scheduler-name";
+            let condition = &objects[key]["spec"]["matchConditions"][0];
+            assert_eq!(condition["name"], "names-another-scheduler");
+            let expression = condition["expression"].as_str().expect("a text");
+            assert!(expression.ends_with(wanted), "{by}, {values:?}: {expression}");
+        }
+    }
+}
+
+/// A policy for all pods of kube-system, or a level for all of it, stops the cluster.
+#[test]
+#[ignore = "make chart"]
+fn a_namespace_of_others_too_is_neither_made_nor_closed() {
+    for by in HELMS {
+        for namespace in ["kube-system", "default"] {
+            stdout(&template(by, namespace, &[]));
+            for (value, wanted) in [
+                ("namespace.create=true", "namespace.create is set, and the namespace"),
+                ("networkPolicy.deny=true", "networkPolicy.deny is set, and would cut off"),
+            ] {
+                let error = stderr(&template(by, namespace, &["--set", value]));
+                assert!(error.contains(wanted), "{by}, {namespace}, {value}: {error}");
+            }
+        }
     }
 }
 
@@ -470,7 +529,7 @@ const CHANGED: &[(&str, &str, &[&str])] = &[
         r#""sha256:0000000000000000000000000000000000000000000000000000000000000000""#,
         SECOND,
     ),
-    ("scheduler.configuration", r#""x""#, SECOND),
+    ("scheduler.configuration", r#""profiles: [{schedulerName: plimsoll-scheduler}]""#, SECOND),
     ("scheduler.existingSecret", r#""mine""#, SECOND),
     ("scheduler.setName.namespaces", r#"["a"]"#, SECOND),
     (
@@ -595,6 +654,8 @@ const TWO: &str = "nodeAgents.namespace=agents,exporter.tls.enabled=true,certMan
 /// Two namespaces with one CA.
 const TWO_BY_AN_ISSUER: &str = "nodeAgents.namespace=agents,exporter.tls.enabled=true,certManager.enabled=true,certManager.issuer.name=mine";
 
+const SECOND_BY_CERT_MANAGER: &str = "scheduler.mode=second,certManager.enabled=true";
+
 /// What Helm prints after an installation, from a copy of the chart that renders its notes as an object.
 fn notes(by: &str, values: &str) -> String {
     let folder = TempDir::new().expect("a folder");
@@ -631,7 +692,9 @@ fn the_notes_say_the_next_step_of_the_chosen_way() {
             ("policy.crane=true", [crane, make], [enable, taint]),
             ("scheduler.mode=none", [taint, "plimsoll taints --clear"], [enable, make]),
             ("scheduler.mode=second", [line, make], [enable, taint]),
+            (SECOND_BY_CERT_MANAGER, [line, "wait certificate --all"], [make, taint]),
             (TWO, [copy, wait], [make, taint]),
+            (TWO, [copy, "delete secret exporter-tls --ignore-not-found"], [make, taint]),
             (TWO_BY_AN_ISSUER, [enable, wait], [make, copy]),
             ("scheduler.mode=second,policy.text=x", [line, "--in-cluster --gpu"], [enable, taint]),
         ] {

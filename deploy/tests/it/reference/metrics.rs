@@ -78,9 +78,11 @@ fn name(text: &str) -> &str {
 /// The names in a document's code that are of none of the `metrics`. One that ends in `_` is the start of several.
 fn unknown_names<'a>(code: &'a str, metrics: &[Description]) -> Vec<&'a str> {
     let mut unknown = Vec::new();
-    let starts = code.match_indices("plimsoll_").map(|(start, _)| start);
-    // A library's file is named after its crate.
-    for start in starts.filter(|start| !code[..*start].ends_with("lib")) {
+    for (start, _) in code.match_indices("plimsoll_") {
+        // The file of a library, as libplimsoll_nvml_standin.so.
+        if code[..start].ends_with("lib") {
+            continue;
+        }
         let name = name(&code[start..]);
         let is_known = metrics.iter().any(|metric| {
             metric.name == name || name.ends_with('_') && metric.name.starts_with(name)
