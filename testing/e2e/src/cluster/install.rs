@@ -25,6 +25,8 @@ const CRANE_SCHEDULER_CONFIG: &str = "deploy/components/crane-policy/kube-schedu
 /// How long kube-scheduler waits for an answer by load, as shipped and in the tests. After that it places the pod as if
 /// there were no Plimsoll, which a busy host would make of many a test.
 const LOAD_TIMEOUT: [&str; 2] = ["httpTimeout: 500ms", "httpTimeout: 3s"];
+/// What kube-scheduler's command names where it asks the extender.
+const SCHEDULER_FOLDER: &str = "/etc/kubernetes/plimsoll";
 /// Prints the annotation of the namespace that says which setup is installed.
 const SETUP_OF_NAMESPACE: &str = "jsonpath={.metadata.annotations.plimsoll-e2e/setup}";
 /// Where Plimsoll is installed.
@@ -211,13 +213,22 @@ fn run_switch(cluster: &Cluster, words: &[&str]) -> Result<String> {
 pub(super) fn switch_scheduler(cluster: &Cluster, words: &[&str]) -> Result<()> {
     step(&format!("kube-scheduler: {SCHEDULER_SWITCH} {}", words.join(" ")));
     run_switch(cluster, words)?;
-    wait_for("kube-scheduler to be ready again", Duration::from_secs(400), || {
-        let selector = ["-n", "kube-system", "wait", "pod", "-l", "component=kube-scheduler"];
-        cluster
-            .kubectl_run(&[&selector[..], &["--for=condition=Ready", "--timeout=5s"]].concat())
-            .map(Some)
+    let asks = words.first() == Some(&"enable");
+    wait_for("kube-scheduler to run as it was told to", Duration::from_secs(400), || {
+        let pods = ["-n", "kube-system", "get", "pod", "-l", "component=kube-scheduler"];
+        let pods = cluster.kubectl_run(&[&pods[..], &["-o", "json"]].concat())?;
+        let pods: Value = serde_json::from_str(&pods).context("kubectl lists no JSON")?;
+        let pod = &pods["items"][0];
+        ensure!(pod["metadata"]["deletionTimestamp"].is_null(), "the former pod ends");
+        let command = &pod["spec"]["containers"][0]["command"];
+        ensure!(
+            command.to_string().contains(SCHEDULER_FOLDER) == asks,
+            "the kubelet still shows it with {command}"
+        );
+        let mut conditions = pod["status"]["conditions"].as_array().into_iter().flatten();
+        let ready = conditions.any(|it| it["type"] == "Ready" && it["status"] == "True");
+        Ok(ready.then_some(()))
     })
-    .map(drop)
 }
 
 /// Writes the tests' configuration of kube-scheduler, and returns its path.
