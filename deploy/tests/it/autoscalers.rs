@@ -117,8 +117,8 @@ fn a_capacity_buffers_template_has_its_requests_written_out() {
     assert_eq!(resources["requests"], resources["limits"]);
 }
 
-/// Without a grace period the object of a preempted placeholder goes before its process, the pod that preempted it finds
-/// the card taken and loses its claim on the node, and the next placeholder may be there first.
+/// Without a grace period the object of a preempted placeholder goes before its process. The pod that preempted it then
+/// finds the card taken and loses its place on the node, and the next placeholder may take it.
 #[test]
 fn a_placeholder_is_deleted_with_a_grace_period() {
     let deployment = object("spare-node.yaml", "Deployment");
