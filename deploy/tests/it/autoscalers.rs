@@ -108,6 +108,24 @@ fn a_placeholder_takes_equal_parts_of_several_cards() {
     }
 }
 
+/// Karpenter reads the template itself, in which the API server lets no requests follow from limits.
+#[test]
+fn a_capacity_buffers_template_has_its_requests_written_out() {
+    let template = object("capacity-buffer.yaml", "PodTemplate");
+    let resources = &template["template"]["spec"]["containers"][0]["resources"];
+    assert!(resources["limits"].is_object(), "{resources}");
+    assert_eq!(resources["requests"], resources["limits"]);
+}
+
+/// Without a grace period the object of a preempted placeholder goes before its process. The pod that preempted it then
+/// finds the card taken and loses its place on the node, and the next placeholder may take it.
+#[test]
+fn a_placeholder_is_deleted_with_a_grace_period() {
+    let deployment = object("spare-node.yaml", "Deployment");
+    let pod = &deployment["spec"]["template"]["spec"];
+    assert_ne!(pod["terminationGracePeriodSeconds"], json!(0));
+}
+
 /// Cluster Autoscaler makes no node for pods whose priority is below -10, its default.
 #[test]
 fn a_placeholder_makes_way_for_every_pod_and_still_has_a_node_made() {
