@@ -4,7 +4,8 @@
 
 use serde_json::{Value, json};
 
-use crate::manifests::{pod, read, strings, yaml};
+use crate::manifests::{pod, strings, yaml};
+use crate::second_scheduler::pod_of_it;
 
 /// The kinds of volumes that the level admits.
 const VOLUMES: [&str; 8] = [
@@ -88,17 +89,9 @@ fn forbidden_of_container(of_pod: &Value, container: &Value) -> Vec<String> {
     found
 }
 
-/// The pod of the component `second-scheduler`.
-fn second_scheduler() -> Value {
-    let file = read("components/second-scheduler/kube-scheduler.yaml");
-    let objects: Vec<Value> = serde_saphyr::from_multiple(&file).expect("YAML");
-    let deployment = objects.into_iter().find(|object| object["kind"] == "Deployment");
-    deployment.expect("a Deployment")["spec"]["template"]["spec"].clone()
-}
-
 #[test]
 fn the_programs_beside_the_node_agents_satisfy_the_level_restricted() {
-    for pod in [pod("annotator"), pod("scheduler-extender"), second_scheduler()] {
+    for pod in [pod("annotator"), pod("scheduler-extender"), pod_of_it()] {
         assert_eq!(forbidden(&pod), [""; 0], "{}", pod["serviceAccountName"]);
     }
 }

@@ -35,7 +35,7 @@ fn object(kind: &str) -> Value {
     only.clone()
 }
 
-fn pod_of_it() -> Value {
+pub(crate) fn pod_of_it() -> Value {
     object("Deployment")["spec"]["template"]["spec"].clone()
 }
 

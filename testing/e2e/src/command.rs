@@ -61,6 +61,15 @@ pub fn append(path: &Path) -> Result<std::fs::File> {
         .with_context(|| format!("cannot write {}", path.display()))
 }
 
+/// Creates the folder, and waits until no other process has it locked. It stays locked while the file lives.
+pub fn locked(folder: &Path) -> Result<std::fs::File> {
+    std::fs::create_dir_all(folder)
+        .with_context(|| format!("cannot create {}", folder.display()))?;
+    let lock = append(&folder.join(".lock"))?;
+    lock.lock()?;
+    Ok(lock)
+}
+
 /// Calls `probe` ten times a second until it returns a value, at most for `limit`.
 ///
 /// An error of the probe means "not yet"; the last one is part of the error after `limit`.

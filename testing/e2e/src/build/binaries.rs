@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 
 use super::release::Release;
-use crate::command::{append, command, run, wait_for};
+use crate::command::{append, command, locked, run, wait_for};
 use crate::progress::step;
 use crate::settings::Settings;
 
@@ -102,9 +102,7 @@ fn kept(settings: &Settings, release: Release, modules: &[&Module]) -> Result<Pa
 /// Builds the control plane of an earlier patch release, and returns the folder that holds it with its kubeadm.
 pub fn ensure_earlier(settings: &Settings, release: Release) -> Result<PathBuf> {
     let bin = kept(settings, release, &[&CONTROL_PLANE])?.join("bin");
-    fs::create_dir_all(&bin).with_context(|| format!("cannot create {}", bin.display()))?;
-    let lock = append(&bin.join(".lock"))?;
-    lock.lock()?;
+    let _lock = locked(&bin)?;
     build(settings, release, &CONTROL_PLANE, &bin)?;
     Ok(bin)
 }
@@ -115,9 +113,7 @@ pub fn ensure(settings: &Settings, release: Release) -> Result<PathBuf> {
         return complete(ready);
     }
     let bin = kept_in(settings, release)?.join("bin");
-    fs::create_dir_all(&bin).with_context(|| format!("cannot create {}", bin.display()))?;
-    let lock = append(&bin.join(".lock"))?;
-    lock.lock()?;
+    let _lock = locked(&bin)?;
     if complete(&bin).is_err() {
         run(command("go").arg("version"))
             .context("the programs are built with Go: install Go 1.26 or newer")?;

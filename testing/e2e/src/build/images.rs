@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use super::binaries::{empty_folder, kept_in};
 use super::go_program::go_program;
 use super::release::Release;
-use crate::command::{append, command, run};
+use crate::command::{command, locked, run};
 use crate::kernel::processes::{Pid, alive};
 use crate::progress::step;
 use crate::settings::Settings;
@@ -44,9 +44,7 @@ pub fn kubernetes(settings: &Settings, release: Release, bin: &Path) -> Result<V
         Some(_) => settings.state.join("kubernetes-images"),
         None => kept_in(settings, release)?.join("images"),
     };
-    fs::create_dir_all(&folder)?;
-    let lock = append(&folder.join(".lock"))?;
-    lock.lock()?;
+    let _lock = locked(&folder)?;
     let mut archives = Vec::new();
     for name in listed(release, bin)? {
         match program(&name) {

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 use super::binaries::empty_folder;
 use super::images::Archive;
 use super::programs::{self, BESIDE_THE_EXPORTER, PROGRAMS};
-use crate::command::{append, command, run};
+use crate::command::{command, locked, run};
 use crate::progress::step;
 use crate::settings::Settings;
 
@@ -40,9 +40,7 @@ pub fn last_release(settings: &Settings) -> Result<LastRelease> {
                 format!("{FILE} names {revision}: `git fetch --unshallow` brings it")
             })?;
     let kept = settings.cache.join("last-release").join(commit.trim());
-    fs::create_dir_all(&kept).with_context(|| format!("cannot create {}", kept.display()))?;
-    let lock = append(&kept.join(".lock"))?;
-    lock.lock()?;
+    let _lock = locked(&kept)?;
     let bin = kept.join("bin");
     if !bin.exists() {
         build(settings, revision, &kept, &bin)?;

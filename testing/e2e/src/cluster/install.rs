@@ -25,8 +25,8 @@ const CRANE_SCHEDULER_CONFIG: &str = "deploy/components/crane-policy/kube-schedu
 /// How long kube-scheduler waits for an answer by load, as shipped and in the tests. After that it places the pod as if
 /// there were no Plimsoll, which a busy host would make of many a test.
 const LOAD_TIMEOUT: [&str; 2] = ["httpTimeout: 500ms", "httpTimeout: 3s"];
-/// What kube-scheduler's command names where it asks the extender.
-const SCHEDULER_FOLDER: &str = "/etc/kubernetes/plimsoll";
+/// The folder of the control plane's node that kube-scheduler's command names where it asks the extender.
+pub const SCHEDULER_FOLDER: &str = "/etc/kubernetes/plimsoll";
 /// Prints the annotation of the namespace that says which setup is installed.
 const SETUP_OF_NAMESPACE: &str = "jsonpath={.metadata.annotations.plimsoll-e2e/setup}";
 /// Where Plimsoll is installed.

@@ -58,8 +58,7 @@ const fn on_any_cluster(name: &'static str, test: fn(&TestEnv) -> Result<()>) ->
     Fact { name, test, needs_our_nodes: false, smoke: false, seconds: 0 }
 }
 
-/// All tests in the order in which they run. What is installed otherwise comes last, after
-/// Plimsoll was uninstalled.
+/// All tests in the order in which they run. What is installed otherwise comes last, after Plimsoll was uninstalled.
 fn all() -> Vec<Fact> {
     [
         cluster::nodes::FACTS,

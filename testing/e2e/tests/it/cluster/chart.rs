@@ -22,7 +22,7 @@ use crate::support::callers::{Caller, Verb};
 use crate::support::card_audit::audit_exactly;
 use crate::support::pods::{
     START, all_running, create, create_all, get, gpu_container, idle_container, node, pod,
-    processes_of, running, typed,
+    process_of, running, typed,
 };
 use crate::support::readings::{WRITTEN_AT_ONCE, written_from_now_on};
 use crate::{Fact, on_our_nodes};
@@ -78,15 +78,11 @@ fn chart(env: &TestEnv) -> Result<()> {
     without_plimsoll(env)?;
     let release = ChartRelease::new(cluster, NAMESPACE, "helm4")?;
     let by_helm_3 = ChartRelease::new(cluster, NAMESPACE, "helm3")?;
-    let tried = by_helm_3
-        .install(&[])
-        .and_then(|()| by_helm_3.enable_scheduler())
-        .and_then(|()| upgraded_and_rolled_back(env, &release));
-    env.delete_all_pods()?;
-    // Also after a failure: the next test's setup has objects of the same names.
-    let removed = release.uninstall();
-    tried?;
-    removed?;
+    removed_after(env, &release, || {
+        by_helm_3.install(&[])?;
+        by_helm_3.enable_scheduler()?;
+        upgraded_and_rolled_back(env, &release)
+    })?;
     scheduler_is_as_before(cluster, cluster.nodes().first().context("no node")?)?;
     no_object_is_left(env, NAMESPACE)
 }
@@ -99,6 +95,20 @@ pub(super) fn without_plimsoll(env: &TestEnv) -> Result<()> {
         env.note_uninstalled();
     }
     Ok(())
+}
+
+/// Does `work`, then deletes all pods and removes the release. Also after a failure: the next test's setup has objects
+/// of the same names.
+pub(super) fn removed_after(
+    env: &TestEnv,
+    release: &ChartRelease<'_>,
+    work: impl FnOnce() -> Result<()>,
+) -> Result<()> {
+    let done = work();
+    env.delete_all_pods()?;
+    let removed = release.uninstall();
+    done?;
+    removed
 }
 
 /// The control plane stays as kubeadm made it, but for the version that the API server tells. What needs the host is in
@@ -116,20 +126,17 @@ fn second_scheduler(env: &TestEnv) -> Result<()> {
     ensure!(written != before, "the API server's manifest is of another form:\n{before}");
     fs::write(&manifest, written)?;
     let release = ChartRelease::new(cluster, NAMESPACE, "helm4")?.with_agents_in(AGENTS);
-    let tried = server_is(env, &told)
-        .and_then(|()| {
-            release.install(&[&["--set=scheduler.mode=second"], &WRITTEN_AT_ONCE[..]].concat())
-        })
-        .and_then(|()| its_scheduler_places(env, &version))
-        .and_then(|()| written_from_now_on(env))
-        .and_then(|()| no_pod_sees_a_node(env))
-        .and_then(|()| scheduler_is_as_before(cluster, control_plane));
-    env.delete_all_pods()?;
-    let removed = release.uninstall();
+    let tried = removed_after(env, &release, || {
+        server_is(env, &told)?;
+        release.install(&[&["--set=scheduler.mode=second"], &WRITTEN_AT_ONCE[..]].concat())?;
+        its_scheduler_places(env, &version)?;
+        written_from_now_on(env)?;
+        no_pod_sees_a_node(env)?;
+        scheduler_is_as_before(cluster, control_plane)
+    });
     fs::write(&manifest, before)?;
     server_is(env, &version)?;
     tried?;
-    removed?;
     no_object_is_left(env, NAMESPACE)?;
     no_object_is_left(env, AGENTS)
 }
@@ -183,7 +190,8 @@ fn taints_alone(env: &TestEnv) -> Result<()> {
     let policy = cluster.settings().sources.join(SHORT_PERIODS);
     let policy = format!("--set-file=policy.text={}", policy.display());
     let flags = ["--set=scheduler.mode=none", SAMPLED_OFTEN, TAINTED_AT_ONCE, &policy];
-    let tried = hot.set_load(Load { cpu: 0.9, memory: 0.2 }).and_then(|()| {
+    removed_after(env, &release, || {
+        hot.set_load(Load { cpu: 0.9, memory: 0.2 })?;
         release.install(&flags)?;
         scheduler_is_as_before(cluster, cool)?;
         wait_for("a taint of the hot node", START, || {
@@ -198,11 +206,7 @@ fn taints_alone(env: &TestEnv) -> Result<()> {
         ensure!(taints(env, cool)?.is_empty(), "the cool node carries a taint");
         hot.set_load(Load::IDLE)?;
         wait_for("the taint to go", START, || Ok(taints(env, hot)?.is_empty().then_some(())))
-    });
-    env.delete_all_pods()?;
-    let removed = release.uninstall();
-    tried?;
-    removed?;
+    })?;
     no_object_is_left(env, NAMESPACE)
 }
 
@@ -212,21 +216,17 @@ fn stand_in_cards(env: &TestEnv) -> Result<()> {
     without_plimsoll(env)?;
     let release = ChartRelease::new(cluster, NAMESPACE, "helm4")?;
     let library = format!("--set=nvmlHostLibrary={STAND_IN_FOLDER}");
-    let tried = cluster
-        .nodes()
-        .iter()
-        .try_for_each(|node| make_stand_in_cards(cluster, node))
-        .and_then(|()| release.install(&[&library]))
-        .and_then(|()| release.enable_scheduler())
-        .and_then(|()| takes_a_card_of_the_script(env));
-    env.delete_all_pods()?;
-    let removed = release.uninstall();
+    let tried = removed_after(env, &release, || {
+        cluster.nodes().iter().try_for_each(|node| make_stand_in_cards(cluster, node))?;
+        release.install(&[&library])?;
+        release.enable_scheduler()?;
+        takes_a_card_of_the_script(env)
+    });
     for node in cluster.nodes() {
         node.run(&["rm", "-rf", STAND_IN_FOLDER])?;
         node.set_cdi(true)?;
     }
-    tried?;
-    removed
+    tried
 }
 
 fn make_stand_in_cards(cluster: &Cluster, node: &Node) -> Result<()> {
@@ -250,7 +250,7 @@ fn takes_a_card_of_the_script(env: &TestEnv) -> Result<()> {
     let mut seen = BTreeSet::new();
     for name in &names {
         running(env, name, START)?;
-        let process = process_of(env, name)?;
+        let process = process_of(&get(env, name)?, "main")?;
         let environment = processes::environ(process)?;
         let uuid = environment.get("PLIMSOLL_GPU_UUID").context("no card is told")?.clone();
         let claimed = get(env, name)?;
@@ -279,7 +279,10 @@ fn upgraded_and_rolled_back(env: &TestEnv, release: &ChartRelease<'_>) -> Result
     images_have_tag(env, TAGS[0])?;
     ensure!(!policy(env)?.contains(CRANES), "the policy is crane's still");
     claimed(env, "rolled-back", 3)?;
-    ensure!(process_of(env, "before")? == first, "the first pod's process was replaced");
+    ensure!(
+        process_of(&get(env, "before")?, "main")? == first,
+        "the first pod's process was replaced"
+    );
     Ok(())
 }
 
@@ -294,11 +297,7 @@ fn claimed(env: &TestEnv, name: &str, running_pods: usize) -> Result<Pid> {
     create(env, pod(name, &[gpu_container("main", 3)]))?;
     running(env, name, START)?;
     audit_exactly(env, running_pods)?;
-    process_of(env, name)
-}
-
-fn process_of(env: &TestEnv, name: &str) -> Result<Pid> {
-    processes_of(&get(env, name)?, "main")?.first().copied().context("no process")
+    process_of(&get(env, name)?, "main")
 }
 
 /// Gives the programs' images in each node a second tag, as if a release had brought them.

@@ -6,7 +6,7 @@ use anyhow::{Context, Result, ensure};
 use e2e::Node;
 use e2e::build::release::Release;
 use e2e::build::{binaries, images};
-use e2e::cluster::install::{self, Setup};
+use e2e::cluster::install::{self, SCHEDULER_FOLDER as FOLDER, Setup};
 use e2e::command::wait_for;
 use e2e::kernel::processes::{self, Pid};
 use k8s_openapi::api::core::v1::Pod;
@@ -27,8 +27,6 @@ const MANIFEST: &str = "/etc/kubernetes/manifests/kube-scheduler.yaml";
 const SCHEDULER: &str = "kube-scheduler";
 /// The flag with which kubeadm starts kube-scheduler, by its ConfigMap.
 const FLAG: &str = "--config=/etc/kubernetes/plimsoll/kube-scheduler-config.yaml";
-/// The folder of the flag, as in every manifest of an enabled node.
-const FOLDER: &str = "/etc/kubernetes/plimsoll";
 /// What `kubeadm upgrade apply` gets beside the release. The preflight checks are those of `kubeadm init`, etcd stays
 /// as it is, and this cluster has no kube-proxy of kubeadm's.
 const FLAGS: [&str; 5] = [

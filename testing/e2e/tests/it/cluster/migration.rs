@@ -17,10 +17,11 @@ use e2e::{Cluster, Node};
 use k8s_openapi::api::core::v1::Node as NodeObject;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::api::Api;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::chart::without_plimsoll;
 use crate::env::{NAMESPACE, TestEnv};
+use crate::gpu::aliyun::aliyuns_annotations;
 use crate::support::callers::{Caller, Verb};
 use crate::support::card_audit::audit_pods;
 use crate::support::extender_client::used_units;
@@ -28,8 +29,9 @@ use crate::support::fake_nodes::READINGS;
 use crate::support::offers::offered;
 use crate::support::pods::{
     BINDING, GPU, START, create, delete_all, get, gpu_container, idle_container, on_node, pod,
-    processes_of, running, unschedulable,
+    process_of, running, unschedulable,
 };
+use crate::support::readings::time_of;
 use crate::{Fact, on_our_nodes};
 
 pub(crate) const FACTS: &[Fact] = &[
@@ -127,10 +129,10 @@ fn before(env: &TestEnv, host: &Node) -> Result<[Pid; 2]> {
     let time = (Timestamp::now() + AHEAD).strftime("%Y-%m-%dT%H:%M:%SZ");
     annotate(env, &READINGS.map(|name| format!("{name}=0.10000,{time}")))?;
     let mut old = on_node(host, pod("old", &[gpu_container("main", OLD_UNITS)]));
-    old["metadata"]["annotations"] = aliyuns_annotations(OLD_UNITS, true);
+    old["metadata"]["annotations"] = aliyuns_annotations(16, OLD_UNITS, true);
     create(env, old)?;
     create(env, on_node(host, pod("plain", &[idle_container("main")])))?;
-    Ok([process_of(env, "old")?, process_of(env, "plain")?])
+    Ok([running_process(env, "old")?, running_process(env, "plain")?])
 }
 
 /// Changes annotations of all nodes, by kubectl's arguments.
@@ -169,21 +171,11 @@ fn steps(env: &TestEnv, by: &By<'_>, host: &Node, old: [Pid; 2]) -> Result<()> {
     audit_pods(env, &[get(env, "between")?, get(env, "beside")?])?;
 
     by.end()?;
-    let now = [process_of(env, "old")?, process_of(env, "plain")?];
+    let now = [running_process(env, "old")?, running_process(env, "plain")?];
     ensure!(now == old, "other processes run after the move: {old:?}, {now:?}");
     delete_all(env, ["old"])?;
     running(env, "too-large", START)?;
     audit_pods(env, &[get(env, "between")?, get(env, "beside")?, get(env, "too-large")?]).map(drop)
-}
-
-/// What Aliyun's extender writes when it binds; `assigned` is written by its device plugin.
-fn aliyuns_annotations(units: u64, assigned: bool) -> Value {
-    json!({
-        "ALIYUN_COM_GPU_MEM_IDX": "1", "ALIYUN_COM_GPU_MEM_DEV": "16",
-        "ALIYUN_COM_GPU_MEM_POD": units.to_string(),
-        "ALIYUN_COM_GPU_MEM_ASSIGNED": assigned.to_string(),
-        "ALIYUN_COM_GPU_MEM_ASSUME_TIME": Timestamp::now().as_nanosecond().to_string(),
-    })
 }
 
 /// A pod of four units that Aliyun's extender binds, with Plimsoll's device plugin on the node already.
@@ -194,7 +186,7 @@ fn bound_by_aliyuns_extender(env: &TestEnv, host: &Node, name: &str) -> Result<(
     let account = "system:serviceaccount:kube-system:gpushare-schd-extender";
     let extender = Caller::user(env, account, &["system:masters"])?;
     let path = format!("/api/v1/namespaces/{NAMESPACE}/pods/{name}");
-    let annotations = json!({"metadata": {"annotations": aliyuns_annotations(4, false)}});
+    let annotations = json!({"metadata": {"annotations": aliyuns_annotations(16, 4, false)}});
     extender.done(env, Verb::Merge, &path, &annotations)?;
     let binding = json!({
         "apiVersion": "v1", "kind": "Binding", "metadata": {"name": name},
@@ -216,16 +208,12 @@ fn offers(env: &TestEnv, host: &Node, fits: impl Fn(u64) -> bool) -> Result<()> 
 fn readings_are_new(env: &TestEnv, host: &Node) -> Result<()> {
     let nodes: Api<NodeObject> = Api::all(env.client());
     wait_for("readings of Plimsoll's annotator", FOLLOWED, || {
-        let node = env.block_on(nodes.get(host.name()))?;
-        let annotations = node.metadata.annotations.unwrap_or_default();
-        let Some(text) = annotations.get(READINGS[0]) else { return Ok(None) };
-        let (_, time) = text.split_once(',').context("no time")?;
-        ensure!(time.parse::<Timestamp>()? < Timestamp::now() + AHEAD / 2, "{text} is crane's");
+        let time = time_of(&env.block_on(nodes.get(host.name()))?, READINGS[0])?;
+        ensure!(time < Timestamp::now() + AHEAD / 2, "the reading of {time} is crane's");
         Ok(Some(()))
     })
 }
 
-fn process_of(env: &TestEnv, name: &str) -> Result<Pid> {
-    running(env, name, START)?;
-    processes_of(&get(env, name)?, "main")?.first().copied().context("no process")
+fn running_process(env: &TestEnv, name: &str) -> Result<Pid> {
+    process_of(&running(env, name, START)?, "main")
 }

@@ -65,12 +65,12 @@ fn uninstalled(env: &TestEnv) -> Result<()> {
 pub(crate) fn scheduler_is_as_before(cluster: &Cluster, control_plane: &Node) -> Result<()> {
     let manifest = fs::read_to_string(control_plane.path(MANIFEST))?;
     ensure!(!manifest.contains("plimsoll"), "{MANIFEST} still names Plimsoll:\n{manifest}");
-    let folder = control_plane.path("/etc/kubernetes/plimsoll");
+    let folder = control_plane.path(install::SCHEDULER_FOLDER);
     ensure!(!folder.exists(), "{} is still there", folder.display());
     let kept = install::kubeadm_config(cluster)?;
     // The cluster itself is named plimsoll.
     let left =
-        ["/etc/kubernetes/plimsoll", "plimsoll.dev/"].into_iter().find(|it| kept.contains(it));
+        [install::SCHEDULER_FOLDER, "plimsoll.dev/"].into_iter().find(|it| kept.contains(it));
     ensure!(left.is_none(), "kubeadm-config still has {left:?}:\n{kept}");
     Ok(())
 }

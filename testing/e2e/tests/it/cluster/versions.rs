@@ -7,7 +7,7 @@ use e2e::build::last_release::{self, last_release};
 use e2e::cluster::chart::ChartRelease;
 use e2e::cluster::install::NAMESPACE as PLIMSOLLS;
 
-use super::chart::without_plimsoll;
+use super::chart::{removed_after, without_plimsoll};
 use crate::env::TestEnv;
 use crate::support::card_audit::audit_exactly;
 use crate::support::pods::{START, create, gpu_container, list, pod, running};
@@ -41,26 +41,20 @@ fn side_by_side(env: &TestEnv) -> Result<()> {
     let release = ChartRelease::new(cluster, PLIMSOLLS, "helm4")?;
     let before = release.by_chart(&last.chart);
     let tag = format!("--set=image.tag={}", last_release::TAG);
-    let tried = before
-        .install(&[&tag, WRITTEN_AT_ONCE[0], WRITTEN_AT_ONCE[1]])
-        .and_then(|()| before.enable_scheduler())
-        .and_then(|()| places(env, "all-of-the-last"))
-        .and_then(|()| one_by_one(env, "upgrade", ORDER))
-        .and_then(|()| release.upgrade(&WRITTEN_AT_ONCE))
-        .and_then(|()| places(env, "all-of-this"))
+    removed_after(env, &release, || {
+        before.install(&[&tag, WRITTEN_AT_ONCE[0], WRITTEN_AT_ONCE[1]])?;
+        before.enable_scheduler()?;
+        places(env, "all-of-the-last")?;
+        one_by_one(env, "upgrade", ORDER)?;
+        release.upgrade(&WRITTEN_AT_ONCE)?;
+        places(env, "all-of-this")?;
         // kubectl has set images, which Helm's server-side apply leaves alone otherwise.
-        .and_then(|()| release.rollback("1", &["--force-conflicts"]))
-        .and_then(|()| places(env, "rolled-back"))
-        .and_then(|()| {
-            let mut others_first = ORDER;
-            others_first.reverse();
-            one_by_one(env, "again", others_first)
-        });
-    env.delete_all_pods()?;
-    // Also after a failure: the next test's setup has objects of the same names.
-    let removed = release.uninstall();
-    tried?;
-    removed
+        release.rollback("1", &["--force-conflicts"])?;
+        places(env, "rolled-back")?;
+        let mut others_first = ORDER;
+        others_first.reverse();
+        one_by_one(env, "again", others_first)
+    })
 }
 
 /// Gives each program the image of this release, one after the other. After each, a pod is placed.

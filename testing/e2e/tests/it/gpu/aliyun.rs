@@ -13,6 +13,7 @@ use e2e::build::images::PAUSE;
 use e2e::command::wait_for;
 use e2e::kernel::processes::numbered_devices;
 use k8s_openapi::api::core::v1::{Node as NodeObject, Pod};
+use k8s_openapi::jiff::Timestamp;
 use kube::api::{Api, ListParams};
 use serde_json::{Value, json};
 
@@ -24,7 +25,7 @@ use crate::support::fake_nodes::{self, FakeNode, bound_to, on_fake_nodes};
 use crate::support::offers::offered;
 use crate::support::pods::{
     BINDING, GPU, START, all_running, annotation, bound, create, delete_all, evictable, gated,
-    gpu_container, gpu_containers, list, node, on_node, phase, pod, processes_of, units,
+    gpu_container, gpu_containers, list, node, on_node, phase, pod, process_of, units,
     unschedulable,
 };
 use crate::{Fact, on_any_cluster, on_our_nodes};
@@ -160,7 +161,7 @@ fn seen(env: &TestEnv, pods: &[Pod]) -> Result<Inspected> {
     for pod in pods {
         let used = node(pod).and_then(|node| seen.get_mut(node)).context("no such node")?;
         for (container, units) in gpu_containers(pod) {
-            let process = *processes_of(pod, container)?.first().context("no process")?;
+            let process = process_of(pod, container)?;
             let minors = numbered_devices(process, "nvidia")?;
             let alone = annotation(pod, "plimsoll.dev/gpu-card-count") == Some("exclusive");
             let each =
@@ -180,10 +181,7 @@ fn mixed(env: &TestEnv) -> Result<()> {
         let mut old = bound_to(NODE, evictable(pod("old", &[gpu_container("main", 5)])));
         old["apiVersion"] = json!("v1");
         old["kind"] = json!("Pod");
-        old["metadata"]["annotations"] = json!({
-            IDX: "1", "ALIYUN_COM_GPU_MEM_DEV": "8", "ALIYUN_COM_GPU_MEM_POD": "5",
-            "ALIYUN_COM_GPU_MEM_ASSIGNED": "true", "ALIYUN_COM_GPU_MEM_ASSUME_TIME": "1763856000000000000",
-        });
+        old["metadata"]["annotations"] = aliyuns_annotations(8, 5, true);
         let pods = format!("/api/v1/namespaces/{NAMESPACE}/pods");
         Caller::unhindered(env)?.done(env, Verb::Create, &pods, &old)?;
         fake_nodes::report_admitted(env, "old")?;
@@ -197,6 +195,16 @@ fn mixed(env: &TestEnv) -> Result<()> {
         fake_nodes::report_ended(env, "old")?;
         delete_all(env, ["old"])?;
         bound(env, "after", BINDING).map(drop)
+    })
+}
+
+/// What Aliyun's extender writes on a pod of the second card when it binds; `assigned` is written by its device plugin.
+pub(crate) fn aliyuns_annotations(card_units: u64, units: u64, assigned: bool) -> Value {
+    json!({
+        IDX: "1", "ALIYUN_COM_GPU_MEM_DEV": card_units.to_string(),
+        "ALIYUN_COM_GPU_MEM_POD": units.to_string(),
+        "ALIYUN_COM_GPU_MEM_ASSIGNED": assigned.to_string(),
+        "ALIYUN_COM_GPU_MEM_ASSUME_TIME": Timestamp::now().as_nanosecond().to_string(),
     })
 }
 
@@ -277,7 +285,7 @@ fn unhealthy_map(env: &TestEnv) -> Result<()> {
         .and_then(|()| {
             create(env, on_node(host, pod("on-a-healthy-card", &[gpu_container("main", 1)])))?;
             let pods = all_running(env, START)?;
-            let process = *processes_of(&pods[0], "main")?.first().context("no process")?;
+            let process = process_of(&pods[0], "main")?;
             let seen = numbered_devices(process, "nvidia")?;
             ensure!(seen.iter().all(|(minor, _)| [1, 3].contains(minor)), "it has {seen:?}");
             Ok(())

@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 use crate::env::TestEnv;
 use crate::support::card_audit::{audit_exactly, visible_card};
 use crate::support::pods::{
-    START, create, delete_all, gpu_container, on_node, pod, processes_of, running, statuses,
+    START, create, delete_all, gpu_container, on_node, pod, process_of, running, statuses,
     unschedulable,
 };
 use crate::support::policy::{self, OURS};
@@ -108,7 +108,7 @@ fn held_by_the_driver(host: &Node, pod: &Pod) -> Result<()> {
     let container = container_id(pod)?;
     let spec = host.oci_spec(container)?;
     ensure!(limits(&spec) == wanted, "runc got {:?}", limits(&spec));
-    let process = *processes_of(pod, "main")?.first().context("no process")?;
+    let process = process_of(pod, "main")?;
     let card = visible_card(process)?;
     let called = format!("hook apply-cuda-memory-limits --gpu-id {card}");
     let hooks = spec["hooks"]["createRuntime"].as_array().context("runc got no hooks")?;
@@ -150,7 +150,7 @@ fn mps(env: &TestEnv) -> Result<()> {
     create(env, on_node(host, shared))?;
     let pod = running(env, "shared", START)?;
     audit_exactly(env, 1)?;
-    let process = *processes_of(&pod, "main")?.first().context("no process")?;
+    let process = process_of(&pod, "main")?;
     let environment = processes::environ(process)?;
     let of_mps: BTreeMap<&str, &str> = environment
         .iter()
@@ -192,7 +192,7 @@ fn pipes_are_the_daemons(env: &TestEnv) -> Result<()> {
     client["metadata"]["annotations"] = json!({"plimsoll.dev/gpu-isolation": "mps"});
     create(env, on_node(host, client))?;
     let pod = running(env, "client", START)?;
-    let process = *processes_of(&pod, "main")?.first().context("no process")?;
+    let process = process_of(&pod, "main")?;
     let root = processes::root(process);
     let tried = root.join("dev/shm/tried");
     wait_for("the client's tries", START, || Ok(tried.exists().then_some(())))?;
@@ -215,7 +215,7 @@ fn own_shared_memory(env: &TestEnv) -> Result<()> {
     ensure!(told.contains("MPS cannot for a pod that mounts a /dev/shm"), "{told}");
     create(env, with_memory(host, "keeps"))?;
     let pod = running(env, "keeps", START)?;
-    let process = *processes_of(&pod, "main")?.first().context("no process")?;
+    let process = process_of(&pod, "main")?;
     let system = rustix::fs::statvfs(processes::root(process).join("dev/shm"))?;
     let size = system.f_blocks * system.f_frsize;
     ensure!(size == 64 << 20, "its own /dev/shm has {size} bytes");

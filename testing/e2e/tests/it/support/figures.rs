@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, ListParams};
 
 use crate::env::TestEnv;
-use crate::support::pods::{gpu_containers, processes_of, statuses};
+use crate::support::pods::{gpu_containers, process_of, processes_of, statuses};
 
 /// The unit of process start times: hundredths of a second since boot.
 const TICKS_PER_SECOND: f64 = 100.0;
@@ -64,7 +64,7 @@ impl Delays {
 fn delay(clock: &Clock, pod: &Pod) -> Result<u64> {
     let gpu = gpu_containers(pod);
     let container = gpu.keys().next().context("no GPU container")?;
-    let process = *processes_of(pod, container)?.first().context("no process")?;
+    let process = process_of(pod, container)?;
     let ticks = processes::started(process).context("the process is gone")?;
     let seconds = ticks as f64 / TICKS_PER_SECOND - clock.0;
     Ok((seconds.max(0.0) * 1000.0) as u64)

@@ -322,6 +322,11 @@ pub(crate) fn restarts(pod: &Pod) -> i32 {
     statuses(pod).iter().map(|status| status.restart_count).sum()
 }
 
+/// The first process of a container of a pod.
+pub(crate) fn process_of(pod: &Pod, container: &str) -> Result<Pid> {
+    processes_of(pod, container)?.first().copied().context("no process")
+}
+
 /// The processes of one container of a pod, found in the kernel's control groups.
 pub(crate) fn processes_of(pod: &Pod, container: &str) -> Result<Vec<Pid>> {
     let status = statuses(pod).iter().find(|status| status.name == container);

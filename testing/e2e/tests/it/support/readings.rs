@@ -24,11 +24,17 @@ pub(crate) fn written_from_now_on(env: &TestEnv) -> Result<()> {
     let start = Timestamp::now();
     wait_for("a new reading of each node", START, || {
         for node in env.block_on(nodes.list(&ListParams::default()))? {
-            let annotations = node.metadata.annotations.unwrap_or_default();
-            let text = annotations.get(READING).context("a node has no reading")?;
-            let (_, time) = text.split_once(',').context("a reading without a time")?;
-            ensure!(time.parse::<Timestamp>()? >= start, "{READING} is {text}");
+            let time = time_of(&node, READING)?;
+            ensure!(time >= start, "{READING} is of {time}");
         }
         Ok(Some(()))
     })
+}
+
+/// The time of a reading on a node. An error where it has none.
+pub(crate) fn time_of(node: &Node, metric: &str) -> Result<Timestamp> {
+    let annotations = node.metadata.annotations.as_ref();
+    let text = annotations.and_then(|all| all.get(metric)).context("a node has no reading")?;
+    let (_, time) = text.split_once(',').context("a reading without a time")?;
+    Ok(time.parse()?)
 }
