@@ -66,6 +66,10 @@ reference: toolchain ## Writes anew what the code gives: JSON schemas, the docum
 	PLIMSOLL_REGENERATE=1 $(CARGO) test --locked --package plimsoll-api --test it schema
 	PLIMSOLL_REGENERATE=1 $(CARGO) test --locked --package plimsoll-deploy --test it reference
 
+.PHONY: site
+site: toolchain ## The documents as a site, target/site, its links checked (installs mdBook into target/ when missing)
+	@scripts/site.sh
+
 .PHONY: bench
 bench: toolchain ## What a call of the extender costs, and what grows with the nodes: writes that table of bench/RESULTS.md anew
 	figures=$$(mktemp) && trap 'rm -f "$$figures"' EXIT && \

@@ -6,6 +6,7 @@
 
 mod command;
 mod diff;
+mod documents;
 mod explain;
 mod help;
 mod inspect;

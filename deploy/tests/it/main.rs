@@ -6,6 +6,7 @@
 mod admission;
 mod autoscalers;
 mod chart;
+mod commands;
 mod components;
 mod descheduler;
 mod documents;
@@ -24,6 +25,7 @@ mod release;
 mod repository;
 mod scheduler_config;
 mod second_scheduler;
+mod site;
 mod stand_in_cards;
 mod wiring;
 mod workloads;

@@ -1,6 +1,6 @@
 //! Pictures as SVG on a white panel. Lengths are pixels, y grows downwards.
 
-/// The same white panel as in docs/path.svg, so that the colours hold on light and dark pages.
+/// The same white panel as in docs/pictures/path.svg, so that the colours hold on light and dark pages.
 const STYLE: &str = "
     .panel { fill: #ffffff; stroke: #b8c4d0 }
     .ours { fill: #1f7a5c; stroke: #1f7a5c }
