@@ -1,4 +1,5 @@
-//! The documents name every annotation and port, and the threat model tests that exist.
+//! The documents name every annotation and port; the threat model and the table of symptoms name tests that exist, and
+//! symptoms in the words of the programs.
 
 use placement::names::{HOT_VALUE, Names, aliyun};
 
@@ -50,7 +51,7 @@ fn the_commands_of_the_uninstall_name_every_annotation_that_is_left() {
     }
 }
 
-/// The tests that the threat model names, each as `FILE::TEST`.
+/// The tests that a text names, each as `FILE::TEST`.
 fn named_tests(text: &str) -> Vec<(&str, &str)> {
     let code = text.split('`').skip(1).step_by(2);
     code.filter_map(|code| code.split_once(".rs::")).collect()
@@ -58,15 +59,72 @@ fn named_tests(text: &str) -> Vec<(&str, &str)> {
 
 /// A fact about a cluster is a text in its file, any other test a function.
 #[test]
-fn every_test_that_the_threat_model_names_is_there() {
-    let text = document("threat-model.md");
-    let named = named_tests(&text);
-    assert!(named.len() > 20, "{} tests", named.len());
-    for (file, test) in named {
-        let source = repository::read(&format!("{file}.rs"));
-        let is_there =
-            source.contains(&format!("fn {test}(")) || source.contains(&format!("\"{test}\""));
-        assert!(is_there, "{file}.rs has no test {test}");
+fn every_test_that_the_documents_name_is_there() {
+    for name in ["threat-model.md", "troubleshoot.md"] {
+        let text = document(name);
+        let named = named_tests(&text);
+        assert!(named.len() > 20, "{name}: {} tests", named.len());
+        for (file, test) in named {
+            let source = repository::read(&format!("{file}.rs"));
+            let is_there =
+                source.contains(&format!("fn {test}(")) || source.contains(&format!("\"{test}\""));
+            assert!(is_there, "{name}: {file}.rs has no test {test}");
+        }
+    }
+}
+
+/// The rows of the tables of symptoms, without their heads.
+fn symptoms(text: &str) -> Vec<Vec<&str>> {
+    let (_, tables) = text.split_once("\n## By symptom\n").unwrap();
+    let tables = tables.split("\n## ").next().unwrap();
+    let rows = tables.lines().filter(|line| line.starts_with("| ")).map(cells);
+    rows.filter(|cells| cells[0] != "you see").collect()
+}
+
+#[test]
+fn every_symptom_says_what_to_do_and_names_a_test() {
+    let text = document("troubleshoot.md");
+    let rows = symptoms(&text);
+    assert!(rows.len() > 30, "{} rows", rows.len());
+    for cells in rows {
+        assert_eq!(cells.len(), 4, "{cells:?}");
+        assert!(cells.iter().all(|cell| !cell.is_empty()), "{cells:?}");
+        assert!(!named_tests(cells[3]).is_empty(), "{cells:?}");
+    }
+}
+
+/// The programs' sources and what the API server is given, with line ends inside of texts taken out.
+fn texts_of_the_programs() -> String {
+    let mut texts = String::new();
+    let mut folders: Vec<std::path::PathBuf> = Vec::new();
+    for folder in ["annotator", "crates", "gpushare-device-plugin", "scheduler-extender", "deploy"]
+    {
+        folders.push(repository::root().join(folder));
+    }
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() && path.file_name().is_some_and(|name| name != "tests") {
+                folders.push(path);
+            } else if path
+                .extension()
+                .is_some_and(|extension| extension == "rs" || extension == "yaml")
+            {
+                texts += &std::fs::read_to_string(path).unwrap();
+            }
+        }
+    }
+    texts.replace("\\\n", "\n").split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[test]
+fn every_symptom_is_in_the_words_of_the_programs() {
+    let texts = texts_of_the_programs();
+    let text = document("troubleshoot.md");
+    for cells in symptoms(&text) {
+        for words in cells[0].split('`').skip(1).step_by(2).flat_map(|code| code.split('…')) {
+            assert!(texts.contains(words.trim()), "no program says `{words}`");
+        }
     }
 }
 
@@ -98,4 +156,18 @@ fn the_command_that_lifts_the_policies_is_the_tried_one() {
     let words: Vec<&str> = words.split(';').next().unwrap().split('"').skip(1).step_by(2).collect();
     let command = format!("kubectl {}", words.join(" "));
     assert!(document("security.md").contains(&command), "{command}");
+}
+
+/// The numbers of a picture are its texts that begin with a digit.
+#[test]
+fn the_picture_of_the_worked_example_has_its_numbers() {
+    let picture = document("pictures/node.svg");
+    let example = document("placement.md");
+    let texts = picture.split("</text>").filter_map(|text| text.rsplit('>').next());
+    let numbers: Vec<&str> =
+        texts.filter(|text| text.starts_with(|c: char| c.is_ascii_digit())).collect();
+    assert_eq!(numbers.len(), 18, "{numbers:?}");
+    for number in numbers {
+        assert!(example.contains(number), "placement.md has no {number}");
+    }
 }
