@@ -1,5 +1,5 @@
-//! The documents as the book that `make site` builds: the pages that `docs/README.md` lists, those that they lead to, and
-//! the other files that they link to.
+//! The documents as the book that `make site` builds: the pages that `docs/README.md` lists, those that they lead to,
+//! and the other files that they link to.
 //!
 //! Each page has the path that it has in the repository, so that its links hold unchanged. No list of pages is kept
 //! beside `docs/README.md`.
@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// The page that comes first, and from which all others are reached.
 const FIRST: &str = "README.md";
@@ -148,7 +148,7 @@ impl Book {
 }
 
 /// The path in a folder, which has the folders above it afterwards.
-fn placed(folder: &Path, path: &str) -> io::Result<std::path::PathBuf> {
+fn placed(folder: &Path, path: &str) -> io::Result<PathBuf> {
     let path = folder.join(path);
     if let Some(above) = path.parent() {
         fs::create_dir_all(above)?;
@@ -236,7 +236,7 @@ pub fn broken_links(site: &Path) -> io::Result<Vec<String>> {
     Ok(broken)
 }
 
-/// The pages of a site by their paths. The one for addresses that are not there is left out: its links begin at the root.
+/// The pages of a site by their paths, without that for addresses that are not there: its links begin at the root.
 fn collect_html(site: &Path, folder: &str, pages: &mut BTreeMap<String, String>) -> io::Result<()> {
     for entry in fs::read_dir(site.join(folder))? {
         let entry = entry?;
@@ -301,13 +301,13 @@ mod tests {
 
     #[test]
     fn a_link_to_no_file_and_one_to_no_place_on_a_page_are_broken() {
-        let site = std::env::temp_dir().join(format!("plimsoll-book-{}", std::process::id()));
+        let folder = tempfile::tempdir().unwrap();
+        let site = folder.path();
         fs::create_dir_all(site.join("docs")).unwrap();
         let page = "<a href=\"../a.html#here\"> <a href=\"../a.html#gone\"> <img src=\"x.svg\"> <a href=\"https://x\">";
         fs::write(site.join("docs/b.html"), page).unwrap();
         fs::write(site.join("a.html"), "<h2 id=\"here\">").unwrap();
-        let broken = broken_links(&site).unwrap();
-        fs::remove_dir_all(&site).unwrap();
+        let broken = broken_links(site).unwrap();
         assert_eq!(broken, ["docs/b.html: ../a.html#gone", "docs/b.html: x.svg"]);
     }
 }

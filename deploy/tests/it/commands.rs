@@ -92,7 +92,7 @@ fn every_variable_of_make_is_one_that_the_makefile_or_a_script_of_it_reads() {
     assert!(count > 5, "{count} variables");
 }
 
-/// The program's own text for `--help`.
+/// By what the script says for `--help`.
 #[test]
 fn every_command_of_the_schedulers_script_has_a_verb_and_flags_that_it_takes() {
     let script = "deploy/scheduler/plimsoll-scheduler";

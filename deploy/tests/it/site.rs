@@ -32,7 +32,7 @@ fn every_document_is_in_the_index_or_below_a_page_of_it() {
     assert!(!project.contains("](docs/"), "{project}");
 }
 
-/// A page is written once, each link of a page leads to another one or to a file of the site, and no link to a folder is left.
+/// Each page has one line of the navigation. No link to a folder is left.
 #[test]
 fn every_link_of_the_site_leads_to_a_page_or_a_file_of_it() {
     let folder = tempfile::tempdir().unwrap();
