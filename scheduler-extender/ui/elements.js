@@ -1,0 +1,126 @@
+// Small parts that several views show. Text from outside becomes text nodes: nothing here sets HTML.
+
+import { h } from 'preact';
+import { useEffect, useRef } from 'preact/hooks';
+import htm from 'htm';
+import { count, counted, percent } from './format.js';
+
+export const html = htm.bind(h);
+
+/** The address of a view within the page. */
+export function address(...parts) {
+  return `#/${parts.map(encodeURIComponent).join('/')}`;
+}
+
+/** The view and the settings that an address names. */
+export function parseAddress(hash) {
+  const [path, query = ''] = hash.replace(/^#?\/?/, '').split('?');
+  return { parts: path.split('/').map(decode), settings: new URLSearchParams(query) };
+}
+
+function decode(text) {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text;
+  }
+}
+
+/** Changes one setting of the current address, so that what is shown can be shared. */
+export function setSetting(name, value) {
+  const [path] = location.hash.split('?');
+  const { settings } = parseAddress(location.hash);
+  if (value) settings.set(name, value);
+  else settings.delete(name);
+  const query = settings.toString();
+  location.replace(query ? `${path}?${query}` : path || '#/nodes');
+}
+
+/** A view: its heading, which has the focus when the view opens, and its legend. */
+export function View({ title, legend, children }) {
+  const heading = useRef(null);
+  useEffect(() => {
+    document.title = `${title} – Plimsoll`;
+    heading.current.focus({ preventScroll: true });
+    scrollTo(0, 0);
+  }, [title]);
+  return html`<h1 ref=${heading} tabindex="-1">${title}</h1>
+    ${legend && html`<p class="legend">${legend}</p>`}
+    ${children}`;
+}
+
+export function NodeLink({ name }) {
+  return html`<a class="name" href=${address('node', name)} title=${name}>${name}</a>`;
+}
+
+/** `bare`: without its namespace, where that is said already. */
+export function PodLink({ pod: { namespace, name }, bare }) {
+  return html`<a class="name" href=${address('pod', namespace, name)} title=${`${namespace}/${name}`}>${
+    !bare && html`<span class="muted">${namespace}/</span>`}${name}</a>`;
+}
+
+/** A metric's name, which may be broken at underscores. */
+export function MetricName({ name }) {
+  return name.split('_').map((part, i) => html`${i > 0 && html`_<wbr />`}${part}`);
+}
+
+/** Where an answer is missing: the failure, or that it is awaited. */
+export function Awaited({ error, what }) {
+  return error
+    ? html`<p class="notice" role="status">No answer for ${what}: ${error.message}</p>`
+    : html`<p class="muted" role="status">Asking for ${what} …</p>`;
+}
+
+/**
+ * A load: the reading, the in-flight part hatched, a tick at the limit, and the sum in figures. All in thousandths of
+ * the node. `reading` is null without a fresh one.
+ */
+export function LoadBar({ reading, inFlight = 0, max = null }) {
+  if (reading === null) return html`<span class="load none">no fresh reading</span>`;
+  const load = reading + inFlight;
+  const over = max !== null && load > max;
+  const solid = Math.min(reading, load);
+  return html`<span class=${over ? 'load over' : 'load'}>
+    <span class="bar" aria-hidden="true">
+      <i class="fill" style=${{ width: wide(solid) }}></i>
+      ${inFlight !== 0 && html`<i class=${inFlight > 0 ? 'flight' : 'flight less'}
+        style=${{ left: wide(solid), width: wide(Math.min(Math.abs(inFlight), 1000 - Math.max(0, solid))) }}></i>`}
+      ${max !== null && html`<i class="tick" style=${{ left: wide(max) }}></i>`}
+    </span>
+    <span class="figure">${over && html`<b title="over its limit">▲ <span class="hidden">over its limit: </span></b>`}${
+      percent(load)}<span class="hidden">${max !== null && ` of the node, limit ${percent(max)}`}${
+      inFlight > 0 && `, ${percent(inFlight)} of it in flight`}</span></span>
+  </span>`;
+}
+
+/** A plain bar: a part of something, in thousandths. */
+export function PartBar({ part, text }) {
+  return html`<span class="load">
+    <span class="bar" aria-hidden="true"><i class="fill" style=${{ width: wide(part ?? 0) }}></i></span>
+    <span class="figure">${text}</span>
+  </span>`;
+}
+
+function wide(thousandths) {
+  return `${Math.max(0, Math.min(1000, thousandths)) / 10}%`;
+}
+
+/**
+ * A table. A column is its head, what it shows of a row, and its class: `number`, `remarks`, or `name` for the one that
+ * names the row. Where the page is narrow, each row becomes a list of values with their heads.
+ */
+export function Table({ columns, rows, keyOf }) {
+  const shown = columns.filter(Boolean);
+  return html`<div class="scroll"><table>
+    <thead><tr>${shown.map(([head, , kind]) => html`<th class=${kind}>${head}</th>`)}</tr></thead>
+    <tbody>${rows.map(row => html`<tr key=${keyOf?.(row)}>${shown.map(([head, cell, kind]) => (kind === 'name'
+      ? html`<th scope="row">${cell(row)}</th>`
+      : html`<td class=${kind}><span class="head" aria-hidden="true">${head}</span><span>${cell(row)}</span></td>`))}</tr>`)}</tbody>
+  </table></div>`;
+}
+
+/** The button below a list of which the first are shown. */
+export function MoreButton({ shown, all, more, noun }) {
+  if (shown >= all) return null;
+  return html`<p><button type="button" onClick=${more}>Show more: ${count(shown)} of ${counted(all, noun)} shown</button></p>`;
+}

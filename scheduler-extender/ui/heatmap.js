@@ -1,0 +1,248 @@
+// A canvas of cells: where they lie, how they are drawn, and how they are reached by mouse and keyboard.
+
+import { useEffect, useLayoutEffect, useMemo, useRef, useState } from 'preact/hooks';
+import { html, MoreButton, setSetting, Table } from './elements.js';
+import { count, counted } from './format.js';
+import { countCodes, OVER, UNKNOWN } from './measures.js';
+
+const GROUP_LABEL = 20;
+/** So many rows of the table are shown at first. */
+const FIRST = 20;
+
+/** Where cells lie on a canvas of this width. `counts`: cells of each group, of which each begins a new row. */
+export function layOut(width, counts, labelled, wanted = 420) {
+  const total = counts.reduce((sum, n) => sum + n, 0);
+  const size = Math.max(3, Math.min(28, Math.floor(Math.sqrt((width * wanted) / Math.max(1, total)))));
+  const columns = Math.max(1, Math.floor(width / size));
+  let top = 0;
+  let start = 0;
+  const groups = counts.map(n => {
+    if (labelled) top += GROUP_LABEL;
+    const group = { start, count: n, top };
+    top += Math.ceil(n / columns) * size;
+    start += n;
+    return group;
+  });
+  return { size, columns, groups, width: columns * size, height: top };
+}
+
+/** The left upper corner of a cell. */
+export function cornerOf(layout, index) {
+  const group = groupOf(layout, index);
+  const local = index - group.start;
+  return {
+    x: (local % layout.columns) * layout.size,
+    y: group.top + Math.floor(local / layout.columns) * layout.size,
+  };
+}
+
+/** The cell at a point; -1 where there is none. */
+export function cellAt(layout, x, y) {
+  const column = Math.floor(x / layout.size);
+  if (column < 0 || column >= layout.columns) return -1;
+  for (const group of layout.groups) {
+    const row = Math.floor((y - group.top) / layout.size);
+    const local = row * layout.columns + column;
+    if (row >= 0 && local < group.count) return group.start + local;
+    if (row < 0) return -1;
+  }
+  return -1;
+}
+
+/** The cell that a key leads to; null for a key that leads nowhere. */
+export function cellAfter(layout, index, key) {
+  const last = layout.groups.reduce((sum, group) => sum + group.count, 0) - 1;
+  switch (key) {
+    case 'ArrowLeft': return Math.max(0, index - 1);
+    case 'ArrowRight': return Math.min(last, index + 1);
+    case 'ArrowUp': return rowAway(layout, index, -1);
+    case 'ArrowDown': return rowAway(layout, index, 1);
+    case 'PageUp': return rowAway(layout, index, -10);
+    case 'PageDown': return rowAway(layout, index, 10);
+    case 'Home': return 0;
+    case 'End': return last;
+    default: return null;
+  }
+}
+
+function groupOf(layout, index) {
+  return layout.groups.find(group => index < group.start + group.count) ?? layout.groups[0];
+}
+
+/** The cell in the same column some rows below, or above where `by` is negative; rows go on in the next group. */
+function rowAway(layout, index, by) {
+  const rows = layout.groups.flatMap(group => {
+    const list = [];
+    for (let first = 0; first < group.count; first += layout.columns) {
+      list.push({ start: group.start + first, count: Math.min(layout.columns, group.count - first) });
+    }
+    return list;
+  });
+  const at = rows.findIndex(row => index < row.start + row.count);
+  const to = rows[Math.max(0, Math.min(rows.length - 1, at + by))];
+  return to.start + Math.min(index - rows[at].start, to.count - 1);
+}
+
+/** The colours of the scale in the current theme. The canvas cannot read custom properties itself. */
+function readColours(canvas) {
+  const names = [...Array(10).keys()].map(i => `--scale-${i}`).concat('--over-fill', '--unknown');
+  const colours = names.map(name => {
+    canvas.style.color = `var(${name})`;
+    return getComputedStyle(canvas).color;
+  });
+  canvas.style.color = '';
+  return colours;
+}
+
+/**
+ * Draws the cells whose code has changed since the last drawing, or all. What is over has a hole, what is unknown is
+ * an outline, so that neither is told by colour alone. Returns what it has drawn.
+ */
+function draw(canvas, layout, codes, faded, colours, before) {
+  const paint = canvas.getContext('2d');
+  const ratio = window.devicePixelRatio || 1;
+  const key = [layout.width, layout.height, layout.size, layout.groups.map(g => g.top).join(), ratio, colours].join();
+  const all = before?.key !== key || before.codes.length !== codes.length;
+  if (all) {
+    canvas.width = Math.round(layout.width * ratio);
+    canvas.height = Math.round(layout.height * ratio);
+    paint.setTransform(ratio, 0, 0, ratio, 0, 0);
+  }
+  const inner = layout.size > 4 ? layout.size - 1 : layout.size - (layout.size > 3 ? 1 : 0);
+  const hole = Math.max(1, Math.round(inner / 3));
+  const edge = Math.floor((inner - hole) / 2);
+  const now = new Uint8Array(codes.length);
+  for (const group of layout.groups) {
+    for (let local = 0; local < group.count; local += 1) {
+      const index = group.start + local;
+      const code = codes[index];
+      now[index] = code + (faded?.[index] ? 16 : 0);
+      if (!all && before.codes[index] === now[index]) continue;
+      const x = (local % layout.columns) * layout.size;
+      const y = group.top + Math.floor(local / layout.columns) * layout.size;
+      if (!all) paint.clearRect(x, y, layout.size, layout.size);
+      paint.globalAlpha = faded?.[index] ? 0.15 : 1;
+      paint.fillStyle = colours[code];
+      paint.fillRect(x, y, inner, inner);
+      if (code === OVER) paint.clearRect(x + edge, y + edge, hole, hole);
+      if (code === UNKNOWN) paint.clearRect(x + 1, y + 1, inner - 2, inner - 2);
+    }
+  }
+  return { key, codes: now };
+}
+
+/**
+ * A heat map. `codes`: of each cell. `faded`: cells that do not match what is looked for. `groups`: `{label, count}`,
+ * in the order of cells. `describe`: a cell in words. `open`: opens a cell.
+ */
+export function HeatMap({ label, codes, faded, groups, describe, open, theme }) {
+  const box = useRef(null);
+  const canvas = useRef(null);
+  const drawn = useRef(null);
+  const [width, setWidth] = useState(0);
+  const [cursor, setCursor] = useState(-1);
+  const [told, setTold] = useState('');
+  const labelled = groups.length > 1;
+  const layout = width > 0 ? layOut(width, groups.map(group => group.count), labelled) : null;
+
+  useLayoutEffect(() => {
+    const observer = new ResizeObserver(([entry]) => setWidth(Math.floor(entry.contentRect.width)));
+    observer.observe(box.current);
+    return () => observer.disconnect();
+  }, []);
+
+  useLayoutEffect(() => {
+    if (!layout) return;
+    drawn.current = draw(canvas.current, layout, codes, faded, readColours(canvas.current), drawn.current);
+  }, [width, codes, faded, groups, theme]);
+
+  useEffect(() => {
+    if (cursor >= codes.length) setCursor(-1);
+  }, [codes.length]);
+
+  function pointed(event) {
+    return layout ? cellAt(layout, event.offsetX, event.offsetY) : -1;
+  }
+  function onKeyDown(event) {
+    if (!layout || codes.length === 0 || event.ctrlKey || event.metaKey || event.altKey) return;
+    if (event.key === 'Enter' && cursor >= 0) {
+      open(cursor);
+      return;
+    }
+    const to = cursor < 0 ? (cellAfter(layout, 0, event.key) === null ? null : 0) : cellAfter(layout, cursor, event.key);
+    if (to === null) return;
+    event.preventDefault();
+    setCursor(to);
+    setTold(describe(to));
+    const y = cornerOf(layout, to).y + canvas.current.getBoundingClientRect().top;
+    if (y < 0 || y > innerHeight - 40) scrollBy(0, y - innerHeight / 2);
+  }
+  const valid = cursor >= 0 && cursor < codes.length;
+  const corner = valid && layout ? cornerOf(layout, cursor) : null;
+  return html`<div class="heat" ref=${box}>
+    <p class="readout">${valid ? describe(cursor) : 'Point at a cell, or focus the map and use the arrow keys.'}</p>
+    <p class="hidden" role="status">${told}</p>
+    <div class="cells" style=${{ height: `${layout?.height ?? 0}px` }}>
+      ${labelled && layout && groups.map((group, i) => html`<span class="group" key=${group.label}
+        style=${{ top: `${layout.groups[i].top - GROUP_LABEL}px` }}>${group.label} <span class="muted">${count(group.count)}</span></span>`)}
+      <canvas ref=${canvas} tabindex="0" role="application" aria-roledescription="heat map"
+        aria-label=${`${label}. Arrow keys move between cells, Enter opens one. A table with the same values follows.`}
+        style=${{ width: `${layout?.width ?? 0}px`, height: `${layout?.height ?? 0}px` }}
+        onKeyDown=${onKeyDown} onFocus=${() => cursor < 0 && codes.length && (setCursor(0), setTold(describe(0)))}
+        onPointerMove=${event => setCursor(pointed(event))} onPointerLeave=${() => setCursor(-1)}
+        onClick=${event => pointed(event) >= 0 && open(pointed(event))}></canvas>
+      ${corner && html`<span class="cursor" aria-hidden="true" style=${{
+        left: `${corner.x}px`, top: `${corner.y}px`, width: `${layout.size}px`, height: `${layout.size}px` }}></span>`}
+    </div>
+  </div>`;
+}
+
+/**
+ * A heat map with its histogram, which picks cells of one value, and a table of the cells that are picked and found.
+ * `list`, `codes`, `groups`: the cells in order. `rank`: what the table is sorted by. `find`: which cells are looked for.
+ */
+export function Explorer({ noun, measure, list, codes, groups, rank, find, describe, open, keyOf, columns, theme }) {
+  const [picked, setPicked] = useState(null);
+  const [shown, setShown] = useState(FIRST);
+  const counts = useMemo(() => countCodes(codes), [codes]);
+  const faded = useMemo(() => (picked === null && !find ? null
+    : Uint8Array.from(list, (item, i) => (picked !== null && codes[i] !== picked) || (find && !find(item)))), [list, codes, picked, find]);
+  const matching = useMemo(() => list.filter((_, i) => !faded?.[i]).sort((a, b) => rank(b) - rank(a)), [list, faded]);
+  const all = counted(matching.length, noun);
+  return html`<${Histogram} counts=${counts} picked=${picked} pick=${setPicked} measure=${measure} noun=${noun} />
+    <${HeatMap} label=${`${counted(list.length, noun)} by ${measure.label}`} codes=${codes} faded=${faded} groups=${groups}
+      describe=${i => describe(list[i])} open=${i => open(list[i])} theme=${theme} />
+    <h2>${matching.length > shown ? `The ${count(shown)} highest of ${all}` : all}${picked !== null && `, ${measure.label}: ${codeName(picked, measure)}`}</h2>
+    <${Table} rows=${matching.slice(0, shown)} keyOf=${keyOf} columns=${columns} />
+    <${MoreButton} shown=${shown} all=${matching.length} noun=${noun} more=${() => setShown(shown + 200)} />`;
+}
+
+export function Order({ orders, chosen }) {
+  return html`<label>Order <select onChange=${event => setSetting('order', event.target.value)}>
+    ${Object.entries(orders).map(([key, text]) => html`<option value=${key} selected=${key === chosen}>${text}</option>`)}
+  </select></label>`;
+}
+
+/** How many cells have each code, as bars that are the scale's legend too. */
+function Histogram({ counts, picked, pick, measure, noun }) {
+  const most = Math.max(1, ...counts);
+  return html`<ul class="histogram" aria-label=${`Number of ${noun}s by ${measure.label}`}>
+    ${counts.map((n, code) => {
+      const text = `${codeName(code, measure)}: ${counted(n, noun)}`;
+      return (n > 0 || code < UNKNOWN) && html`<li key=${code}>
+        <button type="button" aria-pressed=${picked === code} aria-label=${text} title=${text} onClick=${() => pick(picked === code ? null : code)}>
+          <span class="column"><i class=${`code-${code}`} style=${{ height: `${Math.ceil((n / most) * 100)}%` }}></i></span>
+          <span class="amount">${n > 0 && count(n)}</span>
+          <span class="swatch"><i class=${`code-${code}`}></i></span>
+          <span class="range">${code < OVER ? `${code * 10}%` : codeName(code, measure)}</span>
+        </button>
+      </li>`;
+    })}
+  </ul>`;
+}
+
+function codeName(code, { over, absent }) {
+  if (code === OVER) return over;
+  if (code === UNKNOWN) return absent;
+  return `${code * 10} to ${code * 10 + 10}%`;
+}

@@ -1,0 +1,204 @@
+// Nodes by load: rows in a small cluster, a heat map in a large one. And the page of one node.
+
+import { useMemo } from 'preact/hooks';
+import { useAnswer } from './state.js';
+import { Bases, CardBars, Charges } from './cards.js';
+import { html, address, Awaited, LoadBar, MetricName, NodeLink, PartBar, setSetting, Table, View } from './elements.js';
+import { counted, decimal, memory, percent, share, span } from './format.js';
+import { codeOf, loadText, measures } from './measures.js';
+import { Explorer, Order } from './heatmap.js';
+
+const MOST_ROWS = 60;
+const MOST_METRICS = 6;
+
+const LIMIT_OUTCOMES = {
+  met: 'met', exceeded: 'exceeded', unknown: 'no fresh reading: does not reject',
+  'unknown-rejected': 'no fresh reading: rejects', exempt: 'the pod is exempt',
+};
+const STATUSES = { stale: 'stale', missing: 'missing', 'not-fetched': 'not fetched by the policy' };
+
+export function Nodes({ cluster, settings, theme }) {
+  if (cluster.nodes.length <= MOST_ROWS) return html`<${NodeRows} cluster=${cluster} />`;
+  return html`<${NodeMap} cluster=${cluster} settings=${settings} theme=${theme} />`;
+}
+
+/** What is remarkable about a node, in words. */
+export function marks(row, cluster) {
+  const list = [];
+  if (row.limitRatio !== null && row.limitRatio > 1000) list.push('over its limit');
+  if (row.missing > 0) list.push(`${row.missing} of ${cluster.metrics.length} readings missing`);
+  if (row.backedOff) list.push('backed off: no GPU pods for a while');
+  const unhealthy = row.cards.filter(card => card.unhealthy).length;
+  const closed = row.cards.filter(card => card.closed).length;
+  if (unhealthy) list.push(`${counted(unhealthy, 'card')} unhealthy`);
+  if (closed) list.push(`${counted(closed, 'card')} closed`);
+  if (row.unplaced) list.push(`${counted(row.unplaced, 'unit')} on no card yet`);
+  return list;
+}
+
+/** How old the oldest reading is that counts. */
+export function readingAge(row, cluster) {
+  return row.readAt === null ? '–' : span(cluster.time - row.readAt);
+}
+
+function heldOf(row) {
+  const units = row.cards.reduce((sum, card) => sum + card.units, 0);
+  const held = row.cards.reduce((sum, card) => sum + card.held, 0);
+  return { held, units, part: units ? (held / units) * 1000 : null };
+}
+
+function NodeRows({ cluster }) {
+  const metrics = cluster.metrics.slice(0, MOST_METRICS);
+  const left = cluster.metrics.length - metrics.length;
+  const hasZones = cluster.nodes.some(row => row.zone !== null);
+  return html`<${View} title="Nodes" legend=${html`Load of ${counted(cluster.nodes.length, 'node')}. A tick is the
+    limit${' '}<i class="sample tick"></i>, the hatched part${' '}<i class="sample flight"></i> belongs to pods that no
+    reading shows yet, ▲ is over its limit. ${left > 0 && `A node’s page has ${counted(left, 'more metric')}.`}`}>
+    <${Table} rows=${cluster.nodes} keyOf=${row => row.name} columns=${[
+      ['Node', row => html`<${NodeLink} name=${row.name} />`, 'name'],
+      hasZones && ['Zone', row => row.zone ?? '–'],
+      ['Limit ratio', ratioOf, 'number'],
+      ...metrics.map((metric, i) => [html`<${MetricName} name=${metric.name} />`, row => html`<${LoadBar} reading=${row.readings[i]}
+        inFlight=${row.inFlight[i]} max=${metric.max === undefined ? null : metric.max * 1000} />`]),
+      ['Score', row => row.score, 'number'],
+      cluster.cards > 0 && ['GPU units held', row => (row.cards.length === 0 ? '–' : html`<${PartBar}
+        part=${heldOf(row).part} text=${`${heldOf(row).held} of ${heldOf(row).units}`} />`)],
+      ...lastColumns(cluster),
+    ]} />
+  <//>`;
+}
+
+function ratioOf(row) {
+  return html`<b class=${row.limitRatio > 1000 ? 'over-text' : ''}>${percent(row.limitRatio)}</b>`;
+}
+
+function lastColumns(cluster) {
+  return [
+    ['Oldest reading', row => readingAge(row, cluster), 'number'],
+    ['Remarks', row => marks(row, cluster).join('; '), 'remarks'],
+  ];
+}
+
+/** Puts rows in an order, in groups. `values`: of each row, by name. */
+export function arrange(nodes, order, values) {
+  if (order === 'value') {
+    const list = [...nodes].sort((a, b) => (values.get(b.name) ?? -1) - (values.get(a.name) ?? -1));
+    return { list, groups: [{ label: '', count: list.length }] };
+  }
+  if (order === 'zone') {
+    const zones = new Map();
+    for (const row of nodes) {
+      const zone = row.zone ?? 'no zone';
+      if (!zones.has(zone)) zones.set(zone, []);
+      zones.get(zone).push(row);
+    }
+    const named = [...zones].sort(([a], [b]) => (a < b ? -1 : 1));
+    return { list: named.flatMap(([, rows]) => rows), groups: named.map(([label, rows]) => ({ label, count: rows.length })) };
+  }
+  return { list: nodes, groups: [{ label: '', count: nodes.length }] };
+}
+
+function NodeMap({ cluster, settings, theme }) {
+  const all = measures(cluster);
+  const measure = all.find(one => one.key === settings.get('by')) ?? all[0];
+  const order = settings.get('order') ?? 'name';
+  const find = settings.get('find') ?? '';
+  const arranged = useMemo(() => {
+    const values = new Map(cluster.nodes.map(row => [row.name, measure.value(row)]));
+    const { list, groups } = arrange(cluster.nodes, order, values);
+    return { list, groups, rank: row => values.get(row.name) ?? -1, codes: Uint8Array.from(list, row => codeOf(values.get(row.name))) };
+  }, [cluster, measure.key, order]);
+  const byMetric = cluster.metrics.some(metric => metric.name === measure.key);
+  const choices = group => all.filter(one => one.group === group).map(one => html`<option value=${one.key}
+    selected=${one.key === measure.key}>${one.label}</option>`);
+  return html`<${View} title="Nodes" legend=${measure.legend}>
+    <form class="controls" onSubmit=${event => event.preventDefault()}>
+      <label>Colour <select onChange=${event => setSetting('by', event.target.value)}>
+        ${[...new Set(all.map(one => one.group))].map(group => html`<optgroup label=${group}>${choices(group)}</optgroup>`)}
+      </select></label>
+      <${Order} orders=${{ name: 'name', value: 'value', zone: 'name, by zone' }} chosen=${order} />
+      <label>Find <input type="search" value=${find} placeholder="part of a name" onInput=${event => setSetting('find', event.target.value)} /></label>
+    </form>
+    <${Explorer} key=${measure.key} ...${arranged} noun="node" measure=${measure} theme=${theme}
+      find=${find && (row => row.name.includes(find))}
+      describe=${row => [`${row.name}${row.zone === null ? '' : `, ${row.zone}`}: ${measure.text(row)}`, ...marks(row, cluster)].join('; ')}
+      open=${row => { location.hash = address('node', row.name); }}
+      keyOf=${row => row.name} columns=${[
+        ['Node', row => html`<${NodeLink} name=${row.name} />`, 'name'],
+        [measure.label, row => (measure.key === 'limit' ? limitText(row, cluster) : measure.text(row))],
+        !byMetric && measure.key !== 'limit' && ['Limit ratio', ratioOf, 'number'],
+        cluster.cards > 0 && ['GPU units held', row => (row.cards.length ? percent(heldOf(row).part) : '–'), 'number'],
+        ['Zone', row => row.zone ?? '–'],
+        ...lastColumns(cluster),
+      ]} />
+  <//>`;
+}
+
+/** "102% – mem_usage_avg_5m 82%, limit 80%". The limit is left out where the node's pool has another. */
+function limitText(row, cluster) {
+  const i = cluster.metrics.findIndex(metric => metric.name === row.limit);
+  if (i < 0) return percent(row.limitRatio);
+  return html`${ratioOf(row)} ${row.limit} ${loadText(row, i, null)}`;
+}
+
+export function NodePage({ name, cluster }) {
+  const { answer, error } = useAnswer(`/v1/nodes/${encodeURIComponent(name)}`, 4);
+  const row = cluster?.byName.get(name);
+  return html`<${View} title=${`Node ${name}`} legend=${html`Its load for a pod that uses nothing, and what its cards hold.
+    ${' '}<a href=${`#/decisions?find=${encodeURIComponent(name)}`}>Decisions that name it</a>`}>
+    ${answer === null ? html`<${Awaited} error=${error} what="the node" />` : html`<${Detail} node=${answer} row=${row} />`}
+  <//>`;
+}
+
+function Detail({ node, row }) {
+  const facts = [
+    ['pool', node.pool ?? 'none'],
+    row?.zone && ['zone', row.zone],
+    node.cpu !== undefined && ['cores', decimal(node.cpu)],
+    node.requestedCpu !== undefined && ['cores requested', decimal(node.requestedCpu)],
+    node.memory !== undefined && ['memory', memory(node.memory / 1048576)],
+    ['pods bound lately', node.recentPods],
+    node.load && ['score', node.load.score],
+    node.load && ['hot value', decimal(node.load.hotValue)],
+    row?.unplaced > 0 && ['units on no card yet', row.unplaced],
+  ].filter(Boolean);
+  return html`
+    <dl class="figures">${facts.map(([term, value]) => html`<div><dt>${term}</dt><dd>${value}</dd></div>`)}</dl>
+    ${node.backedOff && html`<p class="notice">Backed off: it takes no GPU pods of some or all namespaces for a while,
+      because its kubelet refused several.</p>`}
+    ${node.load ? html`<${LoadTables} load=${node.load} />` : html`<p class="notice">Only claims of pods name this node:
+      the extender has no Node of this name.</p>`}
+    <h2>${node.cards.length ? counted(node.cards.length, 'card') : 'No cards'}</h2>
+    ${node.cards.length > 0 && html`<${Bases} cards=${node.cards} /><${CardBars} cards=${node.cards} /><${Charges} cards=${node.cards} />`}`;
+}
+
+/** Limits and terms, of a node's page and of an explanation. */
+export function LoadTables({ load }) {
+  const pod = load.limits.some(limit => limit.pod) || load.terms.some(term => term.pod);
+  const of = part => (part.reading.value === undefined ? null : part.reading.value * 1000);
+  const age = ({ reading }) => (reading.status === 'fresh'
+    ? (reading.ageSeconds === undefined ? '–' : span(reading.ageSeconds))
+    : STATUSES[reading.status]);
+  const name = ({ metric }) => html`<${MetricName} name=${metric} />`;
+  const added = part => ((part.inFlight ?? 0) + (part.pod ?? 0)) * 1000;
+  return html`${load.limits.length > 0 && html`<${Table} rows=${load.limits} keyOf=${limit => limit.metric} columns=${[
+      ['Limit', name, 'name'],
+      ['Load', limit => html`<${LoadBar} reading=${of(limit)} inFlight=${added(limit)} max=${limit.max * 1000} />`, 'wide'],
+      ['Reading', limit => share(limit.reading.value), 'number'],
+      ['In flight', limit => share(limit.inFlight), 'number'],
+      pod && ['Pod', limit => share(limit.pod), 'number'],
+      ['Limit', limit => share(limit.max), 'number'],
+      ['Outcome', limit => html`<span class=${limit.outcome === 'exceeded' || limit.outcome === 'unknown-rejected' ? 'over-text' : ''}>${
+        LIMIT_OUTCOMES[limit.outcome] ?? limit.outcome}</span>`],
+      ['Age', age, 'number'],
+    ]} />`}
+    ${load.terms.length > 0 && html`<${Table} rows=${load.terms} keyOf=${term => term.metric} columns=${[
+      ['Term of the score', name, 'name'],
+      ['Load', term => html`<${LoadBar} reading=${of(term)} inFlight=${added(term)} />`, 'wide'],
+      ['Share', term => share(term.share), 'number'],
+      ['Points', term => (term.points === undefined ? '–' : decimal(term.points)), 'number'],
+      ['Age', age, 'number'],
+    ]} />`}
+    ${load.surplus && html`<p class="legend">Surplus: uses ${share(load.surplus.surplus)} of the node more than its requests
+      use on average; ${share(load.surplus.counted)} is added to the load in scores.</p>`}`;
+}

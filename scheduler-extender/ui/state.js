@@ -1,0 +1,203 @@
+// The cluster as the page keeps it, rows by node, read from the columns of `GET /v1/state`. And asking the extender:
+// again and again while the page is visible, more rarely after failures.
+
+import { useEffect, useState } from 'preact/hooks';
+
+const STATE_PERIOD = 2000;
+const LONGEST_PERIOD = 30000;
+const PATIENCE = 20000;
+
+/**
+ * Reads an answer of `/v1/state`: all nodes, or an update of `previous`. Returns a new cluster, or null if the answer
+ * adds to a version that is not the previous one's, so that everything must be asked for again.
+ */
+export function merge(previous, answer) {
+  if (answer.since === undefined) return withNodes(answer, new Map(rows(answer).map(row => [row.name, row])));
+  if (previous === null || previous.version !== answer.since) return null;
+  const names = answer.metrics.map(metric => metric.name);
+  const kept = sameNames(previous.metrics, answer.metrics)
+    ? previous.byName
+    : [...previous.byName].map(([name, row]) => [name, alignMetrics(row, previous.metrics, names)]);
+  const byName = new Map(kept);
+  for (const name of answer.removed ?? []) byName.delete(name);
+  for (const row of rows(answer)) byName.set(row.name, row);
+  return withNodes(answer, byName);
+}
+
+function withNodes(answer, byName) {
+  const nodes = [...byName.values()].sort((a, b) => (a.name < b.name ? -1 : 1));
+  return {
+    version: answer.version,
+    /** Of the server, in seconds since 1970: ages are counted from it, not from this machine's clock. */
+    time: Date.parse(answer.time) / 1000,
+    replica: answer.replica,
+    metrics: answer.metrics,
+    nodes,
+    byName,
+    cards: nodes.reduce((sum, row) => sum + row.cards.length, 0),
+  };
+}
+
+/** The rows of an answer. Positions in its lists become names, since the next answer's lists can differ. */
+function rows(answer) {
+  const { nodes, cards } = answer;
+  const unhealthy = new Set(cards.unhealthy);
+  const closed = new Set(cards.closed);
+  let next = 0;
+  return nodes.name.map((name, i) => {
+    const own = [];
+    for (const end = next + nodes.cards[i]; next < end; next += 1) {
+      own.push({
+        index: cards.index[next],
+        model: answer.models[cards.model[next]],
+        units: cards.units[next],
+        held: cards.held[next],
+        heldCores: cards.heldCores[next],
+        pods: cards.pods[next],
+        memory: cards.memory[next],
+        used: cards.used[next],
+        unhealthy: unhealthy.has(next),
+        closed: closed.has(next),
+      });
+    }
+    return {
+      name,
+      limitRatio: nodes.limitRatio[i],
+      limit: nodes.limit[i] === null ? null : answer.metrics[nodes.limit[i]].name,
+      score: nodes.score[i],
+      readings: nodes.readings.map(column => column[i]),
+      inFlight: nodes.inFlight.map(column => column[i]),
+      readAt: nodes.readAt[i],
+      missing: nodes.missing[i],
+      zone: nodes.zone[i] === null ? null : answer.zones[nodes.zone[i]],
+      unplaced: nodes.unplaced[i],
+      backedOff: nodes.backedOff[i],
+      cards: own,
+    };
+  });
+}
+
+function sameNames(a, b) {
+  return a.length === b.length && a.every((metric, i) => metric.name === b[i].name);
+}
+
+/** A row of before a change of policy: its readings in the new order, unknown for new metrics. */
+function alignMetrics(row, before, names) {
+  const at = names.map(name => before.findIndex(metric => metric.name === name));
+  return {
+    ...row,
+    readings: at.map(i => (i < 0 ? null : row.readings[i])),
+    inFlight: at.map(i => (i < 0 ? 0 : row.inFlight[i])),
+  };
+}
+
+/** An answer that is no success. */
+export class Refusal extends Error {
+  constructor(status, text) {
+    super(`${status}${text ? `: ${text}` : ''}`);
+    this.status = status;
+  }
+}
+
+/** The JSON of an answer; null if nothing has changed. `body`: what is posted. */
+export async function ask(path, { signal, body, cache = 'no-cache' } = {}) {
+  const limit = AbortSignal.timeout(PATIENCE);
+  const answer = await fetch(path, {
+    method: body ? 'POST' : 'GET',
+    headers: body ? { 'Content-Type': 'application/json' } : {},
+    body: body ? JSON.stringify(body) : undefined,
+    signal: signal ? AbortSignal.any([signal, limit]) : limit,
+    cache,
+  });
+  if (answer.status === 304) return null;
+  if (!answer.ok) throw new Refusal(answer.status, (await answer.text()).trim().slice(0, 300));
+  return answer.json();
+}
+
+/** How long to wait after this many failures in a row, in milliseconds. */
+export function delay(period, failures) {
+  return Math.min(LONGEST_PERIOD, period * 2 ** failures);
+}
+
+/**
+ * Calls `once` now and then each `period` while the page is visible. `failed` gets the error and the time of the next
+ * try. Returns what stops it, and what tries at once.
+ */
+export function follow(once, period, failed) {
+  const stop = new AbortController();
+  let timer = 0;
+  let failures = 0;
+  let busy = false;
+
+  async function run() {
+    clearTimeout(timer);
+    if (busy || document.hidden || stop.signal.aborted) return;
+    busy = true;
+    try {
+      await once(stop.signal);
+      failures = 0;
+    } catch (error) {
+      failures += 1;
+      if (!stop.signal.aborted) failed(error, Date.now() + delay(period, failures));
+    }
+    busy = false;
+    clearTimeout(timer);
+    timer = setTimeout(run, delay(period, failures));
+  }
+
+  function wake() {
+    if (!document.hidden) run();
+  }
+  document.addEventListener('visibilitychange', wake);
+  window.addEventListener('online', wake);
+  run();
+  return {
+    now: run,
+    stop() {
+      stop.abort();
+      clearTimeout(timer);
+      document.removeEventListener('visibilitychange', wake);
+      window.removeEventListener('online', wake);
+    },
+  };
+}
+
+/** The cluster, kept up to date. `at`: when the last answer came. `error`, `retry`: of a failure since. */
+export function useCluster() {
+  const [shown, setShown] = useState({ cluster: null, at: null, error: null, retry: null });
+  const [follower, setFollower] = useState(null);
+  useEffect(() => {
+    let cluster = null;
+    async function once(signal) {
+      const since = cluster === null ? '' : `?since=${encodeURIComponent(cluster.version)}`;
+      const answer = await ask(`/v1/state${since}`, { signal, cache: 'no-store' });
+      if (answer !== null) {
+        cluster = merge(cluster, answer);
+        if (cluster === null) return once(signal);
+      }
+      setShown({ cluster, at: Date.now(), error: null, retry: null });
+    }
+    const following = follow(once, STATE_PERIOD, (error, retry) => {
+      setShown(before => ({ ...before, error, retry }));
+    });
+    setFollower(following);
+    return following.stop;
+  }, []);
+  return { ...shown, now: follower?.now };
+}
+
+/** The answer of another path, asked for each `seconds` while it is shown; not at all if the path is null. */
+export function useAnswer(path, seconds) {
+  const [shown, setShown] = useState({ path, answer: null, error: null });
+  useEffect(() => {
+    if (path === null) return undefined;
+    async function once(signal) {
+      const answer = await ask(path, { signal });
+      setShown(before => ({ path, answer: answer ?? before.answer, error: null }));
+    }
+    return follow(once, seconds * 1000, error => {
+      setShown(before => ({ path, answer: before.path === path ? before.answer : null, error }));
+    }).stop;
+  }, [path, seconds]);
+  return shown.path === path ? shown : { path, answer: null, error: null };
+}
