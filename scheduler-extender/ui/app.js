@@ -3,13 +3,11 @@
 import { render } from 'preact';
 import { useEffect, useState } from 'preact/hooks';
 import { useCluster } from './state.js';
-import { html, parseAddress, View } from './elements.js';
-import { clock } from './format.js';
+import { clock, html, parseAddress, View } from './elements.js';
 import { NodePage, Nodes } from './nodes.js';
 import { Cards } from './cards.js';
 import { Decisions, Pending, PodPage } from './pods.js';
-import { Policy } from './policy.js';
-import { Health } from './health.js';
+import { Health, Policy } from './policy.js';
 
 const VIEWS = ['nodes', 'cards', 'pending', 'decisions', 'policy', 'health'];
 const THEMES = ['auto', 'light', 'dark'];
@@ -29,7 +27,7 @@ function storeTheme(theme) {
   try {
     localStorage.setItem('plimsoll-theme', theme);
   } catch {
-    // A browser that stores nothing shows the theme until the page is left.
+    // It holds until the page is left.
   }
 }
 
@@ -76,8 +74,8 @@ function Page() {
     </header>
     ${error && html`<div class="banner" role="alert">▲ ${at ? `Disconnected: no answer since ${clock(at)}, what is shown is from then.` : 'No answer from the extender.'}
       ${' '}<span class="cause">${error.message}</span>${' '}Next try at ${clock(retry)}. <button type="button" onClick=${now}>Try now</button></div>`}
-    ${cluster && !cluster.replica.complete && html`<div class="banner" role="status">Not all nodes and pods were listed since the extender started: cards may look emptier than they are.</div>`}
-    ${cluster && !cluster.replica.leads && view === 'cards' && html`<div class="banner" role="status">This replica does not lead: cards that are set aside for pods being bound are not shown.</div>`}
+    ${cluster && !cluster.replica.complete && html`<div class="banner" role="status">Not all nodes and pods were listed yet: cards may look emptier than they are.</div>`}
+    ${cluster && !cluster.replica.leads && view === 'cards' && html`<div class="banner" role="status">This replica does not lead: cards set aside for pods that are being bound are not shown.</div>`}
     <main id="main">${shownView(view, parts, settings, cluster, at, theme.shown)}</main>`;
 }
 

@@ -1,9 +1,9 @@
-// Small parts that several views show. Text from outside becomes text nodes: nothing here sets HTML.
+// What several views show: parts of a page, numbers, spans of time. Text from outside becomes text nodes: nothing here
+// sets HTML.
 
 import { h } from 'preact';
 import { useEffect, useRef } from 'preact/hooks';
 import htm from 'htm';
-import { count, counted, percent } from './format.js';
 
 export const html = htm.bind(h);
 
@@ -26,7 +26,7 @@ function decode(text) {
   }
 }
 
-/** Changes one setting of the current address, so that what is shown can be shared. */
+/** Changes one setting of the current address. */
 export function setSetting(name, value) {
   const [path] = location.hash.split('?');
   const { settings } = parseAddress(location.hash);
@@ -36,7 +36,7 @@ export function setSetting(name, value) {
   location.replace(query ? `${path}?${query}` : path || '#/nodes');
 }
 
-/** A view: its heading, which has the focus when the view opens, and its legend. */
+/** A view. Its heading has the focus when it opens. */
 export function View({ title, legend, children }) {
   const heading = useRef(null);
   useEffect(() => {
@@ -47,6 +47,11 @@ export function View({ title, legend, children }) {
   return html`<h1 ref=${heading} tabindex="-1">${title}</h1>
     ${legend && html`<p class="legend">${legend}</p>`}
     ${children}`;
+}
+
+/** What is looked for, as a setting of the address. */
+export function Find({ find, hint }) {
+  return html`<label>Find <input type="search" value=${find} placeholder=${hint} onInput=${event => setSetting('find', event.target.value)} /></label>`;
 }
 
 export function NodeLink({ name }) {
@@ -71,10 +76,7 @@ export function Awaited({ error, what }) {
     : html`<p class="muted" role="status">Asking for ${what} …</p>`;
 }
 
-/**
- * A load: the reading, the in-flight part hatched, a tick at the limit, and the sum in figures. All in thousandths of
- * the node. `reading` is null without a fresh one.
- */
+/** A load in thousandths: the reading (null without a fresh one), the in-flight part hatched, a tick at the limit. */
 export function LoadBar({ reading, inFlight = 0, max = null }) {
   if (reading === null) return html`<span class="load none">no fresh reading</span>`;
   const load = reading + inFlight;
@@ -107,11 +109,11 @@ function wide(thousandths) {
 
 /**
  * A table. A column is its head, what it shows of a row, and its class: `number`, `remarks`, or `name` for the one that
- * names the row. Where the page is narrow, each row becomes a list of values with their heads.
+ * names the row. On a narrow page each row becomes a list of values with their heads, except in a `compact` table.
  */
-export function Table({ columns, rows, keyOf }) {
+export function Table({ columns, rows, keyOf, compact }) {
   const shown = columns.filter(Boolean);
-  return html`<div class="scroll"><table>
+  return html`<div class=${compact ? 'scroll compact' : 'scroll'}><table>
     <thead><tr>${shown.map(([head, , kind]) => html`<th class=${kind}>${head}</th>`)}</tr></thead>
     <tbody>${rows.map(row => html`<tr key=${keyOf?.(row)}>${shown.map(([head, cell, kind]) => (kind === 'name'
       ? html`<th scope="row">${cell(row)}</th>`
@@ -123,4 +125,75 @@ export function Table({ columns, rows, keyOf }) {
 export function MoreButton({ shown, all, more, noun }) {
   if (shown >= all) return null;
   return html`<p><button type="button" onClick=${more}>Show more: ${count(shown)} of ${counted(all, noun)} shown</button></p>`;
+}
+
+const whole = new Intl.NumberFormat('en');
+
+/** A whole number with separators: 40,000. */
+export function count(number) {
+  return whole.format(number);
+}
+
+/** "1 card", "8 cards". */
+export function counted(number, noun) {
+  return `${count(number)} ${noun}${number === 1 ? '' : 's'}`;
+}
+
+/** Thousandths as percent. Near 100 with one decimal, so that a value just over its limit is seen to be over. */
+export function percent(thousandths) {
+  if (thousandths === null || thousandths === undefined) return '–';
+  const value = thousandths / 10;
+  const near = value > 99 && value < 101 && value !== 100;
+  return `${near ? value.toFixed(1) : Math.round(value)}%`;
+}
+
+/** A fraction, 0 to 1, as percent. */
+export function share(fraction) {
+  return fraction === null || fraction === undefined ? '–' : percent(fraction * 1000);
+}
+
+/** A number with at most two decimals. */
+export function decimal(number) {
+  return String(Math.round(number * 100) / 100);
+}
+
+/** MiB as GiB, or as MiB below one GiB. */
+export function memory(mib) {
+  if (mib === null || mib === undefined) return '–';
+  return mib < 1024 ? `${Math.round(mib)} MiB` : `${count(Math.round(mib / 102.4) / 10)} GiB`;
+}
+
+/** "10 of 22.5 GiB". */
+export function memoryOf(part, all) {
+  return part < 1024 ? `${memory(part)} of ${memory(all)}` : `${memory(part).replace(' GiB', '')} of ${memory(all)}`;
+}
+
+/** Seconds in the two largest units that say something: 40 s, 14 min, 2 h 5 min, 3 d 4 h. */
+export function span(seconds) {
+  const s = Math.max(0, Math.round(seconds));
+  if (s < 120) return `${s} s`;
+  const minutes = Math.floor(s / 60);
+  if (minutes < 60) return `${minutes} min`;
+  const hours = Math.floor(minutes / 60);
+  if (hours < 24) return two(hours, 'h', minutes % 60, 'min');
+  return two(Math.floor(hours / 24), 'd', hours % 24, 'h');
+}
+
+function two(large, largeUnit, small, smallUnit) {
+  return small ? `${large} ${largeUnit} ${small} ${smallUnit}` : `${large} ${largeUnit}`;
+}
+
+/** Milliseconds since 1970 as the time of day here. */
+export function clock(milliseconds) {
+  return new Date(milliseconds).toLocaleTimeString('en-GB');
+}
+
+/** A reason without its hint to the command: the page itself explains. */
+export function reasonText(reason) {
+  return reason.replace(/ \(see: kubectl plimsoll explain pod\)$/, '');
+}
+
+/** A code of the API, such as `too-little-free`, as words. */
+export function words(code) {
+  return code.replaceAll('-', ' ');
 }

@@ -1,15 +1,14 @@
 // A canvas of cells: where they lie, how they are drawn, and how they are reached by mouse and keyboard.
 
 import { useEffect, useLayoutEffect, useMemo, useRef, useState } from 'preact/hooks';
-import { html, MoreButton, setSetting, Table } from './elements.js';
-import { count, counted } from './format.js';
-import { countCodes, OVER, UNKNOWN } from './measures.js';
+import { count, counted, Find, html, MoreButton, setSetting, Table } from './elements.js';
+import { codeOf, countCodes, OVER, UNKNOWN } from './measures.js';
 
 const GROUP_LABEL = 20;
 /** So many rows of the table are shown at first. */
 const FIRST = 20;
 
-/** Where cells lie on a canvas of this width. `counts`: cells of each group, of which each begins a new row. */
+/** Where cells lie on a canvas. `counts`: cells of each group; each begins a new row. */
 export function layOut(width, counts, labelled, wanted = 420) {
   const total = counts.reduce((sum, n) => sum + n, 0);
   const size = Math.max(3, Math.min(28, Math.floor(Math.sqrt((width * wanted) / Math.max(1, total)))));
@@ -28,7 +27,7 @@ export function layOut(width, counts, labelled, wanted = 420) {
 
 /** The left upper corner of a cell. */
 export function cornerOf(layout, index) {
-  const group = groupOf(layout, index);
+  const group = layout.groups.find(one => index < one.start + one.count);
   const local = index - group.start;
   return {
     x: (local % layout.columns) * layout.size,
@@ -65,29 +64,20 @@ export function cellAfter(layout, index, key) {
   }
 }
 
-function groupOf(layout, index) {
-  return layout.groups.find(group => index < group.start + group.count) ?? layout.groups[0];
-}
-
-/** The cell in the same column some rows below, or above where `by` is negative; rows go on in the next group. */
+/** The next cell above or below, at least `by` rows away; the same one if there is none. */
 function rowAway(layout, index, by) {
-  const rows = layout.groups.flatMap(group => {
-    const list = [];
-    for (let first = 0; first < group.count; first += layout.columns) {
-      list.push({ start: group.start + first, count: Math.min(layout.columns, group.count - first) });
-    }
-    return list;
-  });
-  const at = rows.findIndex(row => index < row.start + row.count);
-  const to = rows[Math.max(0, Math.min(rows.length - 1, at + by))];
-  return to.start + Math.min(index - rows[at].start, to.count - 1);
+  const { x, y } = cornerOf(layout, index);
+  for (let to = y + by * layout.size; to >= 0 && to < layout.height; to += Math.sign(by) * layout.size) {
+    const cell = cellAt(layout, x, to);
+    if (cell >= 0) return cell;
+  }
+  return index;
 }
 
-/** The colours of the scale in the current theme. The canvas cannot read custom properties itself. */
+/** The scale in the current theme: a canvas reads no custom properties. */
 function readColours(canvas) {
-  const names = [...Array(10).keys()].map(i => `--scale-${i}`).concat('--over-fill', '--unknown');
-  const colours = names.map(name => {
-    canvas.style.color = `var(${name})`;
+  const colours = [...Array(12).keys()].map(code => {
+    canvas.style.color = `var(--scale-${code})`;
     return getComputedStyle(canvas).color;
   });
   canvas.style.color = '';
@@ -95,8 +85,8 @@ function readColours(canvas) {
 }
 
 /**
- * Draws the cells whose code has changed since the last drawing, or all. What is over has a hole, what is unknown is
- * an outline, so that neither is told by colour alone. Returns what it has drawn.
+ * Draws the cells that have changed since `before`, the last drawing. What is over has a hole, what is unknown is an
+ * outline: neither is told by colour alone.
  */
 function draw(canvas, layout, codes, faded, colours, before) {
   const paint = canvas.getContext('2d');
@@ -108,7 +98,7 @@ function draw(canvas, layout, codes, faded, colours, before) {
     canvas.height = Math.round(layout.height * ratio);
     paint.setTransform(ratio, 0, 0, ratio, 0, 0);
   }
-  const inner = layout.size > 4 ? layout.size - 1 : layout.size - (layout.size > 3 ? 1 : 0);
+  const inner = layout.size > 3 ? layout.size - 1 : 3;
   const hole = Math.max(1, Math.round(inner / 3));
   const edge = Math.floor((inner - hole) / 2);
   const now = new Uint8Array(codes.length);
@@ -131,10 +121,7 @@ function draw(canvas, layout, codes, faded, colours, before) {
   return { key, codes: now };
 }
 
-/**
- * A heat map. `codes`: of each cell. `faded`: cells that do not match what is looked for. `groups`: `{label, count}`,
- * in the order of cells. `describe`: a cell in words. `open`: opens a cell.
- */
+/** `codes`: of each cell. `faded`: cells that are not looked for. `describe`: a cell in words. */
 export function HeatMap({ label, codes, faded, groups, describe, open, theme }) {
   const box = useRef(null);
   const canvas = useRef(null);
@@ -197,30 +184,56 @@ export function HeatMap({ label, codes, faded, groups, describe, open, theme }) 
   </div>`;
 }
 
+/** Items in the order of their groups, and how many each group has. */
+export function arrange(items, groupOf) {
+  const list = items.map(item => [groupOf(item), item]).sort(([a], [b]) => (a < b ? -1 : a > b ? 1 : 0));
+  const groups = [];
+  for (const [label] of list) {
+    if (groups.at(-1)?.label !== label) groups.push({ label, count: 0 });
+    groups.at(-1).count += 1;
+  }
+  return { list: list.map(([, item]) => item), groups };
+}
+
 /**
- * A heat map with its histogram, which picks cells of one value, and a table of the cells that are picked and found.
- * `list`, `codes`, `groups`: the cells in order. `rank`: what the table is sorted by. `find`: which cells are looked for.
+ * A heat map, a histogram that picks cells of one value, and a table of the cells that are picked and found.
+ * `grouping`: the name of an order in groups, and the group of an item. `name`: what is searched. The order and what
+ * is looked for are settings of the address.
  */
-export function Explorer({ noun, measure, list, codes, groups, rank, find, describe, open, keyOf, columns, theme }) {
+export function Explorer({ noun, measure, items, grouping: [grouping, groupOf], name, settings, describe, open, columns, theme, children }) {
   const [picked, setPicked] = useState(null);
   const [shown, setShown] = useState(FIRST);
+  const order = settings.get('order');
+  const find = settings.get('find') ?? '';
+  const { list, groups, codes, values } = useMemo(() => {
+    const values = new Map(items.map(item => [item, measure.value(item)]));
+    const arranged = order === 'value' ? { list: [...items].sort(higher(values)), groups: [{ count: items.length }] }
+      : arrange(items, order === grouping ? groupOf : () => '');
+    return { ...arranged, values, codes: Uint8Array.from(arranged.list, item => measure.code?.(item) ?? codeOf(values.get(item))) };
+  }, [items, measure.key, order]);
   const counts = useMemo(() => countCodes(codes), [codes]);
   const faded = useMemo(() => (picked === null && !find ? null
-    : Uint8Array.from(list, (item, i) => (picked !== null && codes[i] !== picked) || (find && !find(item)))), [list, codes, picked, find]);
-  const matching = useMemo(() => list.filter((_, i) => !faded?.[i]).sort((a, b) => rank(b) - rank(a)), [list, faded]);
+    : Uint8Array.from(list, (item, i) => (picked !== null && codes[i] !== picked) || !name(item).includes(find))), [codes, picked, find]);
+  const matching = useMemo(() => list.filter((_, i) => !faded?.[i]).sort(higher(values)), [codes, faded]);
   const all = counted(matching.length, noun);
-  return html`<${Histogram} counts=${counts} picked=${picked} pick=${setPicked} measure=${measure} noun=${noun} />
+  return html`<form class="controls" onSubmit=${event => event.preventDefault()}>
+      ${children}
+      <label>Order <select onChange=${event => setSetting('order', event.target.value)}>
+        ${['name', 'value', grouping].map(one => html`<option selected=${one === order}>${one}</option>`)}
+      </select></label>
+      <${Find} find=${find} hint="part of a node’s name" />
+    </form>
+    <${Histogram} counts=${counts} picked=${picked} pick=${setPicked} measure=${measure} noun=${noun} />
     <${HeatMap} label=${`${counted(list.length, noun)} by ${measure.label}`} codes=${codes} faded=${faded} groups=${groups}
       describe=${i => describe(list[i])} open=${i => open(list[i])} theme=${theme} />
     <h2>${matching.length > shown ? `The ${count(shown)} highest of ${all}` : all}${picked !== null && `, ${measure.label}: ${codeName(picked, measure)}`}</h2>
-    <${Table} rows=${matching.slice(0, shown)} keyOf=${keyOf} columns=${columns} />
+    <${Table} rows=${matching.slice(0, shown)} columns=${columns} />
     <${MoreButton} shown=${shown} all=${matching.length} noun=${noun} more=${() => setShown(shown + 200)} />`;
 }
 
-export function Order({ orders, chosen }) {
-  return html`<label>Order <select onChange=${event => setSetting('order', event.target.value)}>
-    ${Object.entries(orders).map(([key, text]) => html`<option value=${key} selected=${key === chosen}>${text}</option>`)}
-  </select></label>`;
+/** Higher values first, unknown ones last. */
+function higher(values) {
+  return (a, b) => (values.get(b) ?? -1) - (values.get(a) ?? -1);
 }
 
 /** How many cells have each code, as bars that are the scale's legend too. */
@@ -229,11 +242,12 @@ function Histogram({ counts, picked, pick, measure, noun }) {
   return html`<ul class="histogram" aria-label=${`Number of ${noun}s by ${measure.label}`}>
     ${counts.map((n, code) => {
       const text = `${codeName(code, measure)}: ${counted(n, noun)}`;
+      const colour = code < OVER ? `var(--scale-${code})` : undefined;
       return (n > 0 || code < UNKNOWN) && html`<li key=${code}>
         <button type="button" aria-pressed=${picked === code} aria-label=${text} title=${text} onClick=${() => pick(picked === code ? null : code)}>
-          <span class="column"><i class=${`code-${code}`} style=${{ height: `${Math.ceil((n / most) * 100)}%` }}></i></span>
+          <span class="column"><i class=${`code-${code}`} style=${{ height: `${Math.ceil((n / most) * 100)}%`, backgroundColor: colour }}></i></span>
           <span class="amount">${n > 0 && count(n)}</span>
-          <span class="swatch"><i class=${`code-${code}`}></i></span>
+          <span class="swatch"><i class=${`code-${code}`} style=${{ backgroundColor: colour }}></i></span>
           <span class="range">${code < OVER ? `${code * 10}%` : codeName(code, measure)}</span>
         </button>
       </li>`;

@@ -1,6 +1,6 @@
 // What can colour a node, the ten steps of the colour scale, and what still fits on cards. Nothing here has effects.
 
-import { counted, percent, share } from './format.js';
+import { counted, percent, share } from './elements.js';
 
 /** Codes of cells: 0 to 9 are tenths, then what is over, and what is unknown. */
 export const OVER = 10;
@@ -25,15 +25,12 @@ export function loadOf(row, i) {
   return row.readings[i] === null ? null : row.readings[i] + row.inFlight[i];
 }
 
-/**
- * All measures of nodes. `value`: 1 is the limit, or full; null if unknown. `text`: the same in words.
- * `over`, `absent`: what these two codes mean.
- */
+/** All measures. `value` of a row: 1 is the limit, or full; null if unknown. `over`, `absent`: these codes in words. */
 export function measures(cluster) {
   const list = [{
     key: 'limit',
     group: 'Load',
-    label: 'limit ratio',
+    label: 'Limit ratio',
     legend: 'Load divided by the limit that is nearest, with pods in flight. Over 100% a node is overloaded.',
     over: 'over its limit',
     absent: 'no reading',
@@ -112,7 +109,7 @@ function ofStranded(size) {
   return {
     key: `stranded-${size}`,
     group: 'Stranded',
-    label: `stranded for pods of ${counted(size, 'unit')}`,
+    label: `Stranded for pods of ${counted(size, 'unit')}`,
     legend: `Free units on open cards that pods of ${counted(size, 'unit')} cannot use, of all units of the node.`,
     over: 'over 100%',
     absent: 'no cards',
@@ -133,8 +130,8 @@ export function freeUnits(card) {
 }
 
 /**
- * How many pods of `size` units still fit on a node, and how many of its free units on open cards they cannot use.
- * Units that pods hold on no card yet count once, on whichever card.
+ * How many pods of `size` units still fit on a node, and how many free units of its open cards they cannot use
+ * (stranded). Unplaced units count once.
  */
 export function fit(node, size) {
   let free = -node.unplaced;

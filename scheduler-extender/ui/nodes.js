@@ -1,21 +1,16 @@
 // Nodes by load: rows in a small cluster, a heat map in a large one. And the page of one node.
 
-import { useMemo } from 'preact/hooks';
 import { useAnswer } from './state.js';
 import { Bases, CardBars, Charges } from './cards.js';
-import { html, address, Awaited, LoadBar, MetricName, NodeLink, PartBar, setSetting, Table, View } from './elements.js';
-import { counted, decimal, memory, percent, share, span } from './format.js';
-import { codeOf, loadText, measures } from './measures.js';
-import { Explorer, Order } from './heatmap.js';
+import {
+  address, Awaited, counted, decimal, html, LoadBar, memory, MetricName,
+  NodeLink, PartBar, percent, setSetting, share, span, Table, View, words,
+} from './elements.js';
+import { loadText, measures } from './measures.js';
+import { Explorer } from './heatmap.js';
 
 const MOST_ROWS = 60;
 const MOST_METRICS = 6;
-
-const LIMIT_OUTCOMES = {
-  met: 'met', exceeded: 'exceeded', unknown: 'no fresh reading: does not reject',
-  'unknown-rejected': 'no fresh reading: rejects', exempt: 'the pod is exempt',
-};
-const STATUSES = { stale: 'stale', missing: 'missing', 'not-fetched': 'not fetched by the policy' };
 
 export function Nodes({ cluster, settings, theme }) {
   if (cluster.nodes.length <= MOST_ROWS) return html`<${NodeRows} cluster=${cluster} />`;
@@ -79,58 +74,29 @@ function lastColumns(cluster) {
   ];
 }
 
-/** Puts rows in an order, in groups. `values`: of each row, by name. */
-export function arrange(nodes, order, values) {
-  if (order === 'value') {
-    const list = [...nodes].sort((a, b) => (values.get(b.name) ?? -1) - (values.get(a.name) ?? -1));
-    return { list, groups: [{ label: '', count: list.length }] };
-  }
-  if (order === 'zone') {
-    const zones = new Map();
-    for (const row of nodes) {
-      const zone = row.zone ?? 'no zone';
-      if (!zones.has(zone)) zones.set(zone, []);
-      zones.get(zone).push(row);
-    }
-    const named = [...zones].sort(([a], [b]) => (a < b ? -1 : 1));
-    return { list: named.flatMap(([, rows]) => rows), groups: named.map(([label, rows]) => ({ label, count: rows.length })) };
-  }
-  return { list: nodes, groups: [{ label: '', count: nodes.length }] };
-}
-
 function NodeMap({ cluster, settings, theme }) {
   const all = measures(cluster);
   const measure = all.find(one => one.key === settings.get('by')) ?? all[0];
-  const order = settings.get('order') ?? 'name';
-  const find = settings.get('find') ?? '';
-  const arranged = useMemo(() => {
-    const values = new Map(cluster.nodes.map(row => [row.name, measure.value(row)]));
-    const { list, groups } = arrange(cluster.nodes, order, values);
-    return { list, groups, rank: row => values.get(row.name) ?? -1, codes: Uint8Array.from(list, row => codeOf(values.get(row.name))) };
-  }, [cluster, measure.key, order]);
   const byMetric = cluster.metrics.some(metric => metric.name === measure.key);
   const choices = group => all.filter(one => one.group === group).map(one => html`<option value=${one.key}
     selected=${one.key === measure.key}>${one.label}</option>`);
   return html`<${View} title="Nodes" legend=${measure.legend}>
-    <form class="controls" onSubmit=${event => event.preventDefault()}>
-      <label>Colour <select onChange=${event => setSetting('by', event.target.value)}>
-        ${[...new Set(all.map(one => one.group))].map(group => html`<optgroup label=${group}>${choices(group)}</optgroup>`)}
-      </select></label>
-      <${Order} orders=${{ name: 'name', value: 'value', zone: 'name, by zone' }} chosen=${order} />
-      <label>Find <input type="search" value=${find} placeholder="part of a name" onInput=${event => setSetting('find', event.target.value)} /></label>
-    </form>
-    <${Explorer} key=${measure.key} ...${arranged} noun="node" measure=${measure} theme=${theme}
-      find=${find && (row => row.name.includes(find))}
+    <${Explorer} key=${measure.key} noun="node" measure=${measure} items=${cluster.nodes} grouping=${['zone', row => row.zone ?? 'no zone']}
+      name=${row => row.name} settings=${settings} theme=${theme}
       describe=${row => [`${row.name}${row.zone === null ? '' : `, ${row.zone}`}: ${measure.text(row)}`, ...marks(row, cluster)].join('; ')}
       open=${row => { location.hash = address('node', row.name); }}
-      keyOf=${row => row.name} columns=${[
+      columns=${[
         ['Node', row => html`<${NodeLink} name=${row.name} />`, 'name'],
         [measure.label, row => (measure.key === 'limit' ? limitText(row, cluster) : measure.text(row))],
         !byMetric && measure.key !== 'limit' && ['Limit ratio', ratioOf, 'number'],
         cluster.cards > 0 && ['GPU units held', row => (row.cards.length ? percent(heldOf(row).part) : '–'), 'number'],
         ['Zone', row => row.zone ?? '–'],
         ...lastColumns(cluster),
-      ]} />
+      ]}>
+      <label>Colour <select onChange=${event => setSetting('by', event.target.value)}>
+        ${[...new Set(all.map(one => one.group))].map(group => html`<optgroup label=${group}>${choices(group)}</optgroup>`)}
+      </select></label>
+    <//>
   <//>`;
 }
 
@@ -164,10 +130,10 @@ function Detail({ node, row }) {
   ].filter(Boolean);
   return html`
     <dl class="figures">${facts.map(([term, value]) => html`<div><dt>${term}</dt><dd>${value}</dd></div>`)}</dl>
-    ${node.backedOff && html`<p class="notice">Backed off: it takes no GPU pods of some or all namespaces for a while,
-      because its kubelet refused several.</p>`}
-    ${node.load ? html`<${LoadTables} load=${node.load} />` : html`<p class="notice">Only claims of pods name this node:
-      the extender has no Node of this name.</p>`}
+    ${node.backedOff && html`<p class="notice">Backed off: no GPU pods of some or all namespaces for a while, because
+      its kubelet refused several.</p>`}
+    ${node.load ? html`<${LoadTables} load=${node.load} />` : html`<p class="notice">There is no Node of this name:
+      only claims of pods name it.</p>`}
     <h2>${node.cards.length ? counted(node.cards.length, 'card') : 'No cards'}</h2>
     ${node.cards.length > 0 && html`<${Bases} cards=${node.cards} /><${CardBars} cards=${node.cards} /><${Charges} cards=${node.cards} />`}`;
 }
@@ -178,7 +144,7 @@ export function LoadTables({ load }) {
   const of = part => (part.reading.value === undefined ? null : part.reading.value * 1000);
   const age = ({ reading }) => (reading.status === 'fresh'
     ? (reading.ageSeconds === undefined ? '–' : span(reading.ageSeconds))
-    : STATUSES[reading.status]);
+    : words(reading.status));
   const name = ({ metric }) => html`<${MetricName} name=${metric} />`;
   const added = part => ((part.inFlight ?? 0) + (part.pod ?? 0)) * 1000;
   return html`${load.limits.length > 0 && html`<${Table} rows=${load.limits} keyOf=${limit => limit.metric} columns=${[
@@ -189,7 +155,7 @@ export function LoadTables({ load }) {
       pod && ['Pod', limit => share(limit.pod), 'number'],
       ['Limit', limit => share(limit.max), 'number'],
       ['Outcome', limit => html`<span class=${limit.outcome === 'exceeded' || limit.outcome === 'unknown-rejected' ? 'over-text' : ''}>${
-        LIMIT_OUTCOMES[limit.outcome] ?? limit.outcome}</span>`],
+        words(limit.outcome)}</span>`],
       ['Age', age, 'number'],
     ]} />`}
     ${load.terms.length > 0 && html`<${Table} rows=${load.terms} keyOf=${term => term.metric} columns=${[

@@ -2,24 +2,16 @@
 
 import { useEffect, useMemo, useState } from 'preact/hooks';
 import { ask, useAnswer } from './state.js';
-import { html, Awaited, MoreButton, NodeLink, PodLink, setSetting, Table, View } from './elements.js';
-import { clock, count, counted, decimal, memory, reasonText, share, span } from './format.js';
+import {
+  Awaited, clock, count, counted, decimal, Find, html, memory,
+  MoreButton, NodeLink, PodLink, reasonText, share, span, Table, View, words,
+} from './elements.js';
 import { LoadTables } from './nodes.js';
 
 const PAGE = 100;
 const BEST = 10;
 /** With more nodes, those that the decision names are asked for first: all of them can be several megabytes. */
 const MANY_NODES = 500;
-
-const SOURCES = {
-  annotation: 'by its annotation', learned: 'learned from its workload', namespace: 'by its namespace',
-  request: 'by its request', fallback: 'by the policy’s default',
-};
-const CARD_OUTCOMES = {
-  fits: 'fits', 'too-little-free': 'too little free', unhealthy: 'unhealthy', closed: 'takes no new pods',
-  'weak-isolation': 'isolation is too weak', 'not-accepted': 'model or UUID not accepted', 'too-few-cores': 'too little compute free',
-  'in-use': 'in use by another pod', 'beyond-units': 'beyond its units, without a right to that',
-};
 
 /** What a pod asks of cards, in words. */
 export function asksText(asks) {
@@ -106,7 +98,7 @@ export function Decisions({ settings }) {
   const list = useMemo(() => (answer?.decisions ?? []).filter(one => matches(one, find)), [answer, find]);
   return html`<${View} title="Decisions" legend="What was decided for the last thousand pods, the newest first. The score is the node’s, 0 to 100; the runner-up is the best other node.">
     <form class="controls" onSubmit=${event => event.preventDefault()}>
-      <label>Find <input type="search" value=${find} placeholder="pod, node, workload or reason" onInput=${event => setSetting('find', event.target.value)} /></label>
+      <${Find} find=${find} hint="pod, node, workload or reason" />
       <span class="muted" role="status">${answer && `${count(list.length)} of ${count(answer.decisions.length)}`}</span>
     </form>
     ${answer === null && html`<${Awaited} error=${error} what="decisions" />`}
@@ -215,8 +207,8 @@ function Explained({ explanation, decided, partly, showAll }) {
       <div><dt>node</dt><dd>${explanation.node ? html`<${NodeLink} name=${explanation.node} />` : html`<span class="over-text">none yet</span>`}</dd></div>
       <div><dt>${explanation.basis === 'decision' ? 'decided' : 'as of now'}</dt><dd><time datetime=${explanation.time} title=${explanation.time}>${clock(Date.parse(explanation.time))}</time></dd></div>
       ${decided?.asks && html`<div><dt>asks for</dt><dd>${asksText(decided.asks)}</dd></div>`}
-      ${estimate && html`<div><dt>will use CPU</dt><dd>${decimal(estimate.cpu.amount)} cores <small>${SOURCES[estimate.cpu.source]}</small></dd></div>
-        <div><dt>will use memory</dt><dd>${memory(estimate.memory.amount / 1048576)} <small>${SOURCES[estimate.memory.source]}</small></dd></div>`}
+      ${estimate && html`<div><dt>will use CPU</dt><dd>${decimal(estimate.cpu.amount)} cores <small>${estimate.cpu.source}</small></dd></div>
+        <div><dt>will use memory</dt><dd>${memory(estimate.memory.amount / 1048576)} <small>${estimate.memory.source}</small></dd></div>`}
     </dl>
     ${explanation.fault && html`<p class="notice over-text">No node may take it: ${explanation.fault}.</p>`}
     ${!explanation.node && decided?.nearest && !explanation.fault && html`<p>${fitsIf(decided)}</p>`}
@@ -251,8 +243,8 @@ function CardsTable({ cards }) {
     ['Card', card => `${card.index} ${card.model}`, 'name'],
     ['Free', card => `${card.free} of ${card.units}`, 'number'],
     ['Compute free', card => `${card.freeCores}%`, 'number'],
-    ['Outcome', card => html`${CARD_OUTCOMES[card.outcome] ?? card.outcome}${chosen.has(card.index) && html` <b>chosen</b>`}`],
+    ['Outcome', card => html`${words(card.outcome)}${chosen.has(card.index) && html` <b>chosen</b>`}`],
     ['Held by', card => (card.charges ?? []).map(charge => `${charge.units} ${charge.pod ? charge.pod.slice(0, 8) : 'unmanaged'}`).join(', '), 'remarks'],
   ]} />
-  ${cards.cost !== undefined && html`<p class="legend">The placement makes ${decimal(cards.cost / 1e6)} of a card useless for future pods.</p>`}`;
+  ${cards.cost !== undefined && chosen.size > 0 && html`<p class="legend">The placement costs ${decimal(cards.cost / 1e6)} of a card that it makes useless for future pods.</p>`}`;
 }

@@ -1,8 +1,12 @@
-// The policy in force, its warnings, and what the shadow policy would have decided otherwise.
+// The policy in force, the shadow policy beside it, and whether what the page shows can be trusted.
 
+import { useMemo } from 'preact/hooks';
+import { readingAge } from './nodes.js';
 import { useAnswer } from './state.js';
-import { html, Awaited, MetricName, NodeLink, PodLink, Table, View } from './elements.js';
-import { clock, count, counted, decimal, memory, share, span } from './format.js';
+import {
+  Awaited, clock, count, counted, decimal, html, memory,
+  MetricName, NodeLink, PodLink, share, span, Table, View, words,
+} from './elements.js';
 
 export function Policy() {
   const { answer: policy, error } = useAnswer('/v1/policy', 10);
@@ -34,7 +38,7 @@ function Metrics({ metrics }) {
     ['Counts for', metric => seconds(metric.maxAgeSeconds), 'number'],
     ['When stale', metric => metric.whenStale ?? '–'],
     ['When missing', metric => metric.whenMissing ?? '–'],
-    ['Exported', metric => metric.exported?.replace('-', ' ') ?? '–'],
+    ['Exported', metric => words(metric.exported ?? '–')],
   ]} />`;
 }
 
@@ -42,7 +46,7 @@ function seconds(number) {
   return number === undefined ? '–' : span(number);
 }
 
-/** The rest of a policy, each part with its value in words. */
+/** The rest of a policy in words. */
 export function rules({ kind, scoring, limits, estimates, hotValue, namespaces, gpu }) {
   return [
     ['kind', kind],
@@ -51,11 +55,11 @@ export function rules({ kind, scoring, limits, estimates, hotValue, namespaces, 
       scoring.margin !== undefined && `margin ${decimal(scoring.margin)}`,
       scoring.sensitivity !== undefined && `sensitivity ${decimal(scoring.sensitivity)}`,
       scoring.pairing !== undefined && `pairing ${decimal(scoring.pairing)}`].filter(Boolean).join(', ')],
-    limits && ['limits', [limits.mode === 'hard' ? 'hard: a pod waits if every node is over a limit' : 'soft: if every node is over a limit, the least loaded pass',
-      limits.maxWaitSeconds !== undefined && `after ${span(limits.maxWaitSeconds)} it may go to the least loaded`,
+    limits && ['limits', [limits.mode,
+      limits.maxWaitSeconds !== undefined && `longest wait ${span(limits.maxWaitSeconds)}`,
       limits.exemptPriorityClasses.length > 0 && `exempt: ${limits.exemptPriorityClasses.join(', ')}`].filter(Boolean).join('; ')],
     ['estimates', estimates
-      ? `${estimates.learned ? `learned use, ${estimates.statistic}` : 'not learned'}; else ${decimal(estimates.cpuFactor)} of the CPU request, ${decimal(estimates.memoryFactor)} of the memory request; `
+      ? `${estimates.learned ? `learned, ${estimates.statistic}` : 'not learned'}; of requests ${share(estimates.cpuFactor)} of CPU, ${share(estimates.memoryFactor)} of memory; `
         + `without a request ${decimal(estimates.defaultCpu)} cores, ${memory(estimates.defaultMemory / 1048576)}`
       : 'do not count'],
     hotValue.length > 0 && ['hot value', hotValue.map(rule => `${counted(rule.count, 'binding')} in ${span(rule.timeRangeSeconds)} cost 10 of 100 points`).join('; ')],
@@ -93,4 +97,50 @@ function bestText(choice) {
 function rejectedText(choice, nodes) {
   const alone = choice.rejectedAlone > 0 ? `, ${count(choice.rejectedAlone)} alone` : '';
   return `${count(choice.rejected)} of ${count(nodes)}${alone}`;
+}
+
+const MOST = 50;
+
+/** What needs a look, each kind with its meaning. */
+export function findings(cluster) {
+  const cards = cluster.nodes.flatMap(row => row.cards.map(card => ({ row, card })));
+  const metrics = cluster.metrics.length;
+  const kinds = [
+    ['Over a limit', 'no new pods while another node is below its limits',
+      cluster.nodes.filter(row => row.limitRatio > 1000).map(row => ({ row }))],
+    ['Without any reading', 'no metric has a fresh one: look at exporter and annotator',
+      cluster.nodes.filter(row => metrics > 0 && row.missing === metrics).map(row => ({ row }))],
+    ['With readings missing or stale', 'some metrics have no fresh one',
+      cluster.nodes.filter(row => row.missing > 0 && row.missing < metrics).map(row => ({ row, text: `${row.missing} of ${metrics}` }))],
+    ['Backed off', 'no GPU pods for a while, because their kubelet refused several',
+      cluster.nodes.filter(row => row.backedOff).map(row => ({ row }))],
+    ['Unhealthy cards', 'no new pods',
+      cards.filter(({ card }) => card.unhealthy).map(({ row, card }) => ({ row, text: `card ${card.index}` }))],
+    ['Closed cards', 'no new pods: the node’s page says why',
+      cards.filter(({ card }) => card.closed).map(({ row, card }) => ({ row, text: `card ${card.index}` }))],
+    ['Units on no card yet', 'of pods that are bound and not admitted',
+      cluster.nodes.filter(row => row.unplaced > 0).map(row => ({ row, text: counted(row.unplaced, 'unit') }))],
+  ];
+  return kinds.map(([title, meaning, list]) => ({ title, meaning, list }));
+}
+
+export function Health({ cluster, at }) {
+  const { replica } = cluster;
+  const kinds = useMemo(() => findings(cluster), [cluster]);
+  const oldest = useMemo(() => cluster.nodes.filter(row => row.readAt !== null).sort((a, b) => a.readAt - b.readAt)[0], [cluster]);
+  return html`<${View} title="Health" legend="Whether what this page shows can be trusted, and what is out.">
+    <dl class="rules">
+      <div><dt>replica</dt><dd>${replica.name || 'the only one'}, version ${replica.program}</dd></div>
+      <div><dt>leads</dt><dd>${replica.leads ? 'yes' : html`no: cards set aside for pods that are being bound are not shown. ${replica.leader ?? 'No other'} leads.`}</dd></div>
+      <div><dt>complete</dt><dd>${replica.complete ? 'yes' : 'no: not all nodes and pods were listed yet'}</dd></div>
+      <div><dt>last answer</dt><dd>${clock(at)}, as of ${clock(cluster.time * 1000)} by the extender’s clock</dd></div>
+      <div><dt>nodes</dt><dd>${count(cluster.nodes.length)}, with ${counted(cluster.cards, 'card')}</dd></div>
+      <div><dt>oldest reading</dt><dd>${oldest ? html`${readingAge(oldest, cluster)} on ${' '}<${NodeLink} name=${oldest.name} />` : 'none'}</dd></div>
+    </dl>
+    ${kinds.map(({ title, meaning, list }) => html`<section key=${title} class="finding">
+      <h2>${list.length === 0 ? '✓' : '▲'} ${title} <span class="aside">${list.length === 0 ? 'none' : `${count(list.length)} – ${meaning}`}</span></h2>
+      ${list.length > 0 && html`<p class="pods">${list.slice(0, MOST).map(({ row, text }) => html`<span><${NodeLink} name=${row.name} />${text && html` <span class="muted">${text}</span>`}</span> `)}${
+        list.length > MOST && html`<span class="muted">and ${count(list.length - MOST)} more</span>`}</p>`}
+    </section>`)}
+  <//>`;
 }

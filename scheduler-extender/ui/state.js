@@ -7,10 +7,7 @@ const STATE_PERIOD = 2000;
 const LONGEST_PERIOD = 30000;
 const PATIENCE = 20000;
 
-/**
- * Reads an answer of `/v1/state`: all nodes, or an update of `previous`. Returns a new cluster, or null if the answer
- * adds to a version that is not the previous one's, so that everything must be asked for again.
- */
+/** The cluster by an answer of `/v1/state`. Null if it adds to another version than `previous`: ask for everything. */
 export function merge(previous, answer) {
   if (answer.since === undefined) return withNodes(answer, new Map(rows(answer).map(row => [row.name, row])));
   if (previous === null || previous.version !== answer.since) return null;
@@ -38,42 +35,32 @@ function withNodes(answer, byName) {
   };
 }
 
+const NODE = ['name', 'limitRatio', 'score', 'readAt', 'missing', 'unplaced', 'backedOff'];
+const CARD = ['index', 'units', 'held', 'heldCores', 'pods', 'memory', 'used'];
+
 /** The rows of an answer. Positions in its lists become names, since the next answer's lists can differ. */
 function rows(answer) {
   const { nodes, cards } = answer;
   const unhealthy = new Set(cards.unhealthy);
   const closed = new Set(cards.closed);
   let next = 0;
-  return nodes.name.map((name, i) => {
-    const own = [];
+  return nodes.name.map((_, i) => {
+    const row = {};
+    for (const column of NODE) row[column] = nodes[column][i];
+    row.limit = answer.metrics[nodes.limit[i]]?.name ?? null;
+    row.zone = answer.zones[nodes.zone[i]] ?? null;
+    row.readings = nodes.readings.map(column => column[i]);
+    row.inFlight = nodes.inFlight.map(column => column[i]);
+    row.cards = [];
     for (const end = next + nodes.cards[i]; next < end; next += 1) {
-      own.push({
-        index: cards.index[next],
-        model: answer.models[cards.model[next]],
-        units: cards.units[next],
-        held: cards.held[next],
-        heldCores: cards.heldCores[next],
-        pods: cards.pods[next],
-        memory: cards.memory[next],
-        used: cards.used[next],
-        unhealthy: unhealthy.has(next),
-        closed: closed.has(next),
-      });
+      const card = {};
+      for (const column of CARD) card[column] = cards[column][next];
+      card.model = answer.models[cards.model[next]];
+      card.unhealthy = unhealthy.has(next);
+      card.closed = closed.has(next);
+      row.cards.push(card);
     }
-    return {
-      name,
-      limitRatio: nodes.limitRatio[i],
-      limit: nodes.limit[i] === null ? null : answer.metrics[nodes.limit[i]].name,
-      score: nodes.score[i],
-      readings: nodes.readings.map(column => column[i]),
-      inFlight: nodes.inFlight.map(column => column[i]),
-      readAt: nodes.readAt[i],
-      missing: nodes.missing[i],
-      zone: nodes.zone[i] === null ? null : answer.zones[nodes.zone[i]],
-      unplaced: nodes.unplaced[i],
-      backedOff: nodes.backedOff[i],
-      cards: own,
-    };
+    return row;
   });
 }
 
@@ -81,7 +68,7 @@ function sameNames(a, b) {
   return a.length === b.length && a.every((metric, i) => metric.name === b[i].name);
 }
 
-/** A row of before a change of policy: its readings in the new order, unknown for new metrics. */
+/** A row of before a change of policy: its readings by the new metrics. */
 function alignMetrics(row, before, names) {
   const at = names.map(name => before.findIndex(metric => metric.name === name));
   return {
@@ -119,10 +106,7 @@ export function delay(period, failures) {
   return Math.min(LONGEST_PERIOD, period * 2 ** failures);
 }
 
-/**
- * Calls `once` now and then each `period` while the page is visible. `failed` gets the error and the time of the next
- * try. Returns what stops it, and what tries at once.
- */
+/** Calls `once` now and then each `period` while the page is visible. `failed`: gets the error, and when it tries again. */
 export function follow(once, period, failed) {
   const stop = new AbortController();
   let timer = 0;
@@ -149,7 +133,6 @@ export function follow(once, period, failed) {
     if (!document.hidden) run();
   }
   document.addEventListener('visibilitychange', wake);
-  window.addEventListener('online', wake);
   run();
   return {
     now: run,
@@ -157,7 +140,6 @@ export function follow(once, period, failed) {
       stop.abort();
       clearTimeout(timer);
       document.removeEventListener('visibilitychange', wake);
-      window.removeEventListener('online', wake);
     },
   };
 }

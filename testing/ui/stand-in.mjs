@@ -322,14 +322,20 @@ export class Cluster {
     return {
       pod: decided.pod, time: fresh ? new Date(this.now).toISOString() : decided.time, basis: fresh ? 'now' : 'decision', node: decided.node, fault: decided.fault,
       estimate: { cpu: { amount: 1.7, source: 'request' }, memory: { amount: 209715200, source: 'learned' } },
-      nodes: wanted.map(node => this.verdict(node, decided)),
+      nodes: wanted.map(node => this.verdict(node, decided, !fresh && decided.accepted === 0)),
     };
   }
 
-  verdict(node, { asks, node: own }) {
+  /** `full`: as it was when no node took the pod. */
+  verdict(node, { asks, node: own, nearest }, full) {
     const load = this.load(node, 0.02);
+    for (const limit of load.limits) {
+      if (!full || limit.metric !== nearest.metric || limit.reading.value === undefined) continue;
+      limit.reading.value = Math.max(limit.reading.value, 0.91);
+      limit.outcome = 'exceeded';
+    }
     const cards = asks && node.cards.map(card => {
-      const free = card.units - held(card);
+      const free = full ? Math.min(card.units - held(card), Math.max(0, asks.units - 3)) : card.units - held(card);
       const outcome = !card.healthy ? 'unhealthy' : card.closed ? 'closed' : asks.exclusive && card.charges.length ? 'in-use' : free >= asks.units ? 'fits' : 'too-little-free';
       return { index: card.index, uuid: card.uuid, model: card.model, units: card.units, free, freeCores: 100 - cores(card), outcome, closed: card.closed,
         charges: card.charges.map(charge => ({ pod: charge.namespace ? `uid-of-${charge.name}` : '', units: charge.units, cores: charge.cores, basis: charge.basis })) };
