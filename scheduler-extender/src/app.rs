@@ -28,11 +28,12 @@ use tokio::time::{Sleep, sleep};
 use crate::back_off_events::write_back_offs;
 use crate::binder::{BindLimits, Binder, BinderParams};
 use crate::card_evictions::{CardEvictions, EvictionLimits, Evictor};
-use crate::decisions::{DecisionLog, NominatedPods, WaitingPods};
+use crate::decisions::{DecisionLog, NominatedPods, Summaries, WaitingPods};
 use crate::http_client::SetupError;
 use crate::metrics::{Metrics, ShadowMetrics};
 use crate::over_limits::{OverLimits, write_events};
 use crate::replicas::{Forwarder, LeaderClient, OtherReplicas, Replicas, SecureClients, prepare};
+use crate::report::StateReport;
 use crate::shadow::{Shadow, ShadowFile};
 use crate::view::{View, WatchState, WatchedPod, follow_nodes, follow_pods, select_pod, tick};
 use crate::{Args, Clock, Decider, Extender, http, learned_use};
@@ -167,6 +168,7 @@ pub async fn start(args: Args, context: &Context) -> anyhow::Result<SocketAddr> 
     let binds = finish_binds(Arc::clone(&binder), verbs.clone(), context.shutdown());
     context.spawn("binds", binds);
     let ended = Shutdown::new();
+    let described = Arc::clone(&replicas);
     let drain_delay = if elector.is_some() { DRAIN_DELAY } else { Duration::ZERO };
     if let Some(elector) = elector {
         let preparing = prepare(
@@ -180,7 +182,17 @@ pub async fn start(args: Args, context: &Context) -> anyhow::Result<SocketAddr> 
         let following = elector.run_then_follow(resigned, ended.clone().cancelled_owned());
         context.spawn("lease", following.map(Ok));
     }
-    let extender = Extender { decider, binder, forwarder, others, ending: context.shutdown() };
+    let extender = Extender {
+        decider,
+        binder,
+        forwarder,
+        replicas: described,
+        state: StateReport::default(),
+        summaries: Summaries::default(),
+        host_names: args.inspect_host_names.clone(),
+        others,
+        ending: context.shutdown(),
+    };
     let http::Routers { all, read_only } = http::routers(&Arc::new(extender), &Handle::current());
     let guard = ended.drop_guard();
     let serving = serve_verbs(transport, listener, all, context.shutdown(), drain_delay);
@@ -373,8 +385,10 @@ impl Watches {
     /// Counts a pod's CPU and notes its node. Returns what else the view keeps of it.
     fn receive_pod(&self, pod: &Pod, cause: WatchCause) -> Option<WatchedPod> {
         self.view.count_cpu(pod, cause);
-        if let Some(node) = pod.node() {
-            self.decisions.set_node(&pod.uid(), node);
+        match pod.node() {
+            Some(node) => self.decisions.set_node(&pod.uid(), node),
+            None if cause == WatchCause::Gone => self.decisions.set_gone(&pod.uid()),
+            None => {}
         }
         select_pod(&self.view, &self.names, pod, (self.clock)())
     }

@@ -74,10 +74,23 @@ pub struct Args {
     )]
     pub replica_server_name: DnsName<'static>,
 
-    /// Where to answer, over plain HTTP, what only tells and changes nothing: /gpushare-scheduler/inspect, /explain,
-    /// /shadow and /api/v1/query. The port of --listen-address answers them too [default: nowhere else].
+    /// Where to answer, over plain HTTP, what only tells and changes nothing: the page /ui/, /v1, /explain, /shadow,
+    /// /gpushare-scheduler/inspect and /api/v1/query. The port of --listen-address answers them too, without the page
+    /// [default: nowhere else].
     #[arg(long, env = "PLIMSOLL_INSPECT_ADDRESS", value_name = "IP:PORT")]
     pub inspect_address: Option<SocketAddr>,
+
+    /// DNS names by which clients reach --inspect-address, as behind an Ingress. Addresses, names without a dot, and
+    /// names under `.svc`, `.cluster.local` and `.localhost` are always accepted. Of another name a request is refused,
+    /// so that no web site can read the page through the browser of someone who forwards the port.
+    #[arg(
+        long,
+        env = "PLIMSOLL_INSPECT_HOST_NAMES",
+        value_delimiter = ',',
+        value_name = "NAME",
+        requires = "inspect_address"
+    )]
+    pub inspect_host_names: Vec<String>,
 
     /// The load policy and its time zone.
     #[command(flatten)]

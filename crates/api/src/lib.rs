@@ -22,7 +22,7 @@
 //! * [`pods`]: the exporter's answer of `GET /v1/pods`.
 //! * [`workloads`]: the annotator's answer of `GET /v1/workloads`.
 //! * [`shadow`]: the answer of `GET /shadow`.
-//! * [`policy_check`]: the answer of `plimsoll policy check --json`.
+//! * [`policy_check`]: the answer of `plimsoll policy check --json` and of `GET /v1/policy`.
 #![deny(missing_docs)]
 
 pub mod allocation;

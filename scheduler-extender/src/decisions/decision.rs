@@ -215,7 +215,7 @@ impl Decision {
     }
 
     /// How near the node at a position is to its limits; infinite for an unknown node, which has no readings.
-    fn limit_ratio(&self, policy: &ResolvedPolicy, position: usize) -> f64 {
+    pub(super) fn limit_ratio(&self, policy: &ResolvedPolicy, position: usize) -> f64 {
         match self.load(position) {
             Some(load) => self.without_pairing(policy, &load).limit_ratio(),
             None => f64::INFINITY,

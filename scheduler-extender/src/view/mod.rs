@@ -28,8 +28,8 @@ use placement::units::PodUid;
 
 pub use estimates::{ByWorkload, LearnedUses, PodEstimates};
 pub use index::{
-    BegunBackOff, BoundPod, GpuPodId, HeldByDeleted, Index, OtherPod, PodOnCard, PodUse,
-    ReservationError, WatchedPod,
+    BegunBackOff, BoundPod, CardMemory, GpuPodId, HeldByDeleted, Index, OtherPod, PodOnCard,
+    PodUse, ReservationError, WatchedPod,
 };
 use index::{CpuRequest, Notice};
 pub use snapshot::{

@@ -46,6 +46,7 @@ use self::nodes::Nodes;
 use self::nominations::Plans;
 use self::publish::Changes;
 use self::refused::RefusedReadings;
+pub use self::unmanaged::CardMemory;
 use super::estimates::LearnedUses;
 
 /// The state of the cluster, and what is learned of it.

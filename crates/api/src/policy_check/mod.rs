@@ -1,7 +1,12 @@
-//! The answer of `plimsoll policy check --json`: a load policy as the programs read it, or why they refuse it.
+//! The answer of `plimsoll policy check --json` and of `GET /v1/policy`: a load policy as the programs read it, or why
+//! they refuse it.
+
+mod effective;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+
+pub use self::effective::effective;
 
 /// A checked policy.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -12,7 +17,7 @@ pub struct PolicyCheck {
     /// Why they refuse it; absent if they accept it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<Fault>,
-    /// Its kind, as in `SchedulingPolicy`; absent if it is refused.
+    /// Its kind, as in `SchedulingPolicy`; absent if it is refused, and for the policy in force of an extender.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,
     /// Every metric that it names, once each: first those that are fetched, in the policy's order.

@@ -1,9 +1,5 @@
-//! A policy with all defaults filled in, as `plimsoll policy check` answers it.
+//! A policy with all defaults filled in.
 
-use api::policy_check::{
-    BeyondUnits, Estimates, Gpu, HotRule, Limits, Metric, Namespaces, NodePool, PolicyCheck,
-    Scoring,
-};
 use placement::load::{MetricTable, ResolvedPolicy, ResolvedRules, ResolvedWeight};
 use placement::policy::{
     BeyondUnitsName, BeyondUnitsRule, Exported, LoadPolicy, Model, PolicyKind, ReadingSource,
@@ -11,10 +7,15 @@ use placement::policy::{
 };
 use placement::units::MetricName;
 
-/// The answer for a policy that is accepted, where `source` gives the readings.
-pub(crate) fn effective(
+use super::{
+    BeyondUnits, Estimates, Gpu, HotRule, Limits, Metric, Namespaces, NodePool, PolicyCheck, Scoring,
+};
+
+/// The answer for a policy that is accepted, of the kind `kind` where that is known. `source` gives the readings.
+#[must_use]
+pub fn effective(
     policy: &LoadPolicy,
-    kind: PolicyKind,
+    kind: Option<PolicyKind>,
     source: &ReadingSource,
 ) -> PolicyCheck {
     let resolved = ResolvedPolicy::new(policy.clone(), &mut MetricTable::default());
@@ -28,7 +29,7 @@ pub(crate) fn effective(
     PolicyCheck {
         valid: true,
         error: None,
-        kind: Some(kind.name().to_owned()),
+        kind: kind.map(|kind| kind.name().to_owned()),
         metrics: common.unwrap_or_default(),
         scoring: Some(scoring(&policy.scoring)),
         limits: Some(limits(policy)),
