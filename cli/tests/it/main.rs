@@ -4,12 +4,17 @@
 
 #![cfg(test)]
 
+mod access;
+mod cards;
 mod command;
 mod diff;
 mod explain;
 mod help;
-mod inspect;
+mod operate;
+mod pending;
 mod policy;
 mod scheduler_config;
 mod server;
+mod stored_policy;
 mod taints;
+mod world;

@@ -1,4 +1,10 @@
-//! The flags.
+//! The flags. Those of one subject are a module; this one has the commands, and the flags about files of policies.
+
+pub(crate) mod access;
+pub(crate) mod cards;
+pub(crate) mod operate;
+pub(crate) mod pods;
+pub(crate) mod stored_policy;
 
 use std::ffi::OsStr;
 use std::net::Ipv6Addr;
@@ -7,7 +13,7 @@ use std::path::{Path, PathBuf};
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use placement::names::{is_of_label, limits};
 
-/// Check load policies, and see what Plimsoll knows of a cluster and why pods are where they are.
+/// See what Plimsoll knows of a cluster, why pods are where they are, and what is wrong.
 #[derive(Debug, Parser)]
 #[command(name = "plimsoll", version, max_term_width = 100, after_help = AFTER_HELP)]
 pub(crate) struct Args {
@@ -17,6 +23,7 @@ pub(crate) struct Args {
 }
 
 const AFTER_HELP: &str = "\
+It reaches the cluster by kubectl, with kubectl's context and login, and forwards the extender's port for itself.
 Installed as kubectl-plimsoll on the PATH, this is also `kubectl plimsoll`.
 Exit status: 0 done, 1 the answer is an error, 2 wrong flags.";
 
@@ -39,94 +46,89 @@ fn is_kubectl_plugin(program: &OsStr) -> bool {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Check and convert load policies.
+    /// Tell whether Plimsoll is installed, wired and healthy.
+    ///
+    /// Each check is a line: what was looked at, what is wrong, and behind `->` what to do. It reads objects by kubectl, and
+    /// the metrics of extender and annotator by port-forwards. It changes nothing.
+    Doctor(operate::Doctor),
+    /// Tell why a pod is where it is, or why it waits.
+    ///
+    /// For a pod that has a node these are the readings and cards that it was decided by, as the extender keeps them
+    /// for the last thousand pods. For a pod that waits they are those of this moment. The best nodes stand first, and
+    /// the pod's own is marked with `*`; below them the nodes that lack least. kube-scheduler adds the points of its own
+    /// plugins to these scores.
+    Why(pods::Why),
+    /// Show every pod that waits, and why, grouped by workload.
+    ///
+    /// WHY is what the extender decided, with the number of nodes, or why it was not asked. FITS IF is what would have to
+    /// change at the node where that is least.
+    Pending(pods::Pending),
+    /// Show the hottest nodes, the pods that hold most, the fullest cards.
+    #[command(subcommand)]
+    Top(cards::Top),
+    /// Show GPU cards, who holds what of each, and what still fits.
+    ///
+    /// In units of the GPU memory resource, as the extender that leads counts them, with the cards of pods that are
+    /// being bound. A pod whose card is unknown counts on every card of its node.
+    Gpus(cards::Gpus),
+    /// The former name of `gpus`; with --json the answer of the inspect API.
+    #[command(hide = true)]
+    Inspect(cards::Inspect),
+    /// Tell how many more GPU pods of a size fit, by model and in all.
+    ///
+    /// By the free units of the cards that take pods, as if nothing else were in the way: CPU, memory, taints and load
+    /// may let fewer pods in. `why -f FILE` tells of one pod with everything that counts.
+    Capacity(cards::Capacity),
+    /// Show what Plimsoll's programs told by events, the newest last.
+    Events(pods::Events),
+    /// Check, convert, show and change load policies.
     #[command(subcommand)]
     Policy(PolicyCommand),
-    /// Show GPU cards, and which pods hold how much of each.
+    /// Have a card take no new pods.
     ///
-    /// One row for each card and pod, in units of the GPU memory resource, as the extender counts them. The replica
-    /// that leads includes reservations for pods that are being bound. A pod whose card is unknown counts on every card
-    /// of its node.
-    Inspect(Inspect),
+    /// Writes its index into the ConfigMap kube-system/unhealthy-gpu-NODE, which the device plugin follows with the
+    /// component unhealthy-gpus. Pods that are on the card go on.
+    Cordon(cards::Cordon),
+    /// Have a card take pods again.
+    Uncordon(cards::Cordon),
+    /// Show the nodes that carry a taint for their load, and clear it.
+    ///
+    /// An annotator with --taint-hot-nodes sets these taints, and one without it clears them. This is for when none
+    /// runs any more, as after Plimsoll was removed.
+    Taints(operate::Taints),
     /// Write the KubeSchedulerConfiguration that a policy needs.
     ///
     /// The extender's entry has only the verbs that do work under the policy: no filter without limits and namespaces,
     /// no prioritize without weights. Its weight goes with the policy's scale.
     SchedulerConfig(SchedulerConfig),
-    /// Show the nodes that carry a taint for their load, and clear it.
+    /// Open the extender's web page, through a port-forward that lasts until Ctrl-C.
+    Ui(operate::Ui),
+    /// Show the versions of this command and of Plimsoll's programs in the cluster.
+    Version(operate::Version),
+    /// Write an archive of what a report of a fault needs, without secrets.
     ///
-    /// An annotator with --taint-hot-nodes sets these taints, and one without it clears them. This is for when none
-    /// runs any more, as after Plimsoll was removed. It calls kubectl, with whatever cluster and credentials that uses.
-    Taints(Taints),
-    /// Tell why a pod is where it is, or why it waits.
-    #[command(subcommand)]
+    /// Versions, Plimsoll's objects, the nodes' readings and cards, events, logs, metrics, the extender's state and what
+    /// `doctor` finds. Secrets are never read, and what looks like a token or a password is blanked.
+    SupportBundle(operate::SupportBundle),
+    /// Write a shell's completion.
+    Completion(operate::Completion),
+    /// The former name of `why`.
+    #[command(subcommand, hide = true)]
     Explain(ExplainCommand),
+    /// What the last of these words can be, for kubectl's completion.
+    #[command(name = "__complete", hide = true, disable_help_flag = true)]
+    Complete {
+        /// The words behind `kubectl plimsoll`.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        words: Vec<String>,
+    },
 }
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum ExplainCommand {
-    /// Show for each node whether it may take a pod, by which limit, and what its score is made of.
-    ///
-    /// For a pod that has a node these are the readings and cards that it was decided by, as the extender keeps them
-    /// for the last thousand pods. For a pod that waits they are those of this moment. The best nodes stand first, and
-    /// the pod's own is marked with `*`. kube-scheduler adds the points of its own plugins to these scores.
-    Pod(ExplainPod),
+    /// Tell why a pod is where it is, or why it waits.
+    Pod(pods::Why),
 }
-
-/// Where the extender answers.
-#[derive(Debug, clap::Args)]
-pub(crate) struct Extender {
-    /// Where the extender answers.
-    #[arg(
-        long = "extender",
-        env = "PLIMSOLL_EXTENDER",
-        default_value = "http://127.0.0.1:19107",
-        value_name = "URL",
-        value_parser = extender_url
-    )]
-    pub(crate) url: String,
-}
-
-/// Flags of `explain pod`.
-#[derive(Debug, Parser)]
-#[command(after_help = EXPLAIN_EXAMPLES)]
-pub(crate) struct ExplainPod {
-    /// The pod.
-    #[arg(value_name = "NAME")]
-    pub(crate) name: String,
-
-    /// Its namespace.
-    #[arg(long, short = 'n', default_value = "default", value_name = "NAMESPACE")]
-    pub(crate) namespace: String,
-
-    /// Only this node, as it is decided about among all, with each reading, its age and its window.
-    #[arg(long, value_name = "NODE")]
-    pub(crate) node: Option<String>,
-
-    /// What would be decided now, also for a pod that has a node.
-    #[arg(long)]
-    pub(crate) fresh: bool,
-
-    /// Where the extender answers.
-    #[command(flatten)]
-    pub(crate) extender: Extender,
-
-    /// Write the extender's answer as JSON, for programs.
-    #[arg(long)]
-    pub(crate) json: bool,
-}
-
-const EXPLAIN_EXAMPLES: &str = "\
-Examples:
-  # The extender's port on this machine
-  kubectl -n plimsoll port-forward deployment/scheduler-extender 19107 &
-  plimsoll explain pod web-0 -n shop
-
-  # Everything about one node
-  plimsoll explain pod web-0 -n shop --node worker-1
-
-  # The nodes that may not take the pod, and why
-  plimsoll explain pod web-0 --json | jq '.nodes[] | select(.accepted | not) | {name, reasons}'";
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum PolicyCommand {
@@ -145,6 +147,15 @@ pub(crate) enum PolicyCommand {
     Convert(Convert),
     /// Write the JSON schema of the SchedulingPolicy, for editors and pipelines.
     Schema,
+    /// Show the policy in the cluster.
+    Show(stored_policy::Show),
+    /// Check a policy and put it in force, and keep the one before for `policy rollback`.
+    Apply(stored_policy::Apply),
+    /// Go back to the policy before the last `policy apply`.
+    ///
+    /// That one is kept in an annotation of the ConfigMap. Where something else has changed the policy since, as Helm or a
+    /// GitOps tool, there is no record of what was before it, and this says so.
+    Rollback(stored_policy::Rollback),
     /// Show where the pods of the last hour would have gone under the shadow policy.
     ///
     /// The shadow policy is a second one that the extender decides by without effect (its flag --shadow-policy-file).
@@ -203,8 +214,7 @@ Examples:
   plimsoll policy check --source prometheus --prometheus-queries-file queries.json policy.yaml
 
   # The one in the cluster
-  kubectl -n plimsoll get configmap policy -o jsonpath='{.data.policy\\.yaml}' |
-    plimsoll policy check -";
+  plimsoll policy show | plimsoll policy check -";
 
 /// Flags of `policy convert`.
 #[derive(Debug, Parser)]
@@ -292,70 +302,20 @@ Examples:
 #[derive(Debug, Parser)]
 #[command(after_help = DIFF_EXAMPLES)]
 pub(crate) struct Diff {
-    /// Where the extender answers.
     #[command(flatten)]
-    pub(crate) extender: Extender,
+    pub(crate) format: access::Format,
 
-    /// Write the extender's answer as JSON, for programs.
-    #[arg(long)]
-    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) access: access::Access,
 }
 
 const DIFF_EXAMPLES: &str = "\
 Examples:
-  # The extender's port on this machine
-  kubectl -n plimsoll port-forward deployment/scheduler-extender 19107 &
-  plimsoll policy diff
+  # Where pods of the last hour would have gone
+  kubectl plimsoll policy diff
 
   # Pods for which the shadow policy has no node at all
-  plimsoll policy diff --json | jq '.pods[] | select(.shadow.bestNodes == 0) | .pod'";
-
-/// Flags of `inspect`.
-#[derive(Debug, Parser)]
-#[command(after_help = INSPECT_EXAMPLES)]
-pub(crate) struct Inspect {
-    /// One node; all nodes with cards where none is named.
-    #[arg(value_name = "NODE")]
-    pub(crate) node: Option<String>,
-
-    /// Where the extender answers.
-    #[command(flatten)]
-    pub(crate) extender: Extender,
-
-    /// Write the extender's answer as JSON, for programs.
-    #[arg(long)]
-    pub(crate) json: bool,
-}
-
-const INSPECT_EXAMPLES: &str = "\
-Examples:
-  # The extender's port on this machine
-  kubectl -n plimsoll port-forward deployment/scheduler-extender 19107 &
-  plimsoll inspect
-
-  # One node
-  plimsoll inspect node-a
-
-  # Units of healthy cards that no pod holds, by node
-  plimsoll inspect --json |
-    jq '.nodes[] | {name, free: ([.devs[] | select(.unhealthy | not) | .totalGPU - .usedGPU] | add)}'";
-
-/// Flags of `taints`.
-#[derive(Debug, Parser)]
-#[command(after_help = TAINTS_EXAMPLES)]
-pub(crate) struct Taints {
-    /// Remove them, whatever their key; other taints stay.
-    #[arg(long)]
-    pub(crate) clear: bool,
-}
-
-const TAINTS_EXAMPLES: &str = "\
-Examples:
-  # The nodes that are hot now
-  plimsoll taints
-
-  # After `kubectl delete -k deploy/`
-  plimsoll taints --clear";
+  kubectl plimsoll policy diff -o json | jq '.pods[] | select(.shadow.bestNodes == 0) | .pod'";
 
 /// The base URL of the extender's read-only port, without a slash at its end.
 fn extender_url(text: &str) -> Result<String, String> {
