@@ -9,7 +9,10 @@ import { Cards } from './cards.js';
 import { Decisions, Pending, PodPage } from './pods.js';
 import { Health, Policy } from './policy.js';
 
-const VIEWS = ['nodes', 'cards', 'pending', 'decisions', 'policy', 'health'];
+const TABS = { nodes: Nodes, cards: Cards, pending: Pending, decisions: Decisions, policy: Policy, health: Health };
+const VIEWS = { ...TABS, node: NodePage, pod: PodPage };
+/** The tabs of the other views. */
+const TAB_OF = { node: 'nodes', pod: 'decisions' };
 const THEMES = ['auto', 'light', 'dark'];
 const DARK = matchMedia('(prefers-color-scheme: dark)');
 
@@ -66,22 +69,17 @@ function Page() {
     <a class="skip" href="#main" onClick=${skip}>Skip to the content</a>
     <header>
       <span class="brand">Plimsoll</span>
-      <nav aria-label="Views">${VIEWS.map(name => html`<a key=${name} href=${`#/${name}`}
-        aria-current=${current(view) === name ? 'page' : null}>${name[0].toUpperCase() + name.slice(1)}</a>`)}</nav>
+      <nav aria-label="Views">${Object.keys(TABS).map(name => html`<a key=${name} href=${`#/${name}`}
+        aria-current=${(TAB_OF[view] ?? view) === name ? 'page' : null}>${name[0].toUpperCase() + name.slice(1)}</a>`)}</nav>
       <${Connection} at=${at} error=${error} cluster=${cluster} />
       <button type="button" class="theme" onClick=${() => theme.choose(THEMES[(THEMES.indexOf(theme.chosen) + 1) % THEMES.length])}
         aria-label=${`Theme: ${theme.chosen}. Change it`}>◐ ${theme.chosen}</button>
     </header>
     ${error && html`<div class="banner" role="alert">▲ ${at ? `Disconnected: no answer since ${clock(at)}, what is shown is from then.` : 'No answer from the extender.'}
-      ${' '}<span class="cause">${error.message}</span>${' '}Next try at ${clock(retry)}. <button type="button" onClick=${now}>Try now</button></div>`}
+      ${' '}${error.message}${' '}Next try at ${clock(retry)}. <button type="button" onClick=${now}>Try now</button></div>`}
     ${cluster && !cluster.replica.complete && html`<div class="banner" role="status">Not all nodes and pods were listed yet: cards may look emptier than they are.</div>`}
     ${cluster && !cluster.replica.leads && view === 'cards' && html`<div class="banner" role="status">This replica does not lead: cards set aside for pods that are being bound are not shown.</div>`}
-    <main id="main">${shownView(view, parts, settings, cluster, at, theme.shown)}</main>`;
-}
-
-/** The tab that a view belongs to. */
-function current(view) {
-  return { node: 'nodes', pod: 'decisions' }[view] ?? view;
+    <main id="main"><${Shown} view=${view} parts=${parts} settings=${settings} cluster=${cluster} at=${at} theme=${theme.shown} /></main>`;
 }
 
 function skip(event) {
@@ -89,22 +87,11 @@ function skip(event) {
   document.querySelector('h1')?.focus();
 }
 
-function shownView(view, parts, settings, cluster, at, theme) {
-  switch (view) {
-    case 'node': return html`<${NodePage} key=${parts[1]} name=${parts[1] ?? ''} cluster=${cluster} />`;
-    case 'pod': return html`<${PodPage} key=${parts.join('/')} namespace=${parts[1] ?? ''} name=${parts[2] ?? ''} cluster=${cluster} />`;
-    case 'pending': return html`<${Pending} key="pending" />`;
-    case 'decisions': return html`<${Decisions} key="decisions" settings=${settings} />`;
-    case 'policy': return html`<${Policy} key="policy" />`;
-    default:
-  }
-  if (!VIEWS.includes(view)) return html`<${View} title="No such view" legend="The address names none of the views above." />`;
-  if (cluster === null) return html`<p class="muted" role="status">Asking the extender …</p>`;
-  switch (view) {
-    case 'cards': return html`<${Cards} key="cards" cluster=${cluster} settings=${settings} theme=${theme} />`;
-    case 'health': return html`<${Health} key="health" cluster=${cluster} at=${at} />`;
-    default: return html`<${Nodes} key="nodes" cluster=${cluster} settings=${settings} theme=${theme} />`;
-  }
+/** The view that the address names, once the cluster is known. */
+function Shown({ view, ...rest }) {
+  if (!Object.hasOwn(VIEWS, view)) return html`<${View} title="No such view" legend="The address names none of the views above." />`;
+  if (rest.cluster === null) return html`<p class="muted" role="status">Asking the extender …</p>`;
+  return html`<${VIEWS[view]} key=${rest.parts.join('/')} ...${rest} />`;
 }
 
 function Connection({ at, error, cluster }) {

@@ -107,9 +107,9 @@ function limitText(row, cluster) {
   return html`${ratioOf(row)} ${row.limit} ${loadText(row, i, null)}`;
 }
 
-export function NodePage({ name, cluster }) {
+export function NodePage({ parts: [, name = ''], cluster }) {
   const { answer, error } = useAnswer(`/v1/nodes/${encodeURIComponent(name)}`, 4);
-  const row = cluster?.byName.get(name);
+  const row = cluster.byName.get(name);
   return html`<${View} title=${`Node ${name}`} legend=${html`Its load for a pod that uses nothing, and what its cards hold.
     ${' '}<a href=${`#/decisions?find=${encodeURIComponent(name)}`}>Decisions that name it</a>`}>
     ${answer === null ? html`<${Awaited} error=${error} what="the node" />` : html`<${Detail} node=${answer} row=${row} />`}

@@ -63,7 +63,7 @@ export function Pending() {
   const [shown, setShown] = useState(PAGE);
   return html`<${View} title="Pending" legend="Pods without a node, by workload, as decided at their last try. The one that waits longest speaks for its workload.">
     ${answer === null && html`<${Awaited} error=${error} what="pending pods" />`}
-    ${answer !== null && groups.length === 0 && html`<p class="calm">No pod waits.</p>`}
+    ${answer !== null && groups.length === 0 && html`<p>No pod waits.</p>`}
     ${groups.slice(0, shown).map(group => html`<${PendingGroup} key=${group.key} group=${group} />`)}
     <${MoreButton} shown=${shown} all=${groups.length} noun="workload" more=${() => setShown(shown + PAGE)} />
   <//>`;
@@ -145,22 +145,22 @@ export function ranked(explanation) {
     || (a.accepted ? b.score - a.score : distance(a) - distance(b)) || (a.name < b.name ? -1 : 1));
 }
 
-export function PodPage({ namespace, name, cluster }) {
+export function PodPage({ parts: [, namespace = '', name = ''], cluster }) {
   const [fresh, setFresh] = useState(false);
   const [all, setAll] = useState(false);
   const [tries, setTries] = useState(0);
   const [shown, setShown] = useState({ explanation: null, error: null });
-  const few = cluster !== null && cluster.nodes.length <= MANY_NODES;
-  const ready = cluster !== null;
+  const few = cluster.nodes.length <= MANY_NODES;
   useEffect(() => {
-    if (!ready) return undefined;
     const stop = new AbortController();
     async function explain() {
       try {
         const decided = await decisionOf(namespace, name, stop.signal);
         const names = few || all ? undefined : namesOf(decided);
         const body = { namespace, name, fresh, nodeNames: names };
-        const explanation = await ask('/explain', { signal: stop.signal, body });
+        const explanation = await ask('/explain', stop.signal, {
+          method: 'POST', headers: { 'Content-Type': 'application/json' }, body: JSON.stringify(body),
+        });
         setShown({ explanation, decided, partly: names !== undefined, error: null });
       } catch (error) {
         if (!stop.signal.aborted) setShown({ explanation: null, error });
@@ -168,7 +168,7 @@ export function PodPage({ namespace, name, cluster }) {
     }
     explain();
     return () => stop.abort();
-  }, [namespace, name, fresh, few || all, tries, ready]);
+  }, [namespace, name, fresh, few || all, tries]);
 
   return html`<${View} title=${`Pod ${namespace}/${name}`} legend="What was decided about it, node by node: its own node first, then the best ones, then the nearest misses.">
     <p class="controls">
@@ -183,7 +183,7 @@ export function PodPage({ namespace, name, cluster }) {
 /** The decision in short; undefined if it is none of the last thousand, or cannot be had. */
 async function decisionOf(namespace, name, signal) {
   try {
-    const { decisions } = await ask('/v1/decisions?limit=1000', { signal });
+    const { decisions } = await ask('/v1/decisions?limit=1000', signal);
     return decisions.find(({ pod }) => pod.namespace === namespace && pod.name === name);
   } catch {
     return undefined;

@@ -86,16 +86,9 @@ export class Refusal extends Error {
   }
 }
 
-/** The JSON of an answer; null if nothing has changed. `body`: what is posted. */
-export async function ask(path, { signal, body, cache = 'no-cache' } = {}) {
-  const limit = AbortSignal.timeout(PATIENCE);
-  const answer = await fetch(path, {
-    method: body ? 'POST' : 'GET',
-    headers: body ? { 'Content-Type': 'application/json' } : {},
-    body: body ? JSON.stringify(body) : undefined,
-    signal: signal ? AbortSignal.any([signal, limit]) : limit,
-    cache,
-  });
+/** The JSON of an answer; null if nothing has changed. */
+export async function ask(path, signal, init = {}) {
+  const answer = await fetch(path, { cache: 'no-cache', ...init, signal: AbortSignal.any([signal, AbortSignal.timeout(PATIENCE)]) });
   if (answer.status === 304) return null;
   if (!answer.ok) throw new Refusal(answer.status, (await answer.text()).trim().slice(0, 300));
   return answer.json();
@@ -150,14 +143,19 @@ export function useCluster() {
   const [follower, setFollower] = useState(null);
   useEffect(() => {
     let cluster = null;
+    let at = null;
     async function once(signal) {
       const since = cluster === null ? '' : `?since=${encodeURIComponent(cluster.version)}`;
-      const answer = await ask(`/v1/state${since}`, { signal, cache: 'no-store' });
-      if (answer !== null) {
-        cluster = merge(cluster, answer);
-        if (cluster === null) return once(signal);
+      const answer = await ask(`/v1/state${since}`, signal, { cache: 'no-store' });
+      const now = Date.now();
+      // Where nothing has changed, readings grow older all the same.
+      cluster = answer === null ? { ...cluster, time: cluster.time + (now - at) / 1000 } : merge(cluster, answer);
+      if (cluster === null) {
+        if (since) return once(signal);
+        throw new Error('an update without what it adds to');
       }
-      setShown({ cluster, at: Date.now(), error: null, retry: null });
+      at = now;
+      setShown({ cluster, at, error: null, retry: null });
     }
     const following = follow(once, STATE_PERIOD, (error, retry) => {
       setShown(before => ({ ...before, error, retry }));
@@ -168,18 +166,12 @@ export function useCluster() {
   return { ...shown, now: follower?.now };
 }
 
-/** The answer of another path, asked for each `seconds` while it is shown; not at all if the path is null. */
+/** The answer of another path, asked for each `seconds` while it is shown. */
 export function useAnswer(path, seconds) {
-  const [shown, setShown] = useState({ path, answer: null, error: null });
-  useEffect(() => {
-    if (path === null) return undefined;
-    async function once(signal) {
-      const answer = await ask(path, { signal });
-      setShown(before => ({ path, answer: answer ?? before.answer, error: null }));
-    }
-    return follow(once, seconds * 1000, error => {
-      setShown(before => ({ path, answer: before.path === path ? before.answer : null, error }));
-    }).stop;
-  }, [path, seconds]);
-  return shown.path === path ? shown : { path, answer: null, error: null };
+  const [shown, setShown] = useState({ answer: null, error: null });
+  useEffect(() => follow(async signal => {
+    const answer = await ask(path, signal);
+    setShown(before => ({ answer: answer ?? before.answer, error: null }));
+  }, seconds * 1000, error => setShown(before => ({ ...before, error }))).stop, []);
+  return shown;
 }
