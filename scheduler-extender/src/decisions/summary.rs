@@ -100,7 +100,7 @@ impl Summaries {
 }
 
 /// A decision in short.
-fn summary(decision: &Decision) -> out::Decided {
+pub(super) fn summary(decision: &Decision) -> out::Decided {
     let policy = decision.policy();
     let verdicts = decision.verdicts(policy, None);
     let mut accepted = Vec::new();
