@@ -3,7 +3,7 @@
 import { useMemo } from 'preact/hooks';
 import { useAnswer } from './state.js';
 import {
-  address, Awaited, count, counted, html, memory,
+  address, Awaited, count, counted, Facts, html, memory,
   memoryOf, NodeLink, PodLink, share, Table, View, words,
 } from './elements.js';
 import { capacity, codeOf, OVER, UNKNOWN } from './measures.js';
@@ -25,20 +25,20 @@ export function Cards({ cluster, settings, theme }) {
 }
 
 function Capacity({ cluster }) {
-  const sum = useMemo(() => capacity(cluster.nodes), [cluster]);
+  const sum = useMemo(() => capacity(cluster.nodes), [cluster.nodes]);
   const out = [
     sum.unhealthy && `${counted(sum.unhealthy, 'card')} unhealthy`,
     sum.closed && `${counted(sum.closed, 'card')} closed`,
     sum.backedOff && `${counted(sum.backedOff, 'node')} backed off`,
   ].filter(Boolean);
-  return html`<dl class="figures">
-      <div><dt>cards</dt><dd>${count(sum.cards)}</dd></div>
-      <div><dt>units</dt><dd>${count(sum.units)}</dd></div>
-      <div><dt>held</dt><dd>${share(sum.held / sum.units)}</dd></div>
-      <div><dt>memory in use</dt><dd>${sum.measured ? share(sum.used / sum.measured) : 'not measured'}</dd></div>
-      <div><dt>compute held</dt><dd>${share(sum.cores / sum.cards / 100)}</dd></div>
-      <div><dt>free on open cards</dt><dd>${counted(sum.free, 'unit')}</dd></div>
-    </dl>
+  return html`<${Facts} facts=${[
+      ['cards', count(sum.cards)],
+      ['units', count(sum.units)],
+      ['held', share(sum.held / sum.units)],
+      ['memory in use', sum.measured ? share(sum.used / sum.measured) : 'not measured'],
+      ['compute held', share(sum.cores / sum.cards / 100)],
+      ['free on open cards', counted(sum.free, 'unit')],
+    ]} />
     <h2>Still fits</h2>
     <p class="legend">Pods of one size that fit now, and free units that such pods cannot use (stranded).
       ${out.length > 0 && ` Left out: ${out.join(', ')}.`}</p>
@@ -115,9 +115,8 @@ function charges(card, namespaces) {
     const text = `${pod}: ${counted(charge.units, 'unit')}${charge.cores ? `, ${charge.cores}% of compute` : ''}, ${words(charge.basis)}`;
     return html`<li key=${i} title=${text} class=${`charge ${lookOf(charge)}`}
       style=${{ width: `${(charge.units / all) * 100}%`, ...hue(namespaces.indexOf(charge.namespace)) }}>
-      <span aria-hidden="true">${charge.namespace
-        ? html`<a href=${address('pod', charge.namespace, charge.name)} tabindex="-1">${charge.name}</a>`
-        : charge.name || 'no pod'}</span><span class="hidden">${text}</span>
+      ${charge.namespace ? html`<a href=${address('pod', charge.namespace, charge.name)} aria-label=${text}>${charge.name}</a>`
+        : html`<span aria-label=${text} role="img">${charge.name || 'no pod'}</span>`}
     </li>`;
   });
 }
@@ -149,7 +148,7 @@ function stateOf(card) {
 const BY_HELD = { label: 'units held', over: 'unhealthy', absent: 'closed', value: ({ card }) => card.held / card.units, code: codeOfCard };
 
 function CardMap({ cluster, settings, theme }) {
-  const items = useMemo(() => cluster.nodes.flatMap(row => row.cards.map(card => ({ row, card }))), [cluster]);
+  const items = useMemo(() => cluster.nodes.flatMap(row => row.cards.map(card => ({ row, card }))), [cluster.nodes]);
   return html`<h2>Cards by units held</h2>
     <${Explorer} noun="card" measure=${BY_HELD} items=${items} grouping=${['model', ({ card }) => card.model]}
       name=${({ row }) => row.name} settings=${settings} theme=${theme}

@@ -121,6 +121,11 @@ export function Table({ columns, rows, keyOf, compact }) {
   </table></div>`;
 }
 
+/** Terms with their values. `kind`: `figures` in a row, `rules` below each other. */
+export function Facts({ facts, kind = 'figures' }) {
+  return html`<dl class=${kind}>${facts.filter(Boolean).map(([term, value]) => html`<div><dt>${term}</dt><dd>${value}</dd></div>`)}</dl>`;
+}
+
 /** The button below a list of which the first are shown. */
 export function MoreButton({ shown, all, more, noun }) {
   if (shown >= all) return null;

@@ -1,6 +1,6 @@
 // A canvas of cells: where they lie, how they are drawn, and how they are reached by mouse and keyboard.
 
-import { useEffect, useLayoutEffect, useMemo, useRef, useState } from 'preact/hooks';
+import { useLayoutEffect, useMemo, useRef, useState } from 'preact/hooks';
 import { count, counted, Find, html, MoreButton, setSetting, Table } from './elements.js';
 import { codeOf, countCodes, OVER, UNKNOWN } from './measures.js';
 
@@ -143,29 +143,28 @@ export function HeatMap({ label, codes, faded, groups, describe, open, theme }) 
     drawn.current = draw(canvas.current, layout, codes, faded, readColours(canvas.current), drawn.current);
   }, [width, codes, faded, groups, theme]);
 
-  useEffect(() => {
-    if (cursor >= codes.length) setCursor(-1);
-  }, [codes.length]);
-
+  const valid = layout && cursor >= 0 && cursor < codes.length;
   function pointed(event) {
     return layout ? cellAt(layout, event.offsetX, event.offsetY) : -1;
   }
-  function onKeyDown(event) {
-    if (!layout || codes.length === 0 || event.ctrlKey || event.metaKey || event.altKey) return;
-    if (event.key === 'Enter' && cursor >= 0) {
-      open(cursor);
-      return;
-    }
-    const to = cursor < 0 ? (cellAfter(layout, 0, event.key) === null ? null : 0) : cellAfter(layout, cursor, event.key);
-    if (to === null) return;
-    event.preventDefault();
+  function onFocus() {
+    if (cursor < 0 && codes.length > 0) go(0);
+  }
+  function go(to) {
     setCursor(to);
     setTold(describe(to));
+  }
+  function onKeyDown(event) {
+    if (!layout || event.ctrlKey || event.metaKey || event.altKey) return;
+    if (event.key === 'Enter' && valid) open(cursor);
+    const to = cellAfter(layout, Math.max(0, cursor), event.key);
+    if (to === null) return;
+    event.preventDefault();
+    go(to);
     const y = cornerOf(layout, to).y + canvas.current.getBoundingClientRect().top;
     if (y < 0 || y > innerHeight - 40) scrollBy(0, y - innerHeight / 2);
   }
-  const valid = cursor >= 0 && cursor < codes.length;
-  const corner = valid && layout ? cornerOf(layout, cursor) : null;
+  const corner = valid ? cornerOf(layout, cursor) : null;
   return html`<div class="heat" ref=${box}>
     <p class="readout">${valid ? describe(cursor) : 'Point at a cell, or focus the map and use the arrow keys.'}</p>
     <p class="hidden" role="status">${told}</p>
@@ -175,7 +174,7 @@ export function HeatMap({ label, codes, faded, groups, describe, open, theme }) 
       <canvas ref=${canvas} tabindex="0" role="application" aria-roledescription="heat map"
         aria-label=${`${label}. Arrow keys move between cells, Enter opens one. A table with the same values follows.`}
         style=${{ width: `${layout?.width ?? 0}px`, height: `${layout?.height ?? 0}px` }}
-        onKeyDown=${onKeyDown} onFocus=${() => cursor < 0 && codes.length && (setCursor(0), setTold(describe(0)))}
+        onKeyDown=${onKeyDown} onFocus=${onFocus}
         onPointerMove=${event => setCursor(pointed(event))} onPointerLeave=${() => setCursor(-1)}
         onClick=${event => pointed(event) >= 0 && open(pointed(event))}></canvas>
       ${corner && html`<span class="cursor" aria-hidden="true" style=${{
@@ -184,15 +183,25 @@ export function HeatMap({ label, codes, faded, groups, describe, open, theme }) 
   </div>`;
 }
 
-/** Items in the order of their groups, and how many each group has. */
-export function arrange(items, groupOf) {
-  const list = items.map(item => [groupOf(item), item]).sort(([a], [b]) => (a < b ? -1 : a > b ? 1 : 0));
+/** Items in the order of their keys, or as they are. Where `grouped`, each key is a group. */
+export function arrange(items, keyOf, grouped) {
+  if (!keyOf) return { list: items, groups: [{ label: '', count: items.length }] };
+  const list = items.map(item => [keyOf(item), item]).sort(([a], [b]) => (a < b ? -1 : a > b ? 1 : 0));
   const groups = [];
-  for (const [label] of list) {
+  for (const [key] of list) {
+    const label = grouped ? key : '';
     if (groups.at(-1)?.label !== label) groups.push({ label, count: 0 });
     groups.at(-1).count += 1;
   }
   return { list: list.map(([, item]) => item), groups };
+}
+
+/** The `most` positions among `chosen` with the highest values, the highest first. Sorts few of them: 40,000 take long. */
+export function highest(values, chosen, most) {
+  const sorted = Float64Array.from(chosen, i => values[i] ?? -1).sort();
+  const least = sorted[Math.max(0, sorted.length - most)];
+  const above = chosen.filter(i => (values[i] ?? -1) > least).sort((a, b) => values[b] - values[a]);
+  return [...above, ...chosen.filter(i => (values[i] ?? -1) === least)].slice(0, most);
 }
 
 /**
@@ -206,16 +215,17 @@ export function Explorer({ noun, measure, items, grouping: [grouping, groupOf], 
   const order = settings.get('order');
   const find = settings.get('find') ?? '';
   const { list, groups, codes, values } = useMemo(() => {
-    const values = new Map(items.map(item => [item, measure.value(item)]));
-    const arranged = order === 'value' ? { list: [...items].sort(higher(values)), groups: [{ count: items.length }] }
-      : arrange(items, order === grouping ? groupOf : () => '');
-    return { ...arranged, values, codes: Uint8Array.from(arranged.list, item => measure.code?.(item) ?? codeOf(values.get(item))) };
+    const keyOf = order === 'value' ? item => -(measure.value(item) ?? -1) : order === grouping && groupOf;
+    const arranged = arrange(items, keyOf, order === grouping);
+    const values = arranged.list.map(measure.value);
+    return { ...arranged, values, codes: Uint8Array.from(values, (value, i) => measure.code?.(arranged.list[i]) ?? codeOf(value)) };
   }, [items, measure.key, order]);
   const counts = useMemo(() => countCodes(codes), [codes]);
   const faded = useMemo(() => (picked === null && !find ? null
     : Uint8Array.from(list, (item, i) => (picked !== null && codes[i] !== picked) || !name(item).includes(find))), [codes, picked, find]);
-  const matching = useMemo(() => list.filter((_, i) => !faded?.[i]).sort(higher(values)), [codes, faded]);
-  const all = counted(matching.length, noun);
+  const chosen = useMemo(() => [...list.keys()].filter(i => !faded?.[i]), [codes, faded]);
+  const rows = useMemo(() => highest(values, chosen, shown).map(i => list[i]), [chosen, shown]);
+  const all = counted(chosen.length, noun);
   return html`<form class="controls" onSubmit=${event => event.preventDefault()}>
       ${children}
       <label>Order <select onChange=${event => setSetting('order', event.target.value)}>
@@ -226,14 +236,9 @@ export function Explorer({ noun, measure, items, grouping: [grouping, groupOf], 
     <${Histogram} counts=${counts} picked=${picked} pick=${setPicked} measure=${measure} noun=${noun} />
     <${HeatMap} label=${`${counted(list.length, noun)} by ${measure.label}`} codes=${codes} faded=${faded} groups=${groups}
       describe=${i => describe(list[i])} open=${i => open(list[i])} theme=${theme} />
-    <h2>${matching.length > shown ? `The ${count(shown)} highest of ${all}` : all}${picked !== null && `, ${measure.label}: ${codeName(picked, measure)}`}</h2>
-    <${Table} rows=${matching.slice(0, shown)} columns=${columns} />
-    <${MoreButton} shown=${shown} all=${matching.length} noun=${noun} more=${() => setShown(shown + 200)} />`;
-}
-
-/** Higher values first, unknown ones last. */
-function higher(values) {
-  return (a, b) => (values.get(b) ?? -1) - (values.get(a) ?? -1);
+    <h2>${chosen.length > shown ? `The ${count(shown)} highest of ${all}` : all}${picked !== null && `, ${measure.label}: ${codeName(picked, measure)}`}</h2>
+    <${Table} rows=${rows} columns=${columns} />
+    <${MoreButton} shown=${shown} all=${chosen.length} noun=${noun} more=${() => setShown(shown + 200)} />`;
 }
 
 /** How many cells have each code, as bars that are the scale's legend too. */

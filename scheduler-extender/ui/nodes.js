@@ -3,7 +3,7 @@
 import { useAnswer } from './state.js';
 import { Bases, CardBars, Charges } from './cards.js';
 import {
-  address, Awaited, counted, decimal, html, LoadBar, memory, MetricName,
+  address, Awaited, counted, decimal, Facts, html, LoadBar, memory, MetricName,
   NodeLink, PartBar, percent, setSetting, share, span, Table, View, words,
 } from './elements.js';
 import { loadText, measures } from './measures.js';
@@ -46,8 +46,8 @@ function NodeRows({ cluster }) {
   const metrics = cluster.metrics.slice(0, MOST_METRICS);
   const left = cluster.metrics.length - metrics.length;
   const hasZones = cluster.nodes.some(row => row.zone !== null);
-  return html`<${View} title="Nodes" legend=${html`Load of ${counted(cluster.nodes.length, 'node')}. A tick is the
-    limit${' '}<i class="sample tick"></i>, the hatched part${' '}<i class="sample flight"></i> belongs to pods that no
+  return html`<${View} title="Nodes" legend=${html`Load of ${counted(cluster.nodes.length, 'node')}. A tick${' '}<i
+    class="sample tick"></i> is the limit (node pools can have others), the hatched part${' '}<i class="sample flight"></i> belongs to pods that no
     reading shows yet, ▲ is over its limit. ${left > 0 && `A node’s page has ${counted(left, 'more metric')}.`}`}>
     <${Table} rows=${cluster.nodes} keyOf=${row => row.name} columns=${[
       ['Node', row => html`<${NodeLink} name=${row.name} />`, 'name'],
@@ -100,7 +100,7 @@ function NodeMap({ cluster, settings, theme }) {
   <//>`;
 }
 
-/** "102% – mem_usage_avg_5m 82%, limit 80%". The limit is left out where the node's pool has another. */
+/** "102% mem_usage_avg_5m 82%": without the limit, since the node's pool can have its own. */
 function limitText(row, cluster) {
   const i = cluster.metrics.findIndex(metric => metric.name === row.limit);
   if (i < 0) return percent(row.limitRatio);
@@ -127,9 +127,8 @@ function Detail({ node, row }) {
     node.load && ['score', node.load.score],
     node.load && ['hot value', decimal(node.load.hotValue)],
     row?.unplaced > 0 && ['units on no card yet', row.unplaced],
-  ].filter(Boolean);
-  return html`
-    <dl class="figures">${facts.map(([term, value]) => html`<div><dt>${term}</dt><dd>${value}</dd></div>`)}</dl>
+  ];
+  return html`<${Facts} facts=${facts} />
     ${node.backedOff && html`<p class="notice">Backed off: no GPU pods of some or all namespaces for a while, because
       its kubelet refused several.</p>`}
     ${node.load ? html`<${LoadTables} load=${node.load} />` : html`<p class="notice">There is no Node of this name:

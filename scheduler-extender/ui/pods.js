@@ -3,7 +3,7 @@
 import { useEffect, useMemo, useState } from 'preact/hooks';
 import { ask, useAnswer } from './state.js';
 import {
-  Awaited, clock, count, counted, decimal, Find, html, memory,
+  Awaited, clock, count, counted, decimal, Facts, Find, html, memory,
   MoreButton, NodeLink, PodLink, reasonText, share, span, Table, View, words,
 } from './elements.js';
 import { LoadTables } from './nodes.js';
@@ -203,13 +203,13 @@ function Explained({ explanation, decided, partly, showAll }) {
   const accepted = list.filter(node => node.accepted).length;
   const kept = every || list.length <= 2 * BEST ? list : [...list.slice(0, Math.min(accepted, BEST)), ...list.slice(accepted, accepted + BEST)];
   return html`
-    <dl class="figures">
-      <div><dt>node</dt><dd>${explanation.node ? html`<${NodeLink} name=${explanation.node} />` : html`<span class="over-text">none yet</span>`}</dd></div>
-      <div><dt>${explanation.basis === 'decision' ? 'decided' : 'as of now'}</dt><dd><time datetime=${explanation.time} title=${explanation.time}>${clock(Date.parse(explanation.time))}</time></dd></div>
-      ${decided?.asks && html`<div><dt>asks for</dt><dd>${asksText(decided.asks)}</dd></div>`}
-      ${estimate && html`<div><dt>will use CPU</dt><dd>${decimal(estimate.cpu.amount)} cores <small>${estimate.cpu.source}</small></dd></div>
-        <div><dt>will use memory</dt><dd>${memory(estimate.memory.amount / 1048576)} <small>${estimate.memory.source}</small></dd></div>`}
-    </dl>
+    <${Facts} facts=${[
+      ['node', explanation.node ? html`<${NodeLink} name=${explanation.node} />` : html`<span class="over-text">none yet</span>`],
+      [explanation.basis === 'decision' ? 'decided' : 'as of now', html`<time datetime=${explanation.time} title=${explanation.time}>${clock(Date.parse(explanation.time))}</time>`],
+      decided?.asks && ['asks for', asksText(decided.asks)],
+      estimate && ['will use CPU', html`${decimal(estimate.cpu.amount)} cores <small>${estimate.cpu.source}</small>`],
+      estimate && ['will use memory', html`${memory(estimate.memory.amount / 1048576)} <small>${estimate.memory.source}</small>`],
+    ]} />
     ${explanation.fault && html`<p class="notice over-text">No node may take it: ${explanation.fault}.</p>`}
     ${!explanation.node && decided?.nearest && !explanation.fault && html`<p>${fitsIf(decided)}</p>`}
     ${!partly && html`<h2>${count(accepted)} of ${counted(list.length, 'node')} may take it</h2>`}

@@ -4,7 +4,7 @@ import { useMemo } from 'preact/hooks';
 import { readingAge } from './nodes.js';
 import { useAnswer } from './state.js';
 import {
-  Awaited, clock, count, counted, decimal, html, memory,
+  Awaited, clock, count, counted, decimal, Facts, html, memory,
   MetricName, NodeLink, PodLink, share, span, Table, View, words,
 } from './elements.js';
 
@@ -25,7 +25,7 @@ function InForce({ policy }) {
     <${Metrics} metrics=${policy.metrics} />
     ${policy.nodePools.map(pool => html`<h2>Pool ${pool.name} <span class="aside">${pool.selector}</span></h2><${Metrics} metrics=${pool.metrics} />`)}
     <h2>Rules</h2>
-    <dl class="rules">${rules(policy).map(([term, text]) => html`<div><dt>${term}</dt><dd>${text}</dd></div>`)}</dl>`;
+    <${Facts} kind="rules" facts=${rules(policy)} />`;
 }
 
 function Metrics({ metrics }) {
@@ -66,7 +66,7 @@ export function rules({ kind, scoring, limits, estimates, hotValue, namespaces, 
     gpu && ['cards', [`placement ${gpu.placement}, unmanaged memory: ${gpu.unmanagedMemory}`,
       ...gpu.beyondUnits.map(rule => `${rule.namespaces.join(', ')} may take beyond units: ${rule.allow.join(', ')}`)].join('; ')],
     ...namespaces.map(rule => ['namespaces', `${rule.names.join(', ')} only on ${rule.nodeSelector}`]),
-  ].filter(Boolean);
+  ];
 }
 
 function Shadow() {
@@ -102,42 +102,34 @@ function rejectedText(choice, nodes) {
 const MOST = 50;
 
 /** What needs a look, each kind with its meaning. */
-export function findings(cluster) {
-  const cards = cluster.nodes.flatMap(row => row.cards.map(card => ({ row, card })));
-  const metrics = cluster.metrics.length;
-  const kinds = [
-    ['Over a limit', 'no new pods while another node is below its limits',
-      cluster.nodes.filter(row => row.limitRatio > 1000).map(row => ({ row }))],
-    ['Without any reading', 'no metric has a fresh one: look at exporter and annotator',
-      cluster.nodes.filter(row => metrics > 0 && row.missing === metrics).map(row => ({ row }))],
-    ['With readings missing or stale', 'some metrics have no fresh one',
-      cluster.nodes.filter(row => row.missing > 0 && row.missing < metrics).map(row => ({ row, text: `${row.missing} of ${metrics}` }))],
-    ['Backed off', 'no GPU pods for a while, because their kubelet refused several',
-      cluster.nodes.filter(row => row.backedOff).map(row => ({ row }))],
-    ['Unhealthy cards', 'no new pods',
-      cards.filter(({ card }) => card.unhealthy).map(({ row, card }) => ({ row, text: `card ${card.index}` }))],
-    ['Closed cards', 'no new pods: the node’s page says why',
-      cards.filter(({ card }) => card.closed).map(({ row, card }) => ({ row, text: `card ${card.index}` }))],
-    ['Units on no card yet', 'of pods that are bound and not admitted',
-      cluster.nodes.filter(row => row.unplaced > 0).map(row => ({ row, text: counted(row.unplaced, 'unit') }))],
+export function findings({ nodes, metrics: { length: metrics } }) {
+  const rows = (test, text) => nodes.filter(test).map(row => ({ row, text: text?.(row) }));
+  const cards = key => nodes.flatMap(row => row.cards.filter(card => card[key]).map(card => ({ row, text: `card ${card.index}` })));
+  return [
+    ['Over a limit', 'no new pods while another node is below its limits', rows(row => row.limitRatio > 1000)],
+    ['Without any reading', 'no metric has a fresh one: look at exporter and annotator', rows(row => metrics > 0 && row.missing === metrics)],
+    ['With readings missing or stale', 'some metrics have no fresh one', rows(row => row.missing > 0 && row.missing < metrics, row => `${row.missing} of ${metrics}`)],
+    ['Backed off', 'no GPU pods for a while, because their kubelet refused several', rows(row => row.backedOff)],
+    ['Unhealthy cards', 'no new pods', cards('unhealthy')],
+    ['Closed cards', 'no new pods: the node’s page says why', cards('closed')],
+    ['Units on no card yet', 'of pods that are bound and not admitted', rows(row => row.unplaced > 0, row => counted(row.unplaced, 'unit'))],
   ];
-  return kinds.map(([title, meaning, list]) => ({ title, meaning, list }));
 }
 
 export function Health({ cluster, at }) {
   const { replica } = cluster;
-  const kinds = useMemo(() => findings(cluster), [cluster]);
-  const oldest = useMemo(() => cluster.nodes.filter(row => row.readAt !== null).sort((a, b) => a.readAt - b.readAt)[0], [cluster]);
+  const kinds = useMemo(() => findings(cluster), [cluster.nodes]);
+  const oldest = useMemo(() => cluster.nodes.filter(row => row.readAt !== null).sort((a, b) => a.readAt - b.readAt)[0], [cluster.nodes]);
   return html`<${View} title="Health" legend="Whether what this page shows can be trusted, and what is out.">
-    <dl class="rules">
-      <div><dt>replica</dt><dd>${replica.name || 'the only one'}, version ${replica.program}</dd></div>
-      <div><dt>leads</dt><dd>${replica.leads ? 'yes' : html`no: cards set aside for pods that are being bound are not shown. ${replica.leader ?? 'No other'} leads.`}</dd></div>
-      <div><dt>complete</dt><dd>${replica.complete ? 'yes' : 'no: not all nodes and pods were listed yet'}</dd></div>
-      <div><dt>last answer</dt><dd>${clock(at)}, as of ${clock(cluster.time * 1000)} by the extender’s clock</dd></div>
-      <div><dt>nodes</dt><dd>${count(cluster.nodes.length)}, with ${counted(cluster.cards, 'card')}</dd></div>
-      <div><dt>oldest reading</dt><dd>${oldest ? html`${readingAge(oldest, cluster)} on ${' '}<${NodeLink} name=${oldest.name} />` : 'none'}</dd></div>
-    </dl>
-    ${kinds.map(({ title, meaning, list }) => html`<section key=${title}>
+    <${Facts} kind="rules" facts=${[
+      ['replica', `${replica.name || 'the only one'}, version ${replica.program}`],
+      ['leads', replica.leads ? 'yes' : `no: cards set aside for pods that are being bound are not shown. ${replica.leader ?? 'No other'} leads.`],
+      ['complete', replica.complete ? 'yes' : 'no: not all nodes and pods were listed yet'],
+      ['last answer', `${clock(at)}, as of ${clock(cluster.time * 1000)} by the extender’s clock`],
+      ['nodes', `${count(cluster.nodes.length)}, with ${counted(cluster.cards, 'card')}`],
+      ['oldest reading', oldest ? html`${readingAge(oldest, cluster)} on ${' '}<${NodeLink} name=${oldest.name} />` : 'none'],
+    ]} />
+    ${kinds.map(([title, meaning, list]) => html`<section key=${title}>
       <h2>${list.length === 0 ? '✓' : '▲'} ${title} <span class="aside">${list.length === 0 ? 'none' : `${count(list.length)} – ${meaning}`}</span></h2>
       ${list.length > 0 && html`<p class="pods">${list.slice(0, MOST).map(({ row, text }) => html`<span><${NodeLink} name=${row.name} />${text && html` <span class="muted">${text}</span>`}</span> `)}${
         list.length > MOST && html`<span class="muted">and ${count(list.length - MOST)} more</span>`}</p>`}

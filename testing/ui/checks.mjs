@@ -51,7 +51,7 @@ export function poorContrasts() {
 
 /** Luminances of the twelve steps of the colour scale, and of the ground. */
 export function scaleLuminances() {
-  const paint = document.createElement('canvas').getContext('2d');
+  const paint = document.createElement('canvas').getContext('2d', { willReadFrequently: true });
   const probe = document.body.appendChild(document.createElement('i'));
   const values = [...Array(12).keys()].map(i => `--scale-${i}`).concat('--ground').map(name => {
     probe.style.color = `var(${name})`;

@@ -4,7 +4,7 @@ import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import { test } from 'node:test';
 import { memoryOf, memory, parseAddress, address, percent, reasonText, span } from '../../scheduler-extender/ui/elements.js';
-import { arrange, cellAfter, cellAt, cornerOf, layOut } from '../../scheduler-extender/ui/heatmap.js';
+import { arrange, cellAfter, cellAt, cornerOf, highest, layOut } from '../../scheduler-extender/ui/heatmap.js';
 import { capacity, codeOf, fit, fitWhole, measures, OVER, sizes, UNKNOWN } from '../../scheduler-extender/ui/measures.js';
 import { asksText, distance, fitsIf, grouped, matches, ranked } from '../../scheduler-extender/ui/pods.js';
 import { findings, rules } from '../../scheduler-extender/ui/policy.js';
@@ -165,9 +165,18 @@ test('arrow keys reach the rows of the next group', () => {
 });
 
 test('groups come by name with their items in order', () => {
-  const { list, groups } = arrange(['b2', 'a1', 'b1'], item => item[0]);
+  const { list, groups } = arrange(['b2', 'a1', 'b1'], item => item[0], true);
   assert.deepEqual(list, ['a1', 'b2', 'b1']);
   assert.deepEqual(groups, [{ label: 'a', count: 1 }, { label: 'b', count: 2 }]);
+});
+
+test('the highest values come first, of equal ones the first, and unknown ones last', () => {
+  const values = [0.5, null, 0.9, 0.5, 1.2, 0.5];
+  const all = [0, 1, 2, 3, 4, 5];
+  assert.deepEqual(highest(values, all, 3), [4, 2, 0]);
+  assert.deepEqual(highest(values, all, 9), [4, 2, 0, 3, 5, 1]);
+  assert.deepEqual(highest(values, [1, 3, 5], 2), [3, 5]);
+  assert.deepEqual(highest(values, [], 5), []);
 });
 
 test('a pending pod says what would make it fit', () => {
@@ -206,12 +215,12 @@ test('an explanation has the pod’s node first, then accepted nodes by score, t
 });
 
 test('health finds what is out', () => {
-  const counts = findings(merge(null, golden('state'))).map(({ title, list }) => [title, list.length]);
+  const counts = findings(merge(null, golden('state'))).map(([title, , list]) => [title, list.length]);
   assert.deepEqual(counts, [['Over a limit', 1], ['Without any reading', 1], ['With readings missing or stale', 0], ['Backed off', 1], ['Unhealthy cards', 1], ['Closed cards', 1], ['Units on no card yet', 1]]);
 });
 
 test('a policy is told in words', () => {
-  const text = rules(golden('policy-check')).map(([term, value]) => `${term}: ${value}`).join('\n');
+  const text = rules(golden('policy-check')).filter(Boolean).map(([term, value]) => `${term}: ${value}`).join('\n');
   for (const part of ['variationRisk', 'hard', '5 min', 'system-node-critical', 'mean', 'least-fragmentation', 'team-a only on team=a', '2 bindings in 60 s']) assert.ok(text.includes(part), part);
 });
 

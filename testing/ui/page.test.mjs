@@ -39,15 +39,15 @@ test('a changed reading shows without a reload, in rows', async t => {
   const node = cluster.nodes[7];
   change(cluster, node, one => { one.readings[0] = 777; one.inFlight[0] = 0; });
   const row = page.locator('tbody tr', { has: page.getByRole('link', { name: node.name, exact: true }) });
-  await row.getByText('78%', { exact: true }).waitFor();
+  await row.getByText(/^78%/).waitFor();
   change(cluster, node, one => { one.readings[0] = 790; one.inFlight[0] = 60; });
-  await row.getByText('over its limit', { exact: true }).waitFor();
+  await row.getByText('over its limit: ').waitFor({ state: 'attached' });
   assert.equal(await row.locator('.flight').count() > 0, true, 'the in-flight part is shown');
   assert.equal(standIn.requests.filter(path => path === '/v1/state').length, 1, 'all nodes are asked for once');
   await close();
 });
 
-test('a changed node shows in the heat map, and a removed one goes', async t => {
+test('a changed node shows in the heat map, and is found by a part of its name', async t => {
   const { page, cluster, close } = await openOn(t, { nodes: 500, cards: 4000 });
   const over = page.getByRole('button', { name: /^over its limit: / });
   const number = async () => Number((await over.getAttribute('aria-label')).match(/: (\d+) node/)[1]);
@@ -63,7 +63,7 @@ test('a changed node shows in the heat map, and a removed one goes', async t => 
 });
 
 test('what is over its limit and what is unknown have a shape of their own on the canvas', async t => {
-  const { page, cluster, close } = await openOn(t, { nodes: 500, cards: 0 });
+  const { page, cluster, close } = await openOn(t, { nodes: 500, cards: 0 }, { expected: text => text.includes('willReadFrequently') });
   const calm = cluster.nodes.findIndex(node => node.readings[0] > 300 && node.readings[0] < 500);
   const over = cluster.nodes.findIndex(node => node.readings[0] > 810);
   const silent = cluster.nodes.findIndex(node => node.readings.every(value => value === null));
@@ -285,7 +285,7 @@ test('a small cluster’s cards are bars stacked by pod, with memory in use besi
   const used = await bar.locator('.used').evaluate(one => one.getBoundingClientRect().width / one.parentElement.getBoundingClientRect().width);
   assert.ok(Math.abs(used - card.used / card.memory) < 0.02);
   const [first] = card.charges;
-  assert.match(await bar.locator('.charge').first().innerText(), new RegExp(`${first.namespace}/${first.name}: ${first.units} units?`), 'told to screen readers');
+  assert.match(await bar.locator('.charge a').first().getAttribute('aria-label'), new RegExp(`${first.namespace}/${first.name}: ${first.units} units?`), 'told to screen readers');
   assert.equal(await page.getByText('closed: cdi', { exact: true }).count(), 1);
   assert.equal(await page.getByText('unhealthy', { exact: true }).count(), 1);
   await close();

@@ -27,7 +27,7 @@ async function eachView(base, theme, width, t) {
     await page.locator('h1', { hasText: new RegExp(`^${title}$`) }).waitFor();
     await page.locator('p', { hasText: /^Asking for/ }).first().waitFor({ state: 'detached' });
     const where = `${hash}, ${theme}, ${width} px`;
-    assert.equal(await page.title(), `${title} – Plimsoll`, where);
+    await page.waitForFunction(expected => document.title === expected, `${title} – Plimsoll`);
     assert.equal(await page.locator('h1').count(), 1, where);
     assert.ok(await page.evaluate(() => document.documentElement.scrollWidth <= innerWidth), `${where}: the page is no wider than the window`);
     assert.deepEqual(await page.evaluate(poorContrasts), [], `${where}: contrast of text`);
