@@ -5,10 +5,12 @@
 
 mod advice;
 mod args;
+mod bundle;
 mod cards;
 mod cluster_access;
 mod completion;
 mod diff;
+mod doctor;
 mod events;
 mod explain;
 mod extender;
@@ -50,6 +52,7 @@ fn main() -> ExitCode {
 
 fn run(command: &Command, output: &mut dyn Write) -> Result<ExitCode> {
     match command {
+        Command::Doctor(flags) => doctor::doctor(flags, output),
         Command::Why(flags) | Command::Explain(ExplainCommand::Pod(flags)) => {
             explain::why(flags, output)
         }
@@ -68,7 +71,7 @@ fn run(command: &Command, output: &mut dyn Write) -> Result<ExitCode> {
         Command::Version(flags) => version::version(flags, output),
         Command::Completion(flags) => completion::completion(flags, output),
         Command::Complete { words } => completion::candidates(words, output),
-        Command::Doctor(_) | Command::SupportBundle(_) => anyhow::bail!("this is not there yet"),
+        Command::SupportBundle(flags) => bundle::support_bundle(flags, output),
     }
 }
 
