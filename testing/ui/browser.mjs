@@ -5,6 +5,8 @@ import { existsSync } from 'node:fs';
 import { chromium } from 'playwright-core';
 
 const EXECUTABLE = process.env.CHROMIUM ?? '/usr/bin/chromium';
+/** For how long something is awaited before a test fails, in milliseconds. */
+const PATIENCE = Number(process.env.UI_PATIENCE_MS ?? 60000);
 
 export async function startChromium() {
   assert.ok(existsSync(EXECUTABLE), `no Chromium at ${EXECUTABLE}: install Debian's package chromium, or name another in CHROMIUM`);
@@ -19,7 +21,7 @@ export async function startChromium() {
 export async function openPage(browser, base, { width = 1280, height = 900, theme = 'light', hash = '#/nodes', expected = () => false } = {}) {
   const context = await browser.newContext({ viewport: { width, height }, colorScheme: theme });
   const page = await context.newPage();
-  page.setDefaultTimeout(60000);
+  page.setDefaultTimeout(PATIENCE);
   const faults = [];
   const note = text => { if (!expected(text)) faults.push(text); };
   page.on('console', message => { if (message.type() === 'error' || message.type() === 'warning') note(`console: ${message.text()}`); });
@@ -29,7 +31,7 @@ export async function openPage(browser, base, { width = 1280, height = 900, them
     window.violations = [];
     document.addEventListener('securitypolicyviolation', event => window.violations.push(`${event.violatedDirective} ${event.blockedURI}`));
   });
-  await page.goto(base + hash, { timeout: 60000 });
+  await page.goto(base + hash, { timeout: PATIENCE });
   await page.locator('h1').waitFor();
   return {
     page,

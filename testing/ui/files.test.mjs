@@ -45,7 +45,7 @@ test('the page has one inline script, its import map, no inline style and no han
   assert.doesNotMatch(page, /<style|\sstyle=|\son[a-z]+=/);
   const { imports } = JSON.parse(page.match(/<script type="importmap">([^<]*)</)[1]);
   for (const file of Object.values(imports)) assert.ok(served().includes(path.normalize(file)), file);
-  for (const [, name] of served().filter(file => !file.startsWith('vendor/') && file.endsWith('.js')).flatMap(file => [...text(file).matchAll(/^(?:import .*|\}) from '([^']+)';$/gm)])) {
+  for (const [, name] of served().filter(file => !file.startsWith('vendor/') && file.endsWith('.js')).flatMap(file => [...text(file).matchAll(/^(?:import (?:.* from )?|\} from )'([^']+)';$/gm)])) {
     assert.ok(name in imports || served().includes(path.normalize(name)), `${name} is served`);
   }
 });

@@ -150,6 +150,7 @@ test('every cell has a place, and a place has its cell', () => {
 test('arrow keys reach the rows of the next group', () => {
   const layout = layOut(100, [7, 8], true, 100);
   assert.equal(layout.columns, 4);
+  assert.ok(cornerOf(layout, 0).y >= 18 && cornerOf(layout, 7).y >= cornerOf(layout, 6).y + layout.size + 18, 'room for the groups’ names');
   assert.equal(cellAfter(layout, 0, 'ArrowRight'), 1);
   assert.equal(cellAfter(layout, 0, 'ArrowLeft'), 0);
   assert.equal(cellAfter(layout, 1, 'ArrowDown'), 5);

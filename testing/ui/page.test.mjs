@@ -188,7 +188,7 @@ test('a page that is opened while the extender fails says so, and goes on once i
   const page = await context.newPage();
   await page.route('**/v1/state*', route => route.fulfill({ status: 503, body: 'not ready' }), { times: 1 });
   await page.goto(base);
-  await page.getByRole('alert').getByText('No answer from the extender. 503: not ready').waitFor();
+  await page.getByRole('alert').getByText('No answer from the extender. (503: not ready)').waitFor();
   await page.getByRole('button', { name: 'Try now' }).click();
   await page.locator('h1', { hasText: 'Nodes' }).waitFor();
 });
