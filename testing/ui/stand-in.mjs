@@ -43,7 +43,9 @@ function numbers(seed) {
 }
 
 export class Cluster {
-  constructor({ nodes = 12, cards = 16, seed = 1, shadow = true } = {}) {
+  /** `odd`: the name of some pods. */
+  constructor({ nodes = 12, cards = 16, seed = 1, shadow = true, odd = MARKUP } = {}) {
+    this.odd = odd;
     this.random = numbers(seed);
     this.prefix = `seed${seed}`;
     this.version = 1;
@@ -122,7 +124,7 @@ export class Cluster {
     gpu[Math.floor(gpu.length / 2)].unplaced = 4;
     const odd = gpu[0].cards[0];
     if (odd.charges.length === 0) odd.charges.push({ namespace: 'ml', name: 'first', units: 8, cores: 0, basis: 'recorded' });
-    odd.charges[0].name = MARKUP;
+    odd.charges[0].name = this.odd;
     odd.charges[0].basis = 'recorded';
   }
 
@@ -139,7 +141,7 @@ export class Cluster {
       const kind = this.pick(['web', 'api', 'train', 'infer', 'batch']);
       const best = [1, 2, 3].slice(0, accepted - 1).map(less => ({ node: this.pick(asks ? gpu : this.nodes).name, score: Math.max(0, score - less * 7) }));
       list.push({
-        pod: { namespace: this.pick(NAMESPACES), name: i === 3 ? MARKUP : `${kind}-${(i * 7919 + 46656).toString(36)}`, uid: `decided-${i}` },
+        pod: { namespace: this.pick(NAMESPACES), name: i === 3 ? this.odd : `${kind}-${(i * 7919 + 46656).toString(36)}`, uid: `decided-${i}` },
         workload: { kind: kind === 'train' || kind === 'batch' ? 'Job' : 'Deployment', name: kind },
         time: new Date(at).toISOString(),
         waitedSeconds: Math.floor(this.random() ** 4 * 200),
@@ -182,7 +184,7 @@ export class Cluster {
       }));
       list.push(pending('ml', 'big', undefined, 30, { asks: { units: 80, count: 16, cores: 0, exclusive: true }, fault: 'asks for 16 cards, where no node has more than 8', nearest: { kind: 'cards', node: gpu[0].name, fit: 1 } }));
     }
-    list.push(pending('search', MARKUP, { kind: 'Deployment', name: 'index' }, 75, {
+    list.push(pending('search', this.odd, { kind: 'Deployment', name: 'index' }, 75, {
       reasons: [{ reason: `Load[mem_usage_avg_5m] is too high, over 0.9${HINT}`, nodes: all }],
       nearest: { kind: 'limit', node: this.nodes[0].name, metric: 'mem_usage_avg_5m', load: 0.93, max: 0.9 },
     }));
