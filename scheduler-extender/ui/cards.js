@@ -135,7 +135,7 @@ export function Charges({ cards }) {
 }
 
 /** The code of a card: unhealthy is marked as over, closed as unknown. */
-function codeOfCard({ card }) {
+function codeOfCard(card) {
   if (card.unhealthy) return OVER;
   if (card.closed) return UNKNOWN;
   return Math.min(9, codeOf(card.held / card.units));
@@ -145,24 +145,24 @@ function stateOf(card) {
   return [card.unhealthy && 'unhealthy', card.closed && 'closed'].filter(Boolean).join(', ');
 }
 
-const BY_HELD = { label: 'units held', over: 'unhealthy', absent: 'closed', value: ({ card }) => card.held / card.units, code: codeOfCard };
+const BY_HELD = { label: 'units held', over: 'unhealthy', absent: 'closed', value: card => card.held / card.units, code: codeOfCard };
 
 function CardMap({ cluster, settings, theme }) {
-  const items = useMemo(() => cluster.nodes.flatMap(row => row.cards.map(card => ({ row, card }))), [cluster.nodes]);
+  const items = useMemo(() => cluster.nodes.flatMap(row => row.cards), [cluster.nodes]);
   return html`<h2>Cards by units held</h2>
-    <${Explorer} noun="card" measure=${BY_HELD} items=${items} grouping=${['model', ({ card }) => card.model]}
-      name=${({ row }) => row.name} settings=${settings} theme=${theme}
-      describe=${({ row, card }) => [`Card ${card.index} of ${row.name}, ${card.model}: ${card.held} of ${counted(card.units, 'unit')} held by ${counted(card.pods, 'pod')}`,
+    <${Explorer} noun="card" measure=${BY_HELD} items=${items} grouping=${['model', card => card.model]}
+      name=${card => card.node} settings=${settings} theme=${theme}
+      describe=${card => [`Card ${card.index} of ${card.node}, ${card.model}: ${card.held} of ${counted(card.units, 'unit')} held by ${counted(card.pods, 'pod')}`,
         card.used !== null && `${memoryOf(card.used, card.memory)} in use`, stateOf(card)].filter(Boolean).join('; ')}
-      open=${({ row }) => { location.hash = address('node', row.name); }}
+      open=${card => { location.hash = address('node', card.node); }}
       columns=${[
-        ['Node', ({ row }) => html`<${NodeLink} name=${row.name} />`, 'name'],
-        ['Card', ({ card }) => card.index, 'number'],
-        ['Model', ({ card }) => card.model],
-        ['Held', one => share(BY_HELD.value(one)), 'number'],
-        ['Units', ({ card }) => `${card.held} of ${card.units}`, 'number'],
-        ['Pods', ({ card }) => card.pods, 'number'],
-        ['Memory in use', ({ card }) => memory(card.used), 'number'],
-        ['Remarks', ({ card }) => stateOf(card), 'remarks'],
+        ['Node', card => html`<${NodeLink} name=${card.node} />`, 'name'],
+        ['Card', card => card.index, 'number'],
+        ['Model', card => card.model],
+        ['Held', card => share(BY_HELD.value(card)), 'number'],
+        ['Units', card => `${card.held} of ${card.units}`, 'number'],
+        ['Pods', card => card.pods, 'number'],
+        ['Memory in use', card => memory(card.used), 'number'],
+        ['Remarks', card => stateOf(card), 'remarks'],
       ]} />`;
 }

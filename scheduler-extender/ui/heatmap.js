@@ -102,22 +102,17 @@ function draw(canvas, layout, codes, faded, colours, before) {
   const hole = Math.max(1, Math.round(inner / 3));
   const edge = Math.floor((inner - hole) / 2);
   const now = new Uint8Array(codes.length);
-  for (const group of layout.groups) {
-    for (let local = 0; local < group.count; local += 1) {
-      const index = group.start + local;
-      const code = codes[index];
-      now[index] = code + (faded?.[index] ? 16 : 0);
-      if (!all && before.codes[index] === now[index]) continue;
-      const x = (local % layout.columns) * layout.size;
-      const y = group.top + Math.floor(local / layout.columns) * layout.size;
-      if (!all) paint.clearRect(x, y, layout.size, layout.size);
-      paint.globalAlpha = faded?.[index] ? 0.15 : 1;
-      paint.fillStyle = colours[code];
-      paint.fillRect(x, y, inner, inner);
-      if (code === OVER) paint.clearRect(x + edge, y + edge, hole, hole);
-      if (code === UNKNOWN) paint.clearRect(x + 1, y + 1, inner - 2, inner - 2);
-    }
-  }
+  codes.forEach((code, index) => {
+    now[index] = code + (faded?.[index] ? 16 : 0);
+    if (!all && before.codes[index] === now[index]) return;
+    const { x, y } = cornerOf(layout, index);
+    if (!all) paint.clearRect(x, y, layout.size, layout.size);
+    paint.globalAlpha = faded?.[index] ? 0.15 : 1;
+    paint.fillStyle = colours[code];
+    paint.fillRect(x, y, inner, inner);
+    if (code === OVER) paint.clearRect(x + edge, y + edge, hole, hole);
+    if (code === UNKNOWN) paint.clearRect(x + 1, y + 1, inner - 2, inner - 2);
+  });
   return { key, codes: now };
 }
 

@@ -18,17 +18,17 @@ export function Nodes({ cluster, settings, theme }) {
 }
 
 /** What is remarkable about a node, in words. */
-export function marks(row, cluster) {
-  const list = [];
-  if (row.limitRatio !== null && row.limitRatio > 1000) list.push('over its limit');
-  if (row.missing > 0) list.push(`${row.missing} of ${cluster.metrics.length} readings missing`);
-  if (row.backedOff) list.push('backed off: no GPU pods for a while');
+function marks(row, cluster) {
   const unhealthy = row.cards.filter(card => card.unhealthy).length;
   const closed = row.cards.filter(card => card.closed).length;
-  if (unhealthy) list.push(`${counted(unhealthy, 'card')} unhealthy`);
-  if (closed) list.push(`${counted(closed, 'card')} closed`);
-  if (row.unplaced) list.push(`${counted(row.unplaced, 'unit')} on no card yet`);
-  return list;
+  return [
+    row.limitRatio > 1000 && 'over its limit',
+    row.missing > 0 && `${row.missing} of ${cluster.metrics.length} readings missing`,
+    row.backedOff && 'backed off: no GPU pods for a while',
+    unhealthy > 0 && `${counted(unhealthy, 'card')} unhealthy`,
+    closed > 0 && `${counted(closed, 'card')} closed`,
+    row.unplaced > 0 && `${counted(row.unplaced, 'unit')} on no card yet`,
+  ].filter(Boolean);
 }
 
 /** How old the oldest reading is that counts. */

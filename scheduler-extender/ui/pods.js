@@ -119,7 +119,7 @@ const DECISION_COLUMNS = [
     && `${counted(first.nodes, 'node')}: ${reasonText(first.reason)}${others.length ? ` (+${others.length})` : ''}`), 'remarks'],
 ];
 
-/** How far a node is from taking the pod: 0 takes it. By the limits that are exceeded, and by the cards that lack. */
+/** How far a node is from taking the pod, by limits that are exceeded and cards that lack: 0 takes it. */
 export function distance(node) {
   if (node.accepted) return 0;
   let far = 0;
@@ -141,8 +141,9 @@ export function distance(node) {
 /** Nodes in the order in which they matter: the pod's own, the best, then the nearest misses. */
 export function ranked(explanation) {
   const own = node => node.name === explanation.node;
+  const far = new Map(explanation.nodes.map(node => [node, distance(node)]));
   return [...explanation.nodes].sort((a, b) => own(b) - own(a) || b.accepted - a.accepted
-    || (a.accepted ? b.score - a.score : distance(a) - distance(b)) || (a.name < b.name ? -1 : 1));
+    || (a.accepted ? b.score - a.score : far.get(a) - far.get(b)) || (a.name < b.name ? -1 : 1));
 }
 
 export function PodPage({ parts: [, namespace = '', name = ''], cluster }) {
@@ -199,7 +200,7 @@ function namesOf(decided) {
 function Explained({ explanation, decided, partly, showAll }) {
   const [every, setEvery] = useState(false);
   const { estimate } = explanation;
-  const list = ranked(explanation);
+  const list = useMemo(() => ranked(explanation), [explanation]);
   const accepted = list.filter(node => node.accepted).length;
   const kept = every || list.length <= 2 * BEST ? list : [...list.slice(0, Math.min(accepted, BEST)), ...list.slice(accepted, accepted + BEST)];
   return html`
@@ -224,7 +225,7 @@ function Verdict({ node, open, own }) {
   const verdict = !node.accepted ? '✗ may not take it' : node.passesOverLimit ? '≈ passes over its limit' : '✓ may take it';
   return html`<details open=${opened} onToggle=${event => setOpened(event.currentTarget.open)}>
     <summary><span class="name">${node.name}</span>${own && html` <b>its node</b>`}
-      <span class=${node.accepted ? 'verdict' : 'verdict over-text'}>${verdict}</span>
+      <span class=${node.accepted ? '' : 'over-text'}>${verdict}</span>
       <span class="muted">score ${node.score}</span>
       <span class="why">${node.known ? node.reasons.map(reasonText).join('; ') : 'the extender does not know this node'}</span></summary>
     ${opened && html`<div class="inputs">

@@ -53,7 +53,7 @@ function rows(answer) {
     row.inFlight = nodes.inFlight.map(column => column[i]);
     row.cards = [];
     for (const end = next + nodes.cards[i]; next < end; next += 1) {
-      const card = {};
+      const card = { node: row.name };
       for (const column of CARD) card[column] = cards[column][next];
       card.model = answer.models[cards.model[next]];
       card.unhealthy = unhealthy.has(next);
@@ -78,19 +78,14 @@ function alignMetrics(row, before, names) {
   };
 }
 
-/** An answer that is no success. */
-export class Refusal extends Error {
-  constructor(status, text) {
-    super(`${status}${text ? `: ${text}` : ''}`);
-    this.status = status;
-  }
-}
-
-/** The JSON of an answer; null if nothing has changed. */
+/** The JSON of an answer; null if nothing has changed. Fails with the status of an answer that is no success. */
 export async function ask(path, signal, init = {}) {
   const answer = await fetch(path, { cache: 'no-cache', ...init, signal: AbortSignal.any([signal, AbortSignal.timeout(PATIENCE)]) });
   if (answer.status === 304) return null;
-  if (!answer.ok) throw new Refusal(answer.status, (await answer.text()).trim().slice(0, 300));
+  if (!answer.ok) {
+    const text = (await answer.text()).trim().slice(0, 300);
+    throw Object.assign(new Error(`${answer.status}${text && `: ${text}`}`), { status: answer.status });
+  }
   return answer.json();
 }
 
@@ -150,10 +145,7 @@ export function useCluster() {
       const now = Date.now();
       // Where nothing has changed, readings grow older all the same.
       cluster = answer === null ? { ...cluster, time: cluster.time + (now - at) / 1000 } : merge(cluster, answer);
-      if (cluster === null) {
-        if (since) return once(signal);
-        throw new Error('an update without what it adds to');
-      }
+      if (cluster === null) throw new Error('an update of another version');
       at = now;
       setShown({ cluster, at, error: null, retry: null });
     }
