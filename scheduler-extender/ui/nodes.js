@@ -110,7 +110,7 @@ function limitText(row, cluster) {
 export function NodePage({ parts: [, name = ''], cluster }) {
   const { answer, error } = useAnswer(`/v1/nodes/${encodeURIComponent(name)}`, 4);
   const row = cluster.byName.get(name);
-  return html`<${View} title=${`Node ${name}`} legend=${html`Its load for a pod that uses nothing, and what its cards hold.
+  return html`<${View} title=${`Node ${name}`} legend=${html`Its load with an ordinary pod, and what its cards hold.
     ${' '}<a href=${`#/decisions?find=${encodeURIComponent(name)}`}>Decisions that name it</a>`}>
     ${answer === null ? html`<${Awaited} error=${error} what="the node" />` : html`<${Detail} node=${answer} row=${row} />`}
   <//>`;

@@ -61,7 +61,7 @@ export function Pending() {
   const { answer, error } = useAnswer('/v1/pending', 4);
   const groups = useMemo(() => (answer ? grouped(answer.decisions, Date.parse(answer.time) / 1000) : []), [answer]);
   const [shown, setShown] = useState(PAGE);
-  return html`<${View} title="Pending" legend="Pods without a node, by workload, as decided at their last try. The one that waits longest speaks for its workload.">
+  return html`<${View} title="Pending" legend="Pods without a node, by workload, as decided at their last try. Each is shown by its pod that no node takes and that waits longest.">
     ${answer === null && html`<${Awaited} error=${error} what="pending pods" />`}
     ${answer !== null && groups.length === 0 && html`<p>No pod waits.</p>`}
     ${groups.slice(0, shown).map(group => html`<${PendingGroup} key=${group.key} group=${group} />`)}
@@ -70,12 +70,13 @@ export function Pending() {
 }
 
 function PendingGroup({ group }) {
-  const [first] = group.pods;
+  const first = group.pods.find(one => one.accepted === 0) ?? group.pods[0];
   return html`<section class="pending">
     <h2>${group.workload ? html`<span class="muted">${group.namespace} · ${group.workload.kind}</span> ${group.workload.name}` : html`<span class="muted">${group.namespace} · </span>${first.pod.name}`}
-      <span class="aside">${counted(group.pods.length, 'pod')}, longest ${span(first.waits)}${first.asks && `, asks for ${asksText(first.asks)}`}</span></h2>
+      ${' '}<span class="aside">${counted(group.pods.length, 'pod')}, longest ${span(group.pods[0].waits)}${first.asks && `, asks for ${asksText(first.asks)}`}</span></h2>
     ${first.fault && html`<p class="over-text">Can never fit: ${first.fault}.</p>`}
     ${first.nearest && !first.fault && html`<p>${fitsIf(first)}</p>`}
+    ${first.accepted > 0 && html`<p>${count(first.accepted)} of ${counted(first.nodes, 'node')} may take it: kube-scheduler has not bound it yet.</p>`}
     ${first.reasons.length > 0 && html`<ul class="reasons">${first.reasons.map(({ reason, nodes }) => html`<li>
       <b>${counted(nodes, 'node')}</b> ${reasonText(reason)}</li>`)}</ul>`}
     <p class="pods">${group.pods.slice(0, 12).map(one => html`<span><${PodLink} pod=${one.pod} bare /> <span class="muted">${span(one.waits)}</span></span> `)}${
@@ -212,7 +213,7 @@ function Explained({ explanation, decided, partly, showAll }) {
       estimate && ['will use memory', html`${memory(estimate.memory.amount / 1048576)} <small>${estimate.memory.source}</small>`],
     ]} />
     ${explanation.fault && html`<p class="notice over-text">No node may take it: ${explanation.fault}.</p>`}
-    ${!explanation.node && decided?.nearest && !explanation.fault && html`<p>${fitsIf(decided)}</p>`}
+    ${explanation.basis === 'decision' && !explanation.node && decided?.nearest && !explanation.fault && html`<p>${fitsIf(decided)}</p>`}
     ${!partly && html`<h2>${count(accepted)} of ${counted(list.length, 'node')} may take it</h2>`}
     ${partly && html`<h2>Nodes that the decision names</h2><p class="legend">${count(decided.accepted)} of ${counted(decided.nodes, 'node')} may take it. ${' '}
       <button type="button" onClick=${showAll}>Ask for all nodes</button></p>`}
@@ -225,9 +226,9 @@ function Verdict({ node, open, own }) {
   const verdict = !node.accepted ? '✗ may not take it' : node.passesOverLimit ? '≈ passes over its limit' : '✓ may take it';
   return html`<details open=${opened} onToggle=${event => setOpened(event.currentTarget.open)}>
     <summary><span class="name">${node.name}</span>${own && html` <b>its node</b>`}
-      <span class=${node.accepted ? '' : 'over-text'}>${verdict}</span>
-      <span class="muted">score ${node.score}</span>
-      <span class="why">${node.known ? node.reasons.map(reasonText).join('; ') : 'the extender does not know this node'}</span></summary>
+      ${' '}<span class=${node.accepted ? '' : 'over-text'}>${verdict}</span>
+      ${' '}<span class="muted">score ${node.score}</span>
+      ${' '}<span class="why">${node.known ? node.reasons.map(reasonText).join('; ') : 'the extender does not know this node'}</span></summary>
     ${opened && html`<div class="inputs">
       <p><${NodeLink} name=${node.name} /> <span class="muted">extender score ${node.extenderScore}${node.load && `; by load ${node.load.score}, hot value ${decimal(node.load.hotValue)}`}${
         node.cards && `; by cards ${node.cards.score}`}${node.costToCards !== undefined && `; makes ${decimal(node.costToCards / 1e6)} of a card useless`}</span></p>

@@ -49,7 +49,7 @@ function seconds(number) {
 /** The rest of a policy in words. */
 export function rules({ kind, scoring, limits, estimates, hotValue, namespaces, gpu }) {
   return [
-    ['kind', kind],
+    kind && ['kind', kind],
     scoring && ['scoring', [`${scoring.model}, ${scoring.direction}, scale ${scoring.scale}`,
       scoring.target !== undefined && `target ${share(scoring.target)}`,
       scoring.margin !== undefined && `margin ${decimal(scoring.margin)}`,

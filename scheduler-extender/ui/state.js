@@ -83,7 +83,7 @@ export async function ask(path, signal, init = {}) {
   const answer = await fetch(path, { cache: 'no-cache', ...init, signal: AbortSignal.any([signal, AbortSignal.timeout(PATIENCE)]) });
   if (answer.status === 304) return null;
   if (!answer.ok) {
-    const text = (await answer.text()).trim().slice(0, 300);
+    const text = (await answer.text()).trim().replace(/^"|"$/g, '').slice(0, 300);
     throw Object.assign(new Error(`${answer.status}${text && `: ${text}`}`), { status: answer.status });
   }
   return answer.json();

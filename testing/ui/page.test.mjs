@@ -291,6 +291,21 @@ test('a small cluster’s cards are bars stacked by pod, with memory in use besi
   await close();
 });
 
+test('pending pods say what would make them fit, that they never will, or that they only wait to be bound', async t => {
+  const { page, cluster, close } = await openOn(t, { nodes: 12, cards: 24 }, { hash: '#/pending' });
+  const group = name => page.locator('.pending', { has: page.getByRole('heading', { name }) });
+  const train = group(/ml · Job train\s+9 pods, longest 14 min, asks for 20 units/);
+  await train.getByText(`Fits if 3 more units of card 2 of ${cluster.nodes[0].name} became free: 17 of 20 are.`).waitFor();
+  await train.getByText('10 nodes No GPU card with enough free memory').waitFor();
+  await group(/ml · big/).getByText('Can never fit: asks for 16 cards, where no node has more than 8.').waitFor();
+  await group(/Deployment web\s/).getByText('11 of 12 nodes may take it: kube-scheduler has not bound it yet.').waitFor();
+  await train.getByRole('link', { name: 'train-4' }).click();
+  await page.locator('h1', { hasText: 'Pod ml/train-4' }).waitFor();
+  await page.getByText('0 of 12 nodes may take it').waitFor();
+  assert.match(await page.locator('main').ariaSnapshot(), /gpu-0\d ✗ may not take it score \d+ No GPU card/, 'words that are read out stand apart');
+  await close();
+});
+
 test('the theme follows the system until it is chosen, and the choice is kept', async t => {
   const { page, close } = await openOn(t, { nodes: 12, cards: 0 }, { theme: 'dark' });
   const ground = () => page.evaluate(() => getComputedStyle(document.body).backgroundColor);

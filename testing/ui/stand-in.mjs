@@ -184,6 +184,7 @@ export class Cluster {
       }));
       list.push(pending('ml', 'big', undefined, 30, { asks: { units: 80, count: 16, cores: 0, exclusive: true }, fault: 'asks for 16 cards, where no node has more than 8', nearest: { kind: 'cards', node: gpu[0].name, fit: 1 } }));
     }
+    list.push(pending('search', 'web-5', { kind: 'Deployment', name: 'web' }, 1, { accepted: all - 1, reasons: this.reasons(1, false), best: [{ node: this.nodes[0].name, score: 71 }] }));
     list.push(pending('search', this.odd, { kind: 'Deployment', name: 'index' }, 75, {
       reasons: [{ reason: `Load[mem_usage_avg_5m] is too high, over 0.9${HINT}`, nodes: all }],
       nearest: { kind: 'limit', node: this.nodes[0].name, metric: 'mem_usage_avg_5m', load: 0.93, max: 0.9 },
