@@ -9,8 +9,8 @@ use clap::CommandFactory;
 use crate::args::Args;
 use crate::args::operate::{Completion, Shell};
 
-/// kubectl runs the program `kubectl_complete-plimsoll` with the words after `kubectl plimsoll`, the last of them unfinished,
-/// and reads one candidate a line and at the end `:4`, which means that no file names are to be added.
+/// kubectl runs the program `kubectl_complete-plimsoll` with the words after `kubectl plimsoll`, the last of them
+/// unfinished, and reads one candidate a line and at the end `:4`, which means that no file names are to be added.
 const KUBECTL: &str = r#"#!/bin/sh
 # Completes `kubectl plimsoll`. Put it on the PATH as kubectl_complete-plimsoll, executable.
 exec plimsoll __complete "$@"
@@ -46,7 +46,8 @@ pub(crate) fn completion(flags: &Completion, output: &mut dyn Write) -> Result<E
 pub(crate) fn candidates(words: &[String], output: &mut dyn Write) -> Result<ExitCode> {
     let mut command = Args::command();
     command.build();
-    let (last, before) = words.split_last().map_or(("", &[][..]), |(last, rest)| (last.as_str(), rest));
+    let (last, before) =
+        words.split_last().map_or(("", &[][..]), |(last, rest)| (last.as_str(), rest));
     let mut at = &command;
     let mut values = Vec::new();
     for (place, word) in before.iter().enumerate() {
@@ -81,7 +82,9 @@ fn names(command: &clap::Command, last: &str) -> Vec<String> {
         let shown = command.get_arguments().filter(|argument| !argument.is_hide_set());
         return shown.filter_map(|it| it.get_long()).map(|long| format!("--{long}")).collect();
     }
-    let shown = command.get_subcommands().filter(|command| !command.is_hide_set() && command.get_name() != "help");
+    let shown = command
+        .get_subcommands()
+        .filter(|command| !command.is_hide_set() && command.get_name() != "help");
     let subcommands: Vec<String> = shown.map(|command| command.get_name().to_owned()).collect();
     if !subcommands.is_empty() {
         return subcommands;

@@ -40,7 +40,10 @@ pub(crate) fn events(flags: &Events, output: &mut dyn Write) -> Result<ExitCode>
         return Ok(ExitCode::SUCCESS);
     }
     if ours.is_empty() {
-        writeln!(output, "Plimsoll's programs wrote no event that the API server still has (an hour by default).")?;
+        writeln!(
+            output,
+            "Plimsoll's programs wrote no event that the API server still has (an hour by default)."
+        )?;
         return Ok(ExitCode::SUCCESS);
     }
     let now = Timestamp::now();

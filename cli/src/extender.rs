@@ -72,7 +72,10 @@ fn text_of(url: &str, answer: Result<Response<Body>, Error>) -> Result<String> {
         // The extender's own error says what to do.
         Ok(error) => bail!("{error}"),
         Err(_) if answer.status() == 404 && url.contains("/v1/") => {
-            bail!("{hint}: {}; an extender before this command's version has no such answer", answer.status())
+            bail!(
+                "{hint}: {}; an extender before this command's version has no such answer",
+                answer.status()
+            )
         }
         Err(_) => bail!("{hint}: {}", answer.status()),
     }

@@ -18,8 +18,7 @@ pub(crate) fn duration(seconds: f64) -> String {
 /// Seconds as kubectl shows an age, the two largest units: `45s`, `14m`, `3h20m`, `2d4h`.
 pub(crate) fn short_duration(seconds: i64) -> String {
     let seconds = seconds.max(0);
-    let [days, hours, minutes] =
-        [seconds / 86_400, seconds / 3_600 % 24, seconds / 60 % 60];
+    let [days, hours, minutes] = [seconds / 86_400, seconds / 3_600 % 24, seconds / 60 % 60];
     match (days, hours, minutes) {
         (0, 0, 0) => format!("{seconds}s"),
         (0, 0, minutes) => format!("{minutes}m"),

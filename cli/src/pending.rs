@@ -3,7 +3,7 @@
 //! What the extender decided comes from it; the pods that it was not asked about, and kube-scheduler's own words, from
 //! the pods themselves.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
@@ -69,9 +69,13 @@ pub(crate) fn pending(flags: &Pending, output: &mut dyn Write) -> Result<ExitCod
         Ok(pods) => join(&pods, &decisions),
         // With the extender's address alone, its part is shown.
         Err(error) if cluster.has_url() && flags.selector.is_none() => {
-            writeln!(io::stderr(), "Warning: only pods that the extender was asked about: {error:#}")?;
+            writeln!(
+                io::stderr(),
+                "Warning: only pods that the extender was asked about: {error:#}"
+            )?;
             let ours = decisions.decisions.iter();
-            let ours = ours.filter(|it| namespace.as_ref().is_none_or(|ns| it.pod.namespace == *ns));
+            let ours =
+                ours.filter(|it| namespace.as_ref().is_none_or(|ns| it.pod.namespace == *ns));
             ours.map(|decided| of_decision(decided, None, decisions.time)).collect()
         }
         Err(error) => return Err(error),
@@ -91,7 +95,11 @@ pub(crate) fn pending(flags: &Pending, output: &mut dyn Write) -> Result<ExitCod
     let rows: Vec<Vec<String>> = groups.iter().map(|group| row(group, wide)).collect();
     table::write(output, heading, &rows)?;
     if !decisions.replica.leads {
-        writeln!(output, "\nReplica {} answers, which does not lead.", printable(&decisions.replica.name))?;
+        writeln!(
+            output,
+            "\nReplica {} answers, which does not lead.",
+            printable(&decisions.replica.name)
+        )?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -130,8 +138,8 @@ fn pods(flags: &Pending, namespace: Option<&str>, cluster: &Cluster) -> Result<V
     Ok(pods.items)
 }
 
-/// Each pod that waits, with its decision if there is one. A decision without its pod is of one that is gone meanwhile, or of
-/// another namespace.
+/// Each pod that waits, with its decision if there is one. A decision without its pod is of one that is gone meanwhile,
+/// or of another namespace.
 fn join(pods: &[Pod], decisions: &Decisions) -> Vec<Waiting> {
     let by_uid: BTreeMap<&str, &Decided> =
         decisions.decisions.iter().map(|it| (it.pod.uid.as_str(), it)).collect();
@@ -148,7 +156,8 @@ fn join(pods: &[Pod], decisions: &Decisions) -> Vec<Waiting> {
 fn of_decision(decided: &Decided, pod: Option<&Pod>, now: Timestamp) -> Waiting {
     let since = pod.and_then(|pod| pod.metadata.creation_timestamp);
     let since_decision = (now - decided.time).get_seconds();
-    let waited = since.map_or(decided.waited_seconds + since_decision, |time| (now - time).get_seconds());
+    let waited =
+        since.map_or(decided.waited_seconds + since_decision, |time| (now - time).get_seconds());
     let by_us = decided.workload.as_ref().map(|it| workload(&it.kind, &it.name));
     Waiting {
         namespace: decided.pod.namespace.clone(),
@@ -165,7 +174,11 @@ fn why(decided: &Decided, pod: Option<&Pod>) -> String {
         return fault.clone();
     }
     if decided.accepted > 0 {
-        let nodes = if decided.accepted == 1 { "1 node accepts".to_owned() } else { format!("{} nodes accept", decided.accepted) };
+        let nodes = if decided.accepted == 1 {
+            "1 node accepts".to_owned()
+        } else {
+            format!("{} nodes accept", decided.accepted)
+        };
         return match pod.and_then(scheduler_says) {
             Some(message) => format!("{nodes} it; kube-scheduler: {message}"),
             None => format!("{nodes} it; kube-scheduler has not bound it yet"),
@@ -214,7 +227,8 @@ fn fits_if(nearest: &Nearest, asks: Option<&Asks>) -> String {
 /// A pod that the extender has not decided about.
 fn not_asked(pod: &Pod, now: Timestamp) -> Waiting {
     let created = pod.metadata.creation_timestamp.unwrap_or(now);
-    let gates: Vec<&str> = pod.spec.scheduling_gates.iter().map(|gate| gate.name.as_str()).collect();
+    let gates: Vec<&str> =
+        pod.spec.scheduling_gates.iter().map(|gate| gate.name.as_str()).collect();
     let scheduler = &pod.spec.scheduler_name;
     let why = if !gates.is_empty() {
         format!("not asked yet: SchedulingGated ({})", gates.join(", "))
@@ -235,25 +249,28 @@ fn not_asked(pod: &Pod, now: Timestamp) -> Waiting {
 
 /// Groups, those that wait longest first.
 fn grouped(waiting: Vec<Waiting>) -> Vec<Group> {
-    let mut groups: BTreeMap<(String, String, String, Option<String>), (i64, BTreeSet<String>)> =
-        BTreeMap::new();
+    let mut groups: Vec<Group> = Vec::new();
+    let mut places: BTreeMap<[String; 4], usize> = BTreeMap::new();
     for pod in waiting {
-        let key = (pod.namespace, pod.workload, pod.why, pod.fits_if);
-        let (waited, names) = groups.entry(key).or_default();
-        *waited = pod.waited_seconds.max(*waited);
-        names.insert(pod.name);
+        let Waiting { namespace, name, workload, why, fits_if, waited_seconds } = pod;
+        let key =
+            [&namespace, &workload, &why, fits_if.as_ref().unwrap_or(&why)].map(String::clone);
+        let place = *places.entry(key).or_insert(groups.len());
+        if place == groups.len() {
+            groups.push(Group {
+                namespace,
+                workload,
+                why,
+                fits_if,
+                waited_seconds,
+                pods: Vec::new(),
+            });
+        }
+        let group = &mut groups[place];
+        group.waited_seconds = group.waited_seconds.max(waited_seconds);
+        group.pods.push(name);
     }
-    let mut groups: Vec<Group> = groups
-        .into_iter()
-        .map(|((namespace, workload, why, fits_if), (waited_seconds, pods))| Group {
-            namespace,
-            workload,
-            why,
-            fits_if,
-            waited_seconds,
-            pods: pods.into_iter().collect(),
-        })
-        .collect();
+    groups.iter_mut().for_each(|group| group.pods.sort());
     groups.sort_by_key(|group| std::cmp::Reverse(group.waited_seconds));
     groups
 }

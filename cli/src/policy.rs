@@ -80,7 +80,10 @@ fn parse(text: &str, file: &Path) -> Result<LoadPolicy> {
 fn report(text: &str, source: &ReadingSource) -> PolicyCheck {
     let kind = PolicyKind::of(text);
     let parsed = kind.and_then(|kind| Ok((LoadPolicy::from_yaml(text)?, kind)));
-    parsed.map_or_else(|error| refused(&error), |(policy, kind)| effective(&policy, Some(kind), source))
+    parsed.map_or_else(
+        |error| refused(&error),
+        |(policy, kind)| effective(&policy, Some(kind), source),
+    )
 }
 
 /// The source of readings, by the flags.

@@ -1,8 +1,8 @@
 //! `plimsoll policy show`, `apply` and `rollback`: the policy in the cluster.
 //!
-//! The policy is the text `policy.yaml` of the ConfigMap `policy`. `apply` keeps the text before it in an annotation, with a
-//! checksum of the text that it wrote. Invariant: `rollback` uses that only while the policy is still that text; where
-//! something else has changed it, what was before is not known.
+//! The policy is the text `policy.yaml` of the ConfigMap `policy`. `apply` keeps the text before it in an annotation,
+//! with a checksum of the text that it wrote. Invariant: `rollback` uses that only while the policy is still that text;
+//! where something else has changed it, what was before is not known.
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, IsTerminal, Write};
@@ -29,8 +29,8 @@ const KEY: &str = "policy.yaml";
 const PREVIOUS: &str = "plimsoll.dev/previous-policy";
 /// The checksum of the policy that this command wrote last.
 const WRITTEN: &str = "plimsoll.dev/written-policy";
-/// The longest policy that is kept, in bytes: all annotations of an object together may have 256 KiB, and `kubectl apply`
-/// keeps the whole ConfigMap in one of them.
+/// The longest policy that is kept, in bytes: all annotations of an object together may have 256 KiB, and `kubectl
+/// apply` keeps the whole ConfigMap in one of them.
 const MAX_PREVIOUS: usize = 96 << 10;
 
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -58,7 +58,9 @@ impl ConfigMap {
         let annotations = &self.metadata.annotations;
         let flux = ["kustomize.toolkit.fluxcd.io/name", "helm.toolkit.fluxcd.io/name"];
         if let Some(name) = flux.iter().find_map(|key| labels.get(*key)) {
-            return Some(format!("Flux ({name}) writes it from its repository, and undoes other changes: revert the commit there"));
+            return Some(format!(
+                "Flux ({name}) writes it from its repository, and undoes other changes: revert the commit there"
+            ));
         }
         let argo = labels.contains_key("argocd.argoproj.io/instance")
             || annotations.contains_key("argocd.argoproj.io/tracking-id");
@@ -216,7 +218,9 @@ fn change(
 fn confirmed(output: &mut dyn Write) -> Result<bool> {
     let stdin = io::stdin();
     if !stdin.is_terminal() {
-        bail!("stdin is no terminal to ask on: give --yes to change the policy, or --dry-run to look");
+        bail!(
+            "stdin is no terminal to ask on: give --yes to change the policy, or --dry-run to look"
+        );
     }
     write!(output, "Put it in force? [y/N] ")?;
     output.flush()?;

@@ -88,9 +88,9 @@ Examples:
 pub(crate) enum Top {
     /// Show nodes by their load, those that are nearest to a limit first.
     ///
-    /// LIMIT RATIO is the load by the limit that is nearest, with what is added for pods that no reading shows yet, over
-    /// that limit: above 1 the node is over its limit. The loads are those of each metric with a limit; what is behind
-    /// the sign is added for such pods.
+    /// LIMIT RATIO is the load by the limit that is nearest, with what is added for pods that no reading shows yet,
+    /// over that limit: above 1 the node is over its limit. The loads are those of each metric with a limit; what is
+    /// behind the sign is added for such pods.
     #[command(visible_alias = "node")]
     Nodes(TopRows),
     /// Show pods by the units of cards that they hold.

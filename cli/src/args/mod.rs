@@ -48,20 +48,20 @@ fn is_kubectl_plugin(program: &OsStr) -> bool {
 pub(crate) enum Command {
     /// Tell whether Plimsoll is installed, wired and healthy.
     ///
-    /// Each check is a line: what was looked at, what is wrong, and behind `->` what to do. It reads objects by kubectl, and
-    /// the metrics of extender and annotator by port-forwards. It changes nothing.
+    /// Each check is a line: what was looked at, what is wrong, and behind `->` what to do. It reads objects by
+    /// kubectl, and the metrics of extender and annotator by port-forwards. It changes nothing.
     Doctor(operate::Doctor),
     /// Tell why a pod is where it is, or why it waits.
     ///
     /// For a pod that has a node these are the readings and cards that it was decided by, as the extender keeps them
     /// for the last thousand pods. For a pod that waits they are those of this moment. The best nodes stand first, and
-    /// the pod's own is marked with `*`; below them the nodes that lack least. kube-scheduler adds the points of its own
-    /// plugins to these scores.
+    /// the pod's own is marked with `*`; below them the nodes that lack least. kube-scheduler adds the points of its
+    /// own plugins to these scores.
     Why(pods::Why),
     /// Show every pod that waits, and why, grouped by workload.
     ///
-    /// WHY is what the extender decided, with the number of nodes, or why it was not asked. FITS IF is what would have to
-    /// change at the node where that is least.
+    /// WHY is what the extender decided, with the number of nodes, or why it was not asked. FITS IF is what would have
+    /// to change at the node where that is least.
     Pending(pods::Pending),
     /// Show the hottest nodes, the pods that hold most, the fullest cards.
     #[command(subcommand)]
@@ -107,8 +107,8 @@ pub(crate) enum Command {
     Version(operate::Version),
     /// Write an archive of what a report of a fault needs, without secrets.
     ///
-    /// Versions, Plimsoll's objects, the nodes' readings and cards, events, logs, metrics, the extender's state and what
-    /// `doctor` finds. Secrets are never read, and what looks like a token or a password is blanked.
+    /// Versions, Plimsoll's objects, the nodes' readings and cards, events, logs, metrics, the extender's state and
+    /// what `doctor` finds. Secrets are never read, and what looks like a token or a password is blanked.
     SupportBundle(operate::SupportBundle),
     /// Write a shell's completion.
     Completion(operate::Completion),
@@ -153,8 +153,8 @@ pub(crate) enum PolicyCommand {
     Apply(stored_policy::Apply),
     /// Go back to the policy before the last `policy apply`.
     ///
-    /// That one is kept in an annotation of the ConfigMap. Where something else has changed the policy since, as Helm or a
-    /// GitOps tool, there is no record of what was before it, and this says so.
+    /// That one is kept in an annotation of the ConfigMap. Where something else has changed the policy since, as Helm
+    /// or a GitOps tool, there is no record of what was before it, and this says so.
     Rollback(stored_policy::Rollback),
     /// Show where the pods of the last hour would have gone under the shadow policy.
     ///

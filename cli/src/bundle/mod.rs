@@ -23,7 +23,10 @@ use archive::Archive;
 
 /// Kinds of Plimsoll's objects that are selected by its label, in all namespaces. No Secrets.
 const OBJECTS: [(&str, &str); 4] = [
-    ("workloads", "deployments,daemonsets,pods,services,endpointslices,poddisruptionbudgets,networkpolicies"),
+    (
+        "workloads",
+        "deployments,daemonsets,pods,services,endpointslices,poddisruptionbudgets,networkpolicies",
+    ),
     ("rights", "serviceaccounts,roles,rolebindings"),
     ("cluster-rights", "clusterroles,clusterrolebindings"),
     ("admission", "validatingadmissionpolicies,validatingadmissionpolicybindings"),
@@ -66,7 +69,11 @@ pub(crate) fn support_bundle(flags: &SupportBundle, output: &mut dyn Write) -> R
     pods(&cluster, flags.log_lines, &mut bundle)?;
     let files = bundle.files;
     bundle.finish()?;
-    writeln!(output, "{} written: {files} files. Look into it before you send it: tar -tzf {0}", name.display())?;
+    writeln!(
+        output,
+        "{} written: {files} files. Look into it before you send it: tar -tzf {0}",
+        name.display()
+    )?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -119,7 +126,10 @@ fn objects(cluster: &Cluster, namespace: &str, bundle: &mut Bundle) -> Result<()
     let others: [(&str, &[&str]); 6] = [
         ("objects/policy.json", &["get", "configmap", "policy", &in_namespace]),
         ("objects/leases.json", &["get", "leases", &in_namespace]),
-        ("objects/kube-scheduler.json", &["get", "pods", "--namespace=kube-system", "--selector=component=kube-scheduler"]),
+        (
+            "objects/kube-scheduler.json",
+            &["get", "pods", "--namespace=kube-system", "--selector=component=kube-scheduler"],
+        ),
         ("nodes.json", &["get", "nodes"]),
         ("version.json", &["version"]),
         ("events.json", &["get", "events", "--all-namespaces"]),
@@ -165,7 +175,8 @@ fn answers(cluster: &Cluster, bundle: &mut Bundle) -> Result<()> {
 /// Logs and metrics.
 fn pods(cluster: &Cluster, lines: u32, bundle: &mut Bundle) -> Result<()> {
     let selector = format!("--selector={PART_OF}");
-    let found: Result<List<Pod>, _> = cluster.kubectl().get(&["pods", "--all-namespaces", &selector]);
+    let found: Result<List<Pod>, _> =
+        cluster.kubectl().get(&["pods", "--all-namespaces", &selector]);
     let mut pods = match found {
         Ok(pods) => pods.items,
         Err(failure) => {
@@ -176,7 +187,8 @@ fn pods(cluster: &Cluster, lines: u32, bundle: &mut Bundle) -> Result<()> {
     pods.sort_by_key(Pod::is_ready);
     let mut taken: Vec<(String, usize)> = Vec::new();
     for pod in &pods {
-        let program = pod.metadata.labels.get("app.kubernetes.io/name").cloned().unwrap_or_default();
+        let program =
+            pod.metadata.labels.get("app.kubernetes.io/name").cloned().unwrap_or_default();
         let place = taken.iter().position(|(name, _)| *name == program);
         let place = place.unwrap_or_else(|| {
             taken.push((program.clone(), 0));

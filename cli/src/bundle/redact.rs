@@ -1,7 +1,7 @@
 //! Blanks what may be secret in texts and objects.
 //!
-//! Rather too much than too little: of variables only Plimsoll's own settings keep their values, and any text that looks like
-//! a token goes, wherever it stands.
+//! Rather too much than too little: of variables only Plimsoll's own settings keep their values, and any text that
+//! looks like a token goes, wherever it stands.
 
 use serde_json::Value;
 
@@ -143,7 +143,8 @@ fn value_behind(text: &str, place: usize, name: &str) -> Option<usize> {
     let start = match name {
         "bearer " | "basic " => after,
         "://" => {
-            let authority = rest.split(|c: char| c.is_whitespace() || "/?#\"'".contains(c)).next()?;
+            let authority =
+                rest.split(|c: char| c.is_whitespace() || "/?#\"'".contains(c)).next()?;
             if !authority.contains('@') || !authority.contains(':') {
                 return None;
             }
@@ -151,7 +152,8 @@ fn value_behind(text: &str, place: usize, name: &str) -> Option<usize> {
         }
         _ => {
             // The rest of the name, then a sign of assignment.
-            let name_end = rest.find(|c: char| !c.is_ascii_alphanumeric() && c != '-' && c != '_')?;
+            let name_end =
+                rest.find(|c: char| !c.is_ascii_alphanumeric() && c != '-' && c != '_')?;
             if is_of_place(&rest[..name_end].to_lowercase()) {
                 return None;
             }
@@ -161,7 +163,8 @@ fn value_behind(text: &str, place: usize, name: &str) -> Option<usize> {
             text.len() - value.len()
         }
     };
-    let value = text[start..].split(|c: char| c.is_whitespace() || "\"',;&}\\".contains(c)).next()?;
+    let value =
+        text[start..].split(|c: char| c.is_whitespace() || "\"',;&}\\".contains(c)).next()?;
     let harmless = value.is_empty() || value.starts_with(BLANK) || value.starts_with('/');
     if harmless || ["true", "false", "null", "none"].contains(&value) { None } else { Some(start) }
 }
@@ -190,7 +193,8 @@ fn is_token(word: &str) -> bool {
     if word.starts_with("eyJ") && word.matches('.').count() >= 2 {
         return true;
     }
-    let starts = ["AKIA", "ASIA", "ghp_", "gho_", "ghs_", "github_pat_", "glpat-", "xoxb-", "xoxp-", "sk-"];
+    let starts =
+        ["AKIA", "ASIA", "ghp_", "gho_", "ghs_", "github_pat_", "glpat-", "xoxb-", "xoxp-", "sk-"];
     if word.len() >= 16 && starts.iter().any(|start| word.starts_with(start)) {
         return true;
     }
@@ -221,14 +225,23 @@ mod tests {
             ("http://user:pass@host:1/x", "http://<blanked>@host:1/x"),
             ("http://host:1/x", "http://host:1/x"),
             ("key 0123456789abcdef0123456789abcdef end", "key <blanked> end"),
-            ("image@sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef", "image@sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"),
+            (
+                "image@sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef",
+                "image@sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef",
+            ),
             ("eyJhbGciOi.eyJzdWIi.c2ln", "<blanked>"),
             ("--exporter-token-file=/etc/token", "--exporter-token-file=/etc/token"),
             ("secretName: exporter-tls", "secretName: exporter-tls"),
             ("token=@x y", "token=<blanked>"),
             ("automountServiceAccountToken: true", "automountServiceAccountToken: true"),
-            ("pod 8a1c2f1e-9f0a-4b7e-8d66-0e5b7f1b2c3d runs", "pod 8a1c2f1e-9f0a-4b7e-8d66-0e5b7f1b2c3d runs"),
-            ("plimsoll_extender_certificate_not_after_seconds{file=\"client_ca\"} 1", "plimsoll_extender_certificate_not_after_seconds{file=\"client_ca\"} 1"),
+            (
+                "pod 8a1c2f1e-9f0a-4b7e-8d66-0e5b7f1b2c3d runs",
+                "pod 8a1c2f1e-9f0a-4b7e-8d66-0e5b7f1b2c3d runs",
+            ),
+            (
+                "plimsoll_extender_certificate_not_after_seconds{file=\"client_ca\"} 1",
+                "plimsoll_extender_certificate_not_after_seconds{file=\"client_ca\"} 1",
+            ),
         ] {
             assert_eq!(text(before), after);
         }
@@ -244,8 +257,12 @@ mod tests {
             {"name": "IP", "valueFrom": {"fieldRef": {"fieldPath": "status.hostIP"}}},
         ], "args": ["--password", "short", "--x", "y"]});
         value(&mut object);
-        let values: Vec<&Value> = object["env"].as_array().unwrap().iter().map(|it| &it["value"]).collect();
-        assert_eq!(values, [&json!("info"), &json!(BLANK), &json!(BLANK), &json!("/t"), &Value::Null]);
+        let values: Vec<&Value> =
+            object["env"].as_array().unwrap().iter().map(|it| &it["value"]).collect();
+        assert_eq!(
+            values,
+            [&json!("info"), &json!(BLANK), &json!(BLANK), &json!("/t"), &Value::Null]
+        );
         assert_eq!(object["args"], json!(["--password", BLANK, "--x", "y"]));
         assert_eq!(object["metadata"], json!({}));
     }

@@ -54,9 +54,8 @@ pub(crate) fn capacity(flags: &Capacity, output: &mut dyn Write) -> Result<ExitC
     let state: State = extender::get(&cluster, "/v1/state")?;
     let chosen = flags.selector.as_ref().map(|it| cluster.nodes_with(it)).transpose()?;
     let asked = Asked { units: flags.size, cores: flags.cores, count: flags.count };
-    let answer = answer(&state, asked, |node| {
-        chosen.as_ref().is_none_or(|chosen| chosen.contains(node))
-    });
+    let answer =
+        answer(&state, asked, |node| chosen.as_ref().is_none_or(|chosen| chosen.contains(node)));
     if write_value(&answer, flags.format, output)? {
         return Ok(ExitCode::SUCCESS);
     }

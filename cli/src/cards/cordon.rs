@@ -1,8 +1,8 @@
 //! `plimsoll cordon` and `uncordon`: a card takes no new pods, or takes them again.
 //!
-//! The device plugin follows the ConfigMap `unhealthy-gpu-NODE`, where indexes stand in `data.gpus`. It lists there itself
-//! the cards that it finds unhealthy, and names these in an annotation. Invariant: other indexes stay, and so does what
-//! the plugin lists; the API server refuses a write where the ConfigMap has changed since it was read.
+//! The device plugin follows the ConfigMap `unhealthy-gpu-NODE`, where indexes stand in `data.gpus`. It lists there
+//! itself the cards that it finds unhealthy, and names these in an annotation. Invariant: other indexes stay, and so
+//! does what the plugin lists; the API server refuses a write where the ConfigMap has changed since it was read.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
@@ -86,7 +86,8 @@ pub(crate) fn cordon(flags: &Cordon, wanted: Wanted, output: &mut dyn Write) -> 
     };
     let card = format!("card {index} of {}", flags.node);
     let Some(list) = changed(found.as_ref(), index, wanted, &card)? else {
-        let state = if wanted == Wanted::Cordoned { "takes no new pods" } else { "is not cordoned" };
+        let state =
+            if wanted == Wanted::Cordoned { "takes no new pods" } else { "is not cordoned" };
         writeln!(output, "{card} {state} already")?;
         return Ok(ExitCode::SUCCESS);
     };
@@ -98,7 +99,11 @@ pub(crate) fn cordon(flags: &Cordon, wanted: Wanted, output: &mut dyn Write) -> 
     write(&kubectl, &namespace, &name, found.as_ref(), &list)?;
     writeln!(output, "{card} {verb}")?;
     if wanted == Wanted::Cordoned {
-        writeln!(output, "Pods that are on it go on. `kubectl plimsoll gpus {}` shows them.", flags.node)?;
+        writeln!(
+            output,
+            "Pods that are on it go on. `kubectl plimsoll gpus {}` shows them.",
+            flags.node
+        )?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -107,18 +112,24 @@ pub(crate) fn cordon(flags: &Cordon, wanted: Wanted, output: &mut dyn Write) -> 
 fn index_of(node: &Node, card: &str) -> Result<u32> {
     let name = &node.metadata.name;
     let Some(text) = node.metadata.annotations.get(&Names::default().cards()) else {
-        bail!("node {name} reports no cards: `kubectl plimsoll doctor` says what its device plugin lacks");
+        bail!(
+            "node {name} reports no cards: `kubectl plimsoll doctor` says what its device plugin lacks"
+        );
     };
     let Ok(cards) = Cards::from_json(text) else {
         bail!("node {name}: its annotation {} is not read", Names::default().cards());
     };
     let wanted: Option<u32> = card.parse().ok();
-    let mut found = cards.0.iter().filter(|it| Some(it.index) == wanted || it.uuid.to_string() == card);
+    let mut found =
+        cards.0.iter().filter(|it| Some(it.index) == wanted || it.uuid.to_string() == card);
     if let Some(card) = found.next() {
         return Ok(card.index);
     }
-    let known: Vec<String> =
-        cards.0.iter().map(|it| format!("{} ({})", it.index, printable(&it.uuid.to_string()))).collect();
+    let known: Vec<String> = cards
+        .0
+        .iter()
+        .map(|it| format!("{} ({})", it.index, printable(&it.uuid.to_string())))
+        .collect();
     bail!("node {name} has no card {card}; it has {}", known.join(", "))
 }
 
@@ -154,7 +165,9 @@ fn changed(
 ) -> Result<Option<String>> {
     let text = found.and_then(|it| it.data.get(aliyun::UNHEALTHY_GPUS)).map_or("", String::as_str);
     let Some(mut listed) = indexes(text) else {
-        bail!("the ConfigMap's gpus are {text:?}, and not indexes as \"0,2\": the device plugin does not read that either; mend it first");
+        bail!(
+            "the ConfigMap's gpus are {text:?}, and not indexes as \"0,2\": the device plugin does not read that either; mend it first"
+        );
     };
     let by_plugin = found.and_then(|it| it.metadata.annotations.get(WRITTEN_BY_PLUGIN));
     let by_plugin = by_plugin.and_then(|text| indexes(text)).unwrap_or_default();
@@ -164,7 +177,9 @@ fn changed(
              Its log says what is wrong"
         ),
         Wanted::Open if by_plugin.contains(&index) => {
-            bail!("the device plugin itself finds {card} unhealthy: it takes pods once it is healthy; its log says what is wrong")
+            bail!(
+                "the device plugin itself finds {card} unhealthy: it takes pods once it is healthy; its log says what is wrong"
+            )
         }
         Wanted::Cordoned => listed.insert(index),
         Wanted::Open => listed.remove(&index),
@@ -224,7 +239,8 @@ mod tests {
 
     #[test]
     fn other_indexes_stay_and_nothing_is_written_that_is_so_already() {
-        let change = |map: Option<&ConfigMap>, index, wanted| changed(map, index, wanted, "it").unwrap();
+        let change =
+            |map: Option<&ConfigMap>, index, wanted| changed(map, index, wanted, "it").unwrap();
         let listed = map("0, 2", "");
         assert_eq!(change(None, 3, Wanted::Cordoned).as_deref(), Some("3"));
         assert_eq!(change(Some(&listed), 1, Wanted::Cordoned).as_deref(), Some("0,1,2"));

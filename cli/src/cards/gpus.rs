@@ -66,7 +66,8 @@ pub(crate) fn inspect(flags: &Inspect, output: &mut dyn Write) -> Result<ExitCod
     }
     let node = flags.node.as_ref().map(|node| format!("/{node}")).unwrap_or_default();
     let cluster = Cluster::new(&flags.access);
-    let inspected: Inspected = extender::get(&cluster, &format!("/gpushare-scheduler/inspect{node}"))?;
+    let inspected: Inspected =
+        extender::get(&cluster, &format!("/gpushare-scheduler/inspect{node}"))?;
     if !inspected.error.is_empty() {
         bail!("{}", inspected.error);
     }
@@ -79,7 +80,9 @@ fn read(flags: &Gpus, cluster: &Cluster) -> Result<AllCards> {
         let NodeDetail { time, replica, name, cards, .. } =
             extender::get(cluster, &format!("/v1/nodes/{node}"))?;
         if cards.is_empty() {
-            bail!("node {node} reports no cards: `kubectl plimsoll doctor` says what its device plugin lacks");
+            bail!(
+                "node {node} reports no cards: `kubectl plimsoll doctor` says what its device plugin lacks"
+            );
         }
         return Ok(AllCards { time, replica, nodes: vec![NodeCards { name, cards }] });
     }

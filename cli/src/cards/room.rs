@@ -28,8 +28,8 @@ impl Asked {
         u64::from(by_units.min(by_cores))
     }
 
-    /// How many such pods one node has room for: each takes one share of as many cards as it asks for. The most pods `n` for
-    /// which the cards have `n × count` shares, where no card gives more than one share to a pod.
+    /// How many such pods one node has room for: each takes one share of as many cards as it asks for. The most pods
+    /// `n` for which the cards have `n × count` shares, where no card gives more than one share to a pod.
     pub(crate) fn on_node(self, cards: &[Free]) -> u64 {
         let shares: Vec<u64> = cards.iter().map(|free| self.on_card(*free)).collect();
         let count = u64::from(self.count.max(1));
@@ -83,7 +83,10 @@ mod tests {
         let asked = Asked { units: 1, cores: 30, count: 1 };
         assert_eq!(asked.on_card(Free { units: 80, cores: 100 }), 3);
         assert_eq!(asked.on_card(Free { units: 2, cores: 100 }), 2);
-        assert_eq!(asked.largest(&[Free { units: 80, cores: 20 }, Free { units: 5, cores: 30 }]), 5);
+        assert_eq!(
+            asked.largest(&[Free { units: 80, cores: 20 }, Free { units: 5, cores: 30 }]),
+            5
+        );
     }
 
     #[test]

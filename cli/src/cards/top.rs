@@ -227,27 +227,24 @@ fn pods(flags: &TopPods, output: &mut dyn Write) -> Result<ExitCode> {
 
 /// The pods of all cards, those with most units first.
 fn holders(cards: &AllCards) -> Vec<Holder> {
-    let mut pods: BTreeMap<(&str, &str, &str), (u32, u32, Vec<u32>)> = BTreeMap::new();
+    let mut pods: BTreeMap<[&str; 3], Holder> = BTreeMap::new();
     for (node, card) in each_card(cards) {
         for charge in card.charges.iter().filter(|charge| !charge.name.is_empty()) {
-            let key = (charge.namespace.as_str(), charge.name.as_str(), node);
-            let (units, cores, indexes) = pods.entry(key).or_default();
-            *units += charge.units;
-            *cores += charge.cores;
-            indexes.push(card.index);
+            let key = [charge.namespace.as_str(), charge.name.as_str(), node];
+            let holder = pods.entry(key).or_insert_with(|| Holder {
+                namespace: charge.namespace.clone(),
+                name: charge.name.clone(),
+                node: node.to_owned(),
+                units: 0,
+                cores: 0,
+                cards: Vec::new(),
+            });
+            holder.units += charge.units;
+            holder.cores += charge.cores;
+            holder.cards.push(card.index);
         }
     }
-    let mut holders: Vec<Holder> = pods
-        .into_iter()
-        .map(|((namespace, name, node), (units, cores, cards))| Holder {
-            namespace: namespace.to_owned(),
-            name: name.to_owned(),
-            node: node.to_owned(),
-            units,
-            cores,
-            cards,
-        })
-        .collect();
+    let mut holders: Vec<Holder> = pods.into_values().collect();
     holders.sort_by_key(|holder| Reverse(holder.units));
     holders
 }

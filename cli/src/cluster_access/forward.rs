@@ -27,8 +27,8 @@ pub(crate) struct Forward {
 }
 
 impl Forward {
-    /// Forwards ports of a pod or of a Deployment to ports of 127.0.0.1: the first to `local` if that is given, the others to
-    /// free ones. Waits until kubectl listens.
+    /// Forwards ports of a pod or of a Deployment to ports of 127.0.0.1: the first to `local` if that is given, the
+    /// others to free ones. Waits until kubectl listens.
     ///
     /// # Errors
     ///

@@ -185,8 +185,8 @@ impl Pod {
     pub(crate) fn workload(&self) -> Option<String> {
         let owner = self.metadata.owner_references.iter().find(|owner| owner.controller)?;
         let hash = self.metadata.labels.get("pod-template-hash");
-        let of_deployment =
-            hash.and_then(|hash| owner.name.strip_suffix(hash)?.strip_suffix('-').map(str::to_owned));
+        let of_deployment = hash
+            .and_then(|hash| owner.name.strip_suffix(hash)?.strip_suffix('-').map(str::to_owned));
         Some(match (owner.kind.as_str(), of_deployment) {
             ("ReplicaSet", Some(name)) => workload("Deployment", &name),
             (kind, _) => workload(kind, &owner.name),

@@ -20,7 +20,9 @@ const POLICIES: [(&str, &str); 9] = [
 pub(crate) fn admission(facts: &Facts) -> Vec<Finding> {
     const CHECK: &str = "admission";
     let bindings = match &facts.bindings {
-        Err(failure) => return vec![Finding::unread(CHECK, "ValidatingAdmissionPolicyBindings", failure)],
+        Err(failure) => {
+            return vec![Finding::unread(CHECK, "ValidatingAdmissionPolicyBindings", failure)];
+        }
         Ok(bindings) => bindings,
     };
     let mut findings = Vec::new();
@@ -35,7 +37,9 @@ pub(crate) fn admission(facts: &Facts) -> Vec<Finding> {
         let apply = "apply Plimsoll's manifests again: helm upgrade, or kubectl apply -k";
         let is_there = policies.is_none_or(|policies| policies.iter().any(|policy| policy == name));
         let own: Vec<_> = bindings.iter().filter(|it| it.spec.policy_name == name).collect();
-        let denies = |it: &&&super::facts::Binding| it.spec.validation_actions.iter().any(|action| action == "Deny");
+        let denies = |it: &&&super::facts::Binding| {
+            it.spec.validation_actions.iter().any(|action| action == "Deny")
+        };
         if !is_there || own.is_empty() {
             let which = if is_there { "binding" } else { "policy" };
             // The move from gpushare lifts this one.
@@ -61,17 +65,25 @@ pub(crate) fn admission(facts: &Facts) -> Vec<Finding> {
 pub(crate) fn rights(facts: &Facts) -> Vec<Finding> {
     const CHECK: &str = "rights";
     let rights = match &facts.rights {
-        Err(failure) => return vec![Finding::unread(CHECK, "the rights of Plimsoll's accounts", failure)],
+        Err(failure) => {
+            return vec![Finding::unread(CHECK, "the rights of Plimsoll's accounts", failure)];
+        }
         Ok(rights) => rights,
     };
     let missing: Vec<&Right> = rights.iter().filter(|right| !right.allowed).collect();
     if missing.is_empty() {
-        return vec![Finding::ok(CHECK, format!("{} rights of the programs' accounts", rights.len()))];
+        return vec![Finding::ok(
+            CHECK,
+            format!("{} rights of the programs' accounts", rights.len()),
+        )];
     }
     let mut findings = Vec::new();
     for account in ["scheduler-extender", "annotator", "gpushare-device-plugin"] {
-        let own: Vec<String> =
-            missing.iter().filter(|right| right.account == account).map(|right| described(right)).collect();
+        let own: Vec<String> = missing
+            .iter()
+            .filter(|right| right.account == account)
+            .map(|right| described(right))
+            .collect();
         if !own.is_empty() {
             findings.push(Finding::fail(
                 CHECK,

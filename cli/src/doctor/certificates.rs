@@ -15,7 +15,9 @@ pub(crate) fn certificates(facts: &Facts, days: u16) -> Vec<Finding> {
     let mut ends: Vec<(String, i64)> = Vec::new();
     for (secret, end) in &facts.certificates {
         match end {
-            Err(failure) => findings.push(Finding::unread(CHECK, &format!("the Secret {secret}"), failure)),
+            Err(failure) => {
+                findings.push(Finding::unread(CHECK, &format!("the Secret {secret}"), failure))
+            }
             Ok(Some(end)) => ends.push((format!("of Secret {secret}"), end.as_second())),
             Ok(None) => {}
         }
@@ -44,7 +46,11 @@ pub(crate) fn certificates(facts: &Facts, days: u16) -> Vec<Finding> {
         if end <= now {
             findings.push(Finding::fail(CHECK, format!("the certificate {which} has ended"), todo));
         } else if left < i64::from(days) {
-            findings.push(Finding::warn(CHECK, format!("the certificate {which} ends in {left} days"), todo));
+            findings.push(Finding::warn(
+                CHECK,
+                format!("the certificate {which} ends in {left} days"),
+                todo,
+            ));
         }
     }
     match first {

@@ -20,18 +20,19 @@ use crate::extender;
 /// The admin ports of the programs whose metrics are read.
 const ADMIN_PORTS: [(&str, u16); 2] = [("scheduler-extender", 19102), ("annotator", 19103)];
 /// The Secrets whose certificates are looked at. Their keys are not asked for.
-const CERTIFICATES: [&str; 3] = ["scheduler-extender-tls", "kube-scheduler-tls", "exporter-tls"];
+pub(crate) const CERTIFICATES: [&str; 3] =
+    ["scheduler-extender-tls", "kube-scheduler-tls", "exporter-tls"];
 /// How many lines of a log are looked through.
 const LOG: &str = "--tail=400";
 /// How many device plugins that are not ready have their logs read.
 const MAX_LOGS: usize = 5;
 
-/// Reads everything.
+/// Reads everything, and the certificates of these Secrets.
 ///
 /// # Errors
 ///
 /// If kubectl reaches no cluster.
-pub(crate) fn collect(cluster: &Cluster) -> Result<Facts> {
+pub(crate) fn collect(cluster: &Cluster, secrets: &[&str]) -> Result<Facts> {
     let namespace = cluster.namespace()?.to_owned();
     let kubectl = cluster.kubectl();
     let in_namespace = format!("--namespace={namespace}");
@@ -49,14 +50,19 @@ pub(crate) fn collect(cluster: &Cluster) -> Result<Facts> {
         server_version: server_version(kubectl),
         workloads: list(kubectl, &["deployments,daemonsets", "--all-namespaces", &ours]),
         nodes: list(kubectl, &["nodes", "--show-managed-fields"]),
-        scheduler_logs: scheduler_logs(kubectl, schedulers.as_deref().unwrap_or_default(), known_pods),
+        scheduler_logs: scheduler_logs(
+            kubectl,
+            schedulers.as_deref().unwrap_or_default(),
+            known_pods,
+        ),
         kubeadm_config: config_map(kubectl, "kubeadm-config", "--namespace=kube-system"),
         second_config: config_map(kubectl, "kube-scheduler", &in_namespace),
         extender_lease: kubectl.get(&["lease", EXTENDER_LEASE, &in_namespace]),
         extenders,
         annotators,
-        state: extender::get(cluster, "/v1/state").map_err(|error| Failure::Other(format!("{error:#}"))),
-        certificates: CERTIFICATES
+        state: extender::get(cluster, "/v1/state")
+            .map_err(|error| Failure::Other(format!("{error:#}"))),
+        certificates: secrets
             .iter()
             .map(|secret| ((*secret).to_owned(), certificate(kubectl, secret, &in_namespace)))
             .collect(),
@@ -66,11 +72,18 @@ pub(crate) fn collect(cluster: &Cluster) -> Result<Facts> {
         rights: rights(kubectl, &namespace, known_pods),
         events: list::<Event>(kubectl, &["events", "--all-namespaces"])
             .map(|events| events.into_iter().filter(of_interest).collect()),
-        node_leases: list(kubectl, &["leases", "--namespace=kube-node-lease", "--show-managed-fields"]),
+        node_leases: list(
+            kubectl,
+            &["leases", "--namespace=kube-node-lease", "--show-managed-fields"],
+        ),
         plugin_logs: plugin_logs(kubectl, known_pods),
         toolkits: list(
             kubectl,
-            &["daemonsets", "--all-namespaces", "--selector=app=nvidia-container-toolkit-daemonset"],
+            &[
+                "daemonsets",
+                "--all-namespaces",
+                "--selector=app=nvidia-container-toolkit-daemonset",
+            ],
         ),
         namespace,
         pods,
@@ -120,7 +133,8 @@ fn certificate(kubectl: &Kubectl, secret: &str, namespace: &str) -> Read<Option<
         Ok(text) if text.trim().is_empty() => Ok(None),
         Ok(text) => {
             let pem = BASE64_STANDARD.decode(text.trim()).unwrap_or_default();
-            let end = end_of(&pem).ok_or_else(|| Failure::Other("no certificate is read from tls.crt".to_owned()));
+            let end = end_of(&pem)
+                .ok_or_else(|| Failure::Other("no certificate is read from tls.crt".to_owned()));
             end.map(Some)
         }
         Err(Failure::NotFound(_)) => Ok(None),
@@ -129,9 +143,20 @@ fn certificate(kubectl: &Kubectl, secret: &str, namespace: &str) -> Read<Option<
 }
 
 /// The metrics of each pod of a program.
-fn pages(kubectl: &Kubectl, pods: &[Pod], program: &str, port: u16) -> BTreeMap<String, Read<Page>> {
-    let running = pods.iter().filter(|pod| name_of(&pod.metadata) == program && pod.status.phase == "Running");
-    running.map(|pod| (pod.metadata.name.clone(), metrics(kubectl, pod, port).map(|text| Page::parse(&text)))).collect()
+fn pages(
+    kubectl: &Kubectl,
+    pods: &[Pod],
+    program: &str,
+    port: u16,
+) -> BTreeMap<String, Read<Page>> {
+    let running = pods
+        .iter()
+        .filter(|pod| name_of(&pod.metadata) == program && pod.status.phase == "Running");
+    running
+        .map(|pod| {
+            (pod.metadata.name.clone(), metrics(kubectl, pod, port).map(|text| Page::parse(&text)))
+        })
+        .collect()
 }
 
 /// The metrics of a pod, through a port-forward.
@@ -148,9 +173,17 @@ fn log(kubectl: &Kubectl, pod: &Pod) -> Read<String> {
 }
 
 /// The logs of all kube-schedulers, Plimsoll's own included.
-fn scheduler_logs(kubectl: &Kubectl, schedulers: &[Pod], ours: &[Pod]) -> Read<BTreeMap<String, String>> {
+fn scheduler_logs(
+    kubectl: &Kubectl,
+    schedulers: &[Pod],
+    ours: &[Pod],
+) -> Read<BTreeMap<String, String>> {
     let second = ours.iter().filter(|pod| name_of(&pod.metadata) == "kube-scheduler");
-    schedulers.iter().chain(second).map(|pod| Ok((pod.metadata.name.clone(), log(kubectl, pod)?))).collect()
+    schedulers
+        .iter()
+        .chain(second)
+        .map(|pod| Ok((pod.metadata.name.clone(), log(kubectl, pod)?)))
+        .collect()
 }
 
 fn plugin_logs(kubectl: &Kubectl, pods: &[Pod]) -> BTreeMap<String, Read<String>> {
@@ -165,7 +198,8 @@ fn of_interest(event: &Event) -> bool {
 }
 
 /// Account, group, resource, name, verbs, and whether it is in the program's own namespace.
-type Wanted = (&'static str, &'static str, &'static str, &'static str, &'static [&'static str], bool);
+type Wanted =
+    (&'static str, &'static str, &'static str, &'static str, &'static [&'static str], bool);
 
 /// The rights of docs/rights.md that are always needed.
 const RIGHTS: [Wanted; 18] = [
@@ -174,7 +208,14 @@ const RIGHTS: [Wanted; 18] = [
     ("scheduler-extender", "policy", "poddisruptionbudgets", "", &["list"], false),
     ("scheduler-extender", "", "pods/binding", "", &["create"], false),
     ("scheduler-extender", "events.k8s.io", "events", "", &["create", "patch"], false),
-    ("scheduler-extender", "coordination.k8s.io", "leases", EXTENDER_LEASE, &["get", "update"], true),
+    (
+        "scheduler-extender",
+        "coordination.k8s.io",
+        "leases",
+        EXTENDER_LEASE,
+        &["get", "update"],
+        true,
+    ),
     ("scheduler-extender", "coordination.k8s.io", "leases", "", &["create"], true),
     ("scheduler-extender", "discovery.k8s.io", "endpointslices", "", &["list"], true),
     ("annotator", "", "nodes", "", &["list", "watch", "patch"], false),
@@ -200,7 +241,14 @@ fn rights(kubectl: &Kubectl, namespace: &str, pods: &[Pod]) -> Read<Vec<Right>> 
             let place = if own { namespace } else { "" };
             reviews += &review(of_account, account, verb, group, resource, name, place).to_string();
             reviews += "\n---\n";
-            rights.push(Right { account, verb, resource, namespace: place.to_owned(), name, allowed: false });
+            rights.push(Right {
+                account,
+                verb,
+                resource,
+                namespace: place.to_owned(),
+                name,
+                allowed: false,
+            });
         }
     }
     if rights.is_empty() {
@@ -209,7 +257,9 @@ fn rights(kubectl: &Kubectl, namespace: &str, pods: &[Pod]) -> Read<Vec<Right>> 
     let answer = kubectl.run_with(&["create", "--filename=-", "--output=json"], &reviews)?;
     let answers: Vec<Value> = answers(&answer);
     if answers.len() != rights.len() {
-        return Err(Failure::Other("kubectl did not answer every question about rights".to_owned()));
+        return Err(Failure::Other(
+            "kubectl did not answer every question about rights".to_owned(),
+        ));
     }
     for (right, answer) in rights.iter_mut().zip(answers) {
         right.allowed = answer["status"]["allowed"] == true;

@@ -161,7 +161,8 @@ impl Facts {
     /// The names of the metrics by which nodes are judged.
     pub(crate) fn metric_names(&self) -> Vec<&str> {
         let state = self.state.as_ref();
-        let of_policy = state.map(|state| state.metrics.iter().map(|it| it.name.as_str()).collect());
+        let of_policy =
+            state.map(|state| state.metrics.iter().map(|it| it.name.as_str()).collect());
         of_policy.unwrap_or_default()
     }
 }

@@ -57,7 +57,10 @@ pub(crate) fn nodes(facts: &Facts) -> Vec<Finding> {
         }
         if label == Some("true") || has_cards(node) {
             without.push(name.to_owned());
-        } else if MARKS.iter().any(|mark| node.metadata.labels.get(*mark).is_some_and(|it| it == "true")) {
+        } else if MARKS
+            .iter()
+            .any(|mark| node.metadata.labels.get(*mark).is_some_and(|it| it == "true"))
+        {
             unlabelled.push(name.to_owned());
         }
     }
@@ -76,7 +79,8 @@ pub(crate) fn nodes(facts: &Facts) -> Vec<Finding> {
              gpuNodes.find=hardwareLabels",
         ));
     }
-    let broken: Vec<String> = pods.iter().filter(|pod| !pod.is_ready()).map(|pod| why_not_ready(pod)).collect();
+    let broken: Vec<String> =
+        pods.iter().filter(|pod| !pod.is_ready()).map(|pod| why_not_ready(pod)).collect();
     if !broken.is_empty() {
         findings.push(Finding::fail(
             CHECK,
@@ -85,7 +89,10 @@ pub(crate) fn nodes(facts: &Facts) -> Vec<Finding> {
         ));
     }
     if findings.is_empty() {
-        findings.push(Finding::ok(CHECK, format!("{} serve {}", count(pods.len(), "device plugin"), count(served.len(), "node"))));
+        findings.push(Finding::ok(
+            CHECK,
+            format!("{} serve {}", count(pods.len(), "device plugin"), count(served.len(), "node")),
+        ));
     }
     findings
 }
@@ -96,13 +103,17 @@ pub(crate) fn unit(facts: &Facts) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (pod, log) in &facts.plugin_logs {
         match log {
-            Err(failure) => findings.push(Finding::unread(CHECK, &format!("the log of {pod}"), failure)),
+            Err(failure) => {
+                findings.push(Finding::unread(CHECK, &format!("the log of {pod}"), failure))
+            }
             Ok(log) => {
                 // The device plugin's own words, the last time.
                 let line = log.lines().rev().find(|line| line.contains("set --unit-mib to"));
-                let other = log.lines().rev().find(|line| line.contains("but containers hold units of"));
+                let other =
+                    log.lines().rev().find(|line| line.contains("but containers hold units of"));
                 if let Some(line) = line {
-                    let says = line.split("set --unit-mib to ").nth(1).and_then(|it| it.split(' ').next());
+                    let says =
+                        line.split("set --unit-mib to ").nth(1).and_then(|it| it.split(' ').next());
                     let unit = says.unwrap_or("a larger value");
                     findings.push(Finding::fail(
                         CHECK,
@@ -141,7 +152,11 @@ pub(crate) fn other_plugins(facts: &Facts) -> Vec<Finding> {
     }
     let told = about(facts, &["GPUCardOfferedTwice", "GPUCardHeldTwice"]);
     if both.is_empty() && told.is_empty() {
-        return if nodes.iter().any(has_cards) { vec![Finding::ok(CHECK, "none on these cards")] } else { Vec::new() };
+        return if nodes.iter().any(has_cards) {
+            vec![Finding::ok(CHECK, "none on these cards")]
+        } else {
+            Vec::new()
+        };
     }
     let names = if both.is_empty() { told } else { both };
     vec![Finding::fail(
@@ -180,7 +195,9 @@ pub(crate) fn cdi(facts: &Facts) -> Vec<Finding> {
     if response != "cdi" {
         return vec![Finding::warn(
             CHECK,
-            format!("not used: the device plugin runs with --response={response}, which protects less"),
+            format!(
+                "not used: the device plugin runs with --response={response}, which protects less"
+            ),
             "docs/security.md#the-card-of-a-container",
         )];
     }
@@ -203,8 +220,15 @@ pub(crate) fn cdi(facts: &Facts) -> Vec<Finding> {
     if !closed.is_empty() {
         let why = about(
             facts,
-            &["CDISpecificationAbsent", "CDICardMissing", "CDIOnlyAll", "CDINoDeviceNode", "CDIDeviceTwice",
-              "CDIOtherDriver", "CDISpecificationUnreadable"],
+            &[
+                "CDISpecificationAbsent",
+                "CDICardMissing",
+                "CDIOnlyAll",
+                "CDINoDeviceNode",
+                "CDIDeviceTwice",
+                "CDIOtherDriver",
+                "CDISpecificationUnreadable",
+            ],
         );
         let why = if why.is_empty() { String::new() } else { format!("; events: {}", few(&why)) };
         findings.push(Finding::fail(
@@ -222,12 +246,18 @@ pub(crate) fn cdi(facts: &Facts) -> Vec<Finding> {
     }
     let stale = about(facts, &["CDIOtherDriver", "CDICardMissing", "CDISpecificationAbsent"]);
     if closed.is_empty() && !stale.is_empty() {
-        findings.push(Finding::warn(CHECK, format!("was missing or stale within the last hour: {}", few(&stale)), generate));
+        findings.push(Finding::warn(
+            CHECK,
+            format!("was missing or stale within the last hour: {}", few(&stale)),
+            generate,
+        ));
     }
     let off: Vec<String> = nodes
         .iter()
         .filter(|node| may_be_off(&node.status.node_info.container_runtime_version))
-        .map(|node| format!("{} ({})", node.metadata.name, node.status.node_info.container_runtime_version))
+        .map(|node| {
+            format!("{} ({})", node.metadata.name, node.status.node_info.container_runtime_version)
+        })
         .collect();
     if !off.is_empty() {
         findings.push(Finding::warn(
@@ -237,7 +267,10 @@ pub(crate) fn cdi(facts: &Facts) -> Vec<Finding> {
         ));
     }
     if findings.is_empty() {
-        findings.push(Finding::ok(CHECK, format!("{} with usable specifications", count(nodes.len(), "node"))));
+        findings.push(Finding::ok(
+            CHECK,
+            format!("{} with usable specifications", count(nodes.len(), "node")),
+        ));
     }
     findings
 }
@@ -265,7 +298,9 @@ pub(crate) fn runtime(facts: &Facts) -> Vec<Finding> {
     }
     let mut findings = Vec::new();
     match &facts.toolkits {
-        Err(failure) => findings.push(Finding::unread(CHECK, "the DaemonSet of NVIDIA's toolkit", failure)),
+        Err(failure) => {
+            findings.push(Finding::unread(CHECK, "the DaemonSet of NVIDIA's toolkit", failure))
+        }
         Ok(toolkits) => {
             for toolkit in toolkits {
                 let value = toolkit.setting(SETTING);
@@ -320,11 +355,15 @@ pub(crate) fn cards(facts: &Facts) -> Vec<Finding> {
         ));
     }
     let places = state.nodes.name.iter().zip(&state.nodes.backed_off);
-    let backed: Vec<String> = places.filter(|(_, off)| **off).map(|(name, _)| name.clone()).collect();
+    let backed: Vec<String> =
+        places.filter(|(_, off)| **off).map(|(name, _)| name.clone()).collect();
     if !backed.is_empty() {
         findings.push(Finding::fail(
             CHECK,
-            format!("nodes take no GPU pods for a while, since their kubelets refused several: {}", few(&backed)),
+            format!(
+                "nodes take no GPU pods for a while, since their kubelets refused several: {}",
+                few(&backed)
+            ),
             "the events of the refused pods say why: kubectl plimsoll events",
         ));
     }

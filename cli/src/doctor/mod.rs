@@ -48,7 +48,7 @@ pub(crate) struct Report {
 /// If kubectl reaches no cluster, or there is no such check.
 pub(crate) fn doctor(flags: &Doctor, output: &mut dyn Write) -> Result<ExitCode> {
     let cluster = Cluster::new(&flags.access);
-    let facts = collect::collect(&cluster)?;
+    let facts = collect::collect(&cluster, &collect::CERTIFICATES)?;
     let mut report = report(&facts, flags.certificate_days);
     if !flags.only.is_empty() {
         for name in &flags.only {
@@ -74,13 +74,14 @@ pub(crate) fn doctor(flags: &Doctor, output: &mut dyn Write) -> Result<ExitCode>
     Ok(code)
 }
 
-/// All findings as a table and as JSON, for a support bundle.
+/// All findings as a table and as JSON, for a support bundle: no Secret is asked for, so of certificates only those
+/// that the extender tells of are looked at.
 ///
 /// # Errors
 ///
 /// If kubectl reaches no cluster.
 pub(crate) fn texts(cluster: &Cluster) -> Result<(String, String)> {
-    let report = report(&collect::collect(cluster)?, CERTIFICATE_DAYS);
+    let report = report(&collect::collect(cluster, &[])?, CERTIFICATE_DAYS);
     let mut table = Vec::new();
     write_table(&report.findings, &mut table)?;
     let table = String::from_utf8_lossy(&table).into_owned();
@@ -89,8 +90,24 @@ pub(crate) fn texts(cluster: &Cluster) -> Result<(String, String)> {
 
 /// The names of the checks.
 const CHECKS: [&str; 18] = [
-    "extender", "annotator", "kube-scheduler", "requests", "certificate", "clocks", "readings", "writers", "policy",
-    "rights", "admission", "gpu-nodes", "unit", "cdi", "runtime", "other-plugins", "versions", "cards",
+    "extender",
+    "annotator",
+    "kube-scheduler",
+    "requests",
+    "certificate",
+    "clocks",
+    "readings",
+    "writers",
+    "policy",
+    "rights",
+    "admission",
+    "gpu-nodes",
+    "unit",
+    "cdi",
+    "runtime",
+    "other-plugins",
+    "versions",
+    "cards",
 ];
 
 fn report(facts: &Facts, certificate_days: u16) -> Report {

@@ -19,7 +19,10 @@ pub(crate) fn extender(facts: &Facts) -> Vec<Finding> {
     }
     if facts.workload("scheduler-extender").is_none() {
         if facts.workload("annotator").is_some() {
-            return vec![Finding::ok(CHECK, "none is installed: hot nodes are tainted, and nothing else")];
+            return vec![Finding::ok(
+                CHECK,
+                "none is installed: hot nodes are tainted, and nothing else",
+            )];
         }
         return vec![Finding::fail(
             CHECK,
@@ -30,7 +33,9 @@ pub(crate) fn extender(facts: &Facts) -> Vec<Finding> {
     let mut findings = running(CHECK, "scheduler-extender", facts);
     findings.extend(leader(facts));
     let unread = facts.extenders.iter().filter_map(|(pod, page)| Some((pod, page.as_ref().err()?)));
-    findings.extend(unread.map(|(pod, failure)| Finding::unread(CHECK, &format!("metrics of {pod}"), failure)));
+    findings.extend(
+        unread.map(|(pod, failure)| Finding::unread(CHECK, &format!("metrics of {pod}"), failure)),
+    );
     let overbooked = sum(&facts.extenders, "plimsoll_extender_gpu_units_overbooked", &[]);
     if overbooked > 0.0 {
         findings.push(Finding::fail(
@@ -56,9 +61,12 @@ pub(crate) fn annotator(facts: &Facts) -> Vec<Finding> {
         )];
     }
     let mut findings = running(CHECK, "annotator", facts);
-    let unread = facts.annotators.iter().filter_map(|(pod, page)| Some((pod, page.as_ref().err()?)));
-    findings.extend(unread.map(|(pod, failure)| Finding::unread(CHECK, &format!("metrics of {pod}"), failure)));
-    let known = facts.annotators.values().any(|page| page.is_ok());
+    let unread =
+        facts.annotators.iter().filter_map(|(pod, page)| Some((pod, page.as_ref().err()?)));
+    findings.extend(
+        unread.map(|(pod, failure)| Finding::unread(CHECK, &format!("metrics of {pod}"), failure)),
+    );
+    let known = facts.annotators.values().any(Result::is_ok);
     if known && sum(&facts.annotators, "plimsoll_annotator_leader", &[]) == 0.0 {
         findings.push(Finding::fail(
             CHECK,
@@ -77,8 +85,12 @@ fn running(check: &'static str, program: &str, facts: &Facts) -> Vec<Finding> {
     if ready >= wanted {
         return vec![Finding::ok(check, format!("{ready}/{wanted} ready"))];
     }
-    let why: Vec<String> =
-        facts.pods_of(program).into_iter().filter(|pod| !pod.is_ready()).map(why_not_ready).collect();
+    let why: Vec<String> = facts
+        .pods_of(program)
+        .into_iter()
+        .filter(|pod| !pod.is_ready())
+        .map(why_not_ready)
+        .collect();
     let what = format!("{ready}/{wanted} ready: {}", few(&why));
     let namespace = &workload.metadata.namespace;
     let todo = format!("kubectl -n {namespace} describe pods -l app.kubernetes.io/name={program}");
@@ -105,7 +117,9 @@ fn leader(facts: &Facts) -> Vec<Finding> {
     const CHECK: &str = "extender";
     let lease = match &facts.extender_lease {
         Ok(lease) => lease,
-        Err(failure) => return vec![Finding::unread(CHECK, "the Lease plimsoll-scheduler-extender", failure)],
+        Err(failure) => {
+            return vec![Finding::unread(CHECK, "the Lease plimsoll-scheduler-extender", failure)];
+        }
     };
     let renewed = lease.spec.renew_time.map(|time| (facts.time() - time).get_seconds());
     match (lease.holder_pod(), renewed) {
@@ -138,12 +152,16 @@ pub(crate) fn versions(facts: &Facts) -> Vec<Finding> {
         Err(failure) => findings.push(Finding::unread(CHECK, "Plimsoll's pods", failure)),
         Ok(pods) => {
             let programs = of_pods(pods);
-            let ours: Vec<_> = programs.iter().filter(|it| it.program != "kube-scheduler" && it.program != "mps-control-daemon").collect();
+            let ours: Vec<_> = programs
+                .iter()
+                .filter(|it| it.program != "kube-scheduler" && it.program != "mps-control-daemon")
+                .collect();
             let mut versions: Vec<&str> = ours.iter().map(|it| it.version.as_str()).collect();
             versions.sort_unstable();
             versions.dedup();
             if versions.len() > 1 {
-                let each: Vec<String> = ours.iter().map(|it| format!("{} {}", it.program, it.version)).collect();
+                let each: Vec<String> =
+                    ours.iter().map(|it| format!("{} {}", it.program, it.version)).collect();
                 findings.push(Finding::warn(
                     CHECK,
                     format!("the programs' images are of several versions: {}", few(&each)),
@@ -153,7 +171,8 @@ pub(crate) fn versions(facts: &Facts) -> Vec<Finding> {
         }
     }
     let told = facts.extenders.values().flatten();
-    let mut told: Vec<&str> = told.filter_map(|page| page.label("plimsoll_build_info", "version")).collect();
+    let mut told: Vec<&str> =
+        told.filter_map(|page| page.label("plimsoll_build_info", "version")).collect();
     told.dedup();
     for version in told.iter().filter(|version| **version != CLIENT) {
         findings.push(Finding::warn(
@@ -164,11 +183,13 @@ pub(crate) fn versions(facts: &Facts) -> Vec<Finding> {
     }
     match &facts.server_version {
         Err(failure) => findings.push(Finding::unread(CHECK, "the API server's version", failure)),
-        Ok(server) if minor(server).is_some_and(|minor| minor < OLDEST) => findings.push(Finding::fail(
-            CHECK,
-            format!("Kubernetes is {server}"),
-            format!("Plimsoll needs 1.{OLDEST} or newer"),
-        )),
+        Ok(server) if minor(server).is_some_and(|minor| minor < OLDEST) => {
+            findings.push(Finding::fail(
+                CHECK,
+                format!("Kubernetes is {server}"),
+                format!("Plimsoll needs 1.{OLDEST} or newer"),
+            ))
+        }
         Ok(_) => {}
     }
     let nodes = facts.nodes.as_deref().unwrap_or_default().iter();
@@ -219,6 +240,6 @@ pub(crate) fn policy(facts: &Facts) -> Vec<Finding> {
             "kubectl plimsoll policy show | kubectl plimsoll policy check -",
         )];
     }
-    let known = facts.extenders.values().any(|page| page.is_ok());
+    let known = facts.extenders.values().any(Result::is_ok);
     if known { vec![Finding::ok(CHECK, "read without fault")] } else { Vec::new() }
 }

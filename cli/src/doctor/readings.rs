@@ -29,7 +29,8 @@ pub(crate) fn fresh(facts: &Facts) -> Vec<Finding> {
     let without = without_readings(facts);
     let exporters = facts.pods_of("node-exporter-plus").into_iter();
     let gpu_exporters = facts.pods_of("node-exporter-plus-gpu").into_iter();
-    let broken: Vec<String> = exporters.chain(gpu_exporters).filter(|pod| !pod.is_ready()).map(why_not_ready).collect();
+    let broken: Vec<String> =
+        exporters.chain(gpu_exporters).filter(|pod| !pod.is_ready()).map(why_not_ready).collect();
     if let Some(silent) = silent.filter(|silent| *silent > 0.0) {
         let mut what = format!("{silent} of {all} exporters do not answer the annotator");
         if let Some(names) = without.as_ref().filter(|names| !names.is_empty()) {
@@ -63,7 +64,10 @@ pub(crate) fn fresh(facts: &Facts) -> Vec<Finding> {
             ));
         }
         (Ok(state), _) if findings.is_empty() => {
-            findings.push(Finding::ok(CHECK, format!("{} fresh", count(state.nodes.name.len(), "node"))));
+            findings.push(Finding::ok(
+                CHECK,
+                format!("{} fresh", count(state.nodes.name.len(), "node")),
+            ));
         }
         _ => {}
     }
@@ -159,7 +163,9 @@ pub(crate) fn clocks(facts: &Facts) -> Vec<Finding> {
         ));
     }
     match &facts.node_leases {
-        Err(failure) => findings.push(Finding::unread(CHECK, "the Leases of kube-node-lease", failure)),
+        Err(failure) => {
+            findings.push(Finding::unread(CHECK, "the Leases of kube-node-lease", failure))
+        }
         Ok(leases) => {
             for lease in leases {
                 let Some(offset) = offset(lease, now) else { continue };
@@ -181,7 +187,8 @@ pub(crate) fn clocks(facts: &Facts) -> Vec<Finding> {
         .filter(|node| reading_ahead(node, &facts.metric_names(), now))
         .map(|node| node.metadata.name.clone())
         .collect();
-    let refused = sum(&facts.extenders, "plimsoll_extender_refused_readings_total", &["cause=\"ahead\""]);
+    let refused =
+        sum(&facts.extenders, "plimsoll_extender_refused_readings_total", &["cause=\"ahead\""]);
     if !ahead.is_empty() || refused > 0.0 {
         let names = if ahead.is_empty() { String::new() } else { format!(": {}", few(&ahead)) };
         findings.push(Finding::fail(
@@ -196,8 +203,8 @@ pub(crate) fn clocks(facts: &Facts) -> Vec<Finding> {
     findings
 }
 
-/// By how many seconds a kubelet's clock is ahead of the API server's: it wrote its own time, and the API server when it
-/// was written. `None` if the Lease is not renewed now.
+/// By how many seconds a kubelet's clock is ahead of the API server's: it wrote its own time, and the API server when
+/// it was written. `None` if the Lease is not renewed now.
 fn offset(lease: &Lease, now: Timestamp) -> Option<f64> {
     let renewed = lease.spec.renew_time?;
     let written = lease.metadata.managed_fields.iter().filter_map(|fields| fields.time).max()?;

@@ -41,7 +41,9 @@ pub(crate) fn configured(facts: &Facts) -> Vec<Finding> {
     let mut findings = Vec::new();
     let nodes = facts.nodes.as_deref().unwrap_or_default().iter();
     let withheld: Vec<String> = nodes
-        .filter(|node| node.status.conditions.iter().any(|it| it.kind == WITHHELD && it.status == "True"))
+        .filter(|node| {
+            node.status.conditions.iter().any(|it| it.kind == WITHHELD && it.status == "True")
+        })
         .map(|node| node.metadata.name.clone())
         .collect();
     if !withheld.is_empty() {
@@ -57,7 +59,9 @@ pub(crate) fn configured(facts: &Facts) -> Vec<Finding> {
         return findings;
     }
     match &facts.schedulers {
-        Err(failure) => findings.push(Finding::unread(CHECK, "kube-scheduler's pods in kube-system", failure)),
+        Err(failure) => {
+            findings.push(Finding::unread(CHECK, "kube-scheduler's pods in kube-system", failure))
+        }
         Ok(pods) if pods.is_empty() => findings.push(Finding::warn(
             CHECK,
             "no pod of it is visible in kube-system, as where a provider or RKE2 runs it",
@@ -130,7 +134,11 @@ fn second(facts: &Facts) -> Vec<Finding> {
     let pods = facts.pods_of("kube-scheduler");
     let ready = pods.iter().filter(|pod| pod.is_ready()).count();
     let mut findings = vec![if ready == 0 {
-        Finding::fail(CHECK, "no pod of plimsoll-scheduler is ready", "kubectl describe its pods; see their log")
+        Finding::fail(
+            CHECK,
+            "no pod of plimsoll-scheduler is ready",
+            "kubectl describe its pods; see their log",
+        )
     } else {
         Finding::ok(CHECK, format!("plimsoll-scheduler {ready}/{} ready", pods.len()))
     }];
@@ -145,11 +153,20 @@ fn second(facts: &Facts) -> Vec<Finding> {
         text.and_then(|text| serde_saphyr::from_str(text).ok()).unwrap_or_default();
     let ours = configuration.extenders.iter().filter(|it| it.url_prefix.contains(":19100/"));
     let ours: Vec<&Entry> = ours.collect();
-    let write_anew = "kubectl plimsoll scheduler-config --in-cluster --gpu --policy FILE writes it anew";
+    let write_anew =
+        "kubectl plimsoll scheduler-config --in-cluster --gpu --policy FILE writes it anew";
     if ours.is_empty() {
-        findings.push(Finding::fail(CHECK, "its configuration names no extender of Plimsoll", write_anew));
+        findings.push(Finding::fail(
+            CHECK,
+            "its configuration names no extender of Plimsoll",
+            write_anew,
+        ));
     } else if ours.iter().any(|entry| !entry.node_cache_capable) {
-        findings.push(Finding::fail(CHECK, "its configuration has nodeCacheCapable false", write_anew));
+        findings.push(Finding::fail(
+            CHECK,
+            "its configuration has nodeCacheCapable false",
+            write_anew,
+        ));
     }
     findings
 }
@@ -158,7 +175,7 @@ fn second(facts: &Facts) -> Vec<Finding> {
 pub(crate) fn requests(facts: &Facts) -> Vec<Finding> {
     const CHECK: &str = "requests";
     const NAME: &str = "plimsoll_extender_requests_total";
-    if !facts.extenders.values().any(|page| page.is_ok()) {
+    if !facts.extenders.values().any(Result::is_ok) {
         return Vec::new();
     }
     let mut findings = Vec::new();
@@ -185,7 +202,8 @@ pub(crate) fn requests(facts: &Facts) -> Vec<Finding> {
     let started = facts.extenders.values().flatten();
     let started = started.filter_map(|page| page.sum("process_start_time_seconds", &[]));
     let first = started.fold(f64::INFINITY, f64::min);
-    let runs = facts.time().as_second() - if first.is_finite() { first as i64 } else { facts.time().as_second() };
+    let runs = facts.time().as_second()
+        - if first.is_finite() { first as i64 } else { facts.time().as_second() };
     if calls == 0.0 && handshakes > 0.0 {
         findings.push(Finding::fail(
             CHECK,

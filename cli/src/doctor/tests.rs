@@ -52,7 +52,8 @@ fn cards(closed: Option<&str>) -> String {
 }
 
 fn node(name: &str, gpu: bool) -> Node {
-    let mut annotations = BTreeMap::from([(METRIC.to_owned(), "0.5,2026-11-26T13:59:00Z".to_owned())]);
+    let mut annotations =
+        BTreeMap::from([(METRIC.to_owned(), "0.5,2026-11-26T13:59:00Z".to_owned())]);
     let mut labels = BTreeMap::new();
     if gpu {
         annotations.insert("plimsoll.dev/gpu-cards".to_owned(), cards(None));
@@ -107,9 +108,15 @@ fn binding(name: &str, action: &str) -> Value {
 }
 
 const POLICIES: [&str; 9] = [
-    "plimsoll-bindings", "plimsoll-claims", "plimsoll-gpu-environment", "plimsoll-node-name",
-    "plimsoll-annotator-nodes", "plimsoll-device-plugin-nodes", "plimsoll-device-plugin-node-status",
-    "plimsoll-device-plugin-pods", "plimsoll-device-plugin-events",
+    "plimsoll-bindings",
+    "plimsoll-claims",
+    "plimsoll-gpu-environment",
+    "plimsoll-node-name",
+    "plimsoll-annotator-nodes",
+    "plimsoll-device-plugin-nodes",
+    "plimsoll-device-plugin-node-status",
+    "plimsoll-device-plugin-pods",
+    "plimsoll-device-plugin-events",
 ];
 
 fn right(account: &'static str, verb: &'static str, resource: &'static str) -> Right {
@@ -135,7 +142,10 @@ fn healthy() -> Facts {
         workloads: Ok(["scheduler-extender", "annotator"]
             .map(|name| of(workload("Deployment", name)))
             .into_iter()
-            .chain(["node-exporter-plus", "gpushare-device-plugin"].map(|name| of(workload("DaemonSet", name))))
+            .chain(
+                ["node-exporter-plus", "gpushare-device-plugin"]
+                    .map(|name| of(workload("DaemonSet", name))),
+            )
             .collect()),
         pods: Ok(vec![
             pod("scheduler-extender", "extender-a", "cp-1"),
@@ -165,7 +175,10 @@ fn healthy() -> Facts {
         ]),
         bindings: Ok(POLICIES.iter().map(|name| of(binding(name, "Deny"))).collect()),
         policies: Ok(POLICIES.iter().map(|name| (*name).to_owned()).collect()),
-        rights: Ok(vec![right("annotator", "patch", "nodes"), right("scheduler-extender", "create", "pods/binding")]),
+        rights: Ok(vec![
+            right("annotator", "patch", "nodes"),
+            right("scheduler-extender", "create", "pods/binding"),
+        ]),
         events: Ok(Vec::new()),
         node_leases: Ok(vec![lease("cp-1", "2026-11-26T13:59:55.2Z", "2026-11-26T13:59:55Z")]),
         plugin_logs: BTreeMap::new(),
@@ -218,17 +231,36 @@ fn a_healthy_cluster_has_no_finding_and_every_check_says_something() {
 #[test]
 fn a_scheduler_of_two_that_does_not_ask_the_extender_is_found() {
     let mut facts = healthy();
-    facts.schedulers = Ok(vec![scheduler("cp-1", CONFIGURED), scheduler("cp-2", "--leader-elect=true")]);
-    assert_only(&facts, Level::Fail, "kube-scheduler", "cp-2: no --config, so it does not ask the extender (1 of 2");
+    facts.schedulers =
+        Ok(vec![scheduler("cp-1", CONFIGURED), scheduler("cp-2", "--leader-elect=true")]);
+    assert_only(
+        &facts,
+        Level::Fail,
+        "kube-scheduler",
+        "cp-2: no --config, so it does not ask the extender (1 of 2",
+    );
 }
 
 #[test]
 fn a_configuration_that_an_upgrade_has_taken_out_is_found() {
     let mut facts = healthy();
-    facts.schedulers = Ok(vec![scheduler("cp-1", "--leader-elect=true"), scheduler("cp-2", CONFIGURED)]);
-    assert_only(&facts, Level::Fail, "kube-scheduler", "cp-1: no --config, though `enable` has run there");
+    facts.schedulers =
+        Ok(vec![scheduler("cp-1", "--leader-elect=true"), scheduler("cp-2", CONFIGURED)]);
+    assert_only(
+        &facts,
+        Level::Fail,
+        "kube-scheduler",
+        "cp-1: no --config, though `enable` has run there",
+    );
     let mut facts = healthy();
-    facts.kubeadm_config.as_mut().unwrap().as_mut().unwrap().data.insert("ClusterConfiguration".to_owned(), "scheduler: {}".to_owned());
+    facts
+        .kubeadm_config
+        .as_mut()
+        .unwrap()
+        .as_mut()
+        .unwrap()
+        .data
+        .insert("ClusterConfiguration".to_owned(), "scheduler: {}".to_owned());
     assert_only(&facts, Level::Warn, "kube-scheduler", "the next kubeadm upgrade takes");
     let mut facts = healthy();
     let condition = json!([{"type": "GPUUnitsWithheld", "status": "True"}]);
@@ -253,16 +285,27 @@ fn a_certificate_near_its_end_is_found() {
 
 #[test]
 fn whole_nodes_in_place_of_names_are_found_in_events_and_logs() {
-    let says = "the request has no NodeNames: set `nodeCacheCapable: true` in this extender's entry";
+    let says =
+        "the request has no NodeNames: set `nodeCacheCapable: true` in this extender's entry";
     let mut facts = healthy();
     facts.events = Ok(vec![event("Pod", "train", "FailedScheduling", says)]);
-    assert_only(&facts, Level::Fail, "requests", "nodeCacheCapable is false (event of pod shop/train)");
+    assert_only(
+        &facts,
+        Level::Fail,
+        "requests",
+        "nodeCacheCapable is false (event of pod shop/train)",
+    );
     let mut facts = healthy();
-    facts.scheduler_logs = Ok(BTreeMap::from([("kube-scheduler-cp-1".to_owned(), format!("Skipping extender err=\"{says}\""))]));
+    facts.scheduler_logs = Ok(BTreeMap::from([(
+        "kube-scheduler-cp-1".to_owned(),
+        format!("Skipping extender err=\"{says}\""),
+    )]));
     assert_only(&facts, Level::Fail, "requests", "(log of kube-scheduler-cp-1)");
     let mut facts = healthy();
     for page in facts.extenders.values_mut() {
-        *page = Ok(Page::parse("plimsoll_extender_requests_total{verb=\"filter\",outcome=\"error\"} 3\n"));
+        *page = Ok(Page::parse(
+            "plimsoll_extender_requests_total{verb=\"filter\",outcome=\"error\"} 3\n",
+        ));
     }
     assert_only(&facts, Level::Fail, "requests", "all 6 calls of Filter failed");
 }
@@ -272,7 +315,9 @@ fn the_second_schedulers_configuration_is_read() {
     let mut facts = healthy();
     facts.pods.as_mut().unwrap().push(pod("kube-scheduler", "second", "cp-1"));
     let entry = |capable: bool| {
-        let text = format!("extenders:\n- {{urlPrefix: 'https://x:19100/load-aware', nodeCacheCapable: {capable}}}\n");
+        let text = format!(
+            "extenders:\n- {{urlPrefix: 'https://x:19100/load-aware', nodeCacheCapable: {capable}}}\n"
+        );
         Ok(Some(of(json!({"data": {"config.yaml": text}}))))
     };
     facts.second_config = entry(true);
@@ -289,7 +334,12 @@ fn an_extender_that_is_not_called_is_found() {
     for page in facts.extenders.values_mut() {
         *page = Ok(Page::parse("process_start_time_seconds 1795600000\n"));
     }
-    assert_only(&facts, Level::Fail, "requests", "no kube-scheduler has called the extender in its");
+    assert_only(
+        &facts,
+        Level::Fail,
+        "requests",
+        "no kube-scheduler has called the extender in its",
+    );
     for page in facts.extenders.values_mut() {
         *page = Ok(Page::parse("plimsoll_extender_tls_handshake_failures_total 4\n"));
     }
@@ -307,8 +357,16 @@ fn a_clock_that_is_off_is_found_by_what_a_kubelet_wrote_and_when() {
     facts.node_leases = Ok(vec![lease("gpu-1", "2026-11-26T12:00:00Z", "2026-11-26T12:59:55Z")]);
     assert_eq!(wrong(&facts), []);
     let mut facts = healthy();
-    facts.nodes.as_mut().unwrap()[0].metadata.annotations.insert(METRIC.to_owned(), "0.5,2026-11-26T22:00:00Z".to_owned());
-    assert_only(&facts, Level::Fail, "clocks", "readings are of the future, so that they do not count: cp-1");
+    facts.nodes.as_mut().unwrap()[0]
+        .metadata
+        .annotations
+        .insert(METRIC.to_owned(), "0.5,2026-11-26T22:00:00Z".to_owned());
+    assert_only(
+        &facts,
+        Level::Fail,
+        "clocks",
+        "readings are of the future, so that they do not count: cp-1",
+    );
 }
 
 #[test]
@@ -316,7 +374,12 @@ fn silent_exporters_are_found() {
     let mut facts = healthy();
     facts.annotators.insert("annotator-a".to_owned(), Ok(annotator_page(1)));
     facts.state.as_mut().unwrap().nodes.missing = vec![1, 0];
-    assert_only(&facts, Level::Warn, "readings", "1 of 2 exporters do not answer the annotator; without a fresh reading: cp-1");
+    assert_only(
+        &facts,
+        Level::Warn,
+        "readings",
+        "1 of 2 exporters do not answer the annotator; without a fresh reading: cp-1",
+    );
     facts.annotators.insert("annotator-a".to_owned(), Ok(annotator_page(2)));
     assert_only(&facts, Level::Fail, "readings", "2 of 2 exporters");
 }
@@ -328,7 +391,8 @@ fn two_writers_of_readings_are_found() {
     facts.nodes.as_mut().unwrap()[1].metadata.managed_fields = vec![other];
     assert_only(&facts, Level::Fail, "writers", "crane-annotator (1 node), unknown (1 node)");
     // Other annotations are others' business.
-    facts.nodes.as_mut().unwrap()[1].metadata.managed_fields = vec![of(written("kubelet", "volumes"))];
+    facts.nodes.as_mut().unwrap()[1].metadata.managed_fields =
+        vec![of(written("kubelet", "volumes"))];
     assert_eq!(wrong(&facts), []);
 }
 
@@ -376,21 +440,34 @@ fn a_missing_or_stale_cdi_specification_is_found() {
     let annotations = &mut facts.nodes.as_mut().unwrap()[1].metadata.annotations;
     annotations.insert("plimsoll.dev/gpu-cards".to_owned(), cards(Some("cdi")));
     facts.events = Ok(vec![event("Node", "gpu-1", "CDIOtherDriver", "")]);
-    assert_only(&facts, Level::Fail, "cdi", "cards take no pods: gpu-1; events: gpu-1 (CDIOtherDriver)");
+    assert_only(
+        &facts,
+        Level::Fail,
+        "cdi",
+        "cards take no pods: gpu-1; events: gpu-1 (CDIOtherDriver)",
+    );
     let mut facts = healthy();
     let annotations = &mut facts.nodes.as_mut().unwrap()[1].metadata.annotations;
     annotations.insert("plimsoll.dev/gpu-cards".to_owned(), cards(Some("cdi-folder")));
-    assert_only(&facts, Level::Fail, "cdi", "the folder of CDI specifications cannot be written: gpu-1");
+    assert_only(
+        &facts,
+        Level::Fail,
+        "cdi",
+        "the folder of CDI specifications cannot be written: gpu-1",
+    );
 }
 
 #[test]
 fn a_runtime_without_cdi_is_found() {
     let mut facts = healthy();
-    facts.nodes.as_mut().unwrap()[1].status.node_info.container_runtime_version = "containerd://1.7.27".to_owned();
+    facts.nodes.as_mut().unwrap()[1].status.node_info.container_runtime_version =
+        "containerd://1.7.27".to_owned();
     assert_only(&facts, Level::Warn, "cdi", "gpu-1 (containerd://1.7.27)");
     let mut facts = healthy();
-    let plugin = of(json!({"kind": "DaemonSet", "metadata": {"labels": {"app.kubernetes.io/name": "gpushare-device-plugin"}},
-        "spec": {"template": {"spec": {"containers": [{"args": ["--response=env"]}]}}}}));
+    let plugin = of(
+        json!({"kind": "DaemonSet", "metadata": {"labels": {"app.kubernetes.io/name": "gpushare-device-plugin"}},
+        "spec": {"template": {"spec": {"containers": [{"args": ["--response=env"]}]}}}}),
+    );
     facts.workloads.as_mut().unwrap()[3] = plugin;
     assert_only(&facts, Level::Warn, "cdi", "--response=env");
 }
@@ -416,19 +493,38 @@ fn another_device_plugin_on_the_cards_is_found() {
     assert_only(&facts, Level::Fail, "other-plugins", "gpu-1 (GPUCardOfferedTwice)");
     // Where Plimsoll has no card, others may.
     let mut facts = healthy();
-    facts.nodes.as_mut().unwrap()[0].status.allocatable.insert("nvidia.com/gpu".to_owned(), json!("4"));
+    facts.nodes.as_mut().unwrap()[0]
+        .status
+        .allocatable
+        .insert("nvidia.com/gpu".to_owned(), json!("4"));
     assert_eq!(wrong(&facts), []);
 }
 
 #[test]
 fn gpu_nodes_without_the_device_plugin_are_found() {
     let mut facts = healthy();
-    facts.nodes.as_mut().unwrap()[0].metadata.labels.insert("nvidia.com/gpu.present".to_owned(), "true".to_owned());
-    assert_only(&facts, Level::Warn, "gpu-nodes", "1 node with a card by its labels, and without Plimsoll's device plugin: cp-1");
-    facts.nodes.as_mut().unwrap()[0].metadata.labels.insert("gpushare".to_owned(), "false".to_owned());
+    facts.nodes.as_mut().unwrap()[0]
+        .metadata
+        .labels
+        .insert("nvidia.com/gpu.present".to_owned(), "true".to_owned());
+    assert_only(
+        &facts,
+        Level::Warn,
+        "gpu-nodes",
+        "1 node with a card by its labels, and without Plimsoll's device plugin: cp-1",
+    );
+    facts.nodes.as_mut().unwrap()[0]
+        .metadata
+        .labels
+        .insert("gpushare".to_owned(), "false".to_owned());
     assert_eq!(wrong(&facts), []);
     facts.pods.as_mut().unwrap().pop();
-    assert_only(&facts, Level::Fail, "gpu-nodes", "1 GPU node without a device plugin's pod: gpu-1");
+    assert_only(
+        &facts,
+        Level::Fail,
+        "gpu-nodes",
+        "1 GPU node without a device plugin's pod: gpu-1",
+    );
 }
 
 #[test]
@@ -453,13 +549,20 @@ fn versions_that_do_not_fit_are_found() {
 #[test]
 fn an_extender_that_is_missing_or_does_not_lead_is_found() {
     let mut facts = healthy();
-    facts.extender_lease = Ok(lease("extender-a_x", "2026-11-26T13:58:00Z", "2026-11-26T13:58:00Z"));
-    assert_only(&facts, Level::Fail, "extender", "no replica leads: extender-a renewed the Lease 120 s ago");
+    facts.extender_lease =
+        Ok(lease("extender-a_x", "2026-11-26T13:58:00Z", "2026-11-26T13:58:00Z"));
+    assert_only(
+        &facts,
+        Level::Fail,
+        "extender",
+        "no replica leads: extender-a renewed the Lease 120 s ago",
+    );
     let mut facts = healthy();
     facts.workloads.as_mut().unwrap()[0].status.ready_replicas = 1;
     let broken = &mut facts.pods.as_mut().unwrap()[1];
     broken.status.conditions[0].status = "False".to_owned();
-    broken.status.container_statuses = of(json!([{"state": {"waiting": {"reason": "ImagePullBackOff"}}}]));
+    broken.status.container_statuses =
+        of(json!([{"state": {"waiting": {"reason": "ImagePullBackOff"}}}]));
     assert_only(&facts, Level::Warn, "extender", "1/2 ready: extender-b (ImagePullBackOff)");
     let mut facts = healthy();
     facts.workloads = Ok(Vec::new());
@@ -477,9 +580,17 @@ fn what_may_not_be_read_is_a_warning_that_names_the_right() {
     let refused = r#"Error from server (Forbidden): leases is forbidden: User "jane" cannot list resource "leases" in API group "coordination.k8s.io" in the namespace "kube-node-lease""#;
     let mut facts = healthy();
     facts.node_leases = Err(Failure::of_message(refused));
-    assert_only(&facts, Level::Warn, "clocks", "not checked: the Leases of kube-node-lease: Error from server");
+    assert_only(
+        &facts,
+        Level::Warn,
+        "clocks",
+        "not checked: the Leases of kube-node-lease: Error from server",
+    );
     let todo = findings(&facts).into_iter().find_map(|finding| finding.todo).unwrap();
-    assert!(todo.contains("--verb=list --resource=leases.coordination.k8s.io && kubectl"), "{todo}");
+    assert!(
+        todo.contains("--verb=list --resource=leases.coordination.k8s.io && kubectl"),
+        "{todo}"
+    );
 }
 
 #[test]
@@ -508,6 +619,9 @@ fn nothing_that_cannot_be_read_ends_the_examination() {
     facts.plugin_logs = BTreeMap::from([("x".to_owned(), Err(failure()))]);
     facts.toolkits = Err(failure());
     let found = wrong(&facts);
-    assert!(found.iter().all(|(level, _, what)| *level == Level::Warn && what.contains("not checked")), "{found:#?}");
+    assert!(
+        found.iter().all(|(level, _, what)| *level == Level::Warn && what.contains("not checked")),
+        "{found:#?}"
+    );
     assert!(found.len() > 8, "{found:#?}");
 }

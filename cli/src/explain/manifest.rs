@@ -102,7 +102,10 @@ spec:
     #[test]
     fn pods_cron_jobs_lists_and_json_are_read_too() {
         let pod = r#"{"kind": "Pod", "metadata": {"name": "a"}, "spec": {"containers": []}}"#;
-        assert_eq!(of(pod, None).unwrap()["metadata"], json!({"name": "a", "namespace": "of-context"}));
+        assert_eq!(
+            of(pod, None).unwrap()["metadata"],
+            json!({"name": "a", "namespace": "of-context"})
+        );
         let list = format!(r#"{{"kind": "List", "items": [{{"kind": "Secret"}}, {pod}]}}"#);
         assert_eq!(of(&list, None).unwrap()["metadata"]["name"], "a");
         let cron = "kind: CronJob\nmetadata: {name: c}\nspec: {jobTemplate: {spec: {template: {spec: {containers: []}}}}}";

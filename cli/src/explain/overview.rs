@@ -31,13 +31,16 @@ pub(super) fn in_order(explained: &Explanation) -> Vec<&Node> {
         let score = |node: &Node| (Reverse(node.extender_score), Reverse(node.score));
         let by_kind = (!a.accepted).cmp(&!b.accepted);
         let by_lack = lack(a).total_cmp(&lack(b));
-        by_kind.then(by_lack).then_with(|| score(a).cmp(&score(b))).then_with(|| a.name.cmp(&b.name))
+        by_kind
+            .then(by_lack)
+            .then_with(|| score(a).cmp(&score(b)))
+            .then_with(|| a.name.cmp(&b.name))
     });
     nodes
 }
 
-/// How much a node lacks to accept the pod: the part of the limit that it is over, or of the asked units that its emptiest
-/// card lacks, whichever is more; 0 if it accepts it.
+/// How much a node lacks to accept the pod: the part of the limit that it is over, or of the asked units that its
+/// emptiest card lacks, whichever is more; 0 if it accepts it.
 fn lack(node: &Node) -> f64 {
     if node.accepted {
         return 0.0;
@@ -71,7 +74,9 @@ fn shown<'a>(explained: &Explanation, nodes: &[&'a Node], limit: usize) -> Vec<&
     let mut shown: Vec<&Node> = nodes[..accepted].iter().take(limit).copied().collect();
     shown.extend(nodes[accepted..].iter().take(misses).copied());
     let own = nodes.iter().find(|node| explained.node.as_ref() == Some(&node.name));
-    if let Some(own) = own && !shown.iter().any(|node| node.name == own.name) {
+    if let Some(own) = own
+        && !shown.iter().any(|node| node.name == own.name)
+    {
         shown.push(own);
     }
     shown
@@ -82,11 +87,7 @@ fn shown<'a>(explained: &Explanation, nodes: &[&'a Node], limit: usize) -> Vec<&
 /// # Errors
 ///
 /// If `output` cannot be written.
-pub(super) fn write(
-    explained: &Explanation,
-    limit: usize,
-    output: &mut dyn Write,
-) -> Result<()> {
+pub(super) fn write(explained: &Explanation, limit: usize, output: &mut dyn Write) -> Result<()> {
     if explained.nodes.is_empty() {
         return Ok(writeln!(output, "No node is known.")?);
     }
@@ -142,7 +143,10 @@ fn write_others(nodes: &[&Node], shown: &[&Node], output: &mut dyn Write) -> Res
         verdicts.iter().map(|(verdict, count)| format!("{count} {verdict}")).collect();
     let noun = if left == 1 { "node" } else { "nodes" };
     let parts = parts.join(", ");
-    Ok(writeln!(output, "and {left} more {noun}: {parts} (--all shows all, --node NODE one in full)")?)
+    Ok(writeln!(
+        output,
+        "and {left} more {noun}: {parts} (--all shows all, --node NODE one in full)"
+    )?)
 }
 
 /// A metric that a limit or a term of any node reads.

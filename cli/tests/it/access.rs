@@ -55,7 +55,10 @@ fn flags_of_the_connection_reach_every_call_of_kubectl() {
 fn a_lease_of_a_pod_that_is_gone_leads_to_any_replica() {
     let extender = extender();
     let world = World::new()
-        .fails("port-forward --address=127.0.0.1 --namespace=plimsoll pod/", "Error from server (NotFound): pods \"x\" not found")
+        .fails(
+            "port-forward --address=127.0.0.1 --namespace=plimsoll pod/",
+            "Error from server (NotFound): pods \"x\" not found",
+        )
         .forwards("deployment/scheduler-extender", &extender.url)
         .with_extender(&extender.url);
     world.run(&["gpus", "-o", "name"]).success();
@@ -125,7 +128,8 @@ fn without_a_context_it_says_how_to_choose_one() {
 
 #[test]
 fn two_extenders_are_not_guessed_between() {
-    let two = json!({"items": [{"metadata": {"namespace": "a"}}, {"metadata": {"namespace": "b"}}]});
+    let two =
+        json!({"items": [{"metadata": {"namespace": "a"}}, {"metadata": {"namespace": "b"}}]});
     let world = World::new().json("get deployments", &two);
     let stderr = world.run(&["gpus"]).failure();
     assert!(stderr.contains("a, b") && stderr.contains("--plimsoll-namespace"), "{stderr}");

@@ -102,7 +102,10 @@ fn followed() -> World {
 #[test]
 fn a_card_is_cordoned_in_the_config_map_that_the_device_plugin_follows() {
     let world = followed()
-        .fails("get configmap unhealthy-gpu-n", "Error from server (NotFound): configmaps not found")
+        .fails(
+            "get configmap unhealthy-gpu-n",
+            "Error from server (NotFound): configmaps not found",
+        )
         .reads("create --filename=-");
     let said = world.run(&["cordon", "n", "0"]).success();
     assert!(said.starts_with("card 0 of n cordoned\n"), "{said}");
@@ -112,12 +115,16 @@ fn a_card_is_cordoned_in_the_config_map_that_the_device_plugin_follows() {
 #[test]
 fn a_list_that_is_there_is_patched_as_it_was_read() {
     let map = json!({"metadata": {"resourceVersion": "7"}, "data": {"gpus": "5,0"}});
-    let world = followed().json("get configmap unhealthy-gpu-n", &map).answer("patch configmap", "");
+    let world =
+        followed().json("get configmap unhealthy-gpu-n", &map).answer("patch configmap", "");
     assert_eq!(world.run(&["uncordon", "n", "0"]).success(), "card 0 of n uncordoned\n");
     let patch = r#"--patch={"data":{"gpus":"5"},"metadata":{"resourceVersion":"7"}}"#;
     assert!(world.calls().contains(patch), "{}", world.calls());
     let dry = world.run(&["uncordon", "n", "0", "--dry-run"]).success();
-    assert_eq!(dry, "card 0 of n would be uncordoned: ConfigMap kube-system/unhealthy-gpu-n, gpus: \"5\"\n");
+    assert_eq!(
+        dry,
+        "card 0 of n would be uncordoned: ConfigMap kube-system/unhealthy-gpu-n, gpus: \"5\"\n"
+    );
 }
 
 #[test]

@@ -216,7 +216,8 @@ fn a_workload_stands_for_its_newest_pod_that_waits() {
 fn a_manifests_pod_is_sent_as_it_is() {
     let answers = Extender::new(&[("/explain", LOAD)]);
     let world = World::new().with_extender(&answers.url);
-    let manifest = "kind: Job\nmetadata: {name: t}\nspec: {template: {spec: {containers: [{name: main}]}}}\n";
+    let manifest =
+        "kind: Job\nmetadata: {name: t}\nspec: {template: {spec: {containers: [{name: main}]}}}\n";
     world.run_with(&["why", "-f", "-", "--node", "ip-10-0-1-17"], manifest).success();
     let asked = answers.requests().pop().unwrap();
     let asked = value(asked.strip_prefix("POST /explain HTTP/1.1 ").unwrap());

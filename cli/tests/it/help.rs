@@ -7,12 +7,37 @@ use crate::command::{PLIMSOLL, assert_golden, run, run_as};
 #[test]
 fn help_has_examples_and_changes_only_on_purpose() {
     for words in [
-        "", "doctor", "why", "pending", "top", "top nodes", "top pods", "gpus", "capacity", "events", "policy",
-        "policy check", "policy convert", "policy show", "policy apply", "policy rollback", "policy diff", "cordon",
-        "taints", "scheduler-config", "ui", "version", "support-bundle", "completion",
+        "",
+        "doctor",
+        "why",
+        "pending",
+        "top",
+        "top nodes",
+        "top pods",
+        "gpus",
+        "capacity",
+        "events",
+        "policy",
+        "policy check",
+        "policy convert",
+        "policy show",
+        "policy apply",
+        "policy rollback",
+        "policy diff",
+        "cordon",
+        "taints",
+        "scheduler-config",
+        "ui",
+        "version",
+        "support-bundle",
+        "completion",
     ] {
         let args = words.split(' ').filter(|word| !word.is_empty()).chain(["--help"]);
-        let golden = if words.is_empty() { "help.txt".to_owned() } else { format!("help-{}.txt", words.replace(' ', "-")) };
+        let golden = if words.is_empty() {
+            "help.txt".to_owned()
+        } else {
+            format!("help-{}.txt", words.replace(' ', "-"))
+        };
         assert_golden(&golden, &run(args).success());
     }
 }

@@ -5,9 +5,11 @@
 #![cfg(test)]
 
 mod access;
+mod bundle;
 mod cards;
 mod command;
 mod diff;
+mod doctor;
 mod explain;
 mod help;
 mod operate;

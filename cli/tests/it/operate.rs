@@ -25,7 +25,8 @@ fn world() -> World {
 #[test]
 fn the_events_of_plimsolls_programs_are_shown_the_newest_last() {
     let shown = world().run(&["events"]).success();
-    let reasons: Vec<&str> = shown.lines().skip(1).filter_map(|line| line.split("   ").nth(2)).collect();
+    let reasons: Vec<&str> =
+        shown.lines().skip(1).filter_map(|line| line.split("   ").nth(2)).collect();
     assert_eq!(reasons, ["GPUPodsBackedOff", "CDICardMissing"], "{shown}");
     assert!(shown.contains("node/n") && shown.contains("(x3)"), "{shown}");
     let names = world().run(&["events", "-o", "name"]).success();
@@ -36,8 +37,8 @@ fn the_events_of_plimsolls_programs_are_shown_the_newest_last() {
 fn a_watch_goes_on_with_those_that_come() {
     let comes = event("plimsoll-scheduler-extender", "Later", "2026-11-26T14:00:00Z").to_string();
     let other = event("kubelet", "Other", "2026-11-26T14:00:00Z").to_string();
-    let world = world()
-        .answer("get events --all-namespaces --watch-only", &format!("{other}\n{comes}\n"));
+    let world =
+        world().answer("get events --all-namespaces --watch-only", &format!("{other}\n{comes}\n"));
     let shown = world.run(&["events", "-w"]).success();
     let last = shown.lines().last().unwrap();
     assert_eq!(last, "2026-11-26T14:00:00Z  Warning  Later  node/n  m\\u{1b}[2J");

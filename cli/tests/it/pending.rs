@@ -27,8 +27,7 @@ fn pods() -> Value {
     let mut other = pod("shop", "other", "2f02", "2026-11-26T13:50:00Z");
     other["spec"]["schedulerName"] = json!("volcano");
     let mut cpu = pod("shop", "cpu", "2f03", "2026-11-26T13:58:00Z");
-    cpu["status"]["conditions"] =
-        json!([{"type": "PodScheduled", "status": "False", "message": "0/3 nodes are available: 3 Insufficient cpu."}]);
+    cpu["status"]["conditions"] = json!([{"type": "PodScheduled", "status": "False", "message": "0/3 nodes are available: 3 Insufficient cpu."}]);
     // A second pod of the same workload.
     let twin = pod("ml", "train-8", "1f0b", "2026-11-26T13:50:00Z");
     json!({"items": [
@@ -76,13 +75,17 @@ fn an_accepted_pod_that_waits_has_kube_schedulers_own_words() {
     let mut decisions = waiting();
     decisions["decisions"][0]["accepted"] = json!(2);
     let mut pod = pod("ml", "train-9", "1f0a", "2026-11-26T13:46:00Z");
-    pod["status"]["conditions"] = json!([{"type": "PodScheduled", "message": "0/37 nodes: Insufficient memory"}]);
+    pod["status"]["conditions"] =
+        json!([{"type": "PodScheduled", "message": "0/37 nodes: Insufficient memory"}]);
     let extender = Extender::new(&[("/v1/pending", &decisions.to_string())]);
     let world = World::new()
         .with_extender(&extender.url)
         .json("get pods --all-namespaces", &json!({"items": [pod]}));
     let said = world.run(&["pending", "-A"]).success();
-    assert!(said.contains("2 nodes accept it; kube-scheduler: 0/37 nodes: Insufficient memory"), "{said}");
+    assert!(
+        said.contains("2 nodes accept it; kube-scheduler: 0/37 nodes: Insufficient memory"),
+        "{said}"
+    );
 }
 
 #[test]
@@ -91,6 +94,10 @@ fn without_rights_to_list_pods_the_extenders_part_is_shown_where_its_address_is_
     let world = World::new().fails("get pods", "Error from server (Forbidden): no");
     let run = world.run(&["pending", "-A", "--extender", &extender.url]);
     assert_eq!(run.code, Some(0));
-    assert!(run.stderr.starts_with("Warning: only pods that the extender was asked about"), "{}", run.stderr);
+    assert!(
+        run.stderr.starts_with("Warning: only pods that the extender was asked about"),
+        "{}",
+        run.stderr
+    );
     assert!(run.stdout.contains("job/train"), "{}", run.stdout);
 }

@@ -57,7 +57,9 @@ impl World {
     pub(crate) fn forwards(mut self, target: &str, url: &str) -> Self {
         let port = url.rsplit(':').next().unwrap();
         let words = format!("port-forward --address=127.0.0.1 --namespace=plimsoll {target}");
-        let said = format!("echo 'Forwarding from 127.0.0.1:{port} -> 19107'; echo $$ > forward; exec sleep 1000");
+        let said = format!(
+            "echo 'Forwarding from 127.0.0.1:{port} -> 19107'; echo $$ > forward; exec sleep 1000"
+        );
         self.rules.push((words, said));
         self
     }
