@@ -13,7 +13,8 @@ use crate::args::operate::{Completion, Shell};
 /// unfinished, and reads one candidate a line and at the end `:4`, which means that no file names are to be added.
 const KUBECTL: &str = r#"#!/bin/sh
 # Completes `kubectl plimsoll`. Put it on the PATH as kubectl_complete-plimsoll, executable.
-exec plimsoll __complete "$@"
+if command -v plimsoll >/dev/null; then exec plimsoll __complete "$@"; fi
+exec kubectl-plimsoll __complete "$@"
 "#;
 
 /// Writes the completion.

@@ -4,7 +4,7 @@ use super::facts::{Facts, Right};
 use super::finding::{Finding, few};
 
 /// The admission policies, and whether forged claims or foreign writes pass without them.
-const POLICIES: [(&str, &str); 9] = [
+pub(super) const POLICIES: [(&str, &str); 9] = [
     ("plimsoll-bindings", "anyone who may bind pods can bring a claim of cards"),
     ("plimsoll-claims", "anyone who may write pods can claim cards"),
     ("plimsoll-gpu-environment", "GPU pods may choose cards by variables"),

@@ -182,6 +182,7 @@ fn scheduler_logs(
     schedulers
         .iter()
         .chain(second)
+        .filter(|pod| pod.status.phase == "Running")
         .map(|pod| Ok((pod.metadata.name.clone(), log(kubectl, pod)?)))
         .collect()
 }
@@ -198,11 +199,11 @@ fn of_interest(event: &Event) -> bool {
 }
 
 /// Account, group, resource, name, verbs, and whether it is in the program's own namespace.
-type Wanted =
+pub(super) type Wanted =
     (&'static str, &'static str, &'static str, &'static str, &'static [&'static str], bool);
 
 /// The rights of docs/rights.md that are always needed.
-const RIGHTS: [Wanted; 18] = [
+pub(super) const RIGHTS: [Wanted; 18] = [
     ("scheduler-extender", "", "nodes", "", &["get", "list", "watch"], false),
     ("scheduler-extender", "", "pods", "", &["get", "list", "watch"], false),
     ("scheduler-extender", "policy", "poddisruptionbudgets", "", &["list"], false),
@@ -233,14 +234,13 @@ const RIGHTS: [Wanted; 18] = [
 /// Asks the API server about each right of the programs that run, in one call of kubectl.
 fn rights(kubectl: &Kubectl, namespace: &str, pods: &[Pod]) -> Read<Vec<Right>> {
     let mut rights = Vec::new();
-    let mut reviews = String::new();
+    let mut reviews = Vec::new();
     for (account, group, resource, name, verbs, own) in RIGHTS {
         let Some(pod) = pods.iter().find(|pod| name_of(&pod.metadata) == account) else { continue };
         let of_account = &pod.metadata.namespace;
         for verb in verbs {
             let place = if own { namespace } else { "" };
-            reviews += &review(of_account, account, verb, group, resource, name, place).to_string();
-            reviews += "\n---\n";
+            reviews.push(review(of_account, account, verb, group, resource, name, place));
             rights.push(Right {
                 account,
                 verb,
@@ -254,7 +254,8 @@ fn rights(kubectl: &Kubectl, namespace: &str, pods: &[Pod]) -> Read<Vec<Right>> 
     if rights.is_empty() {
         return Ok(rights);
     }
-    let answer = kubectl.run_with(&["create", "--filename=-", "--output=json"], &reviews)?;
+    let list = json!({"apiVersion": "v1", "kind": "List", "items": reviews}).to_string();
+    let answer = kubectl.run_with(&["create", "--filename=-", "--output=json"], &list)?;
     let answers: Vec<Value> = answers(&answer);
     if answers.len() != rights.len() {
         return Err(Failure::Other(

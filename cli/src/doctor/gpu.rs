@@ -315,6 +315,9 @@ pub(crate) fn runtime(facts: &Facts) -> Vec<Finding> {
             }
         }
     }
+    if let Err(failure) = &facts.events {
+        findings.push(Finding::unread(CHECK, "events", failure));
+    }
     let told = about(facts, &["GPUProcessElsewhere"]);
     if !told.is_empty() {
         findings.push(Finding::fail(

@@ -78,6 +78,9 @@ fn static_pods(pods: &[Pod], facts: &Facts) -> Vec<Finding> {
     let enabled = kubeadm.and_then(|it| it.metadata.annotations.get(ENABLED_NODES));
     let enabled: Vec<&str> = enabled.map(|text| text.split(',').collect()).unwrap_or_default();
     let mut findings = Vec::new();
+    if let Err(failure) = &facts.kubeadm_config {
+        findings.push(Finding::unread(CHECK, "the ConfigMap kubeadm-config", failure));
+    }
     let mut ours = Vec::new();
     let without: Vec<&Pod> = pods.iter().filter(|pod| configuration(pod).is_none()).collect();
     for pod in pods {
@@ -179,6 +182,9 @@ pub(crate) fn requests(facts: &Facts) -> Vec<Finding> {
         return Vec::new();
     }
     let mut findings = Vec::new();
+    if let Err(failure) = &facts.scheduler_logs {
+        findings.push(Finding::unread(CHECK, "kube-scheduler's logs", failure));
+    }
     let said = says_whole_nodes(facts);
     let verb = "verb=\"filter\"";
     let errors = sum(&facts.extenders, NAME, &[verb, "outcome=\"error\""]);

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::facts::{Facts, Right};
 use super::finding::{Finding, Level};
 use super::page::Page;
-use super::report;
+use super::{access_checks, collect, report};
 use crate::cluster_access::Failure;
 use crate::cluster_access::objects::{Event, Lease, Node, Pod};
 use crate::version::CLIENT;
@@ -624,4 +624,62 @@ fn nothing_that_cannot_be_read_ends_the_examination() {
         "{found:#?}"
     );
     assert!(found.len() > 8, "{found:#?}");
+}
+
+/// The documents of a manifest.
+fn documents(text: &str) -> Vec<Value> {
+    serde_saphyr::from_multiple(text).unwrap()
+}
+
+fn has(list: &Value, word: &str) -> bool {
+    list.as_array().unwrap().iter().any(|it| it == word)
+}
+
+#[test]
+fn the_rights_that_are_asked_about_are_those_of_the_manifests() {
+    let manifests = [
+        ("scheduler-extender", include_str!("../../../deploy/base/scheduler-extender.yaml")),
+        ("annotator", include_str!("../../../deploy/base/annotator.yaml")),
+        (
+            "gpushare-device-plugin",
+            include_str!("../../../deploy/base/gpushare-device-plugin.yaml"),
+        ),
+    ];
+    for (account, text) in manifests {
+        let documents = documents(text);
+        let rules: Vec<&Value> = documents
+            .iter()
+            .filter_map(|document| document["rules"].as_array())
+            .flatten()
+            .collect();
+        assert!(!rules.is_empty(), "{account}");
+        for (_, group, resource, _, verbs, _) in
+            collect::RIGHTS.iter().filter(|right| right.0 == account)
+        {
+            let granted = rules.iter().any(|rule| {
+                has(&rule["apiGroups"], group)
+                    && has(&rule["resources"], resource)
+                    && verbs.iter().all(|verb| has(&rule["verbs"], verb))
+            });
+            assert!(granted, "{account}: {verbs:?} {resource}");
+        }
+    }
+}
+
+#[test]
+fn the_admission_policies_that_are_looked_for_are_those_of_the_manifests() {
+    let manifests = [
+        include_str!("../../../deploy/admission/annotator.yaml"),
+        include_str!("../../../deploy/admission/bindings.yaml"),
+        include_str!("../../../deploy/admission/claims.yaml"),
+        include_str!("../../../deploy/admission/device-plugin.yaml"),
+        include_str!("../../../deploy/admission/gpu-environment.yaml"),
+        include_str!("../../../deploy/admission/node-name.yaml"),
+    ];
+    let documents: Vec<Value> = manifests.iter().flat_map(|text| documents(text)).collect();
+    let policies = documents.iter().filter(|it| it["kind"] == "ValidatingAdmissionPolicy");
+    let policies: Vec<&str> = policies.map(|it| it["metadata"]["name"].as_str().unwrap()).collect();
+    for (name, _) in access_checks::POLICIES {
+        assert!(policies.contains(&name), "{name}");
+    }
 }

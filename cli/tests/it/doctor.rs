@@ -32,6 +32,7 @@ fn world() -> World {
     });
     let workloads = json!({"items": [deployment("scheduler-extender"), deployment("annotator")]});
     World::new()
+        .fails("get configmap kubeadm-config", "Error from server (NotFound): configmaps not found")
         .json("get deployments,daemonsets", &workloads)
         .json("get pods --all-namespaces", &json!({"items": [pod]}))
         .json("get pods --namespace=kube-system", &json!({"items": [scheduler]}))
