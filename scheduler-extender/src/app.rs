@@ -23,6 +23,7 @@ use placement::reading::ReadingCodec;
 use settings::{PolicyFile, ReadingsIn, replica_identity};
 use tokio::net::TcpListener;
 use tokio::runtime::Handle;
+use tokio::sync::watch;
 use tokio::time::{Sleep, sleep};
 
 use crate::back_off_events::write_back_offs;
@@ -32,6 +33,7 @@ use crate::decisions::{DecisionLog, NominatedPods, Summaries, WaitingPods};
 use crate::http_client::SetupError;
 use crate::metrics::{Metrics, ShadowMetrics};
 use crate::over_limits::{OverLimits, write_events};
+use crate::policy_events::PolicyEvents;
 use crate::replicas::{Forwarder, LeaderClient, OtherReplicas, Replicas, SecureClients, prepare};
 use crate::report::StateReport;
 use crate::shadow::{Shadow, ShadowFile};
@@ -111,7 +113,8 @@ pub async fn start(args: Args, context: &Context) -> anyhow::Result<SocketAddr> 
         None => None,
     };
 
-    let on_change = set_policy(Arc::clone(&view), metrics.clone());
+    let (faults, policy_faults) = watch::channel(None);
+    let on_change = set_policy(Arc::clone(&view), metrics.clone(), faults);
     context.spawn("policy", file.follow(pause_before_read, on_change, context.shutdown()));
     let (elector, replicas) = election(&args, &client, address);
     context.before_scrape(&metrics, Arc::clone(&replicas), Metrics::set_replicas);
@@ -131,6 +134,10 @@ pub async fn start(args: Args, context: &Context) -> anyhow::Result<SocketAddr> 
     let (over_limits, queue) = OverLimits::new();
     let events = EventWriter::new(client.clone(), EVENT_COMPONENT);
     context.spawn("events", write_events(queue, events.clone(), context.shutdown()));
+    if let Some(map) = args.policy_config_map.clone() {
+        let events = PolicyEvents { map, writer: events.clone(), replicas: Arc::clone(&replicas) };
+        context.spawn("policy-events", events.write_faults(policy_faults, context.shutdown()));
+    }
     let back_offs = write_back_offs(Arc::clone(&view), events, context.shutdown());
     context.spawn("back-off-events", back_offs);
     spawn_learned_use(&args, context, &view, &clock)?;
@@ -501,14 +508,19 @@ fn set_shadow_policy(
 fn set_policy(
     view: Arc<View>,
     metrics: Metrics,
+    faults: watch::Sender<Option<String>>,
 ) -> impl Fn(Result<Arc<LoadPolicy>, &FileError>) + Send + 'static {
     move |change| match change {
         Ok(policy) => {
+            faults.send_replace(None);
             log_warnings(&policy);
             view.change(|index| index.set_policy(LoadPolicy::clone(&policy)));
             metrics.count_policy_read("changed");
         }
-        Err(_) => metrics.count_policy_read("refused"),
+        Err(error) => {
+            faults.send_replace(Some(error.to_string()));
+            metrics.count_policy_read("refused");
+        }
     }
 }
 

@@ -5,13 +5,13 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Parser;
-use cluster::ServicePort;
+use cluster::{ConfigMapReference, ServicePort};
 use daemon::follow::NamedFile;
 use daemon::tls::Identity;
 use rustls::pki_types::DnsName;
 use settings::{ApiArgs, LoadArgs, NameArgs};
 
-use crate::learned_use;
+use crate::{field, learned_use};
 
 /// Answers kube-scheduler's extender calls: which nodes are not overloaded, which are best, and on
 /// which GPU card a pod goes.
@@ -95,6 +95,16 @@ pub struct Args {
     /// The load policy and its time zone.
     #[command(flatten)]
     pub load: LoadArgs,
+
+    /// The ConfigMap that the policy file is from. With it, a policy that is refused is also an event there, with the line
+    /// and the field. Needs the right to get it.
+    #[arg(
+        long,
+        env = "PLIMSOLL_POLICY_CONFIG_MAP",
+        value_name = "NAMESPACE/NAME",
+        value_parser = config_map
+    )]
+    pub policy_config_map: Option<ConfigMapReference>,
 
     /// A second policy that decides without effect, to try it on the real cluster: what would be
     /// otherwise is counted, and `plimsoll policy diff` shows it. Read again when it changes; the last
@@ -219,6 +229,18 @@ impl Args {
             peer_name: self.lease_name.as_ref().map(|_| self.replica_server_name.clone()),
         })
     }
+}
+
+/// `NAMESPACE/NAME`.
+fn config_map(text: &str) -> Result<ConfigMapReference, String> {
+    let parts = text.split_once('/').map(|(namespace, name)| {
+        let valid =
+            field::label("namespace", namespace).and_then(|()| field::subdomain("name", name));
+        valid
+            .map(|()| ConfigMapReference { namespace: namespace.to_owned(), name: name.to_owned() })
+    });
+    let expected = "expected NAMESPACE/NAME of a ConfigMap, as in plimsoll/policy".to_owned();
+    parts.and_then(Result::ok).ok_or(expected)
 }
 
 fn dns_name(text: &str) -> Result<DnsName<'static>, String> {

@@ -24,6 +24,7 @@ mod learned_use;
 pub mod metrics;
 pub mod node_request;
 pub mod over_limits;
+mod policy_events;
 mod preemption;
 pub mod replicas;
 pub mod report;

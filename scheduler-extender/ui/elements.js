@@ -139,7 +139,6 @@ export function count(number) {
   return whole.format(number);
 }
 
-/** "1 card", "8 cards". */
 export function counted(number, noun) {
   return `${count(number)} ${noun}${number === 1 ? '' : 's'}`;
 }
@@ -157,7 +156,6 @@ export function share(fraction) {
   return fraction === null || fraction === undefined ? '–' : percent(fraction * 1000);
 }
 
-/** A number with at most two decimals. */
 export function decimal(number) {
   return String(Math.round(number * 100) / 100);
 }
@@ -188,7 +186,6 @@ function two(large, largeUnit, small, smallUnit) {
   return small ? `${large} ${largeUnit} ${small} ${smallUnit}` : `${large} ${largeUnit}`;
 }
 
-/** Milliseconds since 1970 as the time of day here. */
 export function clock(milliseconds) {
   return new Date(milliseconds).toLocaleTimeString('en-GB');
 }

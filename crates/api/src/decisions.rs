@@ -68,7 +68,9 @@ pub struct Decided {
 }
 
 /// The controller of pods.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[derive(
+    Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
 pub struct Workload {
     /// Its kind.
     pub kind: String,

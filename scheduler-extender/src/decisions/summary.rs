@@ -271,8 +271,12 @@ fn nearest_card(
 fn nearest_limit(decision: &Decision, verdicts: &Verdicts<'_>) -> Option<out::Nearest> {
     let policy = decision.policy();
     let positions = 0..decision.len();
+    // A node whose cards do not fit would not take the pod either.
     let over = positions
-        .filter(|position| matches!(verdicts.each[*position], Verdict::Overloaded(_)))
+        .filter(|position| {
+            matches!(verdicts.each[*position], Verdict::Overloaded(_))
+                && decision.no_fit(*position).is_none()
+        })
         .map(|position| (decision.limit_ratio(policy, position), position));
     let (_, position) = over.min_by(|(one, _), (other, _)| one.total_cmp(other))?;
     let load = decision.load(position)?;

@@ -39,7 +39,7 @@ macro_rules! files {
 }
 
 /// The files by their path below `/ui/`.
-static FILES: [(&str, &[u8]); 14] = files![
+static FILES: [(&str, &[u8]); 16] = files![
     "app.js",
     "cards.js",
     "elements.js",
@@ -51,6 +51,8 @@ static FILES: [(&str, &[u8]); 14] = files![
     "policy.js",
     "state.js",
     "style.css",
+    "vendor/LICENSE-htm",
+    "vendor/LICENSE-preact",
     "vendor/hooks.mjs",
     "vendor/htm.mjs",
     "vendor/preact.mjs",
@@ -78,4 +80,32 @@ fn file(path: &str) -> Response {
         _ => "text/plain; charset=utf-8",
     };
     (HEADERS, [(CONTENT_TYPE, kind)], *content).into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::Path;
+
+    use super::*;
+
+    fn add_files(folder: &Path, below: &str, found: &mut Vec<String>) {
+        for entry in fs::read_dir(folder).unwrap() {
+            let entry = entry.unwrap();
+            let name = format!("{below}{}", entry.file_name().to_str().unwrap());
+            if entry.file_type().unwrap().is_dir() {
+                add_files(&entry.path(), &format!("{name}/"), found);
+            } else if !name.ends_with(".json") {
+                found.push(name);
+            }
+        }
+    }
+
+    #[test]
+    fn every_file_of_the_page_is_served() {
+        let mut found = Vec::new();
+        add_files(&Path::new(env!("CARGO_MANIFEST_DIR")).join("ui"), "", &mut found);
+        found.sort_unstable();
+        assert_eq!(FILES.map(|(path, _)| path).to_vec(), found);
+    }
 }

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use placement::load::{Evaluation, NodeLoad, PodToPlace, ReadingStatus, ResolvedPolicy};
 use placement::units::{MetricName, NodeName};
 
-use crate::view::{NodeState, Snapshot, View};
+use crate::view::{CardMemory, NodeState, Snapshot, View};
 
 /// The label of a node's zone.
 const ZONE: &str = "topology.kubernetes.io/zone";
@@ -41,7 +41,8 @@ pub(super) struct CardRow {
     pub(super) held_cores: u32,
     pub(super) pods: u32,
     pub(super) memory: u64,
-    pub(super) used: Option<u64>,
+    /// Percent of the memory.
+    pub(super) used: Option<u8>,
     pub(super) healthy: bool,
     pub(super) closed: bool,
 }
@@ -129,13 +130,19 @@ impl Rows<'_> {
                 held_cores: 100_u32.saturating_sub(card.free_cores.0),
                 pods: u32::try_from(account.charges.len()).unwrap_or(u32::MAX),
                 memory: memory.map_or(0, |memory| memory.memory.0),
-                used: memory.and_then(|memory| memory.used).map(|used| used.0),
+                used: memory.and_then(used_percent),
                 healthy: card.healthy,
                 closed: card.closed.is_some(),
             });
         }
         rows.into()
     }
+}
+
+/// Percent of a card's memory that is in use; `None` if that is not known.
+fn used_percent(memory: &CardMemory) -> Option<u8> {
+    let share = memory.used?.0 as f64 / memory.memory.0.max(1) as f64;
+    Some((share * 100.0).round().min(100.0) as u8)
 }
 
 /// A fraction in thousandths; a negative or unknown one is 0.

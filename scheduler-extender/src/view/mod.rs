@@ -179,8 +179,8 @@ impl View {
 
 fn log(notice: &Notice) {
     match notice {
-        Notice::RefusedPod { namespace, name, error } => {
-            tracing::warn!(namespace, name, error, "pod refused, its units are not counted");
+        Notice::RefusedPod { uid, namespace, name: pod, error } => {
+            tracing::warn!(%uid, namespace, pod, error, "pod refused, its units are not counted");
         }
         Notice::RefusedCards { node, error } => {
             tracing::warn!(%node, error, "report of cards refused");

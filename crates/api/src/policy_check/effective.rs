@@ -8,7 +8,8 @@ use placement::policy::{
 use placement::units::MetricName;
 
 use super::{
-    BeyondUnits, Estimates, Gpu, HotRule, Limits, Metric, Namespaces, NodePool, PolicyCheck, Scoring,
+    BeyondUnits, Estimates, Gpu, HotRule, Limits, Metric, Namespaces, NodePool, PolicyCheck,
+    Scoring,
 };
 
 /// The answer for a policy that is accepted, of the kind `kind` where that is known. `source` gives the readings.

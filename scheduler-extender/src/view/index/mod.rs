@@ -94,7 +94,7 @@ pub struct Index {
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Notice {
     /// A pod's request for cards cannot be read.
-    RefusedPod { namespace: String, name: String, error: String },
+    RefusedPod { uid: PodUid, namespace: String, name: String, error: String },
     /// A node's report of its cards cannot be read.
     RefusedCards { node: NodeName, error: String },
     /// A reading is not believed.
