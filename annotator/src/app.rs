@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use cluster::{Client, Elector, Events, Leadership, LeaseSettings, NodeFacts, Scope, WatchHealth};
+use cluster::{
+    Client, Elector, EventWriter, Events, Leadership, LeaseSettings, NodeFacts, Scope, WatchHealth,
+};
 use daemon::follow::{Current, EVERY, Follower, Source};
 use daemon::metrics::WatchMetrics;
 use daemon::{Context, Shutdown};
@@ -23,6 +25,7 @@ use crate::exporter::poll::Poller;
 use crate::exporter::transport::Transport;
 use crate::fleet::{Settings, Status};
 use crate::metrics::{Metrics, set_watch};
+use crate::node_events::{NodeEvents, write_events};
 use crate::pod_use::leaders_list::{LeadersList, ListReader};
 use crate::pod_use::{Observer, SharedLearner, serve};
 use crate::pods::BoundPod;
@@ -31,6 +34,9 @@ use crate::source::metrics_server::MetricsServer;
 use crate::source::prometheus::{Prometheus, Setup};
 use crate::source::{ClusterSource, SourceInputs, Table, Tables, poll_source};
 use crate::store::Store;
+
+/// The reporting component of events.
+const EVENT_COMPONENT: &str = "plimsoll-annotator";
 
 /// The hint in the log if no exporter provides a metric.
 const EXPORTERS_HINT: &str = "is the name right, and does the exporters' --config.file ask for it? A maximum of means \
@@ -90,12 +96,16 @@ pub async fn start(
         });
     }
     let settings = settings(&args, store);
+    let (node_events, queue) = NodeEvents::new();
+    let events = EventWriter::new(client.clone(), EVENT_COMPONENT);
+    context.spawn("events", write_events(queue, events, context.shutdown()));
     let sources = Sources {
         nodes: nodes(context, &metrics, &client, &settings, &args),
         selector: args.node_selector.clone().unwrap_or_default(),
         pods: pods(context, &metrics, &client, &settings.names),
         policies,
         observer,
+        node_events,
         polls_exporters: args.polls_exporters(),
         missing_hint: if source.is_some() { SOURCE_HINT } else { EXPORTERS_HINT },
     };

@@ -22,6 +22,7 @@ use crate::fleet::lanes::Lane;
 use crate::fleet::transition::Transition;
 use crate::fleet::{Fleet, Status};
 use crate::metrics::Metrics;
+use crate::node_events::{NodeEvents, NodeNews};
 use crate::pod_use::Observer;
 use crate::pods::BoundPod;
 use crate::runner::JobRunner;
@@ -42,6 +43,8 @@ pub(crate) struct Sources {
     pub policies: watch::Receiver<Arc<LoadPolicy>>,
     /// Learns from the use of pods; `None` if that is disabled.
     pub observer: Option<Observer>,
+    /// Receives what is worth an event on a Node.
+    pub node_events: NodeEvents,
     /// Whether exporters are polled. A source in place of exporters logs by itself which metrics it lacks.
     pub polls_exporters: bool,
     /// The hint in the log if no node has a metric of the policy.
@@ -199,8 +202,12 @@ impl Controller {
                     taint = taint.key,
                     "the node is over a limit: it carries a taint"
                 );
+                self.tell(&change.node, NodeNews::Tainted(taint.key.clone()));
             }
-            (Some(Ok(())), None) => tracing::info!(node, "the node's taint is cleared"),
+            (Some(Ok(())), None) => {
+                tracing::info!(node, "the node's taint is cleared");
+                self.tell(&change.node, NodeNews::TaintCleared);
+            }
             (Some(Err(CallError::Conflict(_) | CallError::NotFound(_))) | None, _) => {}
             (Some(Err(error)), _) => tracing::warn!(node, %error, "the taint cannot be written"),
         }
@@ -236,6 +243,13 @@ impl Controller {
         }
         for transition in self.fleet.finish(report, now) {
             log(&job, &transition);
+            match transition {
+                Transition::ExporterSilent(error) => {
+                    self.tell(&job.node, NodeNews::ExporterSilent(error.to_string()));
+                }
+                Transition::ExporterAnswers => self.tell(&job.node, NodeNews::ExporterAnswers),
+                _ => {}
+            }
         }
         if let Some(round) = self.fleet.take_ended_round() {
             self.runner.metrics.count_round(Duration::try_from(round).unwrap_or_default());
@@ -284,6 +298,7 @@ impl Controller {
         if self.fleet.has(node) {
             self.observe(|observer| observer.node_gone(node));
             self.fleet.node_gone(node, now);
+            self.tell(node, NodeNews::Gone);
         }
     }
 
@@ -306,6 +321,10 @@ impl Controller {
                 self.fleet.pod_gone(&pod.uid, now);
             }
         }
+    }
+
+    fn tell(&self, node: &NodeName, news: NodeNews) {
+        self.sources.node_events.tell(node, news);
     }
 
     fn observe(&mut self, change: impl FnOnce(&mut Observer)) {

@@ -26,6 +26,7 @@ pub(crate) mod controller;
 pub mod exporter;
 pub mod fleet;
 mod metrics;
+mod node_events;
 pub(crate) mod pod_use;
 pub mod pods;
 pub(crate) mod runner;

@@ -7,7 +7,9 @@ use anyhow::Result;
 use api::shadow::{Choice, Difference, Shadow, ShadowedPod};
 
 use crate::args::Diff;
+use crate::cluster_access::Cluster;
 use crate::extender;
+use crate::output::{write_names, write_value};
 use crate::table::{self, NONE};
 
 /// Requests the comparison from the extender and writes its answer, as a table or as JSON.
@@ -16,10 +18,10 @@ use crate::table::{self, NONE};
 ///
 /// Where the extender does not answer, or has no shadow policy.
 pub(crate) fn diff(flags: &Diff, output: &mut dyn Write) -> Result<ExitCode> {
-    let shadow: Shadow = extender::get(&flags.extender.url, "/shadow", "policy diff")?;
-    if flags.json {
-        writeln!(output, "{}", serde_json::to_string_pretty(&shadow)?)?;
-    } else {
+    let shadow: Shadow = extender::get(&Cluster::new(&flags.access), "/shadow")?;
+    let names = shadow.pods.iter().filter(|pod| !pod.differs.is_empty());
+    let names = names.map(|pod| format!("pod/{}", pod.pod.name));
+    if !write_value(&shadow, flags.format, output)? && !write_names(names, flags.format, output)? {
         write_table(&shadow, output)?;
     }
     Ok(ExitCode::SUCCESS)

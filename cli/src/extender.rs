@@ -8,38 +8,49 @@ use serde::de::DeserializeOwned;
 use ureq::http::Response;
 use ureq::{Agent, Body, Error};
 
+use crate::cluster_access::Cluster;
+
 /// The largest answer, in bytes: 5,000 nodes of 8 cards with 20 pods each take some 70 MiB.
 const MAX_BYTES: u64 = 128 << 20;
 
 /// Time for the whole answer.
-const TIMEOUT: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Gets `path`. `command` is the command whose `--help` shows how to reach the extender.
+/// Gets `path` of the cluster's extender.
 ///
 /// # Errors
 ///
 /// If the extender does not answer, or with an error.
-pub(crate) fn get<T: DeserializeOwned>(extender: &str, path: &str, command: &str) -> Result<T> {
-    let url = format!("{extender}{path}");
-    let answer = agent().get(&url).call();
-    read(&url, answer, command)
+pub(crate) fn get<T: DeserializeOwned>(cluster: &Cluster, path: &str) -> Result<T> {
+    let url = format!("{}{path}", cluster.extender()?);
+    let text = text_of(&url, agent().get(&url).call())?;
+    parsed(&url, &text)
 }
 
-/// Posts a body. `command` is as in [`get`].
+/// Posts a body to the cluster's extender.
 ///
 /// # Errors
 ///
 /// As for [`get`].
 pub(crate) fn post<T: DeserializeOwned>(
-    extender: &str,
+    cluster: &Cluster,
     path: &str,
     request: &impl Serialize,
-    command: &str,
 ) -> Result<T> {
-    let url = format!("{extender}{path}");
+    let url = format!("{}{path}", cluster.extender()?);
     let body = serde_json::to_string(request)?;
     let answer = agent().post(&url).header("content-type", "application/json").send(body);
-    read(&url, answer, command)
+    let text = text_of(&url, answer)?;
+    parsed(&url, &text)
+}
+
+/// The text at an address.
+///
+/// # Errors
+///
+/// If nothing answers there, or with an error.
+pub(crate) fn text(url: &str) -> Result<String> {
+    text_of(url, agent().get(url).call())
 }
 
 fn agent() -> Agent {
@@ -47,22 +58,29 @@ fn agent() -> Agent {
     config.http_status_as_error(false).build().new_agent()
 }
 
-fn read<T: DeserializeOwned>(
-    url: &str,
-    answer: Result<Response<Body>, Error>,
-    command: &str,
-) -> Result<T> {
-    let hint =
-        format!("cannot read {url} (`plimsoll {command} --help` shows how to reach the extender)");
-    let mut answer = answer.with_context(|| hint.clone())?;
+fn text_of(url: &str, answer: Result<Response<Body>, Error>) -> Result<String> {
+    let hint = format!("cannot read {url}");
+    let mut answer = answer.with_context(|| {
+        format!("{hint}; without --extender and PLIMSOLL_EXTENDER, kubectl finds the extender")
+    })?;
     let text = answer.body_mut().with_config().limit(MAX_BYTES).read_to_string();
-    let text = text.with_context(|| url.to_owned())?;
-    if !answer.status().is_success() {
-        match serde_json::from_str::<String>(&text) {
-            // The extender's own error says what to do.
-            Ok(error) => bail!("{error}"),
-            Err(_) => bail!("{hint}: {}", answer.status()),
-        }
+    let text = text.with_context(|| hint.clone())?;
+    if answer.status().is_success() {
+        return Ok(text);
     }
-    serde_json::from_str(&text).with_context(|| format!("{url}: not the extender's answer"))
+    match serde_json::from_str::<String>(&text) {
+        // The extender's own error says what to do.
+        Ok(error) => bail!("{error}"),
+        Err(_) if answer.status() == 404 && url.contains("/v1/") => {
+            bail!(
+                "{hint}: {}; an extender before this command's version has no such answer",
+                answer.status()
+            )
+        }
+        Err(_) => bail!("{hint}: {}", answer.status()),
+    }
+}
+
+fn parsed<T: DeserializeOwned>(url: &str, text: &str) -> Result<T> {
+    serde_json::from_str(text).with_context(|| format!("{url}: not the extender's answer"))
 }

@@ -15,6 +15,26 @@ pub(crate) fn duration(seconds: f64) -> String {
     DURATION.duration_to_string(&duration)
 }
 
+/// Seconds as kubectl shows an age, the two largest units: `45s`, `14m`, `3h20m`, `2d4h`.
+pub(crate) fn short_duration(seconds: i64) -> String {
+    let seconds = seconds.max(0);
+    let [days, hours, minutes] = [seconds / 86_400, seconds / 3_600 % 24, seconds / 60 % 60];
+    match (days, hours, minutes) {
+        (0, 0, 0) => format!("{seconds}s"),
+        (0, 0, minutes) => format!("{minutes}m"),
+        (0, hours, 0) => format!("{hours}h"),
+        (0, hours, minutes) => format!("{hours}h{minutes}m"),
+        (days, 0, _) => format!("{days}d"),
+        (days, hours, _) => format!("{days}d{hours}h"),
+    }
+}
+
+/// MiB as GiB, whole ones where they are many: `61 GiB`, `0.5 GiB`.
+pub(crate) fn gibibytes(mebibytes: u64) -> String {
+    let value = mebibytes as f64 / 1024.0;
+    if value < 10.0 { format!("{value:.1} GiB") } else { format!("{value:.0} GiB") }
+}
+
 /// A text in one line, with what would move a terminal's cursor, change its colours or the order of its letters, or not
 /// be seen at all, written as an escape.
 pub(crate) fn printable(text: &str) -> Cow<'_, str> {
@@ -92,6 +112,13 @@ mod tests {
         assert_eq!(loads, ["80.4", "80.0", "0.0", "0.0", "-30.0", "125.0"]);
         let limits = [0.8, 0.57, 0.655, 0.12345, 1.1].map(limit);
         assert_eq!(limits, ["80%", "57%", "65.5%", "12.345%", "110%"]);
+    }
+
+    #[test]
+    fn ages_have_the_two_largest_units() {
+        let ages = [45, 840, 12_000, 3_600, 187_200, 172_800].map(short_duration);
+        assert_eq!(ages, ["45s", "14m", "3h20m", "1h", "2d4h", "2d"]);
+        assert_eq!([61_440, 512, 0].map(gibibytes), ["60 GiB", "0.5 GiB", "0.0 GiB"]);
     }
 
     #[test]

@@ -5,43 +5,84 @@
 
 mod advice;
 mod args;
+mod bundle;
+mod cards;
+mod cluster_access;
+mod completion;
 mod diff;
-mod effective;
+mod doctor;
+mod events;
 mod explain;
 mod extender;
 mod format;
-mod inspect;
+mod output;
+mod pending;
 mod pipe;
 mod policy;
 mod scheduler_config;
+mod stored_policy;
 mod table;
 mod taints;
+mod ui;
+mod version;
 
 use std::io::{self, Write};
 use std::process::ExitCode;
 
+use anyhow::Result;
+
 use crate::args::{Args, Command, ExplainCommand, PolicyCommand};
+use crate::cards::cordon::{self, Wanted};
+use crate::cards::{capacity, gpus, top};
 use crate::format::printable_lines;
 use crate::pipe::UntilClosed;
 
 fn main() -> ExitCode {
     let args = Args::of_command_line();
     let mut output = io::BufWriter::new(UntilClosed::new(io::stdout().lock()));
-    let done = match &args.command {
-        Command::Policy(PolicyCommand::Check(check)) => policy::check(check, &mut output),
-        Command::Policy(PolicyCommand::Diff(flags)) => diff::diff(flags, &mut output),
-        Command::Policy(PolicyCommand::Convert(flags)) => policy::convert(flags, &mut output),
-        Command::Policy(PolicyCommand::Schema) => policy::schema(&mut output),
-        Command::SchedulerConfig(flags) => scheduler_config::scheduler_config(flags, &mut output),
-        Command::Inspect(flags) => inspect::inspect(flags, &mut output),
-        Command::Taints(flags) => taints::taints(flags, &mut output),
-        Command::Explain(ExplainCommand::Pod(flags)) => explain::explain(flags, &mut output),
-    };
+    let done = run(&args.command, &mut output);
     match done.and_then(|code| Ok(output.flush().map(|()| code)?)) {
         Ok(code) => code,
         Err(error) => {
             let _ = writeln!(io::stderr(), "error: {}", printable_lines(&format!("{error:#}")));
             ExitCode::FAILURE
         }
+    }
+}
+
+fn run(command: &Command, output: &mut dyn Write) -> Result<ExitCode> {
+    match command {
+        Command::Doctor(flags) => doctor::doctor(flags, output),
+        Command::Why(flags) | Command::Explain(ExplainCommand::Pod(flags)) => {
+            explain::why(flags, output)
+        }
+        Command::Pending(flags) => pending::pending(flags, output),
+        Command::Top(what) => top::top(what, output),
+        Command::Gpus(flags) => gpus::gpus(flags, output),
+        Command::Inspect(flags) => gpus::inspect(flags, output),
+        Command::Capacity(flags) => capacity::capacity(flags, output),
+        Command::Events(flags) => events::events(flags, output),
+        Command::Policy(command) => of_policy(command, output),
+        Command::Cordon(flags) => cordon::cordon(flags, Wanted::Cordoned, output),
+        Command::Uncordon(flags) => cordon::cordon(flags, Wanted::Open, output),
+        Command::Taints(flags) => taints::taints(flags, output),
+        Command::SchedulerConfig(flags) => scheduler_config::scheduler_config(flags, output),
+        Command::Ui(flags) => ui::ui(flags, output),
+        Command::Version(flags) => version::version(flags, output),
+        Command::Completion(flags) => completion::completion(flags, output),
+        Command::Complete { words } => completion::candidates(words, output),
+        Command::SupportBundle(flags) => bundle::support_bundle(flags, output),
+    }
+}
+
+fn of_policy(command: &PolicyCommand, output: &mut dyn Write) -> Result<ExitCode> {
+    match command {
+        PolicyCommand::Check(flags) => policy::check(flags, output),
+        PolicyCommand::Convert(flags) => policy::convert(flags, output),
+        PolicyCommand::Schema => policy::schema(output),
+        PolicyCommand::Show(flags) => stored_policy::show(flags, output),
+        PolicyCommand::Apply(flags) => stored_policy::apply(flags, output),
+        PolicyCommand::Rollback(flags) => stored_policy::rollback(flags, output),
+        PolicyCommand::Diff(flags) => diff::diff(flags, output),
     }
 }

@@ -7,13 +7,12 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
-use api::policy_check::{Fault, HotRule, Metric, PolicyCheck};
+use api::policy_check::{Fault, HotRule, Metric, PolicyCheck, effective};
 use placement::policy::{LoadPolicy, PolicyError, PolicyKind, ReadingSource, json_schema};
 use serde::Deserialize;
 
 use crate::advice;
 use crate::args::{Check, Convert, Source};
-use crate::effective::effective;
 use crate::format::{duration, percent, printable};
 use crate::table::{self, NONE, or_none};
 
@@ -81,7 +80,10 @@ fn parse(text: &str, file: &Path) -> Result<LoadPolicy> {
 fn report(text: &str, source: &ReadingSource) -> PolicyCheck {
     let kind = PolicyKind::of(text);
     let parsed = kind.and_then(|kind| Ok((LoadPolicy::from_yaml(text)?, kind)));
-    parsed.map_or_else(|error| refused(&error), |(policy, kind)| effective(&policy, kind, source))
+    parsed.map_or_else(
+        |error| refused(&error),
+        |(policy, kind)| effective(&policy, Some(kind), source),
+    )
 }
 
 /// The source of readings, by the flags.
@@ -108,7 +110,12 @@ fn source(flags: &Check) -> Result<ReadingSource> {
     Ok(ReadingSource::Prometheus { queries: Some(metrics) })
 }
 
-fn read(file: &Path) -> Result<String> {
+/// The text of a file; `-` is stdin.
+///
+/// # Errors
+///
+/// If it cannot be read, or is longer than any ConfigMap.
+pub(crate) fn read(file: &Path) -> Result<String> {
     if file == Path::new("-") {
         return read_all(io::stdin()).context("stdin");
     }
@@ -140,6 +147,15 @@ fn write_text(report: &PolicyCheck, file: &Path, output: &mut dyn Write) -> Resu
         writeln!(io::stderr(), "error: {}: line {line}: {field}: {problem}", file.display())?;
         return Ok(());
     }
+    write_report(report, output)
+}
+
+/// Writes an accepted policy, and its warnings on stderr.
+///
+/// # Errors
+///
+/// If `output` cannot be written.
+pub(crate) fn write_report(report: &PolicyCheck, output: &mut dyn Write) -> Result<()> {
     write_metrics(&report.metrics, output)?;
     writeln!(output)?;
     table::write(output, ["SETTING", "VALUE"], &settings(report))?;

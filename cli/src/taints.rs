@@ -4,42 +4,19 @@
 //! annotator's value are removed, each by a patch that the API server refuses where the list has changed.
 
 use std::io::Write;
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use placement::taint::VALUE;
-use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::args::Taints;
+use crate::args::operate::Taints;
+use crate::cluster_access::Kubectl;
+use crate::cluster_access::objects::{List, Node};
 use crate::table;
 
 /// The number of attempts: the nodes are read again if one has changed since.
 const ATTEMPTS: usize = 5;
-
-/// The fields of a Node that are read.
-#[derive(Deserialize)]
-struct Node {
-    metadata: Meta,
-    #[serde(default)]
-    spec: Spec,
-}
-
-#[derive(Deserialize)]
-struct Meta {
-    name: String,
-}
-
-#[derive(Default, Deserialize)]
-struct Spec {
-    #[serde(default)]
-    taints: Vec<Value>,
-}
-
-#[derive(Deserialize)]
-struct Nodes {
-    items: Vec<Node>,
-}
 
 /// Lists the taints of all nodes, or clears them.
 ///
@@ -47,11 +24,12 @@ struct Nodes {
 ///
 /// Where kubectl fails, or a node cannot be patched.
 pub(crate) fn taints(flags: &Taints, output: &mut dyn Write) -> Result<ExitCode> {
-    let nodes = tainted()?;
+    let kubectl = Kubectl::new(&flags.connection);
+    let nodes = tainted(&kubectl)?;
     if nodes.is_empty() {
         writeln!(output, "No node carries a taint for its load.")?;
     } else if flags.clear {
-        clear(nodes, output)?;
+        clear(&kubectl, nodes, output)?;
     } else {
         table::write(output, ["NODE", "KEY", "EFFECT"], &rows(&nodes))?;
     }
@@ -59,9 +37,8 @@ pub(crate) fn taints(flags: &Taints, output: &mut dyn Write) -> Result<ExitCode>
 }
 
 /// The nodes with a taint of the annotator.
-fn tainted() -> Result<Vec<Node>> {
-    let text = kubectl(&["get", "nodes", "--output=json"])?;
-    let all: Nodes = serde_json::from_str(&text).context("kubectl's answer is no list of nodes")?;
+fn tainted(kubectl: &Kubectl) -> Result<Vec<Node>> {
+    let all: List<Node> = kubectl.get(&["nodes"])?;
     Ok(all.items.into_iter().filter(|node| node.spec.taints.iter().any(is_ours)).collect())
 }
 
@@ -86,24 +63,24 @@ fn text(value: &Value) -> String {
     value.as_str().unwrap_or_default().to_owned()
 }
 
-fn clear(mut nodes: Vec<Node>, output: &mut dyn Write) -> Result<()> {
+fn clear(kubectl: &Kubectl, mut nodes: Vec<Node>, output: &mut dyn Write) -> Result<()> {
     let mut error = None;
     for _ in 0..ATTEMPTS {
         for node in &nodes {
             let name = &node.metadata.name;
             let patch = format!("--patch={}", removal(&node.spec.taints));
-            match kubectl(&["patch", "node", name, "--type=json", &patch]) {
+            match kubectl.run(&["patch", "node", name, "--type=json", &patch]) {
                 Ok(_) => writeln!(output, "{name} cleared")?,
                 Err(refused) => error = Some(refused),
             }
         }
-        nodes = tainted()?;
+        nodes = tainted(kubectl)?;
         if nodes.is_empty() {
             return Ok(());
         }
     }
     let names: Vec<&str> = nodes.iter().map(|node| node.metadata.name.as_str()).collect();
-    let refused = error.map(|error| format!(": {error:#}")).unwrap_or_default();
+    let refused = error.map(|error| format!(": kubectl patch node: {error}")).unwrap_or_default();
     bail!(
         "still tainted: {}; does an annotator with --taint-hot-nodes run?{refused}",
         names.join(", ")
@@ -119,18 +96,6 @@ fn removal(taints: &[Value]) -> Value {
         [json!({"op": "test", "path": path, "value": taint}), json!({"op": "remove", "path": path})]
     });
     steps.collect()
-}
-
-/// The output of kubectl.
-fn kubectl(words: &[&str]) -> Result<String> {
-    let shown = format!("kubectl {}", words[..2].join(" "));
-    let limit = "--request-timeout=20s";
-    let output = Command::new("kubectl").args(words).arg(limit).output();
-    let output = output.with_context(|| format!("cannot run {shown}: is kubectl on the PATH?"))?;
-    if !output.status.success() {
-        bail!("{shown}: {}", String::from_utf8_lossy(&output.stderr).trim());
-    }
-    String::from_utf8(output.stdout).context(shown)
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cluster::Warning;
+use cluster::EventText;
 use placement::gpu::Closed;
 use rustix::fs::{Access, access, statvfs};
 use rustix::io::Errno;
@@ -135,7 +135,7 @@ impl SpecWatch {
                 more => format!("{first} ({more} more alike in the device plugin's log)"),
             };
             let reason = first.reason();
-            self.events.warn(&Warning { reason, action: "CheckCDI", note }).await;
+            self.events.warn(&EventText { reason, action: "CheckCDI", note }).await;
         }
     }
 
@@ -168,7 +168,7 @@ impl SpecWatch {
                 let note = format!("GPU pods cannot be started: {why}");
                 tracing::warn!("{note}");
                 let reason = "CDIFolderNotWritable";
-                self.events.warn(&Warning { reason, action: "CheckCDI", note }).await;
+                self.events.warn(&EventText { reason, action: "CheckCDI", note }).await;
             }
         }
     }
@@ -187,7 +187,7 @@ impl SpecWatch {
         self.support.send_if_modified(|known| known.replace(support.clone()) != Some(support));
         if let Some(note) = reported.due(decided) {
             let reason = "GPUIsolationUnavailable";
-            self.events.warn(&Warning { reason, action: "CheckIsolation", note }).await;
+            self.events.warn(&EventText { reason, action: "CheckIsolation", note }).await;
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use cluster::{EventWriter, PodReference, Warning};
+use cluster::{EventText, EventWriter, PodReference};
 use placement::units::{NodeName, PodUid};
 
 use crate::pods::PodRef;
@@ -24,15 +24,23 @@ impl NodeEvents {
     }
 
     /// Warns about the node. An event that cannot be written is logged.
-    pub(crate) async fn warn(&self, warning: &Warning) {
+    pub(crate) async fn warn(&self, warning: &EventText) {
         let written = self.writer.warn_of_node(&self.node, warning, WRITE_TIMEOUT).await;
         if let Err(error) = written {
             tracing::warn!(reason = warning.reason, "cannot write an event on the node: {error}");
         }
     }
 
+    /// Tells about the node what is no fault, otherwise as [`NodeEvents::warn`].
+    pub(crate) async fn tell(&self, text: &EventText) {
+        let written = self.writer.tell_of_node(&self.node, text, WRITE_TIMEOUT).await;
+        if let Err(error) = written {
+            tracing::warn!(reason = text.reason, "cannot write an event on the node: {error}");
+        }
+    }
+
     /// Warns about a pod, as [`NodeEvents::warn`] does about the node.
-    pub(crate) async fn warn_of_pod(&self, pod: &PodRef, uid: &PodUid, warning: &Warning) {
+    pub(crate) async fn warn_of_pod(&self, pod: &PodRef, uid: &PodUid, warning: &EventText) {
         let PodRef { namespace, name } = pod.clone();
         let about = PodReference { namespace, name, uid: uid.to_string() };
         if let Err(error) = self.writer.warn(&about, warning, WRITE_TIMEOUT).await {

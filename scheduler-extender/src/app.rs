@@ -23,16 +23,19 @@ use placement::reading::ReadingCodec;
 use settings::{PolicyFile, ReadingsIn, replica_identity};
 use tokio::net::TcpListener;
 use tokio::runtime::Handle;
+use tokio::sync::watch;
 use tokio::time::{Sleep, sleep};
 
 use crate::back_off_events::write_back_offs;
 use crate::binder::{BindLimits, Binder, BinderParams};
 use crate::card_evictions::{CardEvictions, EvictionLimits, Evictor};
-use crate::decisions::{DecisionLog, NominatedPods, WaitingPods};
+use crate::decisions::{DecisionLog, NominatedPods, Summaries, WaitingPods};
 use crate::http_client::SetupError;
 use crate::metrics::{Metrics, ShadowMetrics};
 use crate::over_limits::{OverLimits, write_events};
+use crate::policy_events::PolicyEvents;
 use crate::replicas::{Forwarder, LeaderClient, OtherReplicas, Replicas, SecureClients, prepare};
+use crate::report::StateReport;
 use crate::shadow::{Shadow, ShadowFile};
 use crate::view::{View, WatchState, WatchedPod, follow_nodes, follow_pods, select_pod, tick};
 use crate::{Args, Clock, Decider, Extender, http, learned_use};
@@ -110,7 +113,8 @@ pub async fn start(args: Args, context: &Context) -> anyhow::Result<SocketAddr> 
         None => None,
     };
 
-    let on_change = set_policy(Arc::clone(&view), metrics.clone());
+    let (faults, policy_faults) = watch::channel(None);
+    let on_change = set_policy(Arc::clone(&view), metrics.clone(), faults);
     context.spawn("policy", file.follow(pause_before_read, on_change, context.shutdown()));
     let (elector, replicas) = election(&args, &client, address);
     context.before_scrape(&metrics, Arc::clone(&replicas), Metrics::set_replicas);
@@ -130,6 +134,10 @@ pub async fn start(args: Args, context: &Context) -> anyhow::Result<SocketAddr> 
     let (over_limits, queue) = OverLimits::new();
     let events = EventWriter::new(client.clone(), EVENT_COMPONENT);
     context.spawn("events", write_events(queue, events.clone(), context.shutdown()));
+    if let Some(map) = args.policy_config_map.clone() {
+        let events = PolicyEvents { map, writer: events.clone(), replicas: Arc::clone(&replicas) };
+        context.spawn("policy-events", events.write_faults(policy_faults, context.shutdown()));
+    }
     let back_offs = write_back_offs(Arc::clone(&view), events, context.shutdown());
     context.spawn("back-off-events", back_offs);
     spawn_learned_use(&args, context, &view, &clock)?;
@@ -167,6 +175,7 @@ pub async fn start(args: Args, context: &Context) -> anyhow::Result<SocketAddr> 
     let binds = finish_binds(Arc::clone(&binder), verbs.clone(), context.shutdown());
     context.spawn("binds", binds);
     let ended = Shutdown::new();
+    let described = Arc::clone(&replicas);
     let drain_delay = if elector.is_some() { DRAIN_DELAY } else { Duration::ZERO };
     if let Some(elector) = elector {
         let preparing = prepare(
@@ -180,7 +189,17 @@ pub async fn start(args: Args, context: &Context) -> anyhow::Result<SocketAddr> 
         let following = elector.run_then_follow(resigned, ended.clone().cancelled_owned());
         context.spawn("lease", following.map(Ok));
     }
-    let extender = Extender { decider, binder, forwarder, others, ending: context.shutdown() };
+    let extender = Extender {
+        decider,
+        binder,
+        forwarder,
+        replicas: described,
+        state: StateReport::default(),
+        summaries: Summaries::default(),
+        host_names: args.inspect_host_names.clone(),
+        others,
+        ending: context.shutdown(),
+    };
     let http::Routers { all, read_only } = http::routers(&Arc::new(extender), &Handle::current());
     let guard = ended.drop_guard();
     let serving = serve_verbs(transport, listener, all, context.shutdown(), drain_delay);
@@ -373,8 +392,10 @@ impl Watches {
     /// Counts a pod's CPU and notes its node. Returns what else the view keeps of it.
     fn receive_pod(&self, pod: &Pod, cause: WatchCause) -> Option<WatchedPod> {
         self.view.count_cpu(pod, cause);
-        if let Some(node) = pod.node() {
-            self.decisions.set_node(&pod.uid(), node);
+        match pod.node() {
+            Some(node) => self.decisions.set_node(&pod.uid(), node),
+            None if cause == WatchCause::Gone => self.decisions.set_gone(&pod.uid()),
+            None => {}
         }
         select_pod(&self.view, &self.names, pod, (self.clock)())
     }
@@ -487,14 +508,19 @@ fn set_shadow_policy(
 fn set_policy(
     view: Arc<View>,
     metrics: Metrics,
+    faults: watch::Sender<Option<String>>,
 ) -> impl Fn(Result<Arc<LoadPolicy>, &FileError>) + Send + 'static {
     move |change| match change {
         Ok(policy) => {
+            faults.send_replace(None);
             log_warnings(&policy);
             view.change(|index| index.set_policy(LoadPolicy::clone(&policy)));
             metrics.count_policy_read("changed");
         }
-        Err(_) => metrics.count_policy_read("refused"),
+        Err(error) => {
+            faults.send_replace(Some(error.to_string()));
+            metrics.count_policy_read("refused");
+        }
     }
 }
 

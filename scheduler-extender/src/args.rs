@@ -5,13 +5,13 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Parser;
-use cluster::ServicePort;
+use cluster::{ConfigMapReference, ServicePort};
 use daemon::follow::NamedFile;
 use daemon::tls::Identity;
 use rustls::pki_types::DnsName;
 use settings::{ApiArgs, LoadArgs, NameArgs};
 
-use crate::learned_use;
+use crate::{field, learned_use};
 
 /// Answers kube-scheduler's extender calls: which nodes are not overloaded, which are best, and on
 /// which GPU card a pod goes.
@@ -74,14 +74,37 @@ pub struct Args {
     )]
     pub replica_server_name: DnsName<'static>,
 
-    /// Where to answer, over plain HTTP, what only tells and changes nothing: /gpushare-scheduler/inspect, /explain,
-    /// /shadow and /api/v1/query. The port of --listen-address answers them too [default: nowhere else].
+    /// Where to answer, over plain HTTP, what only tells and changes nothing: the page /ui/, /v1, /explain, /shadow,
+    /// /gpushare-scheduler/inspect and /api/v1/query. The port of --listen-address answers them too, without the page
+    /// [default: nowhere else].
     #[arg(long, env = "PLIMSOLL_INSPECT_ADDRESS", value_name = "IP:PORT")]
     pub inspect_address: Option<SocketAddr>,
+
+    /// DNS names by which clients reach --inspect-address, as behind an Ingress. Addresses, names without a dot, and
+    /// names under `.svc`, `.cluster.local` and `.localhost` are always accepted. Of another name a request is refused,
+    /// so that no web site can read the page through the browser of someone who forwards the port.
+    #[arg(
+        long,
+        env = "PLIMSOLL_INSPECT_HOST_NAMES",
+        value_delimiter = ',',
+        value_name = "NAME",
+        requires = "inspect_address"
+    )]
+    pub inspect_host_names: Vec<String>,
 
     /// The load policy and its time zone.
     #[command(flatten)]
     pub load: LoadArgs,
+
+    /// The ConfigMap that the policy file is from. With it, a policy that is refused is also an event there, with the line
+    /// and the field. Needs the right to get it.
+    #[arg(
+        long,
+        env = "PLIMSOLL_POLICY_CONFIG_MAP",
+        value_name = "NAMESPACE/NAME",
+        value_parser = config_map
+    )]
+    pub policy_config_map: Option<ConfigMapReference>,
 
     /// A second policy that decides without effect, to try it on the real cluster: what would be
     /// otherwise is counted, and `plimsoll policy diff` shows it. Read again when it changes; the last
@@ -206,6 +229,18 @@ impl Args {
             peer_name: self.lease_name.as_ref().map(|_| self.replica_server_name.clone()),
         })
     }
+}
+
+/// `NAMESPACE/NAME`.
+fn config_map(text: &str) -> Result<ConfigMapReference, String> {
+    let parts = text.split_once('/').map(|(namespace, name)| {
+        let valid =
+            field::label("namespace", namespace).and_then(|()| field::subdomain("name", name));
+        valid
+            .map(|()| ConfigMapReference { namespace: namespace.to_owned(), name: name.to_owned() })
+    });
+    let expected = "expected NAMESPACE/NAME of a ConfigMap, as in plimsoll/policy".to_owned();
+    parts.and_then(Result::ok).ok_or(expected)
 }
 
 fn dns_name(text: &str) -> Result<DnsName<'static>, String> {

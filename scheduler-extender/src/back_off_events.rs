@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use cluster::{EventWriter, Warning};
+use cluster::{EventText, EventWriter};
 use daemon::Shutdown;
 
 use crate::view::{BegunBackOff, Index, View};
@@ -35,14 +35,14 @@ pub(crate) async fn write_back_offs(
     Ok(())
 }
 
-fn warning(begun: &BegunBackOff) -> Warning {
+fn warning(begun: &BegunBackOff) -> EventText {
     let BegunBackOff { namespace, until, all, .. } = begun;
     let whose = if *all {
         "pods of all namespaces".to_owned()
     } else {
         format!("pods of namespace {namespace}")
     };
-    Warning {
+    EventText {
         reason: "GPUPodsBackedOff",
         action: "Filter",
         note: format!(

@@ -9,11 +9,12 @@ use placement::names::Names;
 
 use crate::binder::Binder;
 use crate::card_evictions::CardEvictions;
-use crate::decisions::{DecidedPod, Decision, DecisionLog, NominatedPods, WaitingPods};
+use crate::decisions::{DecidedPod, Decision, DecisionLog, NominatedPods, Summaries, WaitingPods};
 use crate::metrics::Metrics;
 use crate::node_request::{self, CandidateNodes, NamesJson, NodeRequest};
 use crate::over_limits::OverLimits;
-use crate::replicas::{Forwarder, OtherReplicas};
+use crate::replicas::{Forwarder, OtherReplicas, Replicas};
+use crate::report::StateReport;
 use crate::shadow::Shadow;
 use crate::view::{Current, NodeNames, Prepared, View};
 use crate::wire::WireError;
@@ -170,7 +171,15 @@ pub struct Extender {
     pub binder: Arc<Binder>,
     /// Forwards requests about cards to the leader.
     pub forwarder: Forwarder,
-    /// Reads explain and shadow from the other replicas; `None` for a single replica.
+    /// This replica's part in the leader election.
+    pub replicas: Arc<Replicas>,
+    /// The rows of `/v1/state`.
+    pub state: StateReport,
+    /// The last decisions in short.
+    pub summaries: Summaries,
+    /// The names in `Host` headers that the inspect port accepts beside its own.
+    pub host_names: Vec<String>,
+    /// Reads explain, shadow and decisions from the other replicas; `None` for a single replica.
     pub others: Option<OtherReplicas>,
     /// The shutdown. After it, each connection is closed with its next answer.
     pub ending: Shutdown,

@@ -1,7 +1,8 @@
 //! The scheduler extender: answers kube-scheduler's HTTP requests from memory.
 //!
 //! Data flows one way: watches → [`view`] → [`http`] verbs. The only writes are the binding in [`binder`] and, with
-//! `--evict-for-cards`, the evictions in [`card_evictions`]. [`decisions`] holds the last decisions, for explain.
+//! `--evict-for-cards`, the evictions in [`card_evictions`]. [`decisions`] holds the last decisions, for explain. [`report`] is what
+//! people look at.
 //!
 //! Invariants:
 //! - Filter and Prioritize do no I/O and hold no lock across an await.
@@ -23,8 +24,10 @@ mod learned_use;
 pub mod metrics;
 pub mod node_request;
 pub mod over_limits;
+mod policy_events;
 mod preemption;
 pub mod replicas;
+pub mod report;
 pub mod shadow;
 mod victims;
 pub mod view;

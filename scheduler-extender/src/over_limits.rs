@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use cluster::{EventWriter, PodReference, Warning};
+use cluster::{EventText, EventWriter, PodReference};
 use daemon::Shutdown;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -68,17 +68,17 @@ pub async fn write_events(
             continue;
         }
         if let Err(error) = writer.warn(&pod, &warning(&pod), TIMEOUT).await {
-            let PodReference { namespace, name, .. } = &pod;
-            tracing::warn!(namespace, name, %error, "cannot write the event AllNodesOverLoadLimit");
+            let PodReference { namespace, name: pod, uid } = &pod;
+            tracing::warn!(uid, namespace, pod, %error, "cannot write the event AllNodesOverLoadLimit");
         }
         tokio::time::sleep(PAUSE).await;
     }
     Ok(())
 }
 
-fn warning(pod: &PodReference) -> Warning {
+fn warning(pod: &PodReference) -> EventText {
     let PodReference { namespace, name, .. } = pod;
-    Warning {
+    EventText {
         reason: "AllNodesOverLoadLimit",
         action: "Filter",
         note: format!(

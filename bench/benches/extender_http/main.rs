@@ -14,6 +14,7 @@ mod load;
 mod memory;
 mod process;
 mod report;
+mod state;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -46,6 +47,9 @@ struct Args {
     /// Measure memory alone: with the cluster read, then with a thousand pods decided about.
     #[arg(long)]
     memory: bool,
+    /// Measure what the page's requests cost, alone.
+    #[arg(long)]
+    state: bool,
     /// Write the CPU of each call into this file too.
     #[arg(long)]
     json: Option<PathBuf>,
@@ -80,6 +84,7 @@ fn main() -> ExitCode {
         Some(Role::Extender { flags }) => return process::be_extender(&flags),
         Some(Role::Echo { rejects }) => echo::serve(rejects),
         None if args.memory => memory::measure(&args),
+        None if args.state => state::measure(&args),
         None => load::measure(&args),
     };
     match outcome {

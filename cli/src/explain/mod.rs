@@ -1,50 +1,72 @@
-//! `plimsoll explain pod`: why a pod is where it is, or waits, node by node.
+//! `plimsoll why`: why a pod is where it is, or waits, node by node.
 
+mod manifest;
 mod node;
 mod overview;
+mod target;
 
 use std::io::Write;
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 use api::explain::{DecisionBasis, EstimateSource, EstimatedAmount, Explanation, Request};
+use serde_json::json;
 
-use crate::args::ExplainPod;
+use crate::args::pods::Why;
+use crate::cluster_access::Cluster;
 use crate::extender;
 use crate::format::printable;
+use crate::output::{write_names, write_value};
 use crate::table::NONE;
 
-/// Requests the explanation of the pod from the extender and writes its answer, as tables or as JSON.
+/// Requests the explanation of the pod from the extender and writes its answer, as tables or in another form.
 ///
 /// # Errors
 ///
 /// If the extender does not answer, or does not have the pod or the node.
-pub(crate) fn explain(flags: &ExplainPod, output: &mut dyn Write) -> Result<ExitCode> {
-    let question = Request {
-        namespace: flags.namespace.clone(),
-        name: flags.name.clone(),
-        fresh: flags.fresh,
-        node_names: flags.node.clone().map(|node| vec![node]),
-    };
-    let explained: Explanation =
-        extender::post(&flags.extender.url, "/explain", &question, "explain pod")?;
+pub(crate) fn why(flags: &Why, output: &mut dyn Write) -> Result<ExitCode> {
+    let cluster = Cluster::new(&flags.access);
+    let explained = request(flags, &cluster)?;
     if let (Some(node), true) = (&flags.node, explained.nodes.is_empty()) {
         bail!(
             "kube-scheduler did not ask about node {node}: its own plugins had rejected it, or it was not there yet \
              (--fresh shows what Plimsoll would decide now)"
         );
     }
-    if flags.json {
-        writeln!(output, "{}", serde_json::to_string_pretty(&explained)?)?;
+    let best_first = overview::in_order(&explained);
+    let accepted = best_first.iter().filter(|node| node.accepted);
+    if write_value(&explained, flags.format, output)?
+        || write_names(accepted.map(|node| format!("node/{}", node.name)), flags.format, output)?
+    {
         return Ok(ExitCode::SUCCESS);
     }
     write_head(&explained, output)?;
-    overview::write(&explained, output)?;
+    let limit = if flags.all { usize::MAX } else { usize::from(flags.limit) };
+    overview::write(&explained, limit, output)?;
     if flags.node.is_some() {
         explained.nodes.iter().try_for_each(|node| node::write(node, output))?;
     }
     writeln!(output, "\nkube-scheduler adds the points of its own plugins to SCORE.")?;
     Ok(ExitCode::SUCCESS)
+}
+
+fn request(flags: &Why, cluster: &Cluster) -> Result<Explanation> {
+    let node_names = flags.node.clone().map(|node| vec![node]);
+    if let Some(file) = &flags.file {
+        let namespace = flags.namespace.as_deref();
+        let pod = manifest::pod_of(file, namespace, || cluster.context_namespace())?;
+        let question = json!({"Pod": pod, "NodeNames": node_names});
+        return extender::post(cluster, "/explain", &question);
+    }
+    let namespace = flags.namespace.clone().unwrap_or_else(|| cluster.context_namespace());
+    let target = flags.target.as_deref().unwrap_or_default();
+    let question = Request {
+        name: target::pod_of(target, &namespace, cluster)?,
+        namespace,
+        fresh: flags.fresh,
+        node_names,
+    };
+    extender::post(cluster, "/explain", &question)
 }
 
 fn write_head(explained: &Explanation, output: &mut dyn Write) -> Result<()> {

@@ -5,7 +5,9 @@ use std::cmp::Reverse;
 use std::io::Write;
 
 use anyhow::Result;
-use api::explain::{Explanation, Limit, LimitOutcome, Load, Node, Reading, ReadingStatus};
+use api::explain::{
+    Card, CardOutcome, Cards, Explanation, Limit, LimitOutcome, Load, Node, Reading, ReadingStatus,
+};
 
 use crate::format::{self, duration, percent};
 use crate::table::{self, NONE, or_none};
@@ -16,12 +18,76 @@ const MARK: &str = "*";
 /// The smallest shown addition to a reading: a tenth of a percent, after rounding.
 const SHOWN: f64 = 0.0005;
 
-/// Writes both tables.
+/// How many of the nearest misses are shown below accepted nodes.
+const MISSES: usize = 5;
+
+/// What a node lacks whose lack is no number, as one that is not measured: more than any other.
+const WITHOUT_NUMBER: f64 = 1e6;
+
+/// All nodes: those that are accepted, the best first, then the others, those that lack least first.
+pub(super) fn in_order(explained: &Explanation) -> Vec<&Node> {
+    let mut nodes: Vec<&Node> = explained.nodes.iter().collect();
+    nodes.sort_by(|a, b| {
+        let score = |node: &Node| (Reverse(node.extender_score), Reverse(node.score));
+        let by_kind = (!a.accepted).cmp(&!b.accepted);
+        let by_lack = lack(a).total_cmp(&lack(b));
+        by_kind
+            .then(by_lack)
+            .then_with(|| score(a).cmp(&score(b)))
+            .then_with(|| a.name.cmp(&b.name))
+    });
+    nodes
+}
+
+/// How much a node lacks to accept the pod: the part of the limit that it is over, or of the asked units that its
+/// emptiest card lacks, whichever is more; 0 if it accepts it.
+fn lack(node: &Node) -> f64 {
+    if node.accepted {
+        return 0.0;
+    }
+    let over = limits(node).filter(|limit| limit.outcome == LimitOutcome::Exceeded).map(|limit| {
+        let load = limit.reading.value.map(|value| value + added(limit.in_flight, limit.pod));
+        load.map_or(WITHOUT_NUMBER, |load| (load - limit.max) / limit.max.max(f64::MIN_POSITIVE))
+    });
+    let over = over.reduce(f64::max);
+    let cards = node.cards.as_ref().filter(|cards| cards.chosen.is_empty()).map(|cards| {
+        emptiest(cards).map_or(WITHOUT_NUMBER, |card| {
+            f64::from(cards.asked.saturating_sub(card.free)) / f64::from(cards.asked.max(1))
+        })
+    });
+    let unknown = limits(node).any(|limit| limit.outcome == LimitOutcome::UnknownRejected);
+    let unknown = unknown.then_some(WITHOUT_NUMBER);
+    [over, cards, unknown].into_iter().flatten().reduce(f64::max).unwrap_or(WITHOUT_NUMBER)
+}
+
+/// The card with most free units of those that lack nothing else.
+fn emptiest(cards: &Cards) -> Option<&Card> {
+    let few = cards.cards.iter().filter(|card| card.outcome == CardOutcome::TooLittleFree);
+    few.max_by_key(|card| (card.free, Reverse(card.index)))
+}
+
+/// The nodes that are shown: the best, the nearest misses, and the pod's own.
+fn shown<'a>(explained: &Explanation, nodes: &[&'a Node], limit: usize) -> Vec<&'a Node> {
+    let accepted = nodes.iter().filter(|node| node.accepted).count();
+    let misses = if accepted == 0 { limit } else { MISSES.min(limit) };
+    let misses = if limit == usize::MAX { limit } else { misses };
+    let mut shown: Vec<&Node> = nodes[..accepted].iter().take(limit).copied().collect();
+    shown.extend(nodes[accepted..].iter().take(misses).copied());
+    let own = nodes.iter().find(|node| explained.node.as_ref() == Some(&node.name));
+    if let Some(own) = own
+        && !shown.iter().any(|node| node.name == own.name)
+    {
+        shown.push(own);
+    }
+    shown
+}
+
+/// Writes both tables, with at most `limit` of the best nodes.
 ///
 /// # Errors
 ///
 /// If `output` cannot be written.
-pub(super) fn write(explained: &Explanation, output: &mut dyn Write) -> Result<()> {
+pub(super) fn write(explained: &Explanation, limit: usize, output: &mut dyn Write) -> Result<()> {
     if explained.nodes.is_empty() {
         return Ok(writeln!(output, "No node is known.")?);
     }
@@ -33,33 +99,54 @@ pub(super) fn write(explained: &Explanation, output: &mut dyn Write) -> Result<(
     let mut heading = vec!["", "NODE", "VERDICT", "SCORE", "LIMIT"];
     heading.extend(with_cards.then_some("CARD"));
     heading.extend(loads.iter().map(String::as_str));
-    let mut nodes: Vec<&Node> = explained.nodes.iter().collect();
-    nodes.sort_by_key(|node| {
-        (!node.accepted, Reverse(node.extender_score), Reverse(node.score), &node.name)
-    });
-    let rows: Vec<Vec<String>> = nodes
-        .into_iter()
-        .map(|node| {
-            let is_own = explained.node.as_ref() == Some(&node.name);
-            let mut row = vec![
-                if is_own { MARK.to_owned() } else { String::new() },
-                node.name.clone(),
-                verdict(node).to_owned(),
-                node.score.to_string(),
-                deciding_limit(node, &metrics),
-            ];
-            row.extend(with_cards.then(|| card(node)));
-            row.extend(in_score.iter().map(|metric| metric.cell(node)));
-            row
-        })
-        .collect();
+    let nodes = in_order(explained);
+    let shown = shown(explained, &nodes, limit);
+    let mut rows: Vec<Vec<String>> = Vec::new();
+    for node in &shown {
+        let is_own = explained.node.as_ref() == Some(&node.name);
+        let mut row = vec![
+            if is_own { MARK.to_owned() } else { String::new() },
+            node.name.clone(),
+            verdict(node).to_owned(),
+            node.score.to_string(),
+            deciding_limit(node, &metrics),
+        ];
+        row.extend(with_cards.then(|| card(node)));
+        row.extend(in_score.iter().map(|metric| metric.cell(node)));
+        rows.push(row);
+    }
     table::write(output, heading, &rows)?;
+    write_others(&nodes, &shown, output)?;
     if !metrics.is_empty() {
         let rows: Vec<_> = metrics.iter().map(Metric::row).collect();
         writeln!(output)?;
         table::write(output, ["", "METRIC", "LIMIT", "SCORE SHARE", "WINDOW"], &rows)?;
     }
     Ok(())
+}
+
+/// How many nodes are left out, by verdict.
+fn write_others(nodes: &[&Node], shown: &[&Node], output: &mut dyn Write) -> Result<()> {
+    let mut verdicts: Vec<(&str, usize)> = Vec::new();
+    for node in nodes.iter().filter(|node| !shown.iter().any(|it| it.name == node.name)) {
+        let verdict = verdict(node);
+        match verdicts.iter_mut().find(|(known, _)| *known == verdict) {
+            Some((_, count)) => *count += 1,
+            None => verdicts.push((verdict, 1)),
+        }
+    }
+    let left: usize = verdicts.iter().map(|(_, count)| count).sum();
+    if left == 0 {
+        return Ok(());
+    }
+    let parts: Vec<String> =
+        verdicts.iter().map(|(verdict, count)| format!("{count} {verdict}")).collect();
+    let noun = if left == 1 { "node" } else { "nodes" };
+    let parts = parts.join(", ");
+    Ok(writeln!(
+        output,
+        "and {left} more {noun}: {parts} (--all shows all, --node NODE one in full)"
+    )?)
 }
 
 /// A metric that a limit or a term of any node reads.
@@ -215,10 +302,14 @@ fn share_of_limit(limit: &Limit) -> Option<f64> {
     Some((limit.reading.value? + added(limit.in_flight, limit.pod)) / limit.max)
 }
 
+/// The chosen cards; of a node without, what its emptiest card has of what is asked for: `2: 17 of 20`.
 fn card(node: &Node) -> String {
-    let chosen = node.cards.as_ref().map(|cards| &cards.chosen[..]).unwrap_or_default();
-    match chosen {
-        [] => NONE.to_owned(),
-        chosen => chosen.iter().map(u32::to_string).collect::<Vec<_>>().join(","),
+    let Some(cards) = &node.cards else { return NONE.to_owned() };
+    if cards.chosen.is_empty() {
+        return match emptiest(cards) {
+            Some(card) => format!("{}: {} of {}", card.index, card.free, cards.asked),
+            None => NONE.to_owned(),
+        };
     }
+    cards.chosen.iter().map(u32::to_string).collect::<Vec<_>>().join(",")
 }

@@ -32,6 +32,8 @@ pub(crate) fn run_as(
     let mut child = Command::new(program)
         .args(args)
         .env_remove("PLIMSOLL_EXTENDER")
+        // A kubectl of this machine reaches no cluster.
+        .env("KUBECONFIG", "/dev/null")
         .env("COLUMNS", "100")
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())

@@ -1,9 +1,10 @@
-//! `plimsoll explain pod`, against a server that gives a fixed answer.
+//! `plimsoll why`, also by its former name `explain pod`, against a server that gives a fixed answer.
 
 use serde_json::{Value, json};
 
 use crate::command::{assert_golden, run};
 use crate::server::extender;
+use crate::world::{Extender, World};
 
 /// Under crane's policy; one node of each verdict.
 const LOAD: &str = include_str!("../fixtures/explain.json");
@@ -144,5 +145,82 @@ fn other_answers_are_errors_that_name_the_address_and_the_help() {
         assert!(stderr.contains(&url) && stderr.contains(cause), "{stderr}");
     }
     let stderr = run(["explain", "pod", "x", "--extender", "http://127.0.0.1:1"]).failure();
-    assert!(stderr.contains("plimsoll explain pod --help"), "{stderr}");
+    assert!(stderr.contains("without --extender"), "{stderr}");
+}
+
+/// A thousand nodes that are over a limit by ever more, and as many that are accepted.
+fn many_nodes(accepted: usize) -> String {
+    let all = value(LOAD)["nodes"].clone();
+    let mut nodes = Vec::new();
+    for number in 0..1_000 {
+        let mut node = all[0].clone();
+        node["name"] = json!(format!("hot-{number}"));
+        node["load"]["limits"][0]["reading"]["value"] = json!(0.9 + f64::from(number) / 1_000.0);
+        nodes.push(node);
+    }
+    nodes.reverse();
+    for number in 0..accepted {
+        let mut node = all[1].clone();
+        node["name"] = json!(format!("cool-{number}"));
+        nodes.push(node);
+    }
+    with(LOAD, &json!({ "nodes": nodes, "node": "hot-500" }))
+}
+
+fn names(table: &str) -> Vec<&str> {
+    let rows = table.lines().skip_while(|line| !line.contains("VERDICT"));
+    let words = rows.flat_map(|line| line.split_whitespace().take(2));
+    words.filter(|word| word.starts_with("hot-") || word.starts_with("cool-")).collect()
+}
+
+#[test]
+fn the_best_and_the_nearest_misses_are_shown_of_many_nodes_and_the_pods_own() {
+    let (url, _server) = extender("200 OK", &many_nodes(1_000));
+    let written = run(["why", "web-0", "--limit", "2", "--extender", &url]).success();
+    assert_eq!(names(&written), ["cool-0", "cool-1", "hot-0", "hot-1", "hot-500"], "{written}");
+    let left = "and 1995 more nodes: 998 accepted, 997 over limit (--all shows all, --node NODE one in full)\n";
+    assert!(written.contains(left), "{written}");
+}
+
+#[test]
+fn where_no_node_accepts_the_nearest_misses_stand_alone() {
+    let (url, _server) = extender("200 OK", &many_nodes(0));
+    let written = run(["why", "web-0", "--extender", &url]).success();
+    assert_eq!(names(&written)[..3], ["hot-0", "hot-1", "hot-2"], "{written}");
+    assert_eq!(names(&written).len(), 11, "{written}");
+    let (url, _server) = extender("200 OK", &many_nodes(0));
+    let all = run(["why", "web-0", "--all", "--extender", &url]).success();
+    assert_eq!(names(&all).len(), 1_000);
+}
+
+#[test]
+fn a_workload_stands_for_its_newest_pod_that_waits() {
+    let answers = Extender::new(&[("/explain", LOAD)]);
+    let workload = json!({"spec": {"selector": {"matchLabels": {"app": "web"}}}});
+    let pods = json!({"items": [
+        {"metadata": {"name": "runs", "creationTimestamp": "2026-11-26T12:00:00Z"}, "spec": {"nodeName": "n"}},
+        {"metadata": {"name": "waits", "creationTimestamp": "2026-11-26T11:00:00Z"}, "status": {"phase": "Pending"}},
+    ]});
+    let world = World::new()
+        .with_extender(&answers.url)
+        .json("get deployment web --namespace=shop", &workload)
+        .json("get pods --namespace=shop --selector=app=web", &pods);
+    world.run(&["why", "deploy/web"]).success();
+    let asked = answers.requests().pop().unwrap();
+    assert!(asked.contains(r#""namespace":"shop","name":"waits""#), "{asked}");
+    let stderr = world.run(&["why", "cronjob/x"]).failure();
+    assert!(stderr.contains("expected a pod's name, or deploy/NAME"), "{stderr}");
+}
+
+#[test]
+fn a_manifests_pod_is_sent_as_it_is() {
+    let answers = Extender::new(&[("/explain", LOAD)]);
+    let world = World::new().with_extender(&answers.url);
+    let manifest =
+        "kind: Job\nmetadata: {name: t}\nspec: {template: {spec: {containers: [{name: main}]}}}\n";
+    world.run_with(&["why", "-f", "-", "--node", "ip-10-0-1-17"], manifest).success();
+    let asked = answers.requests().pop().unwrap();
+    let asked = value(asked.strip_prefix("POST /explain HTTP/1.1 ").unwrap());
+    assert_eq!(asked["Pod"]["metadata"], json!({"name": "t", "namespace": "shop"}));
+    assert_eq!(asked["NodeNames"], json!(["ip-10-0-1-17"]));
 }

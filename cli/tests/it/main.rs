@@ -4,13 +4,20 @@
 
 #![cfg(test)]
 
+mod access;
+mod bundle;
+mod cards;
 mod command;
 mod diff;
+mod doctor;
 mod documents;
 mod explain;
 mod help;
-mod inspect;
+mod operate;
+mod pending;
 mod policy;
 mod scheduler_config;
 mod server;
+mod stored_policy;
 mod taints;
+mod world;

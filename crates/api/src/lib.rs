@@ -15,26 +15,32 @@
 //! * [`expected_use`]: pod annotation `expected-use`.
 //! * [`inspect`]: the answer of `GET /gpushare-scheduler/inspect`.
 //! * [`explain`]: the request and the answer of `POST /explain`.
+//! * [`state`]: the answer of `GET /v1/state`, by columns.
+//! * [`node`]: the answers of `GET /v1/nodes/NODE` and of `GET /v1/cards`.
+//! * [`decisions`]: the answers of `GET /v1/decisions` and of `GET /v1/pending`.
 //! * [`node_load`]: the custom resource `NodeLoad`.
 //! * [`pods`]: the exporter's answer of `GET /v1/pods`.
 //! * [`workloads`]: the annotator's answer of `GET /v1/workloads`.
 //! * [`shadow`]: the answer of `GET /shadow`.
-//! * [`policy_check`]: the answer of `plimsoll policy check --json`.
+//! * [`policy_check`]: the answer of `plimsoll policy check --json` and of `GET /v1/policy`.
 #![deny(missing_docs)]
 
 pub mod allocation;
 pub mod cards;
 pub mod claim;
+pub mod decisions;
 pub mod expected_use;
 pub mod explain;
 pub mod inspect;
 mod json;
+pub mod node;
 pub mod node_load;
 pub mod per_container;
 pub mod pods;
 pub mod policy_check;
 pub mod shadow;
 pub mod share;
+pub mod state;
 pub mod workloads;
 
 pub use json::JsonError;

@@ -10,8 +10,9 @@ use kube::{Client, Config};
 const CONNECT: Duration = Duration::from_secs(5);
 
 /// Timeout of reading. The API server writes a bookmark on an idle watch about once a minute, so a watch without a byte
-/// for this long is a connection that broke without a word, not a quiet cluster.
-const READ: Duration = Duration::from_secs(90);
+/// for this long is a connection that broke without a word, not a quiet cluster. It also ends idle connections, before
+/// the API server does after 90 s: a request that is sent while the server closes has no certain outcome.
+const READ: Duration = Duration::from_secs(80);
 
 /// Why a client cannot be made.
 #[derive(Debug, thiserror::Error)]

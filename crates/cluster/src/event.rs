@@ -1,10 +1,10 @@
-//! Events about pods and nodes, as `kubectl describe` shows them.
+//! Events about pods, nodes and ConfigMaps, as `kubectl describe` shows them.
 
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::ObjectReference;
-use kube::Client;
+use k8s_openapi::api::core::v1::{ConfigMap, ObjectReference};
 use kube::runtime::events::{Event, EventType, Recorder};
+use kube::{Api, Client};
 use placement::units::NodeName;
 
 use crate::call::{CallError, within};
@@ -23,9 +23,18 @@ pub struct PodReference {
     pub uid: String,
 }
 
-/// The content of a warning event.
+/// A ConfigMap by namespace and name.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Warning {
+pub struct ConfigMapReference {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+}
+
+/// The content of an event.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EventText {
     /// One word in PascalCase, at most 128 characters.
     pub reason: &'static str,
     /// What was being done, likewise.
@@ -36,13 +45,33 @@ pub struct Warning {
 
 /// Writes events in the name of one program. Needs the right to create and patch `events.k8s.io/events`.
 #[derive(Clone)]
-pub struct EventWriter(Recorder);
+pub struct EventWriter {
+    recorder: Recorder,
+    client: Client,
+}
 
 impl EventWriter {
     /// Writes events as `controller`.
     #[must_use]
     pub fn new(client: Client, controller: &str) -> Self {
-        Self(Recorder::new(client, controller.into()))
+        Self { recorder: Recorder::new(client.clone(), controller.into()), client }
+    }
+
+    async fn write(
+        &self,
+        kind: EventType,
+        text: &EventText,
+        about: &ObjectReference,
+        limit: Duration,
+    ) -> Result<(), CallError> {
+        let event = Event {
+            type_: kind,
+            reason: text.reason.to_owned(),
+            note: Some(text.note.chars().take(MAX_NOTE).collect()),
+            action: text.action.to_owned(),
+            secondary: None,
+        };
+        within(limit, self.recorder.publish(&event, about)).await
     }
 
     /// Warns about a pod. The same warning within some minutes counts up the event that is there.
@@ -53,7 +82,7 @@ impl EventWriter {
     pub async fn warn(
         &self,
         pod: &PodReference,
-        warning: &Warning,
+        warning: &EventText,
         limit: Duration,
     ) -> Result<(), CallError> {
         let about = ObjectReference {
@@ -64,7 +93,7 @@ impl EventWriter {
             uid: Some(pod.uid.clone()),
             ..ObjectReference::default()
         };
-        within(limit, self.0.publish(&event(warning), &about)).await
+        self.write(EventType::Warning, warning, &about, limit).await
     }
 
     /// Warns about a node, as [`EventWriter::warn`] does about a pod. The event lies in the namespace `default`.
@@ -75,27 +104,59 @@ impl EventWriter {
     pub async fn warn_of_node(
         &self,
         node: &NodeName,
-        warning: &Warning,
+        warning: &EventText,
         limit: Duration,
     ) -> Result<(), CallError> {
+        self.write(EventType::Warning, warning, &node_reference(node), limit).await
+    }
+
+    /// Tells about a node what is no fault, otherwise as [`EventWriter::warn_of_node`].
+    ///
+    /// # Errors
+    ///
+    /// As [`EventWriter::warn`].
+    pub async fn tell_of_node(
+        &self,
+        node: &NodeName,
+        text: &EventText,
+        limit: Duration,
+    ) -> Result<(), CallError> {
+        self.write(EventType::Normal, text, &node_reference(node), limit).await
+    }
+
+    /// Warns about a ConfigMap, as [`EventWriter::warn`] does about a pod. Needs the right to get it: `kubectl describe`
+    /// finds events by the object's UID.
+    ///
+    /// # Errors
+    ///
+    /// As [`EventWriter::warn`].
+    pub async fn warn_of_config_map(
+        &self,
+        map: &ConfigMapReference,
+        warning: &EventText,
+        limit: Duration,
+    ) -> Result<(), CallError> {
+        let maps: Api<ConfigMap> = Api::namespaced(self.client.clone(), &map.namespace);
+        let found = within(limit, maps.get_metadata(&map.name)).await?;
         let about = ObjectReference {
             api_version: Some("v1".to_owned()),
-            kind: Some("Node".to_owned()),
-            name: Some(node.to_string()),
-            // The kubelet writes the node's name here too, and `kubectl describe node` looks for it.
-            uid: Some(node.to_string()),
+            kind: Some("ConfigMap".to_owned()),
+            namespace: Some(map.namespace.clone()),
+            name: Some(map.name.clone()),
+            uid: found.metadata.uid,
             ..ObjectReference::default()
         };
-        within(limit, self.0.publish(&event(warning), &about)).await
+        self.write(EventType::Warning, warning, &about, limit).await
     }
 }
 
-fn event(warning: &Warning) -> Event {
-    Event {
-        type_: EventType::Warning,
-        reason: warning.reason.to_owned(),
-        note: Some(warning.note.chars().take(MAX_NOTE).collect()),
-        action: warning.action.to_owned(),
-        secondary: None,
+fn node_reference(node: &NodeName) -> ObjectReference {
+    ObjectReference {
+        api_version: Some("v1".to_owned()),
+        kind: Some("Node".to_owned()),
+        name: Some(node.to_string()),
+        // The kubelet writes the node's name here too, and `kubectl describe node` looks for it.
+        uid: Some(node.to_string()),
+        ..ObjectReference::default()
     }
 }

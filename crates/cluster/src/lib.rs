@@ -44,7 +44,7 @@ pub use call::CallError;
 pub use client::{ClientError, client};
 pub use config_map::{ConfigMapFacts, write_config_map};
 pub use endpoints::{ServicePort, SliceFacts, list_endpoints};
-pub use event::{EventWriter, PodReference, Warning};
+pub use event::{ConfigMapReference, EventText, EventWriter, PodReference};
 pub use evict::{EvictOutcome, evict, try_evict};
 pub use gpu::{ClaimError, claim_annotations};
 pub use join::{Addition, Completed, with_addition};

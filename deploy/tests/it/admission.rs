@@ -151,6 +151,10 @@ fn accounts_are_those_of_extender_and_device_plugin() {
         accounts_named_in("plimsoll-annotator-nodes", &accounts),
         service_accounts(&["annotator"])
     );
+    assert_eq!(
+        accounts_named_in("plimsoll-annotator-events", &accounts),
+        service_accounts(&["annotator"])
+    );
     for name in [
         "plimsoll-device-plugin-nodes",
         "plimsoll-device-plugin-pods",

@@ -42,8 +42,10 @@ fn the_extender_reads_nodes_and_pods_and_binds() {
 }
 
 #[test]
-fn the_annotator_reads_pods_and_writes_nodes() {
-    assert_eq!(rights("annotator"), ["nodes: list watch patch", "pods: list watch"]);
+fn the_annotator_reads_pods_and_writes_nodes_and_events() {
+    let expected =
+        ["nodes: list watch patch", "pods: list watch", "events.events.k8s.io: create patch"];
+    assert_eq!(rights("annotator"), expected);
 }
 
 #[test]
@@ -51,7 +53,8 @@ fn in_the_namespace_annotator_and_extender_each_write_their_own_lease_alone() {
     let roles = of_kind("Role");
     let bindings = of_kind("RoleBinding");
     assert_eq!((roles.len(), bindings.len()), (2, 2));
-    let also_read = ["endpointslices.discovery.k8s.io: list".to_owned()];
+    let also_read =
+        ["endpointslices.discovery.k8s.io: list", "configmaps policy: get"].map(str::to_owned);
     for (program, more) in [("annotator", &[][..]), ("scheduler-extender", &also_read[..])] {
         let role = roles.iter().find(|role| role["metadata"]["name"] == program).unwrap();
         let binding =

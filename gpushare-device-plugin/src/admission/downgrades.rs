@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use cluster::Warning;
+use cluster::EventText;
 use placement::units::PodUid;
 use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
@@ -53,7 +53,7 @@ async fn write_events(mut downgrades: Receiver<Downgrade>, events: &NodeEvents) 
         match downgrades.recv().await {
             Ok(Downgrade { pod, uid, note }) => {
                 let reason = "GPUIsolationDowngraded";
-                let warning = Warning { reason, action: "Allocate", note };
+                let warning = EventText { reason, action: "Allocate", note };
                 events.warn_of_pod(&pod, &uid, &warning).await;
             }
             Err(RecvError::Lagged(dropped)) => {

@@ -173,7 +173,9 @@ impl Admission {
         );
         let placed = placed.map_err(|why| Refusal::NoRoom { pod: PodRef::of(&facts), why })?;
         tracing::warn!(
-            pod = %PodRef::of(&facts),
+            uid = %facts.uid,
+            namespace = facts.namespace,
+            pod = facts.name,
             "the scheduler-extender did not bind the pod: this plugin has chosen its cards"
         );
         self.metrics.unclaimed_placed.inc();
@@ -272,10 +274,12 @@ impl Admission {
             Ok((grant, response)) => {
                 self.metrics.allocations.inc();
                 self.count_isolation(grant, response);
-                let pod = PodRef::of(&grant.facts);
+                let PodFacts { uid, namespace, name: pod, .. } = &*grant.facts;
                 let cards = joined(grant.cards.iter().map(|card| &card.uuid));
                 tracing::info!(
-                    %pod,
+                    %uid,
+                    namespace,
+                    pod,
                     container = grant.container,
                     cards,
                     units = ids.len(),

@@ -9,7 +9,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use cluster::{CallError, NodeCondition, PodFacts, Warning};
+use cluster::{CallError, EventText, NodeCondition, PodFacts};
 use jiff::Timestamp;
 use placement::units::{NodeName, Units};
 use tokio::sync::watch;
@@ -141,10 +141,10 @@ fn condition_now(holds: bool) -> NodeCondition {
     }
 }
 
-fn warning(resource: &str, pause: Duration) -> Warning {
+fn warning(resource: &str, pause: Duration) -> EventText {
     let seconds = pause.as_secs();
     let note = format!("no {resource} is offered for {seconds} s: {REMEDY}");
-    Warning { reason: WITHHELD, action: "Allocate", note }
+    EventText { reason: WITHHELD, action: "Allocate", note }
 }
 
 impl Admission {

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cluster::{PodFacts, Warning};
+use cluster::{EventText, PodFacts};
 use placement::units::MiB;
 use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
@@ -152,7 +152,7 @@ impl Audit {
                 continue;
             }
             let reason = finding.kind.reason();
-            let warning = Warning { reason, action: "Audit", note: note.clone() };
+            let warning = EventText { reason, action: "Audit", note: note.clone() };
             match &finding.pod {
                 Some(AffectedPod { uid, name: Some(pod) }) => {
                     self.events.warn_of_pod(pod, uid, &warning).await;

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use cluster::Warning;
+use cluster::EventText;
 use nvml::{Probe, Status};
 use placement::units::CardId;
 use tokio::sync::watch;
@@ -22,7 +22,7 @@ use super::file::CardsFile;
 use super::inventory::Inventory;
 use super::search::has_nvidia_controller;
 use super::sizing::Sizing;
-use super::{Card, Cards};
+use super::{Card, Cards, Unhealthy};
 use crate::metrics::Metrics;
 use crate::node_events::NodeEvents;
 
@@ -205,8 +205,11 @@ impl CardWatch {
         let before = self.cards.borrow().clone();
         if *before != cards {
             (self.prepare)(&cards)?;
-            cards.iter().for_each(|card| self.record_health(card, before.get(&card.uuid)));
             self.cards.send_replace(Arc::new(cards));
+            let cards = self.cards.borrow().clone();
+            for card in cards.iter() {
+                self.record_health(card, before.get(&card.uuid));
+            }
         }
         if !self.cards.borrow().is_empty() {
             return Ok(());
@@ -227,12 +230,12 @@ impl CardWatch {
             tracing::warn!(card = card.uuid, "{note}");
             if let Some(events) = &self.events {
                 let reason = "GPUCardWithoutSize";
-                events.warn(&Warning { reason, action: "CheckCards", note }).await;
+                events.warn(&EventText { reason, action: "CheckCards", note }).await;
             }
         }
     }
 
-    /// Sets a card's metrics, and logs a change of its health.
+    /// Sets a card's metrics, and logs a change of its health, with an event on the node.
     fn record_health(&self, card: &Card, before: Option<&Card>) {
         let label = [card.uuid.to_string()];
         self.metrics.card_healthy.with(label.clone()).set(card.is_healthy().into());
@@ -242,10 +245,35 @@ impl CardWatch {
         match (card.unhealthy, before.map(|before| before.unhealthy)) {
             (now, Some(then)) if now == then => {}
             (Some(why), _) => {
-                tracing::warn!(card = %card.uuid, model, units, "the card is unhealthy: {why}")
+                tracing::warn!(card = %card.uuid, model, units, "the card is unhealthy: {why}");
+                self.tell_health(card, Some(why));
             }
-            (None, _) => tracing::info!(card = %card.uuid, model, units, "the card is healthy"),
+            (None, then) => {
+                tracing::info!(card = %card.uuid, model, units, "the card is healthy");
+                if then.is_some() {
+                    self.tell_health(card, None);
+                }
+            }
         }
+    }
+
+    /// Writes an event on the node. The cards' polls do not wait for it.
+    fn tell_health(&self, card: &Card, unhealthy: Option<Unhealthy>) {
+        let Some(events) = self.events.clone() else { return };
+        let (index, model, uuid) = (card.index, &card.model, &card.uuid);
+        let name = format!("GPU {index} ({model}, {uuid})");
+        let action = "CheckCards";
+        tokio::spawn(async move {
+            if let Some(why) = unhealthy {
+                let note = format!(
+                    "{name} takes no new pods: {why}. Pods that are on it keep their units."
+                );
+                events.warn(&EventText { reason: "GPUCardUnhealthy", action, note }).await;
+            } else {
+                let note = format!("{name} takes pods again.");
+                events.tell(&EventText { reason: "GPUCardHealthy", action, note }).await;
+            }
+        });
     }
 }
 
@@ -337,7 +365,6 @@ mod tests {
     use tokio::task::JoinHandle;
 
     use super::*;
-    use crate::cards::Unhealthy;
     use crate::fixtures::{A, B};
 
     /// A watch over two cards, polled every millisecond.

@@ -17,7 +17,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cluster::{CallError, PodFacts, Warning};
+use cluster::{CallError, EventText, PodFacts};
 use jiff::Timestamp;
 use placement::names::Names;
 use placement::units::{NodeName, PodUid};
@@ -267,7 +267,7 @@ impl Reporter {
             if let Some(note) = crate::nvidia::runtime::cdi_may_be_off(&runtime) {
                 tracing::warn!("{note}");
                 let reason = "CDIMayBeOff";
-                self.events.warn(&Warning { reason, action: "CheckCDI", note }).await;
+                self.events.warn(&EventText { reason, action: "CheckCDI", note }).await;
             }
         }
         written.cards = Some(CardsWritten { cards, isolation, at: Instant::now(), registrations });

@@ -34,8 +34,11 @@ async fn a_card_in_mig_mode_is_unhealthy_for_that_reason_until_the_mode_is_off()
     rig.kubelet.devices("card A unhealthy", |devices| !devices["aaaaaaaa-0"]).await;
     let refused = rig.admit("p").await.unwrap_err();
     assert!(refused.0.contains("which has become unhealthy: MIG mode is on"), "{}", refused.0);
+    let note = rig.event("GPUCardUnhealthy").await["note"].to_string();
+    assert!(note.contains("takes no new pods: MIG mode is on") && note.contains(A), "{note}");
     rig.script(&[json!({"uuid": A, "memoryMiB": 2048, "mig": false}), card_b]);
     rig.kubelet.devices("card A healthy", |devices| devices["aaaaaaaa-0"]).await;
+    assert_eq!(rig.event("GPUCardHealthy").await["type"], "Normal");
     rig.run(pod("q").asking(RESOURCE, 2), A).await.unwrap();
 }
 

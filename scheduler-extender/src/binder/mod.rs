@@ -248,9 +248,9 @@ impl Binder {
 }
 
 fn log_outcome(target: &Target, outcome: &BindResult) {
-    let Target { pod: GpuPodId { namespace, name: pod, .. }, node } = target;
+    let Target { pod: GpuPodId { namespace, name: pod, uid }, node } = target;
     match outcome {
-        Ok(()) => tracing::info!(namespace, pod, %node, "bound"),
-        Err(error) => tracing::warn!(namespace, pod, %node, %error, "not bound"),
+        Ok(()) => tracing::info!(%uid, namespace, pod, %node, "bound"),
+        Err(error) => tracing::warn!(%uid, namespace, pod, %node, %error, "not bound"),
     }
 }

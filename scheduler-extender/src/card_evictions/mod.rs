@@ -18,7 +18,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cluster::{
-    Client, EventWriter, EvictOutcome, Pod, PodReference, Wait, Warning, evict, get_pod, try_evict,
+    Client, EventText, EventWriter, EvictOutcome, Pod, PodReference, Wait, evict, get_pod,
+    try_evict,
 };
 use daemon::Shutdown;
 use dashmap::DashSet;
@@ -225,7 +226,7 @@ impl Evictor {
             Ok(Some(pod)) if pod.uid() == *uid && waits(&pod) => Some(pod),
             Ok(_) => return RoundOutcome::Over,
             Err(error) => {
-                tracing::warn!(namespace, name, %error, "cannot read a pod that waits for a card");
+                tracing::warn!(%uid, namespace, pod = name, %error, "cannot read a pod that waits for a card");
                 None
             }
         };
@@ -318,8 +319,8 @@ impl Evictor {
     }
 
     fn record_refusal(&self, victim: &PodReference, outcome: &EvictOutcome, why: &str) {
-        let PodReference { namespace, name, .. } = victim;
-        tracing::warn!(namespace, name, why, "this pod cannot be evicted for a GPU pod");
+        let PodReference { namespace, name: pod, uid } = victim;
+        tracing::warn!(uid, namespace, pod, why, "this pod cannot be evicted for a GPU pod");
         self.metrics.count_card_eviction(label(outcome));
     }
 
@@ -373,10 +374,10 @@ impl Evictor {
         }
     }
 
-    async fn write_event(&self, pod: &PodReference, warning: &Warning) {
+    async fn write_event(&self, pod: &PodReference, warning: &EventText) {
         if let Err(error) = self.events.warn(pod, warning, CALL_TIMEOUT).await {
-            let PodReference { namespace, name, .. } = pod;
-            tracing::warn!(namespace, name, %error, "cannot write the event about an eviction");
+            let PodReference { namespace, name: pod, uid } = pod;
+            tracing::warn!(uid, namespace, pod, %error, "cannot write the event about an eviction");
         }
     }
 }
@@ -405,9 +406,9 @@ fn label(outcome: &EvictOutcome) -> &'static str {
     }
 }
 
-fn victim_warning(of: &PodReference) -> Warning {
+fn victim_warning(of: &PodReference) -> EventText {
     let PodReference { namespace, name, .. } = of;
-    Warning {
+    EventText {
         reason: "EvictedForGPUCard",
         action: "Evict",
         note: format!(
@@ -416,8 +417,8 @@ fn victim_warning(of: &PodReference) -> Warning {
     }
 }
 
-fn beneficiary_warning(node: &NodeName, count: usize) -> Warning {
-    Warning {
+fn beneficiary_warning(node: &NodeName, count: usize) -> EventText {
+    EventText {
         reason: "EvictingForGPUCard",
         action: "Evict",
         note: format!(

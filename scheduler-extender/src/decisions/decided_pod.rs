@@ -1,6 +1,7 @@
 //! The pod of a decision, and the node that it was bound to.
 
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use cluster::{Pod, PodReference};
 use jiff::SignedDuration;
@@ -9,6 +10,7 @@ use placement::load::{CpuUse, Pairing, PodKind, PodToPlace};
 use placement::policy::Scoring;
 use placement::resources::Amounts;
 use placement::units::{NodeName, PodUid};
+use placement::workload::WorkloadId;
 
 use crate::field;
 use crate::view::PodEstimates;
@@ -32,7 +34,10 @@ pub struct DecidedPod {
     pub waited: SignedDuration,
     /// The CPU that it requests, in thousandths of a core.
     pub cpu: u64,
+    /// Its controller; `None` where it has none.
+    pub workload: Option<WorkloadId>,
     node: OnceLock<NodeName>,
+    gone: AtomicBool,
 }
 
 impl DecidedPod {
@@ -59,7 +64,9 @@ impl DecidedPod {
             estimates,
             waited,
             cpu: pod.cpu_request(),
+            workload: pod.workload(),
             node: pod.node().map(NodeName::from).map_or_else(OnceLock::new, OnceLock::from),
+            gone: AtomicBool::new(false),
         }
     }
 
@@ -121,5 +128,16 @@ impl DecidedPod {
     /// Sets the node that it was bound to. A pod is bound once, so a known node stays.
     pub fn set_node(&self, node: &str) {
         self.node.get_or_init(|| NodeName::from(node));
+    }
+
+    /// Whether it waits for a node: it has none, and its deletion was not seen.
+    #[must_use]
+    pub fn waits(&self) -> bool {
+        self.node.get().is_none() && !self.gone.load(Ordering::Relaxed)
+    }
+
+    /// Notes that it was deleted.
+    pub(super) fn set_gone(&self) {
+        self.gone.store(true, Ordering::Relaxed);
     }
 }

@@ -215,7 +215,7 @@ impl Decision {
     }
 
     /// How near the node at a position is to its limits; infinite for an unknown node, which has no readings.
-    fn limit_ratio(&self, policy: &ResolvedPolicy, position: usize) -> f64 {
+    pub(super) fn limit_ratio(&self, policy: &ResolvedPolicy, position: usize) -> f64 {
         match self.load(position) {
             Some(load) => self.without_pairing(policy, &load).limit_ratio(),
             None => f64::INFINITY,
@@ -414,6 +414,7 @@ mod tests {
     use std::collections::{BTreeMap, HashSet};
     use std::sync::LazyLock;
 
+    use api::explain::{DecisionBasis, Node};
     use cluster::{Event, NodeFacts, Pod, WatchCause};
     use jiff::SignedDuration;
     use placement::gpu::{Card, Claim};
@@ -426,7 +427,9 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::super::kept::KeptDecision;
+    use super::super::summary::summary;
     use super::*;
+    use crate::decisions::explain;
     use crate::view::{Current, GpuPodId, fixtures};
 
     const NODES: usize = 150;
@@ -627,6 +630,51 @@ spec:
             let restored = KeptDecision::new(&decision).restored();
             prop_assert_eq!(restored.len(), count);
             prop_assert_eq!(decided(&restored), decided(&decision));
+        }
+    }
+
+    proptest! {
+        // Each explains every node in full.
+        #![proptest_config(ProptestConfig::with_cases(48))]
+        #[test]
+        fn a_decision_in_short_agrees_with_its_explanation(
+            named in prop::collection::vec(0..NODES + 10, 1..NODES),
+            later in 0..900_i64,
+            (policy, of_pod) in (0..POLICIES.len(), 0..4_usize),
+            units in prop::option::of(1..17_u32),
+            node in prop::option::of(0..NODES),
+        ) {
+            let (current, pod) = (&CURRENT[policy], &pods()[of_pod]);
+            let names: HashSet<_> = named.iter().map(|number| format!("n{number}")).collect();
+            let names = names.iter().map(String::as_str);
+            let nodes = CandidateNodes::new(current.snapshot.names(), names);
+            let estimates = current.estimates(pod, &Names::default());
+            let pod = DecidedPod::new(pod, estimates, SignedDuration::ZERO);
+            if let Some(node) = node {
+                pod.set_node(&format!("n{node}"));
+            }
+            let request = units.map(|units| GpuRequest::single("main", Units(units)).unwrap());
+            let time = now() + SignedDuration::from_secs(later);
+            let decision = Decision::new(Arc::clone(&current.snapshot), pod, request, nodes, time);
+            let short = summary(&decision);
+            let all = explain(&decision, DecisionBasis::Decision, 0..decision.len());
+            let accepted: Vec<_> = all.nodes.iter().filter(|node| node.accepted).collect();
+            prop_assert_eq!(short.accepted as usize, accepted.len());
+            let rejected: u32 = short.reasons.iter().map(|reason| reason.nodes).sum();
+            prop_assert_eq!(short.nodes, short.accepted + rejected);
+            for reason in &short.reasons {
+                let first = |node: &&Node| !node.accepted && node.reasons[0] == reason.reason;
+                prop_assert_eq!(reason.nodes as usize, all.nodes.iter().filter(first).count());
+            }
+            let own = accepted.iter().find(|node| short.node.as_deref() == Some(&*node.name));
+            prop_assert_eq!(short.score, own.map(|own| own.score));
+            let better = own.map(|own| accepted.iter().filter(|node| node.score > own.score).count());
+            prop_assert_eq!(short.better.map(|better| better as usize), better);
+            let mut others: Vec<_> = accepted.iter().filter(|node| own.is_none_or(|own| own.name != node.name)).collect();
+            others.sort_by_key(|node| (std::cmp::Reverse(node.score), &node.name));
+            let best: Vec<_> = others.iter().take(3).map(|node| (&*node.name, node.score)).collect();
+            prop_assert_eq!(short.best.iter().map(|best| (&*best.node, best.score)).collect::<Vec<_>>(), best);
+            prop_assert!(accepted.is_empty() || short.nearest.is_none());
         }
     }
 

@@ -4,8 +4,7 @@ use api::explain as out;
 use placement::estimate::{Estimate, EstimateSource};
 use placement::gpu::fragmentation::Cost;
 use placement::gpu::{
-    Account, Basis, CardFit, Charge, Choice, Closed, Fit, FreeCard, NodeCards, Rating,
-    score_less_card_cost,
+    Account, CardFit, Charge, Choice, Fit, FreeCard, NodeCards, Rating, score_less_card_cost,
 };
 use placement::load::{
     Evaluation, LimitCheck, LimitOutcome, LoadDecision, ReadingStatus, ResolvedMetric, Score,
@@ -13,6 +12,7 @@ use placement::load::{
 };
 
 use super::Decision;
+use crate::report;
 
 /// Explains a decision for the nodes at the positions `shown`, in this order. The decision is always made among all of
 /// its nodes.
@@ -268,17 +268,8 @@ fn explain_card(account: &Account, card: &FreeCard, fit: &CardFit) -> out::Card 
             CardFit::InUse => out::CardOutcome::InUse,
             CardFit::BeyondUnits(_) => out::CardOutcome::BeyondUnits,
         },
-        closed: card.closed.map(explain_closed),
+        closed: card.closed.map(report::closed),
         charges: account.charges.iter().map(explain_charge).collect(),
-    }
-}
-
-fn explain_closed(closed: Closed) -> api::cards::Closed {
-    match closed {
-        Closed::Isolation => api::cards::Closed::Isolation,
-        Closed::Cdi => api::cards::Closed::Cdi,
-        Closed::CdiFolder => api::cards::Closed::CdiFolder,
-        Closed::Other => api::cards::Closed::Other,
     }
 }
 
@@ -287,14 +278,6 @@ fn indexes(choice: &Choice) -> Vec<u32> {
 }
 
 fn explain_charge(charge: &Charge) -> out::Charge {
-    let basis = match charge.basis {
-        Basis::Recorded => out::Basis::Recorded,
-        Basis::Chosen => out::Basis::Chosen,
-        Basis::Claimed => out::Basis::Claimed,
-        Basis::UnknownPlace => out::Basis::UnknownPlace,
-        Basis::UnprovenClaim => out::Basis::UnprovenClaim,
-        Basis::Nominated => out::Basis::Nominated,
-        Basis::Unmanaged => out::Basis::Unmanaged,
-    };
+    let basis = report::basis(charge.basis);
     out::Charge { pod: charge.pod.to_string(), units: charge.units.0, cores: charge.cores.0, basis }
 }

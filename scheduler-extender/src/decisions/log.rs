@@ -4,7 +4,7 @@
 //! together, and the oldest are removed first. Removed records are freed after the lock is released.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use jiff::{SignedDuration, Timestamp};
 use placement::names::limits;
@@ -43,7 +43,7 @@ struct Records {
 #[derive(Debug)]
 struct Record {
     number: u64,
-    decision: KeptDecision,
+    decision: Arc<KeptDecision>,
 }
 
 /// The size of the log.
@@ -67,7 +67,7 @@ impl DecisionLog {
         }
         let mut removed = Vec::new();
         let mut records = self.records();
-        records.insert(kept, &mut removed);
+        records.insert(Arc::new(kept), &mut removed);
         records.remove_down_to(MAX_BYTES, &mut removed);
         drop(records);
         drop(removed);
@@ -87,6 +87,25 @@ impl DecisionLog {
         }
     }
 
+    /// Notes that a pod was deleted. Does nothing for a pod without a record.
+    pub fn set_gone(&self, pod: &PodUid) {
+        if let Some(record) = self.records().by_pod.get(pod) {
+            record.decision.pod().set_gone();
+        }
+    }
+
+    /// The newest records at most `most`, of the pods for which `is_wanted`, the newest first.
+    pub(super) fn newest(
+        &self,
+        most: usize,
+        is_wanted: impl Fn(&KeptDecision) -> bool,
+    ) -> Vec<Arc<KeptDecision>> {
+        let records = self.records();
+        let newest = records.order.values().rev().filter_map(|pod| records.by_pod.get(pod));
+        let decisions = newest.map(|record| &record.decision);
+        decisions.filter(|decision| is_wanted(decision)).take(most).cloned().collect()
+    }
+
     /// The last decision about the pod of this name; of several such pods, about the newest.
     pub fn find(&self, namespace: &str, name: &str) -> Option<Decision> {
         let records = self.records();
@@ -95,7 +114,9 @@ impl DecisionLog {
             pod.name == name && pod.namespace == namespace
         });
         let newest = of_name.max_by_key(|record| record.number);
-        newest.map(|record| record.decision.restored())
+        let decision = newest.map(|record| Arc::clone(&record.decision));
+        drop(records);
+        decision.map(|decision| decision.restored())
     }
 
     /// The size of the log.
@@ -111,7 +132,7 @@ impl DecisionLog {
 }
 
 impl Records {
-    fn insert(&mut self, decision: KeptDecision, removed: &mut Vec<Record>) {
+    fn insert(&mut self, decision: Arc<KeptDecision>, removed: &mut Vec<Record>) {
         let (number, pod) = (self.next, decision.pod().uid.clone());
         self.next += 1;
         self.held.add(&decision);
@@ -153,7 +174,7 @@ fn is_within(text: &str, limit: usize) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::{Arc, LazyLock};
+    use std::sync::LazyLock;
 
     use cluster::Pod;
     use placement::gpu::Card;

@@ -10,6 +10,7 @@ mod held;
 mod kept;
 mod log;
 mod nominated;
+mod summary;
 mod waiting;
 
 pub use decided_pod::DecidedPod;
@@ -17,4 +18,5 @@ pub use decision::{Decision, Verdicts};
 pub use explanation::explain;
 pub use log::{DecisionLog, MAX_BYTES, MAX_PODS};
 pub use nominated::NominatedPods;
+pub use summary::{Summaries, Which};
 pub use waiting::WaitingPods;

@@ -20,7 +20,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::task::AbortOnDropHandle;
 
-use super::{explain, inspect, preempt, query, shadow};
+use super::{explain, inspect, preempt, query, report, shadow};
 
 /// The largest body of a small request, in KiB: 5,000 names take 200 KiB, a usual pod 10 KiB.
 const SMALL_KIB: u32 = 512;
@@ -55,8 +55,9 @@ enum RequestClass {
 impl RequestClass {
     fn of(request: &Request) -> Self {
         let path = request.uri().path();
-        let is_report =
-            matches!(path, shadow::PATH | query::PATH) || path.starts_with(inspect::PATH);
+        let is_report = matches!(path, shadow::PATH | query::PATH)
+            || path.starts_with(inspect::PATH)
+            || path.starts_with(report::PREFIX);
         // `None` for a body of unknown length, which counts as large.
         let length = request.body().size_hint().upper();
         let kib = length.and_then(|bytes| u32::try_from(bytes.div_ceil(1024)).ok());

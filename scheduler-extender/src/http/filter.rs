@@ -9,7 +9,7 @@ use super::write::Rejections;
 use crate::Decider;
 use crate::binder::HELD_BY_DELETED;
 use crate::card_evictions::CardEvictions;
-use crate::decisions::Decision;
+use crate::decisions::{DecidedPod, Decision};
 use crate::extender::{Decided, PlacedRequest};
 use crate::node_request::NamesJson;
 use crate::view::{GpuPodId, HeldByDeleted};
@@ -56,7 +56,15 @@ pub(super) fn by_load(decider: &Decider, body: &[u8]) -> Answer {
             rejections.add(position, label, reason);
         }
     }
+    log(BY_LOAD, decision, &rejections);
     answer(decider, BY_LOAD, names, &rejections)
+}
+
+/// For who follows one pod by its UID.
+fn log(verb: &str, decision: &Decision, rejections: &Rejections) {
+    let DecidedPod { uid, namespace, name: pod, .. } = &*decision.pod;
+    let (nodes, rejected) = (decision.len(), rejections.len());
+    tracing::debug!(%uid, namespace, pod, nodes, rejected, "{verb}");
 }
 
 /// The verdict by limits alone, if the request is about the nominated node of the pod and no other.
@@ -136,6 +144,7 @@ fn filter_by_cards(
     if retries {
         return failed(&HELD_BY_DELETED);
     }
+    log(BY_CARDS, decision, &rejections);
     answer(decider, BY_CARDS, names, &rejections)
 }
 

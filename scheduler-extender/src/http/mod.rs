@@ -5,11 +5,14 @@ mod admission;
 mod bind;
 mod explain;
 mod filter;
+mod host;
 mod inspect;
 mod leader;
+mod page;
 mod preempt;
 mod prioritize;
 mod query;
+mod report;
 mod shadow;
 mod write;
 
@@ -115,7 +118,9 @@ pub fn routers(extender: &Arc<Extender>, workers: &Handle) -> Routers {
     let close_at_end = from_fn_with_state(Arc::clone(extender), close_at_end);
     let all = verb_routes(extender).merge(read_only_routes());
     let all = all.layer(bounded.clone()).layer(close_at_end.clone());
-    let read_only = read_only_routes().layer(bounded).layer(close_at_end);
+    let own_host = from_fn_with_state(Arc::clone(extender), host::is_own);
+    let read_only = read_only_routes().merge(page::routes());
+    let read_only = read_only.layer(bounded).layer(close_at_end).layer(own_host);
     Routers {
         all: all.with_state(Arc::clone(extender)),
         read_only: read_only.with_state(Arc::clone(extender)),
@@ -151,6 +156,7 @@ fn read_only_routes() -> Router<Arc<Extender>> {
         .route(query::PATH, get(query::query).post(query::query).layer(query_body))
         .route(inspect::PATH, get(inspect::all))
         .route(inspect::PATH_OF_NODE, get(inspect::one))
+        .merge(report::routes())
         // As Aliyun's extender answers it, in plain text, for tools of that ecosystem.
         .route("/version", get(async || env!("CARGO_PKG_VERSION")))
 }

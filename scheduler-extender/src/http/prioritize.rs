@@ -9,6 +9,7 @@ use placement::units::PodUid;
 
 use super::Answer;
 use super::write::priorities;
+use crate::decisions::{DecidedPod, Decision};
 use crate::{Decided, Decider};
 
 /// Scores nodes by load; for a GPU pod the score of the cards counts as much as the load.
@@ -27,7 +28,15 @@ pub(super) fn by_load(decider: &Decider, body: &[u8]) -> Answer {
     if let Some(node) = likely_node(&scores, &decision.pod.uid) {
         decider.count_in_flight(decision, node);
     }
+    log(decision, &scores);
     Answer::of_json("ok", priorities(names, &scores))
+}
+
+/// For who follows one pod by its UID.
+fn log(decision: &Decision, scores: &[i64]) {
+    let DecidedPod { uid, namespace, name: pod, .. } = &*decision.pod;
+    let best = scores.iter().max();
+    tracing::debug!(%uid, namespace, pod, nodes = scores.len(), best, "prioritize");
 }
 
 /// Position of the node where the pod will probably go: one of those with the best score. Among several,

@@ -133,6 +133,20 @@ impl Replicas {
         self.leads().then(|| self.leadership.longest_call())
     }
 
+    /// This replica, for people. `complete`: whether it has listed all nodes and pods.
+    #[must_use]
+    pub fn described(&self, complete: bool) -> api::state::Replica {
+        let leads = self.leads();
+        let holder = self.leadership.holder().map(|holder| holder.identity);
+        api::state::Replica {
+            name: self.identity.clone(),
+            program: env!("CARGO_PKG_VERSION").to_owned(),
+            leads,
+            leader: holder.filter(|leader| !leads && *leader != self.identity),
+            complete,
+        }
+    }
+
     /// How to handle a request about cards.
     #[must_use]
     pub fn role(&self) -> Role {

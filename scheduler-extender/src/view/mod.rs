@@ -28,8 +28,8 @@ use placement::units::PodUid;
 
 pub use estimates::{ByWorkload, LearnedUses, PodEstimates};
 pub use index::{
-    BegunBackOff, BoundPod, GpuPodId, HeldByDeleted, Index, OtherPod, PodOnCard, PodUse,
-    ReservationError, WatchedPod,
+    BegunBackOff, BoundPod, CardMemory, GpuPodId, HeldByDeleted, Index, OtherPod, PodOnCard,
+    PodUse, ReservationError, WatchedPod,
 };
 use index::{CpuRequest, Notice};
 pub use snapshot::{
@@ -179,8 +179,8 @@ impl View {
 
 fn log(notice: &Notice) {
     match notice {
-        Notice::RefusedPod { namespace, name, error } => {
-            tracing::warn!(namespace, name, error, "pod refused, its units are not counted");
+        Notice::RefusedPod { uid, namespace, name: pod, error } => {
+            tracing::warn!(%uid, namespace, pod, error, "pod refused, its units are not counted");
         }
         Notice::RefusedCards { node, error } => {
             tracing::warn!(%node, error, "report of cards refused");

@@ -21,6 +21,7 @@ mod preemption;
 mod query;
 mod refusals;
 mod replicas;
+mod report;
 mod rig;
 mod sequences;
 mod shadow;

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 
+use api::decisions::Decisions;
 use api::explain::{DecisionBasis, Explanation};
 use api::shadow::Shadow;
 use jiff::SignedDuration;
@@ -134,5 +135,28 @@ async fn whichever_replica_is_asked_tells_the_shadows_pods_of_all_each_once() {
             told.pods.iter().map(|pod| pod.pod.name.as_str()).eq(["web", "shop"])
         })
         .await;
+    }
+}
+
+#[tokio::test]
+async fn whichever_replica_is_asked_tells_the_last_decision_about_each_pod_of_all() {
+    let cluster = Cluster::start().await;
+    let (web, shop) = (cluster.sim.put(pod("web")), cluster.sim.put(pod("shop")));
+    cluster.decide(0, &web).await;
+    cluster.decide(1, &shop).await;
+    cluster.decide(1, &web).await;
+    let names = async |rig: &Rig, path: &str| {
+        let told: Decisions = serde_json::from_str(&rig.get(path).await).unwrap();
+        told.decisions.into_iter().map(|decided| decided.pod.name).collect::<Vec<_>>()
+    };
+    for rig in &cluster.replicas {
+        for path in ["/v1/decisions", "/v1/pending"] {
+            rig.until("the pods of both", async || names(rig, path).await == ["web", "shop"]).await;
+        }
+    }
+    assert_eq!(names(&cluster.replicas[0], "/v1/decisions?limit=1").await, ["web"]);
+    cluster.place(&web);
+    for rig in &cluster.replicas {
+        rig.until("one pod alone", async || names(rig, "/v1/pending").await == ["shop"]).await;
     }
 }

@@ -8,7 +8,7 @@ use axum::http::header::{ETAG, IF_NONE_MATCH};
 use axum::routing::get;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
-use sim::{NodeBuilder, PODS, Sim, pod};
+use sim::{NodeBuilder, PODS, Sim, WRITTEN_EVENTS, pod};
 
 use crate::rig::{GPU, Rig, gpu_node, gpu_pod, loaded_node};
 
@@ -556,4 +556,24 @@ async fn what_a_workload_was_seen_to_use_counts_for_its_next_pod() {
     // The pod's own annotation goes before it.
     pod["metadata"]["annotations"] = json!({ "plimsoll.dev/expected-use": "{\"cpu\":\"1\"}" });
     assert_eq!(rig.scores(&pod, &["a"]).await, [60]);
+}
+
+#[tokio::test]
+async fn a_policy_that_is_refused_is_an_event_on_its_config_map_with_the_line_and_the_field() {
+    let sim = Sim::start().await.unwrap();
+    sim.put(json!({ "apiVersion": "v1", "kind": "ConfigMap",
+        "metadata": { "name": "policy", "namespace": "plimsoll", "uid": "u-policy" } }));
+    let flags = ["--policy-config-map=plimsoll/policy"];
+    let rig = Rig::start_under(&sim, &policy("{}"), &flags).await;
+    rig.write_policy(&policy("{mode: maybe}"));
+    rig.until("the event", async || !sim.list(WRITTEN_EVENTS).is_empty()).await;
+    let event = sim.list(WRITTEN_EVENTS).remove(0);
+    assert_eq!(event["reason"], "PolicyRefused");
+    let about = &event["regarding"];
+    assert_eq!(
+        (&about["kind"], &about["name"], &about["uid"]),
+        (&json!("ConfigMap"), &json!("policy"), &json!("u-policy"))
+    );
+    let note = event["note"].as_str().unwrap();
+    assert!(note.contains("line 6: spec.limits.mode"), "{note}");
 }

@@ -35,7 +35,7 @@ pub(crate) struct Rig {
     pub(crate) context: Context,
     pub(crate) address: SocketAddr,
     client: reqwest::Client,
-    _files: tempfile::TempDir,
+    files: tempfile::TempDir,
 }
 
 impl Drop for Rig {
@@ -92,7 +92,12 @@ impl Rig {
         args.load.policy_file = policy;
         let context = Context::new(daemon::program!());
         let address = app::start(args, &context).await.unwrap();
-        Self { context, address, client: sim::http_client().unwrap(), _files: files }
+        Self { context, address, client: sim::http_client().unwrap(), files }
+    }
+
+    /// Changes the policy's file.
+    pub(crate) fn write_policy(&self, text: &str) {
+        std::fs::write(self.files.path().join("policy"), text).unwrap();
     }
 
     pub(crate) async fn ready(&self) {

@@ -85,6 +85,7 @@ impl Observer {
         snapshot.seconds = start.elapsed().as_secs();
         snapshot.caption.clone_from(&captions.borrow());
         snapshot.counts = self.checker().counts();
+        snapshot.page = cluster.page();
         snapshot
     }
 }

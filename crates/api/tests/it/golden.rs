@@ -3,14 +3,20 @@
 use api::allocation::Allocation;
 use api::cards::Cards;
 use api::claim::Claim;
+use api::decisions::Decisions;
 use api::expected_use::ExpectedUse;
 use api::explain::Explanation;
 use api::inspect::Inspected;
+use api::node::{AllCards, NodeDetail};
 use api::pods::NodePods;
 use api::policy_check::PolicyCheck;
 use api::shadow::Shadow;
 use api::share::NodeShare;
+use api::state::State;
 use api::workloads::Workloads;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 use crate::values;
 
@@ -89,4 +95,27 @@ fn pods() {
 fn workloads() {
     assert_eq!(values::workloads().to_json(), golden!("workloads"));
     assert_eq!(Workloads::from_json(golden!("workloads")), Ok(values::workloads()));
+}
+
+/// Every field of the golden file is read, and written as it stands there.
+fn is_read_and_written<T: Serialize + DeserializeOwned>(golden: &str) {
+    let read: T = serde_json::from_str(golden).unwrap();
+    assert_eq!(serde_json::to_string_pretty(&read).unwrap(), golden);
+}
+
+#[test]
+fn state() {
+    is_read_and_written::<State>(golden!("state"));
+    is_read_and_written::<State>(golden!("state-update"));
+}
+
+#[test]
+fn node() {
+    is_read_and_written::<NodeDetail>(golden!("node"));
+    is_read_and_written::<AllCards>(golden!("all-cards"));
+}
+
+#[test]
+fn decisions() {
+    is_read_and_written::<Decisions>(golden!("decisions"));
 }

@@ -51,6 +51,14 @@ fn inspect() {
 }
 
 #[test]
+fn what_the_page_shows() {
+    is_fresh::<api::state::State>("state");
+    is_fresh::<api::node::NodeDetail>("node");
+    is_fresh::<api::node::AllCards>("all-cards");
+    is_fresh::<api::decisions::Decisions>("decisions");
+}
+
+#[test]
 fn explain() {
     is_fresh::<api::explain::Explanation>("explain");
     is_fresh::<api::explain::Request>("explain-request");

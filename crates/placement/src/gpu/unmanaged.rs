@@ -45,6 +45,12 @@ impl MeasuredMemory {
         now.duration_since(self.at).abs() <= MAX_AGE
     }
 
+    /// The memory in use on a card; `None` where that is not known.
+    pub fn on(&self, card: &CardId) -> Option<MiB> {
+        let measured = self.cards.iter().find(|measured| measured.uuid == *card);
+        measured.map(|measured| measured.used)
+    }
+
     /// The units of each card that are in use beyond what pods held; cards without such units are left out.
     pub fn unmanaged(&self, cards: &[Card]) -> Vec<(CardId, Units)> {
         cards

@@ -133,7 +133,8 @@ impl Index {
                 self.refused_objects += 1;
                 let (namespace, name) = (facts.namespace.clone(), facts.name.clone());
                 let error = error.to_string();
-                self.notices.push(Notice::RefusedPod { namespace, name, error });
+                let uid = facts.uid.clone();
+                self.notices.push(Notice::RefusedPod { uid, namespace, name, error });
             }
         }
         if let (Some(node), Some(at)) = (&facts.node, facts.bound_at) {

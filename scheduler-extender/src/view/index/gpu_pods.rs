@@ -448,11 +448,17 @@ impl Index {
     }
 
     fn named(&self, uid: &PodUid, units: Units) -> PodOnCard {
-        let (namespace, name) = match self.pods.get(uid) {
+        let (namespace, name) = self.name_of(uid);
+        PodOnCard { namespace, name, units }
+    }
+
+    /// The namespace and the name of a pod; its UID as its name where only its node's report shows it.
+    #[must_use]
+    pub fn name_of(&self, uid: &PodUid) -> (String, String) {
+        match self.pods.get(uid) {
             Some(record) => (record.namespace.clone(), record.name.clone()),
             None => (String::new(), uid.to_string()),
-        };
-        PodOnCard { namespace, name, units }
+        }
     }
 }
 

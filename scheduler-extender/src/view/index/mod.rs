@@ -46,6 +46,7 @@ use self::nodes::Nodes;
 use self::nominations::Plans;
 use self::publish::Changes;
 use self::refused::RefusedReadings;
+pub use self::unmanaged::CardMemory;
 use super::estimates::LearnedUses;
 
 /// The state of the cluster, and what is learned of it.
@@ -93,7 +94,7 @@ pub struct Index {
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Notice {
     /// A pod's request for cards cannot be read.
-    RefusedPod { namespace: String, name: String, error: String },
+    RefusedPod { uid: PodUid, namespace: String, name: String, error: String },
     /// A node's report of its cards cannot be read.
     RefusedCards { node: NodeName, error: String },
     /// A reading is not believed.

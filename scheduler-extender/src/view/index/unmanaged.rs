@@ -4,13 +4,24 @@
 use jiff::Timestamp;
 use placement::gpu::{Card, MeasuredMemory, in_both_measurements};
 use placement::policy::UnmanagedMemory;
-use placement::units::{CardId, NodeName, Units};
+use placement::units::{CardId, MiB, NodeName, Units};
 
 use super::Index;
 use super::nodes::Node;
 
 /// Units, by card.
 type OnCards = Vec<(CardId, Units)>;
+
+/// The memory of a card.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CardMemory {
+    /// The card.
+    pub uuid: CardId,
+    /// All of it.
+    pub memory: MiB,
+    /// What is in use, as last measured; `None` without a fresh measurement.
+    pub used: Option<MiB>,
+}
 
 /// The last two measurements of a node's cards.
 #[derive(Debug, Clone)]
@@ -72,6 +83,19 @@ impl Node {
 }
 
 impl Index {
+    /// The memory of a node's cards, with what is in use by a measurement that is fresh at `now`.
+    #[must_use]
+    pub fn card_memory(&self, node: &NodeName, now: Timestamp) -> Vec<CardMemory> {
+        let Some(node) = self.nodes.get(node) else { return Vec::new() };
+        let measured = node.measured.as_ref().map(|measured| &measured.last);
+        let measured = measured.filter(|measured| measured.is_fresh(now));
+        let cards = node.ledger.cards().iter().map(|card| {
+            let on_card = measured.and_then(|measured| measured.on(&card.uuid));
+            CardMemory { uuid: card.uuid.clone(), memory: card.memory, used: on_card }
+        });
+        cards.collect()
+    }
+
     /// Whether the policy in force counts unmanaged memory.
     pub(super) fn counts_unmanaged(&self) -> bool {
         self.policy.policy.gpu.unmanaged_memory == UnmanagedMemory::Count

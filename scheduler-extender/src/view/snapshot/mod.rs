@@ -107,7 +107,7 @@ impl Snapshot {
     }
 
     /// All nodes, in the order of their places.
-    fn states(&self) -> impl Iterator<Item = (&NodeName, &NodeState)> {
+    pub(crate) fn states(&self) -> impl Iterator<Item = (&NodeName, &NodeState)> {
         self.names.places().iter().map(|place| (self.names.name(*place), self.at(*place)))
     }
 

@@ -58,6 +58,7 @@ pub(crate) struct Cluster {
     /// Each exporter's port, by node.
     exporter_ports: BTreeMap<&'static str, u16>,
     extender_port: u16,
+    page_port: u16,
     root: PathBuf,
     _scheduler: Scheduler,
     _ports: Ports,
@@ -96,6 +97,7 @@ impl Cluster {
             kubelets.insert(plan.name, Kubelet::start(&sim, settings, events.clone())?);
         }
         let extender_port = ports.take()?;
+        let page_port = ports.take()?;
         let mut config = SchedulerConfig::from_yaml(SCHEDULER_CONFIG)?.at(&loopback(extender_port));
         config.extenders.iter_mut().for_each(|extender| extender.http_timeout = EXTENDER_TIMEOUT);
         let (scheduler, decisions) = Scheduler::start(&sim, config)?;
@@ -107,6 +109,7 @@ impl Cluster {
             running: Mutex::default(),
             exporter_ports,
             extender_port,
+            page_port,
             root: root.to_owned(),
             _scheduler: scheduler,
             _ports: ports,
@@ -118,8 +121,11 @@ impl Cluster {
     fn start_programs(&self) -> anyhow::Result<()> {
         let policy_file = format!("--policy-file={}", policy::path(&self.root).display());
         let common = [policy_file, self.flag("kubeconfig", "kubeconfig")];
-        let extender =
-            [format!("--listen-address={}", loopback(self.extender_port)), any_admin_port()];
+        let extender = [
+            format!("--listen-address={}", loopback(self.extender_port)),
+            format!("--inspect-address={}", loopback(self.page_port)),
+            any_admin_port(),
+        ];
         self.run(EXTENDER, EXTENDER, &[&common[..], &extender].concat(), &[])?;
         let listen = format!("--listen-address={}", loopback(0));
         // Every two seconds is polled, and shown.
@@ -257,6 +263,11 @@ impl Cluster {
     /// Where the extender serves kube-scheduler's verbs and `/explain`.
     fn extender_address(&self) -> String {
         loopback(self.extender_port)
+    }
+
+    /// The address of the extender's page.
+    pub(crate) fn page(&self) -> String {
+        format!("http://{}/ui/", loopback(self.page_port))
     }
 
     /// Every pod.

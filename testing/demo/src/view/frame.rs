@@ -69,7 +69,7 @@ fn lines(snapshot: &Snapshot, columns: Columns, height: usize) -> Vec<Line<'stat
         lines.push(Line::default());
     }
     lines.truncate(height.saturating_sub(2));
-    lines.push(counts_line(&snapshot.counts));
+    lines.push(counts_line(&snapshot.counts, &snapshot.page));
     lines.push(invariants_line(&snapshot.counts));
     lines
 }
@@ -207,9 +207,10 @@ fn cut(text: &str, width: usize) -> String {
     }
 }
 
-fn counts_line(counts: &Counts) -> Line<'static> {
+fn counts_line(counts: &Counts, page: &str) -> Line<'static> {
     let Counts { pods, bound, running, pending, .. } = counts;
-    Line::raw(format!("pods {pods}   bound {bound}   ran {running}   pending {pending}"))
+    let counts = format!("pods {pods}   bound {bound}   ran {running}   pending {pending}   ");
+    Line::from(vec![Span::raw(counts), Span::styled(page.to_owned(), DIM)])
 }
 
 fn invariants_line(counts: &Counts) -> Line<'static> {
@@ -253,6 +254,7 @@ mod tests {
                 pod_row("cpus-1", ' ', 0, Place::Waiting(message)),
             ],
             counts: Counts { pods: 2, bound: 1, running: 1, pending: 1, ..Counts::default() },
+            page: "http://127.0.0.1:19107/ui/".to_owned(),
         }
     }
 
@@ -303,7 +305,7 @@ mod tests {
             "b big-1     waits for 20 GiB; out: 2 overloaded, 1 with no such card",
             "  cpus-1    waits: 2 Insufficient cpu.",
             "",
-            "pods 2   bound 1   ran 1   pending 1",
+            "pods 2   bound 1   ran 1   pending 1   http://127.0.0.1:19107/ui/",
             "checked: 0 MiB double-booked   0 wrong cards   0 pods on overloaded nodes",
         ];
         assert_eq!(drawn(&snapshot(), WIDTH), expected);

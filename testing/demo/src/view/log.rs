@@ -29,6 +29,9 @@ impl Log {
     fn new_lines(&mut self, snapshot: &Snapshot) -> Vec<String> {
         let mut lines = Vec::new();
         let at = format!("{:>3} s", snapshot.seconds);
+        if self.caption.is_empty() && !snapshot.page.is_empty() {
+            lines.push(format!("{at}  the page: {}", snapshot.page));
+        }
         if self.caption != snapshot.caption {
             self.caption.clone_from(&snapshot.caption);
             lines.push(format!("{at}  == {}", snapshot.caption));
@@ -145,9 +148,12 @@ mod tests {
         let counts = Counts::default();
         let policy = Policy::Shipped;
         let nodes = vec![node];
-        let mut snapshot = Snapshot { seconds: 3, caption, policy, nodes, pods: vec![pod], counts };
+        let page = "http://127.0.0.1:19107/ui/".to_owned();
+        let mut snapshot =
+            Snapshot { seconds: 3, caption, policy, nodes, pods: vec![pod], counts, page };
         let mut log = Log::default();
         let expected = [
+            "  3 s  the page: http://127.0.0.1:19107/ui/",
             "  3 s  == Go.",
             "  3 s  gpu-5     is overloaded: 83% of its CPU is used, the limit is 80%",
             "  3 s  gpu-5     is silent: its last reading is shown",

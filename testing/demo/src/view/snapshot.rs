@@ -33,6 +33,8 @@ pub(crate) struct Snapshot {
     /// In the order of their creation.
     pub(crate) pods: Vec<PodRow>,
     pub(crate) counts: Counts,
+    /// The address of the extender's page; empty where there is none.
+    pub(crate) page: String,
 }
 
 /// One node.

@@ -71,7 +71,9 @@ impl TestEnv {
             put_tests_setup(cluster, found)?;
         }
         let kubeconfig = foreign.or_else(|| cluster.as_ref().map(Cluster::kubeconfig));
-        let runtime = Builder::new_current_thread().enable_all().build()?;
+        // A thread of its own: connections that the API server closes between two calls are noticed at once, not by the
+        // next call.
+        let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
         let config = runtime.block_on(config_of(&kubeconfig.context("no cluster")?))?;
         let client = runtime.block_on(async { Client::try_from(config.clone()) })?;
         let kubernetes = runtime.block_on(client.apiserver_version())?.git_version;
@@ -395,5 +397,10 @@ fn put_tests_setup(cluster: &Cluster, found: Option<Setup>) -> Result<()> {
 
 async fn config_of(kubeconfig: &std::path::Path) -> Result<Config> {
     let kubeconfig = Kubeconfig::read_from(kubeconfig)?;
-    Ok(Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?)
+    let options = KubeConfigOptions::default();
+    let mut config = Config::from_custom_kubeconfig(kubeconfig, &options).await?;
+    // Ends idle connections before the API server does after 90 s: a request that is sent meanwhile would fail.
+    config.read_timeout = Some(Duration::from_secs(80));
+    config.reset_reader_on_write = true;
+    Ok(config)
 }

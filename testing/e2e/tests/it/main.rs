@@ -68,6 +68,7 @@ fn all() -> Vec<Fact> {
         cluster::admission::FACTS,
         cluster::admission_cost::FACTS,
         cluster::users::FACTS,
+        cluster::doctor::FACTS,
         gpu::cards::FACTS,
         gpu::kubelet_restarts::FACTS,
         gpu::claims::FACTS,

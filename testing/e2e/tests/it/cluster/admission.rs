@@ -56,6 +56,7 @@ const AGENT_PODS: &str = "plimsoll-device-plugin-pods";
 const AGENT_EVENTS: &str = "plimsoll-device-plugin-events";
 const NODE_NAME: &str = "plimsoll-node-name";
 const ANNOTATOR: &str = "plimsoll-annotator-nodes";
+const ANNOTATOR_EVENTS: &str = "plimsoll-annotator-events";
 
 /// What only Plimsoll's programs write on pods.
 const PROTECTED: [&str; 7] = [
@@ -88,7 +89,7 @@ fn well_typed(env: &TestEnv) -> Result<()> {
         let checked =
             found.iter().filter_map(|policy| policy.status.as_ref()?.type_checking.clone());
         let checked: Vec<_> = checked.collect();
-        Ok((checked.len() == 10).then_some(checked))
+        Ok((checked.len() == 11).then_some(checked))
     })?;
     let warnings: Vec<_> =
         checked.into_iter().filter_map(|checked| checked.expression_warnings).flatten().collect();
@@ -387,6 +388,17 @@ fn annotators(env: &TestEnv) -> Result<()> {
     let words = ["-n", "plimsoll", "create", "token", "annotator"];
     let token = env.cluster()?.kubectl_run(&words)?.trim().to_owned();
     let annotator = Caller::with_token(env, &token)?;
+    let ours = "plimsoll-annotator";
+    let pod = json!({"apiVersion": "v1", "kind": "Pod", "name": "p", "namespace": NAMESPACE});
+    let default = events_path("default");
+    let of_node = node_reference(FAKE);
+    annotator.done(env, Verb::Create, &default, &event("default", &of_node, ours))?;
+    for (path, event) in [
+        (default, event("default", &of_node, "kubelet")),
+        (events_path(NAMESPACE), event(NAMESPACE, &pod, ours)),
+    ] {
+        annotator.refused(env, Verb::Create, &path, &event, ANNOTATOR_EVENTS)?;
+    }
     fake_nodes::with(env, &[FakeNode::loaded(FAKE, 0.1)], || {
         fake_nodes::wait_for_taints_to_go(env)?;
         let theirs = json!({"key": "team", "value": "a", "effect": "NoSchedule"});

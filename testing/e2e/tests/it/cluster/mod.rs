@@ -5,6 +5,7 @@ pub(crate) mod admission;
 pub(crate) mod admission_cost;
 pub(crate) mod api_conformance;
 pub(crate) mod chart;
+pub(crate) mod doctor;
 pub(crate) mod kubeadm_upgrade;
 pub(crate) mod kubelet_conformance;
 pub(crate) mod migration;

@@ -1,0 +1,231 @@
+//! `plimsoll support-bundle`: an archive of what a report of a fault needs.
+//!
+//! Invariant: no Secret is ever asked for, and every text goes through [`redact`] before it is written.
+
+mod archive;
+mod redact;
+
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use jiff::Timestamp;
+use serde_json::Value;
+
+use crate::args::operate::SupportBundle;
+use crate::cluster_access::objects::{List, Pod};
+use crate::cluster_access::{Cluster, PART_OF};
+use crate::doctor;
+use crate::extender;
+use crate::version::CLIENT;
+use archive::Archive;
+
+/// Kinds of Plimsoll's objects that are selected by its label, in all namespaces. No Secrets.
+const OBJECTS: [(&str, &str); 4] = [
+    (
+        "workloads",
+        "deployments,daemonsets,pods,services,endpointslices,poddisruptionbudgets,networkpolicies",
+    ),
+    ("rights", "serviceaccounts,roles,rolebindings"),
+    ("cluster-rights", "clusterroles,clusterrolebindings"),
+    ("admission", "validatingadmissionpolicies,validatingadmissionpolicybindings"),
+];
+/// What the extender answers.
+const ANSWERS: [&str; 5] = ["state", "cards", "pending", "decisions", "policy"];
+/// Admin ports by program.
+const ADMIN_PORTS: [(&str, u16); 3] =
+    [("scheduler-extender", 19102), ("annotator", 19103), ("gpushare-device-plugin", 19104)];
+/// How many pods of a program have their logs and metrics read, those that are not ready first.
+const MAX_PODS: usize = 10;
+
+/// Writes the archive. What cannot be read is told in `problems.txt` in it.
+///
+/// # Errors
+///
+/// If kubectl reaches no cluster, or the archive cannot be written.
+pub(crate) fn support_bundle(flags: &SupportBundle, output: &mut dyn Write) -> Result<ExitCode> {
+    let now = Timestamp::now();
+    let cluster = Cluster::new(&flags.access);
+    let namespace = cluster.namespace()?.to_owned();
+    let name = flags.file.clone().unwrap_or_else(|| {
+        let time = format!("{now:.0}").replace(':', "");
+        format!("plimsoll-support-{time}.tar.gz").into()
+    });
+    // A file that is there is not replaced.
+    let file = OpenOptions::new().write(true).create_new(true).open(&name);
+    let file = file.with_context(|| format!("{}", name.display()))?;
+    let mut bundle = Bundle { archive: Archive::new(file, now), problems: String::new(), files: 0 };
+    bundle.add("command.txt", &format!("plimsoll {CLIENT}, {now:.0}\nnamespace {namespace}\n"))?;
+    match doctor::texts(&cluster) {
+        Ok((table, report)) => {
+            bundle.add("doctor.txt", &table)?;
+            bundle.add_json("doctor.json", &report)?;
+        }
+        Err(error) => bundle.problem("doctor", &error),
+    }
+    objects(&cluster, &namespace, &mut bundle)?;
+    answers(&cluster, &mut bundle)?;
+    pods(&cluster, flags.log_lines, &mut bundle)?;
+    let files = bundle.files;
+    bundle.finish()?;
+    writeln!(
+        output,
+        "{} written: {files} files. Look into it before you send it: tar -tzf {0}",
+        name.display()
+    )?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The archive, and what could not be read.
+struct Bundle {
+    archive: Archive,
+    problems: String,
+    files: usize,
+}
+
+impl Bundle {
+    fn add(&mut self, name: &str, text: &str) -> Result<()> {
+        self.files += 1;
+        self.archive.add(name, &redact::text(text)).with_context(|| name.to_owned())
+    }
+
+    /// A text of JSON; of another form it is added as a text.
+    fn add_json(&mut self, name: &str, text: &str) -> Result<()> {
+        match serde_json::from_str::<Value>(text) {
+            Ok(mut value) => {
+                redact::value(&mut value);
+                let text = serde_json::to_string_pretty(&value)?;
+                self.add(name, &text)
+            }
+            Err(_) => self.add(name, text),
+        }
+    }
+
+    fn problem(&mut self, what: &str, error: &dyn std::fmt::Display) {
+        self.problems += &format!("{what}: {error:#}\n");
+    }
+
+    fn finish(mut self) -> Result<()> {
+        let problems = std::mem::take(&mut self.problems);
+        if !problems.is_empty() {
+            self.add("problems.txt", &problems)?;
+        }
+        self.archive.finish()
+    }
+}
+
+fn objects(cluster: &Cluster, namespace: &str, bundle: &mut Bundle) -> Result<()> {
+    let selector = format!("--selector={PART_OF}");
+    let mut calls: Vec<(String, Vec<String>)> = Vec::new();
+    for (name, kinds) in OBJECTS {
+        let words = ["get", kinds, "--all-namespaces", &selector];
+        calls.push((format!("objects/{name}.json"), words.map(str::to_owned).to_vec()));
+    }
+    let in_namespace = format!("--namespace={namespace}");
+    let others: [(&str, &[&str]); 6] = [
+        ("objects/policy.json", &["get", "configmap", "policy", &in_namespace]),
+        ("objects/leases.json", &["get", "leases", &in_namespace]),
+        (
+            "objects/kube-scheduler.json",
+            &["get", "pods", "--namespace=kube-system", "--selector=component=kube-scheduler"],
+        ),
+        ("nodes.json", &["get", "nodes"]),
+        ("version.json", &["version"]),
+        ("events.json", &["get", "events", "--all-namespaces"]),
+    ];
+    for (name, words) in others {
+        calls.push((name.to_owned(), words.iter().map(|word| (*word).to_owned()).collect()));
+    }
+    for (name, words) in calls {
+        let mut words: Vec<&str> = words.iter().map(String::as_str).collect();
+        words.push("--output=json");
+        match cluster.kubectl().run(&words) {
+            Ok(text) if name == "events.json" => bundle.add_json(&name, &of_ours(&text))?,
+            Ok(text) => bundle.add_json(&name, &text)?,
+            Err(failure) => bundle.problem(&name, &failure),
+        }
+    }
+    Ok(())
+}
+
+/// The events of Plimsoll's programs, and of pods that were not scheduled; others are nobody's business here.
+fn of_ours(text: &str) -> String {
+    let Ok(mut list) = serde_json::from_str::<Value>(text) else { return String::new() };
+    if let Some(items) = list["items"].as_array_mut() {
+        items.retain(|event| {
+            let writer = event["reportingComponent"].as_str().unwrap_or_default();
+            writer.starts_with("plimsoll-") || event["reason"] == "FailedScheduling"
+        });
+    }
+    list.to_string()
+}
+
+fn answers(cluster: &Cluster, bundle: &mut Bundle) -> Result<()> {
+    for answer in ANSWERS {
+        let text = cluster.extender().and_then(|url| extender::text(&format!("{url}/v1/{answer}")));
+        match text {
+            Ok(text) => bundle.add_json(&format!("extender/{answer}.json"), &text)?,
+            Err(error) => bundle.problem(&format!("extender/{answer}.json"), &error),
+        }
+    }
+    Ok(())
+}
+
+/// Logs and metrics.
+fn pods(cluster: &Cluster, lines: u32, bundle: &mut Bundle) -> Result<()> {
+    let selector = format!("--selector={PART_OF}");
+    let found: Result<List<Pod>, _> =
+        cluster.kubectl().get(&["pods", "--all-namespaces", &selector]);
+    let mut pods = match found {
+        Ok(pods) => pods.items,
+        Err(failure) => {
+            bundle.problem("logs", &failure);
+            return Ok(());
+        }
+    };
+    pods.sort_by_key(Pod::is_ready);
+    let mut taken: Vec<(String, usize)> = Vec::new();
+    for pod in &pods {
+        let program =
+            pod.metadata.labels.get("app.kubernetes.io/name").cloned().unwrap_or_default();
+        let place = taken.iter().position(|(name, _)| *name == program);
+        let place = place.unwrap_or_else(|| {
+            taken.push((program.clone(), 0));
+            taken.len() - 1
+        });
+        taken[place].1 += 1;
+        if taken[place].1 > MAX_PODS {
+            continue;
+        }
+        logs(cluster, pod, lines, bundle)?;
+        let port = ADMIN_PORTS.iter().find(|(name, _)| *name == program);
+        if let (Some((_, port)), "Running") = (port, pod.status.phase.as_str()) {
+            let name = format!("metrics/{}.txt", pod.metadata.name);
+            match doctor::collect::metrics(cluster.kubectl(), pod, *port) {
+                Ok(text) => bundle.add(&name, &text)?,
+                Err(failure) => bundle.problem(&name, &failure),
+            }
+        }
+    }
+    Ok(())
+}
+
+fn logs(cluster: &Cluster, pod: &Pod, lines: u32, bundle: &mut Bundle) -> Result<()> {
+    let namespace = format!("--namespace={}", pod.metadata.namespace);
+    let tail = format!("--tail={lines}");
+    let all = ["logs", &pod.metadata.name, &namespace, "--all-containers", &tail];
+    let restarted = pod.status.container_statuses.iter().any(|status| status.restart_count > 0);
+    for (suffix, before) in [("", false), ("-before", true)] {
+        if before && !restarted {
+            continue;
+        }
+        let name = format!("logs/{}{suffix}.log", pod.metadata.name);
+        let words: Vec<&str> = all.iter().copied().chain(before.then_some("--previous")).collect();
+        match cluster.kubectl().run(&words) {
+            Ok(text) => bundle.add(&name, &text)?,
+            Err(failure) => bundle.problem(&name, &failure),
+        }
+    }
+    Ok(())
+}

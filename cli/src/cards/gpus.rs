@@ -1,0 +1,219 @@
+//! `plimsoll gpus`: cards, who holds what of each, and what still fits.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::process::ExitCode;
+
+use anyhow::{Result, bail};
+use api::inspect::Inspected;
+use api::node::{AllCards, Card, NodeCards, NodeDetail};
+
+use super::room::{Asked, Free};
+use super::{holder, out_of_use, short_model, write_doubts};
+use crate::args::cards::{Gpus, Inspect};
+use crate::cluster_access::Cluster;
+use crate::extender;
+use crate::format::gibibytes;
+use crate::output::{write_names, write_value};
+use crate::table::{self, NONE, or_none};
+
+/// The width of the bar that shows how much of a card is held.
+const BAR: u32 = 10;
+/// How many sizes of pods the last line tells of.
+const SIZES: usize = 3;
+
+/// Shows the cards.
+///
+/// # Errors
+///
+/// If the extender does not answer, or has no such node.
+pub(crate) fn gpus(flags: &Gpus, output: &mut dyn Write) -> Result<ExitCode> {
+    let cluster = Cluster::new(&flags.access);
+    let cards = read(flags, &cluster)?;
+    if write_value(&cards, flags.format, output)? {
+        return Ok(ExitCode::SUCCESS);
+    }
+    let nodes = cards.nodes.iter().map(|node| format!("node/{}", node.name));
+    if write_names(nodes, flags.format, output)? {
+        return Ok(ExitCode::SUCCESS);
+    }
+    let wide = flags.format.is_wide();
+    let rows: Vec<Vec<String>> =
+        each_card(&cards).map(|(node, card)| row(node, card, wide)).collect();
+    if rows.is_empty() {
+        writeln!(output, "No node reports cards.")?;
+    } else {
+        let mut heading = vec!["NODE", "CARD", "MODEL", "HELD/UNITS", "USED", "PODS"];
+        if wide {
+            heading.extend(["FREE COMPUTE", "MEMORY", "UUID"]);
+        }
+        table::write(output, heading, &rows)?;
+        writeln!(output, "\n{}", summary(&cards))?;
+    }
+    write_doubts(&cards.replica, output)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The former `inspect --json`: the answer of the inspect API, as other tools of gpushare read it.
+///
+/// # Errors
+///
+/// As for [`gpus`].
+pub(crate) fn inspect(flags: &Inspect, output: &mut dyn Write) -> Result<ExitCode> {
+    let flags = &flags.gpus;
+    if !flags.format.json {
+        return gpus(flags, output);
+    }
+    let node = flags.node.as_ref().map(|node| format!("/{node}")).unwrap_or_default();
+    let cluster = Cluster::new(&flags.access);
+    let inspected: Inspected =
+        extender::get(&cluster, &format!("/gpushare-scheduler/inspect{node}"))?;
+    if !inspected.error.is_empty() {
+        bail!("{}", inspected.error);
+    }
+    writeln!(output, "{}", serde_json::to_string_pretty(&inspected)?)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn read(flags: &Gpus, cluster: &Cluster) -> Result<AllCards> {
+    if let Some(node) = &flags.node {
+        let NodeDetail { time, replica, name, cards, .. } =
+            extender::get(cluster, &format!("/v1/nodes/{node}"))?;
+        if cards.is_empty() {
+            bail!(
+                "node {node} reports no cards: `kubectl plimsoll doctor` says what its device plugin lacks"
+            );
+        }
+        return Ok(AllCards { time, replica, nodes: vec![NodeCards { name, cards }] });
+    }
+    let mut cards: AllCards = extender::get(cluster, "/v1/cards")?;
+    if let Some(selector) = &flags.selector {
+        let chosen = cluster.nodes_with(selector)?;
+        cards.nodes.retain(|node| chosen.contains(&node.name));
+    }
+    Ok(cards)
+}
+
+/// Every card with its node.
+pub(super) fn each_card(cards: &AllCards) -> impl Iterator<Item = (&str, &Card)> {
+    cards.nodes.iter().flat_map(|node| node.cards.iter().map(|card| (node.name.as_str(), card)))
+}
+
+fn row(node: &str, card: &Card, wide: bool) -> Vec<String> {
+    let held = card.units.saturating_sub(card.free);
+    let numbers = format!("{held}/{}", card.units);
+    let held = match out_of_use(card) {
+        Some(why) => format!("{numbers} {why}"),
+        None => format!("{} {numbers}", bar(held, card.units)),
+    };
+    let mut row = vec![
+        node.to_owned(),
+        card.index.to_string(),
+        short_model(&card.model).to_owned(),
+        held,
+        or_none(card.used.map(gibibytes)),
+        pods(card),
+    ];
+    if wide {
+        let memory = gibibytes(card.memory);
+        row.extend([format!("{}%", card.free_cores), memory, card.uuid.clone()]);
+    }
+    row
+}
+
+fn pods(card: &Card) -> String {
+    let holders: Vec<String> =
+        card.charges.iter().map(|charge| format!("{} {}", holder(charge), charge.units)).collect();
+    if holders.is_empty() { NONE.to_owned() } else { holders.join(", ") }
+}
+
+/// A bar: full blocks for what is held.
+pub(super) fn bar(held: u32, units: u32) -> String {
+    let full = if held == 0 || units == 0 {
+        0
+    } else {
+        (u64::from(held) * u64::from(BAR)).div_ceil(u64::from(units)).min(u64::from(BAR))
+    };
+    let full = usize::try_from(full).unwrap_or_default();
+    format!("{}{}", "█".repeat(full), "░".repeat(BAR as usize - full))
+}
+
+/// Totals, what still fits of the sizes that pods have, and what fits none of them.
+fn summary(cards: &AllCards) -> String {
+    let all: Vec<&Card> = each_card(cards).map(|(_, card)| card).collect();
+    let units: u64 = all.iter().map(|card| u64::from(card.units)).sum();
+    let free: u64 = all.iter().map(|card| u64::from(card.free)).sum();
+    let closed = all.iter().filter(|card| out_of_use(card).is_some());
+    let closed: u64 = closed.map(|card| u64::from(card.free)).sum();
+    let open: Vec<Free> = all
+        .iter()
+        .filter(|card| out_of_use(card).is_none())
+        .map(|card| Free { units: card.free, cores: card.free_cores })
+        .collect();
+    let sizes = sizes(&all);
+    let held = (units - free.min(units)) as f64 * 100.0 / units.max(1) as f64;
+    let mut text = format!("Total: {}, {units} units, {held:.0}% held", counted(all.len(), "card"));
+    if let Some((used, memory)) = measured(&all) {
+        text += &format!(", {:.0}% of the memory used", used as f64 * 100.0 / memory.max(1) as f64);
+    }
+    if closed > 0 {
+        text += &format!(", {closed} free on cards that take no pods");
+    }
+    if let Some(smallest) = sizes.iter().min() {
+        let stranded: u32 =
+            open.iter().map(|free| free.units).filter(|units| units < smallest).sum();
+        text += &format!(", {stranded} stranded (less than {smallest} on a card)");
+    }
+    let largest = open.iter().map(|free| free.units).max().unwrap_or_default();
+    let mut fits: Vec<String> = Vec::new();
+    for size in sizes.iter().filter(|size| **size <= largest) {
+        let asked = Asked { units: *size, cores: 0, count: 1 };
+        let pods: u64 = open.iter().map(|free| asked.on_card(*free)).sum();
+        fits.push(format!("{size} units {pods}x"));
+    }
+    fits.push(format!("{largest} units at most"));
+    format!("{text}.\nStill fit: {}.", fits.join(", "))
+}
+
+fn counted(count: usize, noun: &str) -> String {
+    if count == 1 { format!("1 {noun}") } else { format!("{count} {noun}s") }
+}
+
+/// Memory in use and all memory, in MiB, of the cards whose use is measured.
+fn measured(cards: &[&Card]) -> Option<(u64, u64)> {
+    let measured: Vec<(u64, u64)> =
+        cards.iter().filter_map(|card| Some((card.used?, card.memory))).collect();
+    if measured.is_empty() {
+        return None;
+    }
+    Some(measured.iter().fold((0, 0), |(used, memory), it| (used + it.0, memory + it.1)))
+}
+
+/// The sizes that most pods have, at most [`SIZES`], the smallest first.
+fn sizes(cards: &[&Card]) -> Vec<u32> {
+    let mut counts: BTreeMap<u32, usize> = BTreeMap::new();
+    for charge in cards.iter().flat_map(|card| &card.charges) {
+        if charge.units > 0 && !charge.name.is_empty() {
+            *counts.entry(charge.units).or_default() += 1;
+        }
+    }
+    let mut sizes: Vec<(u32, usize)> = counts.into_iter().collect();
+    sizes.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+    let mut sizes: Vec<u32> = sizes.into_iter().take(SIZES).map(|(size, _)| size).collect();
+    sizes.sort_unstable();
+    sizes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bar_is_empty_only_where_nothing_is_held_and_full_only_where_all_is() {
+        assert_eq!(bar(0, 80), "░░░░░░░░░░");
+        assert_eq!(bar(1, 80), "█░░░░░░░░░");
+        assert_eq!(bar(80, 80), "██████████");
+        assert_eq!(bar(90, 80), "██████████");
+        assert_eq!(bar(3, 0), "░░░░░░░░░░");
+    }
+}

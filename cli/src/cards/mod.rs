@@ -1,0 +1,66 @@
+//! Commands about cards: who holds them, what fits, which take pods.
+
+pub(crate) mod capacity;
+pub(crate) mod cordon;
+pub(crate) mod gpus;
+pub(crate) mod room;
+pub(crate) mod top;
+
+use std::io::Write;
+
+use anyhow::Result;
+use api::node::{Card, Charge};
+use api::state::Replica;
+use api::{cards::Closed, explain::Basis};
+
+use crate::format::printable;
+
+/// A model without its maker.
+pub(crate) fn short_model(model: &str) -> &str {
+    model.strip_prefix("NVIDIA ").unwrap_or(model)
+}
+
+/// Why a card takes no pods; `None` if it takes some.
+fn out_of_use(card: &Card) -> Option<&'static str> {
+    if !card.healthy {
+        return Some("unhealthy");
+    }
+    Some(match card.closed? {
+        Closed::Isolation => "closed: isolation",
+        Closed::Cdi => "closed: no CDI device",
+        Closed::CdiFolder => "closed: CDI folder",
+        Closed::Other => "closed",
+    })
+}
+
+/// The holder of a charge: `ml/train-1`.
+fn holder(charge: &Charge) -> String {
+    let name = match (charge.namespace.as_str(), charge.name.as_str()) {
+        ("", "") => "unmanaged".to_owned(),
+        ("", name) => name.to_owned(),
+        (namespace, name) => format!("{namespace}/{name}"),
+    };
+    match charge.basis {
+        Basis::UnknownPlace | Basis::UnprovenClaim => format!("{name} (card unknown)"),
+        Basis::Nominated => format!("{name} (kept for it)"),
+        Basis::Recorded | Basis::Chosen | Basis::Claimed | Basis::Unmanaged => name,
+    }
+}
+
+/// Says so where the replica that answers does not know everything.
+fn write_doubts(replica: &Replica, output: &mut dyn Write) -> Result<()> {
+    let name = printable(&replica.name);
+    if !replica.leads {
+        writeln!(
+            output,
+            "\nReplica {name} answers, which does not lead: it does not know the cards of pods that are being bound."
+        )?;
+    }
+    if !replica.complete {
+        writeln!(
+            output,
+            "\nReplica {name} has not listed all nodes and pods yet: cards may look emptier than they are."
+        )?;
+    }
+    Ok(())
+}

@@ -1,0 +1,181 @@
+//! How commands reach the cluster: objects by kubectl, the extender by kubectl's port-forward.
+//!
+//! Invariant: kubectl makes each connection, with the credentials and the context that its user has set, so that every
+//! login that works for kubectl works here. A port-forward ends with the command.
+
+mod failure;
+mod forward;
+mod kubectl;
+pub(crate) mod objects;
+
+use std::cell::OnceCell;
+use std::collections::BTreeSet;
+
+use anyhow::{Context, Result, bail};
+
+use crate::args::access::{Access, Namespaces};
+pub(crate) use failure::Failure;
+pub(crate) use forward::Forward;
+pub(crate) use kubectl::Kubectl;
+use objects::{Lease, List, Object};
+
+/// The extender's read-only port.
+pub(crate) const INSPECT_PORT: u16 = 19107;
+/// The extender's Lease, in Plimsoll's namespace.
+pub(crate) const EXTENDER_LEASE: &str = "plimsoll-scheduler-extender";
+/// The extender's Deployment.
+pub(crate) const EXTENDER: &str = "scheduler-extender";
+/// Where Plimsoll is, if its Deployment cannot be looked for.
+const DEFAULT_NAMESPACE: &str = "plimsoll";
+/// Selects all objects of Plimsoll.
+pub(crate) const PART_OF: &str = "app.kubernetes.io/part-of=plimsoll";
+
+/// A cluster and its extender.
+pub(crate) struct Cluster {
+    kubectl: Kubectl,
+    /// Where the extender answers, by a flag.
+    given_url: Option<String>,
+    given_namespace: Option<String>,
+    namespace: OnceCell<String>,
+    forward: OnceCell<(Forward, String)>,
+}
+
+impl Cluster {
+    /// By these flags. Nothing is called yet.
+    pub(crate) fn new(access: &Access) -> Self {
+        Self {
+            kubectl: Kubectl::new(&access.connection),
+            given_url: access.extender.clone(),
+            given_namespace: access.plimsoll_namespace.clone(),
+            namespace: OnceCell::new(),
+            forward: OnceCell::new(),
+        }
+    }
+
+    /// kubectl, with the flags of its connection.
+    pub(crate) fn kubectl(&self) -> &Kubectl {
+        &self.kubectl
+    }
+
+    /// Whether the extender's address is given, so that a command can do without kubectl.
+    pub(crate) fn has_url(&self) -> bool {
+        self.given_url.is_some()
+    }
+
+    /// The namespace of the extender: the flag's, or that of its Deployment by its labels. `plimsoll` where Deployments
+    /// of all namespaces may not be listed.
+    ///
+    /// # Errors
+    ///
+    /// If kubectl reaches no cluster, or several namespaces have one.
+    pub(crate) fn namespace(&self) -> Result<&str> {
+        if let Some(given) = &self.given_namespace {
+            return Ok(given);
+        }
+        if let Some(known) = self.namespace.get() {
+            return Ok(known);
+        }
+        let found = self.find_namespace()?;
+        Ok(self.namespace.get_or_init(|| found))
+    }
+
+    fn find_namespace(&self) -> Result<String> {
+        let selector = format!("--selector=app.kubernetes.io/name={EXTENDER},{PART_OF}");
+        let found: Result<List<Object>, Failure> =
+            self.kubectl.get(&["deployments", "--all-namespaces", &selector]);
+        let deployments = match found {
+            Ok(deployments) => deployments,
+            Err(Failure::Forbidden(_)) => return Ok(DEFAULT_NAMESPACE.to_owned()),
+            Err(other) => return Err(other.into()),
+        };
+        let mut namespaces: Vec<String> =
+            deployments.items.into_iter().map(|it| it.metadata.namespace).collect();
+        namespaces.sort();
+        namespaces.dedup();
+        match &namespaces[..] {
+            [] => Ok(DEFAULT_NAMESPACE.to_owned()),
+            [one] => Ok(one.clone()),
+            several => bail!(
+                "Plimsoll's extender is in several namespaces: {}; choose one with --plimsoll-namespace",
+                several.join(", ")
+            ),
+        }
+    }
+
+    /// The base URL of the extender. Unless it is given, the first call opens a port-forward to the pod that leads.
+    ///
+    /// # Errors
+    ///
+    /// If there is no extender, or no port-forward to it is possible.
+    pub(crate) fn extender(&self) -> Result<&str> {
+        if let Some(url) = &self.given_url {
+            return Ok(url);
+        }
+        if let Some((_, url)) = self.forward.get() {
+            return Ok(url);
+        }
+        let forward = self.forward_to_leader(None)?;
+        let url = format!("http://127.0.0.1:{}", forward.ports()[0]);
+        let (_, url) = self.forward.get_or_init(|| (forward, url));
+        Ok(url)
+    }
+
+    /// A port-forward to the extender that leads, or to any if none is known to.
+    ///
+    /// # Errors
+    ///
+    /// If there is no extender, or kubectl may not forward a port to it.
+    pub(crate) fn forward_to_leader(&self, local: Option<u16>) -> Result<Forward> {
+        let namespace = self.namespace()?;
+        let any = format!("deployment/{EXTENDER}");
+        if let Some(pod) = self.leader() {
+            let target = format!("pod/{pod}");
+            match Forward::open(&self.kubectl, namespace, &target, &[INSPECT_PORT], local) {
+                // The Lease still names a pod that is gone.
+                Err(Failure::NotFound(_)) => {}
+                other => return Ok(other?),
+            }
+        }
+        match Forward::open(&self.kubectl, namespace, &any, &[INSPECT_PORT], local) {
+            Err(Failure::NotFound(_)) => bail!(
+                "there is no extender in namespace {namespace}: install Plimsoll, name its namespace with \
+                 --plimsoll-namespace, or the extender's address with --extender"
+            ),
+            other => Ok(other?),
+        }
+    }
+
+    /// The pod of the extender that leads, by its Lease; `None` if that cannot be read.
+    pub(crate) fn leader(&self) -> Option<String> {
+        let namespace = format!("--namespace={}", self.namespace().ok()?);
+        let lease: Lease = self.kubectl.get(&["lease", EXTENDER_LEASE, &namespace]).ok()?;
+        lease.holder_pod()
+    }
+
+    /// The namespaces of pods that these flags choose; `None` for all.
+    pub(crate) fn namespace_of(&self, flags: &Namespaces) -> Option<String> {
+        if flags.all_namespaces {
+            return None;
+        }
+        Some(flags.namespace.clone().unwrap_or_else(|| self.context_namespace()))
+    }
+
+    /// The namespace of kubectl's context, or `default`.
+    pub(crate) fn context_namespace(&self) -> String {
+        let words = ["config", "view", "--minify", "--output=jsonpath={..namespace}"];
+        let found = self.kubectl.run(&words).unwrap_or_default();
+        let found = found.trim();
+        if found.is_empty() { "default".to_owned() } else { found.to_owned() }
+    }
+
+    /// The names of the nodes that a selector of labels chooses.
+    ///
+    /// # Errors
+    ///
+    /// If they cannot be listed.
+    pub(crate) fn nodes_with(&self, selector: &str) -> Result<BTreeSet<String>> {
+        let words = ["nodes", &format!("--selector={selector}")];
+        let nodes: List<Object> = self.kubectl.get(&words).context("the nodes of --selector")?;
+        Ok(nodes.items.into_iter().map(|node| node.metadata.name).collect())
+    }
+}

@@ -1,0 +1,331 @@
+//! The parts of Kubernetes' objects that are read. Everything may be absent.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use serde::Deserialize;
+use serde_json::Value;
+
+/// A list of objects.
+#[derive(Debug, Clone, Default, Deserialize)]
+pub(crate) struct List<T> {
+    #[serde(default = "Vec::new")]
+    pub(crate) items: Vec<T>,
+}
+
+/// An object of which its metadata is read.
+#[derive(Debug, Clone, Default, Deserialize)]
+pub(crate) struct Object {
+    #[serde(default)]
+    pub(crate) metadata: Meta,
+}
+
+/// What all objects have.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(crate) struct Meta {
+    pub(crate) name: String,
+    pub(crate) namespace: String,
+    pub(crate) uid: String,
+    pub(crate) resource_version: String,
+    pub(crate) creation_timestamp: Option<Timestamp>,
+    pub(crate) labels: BTreeMap<String, String>,
+    pub(crate) annotations: BTreeMap<String, String>,
+    pub(crate) owner_references: Vec<Owner>,
+    pub(crate) managed_fields: Vec<ManagedFields>,
+}
+
+/// An owner of an object.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub(crate) struct Owner {
+    pub(crate) kind: String,
+    pub(crate) name: String,
+    pub(crate) controller: bool,
+}
+
+/// Who wrote which fields of an object.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(crate) struct ManagedFields {
+    pub(crate) manager: String,
+    pub(crate) time: Option<Timestamp>,
+    pub(crate) fields_v1: Value,
+}
+
+/// A Lease.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Lease {
+    pub(crate) metadata: Meta,
+    pub(crate) spec: LeaseSpec,
+}
+
+/// Who holds a Lease.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(crate) struct LeaseSpec {
+    pub(crate) holder_identity: String,
+    pub(crate) renew_time: Option<Timestamp>,
+}
+
+impl Lease {
+    /// The pod that holds it: Plimsoll's identities are the pod's name, `_` and some letters. `None` if nothing does.
+    pub(crate) fn holder_pod(&self) -> Option<String> {
+        let holder = &self.spec.holder_identity;
+        let pod = holder.rsplit_once('_').map_or(holder.as_str(), |(pod, _)| pod);
+        if pod.is_empty() { None } else { Some(pod.to_owned()) }
+    }
+}
+
+/// A pod.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Pod {
+    pub(crate) metadata: Meta,
+    pub(crate) spec: PodSpec,
+    pub(crate) status: PodStatus,
+}
+
+/// A pod's specification.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(crate) struct PodSpec {
+    pub(crate) node_name: String,
+    pub(crate) scheduler_name: String,
+    pub(crate) scheduling_gates: Vec<Gate>,
+    pub(crate) containers: Vec<Container>,
+    pub(crate) init_containers: Vec<Container>,
+    pub(crate) service_account_name: String,
+}
+
+/// A scheduling gate.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub(crate) struct Gate {
+    pub(crate) name: String,
+}
+
+/// A container.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub(crate) struct Container {
+    pub(crate) name: String,
+    pub(crate) image: String,
+    pub(crate) command: Vec<String>,
+    pub(crate) args: Vec<String>,
+    pub(crate) env: Vec<Variable>,
+    pub(crate) resources: Resources,
+}
+
+/// A variable of a container.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub(crate) struct Variable {
+    pub(crate) name: String,
+    pub(crate) value: String,
+}
+
+/// What a container asks for.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub(crate) struct Resources {
+    pub(crate) limits: BTreeMap<String, Value>,
+}
+
+/// A pod's status.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(crate) struct PodStatus {
+    pub(crate) phase: String,
+    pub(crate) conditions: Vec<Condition>,
+    pub(crate) container_statuses: Vec<ContainerStatus>,
+    pub(crate) start_time: Option<Timestamp>,
+}
+
+/// A container's status.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(crate) struct ContainerStatus {
+    pub(crate) ready: bool,
+    pub(crate) restart_count: u32,
+    pub(crate) state: Value,
+}
+
+/// A condition of a pod or a node.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(crate) struct Condition {
+    #[serde(rename = "type")]
+    pub(crate) kind: String,
+    pub(crate) status: String,
+    pub(crate) reason: String,
+    pub(crate) message: String,
+    pub(crate) last_heartbeat_time: Option<Timestamp>,
+}
+
+impl Pod {
+    /// Whether it is ready.
+    pub(crate) fn is_ready(&self) -> bool {
+        let mut conditions = self.status.conditions.iter();
+        conditions.any(|condition| condition.kind == "Ready" && condition.status == "True")
+    }
+
+    /// Whether it waits for a node.
+    pub(crate) fn waits(&self) -> bool {
+        self.spec.node_name.is_empty() && matches!(self.status.phase.as_str(), "Pending" | "")
+    }
+
+    /// The condition that says why it has no node.
+    pub(crate) fn scheduled(&self) -> Option<&Condition> {
+        self.status.conditions.iter().find(|condition| condition.kind == "PodScheduled")
+    }
+
+    /// Its controller, as `deploy/web`: of a ReplicaSet the Deployment. `None` if it has none.
+    pub(crate) fn workload(&self) -> Option<String> {
+        let owner = self.metadata.owner_references.iter().find(|owner| owner.controller)?;
+        let hash = self.metadata.labels.get("pod-template-hash");
+        let of_deployment = hash
+            .and_then(|hash| owner.name.strip_suffix(hash)?.strip_suffix('-').map(str::to_owned));
+        Some(match (owner.kind.as_str(), of_deployment) {
+            ("ReplicaSet", Some(name)) => workload("Deployment", &name),
+            (kind, _) => workload(kind, &owner.name),
+        })
+    }
+}
+
+/// A workload as kubectl names it: `deploy/web`.
+pub(crate) fn workload(kind: &str, name: &str) -> String {
+    let short = match kind {
+        "Deployment" => "deploy".to_owned(),
+        "ReplicaSet" => "rs".to_owned(),
+        "StatefulSet" => "sts".to_owned(),
+        "DaemonSet" => "ds".to_owned(),
+        other => other.to_lowercase(),
+    };
+    format!("{short}/{name}")
+}
+
+/// A node.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Node {
+    pub(crate) metadata: Meta,
+    pub(crate) spec: NodeSpec,
+    pub(crate) status: NodeStatus,
+}
+
+/// A node's specification.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct NodeSpec {
+    pub(crate) taints: Vec<Value>,
+}
+
+/// A node's status.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(crate) struct NodeStatus {
+    pub(crate) capacity: BTreeMap<String, Value>,
+    pub(crate) allocatable: BTreeMap<String, Value>,
+    pub(crate) conditions: Vec<Condition>,
+    pub(crate) node_info: NodeInfo,
+}
+
+/// The software of a node.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(crate) struct NodeInfo {
+    pub(crate) kubelet_version: String,
+    pub(crate) container_runtime_version: String,
+    pub(crate) operating_system: String,
+}
+
+/// An event of `v1`.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(crate) struct Event {
+    pub(crate) metadata: Meta,
+    pub(crate) involved_object: Involved,
+    #[serde(rename = "type")]
+    pub(crate) kind: String,
+    pub(crate) reason: String,
+    pub(crate) message: String,
+    pub(crate) reporting_component: String,
+    pub(crate) source: EventSource,
+    pub(crate) event_time: Option<Timestamp>,
+    pub(crate) last_timestamp: Option<Timestamp>,
+    pub(crate) count: u32,
+    pub(crate) series: Option<Series>,
+}
+
+/// The object that an event is about.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub(crate) struct Involved {
+    pub(crate) kind: String,
+    pub(crate) namespace: String,
+    pub(crate) name: String,
+}
+
+/// The writer of an older event.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub(crate) struct EventSource {
+    pub(crate) component: String,
+}
+
+/// An event that happened several times.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(crate) struct Series {
+    pub(crate) count: u32,
+    pub(crate) last_observed_time: Option<Timestamp>,
+}
+
+impl Event {
+    /// When it happened last.
+    pub(crate) fn time(&self) -> Option<Timestamp> {
+        let of_series = self.series.as_ref().and_then(|series| series.last_observed_time);
+        of_series.or(self.last_timestamp).or(self.event_time).or(self.metadata.creation_timestamp)
+    }
+
+    /// How often it happened.
+    pub(crate) fn times(&self) -> u32 {
+        let of_series = self.series.as_ref().map(|series| series.count);
+        of_series.unwrap_or(self.count).max(1)
+    }
+
+    /// The program that wrote it.
+    pub(crate) fn writer(&self) -> &str {
+        if self.reporting_component.is_empty() {
+            &self.source.component
+        } else {
+            &self.reporting_component
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_pod_of_a_lease_stands_before_the_last_underscore() {
+        let mut lease = Lease::default();
+        assert_eq!(lease.holder_pod(), None);
+        lease.spec.holder_identity = "scheduler-extender-7c9f-x2k_4f1d".to_owned();
+        assert_eq!(lease.holder_pod().as_deref(), Some("scheduler-extender-7c9f-x2k"));
+    }
+
+    #[test]
+    fn a_pod_of_a_deployment_is_named_by_it() {
+        let pod: Pod = serde_json::from_str(
+            r#"{"metadata": {"labels": {"pod-template-hash": "7c9f"},
+                "ownerReferences": [{"kind": "ReplicaSet", "name": "web-7c9f", "controller": true}]}}"#,
+        )
+        .unwrap();
+        assert_eq!(pod.workload().as_deref(), Some("deploy/web"));
+        assert_eq!(Pod::default().workload(), None);
+    }
+}

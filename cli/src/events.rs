@@ -1,0 +1,116 @@
+//! `plimsoll events`: what Plimsoll's programs told by events.
+
+use std::io::{BufReader, Write};
+use std::process::{ExitCode, Stdio};
+
+use anyhow::{Context, Result, bail};
+use jiff::Timestamp;
+use serde_json::Value;
+
+use crate::args::pods::Events;
+use crate::cluster_access::objects::{Event, List};
+use crate::cluster_access::{Cluster, Failure};
+use crate::format::short_duration;
+use crate::output::{write_names, write_value};
+use crate::table::{self, NONE};
+
+/// The beginning of the names by which Plimsoll's programs write events.
+const WRITERS: &str = "plimsoll-";
+
+/// Shows the events.
+///
+/// # Errors
+///
+/// If they cannot be listed.
+pub(crate) fn events(flags: &Events, output: &mut dyn Write) -> Result<ExitCode> {
+    let cluster = Cluster::new(&flags.access);
+    let scope = match &flags.namespace {
+        Some(namespace) => format!("--namespace={namespace}"),
+        None => "--all-namespaces".to_owned(),
+    };
+    let list: List<Value> = cluster.kubectl().get(&["events", &scope])?;
+    let mut ours: Vec<(Event, Value)> = list.items.into_iter().filter_map(of_ours).collect();
+    ours.sort_by_key(|(event, _)| event.time());
+    if flags.watch {
+        return watch(&cluster, &scope, &ours, output);
+    }
+    let values: Vec<&Value> = ours.iter().map(|(_, value)| value).collect();
+    let names = ours.iter().map(|(event, _)| format!("event/{}", event.metadata.name));
+    if write_value(&values, flags.format, output)? || write_names(names, flags.format, output)? {
+        return Ok(ExitCode::SUCCESS);
+    }
+    if ours.is_empty() {
+        writeln!(
+            output,
+            "Plimsoll's programs wrote no event that the API server still has (an hour by default)."
+        )?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let now = Timestamp::now();
+    let rows: Vec<[String; 5]> = ours.iter().map(|(event, _)| row(event, now)).collect();
+    table::write(output, ["LAST SEEN", "TYPE", "REASON", "OBJECT", "MESSAGE"], &rows)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// An event of Plimsoll's programs, as it was read and as it is shown.
+fn of_ours(value: Value) -> Option<(Event, Value)> {
+    let event: Event = serde_json::from_value(value.clone()).ok()?;
+    event.writer().starts_with(WRITERS).then_some((event, value))
+}
+
+fn row(event: &Event, now: Timestamp) -> [String; 5] {
+    let age = event.time().map(|time| short_duration((now - time).get_seconds()));
+    let age = age.unwrap_or_else(|| NONE.to_owned());
+    let times = event.times();
+    let [kind, reason, object, message] = cells(event);
+    [if times > 1 { format!("{age} (x{times})") } else { age }, kind, reason, object, message]
+}
+
+fn cells(event: &Event) -> [String; 4] {
+    let about = &event.involved_object;
+    let object = match about.namespace.as_str() {
+        _ if about.kind == "Node" => format!("node/{}", about.name),
+        "" => format!("{}/{}", about.kind.to_lowercase(), about.name),
+        namespace => format!("{}/{namespace}/{}", about.kind.to_lowercase(), about.name),
+    };
+    [event.kind.clone(), event.reason.clone(), object, event.message.clone()]
+}
+
+/// Writes those that are there and those that come, one a line with its time.
+fn watch(
+    cluster: &Cluster,
+    scope: &str,
+    known: &[(Event, Value)],
+    output: &mut dyn Write,
+) -> Result<ExitCode> {
+    for (event, _) in known {
+        line(event, output)?;
+    }
+    output.flush()?;
+    let words = ["get", "events", scope, "--watch-only", "--output=json"];
+    let mut command = cluster.kubectl().command(&words);
+    let mut child = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .map_err(|_| Failure::NoKubectl)?;
+    let stdout = child.stdout.take().context("kubectl has no output")?;
+    let values = serde_json::Deserializer::from_reader(BufReader::new(stdout)).into_iter::<Value>();
+    for value in values.map_while(Result::ok) {
+        if let Some((event, _)) = of_ours(value) {
+            line(&event, output)?;
+            output.flush()?;
+        }
+    }
+    if !child.wait()?.success() {
+        bail!("kubectl has ended the watch; run this again");
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn line(event: &Event, output: &mut dyn Write) -> Result<()> {
+    let time = event.time().map_or_else(|| NONE.to_owned(), |time| format!("{time:.0}"));
+    let [kind, reason, object, message] = cells(event);
+    let text = format!("{time}  {kind}  {reason}  {object}  {message}");
+    Ok(writeln!(output, "{}", crate::format::printable(&text))?)
+}

@@ -1,0 +1,276 @@
+//! `plimsoll pending`: the pods that wait, and why, grouped by workload and reason.
+//!
+//! What the extender decided comes from it; the pods that it was not asked about, and kube-scheduler's own words, from
+//! the pods themselves.
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use anyhow::Result;
+use api::decisions::{Asks, Decided, Decisions, Nearest};
+use jiff::Timestamp;
+use serde::Serialize;
+
+use crate::args::access::{Format, Output};
+use crate::args::pods::Pending;
+use crate::cluster_access::Cluster;
+use crate::cluster_access::objects::{List, Pod, workload};
+use crate::extender;
+use crate::format::{limit, load, printable, short_duration};
+use crate::output::{write_names, write_value};
+use crate::table::{self, NONE};
+
+/// How many reasons one cell names.
+const REASONS: usize = 3;
+
+/// A group of pods that wait for one reason.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Group {
+    namespace: String,
+    /// As `deploy/web`; of a pod without a controller `pod/NAME`.
+    workload: String,
+    why: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    fits_if: Option<String>,
+    /// Of the pod that waits longest.
+    waited_seconds: i64,
+    pods: Vec<String>,
+}
+
+/// What is written as JSON.
+#[derive(Serialize)]
+struct Answer<'a> {
+    time: Timestamp,
+    groups: &'a [Group],
+}
+
+/// One pod that waits.
+struct Waiting {
+    namespace: String,
+    name: String,
+    workload: String,
+    why: String,
+    fits_if: Option<String>,
+    waited_seconds: i64,
+}
+
+/// Shows the pods that wait.
+///
+/// # Errors
+///
+/// If the extender does not answer, or the pods cannot be listed.
+pub(crate) fn pending(flags: &Pending, output: &mut dyn Write) -> Result<ExitCode> {
+    let cluster = Cluster::new(&flags.access);
+    let namespace = cluster.namespace_of(&flags.namespaces);
+    let decisions: Decisions = extender::get(&cluster, "/v1/pending")?;
+    let waiting = match pods(flags, namespace.as_deref(), &cluster) {
+        Ok(pods) => join(&pods, &decisions),
+        // With the extender's address alone, its part is shown.
+        Err(error) if cluster.has_url() && flags.selector.is_none() => {
+            writeln!(
+                io::stderr(),
+                "Warning: only pods that the extender was asked about: {error:#}"
+            )?;
+            let ours = decisions.decisions.iter();
+            let ours =
+                ours.filter(|it| namespace.as_ref().is_none_or(|ns| it.pod.namespace == *ns));
+            ours.map(|decided| of_decision(decided, None, decisions.time)).collect()
+        }
+        Err(error) => return Err(error),
+    };
+    let groups = grouped(waiting);
+    let answer = Answer { time: decisions.time, groups: &groups };
+    if write_value(&answer, flags.format, output)? || names(&groups, flags.format, output)? {
+        return Ok(ExitCode::SUCCESS);
+    }
+    if groups.is_empty() {
+        writeln!(output, "No pod waits for a node{}.", scope(namespace.as_deref()))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let wide = flags.format.chosen() == Some(Output::Wide);
+    let mut heading = vec!["WAITS", "PODS", "NAMESPACE", "WORKLOAD", "WHY", "FITS IF"];
+    heading.extend(wide.then_some("NAMES"));
+    let rows: Vec<Vec<String>> = groups.iter().map(|group| row(group, wide)).collect();
+    table::write(output, heading, &rows)?;
+    if !decisions.replica.leads {
+        writeln!(
+            output,
+            "\nReplica {} answers, which does not lead.",
+            printable(&decisions.replica.name)
+        )?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn scope(namespace: Option<&str>) -> String {
+    namespace.map(|name| format!(" in namespace {name} (-A: all)")).unwrap_or_default()
+}
+
+fn names(groups: &[Group], format: Format, output: &mut dyn Write) -> Result<bool> {
+    let names = groups.iter().flat_map(|group| group.pods.iter().map(|pod| format!("pod/{pod}")));
+    write_names(names, format, output)
+}
+
+fn row(group: &Group, wide: bool) -> Vec<String> {
+    let mut row = vec![
+        short_duration(group.waited_seconds),
+        group.pods.len().to_string(),
+        group.namespace.clone(),
+        group.workload.clone(),
+        group.why.clone(),
+        group.fits_if.clone().unwrap_or_else(|| NONE.to_owned()),
+    ];
+    row.extend(wide.then(|| group.pods.join(",")));
+    row
+}
+
+fn pods(flags: &Pending, namespace: Option<&str>, cluster: &Cluster) -> Result<Vec<Pod>> {
+    let scope = match namespace {
+        Some(namespace) => format!("--namespace={namespace}"),
+        None => "--all-namespaces".to_owned(),
+    };
+    let mut words = vec!["pods", &scope, "--field-selector=spec.nodeName=,status.phase=Pending"];
+    let selector = flags.selector.as_ref().map(|selector| format!("--selector={selector}"));
+    words.extend(selector.as_deref());
+    let pods: List<Pod> = cluster.kubectl().get(&words)?;
+    Ok(pods.items)
+}
+
+/// Each pod that waits, with its decision if there is one. A decision without its pod is of one that is gone meanwhile,
+/// or of another namespace.
+fn join(pods: &[Pod], decisions: &Decisions) -> Vec<Waiting> {
+    let by_uid: BTreeMap<&str, &Decided> =
+        decisions.decisions.iter().map(|it| (it.pod.uid.as_str(), it)).collect();
+    let mut waiting = Vec::new();
+    for pod in pods.iter().filter(|pod| pod.waits()) {
+        waiting.push(match by_uid.get(pod.metadata.uid.as_str()) {
+            Some(decided) => of_decision(decided, Some(pod), decisions.time),
+            None => not_asked(pod, decisions.time),
+        });
+    }
+    waiting
+}
+
+fn of_decision(decided: &Decided, pod: Option<&Pod>, now: Timestamp) -> Waiting {
+    let since = pod.and_then(|pod| pod.metadata.creation_timestamp);
+    let since_decision = (now - decided.time).get_seconds();
+    let waited =
+        since.map_or(decided.waited_seconds + since_decision, |time| (now - time).get_seconds());
+    let by_us = decided.workload.as_ref().map(|it| workload(&it.kind, &it.name));
+    Waiting {
+        namespace: decided.pod.namespace.clone(),
+        name: decided.pod.name.clone(),
+        workload: by_us.unwrap_or_else(|| format!("pod/{}", decided.pod.name)),
+        why: why(decided, pod),
+        fits_if: decided.nearest.as_ref().map(|nearest| fits_if(nearest, decided.asks.as_ref())),
+        waited_seconds: waited.max(0),
+    }
+}
+
+fn why(decided: &Decided, pod: Option<&Pod>) -> String {
+    if let Some(fault) = &decided.fault {
+        return fault.clone();
+    }
+    if decided.accepted > 0 {
+        let nodes = if decided.accepted == 1 {
+            "1 node accepts".to_owned()
+        } else {
+            format!("{} nodes accept", decided.accepted)
+        };
+        return match pod.and_then(scheduler_says) {
+            Some(message) => format!("{nodes} it; kube-scheduler: {message}"),
+            None => format!("{nodes} it; kube-scheduler has not bound it yet"),
+        };
+    }
+    let mut parts: Vec<String> = decided
+        .reasons
+        .iter()
+        .take(REASONS)
+        .map(|reason| format!("{} ({})", short(&reason.reason), reason.nodes))
+        .collect();
+    let more = decided.reasons.len().saturating_sub(REASONS);
+    if more > 0 {
+        parts.push(format!("{more} more reasons"));
+    }
+    if parts.is_empty() { "no node was asked about".to_owned() } else { parts.join(", ") }
+}
+
+/// A reason without the hint that its event carries.
+fn short(reason: &str) -> &str {
+    reason.split(" (see: ").next().unwrap_or(reason)
+}
+
+/// What kube-scheduler wrote on the pod.
+fn scheduler_says(pod: &Pod) -> Option<String> {
+    let message = &pod.scheduled()?.message;
+    if message.is_empty() { None } else { Some(message.clone()) }
+}
+
+fn fits_if(nearest: &Nearest, asks: Option<&Asks>) -> String {
+    let units = asks.map_or(0, |asks| asks.units);
+    match nearest {
+        Nearest::Card { node, index, free } => {
+            format!("1 card with {units} free: {node}/{index} has {free}")
+        }
+        Nearest::Cards { node, fit } => {
+            let count = asks.map_or(0, |asks| asks.count);
+            format!("{count} cards with {units} free on a node: {node} has {fit}")
+        }
+        Nearest::Limit { node, metric, load: now, max } => {
+            format!("{metric} at most {}: {node} has {}%", limit(*max), load(*now))
+        }
+    }
+}
+
+/// A pod that the extender has not decided about.
+fn not_asked(pod: &Pod, now: Timestamp) -> Waiting {
+    let created = pod.metadata.creation_timestamp.unwrap_or(now);
+    let gates: Vec<&str> =
+        pod.spec.scheduling_gates.iter().map(|gate| gate.name.as_str()).collect();
+    let scheduler = &pod.spec.scheduler_name;
+    let why = if !gates.is_empty() {
+        format!("not asked yet: SchedulingGated ({})", gates.join(", "))
+    } else if let Some(message) = scheduler_says(pod) {
+        format!("not asked: kube-scheduler: {message}")
+    } else {
+        format!("not asked: no scheduler {scheduler} has looked at it; does one of this name run?")
+    };
+    Waiting {
+        namespace: pod.metadata.namespace.clone(),
+        name: pod.metadata.name.clone(),
+        workload: pod.workload().unwrap_or_else(|| format!("pod/{}", pod.metadata.name)),
+        why,
+        fits_if: None,
+        waited_seconds: (now - created).get_seconds().max(0),
+    }
+}
+
+/// Groups, those that wait longest first.
+fn grouped(waiting: Vec<Waiting>) -> Vec<Group> {
+    let mut groups: Vec<Group> = Vec::new();
+    let mut places: BTreeMap<[String; 4], usize> = BTreeMap::new();
+    for pod in waiting {
+        let Waiting { namespace, name, workload, why, fits_if, waited_seconds } = pod;
+        let key =
+            [&namespace, &workload, &why, fits_if.as_ref().unwrap_or(&why)].map(String::clone);
+        let place = *places.entry(key).or_insert(groups.len());
+        if place == groups.len() {
+            groups.push(Group {
+                namespace,
+                workload,
+                why,
+                fits_if,
+                waited_seconds,
+                pods: Vec::new(),
+            });
+        }
+        let group = &mut groups[place];
+        group.waited_seconds = group.waited_seconds.max(waited_seconds);
+        group.pods.push(name);
+    }
+    groups.iter_mut().for_each(|group| group.pods.sort());
+    groups.sort_by_key(|group| std::cmp::Reverse(group.waited_seconds));
+    groups
+}

@@ -1,0 +1,51 @@
+//! `plimsoll ui`: the extender's web page, through a port-forward.
+
+use std::io::Write;
+use std::process::{Command, ExitCode, Stdio};
+
+use anyhow::{Result, bail};
+
+use crate::args::operate::Ui;
+use crate::cluster_access::Cluster;
+
+/// Where the extender serves its page.
+const PATH: &str = "/ui/";
+
+/// Forwards the port, tells the address, and waits until the port-forward ends.
+///
+/// # Errors
+///
+/// If there is no port-forward to the extender, or it ends.
+pub(crate) fn ui(flags: &Ui, output: &mut dyn Write) -> Result<ExitCode> {
+    let cluster = Cluster::new(&flags.access);
+    if let Some(url) = &flags.access.extender {
+        return tell(&format!("{url}{PATH}"), flags.open, output).map(|()| ExitCode::SUCCESS);
+    }
+    let forward = cluster.forward_to_leader(flags.port)?;
+    let url = format!("http://127.0.0.1:{}{PATH}", forward.ports()[0]);
+    tell(&url, flags.open, output)?;
+    writeln!(output, "Ctrl-C ends it.")?;
+    output.flush()?;
+    forward.wait();
+    bail!("the port-forward has ended, as where the extender's pod did: run this again")
+}
+
+fn tell(url: &str, open: bool, output: &mut dyn Write) -> Result<()> {
+    writeln!(output, "{url}")?;
+    output.flush()?;
+    if open {
+        let program = if cfg!(target_os = "macos") {
+            "open"
+        } else if cfg!(windows) {
+            "explorer"
+        } else {
+            "xdg-open"
+        };
+        let mut command = Command::new(program);
+        command.arg(url).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        if command.spawn().is_err() {
+            writeln!(output, "{program} does not start a browser here: open the address by hand")?;
+        }
+    }
+    Ok(())
+}

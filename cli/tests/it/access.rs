@@ -1,0 +1,204 @@
+//! How the command reaches the cluster: by kubectl, and by a port-forward that it opens and ends.
+
+use std::fs;
+use std::process::{Command, Stdio};
+
+use serde_json::json;
+
+use crate::command::{PLIMSOLL, Run, run};
+use crate::server;
+use crate::world::{Extender, World};
+
+const CARDS: &str = include_str!("../../../crates/api/tests/golden/all-cards.json");
+const SHADOW: &str = r#"{"time":"2026-11-20T09:10:00Z","pods":[]}"#;
+const FORBIDDEN: &str = r#"error: error upgrading connection: pods "x" is forbidden: User "jane" cannot create resource "pods/portforward" in API group "" in the namespace "plimsoll""#;
+
+fn extender() -> Extender {
+    Extender::new(&[("/v1/cards", CARDS), ("/shadow", SHADOW)])
+}
+
+/// Whether the process of the port-forward still runs.
+fn forward_runs(world: &World) -> bool {
+    let pid = fs::read_to_string(world.path().join("forward")).unwrap();
+    let stat = fs::read_to_string(format!("/proc/{}/stat", pid.trim())).unwrap_or_default();
+    !stat.is_empty() && !stat.contains(") Z ")
+}
+
+#[test]
+fn the_leaders_port_is_forwarded_and_the_forward_ends_with_the_command() {
+    let extender = extender();
+    let world = World::new().with_extender(&extender.url);
+    world.run(&["gpus", "-o", "name"]).success();
+    assert_eq!(extender.requests(), ["GET /v1/cards HTTP/1.1"]);
+    assert!(
+        world.calls().contains(
+            "port-forward --address=127.0.0.1 --namespace=plimsoll pod/scheduler-extender-7c9f-x2k :19107\n"
+        ),
+        "{}",
+        world.calls()
+    );
+    assert!(!forward_runs(&world));
+}
+
+#[test]
+fn flags_of_the_connection_reach_every_call_of_kubectl() {
+    let extender = extender();
+    let world = World::new().with_extender(&extender.url);
+    let flags = ["--context=east", "--kubeconfig=/k", "--as=jane", "--as-group=ops"];
+    world.run(&[&["gpus", "-o", "name"][..], &flags].concat()).success();
+    for call in world.calls().lines() {
+        assert!(call.contains(&flags.join(" ")), "{call}");
+    }
+}
+
+#[test]
+fn a_lease_of_a_pod_that_is_gone_leads_to_any_replica() {
+    let extender = extender();
+    let world = World::new()
+        .fails(
+            "port-forward --address=127.0.0.1 --namespace=plimsoll pod/",
+            "Error from server (NotFound): pods \"x\" not found",
+        )
+        .forwards("deployment/scheduler-extender", &extender.url)
+        .with_extender(&extender.url);
+    world.run(&["gpus", "-o", "name"]).success();
+}
+
+#[test]
+fn a_given_address_needs_no_kubectl() {
+    let extender = extender();
+    let nothing = tempfile::tempdir().unwrap();
+    let output = Command::new(PLIMSOLL)
+        .args(["policy", "diff"])
+        .env("PATH", nothing.path())
+        .env("PLIMSOLL_EXTENDER", &extender.url)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+}
+
+#[test]
+fn without_kubectl_it_says_where_to_get_it() {
+    let nothing = tempfile::tempdir().unwrap();
+    let output = Command::new(PLIMSOLL)
+        .arg("gpus")
+        .env("PATH", nothing.path())
+        .env_remove("PLIMSOLL_EXTENDER")
+        .output()
+        .unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr.starts_with("error: kubectl is not on the PATH"), "{stderr}");
+    assert!(stderr.contains("--extender"), "{stderr}");
+}
+
+fn refused(message: &str) -> Run {
+    World::new()
+        .answer("get deployments", r#"{"items": []}"#)
+        .fails("get lease", message)
+        .fails("port-forward", message)
+        .run(&["gpus"])
+}
+
+#[test]
+fn without_the_right_to_forward_a_port_it_names_the_commands_that_grant_it() {
+    let stderr = refused(FORBIDDEN).failure();
+    for line in [
+        "  kubectl --namespace plimsoll create role plimsoll-create-pods-portforward --verb=create --resource=pods/portforward\n",
+        " --role=plimsoll-create-pods-portforward --user=jane\n",
+    ] {
+        assert!(stderr.contains(line), "{stderr}");
+    }
+}
+
+#[test]
+fn without_an_extender_it_says_how_to_name_one() {
+    let missing = "Error from server (NotFound): deployments.apps \"scheduler-extender\" not found";
+    let stderr = refused(missing).failure();
+    assert!(stderr.contains("--plimsoll-namespace") && stderr.contains("--extender"), "{stderr}");
+}
+
+#[test]
+fn without_a_context_it_says_how_to_choose_one() {
+    let message = "The connection to the server localhost:8080 was refused - did you specify the right host or port?";
+    let world = World::new().fails("get deployments", message);
+    let stderr = world.run(&["gpus"]).failure();
+    assert!(stderr.contains("kubectl config get-contexts"), "{stderr}");
+}
+
+#[test]
+fn two_extenders_are_not_guessed_between() {
+    let two =
+        json!({"items": [{"metadata": {"namespace": "a"}}, {"metadata": {"namespace": "b"}}]});
+    let world = World::new().json("get deployments", &two);
+    let stderr = world.run(&["gpus"]).failure();
+    assert!(stderr.contains("a, b") && stderr.contains("--plimsoll-namespace"), "{stderr}");
+}
+
+/// The web page's port-forward lasts until a signal.
+#[test]
+fn a_signal_ends_the_forward_too() {
+    let world = World::new().with_extender("http://127.0.0.1:9");
+    world.write_kubectl();
+    let mut child = Command::new(PLIMSOLL)
+        .arg("ui")
+        .env("PATH", format!("{}:/usr/bin:/bin", world.path().display()))
+        .env_remove("PLIMSOLL_EXTENDER")
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    let mut stdout = std::io::BufReader::new(child.stdout.take().unwrap());
+    std::io::BufRead::read_line(&mut stdout, &mut line).unwrap();
+    assert_eq!(line, "http://127.0.0.1:9/ui/\n");
+    assert!(forward_runs(&world));
+    let killed = Command::new("kill").args(["-TERM", &child.id().to_string()]).status().unwrap();
+    assert!(killed.success());
+    assert_eq!(child.wait().unwrap().code(), Some(128 + 15));
+    assert!(!forward_runs(&world));
+}
+
+#[test]
+fn an_extender_that_does_not_answer_is_an_error_that_says_what_to_do() {
+    // Below the ports that the kernel gives out.
+    let url = "http://127.0.0.1:1";
+    let stderr = run(["gpus", "--extender", url]).failure();
+    assert!(stderr.contains(url) && stderr.contains("refused"), "{stderr}");
+    assert!(stderr.contains("without --extender and PLIMSOLL_EXTENDER"), "{stderr}");
+}
+
+#[test]
+fn other_answers_are_errors() {
+    for (status, body, cause) in [
+        ("404 Not Found", "", "an extender before this command's version"),
+        ("200 OK", "<html>", "not the extender's answer"),
+        ("200 OK", r#"{"nodes":[{}]}"#, "not the extender's answer"),
+    ] {
+        let (url, _server) = server::extender(status, body);
+        let stderr = run(["gpus", "--extender", &url]).failure();
+        assert!(stderr.contains(&url) && stderr.contains(cause), "{stderr}");
+    }
+}
+
+#[test]
+fn a_reader_that_leaves_early_is_no_error() {
+    let charge = r#"{"namespace":"n","name":"p","units":1,"cores":0,"basis":"recorded"},"#;
+    let charges = charge.repeat(20_000);
+    let mut cards: serde_json::Value = serde_json::from_str(CARDS).unwrap();
+    let charges = format!("[{}]", charges.trim_end_matches(','));
+    cards["nodes"][0]["cards"][0]["charges"] = serde_json::from_str(&charges).unwrap();
+    for flags in [&["gpus"][..], &["gpus", "-o", "json"]] {
+        let (url, server) = server::extender("200 OK", &cards.to_string());
+        let mut child = Command::new(PLIMSOLL)
+            .args(flags)
+            .args(["--extender", &url])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        drop(child.stdout.take());
+        server.join().unwrap();
+        let output = child.wait_with_output().unwrap();
+        assert_eq!((output.status.code(), output.stderr.as_slice()), (Some(0), &b""[..]));
+    }
+}

@@ -1,0 +1,108 @@
+//! `plimsoll doctor`, with a kubectl that answers from texts.
+
+use serde_json::{Value, json};
+
+use crate::command::json as parsed;
+use crate::world::{Extender, World};
+
+const STATE: &str = include_str!("../../../crates/api/tests/golden/state.json");
+const METRICS: &str = "plimsoll_extender_requests_total{verb=\"filter\",outcome=\"ok\"} 7\nplimsoll_extender_leader 1\n";
+
+fn labels(program: &str) -> Value {
+    json!({"app.kubernetes.io/name": program, "app.kubernetes.io/part-of": "plimsoll"})
+}
+
+fn deployment(program: &str) -> Value {
+    json!({
+        "kind": "Deployment", "metadata": {"name": program, "namespace": "plimsoll", "labels": labels(program)},
+        "spec": {"replicas": 1}, "status": {"readyReplicas": 1},
+    })
+}
+
+/// A cluster of which only what follows can be read.
+fn world() -> World {
+    let extender = Extender::new(&[("/v1/state", STATE), ("/metrics", METRICS)]);
+    let pod = json!({
+        "metadata": {"name": "extender-a", "namespace": "plimsoll", "labels": labels("scheduler-extender")},
+        "spec": {"nodeName": "cp-1"}, "status": {"phase": "Running"},
+    });
+    let scheduler = json!({
+        "metadata": {"name": "kube-scheduler-cp-1", "namespace": "kube-system"},
+        "spec": {"nodeName": "cp-1", "containers": [{"command": ["kube-scheduler"]}]},
+    });
+    let workloads = json!({"items": [deployment("scheduler-extender"), deployment("annotator")]});
+    World::new()
+        .fails("get configmap kubeadm-config", "Error from server (NotFound): configmaps not found")
+        .json("get deployments,daemonsets", &workloads)
+        .json("get pods --all-namespaces", &json!({"items": [pod]}))
+        .json("get pods --namespace=kube-system", &json!({"items": [scheduler]}))
+        .forwards("pod/extender-a", &extender.url)
+        .with_extender(&extender.url)
+}
+
+#[test]
+fn what_is_wrong_ends_with_1_and_says_what_to_do() {
+    let run = world().run(&["doctor", "--only", "kube-scheduler,requests"]);
+    assert_eq!((run.code, run.stderr.as_str()), (Some(1), ""));
+    let expected = "\
+FAIL  kube-scheduler   cp-1: no --config, so it does not ask the extender (1 of 1 schedulers)
+                       -> run `plimsoll-scheduler enable` on cp-1
+ok    requests         7 calls answered since the start
+
+1 FAIL, 0 warn
+";
+    assert_eq!(run.stdout, expected);
+}
+
+#[test]
+fn what_cannot_be_read_is_a_warning_and_ends_nothing() {
+    let run = world().run(&["doctor", "-o", "json"]);
+    assert_eq!(run.code, Some(1));
+    let report = parsed(&run.stdout);
+    let findings = report["findings"].as_array().unwrap();
+    let of = |check: &str| findings.iter().find(|finding| finding["check"] == check).unwrap();
+    assert_eq!(of("admission")["level"], "warn");
+    let what = of("admission")["what"].as_str().unwrap();
+    assert!(
+        what.starts_with("not checked: ValidatingAdmissionPolicyBindings: no rule for get"),
+        "{what}"
+    );
+    assert_eq!(of("kube-scheduler")["level"], "fail");
+}
+
+#[test]
+fn rights_are_asked_about_in_one_call_of_kubectl() {
+    let allowed = json!({"kind": "SubjectAccessReview", "status": {"allowed": true}}).to_string();
+    let refused = json!({"kind": "SubjectAccessReview", "status": {"allowed": false}}).to_string();
+    let answers = format!("{}{refused}", allowed.repeat(13));
+    let world = world().answer("create --filename=- --output=json", &answers);
+    let run = world.run(&["doctor", "--only", "rights"]);
+    assert_eq!(run.code, Some(1), "{}", run.stdout);
+    assert!(
+        run.stdout.contains("scheduler-extender may not list endpointslices in plimsoll\n"),
+        "{}",
+        run.stdout
+    );
+}
+
+#[test]
+fn of_a_secret_only_the_certificate_is_asked_for() {
+    let params = rcgen::CertificateParams::new(vec!["x".to_owned()]).unwrap();
+    let mut params = params;
+    params.not_after = rcgen::date_time_ymd(2020, 1, 1);
+    params.not_before = rcgen::date_time_ymd(2019, 1, 1);
+    let pem = params.self_signed(&rcgen::KeyPair::generate().unwrap()).unwrap().pem();
+    let encoded = base64::Engine::encode(&base64::prelude::BASE64_STANDARD, pem);
+    let world = world().answer("get secret scheduler-extender-tls", &encoded);
+    let run = world.run(&["doctor", "--only", "certificate"]);
+    assert!(run.stdout.contains("Secret scheduler-extender-tls has ended"), "{}", run.stdout);
+    for call in world.calls().lines().filter(|call| call.contains("secret")) {
+        assert!(call.contains(r"--output=jsonpath={.data.tls\.crt}"), "{call}");
+    }
+}
+
+#[test]
+fn an_unknown_check_is_an_error_that_names_those_there_are() {
+    let stderr = world().run(&["doctor", "--only", "weather"]).failure();
+    assert!(stderr.contains("there is no such check; there are extender, annotator"), "{stderr}");
+}

@@ -1,0 +1,75 @@
+//! `plimsoll policy show`, `apply` and `rollback`.
+
+use serde_json::{Value, json};
+
+use crate::command::json as parsed;
+use crate::world::{Extender, World};
+
+const SHIPPED: &str = include_str!("../../../deploy/base/policy.yaml");
+
+fn stored(policy: &str, annotations: &Value) -> World {
+    let map = json!({
+        "metadata": {"name": "policy", "resourceVersion": "41", "annotations": annotations},
+        "data": {"policy.yaml": policy},
+    });
+    World::new()
+        .json("get deployments", &json!({"items": []}))
+        .json("get configmap policy --namespace=plimsoll", &map)
+        .reads("patch configmap policy --namespace=plimsoll --type=merge --patch-file=/dev/stdin")
+}
+
+fn cooler() -> String {
+    SHIPPED.replace("limit: 0.80", "limit: 0.70")
+}
+
+#[test]
+fn the_policy_is_shown_as_it_is() {
+    assert_eq!(stored(SHIPPED, &json!({})).run(&["policy", "show"]).success(), SHIPPED);
+    let report = include_str!("../golden/policy-shipped.json");
+    let extender = Extender::new(&[("/v1/policy", report)]);
+    let effective = ["policy", "show", "--effective", "--extender", &extender.url];
+    let shown = World::new().run(&effective).success();
+    assert_eq!(shown, include_str!("../golden/policy-shipped.txt"));
+}
+
+#[test]
+fn a_policy_that_is_applied_is_rolled_back_to_the_one_before() {
+    let world = stored(SHIPPED, &json!({}));
+    let said = world.run_with(&["policy", "apply", "--yes", "-"], &cooler()).success();
+    assert!(said.starts_with("-    limit: 0.80\n+    limit: 0.70\nChanged."), "{said}");
+    let patch = parsed(&world.stdin());
+    assert_eq!(patch["data"]["policy.yaml"], cooler());
+    assert_eq!(patch["metadata"]["resourceVersion"], "41");
+    // The same annotations, as they are then in the cluster.
+    let world = stored(&cooler(), &patch["metadata"]["annotations"]);
+    assert_eq!(world.run(&["policy", "show", "--previous"]).success(), SHIPPED);
+    let dry = world.run(&["policy", "rollback", "--dry-run"]).success();
+    assert!(dry.contains("+    limit: 0.80\nNothing was changed"), "{dry}");
+    assert_eq!(world.stdin(), "");
+    world.run(&["policy", "rollback", "--yes"]).success();
+    let patch = parsed(&world.stdin());
+    assert_eq!(patch["data"]["policy.yaml"], SHIPPED);
+    // A second rollback takes the first one back.
+    let world = stored(SHIPPED, &patch["metadata"]["annotations"]);
+    assert_eq!(world.run(&["policy", "show", "--previous"]).success(), cooler());
+}
+
+#[test]
+fn without_a_record_a_rollback_says_how_to_go_back_otherwise() {
+    let helm = json!({"meta.helm.sh/release-name": "plimsoll"});
+    let stderr = stored(SHIPPED, &helm).run(&["policy", "rollback", "--yes"]).failure();
+    assert!(stderr.contains("no former policy is recorded"), "{stderr}");
+    assert!(stderr.contains("helm rollback plimsoll"), "{stderr}");
+}
+
+#[test]
+fn a_faulty_policy_is_not_applied_and_nothing_is_changed_without_a_yes() {
+    let world = stored(SHIPPED, &json!({}));
+    let faulty = SHIPPED.replace("limit: 0.80", "limit: [80]");
+    let stderr = world.run_with(&["policy", "apply", "--yes", "-"], &faulty).failure();
+    assert!(stderr.contains("line "), "{stderr}");
+    let asked = world.run_with(&["policy", "apply", "-"], &cooler());
+    assert_eq!(asked.code, Some(1));
+    assert!(asked.stderr.contains("give --yes"), "{}", asked.stderr);
+    assert_eq!(world.stdin(), "");
+}

@@ -1,0 +1,110 @@
+//! The answers of `GET /v1/nodes/NODE` and of `GET /v1/cards`: everything about one node, and the cards of all.
+
+use jiff::Timestamp;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::cards::Closed;
+use crate::explain::{Basis, Load};
+use crate::state::Replica;
+
+/// What the extender knows of one node.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeDetail {
+    /// When the answer was made, RFC 3339.
+    #[schemars(with = "String")]
+    pub time: Timestamp,
+    /// The replica that it is from.
+    pub replica: Replica,
+    /// Its name.
+    pub name: String,
+    /// The pool of the policy that it belongs to; absent if none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pool: Option<String>,
+    /// The limits and the score for an ordinary pod that uses nothing; absent if only pods' claims name the node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub load: Option<Load>,
+    /// Pods that were bound recently, or are being bound, and count beside the readings.
+    pub recent_pods: u32,
+    /// Cores that its pods request; absent if that is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub requested_cpu: Option<f64>,
+    /// Its cores; absent if the Node does not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu: Option<f64>,
+    /// Its bytes of memory; absent if the Node does not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory: Option<f64>,
+    /// Whether it takes no GPU pods of some or all namespaces for a while, because its kubelet refused several.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub backed_off: bool,
+    /// Its cards, by index.
+    pub cards: Vec<Card>,
+}
+
+/// The cards of all nodes.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct AllCards {
+    /// When the answer was made, RFC 3339.
+    #[schemars(with = "String")]
+    pub time: Timestamp,
+    /// The replica that it is from.
+    pub replica: Replica,
+    /// The nodes that report cards, by name.
+    pub nodes: Vec<NodeCards>,
+}
+
+/// The cards of one node.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct NodeCards {
+    /// The node's name.
+    pub name: String,
+    /// Its cards, by index.
+    pub cards: Vec<Card>,
+}
+
+/// One card, and what is charged on it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Card {
+    /// Its index on the node.
+    pub index: u32,
+    /// Its UUID.
+    pub uuid: String,
+    /// The product's name.
+    pub model: String,
+    /// Units that pods can request.
+    pub units: u32,
+    /// Units that are charged to no pod.
+    pub free: u32,
+    /// Percent of its compute that is charged to no pod.
+    pub free_cores: u32,
+    /// Its memory, in MiB.
+    pub memory: u64,
+    /// Memory in use, in MiB, as last measured; absent if it is not measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub used: Option<u64>,
+    /// Whether it is reported healthy.
+    pub healthy: bool,
+    /// Why it takes no new pods, by its node's report; absent if it takes some.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub closed: Option<Closed>,
+    /// What is charged, by UID.
+    pub charges: Vec<Charge>,
+}
+
+/// What one pod is charged on a card.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Charge {
+    /// The pod's namespace; empty if only the node's report shows the pod, and for memory that belongs to no pod.
+    pub namespace: String,
+    /// The pod's name, or its UID if only the node's report shows the pod; empty for memory that belongs to no pod.
+    pub name: String,
+    /// Its units.
+    pub units: u32,
+    /// Percent of the card's compute.
+    pub cores: u32,
+    /// Why it counts on this card.
+    pub basis: Basis,
+}

@@ -1,0 +1,295 @@
+//! The last decisions in short: the JSON of `/v1/decisions` and of `/v1/pending`.
+//!
+//! Invariant: a summary is computed from its decision alone, by the functions that the verbs call. It is kept until the
+//! log has a newer decision about the pod, or none.
+
+use std::cmp::Reverse;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use api::decisions as out;
+use jiff::{SignedDuration, Timestamp};
+use placement::gpu::{Account, CardFit, FreeCard, GpuRequest, NoFit};
+use placement::load::{Score, Verdict};
+use placement::units::PodUid;
+
+use super::kept::KeptDecision;
+use super::{Decision, DecisionLog, MAX_PODS, Verdicts};
+
+/// How long after kube-scheduler's last request a pod counts as waiting. It tries each waiting pod again every 5 minutes
+/// at least.
+const WAITS_FOR: SignedDuration = SignedDuration::from_mins(11);
+
+/// The best nodes in a summary.
+const BEST: usize = 3;
+
+/// Which decisions to return.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Which {
+    /// The newest, at most this number.
+    Newest(usize),
+    /// Those about pods that wait at this time.
+    Waiting(Timestamp),
+}
+
+/// The summaries of the last decisions that were asked for.
+#[derive(Debug, Default)]
+pub struct Summaries(Mutex<HashMap<PodUid, Summary>>);
+
+#[derive(Debug)]
+struct Summary {
+    /// The decision that it is of.
+    decision: Arc<KeptDecision>,
+    /// Whether the pod's node was known.
+    has_node: bool,
+    json: out::Decided,
+}
+
+impl Summary {
+    fn is_of(&self, decision: &Arc<KeptDecision>) -> bool {
+        Arc::ptr_eq(&self.decision, decision) && self.has_node == decision.pod().node().is_some()
+    }
+}
+
+impl Summaries {
+    /// Decisions of the log, the newest first. `cards` of each are left empty: they are no part of the decision.
+    pub fn of(&self, log: &DecisionLog, which: Which) -> Vec<out::Decided> {
+        let decisions = match which {
+            Which::Newest(most) => log.newest(most, |_| true),
+            Which::Waiting(now) => log.newest(MAX_PODS, |decision| {
+                decision.pod().waits() && now.duration_since(decision.time()) < WAITS_FOR
+            }),
+        };
+        let answer = decisions.iter().map(|decision| self.one(decision)).collect();
+        if which == Which::Newest(MAX_PODS) {
+            self.keep_only(&decisions);
+        }
+        answer
+    }
+
+    /// The summary of one decision. Two requests may compute it at once, with the same result.
+    fn one(&self, decision: &Arc<KeptDecision>) -> out::Decided {
+        let uid = &decision.pod().uid;
+        if let Some(known) = self.lock().get(uid).filter(|known| known.is_of(decision)) {
+            return known.json.clone();
+        }
+        let has_node = decision.pod().node().is_some();
+        let json = summary(&decision.restored());
+        let summary = Summary { decision: Arc::clone(decision), has_node, json: json.clone() };
+        let mut summaries = self.lock();
+        if summaries.len() >= 2 * MAX_PODS {
+            summaries.clear();
+        }
+        summaries.insert(uid.clone(), summary);
+        json
+    }
+
+    fn keep_only(&self, decisions: &[Arc<KeptDecision>]) {
+        let mut summaries = self.lock();
+        let current: HashMap<&PodUid, &Arc<KeptDecision>> =
+            decisions.iter().map(|decision| (&decision.pod().uid, decision)).collect();
+        summaries.retain(|uid, known| {
+            current.get(uid).is_some_and(|decision| Arc::ptr_eq(decision, &known.decision))
+        });
+    }
+
+    // Each entry is complete when the lock is released.
+    fn lock(&self) -> MutexGuard<'_, HashMap<PodUid, Summary>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A decision in short.
+pub(super) fn summary(decision: &Decision) -> out::Decided {
+    let policy = decision.policy();
+    let verdicts = decision.verdicts(policy, None);
+    let mut accepted = Vec::new();
+    let mut counts: HashMap<&str, u32> = HashMap::new();
+    for position in 0..decision.len() {
+        match first_reason(decision, &verdicts, position) {
+            Some(reason) => *counts.entry(reason).or_default() += 1,
+            None => accepted.push(position),
+        }
+    }
+    let mut reasons: Vec<out::Reason> = Vec::new();
+    for (reason, nodes) in counts {
+        reasons.push(out::Reason { reason: reason.to_owned(), nodes });
+    }
+    reasons.sort_by(|one, other| {
+        other.nodes.cmp(&one.nodes).then_with(|| one.reason.cmp(&other.reason))
+    });
+    let pod = &decision.pod;
+    let ranking = Ranking::new(decision, &accepted);
+    out::Decided {
+        pod: api::explain::Pod {
+            namespace: pod.namespace.clone(),
+            name: pod.name.clone(),
+            uid: pod.uid.to_string(),
+        },
+        workload: pod.workload.as_ref().map(|workload| out::Workload {
+            kind: workload.kind.to_string(),
+            name: workload.name.to_string(),
+        }),
+        time: decision.time,
+        waited_seconds: pod.waited.as_secs(),
+        node: pod.node().map(ToString::to_string),
+        cards: Vec::new(),
+        asks: decision.request.as_ref().map(asks),
+        fault: decision.fault.as_ref().map(ToString::to_string),
+        nodes: number(decision.len()),
+        accepted: number(accepted.len()),
+        reasons,
+        score: ranking.own.map(Score::get),
+        better: ranking.own.map(|own| number(ranking.better_than(own))),
+        best: ranking.best(decision),
+        nearest: if accepted.is_empty() { nearest(decision, &verdicts) } else { None },
+    }
+}
+
+/// Why the node at a position may not take the pod; `None` if it may.
+fn first_reason<'d>(
+    decision: &'d Decision,
+    verdicts: &Verdicts<'d>,
+    position: usize,
+) -> Option<&'d str> {
+    let by_load = verdicts.each[position].reason();
+    by_load
+        .or_else(|| decision.fault.as_ref().map(|fault| fault.reason()))
+        .or_else(|| decision.no_fit(position).map(NoFit::reason))
+}
+
+fn asks(request: &GpuRequest) -> out::Asks {
+    let share = request.largest();
+    out::Asks {
+        units: share.units.0,
+        count: number(request.shares().len()),
+        cores: share.cores.0,
+        exclusive: share.exclusive,
+    }
+}
+
+fn number(count: usize) -> u32 {
+    u32::try_from(count).unwrap_or(u32::MAX)
+}
+
+/// The scores of the accepted nodes.
+struct Ranking {
+    /// The score of the pod's own node, if it was accepted.
+    own: Option<Score>,
+    /// The others by position, the best first; nodes of one score by name.
+    others: Vec<(usize, Score)>,
+}
+
+impl Ranking {
+    fn new(decision: &Decision, accepted: &[usize]) -> Self {
+        if accepted.is_empty() {
+            return Self { own: None, others: Vec::new() };
+        }
+        let scores = decision.scores(decision.policy(), None);
+        let node = decision.pod.node();
+        let mut own = None;
+        let mut others = Vec::with_capacity(accepted.len());
+        for position in accepted {
+            if node == Some(decision.name(*position)) {
+                own = Some(scores[*position]);
+            } else {
+                others.push((*position, scores[*position]));
+            }
+        }
+        others.sort_by_key(|(position, score)| (Reverse(*score), decision.name(*position)));
+        Self { own, others }
+    }
+
+    fn better_than(&self, own: Score) -> usize {
+        self.others.iter().filter(|(_, score)| *score > own).count()
+    }
+
+    fn best(&self, decision: &Decision) -> Vec<out::ScoredNode> {
+        let best = self.others.iter().take(BEST).map(|(position, score)| out::ScoredNode {
+            node: decision.name(*position).to_string(),
+            score: score.get(),
+        });
+        best.collect()
+    }
+}
+
+/// What is nearest to accepting the pod: the node with the most room on its cards, of those that its load does not
+/// reject; otherwise the node that is least over its limits.
+fn nearest(decision: &Decision, verdicts: &Verdicts<'_>) -> Option<out::Nearest> {
+    if decision.fault.is_some() {
+        return None;
+    }
+    let by_cards = decision.request.as_ref().and_then(|request| {
+        let positions = 0..decision.len();
+        let by_load = positions.filter(|position| verdicts.each[*position] == Verdict::Accepted);
+        nearest_card(decision, by_load, request)
+    });
+    by_cards.or_else(|| nearest_limit(decision, verdicts))
+}
+
+fn nearest_card(
+    decision: &Decision,
+    positions: impl Iterator<Item = usize>,
+    request: &GpuRequest,
+) -> Option<out::Nearest> {
+    let (share, wanted) = (request.largest(), request.shares().len());
+    // By how many cards fit, then by the most free units of one.
+    let mut most: Option<(usize, (u32, u32), usize)> = None;
+    for position in positions {
+        let lacks_room = matches!(
+            decision.no_fit(position),
+            Some(NoFit::NoRoom | NoFit::TooFewCards | NoFit::InUse | NoFit::NeededByUnplaced)
+        );
+        let Some(cards) = decision.cards(position).filter(|_| lacks_room) else { continue };
+        let mut fit = 0;
+        let mut freest: Option<&FreeCard> = None;
+        for Account { card, .. } in cards.accounts() {
+            match card.fit(share, request) {
+                CardFit::Fits { .. } => fit += 1,
+                CardFit::TooLittleFree { .. } | CardFit::InUse => {}
+                _ => continue,
+            }
+            if freest.is_none_or(|freest| card.free > freest.free) {
+                freest = Some(card);
+            }
+        }
+        let Some(card) = freest else { continue };
+        let this = (fit, (card.free.0, card.index), position);
+        if most.is_none_or(|(best, (free, _), _)| (fit, card.free.0) > (best, free)) {
+            most = Some(this);
+        }
+    }
+    let (fit, (free, index), position) = most?;
+    let node = decision.name(position).to_string();
+    Some(if wanted > 1 {
+        out::Nearest::Cards { node, fit: number(fit) }
+    } else {
+        out::Nearest::Card { node, index, free }
+    })
+}
+
+fn nearest_limit(decision: &Decision, verdicts: &Verdicts<'_>) -> Option<out::Nearest> {
+    let policy = decision.policy();
+    let positions = 0..decision.len();
+    // A node whose cards do not fit would not take the pod either.
+    let over = positions
+        .filter(|position| {
+            matches!(verdicts.each[*position], Verdict::Overloaded(_))
+                && decision.no_fit(*position).is_none()
+        })
+        .map(|position| (decision.limit_ratio(policy, position), position));
+    let (_, position) = over.min_by(|(one, _), (other, _)| one.total_cmp(other))?;
+    let load = decision.load(position)?;
+    let evaluation = decision.evaluation(policy, &load);
+    let loads = evaluation.limits().filter_map(|check| {
+        let load = check.load.value().filter(|load| load.is_finite())?;
+        Some((load / check.limit.max, load, check.limit))
+    });
+    let (_, load, limit) = loads.max_by(|(one, ..), (other, ..)| one.total_cmp(other))?;
+    Some(out::Nearest::Limit {
+        node: decision.name(position).to_string(),
+        metric: limit.metric.name.to_string(),
+        load,
+        max: limit.max,
+    })
+}

@@ -1,0 +1,195 @@
+//! `/v1`: what the page and `plimsoll` show of the cluster. The JSON is that of `api`'s modules `state`, `node`,
+//! `decisions` and `policy_check`.
+
+use std::cmp::Reverse;
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Instant;
+
+use api::decisions::{Decided, Decisions};
+use api::policy_check::effective;
+use api::state::Replica;
+use axum::Router;
+use axum::extract::{Path, State};
+use axum::http::header::{CACHE_CONTROL, ETAG, IF_NONE_MATCH};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use placement::policy::ReadingSource;
+use tower_http::compression::CompressionLayer;
+
+use super::Answer;
+use crate::Extender;
+use crate::decisions::{MAX_PODS, Which};
+use crate::field;
+use crate::replicas::FORWARDED;
+use crate::report::{all_cards, node_detail};
+
+/// The beginning of all paths.
+pub(super) const PREFIX: &str = "/v1/";
+
+/// Decisions in an answer without `limit`.
+const DECISIONS: usize = 100;
+
+/// The label of the metric.
+const REPORT: &str = "report";
+
+/// The routes. Answers are compressed for clients that accept it.
+pub(super) fn routes() -> Router<Arc<Extender>> {
+    Router::new()
+        .route("/v1/state", get(state))
+        .route("/v1/nodes/{node}", get(node))
+        .route("/v1/cards", get(cards))
+        .route("/v1/decisions", get(decisions))
+        .route("/v1/pending", get(pending))
+        .route("/v1/policy", get(policy))
+        .layer(CompressionLayer::new())
+}
+
+impl Extender {
+    fn replica(&self) -> Replica {
+        self.replicas.described(self.decider.view.is_complete())
+    }
+
+    /// Counts an answer that began at `start`.
+    fn counted(&self, start: Instant, answer: Answer) -> Response {
+        let seconds = start.elapsed().as_secs_f64();
+        self.decider.metrics.count_call(REPORT, answer.outcome, seconds);
+        (no_store(), answer).into_response()
+    }
+}
+
+/// A browser keeps no answer: they are of this moment.
+fn no_store() -> [(axum::http::HeaderName, HeaderValue); 1] {
+    [(CACHE_CONTROL, HeaderValue::from_static("no-store"))]
+}
+
+/// A field of the request's query.
+fn query_field(uri: &Uri, wanted: &str) -> Option<String> {
+    let mut fields = form_urlencoded::parse(uri.query().unwrap_or_default().as_bytes());
+    fields.find(|(name, _)| name == wanted).map(|(_, value)| value.into_owned())
+}
+
+/// All nodes and cards, or those that have changed. 304 for a client that has this version.
+async fn state(State(extender): State<Arc<Extender>>, uri: Uri, headers: HeaderMap) -> Response {
+    let start = Instant::now();
+    let since = query_field(&uri, "since");
+    let decider = &extender.decider;
+    let (replica, now) = (extender.replica(), decider.now());
+    let state = extender.state.since(since.as_deref(), &decider.view, replica, now);
+    let tag = format!("\"{}\"", state.version);
+    let known = headers.get_all(IF_NONE_MATCH).iter();
+    let is_known = known
+        .filter_map(|tags| tags.to_str().ok())
+        .flat_map(|tags| tags.split(','))
+        .any(|known| known.trim().trim_start_matches("W/") == tag);
+    let mut response = if is_known {
+        StatusCode::NOT_MODIFIED.into_response()
+    } else {
+        extender.counted(start, Answer::new("ok", &state))
+    };
+    if let Ok(tag) = HeaderValue::from_str(&tag) {
+        response.headers_mut().insert(ETAG, tag);
+    }
+    response
+}
+
+/// Everything about one node.
+async fn node(State(extender): State<Arc<Extender>>, Path(name): Path<String>) -> Response {
+    let start = Instant::now();
+    let answer = match field::subdomain("node", &name) {
+        Err(error) => Answer::failed(StatusCode::BAD_REQUEST, &error),
+        Ok(()) => match node_detail(&extender.decider, &name, extender.replica()) {
+            Some(detail) => Answer::new("ok", &detail),
+            None => Answer::failed(StatusCode::NOT_FOUND, &format!("there is no node {name}")),
+        },
+    };
+    extender.counted(start, answer)
+}
+
+/// The cards of all nodes, with their pods.
+async fn cards(State(extender): State<Arc<Extender>>) -> Response {
+    let start = Instant::now();
+    let decider = &extender.decider;
+    let cards = all_cards(&decider.view, extender.replica(), decider.now());
+    extender.counted(start, Answer::new("ok", &cards))
+}
+
+/// The last decisions of all replicas.
+async fn decisions(
+    State(extender): State<Arc<Extender>>,
+    uri: Uri,
+    headers: HeaderMap,
+) -> Response {
+    let most = match query_field(&uri, "limit").map(|limit| limit.parse::<usize>()) {
+        None => DECISIONS,
+        Some(Ok(limit)) => limit.clamp(1, MAX_PODS),
+        Some(Err(_)) => {
+            let error = "limit: expected a number of decisions, as in limit=100";
+            return Answer::failed(StatusCode::BAD_REQUEST, &error).into_response();
+        }
+    };
+    let path = format!("/v1/decisions?limit={most}");
+    summarised(&extender, Which::Newest(most), &path, &headers).await
+}
+
+/// The pods that wait, of all replicas.
+async fn pending(State(extender): State<Arc<Extender>>, headers: HeaderMap) -> Response {
+    let which = Which::Waiting(extender.decider.now());
+    summarised(&extender, which, "/v1/pending", &headers).await
+}
+
+/// Decisions of this replica and, with `path`, of the others: kube-scheduler sends its requests to one, and after a
+/// restart to another.
+async fn summarised(
+    extender: &Extender,
+    which: Which,
+    path: &str,
+    headers: &HeaderMap,
+) -> Response {
+    let start = Instant::now();
+    let decider = &extender.decider;
+    let mut decisions = extender.summaries.of(&decider.decisions, which);
+    if let Some(others) = &extender.others
+        && !headers.contains_key(FORWARDED)
+    {
+        for answer in others.query(path, None).await {
+            if let Ok(other) = serde_json::from_slice::<Decisions>(&answer) {
+                decisions.extend(other.decisions);
+            }
+        }
+        newest_of_each(&mut decisions);
+    }
+    if let Which::Newest(most) = which {
+        decisions.truncate(most);
+    }
+    let snapshot = decider.view.read();
+    for decided in &mut decisions {
+        let cards = decided.node.as_ref().and_then(|node| snapshot.cards(node));
+        for account in cards.into_iter().flat_map(|cards| cards.accounts()) {
+            if account.charges.iter().any(|charge| *charge.pod.as_str() == *decided.pod.uid) {
+                decided.cards.push(account.card.index);
+            }
+        }
+    }
+    let (time, replica) = (decider.now(), extender.replica());
+    let answer = Answer::new("ok", &Decisions { time, replica, decisions });
+    extender.counted(start, answer)
+}
+
+/// The newest decision about each pod, the newest first.
+fn newest_of_each(decisions: &mut Vec<Decided>) {
+    decisions.sort_by_key(|decided| Reverse(decided.time));
+    let mut seen = HashSet::new();
+    decisions.retain(|decided| seen.insert(decided.pod.uid.clone()));
+    // What another replica says of cards is computed here anew.
+    decisions.iter_mut().for_each(|decided| decided.cards.clear());
+}
+
+/// The policy in force, with its warnings.
+async fn policy(State(extender): State<Arc<Extender>>) -> Response {
+    let start = Instant::now();
+    let snapshot = extender.decider.view.read();
+    let check = effective(&snapshot.policy.policy, None, &ReadingSource::Exporters);
+    extender.counted(start, Answer::new("ok", &check))
+}

@@ -1,0 +1,15 @@
+//! What the extender knows of the cluster, for people: the state of all nodes and cards by columns, and one node in
+//! full. Read by the page, and by `plimsoll`.
+//!
+//! Invariant: everything is computed from one snapshot, on request. No watch, and no request of kube-scheduler, does
+//! anything for it.
+
+mod cards;
+mod changes;
+mod node;
+mod row;
+
+pub use self::cards::all_cards;
+pub(crate) use self::cards::{basis, closed};
+pub use self::changes::StateReport;
+pub use self::node::node_detail;

@@ -1,0 +1,42 @@
+//! Everything about one node.
+
+use api::node::NodeDetail;
+use api::state::Replica;
+use cluster::Pod;
+use placement::units::NodeName;
+
+use super::cards::node_cards;
+use crate::{Decider, decisions};
+
+/// Everything about a node; `None` if neither the watch nor a pod's claim has shown it.
+pub fn node_detail(decider: &Decider, name: &str, replica: Replica) -> Option<NodeDetail> {
+    let snapshot = decider.view.read();
+    let node = NodeName::from(name);
+    let (load, cards) = (snapshot.load(name), snapshot.cards(name));
+    if load.is_none() && cards.is_none() {
+        return None;
+    }
+    let now = decider.now();
+    // A pod that uses nothing: the limits and the score of the node alone.
+    let decision = decider.decision_for(&Pod::default(), [name], now);
+    let explained = decisions::explain(&decision, api::explain::DecisionBasis::Now, [0]);
+    let explained = explained.nodes.into_iter().next();
+    let back_off = snapshot.back_offs.get(&node);
+    let pool = load.and_then(|load| {
+        let mut pools = snapshot.policy.policy.pools.iter();
+        pools.find(|pool| pool.selector.matches(&load.labels))
+    });
+    Some(NodeDetail {
+        time: now,
+        replica,
+        name: name.to_owned(),
+        pool: pool.map(|pool| pool.name.to_string()),
+        load: explained.and_then(|node| node.load),
+        recent_pods: load.map_or(0, |load| u32::try_from(load.recent.len()).unwrap_or(u32::MAX)),
+        requested_cpu: load.and_then(|load| load.requested_cpu),
+        cpu: load.and_then(|load| load.capacity.cpu),
+        memory: load.and_then(|load| load.capacity.memory),
+        backed_off: back_off.is_some_and(|back_off| back_off.is_on(now)),
+        cards: cards.map_or_else(Vec::new, |cards| node_cards(&decider.view, &node, cards, now)),
+    })
+}

@@ -1,0 +1,156 @@
+//! One node's row of the state.
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use placement::load::{Evaluation, NodeLoad, PodToPlace, ReadingStatus, ResolvedPolicy};
+use placement::units::{MetricName, NodeName};
+
+use crate::view::{CardMemory, NodeState, Snapshot, View};
+
+/// The label of a node's zone.
+const ZONE: &str = "topology.kubernetes.io/zone";
+
+/// The largest thousandths of a limit or of a node that are written: 1,000 times it.
+const MOST: f64 = 1e6;
+
+/// One node's row. Loads are in thousandths.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) struct Row {
+    pub(super) limit_ratio: Option<u32>,
+    /// The position of its metric.
+    pub(super) limit: Option<u32>,
+    pub(super) score: u8,
+    /// By metric: the reading, and what is added for pods that it does not show.
+    pub(super) loads: Box<[(Option<u32>, i32)]>,
+    pub(super) read_at: Option<i64>,
+    pub(super) missing: u32,
+    pub(super) zone: Option<Arc<str>>,
+    pub(super) unplaced: u32,
+    pub(super) backed_off: bool,
+    pub(super) cards: Box<[CardRow]>,
+}
+
+/// One card's row.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct CardRow {
+    pub(super) index: u32,
+    pub(super) model: Arc<str>,
+    pub(super) units: u32,
+    pub(super) held: u32,
+    pub(super) held_cores: u32,
+    pub(super) pods: u32,
+    pub(super) memory: u64,
+    /// Percent of the memory.
+    pub(super) used: Option<u8>,
+    pub(super) healthy: bool,
+    pub(super) closed: bool,
+}
+
+/// What rows are made from.
+pub(super) struct Rows<'a> {
+    pub(super) view: &'a View,
+    pub(super) snapshot: &'a Snapshot,
+    /// The metrics of the columns.
+    pub(super) metrics: &'a [MetricName],
+    pub(super) now: Timestamp,
+}
+
+impl Rows<'_> {
+    /// The row of a node.
+    pub(super) fn row(&self, name: &NodeName, state: &NodeState) -> Row {
+        let mut row = Row {
+            loads: vec![(None, 0); self.metrics.len()].into(),
+            backed_off: self.is_backed_off(name),
+            ..Row::default()
+        };
+        if let Some(load) = &state.load {
+            self.set_load(&mut row, load);
+        }
+        if let Some(cards) = &state.cards {
+            let unplaced = cards.unplaced().iter().map(|(_, units)| u64::from(units.0));
+            row.unplaced = u32::try_from(unplaced.sum::<u64>()).unwrap_or(u32::MAX);
+            row.cards = self.cards(name, cards);
+        }
+        row
+    }
+
+    fn is_backed_off(&self, name: &NodeName) -> bool {
+        let back_off = self.snapshot.back_offs.get(name);
+        back_off.is_some_and(|back_off| back_off.is_on(self.now))
+    }
+
+    fn set_load(&self, row: &mut Row, node: &NodeLoad) {
+        let policy: &ResolvedPolicy = &self.snapshot.policy;
+        let evaluation = Evaluation { policy, node, pod: PodToPlace::ORDINARY, now: self.now };
+        row.score = evaluation.score().get();
+        row.zone = node.labels.get(ZONE).map(|zone| Arc::from(zone.as_str()));
+        let limits = evaluation.limits().map(|check| (&check.limit.metric.name, check.load));
+        let terms = evaluation.terms().map(|term| (&term.weight.metric.name, term.load));
+        let mut known = vec![false; self.metrics.len()];
+        for (metric, load) in limits.chain(terms) {
+            let Some(at) = self.position(metric) else { continue };
+            if std::mem::replace(&mut known[at], true) {
+                continue;
+            }
+            let reading = load.reading.fresh();
+            row.missing +=
+                u32::from(reading.is_none() && load.reading != ReadingStatus::NotFetched);
+            row.loads[at] =
+                (reading.map(|reading| thousandths(reading.value.get())), signed(load.in_flight));
+            let read_at = reading.map(|reading| reading.at.as_second());
+            row.read_at = row.read_at.into_iter().chain(read_at).min();
+        }
+        for check in evaluation.limits() {
+            let Some(load) = check.load.value() else { continue };
+            let ratio = thousandths(load / check.limit.max);
+            if row.limit_ratio.is_none_or(|highest| ratio > highest) {
+                row.limit_ratio = Some(ratio);
+                let position = self.position(&check.limit.metric.name);
+                row.limit = position.and_then(|at| u32::try_from(at).ok());
+            }
+        }
+    }
+
+    fn position(&self, metric: &MetricName) -> Option<usize> {
+        self.metrics.iter().position(|other| other == metric)
+    }
+
+    fn cards(&self, name: &NodeName, cards: &placement::gpu::NodeCards) -> Box<[CardRow]> {
+        let memory = self.view.ask(|index| index.card_memory(name, self.now));
+        let mut rows = Vec::with_capacity(cards.accounts().len());
+        for account in cards.accounts() {
+            let card = &account.card;
+            let memory = memory.iter().find(|memory| memory.uuid == card.uuid);
+            rows.push(CardRow {
+                index: card.index,
+                model: Arc::from(&*card.model.to_string()),
+                units: card.units.0,
+                held: card.units.0.saturating_sub(card.free.0),
+                held_cores: 100_u32.saturating_sub(card.free_cores.0),
+                pods: u32::try_from(account.charges.len()).unwrap_or(u32::MAX),
+                memory: memory.map_or(0, |memory| memory.memory.0),
+                used: memory.and_then(used_percent),
+                healthy: card.healthy,
+                closed: card.closed.is_some(),
+            });
+        }
+        rows.into()
+    }
+}
+
+/// Percent of a card's memory that is in use; `None` if that is not known.
+fn used_percent(memory: &CardMemory) -> Option<u8> {
+    let share = memory.used?.0 as f64 / memory.memory.0.max(1) as f64;
+    Some((share * 100.0).round().min(100.0) as u8)
+}
+
+/// A fraction in thousandths; a negative or unknown one is 0.
+fn thousandths(fraction: f64) -> u32 {
+    // The cast saturates, and NaN becomes 0.
+    (fraction * 1e3).clamp(0.0, MOST).round() as u32
+}
+
+fn signed(fraction: f64) -> i32 {
+    (fraction * 1e3).clamp(-MOST, MOST).round() as i32
+}

@@ -1,0 +1,203 @@
+// What can colour a node, the ten steps of the colour scale, and what still fits on cards. Nothing here has effects.
+
+import { counted, percent, share } from './elements.js';
+
+/** Codes of cells: 0 to 9 are tenths, then what is over, and what is unknown. */
+export const OVER = 10;
+export const UNKNOWN = 11;
+
+/** The code of a value, where 1 is the limit, or full. */
+export function codeOf(value) {
+  if (value === null) return UNKNOWN;
+  if (value > 1) return OVER;
+  return Math.max(0, Math.min(9, Math.floor(value * 10)));
+}
+
+/** How many cells have each code. */
+export function countCodes(codes) {
+  const counts = new Array(12).fill(0);
+  for (const code of codes) counts[code] += 1;
+  return counts;
+}
+
+/** The load by one metric, with pods in flight, in thousandths of the node; null without a fresh reading. */
+export function loadOf(row, i) {
+  return row.readings[i] === null ? null : row.readings[i] + row.inFlight[i];
+}
+
+/** All measures. `value` of a row: 1 is the limit, or full; null if unknown. `over`, `absent`: these codes in words. */
+export function measures(cluster) {
+  const list = [{
+    key: 'limit',
+    group: 'Load',
+    label: 'Limit ratio',
+    legend: 'Load divided by the limit that is nearest, with pods in flight. Over 100% a node is overloaded.',
+    over: 'over its limit',
+    absent: 'no reading',
+    value: row => (row.limitRatio === null ? null : row.limitRatio / 1000),
+    text: row => (row.limitRatio === null ? 'no reading' : `${percent(row.limitRatio)} of the limit of ${row.limit}`),
+  }];
+  cluster.metrics.forEach((metric, i) => list.push(ofMetric(metric, i)));
+  if (cluster.cards > 0) {
+    list.push(
+      ofCards('held', 'GPU units held', 'Units that pods hold, of all units of the node’s cards.',
+        card => card.held, card => card.units),
+      ofCards('used', 'GPU memory in use', 'Memory in use as last measured, of the memory of the measured cards.',
+        card => card.used, card => (card.used === null ? 0 : card.memory)),
+    );
+    for (const size of sizes(cluster.nodes).slice(1)) list.push(ofStranded(size));
+  }
+  return list;
+}
+
+function ofMetric(metric, i) {
+  const max = metric.max === undefined ? null : metric.max * 1000;
+  return {
+    key: metric.name,
+    group: 'Load',
+    label: max === null ? metric.name : `${metric.name} of its limit`,
+    legend: max === null
+      ? `The reading of ${metric.name} with pods in flight, of the whole node. It has no limit.`
+      : `The reading of ${metric.name} with pods in flight, divided by its limit of ${percent(max)}. `
+        + 'Node pools can have other limits: the limit ratio counts those.',
+    over: max === null ? 'over 100%' : 'over its limit',
+    absent: 'no fresh reading',
+    value(row) {
+      const load = loadOf(row, i);
+      return load === null ? null : load / (max ?? 1000);
+    },
+    text: row => loadText(row, i, max),
+  };
+}
+
+/** "52%, 4% of it in flight, limit 65%". */
+export function loadText(row, i, max) {
+  const load = loadOf(row, i);
+  if (load === null) return 'no fresh reading';
+  const flight = row.inFlight[i];
+  const parts = [percent(load)];
+  if (flight > 0) parts.push(`${percent(flight)} of it in flight`);
+  if (flight < 0) parts.push(`${percent(-flight)} taken off for ended pods`);
+  if (max !== null) parts.push(`limit ${percent(max)}`);
+  return parts.join(', ');
+}
+
+function ofCards(key, label, legend, part, of) {
+  const value = row => {
+    let sum = 0;
+    let all = 0;
+    for (const card of row.cards) {
+      sum += part(card) ?? 0;
+      all += of(card);
+    }
+    return all === 0 ? null : sum / all;
+  };
+  return {
+    key,
+    group: 'Cards',
+    label,
+    legend,
+    over: 'over 100%',
+    absent: key === 'used' ? 'not measured' : 'no cards',
+    value,
+    text: row => (row.cards.length ? `${share(value(row))} of ${counted(row.cards.length, 'card')}` : 'no cards'),
+  };
+}
+
+function ofStranded(size) {
+  const units = row => row.cards.reduce((sum, card) => sum + card.units, 0);
+  return {
+    key: `stranded-${size}`,
+    group: 'Stranded',
+    label: `Stranded for pods of ${counted(size, 'unit')}`,
+    legend: `Free units on open cards that pods of ${counted(size, 'unit')} cannot use, of all units of the node.`,
+    over: 'over 100%',
+    absent: 'no cards',
+    value: row => (row.cards.length ? fit(row, size).stranded / units(row) : null),
+    text: row => (row.cards.length
+      ? `${counted(fit(row, size).stranded, 'unit')} stranded, ${counted(fit(row, size).pods, 'pod')} still fit`
+      : 'no cards'),
+  };
+}
+
+/** Whether pods can be placed on the card now. */
+export function isOpen(node, card) {
+  return !card.unhealthy && !card.closed && !node.backedOff;
+}
+
+export function freeUnits(card) {
+  return Math.max(0, card.units - card.held);
+}
+
+/**
+ * How many pods of `size` units still fit on a node, and how many free units of its open cards they cannot use
+ * (stranded). Unplaced units count once.
+ */
+export function fit(node, size) {
+  let free = -node.unplaced;
+  let pods = 0;
+  for (const card of node.cards) {
+    if (!isOpen(node, card)) continue;
+    free += freeUnits(card);
+    pods += Math.floor(freeUnits(card) / size);
+  }
+  free = Math.max(0, free);
+  pods = Math.min(pods, Math.floor(free / size));
+  return { pods, stranded: free - pods * size };
+}
+
+/** As `fit`, for pods that ask for a whole card: it must be empty. */
+export function fitWhole(node) {
+  let pods = 0;
+  let stranded = 0;
+  for (const card of node.cards) {
+    if (!isOpen(node, card)) continue;
+    if (card.held === 0 && card.heldCores === 0 && card.pods === 0) pods += 1;
+    else stranded += freeUnits(card);
+  }
+  return { pods, stranded };
+}
+
+/** Sizes to show: 1, 2, 4 and so on, up to the largest card. */
+export function sizes(nodes) {
+  let largest = 0;
+  for (const node of nodes) for (const card of node.cards) largest = Math.max(largest, card.units);
+  const list = [];
+  for (let size = 1; size <= largest; size *= 2) list.push(size);
+  return list;
+}
+
+/** Sums over all cards, and for each size how many pods still fit. */
+export function capacity(nodes) {
+  const sum = { cards: 0, units: 0, held: 0, cores: 0, measured: 0, used: 0, unhealthy: 0, closed: 0, backedOff: 0 };
+  for (const node of nodes) {
+    if (node.backedOff && node.cards.length) sum.backedOff += 1;
+    for (const card of node.cards) {
+      sum.cards += 1;
+      sum.units += card.units;
+      sum.held += card.held;
+      sum.cores += card.heldCores;
+      if (card.used !== null) {
+        sum.measured += card.memory;
+        sum.used += card.used;
+      }
+      if (card.unhealthy) sum.unhealthy += 1;
+      if (card.closed) sum.closed += 1;
+    }
+  }
+  sum.free = total(nodes, node => fit(node, 1)).pods;
+  sum.sizes = sizes(nodes).map(size => ({ size, ...total(nodes, node => fit(node, size)) }));
+  sum.whole = total(nodes, fitWhole);
+  return sum;
+}
+
+function total(nodes, of) {
+  let pods = 0;
+  let stranded = 0;
+  for (const node of nodes) {
+    const one = of(node);
+    pods += one.pods;
+    stranded += one.stranded;
+  }
+  return { pods, stranded };
+}

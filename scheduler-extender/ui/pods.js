@@ -1,0 +1,252 @@
+// Pods: those that wait and why, the last decisions, and everything about one decision.
+
+import { useEffect, useMemo, useState } from 'preact/hooks';
+import { ask, useAnswer } from './state.js';
+import {
+  Awaited, clock, count, counted, decimal, Facts, Find, html, memory,
+  MoreButton, NodeLink, PodLink, reasonText, share, span, Table, View, words,
+} from './elements.js';
+import { LoadTables } from './nodes.js';
+
+const PAGE = 100;
+const BEST = 10;
+/** With more nodes, those that the decision names are asked for first: all of them can be several megabytes. */
+const MANY_NODES = 500;
+
+/** What a pod asks of cards, in words. */
+export function asksText(asks) {
+  if (!asks) return '';
+  const parts = [asks.exclusive ? counted(asks.count, 'whole card') : counted(asks.units, 'unit')];
+  if (!asks.exclusive && asks.count > 1) parts.push(`on each of ${counted(asks.count, 'card')}`);
+  if (asks.cores) parts.push(`with ${asks.cores}% of compute`);
+  return parts.join(' ');
+}
+
+/** What would have to change for a node to accept the pod. */
+export function fitsIf(decided) {
+  const { nearest, asks } = decided;
+  if (!nearest) return '';
+  if (nearest.kind === 'card') {
+    const lack = (asks?.units ?? 0) - nearest.free;
+    return lack > 0
+      ? `Fits if ${counted(lack, 'more unit')} of card ${nearest.index} of ${nearest.node} became free: ${nearest.free} of ${asks.units} are.`
+      : `Nearest: card ${nearest.index} of ${nearest.node}, with ${counted(nearest.free, 'free unit')}.`;
+  }
+  if (nearest.kind === 'cards') {
+    const lack = (asks?.count ?? 0) - nearest.fit;
+    return `Fits if ${counted(Math.max(1, lack), 'more card')} of ${nearest.node} became free: ${nearest.fit} of ${asks?.count ?? '?'} fit.`;
+  }
+  if (nearest.kind === 'limit') {
+    return `Fits if ${nearest.metric} of ${nearest.node} fell from ${share(nearest.load)} to ${share(nearest.max)}, with the pod.`;
+  }
+  return '';
+}
+
+/** Waiting pods in groups of one workload, those that wait longest first. */
+export function grouped(decisions, now) {
+  const groups = new Map();
+  for (const decided of decisions) {
+    const { pod, workload } = decided;
+    const key = JSON.stringify([pod.namespace, workload?.kind ?? '', workload?.name ?? pod.name]);
+    if (!groups.has(key)) groups.set(key, { key, namespace: pod.namespace, workload, pods: [] });
+    const decidedAt = Date.parse(decided.time) / 1000;
+    groups.get(key).pods.push({ ...decided, waits: now - decidedAt + decided.waitedSeconds });
+  }
+  const list = [...groups.values()];
+  for (const group of list) group.pods.sort((a, b) => b.waits - a.waits);
+  return list.sort((a, b) => b.pods[0].waits - a.pods[0].waits);
+}
+
+export function Pending() {
+  const { answer, error } = useAnswer('/v1/pending', 4);
+  const groups = useMemo(() => (answer ? grouped(answer.decisions, Date.parse(answer.time) / 1000) : []), [answer]);
+  const [shown, setShown] = useState(PAGE);
+  return html`<${View} title="Pending" legend="Pods without a node, by workload, as decided at their last try. Each is shown by its pod that no node takes and that waits longest.">
+    ${answer === null && html`<${Awaited} error=${error} what="pending pods" />`}
+    ${answer !== null && groups.length === 0 && html`<p>No pod waits.</p>`}
+    ${groups.slice(0, shown).map(group => html`<${PendingGroup} key=${group.key} group=${group} />`)}
+    <${MoreButton} shown=${shown} all=${groups.length} noun="workload" more=${() => setShown(shown + PAGE)} />
+  <//>`;
+}
+
+function PendingGroup({ group }) {
+  const first = group.pods.find(one => one.accepted === 0) ?? group.pods[0];
+  return html`<section class="pending">
+    <h2>${group.workload ? html`<span class="muted">${group.namespace} · ${group.workload.kind}</span> ${group.workload.name}` : html`<span class="muted">${group.namespace} · </span>${first.pod.name}`}
+      ${' '}<span class="aside">${counted(group.pods.length, 'pod')}, longest ${span(group.pods[0].waits)}${first.asks && `, asks for ${asksText(first.asks)}`}</span></h2>
+    ${first.fault && html`<p class="over-text">Can never fit: ${first.fault}.</p>`}
+    ${first.nearest && !first.fault && html`<p>${fitsIf(first)}</p>`}
+    ${first.accepted > 0 && html`<p>${count(first.accepted)} of ${counted(first.nodes, 'node')} may take it: kube-scheduler has not bound it yet.</p>`}
+    ${first.reasons.length > 0 && html`<ul class="reasons">${first.reasons.map(({ reason, nodes }) => html`<li>
+      <b>${counted(nodes, 'node')}</b> ${reasonText(reason)}</li>`)}</ul>`}
+    <p class="pods">${group.pods.slice(0, 12).map(one => html`<span><${PodLink} pod=${one.pod} bare /> <span class="muted">${span(one.waits)}</span></span> `)}${
+      group.pods.length > 12 && html`<span class="muted">and ${count(group.pods.length - 12)} more</span>`}</p>
+  </section>`;
+}
+
+/** Whether a decision has the text in a name or a reason. */
+export function matches(decided, text) {
+  const wanted = text.toLowerCase();
+  const { pod, node, workload, best, reasons, fault } = decided;
+  return [`${pod.namespace}/${pod.name}`, node, workload && `${workload.kind}/${workload.name}`, fault,
+    ...best.map(one => one.node), ...reasons.map(one => one.reason)].some(part => part?.toLowerCase().includes(wanted));
+}
+
+export function Decisions({ settings }) {
+  const { answer, error } = useAnswer('/v1/decisions?limit=1000', 4);
+  const find = settings.get('find') ?? '';
+  const [shown, setShown] = useState(PAGE);
+  const list = useMemo(() => (answer?.decisions ?? []).filter(one => matches(one, find)), [answer, find]);
+  return html`<${View} title="Decisions" legend="What was decided for the last thousand pods, the newest first. The score is the node’s, 0 to 100; the runner-up is the best other node.">
+    <form class="controls" onSubmit=${event => event.preventDefault()}>
+      <${Find} find=${find} hint="pod, node, workload or reason" />
+      <span class="muted" role="status">${answer && `${count(list.length)} of ${count(answer.decisions.length)}`}</span>
+    </form>
+    ${answer === null && html`<${Awaited} error=${error} what="decisions" />`}
+    ${list.length > 0 && html`<${Table} rows=${list.slice(0, shown)} keyOf=${one => one.pod.uid} columns=${DECISION_COLUMNS} />`}
+    <${MoreButton} shown=${shown} all=${list.length} noun="decision" more=${() => setShown(shown + 300)} />
+  <//>`;
+}
+
+const DECISION_COLUMNS = [
+  ['Time', ({ time }) => html`<time datetime=${time} title=${time}>${clock(Date.parse(time))}</time>`, 'number'],
+  ['Pod', ({ pod }) => html`<${PodLink} pod=${pod} />`, 'name'],
+  ['Node', ({ node }) => (node ? html`<${NodeLink} name=${node} />` : html`<b class="over-text">waits</b>`)],
+  ['Score', ({ score, better }) => html`${score ?? '–'}${better > 0 && html`<span class="muted" title="nodes with a better score">, ${better} better</span>`}`, 'number'],
+  ['Runner-up', ({ best: [second] }) => (second ? html`<${NodeLink} name=${second.node} /> <span class="muted">${second.score}</span>` : '–')],
+  ['Cards', ({ cards }) => (cards?.length ? cards.join(', ') : '–'), 'number'],
+  ['Accepted', ({ accepted, nodes }) => `${count(accepted)} of ${count(nodes)}`, 'number'],
+  ['Why others may not take it', ({ fault, reasons: [first, ...others] }) => fault ?? (first
+    && `${counted(first.nodes, 'node')}: ${reasonText(first.reason)}${others.length ? ` (+${others.length})` : ''}`), 'remarks'],
+];
+
+/** How far a node is from taking the pod, by limits that are exceeded and cards that lack: 0 takes it. */
+export function distance(node) {
+  if (node.accepted) return 0;
+  let far = 0;
+  for (const limit of node.load?.limits ?? []) {
+    const load = (limit.reading.value ?? 1) + (limit.inFlight ?? 0) + (limit.pod ?? 0);
+    if (limit.outcome === 'exceeded') far += load / limit.max - 1;
+    if (limit.outcome === 'unknown-rejected') far += 1;
+  }
+  if (node.cards && (node.cards.chosen ?? []).length === 0) {
+    const { asked, count: wanted = 1, cards } = node.cards;
+    const fits = cards.filter(card => card.outcome === 'fits').length;
+    const most = cards.reduce((free, card) => Math.max(free, card.free), 0);
+    far += wanted > 1 ? (wanted - fits) / wanted : 1 - Math.min(most, asked) / Math.max(1, asked);
+    if (cards.length === 0) far += 10;
+  }
+  return far + (far === 0 ? 20 : 0);
+}
+
+/** Nodes in the order in which they matter: the pod's own, the best, then the nearest misses. */
+export function ranked(explanation) {
+  const own = node => node.name === explanation.node;
+  const far = new Map(explanation.nodes.map(node => [node, distance(node)]));
+  return [...explanation.nodes].sort((a, b) => own(b) - own(a) || b.accepted - a.accepted
+    || (a.accepted ? b.score - a.score : far.get(a) - far.get(b)) || (a.name < b.name ? -1 : 1));
+}
+
+export function PodPage({ parts: [, namespace = '', name = ''], cluster }) {
+  const [fresh, setFresh] = useState(false);
+  const [all, setAll] = useState(false);
+  const [tries, setTries] = useState(0);
+  const [shown, setShown] = useState({ explanation: null, error: null });
+  const few = cluster.nodes.length <= MANY_NODES;
+  useEffect(() => {
+    const stop = new AbortController();
+    async function explain() {
+      try {
+        const decided = await decisionOf(namespace, name, stop.signal);
+        const names = few || all ? undefined : namesOf(decided);
+        const body = { namespace, name, fresh, nodeNames: names };
+        const explanation = await ask('/explain', stop.signal, {
+          method: 'POST', headers: { 'Content-Type': 'application/json' }, body: JSON.stringify(body),
+        });
+        setShown({ explanation, decided, partly: names !== undefined, error: null });
+      } catch (error) {
+        if (!stop.signal.aborted) setShown({ explanation: null, error });
+      }
+    }
+    explain();
+    return () => stop.abort();
+  }, [namespace, name, fresh, few || all, tries]);
+
+  return html`<${View} title=${`Pod ${namespace}/${name}`} legend="What was decided about it, node by node: its own node first, then the best ones, then the nearest misses.">
+    <p class="controls">
+      <label><input type="checkbox" checked=${fresh} onChange=${event => setFresh(event.target.checked)} /> as it would be decided now</label>
+      <button type="button" onClick=${() => setTries(tries + 1)}>Ask again</button>
+    </p>
+    ${shown.explanation === null ? html`<${Awaited} error=${shown.error} what="the explanation" />`
+      : html`<${Explained} ...${shown} showAll=${() => setAll(true)} />`}
+  <//>`;
+}
+
+/** The decision in short; undefined if it is none of the last thousand, or cannot be had. */
+async function decisionOf(namespace, name, signal) {
+  try {
+    const { decisions } = await ask('/v1/decisions?limit=1000', signal);
+    return decisions.find(({ pod }) => pod.namespace === namespace && pod.name === name);
+  } catch {
+    return undefined;
+  }
+}
+
+function namesOf(decided) {
+  if (!decided) return undefined;
+  const names = [decided.node, ...decided.best.map(one => one.node), decided.nearest?.node].filter(Boolean);
+  return names.length ? [...new Set(names)] : undefined;
+}
+
+function Explained({ explanation, decided, partly, showAll }) {
+  const [every, setEvery] = useState(false);
+  const { estimate } = explanation;
+  const list = useMemo(() => ranked(explanation), [explanation]);
+  const accepted = list.filter(node => node.accepted).length;
+  const kept = every || list.length <= 2 * BEST ? list : [...list.slice(0, Math.min(accepted, BEST)), ...list.slice(accepted, accepted + BEST)];
+  return html`
+    <${Facts} facts=${[
+      ['node', explanation.node ? html`<${NodeLink} name=${explanation.node} />` : html`<span class="over-text">none yet</span>`],
+      [explanation.basis === 'decision' ? 'decided' : 'as of now', html`<time datetime=${explanation.time} title=${explanation.time}>${clock(Date.parse(explanation.time))}</time>`],
+      decided?.asks && ['asks for', asksText(decided.asks)],
+      estimate && ['will use CPU', html`${decimal(estimate.cpu.amount)} cores <small>${estimate.cpu.source}</small>`],
+      estimate && ['will use memory', html`${memory(estimate.memory.amount / 1048576)} <small>${estimate.memory.source}</small>`],
+    ]} />
+    ${explanation.fault && html`<p class="notice over-text">No node may take it: ${explanation.fault}.</p>`}
+    ${explanation.basis === 'decision' && !explanation.node && decided?.nearest && !explanation.fault && html`<p>${fitsIf(decided)}</p>`}
+    ${!partly && html`<h2>${count(accepted)} of ${counted(list.length, 'node')} may take it</h2>`}
+    ${partly && html`<h2>Nodes that the decision names</h2><p class="legend">${count(decided.accepted)} of ${counted(decided.nodes, 'node')} may take it. ${' '}
+      <button type="button" onClick=${showAll}>Ask for all nodes</button></p>`}
+    <div class="verdicts">${kept.map((node, i) => html`<${Verdict} key=${node.name} node=${node} open=${i === 0} own=${node.name === explanation.node} />`)}</div>
+    ${kept.length < list.length && html`<p><button type="button" onClick=${() => setEvery(true)}>Show all ${count(list.length)} nodes</button></p>`}`;
+}
+
+function Verdict({ node, open, own }) {
+  const [opened, setOpened] = useState(open);
+  const verdict = !node.accepted ? '✗ may not take it' : node.passesOverLimit ? '≈ passes over its limit' : '✓ may take it';
+  return html`<details open=${opened} onToggle=${event => setOpened(event.currentTarget.open)}>
+    <summary><span class="name">${node.name}</span>${own && html` <b>its node</b>`}
+      ${' '}<span class=${node.accepted ? '' : 'over-text'}>${verdict}</span>
+      ${' '}<span class="muted">score ${node.score}</span>
+      ${' '}<span class="why">${node.known ? node.reasons.map(reasonText).join('; ') : 'the extender does not know this node'}</span></summary>
+    ${opened && html`<div class="inputs">
+      <p><${NodeLink} name=${node.name} /> <span class="muted">extender score ${node.extenderScore}${node.load && `; by load ${node.load.score}, hot value ${decimal(node.load.hotValue)}`}${
+        node.cards && `; by cards ${node.cards.score}`}${node.costToCards !== undefined && `; makes ${decimal(node.costToCards / 1e6)} of a card useless`}</span></p>
+      ${node.load && html`<${LoadTables} load=${node.load} />`}
+      ${node.cards && html`<${CardsTable} cards=${node.cards} />`}
+    </div>`}
+  </details>`;
+}
+
+function CardsTable({ cards }) {
+  const chosen = new Set(cards.chosen ?? []);
+  if (cards.cards.length === 0) return html`<p class="muted">The node reports no cards.</p>`;
+  return html`<${Table} rows=${cards.cards} keyOf=${card => card.index} columns=${[
+    ['Card', card => `${card.index} ${card.model}`, 'name'],
+    ['Free', card => `${card.free} of ${card.units}`, 'number'],
+    ['Compute free', card => `${card.freeCores}%`, 'number'],
+    ['Outcome', card => html`${words(card.outcome)}${chosen.has(card.index) && html` <b>chosen</b>`}`],
+    ['Held by', card => (card.charges ?? []).map(charge => `${charge.units} ${charge.pod ? charge.pod.slice(0, 8) : 'unmanaged'}`).join(', '), 'remarks'],
+  ]} />
+  ${cards.cost !== undefined && chosen.size > 0 && html`<p class="legend">The placement costs ${decimal(cards.cost / 1e6)} of a card that it makes useless for future pods.</p>`}`;
+}

@@ -1,0 +1,138 @@
+// The policy in force, the shadow policy beside it, and whether what the page shows can be trusted.
+
+import { useMemo } from 'preact/hooks';
+import { readingAge } from './nodes.js';
+import { useAnswer } from './state.js';
+import {
+  Awaited, clock, count, counted, decimal, Facts, html, memory,
+  MetricName, NodeLink, PodLink, share, span, Table, View, words,
+} from './elements.js';
+
+export function Policy() {
+  const { answer: policy, error } = useAnswer('/v1/policy', 10);
+  return html`<${View} title="Policy" legend="The policy in force with all defaults filled in, and the shadow policy beside it.">
+    ${policy === null ? html`<${Awaited} error=${error} what="the policy" />` : html`<${InForce} policy=${policy} />`}
+    <${Shadow} />
+  <//>`;
+}
+
+function InForce({ policy }) {
+  return html`
+    ${policy.error && html`<p class="notice over-text">Refused: line ${policy.error.line}, ${policy.error.field}: ${policy.error.problem}</p>`}
+    ${policy.warnings.length > 0 && html`<h2>${counted(policy.warnings.length, 'warning')}</h2>
+      <ul class="reasons">${policy.warnings.map(warning => html`<li>${warning}</li>`)}</ul>`}
+    <h2>Metrics</h2>
+    <${Metrics} metrics=${policy.metrics} />
+    ${policy.nodePools.map(pool => html`<h2>Pool ${pool.name} <span class="aside">${pool.selector}</span></h2><${Metrics} metrics=${pool.metrics} />`)}
+    <h2>Rules</h2>
+    <${Facts} kind="rules" facts=${rules(policy)} />`;
+}
+
+function Metrics({ metrics }) {
+  return html`<${Table} rows=${metrics} keyOf=${metric => metric.name} columns=${[
+    ['Metric', metric => html`<${MetricName} name=${metric.name} />`, 'name'],
+    ['Limit', metric => share(metric.limit), 'number'],
+    ['Weight', metric => (metric.weight === undefined ? '–' : decimal(metric.weight)), 'number'],
+    ['Share of the score', metric => share(metric.scoreShare), 'number'],
+    ['Period', metric => seconds(metric.periodSeconds), 'number'],
+    ['Counts for', metric => seconds(metric.maxAgeSeconds), 'number'],
+    ['When stale', metric => metric.whenStale ?? '–'],
+    ['When missing', metric => metric.whenMissing ?? '–'],
+    ['Exported', metric => words(metric.exported ?? '–')],
+  ]} />`;
+}
+
+function seconds(number) {
+  return number === undefined ? '–' : span(number);
+}
+
+/** The rest of a policy in words. */
+export function rules({ kind, scoring, limits, estimates, hotValue, namespaces, gpu }) {
+  return [
+    kind && ['kind', kind],
+    scoring && ['scoring', [`${scoring.model}, ${scoring.direction}, scale ${scoring.scale}`,
+      scoring.target !== undefined && `target ${share(scoring.target)}`,
+      scoring.margin !== undefined && `margin ${decimal(scoring.margin)}`,
+      scoring.sensitivity !== undefined && `sensitivity ${decimal(scoring.sensitivity)}`,
+      scoring.pairing !== undefined && `pairing ${decimal(scoring.pairing)}`].filter(Boolean).join(', ')],
+    limits && ['limits', [limits.mode,
+      limits.maxWaitSeconds !== undefined && `longest wait ${span(limits.maxWaitSeconds)}`,
+      limits.exemptPriorityClasses.length > 0 && `exempt: ${limits.exemptPriorityClasses.join(', ')}`].filter(Boolean).join('; ')],
+    ['estimates', estimates
+      ? `${estimates.learned ? `learned, ${estimates.statistic}` : 'not learned'}; of requests ${share(estimates.cpuFactor)} of CPU, ${share(estimates.memoryFactor)} of memory; `
+        + `without a request ${decimal(estimates.defaultCpu)} cores, ${memory(estimates.defaultMemory / 1048576)}`
+      : 'do not count'],
+    hotValue.length > 0 && ['hot value', hotValue.map(rule => `${counted(rule.count, 'binding')} in ${span(rule.timeRangeSeconds)} cost 10 of 100 points`).join('; ')],
+    gpu && ['cards', [`placement ${gpu.placement}, unmanaged memory: ${gpu.unmanagedMemory}`,
+      ...gpu.beyondUnits.map(rule => `${rule.namespaces.join(', ')} may take beyond units: ${rule.allow.join(', ')}`)].join('; ')],
+    ...namespaces.map(rule => ['namespaces', `${rule.names.join(', ')} only on ${rule.nodeSelector}`]),
+  ];
+}
+
+function Shadow() {
+  const { answer, error } = useAnswer('/shadow', 10);
+  if (error?.status === 404) return html`<h2>Shadow policy</h2><p class="muted">There is none.</p>`;
+  if (answer === null) return html`<h2>Shadow policy</h2><${Awaited} error=${error} what="the shadow policy" />`;
+  const differing = answer.pods.filter(pod => pod.differs.length > 0);
+  const differingIn = what => count(differing.filter(pod => pod.differs.includes(what)).length);
+  return html`<h2>Shadow policy <span class="aside">${count(differing.length)} of ${counted(answer.pods.length, 'pod')} of the last hour differ:
+      ${' '}${differingIn('filter')} in which nodes may take it, ${differingIn('score')} in which node is best</span></h2>
+    ${differing.length > 0 && html`<${Table} rows=${differing.slice(0, 100)} keyOf=${one => one.pod.uid} columns=${[
+      ['Time', one => clock(Date.parse(one.time)), 'number'],
+      ['Pod', one => html`<${PodLink} pod=${one.pod} />`, 'name'],
+      ['Node', one => (one.node ? html`<${NodeLink} name=${one.node} />` : '–')],
+      ['Policy’s best', one => bestText(one.policy)],
+      ['Shadow’s best', one => bestText(one.shadow)],
+      ['Policy rejects', one => rejectedText(one.policy, one.nodes), 'number'],
+      ['Shadow rejects', one => rejectedText(one.shadow, one.nodes), 'number'],
+    ]} />`}`;
+}
+
+function bestText(choice) {
+  if (choice.bestNodes === 0) return 'none';
+  const more = choice.bestNodes - 1;
+  return `${choice.best[0]}${more > 0 ? ` and ${count(more)} more` : ''}, ${choice.bestScore}`;
+}
+
+function rejectedText(choice, nodes) {
+  const alone = choice.rejectedAlone > 0 ? `, ${count(choice.rejectedAlone)} alone` : '';
+  return `${count(choice.rejected)} of ${count(nodes)}${alone}`;
+}
+
+const MOST = 50;
+
+/** What needs a look, each kind with its meaning. */
+export function findings({ nodes, metrics: { length: metrics } }) {
+  const rows = (test, text) => nodes.filter(test).map(row => ({ row, text: text?.(row) }));
+  const cards = key => nodes.flatMap(row => row.cards.filter(card => card[key]).map(card => ({ row, text: `card ${card.index}` })));
+  return [
+    ['Over a limit', 'no new pods while another node is below its limits', rows(row => row.limitRatio > 1000)],
+    ['Without any reading', 'no metric has a fresh one: look at exporter and annotator', rows(row => metrics > 0 && row.missing === metrics)],
+    ['With readings missing or stale', 'some metrics have no fresh one', rows(row => row.missing > 0 && row.missing < metrics, row => `${row.missing} of ${metrics}`)],
+    ['Backed off', 'no GPU pods for a while, because their kubelet refused several', rows(row => row.backedOff)],
+    ['Unhealthy cards', 'no new pods', cards('unhealthy')],
+    ['Closed cards', 'no new pods: the node’s page says why', cards('closed')],
+    ['Units on no card yet', 'of pods that are bound and not admitted', rows(row => row.unplaced > 0, row => counted(row.unplaced, 'unit'))],
+  ];
+}
+
+export function Health({ cluster, at }) {
+  const { replica } = cluster;
+  const kinds = useMemo(() => findings(cluster), [cluster.nodes]);
+  const oldest = useMemo(() => cluster.nodes.filter(row => row.readAt !== null).sort((a, b) => a.readAt - b.readAt)[0], [cluster.nodes]);
+  return html`<${View} title="Health" legend="Whether what this page shows can be trusted, and what is out.">
+    <${Facts} kind="rules" facts=${[
+      ['replica', `${replica.name || 'the only one'}, version ${replica.program}`],
+      ['leads', replica.leads ? 'yes' : `no: cards set aside for pods that are being bound are not shown. ${replica.leader ?? 'No other'} leads.`],
+      ['complete', replica.complete ? 'yes' : 'no: not all nodes and pods were listed yet'],
+      ['last answer', `${clock(at)}, as of ${clock(cluster.time * 1000)} by the extender’s clock`],
+      ['nodes', `${count(cluster.nodes.length)}, with ${counted(cluster.cards, 'card')}`],
+      ['oldest reading', oldest ? html`${readingAge(oldest, cluster)} on ${' '}<${NodeLink} name=${oldest.name} />` : 'none'],
+    ]} />
+    ${kinds.map(([title, meaning, list]) => html`<section key=${title}>
+      <h2>${list.length === 0 ? '✓' : '▲'} ${title} <span class="aside">${list.length === 0 ? 'none' : `${count(list.length)} – ${meaning}`}</span></h2>
+      ${list.length > 0 && html`<p class="pods">${list.slice(0, MOST).map(({ row, text }) => html`<span><${NodeLink} name=${row.name} />${text && html` <span class="muted">${text}</span>`}</span> `)}${
+        list.length > MOST && html`<span class="muted">and ${count(list.length - MOST)} more</span>`}</p>`}
+    </section>`)}
+  <//>`;
+}

@@ -1,0 +1,170 @@
+// The cluster as the page keeps it, rows by node, read from the columns of `GET /v1/state`. And asking the extender:
+// again and again while the page is visible, more rarely after failures.
+
+import { useEffect, useState } from 'preact/hooks';
+
+const STATE_PERIOD = 2000;
+const LONGEST_PERIOD = 30000;
+const PATIENCE = 20000;
+
+/** The cluster by an answer of `/v1/state`. Null if it adds to another version than `previous`: ask for everything. */
+export function merge(previous, answer) {
+  if (answer.since === undefined) return withNodes(answer, new Map(rows(answer).map(row => [row.name, row])));
+  if (previous === null || previous.version !== answer.since) return null;
+  const names = answer.metrics.map(metric => metric.name);
+  const kept = sameNames(previous.metrics, answer.metrics)
+    ? previous.byName
+    : [...previous.byName].map(([name, row]) => [name, alignMetrics(row, previous.metrics, names)]);
+  const byName = new Map(kept);
+  for (const name of answer.removed ?? []) byName.delete(name);
+  for (const row of rows(answer)) byName.set(row.name, row);
+  return withNodes(answer, byName);
+}
+
+function withNodes(answer, byName) {
+  const nodes = [...byName.values()].sort((a, b) => (a.name < b.name ? -1 : 1));
+  return {
+    version: answer.version,
+    /** Of the server, in seconds since 1970: ages are counted from it, not from this machine's clock. */
+    time: Date.parse(answer.time) / 1000,
+    replica: answer.replica,
+    metrics: answer.metrics,
+    nodes,
+    byName,
+    cards: nodes.reduce((sum, row) => sum + row.cards.length, 0),
+  };
+}
+
+const NODE = ['name', 'limitRatio', 'score', 'readAt', 'missing', 'unplaced', 'backedOff'];
+const CARD = ['index', 'units', 'held', 'heldCores', 'pods', 'memory', 'used'];
+
+/** The rows of an answer. Positions in its lists become names, since the next answer's lists can differ. */
+function rows(answer) {
+  const { nodes, cards } = answer;
+  const unhealthy = new Set(cards.unhealthy);
+  const closed = new Set(cards.closed);
+  let next = 0;
+  return nodes.name.map((_, i) => {
+    const row = {};
+    for (const column of NODE) row[column] = nodes[column][i];
+    row.limit = answer.metrics[nodes.limit[i]]?.name ?? null;
+    row.zone = answer.zones[nodes.zone[i]] ?? null;
+    row.readings = nodes.readings.map(column => column[i]);
+    row.inFlight = nodes.inFlight.map(column => column[i]);
+    row.cards = [];
+    for (const end = next + nodes.cards[i]; next < end; next += 1) {
+      const card = { node: row.name };
+      for (const column of CARD) card[column] = cards[column][next];
+      if (card.used !== null) card.used *= card.memory / 100;
+      card.model = answer.models[cards.model[next]];
+      card.unhealthy = unhealthy.has(next);
+      card.closed = closed.has(next);
+      row.cards.push(card);
+    }
+    return row;
+  });
+}
+
+function sameNames(a, b) {
+  return a.length === b.length && a.every((metric, i) => metric.name === b[i].name);
+}
+
+/** A row of before a change of policy: its readings by the new metrics. */
+function alignMetrics(row, before, names) {
+  const at = names.map(name => before.findIndex(metric => metric.name === name));
+  return {
+    ...row,
+    readings: at.map(i => (i < 0 ? null : row.readings[i])),
+    inFlight: at.map(i => (i < 0 ? 0 : row.inFlight[i])),
+  };
+}
+
+/** The JSON of an answer; null if nothing has changed. Fails with the status of an answer that is no success. */
+export async function ask(path, signal, init = {}) {
+  const answer = await fetch(path, { cache: 'no-cache', ...init, signal: AbortSignal.any([signal, AbortSignal.timeout(PATIENCE)]) });
+  if (answer.status === 304) return null;
+  if (!answer.ok) {
+    const text = (await answer.text()).trim().replace(/^"|"$/g, '').slice(0, 300);
+    throw Object.assign(new Error(`${answer.status}${text && `: ${text}`}`), { status: answer.status });
+  }
+  return answer.json();
+}
+
+/** How long to wait after this many failures in a row, in milliseconds. */
+export function delay(period, failures) {
+  return Math.min(LONGEST_PERIOD, period * 2 ** failures);
+}
+
+/** Calls `once` now and then each `period` while the page is visible. `failed`: gets the error, and when it tries again. */
+export function follow(once, period, failed) {
+  const stop = new AbortController();
+  let timer = 0;
+  let failures = 0;
+  let busy = false;
+
+  async function run() {
+    clearTimeout(timer);
+    if (busy || document.hidden || stop.signal.aborted) return;
+    busy = true;
+    try {
+      await once(stop.signal);
+      failures = 0;
+    } catch (error) {
+      failures += 1;
+      if (!stop.signal.aborted) failed(error, Date.now() + delay(period, failures));
+    }
+    busy = false;
+    clearTimeout(timer);
+    timer = setTimeout(run, delay(period, failures));
+  }
+
+  function wake() {
+    if (!document.hidden) run();
+  }
+  document.addEventListener('visibilitychange', wake);
+  run();
+  return {
+    now: run,
+    stop() {
+      stop.abort();
+      clearTimeout(timer);
+      document.removeEventListener('visibilitychange', wake);
+    },
+  };
+}
+
+/** The cluster, kept up to date. `at`: when the last answer came. `error`, `retry`: of a failure since. */
+export function useCluster() {
+  const [shown, setShown] = useState({ cluster: null, at: null, error: null, retry: null });
+  const [follower, setFollower] = useState(null);
+  useEffect(() => {
+    let cluster = null;
+    let at = null;
+    async function once(signal) {
+      const since = cluster === null ? '' : `?since=${encodeURIComponent(cluster.version)}`;
+      const answer = await ask(`/v1/state${since}`, signal, { cache: 'no-store' });
+      const now = Date.now();
+      // Where nothing has changed, readings grow older all the same.
+      cluster = answer === null ? { ...cluster, time: cluster.time + (now - at) / 1000 } : merge(cluster, answer);
+      if (cluster === null) throw new Error('an update of another version');
+      at = now;
+      setShown({ cluster, at, error: null, retry: null });
+    }
+    const following = follow(once, STATE_PERIOD, (error, retry) => {
+      setShown(before => ({ ...before, error, retry }));
+    });
+    setFollower(following);
+    return following.stop;
+  }, []);
+  return { ...shown, now: follower?.now };
+}
+
+/** The answer of another path, asked for each `seconds` while it is shown. */
+export function useAnswer(path, seconds) {
+  const [shown, setShown] = useState({ answer: null, error: null });
+  useEffect(() => follow(async signal => {
+    const answer = await ask(path, signal);
+    setShown(before => ({ answer: answer ?? before.answer, error: null }));
+  }, seconds * 1000, error => setShown(before => ({ ...before, error }))).stop, []);
+  return shown;
+}

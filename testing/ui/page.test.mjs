@@ -1,0 +1,349 @@
+// What the page does, in Chromium against the stand-in: it follows changes, loses and finds its server, obeys the
+// keyboard, tells screen readers what a colour says, and never takes a name for markup.
+
+import assert from 'node:assert/strict';
+import { after, before, test as anyTest } from 'node:test';
+import { openPage, startChromium } from './browser.mjs';
+import { scaleLuminances } from './checks.mjs';
+import { Cluster, MARKUP, StandIn } from './stand-in.mjs';
+
+let browser;
+before(async () => { browser = await startChromium(); });
+after(() => browser?.close());
+
+/** These tests change the cluster as they need it, so that an extender of PLIMSOLL_UI will not do. */
+function test(name, run) {
+  anyTest(name, { skip: process.env.PLIMSOLL_UI ? 'needs the stand-in' : false }, run);
+}
+
+/** A page on a cluster that changes only when it is told to. */
+async function openOn(t, options, view = {}) {
+  const standIn = new StandIn(new Cluster(options), { ticking: false });
+  const base = await standIn.start();
+  t.after(() => standIn.stop());
+  const opened = await openPage(browser, base, view);
+  t.after(() => opened.page.context().close());
+  return { ...opened, standIn, base, cluster: standIn.cluster };
+}
+
+/** Changes a node as the extender would: with a new version. */
+function change(cluster, node, edit) {
+  cluster.version += 1;
+  cluster.now += 1000;
+  edit(node);
+  node.changed = cluster.version;
+}
+
+test('a changed reading shows without a reload, in rows', async t => {
+  const { page, cluster, standIn, close } = await openOn(t, { nodes: 12, cards: 24 });
+  const node = cluster.nodes[7];
+  change(cluster, node, one => { one.readings[0] = 777; one.inFlight[0] = 0; });
+  const row = page.locator('tbody tr', { has: page.getByRole('link', { name: node.name, exact: true }) });
+  await row.getByText(/^78%/).waitFor();
+  change(cluster, node, one => { one.readings[0] = 790; one.inFlight[0] = 60; });
+  await row.getByText('over its limit: ').waitFor({ state: 'attached' });
+  assert.equal(await row.locator('.flight').count() > 0, true, 'the in-flight part is shown');
+  assert.equal(standIn.requests.filter(path => path === '/v1/state').length, 1, 'all nodes are asked for once');
+  await close();
+});
+
+test('a changed node shows in the heat map, and is found by a part of its name', async t => {
+  const { page, cluster, close } = await openOn(t, { nodes: 500, cards: 4000 });
+  const over = page.getByRole('button', { name: /^over its limit: / });
+  const number = async () => Number((await over.getAttribute('aria-label')).match(/: (\d+) node/)[1]);
+  const before = await number();
+  const calm = cluster.nodes.find(node => node.readings[0] !== null && node.readings[0] < 300 && node.readings[1] < 700);
+  change(cluster, calm, one => { one.readings[0] = 900; });
+  await page.getByRole('button', { name: `over its limit: ${before + 1} nodes` }).waitFor();
+  await page.getByLabel('Find').fill(calm.name);
+  await page.getByRole('heading', { name: '1 node' }).waitFor();
+  assert.match(await page.locator('main table').innerText(), new RegExp(calm.name));
+  assert.match(page.url(), new RegExp(`find=${calm.name}`), 'what is looked for can be shared');
+  await close();
+});
+
+test('what is over its limit and what is unknown have a shape of their own on the canvas', async t => {
+  const { page, cluster, close } = await openOn(t, { nodes: 500, cards: 0 }, { expected: text => text.includes('willReadFrequently') });
+  const calm = cluster.nodes.findIndex(node => node.readings[0] > 300 && node.readings[0] < 500);
+  const over = cluster.nodes.findIndex(node => node.readings[0] > 810);
+  const silent = cluster.nodes.findIndex(node => node.readings.every(value => value === null));
+  const shape = index => page.evaluate(i => {
+    const canvas = document.querySelector('canvas');
+    const size = Number.parseFloat(canvas.style.width) / Math.round(Number.parseFloat(canvas.style.width) / 28);
+    const columns = Math.round(canvas.width / devicePixelRatio / size);
+    const x = (i % columns) * size;
+    const y = Math.floor(i / columns) * size;
+    const filled = (dx, dy) => canvas.getContext('2d').getImageData((x + dx) * devicePixelRatio, (y + dy) * devicePixelRatio, 1, 1).data[3] > 0;
+    return { middle: filled(13, 13), ring: filled(4, 4), edge: filled(0, 5) };
+  }, index);
+  assert.deepEqual(await shape(calm), { middle: true, ring: true, edge: true });
+  assert.deepEqual(await shape(over), { middle: false, ring: true, edge: true });
+  assert.deepEqual(await shape(silent), { middle: false, ring: false, edge: true });
+  await close();
+});
+
+for (const theme of ['light', 'dark']) {
+  test(`the ${theme} scale tells its steps by lightness alone, and what is over stands out from the ground`, async t => {
+    const { page, close } = await openOn(t, { nodes: 12, cards: 0 }, { theme });
+    const values = await page.evaluate(scaleLuminances);
+    const ground = values[12];
+    const ratio = (a, b) => (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+    for (let i = 1; i < 10; i += 1) assert.ok(ratio(values[i], ground) > ratio(values[i - 1], ground) * 1.05, `step ${i} of ${values}`);
+    assert.ok(ratio(values[10], ground) >= 3, 'over');
+    assert.ok(ratio(values[11], ground) >= 2.9, 'unknown');
+    await close();
+  });
+}
+
+test('the keyboard alone reaches every view, a cell of the heat map, and its node', async t => {
+  const { page, cluster, close } = await openOn(t, { nodes: 500, cards: 4000 });
+  await page.locator('body').press('Tab');
+  const focused = () => page.evaluate(() => document.activeElement.textContent || document.activeElement.tagName);
+  const tabTo = async wanted => {
+    for (let i = 0; i < 40; i += 1) {
+      if ((await focused()).trim() === wanted) return;
+      await page.keyboard.press('Tab');
+    }
+    assert.fail(`Tab does not reach ${wanted}`);
+  };
+  for (const name of ['Cards', 'Pending', 'Decisions', 'Policy', 'Health', 'Nodes']) {
+    await page.keyboard.press('Home');
+    await page.evaluate(() => document.querySelector('.skip').focus());
+    await tabTo(name);
+    await page.keyboard.press('Enter');
+    await page.locator('h1', { hasText: name }).waitFor();
+    await page.waitForFunction(() => document.activeElement.tagName === 'H1');
+  }
+  await tabTo('CANVAS');
+  const told = page.locator('.heat [role=status]');
+  await told.getByText(cluster.nodes[0].name).waitFor();
+  await page.keyboard.press('ArrowRight');
+  await page.keyboard.press('ArrowRight');
+  await told.getByText(new RegExp(`^${cluster.nodes[2].name}, .*: .*(% of the limit of|no reading)`)).waitFor();
+  await page.keyboard.press('ArrowDown');
+  await page.keyboard.press('ArrowUp');
+  await told.getByText(new RegExp(`^${cluster.nodes[2].name},`)).waitFor();
+  await page.keyboard.press('End');
+  await told.getByText(new RegExp(`^${cluster.nodes.at(-1).name},`)).waitFor();
+  await page.keyboard.press('Home');
+  await page.keyboard.press('Enter');
+  await page.locator('h1', { hasText: `Node ${cluster.nodes[0].name}` }).waitFor();
+  await close();
+});
+
+test('the table below the heat map has the same values, all of them by its button', async t => {
+  const { page, close } = await openOn(t, { nodes: 150, cards: 0 });
+  assert.equal(await page.locator('main tbody tr').count(), 20);
+  await page.getByRole('button', { name: /^Show more/ }).click();
+  await page.locator('main tbody tr').nth(149).waitFor();
+  const ratios = (await page.locator('main tbody tr td:nth-child(2)').allInnerTexts()).map(text => Number.parseFloat(text)).filter(Number.isFinite);
+  assert.deepEqual(ratios, [...ratios].sort((a, b) => b - a), 'the highest first');
+  await close();
+});
+
+test('a bar of the histogram picks its cells, and colour and order are kept in the address', async t => {
+  const { page, cluster, close } = await openOn(t, { nodes: 500, cards: 4000 });
+  const silent = cluster.nodes.filter(node => node.readings.every(value => value === null));
+  const bar = page.getByRole('button', { name: `no reading: ${silent.length} nodes` });
+  await bar.click();
+  assert.equal(await bar.getAttribute('aria-pressed'), 'true');
+  await page.getByRole('heading', { name: `${silent.length} nodes, Limit ratio: no reading` }).waitFor();
+  assert.deepEqual((await page.locator('main tbody th').allInnerTexts()).sort(), silent.map(node => node.name).sort());
+  await page.getByLabel('Colour').selectOption({ label: 'GPU units held' });
+  await page.getByLabel('Order').selectOption('zone');
+  await page.locator('.group', { hasText: 'west-1b' }).waitFor();
+  const url = page.url();
+  assert.match(url, /by=held/);
+  assert.match(url, /order=zone/);
+  await page.reload();
+  await page.locator('.group', { hasText: 'west-1b' }).waitFor();
+  assert.equal(await page.getByLabel('Colour').inputValue(), 'held');
+  await close();
+});
+
+const away = text => /ERR_CONNECTION_REFUSED|ERR_EMPTY_RESPONSE|ERR_CONNECTION_RESET|ERR_SOCKET_NOT_CONNECTED|503/.test(text);
+
+test('a server that goes is told, and one that comes back as another replica is taken whole', async t => {
+  const { page, standIn, cluster, close } = await openOn(t, { nodes: 12, cards: 24 }, { expected: away });
+  await standIn.stop();
+  const banner = page.getByRole('alert');
+  await banner.getByText(/Disconnected: no answer since \d\d:\d\d:\d\d/).waitFor();
+  assert.equal(await page.locator('main tbody tr').count(), 12, 'what was known stays');
+  standIn.cluster = new Cluster({ nodes: 14, cards: 24, seed: 99 });
+  await standIn.start();
+  await banner.getByRole('button', { name: 'Try now' }).click();
+  await banner.waitFor({ state: 'detached' });
+  await page.locator('main tbody tr').nth(13).waitFor();
+  assert.equal(await page.locator('main tbody tr').count(), 14);
+  assert.notEqual(cluster.prefix, standIn.cluster.prefix);
+  await close();
+});
+
+test('a page that is opened while the extender fails says so, and goes on once it answers', async t => {
+  const standIn = new StandIn(new Cluster({ nodes: 12, cards: 0 }), { ticking: false });
+  const base = await standIn.start();
+  t.after(() => standIn.stop());
+  const context = await browser.newContext();
+  t.after(() => context.close());
+  const page = await context.newPage();
+  await page.route('**/v1/state*', route => route.fulfill({ status: 503, body: 'not ready' }), { times: 1 });
+  await page.goto(base);
+  await page.getByRole('alert').getByText('No answer from the extender. (503: not ready)').waitFor();
+  await page.getByRole('button', { name: 'Try now' }).click();
+  await page.locator('h1', { hasText: 'Nodes' }).waitFor();
+});
+
+test('a page asks each two seconds, more rarely while it fails, and not at all while it is hidden', async t => {
+  const standIn = new StandIn(new Cluster({ nodes: 12, cards: 0 }), { ticking: false });
+  const base = await standIn.start();
+  t.after(() => standIn.stop());
+  const context = await browser.newContext();
+  t.after(() => context.close());
+  const page = await context.newPage();
+  await page.clock.install();
+  await page.goto(base);
+  await page.locator('h1').waitFor();
+  const asked = () => standIn.requests.filter(path => path.startsWith('/v1/state')).length;
+  /** Lets so many seconds pass one by one, each until no answer is awaited. */
+  const pass = async seconds => {
+    const from = asked();
+    for (let i = 0; i < seconds; i += 1) {
+      await page.clock.runFor(1000);
+      await page.waitForLoadState('networkidle');
+      await page.evaluate(() => fetch('/v1/nodes/none').catch(() => null));
+    }
+    return asked() - from;
+  };
+  const normal = await pass(20);
+  assert.ok(normal >= 5 && normal <= 10, `${normal} times in 20 s`);
+  standIn.fail = 503;
+  const failing = await pass(60);
+  assert.ok(failing >= 2 && failing <= 6, `${failing} times in 60 s of failures`);
+  standIn.fail = 0;
+  await page.evaluate(() => {
+    Object.defineProperty(document, 'hidden', { configurable: true, get: () => true });
+    document.dispatchEvent(new Event('visibilitychange'));
+  });
+  await pass(1);
+  assert.equal(await pass(60), 0);
+  await page.evaluate(() => {
+    delete document.hidden;
+    document.dispatchEvent(new Event('visibilitychange'));
+  });
+  assert.ok(await pass(4) >= 1);
+});
+
+test('markup in a name is text in every view', async t => {
+  const { page, cluster, close } = await openOn(t, { nodes: 12, cards: 24 });
+  const namespace = cluster.decided[3].pod.namespace;
+  const views = ['cards', 'pending', 'decisions', 'policy', `node/${cluster.nodes[0].name}`, `pod/${namespace}/${encodeURIComponent(MARKUP)}`, `node/${encodeURIComponent(MARKUP)}`];
+  let shown = 0;
+  for (const view of views) {
+    await page.evaluate(to => { location.hash = to; }, `#/${view}`);
+    const [heading] = decodeURIComponent(view).split('/').slice(-1);
+    await page.waitForFunction(text => document.title.toLowerCase().includes(text.toLowerCase()), view.includes('/') ? decodeURIComponent(view).slice(view.indexOf('/') + 1) : heading);
+    await page.locator('p', { hasText: /^Asking for/ }).first().waitFor({ state: 'detached' });
+    assert.equal(await page.locator('img, #app b:text-is("bold")').count(), 0, view);
+    assert.equal(await page.evaluate(() => window.markup), undefined, view);
+    if ((await page.locator('#app').innerText()).includes(MARKUP)) shown += 1;
+  }
+  assert.ok(shown >= 5, `the name is shown in ${shown} views`);
+  await assert.rejects(close(), /404/, 'the node that does not exist is the only fault');
+});
+
+test('an explanation of many nodes is asked for in two steps, and its inputs open by keyboard', async t => {
+  const { page, cluster, standIn, close } = await openOn(t, { nodes: 600, cards: 4800 }, { hash: '#/decisions' });
+  const [decided] = cluster.decided.filter(one => one.asks && one.best.length > 1);
+  await page.getByLabel('Find').fill(`${decided.pod.namespace}/${decided.pod.name}`);
+  await page.locator('main tbody').getByRole('link', { name: decided.pod.name }).click();
+  await page.getByRole('heading', { name: 'Nodes that the decision names' }).waitFor();
+  const named = new Set([decided.node, ...decided.best.map(one => one.node)]);
+  assert.equal(await page.locator('details').count(), named.size);
+  assert.equal(await page.locator('details').first().getAttribute('open'), '', 'the pod’s node is open');
+  assert.match(await page.locator('details').first().innerText(), new RegExp(`${decided.node}\\s+its node`));
+  await page.getByRole('button', { name: 'Ask for all nodes' }).click();
+  await page.getByRole('button', { name: 'Show all 600 nodes' }).waitFor();
+  assert.ok(await page.locator('details').count() <= 20);
+  const second = page.locator('details').nth(1);
+  await second.locator('summary').focus();
+  await page.keyboard.press('Enter');
+  await second.getByRole('columnheader', { name: 'Outcome' }).first().waitFor();
+  await page.getByLabel('as it would be decided now').check();
+  await page.locator('dt', { hasText: 'as of now' }).waitFor();
+  assert.equal(standIn.requests.filter(path => path === '/explain').length, 3);
+  await close();
+});
+
+test('a small cluster’s cards are bars stacked by pod, with memory in use beside', async t => {
+  const { page, cluster, close } = await openOn(t, { nodes: 12, cards: 24 }, { hash: '#/cards' });
+  const node = cluster.nodes[1];
+  const card = node.cards.find(one => one.charges.length > 1 && one.used !== null);
+  const bar = page.locator('section', { has: page.getByRole('link', { name: node.name, exact: true }) }).locator('.card').nth(card.index);
+  await bar.waitFor();
+  const widths = await bar.locator('.charge').evaluateAll(all => all.map(one => one.getBoundingClientRect().width / one.parentElement.getBoundingClientRect().width));
+  card.charges.forEach((charge, i) => assert.ok(Math.abs(widths[i] - charge.units / card.units) < 0.02, `${widths[i]} for ${charge.units} of ${card.units}`));
+  const used = await bar.locator('.used').evaluate(one => one.getBoundingClientRect().width / one.parentElement.getBoundingClientRect().width);
+  assert.ok(Math.abs(used - card.used / card.memory) < 0.02);
+  const [first] = card.charges;
+  assert.match(await bar.locator('.charge a').first().getAttribute('aria-label'), new RegExp(`${first.namespace}/${first.name}: ${first.units} units?`), 'told to screen readers');
+  assert.equal(await page.getByText('closed: cdi', { exact: true }).count(), 1);
+  assert.equal(await page.getByText('unhealthy', { exact: true }).count(), 1);
+  await close();
+});
+
+test('pending pods say what would make them fit, that they never will, or that they only wait to be bound', async t => {
+  const { page, cluster, close } = await openOn(t, { nodes: 12, cards: 24 }, { hash: '#/pending' });
+  const group = name => page.locator('.pending', { has: page.getByRole('heading', { name }) });
+  const train = group(/ml · Job train\s+9 pods, longest 14 min, asks for 20 units/);
+  await train.getByText(`Fits if 3 more units of card 2 of ${cluster.nodes[0].name} became free: 17 of 20 are.`).waitFor();
+  await train.getByText('10 nodes No GPU card with enough free memory').waitFor();
+  await group(/ml · big/).getByText('Can never fit: asks for 16 cards, where no node has more than 8.').waitFor();
+  await group(/Deployment web\s/).getByText('11 of 12 nodes may take it: kube-scheduler has not bound it yet.').waitFor();
+  await train.getByRole('link', { name: 'train-4' }).click();
+  await page.locator('h1', { hasText: 'Pod ml/train-4' }).waitFor();
+  await page.getByText('0 of 12 nodes may take it').waitFor();
+  assert.match(await page.locator('main').ariaSnapshot(), /gpu-0\d ✗ may not take it score \d+ No GPU card/, 'words that are read out stand apart');
+  await close();
+});
+
+test('the theme follows the system until it is chosen, and the choice is kept', async t => {
+  const { page, close } = await openOn(t, { nodes: 12, cards: 0 }, { theme: 'dark' });
+  const ground = () => page.evaluate(() => getComputedStyle(document.body).backgroundColor);
+  const dark = await ground();
+  await page.emulateMedia({ colorScheme: 'light' });
+  const light = await ground();
+  assert.notEqual(dark, light);
+  const button = page.getByRole('button', { name: /^Theme/ });
+  await button.click();
+  assert.equal(await button.getAttribute('aria-label'), 'Theme: light. Change it');
+  await button.click();
+  assert.equal(await ground(), dark);
+  await page.reload();
+  await page.locator('h1').waitFor();
+  assert.equal(await ground(), dark);
+  await close();
+});
+
+test('without a shadow policy the page says that there is none', async t => {
+  const { page, close } = await openOn(t, { nodes: 12, cards: 0, shadow: false }, { hash: '#/policy', expected: text => text.includes('404') });
+  await page.getByText('There is none.').waitFor();
+  await close();
+});
+
+test('a replica that does not lead, and one that has not listed everything, say so', async t => {
+  const { page, cluster, close } = await openOn(t, { nodes: 12, cards: 24 }, { hash: '#/cards' });
+  change(cluster, cluster.nodes[0], () => { cluster.replica = { ...cluster.replica, leads: false, complete: false, leader: 'scheduler-extender-other' }; });
+  await page.getByText('This replica does not lead').waitFor();
+  await page.getByText('Not all nodes and pods were listed yet').waitFor();
+  await page.getByRole('link', { name: 'Health' }).click();
+  await page.getByText('scheduler-extender-other leads.').waitFor();
+  await close();
+});
+
+test('an address that names no view, and one with odd characters, break nothing', async t => {
+  const { page, close } = await openOn(t, { nodes: 12, cards: 0 }, { hash: '#/constructor' });
+  await page.locator('h1', { hasText: 'No such view' }).waitFor();
+  await page.evaluate(() => { location.hash = '#/nodes?by=%E0%A4&order=constructor'; });
+  await page.locator('h1', { hasText: 'Nodes' }).waitFor();
+  await close();
+});
