@@ -5,9 +5,7 @@ use std::fmt::Write as _;
 
 use serde_json::Value;
 
-use super::render::{
-    HELMS, Objects, chart_objects, kustomize_objects, kustomize_objects_with,
-};
+use super::render::{HELMS, Objects, chart_objects, kustomize_objects, kustomize_objects_with};
 use crate::documents::cells;
 use crate::repository::read;
 
@@ -217,8 +215,21 @@ components:
 fn chart_and_kustomization_say_the_same_of_where_the_runbook_is() {
     let url = "https://git.example.com/plimsoll/blob/main/docs/monitoring.md";
     let document = read("docs/monitoring.md");
-    assert!(document.contains(RUNBOOK.split_once("replacements:").expect("them").1.split_once("components:").expect("them").0), "docs/monitoring.md has another one");
-    let runbook = format!("{{name: runbook, literals: [url={url}], options: {{annotations: {{config.kubernetes.io/local-config: \"true\"}}}}}}");
+    assert!(
+        document.contains(
+            RUNBOOK
+                .split_once("replacements:")
+                .expect("them")
+                .1
+                .split_once("components:")
+                .expect("them")
+                .0
+        ),
+        "docs/monitoring.md has another one"
+    );
+    let runbook = format!(
+        "{{name: runbook, literals: [url={url}], options: {{annotations: {{config.kubernetes.io/local-config: \"true\"}}}}}}"
+    );
     let wanted = kustomize_objects_with(RUNBOOK, &runbook);
     let set = format!("monitoring.runbookUrl={url}");
     let values = ["namespace.create=true", ALL_OF_MONITORING, &set];

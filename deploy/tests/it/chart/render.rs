@@ -20,7 +20,8 @@ pub(super) const HELMS: [&str; 2] = ["HELM3", "HELM4"];
 /// Objects by API version, kind, namespace and name.
 pub(super) type Objects = BTreeMap<String, Value>;
 
-fn program(variable: &str) -> PathBuf {
+/// The program that `make chart` names in a variable.
+pub(super) fn program(variable: &str) -> PathBuf {
     env::var_os(variable)
         .unwrap_or_else(|| panic!("{variable} is not set: run these tests by `make chart`"))
         .into()

@@ -406,7 +406,9 @@ fn is_no_namespace(word: &str) -> bool {
     let starts =
         ["plimsoll-", "plimsoll.dev", "/etc/plimsoll", "/etc/kubernetes/plimsoll", "/run/plimsoll"];
     starts.iter().any(|start| word.starts_with(start))
-        || ["plimsoll_", "plimsoll:slo"].iter().any(|metric| word.contains(metric))
+        || ["plimsoll_", "plimsoll:slo", "monitoring.md#plimsoll"]
+            .iter()
+            .any(|it| word.contains(it))
         || word.starts_with("--storage.file=/run/plimsoll/")
         || word.starts_with("--state-dir=/run/plimsoll-")
         || word.starts_with("--policy-file=/etc/plimsoll/")
@@ -421,6 +423,7 @@ fn is_name(object: &str, path: &str) -> bool {
     path.ends_with("/app.kubernetes.io/part-of")
         || path == "/metadata/labels/app.kubernetes.io/name" && object.starts_with("v1 Namespace ")
         || path == "/metadata/name" && object.contains(" SecurityContextConstraints ")
+        || path == "/metadata/name" && object.contains(" PrometheusRule ")
 }
 
 /// The words of texts and keys with the project's name, each with where it is.

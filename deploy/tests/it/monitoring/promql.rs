@@ -50,6 +50,15 @@ fn is_name(word: &str) -> bool {
     (start.is_alphabetic() || start == '_') && !WORDS.contains(&word)
 }
 
+/// Whether the word before this token is a function or an aggregation.
+fn is_applied(next: Option<&Token>) -> bool {
+    match next {
+        Some(Token::Mark(mark)) => *mark == '(',
+        Some(Token::Word(word)) => ["by", "without"].contains(&word.as_str()),
+        _ => false,
+    }
+}
+
 /// The names of an expression.
 pub(super) fn names(expression: &str) -> Names {
     let tokens = tokens(expression);
@@ -65,8 +74,7 @@ pub(super) fn names(expression: &str) -> Names {
                 position += list.len();
                 names.grouped.extend(list.into_iter().filter_map(word_of));
             }
-            // A function.
-            Token::Word(_) if next == Some(&Token::Mark('(')) => {}
+            Token::Word(_) if is_applied(next) => {}
             Token::Word(word) if is_name(word) => names.selectors.push((word.clone(), Vec::new())),
             Token::Mark('[') => {
                 position +=
