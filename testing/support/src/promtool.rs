@@ -1,5 +1,5 @@
-//! Prometheus's own programs, for tests: `promtool check metrics` for a page of metrics, and a server, over given samples
-//! or with a given configuration.
+//! Prometheus's own programs, for tests: `promtool check metrics` for a page of metrics, and a server, over given
+//! samples or with a given configuration.
 //!
 //! Debian's package `prometheus` has both. Tests that need it are ignored by `make test` and run by `make oracle`.
 

@@ -400,8 +400,8 @@ pub(super) const MANY: [&str; 23] = [
     "monitoring.dashboards.enabled=true",
 ];
 
-/// What has the project's name in it and is no namespace: names of objects, taints and metrics, the domain of annotations,
-/// folders, images, and the label of all objects.
+/// What has the project's name in it and is no namespace: names of objects, taints and metrics, the domain of
+/// annotations, folders, images, and the label of all objects.
 fn is_no_namespace(word: &str) -> bool {
     let starts =
         ["plimsoll-", "plimsoll.dev", "/etc/plimsoll", "/etc/kubernetes/plimsoll", "/run/plimsoll"];

@@ -1,4 +1,5 @@
-//! The dashboards: what Grafana needs in each file, one layout without overlaps, and no panel with a series for each node.
+//! The dashboards: what Grafana needs in each file, one layout without overlaps, and no panel with a series for each
+//! node.
 
 use std::collections::BTreeSet;
 

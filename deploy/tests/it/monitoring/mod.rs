@@ -1,5 +1,5 @@
-//! What is shipped for Prometheus and Grafana: rules, dashboards and what is scraped name only what the programs expose,
-//! the documents say what to do about each alert, and Prometheus' own programs take it all.
+//! What is shipped for Prometheus and Grafana: rules, dashboards and what is scraped name only what the programs
+//! expose, the documents say what to do about each alert, and Prometheus' own programs take it all.
 
 mod dashboards;
 mod promql;
@@ -18,8 +18,8 @@ use crate::repository::read;
 
 /// The rule file of Prometheus.
 const RULES: &str = "chart/monitoring/rules.yaml";
-/// Labels that Prometheus gives every series of a target, by the shipped PodMonitors, and that of a Prometheus of several
-/// clusters.
+/// Labels that Prometheus gives every series of a target, by the shipped PodMonitors, and that of a Prometheus of
+/// several clusters.
 const OF_TARGETS: [&str; 6] = ["cluster", "instance", "namespace", "node", "pod", "program"];
 /// What others expose, with its labels: kube-scheduler, and Prometheus about its own alerts.
 const OF_OTHERS: [(&str, &[&str]); 2] = [

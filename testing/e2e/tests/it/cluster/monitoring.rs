@@ -1,6 +1,6 @@
-//! Tests of what is shipped for Prometheus: a real one scrapes the cluster by the shipped configuration, and the shipped
-//! rules raise the alert of a stopped annotator. Only the times are shorter, and the pods are found here: Debian's
-//! Prometheus is built without `kubernetes_sd_configs`.
+//! Tests of what is shipped for Prometheus: a real one scrapes the cluster by the shipped configuration, and the
+//! shipped rules raise the alert of a stopped annotator. Only the times are shorter, and the pods are found here:
+//! Debian's Prometheus is built without `kubernetes_sd_configs`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
