@@ -26,7 +26,7 @@ test: toolchain ## Unit, property and integration tests of all crates: Rust only
 	RUST_TEST_THREADS=$(TEST_THREADS) $(WITHOUT_FLAGS) $(CARGO) test --locked --workspace
 
 .PHONY: oracle
-oracle: toolchain ## The exporter's windows and the annotator's queries against a real Prometheus, and every page of metrics under promtool (installs Debian's package when missing)
+oracle: toolchain ## The exporter's windows and the annotator's queries against a real Prometheus, every page of metrics and every alert under promtool (installs Debian's package when missing)
 	@scripts/require-prometheus.sh
 	$(CARGO) test --locked --workspace --test oracle -- --ignored --nocapture
 	$(CARGO) test --locked --workspace --test it -- --ignored promtool real_prometheus

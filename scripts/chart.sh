@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
-# The tests of deploy/chart: Helm 3, Helm 4 and kustomize render, and what they say is compared.
+# The tests of deploy/chart: Helm 3, Helm 4 and kustomize render, and what they say is compared. Dashboards are
+# checked by Grafana's schema.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 KUSTOMIZE=$(scripts/go-program.sh kustomize)
 HELM3=$(scripts/go-program.sh helm3)
 HELM4=$(scripts/go-program.sh helm4)
-export KUSTOMIZE HELM3 HELM4
+DASHBOARDS=$(scripts/go-program.sh dashboards)
+export KUSTOMIZE HELM3 HELM4 DASHBOARDS
 "${CARGO:-cargo}" test --locked --workspace --test it -- --ignored --nocapture chart

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Prints the path of a program that is pinned as a Go module in testing/e2e/go: coredns, descheduler, helm3, helm4,
+# Prints the path of a program that is pinned as a Go module in testing/e2e/go: coredns, dashboards, descheduler, helm3, helm4,
 # karpenter (with the cloud provider kwok) or kustomize. It is built when it is needed for the first time, and kept; other
 # pins lead to another folder.
 set -euo pipefail
@@ -7,6 +7,7 @@ cd "$(dirname "$0")/.."
 name=$1 set=""
 case $name in
 coredns) module=coredns package=. ;;
+dashboards) module=dashboards package=. ;;
 descheduler) module=descheduler package=sigs.k8s.io/descheduler/cmd/descheduler ;;
 helm3)
     module=helm/v3 package=helm.sh/helm/v3/cmd/helm

@@ -15,6 +15,7 @@ mod images;
 mod kubeadm_config;
 mod links;
 mod manifests;
+mod monitoring;
 mod node_loads;
 mod nodes;
 mod pod_security;

@@ -1,5 +1,5 @@
-//! Prometheus's own programs, for tests: `promtool check metrics` for a page of metrics, and a server over given
-//! samples.
+//! Prometheus's own programs, for tests: `promtool check metrics` for a page of metrics, and a server, over given
+//! samples or with a given configuration.
 //!
 //! Debian's package `prometheus` has both. Tests that need it are ignored by `make test` and run by `make oracle`.
 
@@ -35,7 +35,7 @@ pub fn check(page: &str) {
     assert!(output.status.success() && said.is_empty(), "promtool check metrics:\n{said}\n{page}");
 }
 
-/// A Prometheus process over backfilled samples. Dropping it ends it.
+/// A Prometheus process. Dropping it ends it.
 pub struct Server {
     process: Child,
     /// Where it answers over HTTP.
@@ -63,12 +63,34 @@ impl Server {
             .output()
             .expect("promtool is needed: scripts/require-prometheus.sh installs it");
         assert!(filled.status.success(), "{}", String::from_utf8_lossy(&filled.stderr));
+        Self::start(folder)
+    }
+
+    /// Starts a Prometheus with this configuration and these files of rules beside it, each with its name. It is ready
+    /// for queries.
+    ///
+    /// # Panics
+    /// When the program is not there, refuses the configuration or is never ready.
+    #[must_use]
+    pub fn configured(configuration: &str, rules: &[(&str, &str)]) -> Self {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        for (name, text) in [("prometheus.yml", configuration)].iter().chain(rules) {
+            fs::write(folder.path().join(name), text).expect("a file is written");
+        }
+        Self::start(folder)
+    }
+
+    /// Starts a Prometheus with the configuration and the data of a folder.
+    fn start(folder: TempDir) -> Self {
+        let [config, data] = ["prometheus.yml", "data"].map(|name| folder.path().join(name));
         let (kept, address) = keep_port().expect("a free port");
         let process = Command::new("prometheus")
             .arg(format!("--web.listen-address={address}"))
             .arg(format!("--config.file={}", config.display()))
             .arg(format!("--storage.tsdb.path={}", data.display()))
             .args(["--storage.tsdb.retention.time=100y", "--log.level=error"])
+            // It reaches what it scrapes itself.
+            .env("NO_PROXY", "*")
             .stdout(Stdio::null())
             .spawn()
             .expect("prometheus is needed: scripts/require-prometheus.sh installs it");

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use serde_json::Value;
 
-use super::render::{HELMS, Objects, chart_objects, kustomize_objects};
+use super::render::{HELMS, Objects, chart_objects, kustomize_objects, kustomize_objects_with};
 use crate::documents::cells;
 use crate::repository::read;
 
@@ -195,4 +195,71 @@ patches:
 #[ignore = "make chart"]
 fn chart_without_an_extender_has_what_taints_need_and_no_more() {
     assert_same("taints alone", TAINTS_ALONE, &["scheduler.mode=none"]);
+}
+
+/// What docs/monitoring.md has for a kustomization.
+const RUNBOOK: &str = r##"
+resources: [DEPLOY]
+replacements:
+- source: {kind: ConfigMap, name: runbook, fieldPath: data.url}
+  targets:
+  - select: {kind: PrometheusRule, name: plimsoll}
+    fieldPaths: [spec.groups.*.rules.*.annotations.runbook_url]
+    options: {delimiter: "#", index: 0}
+components:
+- DEPLOY/components/monitoring
+"##;
+
+#[test]
+#[ignore = "make chart"]
+fn chart_and_kustomization_say_the_same_of_where_the_runbook_is() {
+    let url = "https://git.example.com/plimsoll/blob/main/docs/monitoring.md";
+    let document = read("docs/monitoring.md");
+    assert!(
+        document.contains(
+            RUNBOOK
+                .split_once("replacements:")
+                .expect("them")
+                .1
+                .split_once("components:")
+                .expect("them")
+                .0
+        ),
+        "docs/monitoring.md has another one"
+    );
+    let runbook = format!(
+        "{{name: runbook, literals: [url={url}], options: {{annotations: {{config.kubernetes.io/local-config: \"true\"}}}}}}"
+    );
+    let wanted = kustomize_objects_with(RUNBOOK, &runbook);
+    let set = format!("monitoring.runbookUrl={url}");
+    let values = ["namespace.create=true", ALL_OF_MONITORING, &set];
+    for helm in HELMS {
+        let chart = chart_objects(helm, "plimsoll", &values);
+        let found = differences(&wanted, &chart);
+        assert!(found.is_empty(), "{helm}:\n{found}");
+        let rules = chart["monitoring.coreos.com/v1 PrometheusRule plimsoll/plimsoll"].to_string();
+        assert!(rules.contains(&format!("{url}#plimsollextendernoleader")), "{rules}");
+    }
+}
+
+/// All that the component `monitoring` has.
+const ALL_OF_MONITORING: &str = "monitoring.podMonitor.enabled=true,monitoring.prometheusRule.enabled=true,monitoring.dashboards.enabled=true";
+
+/// Neither the alerts of an extender, which would be missed, nor what scrapes it.
+#[test]
+#[ignore = "make chart"]
+fn without_an_extender_nothing_watches_for_one() {
+    for helm in HELMS {
+        let values = ["scheduler.mode=none", ALL_OF_MONITORING];
+        let objects = chart_objects(helm, "plimsoll", &values);
+        let mut scraped: Vec<&str> = Vec::new();
+        for object in objects.values().filter(|object| object["kind"] == "PodMonitor") {
+            scraped.push(object["metadata"]["name"].as_str().expect("a name"));
+        }
+        assert_eq!(scraped, ["annotator", "node-exporter-plus"], "{helm}");
+        let rule = &objects["monitoring.coreos.com/v1 PrometheusRule plimsoll/plimsoll"];
+        let groups = rule["spec"]["groups"].as_array().expect("groups");
+        let names: Vec<&Value> = groups.iter().map(|group| &group["name"]).collect();
+        assert_eq!(names, ["plimsoll-annotator"], "{helm}");
+    }
 }

@@ -1,7 +1,11 @@
 //! What the chart's files say by themselves, without Helm.
 
+use std::fs;
+use std::process::Command;
+
 use serde_json::Value;
 
+use super::render::{program, stderr};
 use crate::flags::knows_variable;
 use crate::manifests::{container, read, strings, yaml};
 
@@ -25,6 +29,15 @@ fn the_policies_of_the_chart_are_the_shipped_ones() {
         let copy = format!("chart/policies/{of_chart}.yaml");
         assert!(read(&copy) == read(shipped), "deploy/{copy} is not deploy/{shipped}: copy it");
     }
+}
+
+#[test]
+#[ignore = "make chart"]
+fn the_dashboards_of_the_chart_satisfy_grafanas_schema() {
+    let folder = deploy::folder().join("chart/monitoring/dashboards");
+    let files = fs::read_dir(folder).expect("dashboards").map(|file| file.expect("it").path());
+    let output = Command::new(program("DASHBOARDS")).args(files).output().expect("it runs");
+    assert!(output.status.success(), "{}", stderr(&output));
 }
 
 /// The leaves of a tree of values: what is no object, and objects without fields.

@@ -107,6 +107,8 @@ fn node_agents_and_what_they_need_are_in_their_namespace_and_nothing_else_is() {
             "NetworkPolicy gpushare-device-plugin",
             "NetworkPolicy gpushare-device-plugin-egress",
             "NetworkPolicy mps-control-daemon",
+            "PodMonitor gpushare-device-plugin",
+            "PodMonitor node-exporter-plus",
             "ResourceQuota critical-pods",
             "ServiceAccount gpushare-device-plugin",
             "ServiceAccount node-exporter-plus",

@@ -20,7 +20,8 @@ pub(super) const HELMS: [&str; 2] = ["HELM3", "HELM4"];
 /// Objects by API version, kind, namespace and name.
 pub(super) type Objects = BTreeMap<String, Value>;
 
-fn program(variable: &str) -> PathBuf {
+/// The program that `make chart` names in a variable.
+pub(super) fn program(variable: &str) -> PathBuf {
     env::var_os(variable)
         .unwrap_or_else(|| panic!("{variable} is not set: run these tests by `make chart`"))
         .into()
@@ -68,6 +69,11 @@ pub(super) fn stderr(output: &Output) -> String {
 /// The objects of a kustomization with these lines, in which `DEPLOY` stands for the way to `deploy/`. A list of
 /// components comes last.
 pub(super) fn kustomize_objects(lines: &str) -> Objects {
+    kustomize_objects_with(lines, "")
+}
+
+/// As [`kustomize_objects`], with one more ConfigMap that is generated.
+pub(super) fn kustomize_objects_with(lines: &str, config_map: &str) -> Objects {
     let folder = TempDir::new().expect("a folder");
     let path = folder.path().canonicalize().expect("a path");
     // kustomize takes no absolute path.
@@ -79,8 +85,9 @@ pub(super) fn kustomize_objects(lines: &str) -> Objects {
         kustomization += "components:\n";
     }
     kustomization += "- DEPLOY/registry\n";
+    let comma = if config_map.is_empty() { "" } else { "," };
     kustomization += &format!(
-        "configMapGenerator: [{{name: registry, literals: [registry={REGISTRY}], options: {{annotations: \
+        "configMapGenerator: [{config_map}{comma} {{name: registry, literals: [registry={REGISTRY}], options: {{annotations: \
          {{config.kubernetes.io/local-config: \"true\"}}}}}}]\n"
     );
     let kustomization = kustomization.replace("DEPLOY", &deploy);

@@ -67,6 +67,10 @@ fn the_schema_refuses_what_is_misspelt_or_of_another_kind() {
         (r#"admission.validationActions=[]"#, "validationActions"),
         (r#"admission.validationActions=["Deny","Deny"]"#, "validationActions"),
         (r#"networkPolicy.enabled=true"#, "enabled"),
+        (r#"monitoring.podMonitor.enable=true"#, "enable"),
+        (r#"monitoring.podMonitor.interval="30""#, "interval"),
+        (r#"monitoring.dashboards.labels={"grafana_dashboard":1}"#, "grafana_dashboard"),
+        (r#"monitoring.runbookUrl="docs/monitoring.md""#, "runbookUrl"),
         (r#"criticalPodsQuota=true"#, "criticalPodsQuota"),
         (r#"certManager.issuer.kind="AWSPCAIssuer""#, "kind"),
         (r#"nvmlHostLibrary=true"#, "nvmlHostLibrary"),
@@ -370,7 +374,7 @@ fn certificates_are_written_to_the_secrets_that_the_programs_mount() {
 }
 
 /// The values of many components, of which each pair goes together.
-pub(super) const MANY: [&str; 20] = [
+pub(super) const MANY: [&str; 23] = [
     "namespace.create=true",
     "scheduler.mode=second",
     "scheduler.setName.namespaces={team-a}",
@@ -391,14 +395,20 @@ pub(super) const MANY: [&str; 20] = [
     "extender.evictForCards=true",
     "annotator.taintHotNodes=NoSchedule",
     "nvmlHostLibrary=/nvml",
+    "monitoring.podMonitor.enabled=true",
+    "monitoring.prometheusRule.enabled=true",
+    "monitoring.dashboards.enabled=true",
 ];
 
-/// What has the project's name in it and is no namespace: names of objects and taints, the domain of annotations,
-/// folders, images, and the label of all objects.
+/// What has the project's name in it and is no namespace: names of objects, taints and metrics, the domain of
+/// annotations, folders, images, and the label of all objects.
 fn is_no_namespace(word: &str) -> bool {
     let starts =
         ["plimsoll-", "plimsoll.dev", "/etc/plimsoll", "/etc/kubernetes/plimsoll", "/run/plimsoll"];
     starts.iter().any(|start| word.starts_with(start))
+        || ["plimsoll_", "plimsoll:slo", "monitoring.md#plimsoll"]
+            .iter()
+            .any(|it| word.contains(it))
         || word.starts_with("--storage.file=/run/plimsoll/")
         || word.starts_with("--state-dir=/run/plimsoll-")
         || word.starts_with("--policy-file=/etc/plimsoll/")
@@ -413,6 +423,7 @@ fn is_name(object: &str, path: &str) -> bool {
     path.ends_with("/app.kubernetes.io/part-of")
         || path == "/metadata/labels/app.kubernetes.io/name" && object.starts_with("v1 Namespace ")
         || path == "/metadata/name" && object.contains(" SecurityContextConstraints ")
+        || path == "/metadata/name" && object.contains(" PrometheusRule ")
 }
 
 /// The words of texts and keys with the project's name, each with where it is.
@@ -585,6 +596,31 @@ const CHANGED: &[(&str, &str, &[&str])] = &[
     ("flowSchemas.enabled", "false", &[]),
     ("networkPolicy.deny", "true", &[]),
     ("networkPolicy.monitoringNamespace", r#""m""#, &["networkPolicy.deny=true"]),
+    ("monitoring.podMonitor.enabled", "true", &[]),
+    ("monitoring.podMonitor.labels", r#"{"release":"x"}"#, &["monitoring.podMonitor.enabled=true"]),
+    ("monitoring.podMonitor.interval", r#""1m""#, &["monitoring.podMonitor.enabled=true"]),
+    ("monitoring.prometheusRule.enabled", "true", &[]),
+    (
+        "monitoring.prometheusRule.labels",
+        r#"{"release":"x"}"#,
+        &["monitoring.prometheusRule.enabled=true"],
+    ),
+    ("monitoring.dashboards.enabled", "true", &[]),
+    (
+        "monitoring.dashboards.labels.grafana_dashboard",
+        r#""yes""#,
+        &["monitoring.dashboards.enabled=true"],
+    ),
+    (
+        "monitoring.dashboards.annotations",
+        r#"{"grafana_folder":"x"}"#,
+        &["monitoring.dashboards.enabled=true"],
+    ),
+    (
+        "monitoring.runbookUrl",
+        r#""https://git.example.com/monitoring.md""#,
+        &["monitoring.prometheusRule.enabled=true"],
+    ),
     ("criticalPodsQuota", r#""always""#, &[]),
     ("certManager.enabled", "true", &[]),
     ("certManager.issuer.name", r#""mine""#, &["certManager.enabled=true"]),

@@ -13,6 +13,8 @@ use std::fs;
 
 use crate::repository::{read, root};
 
+pub(crate) use metrics::all_metrics;
+
 const START: &str = "<!-- make reference writes this table: ";
 const START_ENDS: &str = " -->\n";
 const END: &str = "<!-- the end of the table -->";
@@ -34,7 +36,7 @@ fn table(name: &str, kept: &str) -> String {
 }
 
 /// Fails where a file is not the `fresh` text; with `PLIMSOLL_REGENERATE` writes it anew.
-fn assert_fresh(file: &str, fresh: &str) {
+pub(crate) fn assert_fresh(file: &str, fresh: &str) {
     let path = root().join(file);
     if std::env::var_os("PLIMSOLL_REGENERATE").is_some() {
         fs::write(&path, fresh).unwrap();

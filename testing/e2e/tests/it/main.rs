@@ -103,6 +103,7 @@ fn all() -> Vec<Fact> {
         failures::extender_replicas::FACTS,
         failures::large_pods::FACTS,
         failures::lost_configuration::FACTS,
+        cluster::monitoring::FACTS,
         failures::chaos::FACTS,
         cluster::kubeadm_upgrade::FACTS,
         cluster::second_scheduler::FACTS,

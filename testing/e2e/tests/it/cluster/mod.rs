@@ -9,6 +9,7 @@ pub(crate) mod doctor;
 pub(crate) mod kubeadm_upgrade;
 pub(crate) mod kubelet_conformance;
 pub(crate) mod migration;
+pub(crate) mod monitoring;
 pub(crate) mod nodes;
 pub(crate) mod scheduler_conformance;
 pub(crate) mod second_scheduler;
