@@ -66,6 +66,10 @@ reference: toolchain ## Writes anew what the code gives: JSON schemas, the docum
 	PLIMSOLL_REGENERATE=1 $(CARGO) test --locked --package plimsoll-api --test it schema
 	PLIMSOLL_REGENERATE=1 $(CARGO) test --locked --package plimsoll-deploy --test it reference
 
+.PHONY: ui
+ui: ## The extender's page in a real Chromium (Node 20; as root on Debian it installs Chromium when missing)
+	@testing/ui/run
+
 .PHONY: site
 site: toolchain ## The documents as a site, target/site, its links checked (installs mdBook into target/ when missing)
 	@scripts/site.sh
