@@ -127,7 +127,7 @@ test('a metric counts with its pods in flight against its limit', () => {
   assert.equal(held.value(cluster.byName.get('gpu-1')), 72 / 160);
   assert.equal(held.value(cluster.byName.get('worker-1')), null);
   const used = all.find(one => one.key === 'used');
-  assert.equal(used.value(cluster.byName.get('gpu-1')), 0.75);
+  assert.equal(used.value(cluster.byName.get('gpu-1')), 0.76);
   assert.ok(all.some(one => one.key === 'stranded-64') && !all.some(one => one.key === 'stranded-1'));
 });
 

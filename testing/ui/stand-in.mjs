@@ -271,7 +271,7 @@ export class Cluster {
         heldCores: cards.map(cores),
         pods: cards.map(card => card.charges.filter(charge => charge.basis !== 'unmanaged').length),
         memory: cards.map(card => card.memory),
-        used: cards.map(card => (card.used === null ? null : Math.round((card.used / card.memory) * 100))),
+        used: cards.map(card => (card.used === null ? null : 2 * Math.round((card.used / card.memory) * 50))),
         unhealthy: positions(card => !card.healthy),
         closed: positions(card => card.closed),
       },

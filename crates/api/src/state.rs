@@ -117,7 +117,7 @@ pub struct Cards {
     pub pods: Vec<u32>,
     /// Memory, in MiB.
     pub memory: Vec<u64>,
-    /// Percent of the memory that is in use, as last measured; `null` if it is not measured.
+    /// Percent of the memory that is in use, as last measured, as an even number; `null` if it is not measured.
     pub used: Vec<Option<u8>>,
     /// Positions in these columns of the cards that are reported unhealthy.
     pub unhealthy: Vec<u32>,

@@ -142,7 +142,8 @@ impl Rows<'_> {
 /// Percent of a card's memory that is in use; `None` if that is not known.
 fn used_percent(memory: &CardMemory) -> Option<u8> {
     let share = memory.used?.0 as f64 / memory.memory.0.max(1) as f64;
-    Some((share * 100.0).round().min(100.0) as u8)
+    // Even numbers: a measurement, and 40,000 of them take a fifth of the answer.
+    Some(2 * (share * 50.0).round().min(50.0) as u8)
 }
 
 /// A fraction in thousandths; a negative or unknown one is 0.
