@@ -25,14 +25,14 @@ impl Failure {
         if says("(Forbidden)") || says("is forbidden") || says("cannot create resource") {
             Self::Forbidden(text)
         } else if says("(NotFound)")
-            || says("not found")
+            || says("\" not found")
             || says("the server doesn't have a resource type")
         {
             Self::NotFound(text)
         } else if says("current-context is not set")
             || says("no configuration has been provided")
             || says("context was not found")
-            || says("does not exist in the kubeconfig")
+            || says("error: context ") && says("does not exist")
             || says("was refused - did you specify the right host or port")
             || says("Unable to connect to the server")
             || says("i/o timeout")
@@ -138,10 +138,22 @@ mod tests {
     }
 
     #[test]
+    fn a_login_program_that_is_missing_is_no_missing_object() {
+        let login =
+            "Unable to connect to the server: getting credentials: exec: executable aws not found";
+        assert!(matches!(Failure::of_message(login), Failure::NoCluster(_)));
+        let object = "Error from server (NotFound): pods \"x\" not found";
+        assert!(matches!(Failure::of_message(object), Failure::NotFound(_)));
+        let target = "error: services \"x\" not found";
+        assert!(matches!(Failure::of_message(target), Failure::NotFound(_)));
+    }
+
+    #[test]
     fn without_a_context_it_says_how_to_choose_one() {
         for message in [
             "error: current-context is not set",
             "The connection to the server localhost:8080 was refused - did you specify the right host or port?",
+            "error: context \"east\" does not exist",
         ] {
             assert!(Failure::of_message(message).to_string().contains("--context"), "{message}");
         }

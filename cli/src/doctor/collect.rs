@@ -57,6 +57,7 @@ pub(crate) fn collect(cluster: &Cluster, secrets: &[&str]) -> Result<Facts> {
         ),
         kubeadm_config: config_map(kubectl, "kubeadm-config", "--namespace=kube-system"),
         second_config: config_map(kubectl, "kube-scheduler", &in_namespace),
+        policy: config_map(kubectl, "policy", &in_namespace),
         extender_lease: kubectl.get(&["lease", EXTENDER_LEASE, &in_namespace]),
         extenders,
         annotators,

@@ -39,6 +39,8 @@ pub(crate) struct Facts {
     pub(crate) kubeadm_config: Read<Option<ConfigMap>>,
     /// The second kube-scheduler's ConfigMap; `None` if there is none.
     pub(crate) second_config: Read<Option<ConfigMap>>,
+    /// The ConfigMap with the policy; `None` if there is none.
+    pub(crate) policy: Read<Option<ConfigMap>>,
     /// The Lease of the extender.
     pub(crate) extender_lease: Read<Lease>,
     /// The metrics of each extender.

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use placement::policy::LoadPolicy;
+
 use super::facts::{Facts, Read};
 use super::finding::{Finding, few};
 use super::page::Page;
@@ -219,27 +221,42 @@ fn minor(version: &str) -> Option<u32> {
     version.strip_prefix("v1.")?.split(['.', '+', '-']).next()?.parse().ok()
 }
 
-/// Whether the programs have read the policy.
+/// Whether the policy is one that the programs take, and whether they took each change of it.
 pub(crate) fn policy(facts: &Facts) -> Vec<Finding> {
     const CHECK: &str = "policy";
+    const CHECK_IT: &str = "kubectl plimsoll policy show | kubectl plimsoll policy check -";
+    let mut findings = Vec::new();
+    let text = match &facts.policy {
+        Err(failure) => {
+            findings.push(Finding::unread(CHECK, "the ConfigMap policy", failure));
+            None
+        }
+        // The chart can name another one.
+        Ok(map) => map.as_ref().and_then(|map| map.data.get("policy.yaml")),
+    };
+    let faulty = text.and_then(|text| LoadPolicy::from_yaml(text).err());
     let refused = ["outcome=\"refused\""];
     let refused = sum(&facts.extenders, "plimsoll_extender_policy_reads_total", &refused)
         + sum(&facts.annotators, "plimsoll_annotator_policy_reads_total", &refused);
-    let warnings = sum(&facts.extenders, "plimsoll_extender_policy_warnings", &[]);
-    if refused > 0.0 {
-        return vec![Finding::fail(
+    if let Some(error) = faulty {
+        findings.push(Finding::fail(
             CHECK,
-            "a change of the policy was refused since the start, and the one before may be in force",
-            "kubectl plimsoll policy show | kubectl plimsoll policy check -",
-        )];
-    }
-    if warnings > 0.0 {
-        return vec![Finding::warn(
+            format!("the policy is refused, and the one before stays in force: {error}"),
+            "mend it, or go back: kubectl plimsoll policy rollback",
+        ));
+    } else if refused > 0.0 {
+        findings.push(Finding::warn(
             CHECK,
-            "parts of the policy are probably not meant",
-            "kubectl plimsoll policy show | kubectl plimsoll policy check -",
-        )];
+            "a change of the policy was refused since the programs' start",
+            "kubectl plimsoll policy show --effective shows what is in force",
+        ));
     }
-    let known = facts.extenders.values().any(Result::is_ok);
-    if known { vec![Finding::ok(CHECK, "read without fault")] } else { Vec::new() }
+    if sum(&facts.extenders, "plimsoll_extender_policy_warnings", &[]) > 0.0 {
+        findings.push(Finding::warn(CHECK, "parts of the policy are probably not meant", CHECK_IT));
+    }
+    if findings.is_empty() {
+        let what = if text.is_some() { "read without fault" } else { "in a ConfigMap of your own" };
+        findings.push(Finding::ok(CHECK, what));
+    }
+    findings
 }

@@ -6,7 +6,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use super::facts::{Facts, Right};
+use super::facts::{ConfigMap, Facts, Right};
 use super::finding::{Finding, Level};
 use super::page::Page;
 use super::{access_checks, collect, report};
@@ -162,6 +162,7 @@ fn healthy() -> Facts {
             "data": {"ClusterConfiguration": "value: /etc/kubernetes/plimsoll/kube-scheduler-config.yaml"},
         })))),
         second_config: Ok(None),
+        policy: Ok(Some(policy(include_str!("../../../deploy/base/policy.yaml")))),
         extender_lease: Ok(lease("extender-a_x", "2026-11-26T13:59:58Z", "2026-11-26T13:59:58Z")),
         extenders: BTreeMap::from([
             ("extender-a".to_owned(), Ok(extender_page(1))),
@@ -396,6 +397,25 @@ fn two_writers_of_readings_are_found() {
     assert_eq!(wrong(&facts), []);
 }
 
+fn policy(text: &str) -> ConfigMap {
+    of(json!({"data": {"policy.yaml": text}}))
+}
+
+#[test]
+fn a_policy_that_the_programs_refuse_is_found_with_its_line() {
+    let mut facts = healthy();
+    facts.policy = Ok(Some(policy(
+        "apiVersion: plimsoll.dev/v1alpha1\nkind: SchedulingPolicy\nspec: {wrong: 1}\n",
+    )));
+    assert_only(&facts, Level::Fail, "policy", "the policy is refused");
+    let text = wrong(&facts).remove(0).2;
+    assert!(text.contains("line 3"), "{text}");
+    let mut facts = healthy();
+    let page = "plimsoll_annotator_leader 1\nplimsoll_annotator_policy_reads_total{outcome=\"refused\"} 1\n";
+    facts.annotators.insert("annotator-a".to_owned(), Ok(Page::parse(page)));
+    assert_only(&facts, Level::Warn, "policy", "was refused since the programs' start");
+}
+
 #[test]
 fn a_missing_right_is_found() {
     let mut facts = healthy();
@@ -606,6 +626,7 @@ fn nothing_that_cannot_be_read_ends_the_examination() {
     facts.scheduler_logs = Err(failure());
     facts.kubeadm_config = Err(failure());
     facts.second_config = Err(failure());
+    facts.policy = Err(failure());
     facts.extender_lease = Err(failure());
     facts.extenders = BTreeMap::from([("x".to_owned(), Err(failure()))]);
     facts.annotators = BTreeMap::from([("x".to_owned(), Err(failure()))]);
