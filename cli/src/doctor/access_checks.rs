@@ -4,12 +4,13 @@ use super::facts::{Facts, Right};
 use super::finding::{Finding, few};
 
 /// The admission policies, and whether forged claims or foreign writes pass without them.
-pub(super) const POLICIES: [(&str, &str); 9] = [
+pub(super) const POLICIES: [(&str, &str); 10] = [
     ("plimsoll-bindings", "anyone who may bind pods can bring a claim of cards"),
     ("plimsoll-claims", "anyone who may write pods can claim cards"),
     ("plimsoll-gpu-environment", "GPU pods may choose cards by variables"),
     ("plimsoll-node-name", "GPU pods may name their node, and then fail on it"),
     ("plimsoll-annotator-nodes", "the annotator's token can write all of every node"),
+    ("plimsoll-annotator-events", "the annotator's token can write events about anything"),
     ("plimsoll-device-plugin-nodes", "a device plugin's token can write other nodes"),
     ("plimsoll-device-plugin-node-status", "a device plugin's token can write other nodes' status"),
     ("plimsoll-device-plugin-pods", "a device plugin's token can write other nodes' pods"),

@@ -204,7 +204,7 @@ pub(super) type Wanted =
     (&'static str, &'static str, &'static str, &'static str, &'static [&'static str], bool);
 
 /// The rights of docs/rights.md that are always needed.
-pub(super) const RIGHTS: [Wanted; 18] = [
+pub(super) const RIGHTS: [Wanted; 20] = [
     ("scheduler-extender", "", "nodes", "", &["get", "list", "watch"], false),
     ("scheduler-extender", "", "pods", "", &["get", "list", "watch"], false),
     ("scheduler-extender", "policy", "poddisruptionbudgets", "", &["list"], false),
@@ -219,9 +219,11 @@ pub(super) const RIGHTS: [Wanted; 18] = [
         true,
     ),
     ("scheduler-extender", "coordination.k8s.io", "leases", "", &["create"], true),
+    ("scheduler-extender", "", "configmaps", "policy", &["get"], true),
     ("scheduler-extender", "discovery.k8s.io", "endpointslices", "", &["list"], true),
     ("annotator", "", "nodes", "", &["list", "watch", "patch"], false),
     ("annotator", "", "pods", "", &["list", "watch"], false),
+    ("annotator", "events.k8s.io", "events", "", &["create", "patch"], false),
     ("annotator", "coordination.k8s.io", "leases", "plimsoll-annotator", &["get", "update"], true),
     ("annotator", "coordination.k8s.io", "leases", "", &["create"], true),
     ("gpushare-device-plugin", "", "nodes", "", &["patch"], false),

@@ -107,7 +107,7 @@ fn binding(name: &str, action: &str) -> Value {
     json!({"metadata": {"name": name}, "spec": {"policyName": name, "validationActions": [action]}})
 }
 
-const POLICIES: [&str; 9] = [
+const POLICIES: [&str; 10] = [
     "plimsoll-bindings",
     "plimsoll-claims",
     "plimsoll-gpu-environment",
@@ -117,6 +117,7 @@ const POLICIES: [&str; 9] = [
     "plimsoll-device-plugin-node-status",
     "plimsoll-device-plugin-pods",
     "plimsoll-device-plugin-events",
+    "plimsoll-annotator-events",
 ];
 
 fn right(account: &'static str, verb: &'static str, resource: &'static str) -> Right {
@@ -684,6 +685,13 @@ fn the_rights_that_are_asked_about_are_those_of_the_manifests() {
             });
             assert!(granted, "{account}: {verbs:?} {resource}");
         }
+        // And none is left out.
+        for rule in rules {
+            for resource in rule["resources"].as_array().unwrap() {
+                let mut own = collect::RIGHTS.iter().filter(|right| right.0 == account);
+                assert!(own.any(|right| resource == right.2), "{account}: {resource}");
+            }
+        }
     }
 }
 
@@ -700,6 +708,7 @@ fn the_admission_policies_that_are_looked_for_are_those_of_the_manifests() {
     let documents: Vec<Value> = manifests.iter().flat_map(|text| documents(text)).collect();
     let policies = documents.iter().filter(|it| it["kind"] == "ValidatingAdmissionPolicy");
     let policies: Vec<&str> = policies.map(|it| it["metadata"]["name"].as_str().unwrap()).collect();
+    assert_eq!(policies.len(), access_checks::POLICIES.len());
     for (name, _) in access_checks::POLICIES {
         assert!(policies.contains(&name), "{name}");
     }

@@ -74,7 +74,7 @@ fn what_cannot_be_read_is_a_warning_and_ends_nothing() {
 fn rights_are_asked_about_in_one_call_of_kubectl() {
     let allowed = json!({"kind": "SubjectAccessReview", "status": {"allowed": true}}).to_string();
     let refused = json!({"kind": "SubjectAccessReview", "status": {"allowed": false}}).to_string();
-    let answers = format!("{}{refused}", allowed.repeat(13));
+    let answers = format!("{}{refused}", allowed.repeat(14));
     let world = world().answer("create --filename=- --output=json", &answers);
     let run = world.run(&["doctor", "--only", "rights"]);
     assert_eq!(run.code, Some(1), "{}", run.stdout);
