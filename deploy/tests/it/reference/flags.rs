@@ -15,7 +15,7 @@ use crate::repository::read;
 const DOCUMENT: &str = "docs/configuration.md";
 
 /// Where the documents say more about a flag: a program that has it, the flag, a link.
-const MORE: [(&str, &str, &str); 40] = [
+const MORE: [(&str, &str, &str); 42] = [
     ("annotator", "admin-address", "[ports](metrics.md#ports)"),
     ("annotator", "burst-interval", "[when Nodes are written](readings.md#when-nodes-are-written)"),
     ("annotator", "dead-band", "[when Nodes are written](readings.md#when-nodes-are-written)"),
@@ -93,6 +93,7 @@ const MORE: [(&str, &str, &str); 40] = [
         "inspect-address",
         "[the read-only port](certificates.md#the-read-only-port)",
     ),
+    ("scheduler-extender", "inspect-host-names", "[behind an Ingress](page.md#behind-an-ingress)"),
     (
         "scheduler-extender",
         "learned-use-url",
@@ -100,6 +101,7 @@ const MORE: [(&str, &str, &str); 40] = [
     ),
     ("scheduler-extender", "lease-name", "[several extenders](replicas.md#several-extenders)"),
     ("scheduler-extender", "listen-address", "[the extender entries](#kube-scheduler)"),
+    ("scheduler-extender", "policy-config-map", "[events](events.md)"),
     (
         "scheduler-extender",
         "replica-server-name",
