@@ -61,10 +61,19 @@ fn documents() -> Vec<(String, String)> {
     found
 }
 
+/// A value for a word that stands for one: a number for a single letter, as in `--size N`.
+fn filled_in(word: &str) -> &str {
+    match word {
+        "SHELL" => "bash",
+        _ if word.len() == 1 && word.chars().all(|letter| letter.is_ascii_uppercase()) => "1",
+        _ => word,
+    }
+}
+
 /// Whether the arguments are right as far as they go: a command that a text names may lack the value of its last flag.
 fn is_taken(arguments: &[String]) -> bool {
     let with = |more: &[&str]| {
-        let arguments = arguments.iter().map(String::as_str).chain(more.iter().copied());
+        let arguments = arguments.iter().map(|word| filled_in(word)).chain(more.iter().copied());
         run(arguments.collect::<Vec<_>>()).code == Some(0)
     };
     with(&["--help"]) || with(&["x", "--help"])
@@ -72,14 +81,15 @@ fn is_taken(arguments: &[String]) -> bool {
 
 #[test]
 fn every_command_in_the_documents_is_one_that_plimsoll_takes() {
-    let mut tried = BTreeSet::new();
+    let (mut tried, mut wrong) = (BTreeSet::new(), Vec::new());
     for (document, text) in documents() {
         for arguments in commands(&text) {
-            if tried.insert(arguments.clone()) {
-                assert!(is_taken(&arguments), "{document}: plimsoll {}", arguments.join(" "));
+            if tried.insert(arguments.clone()) && !is_taken(&arguments) {
+                wrong.push(format!("{document}: plimsoll {}", arguments.join(" ")));
             }
         }
     }
+    assert!(wrong.is_empty(), "{wrong:#?}");
     assert!(tried.len() > 15, "{tried:?}");
 }
 
