@@ -47,7 +47,7 @@ fn each_policy_refuses_and_is_bound_once_and_everywhere() {
     let bindings = objects().into_iter().filter(|o| o["kind"] != "ValidatingAdmissionPolicy");
     let bound: Vec<ValidatingAdmissionPolicyBinding> =
         bindings.map(|binding| serde_json::from_value(binding).expect("a binding")).collect();
-    assert_eq!((policies().len(), bound.len()), (11, 11));
+    assert_eq!((policies().len(), bound.len()), (12, 12));
     for policy in policies() {
         let name = policy.metadata.name.expect("a name");
         let spec = policy.spec.expect("a spec");
@@ -68,7 +68,7 @@ fn objects_without_namespace_carry_the_label_by_which_they_are_found() {
         assert!(metadata["namespace"].is_null(), "{metadata}");
         assert_eq!(metadata["labels"]["app.kubernetes.io/part-of"], "plimsoll", "{metadata}");
     }
-    assert_eq!(shipped().len(), 18);
+    assert_eq!(shipped().len(), 20);
     assert!(yaml("admission/kustomization.yaml")["namespace"].is_null());
     let all = strings(&yaml("kustomization.yaml")["resources"]);
     assert_eq!(all, ["base", "admission", "flow"]);

@@ -101,7 +101,8 @@ fn collect(folder: &Path, found: &mut Vec<Document>) {
         let name = entry.file_name().into_string().expect("a name in UTF-8");
         let path = folder.join(&name);
         let hidden = name.starts_with('.') && name != ".github";
-        if entry.path().is_dir() && !hidden && name != "target" {
+        let is_ours = !matches!(&*name, "target" | "node_modules");
+        if entry.path().is_dir() && !hidden && is_ours {
             collect(&path, found);
         } else if path.extension().is_some_and(|extension| extension == "md") {
             found.push(Document::read(&path));
