@@ -1,8 +1,8 @@
 //! The scheduler extender: answers kube-scheduler's HTTP requests from memory.
 //!
 //! Data flows one way: watches → [`view`] → [`http`] verbs. The only writes are the binding in [`binder`] and, with
-//! `--evict-for-cards`, the evictions in [`card_evictions`]. [`decisions`] holds the last decisions, for explain. [`report`] is what
-//! people look at.
+//! `--evict-for-cards`, the evictions in [`card_evictions`]. [`decisions`] holds the last decisions, for explain.
+//! [`report`] is what people look at.
 //!
 //! Invariants:
 //! - Filter and Prioritize do no I/O and hold no lock across an await.

@@ -1,7 +1,8 @@
 //! The answer of `GET /v1/state[?since=VERSION]`: the load of every node and every card, by columns.
 //!
 //! A column has one value for each row, so that a name is written once and equal values lie side by side: 5,000 nodes
-//! with 40,000 cards take less than 200 kB with gzip. The answer has all nodes, or with `since` those that have changed.
+//! with 40,000 cards take less than 200 kB with gzip. The answer has all nodes, or with `since` those that have
+//! changed.
 
 use jiff::Timestamp;
 use schemars::JsonSchema;
@@ -13,8 +14,8 @@ use serde::{Deserialize, Serialize};
 pub struct State {
     /// The version of this answer, for `since` in the next request. Opaque.
     pub version: String,
-    /// The version that this answer adds to: it has only nodes that have changed since. Absent if it has all nodes, also
-    /// where `since` was given and is not known any more.
+    /// The version that this answer adds to: it has only nodes that have changed since. Absent if it has all nodes,
+    /// also where `since` was given and is not known any more.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<String>,
     /// When it was made, RFC 3339.

@@ -124,8 +124,8 @@ impl EventWriter {
         self.write(EventType::Normal, text, &node_reference(node), limit).await
     }
 
-    /// Warns about a ConfigMap, as [`EventWriter::warn`] does about a pod. Needs the right to get it: `kubectl describe`
-    /// finds events by the object's UID.
+    /// Warns about a ConfigMap, as [`EventWriter::warn`] does about a pod. Needs the right to get it:
+    /// `kubectl describe` finds events by the object's UID.
     ///
     /// # Errors
     ///

@@ -16,8 +16,8 @@ use placement::units::PodUid;
 use super::kept::KeptDecision;
 use super::{Decision, DecisionLog, MAX_PODS, Verdicts};
 
-/// How long after kube-scheduler's last request a pod counts as waiting. It tries each waiting pod again every 5 minutes
-/// at least.
+/// How long after kube-scheduler's last request a pod counts as waiting. It tries each waiting pod again every 5
+/// minutes at least.
 const WAITS_FOR: SignedDuration = SignedDuration::from_mins(11);
 
 /// The best nodes in a summary.
@@ -238,7 +238,13 @@ fn nearest_card(
     for position in positions {
         let lacks_room = matches!(
             decision.no_fit(position),
-            Some(NoFit::NoRoom | NoFit::TooFewCards | NoFit::InUse | NoFit::NeededByUnplaced)
+            Some(
+                NoFit::NoRoom
+                    | NoFit::TooFewCards
+                    | NoFit::TooLarge
+                    | NoFit::InUse
+                    | NoFit::NeededByUnplaced
+            )
         );
         let Some(cards) = decision.cards(position).filter(|_| lacks_room) else { continue };
         let mut fit = 0;

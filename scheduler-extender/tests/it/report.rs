@@ -159,10 +159,11 @@ async fn a_pod_that_waits_is_pending_with_its_reasons_until_it_has_a_node_or_is_
     assert_eq!(decided.reasons.iter().map(|reason| reason.nodes).collect::<Vec<_>>(), [1, 1]);
     let nearest = Nearest::Card { node: "gpu".to_owned(), index: 0, free: 4 };
     assert_eq!(decided.nearest, Some(nearest));
-    // Larger than any card: no load of a node without cards is what is missing.
+    // Larger than any card: still a card is what is missing, and not the load of a node without cards.
     let huge = gpu_pod(&sim, "huge", 30);
     rig.filter("/gpushare-scheduler", &huge, &["gpu", "busy"]).await;
-    assert_eq!(pending(&rig).await.remove(0).nearest, None);
+    let nearest = Nearest::Card { node: "gpu".to_owned(), index: 0, free: 4 };
+    assert_eq!(pending(&rig).await.remove(0).nearest, Some(nearest));
     sim.delete(PODS, "default", "huge");
     assert_eq!(waiting[0].accepted, 1);
     assert_eq!(rig.bind(&small, "gpu").await, "");
