@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use api::decisions as out;
+use cluster::GpuRequestError;
 use jiff::{SignedDuration, Timestamp};
 use placement::gpu::{Account, CardFit, FreeCard, GpuRequest, NoFit};
 use placement::load::{Score, Verdict};
@@ -154,7 +155,7 @@ fn first_reason<'d>(
 ) -> Option<&'d str> {
     let by_load = verdicts.each[position].reason();
     by_load
-        .or_else(|| decision.fault.as_ref().map(|fault| fault.reason()))
+        .or_else(|| decision.fault.as_ref().map(GpuRequestError::reason))
         .or_else(|| decision.no_fit(position).map(NoFit::reason))
 }
 

@@ -66,7 +66,7 @@ impl Names {
     }
 
     fn to_strings(&self) -> Vec<String> {
-        self.names.iter().map(|name| name.to_string()).collect()
+        self.names.iter().map(ToString::to_string).collect()
     }
 }
 

@@ -176,7 +176,7 @@ async fn a_pod_that_waits_is_pending_with_its_reasons_until_it_has_a_node_or_is_
         (Some("gpu"), &[0][..], Some(0))
     );
     let newest: Decisions = get(&rig, "/v1/decisions?limit=1").await;
-    assert_eq!(newest.decisions, [small.clone()]);
+    assert_eq!(newest.decisions, std::slice::from_ref(small));
     assert_eq!(rig.get_status("/v1/decisions?limit=x").await.0, 400);
 }
 
