@@ -373,8 +373,8 @@ proptest! {
                 prop_assert!(carried <= charged, "{step:?}: card {card} carries {carried}, charged {charged}");
             }
             // A pod without a claim is of the node as a whole, as in kube-scheduler: the device plugin lets no pod in
-            // on a full card. One that a report has shown on a card is of that card, also once the card is lost, until a
-            // report has the card again.
+            // on a full card. One that a report has shown on a card is of that card, also once the card is lost, until
+            // a report has the card again.
             let is_on_lost = |pod: &Pod| {
                 let is_there = |index| world.report.iter().any(|card| card.index == index);
                 pod.admitted.is_some_and(|card| world.lost[card as usize] || !is_there(card))
