@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use cluster::{CallError, EventText, EventWriter};
+use cluster::{EventKind, EventText, EventWriter};
 use daemon::Shutdown;
 use placement::units::NodeName;
 use tokio::sync::mpsc;
@@ -67,7 +67,7 @@ impl NodeEvents {
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct NodeEvent {
     node: NodeName,
-    is_fault: bool,
+    kind: EventKind,
     text: EventText,
 }
 
@@ -88,7 +88,7 @@ impl SilentExporters {
         match news {
             NodeNews::Tainted(key) => Some(NodeEvent {
                 node,
-                is_fault: true,
+                kind: EventKind::Warning,
                 text: EventText {
                     reason: "HotNodeTainted",
                     action: "Taint",
@@ -100,7 +100,7 @@ impl SilentExporters {
             }),
             NodeNews::TaintCleared => Some(NodeEvent {
                 node,
-                is_fault: false,
+                kind: EventKind::Normal,
                 text: EventText {
                     reason: "HotNodeTaintCleared",
                     action: "Taint",
@@ -117,7 +117,7 @@ impl SilentExporters {
                 let minutes = now.duration_since(silence.since).as_secs() / 60;
                 Some(NodeEvent {
                     node,
-                    is_fault: false,
+                    kind: EventKind::Normal,
                     text: EventText {
                         reason: "ExporterAnswers",
                         action: "Poll",
@@ -149,7 +149,7 @@ impl SilentExporters {
                  --field-selector spec.nodeName={node}, with Plimsoll's namespace"
             );
             let text = EventText { reason: "ExporterSilent", action: "Poll", note };
-            events.push(NodeEvent { node: node.clone(), is_fault: true, text });
+            events.push(NodeEvent { node: node.clone(), kind: EventKind::Warning, text });
         }
         events
     }
@@ -177,10 +177,10 @@ pub(crate) async fn write_events(
                 },
                 _ = checks.tick() => silent.due(Instant::now()),
             };
-            for event in events {
-                if let Err(error) = write(&writer, &event).await {
-                    let (node, reason) = (event.node.as_str(), event.text.reason);
-                    tracing::warn!(node, reason, %error, "cannot write an event");
+            for NodeEvent { node, kind, text } in events {
+                if let Err(error) = writer.write_of_node(&node, kind, &text, TIMEOUT).await {
+                    let reason = text.reason;
+                    tracing::warn!(%node, reason, %error, "cannot write an event");
                 }
                 tokio::time::sleep(PAUSE).await;
             }
@@ -188,15 +188,6 @@ pub(crate) async fn write_events(
     };
     shutdown.run_until_cancelled(writing).await;
     Ok(())
-}
-
-async fn write(writer: &EventWriter, event: &NodeEvent) -> Result<(), CallError> {
-    let NodeEvent { node, is_fault, text } = event;
-    if *is_fault {
-        writer.warn_of_node(node, text, TIMEOUT).await
-    } else {
-        writer.tell_of_node(node, text, TIMEOUT).await
-    }
 }
 
 #[cfg(test)]
@@ -218,7 +209,10 @@ mod tests {
         }
         assert_eq!(silent.due(second(299)), []);
         let due = silent.due(second(300));
-        assert!(due[0].is_fault && due[0].text.note.contains("(no answer in time)"), "{due:?}");
+        assert!(
+            due[0].kind == EventKind::Warning && due[0].text.note.contains("(no answer in time)"),
+            "{due:?}"
+        );
         assert_eq!(reasons(due), ["ExporterSilent"]);
         assert_eq!(silent.due(second(900)), []);
         let answers = silent.apply(node.clone(), NodeNews::ExporterAnswers, second(960));
@@ -242,7 +236,8 @@ mod tests {
     fn a_taint_that_is_set_is_a_fault_and_one_that_is_cleared_is_none() {
         let (mut silent, now) = (SilentExporters::default(), Instant::now());
         let set = silent.apply("a".into(), NodeNews::Tainted("hot".to_owned()), now).unwrap();
-        assert!(set.is_fault && set.text.note.contains("taint hot"));
-        assert!(!silent.apply("a".into(), NodeNews::TaintCleared, now).unwrap().is_fault);
+        assert!(set.kind == EventKind::Warning && set.text.note.contains("taint hot"));
+        let cleared = silent.apply("a".into(), NodeNews::TaintCleared, now).unwrap();
+        assert_eq!(cleared.kind, EventKind::Normal);
     }
 }

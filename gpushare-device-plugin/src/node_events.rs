@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use cluster::{EventText, EventWriter, PodReference};
+use cluster::{EventKind, EventText, EventWriter, PodReference};
 use placement::units::{NodeName, PodUid};
 
 use crate::pods::PodRef;
@@ -25,15 +25,12 @@ impl NodeEvents {
 
     /// Warns about the node. An event that cannot be written is logged.
     pub(crate) async fn warn(&self, warning: &EventText) {
-        let written = self.writer.warn_of_node(&self.node, warning, WRITE_TIMEOUT).await;
-        if let Err(error) = written {
-            tracing::warn!(reason = warning.reason, "cannot write an event on the node: {error}");
-        }
+        self.write(EventKind::Warning, warning).await;
     }
 
-    /// Tells about the node what is no fault, otherwise as [`NodeEvents::warn`].
-    pub(crate) async fn tell(&self, text: &EventText) {
-        let written = self.writer.tell_of_node(&self.node, text, WRITE_TIMEOUT).await;
+    /// Writes an event about the node, otherwise as [`NodeEvents::warn`].
+    pub(crate) async fn write(&self, kind: EventKind, text: &EventText) {
+        let written = self.writer.write_of_node(&self.node, kind, text, WRITE_TIMEOUT).await;
         if let Err(error) = written {
             tracing::warn!(reason = text.reason, "cannot write an event on the node: {error}");
         }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use cluster::{EventText, EventWriter};
+use cluster::{EventKind, EventText, EventWriter};
 use daemon::Shutdown;
 
 use crate::view::{BegunBackOff, Index, View};
@@ -26,8 +26,10 @@ pub(crate) async fn write_back_offs(
 ) -> anyhow::Result<()> {
     while shutdown.run_until_cancelled(tokio::time::sleep(EVERY)).await.is_some() {
         for begun in view.change(Index::take_begun_back_offs) {
-            if let Err(error) = writer.warn_of_node(&begun.node, &warning(&begun), TIMEOUT).await {
-                let node = &begun.node;
+            let node = &begun.node;
+            let text = warning(&begun);
+            let written = writer.write_of_node(node, EventKind::Warning, &text, TIMEOUT).await;
+            if let Err(error) = written {
                 tracing::warn!(%node, %error, "cannot write the event GPUPodsBackedOff");
             }
         }

@@ -32,6 +32,15 @@ pub struct ConfigMapReference {
     pub name: String,
 }
 
+/// Whether an event tells of a fault.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EventKind {
+    /// It does not.
+    Normal,
+    /// It does.
+    Warning,
+}
+
 /// The content of an event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EventText {
@@ -59,13 +68,16 @@ impl EventWriter {
 
     async fn write(
         &self,
-        kind: EventType,
+        kind: EventKind,
         text: &EventText,
         about: &ObjectReference,
         limit: Duration,
     ) -> Result<(), CallError> {
         let event = Event {
-            type_: kind,
+            type_: match kind {
+                EventKind::Normal => EventType::Normal,
+                EventKind::Warning => EventType::Warning,
+            },
             reason: text.reason.to_owned(),
             note: Some(text.note.chars().take(MAX_NOTE).collect()),
             action: text.action.to_owned(),
@@ -93,35 +105,30 @@ impl EventWriter {
             uid: Some(pod.uid.clone()),
             ..ObjectReference::default()
         };
-        self.write(EventType::Warning, warning, &about, limit).await
+        self.write(EventKind::Warning, warning, &about, limit).await
     }
 
-    /// Warns about a node, as [`EventWriter::warn`] does about a pod. The event lies in the namespace `default`.
+    /// Writes an event about a node, otherwise as [`EventWriter::warn`]. It lies in the namespace `default`.
     ///
     /// # Errors
     ///
     /// As [`EventWriter::warn`].
-    pub async fn warn_of_node(
+    pub async fn write_of_node(
         &self,
         node: &NodeName,
-        warning: &EventText,
-        limit: Duration,
-    ) -> Result<(), CallError> {
-        self.write(EventType::Warning, warning, &node_reference(node), limit).await
-    }
-
-    /// Tells about a node what is no fault, otherwise as [`EventWriter::warn_of_node`].
-    ///
-    /// # Errors
-    ///
-    /// As [`EventWriter::warn`].
-    pub async fn tell_of_node(
-        &self,
-        node: &NodeName,
+        kind: EventKind,
         text: &EventText,
         limit: Duration,
     ) -> Result<(), CallError> {
-        self.write(EventType::Normal, text, &node_reference(node), limit).await
+        let about = ObjectReference {
+            api_version: Some("v1".to_owned()),
+            kind: Some("Node".to_owned()),
+            name: Some(node.to_string()),
+            // The kubelet writes the node's name here too, and `kubectl describe node` looks for it.
+            uid: Some(node.to_string()),
+            ..ObjectReference::default()
+        };
+        self.write(kind, text, &about, limit).await
     }
 
     /// Warns about a ConfigMap, as [`EventWriter::warn`] does about a pod. Needs the right to get it:
@@ -146,17 +153,6 @@ impl EventWriter {
             uid: found.metadata.uid,
             ..ObjectReference::default()
         };
-        self.write(EventType::Warning, warning, &about, limit).await
-    }
-}
-
-fn node_reference(node: &NodeName) -> ObjectReference {
-    ObjectReference {
-        api_version: Some("v1".to_owned()),
-        kind: Some("Node".to_owned()),
-        name: Some(node.to_string()),
-        // The kubelet writes the node's name here too, and `kubectl describe node` looks for it.
-        uid: Some(node.to_string()),
-        ..ObjectReference::default()
+        self.write(EventKind::Warning, warning, &about, limit).await
     }
 }

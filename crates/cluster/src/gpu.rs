@@ -59,6 +59,17 @@ fn closed(why: api::cards::Closed) -> Closed {
     }
 }
 
+/// The word of the annotation for why a card takes no new pods.
+#[must_use]
+pub fn wire_closed(why: Closed) -> api::cards::Closed {
+    match why {
+        Closed::Isolation => api::cards::Closed::Isolation,
+        Closed::Cdi => api::cards::Closed::Cdi,
+        Closed::CdiFolder => api::cards::Closed::CdiFolder,
+        Closed::Other => api::cards::Closed::Other,
+    }
+}
+
 fn enforced(isolation: api::cards::Isolation) -> Option<Isolation> {
     match isolation {
         api::cards::Isolation::None => Some(Isolation::None),

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use cluster::EventText;
+use cluster::{EventKind, EventText};
 use nvml::{Probe, Status};
 use placement::units::CardId;
 use tokio::sync::watch;
@@ -205,11 +205,8 @@ impl CardWatch {
         let before = self.cards.borrow().clone();
         if *before != cards {
             (self.prepare)(&cards)?;
+            cards.iter().for_each(|card| self.record_health(card, before.get(&card.uuid)));
             self.cards.send_replace(Arc::new(cards));
-            let cards = self.cards.borrow().clone();
-            for card in cards.iter() {
-                self.record_health(card, before.get(&card.uuid));
-            }
         }
         if !self.cards.borrow().is_empty() {
             return Ok(());
@@ -262,18 +259,16 @@ impl CardWatch {
         let Some(events) = self.events.clone() else { return };
         let (index, model, uuid) = (card.index, &card.model, &card.uuid);
         let name = format!("GPU {index} ({model}, {uuid})");
-        let action = "CheckCards";
-        tokio::spawn(async move {
-            if let Some(why) = unhealthy {
-                let note = format!(
-                    "{name} takes no new pods: {why}. Pods that are on it keep their units."
-                );
-                events.warn(&EventText { reason: "GPUCardUnhealthy", action, note }).await;
-            } else {
-                let note = format!("{name} takes pods again.");
-                events.tell(&EventText { reason: "GPUCardHealthy", action, note }).await;
-            }
-        });
+        let (kind, reason, note) = match unhealthy {
+            Some(why) => (
+                EventKind::Warning,
+                "GPUCardUnhealthy",
+                format!("{name} takes no new pods: {why}. Pods that are on it keep their units."),
+            ),
+            None => (EventKind::Normal, "GPUCardHealthy", format!("{name} takes pods again.")),
+        };
+        let text = EventText { reason, action: "CheckCards", note };
+        tokio::spawn(async move { events.write(kind, &text).await });
     }
 }
 

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use cluster::PodFacts;
-use placement::gpu::{Closed, Isolation};
+use cluster::{PodFacts, wire_closed};
+use placement::gpu::Isolation;
 use placement::units::{CardId, PodUid, Units};
 
 use crate::cards::closed::ClosedCards;
@@ -58,15 +58,6 @@ fn charged_on(card: &CardId, charges: &[PodCharge]) -> BTreeMap<PodUid, Units> {
         }
     }
     charged
-}
-
-fn wire_closed(closed: Closed) -> api::cards::Closed {
-    match closed {
-        Closed::Isolation => api::cards::Closed::Isolation,
-        Closed::Cdi => api::cards::Closed::Cdi,
-        Closed::CdiFolder => api::cards::Closed::CdiFolder,
-        Closed::Other => api::cards::Closed::Other,
-    }
 }
 
 fn wire_isolation(isolation: Isolation) -> api::cards::Isolation {
