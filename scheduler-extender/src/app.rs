@@ -29,7 +29,7 @@ use tokio::time::{Sleep, sleep};
 use crate::back_off_events::write_back_offs;
 use crate::binder::{BindLimits, Binder, BinderParams};
 use crate::card_evictions::{CardEvictions, EvictionLimits, Evictor};
-use crate::decisions::{DecisionLog, NominatedPods, Summaries, WaitingPods};
+use crate::decisions::{DecisionLog, NominatedPods, WaitingPods};
 use crate::http_client::SetupError;
 use crate::metrics::{Metrics, ShadowMetrics};
 use crate::over_limits::{OverLimits, write_events};
@@ -175,7 +175,6 @@ pub async fn start(args: Args, context: &Context) -> anyhow::Result<SocketAddr> 
     let binds = finish_binds(Arc::clone(&binder), verbs.clone(), context.shutdown());
     context.spawn("binds", binds);
     let ended = Shutdown::new();
-    let described = Arc::clone(&replicas);
     let drain_delay = if elector.is_some() { DRAIN_DELAY } else { Duration::ZERO };
     if let Some(elector) = elector {
         let preparing = prepare(
@@ -185,7 +184,7 @@ pub async fn start(args: Args, context: &Context) -> anyhow::Result<SocketAddr> 
             context.shutdown(),
         );
         context.spawn("takeover", preparing);
-        let resigned = resigned(replicas, Arc::clone(&binder), context.shutdown());
+        let resigned = resigned(Arc::clone(&replicas), Arc::clone(&binder), context.shutdown());
         let following = elector.run_then_follow(resigned, ended.clone().cancelled_owned());
         context.spawn("lease", following.map(Ok));
     }
@@ -193,9 +192,8 @@ pub async fn start(args: Args, context: &Context) -> anyhow::Result<SocketAddr> 
         decider,
         binder,
         forwarder,
-        replicas: described,
+        replicas,
         state: StateReport::default(),
-        summaries: Summaries::default(),
         host_names: args.inspect_host_names.clone(),
         others,
         ending: context.shutdown(),

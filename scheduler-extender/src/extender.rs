@@ -9,7 +9,7 @@ use placement::names::Names;
 
 use crate::binder::Binder;
 use crate::card_evictions::CardEvictions;
-use crate::decisions::{DecidedPod, Decision, DecisionLog, NominatedPods, Summaries, WaitingPods};
+use crate::decisions::{DecidedPod, Decision, DecisionLog, NominatedPods, WaitingPods};
 use crate::metrics::Metrics;
 use crate::node_request::{self, CandidateNodes, NamesJson, NodeRequest};
 use crate::over_limits::OverLimits;
@@ -175,8 +175,6 @@ pub struct Extender {
     pub replicas: Arc<Replicas>,
     /// The rows of `/v1/state`.
     pub state: StateReport,
-    /// The last decisions in short.
-    pub summaries: Summaries,
     /// The names in `Host` headers that the inspect port accepts beside its own.
     pub host_names: Vec<String>,
     /// Reads explain, shadow and decisions from the other replicas; `None` for a single replica.

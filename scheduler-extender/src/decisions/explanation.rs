@@ -1,10 +1,11 @@
 //! A decision as the JSON of `POST /explain`: for each node the verdict and the score, with all their inputs.
 
 use api::explain as out;
+use cluster::wire_closed;
 use placement::estimate::{Estimate, EstimateSource};
 use placement::gpu::fragmentation::Cost;
 use placement::gpu::{
-    Account, CardFit, Charge, Choice, Fit, FreeCard, NodeCards, Rating, score_less_card_cost,
+    Account, Basis, CardFit, Charge, Choice, Fit, FreeCard, NodeCards, Rating, score_less_card_cost,
 };
 use placement::load::{
     Evaluation, LimitCheck, LimitOutcome, LoadDecision, ReadingStatus, ResolvedMetric, Score,
@@ -12,7 +13,6 @@ use placement::load::{
 };
 
 use super::Decision;
-use crate::report;
 
 /// Explains a decision for the nodes at the positions `shown`, in this order. The decision is always made among all of
 /// its nodes.
@@ -268,7 +268,7 @@ fn explain_card(account: &Account, card: &FreeCard, fit: &CardFit) -> out::Card 
             CardFit::InUse => out::CardOutcome::InUse,
             CardFit::BeyondUnits(_) => out::CardOutcome::BeyondUnits,
         },
-        closed: card.closed.map(report::closed),
+        closed: card.closed.map(wire_closed),
         charges: account.charges.iter().map(explain_charge).collect(),
     }
 }
@@ -278,6 +278,19 @@ fn indexes(choice: &Choice) -> Vec<u32> {
 }
 
 fn explain_charge(charge: &Charge) -> out::Charge {
-    let basis = report::basis(charge.basis);
+    let basis = wire_basis(charge.basis);
     out::Charge { pod: charge.pod.to_string(), units: charge.units.0, cores: charge.cores.0, basis }
+}
+
+/// The word for why a pod counts on a card.
+pub(crate) fn wire_basis(basis: Basis) -> out::Basis {
+    match basis {
+        Basis::Recorded => out::Basis::Recorded,
+        Basis::Chosen => out::Basis::Chosen,
+        Basis::Claimed => out::Basis::Claimed,
+        Basis::UnknownPlace => out::Basis::UnknownPlace,
+        Basis::UnprovenClaim => out::Basis::UnprovenClaim,
+        Basis::Nominated => out::Basis::Nominated,
+        Basis::Unmanaged => out::Basis::Unmanaged,
+    }
 }

@@ -3,11 +3,13 @@
 //!
 //! Invariant: what is decided does not depend on the order of the nodes, so the restored decision is the same.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
+use api::decisions::Decided;
 use jiff::Timestamp;
 use placement::units::NodeName;
 
+use super::summary::summary;
 use super::{DecidedPod, Decision};
 use crate::node_request::CandidateNodes;
 use crate::view::{NodeNames, Place, Snapshot};
@@ -24,6 +26,8 @@ pub(super) struct KeptDecision {
     /// The decision, between no nodes.
     decision: Decision,
     nodes: NodeSet,
+    /// The decision in short, once it was asked for: before the pod's node was known, and after.
+    summaries: [OnceLock<Box<Decided>>; 2],
 }
 
 impl KeptDecision {
@@ -32,12 +36,19 @@ impl KeptDecision {
         Self {
             decision: decision.between(CandidateNodes::default()),
             nodes: NodeSet::new(decision.nodes()),
+            summaries: Default::default(),
         }
     }
 
     /// The decision, with its nodes in the order of their names, each once, and unknown nodes last.
     pub(super) fn restored(&self) -> Decision {
         self.decision.between(self.nodes.by_name(self.snapshot().names()))
+    }
+
+    /// The decision in short.
+    pub(super) fn summary(&self) -> &Decided {
+        let has_node = self.pod().node().is_some();
+        self.summaries[usize::from(has_node)].get_or_init(|| Box::new(summary(&self.restored())))
     }
 
     /// The pod.

@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use api::decisions::Decided;
 use jiff::{SignedDuration, Timestamp};
 use placement::names::limits;
 use placement::units::PodUid;
@@ -26,6 +27,19 @@ pub const MAX_BYTES: usize = 72 << 20;
 
 /// The age up to which a record belongs to the current scheduling attempt: from Filter to Prioritize.
 const SAME_ATTEMPT: SignedDuration = SignedDuration::from_secs(1);
+
+/// How long after kube-scheduler's last request a pod counts as waiting. It tries each waiting pod again every 5
+/// minutes at least.
+const WAITS_FOR: SignedDuration = SignedDuration::from_mins(11);
+
+/// Which decisions to return.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Which {
+    /// The newest, at most this number.
+    Newest(usize),
+    /// Those about pods that wait at this time.
+    Waiting(Timestamp),
+}
 
 /// The last decision about each of the last pods.
 #[derive(Debug, Default)]
@@ -94,16 +108,25 @@ impl DecisionLog {
         }
     }
 
-    /// The newest records at most `most`, of the pods for which `is_wanted`, the newest first.
-    pub(super) fn newest(
-        &self,
-        most: usize,
-        is_wanted: impl Fn(&KeptDecision) -> bool,
-    ) -> Vec<Arc<KeptDecision>> {
+    /// Decisions in short, the newest first. Each is computed when it is first asked for, without the lock.
+    pub fn summaries(&self, which: Which) -> Vec<Decided> {
+        let decisions = self.newest(which);
+        decisions.iter().map(|decision| decision.summary().clone()).collect()
+    }
+
+    fn newest(&self, which: Which) -> Vec<Arc<KeptDecision>> {
         let records = self.records();
         let newest = records.order.values().rev().filter_map(|pod| records.by_pod.get(pod));
-        let decisions = newest.map(|record| &record.decision);
-        decisions.filter(|decision| is_wanted(decision)).take(most).cloned().collect()
+        let newest = newest.map(|record| &record.decision);
+        match which {
+            Which::Newest(most) => newest.take(most).cloned().collect(),
+            Which::Waiting(now) => newest
+                .filter(|decision| {
+                    decision.pod().waits() && now.duration_since(decision.time()) < WAITS_FOR
+                })
+                .cloned()
+                .collect(),
+        }
     }
 
     /// The last decision about the pod of this name; of several such pods, about the newest.

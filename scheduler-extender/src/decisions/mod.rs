@@ -11,12 +11,14 @@ mod kept;
 mod log;
 mod nominated;
 mod summary;
+#[cfg(test)]
+mod tests;
 mod waiting;
 
 pub use decided_pod::DecidedPod;
 pub use decision::{Decision, Verdicts};
 pub use explanation::explain;
-pub use log::{DecisionLog, MAX_BYTES, MAX_PODS};
+pub(crate) use explanation::wire_basis;
+pub use log::{DecisionLog, MAX_BYTES, MAX_PODS, Which};
 pub use nominated::NominatedPods;
-pub use summary::{Summaries, Which};
 pub use waiting::WaitingPods;

@@ -1,106 +1,21 @@
-//! The last decisions in short: the JSON of `/v1/decisions` and of `/v1/pending`.
+//! A decision in short: the JSON of `/v1/decisions` and of `/v1/pending`.
 //!
-//! Invariant: a summary is computed from its decision alone, by the functions that the verbs call. It is kept until the
-//! log has a newer decision about the pod, or none.
+//! Invariant: it is computed from the decision alone, by the functions that the verbs call.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use api::decisions as out;
 use cluster::GpuRequestError;
-use jiff::{SignedDuration, Timestamp};
 use placement::gpu::{Account, CardFit, FreeCard, GpuRequest, NoFit};
 use placement::load::{Score, Verdict};
-use placement::units::PodUid;
 
-use super::kept::KeptDecision;
-use super::{Decision, DecisionLog, MAX_PODS, Verdicts};
-
-/// How long after kube-scheduler's last request a pod counts as waiting. It tries each waiting pod again every 5
-/// minutes at least.
-const WAITS_FOR: SignedDuration = SignedDuration::from_mins(11);
+use super::{Decision, Verdicts};
 
 /// The best nodes in a summary.
 const BEST: usize = 3;
 
-/// Which decisions to return.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Which {
-    /// The newest, at most this number.
-    Newest(usize),
-    /// Those about pods that wait at this time.
-    Waiting(Timestamp),
-}
-
-/// The summaries of the last decisions that were asked for.
-#[derive(Debug, Default)]
-pub struct Summaries(Mutex<HashMap<PodUid, Summary>>);
-
-#[derive(Debug)]
-struct Summary {
-    /// The decision that it is of.
-    decision: Arc<KeptDecision>,
-    /// Whether the pod's node was known.
-    has_node: bool,
-    json: out::Decided,
-}
-
-impl Summary {
-    fn is_of(&self, decision: &Arc<KeptDecision>) -> bool {
-        Arc::ptr_eq(&self.decision, decision) && self.has_node == decision.pod().node().is_some()
-    }
-}
-
-impl Summaries {
-    /// Decisions of the log, the newest first. `cards` of each are left empty: they are no part of the decision.
-    pub fn of(&self, log: &DecisionLog, which: Which) -> Vec<out::Decided> {
-        let decisions = match which {
-            Which::Newest(most) => log.newest(most, |_| true),
-            Which::Waiting(now) => log.newest(MAX_PODS, |decision| {
-                decision.pod().waits() && now.duration_since(decision.time()) < WAITS_FOR
-            }),
-        };
-        let answer = decisions.iter().map(|decision| self.one(decision)).collect();
-        if which == Which::Newest(MAX_PODS) {
-            self.keep_only(&decisions);
-        }
-        answer
-    }
-
-    /// The summary of one decision. Two requests may compute it at once, with the same result.
-    fn one(&self, decision: &Arc<KeptDecision>) -> out::Decided {
-        let uid = &decision.pod().uid;
-        if let Some(known) = self.lock().get(uid).filter(|known| known.is_of(decision)) {
-            return known.json.clone();
-        }
-        let has_node = decision.pod().node().is_some();
-        let json = summary(&decision.restored());
-        let summary = Summary { decision: Arc::clone(decision), has_node, json: json.clone() };
-        let mut summaries = self.lock();
-        if summaries.len() >= 2 * MAX_PODS {
-            summaries.clear();
-        }
-        summaries.insert(uid.clone(), summary);
-        json
-    }
-
-    fn keep_only(&self, decisions: &[Arc<KeptDecision>]) {
-        let mut summaries = self.lock();
-        let current: HashMap<&PodUid, &Arc<KeptDecision>> =
-            decisions.iter().map(|decision| (&decision.pod().uid, decision)).collect();
-        summaries.retain(|uid, known| {
-            current.get(uid).is_some_and(|decision| Arc::ptr_eq(decision, &known.decision))
-        });
-    }
-
-    // Each entry is complete when the lock is released.
-    fn lock(&self) -> MutexGuard<'_, HashMap<PodUid, Summary>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// A decision in short.
+/// A decision in short. `cards` are left empty: they are no part of it.
 pub(super) fn summary(decision: &Decision) -> out::Decided {
     let policy = decision.policy();
     let verdicts = decision.verdicts(policy, None);

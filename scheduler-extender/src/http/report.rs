@@ -76,25 +76,19 @@ fn query_field(uri: &Uri, wanted: &str) -> Option<String> {
 /// All nodes and cards, or those that have changed. 304 for a client that has this version.
 async fn state(State(extender): State<Arc<Extender>>, uri: Uri, headers: HeaderMap) -> Response {
     let start = Instant::now();
-    let since = query_field(&uri, "since");
     let decider = &extender.decider;
-    let (replica, now) = (extender.replica(), decider.now());
-    let state = extender.state.since(since.as_deref(), &decider.view, replica, now);
-    let tag = format!("\"{}\"", state.version);
-    let known = headers.get_all(IF_NONE_MATCH).iter();
-    let is_known = known
-        .filter_map(|tags| tags.to_str().ok())
-        .flat_map(|tags| tags.split(','))
-        .any(|known| known.trim().trim_start_matches("W/") == tag);
-    let mut response = if is_known {
-        StatusCode::NOT_MODIFIED.into_response()
-    } else {
-        extender.counted(start, Answer::new("ok", &state))
-    };
-    if let Ok(tag) = HeaderValue::from_str(&tag) {
-        response.headers_mut().insert(ETAG, tag);
+    let now = decider.now();
+    let version = extender.state.refresh(&decider.view, extender.replica(), now);
+    let known = headers.get_all(IF_NONE_MATCH).iter().filter_map(|tags| tags.to_str().ok());
+    let mut known = known.flat_map(|tags| tags.split(','));
+    let tag = format!("\"{version}\"");
+    if known.any(|known| known.trim().trim_start_matches("W/") == tag) {
+        return (StatusCode::NOT_MODIFIED, [(ETAG, tag)]).into_response();
     }
-    response
+    let since = query_field(&uri, "since");
+    let state = extender.state.since(since.as_deref(), now);
+    let tag = format!("\"{}\"", state.version);
+    ([(ETAG, tag)], extender.counted(start, Answer::new("ok", &state))).into_response()
 }
 
 /// Everything about one node.
@@ -152,7 +146,7 @@ async fn summarised(
 ) -> Response {
     let start = Instant::now();
     let decider = &extender.decider;
-    let mut decisions = extender.summaries.of(&decider.decisions, which);
+    let mut decisions = decider.decisions.summaries(which);
     if let Some(others) = &extender.others
         && !headers.contains_key(FORWARDED)
     {

@@ -1,13 +1,14 @@
 //! Cards with the pods on them, by name.
 
-use api::explain::Basis as OutBasis;
 use api::node::{AllCards, Card, Charge, NodeCards};
 use api::state::Replica;
+use cluster::wire_closed;
 use jiff::Timestamp;
-use placement::gpu::{self, Account, Basis, Closed};
+use placement::gpu::{self, Account, Basis};
 use placement::units::NodeName;
 
-use crate::view::View;
+use crate::decisions::wire_basis;
+use crate::view::{CardMemory, View};
 
 /// The cards of all nodes that report some.
 pub fn all_cards(view: &View, replica: Replica, now: Timestamp) -> AllCards {
@@ -30,11 +31,9 @@ pub(super) fn node_cards(
     cards: &gpu::NodeCards,
     now: Timestamp,
 ) -> Vec<Card> {
-    let memory = view.ask(|index| index.card_memory(node, now));
     let mut described = Vec::with_capacity(cards.accounts().len());
-    for account in cards.accounts() {
+    for (account, memory) in with_memory(view, node, cards, now) {
         let card = &account.card;
-        let memory = memory.iter().find(|memory| memory.uuid == card.uuid);
         described.push(Card {
             index: card.index,
             uuid: card.uuid.to_string(),
@@ -42,14 +41,30 @@ pub(super) fn node_cards(
             units: card.units.0,
             free: card.free.0,
             free_cores: card.free_cores.0,
-            memory: memory.map_or(0, |memory| memory.memory.0),
+            memory: memory.as_ref().map_or(0, |memory| memory.memory.0),
             used: memory.and_then(|memory| memory.used).map(|used| used.0),
             healthy: card.healthy,
-            closed: card.closed.map(closed),
+            closed: card.closed.map(wire_closed),
             charges: charges(view, account),
         });
     }
     described
+}
+
+/// The accounts of a node's cards, each with the card's memory where that is known.
+pub(super) fn with_memory<'c>(
+    view: &View,
+    node: &NodeName,
+    cards: &'c gpu::NodeCards,
+    now: Timestamp,
+) -> Vec<(&'c Account, Option<CardMemory>)> {
+    let mut memory = view.ask(|index| index.card_memory(node, now));
+    let mut found = Vec::with_capacity(cards.accounts().len());
+    for account in cards.accounts() {
+        let own = memory.iter().position(|memory| memory.uuid == account.card.uuid);
+        found.push((account, own.map(|own| memory.swap_remove(own))));
+    }
+    found
 }
 
 fn charges(view: &View, account: &Account) -> Vec<Charge> {
@@ -61,31 +76,8 @@ fn charges(view: &View, account: &Account) -> Vec<Charge> {
                 index.name_of(&charge.pod)
             };
             let (units, cores) = (charge.units.0, charge.cores.0);
-            Charge { namespace, name, units, cores, basis: basis(charge.basis) }
+            Charge { namespace, name, units, cores, basis: wire_basis(charge.basis) }
         });
         charges.collect()
     })
-}
-
-/// The word for why a card takes no new pods.
-pub(crate) fn closed(closed: Closed) -> api::cards::Closed {
-    match closed {
-        Closed::Isolation => api::cards::Closed::Isolation,
-        Closed::Cdi => api::cards::Closed::Cdi,
-        Closed::CdiFolder => api::cards::Closed::CdiFolder,
-        Closed::Other => api::cards::Closed::Other,
-    }
-}
-
-/// The word for why a pod counts on a card.
-pub(crate) fn basis(basis: Basis) -> OutBasis {
-    match basis {
-        Basis::Recorded => OutBasis::Recorded,
-        Basis::Chosen => OutBasis::Chosen,
-        Basis::Claimed => OutBasis::Claimed,
-        Basis::UnknownPlace => OutBasis::UnknownPlace,
-        Basis::UnprovenClaim => OutBasis::UnprovenClaim,
-        Basis::Nominated => OutBasis::Nominated,
-        Basis::Unmanaged => OutBasis::Unmanaged,
-    }
 }

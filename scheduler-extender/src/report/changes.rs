@@ -78,22 +78,27 @@ impl Default for StateReport {
 }
 
 impl StateReport {
-    /// The state at `now`, or what has changed since the version `since`.
-    pub fn since(
-        &self,
-        since: Option<&str>,
-        view: &View,
-        replica: Replica,
-        now: Timestamp,
-    ) -> State {
+    /// Computes the rows at `now`, unless that was done a moment ago. Returns their version.
+    pub fn refresh(&self, view: &View, replica: Replica, now: Timestamp) -> String {
         let mut computed = self.lock();
         let age = computed.at.map(|at| now.duration_since(at));
         if age.is_none_or(|age| age.is_negative() || age >= EVERY) || computed.replica != replica {
             computed.update(view, replica, now);
         }
+        self.version(computed.number)
+    }
+
+    /// The state, or what has changed since the version `since`, as last computed.
+    pub fn since(&self, since: Option<&str>, now: Timestamp) -> State {
+        let mut computed = self.lock();
         let since = since.and_then(|version| self.number(version));
         let since = since.filter(|number| (computed.base..=computed.number).contains(number));
-        computed.state(self.process, since, now)
+        let version = self.version(computed.number);
+        computed.state(version, since.map(|number| (number, self.version(number))), now)
+    }
+
+    fn version(&self, number: u64) -> String {
+        format!("{:x}-{number}", self.process)
     }
 
     /// The number of a version; `None` for one of another process.
@@ -156,9 +161,9 @@ impl Computed {
         }
     }
 
-    /// All rows, or those of answers after `since`.
-    fn state(&mut self, process: u64, since: Option<u64>, now: Timestamp) -> State {
-        let after = since.unwrap_or(0);
+    /// All rows, or those of answers after `since`, a number and its version.
+    fn state(&mut self, version: String, since: Option<(u64, String)>, now: Timestamp) -> State {
+        let after = since.as_ref().map_or(0, |(number, _)| *number);
         let mut changed: Vec<(&NodeName, &Row)> = Vec::new();
         for (name, (number, row)) in &self.rows {
             if *number > after || since.is_none() {
@@ -176,13 +181,12 @@ impl Computed {
         let gone = self.gone.iter().filter(|(_, number)| since.is_some() && **number > after);
         let mut removed: Vec<String> = gone.map(|(name, _)| name.to_string()).collect();
         removed.sort_unstable();
-        let version = |number: u64| format!("{process:x}-{number}");
         State {
-            version: version(self.number),
-            since: since.map(version),
+            version,
+            since: since.map(|(_, version)| version),
             time: now,
             replica: self.replica.clone(),
-            metrics: self.policy.as_deref().map(described).unwrap_or_default(),
+            metrics: described(&self.metrics, self.policy.as_deref()),
             models: self.models.to_strings(),
             zones: self.zones.to_strings(),
             nodes,
@@ -242,12 +246,14 @@ fn metrics(policy: &ResolvedPolicy) -> Vec<MetricName> {
     names
 }
 
-/// The metrics with the limits and weights for nodes of no pool.
-fn described(policy: &ResolvedPolicy) -> Vec<Metric> {
-    let Some(common) = policy.all_rules().next() else { return Vec::new() };
-    let described = metrics(policy).into_iter().map(|name| {
-        let limit = common.limits.iter().find(|limit| limit.metric.name == name);
-        let weight = common.weights.iter().find(|weight| weight.metric.name == name);
+/// Metrics with the limits and weights of a policy for nodes of no pool.
+fn described(metrics: &[MetricName], policy: Option<&ResolvedPolicy>) -> Vec<Metric> {
+    let Some(common) = policy.and_then(|policy| policy.all_rules().next()) else {
+        return Vec::new();
+    };
+    let described = metrics.iter().map(|name| {
+        let limit = common.limits.iter().find(|limit| limit.metric.name == *name);
+        let weight = common.weights.iter().find(|weight| weight.metric.name == *name);
         let (max, share) = (limit.map(|limit| limit.max), weight.map(|weight| weight.share));
         Metric { name: name.to_string(), max, share }
     });
@@ -324,11 +330,12 @@ mod tests {
                 if asks {
                     let now = Timestamp::from_second(step as i64).unwrap();
                     let replica = Replica { leads: step % 3 == 0, ..Replica::default() };
-                    let state = report.since(version.as_deref(), &view, replica.clone(), now);
+                    report.refresh(&view, replica, now);
+                    let state = report.since(version.as_deref(), now);
                     client.merge(&state);
                     version = Some(state.version);
                     let mut fresh = Client::default();
-                    fresh.merge(&report.since(None, &view, replica, now));
+                    fresh.merge(&report.since(None, now));
                     prop_assert_eq!(&client, &fresh);
                 }
             }
@@ -339,15 +346,15 @@ mod tests {
     fn what_is_remembered_of_nodes_that_are_gone_is_bounded() {
         let (view, report) = (fixtures::view(), StateReport::default());
         let at = |second| Timestamp::from_second(second).unwrap();
-        let first = report.since(None, &view, Replica::default(), at(0)).version;
+        let first = report.refresh(&view, Replica::default(), at(0));
         for step in 1..1_000 {
             fixtures::join(&view, &format!("n{step}"), Vec::new());
-            report.since(None, &view, Replica::default(), at(2 * step));
+            report.refresh(&view, Replica::default(), at(2 * step));
             fixtures::leave(&view, &format!("n{step}"));
-            report.since(None, &view, Replica::default(), at(2 * step + 1));
+            report.refresh(&view, Replica::default(), at(2 * step + 1));
             assert!(report.lock().gone.len() <= GONE);
         }
         // A client that has missed too much is told everything.
-        assert_eq!(report.since(Some(&first), &view, Replica::default(), at(9_000)).since, None);
+        assert_eq!(report.since(Some(&first), at(9_000)).since, None);
     }
 }

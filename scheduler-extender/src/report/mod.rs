@@ -10,6 +10,5 @@ mod node;
 mod row;
 
 pub use self::cards::all_cards;
-pub(crate) use self::cards::{basis, closed};
 pub use self::changes::StateReport;
 pub use self::node::node_detail;

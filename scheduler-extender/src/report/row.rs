@@ -3,9 +3,13 @@
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use placement::load::{Evaluation, NodeLoad, PodToPlace, ReadingStatus, ResolvedPolicy};
+use placement::gpu::NodeCards;
+use placement::load::{
+    Evaluation, MetricLoad, NodeLoad, PodToPlace, ReadingStatus, ResolvedPolicy,
+};
 use placement::units::{MetricName, NodeName};
 
+use super::cards::with_memory;
 use crate::view::{CardMemory, NodeState, Snapshot, View};
 
 /// The label of a node's zone.
@@ -85,30 +89,19 @@ impl Rows<'_> {
         let evaluation = Evaluation { policy, node, pod: PodToPlace::ORDINARY, now: self.now };
         row.score = evaluation.score().get();
         row.zone = node.labels.get(ZONE).map(|zone| Arc::from(zone.as_str()));
-        let limits = evaluation.limits().map(|check| (&check.limit.metric.name, check.load));
-        let terms = evaluation.terms().map(|term| (&term.weight.metric.name, term.load));
         let mut known = vec![false; self.metrics.len()];
-        for (metric, load) in limits.chain(terms) {
-            let Some(at) = self.position(metric) else { continue };
-            if std::mem::replace(&mut known[at], true) {
-                continue;
-            }
-            let reading = load.reading.fresh();
-            row.missing +=
-                u32::from(reading.is_none() && load.reading != ReadingStatus::NotFetched);
-            row.loads[at] =
-                (reading.map(|reading| thousandths(reading.value.get())), signed(load.in_flight));
-            let read_at = reading.map(|reading| reading.at.as_second());
-            row.read_at = row.read_at.into_iter().chain(read_at).min();
-        }
         for check in evaluation.limits() {
+            let at = self.position(&check.limit.metric.name);
+            add_load(row, &mut known, at, check.load);
             let Some(load) = check.load.value() else { continue };
             let ratio = thousandths(load / check.limit.max);
             if row.limit_ratio.is_none_or(|highest| ratio > highest) {
                 row.limit_ratio = Some(ratio);
-                let position = self.position(&check.limit.metric.name);
-                row.limit = position.and_then(|at| u32::try_from(at).ok());
+                row.limit = at.and_then(|at| u32::try_from(at).ok());
             }
+        }
+        for term in evaluation.terms() {
+            add_load(row, &mut known, self.position(&term.weight.metric.name), term.load);
         }
     }
 
@@ -116,12 +109,10 @@ impl Rows<'_> {
         self.metrics.iter().position(|other| other == metric)
     }
 
-    fn cards(&self, name: &NodeName, cards: &placement::gpu::NodeCards) -> Box<[CardRow]> {
-        let memory = self.view.ask(|index| index.card_memory(name, self.now));
+    fn cards(&self, name: &NodeName, cards: &NodeCards) -> Box<[CardRow]> {
         let mut rows = Vec::with_capacity(cards.accounts().len());
-        for account in cards.accounts() {
+        for (account, memory) in with_memory(self.view, name, cards, self.now) {
             let card = &account.card;
-            let memory = memory.iter().find(|memory| memory.uuid == card.uuid);
             rows.push(CardRow {
                 index: card.index,
                 model: Arc::from(&*card.model.to_string()),
@@ -129,14 +120,26 @@ impl Rows<'_> {
                 held: card.units.0.saturating_sub(card.free.0),
                 held_cores: 100_u32.saturating_sub(card.free_cores.0),
                 pods: u32::try_from(account.charges.len()).unwrap_or(u32::MAX),
-                memory: memory.map_or(0, |memory| memory.memory.0),
-                used: memory.and_then(used_percent),
+                memory: memory.as_ref().map_or(0, |memory| memory.memory.0),
+                used: memory.as_ref().and_then(used_percent),
                 healthy: card.healthy,
                 closed: card.closed.is_some(),
             });
         }
         rows.into()
     }
+}
+
+/// Adds the load by the metric of the column `at`, unless it is there already: a metric can have a limit and a weight.
+fn add_load(row: &mut Row, known: &mut [bool], at: Option<usize>, load: MetricLoad) {
+    let Some(at) = at.filter(|at| !known[*at]) else { return };
+    known[at] = true;
+    let reading = load.reading.fresh();
+    row.missing += u32::from(reading.is_none() && load.reading != ReadingStatus::NotFetched);
+    row.loads[at] =
+        (reading.map(|reading| thousandths(reading.value.get())), signed(load.in_flight));
+    let read_at = reading.map(|reading| reading.at.as_second());
+    row.read_at = row.read_at.into_iter().chain(read_at).min();
 }
 
 /// Percent of a card's memory that is in use; `None` if that is not known.

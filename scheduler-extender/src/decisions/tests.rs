@@ -1,0 +1,289 @@
+//! Decisions as the verbs, the log and explain see them: with and without prepared values, kept, explained and in short.
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::{Arc, LazyLock};
+
+use api::explain::{DecisionBasis, Node};
+use cluster::{Event, NodeFacts, Pod, WatchCause};
+use jiff::{SignedDuration, Timestamp};
+use placement::gpu::{Card, Claim, GpuRequest};
+use placement::load::{Score, Verdict};
+use placement::names::Names;
+use placement::policy::LoadPolicy;
+use placement::reading::{Reading, ReadingCodec};
+use placement::resources::Amounts;
+use placement::units::{NodeName, Ratio, Units};
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use super::kept::KeptDecision;
+use super::summary::summary;
+use super::*;
+use crate::node_request::CandidateNodes;
+use crate::view::{Current, GpuPodId, fixtures};
+
+const NODES: usize = 150;
+/// Pods hold cards of one whose node the watch has not shown.
+const UNSHOWN: usize = NODES + 5;
+
+const POLICIES: [&str; 3] = [
+    "
+apiVersion: scheduler.policy.crane.io/v1alpha1
+kind: DynamicSchedulerPolicy
+spec:
+  syncPolicy: [{name: cpu_usage_avg_5m, period: 3m}]
+  predicate: [{name: cpu_usage_avg_5m, maxLimitPecent: 0.65}]
+  priority: [{name: cpu_usage_avg_5m, weight: 1}]
+",
+    "
+apiVersion: plimsoll.dev/v1alpha1
+kind: SchedulingPolicy
+metadata: {name: default}
+spec:
+  metrics: [{name: cpu_usage_avg_5m, period: 3m, limit: 0.65, weight: 1}]
+  scoring: {pairing: 0.5}
+  estimates: {enabled: true}
+  hotValue: [{timeRange: 5m, count: 2}]
+  nodePools:
+  - {name: batch, selector: pool=batch, metrics: [{name: cpu_usage_avg_5m, limit: 0.95}]}
+  namespaces: [{names: [team-a], nodeSelector: team=a}]
+",
+    // Nearly every node is over its limit, and many equally: some pass by their names.
+    "
+apiVersion: plimsoll.dev/v1alpha1
+kind: SchedulingPolicy
+metadata: {name: default}
+spec:
+  metrics: [{name: cpu_usage_avg_5m, period: 3m, limit: 0.05, weight: 1}]
+",
+];
+
+static CURRENT: LazyLock<[Arc<Current>; 3]> = LazyLock::new(|| POLICIES.map(current));
+
+fn now() -> Timestamp {
+    Timestamp::from_second(1_795_165_200).unwrap()
+}
+
+/// 64 nodes with room, then nodes of every load; each seventh has no reading, and each third has a card.
+fn node(number: usize) -> NodeFacts {
+    let percent = number * 37 % if number < 64 { 60 } else { 100 } / 10 * 10;
+    let load = Ratio::new(percent as f64 / 100.0).unwrap();
+    // Some readings get old earlier than others.
+    let at = now() - SignedDuration::from_secs(number as i64 % 90);
+    let text = ReadingCodec::default().encode(&Reading::new(load, at));
+    let key = if number.is_multiple_of(7) { "other" } else { "cpu_usage_avg_5m" };
+    let pool = if number.is_multiple_of(5) { "batch" } else { "none" };
+    let team = if number.is_multiple_of(4) { "a" } else { "b" };
+    let node: cluster::Node = serde_json::from_value(json!({
+        "metadata": {
+            "name": format!("n{number}"),
+            "annotations": { key: text },
+            "labels": { "pool": pool, "team": team },
+        },
+        "status": {
+            "allocatable": { "cpu": "8", "memory": "32Gi" },
+            "capacity": { "cpu": "8", "memory": "32Gi" },
+        },
+    }))
+    .unwrap();
+    let card = Card { healthy: !number.is_multiple_of(9), ..fixtures::card() };
+    let cards = number.is_multiple_of(3).then(|| Ok(vec![card]));
+    NodeFacts { cards, ..node.facts(&Names::default(), &ReadingCodec::default()) }
+}
+
+fn pod(namespace: &str, more: &Value) -> Pod {
+    let mut pod = json!({ "metadata": { "name": "p", "uid": "p", "namespace": namespace } });
+    let containers = json!([{ "name": "main", "resources": { "requests": { "cpu": "1300m" } } }]);
+    pod["spec"] = json!({ "containers": containers });
+    for part in ["metadata", "spec"] {
+        for (field, value) in more[part].as_object().into_iter().flatten() {
+            pod[part][field] = value.clone();
+        }
+    }
+    serde_json::from_value(pod).unwrap()
+}
+
+fn gpu_id(name: &str) -> GpuPodId {
+    GpuPodId { uid: name.into(), namespace: "ml".to_owned(), name: name.to_owned() }
+}
+
+fn current(policy: &str) -> Arc<Current> {
+    let view = fixtures::view_under(LoadPolicy::from_yaml(policy).unwrap());
+    view.apply_nodes(Event::Listed((0..NODES).map(node).collect()), now());
+    let mut settled = HashSet::new();
+    let _ = view.apply_pods(Event::Listing, &mut settled, now());
+    for number in 0..NODES {
+        let (node, cpu) = (format!("n{number}"), format!("{}m", 4_000 + number * 611 % 3_900));
+        let requests = json!({ "containers": [{ "name": "main", "resources": { "requests": { "cpu": cpu } } }], "nodeName": node });
+        let of_node = json!({ "metadata": { "uid": format!("on-{node}") }, "spec": requests });
+        view.count_cpu(&pod("ml", &of_node), WatchCause::Listed);
+    }
+    let _ = view.apply_pods(Event::Listed(Vec::new()), &mut settled, now());
+    view.change(|index| {
+        let bind = |units: u32, name: &str, node: usize| {
+            let request = GpuRequest::single("c", Units(units)).unwrap();
+            let claim = Claim::on_card(&request, &"GPU-0".into());
+            let node = NodeName::from(format!("n{node}"));
+            fixtures::gpu_pod(&gpu_id(name), units, Some((&node, claim)))
+        };
+        for (name, node) in [("a", 3), ("b", 6), ("c", UNSHOWN)] {
+            let facts = bind(9, name, node);
+            index.apply(&facts, facts.gpu.as_ref().unwrap().as_ref().unwrap());
+        }
+        // Cards are set aside for the pod itself.
+        let waits = fixtures::gpu_pod(&gpu_id("p"), 9, None);
+        index.apply(&waits, waits.gpu.as_ref().unwrap().as_ref().unwrap());
+        index.keep(&"p".into(), &"n12".into(), vec!["GPU-0".into()]);
+        for number in 0..20_usize {
+            let node = NodeName::from(format!("n{}", number % 7 * 10));
+            let uses = Amounts { cpu: 0.3, memory: 0.0 };
+            index.count_in_flight(&format!("f{number}").into(), &node, now(), uses, 0.7);
+        }
+    });
+    view.current()
+}
+
+/// An ordinary pod, one whose priority class is exempt, one of a namespace with nodes of its own, and one of a
+/// DaemonSet.
+fn pods() -> [Pod; 4] {
+    let owner = json!([{ "apiVersion": "apps/v1", "kind": "DaemonSet", "name": "d", "uid": "d", "controller": true }]);
+    [
+        pod("ml", &json!({})),
+        pod("ml", &json!({ "spec": { "priorityClassName": "system-node-critical" } })),
+        pod("team-a", &json!({})),
+        pod("team-a", &json!({ "metadata": { "ownerReferences": owner } })),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn prepared_values_change_no_decision_whatever_nodes_are_named_and_however_old_they_are(
+        named in prop::collection::vec(0..NODES + 10, 0..2 * NODES),
+        later in prop_oneof![3 => 0..900_i64, 1 => -100..0_i64],
+        (policy, of_pod) in (0..POLICIES.len(), 0..4_usize),
+        units in prop::option::of(1..17_u32),
+    ) {
+        let (current, pod) = (&CURRENT[policy], &pods()[of_pod]);
+        let names: Vec<_> = named.iter().map(|number| format!("n{number}")).collect();
+        let time = now() + SignedDuration::from_secs(later);
+        // One with prepared values and one without: a decision keeps its pairing.
+        let [one, other] = [(); 2].map(|()| {
+            let names = names.iter().map(String::as_str);
+            let nodes = CandidateNodes::new(current.snapshot.names(), names);
+            let estimates = current.estimates(pod, &Names::default());
+            let pod = DecidedPod::new(pod, estimates, SignedDuration::ZERO);
+            let request = units.map(|units| GpuRequest::single("main", Units(units)).unwrap());
+            Decision::new(Arc::clone(&current.snapshot), pod, request, nodes, time)
+        });
+        let (policy, prepared) = (one.policy(), &current.prepared);
+        prop_assert_eq!(one.verdicts(policy, Some(prepared)), other.verdicts(policy, None));
+        prop_assert_eq!(one.scores(policy, Some(prepared)), other.scores(policy, None));
+        prop_assert_eq!(one.pairing(policy, Some(prepared)), other.pairing(policy, None));
+        let no_fits: Vec<_> = (0..other.len()).map(|at| other.no_fit(at)).collect();
+        prop_assert_eq!(one.no_fits(prepared), no_fits);
+        prop_assert_eq!(one.card_scores(Some(prepared)), other.card_scores(None));
+    }
+}
+
+/// The verdict and the score of each node, by its name.
+fn decided(decision: &Decision) -> BTreeMap<NodeName, (String, Score)> {
+    let policy = decision.policy();
+    let verdicts = decision.verdicts(policy, None).each.into_iter();
+    let scores = decision.scores(policy, None);
+    let named = verdicts.zip(scores).enumerate();
+    named
+        .map(|(at, (verdict, score))| (decision.name(at).clone(), (format!("{verdict:?}"), score)))
+        .collect()
+}
+
+proptest! {
+    #[test]
+    fn a_kept_decision_is_the_same_about_every_node_in_whatever_order_they_were_named(
+        order in Just((0..NODES + 10).collect::<Vec<_>>()).prop_shuffle(),
+        count in prop_oneof![1..6_usize, 1..NODES],
+        later in 0..900_i64,
+        (policy, of_pod) in (0..POLICIES.len(), 0..4_usize),
+        units in prop::option::of(1..17_u32),
+    ) {
+        let (current, pod) = (&CURRENT[policy], &pods()[of_pod]);
+        let names: Vec<_> = order[..count].iter().map(|number| format!("n{number}")).collect();
+        let names = names.iter().map(String::as_str);
+        let nodes = CandidateNodes::new(current.snapshot.names(), names);
+        let estimates = current.estimates(pod, &Names::default());
+        let pod = DecidedPod::new(pod, estimates, SignedDuration::ZERO);
+        let request = units.map(|units| GpuRequest::single("main", Units(units)).unwrap());
+        let time = now() + SignedDuration::from_secs(later);
+        let decision = Decision::new(Arc::clone(&current.snapshot), pod, request, nodes, time);
+        let restored = KeptDecision::new(&decision).restored();
+        prop_assert_eq!(restored.len(), count);
+        prop_assert_eq!(decided(&restored), decided(&decision));
+    }
+}
+
+proptest! {
+    // Each explains every node in full.
+    #![proptest_config(ProptestConfig::with_cases(48))]
+    #[test]
+    fn a_decision_in_short_agrees_with_its_explanation(
+        named in prop::collection::vec(0..NODES + 10, 1..NODES),
+        later in 0..900_i64,
+        (policy, of_pod) in (0..POLICIES.len(), 0..4_usize),
+        units in prop::option::of(1..17_u32),
+        node in prop::option::of(0..NODES),
+    ) {
+        let (current, pod) = (&CURRENT[policy], &pods()[of_pod]);
+        let names: HashSet<_> = named.iter().map(|number| format!("n{number}")).collect();
+        let names = names.iter().map(String::as_str);
+        let nodes = CandidateNodes::new(current.snapshot.names(), names);
+        let estimates = current.estimates(pod, &Names::default());
+        let pod = DecidedPod::new(pod, estimates, SignedDuration::ZERO);
+        if let Some(node) = node {
+            pod.set_node(&format!("n{node}"));
+        }
+        let request = units.map(|units| GpuRequest::single("main", Units(units)).unwrap());
+        let time = now() + SignedDuration::from_secs(later);
+        let decision = Decision::new(Arc::clone(&current.snapshot), pod, request, nodes, time);
+        let short = summary(&decision);
+        let all = explain(&decision, DecisionBasis::Decision, 0..decision.len());
+        let accepted: Vec<_> = all.nodes.iter().filter(|node| node.accepted).collect();
+        prop_assert_eq!(short.accepted as usize, accepted.len());
+        let rejected: u32 = short.reasons.iter().map(|reason| reason.nodes).sum();
+        prop_assert_eq!(short.nodes, short.accepted + rejected);
+        for reason in &short.reasons {
+            let first = |node: &&Node| !node.accepted && node.reasons[0] == reason.reason;
+            prop_assert_eq!(reason.nodes as usize, all.nodes.iter().filter(first).count());
+        }
+        let own = accepted.iter().find(|node| short.node.as_deref() == Some(&*node.name));
+        prop_assert_eq!(short.score, own.map(|own| own.score));
+        let better = own.map(|own| accepted.iter().filter(|node| node.score > own.score).count());
+        prop_assert_eq!(short.better.map(|better| better as usize), better);
+        let mut others: Vec<_> = accepted.iter().filter(|node| own.is_none_or(|own| own.name != node.name)).collect();
+        others.sort_by_key(|node| (std::cmp::Reverse(node.score), &node.name));
+        let best: Vec<_> = others.iter().take(3).map(|node| (&*node.name, node.score)).collect();
+        prop_assert_eq!(short.best.iter().map(|best| (&*best.node, best.score)).collect::<Vec<_>>(), best);
+        prop_assert!(accepted.is_empty() || short.nearest.is_none());
+    }
+}
+
+#[test]
+fn the_pods_of_the_test_above_are_decided_by_all_that_may_differ() {
+    let current = &CURRENT[1];
+    let decision = |pod: &Pod| {
+        let estimates = current.estimates(pod, &Names::default());
+        let names: Vec<String> = (0..NODES + 10).map(|number| format!("n{number}")).collect();
+        let nodes = CandidateNodes::new(current.snapshot.names(), names.iter().map(String::as_str));
+        let pod = DecidedPod::new(pod, estimates, SignedDuration::ZERO);
+        Decision::new(Arc::clone(&current.snapshot), pod, None, nodes, now())
+    };
+    let [ordinary, exempt, confined, daemon] = pods().each_ref().map(decision);
+    let policy = ordinary.policy();
+    assert_ne!(ordinary.pairing(policy, None).part, 0.0);
+    let accepted = |decision: &Decision| {
+        let verdicts = decision.verdicts(policy, Some(&current.prepared)).each;
+        verdicts.iter().filter(|verdict| **verdict == Verdict::Accepted).count()
+    };
+    let all = NODES + 10;
+    assert!(accepted(&ordinary) < all && accepted(&confined) < accepted(&ordinary));
+    assert_eq!((accepted(&exempt), accepted(&daemon)), (all, all));
+    assert!(current.snapshot.cards(&format!("n{UNSHOWN}")).is_some());
+}
