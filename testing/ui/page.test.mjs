@@ -179,13 +179,18 @@ test('a server that goes is told, and one that comes back as another replica is 
   await close();
 });
 
-test('a page that is opened while the extender fails says so, and goes on once it answers', async t => {
+/** A page that is not opened yet, without the checks of the others, and a stand-in that does not change. */
+async function plainPage(t) {
   const standIn = new StandIn(new Cluster({ nodes: 12, cards: 0 }), { ticking: false });
   const base = await standIn.start();
   t.after(() => standIn.stop());
   const context = await browser.newContext();
   t.after(() => context.close());
-  const page = await context.newPage();
+  return { page: await context.newPage(), base, standIn };
+}
+
+test('a page that is opened while the extender fails says so, and goes on once it answers', async t => {
+  const { page, base } = await plainPage(t);
   await page.route('**/v1/state*', route => route.fulfill({ status: 503, body: 'not ready' }), { times: 1 });
   await page.goto(base);
   await page.getByRole('alert').getByText('No answer from the extender. (503: not ready)').waitFor();
@@ -194,12 +199,7 @@ test('a page that is opened while the extender fails says so, and goes on once i
 });
 
 test('a page asks each two seconds, more rarely while it fails, and not at all while it is hidden', async t => {
-  const standIn = new StandIn(new Cluster({ nodes: 12, cards: 0 }), { ticking: false });
-  const base = await standIn.start();
-  t.after(() => standIn.stop());
-  const context = await browser.newContext();
-  t.after(() => context.close());
-  const page = await context.newPage();
+  const { page, base, standIn } = await plainPage(t);
   await page.clock.install();
   await page.goto(base);
   await page.locator('h1').waitFor();

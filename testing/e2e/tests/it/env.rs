@@ -1,14 +1,16 @@
 //! Owns the cluster that the tests run on, the connection to its API, and the reset between two tests.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Error, Result, ensure};
+use e2e::build::programs;
 use e2e::cluster::install::{self, Setup};
-use e2e::command::wait_for;
+use e2e::command::{command, wait_for};
 use e2e::kernel::processes::Pid;
 use e2e::node::cards::{CARD_MIB, CARDS};
 use e2e::progress::line;
@@ -134,6 +136,18 @@ impl TestEnv {
     /// The cluster with its nodes. An error for a cluster of `E2E_KUBECONFIG`.
     pub(crate) fn cluster(&self) -> Result<&Cluster> {
         self.cluster.as_ref().context("this needs the nodes of `make cluster`")
+    }
+
+    /// `plimsoll`, the operators' command, with kubectl and its configuration for this cluster.
+    pub(crate) fn operators_command(&self, words: &[&str]) -> Result<Command> {
+        let cluster = self.cluster()?;
+        let kubectl = cluster.kubectl();
+        let folder = Path::new(kubectl.get_program()).parent().context("kubectl has no folder")?;
+        let path = std::env::var("PATH").unwrap_or_default();
+        let mut command = command(programs::operators_command(cluster.settings())?);
+        command.args(words).env("PATH", format!("{}:{path}", folder.display()));
+        command.env("KUBECONFIG", cluster.kubeconfig());
+        Ok(command)
     }
 
     /// The version that the API server reports, such as v1.36.3.

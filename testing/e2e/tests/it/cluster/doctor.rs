@@ -2,14 +2,13 @@
 //! is to find is seeded, found, and taken away again.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use e2e::Node;
-use e2e::build::programs;
 use e2e::cluster::install::{self, Setup};
-use e2e::command::{command, wait_for};
+use e2e::command::wait_for;
 use e2e::kernel::processes::{self, Pid};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
@@ -57,14 +56,7 @@ const SCHEDULER_FOLDER: &str = "etc/kubernetes/plimsoll";
 
 /// What the command prints, with kubectl's configuration and no address. `doctor` ends with 1 where it finds a fault.
 fn plimsoll(env: &TestEnv, words: &[&str]) -> Result<String> {
-    let cluster = env.cluster()?;
-    let program = programs::operators_command(cluster.settings())?;
-    let kubectl = cluster.kubectl();
-    let folder = Path::new(kubectl.get_program()).parent().context("kubectl has no folder")?;
-    let path = std::env::var("PATH").unwrap_or_default();
-    let mut command = command(program);
-    command.args(words).env("PATH", format!("{}:{path}", folder.display()));
-    let output = command.env("KUBECONFIG", cluster.kubeconfig()).output()?;
+    let output = env.operators_command(words)?.output()?;
     let said = String::from_utf8(output.stderr)?;
     ensure!(said.is_empty(), "plimsoll {}: {said}", words.join(" "));
     Ok(String::from_utf8(output.stdout)?)

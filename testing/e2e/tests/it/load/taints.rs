@@ -1,11 +1,9 @@
 //! Tests of the taint of hot nodes, and of the replica that takes over.
 
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use e2e::build::programs;
-use e2e::command::{command, run, wait_for};
+use e2e::command::{run, wait_for};
 use e2e::kernel::processes::{self, Pid, Signal};
 use e2e::{Load, Node};
 use k8s_openapi::api::apps::v1::DaemonSet;
@@ -98,14 +96,7 @@ fn in_force(env: &TestEnv) -> Result<()> {
 
 /// Clears all taints with the operators' command, as after Plimsoll was removed.
 fn clear(env: &TestEnv) -> Result<String> {
-    let cluster = env.cluster()?;
-    let program = programs::operators_command(cluster.settings())?;
-    let kubectl = cluster.kubectl();
-    let folder = Path::new(kubectl.get_program()).parent().context("kubectl has no folder")?;
-    let path = std::env::var("PATH").unwrap_or_default();
-    let mut command = command(program);
-    command.args(["taints", "--clear"]).env("PATH", format!("{}:{path}", folder.display()));
-    run(command.env("KUBECONFIG", cluster.kubeconfig()))
+    run(&mut env.operators_command(&["taints", "--clear"])?)
 }
 
 /// A killed exporter is back at once, so that it is stopped first.
