@@ -244,10 +244,12 @@ impl Controller {
         for transition in self.fleet.finish(report, now) {
             log(&job, &transition);
             match transition {
-                Transition::ExporterSilent(error) => {
-                    self.tell(&job.node, NodeNews::ExporterSilent(error.to_string()));
+                Transition::ExporterSilentForLong { lasts, error } => {
+                    self.tell(&job.node, NodeNews::ExporterSilent { lasts, error });
                 }
-                Transition::ExporterAnswers => self.tell(&job.node, NodeNews::ExporterAnswers),
+                Transition::ExporterAnswers { after: Some(after) } => {
+                    self.tell(&job.node, NodeNews::ExporterAnswers { after });
+                }
                 _ => {}
             }
         }
@@ -298,7 +300,6 @@ impl Controller {
         if self.fleet.has(node) {
             self.observe(|observer| observer.node_gone(node));
             self.fleet.node_gone(node, now);
-            self.tell(node, NodeNews::Gone);
         }
     }
 
@@ -351,7 +352,11 @@ fn log(job: &Job, transition: &Transition) {
     let endpoint = job.poll.as_ref().and_then(|poll| poll.endpoint.as_ref().ok());
     let exporter = endpoint.map_or("", |endpoint| endpoint.address());
     match transition {
-        Transition::ExporterAnswers => tracing::info!(node, exporter, "the exporter answers again"),
+        Transition::ExporterAnswers { .. } => {
+            tracing::info!(node, exporter, "the exporter answers again");
+        }
+        // The Node gets an event, and the log has the silence since its start.
+        Transition::ExporterSilentForLong { .. } => {}
         Transition::ExporterSilent(error) => tracing::warn!(
             node, exporter, %error,
             "the exporter does not answer; the node's readings will become stale"

@@ -52,6 +52,18 @@ const AFTER_FULL_MINUTE: SignedDuration = SignedDuration::from_secs(2);
 /// The longest poll of a prompt exporter.
 const PROMPT: Duration = Duration::from_secs(1);
 
+/// How long an exporter is silent before that is told on its Node. Restarts and updates take less.
+const LONG_SILENCE: SignedDuration = SignedDuration::from_mins(5);
+
+/// Failed polls in a row.
+#[derive(Debug, Clone, Copy)]
+struct Silence {
+    /// When the first one ended.
+    since: Timestamp,
+    /// Whether it was told to be a long one.
+    is_long: bool,
+}
+
 /// What the last poll of a node's exporter showed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ExporterHealth {
@@ -88,6 +100,8 @@ pub(crate) struct ExporterState {
     missing: BTreeSet<MetricName>,
     /// Back-off after failed polls.
     polls: Retry,
+    /// The silence, as far as this replica has polled the exporter since it leads.
+    silence: Option<Silence>,
 }
 
 impl ExporterState {
@@ -109,6 +123,7 @@ impl ExporterState {
             held_back: BTreeMap::new(),
             missing: BTreeSet::new(),
             polls: Retry::default(),
+            silence: None,
         }
     }
 
@@ -136,9 +151,16 @@ impl ExporterState {
     /// The clock was set back, so the ends of waits may be far ahead: all waits are dropped.
     pub(crate) fn drop_waits(&mut self) {
         self.polls.record_success();
+        self.silence = None;
         self.flat_until = None;
         self.schedule.drop_waits();
         self.pods.drop_waits();
+    }
+
+    /// This replica leads from `now` on: no poll is due because another one led, and a silence counts from now on.
+    pub(crate) fn start_leading(&mut self, now: Timestamp) {
+        self.schedule.count_as_polled(now);
+        self.silence = None;
     }
 
     /// When the exporter should be polled for readings.
@@ -228,10 +250,12 @@ impl ExporterState {
                 self.health = ExporterHealth::Silent(error.reason());
                 self.polls.record_failure(now);
                 self.flat_until = None;
-                if self.health == before {
-                    return Vec::new();
+                let mut transitions = Vec::new();
+                if self.health != before {
+                    transitions.push(Transition::ExporterSilent(error.clone()));
                 }
-                return vec![Transition::ExporterSilent(error.clone())];
+                transitions.extend(self.prolong_silence(error, now));
+                return transitions;
             }
         };
         self.health =
@@ -240,12 +264,26 @@ impl ExporterState {
         self.update_schedule(request, result, at);
         self.update_missing(request, result);
         let mut transitions = Vec::new();
+        let silence = self.silence.take();
         if matches!(before, ExporterHealth::Silent(_)) {
-            transitions.push(Transition::ExporterAnswers);
+            let long = silence.filter(|silence| silence.is_long);
+            let after = long.map(|silence| now.duration_since(silence.since));
+            transitions.push(Transition::ExporterAnswers { after });
         }
         transitions.extend(self.update_format(request.format, result.format, now));
         transitions.extend(self.update_held_back(result));
         transitions
+    }
+
+    /// Another poll has failed: tells once that the silence is a long one.
+    fn prolong_silence(&mut self, error: &PollError, now: Timestamp) -> Option<Transition> {
+        let silence = self.silence.get_or_insert(Silence { since: now, is_long: false });
+        let lasts = now.duration_since(silence.since);
+        if silence.is_long || lasts < LONG_SILENCE {
+            return None;
+        }
+        silence.is_long = true;
+        Some(Transition::ExporterSilentForLong { lasts, error: error.clone() })
     }
 
     fn update_format(

@@ -191,7 +191,7 @@ impl Fleet {
             return;
         }
         for node in self.nodes.values_mut() {
-            node.exporter.schedule.count_as_polled(now);
+            node.exporter.start_leading(now);
         }
         if let Some(notes) = &mut self.notes
             && let Some(name) = self.nodes.keys().next()

@@ -294,7 +294,7 @@ fn a_silent_exporter_is_a_transition_once_and_polled_less_and_less_often() {
     assert_eq!(transitions, [Transition::ExporterSilent(PollError::Status(500))]);
     let now = fleet.next().unwrap();
     let job = fleet.take_job(now).unwrap();
-    assert_eq!(done(&mut fleet, job, now), [Transition::ExporterAnswers]);
+    assert_eq!(done(&mut fleet, job, now), [Transition::ExporterAnswers { after: None }]);
     assert_eq!(count(&fleet), (1, 0));
 }
 
@@ -325,6 +325,66 @@ fn an_exporter_of_the_flat_format_is_asked_for_the_detailed_one_every_15_minutes
     assert!(waits.all(|wait| (900..=900 + 180).contains(&wait)), "{asked:?}");
 }
 
+/// Polls the node, which does not answer, until `until`.
+fn silent_until(fleet: &mut Fleet, mut now: Timestamp, until: i64) -> Vec<(i64, Transition)> {
+    let mut told = Vec::new();
+    while now < at(until) {
+        let job = fleet.take_job(now).unwrap();
+        let transitions = poll_failed(fleet, job, timeout(), now);
+        told.extend(transitions.into_iter().map(|transition| (now.as_second(), transition)));
+        now = fleet.next().unwrap();
+    }
+    told
+}
+
+#[test]
+fn a_silence_of_minutes_is_told_once_and_its_length_when_it_ends() {
+    let mut fleet = fleet();
+    fleet.nodes_listed(vec![node("a")], at(0));
+    let told = silent_until(&mut fleet, at(0), 3_600);
+    let [
+        (0, Transition::ExporterSilent(_)),
+        (second, Transition::ExporterSilentForLong { lasts, error }),
+    ] = &told[..]
+    else {
+        panic!("{told:?}")
+    };
+    // The first poll after five minutes.
+    assert!((300..=420).contains(second), "{told:?}");
+    assert_eq!((lasts.as_secs(), error), (*second, &timeout()));
+    let now = fleet.next().unwrap();
+    let job = fleet.take_job(now).unwrap();
+    let after = Some(now.duration_since(at(0)));
+    assert_eq!(done(&mut fleet, job, now), [Transition::ExporterAnswers { after }]);
+}
+
+#[test]
+fn a_silence_counts_from_the_time_since_this_replica_leads_and_the_node_is_listed() {
+    for starts_anew in [
+        |fleet: &mut Fleet, now| fleet.set_leading(true, now),
+        |fleet: &mut Fleet, now| {
+            fleet.nodes_listed(Vec::new(), now);
+            fleet.nodes_listed(vec![node("a")], now);
+        },
+        |fleet: &mut Fleet, now| {
+            fleet.nodes_listed(vec![NodeFacts { uid: "2".to_owned(), ..node("a") }], now);
+        },
+    ] {
+        let mut fleet = fleet();
+        fleet.nodes_listed(vec![node("a")], at(0));
+        silent_until(&mut fleet, at(0), 200);
+        starts_anew(&mut fleet, at(250));
+        let now = fleet.next().unwrap().max(at(250));
+        let told = silent_until(&mut fleet, now, 3_600);
+        let long: Vec<i64> = told
+            .iter()
+            .filter(|(_, told)| matches!(told, Transition::ExporterSilentForLong { .. }))
+            .map(|(second, _)| *second)
+            .collect();
+        assert!(matches!(long[..], [550..=700]), "{told:?}");
+    }
+}
+
 #[test]
 fn after_a_failed_poll_the_detailed_format_is_asked_for_at_once() {
     let mut fleet = fleet();
@@ -340,7 +400,7 @@ fn after_a_failed_poll_the_detailed_format_is_asked_for_at_once() {
     let transitions = done(&mut fleet, job, at(second));
     assert_eq!(
         transitions,
-        [Transition::ExporterAnswers, Transition::FormatChanged(Format::Detailed)]
+        [Transition::ExporterAnswers { after: None }, Transition::FormatChanged(Format::Detailed)]
     );
 }
 
