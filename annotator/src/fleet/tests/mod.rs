@@ -331,7 +331,8 @@ fn silent_until(fleet: &mut Fleet, mut now: Timestamp, until: i64) -> Vec<(i64, 
     while now < at(until) {
         let job = fleet.take_job(now).unwrap();
         let transitions = poll_failed(fleet, job, timeout(), now);
-        told.extend(transitions.into_iter().map(|transition| (now.as_second(), transition)));
+        let second = now.duration_since(at(0)).as_secs();
+        told.extend(transitions.into_iter().map(|transition| (second, transition)));
         now = fleet.next().unwrap();
     }
     told
