@@ -136,7 +136,8 @@ pub async fn start(args: Args, context: &Context) -> anyhow::Result<SocketAddr> 
     context.spawn("events", write_events(queue, events.clone(), context.shutdown()));
     if let Some(map) = args.policy_config_map.clone() {
         let events = PolicyEvents { map, writer: events.clone(), replicas: Arc::clone(&replicas) };
-        context.spawn("policy-events", events.write_faults(policy_faults, context.shutdown()));
+        context
+            .spawn("policy-events", events.write_faults(policy_faults.clone(), context.shutdown()));
     }
     let back_offs = write_back_offs(Arc::clone(&view), events, context.shutdown());
     context.spawn("back-off-events", back_offs);
@@ -195,6 +196,7 @@ pub async fn start(args: Args, context: &Context) -> anyhow::Result<SocketAddr> 
         replicas,
         state: StateReport::default(),
         host_names: args.inspect_host_names.clone(),
+        policy_fault: policy_faults.clone(),
         others,
         ending: context.shutdown(),
     };

@@ -6,6 +6,7 @@ use cluster::Pod;
 use daemon::Shutdown;
 use jiff::{SignedDuration, Timestamp};
 use placement::names::Names;
+use tokio::sync::watch;
 
 use crate::binder::Binder;
 use crate::card_evictions::CardEvictions;
@@ -16,7 +17,7 @@ use crate::over_limits::OverLimits;
 use crate::replicas::{Forwarder, OtherReplicas, Replicas};
 use crate::report::StateReport;
 use crate::shadow::Shadow;
-use crate::view::{Current, NodeNames, Prepared, View};
+use crate::view::{Current, NodeNames, PodEstimates, Prepared, View};
 use crate::wire::WireError;
 
 /// Returns the current time. Tests use a fixed one.
@@ -147,6 +148,18 @@ impl Decider {
         self.decision_by(&current, pod, self.waiting.waited(pod, now), nodes, now)
     }
 
+    /// The decision at `now` about a pod that uses nothing, on nodes by name: what holds of the nodes alone.
+    pub fn decision_for_none<'a>(
+        &self,
+        nodes: impl IntoIterator<Item = &'a str>,
+        now: Timestamp,
+    ) -> Decision {
+        let snapshot = self.view.read();
+        let nodes = CandidateNodes::new(snapshot.names(), nodes);
+        let none = DecidedPod::new(&Pod::default(), PodEstimates::default(), SignedDuration::ZERO);
+        Decision::new(snapshot, none, None, nodes, now)
+    }
+
     /// Adds a decision to the decision log, and queues its comparison with the shadow policy.
     pub fn record(&self, decision: &Arc<Decision>) {
         self.decisions.record(decision);
@@ -177,6 +190,8 @@ pub struct Extender {
     pub state: StateReport,
     /// The names in `Host` headers that the inspect port accepts beside its own.
     pub host_names: Vec<String>,
+    /// Why the newest policy file is refused; `None` if it is not.
+    pub policy_fault: watch::Receiver<Option<String>>,
     /// Reads explain, shadow and decisions from the other replicas; `None` for a single replica.
     pub others: Option<OtherReplicas>,
     /// The shutdown. After it, each connection is closed with its next answer.

@@ -80,6 +80,8 @@ pub enum ExplainPod<'a> {
         namespace: Name<'a>,
         /// Its name.
         name: Name<'a>,
+        /// Which one of pods that had this name one after another; `None` for the newest.
+        uid: Option<Name<'a>>,
         /// Explain a new decision even if the decision log has one.
         fresh: bool,
     },
@@ -100,6 +102,8 @@ struct ExplainBody<'a> {
     namespace: Option<Name<'a>>,
     #[serde(borrow, default)]
     name: Option<Name<'a>>,
+    #[serde(borrow, default)]
+    uid: Option<Name<'a>>,
     #[serde(default)]
     fresh: bool,
     #[serde(borrow, default, rename = "NodeNames")]
@@ -113,12 +117,12 @@ struct ExplainBody<'a> {
 ///
 /// Where the body is not of the type, has no pod or too many nodes.
 pub fn read_explain_request(body: &[u8]) -> Result<ExplainRequest<'_>, WireError> {
-    let ExplainBody { pod, namespace, name, fresh, node_names } =
+    let ExplainBody { pod, namespace, name, uid, fresh, node_names } =
         serde_json::from_slice(body).map_err(|e| WireError::ExplainRequest(e.to_string()))?;
     check_count(node_names.as_ref().map_or(0, Vec::len))?;
     let pod = match (pod, namespace, name) {
         (Some(pod), None, None) => ExplainPod::Object(pod),
-        (None, Some(namespace), Some(name)) => ExplainPod::Named { namespace, name, fresh },
+        (None, Some(namespace), Some(name)) => ExplainPod::Named { namespace, name, uid, fresh },
         _ => return Err(WireError::ExplainRequest("it names no pod, or two".to_owned())),
     };
     Ok(ExplainRequest { pod, node_names })

@@ -17,6 +17,9 @@ pub struct Decisions {
     pub time: Timestamp,
     /// The replica that it is from; the decisions are those of all replicas.
     pub replica: Replica,
+    /// Other replicas that gave no answer, by their address: their decisions are missing here. Empty if all answered.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub missing: Vec<String>,
     /// The newest first.
     pub decisions: Vec<Decided>,
 }

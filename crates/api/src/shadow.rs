@@ -12,6 +12,9 @@ pub struct Shadow {
     /// The time of the request, RFC 3339.
     #[schemars(with = "String")]
     pub time: Timestamp,
+    /// Other replicas that gave no answer, by their address: their pods are missing here. Empty if all answered.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub missing: Vec<String>,
     /// The pods of the last hour's decisions under the current policy and shadow policy, the newest first; at most
     /// 1,000.
     pub pods: Vec<ShadowedPod>,

@@ -25,6 +25,9 @@ pub struct State {
     pub replica: Replica,
     /// The metrics of the policy in force: first those of limits, in the policy's order, then those of weights alone.
     pub metrics: Vec<Metric>,
+    /// The policy's node pools, whose nodes have limits of their own.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub pools: Vec<Pool>,
     /// The models that `cards.model` names by their position here.
     pub models: Vec<String>,
     /// The zones that `nodes.zone` names by their position here.
@@ -68,6 +71,15 @@ pub struct Metric {
     pub share: Option<f64>,
 }
 
+/// A node pool of the policy.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Pool {
+    /// Its name.
+    pub name: String,
+    /// For each of `metrics` its limit on this pool's nodes, 0 to 1; `null` if it has none.
+    pub max: Vec<Option<f64>>,
+}
+
 /// Nodes, by columns. Loads are in thousandths of the node.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
@@ -92,6 +104,9 @@ pub struct Nodes {
     pub missing: Vec<u32>,
     /// The zone, by its position in `zones`; `null` without the label.
     pub zone: Vec<Option<u32>>,
+    /// The node's pool, by its position in `pools`; `null` for a node of none. Empty without pools.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub pool: Vec<Option<u32>>,
     /// How many cards.
     pub cards: Vec<u32>,
     /// Units that pods hold and that are on no card yet.

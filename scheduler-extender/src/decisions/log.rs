@@ -130,11 +130,12 @@ impl DecisionLog {
     }
 
     /// The last decision about the pod of this name; of several such pods, about the newest.
-    pub fn find(&self, namespace: &str, name: &str) -> Option<Decision> {
+    pub fn find(&self, namespace: &str, name: &str, uid: Option<&str>) -> Option<Decision> {
         let records = self.records();
         let of_name = records.by_pod.values().filter(|record| {
             let pod = record.decision.pod();
-            pod.name == name && pod.namespace == namespace
+            let is_meant = uid.is_none_or(|uid| *pod.uid.as_str() == *uid);
+            pod.name == name && pod.namespace == namespace && is_meant
         });
         let newest = of_name.max_by_key(|record| record.number);
         let decision = newest.map(|record| Arc::clone(&record.decision));
@@ -298,8 +299,10 @@ mod tests {
     fn of_two_pods_of_a_name_the_newer_is_found() {
         let log = DecisionLog::default();
         [0, 2, 1].into_iter().for_each(|number| log.record(&decision(&uid(number), number, 1)));
-        assert_eq!(log.find("a", "p0").unwrap().pod.uid, "u2".into());
-        assert!(log.find("b", "p0").is_none());
+        assert_eq!(log.find("a", "p0", None).unwrap().pod.uid, "u2".into());
+        assert!(log.find("b", "p0", None).is_none());
+        let of_uid = |uid| log.find("a", "p0", Some(uid)).map(|found| found.pod.uid.to_string());
+        assert_eq!((of_uid("u1").as_deref(), of_uid("u7")), (Some("u1"), None));
     }
 
     #[test]
@@ -328,7 +331,7 @@ mod tests {
         log.set_node(&"u0".into(), "node-a");
         log.set_node(&"u0".into(), "node-b");
         log.set_node(&"other".into(), "node-b");
-        assert_eq!(log.find("a", "p0").unwrap().pod.node(), Some(&"node-a".into()));
+        assert_eq!(log.find("a", "p0", None).unwrap().pod.node(), Some(&"node-a".into()));
     }
 
     #[test]

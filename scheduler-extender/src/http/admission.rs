@@ -21,6 +21,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::{explain, inspect, preempt, query, report, shadow};
+use crate::replicas::FORWARDED;
 
 /// The largest body of a small request, in KiB: 5,000 names take 200 KiB, a usual pod 10 KiB.
 const SMALL_KIB: u32 = 512;
@@ -31,12 +32,12 @@ const ALL_SMALL_KIB: usize = 64 << 10;
 /// Concurrent large requests. One of 8 MiB takes up to 232 MiB while it is read and answered.
 const LARGE: usize = 1;
 
-/// Concurrent answers about the whole cluster (inspect, explain, shadow, query). One takes 70 MiB for 5,000 nodes of 8
-/// cards.
-const REPORTS: usize = 2;
+/// Concurrent answers about the whole cluster, of each of their three classes: explain, other reports, and what another
+/// replica asks for. One takes 70 MiB for 5,000 nodes of 8 cards.
+const REPORTS: usize = 1;
 
-/// As [`REPORTS`], of all but explain: so slow readers of those do not keep explain waiting.
-const OTHER_REPORTS: usize = 1;
+/// Concurrent answers that wait for the other replicas and are small.
+const MERGED: usize = 1;
 
 /// Bytes of an answer that the connection receives at a time, so that the permit is held until most of the answer is
 /// sent.
@@ -48,21 +49,34 @@ enum RequestClass {
     /// A small request, with the KiB of its body: it takes this number of permits.
     Small(u32),
     Large,
+    /// Slow readers of other reports do not keep explain waiting.
     Explain,
     Report,
+    /// It waits for other replicas, and so for seconds where one is lost. Reports of this replica alone do not wait
+    /// for it.
+    Merged,
+    /// From another replica, which holds a permit of its own while it waits: two replicas that ask each other do not
+    /// wait for each other's permits.
+    Forwarded,
 }
 
 impl RequestClass {
     fn of(request: &Request) -> Self {
         let path = request.uri().path();
-        let is_report = matches!(path, shadow::PATH | query::PATH)
+        let is_merged = path == shadow::PATH || report::MERGED.contains(&path);
+        let is_report = path == query::PATH
             || path.starts_with(inspect::PATH)
             || path.starts_with(report::PREFIX);
+        let asks_others = is_merged || path == explain::PATH;
         // `None` for a body of unknown length, which counts as large.
         let length = request.body().size_hint().upper();
         let kib = length.and_then(|bytes| u32::try_from(bytes.div_ceil(1024)).ok());
-        if path == explain::PATH {
+        if asks_others && request.headers().contains_key(FORWARDED) {
+            Self::Forwarded
+        } else if path == explain::PATH {
             Self::Explain
+        } else if is_merged {
+            Self::Merged
         } else if is_report {
             Self::Report
         } else {
@@ -79,8 +93,10 @@ impl RequestClass {
 pub(super) struct Admission {
     small_kib: Arc<Semaphore>,
     large: Arc<Semaphore>,
+    explain: Arc<Semaphore>,
     reports: Arc<Semaphore>,
-    other_reports: Arc<Semaphore>,
+    merged: Arc<Semaphore>,
+    forwarded: Arc<Semaphore>,
     /// The runtime for large requests and reports.
     workers: Handle,
 }
@@ -90,37 +106,30 @@ impl Admission {
         Self {
             small_kib: Arc::new(Semaphore::new(ALL_SMALL_KIB)),
             large: Arc::new(Semaphore::new(LARGE)),
+            explain: Arc::new(Semaphore::new(REPORTS)),
             reports: Arc::new(Semaphore::new(REPORTS)),
-            other_reports: Arc::new(Semaphore::new(OTHER_REPORTS)),
+            merged: Arc::new(Semaphore::new(MERGED)),
+            forwarded: Arc::new(Semaphore::new(REPORTS)),
             workers,
         }
     }
 
     /// Waits for the permits of a request. `None` if a semaphore is closed, which does not happen.
-    fn acquire(&self, class: RequestClass) -> impl Future<Output = Option<Permits>> + use<> {
+    fn acquire(
+        &self,
+        class: RequestClass,
+    ) -> impl Future<Output = Option<OwnedSemaphorePermit>> + use<> {
         let (semaphore, permits) = match class {
             RequestClass::Small(kib) => (&self.small_kib, kib),
             RequestClass::Large => (&self.large, 1),
-            RequestClass::Explain | RequestClass::Report => (&self.reports, 1),
+            RequestClass::Explain => (&self.explain, 1),
+            RequestClass::Report => (&self.reports, 1),
+            RequestClass::Merged => (&self.merged, 1),
+            RequestClass::Forwarded => (&self.forwarded, 1),
         };
-        let semaphore = Arc::clone(semaphore);
-        let others = (class == RequestClass::Report).then(|| Arc::clone(&self.other_reports));
-        async move {
-            // First the one that fewer requests want: while it is waited for, none of the other is held.
-            let other = match others {
-                Some(others) => Some(others.acquire_owned().await.ok()?),
-                None => None,
-            };
-            let own = semaphore.acquire_many_owned(permits).await.ok()?;
-            Some(Permits { _own: own, _other: other })
-        }
+        let acquired = Arc::clone(semaphore).acquire_many_owned(permits);
+        async { acquired.await.ok() }
     }
-}
-
-/// What a request holds until its answer is sent.
-struct Permits {
-    _own: OwnedSemaphorePermit,
-    _other: Option<OwnedSemaphorePermit>,
 }
 
 /// Middleware: runs the handler once the request has a permit.
@@ -153,7 +162,7 @@ struct BodyWithPermit {
     body: Body,
     /// Bytes taken from `body` and not sent yet.
     rest: Bytes,
-    _permit: Option<Permits>,
+    _permit: Option<OwnedSemaphorePermit>,
 }
 
 impl HttpBody for BodyWithPermit {
@@ -194,7 +203,7 @@ impl HttpBody for BodyWithPermit {
 
 #[cfg(test)]
 mod tests {
-    use axum::http::Method;
+    use axum::http::{HeaderValue, Method};
     use futures::FutureExt as _;
 
     use super::*;
@@ -209,7 +218,10 @@ mod tests {
     }
 
     /// The permit that a request gets without waiting.
-    fn try_acquire(admission: &Admission, request: &Request) -> Option<Option<Permits>> {
+    fn try_acquire(
+        admission: &Admission,
+        request: &Request,
+    ) -> Option<Option<OwnedSemaphorePermit>> {
         admission.acquire(RequestClass::of(request)).now_or_never()
     }
 
@@ -260,16 +272,32 @@ mod tests {
         let explain = request(Method::POST, "/explain", 100);
         let held = try_acquire(&admission, &inspect);
         assert!(held.is_some());
-        for other in [&inspect, &request(Method::GET, "/shadow", 0)] {
-            assert!(try_acquire(&admission, other).is_none(), "one at a time");
-        }
+        let state = request(Method::GET, "/v1/state", 0);
+        assert!(try_acquire(&admission, &state).is_none(), "one at a time");
         let explained = try_acquire(&admission, &explain);
         assert!(explained.is_some());
-        assert!(try_acquire(&admission, &explain).is_none(), "two reports in all");
+        assert!(try_acquire(&admission, &explain).is_none(), "one at a time");
         assert!(try_acquire(&admission, &filter(100)).is_some());
-        drop(held);
-        let second = try_acquire(&admission, &explain);
-        assert!(second.is_some() && try_acquire(&admission, &inspect).is_none());
+    }
+
+    #[test]
+    fn a_report_that_waits_for_other_replicas_keeps_neither_other_reports_nor_their_questions_waiting()
+     {
+        let admission = admission();
+        for path in ["/v1/decisions", "/v1/pending", "/shadow"] {
+            let own = request(Method::GET, path, 0);
+            let mut forwarded = request(Method::GET, path, 0);
+            forwarded.headers_mut().insert(FORWARDED, HeaderValue::from_static("1"));
+            let held = try_acquire(&admission, &own);
+            assert!(held.is_some() && try_acquire(&admission, &own).is_none(), "{path}");
+            let asked = try_acquire(&admission, &forwarded);
+            assert!(asked.is_some() && try_acquire(&admission, &forwarded).is_none(), "{path}");
+            assert!(try_acquire(&admission, &request(Method::GET, "/v1/state", 0)).is_some());
+        }
+        // The header alone makes no other class of a report.
+        let mut state = request(Method::GET, "/v1/state", 0);
+        state.headers_mut().insert(FORWARDED, HeaderValue::from_static("1"));
+        assert_eq!(RequestClass::of(&state), RequestClass::Report);
     }
 
     #[test]

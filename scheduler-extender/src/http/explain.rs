@@ -50,9 +50,9 @@ pub(super) async fn explain(
     let others = if headers.contains_key(FORWARDED) { None } else { extender.others.as_ref() };
     let answer = match (wire::read_explain_request(&body), others) {
         (Ok(request), Some(others)) if request.pod.uses_decision_log() => {
-            let (own, answers) =
+            let (own, others) =
                 tokio::join!(answer(&extender, request), others.query(PATH, Some(&body)));
-            answers.into_iter().fold(own, newer_decision)
+            others.bodies.into_iter().fold(own, newer_decision)
         }
         (Ok(request), _) => answer(&extender, request).await,
         (Err(error), _) => Answer::failed(StatusCode::BAD_REQUEST, &error),
@@ -106,8 +106,9 @@ async fn answer(extender: &Extender, request: ExplainRequest<'_>) -> Answer {
     let nodes = request.node_names.as_deref();
     match request.pod {
         ExplainPod::Object(pod) => now(&extender.decider, &pod, nodes),
-        ExplainPod::Named { namespace, name, fresh } => {
-            let named = NamedPod { namespace: namespace.as_str(), name: name.as_str(), fresh };
+        ExplainPod::Named { namespace, name, uid, fresh } => {
+            let (namespace, name) = (namespace.as_str(), name.as_str());
+            let named = NamedPod { namespace, name, uid: uid.as_ref().map(Name::as_str), fresh };
             named.explain(extender, nodes).await
         }
     }
@@ -116,6 +117,8 @@ async fn answer(extender: &Extender, request: ExplainRequest<'_>) -> Answer {
 struct NamedPod<'a> {
     namespace: &'a str,
     name: &'a str,
+    /// Of pods that had this name one after another, which one; `None` for the newest.
+    uid: Option<&'a str>,
     fresh: bool,
 }
 
@@ -126,8 +129,11 @@ impl NamedPod<'_> {
             return Answer::failed(StatusCode::BAD_REQUEST, &error);
         }
         let decider = &extender.decider;
-        let logged =
-            if self.fresh { None } else { decider.decisions.find(self.namespace, self.name) };
+        let logged = if self.fresh {
+            None
+        } else {
+            decider.decisions.find(self.namespace, self.name, self.uid)
+        };
         let timeout = if logged.is_some() { LOGGED_READ_TIMEOUT } else { READ_TIMEOUT };
         let read = extender.binder.find_pod(self.namespace, self.name, timeout).await;
         match (logged, read) {
@@ -137,13 +143,18 @@ impl NamedPod<'_> {
                 decider.decisions.set_node(&pod.uid(), pod.node().unwrap_or_default());
                 at_decision(&logged, nodes)
             }
-            (_, Ok(Some(pod))) => now(decider, &pod, nodes),
-            (Some(logged), Ok(None) | Err(_)) => at_decision(&logged, nodes),
-            (None, Ok(None)) => Answer::failed(StatusCode::NOT_FOUND, &self.not_found()),
+            (_, Ok(Some(pod))) if self.is_meant(&pod) => now(decider, &pod, nodes),
+            (Some(logged), _) => at_decision(&logged, nodes),
+            (None, Ok(_)) => Answer::failed(StatusCode::NOT_FOUND, &self.not_found()),
             (None, Err(error)) => {
                 Answer::failed(StatusCode::SERVICE_UNAVAILABLE, &self.read_error(&error))
             }
         }
+    }
+
+    /// Whether the pod that has the name now is the one of the request.
+    fn is_meant(&self, pod: &Pod) -> bool {
+        self.uid.is_none_or(|uid| *pod.uid().as_str() == *uid)
     }
 
     fn not_found(&self) -> String {

@@ -1,4 +1,4 @@
-//! Accepts requests on the read-only port only by names that are its own.
+//! Accepts requests on the read-only port only by names that are its own, and not from other web sites.
 //!
 //! A web site can have its own name resolve to 127.0.0.1, and so read what a browser on that machine reaches there:
 //! an operator's forwarded port. The browser sends the site's name in `Host`. Nobody outside can have a name without a
@@ -8,9 +8,9 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use axum::extract::{Request, State};
-use axum::http::StatusCode;
-use axum::http::header::HOST;
+use axum::http::header::{HOST, X_CONTENT_TYPE_OPTIONS};
 use axum::http::uri::Authority;
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
@@ -20,7 +20,11 @@ use crate::Extender;
 /// The ends of names that only the cluster, or the machine itself, resolves.
 const INTERNAL: [&str; 3] = [".svc", ".cluster.local", ".localhost"];
 
-/// Middleware: refuses a request to a foreign name.
+/// Says to browsers that pages of other sites may not load an answer, as an image or a script.
+const RESOURCE_POLICY: HeaderName = HeaderName::from_static("cross-origin-resource-policy");
+
+/// Middleware: refuses a request to a foreign name, and one that a browser makes for another site's page. Such a page
+/// could not read the answer, but would make this server work.
 pub(super) async fn is_own(
     State(extender): State<Arc<Extender>>,
     request: Request,
@@ -32,9 +36,27 @@ pub(super) async fn is_own(
             let error = "the name in the header Host is none of this server's; --inspect-host-names adds names";
             Answer::failed(StatusCode::MISDIRECTED_REQUEST, &error).into_response()
         }
-        // Browsers always send it.
-        Some(_) | None => next.run(request).await,
+        _ if is_of_another_site(request.headers()) => {
+            let error = "a page of another site asks; only this server's own pages and tools may";
+            Answer::failed(StatusCode::FORBIDDEN, &error).into_response()
+        }
+        // Browsers always send the name.
+        Some(_) | None => {
+            let mut answer = next.run(request).await;
+            let headers = answer.headers_mut();
+            headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+            headers.insert(RESOURCE_POLICY, HeaderValue::from_static("same-origin"));
+            answer
+        }
     }
+}
+
+/// Whether a browser says that a page of another site asks. A link that a user follows is no such request: it has the
+/// mode `navigate`.
+fn is_of_another_site(headers: &HeaderMap) -> bool {
+    let text = |name| headers.get(name).and_then(|value: &HeaderValue| value.to_str().ok());
+    let is_navigation = text("sec-fetch-mode") == Some("navigate");
+    matches!(text("sec-fetch-site"), Some("cross-site" | "same-site")) && !is_navigation
 }
 
 fn accepts(host: &str, names: &[String]) -> bool {
@@ -50,6 +72,23 @@ fn accepts(host: &str, names: &[String]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_page_of_another_site_may_link_here_and_ask_for_nothing() {
+        let is_refused = |site: &'static str, mode: &'static str| {
+            let mut headers = HeaderMap::new();
+            headers.insert("sec-fetch-site", HeaderValue::from_static(site));
+            headers.insert("sec-fetch-mode", HeaderValue::from_static(mode));
+            is_of_another_site(&headers)
+        };
+        for site in ["cross-site", "same-site"] {
+            assert!(is_refused(site, "cors") && is_refused(site, "no-cors"), "{site}");
+            assert!(!is_refused(site, "navigate"), "{site}");
+        }
+        assert!(!is_refused("same-origin", "cors") && !is_refused("none", "navigate"));
+        // Tools send neither.
+        assert!(!is_of_another_site(&HeaderMap::new()));
+    }
 
     #[test]
     fn only_addresses_internal_names_and_configured_names_are_accepted() {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use api::decisions::{Decided, Decisions};
-use api::policy_check::effective;
+use api::policy_check::{PolicyCheck, effective};
 use api::state::Replica;
 use axum::Router;
 use axum::extract::{Path, State};
@@ -28,6 +28,12 @@ use crate::report::{all_cards, node_detail};
 /// The beginning of all paths.
 pub(super) const PREFIX: &str = "/v1/";
 
+/// The paths whose answers are merged from those of all replicas.
+pub(super) const MERGED: [&str; 2] = [DECISIONS_PATH, PENDING_PATH];
+
+const DECISIONS_PATH: &str = "/v1/decisions";
+const PENDING_PATH: &str = "/v1/pending";
+
 /// Decisions in an answer without `limit`.
 const DECISIONS: usize = 100;
 
@@ -43,8 +49,8 @@ pub(super) fn routes() -> Router<Arc<Extender>> {
         .route("/v1/state", get(state))
         .route("/v1/nodes/{node}", get(node))
         .route("/v1/cards", get(cards))
-        .route("/v1/decisions", get(decisions))
-        .route("/v1/pending", get(pending))
+        .route(DECISIONS_PATH, get(decisions))
+        .route(PENDING_PATH, get(pending))
         .route("/v1/policy", get(policy))
         .layer(CompressionLayer::new().quality(CompressionLevel::Precise(LEVEL)))
 }
@@ -126,14 +132,14 @@ async fn decisions(
             return Answer::failed(StatusCode::BAD_REQUEST, &error).into_response();
         }
     };
-    let path = format!("/v1/decisions?limit={most}");
+    let path = format!("{DECISIONS_PATH}?limit={most}");
     summarised(&extender, Which::Newest(most), &path, &headers).await
 }
 
 /// The pods that wait, of all replicas.
 async fn pending(State(extender): State<Arc<Extender>>, headers: HeaderMap) -> Response {
     let which = Which::Waiting(extender.decider.now());
-    summarised(&extender, which, "/v1/pending", &headers).await
+    summarised(&extender, which, PENDING_PATH, &headers).await
 }
 
 /// Decisions of this replica and, with `path`, of the others: kube-scheduler sends its requests to one, and after a
@@ -147,14 +153,17 @@ async fn summarised(
     let start = Instant::now();
     let decider = &extender.decider;
     let mut decisions = decider.decisions.summaries(which);
+    let mut missing = Vec::new();
     if let Some(others) = &extender.others
         && !headers.contains_key(FORWARDED)
     {
-        for answer in others.query(path, None).await {
+        let answers = others.query(path, None).await;
+        for answer in answers.bodies {
             if let Ok(other) = serde_json::from_slice::<Decisions>(&answer) {
                 decisions.extend(other.decisions);
             }
         }
+        missing = answers.missing;
         newest_of_each(&mut decisions);
     }
     if let Which::Newest(most) = which {
@@ -170,7 +179,7 @@ async fn summarised(
         }
     }
     let (time, replica) = (decider.now(), extender.replica());
-    let answer = Answer::new("ok", &Decisions { time, replica, decisions });
+    let answer = Answer::new("ok", &Decisions { time, replica, missing, decisions });
     extender.counted(start, answer)
 }
 
@@ -187,6 +196,10 @@ fn newest_of_each(decisions: &mut Vec<Decided>) {
 async fn policy(State(extender): State<Arc<Extender>>) -> Response {
     let start = Instant::now();
     let snapshot = extender.decider.view.read();
-    let check = effective(&snapshot.policy.policy, None, &ReadingSource::Exporters);
+    // The extender reads annotations, whoever wrote them: what is said of a source holds for node-exporter-plus.
+    let check = PolicyCheck {
+        refused: extender.policy_fault.borrow().clone(),
+        ..effective(&snapshot.policy.policy, None, &ReadingSource::Exporters)
+    };
     extender.counted(start, Answer::new("ok", &check))
 }

@@ -31,15 +31,17 @@ pub(super) async fn shadow(State(extender): State<Arc<Extender>>, headers: Heade
     }
     let now = decider.now();
     let mut pods: Vec<_> = shadow.last_hour(now).iter().map(|comparison| pod(comparison)).collect();
+    let mut missing = Vec::new();
     if let Some(others) = &extender.others
         && !headers.contains_key(FORWARDED)
     {
         let answers = others.query(PATH, None).await;
-        let shadows =
-            answers.iter().filter_map(|text| serde_json::from_slice::<out::Shadow>(text).ok());
+        let texts = answers.bodies.iter();
+        let shadows = texts.filter_map(|text| serde_json::from_slice::<out::Shadow>(text).ok());
         pods = newest_first(pods, shadows.flat_map(|shadow| shadow.pods));
+        missing = answers.missing;
     }
-    Answer::new("ok", &out::Shadow { time: now, pods })
+    Answer::new("ok", &out::Shadow { time: now, missing, pods })
 }
 
 /// The newest comparison of each pod, newest first.

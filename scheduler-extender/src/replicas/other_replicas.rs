@@ -37,6 +37,15 @@ pub struct OtherReplicas {
     client: reqwest::Client,
 }
 
+/// What the other replicas answered.
+#[derive(Debug, Default)]
+pub(crate) struct OtherAnswers {
+    /// The bodies of the answers of status 200.
+    pub(crate) bodies: Vec<Vec<u8>>,
+    /// The addresses of replicas that gave no such answer, or the Service where its endpoints cannot be read.
+    pub(crate) missing: Vec<String>,
+}
+
 /// Why a replica gave no answer.
 #[derive(Debug, thiserror::Error)]
 enum QueryError {
@@ -61,9 +70,8 @@ impl OtherReplicas {
         Ok(Self { cluster, service, own, client })
     }
 
-    /// Sends a request to all other replicas, a POST if there is a body. Returns the bodies of the answers of status
-    /// 200. A replica that does not answer is logged and left out.
-    pub(crate) async fn query(&self, path: &str, body: Option<&Bytes>) -> Vec<Vec<u8>> {
+    /// Sends a request to all other replicas, a POST if there is a body. A replica that does not answer is logged.
+    pub(crate) async fn query(&self, path: &str, body: Option<&Bytes>) -> OtherAnswers {
         let found = match list_endpoints(&self.cluster, &self.service, LIST_TIMEOUT).await {
             Ok(found) => found,
             Err(error) => {
@@ -71,15 +79,35 @@ impl OtherReplicas {
                 tracing::warn!(
                     "the endpoints of Service {namespace}/{name} cannot be read: {error}"
                 );
-                return Vec::new();
+                let missing = vec![format!("Service {namespace}/{name}")];
+                return OtherAnswers { missing, ..OtherAnswers::default() };
             }
         };
         let found: BTreeSet<_> = found.into_iter().filter(|at| !self.own.contains(at)).collect();
-        let answers = found.into_iter().take(MAX_REPLICAS).map(|at| self.query_one(at, path, body));
-        join_all(answers).await.into_iter().flatten().collect()
+        let asked = found.into_iter().take(MAX_REPLICAS);
+        let answers = asked.map(|at| async move { (at, self.query_one(at, path, body).await) });
+        let mut all = OtherAnswers::default();
+        for (at, answer) in join_all(answers).await {
+            match answer {
+                Ok((StatusCode::OK, body)) => all.bodies.push(body),
+                // It has nothing to tell, as of a pod that it does not know, or is of an older version.
+                Ok(_) => all.missing.push(at.to_string()),
+                Err(error) => {
+                    tracing::warn!("no answer to {path} from the replica at {at}: {error}");
+                    all.missing.push(at.to_string());
+                }
+            }
+        }
+        all
     }
 
-    async fn query_one(&self, at: SocketAddr, path: &str, body: Option<&Bytes>) -> Option<Vec<u8>> {
+    /// The status and the body of one replica's answer.
+    async fn query_one(
+        &self,
+        at: SocketAddr,
+        path: &str,
+        body: Option<&Bytes>,
+    ) -> Result<(StatusCode, Vec<u8>), QueryError> {
         let url = format!("http://{at}{path}");
         let request = match body {
             Some(body) => self.client.post(url).body(body.clone()),
@@ -90,12 +118,6 @@ impl OtherReplicas {
             let status = answer.status();
             Ok((status, http_client::body(answer, MAX_ANSWER).await?))
         };
-        match timeout(ANSWER_TIMEOUT, answer).await.unwrap_or(Err(QueryError::Silent)) {
-            Ok((status, body)) => (status == StatusCode::OK).then_some(body),
-            Err(error) => {
-                tracing::warn!("no answer to {path} from the replica at {at}: {error}");
-                None
-            }
-        }
+        timeout(ANSWER_TIMEOUT, answer).await.unwrap_or(Err(QueryError::Silent))
     }
 }

@@ -8,7 +8,7 @@ use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use api::state::{Cards, Metric, Nodes, Replica, State};
+use api::state::{Cards, Metric, Nodes, Pool, Replica, State};
 use jiff::{SignedDuration, Timestamp};
 use placement::load::ResolvedPolicy;
 use placement::units::{MetricName, NodeName};
@@ -174,8 +174,13 @@ impl Computed {
         let (mut nodes, mut cards) = (Nodes::default(), Cards::default());
         nodes.readings = vec![Vec::with_capacity(changed.len()); self.metrics.len()];
         nodes.in_flight = nodes.readings.iter().map(|_| Vec::new()).collect();
+        let pools =
+            self.policy.as_deref().map_or_else(Vec::new, |policy| pools(&self.metrics, policy));
         for (name, row) in changed {
             push(&mut nodes, name, row, &mut self.zones);
+            if !pools.is_empty() {
+                nodes.pool.push(row.pool);
+            }
             push_cards(&mut cards, row, &mut self.models);
         }
         let gone = self.gone.iter().filter(|(_, number)| since.is_some() && **number > after);
@@ -187,6 +192,7 @@ impl Computed {
             time: now,
             replica: self.replica.clone(),
             metrics: described(&self.metrics, self.policy.as_deref()),
+            pools,
             models: self.models.to_strings(),
             zones: self.zones.to_strings(),
             nodes,
@@ -260,10 +266,24 @@ fn described(metrics: &[MetricName], policy: Option<&ResolvedPolicy>) -> Vec<Met
     described.collect()
 }
 
+/// The pools of a policy with their limits.
+fn pools(metrics: &[MetricName], policy: &ResolvedPolicy) -> Vec<Pool> {
+    let mut pools = Vec::new();
+    for (pool, rules) in policy.policy.pools.iter().zip(policy.all_rules().skip(1)) {
+        let max = metrics.iter().map(|name| {
+            let limit = rules.limits.iter().find(|limit| limit.metric.name == *name);
+            limit.map(|limit| limit.max)
+        });
+        pools.push(Pool { name: pool.name.to_string(), max: max.collect() });
+    }
+    pools
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
 
+    use cluster::{Event, NodeFacts};
     use placement::gpu::Card;
     use placement::policy::LoadPolicy;
     use proptest::prelude::*;
@@ -340,6 +360,28 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn a_node_of_a_pool_names_it_and_each_pool_has_its_limits() {
+        let policy = "apiVersion: plimsoll.dev/v1alpha1\nkind: SchedulingPolicy\nspec:\n  \
+                      metrics: [{name: cpu_usage_avg_5m, period: 1m, limit: 0.65}]\n  \
+                      nodePools:\n  - name: batch\n    selector: pool=batch\n    \
+                      metrics: [{name: cpu_usage_avg_5m, limit: 0.95}]\n";
+        let (view, report) = (fixtures::view(), StateReport::default());
+        view.change(|index| index.set_policy(LoadPolicy::from_yaml(policy).unwrap()));
+        fixtures::join(&view, "plain", Vec::new());
+        let labels = [("pool".to_owned(), "batch".to_owned())].into();
+        let pooled = NodeFacts { labels, ..fixtures::node("pooled", Vec::new()) };
+        view.apply_nodes(Event::Applied(pooled), Timestamp::UNIX_EPOCH);
+        report.refresh(&view, Replica::default(), Timestamp::UNIX_EPOCH);
+        let state = report.since(None, Timestamp::UNIX_EPOCH);
+        assert_eq!(state.metrics[0].max, Some(0.65));
+        assert_eq!(state.pools, [Pool { name: "batch".to_owned(), max: vec![Some(0.95)] }]);
+        assert_eq!(
+            (state.nodes.name, state.nodes.pool),
+            (vec!["plain".to_owned(), "pooled".to_owned()], vec![None, Some(0)])
+        );
     }
 
     #[test]

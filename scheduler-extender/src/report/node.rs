@@ -2,10 +2,10 @@
 
 use api::node::NodeDetail;
 use api::state::Replica;
-use cluster::Pod;
 use placement::units::NodeName;
 
 use super::cards::node_cards;
+use super::row::pool_of;
 use crate::{Decider, decisions};
 
 /// Everything about a node; `None` if neither the watch nor a pod's claim has shown it.
@@ -18,19 +18,17 @@ pub fn node_detail(decider: &Decider, name: &str, replica: Replica) -> Option<No
     }
     let now = decider.now();
     // A pod that uses nothing: the limits and the score of the node alone.
-    let decision = decider.decision_for(&Pod::default(), [name], now);
+    let decision = decider.decision_for_none([name], now);
     let explained = decisions::explain(&decision, api::explain::DecisionBasis::Now, [0]);
     let explained = explained.nodes.into_iter().next();
     let back_off = snapshot.back_offs.get(&node);
-    let pool = load.and_then(|load| {
-        let mut pools = snapshot.policy.policy.pools.iter();
-        pools.find(|pool| pool.selector.matches(&load.labels))
-    });
+    let policy = &snapshot.policy;
+    let pool = load.and_then(|load| pool_of(policy, &load.labels));
     Some(NodeDetail {
         time: now,
         replica,
         name: name.to_owned(),
-        pool: pool.map(|pool| pool.name.to_string()),
+        pool: pool.map(|pool| policy.policy.pools[pool].name.to_string()),
         load: explained.and_then(|node| node.load),
         recent_pods: load.map_or(0, |load| u32::try_from(load.recent.len()).unwrap_or(u32::MAX)),
         requested_cpu: load.and_then(|load| load.requested_cpu),

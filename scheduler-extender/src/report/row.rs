@@ -7,6 +7,7 @@ use placement::gpu::NodeCards;
 use placement::load::{
     Evaluation, MetricLoad, NodeLoad, PodToPlace, ReadingStatus, ResolvedPolicy,
 };
+use placement::selector::Labels;
 use placement::units::{MetricName, NodeName};
 
 use super::cards::with_memory;
@@ -30,6 +31,8 @@ pub(super) struct Row {
     pub(super) read_at: Option<i64>,
     pub(super) missing: u32,
     pub(super) zone: Option<Arc<str>>,
+    /// The position of its pool in the policy.
+    pub(super) pool: Option<u32>,
     pub(super) unplaced: u32,
     pub(super) backed_off: bool,
     pub(super) cards: Box<[CardRow]>,
@@ -89,12 +92,14 @@ impl Rows<'_> {
         let evaluation = Evaluation { policy, node, pod: PodToPlace::ORDINARY, now: self.now };
         row.score = evaluation.score().get();
         row.zone = node.labels.get(ZONE).map(|zone| Arc::from(zone.as_str()));
+        let pool = pool_of(policy, &node.labels);
+        row.pool = pool.and_then(|pool| u32::try_from(pool).ok());
         let mut known = vec![false; self.metrics.len()];
         for check in evaluation.limits() {
             let at = self.position(&check.limit.metric.name);
             add_load(row, &mut known, at, check.load);
             let Some(load) = check.load.value() else { continue };
-            let ratio = thousandths(load / check.limit.max);
+            let ratio = limit_ratio(load, check.limit.max);
             if row.limit_ratio.is_none_or(|highest| ratio > highest) {
                 row.limit_ratio = Some(ratio);
                 row.limit = at.and_then(|at| u32::try_from(at).ok());
@@ -130,6 +135,11 @@ impl Rows<'_> {
     }
 }
 
+/// The position of a node's pool in the policy; `None` for a node of none.
+pub(super) fn pool_of(policy: &ResolvedPolicy, labels: &Labels) -> Option<usize> {
+    policy.policy.pools.iter().position(|pool| pool.selector.matches(labels))
+}
+
 /// Adds the load by the metric of the column `at`, unless it is there already: a metric can have a limit and a weight.
 fn add_load(row: &mut Row, known: &mut [bool], at: Option<usize>, load: MetricLoad) {
     let Some(at) = at.filter(|at| !known[*at]) else { return };
@@ -149,6 +159,12 @@ fn used_percent(memory: &CardMemory) -> Option<u8> {
     Some(2 * (share * 50.0).round().min(50.0) as u8)
 }
 
+/// A load in thousandths of its limit. One that is over by less than a thousandth is over too.
+fn limit_ratio(load: f64, max: f64) -> u32 {
+    let ratio = thousandths(load / max);
+    if load > max { ratio.max(1_001) } else { ratio.min(1_000) }
+}
+
 /// A fraction in thousandths; a negative or unknown one is 0.
 fn thousandths(fraction: f64) -> u32 {
     // The cast saturates, and NaN becomes 0.
@@ -157,4 +173,19 @@ fn thousandths(fraction: f64) -> u32 {
 
 fn signed(fraction: f64) -> i32 {
     (fraction * 1e3).clamp(-MOST, MOST).round() as i32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_load_that_is_over_its_limit_by_little_is_over_in_thousandths_too() {
+        assert_eq!(limit_ratio(0.650_1, 0.65), 1_001);
+        assert_eq!(limit_ratio(0.65, 0.65), 1_000);
+        assert_eq!(limit_ratio(0.649_9, 0.65), 1_000);
+        assert_eq!(limit_ratio(1.3, 0.65), 2_000);
+        // A limit of 0 is met by an idle node alone.
+        assert_eq!((limit_ratio(0.0, 0.0), limit_ratio(0.1, 0.0)), (0, 1_000_000));
+    }
 }

@@ -18,7 +18,7 @@ const NODES: [&str; 2] = ["cool", "busy"];
 struct Cluster {
     sim: Sim,
     replicas: [Rig; 2],
-    _silent: KeptAddress,
+    silent: KeptAddress,
     _policy: tempfile::NamedTempFile,
 }
 
@@ -42,7 +42,7 @@ impl Cluster {
         for at in [replicas[0].address(), silent.address(), replicas[1].address()] {
             sim.put(slice(at));
         }
-        Self { sim, replicas, _silent: silent, _policy: policy }
+        Self { sim, replicas, silent, _policy: policy }
     }
 
     /// What this replica tells of the pod.
@@ -158,5 +158,28 @@ async fn whichever_replica_is_asked_tells_the_last_decision_about_each_pod_of_al
     cluster.place(&web);
     for rig in &cluster.replicas {
         rig.until("one pod alone", async || names(rig, "/v1/pending").await == ["shop"]).await;
+    }
+}
+
+/// Each asks the other while it is asked itself.
+#[tokio::test]
+async fn replicas_that_are_asked_at_once_tell_what_all_know_and_name_one_that_is_silent() {
+    let cluster = Cluster::start().await;
+    let (web, shop) = (cluster.sim.put(pod("web")), cluster.sim.put(pod("shop")));
+    cluster.decide(0, &web).await;
+    cluster.decide(1, &shop).await;
+    let [first, second] = &cluster.replicas;
+    let silent = cluster.silent.address().to_string();
+    for path in ["/v1/decisions", "/v1/pending", "/shadow"] {
+        first
+            .until("both pods, asked at once", async || {
+                let (one, other) = tokio::join!(first.get(path), second.get(path));
+                [one, other].iter().all(|told| {
+                    told.contains("\"web\"")
+                        && told.contains("\"shop\"")
+                        && told.contains(&format!("\"missing\":[\"{silent}\"]"))
+                })
+            })
+            .await;
     }
 }

@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 use serde_json::json;
 use sim::{NODES, PODS, Sim, pod};
 
-use crate::rig::{Rig, gpu_node, gpu_pod, loaded_node};
+use crate::rig::{POLICY, Rig, gpu_node, gpu_pod, loaded_node};
 
 const NOW: SignedDuration = SignedDuration::ZERO;
 const HOUR: SignedDuration = SignedDuration::from_hours(1);
@@ -203,10 +203,21 @@ async fn a_decision_names_its_nodes_rank_the_runner_up_and_the_nearest_limit() {
 }
 
 #[tokio::test]
-async fn the_policy_in_force_is_told_with_its_defaults() {
+async fn the_policy_in_force_is_told_with_its_defaults_and_why_a_newer_file_is_refused() {
     let (_sim, rig) = cluster().await;
     let policy: PolicyCheck = get(&rig, "/v1/policy").await;
     assert!(policy.valid && policy.metrics[0].name == "cpu_usage_avg_5m");
+    assert_eq!(policy.refused, None);
+    rig.write_policy(&POLICY.replace("0.65", "sixty"));
+    let told = async || get::<PolicyCheck>(&rig, "/v1/policy").await;
+    rig.until("the refused file", async || {
+        let policy = told().await;
+        let names = |refused: String| refused.contains("line ") && refused.contains("sixty");
+        policy.refused.is_some_and(names) && policy.metrics[0].limit == Some(0.65)
+    })
+    .await;
+    rig.write_policy(POLICY);
+    rig.until("a good file", async || told().await.refused.is_none()).await;
 }
 
 #[tokio::test]

@@ -30,6 +30,7 @@ pub fn effective(
     PolicyCheck {
         valid: true,
         error: None,
+        refused: None,
         kind: kind.map(|kind| kind.name().to_owned()),
         metrics: common.unwrap_or_default(),
         scoring: Some(scoring(&policy.scoring)),

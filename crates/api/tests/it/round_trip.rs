@@ -228,6 +228,7 @@ prop_compose! {
         PolicyCheck {
             valid: error.is_none(),
             error: error.map(|(line, field, problem)| Fault { line, field, problem }),
+            refused: kind.clone(),
             kind,
             metrics,
             scoring,
@@ -280,7 +281,11 @@ fn shadow() -> impl Strategy<Value = Shadow> {
         shadow,
         differs,
     });
-    (time(), vec(pod, 0..3)).prop_map(|(time, pods)| Shadow { time, pods })
+    (time(), vec(name(), 0..2), vec(pod, 0..3)).prop_map(|(time, missing, pods)| Shadow {
+        time,
+        missing,
+        pods,
+    })
 }
 
 proptest! {

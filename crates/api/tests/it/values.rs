@@ -304,7 +304,7 @@ pub(crate) fn shadow() -> Shadow {
         shadow: choice(0, 0, &["worker-3"], Some(52)),
         differs: Vec::new(),
     };
-    Shadow { time, pods: vec![differs, agrees] }
+    Shadow { time, missing: vec!["10.0.0.7:19107".to_owned()], pods: vec![differs, agrees] }
 }
 
 pub(crate) fn policy_check() -> PolicyCheck {
@@ -322,6 +322,7 @@ pub(crate) fn policy_check() -> PolicyCheck {
     let field = "spec.predicate[0].name".to_owned();
     PolicyCheck {
         valid: true,
+        refused: Some("--policy-file policy.yaml: line 5: kind: expected another".to_owned()),
         error: Some(Fault { line: 5, field, problem: "expected another".to_owned() }),
         kind: Some("SchedulingPolicy".to_owned()),
         metrics: vec![cpu.clone()],
