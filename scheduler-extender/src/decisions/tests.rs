@@ -1,4 +1,5 @@
-//! Decisions as the verbs, the log and explain see them: with and without prepared values, kept, explained and in short.
+//! Decisions as the verbs, the log and explain see them: with and without prepared values, kept, explained and in
+//! short.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::{Arc, LazyLock};

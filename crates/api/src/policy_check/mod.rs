@@ -17,8 +17,8 @@ pub struct PolicyCheck {
     /// Why they refuse it; absent if they accept it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<Fault>,
-    /// Why the newest version of an extender's policy file is refused, with line and field: this policy, the one before,
-    /// stays in force. Absent if it is not refused.
+    /// Why the newest version of an extender's policy file is refused, with line and field: this policy, the one
+    /// before, stays in force. Absent if it is not refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refused: Option<String>,
     /// Its kind, as in `SchedulingPolicy`; absent if it is refused, and for the policy in force of an extender.
