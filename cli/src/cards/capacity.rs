@@ -4,7 +4,7 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use anyhow::Result;
-use api::state::State;
+use api::state::{Replica, State};
 use jiff::Timestamp;
 use serde::Serialize;
 
@@ -35,6 +35,8 @@ struct Room {
 #[serde(rename_all = "camelCase")]
 struct Answer {
     time: Timestamp,
+    /// The replica that answers: another than the leader, or one that has not listed everything yet, does not know all.
+    replica: Replica,
     size: u32,
     count: u32,
     cores: u32,
@@ -120,7 +122,16 @@ fn answer(state: &State, asked: Asked, is_chosen: impl Fn(&str) -> bool) -> Answ
     }
     models.sort_by(|a, b| a.model.cmp(&b.model));
     let Asked { units: size, cores, count } = asked;
-    Answer { time: state.time, size, count, cores, models, total, left_out }
+    Answer {
+        time: state.time,
+        replica: state.replica.clone(),
+        size,
+        count,
+        cores,
+        models,
+        total,
+        left_out,
+    }
 }
 
 /// A card's model, and what it has free; `None` if it takes no pods.

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use api::node::{AllCards, Card};
-use api::state::{Metric, State};
+use api::state::{Metric, Replica, State};
 use jiff::Timestamp;
 use serde::Serialize;
 
@@ -83,6 +83,8 @@ struct Loaded {
 #[derive(Serialize)]
 struct Items<T> {
     time: Timestamp,
+    /// The replica that answers: another than the leader, or one that has not listed everything yet, does not know all.
+    replica: Replica,
     items: Vec<T>,
 }
 
@@ -102,7 +104,7 @@ fn nodes(flags: &TopRows, output: &mut dyn Write) -> Result<ExitCode> {
     if write_names(names, flags.format, output)? {
         return Ok(ExitCode::SUCCESS);
     }
-    let answer = Items { time: state.time, items: nodes };
+    let answer = Items { time: state.time, replica: state.replica.clone(), items: nodes };
     if write_value(&answer, flags.format, output)? {
         return Ok(ExitCode::SUCCESS);
     }
@@ -116,6 +118,7 @@ fn nodes(flags: &TopRows, output: &mut dyn Write) -> Result<ExitCode> {
     let rows: Vec<Vec<String>> = answer.items.iter().map(|node| node_row(node, &shown)).collect();
     table::write(output, heading, &rows)?;
     write_left(left, output)?;
+    write_doubts(&answer.replica, output)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -209,13 +212,14 @@ fn pods(flags: &TopPods, output: &mut dyn Write) -> Result<ExitCode> {
     if write_names(names, flags.format, output)? {
         return Ok(ExitCode::SUCCESS);
     }
-    let answer = Items { time: cards.time, items: holders };
+    let answer = Items { time: cards.time, replica: cards.replica.clone(), items: holders };
     if write_value(&answer, flags.format, output)? {
         return Ok(ExitCode::SUCCESS);
     }
     if answer.items.is_empty() {
         let scope = namespace.map(|name| format!(" in namespace {name} (-A: all)"));
         writeln!(output, "No pod holds units of cards{}.", scope.unwrap_or_default())?;
+        write_doubts(&answer.replica, output)?;
         return Ok(ExitCode::SUCCESS);
     }
     let rows: Vec<[String; 6]> = answer.items.iter().map(holder_row).collect();
@@ -284,7 +288,7 @@ fn cards(flags: &TopRows, output: &mut dyn Write) -> Result<ExitCode> {
     if write_names(names, flags.format, output)? {
         return Ok(ExitCode::SUCCESS);
     }
-    let answer = Items { time: cards.time, items: all };
+    let answer = Items { time: cards.time, replica: cards.replica.clone(), items: all };
     if write_value(&answer, flags.format, output)? {
         return Ok(ExitCode::SUCCESS);
     }

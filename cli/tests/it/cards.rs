@@ -63,6 +63,28 @@ fn a_replica_that_does_not_lead_says_so() {
 }
 
 #[test]
+fn a_replica_that_does_not_know_everything_says_so_in_every_report() {
+    for words in [
+        &["top", "nodes"][..],
+        &["top", "pods", "-A"],
+        &["top", "pods", "-n", "none"],
+        &["top", "cards"],
+        &["capacity", "--size", "1"],
+    ] {
+        let [mut state, mut cards] = [STATE, CARDS].map(parsed);
+        state["replica"]["complete"] = json!(false);
+        cards["replica"]["complete"] = json!(false);
+        let [state, cards] = [state, cards].map(|value| value.to_string());
+        let extender = Extender::new(&[("/v1/cards", &cards), ("/v1/state", &state)]);
+        let world = World::new().with_extender(&extender.url);
+        let written = world.run(words).success();
+        assert!(written.contains("has not listed all nodes and pods yet"), "{words:?}: {written}");
+        let json = parsed(&world.run(&[words, &["-o", "json"]].concat()).success());
+        assert_eq!(json["replica"]["complete"], false, "{words:?}");
+    }
+}
+
+#[test]
 fn capacity_tells_how_many_pods_fit_by_model_and_in_all() {
     assert_golden("capacity.txt", &world().run(&["capacity", "--size", "8"]).success());
     let two = world().run(&["capacity", "--size", "8", "--count", "2", "-o", "json"]).success();
