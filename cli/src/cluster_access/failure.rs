@@ -74,18 +74,24 @@ fn grant(message: &str) -> Option<String> {
     let resource = quoted(message, "resource ")?;
     let group = quoted(message, "API group ").unwrap_or_default();
     let resource = with_group(resource, group);
-    let role = format!("plimsoll-{verb}-{}", resource.replace(['/', '.'], "-"));
+    let mut role = format!("plimsoll-{verb}-{}", resource.replace(['/', '.'], "-"));
+    let mut of = resource.clone();
+    // Of Secrets, the one alone that is asked for.
+    if let Some(name) = quoted(message, "secrets ").filter(|_| resource == "secrets") {
+        role += &format!("-{name}");
+        of += &format!(" --resource-name={name}");
+    }
     let subject = match user.strip_prefix("system:serviceaccount:") {
         Some(account) => format!("--serviceaccount={account}"),
         None => format!("--user={user}"),
     };
     Some(match quoted(message, "in the namespace ") {
         Some(namespace) => format!(
-            "  kubectl --namespace {namespace} create role {role} --verb={verb} --resource={resource}\n  \
+            "  kubectl --namespace {namespace} create role {role} --verb={verb} --resource={of}\n  \
              kubectl --namespace {namespace} create rolebinding {role} --role={role} {subject}"
         ),
         None => format!(
-            "  kubectl create clusterrole {role} --verb={verb} --resource={resource}\n  \
+            "  kubectl create clusterrole {role} --verb={verb} --resource={of}\n  \
              kubectl create clusterrolebinding {role} --clusterrole={role} {subject}"
         ),
     })
@@ -135,6 +141,18 @@ mod tests {
         let text = text.unwrap();
         assert!(text.contains("--verb=list --resource=nodeloads.plimsoll.dev"), "{text}");
         assert!(text.ends_with("--serviceaccount=a:b"), "{text}");
+    }
+
+    #[test]
+    fn the_right_to_read_a_secret_is_that_of_this_one_alone() {
+        let text = grant(
+            r#"secrets "exporter-tls" is forbidden: User "jane" cannot get resource "secrets" in API group "" in the namespace "plimsoll""#,
+        );
+        let text = text.unwrap();
+        assert!(
+            text.contains("create role plimsoll-get-secrets-exporter-tls --verb=get --resource=secrets --resource-name=exporter-tls\n"),
+            "{text}"
+        );
     }
 
     #[test]
