@@ -33,7 +33,8 @@ Examples:
   # What is wrong alone, for a pipeline
   kubectl plimsoll doctor -o json | jq '.findings[] | select(.level != \"ok\")'
 
-Exit status: 0 if no check fails, 1 if one does. What may not be read is a warning that names the right.";
+Exit status: 0 if every check is ok or warns, 1 if one fails, 3 if none fails and something is not known. What may not be \
+read is not known, and is told with the right that is missing.";
 
 /// Flags of `support-bundle`.
 #[derive(Debug, Parser)]

@@ -1,99 +1,317 @@
 //! Checks of rights and admission policies.
 
-use super::facts::{Facts, Right};
-use super::finding::{Finding, few};
+use serde_json::Value;
 
-/// The admission policies, and whether forged claims or foreign writes pass without them.
-pub(super) const POLICIES: [(&str, &str); 10] = [
-    ("plimsoll-bindings", "anyone who may bind pods can bring a claim of cards"),
-    ("plimsoll-claims", "anyone who may write pods can claim cards"),
-    ("plimsoll-gpu-environment", "GPU pods may choose cards by variables"),
-    ("plimsoll-node-name", "GPU pods may name their node, and then fail on it"),
-    ("plimsoll-annotator-nodes", "the annotator's token can write all of every node"),
-    ("plimsoll-annotator-events", "the annotator's token can write events about anything"),
-    ("plimsoll-device-plugin-nodes", "a device plugin's token can write other nodes"),
-    ("plimsoll-device-plugin-node-status", "a device plugin's token can write other nodes' status"),
-    ("plimsoll-device-plugin-pods", "a device plugin's token can write other nodes' pods"),
-    ("plimsoll-device-plugin-events", "a device plugin's token can write other nodes' events"),
+use super::facts::{AdmissionPolicy, Binding, Facts, PLUGIN, Right, SECOND_SCHEDULER};
+use super::finding::{Findings, few};
+use super::programs::WORKLOADS;
+use crate::cluster_access::EXTENDER;
+
+/// An admission policy as it is shipped. Its binding has the same name, and narrows nothing.
+pub(super) struct Guard {
+    pub(super) name: &'static str,
+    /// What passes without it: forged claims or foreign writes.
+    effect: &'static str,
+    /// What it is installed with.
+    of: Part,
+    /// The names of its match conditions.
+    pub(super) conditions: &'static [&'static str],
+    /// The resources that it looks at.
+    pub(super) resources: &'static [&'static str],
+}
+
+/// A part of an installation.
+#[derive(Clone, Copy)]
+enum Part {
+    Annotator,
+    Extender,
+    DevicePlugin,
+    SecondScheduler,
+    /// The device plugin with Aliyun's ConfigMaps.
+    UnhealthyGpus,
+}
+
+const PODS: &[&str] = &["pods", "pods/status", "pods/ephemeralcontainers", "pods/resize"];
+
+/// The admission policies.
+pub(super) const GUARDS: [Guard; 12] = [
+    Guard {
+        name: "plimsoll-bindings",
+        effect: "anyone who may bind pods can bring a claim of cards",
+        of: Part::Extender,
+        conditions: &["by-others"],
+        resources: &["pods/binding", "bindings"],
+    },
+    Guard {
+        name: "plimsoll-claims",
+        effect: "anyone who may write pods can claim cards",
+        of: Part::Extender,
+        conditions: &["by-others", "changes-a-claim"],
+        resources: PODS,
+    },
+    Guard {
+        name: "plimsoll-gpu-environment",
+        effect: "GPU pods may choose cards by variables",
+        of: Part::Extender,
+        conditions: &["asks-for-gpu-memory-or-is-too-long-to-tell"],
+        resources: &["pods", "pods/ephemeralcontainers"],
+    },
+    Guard {
+        name: "plimsoll-node-name",
+        effect: "GPU pods may name their node, and then fail on it",
+        of: Part::Extender,
+        conditions: &["names-its-node", "by-others-than-kubelets"],
+        resources: &["pods"],
+    },
+    Guard {
+        name: "plimsoll-scheduler-name",
+        effect: "GPU pods may name the provider's scheduler, and then fail on their node",
+        of: Part::SecondScheduler,
+        conditions: &["names-another-scheduler", "by-others-than-kubelets", "asks-for-gpu-memory"],
+        resources: &["pods"],
+    },
+    Guard {
+        name: "plimsoll-annotator-nodes",
+        effect: "the annotator's token can write all of every node",
+        of: Part::Annotator,
+        conditions: &["by-the-annotator"],
+        resources: &["nodes", "nodes/status"],
+    },
+    Guard {
+        name: "plimsoll-annotator-events",
+        effect: "the annotator's token can write events about anything",
+        of: Part::Annotator,
+        conditions: &["by-the-annotator"],
+        resources: &["events"],
+    },
+    Guard {
+        name: "plimsoll-device-plugin-nodes",
+        effect: "a device plugin's token can write other nodes",
+        of: Part::DevicePlugin,
+        conditions: &["by-the-device-plugin"],
+        resources: &["nodes"],
+    },
+    Guard {
+        name: "plimsoll-device-plugin-node-status",
+        effect: "a device plugin's token can write other nodes' status",
+        of: Part::DevicePlugin,
+        conditions: &["by-the-device-plugin"],
+        resources: &["nodes/status"],
+    },
+    Guard {
+        name: "plimsoll-device-plugin-pods",
+        effect: "a device plugin's token can write other nodes' pods",
+        of: Part::DevicePlugin,
+        conditions: &["by-the-device-plugin"],
+        resources: PODS,
+    },
+    Guard {
+        name: "plimsoll-device-plugin-events",
+        effect: "a device plugin's token can write other nodes' events",
+        of: Part::DevicePlugin,
+        conditions: &["by-the-device-plugin"],
+        resources: &["events"],
+    },
+    Guard {
+        name: "plimsoll-unhealthy-gpus",
+        effect: "a device plugin's token can write all ConfigMaps of kube-system",
+        of: Part::UnhealthyGpus,
+        conditions: &["by-the-device-plugin"],
+        resources: &["configmaps"],
+    },
 ];
 
-/// Whether the admission policies are in force.
-pub(crate) fn admission(facts: &Facts) -> Vec<Finding> {
-    const CHECK: &str = "admission";
-    let bindings = match &facts.bindings {
-        Err(failure) => {
-            return vec![Finding::unread(CHECK, "ValidatingAdmissionPolicyBindings", failure)];
-        }
-        Ok(bindings) => bindings,
-    };
-    let mut findings = Vec::new();
-    let policies = match &facts.policies {
-        Err(failure) => {
-            findings.push(Finding::unread(CHECK, "ValidatingAdmissionPolicies", failure));
-            None
-        }
-        Ok(policies) => Some(policies),
-    };
-    for (name, effect) in POLICIES {
-        let apply = "apply Plimsoll's manifests again: helm upgrade, or kubectl apply -k";
-        let is_there = policies.is_none_or(|policies| policies.iter().any(|policy| policy == name));
-        let own: Vec<_> = bindings.iter().filter(|it| it.spec.policy_name == name).collect();
-        let denies = |it: &&&super::facts::Binding| {
-            it.spec.validation_actions.iter().any(|action| action == "Deny")
+/// What to do about a policy that is not as it is shipped.
+const APPLY: &str = "apply Plimsoll's manifests again: helm upgrade, or kubectl apply -k";
+
+/// What to do about a policy that the component `from-gpushare` lifts.
+const MOVE: &str = "the component from-gpushare does this for the time of a move: take it out once gpushare is gone \
+                    (docs/migrate.md); without it, apply Plimsoll's manifests again";
+/// The match condition by which that component lets gpushare's accounts write claims.
+const FOR_GPUSHARE: &str = "by-others-than-gpushare";
+
+/// Whether the admission policies of what is installed are in force.
+pub(crate) fn admission(facts: &Facts, found: &mut Findings) {
+    let parts_known = found.read(WORKLOADS, facts.workloads.as_ref()).is_some();
+    let policies = found.read("ValidatingAdmissionPolicies", facts.policies.as_ref());
+    let bindings = found.read("ValidatingAdmissionPolicyBindings", facts.bindings.as_ref());
+    let mut guards = 0;
+    for guard in &GUARDS {
+        let policy = policies.map(|all| all.iter().find(|it| it.metadata.name == guard.name));
+        let own: Option<Vec<&Binding>> =
+            bindings.map(|all| all.iter().filter(|it| it.spec.policy_name == guard.name).collect());
+        let is_wanted = if parts_known {
+            is_installed(guard.of, facts)
+        } else {
+            // Those that are there are looked at all the same.
+            policy.flatten().is_some() || own.as_ref().is_some_and(|own| !own.is_empty())
         };
-        if !is_there || own.is_empty() {
-            let which = if is_there { "binding" } else { "policy" };
-            // The move from gpushare lifts this one.
-            let finding = if name == "plimsoll-node-name" { Finding::warn } else { Finding::fail };
-            findings.push(finding(CHECK, format!("{which} {name} is missing: {effect}"), apply));
-        } else if !own.iter().any(|it| denies(&it)) {
-            let actions: Vec<&str> =
-                own.iter().flat_map(|it| &it.spec.validation_actions).map(String::as_str).collect();
-            findings.push(Finding::fail(
-                CHECK,
-                format!("binding {name} is {}, not Deny: {effect}", actions.join(" and ")),
-                apply,
-            ));
+        if !is_wanted {
+            continue;
+        }
+        guards += 1;
+        if let Some(policy) = policy {
+            judge_policy(guard, policy, found);
+        }
+        if let Some(own) = own.filter(|_| policy.is_none_or(|policy| policy.is_some())) {
+            judge_bindings(guard, &own, found);
         }
     }
-    if findings.is_empty() {
-        findings.push(Finding::ok(CHECK, format!("{} policies deny", POLICIES.len())));
+    if guards == 0 {
+        found.does_not_apply("nothing that they protect is installed");
     }
-    findings
+    found.ok_if_nothing(format!("{guards} policies deny, as shipped"));
+}
+
+/// Whether a part is installed, where the Deployments and DaemonSets are known.
+fn is_installed(part: Part, facts: &Facts) -> bool {
+    let program = match part {
+        Part::Annotator => "annotator",
+        Part::Extender => EXTENDER,
+        Part::DevicePlugin | Part::UnhealthyGpus => PLUGIN,
+        Part::SecondScheduler => SECOND_SCHEDULER,
+    };
+    let Ok(Some(workload)) = facts.workload(program) else { return false };
+    match part {
+        Part::UnhealthyGpus => workload.setting("PLIMSOLL_UNHEALTHY_GPUS_NAMESPACE").is_some(),
+        _ => true,
+    }
+}
+
+/// Whether the component `from-gpushare` lifts it, for the time of a move.
+fn may_be_lifted(guard: &Guard) -> bool {
+    ["plimsoll-node-name", "plimsoll-scheduler-name"].contains(&guard.name)
+}
+
+/// Finds a fault; a warning where a move lifts the policy.
+fn find(guard: &Guard, what: String, found: &mut Findings) {
+    if may_be_lifted(guard) { found.warn(what, MOVE) } else { found.fail(what, APPLY) }
+}
+
+fn judge_policy(guard: &Guard, policy: Option<&AdmissionPolicy>, found: &mut Findings) {
+    let Guard { name, effect, .. } = guard;
+    let Some(policy) = policy else {
+        return find(guard, format!("policy {name} is missing: {effect}"), found);
+    };
+    let spec = &policy.spec;
+    if spec.failure_policy.as_deref().is_some_and(|it| it != "Fail") {
+        found.warn(
+            format!("policy {name} has another failurePolicy than Fail, so that what it cannot judge passes: {effect}"),
+            APPLY,
+        );
+    }
+    let mut less = narrowed_by(&spec.match_constraints);
+    for condition in &spec.match_conditions {
+        if condition.name == FOR_GPUSHARE {
+            found.warn(format!("policy {name} lets gpushare's accounts write claims"), MOVE);
+        } else if !guard.conditions.contains(&condition.name.as_str()) {
+            less.push(condition.name.as_str());
+        }
+    }
+    let rules = spec.match_constraints["resourceRules"].as_array();
+    let rules = rules.into_iter().flatten();
+    let resources: Vec<&str> = rules
+        .filter_map(|rule| rule["resources"].as_array())
+        .flatten()
+        .filter_map(Value::as_str)
+        .collect();
+    let all = resources.contains(&"*/*");
+    let lost = guard.resources.iter().filter(|resource| !all && !resources.contains(resource));
+    let lost: Vec<String> = lost.map(|resource| format!("no {resource}")).collect();
+    less.extend(lost.iter().map(String::as_str));
+    if !less.is_empty() {
+        found.warn(
+            format!(
+                "policy {name} looks at less than the shipped one ({}), and for the rest: {effect}",
+                less.join(", ")
+            ),
+            APPLY,
+        );
+    }
+}
+
+fn judge_bindings(guard: &Guard, own: &[&Binding], found: &mut Findings) {
+    let Guard { name, effect, .. } = guard;
+    if own.is_empty() {
+        return find(guard, format!("binding {name} is missing: {effect}"), found);
+    }
+    let denying: Vec<&&Binding> = own
+        .iter()
+        .filter(|it| it.spec.validation_actions.iter().any(|action| action == "Deny"))
+        .collect();
+    if denying.is_empty() {
+        let actions: Vec<&str> =
+            own.iter().flat_map(|it| &it.spec.validation_actions).map(String::as_str).collect();
+        let actions = actions.join(" and ");
+        return find(guard, format!("binding {name} is {actions}, not Deny: {effect}"), found);
+    }
+    // One that covers everything is enough.
+    let narrowed = denying.iter().map(|it| {
+        let mut narrowed = narrowed_by(&it.spec.match_resources);
+        if !is_empty(&it.spec.match_resources["resourceRules"]) {
+            narrowed.push("resourceRules");
+        }
+        narrowed
+    });
+    if let Some(narrowed) = narrowed.min_by_key(Vec::len).filter(|narrowed| !narrowed.is_empty()) {
+        found.warn(
+            format!(
+                "binding {name} is narrowed by its {}, and for the rest: {effect}",
+                narrowed.join(" and ")
+            ),
+            "take matchResources out of it, or apply Plimsoll's manifests again",
+        );
+    }
+}
+
+/// The fields by which a match leaves something out of what its resource rules name. The shipped ones have none of
+/// them.
+fn narrowed_by(matched: &Value) -> Vec<&str> {
+    let selectors = ["namespaceSelector", "objectSelector", "excludeResourceRules"].into_iter();
+    let mut narrowed: Vec<&str> = selectors.filter(|field| !is_empty(&matched[field])).collect();
+    if matched["matchPolicy"] == "Exact" {
+        narrowed.push("matchPolicy");
+    }
+    narrowed
+}
+
+/// Whether a value says nothing: as a selector it then selects everything.
+fn is_empty(value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::Array(items) => items.is_empty(),
+        Value::Object(fields) => fields.values().all(is_empty),
+        _ => false,
+    }
 }
 
 /// Whether the programs' accounts have their rights.
-pub(crate) fn rights(facts: &Facts) -> Vec<Finding> {
-    const CHECK: &str = "rights";
-    let rights = match &facts.rights {
-        Err(failure) => {
-            return vec![Finding::unread(CHECK, "the rights of Plimsoll's accounts", failure)];
-        }
-        Ok(rights) => rights,
+pub(crate) fn rights(facts: &Facts, found: &mut Findings) {
+    let Some(rights) = found.read("the rights of Plimsoll's accounts", facts.rights.as_ref())
+    else {
+        return;
     };
-    let missing: Vec<&Right> = rights.iter().filter(|right| !right.allowed).collect();
-    if missing.is_empty() {
-        return vec![Finding::ok(
-            CHECK,
-            format!("{} rights of the programs' accounts", rights.len()),
-        )];
+    if rights.is_empty() {
+        return found.unknown(
+            "not checked: no program of Plimsoll has a pod, so that no account is known",
+            "see the checks `extender` and `annotator`",
+        );
     }
-    let mut findings = Vec::new();
-    for account in ["scheduler-extender", "annotator", "gpushare-device-plugin"] {
+    let missing: Vec<&Right> = rights.iter().filter(|right| !right.allowed).collect();
+    for account in [EXTENDER, "annotator", PLUGIN] {
         let own: Vec<String> = missing
             .iter()
             .filter(|right| right.account == account)
             .map(|right| described(right))
             .collect();
         if !own.is_empty() {
-            findings.push(Finding::fail(
-                CHECK,
+            found.fail(
                 format!("{account} may not {}", few(&own)),
                 "apply Plimsoll's roles and their bindings again: helm upgrade, or kubectl apply -k",
-            ));
+            );
         }
     }
-    findings
+    found.ok_if_nothing(format!("{} rights of the programs' accounts", rights.len()));
 }
 
 fn described(right: &Right) -> String {

@@ -4,65 +4,112 @@ use jiff::Timestamp;
 use x509_parser::pem::parse_x509_pem;
 
 use super::facts::Facts;
-use super::finding::Finding;
+use super::finding::Findings;
+use super::programs::WORKLOADS;
+use crate::cluster_access::EXTENDER;
 
 const DAY: i64 = 86_400;
 
+/// When a certificate ends.
+struct End {
+    /// Which it is: `of Secret x`.
+    which: String,
+    time: Timestamp,
+    /// Whether the extender serves it, or checks clients by it.
+    is_extenders: bool,
+}
+
 /// Whether certificates last for some days more.
-pub(crate) fn certificates(facts: &Facts, days: u16) -> Vec<Finding> {
-    const CHECK: &str = "certificate";
-    let mut findings = Vec::new();
-    let mut ends: Vec<(String, i64)> = Vec::new();
-    for (secret, end) in &facts.certificates {
-        match end {
-            Err(failure) => {
-                findings.push(Finding::unread(CHECK, &format!("the Secret {secret}"), failure))
+pub(crate) fn certificates(facts: &Facts, found: &mut Findings) {
+    let extender = found.read(WORKLOADS, facts.workload(EXTENDER));
+    let speaks_tls = match extender {
+        Some(Some(extender)) => extender.setting("PLIMSOLL_TLS_CERT_FILE").is_some(),
+        Some(None) | None => false,
+    };
+    let mut ends = of_secrets(facts, found);
+    // Where the extender is not known to be there, its metrics may tell all the same.
+    if speaks_tls || extender.is_none() {
+        ends.extend(in_use(facts, found));
+    }
+    for end in &ends {
+        judge(end, facts, found);
+    }
+    if speaks_tls && !ends.iter().any(|end| end.is_extenders) {
+        return found.unknown(
+            "not checked: the extender speaks TLS, and the end of its certificate is not known",
+            "kubectl plimsoll doctor --only certificate also looks at Secrets; see the check `extender`",
+        );
+    }
+    match ends.iter().map(|end| days_left(end, facts)).min() {
+        Some(first) => found.ok_if_nothing(format!("the first ends in {first} days")),
+        None if extender.is_some_and(|extender| extender.is_some()) => {
+            found.ok_if_nothing("none: the extender runs without --tls-cert-file, over plain HTTP");
+        }
+        None => found.does_not_apply("no extender is installed"),
+    }
+}
+
+/// The certificates in Secrets. A Secret that is missing is found.
+fn of_secrets(facts: &Facts, found: &mut Findings) -> Vec<End> {
+    let mut ends = Vec::new();
+    for secret in facts.certificates.iter().flatten() {
+        let mut which = format!("of Secret {}", secret.name);
+        if secret.namespace != facts.namespace {
+            which += &format!(" in {}", secret.namespace);
+        }
+        match found.read(&format!("the certificate {which}"), secret.end.as_ref()) {
+            Some(Some(time)) => {
+                ends.push(End { which, time: *time, is_extenders: secret.of == EXTENDER });
             }
-            Ok(Some(end)) => ends.push((format!("of Secret {secret}"), end.as_second())),
-            Ok(None) => {}
+            Some(None) if !secret.of.is_empty() => found.fail(
+                format!(
+                    "there is no certificate {which}, without which no pod of {} starts",
+                    secret.of
+                ),
+                "make it: plimsoll-scheduler certificates, or your issuer (docs/certificates.md)",
+            ),
+            Some(None) | None => {}
         }
     }
-    for (pod, page) in &facts.extenders {
-        let Ok(page) = page else { continue };
+    ends
+}
+
+/// The certificates that extenders say they use.
+fn in_use(facts: &Facts, found: &mut Findings) -> Vec<End> {
+    let mut ends = Vec::new();
+    for (pod, page) in found.metrics(EXTENDER, &facts.extenders).pages {
         for file in ["certificate", "client_ca"] {
             let label = format!("file=\"{file}\"");
-            let name = "plimsoll_extender_certificate_not_after_seconds";
-            if let Some(end) = page.sum(name, &[&label]) {
-                ends.push((format!("in use by {pod} ({file})"), end as i64));
+            let end = page.sum("plimsoll_extender_certificate_not_after_seconds", &[&label]);
+            if let Some(time) = end.and_then(|end| Timestamp::from_second(end as i64).ok()) {
+                let which = format!("in use by {pod} ({file})");
+                ends.push(End { which, time, is_extenders: true });
             }
         }
     }
-    let now = facts.time().as_second();
-    let mut first: Option<i64> = None;
-    for (which, end) in ends {
-        let left = (end - now).div_euclid(DAY);
-        first = Some(first.map_or(left, |first| first.min(left)));
-        let todo = if which.contains("kube-scheduler-tls") {
-            "plimsoll-scheduler certificates --new, then enable on each control-plane node, which has a copy \
-             (docs/certificates.md)"
-        } else {
-            "renew its Secret: plimsoll-scheduler certificates --new, or your issuer (docs/certificates.md)"
-        };
-        if end <= now {
-            findings.push(Finding::fail(CHECK, format!("the certificate {which} has ended"), todo));
-        } else if left < i64::from(days) {
-            findings.push(Finding::warn(
-                CHECK,
-                format!("the certificate {which} ends in {left} days"),
-                todo,
-            ));
-        }
+    ends
+}
+
+/// Finds a certificate that has ended, or ends soon.
+fn judge(end: &End, facts: &Facts, found: &mut Findings) {
+    let which = &end.which;
+    let todo = if which.contains("kube-scheduler-tls") {
+        "plimsoll-scheduler certificates --new, then enable on each control-plane node, which has a copy \
+         (docs/certificates.md)"
+    } else {
+        "renew its Secret: plimsoll-scheduler certificates --new, or your issuer (docs/certificates.md)"
+    };
+    let left = days_left(end, facts);
+    if end.time <= facts.time() {
+        found.fail(format!("the certificate {which} has ended"), todo);
+    } else if left < i64::from(facts.certificate_days) {
+        found.warn(format!("the certificate {which} ends in {left} days"), todo);
     }
-    match first {
-        Some(first) if findings.is_empty() => {
-            findings.push(Finding::ok(CHECK, format!("the first ends in {first} days")));
-        }
-        None if findings.is_empty() => {
-            findings.push(Finding::ok(CHECK, "none: the extender speaks plain HTTP"));
-        }
-        _ => {}
-    }
-    findings
+}
+
+/// Whole days until it ends. For these, this machine's time will do where the API server's is not known.
+fn days_left(end: &End, facts: &Facts) -> i64 {
+    (end.time.as_second() - facts.time().as_second()).div_euclid(DAY)
 }
 
 /// When the first certificate of a PEM text ends; `None` if there is none in it.

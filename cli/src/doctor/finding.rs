@@ -2,6 +2,8 @@
 
 use serde::Serialize;
 
+use super::facts::{Pages, Read};
+use super::page::Page;
 use crate::cluster_access::Failure;
 
 /// How bad it is.
@@ -10,6 +12,8 @@ use crate::cluster_access::Failure;
 pub(crate) enum Level {
     /// Nothing is wrong.
     Ok,
+    /// Not known, since something cannot be read, or nothing looks.
+    Unknown,
     /// To be looked at.
     Warn,
     /// Something does not work, or protects nothing.
@@ -27,32 +31,56 @@ pub(crate) struct Finding {
     pub(crate) todo: Option<String>,
 }
 
-impl Finding {
+/// What one check has found so far.
+pub(crate) struct Findings {
+    check: &'static str,
+    found: Vec<Finding>,
+}
+
+impl Findings {
+    /// Nothing yet.
+    pub(crate) fn of(check: &'static str) -> Self {
+        Self { check, found: Vec::new() }
+    }
+
+    fn push(&mut self, level: Level, what: String, todo: Option<String>) {
+        self.found.push(Finding { level, check: self.check, what, todo });
+    }
+
     /// That nothing is wrong.
-    pub(crate) fn ok(check: &'static str, what: impl Into<String>) -> Self {
-        Self { level: Level::Ok, check, what: what.into(), todo: None }
+    pub(crate) fn ok(&mut self, what: impl Into<String>) {
+        self.push(Level::Ok, what.into(), None);
+    }
+
+    /// That nothing is wrong, unless something was found already.
+    pub(crate) fn ok_if_nothing(&mut self, what: impl Into<String>) {
+        if self.found.is_empty() {
+            self.ok(what);
+        }
+    }
+
+    /// That there is nothing to look at, and why.
+    pub(crate) fn does_not_apply(&mut self, why: &str) {
+        self.ok_if_nothing(format!("does not apply: {why}"));
+    }
+
+    /// Something that is not known.
+    pub(crate) fn unknown(&mut self, what: impl Into<String>, todo: impl Into<String>) {
+        self.push(Level::Unknown, what.into(), Some(todo.into()));
     }
 
     /// Something to look at.
-    pub(crate) fn warn(
-        check: &'static str,
-        what: impl Into<String>,
-        todo: impl Into<String>,
-    ) -> Self {
-        Self { level: Level::Warn, check, what: what.into(), todo: Some(todo.into()) }
+    pub(crate) fn warn(&mut self, what: impl Into<String>, todo: impl Into<String>) {
+        self.push(Level::Warn, what.into(), Some(todo.into()));
     }
 
     /// A fault.
-    pub(crate) fn fail(
-        check: &'static str,
-        what: impl Into<String>,
-        todo: impl Into<String>,
-    ) -> Self {
-        Self { level: Level::Fail, check, what: what.into(), todo: Some(todo.into()) }
+    pub(crate) fn fail(&mut self, what: impl Into<String>, todo: impl Into<String>) {
+        self.push(Level::Fail, what.into(), Some(todo.into()));
     }
 
-    /// A fact that could not be read, so that the check says nothing.
-    pub(crate) fn unread(check: &'static str, fact: &str, failure: &Failure) -> Self {
+    /// A fact that could not be read.
+    pub(crate) fn unread(&mut self, fact: &str, failure: &Failure) {
         let text = failure.to_string();
         let (message, todo) = match text.split_once("\nTo allow it:\n") {
             Some((message, grant)) => {
@@ -61,8 +89,68 @@ impl Finding {
             }
             None => (text, "read it with kubectl".to_owned()),
         };
-        let message = message.lines().next().unwrap_or_default().to_owned();
-        Self::warn(check, format!("not checked: {fact}: {message}"), todo)
+        let message = message.lines().next().unwrap_or_default();
+        self.unknown(format!("not checked: {fact}: {message}"), todo);
+    }
+
+    /// A fact; if it could not be read that is found, and the answer is `None`.
+    pub(crate) fn read<T>(&mut self, fact: &str, read: Result<T, &Failure>) -> Option<T> {
+        match read {
+            Ok(value) => Some(value),
+            Err(failure) => {
+                self.unread(fact, failure);
+                None
+            }
+        }
+    }
+
+    /// The metrics of a program's pods. Those that could not be read are found, and also that no pod runs.
+    pub(crate) fn metrics<'a>(&mut self, program: &str, pages: &'a Read<Pages>) -> Metrics<'a> {
+        let mut metrics = Metrics { pages: Vec::new(), all_known: false };
+        let Some(pages) = self.read(&format!("metrics of {program}"), pages.as_ref()) else {
+            return metrics;
+        };
+        if pages.is_empty() {
+            self.unknown(
+                format!("not checked: metrics of {program}: no pod of it runs"),
+                format!("kubectl get pods --all-namespaces -l app.kubernetes.io/name={program}"),
+            );
+        }
+        for (pod, page) in pages {
+            if let Some(page) = self.read(&format!("metrics of {pod}"), page.as_ref()) {
+                metrics.pages.push((pod, page));
+            }
+        }
+        metrics.all_known = !pages.is_empty() && metrics.pages.len() == pages.len();
+        metrics
+    }
+
+    /// Whether a fault was found.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.found.iter().any(|finding| finding.level == Level::Fail)
+    }
+
+    /// Everything that was found; a check that has found nothing is not known to be well.
+    pub(crate) fn done(mut self) -> Vec<Finding> {
+        if self.found.is_empty() {
+            self.unknown("not checked: nothing was found to look at", "report this as a fault");
+        }
+        self.found
+    }
+}
+
+/// The metrics of a program's pods, as far as they could be read.
+pub(crate) struct Metrics<'a> {
+    /// By pod.
+    pub(crate) pages: Vec<(&'a str, &'a Page)>,
+    /// Whether a pod runs, and those of all that run are known.
+    pub(crate) all_known: bool,
+}
+
+impl Metrics<'_> {
+    /// The sum of a metric over all replicas whose metrics are known.
+    pub(crate) fn sum(&self, name: &str, labels: &[&str]) -> f64 {
+        self.pages.iter().filter_map(|(_, page)| page.sum(name, labels)).sum()
     }
 }
 

@@ -2,16 +2,17 @@
 
 use std::collections::BTreeSet;
 
-use api::cards::{Cards, Closed};
+use api::cards::{Card, Cards, Closed};
 use placement::names::Names;
 use serde_json::Value;
 
-use super::facts::Facts;
-use super::finding::{Finding, count, few};
-use super::programs::why_not_ready;
+use super::facts::{Facts, PLUGIN, Workload};
+use super::finding::{Findings, count, few};
+use super::programs::{EVENTS, NODES, PODS, WORKLOADS, has_extender, why_not_ready};
+use super::readings::state;
+use crate::cluster_access::EXTENDER;
 use crate::cluster_access::objects::{Event, Node};
 
-const PLUGIN: &str = "gpushare-device-plugin";
 /// Labels by which other programs mark nodes with a card of NVIDIA's.
 const MARKS: [&str; 4] = [
     "nvidia.com/gpu.present",
@@ -21,149 +22,191 @@ const MARKS: [&str; 4] = [
 ];
 /// The label of gpushare's nodes.
 const GPUSHARE: &str = "gpushare";
-/// Resources by which other device plugins give out cards.
-const OTHERS: [&str; 3] = ["nvidia.com/gpu", "nvidia.com/gpu.shared", "amd.com/gpu"];
+/// Resources by which other device plugins give out cards, and how the names of others begin: a share of cards, a part
+/// of a card (MIG).
+const OTHERS: [&str; 4] = ["nvidia.com/gpu", "nvidia.com/gpu.", "nvidia.com/mig-", "amd.com/gpu"];
+/// How resources begin that may be of cards: NVIDIA's plugin can give its resources any name, and its network cards
+/// have such names, too.
+const NVIDIA: &str = "nvidia.com/";
+/// How old an event of the audit is at most that tells of the present, in seconds: the audit tells of a finding that
+/// stays every half an hour.
+const AUDITED: i64 = 2_100;
+/// How long events are kept, in seconds.
+const KEPT: i64 = 3_600;
 
 /// Whether Plimsoll's device plugin is to serve the node, or does.
-pub(crate) fn is_gpu_node(node: &Node) -> bool {
+pub(crate) fn is_gpu_node(node: &Node, names: &Names) -> bool {
     let labels = &node.metadata.labels;
-    labels.get(GPUSHARE).is_some_and(|value| value == "true") || has_cards(node)
+    labels.get(GPUSHARE).is_some_and(|value| value == "true") || has_cards(node, names)
 }
 
-fn has_cards(node: &Node) -> bool {
-    node.metadata.annotations.contains_key(&Names::default().cards())
+fn has_cards(node: &Node, names: &Names) -> bool {
+    node.metadata.annotations.contains_key(&names.cards())
+}
+
+/// The device plugin, if it is installed. If it is not, or that is not known, this is found.
+fn plugin<'a>(facts: &'a Facts, found: &mut Findings) -> Option<&'a Workload> {
+    let plugin = found.read(WORKLOADS, facts.workload(PLUGIN))?;
+    if plugin.is_none() {
+        found.does_not_apply("no device plugin of Plimsoll is installed");
+    }
+    plugin
+}
+
+/// The nodes that report cards. If there is none, or that is not known, this is found.
+fn nodes_with_cards<'a>(facts: &'a Facts, found: &mut Findings) -> Option<Vec<&'a Node>> {
+    let names = facts.names();
+    let nodes = found.read(NODES, facts.nodes.as_ref())?;
+    let nodes: Vec<&Node> = nodes.iter().filter(|node| has_cards(node, &names)).collect();
+    if nodes.is_empty() {
+        found.does_not_apply("no node reports cards");
+        return None;
+    }
+    Some(nodes)
 }
 
 /// Whether GPU nodes have a device plugin that offers their cards.
-pub(crate) fn nodes(facts: &Facts) -> Vec<Finding> {
-    const CHECK: &str = "gpu-nodes";
-    let nodes = match &facts.nodes {
-        Err(failure) => return vec![Finding::unread(CHECK, "the nodes", failure)],
-        Ok(nodes) => nodes,
-    };
-    if facts.workload(PLUGIN).is_none() {
-        return vec![Finding::ok(CHECK, "no device plugin of Plimsoll is installed")];
+pub(crate) fn nodes(facts: &Facts, found: &mut Findings) {
+    let names = facts.names();
+    let Some(workload) = found.read(WORKLOADS, facts.workload(PLUGIN)) else { return };
+    let Some(nodes) = found.read(NODES, facts.nodes.as_ref()) else { return };
+    if workload.is_none() {
+        // Without the extender, the label may be that of another program.
+        let served = nodes.iter().filter(|node| is_gpu_node(node, &names)).count();
+        if served > 0 && facts.has(EXTENDER) {
+            return found.fail(
+                format!("there is no DaemonSet {PLUGIN}, and {}", count(served, "GPU node")),
+                "apply Plimsoll's manifests again: helm upgrade, or kubectl apply -k",
+            );
+        }
+        return found.does_not_apply("no device plugin of Plimsoll is installed");
     }
-    let pods = facts.pods_of(PLUGIN);
+    let Some(pods) = found.read(PODS, facts.pods_of(PLUGIN)) else { return };
     let served: BTreeSet<&str> = pods.iter().map(|pod| pod.spec.node_name.as_str()).collect();
-    let mut findings = Vec::new();
     let mut without = Vec::new();
     let mut unlabelled = Vec::new();
     for node in nodes {
         let name = node.metadata.name.as_str();
-        let label = node.metadata.labels.get(GPUSHARE).map(String::as_str);
-        if served.contains(name) || label == Some("false") {
+        let labels = &node.metadata.labels;
+        if served.contains(name) || labels.get(GPUSHARE).is_some_and(|value| value == "false") {
             continue;
         }
-        if label == Some("true") || has_cards(node) {
+        if is_gpu_node(node, &names) {
             without.push(name.to_owned());
-        } else if MARKS
-            .iter()
-            .any(|mark| node.metadata.labels.get(*mark).is_some_and(|it| it == "true"))
-        {
+        } else if MARKS.iter().any(|mark| labels.get(*mark).is_some_and(|value| value == "true")) {
             unlabelled.push(name.to_owned());
         }
     }
     if !without.is_empty() {
-        findings.push(Finding::fail(
-            CHECK,
+        found.fail(
             format!("{} without a device plugin's pod: {}", count(without.len(), "GPU node"), few(&without)),
             "is the label gpushare=true there, and does the DaemonSet gpushare-device-plugin tolerate the node's taints?",
-        ));
+        );
     }
     if !unlabelled.is_empty() {
-        findings.push(Finding::warn(
-            CHECK,
+        found.warn(
             format!("{} with a card by its labels, and without Plimsoll's device plugin: {}", count(unlabelled.len(), "node"), few(&unlabelled)),
             "kubectl label node NODE gpushare=true (or gpushare=false, to leave it out), or the chart's \
              gpuNodes.find=hardwareLabels",
-        ));
+        );
     }
     let broken: Vec<String> =
         pods.iter().filter(|pod| !pod.is_ready()).map(|pod| why_not_ready(pod)).collect();
     if !broken.is_empty() {
-        findings.push(Finding::fail(
-            CHECK,
+        found.fail(
             format!("{} not ready: {}", count(broken.len(), "device plugin"), few(&broken)),
             "see its log (docs/troubleshoot.md#a-gpu-node)",
-        ));
+        );
     }
-    if findings.is_empty() {
-        findings.push(Finding::ok(
-            CHECK,
-            format!("{} serve {}", count(pods.len(), "device plugin"), count(served.len(), "node")),
-        ));
+    if pods.is_empty() {
+        return found.does_not_apply("no node is a GPU node, by its label");
     }
-    findings
+    found.ok_if_nothing(format!(
+        "{} for {}",
+        count(pods.len(), "device plugin"),
+        count(served.len(), "node")
+    ));
 }
 
 /// Whether a unit is so small that a node has too many.
-pub(crate) fn unit(facts: &Facts) -> Vec<Finding> {
-    const CHECK: &str = "unit";
-    let mut findings = Vec::new();
-    for (pod, log) in &facts.plugin_logs {
-        match log {
-            Err(failure) => {
-                findings.push(Finding::unread(CHECK, &format!("the log of {pod}"), failure))
-            }
-            Ok(log) => {
-                // The device plugin's own words, the last time.
-                let line = log.lines().rev().find(|line| line.contains("set --unit-mib to"));
-                let other =
-                    log.lines().rev().find(|line| line.contains("but containers hold units of"));
-                if let Some(line) = line {
-                    let says =
-                        line.split("set --unit-mib to ").nth(1).and_then(|it| it.split(' ').next());
-                    let unit = says.unwrap_or("a larger value");
-                    findings.push(Finding::fail(
-                        CHECK,
-                        format!("{pod}: the unit is too small, so that the node has more than it may offer, and offers nothing"),
-                        format!("set --unit-mib to {unit} or more, on all nodes alike (docs/operations.md#changing-the-unit)"),
-                    ));
-                } else if other.is_some() {
-                    findings.push(Finding::fail(
-                        CHECK,
-                        format!("{pod}: containers hold units of another size than --unit-mib"),
-                        "drain the GPU nodes before the unit changes (docs/operations.md#changing-the-unit)",
-                    ));
-                }
-            }
+pub(crate) fn unit(facts: &Facts, found: &mut Findings) {
+    if plugin(facts, found).is_none() {
+        return;
+    }
+    let Some(logs) = found.read("the device plugins' logs", facts.plugin_logs.as_ref()) else {
+        return;
+    };
+    for (pod, log) in logs {
+        let Some(log) = found.read(&format!("the log of {pod}"), log.as_ref()) else { continue };
+        // The device plugin's own words, the last time.
+        let line = log.lines().rev().find(|line| line.contains("set --unit-mib to"));
+        let other = log.lines().any(|line| line.contains("but containers hold units of"));
+        if let Some(line) = line {
+            let says = line.split("set --unit-mib to ").nth(1).and_then(|it| it.split(' ').next());
+            let unit = says.unwrap_or("a larger value");
+            found.fail(
+                format!("{pod}: the unit is too small, so that the node has more than it may offer, and offers nothing"),
+                format!("set --unit-mib to {unit} or more, on all nodes alike (docs/operations.md#changing-the-unit)"),
+            );
+        } else if other {
+            found.fail(
+                format!("{pod}: containers hold units of another size than --unit-mib"),
+                "drain the GPU nodes before the unit changes (docs/operations.md#changing-the-unit)",
+            );
         }
     }
-    if findings.is_empty() && facts.workload(PLUGIN).is_some() {
-        let unit = facts.workload(PLUGIN).and_then(|it| it.setting("PLIMSOLL_UNIT_MIB"));
-        findings.push(Finding::ok(CHECK, format!("{} MiB", unit.unwrap_or("1024"))));
-    }
-    findings
+    found.ok_if_nothing(format!("{} MiB", facts.plugin_setting("PLIMSOLL_UNIT_MIB", "1024")));
 }
 
 /// Whether another device plugin gives out the same cards.
-pub(crate) fn other_plugins(facts: &Facts) -> Vec<Finding> {
-    const CHECK: &str = "other-plugins";
-    let nodes = facts.nodes.as_deref().unwrap_or_default();
+pub(crate) fn other_plugins(facts: &Facts, found: &mut Findings) {
+    const TODO: &str = "take it off these nodes, or label them gpushare=false (docs/install.md#which-nodes-are-gpu-nodes)";
+    if plugin(facts, found).is_none() {
+        return;
+    }
+    let told = about(facts, &["GPUCardOfferedTwice", "GPUCardHeldTwice"], AUDITED, found);
+    if !told.is_empty() {
+        found.fail(format!("another device plugin serves the same cards: {}", few(&told)), TODO);
+    }
+    let names = facts.names();
+    let own = [names.gpu_resource(), names.gpu_count_resource()];
+    let nodes = nodes_with_cards(facts, found);
     let mut both = Vec::new();
-    for node in nodes.iter().filter(|node| has_cards(node)) {
-        for resource in OTHERS {
-            let offered = node.status.allocatable.get(resource).map(number).unwrap_or_default();
-            if offered > 0 {
-                both.push(format!("{} ({resource}: {offered})", node.metadata.name));
+    let mut perhaps = Vec::new();
+    for node in nodes.iter().flatten() {
+        for (resource, amount) in &node.status.allocatable {
+            let offered = number(amount);
+            if offered == 0 || own.contains(&resource.as_str()) {
+                continue;
+            }
+            let named = format!("{} ({resource}: {offered})", node.metadata.name);
+            if is_of_cards(resource) {
+                both.push(named);
+            } else if resource.starts_with(NVIDIA) {
+                perhaps.push(named);
             }
         }
     }
-    let told = about(facts, &["GPUCardOfferedTwice", "GPUCardHeldTwice"]);
-    if both.is_empty() && told.is_empty() {
-        return if nodes.iter().any(has_cards) {
-            vec![Finding::ok(CHECK, "none on these cards")]
-        } else {
-            Vec::new()
-        };
+    if !both.is_empty() {
+        found.fail(format!("another device plugin offers the same cards: {}", few(&both)), TODO);
+    } else if !perhaps.is_empty() {
+        found.warn(
+            format!("another device plugin may offer the same cards: {}", few(&perhaps)),
+            "if these are cards, take it off these nodes, or label them gpushare=false \
+             (docs/install.md#which-nodes-are-gpu-nodes)",
+        );
     }
-    let names = if both.is_empty() { told } else { both };
-    vec![Finding::fail(
-        CHECK,
-        format!("another device plugin offers the same cards: {}", few(&names)),
-        "take it off these nodes, or label them gpushare=false (docs/install.md#which-nodes-are-gpu-nodes)",
-    )]
+    if nodes.is_some() {
+        found.ok_if_nothing("none on these cards");
+    }
+}
+
+/// Whether a resource gives out cards, or parts of them, by its name.
+fn is_of_cards(resource: &str) -> bool {
+    OTHERS.iter().any(|other| {
+        let is_start = other.ends_with(['.', '-']);
+        resource == *other || is_start && resource.starts_with(other)
+    })
 }
 
 /// A quantity that is a whole number.
@@ -171,10 +214,14 @@ fn number(value: &Value) -> u64 {
     value.as_str().and_then(|text| text.parse().ok()).or(value.as_u64()).unwrap_or_default()
 }
 
-/// The objects of the newest events of these reasons, with the reason.
-fn about(facts: &Facts, reasons: &[&str]) -> Vec<String> {
-    let events = facts.events.as_deref().unwrap_or_default().iter();
-    let fitting = events.filter(|event| reasons.contains(&event.reason.as_str()));
+/// The objects of events of these reasons that are not older than this, in seconds, with the reason.
+fn about(facts: &Facts, reasons: &[&str], within: i64, found: &mut Findings) -> Vec<String> {
+    let Some(events) = found.read(EVENTS, facts.events.as_ref()) else { return Vec::new() };
+    let now = facts.time();
+    let fitting = events.iter().filter(|event| {
+        let is_new = event.time().is_none_or(|time| (now - time).get_seconds() < within);
+        is_new && reasons.contains(&event.reason.as_str())
+    });
     let names: BTreeSet<String> = fitting.map(named).collect();
     names.into_iter().collect()
 }
@@ -187,70 +234,71 @@ fn named(event: &Event) -> String {
     }
 }
 
+/// Reasons of the device plugin's events about CDI.
+const CDI_EVENTS: [&str; 7] = [
+    "CDISpecificationAbsent",
+    "CDICardMissing",
+    "CDIOtherDriver",
+    "CDIOnlyAll",
+    "CDINoDeviceNode",
+    "CDIDeviceTwice",
+    "CDISpecificationUnreadable",
+];
+
 /// Whether containers get their cards by CDI.
-pub(crate) fn cdi(facts: &Facts) -> Vec<Finding> {
-    const CHECK: &str = "cdi";
-    let Some(plugin) = facts.workload(PLUGIN) else { return Vec::new() };
+pub(crate) fn cdi(facts: &Facts, found: &mut Findings) {
+    const GENERATE: &str = "nvidia-ctk cdi generate --device-name-strategy=uuid --output=/var/run/cdi/nvidia.yaml on the node";
+    let Some(plugin) = plugin(facts, found) else { return };
     let response = plugin.setting("PLIMSOLL_RESPONSE").unwrap_or("cdi");
     if response != "cdi" {
-        return vec![Finding::warn(
-            CHECK,
+        return found.warn(
             format!(
                 "not used: the device plugin runs with --response={response}, which protects less"
             ),
             "docs/security.md#the-card-of-a-container",
-        )];
+        );
     }
-    let mut findings = Vec::new();
-    let generate = "nvidia-ctk cdi generate --device-name-strategy=uuid --output=/var/run/cdi/nvidia.yaml on the node";
-    let nodes: Vec<&Node> =
-        facts.nodes.as_deref().unwrap_or_default().iter().filter(|node| has_cards(node)).collect();
-    let mut closed = Vec::new();
-    let mut folder = Vec::new();
+    let Some(nodes) = nodes_with_cards(facts, found) else { return };
+    let names = facts.names();
+    let [mut closed, mut folder, mut unread] = [Vec::new(), Vec::new(), Vec::new()];
     for node in &nodes {
-        let text = node.metadata.annotations.get(&Names::default().cards());
-        let cards = text.and_then(|text| Cards::from_json(text).ok()).unwrap_or_default();
+        let text = node.metadata.annotations.get(&names.cards());
         let name = node.metadata.name.clone();
-        if cards.0.iter().any(|card| card.closed == Some(Closed::Cdi)) {
-            closed.push(name);
-        } else if cards.0.iter().any(|card| card.closed == Some(Closed::CdiFolder)) {
-            folder.push(name);
+        match text.and_then(|text| Cards::from_json(text).ok()) {
+            None => unread.push(name),
+            Some(cards) if is_closed(&cards.0, Closed::Cdi) => closed.push(name),
+            Some(cards) if is_closed(&cards.0, Closed::CdiFolder) => folder.push(name),
+            Some(_) => {}
         }
     }
     if !closed.is_empty() {
-        let why = about(
-            facts,
-            &[
-                "CDISpecificationAbsent",
-                "CDICardMissing",
-                "CDIOnlyAll",
-                "CDINoDeviceNode",
-                "CDIDeviceTwice",
-                "CDIOtherDriver",
-                "CDISpecificationUnreadable",
-            ],
-        );
+        let why = about(facts, &CDI_EVENTS, KEPT, found);
         let why = if why.is_empty() { String::new() } else { format!("; events: {}", few(&why)) };
-        findings.push(Finding::fail(
-            CHECK,
+        found.fail(
             format!("NVIDIA's CDI specification is missing or stale, so that cards take no pods: {}{why}", few(&closed)),
-            generate,
-        ));
+            GENERATE,
+        );
     }
     if !folder.is_empty() {
-        findings.push(Finding::fail(
-            CHECK,
+        found.fail(
             format!("the folder of CDI specifications cannot be written: {}", few(&folder)),
             "is /var/run/cdi (--cdi-dir) writable for the device plugin, and not full?",
-        ));
+        );
     }
-    let stale = about(facts, &["CDIOtherDriver", "CDICardMissing", "CDISpecificationAbsent"]);
-    if closed.is_empty() && !stale.is_empty() {
-        findings.push(Finding::warn(
-            CHECK,
-            format!("was missing or stale within the last hour: {}", few(&stale)),
-            generate,
-        ));
+    if !unread.is_empty() {
+        found.unknown(
+            format!("not checked: the annotation {} is not read: {}", names.cards(), few(&unread)),
+            "the device plugin writes it anew when it starts; is this command older than the plugin?",
+        );
+    }
+    if closed.is_empty() {
+        let stale = about(facts, &CDI_EVENTS[..3], KEPT, found);
+        if !stale.is_empty() {
+            found.warn(
+                format!("was missing or stale within the last hour: {}", few(&stale)),
+                GENERATE,
+            );
+        }
     }
     let off: Vec<String> = nodes
         .iter()
@@ -260,19 +308,17 @@ pub(crate) fn cdi(facts: &Facts) -> Vec<Finding> {
         })
         .collect();
     if !off.is_empty() {
-        findings.push(Finding::warn(
-            CHECK,
+        found.warn(
             format!("may be off in the container runtime, and containers then start without their cards: {}", few(&off)),
             "set enable_cdi = true in containerd's configuration, or update to containerd 2.0",
-        ));
+        );
     }
-    if findings.is_empty() {
-        findings.push(Finding::ok(
-            CHECK,
-            format!("{} with usable specifications", count(nodes.len(), "node")),
-        ));
-    }
-    findings
+    found.ok_if_nothing(format!("{} with usable specifications", count(nodes.len(), "node")));
+}
+
+/// Whether a card is closed for this reason.
+fn is_closed(cards: &[Card], why: Closed) -> bool {
+    cards.iter().any(|card| card.closed == Some(why))
 }
 
 /// Whether a runtime has CDI only where its configuration says so: containerd before 2.0, CRI-O before 1.23.
@@ -290,88 +336,86 @@ fn may_be_off(runtime: &str) -> bool {
 }
 
 /// Whether NVIDIA's runtime lets containers choose cards by themselves.
-pub(crate) fn runtime(facts: &Facts) -> Vec<Finding> {
-    const CHECK: &str = "runtime";
+pub(crate) fn runtime(facts: &Facts, found: &mut Findings) {
     const SETTING: &str = "ACCEPT_NVIDIA_VISIBLE_DEVICES_ENVVAR_WHEN_UNPRIVILEGED";
-    if facts.workload(PLUGIN).is_none() {
-        return Vec::new();
-    }
-    let mut findings = Vec::new();
-    match &facts.toolkits {
-        Err(failure) => {
-            findings.push(Finding::unread(CHECK, "the DaemonSet of NVIDIA's toolkit", failure))
-        }
-        Ok(toolkits) => {
-            for toolkit in toolkits {
-                let value = toolkit.setting(SETTING);
-                if value != Some("false") {
-                    let name = format!("{}/{}", toolkit.metadata.namespace, toolkit.metadata.name);
-                    findings.push(Finding::fail(
-                        CHECK,
-                        format!("NVIDIA's runtime honours NVIDIA_VISIBLE_DEVICES of unprivileged containers: {SETTING} is {} in {name}", value.unwrap_or("not set")),
-                        "set it to \"false\" in toolkit.env of the GPU operator (docs/install.md#what-they-need)",
-                    ));
-                }
-            }
+    let Some(plugin) = plugin(facts, found) else { return };
+    let toolkits = found.read("the DaemonSet of NVIDIA's toolkit", facts.toolkits.as_ref());
+    for toolkit in toolkits.into_iter().flatten() {
+        let value = toolkit.setting(SETTING);
+        if value != Some("false") {
+            let name = format!("{}/{}", toolkit.metadata.namespace, toolkit.metadata.name);
+            found.fail(
+                format!("NVIDIA's runtime honours NVIDIA_VISIBLE_DEVICES of unprivileged containers: {SETTING} is {} in {name}", value.unwrap_or("not set")),
+                "set it to \"false\" in toolkit.env of the GPU operator (docs/install.md#what-they-need)",
+            );
         }
     }
-    if let Err(failure) = &facts.events {
-        findings.push(Finding::unread(CHECK, "events", failure));
-    }
-    let told = about(facts, &["GPUProcessElsewhere"]);
+    let told = about(facts, &["GPUProcessElsewhere"], AUDITED, found);
     if !told.is_empty() {
-        findings.push(Finding::fail(
-            CHECK,
+        found.fail(
             format!("containers use cards that they were not given: {}", few(&told)),
             "NVIDIA's runtime may honour NVIDIA_VISIBLE_DEVICES: set accept-nvidia-visible-devices-envvar-when-unprivileged=false \
              on these nodes (docs/install.md#what-they-need)",
-        ));
+        );
     }
-    if findings.is_empty() {
-        let seen = facts.toolkits.as_ref().is_ok_and(|toolkits| !toolkits.is_empty());
-        let what = if seen {
-            "NVIDIA_VISIBLE_DEVICES of unprivileged containers is ignored, by the GPU operator's setting"
-        } else {
+    if nodes_with_cards(facts, found).is_none() {
+        return;
+    }
+    // The audit sees processes in the node's own PID namespace alone.
+    let is_audited = plugin.spec.template.spec.host_pid;
+    match toolkits {
+        Some(toolkits) if !toolkits.is_empty() => found.ok_if_nothing(
+            "NVIDIA_VISIBLE_DEVICES of unprivileged containers is ignored, by the GPU operator's setting",
+        ),
+        Some(_) if is_audited => found.ok_if_nothing(
             "no container was seen on a card that it was not given; the setting itself is in each node's \
-             /etc/nvidia-container-runtime/config.toml"
-        };
-        findings.push(Finding::ok(CHECK, what));
+             /etc/nvidia-container-runtime/config.toml",
+        ),
+        Some(_) => found.unknown(
+            "no GPU operator tells the setting of NVIDIA's runtime, and without the component gpu-processes \
+             nothing looks for containers on cards that are not theirs",
+            "is accept-nvidia-visible-devices-envvar-when-unprivileged = false in each GPU node's \
+             /etc/nvidia-container-runtime/config.toml (docs/install.md#what-they-need)?",
+        ),
+        None => {}
     }
-    findings
 }
 
 /// Whether cards take pods.
-pub(crate) fn cards(facts: &Facts) -> Vec<Finding> {
-    const CHECK: &str = "cards";
-    let Ok(state) = &facts.state else { return Vec::new() };
+pub(crate) fn cards(facts: &Facts, found: &mut Findings) {
+    if !has_extender(facts, found) {
+        return;
+    }
+    let Some(state) = state(facts, found) else { return };
     let all = state.cards.units.len();
     if all == 0 {
-        return Vec::new();
+        return found.does_not_apply("no node reports cards");
     }
-    let mut findings = Vec::new();
     let unhealthy = state.cards.unhealthy.len();
     if unhealthy > 0 {
-        findings.push(Finding::warn(
-            CHECK,
+        found.warn(
             format!("{} unhealthy of {all}", count(unhealthy, "card")),
             "kubectl plimsoll gpus shows which; the device plugin's log says why (docs/troubleshoot.md#a-gpu-node)",
-        ));
+        );
+    }
+    let closed = state.cards.closed.len();
+    if closed > 0 {
+        found.warn(
+            format!("{} closed of {all}: healthy, and taking no new pods", count(closed, "card")),
+            "kubectl plimsoll gpus shows which, and why",
+        );
     }
     let places = state.nodes.name.iter().zip(&state.nodes.backed_off);
     let backed: Vec<String> =
         places.filter(|(_, off)| **off).map(|(name, _)| name.clone()).collect();
     if !backed.is_empty() {
-        findings.push(Finding::fail(
-            CHECK,
+        found.fail(
             format!(
                 "nodes take no GPU pods for a while, since their kubelets refused several: {}",
                 few(&backed)
             ),
             "the events of the refused pods say why: kubectl plimsoll events",
-        ));
+        );
     }
-    if findings.is_empty() {
-        findings.push(Finding::ok(CHECK, format!("{all} healthy")));
-    }
-    findings
+    found.ok_if_nothing(format!("{all} healthy"));
 }

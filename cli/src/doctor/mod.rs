@@ -1,7 +1,8 @@
 //! `plimsoll doctor`: whether Plimsoll is installed, wired and healthy.
 //!
-//! [`collect`] reads [`facts`] and judges nothing; each check is a function from facts to findings and reads nothing. A
-//! fact that cannot be read is a finding too. Invariant: nothing is changed.
+//! [`collect`] reads [`facts`] and judges nothing; each check is a function from facts to findings and reads nothing.
+//! Invariants: nothing is changed, and every check that runs has a finding. What cannot be read is never taken for
+//! well: it is [`Level::Unknown`].
 
 mod access_checks;
 mod certificates;
@@ -16,6 +17,7 @@ mod scheduling;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeSet;
 use std::io::Write;
 use std::process::ExitCode;
 
@@ -27,11 +29,13 @@ use crate::args::operate::Doctor;
 use crate::cluster_access::Cluster;
 use crate::format::printable;
 use crate::output::{write_names, write_value};
-use facts::Facts;
-use finding::{Finding, Level};
+use facts::{Fact, Facts};
+use finding::{Finding, Findings, Level};
 
 /// Days before a certificate's end from which doctor warns, in a support bundle.
 const CERTIFICATE_DAYS: u16 = 30;
+/// The exit status where no check fails and something is not known.
+const NOT_KNOWN: u8 = 3;
 
 /// What is written as JSON.
 #[derive(Serialize)]
@@ -41,25 +45,146 @@ pub(crate) struct Report {
     findings: Vec<Finding>,
 }
 
+/// A check, by its name.
+struct Check {
+    name: &'static str,
+    /// What it looks at; nothing else is known to it.
+    facts: &'static [Fact],
+    run: fn(&Facts, &mut Findings),
+}
+
+/// All checks, in the order of their lines.
+const CHECKS: [Check; 18] = [
+    Check {
+        name: "extender",
+        facts: &[
+            Fact::Workloads,
+            Fact::Pods,
+            Fact::Time,
+            Fact::ExtenderLease,
+            Fact::ExtenderMetrics,
+        ],
+        run: programs::extender,
+    },
+    Check {
+        name: "annotator",
+        facts: &[Fact::Workloads, Fact::Pods, Fact::AnnotatorMetrics],
+        run: programs::annotator,
+    },
+    Check {
+        name: "kube-scheduler",
+        facts: &[
+            Fact::Workloads,
+            Fact::Pods,
+            Fact::Nodes,
+            Fact::Schedulers,
+            Fact::KubeadmConfig,
+            Fact::SecondConfig,
+        ],
+        run: scheduling::configured,
+    },
+    Check {
+        name: "requests",
+        facts: &[
+            Fact::Workloads,
+            Fact::Time,
+            Fact::Pods,
+            Fact::Schedulers,
+            Fact::SchedulerLogs,
+            Fact::ExtenderMetrics,
+            Fact::Events,
+        ],
+        run: scheduling::requests,
+    },
+    Check {
+        name: "certificate",
+        facts: &[Fact::Workloads, Fact::Time, Fact::Certificates, Fact::ExtenderMetrics],
+        run: certificates::certificates,
+    },
+    Check {
+        name: "clocks",
+        facts: &[
+            Fact::Workloads,
+            Fact::Time,
+            Fact::NodeLeases,
+            Fact::Nodes,
+            Fact::State,
+            Fact::Policy,
+            Fact::ExtenderMetrics,
+        ],
+        run: readings::clocks,
+    },
+    Check {
+        name: "readings",
+        facts: &[Fact::Workloads, Fact::Pods, Fact::AnnotatorMetrics, Fact::State],
+        run: readings::fresh,
+    },
+    Check {
+        name: "writers",
+        facts: &[
+            Fact::Workloads,
+            Fact::Time,
+            Fact::Nodes,
+            Fact::State,
+            Fact::Policy,
+            Fact::AnnotatorMetrics,
+        ],
+        run: readings::writers,
+    },
+    Check {
+        name: "policy",
+        facts: &[Fact::Workloads, Fact::Policy, Fact::ExtenderMetrics, Fact::AnnotatorMetrics],
+        run: programs::policy,
+    },
+    Check { name: "rights", facts: &[Fact::Rights], run: access_checks::rights },
+    Check {
+        name: "admission",
+        facts: &[Fact::Workloads, Fact::Admission],
+        run: access_checks::admission,
+    },
+    Check {
+        name: "gpu-nodes",
+        facts: &[Fact::Workloads, Fact::Pods, Fact::Nodes],
+        run: gpu::nodes,
+    },
+    Check { name: "cards", facts: &[Fact::Workloads, Fact::State], run: gpu::cards },
+    Check { name: "unit", facts: &[Fact::Workloads, Fact::PluginLogs], run: gpu::unit },
+    Check { name: "cdi", facts: &[Fact::Workloads, Fact::Nodes, Fact::Events], run: gpu::cdi },
+    Check {
+        name: "runtime",
+        facts: &[Fact::Workloads, Fact::Time, Fact::Nodes, Fact::Events, Fact::Toolkits],
+        run: gpu::runtime,
+    },
+    Check {
+        name: "other-plugins",
+        facts: &[Fact::Workloads, Fact::Time, Fact::Nodes, Fact::Events],
+        run: gpu::other_plugins,
+    },
+    Check {
+        name: "versions",
+        facts: &[
+            Fact::Workloads,
+            Fact::Pods,
+            Fact::Nodes,
+            Fact::ServerVersion,
+            Fact::ExtenderMetrics,
+            Fact::AnnotatorMetrics,
+        ],
+        run: programs::versions,
+    },
+];
+
 /// Examines the cluster.
 ///
 /// # Errors
 ///
-/// If kubectl reaches no cluster, or there is no such check.
+/// If there is no such check, or kubectl reaches no cluster.
 pub(crate) fn doctor(flags: &Doctor, output: &mut dyn Write) -> Result<ExitCode> {
+    let checks = chosen(&flags.only)?;
     let cluster = Cluster::new(&flags.access);
-    let facts = collect::collect(&cluster, &collect::CERTIFICATES)?;
-    let mut report = report(&facts, flags.certificate_days);
-    if !flags.only.is_empty() {
-        for name in &flags.only {
-            if !CHECKS.contains(&name.as_str()) {
-                bail!("--only {name}: there is no such check; there are {}", CHECKS.join(", "));
-            }
-        }
-        report.findings.retain(|finding| flags.only.iter().any(|name| name == finding.check));
-    }
-    let fails = report.findings.iter().any(|finding| finding.level == Level::Fail);
-    let code = if fails { ExitCode::FAILURE } else { ExitCode::SUCCESS };
+    let facts = collect::collect(&cluster, &needed(&checks), flags.certificate_days)?;
+    let report = report(&facts, &checks);
+    let code = exit_code(&report.findings);
     let mut wrong: Vec<String> = report
         .findings
         .iter()
@@ -81,57 +206,56 @@ pub(crate) fn doctor(flags: &Doctor, output: &mut dyn Write) -> Result<ExitCode>
 ///
 /// If kubectl reaches no cluster.
 pub(crate) fn texts(cluster: &Cluster) -> Result<(String, String)> {
-    let report = report(&collect::collect(cluster, &[])?, CERTIFICATE_DAYS);
+    let checks: Vec<&Check> = CHECKS.iter().collect();
+    let mut facts = needed(&checks);
+    facts.remove(&Fact::Certificates);
+    let report = report(&collect::collect(cluster, &facts, CERTIFICATE_DAYS)?, &checks);
     let mut table = Vec::new();
     write_table(&report.findings, &mut table)?;
     let table = String::from_utf8_lossy(&table).into_owned();
     Ok((table, serde_json::to_string_pretty(&report)?))
 }
 
-/// The names of the checks.
-const CHECKS: [&str; 18] = [
-    "extender",
-    "annotator",
-    "kube-scheduler",
-    "requests",
-    "certificate",
-    "clocks",
-    "readings",
-    "writers",
-    "policy",
-    "rights",
-    "admission",
-    "gpu-nodes",
-    "unit",
-    "cdi",
-    "runtime",
-    "other-plugins",
-    "versions",
-    "cards",
-];
+/// The checks of these names; all if none is named.
+fn chosen(names: &[String]) -> Result<Vec<&'static Check>> {
+    for name in names {
+        if !CHECKS.iter().any(|check| check.name == name) {
+            let all: Vec<&str> = CHECKS.iter().map(|check| check.name).collect();
+            bail!("--only {name}: there is no such check; there are {}", all.join(", "));
+        }
+    }
+    let chosen = CHECKS.iter();
+    Ok(chosen.filter(|check| names.is_empty() || names.iter().any(|it| it == check.name)).collect())
+}
 
-fn report(facts: &Facts, certificate_days: u16) -> Report {
-    let findings = [
-        programs::extender(facts),
-        programs::annotator(facts),
-        scheduling::configured(facts),
-        scheduling::requests(facts),
-        certificates::certificates(facts, certificate_days),
-        readings::clocks(facts),
-        readings::fresh(facts),
-        readings::writers(facts),
-        programs::policy(facts),
-        access_checks::rights(facts),
-        access_checks::admission(facts),
-        gpu::nodes(facts),
-        gpu::cards(facts),
-        gpu::unit(facts),
-        gpu::cdi(facts),
-        gpu::runtime(facts),
-        gpu::other_plugins(facts),
-        programs::versions(facts),
-    ];
-    Report { time: facts.time(), namespace: facts.namespace.clone(), findings: findings.concat() }
+/// The facts that these checks look at, and those by which they are read.
+fn needed(checks: &[&Check]) -> BTreeSet<Fact> {
+    let mut facts = BTreeSet::new();
+    for fact in checks.iter().flat_map(|check| check.facts) {
+        facts.insert(*fact);
+        facts.extend(fact.sources());
+    }
+    facts
+}
+
+fn report(facts: &Facts, checks: &[&Check]) -> Report {
+    let mut findings = Vec::new();
+    for check in checks {
+        let mut found = Findings::of(check.name);
+        (check.run)(facts, &mut found);
+        findings.extend(found.done());
+    }
+    Report { time: facts.time(), namespace: facts.namespace.clone(), findings }
+}
+
+fn exit_code(findings: &[Finding]) -> ExitCode {
+    if findings.iter().any(|finding| finding.level == Level::Fail) {
+        ExitCode::FAILURE
+    } else if findings.iter().any(|finding| finding.level == Level::Unknown) {
+        ExitCode::from(NOT_KNOWN)
+    } else {
+        ExitCode::SUCCESS
+    }
 }
 
 /// A line for each finding, and what to do in the next.
@@ -140,18 +264,19 @@ fn write_table(findings: &[Finding], output: &mut dyn Write) -> Result<()> {
     for finding in findings {
         let level = match finding.level {
             Level::Ok => "ok",
+            Level::Unknown => "unknown",
             Level::Warn => "warn",
             Level::Fail => "FAIL",
         };
-        writeln!(output, "{level:<6}{:<width$}   {}", finding.check, printable(&finding.what))?;
+        writeln!(output, "{level:<9}{:<width$}   {}", finding.check, printable(&finding.what))?;
         if let Some(todo) = &finding.todo {
-            writeln!(output, "{:<1$}-> {2}", "", width + 9, printable(todo))?;
+            writeln!(output, "{:<1$}-> {2}", "", width + 12, printable(todo))?;
         }
     }
-    let count = |level: Level| findings.iter().filter(|finding| finding.level == level).count();
-    let (fails, warnings) = (count(Level::Fail), count(Level::Warn));
-    if fails + warnings > 0 {
-        writeln!(output, "\n{fails} FAIL, {warnings} warn")?;
+    let [fails, warnings, unknown] = [Level::Fail, Level::Warn, Level::Unknown]
+        .map(|level| findings.iter().filter(|finding| finding.level == level).count());
+    if fails + warnings + unknown > 0 {
+        writeln!(output, "\n{fails} FAIL, {warnings} warn, {unknown} unknown")?;
     }
     Ok(())
 }

@@ -1,103 +1,117 @@
 //! Checks of Plimsoll's programs: whether they run, lead, have one version, and read the policy.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 
 use placement::policy::LoadPolicy;
 
-use super::facts::{Facts, Read};
-use super::finding::{Finding, few};
-use super::page::Page;
+use super::facts::{Facts, PLUGIN, Workload, policy_map};
+use super::finding::{Findings, Metrics, few};
+use crate::cluster_access::EXTENDER;
 use crate::cluster_access::objects::Pod;
 use crate::version::{CLIENT, of_pods};
 
+/// What the checks call [`Facts::workloads`].
+pub(crate) const WORKLOADS: &str = "Plimsoll's Deployments and DaemonSets";
+/// What the checks call [`Facts::pods`].
+pub(crate) const PODS: &str = "Plimsoll's pods";
+/// What the checks call [`Facts::nodes`].
+pub(crate) const NODES: &str = "the nodes";
+/// What the checks call [`Facts::events`].
+pub(crate) const EVENTS: &str = "events";
+/// What the checks call [`Facts::now`].
+pub(crate) const TIME: &str = "the API server's time";
 /// The time after which a Lease that was not renewed has no holder: the extender's lasts 10 s.
 const LEASE_SECONDS: i64 = 30;
 
 /// Whether Plimsoll is there, and its extender answers and leads.
-pub(crate) fn extender(facts: &Facts) -> Vec<Finding> {
-    const CHECK: &str = "extender";
-    if let Err(failure) = &facts.workloads {
-        return vec![Finding::unread(CHECK, "Plimsoll's Deployments", failure)];
-    }
-    if facts.workload("scheduler-extender").is_none() {
-        if facts.workload("annotator").is_some() {
-            return vec![Finding::ok(
-                CHECK,
-                "none is installed: hot nodes are tainted, and nothing else",
-            )];
+pub(crate) fn extender(facts: &Facts, found: &mut Findings) {
+    let workload = found.read(WORKLOADS, facts.workload(EXTENDER));
+    match workload {
+        Some(None) => return absent(facts, found),
+        Some(Some(workload)) => {
+            running(workload, EXTENDER, facts, found);
+            leader(workload, facts, found);
         }
-        return vec![Finding::fail(
-            CHECK,
-            format!("there is no Deployment scheduler-extender in namespace {}", facts.namespace),
-            "install Plimsoll (docs/install.md), or name its namespace with --plimsoll-namespace",
-        )];
+        None => {}
     }
-    let mut findings = running(CHECK, "scheduler-extender", facts);
-    findings.extend(leader(facts));
-    let unread = facts.extenders.iter().filter_map(|(pod, page)| Some((pod, page.as_ref().err()?)));
-    findings.extend(
-        unread.map(|(pod, failure)| Finding::unread(CHECK, &format!("metrics of {pod}"), failure)),
-    );
-    let overbooked = sum(&facts.extenders, "plimsoll_extender_gpu_units_overbooked", &[]);
+    let metrics = found.metrics(EXTENDER, &facts.extenders);
+    let overbooked = metrics.sum("plimsoll_extender_gpu_units_overbooked", &[]);
     if overbooked > 0.0 {
-        findings.push(Finding::fail(
-            CHECK,
+        found.fail(
             format!("pods hold {overbooked} units more than their cards have"),
             "look for pods that were not bound by the extender: kubectl plimsoll gpus",
-        ));
+        );
     }
-    findings
+}
+
+/// Without the extender, where the annotator alone is installed that is meant so: hot nodes are tainted.
+fn absent(facts: &Facts, found: &mut Findings) {
+    if facts.has("annotator") && !facts.has(PLUGIN) {
+        return found.does_not_apply("none is installed: hot nodes are tainted, and nothing else");
+    }
+    found.fail(
+        format!("there is no Deployment scheduler-extender in namespace {}", facts.namespace),
+        "install Plimsoll (docs/install.md), or name its namespace with --plimsoll-namespace",
+    );
+}
+
+/// Whether the extender is installed. If it is not, or that is not known, this is found.
+pub(crate) fn has_extender(facts: &Facts, found: &mut Findings) -> bool {
+    match found.read(WORKLOADS, facts.workload(EXTENDER)) {
+        Some(None) => {
+            found.does_not_apply("no extender is installed");
+            false
+        }
+        Some(Some(_)) => true,
+        None => false,
+    }
 }
 
 /// Whether the annotator runs.
-pub(crate) fn annotator(facts: &Facts) -> Vec<Finding> {
-    const CHECK: &str = "annotator";
-    if let Err(failure) = &facts.workloads {
-        return vec![Finding::unread(CHECK, "Plimsoll's Deployments", failure)];
+pub(crate) fn annotator(facts: &Facts, found: &mut Findings) {
+    match found.read(WORKLOADS, facts.workload("annotator")) {
+        Some(None) => {
+            return found.fail(
+                format!("there is no Deployment annotator in namespace {}", facts.namespace),
+                "install Plimsoll (docs/install.md)",
+            );
+        }
+        Some(Some(workload)) => running(workload, "annotator", facts, found),
+        None => {}
     }
-    if facts.workload("annotator").is_none() {
-        return vec![Finding::fail(
-            CHECK,
-            format!("there is no Deployment annotator in namespace {}", facts.namespace),
-            "install Plimsoll (docs/install.md)",
-        )];
-    }
-    let mut findings = running(CHECK, "annotator", facts);
-    let unread =
-        facts.annotators.iter().filter_map(|(pod, page)| Some((pod, page.as_ref().err()?)));
-    findings.extend(
-        unread.map(|(pod, failure)| Finding::unread(CHECK, &format!("metrics of {pod}"), failure)),
-    );
-    let known = facts.annotators.values().any(Result::is_ok);
-    if known && sum(&facts.annotators, "plimsoll_annotator_leader", &[]) == 0.0 {
-        findings.push(Finding::fail(
-            CHECK,
+    let metrics = found.metrics("annotator", &facts.annotators);
+    if metrics.all_known && metrics.sum("plimsoll_annotator_leader", &[]) == 0.0 {
+        found.fail(
             "no replica leads, so no reading is written",
             "see its log: can it renew the Lease plimsoll-annotator? (docs/operations.md, a slow API server)",
-        ));
+        );
     }
-    findings
 }
 
-/// How many replicas are ready, and why the others are not.
-fn running(check: &'static str, program: &str, facts: &Facts) -> Vec<Finding> {
-    let Some(workload) = facts.workload(program) else { return Vec::new() };
+/// How many replicas of a Deployment are ready, and why the others are not.
+pub(crate) fn running(workload: &Workload, program: &str, facts: &Facts, found: &mut Findings) {
     let wanted = workload.spec.replicas.unwrap_or(1);
     let ready = workload.status.ready_replicas;
-    if ready >= wanted {
-        return vec![Finding::ok(check, format!("{ready}/{wanted} ready"))];
-    }
-    let why: Vec<String> = facts
-        .pods_of(program)
-        .into_iter()
-        .filter(|pod| !pod.is_ready())
-        .map(why_not_ready)
-        .collect();
-    let what = format!("{ready}/{wanted} ready: {}", few(&why));
     let namespace = &workload.metadata.namespace;
+    if wanted == 0 {
+        return found.fail(
+            "its Deployment is scaled to 0 replicas",
+            format!(
+                "kubectl -n {namespace} scale deployment {} --replicas=2",
+                workload.metadata.name
+            ),
+        );
+    }
+    if ready >= wanted {
+        return found.ok(format!("{ready}/{wanted} ready"));
+    }
+    let pods = found.read(PODS, facts.pods_of(program)).unwrap_or_default();
+    let why: Vec<String> =
+        pods.into_iter().filter(|pod| !pod.is_ready()).map(why_not_ready).collect();
+    let why = if why.is_empty() { String::new() } else { format!(": {}", few(&why)) };
+    let what = format!("{ready}/{wanted} ready{why}");
     let todo = format!("kubectl -n {namespace} describe pods -l app.kubernetes.io/name={program}");
-    let finding = if ready == 0 { Finding::fail } else { Finding::warn };
-    vec![finding(check, what, todo)]
+    if ready == 0 { found.fail(what, todo) } else { found.warn(what, todo) }
 }
 
 /// A pod that is not ready, and the reason that its containers or its conditions give.
@@ -115,102 +129,136 @@ pub(crate) fn why_not_ready(pod: &Pod) -> String {
     }
 }
 
-fn leader(facts: &Facts) -> Vec<Finding> {
-    const CHECK: &str = "extender";
-    let lease = match &facts.extender_lease {
-        Ok(lease) => lease,
-        Err(failure) => {
-            return vec![Finding::unread(CHECK, "the Lease plimsoll-scheduler-extender", failure)];
-        }
+fn leader(workload: &Workload, facts: &Facts, found: &mut Findings) {
+    if workload.setting("PLIMSOLL_LEASE_NAME").is_none() {
+        return found.ok("leads without a Lease: --lease-name is not set");
+    }
+    let Some(lease) =
+        found.read("the Lease plimsoll-scheduler-extender", facts.extender_lease.as_ref())
+    else {
+        return;
     };
-    let renewed = lease.spec.renew_time.map(|time| (facts.time() - time).get_seconds());
+    let Some(lease) = lease else {
+        return found.fail(
+            "there is no Lease plimsoll-scheduler-extender: no replica has ever led, so GPU pods wait",
+            "see the extenders' logs, and the check `rights`",
+        );
+    };
+    let Some(now) = found.read(TIME, facts.now.as_ref()) else { return };
+    let renewed = lease.spec.renew_time.map(|time| (*now - time).get_seconds());
     match (lease.holder_pod(), renewed) {
-        (Some(pod), Some(ago)) if ago <= LEASE_SECONDS => {
-            vec![Finding::ok(CHECK, format!("{pod} leads"))]
-        }
-        (Some(pod), Some(ago)) => vec![Finding::fail(
-            CHECK,
+        (Some(pod), Some(ago)) if ago <= LEASE_SECONDS => found.ok(format!("{pod} leads")),
+        (Some(pod), Some(ago)) => found.fail(
             format!("no replica leads: {pod} renewed the Lease {ago} s ago, so GPU pods wait"),
             "see its log: does the API server answer in time? (docs/operations.md, a slow API server)",
-        )],
-        _ => vec![Finding::fail(
-            CHECK,
+        ),
+        _ => found.fail(
             "no replica leads, so GPU pods wait",
             "see the extenders' logs, and the check `rights`",
-        )],
+        ),
     }
 }
 
-/// The sum of a metric over all replicas whose metrics are known.
-pub(crate) fn sum(pages: &BTreeMap<String, Read<Page>>, name: &str, labels: &[&str]) -> f64 {
-    pages.values().flatten().filter_map(|page| page.sum(name, labels)).sum()
-}
+/// What to do about programs of several versions.
+const FINISH: &str = "finish the upgrade: helm upgrade, or kubectl apply -k (docs/versions.md)";
 
 /// Whether all programs are of one version that fits this command and the cluster.
-pub(crate) fn versions(facts: &Facts) -> Vec<Finding> {
-    const CHECK: &str = "versions";
-    let mut findings = Vec::new();
-    match &facts.pods {
-        Err(failure) => findings.push(Finding::unread(CHECK, "Plimsoll's pods", failure)),
-        Ok(pods) => {
-            let programs = of_pods(pods);
-            let ours: Vec<_> = programs
-                .iter()
-                .filter(|it| it.program != "kube-scheduler" && it.program != "mps-control-daemon")
-                .collect();
-            let mut versions: Vec<&str> = ours.iter().map(|it| it.version.as_str()).collect();
-            versions.sort_unstable();
-            versions.dedup();
-            if versions.len() > 1 {
-                let each: Vec<String> =
-                    ours.iter().map(|it| format!("{} {}", it.program, it.version)).collect();
-                findings.push(Finding::warn(
-                    CHECK,
-                    format!("the programs' images are of several versions: {}", few(&each)),
-                    "finish the upgrade: helm upgrade, or kubectl apply -k (docs/versions.md)",
-                ));
-            }
+pub(crate) fn versions(facts: &Facts, found: &mut Findings) {
+    let extenders = match facts.workload(EXTENDER) {
+        Ok(None) => None,
+        _ => Some(found.metrics(EXTENDER, &facts.extenders)),
+    };
+    let annotators = found.metrics("annotator", &facts.annotators);
+    for version in extenders.iter().flat_map(|metrics| told(metrics)).collect::<BTreeSet<_>>() {
+        if version != CLIENT {
+            found.warn(
+                format!("this command is {CLIENT}, the extender {version}"),
+                "take the command of the extender's release",
+            );
         }
     }
-    let told = facts.extenders.values().flatten();
-    let mut told: Vec<&str> =
-        told.filter_map(|page| page.label("plimsoll_build_info", "version")).collect();
-    told.dedup();
-    for version in told.iter().filter(|version| **version != CLIENT) {
-        findings.push(Finding::warn(
-            CHECK,
-            format!("this command is {CLIENT}, the extender {version}"),
-            "take the command of the extender's release",
-        ));
+    let mut by_metrics = BTreeSet::new();
+    for (program, metrics) in [(EXTENDER, extenders.as_ref()), ("annotator", Some(&annotators))] {
+        for version in metrics.into_iter().flat_map(told) {
+            by_metrics.insert((program.to_owned(), version.to_owned()));
+        }
     }
-    match &facts.server_version {
-        Err(failure) => findings.push(Finding::unread(CHECK, "the API server's version", failure)),
-        Ok(server) if minor(server).is_some_and(|minor| minor < OLDEST) => {
-            findings.push(Finding::fail(
-                CHECK,
+    let mut by_tag = BTreeSet::new();
+    let mut by_digest = Vec::new();
+    for image in of_pods(found.read(PODS, facts.pods.as_ref()).map_or(&[], Vec::as_slice)) {
+        if ["kube-scheduler", "mps-control-daemon"].contains(&image.program.as_str()) {
+            continue;
+        }
+        if image.version.contains(':') {
+            by_digest.push(image.program);
+        } else {
+            by_tag.insert((image.program, image.version));
+        }
+    }
+    if !are_several("the programs are", &by_metrics, found) {
+        are_several("the programs' images are", &by_tag, found);
+    }
+    let twice = by_digest.chunk_by(|a, b| a == b).filter(|pods| pods.len() > 1);
+    for program in twice.filter_map(|pods| pods.first()) {
+        found.warn(format!("pods of {program} are of several images"), FINISH);
+    }
+    kubernetes(facts, found);
+    by_digest.retain(|program| !by_metrics.iter().any(|(known, _)| known == program));
+    let of_others = if by_digest.is_empty() {
+        String::new()
+    } else {
+        format!("; images by digest alone do not tell the version of {}", few(&by_digest))
+    };
+    found.ok_if_nothing(format!("command {CLIENT}, programs alike{of_others}"));
+}
+
+/// The versions that programs tell.
+fn told<'a>(metrics: &Metrics<'a>) -> Vec<&'a str> {
+    let pages = metrics.pages.iter();
+    pages.filter_map(|(_, page)| page.label("plimsoll_build_info", "version")).collect()
+}
+
+/// Whether these programs have several versions, which is then found.
+fn are_several(whose: &str, programs: &BTreeSet<(String, String)>, found: &mut Findings) -> bool {
+    let versions: BTreeSet<&str> = programs.iter().map(|(_, version)| version.as_str()).collect();
+    if versions.len() < 2 {
+        return false;
+    }
+    let each: Vec<String> =
+        programs.iter().map(|(program, version)| format!("{program} {version}")).collect();
+    found.warn(format!("{whose} of several versions: {}", few(&each)), FINISH);
+    true
+}
+
+/// Whether the API server and the kubelets of GPU nodes are new enough.
+fn kubernetes(facts: &Facts, found: &mut Findings) {
+    if let Some(server) = found.read("the API server's version", facts.server_version.as_ref()) {
+        match minor(server) {
+            Some(minor) if minor < OLDEST => found.fail(
                 format!("Kubernetes is {server}"),
                 format!("Plimsoll needs 1.{OLDEST} or newer"),
-            ))
+            ),
+            Some(_) => {}
+            None => found.unknown(
+                format!("the API server's version {server} is not understood"),
+                format!("Plimsoll needs Kubernetes 1.{OLDEST} or newer"),
+            ),
         }
-        Ok(_) => {}
     }
-    let nodes = facts.nodes.as_deref().unwrap_or_default().iter();
+    let Some(nodes) = found.read(NODES, facts.nodes.as_ref()) else { return };
+    let names = facts.names();
     let old: Vec<String> = nodes
-        .filter(|node| super::gpu::is_gpu_node(node))
+        .iter()
+        .filter(|node| super::gpu::is_gpu_node(node, &names))
         .filter(|node| minor(&node.status.node_info.kubelet_version).is_some_and(|it| it < OLDEST))
         .map(|node| format!("{} ({})", node.metadata.name, node.status.node_info.kubelet_version))
         .collect();
     if !old.is_empty() {
-        findings.push(Finding::fail(
-            CHECK,
+        found.fail(
             format!("kubelets of GPU nodes are too old: {}", few(&old)),
             format!("the device plugin asks the kubelet what it has from 1.{OLDEST} on: upgrade these nodes"),
-        ));
+        );
     }
-    if findings.is_empty() {
-        findings.push(Finding::ok(CHECK, format!("command {CLIENT}, programs alike")));
-    }
-    findings
 }
 
 /// The oldest minor version of Kubernetes.
@@ -222,41 +270,67 @@ fn minor(version: &str) -> Option<u32> {
 }
 
 /// Whether the policy is one that the programs take, and whether they took each change of it.
-pub(crate) fn policy(facts: &Facts) -> Vec<Finding> {
-    const CHECK: &str = "policy";
+pub(crate) fn policy(facts: &Facts, found: &mut Findings) {
     const CHECK_IT: &str = "kubectl plimsoll policy show | kubectl plimsoll policy check -";
-    let mut findings = Vec::new();
-    let text = match &facts.policy {
-        Err(failure) => {
-            findings.push(Finding::unread(CHECK, "the ConfigMap policy", failure));
-            None
-        }
-        // The chart can name another one.
-        Ok(map) => map.as_ref().and_then(|map| map.data.get("policy.yaml")),
-    };
-    let faulty = text.and_then(|text| LoadPolicy::from_yaml(text).err());
+    let Some(workloads) = found.read(WORKLOADS, facts.workloads.as_ref()) else { return };
+    let has_extender = super::facts::find(workloads, EXTENDER).is_some();
+    if !has_extender && super::facts::find(workloads, "annotator").is_none() {
+        return found.does_not_apply("neither extender nor annotator is installed");
+    }
+    let map = policy_map(workloads);
+    match &map {
+        None => found.unknown(
+            "not checked: no flag and no volume of extender and annotator names a ConfigMap with the policy",
+            "kubectl plimsoll policy show --effective shows what is in force",
+        ),
+        Some((namespace, name)) => stored(facts, namespace, name, found),
+    }
     let refused = ["outcome=\"refused\""];
-    let refused = sum(&facts.extenders, "plimsoll_extender_policy_reads_total", &refused)
-        + sum(&facts.annotators, "plimsoll_annotator_policy_reads_total", &refused);
-    if let Some(error) = faulty {
-        findings.push(Finding::fail(
-            CHECK,
-            format!("the policy is refused, and the one before stays in force: {error}"),
-            "mend it, or go back: kubectl plimsoll policy rollback",
-        ));
-    } else if refused > 0.0 {
-        findings.push(Finding::warn(
-            CHECK,
+    let mut refusals = 0.0;
+    if has_extender {
+        let metrics = found.metrics(EXTENDER, &facts.extenders);
+        refusals += metrics.sum("plimsoll_extender_policy_reads_total", &refused);
+        if metrics.sum("plimsoll_extender_policy_warnings", &[]) > 0.0 {
+            found.warn("parts of the policy are probably not meant", CHECK_IT);
+        }
+    }
+    let metrics = found.metrics("annotator", &facts.annotators);
+    refusals += metrics.sum("plimsoll_annotator_policy_reads_total", &refused);
+    if refusals > 0.0 && !found.has_failed() {
+        found.warn(
             "a change of the policy was refused since the programs' start",
             "kubectl plimsoll policy show --effective shows what is in force",
-        ));
+        );
     }
-    if sum(&facts.extenders, "plimsoll_extender_policy_warnings", &[]) > 0.0 {
-        findings.push(Finding::warn(CHECK, "parts of the policy are probably not meant", CHECK_IT));
+    if let Some((namespace, name)) = map {
+        found.ok_if_nothing(format!("read without fault from the ConfigMap {namespace}/{name}"));
     }
-    if findings.is_empty() {
-        let what = if text.is_some() { "read without fault" } else { "in a ConfigMap of your own" };
-        findings.push(Finding::ok(CHECK, what));
+}
+
+/// Whether the policy in its ConfigMap is one that the programs take.
+fn stored(facts: &Facts, namespace: &str, name: &str, found: &mut Findings) {
+    let fact = format!("the ConfigMap {namespace}/{name}");
+    let Some(map) = found.read(&fact, facts.policy.as_ref()) else { return };
+    if map.is_none() {
+        return found.fail(
+            format!("there is no ConfigMap {namespace}/{name}, from which the programs read the policy"),
+            "apply Plimsoll's manifests again: helm upgrade, or kubectl apply -k; pods that start now do not start \
+             without it",
+        );
     }
-    findings
+    match facts.policy_text() {
+        Ok(Some(text)) => {
+            if let Err(error) = LoadPolicy::from_yaml(text) {
+                found.fail(
+                    format!("the policy is refused, and the one before stays in force: {error}"),
+                    "mend it, or go back: kubectl plimsoll policy rollback",
+                );
+            }
+        }
+        Ok(None) => found.unknown(
+            format!("not checked: {fact} has no key of the name of --policy-file"),
+            format!("kubectl -n {namespace} get configmap {name} -o yaml"),
+        ),
+        Err(failure) => found.unread(WORKLOADS, failure),
+    }
 }

@@ -1,22 +1,33 @@
 //! Checks of the schedulers: whether each is configured to ask the extender, and whether one does.
 
+use jiff::Timestamp;
 use serde::Deserialize;
 
-use super::facts::Facts;
-use super::finding::{Finding, count, few};
-use super::programs::sum;
+use super::facts::{Facts, SECOND_SCHEDULER, flag_of};
+use super::finding::{Findings, Metrics, count, few};
+use super::programs::{EVENTS, NODES, PODS, TIME, has_extender, running};
+use crate::cluster_access::EXTENDER;
 use crate::cluster_access::objects::Pod;
 
 /// Where `plimsoll-scheduler enable` puts the configuration.
-const FOLDER: &str = "/etc/kubernetes/plimsoll";
+const FOLDER: &str = "/etc/kubernetes/plimsoll/";
 /// The annotation of kubeadm-config with the nodes on which `enable` has run.
 const ENABLED_NODES: &str = "plimsoll.dev/kube-scheduler-nodes";
 /// The condition of nodes whose device plugin offers nothing, since pods bypass the extender.
 const WITHHELD: &str = "GPUUnitsWithheld";
 /// A process that started this long ago has been asked, in a cluster in which anything is scheduled.
 const ASKED_WITHIN: i64 = 600;
+/// How old an event is at most that tells of the present, in seconds.
+const PRESENT: i64 = 600;
 /// What the extender answers, and kube-scheduler logs, where whole nodes are sent.
-const WHOLE_NODES: &str = "nodeCacheCapable";
+const WHOLE_NODES: &str = "the request has no NodeNames";
+/// The extender's counter of calls by `verb`, which is the path: `load-aware/filter`, for example. Reports and explain
+/// count in it too.
+const REQUESTS: &str = "plimsoll_extender_requests_total";
+/// How the verbs begin that kube-scheduler calls.
+const VERBS: [&str; 2] = ["verb=\"load-aware/", "verb=\"gpushare-scheduler/"];
+/// How the verbs of Filter end.
+const FILTER: &str = "/filter\"";
 
 /// A configuration of kube-scheduler, as far as it is read.
 #[derive(Default, Deserialize)]
@@ -33,216 +44,226 @@ struct Entry {
 }
 
 /// Whether each kube-scheduler has the configuration.
-pub(crate) fn configured(facts: &Facts) -> Vec<Finding> {
-    const CHECK: &str = "kube-scheduler";
-    if facts.workload("scheduler-extender").is_none() {
-        return Vec::new();
-    }
-    let mut findings = Vec::new();
-    let nodes = facts.nodes.as_deref().unwrap_or_default().iter();
-    let withheld: Vec<String> = nodes
-        .filter(|node| {
+pub(crate) fn configured(facts: &Facts, found: &mut Findings) {
+    let second = facts.workload(SECOND_SCHEDULER).ok().flatten();
+    if let Some(nodes) = found.read(NODES, facts.nodes.as_ref()) {
+        let conditions = nodes.iter().filter(|node| {
             node.status.conditions.iter().any(|it| it.kind == WITHHELD && it.status == "True")
-        })
-        .map(|node| node.metadata.name.clone())
-        .collect();
-    if !withheld.is_empty() {
-        findings.push(Finding::fail(
-            CHECK,
-            format!("GPU pods are bound without the extender, so {} offer no units: {}", count(withheld.len(), "node"), few(&withheld)),
-            "run `plimsoll-scheduler enable` on each control-plane node; if the pods name another scheduler, take \
-             spec.schedulerName out",
-        ));
-    }
-    if !facts.pods_of("kube-scheduler").is_empty() {
-        findings.extend(second(facts));
-        return findings;
-    }
-    match &facts.schedulers {
-        Err(failure) => {
-            findings.push(Finding::unread(CHECK, "kube-scheduler's pods in kube-system", failure))
+        });
+        let withheld: Vec<String> = conditions.map(|node| node.metadata.name.clone()).collect();
+        if !withheld.is_empty() {
+            let todo = match second {
+                Some(_) => {
+                    "have the pods name plimsoll-scheduler in spec.schedulerName (docs/schedulers.md)"
+                }
+                None => {
+                    "run `plimsoll-scheduler enable` on each control-plane node; if the pods name another scheduler, \
+                     take spec.schedulerName out"
+                }
+            };
+            found.fail(
+                format!(
+                    "GPU pods are bound without the extender, so {} offer no units: {}",
+                    count(withheld.len(), "node"),
+                    few(&withheld)
+                ),
+                todo,
+            );
         }
-        Ok(pods) if pods.is_empty() => findings.push(Finding::warn(
-            CHECK,
+    }
+    if !has_extender(facts, found) {
+        return;
+    }
+    if let Some(second) = second {
+        running(second, SECOND_SCHEDULER, facts, found);
+        return second_configuration(facts, found);
+    }
+    match found.read("kube-scheduler's pods in kube-system", facts.schedulers.as_ref()) {
+        Some(pods) if pods.is_empty() => found.warn(
             "no pod of it is visible in kube-system, as where a provider or RKE2 runs it",
             "the check `requests` tells whether one asks; docs/schedulers.md has how to set it up",
-        )),
-        Ok(pods) => findings.extend(static_pods(pods, facts)),
+        ),
+        Some(pods) => static_pods(pods, facts, found),
+        None => {}
     }
-    findings
 }
 
-fn static_pods(pods: &[Pod], facts: &Facts) -> Vec<Finding> {
-    const CHECK: &str = "kube-scheduler";
-    let kubeadm = facts.kubeadm_config.as_ref().ok().and_then(Option::as_ref);
+fn static_pods(pods: &[Pod], facts: &Facts, found: &mut Findings) {
+    let kubeadm = found.read("the ConfigMap kubeadm-config", facts.kubeadm_config.as_ref());
+    let kubeadm = kubeadm.and_then(Option::as_ref);
     let enabled = kubeadm.and_then(|it| it.metadata.annotations.get(ENABLED_NODES));
     let enabled: Vec<&str> = enabled.map(|text| text.split(',').collect()).unwrap_or_default();
-    let mut findings = Vec::new();
-    if let Err(failure) = &facts.kubeadm_config {
-        findings.push(Finding::unread(CHECK, "the ConfigMap kubeadm-config", failure));
-    }
     let mut ours = Vec::new();
-    let without: Vec<&Pod> = pods.iter().filter(|pod| configuration(pod).is_none()).collect();
+    let without = pods.iter().filter(|pod| configuration(pod).is_none()).count();
     for pod in pods {
         let node = &pod.spec.node_name;
         match configuration(pod) {
             Some(path) if path.starts_with(FOLDER) => ours.push(node.clone()),
-            Some(path) => findings.push(Finding::ok(
-                CHECK,
-                format!("{node}: --config={path}, which was set up by hand; the check `requests` tells whether it asks"),
-            )),
-            None if enabled.contains(&node.as_str()) => findings.push(Finding::fail(
-                CHECK,
+            Some(path) => found.warn(
+                format!("{node}: --config={path} was set up by hand, and what it says is not seen here"),
+                "does it name the extender, with nodeCacheCapable: true (docs/schedulers.md)? The check `requests` tells \
+                 whether some kube-scheduler asks, not which",
+            ),
+            None if enabled.contains(&node.as_str()) => found.fail(
                 format!("{node}: no --config, though `enable` has run there: kubeadm upgrade has written its manifest anew"),
                 format!("run `plimsoll-scheduler enable` on {node}"),
-            )),
-            None => findings.push(Finding::fail(
-                CHECK,
-                format!("{node}: no --config, so it does not ask the extender ({} of {} schedulers)", without.len(), pods.len()),
+            ),
+            None => found.fail(
+                format!("{node}: no --config, so it does not ask the extender ({without} of {} schedulers)", pods.len()),
                 format!("run `plimsoll-scheduler enable` on {node}"),
-            )),
+            ),
         }
     }
     if !ours.is_empty() {
-        findings.push(Finding::ok(CHECK, format!("configured on {}", few(&ours))));
+        found.ok(format!("configured on {}", few(&ours)));
         let text = kubeadm.and_then(|it| it.data.get("ClusterConfiguration"));
         if text.is_some_and(|text| !text.contains(FOLDER)) {
-            findings.push(Finding::warn(
-                CHECK,
+            found.warn(
                 "the next kubeadm upgrade takes the configuration out of the manifests",
                 "run `plimsoll-scheduler enable` on each control-plane node; `status` says what is in the way",
-            ));
+            );
         }
     }
-    findings
 }
 
 /// The file of the flag `--config`.
 fn configuration(pod: &Pod) -> Option<&str> {
-    let mut words = pod.spec.containers.iter().flat_map(|it| it.command.iter().chain(&it.args));
-    while let Some(word) = words.next() {
-        if let Some(path) = word.strip_prefix("--config=") {
-            return Some(path);
-        }
-        if word == "--config" {
-            return words.next().map(String::as_str);
-        }
-    }
-    None
+    flag_of(pod.spec.containers.iter().flat_map(|it| it.command.iter().chain(&it.args)), "--config")
 }
 
-/// The one that Plimsoll runs beside the provider's.
-fn second(facts: &Facts) -> Vec<Finding> {
-    const CHECK: &str = "kube-scheduler";
-    let pods = facts.pods_of("kube-scheduler");
-    let ready = pods.iter().filter(|pod| pod.is_ready()).count();
-    let mut findings = vec![if ready == 0 {
-        Finding::fail(
-            CHECK,
-            "no pod of plimsoll-scheduler is ready",
-            "kubectl describe its pods; see their log",
-        )
-    } else {
-        Finding::ok(CHECK, format!("plimsoll-scheduler {ready}/{} ready", pods.len()))
-    }];
-    let text = match &facts.second_config {
-        Err(failure) => {
-            findings.push(Finding::unread(CHECK, "the ConfigMap kube-scheduler", failure));
-            return findings;
-        }
-        Ok(map) => map.as_ref().and_then(|map| map.data.values().next()),
+/// Whether the scheduler that Plimsoll runs beside the provider's is configured to ask.
+fn second_configuration(facts: &Facts, found: &mut Findings) {
+    const WRITE_ANEW: &str =
+        "kubectl plimsoll scheduler-config --in-cluster --gpu --policy FILE writes it anew";
+    let map = found.read("the ConfigMap kube-scheduler", facts.second_config.as_ref());
+    let Some(map) = map else { return };
+    let Some(text) = map.as_ref().and_then(|map| map.data.values().next()) else {
+        return found.fail(
+            format!(
+                "there is no configuration in a ConfigMap kube-scheduler of namespace {}",
+                facts.namespace
+            ),
+            WRITE_ANEW,
+        );
     };
-    let configuration: Configuration =
-        text.and_then(|text| serde_saphyr::from_str(text).ok()).unwrap_or_default();
+    let configuration: Configuration = match serde_saphyr::from_str(text) {
+        Ok(configuration) => configuration,
+        Err(error) => {
+            return found.fail(format!("its configuration is not read: {error}"), WRITE_ANEW);
+        }
+    };
     let ours = configuration.extenders.iter().filter(|it| it.url_prefix.contains(":19100/"));
     let ours: Vec<&Entry> = ours.collect();
-    let write_anew =
-        "kubectl plimsoll scheduler-config --in-cluster --gpu --policy FILE writes it anew";
     if ours.is_empty() {
-        findings.push(Finding::fail(
-            CHECK,
-            "its configuration names no extender of Plimsoll",
-            write_anew,
-        ));
+        found.fail("its configuration names no extender of Plimsoll", WRITE_ANEW);
     } else if ours.iter().any(|entry| !entry.node_cache_capable) {
-        findings.push(Finding::fail(
-            CHECK,
-            "its configuration has nodeCacheCapable false",
-            write_anew,
-        ));
+        found.fail("its configuration has nodeCacheCapable false", WRITE_ANEW);
     }
-    findings
 }
 
 /// Whether a scheduler asks, and in the right form.
-pub(crate) fn requests(facts: &Facts) -> Vec<Finding> {
-    const CHECK: &str = "requests";
-    const NAME: &str = "plimsoll_extender_requests_total";
-    if !facts.extenders.values().any(Result::is_ok) {
-        return Vec::new();
+pub(crate) fn requests(facts: &Facts, found: &mut Findings) {
+    if !has_extender(facts, found) {
+        return;
     }
-    let mut findings = Vec::new();
-    if let Err(failure) = &facts.scheduler_logs {
-        findings.push(Finding::unread(CHECK, "kube-scheduler's logs", failure));
+    let metrics = found.metrics(EXTENDER, &facts.extenders);
+    let errors = calls(&metrics, &[FILTER, "outcome=\"error\""]);
+    let all = calls(&metrics, &[FILTER]);
+    let mut says_so = log_with_whole_nodes(facts, found);
+    // An event can be of any writer: it counts where the extender has refused calls, or may have.
+    let event = event_with_whole_nodes(facts, found);
+    if says_so.is_none() && (errors > 0.0 || !metrics.all_known) {
+        says_so = event;
     }
-    let said = says_whole_nodes(facts);
-    let verb = "verb=\"filter\"";
-    let errors = sum(&facts.extenders, NAME, &[verb, "outcome=\"error\""]);
-    let all = sum(&facts.extenders, NAME, &[verb]);
-    if let Some(place) = said {
-        findings.push(Finding::fail(
-            CHECK,
+    if let Some(place) = says_so {
+        found.fail(
             format!("kube-scheduler sends whole nodes: nodeCacheCapable is false ({place})"),
             "set nodeCacheCapable: true in each extender's entry, or write the configuration anew: kubectl plimsoll \
              scheduler-config",
-        ));
+        );
     } else if all > 0.0 && errors >= all {
-        findings.push(Finding::fail(
-            CHECK,
+        found.fail(
             format!("all {all} calls of Filter failed"),
             "see kube-scheduler's log for the extender's answer; is nodeCacheCapable true in each extender's entry?",
-        ));
+        );
     }
-    let calls = sum(&facts.extenders, NAME, &[]);
-    let handshakes = sum(&facts.extenders, "plimsoll_extender_tls_handshake_failures_total", &[]);
-    let started = facts.extenders.values().flatten();
-    let started = started.filter_map(|page| page.sum("process_start_time_seconds", &[]));
-    let first = started.fold(f64::INFINITY, f64::min);
-    let runs = facts.time().as_second()
-        - if first.is_finite() { first as i64 } else { facts.time().as_second() };
-    if calls == 0.0 && handshakes > 0.0 {
-        findings.push(Finding::fail(
-            CHECK,
-            format!("no call was answered, and {handshakes} TLS handshakes failed"),
-            "run `plimsoll-scheduler enable` on each control-plane node: it has another certificate than the extender",
-        ));
-    } else if calls == 0.0 && runs > ASKED_WITHIN {
-        findings.push(Finding::fail(
-            CHECK,
-            format!("no kube-scheduler has called the extender in its {}", crate::format::short_duration(runs)),
-            "see the check `kube-scheduler`; does kube-scheduler's log name the extender's address?",
-        ));
-    } else if calls == 0.0 {
-        findings.push(Finding::warn(
-            CHECK,
-            "no kube-scheduler has called the extender yet, which has just started",
-            "create a pod, and look again",
-        ));
-    } else if findings.is_empty() {
-        findings.push(Finding::ok(CHECK, format!("{calls} calls answered since the start")));
-    }
-    findings
+    called(&metrics, facts, found);
 }
 
-/// Where it stands that whole nodes are sent: in an event of a pod, or in a scheduler's log.
-fn says_whole_nodes(facts: &Facts) -> Option<String> {
-    let events = facts.events.as_deref().unwrap_or_default();
-    let event = events.iter().find(|event| event.message.contains(WHOLE_NODES));
-    if let Some(event) = event {
-        let about = &event.involved_object;
-        return Some(format!("event of pod {}/{}", about.namespace, about.name));
+/// The sum over the calls of kube-scheduler that have these labels.
+fn calls(metrics: &Metrics<'_>, labels: &[&str]) -> f64 {
+    VERBS.iter().map(|verb| metrics.sum(REQUESTS, &[labels, &[verb]].concat())).sum()
+}
+
+/// Whether a scheduler asks at all.
+fn called(metrics: &Metrics<'_>, facts: &Facts, found: &mut Findings) {
+    let calls = calls(metrics, &[]);
+    let handshakes = metrics.sum("plimsoll_extender_tls_handshake_failures_total", &[]);
+    if calls > 0.0 {
+        return found.ok_if_nothing(format!("{calls} calls answered since the start"));
     }
-    let logs = facts.scheduler_logs.as_ref().ok()?;
-    let (pod, _) = logs.iter().find(|(_, log)| log.contains(WHOLE_NODES))?;
-    Some(format!("log of {pod}"))
+    // A replica whose metrics are not known may have been called.
+    if !metrics.all_known {
+        return;
+    }
+    if handshakes > 0.0 {
+        return found.fail(
+            format!("no call was answered, and {handshakes} TLS handshakes failed"),
+            "run `plimsoll-scheduler enable` on each control-plane node: it has another certificate than the extender",
+        );
+    }
+    let Some(now) = found.read(TIME, facts.now.as_ref()) else { return };
+    let pages = metrics.pages.iter();
+    let started = pages.filter_map(|(_, page)| page.sum("process_start_time_seconds", &[]));
+    let first = started.fold(f64::INFINITY, f64::min);
+    let runs = if first.is_finite() { now.as_second() - first as i64 } else { 0 };
+    if runs > ASKED_WITHIN {
+        found.fail(
+            format!("no kube-scheduler has called the extender in its {}", crate::format::short_duration(runs)),
+            "see the check `kube-scheduler`; does kube-scheduler's log name the extender's address?",
+        );
+    } else {
+        found.warn(
+            "no kube-scheduler has called the extender yet, which has just started",
+            "create a pod, and look again",
+        );
+    }
+}
+
+/// The scheduler whose log says that it sends whole nodes. A log is of the process that runs, which has read its
+/// configuration when it started.
+fn log_with_whole_nodes(facts: &Facts, found: &mut Findings) -> Option<String> {
+    let logs = found.read("kube-scheduler's logs", facts.scheduler_logs.as_ref())?;
+    let mut place = None;
+    for (pod, log) in logs {
+        let log = found.read(&format!("the log of {pod}"), log.as_ref());
+        if log.is_some_and(|log| log.contains(WHOLE_NODES)) {
+            place = Some(format!("log of {pod}"));
+        }
+    }
+    place
+}
+
+/// The pod of which an event says that kube-scheduler sends whole nodes: one of the last minutes, and since all
+/// schedulers have started.
+fn event_with_whole_nodes(facts: &Facts, found: &mut Findings) -> Option<String> {
+    let events = found.read(EVENTS, facts.events.as_ref())?;
+    let started = last_start(facts, found);
+    let now = facts.time();
+    let mut of_whole_nodes = events.iter().filter(|event| event.message.contains(WHOLE_NODES));
+    let event = of_whole_nodes.find(|event| {
+        event.time().is_some_and(|time| {
+            (now - time).get_seconds() < PRESENT && started.is_none_or(|started| time > started)
+        })
+    })?;
+    let about = &event.involved_object;
+    Some(format!("event of pod {}/{}", about.namespace, about.name))
+}
+
+/// When the kube-scheduler that started last did so; `None` if that is not known.
+fn last_start(facts: &Facts, found: &mut Findings) -> Option<Timestamp> {
+    let seen = facts.schedulers.as_deref().unwrap_or_default().iter();
+    let second = found.read(PODS, facts.pods_of(SECOND_SCHEDULER)).unwrap_or_default();
+    let statuses = seen.chain(second).flat_map(|pod| &pod.status.container_statuses);
+    statuses.filter_map(|status| status.state["running"]["startedAt"].as_str()?.parse().ok()).max()
 }

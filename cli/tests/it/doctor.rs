@@ -6,16 +6,22 @@ use crate::command::json as parsed;
 use crate::world::{Extender, World};
 
 const STATE: &str = include_str!("../../../crates/api/tests/golden/state.json");
-const METRICS: &str = "plimsoll_extender_requests_total{verb=\"filter\",outcome=\"ok\"} 7\nplimsoll_extender_leader 1\n";
+const METRICS: &str = "plimsoll_extender_requests_total{verb=\"load-aware/filter\",outcome=\"ok\"} 7\nplimsoll_extender_leader 1\n";
 
 fn labels(program: &str) -> Value {
     json!({"app.kubernetes.io/name": program, "app.kubernetes.io/part-of": "plimsoll"})
 }
 
 fn deployment(program: &str) -> Value {
+    let secret = format!("{program}-certificate");
+    let volume =
+        json!({"name": "x", "secret": {"secretName": secret, "items": [{"key": "tls.crt"}]}});
     json!({
         "kind": "Deployment", "metadata": {"name": program, "namespace": "plimsoll", "labels": labels(program)},
-        "spec": {"replicas": 1}, "status": {"readyReplicas": 1},
+        "spec": {"replicas": 1, "template": {"spec": {
+            "containers": [{"name": program, "args": ["--policy-config-map=plimsoll/mine"]}], "volumes": [volume],
+        }}},
+        "status": {"readyReplicas": 1},
     })
 }
 
@@ -34,6 +40,8 @@ fn world() -> World {
     World::new()
         .fails("get configmap kubeadm-config", "Error from server (NotFound): configmaps not found")
         .json("get deployments,daemonsets", &workloads)
+        .json("get nodes", &json!({"items": []}))
+        .json("get events", &json!({"items": []}))
         .json("get pods --all-namespaces", &json!({"items": [pod]}))
         .json("get pods --namespace=kube-system", &json!({"items": [scheduler]}))
         .forwards("pod/extender-a", &extender.url)
@@ -45,41 +53,64 @@ fn what_is_wrong_ends_with_1_and_says_what_to_do() {
     let run = world().run(&["doctor", "--only", "kube-scheduler,requests"]);
     assert_eq!((run.code, run.stderr.as_str()), (Some(1), ""));
     let expected = "\
-FAIL  kube-scheduler   cp-1: no --config, so it does not ask the extender (1 of 1 schedulers)
-                       -> run `plimsoll-scheduler enable` on cp-1
-ok    requests         7 calls answered since the start
+FAIL     kube-scheduler   cp-1: no --config, so it does not ask the extender (1 of 1 schedulers)
+                          -> run `plimsoll-scheduler enable` on cp-1
+ok       requests         7 calls answered since the start
 
-1 FAIL, 0 warn
+1 FAIL, 0 warn, 0 unknown
 ";
     assert_eq!(run.stdout, expected);
 }
 
 #[test]
-fn what_cannot_be_read_is_a_warning_and_ends_nothing() {
+fn what_cannot_be_read_is_not_known_and_ends_nothing() {
     let run = world().run(&["doctor", "-o", "json"]);
     assert_eq!(run.code, Some(1));
     let report = parsed(&run.stdout);
     let findings = report["findings"].as_array().unwrap();
     let of = |check: &str| findings.iter().find(|finding| finding["check"] == check).unwrap();
-    assert_eq!(of("admission")["level"], "warn");
+    assert_eq!(of("admission")["level"], "unknown");
     let what = of("admission")["what"].as_str().unwrap();
     assert!(
-        what.starts_with("not checked: ValidatingAdmissionPolicyBindings: no rule for get"),
+        what.starts_with("not checked: ValidatingAdmissionPolicies: no rule for get"),
         "{what}"
     );
     assert_eq!(of("kube-scheduler")["level"], "fail");
 }
 
 #[test]
+fn where_everything_is_forbidden_each_check_is_not_known_and_the_exit_status_is_3() {
+    let forbidden = r#"Error from server (Forbidden): x is forbidden: User "jane" cannot list resource "x" in API group "" at the cluster scope"#;
+    let run = World::new().fails("", forbidden).run(&["doctor", "-o", "json"]);
+    assert_eq!(run.code, Some(3), "{}", run.stdout);
+    let report = parsed(&run.stdout);
+    let findings = report["findings"].as_array().unwrap();
+    assert!(findings.iter().all(|finding| finding["level"] == "unknown"), "{}", run.stdout);
+    let mut checks: Vec<&str> =
+        findings.iter().map(|finding| finding["check"].as_str().unwrap()).collect();
+    checks.dedup();
+    assert_eq!(checks.len(), 18, "{checks:?}");
+}
+
+#[test]
+fn only_what_the_chosen_checks_look_at_is_asked_for() {
+    let world = world();
+    world.run(&["doctor", "--only", "rights"]);
+    let calls = world.calls();
+    let calls: Vec<&str> = calls.lines().map(|call| call.split(" --").next().unwrap()).collect();
+    assert_eq!(calls, ["get deployments", "get deployments,daemonsets", "get pods", "create"]);
+}
+
+#[test]
 fn rights_are_asked_about_in_one_call_of_kubectl() {
     let allowed = json!({"kind": "SubjectAccessReview", "status": {"allowed": true}}).to_string();
     let refused = json!({"kind": "SubjectAccessReview", "status": {"allowed": false}}).to_string();
-    let answers = format!("{}{refused}", allowed.repeat(14));
+    let answers = format!("{}{refused}{allowed}", allowed.repeat(13));
     let world = world().answer("create --filename=- --output=json", &answers);
     let run = world.run(&["doctor", "--only", "rights"]);
     assert_eq!(run.code, Some(1), "{}", run.stdout);
     assert!(
-        run.stdout.contains("scheduler-extender may not list endpointslices in plimsoll\n"),
+        run.stdout.contains("scheduler-extender may not get configmaps mine in plimsoll\n"),
         "{}",
         run.stdout
     );
@@ -93,9 +124,14 @@ fn of_a_secret_only_the_certificate_is_asked_for() {
     params.not_before = rcgen::date_time_ymd(2019, 1, 1);
     let pem = params.self_signed(&rcgen::KeyPair::generate().unwrap()).unwrap().pem();
     let encoded = base64::Engine::encode(&base64::prelude::BASE64_STANDARD, pem);
-    let world = world().answer("get secret scheduler-extender-tls", &encoded);
+    // The name that the Deployment gives.
+    let world = world().answer("get secret scheduler-extender-certificate", &encoded);
     let run = world.run(&["doctor", "--only", "certificate"]);
-    assert!(run.stdout.contains("Secret scheduler-extender-tls has ended"), "{}", run.stdout);
+    assert!(
+        run.stdout.contains("Secret scheduler-extender-certificate has ended"),
+        "{}",
+        run.stdout
+    );
     for call in world.calls().lines().filter(|call| call.contains("secret")) {
         assert!(call.contains(r"--output=jsonpath={.data.tls\.crt}"), "{call}");
     }
@@ -103,6 +139,8 @@ fn of_a_secret_only_the_certificate_is_asked_for() {
 
 #[test]
 fn an_unknown_check_is_an_error_that_names_those_there_are() {
-    let stderr = world().run(&["doctor", "--only", "weather"]).failure();
+    let world = world();
+    let stderr = world.run(&["doctor", "--only", "weather"]).failure();
+    assert_eq!(world.calls(), "");
     assert!(stderr.contains("there is no such check; there are extender, annotator"), "{stderr}");
 }

@@ -54,7 +54,8 @@ const PLUGIN: &str = "daemonset/gpushare-device-plugin";
 /// Where `plimsoll-scheduler enable` puts the configuration, below a node's root.
 const SCHEDULER_FOLDER: &str = "etc/kubernetes/plimsoll";
 
-/// What the command prints, with kubectl's configuration and no address. `doctor` ends with 1 where it finds a fault.
+/// What the command prints, with kubectl's configuration and no address. `doctor` ends with 1 where it finds a fault,
+/// and with 3 where something is not known.
 fn plimsoll(env: &TestEnv, words: &[&str]) -> Result<String> {
     let output = env.operators_command(words)?.output()?;
     let said = String::from_utf8(output.stderr)?;
