@@ -259,9 +259,10 @@ fn plugin_logs(kubectl: &Kubectl, pods: &Read<Vec<Pod>>) -> Read<BTreeMap<String
     Ok(broken.map(|pod| (pod.metadata.name.clone(), log(kubectl, pod))).collect())
 }
 
-/// Events of Plimsoll's programs, and of pods that were not scheduled.
+/// Events of Plimsoll's programs, and of pods that were scheduled or not.
 fn of_interest(event: &Event) -> bool {
-    event.writer().starts_with("plimsoll-") || event.reason == "FailedScheduling"
+    event.writer().starts_with("plimsoll-")
+        || ["FailedScheduling", "Scheduled"].contains(&event.reason.as_str())
 }
 
 /// Account, group, resource, name, verbs, and whether it is in the program's own namespace.

@@ -110,7 +110,7 @@ pub(crate) struct Facts {
     pub(crate) bindings: Read<Vec<Binding>>,
     /// Rights of the accounts of Plimsoll's programs that have a pod.
     pub(crate) rights: Read<Vec<Right>>,
-    /// Events of Plimsoll's programs, and those of pods that were not scheduled.
+    /// Events of Plimsoll's programs, and those of pods that were scheduled or not.
     pub(crate) events: Read<Vec<Event>>,
     /// The Leases by which kubelets say that they live, with who wrote them.
     pub(crate) node_leases: Read<Vec<Lease>>,

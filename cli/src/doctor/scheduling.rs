@@ -17,6 +17,8 @@ const ENABLED_NODES: &str = "plimsoll.dev/kube-scheduler-nodes";
 const WITHHELD: &str = "GPUUnitsWithheld";
 /// A process that started this long ago has been asked, in a cluster in which anything is scheduled.
 const ASKED_WITHIN: i64 = 600;
+/// How long an extender that starts may not answer yet, in seconds.
+const START: i64 = 60;
 /// How old an event is at most that tells of the present, in seconds.
 const PRESENT: i64 = 600;
 /// What the extender answers, and kube-scheduler logs, where whole nodes are sent.
@@ -215,19 +217,39 @@ fn called(metrics: &Metrics<'_>, facts: &Facts, found: &mut Findings) {
     let Some(now) = found.read(TIME, facts.now.as_ref()) else { return };
     let pages = metrics.pages.iter();
     let started = pages.filter_map(|(_, page)| page.sum("process_start_time_seconds", &[]));
-    let first = started.fold(f64::INFINITY, f64::min);
-    let runs = if first.is_finite() { now.as_second() - first as i64 } else { 0 };
-    if runs > ASKED_WITHIN {
-        found.fail(
-            format!("no kube-scheduler has called the extender in its {}", crate::format::short_duration(runs)),
-            "see the check `kube-scheduler`; does kube-scheduler's log name the extender's address?",
-        );
-    } else {
-        found.warn(
+    // From then on every replica counts.
+    let started = started.fold(f64::NEG_INFINITY, f64::max);
+    let runs = if started.is_finite() { now.as_second() - started as i64 } else { 0 };
+    if runs <= ASKED_WITHIN {
+        return found.warn(
             "no kube-scheduler has called the extender yet, which has just started",
             "create a pod, and look again",
         );
     }
+    let what = format!(
+        "no kube-scheduler has called the extender in its {}",
+        crate::format::short_duration(runs)
+    );
+    if was_scheduled_since(started as i64 + START, facts) {
+        found.fail(
+            format!("{what}, and pods were scheduled"),
+            "see the check `kube-scheduler`; does kube-scheduler's log name the extender's address?",
+        );
+    } else {
+        found.unknown(
+            format!("{what}, and no event tells of a pod that was scheduled"),
+            "create a pod, and look again",
+        );
+    }
+}
+
+/// Whether an event tells that the scheduler that is to ask has given a pod its node since this second of Unix time.
+fn was_scheduled_since(second: i64, facts: &Facts) -> bool {
+    let name = if facts.has(SECOND_SCHEDULER) { "plimsoll-scheduler" } else { "default-scheduler" };
+    facts.events.as_deref().unwrap_or_default().iter().any(|event| {
+        let is_later = event.time().is_some_and(|time| time.as_second() > second);
+        event.reason == "Scheduled" && event.writer() == name && is_later
+    })
 }
 
 /// The scheduler whose log says that it sends whole nodes. A log is of the process that runs, which has read its

@@ -483,13 +483,19 @@ fn an_extender_that_is_not_called_is_found() {
     let mut facts = healthy();
     // What asks for reports is no scheduler.
     let reports = "plimsoll_extender_requests_total{verb=\"report\",outcome=\"ok\"} 9\n";
-    all_extenders(&mut facts, &format!("{reports}process_start_time_seconds 1795600000\n"));
-    assert_only(
-        &facts,
-        Level::Fail,
-        "requests",
-        "no kube-scheduler has called the extender in its",
-    );
+    let page = format!("{reports}process_start_time_seconds 1795600000\n");
+    all_extenders(&mut facts, &page);
+    let what = "no kube-scheduler has called the extender in its";
+    // A cluster in which nothing is scheduled is no fault.
+    assert_only(&facts, Level::Unknown, "requests", what);
+    let mut scheduled = event("Pod", "web", "Scheduled", "");
+    scheduled.last_timestamp = Some(now() - SignedDuration::from_secs(60));
+    scheduled.reporting_component = "another-scheduler".to_owned();
+    facts.events = Ok(vec![scheduled.clone()]);
+    assert_only(&facts, Level::Unknown, "requests", what);
+    scheduled.reporting_component = "default-scheduler".to_owned();
+    facts.events = Ok(vec![scheduled]);
+    assert_only(&facts, Level::Fail, "requests", what);
     all_extenders(&mut facts, "plimsoll_extender_tls_handshake_failures_total 4\n");
     assert_only(&facts, Level::Fail, "requests", "8 TLS handshakes failed");
 }
@@ -1108,7 +1114,6 @@ fn unreadable() -> Vec<Taken> {
     ]
 }
 
-/// A port-forward that is forbidden leaves metrics and state unread.
 #[test]
 fn without_a_fact_no_check_that_looks_at_it_is_ok_and_none_fails() {
     let mut facts_of_all = healthy();
@@ -1213,7 +1218,7 @@ fn checks_whose_facts_are_unread_are_those_that_would_vanish() {
     );
 }
 
-/// `kubectl` knows nothing here: each fact that a check looks at is asked for, so that none says that it was not.
+/// Of a healthy cluster, no check lacks a fact that it did not name.
 #[test]
 fn each_check_names_the_facts_that_it_looks_at() {
     for check in CHECKS {
