@@ -4,8 +4,7 @@ import { render } from 'preact';
 import { useEffect, useState } from 'preact/hooks';
 import { useCluster } from './state.js';
 import { clock, html, parseAddress, View } from './elements.js';
-import { NodePage, Nodes } from './nodes.js';
-import { Cards } from './cards.js';
+import { Cards, NodePage, Nodes } from './nodes.js';
 import { Decisions, Pending, PodPage } from './pods.js';
 import { Health, Policy } from './policy.js';
 

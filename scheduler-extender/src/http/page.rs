@@ -39,9 +39,8 @@ macro_rules! files {
 }
 
 /// The files by their path below `/ui/`.
-static FILES: [(&str, &[u8]); 16] = files![
+static FILES: [(&str, &[u8]); 15] = files![
     "app.js",
-    "cards.js",
     "elements.js",
     "heatmap.js",
     "index.html",
