@@ -10,7 +10,6 @@ import { Health, Policy } from './policy.js';
 
 const TABS = { nodes: Nodes, cards: Cards, pending: Pending, decisions: Decisions, policy: Policy, health: Health };
 const VIEWS = { ...TABS, node: NodePage, pod: PodPage };
-/** The tabs of the other views. */
 const TAB_OF = { node: 'nodes', pod: 'decisions' };
 const THEMES = ['auto', 'light', 'dark'];
 const DARK = matchMedia('(prefers-color-scheme: dark)');
@@ -86,7 +85,6 @@ function skip(event) {
   document.querySelector('h1')?.focus();
 }
 
-/** The view that the address names, once the cluster is known. */
 function Shown({ view, ...rest }) {
   if (!Object.hasOwn(VIEWS, view)) return html`<${View} title="No such view" legend="The address names none of the views above." />`;
   if (rest.cluster === null) return html`<p class="muted" role="status">Asking the extender …</p>`;

@@ -7,12 +7,10 @@ import htm from 'htm';
 
 export const html = htm.bind(h);
 
-/** The address of a view within the page. */
 export function address(...parts) {
   return `#/${parts.map(encodeURIComponent).join('/')}`;
 }
 
-/** The view and the settings that an address names. */
 export function parseAddress(hash) {
   const [path, query = ''] = hash.replace(/^#?\/?/, '').split('?');
   return { parts: path.split('/').map(decode), settings: new URLSearchParams(query) };
@@ -26,7 +24,6 @@ function decode(text) {
   }
 }
 
-/** Changes one setting of the current address. */
 export function setSetting(name, value) {
   const [path] = location.hash.split('?');
   const { settings } = parseAddress(location.hash);
@@ -49,7 +46,6 @@ export function View({ title, legend, children }) {
     ${children}`;
 }
 
-/** What is looked for, as a setting of the address. */
 export function Find({ find, hint }) {
   return html`<label>Find <input type="search" value=${find} placeholder=${hint} onInput=${event => setSetting('find', event.target.value)} /></label>`;
 }
@@ -126,7 +122,6 @@ export function Facts({ facts, kind = 'figures' }) {
   return html`<dl class=${kind}>${facts.filter(Boolean).map(([term, value]) => html`<div><dt>${term}</dt><dd>${value}</dd></div>`)}</dl>`;
 }
 
-/** The button below a list of which the first are shown. */
 export function MoreButton({ shown, all, more, noun }) {
   if (shown >= all) return null;
   return html`<p><button type="button" onClick=${more}>Show more: ${count(shown)} of ${counted(all, noun)} shown</button></p>`;
@@ -134,7 +129,7 @@ export function MoreButton({ shown, all, more, noun }) {
 
 const whole = new Intl.NumberFormat('en');
 
-/** A whole number with separators: 40,000. */
+/** With separators: 40,000. */
 export function count(number) {
   return whole.format(number);
 }
@@ -151,7 +146,6 @@ export function percent(thousandths) {
   return `${near ? value.toFixed(1) : Math.round(value)}%`;
 }
 
-/** A fraction, 0 to 1, as percent. */
 export function share(fraction) {
   return fraction === null || fraction === undefined ? '–' : percent(fraction * 1000);
 }

@@ -25,7 +25,6 @@ export function layOut(width, counts, labelled, wanted = 420) {
   return { size, columns, groups, width: columns * size, height: top };
 }
 
-/** The left upper corner of a cell. */
 export function cornerOf(layout, index) {
   const group = layout.groups.find(one => index < one.start + one.count);
   const local = index - group.start;
@@ -191,7 +190,7 @@ export function arrange(items, keyOf, grouped) {
   return { list: list.map(([, item]) => item), groups };
 }
 
-/** The `most` positions among `chosen` with the highest values, the highest first. Sorts few of them: 40,000 take long. */
+/** The `most` positions among `chosen` with the highest values, highest first. Sorts few of them: 40,000 take long. */
 export function highest(values, chosen, most) {
   const sorted = Float64Array.from(chosen, i => values[i] ?? -1).sort();
   const least = sorted[Math.max(0, sorted.length - most)];

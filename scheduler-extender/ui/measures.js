@@ -167,7 +167,6 @@ export function sizes(nodes) {
   return list;
 }
 
-/** Sums over all cards, and for each size how many pods still fit. */
 export function capacity(nodes) {
   const sum = { cards: 0, units: 0, held: 0, cores: 0, measured: 0, used: 0, unhealthy: 0, closed: 0, backedOff: 0 };
   for (const node of nodes) {

@@ -19,7 +19,6 @@ export function Nodes({ cluster, settings, theme }) {
   return html`<${NodeMap} cluster=${cluster} settings=${settings} theme=${theme} />`;
 }
 
-/** What is remarkable about a node, in words. */
 function marks(row, cluster) {
   const unhealthy = row.cards.filter(card => card.unhealthy).length;
   const closed = row.cards.filter(card => card.closed).length;

@@ -13,7 +13,6 @@ const BEST = 10;
 /** With more nodes, those that the decision names are asked for first: all of them can be several megabytes. */
 const MANY_NODES = 500;
 
-/** What a pod asks of cards, in words. */
 export function asksText(asks) {
   if (!asks) return '';
   const parts = [asks.exclusive ? counted(asks.count, 'whole card') : counted(asks.units, 'unit')];
@@ -84,7 +83,6 @@ function PendingGroup({ group }) {
   </section>`;
 }
 
-/** Whether a decision has the text in a name or a reason. */
 export function matches(decided, text) {
   const wanted = text.toLowerCase();
   const { pod, node, workload, best, reasons, fault } = decided;
@@ -170,7 +168,7 @@ export function PodPage({ parts: [, namespace = '', name = ''], cluster }) {
     }
     explain();
     return () => stop.abort();
-  }, [namespace, name, fresh, few || all, tries]);
+  }, [fresh, few || all, tries]);
 
   return html`<${View} title=${`Pod ${namespace}/${name}`} legend="What was decided about it, node by node: its own node first, then the best ones, then the nearest misses.">
     <p class="controls">

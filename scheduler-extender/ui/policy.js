@@ -46,7 +46,6 @@ function seconds(number) {
   return number === undefined ? '–' : span(number);
 }
 
-/** The rest of a policy in words. */
 export function rules({ kind, scoring, limits, estimates, hotValue, namespaces, gpu }) {
   return [
     kind && ['kind', kind],

@@ -7,21 +7,13 @@ const STATE_PERIOD = 2000;
 const LONGEST_PERIOD = 30000;
 const PATIENCE = 20000;
 
-/** The cluster by an answer of `/v1/state`. Null if it adds to another version than `previous`: ask for everything. */
+/** The cluster by an answer of `/v1/state`. Null if it adds to another version or other metrics: ask for everything. */
 export function merge(previous, answer) {
-  if (answer.since === undefined) return withNodes(answer, new Map(rows(answer).map(row => [row.name, row])));
-  if (previous === null || previous.version !== answer.since) return null;
-  const names = answer.metrics.map(metric => metric.name);
-  const kept = sameNames(previous.metrics, answer.metrics)
-    ? previous.byName
-    : [...previous.byName].map(([name, row]) => [name, alignMetrics(row, previous.metrics, names)]);
-  const byName = new Map(kept);
+  const added = answer.since !== undefined;
+  if (added && (previous?.version !== answer.since || namesOf(previous) !== namesOf(answer))) return null;
+  const byName = new Map(added ? previous.byName : []);
   for (const name of answer.removed ?? []) byName.delete(name);
   for (const row of rows(answer)) byName.set(row.name, row);
-  return withNodes(answer, byName);
-}
-
-function withNodes(answer, byName) {
   const nodes = [...byName.values()].sort((a, b) => (a.name < b.name ? -1 : 1));
   return {
     version: answer.version,
@@ -33,6 +25,10 @@ function withNodes(answer, byName) {
     byName,
     cards: nodes.reduce((sum, row) => sum + row.cards.length, 0),
   };
+}
+
+function namesOf({ metrics }) {
+  return metrics.map(metric => metric.name).join();
 }
 
 const NODE = ['name', 'limitRatio', 'score', 'readAt', 'missing', 'unplaced', 'backedOff'];
@@ -65,20 +61,6 @@ function rows(answer) {
   });
 }
 
-function sameNames(a, b) {
-  return a.length === b.length && a.every((metric, i) => metric.name === b[i].name);
-}
-
-/** A row of before a change of policy: its readings by the new metrics. */
-function alignMetrics(row, before, names) {
-  const at = names.map(name => before.findIndex(metric => metric.name === name));
-  return {
-    ...row,
-    readings: at.map(i => (i < 0 ? null : row.readings[i])),
-    inFlight: at.map(i => (i < 0 ? 0 : row.inFlight[i])),
-  };
-}
-
 /** The JSON of an answer; null if nothing has changed. Fails with the status of an answer that is no success. */
 export async function ask(path, signal, init = {}) {
   const answer = await fetch(path, { cache: 'no-cache', ...init, signal: AbortSignal.any([signal, AbortSignal.timeout(PATIENCE)]) });
@@ -95,7 +77,7 @@ export function delay(period, failures) {
   return Math.min(LONGEST_PERIOD, period * 2 ** failures);
 }
 
-/** Calls `once` now and then each `period` while the page is visible. `failed`: gets the error, and when it tries again. */
+/** Calls `once` now and each `period` while the page is visible. `failed` gets the error and when it tries again. */
 export function follow(once, period, failed) {
   const stop = new AbortController();
   let timer = 0;
@@ -141,13 +123,12 @@ export function useCluster() {
     let cluster = null;
     let at = null;
     async function once(signal) {
-      const since = cluster === null ? '' : `?since=${encodeURIComponent(cluster.version)}`;
-      const answer = await ask(`/v1/state${since}`, signal, { cache: 'no-store' });
-      const now = Date.now();
+      const asked = since => ask(`/v1/state${since}`, signal, { cache: 'no-store' });
+      const answer = await asked(cluster ? `?since=${encodeURIComponent(cluster.version)}` : '');
       // Where nothing has changed, readings grow older all the same.
-      cluster = answer === null ? { ...cluster, time: cluster.time + (now - at) / 1000 } : merge(cluster, answer);
-      if (cluster === null) throw new Error('an update of another version');
-      at = now;
+      cluster = answer === null ? { ...cluster, time: cluster.time + (Date.now() - at) / 1000 }
+        : merge(cluster, answer) ?? merge(null, await asked(''));
+      at = Date.now();
       setShown({ cluster, at, error: null, retry: null });
     }
     const following = follow(once, STATE_PERIOD, (error, retry) => {
