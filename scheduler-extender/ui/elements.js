@@ -65,11 +65,14 @@ export function MetricName({ name }) {
   return name.split('_').map((part, i) => html`${i > 0 && html`_<wbr />`}${part}`);
 }
 
-/** Where an answer is missing: the failure, or that it is awaited. */
-export function Awaited({ error, what }) {
-  return error
-    ? html`<p class="notice" role="status">No answer for ${what}: ${error.message}</p>`
-    : html`<p class="muted" role="status">Asking for ${what} …</p>`;
+/** Where an answer is awaited, is of before a failure, or lacks other replicas. */
+export function Awaited({ answer, at, error, what }) {
+  const missing = answer?.missing ?? [];
+  return html`
+    ${error && html`<p class="notice" role="status">No answer ${answer ? `since ${clock(at)}: ${what} as of then` : `for ${what}`}. (${error.message})</p>`}
+    ${!error && !answer && html`<p class="muted" role="status">Asking for ${what} …</p>`}
+    ${missing.length > 0 && html`<p class="notice" role="status">No answer from ${missing.join(', ')}: ${
+      missing.length > 1 ? 'their' : 'its'} decisions are missing here.</p>`}`;
 }
 
 /** A load in thousandths: the reading (null without a fresh one), the in-flight part hatched, a tick at the limit. */

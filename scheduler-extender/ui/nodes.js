@@ -109,11 +109,12 @@ function limitText(row, cluster) {
 }
 
 export function NodePage({ parts: [, name = ''], cluster }) {
-  const { answer, error } = useAnswer(`/v1/nodes/${encodeURIComponent(name)}`, 4);
+  const got = useAnswer(`/v1/nodes/${encodeURIComponent(name)}`, 4);
   const row = cluster.byName.get(name);
   return html`<${View} title=${`Node ${name}`} legend=${html`Its load with an ordinary pod, and what its cards hold.
     ${' '}<a href=${`#/decisions?find=${encodeURIComponent(name)}`}>Decisions that name it</a>`}>
-    ${answer === null ? html`<${Awaited} error=${error} what="the node" />` : html`<${Detail} node=${answer} row=${row} />`}
+    <${Awaited} ...${got} what="the node" />
+    ${got.answer && html`<${Detail} node=${got.answer} row=${row} />`}
   <//>`;
 }
 
@@ -212,11 +213,11 @@ function Capacity({ cluster }) {
 }
 
 function AllBars() {
-  const { answer, error } = useAnswer('/v1/cards', 4);
-  if (answer === null) return html`<${Awaited} error=${error} what="cards" />`;
-  const all = answer.nodes.flatMap(node => node.cards);
-  return html`<${Bases} cards=${all} />
-    ${answer.nodes.map(node => html`<section key=${node.name}>
+  const got = useAnswer('/v1/cards', 4);
+  const nodes = got.answer?.nodes ?? [];
+  const all = nodes.flatMap(node => node.cards);
+  return html`<${Awaited} ...${got} what="cards" />${all.length > 0 && html`<${Bases} cards=${all} />`}
+    ${nodes.map(node => html`<section key=${node.name}>
     <h2><${NodeLink} name=${node.name} /></h2>
     <${CardBars} cards=${node.cards} all=${all} />
   </section>`)}`;

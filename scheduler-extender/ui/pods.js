@@ -41,45 +41,43 @@ export function fitsIf(decided) {
   return '';
 }
 
-/** Waiting pods in groups of one workload, those that wait longest first. */
+/** Waiting pods in groups of one workload, those that wait longest first. `now`: in seconds since 1970. */
 export function grouped(decisions, now) {
-  const groups = new Map();
-  for (const decided of decisions) {
-    const { pod, workload } = decided;
-    const key = JSON.stringify([pod.namespace, workload?.kind ?? '', workload?.name ?? pod.name]);
-    if (!groups.has(key)) groups.set(key, { key, namespace: pod.namespace, workload, pods: [] });
-    const decidedAt = Date.parse(decided.time) / 1000;
-    groups.get(key).pods.push({ ...decided, waits: now - decidedAt + decided.waitedSeconds });
+  const waiting = decisions.map(one => ({ ...one, waits: now - Date.parse(one.time) / 1000 + one.waitedSeconds }));
+  const groups = {};
+  for (const one of waiting.sort((a, b) => b.waits - a.waits)) {
+    const { pod, workload } = one;
+    (groups[JSON.stringify([pod.namespace, workload?.kind, workload?.name ?? pod.name])] ??= []).push(one);
   }
-  const list = [...groups.values()];
-  for (const group of list) group.pods.sort((a, b) => b.waits - a.waits);
-  return list.sort((a, b) => b.pods[0].waits - a.pods[0].waits);
+  return Object.entries(groups);
 }
 
 export function Pending() {
-  const { answer, error } = useAnswer('/v1/pending', 4);
+  const got = useAnswer('/v1/pending', 4);
+  const { answer } = got;
   const groups = useMemo(() => (answer ? grouped(answer.decisions, Date.parse(answer.time) / 1000) : []), [answer]);
   const [shown, setShown] = useState(PAGE);
-  return html`<${View} title="Pending" legend="Pods without a node, by workload, as decided at their last try. Each is shown by its pod that no node takes and that waits longest.">
-    ${answer === null && html`<${Awaited} error=${error} what="pending pods" />`}
-    ${answer !== null && groups.length === 0 && html`<p>No pod waits.</p>`}
-    ${groups.slice(0, shown).map(group => html`<${PendingGroup} key=${group.key} group=${group} />`)}
+  return html`<${View} title="Pending" legend=${html`Pods without a node that the extender was asked about, by workload, as decided at
+    their last try. Each is shown by its pod that no node takes and that waits longest. All pods without a node: <code>kubectl plimsoll pending</code>.`}>
+    <${Awaited} ...${got} what="pending pods" />
+    ${answer && groups.length === 0 && html`<p>No pod waits that the extender was asked about.</p>`}
+    ${groups.slice(0, shown).map(([key, pods]) => html`<${PendingGroup} key=${key} pods=${pods} />`)}
     <${MoreButton} shown=${shown} all=${groups.length} noun="workload" more=${() => setShown(shown + PAGE)} />
   <//>`;
 }
 
-function PendingGroup({ group }) {
-  const first = group.pods.find(one => one.accepted === 0) ?? group.pods[0];
+function PendingGroup({ pods }) {
+  const first = pods.find(one => one.accepted === 0) ?? pods[0];
   return html`<section class="pending">
-    <h2>${group.workload ? html`<span class="muted">${group.namespace} · ${group.workload.kind}</span> ${group.workload.name}` : html`<span class="muted">${group.namespace} · </span>${first.pod.name}`}
-      ${' '}<span class="aside">${counted(group.pods.length, 'pod')}, longest ${span(group.pods[0].waits)}${first.asks && `, asks for ${asksText(first.asks)}`}</span></h2>
+    <h2><span class="muted">${first.pod.namespace} · ${first.workload?.kind}</span> ${first.workload?.name ?? first.pod.name}
+      ${' '}<span class="aside">${counted(pods.length, 'pod')}, longest ${span(pods[0].waits)}${first.asks && `, asks for ${asksText(first.asks)}`}</span></h2>
     ${first.fault && html`<p class="over-text">Can never fit: ${first.fault}.</p>`}
     ${first.nearest && !first.fault && html`<p>${fitsIf(first)}</p>`}
     ${first.accepted > 0 && html`<p>${count(first.accepted)} of ${counted(first.nodes, 'node')} may take it: kube-scheduler has not bound it yet.</p>`}
     ${first.reasons.length > 0 && html`<ul class="reasons">${first.reasons.map(({ reason, nodes }) => html`<li>
       <b>${counted(nodes, 'node')}</b> ${reasonText(reason)}</li>`)}</ul>`}
-    <p class="pods">${group.pods.slice(0, 12).map(one => html`<span><${PodLink} pod=${one.pod} bare /> <span class="muted">${span(one.waits)}</span></span> `)}${
-      group.pods.length > 12 && html`<span class="muted">and ${count(group.pods.length - 12)} more</span>`}</p>
+    <p class="pods">${pods.slice(0, 12).map(one => html`<span key=${one.pod.uid}><${PodLink} pod=${one.pod} bare /> <span class="muted">${span(one.waits)}</span></span> `)}${
+      pods.length > 12 && html`<span class="muted">and ${count(pods.length - 12)} more</span>`}</p>
   </section>`;
 }
 
@@ -91,7 +89,8 @@ export function matches(decided, text) {
 }
 
 export function Decisions({ settings }) {
-  const { answer, error } = useAnswer('/v1/decisions?limit=1000', 4);
+  const got = useAnswer('/v1/decisions?limit=1000', 4);
+  const { answer } = got;
   const find = settings.get('find') ?? '';
   const [shown, setShown] = useState(PAGE);
   const list = useMemo(() => (answer?.decisions ?? []).filter(one => matches(one, find)), [answer, find]);
@@ -100,7 +99,7 @@ export function Decisions({ settings }) {
       <${Find} find=${find} hint="pod, node, workload or reason" />
       <span class="muted" role="status">${answer && `${count(list.length)} of ${count(answer.decisions.length)}`}</span>
     </form>
-    ${answer === null && html`<${Awaited} error=${error} what="decisions" />`}
+    <${Awaited} ...${got} what="decisions" />
     ${list.length > 0 && html`<${Table} rows=${list.slice(0, shown)} keyOf=${one => one.pod.uid} columns=${DECISION_COLUMNS} />`}
     <${MoreButton} shown=${shown} all=${list.length} noun="decision" more=${() => setShown(shown + 300)} />
   <//>`;
@@ -175,8 +174,8 @@ export function PodPage({ parts: [, namespace = '', name = ''], cluster }) {
       <label><input type="checkbox" checked=${fresh} onChange=${event => setFresh(event.target.checked)} /> as it would be decided now</label>
       <button type="button" onClick=${() => setTries(tries + 1)}>Ask again</button>
     </p>
-    ${shown.explanation === null ? html`<${Awaited} error=${shown.error} what="the explanation" />`
-      : html`<${Explained} ...${shown} showAll=${() => setAll(true)} />`}
+    ${shown.explanation ? html`<${Explained} ...${shown} showAll=${() => setAll(true)} />`
+      : html`<${Awaited} error=${shown.error} what="the explanation" />`}
   <//>`;
 }
 

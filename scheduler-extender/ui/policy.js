@@ -9,16 +9,20 @@ import {
 } from './elements.js';
 
 export function Policy() {
-  const { answer: policy, error } = useAnswer('/v1/policy', 10);
+  const got = useAnswer('/v1/policy', 10);
   return html`<${View} title="Policy" legend="The policy in force with all defaults filled in, and the shadow policy beside it.">
-    ${policy === null ? html`<${Awaited} error=${error} what="the policy" />` : html`<${InForce} policy=${policy} />`}
+    <${Awaited} ...${got} what="the policy" /><${Refused} ...${got} />
+    ${got.answer && html`<${InForce} policy=${got.answer} />`}
     <${Shadow} />
   <//>`;
 }
 
+function Refused({ answer }) {
+  return answer?.refused && html`<p class="notice" role="status"><b class="over-text">▲ The newest policy is refused:</b> ${answer.refused}. The policy before stays in force.</p>`;
+}
+
 function InForce({ policy }) {
   return html`
-    ${policy.error && html`<p class="notice over-text">Refused: line ${policy.error.line}, ${policy.error.field}: ${policy.error.problem}</p>`}
     ${policy.warnings.length > 0 && html`<h2>${counted(policy.warnings.length, 'warning')}</h2>
       <ul class="reasons">${policy.warnings.map(warning => html`<li>${warning}</li>`)}</ul>`}
     <h2>Metrics</h2>
@@ -69,13 +73,13 @@ export function rules({ kind, scoring, limits, estimates, hotValue, namespaces, 
 }
 
 function Shadow() {
-  const { answer, error } = useAnswer('/shadow', 10);
-  if (error?.status === 404) return html`<h2>Shadow policy</h2><p class="muted">There is none.</p>`;
-  if (answer === null) return html`<h2>Shadow policy</h2><${Awaited} error=${error} what="the shadow policy" />`;
-  const differing = answer.pods.filter(pod => pod.differs.length > 0);
+  const got = useAnswer('/shadow', 10);
+  const pods = got.answer?.pods ?? [];
+  const differing = pods.filter(pod => pod.differs.length > 0);
   const differingIn = what => count(differing.filter(pod => pod.differs.includes(what)).length);
-  return html`<h2>Shadow policy <span class="aside">${count(differing.length)} of ${counted(answer.pods.length, 'pod')} of the last hour differ:
-      ${' '}${differingIn('filter')} in which nodes may take it, ${differingIn('score')} in which node is best</span></h2>
+  return html`<h2>Shadow policy ${got.answer && html`<span class="aside">${count(differing.length)} of ${counted(pods.length, 'pod')} of the last hour differ:
+      ${' '}${differingIn('filter')} in which nodes may take it, ${differingIn('score')} in which node is best</span>`}</h2>
+    ${got.error?.status === 404 ? html`<p class="muted">There is none.</p>` : html`<${Awaited} ...${got} what="the shadow policy" />`}
     ${differing.length > 0 && html`<${Table} rows=${differing.slice(0, 100)} keyOf=${one => one.pod.uid} columns=${[
       ['Time', one => clock(Date.parse(one.time)), 'number'],
       ['Pod', one => html`<${PodLink} pod=${one.pod} />`, 'name'],
@@ -117,9 +121,11 @@ export function findings({ nodes, metrics: { length: metrics } }) {
 
 export function Health({ cluster, at }) {
   const { replica } = cluster;
+  const got = useAnswer('/v1/policy', 10);
   const kinds = useMemo(() => findings(cluster), [cluster.nodes]);
   const oldest = useMemo(() => cluster.nodes.filter(row => row.readAt !== null).sort((a, b) => a.readAt - b.readAt)[0], [cluster.nodes]);
   return html`<${View} title="Health" legend="Whether what this page shows can be trusted, and what is out.">
+    <${Refused} ...${got} />${got.error && html`<${Awaited} ...${got} what="the policy" />`}
     <${Facts} kind="rules" facts=${[
       ['replica', `${replica.name || 'the only one'}, version ${replica.program}`],
       ['leads', replica.leads ? 'yes' : `no: cards set aside for pods that are being bound are not shown. ${replica.leader ?? 'No other'} leads.`],

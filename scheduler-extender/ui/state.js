@@ -140,12 +140,12 @@ export function useCluster() {
   return { ...shown, now: follower?.now };
 }
 
-/** The answer of another path, asked for each `seconds` while it is shown. */
+/** The answer of another path, each `seconds` while it is shown. `at`: when it came. After a 404 there is none. */
 export function useAnswer(path, seconds) {
-  const [shown, setShown] = useState({ answer: null, error: null });
+  const [shown, setShown] = useState({ answer: null });
   useEffect(() => follow(async signal => {
     const answer = await ask(path, signal);
-    setShown(before => ({ answer: answer ?? before.answer, error: null }));
-  }, seconds * 1000, error => setShown(before => ({ ...before, error }))).stop, []);
+    setShown(before => ({ answer: answer ?? before.answer, at: Date.now() }));
+  }, seconds * 1000, error => setShown(({ answer, at }) => ({ answer: error.status === 404 ? null : answer, at, error }))).stop, []);
   return shown;
 }

@@ -194,8 +194,8 @@ test('pending pods are grouped by workload, the longest wait first', () => {
   const later = { ...one, pod: { ...one.pod, name: 'train-8', uid: 'x' }, waitedSeconds: 900 };
   const alone = { ...one, workload: undefined, pod: { ...one.pod, name: 'alone', uid: 'y' }, waitedSeconds: 2000 };
   const groups = grouped([one, later, alone], Date.parse(one.time) / 1000 + 10);
-  assert.deepEqual(groups.map(group => group.pods.map(pod => pod.pod.name)), [['alone'], ['train-8', 'train-9']]);
-  assert.equal(groups[0].pods[0].waits, 2010);
+  assert.deepEqual(groups.map(([, pods]) => pods.map(one => one.pod.name)), [['alone'], ['train-8', 'train-9']]);
+  assert.equal(groups[0][1][0].waits, 2010);
 });
 
 test('decisions are found by pod, node, runner-up, workload and reason', () => {

@@ -53,7 +53,7 @@ test('a changed node shows in the heat map, and is found by a part of its name',
   const number = async () => Number((await over.getAttribute('aria-label')).match(/: (\d+) node/)[1]);
   const before = await number();
   const calm = cluster.nodes.find(node => node.readings[0] !== null && node.readings[0] < 300 && node.readings[1] < 700);
-  change(cluster, calm, one => { one.readings[0] = 900; });
+  change(cluster, calm, one => { one.readings[0] = 950; });
   await page.getByRole('button', { name: `over its limit: ${before + 1} nodes` }).waitFor();
   await page.getByLabel('Find').fill(calm.name);
   await page.getByRole('heading', { name: '1 node' }).waitFor();
@@ -158,6 +158,60 @@ test('a bar of the histogram picks its cells, and colour and order are kept in t
   await page.reload();
   await page.locator('.group', { hasText: 'west-1b' }).waitFor();
   assert.equal(await page.getByLabel('Colour').inputValue(), 'held');
+  await close();
+});
+
+test('a view whose own answer fails says from when it is, and a node that is gone is not shown', async t => {
+  const { page, cluster, close } = await openOn(t, { nodes: 12, cards: 24 }, { expected: text => /503|404/.test(text) });
+  const answers = ['cards', 'pending', 'decisions', 'nodes/*', 'policy'].map(name => `**/v1/${name}*`).concat('**/shadow');
+  const fail = route => route.fulfill({ status: 503, body: 'away' });
+  const node = cluster.nodes[1];
+  for (const [view, what, kept] of [
+    ['cards', 'cards', '.card'], ['pending', 'pending pods', '.pending'], ['decisions', 'decisions', 'tbody tr'],
+    [`node/${node.name}`, 'the node', 'tbody tr'], ['policy', 'the policy', 'tbody tr'], ['policy', 'the shadow policy', 'tbody tr'],
+  ]) {
+    await page.evaluate(to => { location.hash = to; }, `#/${view}`);
+    await page.locator(kept).first().waitFor();
+    await page.locator('p', { hasText: /^Asking for/ }).first().waitFor({ state: 'detached' });
+    for (const path of answers) await page.route(path, fail);
+    await page.getByText(new RegExp(`^No answer since \\d\\d:\\d\\d:\\d\\d: ${what} as of then. \\(503: away\\)$`)).waitFor();
+    assert.ok(await page.locator(kept).count() > 0, view);
+    for (const path of answers) await page.unroute(path);
+    await page.evaluate(() => { location.hash = '#/health'; });
+    await page.locator('h1', { hasText: 'Health' }).waitFor();
+  }
+  await page.evaluate(to => { location.hash = to; }, `#/node/${node.name}`);
+  await page.locator('tbody tr').first().waitFor();
+  cluster.remove(node);
+  await page.getByText('No answer for the node. (404').waitFor();
+  assert.equal(await page.locator('main :is(table, .card)').count(), 0);
+  await close();
+});
+
+test('decisions of replicas that gave no answer are said to be missing', async t => {
+  const { page, cluster, close } = await openOn(t, { nodes: 12, cards: 0 }, { hash: '#/decisions' });
+  await page.locator('tbody tr').first().waitFor();
+  assert.equal(await page.getByText('No answer from').count(), 0);
+  cluster.missing = ['10.0.0.7:19107'];
+  for (const view of ['decisions', 'pending', 'policy']) {
+    await page.evaluate(to => { location.hash = to; }, `#/${view}`);
+    await page.getByText('No answer from 10.0.0.7:19107: its decisions are missing here.').waitFor();
+  }
+  cluster.missing.push('10.0.0.8:19107');
+  await page.getByText('No answer from 10.0.0.7:19107, 10.0.0.8:19107: their decisions are missing here.').waitFor();
+  await close();
+});
+
+test('a refused policy is told beside the one in force, and in Health', async t => {
+  const { page, cluster, close } = await openOn(t, { nodes: 12, cards: 0 }, { hash: '#/policy' });
+  await page.getByRole('heading', { name: 'Rules' }).waitFor();
+  assert.equal(await page.getByText('is refused').count(), 0);
+  cluster.refused = '--policy-file /etc/plimsoll/policy.yaml: line 5: spec.limits[0].limit: expected a number';
+  const told = '▲ The newest policy is refused: --policy-file /etc/plimsoll/policy.yaml: line 5: spec.limits[0].limit: expected a number. The policy before stays in force.';
+  await page.getByRole('status').filter({ hasText: told }).waitFor();
+  assert.ok(await page.locator('tbody tr').count() >= 4, 'the policy in force is shown');
+  await page.evaluate(() => { location.hash = '#/health'; });
+  await page.getByRole('status').filter({ hasText: told }).waitFor();
   await close();
 });
 

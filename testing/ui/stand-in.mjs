@@ -27,6 +27,8 @@ const MODELS = [
   { model: 'NVIDIA H100 80GB HBM3', units: 80, memory: 81559 },
 ];
 const ZONES = ['west-1a', 'west-1b', 'west-1c'];
+/** The pool of the nodes with cards: its limits by the positions of METRICS. */
+const POOL = { name: 'gpu', max: [0.85, 0.9, 0.85, null] };
 const NAMESPACES = ['ml', 'search', 'vision', 'speech', 'notebooks'];
 const HINT = ' (see: kubectl plimsoll explain pod)';
 const NO_CARD = `No GPU card with enough free memory${HINT}`;
@@ -43,9 +45,15 @@ function numbers(seed) {
 }
 
 export class Cluster {
-  /** `odd`: the name of some pods. */
-  constructor({ nodes = 12, cards = 16, seed = 1, shadow = true, odd = MARKUP } = {}) {
+  /** `odd`: the name of some pods. `zones`: so many, of one name with numbers; without it three. */
+  constructor({ nodes = 12, cards = 16, seed = 1, shadow = true, odd = MARKUP, zones = 0 } = {}) {
     this.odd = odd;
+    this.zones = zones ? [...Array(zones).keys()].map(i => `zone-${i}`) : ZONES;
+    /** Other replicas that gave no answer about decisions. */
+    this.missing = undefined;
+    /** Why the newest policy is refused. */
+    this.refused = undefined;
+    this.removed = [];
     this.random = numbers(seed);
     this.prefix = `seed${seed}`;
     this.version = 1;
@@ -75,7 +83,7 @@ export class Cluster {
     const model = this.pick(MODELS);
     const cards = [];
     for (let index = 0; index < cardCount; index += 1) cards.push(this.makeCard(name, index, model));
-    const node = { name, cards, zone: Math.floor(this.random() * ZONES.length), unplaced: 0, backedOff: false, changed: this.version };
+    const node = { name, cards, zone: Math.floor(this.random() * this.zones.length), unplaced: 0, backedOff: false, changed: this.version };
     node.readings = [0.08 + busy * 0.66, 0.2 + this.random() * 0.6, 0.05 + this.random() * 0.4, 0.15 + busy * 0.7]
       .map(value => Math.round(value * 1000));
     node.inFlight = [0, 0, 0, 0];
@@ -192,6 +200,14 @@ export class Cluster {
     return list;
   }
 
+  /** Takes a node away. */
+  remove(node) {
+    this.version += 1;
+    this.now += 1000;
+    this.nodes.splice(this.nodes.indexOf(node), 1);
+    this.removed.push({ name: node.name, version: this.version });
+  }
+
   /** One second passes: readings of some nodes are written, now and then a pod comes to a card or leaves it. */
   tick() {
     this.version += 1;
@@ -223,8 +239,10 @@ export class Cluster {
     let ratio = null;
     let limit = null;
     METRICS.forEach((metric, i) => {
-      if (metric.max === undefined || node.readings[i] === null) return;
-      const own = Math.round((node.readings[i] + node.inFlight[i]) / metric.max);
+      const max = maxOf(node, i);
+      if (max === null || node.readings[i] === null) return;
+      const load = node.readings[i] + node.inFlight[i];
+      const own = Math.max(Math.round(load / max), load > max * 1000 ? 1001 : 0);
       if (ratio === null || own > ratio) [ratio, limit] = [own, i];
     });
     return [ratio, limit];
@@ -244,11 +262,12 @@ export class Cluster {
     const positions = test => cards.flatMap((card, i) => (test(card) ? [i] : []));
     return {
       version: this.versionText(),
-      ...(known ? { since } : {}),
+      ...(known ? { since, removed: this.removed.filter(one => one.version > Number(number)).map(one => one.name) } : {}),
       ...this.stamp(),
       metrics: METRICS,
       models: MODELS.map(one => one.model),
-      zones: ZONES,
+      zones: this.zones,
+      pools: this.nodes.some(node => node.cards.length) ? [POOL] : [],
       nodes: {
         name: changed.map(node => node.name),
         limitRatio: limits.map(([ratio]) => ratio),
@@ -259,6 +278,7 @@ export class Cluster {
         readAt: changed.map(node => (node.readings.every(value => value === null) ? null : node.readAt)),
         missing: changed.map(node => node.readings.filter(value => value === null).length),
         zone: changed.map(node => node.zone),
+        pool: changed.map(node => (node.cards.length ? 0 : null)),
         cards: changed.map(node => node.cards.length),
         unplaced: changed.map(node => node.unplaced),
         backedOff: changed.map(node => node.backedOff),
@@ -285,9 +305,9 @@ export class Cluster {
       : { status: 'fresh', value: node.readings[i] / 1000, time: new Date(node.readAt * 1000).toISOString(), ageSeconds: this.now / 1000 - node.readAt, windowSeconds: 300, cached });
     const part = i => ({ reading: reading(i, false), inFlight: node.inFlight[i] / 1000, pod });
     return {
-      limits: METRICS.flatMap((metric, i) => (metric.max === undefined ? [] : [{
-        metric: metric.name, max: metric.max, ...part(i),
-        outcome: node.readings[i] === null ? 'unknown' : (node.readings[i] + node.inFlight[i]) / 1000 + pod > metric.max ? 'exceeded' : 'met',
+      limits: METRICS.flatMap((metric, i) => (maxOf(node, i) === null ? [] : [{
+        metric: metric.name, max: maxOf(node, i), ...part(i),
+        outcome: node.readings[i] === null ? 'unknown' : (node.readings[i] + node.inFlight[i]) / 1000 + pod > maxOf(node, i) ? 'exceeded' : 'met',
       }])),
       terms: METRICS.flatMap((metric, i) => (metric.share === undefined ? [] : [{
         metric: metric.name, share: metric.share, ...part(i), points: Math.max(0, metric.share * (100 - (node.readings[i] ?? 1000) / 10)),
@@ -301,7 +321,7 @@ export class Cluster {
     const node = this.nodes.find(one => one.name === name);
     if (!node) return null;
     return {
-      ...this.stamp(), name, pool: node.cards.length ? 'gpu' : undefined, load: this.load(node, 0), recentPods: node.inFlight[0] > 0 ? 2 : 0,
+      ...this.stamp(), name, pool: node.cards.length ? POOL.name : undefined, load: this.load(node, 0), recentPods: node.inFlight[0] > 0 ? 2 : 0,
       requestedCpu: 14.5, cpu: 32, memory: 135e9, backedOff: node.backedOff || undefined, cards: node.cards.map(detail),
     };
   }
@@ -311,15 +331,15 @@ export class Cluster {
   }
 
   decisions(limit) {
-    return { ...this.stamp(), decisions: [...this.waiting, ...this.decided].slice(0, limit) };
+    return { ...this.stamp(), missing: this.missing, decisions: [...this.waiting, ...this.decided].slice(0, limit) };
   }
 
   pending() {
-    return { ...this.stamp(), decisions: this.waiting };
+    return { ...this.stamp(), missing: this.missing, decisions: this.waiting };
   }
 
-  explain({ namespace, name, fresh, nodeNames }) {
-    const decided = [...this.waiting, ...this.decided].find(({ pod }) => pod.namespace === namespace && pod.name === name);
+  explain({ namespace, name, uid, fresh, nodeNames }) {
+    const decided = [...this.waiting, ...this.decided].find(({ pod }) => pod.namespace === namespace && pod.name === name && (uid === undefined || pod.uid === uid));
     if (!decided) return null;
     const wanted = nodeNames ? this.nodes.filter(node => nodeNames.includes(node.name)) : this.nodes;
     return {
@@ -358,6 +378,7 @@ export class Cluster {
     if (!this.hasShadow) return null;
     return {
       time: new Date(this.now).toISOString(),
+      missing: this.missing,
       pods: this.decided.slice(0, 200).map((decided, i) => ({
         pod: decided.pod, time: decided.time, node: decided.node, nodes: decided.nodes,
         policy: { rejected: decided.nodes - decided.accepted, rejectedAlone: 0, bestNodes: 1, best: [decided.node], bestScore: decided.score },
@@ -371,14 +392,19 @@ export class Cluster {
   policy() {
     const metric = one => ({ name: one.name, periodSeconds: 180, maxAgeSeconds: 480, limit: one.max, weight: one.share, scoreShare: one.share, whenStale: 'penalise', whenMissing: 'ignore', exported: 'by-default' });
     return {
-      valid: true, kind: 'SchedulingPolicy', metrics: METRICS.map(metric), scoring: { model: 'dominantResource', direction: 'spread', scale: 100, pairing: 0.5 },
+      valid: true, refused: this.refused, kind: 'SchedulingPolicy', metrics: METRICS.map(metric), scoring: { model: 'dominantResource', direction: 'spread', scale: 100, pairing: 0.5 },
       limits: { mode: 'soft', exemptPriorityClasses: ['system-node-critical'] },
       estimates: { learned: true, statistic: 'p90', cpuFactor: 0.85, memoryFactor: 0.7, defaultCpu: 0.25, defaultMemory: 209715200 },
-      hotValue: [{ timeRangeSeconds: 60, count: 2 }], nodePools: [{ name: 'gpu', selector: 'pool=gpu', metrics: [metric({ name: 'cpu_busy_avg_5m', max: 0.9, share: 1 })] }],
+      hotValue: [{ timeRangeSeconds: 60, count: 2 }], nodePools: [{ name: POOL.name, selector: 'pool=gpu', metrics: METRICS.map((one, i) => metric({ ...one, max: POOL.max[i] ?? undefined })) }],
       namespaces: [{ names: ['ml'], nodeSelector: 'pool=gpu' }], gpu: { placement: 'least-fragmentation', unmanagedMemory: 'count', beyondUnits: [{ namespaces: ['ml'], allow: ['exclusive'] }] },
       warnings: ['metric disk_usage_avg_5m has a limit and no weight: it counts in no score'],
     };
   }
+}
+
+/** The limit of a metric on a node; null without one. */
+function maxOf(node, i) {
+  return (node.cards.length ? POOL.max[i] : METRICS[i].max) ?? null;
 }
 
 function held(card) {
