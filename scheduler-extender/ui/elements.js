@@ -75,30 +75,19 @@ export function Awaited({ answer, at, error, what }) {
       missing.length > 1 ? 'their' : 'its'} decisions are missing here.</p>`}`;
 }
 
-/** A load in thousandths: the reading (null without a fresh one), the in-flight part hatched, a tick at the limit. */
-export function LoadBar({ reading, inFlight = 0, max = null }) {
+/** A load in thousandths: the reading (null: none is fresh), what pods in flight and `pod` add, a tick at the limit. */
+export function LoadBar({ reading, inFlight = 0, pod = 0, max = null, over, text }) {
   if (reading === null) return html`<span class="load none">no fresh reading</span>`;
-  const load = reading + inFlight;
-  const over = max !== null && load > max;
-  const solid = Math.min(reading, load);
+  const now = reading + inFlight;
+  const part = (kind, from, size) => size > 0 && html`<i class=${kind} style=${{ left: wide(from), width: wide(Math.min(size, 1000 - from)) }}></i>`;
   return html`<span class=${over ? 'load over' : 'load'}>
     <span class="bar" aria-hidden="true">
-      <i class="fill" style=${{ width: wide(solid) }}></i>
-      ${inFlight !== 0 && html`<i class=${inFlight > 0 ? 'flight' : 'flight less'}
-        style=${{ left: wide(solid), width: wide(Math.min(Math.abs(inFlight), 1000 - Math.max(0, solid))) }}></i>`}
+      ${part('fill', 0, Math.min(reading, now))}${part('flight', reading, inFlight)}${part('flight less', Math.max(0, now), -inFlight)}${part('flight pod', now, pod)}
       ${max !== null && html`<i class="tick" style=${{ left: wide(max) }}></i>`}
     </span>
     <span class="figure">${over && html`<b title="over its limit">▲ <span class="hidden">over its limit: </span></b>`}${
-      percent(load)}<span class="hidden">${max !== null && ` of the node, limit ${percent(max)}`}${
-      inFlight > 0 && `, ${percent(inFlight)} of it in flight`}</span></span>
-  </span>`;
-}
-
-/** A plain bar: a part of something, in thousandths. */
-export function PartBar({ part, text }) {
-  return html`<span class="load">
-    <span class="bar" aria-hidden="true"><i class="fill" style=${{ width: wide(part ?? 0) }}></i></span>
-    <span class="figure">${text}</span>
+      text ?? percent(now + pod)}<span class="hidden">${max !== null && ` of the node, limit ${percent(max)}`}${
+      inFlight > 0 && `, ${percent(inFlight)} of it in flight`}${pod > 0 && `, ${percent(pod)} of it the pod`}</span></span>
   </span>`;
 }
 

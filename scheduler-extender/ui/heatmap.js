@@ -2,7 +2,7 @@
 
 import { useLayoutEffect, useMemo, useRef, useState } from 'preact/hooks';
 import { count, counted, Find, html, MoreButton, setSetting, Table } from './elements.js';
-import { codeOf, countCodes, OVER, UNKNOWN } from './measures.js';
+import { codeOf, countCodes, kindOf, OVER, PARTLY, UNKNOWN } from './measures.js';
 
 const GROUP_LABEL = 20;
 /** So many rows of the table are shown at first. */
@@ -85,7 +85,7 @@ function readColours(canvas) {
 
 /**
  * Draws the cells that have changed since `before`, the last drawing. What is over has a hole, what is unknown is an
- * outline: neither is told by colour alone.
+ * outline, what is partly unknown lacks a corner: none is told by colour alone.
  */
 function draw(canvas, layout, codes, faded, colours, before) {
   const paint = canvas.getContext('2d');
@@ -102,15 +102,16 @@ function draw(canvas, layout, codes, faded, colours, before) {
   const edge = Math.floor((inner - hole) / 2);
   const now = new Uint8Array(codes.length);
   codes.forEach((code, index) => {
-    now[index] = code + (faded?.[index] ? 16 : 0);
+    now[index] = code + (faded?.[index] ? 32 : 0);
     if (!all && before.codes[index] === now[index]) return;
     const { x, y } = cornerOf(layout, index);
     if (!all) paint.clearRect(x, y, layout.size, layout.size);
     paint.globalAlpha = faded?.[index] ? 0.15 : 1;
-    paint.fillStyle = colours[code];
+    paint.fillStyle = colours[code % PARTLY];
     paint.fillRect(x, y, inner, inner);
     if (code === OVER) paint.clearRect(x + edge, y + edge, hole, hole);
     if (code === UNKNOWN) paint.clearRect(x + 1, y + 1, inner - 2, inner - 2);
+    if (code >= PARTLY) paint.clearRect(x + inner - hole, y, hole, hole);
   });
   return { key, codes: now };
 }
@@ -212,11 +213,11 @@ export function Explorer({ noun, measure, items, grouping: [grouping, groupOf], 
     const keyOf = order === 'value' ? item => -(measure.value(item) ?? -1) : order === grouping && groupOf;
     const arranged = arrange(items, keyOf, order === grouping);
     const values = arranged.list.map(measure.value);
-    return { ...arranged, values, codes: Uint8Array.from(values, (value, i) => measure.code?.(arranged.list[i]) ?? codeOf(value)) };
+    return { ...arranged, values, codes: Uint8Array.from(arranged.list, measure.code ?? (item => codeOf(measure.value(item), measure.partly?.(item)))) };
   }, [items, measure.key, order]);
   const counts = useMemo(() => countCodes(codes), [codes]);
   const faded = useMemo(() => (picked === null && !find ? null
-    : Uint8Array.from(list, (item, i) => (picked !== null && codes[i] !== picked) || !name(item).includes(find))), [codes, picked, find]);
+    : Uint8Array.from(list, (item, i) => (picked !== null && kindOf(codes[i]) !== picked) || !(item.node ?? item.name).toLowerCase().includes(find.toLowerCase()))), [codes, picked, find]);
   const chosen = useMemo(() => [...list.keys()].filter(i => !faded?.[i]), [codes, faded]);
   const rows = useMemo(() => highest(values, chosen, shown).map(i => list[i]), [chosen, shown]);
   const all = counted(chosen.length, noun);
@@ -257,5 +258,6 @@ function Histogram({ counts, picked, pick, measure, noun }) {
 function codeName(code, { over, absent }) {
   if (code === OVER) return over;
   if (code === UNKNOWN) return absent;
+  if (code === PARTLY) return 'partly unknown';
   return `${code * 10} to ${code * 10 + 10}%`;
 }

@@ -2,21 +2,26 @@
 
 import { counted, percent, share } from './elements.js';
 
-/** Codes of cells: 0 to 9 are tenths, then what is over, and what is unknown. */
+/** Codes of cells: 0 to 9 are tenths, then what is over, and what is unknown. From 12 on tenths, partly unknown. */
 export const OVER = 10;
 export const UNKNOWN = 11;
+export const PARTLY = 12;
 
 /** The code of a value, where 1 is the limit, or full. */
-export function codeOf(value) {
+export function codeOf(value, partly) {
   if (value === null) return UNKNOWN;
   if (value > 1) return OVER;
-  return Math.max(0, Math.min(9, Math.floor(value * 10)));
+  return Math.max(0, Math.min(9, Math.floor(value * 10))) + (partly ? PARTLY : 0);
 }
 
-/** How many cells have each code. */
+export function kindOf(code) {
+  return Math.min(code, PARTLY);
+}
+
+/** How many cells have each kind of code. */
 export function countCodes(codes) {
-  const counts = new Array(12).fill(0);
-  for (const code of codes) counts[code] += 1;
+  const counts = new Array(13).fill(0);
+  for (const code of codes) counts[kindOf(code)] += 1;
   return counts;
 }
 
@@ -25,7 +30,36 @@ export function loadOf(row, i) {
   return row.readings[i] === null ? null : row.readings[i] + row.inFlight[i];
 }
 
-/** All measures. `value` of a row: 1 is the limit, or full; null if unknown. `over`, `absent`: these codes in words. */
+/** The limit of a node's metric, in thousandths: that of its pool, if it is in one. Null without a limit. */
+export function limitOf(cluster, row, i) {
+  const max = row.pool === undefined ? cluster.metrics[i].max : cluster.pools.get(row.pool)?.[i];
+  return max === undefined || max === null ? null : max * 1000;
+}
+
+/** The load by one metric: 1 is its limit, or the node where it has none. The nearest limit's is the extender's. */
+function ratioOf(cluster, row, i) {
+  if (row.limit === cluster.metrics[i].name) return row.limitRatio / 1000;
+  const load = loadOf(row, i);
+  return load === null ? null : load / (limitOf(cluster, row, i) ?? 1000);
+}
+
+export function isOver(cluster, row, i) {
+  return limitOf(cluster, row, i) !== null && ratioOf(cluster, row, i) > 1;
+}
+
+/** The load by the nearest limit; "≥" where the reading of another is missing. */
+export function limitRatio(cluster, row) {
+  return (isPartly(cluster, row) ? '≥ ' : '') + percent(row.limitRatio);
+}
+
+function isPartly(cluster, row) {
+  return row.limitRatio !== null && row.readings.some((reading, i) => reading === null && limitOf(cluster, row, i) !== null);
+}
+
+/**
+ * All measures. `value` of a row: 1 is the limit, or full; null if unknown. `partly`: whether a part of it is unknown.
+ * `over`, `absent`: these codes in words.
+ */
 export function measures(cluster) {
   const list = [{
     key: 'limit',
@@ -35,43 +69,39 @@ export function measures(cluster) {
     over: 'over its limit',
     absent: 'no reading',
     value: row => (row.limitRatio === null ? null : row.limitRatio / 1000),
-    text: row => (row.limitRatio === null ? 'no reading' : `${percent(row.limitRatio)} of the limit of ${row.limit}`),
+    partly: row => isPartly(cluster, row),
+    text: row => (row.limitRatio === null ? 'no reading' : `${limitRatio(cluster, row)} of the limit of ${row.limit}`),
   }];
-  cluster.metrics.forEach((metric, i) => list.push(ofMetric(metric, i)));
+  cluster.metrics.forEach((metric, i) => list.push(ofMetric(cluster, metric, i)));
   if (cluster.cards > 0) {
     list.push(
       ofCards('held', 'GPU units held', 'Units that pods hold, of all units of the node’s cards.',
         card => card.held, card => card.units),
       ofCards('used', 'GPU memory in use', 'Memory in use as last measured, of the memory of the measured cards.',
-        card => card.used, card => (card.used === null ? 0 : card.memory)),
+        card => card.used, card => card.memory),
     );
     for (const size of sizes(cluster.nodes).slice(1)) list.push(ofStranded(size));
   }
   return list;
 }
 
-function ofMetric(metric, i) {
-  const max = metric.max === undefined ? null : metric.max * 1000;
+function ofMetric(cluster, { name, max }, i) {
+  const limits = [max !== undefined && percent(max * 1000), cluster.pools.size > 0 && 'that of the node’s pool'].filter(Boolean).join(' or ');
   return {
-    key: metric.name,
+    key: name,
     group: 'Load',
-    label: max === null ? metric.name : `${metric.name} of its limit`,
-    legend: max === null
-      ? `The reading of ${metric.name} with pods in flight, of the whole node. It has no limit.`
-      : `The reading of ${metric.name} with pods in flight, divided by its limit of ${percent(max)}. `
-        + 'Node pools can have other limits: the limit ratio counts those.',
-    over: max === null ? 'over 100%' : 'over its limit',
+    label: limits ? `${name} of its limit` : name,
+    legend: `The reading of ${name} with pods in flight, ${limits ? `divided by its limit: ${limits}.` : 'of the whole node. It has no limit.'}`,
+    over: limits ? 'over its limit' : 'over 100%',
     absent: 'no fresh reading',
-    value(row) {
-      const load = loadOf(row, i);
-      return load === null ? null : load / (max ?? 1000);
-    },
-    text: row => loadText(row, i, max),
+    value: row => ratioOf(cluster, row, i),
+    text: row => loadText(cluster, row, i),
   };
 }
 
 /** "52%, 4% of it in flight, limit 65%". */
-export function loadText(row, i, max) {
+export function loadText(cluster, row, i) {
+  const max = limitOf(cluster, row, i);
   const load = loadOf(row, i);
   if (load === null) return 'no fresh reading';
   const flight = row.inFlight[i];
@@ -83,24 +113,20 @@ export function loadText(row, i, max) {
 }
 
 function ofCards(key, label, legend, part, of) {
-  const value = row => {
-    let sum = 0;
-    let all = 0;
-    for (const card of row.cards) {
-      sum += part(card) ?? 0;
-      all += of(card);
-    }
-    return all === 0 ? null : sum / all;
-  };
+  const known = row => row.cards.filter(card => part(card) !== null);
+  const sum = (row, number) => known(row).reduce((all, card) => all + number(card), 0);
+  const value = row => (sum(row, of) ? sum(row, part) / sum(row, of) : null);
+  const absent = key === 'used' ? 'not measured' : 'no cards';
   return {
     key,
     group: 'Cards',
     label,
     legend,
     over: 'over 100%',
-    absent: key === 'used' ? 'not measured' : 'no cards',
+    absent,
     value,
-    text: row => (row.cards.length ? `${share(value(row))} of ${counted(row.cards.length, 'card')}` : 'no cards'),
+    partly: row => known(row).length < row.cards.length,
+    text: row => (value(row) === null ? absent : `${share(value(row))} of ${counted(known(row).length, 'card')}`),
   };
 }
 

@@ -5,9 +5,9 @@ import { useMemo } from 'preact/hooks';
 import { useAnswer } from './state.js';
 import {
   address, Awaited, count, counted, decimal, Facts, html, LoadBar, memory, memoryOf, MetricName,
-  NodeLink, PartBar, percent, PodLink, setSetting, share, span, Table, View, words,
+  NodeLink, percent, PodLink, setSetting, share, span, Table, View, words,
 } from './elements.js';
-import { capacity, codeOf, loadText, measures, OVER, UNKNOWN } from './measures.js';
+import { capacity, codeOf, isOver, limitOf, limitRatio, loadText, measures, OVER, UNKNOWN } from './measures.js';
 import { Explorer } from './heatmap.js';
 
 const MOST_ROWS = 60;
@@ -38,8 +38,7 @@ export function readingAge(row, cluster) {
 }
 
 function heldOf(row) {
-  const units = row.cards.reduce((sum, card) => sum + card.units, 0);
-  const held = row.cards.reduce((sum, card) => sum + card.held, 0);
+  const [units, held] = ['units', 'held'].map(key => row.cards.reduce((sum, card) => sum + card[key], 0));
   return { held, units, part: units ? (held / units) * 1000 : null };
 }
 
@@ -48,24 +47,24 @@ function NodeRows({ cluster }) {
   const left = cluster.metrics.length - metrics.length;
   const hasZones = cluster.nodes.some(row => row.zone !== null);
   return html`<${View} title="Nodes" legend=${html`Load of ${counted(cluster.nodes.length, 'node')}. A tick${' '}<i
-    class="sample tick"></i> is the limit (node pools can have others), the hatched part${' '}<i class="sample flight"></i> belongs to pods that no
+    class="sample tick"></i> is the limit, the hatched part${' '}<i class="sample flight"></i> belongs to pods that no
     reading shows yet, ▲ is over its limit. ${left > 0 && `A node’s page has ${counted(left, 'more metric')}.`}`}>
     <${Table} rows=${cluster.nodes} keyOf=${row => row.name} columns=${[
       ['Node', row => html`<${NodeLink} name=${row.name} />`, 'name'],
       hasZones && ['Zone', row => row.zone ?? '–'],
-      ['Limit ratio', ratioOf, 'number'],
+      ['Limit ratio', row => ratio(row, cluster), 'number'],
       ...metrics.map((metric, i) => [html`<${MetricName} name=${metric.name} />`, row => html`<${LoadBar} reading=${row.readings[i]}
-        inFlight=${row.inFlight[i]} max=${metric.max === undefined ? null : metric.max * 1000} />`]),
+        inFlight=${row.inFlight[i]} max=${limitOf(cluster, row, i)} over=${isOver(cluster, row, i)} />`]),
       ['Score', row => row.score, 'number'],
-      cluster.cards > 0 && ['GPU units held', row => (row.cards.length === 0 ? '–' : html`<${PartBar}
-        part=${heldOf(row).part} text=${`${heldOf(row).held} of ${heldOf(row).units}`} />`)],
+      cluster.cards > 0 && ['GPU units held', row => (heldOf(row).part === null ? '–' : html`<${LoadBar}
+        reading=${heldOf(row).part} text=${`${heldOf(row).held} of ${heldOf(row).units}`} />`)],
       ...lastColumns(cluster),
     ]} />
   <//>`;
 }
 
-function ratioOf(row) {
-  return html`<b class=${row.limitRatio > 1000 ? 'over-text' : ''}>${percent(row.limitRatio)}</b>`;
+function ratio(row, cluster) {
+  return html`<b class=${row.limitRatio > 1000 ? 'over-text' : ''}>${limitRatio(cluster, row)}</b>`;
 }
 
 function lastColumns(cluster) {
@@ -89,8 +88,8 @@ function NodeMap({ cluster, settings, theme }) {
       columns=${[
         ['Node', row => html`<${NodeLink} name=${row.name} />`, 'name'],
         [measure.label, row => (measure.key === 'limit' ? limitText(row, cluster) : measure.text(row))],
-        !byMetric && measure.key !== 'limit' && ['Limit ratio', ratioOf, 'number'],
-        cluster.cards > 0 && ['GPU units held', row => (row.cards.length ? percent(heldOf(row).part) : '–'), 'number'],
+        !byMetric && measure.key !== 'limit' && ['Limit ratio', row => ratio(row, cluster), 'number'],
+        cluster.cards > 0 && ['GPU units held', row => percent(heldOf(row).part), 'number'],
         ['Zone', row => row.zone ?? '–'],
         ...lastColumns(cluster),
       ]}>
@@ -101,17 +100,16 @@ function NodeMap({ cluster, settings, theme }) {
   <//>`;
 }
 
-/** "102% mem_usage_avg_5m 82%": without the limit, since the node's pool can have its own. */
+/** "102% mem_usage_avg_5m 82%, limit 80%". */
 function limitText(row, cluster) {
   const i = cluster.metrics.findIndex(metric => metric.name === row.limit);
-  if (i < 0) return percent(row.limitRatio);
-  return html`${ratioOf(row)} ${row.limit} ${loadText(row, i, null)}`;
+  return html`${ratio(row, cluster)}${i >= 0 && ` ${row.limit} ${loadText(cluster, row, i)}`}`;
 }
 
 export function NodePage({ parts: [, name = ''], cluster }) {
   const got = useAnswer(`/v1/nodes/${encodeURIComponent(name)}`, 4);
   const row = cluster.byName.get(name);
-  return html`<${View} title=${`Node ${name}`} legend=${html`Its load with an ordinary pod, and what its cards hold.
+  return html`<${View} title=${`Node ${name}`} legend=${html`Its load, and what its cards hold.
     ${' '}<a href=${`#/decisions?find=${encodeURIComponent(name)}`}>Decisions that name it</a>`}>
     <${Awaited} ...${got} what="the node" />
     ${got.answer && html`<${Detail} node=${got.answer} row=${row} />`}
@@ -142,30 +140,29 @@ function Detail({ node, row }) {
 /** Limits and terms, of a node's page and of an explanation. */
 export function LoadTables({ load }) {
   const pod = load.limits.some(limit => limit.pod) || load.terms.some(term => term.pod);
-  const of = part => (part.reading.value === undefined ? null : part.reading.value * 1000);
   const age = ({ reading }) => (reading.status === 'fresh'
     ? (reading.ageSeconds === undefined ? '–' : span(reading.ageSeconds))
     : words(reading.status));
-  const name = ({ metric }) => html`<${MetricName} name=${metric} />`;
-  const added = part => ((part.inFlight ?? 0) + (part.pod ?? 0)) * 1000;
-  return html`${load.limits.length > 0 && html`<${Table} rows=${load.limits} keyOf=${limit => limit.metric} columns=${[
-      ['Limit', name, 'name'],
-      ['Load', limit => html`<${LoadBar} reading=${of(limit)} inFlight=${added(limit)} max=${limit.max * 1000} />`, 'wide'],
+  const thousandths = fraction => (fraction === undefined ? null : fraction * 1000);
+  const table = (head, parts, ...columns) => parts.length > 0 && html`<${Table} rows=${parts} keyOf=${part => part.metric} columns=${[
+    [head, ({ metric }) => html`<${MetricName} name=${metric} />`, 'name'],
+    ['Load', part => html`<${LoadBar} reading=${thousandths(part.reading.value)} inFlight=${thousandths(part.inFlight ?? 0)}
+      pod=${thousandths(part.pod ?? 0)} max=${thousandths(part.max)} over=${part.outcome === 'exceeded'} />`, 'wide'],
+    ...columns,
+    ['Age', age, 'number'],
+  ]} />`;
+  return html`${table('Limit', load.limits,
       ['Reading', limit => share(limit.reading.value), 'number'],
       ['In flight', limit => share(limit.inFlight), 'number'],
-      pod && ['Pod', limit => share(limit.pod), 'number'],
+      pod && ['The pod', limit => share(limit.pod), 'number'],
       ['Limit', limit => share(limit.max), 'number'],
       ['Outcome', limit => html`<span class=${limit.outcome === 'exceeded' || limit.outcome === 'unknown-rejected' ? 'over-text' : ''}>${
         words(limit.outcome)}</span>`],
-      ['Age', age, 'number'],
-    ]} />`}
-    ${load.terms.length > 0 && html`<${Table} rows=${load.terms} keyOf=${term => term.metric} columns=${[
-      ['Term of the score', name, 'name'],
-      ['Load', term => html`<${LoadBar} reading=${of(term)} inFlight=${added(term)} />`, 'wide'],
+    )}
+    ${table('Term of the score', load.terms,
       ['Share', term => share(term.share), 'number'],
       ['Points', term => (term.points === undefined ? '–' : decimal(term.points)), 'number'],
-      ['Age', age, 'number'],
-    ]} />`}
+    )}
     ${load.surplus && html`<p class="legend">Surplus: uses ${share(load.surplus.surplus)} of the node more than its requests
       use on average; ${share(load.surplus.counted)} is added to the load in scores.</p>`}`;
 }

@@ -21,6 +21,8 @@ export function merge(previous, answer) {
     time: Date.parse(answer.time) / 1000,
     replica: answer.replica,
     metrics: answer.metrics,
+    /** The limits of each pool, by the positions of `metrics`. */
+    pools: new Map(answer.pools?.map(pool => [pool.name, pool.max])),
     nodes,
     byName,
     cards: nodes.reduce((sum, row) => sum + row.cards.length, 0),
@@ -45,6 +47,7 @@ function rows(answer) {
     for (const column of NODE) row[column] = nodes[column][i];
     row.limit = answer.metrics[nodes.limit[i]]?.name ?? null;
     row.zone = answer.zones[nodes.zone[i]] ?? null;
+    row.pool = answer.pools?.[nodes.pool?.[i]]?.name;
     row.readings = nodes.readings.map(column => column[i]);
     row.inFlight = nodes.inFlight.map(column => column[i]);
     row.cards = [];

@@ -5,7 +5,7 @@ import { readFileSync } from 'node:fs';
 import { test } from 'node:test';
 import { memoryOf, memory, parseAddress, address, percent, reasonText, span } from '../../scheduler-extender/ui/elements.js';
 import { arrange, cellAfter, cellAt, cornerOf, highest, layOut } from '../../scheduler-extender/ui/heatmap.js';
-import { capacity, codeOf, fit, fitWhole, measures, OVER, sizes, UNKNOWN } from '../../scheduler-extender/ui/measures.js';
+import { capacity, codeOf, countCodes, fit, fitWhole, isOver, limitOf, measures, OVER, sizes, UNKNOWN } from '../../scheduler-extender/ui/measures.js';
 import { asksText, distance, fitsIf, grouped, matches, ranked } from '../../scheduler-extender/ui/pods.js';
 import { findings, rules } from '../../scheduler-extender/ui/policy.js';
 import { delay, merge } from '../../scheduler-extender/ui/state.js';
@@ -63,6 +63,62 @@ test('an update with other metrics than before is refused: its rows cannot stand
   assert.equal(merge(before, update), null);
 });
 
+/** The golden state with `worker-1` in a pool of its own, which has another limit of CPU and none of memory. */
+function withPool() {
+  const state = golden('state');
+  state.pools = [{ name: 'batch', max: [0.95, null, null] }];
+  state.nodes.pool = [null, 0, null];
+  return state;
+}
+
+test('the limit of a node’s metric is that of its pool', () => {
+  const cluster = merge(null, withPool());
+  const [gpu, worker] = cluster.nodes;
+  assert.deepEqual([0, 1, 2].map(i => limitOf(cluster, gpu, i)), [650, 800, null]);
+  assert.deepEqual([0, 1, 2].map(i => limitOf(cluster, worker, i)), [950, null, null]);
+  const cpu = measures(cluster).find(one => one.key === 'cpu_usage_avg_5m');
+  assert.equal(cpu.value(worker), 702 / 950);
+  assert.equal(cpu.text(worker), '70%, limit 95%');
+  assert.equal(cpu.legend, 'The reading of cpu_usage_avg_5m with pods in flight, divided by its limit: 65% or that of the node’s pool.');
+  assert.equal(isOver(cluster, worker, 0), false);
+  assert.equal(isOver(cluster, { ...worker, pool: undefined }, 0), true, 'without the pool');
+  const after = merge(cluster, { ...golden('state-update'), pools: [{ name: 'batch', max: [0.7, null, null] }] });
+  assert.equal(limitOf(after, { ...worker, pool: 'batch' }, 0), 700, 'a changed limit holds for rows of before');
+});
+
+test('whether the nearest limit is exceeded is as the extender says, whose load is not rounded', () => {
+  const cluster = merge(null, golden('state'));
+  const row = { ...cluster.byName.get('gpu-1'), readings: [650, 220, 340], inFlight: [0, 0, 0], limit: 'cpu_usage_avg_5m' };
+  const cpu = measures(cluster).find(one => one.key === 'cpu_usage_avg_5m');
+  for (const [ratio, over] of [[1000, false], [1001, true]]) {
+    assert.equal(isOver(cluster, { ...row, limitRatio: ratio }, 0), over);
+    assert.equal(codeOf(cpu.value({ ...row, limitRatio: ratio })) === OVER, over);
+  }
+});
+
+test('a node with a reading of a limit missing is partly unknown, and its limit ratio is no less than what is known', () => {
+  const cluster = merge(null, withPool());
+  const [limit] = measures(cluster);
+  const [gpu, worker, silent] = cluster.nodes;
+  const partly = row => Boolean(limit.partly(row));
+  assert.deepEqual([gpu, worker, silent].map(partly), [false, false, false]);
+  const half = { ...gpu, readings: [310, null, 340] };
+  assert.equal(partly(half), true);
+  assert.equal(limit.text(half), '≥ 51% of the limit of cpu_usage_avg_5m');
+  assert.equal(partly({ ...gpu, readings: [310, 220, null] }), false, 'a metric without a limit');
+  assert.equal(partly({ ...worker, readings: [702, null, 690] }), false, 'a metric without a limit in its pool');
+  assert.deepEqual(countCodes([codeOf(0.04, true), codeOf(0.95, true), codeOf(1.1, true), codeOf(null, true), 3]).slice(OVER), [1, 1, 2]);
+});
+
+test('memory in use is of the cards that are measured, and partly unknown where some are not', () => {
+  const cluster = merge(null, golden('state'));
+  const used = measures(cluster).find(one => one.key === 'used');
+  const gpu = cluster.byName.get('gpu-1');
+  assert.equal(used.text(gpu), '76% of 1 card');
+  assert.equal(used.partly(gpu), true);
+  assert.equal(used.text({ ...gpu, cards: gpu.cards.slice(1) }), 'not measured');
+});
+
 test('updates of a changing cluster end where a full answer begins', () => {
   const stand = new Cluster({ nodes: 60, cards: 96, seed: 7 });
   let cluster = merge(null, stand.state());
@@ -107,7 +163,7 @@ test('sizes are powers of two up to the largest card', () => {
 });
 
 test('the code of a value is its tenth, and over begins above the limit', () => {
-  assert.deepEqual([0, 0.09, 0.1, 0.999, 1, 1.001, null].map(codeOf), [0, 0, 1, 9, 9, OVER, UNKNOWN]);
+  assert.deepEqual([0, 0.09, 0.1, 0.999, 1, 1.001, null].map(value => codeOf(value)), [0, 0, 1, 9, 9, OVER, UNKNOWN]);
   assert.equal(codeOf(-0.2), 0);
 });
 
@@ -115,7 +171,7 @@ test('a metric counts with its pods in flight against its limit', () => {
   const cluster = merge(null, golden('state'));
   const all = measures(cluster);
   const cpu = all.find(one => one.key === 'cpu_usage_avg_5m');
-  assert.equal(cpu.value(cluster.byName.get('gpu-1')), 334 / 650);
+  assert.equal(cpu.value(cluster.byName.get('gpu-1')), 0.514);
   assert.equal(cpu.text(cluster.byName.get('gpu-1')), '33%, 2% of it in flight, limit 65%');
   assert.equal(cpu.value(cluster.byName.get('worker-2')), null);
   const unlimited = all.find(one => one.key === 'cpu_usage_max_avg_1h');

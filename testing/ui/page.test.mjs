@@ -55,10 +55,10 @@ test('a changed node shows in the heat map, and is found by a part of its name',
   const calm = cluster.nodes.find(node => node.readings[0] !== null && node.readings[0] < 300 && node.readings[1] < 700);
   change(cluster, calm, one => { one.readings[0] = 950; });
   await page.getByRole('button', { name: `over its limit: ${before + 1} nodes` }).waitFor();
-  await page.getByLabel('Find').fill(calm.name);
+  await page.getByLabel('Find').fill(calm.name.toUpperCase());
   await page.getByRole('heading', { name: '1 node' }).waitFor();
   assert.match(await page.locator('main table').innerText(), new RegExp(calm.name));
-  assert.match(page.url(), new RegExp(`find=${calm.name}`), 'what is looked for can be shared');
+  assert.match(page.url(), new RegExp(`find=${calm.name.toUpperCase()}`), 'what is looked for can be shared');
   await close();
 });
 
@@ -67,6 +67,7 @@ test('what is over its limit and what is unknown have a shape of their own on th
   const calm = cluster.nodes.findIndex(node => node.readings[0] > 300 && node.readings[0] < 500);
   const over = cluster.nodes.findIndex(node => node.readings[0] > 810);
   const silent = cluster.nodes.findIndex(node => node.readings.every(value => value === null));
+  const partly = cluster.nodes.findIndex(node => node.readings[2] === null && node.readings[0] !== null);
   const shape = index => page.evaluate(i => {
     const canvas = document.querySelector('canvas');
     const size = Number.parseFloat(canvas.style.width) / Math.round(Number.parseFloat(canvas.style.width) / 28);
@@ -74,11 +75,15 @@ test('what is over its limit and what is unknown have a shape of their own on th
     const x = (i % columns) * size;
     const y = Math.floor(i / columns) * size;
     const filled = (dx, dy) => canvas.getContext('2d').getImageData((x + dx) * devicePixelRatio, (y + dy) * devicePixelRatio, 1, 1).data[3] > 0;
-    return { middle: filled(13, 13), ring: filled(4, 4), edge: filled(0, 5) };
+    return { middle: filled(13, 13), ring: filled(4, 4), edge: filled(0, 5), corner: filled(Math.ceil(size) - 3, 1) };
   }, index);
-  assert.deepEqual(await shape(calm), { middle: true, ring: true, edge: true });
-  assert.deepEqual(await shape(over), { middle: false, ring: true, edge: true });
-  assert.deepEqual(await shape(silent), { middle: false, ring: false, edge: true });
+  assert.deepEqual(await shape(calm), { middle: true, ring: true, edge: true, corner: true });
+  assert.deepEqual(await shape(over), { middle: false, ring: true, edge: true, corner: true });
+  assert.deepEqual(await shape(silent), { middle: false, ring: false, edge: true, corner: false });
+  assert.deepEqual(await shape(partly), { middle: true, ring: true, edge: true, corner: false });
+  await page.getByRole('button', { name: 'partly unknown: 1 node' }).click();
+  await page.getByRole('heading', { name: '1 node, Limit ratio: partly unknown' }).waitFor();
+  assert.match(await page.locator('main tbody tr').innerText(), new RegExp(`${cluster.nodes[partly].name}\\s+≥ \\d+%`));
   await close();
 });
 
@@ -161,6 +166,18 @@ test('a bar of the histogram picks its cells, and colour and order are kept in t
   await close();
 });
 
+test('a node of a pool is judged by its pool’s limit', async t => {
+  const { page, cluster, close } = await openOn(t, { nodes: 12, cards: 24 });
+  const [gpu, worker] = [cluster.nodes[1], cluster.nodes[10]];
+  for (const node of [gpu, worker]) change(cluster, node, one => { one.readings = [830, 300, 300, 300]; one.inFlight = [0, 0, 0, 0]; });
+  const row = node => page.locator('tbody tr', { has: page.getByRole('link', { name: node.name, exact: true }) });
+  await row(worker).locator('.load.over').waitFor();
+  assert.match(await row(worker).locator('.load.over').textContent(), /over its limit: 83% of the node, limit 80%/);
+  assert.equal(await row(gpu).locator('.load.over').count(), 0);
+  assert.match(await row(gpu).locator('.load').first().textContent(), /83% of the node, limit 85%/);
+  await close();
+});
+
 test('a view whose own answer fails says from when it is, and a node that is gone is not shown', async t => {
   const { page, cluster, close } = await openOn(t, { nodes: 12, cards: 24 }, { expected: text => /503|404/.test(text) });
   const answers = ['cards', 'pending', 'decisions', 'nodes/*', 'policy'].map(name => `**/v1/${name}*`).concat('**/shadow');
@@ -212,6 +229,22 @@ test('a refused policy is told beside the one in force, and in Health', async t 
   assert.ok(await page.locator('tbody tr').count() >= 4, 'the policy in force is shown');
   await page.evaluate(() => { location.hash = '#/health'; });
   await page.getByRole('status').filter({ hasText: told }).waitFor();
+  await close();
+});
+
+test('an explanation names the part of the pod apart from pods in flight', async t => {
+  const { page, cluster, close } = await openOn(t, { nodes: 12, cards: 0 });
+  const [decided] = cluster.decided;
+  change(cluster, cluster.nodes.find(node => node.name === decided.node), node => { node.readings = [300, 300, 300, 300]; node.inFlight = [40, 0, 0, 0]; });
+  await page.evaluate(to => { location.hash = to; }, `#/pod/${decided.pod.namespace}/${decided.pod.name}`);
+  const load = page.locator('details[open] .load').first();
+  await load.waitFor();
+  assert.match(await load.textContent(), /36% of the node, limit 80%, 4% of it in flight, 2% of it the pod$/);
+  assert.equal(await load.locator('.pod').count(), 1);
+  await page.evaluate(to => { location.hash = to; }, `#/node/${decided.node}`);
+  await page.locator('h1', { hasText: 'Node' }).waitFor();
+  await load.waitFor({ state: 'detached' });
+  assert.doesNotMatch(await page.locator('.load').first().textContent(), /the pod/);
   await close();
 });
 
