@@ -116,14 +116,14 @@ function draw(canvas, layout, codes, faded, colours, before) {
   return { key, codes: now };
 }
 
-/** `codes`: of each cell. `faded`: cells that are not looked for. `describe`: a cell in words. */
-export function HeatMap({ label, codes, faded, groups, describe, open, theme }) {
+/** `codes`: of each item. `faded`: whether it is not looked for. */
+export function HeatMap({ label, items, codes, faded, groups, describe, open, theme }) {
   const box = useRef(null);
   const canvas = useRef(null);
   const drawn = useRef(null);
   const [width, setWidth] = useState(0);
-  const [cursor, setCursor] = useState(-1);
-  const [told, setTold] = useState('');
+  // An update can move an item: its name is kept. `told`: to screen readers, as the keyboard led there.
+  const [{ name, told }, setCursor] = useState({});
   const labelled = groups.length > 1;
   const layout = width > 0 ? layOut(width, groups.map(group => group.count), labelled) : null;
 
@@ -138,20 +138,18 @@ export function HeatMap({ label, codes, faded, groups, describe, open, theme }) 
     drawn.current = draw(canvas.current, layout, codes, faded, readColours(canvas.current), drawn.current);
   }, [width, codes, faded, groups, theme]);
 
-  const valid = layout && cursor >= 0 && cursor < codes.length;
+  const cursor = useMemo(() => items.findIndex(item => item.name === name), [items, name]);
+  const item = layout && items[cursor];
+  const text = useMemo(() => (item && told ? describe(item) : ''), [name, told, codes[cursor]]);
   function pointed(event) {
-    return layout ? cellAt(layout, event.offsetX, event.offsetY) : -1;
-  }
-  function onFocus() {
-    if (cursor < 0 && codes.length > 0) go(0);
+    return layout ? items[cellAt(layout, event.offsetX, event.offsetY)] : undefined;
   }
   function go(to) {
-    setCursor(to);
-    setTold(describe(to));
+    setCursor({ name: items[to]?.name, told: true });
   }
   function onKeyDown(event) {
     if (!layout || event.ctrlKey || event.metaKey || event.altKey) return;
-    if (event.key === 'Enter' && valid) open(cursor);
+    if (event.key === 'Enter' && item) open(item);
     const to = cellAfter(layout, Math.max(0, cursor), event.key);
     if (to === null) return;
     event.preventDefault();
@@ -159,19 +157,19 @@ export function HeatMap({ label, codes, faded, groups, describe, open, theme }) 
     const y = cornerOf(layout, to).y + canvas.current.getBoundingClientRect().top;
     if (y < 0 || y > innerHeight - 40) scrollBy(0, y - innerHeight / 2);
   }
-  const corner = valid ? cornerOf(layout, cursor) : null;
+  const corner = item && cornerOf(layout, cursor);
   return html`<div class="heat" ref=${box}>
-    <p class="readout">${valid ? describe(cursor) : 'Point at a cell, or focus the map and use the arrow keys.'}</p>
-    <p class="hidden" role="status">${told}</p>
+    <p class="readout">${item ? describe(item) : 'Point at a cell, or focus the map and use the arrow keys.'}</p>
+    <p class="hidden" role="status">${text}</p>
     <div class="cells" style=${{ height: `${layout?.height ?? 0}px` }}>
       ${labelled && layout && groups.map((group, i) => html`<span class="group" key=${group.label}
         style=${{ top: `${layout.groups[i].top - GROUP_LABEL}px` }}>${group.label} <span class="muted">${count(group.count)}</span></span>`)}
       <canvas ref=${canvas} tabindex="0" role="application" aria-roledescription="heat map"
         aria-label=${`${label}. Arrow keys move between cells, Enter opens one. A table with the same values follows.`}
         style=${{ width: `${layout?.width ?? 0}px`, height: `${layout?.height ?? 0}px` }}
-        onKeyDown=${onKeyDown} onFocus=${onFocus}
-        onPointerMove=${event => setCursor(pointed(event))} onPointerLeave=${() => setCursor(-1)}
-        onClick=${event => pointed(event) >= 0 && open(pointed(event))}></canvas>
+        onKeyDown=${onKeyDown} onFocus=${() => item || go(0)}
+        onPointerMove=${event => setCursor({ name: pointed(event)?.name })} onPointerLeave=${() => setCursor({})}
+        onClick=${event => pointed(event) && open(pointed(event))}></canvas>
       ${corner && html`<span class="cursor" aria-hidden="true" style=${{
         left: `${corner.x}px`, top: `${corner.y}px`, width: `${layout.size}px`, height: `${layout.size}px` }}></span>`}
     </div>
@@ -201,10 +199,9 @@ export function highest(values, chosen, most) {
 
 /**
  * A heat map, a histogram that picks cells of one value, and a table of the cells that are picked and found.
- * `grouping`: the name of an order in groups, and the group of an item. `name`: what is searched. The order and what
- * is looked for are settings of the address.
+ * `grouping`: the name of an order in groups, and the group of an item.
  */
-export function Explorer({ noun, measure, items, grouping: [grouping, groupOf], name, settings, describe, open, columns, theme, children }) {
+export function Explorer({ noun, measure, items, grouping: [grouping, groupOf], settings, describe, open, columns, theme, children }) {
   const [picked, setPicked] = useState(null);
   const [shown, setShown] = useState(FIRST);
   const order = settings.get('order');
@@ -229,10 +226,10 @@ export function Explorer({ noun, measure, items, grouping: [grouping, groupOf], 
       <${Find} find=${find} hint="part of a node’s name" />
     </form>
     <${Histogram} counts=${counts} picked=${picked} pick=${setPicked} measure=${measure} noun=${noun} />
-    <${HeatMap} label=${`${counted(list.length, noun)} by ${measure.label}`} codes=${codes} faded=${faded} groups=${groups}
-      describe=${i => describe(list[i])} open=${i => open(list[i])} theme=${theme} />
+    <${HeatMap} label=${`${counted(list.length, noun)} by ${measure.label}`} items=${list} codes=${codes} faded=${faded} groups=${groups}
+      describe=${describe} open=${open} theme=${theme} />
     <h2>${chosen.length > shown ? `The ${count(shown)} highest of ${all}` : all}${picked !== null && `, ${measure.label}: ${codeName(picked, measure)}`}</h2>
-    <${Table} rows=${rows} columns=${columns} />
+    <${Table} rows=${rows} keyOf=${item => item.name} columns=${columns} />
     <${MoreButton} shown=${shown} all=${chosen.length} noun=${noun} more=${() => setShown(shown + 200)} />`;
 }
 

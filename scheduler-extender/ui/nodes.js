@@ -82,7 +82,7 @@ function NodeMap({ cluster, settings, theme }) {
     selected=${one.key === measure.key}>${one.label}</option>`);
   return html`<${View} title="Nodes" legend=${measure.legend}>
     <${Explorer} key=${measure.key} noun="node" measure=${measure} items=${cluster.nodes} grouping=${['zone', row => row.zone ?? 'no zone']}
-      name=${row => row.name} settings=${settings} theme=${theme}
+      settings=${settings} theme=${theme}
       describe=${row => [`${row.name}${row.zone === null ? '' : `, ${row.zone}`}: ${measure.text(row)}`, ...marks(row, cluster)].join('; ')}
       open=${row => { location.hash = address('node', row.name); }}
       columns=${[
@@ -264,12 +264,16 @@ function CardBars({ cards, all = cards }) {
   </li>`)}</ul>`;
 }
 
+function keyOf({ card, charge }) {
+  return `${card.index}/${charge.namespace}/${charge.name}`;
+}
+
 function charges(card, namespaces) {
   const all = Math.max(card.units, card.charges.reduce((sum, charge) => sum + charge.units, 0));
-  return card.charges.map((charge, i) => {
+  return card.charges.map(charge => {
     const pod = charge.namespace ? `${charge.namespace}/${charge.name}` : charge.name || 'no pod';
     const text = `${pod}: ${counted(charge.units, 'unit')}${charge.cores ? `, ${charge.cores}% of compute` : ''}, ${words(charge.basis)}`;
-    return html`<li key=${i} title=${text} class=${`charge ${lookOf(charge)}`}
+    return html`<li key=${keyOf({ card, charge })} title=${text} class=${`charge ${lookOf(charge)}`}
       style=${{ width: `${(charge.units / all) * 100}%`, ...hue(namespaces.indexOf(charge.namespace)) }}>
       ${charge.namespace ? html`<a href=${address('pod', charge.namespace, charge.name)} aria-label=${text}>${charge.name}</a>`
         : html`<span aria-label=${text} role="img">${charge.name || 'no pod'}</span>`}
@@ -277,11 +281,11 @@ function charges(card, namespaces) {
   });
 }
 
-/** The pods on a node's cards as a table: what the bars show by colour and width. */
+/** What the bars show by colour and width. */
 function Charges({ cards }) {
   const rows = cards.flatMap(card => card.charges.map(charge => ({ card, charge })));
   if (rows.length === 0) return null;
-  return html`<${Table} rows=${rows} columns=${[
+  return html`<${Table} rows=${rows} keyOf=${keyOf} columns=${[
     ['Pod', ({ charge }) => (charge.namespace ? html`<${PodLink} pod=${charge} />` : charge.name || 'no pod'), 'name'],
     ['Card', ({ card }) => card.index, 'number'],
     ['Units', ({ charge }) => charge.units, 'number'],
@@ -307,7 +311,7 @@ function CardMap({ cluster, settings, theme }) {
   const items = useMemo(() => cluster.nodes.flatMap(row => row.cards), [cluster.nodes]);
   return html`<h2>Cards by units held</h2>
     <${Explorer} noun="card" measure=${BY_HELD} items=${items} grouping=${['model', card => card.model]}
-      name=${card => card.node} settings=${settings} theme=${theme}
+      settings=${settings} theme=${theme}
       describe=${card => [`Card ${card.index} of ${card.node}, ${card.model}: ${card.held} of ${counted(card.units, 'unit')} held by ${counted(card.pods, 'pod')}`,
         card.used !== null && `${memoryOf(card.used, card.memory)} in use`, stateOf(card)].filter(Boolean).join('; ')}
       open=${card => { location.hash = address('node', card.node); }}

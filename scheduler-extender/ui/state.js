@@ -54,6 +54,7 @@ function rows(answer) {
     for (const end = next + nodes.cards[i]; next < end; next += 1) {
       const card = { node: row.name };
       for (const column of CARD) card[column] = cards[column][next];
+      card.name = `${row.name}/${card.index}`;
       if (card.used !== null) card.used *= card.memory / 100;
       card.model = answer.models[cards.model[next]];
       card.unhealthy = unhealthy.has(next);

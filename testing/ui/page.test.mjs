@@ -166,6 +166,61 @@ test('a bar of the histogram picks its cells, and colour and order are kept in t
   await close();
 });
 
+/** The name in the row, or the cell, that has the focus. */
+const focusedRow = page => page.evaluate(() => document.activeElement.closest('tr')?.querySelector('th').textContent);
+
+test('an update moves no other node, card or pod under the focus', async t => {
+  const { page, cluster, close } = await openOn(t, { nodes: 500, cards: 4000 });
+  const rows = page.locator('main tbody th a');
+  const wanted = await rows.nth(3).innerText();
+  await rows.nth(3).focus();
+  const highest = cluster.nodes.find(node => node.readings[0] < 500);
+  change(cluster, highest, one => { one.readings[0] = 989; one.inFlight[0] = 200; });
+  await rows.first().getByText(highest.name).waitFor();
+  assert.equal(await focusedRow(page), wanted);
+
+  await page.evaluate(() => { location.hash = '#/health'; });
+  const over = page.locator('section', { has: page.getByRole('heading', { name: /Over a limit/ }) }).locator('a');
+  await over.nth(2).focus();
+  const linked = await over.nth(2).innerText();
+  const first = cluster.nodes[0];
+  change(cluster, first, one => { one.readings[0] = 980; });
+  await over.first().getByText(first.name).waitFor();
+  assert.equal(await page.evaluate(() => document.activeElement.textContent), linked);
+
+  const node = cluster.nodes.find(one => one.cards.some(card => card.charges.length > 2));
+  const { charges } = node.cards.find(card => card.charges.length > 2);
+  await page.evaluate(to => { location.hash = to; }, `#/node/${node.name}`);
+  const pod = charges[2].name;
+  for (const link of [page.locator('.charge a', { hasText: pod }), page.locator('table a', { hasText: pod })]) {
+    await link.focus();
+    const [gone] = charges;
+    change(cluster, node, () => { charges.shift(); });
+    await page.locator('.charge', { hasText: gone.name }).waitFor({ state: 'detached' });
+    assert.match(await page.evaluate(() => document.activeElement.textContent), new RegExp(pod));
+    charges.unshift(gone);
+    await page.locator('.charge', { hasText: gone.name }).waitFor();
+  }
+  await close();
+});
+
+test('the cursor of a heat map stays on its node, and tells when that comes over its limit', async t => {
+  const { page, cluster, close } = await openOn(t, { nodes: 500, cards: 4000 }, { hash: '#/nodes?order=value' });
+  await page.locator('canvas').focus();
+  const told = page.locator('.heat [role=status]');
+  for (const key of ['PageDown', 'PageDown', 'ArrowRight']) await page.keyboard.press(key);
+  const name = (await told.innerText()).match(/^[^,:]+/)[0];
+  const node = cluster.nodes.find(one => one.name === name);
+  const others = cluster.nodes.filter(one => one.readings[0] < 300).slice(0, 5);
+  for (const one of others) change(cluster, one, () => { one.readings[0] = 985; });
+  await page.getByRole('button', { name: /^over its limit: / }).waitFor();
+  change(cluster, node, () => { node.readings = [988, 500, 300, 400]; node.inFlight = [0, 0, 0, 0]; });
+  await told.getByText(new RegExp(`^${name}, .*over its limit`)).waitFor();
+  await page.keyboard.press('Enter');
+  await page.locator('h1', { hasText: `Node ${name}` }).waitFor();
+  await close();
+});
+
 test('a node of a pool is judged by its pool’s limit', async t => {
   const { page, cluster, close } = await openOn(t, { nodes: 12, cards: 24 });
   const [gpu, worker] = [cluster.nodes[1], cluster.nodes[10]];
