@@ -14,12 +14,24 @@ export async function startChromium() {
   return chromium.launch({ executablePath: EXECUTABLE, args, timeout: 120000 });
 }
 
+/** How many colours an element has on the screen. */
+export async function coloursOf(page, element) {
+  const picture = (await element.screenshot({ animations: 'disabled' })).toString('base64');
+  return page.evaluate(async text => {
+    const image = await createImageBitmap(new Blob([Uint8Array.from(atob(text), char => char.charCodeAt(0))]));
+    const paint = new OffscreenCanvas(image.width, image.height).getContext('2d', { willReadFrequently: true });
+    paint.drawImage(image, 0, 0);
+    return new Set(new Uint32Array(paint.getImageData(0, 0, image.width, image.height).data.buffer)).size;
+  }, picture);
+}
+
 /**
  * Opens a view. `faults` gets what the page must never have: errors, violations of its policy, requests to elsewhere.
  * A request that fails because the server is away is none of its faults: those are in `faults` only as `expected` says.
+ * `rest`: more settings of the browser, as Playwright names them.
  */
-export async function openPage(browser, base, { width = 1280, height = 900, theme = 'light', hash = '#/nodes', expected = () => false } = {}) {
-  const context = await browser.newContext({ viewport: { width, height }, colorScheme: theme });
+export async function openPage(browser, base, { width = 1280, height = 900, theme = 'light', hash = '#/nodes', expected = () => false, ...rest } = {}) {
+  const context = await browser.newContext({ viewport: { width, height }, colorScheme: theme, ...rest });
   const page = await context.newPage();
   page.setDefaultTimeout(PATIENCE);
   const faults = [];

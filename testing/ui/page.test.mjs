@@ -3,7 +3,7 @@
 
 import assert from 'node:assert/strict';
 import { after, before, test as anyTest } from 'node:test';
-import { openPage, startChromium } from './browser.mjs';
+import { coloursOf, openPage, startChromium } from './browser.mjs';
 import { scaleLuminances } from './checks.mjs';
 import { Cluster, MARKUP, StandIn } from './stand-in.mjs';
 
@@ -219,6 +219,30 @@ test('the cursor of a heat map stays on its node, and tells when that comes over
   await page.keyboard.press('Enter');
   await page.locator('h1', { hasText: `Node ${name}` }).waitFor();
   await close();
+});
+
+test('with the system’s own colours everything that colours say is still seen', async t => {
+  for (const theme of ['light', 'dark']) {
+    const { page, cluster, close } = await openOn(t, { nodes: 500, cards: 4000 }, { theme, forcedColors: 'active' });
+    await page.locator('canvas').waitFor();
+    await page.waitForFunction(() => document.querySelector('canvas').width > 300);
+    /** Of text and ground alone, with the shades of its edges, a map has fewer. */
+    assert.ok(await coloursOf(page, page.locator('canvas')) >= 8, 'cells');
+    assert.ok(await coloursOf(page, page.locator('.histogram')) >= 8, 'the legend');
+    const outline = element => element.evaluate(one => getComputedStyle(one).outlineStyle);
+    assert.equal(await outline(page.locator('nav a[aria-current]')), 'dotted');
+    assert.equal(await outline(page.locator('nav a').last()), 'none');
+    await page.locator('.histogram button').first().click();
+    await page.locator('h1').focus();
+    assert.equal(await outline(page.locator('.histogram button').first()), 'dotted', 'what is picked');
+    const node = cluster.nodes.find(one => one.cards.every(card => card.charges.length > 0 && card.used > 0));
+    await page.evaluate(to => { location.hash = to; }, `#/node/${node.name}`);
+    for (const part of ['.charges', '.line', '.bar']) {
+      await page.locator(part).first().waitFor();
+      assert.ok(await coloursOf(page, page.locator(part).first()) > 1, part);
+    }
+    await close();
+  }
 });
 
 test('a node of a pool is judged by its pool’s limit', async t => {
