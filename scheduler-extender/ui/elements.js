@@ -8,7 +8,7 @@ import htm from 'htm';
 export const html = htm.bind(h);
 
 export function address(...parts) {
-  return `#/${parts.map(encodeURIComponent).join('/')}`;
+  return `#/${parts.filter(part => part !== undefined).map(encodeURIComponent).join('/')}`;
 }
 
 export function parseAddress(hash) {
@@ -55,8 +55,8 @@ export function NodeLink({ name }) {
 }
 
 /** `bare`: without its namespace, where that is said already. */
-export function PodLink({ pod: { namespace, name }, bare }) {
-  return html`<a class="name" href=${address('pod', namespace, name)} title=${`${namespace}/${name}`}>${
+export function PodLink({ pod: { namespace, name, uid }, bare }) {
+  return html`<a class="name" href=${address('pod', namespace, name, uid)} title=${`${namespace}/${name}`}>${
     !bare && html`<span class="muted">${namespace}/</span>`}${name}</a>`;
 }
 
@@ -172,8 +172,15 @@ function two(large, largeUnit, small, smallUnit) {
   return small ? `${large} ${largeUnit} ${small} ${smallUnit}` : `${large} ${largeUnit}`;
 }
 
+/** A time of the day, with its date if that is not today. */
 export function clock(milliseconds) {
-  return new Date(milliseconds).toLocaleTimeString('en-GB');
+  const then = new Date(milliseconds);
+  const day = then.toDateString() === new Date().toDateString() ? '' : `${then.toLocaleDateString('en-GB', { day: 'numeric', month: 'short' })}, `;
+  return day + then.toLocaleTimeString('en-GB');
+}
+
+export function Time({ time }) {
+  return html`<time datetime=${time} title=${time}>${clock(Date.parse(time))}</time>`;
 }
 
 /** A reason without its hint to the command: the page itself explains. */

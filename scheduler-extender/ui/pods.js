@@ -3,8 +3,8 @@
 import { useEffect, useMemo, useState } from 'preact/hooks';
 import { ask, useAnswer } from './state.js';
 import {
-  Awaited, clock, count, counted, decimal, Facts, Find, html, memory,
-  MoreButton, NodeLink, PodLink, reasonText, share, span, Table, View, words,
+  Awaited, count, counted, decimal, Facts, Find, html, memory,
+  MoreButton, NodeLink, PodLink, reasonText, share, span, Table, Time, View, words,
 } from './elements.js';
 import { LoadTables } from './nodes.js';
 
@@ -106,7 +106,7 @@ export function Decisions({ settings }) {
 }
 
 const DECISION_COLUMNS = [
-  ['Time', ({ time }) => html`<time datetime=${time} title=${time}>${clock(Date.parse(time))}</time>`, 'number'],
+  ['Time', Time, 'number'],
   ['Pod', ({ pod }) => html`<${PodLink} pod=${pod} />`, 'name'],
   ['Node', ({ node }) => (node ? html`<${NodeLink} name=${node} />` : html`<b class="over-text">waits</b>`)],
   ['Score', ({ score, better }) => html`${score ?? '–'}${better > 0 && html`<span class="muted" title="nodes with a better score">, ${better} better</span>`}`, 'number'],
@@ -144,7 +144,7 @@ export function ranked(explanation) {
     || (a.accepted ? b.score - a.score : far.get(a) - far.get(b)) || (a.name < b.name ? -1 : 1));
 }
 
-export function PodPage({ parts: [, namespace = '', name = ''], cluster }) {
+export function PodPage({ parts: [, namespace = '', name = '', uid], cluster }) {
   const [fresh, setFresh] = useState(false);
   const [all, setAll] = useState(false);
   const [tries, setTries] = useState(0);
@@ -154,9 +154,9 @@ export function PodPage({ parts: [, namespace = '', name = ''], cluster }) {
     const stop = new AbortController();
     async function explain() {
       try {
-        const decided = await decisionOf(namespace, name, stop.signal);
+        const decided = await decisionOf({ namespace, name, uid }, stop.signal);
         const names = few || all ? undefined : namesOf(decided);
-        const body = { namespace, name, fresh, nodeNames: names };
+        const body = { namespace, name, uid, fresh, nodeNames: names };
         const explanation = await ask('/explain', stop.signal, {
           method: 'POST', headers: { 'Content-Type': 'application/json' }, body: JSON.stringify(body),
         });
@@ -180,13 +180,9 @@ export function PodPage({ parts: [, namespace = '', name = ''], cluster }) {
 }
 
 /** The decision in short; undefined if it is none of the last thousand, or cannot be had. */
-async function decisionOf(namespace, name, signal) {
-  try {
-    const { decisions } = await ask('/v1/decisions?limit=1000', signal);
-    return decisions.find(({ pod }) => pod.namespace === namespace && pod.name === name);
-  } catch {
-    return undefined;
-  }
+async function decisionOf({ namespace, name, uid }, signal) {
+  const { decisions } = await ask('/v1/decisions?limit=1000', signal).catch(() => ({ decisions: [] }));
+  return decisions.find(({ pod }) => pod.namespace === namespace && pod.name === name && (!uid || pod.uid === uid));
 }
 
 function namesOf(decided) {
@@ -204,7 +200,7 @@ function Explained({ explanation, decided, partly, showAll }) {
   return html`
     <${Facts} facts=${[
       ['node', explanation.node ? html`<${NodeLink} name=${explanation.node} />` : html`<span class="over-text">none yet</span>`],
-      [explanation.basis === 'decision' ? 'decided' : 'as of now', html`<time datetime=${explanation.time} title=${explanation.time}>${clock(Date.parse(explanation.time))}</time>`],
+      [explanation.basis === 'decision' ? 'decided' : 'as of now', html`<${Time} time=${explanation.time} />`],
       decided?.asks && ['asks for', asksText(decided.asks)],
       estimate && ['will use CPU', html`${decimal(estimate.cpu.amount)} cores <small>${estimate.cpu.source}</small>`],
       estimate && ['will use memory', html`${memory(estimate.memory.amount / 1048576)} <small>${estimate.memory.source}</small>`],

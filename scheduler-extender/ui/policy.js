@@ -5,7 +5,7 @@ import { readingAge } from './nodes.js';
 import { useAnswer } from './state.js';
 import {
   Awaited, clock, count, counted, decimal, Facts, html, memory,
-  MetricName, NodeLink, PodLink, share, span, Table, View, words,
+  MetricName, NodeLink, PodLink, share, span, Table, Time, View, words,
 } from './elements.js';
 
 export function Policy() {
@@ -81,7 +81,7 @@ function Shadow() {
       ${' '}${differingIn('filter')} in which nodes may take it, ${differingIn('score')} in which node is best</span>`}</h2>
     ${got.error?.status === 404 ? html`<p class="muted">There is none.</p>` : html`<${Awaited} ...${got} what="the shadow policy" />`}
     ${differing.length > 0 && html`<${Table} rows=${differing.slice(0, 100)} keyOf=${one => one.pod.uid} columns=${[
-      ['Time', one => clock(Date.parse(one.time)), 'number'],
+      ['Time', Time, 'number'],
       ['Pod', one => html`<${PodLink} pod=${one.pod} />`, 'name'],
       ['Node', one => (one.node ? html`<${NodeLink} name=${one.node} />` : '–')],
       ['Policy’s best', one => bestText(one.policy)],

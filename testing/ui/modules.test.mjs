@@ -3,7 +3,7 @@
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import { test } from 'node:test';
-import { memoryOf, memory, parseAddress, address, percent, reasonText, span } from '../../scheduler-extender/ui/elements.js';
+import { address, clock, memoryOf, memory, parseAddress, percent, reasonText, span } from '../../scheduler-extender/ui/elements.js';
 import { arrange, cellAfter, cellAt, cornerOf, highest, layOut } from '../../scheduler-extender/ui/heatmap.js';
 import { capacity, codeOf, countCodes, fit, fitWhole, isOver, limitOf, measures, OVER, sizes, UNKNOWN } from '../../scheduler-extender/ui/measures.js';
 import { asksText, distance, fitsIf, grouped, matches, ranked } from '../../scheduler-extender/ui/pods.js';
@@ -289,6 +289,16 @@ test('numbers, spans, names and addresses', () => {
   assert.deepEqual(parts, ['pod', 'a/b', '<b>?']);
   assert.equal(settings.get('find'), 'x y');
   assert.deepEqual(parseAddress('#/node/%E0%A4%A').parts, ['node', '%E0%A4%A']);
+  assert.equal(address('pod', 'ml', 'train-0', undefined), '#/pod/ml/train-0');
+});
+
+test('a time has its date if it is not of today', () => {
+  const now = new Date();
+  const noon = days => new Date(now.getFullYear(), now.getMonth(), now.getDate() - days, 12, 30, 5);
+  assert.equal(clock(noon(0)), '12:30:05');
+  const day = noon(2).toLocaleDateString('en-GB', { day: 'numeric', month: 'short' });
+  assert.equal(clock(noon(2)), `${day}, 12:30:05`);
+  assert.match(day, /^\d+ [A-Z][a-z]+$/);
 });
 
 test('tries become rarer after failures, up to 30 s', () => {

@@ -311,6 +311,22 @@ test('a refused policy is told beside the one in force, and in Health', async t 
   await close();
 });
 
+test('two pods of one name have an explanation each', async t => {
+  const { page, cluster, standIn, close } = await openOn(t, { nodes: 12, cards: 0 }, { hash: '#/decisions' });
+  const [newer, , older] = cluster.decided;
+  older.pod = { ...newer.pod, uid: 'before' };
+  older.node = cluster.nodes.find(node => node.name !== newer.node).name;
+  await page.getByLabel('Find').fill(`${newer.pod.namespace}/${newer.pod.name}`);
+  const links = page.locator('tbody').getByRole('link', { name: newer.pod.name });
+  await links.nth(1).click();
+  assert.equal(new URL(page.url()).hash, `#/pod/${newer.pod.namespace}/${newer.pod.name}/before`);
+  await page.locator('dd').getByRole('link', { name: older.node }).waitFor();
+  await page.evaluate(to => { location.hash = to; }, `#/pod/${newer.pod.namespace}/${newer.pod.name}`);
+  await page.locator('dd').getByRole('link', { name: newer.node }).waitFor();
+  assert.equal(standIn.requests.filter(path => path === '/explain').length, 2);
+  await close();
+});
+
 test('an explanation names the part of the pod apart from pods in flight', async t => {
   const { page, cluster, close } = await openOn(t, { nodes: 12, cards: 0 });
   const [decided] = cluster.decided;
