@@ -139,7 +139,7 @@ function ofStranded(size) {
     legend: `Free units on open cards that pods of ${counted(size, 'unit')} cannot use, of all units of the node.`,
     over: 'over 100%',
     absent: 'no cards',
-    value: row => (row.cards.length ? fit(row, size).stranded / units(row) : null),
+    value: row => (units(row) ? fit(row, size).stranded / units(row) : null),
     text: row => (row.cards.length
       ? `${counted(fit(row, size).stranded, 'unit')} stranded, ${counted(fit(row, size).pods, 'pod')} still fit`
       : 'no cards'),
@@ -148,7 +148,7 @@ function ofStranded(size) {
 
 /** Whether pods can be placed on the card now. */
 export function isOpen(node, card) {
-  return !card.unhealthy && !card.closed && !node.backedOff;
+  return card.units > 0 && !card.unhealthy && !card.closed && !node.backedOff;
 }
 
 export function freeUnits(card) {
@@ -194,7 +194,7 @@ export function sizes(nodes) {
 }
 
 export function capacity(nodes) {
-  const sum = { cards: 0, units: 0, held: 0, cores: 0, measured: 0, used: 0, unhealthy: 0, closed: 0, backedOff: 0 };
+  const sum = { cards: 0, units: 0, held: 0, cores: 0, measured: 0, used: 0, unhealthy: 0, closed: 0, backedOff: 0, unitless: 0 };
   for (const node of nodes) {
     if (node.backedOff && node.cards.length) sum.backedOff += 1;
     for (const card of node.cards) {
@@ -208,6 +208,7 @@ export function capacity(nodes) {
       }
       if (card.unhealthy) sum.unhealthy += 1;
       if (card.closed) sum.closed += 1;
+      if (!card.units) sum.unitless += 1;
     }
   }
   sum.free = total(nodes, node => fit(node, 1)).pods;

@@ -186,18 +186,19 @@ function Capacity({ cluster }) {
     sum.unhealthy && `${counted(sum.unhealthy, 'card')} unhealthy`,
     sum.closed && `${counted(sum.closed, 'card')} closed`,
     sum.backedOff && `${counted(sum.backedOff, 'node')} backed off`,
+    sum.unitless && `${counted(sum.unitless, 'card')} without units`,
   ].filter(Boolean);
   return html`<${Facts} facts=${[
       ['cards', count(sum.cards)],
       ['units', count(sum.units)],
-      ['held', share(sum.held / sum.units)],
+      ['held', share(sum.units ? sum.held / sum.units : null)],
       ['memory in use', sum.measured ? share(sum.used / sum.measured) : 'not measured'],
       ['compute held', share(sum.cores / sum.cards / 100)],
       ['free on open cards', counted(sum.free, 'unit')],
     ]} />
     <h2>Still fits</h2>
     <p class="legend">Pods of one size that fit now, and free units that such pods cannot use (stranded).
-      ${out.length > 0 && ` Left out: ${out.join(', ')}.`}</p>
+      By cards alone: CPU, memory, taints and load may let fewer pods in.${out.length > 0 && ` Left out: ${out.join(', ')}.`}</p>
     <${Table} compact rows=${[
       ['still fit', one => html`<b>${count(one.pods)}</b>`],
       ['stranded', one => count(one.stranded)],
@@ -294,18 +295,22 @@ function Charges({ cards }) {
   ]} />`;
 }
 
-/** The code of a card: unhealthy is marked as over, closed as unknown. */
+/** The code of a card: unhealthy is marked as over, closed or without units as unknown. */
 function codeOfCard(card) {
   if (card.unhealthy) return OVER;
-  if (card.closed) return UNKNOWN;
-  return Math.min(9, codeOf(card.held / card.units));
+  if (card.closed || !card.units) return UNKNOWN;
+  return codeOf(Math.min(1, heldPart(card)));
+}
+
+function heldPart(card) {
+  return card.units ? card.held / card.units : null;
 }
 
 function stateOf(card) {
-  return [card.unhealthy && 'unhealthy', card.closed && 'closed'].filter(Boolean).join(', ');
+  return [card.unhealthy && 'unhealthy', card.closed && 'closed', !card.units && 'no units'].filter(Boolean).join(', ');
 }
 
-const BY_HELD = { label: 'units held', over: 'unhealthy', absent: 'closed', value: card => card.held / card.units, code: codeOfCard };
+const BY_HELD = { label: 'units held', over: 'unhealthy', absent: 'closed or no units', value: heldPart, code: codeOfCard };
 
 function CardMap({ cluster, settings, theme }) {
   const items = useMemo(() => cluster.nodes.flatMap(row => row.cards), [cluster.nodes]);
@@ -319,7 +324,7 @@ function CardMap({ cluster, settings, theme }) {
         ['Node', card => html`<${NodeLink} name=${card.node} />`, 'name'],
         ['Card', card => card.index, 'number'],
         ['Model', card => card.model],
-        ['Held', card => share(BY_HELD.value(card)), 'number'],
+        ['Held', card => share(heldPart(card)), 'number'],
         ['Units', card => `${card.held} of ${card.units}`, 'number'],
         ['Pods', card => card.pods, 'number'],
         ['Memory in use', card => memory(card.used), 'number'],

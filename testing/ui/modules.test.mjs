@@ -119,6 +119,15 @@ test('memory in use is of the cards that are measured, and partly unknown where 
   assert.equal(used.text({ ...gpu, cards: gpu.cards.slice(1) }), 'not measured');
 });
 
+test('a card without units fits no pod, and nothing of it is a part', () => {
+  const none = node([{ units: 0 }]);
+  assert.deepEqual(fitWhole(node([{ units: 0 }, {}])), { pods: 1, stranded: 0 });
+  assert.deepEqual(fit(none, 1), { pods: 0, stranded: 0 });
+  assert.equal(capacity([none]).unitless, 1);
+  const cluster = { ...merge(null, golden('state')), cards: 1 };
+  for (const measure of measures(cluster).slice(1 + cluster.metrics.length)) assert.equal(measure.value(none), null, measure.key);
+});
+
 test('updates of a changing cluster end where a full answer begins', () => {
   const stand = new Cluster({ nodes: 60, cards: 96, seed: 7 });
   let cluster = merge(null, stand.state());

@@ -343,6 +343,18 @@ test('an explanation names the part of the pod apart from pods in flight', async
   await close();
 });
 
+test('a card without units is unknown in the map, and in its table', async t => {
+  const { page, cluster, close } = await openOn(t, { nodes: 60, cards: 240 }, { hash: '#/cards' });
+  await page.locator('canvas').waitFor();
+  const node = cluster.nodes[5];
+  change(cluster, node, () => { Object.assign(node.cards[1], { units: 0, charges: [], closed: undefined, healthy: true }); });
+  await page.getByText('1 card without units').waitFor();
+  await page.getByText('By cards alone: CPU, memory, taints and load may let fewer pods in.').waitFor();
+  await page.getByRole('button', { name: /^closed or no units: / }).click();
+  await page.locator('tbody tr', { hasText: node.name }).getByText('no units').waitFor();
+  await close();
+});
+
 const away = text => /ERR_CONNECTION_REFUSED|ERR_EMPTY_RESPONSE|ERR_CONNECTION_RESET|ERR_SOCKET_NOT_CONNECTED|503/.test(text);
 
 test('a server that goes is told, and one that comes back as another replica is taken whole', async t => {
