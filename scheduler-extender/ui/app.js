@@ -76,7 +76,7 @@ function Page() {
     ${error && html`<div class="banner" role="alert">▲ ${at ? `Disconnected: no answer since ${clock(at)}, what is shown is from then.` : 'No answer from the extender.'}
       ${' '}(${error.message}) Next try at ${clock(retry)}. <button type="button" onClick=${now}>Try now</button></div>`}
     ${cluster && !cluster.replica.complete && html`<div class="banner" role="status">Not all nodes and pods were listed yet: cards may look emptier than they are.</div>`}
-    ${cluster && !cluster.replica.leads && view === 'cards' && html`<div class="banner" role="status">This replica does not lead: cards set aside for pods that are being bound are not shown.</div>`}
+    ${cluster?.cards > 0 && !cluster.replica.leads && ['nodes', 'node', 'cards'].includes(view) && html`<div class="banner" role="status">This replica does not lead: cards set aside for pods that are being bound are not shown.</div>`}
     <main id="main"><${Shown} view=${view} parts=${parts} settings=${settings} cluster=${cluster} at=${at} theme=${theme.shown} /></main>`;
 }
 

@@ -5,7 +5,9 @@ import { count, counted, Find, html, MoreButton, setSetting, Table } from './ele
 import { codeOf, countCodes, kindOf, OVER, PARTLY, UNKNOWN } from './measures.js';
 
 const GROUP_LABEL = 20;
-/** So many rows of the table are shown at first. */
+/** Of a canvas, in pixels: browsers leave a larger one blank. */
+const LARGEST_SIDE = 32767;
+/** Rows of the table at first. */
 const FIRST = 20;
 
 /** Where cells lie on a canvas. `counts`: cells of each group; each begins a new row. */
@@ -89,7 +91,7 @@ function readColours(canvas) {
  */
 function draw(canvas, layout, codes, faded, colours, before) {
   const paint = canvas.getContext('2d');
-  const ratio = window.devicePixelRatio || 1;
+  const ratio = Math.min(devicePixelRatio, LARGEST_SIDE / layout.height);
   const key = [layout.width, layout.height, layout.size, layout.groups.map(g => g.top).join(), ratio, colours].join();
   const all = before?.key !== key || before.codes.length !== codes.length;
   if (all) {

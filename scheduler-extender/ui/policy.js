@@ -37,7 +37,7 @@ function Metrics({ metrics }) {
     ['Metric', metric => html`<${MetricName} name=${metric.name} />`, 'name'],
     ['Limit', metric => share(metric.limit), 'number'],
     ['Weight', metric => (metric.weight === undefined ? '–' : decimal(metric.weight)), 'number'],
-    ['Share of the score', metric => share(metric.scoreShare), 'number'],
+    ['Share of its resource’s score', metric => share(metric.scoreShare), 'number'],
     ['Period', metric => seconds(metric.periodSeconds), 'number'],
     ['Counts for', metric => seconds(metric.maxAgeSeconds), 'number'],
     ['When stale', metric => metric.whenStale ?? '–'],

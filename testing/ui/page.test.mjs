@@ -355,6 +355,18 @@ test('a card without units is unknown in the map, and in its table', async t => 
   await close();
 });
 
+test('a map that is higher than a canvas can be is drawn with fewer pixels', async t => {
+  const { page, close } = await openOn(t, { nodes: 1500, cards: 0, zones: 1200 }, { hash: '#/nodes?order=zone', deviceScaleFactor: 2, expected: text => text.includes('willReadFrequently') });
+  await page.locator('.group').nth(700).waitFor();
+  const { height, drawn } = await page.locator('canvas').evaluate(canvas => ({
+    height: canvas.height,
+    drawn: canvas.getContext('2d').getImageData(0, 0, 10, 200).data.some(value => value > 0),
+  }));
+  assert.ok(height <= 32767, `${height} pixels`);
+  assert.ok(drawn);
+  await close();
+});
+
 const away = text => /ERR_CONNECTION_REFUSED|ERR_EMPTY_RESPONSE|ERR_CONNECTION_RESET|ERR_SOCKET_NOT_CONNECTED|503/.test(text);
 
 test('a server that goes is told, and one that comes back as another replica is taken whole', async t => {
@@ -487,6 +499,7 @@ test('a small cluster’s cards are bars stacked by pod, with memory in use besi
 
 test('pending pods say what would make them fit, that they never will, or that they only wait to be bound', async t => {
   const { page, cluster, close } = await openOn(t, { nodes: 12, cards: 24 }, { hash: '#/pending' });
+  await page.locator('.legend', { hasText: 'Pods without a node that the extender was asked about' }).getByText('kubectl plimsoll pending').waitFor();
   const group = name => page.locator('.pending', { has: page.getByRole('heading', { name }) });
   const train = group(/ml · Job train\s+9 pods, longest 14 min, asks for 20 units/);
   await train.getByText(`Fits if 3 more units of card 2 of ${cluster.nodes[0].name} became free: 17 of 20 are.`).waitFor();
@@ -528,6 +541,11 @@ test('a replica that does not lead, and one that has not listed everything, say 
   const { page, cluster, close } = await openOn(t, { nodes: 12, cards: 24 }, { hash: '#/cards' });
   change(cluster, cluster.nodes[0], () => { cluster.replica = { ...cluster.replica, leads: false, complete: false, leader: 'scheduler-extender-other' }; });
   await page.getByText('This replica does not lead').waitFor();
+  for (const [view, told] of [['nodes', 1], [`node/${cluster.nodes[0].name}`, 1], ['decisions', 0]]) {
+    await page.evaluate(to => { location.hash = to; }, `#/${view}`);
+    await page.locator('h1', { hasText: new RegExp(view.split('/')[0], 'i') }).waitFor();
+    assert.equal(await page.getByText('This replica does not lead').count(), told, view);
+  }
   await page.getByText('Not all nodes and pods were listed yet').waitFor();
   await page.getByRole('link', { name: 'Health' }).click();
   await page.getByText('scheduler-extender-other leads.').waitFor();
