@@ -235,8 +235,8 @@ function lookOf(charge) {
 function Bases({ cards }) {
   const texts = { reserved: 'reserved, not yet in the kubelet’s records', doubtful: 'card in doubt: counts on every card of its node', unmanaged: 'memory of no pod' };
   const shown = new Set(cards.flatMap(card => card.charges.map(lookOf)));
-  return html`<p class="legend keys">${Object.entries(texts).filter(([look]) => shown.has(look)).map(([look, text]) => html`<span
-    key=${look}><i class=${`charge sample ${look}`}></i> ${text}</span> `)}<span><i class="used sample"></i> memory in use</span>
+  return html`<p class="legend keys">${Object.entries(texts).filter(([look]) => shown.has(look)).map(([look, text]) => html`<span><i
+    class=${`charge sample ${look}`}></i> ${text}</span> `)}<span><i class="used sample"></i> memory in use</span>
     ${namespacesOf(cards).slice(0, 12).map((name, i) => html`<span key=${name}><i class="charge sample" style=${hue(i)}></i> ${name}</span>`)}</p>`;
 }
 

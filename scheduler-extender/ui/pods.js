@@ -76,7 +76,7 @@ function PendingGroup({ pods }) {
     ${first.accepted > 0 && html`<p>${count(first.accepted)} of ${counted(first.nodes, 'node')} may take it: kube-scheduler has not bound it yet.</p>`}
     ${first.reasons.length > 0 && html`<ul class="reasons">${first.reasons.map(({ reason, nodes }) => html`<li>
       <b>${counted(nodes, 'node')}</b> ${reasonText(reason)}</li>`)}</ul>`}
-    <p class="pods">${pods.slice(0, 12).map(one => html`<span key=${one.pod.uid}><${PodLink} pod=${one.pod} bare /> <span class="muted">${span(one.waits)}</span></span> `)}${
+    <p class="pods">${pods.slice(0, 12).flatMap(one => [html`<span key=${one.pod.uid}><${PodLink} pod=${one.pod} bare /> <span class="muted">${span(one.waits)}</span></span>`, ' '])}${
       pods.length > 12 && html`<span class="muted">and ${count(pods.length - 12)} more</span>`}</p>
   </section>`;
 }

@@ -136,7 +136,7 @@ export function Health({ cluster, at }) {
     ]} />
     ${kinds.map(([title, meaning, list]) => html`<section key=${title}>
       <h2>${list.length === 0 ? '✓' : '▲'} ${title} <span class="aside">${list.length === 0 ? 'none' : `${count(list.length)} – ${meaning}`}</span></h2>
-      ${list.length > 0 && html`<p class="pods">${list.slice(0, MOST).map(({ row, text }) => html`<span key=${row.name + text}><${NodeLink} name=${row.name} />${text && html` <span class="muted">${text}</span>`}</span> `)}${
+      ${list.length > 0 && html`<p class="pods">${list.slice(0, MOST).flatMap(({ row, text }) => [html`<span key=${row.name + text}><${NodeLink} name=${row.name} />${text && html` <span class="muted">${text}</span>`}</span>`, ' '])}${
         list.length > MOST && html`<span class="muted">and ${count(list.length - MOST)} more</span>`}</p>`}
     </section>`)}
   <//>`;
