@@ -1,17 +1,19 @@
 //! `plimsoll events`: what Plimsoll's programs told by events.
 
 use std::io::{BufReader, Write};
-use std::process::{ExitCode, Stdio};
+use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use jiff::Timestamp;
 use serde_json::Value;
 
+use crate::args::access::{Format, Output};
 use crate::args::pods::Events;
+use crate::cluster_access::Cluster;
 use crate::cluster_access::objects::{Event, List};
-use crate::cluster_access::{Cluster, Failure};
-use crate::format::short_duration;
-use crate::output::{write_names, write_value};
+use crate::format::{printable, short_duration};
+use crate::output::{json_line, write_names, write_value, yaml};
+use crate::pipe;
 use crate::table::{self, NONE};
 
 /// The beginning of the names by which Plimsoll's programs write events.
@@ -32,7 +34,7 @@ pub(crate) fn events(flags: &Events, output: &mut dyn Write) -> Result<ExitCode>
     let mut ours: Vec<(Event, Value)> = list.items.into_iter().filter_map(of_ours).collect();
     ours.sort_by_key(|(event, _)| event.time());
     if flags.watch {
-        return watch(&cluster, &scope, &ours, output);
+        return watch(&cluster, &scope, &ours, flags.format, output);
     }
     let values: Vec<&Value> = ours.iter().map(|(_, value)| value).collect();
     let names = ours.iter().map(|(event, _)| format!("event/{}", event.metadata.name));
@@ -76,41 +78,49 @@ fn cells(event: &Event) -> [String; 4] {
     [event.kind.clone(), event.reason.clone(), object, event.message.clone()]
 }
 
-/// Writes those that are there and those that come, one a line with its time.
+/// Writes those that are there and those that come, one a line with its time, until its reader has gone.
 fn watch(
     cluster: &Cluster,
     scope: &str,
     known: &[(Event, Value)],
+    format: Format,
     output: &mut dyn Write,
 ) -> Result<ExitCode> {
-    for (event, _) in known {
-        line(event, output)?;
+    for (event, value) in known {
+        write_one(event, value, format, output)?;
     }
     output.flush()?;
     let words = ["get", "events", scope, "--watch-only", "--output=json"];
-    let mut command = cluster.kubectl().command(&words);
-    let mut child = command
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .spawn()
-        .map_err(|_| Failure::NoKubectl)?;
-    let stdout = child.stdout.take().context("kubectl has no output")?;
+    let running = cluster.kubectl().start(&words)?;
+    let stdout = running.stdout().context("kubectl has no output")?;
     let values = serde_json::Deserializer::from_reader(BufReader::new(stdout)).into_iter::<Value>();
     for value in values.map_while(Result::ok) {
-        if let Some((event, _)) = of_ours(value) {
-            line(&event, output)?;
+        if let Some((event, value)) = of_ours(value) {
+            write_one(&event, &value, format, output)?;
             output.flush()?;
         }
+        if pipe::is_closed() {
+            return Ok(ExitCode::SUCCESS);
+        }
     }
-    if !child.wait()?.success() {
+    if !running.wait()?.success() {
         bail!("kubectl has ended the watch; run this again");
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn line(event: &Event, output: &mut dyn Write) -> Result<()> {
-    let time = event.time().map_or_else(|| NONE.to_owned(), |time| format!("{time:.0}"));
-    let [kind, reason, object, message] = cells(event);
-    let text = format!("{time}  {kind}  {reason}  {object}  {message}");
-    Ok(writeln!(output, "{}", crate::format::printable(&text))?)
+/// Writes an event as a line, as YAML as a document.
+fn write_one(event: &Event, value: &Value, format: Format, output: &mut dyn Write) -> Result<()> {
+    match format.chosen() {
+        Some(Output::Json) => writeln!(output, "{}", json_line(value))?,
+        Some(Output::Yaml) => write!(output, "---\n{}", yaml(value))?,
+        Some(Output::Name) => writeln!(output, "event/{}", printable(&event.metadata.name))?,
+        Some(Output::Wide) | None => {
+            let time = event.time().map_or_else(|| NONE.to_owned(), |time| format!("{time:.0}"));
+            let [kind, reason, object, message] = cells(event);
+            let text = format!("{time}  {kind}  {reason}  {object}  {message}");
+            writeln!(output, "{}", printable(&text))?;
+        }
+    }
+    Ok(())
 }

@@ -23,7 +23,7 @@ const TIMEOUT: Duration = Duration::from_secs(20);
 /// If the extender does not answer, or with an error.
 pub(crate) fn get<T: DeserializeOwned>(cluster: &Cluster, path: &str) -> Result<T> {
     let url = format!("{}{path}", cluster.extender()?);
-    let text = text_of(&url, agent().get(&url).call())?;
+    let text = text_of(&url, agent().get(&url).call(), hint(cluster))?;
     parsed(&url, &text)
 }
 
@@ -40,7 +40,7 @@ pub(crate) fn post<T: DeserializeOwned>(
     let url = format!("{}{path}", cluster.extender()?);
     let body = serde_json::to_string(request)?;
     let answer = agent().post(&url).header("content-type", "application/json").send(body);
-    let text = text_of(&url, answer)?;
+    let text = text_of(&url, answer, hint(cluster))?;
     parsed(&url, &text)
 }
 
@@ -50,7 +50,7 @@ pub(crate) fn post<T: DeserializeOwned>(
 ///
 /// If nothing answers there, or with an error.
 pub(crate) fn text(url: &str) -> Result<String> {
-    text_of(url, agent().get(url).call())
+    text_of(url, agent().get(url).call(), "")
 }
 
 fn agent() -> Agent {
@@ -58,13 +58,20 @@ fn agent() -> Agent {
     config.http_status_as_error(false).build().new_agent()
 }
 
-fn text_of(url: &str, answer: Result<Response<Body>, Error>) -> Result<String> {
-    let hint = format!("cannot read {url}");
-    let mut answer = answer.with_context(|| {
-        format!("{hint}; without --extender and PLIMSOLL_EXTENDER, kubectl finds the extender")
-    })?;
+/// What to do if the extender does not answer.
+fn hint(cluster: &Cluster) -> &'static str {
+    if cluster.has_url() {
+        "; without --extender and PLIMSOLL_EXTENDER, kubectl finds the extender"
+    } else {
+        "; `kubectl plimsoll doctor` tells whether the extender runs"
+    }
+}
+
+fn text_of(url: &str, answer: Result<Response<Body>, Error>, hint: &str) -> Result<String> {
+    let failed = format!("cannot read {url}");
+    let mut answer = answer.with_context(|| format!("{failed}{hint}"))?;
     let text = answer.body_mut().with_config().limit(MAX_BYTES).read_to_string();
-    let text = text.with_context(|| hint.clone())?;
+    let text = text.with_context(|| failed.clone())?;
     if answer.status().is_success() {
         return Ok(text);
     }
@@ -73,11 +80,11 @@ fn text_of(url: &str, answer: Result<Response<Body>, Error>) -> Result<String> {
         Ok(error) => bail!("{error}"),
         Err(_) if answer.status() == 404 && url.contains("/v1/") => {
             bail!(
-                "{hint}: {}; an extender before this command's version has no such answer",
+                "{failed}: {}; an extender before this command's version has no such answer",
                 answer.status()
             )
         }
-        Err(_) => bail!("{hint}: {}", answer.status()),
+        Err(_) => bail!("{failed}: {}", answer.status()),
     }
 }
 

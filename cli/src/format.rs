@@ -49,7 +49,7 @@ pub(crate) fn printable(text: &str) -> Cow<'_, str> {
 
 /// Control characters, and those of Unicode's categories Cf, Zl and Zp: marks of direction, joiners, line separators,
 /// tags.
-fn is_hidden(c: char) -> bool {
+pub(crate) fn is_hidden(c: char) -> bool {
     c.is_control()
         || matches!(
             c,

@@ -2,11 +2,12 @@
 
 use std::io::Write;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use serde::Serialize;
 use serde_json::Value;
 
 use crate::args::access::{Format, Output};
+use crate::format::is_hidden;
 
 /// Writes the value if JSON or YAML is asked for, and tells whether it was.
 ///
@@ -19,7 +20,7 @@ pub(crate) fn write_value(
     output: &mut dyn Write,
 ) -> Result<bool> {
     match format.chosen() {
-        Some(Output::Json) => writeln!(output, "{}", serde_json::to_string_pretty(value)?)?,
+        Some(Output::Json) => writeln!(output, "{}", json(value)?)?,
         Some(Output::Yaml) => write!(output, "{}", yaml(&serde_json::to_value(value)?))?,
         Some(Output::Wide | Output::Name) | None => return Ok(false),
     }
@@ -45,6 +46,32 @@ pub(crate) fn write_names(
     Ok(true)
 }
 
+/// Refuses `-o name` where nothing has a name.
+///
+/// # Errors
+///
+/// If it is asked for.
+pub(crate) fn refuse_names(format: Format) -> Result<()> {
+    if format.chosen() == Some(Output::Name) {
+        bail!("-o name: this answer has no names of objects; -o json and -o yaml are for programs");
+    }
+    Ok(())
+}
+
+/// A value as JSON on several lines.
+///
+/// # Errors
+///
+/// If it has no form in JSON.
+pub(crate) fn json(value: &impl Serialize) -> Result<String> {
+    Ok(escaped(&serde_json::to_string_pretty(value)?, in_json))
+}
+
+/// A value as JSON on one line.
+pub(crate) fn json_line(value: &Value) -> String {
+    escaped(&value.to_string(), in_json)
+}
+
 /// A value as YAML. Texts stand in quotes as in JSON, which YAML reads alike.
 pub(crate) fn yaml(value: &Value) -> String {
     let mut text = String::new();
@@ -53,7 +80,30 @@ pub(crate) fn yaml(value: &Value) -> String {
         Value::Array(items) if !items.is_empty() => write_items(items, 0, &mut text),
         other => text = format!("{other}\n"),
     }
-    text
+    escaped(&text, in_yaml)
+}
+
+/// With escapes for what a terminal would not show as it is, and what YAML's readers refuse. Both are in texts alone,
+/// which stand in quotes.
+fn escaped(text: &str, escape: fn(char) -> String) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for c in text.chars() {
+        if c != '\n' && is_hidden(c) {
+            escaped += &escape(c);
+        } else {
+            escaped.push(c);
+        }
+    }
+    escaped
+}
+
+fn in_json(c: char) -> String {
+    c.encode_utf16(&mut [0; 2]).iter().map(|unit| format!("\\u{unit:04x}")).collect()
+}
+
+fn in_yaml(c: char) -> String {
+    let code = u32::from(c);
+    if code > 0xffff { format!("\\U{code:08x}") } else { format!("\\u{code:04x}") }
 }
 
 fn write_fields(fields: &serde_json::Map<String, Value>, indent: usize, text: &mut String) {
@@ -120,6 +170,17 @@ mod tests {
         let read: Value = serde_saphyr::from_str(&text).unwrap();
         assert_eq!(read, value, "{text}");
         assert!(text.starts_with("a: []\nb: {}\nc:\n- 1\n- \"two: #\"\n- x: null\n"), "{text}");
+    }
+
+    #[test]
+    fn what_a_terminal_would_not_show_is_an_escape_that_reads_as_the_same_value() {
+        let value = json!({"model\u{9b}": "A10\u{7f}\u{9b}2J\u{202e}\u{e0041}\n"});
+        for text in [json(&value).unwrap(), json_line(&value), yaml(&value)] {
+            assert!(!text.contains(|c| c != '\n' && is_hidden(c)), "{text:?}");
+            let read: Value = serde_saphyr::from_str(&text).unwrap_or_default();
+            let read = serde_json::from_str(&text).unwrap_or(read);
+            assert_eq!(read, value, "{text}");
+        }
     }
 
     #[test]

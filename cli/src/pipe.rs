@@ -1,9 +1,18 @@
 //! An output with a reader that may close it.
 
 use std::io::{self, ErrorKind, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Whether the reader of this command's output has closed it.
+static CLOSED: AtomicBool = AtomicBool::new(false);
+
+/// Whether the reader of this command's output has closed it, so that what goes on without end has none left.
+pub(crate) fn is_closed() -> bool {
+    CLOSED.load(Ordering::Relaxed)
+}
 
 /// Writes until the reader closes the pipe, as in `plimsoll inspect | head`. Later output is dropped, so that the
-/// command still completes its work and returns its own exit code.
+/// command still completes its work and returns its own exit code. What has no end asks [`is_closed`].
 pub(crate) struct UntilClosed<W> {
     output: W,
     closed: bool,
@@ -19,6 +28,7 @@ impl<W: Write> UntilClosed<W> {
         match done {
             Err(error) if error.kind() == ErrorKind::BrokenPipe => {
                 self.closed = true;
+                CLOSED.store(true, Ordering::Relaxed);
                 Ok(instead)
             }
             other => other,

@@ -10,7 +10,7 @@ use std::ffi::OsStr;
 use std::net::Ipv6Addr;
 use std::path::{Path, PathBuf};
 
-use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use clap::{Args as _, CommandFactory, FromArgMatches, Parser, Subcommand};
 use placement::names::{is_of_label, limits};
 
 /// See what Plimsoll knows of a cluster, why pods are where they are, and what is wrong.
@@ -30,12 +30,20 @@ Exit status: 0 done, 1 the answer is an error, 2 wrong flags.";
 impl Args {
     /// As given. Help and wrong flags end the process.
     pub(crate) fn of_command_line() -> Self {
-        let mut line = Self::command();
+        let mut line = Self::with_early_flags();
         if std::env::args_os().next().is_some_and(|program| is_kubectl_plugin(&program)) {
             line = line.bin_name("kubectl plimsoll");
         }
         let parsed = Self::from_arg_matches(&line.clone().get_matches());
         parsed.unwrap_or_else(|error| error.format(&mut line).exit())
+    }
+
+    /// The flags of the cluster can stand before the command too, as kubectl's. There they are in no help: each
+    /// command's own help has those that it takes.
+    fn with_early_flags() -> clap::Command {
+        let access = access::Access::augment_args(clap::Command::new("access"));
+        let flags = access.get_arguments().map(|flag| flag.clone().global(true).hide(true));
+        Self::command().args(flags)
     }
 }
 
@@ -390,7 +398,7 @@ mod tests {
 
     #[test]
     fn the_flags_are_consistent() {
-        Args::command().debug_assert();
+        Args::with_early_flags().debug_assert();
     }
 
     #[test]

@@ -20,8 +20,10 @@ pub(crate) enum Failure {
 impl Failure {
     /// By what kubectl wrote on its standard error.
     pub(crate) fn of_message(message: &str) -> Self {
-        let text = message.trim().to_owned();
-        let says = |part: &str| text.contains(part);
+        // This command writes `error:` before it.
+        let text = message.trim();
+        let text = text.strip_prefix("error: ").unwrap_or(text).to_owned();
+        let says = |part: &str| message.contains(part);
         if says("(Forbidden)") || says("is forbidden") || says("cannot create resource") {
             Self::Forbidden(text)
         } else if says("(NotFound)")
@@ -35,7 +37,6 @@ impl Failure {
             || says("error: context ") && says("does not exist")
             || says("was refused - did you specify the right host or port")
             || says("Unable to connect to the server")
-            || says("i/o timeout")
         {
             Self::NoCluster(text)
         } else {
@@ -164,6 +165,14 @@ mod tests {
         assert!(matches!(Failure::of_message(object), Failure::NotFound(_)));
         let target = "error: services \"x\" not found";
         assert!(matches!(Failure::of_message(target), Failure::NotFound(_)));
+    }
+
+    #[test]
+    fn a_kubelet_that_does_not_answer_is_no_missing_cluster() {
+        let kubelet = "error: error upgrading connection: error dialing backend: dial tcp 10.0.0.4:10250: i/o timeout";
+        assert!(matches!(Failure::of_message(kubelet), Failure::Other(_)));
+        let server = "Unable to connect to the server: dial tcp 10.0.0.1:6443: i/o timeout";
+        assert!(matches!(Failure::of_message(server), Failure::NoCluster(_)));
     }
 
     #[test]

@@ -1,15 +1,21 @@
 //! Calls of kubectl.
 
-use std::io::{ErrorKind, Write};
-use std::process::{Command, Output, Stdio};
+use std::io::{Read, Write};
+use std::process::{Command, Stdio};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::thread;
+use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 
 use super::failure::Failure;
+use super::running::{LOOK, Running, terminal_or_null};
 use crate::args::access::Connection;
 
 /// The time that kubectl waits for one answer of the API server.
 const LIMIT: &str = "--request-timeout=20s";
+/// The time for a call, in which kubectl may log in and ask for a list in several parts.
+const CALL: Duration = Duration::from_secs(120);
 
 /// kubectl, with the flags of a connection.
 #[derive(Debug, Clone)]
@@ -50,8 +56,9 @@ impl Kubectl {
     ///
     /// If it fails.
     pub(crate) fn run(&self, words: &[&str]) -> Result<String, Failure> {
-        let output = self.command(words).arg(LIMIT).stdin(Stdio::null()).output();
-        text(output.map_err(|error| not_run(&error))?)
+        let mut command = self.command(words);
+        command.stdin(terminal_or_null());
+        answer(&mut command, words, None)
     }
 
     /// What it writes, with this text on its standard input.
@@ -61,13 +68,19 @@ impl Kubectl {
     /// If it fails.
     pub(crate) fn run_with(&self, words: &[&str], input: &str) -> Result<String, Failure> {
         let mut command = self.command(words);
-        command.arg(LIMIT).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = command.spawn().map_err(|error| not_run(&error))?;
-        if let Some(mut stdin) = child.stdin.take() {
-            // A kubectl that ends before it has read everything says why.
-            let _ = stdin.write_all(input.as_bytes());
-        }
-        text(child.wait_with_output().map_err(|error| not_run(&error))?)
+        command.stdin(Stdio::piped());
+        answer(&mut command, words, Some(input.to_owned()))
+    }
+
+    /// A call that goes on, whose output is read as it comes. What it says goes to this command's standard error.
+    ///
+    /// # Errors
+    ///
+    /// If it does not start.
+    pub(crate) fn start(&self, words: &[&str]) -> Result<Running, Failure> {
+        let mut command = self.command(words);
+        command.stdin(terminal_or_null()).stdout(Stdio::piped());
+        Running::start(&mut command, words)
     }
 
     /// The object or the list that `get` with these words answers.
@@ -84,18 +97,34 @@ impl Kubectl {
     }
 }
 
-fn not_run(error: &std::io::Error) -> Failure {
-    if error.kind() == ErrorKind::NotFound {
-        Failure::NoKubectl
-    } else {
-        Failure::Other(format!("cannot run kubectl: {error}"))
+/// What a call writes, within [`CALL`].
+fn answer(command: &mut Command, words: &[&str], input: Option<String>) -> Result<String, Failure> {
+    command.arg(LIMIT).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut running = Running::start(command, words)?;
+    if let (Some(mut stdin), Some(input)) = (running.stdin(), input) {
+        thread::spawn(move || {
+            // A kubectl that ends before it has read everything says why.
+            let _ = stdin.write_all(input.as_bytes());
+        });
     }
-}
-
-fn text(output: Output) -> Result<String, Failure> {
-    if !output.status.success() {
-        return Err(Failure::of_message(&String::from_utf8_lossy(&output.stderr)));
+    let (sender, written) = channel();
+    if let Some(mut stdout) = running.stdout() {
+        thread::spawn(move || {
+            let mut bytes = Vec::new();
+            let _ = stdout.read_to_end(&mut bytes);
+            let _ = sender.send(bytes);
+        });
     }
-    String::from_utf8(output.stdout)
-        .map_err(|_| Failure::Other("kubectl's answer is no text".to_owned()))
+    let bytes = loop {
+        match written.recv_timeout(LOOK) {
+            Ok(bytes) => break bytes,
+            Err(RecvTimeoutError::Disconnected) => break Vec::new(),
+            Err(RecvTimeoutError::Timeout) => running.still_waits(CALL)?,
+        }
+    };
+    let status = running.wait_shortly(CALL)?;
+    if !status.success() {
+        return Err(Failure::of_message(&running.said()));
+    }
+    String::from_utf8(bytes).map_err(|_| Failure::Other("kubectl's answer is no text".to_owned()))
 }

@@ -1,23 +1,28 @@
 //! How commands reach the cluster: objects by kubectl, the extender by kubectl's port-forward.
 //!
 //! Invariant: kubectl makes each connection, with the credentials and the context that its user has set, so that every
-//! login that works for kubectl works here. A port-forward ends with the command.
+//! login that works for kubectl works here: it has the user's terminal, and what it says while it waits is shown. A
+//! port-forward ends with the command.
 
 mod failure;
 mod forward;
 mod kubectl;
 pub(crate) mod objects;
+mod policy_map;
+mod running;
 
 use std::cell::OnceCell;
 use std::collections::BTreeSet;
 
 use anyhow::{Context, Result, bail};
+use serde_json::Value;
 
 use crate::args::access::{Access, Namespaces};
 pub(crate) use failure::Failure;
 pub(crate) use forward::Forward;
 pub(crate) use kubectl::Kubectl;
-use objects::{Lease, List, Object};
+use objects::{Lease, List, Object, Pod};
+pub(crate) use policy_map::PolicyMap;
 
 /// The extender's read-only port.
 pub(crate) const INSPECT_PORT: u16 = 19107;
@@ -120,22 +125,25 @@ impl Cluster {
         Ok(url)
     }
 
-    /// A port-forward to the extender that leads, or to any if none is known to.
+    /// A port-forward to the extender that leads, or to any if none is known to, or its pod cannot be reached.
     ///
     /// # Errors
     ///
     /// If there is no extender, or kubectl may not forward a port to it.
     pub(crate) fn forward_to_leader(&self, local: Option<u16>) -> Result<Forward> {
         let namespace = self.namespace()?;
-        let any = format!("deployment/{EXTENDER}");
-        if let Some(pod) = self.leader() {
-            let target = format!("pod/{pod}");
-            match Forward::open(&self.kubectl, namespace, &target, &[INSPECT_PORT], local) {
-                // The Lease still names a pod that is gone.
-                Err(Failure::NotFound(_)) => {}
-                other => return Ok(other?),
+        if let Some(leader) = self.leader() {
+            if let Some(forward) = self.forward_to(&leader, local)? {
+                return Ok(forward);
+            }
+            // The Lease still names a pod that is gone, or whose node is.
+            for pod in self.ready_extenders().iter().filter(|pod| **pod != leader) {
+                if let Some(forward) = self.forward_to(pod, local)? {
+                    return Ok(forward);
+                }
             }
         }
+        let any = format!("deployment/{EXTENDER}");
         match Forward::open(&self.kubectl, namespace, &any, &[INSPECT_PORT], local) {
             Err(Failure::NotFound(_)) => bail!(
                 "there is no extender in namespace {namespace}: install Plimsoll, name its namespace with \
@@ -145,11 +153,48 @@ impl Cluster {
         }
     }
 
+    /// A port-forward to a pod of the extender; `None` if that pod cannot be reached.
+    fn forward_to(&self, pod: &str, local: Option<u16>) -> Result<Option<Forward>> {
+        let target = format!("pod/{pod}");
+        match Forward::open(&self.kubectl, self.namespace()?, &target, &[INSPECT_PORT], local) {
+            Ok(forward) => Ok(Some(forward)),
+            Err(Failure::NotFound(_) | Failure::Other(_)) => Ok(None),
+            Err(failure) => Err(failure.into()),
+        }
+    }
+
+    /// The names of the extender's pods that are ready; none if they cannot be listed.
+    fn ready_extenders(&self) -> Vec<String> {
+        let Ok(namespace) = self.namespace() else { return Vec::new() };
+        let namespace = format!("--namespace={namespace}");
+        let selector = format!("--selector=app.kubernetes.io/name={EXTENDER},{PART_OF}");
+        let found: Result<List<Pod>, Failure> = self.kubectl.get(&["pods", &namespace, &selector]);
+        let pods = found.unwrap_or_default().items;
+        pods.into_iter().filter(Pod::is_ready).map(|pod| pod.metadata.name).collect()
+    }
+
     /// The pod of the extender that leads, by its Lease; `None` if that cannot be read.
     pub(crate) fn leader(&self) -> Option<String> {
         let namespace = format!("--namespace={}", self.namespace().ok()?);
         let lease: Lease = self.kubectl.get(&["lease", EXTENDER_LEASE, &namespace]).ok()?;
         lease.holder_pod()
+    }
+
+    /// The ConfigMap that extender and annotator have the policy from; the shipped one if no Deployment names one.
+    ///
+    /// # Errors
+    ///
+    /// If the Deployments cannot be listed.
+    pub(crate) fn policy_map(&self) -> Result<PolicyMap> {
+        let namespace = self.namespace()?;
+        let in_namespace = format!("--namespace={namespace}");
+        let selector = format!("--selector={PART_OF}");
+        let found: List<Value> =
+            self.kubectl.get(&["deployments", &in_namespace, &selector]).context(
+                "which ConfigMap has the policy is not known without the Deployments of Plimsoll",
+            )?;
+        let map = PolicyMap::of(&found.items, namespace);
+        Ok(map.unwrap_or_else(|| PolicyMap::shipped(namespace)))
     }
 
     /// The namespaces of pods that these flags choose; `None` for all.

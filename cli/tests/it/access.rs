@@ -1,7 +1,7 @@
 //! How the command reaches the cluster: by kubectl, and by a port-forward that it opens and ends.
 
-use std::fs;
-use std::process::{Command, Stdio};
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
 
 use serde_json::json;
 
@@ -17,13 +17,6 @@ fn extender() -> Extender {
     Extender::new(&[("/v1/cards", CARDS), ("/shadow", SHADOW)])
 }
 
-/// Whether the process of the port-forward still runs.
-fn forward_runs(world: &World) -> bool {
-    let pid = fs::read_to_string(world.path().join("forward")).unwrap();
-    let stat = fs::read_to_string(format!("/proc/{}/stat", pid.trim())).unwrap_or_default();
-    !stat.is_empty() && !stat.contains(") Z ")
-}
-
 #[test]
 fn the_leaders_port_is_forwarded_and_the_forward_ends_with_the_command() {
     let extender = extender();
@@ -37,7 +30,7 @@ fn the_leaders_port_is_forwarded_and_the_forward_ends_with_the_command() {
         "{}",
         world.calls()
     );
-    assert!(!forward_runs(&world));
+    assert!(!world.runs("forward"));
 }
 
 #[test]
@@ -62,6 +55,32 @@ fn a_lease_of_a_pod_that_is_gone_leads_to_any_replica() {
         .forwards("deployment/scheduler-extender", &extender.url)
         .with_extender(&extender.url);
     world.run(&["gpus", "-o", "name"]).success();
+}
+
+#[test]
+fn a_leader_that_cannot_be_reached_leads_to_a_replica_that_is_ready() {
+    for message in [
+        "error: unable to forward port because pod is not running. Current status=Failed",
+        "error: error upgrading connection: error dialing backend: dial tcp 10.0.0.4:10250: i/o timeout",
+    ] {
+        let extender = extender();
+        let ready = |name: &str, status: &str| {
+            json!({
+                "metadata": {"name": name},
+                "status": {"conditions": [{"type": "Ready", "status": status}]},
+            })
+        };
+        let leader = "scheduler-extender-7c9f-x2k";
+        let pods = [ready(leader, "True"), ready("starts", "False"), ready("other", "True")];
+        let forward = "port-forward --address=127.0.0.1 --namespace=plimsoll pod/";
+        let world = World::new()
+            .forwards("pod/other", &extender.url)
+            .fails(forward, message)
+            .json("get pods --namespace=plimsoll", &json!({"items": pods}))
+            .with_extender(&extender.url);
+        world.run(&["gpus", "-o", "name"]).success();
+        assert_eq!(world.calls().matches("port-forward").count(), 2, "{}", world.calls());
+    }
 }
 
 #[test]
@@ -139,23 +158,82 @@ fn two_extenders_are_not_guessed_between() {
 #[test]
 fn a_signal_ends_the_forward_too() {
     let world = World::new().with_extender("http://127.0.0.1:9");
-    world.write_kubectl();
-    let mut child = Command::new(PLIMSOLL)
-        .arg("ui")
-        .env("PATH", format!("{}:/usr/bin:/bin", world.path().display()))
-        .env_remove("PLIMSOLL_EXTENDER")
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let mut child = world.command(&["ui"]).spawn().unwrap();
     let mut line = String::new();
-    let mut stdout = std::io::BufReader::new(child.stdout.take().unwrap());
-    std::io::BufRead::read_line(&mut stdout, &mut line).unwrap();
+    let mut stdout = BufReader::new(child.stdout.take().unwrap());
+    stdout.read_line(&mut line).unwrap();
     assert_eq!(line, "http://127.0.0.1:9/ui/\n");
-    assert!(forward_runs(&world));
+    assert!(world.runs("forward"));
+    terminate(&mut child);
+    assert!(!world.runs("forward"));
+}
+
+/// Ends it by a signal, and waits until it has ended as by that.
+fn terminate(child: &mut Child) {
     let killed = Command::new("kill").args(["-TERM", &child.id().to_string()]).status().unwrap();
     assert!(killed.success());
     assert_eq!(child.wait().unwrap().code(), Some(128 + 15));
-    assert!(!forward_runs(&world));
+}
+
+/// A login shows what its user is to do, and waits.
+#[test]
+fn what_a_login_says_is_shown_while_it_waits() {
+    let script =
+        "echo $$ > login; echo 'open https://login.example, code ABCD' >&2; exec sleep 1000";
+    let world = World::new().acts("get deployments", script);
+    let mut child = world.command(&["gpus"]).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stderr.take().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!(line, "open https://login.example, code ABCD\n");
+    terminate(&mut child);
+    assert!(!world.runs("login"));
+}
+
+#[test]
+fn what_kubectl_says_of_a_call_that_answers_is_not_shown() {
+    let extender = extender();
+    let world = World::new()
+        .acts("get lease", "echo 'Warning: old' >&2; echo '{}'")
+        .forwards("deployment/scheduler-extender", &extender.url)
+        .with_extender(&extender.url);
+    world.run(&["gpus", "-o", "name"]).success();
+}
+
+#[test]
+fn a_watch_ends_with_its_reader_and_by_a_signal_and_takes_kubectl_with_it() {
+    let event = r#"{"metadata":{"name":"e"},"reportingComponent":"plimsoll-annotator"}"#;
+    let event = format!("echo '{event}'");
+    let goes_on = format!("echo $$ > watch; while sleep 0.1; do {event}; done");
+    let world = World::new()
+        .answer("get events --all-namespaces --output=json", r#"{"items": []}"#)
+        .acts("get events --all-namespaces --watch-only", &goes_on);
+    let flags = ["events", "-w", "-o", "name"];
+    for by_signal in [true, false] {
+        let mut child = world.command(&flags).spawn().unwrap();
+        let mut line = String::new();
+        let mut stdout = BufReader::new(child.stdout.take().unwrap());
+        stdout.read_line(&mut line).unwrap();
+        assert_eq!(line, "event/e\n");
+        if by_signal {
+            terminate(&mut child);
+        } else {
+            drop(stdout);
+            assert_eq!(child.wait().unwrap().code(), Some(0));
+        }
+        assert!(!world.runs("watch"));
+    }
+}
+
+#[test]
+fn flags_of_the_cluster_can_stand_before_the_command() {
+    let extender = extender();
+    let world = World::new().with_extender(&extender.url);
+    world.run(&["--context", "east", "--as-group=ops", "gpus", "-o", "name"]).success();
+    for call in world.calls().lines() {
+        assert!(call.contains("--context=east --as-group=ops"), "{call}");
+    }
+    let given = ["--extender", &extender.url, "policy", "diff", "--context=b"];
+    run(given).success();
 }
 
 #[test]
@@ -165,6 +243,14 @@ fn an_extender_that_does_not_answer_is_an_error_that_says_what_to_do() {
     let stderr = run(["gpus", "--extender", url]).failure();
     assert!(stderr.contains(url) && stderr.contains("refused"), "{stderr}");
     assert!(stderr.contains("without --extender and PLIMSOLL_EXTENDER"), "{stderr}");
+    let stderr = World::new().with_extender(url).run(&["gpus"]).failure();
+    assert!(stderr.contains("doctor") && !stderr.contains("without --extender"), "{stderr}");
+}
+
+#[test]
+fn an_error_of_kubectl_has_its_word_once() {
+    let stderr = refused("error: something is wrong").failure();
+    assert_eq!(stderr, "error: something is wrong\n");
 }
 
 #[test]

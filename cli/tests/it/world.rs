@@ -47,6 +47,12 @@ impl World {
         self
     }
 
+    /// Calls that begin with these words run this script of a shell, in the folder.
+    pub(crate) fn acts(mut self, words: &str, script: &str) -> Self {
+        self.rules.push((words.to_owned(), script.to_owned()));
+        self
+    }
+
     /// Calls that begin with these words read their standard input into the file `stdin`.
     pub(crate) fn reads(mut self, words: &str) -> Self {
         self.rules.push((words.to_owned(), "cat > stdin".to_owned()));
@@ -83,27 +89,38 @@ impl World {
         self.run_with(args, "")
     }
 
-    /// Runs `plimsoll` with a text on its stdin.
-    pub(crate) fn run_with(&self, args: &[&str], stdin: &str) -> Run {
+    /// A `plimsoll` that is not started yet.
+    pub(crate) fn command(&self, args: &[&str]) -> Command {
         self.write_kubectl();
-        let path = format!("{}:/usr/bin:/bin", self.path().display());
-        let mut child = Command::new(PLIMSOLL)
+        let mut command = Command::new(PLIMSOLL);
+        command
             .args(args)
-            .env("PATH", path)
+            .env("PATH", format!("{}:/usr/bin:/bin", self.path().display()))
             .env("COLUMNS", "100")
             .env_remove("PLIMSOLL_EXTENDER")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
+            .stderr(Stdio::piped());
+        command
+    }
+
+    /// Whether the process still runs whose number a script has written into this file.
+    pub(crate) fn runs(&self, file: &str) -> bool {
+        let pid = fs::read_to_string(self.path().join(file)).unwrap();
+        let stat = fs::read_to_string(format!("/proc/{}/stat", pid.trim())).unwrap_or_default();
+        !stat.is_empty() && !stat.contains(") Z ")
+    }
+
+    /// Runs `plimsoll` with a text on its stdin.
+    pub(crate) fn run_with(&self, args: &[&str], stdin: &str) -> Run {
+        let mut child = self.command(args).spawn().unwrap();
         // A run that reads nothing may be over already.
         let _ = child.stdin.take().unwrap().write_all(stdin.as_bytes());
         let output = child.wait_with_output().unwrap();
         Run { stdout: text(output.stdout), stderr: text(output.stderr), code: output.status.code() }
     }
 
-    pub(crate) fn write_kubectl(&self) {
+    fn write_kubectl(&self) {
         let mut script =
             "#!/bin/sh\ncd \"${0%/*}\"\necho \"$*\" >> calls\ncase \"$*\" in\n".to_owned();
         for (words, action) in &self.rules {
