@@ -1,8 +1,8 @@
 //! `plimsoll policy show`, `apply` and `rollback`: the policy in the cluster.
 //!
-//! The policy is the text `policy.yaml` of the ConfigMap `policy`. `apply` keeps the text before it in an annotation,
-//! with a checksum of the text that it wrote. Invariant: `rollback` uses that only while the policy is still that text;
-//! where something else has changed it, what was before is not known.
+//! The policy is the text `policy.yaml` of the ConfigMap that extender and annotator have it from. `apply` keeps the
+//! text before it in an annotation, with a checksum of the text that it wrote. Invariant: `rollback` uses that only
+//! while the policy is still that text; where something else has changed it, what was before is not known.
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, IsTerminal, Write};
@@ -15,16 +15,17 @@ use serde::Deserialize;
 use serde_json::json;
 
 use crate::args::stored_policy::{Apply, Change, Rollback, Show};
-use crate::cluster_access::Cluster;
 use crate::cluster_access::objects::Meta;
+use crate::cluster_access::{Cluster, PolicyMap};
 use crate::extender;
 use crate::format::printable_lines;
-use crate::output::write_value;
+use crate::output::{refuse_names, write_value};
 use crate::policy::{read, write_report};
 
-/// The ConfigMap, and its key.
-const CONFIG_MAP: &str = "policy";
+/// The ConfigMap's key.
 const KEY: &str = "policy.yaml";
+/// What `kubectl apply` keeps.
+const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 /// The policy before the last change by this command.
 const PREVIOUS: &str = "plimsoll.dev/previous-policy";
 /// The checksum of the policy that this command wrote last.
@@ -67,7 +68,10 @@ impl ConfigMap {
         if argo {
             return Some("Argo CD writes it from its repository, and undoes other changes: revert the commit there".to_owned());
         }
-        let release = annotations.get("meta.helm.sh/release-name")?;
+        let Some(release) = annotations.get("meta.helm.sh/release-name") else {
+            let applied = "`kubectl apply` has it: the next one writes the policy of its files again. Change it there too";
+            return annotations.contains_key(LAST_APPLIED).then(|| applied.to_owned());
+        };
         Some(format!(
             "Helm's release {release} has it: the next `helm upgrade` writes its own policy again (`helm rollback {release}` \
              goes back to its former one)"
@@ -90,6 +94,7 @@ fn checksum(text: &str) -> String {
 ///
 /// If it cannot be read.
 pub(crate) fn show(flags: &Show, output: &mut dyn Write) -> Result<ExitCode> {
+    refuse_names(flags.format)?;
     let cluster = Cluster::new(&flags.access);
     if flags.effective {
         let report: PolicyCheck = extender::get(&cluster, "/v1/policy")?;
@@ -98,11 +103,17 @@ pub(crate) fn show(flags: &Show, output: &mut dyn Write) -> Result<ExitCode> {
         }
         return Ok(ExitCode::SUCCESS);
     }
-    let found = stored(&cluster)?;
+    let found = stored(&cluster, &cluster.policy_map()?)?;
     let text = if flags.previous { previous(&found)? } else { found.policy() };
     let value = json!({ KEY: text });
-    if !write_value(&value, flags.format, output)? {
+    if write_value(&value, flags.format, output)? {
+        return Ok(ExitCode::SUCCESS);
+    }
+    // Elsewhere it is a copy of the policy, for `policy check -` and files.
+    if io::stdout().is_terminal() {
         write!(output, "{}", printable_lines(text))?;
+    } else {
+        write!(output, "{text}")?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -123,7 +134,8 @@ pub(crate) fn apply(flags: &Apply, output: &mut dyn Write) -> Result<ExitCode> {
 ///
 /// If there is no record of it, or it cannot be written.
 pub(crate) fn rollback(flags: &Rollback, output: &mut dyn Write) -> Result<ExitCode> {
-    let found = stored(&Cluster::new(&flags.change.access))?;
+    let cluster = Cluster::new(&flags.change.access);
+    let found = stored(&cluster, &cluster.policy_map()?)?;
     let text = previous(&found)?.to_owned();
     let version = found.metadata.resource_version;
     change(&text, "the policy before", &flags.change, output, |now: &ConfigMap| {
@@ -134,9 +146,9 @@ pub(crate) fn rollback(flags: &Rollback, output: &mut dyn Write) -> Result<ExitC
     })
 }
 
-fn stored(cluster: &Cluster) -> Result<ConfigMap> {
-    let namespace = format!("--namespace={}", cluster.namespace()?);
-    Ok(cluster.kubectl().get(&["configmap", CONFIG_MAP, &namespace])?)
+fn stored(cluster: &Cluster, map: &PolicyMap) -> Result<ConfigMap> {
+    let namespace = format!("--namespace={}", map.namespace);
+    Ok(cluster.kubectl().get(&["configmap", &map.name, &namespace])?)
 }
 
 fn previous(found: &ConfigMap) -> Result<&str> {
@@ -163,7 +175,8 @@ fn change(
 ) -> Result<ExitCode> {
     let policy = LoadPolicy::from_yaml(text).with_context(|| what.to_owned())?;
     let cluster = Cluster::new(&flags.access);
-    let found = stored(&cluster)?;
+    let map = cluster.policy_map()?;
+    let found = stored(&cluster, &map)?;
     check(&found)?;
     if found.policy() == text {
         writeln!(output, "This policy is in the cluster already.")?;
@@ -199,12 +212,12 @@ fn change(
         },
         "data": {KEY: text},
     });
-    let namespace = format!("--namespace={}", cluster.namespace()?);
+    let namespace = format!("--namespace={}", map.namespace);
     let patch = patch.to_string();
     // As a word it could be too long for Linux.
     let by_word = format!("--patch={patch}");
     let how = if cfg!(windows) { by_word.as_str() } else { "--patch-file=/dev/stdin" };
-    let words = ["patch", "configmap", CONFIG_MAP, &namespace, "--type=merge", how];
+    let words = ["patch", "configmap", &map.name, &namespace, "--type=merge", how];
     cluster.kubectl().run_with(&words, &patch)?;
     writeln!(
         output,
@@ -285,6 +298,8 @@ mod tests {
         assert!(argo.unwrap().starts_with("Argo CD"));
         let flux = with(json!({"labels": {"kustomize.toolkit.fluxcd.io/name": "x"}}));
         assert!(flux.unwrap().starts_with("Flux (x)"));
+        let applied = with(json!({"annotations": {LAST_APPLIED: "{}"}}));
+        assert!(applied.unwrap().starts_with("`kubectl apply` has it"));
         assert_eq!(with(json!({})), None);
     }
 }

@@ -33,6 +33,40 @@ fn the_policy_is_shown_as_it_is() {
 }
 
 #[test]
+fn what_is_shown_is_a_copy_of_the_policy() {
+    let lines = SHIPPED.replace('\n', "\r\n");
+    let shown = stored(&lines, &json!({})).run(&["policy", "show"]).success();
+    assert_eq!(shown, lines);
+    let world = World::new();
+    world.run_with(&["policy", "check", "-"], &shown).success();
+}
+
+#[test]
+fn the_policy_is_that_of_the_config_map_that_the_programs_read() {
+    let args = json!([{"args": ["--policy-config-map=plimsoll/mine"]}]);
+    let deployment = json!({
+        "metadata": {"name": "scheduler-extender", "namespace": "plimsoll"},
+        "spec": {"template": {"spec": {"containers": args}}},
+    });
+    let map = json!({"metadata": {"resourceVersion": "41"}, "data": {"policy.yaml": SHIPPED}});
+    let world = World::new()
+        .json("get deployments", &json!({"items": [deployment]}))
+        .json("get configmap mine --namespace=plimsoll", &map)
+        .reads("patch configmap mine --namespace=plimsoll");
+    assert_eq!(world.run(&["policy", "show"]).success(), SHIPPED);
+    world.run_with(&["policy", "apply", "--yes", "-"], &cooler()).success();
+    assert_eq!(parsed(&world.stdin())["data"]["policy.yaml"], cooler());
+}
+
+#[test]
+fn where_kubectl_apply_has_the_policy_that_is_told() {
+    let applied = json!({"kubectl.kubernetes.io/last-applied-configuration": "{}"});
+    let world = stored(SHIPPED, &applied);
+    let said = world.run_with(&["policy", "apply", "--dry-run", "-"], &cooler()).success();
+    assert!(said.contains("Warning: `kubectl apply` has it"), "{said}");
+}
+
+#[test]
 fn a_policy_that_is_applied_is_rolled_back_to_the_one_before() {
     let world = stored(SHIPPED, &json!({}));
     let said = world.run_with(&["policy", "apply", "--yes", "-"], &cooler()).success();
