@@ -53,7 +53,12 @@ pub(crate) fn support_bundle(flags: &SupportBundle, output: &mut dyn Write) -> R
         format!("plimsoll-support-{time}.tar.gz").into()
     });
     // A file that is there is not replaced.
-    let file = OpenOptions::new().write(true).create_new(true).open(&name);
+    let mut options = OpenOptions::new();
+    options.write(true).create_new(true);
+    // For its user alone.
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    let file = options.open(&name);
     let file = file.with_context(|| format!("{}", name.display()))?;
     let mut bundle = Bundle { archive: Archive::new(file, now), problems: String::new(), files: 0 };
     bundle.add("command.txt", &format!("plimsoll {CLIENT}, {now:.0}\nnamespace {namespace}\n"))?;
@@ -86,8 +91,7 @@ struct Bundle {
 
 impl Bundle {
     fn add(&mut self, name: &str, text: &str) -> Result<()> {
-        self.files += 1;
-        self.archive.add(name, &redact::text(text)).with_context(|| name.to_owned())
+        self.add_blanked(name, &redact::text(text))
     }
 
     /// A text of JSON; of another form it is added as a text.
@@ -95,11 +99,15 @@ impl Bundle {
         match serde_json::from_str::<Value>(text) {
             Ok(mut value) => {
                 redact::value(&mut value);
-                let text = serde_json::to_string_pretty(&value)?;
-                self.add(name, &text)
+                self.add_blanked(name, &serde_json::to_string_pretty(&value)?)
             }
             Err(_) => self.add(name, text),
         }
+    }
+
+    fn add_blanked(&mut self, name: &str, text: &str) -> Result<()> {
+        self.files += 1;
+        self.archive.add(name, text).with_context(|| name.to_owned())
     }
 
     fn problem(&mut self, what: &str, error: &dyn std::fmt::Display) {
@@ -123,8 +131,15 @@ fn objects(cluster: &Cluster, namespace: &str, bundle: &mut Bundle) -> Result<()
         calls.push((format!("objects/{name}.json"), words.map(str::to_owned).to_vec()));
     }
     let in_namespace = format!("--namespace={namespace}");
-    let others: [(&str, &[&str]); 6] = [
-        ("objects/policy.json", &["get", "configmap", "policy", &in_namespace]),
+    match cluster.policy_map() {
+        Ok(map) => {
+            let of_map = format!("--namespace={}", map.namespace);
+            let words = ["get", "configmap", &map.name, &of_map].map(str::to_owned).to_vec();
+            calls.push(("objects/policy.json".to_owned(), words));
+        }
+        Err(error) => bundle.problem("objects/policy.json", &format!("{error:#}")),
+    }
+    let others: [(&str, &[&str]); 5] = [
         ("objects/leases.json", &["get", "leases", &in_namespace]),
         (
             "objects/kube-scheduler.json",

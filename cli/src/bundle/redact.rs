@@ -1,19 +1,98 @@
 //! Blanks what may be secret in texts and objects.
 //!
-//! Rather too much than too little: of variables only Plimsoll's own settings keep their values, and any text that
-//! looks like a token goes, wherever it stands.
+//! Rather too much than too little: of variables only Plimsoll's own settings keep their values, of annotations only
+//! Plimsoll's own and those that it reads, and any text that looks like a token goes, wherever it stands.
 
-use serde_json::Value;
+use std::ops::Range;
+
+use placement::names::Names;
+use serde_json::{Map, Value};
 
 /// What stands in place of a secret.
 const BLANK: &str = "<blanked>";
 /// Fields that are left out: they repeat what is elsewhere, as it was written.
 const LEFT_OUT: [&str; 2] = ["managedFields", "kubectl.kubernetes.io/last-applied-configuration"];
-/// Parts of names whose values are secret.
-const SECRET_NAMES: [&str; 8] =
-    ["token", "password", "passwd", "secret", "credential", "apikey", "api-key", "api_key"];
 /// The beginning of variables whose values are shown, unless they look like a secret.
 const SHOWN_VARIABLES: [&str; 2] = ["PLIMSOLL_", "NVIDIA_"];
+/// Other programs' annotations whose values are shown: who installs Plimsoll, and Aliyun's about cards.
+const SHOWN_ANNOTATIONS: [&str; 4] = [
+    "meta.helm.sh/release-name",
+    "meta.helm.sh/release-namespace",
+    "argocd.argoproj.io/tracking-id",
+    "deployment.kubernetes.io/revision",
+];
+/// The beginning of Aliyun's annotations.
+const ALIYUN: &str = "ALIYUN_COM_GPU_MEM_";
+
+/// What the name of a secret contains: small letters and digits alone, as [`letters_of`] gives them.
+const NAME_PARTS: [&str; 18] = [
+    "token",
+    "password",
+    "passwd",
+    "passphrase",
+    "secret",
+    "credential",
+    "apikey",
+    "authkey",
+    "privatekey",
+    "accesskey",
+    "accountkey",
+    "sharedkey",
+    "masterkey",
+    "signingkey",
+    "encryptionkey",
+    "sshkey",
+    "sessionid",
+    "sessid",
+];
+/// What the name of a secret ends with.
+const NAME_ENDS: [&str; 9] = [
+    "pass",
+    "pwd",
+    "auth",
+    "authorization",
+    "cookie",
+    "bearer",
+    "signature",
+    "keydata",
+    "clientkey",
+];
+/// Whole names of secrets.
+const NAMES: [&str; 2] = ["sig", "session"];
+/// Headers whose whole value is secret, whatever is in it.
+const HEADERS: [&str; 2] = ["authorization", "cookie"];
+/// What the name of a place where a secret is ends with: `secretName`, `--token-file`.
+const PLACES: [&str; 5] = ["name", "file", "dir", "path", "ref"];
+/// Flags of one letter, and those without a secret's name, behind which a user and a password stand.
+const USER_FLAGS: [&str; 3] = ["-u", "--user", "--proxy-user"];
+/// Words behind which credentials stand, in small letters.
+const SCHEMES: [&str; 2] = ["bearer", "basic"];
+/// Values that are no secret, in small letters.
+const LITERALS: [&str; 4] = ["true", "false", "null", "none"];
+
+/// How tokens of known makers begin.
+const TOKEN_STARTS: [&str; 18] = [
+    "AKIA",
+    "ASIA",
+    "AIza",
+    "ghp_",
+    "gho_",
+    "ghs_",
+    "ghu_",
+    "ghr_",
+    "github_pat_",
+    "glpat-",
+    "xoxa-",
+    "xoxb-",
+    "xoxp-",
+    "xapp-",
+    "npm_",
+    "hf_",
+    "sk-",
+    "ya29.",
+];
+/// A word that begins like a known token is one from this length.
+const KNOWN: usize = 16;
 /// A run of hexadecimal digits of this length may be a token.
 const HEX: usize = 32;
 /// A run of letters, digits and signs of this length, of several kinds, may be a token.
@@ -22,39 +101,60 @@ const MIXED: usize = 40;
 /// Blanks an object and everything in it.
 pub(super) fn value(value: &mut Value) {
     match value {
-        Value::Object(fields) => {
-            if fields.get("kind").and_then(Value::as_str) == Some("Secret") {
-                fields.clear();
-                return;
-            }
-            fields.retain(|key, _| !LEFT_OUT.contains(&key.as_str()));
-            if let Some(env) = fields.get_mut("env").and_then(Value::as_array_mut) {
-                env.iter_mut().for_each(variable);
-            }
-            for (key, field) in fields.iter_mut() {
-                if is_secret_name(key) && field.is_string() {
-                    *field = Value::from(BLANK);
-                }
-                self::value(field);
-            }
-        }
-        Value::Array(items) => {
-            // A flag and its value may be two words.
-            let mut secret_follows = false;
-            for item in items {
-                if let (Value::String(word), true) = (&*item, secret_follows)
-                    && !word.starts_with('-')
-                {
-                    *item = Value::from(BLANK);
-                }
-                secret_follows = item.as_str().is_some_and(|word| {
-                    word.starts_with('-') && !word.contains('=') && is_secret_name(word)
-                });
-                self::value(item);
-            }
-        }
+        Value::Object(fields) => object(fields),
+        Value::Array(items) => array(items),
         Value::String(text) => *text = self::text(text),
         Value::Null | Value::Bool(_) | Value::Number(_) => {}
+    }
+}
+
+fn object(fields: &mut Map<String, Value>) {
+    if fields.get("kind").and_then(Value::as_str) == Some("Secret") {
+        fields.clear();
+        return;
+    }
+    if let Some(env) = fields.get_mut("env").and_then(Value::as_array_mut) {
+        env.iter_mut().for_each(variable);
+    }
+    if let Some(annotations) = fields.get_mut("annotations").and_then(Value::as_object_mut) {
+        annotations.retain(|key, _| !LEFT_OUT.contains(&key.as_str()));
+        annotations.iter_mut().for_each(|(key, value)| annotation(key, value));
+    }
+    // As the headers of a probe: `{"name": "Authorization", "value": …}`.
+    if fields.get("name").and_then(Value::as_str).is_some_and(is_secret_name) {
+        fields.get_mut("value").into_iter().for_each(blank);
+    }
+    for (key, mut field) in std::mem::take(fields) {
+        if LEFT_OUT.contains(&key.as_str()) {
+            continue;
+        }
+        if is_secret_name(&key) {
+            blank(&mut field);
+        }
+        value(&mut field);
+        fields.insert(text(&key), field);
+    }
+}
+
+fn array(items: &mut [Value]) {
+    // A flag and its value may be two words.
+    let mut flag = String::new();
+    for item in items {
+        if item.as_str().is_some_and(|word| is_value_of_flag(&flag, word)) {
+            *item = Value::from(BLANK);
+        }
+        flag = item.as_str().unwrap_or_default().to_owned();
+        value(item);
+    }
+}
+
+/// Blanks texts, numbers, and lists of these.
+fn blank(value: &mut Value) {
+    match value {
+        Value::String(text) if text.is_empty() => {}
+        Value::String(_) | Value::Number(_) => *value = Value::from(BLANK),
+        Value::Array(items) => items.iter_mut().for_each(blank),
+        Value::Object(_) | Value::Null | Value::Bool(_) => {}
     }
 }
 
@@ -66,24 +166,71 @@ fn variable(variable: &mut Value) {
     }
 }
 
+fn annotation(key: &str, value: &mut Value) {
+    let shown = Names::default().owns(key)
+        || SHOWN_ANNOTATIONS.contains(&key)
+        || key.starts_with(ALIYUN)
+        || value.as_str().is_some_and(|value| is_reading(key, value));
+    if !shown {
+        *value = Value::from(BLANK);
+    }
+}
+
+/// Whether it is an annotation of crane's form: a key without a domain, and a number with a time behind it.
+fn is_reading(key: &str, value: &str) -> bool {
+    let of_reading = |c: char| c.is_ascii_digit() || ".,:-+eTZ".contains(c);
+    !key.contains('/') && value.contains(',') && value.chars().all(of_reading)
+}
+
+/// The letters and digits of a name, small: `client_secret`, `client-secret` and `clientSecret` are alike.
+fn letters_of(name: &str) -> String {
+    name.chars().filter(char::is_ascii_alphanumeric).map(|c| c.to_ascii_lowercase()).collect()
+}
+
 fn is_secret_name(name: &str) -> bool {
-    let name = name.to_lowercase();
-    SECRET_NAMES.iter().any(|part| name.contains(part)) && !is_of_place(&name)
+    let name = letters_of(name);
+    if PLACES.iter().any(|end| name.ends_with(end)) {
+        return false;
+    }
+    NAME_PARTS.iter().any(|part| name.contains(part))
+        || NAME_ENDS.iter().any(|end| name.ends_with(end))
+        || NAMES.contains(&name.as_str())
 }
 
-/// Whether a name in small letters is one of a place where a secret is: `secretName`, `--token-file`.
-fn is_of_place(name: &str) -> bool {
-    ["name", "file", "dir", "path", "ref"].iter().any(|end| name.ends_with(end))
+/// Whether a word is the secret of the flag before it.
+fn is_value_of_flag(flag: &str, word: &str) -> bool {
+    if !flag.starts_with('-') || flag.contains('=') || word.starts_with('-') {
+        return false;
+    }
+    match flag {
+        "-p" => !word.starts_with('/') && !word.bytes().all(|byte| byte.is_ascii_digit()),
+        flag if USER_FLAGS.contains(&flag) => word.contains(':'),
+        flag => is_secret_name(flag),
+    }
 }
 
-/// Blanks a text.
+/// Blanks a text, and what is JSON in it.
 pub(super) fn text(text: &str) -> String {
+    if let Some(blanked) = json(text) {
+        return blanked;
+    }
     let text = without_keys(text);
     let mut lines: Vec<String> = Vec::new();
     for line in text.split('\n') {
-        lines.push(words(&assignments(line)));
+        lines.push(json(line).unwrap_or_else(|| words(&assignments(line))));
     }
     lines.join("\n")
+}
+
+/// A text that is an object or a list of JSON, blanked; as it is where nothing is to be blanked. `None` if it is none.
+fn json(text: &str) -> Option<String> {
+    if !text.trim_start().starts_with(['{', '[']) {
+        return None;
+    }
+    let before: Value = serde_json::from_str(text).ok()?;
+    let mut after = before.clone();
+    value(&mut after);
+    Some(if after == before { text.to_owned() } else { after.to_string() })
 }
 
 /// Without what stands between the first and the last line of a private key or a certificate.
@@ -101,72 +248,128 @@ fn without_keys(text: &str) -> String {
     kept + rest
 }
 
-/// Blanks the values of `token=…`, `"password": …`, `Bearer …`, and of users in addresses.
+/// Blanks the values of `token=…`, `"password": …`, `--password …`, `Bearer …`, and of users in addresses.
 fn assignments(line: &str) -> String {
     let mut blanked = String::new();
-    let mut rest = line;
-    while let Some(place) = next_secret(rest) {
-        let (before, after) = rest.split_at(place);
-        blanked += before;
-        blanked += BLANK;
-        let end = after.find(|c: char| c.is_whitespace() || "\"',;&}@\\".contains(c));
-        // A value that begins with one of these goes with all that follows.
-        let end = end.filter(|end| *end > 0).unwrap_or(after.len());
-        rest = &after[end..];
+    let mut at = 0;
+    while at < line.len() {
+        let rest = &line[at..];
+        let name = &rest[..rest.find(|c| !is_of_name(c)).unwrap_or(rest.len())];
+        if name.is_empty() {
+            let (kept, secret) = match rest.strip_prefix("://") {
+                Some(authority) => (3, user_of(authority)),
+                None => (rest.chars().next().map_or(1, char::len_utf8), 0),
+            };
+            blanked += &rest[..kept];
+            blanked += if secret > 0 { BLANK } else { "" };
+            at += kept + secret;
+            continue;
+        }
+        blanked += name;
+        at += name.len();
+        let begins_line = line[..at - name.len()].trim_matches([' ', '\t', '-']).is_empty();
+        if let Some(secret) = secret_behind(name, &line[at..], begins_line) {
+            blanked += &line[at..at + secret.start];
+            blanked += BLANK;
+            at += secret.end;
+        }
     }
-    blanked + rest
+    blanked
 }
 
-/// Where the next value begins that a name before it says is secret.
-fn next_secret(text: &str) -> Option<usize> {
-    let lower = text.to_lowercase();
-    // Lower case may be of another length where the text has letters beyond ASCII: then nothing is told by its places.
-    if lower.len() != text.len() {
-        return None;
-    }
-    let mut first: Option<usize> = None;
-    for name in SECRET_NAMES.iter().copied().chain(["bearer ", "basic ", "://"]) {
-        for (place, _) in lower.match_indices(name) {
-            if let Some(value) = value_behind(text, place, name) {
-                first = Some(first.map_or(value, |first| first.min(value)));
-                break;
-            }
-        }
-    }
-    first
+fn is_of_name(c: char) -> bool {
+    c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.')
 }
 
-/// Where the value begins whose name is at this place; `None` if there is none that is to be blanked.
-fn value_behind(text: &str, place: usize, name: &str) -> Option<usize> {
-    let after = place + name.len();
-    let rest = &text[after..];
-    let start = match name {
-        "bearer " | "basic " => after,
-        "://" => {
-            let authority =
-                rest.split(|c: char| c.is_whitespace() || "/?#\"'".contains(c)).next()?;
-            if !authority.contains('@') || !authority.contains(':') {
-                return None;
-            }
-            after
+/// The length of the user, with a password or a token, at the beginning of an address without its scheme; 0 if there
+/// is none.
+fn user_of(authority: &str) -> usize {
+    let end = authority.find(|c: char| c.is_whitespace() || "/?#\"'`\\".contains(c));
+    authority[..end.unwrap_or(authority.len())].rfind('@').unwrap_or(0)
+}
+
+/// Where the secret is in the text behind a name; `None` if the name tells of none.
+fn secret_behind(name: &str, text: &str, begins_line: bool) -> Option<Range<usize>> {
+    let blanks = [' ', '\t'];
+    let behind_quote = text.trim_start_matches(['"', '\'', '\\']).trim_start_matches(blanks);
+    if let Some(value) = behind_quote.strip_prefix(['=', ':']) {
+        let value = value.trim_start_matches(['=', ':', '>', ' ', '\t', '[', '{', '(']);
+        if USER_FLAGS.contains(&name) {
+            return if first_word(value).contains(':') { value_in(text, value) } else { None };
         }
-        _ => {
-            // The rest of the name, then a sign of assignment.
-            let name_end =
-                rest.find(|c: char| !c.is_ascii_alphanumeric() && c != '-' && c != '_')?;
-            if is_of_place(&rest[..name_end].to_lowercase()) {
-                return None;
-            }
-            let sign = rest[name_end..].trim_start_matches(['"', '\'', '\\']);
-            let value = sign.strip_prefix(['=', ':'])?;
-            let value = value.trim_start_matches([' ', '"', '\'', '\\']);
-            text.len() - value.len()
+        if !is_secret_name(name) {
+            return None;
         }
-    };
-    let value =
-        text[start..].split(|c: char| c.is_whitespace() || "\"',;&}\\".contains(c)).next()?;
-    let harmless = value.is_empty() || value.starts_with(BLANK) || value.starts_with('/');
-    if harmless || ["true", "false", "null", "none"].contains(&value) { None } else { Some(start) }
+        let letters = letters_of(name);
+        let is_header = HEADERS.iter().any(|header| letters.ends_with(header));
+        let is_yaml = begins_line && behind_quote.starts_with(": ");
+        if (is_header || is_yaml) && !text.starts_with(['"', '\'', '\\']) {
+            // The value is the rest of the line.
+            return (!is_harmless(value)).then(|| text.len() - value.len()..text.len());
+        }
+        return value_in(text, value);
+    }
+    let value = text.trim_start_matches(blanks);
+    let is_scheme = SCHEMES.contains(&name.to_ascii_lowercase().as_str());
+    let is_apart = value.len() < text.len();
+    if is_apart && (is_scheme || is_value_of_flag(name, first_word(value))) {
+        return value_in(text, value);
+    }
+    None
+}
+
+/// The first word of a text, without a quote before it.
+fn first_word(text: &str) -> &str {
+    let word = text.trim_start_matches(['"', '\'', '\\']);
+    &word[..word.find(char::is_whitespace).unwrap_or(word.len())]
+}
+
+/// Where the value is in a text that ends with it: up to its closing quote, or without one to the next blank. `None` if
+/// it is no secret.
+fn value_in(text: &str, value: &str) -> Option<Range<usize>> {
+    let start = text.len() - value.len();
+    let slashes = value.len() - value.trim_start_matches('\\').len();
+    let quote = value[slashes..].chars().next().filter(|c| ['"', '\'', '`'].contains(c));
+    if quote.is_some() {
+        let (open, inner) = value.split_at(slashes + 1);
+        let start = start + open.len();
+        let end = closing(inner, open).unwrap_or(inner.len());
+        return (!is_harmless(&inner[..end])).then_some(start..start + end);
+    }
+    let mut places = value.char_indices();
+    let end = places.find(|(place, c)| c.is_whitespace() || ends_text(&value[*place..]));
+    let end = end.map_or(value.len(), |(place, _)| place);
+    (!is_harmless(&value[..end])).then_some(start..start + end)
+}
+
+/// Where a quoted text ends; `open` is its quote, with the backslashes before it.
+fn closing(text: &str, open: &str) -> Option<usize> {
+    let mut at = 0;
+    loop {
+        let place = at + text[at..].find(open)?;
+        let after = &text[place + open.len()..];
+        at = place + open.len();
+        if open.len() == 1 && after.starts_with(open) {
+            // Two quotes are one of the text, in YAML and in shells.
+            at += open.len();
+        } else if !text[..place].ends_with('\\') && !after.starts_with(char::is_alphanumeric) {
+            return Some(place);
+        }
+    }
+}
+
+/// Whether a text begins with a quote, or with an escaped one, that ends what is around a value: with no letter behind.
+fn ends_text(text: &str) -> bool {
+    let behind = text.trim_start_matches('\\');
+    let Some(behind) = behind.strip_prefix(['"', '\'', '`']) else { return false };
+    !behind.starts_with(char::is_alphanumeric)
+}
+
+fn is_harmless(value: &str) -> bool {
+    let word = value.trim_end_matches(|c: char| ",;{}[]()".contains(c)).trim();
+    word.is_empty()
+        || word.starts_with(BLANK)
+        || LITERALS.contains(&word.to_ascii_lowercase().as_str())
 }
 
 /// Blanks words that look like tokens.
@@ -179,7 +382,7 @@ fn words(line: &str) -> String {
             word.push(c);
             continue;
         }
-        let digest = blanked.ends_with("sha256:");
+        let digest = blanked.ends_with("sha256:") && is_hex(&word);
         blanked += if !digest && is_token(&word) { BLANK } else { &word };
         word.clear();
         blanked.push(c);
@@ -188,26 +391,47 @@ fn words(line: &str) -> String {
     blanked
 }
 
-/// Whether a word looks like a token: a JWT, an access key, or long and of mixed letters.
+fn is_hex(text: &str) -> bool {
+    text.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
+/// Whether a word looks like a token: one of a known form, or long and of mixed letters.
 fn is_token(word: &str) -> bool {
-    if word.starts_with("eyJ") && word.matches('.').count() >= 2 {
-        return true;
-    }
-    let starts =
-        ["AKIA", "ASIA", "ghp_", "gho_", "ghs_", "github_pat_", "glpat-", "xoxb-", "xoxp-", "sk-"];
-    if word.len() >= 16 && starts.iter().any(|start| word.starts_with(start)) {
-        return true;
-    }
-    word.split(['.', '=', '/', '-', '_']).any(|part| {
-        part.len() >= HEX
-            && part.bytes().all(|byte| byte.is_ascii_hexdigit())
-            && part.bytes().any(|byte| byte.is_ascii_digit())
-    }) || word.split(['.', '/', '=']).any(|part| {
-        part.len() >= MIXED
-            && part.bytes().any(|byte| byte.is_ascii_digit())
-            && part.bytes().any(|byte| byte.is_ascii_uppercase())
-            && part.bytes().any(|byte| byte.is_ascii_lowercase())
+    word.split(['=', '/', '+']).any(|part| is_known_token(part) || is_bootstrap_token(part))
+        || word.split(['.', '=', '/', '-', '_']).any(|part| {
+            part.len() >= HEX && is_hex(part) && part.bytes().any(|byte| byte.is_ascii_digit())
+        })
+        || word.split(['.', '/', '=']).any(|part| part.len() >= MIXED && is_mixed(part))
+        || word.split(['.', '=', '-', '_']).any(is_base64)
+}
+
+/// Whether it is a JWT, or begins as tokens of a known maker do.
+fn is_known_token(word: &str) -> bool {
+    word.len() >= KNOWN
+        && (word.starts_with("eyJ") || TOKEN_STARTS.iter().any(|start| word.starts_with(start)))
+}
+
+/// Whether it has the form of kubeadm's tokens: `abcdef.0123456789abcdef`.
+fn is_bootstrap_token(word: &str) -> bool {
+    let small = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+    word.split_once('.').is_some_and(|(id, secret)| {
+        id.len() == 6
+            && secret.len() == 16
+            && id.bytes().chain(secret.bytes()).all(small)
+            && word.bytes().any(|byte| byte.is_ascii_digit())
     })
+}
+
+fn is_mixed(text: &str) -> bool {
+    text.bytes().any(|byte| byte.is_ascii_digit())
+        && text.bytes().any(|byte| byte.is_ascii_uppercase())
+        && text.bytes().any(|byte| byte.is_ascii_lowercase())
+}
+
+/// Whether it looks like base64 with slashes, which a path does too: but of that few letters are capitals.
+fn is_base64(text: &str) -> bool {
+    let capitals = text.bytes().filter(u8::is_ascii_uppercase).count();
+    text.len() >= MIXED && !text.starts_with('/') && is_mixed(text) && capitals >= text.len() / 5
 }
 
 #[cfg(test)]
@@ -220,8 +444,10 @@ mod tests {
     fn what_looks_like_a_token_goes_and_the_rest_stays() {
         for (before, after) in [
             ("--exporter-token=abc --level=info", "--exporter-token=<blanked> --level=info"),
-            (r#"{"password": "hunter2", "a": 1}"#, r#"{"password": "<blanked>", "a": 1}"#),
-            ("Authorization: Bearer abc.def", "Authorization: Bearer <blanked>"),
+            (r#"{"password": "hunter2", "a": 1}"#, r#"{"a":1,"password":"<blanked>"}"#),
+            (r#"{ "pod":  "a" }"#, r#"{ "pod":  "a" }"#),
+            ("Authorization: Bearer abc.def", "Authorization: <blanked>"),
+            ("curl -H 'X-A: Bearer abc' http://h", "curl -H 'X-A: Bearer <blanked>' http://h"),
             ("http://user:pass@host:1/x", "http://<blanked>@host:1/x"),
             ("http://host:1/x", "http://host:1/x"),
             ("key 0123456789abcdef0123456789abcdef end", "key <blanked> end"),
@@ -232,7 +458,7 @@ mod tests {
             ("eyJhbGciOi.eyJzdWIi.c2ln", "<blanked>"),
             ("--exporter-token-file=/etc/token", "--exporter-token-file=/etc/token"),
             ("secretName: exporter-tls", "secretName: exporter-tls"),
-            ("token=@x y", "token=<blanked>"),
+            ("token=@x y", "token=<blanked> y"),
             ("automountServiceAccountToken: true", "automountServiceAccountToken: true"),
             (
                 "pod 8a1c2f1e-9f0a-4b7e-8d66-0e5b7f1b2c3d runs",
@@ -247,6 +473,113 @@ mod tests {
         }
         let pem = "a\n-----BEGIN PRIVATE KEY-----\nMIGH\n-----END PRIVATE KEY-----\nb";
         assert_eq!(text(pem), "a\n<blanked>\nb");
+    }
+
+    /// Each has `canary` in its secret, and nowhere else.
+    #[test]
+    fn a_secret_goes_however_it_is_written() {
+        for line in [
+            "password = canary",
+            r#""password" : "canary""#,
+            "sh -c 'app --password canary --verbose'",
+            "app --password 'a canary b' --verbose",
+            r#"{"msg":"x","password":"correct horse canary"}"#,
+            r#"x {"password":"correct horse canary"}"#,
+            r#"msg="{\"password\":\"correct horse canary\"}" pod=a"#,
+            r#"password="a\"canary""#,
+            "password: 'it''s canary'",
+            "password=\"\"\"canary\"\"\"",
+            "  - password: correct horse canary",
+            "password=/canary",
+            "password=a&canary",
+            "password=a;canary",
+            r"password=a\canary",
+            "password=a\"canary",
+            "password:=canary",
+            "token: Some(\"canary\")",
+            "\u{130} password=canary",
+            "\u{130}\u{130}\u{130}password=canary",
+            "--db-pass=canary",
+            "PGPASS=canary",
+            "passphrase=canary",
+            "pwd=canary",
+            "private_key=canary",
+            r#"{"auth":"canary"}"#,
+            r#"{"password":12345,"tokens":["canary"]}"#,
+            "Cookie: session=canary; id=canary",
+            r#"Cookie: "a"; id="canary""#,
+            "X-Auth-Key: canary",
+            "SharedAccessSignature sig=canary",
+            "DefaultEndpointsProtocol=https;AccountKey=canary",
+            "https://canary@host/x",
+            "https://user:canary@host/x",
+            "curl -u user:canary https://host",
+            "curl --user=user:canary https://host",
+            "docker login -p canary host",
+        ] {
+            let blanked = text(line);
+            assert!(!blanked.contains("canary") && blanked.contains(BLANK), "{line}: {blanked}");
+        }
+        for token in [
+            "abcdef.0123456789abcdef",
+            "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY",
+            "eyJhbGciOiJub25lIn0",
+            "x=AKIACANARYCANARY1234",
+        ] {
+            assert_eq!(text(&format!("a {token} b")), format!("a {BLANK} b"));
+        }
+    }
+
+    #[test]
+    fn what_a_report_needs_stays() {
+        for line in [
+            "--authorization-kubeconfig=/etc/kubernetes/scheduler.conf --authorization-mode=RBAC",
+            "MountVolume.SetUp failed for volume \"certificates\" : secret \"extender-tls\" not found",
+            "apiVersion: rbac.authorization.k8s.io/v1",
+            r#"{"sessionAffinity":"None","topologyKey":"kubernetes.io/hostname","key":"a"}"#,
+            "/var/lib/kubelet/pods/8a1c2f1e-9f0a-4b7e-8d66-0e5b7f1b2c3d/volumes/Kubernetes1",
+            "plimsoll_extender_requests_total{verb=\"filter\",outcome=\"ok\"} 7",
+            "cannot read the token: No such file",
+        ] {
+            let kept = line.replace("token: No", "token: <blanked>");
+            assert_eq!(text(line), kept);
+        }
+    }
+
+    #[test]
+    fn of_annotations_only_plimsolls_own_and_readings_keep_their_values() {
+        let mut object = json!({"annotations": {
+            "plimsoll.dev/gpu-isolation": "driver",
+            "cpu_usage_avg_5m": "0.25,2026-11-20T09:00:00Z",
+            "ALIYUN_COM_GPU_MEM_IDX": "0",
+            "meta.helm.sh/release-name": "plimsoll",
+            "kapp.k14s.io/original": "{\"env\": [{\"name\": \"DB\", \"value\": \"short\"}]}",
+            "objectset.rio.cattle.io/applied": "H4sIAAAAAAAA",
+            "note": "short",
+        }});
+        value(&mut object);
+        let kept = json!({"annotations": {
+            "plimsoll.dev/gpu-isolation": "driver",
+            "cpu_usage_avg_5m": "0.25,2026-11-20T09:00:00Z",
+            "ALIYUN_COM_GPU_MEM_IDX": "0",
+            "meta.helm.sh/release-name": "plimsoll",
+            "kapp.k14s.io/original": BLANK,
+            "objectset.rio.cattle.io/applied": BLANK,
+            "note": BLANK,
+        }});
+        assert_eq!(object, kept);
+    }
+
+    #[test]
+    fn json_within_a_text_and_headers_of_probes_are_looked_into() {
+        let mut object = json!({
+            "data": {"x": "{\n  \"env\": [{\"name\": \"DB\", \"value\": \"short\"}]\n}"},
+            "httpHeaders": [{"name": "Authorization", "value": "short"}],
+            "command": ["curl", "-u", "user:short", "-p", "80"],
+        });
+        value(&mut object);
+        assert!(!object.to_string().contains("short"), "{object}");
+        assert_eq!(object["command"], json!(["curl", "-u", BLANK, "-p", "80"]));
     }
 
     #[test]

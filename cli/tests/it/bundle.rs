@@ -3,13 +3,14 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::Read;
+use std::os::unix::fs::PermissionsExt;
 
 use serde_json::{Value, json};
 
 use crate::world::{Extender, World};
 
 /// Secrets in several forms. None of them may be in the archive.
-const SECRETS: [&str; 8] = [
+const SECRETS: [&str; 11] = [
     "hunter2-canary",
     "eyJhbGciOiJub25lIn0.eyJjYW5hcnkiOjF9.Y2FuYXJ5",
     "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef",
@@ -18,6 +19,9 @@ const SECRETS: [&str; 8] = [
     "MIGHAgEAcanary",
     "c2VjcmV0LWNhbmFyeQ==",
     "short-canary",
+    "horse-canary",
+    "abcdef.0123456789abcdef",
+    "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY",
 ];
 
 /// Each secret as it might stand in a line of a log or a message.
@@ -26,12 +30,40 @@ fn lines() -> String {
     format!(
         "password={password} ok\nAuthorization: Bearer {jwt}\ntoken is {hex}\nkey {access} and {mixed}\n\
          -----BEGIN PRIVATE KEY-----\n{key}\n-----END PRIVATE KEY-----\n{{\"clientSecret\": \"{password}\"}}\n\
-         http://jane:{password}@host/path?access_token={jwt}\nkept-line\n"
+         http://jane:{password}@host/path?access_token={jwt}\nkept-line\n{}\n",
+        written_otherwise()
     )
 }
 
+/// Secrets behind names and signs of other forms.
+fn written_otherwise() -> String {
+    let [.., short, horse, bootstrap, access] = SECRETS;
+    [
+        format!("password = {short}"),
+        format!("\"password\" : \"{short}\""),
+        format!("sh -c 'app --password {short}'"),
+        format!("{{\"msg\":\"x\",\"password\":\"correct {horse} x\"}}"),
+        format!("password=/{short}"),
+        format!("password=a&{short}"),
+        format!("\u{130} password={short}"),
+        format!(
+            "--db-pass={short} PGPASS={short} passphrase={short} pwd={short} private_key={short}"
+        ),
+        format!("{{\"auth\":\"{short}\"}}"),
+        format!("Cookie: session={short}"),
+        format!("X-Auth-Key: {short}"),
+        format!("sig={short}"),
+        format!("https://{short}@host"),
+        format!("curl -u user:{short} host"),
+        format!("join --token {bootstrap}, or {bootstrap}"),
+        format!("aws {access}"),
+    ]
+    .join("\n")
+}
+
 fn pod() -> Value {
-    let [password, jwt, hex, access, _, _, encoded, short] = SECRETS;
+    let [password, jwt, hex, access, _, _, encoded, short, ..] = SECRETS;
+    let spec = json!({"env": [{"name": "DATABASE", "value": short}]}).to_string();
     json!({
         "kind": "Pod",
         "metadata": {
@@ -39,14 +71,15 @@ fn pod() -> Value {
             "labels": {"app.kubernetes.io/name": "scheduler-extender", "app.kubernetes.io/part-of": "plimsoll"},
             "annotations": {
                 "kubectl.kubernetes.io/last-applied-configuration": format!("{{\"env\": \"{short}\"}}"),
-                "note": format!("token: {password}"),
+                "kapp.k14s.io/original": spec, "objectset.rio.cattle.io/applied": short,
+                "note": format!("token: {password}"), "plimsoll.dev/kept-key": "kept-annotation",
             },
             "managedFields": [{"manager": short}],
         },
         "spec": {
             "containers": [{
                 "name": "scheduler-extender", "args": [format!("--api-token={password}"), "--password", short],
-                "command": ["sh", "-c", format!("login --token {jwt}")],
+                "command": ["sh", "-c", format!("login --token {jwt} --password {short} -u user:{short}")],
                 "env": [
                     {"name": "DATABASE", "value": short}, {"name": "PLIMSOLL_TOKEN", "value": short},
                     {"name": "PLIMSOLL_LOG_LEVEL", "value": "kept-value"}, {"name": "PLIMSOLL_X", "value": hex},
@@ -132,7 +165,15 @@ fn no_secret_is_in_it_and_no_secret_is_asked_for() {
     let workloads = &files["objects/workloads.json"];
     assert!(files["objects/rights.json"].contains("kept-role"));
     assert!(!files["events.json"].contains("\"other\""), "{}", files["events.json"]);
-    assert!(workloads.contains("kept-value"), "{workloads}");
+    assert!(
+        workloads.contains("kept-value") && workloads.contains("kept-annotation"),
+        "{workloads}"
+    );
+    for (name, content) in files.iter().filter(|(name, _)| name.ends_with(".json")) {
+        assert!(serde_json::from_str::<Value>(content).is_ok(), "{name}: {content}");
+    }
+    let mode = fs::metadata(&file).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
 }
 
 #[test]
