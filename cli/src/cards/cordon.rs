@@ -1,8 +1,10 @@
 //! `plimsoll cordon` and `uncordon`: a card takes no new pods, or takes them again.
 //!
 //! The device plugin follows the ConfigMap `unhealthy-gpu-NODE`, where indexes stand in `data.gpus`. It lists there
-//! itself the cards that it finds unhealthy, and names these in an annotation. Invariant: other indexes stay, and so
-//! does what the plugin lists; the API server refuses a write where the ConfigMap has changed since it was read.
+//! itself the cards that it finds unhealthy, and names these in an annotation; an index that is listed and not named
+//! there is another's, which it leaves as it is. So a card that it has listed is cordoned by taking its index off the
+//! annotation. Invariant: other indexes stay, and `uncordon` takes off none that the plugin lists; the API server
+//! refuses a write where the ConfigMap has changed since it was read.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
@@ -19,8 +21,6 @@ use crate::cluster_access::objects::{Container, List, Meta, Node};
 use crate::cluster_access::{Failure, Kubectl, PART_OF};
 use crate::format::printable;
 
-/// The annotation with the indexes that the device plugin itself has listed.
-const WRITTEN_BY_PLUGIN: &str = "plimsoll.dev/written-gpus";
 /// The setting of the device plugin with the namespace of the ConfigMaps.
 const SETTING: &str = "PLIMSOLL_UNHEALTHY_GPUS_NAMESPACE";
 /// The same as a flag.
@@ -74,8 +74,6 @@ struct TemplateSpec {
 /// If the node has no such card, the device plugin does not follow the ConfigMap, or it cannot be written.
 pub(crate) fn cordon(flags: &Cordon, wanted: Wanted, output: &mut dyn Write) -> Result<ExitCode> {
     let kubectl = Kubectl::new(&flags.connection);
-    let node: Node = kubectl.get(&["node", &flags.node])?;
-    let index = index_of(&node, &flags.card)?;
     let namespace = followed_namespace(&kubectl)?;
     let name = format!("{}{}", aliyun::UNHEALTHY_GPUS_MAP, flags.node);
     let in_namespace = format!("--namespace={namespace}");
@@ -84,8 +82,14 @@ pub(crate) fn cordon(flags: &Cordon, wanted: Wanted, output: &mut dyn Write) -> 
         Err(Failure::NotFound(_)) => None,
         Err(other) => return Err(other.into()),
     };
+    let lists = Lists::of(found.as_ref())?;
+    let index = match flags.card.parse() {
+        // A card that is gone, or on a node that is, can be taken off the list.
+        Ok(index) if wanted == Wanted::Open && lists.all.contains(&index) => index,
+        _ => index_of(&kubectl.get(&["node", &flags.node])?, &flags.card)?,
+    };
     let card = format!("card {index} of {}", flags.node);
-    let Some(list) = changed(found.as_ref(), index, wanted, &card)? else {
+    let Some(lists) = lists.changed(index, wanted, &card)? else {
         let state =
             if wanted == Wanted::Cordoned { "takes no new pods" } else { "is not cordoned" };
         writeln!(output, "{card} {state} already")?;
@@ -93,10 +97,11 @@ pub(crate) fn cordon(flags: &Cordon, wanted: Wanted, output: &mut dyn Write) -> 
     };
     let verb = if wanted == Wanted::Cordoned { "cordoned" } else { "uncordoned" };
     if flags.dry_run {
-        writeln!(output, "{card} would be {verb}: ConfigMap {namespace}/{name}, gpus: \"{list}\"")?;
+        let gpus = text_of(&lists.all).map_or("none".to_owned(), |list| format!("\"{list}\""));
+        writeln!(output, "{card} would be {verb}: ConfigMap {namespace}/{name}, gpus: {gpus}")?;
         return Ok(ExitCode::SUCCESS);
     }
-    write(&kubectl, &namespace, &name, found.as_ref(), &list)?;
+    write(&kubectl, &namespace, &name, found.as_ref(), &lists)?;
     writeln!(output, "{card} {verb}")?;
     if wanted == Wanted::Cordoned {
         writeln!(
@@ -156,39 +161,41 @@ fn followed_namespace(kubectl: &Kubectl) -> Result<String> {
     )
 }
 
-/// The new list; `None` if nothing is to be changed.
-fn changed(
-    found: Option<&ConfigMap>,
-    index: u32,
-    wanted: Wanted,
-    card: &str,
-) -> Result<Option<String>> {
-    let text = found.and_then(|it| it.data.get(aliyun::UNHEALTHY_GPUS)).map_or("", String::as_str);
-    let Some(mut listed) = indexes(text) else {
-        bail!(
-            "the ConfigMap's gpus are {text:?}, and not indexes as \"0,2\": the device plugin does not read that either; mend it first"
-        );
-    };
-    let by_plugin = found.and_then(|it| it.metadata.annotations.get(WRITTEN_BY_PLUGIN));
-    let by_plugin = by_plugin.and_then(|text| indexes(text)).unwrap_or_default();
-    let changes = match wanted {
-        Wanted::Cordoned if by_plugin.contains(&index) => bail!(
-            "the device plugin itself finds {card} unhealthy, so it takes no new pods; it does again once it is healthy. \
-             Its log says what is wrong"
-        ),
-        Wanted::Open if by_plugin.contains(&index) => {
+/// The indexes of a ConfigMap.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct Lists {
+    /// Those of cards that take no new pods.
+    all: BTreeSet<u32>,
+    /// Those of them that the device plugin itself has listed.
+    by_plugin: BTreeSet<u32>,
+}
+
+impl Lists {
+    fn of(found: Option<&ConfigMap>) -> Result<Self> {
+        let Some(found) = found else { return Ok(Self::default()) };
+        let text = found.data.get(aliyun::UNHEALTHY_GPUS).map_or("", String::as_str);
+        let Some(all) = indexes(text) else {
             bail!(
-                "the device plugin itself finds {card} unhealthy: it takes pods once it is healthy; its log says what is wrong"
-            )
-        }
-        Wanted::Cordoned => listed.insert(index),
-        Wanted::Open => listed.remove(&index),
-    };
-    if !changes {
-        return Ok(None);
+                "the ConfigMap's gpus are {text:?}, and not indexes as \"0,2\": the device plugin does not read that either; mend it first"
+            );
+        };
+        let by_plugin = found.metadata.annotations.get(&Names::default().written_gpus());
+        let by_plugin = by_plugin.and_then(|text| indexes(text)).unwrap_or_default();
+        Ok(Self { all, by_plugin })
     }
-    let list: Vec<String> = listed.iter().map(u32::to_string).collect();
-    Ok(Some(list.join(",")))
+
+    /// The new lists; `None` if nothing is to be changed.
+    fn changed(&self, index: u32, wanted: Wanted, card: &str) -> Result<Option<Self>> {
+        let mut lists = self.clone();
+        let changes = match wanted {
+            Wanted::Cordoned => lists.all.insert(index) || lists.by_plugin.remove(&index),
+            Wanted::Open if self.by_plugin.contains(&index) => bail!(
+                "the device plugin itself finds {card} unhealthy: it takes pods once it is healthy; its log says what is wrong"
+            ),
+            Wanted::Open => lists.all.remove(&index),
+        };
+        Ok(changes.then_some(lists))
+    }
 }
 
 /// As the device plugin reads it.
@@ -199,20 +206,29 @@ fn indexes(text: &str) -> Option<BTreeSet<u32>> {
     text.split(',').map(|part| part.trim().parse().ok()).collect()
 }
 
+/// As it stands in the ConfigMap; `None` for an empty list, which Aliyun's extender reads as card 0.
+fn text_of(indexes: &BTreeSet<u32>) -> Option<String> {
+    let texts: Vec<String> = indexes.iter().map(u32::to_string).collect();
+    if texts.is_empty() { None } else { Some(texts.join(",")) }
+}
+
 fn write(
     kubectl: &Kubectl,
     namespace: &str,
     name: &str,
     found: Option<&ConfigMap>,
-    list: &str,
+    lists: &Lists,
 ) -> Result<()> {
     let in_namespace = format!("--namespace={namespace}");
-    let data: Value = json!({ aliyun::UNHEALTHY_GPUS: list });
+    let data: Value = json!({ aliyun::UNHEALTHY_GPUS: text_of(&lists.all) });
     match found {
         Some(found) => {
-            let version = &found.metadata.resource_version;
-            let patch = json!({"metadata": {"resourceVersion": version}, "data": data});
-            let patch = format!("--patch={patch}");
+            let mut metadata = json!({"resourceVersion": found.metadata.resource_version});
+            let mark = Names::default().written_gpus();
+            if found.metadata.annotations.contains_key(&mark) {
+                metadata["annotations"] = json!({ mark: text_of(&lists.by_plugin) });
+            }
+            let patch = format!("--patch={}", json!({"metadata": metadata, "data": data}));
             kubectl.run(&["patch", "configmap", name, &in_namespace, "--type=merge", &patch])?;
         }
         None => {
@@ -230,31 +246,50 @@ fn write(
 mod tests {
     use super::*;
 
-    fn map(gpus: &str, by_plugin: &str) -> ConfigMap {
-        serde_json::from_value(json!({
-            "metadata": {"annotations": {WRITTEN_BY_PLUGIN: by_plugin}}, "data": {"gpus": gpus},
-        }))
-        .unwrap()
+    fn lists(gpus: &str, by_plugin: &str) -> Result<Lists> {
+        let map = serde_json::from_value(json!({
+            "metadata": {"annotations": {"plimsoll.dev/written-gpus": by_plugin}},
+            "data": {"gpus": gpus},
+        }));
+        Lists::of(Some(&map.unwrap()))
+    }
+
+    /// What is written of both lists.
+    fn change(lists: &Lists, index: u32, wanted: Wanted) -> Option<[Option<String>; 2]> {
+        let changed = lists.changed(index, wanted, "it").unwrap();
+        changed.map(|it| [text_of(&it.all), text_of(&it.by_plugin)])
+    }
+
+    fn written(all: &str, by_plugin: &str) -> Option<[Option<String>; 2]> {
+        Some([all, by_plugin].map(|text| (!text.is_empty()).then(|| text.to_owned())))
     }
 
     #[test]
     fn other_indexes_stay_and_nothing_is_written_that_is_so_already() {
-        let change =
-            |map: Option<&ConfigMap>, index, wanted| changed(map, index, wanted, "it").unwrap();
-        let listed = map("0, 2", "");
-        assert_eq!(change(None, 3, Wanted::Cordoned).as_deref(), Some("3"));
-        assert_eq!(change(Some(&listed), 1, Wanted::Cordoned).as_deref(), Some("0,1,2"));
-        assert_eq!(change(Some(&listed), 2, Wanted::Cordoned), None);
-        assert_eq!(change(Some(&listed), 2, Wanted::Open).as_deref(), Some("0"));
-        assert_eq!(change(None, 2, Wanted::Open), None);
+        let none = Lists::default();
+        let two = lists("0, 2", "").unwrap();
+        assert_eq!(change(&none, 3, Wanted::Cordoned), written("3", ""));
+        assert_eq!(change(&two, 1, Wanted::Cordoned), written("0,1,2", ""));
+        assert_eq!(change(&two, 2, Wanted::Cordoned), None);
+        assert_eq!(change(&two, 2, Wanted::Open), written("0", ""));
+        assert_eq!(change(&none, 2, Wanted::Open), None);
     }
 
     #[test]
-    fn what_the_plugin_found_is_not_this_commands_to_change() {
-        for wanted in [Wanted::Cordoned, Wanted::Open] {
-            let error = changed(Some(&map("0,2", "2")), 2, wanted, "card 2").unwrap_err();
-            assert!(error.to_string().contains("the device plugin itself finds card 2"), "{error}");
-        }
-        assert!(changed(Some(&map("two", "")), 1, Wanted::Cordoned, "it").is_err());
+    fn the_last_index_takes_the_list_away() {
+        assert_eq!(change(&lists("2", "").unwrap(), 2, Wanted::Open), written("", ""));
+    }
+
+    #[test]
+    fn a_card_that_the_plugin_has_listed_is_cordoned_by_taking_it_off_the_plugins_own() {
+        let listed = lists("0,1,2", "1,2").unwrap();
+        assert_eq!(change(&listed, 2, Wanted::Cordoned), written("0,1,2", "1"));
+        let error = listed.changed(2, Wanted::Open, "card 2").unwrap_err();
+        assert!(error.to_string().contains("the device plugin itself finds card 2"), "{error}");
+    }
+
+    #[test]
+    fn a_list_that_the_plugin_does_not_read_is_not_changed() {
+        assert!(lists("two", "").is_err());
     }
 }

@@ -23,7 +23,8 @@ pub(crate) fn short_model(model: &str) -> &str {
 /// Why a card takes no pods; `None` if it takes some.
 fn out_of_use(card: &Card) -> Option<&'static str> {
     if !card.healthy {
-        return Some("unhealthy");
+        // The node reports no more than that.
+        return Some("unhealthy or cordoned");
     }
     Some(match card.closed? {
         Closed::Isolation => "closed: isolation",

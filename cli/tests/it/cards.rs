@@ -149,10 +149,36 @@ fn a_list_that_is_there_is_patched_as_it_was_read() {
     );
 }
 
+fn listed(gpus: &str, by_plugin: &str) -> World {
+    let map = json!({
+        "metadata": {"resourceVersion": "7", "annotations": {"plimsoll.dev/written-gpus": by_plugin}},
+        "data": {"gpus": gpus},
+    });
+    followed().json("get configmap unhealthy-gpu-n", &map).answer("patch configmap", "")
+}
+
+#[test]
+fn a_card_that_the_plugin_finds_unhealthy_is_cordoned_for_longer() {
+    let world = listed("0", "0");
+    let said = world.run(&["cordon", "n", "0"]).success();
+    assert!(said.starts_with("card 0 of n cordoned\n"), "{said}");
+    let patch = r#"--patch={"data":{"gpus":"0"},"metadata":{"annotations":{"plimsoll.dev/written-gpus":null},"resourceVersion":"7"}}"#;
+    assert!(world.calls().contains(patch), "{}", world.calls());
+}
+
+#[test]
+fn a_card_that_is_gone_is_uncordoned_and_no_empty_list_stays() {
+    let world = listed("9", "");
+    assert_eq!(world.run(&["uncordon", "n", "9"]).success(), "card 9 of n uncordoned\n");
+    assert!(world.calls().contains(r#"--patch={"data":{"gpus":null}"#), "{}", world.calls());
+    let dry = world.run(&["uncordon", "n", "9", "--dry-run"]).success();
+    assert!(dry.ends_with("unhealthy-gpu-n, gpus: none\n"), "{dry}");
+}
+
 #[test]
 fn a_device_plugin_that_follows_no_list_is_an_error_with_the_setting() {
     let stderr = to_cordon(&json!([])).run(&["cordon", "n", "0"]).failure();
     assert!(stderr.contains("devicePlugin.unhealthyConfigMaps=true"), "{stderr}");
-    let stderr = followed().run(&["cordon", "n", "9"]).failure();
+    let stderr = listed("5", "").run(&["cordon", "n", "9"]).failure();
     assert!(stderr.contains("has no card 9; it has 0 (GPU-"), "{stderr}");
 }
