@@ -8,7 +8,7 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use anyhow::Result;
-use api::decisions::{Asks, Decided, Decisions, Nearest};
+use api::decisions::{Asks, Decided, Decisions, Lack, Nearest};
 use jiff::Timestamp;
 use serde::Serialize;
 
@@ -17,7 +17,7 @@ use crate::args::pods::Pending;
 use crate::cluster_access::Cluster;
 use crate::cluster_access::objects::{List, Pod, workload};
 use crate::extender;
-use crate::format::{limit, load, printable, short_duration};
+use crate::format::{limit, load, printable, printable_lines, short_duration};
 use crate::output::{write_names, write_value};
 use crate::table::{self, NONE};
 
@@ -41,8 +41,12 @@ struct Group {
 
 /// What is written as JSON.
 #[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
 struct Answer<'a> {
     time: Timestamp,
+    /// The extender did not answer: the groups are those that kubectl lists, without what it decided.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    without_decisions: bool,
     groups: &'a [Group],
 }
 
@@ -60,28 +64,35 @@ struct Waiting {
 ///
 /// # Errors
 ///
-/// If the extender does not answer, or the pods cannot be listed.
+/// If neither the extender answers nor the pods can be listed, or the pods cannot be listed for a selector.
 pub(crate) fn pending(flags: &Pending, output: &mut dyn Write) -> Result<ExitCode> {
     let cluster = Cluster::new(&flags.access);
     let namespace = cluster.namespace_of(&flags.namespaces);
-    let decisions: Decisions = extender::get(&cluster, "/v1/pending")?;
-    let waiting = match pods(flags, namespace.as_deref(), &cluster) {
-        Ok(pods) => join(&pods, &decisions),
+    let decisions = extender::get::<Decisions>(&cluster, "/v1/pending");
+    let pods = pods(flags, namespace.as_deref(), &cluster);
+    let (time, waiting) = match (&decisions, pods) {
+        (Ok(decisions), Ok(pods)) => (decisions.time, join(&pods, decisions)),
         // With the extender's address alone, its part is shown.
-        Err(error) if cluster.has_url() && flags.selector.is_none() => {
-            writeln!(
-                io::stderr(),
-                "Warning: only pods that the extender was asked about: {error:#}"
-            )?;
+        (Ok(decisions), Err(error)) if cluster.has_url() && flags.selector.is_none() => {
+            warn("only pods that the extender was asked about", &error)?;
             let ours = decisions.decisions.iter();
             let ours =
                 ours.filter(|it| namespace.as_ref().is_none_or(|ns| it.pod.namespace == *ns));
-            ours.map(|decided| of_decision(decided, None, decisions.time)).collect()
+            let waiting = ours.map(|decided| of_decision(decided, None, decisions.time)).collect();
+            (decisions.time, waiting)
         }
-        Err(error) => return Err(error),
+        (Ok(_), Err(error)) => return Err(error),
+        (Err(error), Ok(pods)) => {
+            warn("without what the extender decided", error)?;
+            let now = Timestamp::now();
+            let waiting = pods.iter().filter(|pod| pod.waits());
+            (now, waiting.map(|pod| by_itself(pod, true, now)).collect())
+        }
+        (Err(_), Err(_)) => return decisions.map(|_| ExitCode::FAILURE),
     };
     let groups = grouped(waiting);
-    let answer = Answer { time: decisions.time, groups: &groups };
+    let without_decisions = decisions.is_err();
+    let answer = Answer { time, without_decisions, groups: &groups };
     if write_value(&answer, flags.format, output)? || names(&groups, flags.format, output)? {
         return Ok(ExitCode::SUCCESS);
     }
@@ -94,14 +105,17 @@ pub(crate) fn pending(flags: &Pending, output: &mut dyn Write) -> Result<ExitCod
     heading.extend(wide.then_some("NAMES"));
     let rows: Vec<Vec<String>> = groups.iter().map(|group| row(group, wide)).collect();
     table::write(output, heading, &rows)?;
-    if !decisions.replica.leads {
-        writeln!(
-            output,
-            "\nReplica {} answers, which does not lead.",
-            printable(&decisions.replica.name)
-        )?;
+    if let Ok(Decisions { replica, .. }) = &decisions
+        && !replica.leads
+    {
+        let name = printable(&replica.name);
+        writeln!(output, "\nReplica {name} answers, which does not lead.")?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn warn(what: &str, error: &anyhow::Error) -> io::Result<()> {
+    writeln!(io::stderr(), "Warning: {what}: {}", printable_lines(&format!("{error:#}")))
 }
 
 fn scope(namespace: Option<&str>) -> String {
@@ -147,7 +161,7 @@ fn join(pods: &[Pod], decisions: &Decisions) -> Vec<Waiting> {
     for pod in pods.iter().filter(|pod| pod.waits()) {
         waiting.push(match by_uid.get(pod.metadata.uid.as_str()) {
             Some(decided) => of_decision(decided, Some(pod), decisions.time),
-            None => not_asked(pod, decisions.time),
+            None => by_itself(pod, false, decisions.time),
         });
     }
     waiting
@@ -211,12 +225,30 @@ fn scheduler_says(pod: &Pod) -> Option<String> {
 fn fits_if(nearest: &Nearest, asks: Option<&Asks>) -> String {
     let units = asks.map_or(0, |asks| asks.units);
     match nearest {
-        Nearest::Card { node, index, free } => {
-            format!("1 card with {units} free: {node}/{index} has {free}")
-        }
-        Nearest::Cards { node, fit } => {
+        Nearest::Card { node, index, free, lack } => match lack {
+            Lack::Units => format!("1 card with {units} free: {node}/{index} has {free}"),
+            Lack::Empty => {
+                format!("1 card that no pod is on: {node}/{index} is emptiest, with {free} free")
+            }
+            Lack::Unplaced => format!(
+                "once pods without a card have theirs on {node}: {node}/{index} has {free} free"
+            ),
+            Lack::Other => format!("{node}/{index} is nearest, with {free} free"),
+        },
+        Nearest::Cards { node, fit, lack } => {
             let count = asks.map_or(0, |asks| asks.count);
-            format!("{count} cards with {units} free on a node: {node} has {fit}")
+            match lack {
+                Lack::Units => {
+                    format!("{count} cards with {units} free on a node: {node} has {fit}")
+                }
+                Lack::Empty => {
+                    format!("{count} cards that no pod is on, of one node: {node} has {fit}")
+                }
+                Lack::Unplaced => format!(
+                    "once pods without a card have theirs on {node}: {fit} cards there have {units} free"
+                ),
+                Lack::Other => format!("{node} is nearest, where {fit} of {count} cards fit"),
+            }
         }
         Nearest::Limit { node, metric, load: now, max } => {
             format!("{metric} at most {}: {node} has {}%", limit(*max), load(*now))
@@ -224,18 +256,19 @@ fn fits_if(nearest: &Nearest, asks: Option<&Asks>) -> String {
     }
 }
 
-/// A pod that the extender has not decided about.
-fn not_asked(pod: &Pod, now: Timestamp) -> Waiting {
+/// A pod by what stands on it: the extender has not decided about it, or that is not known.
+fn by_itself(pod: &Pod, may_be_asked: bool, now: Timestamp) -> Waiting {
     let created = pod.metadata.creation_timestamp.unwrap_or(now);
     let gates: Vec<&str> =
         pod.spec.scheduling_gates.iter().map(|gate| gate.name.as_str()).collect();
     let scheduler = &pod.spec.scheduler_name;
+    let prefix = if may_be_asked { "" } else { "not asked: " };
     let why = if !gates.is_empty() {
         format!("not asked yet: SchedulingGated ({})", gates.join(", "))
     } else if let Some(message) = scheduler_says(pod) {
-        format!("not asked: kube-scheduler: {message}")
+        format!("{prefix}kube-scheduler: {message}")
     } else {
-        format!("not asked: no scheduler {scheduler} has looked at it; does one of this name run?")
+        format!("{prefix}no scheduler {scheduler} has looked at it; does one of this name run?")
     };
     Waiting {
         namespace: pod.metadata.namespace.clone(),

@@ -25,6 +25,10 @@ export function asksText(asks) {
 export function fitsIf(decided) {
   const { nearest, asks } = decided;
   if (!nearest) return '';
+  if (nearest.lack === 'unplaced') return `Fits once pods without a card have theirs on ${nearest.node}.`;
+  if (nearest.kind === 'card' && nearest.lack === 'empty') {
+    return `Fits if no pod were on card ${nearest.index} of ${nearest.node}, the emptiest: ${counted(nearest.free, 'unit')} of it ${nearest.free === 1 ? 'is' : 'are'} free.`;
+  }
   if (nearest.kind === 'card') {
     const lack = (asks?.units ?? 0) - nearest.free;
     return lack > 0

@@ -249,6 +249,9 @@ test('a pending pod says what would make it fit', () => {
   assert.equal(fitsIf(placed), '');
   assert.equal(fitsIf(limit), 'Fits if mem_usage_avg_5m of worker-3 fell from 83% to 80%, with the pod.');
   assert.equal(fitsIf(never), 'Fits if 7 more cards of gpu-1 became free: 1 of 8 fit.');
+  const lacking = lack => fitsIf({ ...card, nearest: { ...card.nearest, lack } });
+  assert.equal(lacking('empty'), 'Fits if no pod were on card 2 of gpu-4, the emptiest: 17 units of it are free.');
+  assert.equal(lacking('unplaced'), 'Fits once pods without a card have theirs on gpu-4.');
   assert.equal(asksText(card.asks), '20 units');
   assert.equal(asksText(placed.asks), '32 units with 25% of compute');
   assert.equal(asksText(never.asks), '8 whole cards');

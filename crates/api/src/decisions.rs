@@ -117,7 +117,7 @@ pub struct ScoredNode {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "kebab-case", rename_all_fields = "camelCase")]
 pub enum Nearest {
-    /// No card has enough free units; this one has most.
+    /// No card fits; this one has most free units.
     Card {
         /// Its node.
         node: String,
@@ -125,13 +125,19 @@ pub enum Nearest {
         index: u32,
         /// Its free units.
         free: u32,
+        /// What it lacks.
+        #[serde(default, skip_serializing_if = "Lack::is_units")]
+        lack: Lack,
     },
-    /// Too few cards of one node have enough free units; this node has most such cards.
+    /// Too few cards of one node fit; this node has most that do.
     Cards {
         /// The node.
         node: String,
         /// How many of its cards fit.
         fit: u32,
+        /// What the others lack.
+        #[serde(default, skip_serializing_if = "Lack::is_units")]
+        lack: Lack,
     },
     /// Every node is over a limit; this one is least over.
     Limit {
@@ -144,4 +150,26 @@ pub enum Nearest {
         /// The limit.
         max: f64,
     },
+}
+
+/// What a card lacks to fit a pod.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Lack {
+    /// Free units.
+    #[default]
+    Units,
+    /// That no pod is on it: the pod asks for whole cards.
+    Empty,
+    /// Nothing by itself: the free units of its node are needed for pods that have no card yet.
+    Unplaced,
+    /// A reason of a newer writer.
+    #[serde(other)]
+    Other,
+}
+
+impl Lack {
+    fn is_units(&self) -> bool {
+        *self == Self::Units
+    }
 }

@@ -150,10 +150,11 @@ fn nearest_card(
 ) -> Option<out::Nearest> {
     let (share, wanted) = (request.largest(), request.shares().len());
     // By how many cards fit, then by the most free units of one.
-    let mut most: Option<(usize, (u32, u32), usize)> = None;
+    let mut most: Option<(usize, (u32, u32), usize, out::Lack)> = None;
     for position in positions {
+        let no_fit = decision.no_fit(position);
         let lacks_room = matches!(
-            decision.no_fit(position),
+            no_fit,
             Some(
                 NoFit::NoRoom
                     | NoFit::TooFewCards
@@ -176,17 +177,24 @@ fn nearest_card(
             }
         }
         let Some(card) = freest else { continue };
-        let this = (fit, (card.free.0, card.index), position);
-        if most.is_none_or(|(best, (free, _), _)| (fit, card.free.0) > (best, free)) {
+        let lack = if no_fit == Some(NoFit::NeededByUnplaced) && fit >= wanted {
+            out::Lack::Unplaced
+        } else if share.exclusive {
+            out::Lack::Empty
+        } else {
+            out::Lack::Units
+        };
+        let this = (fit, (card.free.0, card.index), position, lack);
+        if most.is_none_or(|(best, (free, _), ..)| (fit, card.free.0) > (best, free)) {
             most = Some(this);
         }
     }
-    let (fit, (free, index), position) = most?;
+    let (fit, (free, index), position, lack) = most?;
     let node = decision.name(position).to_string();
     Some(if wanted > 1 {
-        out::Nearest::Cards { node, fit: number(fit) }
+        out::Nearest::Cards { node, fit: number(fit), lack }
     } else {
-        out::Nearest::Card { node, index, free }
+        out::Nearest::Card { node, index, free, lack }
     })
 }
 

@@ -1,6 +1,6 @@
 //! What the page and `plimsoll` are answered: `/v1` and `/ui/`.
 
-use api::decisions::{Decided, Decisions, Nearest};
+use api::decisions::{Decided, Decisions, Lack, Nearest};
 use api::node::{AllCards, NodeDetail};
 use api::policy_check::PolicyCheck;
 use api::state::State;
@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 use serde_json::json;
 use sim::{NODES, PODS, Sim, pod};
 
-use crate::rig::{POLICY, Rig, gpu_node, gpu_pod, loaded_node};
+use crate::rig::{GPU, POLICY, Rig, gpu_node, gpu_pod, loaded_node};
 
 const NOW: SignedDuration = SignedDuration::ZERO;
 const HOUR: SignedDuration = SignedDuration::from_hours(1);
@@ -157,12 +157,12 @@ async fn a_pod_that_waits_is_pending_with_its_reasons_until_it_has_a_node_or_is_
     let decided = &waiting[1];
     assert_eq!((decided.nodes, decided.accepted, decided.asks.as_ref().unwrap().units), (2, 0, 15));
     assert_eq!(decided.reasons.iter().map(|reason| reason.nodes).collect::<Vec<_>>(), [1, 1]);
-    let nearest = Nearest::Card { node: "gpu".to_owned(), index: 0, free: 4 };
+    let nearest = Nearest::Card { node: "gpu".to_owned(), index: 0, free: 4, lack: Lack::Units };
     assert_eq!(decided.nearest, Some(nearest));
     // Larger than any card: still a card is what is missing, and not the load of a node without cards.
     let huge = gpu_pod(&sim, "huge", 30);
     rig.filter("/gpushare-scheduler", &huge, &["gpu", "busy"]).await;
-    let nearest = Nearest::Card { node: "gpu".to_owned(), index: 0, free: 4 };
+    let nearest = Nearest::Card { node: "gpu".to_owned(), index: 0, free: 4, lack: Lack::Units };
     assert_eq!(pending(&rig).await.remove(0).nearest, Some(nearest));
     sim.delete(PODS, "default", "huge");
     assert_eq!(waiting[0].accepted, 1);
@@ -178,6 +178,31 @@ async fn a_pod_that_waits_is_pending_with_its_reasons_until_it_has_a_node_or_is_
     let newest: Decisions = get(&rig, "/v1/decisions?limit=1").await;
     assert_eq!(newest.decisions, decisions.decisions[..1]);
     assert_eq!(rig.get_status("/v1/decisions?limit=x").await.0, 400);
+}
+
+#[tokio::test]
+async fn the_nearest_card_says_what_it_lacks() {
+    let (sim, rig) = cluster().await;
+    for name in ["one", "other"] {
+        let pod = gpu_pod(&sim, name, 9);
+        assert_eq!(rig.bind(&pod, "gpu").await, "");
+    }
+    let nearest = |lack| Some(Nearest::Card { node: "gpu".to_owned(), index: 0, free: 7, lack });
+    let whole = pod("whole").asking(GPU, 16);
+    let whole = sim.put(whole.annotation("plimsoll.dev/gpu-card-count", "exclusive"));
+    rig.filter("/gpushare-scheduler", &whole, &["gpu"]).await;
+    assert_eq!(pending(&rig).await[0].nearest, nearest(Lack::Empty));
+    sim.delete(PODS, "default", "whole");
+    // Its author named the node, so it has no claim; the kubelet has not admitted it.
+    sim.put(pod("named").asking(GPU, 12).on("gpu"));
+    let small = gpu_pod(&sim, "small", 5);
+    rig.until("the pod without a claim to count", async || {
+        rig.filter("/gpushare-scheduler", &small, &["gpu"]).await;
+        let waiting = pending(&rig).await;
+        let small = waiting.iter().find(|it| it.pod.name == "small");
+        small.is_some_and(|it| it.nearest == nearest(Lack::Unplaced))
+    })
+    .await;
 }
 
 #[tokio::test]
