@@ -14,6 +14,7 @@ use serde::Deserialize;
 use crate::advice;
 use crate::args::{Check, Convert, Source};
 use crate::format::{duration, percent, printable};
+use crate::output::json;
 use crate::table::{self, NONE, or_none};
 
 /// The largest file, in bytes: the limit of a ConfigMap.
@@ -29,7 +30,7 @@ pub(crate) fn check(flags: &Check, output: &mut dyn Write) -> Result<ExitCode> {
     let source = source(flags)?;
     let report = report(&text, &source);
     if flags.json {
-        writeln!(output, "{}", serde_json::to_string_pretty(&report)?)?;
+        writeln!(output, "{}", json(&report)?)?;
     } else {
         write_text(&report, &flags.file, output)?;
     }

@@ -3,7 +3,7 @@
 //! Invariant: an entry has only the verbs that do work under the policy, since each costs scheduling throughput. The
 //! files of kube-scheduler's configuration in `deploy/`, those of the chart included, are what this writes.
 
-use std::io::Write;
+use std::io::{self, Write};
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
@@ -24,6 +24,9 @@ pub(crate) fn scheduler_config(
     check_names(flags)?;
     let policy = parsed(&flags.policy)?;
     write!(output, "{}", configuration(&policy, flags))?;
+    if flags.address.is_none() && !flags.in_cluster {
+        writeln!(io::stderr(), "{ADDRESS_OF_SCRIPT}")?;
+    }
     Ok(ExitCode::SUCCESS)
 }
 
@@ -200,6 +203,11 @@ const OWN_NAME: &str = "plimsoll-scheduler";
 const DEFAULT_NAME: &str = "default-scheduler";
 
 const KUBEADMS: &str = "/etc/kubernetes/scheduler.conf";
+
+const ADDRESS_OF_SCRIPT: &str = "\
+Warning: the address is the Service's name behind http://, for `plimsoll-scheduler enable`, which puts the Service's
+address in its place and https with certificates. By hand, give --address https://ADDRESS:19100: the extender as
+shipped speaks TLS alone.";
 
 const OF_SCRIPT: &str = "\
 # What kube-scheduler needs to know of Plimsoll. On a kubeadm control plane, `plimsoll-scheduler enable` installs

@@ -8,15 +8,25 @@ use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 use placement::taint::VALUE;
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::args::operate::Taints;
 use crate::cluster_access::Kubectl;
 use crate::cluster_access::objects::{List, Node};
+use crate::output::{write_names, write_value};
 use crate::table;
 
 /// The number of attempts: the nodes are read again if one has changed since.
 const ATTEMPTS: usize = 5;
+
+/// A taint of the annotator.
+#[derive(Serialize)]
+struct HotTaint {
+    node: String,
+    key: String,
+    effect: String,
+}
 
 /// Lists the taints of all nodes, or clears them.
 ///
@@ -26,12 +36,21 @@ const ATTEMPTS: usize = 5;
 pub(crate) fn taints(flags: &Taints, output: &mut dyn Write) -> Result<ExitCode> {
     let kubectl = Kubectl::new(&flags.connection);
     let nodes = tainted(&kubectl)?;
-    if nodes.is_empty() {
-        writeln!(output, "No node carries a taint for its load.")?;
-    } else if flags.clear {
+    if flags.clear && !nodes.is_empty() {
         clear(&kubectl, nodes, output)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let taints = taints_of(&nodes);
+    let names = nodes.iter().map(|node| format!("node/{}", node.metadata.name));
+    if write_value(&taints, flags.format, output)? || write_names(names, flags.format, output)? {
+        return Ok(ExitCode::SUCCESS);
+    }
+    if taints.is_empty() {
+        writeln!(output, "No node carries a taint for its load.")?;
     } else {
-        table::write(output, ["NODE", "KEY", "EFFECT"], &rows(&nodes))?;
+        let row = |it: &HotTaint| [it.node.clone(), it.key.clone(), it.effect.clone()];
+        let rows: Vec<[String; 3]> = taints.iter().map(row).collect();
+        table::write(output, ["NODE", "KEY", "EFFECT"], &rows)?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -46,17 +65,19 @@ fn is_ours(taint: &Value) -> bool {
     taint["value"] == VALUE
 }
 
-fn rows(nodes: &[Node]) -> Vec<[String; 3]> {
-    nodes
-        .iter()
-        .flat_map(|node| {
-            let ours = node.spec.taints.iter().filter(|taint| is_ours(taint));
-            ours.map(|taint| {
-                [node.metadata.name.clone(), text(&taint["key"]), text(&taint["effect"])]
-            })
-            .collect::<Vec<_>>()
-        })
-        .collect()
+/// The annotator's taints of these nodes.
+fn taints_of(nodes: &[Node]) -> Vec<HotTaint> {
+    let mut taints = Vec::new();
+    for node in nodes {
+        for taint in node.spec.taints.iter().filter(|taint| is_ours(taint)) {
+            taints.push(HotTaint {
+                node: node.metadata.name.clone(),
+                key: text(&taint["key"]),
+                effect: text(&taint["effect"]),
+            });
+        }
+    }
+    taints
 }
 
 fn text(value: &Value) -> String {

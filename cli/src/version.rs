@@ -11,7 +11,7 @@ use crate::args::operate::Version;
 use crate::cluster_access::objects::{List, Pod};
 use crate::cluster_access::{Cluster, PART_OF};
 use crate::extender;
-use crate::output::write_value;
+use crate::output::{refuse_names, write_value};
 use crate::table::{self, NONE};
 
 /// This command's version.
@@ -41,8 +41,9 @@ struct Answer {
 ///
 /// # Errors
 ///
-/// If `output` cannot be written.
+/// If names are asked for, or `output` cannot be written.
 pub(crate) fn version(flags: &Version, output: &mut dyn Write) -> Result<ExitCode> {
+    refuse_names(flags.format)?;
     let mut answer =
         Answer { client: CLIENT, extender: None, programs: Vec::new(), problems: Vec::new() };
     if !flags.client {

@@ -65,6 +65,9 @@ pub(crate) enum Command {
     /// for the last thousand pods. For a pod that waits they are those of this moment. The best nodes stand first, and
     /// the pod's own is marked with `*`; below them the nodes that lack least. kube-scheduler adds the points of its
     /// own plugins to these scores.
+    ///
+    /// What is shown of this moment, as with -f and --fresh, is load and cards alone: kube-scheduler's own plugins
+    /// look at taints, affinity, CPU and memory.
     Why(pods::Why),
     /// Show every pod that waits, and why, grouped by workload.
     ///
@@ -85,7 +88,7 @@ pub(crate) enum Command {
     /// Tell how many more GPU pods of a size fit, by model and in all.
     ///
     /// By the free units of the cards that take pods, as if nothing else were in the way: CPU, memory, taints and load
-    /// may let fewer pods in. `why -f FILE` tells of one pod with everything that counts.
+    /// may let fewer pods in. `why -f FILE` tells of one pod, by load and cards.
     Capacity(cards::Capacity),
     /// Show what Plimsoll's programs told by events, the newest last.
     Events(pods::Events),

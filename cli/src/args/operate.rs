@@ -127,8 +127,11 @@ Examples:
 #[command(after_help = TAINTS_EXAMPLES)]
 pub(crate) struct Taints {
     /// Remove them, whatever their key; other taints stay.
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["output", "json"])]
     pub(crate) clear: bool,
+
+    #[command(flatten)]
+    pub(crate) format: Format,
 
     #[command(flatten)]
     pub(crate) connection: Connection,

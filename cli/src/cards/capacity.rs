@@ -13,7 +13,7 @@ use super::{short_model, write_doubts};
 use crate::args::cards::Capacity;
 use crate::cluster_access::Cluster;
 use crate::extender;
-use crate::output::write_value;
+use crate::output::{refuse_names, write_value};
 use crate::table;
 
 /// What fits on the cards of one model, or on all.
@@ -52,6 +52,7 @@ struct Answer {
 ///
 /// If the extender does not answer.
 pub(crate) fn capacity(flags: &Capacity, output: &mut dyn Write) -> Result<ExitCode> {
+    refuse_names(flags.format)?;
     let cluster = Cluster::new(&flags.access);
     let state: State = extender::get(&cluster, "/v1/state")?;
     let chosen = flags.selector.as_ref().map(|it| cluster.nodes_with(it)).transpose()?;

@@ -14,7 +14,7 @@ use crate::args::cards::{Gpus, Inspect};
 use crate::cluster_access::Cluster;
 use crate::extender;
 use crate::format::gibibytes;
-use crate::output::{write_names, write_value};
+use crate::output::{json, write_names, write_value};
 use crate::table::{self, NONE, or_none};
 
 /// The width of the bar that shows how much of a card is held.
@@ -71,7 +71,7 @@ pub(crate) fn inspect(flags: &Inspect, output: &mut dyn Write) -> Result<ExitCod
     if !inspected.error.is_empty() {
         bail!("{}", inspected.error);
     }
-    writeln!(output, "{}", serde_json::to_string_pretty(&inspected)?)?;
+    writeln!(output, "{}", json(&inspected)?)?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -1,10 +1,12 @@
 //! The pod of a manifest: a Pod itself, or the template of a workload.
 
+use std::io::{self, Write};
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 
+use crate::format::printable;
 use crate::policy::read;
 
 /// The first pod of the documents of a file, in this namespace if one is given, else in the manifest's own, else in the
@@ -21,7 +23,13 @@ pub(super) fn pod_of(
     let text = read(file)?;
     let documents: Vec<Value> = serde_saphyr::from_multiple(&text)
         .with_context(|| format!("{}: no YAML or JSON", file.display()))?;
-    let Some(mut pod) = documents.iter().find_map(pod_in) else {
+    let pods: Vec<Value> = documents.iter().flat_map(pods_in).collect();
+    if let [first, .., _] = &pods[..] {
+        let name = printable(first["metadata"]["name"].as_str().unwrap_or_default());
+        let (file, count) = (file.display(), pods.len());
+        writeln!(io::stderr(), "Warning: {file} has {count} pods; shown is the first, {name}")?;
+    }
+    let Some(mut pod) = pods.into_iter().next() else {
         bail!(
             "{}: no pod in it; expected a Pod, or a workload with a template of pods, as a Deployment or a Job",
             file.display()
@@ -33,11 +41,15 @@ pub(super) fn pod_of(
     Ok(pod)
 }
 
-/// The pod of a document, or of the first that has one in a list.
-fn pod_in(document: &Value) -> Option<Value> {
-    if let Some(items) = document["items"].as_array() {
-        return items.iter().find_map(pod_in);
+/// The pod of a document, or those of a list.
+fn pods_in(document: &Value) -> Vec<Value> {
+    match document["items"].as_array() {
+        Some(items) => items.iter().flat_map(pods_in).collect(),
+        None => pod_in(document).into_iter().collect(),
     }
+}
+
+fn pod_in(document: &Value) -> Option<Value> {
     let spec = &document["spec"];
     let of_cron_job = &spec["jobTemplate"]["spec"]["template"];
     let template = match document["kind"].as_str()? {

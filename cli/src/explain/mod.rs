@@ -27,11 +27,16 @@ use crate::table::NONE;
 pub(crate) fn why(flags: &Why, output: &mut dyn Write) -> Result<ExitCode> {
     let cluster = Cluster::new(&flags.access);
     let explained = request(flags, &cluster)?;
-    if let (Some(node), true) = (&flags.node, explained.nodes.is_empty()) {
-        bail!(
-            "kube-scheduler did not ask about node {node}: its own plugins had rejected it, or it was not there yet \
-             (--fresh shows what Plimsoll would decide now)"
-        );
+    if let Some(node) = &flags.node {
+        if explained.nodes.is_empty() {
+            bail!(
+                "kube-scheduler did not ask about node {node}: there is none of this name, or its own plugins had rejected \
+                 it, or it was not there yet (--fresh shows what Plimsoll would decide now)"
+            );
+        }
+        if explained.basis == DecisionBasis::Now && explained.nodes.iter().all(|it| !it.known) {
+            bail!("the extender knows no node {node}: `kubectl get nodes` lists the names");
+        }
     }
     let best_first = overview::in_order(&explained);
     let accepted = best_first.iter().filter(|node| node.accepted);
@@ -45,6 +50,13 @@ pub(crate) fn why(flags: &Why, output: &mut dyn Write) -> Result<ExitCode> {
     overview::write(&explained, limit, output)?;
     if flags.node.is_some() {
         explained.nodes.iter().try_for_each(|node| node::write(node, output))?;
+    }
+    // Nodes of a decision are those that kube-scheduler's own plugins had let through.
+    if explained.basis == DecisionBasis::Now {
+        writeln!(
+            output,
+            "\nBy load and cards alone: taints, affinity, CPU and memory are kube-scheduler's to look at."
+        )?;
     }
     writeln!(output, "\nkube-scheduler adds the points of its own plugins to SCORE.")?;
     Ok(ExitCode::SUCCESS)

@@ -119,6 +119,30 @@ fn a_node_that_was_not_asked_about_is_an_error_that_says_why() {
 }
 
 #[test]
+fn a_node_that_the_extender_does_not_know_is_an_error() {
+    let mut node = value(LOAD)["nodes"][1].clone();
+    node["name"] = json!("n9");
+    node["known"] = json!(false);
+    let answer = with(LOAD, &json!({ "basis": "now", "nodes": [node] }));
+    let (url, _server) = extender("200 OK", &answer);
+    let stderr = run(["why", "web-0", "--fresh", "--node", "n9", "--extender", &url]).failure();
+    assert!(stderr.contains("the extender knows no node n9"), "{stderr}");
+}
+
+#[test]
+fn of_several_pods_of_a_manifest_the_first_is_shown_with_a_warning() {
+    let answers = Extender::new(&[("/explain", LOAD)]);
+    let world = World::new().with_extender(&answers.url);
+    let pod = |name: &str| json!({"kind": "Pod", "metadata": {"name": name}, "spec": {}});
+    let list = json!({"kind": "List", "items": [pod("one"), pod("two")]});
+    let run = world.run_with(&["why", "-f", "-"], &list.to_string());
+    assert_eq!(
+        (run.code, run.stderr.as_str()),
+        (Some(0), "Warning: - has 2 pods; shown is the first, one\n")
+    );
+}
+
+#[test]
 fn json_is_the_extenders_answer() {
     let (url, _server) = extender("200 OK", GPU);
     let written = run(["explain", "pod", "train", "--json", "--extender", &url]).success();

@@ -46,6 +46,26 @@ fn a_watch_goes_on_with_those_that_come() {
 }
 
 #[test]
+fn a_watch_for_programs_is_an_object_a_line() {
+    let comes = event("plimsoll-scheduler-extender", "Later", "2026-11-26T14:00:00Z").to_string();
+    let world = world().answer("get events --all-namespaces --watch-only", &comes);
+    let shown = world.run(&["events", "-w", "-o", "json"]).success();
+    let reasons: Vec<String> =
+        shown.lines().map(|line| parsed(line)["reason"].as_str().unwrap().to_owned()).collect();
+    assert_eq!(reasons, ["GPUPodsBackedOff", "CDICardMissing", "Later"]);
+    let yaml = world.run(&["events", "-w", "-o", "yaml"]).success();
+    assert_eq!(yaml.matches("---\n").count(), 3, "{yaml}");
+}
+
+#[test]
+fn names_are_refused_where_nothing_has_one() {
+    for words in [&["version", "--client"][..], &["capacity", "--size", "1"], &["policy", "show"]] {
+        let stderr = run([words, &["-o", "name"]].concat()).failure();
+        assert!(stderr.contains("no names of objects"), "{stderr}");
+    }
+}
+
+#[test]
 fn versions_of_the_command_the_extender_and_the_images_are_shown() {
     let extender = Extender::new(&[("/version", "0.1.0")]);
     let pod = json!({

@@ -84,6 +84,16 @@ fn only_the_annotators_taints_are_shown_under_whatever_key() {
 }
 
 #[test]
+fn they_are_written_for_programs_too() {
+    let world = || world(&[list(&[("a", &[ours(KEY)])])]);
+    let written = run(world().path(), &["-o", "json"]).success();
+    let expected = json!([{"node": "a", "key": KEY, "effect": "NoSchedule"}]);
+    assert_eq!(serde_json::from_str::<Value>(&written).unwrap(), expected);
+    assert_eq!(run(world().path(), &["-o", "name"]).success(), "node/a\n");
+    assert_eq!(run(world().path(), &["--clear", "-o", "json"]).code, Some(2));
+}
+
+#[test]
 fn they_are_cleared_by_patches_that_touch_nothing_else() {
     let other = json!({"key": "team", "effect": "NoSchedule"});
     let folder = world(&[list(&[("a", &[other.clone(), ours(KEY)])]), list(&[("a", &[other])])]);
