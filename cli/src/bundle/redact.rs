@@ -216,10 +216,30 @@ pub(super) fn text(text: &str) -> String {
     }
     let text = without_keys(text);
     let mut lines: Vec<String> = Vec::new();
+    // The indent of a secret's name whose value is the lines below it that have more.
+    let mut block: Option<usize> = None;
     for line in text.split('\n') {
+        block = block.filter(|indent| line.trim().is_empty() || indent_of(line) > *indent);
+        if block.is_some() {
+            lines.push(BLANK.to_owned());
+            continue;
+        }
+        block = begins_block(line).then(|| indent_of(line));
         lines.push(json(line).unwrap_or_else(|| words(&assignments(line))));
     }
     lines.join("\n")
+}
+
+fn indent_of(line: &str) -> usize {
+    line.len() - line.trim_start().len()
+}
+
+/// Whether a line of YAML has a secret's name, and its value is in the lines below: `password: |`.
+fn begins_block(line: &str) -> bool {
+    let Some((name, value)) = line.trim_start_matches([' ', '-']).split_once(':') else {
+        return false;
+    };
+    value.trim_start().starts_with(['|', '>']) && is_secret_name(name)
 }
 
 /// A text that is an object or a list of JSON, blanked; as it is where nothing is to be blanked. `None` if it is none.
@@ -471,6 +491,8 @@ mod tests {
         ] {
             assert_eq!(text(before), after);
         }
+        let block = "a:\n  token: |-\n    one\n\n    two\n  b: 1";
+        assert_eq!(text(block), "a:\n  token: <blanked>\n<blanked>\n<blanked>\n<blanked>\n  b: 1");
         let pem = "a\n-----BEGIN PRIVATE KEY-----\nMIGH\n-----END PRIVATE KEY-----\nb";
         assert_eq!(text(pem), "a\n<blanked>\nb");
     }
