@@ -11,7 +11,8 @@ const OF_USE: [&str; 9] =
 pub struct Metrics {
     /// Allocate calls granted.
     pub allocations: Counter,
-    /// Allocate calls refused, by `Refusal::label`.
+    /// Allocate calls refused, by `Refusal::label`; and container starts refused for another reason than a mismatch, of
+    /// which `record` is a record of the kubelet that cannot be read.
     pub refusals: Labelled<Counter, 1>,
     /// Container starts whose card record and claim agree on.
     pub verified: Counter,

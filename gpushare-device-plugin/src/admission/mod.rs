@@ -363,7 +363,10 @@ impl Admission {
             Ok(Check::Unverifiable) => self.metrics.unverifiable.inc(),
             Err(error) => {
                 tracing::error!("container held back: {error}");
-                self.metrics.mismatches.inc()
+                match error.label() {
+                    Some(reason) => self.metrics.refusals.with([reason]).inc(),
+                    None => self.metrics.mismatches.inc(),
+                }
             }
         };
         checked.map(drop)

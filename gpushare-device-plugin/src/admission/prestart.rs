@@ -94,6 +94,18 @@ pub enum StartError {
     Record(tonic::Status),
 }
 
+impl StartError {
+    /// The value of the label `reason` in metrics of refusals; `None` for a mismatch, which has a metric of its own.
+    #[must_use]
+    pub fn label(&self) -> Option<&'static str> {
+        match self {
+            Self::Ids(refusal) => Some(refusal.label()),
+            Self::Mismatch(_) => None,
+            Self::Record(_) => Some("record"),
+        }
+    }
+}
+
 // Not `#[from]`: it would also return the cause as the source, and the text already contains it.
 impl From<tonic::Status> for StartError {
     fn from(status: tonic::Status) -> Self {
@@ -230,6 +242,15 @@ mod tests {
 
     fn record<const N: usize>(held: [&str; N]) -> Record {
         Record::Pod(listed("p", held))
+    }
+
+    #[test]
+    fn a_contradiction_alone_is_a_mismatch() {
+        let unreadable = StartError::from(tonic::Status::unavailable("the kubelet restarts"));
+        let unknown = StartError::from(Refusal::NotOnClaimedCard("aaaaaaaa-0".to_owned()));
+        let mismatch = StartError::from(Mismatch::NoOwner("aaaaaaaa-0".to_owned()));
+        let labels = [unreadable, unknown, mismatch].map(|error| error.label());
+        assert_eq!(labels, [Some("record"), Some("not_on_claimed_card"), None]);
     }
 
     #[test]

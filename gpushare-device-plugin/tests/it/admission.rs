@@ -2,6 +2,7 @@
 
 use sim::{Failure, Fault, PODS, Verb, pod};
 
+use crate::rig::admission::AdmissionRig;
 use crate::rig::{self, A, B, C, RESOURCE, Rig, card, claims, shuffled};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -18,6 +19,15 @@ async fn forty_equal_pods_bound_in_another_order_than_admitted_all_get_their_cla
     }
     assert_eq!(rig.metric("plimsoll_gpu_starts_verified_total"), 40.0);
     assert_eq!(rig.metric("plimsoll_gpu_mismatches_total"), 0.0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_start_with_ids_of_no_card_is_counted_as_refused_and_as_no_mismatch() {
+    let rig = AdmissionRig::new(&[(A, 2)]);
+    let refused = rig.admission.prestart(&["bbbbbbbb-0".to_owned()]).await.unwrap_err();
+    let reason = refused.label().unwrap();
+    assert_eq!(rig.metrics.refusals.with([reason]).get(), 1, "{refused}");
+    assert_eq!(rig.metrics.mismatches.get(), 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -72,6 +72,7 @@ impl ReadPod for Api {
 pub struct AdmissionRig {
     pub kubelet: DeviceManager,
     pub admission: Admission,
+    pub metrics: Metrics,
     api: Arc<Api>,
     cache: Arc<PodCache>,
     _dir: tempfile::TempDir,
@@ -122,8 +123,9 @@ impl AdmissionRig {
             isolation,
             limits: None,
         };
-        let admission = Admission::new(sources, responder, UnclaimedAction::Refuse, metrics);
-        Self { kubelet, admission, api, cache, _dir: dir, _cards }
+        let admission =
+            Admission::new(sources, responder, UnclaimedAction::Refuse, metrics.clone());
+        Self { kubelet, admission, metrics, api, cache, _dir: dir, _cards }
     }
 
     /// A pod that is bound with a claim on `card`, and listed by the kubelet.
