@@ -141,7 +141,7 @@ impl Controller {
             Some(event) = pods.next() => self.apply_pods(event),
             Ok(()) = policies.changed() => {
                 let policy = policies.borrow_and_update().clone();
-                self.runner.metrics.clear_missing();
+                self.runner.metrics.clear_metrics_of_policy();
                 self.hot_nodes.set_policy(Arc::clone(&policy));
                 let polls_exporters = self.sources.polls_exporters;
                 log_warnings(&policy, &self.hot_nodes, polls_exporters, &self.runner.metrics);

@@ -1,6 +1,7 @@
 //! The program's metrics. Labels are bounded: reasons and outcomes come from fixed lists, metrics from the
 //! policy.
 
+use std::borrow::Cow;
 use std::sync::PoisonError;
 use std::time::Duration;
 
@@ -28,13 +29,14 @@ pub struct Metrics {
     query_seconds: Histogram,
     nodes: Gauge,
     silent: Gauge,
+    answered: Gauge,
     in_flight: Gauge,
     patches: Labelled<Counter, 1>,
     readings: Counter,
     writes: Labelled<Counter, 1>,
     writes_saved: Counter,
     held_back: Labelled<Counter, 1>,
-    held_back_now: Gauge,
+    held_back_now: Labelled<Gauge, 2>,
     missing: Labelled<Gauge, 1>,
     tainted: Gauge,
     taint_writes: Labelled<Counter, 2>,
@@ -103,6 +105,10 @@ impl Metrics {
             nodes: registry.gauge("plimsoll_annotator_nodes", "Nodes known"),
             silent: registry
                 .gauge("plimsoll_annotator_nodes_silent", "Nodes whose exporter does not answer"),
+            answered: registry.gauge(
+                "plimsoll_annotator_nodes_answered",
+                "Nodes whose exporter, or the source in its place, has answered since this replica leads",
+            ),
             in_flight: registry.gauge("plimsoll_annotator_jobs", "Polls and patches in flight"),
             patches: registry.counters(
                 "plimsoll_annotator_patches_total",
@@ -124,9 +130,10 @@ impl Metrics {
                 ["reason"],
                 "Values in answers that were not written, by reason",
             ),
-            held_back_now: registry.gauge(
+            held_back_now: registry.gauges(
                 "plimsoll_annotator_readings_held_back",
-                "Pairs of node and metric whose value is held back now",
+                ["metric", "reason"],
+                "Nodes whose value of this metric of the policy is held back now, by reason",
             ),
             missing: registry.gauges(
                 "plimsoll_annotator_metric_missing_nodes",
@@ -309,19 +316,25 @@ impl Metrics {
     }
 
     /// Another policy is in force: its metrics get gauges with the next status.
-    pub(crate) fn clear_missing(&self) {
+    pub(crate) fn clear_metrics_of_policy(&self) {
         self.missing.clear();
+        self.held_back_now.clear();
     }
 
     /// Sets the gauges.
     pub(crate) fn set_status(&self, status: &Status) {
         self.nodes.set(count(status.nodes));
         self.silent.set(count(status.silent));
-        self.held_back_now.set(count(status.held_back));
+        self.answered.set(count(status.answered));
         self.in_flight.set(count(status.in_flight));
         set_counter(&self.writes_saved, status.writes_saved);
         for (metric, nodes) in &status.missing {
             self.missing.with([metric.to_string()]).set(count(*nodes));
+        }
+        for ((metric, reason), nodes) in &status.held_back {
+            self.held_back_now
+                .with([Cow::Owned(metric.to_string()), Cow::Borrowed(*reason)])
+                .set(count(*nodes));
         }
     }
 

@@ -90,11 +90,12 @@ pub(crate) struct ExporterState {
     /// Cores and bytes; `None` if the Node does not report it.
     capacity: PerResource<Option<f64>>,
     health: ExporterHealth,
-    /// The format of the exporter's last answer.
+    /// The format of the exporter's last answer since this replica leads.
     format: Option<Format>,
     /// The exporter is polled in the flat format until then.
     flat_until: Option<Timestamp>,
-    /// The metrics that are held back, with their reason ([`label`](crate::exporter::statistics::HoldReason::label)).
+    /// The metrics that the exporter holds back, with their reason
+    /// ([`label`](crate::exporter::statistics::HoldReason::label)); none while it is silent.
     held_back: BTreeMap<MetricName, &'static str>,
     /// The metrics that the exporter's last answer did not hold.
     missing: BTreeSet<MetricName>,
@@ -157,9 +158,14 @@ impl ExporterState {
         self.pods.drop_waits();
     }
 
-    /// This replica leads from `now` on: no poll is due because another one led, and a silence counts from now on.
+    /// This replica leads from `now` on: no poll is due because another one led, and what the exporter answered or did
+    /// not answer before is forgotten.
     pub(crate) fn start_leading(&mut self, now: Timestamp) {
         self.schedule.count_as_polled(now);
+        self.health = ExporterHealth::Unknown;
+        self.format = None;
+        self.held_back.clear();
+        self.missing.clear();
         self.silence = None;
     }
 
@@ -215,9 +221,13 @@ impl ExporterState {
     pub(crate) fn counts(&self) -> Counts {
         Counts {
             silent: usize::from(self.is_silent()),
-            answering: usize::from(self.format.is_some()),
+            answered: usize::from(self.format.is_some()),
             unpolled: usize::from(self.health == ExporterHealth::Unknown),
-            held_back: self.held_back.len(),
+            held_back: self
+                .held_back
+                .iter()
+                .map(|(metric, reason)| ((metric.clone(), *reason), 1))
+                .collect(),
         }
     }
 
@@ -250,6 +260,8 @@ impl ExporterState {
                 self.health = ExporterHealth::Silent(error.reason());
                 self.polls.record_failure(now);
                 self.flat_until = None;
+                // It may have samples enough by now.
+                self.held_back.clear();
                 let mut transitions = Vec::new();
                 if self.health != before {
                     transitions.push(Transition::ExporterSilent(error.clone()));

@@ -58,14 +58,14 @@ impl MissingMetrics {
         self.0.iter().map(|(metric, lack)| (metric.clone(), lack.nodes)).collect()
     }
 
-    /// The metrics that all of the `answering` nodes lack and that were not reported before.
-    pub(super) fn report(&mut self, answering: usize, now: Timestamp) -> Vec<MetricName> {
+    /// The metrics that all of the `answered` nodes lack and that were not reported before.
+    pub(super) fn report(&mut self, answered: usize, now: Timestamp) -> Vec<MetricName> {
         let mut metrics = Vec::new();
         for (metric, lack) in &mut self.0 {
             let is_maximum = metric.as_str().contains("_max_avg_");
             let grace = if is_maximum { MAXIMUM_GRACE } else { SignedDuration::ZERO };
             let is_past_grace = lack.since.is_some_and(|since| now.duration_since(since) >= grace);
-            if lack.nodes == answering && !lack.reported && is_past_grace {
+            if lack.nodes == answered && !lack.reported && is_past_grace {
                 lack.reported = true;
                 metrics.push(metric.clone());
             }

@@ -40,7 +40,7 @@ mod status;
 pub(crate) mod transition;
 pub(crate) mod writes;
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use cluster::NodeFacts;
@@ -65,6 +65,7 @@ use self::writes::notes::Notes;
 use self::writes::times::WriteTimes;
 use self::writes::{NodeWrites, PlanInputs};
 use crate::exporter::endpoint::endpoint;
+use crate::exporter::statistics::HoldReason;
 use crate::pods::BoundPod;
 use crate::pods::ledgers::Ledgers;
 use crate::pods::recent_bindings::RecentBindings;
@@ -153,11 +154,20 @@ impl Fleet {
 
     /// Numbers about the fleet.
     pub(crate) fn status(&self) -> Status {
+        if self.leading {
+            return self.status_of(&self.counts, &self.missing);
+        }
+        // Only a leader polls, so what this replica knows from polls is old.
+        self.status_of(&Counts::default(), &MissingMetrics::new(&self.policy))
+    }
+
+    fn status_of(&self, counts: &Counts, missing: &MissingMetrics) -> Status {
         Status {
             nodes: self.nodes.len(),
-            silent: self.counts.silent,
-            held_back: self.counts.held_back,
-            missing: self.missing.nodes(),
+            silent: counts.silent,
+            answered: counts.answered,
+            held_back: self.held_back(counts),
+            missing: missing.nodes(),
             pods_listed: self.pods_listed,
             node_changes: self.node_changes,
             pod_changes: self.pod_changes,
@@ -165,6 +175,19 @@ impl Fleet {
             in_flight: self.lanes.in_flight(),
             next: self.next(),
         }
+    }
+
+    /// The number of nodes whose value is held back, for each metric of the policy and each reason.
+    fn held_back(&self, counts: &Counts) -> BTreeMap<(MetricName, &'static str), usize> {
+        let mut all = BTreeMap::new();
+        for rule in &self.policy.sync {
+            for reason in HoldReason::LABELS {
+                let value = (rule.metric.clone(), reason);
+                let nodes = counts.held_back.get(&value).copied().unwrap_or_default();
+                all.insert(value, nodes);
+            }
+        }
+        all
     }
 
     /// Another policy is in force.
@@ -190,8 +213,11 @@ impl Fleet {
         if !leading {
             return;
         }
+        self.counts = Counts::default();
+        self.missing = MissingMetrics::new(&self.policy);
         for node in self.nodes.values_mut() {
             node.exporter.start_leading(now);
+            self.counts += node.exporter.counts();
         }
         if let Some(notes) = &mut self.notes
             && let Some(name) = self.nodes.keys().next()
@@ -519,7 +545,7 @@ impl Fleet {
         if self.counts.unpolled > 0 {
             return Vec::new();
         }
-        self.missing.report(self.counts.answering, now)
+        self.missing.report(self.counts.answered, now)
     }
 }
 

@@ -6,15 +6,19 @@ use std::ops::{AddAssign, SubAssign};
 use jiff::Timestamp;
 use placement::units::MetricName;
 
-/// Numbers about the fleet, for metrics and tests.
+/// Numbers about the fleet, for metrics and tests. Only a leader polls: on another replica all that polls tell is 0.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Status {
     /// Nodes.
     pub nodes: usize,
     /// Nodes whose last poll failed.
     pub silent: usize,
-    /// Pairs of node and metric whose value is held back.
-    pub held_back: usize,
+    /// Nodes of which a poll has succeeded since this replica leads.
+    pub answered: usize,
+    /// For each metric of the policy's sync rules, and each reason
+    /// ([`HoldReason::LABELS`](crate::exporter::statistics::HoldReason::LABELS)), the number of nodes whose value is
+    /// held back.
+    pub held_back: BTreeMap<(MetricName, &'static str), usize>,
     /// For each metric of the policy's sync rules, the number of nodes whose exporter's last answer did not have it.
     pub missing: BTreeMap<MetricName, usize>,
     /// Whether all pods were listed once.
@@ -31,33 +35,37 @@ pub struct Status {
     pub next: Option<Timestamp>,
 }
 
-/// A node's part of the fleet's numbers: 0 or 1, except `held_back`.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+/// A node's part of the fleet's numbers, each 0 or 1, and their sum.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Counts {
     /// The last poll failed.
     pub(super) silent: usize,
-    /// A poll has succeeded, the last one or an earlier one.
-    pub(super) answering: usize,
+    /// A poll has succeeded since this replica leads, the last one or an earlier one.
+    pub(super) answered: usize,
     /// The node was not polled yet.
     pub(super) unpolled: usize,
-    /// Metrics that are held back.
-    pub(super) held_back: usize,
+    /// By metric and reason: its value is held back.
+    pub(super) held_back: BTreeMap<(MetricName, &'static str), usize>,
 }
 
 impl AddAssign for Counts {
     fn add_assign(&mut self, other: Self) {
         self.silent += other.silent;
-        self.answering += other.answering;
+        self.answered += other.answered;
         self.unpolled += other.unpolled;
-        self.held_back += other.held_back;
+        for (value, nodes) in other.held_back {
+            *self.held_back.entry(value).or_default() += nodes;
+        }
     }
 }
 
 impl SubAssign for Counts {
     fn sub_assign(&mut self, other: Self) {
         self.silent -= other.silent;
-        self.answering -= other.answering;
+        self.answered -= other.answered;
         self.unpolled -= other.unpolled;
-        self.held_back -= other.held_back;
+        for (value, nodes) in other.held_back {
+            *self.held_back.entry(value).or_default() -= nodes;
+        }
     }
 }

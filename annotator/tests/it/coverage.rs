@@ -25,14 +25,18 @@ async fn a_window_less_than_half_full_is_not_written_until_it_is() {
     assert!(annotations[CPU].is_null(), "{annotations}");
     let metrics = running.metrics();
     assert!(metrics.contains("annotator_held_back_total{reason=\"coverage\"} 1\n"), "{metrics}");
-    assert!(metrics.contains("annotator_readings_held_back 1\n"), "{metrics}");
+    let now = |reason: &str, nodes: u8| {
+        format!("annotator_readings_held_back{{metric=\"{CPU}\",reason=\"{reason}\"}} {nodes}\n")
+    };
+    assert!(metrics.contains(&now("coverage", 1)) && metrics.contains(&now("age", 0)), "{metrics}");
+    assert!(metrics.contains("annotator_nodes_answered 1\n"), "{metrics}");
     world.exporter.set(covered(0.5));
     // 20% of five minutes was missing.
     running.pass(60).await;
     let annotations = world.annotations("a");
     let written = annotations[CPU].as_str().unwrap();
     assert!(written.starts_with("0.63012,2026-11-20T09:0"), "{written}");
-    assert!(running.metrics().contains("annotator_readings_held_back 0\n"));
+    assert!(running.metrics().contains(&now("coverage", 0)));
 }
 
 #[tokio::test]
@@ -55,6 +59,8 @@ async fn a_value_with_an_old_newest_sample_is_not_written() {
     assert_eq!(world.patches("a"), 0);
     let metrics = running.metrics();
     assert!(metrics.contains("annotator_held_back_total{reason=\"age\"} 1\n"), "{metrics}");
+    let now = format!("annotator_readings_held_back{{metric=\"{CPU}\",reason=\"age\"}} 1\n");
+    assert!(metrics.contains(&now), "{metrics}");
 }
 
 #[tokio::test]
@@ -80,5 +86,6 @@ async fn an_exporter_that_was_upgraded_is_noticed_within_minutes() {
     running.pass_minutes(20).await;
     let asked = world.exporter.heads();
     assert!(asked.last().unwrap().starts_with("GET /v1/statistics "), "{asked:?}");
-    assert!(running.metrics().contains("annotator_readings_held_back 1\n"));
+    let now = format!("annotator_readings_held_back{{metric=\"{CPU}\",reason=\"coverage\"}} 1\n");
+    assert!(running.metrics().contains(&now));
 }

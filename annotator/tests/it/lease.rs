@@ -86,10 +86,12 @@ async fn a_leader_that_cannot_renew_writes_nothing_more_until_it_can() {
     let running = world.launch(&flags).await;
     running.counted(LEADS).await;
     running.idle(1).await;
+    running.counted("plimsoll_annotator_nodes_answered 1").await;
     for verb in [Verb::Update, Verb::Get] {
         world.sim.faults().next(usize::MAX, verb, LEASES, Fault::DropRequest);
     }
     running.counted(WAITS).await;
+    running.counted("plimsoll_annotator_nodes_answered 0").await;
     let metrics = running.metrics();
     let mut lines = metrics.lines();
     let failures =

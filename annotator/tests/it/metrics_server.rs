@@ -59,7 +59,10 @@ async fn a_sample_is_written_at_once_and_a_mean_once_half_of_its_window_was_samp
         round(&running, number).await;
     }
     assert!(world.annotations("a")[CPU].is_null(), "{}", world.annotations("a"));
-    assert!(running.metrics().contains("readings_held_back 2\n"), "{}", running.metrics());
+    for metric in [CPU, MEM] {
+        let now = format!("readings_held_back{{metric=\"{metric}\",reason=\"coverage\"}} 1\n");
+        assert!(running.metrics().contains(&now), "{}", running.metrics());
+    }
     for number in 10..=40 {
         sample(&world, 15 * number - 5, "3", "8Gi");
         round(&running, number).await;

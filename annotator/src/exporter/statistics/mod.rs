@@ -88,6 +88,9 @@ pub enum HoldReason {
 }
 
 impl HoldReason {
+    /// All values of the label `reason` in metrics.
+    pub const LABELS: [&'static str; 2] = ["coverage", "age"];
+
     /// The value of the label `reason` in metrics.
     #[must_use]
     pub fn label(&self) -> &'static str {

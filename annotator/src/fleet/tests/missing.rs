@@ -2,6 +2,11 @@
 
 use super::*;
 
+/// Nodes whose value of a metric is held back.
+fn held_back(fleet: &Fleet, metric: &str, reason: &'static str) -> usize {
+    fleet.status().held_back[&(metric.into(), reason)]
+}
+
 /// An answer with `cpu` held back and `mem` usable.
 fn partly_covered(coverage: f64, seconds: i64) -> PollResult {
     let reason =
@@ -26,12 +31,13 @@ fn a_metric_held_back_is_counted_and_polled_for_when_it_can_be_usable() {
     done(&mut fleet, b, at(0));
     let transitions = answered(&mut fleet, a, partly_covered(0.1, 40), at(0));
     assert!(matches!(transitions[..], [Transition::HeldBack(..)]), "{transitions:?}");
-    assert_eq!((fleet.status().held_back, fleet.next()), (1, Some(at(40))));
+    assert_eq!((held_back(&fleet, "cpu", "coverage"), fleet.next()), (1, Some(at(40))));
+    assert_eq!((held_back(&fleet, "mem", "coverage"), held_back(&fleet, "cpu", "age")), (0, 0));
     let again = fleet.take_job(at(40)).unwrap();
     assert_eq!(answered(&mut fleet, again, partly_covered(0.4, 10), at(40)), []);
     let again = fleet.take_job(at(50)).unwrap();
     assert_eq!(done(&mut fleet, again, at(50)), [Transition::Released("cpu".into())]);
-    assert_eq!(fleet.status().held_back, 0);
+    assert_eq!(held_back(&fleet, "cpu", "coverage"), 0);
 }
 
 /// An exporter that loses half of its samples: 49% of a window stays covered, and half of it would be in 3 seconds.
@@ -58,12 +64,84 @@ fn a_node_or_metric_that_is_gone_is_not_counted_as_held_back() {
         let job = fleet.take_job(at(0)).unwrap();
         answered(&mut fleet, job, partly_covered(0.1, 40), at(0));
     }
-    assert_eq!(fleet.status().held_back, 2);
+    assert_eq!(held_back(&fleet, "cpu", "coverage"), 2);
     fleet.node_gone(&"a".into(), at(1));
-    assert_eq!(fleet.status().held_back, 1);
+    assert_eq!(held_back(&fleet, "cpu", "coverage"), 1);
     let without = POLICY.replace("  - {name: cpu, period: 3m}\n", "");
     fleet.set_policy(Arc::new(LoadPolicy::from_yaml(&without).unwrap()), at(1));
-    assert_eq!(fleet.status().held_back, 0);
+    let left: Vec<usize> = fleet.status().held_back.into_values().collect();
+    assert_eq!(left, [0, 0], "mem, by age and coverage");
+}
+
+#[test]
+fn a_value_that_is_held_back_counts_under_the_last_reason_until_the_exporter_is_silent() {
+    let mut fleet = fleet();
+    fleet.nodes_listed(vec![node("a")], at(0));
+    let job = fleet.take_job(at(0)).unwrap();
+    answered(&mut fleet, job, partly_covered(0.1, 40), at(0));
+    let job = fleet.take_job(at(40)).unwrap();
+    let old = ("cpu".into(), HoldReason::Age(SignedDuration::from_mins(10)));
+    let answer = PollResult { held_back: vec![old], ..partly_covered(0.1, 40) };
+    answered(&mut fleet, job, answer, at(40));
+    assert_eq!((held_back(&fleet, "cpu", "coverage"), held_back(&fleet, "cpu", "age")), (0, 1));
+    let next = fleet.next().unwrap();
+    let job = fleet.take_job(next).unwrap();
+    poll_failed(&mut fleet, job, timeout(), next);
+    assert_eq!((held_back(&fleet, "cpu", "age"), count(&fleet)), (0, (1, 1)));
+}
+
+/// What polls have shown: nodes that are silent, that have answered, whose value is held back, and that lack `mem`.
+fn shown(fleet: &Fleet) -> [usize; 4] {
+    let status = fleet.status();
+    let held_back = status.held_back.values().sum();
+    [status.silent, status.answered, held_back, status.missing["mem"]]
+}
+
+#[test]
+fn a_replica_that_does_not_lead_tells_nothing_of_its_polls_and_begins_anew_when_it_leads_again() {
+    let mut fleet = fleet();
+    fleet.nodes_listed(["a", "b", "c", "d"].map(node).to_vec(), at(0));
+    let [a, b, c, d] = take_all(&mut fleet, at(0)).try_into().unwrap();
+    poll_failed(&mut fleet, a, timeout(), at(0));
+    answered(&mut fleet, b, partly_covered(0.1, 40), at(0));
+    let answer = without(c.poll.as_ref().unwrap(), &["mem"]);
+    answered(&mut fleet, c, answer, at(0));
+    assert_eq!(shown(&fleet), [1, 2, 1, 1]);
+    fleet.set_leading(false, at(1));
+    assert_eq!(shown(&fleet), [0; 4]);
+    // A poll that was under way.
+    poll_failed(&mut fleet, d, timeout(), at(2));
+    fleet.node_applied(node("b"), at(2));
+    assert_eq!((shown(&fleet), fleet.status().nodes), ([0; 4], 4));
+    fleet.set_leading(true, at(600));
+    assert_eq!((shown(&fleet), fleet.report_missing(at(600))), ([0; 4], vec![]));
+    run(&mut fleet, |_| &["mem"], at(1000));
+    assert_eq!(shown(&fleet), [0, 4, 0, 4]);
+    assert_eq!(fleet.report_missing(at(1000)), ["mem".into()]);
+    fleet.node_gone(&"a".into(), at(1001));
+    assert_eq!(shown(&fleet), [0, 3, 0, 3]);
+}
+
+#[test]
+fn a_silent_node_that_has_answered_counts_as_one_that_did() {
+    let mut fleet = fleet();
+    fleet.nodes_listed(vec![node("a"), node("b")], at(0));
+    let [a, b] = take_all(&mut fleet, at(0)).try_into().unwrap();
+    done(&mut fleet, a, at(0));
+    poll_failed(&mut fleet, b, timeout(), at(0));
+    assert_eq!(shown(&fleet), [1, 1, 0, 0]);
+    let next = fleet.next().unwrap();
+    let job = fleet.take_job(next).unwrap();
+    assert_eq!(job.node.as_str(), "b");
+    let answer = without(job.poll.as_ref().unwrap(), &["mem"]);
+    answered(&mut fleet, job, answer, next);
+    assert_eq!(shown(&fleet), [0, 2, 0, 1]);
+    while fleet.status().silent == 0 {
+        let next = fleet.next().unwrap();
+        let job = fleet.take_job(next).unwrap();
+        poll_failed(&mut fleet, job, timeout(), next);
+    }
+    assert_eq!(shown(&fleet)[1], 2);
 }
 
 /// An answer without these metrics.
