@@ -287,12 +287,8 @@ fn follow<S>(
     S::Value: Send + Sync + 'static,
 {
     let clock = clock.clone();
-    let following = files.follow(
-        move || wait_for(clock.clone(), EVERY),
-        move |change| count(change.is_ok()),
-        context.shutdown(),
-    );
-    context.spawn(name, following);
+    let pause = move || wait_for(clock.clone(), EVERY);
+    context.follow(name, files, pause, move |change| count(change.is_ok()));
 }
 
 async fn wait_for(clock: Clock, span: Duration) {

@@ -1,6 +1,8 @@
 //! The exporter's metrics about itself, served on the admin port. The node's metrics are on the exporter's own port.
 
-use daemon::metrics::{Counter, Labelled, Registry};
+use daemon::follow::Current;
+use daemon::metrics::{Counter, Gauge, Labelled, Registry};
+use daemon::tls::ServerTls;
 
 /// Clones share the counters.
 #[derive(Debug, Clone)]
@@ -10,6 +12,7 @@ pub struct Metrics {
     requests: Labelled<Counter, 1>,
     handshake_failures: Counter,
     credential_reads: Labelled<Counter, 2>,
+    certificate_not_after: Labelled<Gauge, 1>,
 }
 
 /// Metrics that are served nowhere.
@@ -48,6 +51,11 @@ impl Metrics {
                 ["file", "outcome"],
                 "Changes of the certificate and token files, by outcome",
             ),
+            certificate_not_after: registry.gauges(
+                "plimsoll_exporter_certificate_not_after_seconds",
+                ["file"],
+                "When the first certificate of a file of TLS ends, in Unix time",
+            ),
         }
     }
 
@@ -65,6 +73,15 @@ impl Metrics {
     /// The counter of failed TLS handshakes.
     pub(crate) fn handshake_failures(&self) -> Counter {
         self.handshake_failures.clone()
+    }
+
+    /// Sets when the certificate in force ends. An end that is unknown is absent.
+    pub(crate) fn set_certificate(&self, tls: &Current<ServerTls>) {
+        let end = tls.borrow().certificate_end;
+        self.certificate_not_after.clear();
+        if let Some(end) = end {
+            self.certificate_not_after.with(["certificate"]).set(end.as_second());
+        }
     }
 
     /// Counts a changed certificate or token file.

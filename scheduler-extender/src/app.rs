@@ -13,6 +13,7 @@ use cluster::{
 };
 use daemon::follow::{EVERY, FileError, Follower};
 use daemon::http::Transport;
+use daemon::metrics::Gauge;
 use daemon::tls::{Acceptor, Identity, Peers, ServerTls};
 use daemon::{Context, OwnThread, Shutdown, Threads};
 use futures::FutureExt as _;
@@ -115,7 +116,7 @@ pub async fn start(args: Args, context: &Context) -> anyhow::Result<SocketAddr> 
 
     let (faults, policy_faults) = watch::channel(None);
     let on_change = set_policy(Arc::clone(&view), metrics.clone(), faults);
-    context.spawn("policy", file.follow(pause_before_read, on_change, context.shutdown()));
+    context.follow("policy", file, pause_before_read, on_change);
     let (elector, replicas) = election(&args, &client, address);
     context.before_scrape(&metrics, Arc::clone(&replicas), Metrics::set_replicas);
     let binder = Binder::new(BinderParams {
@@ -307,8 +308,7 @@ fn transport(
     let (follower, current) = Follower::open(identity)?;
     context.before_scrape(metrics, current.clone(), Metrics::set_certificates);
     let on_change = count_certificate_reads(metrics.clone());
-    let following = follower.follow(pause_before_read, on_change, context.shutdown());
-    context.spawn("certificate", following);
+    context.follow("certificate", follower, pause_before_read, on_change);
     Ok(Transport::Tls(Acceptor::new(current, metrics.handshake_failures())))
 }
 
@@ -466,7 +466,8 @@ fn shadow(
 ) -> anyhow::Result<Arc<Shadow>> {
     let (shadow, queue) = Shadow::new(metrics.clone());
     let (file, policy) = Follower::open(ShadowFile::new(file))?;
-    let set_policy = set_shadow_policy(Arc::clone(&shadow), Arc::clone(view), metrics);
+    let refused = context.refused_files("shadow-policy");
+    let set_policy = set_shadow_policy(Arc::clone(&shadow), Arc::clone(view), metrics, refused);
     set_policy(Ok(Arc::clone(&policy.borrow())));
     context.spawn("shadow-policy", file.follow(pause_before_read, set_policy, context.shutdown()));
     context.spawn("shadow", Arc::clone(&shadow).follow(queue, context.shutdown()));
@@ -478,12 +479,14 @@ fn set_shadow_policy(
     shadow: Arc<Shadow>,
     view: Arc<View>,
     metrics: ShadowMetrics,
+    refused: Gauge,
 ) -> impl Fn(Result<Arc<Result<LoadPolicy, FileError>>, &FileError>) + Send + 'static {
     move |change| {
         let read = match change {
             Ok(policy) => Result::clone(&policy),
             Err(error) => Err(error.clone()),
         };
+        refused.set(i64::from(read.is_err()));
         match read {
             Ok(policy) => {
                 for warning in policy.warnings_of_any_source() {

@@ -18,13 +18,19 @@ async fn a_changed_policy_is_in_force_without_a_restart() {
 async fn a_faulty_policy_leaves_the_last_good_one_in_force() {
     let world = World::with_node().await;
     let running = world.start().await;
+    assert!(running.metrics().contains("plimsoll_files_refused{file=\"policy\"} 0\n"));
     std::fs::write(world.policy_file(), POLICY.replace("3m", "soon")).unwrap();
     world.sim.log().clear();
     running.advance(5);
     running.counted("plimsoll_annotator_policy_reads_total{outcome=\"refused\"} 1").await;
     running.pass_minutes(9).await;
     assert!((1..=2).contains(&world.patches("a")), "{}", world.patches("a"));
-    assert!(running.metrics().contains("policy_reads_total{outcome=\"refused\"} 1\n"));
+    let metrics = running.metrics();
+    assert!(metrics.contains("policy_reads_total{outcome=\"refused\"} 1\n"), "{metrics}");
+    assert!(metrics.contains("plimsoll_files_refused{file=\"policy\"} 1\n"), "{metrics}");
+    std::fs::write(world.policy_file(), POLICY).unwrap();
+    running.advance(5);
+    running.counted("plimsoll_files_refused{file=\"policy\"} 0").await;
 }
 
 #[tokio::test]

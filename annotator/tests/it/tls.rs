@@ -135,6 +135,7 @@ async fn changed_files_are_in_force_without_a_restart_and_faulty_ones_change_not
     fs::write(secured.token(), "two words").unwrap();
     running.advance(5);
     running.counted("plimsoll_annotator_credential_reads_total{outcome=\"refused\"} 1").await;
+    running.counted("plimsoll_files_refused{file=\"credentials\"} 1").await;
     running.pass(200).await;
     let head = secured.world.exporter.heads().pop().unwrap();
     assert!(head.contains("Bearer first-token\r\n"), "{head}");

@@ -3,7 +3,8 @@
 use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::metrics::Registry;
+use crate::follow::{FileError, Follower, Source};
+use crate::metrics::{Gauge, Labelled, Registry};
 use crate::{Program, Readiness, Shutdown, Tasks};
 
 /// A running program's shutdown, tasks, readiness and metrics. Clones share one state.
@@ -14,19 +15,23 @@ pub struct Context {
     tasks: Tasks,
     readiness: Readiness,
     registry: Arc<Mutex<Registry>>,
+    refused_files: Labelled<Gauge, 1>,
 }
 
 impl Context {
-    /// A context without tasks or conditions, with `plimsoll_build_info` and the process metrics registered.
+    /// A context without tasks or conditions, with `plimsoll_build_info`, the process metrics and the gauge of refused
+    /// files registered.
     #[must_use]
     pub fn new(program: Program) -> Self {
         let shutdown = Shutdown::new();
+        let mut registry = Registry::of_program(program);
         Self {
             program,
             tasks: Tasks::new(shutdown.clone()),
             shutdown,
             readiness: Readiness::default(),
-            registry: Arc::new(Mutex::new(Registry::of_program(program))),
+            refused_files: registry.refused_files(),
+            registry: Arc::new(Mutex::new(registry)),
         }
     }
 
@@ -60,6 +65,34 @@ impl Context {
         F: Future<Output = anyhow::Result<()>> + Send + 'static,
     {
         self.tasks.spawn(name, task);
+    }
+
+    /// Follows files as a task of the process ([`Follower::follow`]). `plimsoll_files_refused` tells whether their last
+    /// change was faulty, by this name, which says what they hold.
+    pub fn follow<S, P>(
+        &self,
+        name: &'static str,
+        files: Follower<S>,
+        pause: impl Fn() -> P + Send + 'static,
+        mut on_change: impl FnMut(Result<Arc<S::Value>, &FileError>) + Send + 'static,
+    ) where
+        S: Source + Send + 'static,
+        S::Value: Send + Sync,
+        P: Future<Output = ()> + Send + 'static,
+    {
+        let refused = self.refused_files(name);
+        let on_change = move |change: Result<Arc<S::Value>, &FileError>| {
+            refused.set(i64::from(change.is_err()));
+            on_change(change);
+        };
+        self.spawn(name, files.follow(pause, on_change, self.shutdown()));
+    }
+
+    /// The gauge that is 1 while a changed file is faulty and what it held before is in force, and 0 from now on. For
+    /// files that are not followed with [`follow`](Self::follow).
+    #[must_use]
+    pub fn refused_files(&self, name: &'static str) -> Gauge {
+        self.refused_files.with([name])
     }
 
     /// Registers a program's metrics. A program has one such call for all that it may ever serve: the tables of

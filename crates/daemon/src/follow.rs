@@ -178,6 +178,7 @@ impl<S: Source> Follower<S> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{Context, Program};
 
     /// A number in a file.
     struct Number(NamedFile);
@@ -276,5 +277,32 @@ mod tests {
         shutdown.cancel();
         following.await.unwrap().unwrap();
         assert_eq!(changes.recv().await, None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_refused_change_shows_in_the_metrics_until_a_good_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let context = Context::new(Program { name: "test", version: "1", git: None });
+        let (follower, _current) = Follower::open(number(folder.path(), "1")).unwrap();
+        let (sender, mut changes) = tokio::sync::mpsc::unbounded_channel();
+        context.follow(
+            "number",
+            follower,
+            || tokio::time::sleep(EVERY),
+            move |_| {
+                let _ = sender.send(());
+            },
+        );
+        let refused = |state: u8| {
+            let sample = format!("plimsoll_files_refused{{file=\"number\"}} {state}\n");
+            context.metrics().unwrap().contains(&sample)
+        };
+        assert!(refused(0));
+        for (text, state) in [("two", 1), ("three", 1), ("4", 0)] {
+            number(folder.path(), text);
+            changes.recv().await.unwrap();
+            assert!(refused(state), "{text}");
+        }
+        context.shutdown().cancel();
     }
 }

@@ -81,6 +81,17 @@ impl Registry {
         registry
     }
 
+    /// The gauge of files that are refused, which a program that follows some has once ([`Context::follow`]).
+    ///
+    /// [`Context::follow`]: crate::Context::follow
+    pub fn refused_files(&mut self) -> Labelled<Gauge, 1> {
+        self.gauges(
+            "plimsoll_files_refused",
+            ["file"],
+            "1 while a changed file is faulty and what it held before is in force, else 0, by what it holds",
+        )
+    }
+
     /// A counter; its name ends in `_total`.
     pub fn counter(&mut self, name: impl Into<String>, help: &'static str) -> Counter {
         self.add(name, &[], help, Counter::default())

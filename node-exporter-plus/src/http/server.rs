@@ -4,7 +4,7 @@
 use std::net::SocketAddr;
 
 use daemon::Context;
-use daemon::follow::{Current, EVERY, FileError, Follower, NamedFile, Source};
+use daemon::follow::{Current, EVERY, Follower, NamedFile, Source};
 use daemon::http::{Limits, Transport, bind, serve_over};
 use daemon::tls::{Acceptor, Identity};
 use daemon::token::TokenFile;
@@ -39,6 +39,7 @@ impl Server {
         let transport = match self.identity {
             Some(identity) => {
                 let current = followed("certificate", identity, metrics, context)?;
+                context.before_scrape(metrics, current.clone(), Metrics::set_certificate);
                 Transport::Tls(Acceptor::new(current, metrics.handshake_failures()))
             }
             None => Transport::Plain,
@@ -76,13 +77,8 @@ where
 {
     let (follower, current) = Follower::open(source)?;
     let metrics = metrics.clone();
-    context.spawn(
-        name,
-        follower.follow(
-            || tokio::time::sleep(EVERY),
-            move |change: Result<_, &FileError>| metrics.credential_read(name, change.is_ok()),
-            context.shutdown(),
-        ),
-    );
+    let pause = || tokio::time::sleep(EVERY);
+    context
+        .follow(name, follower, pause, move |change| metrics.credential_read(name, change.is_ok()));
     Ok(current)
 }

@@ -14,7 +14,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
-use crate::node::{Answer, Procfs, answer};
+use crate::node::{Answer, Procfs, answer, get};
 use crate::process::{Exporter, HANG};
 
 const NAME: &str = "node-exporter-plus";
@@ -170,8 +170,13 @@ async fn a_new_certificate_replaces_the_old_one_and_a_faulty_one_does_not() {
         let new = Authority::new();
         let mut secured = secured(&old).await;
         let address = secured.address;
-        secured.tls.swap(&new.sign(NAME).files());
+        let admin = secured.exporter.address("/metrics, /livez").await;
+        secured.tls.swap(&new.sign_until(NAME, 2031).files());
         Client(new.client()).until_status(address, "first", 200).await;
+        let end =
+            "plimsoll_exporter_certificate_not_after_seconds{file=\"certificate\"} 1924992000\n";
+        let page = get(admin, "/metrics", "*/*").await.body;
+        assert!(page.contains(end), "{page}");
         assert_eq!(Client(old.client()).status(address, "first").await, 0);
         let [_, key] = new.sign(NAME).files();
         secured.tls.swap(&[("tls.crt", "none".to_owned()), key]);
@@ -179,6 +184,8 @@ async fn a_new_certificate_replaces_the_old_one_and_a_faulty_one_does_not() {
         let message =
             "it holds no certificate; expected PEM; the certificate before stays in force";
         secured.exporter.line(&format!("--web.tls-cert-file {}: {message}", file.display())).await;
+        let refused = "plimsoll_files_refused{file=\"certificate\"} 1\n";
+        while !get(admin, "/metrics", "*/*").await.body.contains(refused) {}
         assert_eq!(Client(new.client()).status(address, "first").await, 200);
     };
     tokio::time::timeout(HANG, life).await.unwrap();

@@ -109,9 +109,14 @@ async fn a_missing_file_is_no_error_and_its_policy_counts_once_it_is_there() {
     let (status, text) = rig.get_status("/shadow").await;
     assert_eq!((status, text.contains("missing or faulty")), (503, true), "{text}");
     assert_eq!(metric(&rig, r#"policy_reads_total{outcome="refused"}"#), 1);
+    let refused = |state: u8| format!("plimsoll_files_refused{{file=\"shadow-policy\"}} {state}\n");
+    assert!(rig.context.metrics().unwrap().contains(&refused(1)));
     let file = files.path().join("shadow.yaml");
     std::fs::write(&file, POLICY).unwrap();
     rig.until("the policy", async || rig.get_status("/shadow").await.0 == 200).await;
+    let page = rig.context.metrics().unwrap();
+    assert!(page.contains(&refused(0)), "{page}");
+    assert!(page.contains("plimsoll_files_refused{file=\"policy\"} 0\n"), "{page}");
     decide(&rig, &sim.put(pod("web")), 1).await;
     // Another: what was decided under the one before is gone with the first decision under it.
     std::fs::write(&file, with_limit("0.7")).unwrap();

@@ -33,7 +33,10 @@ fn metrics(program: &str) -> Vec<Description> {
         "scheduler-extender" => {
             drop(scheduler_extender::metrics::Metrics::register(&mut registry));
         }
-        OF_EVERY_PROGRAM => registry = Registry::of_program(daemon::program!()),
+        OF_EVERY_PROGRAM => {
+            registry = Registry::of_program(daemon::program!());
+            drop(registry.refused_files());
+        }
         other => panic!("no program {other}"),
     }
     registry.descriptions().to_vec()
