@@ -690,6 +690,8 @@ const TWO: &str = "nodeAgents.namespace=agents,exporter.tls.enabled=true,certMan
 /// Two namespaces with one CA.
 const TWO_BY_AN_ISSUER: &str = "nodeAgents.namespace=agents,exporter.tls.enabled=true,certManager.enabled=true,certManager.issuer.name=mine";
 
+const RUNBOOK: &str = "monitoring.prometheusRule.enabled=true,monitoring.runbookUrl=https://git.example.com/monitoring.md";
+
 const SECOND_BY_CERT_MANAGER: &str = "scheduler.mode=second,certManager.enabled=true";
 
 /// What Helm prints after an installation, from a copy of the chart that renders its notes as an object.
@@ -720,6 +722,7 @@ fn the_notes_say_the_next_step_of_the_chosen_way() {
     let copy =
         "kubectl --namespace elsewhere create secret generic exporter-tls --from-file=ca.crt";
     let wait = "kubectl --namespace agents wait certificate --all";
+    let runbook = "Set monitoring.runbookUrl to where";
     for by in HELMS {
         for (values, said, not_said) in [
             ("scheduler.mode=external", [enable, make], [crane, taint]),
@@ -732,6 +735,8 @@ fn the_notes_say_the_next_step_of_the_chosen_way() {
             (TWO, [copy, wait], [make, taint]),
             (TWO, [copy, "delete secret exporter-tls --ignore-not-found"], [make, taint]),
             (TWO_BY_AN_ISSUER, [enable, wait], [make, copy]),
+            ("monitoring.prometheusRule.enabled=true", [enable, runbook], [crane, taint]),
+            (RUNBOOK, [enable, make], [runbook, taint]),
             ("scheduler.mode=second,policy.text=x", [line, "--in-cluster --gpu"], [enable, taint]),
         ] {
             let notes = notes(by, values);

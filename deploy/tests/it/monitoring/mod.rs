@@ -21,10 +21,11 @@ const RULES: &str = "chart/monitoring/rules.yaml";
 /// Labels that Prometheus gives every series of a target, by the shipped PodMonitors, and that of a Prometheus of
 /// several clusters.
 const OF_TARGETS: [&str; 6] = ["cluster", "instance", "namespace", "node", "pod", "program"];
-/// What others expose, with its labels: kube-scheduler, and Prometheus about its own alerts.
-const OF_OTHERS: [(&str, &[&str]); 2] = [
+/// What others expose, with its labels: kube-scheduler, and Prometheus about its own alerts and targets.
+const OF_OTHERS: [(&str, &[&str]); 3] = [
     ("scheduler_schedule_attempts_total", &["profile", "result"]),
     ("ALERTS", &["alertname", "alertstate", "severity"]),
+    ("up", &[]),
 ];
 
 /// The rules of all groups, in their order.
