@@ -121,8 +121,7 @@ impl SpecWatch {
         }
     }
 
-    /// Writes one event for each kind of problem: the API's clients aggregate events of one reason, whatever their
-    /// text.
+    /// Logs each problem, and writes one event for each kind: a fault of the specification is often one of every card.
     async fn report(&self, problems: &[Problem]) {
         for problem in problems {
             tracing::warn!(problem = problem.label(), "{problem}");

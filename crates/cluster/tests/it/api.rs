@@ -14,9 +14,9 @@ use placement::units::MetricName;
 use serde_json::{Value, json};
 use sim::{Failure, Fault, NODE_LOADS, NODES, PODS, Sim, Verb, node, pod};
 
-const LIMIT: Duration = Duration::from_secs(120);
+pub(crate) const LIMIT: Duration = Duration::from_secs(120);
 
-async fn connected() -> (Sim, Client) {
+pub(crate) async fn connected() -> (Sim, Client) {
     let sim = Sim::start().await.unwrap();
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("kubeconfig");

@@ -4,6 +4,7 @@
 
 mod api;
 mod claim;
+mod events;
 mod node_facts;
 mod pod_facts;
 mod pod_use;
