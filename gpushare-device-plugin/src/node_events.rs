@@ -41,7 +41,15 @@ impl NodeEvents {
         let PodRef { namespace, name } = pod.clone();
         let about = PodReference { namespace, name, uid: uid.to_string() };
         if let Err(error) = self.writer.warn(&about, warning, WRITE_TIMEOUT).await {
-            tracing::warn!(reason = warning.reason, %pod, "cannot write an event on the pod: {error}");
+            let PodReference { namespace, name: pod, uid } = about;
+            let reason = warning.reason;
+            tracing::warn!(
+                uid,
+                namespace,
+                pod,
+                reason,
+                "cannot write an event on the pod: {error}"
+            );
         }
     }
 }

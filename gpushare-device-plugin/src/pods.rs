@@ -56,6 +56,34 @@ pub struct PodRef {
     pub name: String,
 }
 
+/// The fields of a log line about a pod, by which the lines of all programs about it are found: docs/events.md. They
+/// are absent where the pod is not known.
+pub(crate) struct PodFields<'a> {
+    pub uid: Option<&'a str>,
+    pub namespace: Option<&'a str>,
+    pub pod: Option<&'a str>,
+}
+
+impl<'a> PodFields<'a> {
+    /// The fields of that pod.
+    pub(crate) fn of(facts: Option<&'a PodFacts>) -> Self {
+        Self {
+            uid: facts.map(|facts| facts.uid.as_str()),
+            namespace: facts.map(|facts| facts.namespace.as_str()),
+            pod: facts.map(|facts| facts.name.as_str()),
+        }
+    }
+
+    /// The fields of a pod of which only this is known.
+    pub(crate) fn named(uid: Option<&'a PodUid>, name: Option<&'a PodRef>) -> Self {
+        Self {
+            uid: uid.map(PodUid::as_str),
+            namespace: name.map(|name| name.namespace.as_str()),
+            pod: name.map(|name| name.name.as_str()),
+        }
+    }
+}
+
 impl PodRef {
     /// The pod `name` in `namespace`.
     pub fn new(namespace: &str, name: &str) -> Self {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use cluster::PodFacts;
 use placement::gpu::ContainerRequest;
-use placement::units::{CardId, PodUid, Units};
+use placement::units::{CardId, Units};
 
 use super::choose::{ChosenIds, claimed_cards};
 use super::refusal::Refusal;
@@ -25,8 +25,8 @@ use crate::records::{GrantedPod, Records};
 pub(crate) struct Preference {
     /// How many ids the kubelet requested.
     pub size: usize,
-    /// The UID of the pod being admitted; `None` if it is not known.
-    pub pod: Option<PodUid>,
+    /// The pod being admitted; `None` if it is not known.
+    pub pod: Option<Arc<PodFacts>>,
     /// The units of the pod, if it is refused because a scheduler bound it without the extender.
     pub bypassed: Option<Units>,
     /// The chosen ids, or why there are none.
@@ -147,7 +147,7 @@ mod tests {
     fn chose(facts: &Arc<PodFacts>, chosen: &Ids) -> Preference {
         let container = "main".to_owned();
         let choice = ChosenIds { facts: facts.clone(), container, ids: chosen.clone() };
-        let pod = Some(facts.uid.clone());
+        let pod = Some(facts.clone());
         Preference { size: chosen.len(), pod, bypassed: None, outcome: Ok(choice) }
     }
 

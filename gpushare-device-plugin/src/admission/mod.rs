@@ -37,7 +37,7 @@ use crate::container::cdi::CdiError;
 use crate::container::{ContainerResponse, ContainerShare, Responder, ResponseError};
 use crate::isolation::NodeIsolation;
 use crate::metrics::Metrics;
-use crate::pods::{PodRef, container_requests};
+use crate::pods::{PodFields, PodRef, container_requests};
 use crate::records::checkpoint::CheckpointError;
 use kubelet_api::v1beta1::{ContainerAllocateResponse, ContainerPreferredAllocationRequest};
 
@@ -109,16 +109,17 @@ impl Admission {
         let answer = match &outcome {
             Ok(choice) => choice.ids.iter().map(ToString::to_string).collect(),
             Err(refusal) => {
-                tracing::warn!(size, reason = refusal.label(), "no ids preferred: {refusal}");
+                let PodFields { uid, namespace, pod } = PodFields::of(identified.as_deref());
+                let reason = refusal.label();
+                tracing::warn!(uid, namespace, pod, size, reason, "no ids preferred: {refusal}");
                 Vec::new()
             }
         };
-        let pod = identified.as_ref().map(|facts| facts.uid.clone());
         let refusal = outcome.as_ref().err();
         let bypassed =
             refusal.and_then(|refusal| self.units_of_bypass(refusal, identified.as_deref(), size));
         let mut calls = self.calls();
-        calls.preference = Some(Preference { size, pod, bypassed, outcome });
+        calls.preference = Some(Preference { size, pod: identified, bypassed, outcome });
         calls.in_flight = InFlight::Preferred(Instant::now());
         answer
     }
@@ -269,7 +270,8 @@ impl Admission {
     /// # Errors
     /// If they were not. The kubelet then fails the pod, with the refusal's text as its event.
     pub fn allocate(&self, ids: &[String]) -> Result<ContainerAllocateResponse, Refusal> {
-        let outcome = parse(ids).and_then(|ids| self.grant(&ids));
+        let mut identified = None;
+        let outcome = parse(ids).and_then(|ids| self.grant(&ids, &mut identified));
         match &outcome {
             Ok((grant, response)) => {
                 self.metrics.allocations.inc();
@@ -289,7 +291,8 @@ impl Admission {
             }
             Err(refusal) => {
                 self.metrics.refusals.with([refusal.label()]).inc();
-                tracing::warn!(reason = refusal.label(), "refused: {refusal}");
+                let PodFields { uid, namespace, pod } = PodFields::of(identified.as_deref());
+                tracing::warn!(uid, namespace, pod, reason = refusal.label(), "refused: {refusal}");
             }
         }
         self.sources.records.notify();
@@ -301,7 +304,11 @@ impl Admission {
         self.metrics.isolated.with([mode]).inc();
         if let Some((wanted, missing)) = &response.isolation.instead_of {
             self.metrics.isolation_downgrades.inc();
-            tracing::warn!("isolation: {mode} in place of {wanted}: {missing}");
+            let PodFacts { uid, namespace, name: pod, .. } = &*grant.facts;
+            tracing::warn!(
+                %uid, namespace, pod, container = grant.container,
+                "the container's isolation is {mode} in place of {wanted}: {missing}"
+            );
             // An error only says that no task writes events yet.
             let _ =
                 self.downgrades.send(Downgrade::of(grant, &response.isolation, *wanted, missing));
@@ -313,7 +320,12 @@ impl Admission {
         &self.responder.isolation
     }
 
-    fn grant(&self, ids: &Ids) -> Result<(Grant, ContainerResponse), Refusal> {
+    /// Grants the ids. Sets `identified` to the pod being admitted, if it is known.
+    fn grant(
+        &self,
+        ids: &Ids,
+        identified: &mut Option<Arc<PodFacts>>,
+    ) -> Result<(Grant, ContainerResponse), Refusal> {
         let cards = self.sources.cards();
         let preference = {
             let mut calls = self.calls();
@@ -321,12 +333,13 @@ impl Admission {
             // A preference is used for one Allocate only.
             calls.preference.take().filter(|preference| preference.is_for(ids))
         };
+        *identified = preference.as_ref().and_then(|preference| preference.pod.clone());
         let mut records = self.sources.records();
         let granted = allocate::decide(ids, preference.as_ref(), &records, &cards)
             .and_then(|grant| self.respond(grant));
         if let (Err(refusal), Some(preference)) = (&granted, &preference) {
             if let Some(pod) = &preference.pod {
-                self.refused.add(pod, refusal);
+                self.refused.add(&pod.uid, refusal);
             }
             if let Some(units) = preference.bypassed {
                 self.count_bypass(units);
@@ -362,7 +375,7 @@ impl Admission {
             Ok(Check::Verified) => self.metrics.verified.inc(),
             Ok(Check::Unverifiable) => self.metrics.unverifiable.inc(),
             Err(error) => {
-                tracing::error!("container held back: {error}");
+                self.log_held_back(&ids, error);
                 match error.label() {
                     Some(reason) => self.metrics.refusals.with([reason]).inc(),
                     None => self.metrics.mismatches.inc(),
@@ -370,6 +383,16 @@ impl Admission {
             }
         };
         checked.map(drop)
+    }
+
+    fn log_held_back(&self, ids: &Ids, error: &StartError) {
+        let owner = self.sources.records().holding_container(ids);
+        let name = owner.as_ref().map(|owner| &owner.pod);
+        let uid = owner.as_ref().and_then(|owner| owner.uid.as_ref());
+        let facts = name.and_then(|name| self.sources.pods.find(name, uid));
+        let uid = uid.or(facts.as_ref().map(|facts| &facts.uid));
+        let PodFields { uid, namespace, pod } = PodFields::named(uid, name);
+        tracing::error!(uid, namespace, pod, "container held back: {error}");
     }
 
     // Every change is one assignment, so a panic cannot leave a partial change.

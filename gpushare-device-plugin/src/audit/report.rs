@@ -29,8 +29,8 @@ pub(super) struct AuditHistory {
 pub(super) struct AuditOutcome {
     /// Findings to report, each with its sentence.
     pub(super) new: Vec<(Finding, String)>,
-    /// The kinds of repaired findings, one entry for each finding.
-    pub(super) repaired: Vec<Kind>,
+    /// The repaired findings.
+    pub(super) repaired: Vec<Finding>,
     /// The number of findings that count by kind; kinds that could not be compared are absent.
     pub(super) counts: BTreeMap<Kind, usize>,
 }
@@ -46,10 +46,11 @@ impl AuditHistory {
         let found: BTreeSet<Finding> = findings.found.keys().cloned().collect();
         let counting: BTreeSet<Finding> = found.intersection(&self.last).cloned().collect();
         let mut repaired = Vec::new();
-        for Finding { kind, pod, .. } in self.counting.difference(&found) {
+        for finding in self.counting.difference(&found) {
+            let Finding { kind, pod, .. } = finding;
             let pod_exists = pod.as_ref().is_some_and(|pod| pods.contains_key(&pod.uid));
             if pod_exists && kind.is_repaired() && findings.checked.contains(kind) {
-                repaired.push(*kind);
+                repaired.push(finding.clone());
             }
         }
         let outcome = AuditOutcome {
@@ -176,7 +177,7 @@ mod tests {
         history.record(&findings(&here), &pods(), now);
         history.record(&findings(&here), &pods(), now);
         let repaired = history.record(&findings(&[]), &pods(), now).repaired;
-        assert_eq!(repaired, [Kind::ClaimElsewhere]);
+        assert_eq!(repaired, [of_pod(Kind::ClaimElsewhere)]);
         history.record(&findings(&here), &pods(), now);
         history.record(&findings(&here), &pods(), now);
         let gone = history.record(&findings(&[]), &HashMap::new(), now).repaired;

@@ -18,7 +18,7 @@ use super::{AffectedPod, Finding, Findings, Kind};
 use crate::cards::Cards;
 use crate::metrics::Metrics;
 use crate::node_events::NodeEvents;
-use crate::pods::PodCache;
+use crate::pods::{PodCache, PodFields};
 use crate::processes::Snapshot;
 use crate::records::SharedRecords;
 use crate::records::checkpoint::{Checkpoint, CheckpointFile};
@@ -133,24 +133,22 @@ impl Audit {
                 None => self.metrics.audit_findings.remove([kind.label()]),
             }
         }
-        for kind in &outcome.repaired {
-            tracing::info!(kind = kind.label(), "the audit repaired a finding");
-            self.metrics.audit_repairs.with([kind.label()]).inc();
+        for finding in &outcome.repaired {
+            let PodFields { uid, namespace, pod } = pod_fields(finding);
+            let kind = finding.kind.label();
+            tracing::info!(uid, namespace, pod, kind, "the audit has repaired: {finding}");
+            self.metrics.audit_repairs.with([kind]).inc();
         }
     }
 
-    /// Writes one event for each pod and kind, and one for each kind on the Node: the API's clients aggregate events of
-    /// one reason, whatever their text.
+    /// Logs each finding, and writes an event for each of the first.
     async fn report(&self, new: &[(Finding, String)]) {
         for (finding, note) in new {
-            tracing::warn!(kind = finding.kind.label(), "audit: {finding}: {note}");
+            let PodFields { uid, namespace, pod } = pod_fields(finding);
+            let kind = finding.kind.label();
+            tracing::warn!(uid, namespace, pod, kind, "audit: {finding}: {note}");
         }
-        let mut reported = BTreeSet::new();
-        for (finding, note) in new {
-            let pod_name = finding.pod.as_ref().and_then(|pod| pod.name.clone());
-            if reported.len() == MAX_EVENTS || !reported.insert((finding.kind, pod_name)) {
-                continue;
-            }
+        for (finding, note) in new.iter().take(MAX_EVENTS) {
             let reason = finding.kind.reason();
             let warning = EventText { reason, action: "Audit", note: note.clone() };
             match &finding.pod {
@@ -161,4 +159,10 @@ impl Audit {
             }
         }
     }
+}
+
+/// The fields of a log line about a finding's pod. A pod that no longer exists has its UID alone.
+fn pod_fields(finding: &Finding) -> PodFields<'_> {
+    let pod = finding.pod.as_ref();
+    PodFields::named(pod.map(|pod| &pod.uid), pod.and_then(|pod| pod.name.as_ref()))
 }

@@ -287,14 +287,14 @@ impl Records {
         for (uid, presence) in presence {
             let Some(record) = self.pods.get_mut(uid) else { continue };
             let lingers = *presence == Presence::Lingers;
-            let pod = &record.pod;
+            let PodRef { namespace, name: pod } = &record.pod;
             if lingers && !record.lingers {
                 tracing::warn!(
-                    %pod, %uid,
+                    %uid, namespace, pod,
                     "the pod is gone, its processes may run: its units stay taken until they have ended"
                 );
             } else if !lingers && record.lingers {
-                tracing::info!(%pod, %uid, "the processes of a pod that was gone have ended");
+                tracing::info!(%uid, namespace, pod, "the processes of a pod that was gone have ended");
             }
             changed |= lingers != record.lingers || *presence == Presence::Ended;
             record.lingers = lingers;

@@ -198,7 +198,7 @@ impl Reporter {
         claim: cluster::Annotations,
     ) -> Result<(), CallError> {
         let PodFacts { namespace, name, uid, .. } = facts;
-        tracing::warn!(pod = %uid, namespace, name, "writing the pod's claim from the kubelet's record");
+        tracing::warn!(%uid, namespace, pod = name, "writing the pod's claim from the kubelet's record");
         cluster::record_claim(&self.client, namespace, name, uid, claim, WRITE_TIMEOUT).await
     }
 
@@ -286,15 +286,20 @@ impl Reporter {
         pods: &[(Arc<PodFacts>, Ids)],
         known: &mut BTreeSet<PodUid>,
     ) {
-        let wrong =
-            pods.iter().filter(|(facts, ids)| is_on_other_card(facts, &units_of(ids, cards)));
-        let wrong: BTreeSet<PodUid> = wrong.map(|(facts, _)| facts.uid.clone()).collect();
-        for pod in wrong.difference(known) {
-            tracing::error!(
-                %pod,
-                "a pod is on another card than its claim's; the node's annotation shows the real one"
-            );
-            self.metrics.corrections.inc();
+        let mut wrong = BTreeSet::new();
+        for (facts, ids) in pods {
+            if !is_on_other_card(facts, &units_of(ids, cards)) {
+                continue;
+            }
+            let PodFacts { uid, namespace, name: pod, .. } = &**facts;
+            wrong.insert(uid.clone());
+            if !known.contains(uid) {
+                tracing::error!(
+                    %uid, namespace, pod,
+                    "a pod is on another card than its claim's; the node's annotation shows the real one"
+                );
+                self.metrics.corrections.inc();
+            }
         }
         *known = wrong;
     }

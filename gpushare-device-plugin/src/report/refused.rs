@@ -29,9 +29,11 @@ impl RefusedWrites {
         match written {
             // 429 is flow control.
             Err(CallError::Refused { code, message }) if code != 429 => {
+                let PodFacts { uid, namespace, name: pod, .. } = facts;
                 tracing::warn!(
-                    namespace = facts.namespace,
-                    name = facts.name,
+                    %uid,
+                    namespace,
+                    pod,
                     code,
                     "cannot write the pod's annotations, trying again in 5 minutes: {message}"
                 );

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::StatusCode;
+use cluster::Pod;
 use placement::load::Verdict;
 
 use super::{Answer, timed};
@@ -22,6 +23,8 @@ use crate::victims::VictimSearch;
 use crate::view::GpuPodId;
 use crate::wire::{self, MetaVictims, Name, PreemptionResult};
 use crate::{Decider, Extender};
+
+const BY_LOAD: &str = "load-aware/preempt";
 
 /// Leaves out overloaded nodes: an eviction does not change a reading at once. Where limits are soft and all candidates
 /// are overloaded, the least loaded remain, as in Filter.
@@ -38,7 +41,7 @@ pub(super) fn by_load(decider: &Decider, body: &[u8]) -> Answer {
     let decision = decider.decision_for(&pod, nodes, decider.now()).without_cards();
     let verdicts = decision.verdicts(decision.policy(), None);
     let mut passes = verdicts.each.iter().map(|verdict| *verdict == Verdict::Accepted);
-    answer(victims, |_, _| passes.next().unwrap_or(false))
+    answer(BY_LOAD, &pod, victims, |_, _| passes.next().unwrap_or(false))
 }
 
 const BY_CARDS: &str = "gpushare-scheduler/preempt";
@@ -57,21 +60,22 @@ async fn cards(extender: &Extender, body: &[u8]) -> Answer {
         Ok(args) => args,
         Err(error) => return Answer::failed(StatusCode::BAD_REQUEST, &error),
     };
-    let request = match args.pod.request(&decider.names) {
+    let pod = args.pod.clone();
+    let victims: BTreeMap<_, _> = args.victims().collect();
+    let request = match pod.request(&decider.names) {
         Ok(Some(_)) if !decider.view.is_complete() => {
             return Answer::failed(StatusCode::SERVICE_UNAVAILABLE, &"still reading the cluster");
         }
         Ok(Some(request)) => {
-            request.with_beyond_units(decider.view.beyond_units_of(args.pod.namespace()))
+            request.with_beyond_units(decider.view.beyond_units_of(pod.namespace()))
         }
-        Ok(None) => return answer(args.victims().collect(), |_, _| true),
-        Err(_) => return answer(BTreeMap::new(), |_, _| false),
+        Ok(None) => return answer(BY_CARDS, &pod, victims, |_, _| true),
+        Err(_) => return answer(BY_CARDS, &pod, victims, |_, _| false),
     };
-    let pod = args.pod.clone();
     let id = GpuPodId::of(&pod);
     if decider.view.ask(|index| index.waits_for_deleted(&id, &request)).is_some() {
         // Filter would reject it after the evictions.
-        return answer(BTreeMap::new(), |_, _| false);
+        return answer(BY_CARDS, &pod, victims, |_, _| false);
     }
     let search = VictimSearch {
         view: &decider.view,
@@ -81,18 +85,30 @@ async fn cards(extender: &Extender, body: &[u8]) -> Answer {
         request: &request,
     };
     let preemption = Preemption { search, now: decider.now() };
-    let victims = preemption.answer(args.victims()).await;
+    let nodes = victims.len();
+    let victims = preemption.answer(victims.into_iter()).await;
+    log(BY_CARDS, &pod, nodes, victims.len());
     let outcome = if victims.is_empty() { "no node" } else { "ok" };
     Answer::new(outcome, &PreemptionResult { victims })
 }
 
 /// The candidates for which `keep` returns true. It is called in the order of their names.
 fn answer<'a>(
+    verb: &str,
+    pod: &Pod,
     victims: BTreeMap<Name<'a>, MetaVictims<'a>>,
     mut keep: impl FnMut(&str, &MetaVictims<'_>) -> bool,
 ) -> Answer {
+    let nodes = victims.len();
     let victims: Vec<_> =
         victims.into_iter().filter(|(node, victims)| keep(node.as_str(), victims)).collect();
+    log(verb, pod, nodes, victims.len());
     let outcome = if victims.is_empty() { "no node" } else { "ok" };
     Answer::new(outcome, &PreemptionResult { victims })
+}
+
+/// Of so many candidates, so many are kept.
+fn log(verb: &str, pod: &Pod, nodes: usize, kept: usize) {
+    let (uid, namespace, pod) = (pod.uid(), pod.namespace(), pod.name());
+    tracing::debug!(%uid, namespace, pod, nodes, kept, "{verb}");
 }

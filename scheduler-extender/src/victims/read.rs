@@ -54,8 +54,8 @@ impl VictimSearch<'_> {
                     .await;
             }
             Err(error) => {
-                let pod = self.pod.name();
-                tracing::warn!(pod, %error, "no victims are chosen for a GPU pod: PodDisruptionBudgets cannot be read");
+                let (uid, namespace, pod) = (self.pod.uid(), self.pod.namespace(), self.pod.name());
+                tracing::warn!(%uid, namespace, pod, %error, "no victims are chosen for a GPU pod: PodDisruptionBudgets cannot be read");
             }
         }
         read.resize(nodes.len(), None);
@@ -75,8 +75,8 @@ impl VictimSearch<'_> {
         match occupants(self.client, node.as_str(), self.pod, self.names, budgets, limit).await {
             Ok(occupants) => Some(occupants),
             Err(error) => {
-                let pod = self.pod.name();
-                tracing::warn!(pod, %node, %error, "no victims are chosen on a node: its pods cannot be read");
+                let (uid, namespace, pod) = (self.pod.uid(), self.pod.namespace(), self.pod.name());
+                tracing::warn!(%uid, namespace, pod, %node, %error, "no victims are chosen on a node: its pods cannot be read");
                 None
             }
         }
