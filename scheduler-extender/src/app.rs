@@ -34,7 +34,7 @@ use crate::decisions::{DecisionLog, NominatedPods, WaitingPods};
 use crate::http_client::SetupError;
 use crate::metrics::{Metrics, ShadowMetrics};
 use crate::over_limits::{OverLimits, write_events};
-use crate::policy_events::PolicyEvents;
+use crate::policy_events::{PolicyEvents, RefusedPolicy};
 use crate::replicas::{Forwarder, LeaderClient, OtherReplicas, Replicas, SecureClients, prepare};
 use crate::report::StateReport;
 use crate::shadow::{Shadow, ShadowFile};
@@ -135,16 +135,29 @@ pub async fn start(args: Args, context: &Context) -> anyhow::Result<SocketAddr> 
     let (over_limits, queue) = OverLimits::new();
     let events = EventWriter::new(client.clone(), EVENT_COMPONENT);
     context.spawn("events", write_events(queue, events.clone(), context.shutdown()));
-    if let Some(map) = args.policy_config_map.clone() {
-        let events = PolicyEvents { map, writer: events.clone(), replicas: Arc::clone(&replicas) };
-        context
-            .spawn("policy-events", events.write_faults(policy_faults.clone(), context.shutdown()));
+    let policy_events = args.policy_config_map.clone().map(|map| PolicyEvents {
+        map,
+        writer: events.clone(),
+        replicas: Arc::clone(&replicas),
+    });
+    if let Some(events) = policy_events.clone() {
+        let writing =
+            events.write_faults(RefusedPolicy::InForce, policy_faults.clone(), context.shutdown());
+        context.spawn("policy-events", writing);
     }
-    let back_offs = write_back_offs(Arc::clone(&view), events, context.shutdown());
+    let back_offs = write_back_offs(Arc::clone(&view), events.clone(), context.shutdown());
     context.spawn("back-off-events", back_offs);
     spawn_learned_use(&args, context, &view, &clock)?;
     let shadow = match args.shadow_policy_file.as_deref() {
-        Some(file) => Some(shadow(file, &view, metrics.shadow.clone(), context)?),
+        Some(file) => {
+            let (faults, shadow_faults) = watch::channel(None);
+            if let Some(events) = policy_events {
+                let writing =
+                    events.write_faults(RefusedPolicy::Shadow, shadow_faults, context.shutdown());
+                context.spawn("shadow-policy-events", writing);
+            }
+            Some(shadow(file, &view, metrics.shadow.clone(), faults, context)?)
+        }
         None => None,
     };
     let evictor = Evictor {
@@ -152,7 +165,7 @@ pub async fn start(args: Args, context: &Context) -> anyhow::Result<SocketAddr> 
         client: client.clone(),
         names: Arc::clone(&names),
         replicas: Arc::clone(&replicas),
-        events: EventWriter::new(client.clone(), EVENT_COMPONENT),
+        events,
         metrics: metrics.clone(),
         limits: EvictionLimits {
             after: args.evict_after,
@@ -462,12 +475,14 @@ fn shadow(
     file: &Path,
     view: &Arc<View>,
     metrics: ShadowMetrics,
+    faults: watch::Sender<Option<String>>,
     context: &Context,
 ) -> anyhow::Result<Arc<Shadow>> {
     let (shadow, queue) = Shadow::new(metrics.clone());
     let (file, policy) = Follower::open(ShadowFile::new(file))?;
     let refused = context.refused_files("shadow-policy");
-    let set_policy = set_shadow_policy(Arc::clone(&shadow), Arc::clone(view), metrics, refused);
+    let set_policy =
+        set_shadow_policy(Arc::clone(&shadow), Arc::clone(view), metrics, refused, faults);
     set_policy(Ok(Arc::clone(&policy.borrow())));
     context.spawn("shadow-policy", file.follow(pause_before_read, set_policy, context.shutdown()));
     context.spawn("shadow", Arc::clone(&shadow).follow(queue, context.shutdown()));
@@ -480,6 +495,7 @@ fn set_shadow_policy(
     view: Arc<View>,
     metrics: ShadowMetrics,
     refused: Gauge,
+    faults: watch::Sender<Option<String>>,
 ) -> impl Fn(Result<Arc<Result<LoadPolicy, FileError>>, &FileError>) + Send + 'static {
     move |change| {
         let read = match change {
@@ -489,6 +505,7 @@ fn set_shadow_policy(
         refused.set(i64::from(read.is_err()));
         match read {
             Ok(policy) => {
+                faults.send_replace(None);
                 for warning in policy.warnings_of_any_source() {
                     tracing::warn!(%warning, "shadow policy");
                 }
@@ -501,6 +518,7 @@ fn set_shadow_policy(
             }
             Err(error) => {
                 tracing::error!("{error}; the shadow policy before, if any, stays in force");
+                faults.send_replace(Some(error.to_string()));
                 metrics.count_policy_read("refused");
             }
         }

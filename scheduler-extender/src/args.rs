@@ -96,8 +96,8 @@ pub struct Args {
     #[command(flatten)]
     pub load: LoadArgs,
 
-    /// The ConfigMap that the policy file is from. With it, a policy that is refused is also an event there, with the
-    /// line and the field. Needs the right to get it.
+    /// The ConfigMap that the policy file is from. With it, a policy or a shadow policy that is refused is also an
+    /// event there, with the line and the field. Needs the right to get it.
     #[arg(
         long,
         env = "PLIMSOLL_POLICY_CONFIG_MAP",

@@ -1,6 +1,6 @@
-//! Writes an event on the policy's ConfigMap when a change of it is refused.
+//! Writes an event on the policy's ConfigMap when a change of it, or of the shadow policy, is refused.
 //!
-//! Invariant: the follower of the policy's file does not wait for it.
+//! Invariant: the followers of the policies' files do not wait for it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,15 @@ use crate::replicas::Replicas;
 /// The timeout of one call to the API server.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
+/// Which policy is refused. Both are usually keys of one ConfigMap.
+#[derive(Clone, Copy)]
+pub(crate) enum RefusedPolicy {
+    InForce,
+    Shadow,
+}
+
 /// Writes events on the policy's ConfigMap. Of several replicas the leader does.
+#[derive(Clone)]
 pub(crate) struct PolicyEvents {
     pub(crate) map: ConfigMapReference,
     pub(crate) writer: EventWriter,
@@ -22,13 +30,14 @@ pub(crate) struct PolicyEvents {
 }
 
 impl PolicyEvents {
-    /// Writes an event for each new fault of the policy until the shutdown. `None` is no fault.
+    /// Writes an event for each new fault of a policy until the shutdown. `None` is no fault.
     ///
     /// # Errors
     ///
     /// None: an event that cannot be written is logged.
     pub(crate) async fn write_faults(
         self,
+        policy: RefusedPolicy,
         mut faults: watch::Receiver<Option<String>>,
         shutdown: Shutdown,
     ) -> anyhow::Result<()> {
@@ -37,21 +46,25 @@ impl PolicyEvents {
             if let Some(fault) = fault
                 && self.replicas.leads()
             {
-                self.write(&fault).await;
+                self.write(policy, &fault).await;
             }
         }
         Ok(())
     }
 
-    async fn write(&self, fault: &str) {
+    async fn write(&self, policy: RefusedPolicy, fault: &str) {
+        let stays = match policy {
+            RefusedPolicy::InForce => "The last good policy stays in force.",
+            RefusedPolicy::Shadow => "The shadow policy before, if any, stays.",
+        };
         let text = EventText {
             reason: "PolicyRefused",
             action: "ReadPolicy",
-            note: format!("The last good policy stays in force. {fault}"),
+            note: format!("{stays} {fault}"),
         };
         if let Err(error) = self.writer.warn_of_config_map(&self.map, &text, TIMEOUT).await {
-            let ConfigMapReference { namespace, name } = &self.map;
-            tracing::warn!(namespace, name, %error, "cannot write the event PolicyRefused");
+            let ConfigMapReference { namespace, name: config_map } = &self.map;
+            tracing::warn!(namespace, config_map, %error, "cannot write the event PolicyRefused");
         }
     }
 }

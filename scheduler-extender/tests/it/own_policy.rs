@@ -8,7 +8,7 @@ use axum::http::header::{ETAG, IF_NONE_MATCH};
 use axum::routing::get;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
-use sim::{NodeBuilder, PODS, Sim, WRITTEN_EVENTS, pod};
+use sim::{NodeBuilder, PODS, Sim, WRITTEN_EVENTS, node, pod};
 
 use crate::rig::{GPU, Rig, gpu_node, gpu_pod, loaded_node};
 
@@ -559,6 +559,19 @@ async fn what_a_workload_was_seen_to_use_counts_for_its_next_pod() {
 }
 
 #[tokio::test]
+async fn a_limit_that_rejects_where_its_reading_is_missing_says_that_the_load_is_unknown() {
+    let sim = Sim::start().await.unwrap();
+    sim.put(machine("a", 0.1));
+    sim.put(node("b"));
+    let strict = policy("{mode: hard}").replace("limit: 0.65", "limit: 0.65, whenMissing: reject");
+    let rig = Rig::start_under(&sim, &strict, &[]).await;
+    let answer = rig.filter("/load-aware", &asking("web", "1"), &["a", "b"]).await;
+    assert_eq!(answer["NodeNames"], json!(["a"]));
+    let reason = answer["FailedAndUnresolvableNodes"]["b"].as_str().unwrap();
+    assert!(reason.starts_with("Load[cpu_usage_avg_5m] is unknown"), "{answer}");
+}
+
+#[tokio::test]
 async fn a_policy_that_is_refused_is_an_event_on_its_config_map_with_the_line_and_the_field() {
     let sim = Sim::start().await.unwrap();
     sim.put(json!({ "apiVersion": "v1", "kind": "ConfigMap",
@@ -576,4 +589,33 @@ async fn a_policy_that_is_refused_is_an_event_on_its_config_map_with_the_line_an
     );
     let note = event["note"].as_str().unwrap();
     assert!(note.contains("line 6: spec.limits.mode"), "{note}");
+    // The next fault is another event, also while the first is young.
+    rig.write_policy(&policy("{mode: perhaps}"));
+    let shown = |value: &str| {
+        let events = sim.list(WRITTEN_EVENTS);
+        events.iter().any(|event| event["note"].as_str().unwrap().contains(value))
+    };
+    rig.until("the second event", async || shown("perhaps")).await;
+    assert!(shown("maybe"));
+}
+
+#[tokio::test]
+async fn a_shadow_policy_that_is_refused_is_an_event_too() {
+    let sim = Sim::start().await.unwrap();
+    sim.put(json!({ "apiVersion": "v1", "kind": "ConfigMap",
+        "metadata": { "name": "policy", "namespace": "plimsoll", "uid": "u-policy" } }));
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("shadow.yaml");
+    std::fs::write(&file, policy("{mode: maybe}")).unwrap();
+    let shadow = format!("--shadow-policy-file={}", file.display());
+    let flags = ["--policy-config-map=plimsoll/policy", &shadow];
+    let rig = Rig::start_under(&sim, &policy("{}"), &flags).await;
+    rig.until("the event", async || !sim.list(WRITTEN_EVENTS).is_empty()).await;
+    let event = sim.list(WRITTEN_EVENTS).remove(0);
+    assert_eq!(
+        (&event["reason"], &event["regarding"]["name"]),
+        (&json!("PolicyRefused"), &json!("policy"))
+    );
+    let note = event["note"].as_str().unwrap();
+    assert!(note.starts_with("The shadow policy before") && note.contains("line 6"), "{note}");
 }
