@@ -205,8 +205,9 @@ impl Controller {
                 self.tell(&change.node, NodeNews::Tainted(taint.key.clone()));
             }
             (Some(Ok(())), None) => {
-                tracing::info!(node, "the node's taint is cleared");
-                self.tell(&change.node, NodeNews::TaintCleared);
+                let why = self.hot_nodes.why_cleared(&change.node, self.runner.clock.now());
+                tracing::info!(node, ?why, "the node's taint is cleared");
+                self.tell(&change.node, NodeNews::TaintCleared(why));
             }
             (Some(Err(CallError::Conflict(_) | CallError::NotFound(_))) | None, _) => {}
             (Some(Err(error)), _) => tracing::warn!(node, %error, "the taint cannot be written"),

@@ -8,10 +8,11 @@ use std::time::Duration;
 use cluster::{EventKind, EventText, EventWriter};
 use daemon::Shutdown;
 use jiff::SignedDuration;
-use placement::units::NodeName;
+use placement::units::{MetricName, NodeName};
 use tokio::sync::mpsc;
 
 use crate::exporter::error::PollError;
+use crate::taints::WhyCleared;
 
 /// News in the queue at most: of a whole cluster whose exporters become silent at once.
 const QUEUE: usize = 16_384;
@@ -27,8 +28,8 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 pub(crate) enum NodeNews {
     /// It carries a taint for its load now, of this key.
     Tainted(String),
-    /// That taint was cleared.
-    TaintCleared,
+    /// That taint was cleared, for this reason.
+    TaintCleared(WhyCleared),
     /// Its exporter has not answered for so long, at last for this reason.
     ExporterSilent { lasts: SignedDuration, error: PollError },
     /// Its exporter answers again, after so long.
@@ -68,12 +69,11 @@ fn event(node: &NodeName, news: &NodeNews) -> (EventKind, EventText) {
                  plimsoll top nodes"
             ),
         ),
-        NodeNews::TaintCleared => (
-            EventKind::Normal,
-            "HotNodeTaintCleared",
-            "Taint",
-            "The taint for the node's load was cleared.".to_owned(),
-        ),
+        NodeNews::TaintCleared(why) => {
+            let why = why_cleared(why);
+            let note = format!("The taint for the node's load was cleared: {why}.");
+            (EventKind::Normal, "HotNodeTaintCleared", "Taint", note)
+        }
         NodeNews::ExporterSilent { lasts, error } => (
             EventKind::Warning,
             "ExporterSilent",
@@ -96,6 +96,25 @@ fn event(node: &NodeName, news: &NodeNews) -> (EventKind, EventText) {
         ),
     };
     (kind, EventText { reason, action, note })
+}
+
+fn why_cleared(why: &WhyCleared) -> String {
+    match why {
+        WhyCleared::Below => "the load is below every limit".to_owned(),
+        WhyCleared::Unknown(metrics) => format!(
+            "no load that is known is over its limit, but {} is missing or stale, so the node may still be hot",
+            joined(metrics)
+        ),
+        WhyCleared::NotWanted => {
+            "no taints are to be set on this node (--node-selector, --taint-hot-nodes)".to_owned()
+        }
+    }
+}
+
+/// The metrics' names, with commas.
+fn joined(metrics: &[MetricName]) -> String {
+    let names: Vec<&str> = metrics.iter().map(MetricName::as_str).collect();
+    names.join(", ")
 }
 
 /// Writes the events until the shutdown.
@@ -137,7 +156,14 @@ mod tests {
             error: PollError::Timeout(Duration::from_secs(3)),
         });
         assert!(kind == EventKind::Warning && text.note.contains("for 6 minutes ("), "{text:?}");
-        assert_eq!(of(NodeNews::TaintCleared).0, EventKind::Normal);
+        for (why, says) in [
+            (WhyCleared::Below, "below every limit"),
+            (WhyCleared::Unknown(vec!["a".into(), "b".into()]), "a, b is missing or stale"),
+            (WhyCleared::NotWanted, "no taints are to be set"),
+        ] {
+            let (kind, text) = of(NodeNews::TaintCleared(why));
+            assert!(kind == EventKind::Normal && text.note.contains(says), "{text:?}");
+        }
         let (kind, text) = of(NodeNews::ExporterAnswers { after: minutes(7) });
         assert!(kind == EventKind::Normal && text.note.contains("after 7 minutes"), "{text:?}");
     }

@@ -13,7 +13,7 @@ use cluster::{CallError, NodeFacts, NodeTaints, Taint};
 use jiff::{SignedDuration, Timestamp};
 use placement::policy::LoadPolicy;
 use placement::reading::Reading;
-use placement::taint::{Overheating, TaintRules};
+use placement::taint::{Overheating, TaintRules, unknown_loads};
 use placement::units::{MetricName, NodeName};
 
 /// The period of checks of all nodes: readings become stale, and loads exceed their limits for long enough, without a
@@ -39,6 +39,17 @@ pub(crate) struct TaintChange {
     pub taints: NodeTaints,
     /// The taint to set; `None` clears ours.
     pub wanted: Option<Taint>,
+}
+
+/// Why a node no longer has a taint of ours.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum WhyCleared {
+    /// Its load is below all limits, by the margin.
+    Below,
+    /// It is over no limit by what is known, and the loads of these metrics are missing or stale.
+    Unknown(Vec<MetricName>),
+    /// It is to have none: it is not selected, or taints are disabled.
+    NotWanted,
 }
 
 /// All selected nodes, and the others that carry a taint of ours.
@@ -190,6 +201,17 @@ impl HotNodes {
             }
         }
         None
+    }
+
+    /// Why the taint of a node was cleared at `now`.
+    pub(crate) fn why_cleared(&self, name: &NodeName, now: Timestamp) -> WhyCleared {
+        let node = self.nodes.get(name).filter(|node| node.is_selected);
+        let (Some(node), Some(_)) = (node, &self.settings) else { return WhyCleared::NotWanted };
+        let unknown = unknown_loads(&self.policy, &node.labels, |metric| node.reading(metric), now);
+        if unknown.is_empty() {
+            return WhyCleared::Below;
+        }
+        WhyCleared::Unknown(unknown.into_iter().cloned().collect())
     }
 
     /// A write has ended; `None` where it was not begun.

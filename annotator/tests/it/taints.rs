@@ -1,7 +1,7 @@
 //! The taint of nodes that are over a limit.
 
 use serde_json::{Value, json};
-use sim::{Failure, Fault, NODES, Sim, Verb};
+use sim::{Failure, Fault, NODES, Sim, Verb, WRITTEN_EVENTS};
 
 use crate::world::{Running, World};
 
@@ -46,6 +46,15 @@ async fn becomes(world: &World, expected: Value) {
     }
 }
 
+/// The note of the event about a taint that was cleared, once it is written.
+async fn why_cleared(world: &World) -> String {
+    let found = world.sim.until("the event", |sim| {
+        let mut events = sim.list(WRITTEN_EVENTS).into_iter();
+        events.find(|event| event["reason"] == "HotNodeTaintCleared")
+    });
+    found.await.unwrap()["note"].as_str().unwrap().to_owned()
+}
+
 /// Lets the exporter say this, and time pass until it is written.
 async fn load(world: &World, running: &Running, percent: f64) {
     world.exporter.say(&cpu(percent));
@@ -66,6 +75,8 @@ async fn a_node_over_a_limit_carries_a_taint_until_it_is_below_it_by_the_margin(
     load(&world, &running, 50.0).await;
     becomes(&world, json!([other])).await;
     running.counted("plimsoll_annotator_nodes_tainted 0").await;
+    let why = why_cleared(&world).await;
+    assert!(why.ends_with("the load is below every limit."), "{why}");
 }
 
 #[tokio::test]
@@ -79,6 +90,8 @@ async fn a_silent_exporter_ends_the_reason_once_the_reading_is_stale() {
     assert_eq!(taints(&world.sim), json!([ours("PreferNoSchedule")]));
     running.pass_minutes(2).await;
     becomes(&world, json!([])).await;
+    let why = why_cleared(&world).await;
+    assert!(why.contains("cpu_usage_avg_5m is missing or stale"), "{why}");
 }
 
 #[tokio::test]

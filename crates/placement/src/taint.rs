@@ -45,6 +45,32 @@ pub(crate) fn clear_line(limit: f64, margin: f64) -> f64 {
     limit - margin.min(limit / 2.0)
 }
 
+/// The limits of a node with these labels.
+fn limits_of<'p>(policy: &'p LoadPolicy, labels: &Labels) -> &'p [Limit] {
+    let pool = policy.pools.iter().find(|pool| pool.selector.matches(labels));
+    pool.map_or(&policy.limits, |pool| &pool.limits)
+}
+
+/// The load that counts against a limit at `now`; `None` if it is missing or stale.
+fn counted(limit: &Limit, reading: Option<Reading>, now: Timestamp) -> Option<f64> {
+    let reading = reading?;
+    let is_fresh = limit.max_age.is_some_and(|age| reading.is_fresh(now, age));
+    let counts = is_fresh && reading.check(&limit.metric, now).is_ok();
+    counts.then(|| reading.value.get())
+}
+
+/// The metrics of limits whose load is missing or stale at `now`: they neither set a taint nor keep one.
+pub fn unknown_loads<'p>(
+    policy: &'p LoadPolicy,
+    labels: &Labels,
+    reading: impl Fn(&MetricName) -> Option<Reading>,
+    now: Timestamp,
+) -> Vec<&'p MetricName> {
+    let metrics = limits_of(policy, labels).iter();
+    let unknown = metrics.filter(|limit| counted(limit, reading(&limit.metric), now).is_none());
+    unknown.map(|limit| &limit.metric).collect()
+}
+
 impl TaintRules {
     /// The heat of a node with these labels and readings.
     pub fn heat(
@@ -54,20 +80,15 @@ impl TaintRules {
         reading: impl Fn(&MetricName) -> Option<Reading>,
         now: Timestamp,
     ) -> Heat {
-        let pool = policy.pools.iter().find(|pool| pool.selector.matches(labels));
-        let limits = pool.map_or(&policy.limits, |pool| &pool.limits);
+        let limits = limits_of(policy, labels).iter();
         let all: Vec<Heat> =
-            limits.iter().map(|limit| self.heat_by(limit, reading(&limit.metric), now)).collect();
+            limits.map(|limit| self.heat_by(limit, reading(&limit.metric), now)).collect();
         let hottest = [Heat::Over, Heat::Near].into_iter().find(|heat| all.contains(heat));
         hottest.unwrap_or(Heat::Cool)
     }
 
     fn heat_by(&self, limit: &Limit, reading: Option<Reading>, now: Timestamp) -> Heat {
-        let counted = reading.filter(|reading| {
-            let is_fresh = limit.max_age.is_some_and(|age| reading.is_fresh(now, age));
-            is_fresh && reading.check(&limit.metric, now).is_ok()
-        });
-        match counted.map(|reading| reading.value.get()) {
+        match counted(limit, reading, now) {
             Some(load) if load > limit.max => Heat::Over,
             Some(load) if load > clear_line(limit.max, self.margin) => Heat::Near,
             Some(_) | None => Heat::Cool,

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use jiff::{SignedDuration, Timestamp};
 use placement::policy::LoadPolicy;
 use placement::reading::Reading;
-use placement::taint::{Heat, Overheating, TaintRules};
+use placement::taint::{Heat, Overheating, TaintRules, unknown_loads};
 use placement::units::{MetricName, Ratio};
 use proptest::prelude::*;
 
@@ -53,6 +53,23 @@ fn one_limit_that_is_passed_is_enough_and_the_margin_keeps_a_node_near_it() {
     assert_eq!(heat_at(0.8, 0.1), Heat::Near);
     assert_eq!(heat_at(0.76, 0.1), Heat::Near);
     assert_eq!(heat_at(0.74, 0.84), Heat::Cool);
+}
+
+#[test]
+fn a_load_that_is_missing_or_stale_is_unknown_and_of_a_pool_only_its_own_limits_count() {
+    let unknown = |labels: &BTreeMap<String, String>, now| {
+        let cpu = |metric: &MetricName| {
+            let value = metric.as_str().starts_with("cpu").then(|| Ratio::new(0.1)).flatten();
+            value.map(|value| Reading::new(value, at(0)))
+        };
+        let policy = policy();
+        let found = unknown_loads(&policy, labels, cpu, at(now));
+        found.into_iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    assert_eq!(unknown(&BTreeMap::new(), 359), ["mem_usage_avg_5m"]);
+    assert_eq!(unknown(&BTreeMap::new(), 361), ["cpu_usage_avg_5m", "mem_usage_avg_5m"]);
+    let small = [("size".to_owned(), "small".to_owned())].into();
+    assert_eq!(unknown(&small, 359), [""; 0]);
 }
 
 #[test]
