@@ -120,6 +120,56 @@ fn every_command_of_the_schedulers_script_has_a_verb_and_flags_that_it_takes() {
     assert!(count > 20, "{count} words");
 }
 
+/// The number of the first of these lines that begins so.
+fn line_of(script: &[String], start: &str) -> Option<usize> {
+    script.iter().position(|line| line.trim_start().starts_with(start))
+}
+
+#[test]
+fn a_document_that_builds_the_command_makes_it_a_kubectl_plugin_before_it_runs_it_as_one() {
+    let mut count = 0;
+    for document in documents() {
+        let lines: Vec<String> = shell_blocks(&document.text)
+            .iter()
+            .flat_map(|(_, block)| block.lines().map(str::to_owned).collect::<Vec<_>>())
+            .collect();
+        let builds = lines.iter().any(|line| line.contains("--package plimsoll-cli"));
+        let Some(used) = line_of(&lines, "kubectl plimsoll").filter(|_| builds) else { continue };
+        let linked = lines
+            .iter()
+            .position(|line| line.contains("ln -s") && line.contains("kubectl-plimsoll"));
+        let path = document.path.display();
+        assert!(linked.is_some_and(|at| at < used), "{path}: `kubectl plimsoll` is not there");
+        count += 1;
+    }
+    assert!(count > 0, "no document does so");
+}
+
+#[test]
+fn each_way_of_the_quick_start_makes_the_namespace_in_its_cluster_before_it_is_used() {
+    let text = read("docs/quick-start.md");
+    let mut count = 0;
+    for section in text.split("\n## ") {
+        let lines: Vec<String> = shell_blocks(section)
+            .iter()
+            .flat_map(|(_, block)| block.lines().map(str::to_owned).collect::<Vec<_>>())
+            .collect();
+        let made = line_of(&lines, "kubectl create namespace plimsoll");
+        let title = section.lines().next().unwrap_or_default();
+        let Some(installed) = line_of(&lines, "helm install") else {
+            assert_eq!(made, None, "{title}");
+            continue;
+        };
+        let made = made.unwrap_or_else(|| panic!("{title}: no namespace"));
+        assert!(made < installed, "{title}");
+        let certificates = line_of(&lines, "deploy/scheduler/plimsoll-scheduler certificates");
+        assert!(certificates.is_none_or(|at| made < at), "{title}: certificates");
+        assert!(line_of(&lines, "kind create cluster").is_none_or(|at| at < made), "{title}: kind");
+        count += 1;
+    }
+    assert_eq!(count, 3);
+}
+
 /// The values of others' charts in the documents have names that ours has not.
 #[test]
 fn every_value_that_helm_is_given_for_the_chart_is_in_its_schema() {

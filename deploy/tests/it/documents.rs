@@ -74,7 +74,7 @@ fn every_test_that_the_documents_name_is_there() {
 }
 
 /// The rows of the tables of symptoms, without their heads.
-fn symptoms(text: &str) -> Vec<Vec<&str>> {
+pub(crate) fn symptoms(text: &str) -> Vec<Vec<&str>> {
     let (_, tables) = text.split_once("\n## By symptom\n").unwrap();
     let tables = tables.split("\n## ").next().unwrap();
     let rows = tables.lines().filter(|line| line.starts_with("| ")).map(cells);

@@ -10,6 +10,7 @@ mod commands;
 mod components;
 mod descheduler;
 mod documents;
+mod events_and_logs;
 mod flags;
 mod images;
 mod kubeadm_config;
