@@ -27,11 +27,19 @@ async fn processes_that_should_not_be_on_a_card_are_events_once_and_counted() {
     let rig = busy_rig(&["--audit-interval=100ms"]).await;
     rig.until_metric(&findings("process_elsewhere"), 2.0).await;
     rig.until_metric(&findings("unmanaged_process"), 1.0).await;
-    let of_q = event(&rig, "GPUProcessElsewhere").await;
-    assert_eq!(
-        (&of_q["regarding"]["kind"], &of_q["regarding"]["name"]),
-        (&json!("Pod"), &json!("q"))
-    );
+    // Each of its two containers is an event of its own.
+    let of_q = rig.sim.until("two events", |sim| {
+        let mut events = sim.list(WRITTEN_EVENTS);
+        events.retain(|event| event["reason"] == "GPUProcessElsewhere");
+        (events.len() == 2).then_some(events)
+    });
+    let of_q = of_q.await.unwrap();
+    for (event, container) in of_q.iter().zip(["sidecar", "whole"]) {
+        let about = (&event["regarding"]["kind"], &event["regarding"]["name"]);
+        assert_eq!(about, (&json!("Pod"), &json!("q")));
+        assert!(event["note"].as_str().unwrap().contains(container), "{event}");
+        assert!(event["series"].is_null(), "{event}");
+    }
     let of_node = event(&rig, "GPUUnmanagedProcess").await;
     assert_eq!(
         of_node["regarding"],
