@@ -64,7 +64,7 @@ impl World {
         let port = url.rsplit(':').next().unwrap();
         let words = format!("port-forward --address=127.0.0.1 --namespace=plimsoll {target}");
         let said = format!(
-            "echo 'Forwarding from 127.0.0.1:{port} -> 19107'; echo $$ > forward; exec sleep 1000"
+            "echo $$ > forward; echo 'Forwarding from 127.0.0.1:{port} -> 19107'; exec sleep 1000"
         );
         self.rules.push((words, said));
         self
@@ -106,8 +106,8 @@ impl World {
 
     /// Whether the process still runs whose number a script has written into this file.
     pub(crate) fn runs(&self, file: &str) -> bool {
-        let pid = fs::read_to_string(self.path().join(file)).unwrap();
-        let stat = fs::read_to_string(format!("/proc/{}/stat", pid.trim())).unwrap_or_default();
+        let pid: u32 = fs::read_to_string(self.path().join(file)).unwrap().trim().parse().unwrap();
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
         !stat.is_empty() && !stat.contains(") Z ")
     }
 
