@@ -302,7 +302,7 @@ mod tests {
         assert_eq!(log.find("a", "p0", None).unwrap().pod.uid, "u2".into());
         assert!(log.find("b", "p0", None).is_none());
         let of_uid = |uid| log.find("a", "p0", Some(uid)).map(|found| found.pod.uid.to_string());
-        assert_eq!((of_uid("u1").as_deref(), of_uid("u7")), (Some("u1"), None));
+        assert_eq!((of_uid("u0").as_deref(), of_uid("u1")), (Some("u0"), None));
     }
 
     #[test]

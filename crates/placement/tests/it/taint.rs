@@ -56,7 +56,7 @@ fn one_limit_that_is_passed_is_enough_and_the_margin_keeps_a_node_near_it() {
 }
 
 #[test]
-fn a_load_that_is_missing_or_stale_is_unknown_and_of_a_pool_only_its_own_limits_count() {
+fn a_load_that_is_missing_or_stale_is_unknown() {
     let unknown = |labels: &BTreeMap<String, String>, now| {
         let cpu = |metric: &MetricName| {
             let value = metric.as_str().starts_with("cpu").then(|| Ratio::new(0.1)).flatten();
@@ -68,8 +68,9 @@ fn a_load_that_is_missing_or_stale_is_unknown_and_of_a_pool_only_its_own_limits_
     };
     assert_eq!(unknown(&BTreeMap::new(), 359), ["mem_usage_avg_5m"]);
     assert_eq!(unknown(&BTreeMap::new(), 361), ["cpu_usage_avg_5m", "mem_usage_avg_5m"]);
+    // A pool has the limits of other nodes where it sets none of its own.
     let small = [("size".to_owned(), "small".to_owned())].into();
-    assert_eq!(unknown(&small, 359), [""; 0]);
+    assert_eq!(unknown(&small, 359), ["mem_usage_avg_5m"]);
 }
 
 #[test]
