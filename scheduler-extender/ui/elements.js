@@ -75,7 +75,7 @@ export function Awaited({ answer, at, error, what }) {
       missing.length > 1 ? 'their' : 'its'} decisions are missing here.</p>`}`;
 }
 
-/** A load in thousandths: the reading (null: none is fresh), what pods in flight and `pod` add, a tick at the limit. */
+/** A load in thousandths: the reading (null: none is fresh), pods in flight, `pod`, a tick at the limit. */
 export function LoadBar({ reading, inFlight = 0, pod = 0, max = null, over, text }) {
   if (reading === null) return html`<span class="load none">no fresh reading</span>`;
   const now = reading + inFlight;

@@ -124,7 +124,7 @@ export function HeatMap({ label, items, codes, faded, groups, describe, open, th
   const canvas = useRef(null);
   const drawn = useRef(null);
   const [width, setWidth] = useState(0);
-  // An update can move an item: its name is kept. `told`: to screen readers, as the keyboard led there.
+  // An update can move an item: its name is kept. `told`: to screen readers.
   const [{ name, told }, setCursor] = useState({});
   const labelled = groups.length > 1;
   const layout = width > 0 ? layOut(width, groups.map(group => group.count), labelled) : null;
@@ -191,7 +191,7 @@ export function arrange(items, keyOf, grouped) {
   return { list: list.map(([, item]) => item), groups };
 }
 
-/** The `most` positions among `chosen` with the highest values, highest first. Sorts few of them: 40,000 take long. */
+/** The `most` positions among `chosen` with the highest values, highest first; sorts few. */
 export function highest(values, chosen, most) {
   const sorted = Float64Array.from(chosen, i => values[i] ?? -1).sort();
   const least = sorted[Math.max(0, sorted.length - most)];

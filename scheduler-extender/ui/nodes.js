@@ -221,7 +221,7 @@ function AllBars() {
   </section>`)}`;
 }
 
-/** How a charge is drawn: what is not yet recorded is hatched, what belongs to no pod is grey. */
+/** How a charge is drawn. */
 const LOOKS = {
   recorded: 'held', chosen: 'reserved', claimed: 'reserved', nominated: 'reserved',
   'unknown-place': 'doubtful', 'unproven-claim': 'doubtful', unmanaged: 'unmanaged',

@@ -10,7 +10,7 @@ import { LoadTables } from './nodes.js';
 
 const PAGE = 100;
 const BEST = 10;
-/** With more nodes, those that the decision names are asked for first: all of them can be several megabytes. */
+/** With more nodes, those that the decision names are asked for first. */
 const MANY_NODES = 500;
 
 export function asksText(asks) {

@@ -17,7 +17,7 @@ export function merge(previous, answer) {
   const nodes = [...byName.values()].sort((a, b) => (a.name < b.name ? -1 : 1));
   return {
     version: answer.version,
-    /** Of the server, in seconds since 1970: ages are counted from it, not from this machine's clock. */
+    /** The server's, in seconds since 1970: ages are counted from it. */
     time: Date.parse(answer.time) / 1000,
     replica: answer.replica,
     metrics: answer.metrics,
@@ -65,7 +65,7 @@ function rows(answer) {
   });
 }
 
-/** The JSON of an answer; null if nothing has changed. Fails with the status of an answer that is no success. */
+/** The JSON of an answer; null if nothing has changed. Fails with the status of another answer. */
 export async function ask(path, signal, init = {}) {
   const answer = await fetch(path, { cache: 'no-cache', ...init, signal: AbortSignal.any([signal, AbortSignal.timeout(PATIENCE)]) });
   if (answer.status === 304) return null;
