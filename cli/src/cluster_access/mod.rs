@@ -10,12 +10,12 @@ mod kubectl;
 pub(crate) mod objects;
 mod policy_map;
 mod running;
+pub(crate) mod workload;
 
 use std::cell::OnceCell;
 use std::collections::BTreeSet;
 
 use anyhow::{Context, Result, bail};
-use serde_json::Value;
 
 use crate::args::access::{Access, Namespaces};
 pub(crate) use failure::Failure;
@@ -23,6 +23,7 @@ pub(crate) use forward::Forward;
 pub(crate) use kubectl::Kubectl;
 use objects::{Lease, List, Object, Pod};
 pub(crate) use policy_map::PolicyMap;
+use workload::Workload;
 
 /// The extender's read-only port.
 pub(crate) const INSPECT_PORT: u16 = 19107;
@@ -189,11 +190,11 @@ impl Cluster {
         let namespace = self.namespace()?;
         let in_namespace = format!("--namespace={namespace}");
         let selector = format!("--selector={PART_OF}");
-        let found: List<Value> =
+        let found: List<Workload> =
             self.kubectl.get(&["deployments", &in_namespace, &selector]).context(
                 "which ConfigMap has the policy is not known without the Deployments of Plimsoll",
             )?;
-        let map = PolicyMap::of(&found.items, namespace);
+        let map = PolicyMap::of(&found.items);
         Ok(map.unwrap_or_else(|| PolicyMap::shipped(namespace)))
     }
 

@@ -11,13 +11,12 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::certificates::end_of;
-use super::facts::{
-    ConfigMap, Fact, Facts, Pages, Read, Right, Secret, Workload, name_of, policy_map,
-};
+use super::facts::{ConfigMap, Fact, Facts, Pages, Read, Right, Secret};
 use super::page::Page;
 use crate::cluster_access::objects::{Event, List, Meta, Pod};
+use crate::cluster_access::workload::{Workload, name_of};
 use crate::cluster_access::{
-    Cluster, EXTENDER, EXTENDER_LEASE, Failure, Forward, Kubectl, PART_OF,
+    Cluster, EXTENDER, EXTENDER_LEASE, Failure, Forward, Kubectl, PART_OF, PolicyMap,
 };
 use crate::extender;
 
@@ -158,9 +157,10 @@ fn one<T: DeserializeOwned>(kubectl: &Kubectl, words: &[&str]) -> Read<Option<T>
 
 /// The ConfigMap that the programs read the policy from; `None` if none is named.
 fn policy(kubectl: &Kubectl, workloads: &Read<Vec<Workload>>) -> Read<Option<ConfigMap>> {
-    let Some((namespace, name)) = policy_map(workloads.as_ref().map_err(Failure::clone)?) else {
+    let Some(map) = PolicyMap::of(workloads.as_ref().map_err(Failure::clone)?) else {
         return Ok(None);
     };
+    let PolicyMap { namespace, name } = map;
     one(kubectl, &["configmap", &name, &format!("--namespace={namespace}")])
 }
 
@@ -311,7 +311,7 @@ fn rights(
     workloads: &Read<Vec<Workload>>,
 ) -> Read<Vec<Right>> {
     let pods = pods.as_ref().map_err(Failure::clone)?;
-    let policy = policy_map(workloads.as_ref().map_err(Failure::clone)?);
+    let policy = PolicyMap::of(workloads.as_ref().map_err(Failure::clone)?);
     let mut rights = Vec::new();
     let mut reviews = Vec::new();
     for (account, group, resource, name, verbs, own) in RIGHTS {
@@ -320,8 +320,8 @@ fn rights(
         let mut name = name.to_owned();
         if resource == "configmaps" {
             // Without one the extender reads none.
-            let Some((_, policy)) = &policy else { continue };
-            name.clone_from(policy);
+            let Some(policy) = &policy else { continue };
+            name.clone_from(&policy.name);
         }
         for verb in verbs {
             let place = if own { namespace } else { "" };

@@ -9,7 +9,8 @@ use placement::policy::LoadPolicy;
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::cluster_access::objects::{Container, Event, Lease, Meta, Node, Pod};
+use crate::cluster_access::objects::{Event, Lease, Meta, Node, Pod};
+use crate::cluster_access::workload::{Workload, find, name_of};
 use crate::cluster_access::{EXTENDER, Failure};
 use crate::doctor::page::Page;
 
@@ -93,7 +94,8 @@ pub(crate) struct Facts {
     pub(crate) kubeadm_config: Read<Option<ConfigMap>>,
     /// The second kube-scheduler's ConfigMap; `None` if there is none.
     pub(crate) second_config: Read<Option<ConfigMap>>,
-    /// The ConfigMap with the policy, which [`policy_map`] names; `None` if there is none.
+    /// The ConfigMap with the policy, which [`PolicyMap`](crate::cluster_access::PolicyMap) names; `None` if there is
+    /// none.
     pub(crate) policy: Read<Option<ConfigMap>>,
     /// The Lease of the extender; `None` if there is none.
     pub(crate) extender_lease: Read<Option<Lease>>,
@@ -118,88 +120,6 @@ pub(crate) struct Facts {
     pub(crate) plugin_logs: Read<BTreeMap<String, Read<String>>>,
     /// DaemonSets that set up NVIDIA's container runtime.
     pub(crate) toolkits: Read<Vec<Workload>>,
-}
-
-/// A Deployment or a DaemonSet.
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(default)]
-pub(crate) struct Workload {
-    pub(crate) kind: String,
-    pub(crate) metadata: Meta,
-    pub(crate) spec: WorkloadSpec,
-    pub(crate) status: WorkloadStatus,
-}
-
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(default)]
-pub(crate) struct WorkloadSpec {
-    pub(crate) replicas: Option<u32>,
-    pub(crate) template: Template,
-}
-
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(default)]
-pub(crate) struct Template {
-    pub(crate) spec: TemplateSpec,
-}
-
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(default)]
-pub(crate) struct TemplateSpec {
-    pub(crate) containers: Vec<Container>,
-    /// Whether its processes see those of the node.
-    #[serde(rename = "hostPID")]
-    pub(crate) host_pid: bool,
-    pub(crate) volumes: Vec<Volume>,
-}
-
-/// A volume, as far as it names ConfigMaps and Secrets.
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub(crate) struct Volume {
-    pub(crate) name: String,
-    pub(crate) config_map: Option<Source>,
-    pub(crate) secret: Option<Source>,
-    pub(crate) projected: Option<Projected>,
-}
-
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(default)]
-pub(crate) struct Projected {
-    pub(crate) sources: Vec<ProjectedSource>,
-}
-
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(default)]
-pub(crate) struct ProjectedSource {
-    pub(crate) secret: Option<Source>,
-}
-
-/// The ConfigMap or Secret of a volume.
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub(crate) struct Source {
-    pub(crate) name: String,
-    /// The name, of a volume that is a Secret alone.
-    pub(crate) secret_name: String,
-    /// The keys that are mounted; all if there are none.
-    pub(crate) items: Vec<Item>,
-    /// Whether pods start without it.
-    pub(crate) optional: bool,
-}
-
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(default)]
-pub(crate) struct Item {
-    pub(crate) key: String,
-}
-
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub(crate) struct WorkloadStatus {
-    pub(crate) ready_replicas: u32,
-    pub(crate) number_ready: u32,
-    pub(crate) desired_number_scheduled: u32,
 }
 
 /// A ConfigMap.
@@ -333,76 +253,4 @@ impl Facts {
         let plugin = self.workload(PLUGIN).ok().flatten();
         plugin.and_then(|plugin| plugin.setting(variable)).unwrap_or(default)
     }
-}
-
-/// The Deployment or DaemonSet of a program.
-pub(crate) fn find<'a>(workloads: &'a [Workload], program: &str) -> Option<&'a Workload> {
-    workloads.iter().find(|workload| name_of(&workload.metadata) == program)
-}
-
-/// Namespace and name of the ConfigMap that the policy is read from, by the extender's flag or the annotator's volume;
-/// `None` if neither is there, or neither names one.
-pub(crate) fn policy_map(workloads: &[Workload]) -> Option<(String, String)> {
-    let by_flag = find(workloads, EXTENDER).and_then(|it| it.setting("PLIMSOLL_POLICY_CONFIG_MAP"));
-    if let Some((namespace, name)) = by_flag.and_then(|map| map.split_once('/')) {
-        return Some((namespace.to_owned(), name.to_owned()));
-    }
-    [EXTENDER, "annotator"].iter().find_map(|program| {
-        let workload = find(workloads, program)?;
-        let volumes = &workload.spec.template.spec.volumes;
-        let volume = volumes.iter().find(|volume| volume.name == "policy")?;
-        let map = volume.config_map.as_ref()?;
-        Some((workload.metadata.namespace.clone(), map.name.clone()))
-    })
-}
-
-/// The label that names the program of an object.
-pub(crate) fn name_of(metadata: &Meta) -> &str {
-    metadata.labels.get("app.kubernetes.io/name").map_or("", String::as_str)
-}
-
-impl Workload {
-    /// The value of a setting of its program: the flag, or else the variable of the same name.
-    pub(crate) fn setting(&self, variable: &str) -> Option<&str> {
-        let flag = variable.strip_prefix("PLIMSOLL_").unwrap_or(variable).to_lowercase();
-        let flag = format!("--{}", flag.replace('_', "-"));
-        let containers = &self.spec.template.spec.containers;
-        let named = containers.iter().find(|it| it.name == name_of(&self.metadata));
-        let container = named.or(containers.first())?;
-        let by_env = container.env.iter().find(|it| it.name == variable);
-        flag_of(&container.args, &flag).or(by_env.map(|it| it.value.as_str()))
-    }
-
-    /// The Secrets of its volumes that bring a certificate: the names, and whether pods start without it.
-    pub(crate) fn certificates(&self) -> Vec<(&str, bool)> {
-        let mut secrets = Vec::new();
-        for volume in &self.spec.template.spec.volumes {
-            let projected = volume.projected.iter().flat_map(|it| &it.sources);
-            for secret in projected.filter_map(|it| it.secret.as_ref()).chain(&volume.secret) {
-                let name = &secret.name;
-                let name = if name.is_empty() { &secret.secret_name } else { name };
-                let mut items = secret.items.iter();
-                if secret.items.is_empty() || items.any(|item| item.key == "tls.crt") {
-                    secrets.push((name.as_str(), secret.optional));
-                }
-            }
-        }
-        secrets
-    }
-}
-
-/// The value of a flag among these words: `--flag=value`, or `--flag value`.
-pub(crate) fn flag_of<'a>(
-    words: impl IntoIterator<Item = &'a String>,
-    flag: &str,
-) -> Option<&'a str> {
-    let mut words = words.into_iter();
-    while let Some(word) = words.next() {
-        match word.strip_prefix(flag) {
-            Some("") => return words.next().map(String::as_str),
-            Some(rest) if rest.starts_with('=') => return rest.get(1..),
-            _ => {}
-        }
-    }
-    None
 }

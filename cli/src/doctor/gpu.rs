@@ -6,12 +6,13 @@ use api::cards::{Card, Cards, Closed};
 use placement::names::Names;
 use serde_json::Value;
 
-use super::facts::{Facts, PLUGIN, Workload};
+use super::facts::{Facts, PLUGIN};
 use super::finding::{Findings, count, few};
 use super::programs::{EVENTS, NODES, PODS, WORKLOADS, has_extender, why_not_ready};
 use super::readings::state;
 use crate::cluster_access::EXTENDER;
 use crate::cluster_access::objects::{Event, Node};
+use crate::cluster_access::workload::Workload;
 
 /// Labels by which other programs mark nodes with a card of NVIDIA's.
 const MARKS: [&str; 4] = [

@@ -4,10 +4,11 @@ use std::collections::BTreeSet;
 
 use placement::policy::LoadPolicy;
 
-use super::facts::{Facts, PLUGIN, Workload, policy_map};
+use super::facts::{Facts, PLUGIN};
 use super::finding::{Findings, Metrics, few};
-use crate::cluster_access::EXTENDER;
 use crate::cluster_access::objects::Pod;
+use crate::cluster_access::workload::{Workload, find};
+use crate::cluster_access::{EXTENDER, PolicyMap};
 use crate::version::{CLIENT, of_pods};
 
 /// What the checks call [`Facts::workloads`].
@@ -273,17 +274,17 @@ fn minor(version: &str) -> Option<u32> {
 pub(crate) fn policy(facts: &Facts, found: &mut Findings) {
     const CHECK_IT: &str = "kubectl plimsoll policy show | kubectl plimsoll policy check -";
     let Some(workloads) = found.read(WORKLOADS, facts.workloads.as_ref()) else { return };
-    let has_extender = super::facts::find(workloads, EXTENDER).is_some();
-    if !has_extender && super::facts::find(workloads, "annotator").is_none() {
+    let has_extender = find(workloads, EXTENDER).is_some();
+    if !has_extender && find(workloads, "annotator").is_none() {
         return found.does_not_apply("neither extender nor annotator is installed");
     }
-    let map = policy_map(workloads);
+    let map = PolicyMap::of(workloads);
     match &map {
         None => found.unknown(
             "not checked: no flag and no volume of extender and annotator names a ConfigMap with the policy",
             "kubectl plimsoll policy show --effective shows what is in force",
         ),
-        Some((namespace, name)) => stored(facts, namespace, name, found),
+        Some(map) => stored(facts, map, found),
     }
     let refused = ["outcome=\"refused\""];
     let mut refusals = 0.0;
@@ -302,13 +303,14 @@ pub(crate) fn policy(facts: &Facts, found: &mut Findings) {
             "kubectl plimsoll policy show --effective shows what is in force",
         );
     }
-    if let Some((namespace, name)) = map {
+    if let Some(PolicyMap { namespace, name }) = map {
         found.ok_if_nothing(format!("read without fault from the ConfigMap {namespace}/{name}"));
     }
 }
 
 /// Whether the policy in its ConfigMap is one that the programs take.
-fn stored(facts: &Facts, namespace: &str, name: &str, found: &mut Findings) {
+fn stored(facts: &Facts, map: &PolicyMap, found: &mut Findings) {
+    let PolicyMap { namespace, name } = map;
     let fact = format!("the ConfigMap {namespace}/{name}");
     let Some(map) = found.read(&fact, facts.policy.as_ref()) else { return };
     if map.is_none() {

@@ -6,11 +6,12 @@ use api::state::State;
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::facts::{Facts, Workload, find, name_of};
+use super::facts::Facts;
 use super::finding::{Findings, count, few};
 use super::programs::{NODES, PODS, TIME, WORKLOADS, why_not_ready};
 use crate::cluster_access::EXTENDER;
 use crate::cluster_access::objects::{Lease, ManagedFields, Node};
+use crate::cluster_access::workload::{Workload, find, name_of};
 
 /// What the checks call [`Facts::state`].
 pub(crate) const STATE: &str = "the extender's state";

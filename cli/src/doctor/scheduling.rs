@@ -3,11 +3,12 @@
 use jiff::Timestamp;
 use serde::Deserialize;
 
-use super::facts::{Facts, SECOND_SCHEDULER, flag_of};
+use super::facts::{Facts, SECOND_SCHEDULER};
 use super::finding::{Findings, Metrics, count, few};
 use super::programs::{EVENTS, NODES, PODS, TIME, has_extender, running};
 use crate::cluster_access::EXTENDER;
 use crate::cluster_access::objects::Pod;
+use crate::cluster_access::workload::flag_of;
 
 /// Where `plimsoll-scheduler enable` puts the configuration.
 const FOLDER: &str = "/etc/kubernetes/plimsoll/";

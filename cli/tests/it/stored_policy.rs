@@ -45,7 +45,10 @@ fn what_is_shown_is_a_copy_of_the_policy() {
 fn the_policy_is_that_of_the_config_map_that_the_programs_read() {
     let args = json!([{"args": ["--policy-config-map=plimsoll/mine"]}]);
     let deployment = json!({
-        "metadata": {"name": "scheduler-extender", "namespace": "plimsoll"},
+        "metadata": {
+            "name": "scheduler-extender", "namespace": "plimsoll",
+            "labels": {"app.kubernetes.io/name": "scheduler-extender"},
+        },
         "spec": {"template": {"spec": {"containers": args}}},
     });
     let map = json!({"metadata": {"resourceVersion": "41"}, "data": {"policy.yaml": SHIPPED}});

@@ -1,0 +1,143 @@
+//! Deployments and DaemonSets, as far as they tell what a program is set to and what it mounts.
+
+use serde::Deserialize;
+
+use super::objects::{Container, Meta};
+
+/// A Deployment or a DaemonSet.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Workload {
+    pub(crate) kind: String,
+    pub(crate) metadata: Meta,
+    pub(crate) spec: WorkloadSpec,
+    pub(crate) status: WorkloadStatus,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct WorkloadSpec {
+    pub(crate) replicas: Option<u32>,
+    pub(crate) template: Template,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Template {
+    pub(crate) spec: TemplateSpec,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct TemplateSpec {
+    pub(crate) containers: Vec<Container>,
+    /// Whether its processes see those of the node.
+    #[serde(rename = "hostPID")]
+    pub(crate) host_pid: bool,
+    pub(crate) volumes: Vec<Volume>,
+}
+
+/// A volume, as far as it names ConfigMaps and Secrets.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(crate) struct Volume {
+    pub(crate) name: String,
+    pub(crate) config_map: Option<Source>,
+    pub(crate) secret: Option<Source>,
+    pub(crate) projected: Option<Projected>,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Projected {
+    pub(crate) sources: Vec<ProjectedSource>,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct ProjectedSource {
+    pub(crate) secret: Option<Source>,
+}
+
+/// The ConfigMap or Secret of a volume.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(crate) struct Source {
+    pub(crate) name: String,
+    /// The name, of a volume that is a Secret alone.
+    pub(crate) secret_name: String,
+    /// The keys that are mounted; all if there are none.
+    pub(crate) items: Vec<Item>,
+    /// Whether pods start without it.
+    pub(crate) optional: bool,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Item {
+    pub(crate) key: String,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(crate) struct WorkloadStatus {
+    pub(crate) ready_replicas: u32,
+    pub(crate) number_ready: u32,
+    pub(crate) desired_number_scheduled: u32,
+}
+
+/// The Deployment or DaemonSet of a program.
+pub(crate) fn find<'a>(workloads: &'a [Workload], program: &str) -> Option<&'a Workload> {
+    workloads.iter().find(|workload| name_of(&workload.metadata) == program)
+}
+
+/// The label that names the program of an object.
+pub(crate) fn name_of(metadata: &Meta) -> &str {
+    metadata.labels.get("app.kubernetes.io/name").map_or("", String::as_str)
+}
+
+impl Workload {
+    /// The value of a setting of its program: the flag, or else the variable of the same name.
+    pub(crate) fn setting(&self, variable: &str) -> Option<&str> {
+        let flag = variable.strip_prefix("PLIMSOLL_").unwrap_or(variable).to_lowercase();
+        let flag = format!("--{}", flag.replace('_', "-"));
+        let containers = &self.spec.template.spec.containers;
+        let named = containers.iter().find(|it| it.name == name_of(&self.metadata));
+        let container = named.or(containers.first())?;
+        let by_env = container.env.iter().find(|it| it.name == variable);
+        flag_of(&container.args, &flag).or(by_env.map(|it| it.value.as_str()))
+    }
+
+    /// The Secrets of its volumes that bring a certificate: the names, and whether pods start without it.
+    pub(crate) fn certificates(&self) -> Vec<(&str, bool)> {
+        let mut secrets = Vec::new();
+        for volume in &self.spec.template.spec.volumes {
+            let projected = volume.projected.iter().flat_map(|it| &it.sources);
+            for secret in projected.filter_map(|it| it.secret.as_ref()).chain(&volume.secret) {
+                let name = &secret.name;
+                let name = if name.is_empty() { &secret.secret_name } else { name };
+                let mut items = secret.items.iter();
+                if secret.items.is_empty() || items.any(|item| item.key == "tls.crt") {
+                    secrets.push((name.as_str(), secret.optional));
+                }
+            }
+        }
+        secrets
+    }
+}
+
+/// The value of a flag among these words: `--flag=value`, or `--flag value`.
+pub(crate) fn flag_of<'a>(
+    words: impl IntoIterator<Item = &'a String>,
+    flag: &str,
+) -> Option<&'a str> {
+    let mut words = words.into_iter();
+    while let Some(word) = words.next() {
+        match word.strip_prefix(flag) {
+            Some("") => return words.next().map(String::as_str),
+            Some(rest) if rest.starts_with('=') => return rest.get(1..),
+            _ => {}
+        }
+    }
+    None
+}

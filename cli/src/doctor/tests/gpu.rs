@@ -1,0 +1,145 @@
+//! What the checks of cards and their nodes find.
+
+use super::*;
+
+#[test]
+fn a_runtime_that_honours_the_variable_is_found() {
+    let setting = RUNTIME_SETTING;
+    let mut facts = healthy();
+    facts.toolkits = Ok(vec![toolkit(&json!([]))]);
+    assert_only(&facts, Level::Fail, "runtime", "is not set in gpu-operator/toolkit");
+    facts.toolkits = Ok(vec![toolkit(&json!([{"name": setting, "value": "true"}]))]);
+    assert_only(&facts, Level::Fail, "runtime", "is true in gpu-operator/toolkit");
+    facts.toolkits = Ok(vec![toolkit(&json!([{"name": setting, "value": "false"}]))]);
+    assert_eq!(wrong(&facts), []);
+    facts.events = Ok(vec![event("Pod", "thief", "GPUProcessElsewhere", "")]);
+    assert_only(&facts, Level::Fail, "runtime", "shop/thief (GPUProcessElsewhere)");
+}
+
+#[test]
+fn a_runtime_at_which_nothing_looks_is_not_known() {
+    let mut facts = healthy();
+    facts.toolkits = Ok(Vec::new());
+    assert_only(
+        &facts,
+        Level::Unknown,
+        "runtime",
+        "without the component gpu-processes nothing looks",
+    );
+    workload_of(&mut facts, "gpushare-device-plugin").spec.template.spec.host_pid = true;
+    assert!(ok_text(&facts, "runtime").starts_with("no container was seen"));
+    facts.events = Err(Failure::Other("no".to_owned()));
+    let found = of_check(&facts, "runtime");
+    assert_eq!(found.iter().map(|it| it.level).collect::<Vec<_>>(), [Level::Unknown], "{found:#?}");
+}
+
+#[test]
+fn a_missing_or_stale_cdi_specification_is_found() {
+    let mut facts = healthy();
+    let annotations = &mut facts.nodes.as_mut().unwrap()[1].metadata.annotations;
+    annotations.insert("plimsoll.dev/gpu-cards".to_owned(), cards(Some("cdi")));
+    facts.events = Ok(vec![event("Node", "gpu-1", "CDIOtherDriver", "")]);
+    assert_only(
+        &facts,
+        Level::Fail,
+        "cdi",
+        "cards take no pods: gpu-1; events: gpu-1 (CDIOtherDriver)",
+    );
+    let mut facts = healthy();
+    let annotations = &mut facts.nodes.as_mut().unwrap()[1].metadata.annotations;
+    annotations.insert("plimsoll.dev/gpu-cards".to_owned(), cards(Some("cdi-folder")));
+    assert_only(
+        &facts,
+        Level::Fail,
+        "cdi",
+        "the folder of CDI specifications cannot be written: gpu-1",
+    );
+}
+
+#[test]
+fn a_runtime_without_cdi_is_found() {
+    let mut facts = healthy();
+    facts.nodes.as_mut().unwrap()[1].status.node_info.container_runtime_version =
+        "containerd://1.7.27".to_owned();
+    assert_only(&facts, Level::Warn, "cdi", "gpu-1 (containerd://1.7.27)");
+    let mut facts = healthy();
+    let plugin = of(
+        json!({"kind": "DaemonSet", "metadata": {"labels": {"app.kubernetes.io/name": "gpushare-device-plugin"}},
+        "spec": {"template": {"spec": {"containers": [{"args": ["--response=env"]}]}}}}),
+    );
+    facts.workloads.as_mut().unwrap()[3] = plugin;
+    assert_only(&facts, Level::Warn, "cdi", "--response=env");
+}
+
+#[test]
+fn a_unit_that_is_too_small_is_found_in_the_device_plugins_own_words() {
+    let mut facts = healthy();
+    let log = "{\"message\":\"98304 units of 1 MiB, where a node may have 32768: set --unit-mib to 3 or more, on all nodes alike\"}";
+    facts.plugin_logs = Ok(BTreeMap::from([("plugin-a".to_owned(), Ok(log.to_owned()))]));
+    assert_only(&facts, Level::Fail, "unit", "plugin-a: the unit is too small");
+    let todo = findings(&facts).into_iter().find_map(|finding| finding.todo).unwrap();
+    assert!(todo.starts_with("set --unit-mib to 3 or more"), "{todo}");
+}
+
+#[test]
+fn another_device_plugin_on_the_cards_is_found() {
+    let mut facts = healthy();
+    let allocatable = &mut facts.nodes.as_mut().unwrap()[1].status.allocatable;
+    allocatable.insert("nvidia.com/gpu".to_owned(), json!("4"));
+    assert_only(&facts, Level::Fail, "other-plugins", "gpu-1 (nvidia.com/gpu: 4)");
+    let mut facts = healthy();
+    facts.events = Ok(vec![event("Node", "gpu-1", "GPUCardOfferedTwice", "")]);
+    assert_only(&facts, Level::Fail, "other-plugins", "gpu-1 (GPUCardOfferedTwice)");
+    // It was so long ago that the audit would have told again.
+    facts.events.as_mut().unwrap()[0].last_timestamp = Some(now() - SignedDuration::from_mins(57));
+    assert_eq!(wrong(&facts), []);
+    // A part of a card is one, too; of other names that is not known.
+    let mut facts = healthy();
+    let allocatable = &mut facts.nodes.as_mut().unwrap()[1].status.allocatable;
+    allocatable.insert("nvidia.com/mig-1g.10gb".to_owned(), json!("7"));
+    allocatable.insert("aliyun.com/gpu-mem".to_owned(), json!("24"));
+    assert_only(&facts, Level::Fail, "other-plugins", "gpu-1 (nvidia.com/mig-1g.10gb: 7)");
+    let mut facts = healthy();
+    let allocatable = &mut facts.nodes.as_mut().unwrap()[1].status.allocatable;
+    allocatable.insert("nvidia.com/hostdev".to_owned(), json!("2"));
+    assert_only(
+        &facts,
+        Level::Warn,
+        "other-plugins",
+        "may offer the same cards: gpu-1 (nvidia.com/hostdev: 2)",
+    );
+    // Where Plimsoll has no card, others may.
+    let mut facts = healthy();
+    facts.nodes.as_mut().unwrap()[0]
+        .status
+        .allocatable
+        .insert("nvidia.com/gpu".to_owned(), json!("4"));
+    assert_eq!(wrong(&facts), []);
+}
+
+#[test]
+fn gpu_nodes_without_the_device_plugin_are_found() {
+    let mut facts = healthy();
+    facts.nodes.as_mut().unwrap()[0]
+        .metadata
+        .labels
+        .insert("nvidia.com/gpu.present".to_owned(), "true".to_owned());
+    assert_only(
+        &facts,
+        Level::Warn,
+        "gpu-nodes",
+        "1 node with a card by its labels, and without Plimsoll's device plugin: cp-1",
+    );
+    facts.nodes.as_mut().unwrap()[0]
+        .metadata
+        .labels
+        .insert("gpushare".to_owned(), "false".to_owned());
+    assert_eq!(wrong(&facts), []);
+    facts.pods.as_mut().unwrap().pop();
+    assert_only(
+        &facts,
+        Level::Fail,
+        "gpu-nodes",
+        "1 GPU node without a device plugin's pod: gpu-1",
+    );
+}

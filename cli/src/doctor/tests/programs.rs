@@ -1,0 +1,115 @@
+//! What the checks of extender, annotator, policy and versions find.
+
+use super::*;
+
+#[test]
+fn a_policy_that_the_programs_refuse_is_found_with_its_line() {
+    let mut facts = healthy();
+    facts.policy = Ok(Some(policy(
+        "apiVersion: plimsoll.dev/v1alpha1\nkind: SchedulingPolicy\nspec: {wrong: 1}\n",
+    )));
+    assert_only(&facts, Level::Fail, "policy", "the policy is refused");
+    let text = wrong(&facts).remove(0).2;
+    assert!(text.contains("line 3"), "{text}");
+    let mut facts = healthy();
+    let page = "plimsoll_annotator_leader 1\nplimsoll_annotator_nodes 2\nplimsoll_annotator_policy_reads_total{outcome=\"refused\"} 1\n";
+    facts.annotators = one_annotator(Page::parse(page));
+    assert_only(&facts, Level::Warn, "policy", "was refused since the programs' start");
+}
+
+#[test]
+fn the_policy_is_looked_for_where_the_extender_says_that_it_is() {
+    let mut facts = healthy();
+    assert_eq!(ok_text(&facts, "policy"), "read without fault from the ConfigMap plimsoll/policy");
+    facts.policy = Ok(None);
+    assert_only(&facts, Level::Fail, "policy", "there is no ConfigMap plimsoll/policy");
+    facts.policy = Ok(Some(of(json!({"data": {"other.yaml": ""}}))));
+    assert_only(&facts, Level::Unknown, "policy", "has no key of the name of --policy-file");
+    let args =
+        &mut workload_of(&mut facts, "scheduler-extender").spec.template.spec.containers[1].args;
+    args[0] = "--policy-config-map=plimsoll/mine".to_owned();
+    args.push("--policy-file=/etc/mine/other.yaml".to_owned());
+    let text = include_str!("../../../../deploy/base/policy.yaml");
+    facts.policy = Ok(Some(of(json!({"data": {"other.yaml": text}}))));
+    assert_eq!(ok_text(&facts, "policy"), "read without fault from the ConfigMap plimsoll/mine");
+}
+
+#[test]
+fn versions_that_do_not_fit_are_found() {
+    let mut facts = healthy();
+    facts.pods.as_mut().unwrap()[2].spec.containers[0].image = "r/annotator:0.0.9".to_owned();
+    assert_only(&facts, Level::Warn, "versions", "annotator 0.0.9");
+    let mut facts = healthy();
+    facts.server_version = Ok("v1.33.2-eks-1".to_owned());
+    assert_only(&facts, Level::Fail, "versions", "v1.33.2-eks-1");
+    let mut facts = healthy();
+    facts.nodes.as_mut().unwrap()[1].status.node_info.kubelet_version = "v1.33.0".to_owned();
+    assert_only(&facts, Level::Fail, "versions", "gpu-1 (v1.33.0)");
+    let mut facts = healthy();
+    let page = extender_page(1);
+    assert!(page.label("plimsoll_build_info", "version").is_some());
+    let other = "plimsoll_extender_requests_total{verb=\"gpushare-scheduler/bind\"} 1\nplimsoll_build_info{version=\"9.9.9\"} 1\n";
+    facts.extenders.as_mut().unwrap().insert("extender-a".to_owned(), Ok(Page::parse(other)));
+    let found = wrong(&facts);
+    assert_eq!(
+        found.iter().map(|it| (it.0, it.1)).collect::<Vec<_>>(),
+        [(Level::Warn, "versions"); 2]
+    );
+    assert!(found[0].2.contains("the extender 9.9.9"), "{found:#?}");
+    assert!(found[1].2.contains("the programs are of several versions"), "{found:#?}");
+}
+
+#[test]
+fn images_by_digest_are_not_of_several_versions() {
+    let mut facts = healthy();
+    for pod in facts.pods.as_mut().unwrap() {
+        let image = &mut pod.spec.containers[0].image;
+        *image = image.replace(&format!(":{CLIENT}"), &format!("@sha256:{}", image.len()));
+    }
+    assert_eq!(wrong(&facts), []);
+    let text = ok_text(&facts, "versions");
+    assert!(
+        text.ends_with(
+            "do not tell the version of annotator, gpushare-device-plugin, node-exporter-plus"
+        ),
+        "{text}"
+    );
+    let mut second = pod("annotator", "annotator-b", "cp-2");
+    second.spec.containers[0].image = "r/annotator@sha256:other".to_owned();
+    facts.pods.as_mut().unwrap().push(second);
+    assert_only(&facts, Level::Warn, "versions", "pods of annotator are of several images");
+}
+
+#[test]
+fn an_extender_that_is_missing_or_does_not_lead_is_found() {
+    let mut facts = healthy();
+    facts.extender_lease =
+        Ok(Some(lease("extender-a_x", "2026-11-26T13:58:00Z", "2026-11-26T13:58:00Z")));
+    assert_only(
+        &facts,
+        Level::Fail,
+        "extender",
+        "no replica leads: extender-a renewed the Lease 120 s ago",
+    );
+    facts.extender_lease = Ok(None);
+    assert_only(&facts, Level::Fail, "extender", "no replica has ever led");
+    let mut facts = healthy();
+    workload_of(&mut facts, "scheduler-extender").spec.replicas = Some(0);
+    assert_only(&facts, Level::Fail, "extender", "scaled to 0 replicas");
+    let mut facts = healthy();
+    facts.workloads.as_mut().unwrap()[0].status.ready_replicas = 1;
+    let broken = &mut facts.pods.as_mut().unwrap()[1];
+    broken.status.conditions[0].status = "False".to_owned();
+    broken.status.container_statuses =
+        of(json!([{"state": {"waiting": {"reason": "ImagePullBackOff"}}}]));
+    assert_only(&facts, Level::Warn, "extender", "1/2 ready: extender-b (ImagePullBackOff)");
+    let mut facts = healthy();
+    facts.workloads = Ok(Vec::new());
+    let found = wrong(&facts);
+    assert_eq!((found[0].0, found[0].1), (Level::Fail, "extender"), "{found:#?}");
+    // The device plugin is there, so that the extender is missing.
+    let mut facts = healthy();
+    facts.workloads.as_mut().unwrap().remove(0);
+    let found = of_check(&facts, "extender");
+    assert_eq!(found[0].level, Level::Fail, "{found:#?}");
+}
