@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use axum::http::HeaderMap;
 use cluster::Pod;
 use daemon::Shutdown;
 use jiff::{SignedDuration, Timestamp};
@@ -14,7 +15,7 @@ use crate::decisions::{DecidedPod, Decision, DecisionLog, NominatedPods, Waiting
 use crate::metrics::Metrics;
 use crate::node_request::{self, CandidateNodes, NamesJson, NodeRequest};
 use crate::over_limits::OverLimits;
-use crate::replicas::{Forwarder, OtherReplicas, Replicas};
+use crate::replicas::{FORWARDED, Forwarder, OtherReplicas, Replicas};
 use crate::report::StateReport;
 use crate::shadow::Shadow;
 use crate::view::{Current, NodeNames, PodEstimates, Prepared, View};
@@ -196,4 +197,11 @@ pub struct Extender {
     pub others: Option<OtherReplicas>,
     /// The shutdown. After it, each connection is closed with its next answer.
     pub ending: Shutdown,
+}
+
+impl Extender {
+    /// The other replicas, where they are to be asked too: not by a request that is from one of them.
+    pub(crate) fn others_to_ask(&self, headers: &HeaderMap) -> Option<&OtherReplicas> {
+        if headers.contains_key(FORWARDED) { None } else { self.others.as_ref() }
+    }
 }

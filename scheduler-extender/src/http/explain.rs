@@ -20,7 +20,6 @@ use serde::Deserialize;
 use super::Answer;
 use crate::decisions::{self, Decision, MAX_PODS};
 use crate::field;
-use crate::replicas::FORWARDED;
 use crate::wire::{self, ExplainPod, ExplainRequest, Name};
 use crate::{Decider, Extender};
 
@@ -47,8 +46,7 @@ pub(super) async fn explain(
     body: Bytes,
 ) -> Answer {
     let start = Instant::now();
-    let others = if headers.contains_key(FORWARDED) { None } else { extender.others.as_ref() };
-    let answer = match (wire::read_explain_request(&body), others) {
+    let answer = match (wire::read_explain_request(&body), extender.others_to_ask(&headers)) {
         (Ok(request), Some(others)) if request.pod.uses_decision_log() => {
             let (own, others) =
                 tokio::join!(answer(&extender, request), others.query(PATH, Some(&body)));

@@ -31,24 +31,21 @@ pub(super) async fn is_own(
     next: Next,
 ) -> Response {
     let host = request.headers().get(HOST).map(|host| host.to_str().unwrap_or_default());
-    match host {
-        Some(host) if !accepts(host, &extender.host_names) => {
-            let error = "the name in the header Host is none of this server's; --inspect-host-names adds names";
-            Answer::failed(StatusCode::MISDIRECTED_REQUEST, &error).into_response()
-        }
-        _ if is_of_another_site(request.headers()) => {
-            let error = "a page of another site asks; only this server's own pages and tools may";
-            Answer::failed(StatusCode::FORBIDDEN, &error).into_response()
-        }
-        // Browsers always send the name.
-        Some(_) | None => {
-            let mut answer = next.run(request).await;
-            let headers = answer.headers_mut();
-            headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
-            headers.insert(RESOURCE_POLICY, HeaderValue::from_static("same-origin"));
-            answer
-        }
+    // Browsers always send it.
+    if host.is_some_and(|host| !accepts(host, &extender.host_names)) {
+        let error =
+            "the name in the header Host is none of this server's; --inspect-host-names adds names";
+        return Answer::failed(StatusCode::MISDIRECTED_REQUEST, &error).into_response();
     }
+    if is_of_another_site(request.headers()) {
+        let error = "a page of another site asks; only this server's own pages and tools may";
+        return Answer::failed(StatusCode::FORBIDDEN, &error).into_response();
+    }
+    let mut answer = next.run(request).await;
+    let headers = answer.headers_mut();
+    headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    headers.insert(RESOURCE_POLICY, HeaderValue::from_static("same-origin"));
+    answer
 }
 
 /// Whether a browser says that a page of another site asks. A link that a user follows is no such request: it has the

@@ -22,7 +22,6 @@ use super::Answer;
 use crate::Extender;
 use crate::decisions::{MAX_PODS, Which};
 use crate::field;
-use crate::replicas::FORWARDED;
 use crate::report::{all_cards, node_detail};
 
 /// The beginning of all paths.
@@ -154,9 +153,7 @@ async fn summarised(
     let decider = &extender.decider;
     let mut decisions = decider.decisions.summaries(which);
     let mut missing = Vec::new();
-    if let Some(others) = &extender.others
-        && !headers.contains_key(FORWARDED)
-    {
+    if let Some(others) = extender.others_to_ask(headers) {
         let answers = others.query(path, None).await;
         for answer in answers.bodies {
             if let Ok(other) = serde_json::from_slice::<Decisions>(&answer) {
@@ -196,7 +193,7 @@ fn newest_of_each(decisions: &mut Vec<Decided>) {
 async fn policy(State(extender): State<Arc<Extender>>) -> Response {
     let start = Instant::now();
     let snapshot = extender.decider.view.read();
-    // The extender reads annotations, whoever wrote them: what is said of a source holds for node-exporter-plus.
+    // The extender does not know where the annotator has the readings from, so the answer is for node-exporter-plus.
     let check = PolicyCheck {
         refused: extender.policy_fault.borrow().clone(),
         ..effective(&snapshot.policy.policy, None, &ReadingSource::Exporters)

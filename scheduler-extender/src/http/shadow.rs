@@ -13,7 +13,6 @@ use placement::units::NodeName;
 
 use super::Answer;
 use crate::Extender;
-use crate::replicas::FORWARDED;
 use crate::shadow::{Comparison, MAX_SAMPLES, PolicyResult};
 
 pub(super) const PATH: &str = "/shadow";
@@ -32,9 +31,7 @@ pub(super) async fn shadow(State(extender): State<Arc<Extender>>, headers: Heade
     let now = decider.now();
     let mut pods: Vec<_> = shadow.last_hour(now).iter().map(|comparison| pod(comparison)).collect();
     let mut missing = Vec::new();
-    if let Some(others) = &extender.others
-        && !headers.contains_key(FORWARDED)
-    {
+    if let Some(others) = extender.others_to_ask(&headers) {
         let answers = others.query(PATH, None).await;
         let texts = answers.bodies.iter();
         let shadows = texts.filter_map(|text| serde_json::from_slice::<out::Shadow>(text).ok());
