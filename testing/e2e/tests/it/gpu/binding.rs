@@ -56,6 +56,8 @@ fn one_node(env: &TestEnv) -> Result<()> {
     let before = failed_binds(env)?;
     fake_nodes::with(env, &[FakeNode::with_cards(NODE, &[16; 8])], || {
         known_to_kube_scheduler(env)?;
+        // A deleted pod of an earlier test's node of this name counts for some seconds, and its namespace waits for it.
+        no_unit_is_in_use(env, &[NODE])?;
         let began = Instant::now();
         create_all(env, gpu_pods("forty", 40, 3).into_iter().map(on_fake_nodes).collect())?;
         let pods = all_bound(env, BINDING)?;
@@ -74,9 +76,13 @@ fn one_node(env: &TestEnv) -> Result<()> {
 /// Waits until no unit of our nodes is in use. A device plugin reports the end of an earlier test's pods some seconds
 /// after the API server; until then, the pods of their namespace wait.
 fn all_units_are_free(env: &TestEnv) -> Result<()> {
-    let nodes = env.cluster()?.nodes();
+    let nodes: Vec<&str> = env.cluster()?.nodes().iter().map(|node| node.name()).collect();
+    no_unit_is_in_use(env, &nodes)
+}
+
+fn no_unit_is_in_use(env: &TestEnv, nodes: &[&str]) -> Result<()> {
     wait_for("every unit to be free", START, || {
-        let used = nodes.iter().map(|node| used_units(env, node.name()));
+        let used = nodes.iter().map(|node| used_units(env, node));
         let used: Vec<u64> = used.collect::<Result<Vec<_>>>()?.concat();
         Ok(used.iter().all(|units| *units == 0).then_some(()))
     })
