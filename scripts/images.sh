@@ -25,7 +25,12 @@ x86_64) here=amd64 ;;
 aarch64) here=arm64 ;;
 *) here= ;;
 esac
-read -ra arches <<<"${ARCHES:-$here}"
+read -ra asked <<<"${ARCHES:-$here}"
+# In one order however ARCHES has them: an index of images lists them in it.
+arches=()
+for arch in amd64 arm64; do
+    case " ${asked[*]} " in *" $arch "*) arches+=("$arch") ;; esac
+done
 out=target/images
 table=$out/digests
 
@@ -52,13 +57,13 @@ fail() {
 # Fails where ARCHES or TAG is nothing that an image can have.
 settings() {
     local arch
-    [ ${#arches[@]} -gt 0 ] || fail "No image is for $(uname -m): set ARCHES to amd64, arm64 or both."
-    for arch in "${arches[@]}"; do
+    for arch in "${asked[@]}"; do
         case $arch in
         amd64 | arm64) ;;
         *) fail "ARCHES names $arch, and the images are for amd64 and arm64: ARCHES=\"amd64 arm64\" is both." ;;
         esac
     done
+    [ ${#arches[@]} -gt 0 ] || fail "No image is for $(uname -m): set ARCHES to amd64, arm64 or both."
     [[ $TAG =~ ^[A-Za-z0-9_][A-Za-z0-9._-]{0,127}$ ]] || fail "TAG is $TAG, which cannot be the tag of an image."
 }
 

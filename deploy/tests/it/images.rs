@@ -179,16 +179,41 @@ fn an_architecture_without_images_is_refused_before_anything_is_compiled() {
     assert!(said.contains("ARCHES=\"amd64 arm64\""), "{said}");
 }
 
-#[test]
-fn all_programs_that_are_missing_are_named_before_anything_is_compiled() {
+/// A folder with these programs of this machine.
+fn with_programs(programs: &[&str]) -> TempDir {
     let folder = TempDir::new().expect("a folder");
     let path = std::env::var_os("PATH").expect("PATH");
-    // What the script itself is written with.
-    for program in ["awk", "bash", "date", "dirname", "env", "git", "sed", "uname"] {
+    for program in programs {
         let mut places = std::env::split_paths(&path).map(|place| place.join(program));
         let place = places.find(|place| place.is_file()).expect(program);
         symlink(place, folder.path().join(program)).expect("a link");
     }
+    folder
+}
+
+/// What the script itself is written with.
+const NEEDED: [&str; 8] = ["awk", "bash", "date", "dirname", "env", "git", "sed", "uname"];
+
+#[test]
+fn the_order_of_architectures_is_one_however_they_are_named() {
+    let folder = with_programs(&[&NEEDED[..], &["true"]].concat());
+    for program in ["buildah", "curl", "dpkg-deb", "jq", "readelf"] {
+        symlink(folder.path().join("true"), folder.path().join(program)).expect("a link");
+    }
+    for (asked, order) in
+        [("arm64 amd64", "amd64 arm64"), ("amd64 arm64 amd64", "amd64 arm64"), ("arm64", "arm64")]
+    {
+        let mut pack = images("pack");
+        // No programs are of this commit.
+        pack.env("ARCHES", asked).env("PATH", folder.path()).env("PLIMSOLL_GIT", "none");
+        let said = refusal(&mut pack);
+        assert!(said.contains(&format!("make images ARCHES=\"{order}\"")), "{asked}: {said}");
+    }
+}
+
+#[test]
+fn all_programs_that_are_missing_are_named_before_anything_is_compiled() {
+    let folder = with_programs(&NEEDED);
     let said = refusal(images("build").env("ARCHES", "amd64 arm64").env("PATH", folder.path()));
     for (program, package) in
         [("buildah", "buildah"), ("dpkg-deb", "dpkg"), ("readelf", "binutils")]
