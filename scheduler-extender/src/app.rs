@@ -54,8 +54,10 @@ const DRAIN_DELAY: Duration = Duration::from_secs(3);
 /// The time after which requests that are still under way are cut off; below [`daemon::GRACE`].
 const CUT_OFF: Duration = Duration::from_secs(9);
 
-/// The period in which the measure of fragmentation is recomputed if necessary.
-const MEASURE_EVERY: Duration = Duration::from_secs(5);
+/// The period in which the measure of fragmentation follows the free room.
+const REPRICE_EVERY: Duration = Duration::from_secs(1);
+/// After so many of these it is recomputed if necessary.
+const MEASURE_AFTER: u32 = 5;
 
 /// The period in which a replica reads the Lease that another holds.
 const LEASE_READ_PERIOD: Duration = Duration::from_millis(300);
@@ -456,14 +458,19 @@ fn spawn_watches(
     context.spawn("ticks", ticking);
 }
 
-/// Recomputes the measure of fragmentation, and expires measurements of unmanaged memory, until the shutdown.
+/// Keeps the measure of fragmentation, and expires measurements of unmanaged memory, until the shutdown.
 async fn keep_measured(view: Arc<View>, clock: Clock, shutdown: Shutdown) -> anyhow::Result<()> {
-    while shutdown.run_until_cancelled(sleep(MEASURE_EVERY)).await.is_some() {
-        let view = Arc::clone(&view);
-        let now = clock();
+    let mut ticks = 0_u32;
+    while shutdown.run_until_cancelled(sleep(REPRICE_EVERY)).await.is_some() {
+        ticks = ticks.wrapping_add(1);
+        let is_due = ticks.is_multiple_of(MEASURE_AFTER);
+        let (view, now) = (Arc::clone(&view), clock());
         tokio::task::spawn_blocking(move || {
-            view.renew_measure();
-            view.change(|index| index.count_unmanaged(now));
+            if is_due {
+                view.renew_measure();
+                view.change(|index| index.count_unmanaged(now));
+            }
+            view.reprice();
         })
         .await?;
     }

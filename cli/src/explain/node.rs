@@ -40,11 +40,20 @@ pub(super) fn write(node: &Node, output: &mut dyn Write) -> Result<()> {
             table::write(output, heading, &rows)?;
         }
         if let Some(cost) = cards.cost {
-            writeln!(output, "\nOn this node it makes {} useless for others.", parts(cost))?;
+            writeln!(
+                output,
+                "\nOn this node it takes {} from pods that are likely to come: room that none of them could use, and \
+                 places that those with several cards will need.",
+                parts(cost)
+            )?;
         }
     }
     if let Some(cost) = node.cost_to_cards {
-        writeln!(output, "\nThe CPU that it takes makes {} useless for others.", parts(cost))?;
+        writeln!(
+            output,
+            "\nThe CPU that it takes costs pods that are likely to come {}.",
+            parts(cost)
+        )?;
     }
     if !node.reasons.is_empty() {
         writeln!(output)?;

@@ -394,3 +394,26 @@ async fn a_node_that_is_explained_alone_has_the_rank_that_it_has_among_all() {
         assert_eq!(scores(Some(&[&node.0])).await, [node]);
     }
 }
+
+/// The pod with eight cards and most of a node's CPU comes last: small pods have left a node for it, although the
+/// fragments that they leave are the same on each.
+#[test]
+fn while_there_is_room_a_node_stays_free_for_a_pod_with_all_its_cards() {
+    let names: Vec<String> = (0..6).map(|number| format!("n{number}")).collect();
+    let nodes: Vec<(&str, u32)> = names.iter().map(|name| (name.as_str(), 8)).collect();
+    let asked: Vec<&str> = names.iter().map(String::as_str).collect();
+    let mut cluster = Cluster::new(&nodes);
+    cluster.seen(20, 16, 4);
+    cluster.view.renew_measure();
+    // On each node but the last one, a card is in use.
+    for (number, node) in names.iter().enumerate().take(5) {
+        cluster.changed(&pod(&format!("web-{number}"), 0, 20, Some(node)));
+        cluster.reserve(&pod(&format!("small-{number}"), 16, 4, None), node);
+    }
+    cluster.view.reprice();
+    let plain = cluster.decision(&pod("web", 0, 4, None), &asked);
+    let costs: Vec<i64> = (0..6).map(|at| plain.cost_to_cards(at).unwrap().0).collect();
+    assert!(costs[5] >= 1_000_000 && costs[..5].iter().all(|cost| *cost < 1_000_000), "{costs:?}");
+    let scores = cluster.card_scores(&pod("next", 16, 4, None), &asked);
+    assert_eq!(scores[5], 3, "{scores:?}");
+}

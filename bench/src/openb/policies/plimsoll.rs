@@ -34,7 +34,12 @@ pub struct Plimsoll {
     memory: ByState,
     /// The nodes without pods.
     empty: Vec<Node>,
+    /// Pods that have arrived.
+    arrived: usize,
 }
+
+/// Places are priced anew after so many pods: about what kube-scheduler places in the time of the extender's tick.
+const REPRICED_AFTER: usize = 64;
 
 impl Plimsoll {
     /// Learns from what arrives.
@@ -48,6 +53,7 @@ impl Plimsoll {
             rule: ChoiceRule::default(),
             memory: ByState::default(),
             empty: Vec::new(),
+            arrived: 0,
         }
     }
 
@@ -62,12 +68,25 @@ impl Plimsoll {
         policy
     }
 
-    fn learn(&mut self, request: &GpuRequest) {
+    fn learn(&mut self, request: &GpuRequest, nodes: &[Node]) {
         let Some(learner) = &mut self.learner else { return };
         learner.observe(&PodShape::of(request));
         if learner.is_due() {
             let measure = learner.measure(&self.classes);
             self.set_measure(measure);
+            self.reprice(nodes);
+        }
+    }
+
+    fn reprice(&mut self, nodes: &[Node]) {
+        let Some(measure) = &self.rule.measure else { return };
+        let free = nodes.iter().map(|node| {
+            let cards = free_cards(&self.models, &self.uuids, &node.room);
+            (Some(u64::from(node.room.cpu)), cards.unwrap_or_default())
+        });
+        let free: Vec<_> = free.collect();
+        if let Some(next) = measure.repriced(free.iter().map(|(cpu, cards)| (*cpu, cards))) {
+            self.set_measure(next);
         }
     }
 
@@ -106,10 +125,14 @@ impl Policy for Plimsoll {
             // No pod is there yet.
             self.empty = nodes.to_vec();
         }
+        if self.arrived.is_multiple_of(REPRICED_AFTER) {
+            self.reprice(nodes);
+        }
+        self.arrived += 1;
         let Some(request) = self.requests[at].clone() else {
             return self.plain(nodes, pod).map(|node| (node, 0));
         };
-        self.learn(&request);
+        self.learn(&request, nodes);
         let Self { models, uuids, rule, memory, .. } = self;
         memory.best(nodes, at, pod, |room| judge(models, uuids, rule, room, &request))
     }

@@ -1,5 +1,8 @@
 //! The cost of a placement.
 
+use std::collections::BTreeMap;
+
+use super::large::{LargePlaces, Totals};
 use super::packing::PackingValue;
 use super::room::CardRoom;
 use super::{CardPart, PodShape, TypicalPods};
@@ -8,6 +11,9 @@ use crate::units::Units;
 /// The weight of packing loss in a cost. A badly packed card is lost until a pod ends, while a later pod may still fit
 /// a fragment. On the traces of `bench/openb`, 10 and 100 give the same.
 const PACKING_LOSS_WEIGHT: f64 = 10.0;
+/// Sizes of pods that are a smaller part of the cards asked for are left out of packing: that one of them was requested
+/// or not would change the prices of all.
+const RARE: f64 = 0.003;
 /// The most card sizes for which packing loss is computed, the most frequent ones. For others it is 0.
 const MAX_SIZES: usize = 8;
 /// The most models that are distinguished; of further models a kind accepts all or none.
@@ -33,7 +39,7 @@ pub struct NodeClass {
 }
 
 /// A kind of pod.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Kind {
     pub(super) cpu: u64,
     pub(super) cards: usize,
@@ -50,15 +56,27 @@ pub struct Measure {
     pub(super) kinds: Vec<Kind>,
     /// Sorted.
     models: Vec<String>,
-    /// The mean CPU that pods request for each card, in thousandths of a core; 0 if they request none.
+    /// The CPU that a free card needs, in thousandths of a core; 0 if none. What pods request for each card on average,
+    /// until [`Measure::repriced`].
     pub(super) cpu_by_card: f64,
     packing_values: Vec<PackingValue>,
+    pub(super) large: LargePlaces,
 }
 
 impl Kind {
     /// Whether its pods fit a card of this model with this free room.
     pub(super) fn fits(&self, model: usize, card: CardRoom) -> bool {
         self.models >> model & 1 == 1 && self.part.fits(card)
+    }
+
+    /// A kind that accepts every model, and that was never requested.
+    pub(super) fn any_model(cpu: u64, cards: usize, part: CardPart) -> Self {
+        Self { cpu, cards, part, models: u64::MAX, weight: 0.0 }
+    }
+
+    /// Whether the other kind accepts every model that this one accepts.
+    pub(super) fn accepts_no_more_than(&self, other: &Self) -> bool {
+        self.models & !other.models == 0
     }
 }
 
@@ -72,27 +90,34 @@ impl Measure {
         let shares: Vec<(&PodShape, f64)> =
             typical.shares().into_iter().filter(|(shape, _)| shape.cards > 0).collect();
         let all = cards(classes, |_| true);
-        let mut kinds: Vec<Kind> = Vec::new();
+        let mut kinds: Vec<(Kind, f64)> = Vec::new();
         for (shape, share) in &shares {
             let able = cards(classes, |class| takes(class, shape));
             let scarcity = if able > 0.0 { all / able } else { 0.0 };
             let weight = share * scarcity;
             if weight > 0.0 {
-                kinds.push(Kind {
-                    cpu: shape.cpu,
-                    cards: shape.cards,
-                    part: shape.part,
-                    models: accepted(shape, &models),
-                    weight,
-                });
+                let (cpu, cards, part) = (shape.cpu, shape.cards, shape.part);
+                let models = accepted(shape, &models);
+                kinds.push((Kind { cpu, cards, part, models, weight }, *share));
             }
         }
-        kinds.sort_by_key(|kind| kind.cpu);
+        kinds.sort_by_key(|(kind, _)| kind.cpu);
         let packing_values =
             sizes(classes).into_iter().map(|size| PackingValue::new(size, &parts(&shares, size)));
         let packing_values = packing_values.collect();
-        let cpu_by_card = cpu_by_card(&shares, classes);
-        Self { kinds, models, cpu_by_card, packing_values }
+        let (cards_by_request, cpu_by_request) = means(&shares, classes);
+        let cpu_by_card =
+            if cards_by_request > 0.0 { cpu_by_request / cards_by_request } else { 0.0 };
+        let totals = Totals {
+            requests: typical.seen(),
+            cards_by_request,
+            cpu_by_card,
+            cards: all,
+            cpu: cpu(classes),
+        };
+        let large = LargePlaces::new(&kinds, totals);
+        let kinds = kinds.into_iter().map(|(kind, _)| kind).collect();
+        Self { kinds, models, cpu_by_card, packing_values, large }
     }
 
     /// The packing loss of a card's free room, in cards, times its weight.
@@ -141,12 +166,23 @@ fn cards_of_size(classes: &[NodeClass], size: Units) -> f64 {
     cards(classes, |class| class.units == size)
 }
 
-/// The units that pods take of cards of one size, with the frequency of each.
-fn parts(shares: &[(&PodShape, f64)], size: Units) -> Vec<(Units, f64)> {
-    shares.iter().map(|(shape, share)| (shape.part.of(size), share * shape.cards as f64)).collect()
+/// The CPU of all nodes; `None` where that of one is not known. A node with cards of two kinds counts twice.
+fn cpu(classes: &[NodeClass]) -> Option<f64> {
+    classes.iter().map(|class| Some(class.cpu? as f64 * class.count as f64)).sum()
 }
 
-fn cpu_by_card(shares: &[(&PodShape, f64)], classes: &[NodeClass]) -> f64 {
+/// The units that pods take of cards of one size, with the frequency of each, without [`RARE`] ones.
+fn parts(shares: &[(&PodShape, f64)], size: Units) -> Vec<(Units, f64)> {
+    let mut parts: BTreeMap<Units, f64> = BTreeMap::new();
+    for (shape, share) in shares {
+        *parts.entry(shape.part.of(size)).or_default() += share * shape.cards as f64;
+    }
+    let all: f64 = parts.values().sum();
+    parts.into_iter().filter(|(_, part)| *part >= RARE * all).collect()
+}
+
+/// The cards and the CPU that a request asks for on average.
+fn means(shares: &[(&PodShape, f64)], classes: &[NodeClass]) -> (f64, f64) {
     let mut units = 0.0;
     for class in classes {
         units += class.count as f64 * class.cards as f64 * f64::from(class.units.0);
@@ -162,7 +198,7 @@ fn cpu_by_card(shares: &[(&PodShape, f64)], classes: &[NodeClass]) -> f64 {
         cpu += share * shape.cpu as f64;
         asked += share * shape.cards as f64 * part;
     }
-    if asked > 0.0 { cpu / asked } else { 0.0 }
+    (asked, cpu)
 }
 
 #[cfg(test)]
@@ -326,13 +362,21 @@ mod tests {
             free in proptest::collection::vec(0_u32..101, 0..9),
             cpu in proptest::option::of(0_u64..100_000),
             (asked, units) in (1_u32..5, 1_u32..101),
+            is_repriced: bool,
         ) {
             let pods: Vec<GpuRequest> =
                 mix.iter().map(|(cpu, cards, units)| request(*cpu, *cards, *units, "")).collect();
             let pods: Vec<(&GpuRequest, usize)> = pods.iter().map(|pod| (pod, 1)).collect();
-            let rule = rule(&pods, &[class(10, "A", 8, 96_000)]);
+            let mut rule = rule(&pods, &[class(10, "A", 8, 96_000)]);
             let pod = request(4000, asked, units, "");
+            let idle = cards("A", &[100; 8]);
             let cards = cards("A", &free);
+            if is_repriced {
+                let measure = rule.measure.clone().unwrap();
+                let nodes = [(cpu, &cards), (Some(90_000), &idle)];
+                let next = measure.repriced(nodes);
+                rule.measure = next.map(Arc::new).or(Some(measure));
+            }
             let found = place(&rule, cpu, &cards, &pod);
             let fitting: Vec<&FreeCard> = cards.iter().filter(|card| card.free.0 >= units).collect();
             prop_assert_eq!(found.is_some(), fitting.len() >= asked as usize);

@@ -1,17 +1,19 @@
 //! The cost of a placement: the free GPU memory and compute that it makes useless for future pods. Each pod is placed
 //! where it costs least.
 //!
-//! The cost of a pod on some cards of a node is the growth of three sums, in cards:
+//! The cost of a pod on some cards of a node is the growth of four sums, in cards:
 //!
 //! * **Fragments**, after fragmentation gradient descent (Weng et al., USENIX ATC 2023): for each kind of pod that was
 //!   requested recently ([`TypicalPods`]), the free room of the node that the kind cannot use, times the kind's
 //!   frequency. A kind that fits few cards of the cluster counts more, in inverse proportion to these cards, since its
 //!   pods need them more often. So a pod that accepts every model leaves scarce models free.
-//! * **Stranded room**: free cards for which the node's free CPU does not suffice, at the mean CPU that pods request
-//!   for each card.
+//! * **Stranded room**: free cards for which the node's free CPU does not suffice, at the CPU that goes with a card that
+//!   is given out, that of pods without cards included.
 //! * **Packing loss**: the free part of each card, less the part that the best set of typical pods can fill. Which
 //!   sizes fill a card well follows from the mix itself, by the prices of the cutting-stock problem (Gilmore and
 //!   Gomory, 1961).
+//! * **Places**: of the places for pods with several cards, those that the pod takes away, each at the chance that it
+//!   will be needed ([`Measure::repriced`]).
 //!
 //! Whether a kind accepts a card goes by the model of that card, so that nodes with several models are rated correctly.
 //!
@@ -19,6 +21,7 @@
 //! that ties are exact and the first of equal nodes in a fixed order is filled first. Choosing among equal nodes at
 //! random costs several percent of a cluster's cards.
 
+mod large;
 mod measure;
 mod node;
 mod packing;

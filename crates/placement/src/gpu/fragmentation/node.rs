@@ -1,5 +1,6 @@
 //! What placements on one node cost.
 
+use super::large::PricedKind;
 use super::measure::{Cost, Kind, Measure};
 use super::room::CardRoom;
 use crate::gpu::{CardShare, FreeCard};
@@ -16,6 +17,8 @@ pub(in crate::gpu) struct MeasuredNode<'m> {
     free_cards: f64,
     /// For each kind of the measure, the room for its pods.
     rooms_for_kinds: Vec<RoomForKind>,
+    /// For each kind with several cards for which places have a price, how many cards its pods fit.
+    fitting_large: Vec<usize>,
     /// The useless room of the current state, in cards.
     useless_now: f64,
 }
@@ -59,8 +62,21 @@ impl<'m> MeasuredNode<'m> {
             .map(|kind| RoomForKind::on(measured.iter().flatten(), kind))
             .collect();
         let free_cards = measured.iter().flatten().map(|card| card.part).sum();
-        let mut node =
-            Self { measure, cpu, cards: measured, free_cards, rooms_for_kinds, useless_now: 0.0 };
+        let fitting_large = measure
+            .large
+            .priced
+            .iter()
+            .map(|priced| fitting(measured.iter().flatten(), &priced.kind))
+            .collect();
+        let mut node = Self {
+            measure,
+            cpu,
+            cards: measured,
+            free_cards,
+            rooms_for_kinds,
+            fitting_large,
+            useless_now: 0.0,
+        };
         node.useless_now = node.useless_room(cpu, &[]);
         node
     }
@@ -81,7 +97,7 @@ impl<'m> MeasuredNode<'m> {
     }
 
     /// The useless room of the node with these changes, in cards, up to a constant: packing loss covers the changed
-    /// cards only.
+    /// cards only, and places that are left count as negative.
     fn useless_room(&self, cpu: Option<u64>, changes: &[Change]) -> f64 {
         let taken: f64 = changes.iter().map(|(before, after)| before.part - after.part).sum();
         let free_cards = self.free_cards - taken;
@@ -106,8 +122,21 @@ impl<'m> MeasuredNode<'m> {
             packing +=
                 self.measure.packing_loss(after.room) - self.measure.packing_loss(before.room);
         }
-        fragments + stranded + packing
+        let mut places = 0.0;
+        for (PricedKind { kind, price }, fitting) in
+            self.measure.large.priced.iter().zip(&self.fitting_large)
+        {
+            let fits = |card: &PricedCard| kind.fits(card.model, card.room);
+            let lost = changes.iter().filter(|(before, after)| fits(before) && !fits(after));
+            places += price * kind.places(fitting - lost.count(), cpu) as f64;
+        }
+        fragments + stranded + packing - places
     }
+}
+
+/// How many of the cards a pod of the kind fits.
+fn fitting<'c>(cards: impl Iterator<Item = &'c PricedCard>, kind: &Kind) -> usize {
+    cards.filter(|card| kind.fits(card.model, card.room)).count()
 }
 
 impl Measure {
@@ -136,7 +165,8 @@ impl Measure {
     ) -> Cost {
         let left = cpu.saturating_sub(requested);
         let no_longer_fitting = &self.kinds[self.kinds_up_to(left)..self.kinds_up_to(cpu)];
-        if no_longer_fitting.is_empty() && left as f64 >= self.cpu_by_card * cards.len() as f64 {
+        let enough_by_card = self.cpu_by_card.max(self.large.cpu_by_card);
+        if no_longer_fitting.is_empty() && left as f64 >= enough_by_card * cards.len() as f64 {
             return Cost(0);
         }
         let cards: Vec<PricedCard> = cards
@@ -152,7 +182,13 @@ impl Measure {
             })
             .sum();
         let stranded = self.stranded(free_cards, left) - self.stranded(free_cards, cpu);
-        Cost(((fragments + stranded) * 1e6).round() as i64)
+        let mut places = 0.0;
+        for PricedKind { kind, price } in &self.large.priced {
+            let fitting = fitting(cards.iter(), kind);
+            let lost = kind.places(fitting, Some(cpu)) - kind.places(fitting, Some(left));
+            places += price * lost as f64;
+        }
+        Cost(((fragments + stranded + places) * 1e6).round() as i64)
     }
 }
 

@@ -1,0 +1,410 @@
+//! Places for pods with several cards, and what taking one away costs.
+//!
+//! A pod with eight cards and much CPU that finds no node while most of the cluster is empty is an outage. By fragments
+//! alone it comes soon: few nodes have room for it, and every small pod on one of them takes a place away. So each
+//! place has a price, by Littlewood's rule (1972), by which airlines keep seats for passengers who pay more and book
+//! later: what the pod takes, times the chance that its kind will need the last place before the cluster is full. While
+//! places are many, and again when the cluster is nearly full, the price is 0, and pods are packed.
+//!
+//! How many places will be needed is a Poisson variable. Its mean follows from the recent requests and from how many
+//! more pods the cluster takes: by its free cards, and by its free CPU at the CPU that goes with a card. It is increased
+//! by [`CAUTION`] standard deviations: a refused pod is worse than a card that is given out later.
+//!
+//! Of a kind that was never requested nothing is known. So a pod that takes all that an idle node has counts as
+//! requested once.
+
+use std::collections::BTreeMap;
+
+use super::CardPart;
+use super::measure::{Kind, Measure};
+use super::room::CardRoom;
+use crate::gpu::FreeCard;
+
+/// How many standard deviations more than expected are provided for. On the traces of `bench/openb`, less than 4 refuses
+/// pods while the cluster has much room.
+const CAUTION: f64 = 4.0;
+/// Chances are rounded to multiples of this: what was computed with a price is valid until the price changes.
+const STEP: f64 = 0.05;
+/// The part of the free CPU of the emptiest node that the pod that counts as requested once takes: a small pod does not
+/// take the place away.
+const OF_AN_IDLE_NODE: f64 = 31.0 / 32.0;
+/// While fewer cards than this part of all are given out, the CPU that goes with one is mostly that of the requests.
+const EARLY: f64 = 0.01;
+/// The CPU that goes with a card is rounded to powers of this, for the same reason as [`STEP`].
+const CPU_STEP: f64 = 1.1;
+/// From this mean on, a normal variable is near enough.
+const NORMAL_FROM: f64 = 400.0;
+
+/// The kinds of pods with several cards, and the prices of places for them.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct LargePlaces {
+    /// The kinds for which places have a price.
+    pub(super) priced: Vec<PricedKind>,
+    /// The CPU for each card, in thousandths of a core, from which on a node keeps all its places with a price.
+    pub(super) cpu_by_card: f64,
+    /// All that were requested, each with its part of the requests for cards.
+    kinds: Vec<(Kind, f64)>,
+    /// What the prices depend on, of all pods and nodes.
+    totals: Totals,
+}
+
+/// A kind of pod with several cards, and the price of a place for it, in cards.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct PricedKind {
+    pub(super) kind: Kind,
+    pub(super) price: f64,
+}
+
+/// Of all requests for cards, and of all nodes when they are empty.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(super) struct Totals {
+    /// How many requests there were.
+    pub(super) requests: u64,
+    /// Cards that a request takes on average.
+    pub(super) cards_by_request: f64,
+    /// CPU that requests ask for with each card, in thousandths of a core.
+    pub(super) cpu_by_card: f64,
+    /// The nodes' cards.
+    pub(super) cards: f64,
+    /// The nodes' CPU, in thousandths of a core; `None` where that of one is not known.
+    pub(super) cpu: Option<f64>,
+}
+
+/// What is free on all nodes: cards, and CPU in thousandths of a core, `None` where that of a node is not known.
+#[derive(Debug, Clone, Copy)]
+struct Free {
+    cards: f64,
+    cpu: Option<f64>,
+}
+
+/// What is free on a node: CPU in thousandths of a core, `None` where it is not known, and each open card with the
+/// number of its model.
+struct NodeRoom {
+    cpu: Option<u64>,
+    cards: Vec<(usize, CardRoom)>,
+}
+
+impl Kind {
+    /// How many of its pods fit a node with this CPU, `None` where it is not known, and so many cards that fit.
+    pub(super) fn places(&self, fitting: usize, cpu: Option<u64>) -> usize {
+        let by_cards = fitting / self.cards.max(1);
+        match cpu.and_then(|cpu| cpu.checked_div(self.cpu)) {
+            Some(by_cpu) => by_cards.min(usize::try_from(by_cpu).unwrap_or(usize::MAX)),
+            None => by_cards,
+        }
+    }
+
+    /// Whether each place for one of its pods is one for a pod of the other kind too.
+    fn is_as_large_as(&self, other: &Self) -> bool {
+        self.cards >= other.cards
+            && self.cpu >= other.cpu
+            && self.part >= other.part
+            && self.accepts_no_more_than(other)
+    }
+}
+
+impl LargePlaces {
+    /// Without prices yet. `kinds` are all kinds with cards, each with its part of the requests for cards.
+    pub(super) fn new(kinds: &[(Kind, f64)], totals: Totals) -> Self {
+        let kinds = kinds.iter().filter(|(kind, _)| kind.cards > 1).copied().collect();
+        Self { priced: Vec::new(), cpu_by_card: 0.0, kinds, totals }
+    }
+
+    fn set(&mut self, priced: Vec<PricedKind>) {
+        let kinds = priced.iter().map(|priced| priced.kind);
+        self.cpu_by_card =
+            kinds.map(|kind| kind.cpu as f64 / kind.cards as f64).fold(0.0, f64::max);
+        self.priced = priced;
+    }
+    /// The prices while this is free.
+    fn prices(&self, nodes: &[NodeRoom]) -> Vec<PricedKind> {
+        let mut kinds = self.kinds.clone();
+        let once = 1.0 / (self.totals.requests as f64 + 1.0);
+        kinds.iter_mut().for_each(|(_, part)| *part *= 1.0 - once);
+        kinds.extend(largest(nodes).into_iter().map(|kind| (kind, once)));
+        let ahead = self.requests_ahead(Free::on(nodes));
+        let mut priced = Vec::new();
+        for (kind, _) in &kinds {
+            let places: usize = nodes.iter().map(|node| node.places(kind)).sum();
+            let as_large = kinds.iter().filter(|(other, _)| other.is_as_large_as(kind));
+            let each: f64 =
+                as_large.map(|(other, part)| part * (other.cards as f64 / kind.cards as f64)).sum();
+            let mean = each * ahead;
+            let chance = chance_of_at_least(places, mean + CAUTION * mean.sqrt());
+            let price = kind.cards as f64 * (chance / STEP).round() * STEP;
+            if price > 0.0 {
+                priced.push(PricedKind { kind: *kind, price });
+            }
+        }
+        priced
+    }
+
+    /// The CPU that goes with a card, in thousandths of a core, that of pods without cards included: so much is in use
+    /// for each card that is given out. `None` where the nodes' CPU is not known.
+    fn cpu_with_a_card(&self, free: Free) -> Option<f64> {
+        let Totals { cpu_by_card, cards, cpu, .. } = self.totals;
+        let early = EARLY * cards;
+        let used = (cpu? - free.cpu?).max(0.0) + early * cpu_by_card;
+        let given = (cards - free.cards).max(0.0) + early;
+        (given > 0.0).then_some(used / given)
+    }
+
+    /// The CPU that a free card needs, in thousandths of a core: what goes with a card, and at most what is free for each
+    /// free card. Where CPU is short some cards stay empty wherever pods go, and then it counts that those with more CPU
+    /// than others are not among them.
+    fn cpu_for_a_free_card(&self, free: Free) -> f64 {
+        let (Some(cpu), Some(with_a_card)) = (free.cpu, self.cpu_with_a_card(free)) else {
+            return self.totals.cpu_by_card;
+        };
+        let needed = with_a_card.min(cpu / free.cards.max(1.0));
+        if needed < 1.0 { 0.0 } else { CPU_STEP.powf((needed.ln() / CPU_STEP.ln()).round()) }
+    }
+
+    /// How many more requests for cards the cluster takes.
+    fn requests_ahead(&self, free: Free) -> f64 {
+        let by_cpu = match (free.cpu, self.cpu_with_a_card(free)) {
+            (Some(cpu), Some(with_a_card)) if with_a_card > 0.0 => cpu / with_a_card,
+            _ => f64::INFINITY,
+        };
+        let cards = free.cards.min(by_cpu);
+        let each = self.totals.cards_by_request;
+        if each > 0.0 { cards / each } else { 0.0 }
+    }
+}
+
+impl Free {
+    fn on(nodes: &[NodeRoom]) -> Self {
+        let cards = nodes.iter().flat_map(|node| &node.cards);
+        let cpu: Option<u64> = nodes.iter().map(|node| node.cpu).sum();
+        Self { cards: cards.map(|(_, room)| room.part()).sum(), cpu: cpu.map(|cpu| cpu as f64) }
+    }
+}
+
+impl NodeRoom {
+    fn places(&self, kind: &Kind) -> usize {
+        let fitting = self.cards.iter().filter(|(model, room)| kind.fits(*model, *room)).count();
+        kind.places(fitting, self.cpu)
+    }
+}
+
+/// For each number of idle cards of a node, the pod that takes them all with nearly all CPU of such a node; without
+/// those that are as large as none.
+fn largest(nodes: &[NodeRoom]) -> Vec<Kind> {
+    let mut most: BTreeMap<usize, u64> = BTreeMap::new();
+    for node in nodes {
+        let idle = node.cards.iter().filter(|(_, room)| room.free == room.units).count();
+        if idle > 1 && idle == node.cards.len() {
+            let cpu = most.entry(idle).or_default();
+            *cpu = node.cpu.unwrap_or(0).max(*cpu);
+        }
+    }
+    let mut kinds: Vec<Kind> = Vec::new();
+    for (cards, cpu) in most.into_iter().rev() {
+        let cpu = (cpu as f64 * OF_AN_IDLE_NODE) as u64;
+        if kinds.iter().all(|larger| larger.cpu < cpu) {
+            kinds.push(Kind::any_model(cpu, cards, CardPart::Whole));
+        }
+    }
+    kinds
+}
+
+/// The chance that a Poisson variable of this mean is at least `least`.
+fn chance_of_at_least(least: usize, mean: f64) -> f64 {
+    let least = least as f64;
+    if mean >= NORMAL_FROM {
+        // The logistic distribution that is nearest to the normal one.
+        return 1.0 / (1.0 + (1.702 * (least - 0.5 - mean) / mean.sqrt()).exp());
+    }
+    let (mut below, mut exactly, mut count) = (0.0, (-mean).exp(), 0.0);
+    while count < least && exactly > 0.0 {
+        below += exactly;
+        count += 1.0;
+        exactly *= mean / count;
+    }
+    (1.0 - below).max(0.0)
+}
+
+impl Measure {
+    /// The measure by what is free now: places for pods with several cards have prices, and a free card needs the CPU
+    /// that goes with one. Of each node its free CPU, in thousandths of a core, `None` where it is not known, and its
+    /// cards. `None` where nothing changes.
+    pub fn repriced<'c, C: IntoIterator<Item = &'c FreeCard>>(
+        &self,
+        nodes: impl IntoIterator<Item = (Option<u64>, C)>,
+    ) -> Option<Self> {
+        let mut rooms = Vec::new();
+        for (cpu, cards) in nodes {
+            let mut room = NodeRoom { cpu, cards: Vec::new() };
+            let mut last = None;
+            for card in cards.into_iter().filter(|card| card.is_open()) {
+                // Nearly all nodes have cards of one model.
+                let model = match last {
+                    Some((known, model)) if known == &card.model => model,
+                    _ => self.model(card.model.as_str()),
+                };
+                last = Some((&card.model, model));
+                room.cards.push((model, CardRoom { free: card.free, units: card.units }));
+            }
+            rooms.push(room);
+        }
+        let priced = self.large.prices(&rooms);
+        let cpu_by_card = self.large.cpu_for_a_free_card(Free::on(&rooms));
+        if priced == self.large.priced && cpu_by_card == self.cpu_by_card {
+            return None;
+        }
+        let mut next = self.clone();
+        next.large.set(priced);
+        next.cpu_by_card = cpu_by_card;
+        Some(next)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gpu::fragmentation::{Cost, MeasuredNode, NodeClass, PodShape, TypicalPods};
+    use crate::gpu::{CardShare, Patterns};
+    use crate::units::{CardModel, Cores, Units};
+
+    const CARD: u32 = 16;
+
+    fn shape(cpu: u64, cards: usize) -> PodShape {
+        PodShape { cpu, cards, part: CardPart::Units(Units(CARD)), models: Patterns::default() }
+    }
+
+    /// So many nodes of eight cards and 96 cores.
+    fn classes(count: usize) -> Vec<NodeClass> {
+        let (model, units) = ("A10".to_owned(), Units(CARD));
+        vec![NodeClass { count, cpu: Some(96_000), model, cards: 8, units }]
+    }
+
+    fn measure(requests: &[(PodShape, usize)], nodes: usize) -> Measure {
+        let mut typical = TypicalPods::default();
+        for (shape, count) in requests {
+            (0..*count).for_each(|_| typical.observe(shape));
+        }
+        Measure::new(&typical, &classes(nodes))
+    }
+
+    /// A node with so many idle cards of eight, the others full, and free CPU.
+    fn node(idle: usize, cpu: u64) -> (Option<u64>, Vec<FreeCard>) {
+        let cards = (0..8).map(|index| FreeCard {
+            uuid: format!("GPU-{index}").as_str().into(),
+            index: index as u32,
+            model: CardModel::from("A10"),
+            numa_node: None,
+            units: Units(CARD),
+            free: if index < idle { Units(CARD) } else { Units::ZERO },
+            free_cores: Cores::ALL,
+            idle: index < idle,
+            healthy: true,
+            closed: None,
+            isolation: None,
+        });
+        (Some(cpu), cards.collect())
+    }
+
+    fn repriced(measure: &Measure, nodes: &[(Option<u64>, Vec<FreeCard>)]) -> Measure {
+        let next = measure.repriced(nodes.iter().map(|(cpu, cards)| (*cpu, cards)));
+        next.unwrap_or_else(|| measure.clone())
+    }
+
+    fn price_for(measure: &Measure, cards: usize) -> f64 {
+        let priced = measure.large.priced.iter().filter(|priced| priced.kind.cards == cards);
+        priced.map(|priced| priced.price).fold(0.0, f64::max)
+    }
+
+    /// What a pod with one card and this CPU costs on that node.
+    fn cost(measure: &Measure, (cpu, cards): &(Option<u64>, Vec<FreeCard>), asked: u64) -> Cost {
+        let cards: Vec<&FreeCard> = cards.iter().collect();
+        let share = CardShare { units: Units(CARD), cores: Cores(0), exclusive: false };
+        MeasuredNode::new(measure, *cpu, &cards).cost(asked, &[(0, share)])
+    }
+
+    #[test]
+    fn chances_are_those_of_poissons_distribution() {
+        // By hand: 1 - e^-1, and 1 - 2 e^-1.
+        assert_eq!(chance_of_at_least(0, 0.0), 1.0);
+        assert_eq!(chance_of_at_least(1, 0.0), 0.0);
+        assert!((chance_of_at_least(1, 1.0) - 0.632_120_6).abs() < 1e-6);
+        assert!((chance_of_at_least(2, 1.0) - 0.264_241_1).abs() < 1e-6);
+        // Where the two ways of computing it meet.
+        for least in [360, 400, 440] {
+            let [exact, normal] = [399.999, 400.0].map(|mean| chance_of_at_least(least, mean));
+            assert!((exact - normal).abs() < 0.02, "{least}: {exact}, {normal}");
+        }
+        assert_eq!(chance_of_at_least(usize::MAX, 1e6), 0.0);
+    }
+
+    #[test]
+    fn a_place_has_a_price_where_few_are_left_for_what_will_come() {
+        let requests = [(shape(10_000, 1), 900), (shape(90_000, 8), 100)];
+        let measure = measure(&requests, 100);
+        // About 9 of the next 90 requests need a place.
+        let of = |idle: usize, used: usize| {
+            let mut nodes = vec![node(8, 96_000); idle];
+            nodes.extend(vec![node(1, 12_000); used]);
+            price_for(&repriced(&measure, &nodes), 8)
+        };
+        assert!(of(3, 80) > 7.0, "{}", of(3, 80));
+        assert!(of(40, 0) == 0.0 || of(40, 0) < of(3, 80), "{}", of(40, 0));
+        // Nothing is free but the last two places: they are for whoever comes.
+        assert!(of(2, 0) < of(2, 80), "{} {}", of(2, 0), of(2, 80));
+    }
+
+    #[test]
+    fn before_a_kind_was_seen_one_that_takes_an_idle_node_is_provided_for() {
+        let few = measure(&[(shape(1_000, 1), 20)], 4);
+        let nodes = vec![node(8, 96_000), node(8, 96_000), node(4, 40_000), node(4, 40_000)];
+        assert!(price_for(&repriced(&few, &nodes), 8) > 0.0);
+        let many = measure(&[(shape(1_000, 1), 20_000)], 4);
+        let [few, many] = [few, many].map(|measure| price_for(&repriced(&measure, &nodes), 8));
+        assert!(many < few, "{many} {few}");
+        // Where no node is idle, there is nothing to keep.
+        let used = vec![node(4, 40_000); 4];
+        assert_eq!(price_for(&repriced(&measure(&[(shape(1_000, 1), 20)], 4), &used), 4), 0.0);
+    }
+
+    #[test]
+    fn a_small_pod_goes_where_no_place_is_lost() {
+        let requests = [(shape(4_000, 1), 900), (shape(90_000, 8), 30)];
+        let measure = measure(&requests, 12);
+        let (idle, used) = (node(8, 96_000), node(4, 40_000));
+        let nodes = [vec![idle.clone(); 2], vec![used.clone(); 10]].concat();
+        let priced = repriced(&measure, &nodes);
+        let (on_idle, on_used) = (cost(&priced, &idle, 4_000), cost(&priced, &used, 4_000));
+        assert!(on_idle > on_used, "{on_idle:?} {on_used:?}");
+        // A pod without cards that leaves the CPU of the place costs nothing, one that does not costs the place.
+        let plain = |cpu| priced.cost_of_cpu(idle.1.iter(), 96_000, cpu).0;
+        assert_eq!(plain(1_000), 0);
+        assert!(plain(7_000) >= 1_000_000, "{}", plain(7_000));
+    }
+
+    #[test]
+    fn a_price_that_stays_changes_nothing() {
+        let measure = measure(&[(shape(4_000, 1), 900), (shape(90_000, 8), 30)], 12);
+        let nodes = [vec![node(8, 96_000); 2], vec![node(4, 40_000); 10]].concat();
+        let priced = repriced(&measure, &nodes);
+        assert_ne!(priced, measure);
+        assert_eq!(priced.repriced(nodes.iter().map(|(cpu, cards)| (*cpu, cards))), None);
+    }
+
+    #[test]
+    fn the_cpu_that_goes_with_a_card_counts_pods_without_cards() {
+        let measure = measure(&[(shape(4_000, 1), 100)], 10);
+        // Half of the cards are given out, each with 9 cores: 4 of its pod and 5 of others.
+        let half = vec![node(4, 60_000); 10];
+        let free = Free { cards: 40.0, cpu: Some(600_000.0) };
+        let with_a_card = measure.large.cpu_with_a_card(free).unwrap();
+        assert!((with_a_card - 8_900.0).abs() < 100.0, "{with_a_card}");
+        let priced = repriced(&measure, &half);
+        assert!((8_000.0..10_000.0).contains(&priced.cpu_by_card), "{}", priced.cpu_by_card);
+        // Where less is free, no more than that.
+        let short = vec![node(4, 20_000); 10];
+        let priced = repriced(&measure, &short);
+        assert!((4_500.0..5_500.0).contains(&priced.cpu_by_card), "{}", priced.cpu_by_card);
+        // Where a node's CPU is not known, what pods with cards ask for.
+        let unknown = vec![(None, node(4, 0).1); 10];
+        assert_eq!(repriced(&measure, &unknown).cpu_by_card, 4_000.0);
+    }
+}
