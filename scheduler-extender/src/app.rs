@@ -55,9 +55,9 @@ const DRAIN_DELAY: Duration = Duration::from_secs(3);
 const CUT_OFF: Duration = Duration::from_secs(9);
 
 /// The period in which the measure of fragmentation follows the free room.
-const REPRICE_EVERY: Duration = Duration::from_secs(1);
+const REPRICE_EVERY: Duration = Duration::from_millis(500);
 /// After so many of these it is recomputed if necessary.
-const MEASURE_AFTER: u32 = 5;
+const MEASURE_AFTER: u32 = 10;
 
 /// The period in which a replica reads the Lease that another holds.
 const LEASE_READ_PERIOD: Duration = Duration::from_millis(300);

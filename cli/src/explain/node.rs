@@ -42,8 +42,8 @@ pub(super) fn write(node: &Node, output: &mut dyn Write) -> Result<()> {
         if let Some(cost) = cards.cost {
             writeln!(
                 output,
-                "\nOn this node it takes {} from pods that are likely to come: room that none of them could use, and \
-                 places that those with several cards will need.",
+                "\nOn this node it costs pods that are likely to come {}: room that none of them could use, and places that \
+                 those with several cards will need.",
                 parts(cost)
             )?;
         }

@@ -39,7 +39,7 @@ pub struct Plimsoll {
 }
 
 /// Places are priced anew after so many pods: about what kube-scheduler places in the time of the extender's tick.
-const REPRICED_AFTER: usize = 64;
+const REPRICED_AFTER: usize = 16;
 
 impl Plimsoll {
     /// Learns from what arrives.
