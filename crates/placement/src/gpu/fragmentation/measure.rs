@@ -1,7 +1,5 @@
 //! The cost of a placement.
 
-use std::collections::BTreeMap;
-
 use super::large::{LargePlaces, Totals};
 use super::packing::PackingValue;
 use super::room::CardRoom;
@@ -11,9 +9,6 @@ use crate::units::Units;
 /// The weight of packing loss in a cost. A badly packed card is lost until a pod ends, while a later pod may still fit
 /// a fragment. On the traces of `bench/openb`, 10 and 100 give the same.
 const PACKING_LOSS_WEIGHT: f64 = 10.0;
-/// Sizes of pods that are a smaller part of the cards asked for are left out of packing: that one of them was requested
-/// or not would change the prices of all.
-const RARE: f64 = 0.003;
 /// The most card sizes for which packing loss is computed, the most frequent ones. For others it is 0.
 const MAX_SIZES: usize = 8;
 /// The most models that are distinguished; of further models a kind accepts all or none.
@@ -171,14 +166,9 @@ fn cpu(classes: &[NodeClass]) -> Option<f64> {
     classes.iter().map(|class| Some(class.cpu? as f64 * class.count as f64)).sum()
 }
 
-/// The units that pods take of cards of one size, with the frequency of each, without [`RARE`] ones.
+/// The units that pods take of cards of one size, with the frequency of each.
 fn parts(shares: &[(&PodShape, f64)], size: Units) -> Vec<(Units, f64)> {
-    let mut parts: BTreeMap<Units, f64> = BTreeMap::new();
-    for (shape, share) in shares {
-        *parts.entry(shape.part.of(size)).or_default() += share * shape.cards as f64;
-    }
-    let all: f64 = parts.values().sum();
-    parts.into_iter().filter(|(_, part)| *part >= RARE * all).collect()
+    shares.iter().map(|(shape, share)| (shape.part.of(size), share * shape.cards as f64)).collect()
 }
 
 /// The cards and the CPU that a request asks for on average.
