@@ -7,8 +7,8 @@
 //! places are many, and again when the cluster is nearly full, the price is 0, and pods are packed.
 //!
 //! How many places will be needed is a Poisson variable. Its mean follows from the recent requests and from how many
-//! more pods the cluster takes: by its free cards, and by its free CPU at the CPU that goes with a card. It is increased
-//! by [`CAUTION`] standard deviations: a refused pod is worse than a card that is given out later.
+//! more pods the cluster takes: by its free cards, and by its free CPU at the CPU that goes with a card. It is
+//! increased by [`CAUTION`] standard deviations: a refused pod is worse than a card that is given out later.
 //!
 //! Of a kind that was never requested nothing is known. So a pod that takes all that an idle node has counts as
 //! requested once.
@@ -20,8 +20,8 @@ use super::measure::{Kind, Measure};
 use super::room::CardRoom;
 use crate::gpu::FreeCard;
 
-/// How many standard deviations more than expected are provided for. On the traces of `bench/openb`, less than 4 refuses
-/// pods while the cluster has much room.
+/// How many standard deviations more than expected are provided for. On the traces of `bench/openb`, pods are refused
+/// with less than 4 while the cluster has much room.
 const CAUTION: f64 = 4.0;
 /// Chances are rounded to multiples of this: what was computed with a price is valid until the price changes.
 const STEP: f64 = 0.05;
@@ -149,9 +149,9 @@ impl LargePlaces {
         (given > 0.0).then_some(used / given)
     }
 
-    /// The CPU that a free card needs, in thousandths of a core: what goes with a card, and at most what is free for each
-    /// free card. Where CPU is short some cards stay empty wherever pods go, and then it counts that those with more CPU
-    /// than others are not among them.
+    /// The CPU that a free card needs, in thousandths of a core: what goes with a card, and at most what is free for
+    /// each free card. Where CPU is short some cards stay empty wherever pods go, and then those with more CPU than
+    /// others should not be among them.
     fn cpu_for_a_free_card(&self, free: Free) -> f64 {
         let (Some(cpu), Some(with_a_card)) = (free.cpu, self.cpu_with_a_card(free)) else {
             return self.totals.cpu_by_card;

@@ -7,8 +7,8 @@
 //!   requested recently ([`TypicalPods`]), the free room of the node that the kind cannot use, times the kind's
 //!   frequency. A kind that fits few cards of the cluster counts more, in inverse proportion to these cards, since its
 //!   pods need them more often. So a pod that accepts every model leaves scarce models free.
-//! * **Stranded room**: free cards for which the node's free CPU does not suffice, at the CPU that goes with a card that
-//!   is given out, that of pods without cards included.
+//! * **Stranded room**: free cards for which the node's free CPU does not suffice, at the CPU that goes with a card
+//!   that is given out, that of pods without cards included.
 //! * **Packing loss**: the free part of each card, less the part that the best set of typical pods can fill. Which
 //!   sizes fill a card well follows from the mix itself, by the prices of the cutting-stock problem (Gilmore and
 //!   Gomory, 1961).
