@@ -40,8 +40,6 @@ const NORMAL_FROM: f64 = 400.0;
 pub(super) struct LargePlaces {
     /// The kinds for which places have a price.
     pub(super) priced: Vec<PricedKind>,
-    /// The CPU for each card, in thousandths of a core, from which on a node keeps all its places with a price.
-    pub(super) cpu_by_card: f64,
     /// All that were requested, each with its part of the requests for cards.
     kinds: Vec<(Kind, f64)>,
     /// What the prices depend on, of all pods and nodes.
@@ -107,15 +105,9 @@ impl LargePlaces {
     /// Without prices yet. `kinds` are all kinds with cards, each with its part of the requests for cards.
     pub(super) fn new(kinds: &[(Kind, f64)], totals: Totals) -> Self {
         let kinds = kinds.iter().filter(|(kind, _)| kind.cards > 1).copied().collect();
-        Self { priced: Vec::new(), cpu_by_card: 0.0, kinds, totals }
+        Self { priced: Vec::new(), kinds, totals }
     }
 
-    fn set(&mut self, priced: Vec<PricedKind>) {
-        let kinds = priced.iter().map(|priced| priced.kind);
-        self.cpu_by_card =
-            kinds.map(|kind| kind.cpu as f64 / kind.cards as f64).fold(0.0, f64::max);
-        self.priced = priced;
-    }
     /// The prices while this is free.
     fn prices(&self, nodes: &[NodeRoom]) -> Vec<PricedKind> {
         let mut kinds = self.kinds.clone();
@@ -253,7 +245,7 @@ impl Measure {
             return None;
         }
         let mut next = self.clone();
-        next.large.set(priced);
+        next.large.priced = priced;
         next.cpu_by_card = cpu_by_card;
         Some(next)
     }

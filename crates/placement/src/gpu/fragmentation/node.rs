@@ -165,8 +165,12 @@ impl Measure {
     ) -> Cost {
         let left = cpu.saturating_sub(requested);
         let no_longer_fitting = &self.kinds[self.kinds_up_to(left)..self.kinds_up_to(cpu)];
-        let enough_by_card = self.cpu_by_card.max(self.large.cpu_by_card);
-        if no_longer_fitting.is_empty() && left as f64 >= enough_by_card * cards.len() as f64 {
+        // Of a place that stays where all cards are free, none is lost where fewer are.
+        let places_stay = self.large.priced.iter().all(|PricedKind { kind, .. }| {
+            kind.places(cards.len(), Some(cpu)) == kind.places(cards.len(), Some(left))
+        });
+        let is_enough = left as f64 >= self.cpu_by_card * cards.len() as f64;
+        if no_longer_fitting.is_empty() && places_stay && is_enough {
             return Cost(0);
         }
         let cards: Vec<PricedCard> = cards
