@@ -122,7 +122,9 @@ impl LargePlaces {
             let each: f64 =
                 as_large.map(|(other, part)| part * (other.cards as f64 / kind.cards as f64)).sum();
             let mean = each * ahead;
-            let chance = chance_of_at_least(places, mean + CAUTION * mean.sqrt());
+            // Of what was never requested, no more than is expected.
+            let caution = if kind.weight > 0.0 { CAUTION } else { 0.0 };
+            let chance = chance_of_at_least(places, mean + caution * mean.sqrt());
             let price = kind.cards as f64 * (chance / STEP).round() * STEP;
             if price > 0.0 {
                 priced.push(PricedKind { kind: *kind, price });
