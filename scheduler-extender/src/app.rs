@@ -469,8 +469,9 @@ async fn keep_measured(view: Arc<View>, clock: Clock, shutdown: Shutdown) -> any
             if is_due {
                 view.renew_measure();
                 view.change(|index| index.count_unmanaged(now));
+            } else {
+                view.reprice();
             }
-            view.reprice();
         })
         .await?;
     }

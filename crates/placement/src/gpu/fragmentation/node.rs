@@ -23,11 +23,12 @@ pub(in crate::gpu) struct MeasuredNode<'m> {
     useless_now: f64,
 }
 
+/// What is free of a card that takes new pods.
 #[derive(Clone, Copy)]
-struct PricedCard {
-    room: CardRoom,
+pub(super) struct PricedCard {
+    pub(super) room: CardRoom,
     /// The free part of the card, 0 to 1.
-    part: f64,
+    pub(super) part: f64,
     /// The model's number.
     model: usize,
 }
@@ -46,16 +47,7 @@ type Change = (PricedCard, PricedCard);
 
 impl<'m> MeasuredNode<'m> {
     pub(in crate::gpu) fn new(measure: &'m Measure, cpu: Option<u64>, cards: &[&FreeCard]) -> Self {
-        let mut measured: Vec<Option<PricedCard>> = Vec::with_capacity(cards.len());
-        for (at, card) in cards.iter().enumerate() {
-            // Nearly all nodes have cards of one model.
-            let before = at.checked_sub(1).and_then(|at| Some((cards[at], measured[at]?)));
-            let model = match before {
-                Some((other, known)) if other.model == card.model => known.model,
-                _ => measure.model(card.model.as_str()),
-            };
-            measured.push(card.is_open().then(|| PricedCard::new(card, model)));
-        }
+        let measured = PricedCard::of(measure, cards.iter().copied());
         let rooms_for_kinds = measure
             .kinds
             .iter()
@@ -135,7 +127,7 @@ impl<'m> MeasuredNode<'m> {
 }
 
 /// How many of the cards a pod of the kind fits.
-fn fitting<'c>(cards: impl Iterator<Item = &'c PricedCard>, kind: &Kind) -> usize {
+pub(super) fn fitting<'c>(cards: impl Iterator<Item = &'c PricedCard>, kind: &Kind) -> usize {
     cards.filter(|card| kind.fits(card.model, card.room)).count()
 }
 
@@ -173,10 +165,7 @@ impl Measure {
         if no_longer_fitting.is_empty() && places_stay && is_enough {
             return Cost(0);
         }
-        let cards: Vec<PricedCard> = cards
-            .filter(|card| card.is_open())
-            .map(|card| PricedCard::new(card, self.model(card.model.as_str())))
-            .collect();
+        let cards: Vec<PricedCard> = PricedCard::of(self, cards).into_iter().flatten().collect();
         let free_cards: f64 = cards.iter().map(|card| card.part).sum();
         let fragments: f64 = no_longer_fitting
             .iter()
@@ -197,9 +186,26 @@ impl Measure {
 }
 
 impl PricedCard {
-    fn new(card: &FreeCard, model: usize) -> Self {
-        let room = CardRoom { free: card.free, units: card.units };
-        Self { room, part: room.part(), model }
+    /// The cards, in this order; `None` for those that take no new pods.
+    pub(super) fn of<'c>(
+        measure: &Measure,
+        cards: impl IntoIterator<Item = &'c FreeCard>,
+    ) -> Vec<Option<Self>> {
+        let mut last = None;
+        let cards = cards.into_iter().map(|card| {
+            if !card.is_open() {
+                return None;
+            }
+            // Nearly all nodes have cards of one model.
+            let model = match last {
+                Some((known, model)) if known == &card.model => model,
+                _ => measure.model(card.model.as_str()),
+            };
+            last = Some((&card.model, model));
+            let room = CardRoom { free: card.free, units: card.units };
+            Some(Self { room, part: room.part(), model })
+        });
+        cards.collect()
     }
 
     fn with(self, share: CardShare) -> Self {
