@@ -6,6 +6,7 @@ use std::path::Path;
 
 use anyhow::{Context, anyhow};
 use bench::openb::args::Args;
+use bench::openb::departures::Load;
 use bench::openb::objects;
 use bench::openb::report::{Row, Table, run, run_departures};
 use bench::openb::tables::default_trace;
@@ -47,8 +48,13 @@ fn departures(
     trace: &Trace,
     out: &mut impl Write,
 ) -> anyhow::Result<()> {
-    for policy in args.policies() {
-        let row = run_departures(variant, trace, policy, &args.seeds.0).ok_or_else(|| {
+    let moves = |asked: &f64| {
+        args.moves.iter().map(|most| Load { asked: *asked, most_moves: *most }).collect::<Vec<_>>()
+    };
+    let loads: Vec<Load> = args.asked.iter().flat_map(moves).collect();
+    let runs = |policy| loads.iter().map(move |load| (policy, *load));
+    for (policy, load) in args.policies().into_iter().flat_map(runs) {
+        let row = run_departures(variant, trace, policy, &args.seeds.0, load).ok_or_else(|| {
             anyhow!("the list {variant} has no columns creation_time and deletion_time, or asks for no GPU time")
         })?;
         if args.json {

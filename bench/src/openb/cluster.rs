@@ -86,6 +86,18 @@ impl Node {
         Self { memory: kind.memory, room }
     }
 
+    /// Puts a pod on `cards`.
+    pub fn put(&mut self, pod: &PodKind, cards: Cards) {
+        self.memory -= pod.memory;
+        self.room = self.room.with(pod, cards);
+    }
+
+    /// Takes a pod off `cards`.
+    pub fn take_off(&mut self, pod: &PodKind, cards: Cards) {
+        self.memory += pod.memory;
+        self.room = self.room.without(pod, cards);
+    }
+
     /// Whether a pod fits.
     pub fn fits(&self, pod: &PodKind) -> bool {
         self.memory >= pod.memory && self.room.fits(pod)

@@ -2,24 +2,43 @@
 //!
 //! There is no published figure for it: policies compare with each other alone. The times of the trace cannot be
 //! replayed as they are: at most 66 of its 6,212 GPUs are in use at once. So pods arrive by chance at a rate that asks
-//! for 110% of the GPUs, each with the life that one of its list had, two hours at most (nine in ten live less). A pod
+//! for a given part of the GPUs, each with the life that one of its list had, two hours at most (nine in ten live less). A pod
 //! that fits nowhere is refused.
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BinaryHeap, HashMap};
 
 use rand::rngs::Xoshiro256PlusPlus;
 use rand::{RngExt, SeedableRng};
 
 use super::arrivals::node_order;
 use super::cluster::{Cards, Node};
+use super::moves::Mover;
 use super::policies::Policy;
 use super::trace::Trace;
 
-/// What is asked for, by the capacity of the cluster.
-const OFFERED: f64 = 1.1;
 /// The longest life, in seconds. As long passes before the figures begin, and then until the end.
 const LONGEST: u64 = 7_200;
+
+/// What is asked for, and what may be done for it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Load {
+    /// Percent of the GPUs that pods ask for on average over time.
+    pub asked: f64,
+    /// The most pods that are moved for one that fits nowhere.
+    pub most_moves: usize,
+}
+
+/// Where a pod is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Place {
+    /// Its node: a position.
+    pub node: usize,
+    /// Its kind: a position in the trace.
+    pub kind: usize,
+    /// Its cards there.
+    pub cards: Cards,
+}
 
 /// How a run went, once the cluster was full.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -28,19 +47,16 @@ pub struct Outcome {
     pub allocated: f64,
     /// Of the GPU time asked for, in percent, what was refused.
     pub refused: f64,
+    /// Pods that were moved, for each hundred that arrived.
+    pub moved: f64,
+    /// Pods that were placed by moves, for each hundred that arrived.
+    pub rescued: f64,
 }
 
-/// A pod on a node, until a time.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Running {
-    until: u64,
-    node: usize,
-    kind: usize,
-    cards: Cards,
-}
-
-/// Runs the pods of `seed`; `None` where the list has no times, or asks for no GPU time.
-pub fn run(trace: &Trace, seed: u64, policy: &mut dyn Policy) -> Option<Outcome> {
+/// Runs the pods of `seed`; `None` where the list has no times, or asks for no GPU time. For a pod that fits nowhere,
+/// others are moved.
+pub fn run(trace: &Trace, seed: u64, policy: &mut dyn Policy, load: Load) -> Option<Outcome> {
+    let Load { asked: of_gpus, most_moves } = load;
     if trace.lives.len() != trace.pods.len() {
         return None;
     }
@@ -49,14 +65,17 @@ pub fn run(trace: &Trace, seed: u64, policy: &mut dyn Policy) -> Option<Outcome>
         .map(|at| trace.kinds[trace.pods[at]].demand() as f64 * life(trace, at) as f64)
         .sum::<f64>()
         / trace.pods.len() as f64;
-    let between = mean / (OFFERED * capacity);
+    let between = mean / (of_gpus / 100.0 * capacity);
     if !(between > 0.0 && between.is_finite()) {
         return None;
     }
     let mut random = Xoshiro256PlusPlus::seed_from_u64(seed);
     let order = node_order(trace, seed);
     let mut nodes: Vec<Node> = order.iter().map(|at| Node::new(&trace.nodes[*at])).collect();
-    let mut running: BinaryHeap<Reverse<Running>> = BinaryHeap::new();
+    let mut running: BinaryHeap<Reverse<(u64, usize)>> = BinaryHeap::new();
+    let mut places: HashMap<usize, Place> = HashMap::new();
+    let mut mover = Mover::new(trace);
+    let (mut arrived, mut moved, mut rescued) = (0_usize, 0, 0);
     let mut time = 0.0_f64;
     let mut given = 0.0;
     let mut asked = 0.0;
@@ -67,12 +86,11 @@ pub fn run(trace: &Trace, seed: u64, policy: &mut dyn Policy) -> Option<Outcome>
             break;
         }
         let now = time as u64;
-        while let Some(Reverse(ended)) = running.peek().copied().filter(|pod| pod.0.until <= now) {
+        while let Some(Reverse((_, pod))) = running.peek().copied().filter(|pod| pod.0.0 <= now) {
             running.pop();
-            let kind = &trace.kinds[ended.kind];
-            let node = &mut nodes[ended.node];
-            node.memory += kind.memory;
-            node.room = node.room.without(kind, ended.cards);
+            if let Some(Place { node, kind, cards }) = places.remove(&pod) {
+                nodes[node].take_off(&trace.kinds[kind], cards);
+            }
         }
         let at = random.random_range(0..trace.pods.len());
         let kind = trace.pods[at];
@@ -82,18 +100,32 @@ pub fn run(trace: &Trace, seed: u64, policy: &mut dyn Policy) -> Option<Outcome>
         let counted = (now + life).clamp(LONGEST, 2 * LONGEST) - now.clamp(LONGEST, 2 * LONGEST);
         let counted = pod.demand() as f64 * counted as f64;
         asked += counted;
-        match policy.place(&nodes, kind, pod) {
+        arrived += 1;
+        let mut place = policy.place(&nodes, kind, pod);
+        if place.is_none() && most_moves > 0 {
+            let moves = mover.make_room(&mut nodes, &mut places, kind, most_moves);
+            moved += moves.unwrap_or_default();
+            rescued += usize::from(moves.is_some());
+            place = moves.and_then(|_| policy.place(&nodes, kind, pod));
+        }
+        match place {
             Some((node, cards)) => {
-                nodes[node].memory -= pod.memory;
-                nodes[node].room = nodes[node].room.with(pod, cards);
+                nodes[node].put(pod, cards);
                 given += counted;
-                running.push(Reverse(Running { until: now + life, node, kind, cards }));
+                running.push(Reverse((now + life, arrived)));
+                places.insert(arrived, Place { node, kind, cards });
             }
             None => refused += counted,
         }
     }
     let whole = capacity * LONGEST as f64;
-    Some(Outcome { allocated: 100.0 * given / whole, refused: 100.0 * refused / asked })
+    let of_arrived = |pods: usize| 100.0 * pods as f64 / arrived.max(1) as f64;
+    Some(Outcome {
+        allocated: 100.0 * given / whole,
+        refused: 100.0 * refused / asked,
+        moved: of_arrived(moved),
+        rescued: of_arrived(rescued),
+    })
 }
 
 /// In seconds, 1 at least.
@@ -108,6 +140,7 @@ mod tests {
     use crate::openb::policies::best_fit::BestFit;
     use crate::openb::tables::default_trace;
 
+    const LOAD: Load = Load { asked: 110.0, most_moves: 0 };
     const NODES: &str = "cpu_milli,memory_mib,gpu,model\n64000,1000000,4,A\n64000,1000000,4,A\n";
     const PODS: &str = "cpu_milli,memory_mib,num_gpu,gpu_milli,creation_time,deletion_time\n\
         1000,1000,1,500,0,600\n1000,1000,1,1000,100,300\n";
@@ -115,15 +148,15 @@ mod tests {
     #[test]
     fn what_is_given_out_and_refused_is_what_is_asked_for() {
         let trace = Trace::read(("n", NODES), ("p", PODS)).unwrap();
-        let outcome = run(&trace, 1, &mut BestFit).unwrap();
+        let outcome = run(&trace, 1, &mut BestFit, LOAD).unwrap();
         assert!(outcome.allocated > 70.0 && outcome.allocated < 100.0, "{outcome:?}");
         let asked = outcome.allocated / (1.0 - outcome.refused / 100.0);
         assert!((asked - 110.0).abs() < 15.0, "{outcome:?}");
-        assert_eq!(run(&trace, 1, &mut BestFit), Some(outcome));
+        assert_eq!(run(&trace, 1, &mut BestFit, LOAD), Some(outcome));
     }
 
     #[test]
     fn a_list_without_times_has_no_such_run() {
-        assert_eq!(run(&default_trace().unwrap(), 1, &mut BestFit), None);
+        assert_eq!(run(&default_trace().unwrap(), 1, &mut BestFit, LOAD), None);
     }
 }

@@ -44,8 +44,7 @@ pub fn fill(trace: &Trace, seed: u64, policy: &mut dyn Policy) -> Curve {
         let percent = 100.0 * arrived as f64 / capacity;
         match policy.place(&nodes, at, pod) {
             Some((node, cards)) => {
-                nodes[node].memory -= pod.memory;
-                nodes[node].room = nodes[node].room.with(pod, cards);
+                nodes[node].put(pod, cards);
                 allocated += pod.demand();
             }
             None => {

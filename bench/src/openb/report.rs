@@ -7,7 +7,7 @@ use std::thread;
 use serde::{Serialize, Serializer};
 
 use super::args::PolicyName;
-use super::departures::{self, Outcome};
+use super::departures::{self, Load, Outcome};
 use super::policies::Policy;
 use super::policies::best_fit::BestFit;
 use super::policies::fgd::Fgd;
@@ -99,6 +99,16 @@ pub struct DeparturesRow {
     /// Of the GPU time asked for, in percent, what is refused; the mean of the seeds.
     #[serde(serialize_with = "hundredths")]
     pub refused_pct: f64,
+    /// Percent of the GPUs that is asked for.
+    pub asked_pct: f64,
+    /// The most pods that are moved for one that fits nowhere.
+    pub most_moves: usize,
+    /// Pods that were moved, for each hundred that arrived; the mean of the seeds.
+    #[serde(serialize_with = "hundredths")]
+    pub moved_per_100_pods: f64,
+    /// Pods that were placed by moves, for each hundred that arrived; the mean of the seeds.
+    #[serde(serialize_with = "hundredths")]
+    pub placed_by_moves_per_100_pods: f64,
     /// Seeds.
     pub seeds: usize,
 }
@@ -109,30 +119,45 @@ pub fn run_departures(
     trace: &Trace,
     name: PolicyName,
     seeds: &[u64],
+    load: Load,
 ) -> Option<DeparturesRow> {
     let outcomes: Vec<Outcome> =
-        each_seed(seeds, &|seed| departures::run(trace, seed, policy(name, trace).as_mut()))
+        each_seed(seeds, &|seed| departures::run(trace, seed, policy(name, trace).as_mut(), load))
             .into_iter()
             .collect::<Option<_>>()?;
     let allocated: Vec<f64> = outcomes.iter().map(|outcome| outcome.allocated).collect();
     let refused: Vec<f64> = outcomes.iter().map(|outcome| outcome.refused).collect();
+    let moved: Vec<f64> = outcomes.iter().map(|outcome| outcome.moved).collect();
+    let rescued: Vec<f64> = outcomes.iter().map(|outcome| outcome.rescued).collect();
     Some(DeparturesRow {
         variant: variant.to_owned(),
         policy: name.name(),
         mean_alloc_pct: mean(&allocated),
         sd: deviation(&allocated),
         refused_pct: mean(&refused),
+        asked_pct: load.asked,
+        most_moves: load.most_moves,
+        moved_per_100_pods: mean(&moved),
+        placed_by_moves_per_100_pods: mean(&rescued),
         seeds: outcomes.len(),
     })
 }
 
 impl fmt::Display for DeparturesRow {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { variant, policy, mean_alloc_pct, sd, refused_pct, seeds } = self;
+        let Self { variant, policy, asked_pct, mean_alloc_pct, sd, refused_pct, seeds, .. } = self;
         write!(
             f,
-            "{variant:<16} {policy:<16} given out {mean_alloc_pct:>6.2}% (sd {sd:.2}), refused {refused_pct:>6.2}%, {seeds} seeds"
-        )
+            "{variant:<16} {policy:<16} asked {asked_pct}%, given out {mean_alloc_pct:>6.2}% (sd {sd:.2}), refused {refused_pct:>6.2}%, {seeds} seeds"
+        )?;
+        if self.most_moves > 0 {
+            let Self { most_moves, moved_per_100_pods, placed_by_moves_per_100_pods, .. } = self;
+            write!(
+                f,
+                "; up to {most_moves} moves for a pod: {moved_per_100_pods:.2} moved and {placed_by_moves_per_100_pods:.2} placed by that of each 100"
+            )?;
+        }
+        Ok(())
     }
 }
 

@@ -378,7 +378,31 @@ impl NodeCards {
             .collect();
         let mut pods = self.pods.clone();
         pods.unplaced.retain(|(pod, _)| !gone(pod));
+        pods.chosen.retain(|(pod, _)| !gone(pod));
+        pods.nominated.retain(|pod| !gone(pod));
         Self::new(accounts, pods, self.cpu)
+    }
+
+    /// These cards with a pod on the chosen ones, and with its CPU taken.
+    #[must_use]
+    pub fn with(&self, pod: &PodUid, request: &GpuRequest, choice: &Choice) -> Self {
+        let mut accounts = self.accounts.clone();
+        for (chosen, share) in choice.cards.iter().zip(request.shares()) {
+            let account = accounts.iter_mut().find(|account| account.card.uuid == chosen.uuid);
+            let Some(account) = account else { continue };
+            let mut charges = std::mem::take(&mut account.charges);
+            charges.extend(Charge::of(pod, *share, Basis::Chosen, chosen.units));
+            charges.sort_by(|one, other| one.pod.cmp(&other.pod));
+            *account = Account::new(&account.card, charges);
+        }
+        let cpu = self.cpu.map(|cpu| cpu.saturating_sub(request.cpu()));
+        Self::new(accounts, self.pods.clone(), cpu)
+    }
+
+    /// These cards with this much free CPU, in thousandths of a core.
+    #[must_use]
+    pub fn with_cpu(self, cpu: Option<u64>) -> Self {
+        Self { cpu, ..self }
     }
 
     fn is_nominated(&self, pod: &PodUid) -> bool {

@@ -101,7 +101,7 @@ fn cost(pods: &[&Evictable]) -> EvictionCost {
 
 /// The pods to evict so that there is room on one card for each share of the request, on each card those that cost
 /// least.
-fn freeing_cards<'e>(
+pub(super) fn freeing_cards<'e>(
     cards: &NodeCards,
     pod: &PodUid,
     request: &GpuRequest,

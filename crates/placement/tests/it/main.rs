@@ -8,6 +8,7 @@ mod learning;
 mod ledger;
 mod load;
 mod models;
+mod moves;
 mod policy;
 mod preemption;
 mod prepared;

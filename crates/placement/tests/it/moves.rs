@@ -1,0 +1,228 @@
+//! Which pods are moved so that one finds cards.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use placement::gpu::{
+    BeyondUnits, Card, CardOptions, CardUse, ChoiceRule, ContainerKind, ContainerRequest,
+    GpuRequest, Movable, MoveNode, MovePlan, NodeLedger, Wanted, fewest_moves, fewest_to_leave,
+};
+use placement::units::{MiB, PodUid, Units};
+use proptest::prelude::*;
+
+const CARD: u32 = 16;
+
+fn request(units: u32, cards: u32) -> GpuRequest {
+    let asks = ContainerRequest {
+        name: "main".to_owned(),
+        kind: ContainerKind::App,
+        position: 0,
+        units: Units(units * cards),
+        card_use: CardUse { cards, ..CardUse::default() },
+    };
+    let request = GpuRequest::with_options([asks], CardOptions::default()).unwrap().unwrap();
+    request.with_beyond_units(BeyondUnits::ALL)
+}
+
+/// A node by what its pods hold of each card.
+struct Layout<'a>(&'a str, &'a [&'a [u32]]);
+
+impl Layout<'_> {
+    /// The node, and its pods: `a-0-1` is the second pod of the first card of node `a`.
+    fn node(&self, cpu: f64) -> (MoveNode, Vec<Movable>) {
+        let Self(name, cards) = self;
+        let mut pods = Vec::new();
+        let card = |(index, held): (usize, &&[u32])| {
+            let on_it = held.iter().enumerate().map(|(at, units)| {
+                let uid = PodUid::from(format!("{name}-{index}-{at}"));
+                pods.push(Movable {
+                    uid: uid.clone(),
+                    request: Some(request(*units, 1)),
+                    takes: vec![1.0],
+                });
+                (uid, Units(*units))
+            });
+            Card {
+                uuid: format!("GPU-{name}-{index}").into(),
+                index: index as u32,
+                model: "NVIDIA A10".into(),
+                memory: MiB(24576),
+                units: Units(CARD),
+                numa_node: None,
+                healthy: true,
+                closed: None,
+                isolation: None,
+                pods: on_it.collect(),
+            }
+        };
+        let cards = cards.iter().enumerate().map(card).collect();
+        let mut ledger = NodeLedger::default();
+        ledger.set_cards(cards);
+        let free = vec![cpu];
+        (MoveNode { name: (*name).into(), cards: Arc::clone(ledger.read()), free }, pods)
+    }
+}
+
+fn plan(
+    nodes: &[(MoveNode, Vec<Movable>)],
+    at: usize,
+    wanted: &GpuRequest,
+    may_go: impl Fn(&Movable, usize) -> bool,
+) -> Option<MovePlan> {
+    let all: Vec<MoveNode> = nodes.iter().map(|(node, _)| node.clone()).collect();
+    let pod = PodUid::from("wanted");
+    let wanted = Wanted { pod: &pod, request: wanted, takes: &[1.0] };
+    fewest_moves(&all, at, wanted, &nodes[at].1, &ChoiceRule::default(), may_go)
+}
+
+/// The moved pods with the names of their new nodes.
+fn moves(plan: &MovePlan, nodes: &[(MoveNode, Vec<Movable>)]) -> Vec<String> {
+    let moves = plan.moves.iter();
+    moves.map(|it| format!("{} to {}", it.pod.as_str(), nodes[it.to].0.name)).collect()
+}
+
+fn nodes(layouts: &[Layout<'_>]) -> Vec<(MoveNode, Vec<Movable>)> {
+    layouts.iter().map(|layout| layout.node(8.0)).collect()
+}
+
+#[test]
+fn one_large_pod_goes_rather_than_two_small_ones() {
+    let nodes = nodes(&[Layout("a", &[&[5, 5], &[10]]), Layout("b", &[&[4]])]);
+    let plan = plan(&nodes, 0, &request(CARD, 1), |_, _| true).unwrap();
+    assert_eq!(moves(&plan, &nodes), ["a-1-0 to b"]);
+    assert_eq!(plan.choice.cards[0].index, 1);
+}
+
+#[test]
+fn where_the_successor_of_one_fits_nowhere_others_go() {
+    // 12 units are free nowhere else, 4 and 4 are.
+    let nodes = nodes(&[Layout("a", &[&[4, 4], &[12]]), Layout("b", &[&[6]])]);
+    let found = plan(&nodes, 0, &request(CARD, 1), |_, _| true).unwrap();
+    assert_eq!(moves(&found, &nodes), ["a-0-0 to a", "a-0-1 to b"]);
+    // None may leave the node.
+    let stay = |_: &Movable, to: usize| to == 0;
+    assert_eq!(plan(&nodes, 0, &request(CARD, 1), stay), None);
+    assert_eq!(plan(&nodes, 0, &request(CARD, 3), |_, _| true), None);
+}
+
+#[test]
+fn no_successor_takes_the_room_of_the_pod_that_waits_or_of_another() {
+    // Each of both could go to `b` alone, and together they cannot.
+    let nodes = nodes(&[Layout("a", &[&[9], &[9]]), Layout("b", &[&[]])]);
+    assert_eq!(plan(&nodes, 0, &request(CARD, 2), |_, _| true), None);
+    let one = plan(&nodes, 0, &request(CARD, 1), |_, _| true).unwrap();
+    assert_eq!(moves(&one, &nodes), ["a-0-0 to b"]);
+}
+
+#[test]
+fn where_there_is_room_nothing_is_moved() {
+    let nodes = nodes(&[Layout("a", &[&[9], &[]]), Layout("b", &[&[]])]);
+    assert_eq!(plan(&nodes, 0, &request(CARD, 1), |_, _| true).unwrap().moves, []);
+}
+
+#[test]
+fn pods_go_for_other_resources_too_and_nodes_without_them_take_none() {
+    let mut nodes = nodes(&[Layout("a", &[&[1], &[2], &[]]), Layout("b", &[&[]])]);
+    nodes[0].0.free = vec![0.0];
+    nodes[0].1[1].takes = vec![3.0];
+    let all: Vec<MoveNode> = nodes.iter().map(|(node, _)| node.clone()).collect();
+    let pod = PodUid::from("wanted");
+    let request = request(CARD, 1);
+    let wanted = Wanted { pod: &pod, request: &request, takes: &[2.0] };
+    let leaving = fewest_to_leave(&all[0], wanted, &nodes[0].1.iter().collect::<Vec<_>>());
+    let leaving: Vec<&str> = leaving.unwrap().into_iter().map(|pod| pod.uid.as_str()).collect();
+    assert_eq!(leaving, ["a-1-0"]);
+    let found = |free: f64| {
+        let mut all = all.clone();
+        all[1].free = vec![free];
+        fewest_moves(&all, 0, wanted, &nodes[0].1, &ChoiceRule::default(), |_, _| true)
+    };
+    assert_eq!(found(3.0).map(|plan| plan.moves.len()), Some(1));
+    // Both smaller ones together free as little.
+    assert_eq!(found(2.9), None);
+}
+
+/// What pods hold of each card of each node, at most what the card has.
+fn layouts() -> impl Strategy<Value = Vec<Vec<Vec<u32>>>> {
+    let card = prop::collection::vec(1..=CARD, 0..4).prop_map(|sizes| {
+        let mut left = CARD;
+        let mut held = Vec::new();
+        for size in sizes {
+            if size <= left {
+                left -= size;
+                held.push(size);
+            }
+        }
+        held
+    });
+    prop::collection::vec(prop::collection::vec(card, 1..4), 1..5)
+}
+
+fn built(layouts: &[Vec<Vec<u32>>]) -> Vec<(MoveNode, Vec<Movable>)> {
+    let names = ["a", "b", "c", "d"];
+    let nodes = layouts.iter().zip(names).map(|(cards, name)| {
+        let cards: Vec<&[u32]> = cards.iter().map(Vec::as_slice).collect();
+        Layout(name, &cards).node(8.0)
+    });
+    nodes.collect()
+}
+
+/// The fewest pods of a node without which a card has `units` free, by trying all sets.
+fn fewest_by_trying(cards: &[Vec<u32>], units: u32) -> usize {
+    let fewest = cards.iter().filter_map(|held| {
+        let sets = 0..1_u32 << held.len();
+        let enough = sets.filter(|set| {
+            let stay = held.iter().enumerate().filter(|(at, _)| set >> at & 1 == 0);
+            stay.map(|(_, units)| units).sum::<u32>() + units <= CARD
+        });
+        enough.map(|set| set.count_ones() as usize).min()
+    });
+    fewest.min().unwrap()
+}
+
+proptest! {
+    /// Carried out, a plan puts no more on a card than it has, and each of its moves is needed.
+    #[test]
+    fn a_plan_can_be_carried_out(layouts in layouts(), units in 1..=CARD, cards in 1_u32..3) {
+        let nodes = built(&layouts);
+        let wanted = request(units, cards);
+        let Some(plan) = plan(&nodes, 0, &wanted, |_, _| true) else { return Ok(()) };
+        let moved: BTreeSet<&PodUid> = plan.moves.iter().map(|it| &it.pod).collect();
+        prop_assert_eq!(moved.len(), plan.moves.len());
+        let mut held: Vec<Vec<u32>> = Vec::new();
+        for (node, _) in &nodes {
+            let stays = |account: &placement::gpu::Account| {
+                let stay = account.charges.iter().filter(|charge| !moved.contains(&charge.pod));
+                stay.map(|charge| charge.units.0).sum::<u32>()
+            };
+            held.push(node.cards.accounts().iter().map(stays).collect());
+        }
+        for card in &plan.choice.cards {
+            held[0][card.index as usize] += units;
+        }
+        for it in &plan.moves {
+            let pod = nodes[0].1.iter().find(|pod| pod.uid == it.pod).unwrap();
+            let choice = it.choice.as_ref().unwrap();
+            prop_assert_eq!(choice.cards.len(), 1);
+            held[it.to][choice.cards[0].index as usize] += pod.request.as_ref().unwrap().peak().0;
+        }
+        prop_assert!(held.iter().flatten().all(|held| *held <= CARD), "{:?}", held);
+        let uid = PodUid::from("wanted");
+        for kept in &moved {
+            let gone = |pod: &PodUid| moved.contains(pod) && pod != *kept;
+            let without = nodes[0].0.cards.without(gone);
+            prop_assert!(without.check(&uid, &wanted).is_err(), "{} need not go", kept.as_str());
+        }
+    }
+
+    /// With an empty node beside, as few pods go for one card as a search of all sets finds.
+    #[test]
+    fn for_one_card_no_fewer_moves_would_do(
+        cards in layouts().prop_map(|layouts| layouts.into_iter().next().unwrap_or_default()),
+        units in 1..=CARD,
+    ) {
+        let nodes = built(&[cards.clone(), vec![vec![]; 16]]);
+        let plan = plan(&nodes, 0, &request(units, 1), |_, _| true).unwrap();
+        prop_assert_eq!(plan.moves.len(), fewest_by_trying(&cards, units));
+    }
+}
