@@ -33,7 +33,7 @@ use anyhow::Result;
 
 use crate::args::{Args, Command, ExplainCommand, PolicyCommand};
 use crate::cards::cordon::{self, Wanted};
-use crate::cards::{capacity, gpus, top};
+use crate::cards::{capacity, defragment, gpus, top};
 use crate::format::printable_lines;
 use crate::pipe::UntilClosed;
 
@@ -61,6 +61,7 @@ fn run(command: &Command, output: &mut dyn Write) -> Result<ExitCode> {
         Command::Gpus(flags) => gpus::gpus(flags, output),
         Command::Inspect(flags) => gpus::inspect(flags, output),
         Command::Capacity(flags) => capacity::capacity(flags, output),
+        Command::Defragment(flags) => defragment::defragment(flags, output),
         Command::Events(flags) => events::events(flags, output),
         Command::Policy(command) => of_policy(command, output),
         Command::Cordon(flags) => cordon::cordon(flags, Wanted::Cordoned, output),

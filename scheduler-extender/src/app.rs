@@ -29,7 +29,7 @@ use tokio::time::{Sleep, sleep};
 
 use crate::back_off_events::write_back_offs;
 use crate::binder::{BindLimits, Binder, BinderParams};
-use crate::card_evictions::{CardEvictions, EvictionLimits, Evictor};
+use crate::card_evictions::{CardEvictions, EvictionLimits, EvictionModes, Evictor};
 use crate::decisions::{DecisionLog, NominatedPods, WaitingPods};
 use crate::http_client::SetupError;
 use crate::metrics::{Metrics, ShadowMetrics};
@@ -162,6 +162,7 @@ pub async fn start(args: Args, context: &Context) -> anyhow::Result<SocketAddr> 
         }
         None => None,
     };
+    let modes = EvictionModes { evict: args.evict_for_cards, moves: args.move_for_cards };
     let evictor = Evictor {
         view: Arc::clone(&view),
         client: client.clone(),
@@ -173,8 +174,9 @@ pub async fn start(args: Args, context: &Context) -> anyhow::Result<SocketAddr> 
             after: args.evict_after,
             a_minute: usize::from(args.evictions_per_minute),
         },
+        modes,
     };
-    let card_evictions = args.evict_for_cards.then(|| spawn_evictor(evictor, context));
+    let card_evictions = (modes.evict || modes.moves).then(|| spawn_evictor(evictor, context));
     let decider = Decider {
         view,
         names,

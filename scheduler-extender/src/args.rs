@@ -140,7 +140,14 @@ pub struct Args {
     #[arg(long, env = "PLIMSOLL_EVICT_FOR_CARDS")]
     pub evict_for_cards: bool,
 
-    /// With --evict-for-cards: how long a pod must have waited before others are evicted for it.
+    /// Move pods for a GPU pod that waits because what is free is spread over cards and nodes: evict the fewest pods
+    /// whose successors fit elsewhere, by the cards, resources, taints and labels of all nodes. Only pods of lower
+    /// priority, and pods as important with the annotation `cluster-autoscaler.kubernetes.io/safe-to-evict: "true"`.
+    /// Needs the right to create `pods/eviction`.
+    #[arg(long, env = "PLIMSOLL_MOVE_FOR_CARDS")]
+    pub move_for_cards: bool,
+
+    /// With --evict-for-cards or --move-for-cards: how long a pod must have waited before others are evicted for it.
     #[arg(
         long,
         env = "PLIMSOLL_EVICT_AFTER",
@@ -150,7 +157,7 @@ pub struct Args {
     )]
     pub evict_after: Duration,
 
-    /// With --evict-for-cards: how many pods are evicted in a minute at most. Those that have to go for one pod may be
+    /// With --evict-for-cards or --move-for-cards: how many pods are evicted in a minute at most. Those that have to go for one pod may be
     /// more, where none were evicted in the last minute.
     #[arg(
         long,

@@ -22,6 +22,7 @@ pub mod http;
 mod http_client;
 mod learned_use;
 pub mod metrics;
+mod moves;
 pub mod node_request;
 pub mod over_limits;
 mod policy_events;

@@ -78,7 +78,7 @@ impl Metrics {
             card_evictions: registry.counters(
                 "plimsoll_extender_card_evictions_total",
                 ["outcome"],
-                "Evictions of pods for the card of a more important pod, by outcome",
+                "Evictions of pods for the cards of a pod that waits, by outcome",
             ),
             leader: registry.gauge(
                 "plimsoll_extender_leader",

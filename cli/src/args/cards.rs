@@ -83,6 +83,52 @@ Examples:
   # In one pool
   kubectl plimsoll capacity --size 8 -l pool=inference";
 
+/// Flags of `defragment`.
+#[derive(Debug, Parser)]
+#[command(after_help = DEFRAGMENT_EXAMPLES)]
+pub(crate) struct Defragment {
+    /// Cards of one node, and units of each: 8x80. One card where there are units alone: 80.
+    #[arg(long = "for", value_name = "CARDSxUNITS", value_parser = shape)]
+    pub(crate) shape: CardShape,
+
+    /// The priority of the pod that needs the room. Only less important pods are moved then, and pods as important that
+    /// have the annotation `cluster-autoscaler.kubernetes.io/safe-to-evict: "true"` [default: any pods are moved]
+    #[arg(long, value_name = "PRIORITY", allow_negative_numbers = true)]
+    pub(crate) priority: Option<i32>,
+
+    #[command(flatten)]
+    pub(crate) format: Format,
+
+    #[command(flatten)]
+    pub(crate) access: Access,
+}
+
+const DEFRAGMENT_EXAMPLES: &str = "\
+Examples:
+  # A whole card of 80 units
+  kubectl plimsoll defragment --for 80
+
+  # A node's 8 cards
+  kubectl plimsoll defragment --for 8x80
+
+  # What would be moved for a pod of priority 1000
+  kubectl plimsoll defragment --for 2x40 --priority 1000";
+
+/// Cards of one node, and units of each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct CardShape {
+    pub(crate) cards: u32,
+    pub(crate) units: u32,
+}
+
+fn shape(text: &str) -> Result<CardShape, String> {
+    let (cards, units) = text.split_once('x').unwrap_or(("1", text));
+    match (cards.parse(), units.parse()) {
+        (Ok(cards @ 1..=64), Ok(units @ 1..)) => Ok(CardShape { cards, units }),
+        _ => Err("expected cards and units of each, as 8x80; 64 cards at most".to_owned()),
+    }
+}
+
 /// What `top` shows.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Top {

@@ -90,6 +90,12 @@ pub(crate) enum Command {
     /// By the free units of the cards that take pods, as if nothing else were in the way: CPU, memory, taints and load
     /// may let fewer pods in. `why -f FILE` tells of one pod, by load and cards.
     Capacity(cards::Capacity),
+    /// Propose the fewest moves that make room for a pod with one or several cards.
+    ///
+    /// A move is an eviction of a pod whose successor fits elsewhere, by the cards, resources, taints and labels of all
+    /// nodes. Nothing is evicted. The extender's flag --move-for-cards has pods moved by such plans for a pod that
+    /// waits, and keeps the cards for it.
+    Defragment(cards::Defragment),
     /// Show what Plimsoll's programs told by events, the newest last.
     Events(pods::Events),
     /// Check, convert, show and change load policies.

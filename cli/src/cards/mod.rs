@@ -2,6 +2,7 @@
 
 pub(crate) mod capacity;
 pub(crate) mod cordon;
+pub(crate) mod defragment;
 pub(crate) mod gpus;
 pub(crate) mod room;
 pub(crate) mod top;

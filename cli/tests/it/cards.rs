@@ -1,4 +1,4 @@
-//! `plimsoll gpus`, `capacity`, `top` and `cordon`.
+//! `plimsoll gpus`, `capacity`, `defragment`, `top` and `cordon`.
 
 use serde_json::{Value, json};
 
@@ -8,6 +8,7 @@ use crate::world::{Extender, World};
 const CARDS: &str = include_str!("../../../crates/api/tests/golden/all-cards.json");
 const NODE: &str = include_str!("../../../crates/api/tests/golden/node.json");
 const STATE: &str = include_str!("../../../crates/api/tests/golden/state.json");
+const MOVES: &str = include_str!("../../../crates/api/tests/golden/moves.json");
 const INSPECT: &str = include_str!("../../../crates/api/tests/golden/inspect.json");
 
 fn world() -> World {
@@ -81,6 +82,39 @@ fn a_replica_that_does_not_know_everything_says_so_in_every_report() {
         assert!(written.contains("has not listed all nodes and pods yet"), "{words:?}: {written}");
         let json = parsed(&world.run(&[words, &["-o", "json"]].concat()).success());
         assert_eq!(json["replica"]["complete"], false, "{words:?}");
+    }
+}
+
+#[test]
+fn defragment_shows_what_would_have_to_be_moved() {
+    let path = "/v1/moves?cards=2&units=80&priority=1000";
+    let world = |answer: &str| World::new().with_extender(&Extender::new(&[(path, answer)]).url);
+    let words = ["defragment", "--for", "2x80", "--priority", "1000"];
+    assert_golden("defragment.txt", &world(MOVES).run(&words).success());
+    let json = [&words[..], &["-o", "json"]].concat();
+    assert_eq!(parsed(&world(MOVES).run(&json).success()), parsed(MOVES));
+    let names = [&words[..], &["-o", "name"]].concat();
+    assert_eq!(world(MOVES).run(&names).success(), "pod/chat-6d5f-x7k2p\npod/search-0\n");
+    let mut moves = parsed(MOVES);
+    moves["proposal"]["moves"] = json!([]);
+    let written = world(&moves.to_string()).run(&words).success();
+    assert!(written.contains("Nothing has to be moved."), "{written}");
+    moves.as_object_mut().unwrap().remove("proposal");
+    let none = world(&moves.to_string()).run(&words);
+    assert_eq!(none.code, Some(1));
+    assert!(
+        none.stdout.starts_with("No moves make room for 2 cards with 80 units each.\n"),
+        "{}",
+        none.stdout
+    );
+}
+
+#[test]
+fn a_shape_is_cards_and_units() {
+    for shape in ["", "x", "0x80", "2x0", "65x1", "2x80x1", "80GiB"] {
+        let refused = World::new().run(&["defragment", "--for", shape]);
+        assert_eq!(refused.code, Some(2), "{shape}");
+        assert!(refused.stderr.contains("as 8x80"), "{}", refused.stderr);
     }
 }
 

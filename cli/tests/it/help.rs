@@ -16,6 +16,7 @@ fn help_has_examples_and_changes_only_on_purpose() {
         "top pods",
         "gpus",
         "capacity",
+        "defragment",
         "events",
         "policy",
         "policy check",

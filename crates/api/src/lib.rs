@@ -18,6 +18,7 @@
 //! * [`state`]: the answer of `GET /v1/state`, by columns.
 //! * [`node`]: the answers of `GET /v1/nodes/NODE` and of `GET /v1/cards`.
 //! * [`decisions`]: the answers of `GET /v1/decisions` and of `GET /v1/pending`.
+//! * [`moves`]: the answer of `GET /v1/moves`.
 //! * [`node_load`]: the custom resource `NodeLoad`.
 //! * [`pods`]: the exporter's answer of `GET /v1/pods`.
 //! * [`workloads`]: the annotator's answer of `GET /v1/workloads`.
@@ -33,6 +34,7 @@ pub mod expected_use;
 pub mod explain;
 pub mod inspect;
 mod json;
+pub mod moves;
 pub mod node;
 pub mod node_load;
 pub mod per_container;

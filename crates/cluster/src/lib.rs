@@ -29,6 +29,7 @@ mod gpu;
 mod join;
 mod lease;
 mod meta;
+mod moves;
 mod node;
 mod node_load;
 mod node_metrics;
@@ -50,6 +51,7 @@ pub use gpu::{ClaimError, claim_annotations, wire_closed};
 pub use join::{Addition, Completed, with_addition};
 pub use lease::{Elector, Holder, Leadership, LeaseSettings};
 pub use meta::Annotations;
+pub use moves::{Applicant, NodeRoom, Resident, Stays, applicant, residents, waiting_for_cards};
 pub use node::{ExporterError, Node, NodeFacts, exporter_address};
 pub use node_load::{
     NodeLoadFacts, NodeLoadsError, apply_node_load, check_node_loads, with_node_loads,

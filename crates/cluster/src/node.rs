@@ -151,6 +151,17 @@ impl Node {
         &self.status.allocatable
     }
 
+    /// Its labels.
+    pub(crate) fn labels(&self) -> &BTreeMap<String, String> {
+        static NONE: BTreeMap<String, String> = BTreeMap::new();
+        self.metadata.object.labels.as_ref().unwrap_or(&NONE)
+    }
+
+    /// Whether its kubelet reports that it is ready.
+    pub(crate) fn is_ready(&self) -> bool {
+        self.ready() == Some(true)
+    }
+
     /// Whether a pod with these tolerations may not be placed here: by a taint, or since it is cordoned, which
     /// kube-scheduler takes for a taint too.
     pub(crate) fn keeps_out(&self, tolerations: &[Toleration]) -> bool {

@@ -26,7 +26,7 @@ use crate::pod::Pod;
 use crate::quantity::Quantity;
 
 /// Pods of one node that are looked at. Kubernetes supports 110.
-const MAX_PODS: usize = 1_000;
+pub(crate) const MAX_PODS: usize = 1_000;
 
 /// The part of an amount by which sums of decimal fractions may be off.
 const ROUNDING: f64 = 1e-9;
@@ -259,7 +259,7 @@ impl<'p> Room<'p> {
     }
 }
 
-fn about(pod: &Pod) -> PodReference {
+pub(crate) fn about(pod: &Pod) -> PodReference {
     PodReference {
         namespace: pod.namespace().to_owned(),
         name: pod.name().to_owned(),
@@ -267,7 +267,7 @@ fn about(pod: &Pod) -> PodReference {
     }
 }
 
-fn covering(pod: &Pod, budgets: &[Budget]) -> Vec<Covering> {
+pub(crate) fn covering(pod: &Pod, budgets: &[Budget]) -> Vec<Covering> {
     let covering = budgets.iter().enumerate().filter(|(_, budget)| budget.covers(pod));
     covering.map(|(at, budget)| Covering { budget: at, allowed: budget.allowed }).collect()
 }

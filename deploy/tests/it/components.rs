@@ -38,7 +38,7 @@ fn patches_of(component: &str) -> Vec<(String, Value)> {
 #[test]
 fn every_component_patches_a_workload_that_is_there() {
     let patches = patches();
-    assert_eq!(patches.len(), 23);
+    assert_eq!(patches.len(), 24);
     for (path, patch) in patches {
         let name = patch["metadata"]["name"].as_str().expect("a name");
         let target = if name == GPU_EXPORTER { yaml(GPU_EXPORTER_FILE) } else { workload(name) };
@@ -74,18 +74,23 @@ fn metrics_server_adds_the_right_to_list_what_nodes_use_alone() {
 }
 
 #[test]
-fn evict_for_cards_adds_the_right_to_evict_alone() {
-    let role = yaml("components/evict-for-cards/role.yaml");
+fn evict_for_cards_and_move_for_cards_add_the_right_to_evict_alone() {
+    adds_the_right_to_evict_alone("evict-for-cards", "PLIMSOLL_EVICT_FOR_CARDS");
+    adds_the_right_to_evict_alone("move-for-cards", "PLIMSOLL_MOVE_FOR_CARDS");
+}
+
+fn adds_the_right_to_evict_alone(component: &str, variable: &str) {
+    let role = yaml(&format!("components/{component}/role.yaml"));
     let rule = json!({"apiGroups": [""], "resources": ["pods/eviction"], "verbs": ["create"]});
     assert_eq!(role["rules"], json!([rule]));
-    let binding = yaml("components/evict-for-cards/role-binding.yaml");
+    let binding = yaml(&format!("components/{component}/role-binding.yaml"));
     assert_eq!(binding["roleRef"]["name"], role["metadata"]["name"]);
     let subject =
         json!({"kind": "ServiceAccount", "name": "scheduler-extender", "namespace": "plimsoll"});
     assert_eq!(binding["subjects"], json!([subject]));
-    let [(_, patch)] = &patches_of("evict-for-cards")[..] else { panic!("one patch") };
+    let [(_, patch)] = &patches_of(component)[..] else { panic!("one patch") };
     let env = &patch["spec"]["template"]["spec"]["containers"][0]["env"];
-    assert_eq!(*env, json!([{"name": "PLIMSOLL_EVICT_FOR_CARDS", "value": "true"}]));
+    assert_eq!(*env, json!([{"name": variable, "value": "true"}]));
 }
 
 #[test]

@@ -1,11 +1,16 @@
-//! Evicts pods for a GPU pod whose nodes have enough units in total but no single card with room (`--evict-for-cards`).
+//! Evicts pods for a GPU pod that no card has room for (`--evict-for-cards`, `--move-for-cards`).
 //!
 //! kube-scheduler sees a node's total only. Where the totals suffice, its preemption finds no pod to evict and never
 //! begins (kubernetes/kubernetes#139270), whatever the pod's priority. Filter reports such pods to a task of their own.
 //! After a pod has waited for a while, the task evicts the fewest and least important pods of one card through the
 //! Eviction API, and keeps that card for the pod.
 //!
-//! Invariants: only the leader evicts; only pods of lower priority; none whose PodDisruptionBudgets allow no eviction;
+//! With `--move-for-cards` it first looks for pods whose successors fit elsewhere ([`crate::moves`]). That also helps
+//! pods for which no node's total suffices, whom kube-scheduler asks no extender about. So the task lists the pods that
+//! wait.
+//!
+//! Invariants: only the leader evicts; only pods of lower priority, and by moves those as important that are marked as
+//! safe to evict; none whose PodDisruptionBudgets allow no eviction;
 //! and not more a minute than the limit. Before the first eviction, a dry run of each has succeeded. For one pod,
 //! others are evicted once in [`KEEP_FOR`] at most, and with growing pauses. Filter does not wait for any of this.
 
@@ -18,21 +23,23 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cluster::{
-    Client, EventText, EventWriter, EvictOutcome, Pod, PodReference, Wait, evict, get_pod,
-    try_evict,
+    CallError, Client, EventText, EventWriter, EvictOutcome, Pod, PodReference, Wait, applicant,
+    evict, get_pod, try_evict, waiting_for_cards,
 };
 use daemon::Shutdown;
 use dashmap::DashSet;
 use jiff::Timestamp;
+use placement::gpu::GpuRequest;
 use placement::names::Names;
-use placement::units::{NodeName, PodUid};
+use placement::units::{CardId, NodeName, PodUid};
 use tokio::sync::mpsc;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 
 use self::choice::ReadNodes;
 use self::waiting::{KEEP_FOR, KeptCards, PodWithoutCard, PodsWithoutCard, Report};
 use crate::decisions::DecidedPod;
 use crate::metrics::Metrics;
+use crate::moves::{MoveSearch, MovesFor, Proposal};
 use crate::replicas::Replicas;
 use crate::victims::{Eviction, VictimSearch};
 use crate::view::{GpuPodId, View};
@@ -49,6 +56,15 @@ const MAX_TRIES: usize = 8;
 /// The period of the eviction limit.
 const MINUTE: Duration = Duration::from_secs(60);
 
+/// How often waiting pods are listed, with `--move-for-cards`: each `--evict-after`, within these bounds.
+const LISTED_EVERY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(15));
+
+/// The most pods of a list. The most important come first.
+const MAX_LISTED: usize = 64;
+
+/// The timeout of listing them: a cluster may have thousands of pods that wait.
+const LIST_TIMEOUT: Duration = Duration::from_secs(10);
+
 /// The timeout of one call to the API server.
 const CALL_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -60,6 +76,24 @@ pub(crate) struct EvictionLimits {
     /// Evictions in a minute at most. A single set of victims may be larger if there was no eviction in the last
     /// minute.
     pub(crate) a_minute: usize,
+}
+
+/// What the evictor may do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct EvictionModes {
+    /// Evict less important pods of one card.
+    pub(crate) evict: bool,
+    /// Move pods whose successors fit elsewhere.
+    pub(crate) moves: bool,
+}
+
+/// Pods to evict, and the cards that are kept then.
+struct Victims {
+    node: NodeName,
+    cards: Vec<CardId>,
+    pods: Vec<PodReference>,
+    /// Where the successor of each fits; none where they are evicted because they are less important.
+    to: Vec<NodeName>,
 }
 
 /// The sender of Filter's reports.
@@ -159,6 +193,8 @@ pub(crate) struct Evictor {
     pub(crate) metrics: Metrics,
     /// The limits.
     pub(crate) limits: EvictionLimits,
+    /// What it may do.
+    pub(crate) modes: EvictionModes,
 }
 
 impl Evictor {
@@ -174,6 +210,8 @@ impl Evictor {
     ) -> anyhow::Result<()> {
         let mut waiting = PodsWithoutCard::new(queue.known);
         let mut evicted: VecDeque<Instant> = VecDeque::new();
+        let mut listing = interval(self.limits.after.clamp(LISTED_EVERY.0, LISTED_EVERY.1));
+        listing.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             let due = waiting.next_due();
             let next = async {
@@ -190,6 +228,25 @@ impl Evictor {
                     None => return Ok(()),
                 },
                 () = next => self.handle_due(&mut waiting, &mut evicted).await,
+                _ = listing.tick(), if self.modes.moves => self.list(&mut waiting).await,
+            }
+        }
+    }
+
+    /// Adds the pods that wait for cards, whatever kube-scheduler has asked about them.
+    async fn list(&self, waiting: &mut PodsWithoutCard) {
+        if !self.replicas.leads() || !self.view.is_complete() {
+            return;
+        }
+        let listed = waiting_for_cards(&self.client, &self.names, MAX_LISTED, LIST_TIMEOUT).await;
+        match listed {
+            Ok(pods) => {
+                for (pod, priority) in pods {
+                    waiting.insert_listed(pod, priority, self.limits.after);
+                }
+            }
+            Err(error) => {
+                tracing::warn!(%error, "cannot list the pods that wait for cards; no pods are moved for them");
             }
         }
     }
@@ -266,7 +323,73 @@ impl Evictor {
             pod,
             request: &request,
         };
+        if self.modes.moves
+            && let Some(outcome) = self.move_others(pod, &request, waiting, evicted).await
+        {
+            return outcome;
+        }
+        if !self.modes.evict || waiting.nodes.is_empty() {
+            return RoundOutcome::Later;
+        }
         self.make_room(uid, &search, waiting, evicted).await
+    }
+
+    /// Moves the fewest pods whose successors fit elsewhere. `None` where no moves make room, or are needed.
+    async fn move_others(
+        &self,
+        pod: &Pod,
+        request: &GpuRequest,
+        waiting: &mut PodWithoutCard,
+        evicted: &mut VecDeque<Instant>,
+    ) -> Option<RoundOutcome> {
+        let uid = pod.uid();
+        for _ in 0..MAX_TRIES {
+            let proposal = match self.propose(pod, request, waiting).await {
+                Ok(proposal) => proposal.filter(|proposal| !proposal.moves.is_empty())?,
+                Err(error) => {
+                    let (namespace, name) = (pod.namespace(), pod.name());
+                    tracing::warn!(%uid, namespace, pod = name, %error, "no pods are moved for a GPU pod: not all can be read");
+                    return None;
+                }
+            };
+            let Proposal { node, cards, moves, .. } = proposal;
+            let to = moves.iter().map(|it| it.to.clone()).collect();
+            let victims =
+                Victims { node, cards, pods: moves.into_iter().map(|it| it.pod).collect(), to };
+            if !self.allows(victims.pods.len(), evicted) {
+                self.metrics.count_card_eviction("rate-limited");
+                return Some(RoundOutcome::Later);
+            }
+            match self.first_refused(&victims.pods).await {
+                Some(victim) => waiting.leave_out(victim),
+                None => return Some(self.carry_out(&uid, waiting, victims, evicted).await),
+            }
+        }
+        None
+    }
+
+    async fn propose(
+        &self,
+        pod: &Pod,
+        request: &GpuRequest,
+        waiting: &PodWithoutCard,
+    ) -> Result<Option<Proposal>, CallError> {
+        let applicant = applicant(&self.client, &waiting.pod, &self.names, CALL_TIMEOUT).await?;
+        let Some(applicant) = applicant else { return Ok(None) };
+        let search = MoveSearch {
+            view: &self.view,
+            client: &self.client,
+            names: &self.names,
+            left_out: &waiting.left_out,
+        };
+        let moves_for = MovesFor {
+            uid: &pod.uid(),
+            namespace: pod.namespace(),
+            request,
+            applicant: &applicant,
+            priority: Some(pod.priority()),
+        };
+        Ok(search.run(&moves_for, Timestamp::now()).await?.proposal)
     }
 
     /// Evicts the best set of victims whose dry runs all succeed.
@@ -286,24 +409,28 @@ impl Evictor {
                 waiting.record_no_use(nodes);
                 return RoundOutcome::Later;
             };
-            if !self.allows(&eviction, evicted) {
+            let Eviction { node, cards, victims, .. } = eviction;
+            if !self.allows(victims.len(), evicted) {
                 self.metrics.count_card_eviction("rate-limited");
                 return RoundOutcome::Later;
             }
-            match self.first_refused(&eviction.victims).await {
+            match self.first_refused(&victims).await {
                 Some(victim) => waiting.leave_out(victim),
-                None => return self.carry_out(uid, waiting, eviction, evicted).await,
+                None => {
+                    let victims = Victims { node, cards, pods: victims, to: Vec::new() };
+                    return self.carry_out(uid, waiting, victims, evicted).await;
+                }
             }
         }
         RoundOutcome::Later
     }
 
-    /// Whether the limit allows an eviction now.
-    fn allows(&self, eviction: &Eviction, evicted: &mut VecDeque<Instant>) -> bool {
+    /// Whether the limit allows so many evictions now.
+    fn allows(&self, pods: usize, evicted: &mut VecDeque<Instant>) -> bool {
         while evicted.front().is_some_and(|at| at.elapsed() >= MINUTE) {
             evicted.pop_front();
         }
-        evicted.is_empty() || evicted.len() + eviction.victims.len() <= self.limits.a_minute
+        evicted.is_empty() || evicted.len() + pods <= self.limits.a_minute
     }
 
     /// The first of these pods whose dry run of the eviction fails.
@@ -329,14 +456,14 @@ impl Evictor {
         &self,
         uid: &PodUid,
         waiting: &mut PodWithoutCard,
-        eviction: Eviction,
+        victims: Victims,
         evicted: &mut VecDeque<Instant>,
     ) -> RoundOutcome {
-        let Eviction { node, cards, victims, .. } = eviction;
+        let Victims { node, cards, pods, to } = victims;
         self.view.change(|index| index.keep(uid, &node, cards.clone()));
         waiting.kept = Some(KeptCards::new(node.clone(), cards));
         let mut gone = 0;
-        for victim in &victims {
+        for (at, victim) in pods.iter().enumerate() {
             // The calls before took time, in which another replica may have taken over.
             if !self.replicas.leads() {
                 return RoundOutcome::Over;
@@ -352,12 +479,21 @@ impl Evictor {
             }
             gone += 1;
             self.metrics.count_card_eviction(label(&outcome));
-            self.write_event(victim, &victim_warning(&waiting.pod)).await;
+            let warning = match to.get(at) {
+                Some(to) => moved_warning(&waiting.pod, to),
+                None => victim_warning(&waiting.pod),
+            };
+            self.write_event(victim, &warning).await;
         }
         if gone == 0 {
             return RoundOutcome::Later;
         }
-        self.write_event(&waiting.pod, &beneficiary_warning(&node, gone)).await;
+        let warning = if to.is_empty() {
+            beneficiary_warning(&node, gone)
+        } else {
+            moves_warning(&node, gone)
+        };
+        self.write_event(&waiting.pod, &warning).await;
         RoundOutcome::Evicted
     }
 
@@ -413,6 +549,28 @@ fn victim_warning(of: &PodReference) -> EventText {
         action: "Evict",
         note: format!(
             "Its GPU card is needed for pod {namespace}/{name}, which is more important, and finds room on no card"
+        ),
+    }
+}
+
+fn moved_warning(of: &PodReference, to: &NodeName) -> EventText {
+    let PodReference { namespace, name, .. } = of;
+    EventText {
+        reason: "MovedForGPUCard",
+        action: "Evict",
+        note: format!(
+            "Its GPU card is needed for pod {namespace}/{name}, which finds room on no card; its successor fits node {to}"
+        ),
+    }
+}
+
+fn moves_warning(node: &NodeName, count: usize) -> EventText {
+    EventText {
+        reason: "MovingForGPUCard",
+        action: "Evict",
+        note: format!(
+            "{count} pods of node {node} were evicted for it, whose successors fit elsewhere; their GPU cards are kept for {} s",
+            KEEP_FOR.as_secs()
         ),
     }
 }

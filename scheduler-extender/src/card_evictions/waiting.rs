@@ -51,6 +51,8 @@ pub(super) struct PodWithoutCard {
     /// The cards that are kept for it.
     pub(super) kept: Option<KeptCards>,
     reported: Instant,
+    /// Whether it was found among the pods that wait, and not by a report of Filter.
+    listed: bool,
     /// The time of its next round.
     due: Instant,
     /// The pause before the round after that.
@@ -92,6 +94,7 @@ impl PodWithoutCard {
             left_out: BTreeSet::new(),
             kept: None,
             reported: now,
+            listed: false,
             due: now + after,
             pause: after,
         }
@@ -99,7 +102,7 @@ impl PodWithoutCard {
 
     /// Whether it no longer lacks only a card, by Filter's reports.
     pub(super) fn is_over(&self) -> bool {
-        self.nodes.is_empty() || self.reported.elapsed() > REPORT_MAX_AGE
+        (self.nodes.is_empty() && !self.listed) || self.reported.elapsed() > REPORT_MAX_AGE
     }
 
     /// Sets its next round after the pause, and doubles the pause.
@@ -164,6 +167,18 @@ impl PodsWithoutCard {
         }
     }
 
+    /// Adds or renews a pod that waits, of which Filter has reported nothing: kube-scheduler may not have asked.
+    pub(super) fn insert_listed(&mut self, pod: PodReference, priority: i32, after: Duration) {
+        let uid = PodUid::from(pod.uid.as_str());
+        if !self.pods.contains_key(&uid) {
+            self.insert(Report { pod, priority, nodes: Vec::new() }, after);
+        }
+        if let Some(known) = self.pods.get_mut(&uid) {
+            known.listed = true;
+            known.reported = Instant::now();
+        }
+    }
+
     /// Removes the least important pod without kept cards, if it is less important than a pod of this priority. Returns
     /// whether one was removed.
     fn make_way_for(&mut self, priority: i32) -> bool {
@@ -182,7 +197,10 @@ impl PodsWithoutCard {
     pub(super) fn withdraw(&mut self, uid: &PodUid) {
         let Some(pod) = self.pods.get_mut(uid) else { return };
         match &pod.kept {
-            Some(_) => pod.nodes.clear(),
+            Some(_) => {
+                pod.nodes.clear();
+                pod.listed = false;
+            }
             None => self.remove(uid),
         }
     }

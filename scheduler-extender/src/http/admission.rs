@@ -20,7 +20,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::task::AbortOnDropHandle;
 
-use super::{explain, inspect, preempt, query, report, shadow};
+use super::{explain, inspect, moves, preempt, query, report, shadow};
 use crate::replicas::FORWARDED;
 
 /// The largest body of a small request, in KiB: 5,000 names take 200 KiB, a usual pod 10 KiB.
@@ -32,8 +32,8 @@ const ALL_SMALL_KIB: usize = 64 << 10;
 /// Concurrent large requests. One of 8 MiB takes up to 232 MiB while it is read and answered.
 const LARGE: usize = 1;
 
-/// Concurrent answers about the whole cluster, of each of their three classes: explain, other reports, and what another
-/// replica asks for. One takes 70 MiB for 5,000 nodes of 8 cards.
+/// Concurrent answers about the whole cluster, of each of their four classes: explain, moves, other reports, and what
+/// another replica asks for. One takes 70 MiB for 5,000 nodes of 8 cards.
 const REPORTS: usize = 1;
 
 /// Concurrent answers that wait for the other replicas and are small.
@@ -52,6 +52,8 @@ enum RequestClass {
     /// Slow readers of other reports do not keep explain waiting.
     Explain,
     Report,
+    /// It reads nodes from the API server, for up to 10 s.
+    Moves,
     /// It waits for other replicas, and so for seconds where one is lost. Reports of this replica alone do not wait
     /// for it.
     Merged,
@@ -75,6 +77,8 @@ impl RequestClass {
             Self::Forwarded
         } else if path == explain::PATH {
             Self::Explain
+        } else if path == moves::PATH {
+            Self::Moves
         } else if is_merged {
             Self::Merged
         } else if is_report {
@@ -95,6 +99,7 @@ pub(super) struct Admission {
     large: Arc<Semaphore>,
     explain: Arc<Semaphore>,
     reports: Arc<Semaphore>,
+    moves: Arc<Semaphore>,
     merged: Arc<Semaphore>,
     forwarded: Arc<Semaphore>,
     /// The runtime for large requests and reports.
@@ -108,6 +113,7 @@ impl Admission {
             large: Arc::new(Semaphore::new(LARGE)),
             explain: Arc::new(Semaphore::new(REPORTS)),
             reports: Arc::new(Semaphore::new(REPORTS)),
+            moves: Arc::new(Semaphore::new(REPORTS)),
             merged: Arc::new(Semaphore::new(MERGED)),
             forwarded: Arc::new(Semaphore::new(REPORTS)),
             workers,
@@ -124,6 +130,7 @@ impl Admission {
             RequestClass::Large => (&self.large, 1),
             RequestClass::Explain => (&self.explain, 1),
             RequestClass::Report => (&self.reports, 1),
+            RequestClass::Moves => (&self.moves, 1),
             RequestClass::Merged => (&self.merged, 1),
             RequestClass::Forwarded => (&self.forwarded, 1),
         };

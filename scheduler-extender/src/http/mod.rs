@@ -8,6 +8,7 @@ mod filter;
 mod host;
 mod inspect;
 mod leader;
+mod moves;
 mod page;
 mod preempt;
 mod prioritize;
@@ -156,6 +157,7 @@ fn read_only_routes() -> Router<Arc<Extender>> {
         .route(query::PATH, get(query::query).post(query::query).layer(query_body))
         .route(inspect::PATH, get(inspect::all))
         .route(inspect::PATH_OF_NODE, get(inspect::one))
+        .route(moves::PATH, get(moves::moves))
         .merge(report::routes())
         // As Aliyun's extender answers it, in plain text, for tools of that ecosystem.
         .route("/version", get(async || env!("CARGO_PKG_VERSION")))

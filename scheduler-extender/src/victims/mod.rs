@@ -129,23 +129,7 @@ impl VictimSearch<'_> {
     /// How many pods would have to be evicted if any could be: known without reading the node. `None` where even that
     /// makes no room.
     pub(crate) fn fewest(&self, cards: &NodeCards, rule: &ChoiceRule) -> Option<usize> {
-        let charges = cards.accounts().iter().flat_map(|account| &account.charges);
-        let pods: BTreeSet<&PodUid> = charges.map(|charge| &charge.pod).collect();
-        let all: Vec<Evictable> = pods
-            .into_iter()
-            .map(|uid| Evictable {
-                uid: uid.clone(),
-                priority: 0,
-                violates_budget: false,
-                frees: Vec::new(),
-            })
-            .collect();
-        let from = Candidates {
-            evictable: &all,
-            of_dry_run: &BTreeSet::new(),
-            shortfall: &Shortfall::new(),
-        };
-        Some(self.victims(cards, from, rule)?.pods.len())
+        fewest_on_cards(cards, &self.pod.uid(), self.request, rule)
     }
 
     fn victims(
@@ -156,6 +140,30 @@ impl VictimSearch<'_> {
     ) -> Option<Victims> {
         victims(cards, &self.pod.uid(), self.request, from, rule)
     }
+}
+
+/// How many pods would have to go from a node's cards so that `pod` fits, if any could. `None` where it does not fit
+/// without all of them.
+pub(crate) fn fewest_on_cards(
+    cards: &NodeCards,
+    pod: &PodUid,
+    request: &GpuRequest,
+    rule: &ChoiceRule,
+) -> Option<usize> {
+    let charges = cards.accounts().iter().flat_map(|account| &account.charges);
+    let pods: BTreeSet<&PodUid> = charges.map(|charge| &charge.pod).collect();
+    let all: Vec<Evictable> = pods
+        .into_iter()
+        .map(|uid| Evictable {
+            uid: uid.clone(),
+            priority: 0,
+            violates_budget: false,
+            frees: Vec::new(),
+        })
+        .collect();
+    let from =
+        Candidates { evictable: &all, of_dry_run: &BTreeSet::new(), shortfall: &Shortfall::new() };
+    Some(victims(cards, pod, request, from, rule)?.pods.len())
 }
 
 impl Cost {

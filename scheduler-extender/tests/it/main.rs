@@ -13,6 +13,7 @@ mod dra;
 mod fragmentation;
 mod large_objects;
 mod metrics;
+mod moves;
 mod node_loads;
 mod others;
 mod own_policy;

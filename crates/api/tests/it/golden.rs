@@ -7,6 +7,7 @@ use api::decisions::Decisions;
 use api::expected_use::ExpectedUse;
 use api::explain::Explanation;
 use api::inspect::Inspected;
+use api::moves::Moves;
 use api::node::{AllCards, NodeDetail};
 use api::pods::NodePods;
 use api::policy_check::PolicyCheck;
@@ -113,6 +114,7 @@ fn state() {
 fn node() {
     is_read_and_written::<NodeDetail>(golden!("node"));
     is_read_and_written::<AllCards>(golden!("all-cards"));
+    is_read_and_written::<Moves>(golden!("moves"));
 }
 
 #[test]

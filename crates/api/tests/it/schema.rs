@@ -56,6 +56,7 @@ fn what_the_page_shows() {
     is_fresh::<api::node::NodeDetail>("node");
     is_fresh::<api::node::AllCards>("all-cards");
     is_fresh::<api::decisions::Decisions>("decisions");
+    is_fresh::<api::moves::Moves>("moves");
 }
 
 #[test]

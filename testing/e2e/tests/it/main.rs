@@ -76,6 +76,7 @@ fn all() -> Vec<Fact> {
         gpu::preemption::FACTS,
         gpu::processes::FACTS,
         gpu::card_evictions::FACTS,
+        gpu::moves::FACTS,
         gpu::bind_port::FACTS,
         gpu::bind_tls::FACTS,
         gpu::binding::FACTS,

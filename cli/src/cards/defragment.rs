@@ -1,0 +1,129 @@
+//! `plimsoll defragment`: the fewest moves that make room for a shape.
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use api::moves::{Move, Moves, Shape, StayReason};
+
+use super::write_doubts;
+use crate::args::cards::Defragment;
+use crate::cluster_access::Cluster;
+use crate::extender;
+use crate::format::printable;
+use crate::output::{write_names, write_value};
+use crate::table;
+
+/// Shows what would have to be moved.
+///
+/// # Errors
+///
+/// If the extender does not answer.
+pub(crate) fn defragment(flags: &Defragment, output: &mut dyn Write) -> Result<ExitCode> {
+    let cluster = Cluster::new(&flags.access);
+    let shape = flags.shape;
+    let mut path = format!("/v1/moves?cards={}&units={}", shape.cards, shape.units);
+    if let Some(priority) = flags.priority {
+        path.push_str(&format!("&priority={priority}"));
+    }
+    let answer: Moves = extender::get(&cluster, &path)?;
+    let exit = if answer.proposal.is_some() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+    let moves = answer.proposal.iter().flat_map(|proposal| &proposal.moves);
+    let names = moves.map(|it| format!("pod/{}", it.name));
+    if write_names(names, flags.format, output)? || write_value(&answer, flags.format, output)? {
+        return Ok(exit);
+    }
+    let shape = words(&answer.asked);
+    match &answer.proposal {
+        None => writeln!(output, "No moves make room for {shape}.")?,
+        Some(found) if found.moves.is_empty() => {
+            let (node, cards) = (printable(&found.node), list(&found.cards));
+            writeln!(
+                output,
+                "There is room for {shape} on node {node}, {cards}. Nothing has to be moved."
+            )?;
+        }
+        Some(found) => {
+            let (node, cards) = (printable(&found.node), list(&found.cards));
+            let pods = count(found.moves.len() as u64, "move");
+            writeln!(output, "{pods} would make room for {shape} on node {node}, {cards}:\n")?;
+            let rows: Vec<[String; 7]> =
+                found.moves.iter().map(|it| row(it, &found.node)).collect();
+            let heading = ["NAMESPACE", "POD", "WORKLOAD", "PRIORITY", "UNITS", "FROM", "TO"];
+            table::write(output, heading, &rows)?;
+        }
+    }
+    write_staying(&answer, output)?;
+    write_doubts(&answer.replica, output)?;
+    Ok(exit)
+}
+
+/// `8 cards with 80 units each`.
+fn words(shape: &Shape) -> String {
+    match shape.cards {
+        1 => format!("a card with {} units", shape.units),
+        cards => format!("{cards} cards with {} units each", shape.units),
+    }
+}
+
+/// `card 0` or `cards 0,1`.
+fn list(cards: &[u32]) -> String {
+    let numbers: Vec<String> = cards.iter().map(u32::to_string).collect();
+    let word = if cards.len() == 1 { "card" } else { "cards" };
+    format!("{word} {}", numbers.join(","))
+}
+
+fn count(number: u64, thing: &str) -> String {
+    if number == 1 { format!("1 {thing}") } else { format!("{number} {thing}s") }
+}
+
+fn row(it: &Move, node: &str) -> [String; 7] {
+    [
+        it.namespace.clone(),
+        it.name.clone(),
+        it.workload.clone(),
+        it.priority.to_string(),
+        it.units.to_string(),
+        format!("{node} {}", list(&it.from_cards)),
+        format!("{} {}", it.to, list(&it.to_cards)),
+    ]
+}
+
+fn write_staying(answer: &Moves, output: &mut dyn Write) -> Result<()> {
+    if answer.staying.is_empty() {
+        return Ok(());
+    }
+    let nodes = count(u64::from(answer.nodes), "node");
+    writeln!(
+        output,
+        "\nPods that are not moved, of the {nodes} that would need the fewest moves:"
+    )?;
+    for staying in &answer.staying {
+        let pods = count(u64::from(staying.pods), "pod");
+        writeln!(output, "  {pods}: {}", why(staying.reason))?;
+    }
+    Ok(())
+}
+
+fn why(reason: StayReason) -> &'static str {
+    match reason {
+        StayReason::NoController => "no controller would make a successor",
+        StayReason::DaemonSet => "a DaemonSet's",
+        StayReason::Job => {
+            "a Job would begin anew (its annotation cluster-autoscaler.kubernetes.io/safe-to-evict: \"true\" allows it)"
+        }
+        StayReason::Annotation => {
+            "the annotation cluster-autoscaler.kubernetes.io/safe-to-evict: \"false\""
+        }
+        StayReason::Volume => "a persistent volume, which may be bound to the node",
+        StayReason::HostPort => "a port of the node",
+        StayReason::OtherPods => "rules about other pods (affinity, topology spread)",
+        StayReason::NodeRules => "rules about nodes that cannot be checked (Gt, Lt, fields)",
+        StayReason::ResourceClaims => "resource claims",
+        StayReason::Request => "a request that cannot be read",
+        StayReason::Ending => "ending",
+        StayReason::Budget => "PodDisruptionBudgets allow no eviction",
+        StayReason::Priority => "as important, or more",
+        StayReason::Other => "another reason; a newer version of this command knows it",
+    }
+}

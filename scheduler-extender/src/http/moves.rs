@@ -1,0 +1,181 @@
+//! Which pods to move so that a shape finds cards on one node. It changes nothing. The JSON is that of [`api::moves`].
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Instant;
+
+use api::moves::{Move, Moves, Proposal, Shape, StayReason, Staying};
+use axum::extract::State;
+use axum::http::{StatusCode, Uri};
+use cluster::{Applicant, Stays};
+use placement::gpu::{
+    BeyondUnits, CardOptions, CardUse, ContainerKind, ContainerRequest, GpuRequest,
+};
+use placement::units::{PodUid, Units};
+
+use super::{Answer, timed};
+use crate::Extender;
+use crate::moves::{self, MoveSearch, MovesFor, Search};
+
+pub(super) const PATH: &str = "/v1/moves";
+
+/// More cards than any node has.
+const MAX_CARDS: u32 = 64;
+
+pub(super) async fn moves(State(extender): State<Arc<Extender>>, uri: Uri) -> Answer {
+    timed(&extender.decider, PATH, answer(&extender, &uri)).await
+}
+
+async fn answer(extender: &Extender, uri: &Uri) -> Answer {
+    let start = Instant::now();
+    let decider = &extender.decider;
+    let asked = match shape(uri) {
+        Ok(asked) => asked,
+        Err(error) => return Answer::failed(StatusCode::BAD_REQUEST, &error),
+    };
+    let request = match request(&asked) {
+        Ok(request) => request,
+        Err(error) => return Answer::failed(StatusCode::BAD_REQUEST, &error),
+    };
+    let now = decider.now();
+    let search = MoveSearch {
+        view: &decider.view,
+        client: extender.binder.client(),
+        names: &decider.names,
+        left_out: &BTreeSet::new(),
+    };
+    let nobody = PodUid::from("");
+    let pod = MovesFor {
+        uid: &nobody,
+        namespace: "",
+        request: &request,
+        applicant: &Applicant::of_cards(),
+        priority: asked.priority,
+    };
+    let found = match search.run(&pod, now).await {
+        Ok(found) => found,
+        Err(error) => return Answer::failed(StatusCode::SERVICE_UNAVAILABLE, &error),
+    };
+    tracing::debug!(seconds = start.elapsed().as_secs_f64(), "searched for moves");
+    let Search { proposal, nodes, stays } = found;
+    let stays = stays.into_iter().map(|(why, pods)| Staying {
+        reason: reason(why),
+        pods: u32::try_from(pods).unwrap_or(u32::MAX),
+    });
+    Answer::new(
+        "ok",
+        &Moves {
+            time: now,
+            replica: extender.replicas.described(decider.view.is_complete()),
+            asked,
+            proposal: proposal.map(wire),
+            nodes: u32::try_from(nodes).unwrap_or(u32::MAX),
+            staying: stays.collect(),
+        },
+    )
+}
+
+/// What the request's query asks about.
+fn shape(uri: &Uri) -> Result<Shape, String> {
+    let mut shape = Shape { cards: 1, units: 0, priority: None };
+    for (name, value) in form_urlencoded::parse(uri.query().unwrap_or_default().as_bytes()) {
+        let fault = |wanted| Err(format!("{name}: expected {wanted}"));
+        match &*name {
+            "cards" => match value.parse() {
+                Ok(cards @ 1..=MAX_CARDS) => shape.cards = cards,
+                _ => return fault("a number of cards from 1 to 64, as in cards=8"),
+            },
+            "units" => match value.parse() {
+                Ok(units @ 1..) => shape.units = units,
+                _ => return fault("units of each card, 1 or more, as in units=80"),
+            },
+            "priority" => match value.parse() {
+                Ok(priority) => shape.priority = Some(priority),
+                Err(_) => return fault("a pod's priority, as in priority=0"),
+            },
+            _ => return Err(format!("{name}: there are cards, units and priority")),
+        }
+    }
+    if shape.units == 0 {
+        return Err("units: missing; expected units of each card, as in units=80".to_owned());
+    }
+    Ok(shape)
+}
+
+fn request(asked: &Shape) -> Result<GpuRequest, String> {
+    let units = asked.units.checked_mul(asked.cards).ok_or("units: too many")?;
+    let asks = ContainerRequest {
+        name: "main".to_owned(),
+        kind: ContainerKind::App,
+        position: 0,
+        units: Units(units),
+        card_use: CardUse { cards: asked.cards, ..CardUse::default() },
+    };
+    let request = GpuRequest::with_options([asks], CardOptions::default());
+    let request = request.map_err(|error| error.to_string())?;
+    let request = request.ok_or("units: expected 1 or more")?;
+    Ok(request.with_beyond_units(BeyondUnits::ALL))
+}
+
+fn wire(proposal: moves::Proposal) -> Proposal {
+    let moves = proposal.moves.into_iter().map(|it| Move {
+        namespace: it.pod.namespace,
+        name: it.pod.name,
+        workload: it.workload,
+        priority: it.priority,
+        units: it.units,
+        from_cards: it.from,
+        to: it.to.to_string(),
+        to_cards: it.to_cards,
+    });
+    Proposal { node: proposal.node.to_string(), cards: proposal.indices, moves: moves.collect() }
+}
+
+fn reason(why: Stays) -> StayReason {
+    match why {
+        Stays::NoController => StayReason::NoController,
+        Stays::DaemonSet => StayReason::DaemonSet,
+        Stays::Job => StayReason::Job,
+        Stays::Annotation => StayReason::Annotation,
+        Stays::Volume => StayReason::Volume,
+        Stays::HostPort => StayReason::HostPort,
+        Stays::OtherPods => StayReason::OtherPods,
+        Stays::NodeRules => StayReason::NodeRules,
+        Stays::ResourceClaims => StayReason::ResourceClaims,
+        Stays::Request => StayReason::Request,
+        Stays::Ending => StayReason::Ending,
+        Stays::Budget => StayReason::Budget,
+        Stays::Priority => StayReason::Priority,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asked(query: &str) -> Result<Shape, String> {
+        shape(&format!("/v1/moves?{query}").parse().unwrap())
+    }
+
+    #[test]
+    fn a_shape_is_cards_and_units_and_what_is_wrong_is_named() {
+        assert_eq!(asked("units=80"), Ok(Shape { cards: 1, units: 80, priority: None }));
+        let eight = Shape { cards: 8, units: 80, priority: Some(-5) };
+        assert_eq!(asked("cards=8&units=80&priority=-5"), Ok(eight));
+        for (query, field) in [
+            ("", "units"),
+            ("cards=8", "units"),
+            ("units=0", "units"),
+            ("units=x", "units"),
+            ("cards=0&units=1", "cards"),
+            ("cards=65&units=1", "cards"),
+            ("units=1&priority=high", "priority"),
+            ("units=1&node=a", "node"),
+        ] {
+            let error = asked(query).unwrap_err();
+            assert!(error.starts_with(&format!("{field}: ")), "{query}: {error}");
+        }
+        let most = Shape { cards: 64, units: u32::MAX, priority: None };
+        assert_eq!(request(&most), Err("units: too many".to_owned()));
+    }
+}

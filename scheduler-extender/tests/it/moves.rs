@@ -1,0 +1,313 @@
+//! Moving pods to other nodes so that one finds cards: what is proposed, and what `--move-for-cards` does.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use sim::scheduler::{Scheduler, SchedulerConfig};
+use sim::{PODS, Sim, Verb, pod};
+
+use crate::rig::{GPU, Rig, gpu_node};
+
+const FLAGS: [&str; 2] = ["--move-for-cards", "--evict-after=50ms"];
+/// Between two changes of nodes.
+const PAUSE: Duration = Duration::from_millis(50);
+
+const SAFE_TO_EVICT: &str = "cluster-autoscaler.kubernetes.io/safe-to-evict";
+
+/// kube-scheduler with the entry for GPU pods.
+fn scheduler(sim: &Sim, rig: &Rig) -> Scheduler {
+    let config = json!({"extenders": [{
+        "urlPrefix": rig.url("/gpushare-scheduler"), "filterVerb": "filter", "bindVerb": "bind",
+        "nodeCacheCapable": true, "managedResources": [{"name": GPU}],
+    }]});
+    let config: SchedulerConfig = serde_json::from_value(config).unwrap();
+    Scheduler::start(sim, config).unwrap().0
+}
+
+/// A pod of a ReplicaSet `web`, that may be evicted for pods of its priority.
+fn replica(name: &str, units: u32, on: u32) -> Value {
+    let mut pod: Value = pod(name).annotation(SAFE_TO_EVICT, "true").asking(GPU, units * on).into();
+    if on > 1 {
+        pod["metadata"]["annotations"]["plimsoll.dev/gpu-card-count"] = on.to_string().into();
+    }
+    pod["metadata"]["ownerReferences"] = json!([{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": name, "uid": name, "controller": true}]);
+    pod["spec"]["containers"][0]["resources"]["requests"]["cpu"] = "1".into();
+    pod
+}
+
+/// Nodes with 2 cards of 16 units, and on each one pod of 10 units.
+async fn spread(sim: &Sim, nodes: &[&str], flags: &[&str]) -> Rig {
+    for name in nodes {
+        sim.put(gpu_node(name, 2).with("cpu", 4).with("pods", 110).with(GPU, 32));
+    }
+    let rig = Rig::start_with(sim, flags).await;
+    for name in nodes {
+        let pod = sim.put(replica(&format!("web-{name}"), 10, 1));
+        assert_eq!(rig.bind(&pod, name).await, "");
+        run(sim, &format!("web-{name}"));
+    }
+    rig.until("the pods", async || rig.used().await == 10 * nodes.len() as u64).await;
+    rig
+}
+
+fn run(sim: &Sim, name: &str) {
+    sim.change(PODS, "default", name, |pod| pod["status"]["phase"] = "Running".into());
+}
+
+fn evicted(sim: &Sim) -> Vec<String> {
+    let mut evictions = sim.log().of(Verb::Evict, PODS);
+    evictions.retain(|eviction| !eviction.query.contains_key("dryRun"));
+    evictions.into_iter().map(|eviction| eviction.name).collect()
+}
+
+async fn asked(rig: &Rig, query: &str) -> Value {
+    let (status, text) = rig.get_status(&format!("/v1/moves?{query}")).await;
+    assert_eq!(status, 200, "{text}");
+    serde_json::from_str(&text).unwrap()
+}
+
+fn set(sim: &Sim, name: &str, path: &[&str], value: &Value) {
+    sim.change(PODS, "default", name, |pod| {
+        *path.iter().fold(pod, |at, key| &mut at[*key]) = value.clone();
+    });
+}
+
+#[tokio::test]
+async fn where_no_node_has_two_whole_cards_one_move_makes_them() {
+    let sim = Sim::start().await.unwrap();
+    let rig = spread(&sim, &["a", "b", "c"], &[]).await;
+    let answer = asked(&rig, "cards=2&units=16").await;
+    let [it] = &answer["proposal"]["moves"].as_array().unwrap()[..] else { panic!("{answer}") };
+    let node = answer["proposal"]["node"].as_str().unwrap();
+    assert_eq!((&it["name"], &it["units"]), (&json!(format!("web-{node}")), &json!(10)));
+    assert_ne!(it["to"], node, "{answer}");
+    assert_eq!(it["workload"], format!("ReplicaSet/web-{node}"));
+    // One card is there already.
+    let answer = asked(&rig, "units=16").await;
+    assert_eq!(answer["proposal"]["moves"], json!([]));
+    assert!(evicted(&sim).is_empty());
+    // No node has three.
+    assert_eq!(asked(&rig, "cards=3&units=1").await.get("proposal"), None);
+    let (status, text) = rig.get_status("/v1/moves?cards=2").await;
+    assert!(status == 400 && text.contains("units: missing"), "{status} {text}");
+}
+
+/// Each of these keeps the pods where they are, and is told.
+#[tokio::test]
+async fn a_pod_that_may_not_be_moved_or_fits_nowhere_else_stays() {
+    let sim = Sim::start().await.unwrap();
+    let rig = spread(&sim, &["a", "b"], &[]).await;
+    let owner = |kind: &str| json!([{"apiVersion": "v1", "kind": kind, "name": "o", "uid": "o", "controller": true}]);
+    let labels = json!({"app": "web"});
+    let terms = |operator: &str| {
+        json!({"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution":
+        {"nodeSelectorTerms": [{"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": operator, "values": ["x"]}]}]}}})
+    };
+    let near = json!({"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution":
+        [{"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": labels}}]}});
+    let annotations = |value: &str| json!({SAFE_TO_EVICT: value});
+    for (path, value, reason) in [
+        (&["metadata", "ownerReferences"][..], json!([]), "noController"),
+        (&["metadata", "ownerReferences"], owner("DaemonSet"), "daemonSet"),
+        (&["metadata", "ownerReferences"], owner("Node"), "noController"),
+        (&["metadata", "annotations", SAFE_TO_EVICT], json!("false"), "annotation"),
+        (
+            &["spec", "volumes"],
+            json!([{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]),
+            "volume",
+        ),
+        (&["spec", "hostNetwork"], json!(true), "hostPort"),
+        (&["spec", "affinity"], near, "otherPods"),
+        (
+            &["spec", "topologySpreadConstraints"],
+            json!([{"maxSkew": 1, "topologyKey": "z", "whenUnsatisfiable": "DoNotSchedule"}]),
+            "otherPods",
+        ),
+        (&["spec", "affinity"], terms("Gt"), "nodeRules"),
+        // These rules can be checked, and no other node meets them.
+        (&["spec", "affinity"], terms("In"), ""),
+        (&["spec", "nodeSelector"], json!({"pool": "x"}), ""),
+        (&["spec", "containers", "0", "resources", "requests", "cpu"], json!("4"), ""),
+    ] {
+        let mut before = Vec::new();
+        for name in ["web-a", "web-b"] {
+            let mut changed = sim.pod("default", name).unwrap();
+            before.push((name, changed.clone()));
+            let mut at = &mut changed;
+            for key in path {
+                at = match key.parse::<usize>() {
+                    Ok(index) => &mut at[index],
+                    Err(_) => &mut at[*key],
+                };
+            }
+            *at = value.clone();
+            sim.put(changed);
+        }
+        let answer = asked(&rig, "cards=2&units=16").await;
+        assert_eq!(answer.get("proposal"), None, "{path:?} {value}: {answer}");
+        let staying =
+            if reason.is_empty() { None } else { Some(json!([{"reason": reason, "pods": 2}])) };
+        assert_eq!(answer.get("staying"), staying.as_ref(), "{path:?} {value}");
+        for (_, pod) in before {
+            sim.put(pod);
+        }
+    }
+    for name in ["web-a", "web-b"] {
+        set(&sim, name, &["metadata", "annotations"], &annotations("no"));
+    }
+    // As important as a pod of priority 0, and not marked as safe to evict.
+    let answer = asked(&rig, "cards=2&units=16&priority=0").await;
+    assert_eq!(answer["staying"], json!([{"reason": "priority", "pods": 2}]));
+    for priority in ["priority=1", "priority=2147483647"] {
+        let answer = asked(&rig, &format!("cards=2&units=16&{priority}")).await;
+        assert_eq!(answer["proposal"]["moves"].as_array().unwrap().len(), 1, "{answer}");
+    }
+}
+
+/// A node that is cordoned, not ready or without CPU takes none.
+#[tokio::test]
+async fn a_successor_is_sent_to_no_node_that_takes_none() {
+    let sim = Sim::start().await.unwrap();
+    let rig = spread(&sim, &["a", "b"], &[]).await;
+    let busy = json!({"spec": {"unschedulable": true}});
+    let taint =
+        json!({"spec": {"taints": [{"key": "pool", "value": "x", "effect": "NoSchedule"}]}});
+    let unready = json!({"status": {"conditions": [{"type": "Ready", "status": "Unknown"}]}});
+    let full = json!({"status": {"allocatable": {"pods": "1"}}});
+    for change in [busy, taint, unready, full] {
+        let before: Vec<Value> =
+            ["a", "b"].iter().map(|name| sim.get(sim::NODES, "", name).unwrap()).collect();
+        for name in ["a", "b"] {
+            sim.change(sim::NODES, "", name, |node| merge(node, &change));
+        }
+        let answer = asked(&rig, "cards=2&units=16").await;
+        assert_eq!(answer.get("proposal"), None, "{change}: {answer}");
+        before.into_iter().for_each(|node| drop(sim.put(node)));
+    }
+    assert!(asked(&rig, "cards=2&units=16").await.get("proposal").is_some());
+}
+
+fn merge(into: &mut Value, change: &Value) {
+    match (into, change) {
+        (Value::Object(into), Value::Object(change)) => {
+            for (key, value) in change {
+                merge(into.entry(key.clone()).or_insert(Value::Null), value);
+            }
+        }
+        (into, change) => *into = change.clone(),
+    }
+}
+
+/// A budget that allows one eviction has one pod moved; two of a workload without a budget are not moved together.
+#[tokio::test]
+async fn no_more_pods_go_together_than_budgets_and_workloads_allow() {
+    let sim = Sim::start().await.unwrap();
+    for name in ["a", "b"] {
+        sim.put(gpu_node(name, 2).with("cpu", 8).with("pods", 110).with(GPU, 32));
+    }
+    let rig = Rig::start(&sim).await;
+    for (name, node) in [("web-0", "a"), ("web-1", "a")] {
+        let mut pod = replica(name, 10, 1);
+        pod["metadata"]["labels"] = json!({"app": "web"});
+        pod["metadata"]["ownerReferences"][0]["name"] = "web".into();
+        let pod = sim.put(pod);
+        assert_eq!(rig.bind(&pod, node).await, "");
+        run(&sim, name);
+    }
+    let large = sim.put(replica("large", 16, 2));
+    assert_eq!(rig.bind(&large, "b").await, "");
+    run(&sim, "large");
+    rig.until("the pods", async || rig.used().await == 52).await;
+    // Two whole cards on one node: both of `web` would have to go, and there is nowhere to go before `large` goes.
+    sim.delete(PODS, "default", "large");
+    rig.until("the end", async || rig.used().await == 20).await;
+    sim.put(gpu_node("b", 1).with("cpu", 8).with("pods", 110).with(GPU, 16));
+    sim.put(gpu_node("c", 1).with("cpu", 8).with("pods", 110).with(GPU, 16));
+    rig.until("the cards", async || {
+        let nodes = rig.inspect().await;
+        nodes["nodes"].as_array().is_some_and(|nodes| nodes.len() == 3)
+    })
+    .await;
+    assert_eq!(asked(&rig, "cards=2&units=16").await.get("proposal"), None);
+    let budget = |allowed: i64| {
+        json!({
+            "apiVersion": "policy/v1", "kind": "PodDisruptionBudget",
+            "metadata": {"name": "web", "namespace": "default"},
+            "spec": {"selector": {"matchLabels": {"app": "web"}}},
+            "status": {"disruptionsAllowed": allowed},
+        })
+    };
+    for (allowed, moves) in [(0, None), (1, None), (2, Some(2))] {
+        sim.put(budget(allowed));
+        let answer = asked(&rig, "cards=2&units=16").await;
+        let proposed = answer.get("proposal").map(|it| it["moves"].as_array().unwrap().len());
+        assert_eq!(proposed, moves, "{allowed}: {answer}");
+    }
+}
+
+/// kube-scheduler asks no extender: no node's total suffices. The pods that wait are listed.
+#[tokio::test]
+async fn a_pod_for_which_no_nodes_total_suffices_gets_its_cards_by_a_move() {
+    let sim = Sim::start().await.unwrap();
+    let rig = spread(&sim, &["a", "b"], &FLAGS).await;
+    let _scheduler = scheduler(&sim, &rig);
+    sim.put(replica("train", 16, 2));
+    rig.until("the eviction", async || !evicted(&sim).is_empty()).await;
+    let [moved] = &evicted(&sim)[..] else { panic!("{:?}", evicted(&sim)) };
+    // Its controller makes another.
+    sim.put(replica("web-next", 10, 1));
+    let places = || ["train", "web-next"].map(|name| node_of(&sim, name));
+    rig.until("both", async || {
+        // kube-scheduler tries again after a change of a node.
+        for name in ["a", "b"] {
+            sim.change(sim::NODES, "", name, |node| {
+                let version = node["metadata"]["resourceVersion"].clone();
+                node["metadata"]["annotations"]["touched"] = version;
+            });
+        }
+        tokio::time::sleep(PAUSE).await;
+        places().iter().all(Option::is_some)
+    })
+    .await;
+    let [train, next] = places();
+    assert_eq!(train.as_deref(), moved.strip_prefix("web-"));
+    assert_ne!(train, next);
+    rig.until("the events", async || {
+        let reasons =
+            [sim::EVENTS, sim::WRITTEN_EVENTS].map(|kind| sim.log().of(Verb::Create, kind));
+        let reasons: Vec<Value> =
+            reasons.into_iter().flatten().map(|event| event.body["reason"].clone()).collect();
+        ["MovedForGPUCard", "MovingForGPUCard"].iter().all(|it| reasons.contains(&json!(it)))
+    })
+    .await;
+    assert_eq!(evicted(&sim).len(), 1);
+}
+
+fn node_of(sim: &Sim, name: &str) -> Option<String> {
+    sim.pod("default", name)?["spec"]["nodeName"].as_str().map(str::to_owned)
+}
+
+/// Not without the flag, not for a pod that is less important, and not where evictions are refused.
+#[tokio::test]
+async fn nobody_is_moved_without_the_flag_or_for_a_less_important_pod() {
+    for (flags, priority) in
+        [(&["--evict-for-cards", "--evict-after=50ms"][..], 0), (&FLAGS[..], -1)]
+    {
+        let sim = Sim::start().await.unwrap();
+        let rig = spread(&sim, &["a", "b"], flags).await;
+        let _scheduler = scheduler(&sim, &rig);
+        let mut train = replica("train", 16, 2);
+        train["spec"]["priority"] = priority.into();
+        sim.put(train);
+        let waits = |sim: &Sim| {
+            let pod = sim.pod("default", "train")?;
+            pod["status"]["conditions"].is_array().then_some(())
+        };
+        sim.until("the verdict", waits).await.unwrap();
+        if flags == FLAGS {
+            let looks = || sim.log().of(Verb::List, sim::DISRUPTION_BUDGETS).len();
+            rig.until("two looks", async || looks() > 1).await;
+        }
+        assert!(evicted(&sim).is_empty(), "{flags:?} {priority}");
+    }
+}
