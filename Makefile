@@ -75,10 +75,10 @@ site: toolchain ## The documents as a site, target/site, its links checked (inst
 	@scripts/site.sh
 
 .PHONY: bench
-bench: toolchain ## What a call of the extender costs, and what grows with the nodes: writes that table of bench/RESULTS.md anew
+bench: toolchain ## What a call of the extender costs, what grows with the nodes, and the codecs: writes the tables of bench/RESULTS.md and bench/history/codecs.md anew
 	figures=$$(mktemp) && trap 'rm -f "$$figures"' EXIT && \
 	    $(CARGO) bench --locked --package plimsoll-bench --bench extender_http -- --json "$$figures" && \
-	    $(CARGO) bench --locked --package plimsoll-bench --bench placement --bench view --bench verbs -- --quick && \
+	    $(CARGO) bench --locked --package plimsoll-bench --bench placement --bench view --bench verbs --bench codecs -- --quick && \
 	    $(CARGO) run --locked --quiet --package plimsoll-bench --bin results -- --calls "$$figures" \
 	        --criterion "$${CARGO_TARGET_DIR:-target}/criterion" \
 	        --when "$$(date -u +%F), $$(git rev-parse --short HEAD), $$(nproc) processors"

@@ -1,19 +1,17 @@
 //! The decisions themselves, without HTTP or JSON around them: filter and score of a whole cluster,
-//! the ledger, and the codecs.
+//! the ledger, and what is parsed once: a claim against its pod, and a policy.
 
 #![allow(clippy::unwrap_used, reason = "a benchmark fails by panicking")]
 
 use std::collections::BTreeMap;
 use std::hint::black_box;
 
-use api::cards::{Card, Cards};
 use bench::{POLICY, ledger, loads, now, uid};
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use placement::gpu::{CardUse, ChoiceRule, Claim, ContainerKind, ContainerRequest, GpuRequest};
 use placement::load::{Evaluation, NodeLoad, PodToPlace, ResolvedPolicy, Verdict};
 use placement::policy::LoadPolicy;
-use placement::reading::ReadingCodec;
-use placement::units::{CardId, MiB, Units};
+use placement::units::{CardId, Units};
 
 fn evaluation<'p, 'n>(policy: &'p ResolvedPolicy, node: &'n NodeLoad) -> Evaluation<'p, 'n> {
     Evaluation { policy, node: black_box(node), pod: PodToPlace::ORDINARY, now: now() }
@@ -66,21 +64,6 @@ fn gpu_ledger(c: &mut Criterion) {
     group.finish();
 }
 
-fn reported(index: u32) -> Card {
-    Card {
-        uuid: CardId::from(format!("GPU-{index:08x}-0000-0000-0000-000000000000")),
-        index,
-        model: "NVIDIA A10".to_owned(),
-        memory: MiB(16 * 1024),
-        units: Units(16),
-        numa_node: None,
-        healthy: true,
-        closed: None,
-        isolation: None,
-        pods: BTreeMap::new(),
-    }
-}
-
 /// A pod of so many containers and its claim on one card.
 fn claimed(containers: usize) -> (GpuRequest, String) {
     let asks = (0..containers).map(|position| ContainerRequest {
@@ -91,36 +74,29 @@ fn claimed(containers: usize) -> (GpuRequest, String) {
         card_use: CardUse::default(),
     });
     let request = GpuRequest::new(asks).unwrap().unwrap();
+    let card = CardId::from("GPU-00000000-0000-0000-0000-000000000000");
     let mut claim = api::claim::Claim { containers: BTreeMap::new() };
     for ask in request.containers() {
         let share = api::claim::Share::new(ask.share(), None);
-        claim.containers.insert(ask.name.clone(), [(reported(0).uuid, share)].into());
+        claim.containers.insert(ask.name.clone(), [(card.clone(), share)].into());
     }
     (request, claim.to_json())
 }
 
-fn codecs(c: &mut Criterion) {
-    let mut group = c.benchmark_group("codec");
-    let readings = ReadingCodec::default();
-    group.bench_function("reading_decode", |b| {
-        b.iter(|| readings.decode(black_box("0.63012,2026-11-20T09:00:00Z")));
-    });
-    let reading = readings.decode("0.63012,2026-11-20T09:00:00Z").unwrap();
-    group.bench_function("reading_encode", |b| b.iter(|| readings.encode(black_box(&reading))));
-    let cards = Cards((0..8).map(reported).collect()).to_json();
-    group.bench_function("cards_decode_8", |b| b.iter(|| Cards::from_json(black_box(&cards))));
+fn parsers(c: &mut Criterion) {
+    let mut group = c.benchmark_group("parse");
     for containers in [1, 1_000] {
         let (request, text) = claimed(containers);
-        group.bench_function(BenchmarkId::new("claim_decode", containers), |b| {
+        group.bench_function(BenchmarkId::new("checked_claim", containers), |b| {
             b.iter(|| {
                 let claim = api::claim::Claim::from_json(black_box(&text), containers).unwrap();
                 Claim::checked(&request, &claim.shares())
             });
         });
     }
-    group.bench_function("policy_parse", |b| b.iter(|| LoadPolicy::from_yaml(black_box(POLICY))));
+    group.bench_function("policy", |b| b.iter(|| LoadPolicy::from_yaml(black_box(POLICY))));
     group.finish();
 }
 
-criterion_group!(benches, load_rules, gpu_ledger, codecs);
+criterion_group!(benches, load_rules, gpu_ledger, parsers);
 criterion_main!(benches);

@@ -34,6 +34,7 @@ use tokio::runtime::Handle;
 
 use self::admission::{Admission, admit};
 use self::leader::{close_at_end, forward_to_leader};
+pub use self::write::{Cause, Rejections};
 use crate::{Decider, Extender};
 
 /// An HTTP answer.

@@ -9,7 +9,7 @@ use crate::node_request::NamesJson;
 
 /// The nodes that may not take the pod, with the reasons. Preemption cannot help on any of them.
 #[derive(Debug, Default)]
-pub(super) struct Rejections<'a> {
+pub struct Rejections<'a> {
     /// Positions of the rejected nodes, ascending, and their causes.
     nodes: Vec<(usize, usize)>,
     causes: Vec<Cause<'a>>,
@@ -17,11 +17,11 @@ pub(super) struct Rejections<'a> {
 
 /// One cause of rejections.
 #[derive(Debug)]
-pub(super) struct Cause<'a> {
+pub struct Cause<'a> {
     /// The label of the metric.
-    pub(super) label: &'a str,
+    pub label: &'a str,
     /// How many nodes it rejects.
-    pub(super) nodes: u64,
+    pub nodes: u64,
     reason: &'a str,
     /// The reason as JSON.
     json: Vec<u8>,
@@ -37,7 +37,7 @@ impl Cause<'_> {
 
 impl<'a> Rejections<'a> {
     /// Adds the node at a position. Positions ascend from call to call.
-    pub(super) fn add(&mut self, position: usize, label: &'a str, reason: &'a str) {
+    pub fn add(&mut self, position: usize, label: &'a str, reason: &'a str) {
         let known = self.causes.iter().position(|cause| cause.is(label, reason));
         let cause = known.unwrap_or(self.causes.len());
         if known.is_none() {
@@ -50,17 +50,22 @@ impl<'a> Rejections<'a> {
     }
 
     /// How many nodes are rejected.
-    pub(super) fn len(&self) -> usize {
+    pub fn len(&self) -> usize {
         self.nodes.len()
     }
 
+    /// Whether every node passes.
+    pub fn is_empty(&self) -> bool {
+        self.nodes.is_empty()
+    }
+
     /// The causes, with how many nodes each rejects.
-    pub(super) fn causes(&self) -> &[Cause<'a>] {
+    pub fn causes(&self) -> &[Cause<'a>] {
         &self.causes
     }
 
     /// Filter's answer: the other nodes pass.
-    pub(super) fn answer(&self, names: &NamesJson<'_>) -> Vec<u8> {
+    pub fn answer(&self, names: &NamesJson<'_>) -> Vec<u8> {
         let reasons: usize =
             self.causes.iter().map(|cause| cause.nodes as usize * (cause.json.len() + 2)).sum();
         let mut json = Vec::with_capacity(names.range(0, names.len()).len() + reasons + 128);
