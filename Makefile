@@ -101,6 +101,23 @@ rounds: toolchain ## What a round of the annotator over 5,000 exporters with TLS
 	$(CARGO) build --locked --release --package annotator
 	$(CARGO) run --locked --release --package plimsoll-bench --example rounds -- --nodes 5000 --period 15s --tls $(ARGS)
 
+# The sizes of clusters that are measured, in nodes. Two processors take some 25 minutes for these.
+SIZES ?= 100,1000,5000,15000
+
+.PHONY: slopes
+slopes: toolchain ## What grows with the number of nodes, and by how much: writes the tables of docs/scale.md anew; SIZES=100,1000
+	figures=$$(mktemp -d) && trap 'rm -rf "$$figures"' EXIT && \
+	    $(CARGO) build --locked --release --package annotator && \
+	    $(CARGO) bench --locked --package plimsoll-bench --bench view -- --quick && \
+	    $(CARGO) bench --locked --package plimsoll-bench --bench extender_http -- \
+	        --nodes $(SIZES) --gpu --rounds 2 --slopes "$$figures/extender" && \
+	    $(CARGO) run --locked --release --package plimsoll-bench --example rounds -- \
+	        --annotator "$${CARGO_TARGET_DIR:-target}/release/annotator" \
+	        --sizes $(SIZES) --period 15s --rounds 4 --tls --slopes "$$figures/annotator" && \
+	    $(CARGO) run --locked --quiet --package plimsoll-bench --bin slopes -- "$$figures/extender" "$$figures/annotator" \
+	        --criterion "$${CARGO_TARGET_DIR:-target}/criterion" \
+	        --when "$$(date -u +%F), $$(git rev-parse --short HEAD), $$(nproc) processors"
+
 .PHONY: fuzz
 fuzz: toolchain ## Every fuzz target for SECONDS_EACH seconds (installs cargo-fuzz when missing)
 	@scripts/fuzz.sh

@@ -3,6 +3,7 @@
 
 #![allow(clippy::expect_used, reason = "a benchmark fails by panicking")]
 
+use bench::slopes::SIZES_OF_VIEW;
 use bench::{POLICY, now};
 use cluster::{Event, NodeFacts};
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
@@ -36,7 +37,7 @@ fn apply(view: &View, node: &NodeFacts) {
 
 fn events(c: &mut Criterion) {
     let mut group = c.benchmark_group("view");
-    for nodes in [100, 1_000, 5_000] {
+    for nodes in SIZES_OF_VIEW {
         let policy = LoadPolicy::from_yaml(POLICY).expect("the shipped policy");
         let listed = (0..nodes).map(|number| node(number, 20, &policy)).collect();
         let known = node(7, 20, &policy);

@@ -1,8 +1,9 @@
 //! Inputs that the benchmarks share: clusters of made-up nodes, the same at every run. And [`openb`], which replays a
-//! trace, and [`results`], which writes down what was measured.
+//! trace, and [`results`] and [`slopes`], which write down what was measured.
 
 pub mod openb;
 pub mod results;
+pub mod slopes;
 
 use std::sync::Arc;
 
@@ -12,6 +13,7 @@ use placement::load::{MetricTable, NodeLoad, Readings, ResolvedPolicy};
 use placement::policy::LoadPolicy;
 use placement::reading::Reading;
 use placement::units::{CardId, MiB, PodUid, Ratio, Units};
+use serde_json::{Value, json};
 
 /// The policy that crane ships, which most users start from.
 pub const POLICY: &str = include_str!("../../crates/placement/tests/golden/crane-policy.yaml");
@@ -61,6 +63,17 @@ pub fn ledger(cards: u32, pods: usize) -> NodeLedger {
 /// The UID of made-up pod `number`.
 pub fn uid(number: usize) -> PodUid {
     PodUid::from(format!("00000000-0000-4000-8000-{number:012x}"))
+}
+
+/// `status.images` of a Node, which are most of its bytes: so many, as the kubelet reports them.
+pub fn images(count: usize) -> Value {
+    (0..count).map(image).collect()
+}
+
+fn image(number: usize) -> Value {
+    let digest = format!("registry.example/team/app-{number}@sha256:{number:064x}");
+    let tag = format!("registry.example/team/app-{number}:v1.2.3");
+    json!({"names": [digest, tag], "sizeBytes": 123_456_789})
 }
 
 fn card(index: u32) -> Card {

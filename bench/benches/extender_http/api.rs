@@ -7,6 +7,7 @@ use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use axum::body::{Body, Bytes};
 use axum::extract::State;
@@ -32,13 +33,16 @@ pub(super) struct Api {
 
 struct Served {
     cluster: Cluster,
+    /// Bytes of the lists that were sent.
+    listed: AtomicUsize,
     /// Events for the watch of nodes.
     changes: broadcast::Sender<Bytes>,
 }
 
 impl Api {
     pub(super) async fn start(cluster: Cluster) -> anyhow::Result<Self> {
-        let state = Arc::new(Served { cluster, changes: broadcast::Sender::new(BEHIND) });
+        let changes = broadcast::Sender::new(BEHIND);
+        let state = Arc::new(Served { cluster, listed: AtomicUsize::new(0), changes });
         let router = Router::new()
             .route("/api/v1/nodes", get(nodes))
             .route("/api/v1/pods", get(pods))
@@ -57,9 +61,14 @@ impl Api {
         Ok(std::fs::write(path, config.to_string())?)
     }
 
+    /// Bytes of the lists of nodes and of pods that were sent so far.
+    pub(super) fn listed(&self) -> usize {
+        self.state.listed.load(Ordering::Relaxed)
+    }
+
     /// Tells the watch of other readings of every node.
     pub(super) fn change_nodes(&self, round: usize) {
-        let Served { cluster, changes } = &*self.state;
+        let Served { cluster, changes, .. } = &*self.state;
         let now = Timestamp::now();
         let mut events = String::new();
         for number in 0..cluster.nodes {
@@ -76,7 +85,8 @@ async fn nodes(State(served): State<Arc<Served>>, uri: Uri) -> Response {
     if parameter(&uri, "watch").is_some() {
         let changes = served.changes.subscribe();
         let all = served.cluster.nodes;
-        return watch("Node", all, move |number| served.cluster.node(number, 0, now), changes);
+        let node = move |cluster: &Cluster, number| cluster.node(number, 0, now);
+        return watch("Node", all, served, node, changes);
     }
     let cluster = &served.cluster;
     page("NodeList", &uri, cluster.nodes, |number| cluster.node(number, 0, now))
@@ -86,7 +96,7 @@ async fn pods(State(served): State<Arc<Served>>, uri: Uri) -> Response {
     if parameter(&uri, "watch").is_some() {
         let unchanged = broadcast::Sender::new(1).subscribe();
         let all = served.cluster.bound;
-        return watch("Pod", all, move |number| served.cluster.bound_pod(number), unchanged);
+        return watch("Pod", all, served, Cluster::bound_pod, unchanged);
     }
     let cluster = &served.cluster;
     page("PodList", &uri, cluster.bound, |number| cluster.bound_pod(number))
@@ -119,17 +129,24 @@ type Changes = broadcast::Receiver<Bytes>;
 fn watch(
     kind: &'static str,
     all: usize,
-    object: impl Fn(usize) -> Value + Send + 'static,
+    served: Arc<Served>,
+    object: impl Fn(&Cluster, usize) -> Value + Send + 'static,
     changes: Changes,
 ) -> Response {
-    let listed = (0..all).map(move |number| json!({ "type": "ADDED", "object": object(number) }));
+    let counted = Arc::clone(&served);
+    let listed = (0..all)
+        .map(move |number| json!({ "type": "ADDED", "object": object(&served.cluster, number) }));
     let metadata = json!({
         "resourceVersion": "1",
         "annotations": { "k8s.io/initial-events-end": "true" },
     });
     let object = json!({ "apiVersion": "v1", "kind": kind, "metadata": metadata });
     let end = json!({ "type": "BOOKMARK", "object": object });
-    let lines = listed.chain([end]).map(|event| Ok(Bytes::from(format!("{event}\n"))));
+    let lines = listed.chain([end]).map(move |event| {
+        let line = format!("{event}\n");
+        counted.listed.fetch_add(line.len(), Ordering::Relaxed);
+        Ok(Bytes::from(line))
+    });
     Body::from_stream(stream::iter(lines).chain(stream::unfold(changes, next))).into_response()
 }
 

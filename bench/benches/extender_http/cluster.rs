@@ -42,6 +42,8 @@ pub(super) struct Cluster {
     pub(super) bound: usize,
     /// Whether each node has cards, and every tenth pod holds a part of one.
     pub(super) gpu: bool,
+    /// Images in each Node's status.
+    pub(super) images: usize,
 }
 
 impl Cluster {
@@ -61,6 +63,9 @@ impl Cluster {
         };
         let mut node = Value::from(node);
         node["metadata"]["resourceVersion"] = json!("1");
+        if self.images > 0 {
+            node["status"]["images"] = bench::images(self.images);
+        }
         node["status"]["capacity"] = json!({ "cpu": "16", "memory": "65536Mi" });
         node
     }

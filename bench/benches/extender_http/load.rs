@@ -48,7 +48,8 @@ pub(super) fn measure(args: &Args) -> anyhow::Result<()> {
     for nodes in &args.nodes {
         let clusters: &[Load] = if args.all { &[Load::Low, Load::ThirdOver] } else { &[Load::Low] };
         for load in clusters {
-            let cluster = Cluster { nodes: *nodes, load: *load, bound: args.pods, gpu: args.gpu };
+            let cluster =
+                Cluster { nodes: *nodes, load: *load, bound: args.pods, gpu: args.gpu, images: 0 };
             let extender = Measured::start(&runtime, args, cluster)?;
             let rejects = args.echo_rejects && *load == Load::ThirdOver;
             let servers = [&extender.server, &Server::echo(rejects)?];
@@ -98,7 +99,7 @@ fn compare(
 }
 
 /// The time of each call, and the CPU that the server used for all of them, in microseconds.
-fn ask_all(
+pub(super) fn ask_all(
     server: &Server,
     client: &mut Client,
     requests: &[Vec<u8>],

@@ -14,6 +14,7 @@ mod load;
 mod memory;
 mod process;
 mod report;
+mod slopes;
 mod state;
 
 use std::path::PathBuf;
@@ -50,6 +51,9 @@ struct Args {
     /// Measure what the page's requests cost, alone.
     #[arg(long)]
     state: bool,
+    /// Measure what grows with the number of nodes, alone, and write it into this file.
+    #[arg(long, value_name = "FILE")]
+    slopes: Option<PathBuf>,
     /// Write the CPU of each call into this file too.
     #[arg(long)]
     json: Option<PathBuf>,
@@ -83,6 +87,7 @@ fn main() -> ExitCode {
     let outcome = match args.role {
         Some(Role::Extender { flags }) => return process::be_extender(&flags),
         Some(Role::Echo { rejects }) => echo::serve(rejects),
+        None if args.slopes.is_some() => slopes::measure(&args),
         None if args.memory => memory::measure(&args),
         None if args.state => state::measure(&args),
         None => load::measure(&args),

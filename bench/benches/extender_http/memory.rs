@@ -16,7 +16,8 @@ pub(super) fn measure(args: &Args) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     println!("| nodes | pods | GPU | when | VmRSS, KiB | VmHWM, KiB |\n|---|---|---|---|---|---|");
     for nodes in &args.nodes {
-        let cluster = Cluster { nodes: *nodes, load: Load::Low, bound: args.pods, gpu: args.gpu };
+        let cluster =
+            Cluster { nodes: *nodes, load: Load::Low, bound: args.pods, gpu: args.gpu, images: 0 };
         let extender = Measured::start(&runtime, args, cluster)?;
         print(&extender, &cluster, "the cluster is read")?;
         let mut client = Client::new(extender.server.address)?;

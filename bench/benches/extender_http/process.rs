@@ -19,6 +19,8 @@ const PATIENCE: Duration = Duration::from_secs(300);
 pub(super) struct Server {
     child: Child,
     pub(super) address: SocketAddr,
+    /// Where it serves its metrics; `None` of the echo.
+    admin: Option<SocketAddr>,
 }
 
 impl Drop for Server {
@@ -43,7 +45,7 @@ impl Server {
         let mut line = String::new();
         let stdout = child.stdout.take().context("no output")?;
         BufReader::new(stdout).read_line(&mut line)?;
-        Ok(Self { child, address: line.trim().parse()? })
+        Ok(Self { child, address: line.trim().parse()?, admin: None })
     }
 
     /// Returns once the extender has read the whole cluster. `program` stands for this program in the extender's role.
@@ -66,7 +68,7 @@ impl Server {
             .args(["--kubeconfig".as_ref(), kubeconfig.as_os_str()])
             .args(["--policy-file".as_ref(), policy.as_os_str()])
             .spawn()?;
-        let server = Self { child, address };
+        let server = Self { child, address, admin: Some(admin) };
         let began = Instant::now();
         while !is_ready(admin) {
             if began.elapsed() > PATIENCE {
@@ -94,6 +96,26 @@ impl Server {
         Ok([field(&text, "VmRSS:")?, field(&text, "VmHWM:")?])
     }
 
+    /// How many events of Nodes the extender has processed.
+    pub(super) fn events_of_nodes(&self) -> anyhow::Result<usize> {
+        const EVENTS: &str = "plimsoll_extender_watch_nodes_events_total ";
+        let page = get(self.admin.context("the echo has no metrics")?, "/metrics")?;
+        let count = page.lines().find_map(|line| line.strip_prefix(EVENTS));
+        Ok(count.with_context(|| format!("no metric {EVENTS}"))?.trim().parse()?)
+    }
+
+    /// Returns once the extender has processed so many events of Nodes since the start.
+    pub(super) fn wait_for_events(&self, events: usize) -> anyhow::Result<()> {
+        let began = Instant::now();
+        while self.events_of_nodes()? < events {
+            if began.elapsed() > PATIENCE {
+                bail!("the extender has not processed {events} events after {PATIENCE:?}");
+            }
+            sleep(Duration::from_millis(100));
+        }
+        Ok(())
+    }
+
     /// Returns once the process has used no CPU for a while: what it was told of is done.
     pub(super) fn settle(&self) -> anyhow::Result<()> {
         let mut used = self.cpu()?;
@@ -119,13 +141,14 @@ fn free() -> anyhow::Result<SocketAddr> {
 }
 
 fn is_ready(admin: SocketAddr) -> bool {
-    readiness(admin).is_ok_and(|answer| answer.starts_with("HTTP/1.1 200"))
+    get(admin, "/readyz").is_ok_and(|answer| answer.starts_with("HTTP/1.1 200"))
 }
 
-fn readiness(admin: SocketAddr) -> std::io::Result<String> {
+/// An answer with its head.
+fn get(admin: SocketAddr, path: &str) -> std::io::Result<String> {
     use std::io::{Read, Write};
     let mut stream = std::net::TcpStream::connect(admin)?;
-    stream.write_all(b"GET /readyz HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")?;
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer)?;
     Ok(answer)

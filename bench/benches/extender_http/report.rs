@@ -24,7 +24,7 @@ impl Figures {
     }
 
     /// Microseconds: of the middle round.
-    fn cpu(&self) -> f64 {
+    pub(super) fn cpu(&self) -> f64 {
         let mut rounds = self.cpu.clone();
         rounds.sort_by(f64::total_cmp);
         rounds.get(rounds.len() / 2).copied().unwrap_or(f64::NAN)

@@ -5,8 +5,9 @@ use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use bench::slopes::IMAGES;
 use serde_json::{Value, json};
-use sim::Sim;
+use sim::{Kind, Sim, Verb};
 
 /// The first node's address.
 const FIRST: Ipv4Addr = Ipv4Addr::new(127, 1, 0, 0);
@@ -17,7 +18,7 @@ const METRICS: [&str; 4] =
 
 /// The API server and the files that name it.
 pub(crate) struct Cluster {
-    _sim: Sim,
+    sim: Sim,
     kubeconfig: PathBuf,
     policy: PathBuf,
 }
@@ -36,7 +37,7 @@ impl Cluster {
         let weights = METRICS.map(|metric| format!("  - {{name: {metric}, weight: 1}}\n"));
         let (rules, weights) = (rules.concat(), weights.concat());
         fs::write(&policy, format!("{head}spec:\n  syncPolicy:\n{rules}  priority:\n{weights}"))?;
-        Ok(Self { _sim: sim, kubeconfig, policy })
+        Ok(Self { sim, kubeconfig, policy })
     }
 
     pub(crate) fn flags(&self) -> Vec<String> {
@@ -45,6 +46,16 @@ impl Cluster {
             format!("--policy-file={}", self.policy.display()),
         ]
     }
+
+    /// Bytes of the last patch of an object of this kind, and of the watch event with what it made of the object;
+    /// `None` where none was patched.
+    pub(crate) fn last_patch(&self, kind: Kind) -> Option<[usize; 2]> {
+        let patches = self.sim.log().of(Verb::Patch, kind);
+        let patch = patches.last()?;
+        let object = self.sim.get(kind, "", &patch.name)?;
+        let event = json!({ "type": "MODIFIED", "object": object });
+        Some([patch.body.to_string().len(), event.to_string().len()])
+    }
 }
 
 /// A node of the size that nodes have: the kubelet lists up to 50 images, which are most of it.
@@ -52,13 +63,7 @@ fn node(number: u32) -> Value {
     let address = Ipv4Addr::from(u32::from(FIRST) + number).to_string();
     let mut node = Value::from(sim::node(&format!("node-{number}")).address(&address));
     if let Some(status) = node.get_mut("status") {
-        status["images"] = (0..50).map(image).collect();
+        status["images"] = bench::images(IMAGES);
     }
     node
-}
-
-fn image(number: u32) -> Value {
-    let digest = format!("registry.example/team/app-{number}@sha256:{number:064x}");
-    let tag = format!("registry.example/team/app-{number}:v1.2.3");
-    json!({"names": [digest, tag], "sizeBytes": 123_456_789})
 }

@@ -7,19 +7,21 @@
 mod annotator;
 mod cluster;
 mod exporters;
+mod slopes;
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::Parser;
+use tempfile::TempDir;
 
 use crate::annotator::{Annotator, Sample};
 use crate::cluster::Cluster;
 use crate::exporters::Exporters;
 
 /// Measures the annotator over some rounds, and prints a table for bench/RESULTS.md.
-#[derive(Debug, Parser)]
+#[derive(Debug, Clone, Parser)]
 #[command(version)]
 struct Args {
     /// The annotator's program.
@@ -50,6 +52,14 @@ struct Args {
     #[arg(long)]
     steady: bool,
 
+    /// Measure with each of these numbers of nodes, without writes and with, and write the figures into a file.
+    #[arg(long, value_name = "FILE")]
+    slopes: Option<PathBuf>,
+
+    /// The numbers of nodes for that.
+    #[arg(long, value_delimiter = ',', default_values_t = [100, 1_000, 5_000, 15_000], value_name = "NODES")]
+    sizes: Vec<u32>,
+
     /// Further flags of the annotator.
     #[arg(last = true)]
     flags: Vec<String>,
@@ -58,27 +68,59 @@ struct Args {
 fn main() -> anyhow::Result<()> {
     let args = Args::parse();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    runtime.block_on(measure(&args))
+    match &args.slopes {
+        Some(file) => runtime.block_on(slopes::measure_all(&args, file)),
+        None => runtime.block_on(async {
+            let Measured { before, after, .. } = measure(&args).await?;
+            report(&args, &before, &after);
+            Ok(())
+        }),
+    }
 }
 
-async fn measure(args: &Args) -> anyhow::Result<()> {
-    let folder = tempfile::tempdir().context("no folder for files")?;
-    let exporters = Exporters::start(args.tls, args.silent, args.steady).await?;
-    let cluster = Cluster::start(args.nodes, args.period, folder.path()).await?;
-    let mut flags = cluster.flags();
-    flags.extend(exporters.flags(folder.path())?);
-    flags.extend(args.flags.iter().cloned());
-    let annotator = Annotator::start(&args.annotator, &flags)?;
+/// The annotator, polling what is around it.
+struct Running {
+    annotator: Annotator,
+    exporters: Exporters,
+    cluster: Cluster,
+    _folder: TempDir,
+}
 
-    annotator.settle(args.nodes * (100 - args.silent) / 100).await?;
+impl Running {
+    /// Returns once every exporter that answers was polled.
+    async fn start(args: &Args) -> anyhow::Result<Self> {
+        let folder = tempfile::tempdir().context("no folder for files")?;
+        let exporters = Exporters::start(args.tls, args.silent, args.steady).await?;
+        let cluster = Cluster::start(args.nodes, args.period, folder.path()).await?;
+        let mut flags = cluster.flags();
+        flags.extend(exporters.flags(folder.path())?);
+        flags.extend(args.flags.iter().cloned());
+        let annotator = Annotator::start(&args.annotator, &flags)?;
+        annotator.settle(args.nodes * (100 - args.silent) / 100).await?;
+        Ok(Self { annotator, exporters, cluster, _folder: folder })
+    }
+
+    async fn sample(&self) -> anyhow::Result<Sample> {
+        self.annotator.sample(self.exporters.connections()).await
+    }
+}
+
+/// The annotator before and after the measured rounds.
+struct Measured {
+    running: Running,
+    before: Sample,
+    after: Sample,
+}
+
+async fn measure(args: &Args) -> anyhow::Result<Measured> {
+    let running = Running::start(args).await?;
     // Rounds of all nodes that answer are spread by then, and what is asked once a minute was asked.
     let settling = Duration::from_secs(60).max(args.period * 2);
     tokio::time::sleep(settling).await;
-    let before = annotator.sample(exporters.connections()).await?;
+    let before = running.sample().await?;
     tokio::time::sleep(args.period * args.rounds).await;
-    let after = annotator.sample(exporters.connections()).await?;
-    report(args, &before, &after);
-    Ok(())
+    let after = running.sample().await?;
+    Ok(Measured { running, before, after })
 }
 
 #[expect(clippy::print_stdout, reason = "the table is what it is for")]

@@ -3,3 +3,4 @@
 
 mod openb;
 mod results;
+mod slopes;
