@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use kubelet_api::v1beta1::device_plugin_server::{DevicePlugin, DevicePluginServer};
 use kubelet_api::v1beta1::registration_client::RegistrationClient;
@@ -30,6 +30,8 @@ use super::records::{Records, Shown};
 const SOCKET: &str = "conformance.sock";
 /// Longest time of a registration.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// Within this time of a registration a kubelet asks for the list of devices.
+const TIME_TO_LIST: Duration = Duration::from_secs(3);
 
 /// Device ids.
 pub type Ids = BTreeSet<String>;
@@ -84,6 +86,8 @@ pub struct Plugin {
     resource: String,
     service: PluginService,
     runtime: Option<Runtime>,
+    /// When it was last started.
+    started_at: Option<Instant>,
 }
 
 #[derive(Debug, Clone)]
@@ -107,7 +111,7 @@ impl Plugin {
         };
         let directory = directory.to_owned();
         let resource = resource.to_owned();
-        Self { directory, resource, service, runtime: None }
+        Self { directory, resource, service, runtime: None, started_at: None }
     }
 
     /// Starts it, or starts it again: serves on a new socket and registers.
@@ -123,7 +127,9 @@ impl Plugin {
         let resource = self.resource.clone();
         let started = runtime.spawn(start(directory, resource, self.service.clone()));
         self.runtime = Some(runtime);
-        started.await.map_err(io::Error::other)?
+        let started = started.await.map_err(io::Error::other)?;
+        self.started_at = Some(Instant::now());
+        started
     }
 
     /// Ends it as by SIGKILL.
@@ -135,6 +141,13 @@ impl Plugin {
     #[must_use]
     pub fn is_running(&self) -> bool {
         self.runtime.is_some()
+    }
+
+    /// Whether the kubelet does not read its list of devices, although it has had the time to begin. A kubelet drops the
+    /// list of a plugin whose predecessor ends while it registers, and does not ask again.
+    pub(super) fn is_dropped(&self) -> bool {
+        let is_read = self.service.devices.receiver_count() > 0;
+        !is_read && self.started_at.is_some_and(|at| at.elapsed() > TIME_TO_LIST)
     }
 
     pub(super) fn records(&self) -> &Records {

@@ -73,24 +73,25 @@ impl<'w> KubeletRig<'w> {
         if self.kubelet_down {
             self.start_kubelet().await?;
         }
-        self.register().await?;
+        self.register(UNITS).await?;
         self.remove_pods().await?;
         self.plugin.reset();
         Ok(())
     }
 
-    /// Registers until the node offers all devices. A kubelet that has just started may still delete the plugin's
-    /// socket.
-    async fn register(&mut self) -> Result<(), Refuted> {
+    /// Registers until the node offers so many devices. A kubelet that has just started may still delete the plugin's
+    /// socket, and one may drop the list of a plugin that was started again.
+    async fn register(&mut self, allocatable: usize) -> Result<(), Refuted> {
         let start = Instant::now();
         loop {
-            let is_up = self.plugin.is_running() && self.plugin.socket().exists();
+            let plugin = &self.plugin;
+            let is_up = plugin.is_running() && plugin.socket().exists() && !plugin.is_dropped();
             let started = if is_up { Ok(()) } else { self.start_plugin().await };
-            if started.is_ok() && self.offers().await? == offer(UNITS, UNITS) {
+            if started.is_ok() && self.offers().await? == offer(UNITS, allocatable) {
                 return Ok(());
             }
             if start.elapsed() > PATIENCE {
-                return started.and(self.offered(UNITS, UNITS).await);
+                return started.and(self.offered(UNITS, allocatable).await);
             }
             tokio::time::sleep(LOOK).await;
         }
@@ -108,9 +109,9 @@ impl<'w> KubeletRig<'w> {
         })
         .await?;
         self.plugin.mark_unhealthy(1);
-        self.offered(UNITS, UNITS - 1).await?;
+        self.register(UNITS - 1).await?;
         self.plugin.mark_unhealthy(0);
-        self.offered(UNITS, UNITS).await
+        self.register(UNITS).await
     }
 
     /// Removes pods, plugin and socket. The kubelet itself keeps the resource for five minutes, with nothing
