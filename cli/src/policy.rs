@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
-use api::policy_check::{Fault, HotRule, Metric, PolicyCheck, effective};
+use api::policy_check::{Demand, Fault, HotRule, Metric, PolicyCheck, effective};
 use placement::policy::{LoadPolicy, PolicyError, PolicyKind, ReadingSource, json_schema};
 use serde::Deserialize;
 
@@ -254,6 +254,9 @@ fn settings(report: &PolicyCheck) -> Vec<[String; 2]> {
         rows.add("estimates.defaultCpu", format!("{} cores", estimates.default_cpu));
         rows.add("estimates.defaultMemory", format!("{} bytes", estimates.default_memory));
     }
+    for demand in &report.demand {
+        rows.add(&format!("demand.{}", demand.name), of_demand(demand));
+    }
     if let Some(gpu) = &report.gpu {
         rows.add("gpu.placement", gpu.placement.clone());
         rows.add("gpu.unmanagedMemory", gpu.unmanaged_memory.clone());
@@ -268,6 +271,14 @@ fn settings(report: &PolicyCheck) -> Vec<[String; 2]> {
         );
     }
     rows.0
+}
+
+/// As `limit 0.8, weight 1, measured by network_transmit_bytes_avg_5m`.
+fn of_demand(demand: &Demand) -> String {
+    let limit = demand.limit.map(|limit| format!("limit {limit}"));
+    let weight = demand.weight.map(|weight| format!("weight {weight}"));
+    let measured = demand.measured.as_ref().map(|metric| format!("measured by {metric}"));
+    limit.into_iter().chain(weight).chain(measured).collect::<Vec<_>>().join(", ")
 }
 
 /// Rows of a table: the field and the value of each setting.

@@ -406,9 +406,9 @@ impl Watches {
         })
     }
 
-    /// Counts a pod's CPU and notes its node. Returns what else the view keeps of it.
+    /// Counts what a pod requests and declares, and notes its node. Returns what else the view keeps of it.
     fn receive_pod(&self, pod: &Pod, cause: WatchCause) -> Option<WatchedPod> {
-        self.view.count_cpu(pod, cause);
+        self.view.count_requests(pod, &self.names, cause);
         match pod.node() {
             Some(node) => self.decisions.set_node(&pod.uid(), node),
             None if cause == WatchCause::Gone => self.decisions.set_gone(&pod.uid()),

@@ -82,8 +82,9 @@ impl Decider {
         let node = decision.name(candidate);
         let uses = pod.uses_in_flight();
         let requested = pod.requested_cpu();
+        let declares = pod.declared.rates;
         self.view.change(|index| {
-            index.count_in_flight(&pod.uid, node, decision.time, uses, requested);
+            index.count_in_flight(&pod.uid, node, decision.time, uses, requested, declares);
         });
     }
 
@@ -132,7 +133,8 @@ impl Decider {
             Ok(request) => (request.map(|request| request.with_beyond_units(beyond_units)), None),
             Err(fault) => (None, Some(fault)),
         };
-        let decided = DecidedPod::new(pod, current.estimates(pod, &self.names), waited);
+        let decided = DecidedPod::new(pod, current.estimates(pod, &self.names), waited)
+            .with_declared(pod.declared(&self.names));
         let snapshot = Arc::clone(&current.snapshot);
         Decision::new(snapshot, decided, request, nodes, now).with_fault(fault)
     }

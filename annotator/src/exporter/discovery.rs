@@ -131,6 +131,7 @@ mod tests {
             annotations: Default::default(),
             labels: Default::default(),
             capacity: Default::default(),
+            speeds: Default::default(),
             allocatable_cpu: None,
             measured: None,
             taints: Default::default(),

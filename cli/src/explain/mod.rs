@@ -82,7 +82,7 @@ fn request(flags: &Why, cluster: &Cluster) -> Result<Explanation> {
 }
 
 fn write_head(explained: &Explanation, output: &mut dyn Write) -> Result<()> {
-    let Explanation { pod, time, basis, node, estimate, fault, .. } = explained;
+    let Explanation { pod, time, basis, node, estimate, fault, ignored, .. } = explained;
     writeln!(output, "Pod:        {}/{}", printable(&pod.namespace), printable(&pod.name))?;
     writeln!(output, "Node:       {}", printable(node.as_deref().unwrap_or(NONE)))?;
     let basis = match basis {
@@ -96,6 +96,9 @@ fn write_head(explained: &Explanation, output: &mut dyn Write) -> Result<()> {
         let cores = format!("{:.2} cores ({})", cpu.amount, source(cpu));
         let mebibytes = memory.amount / f64::from(1 << 20);
         writeln!(output, "Estimate:   {cores}, {mebibytes:.0} MiB ({})", source(memory))?;
+    }
+    for fault in ignored {
+        writeln!(output, "Ignored:    {}", printable(fault))?;
     }
     if let Some(fault) = fault {
         writeln!(output, "Fault:      {}, so no node may take it", printable(fault))?;

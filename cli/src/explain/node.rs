@@ -130,9 +130,22 @@ impl<'a> Row<'a> {
             or_none(self.in_flight.map(load)),
             or_none(self.pod.map(load)),
             or_none(self.limit.map(|(max, _)| format::limit(max))),
-            or_none(self.limit.map(|(_, outcome)| of_limit(outcome).to_owned())),
+            or_none(self.limit.map(|(_, outcome)| self.of_limit(outcome).to_owned())),
             or_none(self.points.map(|points| format!("{points:.1}"))),
         ]
+    }
+
+    fn of_limit(&self, outcome: LimitOutcome) -> &'static str {
+        match outcome {
+            LimitOutcome::Met => "met",
+            LimitOutcome::Exceeded => "exceeded",
+            LimitOutcome::Unknown if Demand::of_metric(&self.metric.into()).is_some() => {
+                "node's speed not known: passes"
+            }
+            LimitOutcome::Unknown => "not measured: passes",
+            LimitOutcome::UnknownRejected => "not measured: rejected",
+            LimitOutcome::Exempt => "exempt",
+        }
     }
 }
 
@@ -148,16 +161,6 @@ fn reading(reading: &Reading) -> String {
         ReadingStatus::Stale => format!("{value} stale"),
         ReadingStatus::Missing => NONE.to_owned(),
         ReadingStatus::NotFetched => "not fetched".to_owned(),
-    }
-}
-
-fn of_limit(outcome: LimitOutcome) -> &'static str {
-    match outcome {
-        LimitOutcome::Met => "met",
-        LimitOutcome::Exceeded => "exceeded",
-        LimitOutcome::Unknown => "not measured: passes",
-        LimitOutcome::UnknownRejected => "not measured: rejected",
-        LimitOutcome::Exempt => "exempt",
     }
 }
 

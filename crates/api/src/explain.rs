@@ -44,6 +44,9 @@ pub struct Explanation {
     /// Why no node may take the pod, with the values: its GPU request cannot be read, or no node can ever fulfil it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fault: Option<String>,
+    /// Annotations of the pod that cannot be read and count as absent: key and fault of each.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ignored: Vec<String>,
     /// The nodes of the request in its order. If it names none: the nodes of kube-scheduler's request in its order, or
     /// all known nodes by name for what would be decided now.
     pub nodes: Vec<Node>,

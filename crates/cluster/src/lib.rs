@@ -64,7 +64,7 @@ pub use patch::{
 pub use placement::quantity::QuantityError;
 pub use placement::selector::LabelSelector;
 pub use pod::{
-    ContainerRuns, ExpectedUseError, GpuAnnotation, GpuPod, GpuRequestError, MPS_PIPES,
+    ContainerRuns, Declared, ExpectedUseError, GpuAnnotation, GpuPod, GpuRequestError, MPS_PIPES,
     MPS_SHARED_MEMORY, MpsConflict, NODE_FAULT, Pod, PodFacts, ValueError, Wait,
 };
 pub use preemption::{Budget, Covering, Occupants, beyond_budgets, budgets, occupants};

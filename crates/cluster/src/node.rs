@@ -5,6 +5,7 @@ use std::net::IpAddr;
 
 use api::cards::CardsError;
 use jiff::Timestamp;
+use placement::demand::{PerDemand, RateError};
 use placement::gpu::{Card, MeasuredMemory};
 use placement::names::{self, Names};
 use placement::reading::{HotValueNote, Reading, ReadingCodec, ReadingError};
@@ -130,6 +131,8 @@ pub struct NodeFacts {
     /// `status.capacity`: cores and bytes, those of memory without the pools of huge pages, since readings of memory
     /// are shares of that; `None` where the Node does not say, or says 0.
     pub capacity: PerResource<Option<f64>>,
+    /// How much of each demand it can do, in bytes a second, where the operator set the annotation.
+    pub speeds: PerDemand<Option<Result<u64, RateError>>>,
     /// The CPU that pods may request of it, in thousandths of a core; `None` where the Node does not say.
     pub allocatable_cpu: Option<u64>,
     /// Memory in use on its cards, as its annotation `gpu-share` has it; `None` where there is none that can be read.
@@ -198,6 +201,9 @@ impl Node {
             annotations: ours.map(|(k, v)| (k.clone(), v.clone())).collect(),
             labels: self.metadata.object.labels.clone().unwrap_or_default(),
             capacity: self.capacity(),
+            speeds: PerDemand::of(|demand| {
+                metadata.annotation(&demand.node_annotation(names)).map(|text| demand.rate(text))
+            }),
             allocatable_cpu: self.allocatable_cpu(),
             measured: metadata.annotation(&names.share()).and_then(gpu::measured),
             taints: self.taints(),

@@ -9,6 +9,7 @@
 //! * [`policy`]: the load policy, parsed from YAML with errors that name field and line.
 //! * [`quantity`]: Kubernetes quantities as numbers.
 //! * [`resources`], [`estimate`]: pods' requests and limits, and estimates of their use.
+//! * [`demand`]: network and disk, as pods declare them and nodes have them.
 //! * [`workload`]: which pods belong to one workload.
 //! * [`learning`]: what the pods of each workload use.
 //! * [`selector`]: labels, and which objects they select.
@@ -27,6 +28,7 @@ macro_rules! reason {
     };
 }
 
+pub mod demand;
 pub mod estimate;
 pub mod gpu;
 pub mod learning;

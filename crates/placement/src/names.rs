@@ -24,6 +24,11 @@ pub mod aliyun {
     pub const UNHEALTHY_GPUS: &str = "gpus";
 }
 
+/// Pod annotations of the CNI bandwidth plugin, their author's: what the pod may receive and send, in bits a second.
+pub const INGRESS_BANDWIDTH: &str = "kubernetes.io/ingress-bandwidth";
+/// See [`INGRESS_BANDWIDTH`].
+pub const EGRESS_BANDWIDTH: &str = "kubernetes.io/egress-bandwidth";
+
 /// crane's annotation with the number of recent bindings, `"<count>,<time>"`.
 pub const HOT_VALUE: &str = "node_hot_value";
 
@@ -148,6 +153,27 @@ impl Names {
     /// Annotation of the ConfigMap with a node's unhealthy cards: the indexes that the device plugin has written.
     pub fn written_gpus(&self) -> String {
         self.key("written-gpus")
+    }
+
+    /// Node annotation, the operator's: what the node's pods can receive from the network, in bits a second.
+    pub fn ingress_bandwidth(&self) -> String {
+        self.key("ingress-bandwidth")
+    }
+
+    /// Node annotation, the operator's: what the node's pods can send to the network, in bits a second.
+    pub fn egress_bandwidth(&self) -> String {
+        self.key("egress-bandwidth")
+    }
+
+    /// Bytes a second from disks. Pod annotation, its author's: what the pod will read. Node annotation, the
+    /// operator's: what the node's disks can read.
+    pub fn disk_read(&self) -> String {
+        self.key("disk-read")
+    }
+
+    /// As [`Names::disk_read`], for what is written.
+    pub fn disk_write(&self) -> String {
+        self.key("disk-write")
     }
 
     /// Whether `key` lies in our own domain.

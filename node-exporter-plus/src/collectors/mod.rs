@@ -117,6 +117,7 @@ pub static KINDS: &[&Kind] = &[
     &network::USAGE,
     &network::RECEIVED,
     &network::SENT,
+    &network::SPEED,
     &network::DEVICE_USAGE,
     &network::DEVICE_RECEIVED,
     &network::DEVICE_SENT,

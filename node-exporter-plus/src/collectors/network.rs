@@ -1,5 +1,6 @@
 //! Network interfaces, from `/proc/net/dev`: `network_device_*` of each, and for the node `network_usage`, that of the
-//! busiest interface, and `network_receive_bytes` and `network_transmit_bytes`, the sums.
+//! busiest interface, `network_receive_bytes` and `network_transmit_bytes`, the sums, and `network_speed_bytes`, the
+//! sum of the known speeds of the same interfaces.
 //!
 //! Only interfaces with hardware (`/sys/class/net/NAME/device`) have signals: bridges, bonds, tunnels and pods' veth
 //! pairs would count the same bytes again. Usage is that of the busier direction, in percent of the link's speed;
@@ -47,6 +48,12 @@ pub static RECEIVED: Kind =
 /// `network_transmit_bytes`, in bytes per second.
 pub static SENT: Kind =
     Kind::of_node("network_transmit_bytes", "sent on all links, bytes a second");
+
+/// `network_speed_bytes`, in bytes per second.
+pub static SPEED: Kind = Kind::of_node(
+    "network_speed_bytes",
+    "the speed of all links of known speed in one direction, bytes a second",
+);
 
 /// How long a link's speed counts after it was read. Reading it waits for a lock of the kernel that is busy while pods
 /// come and go.
@@ -109,6 +116,7 @@ impl Collector for Network {
         self.interfaces.retain(|name, _| traffic.iter().any(|traffic| traffic.name == *name));
         let mut all: Vec<[Option<f64>; 2]> = Vec::new();
         let mut shares: Vec<Option<f64>> = Vec::new();
+        let mut speeds: Vec<f64> = Vec::new();
         for Traffic { name, received, sent } in traffic {
             let folder = self.devices.join(&name);
             let interface = self
@@ -122,19 +130,23 @@ impl Collector for Network {
             received.into_iter().for_each(|received| record(&receive, received));
             sent.into_iter().for_each(|sent| record(&transmit, sent));
             // A link of unknown speed has no usage, and does not keep the node from having one.
-            if let Some(speed) = interface.speed(&folder, now) {
+            let speed = interface.speed(&folder, now);
+            if let Some(speed) = speed {
                 let share = received.zip(sent).map(|(one, other)| 100.0 * one.max(other) / speed);
                 share.into_iter().for_each(|share| record(&usage, share));
                 shares.push(share);
             }
             if !is_counted_by_master(&folder) {
                 all.push([received, sent]);
+                speeds.extend(speed);
             }
         }
         let received = sum_of_all(all.iter().map(|[received, _]| *received));
         let sent = sum_of_all(all.iter().map(|[_, sent]| *sent));
         let busiest = all_known(shares.into_iter()).into_iter().flatten().reduce(f64::max);
-        for (kind, value) in [(&RECEIVED, received), (&SENT, sent), (&USAGE, busiest)] {
+        let speed = speeds.into_iter().reduce(|sum, speed| sum + speed);
+        let of_node = [(&RECEIVED, received), (&SENT, sent), (&USAGE, busiest), (&SPEED, speed)];
+        for (kind, value) in of_node {
             value.into_iter().for_each(|value| record(&Signal::of_node(kind), value));
         }
         Ok(())
@@ -247,6 +259,15 @@ mod tests {
             (1e6, 2e6)
         );
         assert_eq!(signals["network_usage"], 1.6);
+        assert_eq!(signals["network_speed_bytes"], 125e6);
+    }
+
+    #[test]
+    fn the_speed_of_a_node_is_that_of_its_links_of_known_speed() {
+        let mut machine = Machine::new();
+        let links = [("eth0", 0, 0), ("eth1", 0, 0)];
+        assert_eq!(machine.sample(10, &links)["network_speed_bytes"], 125e6);
+        assert!(!machine.sample(20, &links[1..]).contains_key("network_speed_bytes"));
     }
 
     #[test]

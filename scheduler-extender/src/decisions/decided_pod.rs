@@ -3,10 +3,10 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use cluster::{Pod, PodReference};
+use cluster::{Declared, Pod, PodReference};
 use jiff::SignedDuration;
 use placement::estimate::Estimate;
-use placement::load::{CpuUse, Pairing, PodKind, PodToPlace};
+use placement::load::{CpuUse, Pairing, PodAdds, PodKind, PodToPlace};
 use placement::policy::Scoring;
 use placement::resources::Amounts;
 use placement::units::{NodeName, PodUid};
@@ -30,6 +30,8 @@ pub struct DecidedPod {
     pub priority_class: String,
     /// What it will probably use.
     pub estimates: PodEstimates,
+    /// What it declares of network and disk.
+    pub declared: Declared,
     /// How long it had been waiting for a node.
     pub waited: SignedDuration,
     /// The CPU that it requests, in thousandths of a core.
@@ -62,12 +64,19 @@ impl DecidedPod {
             kind: pod.kind(),
             priority_class: pod.priority_class().to_owned(),
             estimates,
+            declared: Declared::default(),
             waited,
             cpu: pod.cpu_request(),
             workload: pod.workload(),
             node: pod.node().map(NodeName::from).map_or_else(OnceLock::new, OnceLock::from),
             gone: AtomicBool::new(false),
         }
+    }
+
+    /// The same pod with what it declares of network and disk.
+    #[must_use]
+    pub fn with_declared(self, declared: Declared) -> Self {
+        Self { declared, ..self }
     }
 
     /// The input of load decisions under the policy in force.
@@ -78,6 +87,7 @@ impl DecidedPod {
             priority_class: &self.priority_class,
             kind: self.kind,
             uses: self.uses(),
+            declares: self.declared.rates,
             waited: self.waited,
             pairing: Pairing::NONE,
         }
@@ -93,6 +103,12 @@ impl DecidedPod {
     #[must_use]
     pub fn uses(&self) -> Amounts {
         self.estimates.in_force.map(|estimate| estimate.amounts).unwrap_or_default()
+    }
+
+    /// What it adds to a node's load, by the policy in force.
+    #[must_use]
+    pub fn adds(&self) -> PodAdds {
+        self.to_place().adds()
     }
 
     /// Its pairing under the policy in force, or under the shadow policy. `nodes`: CPU use and requests of all nodes.

@@ -224,14 +224,14 @@ impl Decision {
 
     fn prepared_verdicts(&self, prepared: &Prepared) -> Vec<Verdict<'_>> {
         let policy = self.policy();
-        let uses = self.pod.uses();
+        let adds = self.pod.adds();
         prepared.of_each(
             (&self.snapshot, self.time),
             self.nodes.places(),
             Verdict::Accepted,
-            |loads| loads.all_accept(&uses).then_some(Verdict::Accepted),
+            |loads| loads.all_accept(&adds).then_some(Verdict::Accepted),
             |loads, node| match loads.of(node) {
-                Ok(loads) => loads.verdict(policy, node, &uses),
+                Ok(loads) => loads.verdict(policy, node, &adds),
                 Err(load) => self.verdict(policy, load),
             },
         )
@@ -283,7 +283,7 @@ impl Decision {
 
     fn prepared_load_scores(&self, prepared: &Prepared) -> Vec<Score> {
         let policy = self.policy();
-        let uses = self.pod.uses();
+        let adds = self.pod.adds();
         let pairing = self.pairing(policy, Some(prepared));
         prepared.of_each(
             (&self.snapshot, self.time),
@@ -291,7 +291,7 @@ impl Decision {
             Score::ZERO,
             |_| None,
             |loads, node| match loads.of(node) {
-                Ok(loads) => loads.score(policy, node, &uses, pairing),
+                Ok(loads) => loads.score(policy, node, &adds, pairing),
                 Err(load) => self.load_score(policy, load),
             },
         )

@@ -48,6 +48,7 @@ pub fn explain(
         node: pod.node().map(ToString::to_string),
         estimate: pod.estimates.in_force.as_ref().map(estimate),
         fault: decision.fault.as_ref().map(ToString::to_string),
+        ignored: pod.declared.faults.clone(),
         nodes: nodes.collect(),
     }
 }
@@ -163,8 +164,8 @@ impl Explainer<'_> {
                 LimitOutcome::Exempt => out::LimitOutcome::Exempt,
             },
             reading: self.reading(&check.limit.metric, check.load.reading),
-            in_flight: self.estimate(check.load.in_flight),
-            pod: self.estimate(check.load.pod),
+            in_flight: self.added(&check.limit.metric, check.load.in_flight),
+            pod: self.added(&check.limit.metric, check.load.pod),
         }
     }
 
@@ -174,8 +175,8 @@ impl Explainer<'_> {
             share: term.weight.share,
             points: evaluation.points(term).filter(|points| points.is_finite()),
             reading: self.reading(&term.weight.metric, term.load.reading),
-            in_flight: self.estimate(term.load.in_flight),
-            pod: self.estimate(term.load.pod),
+            in_flight: self.added(&term.weight.metric, term.load.in_flight),
+            pod: self.added(&term.weight.metric, term.load.pod),
         }
     }
 
@@ -185,9 +186,11 @@ impl Explainer<'_> {
         out::Surplus { requested, average, surplus, counted }
     }
 
-    /// What an estimate adds; `None` if estimates do not count in the policy.
-    fn estimate(&self, added: f64) -> Option<f64> {
-        self.decision.policy().policy.estimates.as_ref().map(|_| added)
+    /// What pods add to a reading; `None` for a metric to which they add nothing, since estimates do not count in the
+    /// policy.
+    fn added(&self, metric: &ResolvedMetric, added: f64) -> Option<f64> {
+        let estimates = self.decision.policy().policy.estimates.is_some();
+        (estimates || metric.demand.is_some()).then_some(added)
     }
 
     fn reading(&self, metric: &ResolvedMetric, reading: ReadingStatus) -> out::Reading {

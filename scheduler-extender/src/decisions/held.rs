@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use foldhash::fast::RandomState;
 use placement::gpu::{Account, NodeCards};
+use placement::load::NodeLoad;
 
 use super::kept::KeptDecision;
 use crate::view::{NodeState, Snapshot};
@@ -18,6 +19,9 @@ const STATE: usize = 600;
 
 /// Bytes of one recent pod of a node.
 const RECENT_POD: usize = 64;
+
+/// Bytes of one pod that declares something of network or disk.
+const DECLARED_POD: usize = 64;
 
 /// Bytes of a node's cards: of a card, and of a charge on it.
 const CARD: usize = 200;
@@ -108,7 +112,11 @@ fn address<T>(value: &Arc<T>) -> usize {
 }
 
 fn state_bytes(state: &NodeState) -> usize {
-    STATE + state.load.as_ref().map_or(0, |load| load.recent.len() * RECENT_POD)
+    let of_load = |load: &NodeLoad| {
+        let declared = load.declared.as_ref().map_or(0, |pods| pods.len());
+        load.recent.len() * RECENT_POD + declared * DECLARED_POD
+    };
+    STATE + state.load.as_ref().map_or(0, of_load)
 }
 
 fn card_bytes(cards: &NodeCards) -> usize {

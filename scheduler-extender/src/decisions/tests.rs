@@ -7,6 +7,7 @@ use std::sync::{Arc, LazyLock};
 use api::explain::{DecisionBasis, Node};
 use cluster::{Event, NodeFacts, Pod, WatchCause};
 use jiff::{SignedDuration, Timestamp};
+use placement::demand::Rates;
 use placement::gpu::{Card, Claim, GpuRequest};
 use placement::load::{Score, Verdict};
 use placement::names::Names;
@@ -117,7 +118,7 @@ fn current(policy: &str) -> Arc<Current> {
         let (node, cpu) = (format!("n{number}"), format!("{}m", 4_000 + number * 611 % 3_900));
         let requests = json!({ "containers": [{ "name": "main", "resources": { "requests": { "cpu": cpu } } }], "nodeName": node });
         let of_node = json!({ "metadata": { "uid": format!("on-{node}") }, "spec": requests });
-        view.count_cpu(&pod("ml", &of_node), WatchCause::Listed);
+        view.count_requests(&pod("ml", &of_node), &Names::default(), WatchCause::Listed);
     }
     let _ = view.apply_pods(Event::Listed(Vec::new()), &mut settled, now());
     view.change(|index| {
@@ -138,7 +139,14 @@ fn current(policy: &str) -> Arc<Current> {
         for number in 0..20_usize {
             let node = NodeName::from(format!("n{}", number % 7 * 10));
             let uses = Amounts { cpu: 0.3, memory: 0.0 };
-            index.count_in_flight(&format!("f{number}").into(), &node, now(), uses, 0.7);
+            index.count_in_flight(
+                &format!("f{number}").into(),
+                &node,
+                now(),
+                uses,
+                0.7,
+                Rates::NONE,
+            );
         }
     });
     view.current()

@@ -24,6 +24,7 @@ use jiff::Timestamp;
 use placement::estimate::EstimateRules;
 use placement::gpu::fragmentation::Measure;
 use placement::gpu::{BeyondUnits, ChoiceRule};
+use placement::names::Names;
 use placement::policy::LoadPolicy;
 use placement::units::PodUid;
 
@@ -32,7 +33,7 @@ pub use index::{
     BegunBackOff, BoundPod, CardMemory, GpuPodId, HeldByDeleted, Index, OtherPod, PodOnCard,
     PodUse, ReservationError, WatchedPod,
 };
-use index::{CpuRequest, Notice};
+use index::{Notice, PodRequest};
 pub use snapshot::{
     KeptRatings, NodeBackOffs, NodeNames, NodeState, Place, Prepared, Rated, Snapshot, Totals,
 };
@@ -142,10 +143,10 @@ impl View {
         self.change(|index| index.apply_known(pod, gpu));
     }
 
-    /// Counts a pod's CPU request on its node, by a watch event.
-    pub fn count_cpu(&self, pod: &Pod, seen: WatchCause) {
-        if let Some(request) = CpuRequest::of(pod) {
-            self.change(|index| index.count_cpu(&request, seen));
+    /// Counts a pod's CPU request, and what it declares of network and disk, on its node, by a watch event.
+    pub fn count_requests(&self, pod: &Pod, names: &Names, seen: WatchCause) {
+        if let Some(request) = PodRequest::of(pod, names) {
+            self.change(|index| index.count_requests(&request, seen));
         }
     }
 
@@ -207,6 +208,9 @@ fn log(notice: &Notice) {
         }
         Notice::RefusedCards { node, error } => {
             tracing::warn!(%node, error, "report of cards refused");
+        }
+        Notice::RefusedSpeed { node, error } => {
+            tracing::warn!(%node, error, "the node's annotation is ignored");
         }
         Notice::RefusedReading { node, metric, error } => {
             tracing::warn!(%node, metric, error, "reading refused, counts as missing");

@@ -6,6 +6,7 @@ use std::thread::scope;
 
 use cluster::{Event, GpuPod, Node, NodeFacts, PodFacts};
 use jiff::{SignedDuration, Timestamp};
+use placement::demand::Rates;
 use placement::gpu::{Card, ChoiceRule, Claim, GpuRequest};
 use placement::load::PodKind;
 use placement::names::Names;
@@ -38,7 +39,9 @@ fn place_pods(view: &View, worker: usize, now: Timestamp) {
         let pod = PodUid::from(format!("{worker}-{number}"));
         let (first, last) = (NodeName::from(name(number + 1)), NodeName::from(name(number)));
         view.change(|index| index.not_in_flight(&pod));
-        view.change(|index| index.count_in_flight(&pod, &first, now, Amounts::default(), 0.0));
+        view.change(|index| {
+            index.count_in_flight(&pod, &first, now, Amounts::default(), 0.0, Rates::NONE)
+        });
         view.change(|index| index.record_binding(&pod, &last, now, None));
     }
 }

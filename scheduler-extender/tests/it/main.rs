@@ -7,6 +7,7 @@ mod card_evictions;
 mod chaos;
 mod concurrency;
 mod decisions;
+mod declared;
 mod deleted_pods;
 mod doubt;
 mod dra;

@@ -46,8 +46,12 @@ impl Drop for Rig {
 
 /// A view by [`POLICY`] that has seen nothing.
 pub(crate) fn empty_view() -> View {
+    view_under(LoadPolicy::from_yaml(POLICY).unwrap())
+}
+
+/// As [`empty_view`], under another policy.
+pub(crate) fn view_under(policy: LoadPolicy) -> View {
     let source = |name| WatchState::new(daemon::Readiness::default().condition(name));
-    let policy = LoadPolicy::from_yaml(POLICY).unwrap();
     View::new(policy, false, source("nodes"), source("pods"))
 }
 

@@ -500,6 +500,7 @@ impl World {
             annotations: [].into(),
             labels: [].into(),
             capacity: Default::default(),
+            speeds: Default::default(),
             allocatable_cpu: None,
             measured: None,
             taints: Default::default(),

@@ -80,6 +80,7 @@ fn node(name: &str) -> NodeFacts {
         annotations: Default::default(),
         labels: [].into(),
         capacity: Default::default(),
+        speeds: Default::default(),
         allocatable_cpu: None,
         measured: None,
         taints: Default::default(),

@@ -8,8 +8,8 @@ use placement::policy::{
 use placement::units::MetricName;
 
 use super::{
-    BeyondUnits, Estimates, Gpu, HotRule, Limits, Metric, Namespaces, NodePool, PolicyCheck,
-    Scoring,
+    BeyondUnits, Demand, Estimates, Gpu, HotRule, Limits, Metric, Namespaces, NodePool,
+    PolicyCheck, Scoring,
 };
 
 /// The answer for a policy that is accepted, of the kind `kind` where that is known. `source` gives the readings.
@@ -36,6 +36,7 @@ pub fn effective(
         scoring: Some(scoring(&policy.scoring)),
         limits: Some(limits(policy)),
         estimates: estimates(policy),
+        demand: demand(policy),
         hot_value: hot_value(policy),
         node_pools: pools.collect(),
         namespaces: namespaces(policy),
@@ -65,8 +66,9 @@ fn names(policy: &LoadPolicy) -> Vec<&MetricName> {
 
 /// Every metric with a limit or a weight on some nodes.
 fn read_by(rules: &ResolvedRules) -> Vec<&MetricName> {
-    let limits = rules.limits.iter().map(|limit| &limit.metric.name);
-    once(limits.chain(rules.weights.iter().map(|weight| &weight.metric.name)))
+    let limits = rules.limits.iter().map(|limit| &limit.metric);
+    let metrics = limits.chain(rules.weights.iter().map(|weight| &weight.metric));
+    once(metrics.filter(|metric| metric.demand.is_none()).map(|metric| &metric.name))
 }
 
 fn once<'a>(all: impl Iterator<Item = &'a MetricName>) -> Vec<&'a MetricName> {
@@ -155,6 +157,17 @@ fn estimates(policy: &LoadPolicy) -> Option<Estimates> {
         default_cpu: rules.fallback.cpu,
         default_memory: rules.fallback.memory,
     })
+}
+
+fn demand(policy: &LoadPolicy) -> Vec<Demand> {
+    let rules = policy.demand.all().map(|(demand, rule)| Demand {
+        name: demand.name().to_owned(),
+        metric: demand.metric().to_string(),
+        limit: rule.limit,
+        weight: Some(rule.weight).filter(|weight| *weight > 0.0),
+        measured: rule.measured.as_ref().map(|measured| measured.metric.to_string()),
+    });
+    rules.collect()
 }
 
 fn hot_value(policy: &LoadPolicy) -> Vec<HotRule> {

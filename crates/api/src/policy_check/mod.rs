@@ -35,6 +35,9 @@ pub struct PolicyCheck {
     /// How the use of pods is estimated that no reading shows yet; absent if estimates do not count.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub estimates: Option<Estimates>,
+    /// The demands that count for the pods that declare them; empty if none does.
+    #[serde(default)]
+    pub demand: Vec<Demand>,
     /// How recent bindings count.
     pub hot_value: Vec<HotRule>,
     /// Nodes with limits and weights of their own.
@@ -94,6 +97,25 @@ pub struct Metric {
     /// Whether node-exporter-plus serves it: `by-default`, `when-configured` or `never`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exported: Option<String>,
+}
+
+/// How what pods declare of network or disk counts.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Demand {
+    /// Its field in the policy: `ingress`, `egress`, `diskRead` or `diskWrite`.
+    pub name: String,
+    /// Its name as a metric, as in `egress_demand`.
+    pub metric: String,
+    /// The largest part of a node's speed that its pods may declare or use; absent if there is no limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<f64>,
+    /// Its weight in the score; absent if it has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub weight: Option<f64>,
+    /// The metric that measures it; absent if only what pods declare counts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub measured: Option<String>,
 }
 
 /// How bindings within one time span count.

@@ -8,8 +8,8 @@ use api::explain::{self, Request};
 use api::inspect::{Device, Inspected, Node, Pod};
 use api::pods::{NodePods, PodUse};
 use api::policy_check::{
-    BeyondUnits, Estimates, Fault, Gpu, HotRule, Limits, Metric, Namespaces, NodePool, PolicyCheck,
-    Scoring,
+    BeyondUnits, Demand, Estimates, Fault, Gpu, HotRule, Limits, Metric, Namespaces, NodePool,
+    PolicyCheck, Scoring,
 };
 use api::shadow::{Choice, Difference, Shadow, ShadowedPod};
 use api::share::{CardShare, NodeShare};
@@ -216,6 +216,7 @@ prop_compose! {
         metrics in vec(policy_metric(), 0..4),
         settings in of(policy_settings()),
         hot in vec((0.0..1e9_f64, any::<u32>()), 0..3),
+        demand in vec((name(), of(0.0..9.0_f64), of(name())), 0..3),
         pools in vec((name(), name(), vec(policy_metric(), 0..3)), 0..3),
         namespaces in vec((vec(name(), 0..3), name()), 0..3),
         gpu in of((name(), name(), vec((vec(name(), 0..3), vec(name(), 0..3)), 0..3))),
@@ -234,6 +235,7 @@ prop_compose! {
             scoring,
             limits,
             estimates,
+            demand: demand.into_iter().map(|(name, limit, measured)| Demand { metric: format!("{name}_demand"), name, limit, weight: limit, measured }).collect(),
             hot_value: hot.into_iter().map(|(time_range_seconds, count)| HotRule { time_range_seconds, count }).collect(),
             node_pools: pools.into_iter().map(|(name, selector, metrics)| NodePool { name, selector, metrics }).collect(),
             namespaces: namespaces.into_iter().map(|(names, node_selector)| Namespaces { names, node_selector }).collect(),

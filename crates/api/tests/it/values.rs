@@ -13,8 +13,8 @@ use api::explain::{
 use api::inspect::{Device, Inspected, Node, Pod};
 use api::pods::{NodePods, PodUse};
 use api::policy_check::{
-    BeyondUnits, Estimates, Fault, Gpu, HotRule, Limits, Metric, Namespaces, NodePool, PolicyCheck,
-    Scoring,
+    BeyondUnits, Demand, Estimates, Fault, Gpu, HotRule, Limits, Metric, Namespaces, NodePool,
+    PolicyCheck, Scoring,
 };
 use api::shadow::{Choice, Difference, Shadow, ShadowedPod};
 use api::share::{CardShare, NodeShare};
@@ -261,6 +261,7 @@ pub(crate) fn explanation() -> Explanation {
         node: Some("worker-2".to_owned()),
         estimate: Some(estimate),
         fault: None,
+        ignored: vec!["kubernetes.io/egress-bandwidth: expected another".to_owned()],
         nodes: vec![rejected, accepted],
     }
 }
@@ -348,6 +349,13 @@ pub(crate) fn policy_check() -> PolicyCheck {
             default_cpu: 0.25,
             default_memory: 209_715_200.0,
         }),
+        demand: vec![Demand {
+            name: "egress".to_owned(),
+            metric: "egress_demand".to_owned(),
+            limit: Some(0.8),
+            weight: Some(1.0),
+            measured: Some("network_transmit_bytes_avg_5m".to_owned()),
+        }],
         hot_value: vec![HotRule { time_range_seconds: 60.0, count: 2 }],
         node_pools: vec![NodePool {
             name: "batch".to_owned(),

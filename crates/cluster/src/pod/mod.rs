@@ -2,6 +2,7 @@
 //!
 //! The watch and the Pod that kube-scheduler sends with every request are read in the same way.
 
+mod declared;
 mod expected_use;
 mod gpu;
 mod mounts;
@@ -9,6 +10,7 @@ mod resources;
 mod words;
 mod workload;
 
+pub use declared::Declared;
 pub use expected_use::ExpectedUseError;
 pub(crate) use resources::thousandths;
 

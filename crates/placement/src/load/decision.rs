@@ -7,18 +7,25 @@
 //! A metric's load is its reading. If the policy counts estimates, the use of recent pods that the reading does not
 //! show yet and the use of the pod to be placed are added. Limits and scores use the same loads, except on a node that
 //! has just joined and is not measured yet: its score uses what its pods will probably use, and no limit does.
+//!
+//! The load of a demand is the larger of two: what the node's pods declare, and what is measured of it with what pods
+//! declare that the measurement does not show. It concerns only pods that declare the demand.
 
 use jiff::{SignedDuration, Timestamp};
 
 use super::model::{Weighed, node_cpu, points, score_of, surplus};
 use super::pairing::{CpuUse, NodeCpu, Paired, Surplus};
 use super::{
-    NodeLoad, PodKind, PodToPlace, ResolvedLimit, ResolvedMetric, ResolvedPolicy, ResolvedRules,
-    ResolvedWeight, Score,
+    MetricId, NodeLoad, PodKind, PodToPlace, ResolvedDemand, ResolvedLimit, ResolvedMetric,
+    ResolvedPolicy, ResolvedRules, ResolvedWeight, Score,
 };
 use crate::policy::{NamespaceRule, Unknown, WindowStatistic};
 use crate::reading::{HOT_VALUE_MAX_AGE, Reading, is_fresh};
 use crate::resources::Resource;
+use crate::units::Ratio;
+
+/// The annotator divides each value by this: it takes all for percent.
+const PERCENT: f64 = 100.0;
 
 /// The inputs of a decision about a node's load.
 ///
@@ -106,6 +113,10 @@ pub struct MetricLoad {
 }
 
 impl MetricLoad {
+    /// Nothing is known.
+    const UNKNOWN: Self =
+        Self { reading: ReadingStatus::Missing, in_flight: 0.0, pod: 0.0, is_estimated: false };
+
     /// The load with the pod: 0 idle, 1 full; `None` without a fresh reading.
     pub fn value(self) -> Option<f64> {
         match self.known() {
@@ -327,7 +338,7 @@ impl<'p> Evaluation<'p, '_> {
         LoadDecision {
             verdict: self.verdict(),
             limits: self.limits().collect(),
-            terms: self.terms().collect(),
+            terms: self.terms().filter(|term| self.is_judged_by(&term.weight.metric)).collect(),
             hot_value: self.hot_value(),
             surplus: self.surplus(),
             score: self.score(),
@@ -386,15 +397,23 @@ impl<'p> Evaluation<'p, '_> {
     pub fn limit_ratio(&self) -> f64 {
         let mut highest = None;
         let mut limits = 0;
+        let mut measured_limits = 0;
+        let mut is_measured = false;
         for check in self.limits() {
             limits += 1;
+            measured_limits += usize::from(check.limit.metric.demand.is_none());
             let ratio = match (check.outcome, check.load.for_score()) {
                 (LimitOutcome::Exempt, _) => 0.0,
                 (LimitOutcome::UnknownRejected, _) => return f64::INFINITY,
                 (_, KnownLoad::Known(load)) => load / check.limit.max,
                 (_, KnownLoad::Stale | KnownLoad::Missing | KnownLoad::NotYet) => continue,
             };
+            is_measured |= check.limit.metric.demand.is_none();
             highest = Some(highest.map_or(ratio, |highest: f64| highest.max(ratio)));
+        }
+        // What pods declare says nothing of the loads that are not measured.
+        if measured_limits > 0 && !is_measured {
+            return f64::INFINITY;
         }
         highest.unwrap_or(if limits == 0 { 0.0 } else { f64::INFINITY })
     }
@@ -406,7 +425,7 @@ impl<'p> Evaluation<'p, '_> {
     pub fn measured_limit_ratio(&self) -> Option<f64> {
         let mut highest = None;
         let mut is_rejected = false;
-        for check in self.limits() {
+        for check in self.limits().filter(|check| check.limit.metric.demand.is_none()) {
             is_rejected |= check.outcome == LimitOutcome::UnknownRejected;
             let Some(measured) = check.load.measured() else { continue };
             let ratio = measured / check.limit.max;
@@ -415,18 +434,24 @@ impl<'p> Evaluation<'p, '_> {
         highest.filter(|highest| !is_rejected || *highest > 1.0)
     }
 
-    /// Each limit for the node in the policy's order, checked lazily.
+    /// Each limit that concerns the pod, in the policy's order, checked lazily.
     pub fn limits(&self) -> impl Iterator<Item = LimitCheck<'p>> {
         let this = *self;
         let exempt = this.policy.exempts(&this.pod);
-        this.rules().limits.iter().map(move |limit| this.check(limit, exempt))
+        let limits = this.rules().limits.iter();
+        let limits = limits.filter(move |limit| this.is_judged_by(&limit.metric));
+        limits.map(move |limit| this.check(limit, exempt))
     }
 
-    /// Each term of the score, computed lazily.
+    /// Each term of the score, computed lazily. One that does not concern the pod has no load, and is left out of the
+    /// score.
     pub fn terms(&self) -> impl Iterator<Item = Term<'p>> {
         let this = *self;
-        let term =
-            move |weight: &'p ResolvedWeight| Term { weight, load: this.load(&weight.metric) };
+        let term = move |weight: &'p ResolvedWeight| {
+            let is_judged = this.is_judged_by(&weight.metric);
+            let load = if is_judged { this.load(&weight.metric) } else { MetricLoad::UNKNOWN };
+            Term { weight, load }
+        };
         this.rules().weights.iter().map(term)
     }
 
@@ -452,7 +477,15 @@ impl<'p> Evaluation<'p, '_> {
         LimitCheck { limit, load, outcome: limit.outcome(load.known(), exempt) }
     }
 
+    /// Whether a limit or weight of the metric concerns the pod.
+    fn is_judged_by(&self, metric: &ResolvedMetric) -> bool {
+        self.pod.adds().is_judged_by(metric.of_demand())
+    }
+
     pub(super) fn load(&self, metric: &ResolvedMetric) -> MetricLoad {
+        if let Some(demand) = &metric.demand {
+            return self.demand_load(demand).unwrap_or(MetricLoad::UNKNOWN);
+        }
         let reading = self.reading(self.node.readings.get(metric.id), metric.max_age);
         let estimate = self.unread_use(reading, metric);
         let (in_flight, pod) = estimate.unwrap_or((0.0, 0.0));
@@ -485,8 +518,57 @@ impl<'p> Evaluation<'p, '_> {
         Some((in_flight / capacity, self.pod.uses.get(resource) / capacity))
     }
 
+    /// The load of a demand: its reading is what is declared or measured, as a fraction of the node's speed. `None`
+    /// where the speed, or what pods declare, is not known.
+    fn demand_load(&self, resolved: &ResolvedDemand) -> Option<MetricLoad> {
+        let ResolvedDemand { demand, measured, .. } = *resolved;
+        let speed = self.speed(resolved)?;
+        let pods = self.node.declared.as_ref()?;
+        let mut reading = (pods.sum(demand, speed), self.now);
+        if let Some(measured) = measured
+            && let Some((value, read_at)) = self.bytes_a_second(measured.id, measured.max_age)
+        {
+            let unseen = pods.unseen(demand, speed, read_at, measured.visible_after);
+            if value + unseen > reading.0 {
+                reading = (value + unseen, read_at);
+            }
+        }
+        let in_flight = self.node.recent.declared_in_flight(demand, speed, self.now);
+        Some(MetricLoad {
+            reading: ReadingStatus::Fresh(Reading::new(Ratio::new(reading.0 / speed)?, reading.1)),
+            in_flight: in_flight / speed,
+            pod: *self.pod.declares.get(demand) as f64 / speed,
+            is_estimated: false,
+        })
+    }
+
+    /// How much of a demand the node can do, in bytes a second: by its annotation, or else by its exporter; `None`
+    /// where neither says it.
+    fn speed(&self, resolved: &ResolvedDemand) -> Option<f64> {
+        let stated = self.node.speeds.get(resolved.demand).map(|speed| speed as f64);
+        let speed = stated.or_else(|| {
+            let (metric, max_age) = resolved.speed?;
+            self.bytes_a_second(metric, max_age).map(|(speed, _)| speed)
+        });
+        speed.filter(|speed| *speed > 0.0)
+    }
+
+    /// A fresh reading of a signal in bytes a second, and when it was taken.
+    fn bytes_a_second(
+        &self,
+        metric: MetricId,
+        max_age: SignedDuration,
+    ) -> Option<(f64, Timestamp)> {
+        let reading = self.node.readings.get(metric)?;
+        let is_fresh = reading.is_fresh(self.now, max_age) && reading.value.get().is_finite();
+        is_fresh.then(|| (reading.value.get() * PERCENT, reading.at))
+    }
+
     /// The node's capacity of the metric's resource; `None` if estimates do not count for the metric.
     pub(super) fn capacity(&self, metric: &ResolvedMetric) -> Option<f64> {
+        if let Some(demand) = &metric.demand {
+            return self.speed(demand);
+        }
         self.policy.policy.estimates.as_ref()?;
         let (resource, _) = metric.meaning.resource.zip(metric.meaning.visible_after)?;
         self.node.capacity.get(resource).filter(|capacity| *capacity > 0.0)

@@ -8,6 +8,7 @@
 //! a [`ResolvedPolicy`] knows their numbers in the [`MetricTable`].
 
 mod decision;
+mod declared;
 mod least_loaded;
 mod metric_table;
 mod model;
@@ -23,14 +24,15 @@ pub use decision::{
     Evaluation, KnownLoad, LimitCheck, LimitOutcome, LoadDecision, MetricLoad, ReadingStatus, Term,
     Verdict,
 };
+pub use declared::DeclaredPods;
 pub use least_loaded::pass_over_limits;
 pub use metric_table::{MetricId, MetricTable};
 pub use node_load::{NodeLoad, Readings};
 pub use pairing::{CpuUse, Pairing, Surplus};
-pub use pod::{PodKind, PodToPlace};
+pub use pod::{PodAdds, PodKind, PodToPlace};
 pub use prepared::PreparedNodes;
 pub use recent_pods::{EndedPod, PastUse, RecentPods, STARTS_WITHIN, is_in_flight};
 pub use resolved_policy::{
-    ResolvedLimit, ResolvedMetric, ResolvedPolicy, ResolvedRules, ResolvedWeight,
+    ResolvedDemand, ResolvedLimit, ResolvedMetric, ResolvedPolicy, ResolvedRules, ResolvedWeight,
 };
 pub use score::Score;

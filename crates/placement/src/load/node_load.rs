@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use super::{MetricId, MetricTable, RecentPods};
+use super::{DeclaredPods, MetricId, MetricTable, RecentPods};
+use crate::demand::PerDemand;
 use crate::policy::NOT_MEASURED_YET;
 use crate::reading::{HotValueNote, Reading, is_fresh};
 use crate::resources::PerResource;
@@ -57,6 +58,10 @@ pub struct NodeLoad {
     pub capacity: PerResource<Option<f64>>,
     /// Cores that its pods request; `None` where that is not known.
     pub requested_cpu: Option<f64>,
+    /// What its annotations say that it can do, in bytes a second; `None` where they do not say it.
+    pub speeds: PerDemand<Option<u64>>,
+    /// The pods bound to it that declare something of network and disk; `None` where that is not known.
+    pub declared: Option<Arc<DeclaredPods>>,
     /// The Node's labels, which select its pool.
     pub labels: Arc<Labels>,
     /// When the Node was created; `None` where it does not say.

@@ -3,6 +3,7 @@
 use jiff::SignedDuration;
 
 use super::Pairing;
+use crate::demand::{Demand, Rates};
 use crate::resources::Amounts;
 
 /// Whether limits apply to a pod.
@@ -25,6 +26,8 @@ pub struct PodToPlace<'a> {
     pub kind: PodKind,
     /// What it will probably use.
     pub uses: Amounts,
+    /// What it declares of network and disk.
+    pub declares: Rates,
     /// How long it has waited for a node; zero where it has not.
     pub waited: SignedDuration,
     /// How what nodes use beyond their requests counts for it.
@@ -38,7 +41,31 @@ impl PodToPlace<'_> {
         priority_class: "",
         kind: PodKind::Ordinary,
         uses: Amounts { cpu: 0.0, memory: 0.0 },
+        declares: Rates::NONE,
         waited: SignedDuration::ZERO,
         pairing: Pairing::NONE,
     };
+
+    /// What it adds to a node's load.
+    #[must_use]
+    pub fn adds(&self) -> PodAdds {
+        PodAdds { uses: self.uses, declares: self.declares }
+    }
+}
+
+/// What a pod adds to the load of a node that it goes to.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct PodAdds {
+    /// What it will probably use.
+    pub uses: Amounts,
+    /// What it declares of network and disk.
+    pub declares: Rates,
+}
+
+impl PodAdds {
+    /// Whether a limit or a weight concerns the pod: that of a demand only if the pod declares the demand. So what pods
+    /// declare keeps no pod off a node that declares nothing.
+    pub(super) fn is_judged_by(&self, demand: Option<Demand>) -> bool {
+        demand.is_none_or(|demand| *self.declares.get(demand) > 0)
+    }
 }

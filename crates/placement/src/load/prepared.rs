@@ -11,12 +11,11 @@ use super::decision::first_rejection;
 use super::model::{Weighed, score_of};
 use super::pairing::{CpuUse, NodeCpu, Pairing};
 use super::{
-    Evaluation, KnownLoad, MetricLoad, NodeLoad, PodToPlace, ResolvedMetric, ResolvedPolicy, Score,
-    Verdict,
+    Evaluation, KnownLoad, MetricLoad, NodeLoad, PodAdds, PodToPlace, ResolvedDemand,
+    ResolvedMetric, ResolvedPolicy, Score, Verdict,
 };
 use crate::policy::NOT_MEASURED_YET;
 use crate::reading::{HOT_VALUE_MAX_AGE, MAX_AHEAD};
-use crate::resources::Amounts;
 
 /// The loads of nodes under one policy, valid from one time until before another. A node of which nothing is known yet
 /// has no loads.
@@ -51,7 +50,7 @@ struct Node {
 #[derive(Debug, Clone, Copy)]
 struct Load {
     known: KnownLoad,
-    /// The node's capacity, of which the pod's use is a part; infinite if a pod adds nothing to the metric.
+    /// The node's capacity, of which what the pod adds is a part; infinite if a pod adds nothing to the metric.
     capacity: f64,
 }
 
@@ -190,23 +189,24 @@ impl PreparedNodes {
             && self.nodes[node].as_ref().is_none_or(|node| now < node.until)
     }
 
-    /// Whether every node may take a pod with this use, by [`PreparedNodes::verdict`]. May return false although all
+    /// Whether every node may take a pod that adds this, by [`PreparedNodes::verdict`]. May return false although all
     /// nodes may take it.
     #[must_use]
-    pub fn all_accept(&self, uses: &Amounts) -> bool {
+    pub fn all_accept(&self, pod: &PodAdds) -> bool {
         let Some(first) = self.nodes.iter().flatten().next() else { return true };
         let Some(max_loads) = &self.max_loads else { return false };
         let limits = &self.policy.rules_of(first.rules as usize).limits;
         // Sums and quotients are rounded in the same way for all nodes, so no load comes out above `max_loads`.
         let is_met =
-            |(limit, most): (&super::ResolvedLimit, &Load)| match most.with(&limit.metric, uses) {
+            |(limit, most): (&super::ResolvedLimit, &Load)| match most.with(&limit.metric, pod) {
                 KnownLoad::Known(load) => load <= limit.max,
                 KnownLoad::Stale | KnownLoad::Missing | KnownLoad::NotYet => true,
             };
+        let uses = &pod.uses;
         uses.cpu >= 0.0 && uses.memory >= 0.0 && limits.iter().zip(max_loads).all(is_met)
     }
 
-    /// Whether the node at a position may take a pod with this use; a node of which nothing is known may. Only for pods
+    /// Whether the node at a position may take a pod that adds this; a node of which nothing is known may. Only for pods
     /// whose namespace the policy does not [confine](ResolvedPolicy::confines) and which it does not
     /// [exempt](ResolvedPolicy::exempts). `policy` has to be the policy of these loads.
     #[must_use]
@@ -214,13 +214,15 @@ impl PreparedNodes {
         &self,
         policy: &'p ResolvedPolicy,
         node: usize,
-        uses: &Amounts,
+        pod: &PodAdds,
     ) -> Verdict<'p> {
         let Some(node) = &self.nodes[node] else { return Verdict::Accepted };
         let limits = &policy.rules_of(node.rules as usize).limits;
         let loads = &self.loads[node.first_load as usize..];
-        first_rejection(limits.iter().zip(loads).map(|(limit, load)| {
-            limit.verdict(limit.outcome(load.with(&limit.metric, uses), false))
+        let judging = limits.iter().zip(loads);
+        let judging = judging.filter(|(limit, _)| pod.is_judged_by(limit.metric.of_demand()));
+        first_rejection(judging.map(|(limit, load)| {
+            limit.verdict(limit.outcome(load.with(&limit.metric, pod), false))
         }))
     }
 
@@ -230,14 +232,14 @@ impl PreparedNodes {
         self.cpu_use
     }
 
-    /// The score of the node at a position for a pod with this use, 0 for a node of which nothing is known. `policy`
+    /// The score of the node at a position for a pod that adds this, 0 for a node of which nothing is known. `policy`
     /// has to be the policy of these loads.
     #[must_use]
     pub fn score(
         &self,
         policy: &ResolvedPolicy,
         node: usize,
-        uses: &Amounts,
+        pod: &PodAdds,
         pairing: Pairing,
     ) -> Score {
         let Some(node) = &self.nodes[node] else { return Score::ZERO };
@@ -249,7 +251,7 @@ impl PreparedNodes {
             || {
                 let weights = rules.weights.iter().zip(loads);
                 weights
-                    .map(|(weight, load)| Weighed { weight, load: load.with(&weight.metric, uses) })
+                    .map(|(weight, load)| Weighed { weight, load: load.with(&weight.metric, pod) })
             },
             pairing.on(node.cpu),
             node.hot_value,
@@ -270,6 +272,12 @@ fn prepare(policy: &ResolvedPolicy, node: &NodeLoad, now: Timestamp) -> (Node, V
         if let (Some(reading), Some(max_age)) = (node.readings.get(metric.id), metric.max_age) {
             next_change.may_be(reading.at, max_age);
             next_change.may_be(reading.at, -MAX_AHEAD);
+        }
+        for (id, max_age) in metric.demand.iter().flat_map(ResolvedDemand::readings) {
+            if let Some(reading) = node.readings.get(id) {
+                next_change.may_be(reading.at, max_age);
+                next_change.may_be(reading.at, -MAX_AHEAD);
+            }
         }
         let capacity = at.capacity(metric).unwrap_or(f64::INFINITY);
         loads.push(Load { known: known(at.load(metric)), capacity });
@@ -311,14 +319,14 @@ impl NextChange {
 }
 
 impl Load {
-    /// The load with the pod's use added.
-    fn with(self, metric: &ResolvedMetric, uses: &Amounts) -> KnownLoad {
-        match self.known {
-            KnownLoad::Known(load) => {
-                let pod = metric.meaning.resource.map_or(0.0, |of| uses.get(of) / self.capacity);
-                KnownLoad::Known(load + pod)
-            }
-            unknown => unknown,
-        }
+    /// The load with what the pod adds; unknown for a demand that the pod does not declare.
+    fn with(self, metric: &ResolvedMetric, pod: &PodAdds) -> KnownLoad {
+        let KnownLoad::Known(load) = self.known else { return self.known };
+        let adds = match metric.of_demand() {
+            Some(demand) if pod.is_judged_by(Some(demand)) => *pod.declares.get(demand) as f64,
+            Some(_) => return KnownLoad::Missing,
+            None => metric.meaning.resource.map_or(0.0, |of| *pod.uses.get(of)),
+        };
+        KnownLoad::Known(load + adds / self.capacity)
     }
 }

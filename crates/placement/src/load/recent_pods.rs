@@ -7,6 +7,7 @@
 
 use jiff::{SignedDuration, Timestamp};
 
+use crate::demand::{Demand, Rates};
 use crate::policy::HotRule;
 use crate::reading::{MAX_AHEAD, is_fresh};
 use crate::resources::{Amounts, Resource};
@@ -56,6 +57,8 @@ pub struct RecentPods {
     bound: Vec<RecentPod>,
     /// In-flight pods by time, the oldest first.
     in_flight: Vec<InFlightPod>,
+    /// What pods in flight declare, and bound ones that the node's [`DeclaredPods`](super::DeclaredPods) do not have yet.
+    declared: Vec<DeclaredPod>,
     /// Ended pods, in the order in which their ends were recorded.
     ended: Vec<EndedPod>,
 }
@@ -126,6 +129,15 @@ struct InFlightPod {
     requested_cpu: f64,
 }
 
+/// What a pod declares that will probably be bound, or was just bound.
+#[derive(Debug, Clone, PartialEq)]
+struct DeclaredPod {
+    /// The time of kube-scheduler's request.
+    at: Timestamp,
+    uid: PodUid,
+    declares: Rates,
+}
+
 impl RecentPods {
     /// Records that `pod` was bound at `at` and will probably use `uses`; it is no longer in flight. Drops bindings
     /// that are older than the newest by more than `horizon`. A later call can set the use of a known binding. Returns
@@ -137,7 +149,8 @@ impl RecentPods {
         uses: Amounts,
         horizon: SignedDuration,
     ) -> bool {
-        let was_in_flight = self.remove_in_flight(pod);
+        // What it declares counts on until the node's declared pods have it.
+        let was_in_flight = self.end_in_flight(pod);
         if let Some(known) = self.bound.iter_mut().find(|other| other.uid == *pod) {
             let sets_use = known.uses != uses && known.uses == Amounts::default() && !known.ended;
             if sets_use {
@@ -176,7 +189,7 @@ impl RecentPods {
         if self.is_bound(pod) {
             return false;
         }
-        self.remove_in_flight(pod);
+        self.end_in_flight(pod);
         self.in_flight.retain(|pod| is_in_flight(pod.at, now));
         let drop = (self.in_flight.len() + 1).saturating_sub(MAX_IN_FLIGHT);
         self.in_flight.drain(..drop);
@@ -184,6 +197,39 @@ impl RecentPods {
         self.in_flight
             .insert(place, InFlightPod { at: now, uid: pod.clone(), uses, requested_cpu });
         true
+    }
+
+    /// Records what a pod declares that will probably be bound here, until [`RecentPods::forget_declared`] or its
+    /// in-flight entry would expire.
+    pub fn declared(&mut self, pod: &PodUid, now: Timestamp, declares: Rates) {
+        self.forget_declared(pod);
+        self.declared.retain(|pod| is_in_flight(pod.at, now));
+        let drop = (self.declared.len() + 1).saturating_sub(MAX_IN_FLIGHT);
+        self.declared.drain(..drop);
+        self.declared.push(DeclaredPod { at: now, uid: pod.clone(), declares });
+    }
+
+    /// What a pod declares no longer counts here. Returns whether it did.
+    pub fn forget_declared(&mut self, pod: &PodUid) -> bool {
+        self.forget_declared_of(|other| other == pod)
+    }
+
+    /// As [`RecentPods::forget_declared`], for each pod for which `is_known` returns true.
+    pub fn forget_declared_of(&mut self, is_known: impl Fn(&PodUid) -> bool) -> bool {
+        let before = self.declared.len();
+        self.declared.retain(|pod| !is_known(&pod.uid));
+        self.declared.len() != before
+    }
+
+    /// Whether anything that a pod in flight declares is kept.
+    pub fn declares_in_flight(&self) -> bool {
+        !self.declared.is_empty()
+    }
+
+    /// What pods in flight declare of `demand`, each `most` at most: bytes a second.
+    pub(crate) fn declared_in_flight(&self, demand: Demand, most: f64, now: Timestamp) -> f64 {
+        let declared = self.declared.iter().filter(|pod| is_in_flight(pod.at, now));
+        declared.map(|pod| (*pod.declares.get(demand) as f64).min(most)).sum()
     }
 
     /// Records that a pod has ended: it uses nothing any more, but readings still show it for some time. Its binding
@@ -247,10 +293,16 @@ impl RecentPods {
     /// Whether the pod is in flight to this node.
     pub fn has_in_flight(&self, pod: &PodUid) -> bool {
         self.in_flight.iter().any(|other| other.uid == *pod)
+            || self.declared.iter().any(|other| other.uid == *pod)
     }
 
     /// Removes a pod from the in-flight pods. Returns whether it was one.
     pub fn remove_in_flight(&mut self, pod: &PodUid) -> bool {
+        let declared = self.forget_declared(pod);
+        self.end_in_flight(pod) || declared
+    }
+
+    fn end_in_flight(&mut self, pod: &PodUid) -> bool {
         let before = self.in_flight.len();
         self.in_flight.retain(|other| other.uid != *pod);
         self.in_flight.len() != before
@@ -261,9 +313,9 @@ impl RecentPods {
         self.bound.iter().any(|other| other.uid == *pod)
     }
 
-    /// How many pods are kept: bound, in flight and ended.
+    /// How many entries are kept: of pods that are bound, in flight and ended, and of what pods declare.
     pub fn len(&self) -> usize {
-        self.bound.len() + self.in_flight.len() + self.ended.len()
+        self.bound.len() + self.in_flight.len() + self.ended.len() + self.declared.len()
     }
 
     /// Whether no pod is kept.
@@ -293,7 +345,11 @@ impl RecentPods {
             let ranges = rules.iter().map(|rule| rule.range.min(IN_FLIGHT_MAX_AGE));
             ranges.chain([IN_FLIGHT_MAX_AGE, -MAX_AHEAD]).map(|range| (pod.at, range))
         });
-        bound.chain(in_flight)
+        let declared = self
+            .declared
+            .iter()
+            .flat_map(|pod| [IN_FLIGHT_MAX_AGE, -MAX_AHEAD].map(|range| (pod.at, range)));
+        bound.chain(in_flight).chain(declared)
     }
 
     /// crane's hot value: the sum over the rules of ⌊pods within range ÷ count⌋.
@@ -308,7 +364,7 @@ impl RecentPods {
 }
 
 /// The part of `span` that has passed, 0 to 1.
-fn part_of(passed: SignedDuration, span: SignedDuration) -> f64 {
+pub(super) fn part_of(passed: SignedDuration, span: SignedDuration) -> f64 {
     let span = span.as_secs_f64().max(f64::MIN_POSITIVE);
     (passed.as_secs_f64() / span).clamp(0.0, 1.0)
 }

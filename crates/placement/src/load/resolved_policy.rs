@@ -5,9 +5,11 @@ use std::sync::Arc;
 use jiff::SignedDuration;
 
 use super::{MetricId, MetricTable, PodKind, PodToPlace};
+use crate::demand::Demand;
 use crate::policy::metric::split;
 use crate::policy::{
-    HotRule, Limit, LoadPolicy, MetricMeaning, NamespaceRule, Unknown, Weight, WindowStatistic,
+    DemandRules, FetchedMetric, HotRule, Limit, LoadPolicy, MetricMeaning, NamespaceRule, Unknown,
+    Weight, WindowStatistic, shows_demand_after,
 };
 use crate::resources::Resource;
 use crate::selector::{LabelSelector, Labels};
@@ -52,6 +54,28 @@ pub struct ResolvedMetric {
     pub when_stale: Unknown,
     /// What is done where there is none.
     pub when_missing: Unknown,
+    /// The demand that it is the load of; `None` for a metric that is measured.
+    pub demand: Option<ResolvedDemand>,
+}
+
+/// A demand, with the readings that it is judged by.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct ResolvedDemand {
+    /// The demand.
+    pub demand: Demand,
+    /// The speed of the node's links, and how long a reading of it counts; `None` for disks, and where none is fetched.
+    pub(super) speed: Option<(MetricId, SignedDuration)>,
+    /// What is measured of the demand; `None` where only what pods declare counts.
+    pub(super) measured: Option<MeasuredDemand>,
+}
+
+/// What is measured of a demand.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct MeasuredDemand {
+    pub(super) id: MetricId,
+    pub(super) max_age: SignedDuration,
+    /// How long after the start of a pod's containers it shows all of the pod's use.
+    pub(super) visible_after: SignedDuration,
 }
 
 /// A limit, ready to be checked.
@@ -84,12 +108,13 @@ pub struct ResolvedWeight {
 impl ResolvedPolicy {
     /// Resolves `policy`; its metrics get numbers in `table`.
     pub fn new(policy: LoadPolicy, table: &mut MetricTable) -> Self {
-        let common = ResolvedRules::new(&policy.limits, &policy.weights, table);
+        let common = ResolvedRules::new(&policy.limits, &policy.weights, &policy.demand, table);
         let pools = policy
             .pools
             .iter()
             .map(|pool| {
-                (pool.selector.clone(), ResolvedRules::new(&pool.limits, &pool.weights, table))
+                let rules = ResolvedRules::new(&pool.limits, &pool.weights, &policy.demand, table);
+                (pool.selector.clone(), rules)
             })
             .collect();
         Self { policy, common, pools }
@@ -152,8 +177,26 @@ impl ResolvedPolicy {
 }
 
 impl ResolvedRules {
-    fn new(limits: &[Limit], weights: &[Weight], table: &mut MetricTable) -> Self {
-        let limits = limits.iter().map(|limit| ResolvedLimit::new(limit, table)).collect();
+    /// The rules of a pool, and of the demands, which are the same for all nodes.
+    fn new(
+        limits: &[Limit],
+        weights: &[Weight],
+        demand: &DemandRules,
+        table: &mut MetricTable,
+    ) -> Self {
+        let measured = limits.iter().map(|limit| ResolvedLimit::new(limit, None, table));
+        let mut limits: Vec<ResolvedLimit> = measured.collect();
+        for (which, limit) in demand.limits() {
+            let resolved = ResolvedDemand::new(which, demand, table);
+            limits.push(ResolvedLimit::new(&limit, Some(resolved), table));
+        }
+        let mut demands = vec![None; weights.len()];
+        let mut weights = weights.to_vec();
+        for (which, weight) in demand.weights() {
+            demands.push(Some(ResolvedDemand::new(which, demand, table)));
+            weights.push(weight);
+        }
+        let weights = weights.as_slice();
         let mut groups: Vec<&str> = Vec::new();
         let mut numbers = Vec::with_capacity(weights.len());
         for weight in weights {
@@ -174,8 +217,8 @@ impl ResolvedRules {
             }
         }
         let total: f64 = scaled.iter().sum();
-        let all = weights.iter().zip(&numbers).zip(&scaled);
-        let resolved = all.map(|((weight, group), scaled)| ResolvedWeight {
+        let all = weights.iter().zip(&numbers).zip(&scaled).zip(&demands);
+        let resolved = all.map(|(((weight, group), scaled), demand)| ResolvedWeight {
             metric: ResolvedMetric {
                 name: weight.metric.clone(),
                 id: table.of_policy(&weight.metric),
@@ -183,6 +226,7 @@ impl ResolvedRules {
                 meaning: MetricMeaning::of(&weight.metric),
                 when_stale: weight.when_stale,
                 when_missing: weight.when_missing,
+                demand: *demand,
             },
             share: part_of(*scaled, total),
             share_of_group: part_of(*scaled, sums_of_groups[*group]),
@@ -214,8 +258,34 @@ fn scaled(weights: &[Weight]) -> Vec<f64> {
     weights.map(|weight| weight / unit).collect()
 }
 
+impl ResolvedDemand {
+    fn new(demand: Demand, rules: &DemandRules, table: &mut MetricTable) -> Self {
+        let measured = rules.rules.get(demand).as_ref().and_then(|rule| rule.measured.as_ref());
+        let measured = measured.and_then(|FetchedMetric { metric, max_age }| {
+            let visible_after = shows_demand_after(demand, metric)?;
+            Some(MeasuredDemand { id: table.of_policy(metric), max_age: *max_age, visible_after })
+        });
+        let speed = rules.link_speed.as_ref().filter(|_| demand.is_of_network());
+        let speed = speed.map(|speed| (table.of_policy(&speed.metric), speed.max_age));
+        Self { demand, speed, measured }
+    }
+
+    /// The readings that it is judged by, and how long each counts.
+    pub(super) fn readings(&self) -> impl Iterator<Item = (MetricId, SignedDuration)> + use<> {
+        let measured = self.measured.map(|measured| (measured.id, measured.max_age));
+        self.speed.into_iter().chain(measured)
+    }
+}
+
+impl ResolvedMetric {
+    /// The demand that it is the load of; `None` for a metric that is measured.
+    pub(super) fn of_demand(&self) -> Option<Demand> {
+        self.demand.map(|demand| demand.demand)
+    }
+}
+
 impl ResolvedLimit {
-    fn new(limit: &Limit, table: &mut MetricTable) -> Self {
+    fn new(limit: &Limit, demand: Option<ResolvedDemand>, table: &mut MetricTable) -> Self {
         let name = &limit.metric;
         Self {
             reason: format!(reason!("Load[{}] is too high, over {}"), name, limit.max).into(),
@@ -228,6 +298,7 @@ impl ResolvedLimit {
                 meaning: MetricMeaning::of(name),
                 when_stale: limit.when_stale,
                 when_missing: limit.when_missing,
+                demand,
             },
         }
     }

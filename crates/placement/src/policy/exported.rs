@@ -8,7 +8,7 @@ use super::metric::{WindowStatistic, parse_aggregate};
 use crate::units::MetricName;
 
 /// Signals of the node.
-const SIGNALS: [&str; 25] = [
+const SIGNALS: [&str; 26] = [
     "cpu_usage",
     "cpu_busy",
     "cpu_iowait",
@@ -28,6 +28,7 @@ const SIGNALS: [&str; 25] = [
     "disk_read_bytes",
     "disk_written_bytes",
     "network_usage",
+    "network_speed_bytes",
     "network_receive_bytes",
     "network_transmit_bytes",
     "fs_usage",

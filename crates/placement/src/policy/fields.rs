@@ -103,13 +103,18 @@ pub(super) fn metric<S>(
     given: Option<&Spanned<String>>,
 ) -> Checked<MetricName> {
     let field = format!("{path}.name");
-    let wanted = "expected 1 to 63 letters, digits, `_`, `-` or `.`, the first and last a letter or digit: \
-                  the name becomes an annotation key";
     let Some(given) = given else {
-        return Err(fault(rule, &field, format!("{wanted}, found none")));
+        return Err(fault(rule, &field, format!("{METRIC_NAME}, found none")));
     };
+    metric_name(&field, given)
+}
+
+const METRIC_NAME: &str = "expected 1 to 63 letters, digits, `_`, `-` or `.`, the first and last a letter or digit: \
+                           the name becomes an annotation key";
+
+pub(super) fn metric_name(field: &str, given: &Spanned<String>) -> Checked<MetricName> {
     let parsed = MetricName::parse(&given.value);
-    parsed.ok_or_else(|| fault(given, &field, format!("{wanted}, found `{}`", given.value)))
+    parsed.ok_or_else(|| fault(given, field, format!("{METRIC_NAME}, found `{}`", given.value)))
 }
 
 pub(super) fn positive<S>(

@@ -123,7 +123,7 @@ fn duration(text: &str) -> Option<SignedDuration> {
     Some(SignedDuration::from_secs(count * seconds))
 }
 
-fn visible_after(
+pub(super) fn visible_after(
     statistic: WindowStatistic,
     window: Option<SignedDuration>,
 ) -> Option<SignedDuration> {

@@ -3,6 +3,7 @@
 //! Invariant: every [`LoadPolicy`] is valid. An error names the field, the line and what is expected. Nothing is
 //! silently ignored: what is valid and probably not meant is a [warning](LoadPolicy::warnings).
 
+mod demand;
 mod exported;
 mod fields;
 mod gpu;
@@ -18,6 +19,8 @@ mod warning;
 
 use jiff::SignedDuration;
 
+pub(crate) use self::demand::shows_demand_after;
+pub use self::demand::{DemandRule, DemandRules, FetchedMetric, LINK_SPEED};
 pub use self::exported::Exported;
 pub use self::gpu::{BeyondUnitsName, BeyondUnitsRule, GpuRules, UnmanagedMemory};
 pub use self::kind::PolicyKind;
@@ -78,6 +81,8 @@ pub struct LoadPolicy {
     pub overload: Overload,
     /// How the use of pods is estimated that no reading shows yet; `None` if estimates do not count.
     pub estimates: Option<EstimateRules>,
+    /// How what pods declare of network and disk counts.
+    pub demand: DemandRules,
     /// Node pools with limits and weights of their own; a node belongs to the first pool whose selector it matches.
     pub pools: Vec<NodePool>,
     /// Namespaces whose pods go to certain nodes only.
@@ -185,13 +190,15 @@ impl LoadPolicy {
         warnings
     }
 
-    /// Every metric that a limit or a weight reads, of any pool, once each, limits first.
+    /// Every metric that a limit, a weight or a demand reads, of any pool, once each, limits first.
     pub fn metrics(&self) -> Vec<&MetricName> {
         let mut metrics: Vec<&MetricName> = Vec::new();
         let limits = self.limits.iter().chain(self.pools.iter().flat_map(|pool| &pool.limits));
         let weights = self.weights.iter().chain(self.pools.iter().flat_map(|pool| &pool.weights));
         let limits = limits.map(|limit| &limit.metric);
-        for metric in limits.chain(weights.map(|weight| &weight.metric)) {
+        let weights = weights.map(|weight| &weight.metric);
+        let of_demand = self.demand.read().map(|read| &read.metric);
+        for metric in limits.chain(weights).chain(of_demand) {
             if !metrics.contains(&metric) {
                 metrics.push(metric);
             }
@@ -199,18 +206,19 @@ impl LoadPolicy {
         metrics
     }
 
-    /// How long readings of a metric count; `None` if no limit and no weight reads it, or if nothing fetches it.
+    /// How long readings of a metric count; `None` if no limit, weight or demand reads it, or if nothing fetches it.
     pub fn max_age(&self, metric: &MetricName) -> Option<SignedDuration> {
         self.max_ages().find_map(|(other, age)| if other == metric { age } else { None })
     }
 
-    /// The metric and the age of every limit and weight, of pools first.
+    /// The metric and the age of every limit, weight and demand, of pools first.
     fn max_ages(&self) -> impl Iterator<Item = (&MetricName, Option<SignedDuration>)> {
         let pools = self.pools.iter().map(|pool| (&pool.limits, &pool.weights));
-        pools.chain([(&self.limits, &self.weights)]).flat_map(|(limits, weights)| {
+        let all = pools.chain([(&self.limits, &self.weights)]).flat_map(|(limits, weights)| {
             let limits = limits.iter().map(|limit| (&limit.metric, limit.max_age));
             limits.chain(weights.iter().map(|weight| (&weight.metric, weight.max_age)))
-        })
+        });
+        all.chain(self.demand.read().map(|read| (&read.metric, Some(read.max_age))))
     }
 
     /// How long a binding adds to the hot value, at most.

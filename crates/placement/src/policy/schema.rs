@@ -7,7 +7,9 @@ use serde_saphyr::Spanned;
 use super::fields::{
     Checked, Entries, Hot, Number, Text, each, expect, fault, hot_rule, metric, positive, syntax,
 };
-use super::{GRACE, GpuRules, Limit, LoadPolicy, Overload, Scoring, SyncRule, Unknown, Weight};
+use super::{
+    DemandRules, GRACE, GpuRules, Limit, LoadPolicy, Overload, Scoring, SyncRule, Unknown, Weight,
+};
 use crate::estimate::EstimateRules;
 use crate::units::MetricName;
 
@@ -94,6 +96,7 @@ pub(super) fn parse(text: &str) -> Checked<LoadPolicy> {
         scoring: Scoring::crane(),
         overload: Overload::crane(),
         estimates,
+        demand: DemandRules::default(),
         pools: Vec::new(),
         namespaces: Vec::new(),
         gpu: GpuRules::default(),

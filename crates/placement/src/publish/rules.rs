@@ -35,9 +35,10 @@ pub(super) struct MetricRule {
     pub(super) limits: Vec<f64>,
     /// At or below these fractions a node that was over a limit loses its taint.
     pub(super) taint_clear_lines: Vec<f64>,
-    /// The shortest time that a reading counts for a limit or weight.
+    /// The shortest time that a reading counts for a limit, weight or demand.
     pub(super) max_age: SignedDuration,
-    /// Whether a limit or a weight reads it.
+    /// Whether a limit or a weight reads it. What is read for a demand is written when it expires, or with others: bytes
+    /// a second have no fraction of the node by which they move.
     pub(super) is_used: bool,
 }
 
@@ -104,6 +105,8 @@ impl NodeWriteRules {
             let weights = weights.iter().filter(|weight| weight.metric == rule.metric);
             let ages = weights.map(|weight| weight.max_age);
             let shortest = ages.chain(limits.iter().map(|limit| limit.max_age)).flatten().min();
+            let read = policy.demand.read().filter(|read| read.metric == rule.metric);
+            let max_age = read.map(|read| read.max_age).chain(shortest).min();
             metrics.push(MetricRule {
                 metric: rule.metric.clone(),
                 limits: limits.iter().map(|limit| limit.max).collect(),
@@ -113,7 +116,7 @@ impl NodeWriteRules {
                         limits.iter().map(move |limit| clear_line(limit.max, margin))
                     })
                     .collect(),
-                max_age: shortest.unwrap_or_else(|| rule.period.saturating_add(GRACE)),
+                max_age: max_age.unwrap_or_else(|| rule.period.saturating_add(GRACE)),
                 is_used: shortest.is_some(),
             });
         }

@@ -215,3 +215,24 @@ fn what_readers_lack_is_written_at_once_and_a_crossed_limit_soon() {
     let urgencies = WriteReason::ALL.map(WriteReason::urgency);
     assert_eq!(urgencies, [AtOnce, Soon, AtOnce, NextBurst, NextBurst]);
 }
+
+#[test]
+fn what_is_read_for_a_demand_is_written_before_it_expires_and_not_when_it_moves() {
+    let policy = "
+apiVersion: plimsoll.dev/v1alpha1
+kind: SchedulingPolicy
+spec:
+  metrics: [{name: network_transmit_bytes_avg_5m, period: 1m, maxAge: 3m}]
+  demand: {egress: {limit: 0.8, measured: network_transmit_bytes_avg_5m}}
+";
+    let rules = WriteRules::new(&LoadPolicy::from_yaml(policy).unwrap(), 0.05, None);
+    let sent = |value, second| [reading("network_transmit_bytes_avg_5m", value, second)];
+    let reason = |now| {
+        let (written, polled) = (sent(10.0, 0), sent(90_000.0, now));
+        let [written, polled] =
+            [&written, &polled].map(|readings| NodeValues { readings, hot_value: None });
+        rules.of(&Labels::new()).reason(written, polled, at(now), at(now + 45))
+    };
+    assert_eq!(reason(60), None);
+    assert_eq!(reason(80), Some(WriteReason::Expiring));
+}

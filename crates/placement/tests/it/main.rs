@@ -3,6 +3,7 @@
 
 mod beyond_units;
 mod claim_model;
+mod demand;
 mod gpu;
 mod learning;
 mod ledger;

@@ -54,6 +54,7 @@ fn policy(model: Model) -> LoadPolicy {
         },
         overload: Overload::crane(),
         estimates: Some(EstimateRules::default()),
+        demand: Default::default(),
         pools: Vec::new(),
         namespaces: Vec::new(),
         gpu: GpuRules::default(),

@@ -3,14 +3,15 @@
 use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
+use placement::demand::{PerDemand, Rates};
 use placement::estimate::EstimateRules;
 use placement::load::{
-    CpuUse, EndedPod, Evaluation, MetricTable, NodeLoad, Pairing, PastUse, PodToPlace,
-    PreparedNodes, Readings, RecentPods, ResolvedPolicy, Verdict,
+    CpuUse, DeclaredPods, EndedPod, Evaluation, MetricTable, NodeLoad, Pairing, PastUse, PodAdds,
+    PodToPlace, PreparedNodes, Readings, RecentPods, ResolvedPolicy, Verdict,
 };
 use placement::policy::{
-    Direction, GpuRules, HotRule, Limit, LoadPolicy, Model, NodePool, Overload, Scale, Scoring,
-    Unknown, Weight,
+    DemandRule, DemandRules, Direction, FetchedMetric, GpuRules, HotRule, Limit, LoadPolicy, Model,
+    NodePool, Overload, Scale, Scoring, Unknown, Weight,
 };
 use placement::reading::{HotValueNote, Reading};
 use placement::resources::{Amounts, PerResource};
@@ -18,8 +19,16 @@ use placement::selector::Labels;
 use placement::units::{PodUid, Ratio};
 use proptest::prelude::*;
 
-const METRICS: [&str; 4] =
-    ["cpu_usage_avg_5m", "cpu_usage_stddev_15m", "mem_usage_avg_5m", "load_usage_avg_5m"];
+const METRICS: [&str; 6] = [
+    "cpu_usage_avg_5m",
+    "cpu_usage_stddev_15m",
+    "mem_usage_avg_5m",
+    "load_usage_avg_5m",
+    "network_speed_bytes_active",
+    "network_transmit_bytes_avg_5m",
+];
+/// The metrics with limits and weights.
+const RATED: usize = 4;
 
 const MAX_AGE: SignedDuration = SignedDuration::from_mins(8);
 
@@ -41,14 +50,39 @@ fn model() -> impl Strategy<Value = Model> {
     ])
 }
 
+fn fetched(metric: &str) -> FetchedMetric {
+    FetchedMetric { metric: metric.into(), max_age: MAX_AGE }
+}
+
+prop_compose! {
+    fn demand()(
+        limit in prop::option::of(0.1..1.2_f64),
+        weight in 0.0..2.0_f64,
+        measured in any::<bool>(),
+        link_speed in any::<bool>(),
+        of_disk in prop::option::of(0.1..1.2_f64),
+        on in any::<bool>(),
+    ) -> DemandRules {
+        let measured = measured.then(|| fetched(METRICS[5]));
+        let rules = PerDemand {
+            egress: Some(DemandRule { limit, weight, measured }),
+            disk_write: of_disk.map(|limit| DemandRule { limit: Some(limit), weight, measured: None }),
+            ..PerDemand::default()
+        };
+        let link_speed = link_speed.then(|| fetched(METRICS[4]));
+        if on { DemandRules { rules, link_speed } } else { DemandRules::default() }
+    }
+}
+
 prop_compose! {
     fn policy()(
         model in model(),
         pack in any::<bool>(),
         estimates in any::<bool>(),
         hot in any::<bool>(),
-        rules in prop::collection::vec((0..METRICS.len(), 0.1..1.2_f64, unknown(), unknown()), 0..5),
+        rules in prop::collection::vec((0..RATED, 0.1..1.2_f64, unknown(), unknown()), 0..5),
         of_pool in 0..3_usize,
+        demand in demand(),
     ) -> LoadPolicy {
         let limits: Vec<_> = rules.iter().map(|(metric, max, when_stale, when_missing)| Limit {
             metric: METRICS[*metric].into(), max: *max, max_age: Some(MAX_AGE), when_stale: *when_stale, when_missing: *when_missing,
@@ -68,6 +102,7 @@ prop_compose! {
             scoring: Scoring { model, direction: if pack { Direction::Pack } else { Direction::Spread }, scale: Scale::Hundred, pairing: 0.5 },
             overload: Overload::crane(),
             estimates: estimates.then(EstimateRules::default),
+            demand,
             pools: vec![pool],
             namespaces: Vec::new(),
  gpu: GpuRules::default(),
@@ -101,6 +136,7 @@ fn crane() -> LoadPolicy {
         },
         overload: Overload::crane(),
         estimates: None,
+        demand: DemandRules::default(),
         pools: Vec::new(),
         namespaces: Vec::new(),
         gpu: GpuRules::default(),
@@ -108,6 +144,24 @@ fn crane() -> LoadPolicy {
 }
 
 type Pod = (u8, i64, f64);
+
+/// Of a pod that uses so many cores: hundredths of what readings are, in bytes a second.
+fn rates(cpu: f64) -> Rates {
+    let rate = (cpu * 20.0) as u64;
+    Rates { egress: rate, disk_write: rate / 2, ..Rates::NONE }
+}
+
+fn declared(pods: &[Pod]) -> DeclaredPods {
+    let mut declared = DeclaredPods::default();
+    for (key, (kind, age, cpu)) in (0..).zip(pods) {
+        match kind {
+            0 => declared.set(key, rates(*cpu), None),
+            3 => declared.set(key, rates(*cpu), Some(at(-age))),
+            _ => false,
+        };
+    }
+    declared
+}
 
 fn recent(pods: &[Pod]) -> RecentPods {
     let mut recent = RecentPods::default();
@@ -124,6 +178,7 @@ fn recent(pods: &[Pod]) -> RecentPods {
             }
             1 => {
                 let _ = recent.in_flight(&uid, at(-age), uses, uses.cpu * 1.5);
+                recent.declared(&uid, at(-age), rates(*cpu));
             }
             _ => {
                 let used = PastUse { from: at(-age - 100), until: at(-age), cpu: *cpu };
@@ -175,6 +230,8 @@ fn load(
         crane_hot_value: note.map(|(value, age)| HotValueNote { value, at: at(-age) }),
         capacity: PerResource { cpu: *cpu, memory: Some(100.0) },
         requested_cpu: *requested,
+        speeds: PerDemand { disk_write: cpu.map(|cpu| cpu as u64 * 10), ..PerDemand::default() },
+        declared: requested.map(|_| Arc::new(declared(pods))),
         labels: Arc::new(pool.into_iter().collect::<Labels>()),
         created_at: age.map(|age| at(-age)),
     }
@@ -209,10 +266,12 @@ proptest! {
             for (position, node) in nodes.iter().enumerate().filter(|(node, _)| is_valid(*node)) {
                 for (cpu, pairing) in &uses {
                     let uses = Amounts { cpu: *cpu, memory: *cpu };
-                    let pod = PodToPlace { uses, pairing: *pairing, ..PodToPlace::ORDINARY };
-                    let plain = Evaluation { policy: &policy, node, pod, now };
-                    prop_assert_eq!(ready.verdict(&policy, position, &uses), plain.verdict());
-                    prop_assert_eq!(ready.score(&policy, position, &uses, *pairing), plain.score());
+                    for declares in [Rates::NONE, rates(*cpu)] {
+                        let pod = PodToPlace { uses, declares, pairing: *pairing, ..PodToPlace::ORDINARY };
+                        let plain = Evaluation { policy: &policy, node, pod, now };
+                        prop_assert_eq!(ready.verdict(&policy, position, &pod.adds()), plain.verdict());
+                        prop_assert_eq!(ready.score(&policy, position, &pod.adds(), *pairing), plain.score());
+                    }
                 }
             }
         }
@@ -238,21 +297,21 @@ proptest! {
             }
         }
         let mut second = 0;
-        let uses = Amounts { cpu, memory: cpu };
+        let pod = PodAdds { uses: Amounts { cpu, memory: cpu }, declares: rates(cpu) };
         for (step, by) in steps.iter().enumerate() {
             second += by;
             let is_changed = |node: usize| step == 0 && nodes[node].1.is_some();
             ready = ready.renewed(is_changed, |node| loads.get(node), at(second));
             let anew = PreparedNodes::new(&policy, loads.iter().map(Some), at(second));
             prop_assert!(ready.are_valid(&policy, at(second)));
-            prop_assert_eq!(ready.all_accept(&uses), anew.all_accept(&uses));
+            prop_assert_eq!(ready.all_accept(&pod), anew.all_accept(&pod));
             prop_assert_eq!(ready.cpu_use(), anew.cpu_use());
             for later in [second, second + 100] {
                 prop_assert_eq!(ready.are_valid(&policy, at(later)), anew.are_valid(&policy, at(later)));
             }
             for node in 0..loads.len() {
-                prop_assert_eq!(ready.verdict(&policy, node, &uses), anew.verdict(&policy, node, &uses));
-                prop_assert_eq!(ready.score(&policy, node, &uses, pairing), anew.score(&policy, node, &uses, pairing));
+                prop_assert_eq!(ready.verdict(&policy, node, &pod), anew.verdict(&policy, node, &pod));
+                prop_assert_eq!(ready.score(&policy, node, &pod, pairing), anew.score(&policy, node, &pod, pairing));
             }
         }
     }
@@ -268,9 +327,9 @@ proptest! {
         let policy = Arc::new(ResolvedPolicy::new(policy, &mut table));
         let loads: Vec<NodeLoad> = nodes.iter().map(|node| load(&mut table, node)).collect();
         let ready = PreparedNodes::new(&policy, loads.iter().map(Some), at(0));
-        let uses = Amounts { cpu, memory };
-        let accepts = |node| ready.verdict(&policy, node, &uses) == Verdict::Accepted;
-        prop_assert!(!ready.all_accept(&uses) || (0..loads.len()).all(accepts));
+        let pod = PodAdds { uses: Amounts { cpu, memory }, declares: rates(cpu) };
+        let accepts = |node| ready.verdict(&policy, node, &pod) == Verdict::Accepted;
+        prop_assert!(!ready.all_accept(&pod) || (0..loads.len()).all(accepts));
     }
 }
 
@@ -286,7 +345,8 @@ fn nodes_of_one_pool_with_room_all_accept() {
     };
     let loads = [load(&mut table, &node(0.3, 4.0)), load(&mut table, &node(0.1, 10.0))];
     let ready = PreparedNodes::new(&policy, loads.iter().map(Some), at(0));
-    let accept = |cpu| ready.all_accept(&Amounts { cpu, memory: 0.0 });
+    let uses = |cpu| Amounts { cpu, memory: 0.0 };
+    let accept = |cpu| ready.all_accept(&PodAdds { uses: uses(cpu), ..PodAdds::default() });
     assert!(accept(0.79) && !accept(0.81));
 }
 
@@ -359,16 +419,16 @@ fn a_node_of_which_nothing_is_known_may_take_any_pod_and_scores_0() {
     let full = load(&mut table, &full);
     let known = [Some(&full), None];
     let unknown = [None, None];
-    let uses = Amounts { cpu: 1.0, memory: 1.0 };
+    let pod = PodAdds { uses: Amounts { cpu: 1.0, memory: 1.0 }, declares: Rates::NONE };
     let ready = PreparedNodes::new(&policy, known, at(0));
-    assert!(!ready.all_accept(&uses) && ready.is_valid(&policy, 1, at(1_000_000)));
-    assert_eq!(ready.verdict(&policy, 1, &uses), Verdict::Accepted);
-    assert_ne!(ready.verdict(&policy, 0, &uses), Verdict::Accepted);
-    assert_eq!(ready.score(&policy, 1, &uses, Pairing::NONE).get(), 0);
+    assert!(!ready.all_accept(&pod) && ready.is_valid(&policy, 1, at(1_000_000)));
+    assert_eq!(ready.verdict(&policy, 1, &pod), Verdict::Accepted);
+    assert_ne!(ready.verdict(&policy, 0, &pod), Verdict::Accepted);
+    assert_eq!(ready.score(&policy, 1, &pod, Pairing::NONE).get(), 0);
     // It becomes known, and unknown again.
     let joined =
         PreparedNodes::new(&policy, unknown, at(0)).renewed(|_| true, |node| known[node], at(1));
-    assert_ne!(joined.verdict(&policy, 0, &uses), Verdict::Accepted);
+    assert_ne!(joined.verdict(&policy, 0, &pod), Verdict::Accepted);
     let left = joined.renewed(|_| true, |node| unknown[node], at(2));
-    assert!(left.all_accept(&uses));
+    assert!(left.all_accept(&pod));
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
+use placement::demand::{Demand, PerDemand};
 use placement::estimate::{EstimateRules, Statistic};
 use placement::gpu::BeyondUnits;
 use placement::gpu::Strategy as Placement;
@@ -10,9 +11,9 @@ use placement::load::{
     Evaluation, MetricTable, NodeLoad, PodToPlace, Readings, ResolvedPolicy, Verdict,
 };
 use placement::policy::{
-    BeyondUnitsRule, Direction, GpuRules, HotRule, Limit, LoadPolicy, Model, NamespaceRule,
-    NodePool, Overload, Scale, Scoring, SyncRule, Unknown, UnmanagedMemory, Weight,
-    WhenAllOverloaded,
+    BeyondUnitsRule, DemandRule, DemandRules, Direction, FetchedMetric, GpuRules, HotRule,
+    LINK_SPEED, Limit, LoadPolicy, Model, NamespaceRule, NodePool, Overload, Scale, Scoring,
+    SyncRule, Unknown, UnmanagedMemory, Weight, WhenAllOverloaded,
 };
 use placement::reading::Reading;
 use placement::resources::{Amounts, PerResource};
@@ -141,6 +142,40 @@ impl Metric {
     }
 }
 
+fn demand_rule(demand: Demand) -> impl Strategy<Value = Option<DemandRule>> {
+    let rule = (
+        proptest::option::of(fraction()),
+        prop_oneof![Just(0.0), fraction()],
+        proptest::option::of(span()),
+    );
+    rule.prop_map(move |(limit, weight, max_age)| {
+        let metric = format!("{}_avg_5m", demand.signal()).as_str().into();
+        let measured = max_age.map(|max_age| FetchedMetric { metric, max_age });
+        let counts = limit.is_some() || weight > 0.0;
+        counts.then_some(DemandRule { limit, weight, measured })
+    })
+}
+
+fn demand() -> impl Strategy<Value = DemandRules> {
+    let [ingress, egress, disk_read, disk_write] = Demand::ALL.map(demand_rule);
+    let rules = (ingress, egress, disk_read, disk_write, proptest::option::of(span()));
+    rules.prop_map(|(ingress, egress, disk_read, disk_write, max_age)| {
+        let rules = PerDemand { ingress, egress, disk_read, disk_write };
+        let is_of_network = rules.ingress.is_some() || rules.egress.is_some();
+        let link_speed = max_age.filter(|_| is_of_network);
+        let link_speed =
+            link_speed.map(|max_age| FetchedMetric { metric: LINK_SPEED.into(), max_age });
+        DemandRules { rules, link_speed }
+    })
+}
+
+/// The sync rules of the metrics that are read for demands.
+fn read_for(demand: &DemandRules, period: SignedDuration) -> Vec<SyncRule> {
+    let measured = demand.all().filter_map(|(_, rule)| rule.measured.as_ref());
+    let read = measured.chain(&demand.link_speed);
+    read.map(|read| SyncRule { metric: read.metric.clone(), period }).collect()
+}
+
 prop_compose! {
     fn ours()(
         metrics in proptest::collection::btree_map(name(), metric(), 0..5),
@@ -151,6 +186,8 @@ prop_compose! {
         pool in proptest::option::of(select(vec!["a=b", "x in (y, z),!w", "\tspot "])),
         namespaces in vec(vec("[a-z0-9-]{1,5}", 1..3), 0..3),
         (placement, unmanaged_memory) in (0..3_usize, prop_oneof![Just(UnmanagedMemory::Ignore), Just(UnmanagedMemory::Count)]),
+        demand in demand(),
+        measured_every in span(),
         beyond_units in vec((vec("[*]|[a-z0-9-]{1,5}", 1..3), 1..8_u8), 0..3),
     ) -> LoadPolicy {
         let mut metrics: Vec<(String, Metric)> = metrics.into_iter().collect();
@@ -174,8 +211,11 @@ prop_compose! {
         let sync = |(name, metric): &(String, Metric)| {
             metric.period.map(|period| SyncRule { metric: name.as_str().into(), period })
         };
+        let sync: Vec<SyncRule> =
+            metrics.iter().filter_map(sync).chain(read_for(&demand, measured_every)).collect();
         LoadPolicy {
-            sync: metrics.iter().filter_map(sync).collect(),
+            demand,
+            sync,
             limits: limits(|metric| metric.common.clone()),
             weights: weights(|metric| metric.common.clone()),
             hot: hot.into_iter().map(|(range, count)| HotRule { range, count }).collect(),

@@ -29,7 +29,14 @@ fn a_metric_is_one_entry_of_each_list_that_it_counts_in() {
     let fetched: Vec<_> = policy.sync.iter().map(|rule| rule.metric.as_str()).collect();
     assert_eq!(
         fetched,
-        ["cpu_usage_avg_5m", "cpu_usage_max_avg_1h", "mem_usage_avg_5m", "disk_usage_avg_5m"]
+        [
+            "cpu_usage_avg_5m",
+            "cpu_usage_max_avg_1h",
+            "mem_usage_avg_5m",
+            "disk_usage_avg_5m",
+            "network_transmit_bytes_avg_5m",
+            "network_speed_bytes_active"
+        ]
     );
     let limits: Vec<_> = policy.limits.iter().map(|it| (it.metric.as_str(), it.max)).collect();
     assert_eq!(
@@ -225,6 +232,12 @@ const FAULTS: &[(&str, &str)] = &[
     ("statistic: p95", "statistic: p42"),
     ("cpuFactor: 0.9", "cpuFactor: -1"),
     ("defaultCpu: 100m", "defaultCpu: 100 millis"),
+    ("limit: 1.5", "limit: 0"),
+    ("diskWrite:\n      limit: 1.5", "diskWrite:\n      weight: 0"),
+    ("diskWrite:", "disk:"),
+    ("measured: network_transmit_bytes_avg_5m", "measured: network_usage_avg_5m"),
+    ("measured: network_transmit_bytes_avg_5m", "measured: network_transmit_bytes_avg_1h"),
+    ("name: disk_usage_avg_5m", "name: egress_demand"),
     ("count: 5", "count: 0"),
     ("name: batch", "name: my pool"),
     ("name: large", "name: batch"),

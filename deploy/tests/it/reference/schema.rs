@@ -8,7 +8,8 @@ use super::{DOCUMENTS, markdown, sentence};
 use crate::repository::read;
 
 /// Where the documents say more about a field: the schema, the field, a link.
-const MORE: [(&str, &str, &str); 14] = [
+const MORE: [(&str, &str, &str); 15] = [
+    ("scheduling-policy", "demand", "[network and disk as demand](#network-and-disk-as-demand)"),
     ("scheduling-policy", "estimates", "[estimates](#estimates)"),
     ("scheduling-policy", "gpu.beyondUnits[]", "[beyond units](#beyond-units)"),
     (

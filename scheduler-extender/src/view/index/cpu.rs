@@ -1,12 +1,18 @@
-//! The free CPU of nodes, which limits what their cards can be used for.
+//! What the pods of a node request of its CPU, which limits what its cards can be used for, and what they declare of
+//! its network and disks.
 //!
 //! Invariant: a pod counts once at most on a node, from its reservation or the watch event of its binding until it has
 //! ended or the reservation is released. A pod takes 8 bytes, so that 150,000 take 1.2 MB.
 
-use std::collections::HashMap;
-use std::hash::BuildHasher;
+use std::collections::{HashMap, HashSet};
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
 
 use cluster::{Pod, WatchCause};
+use jiff::Timestamp;
+use placement::demand::Rates;
+use placement::load::DeclaredPods;
+use placement::names::Names;
 use placement::units::{NodeName, PodUid};
 
 use super::Index;
@@ -19,33 +25,40 @@ pub(super) struct NodeCpu {
     pub(super) requests: Requests,
 }
 
-/// The CPU requests of the pods of one node.
+/// What the pods of one node request and declare.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Requests {
     /// For each pod, 40 bits of its UID's hash and 24 bits of thousandths of a core.
     pods: Vec<u64>,
     sum: u64,
+    /// Those that declare something, by the same hash. Shared with the node's load.
+    declared: Arc<DeclaredPods>,
 }
 
-/// What a bound pod requests of its node's CPU.
+/// What a bound pod requests of its node's CPU, and declares of its network and disks.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(in crate::view) struct CpuRequest {
+pub(in crate::view) struct PodRequest {
     /// The pod.
     pub(super) uid: PodUid,
     /// Its node.
     pub(super) node: NodeName,
     /// Thousandths of a core.
     pub(super) cpu: u64,
+    pub(super) declares: Rates,
+    /// When all of its containers had started; `None` while they have not.
+    pub(super) started_at: Option<Timestamp>,
     /// Whether it has ended, so that it uses nothing.
     pub(super) is_finished: bool,
 }
 
-impl CpuRequest {
+impl PodRequest {
     /// The request of a pod; `None` for one that is not bound.
-    pub(in crate::view) fn of(pod: &Pod) -> Option<Self> {
+    pub(in crate::view) fn of(pod: &Pod, names: &Names) -> Option<Self> {
         let node = NodeName::from(pod.node()?);
         let (uid, cpu, is_finished) = (pod.uid(), pod.cpu_request(), pod.is_finished());
-        Some(Self { uid, node, cpu, is_finished })
+        let declares = pod.declared(names).rates;
+        let started_at = pod.container_runs().map(|runs| runs.started_at);
+        Some(Self { uid, node, cpu, declares, started_at, is_finished })
     }
 }
 
@@ -55,33 +68,52 @@ const MOST: u64 = (1 << 24) - 1;
 impl Requests {
     /// `hash` has zeros in its lower 24 bits.
     pub(super) fn set(&mut self, hash: u64, cpu: u64) {
-        self.remove(hash);
+        self.remove_cpu(hash);
         let cpu = cpu.min(MOST);
         self.sum += cpu;
         self.pods.push(hash | cpu);
     }
 
-    /// The request of a pod, if it counts.
-    fn get(&self, hash: u64) -> Option<u64> {
-        self.pods.iter().find(|pod| *pod & !MOST == hash).map(|pod| pod & MOST)
+    /// Whether these are a pod's request and what it declares; `None` for a pod that does not count.
+    fn has(&self, hash: u64, pod: Option<&PodRequest>) -> bool {
+        let known = self.pods.iter().find(|pod| *pod & !MOST == hash).map(|pod| pod & MOST);
+        let declares = pod.filter(|pod| !pod.declares.is_none());
+        known == pod.map(|pod| pod.cpu.min(MOST))
+            && self.declared.get(hash) == declares.map(|pod| (pod.declares, pod.started_at))
     }
 
-    /// Sets the request of a pod; `None` for a pod that no longer counts.
-    fn put(&mut self, hash: u64, cpu: Option<u64>) {
-        match cpu {
-            Some(cpu) => self.set(hash, cpu),
-            None => self.remove(hash),
+    /// Sets the request of a pod and what it declares; `None` for a pod that no longer counts.
+    fn put(&mut self, hash: u64, pod: Option<&PodRequest>) {
+        let Some(pod) = pod else { return self.remove(hash) };
+        self.set(hash, pod.cpu);
+        self.declare(hash, pod.declares, pod.started_at);
+    }
+
+    pub(super) fn remove(&mut self, hash: u64) {
+        self.remove_cpu(hash);
+        self.declare(hash, Rates::NONE, None);
+    }
+
+    fn remove_cpu(&mut self, hash: u64) {
+        if let Some(at) = self.pods.iter().position(|pod| pod & !MOST == hash) {
+            self.sum -= self.pods.swap_remove(at) & MOST;
         }
+    }
+
+    fn declare(&mut self, hash: u64, declares: Rates, started_at: Option<Timestamp>) {
+        let next = Some((declares, started_at)).filter(|_| !declares.is_none());
+        if self.declared.get(hash) != next {
+            Arc::make_mut(&mut self.declared).set(hash, declares, started_at);
+        }
+    }
+
+    /// What its pods declare.
+    pub(super) fn declared(&self) -> &Arc<DeclaredPods> {
+        &self.declared
     }
 
     pub(super) fn is_empty(&self) -> bool {
         self.pods.is_empty()
-    }
-
-    pub(super) fn remove(&mut self, hash: u64) {
-        if let Some(at) = self.pods.iter().position(|pod| pod & !MOST == hash) {
-            self.sum -= self.pods.swap_remove(at) & MOST;
-        }
     }
 }
 
@@ -98,22 +130,25 @@ impl NodeCpu {
 }
 
 impl Index {
-    /// Counts a pod's CPU request on its node, by a watch event. Before a pod of a list: [`Index::begin_list`].
-    pub(in crate::view) fn count_cpu(&mut self, pod: &CpuRequest, seen: WatchCause) {
+    /// Counts what a pod requests and declares on its node, by a watch event. Before a pod of a list:
+    /// [`Index::begin_list`].
+    pub(in crate::view) fn count_requests(&mut self, pod: &PodRequest, seen: WatchCause) {
         let hash = self.uid_hash(&pod.uid);
         let counts = !pod.is_finished && seen != WatchCause::Gone;
+        let next = counts.then_some(pod);
         if seen == WatchCause::Listed {
-            if counts && let Some(listing) = &mut self.listing {
+            if let Some(listing) = self.listing.as_mut().filter(|_| counts) {
                 match listing.get_mut(&pod.node) {
-                    Some(known) => known.set(hash, pod.cpu),
-                    None => listing.entry(pod.node.clone()).or_default().set(hash, pod.cpu),
+                    Some(known) => known.put(hash, next),
+                    None => listing.entry(pod.node.clone()).or_default().put(hash, next),
                 }
             }
             return;
         }
-        let known = self.requests_on(&pod.node).and_then(|requests| requests.get(hash));
-        let next = counts.then_some(pod.cpu.min(MOST));
-        if known == next {
+        if !pod.declares.is_none() {
+            self.forget_declared_in_flight(pod);
+        }
+        if self.requests_on(&pod.node).is_some_and(|requests| requests.has(hash, next)) {
             return;
         }
         let changed = self.change_known(&pod.node, |node| node.cpu.requests.put(hash, next));
@@ -150,16 +185,30 @@ impl Index {
         for requests in listing.values_mut() {
             requests.pods.shrink_to_fit();
         }
+        let declaring: HashSet<u64> =
+            listing.values().flat_map(|requests| requests.declared.keys()).collect();
+        let hasher = self.uid_hasher.clone();
         self.change_all(|node| {
             node.cpu.requests = listing.remove(&node.name).unwrap_or_default();
+            if let Some(load) = &mut node.load
+                && load.recent.declares_in_flight()
+            {
+                // On whichever node they were expected, they are bound.
+                let is_bound = |pod: &PodUid| declaring.contains(&hash_of(&hasher, pod));
+                Arc::make_mut(&mut load.recent).forget_declared_of(is_bound);
+            }
         });
         self.elsewhere = listing;
     }
 
     /// The hash of a UID, for [`Requests`].
     pub(super) fn uid_hash(&self, pod: &PodUid) -> u64 {
-        self.uid_hasher.hash_one(pod) & !MOST
+        hash_of(&self.uid_hasher, pod)
     }
+}
+
+fn hash_of(hasher: &RandomState, pod: &PodUid) -> u64 {
+    hasher.hash_one(pod) & !MOST
 }
 
 #[cfg(test)]
@@ -178,9 +227,19 @@ mod tests {
         index
     }
 
+    fn request(pod: &str, cpu: u64, declares: Rates) -> PodRequest {
+        PodRequest {
+            uid: pod.into(),
+            node: "a".into(),
+            cpu,
+            declares,
+            started_at: None,
+            is_finished: false,
+        }
+    }
+
     fn count(index: &mut Index, pod: &str, cpu: u64, seen: WatchCause) {
-        let request = CpuRequest { uid: pod.into(), node: "a".into(), cpu, is_finished: false };
-        index.count_cpu(&request, seen);
+        index.count_requests(&request(pod, cpu, Rates::NONE), seen);
     }
 
     fn free(index: &Index) -> Option<u64> {

@@ -53,6 +53,11 @@ impl InFlightPods {
         true
     }
 
+    /// The node where a pod will probably be bound; `None` for a pod without an entry.
+    pub(super) fn node(&self, pod: &PodUid) -> Option<&NodeName> {
+        self.pods.get(pod).map(|pod| &pod.node)
+    }
+
     /// Removes and returns a pod's entry.
     pub(super) fn remove(&mut self, pod: &PodUid) -> Option<InFlightPod> {
         self.pods.remove(pod)

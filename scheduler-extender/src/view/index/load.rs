@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use cluster::NodeFacts;
 use jiff::Timestamp;
+use placement::demand::{PerDemand, Rates};
 use placement::load::{EndedPod, NodeLoad, Readings, RecentPods, STARTS_WITHIN};
 use placement::policy::LoadPolicy;
 use placement::reading::{HotValueNote, Reading, is_fresh};
@@ -15,7 +16,7 @@ use placement::selector::Labels;
 use placement::units::{MetricName, NodeName, PodUid};
 
 use super::refused::RefusedReading;
-use super::{Index, Notice};
+use super::{Index, Notice, PodRequest};
 
 /// The largest number of nodes whose bindings are kept before the watch shows the node. A pod's author can name any
 /// node, also one that does not exist.
@@ -27,7 +28,8 @@ impl Index {
         let readings = self.believed(facts);
         let readings = Readings::new(&mut self.metrics, readings);
         let crane_hot_value = if self.believe_crane_hot_value { facts.hot_value } else { None };
-        let update = NodeUpdate { facts, readings, crane_hot_value };
+        let speeds = self.speeds(facts);
+        let update = NodeUpdate { facts, readings, crane_hot_value, speeds };
         let known = self.nodes.get(&facts.name).and_then(|node| node.load.as_ref());
         let load = match known {
             // Most changes of a node are its kubelet's heartbeats.
@@ -36,6 +38,20 @@ impl Index {
             None => update.joined(&mut self.early),
         };
         self.change_node(&facts.name, |node| node.load = Some(load));
+    }
+
+    /// What the node's annotations say that it can do. One that cannot be read is left out.
+    fn speeds(&mut self, facts: &NodeFacts) -> PerDemand<Option<u64>> {
+        PerDemand::of(|demand| match facts.speeds.get(demand) {
+            Some(Ok(speed)) => Some(*speed),
+            Some(Err(error)) => {
+                self.refused_objects += 1;
+                let error = format!("{}: {error}", demand.name());
+                self.notices.push(Notice::RefusedSpeed { node: facts.name.clone(), error });
+                None
+            }
+            None => None,
+        })
     }
 
     /// The plausible readings. The others are counted if the policy uses the metric.
@@ -110,8 +126,17 @@ impl Index {
         self.change_recent(node, |recent| recent.ended(pod.clone(), horizon));
     }
 
-    /// Counts a pod as in flight on a node, with its estimated use and its requested cores, until its binding is known
-    /// or the entry expires. Does nothing for an unknown node, and for a pod that is known to be bound.
+    /// What a pod declares that the watch shows as bound, or ended, no longer counts as in flight: its node's requests
+    /// have it.
+    pub(super) fn forget_declared_in_flight(&mut self, pod: &PodRequest) {
+        let expected = self.in_flight.node(&pod.uid).filter(|node| **node != pod.node).cloned();
+        for node in expected.iter().chain([&pod.node]) {
+            self.change_recent(node, |recent| recent.forget_declared(&pod.uid));
+        }
+    }
+
+    /// Counts a pod as in flight on a node, with its estimated use, its requested cores and what it declares, until its
+    /// binding is known or the entry expires. Does nothing for an unknown node, and for a pod that is known to be bound.
     pub fn count_in_flight(
         &mut self,
         pod: &PodUid,
@@ -119,11 +144,20 @@ impl Index {
         now: Timestamp,
         uses: Amounts,
         requested_cpu: f64,
+        declares: Rates,
     ) {
         let policy = &self.policy.policy;
-        let has_effect = !policy.hot.is_empty() || policy.estimates.is_some();
+        let declares = if policy.demand.are_on() { declares } else { Rates::NONE };
+        let has_effect =
+            !policy.hot.is_empty() || policy.estimates.is_some() || !declares.is_none();
         if has_effect && self.has_joined(node) && self.in_flight.insert(pod, node, uses, now) {
-            self.change_recent(node, |recent| recent.in_flight(pod, now, uses, requested_cpu));
+            self.change_recent(node, |recent| {
+                let changed = recent.in_flight(pod, now, uses, requested_cpu);
+                if changed && !declares.is_none() {
+                    recent.declared(pod, now, declares);
+                }
+                changed
+            });
         }
     }
 
@@ -163,6 +197,7 @@ struct NodeUpdate<'f> {
     facts: &'f NodeFacts,
     readings: Readings,
     crane_hot_value: Option<HotValueNote>,
+    speeds: PerDemand<Option<u64>>,
 }
 
 impl NodeUpdate<'_> {
@@ -171,6 +206,7 @@ impl NodeUpdate<'_> {
         *known.readings == self.readings
             && known.crane_hot_value == self.crane_hot_value
             && known.capacity == self.facts.capacity
+            && known.speeds == self.speeds
             && known.created_at == self.facts.created_at
             && *known.labels == self.facts.labels
     }
@@ -183,7 +219,8 @@ impl NodeUpdate<'_> {
             Arc::new(self.facts.labels.clone())
         };
         let requested_cpu = known.requested_cpu;
-        NodeLoad { requested_cpu, ..self.load(Arc::clone(&known.recent), labels) }
+        let declared = known.declared.clone();
+        NodeLoad { requested_cpu, declared, ..self.load(Arc::clone(&known.recent), labels) }
     }
 
     /// The load of a node that joins. Pods may have been bound to it already.
@@ -199,6 +236,8 @@ impl NodeUpdate<'_> {
             crane_hot_value: self.crane_hot_value,
             capacity: self.facts.capacity,
             requested_cpu: None,
+            speeds: self.speeds,
+            declared: None,
             labels,
             created_at: self.facts.created_at,
         }

@@ -32,7 +32,7 @@ use placement::units::{NodeName, PodUid};
 
 use self::back_offs::BackOffs;
 pub use self::back_offs::BegunBackOff;
-pub(super) use self::cpu::CpuRequest;
+pub(super) use self::cpu::PodRequest;
 use self::cpu::Requests;
 use self::departures::Departure;
 pub use self::departures::HeldByDeleted;
@@ -57,7 +57,7 @@ pub struct Index {
     /// Whether `node_hot_value` annotations count.
     believe_crane_hot_value: bool,
     nodes: Nodes,
-    /// The CPU requests of pods whose node has no slot.
+    /// What pods request and declare whose node has no slot.
     elsewhere: HashMap<NodeName, Requests>,
     /// Recent pods of nodes that the watch has not shown yet.
     early: HashMap<NodeName, RecentPods>,
@@ -70,7 +70,7 @@ pub struct Index {
     ending: HashSet<PodUid>,
     /// Deleted pods that may still have processes.
     departures: Vec<Departure>,
-    /// The CPU requests of the pods of the list that is being read.
+    /// What the pods request and declare of the list that is being read.
     listing: Option<HashMap<NodeName, Requests>>,
     /// Whether a list of all pods has been applied. Before that, pods are missing.
     has_all_pods: bool,
@@ -97,6 +97,8 @@ pub(super) enum Notice {
     RefusedPod { uid: PodUid, namespace: String, name: String, error: String },
     /// A node's report of its cards cannot be read.
     RefusedCards { node: NodeName, error: String },
+    /// A node's annotation of what it can do cannot be read.
+    RefusedSpeed { node: NodeName, error: String },
     /// A reading is not believed.
     RefusedReading { node: NodeName, metric: String, error: String },
     /// A node takes no GPU pods for a while.

@@ -5,6 +5,7 @@
 //! also one that does not exist.
 
 use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
 
 use placement::gpu::NodeLedger;
 use placement::load::NodeLoad;
@@ -44,11 +45,13 @@ impl Node {
         self.load.is_some() || !self.ledger.is_empty()
     }
 
-    /// Copies its CPU into its ledger and its load. `has_all_pods`: whether the requests of all pods are known.
+    /// Copies its CPU into its ledger and its load, and what its pods declare into its load. `has_all_pods`: whether the
+    /// requests of all pods are known.
     fn copy_cpu(&mut self, has_all_pods: bool) {
         self.ledger.set_cpu(self.cpu.free());
         if let Some(load) = &mut self.load {
             load.requested_cpu = has_all_pods.then(|| self.cpu.requested());
+            load.declared = has_all_pods.then(|| Arc::clone(self.cpu.requests.declared()));
         }
     }
 }
@@ -165,10 +168,11 @@ impl Index {
 #[cfg(test)]
 mod tests {
     use cluster::WatchCause;
+    use placement::demand::Rates;
     use placement::gpu::{ChoiceRule, GpuRequest};
     use placement::units::Units;
 
-    use super::super::cpu::CpuRequest;
+    use super::super::cpu::PodRequest;
     use super::*;
     use crate::view::{GpuPodId, fixtures};
 
@@ -193,14 +197,16 @@ mod tests {
     fn pods_that_name_nodes_that_do_not_exist_make_no_snapshot_larger() {
         let view = fixtures::view();
         fixtures::join(&view, "a", vec![fixtures::card()]);
-        let request = |number: usize| CpuRequest {
+        let request = |number: usize| PodRequest {
             uid: format!("p{number}").into(),
             node: format!("forged-{number}").into(),
             cpu: 100,
+            declares: Rates::NONE,
+            started_at: None,
             is_finished: false,
         };
         for number in 0..1_000 {
-            view.change(|index| index.count_cpu(&request(number), WatchCause::Changed));
+            view.change(|index| index.count_requests(&request(number), WatchCause::Changed));
         }
         let snapshot = view.read();
         assert_eq!((snapshot.names().len(), snapshot.chunks().len()), (1, 1));
@@ -215,7 +221,7 @@ mod tests {
         assert_eq!(view.ask(requested), Some(0.1));
         fixtures::leave(&view, "forged-7");
         for number in 0..1_000 {
-            view.change(|index| index.count_cpu(&request(number), WatchCause::Gone));
+            view.change(|index| index.count_requests(&request(number), WatchCause::Gone));
         }
         assert!(view.ask(|index| index.elsewhere.is_empty()));
     }

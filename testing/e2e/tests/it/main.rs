@@ -88,6 +88,7 @@ fn all() -> Vec<Fact> {
         load::learned::FACTS,
         load::many_nodes::FACTS,
         load::in_flight::FACTS,
+        load::demand::FACTS,
         load::soft_limits::FACTS,
         load::policies::FACTS,
         load::explain::FACTS,

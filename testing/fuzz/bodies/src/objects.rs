@@ -4,6 +4,7 @@ use annotator::exporter::endpoint::endpoint;
 use annotator::pods::BoundPod;
 use cluster::{Node, Pod};
 use http::Uri;
+use placement::demand::Demand;
 use placement::names::{Names, limits};
 use placement::reading::ReadingCodec;
 use placement::resources::PodResources;
@@ -42,6 +43,10 @@ fn pod_use(pod: &Pod, names: &Names) {
         let amounts = [stated.cpu, stated.memory];
         assert!(amounts.into_iter().flatten().all(|amount| amount.is_finite() && amount >= 0.0));
     }
+    let declared = pod.declared(names);
+    let most = declared.faults.iter().map(String::len).max().unwrap_or_default();
+    assert!(declared.faults.len() <= Demand::ALL.len() && most < 2_000);
+    assert!(Demand::ALL.iter().all(|demand| *declared.rates.get(*demand) <= 1_000_000_000_000_000));
     if let Some(workload) = pod.workload() {
         assert_eq!(&*workload.namespace, pod.namespace());
         assert!(!workload.name.is_empty() && workload.name.len() <= limits::NAME);
@@ -66,7 +71,7 @@ pub(crate) fn examples() -> Vec<Vec<u8>> {
     let pod = json!({
         "metadata": {
             "name": "p", "uid": "7a3c", "labels": {"pod-template-hash": "5d4f"},
-            "annotations": {"ALIYUN_COM_GPU_MEM_ASSIGNED": "true", "plimsoll.dev/expected-use": "{\"cpu\":\"500m\"}"},
+            "annotations": {"ALIYUN_COM_GPU_MEM_ASSIGNED": "true", "plimsoll.dev/expected-use": "{\"cpu\":\"500m\"}", "kubernetes.io/egress-bandwidth": "10M", "plimsoll.dev/disk-read": "1k"},
             "ownerReferences": [{"kind": "ReplicaSet", "name": "p-5d4f", "controller": true}],
         },
         "spec": {"nodeName": "a", "containers": [

@@ -54,6 +54,9 @@ pub(super) struct Spec {
     /// to be placed.
     #[serde(default)]
     pub(super) estimates: Option<Estimates>,
+    /// How what pods declare of network and disk counts, for the pods that declare it. By default it does not.
+    #[serde(default)]
+    pub(super) demand: Option<Demand>,
     /// crane's measure of recent bindings, at most 20 rules. None by default, since estimates already count the use of
     /// recent pods.
     #[serde(default)]
@@ -231,6 +234,50 @@ pub(super) struct Estimates {
     #[serde(default)]
     #[schemars(schema_with = "quantity")]
     pub(super) default_memory: OptionalField<Scalar>,
+}
+
+/// How what pods declare of network and disk counts, for the pods that declare it: against the node's speed, by its
+/// annotation or the exporter's `network_speed_bytes_active`. A node of unknown speed is not judged.
+#[derive(Default, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct Demand {
+    /// What pods receive, by the annotation `kubernetes.io/ingress-bandwidth`.
+    #[serde(default)]
+    #[schemars(with = "Option<DemandRule>")]
+    pub(super) ingress: OptionalField<DemandRule>,
+    /// What pods send, by the annotation `kubernetes.io/egress-bandwidth`.
+    #[serde(default)]
+    #[schemars(with = "Option<DemandRule>")]
+    pub(super) egress: OptionalField<DemandRule>,
+    /// What pods read from disks, by the annotation `plimsoll.dev/disk-read`.
+    #[serde(default)]
+    #[schemars(with = "Option<DemandRule>")]
+    pub(super) disk_read: OptionalField<DemandRule>,
+    /// What pods write to disks, by the annotation `plimsoll.dev/disk-write`.
+    #[serde(default)]
+    #[schemars(with = "Option<DemandRule>")]
+    pub(super) disk_write: OptionalField<DemandRule>,
+}
+
+/// How one demand counts. It needs a limit or a weight.
+#[derive(Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct DemandRule {
+    /// A node whose pods would declare or use more than this fraction of its speed takes no pod that declares the
+    /// demand; may be above 1, since a declared bandwidth is a ceiling. No limit by default.
+    #[serde(default)]
+    #[schemars(schema_with = "limit")]
+    pub(super) limit: OptionalField<Scalar>,
+    /// How much the demand counts in the scores for pods that declare it, as the weight of a metric. 0, the default: it
+    /// does not count.
+    #[serde(default)]
+    #[schemars(with = "Option<f64>", range(min = 0))]
+    pub(super) weight: OptionalField<Scalar>,
+    /// A metric of `spec.metrics` that measures it, such as `network_transmit_bytes_avg_5m`: the larger of what is
+    /// measured and what is declared counts. By default only what is declared.
+    #[serde(default)]
+    #[schemars(with = "Option<String>")]
+    pub(super) measured: Text,
 }
 
 /// Nodes with limits and weights of their own.

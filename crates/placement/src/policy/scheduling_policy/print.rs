@@ -6,8 +6,8 @@ use jiff::SignedDuration;
 use jiff::fmt::friendly::{Designator, Spacing, SpanPrinter};
 
 use super::super::{
-    BeyondUnitsName, BeyondUnitsRule, GpuRules, LoadPolicy, Model, NamespaceRule, NodePool,
-    Overload, Scoring, Unknown, WhenAllOverloaded,
+    BeyondUnitsName, BeyondUnitsRule, DemandRules, GpuRules, LoadPolicy, Model, NamespaceRule,
+    NodePool, Overload, Scoring, Unknown, WhenAllOverloaded,
 };
 use super::{API_VERSION, KIND};
 use crate::estimate::EstimateRules;
@@ -31,6 +31,7 @@ fn write(policy: &LoadPolicy, out: &mut String) -> std::fmt::Result {
     scoring(out, &policy.scoring)?;
     limits(out, &policy.overload)?;
     estimates(out, policy.estimates.as_ref())?;
+    demand(out, &policy.demand)?;
     list(out, "  hotValue", &policy.hot, |out, rule| {
         writeln!(out, "  - timeRange: {}\n    count: {}", duration(rule.range), rule.count)
     })?;
@@ -83,7 +84,7 @@ fn metric(out: &mut String, policy: &LoadPolicy, name: &MetricName) -> std::fmt:
     let of_pools = policy.pools.iter().map(|pool| Rules::of(&pool.limits, &pool.weights, name));
     let here = Rules::of(&policy.limits, &policy.weights, name);
     let max_age = std::iter::once(here.max_age).chain(of_pools.map(|rules| rules.max_age));
-    if let Some(age) = max_age.flatten().next() {
+    if let Some(age) = max_age.flatten().next().or_else(|| policy.max_age(name)) {
         writeln!(out, "    maxAge: {}", duration(age))?;
     }
     if let Some(limit) = here.limit {
@@ -174,6 +175,22 @@ fn estimates(out: &mut String, rules: Option<&EstimateRules>) -> std::fmt::Resul
     writeln!(out, "    memoryFactor: {}", number(rules.factors.memory))?;
     writeln!(out, "    defaultCpu: {}", cores(rules.fallback.cpu))?;
     writeln!(out, "    defaultMemory: {}", bytes(rules.fallback.memory))
+}
+
+fn demand(out: &mut String, rules: &DemandRules) -> std::fmt::Result {
+    if !rules.are_on() {
+        return writeln!(out, "  demand: {{}}");
+    }
+    writeln!(out, "  demand:")?;
+    for (demand, rule) in rules.all() {
+        let limit = rule.limit.map_or_else(|| "none".to_owned(), number);
+        writeln!(out, "    {}:\n      limit: {limit}", demand.name())?;
+        writeln!(out, "      weight: {}", number(rule.weight))?;
+        if let Some(measured) = &rule.measured {
+            writeln!(out, "      measured: {}", scalar(measured.metric.as_str()))?;
+        }
+    }
+    Ok(())
 }
 
 fn pool(out: &mut String, policy: &LoadPolicy, pool: &NodePool) -> std::fmt::Result {

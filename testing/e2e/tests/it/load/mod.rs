@@ -1,6 +1,7 @@
 //! Tests of load-aware scheduling.
 
 pub(crate) mod boot;
+pub(crate) mod demand;
 pub(crate) mod descheduler;
 pub(crate) mod explain;
 pub(crate) mod in_flight;

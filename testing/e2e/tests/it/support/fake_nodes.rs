@@ -66,6 +66,12 @@ impl FakeNode {
         }
     }
 
+    /// The same node with another annotation.
+    pub(crate) fn annotated(mut self, key: &str, value: &str) -> Self {
+        self.annotations[key] = json!(value);
+        self
+    }
+
     /// The same node with so many processors.
     pub(crate) fn with_processors(mut self, processors: u32) -> Self {
         self.resources["cpu"] = json!(processors.to_string());

@@ -9,6 +9,7 @@ use super::super::super::fields::{Checked, Text, duration, each, fault, metric, 
 use super::super::document::{Metric, Pool, PoolMetric};
 use super::super::scalar::{EnumValue, Scalar, number};
 use super::{at_least_0, at_most, listed_once, quoted, selector};
+use crate::demand::Demand;
 use crate::policy::{GRACE, Limit, MAX_METRICS, NodePool, SyncRule, Unknown, Weight};
 use crate::units::MetricName;
 
@@ -18,7 +19,7 @@ pub(super) struct MetricRules {
     pub(super) name: MetricName,
     /// `None` where another program writes it.
     period: Option<SignedDuration>,
-    max_age: Option<SignedDuration>,
+    pub(super) max_age: Option<SignedDuration>,
     limit: Option<f64>,
     /// 0 is none.
     weight: f64,
@@ -47,6 +48,11 @@ impl MetricRules {
 pub(super) fn metric_rules(path: &str, entry: &Spanned<Metric>) -> Checked<MetricRules> {
     let fields = &entry.value;
     let name = metric(path, entry, fields.name.as_ref())?;
+    if let Some(demand) = Demand::of_metric(&name) {
+        let field = demand.name();
+        let problem = format!("`{name}` is not fetched: remove it, and set `spec.demand.{field}`");
+        return Err(fault(entry, &format!("{path}.name"), problem));
+    }
     let period = match &fields.period {
         Some(given) if given.value == "never" => None,
         given => Some(positive(path, "period", entry, given.as_ref())?),
@@ -134,7 +140,7 @@ fn pool_metric(
 }
 
 /// `Some(None)` for `none`.
-fn limit(path: &str, given: &Option<Spanned<Scalar>>) -> Checked<Option<Option<f64>>> {
+pub(super) fn limit(path: &str, given: &Option<Spanned<Scalar>>) -> Checked<Option<Option<f64>>> {
     let Some(given) = given else { return Ok(None) };
     if matches!(&given.value, Scalar::Text(text) if text == "none") {
         return Ok(Some(None));
@@ -143,6 +149,6 @@ fn limit(path: &str, given: &Option<Spanned<Scalar>>) -> Checked<Option<Option<f
     number(&format!("{path}.limit"), given, wanted, |max| max > 0.0).map(|max| Some(Some(max)))
 }
 
-fn weight(path: &str, given: &Option<Spanned<Scalar>>) -> Checked<Option<f64>> {
+pub(super) fn weight(path: &str, given: &Option<Spanned<Scalar>>) -> Checked<Option<f64>> {
     given.as_ref().map(|given| at_least_0(&format!("{path}.weight"), given)).transpose()
 }

@@ -1,5 +1,6 @@
 //! From the fields as written to a [`LoadPolicy`]; each fault names its line.
 
+mod demand;
 mod limits;
 mod metrics;
 mod scoring;
@@ -11,6 +12,7 @@ use std::sync::Arc;
 
 use serde_saphyr::Spanned;
 
+use self::demand::demand;
 use self::metrics::{MetricRules, metric_rules, node_pool};
 use self::scoring::{default_scoring, scoring};
 use super::super::fields::{Checked, Entries, Text, each, expect, fault, hot_rule, syntax};
@@ -21,8 +23,8 @@ use crate::gpu::{self, Strategy};
 use crate::names::is_of_label;
 use crate::policy::gpu::ALL_NAMESPACES;
 use crate::policy::{
-    BeyondUnitsName, BeyondUnitsRule, GpuRules, LoadPolicy, MAX_METRICS, NamespaceRule,
-    UnmanagedMemory,
+    BeyondUnitsName, BeyondUnitsRule, DemandRules, GpuRules, LoadPolicy, MAX_METRICS,
+    NamespaceRule, UnmanagedMemory,
 };
 use crate::selector::LabelSelector;
 
@@ -49,6 +51,10 @@ fn policy(spec: &Spec) -> Checked<LoadPolicy> {
         node_pool(path, pool, &metrics)
     })?;
     listed_once("spec.nodePools", &spec.node_pools, |at| pools.get(at).map(|pool| &*pool.name))?;
+    let demand = spec
+        .demand
+        .as_ref()
+        .map_or_else(|| Ok(DemandRules::default()), |it| demand(it, &metrics))?;
     let scoring = spec.scoring.as_ref().map_or_else(|| Ok(default_scoring()), scoring)?;
     let limits = spec.limits.as_ref().unwrap_or(&Limits::default()).check()?;
     let estimates = spec.estimates.as_ref().unwrap_or(&Estimates::default()).check(&scoring)?;
@@ -60,6 +66,7 @@ fn policy(spec: &Spec) -> Checked<LoadPolicy> {
         scoring,
         overload: limits,
         estimates,
+        demand,
         pools,
         namespaces: namespaces(&spec.namespaces)?,
         gpu: spec.gpu.as_ref().map_or_else(|| Ok(GpuRules::default()), gpu)?,
