@@ -8,6 +8,8 @@ use api::explain::{
     Basis, Card, CardOutcome, Cards, LimitOutcome, Load, Node, Reading, ReadingStatus, Surplus,
 };
 
+use placement::demand::Demand;
+
 use crate::format::{self, duration, printable};
 use crate::table::{self, NONE, or_none};
 

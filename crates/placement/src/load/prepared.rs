@@ -206,8 +206,8 @@ impl PreparedNodes {
         uses.cpu >= 0.0 && uses.memory >= 0.0 && limits.iter().zip(max_loads).all(is_met)
     }
 
-    /// Whether the node at a position may take a pod that adds this; a node of which nothing is known may. Only for pods
-    /// whose namespace the policy does not [confine](ResolvedPolicy::confines) and which it does not
+    /// Whether the node at a position may take a pod that adds this; a node of which nothing is known may. Only for
+    /// pods whose namespace the policy does not [confine](ResolvedPolicy::confines) and which it does not
     /// [exempt](ResolvedPolicy::exempts). `policy` has to be the policy of these loads.
     #[must_use]
     pub fn verdict<'p>(

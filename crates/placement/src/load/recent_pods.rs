@@ -57,7 +57,8 @@ pub struct RecentPods {
     bound: Vec<RecentPod>,
     /// In-flight pods by time, the oldest first.
     in_flight: Vec<InFlightPod>,
-    /// What pods in flight declare, and bound ones that the node's [`DeclaredPods`](super::DeclaredPods) do not have yet.
+    /// What pods in flight declare, and bound ones that the node's [`DeclaredPods`](super::DeclaredPods) do not have
+    /// yet.
     declared: Vec<DeclaredPod>,
     /// Ended pods, in the order in which their ends were recorded.
     ended: Vec<EndedPod>,

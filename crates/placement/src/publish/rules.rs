@@ -37,8 +37,8 @@ pub(super) struct MetricRule {
     pub(super) taint_clear_lines: Vec<f64>,
     /// The shortest time that a reading counts for a limit, weight or demand.
     pub(super) max_age: SignedDuration,
-    /// Whether a limit or a weight reads it. What is read for a demand is written when it expires, or with others: bytes
-    /// a second have no fraction of the node by which they move.
+    /// Whether a limit or a weight reads it. What is read for a demand is written when it expires, or with others:
+    /// bytes a second have no fraction of the node by which they move.
     pub(super) is_used: bool,
 }
 

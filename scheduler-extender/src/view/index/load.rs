@@ -136,7 +136,8 @@ impl Index {
     }
 
     /// Counts a pod as in flight on a node, with its estimated use, its requested cores and what it declares, until its
-    /// binding is known or the entry expires. Does nothing for an unknown node, and for a pod that is known to be bound.
+    /// binding is known or the entry expires. Does nothing for an unknown node, and for a pod that is known to be
+    /// bound.
     pub fn count_in_flight(
         &mut self,
         pod: &PodUid,

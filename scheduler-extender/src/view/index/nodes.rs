@@ -45,8 +45,8 @@ impl Node {
         self.load.is_some() || !self.ledger.is_empty()
     }
 
-    /// Copies its CPU into its ledger and its load, and what its pods declare into its load. `has_all_pods`: whether the
-    /// requests of all pods are known.
+    /// Copies its CPU into its ledger and its load, and what its pods declare into its load. `has_all_pods`: whether
+    /// the requests of all pods are known.
     fn copy_cpu(&mut self, has_all_pods: bool) {
         self.ledger.set_cpu(self.cpu.free());
         if let Some(load) = &mut self.load {
