@@ -7,7 +7,6 @@ use api::cards::Closed;
 use api::explain::{
     Basis, Card, CardOutcome, Cards, LimitOutcome, Load, Node, Reading, ReadingStatus, Surplus,
 };
-
 use placement::demand::Demand;
 
 use crate::format::{self, duration, printable};
