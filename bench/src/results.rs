@@ -35,7 +35,12 @@ const CODECS: [(&str, &str, &[&str], &str); 12] = [
         &BOTH,
         "the same `serde_json`, then the bounds of a node's text",
     ),
-    ("a reading", "reading", &BOTH, "crane's text, where the other is JSON"),
+    (
+        "a reading",
+        "reading",
+        &BOTH,
+        "crane's text in the annotator's time zone, where the other is JSON in UTC",
+    ),
     ("a call's pod and 100 names", "call_100", &DECODE, CALL),
     ("a call's pod and 1,000 names", "call_1000", &DECODE, CALL),
     ("a call's pod and 5,000 names", "call_5000", &DECODE, CALL),
@@ -59,7 +64,7 @@ const ENCODE: [&str; 1] = ["encode"];
 const DECODE: [&str; 1] = ["decode"];
 const BOTH: [&str; 2] = ["encode", "decode"];
 const CLAIM: &str =
-    "`serde_json`, which refuses a name that stands twice, after a bound of the text's length";
+    "`serde_json`; a name that stands twice is refused, and a share may be an object";
 const CALL: &str =
     "a parser for Go's form, which also finds each node; any other form is read by `serde_json`";
 const ANSWER: &str = "the request's own text of the names, cut and joined";
