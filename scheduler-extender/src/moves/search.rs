@@ -100,7 +100,7 @@ impl MoveSearch<'_> {
     /// Reads nodes. One that cannot be read takes no pods, and its pods stay.
     async fn read(
         &self,
-        nodes: &mut Nodes,
+        nodes: &mut Nodes<'_>,
         places: Vec<usize>,
         budgets: &[Budget],
     ) -> Result<(), CallError> {
@@ -136,7 +136,8 @@ impl MoveSearch<'_> {
 type ReadNode = Option<(NodeRoom, Vec<Resident>)>;
 
 /// The nodes with cards.
-struct Nodes {
+struct Nodes<'s> {
+    snapshot: &'s Snapshot,
     all: Vec<MoveNode>,
     /// Nodes that take no pod now: over a limit, or backed off.
     closed: BTreeSet<usize>,
@@ -145,8 +146,8 @@ struct Nodes {
     resources: Vec<String>,
 }
 
-impl Nodes {
-    fn new(snapshot: &Snapshot, pod: &MovesFor<'_>, now: Timestamp) -> Self {
+impl<'s> Nodes<'s> {
+    fn new(snapshot: &'s Snapshot, pod: &MovesFor<'_>, now: Timestamp) -> Self {
         let resources: Vec<String> = pod.applicant.takes.keys().cloned().collect();
         let mut all = Vec::new();
         let mut closed = BTreeSet::new();
@@ -165,14 +166,22 @@ impl Nodes {
             let free = vec![UNREAD; resources.len()];
             all.push(MoveNode { name: name.clone(), cards: Arc::clone(cards), free });
         }
-        Self { all, closed, read: HashMap::new(), resources }
+        Self { snapshot, all, closed, read: HashMap::new(), resources }
+    }
+
+    /// Whether the policy lets pods of a namespace go to a node.
+    fn is_open_to(&self, namespace: &str, at: usize) -> bool {
+        let node = self.snapshot.load(self.all[at].name.as_str());
+        node.is_some_and(|node| {
+            self.snapshot.policy.broken_namespace_rule(namespace, &node.labels).is_none()
+        })
     }
 
     /// The nodes that moves may make room on, those that need the fewest first, by their cards alone.
     fn sources(&self, pod: &MovesFor<'_>, rule: &ChoiceRule) -> Vec<usize> {
         let mut sources = Vec::new();
         for (at, node) in self.all.iter().enumerate() {
-            if self.closed.contains(&at) {
+            if self.closed.contains(&at) || !self.is_open_to(pod.namespace, at) {
                 continue;
             }
             let fewest = if node.cards.fit(pod.uid, pod.request, rule).is_ok() {
@@ -268,7 +277,9 @@ impl Nodes {
     fn takes_pod(&self, from: usize, pod: &Movable, to: usize) -> bool {
         let resident = self.resident(from, &pod.uid);
         let accepts = |room: &NodeRoom| resident.is_some_and(|pod| room.accepts(pod));
+        let is_open = resident.is_some_and(|pod| self.is_open_to(&pod.pod.namespace, to));
         !self.closed.contains(&to)
+            && is_open
             && match self.read.get(&to) {
                 None => true,
                 Some(None) => false,

@@ -198,6 +198,36 @@ fn merge(into: &mut Value, change: &Value) {
     }
 }
 
+/// The policy lets pods of the namespace go to nodes of a team alone.
+#[tokio::test]
+async fn a_successor_is_sent_to_nodes_of_its_namespace_alone() {
+    let policy = "
+apiVersion: plimsoll.dev/v1alpha1
+kind: SchedulingPolicy
+spec:
+  metrics:
+  - {name: cpu_usage_avg_5m, period: 3m}
+  estimates: {enabled: false}
+  scoring: {model: dominantResource}
+  namespaces:
+  - {names: [default], nodeSelector: team=a}
+";
+    let sim = Sim::start().await.unwrap();
+    for (name, team) in [("a", "a"), ("b", "b"), ("c", "b")] {
+        let node = gpu_node(name, 2).with("cpu", 4).with("pods", 110).with(GPU, 32);
+        sim.put(node.label("team", team));
+    }
+    let rig = Rig::start_under(&sim, policy, &[]).await;
+    for name in ["a", "b", "c"] {
+        let pod = sim.put(replica(&format!("web-{name}"), 10, 1));
+        assert_eq!(rig.bind(&pod, name).await, "");
+        run(&sim, &format!("web-{name}"));
+    }
+    rig.until("the pods", async || rig.used().await == 30).await;
+    let answer = asked(&rig, "cards=2&units=16").await;
+    assert_eq!(answer["proposal"]["moves"][0]["to"], "a", "{answer}");
+}
+
 /// A budget that allows one eviction has one pod moved; two of a workload without a budget are not moved together.
 #[tokio::test]
 async fn no_more_pods_go_together_than_budgets_and_workloads_allow() {
