@@ -73,6 +73,8 @@ async fn a_card_that_a_pod_holds_through_another_resource_counts_as_full_and_tak
     let rig = Rig::new(&[(A, 8), (B, 8)]).await;
     rig.sim.put(pod("whole").uid("uid-whole").on(rig::NODE));
     rig.kubelet.hold_other("uid-whole", "nvidia.com/gpu", A);
+    // As a kubelet reports once it has written its checkpoint: the plugin reads that when a pod changes.
+    rig.sim.change(PODS, "default", "whole", |pod| pod["status"]["phase"] = "Running".into());
     rig.cards("a full card", |cards| cards[0]["pods"]["uid-whole/nvidia.com/gpu"] == 8).await;
     let refused = rig.run(pod("early").asking(RESOURCE, 2), A).await.unwrap_err();
     assert!(refused.0.contains("through nvidia.com/gpu"), "{}", refused.0);
