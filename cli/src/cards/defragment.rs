@@ -109,8 +109,8 @@ fn why(reason: StayReason) -> &'static str {
     match reason {
         StayReason::NoController => "no controller would make a successor",
         StayReason::DaemonSet => "a DaemonSet's",
-        StayReason::Job => {
-            "a Job would begin anew (its annotation cluster-autoscaler.kubernetes.io/safe-to-evict: \"true\" allows it)"
+        StayReason::Controller => {
+            "a Job's or another controller's, which may begin anew (the annotation cluster-autoscaler.kubernetes.io/safe-to-evict: \"true\" allows it)"
         }
         StayReason::Annotation => {
             "the annotation cluster-autoscaler.kubernetes.io/safe-to-evict: \"false\""
@@ -124,6 +124,7 @@ fn why(reason: StayReason) -> &'static str {
         StayReason::Ending => "ending",
         StayReason::Budget => "PodDisruptionBudgets allow no eviction",
         StayReason::Priority => "as important, or more",
+        StayReason::Moved => "a pod of the same workload was moved a short time ago",
         StayReason::Other => "another reason; a newer version of this command knows it",
     }
 }

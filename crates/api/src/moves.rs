@@ -94,8 +94,8 @@ pub enum StayReason {
     NoController,
     /// A DaemonSet's pod belongs to its node.
     DaemonSet,
-    /// A Job would begin anew; the annotation `safe-to-evict` allows it.
-    Job,
+    /// A Job would begin anew, and what another controller does is not known; the annotation `safe-to-evict` allows it.
+    Controller,
     /// Its annotation `cluster-autoscaler.kubernetes.io/safe-to-evict` is `"false"`.
     Annotation,
     /// It has a persistent volume.
@@ -116,6 +116,8 @@ pub enum StayReason {
     Budget,
     /// It is as important as the pod that needs the room, or more.
     Priority,
+    /// A pod of its workload was moved a short time ago.
+    Moved,
     /// Any other reason, of a newer version.
     #[serde(other)]
     Other,

@@ -12,6 +12,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
 use kube::api::{GetParams, ListParams, Request};
 use kube::core::{Selector, SelectorExt};
@@ -29,12 +30,18 @@ use crate::call::{CallError, within};
 use crate::event::PodReference;
 use crate::meta::null_is_default;
 use crate::node::Node;
-use crate::pod::{Pod, Wait};
+use crate::pod::Pod;
 use crate::preemption::{Budget, Covering, MAX_PODS, about, covering};
 use crate::taint::Toleration;
 
 /// By which cluster autoscalers are told that a pod may be moved, or may not.
 const SAFE_TO_EVICT: &str = "cluster-autoscaler.kubernetes.io/safe-to-evict";
+
+/// Controllers that make a successor which goes on where the pod was.
+const REPLACING: [&str; 3] = ["ReplicaSet", "ReplicationController", "StatefulSet"];
+
+/// The most resources that a pod of a plan may ask for: each is counted on every node.
+const MAX_RESOURCES: usize = 64;
 
 /// The most rules of a pod about labels that are checked. A pod with more stays.
 const MAX_TERMS: usize = 64;
@@ -49,8 +56,9 @@ pub enum Stays {
     NoController,
     /// A DaemonSet's pod belongs to its node.
     DaemonSet,
-    /// A Job would begin anew. With the annotation `safe-to-evict: "true"` it may be moved.
-    Job,
+    /// A Job would begin anew, and what another controller does is not known. With the annotation `safe-to-evict:
+    /// "true"` it may be moved.
+    Controller,
     /// Its annotation `cluster-autoscaler.kubernetes.io/safe-to-evict` is `"false"`.
     Annotation,
     /// It has a persistent volume, which may be bound to the node.
@@ -63,7 +71,7 @@ pub enum Stays {
     NodeRules,
     /// It has claims of dynamic resource allocation.
     ResourceClaims,
-    /// What it asks for cannot be read, or no node can ever give it.
+    /// What it asks for cannot be read, or is too much to count, or no node can ever give it.
     Request,
     /// It is ending.
     Ending,
@@ -71,6 +79,8 @@ pub enum Stays {
     Budget,
     /// It is as important as the pod that needs the room, or more.
     Priority,
+    /// A pod of its workload was moved a short time ago.
+    Moved,
 }
 
 /// A pod with cards.
@@ -152,10 +162,15 @@ pub async fn applicant(
     let get =
         async { object::<WholePod>(client, request.get(&pod.name, &GetParams::default())).await };
     let WholePod { pod: read, rest } = within(limit, get).await?;
-    if read.uid().as_str() != pod.uid || rest.stays().is_some() {
+    let takes = takes(&read, names);
+    let is_another = read.uid().as_str() != pod.uid;
+    if is_another
+        || rest.stays().is_some()
+        || read.has_resource_claims()
+        || takes.len() > MAX_RESOURCES
+    {
         return Ok(None);
     }
-    let takes = takes(&read, names);
     Ok(NodeRules::of(&read, rest).map(|rules| Applicant { takes, rules }))
 }
 
@@ -238,7 +253,7 @@ impl Resident {
             .or(by_spec)
             .or(pod.is_deleting().then_some(Stays::Ending))
             .or(pod.has_resource_claims().then_some(Stays::ResourceClaims))
-            .or(request.is_none().then_some(Stays::Request))
+            .or((request.is_none() || takes.len() > MAX_RESOURCES).then_some(Stays::Request))
             .or(rules.is_none().then_some(Stays::NodeRules))
             .or(stays_by_budget(&covering));
         Self {
@@ -266,8 +281,8 @@ fn stays_by_owner(pod: &Pod) -> Option<Stays> {
         // A static pod's controller is its node.
         Some(owner) if owner.kind == "Node" => Some(Stays::NoController),
         Some(owner) if owner.kind == "DaemonSet" => Some(Stays::DaemonSet),
-        Some(owner) if owner.kind == "Job" && allowed != Some("true") => Some(Stays::Job),
-        Some(_) => None,
+        Some(owner) if REPLACING.contains(&owner.kind.as_str()) => None,
+        Some(_) => (allowed != Some("true")).then_some(Stays::Controller),
     }
 }
 
@@ -467,7 +482,7 @@ impl Term {
 }
 
 /// The pods that wait for cards and for which others may be evicted, each with its priority: those that kube-scheduler
-/// has marked as unschedulable. The most important come first, `most` of them at most.
+/// has marked as unschedulable. The most important come first, of equals the oldest, `most` of them at most.
 ///
 /// # Errors
 ///
@@ -480,11 +495,11 @@ pub async fn waiting_for_cards(
 ) -> Result<Vec<(PodReference, i32)>, CallError> {
     let pods = Request::new(Pod::url_path(&(), None));
     let pending = ListParams::default().fields("spec.nodeName=,status.phase=Pending").limit(PAGE);
-    let mut waiting: Vec<(PodReference, i32)> = Vec::new();
+    let mut waiting: Vec<(PodReference, i32, Option<Timestamp>)> = Vec::new();
     let add = |pod: Pod| {
-        let waits = pod.wait() != Wait::None && pod.may_preempt() && !pod.is_deleting();
+        let waits = pod.is_unschedulable() && pod.may_preempt() && !pod.is_deleting();
         if waits && matches!(pod.request(names), Ok(Some(_))) {
-            waiting.push((about(&pod), pod.priority()));
+            waiting.push((about(&pod), pod.priority(), pod.created_at()));
             if waiting.len() >= 2 * most.max(1) {
                 keep_most_important(&mut waiting, most);
             }
@@ -492,10 +507,10 @@ pub async fn waiting_for_cards(
     };
     within(limit, each(client, &pods, &pending, add)).await?;
     keep_most_important(&mut waiting, most);
-    Ok(waiting)
+    Ok(waiting.into_iter().map(|(pod, priority, _)| (pod, priority)).collect())
 }
 
-fn keep_most_important(waiting: &mut Vec<(PodReference, i32)>, most: usize) {
-    waiting.sort_by_key(|(_, priority)| Reverse(*priority));
+fn keep_most_important(waiting: &mut Vec<(PodReference, i32, Option<Timestamp>)>, most: usize) {
+    waiting.sort_by_key(|(_, priority, created_at)| (Reverse(*priority), *created_at));
     waiting.truncate(most);
 }

@@ -17,14 +17,14 @@
 mod choice;
 mod waiting;
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
 use cluster::{
-    CallError, Client, EventText, EventWriter, EvictOutcome, Pod, PodReference, Wait, applicant,
-    evict, get_pod, try_evict, waiting_for_cards,
+    CallError, Client, EventText, EventWriter, EvictOutcome, Pod, PodReference, applicant, evict,
+    get_pod, try_evict, waiting_for_cards,
 };
 use daemon::Shutdown;
 use dashmap::DashSet;
@@ -39,7 +39,7 @@ use self::choice::ReadNodes;
 use self::waiting::{KEEP_FOR, KeptCards, PodWithoutCard, PodsWithoutCard, Report};
 use crate::decisions::DecidedPod;
 use crate::metrics::Metrics;
-use crate::moves::{MoveSearch, MovesFor, Proposal};
+use crate::moves::{MoveSearch, MovesFor, Proposal, Workload};
 use crate::replicas::Replicas;
 use crate::victims::{Eviction, VictimSearch};
 use crate::view::{GpuPodId, View};
@@ -52,6 +52,10 @@ const MAX_NODES: usize = 5_000;
 
 /// Sets of victims that are tried in one round: in each but the last, the dry run of one eviction failed.
 const MAX_TRIES: usize = 8;
+
+/// A workload of which a pod was moved has none moved for so long: its successor has to start, and may itself be what
+/// would be moved next.
+const REST: Duration = Duration::from_secs(600);
 
 /// The period of the eviction limit.
 const MINUTE: Duration = Duration::from_secs(60);
@@ -94,6 +98,8 @@ struct Victims {
     pods: Vec<PodReference>,
     /// Where the successor of each fits; none where they are evicted because they are less important.
     to: Vec<NodeName>,
+    /// The workloads of pods that are moved.
+    workloads: Vec<Workload>,
 }
 
 /// The sender of Filter's reports.
@@ -177,6 +183,23 @@ enum RoundOutcome {
     StillKept,
 }
 
+/// What was evicted lately.
+#[derive(Default)]
+struct Evicted {
+    /// When pods were evicted, in the last minute.
+    times: VecDeque<Instant>,
+    /// Workloads of which pods were moved, and when. As many as were moved in [`REST`] at most.
+    moved: BTreeMap<Workload, Instant>,
+}
+
+impl Evicted {
+    /// The workloads of which no pod is moved now.
+    fn resting(&mut self) -> BTreeSet<Workload> {
+        self.moved.retain(|_, at| at.elapsed() < REST);
+        self.moved.keys().cloned().collect()
+    }
+}
+
 /// Evicts pods.
 pub(crate) struct Evictor {
     /// The cards.
@@ -209,7 +232,7 @@ impl Evictor {
         shutdown: Shutdown,
     ) -> anyhow::Result<()> {
         let mut waiting = PodsWithoutCard::new(queue.known);
-        let mut evicted: VecDeque<Instant> = VecDeque::new();
+        let mut evicted = Evicted::default();
         let mut listing = interval(self.limits.after.clamp(LISTED_EVERY.0, LISTED_EVERY.1));
         listing.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -252,7 +275,7 @@ impl Evictor {
     }
 
     /// Handles the due pod of the highest priority.
-    async fn handle_due(&self, waiting: &mut PodsWithoutCard, evicted: &mut VecDeque<Instant>) {
+    async fn handle_due(&self, waiting: &mut PodsWithoutCard, evicted: &mut Evicted) {
         let Some((uid, pod)) = waiting.due() else { return };
         let outcome = self.run_round(&uid, pod, evicted).await;
         if matches!(outcome, RoundOutcome::Over | RoundOutcome::Later) && pod.kept.take().is_some()
@@ -272,7 +295,7 @@ impl Evictor {
         &self,
         uid: &PodUid,
         waiting: &mut PodWithoutCard,
-        evicted: &mut VecDeque<Instant>,
+        evicted: &mut Evicted,
     ) -> RoundOutcome {
         let stays_kept = waiting.kept.as_mut().map(|kept| kept.check_stays(&self.view));
         if !self.replicas.leads() || (stays_kept.is_none() && waiting.is_over()) {
@@ -300,12 +323,12 @@ impl Evictor {
         uid: &PodUid,
         pod: &Pod,
         waiting: &mut PodWithoutCard,
-        evicted: &mut VecDeque<Instant>,
+        evicted: &mut Evicted,
     ) -> RoundOutcome {
         let Ok(Some(request)) = pod.request(&self.names) else { return RoundOutcome::Over };
         let request = request.with_beyond_units(self.view.beyond_units_of(pod.namespace()));
         // kube-scheduler has not marked it unschedulable yet, or preempts for it.
-        if pod.wait() == Wait::None || pod.nominated_node().is_some() {
+        if !pod.is_unschedulable() || pod.nominated_node().is_some() {
             return RoundOutcome::Later;
         }
         // Filter and Bind would refuse it, whatever was evicted.
@@ -340,12 +363,17 @@ impl Evictor {
         pod: &Pod,
         request: &GpuRequest,
         waiting: &mut PodWithoutCard,
-        evicted: &mut VecDeque<Instant>,
+        evicted: &mut Evicted,
     ) -> Option<RoundOutcome> {
         let uid = pod.uid();
         for _ in 0..MAX_TRIES {
-            let proposal = match self.propose(pod, request, waiting).await {
-                Ok(proposal) => proposal.filter(|proposal| !proposal.moves.is_empty())?,
+            let proposal = match self.propose(pod, request, waiting, evicted).await {
+                Ok(Some(proposal)) if !proposal.moves.is_empty() => proposal,
+                Ok(_) => {
+                    // Those whose eviction was refused may go by the next round.
+                    waiting.left_out.clear();
+                    return None;
+                }
                 Err(error) => {
                     let (namespace, name) = (pod.namespace(), pod.name());
                     tracing::warn!(%uid, namespace, pod = name, %error, "no pods are moved for a GPU pod: not all can be read");
@@ -354,8 +382,9 @@ impl Evictor {
             };
             let Proposal { node, cards, moves, .. } = proposal;
             let to = moves.iter().map(|it| it.to.clone()).collect();
-            let victims =
-                Victims { node, cards, pods: moves.into_iter().map(|it| it.pod).collect(), to };
+            let workloads = moves.iter().filter_map(|it| it.workload.clone()).collect();
+            let pods = moves.into_iter().map(|it| it.pod).collect();
+            let victims = Victims { node, cards, pods, to, workloads };
             if !self.allows(victims.pods.len(), evicted) {
                 self.metrics.count_card_eviction("rate-limited");
                 return Some(RoundOutcome::Later);
@@ -373,6 +402,7 @@ impl Evictor {
         pod: &Pod,
         request: &GpuRequest,
         waiting: &PodWithoutCard,
+        evicted: &mut Evicted,
     ) -> Result<Option<Proposal>, CallError> {
         let applicant = applicant(&self.client, &waiting.pod, &self.names, CALL_TIMEOUT).await?;
         let Some(applicant) = applicant else { return Ok(None) };
@@ -381,6 +411,7 @@ impl Evictor {
             client: &self.client,
             names: &self.names,
             left_out: &waiting.left_out,
+            moved: &evicted.resting(),
         };
         let moves_for = MovesFor {
             uid: &pod.uid(),
@@ -398,7 +429,7 @@ impl Evictor {
         uid: &PodUid,
         search: &VictimSearch<'_>,
         waiting: &mut PodWithoutCard,
-        evicted: &mut VecDeque<Instant>,
+        evicted: &mut Evicted,
     ) -> RoundOutcome {
         let nodes = choice::rank(search, &waiting.nodes, &waiting.of_no_use);
         let read = ReadNodes::read(search, nodes.clone()).await;
@@ -417,7 +448,9 @@ impl Evictor {
             match self.first_refused(&victims).await {
                 Some(victim) => waiting.leave_out(victim),
                 None => {
-                    let victims = Victims { node, cards, pods: victims, to: Vec::new() };
+                    let pods = victims;
+                    let (to, workloads) = (Vec::new(), Vec::new());
+                    let victims = Victims { node, cards, pods, to, workloads };
                     return self.carry_out(uid, waiting, victims, evicted).await;
                 }
             }
@@ -426,11 +459,12 @@ impl Evictor {
     }
 
     /// Whether the limit allows so many evictions now.
-    fn allows(&self, pods: usize, evicted: &mut VecDeque<Instant>) -> bool {
-        while evicted.front().is_some_and(|at| at.elapsed() >= MINUTE) {
-            evicted.pop_front();
+    fn allows(&self, pods: usize, evicted: &mut Evicted) -> bool {
+        let times = &mut evicted.times;
+        while times.front().is_some_and(|at| at.elapsed() >= MINUTE) {
+            times.pop_front();
         }
-        evicted.is_empty() || evicted.len() + pods <= self.limits.a_minute
+        times.is_empty() || times.len() + pods <= self.limits.a_minute
     }
 
     /// The first of these pods whose dry run of the eviction fails.
@@ -457,9 +491,10 @@ impl Evictor {
         uid: &PodUid,
         waiting: &mut PodWithoutCard,
         victims: Victims,
-        evicted: &mut VecDeque<Instant>,
+        evicted: &mut Evicted,
     ) -> RoundOutcome {
-        let Victims { node, cards, pods, to } = victims;
+        let Victims { node, cards, pods, to, workloads } = victims;
+        evicted.moved.extend(workloads.into_iter().map(|it| (it, Instant::now())));
         self.view.change(|index| index.keep(uid, &node, cards.clone()));
         waiting.kept = Some(KeptCards::new(node.clone(), cards));
         let mut gone = 0;
@@ -470,7 +505,7 @@ impl Evictor {
             }
             let outcome = self.evict(victim).await;
             if matches!(outcome, EvictOutcome::Evicted | EvictOutcome::Unknown(_)) {
-                evicted.push_back(Instant::now());
+                evicted.times.push_back(Instant::now());
             }
             if let Some(why) = refusal(&outcome) {
                 self.record_refusal(victim, &outcome, why);

@@ -43,6 +43,7 @@ async fn answer(extender: &Extender, uri: &Uri) -> Answer {
         client: extender.binder.client(),
         names: &decider.names,
         left_out: &BTreeSet::new(),
+        moved: &BTreeSet::new(),
     };
     let nobody = PodUid::from("");
     let pod = MovesFor {
@@ -121,7 +122,7 @@ fn wire(proposal: moves::Proposal) -> Proposal {
     let moves = proposal.moves.into_iter().map(|it| Move {
         namespace: it.pod.namespace,
         name: it.pod.name,
-        workload: it.workload,
+        workload: it.workload.map(|it| it.name).unwrap_or_default(),
         priority: it.priority,
         units: it.units,
         from_cards: it.from,
@@ -135,7 +136,7 @@ fn reason(why: Stays) -> StayReason {
     match why {
         Stays::NoController => StayReason::NoController,
         Stays::DaemonSet => StayReason::DaemonSet,
-        Stays::Job => StayReason::Job,
+        Stays::Controller => StayReason::Controller,
         Stays::Annotation => StayReason::Annotation,
         Stays::Volume => StayReason::Volume,
         Stays::HostPort => StayReason::HostPort,
@@ -146,6 +147,7 @@ fn reason(why: Stays) -> StayReason {
         Stays::Ending => StayReason::Ending,
         Stays::Budget => StayReason::Budget,
         Stays::Priority => StayReason::Priority,
+        Stays::Moved => StayReason::Moved,
     }
 }
 

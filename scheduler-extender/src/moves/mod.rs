@@ -12,6 +12,7 @@
 mod search;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use cluster::{Applicant, PodReference, Stays};
 use placement::gpu::GpuRequest;
@@ -24,6 +25,14 @@ const MAX_READ: usize = 64;
 
 /// The most pods that are moved for one.
 pub(crate) const MAX_MOVES: usize = 16;
+
+/// A controller of pods.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Workload {
+    pub(crate) namespace: Arc<str>,
+    /// `Deployment/web`.
+    pub(crate) name: String,
+}
 
 /// The pod that room is made for.
 pub(crate) struct MovesFor<'a> {
@@ -56,8 +65,8 @@ pub(crate) struct Proposal {
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct ProposedMove {
     pub(crate) pod: PodReference,
-    /// Its controller: `Deployment/web`.
-    pub(crate) workload: String,
+    /// Its controller.
+    pub(crate) workload: Option<Workload>,
     pub(crate) priority: i32,
     /// Its units on all its cards.
     pub(crate) units: u32,

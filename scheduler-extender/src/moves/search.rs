@@ -12,11 +12,12 @@ use jiff::Timestamp;
 use placement::gpu::{
     ChoiceRule, Movable, MoveNode, MovePlan, NodeCards, Wanted, fewest_moves, fewest_to_leave,
 };
-use placement::load::{Evaluation, PodToPlace};
+use placement::load::{Evaluation, PodToPlace, Verdict};
 use placement::names::Names;
 use placement::units::{NodeName, PodUid};
+use placement::workload::WorkloadId;
 
-use super::{MAX_MOVES, MAX_READ, MovesFor, Proposal, ProposedMove, Search};
+use super::{MAX_MOVES, MAX_READ, MovesFor, Proposal, ProposedMove, Search, Workload};
 use crate::victims::fewest_on_cards;
 use crate::view::{Snapshot, View};
 
@@ -28,6 +29,9 @@ const MAX_CONCURRENT: usize = 4;
 
 /// Plans that are made for one search: each but the last met a node or a budget that refused.
 const MAX_PLANS: usize = 32;
+
+/// Resources that are counted on every node. A pod that takes another one stays.
+const MAX_RESOURCES: usize = 128;
 
 /// The timeout of a call.
 const CALL_TIMEOUT: Duration = Duration::from_secs(2);
@@ -45,6 +49,8 @@ pub(crate) struct MoveSearch<'a> {
     pub(crate) names: &'a Names,
     /// Pods that are not moved, since their eviction was refused.
     pub(crate) left_out: &'a BTreeSet<PodUid>,
+    /// Workloads of which a pod was moved a short time ago: they have none moved now.
+    pub(crate) moved: &'a BTreeSet<Workload>,
 }
 
 impl MoveSearch<'_> {
@@ -66,23 +72,26 @@ impl MoveSearch<'_> {
 
     async fn search(&self, pod: &MovesFor<'_>, now: Timestamp) -> Result<Search, CallError> {
         let snapshot = self.view.read();
-        let mut nodes = Nodes::new(&snapshot, pod, now);
+        let mut nodes = Nodes::new(&snapshot, pod, self.moved, now);
         let sources = nodes.sources(pod, &snapshot.choice_rule());
         let budgets = budgets(self.client, CALL_TIMEOUT).await?;
-        self.read(&mut nodes, sources.clone(), &budgets).await?;
+        self.read(&mut nodes, &sources, &budgets).await;
+        if !sources.is_empty() && sources.iter().all(|at| nodes.residents(*at).is_none()) {
+            return Err(CallError::Unknown("no node could be read".to_owned()));
+        }
         let mut stay = self.left_out.clone();
         let mut plan = None;
         for _ in 0..MAX_PLANS {
-            let Some(next) = nodes.best_plan(&sources, pod, &stay, &snapshot.choice_rule()) else {
-                break;
-            };
-            let unread: Vec<usize> =
+            let rule = snapshot.choice_rule();
+            let Some(next) = nodes.best_plan(&sources, pod, &stay, &rule).await else { break };
+            let unread: BTreeSet<usize> =
                 next.moves.iter().map(|it| it.to).filter(|at| !nodes.is_read(*at)).collect();
             if !unread.is_empty() {
                 if nodes.read.len() + unread.len() > MAX_READ {
                     break;
                 }
-                self.read(&mut nodes, unread, &budgets).await?;
+                let unread: Vec<usize> = unread.into_iter().collect();
+                self.read(&mut nodes, &unread, &budgets).await;
             } else if let Some(surplus) = nodes.surplus(&next) {
                 stay.insert(surplus);
             } else {
@@ -98,36 +107,21 @@ impl MoveSearch<'_> {
     }
 
     /// Reads nodes. One that cannot be read takes no pods, and its pods stay.
-    async fn read(
-        &self,
-        nodes: &mut Nodes<'_>,
-        places: Vec<usize>,
-        budgets: &[Budget],
-    ) -> Result<(), CallError> {
+    async fn read(&self, nodes: &mut Nodes<'_>, places: &[usize], budgets: &[Budget]) {
         let names: Vec<(usize, NodeName)> =
             places.iter().map(|at| (*at, nodes.all[*at].name.clone())).collect();
         let reads = stream::iter(names).map(async |(at, name)| {
             (at, residents(self.client, name.as_str(), self.names, budgets, CALL_TIMEOUT).await)
         });
         let reads: Vec<_> = reads.buffer_unordered(MAX_CONCURRENT).collect().await;
-        let mut fault = None;
-        let mut any = false;
         for (at, read) in reads {
             match read {
-                Ok((room, pods)) => {
-                    any = true;
-                    nodes.set_read(at, Some((room, pods)));
-                }
+                Ok(read) => nodes.set_read(at, Some(read)),
                 Err(error) => {
                     tracing::warn!(node = %nodes.all[at].name, %error, "no pods are moved to or from a node: it cannot be read");
                     nodes.set_read(at, None);
-                    fault = Some(error);
                 }
             }
-        }
-        match fault {
-            Some(error) if !any => Err(error),
-            _ => Ok(()),
         }
     }
 }
@@ -138,6 +132,8 @@ type ReadNode = Option<(NodeRoom, Vec<Resident>)>;
 /// The nodes with cards.
 struct Nodes<'s> {
     snapshot: &'s Snapshot,
+    moved: &'s BTreeSet<Workload>,
+    now: Timestamp,
     all: Vec<MoveNode>,
     /// Nodes that take no pod now: over a limit, or backed off.
     closed: BTreeSet<usize>,
@@ -147,7 +143,12 @@ struct Nodes<'s> {
 }
 
 impl<'s> Nodes<'s> {
-    fn new(snapshot: &'s Snapshot, pod: &MovesFor<'_>, now: Timestamp) -> Self {
+    fn new(
+        snapshot: &'s Snapshot,
+        pod: &MovesFor<'_>,
+        moved: &'s BTreeSet<Workload>,
+        now: Timestamp,
+    ) -> Self {
         let resources: Vec<String> = pod.applicant.takes.keys().cloned().collect();
         let mut all = Vec::new();
         let mut closed = BTreeSet::new();
@@ -155,33 +156,36 @@ impl<'s> Nodes<'s> {
             if cards.accounts().is_empty() {
                 continue;
             }
-            let over_limit = snapshot.load(name.as_str()).is_none_or(|node| {
+            let accepts = snapshot.load(name.as_str()).is_some_and(|node| {
                 let policy = &snapshot.policy;
                 let evaluation = Evaluation { policy, node, pod: PodToPlace::ORDINARY, now };
-                evaluation.measured_limit_ratio().is_some_and(|ratio| ratio > 1.0)
+                matches!(evaluation.verdict(), Verdict::Accepted)
             });
-            if over_limit || snapshot.is_backed_off(name, pod.namespace, now) {
+            if !accepts {
                 closed.insert(all.len());
             }
             let free = vec![UNREAD; resources.len()];
             all.push(MoveNode { name: name.clone(), cards: Arc::clone(cards), free });
         }
-        Self { snapshot, all, closed, read: HashMap::new(), resources }
+        Self { snapshot, moved, now, all, closed, read: HashMap::new(), resources }
     }
 
-    /// Whether the policy lets pods of a namespace go to a node.
+    /// Whether Filter lets pods of a namespace go to a node: it is over no limit and not backed off from, and the policy
+    /// gives the namespace no other nodes.
     fn is_open_to(&self, namespace: &str, at: usize) -> bool {
-        let node = self.snapshot.load(self.all[at].name.as_str());
-        node.is_some_and(|node| {
-            self.snapshot.policy.broken_namespace_rule(namespace, &node.labels).is_none()
-        })
+        let name = &self.all[at].name;
+        let policy = &self.snapshot.policy;
+        let node = self.snapshot.load(name.as_str());
+        !self.closed.contains(&at)
+            && !self.snapshot.is_backed_off(name, namespace, self.now)
+            && node.is_some_and(|it| policy.broken_namespace_rule(namespace, &it.labels).is_none())
     }
 
     /// The nodes that moves may make room on, those that need the fewest first, by their cards alone.
     fn sources(&self, pod: &MovesFor<'_>, rule: &ChoiceRule) -> Vec<usize> {
         let mut sources = Vec::new();
         for (at, node) in self.all.iter().enumerate() {
-            if self.closed.contains(&at) || !self.is_open_to(pod.namespace, at) {
+            if !self.is_open_to(pod.namespace, at) {
                 continue;
             }
             let fewest = if node.cards.fit(pod.uid, pod.request, rule).is_ok() {
@@ -203,7 +207,7 @@ impl<'s> Nodes<'s> {
 
     fn set_read(&mut self, at: usize, read: ReadNode) {
         for resource in read.iter().flat_map(|(_, pods)| pods).flat_map(|pod| pod.takes.keys()) {
-            if !self.resources.contains(resource) {
+            if self.resources.len() < MAX_RESOURCES && !self.resources.contains(resource) {
                 self.resources.push(resource.clone());
             }
         }
@@ -225,20 +229,24 @@ impl<'s> Nodes<'s> {
 
     /// The pods of a node that may be moved.
     fn movable(&self, at: usize, pod: &MovesFor<'_>, stay: &BTreeSet<PodUid>) -> Vec<Movable> {
-        let Some(Some((_, residents))) = self.read.get(&at) else { return Vec::new() };
-        let may_go = residents.iter().filter(|it| why_stays(it, pod).is_none());
+        let residents = self.residents(at).into_iter().flatten();
+        let may_go = residents.filter(|it| self.why_stays(it, pod).is_none());
         may_go
             .filter(|it| !stay.contains(&it.uid))
+            .filter(|it| it.takes.keys().all(|resource| self.resources.contains(resource)))
             .map(|it| Movable {
                 uid: it.uid.clone(),
-                request: it.request.clone(),
+                request: it.request.clone().map(|request| {
+                    let beyond = self.snapshot.beyond_units_of(&it.pod.namespace);
+                    request.with_beyond_units(beyond)
+                }),
                 takes: self.amounts(&it.takes),
             })
             .collect()
     }
 
     /// The plan with the fewest moves. One goes to nodes that are not read as if they had room.
-    fn best_plan(
+    async fn best_plan(
         &self,
         sources: &[usize],
         pod: &MovesFor<'_>,
@@ -266,30 +274,36 @@ impl<'s> Nodes<'s> {
             if *fewest > most {
                 break;
             }
-            let may_go = |movable: &Movable, to: usize| self.takes_pod(*at, movable, to);
+            // Looking at thousands of nodes for each pod takes long: others have a turn, and the search an end.
+            tokio::task::yield_now().await;
+            let residents: HashMap<&PodUid, &Resident> =
+                self.residents(*at).into_iter().flatten().map(|it| (&it.uid, it)).collect();
+            let may_go = |movable: &Movable, to: usize| {
+                residents.get(&movable.uid).is_some_and(|pod| self.takes_pod(pod, to))
+            };
             let plan = fewest_moves(&self.all, *at, wanted, movable, rule, may_go);
             best = plan.filter(|plan| plan.moves.len() <= most).or(best);
         }
         best
     }
 
-    /// Whether a node may take a pod of node `from`, but for room.
-    fn takes_pod(&self, from: usize, pod: &Movable, to: usize) -> bool {
-        let resident = self.resident(from, &pod.uid);
-        let accepts = |room: &NodeRoom| resident.is_some_and(|pod| room.accepts(pod));
-        let is_open = resident.is_some_and(|pod| self.is_open_to(&pod.pod.namespace, to));
-        !self.closed.contains(&to)
-            && is_open
-            && match self.read.get(&to) {
-                None => true,
-                Some(None) => false,
-                Some(Some((room, _))) => accepts(room),
-            }
+    /// Whether a node may take a pod, but for room.
+    fn takes_pod(&self, pod: &Resident, to: usize) -> bool {
+        let accepts = match self.read.get(&to) {
+            None => true,
+            Some(None) => false,
+            Some(Some((room, _))) => room.accepts(pod),
+        };
+        accepts && self.is_open_to(&pod.pod.namespace, to)
+    }
+
+    /// A node's pods with cards; `None` where it was not read.
+    fn residents(&self, at: usize) -> Option<&[Resident]> {
+        self.read.get(&at)?.as_ref().map(|(_, residents)| residents.as_slice())
     }
 
     fn resident(&self, at: usize, uid: &PodUid) -> Option<&Resident> {
-        let (_, residents) = self.read.get(&at)?.as_ref()?;
-        residents.iter().find(|resident| resident.uid == *uid)
+        self.residents(at)?.iter().find(|resident| resident.uid == *uid)
     }
 
     /// A pod that the plan moves beyond what budgets allow together, or beside another of its workload without a
@@ -301,7 +315,7 @@ impl<'s> Nodes<'s> {
         let mut workloads = BTreeSet::new();
         let mut both = moved.iter().zip(beyond);
         let surplus = both.find(|(pod, beyond)| {
-            let workload = pod.workload.as_ref().map(|it| (&it.namespace, &it.kind, &it.name));
+            let workload = workload(pod);
             *beyond || (pod.covering.is_empty() && !workloads.insert(workload))
         });
         surplus.map(|(pod, _)| pod.uid.clone())
@@ -310,13 +324,20 @@ impl<'s> Nodes<'s> {
     /// The pods of these nodes that are not moved, counted by the reason.
     fn stays(&self, sources: &[usize], pod: &MovesFor<'_>) -> BTreeMap<Stays, usize> {
         let mut stays = BTreeMap::new();
-        let read = sources.iter().filter_map(|at| self.read.get(at)?.as_ref());
-        for resident in read.flat_map(|(_, residents)| residents) {
-            if let Some(why) = why_stays(resident, pod) {
+        for resident in sources.iter().filter_map(|at| self.residents(*at)).flatten() {
+            if let Some(why) = self.why_stays(resident, pod) {
                 *stays.entry(why).or_default() += 1;
             }
         }
         stays
+    }
+
+    /// Why a pod is not moved for this one; `None` if it may be.
+    fn why_stays(&self, resident: &Resident, pod: &MovesFor<'_>) -> Option<Stays> {
+        let gives_way = pod.priority.is_none_or(|priority| resident.gives_way_to(priority));
+        let was_moved = workload(resident).is_some_and(|it| self.moved.contains(&it));
+        let stays = resident.stays.or(was_moved.then_some(Stays::Moved));
+        stays.or((!gives_way).then_some(Stays::Priority))
     }
 
     fn proposal(&self, plan: &MovePlan) -> Proposal {
@@ -326,11 +347,7 @@ impl<'s> Nodes<'s> {
             let cards = it.choice.iter().flat_map(|choice| &choice.cards);
             Some(ProposedMove {
                 pod: resident.pod.clone(),
-                workload: resident
-                    .workload
-                    .as_ref()
-                    .map(|it| format!("{}/{}", it.kind, it.name))
-                    .unwrap_or_default(),
+                workload: workload(resident),
                 priority: resident.priority,
                 units: resident.request.as_ref().map_or(0, |request| request.peak().0),
                 from: indices(&node.cards, &it.pod),
@@ -347,6 +364,12 @@ impl<'s> Nodes<'s> {
     }
 }
 
+/// The controller of a pod, whatever its template; `None` if it has none.
+fn workload(pod: &Resident) -> Option<Workload> {
+    let WorkloadId { namespace, kind, name, .. } = pod.workload.as_ref()?;
+    Some(Workload { namespace: Arc::clone(namespace), name: format!("{kind}/{name}") })
+}
+
 /// The indices of the cards that a pod is charged on.
 fn indices(cards: &NodeCards, pod: &PodUid) -> Vec<u32> {
     let charged = cards
@@ -354,10 +377,4 @@ fn indices(cards: &NodeCards, pod: &PodUid) -> Vec<u32> {
         .iter()
         .filter(|account| account.charges.iter().any(|charge| charge.pod == *pod));
     charged.map(|account| account.card.index).collect()
-}
-
-/// Why a pod is not moved for this one; `None` if it may be.
-fn why_stays(resident: &Resident, pod: &MovesFor<'_>) -> Option<Stays> {
-    let gives_way = pod.priority.is_none_or(|priority| resident.gives_way_to(priority));
-    resident.stays.or((!gives_way).then_some(Stays::Priority))
 }

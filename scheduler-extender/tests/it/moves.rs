@@ -153,7 +153,13 @@ async fn a_pod_that_may_not_be_moved_or_fits_nowhere_else_stays() {
         }
     }
     for name in ["web-a", "web-b"] {
+        set(&sim, name, &["metadata", "ownerReferences"], &owner("RayCluster"));
         set(&sim, name, &["metadata", "annotations"], &annotations("no"));
+    }
+    let answer = asked(&rig, "cards=2&units=16").await;
+    assert_eq!(answer["staying"], json!([{"reason": "controller", "pods": 2}]));
+    for name in ["web-a", "web-b"] {
+        set(&sim, name, &["metadata", "ownerReferences"], &owner("StatefulSet"));
     }
     // As important as a pod of priority 0, and not marked as safe to evict.
     let answer = asked(&rig, "cards=2&units=16&priority=0").await;
@@ -315,6 +321,31 @@ async fn a_pod_for_which_no_nodes_total_suffices_gets_its_cards_by_a_move() {
 
 fn node_of(sim: &Sim, name: &str) -> Option<String> {
     sim.pod("default", name)?["spec"]["nodeName"].as_str().map(str::to_owned)
+}
+
+/// kube-scheduler does not try a pod with gates, so no moves help it.
+#[tokio::test]
+async fn nobody_is_moved_for_a_pod_behind_scheduling_gates() {
+    let sim = Sim::start().await.unwrap();
+    let rig = spread(&sim, &["a", "b"], &FLAGS).await;
+    let mut train = replica("train", 16, 2);
+    let condition = |reason: &str| {
+        json!([{
+            "type": "PodScheduled", "status": "False", "reason": reason,
+            "lastTransitionTime": "2026-11-20T09:00:00Z",
+        }])
+    };
+    train["status"]["conditions"] = condition("SchedulingGated");
+    sim.put(train);
+    let lists = || {
+        let lists = sim.log().of(Verb::List, PODS);
+        lists.iter().filter(|it| format!("{:?}", it.query).contains("Pending")).count()
+    };
+    let before = lists();
+    rig.until("three looks", async || lists() > before + 3).await;
+    assert_eq!(sim.log().of(Verb::List, sim::DISRUPTION_BUDGETS).len(), 0);
+    set(&sim, "train", &["status", "conditions"], &condition("Unschedulable"));
+    rig.until("the eviction", async || !evicted(&sim).is_empty()).await;
 }
 
 /// Not without the flag, not for a pod that is less important, and not where evictions are refused.

@@ -363,6 +363,11 @@ impl Pod {
         self.metadata.object.deletion_timestamp.is_some()
     }
 
+    /// When it was created.
+    pub(crate) fn created_at(&self) -> Option<Timestamp> {
+        self.metadata.object.creation_timestamp.as_ref().map(|time| time.0)
+    }
+
     /// When its kubelet admitted it.
     pub(crate) fn started_at(&self) -> Option<Timestamp> {
         self.status.start_time.as_ref().map(|time| time.0)
@@ -371,6 +376,18 @@ impl Pod {
     /// The name of its priority class; empty where it has none.
     pub fn priority_class(&self) -> &str {
         &self.spec.priority_class_name
+    }
+
+    /// Whether kube-scheduler has tried it and found no node. False for a pod behind scheduling gates.
+    pub fn is_unschedulable(&self) -> bool {
+        let mut conditions = self.status.conditions.iter();
+        // kube-scheduler writes SchedulerError after an extender's error.
+        conditions.any(|c| {
+            let reason = c.reason.as_str();
+            c.kind == "PodScheduled"
+                && c.status == "False"
+                && matches!(reason, "Unschedulable" | "SchedulerError")
+        })
     }
 
     /// Since when kube-scheduler has found no node for it.

@@ -15,6 +15,9 @@ use super::preemption::freeing_cards;
 use super::{Choice, ChoiceRule, Evictable, GpuRequest, NodeCards, Rating};
 use crate::units::{NodeName, PodUid};
 
+/// The most pods of a node for which others are tried, because their successors fit nowhere.
+const MAX_TRIES: usize = 16;
+
 /// The part of an amount by which sums of decimal fractions may be off.
 const ROUNDING: f64 = 1e-9;
 
@@ -86,7 +89,7 @@ pub fn fewest_moves(
 ) -> Option<MovePlan> {
     let node = nodes.get(at)?;
     let mut stay = BTreeSet::new();
-    loop {
+    while stay.len() <= MAX_TRIES {
         let movable: Vec<&Movable> = pods.iter().filter(|pod| !stay.contains(&pod.uid)).collect();
         let leaving = fewest_to_leave(node, wanted, &movable)?;
         let (node, choice) = node.after(&leaving, wanted, rule)?;
@@ -96,6 +99,7 @@ pub fn fewest_moves(
             Err(fits_nowhere) => stay.insert(fits_nowhere),
         };
     }
+    None
 }
 
 /// The fewest of `pods` without which the wanted pod fits the node, whether they fit elsewhere or not. `None` where it
@@ -152,8 +156,8 @@ impl MoveNode {
             .map(|(at, takes)| {
                 let freed: f64 = gone.iter().filter_map(|pod| pod.takes.get(at)).sum();
                 let free = self.free.get(at).copied().unwrap_or_default() + freed;
-                // Less by what rounding can add.
-                (takes - free - ROUNDING * (takes + free)).max(0.0)
+                // What a pod does not ask for may be overdrawn. Less by what rounding can add.
+                if *takes > 0.0 { (takes - free - ROUNDING * (takes + free)).max(0.0) } else { 0.0 }
             })
             .collect();
         missing.iter().any(|amount| *amount > 0.0).then_some(missing)
@@ -191,7 +195,9 @@ impl MoveNode {
 
     fn has_room(&self, pod: &Movable) -> bool {
         let rooms = pod.takes.iter().zip(&self.free);
-        rooms.into_iter().all(|(takes, free)| *takes <= free + ROUNDING * (takes + free.abs()))
+        rooms
+            .into_iter()
+            .all(|(takes, free)| *takes <= 0.0 || *takes <= free + ROUNDING * (takes + free.abs()))
     }
 
     /// What it costs to take the pod, and the cards that it gets; `None` where it does not fit.

@@ -537,7 +537,8 @@ impl<'p> Evaluation<'p, '_> {
         Some(MetricLoad {
             reading: ReadingStatus::Fresh(Reading::new(Ratio::new(reading.0 / speed)?, reading.1)),
             in_flight: in_flight / speed,
-            pod: *self.pod.declares.get(demand) as f64 / speed,
+            // A pod counts for no more than its node can do.
+            pod: (*self.pod.declares.get(demand) as f64).min(speed) / speed,
             is_estimated: false,
         })
     }

@@ -323,7 +323,9 @@ impl Load {
     fn with(self, metric: &ResolvedMetric, pod: &PodAdds) -> KnownLoad {
         let KnownLoad::Known(load) = self.known else { return self.known };
         let adds = match metric.of_demand() {
-            Some(demand) if pod.is_judged_by(Some(demand)) => *pod.declares.get(demand) as f64,
+            Some(demand) if pod.is_judged_by(Some(demand)) => {
+                (*pod.declares.get(demand) as f64).min(self.capacity)
+            }
             Some(_) => return KnownLoad::Missing,
             None => metric.meaning.resource.map_or(0.0, |of| *pod.uses.get(of)),
         };

@@ -142,6 +142,24 @@ fn pods_go_for_other_resources_too_and_nodes_without_them_take_none() {
     assert_eq!(found(2.9), None);
 }
 
+#[test]
+fn what_a_pod_does_not_ask_for_may_be_overdrawn() {
+    let mut nodes = nodes(&[Layout("a", &[&[9], &[]]), Layout("b", &[&[]])]);
+    for (node, pods) in &mut nodes {
+        node.free.push(-3.0);
+        pods.iter_mut().for_each(|pod| pod.takes.push(0.0));
+    }
+    let all: Vec<MoveNode> = nodes.iter().map(|(node, _)| node.clone()).collect();
+    let pod = PodUid::from("wanted");
+    let request = request(CARD, 2);
+    let wanted = Wanted { pod: &pod, request: &request, takes: &[1.0, 0.0] };
+    let rule = ChoiceRule::default();
+    let found = fewest_moves(&all, 0, wanted, &nodes[0].1, &rule, |_, _| true).unwrap();
+    assert_eq!(moves(&found, &nodes), ["a-0-0 to b"]);
+    nodes[0].1[0].takes[1] = 1.0;
+    assert_eq!(fewest_moves(&all, 0, wanted, &nodes[0].1, &rule, |_, _| true), None);
+}
+
 /// What pods hold of each card of each node, at most what the card has.
 fn layouts() -> impl Strategy<Value = Vec<Vec<Vec<u32>>>> {
     let card = prop::collection::vec(1..=CARD, 0..4).prop_map(|sizes| {
