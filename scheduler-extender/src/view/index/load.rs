@@ -44,13 +44,13 @@ impl Index {
     fn speeds(&mut self, facts: &NodeFacts) -> PerDemand<Option<u64>> {
         PerDemand::of(|demand| match facts.speeds.get(demand) {
             Some(Ok(speed)) => Some(*speed),
-            Some(Err(error)) => {
+            Some(Err(error)) if self.policy.policy.demand.are_on() => {
                 self.refused_objects += 1;
                 let error = format!("{}: {error}", demand.name());
                 self.notices.push(Notice::RefusedSpeed { node: facts.name.clone(), error });
                 None
             }
-            None => None,
+            Some(Err(_)) | None => None,
         })
     }
 
