@@ -157,8 +157,8 @@ pub struct Args {
     )]
     pub evict_after: Duration,
 
-    /// With --evict-for-cards or --move-for-cards: how many pods are evicted in a minute at most. Those that have to go for one pod may be
-    /// more, where none were evicted in the last minute.
+    /// With --evict-for-cards or --move-for-cards: how many pods are evicted in a minute at most. Those that have to go
+    /// for one pod may be more, where none were evicted in the last minute.
     #[arg(
         long,
         env = "PLIMSOLL_EVICTIONS_PER_MINUTE",

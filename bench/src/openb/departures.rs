@@ -2,8 +2,8 @@
 //!
 //! There is no published figure for it: policies compare with each other alone. The times of the trace cannot be
 //! replayed as they are: at most 66 of its 6,212 GPUs are in use at once. So pods arrive by chance at a rate that asks
-//! for a given part of the GPUs, each with the life that one of its list had, two hours at most (nine in ten live less). A pod
-//! that fits nowhere is refused.
+//! for a given part of the GPUs, each with the life that one of its list had, two hours at most (nine in ten live
+//! less). A pod that fits nowhere is refused.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};

@@ -170,8 +170,8 @@ impl<'s> Nodes<'s> {
         Self { snapshot, moved, now, all, closed, read: HashMap::new(), resources }
     }
 
-    /// Whether Filter lets pods of a namespace go to a node: it is over no limit and not backed off from, and the policy
-    /// gives the namespace no other nodes.
+    /// Whether Filter lets pods of a namespace go to a node: it is over no limit and not backed off from, and the
+    /// policy gives the namespace no other nodes.
     fn is_open_to(&self, namespace: &str, at: usize) -> bool {
         let name = &self.all[at].name;
         let policy = &self.snapshot.policy;

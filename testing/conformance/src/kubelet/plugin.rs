@@ -143,8 +143,8 @@ impl Plugin {
         self.runtime.is_some()
     }
 
-    /// Whether the kubelet does not read its list of devices, although it has had the time to begin. A kubelet drops the
-    /// list of a plugin whose predecessor ends while it registers, and does not ask again.
+    /// Whether the kubelet does not read its list of devices, although it has had the time to begin. A kubelet drops
+    /// the list of a plugin whose predecessor ends while it registers, and does not ask again.
     pub(super) fn is_dropped(&self) -> bool {
         let is_read = self.service.devices.receiver_count() > 0;
         !is_read && self.started_at.is_some_and(|at| at.elapsed() > TIME_TO_LIST)
