@@ -1,4 +1,4 @@
-//! A run in which pods end: kinds and lives drawn from the list, more of them than fit.
+//! A run in which pods end: kinds and lives drawn from the list.
 //!
 //! There is no published figure for it: policies compare with each other alone. The times of the trace cannot be
 //! replayed as they are: at most 66 of its 6,212 GPUs are in use at once. So pods arrive by chance at a rate that asks
