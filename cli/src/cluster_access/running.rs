@@ -207,8 +207,11 @@ fn watch_signals() {
         };
         thread::spawn(move || {
             if let Some(signal) = signals.forever().next() {
-                for child in all_running().iter() {
-                    let mut child = locked(child);
+                let all = all_running();
+                // Locked until this process ends: whoever waits for one of them does not see its end, and tells of no
+                // failure.
+                let mut children: Vec<_> = all.iter().map(|child| locked(child)).collect();
+                for child in &mut children {
                     let _ = child.kill();
                     let _ = child.wait();
                 }
