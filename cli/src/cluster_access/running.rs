@@ -208,8 +208,8 @@ fn watch_signals() {
         thread::spawn(move || {
             if let Some(signal) = signals.forever().next() {
                 let all = all_running();
-                // Locked until this process ends: whoever waits for one of them does not see its end, and tells of no
-                // failure.
+                // The locks are held until this process exits. Otherwise the main thread could see that kubectl has
+                // ended, and report that as an error.
                 let mut children: Vec<_> = all.iter().map(|child| locked(child)).collect();
                 for child in &mut children {
                     let _ = child.kill();

@@ -118,9 +118,7 @@ pub struct NodeRoom {
 impl NodeRoom {
     /// Whether the pod's rules allow the node, and the node's taints the pod. It says nothing of room.
     pub fn accepts(&self, pod: &Resident) -> bool {
-        self.node.is_ready()
-            && !self.node.keeps_out(&pod.rules.tolerations)
-            && pod.rules.allow(self.node.labels())
+        pod.rules.allow(&self.node)
     }
 }
 
@@ -141,9 +139,7 @@ impl Applicant {
 
     /// Whether the pod's rules allow the node, and the node's taints the pod.
     pub fn may_go_to(&self, node: &NodeRoom) -> bool {
-        node.node.is_ready()
-            && !node.node.keeps_out(&self.rules.tolerations)
-            && self.rules.allow(node.node.labels())
+        self.rules.allow(&node.node)
     }
 }
 
@@ -457,11 +453,17 @@ impl NodeRules {
         Some(Self { node_selector, terms, tolerations: pod.tolerations().to_vec() })
     }
 
-    fn allow(&self, labels: &BTreeMap<String, String>) -> bool {
+    /// Whether these rules, and the node's readiness and taints, let the pod be placed there.
+    fn allow(&self, node: &Node) -> bool {
+        let labels = node.labels();
         let by_terms = self.terms.as_ref().is_none_or(|terms| {
             terms.iter().any(|term| !term.selects_all() && term.matches(labels))
         });
-        by_terms && self.node_selector.iter().all(|(key, value)| labels.get(key) == Some(value))
+        let mut selector = self.node_selector.iter();
+        node.is_ready()
+            && !node.keeps_out(&self.tolerations)
+            && by_terms
+            && selector.all(|(key, value)| labels.get(key) == Some(value))
     }
 }
 

@@ -6,13 +6,13 @@
 //! Eviction API, and keeps that card for the pod.
 //!
 //! With `--move-for-cards` it first looks for pods whose successors fit elsewhere ([`crate::moves`]). That also helps
-//! pods for which no node's total suffices, whom kube-scheduler asks no extender about. So the task lists the pods that
-//! wait.
+//! pods that no node has enough units for in total. kube-scheduler does not call Filter for these, so the task lists
+//! pending pods from the API server.
 //!
 //! Invariants: only the leader evicts; only pods of lower priority, and by moves those as important that are marked as
-//! safe to evict; none whose PodDisruptionBudgets allow no eviction;
-//! and not more a minute than the limit. Before the first eviction, a dry run of each has succeeded. For one pod,
-//! others are evicted once in [`KEEP_FOR`] at most, and with growing pauses. Filter does not wait for any of this.
+//! safe to evict; none whose PodDisruptionBudgets allow no eviction; and not more a minute than the limit. Before the
+//! first eviction, a dry run of each has succeeded. For one pod, others are evicted once in [`KEEP_FOR`] at most, and
+//! with growing pauses. Filter does not wait for any of this.
 
 mod choice;
 mod waiting;
