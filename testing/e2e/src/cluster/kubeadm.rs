@@ -29,14 +29,10 @@ pub(crate) fn build(cluster: &Cluster) -> Result<()> {
     nodes.iter().try_for_each(|node| {
         fs::write(node.path(configs::PODS_RESOLVER), configs::NO_NAME_SERVER)
     })?;
-    first.run(&[
-        "kubeadm",
-        "init",
-        "--config",
-        CONFIG,
-        NO_PREFLIGHT,
-        "--skip-phases=addon/kube-proxy",
-    ])?;
+    let init = ["kubeadm", "init", "--config", CONFIG, NO_PREFLIGHT];
+    first
+        .run(&[&init[..], &["--skip-phases=addon/kube-proxy"]].concat())
+        .with_context(|| control_plane_logs(first))?;
     copy_kubeconfig(first, settings)?;
     let (token, hash) = join_credentials(first)?;
     thread::scope(|scope| {
@@ -48,6 +44,14 @@ pub(crate) fn build(cluster: &Cluster) -> Result<()> {
     })?;
     start_proxies(nodes)?;
     wait_until_ready(settings, nodes, bin)
+}
+
+/// The last lines of etcd and of the API server, which know why kubeadm got no answer.
+fn control_plane_logs(node: &Node) -> String {
+    let pods = "/var/log/pods/kube-system";
+    let logs = format!("tail -n 5 {pods}_etcd-*/etcd/*.log {pods}_kube-apiserver-*/*/*.log 2>&1");
+    let told = node.run(&["sh", "-c", &format!("{logs} | cut -c -400")]);
+    told.unwrap_or_else(|error| format!("no logs of the control plane: {error:#}"))
 }
 
 /// Copies the administrator's kubeconfig, with its mode: only root may read the key in it.

@@ -46,7 +46,7 @@ impl Cluster {
     /// Starts a cluster of the wanted release, after removing what a former run left.
     pub fn up(settings: Settings) -> Result<Self> {
         let release = wanted_release(&settings)?;
-        preflight::prepare()?;
+        preflight::prepare(&settings)?;
         let bin = binaries::ensure(&settings, release)?;
         step("removing what a former run left");
         teardown::remove(&settings)?;
@@ -65,7 +65,7 @@ impl Cluster {
     /// Builds what [`Cluster::up`] needs of the wanted release and starts nothing.
     pub fn build(settings: &Settings) -> Result<()> {
         let release = wanted_release(settings)?;
-        preflight::prepare()?;
+        preflight::prepare(settings)?;
         let bin = binaries::ensure(settings, release)?;
         images::kubernetes(settings, release, &bin)?;
         step(&format!("the programs of {release} lie in {}", bin.display()));
