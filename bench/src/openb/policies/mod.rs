@@ -13,4 +13,7 @@ pub trait Policy {
     /// The place of a pod of `kind`, which is number `at` of the trace's kinds: a position in `nodes`, and the cards.
     /// `None` where it fits nowhere.
     fn place(&mut self, nodes: &[Node], at: usize, kind: &PodKind) -> Option<(usize, Cards)>;
+
+    /// A pod of the kind that is number `at` has ended. Published policies do not look at what runs.
+    fn ended(&mut self, _at: usize) {}
 }

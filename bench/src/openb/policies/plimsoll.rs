@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use placement::gpu::fragmentation::{Measure, NodeClass, PodShape, RequestCounter};
+use placement::gpu::fragmentation::{HeldParts, Measure, NodeClass, PodShape, RequestCounter};
 use placement::gpu::{
     BeyondUnits, CardFilter, CardOptions, CardUse, ChoiceRule, ContainerKind, ContainerRequest,
     FreeCard, GpuRequest, Rating, choose, score_less_card_cost,
@@ -36,6 +36,8 @@ pub struct Plimsoll {
     empty: Vec<Node>,
     /// Pods that have arrived.
     arrived: usize,
+    /// By kind, the pods that run.
+    running: Vec<u64>,
 }
 
 /// Places are priced anew after so many pods: about what kube-scheduler places in the time of the extender's tick.
@@ -54,6 +56,7 @@ impl Plimsoll {
             memory: ByState::default(),
             empty: Vec::new(),
             arrived: 0,
+            running: vec![0; trace.kinds.len()],
         }
     }
 
@@ -63,7 +66,7 @@ impl Plimsoll {
         let mut learner = RequestCounter::default();
         let requests = trace.pods.iter().filter_map(|kind| policy.requests[*kind].as_ref());
         requests.for_each(|request| learner.observe(&PodShape::of(request)));
-        policy.set_measure(learner.measure(&policy.classes));
+        policy.set_measure(learner.measure(&HeldParts::default(), &policy.classes));
         policy.learner = None;
         policy
     }
@@ -72,7 +75,13 @@ impl Plimsoll {
         let Some(learner) = &mut self.learner else { return };
         learner.observe(&PodShape::of(request));
         if learner.is_due() {
-            let measure = learner.measure(&self.classes);
+            let mut held = HeldParts::default();
+            for (running, request) in self.running.iter().zip(&self.requests) {
+                for share in request.iter().flat_map(GpuRequest::shares) {
+                    held.count(Units(WHOLE), share.units, *running);
+                }
+            }
+            let measure = learner.measure(&held, &self.classes);
             self.set_measure(measure);
             self.reprice(nodes);
         }
@@ -134,7 +143,13 @@ impl Policy for Plimsoll {
         };
         self.learn(&request, nodes);
         let Self { models, uuids, rule, memory, .. } = self;
-        memory.best(nodes, at, pod, |room| judge(models, uuids, rule, room, &request))
+        let place = memory.best(nodes, at, pod, |room| judge(models, uuids, rule, room, &request));
+        self.running[at] += u64::from(place.is_some());
+        place
+    }
+
+    fn ended(&mut self, at: usize) {
+        self.running[at] = self.running[at].saturating_sub(1);
     }
 }
 

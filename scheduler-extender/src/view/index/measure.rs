@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use placement::gpu::GpuRequest;
-use placement::gpu::fragmentation::{Measure, NodeClass, PodShape, RequestCounter, TypicalPods};
+use placement::gpu::fragmentation::{
+    HeldParts, Measure, NodeClass, PodShape, RequestCounter, TypicalPods,
+};
 use placement::units::Units;
 
 use super::Index;
@@ -30,9 +32,9 @@ pub(in crate::view) struct MeasureInput {
 }
 
 impl MeasureInput {
-    /// Computes the measure. Takes some milliseconds.
-    pub(in crate::view) fn compute(&self) -> Measure {
-        Measure::new(&self.typical, &self.classes)
+    /// Computes the measure, while pods hold what is in `held`. Takes some milliseconds.
+    pub(in crate::view) fn compute(&self, held: &HeldParts) -> Measure {
+        Measure::new(&self.typical, held, &self.classes)
     }
 }
 

@@ -137,7 +137,7 @@ fn newest<'k>(
 #[cfg(test)]
 mod tests {
     use placement::gpu;
-    use placement::gpu::fragmentation::{Measure, NodeClass, PodShape, TypicalPods};
+    use placement::gpu::fragmentation::{HeldParts, Measure, NodeClass, PodShape, TypicalPods};
     use placement::units::{NodeName, Units};
     use proptest::prelude::*;
 
@@ -222,7 +222,7 @@ mod tests {
             (0..50).for_each(|_| typical.observe(&PodShape::of(&request((units, 1_000)))));
             let (model, card) = ("NVIDIA A10".to_owned(), Units(16));
             let class = NodeClass { count: NODES, cpu: Some(4_000), model, cards: 1, units: card };
-            let measure = Some(Arc::new(Measure::new(&typical, &[class])));
+            let measure = Some(Arc::new(Measure::new(&typical, &HeldParts::default(), &[class])));
             ChoiceRule { strategy: gpu::Strategy::LeastFragmentation, measure }
         };
         let plain = |strategy| ChoiceRule { strategy, measure: None };

@@ -245,7 +245,9 @@ impl Measure {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gpu::fragmentation::{Cost, MeasuredNode, NodeClass, PodShape, TypicalPods};
+    use crate::gpu::fragmentation::{
+        Cost, HeldParts, MeasuredNode, NodeClass, PodShape, TypicalPods,
+    };
     use crate::gpu::{CardShare, Patterns};
     use crate::units::{CardModel, Cores, Units};
 
@@ -266,7 +268,7 @@ mod tests {
         for (shape, count) in requests {
             (0..*count).for_each(|_| typical.observe(shape));
         }
-        Measure::new(&typical, &classes(nodes))
+        Measure::new(&typical, &HeldParts::default(), &classes(nodes))
     }
 
     /// A node with so many idle cards of eight, the others full, and free CPU.

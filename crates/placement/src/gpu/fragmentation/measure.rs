@@ -1,5 +1,6 @@
 //! The cost of a placement.
 
+use super::held::HeldParts;
 use super::large::{LargePlaces, Totals};
 use super::packing::PackingValue;
 use super::room::CardRoom;
@@ -76,8 +77,8 @@ impl Kind {
 }
 
 impl Measure {
-    /// The measure for the pods of `typical` on the nodes of `classes`.
-    pub fn new(typical: &TypicalPods, classes: &[NodeClass]) -> Self {
+    /// The measure for the pods of `typical` on the nodes of `classes`, while pods hold what is in `held`.
+    pub fn new(typical: &TypicalPods, held: &HeldParts, classes: &[NodeClass]) -> Self {
         let mut models: Vec<String> = classes.iter().map(|class| class.model.clone()).collect();
         models.sort();
         models.dedup();
@@ -97,9 +98,10 @@ impl Measure {
             }
         }
         kinds.sort_by_key(|(kind, _)| kind.cpu);
-        let packing_values =
-            sizes(classes).into_iter().map(|size| PackingValue::new(size, &parts(&shares, size)));
-        let packing_values = packing_values.collect();
+        let packing_values = sizes(classes)
+            .into_iter()
+            .map(|size| PackingValue::new(size, &parts(&shares, held, size)))
+            .collect();
         let (cards_by_request, cpu_by_request) = means(&shares, classes);
         let cpu_by_card =
             if cards_by_request > 0.0 { cpu_by_request / cards_by_request } else { 0.0 };
@@ -166,9 +168,15 @@ fn cpu(classes: &[NodeClass]) -> Option<f64> {
     classes.iter().map(|class| Some(class.cpu? as f64 * class.count as f64)).sum()
 }
 
-/// The units that pods take of cards of one size, with the frequency of each.
-fn parts(shares: &[(&PodShape, f64)], size: Units) -> Vec<(Units, f64)> {
-    shares.iter().map(|(shape, share)| (shape.part.of(size), share * shape.cards as f64)).collect()
+/// The units that pods take of cards of one size, with the frequency of each: half of what is requested, and half of
+/// what is held. By requests alone, what long-lived pods leave free of their cards would be kept for pods that come too
+/// seldom to fill it; by what is held alone, nothing would be kept for pods that find no room.
+fn parts(shares: &[(&PodShape, f64)], held: &HeldParts, size: Units) -> Vec<(Units, f64)> {
+    let cards: f64 = shares.iter().map(|(shape, share)| share * shape.cards as f64).sum();
+    let requested = shares
+        .iter()
+        .map(|(shape, share)| (shape.part.of(size), share * shape.cards as f64 / cards));
+    requested.chain(held.shares(size)).collect()
 }
 
 /// The cards and the CPU that a request asks for on average.
@@ -236,7 +244,7 @@ mod tests {
         let mut typical = TypicalPods::default();
         let each = pods.iter().flat_map(|(pod, count)| std::iter::repeat_n(*pod, *count));
         each.for_each(|pod| typical.observe(&PodShape::of(pod)));
-        let measure = Some(Arc::new(Measure::new(&typical, classes)));
+        let measure = Some(Arc::new(Measure::new(&typical, &HeldParts::default(), classes)));
         ChoiceRule { measure, ..ChoiceRule::default() }
     }
 
@@ -274,6 +282,24 @@ mod tests {
         let cards = cards("A", &[100, 53, 35, 100]);
         let chosen = place(&rule, Some(64_000), &cards, &pods[1]).map(|(_, cards)| cards);
         assert_eq!(chosen, Some(vec![2]));
+    }
+
+    #[test]
+    fn room_that_long_lived_pods_fill_is_not_lost() {
+        // Pods of 40 come less often than those of 60, and stay so much longer that more of them are there.
+        let mut typical = TypicalPods::default();
+        (0..60).for_each(|_| typical.observe(&PodShape::of(&share(0, 60))));
+        (0..40).for_each(|_| typical.observe(&PodShape::of(&share(0, 40))));
+        let beside_a_large_one = CardRoom { free: Units(40), units: CARD };
+        let loss = |held: &HeldParts| {
+            let measure = Measure::new(&typical, held, &[class(10, "A", 4, 64_000)]);
+            measure.packing_loss(beside_a_large_one) / PACKING_LOSS_WEIGHT
+        };
+        let mut held = HeldParts::default();
+        assert!((loss(&held) - 0.4).abs() < 1e-6, "{}", loss(&held));
+        held.count(CARD, Units(60), 25);
+        held.count(CARD, Units(40), 75);
+        assert!(loss(&held) < 1e-6, "{}", loss(&held));
     }
 
     #[test]

@@ -11,7 +11,7 @@
 //!   that is given out, that of pods without cards included.
 //! * **Packing loss**: the free part of each card, less the part that the best set of typical pods can fill. Which
 //!   sizes fill a card well follows from the mix itself, by the prices of the cutting-stock problem (Gilmore and
-//!   Gomory, 1961).
+//!   Gomory, 1961). The mix is half what is requested and half what pods hold ([`HeldParts`]).
 //! * **Places**: of the places for pods with several cards, those that the pod takes away, each at the chance that it
 //!   will be needed ([`Measure::repriced`]).
 //!
@@ -21,6 +21,7 @@
 //! that ties are exact and the first of equal nodes in a fixed order is filled first. Choosing among equal nodes at
 //! random costs several percent of a cluster's cards.
 
+mod held;
 mod large;
 mod measure;
 mod node;
@@ -29,6 +30,7 @@ mod request_counter;
 mod room;
 mod typical;
 
+pub use held::HeldParts;
 pub use measure::{Cost, Measure, NodeClass};
 pub(super) use node::MeasuredNode;
 pub use request_counter::RequestCounter;

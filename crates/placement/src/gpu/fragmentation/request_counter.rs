@@ -1,6 +1,6 @@
 //! When the measure is recomputed from what was requested.
 
-use super::{Measure, NodeClass, PodShape, TypicalPods};
+use super::{HeldParts, Measure, NodeClass, PodShape, TypicalPods};
 
 /// The first measure is computed after this number of requests. With fewer, best fit is as good.
 const FIRST_AFTER: u64 = 16;
@@ -47,8 +47,8 @@ impl RequestCounter {
         self.typical.clone()
     }
 
-    /// The measure for pods as they came so far, on nodes as in `classes`.
-    pub fn measure(&mut self, classes: &[NodeClass]) -> Measure {
-        Measure::new(&self.take(), classes)
+    /// The measure for pods as they came so far, on nodes as in `classes`, while pods hold what is in `held`.
+    pub fn measure(&mut self, held: &HeldParts, classes: &[NodeClass]) -> Measure {
+        Measure::new(&self.take(), held, classes)
     }
 }

@@ -1,0 +1,93 @@
+//! What pods hold of cards now.
+
+use std::collections::BTreeMap;
+
+use crate::gpu::{Account, Basis};
+use crate::units::Units;
+
+/// How many times pods hold so many units of a card of a size. A pod that stays long is found here more often than
+/// among the requests, and what it leaves free of its card has to be filled as often.
+///
+/// # Examples
+///
+/// ```
+/// use placement::gpu::fragmentation::HeldParts;
+/// use placement::units::Units;
+///
+/// let mut held = HeldParts::default();
+/// held.count(Units(16), Units(4), 3);
+/// held.count(Units(16), Units(16), 1);
+/// assert_eq!(held.shares(Units(16)).collect::<Vec<_>>(), [(Units(4), 0.75), (Units(16), 0.25)]);
+/// assert_eq!(held.shares(Units(24)).count(), 0);
+/// ```
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct HeldParts(BTreeMap<Units, BTreeMap<Units, u64>>);
+
+impl HeldParts {
+    /// Counts `times` cards of `card` units, of each of which a pod holds `part` units.
+    pub fn count(&mut self, card: Units, part: Units, times: u64) {
+        if times > 0 {
+            *self.0.entry(card).or_default().entry(part).or_default() += times;
+        }
+    }
+
+    /// Counts what pods hold of this card. Left out is memory of no pod, and what a pod is charged on every card of the
+    /// node since its own is not known.
+    pub fn count_account(&mut self, account: &Account) {
+        let placed = account
+            .charges
+            .iter()
+            .filter(|charge| charge.basis.is_held() && charge.basis != Basis::UnknownPlace);
+        placed.for_each(|charge| self.count(account.card.units, charge.units, 1));
+    }
+
+    /// Each number of units that is held of cards of this size, with its share of them.
+    pub fn shares(&self, card: Units) -> impl Iterator<Item = (Units, f64)> {
+        let parts = self.0.get(&card);
+        let all: u64 = parts.into_iter().flat_map(BTreeMap::values).sum();
+        parts.into_iter().flatten().map(move |(part, times)| (*part, *times as f64 / all as f64))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gpu::{Charge, FreeCard};
+    use crate::units::{Cores, PodUid};
+
+    #[test]
+    fn what_is_certainly_held_of_this_card_counts() {
+        let card = FreeCard {
+            uuid: "GPU-0".into(),
+            index: 0,
+            model: "A10".into(),
+            numa_node: None,
+            units: Units(16),
+            free: Units(1),
+            free_cores: Cores::ALL,
+            idle: false,
+            healthy: true,
+            closed: None,
+            isolation: None,
+        };
+        let charge = |units, basis| Charge {
+            pod: PodUid::from(format!("pod-{units}").as_str()),
+            units: Units(units),
+            cores: Cores(0),
+            basis,
+        };
+        let charges = vec![
+            charge(1, Basis::Recorded),
+            charge(2, Basis::Chosen),
+            charge(3, Basis::Claimed),
+            charge(4, Basis::UnknownPlace),
+            charge(5, Basis::UnprovenClaim),
+            charge(6, Basis::Nominated),
+            charge(7, Basis::Unmanaged),
+        ];
+        let mut held = HeldParts::default();
+        held.count_account(&Account { card, charges });
+        let parts: Vec<u32> = held.shares(Units(16)).map(|(part, _)| part.0).collect();
+        assert_eq!(parts, [1, 2, 3]);
+    }
+}
