@@ -119,29 +119,6 @@ pub fn run(trace: &Trace, seed: u64, policy: &mut dyn Policy, load: Load) -> Opt
             None => refused += counted,
         }
     }
-    if std::env::var("HOLES").is_ok() {
-        let mut holes: std::collections::BTreeMap<u32, u32> = Default::default();
-        let (mut nocpu, mut short) = (0, 0);
-        for node in &nodes {
-            for free in node.room.free() {
-                *holes.entry(u32::from(*free)).or_default() += 1;
-                if *free > 0 {
-                    nocpu += u32::from(*free);
-                    if node.room.cpu < 4000 {
-                        short += u32::from(*free);
-                    }
-                }
-            }
-        }
-        let mut list: Vec<(u32, u32)> = holes.into_iter().filter(|(size, _)| *size > 0).collect();
-        list.sort_by_key(|(size, count)| std::cmp::Reverse(size * count));
-        eprintln!(
-            "free {} of which little cpu {}: {:?}",
-            nocpu,
-            short,
-            list.iter().take(24).map(|(s, c)| format!("{s}x{c}={}", s * c)).collect::<Vec<_>>()
-        );
-    }
     let whole = capacity * LONGEST as f64;
     let of_arrived = |pods: usize| 100.0 * pods as f64 / arrived.max(1) as f64;
     Some(Outcome {

@@ -208,32 +208,29 @@ fn the_node_that_scores_best_and_the_card_that_bind_takes_follow_one_measure() {
     assert_eq!(cluster.reserve(&next, "b"), 1);
 }
 
+/// What a pod of 5 units costs beside one of 10, of cards with 16, while so many of 6 run.
+fn cost_of_spoiling_room_for_six(running: usize) -> i64 {
+    let mut cluster = Cluster::new(&[("a", 1), ("c", 8)]);
+    cluster.seen(60, 10, 0);
+    cluster.seen(40, 6, 0);
+    cluster.reserve(&pod("large", 10, 0, None), "a");
+    for number in 0..running {
+        cluster.reserve(&pod(&format!("small-{number}"), 6, 0, None), "c");
+    }
+    cluster.view.renew_measure();
+    let decision = cluster.decision(&pod("next", 5, 0, None), &["a"]);
+    let request = decision.request.as_ref().unwrap();
+    let snapshot = cluster.view.read();
+    let choice = snapshot.cards("a").unwrap().fit(&"next".into(), request, &decision.rule);
+    choice.unwrap().cost.unwrap().0
+}
+
 /// Pods of 10 units are requested more often than those of 6. Where many of 6 run, the 6 units beside one of 10 are
 /// kept for the next of them.
 #[test]
 fn room_is_kept_for_pods_that_run_as_for_those_that_are_requested() {
-    let cost_of_spoiling_a_hole = |running: usize| {
-        let mut cluster = Cluster::new(&[("a", 1), ("c", 8)]);
-        cluster.seen(60, 10, 0);
-        cluster.seen(40, 6, 0);
-        cluster.reserve(&pod("large", 10, 0, None), "a");
-        for number in 0..running {
-            cluster.reserve(&pod(&format!("small-{number}"), 6, 0, None), "c");
-        }
-        cluster.view.renew_measure();
-        let next = pod("next", 5, 0, None);
-        let decision = cluster.decision(&next, &["a"]);
-        let snapshot = cluster.view.read();
-        let cards = snapshot.cards("a").unwrap();
-        cards
-            .fit(&"next".into(), decision.request.as_ref().unwrap(), &decision.rule)
-            .unwrap()
-            .cost
-            .unwrap()
-            .0
-    };
     // Half a card more, of ten times the weight.
-    let more = cost_of_spoiling_a_hole(16) - cost_of_spoiling_a_hole(0);
+    let more = cost_of_spoiling_room_for_six(16) - cost_of_spoiling_room_for_six(0);
     assert!((4_000_000..6_000_000).contains(&more), "{more}");
 }
 

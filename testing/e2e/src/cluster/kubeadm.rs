@@ -29,9 +29,9 @@ pub(crate) fn build(cluster: &Cluster) -> Result<()> {
     nodes.iter().try_for_each(|node| {
         fs::write(node.path(configs::PODS_RESOLVER), configs::NO_NAME_SERVER)
     })?;
-    let init = ["kubeadm", "init", "--config", CONFIG, NO_PREFLIGHT];
+    let without_proxy = "--skip-phases=addon/kube-proxy";
     first
-        .run(&[&init[..], &["--skip-phases=addon/kube-proxy"]].concat())
+        .run(&["kubeadm", "init", "--config", CONFIG, NO_PREFLIGHT, without_proxy])
         .with_context(|| control_plane_logs(first))?;
     copy_kubeconfig(first, settings)?;
     let (token, hash) = join_credentials(first)?;

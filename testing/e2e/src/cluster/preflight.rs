@@ -30,7 +30,8 @@ const NEEDED_SPACE: u64 = 6 << 30;
 pub(crate) fn prepare(settings: &Settings) -> Result<()> {
     require_root()?;
     require_time_namespaces()?;
-    [&settings.state, &settings.cache].into_iter().try_for_each(|folder| require_space(folder))?;
+    require_space(&settings.state)?;
+    require_space(&settings.cache)?;
     let missing: Vec<&str> =
         NEEDED.iter().filter(|(file, _)| !present(file)).map(|(_, package)| *package).collect();
     if missing.is_empty() { Ok(()) } else { install(&missing) }
