@@ -11,10 +11,11 @@
 //!
 //! Invariants: only the leader evicts; only pods of lower priority, and by moves those as important that are marked as
 //! safe to evict; none whose PodDisruptionBudgets allow no eviction; and not more a minute than the limit. Before the
-//! first eviction, a dry run of each has succeeded. For one pod, others are evicted once in [`KEEP_FOR`] at most, and
-//! with growing pauses. Filter does not wait for any of this.
+//! first eviction, a dry run of each has succeeded. For one pod, others are evicted once in [`waiting::KEEP_FOR`] at
+//! most, and with growing pauses. Filter does not wait for any of this.
 
 mod choice;
+mod events;
 mod waiting;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -36,10 +37,11 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 
 use self::choice::ReadNodes;
-use self::waiting::{KEEP_FOR, KeptCards, PodWithoutCard, PodsWithoutCard, Report};
+use self::events::{beneficiary_warning, moved_warning, moves_warning, victim_warning};
+use self::waiting::{KeptCards, PodWithoutCard, PodsWithoutCard, Report};
 use crate::decisions::DecidedPod;
 use crate::metrics::Metrics;
-use crate::moves::{MoveSearch, MovesFor, Proposal, Workload};
+use crate::moves::{MoveSearch, MovesFor, Proposal, ProposedMove, Workload};
 use crate::replicas::Replicas;
 use crate::victims::{Eviction, VictimSearch};
 use crate::view::{GpuPodId, View};
@@ -95,11 +97,31 @@ pub(crate) struct EvictionModes {
 struct Victims {
     node: NodeName,
     cards: Vec<CardId>,
-    pods: Vec<PodReference>,
-    /// Where the successor of each fits; none where they are evicted because they are less important.
-    to: Vec<NodeName>,
-    /// The workloads of pods that are moved.
-    workloads: Vec<Workload>,
+    pods: Vec<Victim>,
+}
+
+/// A pod to evict.
+struct Victim {
+    pod: PodReference,
+    /// `None` where it is evicted because it is less important.
+    moved: Option<Moved>,
+}
+
+/// What is known of a pod that is moved.
+struct Moved {
+    /// Where its successor fits.
+    to: NodeName,
+    workload: Option<Workload>,
+}
+
+impl Victim {
+    fn less_important(pod: PodReference) -> Self {
+        Self { pod, moved: None }
+    }
+
+    fn moved(one: ProposedMove) -> Self {
+        Self { pod: one.pod, moved: Some(Moved { to: one.to, workload: one.workload }) }
+    }
 }
 
 /// The sender of Filter's reports.
@@ -381,10 +403,8 @@ impl Evictor {
                 }
             };
             let Proposal { node, cards, moves, .. } = proposal;
-            let to = moves.iter().map(|it| it.to.clone()).collect();
-            let workloads = moves.iter().filter_map(|it| it.workload.clone()).collect();
-            let pods = moves.into_iter().map(|it| it.pod).collect();
-            let victims = Victims { node, cards, pods, to, workloads };
+            let pods = moves.into_iter().map(Victim::moved).collect();
+            let victims = Victims { node, cards, pods };
             if !self.allows(victims.pods.len(), evicted) {
                 self.metrics.count_card_eviction("rate-limited");
                 return Some(RoundOutcome::Later);
@@ -441,18 +461,15 @@ impl Evictor {
                 return RoundOutcome::Later;
             };
             let Eviction { node, cards, victims, .. } = eviction;
-            if !self.allows(victims.len(), evicted) {
+            let pods = victims.into_iter().map(Victim::less_important).collect();
+            let victims = Victims { node, cards, pods };
+            if !self.allows(victims.pods.len(), evicted) {
                 self.metrics.count_card_eviction("rate-limited");
                 return RoundOutcome::Later;
             }
-            match self.first_refused(&victims).await {
+            match self.first_refused(&victims.pods).await {
                 Some(victim) => waiting.leave_out(victim),
-                None => {
-                    let pods = victims;
-                    let (to, workloads) = (Vec::new(), Vec::new());
-                    let victims = Victims { node, cards, pods, to, workloads };
-                    return self.carry_out(uid, waiting, victims, evicted).await;
-                }
+                None => return self.carry_out(uid, waiting, victims, evicted).await,
             }
         }
         RoundOutcome::Later
@@ -468,8 +485,8 @@ impl Evictor {
     }
 
     /// The first of these pods whose dry run of the eviction fails.
-    async fn first_refused(&self, victims: &[PodReference]) -> Option<PodUid> {
-        for victim in victims {
+    async fn first_refused(&self, victims: &[Victim]) -> Option<PodUid> {
+        for Victim { pod: victim, .. } in victims {
             let outcome = try_evict(&self.client, victim, CALL_TIMEOUT).await;
             if let Some(why) = refusal(&outcome) {
                 self.record_refusal(victim, &outcome, why);
@@ -493,12 +510,13 @@ impl Evictor {
         victims: Victims,
         evicted: &mut Evicted,
     ) -> RoundOutcome {
-        let Victims { node, cards, pods, to, workloads } = victims;
-        evicted.moved.extend(workloads.into_iter().map(|it| (it, Instant::now())));
+        let Victims { node, cards, pods } = victims;
+        let workloads = pods.iter().filter_map(|victim| victim.moved.as_ref()?.workload.clone());
+        evicted.moved.extend(workloads.map(|workload| (workload, Instant::now())));
         self.view.change(|index| index.keep(uid, &node, cards.clone()));
         waiting.kept = Some(KeptCards::new(node.clone(), cards));
         let mut gone = 0;
-        for (at, victim) in pods.iter().enumerate() {
+        for Victim { pod: victim, moved } in &pods {
             // The calls before took time, in which another replica may have taken over.
             if !self.replicas.leads() {
                 return RoundOutcome::Over;
@@ -514,8 +532,8 @@ impl Evictor {
             }
             gone += 1;
             self.metrics.count_card_eviction(label(&outcome));
-            let warning = match to.get(at) {
-                Some(to) => moved_warning(&waiting.pod, to),
+            let warning = match moved {
+                Some(moved) => moved_warning(&waiting.pod, &moved.to),
                 None => victim_warning(&waiting.pod),
             };
             self.write_event(victim, &warning).await;
@@ -523,11 +541,9 @@ impl Evictor {
         if gone == 0 {
             return RoundOutcome::Later;
         }
-        let warning = if to.is_empty() {
-            beneficiary_warning(&node, gone)
-        } else {
-            moves_warning(&node, gone)
-        };
+        let are_moved = pods.iter().any(|victim| victim.moved.is_some());
+        let warning =
+            if are_moved { moves_warning(&node, gone) } else { beneficiary_warning(&node, gone) };
         self.write_event(&waiting.pod, &warning).await;
         RoundOutcome::Evicted
     }
@@ -574,50 +590,6 @@ fn label(outcome: &EvictOutcome) -> &'static str {
         EvictOutcome::NotNow(_) => "not-now",
         EvictOutcome::Refused(_) => "refused",
         EvictOutcome::Unknown(_) => "unknown",
-    }
-}
-
-fn victim_warning(of: &PodReference) -> EventText {
-    let PodReference { namespace, name, .. } = of;
-    EventText {
-        reason: "EvictedForGPUCard",
-        action: "Evict",
-        note: format!(
-            "Its GPU card is needed for pod {namespace}/{name}, which is more important, and finds room on no card"
-        ),
-    }
-}
-
-fn moved_warning(of: &PodReference, to: &NodeName) -> EventText {
-    let PodReference { namespace, name, .. } = of;
-    EventText {
-        reason: "MovedForGPUCard",
-        action: "Evict",
-        note: format!(
-            "Its GPU card is needed for pod {namespace}/{name}, which finds room on no card; its successor fits node {to}"
-        ),
-    }
-}
-
-fn moves_warning(node: &NodeName, count: usize) -> EventText {
-    EventText {
-        reason: "MovingForGPUCard",
-        action: "Evict",
-        note: format!(
-            "{count} pods of node {node} were evicted for it, whose successors fit elsewhere; their GPU cards are kept for {} s",
-            KEEP_FOR.as_secs()
-        ),
-    }
-}
-
-fn beneficiary_warning(node: &NodeName, count: usize) -> EventText {
-    EventText {
-        reason: "EvictingForGPUCard",
-        action: "Evict",
-        note: format!(
-            "{count} less important pods of node {node} were evicted for it; their GPU card is kept for {} s",
-            KEEP_FOR.as_secs()
-        ),
     }
 }
 
