@@ -70,6 +70,19 @@ fn namespace_pids(pid: Pid) -> Option<Vec<i32>> {
     status(pid, "NSpid:")?.split_whitespace().map(|number| number.parse().ok()).collect()
 }
 
+/// Whether the process runs its container's own program. A container counts as started once runc has told its process
+/// to go on: on a busy host that is still runc's, without the container's environment, when its pod is seen to run.
+pub fn has_begun(pid: Pid) -> bool {
+    // In this order: the kernel changes the name after the old environment is gone, and before the new one is there.
+    let name = fs::read_to_string(entry(pid, "comm")).unwrap_or_default();
+    let environment = fs::read(entry(pid, "environ")).unwrap_or_default();
+    is_own_program(&name, &environment)
+}
+
+fn is_own_program(name: &str, environment: &[u8]) -> bool {
+    !name.starts_with("runc:[") && !environment.is_empty()
+}
+
 /// The environment that the process was started with.
 pub fn environ(pid: Pid) -> Result<BTreeMap<String, String>> {
     let path = entry(pid, "environ");
@@ -251,6 +264,14 @@ mod tests {
             alive(own) && started(own).is_some() && resident_kib(own).is_some_and(|kib| kib > 0)
         );
         assert!(!arguments(own).is_empty());
+    }
+
+    #[test]
+    fn a_process_of_runc_and_one_that_loads_its_program_have_not_begun() {
+        assert!(!is_own_program("runc:[2:INIT]\n", b"_LIBCONTAINER_INITPIPE=3\0"));
+        assert!(!is_own_program("pause\n", b""));
+        assert!(is_own_program("pause\n", b"PATH=/bin\0"));
+        assert!(has_begun(rustix::process::getpid()));
     }
 
     #[test]

@@ -28,6 +28,9 @@ pub(crate) const START: Duration = Duration::from_secs(420);
 /// kube-scheduler tries every waiting pod.
 pub(crate) const BINDING: Duration = Duration::from_secs(400);
 
+/// The limit for a started container's process to load its program, on two busy processors.
+const BEGUN: Duration = Duration::from_secs(30);
+
 /// A container that waits for its end.
 pub(crate) fn idle_container(name: &str) -> Value {
     json!({"name": name, "image": PAUSE, "imagePullPolicy": "IfNotPresent"})
@@ -327,13 +330,19 @@ pub(crate) fn process_of(pod: &Pod, container: &str) -> Result<Pid> {
     processes_of(pod, container)?.first().copied().context("no process")
 }
 
-/// The processes of one container of a pod, found in the kernel's control groups.
+/// The processes of one container of a pod, found in the kernel's control groups, once each runs the container's
+/// program.
 pub(crate) fn processes_of(pod: &Pod, container: &str) -> Result<Vec<Pid>> {
     let status = statuses(pod).iter().find(|status| status.name == container);
     let id = status
         .and_then(|status| status.container_id.as_deref())
         .and_then(|id| id.strip_prefix("containerd://"));
-    processes::of_container(
-        id.with_context(|| format!("{} has no running container {container}", name(pod)))?,
-    )
+    let id = id.with_context(|| format!("{} has no running container {container}", name(pod)))?;
+    wait_for(&format!("the program of {}/{container}", name(pod)), BEGUN, || {
+        let found = processes::of_container(id)?;
+        let mut alive = found
+            .iter()
+            .filter(|pid| processes::started(**pid).is_some_and(|at| processes::runs(**pid, at)));
+        Ok(alive.all(|pid| processes::has_begun(*pid)).then_some(found))
+    })
 }
