@@ -228,6 +228,7 @@ fn settings(report: &PolicyCheck) -> Vec<[String; 2]> {
             ("scoring.margin", scoring.margin),
             ("scoring.sensitivity", scoring.sensitivity),
             ("scoring.pairing", scoring.pairing),
+            ("scoring.keepForLarge", scoring.keep_for_large),
         ];
         for (field, value) in of_model {
             if let Some(value) = value {

@@ -31,6 +31,13 @@ pub(super) fn write(node: &Node, output: &mut dyn Write) -> Result<()> {
         if let Some(surplus) = &load.surplus {
             writeln!(output, "\n{}", paired(surplus))?;
         }
+        if let Some(load) = load.counts_as {
+            writeln!(
+                output,
+                "\nOne of the least loaded nodes, which are kept for pods that use much of a node: its CPU counts as {}% loaded.",
+                format::load(load)
+            )?;
+        }
     }
     if let Some(cards) = &node.cards {
         let rows: Vec<_> = cards.cards.iter().map(|card| card_row(card, &cards.chosen)).collect();

@@ -7,7 +7,8 @@ use node_exporter_plus::collectors::KINDS;
 use node_exporter_plus::config::Config;
 use node_exporter_plus::series::{Aggregate, Signal};
 use placement::load::{
-    Evaluation, MetricTable, NodeLoad, Pairing, PodToPlace, Readings, ResolvedPolicy, Verdict,
+    CpuUse, Evaluation, KeptNodes, MetricTable, NodeLoad, Pairing, PodSizes, PodToPlace, Readings,
+    ResolvedPolicy, Verdict,
 };
 use placement::policy::{Exported, LoadPolicy, WhenAllOverloaded};
 use placement::reading::Reading;
@@ -144,12 +145,15 @@ fn the_worked_example_of_the_documents_is_what_the_shipped_policy_decides() {
     let nodes = [(6.0, [0.30, 0.40], 0), (3.0, [0.70, 0.50], 0), (3.0, [0.45, 0.35], 2)];
     let nodes =
         nodes.map(|(requested, used, recent)| example_node(&mut table, requested, used, recent));
-    let all =
+    let all: CpuUse =
         nodes.iter().map(|node| evaluation(&policy, node, PodToPlace::ORDINARY).cpu_use()).sum();
     let uses = Amounts { cpu: 0.5, memory: GIB };
-    let pairing = Pairing::new(&policy.policy.scoring, all, 1.0, uses.cpu);
+    let scoring = &policy.policy.scoring;
+    let pairing = Pairing::new(scoring, all, 1.0, uses.cpu);
     assert_eq!(pairing.part, 0.0);
-    let pod = PodToPlace { uses, pairing, ..PodToPlace::ORDINARY };
+    let large = PodSizes::new([(8.0, 100.0)]);
+    assert_eq!((all.nodes, KeptNodes::number(scoring, all, &large)), (3, 0));
+    let pod = PodToPlace { uses, ..PodToPlace::ORDINARY };
     for node in &nodes {
         let evaluation = evaluation(&policy, node, pod);
         assert_eq!(evaluation.verdict(), Verdict::Accepted);

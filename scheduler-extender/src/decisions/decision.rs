@@ -12,8 +12,8 @@ use jiff::Timestamp;
 use placement::gpu::fragmentation::Cost;
 use placement::gpu::{ChoiceRule, GpuRequest, NoFit, NodeCards, score_less_card_cost, scores};
 use placement::load::{
-    Evaluation, NodeLoad, Pairing, PodKind, PodToPlace, RecentPods, ResolvedPolicy, Score, Verdict,
-    pass_over_limits,
+    ByAllNodes, CpuUse, Evaluation, KeptNodes, NodeLoad, PodKind, PodToPlace, RecentPods,
+    ResolvedPolicy, Score, Verdict, pass_over_limits,
 };
 use placement::selector::Labels;
 use placement::units::NodeName;
@@ -39,8 +39,8 @@ pub struct Decision {
     nodes: CandidateNodes,
     /// All nodes at that time, and the policy in force.
     snapshot: Arc<Snapshot>,
-    /// The pairing under the policy in force and under the shadow policy, once computed.
-    pairings: [OnceLock<Pairing>; 2],
+    /// What scores take from all nodes under the policy in force and under the shadow policy, once computed.
+    by_all_nodes: [OnceLock<ByAllNodes>; 2],
 }
 
 impl Decision {
@@ -61,7 +61,7 @@ impl Decision {
             rule: snapshot.choice_rule(),
             nodes,
             snapshot,
-            pairings: Default::default(),
+            by_all_nodes: Default::default(),
         }
     }
 
@@ -139,18 +139,19 @@ impl Decision {
         policy: &'p ResolvedPolicy,
         node: &'n NodeLoad,
     ) -> Evaluation<'p, 'n> {
-        let evaluation = self.without_pairing(policy, node);
-        let pod = PodToPlace { pairing: self.pairing(policy, None), ..evaluation.pod };
+        let evaluation = self.by_node_alone(policy, node);
+        let by_all_nodes = self.by_all_nodes(policy, None);
+        let pod = PodToPlace { by_all_nodes, ..evaluation.pod };
         Evaluation { pod, ..evaluation }
     }
 
     /// The verdict about a node under the policy in force by its limits alone.
     pub fn verdict_by_limits(&self, node: &NodeLoad) -> Verdict<'_> {
-        self.without_pairing(self.policy(), node).verdict()
+        self.by_node_alone(self.policy(), node).verdict()
     }
 
-    /// As [`Decision::evaluation`], for what the pairing does not affect: verdicts and limits.
-    fn without_pairing<'p, 'n>(
+    /// As [`Decision::evaluation`], for what other nodes do not affect: verdicts and limits.
+    fn by_node_alone<'p, 'n>(
         &'p self,
         policy: &'p ResolvedPolicy,
         node: &'n NodeLoad,
@@ -163,21 +164,48 @@ impl Decision {
         Evaluation { policy, node, pod, now: self.time }
     }
 
-    /// The pod's pairing under `policy`: the one in force or the shadow policy.
-    pub fn pairing(&self, policy: &ResolvedPolicy, prepared: Option<&Prepared>) -> Pairing {
+    /// What scores take from all nodes together under `policy`: the one in force or the shadow policy.
+    pub fn by_all_nodes(&self, policy: &ResolvedPolicy, prepared: Option<&Prepared>) -> ByAllNodes {
         let scoring = &policy.policy.scoring;
-        if !scoring.pairs() {
-            return Pairing::NONE;
+        if !scoring.pairs() && !scoring.keeps() {
+            return ByAllNodes::NOTHING;
         }
         let is_in_force = self.is_in_force(policy);
-        *self.pairings[usize::from(!is_in_force)].get_or_init(|| {
+        *self.by_all_nodes[usize::from(!is_in_force)].get_or_init(|| {
             let prepared = self.prepared_under(policy, prepared);
             let nodes = self.snapshot.cpu_use(prepared, self.time, |node| {
-                let node = &*self.without_pod(node);
-                Evaluation { policy, node, pod: PodToPlace::ORDINARY, now: self.time }.cpu_use()
+                self.of_node_alone(policy, &self.without_pod(node)).cpu_use()
             });
-            self.pod.pairing(scoring, nodes, is_in_force)
+            ByAllNodes {
+                pairing: self.pod.pairing(scoring, nodes, is_in_force),
+                kept: self.kept_nodes(policy, prepared, nodes),
+            }
         })
+    }
+
+    /// The nodes that are kept for large pods. `nodes`: the CPU use of all nodes.
+    fn kept_nodes(
+        &self,
+        policy: &ResolvedPolicy,
+        prepared: Option<&Prepared>,
+        nodes: CpuUse,
+    ) -> KeptNodes {
+        let number = KeptNodes::number(&policy.policy.scoring, nodes, &self.snapshot.pod_sizes);
+        if number == 0 {
+            return KeptNodes::NONE;
+        }
+        let mut loads = self.snapshot.cpu_loads(prepared, self.time, |node| {
+            self.of_node_alone(policy, &self.without_pod(node)).cpu_load()
+        });
+        KeptNodes::least_loaded(number, &mut loads)
+    }
+
+    fn of_node_alone<'p, 'n>(
+        &self,
+        policy: &'p ResolvedPolicy,
+        node: &'n NodeLoad,
+    ) -> Evaluation<'p, 'n> {
+        Evaluation { policy, node, pod: PodToPlace::ORDINARY, now: self.time }
     }
 
     /// The prepared values, if they are those under `policy`: the one in force.
@@ -217,7 +245,7 @@ impl Decision {
     /// How near the node at a position is to its limits; infinite for an unknown node, which has no readings.
     pub(super) fn limit_ratio(&self, policy: &ResolvedPolicy, position: usize) -> f64 {
         match self.load(position) {
-            Some(load) => self.without_pairing(policy, &load).limit_ratio(),
+            Some(load) => self.by_node_alone(policy, &load).limit_ratio(),
             None => f64::INFINITY,
         }
     }
@@ -239,7 +267,7 @@ impl Decision {
 
     fn verdict<'p>(&'p self, policy: &'p ResolvedPolicy, load: Option<&NodeLoad>) -> Verdict<'p> {
         match load {
-            Some(known) => self.without_pairing(policy, known).verdict(),
+            Some(known) => self.by_node_alone(policy, known).verdict(),
             None => self.unknown_node_verdict(policy),
         }
     }
@@ -284,14 +312,14 @@ impl Decision {
     fn prepared_load_scores(&self, prepared: &Prepared) -> Vec<Score> {
         let policy = self.policy();
         let adds = self.pod.adds();
-        let pairing = self.pairing(policy, Some(prepared));
+        let by_all_nodes = self.by_all_nodes(policy, Some(prepared));
         prepared.of_each(
             (&self.snapshot, self.time),
             self.nodes.places(),
             Score::ZERO,
             |_| None,
             |loads, node| match loads.of(node) {
-                Ok(loads) => loads.score(policy, node, &adds, pairing),
+                Ok(loads) => loads.score(policy, node, &adds, by_all_nodes),
                 Err(load) => self.load_score(policy, load),
             },
         )
@@ -395,7 +423,7 @@ impl Decision {
             rule: self.rule.clone(),
             nodes,
             snapshot: Arc::clone(&self.snapshot),
-            pairings: self.pairings.clone(),
+            by_all_nodes: self.by_all_nodes.clone(),
         }
     }
 }

@@ -148,6 +148,7 @@ impl Explainer<'_> {
             terms: decision.terms.iter().map(|term| self.term(evaluation, term)).collect(),
             hot_value: decision.hot_value,
             surplus: decision.surplus.map(|surplus| self.surplus(surplus)),
+            counts_as: decision.counts_as,
             score: decision.score.get(),
         }
     }
@@ -182,7 +183,7 @@ impl Explainer<'_> {
 
     fn surplus(&self, surplus: Surplus) -> out::Surplus {
         let Surplus { requested, surplus, counted } = surplus;
-        let average = self.decision.pairing(self.decision.policy(), None).average;
+        let average = self.decision.by_all_nodes(self.decision.policy(), None).pairing.average;
         out::Surplus { requested, average, surplus, counted }
     }
 

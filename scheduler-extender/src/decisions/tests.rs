@@ -8,13 +8,15 @@ use api::explain::{DecisionBasis, Node};
 use cluster::{Event, NodeFacts, Pod, WatchCause};
 use jiff::{SignedDuration, Timestamp};
 use placement::demand::Rates;
+use placement::estimate::{Distribution, LearnedUse};
 use placement::gpu::{Card, Claim, GpuRequest};
 use placement::load::{Score, Verdict};
 use placement::names::Names;
 use placement::policy::LoadPolicy;
 use placement::reading::{Reading, ReadingCodec};
-use placement::resources::Amounts;
+use placement::resources::{Amounts, PerResource};
 use placement::units::{NodeName, Ratio, Units};
+use placement::workload::WorkloadId;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -22,7 +24,7 @@ use super::kept::KeptDecision;
 use super::summary::summary;
 use super::*;
 use crate::node_request::CandidateNodes;
-use crate::view::{Current, GpuPodId, fixtures};
+use crate::view::{ByWorkload, Current, GpuPodId, fixtures};
 
 const NODES: usize = 150;
 /// Pods hold cards of one whose node the watch has not shown.
@@ -43,7 +45,7 @@ kind: SchedulingPolicy
 metadata: {name: default}
 spec:
   metrics: [{name: cpu_usage_avg_5m, period: 3m, limit: 0.65, weight: 1}]
-  scoring: {pairing: 0.5}
+  scoring: {pairing: 0.5, keepForLarge: 0.2}
   estimates: {enabled: true}
   hotValue: [{timeRange: 5m, count: 2}]
   nodePools:
@@ -109,6 +111,21 @@ fn gpu_id(name: &str) -> GpuPodId {
     GpuPodId { uid: name.into(), namespace: "ml".to_owned(), name: name.to_owned() }
 }
 
+/// Pods that use half of a node ran for long.
+fn large_pods() -> ByWorkload {
+    let amount = Distribution { mean: 4.0, ..Distribution::default() };
+    let cpu = Some(LearnedUse { amount, by_request: None });
+    let workload = WorkloadId {
+        namespace: "ml".into(),
+        kind: "StatefulSet".into(),
+        name: "large".into(),
+        template: 1,
+    };
+    let mut list = ByWorkload::default();
+    list.insert(workload, PerResource { cpu, memory: None }, 6_000.0, now(), now());
+    list
+}
+
 fn current(policy: &str) -> Arc<Current> {
     let view = fixtures::view_under(LoadPolicy::from_yaml(policy).unwrap());
     view.apply_nodes(Event::Listed((0..NODES).map(node).collect()), now());
@@ -121,6 +138,7 @@ fn current(policy: &str) -> Arc<Current> {
         view.count_requests(&pod("ml", &of_node), &Names::default(), WatchCause::Listed);
     }
     let _ = view.apply_pods(Event::Listed(Vec::new()), &mut settled, now());
+    view.change_learned(|learned| learned.set(large_pods(), now()));
     view.change(|index| {
         let bind = |units: u32, name: &str, node: usize| {
             let request = GpuRequest::single("c", Units(units)).unwrap();
@@ -175,7 +193,7 @@ proptest! {
         let (current, pod) = (&CURRENT[policy], &pods()[of_pod]);
         let names: Vec<_> = named.iter().map(|number| format!("n{number}")).collect();
         let time = now() + SignedDuration::from_secs(later);
-        // One with prepared values and one without: a decision keeps its pairing.
+        // One with prepared values and one without: a decision keeps what it took from all nodes.
         let [one, other] = [(); 2].map(|()| {
             let names = names.iter().map(String::as_str);
             let nodes = CandidateNodes::new(current.snapshot.names(), names);
@@ -187,7 +205,7 @@ proptest! {
         let (policy, prepared) = (one.policy(), &current.prepared);
         prop_assert_eq!(one.verdicts(policy, Some(prepared)), other.verdicts(policy, None));
         prop_assert_eq!(one.scores(policy, Some(prepared)), other.scores(policy, None));
-        prop_assert_eq!(one.pairing(policy, Some(prepared)), other.pairing(policy, None));
+        prop_assert_eq!(one.by_all_nodes(policy, Some(prepared)), other.by_all_nodes(policy, None));
         let no_fits: Vec<_> = (0..other.len()).map(|at| other.no_fit(at)).collect();
         prop_assert_eq!(one.no_fits(prepared), no_fits);
         prop_assert_eq!(one.card_scores(Some(prepared)), other.card_scores(None));
@@ -286,7 +304,9 @@ fn the_pods_of_the_test_above_are_decided_by_all_that_may_differ() {
     };
     let [ordinary, exempt, confined, daemon] = pods().each_ref().map(decision);
     let policy = ordinary.policy();
-    assert_ne!(ordinary.pairing(policy, None).part, 0.0);
+    let by_all_nodes = ordinary.by_all_nodes(policy, None);
+    assert_ne!(by_all_nodes.pairing.part, 0.0);
+    assert!((0.1..0.5).contains(&by_all_nodes.kept.below), "{by_all_nodes:?}");
     let accepted = |decision: &Decision| {
         let verdicts = decision.verdicts(policy, Some(&current.prepared)).each;
         verdicts.iter().filter(|verdict| **verdict == Verdict::Accepted).count()

@@ -11,9 +11,10 @@ use api::workloads::MAX_WORKLOADS;
 use cluster::Pod;
 use jiff::{SignedDuration, Timestamp};
 use placement::estimate::{Estimate, LearnedUse, NamespaceRatios, PodProfile};
+use placement::load::PodSizes;
 use placement::names::Names;
 use placement::resources::{Amounts, PerResource};
-use placement::workload::{HALF_LIFE, WorkloadId, claimed_evidence, outweighs};
+use placement::workload::{HALF_LIFE, WorkloadId, claimed_evidence, outweighs, pod_minutes_at};
 
 use super::Current;
 
@@ -107,6 +108,14 @@ impl ByWorkload {
         best.map(|(_, learned)| *learned).unwrap_or_default()
     }
 
+    /// What pods use, and for how long they ran within about a day before `now`.
+    fn sizes(&self, now: Timestamp) -> PodSizes {
+        PodSizes::new(self.exact.values().filter_map(|entry| {
+            let cores = entry.learned.cpu?.amount.mean;
+            Some((cores, pod_minutes_at(entry.evidence, now, HALF_LIFE) / 60.0))
+        }))
+    }
+
     /// The use of the namespace's workloads in relation to their requests.
     fn in_namespace(&self, namespace: &str) -> PerResource<Option<f64>> {
         self.namespaces.get(namespace).map(NamespaceRatios::means).unwrap_or_default()
@@ -124,12 +133,15 @@ pub struct LearnedUses {
     by_workload: Arc<ByWorkload>,
     /// When a list was last received.
     received_at: Timestamp,
+    /// What their pods use.
+    sizes: Arc<PodSizes>,
 }
 
 impl LearnedUses {
     /// Applies a list.
     pub fn set(&mut self, list: ByWorkload, now: Timestamp) {
         self.by_workload = Arc::new(list.with_earlier(&self.by_workload, self.received_at, now));
+        self.sizes = Arc::new(self.by_workload.sizes(now));
         self.confirm(now);
     }
 
@@ -154,7 +166,13 @@ impl LearnedUses {
     pub fn expire(&mut self, now: Timestamp) {
         if now.duration_since(self.received_at) > MAX_AGE {
             self.by_workload = Arc::default();
+            self.sizes = Arc::default();
         }
+    }
+
+    /// What the pods of all workloads use.
+    pub(super) fn sizes(&self) -> &Arc<PodSizes> {
+        &self.sizes
     }
 
     /// The learned use of the pod's workload, and the ratios of its namespace.

@@ -1,5 +1,7 @@
 //! Our own kind of policy over HTTP: what pods will use counts at once, and limits are soft.
 
+use std::collections::BTreeMap;
+
 use api::explain::Explanation;
 use api::workloads::{Distribution, Learned, Workload, Workloads};
 use axum::Router;
@@ -80,6 +82,31 @@ async fn a_pod_that_uses_much_of_its_request_goes_where_nodes_use_little_of_thei
     // A pod that ends requests nothing more, and where requests fill less than half, loads alone count.
     sim.delete(PODS, "default", "runs-little");
     rig.until("the end", async || rig.scores(&web, &nodes).await == [45, 45]).await;
+}
+
+#[tokio::test]
+async fn the_least_loaded_nodes_are_kept_for_large_pods_while_such_pods_run() {
+    let url = annotator(&owned(asking("any", "1"))).await;
+    let sim = Sim::start().await.unwrap();
+    let loads = [0.10, 0.12, 0.40, 0.41, 0.50, 0.51, 0.52, 0.53, 0.54, 0.55];
+    for (number, load) in loads.into_iter().enumerate() {
+        sim.put(machine(&format!("n{number}"), load));
+    }
+    let kept = format!("{}  scoring: {{keepForLarge: 0.2}}\n", policy("{}"));
+    let rig = Rig::start_under(&sim, &kept, &["--learned-use-url", &url]).await;
+    // Pods that use 3 of 10 cores ran for 100 minutes: so two of the ten nodes are kept. This one uses 0.85 cores.
+    let small = asking("small", "1");
+    let nodes = ["n0", "n1", "n2", "n3"];
+    rig.until("learned use", async || rig.scores(&small, &nodes).await == [35, 35, 51, 50]).await;
+    let answer = rig.post("/explain", &json!({ "Pod": small, "NodeNames": nodes })).await;
+    let counts_as = |node: usize| answer["nodes"][node]["load"]["countsAs"].as_f64();
+    let told = answer["nodes"].as_array().unwrap().iter().map(|node| &node["name"]);
+    let of: BTreeMap<_, _> =
+        told.enumerate().map(|(at, name)| (name.as_str().unwrap(), counts_as(at))).collect();
+    assert_eq!(nodes.map(|node| of[node]), [Some(0.65), Some(0.65), None, None]);
+    // A large one has them as they are.
+    let large = owned(asking("large", "2"));
+    assert_eq!(rig.scores(&large, &["n0", "n1", "n4"]).await, [60, 58, 20]);
 }
 
 #[tokio::test]

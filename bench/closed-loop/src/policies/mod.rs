@@ -201,6 +201,11 @@ pub const ALL: &[Entry] = &[
         new: || Ok(Box::new(Plimsoll::new(Setting::Unpaired)?)),
     },
     Entry {
+        name: "plimsoll-none-kept",
+        title: "the same, no node kept for large pods",
+        new: || Ok(Box::new(Plimsoll::new(Setting::NoneKept)?)),
+    },
+    Entry {
         name: "plimsoll-hard-62",
         title: "Plimsoll, hard limit 62%",
         new: || Ok(Box::new(Plimsoll::new(Setting::HardLimit(0.62))?)),

@@ -9,12 +9,12 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use jiff::SignedDuration;
+use jiff::{SignedDuration, Timestamp};
 use placement::estimate::{EstimateRules, LearnedUse, NamespaceRatios, PodProfile};
 use placement::learning::Learner;
 use placement::load::{
-    CpuUse, EndedPod, Evaluation, MetricTable, NodeLoad, Pairing, PastUse, PodToPlace, Readings,
-    ResolvedPolicy, Verdict, pass_over_limits,
+    ByAllNodes, CpuUse, EndedPod, Evaluation, KeptNodes, MetricTable, NodeLoad, Pairing, PastUse,
+    PodSizes, PodToPlace, Readings, ResolvedPolicy, Verdict, pass_over_limits,
 };
 use placement::policy::{LoadPolicy, PolicyError, WhenAllOverloaded};
 use placement::publish::{DEFAULT_DEAD_BAND, NodeValues, WriteRules};
@@ -22,7 +22,7 @@ use placement::reading::Reading;
 use placement::resources::{Amounts, PerResource, PodResources};
 use placement::selector::Labels;
 use placement::units::{MetricName, PodUid, Ratio};
-use placement::workload::WorkloadId;
+use placement::workload::{HALF_LIFE, WorkloadId, evidence, pod_minutes_at};
 
 use super::{Hook, PodView, Policy};
 use crate::cluster::{NODE_CORES, NODE_MEMORY, NodeId};
@@ -89,6 +89,7 @@ struct Learning {
     learner: Learner,
     apps: HashMap<AppId, App>,
     namespaces: HashMap<Arc<str>, NamespaceRatios>,
+    sizes: PodSizes,
 }
 
 struct App {
@@ -148,11 +149,17 @@ impl Learning {
         app.learned
     }
 
-    fn sum_up(&mut self) {
+    fn sum_up(&mut self, now: Timestamp) {
         self.namespaces.clear();
+        let mut sizes = Vec::new();
         for workload in self.learner.snapshot().iter() {
+            if let Some(cpu) = workload.used.cpu {
+                let known = evidence(workload.pod_minutes, workload.last_seen, HALF_LIFE);
+                sizes.push((cpu.amount.mean, pod_minutes_at(known, now, HALF_LIFE) / 60.0));
+            }
             self.namespaces.entry(workload.id.namespace).or_default().add(&workload.used);
         }
+        self.sizes = PodSizes::new(sizes);
     }
 
     /// What apps of the same namespace use by their requests.
@@ -226,6 +233,8 @@ pub(super) enum Setting {
     AllNodes,
     /// What nodes use beside their requests does not count.
     Unpaired,
+    /// No node is kept for large pods.
+    NoneKept,
     /// Pods wait for a node that stays at or below this fraction of its CPU.
     HardLimit(f64),
 }
@@ -244,6 +253,9 @@ impl Plimsoll {
                 }
             }
             _ => {}
+        }
+        if setting == Setting::NoneKept {
+            policy.scoring.keep_for_large = 0.0;
         }
         if setting == Setting::Unpaired {
             policy.scoring.pairing = 0.0;
@@ -306,6 +318,16 @@ impl Plimsoll {
         nodes.map(|node| self.evaluation(node, PodToPlace::ORDINARY, now).cpu_use()).sum()
     }
 
+    fn kept(&self, number: usize, now: Step) -> KeptNodes {
+        if number == 0 {
+            return KeptNodes::NONE;
+        }
+        let nodes = 0..self.nodes.len();
+        let each = nodes.map(|node| self.evaluation(node, PodToPlace::ORDINARY, now));
+        let mut loads: Vec<f64> = each.filter_map(|node| node.cpu_load()).collect();
+        KeptNodes::least_loaded(number, &mut loads)
+    }
+
     fn waits(&self) -> bool {
         matches!(self.policy.policy.overload.when_all, WhenAllOverloaded::Wait { .. })
     }
@@ -328,7 +350,7 @@ impl Policy for Plimsoll {
         let now = observation.now;
         self.nodes.resize_with(observation.nodes.len(), Node::new);
         if now.is_multiple_of(SUM_UP_EVERY) {
-            self.learning.sum_up();
+            self.learning.sum_up(timestamp(now));
         }
         let learns = self.policy.policy.estimates.as_ref().is_some_and(|rules| rules.learned);
         for (id, (node, sample)) in self.nodes.iter_mut().zip(observation.nodes).enumerate() {
@@ -391,12 +413,15 @@ impl Policy for Plimsoll {
         let place = self.pod_to_place(pod, now);
         let scoring = &self.policy.policy.scoring;
         let requested = f64::from(pod.cpu) / 1000.0;
-        let pairing = if scoring.pairs() {
-            Pairing::new(scoring, self.cpu_use(now), requested, place.uses.cpu)
+        let by_all_nodes = if scoring.pairs() || scoring.keeps() {
+            let all = self.cpu_use(now);
+            let number = KeptNodes::number(scoring, all, &self.learning.sizes);
+            let pairing = Pairing::new(scoring, all, requested, place.uses.cpu);
+            ByAllNodes { pairing, kept: self.kept(number, now) }
         } else {
-            Pairing::NONE
+            ByAllNodes::NOTHING
         };
-        let place = PodToPlace { pairing, ..place };
+        let place = PodToPlace { by_all_nodes, ..place };
         let scale = self.policy.policy.scoring.scale;
         for (node, points) in nodes.iter().zip(points) {
             *points = self.evaluation(*node, place, now).score().on(scale);

@@ -132,6 +132,7 @@ fn scoring(scoring: &Rules) -> Scoring {
         margin,
         sensitivity,
         pairing: scoring.pairs().then_some(scoring.pairing),
+        keep_for_large: scoring.keeps().then_some(scoring.keep_for_large),
     }
 }
 

@@ -151,6 +151,9 @@ pub struct Scoring {
     /// does not count.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pairing: Option<f64>,
+    /// The part of the nodes, 0 to 1, that is kept for pods that use much of a node; absent if none is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub keep_for_large: Option<f64>,
 }
 
 /// How pods that request GPU memory are placed.

@@ -181,7 +181,7 @@ prop_compose! {
     fn policy_settings()(
         words in vec(name(), 4),
         scale in any::<u8>(),
-        numbers in vec(of(0.0..9.0_f64), 5),
+        numbers in vec(of(0.0..9.0_f64), 6),
         amounts in vec(0.0..1e12_f64, 4),
         learned in any::<bool>(),
         exempt_priority_classes in vec(name(), 0..3),
@@ -194,6 +194,7 @@ prop_compose! {
             margin: numbers[1],
             sensitivity: numbers[2],
             pairing: numbers[4],
+            keep_for_large: numbers[5],
         };
         let limits =
             Limits { mode: words[2].clone(), max_wait_seconds: numbers[3], exempt_priority_classes };

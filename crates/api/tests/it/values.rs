@@ -148,6 +148,7 @@ fn explained_load(
             surplus: 0.1,
             counted: -0.05,
         }),
+        counts_as: Some(0.65),
         limits: vec![Limit {
             metric: "cpu_usage_avg_5m".to_owned(),
             max: 0.65,
@@ -335,6 +336,7 @@ pub(crate) fn policy_check() -> PolicyCheck {
             margin: Some(1.0),
             sensitivity: Some(2.0),
             pairing: Some(0.5),
+            keep_for_large: Some(0.06),
         }),
         limits: Some(Limits {
             mode: "hard".to_owned(),

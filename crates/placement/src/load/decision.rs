@@ -13,11 +13,11 @@
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::model::{Weighed, node_cpu, points, score_of, surplus};
+use super::model::{OnCpu, Weighed, group_load, node_cpu, points, score_of, surplus};
 use super::pairing::{CpuUse, NodeCpu, Paired, Surplus};
 use super::{
-    MetricId, NodeLoad, PodKind, PodToPlace, ResolvedDemand, ResolvedLimit, ResolvedMetric,
-    ResolvedPolicy, ResolvedRules, ResolvedWeight, Score,
+    ByAllNodes, COUNTS_AS, MetricId, NodeLoad, PodKind, PodToPlace, ResolvedDemand, ResolvedLimit,
+    ResolvedMetric, ResolvedPolicy, ResolvedRules, ResolvedWeight, Score,
 };
 use crate::policy::{NamespaceRule, Unknown, WindowStatistic};
 use crate::reading::{HOT_VALUE_MAX_AGE, Reading, is_fresh};
@@ -259,6 +259,9 @@ pub struct LoadDecision<'a> {
     pub hot_value: f64,
     /// The node's surplus; `None` if it does not count.
     pub surplus: Option<Surplus>,
+    /// The load that the node's CPU has at least, since the node is kept for large pods; `None` where that changes
+    /// nothing.
+    pub counts_as: Option<f64>,
     /// The score.
     pub score: Score,
 }
@@ -341,6 +344,7 @@ impl<'p> Evaluation<'p, '_> {
             terms: self.terms().filter(|term| self.is_judged_by(&term.weight.metric)).collect(),
             hot_value: self.hot_value(),
             surplus: self.surplus(),
+            counts_as: self.counts_as(),
             score: self.score(),
         }
     }
@@ -363,7 +367,7 @@ impl<'p> Evaluation<'p, '_> {
             scoring,
             self.rules().groups,
             || self.terms().map(|term| term.for_score()),
-            self.paired(),
+            self.on_cpu(),
             self.hot_value(),
         )
     }
@@ -379,10 +383,29 @@ impl<'p> Evaluation<'p, '_> {
         surplus(self.terms().map(|term| term.measured()), paired)
     }
 
+    /// The load that the node's CPU has at least in its score, since the node is kept for large pods; `None` where that
+    /// changes nothing.
+    pub fn counts_as(&self) -> Option<f64> {
+        let group = self.on_cpu().kept?;
+        let load = group_load(self.terms().map(|term| term.measured()), group, f64::NAN)?;
+        (load < COUNTS_AS).then_some(COUNTS_AS)
+    }
+
     fn paired(&self) -> Option<Paired> {
+        self.on_cpu().paired
+    }
+
+    fn on_cpu(&self) -> OnCpu {
+        let ByAllNodes { pairing, kept } = self.pod.by_all_nodes;
         // Computing the node's CPU use takes time.
-        let counts = self.pod.pairing.part != 0.0;
-        self.pod.pairing.on(counts.then(|| self.node_cpu()).flatten())
+        let counts = self.pod.by_all_nodes != ByAllNodes::NOTHING;
+        let cpu = counts.then(|| self.node_cpu()).flatten();
+        OnCpu { paired: pairing.on(cpu), kept: kept.on(cpu, self.pod.uses.cpu) }
+    }
+
+    /// The load of the node's CPU without the pod to be placed; `None` if it, or what is requested, is not known.
+    pub fn cpu_load(&self) -> Option<f64> {
+        self.node_cpu().map(NodeCpu::load)
     }
 
     pub(super) fn node_cpu(&self) -> Option<NodeCpu> {

@@ -6,14 +6,14 @@
 //! - variation risk: 100·(1 − (mean + margin·deviation^(1/sensitivity)) ÷ 2) of the worst resource, as Trimaran's
 //!   `LoadVariationRiskBalancing`.
 //! - dominant resource, learned: 100·(1 − load) of the most loaded resource, where CPU counts with a part of its
-//!   surplus ([`super::pairing`]).
+//!   surplus ([`super::pairing`]), and on a node that is kept for large pods as more loaded ([`super::large_pods`]).
 //!
 //! Each whole hot value costs 10 points, as in crane.
 
 use jiff::Timestamp;
 
 use super::pairing::{NodeCpu, Paired};
-use super::{KnownLoad, NodeLoad, ResolvedRules, ResolvedWeight, Score, Surplus};
+use super::{COUNTS_AS, KnownLoad, NodeLoad, ResolvedRules, ResolvedWeight, Score, Surplus};
 use crate::policy::{Direction, Model, Scoring, Unknown, WindowStatistic};
 
 /// Points that each whole hot value costs: crane's 10 of 100.
@@ -52,12 +52,30 @@ impl Weighed<'_> {
     }
 }
 
+/// How all nodes together change the load of a node's CPU in its score.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct OnCpu {
+    /// A part of its surplus is added.
+    pub(super) paired: Option<Paired>,
+    /// The group whose load is at least [`COUNTS_AS`].
+    pub(super) kept: Option<usize>,
+}
+
+impl OnCpu {
+    /// The load of a group that counts.
+    pub(super) fn load_of(self, group: usize, load: f64) -> f64 {
+        let paired = self.paired.filter(|paired| paired.group == group);
+        let load = load + paired.map_or(0.0, |paired| paired.surplus_at(load).counted);
+        if self.kept == Some(group) { load.max(COUNTS_AS) } else { load }
+    }
+}
+
 /// The score of a node. `terms` can be called several times, so that terms need not be stored.
 pub(super) fn score_of<'a, I>(
     scoring: &Scoring,
     groups: usize,
     terms: impl Fn() -> I,
-    paired: Option<Paired>,
+    on_cpu: OnCpu,
     hot_value: f64,
 ) -> Score
 where
@@ -78,8 +96,7 @@ where
             let penalty = if pack { f64::INFINITY } else { 1.0 };
             let load = worst(groups, |group| {
                 let load = group_load(terms(), group, penalty)?;
-                let paired = paired.filter(|paired| paired.group == group && load.is_finite());
-                Some(load + paired.map_or(0.0, |paired| paired.surplus_at(load).counted))
+                Some(if load.is_finite() { on_cpu.load_of(group, load) } else { load })
             });
             load.map_or(0.0, |load| {
                 if !pack {
@@ -143,7 +160,7 @@ fn worst(groups: usize, value: impl Fn(usize) -> Option<f64>) -> Option<f64> {
 }
 
 /// The weighted mean of the loads of a group; `None` where none counts. `penalty` stands for a load that is not known.
-fn group_load<'a>(
+pub(super) fn group_load<'a>(
     terms: impl Iterator<Item = Weighed<'a>>,
     group: usize,
     penalty: f64,

@@ -2,7 +2,7 @@
 
 use jiff::SignedDuration;
 
-use super::Pairing;
+use super::ByAllNodes;
 use crate::demand::{Demand, Rates};
 use crate::resources::Amounts;
 
@@ -30,8 +30,8 @@ pub struct PodToPlace<'a> {
     pub declares: Rates,
     /// How long it has waited for a node; zero where it has not.
     pub waited: SignedDuration,
-    /// How what nodes use beyond their requests counts for it.
-    pub pairing: Pairing,
+    /// What scores for it take from all nodes together.
+    pub by_all_nodes: ByAllNodes,
 }
 
 impl PodToPlace<'_> {
@@ -43,7 +43,7 @@ impl PodToPlace<'_> {
         uses: Amounts { cpu: 0.0, memory: 0.0 },
         declares: Rates::NONE,
         waited: SignedDuration::ZERO,
-        pairing: Pairing::NONE,
+        by_all_nodes: ByAllNodes::NOTHING,
     };
 
     /// What it adds to a node's load.

@@ -8,10 +8,10 @@ use std::sync::Arc;
 use jiff::{SignedDuration, Timestamp};
 
 use super::decision::first_rejection;
-use super::model::{Weighed, score_of};
-use super::pairing::{CpuUse, NodeCpu, Pairing};
+use super::model::{OnCpu, Weighed, score_of};
+use super::pairing::{CpuUse, NodeCpu};
 use super::{
-    Evaluation, KnownLoad, MetricLoad, NodeLoad, PodAdds, PodToPlace, ResolvedDemand,
+    ByAllNodes, Evaluation, KnownLoad, MetricLoad, NodeLoad, PodAdds, PodToPlace, ResolvedDemand,
     ResolvedMetric, ResolvedPolicy, Score, Verdict,
 };
 use crate::policy::NOT_MEASURED_YET;
@@ -232,6 +232,11 @@ impl PreparedNodes {
         self.cpu_use
     }
 
+    /// The loads of the CPUs of all nodes for which they are known, without the pod to be placed.
+    pub fn cpu_loads(&self) -> impl Iterator<Item = f64> {
+        self.nodes.iter().flatten().filter_map(|node| node.cpu).map(NodeCpu::load)
+    }
+
     /// The score of the node at a position for a pod that adds this, 0 for a node of which nothing is known. `policy`
     /// has to be the policy of these loads.
     #[must_use]
@@ -240,7 +245,7 @@ impl PreparedNodes {
         policy: &ResolvedPolicy,
         node: usize,
         pod: &PodAdds,
-        pairing: Pairing,
+        by_all_nodes: ByAllNodes,
     ) -> Score {
         let Some(node) = &self.nodes[node] else { return Score::ZERO };
         let rules = policy.rules_of(node.rules as usize);
@@ -253,7 +258,10 @@ impl PreparedNodes {
                 weights
                     .map(|(weight, load)| Weighed { weight, load: load.with(&weight.metric, pod) })
             },
-            pairing.on(node.cpu),
+            OnCpu {
+                paired: by_all_nodes.pairing.on(node.cpu),
+                kept: by_all_nodes.kept.on(node.cpu, pod.uses.cpu),
+            },
             node.hot_value,
         )
     }

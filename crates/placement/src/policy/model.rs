@@ -15,6 +15,8 @@ pub struct Scoring {
     /// How much a node's surplus counts, 0 to 1, so that pods that use much of their requests and pods that use little
     /// share nodes ([`crate::load::Pairing`]).
     pub pairing: f64,
+    /// The part of the nodes, 0 to 1, that is kept for pods that use much of a node ([`crate::load::KeptNodes`]).
+    pub keep_for_large: f64,
 }
 
 impl Scoring {
@@ -25,17 +27,24 @@ impl Scoring {
             direction: Direction::Spread,
             scale: Scale::Ten,
             pairing: 0.0,
+            keep_for_large: 0.0,
         }
     }
 
     /// Whether the surplus of nodes counts.
     #[must_use]
     pub fn pairs(&self) -> bool {
-        self.can_pair() && self.pairing > 0.0
+        self.compares() && self.pairing > 0.0
     }
 
-    /// Whether the surplus can count: only if the model compares loads of resources, and less load is better.
-    pub(super) fn can_pair(&self) -> bool {
+    /// Whether nodes are kept for large pods.
+    #[must_use]
+    pub fn keeps(&self) -> bool {
+        self.compares() && self.keep_for_large > 0.0
+    }
+
+    /// Whether all nodes together can count: only if the model compares loads of resources, and less load is better.
+    pub(super) fn compares(&self) -> bool {
         let compares = matches!(self.model, Model::DominantResource | Model::Learned);
         compares && self.direction == Direction::Spread
     }

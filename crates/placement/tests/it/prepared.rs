@@ -6,8 +6,9 @@ use jiff::{SignedDuration, Timestamp};
 use placement::demand::{PerDemand, Rates};
 use placement::estimate::EstimateRules;
 use placement::load::{
-    CpuUse, DeclaredPods, EndedPod, Evaluation, MetricTable, NodeLoad, Pairing, PastUse, PodAdds,
-    PodToPlace, PreparedNodes, Readings, RecentPods, ResolvedPolicy, Verdict,
+    ByAllNodes, CpuUse, DeclaredPods, EndedPod, Evaluation, KeptNodes, MetricTable, NodeLoad,
+    Pairing, PastUse, PodAdds, PodToPlace, PreparedNodes, Readings, RecentPods, ResolvedPolicy,
+    Verdict,
 };
 use placement::policy::{
     DemandRule, DemandRules, Direction, FetchedMetric, GpuRules, HotRule, Limit, LoadPolicy, Model,
@@ -99,7 +100,7 @@ prop_compose! {
         LoadPolicy {
             sync: Vec::new(), limits, weights,
             hot: if hot { vec![HotRule { range: SignedDuration::from_mins(5), count: 1 }, HotRule { range: SignedDuration::from_secs(10), count: 2 }] } else { Vec::new() },
-            scoring: Scoring { model, direction: if pack { Direction::Pack } else { Direction::Spread }, scale: Scale::Hundred, pairing: 0.5 },
+            scoring: Scoring { model, direction: if pack { Direction::Pack } else { Direction::Spread }, scale: Scale::Hundred, pairing: 0.5, keep_for_large: 0.1 },
             overload: Overload::crane(),
             estimates: estimates.then(EstimateRules::default),
             demand,
@@ -133,6 +134,7 @@ fn crane() -> LoadPolicy {
             direction: Direction::Spread,
             scale: Scale::Hundred,
             pairing: 0.0,
+            keep_for_large: 0.0,
         },
         overload: Overload::crane(),
         estimates: None,
@@ -237,6 +239,12 @@ fn load(
     }
 }
 
+fn by_all_nodes() -> impl Strategy<Value = ByAllNodes> {
+    let kept =
+        prop_oneof![Just(KeptNodes::NONE), (0.0..1.5_f64).prop_map(|below| KeptNodes { below })];
+    (pairing(), kept).prop_map(|(pairing, kept)| ByAllNodes { pairing, kept })
+}
+
 fn pairing() -> impl Strategy<Value = Pairing> {
     let pairing = |(average, part, requested)| Pairing { average, part, requested };
     prop_oneof![1 => Just(Pairing::NONE), 3 => (0.0..2.0_f64, -1.0..1.0_f64, 0.0..12.0_f64).prop_map(pairing)]
@@ -247,7 +255,7 @@ proptest! {
     fn ready_loads_decide_as_readings_do(
         policy in policy(),
         nodes in prop::collection::vec(node(), 1..4),
-        uses in prop::collection::vec((0.0..12.0_f64, pairing()), 1..3),
+        uses in prop::collection::vec((0.0..12.0_f64, by_all_nodes()), 1..3),
         later in prop::collection::vec(0..700_000_i64, 1..12),
     ) {
         let mut table = MetricTable::default();
@@ -261,16 +269,17 @@ proptest! {
             prop_assert_eq!(ready.are_valid(&policy, now), (0..nodes.len()).all(is_valid));
             if ready.are_valid(&policy, now) {
                 let each = nodes.iter().map(|node| Evaluation { policy: &policy, node, pod: PodToPlace::ORDINARY, now });
-                prop_assert_eq!(ready.cpu_use(), each.map(|node| node.cpu_use()).sum::<CpuUse>());
+                prop_assert_eq!(ready.cpu_use(), each.clone().map(|node| node.cpu_use()).sum::<CpuUse>());
+                prop_assert!(ready.cpu_loads().eq(each.filter_map(|node| node.cpu_load())));
             }
             for (position, node) in nodes.iter().enumerate().filter(|(node, _)| is_valid(*node)) {
-                for (cpu, pairing) in &uses {
+                for (cpu, by_all_nodes) in &uses {
                     let uses = Amounts { cpu: *cpu, memory: *cpu };
                     for declares in [Rates::NONE, rates(*cpu)] {
-                        let pod = PodToPlace { uses, declares, pairing: *pairing, ..PodToPlace::ORDINARY };
+                        let pod = PodToPlace { uses, declares, by_all_nodes: *by_all_nodes, ..PodToPlace::ORDINARY };
                         let plain = Evaluation { policy: &policy, node, pod, now };
                         prop_assert_eq!(ready.verdict(&policy, position, &pod.adds()), plain.verdict());
-                        prop_assert_eq!(ready.score(&policy, position, &pod.adds(), *pairing), plain.score());
+                        prop_assert_eq!(ready.score(&policy, position, &pod.adds(), *by_all_nodes), plain.score());
                     }
                 }
             }
@@ -284,7 +293,7 @@ proptest! {
         policy in policy(),
         nodes in prop::collection::vec((node(), prop::option::weighted(0.3, node())), 1..4),
         cpu in 0.0..12.0_f64,
-        pairing in pairing(),
+        by_all_nodes in by_all_nodes(),
         steps in prop::collection::vec(-60..400_i64, 1..4),
     ) {
         let mut table = MetricTable::default();
@@ -311,7 +320,7 @@ proptest! {
             }
             for node in 0..loads.len() {
                 prop_assert_eq!(ready.verdict(&policy, node, &pod), anew.verdict(&policy, node, &pod));
-                prop_assert_eq!(ready.score(&policy, node, &pod, pairing), anew.score(&policy, node, &pod, pairing));
+                prop_assert_eq!(ready.score(&policy, node, &pod, by_all_nodes), anew.score(&policy, node, &pod, by_all_nodes));
             }
         }
     }
@@ -424,7 +433,7 @@ fn a_node_of_which_nothing_is_known_may_take_any_pod_and_scores_0() {
     assert!(!ready.all_accept(&pod) && ready.is_valid(&policy, 1, at(1_000_000)));
     assert_eq!(ready.verdict(&policy, 1, &pod), Verdict::Accepted);
     assert_ne!(ready.verdict(&policy, 0, &pod), Verdict::Accepted);
-    assert_eq!(ready.score(&policy, 1, &pod, Pairing::NONE).get(), 0);
+    assert_eq!(ready.score(&policy, 1, &pod, ByAllNodes::NOTHING).get(), 0);
     // It becomes known, and unknown again.
     let joined =
         PreparedNodes::new(&policy, unknown, at(0)).renewed(|_| true, |node| known[node], at(1));

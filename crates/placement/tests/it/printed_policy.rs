@@ -55,13 +55,15 @@ fn scoring() -> impl Strategy<Value = Scoring> {
         (0.0..9.0, 1e-3..9.0)
             .prop_map(|(margin, sensitivity)| Model::VariationRisk { margin, sensitivity }),
     ];
-    (models, any::<bool>(), any::<bool>(), 0.0..1.0).prop_map(|(model, pack, ten, part)| {
+    let parts = (0.0..1.0, 0.0..1.0);
+    (models, any::<bool>(), any::<bool>(), parts).prop_map(|(model, pack, ten, (part, kept))| {
         let packs = !matches!(model, Model::TargetLoadPacking { .. } | Model::VariationRisk { .. });
         let direction = if pack && packs { Direction::Pack } else { Direction::Spread };
         let scale = if ten { Scale::Ten } else { Scale::Hundred };
-        let pairs = matches!(model, Model::DominantResource | Model::Learned);
-        let pairing = if pairs && direction == Direction::Spread { part } else { 0.0 };
-        Scoring { model, direction, scale, pairing }
+        let compares = matches!(model, Model::DominantResource | Model::Learned);
+        let compares = compares && direction == Direction::Spread;
+        let [pairing, keep_for_large] = [part, kept].map(|part| if compares { part } else { 0.0 });
+        Scoring { model, direction, scale, pairing, keep_for_large }
     })
 }
 
@@ -219,11 +221,11 @@ prop_compose! {
             limits: limits(|metric| metric.common.clone()),
             weights: weights(|metric| metric.common.clone()),
             hot: hot.into_iter().map(|(range, count)| HotRule { range, count }).collect(),
-            // Pods are paired by what they are estimated to use.
-            scoring: if scoring.model == Model::Learned || estimates.is_some() {
-                scoring
-            } else {
-                Scoring { pairing: 0.0, ..scoring }
+            // Pods are paired by what they are estimated to use, and large ones are known by what was learned.
+            scoring: match (scoring.model, estimates) {
+                (Model::Learned, _) | (_, Some(EstimateRules { learned: true, .. })) => scoring,
+                (_, Some(_)) => Scoring { keep_for_large: 0.0, ..scoring },
+                (_, None) => Scoring { pairing: 0.0, keep_for_large: 0.0, ..scoring },
             },
             overload,
             estimates: if scoring.model == Model::Learned {

@@ -147,6 +147,13 @@ fn estimates_can_be_changed_or_switched_off() {
     assert_eq!(off.estimates, None);
     let unlearned = small("  scoring: {model: dominantResource}\n  estimates: {learned: false}\n");
     assert!(!unlearned.estimates.unwrap().learned);
+    for field in ["learned", "enabled"] {
+        let scoring = "  scoring: {model: dominantResource, keepForLarge: 0.1}\n";
+        let text = format!("{HEAD}spec:\n{scoring}  estimates: {{{field}: false}}\n");
+        let error = LoadPolicy::from_yaml(&text).unwrap_err().to_string();
+        let problem = format!("spec.estimates.{field}: `scoring.keepForLarge` needs it");
+        assert!(error.contains(&problem), "{error}");
+    }
 }
 
 #[test]
@@ -220,6 +227,8 @@ const FAULTS: &[(&str, &str)] = &[
     ("scale: 100", "scale: 50"),
     ("pairing: 0.25", "pairing: 1.5"),
     ("pairing: 0.25", "pairing: half"),
+    ("keepForLarge: 0.06", "keepForLarge: 6"),
+    ("keepForLarge: 0.06", "keepForLarge: 6%"),
     ("direction: spread", "direction: pack"),
     ("model: learned", "model: craneLinear"),
     ("mode: hard", "mode: soft"),

@@ -147,8 +147,9 @@ fn scoring(out: &mut String, scoring: &Scoring) -> std::fmt::Result {
             let sensitivity = number(sensitivity);
             writeln!(out, "    margin: {margin}\n    sensitivity: {sensitivity}")
         }
-        _ if scoring.can_pair() => {
-            writeln!(out, "    pairing: {}", number(scoring.pairing))
+        _ if scoring.compares() => {
+            writeln!(out, "    pairing: {}", number(scoring.pairing))?;
+            writeln!(out, "    keepForLarge: {}", number(scoring.keep_for_large))
         }
         Model::CraneLinear | Model::DominantResource | Model::Learned => Ok(()),
     }

@@ -77,7 +77,8 @@ impl Estimates {
         Ok(enabled.then_some(rules))
     }
 
-    /// The model `learned` is not without what it is named after, and pods are paired by what they will use.
+    /// The model `learned` is not without what it is named after, pods are paired by what they will use, and large
+    /// pods are known by what they use.
     fn suits(&self, scoring: &Scoring) -> Checked<()> {
         let off = [("enabled", &self.enabled), ("learned", &self.learned)];
         let off = off.into_iter().filter_map(|(field, given)| Some((field, given.as_ref()?)));
@@ -86,6 +87,9 @@ impl Estimates {
             let problem = match scoring.model {
                 Model::Learned => {
                     "the model `learned` needs it: set it to true, or `scoring.model: dominantResource`"
+                }
+                _ if scoring.keeps() => {
+                    "`scoring.keepForLarge` needs it: set it to true, or `scoring.keepForLarge: 0`"
                 }
                 _ if scoring.pairs() && field == "enabled" => {
                     "`scoring.pairing` needs it: set it to true, or `scoring.pairing: 0`"

@@ -14,6 +14,7 @@ pub(super) fn default_scoring() -> Scoring {
         direction: Direction::Spread,
         scale: Scale::Hundred,
         pairing: 0.0,
+        keep_for_large: 0.0,
     }
 }
 
@@ -40,8 +41,11 @@ pub(super) fn scoring(fields: &ScoringFields) -> Checked<Scoring> {
         direction,
         scale: scale(&fields.scale)?,
         pairing: 0.0,
+        keep_for_large: 0.0,
     };
-    Ok(Scoring { pairing: pairing(&fields.pairing, &scoring)?, ..scoring })
+    let pairing = part("pairing", &fields.pairing, &scoring)?;
+    let keep_for_large = part("keepForLarge", &fields.keep_for_large, &scoring)?;
+    Ok(Scoring { pairing, keep_for_large, ..scoring })
 }
 
 /// Refuses a field that only the model `model` has.
@@ -51,17 +55,17 @@ fn check_absent(field: &str, given: &Option<Spanned<Scalar>>, model: &str) -> Ch
     Err(fault(given, &format!("spec.scoring.{field}"), problem))
 }
 
-/// How much a node's surplus counts, under the rest of the `scoring`.
-fn pairing(given: &Option<Spanned<Scalar>>, scoring: &Scoring) -> Checked<f64> {
-    let field = "spec.scoring.pairing";
+/// A part from 0 to 1 that compares nodes, under the rest of the `scoring`.
+fn part(name: &str, given: &Option<Spanned<Scalar>>, scoring: &Scoring) -> Checked<f64> {
+    let field = format!("spec.scoring.{name}");
     let Some(given) = given else { return Ok(0.0) };
-    let pairing = number(field, given, "a number from 0 to 1", |part| (0.0..=1.0).contains(&part))?;
-    if pairing > 0.0 && !scoring.can_pair() {
-        let problem = "only the models `dominantResource` and `learned` pair pods, where they spread: remove it, or set `model: learned` \
-                       and `direction: spread`";
-        return Err(fault(given, field, problem.to_owned()));
+    let part = number(&field, given, "a number from 0 to 1", |part| (0.0..=1.0).contains(&part))?;
+    if part > 0.0 && !scoring.compares() {
+        let problem = "only the models `dominantResource` and `learned` have it, where they spread: remove it, or set `model: learned` and \
+                       `direction: spread`";
+        return Err(fault(given, &field, problem.to_owned()));
     }
-    Ok(pairing)
+    Ok(part)
 }
 
 fn model(name: ModelName, fields: &ScoringFields) -> Checked<Model> {
