@@ -156,8 +156,9 @@ pub struct Load {
     /// on average, and if it is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub surplus: Option<Surplus>,
-    /// The load that the node's CPU has at least in the score, a fraction: it is one of the least loaded nodes, which
-    /// are kept for pods that use more of a node than this pod. Absent where that changes nothing.
+    /// The load that the node's CPU counts with in the score, a fraction: the node is one of the least loaded, which
+    /// are kept for pods that use more of a node than this pod. Absent where that is not more than it would be
+    /// otherwise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub counts_as: Option<f64>,
     /// 0 to 100.

@@ -152,7 +152,8 @@ fn the_worked_example_of_the_documents_is_what_the_shipped_policy_decides() {
     let pairing = Pairing::new(scoring, all, 1.0, uses.cpu);
     assert_eq!(pairing.part, 0.0);
     let large = PodSizes::new([(8.0, 100.0)]);
-    assert_eq!((all.nodes, KeptNodes::number(scoring, all, &large)), (3, 0));
+    let each = nodes.iter().map(|node| evaluation(&policy, node, PodToPlace::ORDINARY).cpu_use());
+    assert_eq!(KeptNodes::of(scoring, each, &large), KeptNodes::NONE);
     let pod = PodToPlace { uses, ..PodToPlace::ORDINARY };
     for node in &nodes {
         let evaluation = evaluation(&policy, node, pod);

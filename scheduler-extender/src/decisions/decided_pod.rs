@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use cluster::{Declared, Pod, PodReference};
 use jiff::SignedDuration;
 use placement::estimate::Estimate;
-use placement::load::{ByAllNodes, CpuUse, Pairing, PodAdds, PodKind, PodToPlace};
+use placement::load::{ByOtherNodes, CpuUse, Pairing, PodAdds, PodKind, PodToPlace};
 use placement::policy::Scoring;
 use placement::resources::Amounts;
 use placement::units::{NodeName, PodUid};
@@ -89,7 +89,7 @@ impl DecidedPod {
             uses: self.uses(),
             declares: self.declared.rates,
             waited: self.waited,
-            by_all_nodes: ByAllNodes::NOTHING,
+            by_other_nodes: ByOtherNodes::NOTHING,
         }
     }
 

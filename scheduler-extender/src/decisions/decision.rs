@@ -12,8 +12,8 @@ use jiff::Timestamp;
 use placement::gpu::fragmentation::Cost;
 use placement::gpu::{ChoiceRule, GpuRequest, NoFit, NodeCards, score_less_card_cost, scores};
 use placement::load::{
-    ByAllNodes, CpuUse, Evaluation, KeptNodes, NodeLoad, PodKind, PodToPlace, RecentPods,
-    ResolvedPolicy, Score, Verdict, pass_over_limits,
+    ByOtherNodes, CpuUse, Evaluation, KeptNodes, NodeLoad, Pairing, PodKind, PodToPlace,
+    RecentPods, ResolvedPolicy, Score, Verdict, pass_over_limits,
 };
 use placement::selector::Labels;
 use placement::units::NodeName;
@@ -39,8 +39,8 @@ pub struct Decision {
     nodes: CandidateNodes,
     /// All nodes at that time, and the policy in force.
     snapshot: Arc<Snapshot>,
-    /// What scores take from all nodes under the policy in force and under the shadow policy, once computed.
-    by_all_nodes: [OnceLock<ByAllNodes>; 2],
+    /// What scores take from other nodes under the policy in force and under the shadow policy, once computed.
+    by_other_nodes: [OnceLock<ByOtherNodes>; 2],
 }
 
 impl Decision {
@@ -61,7 +61,7 @@ impl Decision {
             rule: snapshot.choice_rule(),
             nodes,
             snapshot,
-            by_all_nodes: Default::default(),
+            by_other_nodes: Default::default(),
         }
     }
 
@@ -140,8 +140,8 @@ impl Decision {
         node: &'n NodeLoad,
     ) -> Evaluation<'p, 'n> {
         let evaluation = self.by_node_alone(policy, node);
-        let by_all_nodes = self.by_all_nodes(policy, None);
-        let pod = PodToPlace { by_all_nodes, ..evaluation.pod };
+        let by_other_nodes = self.by_other_nodes(policy, None);
+        let pod = PodToPlace { by_other_nodes, ..evaluation.pod };
         Evaluation { pod, ..evaluation }
     }
 
@@ -164,40 +164,61 @@ impl Decision {
         Evaluation { policy, node, pod, now: self.time }
     }
 
-    /// What scores take from all nodes together under `policy`: the one in force or the shadow policy.
-    pub fn by_all_nodes(&self, policy: &ResolvedPolicy, prepared: Option<&Prepared>) -> ByAllNodes {
-        let scoring = &policy.policy.scoring;
-        if !scoring.pairs() && !scoring.keeps() {
-            return ByAllNodes::NOTHING;
-        }
+    /// What scores take from other nodes under `policy`: the one in force or the shadow policy.
+    pub fn by_other_nodes(
+        &self,
+        policy: &ResolvedPolicy,
+        prepared: Option<&Prepared>,
+    ) -> ByOtherNodes {
         let is_in_force = self.is_in_force(policy);
-        *self.by_all_nodes[usize::from(!is_in_force)].get_or_init(|| {
+        *self.by_other_nodes[usize::from(!is_in_force)].get_or_init(|| {
             let prepared = self.prepared_under(policy, prepared);
-            let nodes = self.snapshot.cpu_use(prepared, self.time, |node| {
-                self.of_node_alone(policy, &self.without_pod(node)).cpu_use()
-            });
-            ByAllNodes {
-                pairing: self.pod.pairing(scoring, nodes, is_in_force),
-                kept: self.kept_nodes(policy, prepared, nodes),
+            ByOtherNodes {
+                pairing: self.pairing(policy, prepared),
+                kept: self.kept_nodes(policy, prepared),
             }
         })
     }
 
-    /// The nodes that are kept for large pods. `nodes`: the CPU use of all nodes.
-    fn kept_nodes(
-        &self,
-        policy: &ResolvedPolicy,
-        prepared: Option<&Prepared>,
-        nodes: CpuUse,
-    ) -> KeptNodes {
-        let number = KeptNodes::number(&policy.policy.scoring, nodes, &self.snapshot.pod_sizes);
-        if number == 0 {
+    fn pairing(&self, policy: &ResolvedPolicy, prepared: Option<&Prepared>) -> Pairing {
+        let scoring = &policy.policy.scoring;
+        if !scoring.pairs() {
+            return Pairing::NONE;
+        }
+        let nodes = self.snapshot.cpu_use(prepared, self.time, |node| {
+            self.of_node_alone(policy, &self.without_pod(node)).cpu_use()
+        });
+        self.pod.pairing(scoring, nodes, self.is_in_force(policy))
+    }
+
+    /// The nodes that are kept for large pods, of those that the pod could go to: what Prioritize is asked about are
+    /// the nodes that Filter accepted. From a GPU pod none is kept, as cards decide where it can go.
+    fn kept_nodes(&self, policy: &ResolvedPolicy, prepared: Option<&Prepared>) -> KeptNodes {
+        let (scoring, sizes) = (&policy.policy.scoring, &self.snapshot.pod_sizes);
+        if !scoring.keeps() || sizes.is_empty() || self.request.is_some() {
             return KeptNodes::NONE;
         }
-        let mut loads = self.snapshot.cpu_loads(prepared, self.time, |node| {
-            self.of_node_alone(policy, &self.without_pod(node)).cpu_load()
-        });
-        KeptNodes::least_loaded(number, &mut loads)
+        let verdicts = self.verdicts(policy, prepared).each;
+        let plain = |node: &NodeLoad| self.of_node_alone(policy, node).cpu_use();
+        let nodes = match prepared {
+            Some(prepared) => prepared.of_each(
+                (&self.snapshot, self.time),
+                self.nodes.places(),
+                CpuUse::default(),
+                |_| None,
+                |loads, node| match loads.of(node) {
+                    Ok(loads) => loads.cpu_use_of(node),
+                    Err(load) => load.map(plain).unwrap_or_default(),
+                },
+            ),
+            None => {
+                let each = (0..self.len()).map(|at| self.load(at));
+                each.map(|load| load.map(|load| plain(&load)).unwrap_or_default()).collect()
+            }
+        };
+        let accepted = nodes.into_iter().zip(verdicts);
+        let accepted = accepted.filter(|(_, verdict)| *verdict == Verdict::Accepted);
+        KeptNodes::of(scoring, accepted.map(|(node, _)| node), sizes)
     }
 
     fn of_node_alone<'p, 'n>(
@@ -312,14 +333,14 @@ impl Decision {
     fn prepared_load_scores(&self, prepared: &Prepared) -> Vec<Score> {
         let policy = self.policy();
         let adds = self.pod.adds();
-        let by_all_nodes = self.by_all_nodes(policy, Some(prepared));
+        let by_other_nodes = self.by_other_nodes(policy, Some(prepared));
         prepared.of_each(
             (&self.snapshot, self.time),
             self.nodes.places(),
             Score::ZERO,
             |_| None,
             |loads, node| match loads.of(node) {
-                Ok(loads) => loads.score(policy, node, &adds, by_all_nodes),
+                Ok(loads) => loads.score(policy, node, &adds, by_other_nodes),
                 Err(load) => self.load_score(policy, load),
             },
         )
@@ -423,7 +444,7 @@ impl Decision {
             rule: self.rule.clone(),
             nodes,
             snapshot: Arc::clone(&self.snapshot),
-            by_all_nodes: self.by_all_nodes.clone(),
+            by_other_nodes: self.by_other_nodes.clone(),
         }
     }
 }

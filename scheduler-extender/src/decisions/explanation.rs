@@ -183,7 +183,7 @@ impl Explainer<'_> {
 
     fn surplus(&self, surplus: Surplus) -> out::Surplus {
         let Surplus { requested, surplus, counted } = surplus;
-        let average = self.decision.by_all_nodes(self.decision.policy(), None).pairing.average;
+        let average = self.decision.by_other_nodes(self.decision.policy(), None).pairing.average;
         out::Surplus { requested, average, surplus, counted }
     }
 

@@ -193,7 +193,7 @@ proptest! {
         let (current, pod) = (&CURRENT[policy], &pods()[of_pod]);
         let names: Vec<_> = named.iter().map(|number| format!("n{number}")).collect();
         let time = now() + SignedDuration::from_secs(later);
-        // One with prepared values and one without: a decision keeps what it took from all nodes.
+        // One with prepared values and one without: a decision keeps what it took from other nodes.
         let [one, other] = [(); 2].map(|()| {
             let names = names.iter().map(String::as_str);
             let nodes = CandidateNodes::new(current.snapshot.names(), names);
@@ -205,10 +205,38 @@ proptest! {
         let (policy, prepared) = (one.policy(), &current.prepared);
         prop_assert_eq!(one.verdicts(policy, Some(prepared)), other.verdicts(policy, None));
         prop_assert_eq!(one.scores(policy, Some(prepared)), other.scores(policy, None));
-        prop_assert_eq!(one.by_all_nodes(policy, Some(prepared)), other.by_all_nodes(policy, None));
+        prop_assert_eq!(one.by_other_nodes(policy, Some(prepared)), other.by_other_nodes(policy, None));
         let no_fits: Vec<_> = (0..other.len()).map(|at| other.no_fit(at)).collect();
         prop_assert_eq!(one.no_fits(prepared), no_fits);
         prop_assert_eq!(one.card_scores(Some(prepared)), other.card_scores(None));
+    }
+}
+
+proptest! {
+    /// Prioritize is asked about the nodes that Filter accepted, and explain about all nodes of Filter's decision.
+    #[test]
+    fn a_node_that_is_accepted_has_the_score_that_it_has_among_the_accepted_ones(
+        order in Just((0..NODES).collect::<Vec<_>>()).prop_shuffle(),
+        count in 1..NODES,
+        (policy, of_pod) in (0..POLICIES.len(), 0..4_usize),
+    ) {
+        let (current, pod) = (&CURRENT[policy], &pods()[of_pod]);
+        let decision = |numbers: &[usize]| {
+            let names: Vec<_> = numbers.iter().map(|number| format!("n{number}")).collect();
+            let names = names.iter().map(String::as_str);
+            let nodes = CandidateNodes::new(current.snapshot.names(), names);
+            let estimates = current.estimates(pod, &Names::default());
+            let pod = DecidedPod::new(pod, estimates, SignedDuration::ZERO);
+            Decision::new(Arc::clone(&current.snapshot), pod, None, nodes, now())
+        };
+        let all = decision(&order[..count]);
+        let policy = all.policy();
+        let verdicts = all.verdicts(policy, None).each;
+        let accepted: Vec<usize> = (0..count).filter(|at| verdicts[*at] == Verdict::Accepted).collect();
+        let scores = all.scores(policy, None);
+        let expected: Vec<Score> = accepted.iter().map(|at| scores[*at]).collect();
+        let accepted = decision(&accepted.iter().map(|at| order[*at]).collect::<Vec<_>>());
+        prop_assert_eq!(accepted.scores(policy, Some(&current.prepared)), expected);
     }
 }
 
@@ -304,9 +332,9 @@ fn the_pods_of_the_test_above_are_decided_by_all_that_may_differ() {
     };
     let [ordinary, exempt, confined, daemon] = pods().each_ref().map(decision);
     let policy = ordinary.policy();
-    let by_all_nodes = ordinary.by_all_nodes(policy, None);
-    assert_ne!(by_all_nodes.pairing.part, 0.0);
-    assert!((0.1..0.5).contains(&by_all_nodes.kept.below), "{by_all_nodes:?}");
+    let by_other_nodes = ordinary.by_other_nodes(policy, None);
+    assert_ne!(by_other_nodes.pairing.part, 0.0);
+    assert!((0.1..0.5).contains(&by_other_nodes.kept.below), "{by_other_nodes:?}");
     let accepted = |decision: &Decision| {
         let verdicts = decision.verdicts(policy, Some(&current.prepared)).each;
         verdicts.iter().filter(|verdict| **verdict == Verdict::Accepted).count()

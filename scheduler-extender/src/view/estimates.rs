@@ -108,9 +108,11 @@ impl ByWorkload {
         best.map(|(_, learned)| *learned).unwrap_or_default()
     }
 
-    /// What pods use, and for how long they ran within about a day before `now`.
+    /// What pods use, and for how long they ran, where older hours count less at `now`. Without DaemonSets, whose pods
+    /// choose no node.
     fn sizes(&self, now: Timestamp) -> PodSizes {
-        PodSizes::new(self.exact.values().filter_map(|entry| {
+        let choosing = self.exact.iter().filter(|(workload, _)| &*workload.kind != "DaemonSet");
+        PodSizes::new(choosing.filter_map(|(_, entry)| {
             let cores = entry.learned.cpu?.amount.mean;
             Some((cores, pod_minutes_at(entry.evidence, now, HALF_LIFE) / 60.0))
         }))
@@ -263,6 +265,19 @@ mod tests {
 
     fn at(second: i64) -> Timestamp {
         Timestamp::from_second(second).unwrap()
+    }
+
+    #[test]
+    fn pods_have_the_size_that_they_use_for_as_long_as_they_ran_but_those_of_daemon_sets() {
+        let mut known = ByWorkload::default();
+        known.insert(workload(1), cores(4.0), 120.0, at(0), at(0));
+        known.insert(workload(2), cores(1.0), 60.0, at(0), at(0));
+        let daemons = WorkloadId { kind: "DaemonSet".into(), ..workload(3) };
+        known.insert(daemons, cores(8.0), 6_000.0, at(0), at(0));
+        let hours = |day: i32, cores| known.sizes(at(0) + day * HALF_LIFE).hours_of(cores);
+        let near = |hours: f64, expected: f64| (hours - expected).abs() < 1e-9;
+        assert!(near(hours(0, 4.0), 2.0) && near(hours(0, 1.0), 3.0) && hours(0, 4.1) == 0.0);
+        assert!(near(hours(1, 4.0), 1.0) && near(hours(2, 1.0), 0.75));
     }
 
     #[test]

@@ -1,7 +1,5 @@
 //! Our own kind of policy over HTTP: what pods will use counts at once, and limits are soft.
 
-use std::collections::BTreeMap;
-
 use api::explain::Explanation;
 use api::workloads::{Distribution, Learned, Workload, Workloads};
 use axum::Router;
@@ -94,19 +92,21 @@ async fn the_least_loaded_nodes_are_kept_for_large_pods_while_such_pods_run() {
     }
     let kept = format!("{}  scoring: {{keepForLarge: 0.2}}\n", policy("{}"));
     let rig = Rig::start_under(&sim, &kept, &["--learned-use-url", &url]).await;
-    // Pods that use 3 of 10 cores ran for 100 minutes: so two of the ten nodes are kept. This one uses 0.85 cores.
+    // Pods that use 3 of 10 cores ran for 100 minutes: so one of the ten nodes is kept. This one uses 0.85 cores.
     let small = asking("small", "1");
-    let nodes = ["n0", "n1", "n2", "n3"];
-    rig.until("learned use", async || rig.scores(&small, &nodes).await == [35, 35, 51, 50]).await;
-    let answer = rig.post("/explain", &json!({ "Pod": small, "NodeNames": nodes })).await;
-    let counts_as = |node: usize| answer["nodes"][node]["load"]["countsAs"].as_f64();
-    let told = answer["nodes"].as_array().unwrap().iter().map(|node| &node["name"]);
-    let of: BTreeMap<_, _> =
-        told.enumerate().map(|(at, name)| (name.as_str().unwrap(), counts_as(at))).collect();
-    assert_eq!(nodes.map(|node| of[node]), [Some(0.65), Some(0.65), None, None]);
-    // A large one has them as they are.
-    let large = owned(asking("large", "2"));
-    assert_eq!(rig.scores(&large, &["n0", "n1", "n4"]).await, [60, 58, 20]);
+    let all: Vec<String> = (0..10).map(|number| format!("n{number}")).collect();
+    let all: Vec<&str> = all.iter().map(String::as_str).collect();
+    let begins = async |pod: &Value, scores: [i64; 4]| rig.scores(pod, &all).await[..4] == scores;
+    rig.until("learned use", async || begins(&small, [35, 79, 51, 50]).await).await;
+    let answer = rig.post("/explain", &json!({ "Pod": small, "NodeNames": all })).await;
+    let nodes = answer["nodes"].as_array().unwrap();
+    let counts_as = |node: &Value| node["load"]["countsAs"].as_f64();
+    let kept: Vec<_> = nodes.iter().filter(|node| counts_as(node).is_some()).collect();
+    assert_eq!((kept.len(), &kept[0]["name"]), (1, &json!("n0")));
+    assert_eq!((counts_as(kept[0]), &kept[0]["score"]), (Some(0.65), &json!(35)));
+    // A large one has it as it is; the small one is expected on n1 meanwhile. Of few nodes none is kept.
+    assert!(begins(&owned(asking("large", "2")), [60, 49, 30, 29]).await);
+    assert_eq!(rig.scores(&small, &["n0", "n1"]).await, [51, 79]);
 }
 
 #[tokio::test]

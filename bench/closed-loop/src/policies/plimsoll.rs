@@ -13,7 +13,7 @@ use jiff::{SignedDuration, Timestamp};
 use placement::estimate::{EstimateRules, LearnedUse, NamespaceRatios, PodProfile};
 use placement::learning::Learner;
 use placement::load::{
-    ByAllNodes, CpuUse, EndedPod, Evaluation, KeptNodes, MetricTable, NodeLoad, Pairing, PastUse,
+    ByOtherNodes, CpuUse, EndedPod, Evaluation, KeptNodes, MetricTable, NodeLoad, Pairing, PastUse,
     PodSizes, PodToPlace, Readings, ResolvedPolicy, Verdict, pass_over_limits,
 };
 use placement::policy::{LoadPolicy, PolicyError, WhenAllOverloaded};
@@ -318,16 +318,6 @@ impl Plimsoll {
         nodes.map(|node| self.evaluation(node, PodToPlace::ORDINARY, now).cpu_use()).sum()
     }
 
-    fn kept(&self, number: usize, now: Step) -> KeptNodes {
-        if number == 0 {
-            return KeptNodes::NONE;
-        }
-        let nodes = 0..self.nodes.len();
-        let each = nodes.map(|node| self.evaluation(node, PodToPlace::ORDINARY, now));
-        let mut loads: Vec<f64> = each.filter_map(|node| node.cpu_load()).collect();
-        KeptNodes::least_loaded(number, &mut loads)
-    }
-
     fn waits(&self) -> bool {
         matches!(self.policy.policy.overload.when_all, WhenAllOverloaded::Wait { .. })
     }
@@ -413,15 +403,16 @@ impl Policy for Plimsoll {
         let place = self.pod_to_place(pod, now);
         let scoring = &self.policy.policy.scoring;
         let requested = f64::from(pod.cpu) / 1000.0;
-        let by_all_nodes = if scoring.pairs() || scoring.keeps() {
-            let all = self.cpu_use(now);
-            let number = KeptNodes::number(scoring, all, &self.learning.sizes);
-            let pairing = Pairing::new(scoring, all, requested, place.uses.cpu);
-            ByAllNodes { pairing, kept: self.kept(number, now) }
+        let pairing = if scoring.pairs() {
+            Pairing::new(scoring, self.cpu_use(now), requested, place.uses.cpu)
         } else {
-            ByAllNodes::NOTHING
+            Pairing::NONE
         };
-        let place = PodToPlace { by_all_nodes, ..place };
+        let each = nodes.iter().map(|node| self.evaluation(*node, PodToPlace::ORDINARY, now));
+        let each = each.map(|node| node.cpu_use());
+        let kept = KeptNodes::of(scoring, each, &self.learning.sizes);
+        let by_other_nodes = ByOtherNodes { pairing, kept };
+        let place = PodToPlace { by_other_nodes, ..place };
         let scale = self.policy.policy.scoring.scale;
         for (node, points) in nodes.iter().zip(points) {
             *points = self.evaluation(*node, place, now).score().on(scale);

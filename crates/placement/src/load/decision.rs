@@ -16,7 +16,7 @@ use jiff::{SignedDuration, Timestamp};
 use super::model::{OnCpu, Weighed, group_load, node_cpu, points, score_of, surplus};
 use super::pairing::{CpuUse, NodeCpu, Paired, Surplus};
 use super::{
-    ByAllNodes, COUNTS_AS, MetricId, NodeLoad, PodKind, PodToPlace, ResolvedDemand, ResolvedLimit,
+    ByOtherNodes, MetricId, NodeLoad, PodKind, PodToPlace, ResolvedDemand, ResolvedLimit,
     ResolvedMetric, ResolvedPolicy, ResolvedRules, ResolvedWeight, Score,
 };
 use crate::policy::{NamespaceRule, Unknown, WindowStatistic};
@@ -259,8 +259,8 @@ pub struct LoadDecision<'a> {
     pub hot_value: f64,
     /// The node's surplus; `None` if it does not count.
     pub surplus: Option<Surplus>,
-    /// The load that the node's CPU has at least, since the node is kept for large pods; `None` where that changes
-    /// nothing.
+    /// The load that the node's CPU counts with, since the node is kept for large pods; `None` where that is not more
+    /// than it would be otherwise.
     pub counts_as: Option<f64>,
     /// The score.
     pub score: Score,
@@ -383,12 +383,13 @@ impl<'p> Evaluation<'p, '_> {
         surplus(self.terms().map(|term| term.measured()), paired)
     }
 
-    /// The load that the node's CPU has at least in its score, since the node is kept for large pods; `None` where that
-    /// changes nothing.
+    /// The load that the node's CPU counts with, since the node is kept for large pods; `None` where that is not more
+    /// than it would be otherwise.
     pub fn counts_as(&self) -> Option<f64> {
-        let group = self.on_cpu().kept?;
+        let on_cpu = self.on_cpu();
+        let group = on_cpu.kept?;
         let load = group_load(self.terms().map(|term| term.measured()), group, f64::NAN)?;
-        (load < COUNTS_AS).then_some(COUNTS_AS)
+        on_cpu.raised(group, load)
     }
 
     fn paired(&self) -> Option<Paired> {
@@ -396,16 +397,11 @@ impl<'p> Evaluation<'p, '_> {
     }
 
     fn on_cpu(&self) -> OnCpu {
-        let ByAllNodes { pairing, kept } = self.pod.by_all_nodes;
+        let ByOtherNodes { pairing, kept } = self.pod.by_other_nodes;
         // Computing the node's CPU use takes time.
-        let counts = self.pod.by_all_nodes != ByAllNodes::NOTHING;
+        let counts = self.pod.by_other_nodes != ByOtherNodes::NOTHING;
         let cpu = counts.then(|| self.node_cpu()).flatten();
         OnCpu { paired: pairing.on(cpu), kept: kept.on(cpu, self.pod.uses.cpu) }
-    }
-
-    /// The load of the node's CPU without the pod to be placed; `None` if it, or what is requested, is not known.
-    pub fn cpu_load(&self) -> Option<f64> {
-        self.node_cpu().map(NodeCpu::load)
     }
 
     pub(super) fn node_cpu(&self) -> Option<NodeCpu> {

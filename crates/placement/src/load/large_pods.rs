@@ -1,11 +1,12 @@
 //! Room for large pods: pods that use a large part of a node find nodes that have it.
 //!
 //! A pod that uses half of a node's CPU fits below a limit only on a node that is less than half loaded, and scores by
-//! load alone make all nodes equally loaded. So while such pods run, some of the least loaded nodes are kept for them:
+//! load alone make all nodes equally loaded. So while such pods come, some of the least loaded nodes are kept for them:
 //!
 //! - A pod is large on a node if it uses [`LARGE`] of the node's CPU or more.
-//! - The kept nodes are the n least loaded ones. n is the policy's part of all nodes, but not more than the hours for
-//!   which pods ran within about a day that are large on the average node.
+//! - The kept nodes are the n least loaded ones of those that the pod to be placed could go to: cordoned and tainted
+//!   nodes have no room for anyone. n is the policy's part of these, but not more than the full hours for which pods
+//!   ran that are large on the average of them, where older hours count less ([`crate::workload::HALF_LIFE`]).
 //! - For a pod that is not large, a kept node's CPU counts as [`COUNTS_AS`] loaded, or as its load if that is higher.
 //!
 //! It changes scores alone: a kept node takes any pod when the others are as loaded, and no limit counts it. Who runs
@@ -17,6 +18,9 @@ use crate::policy::Scoring;
 
 /// The part of a node's CPU from which on a pod is large.
 pub const LARGE: f64 = 0.25;
+
+/// What pods use that are large on no node worth keeping.
+const SMALL_CORES: f64 = 0.5;
 
 /// The load that a kept node has at least for pods that are not large.
 pub const COUNTS_AS: f64 = 0.65;
@@ -33,7 +37,8 @@ impl PodSizes {
     #[must_use]
     pub fn new(workloads: impl IntoIterator<Item = (f64, f64)>) -> Self {
         let mut hours: Vec<(f64, f64)> = workloads.into_iter().collect();
-        hours.retain(|(cores, hours)| *cores > 0.0 && *hours > 0.0);
+        hours.retain(|(cores, hours)| *cores >= SMALL_CORES && *hours > 0.0);
+        hours.shrink_to_fit();
         hours.sort_by(|(one, _), (other, _)| other.total_cmp(one));
         let mut sum = 0.0;
         for (_, hours) in &mut hours {
@@ -41,6 +46,18 @@ impl PodSizes {
             *hours = sum;
         }
         Self { hours }
+    }
+
+    /// Their size in memory.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        size_of::<Self>() + size_of_val(&*self.hours)
+    }
+
+    /// Whether no pods are known.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.hours.is_empty()
     }
 
     /// For how many hours pods ran that use at least so many cores.
@@ -62,22 +79,33 @@ impl KeptNodes {
     /// None.
     pub const NONE: Self = Self { below: f64::NEG_INFINITY };
 
-    /// How many of `nodes` are kept. Pods of these `sizes` run.
+    /// Of these nodes, while pods of these `sizes` run. A node whose CPU use is not known is none.
     #[must_use]
-    pub fn number(scoring: &Scoring, nodes: CpuUse, sizes: &PodSizes) -> usize {
-        if !scoring.keeps() || nodes.nodes == 0 {
-            return 0;
+    pub fn of(
+        scoring: &Scoring,
+        nodes: impl IntoIterator<Item = CpuUse>,
+        sizes: &PodSizes,
+    ) -> Self {
+        if !scoring.keeps() || sizes.is_empty() {
+            return Self::NONE;
         }
-        let all = f64::from(nodes.nodes);
-        let hours = sizes.hours_of(LARGE * nodes.capacity / all);
+        let mut loads = Vec::new();
+        let mut capacity = 0.0;
+        for node in nodes.into_iter().filter(|node| node.capacity > 0.0) {
+            loads.push(node.used / node.capacity);
+            capacity += node.capacity;
+        }
+        let all = loads.len() as f64;
+        let hours = sizes.hours_of(LARGE * capacity / all);
         // At most as many as there are nodes.
-        (scoring.keep_for_large * all).floor().min(hours.ceil()) as usize
+        let number = (scoring.keep_for_large * all).floor().min(hours.floor()) as usize;
+        Self::least_loaded(number, &mut loads)
     }
 
-    /// The nodes with the `number` lowest of these loads.
-    #[must_use]
-    pub fn least_loaded(number: usize, loads: &mut [f64]) -> Self {
-        if number == 0 || number >= loads.len() {
+    /// The nodes with the `number` lowest of these loads, but not all of them.
+    fn least_loaded(number: usize, loads: &mut [f64]) -> Self {
+        let number = number.min(loads.len().saturating_sub(1));
+        if number == 0 {
             return Self::NONE;
         }
         let (_, first_other, _) = loads.select_nth_unstable_by(number, f64::total_cmp);
@@ -95,16 +123,16 @@ impl KeptNodes {
     }
 }
 
-/// What a node's score for a pod takes from all nodes together.
+/// What a node's score for a pod takes from other nodes.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct ByAllNodes {
-    /// How what nodes use beyond their requests counts.
+pub struct ByOtherNodes {
+    /// How what nodes use beyond their requests counts, by all nodes.
     pub pairing: Pairing,
-    /// Which nodes are kept for large pods.
+    /// Which nodes are kept for large pods, of those that the pod could go to.
     pub kept: KeptNodes,
 }
 
-impl ByAllNodes {
+impl ByOtherNodes {
     /// Nothing: each node is judged for itself.
     pub const NOTHING: Self = Self { pairing: Pairing::NONE, kept: KeptNodes::NONE };
 }
@@ -118,14 +146,18 @@ mod tests {
         Scoring { model: Model::Learned, keep_for_large: part, ..Scoring::crane() }
     }
 
-    /// Of 10 cores each.
-    fn nodes(nodes: u32) -> CpuUse {
-        CpuUse { capacity: 10.0 * f64::from(nodes), nodes, ..CpuUse::default() }
+    /// So many nodes of 10 cores, of which 0.01 more are in use on each than on the last.
+    fn nodes(number: u32) -> impl Iterator<Item = CpuUse> {
+        (0..number).map(|node| CpuUse {
+            used: 0.1 * f64::from(node),
+            capacity: 10.0,
+            ..CpuUse::default()
+        })
     }
 
     #[test]
     fn hours_add_up_from_the_largest_pods_on() {
-        let sizes = PodSizes::new([(1.0, 8.0), (4.0, 2.0), (2.5, 0.5), (0.0, 9.0), (3.0, 0.0)]);
+        let sizes = PodSizes::new([(1.0, 8.0), (4.0, 2.0), (2.5, 0.5), (0.4, 9.0), (3.0, 0.0)]);
         let hours = [5.0, 4.0, 2.5, 2.0, 0.1].map(|cores| sizes.hours_of(cores));
         assert_eq!(hours, [0.0, 2.0, 2.5, 2.5, 10.5]);
         assert_eq!(PodSizes::default().hours_of(0.0), 0.0);
@@ -133,16 +165,28 @@ mod tests {
 
     #[test]
     fn as_many_nodes_are_kept_as_large_pods_ran_for_hours_up_to_the_part() {
-        let number =
-            |part, nodes, sizes| KeptNodes::number(&keeping(part), nodes, &PodSizes::new(sizes));
-        assert_eq!(number(0.06, nodes(200), vec![(2.5, 1_000.0)]), 12);
-        assert_eq!(number(0.06, nodes(200), vec![(2.5, 3.2)]), 4);
-        assert_eq!(number(0.06, nodes(200), vec![(2.4, 1_000.0)]), 0);
+        let kept = |part, number, size| {
+            let kept = KeptNodes::of(&keeping(part), nodes(number), &PodSizes::new([size]));
+            nodes(number).filter(|node| node.used / node.capacity < kept.below).count()
+        };
+        assert_eq!(kept(0.06, 200, (2.5, 1_000.0)), 12);
+        assert_eq!((kept(0.06, 200, (2.5, 3.9)), kept(0.06, 200, (2.5, 0.9))), (3, 0));
+        assert_eq!(kept(0.06, 200, (2.4, 1_000.0)), 0);
         // Of few nodes none is left.
-        assert_eq!(number(0.06, nodes(16), vec![(2.5, 1_000.0)]), 0);
-        assert_eq!(number(0.06, nodes(17), vec![(2.5, 1_000.0)]), 1);
-        assert_eq!(number(0.0, nodes(200), vec![(2.5, 1_000.0)]), 0);
-        assert_eq!(number(0.5, nodes(0), vec![(2.5, 1_000.0)]), 0);
+        assert_eq!(kept(0.06, 16, (2.5, 1_000.0)), 0);
+        assert_eq!(kept(0.06, 17, (2.5, 1_000.0)), 1);
+        assert_eq!(kept(0.0, 200, (2.5, 1_000.0)), 0);
+        assert_eq!(kept(0.5, 0, (2.5, 1_000.0)), 0);
+        // One is left, however many are to be kept.
+        assert_eq!(kept(1.0, 10, (2.5, 1_000.0)), 9);
+    }
+
+    #[test]
+    fn a_node_whose_use_is_not_known_is_none_of_them() {
+        let large = PodSizes::new([(5.0, 9.0)]);
+        let unknown = (0..100).map(|_| CpuUse::default());
+        let kept = KeptNodes::of(&keeping(0.1), nodes(20).chain(unknown), &large);
+        assert_eq!(kept, KeptNodes { below: 0.02 });
     }
 
     #[test]
@@ -150,8 +194,9 @@ mod tests {
         let mut loads = [0.5, 0.1, 0.3, 0.2, 0.4];
         assert_eq!(KeptNodes::least_loaded(2, &mut loads), KeptNodes { below: 0.3 });
         assert_eq!(KeptNodes::least_loaded(0, &mut loads), KeptNodes::NONE);
-        assert_eq!(KeptNodes::least_loaded(5, &mut loads), KeptNodes::NONE);
+        assert_eq!(KeptNodes::least_loaded(5, &mut loads), KeptNodes { below: 0.5 });
         assert_eq!(KeptNodes::least_loaded(1, &mut []), KeptNodes::NONE);
+        assert_eq!(KeptNodes::least_loaded(1, &mut [0.5]), KeptNodes::NONE);
         // Idle nodes are all alike: none of them is less loaded than the others.
         assert_eq!(KeptNodes::least_loaded(1, &mut [0.0; 3]), KeptNodes { below: 0.0 });
     }

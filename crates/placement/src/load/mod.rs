@@ -26,7 +26,7 @@ pub use decision::{
     Verdict,
 };
 pub use declared::DeclaredPods;
-pub use large_pods::{ByAllNodes, COUNTS_AS, KeptNodes, LARGE, PodSizes};
+pub use large_pods::{ByOtherNodes, COUNTS_AS, KeptNodes, LARGE, PodSizes};
 pub use least_loaded::pass_over_limits;
 pub use metric_table::{MetricId, MetricTable};
 pub use node_load::{NodeLoad, Readings};

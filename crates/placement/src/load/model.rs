@@ -52,7 +52,7 @@ impl Weighed<'_> {
     }
 }
 
-/// How all nodes together change the load of a node's CPU in its score.
+/// How other nodes change the load of a node's CPU in its score.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct OnCpu {
     /// A part of its surplus is added.
@@ -63,10 +63,19 @@ pub(super) struct OnCpu {
 
 impl OnCpu {
     /// The load of a group that counts.
-    pub(super) fn load_of(self, group: usize, load: f64) -> f64 {
+    fn load_of(self, group: usize, load: f64) -> f64 {
+        self.raised(group, load).unwrap_or_else(|| self.paired_load(group, load))
+    }
+
+    /// [`COUNTS_AS`], where it is more than the load that would count otherwise.
+    pub(super) fn raised(self, group: usize, load: f64) -> Option<f64> {
+        let is_raised = self.kept == Some(group) && self.paired_load(group, load) < COUNTS_AS;
+        is_raised.then_some(COUNTS_AS)
+    }
+
+    fn paired_load(self, group: usize, load: f64) -> f64 {
         let paired = self.paired.filter(|paired| paired.group == group);
-        let load = load + paired.map_or(0.0, |paired| paired.surplus_at(load).counted);
-        if self.kept == Some(group) { load.max(COUNTS_AS) } else { load }
+        load + paired.map_or(0.0, |paired| paired.surplus_at(load).counted)
     }
 }
 

@@ -33,8 +33,6 @@ pub struct CpuUse {
     pub requested: f64,
     /// CPU of the nodes.
     pub capacity: f64,
-    /// How many nodes these are.
-    pub nodes: u32,
 }
 
 impl Add for CpuUse {
@@ -45,7 +43,6 @@ impl Add for CpuUse {
             used: self.used + other.used,
             requested: self.requested + other.requested,
             capacity: self.capacity + other.capacity,
-            nodes: self.nodes + other.nodes,
         }
     }
 }
@@ -141,7 +138,7 @@ impl NodeCpu {
     /// kube-scheduler may request more.
     pub(super) fn capped_use(self) -> CpuUse {
         let Self { used, requested, capacity, .. } = self;
-        CpuUse { used, requested: requested.min(capacity), capacity, nodes: 1 }
+        CpuUse { used, requested: requested.min(capacity), capacity }
     }
 
     /// The part of it that is in use.
@@ -184,7 +181,7 @@ mod tests {
     use crate::policy::{Direction, Model};
 
     /// Requests use 0.75 on average and fill four fifths of the nodes.
-    const NODES: CpuUse = CpuUse { used: 12.0, requested: 16.0, capacity: 20.0, nodes: 2 };
+    const NODES: CpuUse = CpuUse { used: 12.0, requested: 16.0, capacity: 20.0 };
 
     fn learned(pairing: f64) -> Scoring {
         Scoring { model: Model::Learned, pairing, ..Scoring::crane() }
@@ -211,7 +208,7 @@ mod tests {
     #[test]
     fn nothing_is_known_of_an_empty_cluster() {
         for (used, requested) in [(0.0, 0.0), (1.0, 0.0), (f64::INFINITY, 1.0)] {
-            let nodes = CpuUse { used, requested, capacity: 1.0, nodes: 1 };
+            let nodes = CpuUse { used, requested, capacity: 1.0 };
             assert_eq!(Pairing::new(&learned(0.5), nodes, 1.0, 2.0), Pairing::NONE);
         }
     }
@@ -227,10 +224,7 @@ mod tests {
     #[test]
     fn a_node_is_no_fuller_than_full() {
         let node = NodeCpu { group: 0, capacity: 10.0, requested: 1_000.0, used: 5.0 };
-        assert_eq!(
-            node.capped_use(),
-            CpuUse { used: 5.0, requested: 10.0, capacity: 10.0, nodes: 1 }
-        );
+        assert_eq!(node.capped_use(), CpuUse { used: 5.0, requested: 10.0, capacity: 10.0 });
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use jiff::SignedDuration;
 
-use super::ByAllNodes;
+use super::ByOtherNodes;
 use crate::demand::{Demand, Rates};
 use crate::resources::Amounts;
 
@@ -30,8 +30,8 @@ pub struct PodToPlace<'a> {
     pub declares: Rates,
     /// How long it has waited for a node; zero where it has not.
     pub waited: SignedDuration,
-    /// What scores for it take from all nodes together.
-    pub by_all_nodes: ByAllNodes,
+    /// What scores for it take from other nodes.
+    pub by_other_nodes: ByOtherNodes,
 }
 
 impl PodToPlace<'_> {
@@ -43,7 +43,7 @@ impl PodToPlace<'_> {
         uses: Amounts { cpu: 0.0, memory: 0.0 },
         declares: Rates::NONE,
         waited: SignedDuration::ZERO,
-        by_all_nodes: ByAllNodes::NOTHING,
+        by_other_nodes: ByOtherNodes::NOTHING,
     };
 
     /// What it adds to a node's load.

@@ -11,7 +11,7 @@ use super::decision::first_rejection;
 use super::model::{OnCpu, Weighed, score_of};
 use super::pairing::{CpuUse, NodeCpu};
 use super::{
-    ByAllNodes, Evaluation, KnownLoad, MetricLoad, NodeLoad, PodAdds, PodToPlace, ResolvedDemand,
+    ByOtherNodes, Evaluation, KnownLoad, MetricLoad, NodeLoad, PodAdds, PodToPlace, ResolvedDemand,
     ResolvedMetric, ResolvedPolicy, Score, Verdict,
 };
 use crate::policy::NOT_MEASURED_YET;
@@ -232,9 +232,11 @@ impl PreparedNodes {
         self.cpu_use
     }
 
-    /// The loads of the CPUs of all nodes for which they are known, without the pod to be placed.
-    pub fn cpu_loads(&self) -> impl Iterator<Item = f64> {
-        self.nodes.iter().flatten().filter_map(|node| node.cpu).map(NodeCpu::load)
+    /// The CPU use and requests of the node at a position; 0 if either is not known.
+    #[must_use]
+    pub fn cpu_use_of(&self, node: usize) -> CpuUse {
+        let cpu = self.nodes[node].as_ref().and_then(|node| node.cpu);
+        cpu.map(NodeCpu::capped_use).unwrap_or_default()
     }
 
     /// The score of the node at a position for a pod that adds this, 0 for a node of which nothing is known. `policy`
@@ -245,7 +247,7 @@ impl PreparedNodes {
         policy: &ResolvedPolicy,
         node: usize,
         pod: &PodAdds,
-        by_all_nodes: ByAllNodes,
+        by_other_nodes: ByOtherNodes,
     ) -> Score {
         let Some(node) = &self.nodes[node] else { return Score::ZERO };
         let rules = policy.rules_of(node.rules as usize);
@@ -259,8 +261,8 @@ impl PreparedNodes {
                     .map(|(weight, load)| Weighed { weight, load: load.with(&weight.metric, pod) })
             },
             OnCpu {
-                paired: by_all_nodes.pairing.on(node.cpu),
-                kept: by_all_nodes.kept.on(node.cpu, pod.uses.cpu),
+                paired: by_other_nodes.pairing.on(node.cpu),
+                kept: by_other_nodes.kept.on(node.cpu, pod.uses.cpu),
             },
             node.hot_value,
         )

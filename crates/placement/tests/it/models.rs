@@ -5,7 +5,7 @@ use std::sync::Arc;
 use jiff::{SignedDuration, Timestamp};
 use placement::estimate::EstimateRules;
 use placement::load::{
-    ByAllNodes, CpuUse, Evaluation, KeptNodes, LimitOutcome, MetricTable, NodeLoad, Pairing,
+    ByOtherNodes, CpuUse, Evaluation, KeptNodes, LimitOutcome, MetricTable, NodeLoad, Pairing,
     PodKind, PodToPlace, Readings, ResolvedPolicy, Verdict,
 };
 use placement::policy::{
@@ -108,8 +108,8 @@ fn the_dominant_resource_decides() {
     assert_eq!(case.score(using(1.0, 50.0)), 30);
 }
 
-fn paired(pairing: Pairing) -> ByAllNodes {
-    ByAllNodes { pairing, ..ByAllNodes::NOTHING }
+fn paired(pairing: Pairing) -> ByOtherNodes {
+    ByOtherNodes { pairing, ..ByOtherNodes::NOTHING }
 }
 
 /// As readings are 40% of CPU and 20% of memory on 10 cores, of which pods request `requested`; requests use half on
@@ -118,7 +118,7 @@ fn paired_score(requested: Option<f64>, part: f64, uses: f64) -> u8 {
     let mut case = Case::new(policy(Model::Learned), &READINGS);
     case.node.requested_cpu = requested;
     let pairing = Pairing { average: 0.5, part, requested: 2.0 };
-    case.score(PodToPlace { by_all_nodes: paired(pairing), ..using(uses, 0.0) })
+    case.score(PodToPlace { by_other_nodes: paired(pairing), ..using(uses, 0.0) })
 }
 
 #[test]
@@ -137,8 +137,8 @@ fn a_node_that_is_kept_for_large_pods_counts_as_loaded_for_others() {
     case.node.requested_cpu = Some(2.0);
     let score = |below: f64, cores: f64, memory: f64| {
         let kept = KeptNodes { below };
-        let by_all_nodes = ByAllNodes { kept, ..ByAllNodes::NOTHING };
-        let evaluation = case.evaluation(PodToPlace { by_all_nodes, ..using(cores, memory) });
+        let by_other_nodes = ByOtherNodes { kept, ..ByOtherNodes::NOTHING };
+        let evaluation = case.evaluation(PodToPlace { by_other_nodes, ..using(cores, memory) });
         let decision = evaluation.decide();
         assert_eq!(decision.score, evaluation.score());
         (decision.score.get(), decision.counts_as)
@@ -159,7 +159,7 @@ fn a_kept_node_that_is_more_loaded_with_the_pod_counts_with_its_load() {
     let kept = KeptNodes { below: 0.9 };
     let pairing = Pairing { average: 0.0, part: 0.5, requested: 2.0 };
     let pod =
-        |pairing| PodToPlace { by_all_nodes: ByAllNodes { pairing, kept }, ..using(2.0, 0.0) };
+        |pairing| PodToPlace { by_other_nodes: ByOtherNodes { pairing, kept }, ..using(2.0, 0.0) };
     // (0.6 + 0.5) ÷ 2 and 0.2 of the pod; a surplus is on top.
     assert_eq!(case.evaluation(pod(Pairing::NONE)).counts_as(), None);
     assert_eq!(case.score(pod(Pairing::NONE)), 25);
@@ -174,7 +174,7 @@ fn pods_on_their_way_to_a_node_count_with_what_they_request() {
     recent.in_flight(&"on its way".into(), now(), Amounts::default(), 4.0);
     let pairing = Pairing { average: 0.5, part: 0.5, requested: 2.0 };
     assert_eq!(
-        case.score(PodToPlace { by_all_nodes: paired(pairing), ..using(1.0, 0.0) }),
+        case.score(PodToPlace { by_other_nodes: paired(pairing), ..using(1.0, 0.0) }),
         paired_score(Some(6.0), 0.5, 1.0)
     );
     assert_eq!(case.evaluation(PodToPlace::ORDINARY).cpu_use().requested, 6.0);
@@ -192,7 +192,7 @@ fn what_is_not_known_of_a_nodes_cpu_is_no_surplus() {
     let mut case = Case::new(policy(Model::Learned), &readings);
     case.node.requested_cpu = Some(2.0);
     let pairing = Pairing { average: 0.5, part: 0.5, requested: 2.0 };
-    let pod = PodToPlace { by_all_nodes: paired(pairing), ..using(1.0, 0.0) };
+    let pod = PodToPlace { by_other_nodes: paired(pairing), ..using(1.0, 0.0) };
     // Half of it counts as full: (0.4 + 1) ÷ 2.
     assert_eq!((case.score(pod), case.score(using(1.0, 0.0))), (30, 30));
     assert_eq!(case.evaluation(pod).surplus(), None);

@@ -6,7 +6,7 @@ use jiff::{SignedDuration, Timestamp};
 use placement::demand::{PerDemand, Rates};
 use placement::estimate::EstimateRules;
 use placement::load::{
-    ByAllNodes, CpuUse, DeclaredPods, EndedPod, Evaluation, KeptNodes, MetricTable, NodeLoad,
+    ByOtherNodes, CpuUse, DeclaredPods, EndedPod, Evaluation, KeptNodes, MetricTable, NodeLoad,
     Pairing, PastUse, PodAdds, PodToPlace, PreparedNodes, Readings, RecentPods, ResolvedPolicy,
     Verdict,
 };
@@ -239,10 +239,10 @@ fn load(
     }
 }
 
-fn by_all_nodes() -> impl Strategy<Value = ByAllNodes> {
+fn by_other_nodes() -> impl Strategy<Value = ByOtherNodes> {
     let kept =
         prop_oneof![Just(KeptNodes::NONE), (0.0..1.5_f64).prop_map(|below| KeptNodes { below })];
-    (pairing(), kept).prop_map(|(pairing, kept)| ByAllNodes { pairing, kept })
+    (pairing(), kept).prop_map(|(pairing, kept)| ByOtherNodes { pairing, kept })
 }
 
 fn pairing() -> impl Strategy<Value = Pairing> {
@@ -255,7 +255,7 @@ proptest! {
     fn ready_loads_decide_as_readings_do(
         policy in policy(),
         nodes in prop::collection::vec(node(), 1..4),
-        uses in prop::collection::vec((0.0..12.0_f64, by_all_nodes()), 1..3),
+        uses in prop::collection::vec((0.0..12.0_f64, by_other_nodes()), 1..3),
         later in prop::collection::vec(0..700_000_i64, 1..12),
     ) {
         let mut table = MetricTable::default();
@@ -270,16 +270,16 @@ proptest! {
             if ready.are_valid(&policy, now) {
                 let each = nodes.iter().map(|node| Evaluation { policy: &policy, node, pod: PodToPlace::ORDINARY, now });
                 prop_assert_eq!(ready.cpu_use(), each.clone().map(|node| node.cpu_use()).sum::<CpuUse>());
-                prop_assert!(ready.cpu_loads().eq(each.filter_map(|node| node.cpu_load())));
+                prop_assert!(each.enumerate().all(|(at, node)| ready.cpu_use_of(at) == node.cpu_use()));
             }
             for (position, node) in nodes.iter().enumerate().filter(|(node, _)| is_valid(*node)) {
-                for (cpu, by_all_nodes) in &uses {
+                for (cpu, by_other_nodes) in &uses {
                     let uses = Amounts { cpu: *cpu, memory: *cpu };
                     for declares in [Rates::NONE, rates(*cpu)] {
-                        let pod = PodToPlace { uses, declares, by_all_nodes: *by_all_nodes, ..PodToPlace::ORDINARY };
+                        let pod = PodToPlace { uses, declares, by_other_nodes: *by_other_nodes, ..PodToPlace::ORDINARY };
                         let plain = Evaluation { policy: &policy, node, pod, now };
                         prop_assert_eq!(ready.verdict(&policy, position, &pod.adds()), plain.verdict());
-                        prop_assert_eq!(ready.score(&policy, position, &pod.adds(), *by_all_nodes), plain.score());
+                        prop_assert_eq!(ready.score(&policy, position, &pod.adds(), *by_other_nodes), plain.score());
                     }
                 }
             }
@@ -293,7 +293,7 @@ proptest! {
         policy in policy(),
         nodes in prop::collection::vec((node(), prop::option::weighted(0.3, node())), 1..4),
         cpu in 0.0..12.0_f64,
-        by_all_nodes in by_all_nodes(),
+        by_other_nodes in by_other_nodes(),
         steps in prop::collection::vec(-60..400_i64, 1..4),
     ) {
         let mut table = MetricTable::default();
@@ -320,7 +320,7 @@ proptest! {
             }
             for node in 0..loads.len() {
                 prop_assert_eq!(ready.verdict(&policy, node, &pod), anew.verdict(&policy, node, &pod));
-                prop_assert_eq!(ready.score(&policy, node, &pod, by_all_nodes), anew.score(&policy, node, &pod, by_all_nodes));
+                prop_assert_eq!(ready.score(&policy, node, &pod, by_other_nodes), anew.score(&policy, node, &pod, by_other_nodes));
             }
         }
     }
@@ -433,7 +433,7 @@ fn a_node_of_which_nothing_is_known_may_take_any_pod_and_scores_0() {
     assert!(!ready.all_accept(&pod) && ready.is_valid(&policy, 1, at(1_000_000)));
     assert_eq!(ready.verdict(&policy, 1, &pod), Verdict::Accepted);
     assert_ne!(ready.verdict(&policy, 0, &pod), Verdict::Accepted);
-    assert_eq!(ready.score(&policy, 1, &pod, ByAllNodes::NOTHING).get(), 0);
+    assert_eq!(ready.score(&policy, 1, &pod, ByOtherNodes::NOTHING).get(), 0);
     // It becomes known, and unknown again.
     let joined =
         PreparedNodes::new(&policy, unknown, at(0)).renewed(|_| true, |node| known[node], at(1));

@@ -174,25 +174,4 @@ impl Snapshot {
         }
         all
     }
-
-    /// The loads of the CPUs of all nodes for which they are known, in no order. As [`Snapshot::cpu_use`].
-    pub fn cpu_loads(
-        &self,
-        prepared: Option<&Prepared>,
-        now: Timestamp,
-        plain: impl Fn(&NodeLoad) -> Option<f64>,
-    ) -> Vec<f64> {
-        let mut all = Vec::with_capacity(self.chunks.len() * CHUNK);
-        for (number, chunk) in self.chunks.iter().enumerate() {
-            let prepared = prepared.and_then(|prepared| prepared.loads(self, number, now).all());
-            match prepared {
-                Some(loads) => all.extend(loads.cpu_loads()),
-                None => {
-                    let nodes = chunk.nodes.iter().filter_map(|node| node.load.as_ref());
-                    all.extend(nodes.filter_map(&plain));
-                }
-            }
-        }
-        all
-    }
 }

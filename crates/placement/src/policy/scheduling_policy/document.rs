@@ -141,7 +141,7 @@ pub(super) struct Scoring {
     #[schemars(with = "Option<f64>", range(min = 0, max = 1))]
     pub(super) pairing: OptionalField<Scalar>,
     /// `dominantResource` and `learned` only, with `estimates.learned` and without `pack`: the part of the nodes, from
-    /// 0 to 1, that is kept for pods that use a quarter of a node's CPU or more, while such pods run. For other pods
+    /// 0 to 1, that is kept for pods that use a quarter of a node's CPU or more, while such pods come. For other pods
     /// these nodes, the least loaded, count as 65% loaded. Limits do not count it. 0, the default: none; 0.06 was
     /// tested.
     #[serde(default)]
