@@ -185,9 +185,9 @@ impl Decision {
         if !scoring.pairs() {
             return Pairing::NONE;
         }
-        let nodes = self.snapshot.cpu_use(prepared, self.time, |node| {
-            self.of_node_alone(policy, &self.without_pod(node)).cpu_use()
-        });
+        let nodes = self
+            .snapshot
+            .cpu_use(prepared, self.time, |node| self.cpu_use(policy, &self.without_pod(node)));
         self.pod.pairing(scoring, nodes, self.is_in_force(policy))
     }
 
@@ -198,9 +198,19 @@ impl Decision {
         if !scoring.keeps() || sizes.is_empty() || self.request.is_some() {
             return KeptNodes::NONE;
         }
+        let nodes = self.cpu_uses(policy, prepared);
+        if !KeptNodes::can_be_some(&nodes, sizes) {
+            return KeptNodes::NONE;
+        }
         let verdicts = self.verdicts(policy, prepared).each;
-        let plain = |node: &NodeLoad| self.of_node_alone(policy, node).cpu_use();
-        let nodes = match prepared {
+        let accepted = nodes.into_iter().zip(verdicts);
+        let accepted = accepted.filter(|(_, verdict)| *verdict == Verdict::Accepted);
+        KeptNodes::of(scoring, accepted.map(|(node, _)| node), sizes)
+    }
+
+    /// The CPU use and requests of each candidate, without the pod; 0 if either is not known.
+    fn cpu_uses(&self, policy: &ResolvedPolicy, prepared: Option<&Prepared>) -> Vec<CpuUse> {
+        match prepared {
             Some(prepared) => prepared.of_each(
                 (&self.snapshot, self.time),
                 self.nodes.places(),
@@ -208,25 +218,19 @@ impl Decision {
                 |_| None,
                 |loads, node| match loads.of(node) {
                     Ok(loads) => loads.cpu_use_of(node),
-                    Err(load) => load.map(plain).unwrap_or_default(),
+                    Err(load) => load.map_or(CpuUse::default(), |load| self.cpu_use(policy, load)),
                 },
             ),
             None => {
                 let each = (0..self.len()).map(|at| self.load(at));
-                each.map(|load| load.map(|load| plain(&load)).unwrap_or_default()).collect()
+                each.map(|load| load.map_or(CpuUse::default(), |load| self.cpu_use(policy, &load)))
+                    .collect()
             }
-        };
-        let accepted = nodes.into_iter().zip(verdicts);
-        let accepted = accepted.filter(|(_, verdict)| *verdict == Verdict::Accepted);
-        KeptNodes::of(scoring, accepted.map(|(node, _)| node), sizes)
+        }
     }
 
-    fn of_node_alone<'p, 'n>(
-        &self,
-        policy: &'p ResolvedPolicy,
-        node: &'n NodeLoad,
-    ) -> Evaluation<'p, 'n> {
-        Evaluation { policy, node, pod: PodToPlace::ORDINARY, now: self.time }
+    fn cpu_use(&self, policy: &ResolvedPolicy, node: &NodeLoad) -> CpuUse {
+        Evaluation { policy, node, pod: PodToPlace::ORDINARY, now: self.time }.cpu_use()
     }
 
     /// The prepared values, if they are those under `policy`: the one in force.

@@ -182,6 +182,21 @@ fn pods() -> [Pod; 4] {
     ]
 }
 
+/// A decision about a pod, which asks for so many units of GPU memory, between these nodes.
+fn decision<'n>(
+    current: &Current,
+    pod: &Pod,
+    names: impl Iterator<Item = &'n str>,
+    units: Option<u32>,
+    time: Timestamp,
+) -> Decision {
+    let nodes = CandidateNodes::new(current.snapshot.names(), names);
+    let estimates = current.estimates(pod, &Names::default());
+    let pod = DecidedPod::new(pod, estimates, SignedDuration::ZERO);
+    let request = units.map(|units| GpuRequest::single("main", Units(units)).unwrap());
+    Decision::new(Arc::clone(&current.snapshot), pod, request, nodes, time)
+}
+
 proptest! {
     #[test]
     fn prepared_values_change_no_decision_whatever_nodes_are_named_and_however_old_they_are(
@@ -196,11 +211,7 @@ proptest! {
         // One with prepared values and one without: a decision keeps what it took from other nodes.
         let [one, other] = [(); 2].map(|()| {
             let names = names.iter().map(String::as_str);
-            let nodes = CandidateNodes::new(current.snapshot.names(), names);
-            let estimates = current.estimates(pod, &Names::default());
-            let pod = DecidedPod::new(pod, estimates, SignedDuration::ZERO);
-            let request = units.map(|units| GpuRequest::single("main", Units(units)).unwrap());
-            Decision::new(Arc::clone(&current.snapshot), pod, request, nodes, time)
+            decision(current, pod, names, units, time)
         });
         let (policy, prepared) = (one.policy(), &current.prepared);
         prop_assert_eq!(one.verdicts(policy, Some(prepared)), other.verdicts(policy, None));
@@ -221,21 +232,17 @@ proptest! {
         (policy, of_pod) in (0..POLICIES.len(), 0..4_usize),
     ) {
         let (current, pod) = (&CURRENT[policy], &pods()[of_pod]);
-        let decision = |numbers: &[usize]| {
+        let among = |numbers: &[usize]| {
             let names: Vec<_> = numbers.iter().map(|number| format!("n{number}")).collect();
-            let names = names.iter().map(String::as_str);
-            let nodes = CandidateNodes::new(current.snapshot.names(), names);
-            let estimates = current.estimates(pod, &Names::default());
-            let pod = DecidedPod::new(pod, estimates, SignedDuration::ZERO);
-            Decision::new(Arc::clone(&current.snapshot), pod, None, nodes, now())
+            decision(current, pod, names.iter().map(String::as_str), None, now())
         };
-        let all = decision(&order[..count]);
+        let all = among(&order[..count]);
         let policy = all.policy();
         let verdicts = all.verdicts(policy, None).each;
         let accepted: Vec<usize> = (0..count).filter(|at| verdicts[*at] == Verdict::Accepted).collect();
         let scores = all.scores(policy, None);
         let expected: Vec<Score> = accepted.iter().map(|at| scores[*at]).collect();
-        let accepted = decision(&accepted.iter().map(|at| order[*at]).collect::<Vec<_>>());
+        let accepted = among(&accepted.iter().map(|at| order[*at]).collect::<Vec<_>>());
         prop_assert_eq!(accepted.scores(policy, Some(&current.prepared)), expected);
     }
 }
@@ -263,12 +270,8 @@ proptest! {
         let (current, pod) = (&CURRENT[policy], &pods()[of_pod]);
         let names: Vec<_> = order[..count].iter().map(|number| format!("n{number}")).collect();
         let names = names.iter().map(String::as_str);
-        let nodes = CandidateNodes::new(current.snapshot.names(), names);
-        let estimates = current.estimates(pod, &Names::default());
-        let pod = DecidedPod::new(pod, estimates, SignedDuration::ZERO);
-        let request = units.map(|units| GpuRequest::single("main", Units(units)).unwrap());
         let time = now() + SignedDuration::from_secs(later);
-        let decision = Decision::new(Arc::clone(&current.snapshot), pod, request, nodes, time);
+        let decision = decision(current, pod, names, units, time);
         let restored = KeptDecision::new(&decision).restored();
         prop_assert_eq!(restored.len(), count);
         prop_assert_eq!(decided(&restored), decided(&decision));
@@ -289,15 +292,11 @@ proptest! {
         let (current, pod) = (&CURRENT[policy], &pods()[of_pod]);
         let names: HashSet<_> = named.iter().map(|number| format!("n{number}")).collect();
         let names = names.iter().map(String::as_str);
-        let nodes = CandidateNodes::new(current.snapshot.names(), names);
-        let estimates = current.estimates(pod, &Names::default());
-        let pod = DecidedPod::new(pod, estimates, SignedDuration::ZERO);
-        if let Some(node) = node {
-            pod.set_node(&format!("n{node}"));
-        }
-        let request = units.map(|units| GpuRequest::single("main", Units(units)).unwrap());
         let time = now() + SignedDuration::from_secs(later);
-        let decision = Decision::new(Arc::clone(&current.snapshot), pod, request, nodes, time);
+        let decision = decision(current, pod, names, units, time);
+        if let Some(node) = node {
+            decision.pod.set_node(&format!("n{node}"));
+        }
         let short = summary(&decision);
         let all = explain(&decision, DecisionBasis::Decision, 0..decision.len());
         let accepted: Vec<_> = all.nodes.iter().filter(|node| node.accepted).collect();
@@ -323,14 +322,10 @@ proptest! {
 #[test]
 fn the_pods_of_the_test_above_are_decided_by_all_that_may_differ() {
     let current = &CURRENT[1];
-    let decision = |pod: &Pod| {
-        let estimates = current.estimates(pod, &Names::default());
-        let names: Vec<String> = (0..NODES + 10).map(|number| format!("n{number}")).collect();
-        let nodes = CandidateNodes::new(current.snapshot.names(), names.iter().map(String::as_str));
-        let pod = DecidedPod::new(pod, estimates, SignedDuration::ZERO);
-        Decision::new(Arc::clone(&current.snapshot), pod, None, nodes, now())
-    };
-    let [ordinary, exempt, confined, daemon] = pods().each_ref().map(decision);
+    let names: Vec<String> = (0..NODES + 10).map(|number| format!("n{number}")).collect();
+    let [ordinary, exempt, confined, daemon] = pods()
+        .each_ref()
+        .map(|pod| decision(current, pod, names.iter().map(String::as_str), None, now()));
     let policy = ordinary.policy();
     let by_other_nodes = ordinary.by_other_nodes(policy, None);
     assert_ne!(by_other_nodes.pairing.part, 0.0);

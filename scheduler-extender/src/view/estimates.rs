@@ -14,7 +14,7 @@ use placement::estimate::{Estimate, LearnedUse, NamespaceRatios, PodProfile};
 use placement::load::PodSizes;
 use placement::names::Names;
 use placement::resources::{Amounts, PerResource};
-use placement::workload::{HALF_LIFE, WorkloadId, claimed_evidence, outweighs, pod_minutes_at};
+use placement::workload::{HALF_LIFE, WorkloadId, claimed_evidence, outweighs};
 
 use super::Current;
 
@@ -112,10 +112,9 @@ impl ByWorkload {
     /// choose no node.
     fn sizes(&self, now: Timestamp) -> PodSizes {
         let choosing = self.exact.iter().filter(|(workload, _)| &*workload.kind != "DaemonSet");
-        PodSizes::new(choosing.filter_map(|(_, entry)| {
-            let cores = entry.learned.cpu?.amount.mean;
-            Some((cores, pod_minutes_at(entry.evidence, now, HALF_LIFE) / 60.0))
-        }))
+        let used = choosing
+            .filter_map(|(_, entry)| Some((entry.learned.cpu?.amount.mean, entry.evidence)));
+        PodSizes::of_workloads(used, now)
     }
 
     /// The use of the namespace's workloads in relation to their requests.

@@ -22,7 +22,7 @@ use placement::reading::Reading;
 use placement::resources::{Amounts, PerResource, PodResources};
 use placement::selector::Labels;
 use placement::units::{MetricName, PodUid, Ratio};
-use placement::workload::{HALF_LIFE, WorkloadId, evidence, pod_minutes_at};
+use placement::workload::{HALF_LIFE, WorkloadId, evidence};
 
 use super::{Hook, PodView, Policy};
 use crate::cluster::{NODE_CORES, NODE_MEMORY, NodeId};
@@ -155,11 +155,11 @@ impl Learning {
         for workload in self.learner.snapshot().iter() {
             if let Some(cpu) = workload.used.cpu {
                 let known = evidence(workload.pod_minutes, workload.last_seen, HALF_LIFE);
-                sizes.push((cpu.amount.mean, pod_minutes_at(known, now, HALF_LIFE) / 60.0));
+                sizes.push((cpu.amount.mean, known));
             }
             self.namespaces.entry(workload.id.namespace).or_default().add(&workload.used);
         }
-        self.sizes = PodSizes::new(sizes);
+        self.sizes = PodSizes::of_workloads(sizes, now);
     }
 
     /// What apps of the same namespace use by their requests.
@@ -252,13 +252,9 @@ impl Plimsoll {
                     }
                 }
             }
+            (Setting::Unpaired, _) => policy.scoring.pairing = 0.0,
+            (Setting::NoneKept, _) => policy.scoring.keep_for_large = 0.0,
             _ => {}
-        }
-        if setting == Setting::NoneKept {
-            policy.scoring.keep_for_large = 0.0;
-        }
-        if setting == Setting::Unpaired {
-            policy.scoring.pairing = 0.0;
         }
         Ok(Self { all_nodes: setting == Setting::AllNodes, ..Self::with(policy) })
     }

@@ -13,11 +13,13 @@
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::model::{OnCpu, Weighed, group_load, node_cpu, points, score_of, surplus};
-use super::pairing::{CpuUse, NodeCpu, Paired, Surplus};
+use super::model::{Weighed, group_load, node_cpu, points, score_of, surplus};
+use super::other_nodes::OnCpu;
+use super::pairing::{CpuUse, NodeCpu, Surplus};
 use super::{
-    ByOtherNodes, MetricId, NodeLoad, PodKind, PodToPlace, ResolvedDemand, ResolvedLimit,
-    ResolvedMetric, ResolvedPolicy, ResolvedRules, ResolvedWeight, Score,
+    ByOtherNodes, KnownLoad, MetricId, MetricLoad, NodeLoad, PodKind, PodToPlace, ReadingStatus,
+    ResolvedDemand, ResolvedLimit, ResolvedMetric, ResolvedPolicy, ResolvedRules, ResolvedWeight,
+    Score,
 };
 use crate::policy::{NamespaceRule, Unknown, WindowStatistic};
 use crate::reading::{HOT_VALUE_MAX_AGE, Reading, is_fresh};
@@ -71,102 +73,6 @@ pub struct Evaluation<'p, 'n> {
     pub pod: PodToPlace<'p>,
     /// The time of the decision.
     pub now: Timestamp,
-}
-
-/// A metric's reading, and whether it counts.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub enum ReadingStatus {
-    /// It counts.
-    Fresh(Reading),
-    /// It is too old, or too far in the future.
-    Stale(Reading),
-    /// There is no reading.
-    Missing,
-    /// There is none yet: the node has joined recently and has no reading at all. Only under a policy with estimates.
-    NotYet,
-    /// No sync rule fetches the metric, so that readings have no maximum age.
-    NotFetched,
-}
-
-impl ReadingStatus {
-    /// The reading; `None` if it does not count.
-    pub fn fresh(self) -> Option<Reading> {
-        match self {
-            Self::Fresh(reading) => Some(reading),
-            Self::Stale(_) | Self::Missing | Self::NotYet | Self::NotFetched => None,
-        }
-    }
-}
-
-/// A node's load by one metric.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct MetricLoad {
-    /// What was measured.
-    pub reading: ReadingStatus,
-    /// The use of recently bound and in-flight pods that the reading does not show yet, less the use of ended pods that
-    /// it still shows: a fraction of the node. The load never falls below 0.
-    pub in_flight: f64,
-    /// What the pod to be placed will use: a fraction of the node.
-    pub pod: f64,
-    /// Whether the use of pods is estimated for the metric; otherwise both are 0.
-    pub is_estimated: bool,
-}
-
-impl MetricLoad {
-    /// Nothing is known.
-    const UNKNOWN: Self =
-        Self { reading: ReadingStatus::Missing, in_flight: 0.0, pod: 0.0, is_estimated: false };
-
-    /// The load with the pod: 0 idle, 1 full; `None` without a fresh reading.
-    pub fn value(self) -> Option<f64> {
-        match self.known() {
-            KnownLoad::Known(load) => Some(load),
-            KnownLoad::Stale | KnownLoad::Missing | KnownLoad::NotYet => None,
-        }
-    }
-
-    /// The measured load: the reading without the use of ended pods, as far as newer pods do not replace it. Estimates
-    /// add nothing to it. `None` without a fresh reading.
-    pub fn measured(self) -> Option<f64> {
-        self.reading.fresh().map(|reading| reading.value.get() + self.in_flight.min(0.0))
-    }
-
-    /// The load that limits use.
-    pub fn known(self) -> KnownLoad {
-        match self.reading {
-            ReadingStatus::Fresh(reading) => {
-                KnownLoad::Known(reading.value.get() + self.in_flight + self.pod)
-            }
-            ReadingStatus::Stale(_) => KnownLoad::Stale,
-            ReadingStatus::Missing | ReadingStatus::NotYet | ReadingStatus::NotFetched => {
-                KnownLoad::Missing
-            }
-        }
-    }
-
-    /// The load that scores use: of a node that is not measured yet, what its pods will probably use.
-    pub(crate) fn for_score(self) -> KnownLoad {
-        match self.reading {
-            ReadingStatus::NotYet if self.is_estimated => {
-                KnownLoad::Known(self.in_flight + self.pod)
-            }
-            ReadingStatus::NotYet => KnownLoad::NotYet,
-            _ => self.known(),
-        }
-    }
-}
-
-/// A metric's load as limits and scores use it.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub enum KnownLoad {
-    /// The load with estimates: 0 idle, 1 full.
-    Known(f64),
-    /// The reading is too old, or too far in the future.
-    Stale,
-    /// There is no reading.
-    Missing,
-    /// There is no reading yet and no estimate: the metric is left out of the score.
-    NotYet,
 }
 
 /// One limit, and whether it is met.
@@ -379,7 +285,7 @@ impl<'p> Evaluation<'p, '_> {
 
     /// The node's surplus for the pod; `None` if it does not count.
     pub fn surplus(&self) -> Option<Surplus> {
-        let paired = self.paired()?;
+        let paired = self.on_cpu().paired?;
         surplus(self.terms().map(|term| term.measured()), paired)
     }
 
@@ -392,16 +298,11 @@ impl<'p> Evaluation<'p, '_> {
         on_cpu.raised(group, load)
     }
 
-    fn paired(&self) -> Option<Paired> {
-        self.on_cpu().paired
-    }
-
     fn on_cpu(&self) -> OnCpu {
-        let ByOtherNodes { pairing, kept } = self.pod.by_other_nodes;
+        let PodToPlace { by_other_nodes, uses, .. } = self.pod;
         // Computing the node's CPU use takes time.
-        let counts = self.pod.by_other_nodes != ByOtherNodes::NOTHING;
-        let cpu = counts.then(|| self.node_cpu()).flatten();
-        OnCpu { paired: pairing.on(cpu), kept: kept.on(cpu, self.pod.uses.cpu) }
+        let counts = by_other_nodes != ByOtherNodes::NOTHING;
+        by_other_nodes.on(counts.then(|| self.node_cpu()).flatten(), uses.cpu)
     }
 
     pub(super) fn node_cpu(&self) -> Option<NodeCpu> {

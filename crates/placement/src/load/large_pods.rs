@@ -13,11 +13,16 @@
 //! large pods can make other pods' nodes no more loaded than they are with that part of the nodes less.
 //! bench/RESULTS.md has the gain.
 
-use super::pairing::{CpuUse, NodeCpu, Pairing};
+use jiff::Timestamp;
+
+use super::pairing::{CpuUse, NodeCpu};
 use crate::policy::Scoring;
+use crate::workload::{HALF_LIFE, pod_minutes_at};
 
 /// The part of a node's CPU from which on a pod is large.
 pub const LARGE: f64 = 0.25;
+
+const MINUTES_OF_AN_HOUR: f64 = 60.0;
 
 /// What pods use that are large on no node worth keeping.
 const SMALL_CORES: f64 = 0.5;
@@ -33,7 +38,17 @@ pub struct PodSizes {
 }
 
 impl PodSizes {
-    /// From workloads: the cores that a pod uses, and for how many hours pods ran.
+    /// From workloads: the cores that a pod uses, and the [`evidence`](crate::workload::evidence) of how long pods ran,
+    /// with [`HALF_LIFE`]. Its hours are those that it is worth at `now`.
+    #[must_use]
+    pub fn of_workloads(workloads: impl IntoIterator<Item = (f64, f64)>, now: Timestamp) -> Self {
+        let each = workloads.into_iter();
+        Self::new(each.map(|(cores, evidence)| {
+            (cores, pod_minutes_at(evidence, now, HALF_LIFE) / MINUTES_OF_AN_HOUR)
+        }))
+    }
+
+    /// The cores that a pod uses, and for how many hours pods ran.
     #[must_use]
     pub fn new(workloads: impl IntoIterator<Item = (f64, f64)>) -> Self {
         let mut hours: Vec<(f64, f64)> = workloads.into_iter().collect();
@@ -79,6 +94,15 @@ impl KeptNodes {
     /// None.
     pub const NONE: Self = Self { below: f64::NEG_INFINITY };
 
+    /// Whether any of these nodes can be kept while pods of these `sizes` run: whether such pods are large on the
+    /// smallest node.
+    #[must_use]
+    pub fn can_be_some(nodes: &[CpuUse], sizes: &PodSizes) -> bool {
+        let known = nodes.iter().map(|node| node.capacity).filter(|capacity| *capacity > 0.0);
+        let smallest = known.reduce(f64::min);
+        smallest.is_some_and(|smallest| sizes.hours_of(LARGE * smallest) >= 1.0)
+    }
+
     /// Of these nodes, while pods of these `sizes` run. A node whose CPU use is not known is none.
     #[must_use]
     pub fn of(
@@ -121,20 +145,6 @@ impl KeptNodes {
         let node = node?;
         (node.load() < self.below && uses < LARGE * node.capacity).then_some(node.group)
     }
-}
-
-/// What a node's score for a pod takes from other nodes.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct ByOtherNodes {
-    /// How what nodes use beyond their requests counts, by all nodes.
-    pub pairing: Pairing,
-    /// Which nodes are kept for large pods, of those that the pod could go to.
-    pub kept: KeptNodes,
-}
-
-impl ByOtherNodes {
-    /// Nothing: each node is judged for itself.
-    pub const NOTHING: Self = Self { pairing: Pairing::NONE, kept: KeptNodes::NONE };
 }
 
 #[cfg(test)]
@@ -187,6 +197,16 @@ mod tests {
         let unknown = (0..100).map(|_| CpuUse::default());
         let kept = KeptNodes::of(&keeping(0.1), nodes(20).chain(unknown), &large);
         assert_eq!(kept, KeptNodes { below: 0.02 });
+    }
+
+    #[test]
+    fn none_can_be_kept_where_no_pods_are_large_on_the_smallest_node() {
+        let smaller = CpuUse { capacity: 8.0, ..CpuUse::default() };
+        let each: Vec<CpuUse> = nodes(20).chain([smaller, CpuUse::default()]).collect();
+        let can_be_some =
+            |cores, hours| KeptNodes::can_be_some(&each, &PodSizes::new([(cores, hours)]));
+        assert!(can_be_some(2.0, 1.0) && !can_be_some(1.9, 1.0) && !can_be_some(2.0, 0.9));
+        assert!(!KeptNodes::can_be_some(&[], &PodSizes::new([(9.0, 9.0)])));
     }
 
     #[test]

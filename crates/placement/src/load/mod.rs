@@ -11,9 +11,11 @@ mod decision;
 mod declared;
 mod large_pods;
 mod least_loaded;
+mod metric_load;
 mod metric_table;
 mod model;
 mod node_load;
+mod other_nodes;
 mod pairing;
 mod pod;
 mod prepared;
@@ -21,15 +23,14 @@ mod recent_pods;
 mod resolved_policy;
 mod score;
 
-pub use decision::{
-    Evaluation, KnownLoad, LimitCheck, LimitOutcome, LoadDecision, MetricLoad, ReadingStatus, Term,
-    Verdict,
-};
+pub use decision::{Evaluation, LimitCheck, LimitOutcome, LoadDecision, Term, Verdict};
 pub use declared::DeclaredPods;
-pub use large_pods::{ByOtherNodes, COUNTS_AS, KeptNodes, LARGE, PodSizes};
+pub use large_pods::{COUNTS_AS, KeptNodes, LARGE, PodSizes};
 pub use least_loaded::pass_over_limits;
+pub use metric_load::{KnownLoad, MetricLoad, ReadingStatus};
 pub use metric_table::{MetricId, MetricTable};
 pub use node_load::{NodeLoad, Readings};
+pub use other_nodes::ByOtherNodes;
 pub use pairing::{CpuUse, Pairing, Surplus};
 pub use pod::{PodAdds, PodKind, PodToPlace};
 pub use prepared::PreparedNodes;

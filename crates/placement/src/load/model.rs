@@ -12,8 +12,9 @@
 
 use jiff::Timestamp;
 
+use super::other_nodes::OnCpu;
 use super::pairing::{NodeCpu, Paired};
-use super::{COUNTS_AS, KnownLoad, NodeLoad, ResolvedRules, ResolvedWeight, Score, Surplus};
+use super::{KnownLoad, NodeLoad, ResolvedRules, ResolvedWeight, Score, Surplus};
 use crate::policy::{Direction, Model, Scoring, Unknown, WindowStatistic};
 
 /// Points that each whole hot value costs: crane's 10 of 100.
@@ -49,33 +50,6 @@ impl Weighed<'_> {
             KnownLoad::NotYet => Unknown::Ignore,
         };
         (unknown != Unknown::Ignore).then_some(penalty)
-    }
-}
-
-/// How other nodes change the load of a node's CPU in its score.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct OnCpu {
-    /// A part of its surplus is added.
-    pub(super) paired: Option<Paired>,
-    /// The group whose load is at least [`COUNTS_AS`].
-    pub(super) kept: Option<usize>,
-}
-
-impl OnCpu {
-    /// The load of a group that counts.
-    fn load_of(self, group: usize, load: f64) -> f64 {
-        self.raised(group, load).unwrap_or_else(|| self.paired_load(group, load))
-    }
-
-    /// [`COUNTS_AS`], where it is more than the load that would count otherwise.
-    pub(super) fn raised(self, group: usize, load: f64) -> Option<f64> {
-        let is_raised = self.kept == Some(group) && self.paired_load(group, load) < COUNTS_AS;
-        is_raised.then_some(COUNTS_AS)
-    }
-
-    fn paired_load(self, group: usize, load: f64) -> f64 {
-        let paired = self.paired.filter(|paired| paired.group == group);
-        load + paired.map_or(0.0, |paired| paired.surplus_at(load).counted)
     }
 }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use jiff::{SignedDuration, Timestamp};
 
 use super::decision::first_rejection;
-use super::model::{OnCpu, Weighed, score_of};
+use super::model::{Weighed, score_of};
 use super::pairing::{CpuUse, NodeCpu};
 use super::{
     ByOtherNodes, Evaluation, KnownLoad, MetricLoad, NodeLoad, PodAdds, PodToPlace, ResolvedDemand,
@@ -260,10 +260,7 @@ impl PreparedNodes {
                 weights
                     .map(|(weight, load)| Weighed { weight, load: load.with(&weight.metric, pod) })
             },
-            OnCpu {
-                paired: by_other_nodes.pairing.on(node.cpu),
-                kept: by_other_nodes.kept.on(node.cpu, pod.uses.cpu),
-            },
+            by_other_nodes.on(node.cpu, pod.uses.cpu),
             node.hot_value,
         )
     }
