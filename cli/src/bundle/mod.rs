@@ -4,6 +4,7 @@
 
 mod archive;
 mod redact;
+mod token;
 
 use std::fs::OpenOptions;
 use std::io::Write;
