@@ -59,7 +59,7 @@ pub(super) fn write(node: &Node, output: &mut dyn Write) -> Result<()> {
     if let Some(cost) = node.cost_to_cards {
         writeln!(
             output,
-            "\nThe CPU that it takes costs pods that are likely to come {}.",
+            "\nThe CPU that it takes costs pods that are likely to come {} more than on the cheapest node.",
             parts(cost)
         )?;
     }

@@ -133,8 +133,8 @@ pub struct Node {
     /// The decision by the node's load; absent if the node is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub load: Option<Load>,
-    /// The part of the node's cards that a pod without a GPU request makes useless by the CPU that it takes, in
-    /// millionths of a card; absent if that is 0.
+    /// What a pod without a GPU request makes useless of the node's cards by the CPU that it takes, beyond what it
+    /// would on the node where that is least, in millionths of a card; absent if that is 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost_to_cards: Option<i64>,
     /// The decision by its cards; absent if the pod requests no GPU memory.

@@ -323,15 +323,13 @@ impl Decision {
                 .map(|at| self.load_score(policy, self.load(at).as_deref()))
                 .collect(),
         };
-        let mut scores = by_load;
-        let by_cards = self.card_scores(prepared);
-        for (position, score) in scores.iter_mut().enumerate() {
-            *score = match &by_cards {
-                Some(by_cards) => by_cards[position].mean(*score),
-                None => self.less_card_cost(position, *score),
-            };
+        if let Some(by_cards) = self.card_scores(prepared) {
+            let both = by_cards.into_iter().zip(by_load);
+            return both.map(|(by_cards, by_load)| by_cards.mean(by_load)).collect();
         }
-        scores
+        let Some(costs) = self.costs_to_cards(policy, prepared) else { return by_load };
+        let each = by_load.into_iter().zip(costs);
+        each.map(|(by_load, cost)| score_less_card_cost(by_load, cost)).collect()
     }
 
     fn prepared_load_scores(&self, prepared: &Prepared) -> Vec<Score> {
@@ -354,20 +352,29 @@ impl Decision {
         load.map_or(Score::ZERO, |known| self.evaluation(policy, known).score())
     }
 
-    /// The score of the node at a position for a pod without a GPU request.
-    fn less_card_cost(&self, position: usize, by_load: Score) -> Score {
-        let cost = self.cost_to_cards(position);
-        cost.map_or(by_load, |cost| score_less_card_cost(by_load, cost))
-    }
-
-    /// The cost to the cards of the node at a position of the CPU that the pod takes; `None` for a pod with a GPU
-    /// request, or where fragmentation is not measured.
-    pub fn cost_to_cards(&self, position: usize) -> Option<Cost> {
+    /// What the CPU that the pod takes costs the cards of each node, beyond the least of the nodes that accept the pod;
+    /// `None` for a pod with a GPU request, or where fragmentation is not measured.
+    pub fn costs_to_cards(
+        &self,
+        policy: &ResolvedPolicy,
+        prepared: Option<&Prepared>,
+    ) -> Option<Vec<Cost>> {
         if self.request.is_some() {
             return None;
         }
         let measure = self.rule.for_plain_pods()?;
-        Some(self.cards(position)?.cost_of_cpu(self.pod.cpu, measure))
+        let cost =
+            |at| self.cards(at).map_or(Cost(0), |cards| cards.cost_of_cpu(self.pod.cpu, measure));
+        let costs: Vec<Cost> = (0..self.len()).map(cost).collect();
+        // Mostly no node has a cost. What is not asked about then takes no time.
+        if costs.iter().all(|cost| *cost == Cost(0)) {
+            return Some(costs);
+        }
+        let verdicts = self.verdicts(policy, prepared).each;
+        let accepted = costs.iter().zip(verdicts);
+        let accepted = accepted.filter(|(_, verdict)| *verdict == Verdict::Accepted);
+        let least = accepted.map(|(cost, _)| *cost).min().unwrap_or(Cost(0));
+        Some(costs.into_iter().map(|cost| cost.beyond(least)).collect())
     }
 
     /// The score of each node by its cards, 0 where none fit; `None` for a pod without a GPU request.

@@ -28,10 +28,11 @@ pub fn explain(
     let this = Explainer { decision, cached: basis == out::DecisionBasis::Decision };
     let verdicts = decision.verdicts(decision.policy(), None);
     let scores = decision.card_scores(None);
+    let costs = decision.costs_to_cards(decision.policy(), None);
     let nodes = shown.into_iter().map(|at| {
         let by_cards = match &scores {
             Some(scores) => ByCards::Score(scores[at]),
-            None => ByCards::Cost(decision.cost_to_cards(at)),
+            None => ByCards::Cost(costs.as_ref().map_or(Cost(0), |costs| costs[at])),
         };
         let passes_over_limit = verdicts.over_limits.contains(&at);
         this.node(at, ByLoad { verdict: verdicts.each[at], passes_over_limit }, by_cards)
@@ -65,8 +66,8 @@ struct ByLoad<'a> {
 enum ByCards {
     /// For a pod that requests cards: the score by cards.
     Score(Score),
-    /// For another pod: what its CPU costs the cards; `None` if fragmentation does not count.
-    Cost(Option<Cost>),
+    /// For another pod: what its CPU costs the cards, beyond the cheapest node; 0 if fragmentation does not count.
+    Cost(Cost),
 }
 
 impl ByCards {
@@ -74,8 +75,7 @@ impl ByCards {
     fn with(self, by_load: Score) -> Score {
         match self {
             Self::Score(score) => score.mean(by_load),
-            Self::Cost(Some(cost)) => score_less_card_cost(by_load, cost),
-            Self::Cost(None) => by_load,
+            Self::Cost(cost) => score_less_card_cost(by_load, cost),
         }
     }
 
@@ -89,7 +89,7 @@ impl ByCards {
     /// The cost in millionths of a card; `None` if it is 0.
     fn cost(self) -> Option<i64> {
         match self {
-            Self::Cost(Some(cost)) if cost.0 != 0 => Some(cost.0),
+            Self::Cost(cost) if cost.0 != 0 => Some(cost.0),
             Self::Score(_) | Self::Cost(_) => None,
         }
     }

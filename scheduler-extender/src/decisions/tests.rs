@@ -167,6 +167,18 @@ fn current(policy: &str) -> Arc<Current> {
             );
         }
     });
+    // What pods with cards ask for is known, so that pods without cost them CPU: on some nodes more than on others.
+    view.change(|index| {
+        for number in 0..20 {
+            let name = format!("earlier-{number}");
+            let facts = fixtures::gpu_pod(&gpu_id(&name), 9, None);
+            let mut gpu = facts.gpu.as_ref().unwrap().clone().unwrap();
+            gpu.request = gpu.request.with_cpu(500 * (1 + number % 6));
+            index.apply(&facts, &gpu);
+            index.forget(&name.as_str().into());
+        }
+    });
+    view.renew_measure();
     view.current()
 }
 
@@ -223,14 +235,48 @@ proptest! {
     }
 }
 
+/// What the pod costs the cards of a node.
+fn cost(decision: &Decision, at: usize) -> i64 {
+    let measure = decision.rule.for_plain_pods().unwrap();
+    decision.cards(at).map_or(0, |cards| cards.cost_of_cpu(decision.pod.cpu, measure).0)
+}
+
+#[test]
+fn the_cheapest_node_that_accepts_a_pod_costs_nothing() {
+    let among =
+        |names: &[&str]| decision(&CURRENT[0], &pods()[0], names.iter().copied(), None, now());
+    // Nodes that accept the pod at a cost, and those that reject it at whatever cost.
+    let names: Vec<_> = (0..NODES).map(|number| format!("n{number}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let all = among(&names);
+    let verdicts = all.verdicts(all.policy(), None).each;
+    let accepted = |at: usize| verdicts[at] == Verdict::Accepted;
+    let some: Vec<usize> = (0..NODES).filter(|at| !accepted(*at) || cost(&all, *at) > 0).collect();
+    let least = some.iter().filter(|at| accepted(**at)).map(|at| cost(&all, *at)).min().unwrap();
+    // Else nothing would be seen here.
+    assert!(
+        some.iter().any(|at| cost(&all, *at) < least)
+            && some.iter().any(|at| cost(&all, *at) > least)
+    );
+    let decision = among(&some.iter().map(|at| names[*at]).collect::<Vec<_>>());
+    let costs = decision.costs_to_cards(decision.policy(), None).unwrap();
+    for (at, beyond) in some.iter().zip(costs) {
+        assert_eq!(beyond.0, (cost(&all, *at) - least).max(0), "{}", names[*at]);
+    }
+}
+
 proptest! {
     /// Prioritize is asked about the nodes that Filter accepted, and explain about all nodes of Filter's decision.
     #[test]
     fn a_node_that_is_accepted_has_the_score_that_it_has_among_the_accepted_ones(
         order in Just((0..NODES).collect::<Vec<_>>()).prop_shuffle(),
         count in 1..NODES,
+        all_with_cards: bool,
         (policy, of_pod) in (0..POLICIES.len(), 0..4_usize),
     ) {
+        // A node without cards costs nothing, so that it is the cheapest wherever there is one.
+        let order: Vec<_> = order.into_iter().filter(|number| !all_with_cards || number.is_multiple_of(3)).collect();
+        let count = count.min(order.len());
         let (current, pod) = (&CURRENT[policy], &pods()[of_pod]);
         let among = |numbers: &[usize]| {
             let names: Vec<_> = numbers.iter().map(|number| format!("n{number}")).collect();

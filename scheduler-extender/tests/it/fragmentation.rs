@@ -438,7 +438,8 @@ fn while_there_is_room_a_node_stays_free_for_a_pod_with_all_its_cards() {
     }
     cluster.view.reprice();
     let plain = cluster.decision(&pod("web", 0, 4, None), &asked);
-    let costs: Vec<i64> = (0..6).map(|at| plain.cost_to_cards(at).unwrap().0).collect();
+    let costs = plain.costs_to_cards(plain.policy(), None).unwrap();
+    let costs: Vec<i64> = costs.iter().map(|cost| cost.0).collect();
     assert!(costs[5] >= 1_000_000 && costs[..5].iter().all(|cost| *cost < 1_000_000), "{costs:?}");
     let scores = cluster.card_scores(&pod("next", 16, 4, None), &asked);
     assert_eq!(scores[5], 3, "{scores:?}");

@@ -7,7 +7,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use placement::gpu::fragmentation::{HeldParts, Measure, NodeClass, PodShape, RequestCounter};
+use placement::gpu::fragmentation::{
+    Cost, HeldParts, Measure, NodeClass, PodShape, RequestCounter,
+};
 use placement::gpu::{
     BeyondUnits, CardFilter, CardOptions, CardUse, ChoiceRule, ContainerKind, ContainerRequest,
     FreeCard, GpuRequest, Rating, choose, score_less_card_cost,
@@ -103,25 +105,34 @@ impl Plimsoll {
     /// load, and by what that costs the cards; the first of equals.
     fn plain(&self, nodes: &[Node], pod: &PodKind) -> Option<usize> {
         let fitting = (0..nodes.len()).filter(|at| nodes[*at].fits(pod));
-        fitting.rev().max_by_key(|at| self.plain_score(&nodes[*at], &self.empty[*at], pod))
+        let costs: Vec<(usize, Cost)> =
+            fitting.map(|at| (at, self.plain_cost(&nodes[at].room, pod))).collect();
+        let least = costs.iter().map(|(_, cost)| *cost).min()?;
+        let scores = costs.into_iter().map(|(at, cost)| {
+            let by_load = by_resources(&nodes[at], &self.empty[at], pod);
+            (at, score_less_card_cost(by_load, cost.beyond(least)))
+        });
+        scores.rev().max_by_key(|(_, score)| *score).map(|(at, _)| at)
     }
 
-    /// The score of a node for a pod without cards. `whole` is the node without pods.
-    fn plain_score(&self, node: &Node, whole: &Node, pod: &PodKind) -> Score {
-        let cpu = part(node.room.cpu - pod.cpu, whole.room.cpu);
-        let memory = part(node.memory - pod.memory, whole.memory);
-        let by_load = Score::truncated(50.0 * (cpu + memory));
-        let Some(measure) = self.rule.for_plain_pods() else { return by_load };
-        let cards = free_cards(&self.models, &self.uuids, &node.room).unwrap_or_default();
-        let free = u64::from(node.room.cpu);
-        let asked = u64::from(pod.cpu);
-        score_less_card_cost(by_load, measure.cost_of_cpu(cards.iter(), free, asked))
+    /// What a pod without cards costs those of a node.
+    fn plain_cost(&self, room: &NodeRoom, pod: &PodKind) -> Cost {
+        let Some(measure) = self.rule.for_plain_pods() else { return Cost(0) };
+        let cards = free_cards(&self.models, &self.uuids, room).unwrap_or_default();
+        measure.cost_of_cpu(cards.iter(), u64::from(room.cpu), u64::from(pod.cpu))
     }
 
     fn set_measure(&mut self, measure: Measure) {
         self.rule.measure = Some(Arc::new(measure));
         self.memory.forget();
     }
+}
+
+/// What NodeResourcesFit says of a node for a pod. `whole` is the node without pods.
+fn by_resources(node: &Node, whole: &Node, pod: &PodKind) -> Score {
+    let cpu = part(node.room.cpu - pod.cpu, whole.room.cpu);
+    let memory = part(node.memory - pod.memory, whole.memory);
+    Score::truncated(50.0 * (cpu + memory))
 }
 
 fn part(left: u32, of: u32) -> f64 {

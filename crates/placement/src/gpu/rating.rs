@@ -49,8 +49,8 @@ pub fn scores(ratings: &[Option<Rating>], order: impl Fn(usize, usize) -> Orderi
     scores
 }
 
-/// The score of a node for a pod without cards: the load score, less the part that the pod's CPU costs the node's
-/// cards. A cost of one card or more leaves 0.
+/// The score of a node for a pod without cards: the load score, less the part of a card that the pod's CPU costs the
+/// node's cards, beyond what it costs those of the cheapest node. One card or more leaves 0.
 pub fn score_less_card_cost(by_load: Score, cost: Cost) -> Score {
     let left = 1.0 - (cost.0 as f64 / 1e6).clamp(0.0, 1.0);
     Score::truncated(f64::from(by_load.get()) * left)
@@ -89,6 +89,20 @@ mod tests {
         for (cost, score) in [(-5, 80), (0, 80), (250_000, 60), (1_000_000, 0), (i64::MAX, 0)] {
             assert_eq!(score_less_card_cost(by_load, Cost(cost)).get(), score, "{cost}");
         }
+    }
+
+    #[test]
+    fn where_a_pod_costs_much_everywhere_load_decides_among_the_cheapest() {
+        let score = |load, cost| {
+            let beyond = Cost(cost).beyond(Cost(3_000_000));
+            score_less_card_cost(Score::truncated(load), beyond).get()
+        };
+        assert_eq!(score(40.0, 3_000_000), 40);
+        assert_eq!(score(80.0, 3_000_000), 80);
+        assert_eq!(score(80.0, 3_750_000), 20);
+        assert_eq!(score(80.0, 4_000_000), 0);
+        // One that is rejected may be cheaper than the cheapest that is not.
+        assert_eq!(score(80.0, i64::MIN), 80);
     }
 
     #[test]

@@ -8,10 +8,12 @@
 //!
 //! How many places will be needed is a Poisson variable. Its mean follows from the recent requests and from how many
 //! more pods the cluster takes: by its free cards, and by its free CPU at the CPU that goes with a card. It is
-//! increased by [`CAUTION`] standard deviations: a refused pod is worse than a card that is given out later.
+//! increased by [`CAUTION`] standard deviations: a refused pod is worse than a card that is given out later. It is
+//! increased less where CPU runs out before the cards ([`Ahead::caution`]).
 //!
-//! Of a kind that was never requested nothing is known. So a pod that takes all that an idle node has counts as
-//! requested once.
+//! Of a kind that was never requested, all that is known is that it is rare: after `n` requests without it, it is at
+//! most 3 in `n` of them, with 95% confidence (Hanley and Lippman-Hand 1983). So a pod that takes all that an idle
+//! node has counts as [`UNSEEN`] requests.
 
 use std::collections::BTreeMap;
 
@@ -25,8 +27,9 @@ use crate::gpu::FreeCard;
 const CAUTION: f64 = 4.0;
 /// Chances are rounded to multiples of this: what was computed with a price is valid until the price changes.
 const STEP: f64 = 0.05;
-/// The part of the free CPU of the emptiest node that the pod that counts as requested once takes: a small pod does not
-/// take the place away.
+/// As how many requests the pod counts that takes an idle node, though none was made.
+const UNSEEN: f64 = 3.0;
+/// The part of the free CPU of the emptiest node that this pod takes: a small pod does not take the place away.
 const OF_AN_IDLE_NODE: f64 = 31.0 / 32.0;
 /// While fewer cards than this part of all are given out, the CPU that goes with one is mostly that of the requests.
 const EARLY: f64 = 0.01;
@@ -75,6 +78,15 @@ struct Free {
     cpu: Option<f64>,
 }
 
+/// What a cluster takes until it is full.
+#[derive(Debug, Clone, Copy)]
+struct Ahead {
+    /// Requests for cards.
+    requests: f64,
+    /// The part of the free cards that will be given out before CPU runs out, 0 to 1.
+    part_of_cards: f64,
+}
+
 /// What is free on a node: CPU in thousandths of a core, `None` where it is not known, and its open cards.
 struct NodeRoom {
     cpu: Option<u64>,
@@ -110,19 +122,19 @@ impl LargePlaces {
     /// The prices while this is free on each node and, `free`, on all.
     fn prices(&self, nodes: &[NodeRoom], free: Free) -> Vec<PricedKind> {
         let mut kinds = self.kinds.clone();
-        let once = 1.0 / (self.totals.requests as f64 + 1.0);
-        kinds.iter_mut().for_each(|(_, part)| *part *= 1.0 - once);
-        kinds.extend(largest(nodes).into_iter().map(|kind| (kind, once)));
-        let ahead = self.requests_ahead(free);
+        let unseen = UNSEEN / (self.totals.requests as f64 + UNSEEN);
+        kinds.iter_mut().for_each(|(_, part)| *part *= 1.0 - unseen);
+        kinds.extend(largest(nodes).into_iter().map(|kind| (kind, unseen)));
+        let ahead = self.ahead(free);
         let mut priced = Vec::new();
         for (kind, _) in &kinds {
             let places: usize = nodes.iter().map(|node| node.places(kind)).sum();
             let as_large = kinds.iter().filter(|(other, _)| other.is_as_large_as(kind));
             let each: f64 =
                 as_large.map(|(other, part)| part * (other.cards as f64 / kind.cards as f64)).sum();
-            let mean = each * ahead;
-            // Of what was never requested, no more than is expected.
-            let caution = if kind.weight > 0.0 { CAUTION } else { 0.0 };
+            let mean = each * ahead.requests;
+            // Of what was never requested, no more: its part is a bound by itself.
+            let caution = if kind.weight > 0.0 { ahead.caution() } else { 0.0 };
             let chance = chance_of_at_least(places, mean + caution * mean.sqrt());
             let price = kind.cards as f64 * (chance / STEP).round() * STEP;
             if price > 0.0 {
@@ -153,15 +165,27 @@ impl LargePlaces {
         if needed < 1.0 { 0.0 } else { CPU_STEP.powf((needed.ln() / CPU_STEP.ln()).round()) }
     }
 
-    /// How many more requests for cards the cluster takes.
-    fn requests_ahead(&self, free: Free) -> f64 {
-        let by_cpu = match (free.cpu, self.cpu_with_a_card(free)) {
-            (Some(cpu), Some(with_a_card)) if with_a_card > 0.0 => cpu / with_a_card,
-            _ => f64::INFINITY,
+    /// What the cluster takes until it is full.
+    fn ahead(&self, free: Free) -> Ahead {
+        let cards = match (free.cpu, self.cpu_with_a_card(free)) {
+            (Some(cpu), Some(with_a_card)) if with_a_card > 0.0 => {
+                free.cards.min(cpu / with_a_card)
+            }
+            _ => free.cards,
         };
-        let cards = free.cards.min(by_cpu);
         let each = self.totals.cards_by_request;
-        if each > 0.0 { cards / each } else { 0.0 }
+        Ahead {
+            requests: if each > 0.0 { cards / each } else { 0.0 },
+            part_of_cards: if free.cards > 0.0 { cards / free.cards } else { 1.0 },
+        }
+    }
+}
+
+impl Ahead {
+    /// How many standard deviations more than expected are provided for. Where CPU runs out first, a place that is kept
+    /// for a pod with much CPU keeps CPU from more cards than the place has.
+    fn caution(self) -> f64 {
+        CAUTION * self.part_of_cards.powi(2)
     }
 }
 
@@ -363,6 +387,21 @@ mod tests {
         let plain = |cpu| priced.cost_of_cpu(idle.1.iter(), 96_000, cpu).0;
         assert_eq!(plain(1_000), 0);
         assert!(plain(7_000) >= 1_000_000, "{}", plain(7_000));
+    }
+
+    #[test]
+    fn where_cpu_runs_out_before_the_cards_fewer_places_are_kept() {
+        let measure = measure(&[(shape(4_000, 1), 900), (shape(90_000, 8), 30)], 100);
+        let caution = |cards, cpu| measure.large.ahead(Free { cards, cpu }).caution();
+        // Half of the cards are given out, and 4,800 cores: 12 with each.
+        assert_eq!(caution(400.0, Some(4_800_000.0)), CAUTION);
+        // 18 cores with each: what is left suffices for a third of the cards.
+        let short = measure.large.ahead(Free { cards: 400.0, cpu: Some(2_400_000.0) });
+        assert!((0.3..0.4).contains(&short.part_of_cards), "{short:?}");
+        assert!((short.caution() - CAUTION / 9.0).abs() < 0.1, "{short:?}");
+        // Where nothing is known of CPU, or nothing is free, as before.
+        assert_eq!(caution(400.0, None), CAUTION);
+        assert_eq!(caution(0.0, Some(0.0)), CAUTION);
     }
 
     #[test]

@@ -19,6 +19,14 @@ const MAX_MODELS: usize = 63;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Cost(pub i64);
 
+impl Cost {
+    /// What it is more than the least one; 0 where it is less.
+    #[must_use]
+    pub fn beyond(self, least: Self) -> Self {
+        Self(self.0.saturating_sub(least.0).max(0))
+    }
+}
+
 /// Nodes that are alike when empty.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeClass {
