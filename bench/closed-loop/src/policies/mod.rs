@@ -211,6 +211,11 @@ pub const ALL: &[Entry] = &[
         new: || Ok(Box::new(Plimsoll::new(Setting::HardLimit(0.62))?)),
     },
     Entry {
+        name: "plimsoll-hard-63",
+        title: "Plimsoll, hard limit 63%",
+        new: || Ok(Box::new(Plimsoll::new(Setting::HardLimit(0.63))?)),
+    },
+    Entry {
         name: "plimsoll-hard-58",
         title: "Plimsoll, hard limit 58%",
         new: || Ok(Box::new(Plimsoll::new(Setting::HardLimit(0.58))?)),
