@@ -77,15 +77,19 @@ fn findings(env: &TestEnv, check: &str, flags: &[&str]) -> Result<Vec<Value>> {
 /// Waits until a check finds this, and says what to do.
 fn finds(env: &TestEnv, check: &str, level: &str, text: &str) -> Result<()> {
     wait_for(&format!("doctor to find {text:?}"), SEEN, || {
-        let found = findings(env, check, &[])?;
-        let fitting = found.iter().find(|finding| {
-            finding["level"] == level
-                && finding["what"].as_str().is_some_and(|what| what.contains(text))
-        });
-        let fitting = fitting.with_context(|| format!("{found:?}"))?;
-        ensure!(fitting["todo"].is_string(), "{fitting}");
-        Ok(Some(()))
+        finds_now(env, check, level, text).map(Some)
     })
+}
+
+fn finds_now(env: &TestEnv, check: &str, level: &str, text: &str) -> Result<()> {
+    let found = findings(env, check, &[])?;
+    let fitting = found.iter().find(|finding| {
+        finding["level"] == level
+            && finding["what"].as_str().is_some_and(|what| what.contains(text))
+    });
+    let fitting = fitting.with_context(|| format!("{found:?}"))?;
+    ensure!(fitting["todo"].is_string(), "{fitting}");
+    Ok(())
 }
 
 /// Waits until a check finds no fault.
@@ -264,19 +268,27 @@ fn whole_nodes(env: &TestEnv) -> Result<()> {
     )
 }
 
-/// A kubelet writes its own time into its Lease.
+/// A kubelet writes its own time into its Lease, again and again: of one that was not renewed for long nothing is said.
 fn clock(env: &TestEnv) -> Result<()> {
-    let early = Timestamp::now() - SignedDuration::from_secs(100);
-    let lease = json!({
-        "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
-        "metadata": {"name": "late-clock", "namespace": "kube-node-lease"},
-        "spec": {"holderIdentity": "late-clock", "renewTime": format!("{early:.6}")},
-    });
+    let renew = || {
+        let early = Timestamp::now() - SignedDuration::from_secs(100);
+        let lease = json!({
+            "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
+            "metadata": {"name": "late-clock", "namespace": "kube-node-lease"},
+            "spec": {"holderIdentity": "late-clock", "renewTime": format!("{early:.6}")},
+        });
+        apply(env, &lease)
+    };
     seeded(
         env,
         "clocks",
-        || apply(env, &lease),
-        || finds(env, "clocks", "fail", "late-clock: its clock is -1"),
+        renew,
+        || {
+            wait_for("doctor to find the late clock", SEEN, || {
+                renew()?;
+                finds_now(env, "clocks", "fail", "late-clock: its clock is -1").map(Some)
+            })
+        },
         || kubectl(env, &["-n", "kube-node-lease", "delete", "lease", "late-clock"]),
     )
 }

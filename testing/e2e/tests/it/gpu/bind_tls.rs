@@ -38,6 +38,8 @@ fn only_kube_scheduler(env: &TestEnv) -> Result<()> {
         let strangers =
             [certificates::none(env)?, certificates::of_another_authority(env)?].map(Some);
         let replicas = replicas(env)?;
+        let is_free = || Ok((used_units(env, NODE)? == [0]).then_some(()));
+        wait_for("what an earlier pod held on a node of this name to be free", HELD, is_free)?;
         for (address, _) in &replicas {
             // Over plain HTTP, without a certificate, and with a wrong one.
             for stranger in strangers.iter().chain([&None]) {
@@ -49,7 +51,8 @@ fn only_kube_scheduler(env: &TestEnv) -> Result<()> {
             }
         }
         ensure!(node(&get(env, "waiting")?).is_none(), "the pod was bound");
-        ensure!(used_units(env, NODE)? == [0], "units were set aside");
+        let used = used_units(env, NODE)?;
+        ensure!(used == [0], "units were set aside: {used:?}");
         let standby = replicas.iter().find(|(_, leads)| !leads).context("no replica stands by")?;
         let tls = certificates::of_kube_scheduler(env)?;
         wait_for("the binding", BINDING, || {
@@ -63,6 +66,8 @@ fn only_kube_scheduler(env: &TestEnv) -> Result<()> {
     })
 }
 
+/// Units of a pod that was deleted by force are kept for 10 s.
+const HELD: Duration = Duration::from_secs(60);
 const BIND: &str = "/gpushare-scheduler/bind";
 
 /// A pod that no scheduler looks at, and the body of its Bind.
