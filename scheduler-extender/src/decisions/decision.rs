@@ -352,8 +352,8 @@ impl Decision {
         load.map_or(Score::ZERO, |known| self.evaluation(policy, known).score())
     }
 
-    /// What the CPU that the pod takes costs the cards of each node, beyond the least of the nodes that accept the pod;
-    /// `None` for a pod with a GPU request, or where fragmentation is not measured.
+    /// What the CPU that the pod takes costs the cards of each node, beyond the least of the nodes that accept the pod,
+    /// or in all where every node is over a limit; `None` for a pod with a GPU request, or where fragmentation is not measured.
     pub fn costs_to_cards(
         &self,
         policy: &ResolvedPolicy,
@@ -370,8 +370,12 @@ impl Decision {
         if costs.iter().all(|cost| *cost == Cost(0)) {
             return Some(costs);
         }
-        let verdicts = self.verdicts(policy, prepared).each;
-        let accepted = costs.iter().zip(verdicts);
+        let Verdicts { each, over_limits } = self.verdicts(policy, prepared);
+        if !over_limits.is_empty() {
+            // Of the few that Filter lets pass over a limit, fewer would pass again in Prioritize.
+            return Some(costs);
+        }
+        let accepted = costs.iter().zip(each);
         let accepted = accepted.filter(|(_, verdict)| *verdict == Verdict::Accepted);
         let least = accepted.map(|(cost, _)| *cost).min().unwrap_or(Cost(0));
         Some(costs.into_iter().map(|cost| cost.beyond(least)).collect())

@@ -33,6 +33,9 @@ const UNSEEN: f64 = 3.0;
 const OF_AN_IDLE_NODE: f64 = 31.0 / 32.0;
 /// While fewer cards than this part of all are given out, the CPU that goes with one is mostly that of the requests.
 const EARLY: f64 = 0.01;
+/// From when this part of the cards is given out, caution follows the CPU that goes with one: while few are, pods
+/// without cards that were there before would make it too much.
+const KNOWN_FROM: f64 = 0.25;
 /// The CPU that goes with a card is rounded to powers of this, for the same reason as [`STEP`].
 const CPU_STEP: f64 = 1.1;
 /// From this mean on, a normal variable is near enough.
@@ -85,6 +88,8 @@ struct Ahead {
     requests: f64,
     /// The part of the free cards that will be given out before CPU runs out, 0 to 1.
     part_of_cards: f64,
+    /// How much is known of the CPU that goes with a card: all from 1 on.
+    known: f64,
 }
 
 /// What is free on a node: CPU in thousandths of a core, `None` where it is not known, and its open cards.
@@ -177,6 +182,8 @@ impl LargePlaces {
         Ahead {
             requests: if each > 0.0 { cards / each } else { 0.0 },
             part_of_cards: if free.cards > 0.0 { cards / free.cards } else { 1.0 },
+            known: (self.totals.cards - free.cards).max(0.0)
+                / (KNOWN_FROM * self.totals.cards.max(1.0)),
         }
     }
 }
@@ -185,7 +192,8 @@ impl Ahead {
     /// How many standard deviations more than expected are provided for. Where CPU runs out first, a place that is kept
     /// for a pod with much CPU keeps CPU from more cards than the place has.
     fn caution(self) -> f64 {
-        CAUTION * self.part_of_cards.powi(2)
+        let left_out = self.known.min(1.0) * (1.0 - self.part_of_cards.powi(2));
+        CAUTION * (1.0 - left_out)
     }
 }
 
@@ -399,6 +407,9 @@ mod tests {
         let short = measure.large.ahead(Free { cards: 400.0, cpu: Some(2_400_000.0) });
         assert!((0.3..0.4).contains(&short.part_of_cards), "{short:?}");
         assert!((short.caution() - CAUTION / 9.0).abs() < 0.1, "{short:?}");
+        // While few cards are given out, pods without cards that were there before say little of what goes with one.
+        let early = measure.large.ahead(Free { cards: 790.0, cpu: Some(2_400_000.0) });
+        assert!(early.part_of_cards < 0.1 && early.caution() > 3.5, "{early:?}");
         // Where nothing is known of CPU, or nothing is free, as before.
         assert_eq!(caution(400.0, None), CAUTION);
         assert_eq!(caution(0.0, Some(0.0)), CAUTION);
