@@ -352,8 +352,9 @@ impl Decision {
         load.map_or(Score::ZERO, |known| self.evaluation(policy, known).score())
     }
 
-    /// What the CPU that the pod takes costs the cards of each node, beyond the least of the nodes that accept the pod,
-    /// or in all where every node is over a limit; `None` for a pod with a GPU request, or where fragmentation is not measured.
+    /// What the CPU that the pod takes costs the cards of each node, beyond the least of the nodes that accept the pod;
+    /// all of it where every node is over a limit. `None` for a pod with a GPU request, or where fragmentation is not
+    /// measured.
     pub fn costs_to_cards(
         &self,
         policy: &ResolvedPolicy,
