@@ -265,6 +265,31 @@ fn the_cheapest_node_that_accepts_a_pod_costs_nothing() {
     }
 }
 
+#[test]
+fn where_every_node_is_over_a_limit_all_of_a_cost_counts() {
+    let among = |names: &[String]| {
+        decision(&CURRENT[2], &pods()[0], names.iter().map(String::as_str), None, now())
+    };
+    let all: Vec<_> = (0..NODES).map(|number| format!("n{number}")).collect();
+    let decision = among(&all);
+    let is_hot = |at: &usize| {
+        let ratio = decision.limit_ratio(decision.policy(), *at);
+        ratio > 1.0 && ratio.is_finite()
+    };
+    let hot: Vec<_> = (0..NODES).filter(is_hot).map(|at| all[at].clone()).collect();
+    let filtered = among(&hot);
+    let policy = filtered.policy();
+    let passing = filtered.verdicts(policy, None).over_limits;
+    assert!(passing.len() > 1 && passing.iter().any(|at| cost(&filtered, *at) > 0), "{passing:?}");
+    let scores = filtered.scores(policy, None);
+    let expected: Vec<Score> = passing.iter().map(|at| scores[*at]).collect();
+    let names: Vec<_> = passing.iter().map(|at| hot[*at].clone()).collect();
+    let prioritized = among(&names);
+    assert_eq!(prioritized.scores(policy, Some(&CURRENT[2].prepared)), expected);
+    let costs = prioritized.costs_to_cards(policy, None).unwrap();
+    assert!((0..costs.len()).all(|at| costs[at].0 == cost(&prioritized, at)), "{costs:?}");
+}
+
 proptest! {
     /// Prioritize is asked about the nodes that Filter accepted, and explain about all nodes of Filter's decision.
     #[test]
