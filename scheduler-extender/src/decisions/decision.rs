@@ -9,7 +9,7 @@ use std::sync::{Arc, OnceLock};
 
 use cluster::GpuRequestError;
 use jiff::Timestamp;
-use placement::gpu::fragmentation::Cost;
+use placement::gpu::fragmentation::{Cost, Measure};
 use placement::gpu::{ChoiceRule, GpuRequest, NoFit, NodeCards, score_less_card_cost, scores};
 use placement::load::{
     ByOtherNodes, CpuUse, Evaluation, KeptNodes, NodeLoad, Pairing, PodKind, PodToPlace,
@@ -364,9 +364,7 @@ impl Decision {
             return None;
         }
         let measure = self.rule.for_plain_pods()?;
-        let cost =
-            |at| self.cards(at).map_or(Cost(0), |cards| cards.cost_of_cpu(self.pod.cpu, measure));
-        let costs: Vec<Cost> = (0..self.len()).map(cost).collect();
+        let costs: Vec<Cost> = (0..self.len()).map(|at| self.cost_to_cards(at, measure)).collect();
         // Mostly no node has a cost. What is not asked about then takes no time.
         if costs.iter().all(|cost| *cost == Cost(0)) {
             return Some(costs);
@@ -380,6 +378,12 @@ impl Decision {
         let accepted = accepted.filter(|(_, verdict)| *verdict == Verdict::Accepted);
         let least = accepted.map(|(cost, _)| *cost).min().unwrap_or(Cost(0));
         Some(costs.into_iter().map(|cost| cost.beyond(least)).collect())
+    }
+
+    /// What the CPU that the pod takes costs the cards of the node at a position; 0 for a node without cards.
+    pub(super) fn cost_to_cards(&self, position: usize, measure: &Measure) -> Cost {
+        let cards = self.cards(position);
+        cards.map_or(Cost(0), |cards| cards.cost_of_cpu(self.pod.cpu, measure))
     }
 
     /// The score of each node by its cards, 0 where none fit; `None` for a pod without a GPU request.

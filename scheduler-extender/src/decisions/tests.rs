@@ -237,8 +237,7 @@ proptest! {
 
 /// What the pod costs the cards of a node.
 fn cost(decision: &Decision, at: usize) -> i64 {
-    let measure = decision.rule.for_plain_pods().unwrap();
-    decision.cards(at).map_or(0, |cards| cards.cost_of_cpu(decision.pod.cpu, measure).0)
+    decision.cost_to_cards(at, decision.rule.for_plain_pods().unwrap()).0
 }
 
 #[test]

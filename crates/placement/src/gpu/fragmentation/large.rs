@@ -88,7 +88,7 @@ struct Ahead {
     requests: f64,
     /// The part of the free cards that will be given out before CPU runs out, 0 to 1.
     part_of_cards: f64,
-    /// How much is known of the CPU that goes with a card: all from 1 on.
+    /// How far the CPU that goes with a card is known, 0 to 1.
     known: f64,
 }
 
@@ -178,12 +178,12 @@ impl LargePlaces {
             }
             _ => free.cards,
         };
-        let each = self.totals.cards_by_request;
+        let Totals { cards_by_request: each, cards: all, .. } = self.totals;
+        let known = (all - free.cards) / (KNOWN_FROM * all.max(1.0));
         Ahead {
             requests: if each > 0.0 { cards / each } else { 0.0 },
             part_of_cards: if free.cards > 0.0 { cards / free.cards } else { 1.0 },
-            known: (self.totals.cards - free.cards).max(0.0)
-                / (KNOWN_FROM * self.totals.cards.max(1.0)),
+            known: known.clamp(0.0, 1.0),
         }
     }
 }
@@ -192,7 +192,7 @@ impl Ahead {
     /// How many standard deviations more than expected are provided for. Where CPU runs out first, a place that is kept
     /// for a pod with much CPU keeps CPU from more cards than the place has.
     fn caution(self) -> f64 {
-        let left_out = self.known.min(1.0) * (1.0 - self.part_of_cards.powi(2));
+        let left_out = self.known * (1.0 - self.part_of_cards.powi(2));
         CAUTION * (1.0 - left_out)
     }
 }
