@@ -10,7 +10,7 @@ use daemon::metrics::{
 use daemon::tls::ServerTls;
 use jiff::Timestamp;
 
-use crate::decisions::DecisionLog;
+use crate::decisions::{DecisionLog, OverLimitCause};
 use crate::replicas::Replicas;
 use crate::shadow::Comparison;
 use crate::view::{Index, View, WatchState};
@@ -21,7 +21,7 @@ pub struct Metrics {
     requests: Labelled<Counter, 2>,
     seconds: Labelled<Histogram, 1>,
     rejected: Labelled<Counter, 2>,
-    passed_over_limits: Counter,
+    passed_over_limits: Labelled<Counter, 1>,
     binds: Labelled<Counter, 1>,
     card_evictions: Labelled<Counter, 1>,
     leader: Gauge,
@@ -49,7 +49,7 @@ impl Default for Metrics {
 impl Metrics {
     /// Registers the metrics.
     pub fn register(registry: &mut Registry) -> Self {
-        Self {
+        let metrics = Self {
             requests: registry.counters(
                 "plimsoll_extender_requests_total",
                 ["verb", "outcome"],
@@ -66,9 +66,10 @@ impl Metrics {
                 ["verb", "reason"],
                 "Nodes that calls of Filter rejected, by verb and reason",
             ),
-            passed_over_limits: registry.counter(
+            passed_over_limits: registry.counters(
                 "plimsoll_extender_passed_over_limits_total",
-                "Calls of Filter that let the least loaded nodes pass, since every node was over a limit",
+                ["cause"],
+                "Calls of Filter that let nodes pass over a limit, since every node was over one, by cause",
             ),
             binds: registry.counters(
                 "plimsoll_extender_binds_total",
@@ -126,7 +127,12 @@ impl Metrics {
             ),
             view: ViewMetrics::register(registry),
             shadow: ShadowMetrics::register(registry),
+        };
+        // A rate sees the first of them only where there was a 0 before.
+        for cause in OverLimitCause::ALL {
+            metrics.passed_over_limits.with([cause.label()]);
         }
+        metrics
     }
 
     /// Counts a call and its time in seconds.
@@ -141,8 +147,8 @@ impl Metrics {
     }
 
     /// Counts a call that let nodes pass over their limits.
-    pub(crate) fn count_passed_over_limits(&self) {
-        self.passed_over_limits.inc();
+    pub(crate) fn count_passed_over_limits(&self, cause: OverLimitCause) {
+        self.passed_over_limits.with([cause.label()]).inc();
     }
 
     /// Counts a binding by its outcome.

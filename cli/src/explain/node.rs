@@ -146,6 +146,7 @@ impl<'a> Row<'a> {
     fn of_limit(&self, outcome: LimitOutcome) -> &'static str {
         match outcome {
             LimitOutcome::Met => "met",
+            LimitOutcome::MetWithoutPod => "met without the pod",
             LimitOutcome::Exceeded => "exceeded",
             LimitOutcome::Unknown if Demand::of_metric(&self.metric.into()).is_some() => {
                 "node's speed not known: passes"

@@ -286,7 +286,7 @@ fn deciding_limit(node: &Node, metrics: &[Metric]) -> String {
     };
     let letter = metrics.iter().find(|metric| metric.name == limit.metric);
     let letter = letter.map_or("?", |metric| metric.letter);
-    let load = load(&limit.reading, added(limit.in_flight, limit.pod), "%");
+    let load = load(&limit.reading, added(limit.in_flight, judged_pod(limit)), "%");
     let sign = if limit.outcome == LimitOutcome::Exceeded { '>' } else { '<' };
     match limit.outcome {
         LimitOutcome::UnknownRejected => format!("{letter} {load}"),
@@ -294,12 +294,17 @@ fn deciding_limit(node: &Node, metrics: &[Metric]) -> String {
     }
 }
 
-/// How much of a limit that is met the node uses, with the pod.
+/// How much of a limit that is met the node uses, with what the pod adds.
 fn share_of_limit(limit: &Limit) -> Option<f64> {
-    if limit.outcome != LimitOutcome::Met {
+    if !matches!(limit.outcome, LimitOutcome::Met | LimitOutcome::MetWithoutPod) {
         return None;
     }
-    Some((limit.reading.value? + added(limit.in_flight, limit.pod)) / limit.max)
+    Some((limit.reading.value? + added(limit.in_flight, judged_pod(limit))) / limit.max)
+}
+
+/// What the pod adds to the load that was compared with the limit.
+fn judged_pod(limit: &Limit) -> Option<f64> {
+    if limit.outcome == LimitOutcome::MetWithoutPod { None } else { limit.pod }
 }
 
 /// The chosen cards; of a node without, what its emptiest card has of what is asked for: `2: 17 of 20`.

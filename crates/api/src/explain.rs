@@ -205,9 +205,11 @@ pub struct Limit {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum LimitOutcome {
-    /// The reading is at or below it.
+    /// The load is at or below it.
     Met,
-    /// The reading is over it: the node is rejected.
+    /// The pod alone is over it, as it would be on an empty node; the load without the pod is at or below it.
+    MetWithoutPod,
+    /// The load is over it: the node is rejected.
     Exceeded,
     /// There is no fresh reading, which rejects no node.
     Unknown,

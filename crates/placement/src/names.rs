@@ -29,6 +29,9 @@ pub const INGRESS_BANDWIDTH: &str = "kubernetes.io/ingress-bandwidth";
 /// See [`INGRESS_BANDWIDTH`].
 pub const EGRESS_BANDWIDTH: &str = "kubernetes.io/egress-bandwidth";
 
+/// The label of a node's zone.
+pub const ZONE_LABEL: &str = "topology.kubernetes.io/zone";
+
 /// crane's annotation with the number of recent bindings, `"<count>,<time>"`.
 pub const HOT_VALUE: &str = "node_hot_value";
 

@@ -15,6 +15,7 @@ use placement::load::{
     ByOtherNodes, CpuUse, Evaluation, KeptNodes, NodeLoad, Pairing, PodKind, PodToPlace,
     RecentPods, ResolvedPolicy, Score, Verdict, pass_over_limits,
 };
+use placement::names::ZONE_LABEL;
 use placement::selector::Labels;
 use placement::units::NodeName;
 
@@ -259,12 +260,42 @@ impl Decision {
             &each,
             |position| self.no_fit(position).is_none(),
             |position| self.limit_ratio(policy, position),
-            |one, other| self.compare_names(one, other),
+            |position| self.zone(position),
         );
         for position in &over_limits {
             each[*position] = Verdict::Accepted;
         }
         Verdicts { each, over_limits }
+    }
+
+    fn zone(&self, position: usize) -> Option<&str> {
+        let load = self.snapshot.at(self.nodes.places()[position]?).load.as_ref()?;
+        load.labels.get(ZONE_LABEL).map(|zone| &**zone)
+    }
+
+    /// Why every node that would do is over a limit for the pod.
+    pub fn over_limit_cause(&self) -> OverLimitCause {
+        let (mut all_measured, mut all_too_small, mut candidates) = (true, true, 0_usize);
+        for position in 0..self.len() {
+            if self.no_fit(position).is_some() {
+                continue;
+            }
+            candidates += 1;
+            let Some(load) = self.load(position) else { continue };
+            let evaluation = self.by_node_alone(self.policy(), &load);
+            all_measured &= evaluation.measured_limit_ratio().is_some_and(|ratio| ratio > 1.0);
+            all_too_small &= evaluation.is_exceeded_by_pod();
+        }
+        let known = self.snapshot.names().len();
+        if all_too_small {
+            OverLimitCause::NoNodeLargeEnough
+        } else if candidates < known && (candidates < 3 || candidates * 25 < known) {
+            OverLimitCause::FewCandidates
+        } else if all_measured {
+            OverLimitCause::Measured
+        } else {
+            OverLimitCause::Estimates
+        }
     }
 
     /// How near the node at a position is to its limits; infinite for an unknown node, which has no readings.
@@ -469,11 +500,43 @@ impl Decision {
     }
 }
 
+/// Why every node that would do is over a limit for a pod.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OverLimitCause {
+    /// Each is over it by what is measured, without any estimate.
+    Measured,
+    /// Some are over it only with what this pod, or pods that no reading shows yet, will probably use.
+    Estimates,
+    /// The pod alone is over the limit on each.
+    NoNodeLargeEnough,
+    /// One or two nodes of more would do, or fewer than 4% of the cluster: fewer than kube-scheduler's smallest sample,
+    /// 5%. What else the pod asks for leaves no others, and the cluster may have room.
+    FewCandidates,
+}
+
+impl OverLimitCause {
+    /// All of them.
+    pub const ALL: [Self; 4] =
+        [Self::Measured, Self::Estimates, Self::NoNodeLargeEnough, Self::FewCandidates];
+
+    /// Its word in metrics.
+    #[must_use]
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::Measured => "measured",
+            Self::Estimates => "estimates",
+            Self::NoNodeLargeEnough => "no node large enough",
+            Self::FewCandidates => "few candidates",
+        }
+    }
+}
+
 /// Whether each candidate of a decision may take the pod.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Verdicts<'p> {
     /// In the order of the candidates; a node that passes although it is over a limit is accepted.
     pub each: Vec<Verdict<'p>>,
-    /// Positions of the nodes that pass although they are over a limit: the least loaded, where every node is over one.
+    /// Positions of the nodes that pass although they are over a limit: those near the least loaded, where every node is
+    /// over one.
     pub over_limits: Vec<usize>,
 }

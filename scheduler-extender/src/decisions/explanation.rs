@@ -159,6 +159,7 @@ impl Explainer<'_> {
             max: check.limit.max,
             outcome: match check.outcome {
                 LimitOutcome::Met => out::LimitOutcome::Met,
+                LimitOutcome::MetWithoutPod => out::LimitOutcome::MetWithoutPod,
                 LimitOutcome::Exceeded => out::LimitOutcome::Exceeded,
                 LimitOutcome::Unknown => out::LimitOutcome::Unknown,
                 LimitOutcome::UnknownRejected => out::LimitOutcome::UnknownRejected,

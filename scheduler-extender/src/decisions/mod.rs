@@ -16,7 +16,7 @@ mod tests;
 mod waiting;
 
 pub use decided_pod::DecidedPod;
-pub use decision::{Decision, Verdicts};
+pub use decision::{Decision, OverLimitCause, Verdicts};
 pub use explanation::explain;
 pub(crate) use explanation::wire_basis;
 pub use log::{DecisionLog, MAX_BYTES, MAX_PODS, Which};

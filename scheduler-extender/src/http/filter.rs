@@ -40,8 +40,9 @@ pub(super) fn by_load(decider: &Decider, body: &[u8]) -> Answer {
         verdicts.over_limits.clear();
     }
     if !verdicts.over_limits.is_empty() {
-        decider.metrics.count_passed_over_limits();
-        decider.over_limits.report(&decision.pod);
+        let cause = decision.over_limit_cause();
+        decider.metrics.count_passed_over_limits(cause);
+        decider.over_limits.report(&decision.pod, cause);
     }
     // For a single feasible node kube-scheduler skips Prioritize and binds there.
     let mut passing = (0..names.len()).filter(|at| verdicts.each[*at] == Verdict::Accepted);

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use jiff::Timestamp;
+use placement::names::ZONE_LABEL;
 use placement::gpu::NodeCards;
 use placement::load::{
     Evaluation, MetricLoad, NodeLoad, PodToPlace, ReadingStatus, ResolvedPolicy,
@@ -12,9 +13,6 @@ use placement::units::{MetricName, NodeName};
 
 use super::cards::with_memory;
 use crate::view::{CardMemory, NodeState, Snapshot, View};
-
-/// The label of a node's zone.
-const ZONE: &str = "topology.kubernetes.io/zone";
 
 /// The largest thousandths of a limit or of a node that are written: 1,000 times it.
 const MOST: f64 = 1e6;
@@ -91,7 +89,7 @@ impl Rows<'_> {
         let policy: &ResolvedPolicy = &self.snapshot.policy;
         let evaluation = Evaluation { policy, node, pod: PodToPlace::ORDINARY, now: self.now };
         row.score = evaluation.score().get();
-        row.zone = node.labels.get(ZONE).map(|zone| Arc::from(zone.as_str()));
+        row.zone = node.labels.get(ZONE_LABEL).map(|zone| Arc::from(zone.as_str()));
         let pool = pool_of(policy, &node.labels);
         row.pool = pool.and_then(|pool| u32::try_from(pool).ok());
         let mut known = vec![false; self.metrics.len()];

@@ -271,15 +271,16 @@ async fn a_gpu_pod_passes_soft_limits_where_a_card_fits() {
 }
 
 #[tokio::test]
-async fn where_every_node_is_over_its_limit_the_least_loaded_passes() {
-    let nodes = || vec![machine("a", 0.90), machine("b", 0.70), machine("c", 0.80)];
-    let names = ["a", "b", "c"];
+async fn where_every_node_is_over_its_limit_those_near_the_least_loaded_pass() {
+    let loads = [("a", 0.90), ("b", 0.70), ("c", 0.80), ("d", 0.95), ("e", 0.72)];
+    let nodes = || loads.map(|(name, cpu)| machine(name, cpu)).to_vec();
+    let names = loads.map(|(name, _)| name);
     let (_sim, soft) = start(nodes(), "{mode: soft}").await;
     let answer = soft.filter("/load-aware", &asking("p", "100m"), &names).await;
-    assert_eq!(answer["NodeNames"], json!(["b"]));
+    assert_eq!(answer["NodeNames"], json!(["b", "c", "e"]));
     assert_eq!(answer["FailedAndUnresolvableNodes"].as_object().unwrap().len(), 2);
     let metrics = soft.context.metrics().unwrap();
-    assert!(metrics.contains("plimsoll_extender_passed_over_limits_total 1"), "{metrics}");
+    assert!(metrics.contains(&passed_over_limits("measured", 1)), "{metrics}");
 
     let (_sim, hard) = start(nodes(), "{mode: hard, maxWait: 5m}").await;
     let mut pod = asking("p", "100m");
@@ -294,7 +295,7 @@ async fn where_every_node_is_over_its_limit_the_least_loaded_passes() {
     pod["status"]["conditions"] = waiting_for(4);
     assert_eq!(hard.filter("/load-aware", &pod, &names).await["NodeNames"], json!([]));
     pod["status"]["conditions"] = waiting_for(6);
-    assert_eq!(hard.filter("/load-aware", &pod, &names).await["NodeNames"], json!(["b"]));
+    assert_eq!(hard.filter("/load-aware", &pod, &names).await["NodeNames"], json!(["b", "c", "e"]));
     // Behind scheduling gates until now.
     pod["metadata"]["generation"] = 2.into();
     assert_eq!(hard.filter("/load-aware", &pod, &names).await["NodeNames"], json!([]));
@@ -338,10 +339,10 @@ spec:
             rig.filter("/load-aware", &asking("p", "0"), names).await["NodeNames"].clone()
         };
         assert_eq!(passing(&["hot-gpu", "cool"]).await, json!(["cool"]), "{of_gpu}");
-        // Of hot nodes the least loaded passes, not the first that is asked about.
-        assert_eq!(passing(&["hottest", "hot"]).await, json!(["hot"]), "{of_gpu}");
+        let hot = ["hottest", "hot", "hot-gpu"];
+        assert_eq!(passing(&hot).await, json!(hot), "{of_gpu}");
         let metrics = rig.context.metrics().unwrap();
-        assert!(metrics.contains("plimsoll_extender_passed_over_limits_total 1"), "{metrics}");
+        assert!(metrics.contains(&passed_over_limits("measured", 1)), "{metrics}");
     }
     // A weight of the metric draws no pod to the nodes that have it.
     let rig = Rig::start_under(&sim, &policy(", weight: 1"), &[]).await;
@@ -367,7 +368,9 @@ async fn an_overloaded_nominated_node_takes_its_pod_only_where_no_other_is_coole
         assert_eq!(filter(&pod, &["hot", "cool"]).await, json!(["cool"]));
     }
     let metrics = rig.context.metrics().unwrap();
-    assert!(metrics.contains("plimsoll_extender_passed_over_limits_total 0"), "{metrics}");
+    for cause in ["measured", "estimates", "no node large enough", "few candidates"] {
+        assert!(metrics.contains(&passed_over_limits(cause, 0)), "{metrics}");
+    }
     // No other node would do.
     for _ in 0..2 {
         assert_eq!(filter(&pod, &["hot"]).await, json!([]));
@@ -404,7 +407,7 @@ async fn a_node_that_has_just_joined_takes_the_pods_that_hot_nodes_would() {
 
 #[tokio::test]
 async fn a_node_that_is_asked_about_alone_is_explained_as_it_is_decided_among_all() {
-    // Equal nodes are over the limit alike: the first by name passes.
+    // Those that are over the limit alike pass.
     let nodes = ["c", "a", "b"].map(|name| machine(name, 0.70)).into_iter();
     let (sim, rig) = start(nodes.chain([machine("hot", 0.90)]).collect(), "{mode: soft}").await;
     let told = async |question: Value| -> Vec<(String, bool)> {
@@ -415,7 +418,7 @@ async fn a_node_that_is_asked_about_alone_is_explained_as_it_is_decided_among_al
     let pod = sim.put(pod("p"));
     let (by_name, by_object) = (json!({"namespace": "default", "name": "p"}), json!({"Pod": pod}));
     for mut question in [by_name.clone(), by_object] {
-        let all = [("a", true), ("b", false), ("c", false), ("hot", false)];
+        let all = [("a", true), ("b", true), ("c", true), ("hot", false)];
         let all = all.map(|(node, passes)| (node.to_owned(), passes));
         assert_eq!(told(question.clone()).await, all);
         for node in all {
@@ -428,10 +431,10 @@ async fn a_node_that_is_asked_about_alone_is_explained_as_it_is_decided_among_al
         let asked: Vec<_> = asked.zip([false, false, true]).collect();
         assert_eq!(told(question).await, asked);
     }
-    // Of a decision, among those that kube-scheduler asked about.
+    // Of a decision, among those that kube-scheduler asked about: of so few each passes.
     rig.filter("/load-aware", &pod, &["hot", "c"]).await;
     sim.delete(PODS, "default", "p");
-    for (node, passes) in [("c", true), ("hot", false)] {
+    for (node, passes) in [("c", true), ("hot", true)] {
         let mut question = by_name.clone();
         question["nodeNames"] = json!([node]);
         assert_eq!(told(question).await, [(node.to_owned(), passes)]);
@@ -490,7 +493,46 @@ async fn a_pod_that_is_on_its_way_is_explained_as_filter_decides_it() {
     // Another pod finds it there.
     let other = explained(&rig, &asking("q", "2"), &names).await;
     let told = other.nodes.iter().map(|node| (node.accepted, node.passes_over_limit));
-    assert_eq!(told.collect::<Vec<_>>(), [(false, false), (true, true)]);
+    assert_eq!(told.collect::<Vec<_>>(), [(true, true), (true, true)]);
+}
+
+fn passed_over_limits(cause: &str, calls: u64) -> String {
+    format!("plimsoll_extender_passed_over_limits_total{{cause=\"{cause}\"}} {calls}")
+}
+
+#[tokio::test]
+async fn an_event_and_a_metric_say_why_no_node_was_below_its_limits() {
+    // Limits of 65%. An unknown pod is estimated at 0.85 of its request.
+    let hot = ["h0", "h1", "h2"].map(|name| machine(name, 0.70));
+    let warm = ["w0", "w1", "w2"].map(|name| machine(name, 0.60));
+    let (sim, rig) = start([hot, warm].concat(), "{mode: soft}").await;
+    let (hot, warm) = (["h0", "h1", "h2"], ["w0", "w1", "w2"]);
+    let cases: [(&str, &str, &[&str], &str, &str); 4] = [
+        ("small", "100m", &hot, "measured", "AllNodesOverLoadLimit Warning"),
+        ("unknown", "1", &warm, "estimates", "PlacedOverLoadLimit Normal"),
+        ("giant", "9", &hot, "no node large enough", "PlacedOverLoadLimit Normal"),
+        ("tied", "100m", &["h1"], "few candidates", "PlacedOverLoadLimit Normal"),
+    ];
+    for (pod, cpu, names, cause, event) in cases {
+        let answer = rig.filter("/load-aware", &asking(pod, cpu), names).await;
+        assert_eq!(answer["NodeNames"], json!(names), "{pod}");
+        let metrics = rig.context.metrics().unwrap();
+        assert!(metrics.contains(&passed_over_limits(cause, 1)), "{pod}: {metrics}");
+        let is_there = || {
+            sim.list(WRITTEN_EVENTS).iter().any(|written| {
+                let text = |field: &str| written[field].as_str().unwrap().to_owned();
+                written["regarding"]["name"] == *pod
+                    && format!("{} {}", text("reason"), text("type")) == event
+                    && text("note").contains(&format!("kubectl plimsoll why {pod} -n default"))
+            })
+        };
+        rig.until(pod, async || is_there()).await;
+    }
+    // What else runs there is below the limit, and an empty node would not do either: nothing to tell.
+    let answer = rig.filter("/load-aware", &asking("giant-2", "9"), &warm).await;
+    assert_eq!(answer["NodeNames"], json!(warm));
+    let metrics = rig.context.metrics().unwrap();
+    assert!(metrics.contains(&passed_over_limits("no node large enough", 1)), "{metrics}");
 }
 
 /// What explain tells of a pod that may not exist.

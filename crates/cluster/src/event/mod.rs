@@ -176,9 +176,24 @@ impl EventWriter {
         warning: &EventText,
         limit: Duration,
     ) -> Result<(), CallError> {
+        self.write_of_pod(pod, EventKind::Warning, warning, limit).await
+    }
+
+    /// Writes an event about a pod, otherwise as [`EventWriter::warn`].
+    ///
+    /// # Errors
+    ///
+    /// As [`EventWriter::warn`].
+    pub async fn write_of_pod(
+        &self,
+        pod: &PodReference,
+        kind: EventKind,
+        text: &EventText,
+        limit: Duration,
+    ) -> Result<(), CallError> {
         let PodReference { namespace, name, uid } = pod.clone();
         let about = About { kind: "Pod", namespace: Some(namespace), name, uid: Some(uid) };
-        self.write(about, EventKind::Warning, warning, limit).await
+        self.write(about, kind, text, limit).await
     }
 
     /// Writes an event about a node, otherwise as [`EventWriter::warn`]. It lies in the namespace `default`.

@@ -80,7 +80,7 @@ pub struct Evaluation<'p, 'n> {
 pub struct LimitCheck<'a> {
     /// The limit.
     pub limit: &'a ResolvedLimit,
-    /// The load that it was compared with.
+    /// The load, of which the pod's part is left out where it is over the limit by itself.
     pub load: MetricLoad,
     /// Whether it is met.
     pub outcome: LimitOutcome,
@@ -91,6 +91,8 @@ pub struct LimitCheck<'a> {
 pub enum LimitOutcome {
     /// The load is at or below it.
     Met,
+    /// The pod alone is over it, as it would be on an empty node. What else the node carries is at or below it.
+    MetWithoutPod,
     /// The load is over it.
     Exceeded,
     /// There is no fresh reading, which rejects no node.
@@ -185,6 +187,11 @@ impl<'a> LoadDecision<'a> {
 }
 
 impl<'a> LimitCheck<'a> {
+    /// The load that is compared with the limit.
+    fn judged_load(&self) -> MetricLoad {
+        if self.limit.is_exceeded_by_pod(self.load.pod) { self.load.without_pod() } else { self.load }
+    }
+
     fn verdict(&self) -> Verdict<'a> {
         self.limit.verdict(self.outcome)
     }
@@ -201,6 +208,12 @@ impl LimitOutcome {
 }
 
 impl ResolvedLimit {
+    /// Whether the pod is over the limit by itself, with this use as a fraction of the node. It would be so on every
+    /// node of this size, so that what else the node carries is compared with the limit.
+    pub(super) fn is_exceeded_by_pod(&self, pod: f64) -> bool {
+        self.metric.demand.is_none() && pod > self.max
+    }
+
     /// Whether a load meets the limit.
     pub(super) fn outcome(&self, load: KnownLoad, exempt: bool) -> LimitOutcome {
         match load {
@@ -217,7 +230,10 @@ impl ResolvedLimit {
     /// Whether the node may take the pod, by this limit alone.
     pub(super) fn verdict(&self, outcome: LimitOutcome) -> Verdict<'_> {
         match outcome {
-            LimitOutcome::Met | LimitOutcome::Unknown | LimitOutcome::Exempt => Verdict::Accepted,
+            LimitOutcome::Met
+            | LimitOutcome::MetWithoutPod
+            | LimitOutcome::Unknown
+            | LimitOutcome::Exempt => Verdict::Accepted,
             LimitOutcome::Exceeded => Verdict::Overloaded(self),
             LimitOutcome::UnknownRejected => Verdict::Unmeasured(self),
         }
@@ -311,7 +327,7 @@ impl<'p> Evaluation<'p, '_> {
     }
 
     /// The node's load with the pod divided by its limit, for the nearest of the limits whose load is known: above 1
-    /// the node is over it. A metric without a reading is left out, since many nodes cannot have it, such as
+    /// the node is over it. Without the pod where the pod alone is over the limit. A metric without a reading is left out, since many nodes cannot have it, such as
     /// `gpu_usage` on nodes without GPUs. Infinite if no load is known, or if the policy rejects the node for a missing
     /// reading: such a node is never the least loaded. 0 if no limit applies.
     pub fn limit_ratio(&self) -> f64 {
@@ -322,7 +338,7 @@ impl<'p> Evaluation<'p, '_> {
         for check in self.limits() {
             limits += 1;
             measured_limits += usize::from(check.limit.metric.demand.is_none());
-            let ratio = match (check.outcome, check.load.for_score()) {
+            let ratio = match (check.outcome, check.judged_load().for_score()) {
                 (LimitOutcome::Exempt, _) => 0.0,
                 (LimitOutcome::UnknownRejected, _) => return f64::INFINITY,
                 (_, KnownLoad::Known(load)) => load / check.limit.max,
@@ -352,6 +368,11 @@ impl<'p> Evaluation<'p, '_> {
             highest = Some(highest.map_or(ratio, |highest: f64| highest.max(ratio)));
         }
         highest.filter(|highest| !is_rejected || *highest > 1.0)
+    }
+
+    /// Whether the pod is over a limit by itself, as it would be on an empty node.
+    pub fn is_exceeded_by_pod(&self) -> bool {
+        self.limits().any(|check| check.limit.is_exceeded_by_pod(check.load.pod))
     }
 
     /// Each limit that concerns the pod, in the policy's order, checked lazily.
@@ -394,7 +415,13 @@ impl<'p> Evaluation<'p, '_> {
 
     fn check(&self, limit: &'p ResolvedLimit, exempt: bool) -> LimitCheck<'p> {
         let load = self.load(&limit.metric);
-        LimitCheck { limit, load, outcome: limit.outcome(load.known(), exempt) }
+        let without_pod = limit.is_exceeded_by_pod(load.pod);
+        let judged = if without_pod { load.without_pod() } else { load };
+        let outcome = match limit.outcome(judged.known(), exempt) {
+            LimitOutcome::Met if without_pod => LimitOutcome::MetWithoutPod,
+            outcome => outcome,
+        };
+        LimitCheck { limit, load, outcome }
     }
 
     /// Whether a limit or weight of the metric concerns the pod.

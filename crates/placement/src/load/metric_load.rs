@@ -60,7 +60,12 @@ impl MetricLoad {
         self.reading.fresh().map(|reading| reading.value.get() + self.in_flight.min(0.0))
     }
 
-    /// The load that limits use.
+    /// The load without the pod to be placed.
+    pub(super) fn without_pod(self) -> Self {
+        Self { pod: 0.0, ..self }
+    }
+
+    /// The load with the pod.
     pub fn known(self) -> KnownLoad {
         match self.reading {
             ReadingStatus::Fresh(reading) => {

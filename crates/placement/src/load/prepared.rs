@@ -12,7 +12,7 @@ use super::model::{Weighed, score_of};
 use super::pairing::{CpuUse, NodeCpu};
 use super::{
     ByOtherNodes, Evaluation, KnownLoad, MetricLoad, NodeLoad, PodAdds, PodToPlace, ResolvedDemand,
-    ResolvedMetric, ResolvedPolicy, Score, Verdict,
+    ResolvedLimit, ResolvedMetric, ResolvedPolicy, Score, Verdict,
 };
 use crate::policy::NOT_MEASURED_YET;
 use crate::reading::{HOT_VALUE_MAX_AGE, MAX_AHEAD};
@@ -196,9 +196,10 @@ impl PreparedNodes {
         let Some(first) = self.nodes.iter().flatten().next() else { return true };
         let Some(max_loads) = &self.max_loads else { return false };
         let limits = &self.policy.rules_of(first.rules as usize).limits;
-        // Sums and quotients are rounded in the same way for all nodes, so no load comes out above `max_loads`.
+        // Sums and quotients are rounded in the same way for all nodes, so no load comes out above `max_loads`. A pod
+        // that is over a limit by itself is over it here too, and its nodes are looked at one by one.
         let is_met =
-            |(limit, most): (&super::ResolvedLimit, &Load)| match most.with(&limit.metric, pod) {
+            |(limit, most): (&ResolvedLimit, &Load)| match most.with(&limit.metric, pod) {
                 KnownLoad::Known(load) => load <= limit.max,
                 KnownLoad::Stale | KnownLoad::Missing | KnownLoad::NotYet => true,
             };
@@ -222,7 +223,7 @@ impl PreparedNodes {
         let judging = limits.iter().zip(loads);
         let judging = judging.filter(|(limit, _)| pod.is_judged_by(limit.metric.of_demand()));
         first_rejection(judging.map(|(limit, load)| {
-            limit.verdict(limit.outcome(load.with(&limit.metric, pod), false))
+            limit.verdict(limit.outcome(load.for_limit(limit, pod), false))
         }))
     }
 
@@ -329,13 +330,30 @@ impl Load {
     /// The load with what the pod adds; unknown for a demand that the pod does not declare.
     fn with(self, metric: &ResolvedMetric, pod: &PodAdds) -> KnownLoad {
         let KnownLoad::Known(load) = self.known else { return self.known };
+        match self.part_of(metric, pod) {
+            Some(part) => KnownLoad::Known(load + part),
+            None => KnownLoad::Missing,
+        }
+    }
+
+    /// As [`Load::with`], or the load alone where the pod is over the limit by itself.
+    fn for_limit(self, limit: &ResolvedLimit, pod: &PodAdds) -> KnownLoad {
+        let part = self.part_of(&limit.metric, pod);
+        if part.is_some_and(|part| limit.is_exceeded_by_pod(part)) {
+            return self.known;
+        }
+        self.with(&limit.metric, pod)
+    }
+
+    /// What the pod adds, as a fraction of the node; `None` for a demand that the pod does not declare.
+    fn part_of(self, metric: &ResolvedMetric, pod: &PodAdds) -> Option<f64> {
         let adds = match metric.of_demand() {
             Some(demand) if pod.is_judged_by(Some(demand)) => {
                 (*pod.declares.get(demand) as f64).min(self.capacity)
             }
-            Some(_) => return KnownLoad::Missing,
+            Some(_) => return None,
             None => metric.meaning.resource.map_or(0.0, |of| *pod.uses.get(of)),
         };
-        KnownLoad::Known(load + adds / self.capacity)
+        Some(adds / self.capacity)
     }
 }

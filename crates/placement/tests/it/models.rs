@@ -538,3 +538,21 @@ fn measured_overload_is_judged_by_the_limits_that_are_measured() {
         (None, None)
     );
 }
+
+/// An empty node would not do better.
+#[test]
+fn a_pod_that_alone_is_over_a_limit_is_judged_by_what_else_the_node_carries() {
+    let decided = |cpu: f64, load: f64| {
+        let case = Case::new(
+            policy(Model::CraneLinear),
+            &[("cpu_usage_avg_5m", load, SignedDuration::ZERO)],
+        );
+        let decision = case.evaluation(using(cpu, 0.0)).decide();
+        let ratio = case.evaluation(using(cpu, 0.0)).limit_ratio();
+        (decision.limits[0].outcome, (ratio * 100.0).round())
+    };
+    // The limit is 80% of 10 cores.
+    assert_eq!(decided(8.0, 0.2), (LimitOutcome::Exceeded, 125.0));
+    assert_eq!(decided(8.1, 0.2), (LimitOutcome::MetWithoutPod, 25.0));
+    assert_eq!(decided(8.1, 0.9), (LimitOutcome::Exceeded, 113.0));
+}
