@@ -9,25 +9,12 @@ use std::hint::black_box;
 use bench::{POLICY, ledger, loads, now, uid};
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use placement::gpu::{CardUse, ChoiceRule, Claim, ContainerKind, ContainerRequest, GpuRequest};
-use placement::load::{
-    CpuUse, Evaluation, KeptNodes, NodeLoad, PodSizes, PodToPlace, ResolvedPolicy, Verdict,
-};
-use placement::policy::{LoadPolicy, Model, Scoring};
+use placement::load::{Evaluation, NodeLoad, PodToPlace, ResolvedPolicy, Verdict};
+use placement::policy::LoadPolicy;
 use placement::units::{CardId, Units};
 
 fn evaluation<'p, 'n>(policy: &'p ResolvedPolicy, node: &'n NodeLoad) -> Evaluation<'p, 'n> {
     Evaluation { policy, node: black_box(node), pod: PodToPlace::ORDINARY, now: now() }
-}
-
-/// What Prioritize has of each node, under a policy that keeps nodes for large pods.
-fn keeping(nodes: usize) -> (Scoring, Vec<CpuUse>, PodSizes) {
-    let scoring = Scoring { model: Model::Learned, keep_for_large: 0.06, ..Scoring::crane() };
-    let each = (0..nodes).map(|node| CpuUse {
-        used: (node * 7_919 % 1_000) as f64 / 100.0,
-        requested: 5.0,
-        capacity: 16.0,
-    });
-    (scoring, each.collect(), PodSizes::new([(8.0, 1e6), (1.0, 1e7)]))
 }
 
 fn load_rules(c: &mut Criterion) {
@@ -42,10 +29,6 @@ fn load_rules(c: &mut Criterion) {
                     .filter(|node| evaluation(&policy, node).verdict() == Verdict::Accepted)
                     .count()
             });
-        });
-        group.bench_function(BenchmarkId::new("kept", nodes), |b| {
-            let (scoring, each, sizes) = keeping(nodes);
-            b.iter(|| KeptNodes::of(&scoring, black_box(&each).iter().copied(), &sizes));
         });
         group.bench_with_input(BenchmarkId::new("score", nodes), &loads, |b, loads| {
             b.iter(|| {

@@ -223,18 +223,6 @@ fn settings(report: &PolicyCheck) -> Vec<[String; 2]> {
         rows.add("scoring.model", scoring.model.clone());
         rows.add("scoring.direction", scoring.direction.clone());
         rows.add("scoring.scale", scoring.scale.to_string());
-        let of_model = [
-            ("scoring.target", scoring.target),
-            ("scoring.margin", scoring.margin),
-            ("scoring.sensitivity", scoring.sensitivity),
-            ("scoring.pairing", scoring.pairing),
-            ("scoring.keepForLarge", scoring.keep_for_large),
-        ];
-        for (field, value) in of_model {
-            if let Some(value) = value {
-                rows.add(field, value.to_string());
-            }
-        }
     }
     if let Some(limits) = &report.limits {
         rows.add("limits.mode", limits.mode.clone());
@@ -249,7 +237,6 @@ fn settings(report: &PolicyCheck) -> Vec<[String; 2]> {
     rows.add("estimates.enabled", report.estimates.is_some().to_string());
     if let Some(estimates) = &report.estimates {
         rows.add("estimates.learned", estimates.learned.to_string());
-        rows.add("estimates.statistic", estimates.statistic.clone());
         rows.add("estimates.cpuFactor", estimates.cpu_factor.to_string());
         rows.add("estimates.memoryFactor", estimates.memory_factor.to_string());
         rows.add("estimates.defaultCpu", format!("{} cores", estimates.default_cpu));

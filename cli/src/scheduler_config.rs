@@ -180,10 +180,7 @@ fn load_entry(policy: &LoadPolicy, extender: &Extender) -> Option<String> {
 }
 
 fn weight(scale: Scale) -> &'static str {
-    match scale {
-        Scale::Ten => WEIGHT_OF_TEN,
-        Scale::Hundred => WEIGHT_OF_HUNDRED,
-    }
+    if scale == Scale::TEN { WEIGHT_OF_TEN } else { WEIGHT_OF_HUNDRED }
 }
 
 /// The entry for pods that request GPU memory.

@@ -81,10 +81,9 @@ impl Decider {
         let pod = &decision.pod;
         let node = decision.name(candidate);
         let uses = pod.uses_in_flight();
-        let requested = pod.requested_cpu();
         let declares = pod.declared.rates;
         self.view.change(|index| {
-            index.count_in_flight(&pod.uid, node, decision.time, uses, requested, declares);
+            index.count_in_flight(&pod.uid, node, decision.time, uses, declares);
         });
     }
 

@@ -161,10 +161,9 @@ export function LoadTables({ load }) {
     )}
     ${table('Term of the score', load.terms,
       ['Share', term => share(term.share), 'number'],
+      ['Typical', term => share(term.typical), 'number'],
       ['Points', term => (term.points === undefined ? '–' : decimal(term.points)), 'number'],
-    )}
-    ${load.surplus && html`<p class="legend">Surplus: uses ${share(load.surplus.surplus)} of the node more than its requests
-      use on average; ${share(load.surplus.counted)} is added to the load in scores.</p>`}`;
+    )}`;
 }
 
 export function Cards({ cluster, settings, theme }) {

@@ -53,16 +53,12 @@ function seconds(number) {
 export function rules({ kind, scoring, limits, estimates, hotValue, namespaces, gpu }) {
   return [
     kind && ['kind', kind],
-    scoring && ['scoring', [`${scoring.model}, ${scoring.direction}, scale ${scoring.scale}`,
-      scoring.target !== undefined && `target ${share(scoring.target)}`,
-      scoring.margin !== undefined && `margin ${decimal(scoring.margin)}`,
-      scoring.sensitivity !== undefined && `sensitivity ${decimal(scoring.sensitivity)}`,
-      scoring.pairing !== undefined && `pairing ${decimal(scoring.pairing)}`].filter(Boolean).join(', ')],
+    scoring && ['scoring', `${scoring.model}, ${scoring.direction}, scale ${scoring.scale}`],
     limits && ['limits', [limits.mode,
       limits.maxWaitSeconds !== undefined && `longest wait ${span(limits.maxWaitSeconds)}`,
       limits.exemptPriorityClasses.length > 0 && `exempt: ${limits.exemptPriorityClasses.join(', ')}`].filter(Boolean).join('; ')],
     ['estimates', estimates
-      ? `${estimates.learned ? `learned, ${estimates.statistic}` : 'not learned'}; of requests ${share(estimates.cpuFactor)} of CPU, ${share(estimates.memoryFactor)} of memory; `
+      ? `${estimates.learned ? 'learned' : 'not learned'}; of requests ${share(estimates.cpuFactor)} of CPU, ${share(estimates.memoryFactor)} of memory; `
         + `without a request ${decimal(estimates.defaultCpu)} cores, ${memory(estimates.defaultMemory / 1048576)}`
       : 'do not count'],
     hotValue.length > 0 && ['hot value', hotValue.map(rule => `${counted(rule.count, 'binding')} in ${span(rule.timeRangeSeconds)} cost 10 of 100 points`).join('; ')],

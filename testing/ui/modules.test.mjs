@@ -288,7 +288,7 @@ test('health finds what is out', () => {
 
 test('a policy is told in words', () => {
   const text = rules(golden('policy-check')).filter(Boolean).map(([term, value]) => `${term}: ${value}`).join('\n');
-  for (const part of ['variationRisk', 'hard', '5 min', 'system-node-critical', 'mean', 'least-fragmentation', 'team-a only on team=a', '2 bindings in 60 s']) assert.ok(text.includes(part), part);
+  for (const part of ['aboveTypical', 'hard', '5 min', 'system-node-critical', 'learned', 'least-fragmentation', 'team-a only on team=a', '2 bindings in 60 s']) assert.ok(text.includes(part), part);
 });
 
 test('numbers, spans, names and addresses', () => {

@@ -392,9 +392,9 @@ export class Cluster {
   policy() {
     const metric = one => ({ name: one.name, periodSeconds: 180, maxAgeSeconds: 480, limit: one.max, weight: one.share, scoreShare: one.share, whenStale: 'penalise', whenMissing: 'ignore', exported: 'by-default' });
     return {
-      valid: true, refused: this.refused, kind: 'SchedulingPolicy', metrics: METRICS.map(metric), scoring: { model: 'dominantResource', direction: 'spread', scale: 100, pairing: 0.5 },
+      valid: true, refused: this.refused, kind: 'SchedulingPolicy', metrics: METRICS.map(metric), scoring: { model: 'aboveTypical', direction: 'spread', scale: 30 },
       limits: { mode: 'soft', exemptPriorityClasses: ['system-node-critical'] },
-      estimates: { learned: true, statistic: 'p90', cpuFactor: 0.85, memoryFactor: 0.7, defaultCpu: 0.25, defaultMemory: 209715200 },
+      estimates: { learned: true, cpuFactor: 0.85, memoryFactor: 0.7, defaultCpu: 0.25, defaultMemory: 209715200 },
       hotValue: [{ timeRangeSeconds: 60, count: 2 }], nodePools: [{ name: POOL.name, selector: 'pool=gpu', metrics: METRICS.map((one, i) => metric({ ...one, max: POOL.max[i] ?? undefined })) }],
       namespaces: [{ names: ['ml'], nodeSelector: 'pool=gpu' }], gpu: { placement: 'least-fragmentation', unmanagedMemory: 'count', beyondUnits: [{ namespaces: ['ml'], allow: ['exclusive'] }] },
       warnings: ['metric disk_usage_avg_5m has a limit and no weight: it counts in no score'],

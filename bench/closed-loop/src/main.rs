@@ -2,12 +2,12 @@
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, anyhow};
+use anyhow::{Context, anyhow, ensure};
 use clap::Parser;
 use closed_loop::args::Args;
 use closed_loop::cell::Cell;
@@ -15,7 +15,7 @@ use closed_loop::cluster::Scale;
 use closed_loop::policies::Entry;
 use closed_loop::report::{PolicyRun, Run, Summary, Tables, summaries};
 use closed_loop::simulation::Simulation;
-use closed_loop::workload::Workload;
+use closed_loop::workload::{Traces, Workload};
 use closed_loop::world::InTree;
 use serde::Serialize;
 
@@ -35,10 +35,21 @@ fn main() -> anyhow::Result<()> {
     let tasks: Vec<(Cell, u64)> =
         cells.iter().flat_map(|cell| seeds.iter().map(move |seed| (*cell, *seed))).collect();
     let cores = thread::available_parallelism().map_or(1, usize::from);
-    let policies = args.policies();
+    let policies = args.policies()?;
+    let traces = args.traces.as_deref().map(Traces::read).transpose()?.map(Arc::new);
+    for cell in &cells {
+        let is_traced = cell.shape.is_traced();
+        ensure!(is_traced == traces.is_some(), "cell {cell} needs --traces, or must be without");
+    }
     let runs = run_all(
         &tasks,
-        &|(cell, seed): (Cell, u64)| run(cell, seed, scale, args.in_tree, &policies),
+        &|(cell, seed): (Cell, u64)| {
+            let workload = match &traces {
+                Some(traces) => Workload::replayed(cell, seed, scale, traces),
+                None => Workload::new(cell, seed, scale),
+            };
+            run(&workload, args.in_tree, &policies)
+        },
         args.jobs.unwrap_or(cores),
     )?;
     let summaries = summaries(&runs);
@@ -85,18 +96,12 @@ fn run_all(
     runs.into_iter().map(|run| run.unwrap_or_else(|| Err(anyhow!("a run is missing")))).collect()
 }
 
-fn run(
-    cell: Cell,
-    seed: u64,
-    scale: Scale,
-    in_tree: InTree,
-    policies: &[&Entry],
-) -> anyhow::Result<Run> {
-    let workload = Workload::new(cell, seed, scale);
-    let (figures, alone_minutes) = Simulation::new(&workload, in_tree, policies)?.run();
+fn run(workload: &Workload, in_tree: InTree, policies: &[Entry]) -> anyhow::Result<Run> {
+    let (figures, alone_minutes) = Simulation::new(workload, in_tree, policies)?.run();
     let named = policies.iter().zip(figures);
-    let named = named.map(|(entry, figures)| PolicyRun { policy: entry.name, figures }).collect();
-    Ok(Run::new(&workload, named, alone_minutes))
+    let named =
+        named.map(|(entry, figures)| PolicyRun { policy: entry.to_string(), figures }).collect();
+    Ok(Run::new(workload, named, alone_minutes))
 }
 
 fn progress(done: usize, all: usize, elapsed: Duration) {

@@ -76,6 +76,14 @@ impl Uses {
 
     /// Moves all noise on by a step. The mean of the exponential of noise is 1: half of its variance is taken off.
     fn step(&mut self, workload: &Workload, now: Step) {
+        if let Some(replay) = &workload.replay {
+            for (slot, used) in self.slots.iter().zip(&mut self.uses) {
+                if slot.worlds > 0 {
+                    *used = slot.base * replay.at(slot.app, slot.key, now);
+                }
+            }
+            return;
+        }
         let of_app = shift(workload.traits.app_noise);
         let of_pod = shift(workload.traits.pod_noise);
         for ((noise, factor), app) in self.apps.iter_mut().zip(&workload.apps) {
@@ -128,13 +136,13 @@ impl<'w> Simulation<'w> {
     pub fn new(
         workload: &'w Workload,
         in_tree: InTree,
-        policies: &[&Entry],
+        policies: &[Entry],
     ) -> anyhow::Result<Self> {
         let worlds: anyhow::Result<Vec<World>> = policies
             .iter()
             .map(|entry| {
-                let policy = (entry.new)().with_context(|| format!("policy {}", entry.name))?;
-                Ok(World::new(workload, in_tree, policy))
+                let policy = entry.policy().with_context(|| format!("policy {entry}"))?;
+                Ok(World::new(workload, in_tree, policy, entry.weight))
             })
             .collect();
         Ok(Self {

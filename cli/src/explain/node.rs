@@ -5,7 +5,7 @@ use std::io::Write;
 use anyhow::Result;
 use api::cards::Closed;
 use api::explain::{
-    Basis, Card, CardOutcome, Cards, LimitOutcome, Load, Node, Reading, ReadingStatus, Surplus,
+    Basis, Card, CardOutcome, Cards, LimitOutcome, Load, Node, Reading, ReadingStatus,
 };
 use placement::demand::Demand;
 
@@ -27,16 +27,6 @@ pub(super) fn write(node: &Node, output: &mut dyn Write) -> Result<()> {
         if load.hot_value > 0.0 {
             let points = (10.0 * load.hot_value).trunc();
             writeln!(output, "\nRecent bindings cost {points} points.")?;
-        }
-        if let Some(surplus) = &load.surplus {
-            writeln!(output, "\n{}", paired(surplus))?;
-        }
-        if let Some(load) = load.counts_as {
-            writeln!(
-                output,
-                "\nOne of the least loaded nodes, which are kept for pods that use much of a node: its CPU counts as {}% loaded.",
-                format::load(load)
-            )?;
         }
     }
     if let Some(cards) = &node.cards {
@@ -70,18 +60,6 @@ pub(super) fn write(node: &Node, output: &mut dyn Write) -> Result<()> {
             .try_for_each(|reason| writeln!(output, "Event: {}", printable(reason)))?;
     }
     Ok(())
-}
-
-/// The node's CPU use beyond its requests, and its effect on the decision.
-fn paired(surplus: &Surplus) -> String {
-    let average = format::load(surplus.requested * surplus.average);
-    let [requested, counted] = [surplus.requested, surplus.counted].map(format::load);
-    let beside = if surplus.surplus < 0.0 { "below" } else { "above" };
-    let surplus = format::load(surplus.surplus.abs());
-    format!(
-        "With this pod {requested}% of the CPU is requested, which uses {average}% on average. The load is {surplus}% {beside} that; \
-         {counted}% counts on top of it."
-    )
 }
 
 /// Formats millionths of a card.

@@ -152,32 +152,8 @@ pub struct Load {
     pub terms: Vec<Term>,
     /// The hot value: each whole one costs 10 of 100 points.
     pub hot_value: f64,
-    /// The node's surplus; absent if the policy does not pair pods, if the pod uses as much of its request as pods do
-    /// on average, and if it is not known.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub surplus: Option<Surplus>,
-    /// The load that the node's CPU counts with in the score, a fraction: the node is one of the least loaded, which
-    /// are kept for pods that use more of a node than this pod. Absent where that is not more than it would be
-    /// otherwise.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub counts_as: Option<f64>,
     /// 0 to 100.
     pub score: u8,
-}
-
-/// A node's surplus: its CPU use less what its requested CPU would use on average. Fractions of the node.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct Surplus {
-    /// What the node's pods request, including the pod to be placed.
-    pub requested: f64,
-    /// Cores that the pods of all nodes use for each requested core.
-    pub average: f64,
-    /// The load with the pod, less what these requests use on average.
-    pub surplus: f64,
-    /// The part of the surplus that is added to the load in scores: with the same sign for a pod that uses more of its
-    /// request than others, with the opposite sign for a pod that uses less.
-    pub counted: f64,
 }
 
 /// One limit, and whether it is met.
@@ -230,6 +206,10 @@ pub struct Term {
     /// Points of 100 that it adds; absent if the reading is infinite, and under a model that does not add terms up.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub points: Option<f64>,
+    /// The load that is typical of the nodes that the pod could go to, of the metric's resource and without the pod: only
+    /// what the node would be above it costs points. Absent under a model that adds terms up.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub typical: Option<f64>,
     /// The reading that they were computed from.
     pub reading: Reading,
     /// As in a limit.

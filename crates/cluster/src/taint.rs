@@ -18,6 +18,9 @@ use crate::call::CallError;
 use crate::meta::null_is_default;
 use crate::patch::merge;
 
+/// The key of Cluster Autoscaler's taint `PreferNoSchedule` on such Nodes.
+const DELETION_CANDIDATE: &str = "DeletionCandidateOfClusterAutoscaler";
+
 /// Plimsoll's taint; its value is [`VALUE`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Taint {
@@ -60,6 +63,12 @@ impl NodeTaints {
     #[must_use]
     pub fn has_ours(&self) -> bool {
         self.all.iter().any(is_ours)
+    }
+
+    /// Whether Cluster Autoscaler has marked the Node as one that it will remove if it stays as little used.
+    #[must_use]
+    pub fn is_deletion_candidate(&self) -> bool {
+        self.all.iter().any(|taint| taint["key"] == DELETION_CANDIDATE)
     }
 
     /// Whether its taints of Plimsoll are exactly the wanted one, or none.

@@ -8,9 +8,6 @@
 //! `LoadAwareScheduling`; a small default. No estimate is above the pod's limit. Unlike in Koordinator, a limit counts
 //! for at most 4 times the request: quotas bound requests, and often nothing bounds limits.
 
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
-
 use crate::resources::{Amounts, PerResource, PodResources, Resource};
 
 /// A pod's annotation and its limit count for at most this many times its request, or the default if that is more.
@@ -33,8 +30,6 @@ const MAX_RATIO_IN_MEAN: f64 = 1.0;
 pub struct EstimateRules {
     /// Whether learned use counts.
     pub learned: bool,
-    /// Which statistic of the learned use counts.
-    pub statistic: Statistic,
     /// The part of its request (or limit, if that is higher, but at most four times the request) that a pod of an
     /// unknown workload is assumed to use.
     pub factors: PerResource<f64>,
@@ -48,39 +43,8 @@ impl Default for EstimateRules {
     fn default() -> Self {
         Self {
             learned: true,
-            statistic: Statistic::Mean,
             factors: PerResource { cpu: 0.85, memory: 0.70 },
             fallback: Amounts { cpu: 0.25, memory: 200.0 * f64::from(1 << 20) },
-        }
-    }
-}
-
-/// A statistic of learned use.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub enum Statistic {
-    /// The mean.
-    Mean,
-    /// The median.
-    P50,
-    /// The 90th percentile.
-    P90,
-    /// The 95th percentile.
-    P95,
-    /// The 99th percentile.
-    P99,
-}
-
-impl Statistic {
-    /// Its name in policies.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Mean => "mean",
-            Self::P50 => "p50",
-            Self::P90 => "p90",
-            Self::P95 => "p95",
-            Self::P99 => "p99",
         }
     }
 }
@@ -98,19 +62,6 @@ pub struct Distribution {
     pub p95: f64,
     /// The 99th percentile.
     pub p99: f64,
-}
-
-impl Distribution {
-    /// One of its statistics.
-    pub fn get(&self, statistic: Statistic) -> f64 {
-        match statistic {
-            Statistic::Mean => self.mean,
-            Statistic::P50 => self.p50,
-            Statistic::P90 => self.p90,
-            Statistic::P95 => self.p95,
-            Statistic::P99 => self.p99,
-        }
-    }
 }
 
 /// What the pods of one workload were seen to use of one resource.
@@ -206,18 +157,6 @@ impl PodProfile {
         }
     }
 
-    /// The cores that the pod used, if it is one like most of its workload: the estimate, at most the mean and the
-    /// median of what the workload's pods were seen to use, whatever this pod requests. `None` where that was not
-    /// measured: other estimates may be added to a node's load, but never subtracted from its readings.
-    pub fn measured_cpu(&self, rules: &EstimateRules) -> Option<f64> {
-        let (amount, source) = self.of(Resource::Cpu, rules);
-        if source != EstimateSource::Learned {
-            return None;
-        }
-        let learned = self.learned.cpu?;
-        Some(amount.min(learned.amount.mean).min(learned.amount.p50))
-    }
-
     fn of(&self, resource: Resource, rules: &EstimateRules) -> (f64, EstimateSource) {
         let request = *self.resources.requests.get(resource);
         let limit = *self.resources.limits.get(resource);
@@ -237,7 +176,7 @@ impl PodProfile {
         let (amount, source) = if let Some(annotated) = *self.annotated.get(resource) {
             (annotated.min(most), EstimateSource::Annotation)
         } else if let Some(learned) = learned {
-            (learned.for_request(request, rules.statistic), EstimateSource::Learned)
+            (learned.for_request(request), EstimateSource::Learned)
         } else if let Some((request, ratio)) = by_namespace {
             (request * ratio, EstimateSource::Namespace)
         } else if let Some(base) = base {
@@ -253,18 +192,13 @@ impl LearnedUse {
     /// What a pod with this request will use: the use by request times the request, so that it follows a changed
     /// request, as of a rollout. At most the larger of the request and what pods used: a pod that uses many times its
     /// request does not use more if it requests more.
-    fn for_request(&self, request: Option<f64>, statistic: Statistic) -> f64 {
-        let request = request.filter(|request| *request > 0.0);
-        match (self.by_request, request) {
-            (Some(by_request), Some(request)) => (by_request.get(statistic) * request)
-                .min(request.max(self.usual_maximum(statistic))),
-            _ => self.amount.get(statistic),
+    fn for_request(&self, request: Option<f64>) -> f64 {
+        match (self.by_request, request.filter(|request| *request > 0.0)) {
+            (Some(by_request), Some(request)) => {
+                (by_request.mean * request).min(request.max(self.amount.mean))
+            }
+            _ => self.amount.mean,
         }
-    }
-
-    /// The 99th percentile of what pods used, or this statistic if that is higher, as a mean can be.
-    fn usual_maximum(&self, statistic: Statistic) -> f64 {
-        self.amount.p99.max(self.amount.get(statistic))
     }
 }
 
@@ -317,24 +251,22 @@ mod tests {
         assert_eq!(cpu(with_huge_annotation(asking(Some(0.01), Some(1e6)))).0, 1.0);
     }
 
-    fn estimated_and_measured(request: f64, amount: f64, by_request: f64) -> (f64, f64) {
+    fn estimated(request: f64, amount: f64, by_request: f64) -> f64 {
         let learned = learned(amount, Some(by_request));
-        let profile = PodProfile { learned, ..asking(Some(request), None) };
-        let rules = EstimateRules::default();
-        (profile.estimate(&rules).amounts.cpu, profile.measured_cpu(&rules).unwrap())
+        cpu(PodProfile { learned, ..asking(Some(request), None) }).0
     }
 
     /// Pods that request next to nothing: use by request says nothing of one that requests much.
     #[test]
     fn use_by_request_takes_no_pod_beyond_its_request_and_what_was_measured() {
-        assert_eq!(estimated_and_measured(4.0, 0.64, 64.0), (4.0, 0.64));
+        assert_eq!(estimated(4.0, 0.64, 64.0), 4.0);
         // Requests that are set to what pods use.
-        assert_eq!(estimated_and_measured(0.5, 0.64, 64.0), (0.64, 0.64));
+        assert_eq!(estimated(0.5, 0.64, 64.0), 0.64);
         // As those that were measured.
-        assert_eq!(estimated_and_measured(0.01, 0.64, 64.0), (0.64, 0.64));
-        // A rollout that makes pods larger; until it is measured, a part of that is a guess.
-        assert_eq!(estimated_and_measured(4.0, 1.0, 0.5), (2.0, 1.0));
-        assert_eq!(estimated_and_measured(1.0, 1.0, 0.5), (0.5, 0.5));
+        assert_eq!(estimated(0.01, 0.64, 64.0), 0.64);
+        // A rollout that makes pods larger, and one that leaves them as they are.
+        assert_eq!(estimated(4.0, 1.0, 0.5), 2.0);
+        assert_eq!(estimated(1.0, 1.0, 0.5), 0.5);
     }
 
     #[test]
@@ -367,8 +299,6 @@ mod tests {
         assert_eq!(of(asking(None, Some(2.0))), (1.7, EstimateSource::Request));
         let known = PodProfile { learned: learned(0.4, Some(0.5)), ..asking(Some(2.0), None) };
         assert_eq!(of(known), (1.0, EstimateSource::Learned));
-        let guessed = PodProfile { in_namespace, ..asking(Some(2.0), None) };
-        assert_eq!(guessed.measured_cpu(&EstimateRules::default()), None);
     }
 
     fn mean_with(forged: usize) -> f64 {
@@ -389,23 +319,6 @@ mod tests {
         assert_eq!(cpu(with_huge_annotation(asking(Some(2.0), None))).0, 8.0);
         assert_eq!(cpu(with_huge_annotation(asking(None, None))).0, 1.0);
         assert_eq!(cpu(with_huge_annotation(asking(Some(2.0), Some(3.0)))).0, 3.0);
-    }
-
-    #[test]
-    fn only_learned_use_is_measured() {
-        let known = PodProfile { learned: learned(1.0, Some(0.5)), ..asking(Some(2.0), None) };
-        let rules = EstimateRules::default();
-        assert_eq!(known.measured_cpu(&rules), Some(1.0));
-        assert_eq!(asking(Some(2.0), None).measured_cpu(&rules), None);
-    }
-
-    #[test]
-    fn a_pod_of_a_workload_in_which_few_work_counts_as_one_of_the_many_that_idle() {
-        let amount = Distribution { mean: 2.0, p50: 0.1, p99: 6.0, ..Distribution::default() };
-        let cpu = Some(LearnedUse { amount, by_request: None });
-        let profile =
-            PodProfile { learned: PerResource { cpu, memory: None }, ..asking(Some(2.0), None) };
-        assert_eq!(profile.measured_cpu(&EstimateRules::default()), Some(0.1));
     }
 
     #[test]

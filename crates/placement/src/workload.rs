@@ -46,13 +46,6 @@ pub fn evidence(pod_minutes: f64, last_seen: Timestamp, half_life: SignedDuratio
     pod_minutes.max(0.0).log2() + half_lives
 }
 
-/// The pod-minutes that an [`evidence`] is worth at `now`.
-#[must_use]
-pub fn pod_minutes_at(evidence: f64, now: Timestamp, half_life: SignedDuration) -> f64 {
-    let half_lives = now.as_second() as f64 / half_life.as_secs_f64().max(1.0);
-    (evidence - half_lives).exp2()
-}
-
 /// The most pod-minutes that a list may claim of a workload: those of 150,000 pods in a day.
 pub const MOST_POD_MINUTES: f64 = 150_000.0 * 24.0 * 60.0;
 

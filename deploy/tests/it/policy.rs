@@ -7,7 +7,7 @@ use node_exporter_plus::collectors::KINDS;
 use node_exporter_plus::config::Config;
 use node_exporter_plus::series::{Aggregate, Signal};
 use placement::load::{
-    CpuUse, Evaluation, KeptNodes, MetricTable, NodeLoad, Pairing, PodSizes, PodToPlace, Readings,
+    Evaluation, MetricTable, NodeLoad, PodToPlace, Readings, typical_load,
     ResolvedPolicy, Verdict,
 };
 use placement::policy::{Exported, LoadPolicy, WhenAllOverloaded};
@@ -145,16 +145,16 @@ fn the_worked_example_of_the_documents_is_what_the_shipped_policy_decides() {
     let nodes = [(6.0, [0.30, 0.40], 0), (3.0, [0.70, 0.50], 0), (3.0, [0.45, 0.35], 2)];
     let nodes =
         nodes.map(|(requested, used, recent)| example_node(&mut table, requested, used, recent));
-    let all: CpuUse =
-        nodes.iter().map(|node| evaluation(&policy, node, PodToPlace::ORDINARY).cpu_use()).sum();
     let uses = Amounts { cpu: 0.5, memory: GIB };
-    let scoring = &policy.policy.scoring;
-    let pairing = Pairing::new(scoring, all, 1.0, uses.cpu);
-    assert_eq!(pairing.part, 0.0);
-    let large = PodSizes::new([(8.0, 100.0)]);
-    let each = nodes.iter().map(|node| evaluation(&policy, node, PodToPlace::ORDINARY).cpu_use());
-    assert_eq!(KeptNodes::of(scoring, each, &large), KeptNodes::NONE);
-    let pod = PodToPlace { uses, ..PodToPlace::ORDINARY };
+    let typical: Vec<f64> = (0..policy.groups())
+        .map(|group| {
+            let mut loads = nodes.each_ref().map(|node| {
+                evaluation(&policy, node, PodToPlace::ORDINARY).present_load(group).unwrap()
+            });
+            typical_load(&mut loads)
+        })
+        .collect();
+    let pod = PodToPlace { uses, typical: &typical, ..PodToPlace::ORDINARY };
     for node in &nodes {
         let evaluation = evaluation(&policy, node, pod);
         assert_eq!(evaluation.verdict(), Verdict::Accepted);

@@ -5,9 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use cluster::{Declared, Pod, PodReference};
 use jiff::SignedDuration;
-use placement::estimate::Estimate;
-use placement::load::{ByOtherNodes, CpuUse, Pairing, PodAdds, PodKind, PodToPlace};
-use placement::policy::Scoring;
+use placement::load::{PodAdds, PodKind, PodToPlace};
 use placement::resources::Amounts;
 use placement::units::{NodeName, PodUid};
 use placement::workload::WorkloadId;
@@ -89,7 +87,7 @@ impl DecidedPod {
             uses: self.uses(),
             declares: self.declared.rates,
             waited: self.waited,
-            by_other_nodes: ByOtherNodes::NOTHING,
+            typical: &[],
         }
     }
 
@@ -109,24 +107,6 @@ impl DecidedPod {
     #[must_use]
     pub fn adds(&self) -> PodAdds {
         self.to_place().adds()
-    }
-
-    /// Its pairing under the policy in force, or under the shadow policy. `nodes`: CPU use and requests of all nodes.
-    pub(super) fn pairing(&self, scoring: &Scoring, nodes: CpuUse, is_in_force: bool) -> Pairing {
-        let estimates = &self.estimates;
-        let estimate = if is_in_force { estimates.in_force } else { estimates.shadow };
-        match estimate {
-            Some(Estimate { amounts, .. }) => {
-                Pairing::new(scoring, nodes, self.requested_cpu(), amounts.cpu)
-            }
-            None => Pairing::NONE,
-        }
-    }
-
-    /// What it requests, in cores.
-    #[must_use]
-    pub fn requested_cpu(&self) -> f64 {
-        self.cpu as f64 / 1_000.0
     }
 
     /// Its use while in flight, for both policies.

@@ -12,10 +12,10 @@ use jiff::Timestamp;
 use placement::gpu::fragmentation::{Cost, Measure};
 use placement::gpu::{ChoiceRule, GpuRequest, NoFit, NodeCards, score_less_card_cost, scores};
 use placement::load::{
-    ByOtherNodes, CpuUse, Evaluation, KeptNodes, NodeLoad, Pairing, PodKind, PodToPlace,
-    RecentPods, ResolvedPolicy, Score, Verdict, pass_over_limits,
+    Evaluation, NodeLoad, PodKind, PodToPlace, RecentPods, ResolvedPolicy, Score, Verdict, pass_over_limits, typical_load,
 };
 use placement::names::ZONE_LABEL;
+use placement::policy::{Model, Scale};
 use placement::selector::Labels;
 use placement::units::NodeName;
 
@@ -40,8 +40,8 @@ pub struct Decision {
     nodes: CandidateNodes,
     /// All nodes at that time, and the policy in force.
     snapshot: Arc<Snapshot>,
-    /// What scores take from other nodes under the policy in force and under the shadow policy, once computed.
-    by_other_nodes: [OnceLock<ByOtherNodes>; 2],
+    /// [`Decision::typical`] under the policy in force and under the shadow policy, once computed.
+    typical: [OnceLock<Box<[f64]>>; 2],
 }
 
 impl Decision {
@@ -62,7 +62,7 @@ impl Decision {
             rule: snapshot.choice_rule(),
             nodes,
             snapshot,
-            by_other_nodes: Default::default(),
+            typical: Default::default(),
         }
     }
 
@@ -141,8 +141,7 @@ impl Decision {
         node: &'n NodeLoad,
     ) -> Evaluation<'p, 'n> {
         let evaluation = self.by_node_alone(policy, node);
-        let by_other_nodes = self.by_other_nodes(policy, None);
-        let pod = PodToPlace { by_other_nodes, ..evaluation.pod };
+        let pod = PodToPlace { typical: self.typical(policy, None), ..evaluation.pod };
         Evaluation { pod, ..evaluation }
     }
 
@@ -165,73 +164,73 @@ impl Decision {
         Evaluation { policy, node, pod, now: self.time }
     }
 
-    /// What scores take from other nodes under `policy`: the one in force or the shadow policy.
-    pub fn by_other_nodes(
-        &self,
-        policy: &ResolvedPolicy,
-        prepared: Option<&Prepared>,
-    ) -> ByOtherNodes {
+    /// The [`typical_load`] of each group of weights under `policy`, the one in force or the shadow policy: of the nodes
+    /// that the pod could go to, without it. What Prioritize is asked about are the nodes that Filter accepted.
+    pub fn typical(&self, policy: &ResolvedPolicy, prepared: Option<&Prepared>) -> &[f64] {
         let is_in_force = self.is_in_force(policy);
-        *self.by_other_nodes[usize::from(!is_in_force)].get_or_init(|| {
-            let prepared = self.prepared_under(policy, prepared);
-            ByOtherNodes {
-                pairing: self.pairing(policy, prepared),
-                kept: self.kept_nodes(policy, prepared),
+        self.typical[usize::from(!is_in_force)].get_or_init(|| {
+            if policy.policy.scoring.model != Model::AboveTypical {
+                return Box::default();
             }
+            let prepared = self.prepared_under(policy, prepared);
+            let is_candidate = self.are_candidates(policy, prepared);
+            let mut typical = Vec::with_capacity(policy.groups());
+            for group in 0..policy.groups() {
+                let mut loads = Vec::with_capacity(self.len());
+                let present = self.present_loads(policy, prepared, group);
+                for (load, is_candidate) in present.into_iter().zip(&is_candidate) {
+                    loads.extend(load.filter(|_| *is_candidate));
+                }
+                typical.push(typical_load(&mut loads));
+            }
+            typical.into()
         })
     }
 
-    fn pairing(&self, policy: &ResolvedPolicy, prepared: Option<&Prepared>) -> Pairing {
-        let scoring = &policy.policy.scoring;
-        if !scoring.pairs() {
-            return Pairing::NONE;
-        }
-        let nodes = self
-            .snapshot
-            .cpu_use(prepared, self.time, |node| self.cpu_use(policy, &self.without_pod(node)));
-        self.pod.pairing(scoring, nodes, self.is_in_force(policy))
-    }
-
-    /// The nodes that are kept for large pods, of those that the pod could go to: what Prioritize is asked about are
-    /// the nodes that Filter accepted. From a GPU pod none is kept, as cards decide where it can go.
-    fn kept_nodes(&self, policy: &ResolvedPolicy, prepared: Option<&Prepared>) -> KeptNodes {
-        let (scoring, sizes) = (&policy.policy.scoring, &self.snapshot.pod_sizes);
-        if !scoring.keeps() || sizes.is_empty() || self.request.is_some() {
-            return KeptNodes::NONE;
-        }
-        let nodes = self.cpu_uses(policy, prepared);
-        if !KeptNodes::can_be_some(&nodes, sizes) {
-            return KeptNodes::NONE;
-        }
+    /// Which nodes the pod could go to.
+    fn are_candidates(&self, policy: &ResolvedPolicy, prepared: Option<&Prepared>) -> Vec<bool> {
         let verdicts = self.verdicts(policy, prepared).each;
-        let accepted = nodes.into_iter().zip(verdicts);
-        let accepted = accepted.filter(|(_, verdict)| *verdict == Verdict::Accepted);
-        KeptNodes::of(scoring, accepted.map(|(node, _)| node), sizes)
+        let no_fits = match prepared {
+            Some(prepared) => self.no_fits(prepared),
+            None => (0..self.len()).map(|position| self.no_fit(position)).collect(),
+        };
+        let mut are_candidates = Vec::with_capacity(self.len());
+        for (verdict, no_fit) in verdicts.into_iter().zip(no_fits) {
+            are_candidates.push(verdict == Verdict::Accepted && no_fit.is_none());
+        }
+        are_candidates
     }
 
-    /// The CPU use and requests of each candidate, without the pod; 0 if either is not known.
-    fn cpu_uses(&self, policy: &ResolvedPolicy, prepared: Option<&Prepared>) -> Vec<CpuUse> {
+    /// The load of each node, without the pod; `None` where it is not known.
+    fn present_loads(
+        &self,
+        policy: &ResolvedPolicy,
+        prepared: Option<&Prepared>,
+        group: usize,
+    ) -> Vec<Option<f64>> {
+        let load_of = |node: &NodeLoad| self.without(policy, node).present_load(group);
         match prepared {
             Some(prepared) => prepared.of_each(
                 (&self.snapshot, self.time),
                 self.nodes.places(),
-                CpuUse::default(),
+                None,
                 |_| None,
                 |loads, node| match loads.of(node) {
-                    Ok(loads) => loads.cpu_use_of(node),
-                    Err(load) => load.map_or(CpuUse::default(), |load| self.cpu_use(policy, load)),
+                    Ok(loads) => loads.present_load(node, group),
+                    Err(load) => load.and_then(load_of),
                 },
             ),
-            None => {
-                let each = (0..self.len()).map(|at| self.load(at));
-                each.map(|load| load.map_or(CpuUse::default(), |load| self.cpu_use(policy, &load)))
-                    .collect()
-            }
+            None => (0..self.len()).map(|at| load_of(&*self.load(at)?)).collect(),
         }
     }
 
-    fn cpu_use(&self, policy: &ResolvedPolicy, node: &NodeLoad) -> CpuUse {
-        Evaluation { policy, node, pod: PodToPlace::ORDINARY, now: self.time }.cpu_use()
+    /// What holds of a node without the pod.
+    fn without<'p, 'n>(
+        &self,
+        policy: &'p ResolvedPolicy,
+        node: &'n NodeLoad,
+    ) -> Evaluation<'p, 'n> {
+        Evaluation { policy, node, pod: PodToPlace::ORDINARY, now: self.time }
     }
 
     /// The prepared values, if they are those under `policy`: the one in force.
@@ -346,6 +345,12 @@ impl Decision {
         policy.exempts(&self.pod.to_place()) || policy.confines(&self.pod.namespace)
     }
 
+    /// The scale of the answer to kube-scheduler under `policy`.
+    pub fn scale(&self, policy: &ResolvedPolicy) -> Scale {
+        let scale = policy.policy.scoring.scale;
+        if self.request.is_some() { scale.of_gpu_pods() } else { scale }
+    }
+
     /// The score of each node under `policy`: by its load and, for a pod with a GPU request, by its cards.
     pub fn scores(&self, policy: &ResolvedPolicy, prepared: Option<&Prepared>) -> Vec<Score> {
         let by_load = match self.prepared_under(policy, prepared) {
@@ -366,14 +371,14 @@ impl Decision {
     fn prepared_load_scores(&self, prepared: &Prepared) -> Vec<Score> {
         let policy = self.policy();
         let adds = self.pod.adds();
-        let by_other_nodes = self.by_other_nodes(policy, Some(prepared));
+        let typical = self.typical(policy, Some(prepared));
         prepared.of_each(
             (&self.snapshot, self.time),
             self.nodes.places(),
             Score::ZERO,
             |_| None,
             |loads, node| match loads.of(node) {
-                Ok(loads) => loads.score(policy, node, &adds, by_other_nodes),
+                Ok(loads) => loads.score(policy, node, &adds, typical),
                 Err(load) => self.load_score(policy, load),
             },
         )
@@ -495,7 +500,7 @@ impl Decision {
             rule: self.rule.clone(),
             nodes,
             snapshot: Arc::clone(&self.snapshot),
-            by_other_nodes: self.by_other_nodes.clone(),
+            typical: self.typical.clone(),
         }
     }
 }

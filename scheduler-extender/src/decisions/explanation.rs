@@ -9,7 +9,7 @@ use placement::gpu::{
 };
 use placement::load::{
     Evaluation, LimitCheck, LimitOutcome, LoadDecision, ReadingStatus, ResolvedMetric, Score,
-    Surplus, Term, Verdict,
+    Term, Verdict,
 };
 
 use super::Decision;
@@ -133,7 +133,7 @@ impl Explainer<'_> {
             passes_over_limit,
             reasons,
             score: score.get(),
-            extender_score: score.on(policy.policy.scoring.scale),
+            extender_score: score.on(self.decision.scale(policy)),
             load: evaluation
                 .zip(decision)
                 .map(|(evaluation, decision)| self.load(&evaluation, &decision)),
@@ -147,8 +147,6 @@ impl Explainer<'_> {
             limits: decision.limits.iter().map(|check| self.limit(check)).collect(),
             terms: decision.terms.iter().map(|term| self.term(evaluation, term)).collect(),
             hot_value: decision.hot_value,
-            surplus: decision.surplus.map(|surplus| self.surplus(surplus)),
-            counts_as: decision.counts_as,
             score: decision.score.get(),
         }
     }
@@ -176,16 +174,11 @@ impl Explainer<'_> {
             metric: term.weight.metric.name.to_string(),
             share: term.weight.share,
             points: evaluation.points(term).filter(|points| points.is_finite()),
+            typical: evaluation.pod.typical.get(term.weight.group).copied(),
             reading: self.reading(&term.weight.metric, term.load.reading),
             in_flight: self.added(&term.weight.metric, term.load.in_flight),
             pod: self.added(&term.weight.metric, term.load.pod),
         }
-    }
-
-    fn surplus(&self, surplus: Surplus) -> out::Surplus {
-        let Surplus { requested, surplus, counted } = surplus;
-        let average = self.decision.by_other_nodes(self.decision.policy(), None).pairing.average;
-        out::Surplus { requested, average, surplus, counted }
     }
 
     /// What pods add to a reading; `None` for a metric to which they add nothing, since estimates do not count in the

@@ -64,7 +64,6 @@ impl HeldBytes {
             return;
         }
         visit(self, address(snapshot.names()), snapshot.names().bytes());
-        visit(self, address(&snapshot.pod_sizes), snapshot.pod_sizes.bytes());
         for chunk in snapshot.chunks() {
             if visit(self, address(chunk), size_of_val(chunk.nodes())) {
                 for state in chunk.nodes() {

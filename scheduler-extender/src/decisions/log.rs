@@ -245,7 +245,7 @@ mod tests {
 
     /// What a snapshot without nodes takes.
     fn empty() -> usize {
-        size_of::<Snapshot>() + snapshot().names().bytes() + snapshot().pod_sizes.bytes()
+        size_of::<Snapshot>() + snapshot().names().bytes()
     }
 
     fn uid(number: i64) -> String {

@@ -45,7 +45,6 @@ kind: SchedulingPolicy
 metadata: {name: default}
 spec:
   metrics: [{name: cpu_usage_avg_5m, period: 3m, limit: 0.65, weight: 1}]
-  scoring: {pairing: 0.5, keepForLarge: 0.2}
   estimates: {enabled: true}
   hotValue: [{timeRange: 5m, count: 2}]
   nodePools:
@@ -228,7 +227,7 @@ proptest! {
         let (policy, prepared) = (one.policy(), &current.prepared);
         prop_assert_eq!(one.verdicts(policy, Some(prepared)), other.verdicts(policy, None));
         prop_assert_eq!(one.scores(policy, Some(prepared)), other.scores(policy, None));
-        prop_assert_eq!(one.by_other_nodes(policy, Some(prepared)), other.by_other_nodes(policy, None));
+        prop_assert_eq!(one.typical(policy, Some(prepared)), other.typical(policy, None));
         let no_fits: Vec<_> = (0..other.len()).map(|at| other.no_fit(at)).collect();
         prop_assert_eq!(one.no_fits(prepared), no_fits);
         prop_assert_eq!(one.card_scores(Some(prepared)), other.card_scores(None));
@@ -397,9 +396,8 @@ fn the_pods_of_the_test_above_are_decided_by_all_that_may_differ() {
         .each_ref()
         .map(|pod| decision(current, pod, names.iter().map(String::as_str), None, now()));
     let policy = ordinary.policy();
-    let by_other_nodes = ordinary.by_other_nodes(policy, None);
-    assert_ne!(by_other_nodes.pairing.part, 0.0);
-    assert!((0.1..0.5).contains(&by_other_nodes.kept.below), "{by_other_nodes:?}");
+    let typical = ordinary.typical(policy, None);
+    assert!(typical.iter().any(|load| (0.1..0.9).contains(load)), "{typical:?}");
     let accepted = |decision: &Decision| {
         let verdicts = decision.verdicts(policy, Some(&current.prepared)).each;
         verdicts.iter().filter(|verdict| **verdict == Verdict::Accepted).count()

@@ -1,4 +1,4 @@
-//! Prioritize: a score of 0 to 10, or to 100 by the policy's scale, for every node of the request, also for unknown
+//! Prioritize: a score on the policy's scale for every node of the request, also for unknown
 //! ones: among nodes that are left out, kube-scheduler does not choose at random. The answer is a JSON list, which has
 //! no field for an error; kube-scheduler ignores a failed Prioritize, and logs it.
 
@@ -22,7 +22,7 @@ pub(super) fn by_load(decider: &Decider, body: &[u8]) -> Answer {
     let decided = decider.decide(request);
     let Decided { decision, names, .. } = &decided;
     decider.record_if_new(decision);
-    let scale = decision.policy().policy.scoring.scale;
+    let scale = decision.scale(decision.policy());
     let scores = decision.scores(decision.policy(), Some(decided.prepared()));
     let scores: Vec<i64> = scores.into_iter().map(|score| score.on(scale)).collect();
     if let Some(node) = likely_node(&scores, &decision.pod.uid) {
@@ -59,6 +59,6 @@ pub(super) fn by_cards(decider: &Decider, body: &[u8]) -> Answer {
     let Decided { decision, names, .. } = &decided;
     let scores = decision.card_scores(Some(decided.prepared()));
     let scores = scores.unwrap_or_else(|| vec![Score::ZERO; decision.len()]);
-    let scores: Vec<i64> = scores.into_iter().map(|score| score.on(Scale::Ten)).collect();
+    let scores: Vec<i64> = scores.into_iter().map(|score| score.on(Scale::TEN)).collect();
     Answer::of_json("ok", priorities(names, &scores))
 }

@@ -90,7 +90,7 @@ struct NodeScore {
 
 impl Answers {
     fn of(decision: &Decision, policy: &ResolvedPolicy) -> Self {
-        let scale = policy.policy.scoring.scale;
+        let scale = decision.scale(policy);
         let verdicts = decision.verdicts(policy, None);
         let scores = decision.scores(policy, None);
         let mut answers = Vec::with_capacity(decision.len());

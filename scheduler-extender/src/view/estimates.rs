@@ -11,7 +11,6 @@ use api::workloads::MAX_WORKLOADS;
 use cluster::Pod;
 use jiff::{SignedDuration, Timestamp};
 use placement::estimate::{Estimate, LearnedUse, NamespaceRatios, PodProfile};
-use placement::load::PodSizes;
 use placement::names::Names;
 use placement::resources::{Amounts, PerResource};
 use placement::workload::{HALF_LIFE, WorkloadId, claimed_evidence, outweighs};
@@ -108,15 +107,6 @@ impl ByWorkload {
         best.map(|(_, learned)| *learned).unwrap_or_default()
     }
 
-    /// What pods use, and for how long they ran, where older hours count less at `now`. Without DaemonSets, whose pods
-    /// choose no node.
-    fn sizes(&self, now: Timestamp) -> PodSizes {
-        let choosing = self.exact.iter().filter(|(workload, _)| &*workload.kind != "DaemonSet");
-        let used = choosing
-            .filter_map(|(_, entry)| Some((entry.learned.cpu?.amount.mean, entry.evidence)));
-        PodSizes::of_workloads(used, now)
-    }
-
     /// The use of the namespace's workloads in relation to their requests.
     fn in_namespace(&self, namespace: &str) -> PerResource<Option<f64>> {
         self.namespaces.get(namespace).map(NamespaceRatios::means).unwrap_or_default()
@@ -134,15 +124,12 @@ pub struct LearnedUses {
     by_workload: Arc<ByWorkload>,
     /// When a list was last received.
     received_at: Timestamp,
-    /// What their pods use.
-    sizes: Arc<PodSizes>,
 }
 
 impl LearnedUses {
     /// Applies a list.
     pub fn set(&mut self, list: ByWorkload, now: Timestamp) {
         self.by_workload = Arc::new(list.with_earlier(&self.by_workload, self.received_at, now));
-        self.sizes = Arc::new(self.by_workload.sizes(now));
         self.confirm(now);
     }
 
@@ -167,13 +154,7 @@ impl LearnedUses {
     pub fn expire(&mut self, now: Timestamp) {
         if now.duration_since(self.received_at) > MAX_AGE {
             self.by_workload = Arc::default();
-            self.sizes = Arc::default();
         }
-    }
-
-    /// What the pods of all workloads use.
-    pub(super) fn sizes(&self) -> &Arc<PodSizes> {
-        &self.sizes
     }
 
     /// The learned use of the pod's workload, and the ratios of its namespace.
@@ -218,16 +199,10 @@ impl Current {
         }
     }
 
-    /// The amounts of the estimate [of either](PodEstimates::of_either) policy, and the cores that the pod's workload
-    /// was seen to use.
-    pub(super) fn expected_and_measured(
-        &self,
-        pod: &Pod,
-        names: &Names,
-    ) -> Option<(Amounts, Option<f64>)> {
+    /// The amounts of the estimate [of either](PodEstimates::of_either) policy.
+    pub(super) fn expected_use(&self, pod: &Pod, names: &Names) -> Option<Amounts> {
         let rules = self.snapshot.policy.policy.estimates.or(self.shadow_estimates)?;
-        let profile = self.profile(pod, names);
-        Some((profile.estimate(&rules).amounts, profile.measured_cpu(&rules)))
+        Some(self.profile(pod, names).estimate(&rules).amounts)
     }
 
     fn profile(&self, pod: &Pod, names: &Names) -> PodProfile {
@@ -264,19 +239,6 @@ mod tests {
 
     fn at(second: i64) -> Timestamp {
         Timestamp::from_second(second).unwrap()
-    }
-
-    #[test]
-    fn pods_have_the_size_that_they_use_for_as_long_as_they_ran_but_those_of_daemon_sets() {
-        let mut known = ByWorkload::default();
-        known.insert(workload(1), cores(4.0), 120.0, at(0), at(0));
-        known.insert(workload(2), cores(1.0), 60.0, at(0), at(0));
-        let daemons = WorkloadId { kind: "DaemonSet".into(), ..workload(3) };
-        known.insert(daemons, cores(8.0), 6_000.0, at(0), at(0));
-        let hours = |day: i32, cores| known.sizes(at(0) + day * HALF_LIFE).hours_of(cores);
-        let near = |hours: f64, expected: f64| (hours - expected).abs() < 1e-9;
-        assert!(near(hours(0, 4.0), 2.0) && near(hours(0, 1.0), 3.0) && hours(0, 4.1) == 0.0);
-        assert!(near(hours(1, 4.0), 1.0) && near(hours(2, 1.0), 0.75));
     }
 
     #[test]

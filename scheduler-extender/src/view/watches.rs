@@ -86,9 +86,8 @@ pub fn select_pod(view: &View, names: &Names, pod: &Pod, now: Timestamp) -> Opti
 }
 
 fn pod_use(current: &Current, pod: &Pod, names: &Names) -> PodUse {
-    let (expected, measured_cpu) = current.expected_and_measured(pod, names).unwrap_or_default();
-    let (runs, ended_at) = (pod.container_runs(), pod.ended_at());
-    PodUse { expected, measured_cpu, runs, ended_at }
+    let expected = current.expected_use(pod, names).unwrap_or_default();
+    PodUse { expected, runs: pod.container_runs(), ended_at: pod.ended_at() }
 }
 
 /// Applies pod events to the view until the shutdown. The watch starts again for each requested list

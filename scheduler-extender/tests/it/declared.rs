@@ -27,7 +27,7 @@ const PODS_IN_ALL: usize = 5;
 fn policy(limit: f64) -> String {
     format!(
         "{{apiVersion: plimsoll.dev/v1alpha1, kind: SchedulingPolicy, spec: {{\
-         scoring: {{model: dominantResource}}, estimates: {{enabled: false}}, \
+         estimates: {{enabled: false}}, \
          limits: {{mode: hard, maxWait: never}}, demand: {{egress: {{limit: {limit}, weight: 1}}}}}}}}"
     )
 }

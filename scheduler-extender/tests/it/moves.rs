@@ -214,7 +214,6 @@ spec:
   metrics:
   - {name: cpu_usage_avg_5m, period: 3m}
   estimates: {enabled: false}
-  scoring: {model: dominantResource}
   namespaces:
   - {names: [default], nodeSelector: team=a}
 ";

@@ -18,8 +18,9 @@ use crate::readings::{Annotator, METRICS, NodeNotes};
 use crate::time::{Step, timestamp};
 use crate::world::Observation;
 
+#[derive(Clone)]
 pub(super) struct CraneExtender {
-    policy: ResolvedPolicy,
+    policy: Arc<ResolvedPolicy>,
     horizon: SignedDuration,
     table: MetricTable,
     metrics: [MetricName; METRICS.len()],
@@ -37,7 +38,7 @@ impl CraneExtender {
         Self {
             horizon: policy.hot_horizon(),
             annotator: Annotator::new(&policy),
-            policy: ResolvedPolicy::new(policy, &mut table),
+            policy: Arc::new(ResolvedPolicy::new(policy, &mut table)),
             table,
             metrics: METRICS.map(|metric| metric.name.into()),
             nodes: Vec::new(),
@@ -74,6 +75,10 @@ impl Policy for CraneExtender {
         Hook::Extender { weight: 3 }
     }
 
+    fn copy(&self) -> Box<dyn Policy> {
+        Box::new(self.clone())
+    }
+
     fn observe(&mut self, observation: &Observation<'_>) {
         self.nodes.resize_with(observation.nodes.len(), NodeLoad::default);
         for node in self.annotator.step(observation.now, observation.nodes) {
@@ -98,7 +103,7 @@ impl Policy for CraneExtender {
 
     fn score(&mut self, _pod: &PodView, nodes: &[NodeId], points: &mut [i64], now: Step) {
         for (node, points) in nodes.iter().zip(points) {
-            *points = self.evaluation(*node, now).score().on(Scale::Ten);
+            *points = self.evaluation(*node, now).score().on(Scale::TEN);
         }
     }
 
@@ -130,7 +135,7 @@ mod tests {
 
     #[test]
     fn scores_are_tenths_and_live_bindings_count_at_once() {
-        let samples = [NodeSample { up: true, cpu: 0.4, memory: 0.2 }];
+        let samples = [NodeSample { up: true, cpu: 0.4, memory: 0.2, best_effort: 0.0 }];
         for live in [false, true] {
             let mut extender = CraneExtender::new(crane_policy().unwrap(), live);
             extender.observe(&Observation::of_nodes(0, &samples));

@@ -8,7 +8,7 @@ use crate::cluster::{NODE_CPU, NODE_MEMORY, NodeId};
 use crate::time::Step;
 use crate::world::Observation;
 
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(super) struct LoadVariationRiskBalancing {
     beside_resource_scores: bool,
     watcher: Watcher,
@@ -36,6 +36,10 @@ impl LoadVariationRiskBalancing {
 impl Policy for LoadVariationRiskBalancing {
     fn hook(&self) -> Hook {
         Hook::Plugin { weight: 1 }
+    }
+
+    fn copy(&self) -> Box<dyn Policy> {
+        Box::new(self.clone())
     }
 
     fn keeps_resource_scores(&self) -> bool {

@@ -9,13 +9,19 @@ mod default;
 mod koordinator;
 mod load_variation_risk_balancing;
 mod plimsoll;
+mod settings;
 mod target_load_packing;
 mod watcher;
 
+use std::fmt;
+use std::str::FromStr;
+
+use anyhow::{Context, bail};
 use placement::policy::{LoadPolicy, PolicyError};
 
+use self::koordinator::{Koordinator, Usage};
 use self::load_variation_risk_balancing::LoadVariationRiskBalancing;
-use self::plimsoll::{Plimsoll, Setting};
+pub use self::settings::Settings;
 use self::target_load_packing::TargetLoadPacking;
 use crate::cluster::NodeId;
 use crate::time::Step;
@@ -67,19 +73,22 @@ pub enum Hook {
 }
 
 impl Hook {
-    /// What a point counts in the sum of all scores.
-    pub fn per_point(self) -> i64 {
+    /// What a point counts in the sum of all scores, with another weight if one is given.
+    pub fn per_point(self, weight: Option<i64>) -> i64 {
         match self {
-            Self::Plugin { weight } => weight,
-            Self::Extender { weight } => weight * 10,
+            Self::Plugin { weight: own } => weight.unwrap_or(own),
+            Self::Extender { weight: own } => weight.unwrap_or(own) * 10,
         }
     }
 }
 
-/// A placement policy in its own world. All methods but [`Policy::hook`] may be left out.
+/// A placement policy in its own world. All methods but [`Policy::hook`] and [`Policy::copy`] may be left out.
 pub trait Policy: Send {
     /// How it takes part in the scheduling cycle.
     fn hook(&self) -> Hook;
+
+    /// A copy that decides as this one does now. It is asked where pods would go, and observes nothing.
+    fn copy(&self) -> Box<dyn Policy>;
 
     /// Whether LeastAllocated and BalancedAllocation count beside it: some projects' documents switch them off.
     fn keeps_resource_scores(&self) -> bool {
@@ -113,116 +122,209 @@ pub trait Policy: Send {
     fn unbound(&mut self, _pod: &PodView, _node: NodeId, _now: Step) {}
 }
 
-/// A policy's name and how it is made.
-#[derive(Clone, Copy)]
-pub struct Entry {
+/// A kind of policy and how it is made.
+#[derive(Debug)]
+pub struct Kind {
     /// Name on the command line and in JSON.
     pub name: &'static str,
     /// Name in tables.
     pub title: &'static str,
-    /// Makes one for a world.
-    pub new: fn() -> Result<Box<dyn Policy>, PolicyError>,
+    /// Makes one. Takes the settings that it knows out of the list.
+    new: fn(&mut Settings) -> anyhow::Result<Box<dyn Policy>>,
 }
 
-/// The policy that others are compared with.
-pub const REFERENCE: &str = "crane-plugin";
+/// A policy that is run: its kind, and how it differs from it.
+#[derive(Debug, Clone)]
+pub struct Entry {
+    /// The kind.
+    pub kind: &'static Kind,
+    /// The settings as written.
+    pub settings: Settings,
+    /// What a point counts in place of the policy's own weight.
+    pub weight: Option<i64>,
+}
 
-/// All policies, in the order of tables.
-pub const ALL: &[Entry] = &[
-    Entry {
-        name: REFERENCE,
+impl Entry {
+    /// Makes the policy for a world.
+    ///
+    /// # Errors
+    ///
+    /// If a setting is not known to the policy, or has a wrong value.
+    pub fn policy(&self) -> anyhow::Result<Box<dyn Policy>> {
+        let mut settings = self.settings.clone();
+        settings.take::<i64>("weight")?;
+        let policy = (self.kind.new)(&mut settings)?;
+        settings.none_is_left()?;
+        Ok(policy)
+    }
+
+    /// Name in tables.
+    pub fn title(&self) -> String {
+        format!("{}{}", self.kind.title, self.settings)
+    }
+}
+
+/// Writes `plimsoll[deadBand=0]`.
+impl fmt::Display for Entry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", self.kind.name, self.settings)
+    }
+}
+
+impl FromStr for Entry {
+    type Err = anyhow::Error;
+
+    /// Reads `plimsoll` or `plimsoll[deadBand=0,scale=30]`.
+    fn from_str(text: &str) -> anyhow::Result<Self> {
+        let (name, settings) = match text.strip_suffix(']').and_then(|text| text.split_once('[')) {
+            Some((name, settings)) => (name, settings.parse()?),
+            None => (text, Settings::default()),
+        };
+        let Some(kind) = KINDS.iter().find(|kind| kind.name == name) else {
+            let names: Vec<&str> = KINDS.iter().map(|kind| kind.name).collect();
+            bail!("no policy `{name}`, expected one of {}", names.join(", "));
+        };
+        let weight = settings.clone().take("weight")?;
+        let entry = Self { kind, settings, weight };
+        entry.policy().with_context(|| format!("policy `{text}`"))?;
+        Ok(entry)
+    }
+}
+
+/// The policies of a table of traces that names none.
+pub const BESIDE_TRACES: &[&str] = &[
+    "crane-plugin",
+    "default",
+    "koordinator-avg",
+    "koordinator-p95",
+    "koordinator-p95[weight=10]",
+    "trimaran-tlp",
+    "trimaran-tlp[weight=10]",
+    "plimsoll",
+];
+
+/// kube-scheduler alone.
+pub fn without_load_awareness() -> Box<dyn Policy> {
+    Box::new(default::Default)
+}
+
+/// All kinds of policies.
+pub const KINDS: &[Kind] = &[
+    Kind {
+        name: "crane-plugin",
         title: "crane plugin ×3",
-        new: || Ok(Box::new(crane_plugin::CranePlugin::new(&crane_policy()?))),
+        new: |_| Ok(Box::new(crane_plugin::CranePlugin::new(&crane_policy()?))),
     },
-    Entry { name: "default", title: "no load awareness", new: || Ok(Box::new(default::Default)) },
-    Entry {
+    Kind { name: "default", title: "no load awareness", new: |_| Ok(without_load_awareness()) },
+    Kind {
         name: "crane-extender",
         title: "crane by extender (0–10 × 3)",
-        new: || Ok(Box::new(crane_extender::CraneExtender::new(crane_policy()?, false))),
+        new: |_| Ok(Box::new(crane_extender::CraneExtender::new(crane_policy()?, false))),
     },
-    Entry {
+    Kind {
         name: "crane-extender-live",
-        title: "the same with a live hot value",
-        new: || Ok(Box::new(crane_extender::CraneExtender::new(crane_policy()?, true))),
+        title: "crane by extender, live hot value",
+        new: |_| Ok(Box::new(crane_extender::CraneExtender::new(crane_policy()?, true))),
     },
-    Entry {
+    Kind {
         name: "koordinator-avg",
         title: "Koordinator, avg of 5 min",
-        new: || Ok(Box::new(koordinator::Koordinator::new(koordinator::Usage::Average))),
+        new: |settings| koordinator(Usage::Average, settings),
     },
-    Entry {
+    Kind {
         name: "koordinator-p95",
         title: "Koordinator, p95 of 5 min",
-        new: || Ok(Box::new(koordinator::Koordinator::new(koordinator::Usage::P95OfFiveMinutes))),
+        new: |settings| koordinator(Usage::P95OfFiveMinutes, settings),
     },
-    Entry {
+    Kind {
         name: "koordinator-p95-30m",
         title: "Koordinator, p95 of 30 min",
-        new: || Ok(Box::new(koordinator::Koordinator::new(koordinator::Usage::P95OfHalfAnHour))),
+        new: |settings| koordinator(Usage::P95OfHalfAnHour, settings),
     },
-    Entry {
+    Kind {
         name: "trimaran-tlp",
         title: "Trimaran TLP 40",
-        new: || Ok(Box::new(TargetLoadPacking::new(false))),
+        new: |_| Ok(Box::new(TargetLoadPacking::new(false))),
     },
-    Entry {
+    Kind {
         name: "trimaran-tlp-beside",
-        title: "the same beside resource scores",
-        new: || Ok(Box::new(TargetLoadPacking::new(true))),
+        title: "TLP beside resource scores",
+        new: |_| Ok(Box::new(TargetLoadPacking::new(true))),
     },
-    Entry {
+    Kind {
         name: "trimaran-lvrb",
         title: "Trimaran LVRB",
-        new: || Ok(Box::new(LoadVariationRiskBalancing::new(false))),
+        new: |_| Ok(Box::new(LoadVariationRiskBalancing::new(false))),
     },
-    Entry {
+    Kind {
         name: "trimaran-lvrb-beside",
-        title: "the same beside resource scores",
-        new: || Ok(Box::new(LoadVariationRiskBalancing::new(true))),
+        title: "LVRB beside resource scores",
+        new: |_| Ok(Box::new(LoadVariationRiskBalancing::new(true))),
     },
-    Entry {
+    Kind {
         name: "plimsoll",
-        title: "Plimsoll, soft limits (default)",
-        new: || Ok(Box::new(Plimsoll::new(Setting::Shipped)?)),
-    },
-    Entry {
-        name: "plimsoll-unlearned",
-        title: "the same, nothing learned",
-        new: || Ok(Box::new(Plimsoll::new(Setting::NothingLearned)?)),
-    },
-    Entry {
-        name: "plimsoll-all-nodes",
-        title: "the same, every node looked at",
-        new: || Ok(Box::new(Plimsoll::new(Setting::AllNodes)?)),
-    },
-    Entry {
-        name: "plimsoll-unpaired",
-        title: "the same, not paired by requests",
-        new: || Ok(Box::new(Plimsoll::new(Setting::Unpaired)?)),
-    },
-    Entry {
-        name: "plimsoll-none-kept",
-        title: "the same, no node kept for large pods",
-        new: || Ok(Box::new(Plimsoll::new(Setting::NoneKept)?)),
-    },
-    Entry {
-        name: "plimsoll-hard-62",
-        title: "Plimsoll, hard limit 62%",
-        new: || Ok(Box::new(Plimsoll::new(Setting::HardLimit(0.62))?)),
-    },
-    Entry {
-        name: "plimsoll-hard-63",
-        title: "Plimsoll, hard limit 63%",
-        new: || Ok(Box::new(Plimsoll::new(Setting::HardLimit(0.63))?)),
-    },
-    Entry {
-        name: "plimsoll-hard-58",
-        title: "Plimsoll, hard limit 58%",
-        new: || Ok(Box::new(Plimsoll::new(Setting::HardLimit(0.58))?)),
+        title: "Plimsoll",
+        new: |settings| Ok(Box::new(plimsoll::Plimsoll::new(plimsoll::Setup::of(settings)?))),
     },
 ];
 
-/// The policy of that name.
-pub fn find(name: &str) -> Option<&'static Entry> {
-    ALL.iter().find(|entry| entry.name == name)
+/// The policies of a table that names none, in its order.
+pub const DEFAULT: &[&str] = &[
+    "crane-plugin",
+    "default",
+    "crane-extender",
+    "crane-extender-live",
+    "koordinator-avg",
+    "koordinator-p95",
+    "koordinator-p95[weight=10]",
+    "koordinator-p95-30m",
+    "trimaran-tlp",
+    "trimaran-tlp[weight=10]",
+    "trimaran-tlp-beside",
+    "trimaran-lvrb",
+    "trimaran-lvrb-beside",
+    "plimsoll",
+    "plimsoll[learned=off]",
+    "plimsoll[allNodes=on]",
+    "plimsoll[hardLimit=0.62]",
+    "plimsoll[hardLimit=0.58]",
+];
+
+fn koordinator(usage: Usage, settings: &mut Settings) -> anyhow::Result<Box<dyn Policy>> {
+    Ok(Box::new(Koordinator::new(usage, settings)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wrong(text: &str) -> String {
+        format!("{:#}", text.parse::<Entry>().unwrap_err())
+    }
+
+    #[test]
+    fn a_policys_name_with_settings_reads_back() {
+        for text in DEFAULT {
+            assert_eq!(text.parse::<Entry>().unwrap().to_string(), *text);
+        }
+        let entry: Entry = "trimaran-tlp[weight=10]".parse().unwrap();
+        assert_eq!((entry.weight, entry.title()), (Some(10), "Trimaran TLP 40[weight=10]".into()));
+    }
+
+    #[test]
+    fn a_wrong_setting_is_named() {
+        assert!(wrong("crane").starts_with("no policy `crane`, expected one of crane-plugin,"));
+        assert_eq!(
+            wrong("default[limit=3]"),
+            "policy `default[limit=3]`: it has no setting `limit`"
+        );
+        assert_eq!(
+            wrong("plimsoll[deadBand=x]"),
+            "policy `plimsoll[deadBand=x]`: setting `deadBand` cannot be `x`"
+        );
+        assert!(wrong("plimsoll[period=15]").contains("`period` cannot be `15`"));
+        assert!(wrong("plimsoll[learned=no]").contains("`learned` cannot be `no`"));
+        assert_eq!(wrong("plimsoll[deadBand]"), "expected `key=value`, found `deadBand`");
+        assert_eq!(wrong("plimsoll[scale=1,scale=2]"), "setting `scale` is there twice");
+    }
 }

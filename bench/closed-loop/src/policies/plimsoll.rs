@@ -9,23 +9,24 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use jiff::{SignedDuration, Timestamp};
+use anyhow::ensure;
+use jiff::SignedDuration;
 use placement::estimate::{EstimateRules, LearnedUse, NamespaceRatios, PodProfile};
 use placement::learning::Learner;
 use placement::load::{
-    ByOtherNodes, CpuUse, EndedPod, Evaluation, KeptNodes, MetricTable, NodeLoad, Pairing, PastUse,
-    PodSizes, PodToPlace, Readings, ResolvedPolicy, Verdict, pass_over_limits,
+    Evaluation, MetricTable, NodeLoad, PodToPlace, PreparedNodes, Readings, ResolvedPolicy, Verdict,
+    pass_over_limits, typical_load,
 };
-use placement::policy::{LoadPolicy, PolicyError, WhenAllOverloaded};
+use placement::policy::{LoadPolicy, WhenAllOverloaded};
 use placement::publish::{DEFAULT_DEAD_BAND, NodeValues, WriteRules};
 use placement::reading::Reading;
 use placement::resources::{Amounts, PerResource, PodResources};
 use placement::selector::Labels;
 use placement::units::{MetricName, PodUid, Ratio};
-use placement::workload::{HALF_LIFE, WorkloadId, evidence};
+use placement::workload::WorkloadId;
 
-use super::{Hook, PodView, Policy};
-use crate::cluster::{NODE_CORES, NODE_MEMORY, NodeId};
+use super::{Hook, PodView, Policy, Settings};
+use crate::cluster::{NODE_CORES, NODE_MEMORY, NodeId, ZONES, zone};
 use crate::readings::Samples;
 use crate::time::{HOUR, MINUTE, STEP_SECONDS, Step, timestamp};
 use crate::workload::{AppId, AppKind, PodId};
@@ -33,8 +34,9 @@ use crate::world::Observation;
 
 /// The policy as it is shipped.
 const POLICY: &str = include_str!("../../../../deploy/base/policy.yaml");
-/// How often the annotator reads a node, and the extender what was learned.
-const PERIOD: Step = MINUTE;
+/// How often what a pod used is read, and the extender is told what was learned.
+const LEARNED_EVERY: Step = MINUTE;
+const ZONE_NAMES: [&str; ZONES] = ["a", "b", "c"];
 /// Namespaces that the apps are of.
 const NAMESPACES: AppId = 15;
 /// How often is summed up what namespaces use by their requests.
@@ -44,24 +46,84 @@ const WINDOW: Step = 5 * MINUTE;
 /// Bytes of a MiB.
 const MIB: f64 = 1_048_576.0;
 
+/// The policy and how it is run: as shipped, but for what settings say.
+#[derive(Debug, Clone)]
+pub(super) struct Setup {
+    policy: LoadPolicy,
+    /// The points of an idle node. kube-scheduler counts each ten times.
+    scale: i64,
+    /// How far a reading moves before it is written.
+    dead_band: f64,
+    /// How often the annotator reads a node.
+    period: Step,
+    /// Whether a node loses points only for what it would be above what is typical of the candidates; otherwise it is
+    /// judged for itself, and the coldest node is the best.
+    typical: bool,
+    /// Whether a bound pod counts until readings show it.
+    in_flight: bool,
+    /// Whether kube-scheduler looks at every node, as in the configuration that is shipped for it.
+    all_nodes: bool,
+    /// Whether readings of CPU count best-effort batch.
+    best_effort: bool,
+}
+
+impl Setup {
+    /// Takes its settings out of the list.
+    pub(super) fn of(settings: &mut Settings) -> anyhow::Result<Self> {
+        let mut policy = LoadPolicy::from_yaml(POLICY)?;
+        let scale = settings.take("scale")?.unwrap_or(i64::from(policy.scoring.scale.highest()));
+        if let Some(estimates) = &mut policy.estimates {
+            estimates.learned = settings.take_switch("learned")?.unwrap_or(estimates.learned);
+        }
+        if let Some(most) = settings.take("hardLimit")? {
+            policy.overload.when_all = WhenAllOverloaded::Wait { max_wait: None };
+            for limit in &mut policy.limits {
+                if limit.metric.as_str().starts_with("cpu_") {
+                    limit.max = most;
+                }
+            }
+        }
+        let seconds = settings.take("period")?.unwrap_or(MINUTE * STEP_SECONDS);
+        ensure!(
+            seconds > 0 && seconds.is_multiple_of(STEP_SECONDS),
+            "setting `period` cannot be `{seconds}`, expected a multiple of {STEP_SECONDS} seconds"
+        );
+        Ok(Self {
+            policy,
+            scale,
+            dead_band: settings.take("deadBand")?.unwrap_or(DEFAULT_DEAD_BAND),
+            period: seconds / STEP_SECONDS,
+            typical: settings.take_switch("typical")?.unwrap_or(true),
+            in_flight: settings.take_switch("inFlight")?.unwrap_or(true),
+            all_nodes: settings.take_switch("allNodes")?.unwrap_or(false),
+            best_effort: settings.take_switch("bestEffort")?.unwrap_or(true),
+        })
+    }
+}
+
 pub(super) struct Plimsoll {
-    policy: ResolvedPolicy,
+    setup: Arc<Setup>,
+    policy: Arc<ResolvedPolicy>,
     /// Which of what was read is written.
-    write_rules: WriteRules,
+    write_rules: Arc<WriteRules>,
     /// Readings of nodes that had something to tell, and how many of them were written.
     read: u64,
     written: u64,
     table: MetricTable,
     metrics: [MetricName; 2],
     nodes: Vec<Node>,
+    /// What was measured of the pod in each slot since it was last read.
+    measured: Vec<Measured>,
     learning: Learning,
     /// Pods that were refused, and when at first.
     refused: HashMap<PodId, Step>,
-    all_nodes: bool,
 }
 
+#[derive(Clone)]
 struct Node {
     load: NodeLoad,
+    /// The load as the policy sees it; `None` since it changed.
+    prepared: Option<PreparedNodes>,
     /// As last written.
     written: Vec<(MetricName, Reading)>,
     /// CPU and memory, as fractions of the node.
@@ -69,14 +131,15 @@ struct Node {
     pods: Vec<BoundPod>,
 }
 
+#[derive(Clone)]
 struct BoundPod {
     view: PodView,
-    at: Step,
-    measured: Measured,
+    /// Its slot in the observations and the MiB that it uses, both constant while it is bound, once it runs.
+    runs: Option<(usize, u32)>,
 }
 
 /// What was measured of a pod since the last reading.
-#[derive(Default)]
+#[derive(Clone, Copy, Default)]
 struct Measured {
     /// Sum of the samples in cores.
     cpu: f64,
@@ -87,9 +150,9 @@ struct Measured {
 #[derive(Default)]
 struct Learning {
     learner: Learner,
-    apps: HashMap<AppId, App>,
+    /// By app, of those that ran.
+    apps: Vec<Option<App>>,
     namespaces: HashMap<Arc<str>, NamespaceRatios>,
-    sizes: PodSizes,
 }
 
 struct App {
@@ -130,8 +193,11 @@ fn uid(pod: &PodView) -> PodUid {
 }
 
 impl Learning {
-    fn observe(&mut self, pod: &PodView, measured: &Measured, mebibytes: u32, now: Step) {
-        let app = self.apps.entry(pod.app).or_insert_with(|| App::new(pod));
+    fn observe(&mut self, pod: &PodView, measured: Measured, mebibytes: u32, now: Step) {
+        if self.apps.len() <= pod.app {
+            self.apps.resize_with(pod.app + 1, || None);
+        }
+        let app = self.apps[pod.app].get_or_insert_with(|| App::new(pod));
         let cpu = Some(measured.cpu / f64::from(measured.samples));
         let used = PerResource { cpu, memory: Some(f64::from(mebibytes) * MIB) };
         let lasting =
@@ -141,25 +207,24 @@ impl Learning {
 
     /// What pods like this one used, as last told.
     fn of(&mut self, pod: &PodView, now: Step) -> PerResource<Option<LearnedUse>> {
-        let Some(app) = self.apps.get_mut(&pod.app) else { return PerResource::default() };
-        if now / PERIOD != app.told_at / PERIOD {
+        let Some(Some(app)) = self.apps.get_mut(pod.app) else { return PerResource::default() };
+        if now / LEARNED_EVERY != app.told_at / LEARNED_EVERY {
             app.learned = self.learner.learned(&app.id).unwrap_or_default();
             app.told_at = now;
         }
         app.learned
     }
 
-    fn sum_up(&mut self, now: Timestamp) {
+    fn sum_up(&mut self) {
         self.namespaces.clear();
-        let mut sizes = Vec::new();
         for workload in self.learner.snapshot().iter() {
-            if let Some(cpu) = workload.used.cpu {
-                let known = evidence(workload.pod_minutes, workload.last_seen, HALF_LIFE);
-                sizes.push((cpu.amount.mean, known));
-            }
             self.namespaces.entry(workload.id.namespace).or_default().add(&workload.used);
         }
-        self.sizes = PodSizes::of_workloads(sizes, now);
+    }
+
+    /// What is known of apps that never ran: nothing but their namespaces.
+    fn of_new_apps(&self) -> Self {
+        Self { namespaces: self.namespaces.clone(), ..Self::default() }
     }
 
     /// What apps of the same namespace use by their requests.
@@ -173,7 +238,8 @@ impl Node {
         let capacity =
             PerResource { cpu: Some(NODE_CORES), memory: Some(f64::from(NODE_MEMORY) * MIB) };
         Self {
-            load: NodeLoad { capacity, requested_cpu: Some(0.0), ..NodeLoad::default() },
+            load: NodeLoad { capacity, ..NodeLoad::default() },
+            prepared: None,
             written: Vec::new(),
             samples: [Samples::new(WINDOW), Samples::new(WINDOW)],
             pods: Vec::new(),
@@ -195,12 +261,6 @@ impl Node {
             .collect()
     }
 
-    /// Counts what its pods request.
-    fn count_requests(&mut self) {
-        let thousandths: u32 = self.pods.iter().map(|bound| bound.view.cpu).sum();
-        self.load.requested_cpu = Some(f64::from(thousandths) / 1000.0);
-    }
-
     /// Writes what was read where that is worth a write. What was written before a reboot stays until there is
     /// something new.
     fn write(
@@ -209,69 +269,37 @@ impl Node {
         rules: &WriteRules,
         table: &mut MetricTable,
         now: Step,
+        next: Step,
     ) -> bool {
         let written = NodeValues { readings: &self.written, hot_value: None };
         let read = NodeValues { readings: &readings, hot_value: None };
         let rules = rules.of(&Labels::default());
-        let reason = rules.reason(written, read, timestamp(now), timestamp(now + PERIOD));
+        let reason = rules.reason(written, read, timestamp(now), timestamp(next));
         if reason.is_some() {
             self.load.readings = Arc::new(Readings::new(table, readings.iter().cloned()));
             self.written = readings;
+            self.prepared = None;
         }
         reason.is_some()
     }
 }
 
-/// How it differs from the policy as it is shipped.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) enum Setting {
-    /// Not at all.
-    Shipped,
-    /// What pods use is estimated from their requests alone.
-    NothingLearned,
-    /// kube-scheduler looks at every node, as in the configuration that is shipped for it.
-    AllNodes,
-    /// What nodes use beside their requests does not count.
-    Unpaired,
-    /// No node is kept for large pods.
-    NoneKept,
-    /// Pods wait for a node that stays at or below this fraction of its CPU.
-    HardLimit(f64),
-}
-
 impl Plimsoll {
-    pub(super) fn new(setting: Setting) -> Result<Self, PolicyError> {
-        let mut policy = LoadPolicy::from_yaml(POLICY)?;
-        match (setting, &mut policy.estimates) {
-            (Setting::NothingLearned, Some(estimates)) => estimates.learned = false,
-            (Setting::HardLimit(most), _) => {
-                policy.overload.when_all = WhenAllOverloaded::Wait { max_wait: None };
-                for limit in &mut policy.limits {
-                    if limit.metric.as_str().starts_with("cpu_") {
-                        limit.max = most;
-                    }
-                }
-            }
-            (Setting::Unpaired, _) => policy.scoring.pairing = 0.0,
-            (Setting::NoneKept, _) => policy.scoring.keep_for_large = 0.0,
-            _ => {}
-        }
-        Ok(Self { all_nodes: setting == Setting::AllNodes, ..Self::with(policy) })
-    }
-
-    fn with(policy: LoadPolicy) -> Self {
+    pub(super) fn new(setup: Setup) -> Self {
         let mut table = MetricTable::default();
+        let policy = setup.policy.clone();
         Self {
-            write_rules: WriteRules::new(&policy, DEFAULT_DEAD_BAND, None),
+            write_rules: Arc::new(WriteRules::new(&policy, setup.dead_band, None)),
             read: 0,
             written: 0,
-            policy: ResolvedPolicy::new(policy, &mut table),
+            policy: Arc::new(ResolvedPolicy::new(policy, &mut table)),
             table,
             metrics: ["cpu_busy_avg_5m".into(), "mem_usage_avg_5m".into()],
             nodes: Vec::new(),
+            measured: Vec::new(),
             learning: Learning::default(),
             refused: HashMap::new(),
-            all_nodes: false,
+            setup: Arc::new(setup),
         }
     }
 
@@ -298,20 +326,39 @@ impl Plimsoll {
         PodToPlace { uses, waited, ..PodToPlace::ORDINARY }
     }
 
-    fn evaluation<'a>(
-        &'a self,
-        node: NodeId,
-        pod: PodToPlace<'a>,
-        now: Step,
-    ) -> Evaluation<'a, 'a> {
-        let node = &self.nodes[node].load;
-        Evaluation { policy: &self.policy, node, pod, now: timestamp(now) }
+    /// Computes the loads of nodes that changed.
+    fn prepare(&mut self, now: Step) {
+        let now = timestamp(now);
+        for node in &mut self.nodes {
+            let is_valid = |prepared: &PreparedNodes| prepared.is_valid(&self.policy, 0, now);
+            if !node.prepared.as_ref().is_some_and(is_valid) {
+                node.prepared = Some(PreparedNodes::new(&self.policy, [Some(&node.load)], now));
+            }
+        }
     }
 
-    /// What all nodes use and what their pods request.
-    fn cpu_use(&self, now: Step) -> CpuUse {
-        let nodes = 0..self.nodes.len();
-        nodes.map(|node| self.evaluation(node, PodToPlace::ORDINARY, now).cpu_use()).sum()
+    fn verdict(&self, node: NodeId, pod: &PodToPlace<'_>) -> Verdict<'_> {
+        let prepared = self.nodes[node].prepared.as_ref();
+        prepared.map_or(Verdict::Accepted, |node| node.verdict(&self.policy, 0, &pod.adds()))
+    }
+
+    fn limit_ratio(&self, node: NodeId, pod: PodToPlace<'_>, now: Step) -> f64 {
+        let node = &self.nodes[node].load;
+        Evaluation { policy: &self.policy, node, pod, now: timestamp(now) }.limit_ratio()
+    }
+
+    /// The load of each resource that is typical of these nodes.
+    fn typical(&self, nodes: &[NodeId]) -> Vec<f64> {
+        let mut typical = Vec::new();
+        for group in 0..self.policy.groups() {
+            let mut loads = Vec::with_capacity(nodes.len());
+            for node in nodes {
+                let prepared = self.nodes[*node].prepared.as_ref();
+                loads.extend(prepared.and_then(|node| node.present_load(0, group)));
+            }
+            typical.push(typical_load(&mut loads));
+        }
+        typical
     }
 
     fn waits(&self) -> bool {
@@ -324,47 +371,72 @@ impl Policy for Plimsoll {
         Hook::Extender { weight: 1 }
     }
 
+    fn copy(&self) -> Box<dyn Policy> {
+        Box::new(Self {
+            setup: Arc::clone(&self.setup),
+            policy: Arc::clone(&self.policy),
+            write_rules: Arc::clone(&self.write_rules),
+            table: self.table.clone(),
+            metrics: self.metrics.clone(),
+            nodes: self.nodes.clone(),
+            measured: Vec::new(),
+            learning: self.learning.of_new_apps(),
+            refused: HashMap::new(),
+            ..*self
+        })
+    }
+
     fn looks_at_all_nodes(&self) -> bool {
-        self.all_nodes
+        self.setup.all_nodes
     }
 
     fn writes_an_hour(&self) -> Option<f64> {
-        Some(self.written as f64 / self.read.max(1) as f64 * f64::from(HOUR / PERIOD))
+        Some(self.written as f64 / self.read.max(1) as f64 * f64::from(HOUR / self.setup.period))
     }
 
     fn observe(&mut self, observation: &Observation<'_>) {
         let now = observation.now;
         self.nodes.resize_with(observation.nodes.len(), Node::new);
         if now.is_multiple_of(SUM_UP_EVERY) {
-            self.learning.sum_up(timestamp(now));
+            self.learning.sum_up();
         }
         let learns = self.policy.policy.estimates.as_ref().is_some_and(|rules| rules.learned);
+        if learns {
+            observation.for_each_slot(|slot, cpu| {
+                if self.measured.len() <= slot {
+                    self.measured.resize(slot + 1, Measured::default());
+                }
+                let measured = &mut self.measured[slot];
+                if let Some(cpu) = cpu {
+                    measured.cpu += cpu;
+                    measured.samples += 1;
+                } else {
+                    *measured = Measured::default();
+                }
+            });
+        }
+        let period = self.setup.period;
         for (id, (node, sample)) in self.nodes.iter_mut().zip(observation.nodes).enumerate() {
             if !sample.up {
                 node.samples.iter_mut().for_each(Samples::clear);
                 continue;
             }
-            node.samples[0].push(now, sample.cpu);
+            node.samples[0].push(now, sample.cpu_with(self.setup.best_effort));
             node.samples[1].push(now, sample.memory);
-            let due = (now + id as Step).is_multiple_of(PERIOD);
-            if due {
+            if (now + id as Step).is_multiple_of(period) {
                 let readings = node.read(&self.metrics, now);
                 self.read += u64::from(!readings.is_empty());
-                self.written +=
-                    u64::from(node.write(readings, &self.write_rules, &mut self.table, now));
+                let next = now + period;
+                let is_written =
+                    node.write(readings, &self.write_rules, &mut self.table, now, next);
+                self.written += u64::from(is_written);
             }
-            if !learns {
-                continue;
-            }
-            for pod in &mut node.pods {
-                let measured = &mut pod.measured;
-                if let Some(cpu) = observation.pod_cpu(pod.view.id) {
-                    measured.cpu += cpu;
-                    measured.samples += 1;
-                }
-                if due && let Some(used) = observation.pod(pod.view.id) {
-                    self.learning.observe(&pod.view, measured, used.memory, now);
-                    *measured = Measured::default();
+            if learns && (now + id as Step).is_multiple_of(LEARNED_EVERY) {
+                for pod in &mut node.pods {
+                    pod.runs = pod.runs.or_else(|| observation.running(pod.view.id));
+                    let Some((slot, mebibytes)) = pod.runs else { continue };
+                    let measured = std::mem::take(&mut self.measured[slot]);
+                    self.learning.observe(&pod.view, measured, mebibytes, now);
                 }
             }
         }
@@ -375,15 +447,16 @@ impl Policy for Plimsoll {
             return;
         }
         let place = self.pod_to_place(pod, now);
+        self.prepare(now);
         let verdicts: Vec<Verdict<'_>> =
-            nodes.iter().map(|node| self.evaluation(*node, place, now).verdict()).collect();
+            nodes.iter().map(|node| self.verdict(*node, &place)).collect();
         let over = pass_over_limits(
             &self.policy.policy.overload,
             place.waited,
             &verdicts,
             |_| true,
-            |at| self.evaluation(nodes[at], place, now).limit_ratio(),
-            |one, other| nodes[one].cmp(&nodes[other]),
+            |at| self.limit_ratio(nodes[at], place, now),
+            |at| Some(ZONE_NAMES[zone(nodes[at])]),
         );
         let mut passes: Vec<bool> =
             verdicts.iter().map(|verdict| *verdict == Verdict::Accepted).collect();
@@ -397,49 +470,34 @@ impl Policy for Plimsoll {
 
     fn score(&mut self, pod: &PodView, nodes: &[NodeId], points: &mut [i64], now: Step) {
         let place = self.pod_to_place(pod, now);
-        let scoring = &self.policy.policy.scoring;
-        let requested = f64::from(pod.cpu) / 1000.0;
-        let pairing = if scoring.pairs() {
-            Pairing::new(scoring, self.cpu_use(now), requested, place.uses.cpu)
-        } else {
-            Pairing::NONE
-        };
-        let each = nodes.iter().map(|node| self.evaluation(*node, PodToPlace::ORDINARY, now));
-        let each = each.map(|node| node.cpu_use());
-        let kept = KeptNodes::of(scoring, each, &self.learning.sizes);
-        let by_other_nodes = ByOtherNodes { pairing, kept };
-        let place = PodToPlace { by_other_nodes, ..place };
-        let scale = self.policy.policy.scoring.scale;
+        self.prepare(now);
+        let typical = if self.setup.typical { self.typical(nodes) } else { Vec::new() };
         for (node, points) in nodes.iter().zip(points) {
-            *points = self.evaluation(*node, place, now).score().on(scale);
+            let Some(node) = &self.nodes[*node].prepared else { continue };
+            let score = node.score(&self.policy, 0, &place.adds(), &typical);
+            *points = (i64::from(score.get()) * self.setup.scale + 50) / 100;
         }
     }
 
     fn bound(&mut self, pod: &PodView, node: NodeId, now: Step) {
         self.refused.remove(&pod.id);
-        let uses = self.uses(pod, now);
+        let uses = if self.setup.in_flight { self.uses(pod, now) } else { Amounts::default() };
         let horizon = self.policy.policy.binding_horizon();
         let node = &mut self.nodes[node];
         let recent = Arc::make_mut(&mut node.load.recent);
         // Pods start when they are bound.
         recent.bound(&uid(pod), timestamp(now), uses, horizon);
         recent.started(&uid(pod), timestamp(now));
-        node.pods.push(BoundPod { view: *pod, at: now, measured: Measured::default() });
-        node.count_requests();
+        node.pods.push(BoundPod { view: *pod, runs: None });
+        node.prepared = None;
     }
 
-    fn unbound(&mut self, pod: &PodView, node: NodeId, now: Step) {
-        let profile = self.profile(pod, now);
-        let cpu = profile.and_then(|(profile, rules)| profile.measured_cpu(&rules));
-        let horizon = self.policy.policy.binding_horizon();
+    fn unbound(&mut self, pod: &PodView, node: NodeId, _now: Step) {
         let node = &mut self.nodes[node];
         let Some(at) = node.pods.iter().position(|bound| bound.view.id == pod.id) else { return };
-        let from = timestamp(node.pods.swap_remove(at).at);
-        let until = timestamp(now);
-        let used = cpu.map(|cpu| PastUse { from, until, cpu });
-        let ended = EndedPod { uid: uid(pod), ended_at: until, used };
-        Arc::make_mut(&mut node.load.recent).ended(ended, horizon);
-        node.count_requests();
+        node.pods.swap_remove(at);
+        Arc::make_mut(&mut node.load.recent).ended(&uid(pod));
+        node.prepared = None;
     }
 }
 
@@ -450,15 +508,19 @@ mod tests {
 
     const POD: PodView =
         PodView { id: 7, app: 0, kind: AppKind::Service, cpu: 4_000, memory: 8_192 };
-    const SAMPLE: NodeSample = NodeSample { up: true, cpu: 0.5, memory: 0.25 };
+    const SAMPLE: NodeSample = NodeSample { up: true, cpu: 0.5, memory: 0.25, best_effort: 0.0 };
 
     fn other(id: PodId) -> PodView {
         PodView { id, ..POD }
     }
 
     /// Nodes that were measured for so many steps; all their readings are of the last one.
-    fn measured(setting: Setting, samples: &[NodeSample], steps: Step) -> Plimsoll {
-        let mut plimsoll = Plimsoll::new(setting).unwrap();
+    fn measured(settings: &str, samples: &[NodeSample], steps: Step) -> Plimsoll {
+        let scale = if settings.contains("scale") { "" } else { ",scale=100" };
+        let rest = if settings.is_empty() { String::new() } else { format!(",{settings}") };
+        // Each node is judged for itself.
+        let mut settings: Settings = format!("typical=off{scale}{rest}").parse().unwrap();
+        let mut plimsoll = Plimsoll::new(Setup::of(&mut settings).unwrap());
         (1..=steps).for_each(|now| plimsoll.observe(&Observation::of_nodes(now, samples)));
         plimsoll
     }
@@ -477,39 +539,33 @@ mod tests {
 
     #[test]
     fn score_counts_the_mean_pods_in_flight_and_the_pod_itself() {
-        let mut plimsoll = measured(Setting::Shipped, &[SAMPLE], 30);
-        // 0.5 + 4·0.85/32 = 0.606.
-        assert_eq!(points(&mut plimsoll, 30), 39);
-        plimsoll.bound(&other(1), 0, 30);
-        // 0.5 + 2·4·0.85/32 = 0.7125.
-        assert_eq!(points(&mut plimsoll, 30), 28);
-        plimsoll.unbound(&other(1), 0, 30);
-        assert_eq!(points(&mut plimsoll, 30), 39);
-    }
-
-    #[test]
-    fn what_an_ended_pod_was_seen_to_use_is_taken_off_while_the_mean_still_shows_it() {
-        for (setting, before, after) in
-            [(Setting::Shipped, 46, 49), (Setting::NothingLearned, 39, 39)]
+        // 0.5 + 4·0.85/32 = 0.606, and 0.5 + 2·4·0.85/32 = 0.7125.
+        for (settings, before, after) in
+            [("", 39, 28), ("scale=30", 12, 8), ("scale=100,inFlight=off", 39, 39)]
         {
-            let mut plimsoll = measured(setting, &[SAMPLE], 30);
+            let mut plimsoll = measured(settings, &[SAMPLE], 30);
+            assert_eq!(points(&mut plimsoll, 30), before);
             plimsoll.bound(&other(1), 0, 30);
-            let pods = [(other(1), 0, PodUse { cpu: 1.0, memory: 1_024 })];
-            for now in 31..=90 {
-                plimsoll.observe(&Observation::of_nodes_and_pods(now, &[SAMPLE], &pods));
-            }
-            assert_eq!(points(&mut plimsoll, 90), before);
-            plimsoll.unbound(&other(1), 0, 90);
-            // One core less of the 0.531, but for what the histogram rounds off, where that was learned; a guess takes
-            // nothing off.
-            assert_eq!(points(&mut plimsoll, 90), after);
+            assert_eq!(points(&mut plimsoll, 30), after);
+            plimsoll.unbound(&other(1), 0, 30);
+            assert_eq!(points(&mut plimsoll, 30), before);
         }
     }
 
     #[test]
+    fn a_copy_decides_alike_and_what_is_bound_there_does_not_count_here() {
+        let mut plimsoll = measured("", &[SAMPLE], 30);
+        let mut copy = plimsoll.copy();
+        copy.bound(&other(1), 0, 30);
+        let mut points_there = [0];
+        copy.score(&POD, &[0], &mut points_there, 30);
+        assert_eq!((points_there, points(&mut plimsoll, 30)), ([28], 39));
+    }
+
+    #[test]
     fn pods_of_an_app_that_runs_are_estimated_by_the_mean_of_what_they_use() {
-        for (setting, expected) in [(Setting::Shipped, 46), (Setting::NothingLearned, 39)] {
-            let mut plimsoll = measured(setting, &[SAMPLE], 30);
+        for (settings, expected) in [("", 46), ("learned=off", 39)] {
+            let mut plimsoll = measured(settings, &[SAMPLE], 30);
             plimsoll.bound(&other(1), 0, 30);
             let pods = [(other(1), 0, PodUse { cpu: 1.0, memory: 1_024 })];
             for now in 31..=90 {
@@ -523,40 +579,33 @@ mod tests {
 
     #[test]
     fn a_window_that_is_not_half_full_is_not_written_and_the_node_is_the_last_choice() {
-        let mut plimsoll = measured(Setting::Shipped, &[SAMPLE], 12);
+        let mut plimsoll = measured("", &[SAMPLE], 12);
         assert_eq!(points(&mut plimsoll, 12), 0);
         (13..=18).for_each(|now| plimsoll.observe(&Observation::of_nodes(now, &[SAMPLE])));
         assert_eq!(points(&mut plimsoll, 18), 39);
     }
 
     #[test]
-    fn a_pod_that_uses_little_of_its_request_goes_where_little_is_requested_beside_the_load() {
-        for (setting, expected) in [(Setting::Shipped, [40, 48]), (Setting::Unpaired, [46, 46])] {
-            let mut plimsoll = measured(setting, &[SAMPLE; 2], 30);
-            (1..=12).for_each(|pod| plimsoll.bound(&other(pod), usize::from(pod > 7), 30));
-            let pods = [(other(1), 0, PodUse { cpu: 1.0, memory: 1_024 })];
-            for now in 31..=90 {
-                plimsoll.observe(&Observation::of_nodes_and_pods(now, &[SAMPLE; 2], &pods));
-            }
-            let mut points = [0; 2];
-            plimsoll.score(&POD, &[0, 1], &mut points, 90);
-            // Each load is 0.531. Requests of 28 and 20 of 32 cores use two thirds of themselves and fill three
-            // quarters of the nodes, so that the surplus with the pod is −0.135 and 0.031. The pod uses a quarter of
-            // its request: half of the surplus is taken off.
-            assert_eq!(points, expected);
-        }
+    fn a_node_loses_points_for_what_it_would_be_above_what_is_typical() {
+        let samples = [busy(0.5), busy(0.1), busy(0.7)];
+        let mut plimsoll = Plimsoll::new(Setup::of(&mut Settings::default()).unwrap());
+        (1..=30).for_each(|now| plimsoll.observe(&Observation::of_nodes(now, &samples)));
+        let mut points = [0; 3];
+        plimsoll.score(&POD, &[0, 1, 2], &mut points, 30);
+        // 0.5 is typical, and the pod adds 0.10625.
+        assert_eq!(points, [27, 30, 21]);
     }
 
     #[test]
     fn hard_limits_let_a_pod_wait_and_soft_ones_let_the_least_loaded_pass() {
         let samples = [busy(0.9), busy(0.8), busy(0.95)];
-        let mut soft = measured(Setting::Shipped, &samples, 36);
-        assert_eq!(passing(&mut soft, 3, 36), [1]);
-        let mut hard = measured(Setting::HardLimit(0.6), &samples, 36);
+        let mut soft = measured("", &samples, 36);
+        assert_eq!(passing(&mut soft, 3, 36), [0, 1, 2]);
+        let mut hard = measured("hardLimit=0.6", &samples, 36);
         assert!(passing(&mut hard, 3, 36).is_empty());
         // 0.45 + 0.10625 is below 0.6; at 0.5 it is not.
         let samples = [busy(0.5), busy(0.45)];
-        let mut hard = measured(Setting::HardLimit(0.6), &samples, 36);
+        let mut hard = measured("hardLimit=0.6", &samples, 36);
         assert_eq!(passing(&mut hard, 2, 36), [1]);
     }
 

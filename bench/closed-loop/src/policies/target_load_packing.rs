@@ -19,7 +19,7 @@ const AGENT_INTERVAL: Step = MINUTE;
 /// For how long bindings are kept.
 const KEPT: Step = 5 * MINUTE;
 
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(super) struct TargetLoadPacking {
     beside_resource_scores: bool,
     watcher: Watcher,
@@ -63,6 +63,10 @@ impl TargetLoadPacking {
 impl Policy for TargetLoadPacking {
     fn hook(&self) -> Hook {
         Hook::Plugin { weight: 1 }
+    }
+
+    fn copy(&self) -> Box<dyn Policy> {
+        Box::new(self.clone())
     }
 
     fn keeps_resource_scores(&self) -> bool {
@@ -117,7 +121,7 @@ mod tests {
     }
 
     fn observe(packing: &mut TargetLoadPacking, now: Step) {
-        let samples = [NodeSample { up: true, cpu: 0.1, memory: 0.1 }];
+        let samples = [NodeSample { up: true, cpu: 0.1, memory: 0.1, best_effort: 0.0 }];
         packing.observe(&Observation::of_nodes(now, &samples));
     }
 }

@@ -6,14 +6,13 @@ use serde::Serialize;
 
 pub use self::table::Tables;
 use crate::cell::Cell;
-use crate::policies::REFERENCE;
 use crate::workload::{Offered, Workload};
-use crate::world::{Figures, Waits};
+use crate::world::{Figures, Spread, Spreads, Waits};
 
 /// A cell in which the reference has fewer minutes over 80% than this, a seed on average, is left out of comparisons.
 pub const LEAST_HOT_MINUTES: f64 = 100.0;
 
-/// One cell, one seed, all policies.
+/// One cell, one seed, all policies. The first one is the reference, which the others are compared with.
 #[derive(Debug, Clone, Serialize)]
 pub struct Run {
     /// The cell.
@@ -23,8 +22,9 @@ pub struct Run {
     pub seed: u64,
     /// Pods that arrive, those that run at the beginning included.
     pub pods: usize,
-    /// CPU requested, CPU used and memory requested in percent of the cluster, if nothing waits and but for noise.
-    pub offered_percent: [f64; 3],
+    /// CPU requested, CPU used, memory requested and memory used in percent of the cluster, if nothing waits and
+    /// but for noise.
+    pub offered_percent: [f64; 4],
     /// Minutes in which one pod alone asks for more than 65%, 80% and 100% of a node, summed over the pods: no
     /// placement avoids them.
     pub alone_minutes: [f64; 3],
@@ -36,7 +36,7 @@ pub struct Run {
 #[derive(Debug, Clone, Serialize)]
 pub struct PolicyRun {
     /// Name of the policy.
-    pub policy: &'static str,
+    pub policy: String,
     /// Its figures.
     #[serde(flatten)]
     pub figures: Figures,
@@ -45,12 +45,13 @@ pub struct PolicyRun {
 impl Run {
     /// The figures of a workload under policies.
     pub fn new(workload: &Workload, policies: Vec<PolicyRun>, alone_minutes: [f64; 3]) -> Self {
-        let Offered { cpu_requested, cpu_used, memory_requested } = workload.offered();
+        let Offered { cpu_requested, cpu_used, memory_requested, memory_used } = workload.offered();
         Self {
             cell: workload.cell,
             seed: workload.seed,
             pods: workload.pods.len(),
-            offered_percent: [cpu_requested, cpu_used, memory_requested].map(|part| 100.0 * part),
+            offered_percent: [cpu_requested, cpu_used, memory_requested, memory_used]
+                .map(|part| 100.0 * part),
             alone_minutes,
             policies,
         }
@@ -68,7 +69,7 @@ pub struct Summary {
     #[serde(serialize_with = "as_text")]
     pub cell: Cell,
     /// Name of the policy.
-    pub policy: &'static str,
+    pub policy: String,
     /// Seeds.
     pub seeds: usize,
     /// Sums over the seeds of [`Run::alone_minutes`].
@@ -95,6 +96,8 @@ pub struct Summary {
     pub placements: u64,
     /// Mean over the seeds of the writes of each node an hour; `None` where they are not simulated.
     pub writes_an_hour: Option<f64>,
+    /// How replicas of one Deployment spread, over all seeds.
+    pub spreads: Spreads,
     /// Whether the reference has too few minutes over 80% for a comparison.
     pub left_out: bool,
 }
@@ -112,13 +115,14 @@ pub fn summaries(runs: &[Run]) -> Vec<Summary> {
 
 fn summaries_of(cell: Cell, runs: &[Run]) -> Vec<Summary> {
     let runs: Vec<&Run> = runs.iter().filter(|run| run.cell == cell).collect();
-    let names = runs.first().map_or(&[][..], |run| &run.policies).iter().map(|run| run.policy);
+    let names = runs.first().map_or(&[][..], |run| &run.policies).iter().map(|run| &run.policy);
     names.map(|name| summary(cell, name, &runs)).collect()
 }
 
-fn summary(cell: Cell, policy: &'static str, runs: &[&Run]) -> Summary {
+fn summary(cell: Cell, policy: &str, runs: &[&Run]) -> Summary {
     let own: Vec<&Figures> = runs.iter().filter_map(|run| run.of(policy)).collect();
-    let others: Vec<&Figures> = runs.iter().filter_map(|run| run.of(REFERENCE)).collect();
+    let first = runs.iter().filter_map(|run| run.policies.first());
+    let others: Vec<&Figures> = first.map(|run| &run.figures).collect();
     let hot_minutes = hot_minutes(&own);
     let reference = self::hot_minutes(&others);
     let seeds = own.len();
@@ -128,7 +132,7 @@ fn summary(cell: Cell, policy: &'static str, runs: &[&Run]) -> Summary {
     let pairs = own.iter().zip(&others);
     Summary {
         cell,
-        policy,
+        policy: policy.to_owned(),
         seeds,
         alone_minutes: [0, 1, 2].map(|level| runs.iter().map(|run| run.alone_minutes[level]).sum()),
         hot_minutes,
@@ -143,7 +147,17 @@ fn summary(cell: Cell, policy: &'static str, runs: &[&Run]) -> Summary {
         evicted_twice: total(&own, |figures| figures.evicted_twice),
         placements: total(&own, |figures| figures.placements),
         writes_an_hour: writes.map(|writes| writes / seeds as f64),
+        spreads: spreads(&own),
         left_out: reference[1] < LEAST_HOT_MINUTES * seeds as f64,
+    }
+}
+
+fn spreads(runs: &[&Figures]) -> Spreads {
+    let each = || runs.iter().map(|figures| &figures.spreads);
+    Spreads {
+        rollouts: [0, 1, 2].map(|size: usize| Spread::sum(each().map(|own| &own.rollouts[size]))),
+        beside_cold: [0, 1]
+            .map(|size: usize| Spread::sum(each().map(|own| &own.beside_cold[size]))),
     }
 }
 

@@ -135,10 +135,10 @@ impl Catalogue {
     pub(super) fn add(&mut self, rng: &mut impl Rng, kind: AppKind) -> AppId {
         let mut app = self.draw(rng, kind);
         app.ratio = match self.cell.shape {
-            Shape::Uniform => self.cell.mean_ratio(),
             Shape::Skewed => self.cell.mean_ratio() * with_mean_1(rng, 0.8),
             Shape::Heavy if rng.random_bool(0.1) => HEAVY_RATIO,
             Shape::Heavy => self.light_ratio,
+            _ => self.cell.mean_ratio(),
         };
         self.apps.push(app);
         self.apps.len() - 1
@@ -146,7 +146,8 @@ impl Catalogue {
 
     fn draw(&self, rng: &mut impl Rng, kind: AppKind) -> App {
         let cpu = request(rng.random());
-        let gib_per_core = (3.0 * with_median_1(rng, 0.4)).clamp(1.0, 8.0);
+        let [median, least, most] = self.traits.gib_per_core;
+        let gib_per_core = (median * with_median_1(rng, 0.4)).clamp(least, most);
         let near_15: f64 = StandardNormal.sample(rng);
         let anytime: f64 = rng.random();
         let peak = if rng.random_bool(0.7) { (15.0 + near_15) / 24.0 } else { anytime };
@@ -225,7 +226,6 @@ impl Catalogue {
         let cores = self.cores_by_app();
         let total: f64 = cores.iter().sum();
         match self.cell.shape {
-            Shape::Uniform => {}
             Shape::Skewed => {
                 let drawn: Vec<f64> = cores.iter().map(|_| with_mean_1(rng, 0.8)).collect();
                 let weighted: f64 =
@@ -240,6 +240,7 @@ impl Catalogue {
                     app.ratio = if heavy.contains(&rank) { HEAVY_RATIO } else { self.light_ratio };
                 }
             }
+            _ => {}
         }
     }
 }

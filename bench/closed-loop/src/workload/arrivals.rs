@@ -14,7 +14,7 @@ use crate::cluster::Scale;
 use crate::time::STEP_SECONDS;
 
 /// Pods of a burst.
-pub(super) const BURST_PODS: usize = 50;
+pub const BURST_PODS: usize = 50;
 /// The longest lifetime in seconds: 5 days.
 pub(super) const MAX_LIFE: f64 = 5.0 * 86_400.0;
 
@@ -34,7 +34,7 @@ pub(super) fn generate(catalogue: &mut Catalogue, scale: &Scale) -> Vec<Pod> {
 }
 
 /// Turns an arrival in seconds into one in steps; a pod that ended before step 0 is left out.
-fn placed_in_time(at: f64, pod: Pod) -> Option<Pod> {
+pub(super) fn placed_in_time(at: f64, pod: Pod) -> Option<Pod> {
     let seconds = f64::from(STEP_SECONDS);
     if at >= 0.0 {
         return Some(Pod { arrival: (at / seconds) as u32, ..pod });
@@ -121,7 +121,8 @@ fn times(rng: &mut impl Rng, rate: f64, rhythm: f64, scale: &Scale) -> Vec<f64> 
 fn draw_pod(catalogue: &Catalogue, rng: &mut impl Rng, app: AppId) -> Pod {
     let of = &catalogue.apps[app];
     let life = draw_life(rng, &catalogue.traits, of.kind);
-    let memory = f64::from(of.memory) * (0.6 * with_median_1(rng, 0.3)).min(1.0);
+    let [median, sigma] = catalogue.traits.memory_ratio;
+    let memory = f64::from(of.memory) * (median * with_median_1(rng, sigma)).min(1.0);
     Pod {
         app,
         arrival: 0,

@@ -7,12 +7,19 @@ mod apps;
 mod arrivals;
 mod lognormal;
 mod noise;
+mod replay;
+mod traces;
+
+use std::sync::Arc;
 
 pub use self::apps::{App, AppKind};
+pub use self::arrivals::BURST_PODS;
 pub use self::noise::{Ar1, mix};
+pub use self::replay::Replay;
+pub use self::traces::Traces;
 use crate::cell::{Cell, Variant};
-use crate::cluster::{NODE_CORES, Scale};
-use crate::time::{DAY, STEP_SECONDS, Step};
+use crate::cluster::{NODE_CORES, NODE_MEMORY, NodeId, Scale};
+use crate::time::{DAY, HOUR, STEP_SECONDS, Step};
 
 /// A pod's place in [`Workload::pods`].
 pub type PodId = usize;
@@ -55,6 +62,14 @@ pub struct Traits {
     pub arrival_rhythm: f64,
     /// Median lifetime of services and jobs in seconds.
     pub median_life: [f64; 2],
+    /// Memory request by requested core in GiB: the median of a lognormal number, and where it is cut.
+    pub gib_per_core: [f64; 3],
+    /// Memory use by request: median and standard deviation of the logarithm.
+    pub memory_ratio: [f64; 2],
+    /// Memory in use as a fraction of the cluster; `None` where it follows from the rest.
+    pub memory_target: Option<f64>,
+    /// Whether best-effort batch runs on every node.
+    pub batch: bool,
 }
 
 impl Traits {
@@ -67,6 +82,10 @@ impl Traits {
             daily_ratio: 0.0,
             arrival_rhythm: 0.5,
             median_life: [8.0 * 3600.0, 20.0 * 60.0],
+            gib_per_core: [3.0, 1.0, 8.0],
+            memory_ratio: [0.6, 0.3],
+            memory_target: None,
+            batch: false,
         };
         match variant {
             Variant::Frozen => frozen,
@@ -78,6 +97,17 @@ impl Traits {
             Variant::ShortLived => {
                 Self { arrival_rhythm: 0.2, median_life: [2.0 * 3600.0, 10.0 * 60.0], ..frozen }
             }
+            // Requests fill four fifths of the memory on average.
+            Variant::Memory => Self {
+                arrival_rhythm: 0.2,
+                gib_per_core: [5.0, 1.0, 12.0],
+                memory_ratio: [0.93, 0.05],
+                memory_target: Some(0.75),
+                ..frozen
+            },
+            Variant::Batch => Self { batch: true, ..frozen },
+            // Requests that fill nine tenths on average leave no room for a rhythm of the arrivals.
+            Variant::Levels => Self { arrival_rhythm: 0.0, ..frozen },
         }
     }
 }
@@ -97,6 +127,8 @@ pub struct Workload {
     pub apps: Vec<App>,
     /// In the order of arrival.
     pub pods: Vec<Pod>,
+    /// What pods use, where that was recorded; `None` where it follows from ratios, rhythms and noise.
+    pub replay: Option<Replay>,
 }
 
 /// What a workload asks for and uses if each pod is bound when it arrives, as fractions of capacity over the counted
@@ -109,6 +141,8 @@ pub struct Offered {
     pub cpu_used: f64,
     /// Memory that is requested.
     pub memory_requested: f64,
+    /// Memory that is used.
+    pub memory_used: f64,
 }
 
 impl Workload {
@@ -120,10 +154,39 @@ impl Workload {
         let traits = Traits::of(cell.variant);
         let mut catalogue = apps::Catalogue::new(cell, seed, &scale, &traits);
         let pods = arrivals::generate(&mut catalogue, &scale);
-        let mut this = Self { cell, seed, scale, traits, apps: catalogue.apps, pods };
-        let correction = cell.target() / this.offered().cpu_used;
+        let mut this = Self { cell, seed, scale, traits, apps: catalogue.apps, pods, replay: None };
+        let offered = this.offered();
+        let correction = cell.target() / offered.cpu_used;
         this.apps.iter_mut().for_each(|app| app.ratio *= correction);
+        if let Some(target) = traits.memory_target {
+            let correction = target / offered.memory_used;
+            let corrected = |mebibytes: u32| (f64::from(mebibytes) * correction).round() as u32;
+            this.apps.iter_mut().for_each(|app| app.memory = corrected(app.memory));
+            this.pods.iter_mut().for_each(|pod| pod.memory_used = corrected(pod.memory_used));
+        }
         this
+    }
+
+    /// The workload of a cell of traces.
+    pub fn replayed(cell: Cell, seed: u64, scale: Scale, traces: &Arc<Traces>) -> Self {
+        replay::workload(cell, seed, scale, traces)
+    }
+
+    /// How many apps there are up to the last one that serves.
+    pub fn services(&self) -> usize {
+        let last = self.apps.iter().rposition(|app| app.kind == AppKind::Service);
+        last.map_or(0, |last| last + 1)
+    }
+
+    /// The part of a node's idle CPU that best-effort batch uses: 0.2 to 1, drawn anew each hour, for each node at a
+    /// time of its own.
+    pub fn batch(&self, node: NodeId, step: Step) -> f64 {
+        if !self.traits.batch {
+            return 0.0;
+        }
+        let hour = (step as usize + node * 37) / HOUR as usize;
+        let drawn = mix(mix(self.seed ^ (node as u64) << 32) ^ hour as u64);
+        0.2 + 0.8 * (drawn >> 11) as f64 / (1_u64 << 53) as f64
     }
 
     /// By how much more or less an app uses at a step than on average: day rhythm and the ratio of the day.
@@ -166,6 +229,7 @@ impl Workload {
         let mut cpu = 0.0;
         let mut used = 0.0;
         let mut memory = 0.0;
+        let mut memory_used = 0.0;
         for pod in &self.pods {
             let app = &self.apps[pod.app];
             let begin = pod.arrival.max(from);
@@ -173,19 +237,31 @@ impl Workload {
             let present = f64::from(end.saturating_sub(begin));
             cpu += present * app.cores();
             memory += present * f64::from(app.memory);
-            let begin = (pod.arrival + pod.start_delay).max(from);
-            let surge = if pod.settled || pod.arrival < from { 0 } else { app.surge_steps };
-            let extra =
-                f64::from(app.surge - 1.0) * f64::from(surge.min(end.saturating_sub(begin)));
-            let running = extra + self.rhythm_within(app, begin, end);
-            used += app.cores() * app.ratio * f64::from(pod.factor) * running;
+            memory_used += present * f64::from(pod.memory_used);
+            used += self.use_of(pod);
         }
         let capacity = self.capacity_steps(from, to);
         Offered {
             cpu_requested: cpu / (capacity * NODE_CORES),
             cpu_used: used / (capacity * NODE_CORES),
-            memory_requested: memory / (capacity * f64::from(crate::cluster::NODE_MEMORY)),
+            memory_requested: memory / (capacity * f64::from(NODE_MEMORY)),
+            memory_used: memory_used / (capacity * f64::from(NODE_MEMORY)),
         }
+    }
+
+    /// The core-steps that a pod uses in the counted time if it is bound when it arrives, but for noise.
+    fn use_of(&self, pod: &Pod) -> f64 {
+        let app = &self.apps[pod.app];
+        let from = self.scale.counted_from;
+        let end = (pod.arrival + pod.life).min(self.scale.steps);
+        let begin = (pod.arrival + pod.start_delay).max(from);
+        let surge = if pod.settled || pod.arrival < from { 0 } else { app.surge_steps };
+        let extra = f64::from(app.surge - 1.0) * f64::from(surge.min(end.saturating_sub(begin)));
+        let running = match &self.replay {
+            Some(replay) => replay.within(pod.app, pod.noise, begin, end),
+            None => extra + self.rhythm_within(app, begin, end),
+        };
+        app.cores() * app.ratio * f64::from(pod.factor) * running
     }
 
     /// Nodes times steps from one step to another.
@@ -207,7 +283,6 @@ fn steps_of(seconds: f64) -> Step {
 mod tests {
     use super::*;
     use crate::cell::Shape;
-    use crate::time::HOUR;
 
     fn cell(text: &str) -> Cell {
         text.parse().unwrap()
@@ -235,6 +310,28 @@ mod tests {
             assert!((0.3..0.95).contains(&offered.cpu_requested), "{cell:?}: {offered:?}");
             assert!((0.2..0.9).contains(&offered.memory_requested), "{cell:?}: {offered:?}");
         }
+    }
+
+    #[test]
+    fn in_cells_of_memory_pods_use_three_quarters_of_it() {
+        for cell in Cell::all(Variant::Memory) {
+            let offered = Workload::new(cell, 1, Scale::QUICK).offered();
+            assert!((offered.memory_used / 0.75 - 1.0).abs() < 1e-4, "{cell:?}: {offered:?}");
+            assert!((offered.cpu_used / cell.target() - 1.0).abs() < 1e-9, "{cell:?}: {offered:?}");
+            assert!((0.55..0.9).contains(&offered.memory_requested), "{cell:?}: {offered:?}");
+        }
+    }
+
+    #[test]
+    fn batch_uses_another_part_of_idle_time_each_hour() {
+        let cell = Cell { variant: Variant::Batch, ..cell("S40") };
+        let workload = Workload::new(cell, 1, Scale::QUICK);
+        assert_eq!(workload.pods, quick(1).pods);
+        let hours: Vec<f64> = (0..1_000).map(|hour| workload.batch(3, hour * HOUR)).collect();
+        assert!(hours.iter().all(|part| (0.2..1.0).contains(part)));
+        let mean = hours.iter().sum::<f64>() / 1_000.0;
+        assert!((0.57..0.63).contains(&mean), "{mean}");
+        assert_eq!(quick(1).batch(3, HOUR), 0.0);
     }
 
     #[test]
@@ -324,7 +421,7 @@ mod tests {
             match shape {
                 Shape::Uniform => assert_eq!(distinct, 0),
                 Shape::Skewed => assert!(distinct > 250),
-                Shape::Heavy => assert!((30..80).contains(&doubled), "{doubled}"),
+                _ => assert!((30..80).contains(&doubled), "{doubled}"),
             }
         }
     }

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 use serde::Serialize;
 
+use super::Spreads;
 use crate::cluster::{NODE_CORES, NodeId};
 use crate::time::{MINUTE, STEP_SECONDS, Step};
 
@@ -92,6 +93,8 @@ pub struct Figures {
     pub evicted_twice: u64,
     /// How often the policy's system wrote each node's readings an hour; `None` where that is not simulated.
     pub writes_an_hour: Option<f64>,
+    /// How replicas of one Deployment spread.
+    pub spreads: Spreads,
     /// What the waits are computed from.
     #[serde(skip)]
     pub waits: Waits,
@@ -204,6 +207,7 @@ impl Counter {
             evicted: self.evicted,
             evicted_twice: self.evicted_twice,
             writes_an_hour: None,
+            spreads: Spreads::default(),
             waits: self.waits,
         }
     }

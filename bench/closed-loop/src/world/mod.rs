@@ -5,6 +5,7 @@ mod in_tree;
 mod nodes;
 mod observation;
 mod scheduler;
+mod spread;
 
 pub use self::figures::{Figures, LEVELS, Waits, minutes};
 pub use self::in_tree::InTree;
@@ -12,6 +13,8 @@ use self::nodes::Nodes;
 use self::observation::Measured;
 pub use self::observation::{NodeSample, Observation, PodUse};
 use self::scheduler::Scheduler;
+use self::spread::{Burst, Probes};
+pub use self::spread::{REPLICAS, Spread, SpreadFigures, Spreads};
 use crate::cluster::{NODE_CORES, NODE_CPU, NODE_MEMORY, NODE_PODS, NodeId, zone};
 use crate::policies::{PodView, Policy};
 use crate::time::{MINUTE, Step};
@@ -82,14 +85,23 @@ pub struct World {
     /// Pods to be tried, by step modulo [`RETRY_AFTER`] + 1.
     due: Vec<Vec<u32>>,
     demand: Vec<f64>,
+    /// By node, the part of the demand that its CPU suffices for.
+    shares: Vec<f64>,
     samples: Vec<NodeSample>,
     counter: figures::Counter,
+    spreads: Spreads,
     finished: Vec<u32>,
 }
 
 impl World {
-    /// An empty cluster under a policy.
-    pub fn new(workload: &Workload, in_tree: InTree, policy: Box<dyn Policy>) -> Self {
+    /// An empty cluster under a policy, whose weight may be another than its own.
+    pub fn new(
+        workload: &Workload,
+        in_tree: InTree,
+        policy: Box<dyn Policy>,
+        weight: Option<i64>,
+    ) -> Self {
+        let seed = mix(workload.cell.code()) ^ workload.seed;
         let scale = &workload.scale;
         let absent = PodState {
             node: NOWHERE,
@@ -101,16 +113,18 @@ impl World {
         };
         Self {
             policy,
-            scheduler: Scheduler::new(in_tree, mix(workload.cell.code()) ^ workload.seed),
-            nodes: Nodes::new(scale, workload.apps.len()),
+            scheduler: Scheduler::new(in_tree, seed, weight),
+            nodes: Nodes::new(scale, workload.services()),
             pods: vec![absent; workload.pods.len()],
             places: Vec::new(),
             ends: vec![Vec::new(); scale.steps as usize],
             boosts: vec![Vec::new(); CALENDAR],
             due: vec![Vec::new(); RETRY_AFTER as usize + 1],
             demand: vec![0.0; scale.all_nodes()],
+            shares: vec![1.0; scale.all_nodes()],
             samples: Vec::new(),
             counter: figures::Counter::new(scale.counted_from, scale.all_nodes()),
+            spreads: Spreads::default(),
             finished: Vec::new(),
         }
     }
@@ -129,10 +143,16 @@ impl World {
             uses: shared.uses,
             pod_in_slot: shared.pod_in_slot,
             slot_of: shared.slot_of,
-            demand: &self.demand,
+            shares: &self.shares,
         };
         self.policy.observe(&Observation::new(shared.now, &self.samples, measured));
         self.place_pods(shared);
+        let scale = &shared.workload.scale;
+        if shared.now >= scale.counted_from {
+            let (nodes, policy) = (&self.nodes, &*self.policy);
+            let probes = Probes { nodes, scheduler: &self.scheduler, policy };
+            probes.count(&mut self.spreads, scale, shared.workload.apps.len(), shared.now);
+        }
     }
 
     /// The pods that ended here since the last call.
@@ -145,7 +165,7 @@ impl World {
         let waiting = self.pods.iter().filter(|pod| pod.phase == Phase::Waiting);
         let writes_an_hour = self.policy.writes_an_hour();
         let figures = self.counter.finish(now, waiting.map(|pod| pod.requested_at));
-        Figures { writes_an_hour, ..figures }
+        Figures { writes_an_hour, spreads: self.spreads, ..figures }
     }
 
     /// Checks that no node has more requested than it has, and that the sums are those of its pods.
@@ -265,12 +285,18 @@ impl World {
                 *demand += f64::from(used * place.boost);
             }
         }
+        for (share, demand) in self.shares.iter_mut().zip(&self.demand) {
+            *share = (NODE_CORES / demand).min(1.0);
+        }
         let joined = self.nodes.joined;
         self.samples.resize(joined, NodeSample::default());
         for (node, sample) in self.samples.iter_mut().enumerate() {
+            let cpu = (self.demand[node] / NODE_CORES).min(1.0);
+            let best_effort = shared.workload.batch(node, shared.now) * (1.0 - cpu);
             *sample = NodeSample {
                 up: self.nodes.is_open(node),
-                cpu: (self.demand[node] / NODE_CORES).min(1.0),
+                cpu: cpu + best_effort,
+                best_effort,
                 memory: self.nodes.memory_used[node] as f64 / f64::from(NODE_MEMORY),
             };
         }
@@ -283,6 +309,7 @@ impl World {
         for pod in shared.arriving.0..shared.arriving.1 {
             self.ask(shared.now, pod);
         }
+        let mut burst = self.burst(shared);
         let mut due = std::mem::take(self.due_at(shared.now));
         due.sort_unstable();
         for pod in due.drain(..) {
@@ -299,12 +326,33 @@ impl World {
                 shared.now,
             );
             match found {
-                Some(node) => self.bind(shared, &view, node),
+                Some(node) => {
+                    self.bind(shared, &view, node);
+                    if let Some(burst) = &mut burst {
+                        burst.bound(&view, node);
+                    }
+                }
                 None => self.due_at(shared.now + RETRY_AFTER).push(pod),
             }
         }
         // The emptied list is kept for its memory.
         *self.due_at(shared.now) = due;
+        if let Some(burst) = burst {
+            burst.count(&mut self.spreads, shared.now);
+        }
+    }
+
+    /// The burst of a service that arrives at this step, where that counts.
+    fn burst(&self, shared: &Shared<'_>) -> Option<Burst> {
+        if shared.now < shared.workload.scale.counted_from {
+            return None;
+        }
+        let (first, end) = shared.arriving;
+        let pods: Vec<(PodView, bool)> = (first..end)
+            .map(|pod| view(shared.workload, pod))
+            .map(|pod| (pod, shared.workload.apps[pod.app].prefers_label))
+            .collect();
+        Burst::among(&pods, &self.nodes, &self.scheduler)
     }
 
     fn bind(&mut self, shared: &Shared<'_>, view: &PodView, node: NodeId) {

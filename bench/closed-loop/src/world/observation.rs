@@ -1,7 +1,7 @@
 //! What can be measured at a step, as policies see it.
 
-use super::{NOWHERE, Place, view};
-use crate::cluster::{NODE_CORES, NodeId};
+use super::{NOWHERE, Place};
+use crate::cluster::NodeId;
 use crate::policies::PodView;
 use crate::time::Step;
 use crate::workload::{PodId, Workload};
@@ -13,8 +13,17 @@ pub struct NodeSample {
     pub up: bool,
     /// CPU in use, 0 to 1: what exceeds the capacity is not seen.
     pub cpu: f64,
+    /// The part of it that best-effort batch uses, which gives way to everything else.
+    pub best_effort: f64,
     /// Memory in use, 0 to 1.
     pub memory: f64,
+}
+
+impl NodeSample {
+    /// CPU in use, with best-effort batch or without.
+    pub fn cpu_with(&self, best_effort: bool) -> f64 {
+        if best_effort { self.cpu } else { self.cpu - self.best_effort }
+    }
 }
 
 /// One sample of a running pod, as its cgroup has it.
@@ -51,21 +60,8 @@ pub(super) struct Measured<'a> {
     pub(super) pod_in_slot: &'a [u32],
     /// By pod.
     pub(super) slot_of: &'a [u32],
-    /// Cores asked for of each node.
-    pub(super) demand: &'a [f64],
-}
-
-impl Measured<'_> {
-    fn in_slot(&self, slot: usize) -> Option<(PodView, NodeId, PodUse)> {
-        let place = self.places.get(slot)?;
-        if place.node == NOWHERE || place.boost == 0.0 {
-            return None;
-        }
-        let pod = self.pod_in_slot[slot] as PodId;
-        let node = usize::from(place.node);
-        let used = PodUse { cpu: self.cpu(slot), memory: self.workload.pods[pod].memory_used };
-        Some((view(self.workload, pod), node, used))
-    }
+    /// By node, the part of what its pods ask for that they get.
+    pub(super) shares: &'a [f64],
 }
 
 impl Measured<'_> {
@@ -77,10 +73,11 @@ impl Measured<'_> {
         (runs && self.pod_in_slot[slot] as PodId == pod).then_some(slot)
     }
 
-    fn cpu(&self, slot: usize) -> f64 {
-        let place = self.places[slot];
-        let share = (NODE_CORES / self.demand[usize::from(place.node)]).min(1.0);
-        f64::from(self.uses[slot] * place.boost) * share
+    /// The cores that the pod in a slot uses; `None` where none runs in it.
+    fn cpu(&self, slot: usize) -> Option<f64> {
+        let Place { node, boost } = self.places[slot];
+        let runs = node != NOWHERE && boost != 0.0;
+        runs.then(|| f64::from(self.uses[slot] * boost) * self.shares[usize::from(node)])
     }
 }
 
@@ -92,34 +89,37 @@ impl<'a> Observation<'a> {
     /// The sample of a pod; `None` where it does not run (yet).
     pub fn pod(&self, pod: PodId) -> Option<PodUse> {
         match &self.pods {
-            Pods::Measured(measured) => measured.running(pod).map(|slot| PodUse {
-                cpu: measured.cpu(slot),
-                memory: measured.workload.pods[pod].memory_used,
-            }),
+            Pods::Measured(measured) => {
+                let cpu = measured.cpu(measured.running(pod)?)?;
+                Some(PodUse { cpu, memory: measured.workload.pods[pod].memory_used })
+            }
             Pods::Listed(pods) => {
                 pods.iter().find(|(found, ..)| found.id == pod).map(|(_, _, used)| *used)
             }
         }
     }
 
-    /// The cores that a pod uses, as [`Observation::pod`] has them, at less cost.
-    pub fn pod_cpu(&self, pod: PodId) -> Option<f64> {
+    /// The slot of a pod that runs, and the memory that it uses in MiB. A pod keeps its slot while it runs.
+    pub fn running(&self, pod: PodId) -> Option<(usize, u32)> {
         match &self.pods {
-            Pods::Measured(measured) => measured.running(pod).map(|slot| measured.cpu(slot)),
-            Pods::Listed(_) => self.pod(pod).map(|used| used.cpu),
+            Pods::Measured(measured) => {
+                let slot = measured.running(pod)?;
+                Some((slot, measured.workload.pods[pod].memory_used))
+            }
+            Pods::Listed(_) => self.pod(pod).map(|used| (pod, used.memory)),
         }
     }
 
-    /// All running pods with their nodes and samples.
-    pub fn pods(&self) -> impl Iterator<Item = (PodView, NodeId, PodUse)> {
-        let (measured, listed) = match &self.pods {
-            Pods::Measured(measured) => (Some(*measured), None),
-            Pods::Listed(pods) => (None, Some(*pods)),
-        };
-        let measured = measured.into_iter();
-        let measured =
-            measured.flat_map(|all| (0..all.places.len()).filter_map(move |s| all.in_slot(s)));
-        measured.chain(listed.into_iter().flatten().copied())
+    /// The cores that the pod in each slot uses; `None` for a slot in which none runs.
+    pub fn for_each_slot(&self, mut slot_uses: impl FnMut(usize, Option<f64>)) {
+        match &self.pods {
+            Pods::Measured(measured) => {
+                (0..measured.places.len()).for_each(|slot| slot_uses(slot, measured.cpu(slot)));
+            }
+            Pods::Listed(pods) => {
+                pods.iter().for_each(|(pod, _, used)| slot_uses(pod.id, Some(used.cpu)));
+            }
+        }
     }
 }
 

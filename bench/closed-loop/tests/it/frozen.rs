@@ -5,10 +5,11 @@
 
 use std::fmt::Write;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use closed_loop::cell::{Cell, Variant};
 use closed_loop::cluster::Scale;
-use closed_loop::workload::{Ar1, Pod, Workload};
+use closed_loop::workload::{Ar1, Pod, Traces, Workload};
 
 /// The first arrivals and sums of one workload, to six digits.
 fn describe(workload: &Workload, text: &mut String) {
@@ -62,13 +63,20 @@ fn digits(value: f64) -> String {
 #[test]
 fn the_workload_is_frozen() {
     let mut text = String::new();
-    for variant in [Variant::Frozen, Variant::Noisy, Variant::ShortLived] {
+    let variants =
+        [Variant::Frozen, Variant::Noisy, Variant::ShortLived, Variant::Memory, Variant::Levels];
+    for variant in variants {
         // U25, S40 and H55.
         for cell in Cell::all(variant).into_iter().step_by(4) {
             describe(&Workload::new(cell, 1, Scale::FULL), &mut text);
         }
     }
-    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden/workload.txt");
+    let tests = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests");
+    let traces = Arc::new(Traces::read(&tests.join("fixtures/traces")).unwrap());
+    for cell in Cell::traced() {
+        describe(&Workload::replayed(cell, 1, Scale::QUICK, &traces), &mut text);
+    }
+    let path = tests.join("golden/workload.txt");
     if std::env::var_os("PLIMSOLL_REGENERATE").is_some() {
         std::fs::write(&path, &text).unwrap();
     }

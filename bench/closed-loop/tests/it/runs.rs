@@ -2,7 +2,7 @@
 
 use closed_loop::cell::Cell;
 use closed_loop::cluster::Scale;
-use closed_loop::policies::{ALL, Entry, find};
+use closed_loop::policies::{Entry, KINDS};
 use closed_loop::simulation::Simulation;
 use closed_loop::workload::Workload;
 use closed_loop::world::{Figures, InTree};
@@ -11,23 +11,23 @@ fn workload(cell: &str) -> Workload {
     Workload::new(cell.parse::<Cell>().unwrap(), 1, Scale::QUICK)
 }
 
-fn policies(names: &[&str]) -> Vec<&'static Entry> {
-    names.iter().map(|name| find(name).unwrap()).collect()
+fn policies(names: &[&str]) -> Vec<Entry> {
+    names.iter().map(|name| name.parse().unwrap()).collect()
 }
 
-fn run(workload: &Workload, policies: &[&Entry]) -> Vec<Figures> {
+fn run(workload: &Workload, policies: &[Entry]) -> Vec<Figures> {
     Simulation::new(workload, InTree::All, policies).unwrap().run().0
 }
 
 #[test]
 fn requests_never_exceed_a_nodes_capacity_and_no_pod_is_lost() {
     let workload = workload("S55");
-    let all: Vec<&Entry> = ALL.iter().collect();
+    let all = policies(&KINDS.iter().map(|kind| kind.name).collect::<Vec<_>>());
     let mut simulation = Simulation::new(&workload, InTree::All, &all).unwrap();
     while simulation.step() {
         if simulation.now().is_multiple_of(500) {
             for (world, entry) in simulation.worlds().iter().zip(&all) {
-                world.check(&workload).unwrap_or_else(|wrong| panic!("{}: {wrong}", entry.name));
+                world.check(&workload).unwrap_or_else(|wrong| panic!("{entry}: {wrong}"));
             }
         }
     }

@@ -111,7 +111,7 @@ fn metric(
 
 /// The part of the weights that a metric's terms have; `None` where all weights are 0, or they are no load.
 fn share<'a>(model: Model, terms: impl Iterator<Item = &'a ResolvedWeight>) -> Option<f64> {
-    let is_sum = matches!(model, Model::CraneLinear | Model::TargetLoadPacking { .. });
+    let is_sum = model == Model::CraneLinear;
     let terms =
         terms.filter(|term| is_sum || term.metric.meaning.statistic != WindowStatistic::Deviation);
     let shares = terms.map(|term| if is_sum { term.share } else { term.share_of_group });
@@ -119,20 +119,10 @@ fn share<'a>(model: Model, terms: impl Iterator<Item = &'a ResolvedWeight>) -> O
 }
 
 fn scoring(scoring: &Rules) -> Scoring {
-    let (target, margin, sensitivity) = match scoring.model {
-        Model::TargetLoadPacking { target } => (Some(target), None, None),
-        Model::VariationRisk { margin, sensitivity } => (None, Some(margin), Some(sensitivity)),
-        Model::CraneLinear | Model::DominantResource | Model::Learned => (None, None, None),
-    };
     Scoring {
         model: scoring.model.name().to_owned(),
         direction: scoring.direction.name().to_owned(),
         scale: scoring.scale.highest(),
-        target,
-        margin,
-        sensitivity,
-        pairing: scoring.pairs().then_some(scoring.pairing),
-        keep_for_large: scoring.keeps().then_some(scoring.keep_for_large),
     }
 }
 
@@ -152,7 +142,6 @@ fn limits(policy: &LoadPolicy) -> Limits {
 fn estimates(policy: &LoadPolicy) -> Option<Estimates> {
     policy.estimates.map(|rules| Estimates {
         learned: rules.learned,
-        statistic: rules.statistic.name().to_owned(),
         cpu_factor: rules.factors.cpu,
         memory_factor: rules.factors.memory,
         default_cpu: rules.fallback.cpu,

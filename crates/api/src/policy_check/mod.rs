@@ -132,28 +132,12 @@ pub struct HotRule {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Scoring {
-    /// The formula, as in `dominantResource`.
+    /// The formula: `aboveTypical` or `craneLinear`.
     pub model: String,
     /// `spread` or `pack`.
     pub direction: String,
-    /// The highest score: 10 or 100.
+    /// The highest score, 1 to 100.
     pub scale: u8,
-    /// The best load, 0 to 1; only under `targetLoadPacking`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub target: Option<f64>,
-    /// How much the deviation counts; only under `variationRisk`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub margin: Option<f64>,
-    /// The deviation counts to the power of 1 ÷ this; only under `variationRisk`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub sensitivity: Option<f64>,
-    /// How much it counts, 0 to 1, that a node uses more or less CPU than such requests use on average; absent if it
-    /// does not count.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub pairing: Option<f64>,
-    /// The part of the nodes, 0 to 1, that is kept for pods that use much of a node; absent if none is.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub keep_for_large: Option<f64>,
 }
 
 /// How pods that request GPU memory are placed.
@@ -199,8 +183,6 @@ pub struct Limits {
 pub struct Estimates {
     /// Whether estimates use what the running pods of the workload use.
     pub learned: bool,
-    /// Which statistic of the learned use counts, as in `p90`.
-    pub statistic: String,
     /// The part of its CPU request that a pod of an unknown workload is assumed to use.
     pub cpu_factor: f64,
     /// The same for memory.

@@ -52,7 +52,6 @@ fn faults_of_single_fields_are_faults_by_the_schema_too() {
         ("model: learned", "model: magic"),
         ("scale: 100", "scale: 50"),
         ("mode: hard", "mode: firm"),
-        ("statistic: p95", "statistic: p42"),
         ("count: 5", "count: 0"),
         ("    selector: pool=batch,!spot\n", ""),
         ("names: [team-a, team-b]", "names: []"),

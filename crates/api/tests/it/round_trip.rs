@@ -190,17 +190,11 @@ prop_compose! {
             model: words[0].clone(),
             direction: words[1].clone(),
             scale,
-            target: numbers[0],
-            margin: numbers[1],
-            sensitivity: numbers[2],
-            pairing: numbers[4],
-            keep_for_large: numbers[5],
         };
         let limits =
             Limits { mode: words[2].clone(), max_wait_seconds: numbers[3], exempt_priority_classes };
         let estimates = Estimates {
             learned,
-            statistic: words[3].clone(),
             cpu_factor: amounts[0],
             memory_factor: amounts[1],
             default_cpu: amounts[2],

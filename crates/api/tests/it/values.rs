@@ -142,13 +142,6 @@ fn explained_load(
     score: u8,
 ) -> Load {
     Load {
-        surplus: Some(explain::Surplus {
-            requested: 0.8,
-            average: 0.6,
-            surplus: 0.1,
-            counted: -0.05,
-        }),
-        counts_as: Some(0.65),
         limits: vec![Limit {
             metric: "cpu_usage_avg_5m".to_owned(),
             max: 0.65,
@@ -161,6 +154,7 @@ fn explained_load(
             metric: "cpu_usage_avg_5m".to_owned(),
             share: 1.0,
             points,
+            typical: Some(0.5),
             reading: reading.clone(),
             in_flight: Some(0.04),
             pod: Some(0.02),
@@ -329,14 +323,9 @@ pub(crate) fn policy_check() -> PolicyCheck {
         kind: Some("SchedulingPolicy".to_owned()),
         metrics: vec![cpu.clone()],
         scoring: Some(Scoring {
-            model: "variationRisk".to_owned(),
+            model: "aboveTypical".to_owned(),
             direction: "spread".to_owned(),
-            scale: 100,
-            target: Some(0.4),
-            margin: Some(1.0),
-            sensitivity: Some(2.0),
-            pairing: Some(0.5),
-            keep_for_large: Some(0.06),
+            scale: 30,
         }),
         limits: Some(Limits {
             mode: "hard".to_owned(),
@@ -345,7 +334,6 @@ pub(crate) fn policy_check() -> PolicyCheck {
         }),
         estimates: Some(Estimates {
             learned: true,
-            statistic: "mean".to_owned(),
             cpu_factor: 0.85,
             memory_factor: 0.7,
             default_cpu: 0.25,

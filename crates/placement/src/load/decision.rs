@@ -13,17 +13,14 @@
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::model::{Weighed, group_load, node_cpu, points, score_of, surplus};
-use super::other_nodes::OnCpu;
-use super::pairing::{CpuUse, NodeCpu, Surplus};
+use super::model::{Weighed, group_load, points, score_of};
 use super::{
-    ByOtherNodes, KnownLoad, MetricId, MetricLoad, NodeLoad, PodKind, PodToPlace, ReadingStatus,
+    KnownLoad, MetricId, MetricLoad, NodeLoad, PodKind, PodToPlace, ReadingStatus,
     ResolvedDemand, ResolvedLimit, ResolvedMetric, ResolvedPolicy, ResolvedRules, ResolvedWeight,
     Score,
 };
-use crate::policy::{NamespaceRule, Unknown, WindowStatistic};
+use crate::policy::{NamespaceRule, Unknown};
 use crate::reading::{HOT_VALUE_MAX_AGE, Reading, is_fresh};
-use crate::resources::Resource;
 use crate::units::Ratio;
 
 /// The annotator divides each value by this: it takes all for percent.
@@ -165,11 +162,6 @@ pub struct LoadDecision<'a> {
     pub terms: Vec<Term<'a>>,
     /// The hot value; each whole one costs 10 points.
     pub hot_value: f64,
-    /// The node's surplus; `None` if it does not count.
-    pub surplus: Option<Surplus>,
-    /// The load that the node's CPU counts with, since the node is kept for large pods; `None` where that is not more
-    /// than it would be otherwise.
-    pub counts_as: Option<f64>,
     /// The score.
     pub score: Score,
 }
@@ -250,11 +242,6 @@ impl<'a> Term<'a> {
     fn for_score(&self) -> Weighed<'a> {
         Weighed { weight: self.weight, load: self.load.for_score() }
     }
-
-    /// As [`Term::for_score`], without a load that is estimated only.
-    fn measured(&self) -> Weighed<'a> {
-        Weighed { weight: self.weight, load: self.load.known() }
-    }
 }
 
 impl<'p> Evaluation<'p, '_> {
@@ -265,8 +252,6 @@ impl<'p> Evaluation<'p, '_> {
             limits: self.limits().collect(),
             terms: self.terms().filter(|term| self.is_judged_by(&term.weight.metric)).collect(),
             hot_value: self.hot_value(),
-            surplus: self.surplus(),
-            counts_as: self.counts_as(),
             score: self.score(),
         }
     }
@@ -287,43 +272,22 @@ impl<'p> Evaluation<'p, '_> {
         let scoring = &self.policy.policy.scoring;
         score_of(
             scoring,
-            self.rules().groups,
             || self.terms().map(|term| term.for_score()),
-            self.on_cpu(),
+            self.policy.groups(),
+            self.pod.typical,
             self.hot_value(),
         )
     }
 
-    /// The node's used and requested CPU, without the pod to be placed; 0 if either is not known.
-    pub fn cpu_use(&self) -> CpuUse {
-        self.node_cpu().map(NodeCpu::capped_use).unwrap_or_default()
-    }
-
-    /// The node's surplus for the pod; `None` if it does not count.
-    pub fn surplus(&self) -> Option<Surplus> {
-        let paired = self.on_cpu().paired?;
-        surplus(self.terms().map(|term| term.measured()), paired)
-    }
-
-    /// The load that the node's CPU counts with, since the node is kept for large pods; `None` where that is not more
-    /// than it would be otherwise.
-    pub fn counts_as(&self) -> Option<f64> {
-        let on_cpu = self.on_cpu();
-        let group = on_cpu.kept?;
-        let load = group_load(self.terms().map(|term| term.measured()), group, f64::NAN)?;
-        on_cpu.raised(group, load)
-    }
-
-    fn on_cpu(&self) -> OnCpu {
-        let PodToPlace { by_other_nodes, uses, .. } = self.pod;
-        // Computing the node's CPU use takes time.
-        let counts = by_other_nodes != ByOtherNodes::NOTHING;
-        by_other_nodes.on(counts.then(|| self.node_cpu()).flatten(), uses.cpu)
-    }
-
-    pub(super) fn node_cpu(&self) -> Option<NodeCpu> {
+    /// The node's load of a group of weights as scores count it, without the pod to be placed; `None` where it is not
+    /// known, or where the node is about to be removed: then it says nothing of what is typical.
+    pub fn present_load(&self, group: usize) -> Option<f64> {
+        if self.node.is_to_be_removed {
+            return None;
+        }
         let without = Self { pod: PodToPlace::ORDINARY, ..*self };
-        node_cpu(self.rules(), without.terms().map(|term| term.measured()), self.node, self.now)
+        let load = group_load(without.terms().map(|term| term.for_score()), group, f64::NAN)?;
+        load.is_finite().then_some(load)
     }
 
     /// The node's load with the pod divided by its limit, for the nearest of the limits whose load is known: above 1
@@ -446,22 +410,15 @@ impl<'p> Evaluation<'p, '_> {
         let capacity = self.capacity(metric)?;
         let resource = metric.meaning.resource?;
         let visible_after = metric.meaning.visible_after?;
-        let (read_at, read) = match reading {
-            ReadingStatus::Fresh(reading) => (reading.at, reading.value.get() * capacity),
-            ReadingStatus::NotYet => (self.node.joined_at(self.now)?, 0.0),
+        let read_at = match reading {
+            ReadingStatus::Fresh(reading) => reading.at,
+            ReadingStatus::NotYet => self.node.joined_at(self.now)?,
             ReadingStatus::Stale(_) | ReadingStatus::Missing | ReadingStatus::NotFetched => {
                 return None;
             }
         };
         let recent = &self.node.recent;
-        let unseen = recent.use_not_in_reading(resource, read_at, visible_after, self.now);
-        let ended = match (resource, metric.meaning.statistic) {
-            (Resource::Cpu, WindowStatistic::Mean) => {
-                recent.ended_cpu_in_mean(read_at, visible_after)
-            }
-            _ => 0.0,
-        };
-        let in_flight = unseen - ended.min(read);
+        let in_flight = recent.use_not_in_reading(resource, read_at, visible_after, self.now);
         Some((in_flight / capacity, self.pod.uses.get(resource) / capacity))
     }
 

@@ -32,8 +32,7 @@ impl ReadingStatus {
 pub struct MetricLoad {
     /// What was measured.
     pub reading: ReadingStatus,
-    /// The use of recently bound and in-flight pods that the reading does not show yet, less the use of ended pods that
-    /// it still shows: a fraction of the node. The load never falls below 0.
+    /// The use of recently bound and in-flight pods that the reading does not show yet: a fraction of the node.
     pub in_flight: f64,
     /// What the pod to be placed will use: a fraction of the node.
     pub pod: f64,
@@ -54,10 +53,9 @@ impl MetricLoad {
         }
     }
 
-    /// The measured load: the reading without the use of ended pods, as far as newer pods do not replace it. Estimates
-    /// add nothing to it. `None` without a fresh reading.
+    /// The measured load, without any estimate. `None` without a fresh reading.
     pub fn measured(self) -> Option<f64> {
-        self.reading.fresh().map(|reading| reading.value.get() + self.in_flight.min(0.0))
+        self.reading.fresh().map(|reading| reading.value.get())
     }
 
     /// The load without the pod to be placed.

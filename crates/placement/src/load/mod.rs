@@ -9,33 +9,29 @@
 
 mod decision;
 mod declared;
-mod large_pods;
 mod least_loaded;
 mod metric_load;
 mod metric_table;
 mod model;
 mod node_load;
-mod other_nodes;
-mod pairing;
 mod pod;
 mod prepared;
 mod recent_pods;
 mod resolved_policy;
 mod score;
+mod typical;
 
 pub use decision::{Evaluation, LimitCheck, LimitOutcome, LoadDecision, Term, Verdict};
 pub use declared::DeclaredPods;
-pub use large_pods::{COUNTS_AS, KeptNodes, LARGE, PodSizes};
 pub use least_loaded::pass_over_limits;
 pub use metric_load::{KnownLoad, MetricLoad, ReadingStatus};
 pub use metric_table::{MetricId, MetricTable};
 pub use node_load::{NodeLoad, Readings};
-pub use other_nodes::ByOtherNodes;
-pub use pairing::{CpuUse, Pairing, Surplus};
 pub use pod::{PodAdds, PodKind, PodToPlace};
 pub use prepared::PreparedNodes;
-pub use recent_pods::{EndedPod, PastUse, RecentPods, STARTS_WITHIN, is_in_flight};
+pub use recent_pods::{RecentPods, STARTS_WITHIN, is_in_flight};
 pub use resolved_policy::{
     ResolvedDemand, ResolvedLimit, ResolvedMetric, ResolvedPolicy, ResolvedRules, ResolvedWeight,
 };
 pub use score::Score;
+pub use typical::typical_load;

@@ -1,20 +1,14 @@
 //! The scoring models: from the terms of a policy's weights to a score.
 //!
 //! - crane linear: trunc(Σ of 100·w·(1−load) ÷ Σ w), as crane-scheduler's `getNodeScore`.
-//! - target load packing: rises from 100·target at 0 to 100 at the target, and falls to 0 at full load, as Trimaran's
-//!   `TargetLoadPacking`.
-//! - variation risk: 100·(1 − (mean + margin·deviation^(1/sensitivity)) ÷ 2) of the worst resource, as Trimaran's
-//!   `LoadVariationRiskBalancing`.
-//! - dominant resource, learned: 100·(1 − load) of the most loaded resource, where CPU counts with a part of its
-//!   surplus ([`super::pairing`]), and on a node that is kept for large pods as more loaded ([`super::large_pods`]).
+//! - above typical: 100·(1 − excess), where the excess of a resource is what its load with the pod is above the load that
+//!   is typical of the candidates without the pod ([`super::typical_load`]), and the largest excess of a resource counts.
+//!   Nodes below what is typical are alike, so that kube-scheduler's own scores, such as those that spread replicas,
+//!   choose among them.
 //!
 //! Each whole hot value costs 10 points, as in crane.
 
-use jiff::Timestamp;
-
-use super::other_nodes::OnCpu;
-use super::pairing::{NodeCpu, Paired};
-use super::{KnownLoad, NodeLoad, ResolvedRules, ResolvedWeight, Score, Surplus};
+use super::{KnownLoad, ResolvedWeight, Score};
 use crate::policy::{Direction, Model, Scoring, Unknown, WindowStatistic};
 
 /// Points that each whole hot value costs: crane's 10 of 100.
@@ -53,12 +47,13 @@ impl Weighed<'_> {
     }
 }
 
-/// The score of a node. `terms` can be called several times, so that terms need not be stored.
+/// The score of a node. `terms` can be called several times, so that terms need not be stored. `typical` has the typical
+/// load of each group; where it has none, the node is judged for itself.
 pub(super) fn score_of<'a, I>(
     scoring: &Scoring,
-    groups: usize,
     terms: impl Fn() -> I,
-    on_cpu: OnCpu,
+    groups: usize,
+    typical: &[f64],
     hot_value: f64,
 ) -> Score
 where
@@ -67,29 +62,17 @@ where
     if terms().all(|term| term.value().is_none()) {
         return Score::ZERO;
     }
-    let pack = scoring.direction == Direction::Pack;
     let points = match scoring.model {
-        Model::CraneLinear | Model::TargetLoadPacking { .. } => sum(scoring, terms()),
-        Model::VariationRisk { margin, sensitivity } => {
-            let highest = worst(groups, |group| risk(&terms, group, margin, sensitivity));
-            highest.map_or(0.0, |risk| 100.0 * (1.0 - risk))
-        }
-        Model::DominantResource | Model::Learned => {
-            // For packing a full node is best, so an unknown load counts as more than full.
-            let penalty = if pack { f64::INFINITY } else { 1.0 };
-            let load = worst(groups, |group| {
-                let load = group_load(terms(), group, penalty)?;
-                Some(if load.is_finite() { on_cpu.load_of(group, load) } else { load })
-            });
-            load.map_or(0.0, |load| {
-                if !pack {
-                    100.0 * (1.0 - load)
-                } else if load > 1.0 {
-                    0.0
-                } else {
-                    100.0 * load
+        Model::CraneLinear => sum(scoring, terms()),
+        Model::AboveTypical => {
+            let mut excess: Option<f64> = None;
+            for group in 0..groups {
+                if let Some(load) = group_load(terms(), group, 1.0) {
+                    let above = (load - typical.get(group).unwrap_or(&0.0)).max(0.0);
+                    excess = Some(excess.map_or(above, |excess| excess.max(above)));
                 }
-            })
+            }
+            excess.map_or(0.0, |excess| 100.0 * (1.0 - excess))
         }
     };
     let points = (points + ROUNDING_ERROR).trunc();
@@ -111,35 +94,18 @@ fn sum<'a>(scoring: &Scoring, terms: impl Iterator<Item = Weighed<'a>>) -> f64 {
 
 /// What a term adds to 100 points; `None` under a model that adds nothing up.
 pub(super) fn points(scoring: &Scoring, term: Weighed<'_>) -> Option<f64> {
-    let pack = scoring.direction == Direction::Pack;
+    if scoring.model == Model::AboveTypical {
+        return None;
+    }
     let share = term.weight.share;
     // A weight of 0 adds nothing, whatever the value: 0 times infinity is no number.
     let known = if share > 0.0 { term.value() } else { None };
-    let load = known.unwrap_or_default();
-    let points = match scoring.model {
-        Model::CraneLinear if pack && load > 1.0 => 0.0,
-        Model::CraneLinear if pack => 100.0 * share * load,
-        Model::CraneLinear => 100.0 * share * (1.0 - load),
-        Model::TargetLoadPacking { target } => 100.0 * share * at_target(load, target),
-        Model::VariationRisk { .. } | Model::DominantResource | Model::Learned => return None,
-    };
-    Some(if known.is_some() { points } else { 0.0 })
-}
-
-/// Trimaran's TargetLoadPacking, as a fraction of 100 points.
-fn at_target(load: f64, target: f64) -> f64 {
-    if load <= target {
-        (1.0 - target) * load / target + target
-    } else if load <= 1.0 {
-        target * (1.0 - load) / (1.0 - target)
-    } else {
-        0.0
-    }
-}
-
-/// The highest value of all groups that have one.
-fn worst(groups: usize, value: impl Fn(usize) -> Option<f64>) -> Option<f64> {
-    (0..groups).filter_map(value).reduce(f64::max)
+    let Some(load) = known else { return Some(0.0) };
+    Some(match scoring.direction {
+        Direction::Spread => 100.0 * share * (1.0 - load),
+        Direction::Pack if load > 1.0 => 0.0,
+        Direction::Pack => 100.0 * share * load,
+    })
 }
 
 /// The weighted mean of the loads of a group; `None` where none counts. `penalty` stands for a load that is not known.
@@ -160,45 +126,6 @@ pub(super) fn group_load<'a>(
         }
     }
     (weights > 0.0).then(|| sum / weights)
-}
-
-/// A node's used and requested CPU, where `terms` are without the pod to be placed; `None` if its load, its capacity or
-/// its pods' requests are not known. Pods in flight to the node count as its own.
-pub(super) fn node_cpu<'a>(
-    rules: &ResolvedRules,
-    terms: impl Iterator<Item = Weighed<'a>>,
-    node: &NodeLoad,
-    now: Timestamp,
-) -> Option<NodeCpu> {
-    let (group, requested) = rules.cpu_group.zip(node.requested_cpu)?;
-    let requested = requested + node.recent.requested_in_flight(now);
-    let capacity = node.capacity.cpu.filter(|capacity| *capacity > 0.0)?;
-    // A load that is not known counts as NaN, which makes the mean NaN.
-    let used = group_load(terms, group, f64::NAN)? * capacity;
-    used.is_finite().then_some(NodeCpu { group, capacity, requested, used })
-}
-
-/// The surplus of a node's CPU; `None` where it does not count, or its load is not known.
-pub(super) fn surplus<'a>(
-    terms: impl Iterator<Item = Weighed<'a>>,
-    paired: Paired,
-) -> Option<Surplus> {
-    let load = group_load(terms, paired.group, f64::NAN)?;
-    load.is_finite().then(|| paired.surplus_at(load))
-}
-
-/// Trimaran's risk of a resource, 0 to 1; `None` where its load does not count.
-fn risk<'a, I: Iterator<Item = Weighed<'a>>>(
-    terms: &impl Fn() -> I,
-    group: usize,
-    margin: f64,
-    sensitivity: f64,
-) -> Option<f64> {
-    let mean = group_load(terms(), group, 1.0)?;
-    let deviations = terms().filter(|term| term.weight.group == group && is_deviation(*term));
-    let deviation = deviations.filter_map(|term| term.load_or(1.0)).reduce(f64::max).unwrap_or(0.0);
-    let deviation = deviation.clamp(0.0, 1.0).powf(1.0 / sensitivity);
-    Some(((mean.clamp(0.0, 1.0) + (margin * deviation).clamp(0.0, 1.0)) / 2.0).clamp(0.0, 1.0))
 }
 
 fn is_deviation(term: Weighed<'_>) -> bool {

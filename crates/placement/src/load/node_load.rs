@@ -64,6 +64,8 @@ pub struct NodeLoad {
     pub declared: Option<Arc<DeclaredPods>>,
     /// The Node's labels, which select its pool.
     pub labels: Arc<Labels>,
+    /// Whether Cluster Autoscaler means to remove it. Its load is then no measure for others.
+    pub is_to_be_removed: bool,
     /// When the Node was created; `None` where it does not say.
     pub created_at: Option<Timestamp>,
 }

@@ -2,7 +2,6 @@
 
 use jiff::SignedDuration;
 
-use super::ByOtherNodes;
 use crate::demand::{Demand, Rates};
 use crate::resources::Amounts;
 
@@ -30,8 +29,9 @@ pub struct PodToPlace<'a> {
     pub declares: Rates,
     /// How long it has waited for a node; zero where it has not.
     pub waited: SignedDuration,
-    /// What scores for it take from other nodes.
-    pub by_other_nodes: ByOtherNodes,
+    /// The typical load of the nodes that it could go to, by group of weights ([`super::typical_load`]). Where there is
+    /// none, each node is judged for itself.
+    pub typical: &'a [f64],
 }
 
 impl PodToPlace<'_> {
@@ -43,7 +43,7 @@ impl PodToPlace<'_> {
         uses: Amounts { cpu: 0.0, memory: 0.0 },
         declares: Rates::NONE,
         waited: SignedDuration::ZERO,
-        by_other_nodes: ByOtherNodes::NOTHING,
+        typical: &[],
     };
 
     /// What it adds to a node's load.

@@ -9,9 +9,8 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::decision::first_rejection;
 use super::model::{Weighed, score_of};
-use super::pairing::{CpuUse, NodeCpu};
 use super::{
-    ByOtherNodes, Evaluation, KnownLoad, MetricLoad, NodeLoad, PodAdds, PodToPlace, ResolvedDemand,
+    Evaluation, KnownLoad, MetricLoad, NodeLoad, PodAdds, PodToPlace, ResolvedDemand,
     ResolvedLimit, ResolvedMetric, ResolvedPolicy, Score, Verdict,
 };
 use crate::policy::NOT_MEASURED_YET;
@@ -28,16 +27,15 @@ pub struct PreparedNodes {
     nodes: Vec<Option<Node>>,
     /// The loads of all nodes: for each node one for each limit, then one for each weight.
     loads: Vec<Load>,
+    /// [`Evaluation::present_load`] of all nodes: for each node one for each group of weights.
+    present_loads: Vec<Option<f64>>,
     /// For each limit a load that no node exceeds; `None` if that cannot be said, as with nodes of several pools.
     max_loads: Option<Vec<Load>>,
-    /// The CPU use of all nodes together.
-    cpu_use: CpuUse,
 }
 
 #[derive(Debug, Clone)]
 struct Node {
     hot_value: f64,
-    cpu: Option<NodeCpu>,
     /// The position of its first load.
     first_load: u32,
     /// The number of its rules in the policy: of its pool, or of nodes without one.
@@ -68,14 +66,16 @@ impl PreparedNodes {
             until: Timestamp::MAX,
             nodes: Vec::new(),
             loads: Vec::new(),
+            present_loads: Vec::new(),
             max_loads: None,
-            cpu_use: CpuUse::default(),
         };
         for node in nodes {
             let Some(node) = node else {
                 all.nodes.push(None);
+                all.present_loads.extend((0..policy.groups()).map(|_| None));
                 continue;
             };
+            all.present_loads.extend(present_loads(policy, node, now));
             let (prepared, loads) = prepare(policy, node, now);
             // A cluster has fewer than 4 billion of them.
             let first_load = u32::try_from(all.loads.len()).unwrap_or(u32::MAX);
@@ -115,7 +115,8 @@ impl PreparedNodes {
                 continue;
             }
             let slot = slot.as_mut()?;
-            let (prepared, loads) = prepare(&self.policy, node(position)?, now);
+            let node = node(position)?;
+            let (prepared, loads) = prepare(&self.policy, node, now);
             if prepared.rules != slot.rules {
                 // The node may be in another pool, whose rules need more loads.
                 return None;
@@ -123,6 +124,9 @@ impl PreparedNodes {
             let first_load = slot.first_load as usize;
             *slot = Node { first_load: slot.first_load, ..prepared };
             renewed.loads[first_load..first_load + loads.len()].copy_from_slice(&loads);
+            let groups = self.policy.groups();
+            let present = &mut renewed.present_loads[position * groups..][..groups];
+            present.iter_mut().zip(present_loads(&self.policy, node, now)).for_each(|(old, new)| *old = new);
         }
         renewed.set_totals();
         Some(renewed)
@@ -131,8 +135,7 @@ impl PreparedNodes {
     /// Sets the fields that are computed from all nodes.
     fn set_totals(&mut self) {
         let known = self.nodes.iter().flatten();
-        self.until = known.clone().map(|node| node.until).min().unwrap_or(Timestamp::MAX);
-        self.cpu_use = known.filter_map(|node| node.cpu).map(NodeCpu::capped_use).sum();
+        self.until = known.map(|node| node.until).min().unwrap_or(Timestamp::MAX);
         self.max_loads = self.max_loads();
     }
 
@@ -227,17 +230,11 @@ impl PreparedNodes {
         }))
     }
 
-    /// The CPU use and requests of all nodes for which both are known.
+    /// [`Evaluation::present_load`] of the node at a position.
     #[must_use]
-    pub fn cpu_use(&self) -> CpuUse {
-        self.cpu_use
-    }
-
-    /// The CPU use and requests of the node at a position; 0 if either is not known.
-    #[must_use]
-    pub fn cpu_use_of(&self, node: usize) -> CpuUse {
-        let cpu = self.nodes[node].as_ref().and_then(|node| node.cpu);
-        cpu.map(NodeCpu::capped_use).unwrap_or_default()
+    pub fn present_load(&self, node: usize, group: usize) -> Option<f64> {
+        self.nodes[node].as_ref()?;
+        self.present_loads[node * self.policy.groups() + group]
     }
 
     /// The score of the node at a position for a pod that adds this, 0 for a node of which nothing is known. `policy`
@@ -248,23 +245,33 @@ impl PreparedNodes {
         policy: &ResolvedPolicy,
         node: usize,
         pod: &PodAdds,
-        by_other_nodes: ByOtherNodes,
+        typical: &[f64],
     ) -> Score {
         let Some(node) = &self.nodes[node] else { return Score::ZERO };
         let rules = policy.rules_of(node.rules as usize);
         let loads = &self.loads[node.first_load as usize + rules.limits.len()..];
         score_of(
             &policy.policy.scoring,
-            rules.groups,
             || {
                 let weights = rules.weights.iter().zip(loads);
                 weights
                     .map(|(weight, load)| Weighed { weight, load: load.with(&weight.metric, pod) })
             },
-            by_other_nodes.on(node.cpu, pod.uses.cpu),
+            policy.groups(),
+            typical,
             node.hot_value,
         )
     }
+}
+
+/// [`Evaluation::present_load`] of each group.
+fn present_loads<'a>(
+    policy: &'a ResolvedPolicy,
+    node: &'a NodeLoad,
+    now: Timestamp,
+) -> impl Iterator<Item = Option<f64>> + 'a {
+    let at = Evaluation { policy, node, pod: PodToPlace::ORDINARY, now };
+    (0..policy.groups()).map(move |group| at.present_load(group))
 }
 
 /// A node and its loads at `now`. `first_load` is not set.
@@ -306,7 +313,7 @@ fn prepare(policy: &ResolvedPolicy, node: &NodeLoad, now: Timestamp) -> (Node, V
     // A policy has fewer than 4 billion pools.
     let rules = u32::try_from(number).unwrap_or(u32::MAX);
     let until = next_change.at;
-    (Node { hot_value: at.hot_value(), cpu: at.node_cpu(), first_load: 0, rules, until }, loads)
+    (Node { hot_value: at.hot_value(), first_load: 0, rules, until }, loads)
 }
 
 /// When a node's loads of `now` may change first.

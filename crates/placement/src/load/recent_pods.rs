@@ -1,5 +1,5 @@
-//! Pods that were bound to a node recently, are in flight to it, or have ended: for crane's hot value, and for the use
-//! that readings do not show yet or still show.
+//! Pods that were bound to a node recently or are in flight to it: for crane's hot value, and for the use that readings do
+//! not show yet.
 //!
 //! Invariants: a pod counts once, however often its binding is recorded. An in-flight pod that is never bound expires:
 //! kube-scheduler unassigns members of a gang without a request to extenders. A reading shows a pod from the start of
@@ -15,9 +15,6 @@ use crate::units::PodUid;
 
 /// The most bindings that are kept for a node; crane keeps 1,024 for the whole cluster.
 const MAX_BOUND: usize = 1024;
-
-/// The most ended pods that are kept for a node.
-const MAX_ENDED: usize = 1024;
 
 /// The most in-flight pods that are kept for a node.
 const MAX_IN_FLIGHT: usize = 1024;
@@ -60,31 +57,6 @@ pub struct RecentPods {
     /// What pods in flight declare, and bound ones that the node's [`DeclaredPods`](super::DeclaredPods) do not have
     /// yet.
     declared: Vec<DeclaredPod>,
-    /// Ended pods, in the order in which their ends were recorded.
-    ended: Vec<EndedPod>,
-}
-
-/// A pod that no longer runs.
-#[derive(Debug, Clone, PartialEq)]
-pub struct EndedPod {
-    /// The pod.
-    pub uid: PodUid,
-    /// When it ended.
-    pub ended_at: Timestamp,
-    /// What it used; `None` if its containers never ran, or if that was not measured.
-    pub used: Option<PastUse>,
-}
-
-/// The CPU that an ended pod used, as far as that was measured. Not memory: readings count what cannot be freed, and
-/// what pods of its workload held may be more than what this one freed.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct PastUse {
-    /// Since when all of its containers ran.
-    pub from: Timestamp,
-    /// Until when they ran.
-    pub until: Timestamp,
-    /// Cores.
-    pub cpu: f64,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -126,8 +98,6 @@ struct InFlightPod {
     uid: PodUid,
     /// What it will probably use.
     uses: Amounts,
-    /// What it requests, in cores.
-    requested_cpu: f64,
 }
 
 /// What a pod declares that will probably be bound, or was just bound.
@@ -185,7 +155,6 @@ impl RecentPods {
         pod: &PodUid,
         now: Timestamp,
         uses: Amounts,
-        requested_cpu: f64,
     ) -> bool {
         if self.is_bound(pod) {
             return false;
@@ -195,8 +164,7 @@ impl RecentPods {
         let drop = (self.in_flight.len() + 1).saturating_sub(MAX_IN_FLIGHT);
         self.in_flight.drain(..drop);
         let place = self.in_flight.partition_point(|other| other.at <= now);
-        self.in_flight
-            .insert(place, InFlightPod { at: now, uid: pod.clone(), uses, requested_cpu });
+        self.in_flight.insert(place, InFlightPod { at: now, uid: pod.clone(), uses });
         true
     }
 
@@ -233,38 +201,14 @@ impl RecentPods {
         declared.map(|pod| (*pod.declares.get(demand) as f64).min(most)).sum()
     }
 
-    /// Records that a pod has ended: it uses nothing any more, but readings still show it for some time. Its binding
-    /// still counts in the hot value. Drops pods that ended earlier than this one by more than `horizon`. Returns
-    /// whether anything changed.
-    pub fn ended(&mut self, pod: EndedPod, horizon: SignedDuration) -> bool {
-        let was_in_flight = self.remove_in_flight(&pod.uid);
-        if self.ended.iter().any(|other| other.uid == pod.uid) {
-            return was_in_flight;
-        }
-        if let Some(bound) = self.bound.iter_mut().find(|bound| bound.uid == pod.uid) {
-            (bound.uses, bound.ended) = (Amounts::default(), true);
-        }
-        self.ended.retain(|other| pod.ended_at.duration_since(other.ended_at) <= horizon);
-        let drop = (self.ended.len() + 1).saturating_sub(MAX_ENDED);
-        self.ended.drain(..drop);
-        self.ended.push(pod);
+    /// Records that a pod has ended: it uses nothing any more. Its binding still counts in the hot value. Returns whether
+    /// anything changed.
+    pub fn ended(&mut self, pod: &PodUid) -> bool {
+        let was_in_flight = self.remove_in_flight(pod);
+        let bound = self.bound.iter_mut().find(|bound| bound.uid == *pod);
+        let Some(bound) = bound.filter(|bound| !bound.ended) else { return was_in_flight };
+        (bound.uses, bound.ended) = (Amounts::default(), true);
         true
-    }
-
-    /// The CPU use of ended pods, in cores, that a mean taken at `read_at` over a window of `visible_after` still
-    /// includes.
-    pub(crate) fn ended_cpu_in_mean(
-        &self,
-        read_at: Timestamp,
-        visible_after: SignedDuration,
-    ) -> f64 {
-        let used = self.ended.iter().filter_map(|pod| pod.used);
-        used.map(|used| {
-            let since_start = part_of(read_at.duration_since(used.from), visible_after);
-            let since_end = part_of(read_at.duration_since(used.until), visible_after);
-            (since_start - since_end).max(0.0) * used.cpu
-        })
-        .sum()
     }
 
     /// The use of pods that a reading taken at `read_at` does not include at `now`: all of the use of in-flight pods
@@ -283,12 +227,6 @@ impl RecentPods {
             .sum();
         let in_flight = self.in_flight.iter().filter(|pod| is_in_flight(pod.at, now));
         bound + in_flight.map(|pod| pod.uses.get(resource)).sum::<f64>()
-    }
-
-    /// The CPU that in-flight pods request, in cores.
-    pub(crate) fn requested_in_flight(&self, now: Timestamp) -> f64 {
-        let in_flight = self.in_flight.iter().filter(|pod| is_in_flight(pod.at, now));
-        in_flight.map(|pod| pod.requested_cpu).sum()
     }
 
     /// Whether the pod is in flight to this node.
@@ -314,9 +252,9 @@ impl RecentPods {
         self.bound.iter().any(|other| other.uid == *pod)
     }
 
-    /// How many entries are kept: of pods that are bound, in flight and ended, and of what pods declare.
+    /// How many entries are kept: of pods that are bound and in flight, and of what pods declare.
     pub fn len(&self) -> usize {
-        self.bound.len() + self.in_flight.len() + self.ended.len() + self.declared.len()
+        self.bound.len() + self.in_flight.len() + self.declared.len()
     }
 
     /// Whether no pod is kept.
@@ -414,41 +352,34 @@ mod tests {
     #[test]
     fn a_pod_counts_once_in_flight_and_bound() {
         let mut recent = RecentPods::default();
-        assert!(recent.in_flight(&pod(1), at(0), USES, 0.0));
-        assert!(recent.in_flight(&pod(1), at(1), USES, 0.0));
+        assert!(recent.in_flight(&pod(1), at(0), USES));
+        assert!(recent.in_flight(&pod(1), at(1), USES));
         assert_eq!(recent.within(FIVE_MINUTES, at(2)), 1);
         assert!(recent.bound(&pod(1), at(2), USES, FIVE_MINUTES));
         assert!(!recent.bound(&pod(1), at(3), USES, FIVE_MINUTES));
-        assert!(!recent.in_flight(&pod(1), at(4), USES, 0.0));
+        assert!(!recent.in_flight(&pod(1), at(4), USES));
         assert_eq!(recent.within(FIVE_MINUTES, at(4)), 1);
     }
 
     #[test]
     fn a_pod_in_flight_that_is_never_bound_stops_counting_by_itself() {
         let mut recent = RecentPods::default();
-        recent.in_flight(&pod(1), at(0), USES, 3.0);
-        assert_eq!(
-            (recent.within(FIVE_MINUTES, at(29)), recent.requested_in_flight(at(29))),
-            (1, 3.0)
-        );
-        assert_eq!(
-            (recent.within(FIVE_MINUTES, at(30)), recent.requested_in_flight(at(30))),
-            (0, 0.0)
-        );
+        recent.in_flight(&pod(1), at(0), USES);
+        assert_eq!([29, 30].map(|second| recent.within(FIVE_MINUTES, at(second))), [1, 0]);
     }
 
     #[test]
     fn a_pod_in_flight_does_not_outlive_a_clock_that_is_set_back() {
         let rules = [HotRule { range: FIVE_MINUTES, count: 1 }];
         let mut recent = RecentPods::default();
-        recent.in_flight(&pod(1), at(3_600), USES, 0.0);
+        recent.in_flight(&pod(1), at(3_600), USES);
         let counted = |recent: &RecentPods, now| {
             (recent.within(FIVE_MINUTES, at(now)), unseen(recent, now, now))
         };
         assert_eq!((counted(&recent, 3_540), counted(&recent, 3_539)), ((1, 2.0), (0, 0.0)));
         // It would count again from then on: what was prepared holds until there.
         assert!(recent.change_times(&rules).any(|(at, after)| at + after == self::at(3_540)));
-        recent.in_flight(&pod(2), at(0), USES, 0.0);
+        recent.in_flight(&pod(2), at(0), USES);
         assert_eq!((recent.len(), counted(&recent, 0)), (1, (1, 2.0)));
     }
 
@@ -474,11 +405,9 @@ mod tests {
         let mut recent = RecentPods::default();
         for i in 0..3_000 {
             recent.bound(&pod(i), at(0), USES, FIVE_MINUTES);
-            recent.in_flight(&pod(10_000 + i), at(0), USES, 0.0);
-            recent.ended(end(20_000 + i, 0, 0), FIVE_MINUTES);
+            recent.in_flight(&pod(10_000 + i), at(0), USES);
         }
         assert_eq!((recent.bound.len(), recent.in_flight.len()), (MAX_BOUND, MAX_IN_FLIGHT));
-        assert_eq!(recent.ended.len(), MAX_ENDED);
     }
 
     fn unseen(recent: &RecentPods, read_at: i64, now: i64) -> f64 {
@@ -515,45 +444,15 @@ mod tests {
     #[test]
     fn a_pod_in_flight_counts_whole_and_only_for_some_time() {
         let mut recent = RecentPods::default();
-        recent.in_flight(&pod(1), at(0), USES, 0.0);
+        recent.in_flight(&pod(1), at(0), USES);
         assert_eq!((unseen(&recent, 29, 29), unseen(&recent, 30, 30)), (2.0, 0.0));
-    }
-
-    fn end(number: i64, started: i64, ended: i64) -> EndedPod {
-        let used = PastUse { from: at(started), until: at(ended), cpu: USES.cpu };
-        EndedPod { uid: pod(number), ended_at: at(ended), used: Some(used) }
-    }
-
-    #[test]
-    fn a_mean_shows_an_ended_pod_by_the_part_of_its_window_in_which_it_ran() {
-        let mut recent = RecentPods::default();
-        recent.ended(end(1, -10_000, 1_000), FIVE_MINUTES);
-        let still =
-            |recent: &RecentPods, read_at| recent.ended_cpu_in_mean(at(read_at), FIVE_MINUTES);
-        for (read_at, expected) in [(1_000, 2.0), (1_150, 1.0), (1_300, 0.0), (9_000, 0.0)] {
-            assert_eq!(still(&recent, read_at), expected, "{read_at}");
-        }
-        // One that ran for 75 of the 300 s.
-        let mut short = RecentPods::default();
-        short.ended(end(2, 900, 975), FIVE_MINUTES);
-        assert_eq!((still(&short, 1_000), still(&short, 899)), (0.5, 0.0));
-    }
-
-    #[test]
-    fn a_pod_whose_containers_never_ran_is_in_no_reading() {
-        let mut recent = RecentPods::default();
-        recent.bound(&pod(1), at(0), USES, FIVE_MINUTES);
-        recent.ended(EndedPod { uid: pod(1), ended_at: at(600), used: None }, FIVE_MINUTES);
-        assert_eq!(recent.ended_cpu_in_mean(at(600), FIVE_MINUTES), 0.0);
-        assert_eq!(unseen(&recent, 600, 600), 0.0);
     }
 
     #[test]
     fn a_pod_that_has_ended_uses_nothing_and_stays_in_the_hot_value() {
         let mut recent = RecentPods::default();
         recent.bound(&pod(1), at(0), USES, FIVE_MINUTES);
-        assert!(recent.ended(end(1, 0, 60), FIVE_MINUTES));
-        assert!(!recent.ended(end(1, 0, 61), FIVE_MINUTES));
+        assert!(recent.ended(&pod(1)) && !recent.ended(&pod(1)) && !recent.ended(&pod(2)));
         // A late event of its binding does not make it use anything.
         recent.bound(&pod(1), at(0), USES, FIVE_MINUTES);
         assert_eq!((unseen(&recent, 60, 60), recent.within(FIVE_MINUTES, at(60))), (0.0, 1));

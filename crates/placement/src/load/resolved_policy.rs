@@ -11,7 +11,6 @@ use crate::policy::{
     DemandRules, FetchedMetric, HotRule, Limit, LoadPolicy, MetricMeaning, NamespaceRule, Unknown,
     Weight, WindowStatistic, shows_demand_after,
 };
-use crate::resources::Resource;
 use crate::selector::{LabelSelector, Labels};
 use crate::units::MetricName;
 
@@ -24,6 +23,8 @@ pub struct ResolvedPolicy {
     common: ResolvedRules,
     /// In the policy's order.
     pools: Vec<(LabelSelector, ResolvedRules)>,
+    /// The names of the groups of weights, of all pools.
+    groups: Vec<String>,
 }
 
 /// The limits and weights of one node pool.
@@ -33,10 +34,6 @@ pub struct ResolvedRules {
     pub limits: Vec<ResolvedLimit>,
     /// The weights, in the policy's order.
     pub weights: Vec<ResolvedWeight>,
-    /// How many groups of weights there are: [`ResolvedWeight::group`] is below this.
-    pub groups: usize,
-    /// The group of CPU; `None` where no weight counts its load.
-    pub(super) cpu_group: Option<usize>,
 }
 
 /// A metric as one rule reads it.
@@ -108,16 +105,25 @@ pub struct ResolvedWeight {
 impl ResolvedPolicy {
     /// Resolves `policy`; its metrics get numbers in `table`.
     pub fn new(policy: LoadPolicy, table: &mut MetricTable) -> Self {
-        let common = ResolvedRules::new(&policy.limits, &policy.weights, &policy.demand, table);
+        let mut groups = Vec::new();
+        let demand = &policy.demand;
+        let common = ResolvedRules::new(&policy.limits, &policy.weights, demand, table, &mut groups);
         let pools = policy
             .pools
             .iter()
             .map(|pool| {
-                let rules = ResolvedRules::new(&pool.limits, &pool.weights, &policy.demand, table);
+                let rules = ResolvedRules::new(&pool.limits, &pool.weights, demand, table, &mut groups);
                 (pool.selector.clone(), rules)
             })
             .collect();
-        Self { policy, common, pools }
+        Self { policy, common, pools, groups }
+    }
+
+    /// How many groups of weights there are: [`ResolvedWeight::group`] is below this. Metrics of one resource are a group,
+    /// the same in all pools.
+    #[must_use]
+    pub fn groups(&self) -> usize {
+        self.groups.len()
     }
 
     /// The limits and weights for a node with these labels: those of the first pool that it is of.
@@ -183,6 +189,7 @@ impl ResolvedRules {
         weights: &[Weight],
         demand: &DemandRules,
         table: &mut MetricTable,
+        groups: &mut Vec<String>,
     ) -> Self {
         let measured = limits.iter().map(|limit| ResolvedLimit::new(limit, None, table));
         let mut limits: Vec<ResolvedLimit> = measured.collect();
@@ -197,14 +204,13 @@ impl ResolvedRules {
             weights.push(weight);
         }
         let weights = weights.as_slice();
-        let mut groups: Vec<&str> = Vec::new();
         let mut numbers = Vec::with_capacity(weights.len());
         for weight in weights {
             let name = group(&weight.metric);
-            let known = groups.iter().position(|other| *other == name);
+            let known = groups.iter().position(|other| other == name);
             numbers.push(known.unwrap_or(groups.len()));
             if known.is_none() {
-                groups.push(name);
+                groups.push(name.to_owned());
             }
         }
         let scaled = scaled(weights);
@@ -233,15 +239,7 @@ impl ResolvedRules {
             group: *group,
         });
         let weights: Vec<ResolvedWeight> = resolved.collect();
-        let cpu_group = weights
-            .iter()
-            .find(|weight| {
-                let meaning = &weight.metric.meaning;
-                let is_load = meaning.statistic != WindowStatistic::Deviation;
-                meaning.resource == Some(Resource::Cpu) && is_load && weight.share_of_group > 0.0
-            })
-            .map(|weight| weight.group);
-        Self { limits, weights, groups: groups.len(), cpu_group }
+        Self { limits, weights }
     }
 }
 

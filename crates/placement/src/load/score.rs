@@ -27,11 +27,8 @@ impl Score {
         Self((self.0 + other.0) / 2)
     }
 
-    /// What kube-scheduler is answered: 0 to 100 as it is, or 0 to 10, rounded half up.
+    /// What kube-scheduler is answered: the score on that scale, rounded half up.
     pub fn on(self, scale: Scale) -> i64 {
-        match scale {
-            Scale::Ten => i64::from((self.0 + 5) / 10),
-            Scale::Hundred => i64::from(self.0),
-        }
+        (i64::from(self.0) * i64::from(scale.highest()) + 50) / 100
     }
 }

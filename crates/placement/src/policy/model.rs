@@ -12,11 +12,6 @@ pub struct Scoring {
     pub direction: Direction,
     /// The scale of the answer to kube-scheduler.
     pub scale: Scale,
-    /// How much a node's surplus counts, 0 to 1, so that pods that use much of their requests and pods that use little
-    /// share nodes ([`crate::load::Pairing`]).
-    pub pairing: f64,
-    /// The part of the nodes, 0 to 1, that is kept for pods that use much of a node ([`crate::load::KeptNodes`]).
-    pub keep_for_large: f64,
 }
 
 impl Scoring {
@@ -25,54 +20,21 @@ impl Scoring {
         Self {
             model: Model::CraneLinear,
             direction: Direction::Spread,
-            scale: Scale::Ten,
-            pairing: 0.0,
-            keep_for_large: 0.0,
+            scale: Scale::TEN,
         }
-    }
-
-    /// Whether the surplus of nodes counts.
-    #[must_use]
-    pub fn pairs(&self) -> bool {
-        self.compares() && self.pairing > 0.0
-    }
-
-    /// Whether nodes are kept for large pods.
-    #[must_use]
-    pub fn keeps(&self) -> bool {
-        self.compares() && self.keep_for_large > 0.0
-    }
-
-    /// Whether all nodes together can count: only if the model compares loads of resources, and less load is better.
-    pub(super) fn compares(&self) -> bool {
-        let compares = matches!(self.model, Model::DominantResource | Model::Learned);
-        compares && self.direction == Direction::Spread
     }
 }
 
 /// A scoring formula. A metric's load is its reading and, if estimates count, the use of pods that it does not show yet
 /// and of the pod to be placed.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
 pub enum Model {
-    /// The weighted mean of 1 − load over all metrics: crane-scheduler's.
+    /// The weighted mean of 1 − load over all metrics, as crane-scheduler.
     CraneLinear,
-    /// Best where the load is at the target, worse on both sides: Trimaran's TargetLoadPacking.
-    TargetLoadPacking {
-        /// The best load, above 0 and below 1.
-        target: f64,
-    },
-    /// 1 − (mean + margin · deviation^(1 ÷ sensitivity)) ÷ 2 of the worst resource: Trimaran's
-    /// LoadVariationRiskBalancing. Deviations are the metrics `*_stddev_*`.
-    VariationRisk {
-        /// How much the deviation counts; not negative.
-        margin: f64,
-        /// Above 0. Deviations below 1 count more with a higher one.
-        sensitivity: f64,
-    },
-    /// 1 − load of the most loaded resource, each the weighted mean of its metrics.
-    DominantResource,
-    /// As [`Model::DominantResource`], with estimates learned of pods' workloads.
-    Learned,
+    /// 1 − what the load with the pod is above the load that is typical of the nodes that the pod could go to, of the
+    /// resource where that is most.
+    AboveTypical,
 }
 
 /// Whether pods are spread or packed.
@@ -85,14 +47,41 @@ pub enum Direction {
     Pack,
 }
 
-/// The highest score that Prioritize returns. kube-scheduler adds score × weight × 10 to its own score, and does not
-/// limit it.
+/// The highest score that Prioritize returns, 1 to 100. kube-scheduler adds score × weight × 10 to its own
+/// score, and does not limit it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Scale {
+pub struct Scale(u8);
+
+impl Scale {
     /// 10, as kube-scheduler specifies for extenders.
-    Ten,
-    /// 100: one point is 10 points of kube-scheduler, at weight 1.
-    Hundred,
+    pub const TEN: Self = Self(10);
+    /// The highest.
+    pub const HUNDRED: Self = Self(100);
+
+    /// As [`Scale::new`], for constants: at least 1 and at most 100.
+    pub(super) const fn of(highest: u8) -> Self {
+        assert!(highest >= 1 && highest <= 100, "a scale is from 1 to 100");
+        Self(highest)
+    }
+
+    /// `None` unless `highest` is from 1 to 100.
+    #[must_use]
+    pub fn new(highest: u8) -> Option<Self> {
+        (1..=100).contains(&highest).then_some(Self(highest))
+    }
+
+    /// The scale for pods that request cards, whose nodes are chosen by their cards too: it must decide beside what
+    /// kube-scheduler's own plugins say of replicas and resources.
+    #[must_use]
+    pub fn of_gpu_pods(self) -> Self {
+        if self.0 <= Self::TEN.0 { Self::TEN } else { Self::HUNDRED }
+    }
+
+    /// The highest score.
+    #[must_use]
+    pub fn highest(self) -> u8 {
+        self.0
+    }
 }
 
 impl Model {
@@ -101,10 +90,7 @@ impl Model {
     pub fn name(self) -> &'static str {
         match self {
             Self::CraneLinear => "craneLinear",
-            Self::TargetLoadPacking { .. } => "targetLoadPacking",
-            Self::VariationRisk { .. } => "variationRisk",
-            Self::DominantResource => "dominantResource",
-            Self::Learned => "learned",
+            Self::AboveTypical => "aboveTypical",
         }
     }
 }
@@ -116,17 +102,6 @@ impl Direction {
         match self {
             Self::Spread => "spread",
             Self::Pack => "pack",
-        }
-    }
-}
-
-impl Scale {
-    /// The highest score.
-    #[must_use]
-    pub fn highest(self) -> u8 {
-        match self {
-            Self::Ten => 10,
-            Self::Hundred => 100,
         }
     }
 }

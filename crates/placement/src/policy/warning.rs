@@ -3,7 +3,7 @@
 use jiff::SignedDuration;
 
 use super::exported::is_of_some_nodes;
-use super::{LoadPolicy, MetricMeaning, Model, ReadingSource, Unknown, Weight, WindowStatistic};
+use super::{LoadPolicy, MetricMeaning, Model, ReadingSource, Unknown, Weight};
 use crate::resources::Resource;
 use crate::units::MetricName;
 
@@ -78,11 +78,6 @@ pub enum PolicyWarning {
         "`{0}` looks back more than 6 hours, and keeps nodes that were loaded once from taking pods: prefer `avg_5m` and `max_avg_1h`"
     )]
     LongWindow(MetricName),
-    /// The model variationRisk without a deviation.
-    #[error(
-        "the model variationRisk has no deviation to count: give `cpu_usage_stddev_15m` a weight"
-    )]
-    NoDeviation,
     /// A model of CPU and memory without one of the two.
     #[error("the model {model} sees no {resource}: give `{example}` a weight")]
     ResourceNotWeighted {
@@ -203,22 +198,15 @@ fn of_model(policy: &LoadPolicy) -> Vec<PolicyWarning> {
             warnings.push(PolicyWarning::LongWindow(weight.metric.clone()));
         }
     }
-    if matches!(model, Model::VariationRisk { .. })
-        && !weights.iter().any(|weight| meaning(weight).statistic == WindowStatistic::Deviation)
-    {
-        warnings.push(PolicyWarning::NoDeviation);
-    }
-    if matches!(model, Model::DominantResource | Model::Learned) {
-        let both = [
-            (Resource::Cpu, "CPU", "cpu_busy_avg_5m"),
-            (Resource::Memory, "memory", "mem_usage_avg_5m"),
-        ];
-        let unweighted =
-            |which| !weights.iter().any(|weight| meaning(weight).resource == Some(which));
-        let unweighted = both.into_iter().filter(|(which, _, _)| unweighted(*which));
-        warnings.extend(unweighted.map(|(_, resource, example)| {
-            PolicyWarning::ResourceNotWeighted { model: model.name(), resource, example }
-        }));
+    let both = [
+        (Resource::Cpu, "CPU", "cpu_busy_avg_5m"),
+        (Resource::Memory, "memory", "mem_usage_avg_5m"),
+    ];
+    for (which, resource, example) in both {
+        if !weights.iter().any(|weight| meaning(weight).resource == Some(which)) {
+            let model = model.name();
+            warnings.push(PolicyWarning::ResourceNotWeighted { model, resource, example });
+        }
     }
     warnings
 }

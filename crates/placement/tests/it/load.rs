@@ -342,7 +342,7 @@ proptest! {
         let texts: Vec<_> = texts.iter().map(|(name, text)| (name.as_str(), text.as_str())).collect();
         let mut case = Case::of(&texts);
         let recent = Arc::make_mut(&mut case.node.recent);
-        (0..hot).for_each(|n| { recent.in_flight(&format!("p{n}").into(), now(), Amounts::default(), 0.0); });
+        (0..hot).for_each(|n| { recent.in_flight(&format!("p{n}").into(), now(), Amounts::default()); });
         let pod = if daemon { PodKind::Daemon } else { PodKind::Ordinary };
         let evaluation = case.evaluation(pod);
         let decision = evaluation.decide();

@@ -5,8 +5,7 @@ use std::sync::Arc;
 use jiff::{SignedDuration, Timestamp};
 use placement::estimate::EstimateRules;
 use placement::load::{
-    ByOtherNodes, CpuUse, Evaluation, KeptNodes, LimitOutcome, MetricTable, NodeLoad, Pairing,
-    PodKind, PodToPlace, Readings, ResolvedPolicy, Verdict,
+    Evaluation, LimitOutcome, MetricTable, NodeLoad, PodKind, PodToPlace, Readings, ResolvedPolicy, Verdict,
 };
 use placement::policy::{
     Direction, GpuRules, Limit, LoadPolicy, Model, NamespaceRule, NodePool, Overload, Scale,
@@ -49,9 +48,7 @@ fn policy(model: Model) -> LoadPolicy {
         scoring: Scoring {
             model,
             direction: Direction::Spread,
-            scale: Scale::Hundred,
-            pairing: 0.0,
-            keep_for_large: 0.0,
+            scale: Scale::HUNDRED,
         },
         overload: Overload::crane(),
         estimates: Some(EstimateRules::default()),
@@ -100,138 +97,52 @@ const READINGS: [(&str, f64, SignedDuration); 3] = [
 ];
 
 #[test]
-fn the_dominant_resource_decides() {
-    let case = Case::new(policy(Model::DominantResource), &READINGS);
+fn the_most_loaded_resource_decides_where_nothing_is_typical() {
+    let case = Case::new(policy(Model::AboveTypical), &READINGS);
     // CPU (0.3 + 0.5) ÷ 2, memory 0.2, whatever memory weighs.
     assert_eq!(case.score(PodToPlace::ORDINARY), 60);
     // With the pod: CPU 0.5, memory 0.7.
     assert_eq!(case.score(using(1.0, 50.0)), 30);
 }
 
-fn paired(pairing: Pairing) -> ByOtherNodes {
-    ByOtherNodes { pairing, ..ByOtherNodes::NOTHING }
-}
-
-/// As readings are 40% of CPU and 20% of memory on 10 cores, of which pods request `requested`; requests use half on
-/// average.
-fn paired_score(requested: Option<f64>, part: f64, uses: f64) -> u8 {
-    let mut case = Case::new(policy(Model::Learned), &READINGS);
-    case.node.requested_cpu = requested;
-    let pairing = Pairing { average: 0.5, part, requested: 2.0 };
-    case.score(PodToPlace { by_other_nodes: paired(pairing), ..using(uses, 0.0) })
-}
-
 #[test]
-fn a_pod_avoids_surplus_or_seeks_it_by_what_it_uses_of_its_request() {
-    // 0.5 used with the pod, 0.4 expected of requests of 0.8: 0.05 or −0.05 beside the load.
-    assert_eq!((paired_score(Some(6.0), 0.5, 1.0), paired_score(Some(6.0), -0.5, 1.0)), (45, 55));
-    // 0.2 expected of 0.4, and 0.6 of 1.2.
-    assert_eq!((paired_score(Some(2.0), 0.5, 1.0), paired_score(Some(10.0), 0.5, 1.0)), (35, 55));
-    // Of a pod of average use, and on a node of which requests are not known, the load counts alone.
-    assert_eq!((paired_score(Some(2.0), 0.0, 1.0), paired_score(None, 0.5, 1.0)), (50, 50));
-}
-
-#[test]
-fn a_node_that_is_kept_for_large_pods_counts_as_loaded_for_others() {
-    let mut case = Case::new(policy(Model::Learned), &READINGS);
-    case.node.requested_cpu = Some(2.0);
-    let score = |below: f64, cores: f64, memory: f64| {
-        let kept = KeptNodes { below };
-        let by_other_nodes = ByOtherNodes { kept, ..ByOtherNodes::NOTHING };
-        let evaluation = case.evaluation(PodToPlace { by_other_nodes, ..using(cores, memory) });
-        let decision = evaluation.decide();
-        assert_eq!(decision.score, evaluation.score());
-        (decision.score.get(), decision.counts_as)
+fn only_what_a_resource_would_be_above_what_is_typical_of_it_costs_points() {
+    let case = Case::new(policy(Model::AboveTypical), &READINGS);
+    let score = |typical: &[f64], cpu, memory| {
+        case.score(PodToPlace { typical, ..using(cpu, memory) })
     };
-    // Of 10 cores 4 are in use.
-    assert_eq!(score(0.5, 1.0, 0.0), (35, Some(0.65)));
-    assert_eq!(score(0.4, 1.0, 0.0), (50, None));
-    // A large pod, and memory that is more loaded.
-    assert_eq!(score(0.5, 2.5, 0.0), (35, None));
-    assert_eq!(score(0.5, 1.0, 70.0), (10, Some(0.65)));
+    // CPU is 0.4 and memory 0.2 without the pod.
+    assert_eq!(score(&[0.4, 0.2], 0.0, 0.0), 100);
+    assert_eq!(score(&[0.7, 0.9], 2.0, 10.0), 100);
+    assert_eq!(score(&[0.4, 0.2], 2.0, 10.0), 80);
+    // Memory is the fuller resource everywhere, and CPU decides.
+    assert_eq!(score(&[0.2, 0.7], 0.0, 50.0), 80);
+    assert_eq!(score(&[0.4, 0.1], 0.0, 0.0), 90);
 }
 
 #[test]
-fn a_kept_node_that_is_more_loaded_with_the_pod_counts_with_its_load() {
-    let readings = [("cpu_usage_avg_5m", 0.6, SignedDuration::ZERO), READINGS[1], READINGS[2]];
-    let mut case = Case::new(policy(Model::Learned), &readings);
-    case.node.requested_cpu = Some(2.0);
-    let kept = KeptNodes { below: 0.9 };
-    let pairing = Pairing { average: 0.0, part: 0.5, requested: 2.0 };
-    let pod =
-        |pairing| PodToPlace { by_other_nodes: ByOtherNodes { pairing, kept }, ..using(2.0, 0.0) };
-    // (0.6 + 0.5) ÷ 2 and 0.2 of the pod; a surplus is on top.
-    assert_eq!(case.evaluation(pod(Pairing::NONE)).counts_as(), None);
-    assert_eq!(case.score(pod(Pairing::NONE)), 25);
-    assert_eq!(case.score(pod(pairing)), 0);
-}
-
-#[test]
-fn pods_on_their_way_to_a_node_count_with_what_they_request() {
-    let mut case = Case::new(policy(Model::Learned), &READINGS);
-    case.node.requested_cpu = Some(2.0);
-    let recent = Arc::make_mut(&mut case.node.recent);
-    recent.in_flight(&"on its way".into(), now(), Amounts::default(), 4.0);
-    let pairing = Pairing { average: 0.5, part: 0.5, requested: 2.0 };
-    assert_eq!(
-        case.score(PodToPlace { by_other_nodes: paired(pairing), ..using(1.0, 0.0) }),
-        paired_score(Some(6.0), 0.5, 1.0)
-    );
-    assert_eq!(case.evaluation(PodToPlace::ORDINARY).cpu_use().requested, 6.0);
-}
-
-#[test]
-fn no_surplus_makes_the_other_resource_count_less() {
-    // CPU 0.4 − 0.5 · (1.0 − 0.4): memory decides.
-    assert_eq!(paired_score(Some(18.0), 0.5, 0.0), 80);
-}
-
-#[test]
-fn what_is_not_known_of_a_nodes_cpu_is_no_surplus() {
-    let readings = [("cpu_usage_avg_5m", 0.3, SignedDuration::ZERO), READINGS[2]];
-    let mut case = Case::new(policy(Model::Learned), &readings);
-    case.node.requested_cpu = Some(2.0);
-    let pairing = Pairing { average: 0.5, part: 0.5, requested: 2.0 };
-    let pod = PodToPlace { by_other_nodes: paired(pairing), ..using(1.0, 0.0) };
-    // Half of it counts as full: (0.4 + 1) ÷ 2.
-    assert_eq!((case.score(pod), case.score(using(1.0, 0.0))), (30, 30));
-    assert_eq!(case.evaluation(pod).surplus(), None);
-    assert_eq!(case.evaluation(pod).cpu_use(), CpuUse::default());
+fn a_node_about_to_be_removed_says_nothing_of_what_is_typical() {
+    let mut case = Case::new(policy(Model::AboveTypical), &READINGS);
+    let present = |case: &Case| {
+        [0, 1].map(|group| case.evaluation(using(1.0, 9.0)).present_load(group))
+    };
+    assert_eq!(present(&case), [Some(0.4), Some(0.2)]);
+    case.node.is_to_be_removed = true;
+    assert_eq!(present(&case), [None, None]);
 }
 
 #[test]
 fn packing_prefers_the_fuller_node_and_never_one_that_would_be_over_full() {
-    let mut packed = policy(Model::DominantResource);
+    let mut packed = policy(Model::CraneLinear);
     packed.scoring.direction = Direction::Pack;
+    packed.weights = vec![weight("cpu_usage_avg_5m", 1.0)];
     let case = Case::new(packed, &READINGS);
-    assert_eq!((case.score(using(1.0, 0.0)), case.score(using(7.0, 0.0))), (50, 0));
-}
-
-#[test]
-fn target_load_packing_is_best_at_its_target() {
-    let mut at_target = policy(Model::TargetLoadPacking { target: 0.4 });
-    at_target.weights = vec![weight("cpu_usage_avg_5m", 1.0)];
-    let case = Case::new(at_target, &READINGS);
-    // 60·0.3 ÷ 0.4 + 40 = 85; at 0.4 100; at 0.7 40·0.3 ÷ 0.6 = 20; above 1 nothing.
-    let scores = [0.0, 1.0, 4.0, 8.0].map(|cpu| case.score(using(cpu, 0.0)));
-    assert_eq!(scores, [85, 100, 20, 0]);
-}
-
-#[test]
-fn variation_risk_counts_the_deviation_of_the_worst_resource() {
-    let mut risk = policy(Model::VariationRisk { margin: 1.0, sensitivity: 1.0 });
-    risk.weights = vec![weight("cpu_usage_avg_15m", 1.0), weight("cpu_usage_stddev_15m", 1.0)];
-    let fresh = SignedDuration::ZERO;
-    let readings = [("cpu_usage_avg_15m", 0.4, fresh), ("cpu_usage_stddev_15m", 0.2, fresh)];
-    let case = Case::new(risk, &readings);
-    // 1 − (0.4 + 0.2) ÷ 2.
-    assert_eq!(case.score(PodToPlace::ORDINARY), 70);
-    assert_eq!(case.score(using(2.0, 0.0)), 60);
+    assert_eq!((case.score(using(1.0, 0.0)), case.score(using(7.1, 0.0))), (40, 0));
 }
 
 #[test]
 fn pods_that_no_reading_shows_count_in_limits_and_scores() {
-    let mut case = Case::new(policy(Model::DominantResource), &READINGS);
+    let mut case = Case::new(policy(Model::AboveTypical), &READINGS);
     let recent = Arc::make_mut(&mut case.node.recent);
     let uses = Amounts { cpu: 4.0, memory: 0.0 };
     recent.bound(&"new".into(), now(), uses, SignedDuration::from_hours(1));
@@ -242,7 +153,7 @@ fn pods_that_no_reading_shows_count_in_limits_and_scores() {
     // 0.3 + 0.4 + 0.11 is over 0.8.
     assert!(matches!(verdict(1.1), Verdict::Overloaded(_)));
     // Crane's own kind with a hot value counts no estimates.
-    let mut without = policy(Model::DominantResource);
+    let mut without = policy(Model::AboveTypical);
     without.estimates = None;
     let without = Case { node: case.node.clone(), ..Case::new(without, &READINGS) };
     assert_eq!(without.score(using(1.0, 0.0)), 60);
@@ -250,7 +161,7 @@ fn pods_that_no_reading_shows_count_in_limits_and_scores() {
 
 #[test]
 fn a_pod_counts_less_as_a_metrics_own_window_sees_it() {
-    let mut case = Case::new(policy(Model::DominantResource), &READINGS);
+    let mut case = Case::new(policy(Model::AboveTypical), &READINGS);
     let recent = Arc::make_mut(&mut case.node.recent);
     let uses = Amounts { cpu: 4.0, memory: 0.0 };
     // 160 of the 320 s that a mean of 5 minutes takes to show it.
@@ -264,7 +175,7 @@ fn a_pod_counts_less_as_a_metrics_own_window_sees_it() {
 }
 
 fn with_unknown(unknown: Unknown, age: SignedDuration) -> (LimitOutcome, bool, u8) {
-    let mut policy = policy(Model::DominantResource);
+    let mut policy = policy(Model::AboveTypical);
     policy.limits[0].when_stale = unknown;
     policy.weights[0].when_stale = unknown;
     let mut readings = READINGS;
@@ -285,8 +196,8 @@ fn a_metric_without_a_reading_is_left_out_or_penalised_or_rejected() {
     assert_eq!(with_unknown(Unknown::Reject, 8 * MINUTE), (rejected, false, 25));
 }
 
-fn packed(model: Model, unknown: Unknown) -> u8 {
-    let mut packed = policy(model);
+fn packed(unknown: Unknown) -> u8 {
+    let mut packed = policy(Model::CraneLinear);
     packed.scoring.direction = Direction::Pack;
     packed.weights = vec![weight("cpu_usage_avg_5m", 1.0), weight("mem_usage_avg_5m", 1.0)];
     packed.weights[0].when_stale = unknown;
@@ -295,14 +206,10 @@ fn packed(model: Model, unknown: Unknown) -> u8 {
     Case::new(packed, &readings).score(PodToPlace::ORDINARY)
 }
 
-fn packed_with_each(model: Model) -> [u8; 3] {
-    [Unknown::Ignore, Unknown::Penalise, Unknown::Reject].map(|unknown| packed(model, unknown))
-}
-
 #[test]
-fn packing_takes_a_penalised_metric_for_one_that_is_over_full() {
-    assert_eq!(packed_with_each(Model::DominantResource), [90, 0, 0]);
-    assert_eq!(packed_with_each(Model::CraneLinear), [90, 45, 45]);
+fn packing_takes_a_penalised_metric_for_an_idle_one() {
+    let packed = [Unknown::Ignore, Unknown::Penalise, Unknown::Reject].map(packed);
+    assert_eq!(packed, [90, 45, 45]);
 }
 
 fn score_in_units_of(model: Model, unit: f64) -> u8 {
@@ -313,20 +220,14 @@ fn score_in_units_of(model: Model, unit: f64) -> u8 {
 
 #[test]
 fn weights_whose_sum_is_beyond_all_numbers_count_by_their_ratios() {
-    for model in [Model::CraneLinear, Model::DominantResource] {
+    for model in [Model::CraneLinear, Model::AboveTypical] {
         assert_eq!(score_in_units_of(model, 5e307), score_in_units_of(model, 1.0), "{model:?}");
     }
 }
 
 #[test]
 fn a_node_of_which_nothing_is_known_scores_0_in_every_model() {
-    for model in [
-        Model::CraneLinear,
-        Model::TargetLoadPacking { target: 0.4 },
-        Model::VariationRisk { margin: 1.0, sensitivity: 1.0 },
-        Model::DominantResource,
-        Model::Learned,
-    ] {
+    for model in [Model::CraneLinear, Model::AboveTypical] {
         for unknown in [Unknown::Ignore, Unknown::Penalise, Unknown::Reject] {
             for direction in [Direction::Spread, Direction::Pack] {
                 let mut policy = policy(model);
@@ -346,7 +247,7 @@ fn decide(case: &Case) -> (bool, u8) {
 
 #[test]
 fn a_pool_has_limits_and_weights_of_its_own() {
-    let mut pooled = policy(Model::DominantResource);
+    let mut pooled = policy(Model::AboveTypical);
     pooled.pools = vec![NodePool {
         name: "batch".into(),
         selector: "pool=batch".parse().unwrap(),
@@ -368,7 +269,7 @@ fn accepts(case: &Case, namespace: &'static str, kind: PodKind) -> bool {
 
 #[test]
 fn pods_of_a_namespace_with_nodes_of_its_own_go_there_alone() {
-    let mut bound = policy(Model::DominantResource);
+    let mut bound = policy(Model::AboveTypical);
     bound.namespaces =
         vec![NamespaceRule { namespaces: vec!["team-a".into()], nodes: "team=a".parse().unwrap() }];
     let mut case = Case::new(bound, &READINGS);
@@ -381,7 +282,7 @@ fn pods_of_a_namespace_with_nodes_of_its_own_go_there_alone() {
 
 #[test]
 fn pods_of_an_exempt_priority_class_pass_every_limit() {
-    let mut exempting = policy(Model::DominantResource);
+    let mut exempting = policy(Model::AboveTypical);
     exempting.limits[0].max = 0.1;
     exempting.overload.exempt_priority_classes = vec!["system-node-critical".into()];
     let case = Case::new(exempting, &READINGS);
@@ -394,7 +295,7 @@ fn pods_of_an_exempt_priority_class_pass_every_limit() {
 
 #[test]
 fn overload_ranks_nodes_by_their_nearest_limit_and_unknown_ones_last() {
-    let mut two = policy(Model::DominantResource);
+    let mut two = policy(Model::AboveTypical);
     two.limits.push(limit("mem_usage_avg_5m", 0.1));
     assert_eq!(
         Case::new(two.clone(), &READINGS).evaluation(PodToPlace::ORDINARY).limit_ratio(),
@@ -404,7 +305,7 @@ fn overload_ranks_nodes_by_their_nearest_limit_and_unknown_ones_last() {
 }
 
 fn limit_ratio(readings: &[(&str, f64, SignedDuration)], unknown: Unknown) -> f64 {
-    let mut two = policy(Model::DominantResource);
+    let mut two = policy(Model::AboveTypical);
     two.limits.push(limit("gpu_usage_avg_5m", 0.9));
     two.limits[1].when_missing = unknown;
     two.limits[1].when_stale = unknown;
@@ -421,7 +322,7 @@ fn overload_is_judged_by_the_limits_that_are_known() {
     }
     assert_eq!(limit_ratio(&READINGS[..1], Unknown::Reject), f64::INFINITY);
     assert_eq!(limit_ratio(&[READINGS[0], stale], Unknown::Reject), f64::INFINITY);
-    let mut none = policy(Model::DominantResource);
+    let mut none = policy(Model::AboveTypical);
     none.limits.clear();
     assert_eq!(Case::new(none, &[]).evaluation(PodToPlace::ORDINARY).limit_ratio(), 0.0);
 }
@@ -442,7 +343,7 @@ fn joined(
 }
 
 fn of_age(age: SignedDuration) -> Case {
-    joined(age, policy(Model::DominantResource), &[])
+    joined(age, policy(Model::AboveTypical), &[])
 }
 
 fn score_of_one_core(case: &Case) -> u8 {
@@ -464,16 +365,16 @@ fn a_node_that_has_just_joined_scores_by_what_its_pods_will_use_until_it_is_meas
         (0, 0)
     );
     // What the exporter has served counts, and what it lacks is missing.
-    let measured = joined(MINUTE, policy(Model::DominantResource), &READINGS[..1]);
+    let measured = joined(MINUTE, policy(Model::AboveTypical), &READINGS[..1]);
     assert_eq!(score_of_one_core(&measured), 0);
     // Crane's kind estimates nothing.
-    let without = LoadPolicy { estimates: None, ..policy(Model::DominantResource) };
+    let without = LoadPolicy { estimates: None, ..policy(Model::AboveTypical) };
     assert_eq!(score_of_one_core(&joined(MINUTE, without, &[])), 0);
 }
 
 #[test]
 fn a_metric_that_cannot_be_estimated_is_left_out_of_the_score_of_a_node_that_has_just_joined() {
-    let mut with_disk = policy(Model::DominantResource);
+    let mut with_disk = policy(Model::AboveTypical);
     with_disk.weights.push(weight("disk_usage_avg_5m", 1.0));
     assert_eq!(joined(MINUTE, with_disk.clone(), &[]).score(PodToPlace::ORDINARY), 60);
     assert_eq!(joined(6 * MINUTE, with_disk, &[]).score(PodToPlace::ORDINARY), 0);
@@ -484,7 +385,7 @@ fn a_metric_that_cannot_be_estimated_is_left_out_of_the_score_of_a_node_that_has
 
 #[test]
 fn no_limit_rejects_a_node_for_what_its_pods_will_probably_use() {
-    let mut low = policy(Model::DominantResource);
+    let mut low = policy(Model::AboveTypical);
     low.limits[0].max = 0.2;
     let case = joined(MINUTE, low.clone(), &[]);
     let evaluation = case.evaluation(PodToPlace::ORDINARY);
@@ -502,7 +403,7 @@ fn measured_ratio(
     limits: &[(&str, f64)],
     readings: &[(&str, f64)],
 ) -> Option<f64> {
-    let mut policy = policy(Model::DominantResource);
+    let mut policy = policy(Model::AboveTypical);
     policy.limits = limits.iter().map(|(metric, max)| limit(metric, *max)).collect();
     policy.limits.iter_mut().for_each(|limit| limit.when_missing = unknown);
     let readings = readings.iter().map(|(metric, value)| (*metric, *value, MINUTE));

@@ -6,8 +6,8 @@ use jiff::{SignedDuration, Timestamp};
 use placement::demand::{PerDemand, Rates};
 use placement::estimate::EstimateRules;
 use placement::load::{
-    ByOtherNodes, CpuUse, DeclaredPods, EndedPod, Evaluation, KeptNodes, MetricTable, NodeLoad,
-    Pairing, PastUse, PodAdds, PodToPlace, PreparedNodes, Readings, RecentPods, ResolvedPolicy,
+    DeclaredPods, Evaluation, MetricTable, NodeLoad,
+    PodAdds, PodToPlace, PreparedNodes, Readings, RecentPods, ResolvedPolicy,
     Verdict,
 };
 use placement::policy::{
@@ -42,13 +42,7 @@ fn unknown() -> impl Strategy<Value = Unknown> {
 }
 
 fn model() -> impl Strategy<Value = Model> {
-    prop::sample::select(vec![
-        Model::CraneLinear,
-        Model::TargetLoadPacking { target: 0.4 },
-        Model::VariationRisk { margin: 1.0, sensitivity: 2.0 },
-        Model::DominantResource,
-        Model::Learned,
-    ])
+    prop::sample::select(vec![Model::CraneLinear, Model::AboveTypical])
 }
 
 fn fetched(metric: &str) -> FetchedMetric {
@@ -100,7 +94,7 @@ prop_compose! {
         LoadPolicy {
             sync: Vec::new(), limits, weights,
             hot: if hot { vec![HotRule { range: SignedDuration::from_mins(5), count: 1 }, HotRule { range: SignedDuration::from_secs(10), count: 2 }] } else { Vec::new() },
-            scoring: Scoring { model, direction: if pack { Direction::Pack } else { Direction::Spread }, scale: Scale::Hundred, pairing: 0.5, keep_for_large: 0.1 },
+            scoring: Scoring { model, direction: if pack { Direction::Pack } else { Direction::Spread }, scale: Scale::HUNDRED },
             overload: Overload::crane(),
             estimates: estimates.then(EstimateRules::default),
             demand,
@@ -132,9 +126,7 @@ fn crane() -> LoadPolicy {
         scoring: Scoring {
             model: Model::CraneLinear,
             direction: Direction::Spread,
-            scale: Scale::Hundred,
-            pairing: 0.0,
-            keep_for_large: 0.0,
+            scale: Scale::HUNDRED,
         },
         overload: Overload::crane(),
         estimates: None,
@@ -179,13 +171,12 @@ fn recent(pods: &[Pod]) -> RecentPods {
                 let _ = recent.started(&uid, at(-age));
             }
             1 => {
-                let _ = recent.in_flight(&uid, at(-age), uses, uses.cpu * 1.5);
+                let _ = recent.in_flight(&uid, at(-age), uses);
                 recent.declared(&uid, at(-age), rates(*cpu));
             }
             _ => {
-                let used = PastUse { from: at(-age - 100), until: at(-age), cpu: *cpu };
-                let ended = EndedPod { uid, ended_at: at(-age), used: Some(used) };
-                let _ = recent.ended(ended, MAX_AGE);
+                let _ = recent.bound(&uid, at(-age), uses, MAX_AGE);
+                let _ = recent.ended(&uid);
             }
         }
     }
@@ -235,19 +226,13 @@ fn load(
         speeds: PerDemand { disk_write: cpu.map(|cpu| cpu as u64 * 10), ..PerDemand::default() },
         declared: requested.map(|_| Arc::new(declared(pods))),
         labels: Arc::new(pool.into_iter().collect::<Labels>()),
+        is_to_be_removed: age.is_some(),
         created_at: age.map(|age| at(-age)),
     }
 }
 
-fn by_other_nodes() -> impl Strategy<Value = ByOtherNodes> {
-    let kept =
-        prop_oneof![Just(KeptNodes::NONE), (0.0..1.5_f64).prop_map(|below| KeptNodes { below })];
-    (pairing(), kept).prop_map(|(pairing, kept)| ByOtherNodes { pairing, kept })
-}
-
-fn pairing() -> impl Strategy<Value = Pairing> {
-    let pairing = |(average, part, requested)| Pairing { average, part, requested };
-    prop_oneof![1 => Just(Pairing::NONE), 3 => (0.0..2.0_f64, -1.0..1.0_f64, 0.0..12.0_f64).prop_map(pairing)]
+fn typical() -> impl Strategy<Value = Vec<f64>> {
+    prop::collection::vec(0.0..1.2_f64, 0..5)
 }
 
 proptest! {
@@ -255,7 +240,7 @@ proptest! {
     fn ready_loads_decide_as_readings_do(
         policy in policy(),
         nodes in prop::collection::vec(node(), 1..4),
-        uses in prop::collection::vec((0.0..12.0_f64, by_other_nodes()), 1..3),
+        uses in prop::collection::vec((0.0..12.0_f64, typical()), 1..3),
         later in prop::collection::vec(0..700_000_i64, 1..12),
     ) {
         let mut table = MetricTable::default();
@@ -269,17 +254,20 @@ proptest! {
             prop_assert_eq!(ready.are_valid(&policy, now), (0..nodes.len()).all(is_valid));
             if ready.are_valid(&policy, now) {
                 let each = nodes.iter().map(|node| Evaluation { policy: &policy, node, pod: PodToPlace::ORDINARY, now });
-                prop_assert_eq!(ready.cpu_use(), each.clone().map(|node| node.cpu_use()).sum::<CpuUse>());
-                prop_assert!(each.enumerate().all(|(at, node)| ready.cpu_use_of(at) == node.cpu_use()));
+                for (position, node) in each.enumerate() {
+                    for group in 0..policy.groups() {
+                        prop_assert_eq!(ready.present_load(position, group), node.present_load(group));
+                    }
+                }
             }
             for (position, node) in nodes.iter().enumerate().filter(|(node, _)| is_valid(*node)) {
-                for (cpu, by_other_nodes) in &uses {
+                for (cpu, typical) in &uses {
                     let uses = Amounts { cpu: *cpu, memory: *cpu };
                     for declares in [Rates::NONE, rates(*cpu)] {
-                        let pod = PodToPlace { uses, declares, by_other_nodes: *by_other_nodes, ..PodToPlace::ORDINARY };
+                        let pod = PodToPlace { uses, declares, typical, ..PodToPlace::ORDINARY };
                         let plain = Evaluation { policy: &policy, node, pod, now };
                         prop_assert_eq!(ready.verdict(&policy, position, &pod.adds()), plain.verdict());
-                        prop_assert_eq!(ready.score(&policy, position, &pod.adds(), *by_other_nodes), plain.score());
+                        prop_assert_eq!(ready.score(&policy, position, &pod.adds(), typical), plain.score());
                     }
                 }
             }
@@ -293,7 +281,7 @@ proptest! {
         policy in policy(),
         nodes in prop::collection::vec((node(), prop::option::weighted(0.3, node())), 1..4),
         cpu in 0.0..12.0_f64,
-        by_other_nodes in by_other_nodes(),
+        typical in typical(),
         steps in prop::collection::vec(-60..400_i64, 1..4),
     ) {
         let mut table = MetricTable::default();
@@ -314,13 +302,15 @@ proptest! {
             let anew = PreparedNodes::new(&policy, loads.iter().map(Some), at(second));
             prop_assert!(ready.are_valid(&policy, at(second)));
             prop_assert_eq!(ready.all_accept(&pod), anew.all_accept(&pod));
-            prop_assert_eq!(ready.cpu_use(), anew.cpu_use());
+            for (position, group) in (0..loads.len()).flat_map(|node| (0..policy.groups()).map(move |group| (node, group))) {
+                prop_assert_eq!(ready.present_load(position, group), anew.present_load(position, group));
+            }
             for later in [second, second + 100] {
                 prop_assert_eq!(ready.are_valid(&policy, at(later)), anew.are_valid(&policy, at(later)));
             }
             for node in 0..loads.len() {
                 prop_assert_eq!(ready.verdict(&policy, node, &pod), anew.verdict(&policy, node, &pod));
-                prop_assert_eq!(ready.score(&policy, node, &pod, by_other_nodes), anew.score(&policy, node, &pod, by_other_nodes));
+                prop_assert_eq!(ready.score(&policy, node, &pod, &typical), anew.score(&policy, node, &pod, &typical));
             }
         }
     }
@@ -433,7 +423,7 @@ fn a_node_of_which_nothing_is_known_may_take_any_pod_and_scores_0() {
     assert!(!ready.all_accept(&pod) && ready.is_valid(&policy, 1, at(1_000_000)));
     assert_eq!(ready.verdict(&policy, 1, &pod), Verdict::Accepted);
     assert_ne!(ready.verdict(&policy, 0, &pod), Verdict::Accepted);
-    assert_eq!(ready.score(&policy, 1, &pod, ByOtherNodes::NOTHING).get(), 0);
+    assert_eq!(ready.score(&policy, 1, &pod, &[]).get(), 0);
     // It becomes known, and unknown again.
     let joined =
         PreparedNodes::new(&policy, unknown, at(0)).renewed(|_| true, |node| known[node], at(1));

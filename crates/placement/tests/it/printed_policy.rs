@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 use placement::demand::{Demand, PerDemand};
-use placement::estimate::{EstimateRules, Statistic};
+use placement::estimate::EstimateRules;
 use placement::gpu::BeyondUnits;
 use placement::gpu::Strategy as Placement;
 use placement::load::{
@@ -47,23 +47,11 @@ fn unknown() -> impl Strategy<Value = Unknown> {
 }
 
 fn scoring() -> impl Strategy<Value = Scoring> {
-    let models = prop_oneof![
-        Just(Model::CraneLinear),
-        Just(Model::DominantResource),
-        Just(Model::Learned),
-        (0.001..0.999).prop_map(|target| Model::TargetLoadPacking { target }),
-        (0.0..9.0, 1e-3..9.0)
-            .prop_map(|(margin, sensitivity)| Model::VariationRisk { margin, sensitivity }),
-    ];
-    let parts = (0.0..1.0, 0.0..1.0);
-    (models, any::<bool>(), any::<bool>(), parts).prop_map(|(model, pack, ten, (part, kept))| {
-        let packs = !matches!(model, Model::TargetLoadPacking { .. } | Model::VariationRisk { .. });
-        let direction = if pack && packs { Direction::Pack } else { Direction::Spread };
-        let scale = if ten { Scale::Ten } else { Scale::Hundred };
-        let compares = matches!(model, Model::DominantResource | Model::Learned);
-        let compares = compares && direction == Direction::Spread;
-        let [pairing, keep_for_large] = [part, kept].map(|part| if compares { part } else { 0.0 });
-        Scoring { model, direction, scale, pairing, keep_for_large }
+    let models = select(vec![Model::CraneLinear, Model::AboveTypical]);
+    let scale = (1..=100_u8).prop_map(|highest| Scale::new(highest).unwrap());
+    (models, any::<bool>(), scale).prop_map(|(model, pack, scale)| {
+        let packs = pack && model == Model::CraneLinear;
+        Scoring { model, direction: if packs { Direction::Pack } else { Direction::Spread }, scale }
     })
 }
 
@@ -79,20 +67,12 @@ fn overload() -> impl Strategy<Value = Overload> {
 }
 
 fn estimates() -> impl Strategy<Value = EstimateRules> {
-    let statistics = select(vec![
-        Statistic::Mean,
-        Statistic::P50,
-        Statistic::P90,
-        Statistic::P95,
-        Statistic::P99,
-    ]);
     let factors = (0.0..4.0, 0.0..4.0);
     let cores = prop_oneof![0.0..64.0, (0_u32..64_000).prop_map(|m| f64::from(m) / 1000.0)];
     let bytes = prop_oneof![0.0..1e12, (0_u32..4096).prop_map(|mib| f64::from(mib) * 1_048_576.0)];
-    (any::<bool>(), statistics, factors, cores, bytes).prop_map(
-        |(learned, statistic, (cpu, memory), cores, bytes)| EstimateRules {
+    (any::<bool>(), factors, cores, bytes).prop_map(
+        |(learned, (cpu, memory), cores, bytes)| EstimateRules {
             learned,
-            statistic,
             factors: PerResource { cpu, memory },
             fallback: Amounts { cpu: cores, memory: bytes },
         },
@@ -209,7 +189,6 @@ prop_compose! {
             limits: limits(Metric::here),
             weights: weights(Metric::here),
         });
-        let learned = EstimateRules::default();
         let sync = |(name, metric): &(String, Metric)| {
             metric.period.map(|period| SyncRule { metric: name.as_str().into(), period })
         };
@@ -221,18 +200,9 @@ prop_compose! {
             limits: limits(|metric| metric.common.clone()),
             weights: weights(|metric| metric.common.clone()),
             hot: hot.into_iter().map(|(range, count)| HotRule { range, count }).collect(),
-            // Pods are paired by what they are estimated to use, and large ones are known by what was learned.
-            scoring: match (scoring.model, estimates) {
-                (Model::Learned, _) | (_, Some(EstimateRules { learned: true, .. })) => scoring,
-                (_, Some(_)) => Scoring { keep_for_large: 0.0, ..scoring },
-                (_, None) => Scoring { pairing: 0.0, keep_for_large: 0.0, ..scoring },
-            },
+            scoring,
             overload,
-            estimates: if scoring.model == Model::Learned {
-                Some(EstimateRules { learned: true, ..estimates.unwrap_or(learned) })
-            } else {
-                estimates
-            },
+            estimates,
             pools: pool.into_iter().collect(),
             namespaces: namespaces.into_iter().map(|names| NamespaceRule {
                 namespaces: names.into_iter().map(Arc::from).collect(),

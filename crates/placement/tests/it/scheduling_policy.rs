@@ -4,10 +4,10 @@ use std::fs;
 use std::path::Path;
 
 use jiff::SignedDuration;
-use placement::estimate::{EstimateRules, Statistic};
+use placement::estimate::EstimateRules;
 use placement::gpu::{BeyondUnits, Strategy};
 use placement::policy::{
-    Direction, LoadPolicy, Model, PolicyKind, PolicyWarning, Scale, Unknown, UnmanagedMemory,
+    Direction, LoadPolicy, Model, PolicyKind, PolicyWarning, Unknown, UnmanagedMemory,
     WhenAllOverloaded,
 };
 
@@ -71,12 +71,12 @@ fn what_is_left_out_has_the_documented_default() {
     assert_eq!(of_gpus.limits[0].when_missing, Unknown::Ignore);
     assert_eq!(of_gpus.weights[0].when_missing, Unknown::Ignore);
     assert_eq!(of_gpus.weights[0].when_stale, Unknown::Penalise);
-    assert_eq!(policy.scoring.model, Model::Learned);
+    assert_eq!(policy.scoring.model, Model::AboveTypical);
     assert_eq!(policy.gpu.placement, Strategy::LeastFragmentation);
     assert_eq!(policy.gpu.unmanaged_memory, UnmanagedMemory::Ignore);
     assert_eq!(policy.gpu.beyond_units_of("any"), BeyondUnits::default());
     assert_eq!(policy.scoring.direction, Direction::Spread);
-    assert_eq!(policy.scoring.scale, Scale::Hundred);
+    assert_eq!(policy.scoring.scale.highest(), 30);
     assert_eq!(policy.overload.when_all, WhenAllOverloaded::PassLeastLoaded);
     let classes: Vec<_> = policy.overload.exempt_priority_classes.iter().map(|c| &**c).collect();
     assert_eq!(classes, ["system-node-critical", "system-cluster-critical"]);
@@ -97,23 +97,13 @@ fn a_namespace_may_take_beyond_units_what_any_rule_for_it_allows() {
     assert_eq!(gpu.beyond_units_of("team-b"), memory_limit);
 }
 
-fn model(text: &str) -> Model {
-    small(&format!("  scoring: {{{text}}}\n")).scoring.model
-}
-
 #[test]
-fn models_have_their_own_settings() {
-    assert_eq!(model("model: craneLinear"), Model::CraneLinear);
-    assert_eq!(model("model: targetLoadPacking"), Model::TargetLoadPacking { target: 0.4 });
-    assert_eq!(
-        model("model: targetLoadPacking, target: 0.6"),
-        Model::TargetLoadPacking { target: 0.6 }
-    );
-    assert_eq!(
-        model("model: variationRisk, sensitivity: 2"),
-        Model::VariationRisk { margin: 1.0, sensitivity: 2.0 }
-    );
-    assert_eq!(model("model: dominantResource, direction: pack"), Model::DominantResource);
+fn scores_have_a_model_and_a_scale() {
+    let scoring = |text: &str| small(&format!("  scoring: {{{text}}}\n")).scoring;
+    assert_eq!(scoring("model: aboveTypical").model, Model::AboveTypical);
+    let packed = scoring("model: craneLinear, direction: pack, scale: 7");
+    assert_eq!((packed.model, packed.direction), (Model::CraneLinear, Direction::Pack));
+    assert_eq!(packed.scale.highest(), 7);
 }
 
 fn when_all_overloaded(text: &str) -> WhenAllOverloaded {
@@ -139,21 +129,14 @@ fn hard_limits_wait_for_a_time_or_for_ever() {
 #[test]
 fn estimates_can_be_changed_or_switched_off() {
     let rules = LoadPolicy::from_yaml(FULL).unwrap().estimates.unwrap();
-    assert_eq!((rules.statistic, rules.learned), (Statistic::P95, true));
+    assert!(rules.learned);
     assert_eq!((rules.factors.cpu, rules.factors.memory), (0.9, 0.75));
     assert_eq!((rules.fallback.cpu, rules.fallback.memory), (0.1, f64::from(1 << 29)));
     let off =
         small("  scoring: {model: craneLinear}\n  estimates: {enabled: false, cpuFactor: 1}\n");
     assert_eq!(off.estimates, None);
-    let unlearned = small("  scoring: {model: dominantResource}\n  estimates: {learned: false}\n");
+    let unlearned = small("  estimates: {learned: false}\n");
     assert!(!unlearned.estimates.unwrap().learned);
-    for field in ["learned", "enabled"] {
-        let scoring = "  scoring: {model: dominantResource, keepForLarge: 0.1}\n";
-        let text = format!("{HEAD}spec:\n{scoring}  estimates: {{{field}: false}}\n");
-        let error = LoadPolicy::from_yaml(&text).unwrap_err().to_string();
-        let problem = format!("spec.estimates.{field}: `scoring.keepForLarge` needs it");
-        assert!(error.contains(&problem), "{error}");
-    }
 }
 
 #[test]
@@ -215,30 +198,17 @@ const FAULTS: &[(&str, &str)] = &[
     ("whenStale: ignore", "whenStale: penalize"),
     ("name: mem_usage_avg_5m", "name: mem usage"),
     ("name: mem_usage_avg_5m", "name: cpu_usage_avg_5m"),
-    ("model: learned", "model: magic"),
+    ("model: aboveTypical", "model: magic"),
     ("direction: spread", "direction: binpack"),
-    ("model: learned", "model: variationRisk\n    target: 0.4"),
-    ("model: learned", "model: targetLoadPacking\n    target: 40"),
-    ("model: learned", "model: dominantResource\n    margin: 1"),
-    (
-        "model: learned            # learned\n    direction: spread",
-        "model: variationRisk\n    direction: pack",
-    ),
-    ("scale: 100", "scale: 50"),
-    ("pairing: 0.25", "pairing: 1.5"),
-    ("pairing: 0.25", "pairing: half"),
-    ("keepForLarge: 0.06", "keepForLarge: 6"),
-    ("keepForLarge: 0.06", "keepForLarge: 6%"),
     ("direction: spread", "direction: pack"),
-    ("model: learned", "model: craneLinear"),
+    ("scale: 50", "scale: 0"),
+    ("scale: 50", "scale: 101"),
+    ("scale: 50", "scale: 12.5"),
     ("mode: hard", "mode: soft"),
     ("mode: hard", "mode: firm"),
     ("maxWait: 10m", "maxWait: 10"),
     ("- system-node-critical", "- System Critical"),
     ("enabled: true", "enabled: sometimes"),
-    ("enabled: true", "enabled: false"),
-    ("learned: true", "learned: false"),
-    ("statistic: p95", "statistic: p42"),
     ("cpuFactor: 0.9", "cpuFactor: -1"),
     ("defaultCpu: 100m", "defaultCpu: 100 millis"),
     ("limit: 1.5", "limit: 0"),
@@ -371,10 +341,6 @@ fn what_is_valid_and_probably_not_meant_is_a_warning() {
             metric("cpu_usage_max_avg_1d", ", weight: 1"),
             "`cpu_usage_max_avg_1d` looks back more than 6 hours",
         ),
-        (
-            "  scoring: {model: variationRisk}\n".to_owned(),
-            "the model variationRisk has no deviation",
-        ),
         ("  hotValue: [{timeRange: 5m, count: 5}]\n".to_owned(), "recent bindings count twice"),
         (format!("{pool}, weight: 1}}]}}\n"), "the node pool `a` changes no limit and no weight"),
         (
@@ -417,7 +383,7 @@ fn what_is_valid_and_probably_not_meant_is_a_warning() {
         |name: &str| small(&format!("  metrics:\n{}", metric(name, ", weight: 1"))).warnings();
     assert_eq!(
         alone("cpu_usage_avg_5m")[0].to_string(),
-        "the model learned sees no memory: give `mem_usage_avg_5m` a weight"
+        "the model aboveTypical sees no memory: give `mem_usage_avg_5m` a weight"
     );
 }
 

@@ -8,7 +8,7 @@ use super::{DOCUMENTS, markdown, sentence};
 use crate::repository::read;
 
 /// Where the documents say more about a field: the schema, the field, a link.
-const MORE: [(&str, &str, &str); 16] = [
+const MORE: [(&str, &str, &str); 14] = [
     ("scheduling-policy", "demand", "[network and disk as demand](#network-and-disk-as-demand)"),
     ("scheduling-policy", "estimates", "[estimates](#estimates)"),
     ("scheduling-policy", "gpu.beyondUnits[]", "[beyond units](#beyond-units)"),
@@ -37,8 +37,6 @@ const MORE: [(&str, &str, &str); 16] = [
     ("scheduling-policy", "namespaces[]", "[namespaces](#namespaces)"),
     ("scheduling-policy", "nodePools[]", "[node pools](#node-pools)"),
     ("scheduling-policy", "scoring.model", "[models](#models)"),
-    ("scheduling-policy", "scoring.keepForLarge", "[room for large pods](#room-for-large-pods)"),
-    ("scheduling-policy", "scoring.pairing", "[pairing](#pairing)"),
     (
         "scheduling-policy",
         "scoring.scale",

@@ -8,7 +8,6 @@ use std::sync::Arc;
 
 use cluster::{ContainerRuns, Event, NodeFacts, PodFacts};
 use jiff::Timestamp;
-use placement::load::{EndedPod, PastUse};
 use placement::resources::Amounts;
 use placement::units::{NodeName, PodUid};
 
@@ -37,26 +36,10 @@ pub struct BoundPod {
 pub struct PodUse {
     /// Its estimated use.
     pub(in crate::view) expected: Amounts,
-    /// The cores that its workload was seen to use; `None` where that is not known.
-    pub(in crate::view) measured_cpu: Option<f64>,
     /// When its containers ran; `None` while one has not started.
     pub(in crate::view) runs: Option<ContainerRuns>,
     /// When it ended; `None` while it runs.
     pub(in crate::view) ended_at: Option<Timestamp>,
-}
-
-impl PodUse {
-    /// The pod's end: at `now` where it is not known. It used what its workload was seen to use, while all of its
-    /// containers ran.
-    fn ended(&self, pod: &PodUid, now: Timestamp) -> EndedPod {
-        let ended_at = self.ended_at.unwrap_or(now);
-        let used = self.runs.zip(self.measured_cpu).map(|(runs, cpu)| PastUse {
-            from: runs.from,
-            until: runs.until.unwrap_or(ended_at),
-            cpu,
-        });
-        EndedPod { uid: pod.clone(), ended_at, used }
-    }
 }
 
 impl Index {
@@ -77,19 +60,19 @@ impl Index {
             }
             Event::Listed(pods) => return self.apply_list(&pods, &std::mem::take(settled), now),
             Event::Applied(pod) => self.apply_pod(&pod, now),
-            Event::Gone(WatchedPod::Gpu(facts, usage)) => {
+            Event::Gone(WatchedPod::Gpu(facts, _)) => {
                 if facts.may_run() {
                     self.depart(&facts.uid, now);
                 } else {
                     self.forget(&facts.uid);
                 }
                 if let Some(node) = &facts.node {
-                    self.record_end(node, &usage.ended(&facts.uid, now));
+                    self.record_end(node, &facts.uid);
                 }
             }
             // The binding still counts in the hot value.
             Event::Gone(WatchedPod::Bound(pod)) => {
-                self.record_end(&pod.node, &pod.usage.ended(&pod.uid, now));
+                self.record_end(&pod.node, &pod.uid);
             }
         }
         Vec::new()
@@ -163,7 +146,7 @@ impl Index {
         }
         // The conditions of a pod that has never run do not change when it ends.
         if usage.ended_at.is_some_and(|at| is_recent(policy, at, now) || may_start) {
-            self.record_end(node, &usage.ended(pod, now));
+            self.record_end(node, pod);
         }
     }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use cluster::NodeFacts;
 use jiff::Timestamp;
 use placement::demand::{PerDemand, Rates};
-use placement::load::{EndedPod, NodeLoad, Readings, RecentPods, STARTS_WITHIN};
+use placement::load::{NodeLoad, Readings, RecentPods, STARTS_WITHIN};
 use placement::policy::LoadPolicy;
 use placement::reading::{HotValueNote, Reading, is_fresh};
 use placement::resources::Amounts;
@@ -120,10 +120,9 @@ impl Index {
     }
 
     /// Records the end of a pod on `node`: it no longer uses anything.
-    pub(super) fn record_end(&mut self, node: &NodeName, pod: &EndedPod) {
-        self.not_in_flight(&pod.uid);
-        let horizon = self.policy.policy.binding_horizon();
-        self.change_recent(node, |recent| recent.ended(pod.clone(), horizon));
+    pub(super) fn record_end(&mut self, node: &NodeName, pod: &PodUid) {
+        self.not_in_flight(pod);
+        self.change_recent(node, |recent| recent.ended(pod));
     }
 
     /// What a pod declares that the watch shows as bound, or ended, no longer counts as in flight: its node's requests
@@ -135,7 +134,7 @@ impl Index {
         }
     }
 
-    /// Counts a pod as in flight on a node, with its estimated use, its requested cores and what it declares, until its
+    /// Counts a pod as in flight on a node, with its estimated use and what it declares, until its
     /// binding is known or the entry expires. Does nothing for an unknown node, and for a pod that is known to be
     /// bound.
     pub fn count_in_flight(
@@ -144,7 +143,6 @@ impl Index {
         node: &NodeName,
         now: Timestamp,
         uses: Amounts,
-        requested_cpu: f64,
         declares: Rates,
     ) {
         let policy = &self.policy.policy;
@@ -153,7 +151,7 @@ impl Index {
             !policy.hot.is_empty() || policy.estimates.is_some() || !declares.is_none();
         if has_effect && self.has_joined(node) && self.in_flight.insert(pod, node, uses, now) {
             self.change_recent(node, |recent| {
-                let changed = recent.in_flight(pod, now, uses, requested_cpu);
+                let changed = recent.in_flight(pod, now, uses);
                 if changed && !declares.is_none() {
                     recent.declared(pod, now, declares);
                 }
@@ -210,6 +208,7 @@ impl NodeUpdate<'_> {
             && known.speeds == self.speeds
             && known.created_at == self.facts.created_at
             && *known.labels == self.facts.labels
+            && known.is_to_be_removed == self.facts.taints.is_deletion_candidate()
     }
 
     /// The load of a node that was known before.
@@ -240,6 +239,7 @@ impl NodeUpdate<'_> {
             speeds: self.speeds,
             declared: None,
             labels,
+            is_to_be_removed: self.facts.taints.is_deletion_candidate(),
             created_at: self.facts.created_at,
         }
     }

@@ -56,7 +56,6 @@ impl Index {
                 policy: Arc::clone(&self.policy),
                 measure: self.measure.current(),
                 back_offs: self.back_offs.nodes(),
-                pod_sizes: Arc::clone(self.learned.sizes()),
                 names: self.names(last),
                 chunks: chunks.into(),
             })

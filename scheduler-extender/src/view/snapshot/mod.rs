@@ -16,7 +16,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use placement::gpu::fragmentation::Measure;
 use placement::gpu::{BeyondUnits, Choice, ChoiceRule, GpuRequest, NoFit, NodeBackOff, NodeCards};
-use placement::load::{Evaluation, NodeLoad, PodSizes, PodToPlace, ReadingStatus, ResolvedPolicy};
+use placement::load::{Evaluation, NodeLoad, PodToPlace, ReadingStatus, ResolvedPolicy};
 use placement::units::{MetricName, NodeName, PodUid};
 
 pub(crate) use chunk::Chunk;
@@ -40,8 +40,6 @@ pub struct Snapshot {
     pub measure: Option<Arc<Measure>>,
     /// The nodes that take no GPU pods for a while.
     pub back_offs: Arc<NodeBackOffs>,
-    /// What the pods of the known workloads use.
-    pub pod_sizes: Arc<PodSizes>,
     pub(super) names: Arc<NodeNames>,
     pub(super) chunks: Box<[Arc<Chunk>]>,
 }
@@ -53,7 +51,6 @@ impl Snapshot {
             policy: Arc::clone(policy),
             measure: None,
             back_offs: Arc::default(),
-            pod_sizes: Arc::default(),
             names: Arc::default(),
             chunks: Box::default(),
         }

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use placement::load::{CpuUse, NodeLoad, PreparedNodes, ResolvedPolicy};
+use placement::load::{NodeLoad, PreparedNodes, ResolvedPolicy};
 
 use super::chunk::{CHUNK, Chunk, NodeSet};
 use super::{KeptRatings, Place, Snapshot};
@@ -149,29 +149,5 @@ impl Prepared {
         } else {
             vec![unknown; places.len()]
         }
-    }
-}
-
-impl Snapshot {
-    /// What all nodes use and what their pods request, at `now`. `plain` computes it for a node whose chunk has no
-    /// prepared value that is valid. It is added up by chunk: a sum of fractions depends on the order.
-    pub fn cpu_use(
-        &self,
-        prepared: Option<&Prepared>,
-        now: Timestamp,
-        plain: impl Fn(&NodeLoad) -> CpuUse,
-    ) -> CpuUse {
-        let mut all = CpuUse::default();
-        for (number, chunk) in self.chunks.iter().enumerate() {
-            let prepared = prepared.and_then(|prepared| prepared.loads(self, number, now).all());
-            all = all
-                + match prepared {
-                    Some(loads) => loads.cpu_use(),
-                    None => {
-                        chunk.nodes.iter().filter_map(|node| node.load.as_ref()).map(&plain).sum()
-                    }
-                };
-        }
-        all
     }
 }

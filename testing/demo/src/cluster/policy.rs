@@ -44,7 +44,7 @@ fn text(policy: Policy) -> String {
 
 #[cfg(test)]
 mod tests {
-    use placement::policy::{LoadPolicy, Scale};
+    use placement::policy::LoadPolicy;
 
     use super::*;
     use crate::model::policy::MEMORY_METRIC;
@@ -90,11 +90,7 @@ mod tests {
             let known = policy.limits();
             let expected = [(policy.cpu_metric(), known.cpu), (MEMORY_METRIC, known.memory)];
             assert_eq!(limits, expected);
-            let highest = match parsed.scoring.scale {
-                Scale::Ten => 10,
-                Scale::Hundred => 100,
-            };
-            assert_eq!(policy.highest_score(), highest);
+            assert_eq!(policy.highest_score(), i64::from(parsed.scoring.scale.highest()));
         }
     }
 }

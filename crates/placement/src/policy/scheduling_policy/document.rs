@@ -8,9 +8,8 @@ use serde_saphyr::Spanned;
 
 use super::super::fields::{Entries, Hot, Text};
 use super::scalar::{EnumValue, Scalar};
-use crate::estimate::Statistic;
 use crate::gpu::Strategy;
-use crate::policy::{BeyondUnitsName, Direction, Unknown, UnmanagedMemory};
+use crate::policy::{BeyondUnitsName, Direction, Model, Unknown, UnmanagedMemory};
 
 /// A field that may be absent, with its position in the YAML text for errors.
 type OptionalField<T> = Option<Spanned<T>>;
@@ -119,63 +118,19 @@ pub(super) struct Metric {
 #[derive(Default, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct Scoring {
-    /// The formula; `learned` by default.
+    /// The formula; `aboveTypical` by default.
     #[serde(default)]
-    #[schemars(with = "Option<ModelName>")]
-    pub(super) model: OptionalField<EnumValue<ModelName>>,
-    /// `spread` by default. `pack` only with `craneLinear`, `dominantResource` and `learned`.
+    #[schemars(with = "Option<Model>")]
+    pub(super) model: OptionalField<EnumValue<Model>>,
+    /// `spread` by default. `pack` only with `craneLinear`.
     #[serde(default)]
     #[schemars(with = "Option<Direction>")]
     pub(super) direction: OptionalField<EnumValue<Direction>>,
-    /// The highest score that kube-scheduler receives: 100, the default, or 10, as kube-scheduler specifies for
-    /// extenders. The `weight` of the extender in KubeSchedulerConfiguration has to match it: see
-    /// `plimsoll scheduler-config`.
+    /// The highest score that kube-scheduler receives, a whole number from 1 to 100; 30 by default. At weight 1 of the
+    /// extender, kube-scheduler adds 10 points for each; its plugins for the spread of replicas add up to 200 each.
     #[serde(default)]
     #[schemars(schema_with = "scale")]
     pub(super) scale: OptionalField<Scalar>,
-    /// `dominantResource` and `learned` only, with estimates and without `pack`: how much it counts, from 0 to 1, that
-    /// a node uses more or less CPU than such requests use on average. Pods that use more of their requests than others
-    /// then go to nodes that use less, and the reverse. Limits do not count it. 0, the default: it does not count; 0.5
-    /// was tested.
-    #[serde(default)]
-    #[schemars(with = "Option<f64>", range(min = 0, max = 1))]
-    pub(super) pairing: OptionalField<Scalar>,
-    /// `dominantResource` and `learned` only, with `estimates.learned` and without `pack`: the part of the nodes, from
-    /// 0 to 1, that is kept for pods that use a quarter of a node's CPU or more, while such pods come. For other pods
-    /// these nodes, the least loaded, count as 65% loaded. Limits do not count it. 0, the default: none; 0.06 was
-    /// tested.
-    #[serde(default)]
-    #[schemars(with = "Option<f64>", range(min = 0, max = 1))]
-    pub(super) keep_for_large: OptionalField<Scalar>,
-    /// `targetLoadPacking` only: the best load, above 0 and below 1; 0.4 by default.
-    #[serde(default)]
-    #[schemars(with = "Option<f64>", extend("exclusiveMinimum" = 0, "exclusiveMaximum" = 1))]
-    pub(super) target: OptionalField<Scalar>,
-    /// `variationRisk` only: how much the standard deviation counts; 1 by default.
-    #[serde(default)]
-    #[schemars(with = "Option<f64>", range(min = 0))]
-    pub(super) margin: OptionalField<Scalar>,
-    /// `variationRisk` only: the deviation counts to the power of 1 ÷ `sensitivity`; 1 by default.
-    #[serde(default)]
-    #[schemars(with = "Option<f64>", extend("exclusiveMinimum" = 0))]
-    pub(super) sensitivity: OptionalField<Scalar>,
-}
-
-/// A formula for scores.
-#[derive(Clone, Copy, PartialEq, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub(super) enum ModelName {
-    /// The weighted mean of 1 − load, as crane-scheduler.
-    CraneLinear,
-    /// Best at a target load, worse on both sides, as Trimaran's TargetLoadPacking.
-    TargetLoadPacking,
-    /// Mean and standard deviation of the worst resource, as Trimaran's LoadVariationRiskBalancing. Deviations are
-    /// metrics such as `cpu_usage_stddev_15m`.
-    VariationRisk,
-    /// 1 − load of the most loaded resource, each the weighted mean of its metrics.
-    DominantResource,
-    /// As `dominantResource`; requires estimates that are learned from each workload.
-    Learned,
 }
 
 /// What happens when all nodes are over limits, and which pods are exempt.
@@ -202,7 +157,7 @@ pub(super) struct Limits {
 #[derive(Clone, Copy, PartialEq, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub(super) enum Mode {
-    /// The least loaded nodes pass.
+    /// Nodes near the least loaded one pass.
     Soft,
     /// The pod waits.
     Hard,
@@ -220,10 +175,6 @@ pub(super) struct Estimates {
     #[serde(default)]
     #[schemars(with = "Option<bool>")]
     pub(super) learned: OptionalField<bool>,
-    /// Which statistic of the learned use counts; `mean` by default, since estimates of several pods are added up.
-    #[serde(default)]
-    #[schemars(with = "Option<Statistic>")]
-    pub(super) statistic: OptionalField<EnumValue<Statistic>>,
     /// The part of its CPU request (or limit, if that is higher) that a pod of an unknown workload is assumed to use;
     /// 0.85 by default.
     #[serde(default)]
@@ -398,7 +349,7 @@ fn limit(_: &mut schemars::SchemaGenerator) -> Schema {
 }
 
 fn scale(_: &mut schemars::SchemaGenerator) -> Schema {
-    json_schema!({ "enum": [100, 10, null] })
+    json_schema!({ "type": ["integer", "null"], "minimum": 1, "maximum": 100 })
 }
 
 fn quantity(_: &mut schemars::SchemaGenerator) -> Schema {

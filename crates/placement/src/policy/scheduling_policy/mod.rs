@@ -11,6 +11,8 @@ use schemars::Schema;
 use schemars::transform::{RecursiveTransform, Transform};
 use serde_json::Value;
 
+use super::Scale;
+
 pub(super) use parse::parse;
 pub(super) use print::to_yaml;
 
@@ -21,8 +23,8 @@ pub(super) const KIND: &str = "SchedulingPolicy";
 const MAX_WAIT: jiff::SignedDuration = jiff::SignedDuration::from_mins(5);
 /// The priority classes that every cluster has for pods that it needs to run.
 const SYSTEM_CLASSES: [&str; 2] = ["system-node-critical", "system-cluster-critical"];
-/// Trimaran's default, as a fraction.
-const TARGET: f64 = 0.4;
+/// The scale where none is given.
+const DEFAULT_SCALE: Scale = Scale::of(30);
 
 /// The JSON schema of the kind, for editors and pipelines. It describes fields and their values; only the parser checks
 /// what depends on several fields.

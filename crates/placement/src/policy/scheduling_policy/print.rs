@@ -6,7 +6,7 @@ use jiff::SignedDuration;
 use jiff::fmt::friendly::{Designator, Spacing, SpanPrinter};
 
 use super::super::{
-    BeyondUnitsName, BeyondUnitsRule, DemandRules, GpuRules, LoadPolicy, Model, NamespaceRule,
+    BeyondUnitsName, BeyondUnitsRule, DemandRules, GpuRules, LoadPolicy, NamespaceRule,
     NodePool, Overload, Scoring, Unknown, WhenAllOverloaded,
 };
 use super::{API_VERSION, KIND};
@@ -139,20 +139,7 @@ fn write_unknown(
 fn scoring(out: &mut String, scoring: &Scoring) -> std::fmt::Result {
     writeln!(out, "  scoring:\n    model: {}", scoring.model.name())?;
     writeln!(out, "    direction: {}", scoring.direction.name())?;
-    writeln!(out, "    scale: {}", scoring.scale.highest())?;
-    match scoring.model {
-        Model::TargetLoadPacking { target } => writeln!(out, "    target: {}", number(target)),
-        Model::VariationRisk { margin, sensitivity } => {
-            let margin = number(margin);
-            let sensitivity = number(sensitivity);
-            writeln!(out, "    margin: {margin}\n    sensitivity: {sensitivity}")
-        }
-        _ if scoring.compares() => {
-            writeln!(out, "    pairing: {}", number(scoring.pairing))?;
-            writeln!(out, "    keepForLarge: {}", number(scoring.keep_for_large))
-        }
-        Model::CraneLinear | Model::DominantResource | Model::Learned => Ok(()),
-    }
+    writeln!(out, "    scale: {}", scoring.scale.highest())
 }
 
 fn limits(out: &mut String, overload: &Overload) -> std::fmt::Result {
@@ -171,7 +158,6 @@ fn limits(out: &mut String, overload: &Overload) -> std::fmt::Result {
 fn estimates(out: &mut String, rules: Option<&EstimateRules>) -> std::fmt::Result {
     let Some(rules) = rules else { return writeln!(out, "  estimates:\n    enabled: false") };
     writeln!(out, "  estimates:\n    enabled: true\n    learned: {}", rules.learned)?;
-    writeln!(out, "    statistic: {}", rules.statistic.name())?;
     writeln!(out, "    cpuFactor: {}", number(rules.factors.cpu))?;
     writeln!(out, "    memoryFactor: {}", number(rules.factors.memory))?;
     writeln!(out, "    defaultCpu: {}", cores(rules.fallback.cpu))?;

@@ -1,6 +1,5 @@
 //! Statistics are those of what was observed.
 
-use placement::estimate::Statistic;
 use placement::learning::Learner;
 use placement::resources::PerResource;
 use proptest::prelude::*;
@@ -64,8 +63,7 @@ proptest! {
         used.sort_by(f64::total_cmp);
         let learned = cpu(&learner, &web(1)).unwrap().amount;
         let tenth = |quantile: f64| exact(&used, quantile.clamp(0.0, 1.0));
-        for (statistic, quantile) in [(Statistic::P50, 0.5), (Statistic::P90, 0.9), (Statistic::P95, 0.95)] {
-            let found = learned.get(statistic);
+        for (found, quantile) in [(learned.p50, 0.5), (learned.p90, 0.9), (learned.p95, 0.95)] {
             let (low, high) = (tenth(quantile - 0.03), tenth(quantile + 0.03));
             prop_assert!(found >= low * 0.96 - 0.001 && found <= high * 1.04 + 0.001, "{low} {found} {high}");
         }
@@ -87,10 +85,9 @@ proptest! {
         let mut used: Vec<_> = (0..20_000_u32).map(|n| value(n.wrapping_mul(2_654_435_761) >> 8)).collect();
         used.sort_by(f64::total_cmp);
         let learned = cpu(&learner, &web(1)).unwrap().amount;
-        for (statistic, quantile) in [(Statistic::P50, 0.5), (Statistic::P90, 0.9), (Statistic::P95, 0.95)] {
-            let found = learned.get(statistic);
+        for (found, quantile) in [(learned.p50, 0.5), (learned.p90, 0.9), (learned.p95, 0.95)] {
             let (low, high) = (exact(&used, quantile - 0.08), exact(&used, (quantile + 0.08).min(1.0)));
-            prop_assert!(found >= low * 0.96 && found <= high * 1.04, "{statistic:?} {low} {found} {high}");
+            prop_assert!(found >= low * 0.96 && found <= high * 1.04, "{quantile} {low} {found} {high}");
         }
     }
 

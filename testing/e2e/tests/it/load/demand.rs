@@ -27,7 +27,6 @@ kind: SchedulingPolicy
 spec:
   metrics:
   - {name: cpu_usage_avg_5m, period: 3m}
-  scoring: {model: dominantResource}
   estimates: {enabled: false}
   limits: {mode: hard, maxWait: never}
   demand:

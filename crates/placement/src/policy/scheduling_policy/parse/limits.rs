@@ -10,7 +10,7 @@ use super::super::scalar::{EnumValue, Scalar, amount};
 use super::super::{MAX_WAIT, SYSTEM_CLASSES};
 use super::{MAX_CLASSES, at_least_0, at_most, object_name};
 use crate::estimate::EstimateRules;
-use crate::policy::{Model, Overload, Scoring, WhenAllOverloaded};
+use crate::policy::{Overload, WhenAllOverloaded};
 use crate::resources::{Amounts, PerResource};
 
 impl Limits {
@@ -49,15 +49,10 @@ impl Limits {
 }
 
 impl Estimates {
-    pub(super) fn check(&self, scoring: &Scoring) -> Checked<Option<EstimateRules>> {
+    pub(super) fn check(&self) -> Checked<Option<EstimateRules>> {
         let default = EstimateRules::default();
         let rules = EstimateRules {
             learned: self.learned.as_ref().is_none_or(|given| given.value),
-            statistic: EnumValue::or(
-                "spec.estimates.statistic",
-                &self.statistic,
-                default.statistic,
-            )?,
             factors: PerResource {
                 cpu: factor("cpuFactor", &self.cpu_factor, default.factors.cpu)?,
                 memory: factor("memoryFactor", &self.memory_factor, default.factors.memory)?,
@@ -72,33 +67,8 @@ impl Estimates {
                 )?,
             },
         };
-        self.suits(scoring)?;
         let enabled = self.enabled.as_ref().is_none_or(|given| given.value);
         Ok(enabled.then_some(rules))
-    }
-
-    /// The model `learned` is not without what it is named after, pods are paired by what they will use, and large
-    /// pods are known by what they use.
-    fn suits(&self, scoring: &Scoring) -> Checked<()> {
-        let off = [("enabled", &self.enabled), ("learned", &self.learned)];
-        let off = off.into_iter().filter_map(|(field, given)| Some((field, given.as_ref()?)));
-        let off = off.filter(|(_, given)| !given.value);
-        for (field, given) in off {
-            let problem = match scoring.model {
-                Model::Learned => {
-                    "the model `learned` needs it: set it to true, or `scoring.model: dominantResource`"
-                }
-                _ if scoring.keeps() => {
-                    "`scoring.keepForLarge` needs it: set it to true, or `scoring.keepForLarge: 0`"
-                }
-                _ if scoring.pairs() && field == "enabled" => {
-                    "`scoring.pairing` needs it: set it to true, or `scoring.pairing: 0`"
-                }
-                _ => continue,
-            };
-            return Err(fault(given, &format!("spec.estimates.{field}"), problem.to_owned()));
-        }
-        Ok(())
     }
 }
 
