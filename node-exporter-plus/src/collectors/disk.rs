@@ -35,8 +35,8 @@ pub static READ: Kind = Kind::of_node("disk_read_bytes", "read from all disks, b
 pub static WRITTEN: Kind =
     Kind::of_node("disk_written_bytes", "written to all disks, bytes a second");
 
-/// A line has about 100 bytes, so 2,000 devices fit.
-const LIMIT: u64 = 256 << 10;
+/// A line has about 100 bytes, so 10,000 devices fit.
+const LIMIT: u64 = 1 << 20;
 /// The unit of sectors in this file, in bytes, whatever the disk's own sectors are.
 const SECTOR: f64 = 512.0;
 

@@ -1,4 +1,7 @@
 //! Reading a file of the kernel's once a sample, in bounded memory.
+//!
+//! Invariant: of a file that is longer than its bound the whole lines within the bound are read. The number at which a
+//! line is cut off would be another number.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read};
@@ -12,13 +15,15 @@ pub struct ProcFile {
     path: PathBuf,
     limit: u64,
     buffer: Vec<u8>,
+    /// Whether lines were left out at the last reading.
+    cut: bool,
 }
 
 impl ProcFile {
     /// The file at `path`, of which at most `limit` bytes are read.
     #[must_use]
     pub fn new(path: &Path, limit: u64) -> Self {
-        Self { path: path.to_owned(), limit, buffer: Vec::new() }
+        Self { path: path.to_owned(), limit, buffer: Vec::new(), cut: false }
     }
 
     /// Reads the file now and parses it.
@@ -54,7 +59,17 @@ impl ProcFile {
     fn read(&mut self) -> std::io::Result<()> {
         self.buffer.clear();
         // Opened each time: the mount may have been replaced.
-        File::open(&self.path)?.take(self.limit).read_to_end(&mut self.buffer)?;
+        File::open(&self.path)?.take(self.limit + 1).read_to_end(&mut self.buffer)?;
+        let cut = self.buffer.len() as u64 > self.limit;
+        if cut {
+            let last = self.buffer.iter().rposition(|byte| *byte == b'\n');
+            self.buffer.truncate(last.map_or(0, |last| last + 1));
+        }
+        if cut && !self.cut {
+            let file = self.path.display();
+            tracing::warn!(%file, bytes = self.limit, "the file is longer than what is read of it; lines are left out");
+        }
+        self.cut = cut;
         Ok(())
     }
 }
@@ -69,4 +84,27 @@ pub(super) fn lines(content: &[u8]) -> impl Iterator<Item = (usize, &str)> {
 /// Whether `path` exists; false if that cannot be determined.
 pub(super) fn exists(path: &Path) -> bool {
     path.try_exists().unwrap_or(false)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_is_too_long_loses_the_line_that_is_cut_and_no_other() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        for (content, read) in [
+            ("12\n34\n5678\n", "12\n34\n"),
+            ("12\n34\n567", "12\n34\n"),
+            ("12\n34\n56", "12\n34\n56"),
+            ("12\n34\n5\n", "12\n34\n5\n"),
+            ("123456789", ""),
+        ] {
+            std::fs::write(&path, content).unwrap();
+            let mut file = ProcFile::new(&path, 8);
+            let found = file.parse(|text| Ok(text.to_vec())).unwrap();
+            assert_eq!(found, read.as_bytes(), "{content}");
+        }
+    }
 }

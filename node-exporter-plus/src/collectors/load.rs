@@ -18,6 +18,8 @@ pub static USAGE: Kind = Kind::of_node(
 );
 
 const LIMIT: u64 = 1 << 10;
+/// A list of 8,192 CPUs of which every other one is offline has 20 KiB.
+pub(super) const LIST_LIMIT: u64 = 64 << 10;
 
 /// Samples `/proc/loadavg`.
 #[derive(Debug)]
@@ -32,7 +34,10 @@ impl Load {
     pub fn new(roots: &Roots) -> Self {
         let online = roots.sysfs.join("devices/system/cpu/online");
         let averages = roots.procfs.join("loadavg");
-        Self { averages: ProcFile::new(&averages, LIMIT), online: ProcFile::new(&online, LIMIT) }
+        Self {
+            averages: ProcFile::new(&averages, LIMIT),
+            online: ProcFile::new(&online, LIST_LIMIT),
+        }
     }
 }
 

@@ -59,8 +59,9 @@ pub static SPEED: Kind = Kind::of_node(
 /// come and go.
 const SPEED_LASTS: Duration = Duration::from_secs(120);
 
-/// A line has about 120 bytes, so 4,000 interfaces fit.
-const LIMIT: u64 = 512 << 10;
+/// A line has about 120 bytes, so 16,000 interfaces fit. Older kernels sort them by a hash of the name: those that pods
+/// left behind may stand before the hardware.
+const LIMIT: u64 = 2 << 20;
 
 /// Samples `/proc/net/dev`.
 #[derive(Debug)]
