@@ -7,6 +7,8 @@ use std::fs::File;
 use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{FsWord, statfs};
+
 use super::{CollectError, ParseError};
 
 /// A file in `/proc` or `/sys`. Its buffer is kept between reads.
@@ -74,11 +76,29 @@ impl ProcFile {
     }
 }
 
+/// Reads a short file, such as one number of `/sys`. `None` where it is missing, is no text or has more than 4 KiB.
+pub(super) fn text(path: &Path) -> Option<String> {
+    let mut text = String::new();
+    File::open(path).ok()?.take(SHORT + 1).read_to_string(&mut text).ok()?;
+    (text.len() as u64 <= SHORT).then_some(text)
+}
+
+/// A page, which is the most that `/sys` has of an attribute.
+const SHORT: u64 = 4 << 10;
+
 /// The lines of a kernel file, numbered from 1. A line that is not UTF-8 counts as empty: the lines that are parsed are
 /// always UTF-8.
 pub(super) fn lines(content: &[u8]) -> impl Iterator<Item = (usize, &str)> {
     let lines = content.split(|byte| *byte == b'\n');
     lines.enumerate().map(|(index, line)| (index + 1, str::from_utf8(line).unwrap_or_default()))
+}
+
+/// statfs(2): the type of file systems that a process serves.
+const FUSE: FsWord = 0x6573_5546;
+
+/// Whether a process serves the file, as lxcfs does: then it shows a container, and other files the host.
+pub(super) fn is_of_container(path: &Path) -> bool {
+    statfs(path).is_ok_and(|found| found.f_type == FUSE)
 }
 
 /// Whether `path` exists; false if that cannot be determined.

@@ -2,6 +2,7 @@
 //! number of CPUs that are online.
 
 use super::file::lines;
+use super::list::parse_list;
 use super::{CollectError, Collector, ParseError, ProcFile, Record, Roots};
 use crate::series::{Kind, Moment, Signal};
 
@@ -80,16 +81,9 @@ pub fn parse(loadavg: &[u8]) -> Result<[f64; 3], ParseError> {
 /// # Errors
 /// When it is no such list, or empty.
 pub fn parse_online(list: &[u8]) -> Result<u32, ParseError> {
-    let problem = ParseError::Line { line: 1, problem: "is not a list of CPUs like 0-3,8" };
-    let text = str::from_utf8(list).map_err(|_| problem)?.trim();
-    text.split(',')
-        .try_fold(0, |count: u32, part| {
-            let (first, last) = part.split_once('-').unwrap_or((part, part));
-            let first = first.parse::<u32>().ok()?;
-            let last = last.parse::<u32>().ok()?;
-            count.checked_add(last.checked_sub(first)?.checked_add(1)?)
-        })
-        .ok_or(problem)
+    let cpus = str::from_utf8(list).ok().and_then(parse_list).map(|cpus| cpus.len());
+    let cpus = cpus.filter(|cpus| *cpus > 0).and_then(|cpus| cpus.try_into().ok());
+    cpus.ok_or(ParseError::Line { line: 1, problem: "is not a list of CPUs like 0-3,8" })
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ pub mod disk;
 mod file;
 pub mod filesystem;
 pub mod gpu;
+mod list;
 pub mod load;
 pub mod memory;
 pub mod network;
@@ -19,6 +20,7 @@ use std::path::PathBuf;
 use crate::series::{Interval, Kind, Moment, Signal};
 
 pub use file::ProcFile;
+pub use list::parse_list;
 pub use uptime::UptimeFile;
 
 /// Takes the values that a collector finds, in the signals' units.
@@ -139,7 +141,7 @@ pub static KINDS: &[&Kind] = &[
 #[must_use]
 pub fn all(roots: &Roots, interval: Interval) -> Vec<Box<dyn Collector>> {
     vec![
-        Box::new(cpu::Cpu::new(&roots.procfs, interval)),
+        Box::new(cpu::Cpu::new(roots, interval)),
         Box::new(memory::Memory::new(roots)),
         Box::new(load::Load::new(roots)),
         Box::new(pressure::Pressure::new(roots, interval)),

@@ -26,7 +26,7 @@ fn collected(proc: &Value) -> BTreeMap<String, f64> {
     let rootfs = root("root");
     let kubelet = "/var/lib/kubelet".into();
     let roots = Roots { procfs: root("proc"), sysfs: root("sys"), rootfs, kubelet };
-    let mut cpu = cpu::Cpu::new(&roots.procfs, "10s".parse().unwrap());
+    let mut cpu = cpu::Cpu::new(&roots, "10s".parse().unwrap());
     let mut memory = memory::Memory::new(&roots);
     let mut found = BTreeMap::new();
     for (stat, seconds) in proc["stat"].as_array().unwrap().iter().zip([10, 20]) {

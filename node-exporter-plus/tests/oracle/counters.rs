@@ -86,12 +86,12 @@ fn ours() -> [Vec<BTreeMap<u64, f64>>; 2] {
     let mut series = [Series::new(interval, &CRANE), Series::new(interval, &CRANE)];
     let mut values = [vec![BTreeMap::new(); 4], vec![BTreeMap::new(); 4]];
     let mut node = Node::default();
-    let mut before = cpu::parse(node.stat().as_bytes()).unwrap();
+    let mut before = cpu::parse(node.stat().as_bytes()).unwrap().all;
     for slot in 1..=SLOTS {
         node.live(slot);
         let now = Moment(Duration::from_secs(u64::from(slot) * 10));
-        let after = cpu::parse(node.stat().as_bytes()).unwrap();
-        series[0].record(now, cpu::shares(before, after, None).usage.unwrap());
+        let after = cpu::parse(node.stat().as_bytes()).unwrap().all;
+        series[0].record(now, cpu::shares(before, after, None, true).usage.unwrap());
         series[1].record(now, memory::parse(meminfo(slot).as_bytes()).unwrap().usage());
         before = after;
         if slot % 6 == 0 {

@@ -6,13 +6,14 @@
 //! counts guest time in user and nice already, so it is not added.
 //!
 //! Invariant: a column that runs backwards, jumps ahead or stands still costs the values that need it, and no other; no
-//! value is below 0 or above 100.
+//! value is below 0 or above 100. The clock decides what is possible.
 
-use std::path::Path;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::collectors::file::lines;
-use crate::collectors::{CollectError, Collector, ParseError, ProcFile, Record, UptimeFile};
+use crate::collectors::load::{LIST_LIMIT, parse_online};
+use crate::collectors::{CollectError, Collector, ParseError, ProcFile, Record, Roots, UptimeFile};
 use crate::series::{Interval, Kind, Moment, Signal};
 
 /// `cpu_usage`, in percent.
@@ -29,40 +30,56 @@ pub static IOWAIT: Kind = Kind::of_node("cpu_iowait", "CPU time spent waiting fo
 pub static STEAL: Kind =
     Kind::of_node("cpu_steal", "CPU time that the hypervisor gave to others, percent");
 
-/// Each CPU has a line of about 100 bytes, so 600 CPUs fit. Of a node with more, the number of CPUs is unknown.
-const LIMIT: u64 = 64 << 10;
+/// Each CPU has a line of about 100 bytes. Linux can be built for 8,192 CPUs.
+const LIMIT: u64 = 1 << 20;
 
 /// Samples `/proc/stat`. The first sample has no values, since there is none before to compare with.
 #[derive(Debug)]
 pub struct Cpu {
     file: ProcFile,
+    online: ProcFile,
     uptime: UptimeFile,
     interval: Interval,
     before: Option<Sample>,
+    /// Whether idle time has grown since the start.
+    idle_has_moved: bool,
 }
 
 /// What was read from `/proc/stat`.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 struct Sample {
     /// When the clock was read; the counters were read a little later.
     at: Moment,
-    ticks: Ticks,
+    /// When they had been read. On a busy node this thread may be preempted between the two.
+    read_by: Moment,
+    stat: Stat,
     /// The number of CPUs that are online, if it is known.
     cpus: Option<u32>,
 }
 
 impl Cpu {
-    /// A collector over the procfs at `procfs`.
+    /// A collector over these roots.
     #[must_use]
-    pub fn new(procfs: &Path, interval: Interval) -> Self {
-        let file = ProcFile::new(&procfs.join("stat"), LIMIT);
-        Self { file, uptime: UptimeFile::new(procfs), interval, before: None }
+    pub fn new(roots: &Roots, interval: Interval) -> Self {
+        Self {
+            file: ProcFile::new(&roots.procfs.join("stat"), LIMIT),
+            online: ProcFile::new(&roots.sysfs.join("devices/system/cpu/online"), LIST_LIMIT),
+            uptime: UptimeFile::new(&roots.procfs),
+            interval,
+            before: None,
+            idle_has_moved: false,
+        }
     }
 
-    /// The longest time that can have passed since the sample before. On a busy node this thread may be preempted
-    /// between reading the clock and reading the counters, so the clock is read again.
-    fn longest_since(&mut self, before: Moment, now: Moment) -> Duration {
-        self.uptime.read().map_or(now, |uptime| now.max(uptime)).since(before)
+    fn sample(&mut self, now: Moment) -> Result<Sample, CollectError> {
+        let stat = self.file.parse(parse)?;
+        let read_by = self.uptime.read().map_or(now, |uptime| now.max(uptime));
+        let cpus = match u32::try_from(stat.each.len()) {
+            // A container's view of the file may have the line of all CPUs alone.
+            Ok(0) => self.online.parse(parse_online).ok(),
+            cpus => cpus.ok(),
+        };
+        Ok(Sample { at: now, read_by, stat, cpus })
     }
 }
 
@@ -76,23 +93,26 @@ impl Collector for Cpu {
     }
 
     fn collect(&mut self, now: Moment, record: &mut Record<'_>) -> Result<(), CollectError> {
-        let (ticks, cpus) = self.file.parse(|stat| Ok((parse(stat)?, count(stat))))?;
-        let before = self.before.replace(Sample { at: now, ticks, cpus });
+        let after = self.sample(now)?;
+        let before = self.before.take();
         // The mean over a long pause says nothing about the slot of this sample.
-        let Some(before) = before.filter(|before| !self.interval.is_stale(before.at, now)) else {
-            return Ok(());
-        };
-        let longest = self.longest_since(before.at, now);
-        let Shares { usage, busy, iowait, steal } = shares(
-            before.ticks,
-            ticks,
-            before.cpus.max(cpus).map(|cpus| Elapsed::new(now.since(before.at), longest, cpus)),
-        );
-        for (kind, share) in [(&USAGE, usage), (&BUSY, busy), (&IOWAIT, iowait), (&STEAL, steal)] {
-            if let Some(share) = share {
-                record(&Signal::of_node(kind), share);
+        if let Some(before) = before.filter(|before| !self.interval.is_stale(before.at, now)) {
+            let elapsed = before.cpus.zip(after.cpus);
+            let elapsed = elapsed.map(|cpus| Elapsed::between(&before, &after, cpus));
+            let Shares { usage, busy, iowait, steal } =
+                shares(before.stat.all, after.stat.all, elapsed, self.idle_has_moved);
+            for (kind, share) in
+                [(&USAGE, usage), (&BUSY, busy), (&IOWAIT, iowait), (&STEAL, steal)]
+            {
+                if let Some(share) = share {
+                    record(&Signal::of_node(kind), share);
+                }
             }
+            let idle = after.stat.all.unused() - before.stat.all.unused();
+            let most = elapsed.map_or(f64::INFINITY, |elapsed| elapsed.most);
+            self.idle_has_moved |= possible(idle, most).is_some_and(|idle| idle > 0.0);
         }
+        self.before = Some(after);
         Ok(())
     }
 }
@@ -107,16 +127,45 @@ const STEAL_TICKS: usize = 7;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ticks([u64; COLUMNS]);
 
-/// Reads the `cpu` line of `/proc/stat`.
+impl Ticks {
+    /// Idle, and waiting for IO.
+    fn unused(self) -> i128 {
+        i128::from(self.0[IDLE]) + i128::from(self.0[IOWAIT_TICKS])
+    }
+}
+
+/// CPU time since the boot.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stat {
+    /// Of all CPUs. Linux goes on counting those that go offline.
+    pub all: Ticks,
+    /// Of each CPU that is online.
+    pub each: BTreeMap<u32, Ticks>,
+}
+
+/// Reads the lines `cpu` and `cpu0`, `cpu1`, … of `/proc/stat`.
 ///
 /// # Errors
-/// When there is no such line, one of its columns is no number, or the idle time is missing.
-pub fn parse(stat: &[u8]) -> Result<Ticks, ParseError> {
-    let (line, numbers) = lines(stat)
-        .find_map(|(line, text)| {
-            text.strip_prefix("cpu ").map(|numbers| (line, numbers.to_owned()))
-        })
-        .ok_or(ParseError::File("has no line \"cpu\""))?;
+/// When there is no line `cpu`, one of the columns is no number, or the idle time is missing.
+pub fn parse(stat: &[u8]) -> Result<Stat, ParseError> {
+    let mut all = None;
+    let mut each = BTreeMap::new();
+    for (line, text) in lines(stat) {
+        let Some((cpu, numbers)) = text.strip_prefix("cpu").and_then(|text| text.split_once(' '))
+        else {
+            continue;
+        };
+        if cpu.is_empty() {
+            all = Some(ticks(line, numbers)?);
+        } else if let Ok(cpu) = cpu.parse() {
+            each.insert(cpu, ticks(line, numbers)?);
+        }
+    }
+    let all = all.ok_or(ParseError::File("has no line \"cpu\""))?;
+    Ok(Stat { all, each })
+}
+
+fn ticks(line: usize, numbers: &str) -> Result<Ticks, ParseError> {
     let mut ticks = [0; COLUMNS];
     let mut found = 0;
     // Kernels before 2.6.11 have fewer columns; those after 2.6.24 add guest times.
@@ -129,17 +178,6 @@ pub fn parse(stat: &[u8]) -> Result<Ticks, ParseError> {
         return Err(ParseError::Line { line, problem: "the idle time is missing" });
     }
     Ok(Ticks(ticks))
-}
-
-/// The number of CPUs that have a line, which are those that are online. `None` if there are no such lines, or not all
-/// fit into the part of the file that is read.
-#[must_use]
-pub fn count(stat: &[u8]) -> Option<u32> {
-    let mut others = lines(stat).map(|(_, text)| text).skip_while(|text| !text.starts_with("cpu "));
-    let cpus = others.by_ref().skip(1).take_while(|text| text.starts_with("cpu")).count();
-    let whole =
-        (stat.len() as u64) < LIMIT || lines(stat).any(|(_, text)| text.starts_with("intr"));
-    u32::try_from(cpus).ok().filter(|cpus| *cpus > 0 && whole)
 }
 
 /// The shares of the time between two samples, in percent. `None` is not known.
@@ -159,60 +197,79 @@ pub struct Shares {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Elapsed {
     ticks: f64,
-    /// The largest number of ticks that the kernel can have counted.
+    /// The smallest number of ticks that can have passed between the readings of the counters.
+    least: f64,
+    /// The largest number that the kernel can have counted.
     most: f64,
 }
 
 /// USER_HZ: the ticks of one CPU in a second, whatever the kernel's HZ is.
 const TICKS_PER_SECOND: f64 = 100.0;
-/// How much more than the time that has passed the kernel may count, as a share of that time: the kernel samples busy
+/// How far the kernel's count may be from the time that has passed, as a share of that time: the kernel samples busy
 /// time and measures idle time.
 const EXCESS: f64 = 0.2;
-/// How much more it may count for short intervals, in ticks: it rounds each column by itself.
+/// How much farther it may be for short intervals, in ticks: it rounds each column by itself.
 const ROUNDING: f64 = 20.0;
 
 impl Elapsed {
-    /// The time `passed` on `cpus` CPUs, of which `longest` may have passed between the readings of the counters.
+    /// The time `passed` on `cpus` CPUs.
     #[must_use]
-    pub fn new(passed: Duration, longest: Duration, cpus: u32) -> Self {
-        let ticks_per_second = f64::from(cpus) * TICKS_PER_SECOND;
+    pub fn new(passed: Duration, cpus: u32) -> Self {
+        let ticks = passed.as_secs_f64() * f64::from(cpus) * TICKS_PER_SECOND;
+        Self { ticks, least: ticks, most: ticks * (1.0 + EXCESS) + ROUNDING }
+    }
+
+    /// The time between two samples with so many CPUs.
+    fn between(before: &Sample, after: &Sample, cpus: (u32, u32)) -> Self {
+        let (fewest, most) = (cpus.0.min(cpus.1), cpus.0.max(cpus.1));
         Self {
-            ticks: passed.as_secs_f64() * ticks_per_second,
-            most: longest.as_secs_f64() * ticks_per_second * (1.0 + EXCESS) + ROUNDING,
+            least: Self::new(after.at.since(before.read_by), fewest).ticks,
+            most: Self::new(after.read_by.since(before.at), most).most,
+            ..Self::new(after.at.since(before.at), most)
         }
     }
 }
 
 /// The shares between two samples. `elapsed` is `None` if the number of CPUs is not known: then only counters that
-/// agree with each other give values.
+/// agree with each other give values. `idle_has_moved` is whether idle time has ever grown on this node.
 ///
 /// The kernel moves time from waiting to idle and back (an idle period counts as waiting while a task of that CPU
 /// waits, and is counted anew at each reading), so the two are first taken together. Their sum loses or gains hours
 /// when a CPU goes offline or comes online; what tasks used is then compared with the clock. Time stolen can jump at a
-/// live migration; then the clock stands in for the sum of all columns. No value if both disagree, as after a reset.
+/// live migration; then the clock stands in for the sum of all columns. No value if both disagree, as after a reset, or
+/// if much less was counted than has passed: either idle time or work was lost.
 #[must_use]
-pub fn shares(before: Ticks, after: Ticks, elapsed: Option<Elapsed>) -> Shares {
+pub fn shares(
+    before: Ticks,
+    after: Ticks,
+    elapsed: Option<Elapsed>,
+    idle_has_moved: bool,
+) -> Shares {
     let grown: [i128; COLUMNS] =
         std::array::from_fn(|column| i128::from(after.0[column]) - i128::from(before.0[column]));
     let most = elapsed.map_or(f64::INFINITY, |elapsed| elapsed.most);
+    let least = elapsed.map_or(0.0, |elapsed| elapsed.least * (1.0 - EXCESS) - ROUNDING);
     let columns: Vec<Option<f64>> = (0..COLUMNS)
         .filter(|column| *column != IDLE && *column != IOWAIT_TICKS)
         .map(|column| possible(grown[column], most))
         .collect();
     let lost = columns.iter().filter(|column| column.is_none()).count();
     let work = columns.into_iter().sum::<Option<f64>>().filter(|work| *work <= most);
-    let mut unused = possible(grown[IDLE] + grown[IOWAIT_TICKS], most);
-    // Where work accounts for less than half of the time, CPUs were idle: idle time that does not grow is wrong then.
-    if let (Some(work), Some(elapsed)) = (work, elapsed)
-        && work > 0.0
-        && work < elapsed.ticks / 2.0
-    {
-        unused = unused.filter(|unused| *unused > 0.0);
+    let mut unused = possible(after.unused() - before.unused(), most);
+    // Where work accounts for a part of the time, CPUs were idle: idle time that does not grow is wrong then. lxcfs can
+    // show one that never grows. One that has grown is believed from half of the time on: a hypervisor that takes CPUs
+    // away and does not tell makes the kernel miss ticks of a full node.
+    if let (Some(work), Some(elapsed)) = (work, elapsed) {
+        let full = if idle_has_moved { elapsed.ticks / 2.0 } else { elapsed.least - ROUNDING };
+        if work > 0.0 && work < full {
+            unused = unused.filter(|unused| *unused > 0.0);
+        }
     }
 
     let clock = elapsed.map(|elapsed| elapsed.ticks).filter(|ticks| *ticks > 0.0);
     let total = match (work, unused) {
-        (Some(work), Some(unused)) => Some(work + unused).filter(|sum| *sum > 0.0 && *sum <= most),
+        (Some(work), Some(unused)) => Some(work + unused)
+            .filter(|sum| *sum > 0.0 && *sum <= most && (unused == 0.0 || *sum >= least)),
         (Some(work), None) => clock.map(|clock| clock.max(work)),
         (None, Some(unused)) if lost == 1 => clock.map(|clock| clock.max(unused)),
         (None, _) => None,
