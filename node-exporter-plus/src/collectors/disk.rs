@@ -7,6 +7,9 @@
 //! counts. The boot and RPMB areas of an eMMC are no disks. At 100% a disk had requests all the time; one that serves
 //! requests in parallel (NVMe, a RAID controller) can have capacity left.
 //!
+//! A disk is not busy for longer than its requests took together. The kernel's busy time can be more: up to Linux 4.20
+//! that of an NVMe disk may run with the clock, and since 5.0 a short request counts as a whole tick of 1 to 10 ms.
+//!
 //! A counter that is reset costs the values that need it in this sample: its own, and the node's of the same kind.
 
 use std::collections::BTreeMap;
@@ -55,7 +58,7 @@ pub struct Disks {
 struct Disk {
     /// `None` for one without hardware.
     signals: Option<[Signal; 3]>,
-    counters: [Counter; 3],
+    counters: [Counter; 4],
 }
 
 impl Disks {
@@ -113,13 +116,20 @@ impl Collector for Disks {
 
 /// Usage in percent, bytes read and bytes written per second.
 fn rates(
-    counters: &mut [Counter; 3],
+    counters: &mut [Counter; 4],
     stats: &Stats,
     interval: Interval,
     now: Moment,
 ) -> [Option<f64>; 3] {
-    let [busy, read, written] = counters;
+    let [busy, requests, read, written] = counters;
     let busy = busy.rate(interval, now, stats.busy_millis);
+    // The time of a request counts when it ends. One that has not ended may have kept the disk busy all the time.
+    let requests = requests.rate(interval, now, stats.request_millis);
+    let busy = if stats.in_flight > 0 {
+        busy
+    } else {
+        busy.zip(requests).map(|(busy, requests)| busy.min(requests))
+    };
     let read = read.rate(interval, now, stats.sectors_read);
     let written = written.rate(interval, now, stats.sectors_written);
     // From milliseconds per second to percent.
@@ -170,6 +180,10 @@ pub struct Stats {
     pub sectors_written: u64,
     /// Time with at least one request in flight.
     pub busy_millis: u64,
+    /// The time of all requests that have ended.
+    pub request_millis: u64,
+    /// Requests that have not ended.
+    pub in_flight: u64,
 }
 
 impl Stats {
@@ -194,11 +208,18 @@ pub fn parse(diskstats: &[u8]) -> Result<Vec<Stats>, ParseError> {
 
 fn stats(line: &str) -> Option<Stats> {
     let columns: Vec<&str> = line.split_ascii_whitespace().collect();
+    let number = |column: usize| columns.get(column)?.parse::<u64>().ok();
+    // Reads and writes; discards since Linux 4.18, flushes since 5.5.
+    let later = [17, 19].map(|column| number(column).unwrap_or(0));
+    let of_requests = [number(6)?, number(10)?, later[0], later[1]];
     Some(Stats {
         name: (*columns.get(2)?).to_owned(),
-        sectors_read: columns.get(5)?.parse().ok()?,
-        sectors_written: columns.get(9)?.parse().ok()?,
-        busy_millis: columns.get(12)?.parse().ok()?,
+        sectors_read: number(5)?,
+        sectors_written: number(9)?,
+        busy_millis: number(12)?,
+        request_millis: of_requests.into_iter().fold(0, u64::saturating_add),
+        // Negative where the kernel has miscounted.
+        in_flight: number(11).unwrap_or(u64::MAX),
     })
 }
 
@@ -216,6 +237,8 @@ mod tests {
             sectors_read: 2_048,
             sectors_written: 4_096,
             busy_millis: 1_500,
+            request_millis: 100,
+            in_flight: 0,
         };
         assert_eq!(parse(LINE.as_bytes()), Ok(vec![stats]));
         assert_eq!(parse(b"   8 1 sda1 1 2 3 4\n"), Ok(Vec::new()));
@@ -241,7 +264,7 @@ mod tests {
             let mut diskstats = String::new();
             for (name, counts) in disks {
                 let (read, written) = counts[sample];
-                diskstats += &format!("8 0 {name} 1 0 {read} 0 1 0 {written} 0 0 {read} 0\n");
+                diskstats += &format!("8 0 {name} 1 0 {read} {read} 1 0 {written} 0 0 {read} 0\n");
             }
             std::fs::write(path("diskstats"), diskstats).unwrap();
             let now = Moment(std::time::Duration::from_secs(1 + sample as u64));
@@ -296,6 +319,34 @@ mod tests {
         for lost in ["disk_sdb_written_bytes", "disk_written_bytes"] {
             assert!(!signals.contains_key(lost), "{lost}: {signals:?}");
         }
+    }
+
+    /// The usage of a disk between two lines of a second's distance, each with 17 columns behind the name.
+    fn usage(before: &str, after: &str) -> Option<f64> {
+        let mut counters = Default::default();
+        let [_, usage] = [(before, 1), (after, 2)].map(|(columns, seconds)| {
+            let stats = parse(format!("259 0 nvme0n1 {columns}\n").as_bytes()).unwrap().remove(0);
+            let now = Moment(std::time::Duration::from_secs(seconds));
+            rates(&mut counters, &stats, "1s".parse().unwrap(), now)[0]
+        });
+        usage
+    }
+
+    #[test]
+    fn a_disk_is_not_busy_for_longer_than_its_requests_took() {
+        // One write of 5 ms, and a busy time that runs with the clock.
+        let before = "100 0 800 50 10 0 80 50 0 9000 9000";
+        assert_eq!(usage(before, "100 0 800 50 11 0 88 55 0 10000 10000"), Some(0.5));
+        // A write that has not ended may take all the time.
+        assert_eq!(usage(before, "100 0 800 50 11 0 88 55 1 10000 10000"), Some(100.0));
+        assert_eq!(usage(before, "100 0 800 50 11 0 88 55 -1 10000 10000"), Some(100.0));
+        // Ten at once, that took longer together than the disk was busy.
+        assert_eq!(usage(before, "110 0 880 2050 10 0 80 50 0 9300 11000"), Some(30.0));
+        // Discards and flushes are requests too; their columns may be missing.
+        let new = "100 0 800 50 10 0 80 50 0 9000 9000 5 0 50 500 7 700";
+        assert_eq!(usage(new, "100 0 800 50 10 0 80 50 0 9800 9300 6 0 51 800 8 800"), Some(40.0));
+        // Requests' times have 32 bits: there is none in the sample in which they begin anew.
+        assert_eq!(usage(before, "100 0 800 20 11 0 88 55 0 10000 10000"), None);
     }
 
     #[test]
