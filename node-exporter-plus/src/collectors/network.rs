@@ -1,6 +1,6 @@
 //! Network interfaces, from `/proc/net/dev`: `network_device_*` of each, and for the node `network_usage`, that of the
-//! busiest interface, `network_receive_bytes` and `network_transmit_bytes`, the sums, and `network_speed_bytes`, the
-//! sum of the known speeds of the same interfaces.
+//! busiest interface, `network_receive_bytes` and `network_transmit_bytes`, the sums, and `network_speed_bytes`, what
+//! all links of known speed carry together.
 //!
 //! Only interfaces with hardware (`/sys/class/net/NAME/device`) have signals: bridges, bonds, tunnels and pods' veth
 //! pairs would count the same bytes again. Usage is that of the busier direction, in percent of the link's speed;
@@ -8,7 +8,12 @@
 //!
 //! An interface whose master has hardware too (a virtual function below a hypervisor's synthetic interface, as on
 //! Azure) has signals and is not in the sums, since its master counts the same bytes. The members of a bond or bridge,
-//! whose master has no hardware, are.
+//! whose master has no hardware, are. A representor, with which a NIC shows the other side of a virtual function, has
+//! signals and is in no sum: its bytes come from and go to the same NIC.
+//!
+//! A NIC's port has one speed, however many virtual functions (SR-IOV) or subfunctions there are of it: these add bytes
+//! and no speed. The members of a bond that sends over one of them at a time (active-backup), or the same over all (broadcast), are as
+//! fast as the fastest of them, and those of another bond or a team at most as fast as it says itself.
 //!
 //! A counter that is reset, as by a driver that is loaded anew, costs the values that need it in this sample: its own,
 //! and the node's of the same kind.
@@ -17,7 +22,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::file::{exists, lines};
+use super::file::{exists, lines, text};
 use super::rate::{Counter, all_known, sum_of_all};
 use super::{CollectError, Collector, ParseError, ProcFile, Record, Roots};
 use crate::series::{Interval, Kind, Moment, Signal};
@@ -52,7 +57,7 @@ pub static SENT: Kind =
 /// `network_speed_bytes`, in bytes per second.
 pub static SPEED: Kind = Kind::of_node(
     "network_speed_bytes",
-    "the speed of all links of known speed in one direction, bytes a second",
+    "what all links of known speed carry together in one direction, bytes a second",
 );
 
 /// How long a link's speed counts after it was read. Reading it waits for a lock of the kernel that is busy while pods
@@ -117,7 +122,7 @@ impl Collector for Network {
         self.interfaces.retain(|name, _| traffic.iter().any(|traffic| traffic.name == *name));
         let mut all: Vec<[Option<f64>; 2]> = Vec::new();
         let mut shares: Vec<Option<f64>> = Vec::new();
-        let mut speeds: Vec<f64> = Vec::new();
+        let mut links: Vec<Link> = Vec::new();
         for Traffic { name, received, sent } in traffic {
             let folder = self.devices.join(&name);
             let interface = self
@@ -137,15 +142,15 @@ impl Collector for Network {
                 share.into_iter().for_each(|share| record(&usage, share));
                 shares.push(share);
             }
-            if !is_counted_by_master(&folder) {
+            if !is_counted_by_master(&folder) && !is_representor(&folder) {
                 all.push([received, sent]);
-                speeds.extend(speed);
+                links.extend(speed.and_then(|speed| Link::of(&folder, speed)));
             }
         }
         let received = sum_of_all(all.iter().map(|[received, _]| *received));
         let sent = sum_of_all(all.iter().map(|[_, sent]| *sent));
         let busiest = all_known(shares.into_iter()).into_iter().flatten().reduce(f64::max);
-        let speed = speeds.into_iter().reduce(|sum, speed| sum + speed);
+        let speed = together(&self.devices, links);
         let of_node = [(&RECEIVED, received), (&SENT, sent), (&USAGE, busiest), (&SPEED, speed)];
         for (kind, value) in of_node {
             value.into_iter().for_each(|value| record(&Signal::of_node(kind), value));
@@ -158,6 +163,74 @@ impl Collector for Network {
 /// master once they are up.
 fn is_counted_by_master(folder: &Path) -> bool {
     exists(&folder.join("master/device"))
+}
+
+/// Whether the interface is a NIC's end of a virtual function or subfunction: `pf0vf3`, `c1pf0sf88`.
+fn is_representor(folder: &Path) -> bool {
+    text(&folder.join("phys_port_name")).is_some_and(|name| {
+        let function = name.trim().split_once("pf").map(|(_, function)| function);
+        function.is_some_and(|name| name.contains("vf") || name.contains("sf"))
+    })
+}
+
+/// A link whose speed adds to the node's.
+#[derive(Debug)]
+struct Link {
+    speed: f64,
+    /// The name of its bond, team or bridge.
+    master: Option<String>,
+    /// Of a virtual function or subfunction: the PCI device that it shares with others.
+    port: Option<PathBuf>,
+}
+
+impl Link {
+    /// The link with this folder in `/sys/class/net`. `None` for a function of a port that is here itself.
+    fn of(folder: &Path, speed: f64) -> Option<Self> {
+        let device = folder.join("device");
+        let virtual_of = device.join("physfn").canonicalize();
+        let port = virtual_of.ok().or_else(|| port_of_subfunction(&device.canonicalize().ok()?));
+        let has_link = |port: &PathBuf| {
+            port.join("net").read_dir().is_ok_and(|mut links| links.next().is_some())
+        };
+        if port.as_ref().is_some_and(has_link) {
+            return None;
+        }
+        let master = folder.join("master").read_link().ok();
+        let master = master.and_then(|path| Some(path.file_name()?.to_str()?.to_owned()));
+        Some(Self { speed, master, port })
+    }
+}
+
+/// The PCI device of a subfunction, whose device is named like `mlx5_core.sf.4`.
+fn port_of_subfunction(device: &Path) -> Option<PathBuf> {
+    device.file_name()?.to_str()?.contains(".sf.").then(|| device.parent().map(Path::to_owned))?
+}
+
+/// What these links carry together, in bytes per second. `None` without a link.
+fn together(devices: &Path, links: Vec<Link>) -> Option<f64> {
+    let mut ports: BTreeMap<PathBuf, f64> = BTreeMap::new();
+    let mut masters: BTreeMap<Option<String>, Vec<f64>> = BTreeMap::new();
+    for Link { speed, master, port } in links {
+        match port {
+            Some(port) => {
+                let fastest = ports.entry(port).or_default();
+                *fastest = fastest.max(speed);
+            }
+            None => masters.entry(master).or_default().push(speed),
+        }
+    }
+    let of_masters = masters.into_iter().map(|(master, speeds)| {
+        let sum: f64 = speeds.iter().sum();
+        let Some(folder) = master.map(|master| devices.join(master)) else { return sum };
+        let mode = text(&folder.join("bonding/mode")).unwrap_or_default();
+        if ["active-backup", "broadcast"].iter().any(|one| mode.starts_with(one)) {
+            return speeds.into_iter().fold(0.0, f64::max);
+        }
+        // A bridge has the speed of its fastest port, which may be a pod's.
+        let own = read_speed(&folder).filter(|_| !exists(&folder.join("bridge")));
+        own.map_or(sum, |own| own.min(sum))
+    });
+    ports.into_values().chain(of_masters).reduce(|sum, speed| sum + speed)
 }
 
 /// Reads the link's speed in bytes per second.
@@ -261,6 +334,89 @@ mod tests {
         );
         assert_eq!(signals["network_usage"], 1.6);
         assert_eq!(signals["network_speed_bytes"], 125e6);
+    }
+
+    /// The sum of speeds, in links of 1,000 Mbit/s, of a machine whose `/sys/class/net` has these folders, links and
+    /// files: the path, and its target or content.
+    fn speed(links: &[&str], entries: &[(&str, &str)]) -> f64 {
+        let folder = tempfile::tempdir().unwrap();
+        let net = folder.path().join("sys/class/net");
+        let dev: String =
+            links.iter().map(|name| format!("{name}: 0 0 0 0 0 0 0 0 0 0\n")).collect();
+        fs::create_dir_all(folder.path().join("net")).unwrap();
+        fs::write(folder.path().join("net/dev"), dev).unwrap();
+        for link in links {
+            fs::create_dir_all(net.join(link)).unwrap();
+            fs::write(net.join(link).join("speed"), "1000\n").unwrap();
+        }
+        for (path, content) in entries {
+            let path = net.join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            if content.starts_with("..") {
+                fs::create_dir_all(path.parent().unwrap().join(content)).unwrap();
+                symlink(content, path).unwrap();
+            } else {
+                fs::write(path, content).unwrap();
+            }
+        }
+        let (rootfs, kubelet) = (folder.path().join("root"), "/var/lib/kubelet".into());
+        let (procfs, sysfs) = (folder.path().to_owned(), folder.path().join("sys"));
+        let mut network =
+            Network::new(&Roots { procfs, sysfs, rootfs, kubelet }, "1s".parse().unwrap());
+        let mut sum = 0.0;
+        let now = Moment(Duration::from_secs(1));
+        network
+            .collect(now, &mut |signal: &Signal, value| {
+                assert_eq!(signal.name(), "network_speed_bytes");
+                sum = value / 125e6;
+            })
+            .unwrap();
+        sum
+    }
+
+    #[test]
+    fn a_port_has_one_speed_however_many_functions_it_has() {
+        let mut entries = vec![
+            ("p0/device", "../../pci0/03:00.0"),
+            ("v0/device", "../../pci0/03:01.0"),
+            ("v0/device/physfn", "../03:00.0"),
+            ("v1/device", "../../pci0/03:01.1"),
+            ("v1/device/physfn", "../03:00.0"),
+            ("s0/device", "../../pci0/03:00.0/mlx5_core.sf.4"),
+        ];
+        // The port is in another network namespace.
+        assert_eq!(speed(&["v0", "v1", "s0"], &entries), 1.0);
+        entries.push(("p0/device/net/p0/flags", ""));
+        assert_eq!(speed(&["p0", "v0", "v1", "s0"], &entries), 1.0);
+        // Two ports of one PCI device are no functions.
+        let ports = [("p0/device", "../../pci0/03:00.0"), ("p1/device", "../../pci0/03:00.0")];
+        assert_eq!(speed(&["p0", "p1"], &ports), 2.0);
+        let ends = [("p0/phys_port_name", "p0\n"), ("p1/phys_port_name", "c1pf0vf1\n")];
+        assert_eq!(speed(&["p0", "p1"], &[ports, ends].concat()), 1.0);
+    }
+
+    #[test]
+    fn members_of_a_bond_are_as_fast_as_it_lets_them_be() {
+        let links = ["eth0", "eth1", "eth2", "m"];
+        let members: Vec<(&str, &str)> = vec![
+            ("eth0/device", "../../pci0/0"),
+            ("eth1/device", "../../pci0/1"),
+            ("eth2/device", "../../pci0/2"),
+            ("eth0/master", "../m"),
+            ("eth1/master", "../m"),
+        ];
+        for (kind, expected) in [
+            (&[("m/bonding/mode", "active-backup 1\n")][..], 2.0),
+            (&[("m/bonding/mode", "broadcast 3\n")], 2.0),
+            (&[("m/bonding/mode", "802.3ad 4\n"), ("m/speed", "2000\n")], 3.0),
+            (&[("m/bonding/mode", "802.3ad 4\n"), ("m/speed", "-1\n")], 3.0),
+            // A team with one active port, and a bridge, whose speed is that of its fastest port.
+            (&[("m/speed", "1000\n")], 2.0),
+            (&[("m/speed", "1000\n"), ("m/bridge/stp_state", "0\n")], 3.0),
+        ] {
+            let entries = [&members[..], kind].concat();
+            assert_eq!(speed(&links, &entries), expected, "{kind:?}");
+        }
     }
 
     #[test]
