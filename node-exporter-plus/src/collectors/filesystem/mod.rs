@@ -1,5 +1,5 @@
 //! File systems: `fs_mountpoint_usage` and `inode_mountpoint_usage` of each, and for the node `fs_usage` and
-//! `inode_usage`, those of the fullest.
+//! `inode_usage`, those of the fullest that pods fill. A full `/boot` is none of theirs, and no pod that goes frees it.
 //!
 //! Usage is what `df` shows: used space as a share of used space and of that free to users other than root; `df -i` for
 //! inodes. File systems that make inodes as they need them (btrfs, vfat) have no usage of these. The mounts are those
@@ -22,7 +22,7 @@ pub static MOUNT_USAGE: Kind =
     Kind::of_device("fs_mountpoint_usage", "mountpoint", "space in use, percent");
 /// `fs_usage`, in percent.
 pub static USAGE: Kind =
-    Kind::of_node("fs_usage", "space in use on the fullest file system, percent");
+    Kind::of_node("fs_usage", "space in use on the fullest file system that pods fill, percent");
 
 /// `inode_mountpoint_usage`, in percent.
 pub static MOUNT_INODES: Kind =
@@ -30,11 +30,11 @@ pub static MOUNT_INODES: Kind =
 /// `inode_usage`, in percent.
 pub static INODES: Kind = Kind::of_node(
     "inode_usage",
-    "inodes in use on the file system with the largest share of them in use, percent",
+    "inodes in use on the file system that pods fill with the largest share of them in use, percent",
 );
 
-/// A node with 250 pods has a few thousand mounts of 200 bytes.
-const LIMIT: u64 = 2 << 20;
+/// A node with 250 pods has a few thousand mounts of 200 bytes; where mounts leak, there are tens of thousands.
+const LIMIT: u64 = 8 << 20;
 /// How many file systems are sampled at most.
 const MAX_MOUNTS: usize = 64;
 
@@ -65,14 +65,16 @@ impl Collector for Filesystems {
         let kubelet_root = &self.kubelet_root;
         let mounts = self
             .mountinfo
-            .parse_if_there(|text| parse(text, rootfs, kubelet_root, super::file::exists))?;
+            .parse_if_there(|text| parse(text, rootfs, kubelet_root, |path| look(rootfs, path)))?;
         let mut fullest: [Option<f64>; 2] = [None; 2];
-        for Mount { path, shown } in mounts.into_iter().flatten().take(MAX_MOUNTS) {
+        for Mount { path, shown, is_filled_by_pods } in
+            mounts.into_iter().flatten().take(MAX_MOUNTS)
+        {
             let found = usages(&path);
             for (kind, usage) in [&MOUNT_USAGE, &MOUNT_INODES].into_iter().zip(found) {
                 usage.into_iter().for_each(|usage| record(&Signal::of_device(kind, &shown), usage));
             }
-            for (fullest, usage) in fullest.iter_mut().zip(found) {
+            for (fullest, usage) in fullest.iter_mut().zip(found).filter(|_| is_filled_by_pods) {
                 *fullest = fullest.iter().copied().chain(usage).reduce(f64::max);
             }
         }
@@ -80,6 +82,15 @@ impl Collector for Filesystems {
             usage.into_iter().for_each(|usage| record(&Signal::of_node(kind), usage));
         }
         Ok(())
+    }
+}
+
+/// A path of the node, below `rootfs`: the same if it is a folder, where it leads if it is a link.
+fn look(rootfs: &Path, path: &Path) -> Option<PathBuf> {
+    let seen = rootfs.join(path.strip_prefix("/").ok()?);
+    match seen.read_link() {
+        Ok(target) => Some(path.parent()?.join(target)),
+        Err(_) => seen.is_dir().then(|| path.to_owned()),
     }
 }
 
@@ -153,6 +164,14 @@ mod tests {
         };
         assert_eq!(signals(&mounts), expected);
         assert_eq!(signals(&mounts[1..]), [""; 0]);
+        let data = [mounts[2], ("data", "/dev/vdc", "rw")];
+        assert!(!signals(&data).contains(&"fs_usage".to_owned()), "no folder of pods is there");
+        // As many volumes as leak, and the line at which the file is cut.
+        let leaked =
+            ("var/lib/kubelet/pods/0a1b/volumes/kubernetes.io~secret/token", "tmpfs", "rw");
+        let mut many = mounts[..1].to_vec();
+        many.resize(LIMIT as usize / 100, leaked);
+        assert_eq!(signals(&many), expected);
     }
 
     #[test]

@@ -11,8 +11,13 @@
 //!   containers' disks. A disk that is mounted at such a folder itself is the node's, and counts.
 //! - file systems on which a call can block for ever, and this process with it: those behind a network, a process
 //!   (FUSE) or an automounter, and those reached through one. A file system on a block device answers from memory.
+//!
+//! A runtime's folder may be anywhere. The overlays of its containers name it, as the place of what they change.
+//!
+//! Memory is bounded by the node's own mounts: of those of pods, which may be thousands, nothing is kept.
 
-use std::path::{Path, PathBuf};
+use std::collections::BTreeSet;
+use std::path::{Component, Path, PathBuf};
 
 use crate::collectors::ParseError;
 use crate::collectors::file::lines;
@@ -24,6 +29,8 @@ pub struct Mount {
     pub path: PathBuf,
     /// The path on the node, which is that without `--path.rootfs`.
     pub shown: String,
+    /// Whether it holds a folder that pods fill.
+    pub is_filled_by_pods: bool,
 }
 
 /// Types without a block device on which no call blocks for ever. A path may lead through them.
@@ -51,8 +58,12 @@ const FILLED_BY_PODS: [&str; 5] = [
 /// Types that pods can fill, beside those on a block device.
 const FILLABLE: [&str; 4] = ["overlay", "ramfs", "tmpfs", "zfs"];
 
-/// The mounts that count. `rootfs` is the node's root as this process sees it, `kubelet_root` a path on the node.
-/// `exists` tells whether this process sees a folder; it is asked only for paths on which no call blocks.
+/// How many folders of runtimes are looked for beside those: a node has one.
+const MAX_RUNTIMES: usize = 8;
+
+/// The mounts that count, those that pods fill first. `rootfs` is the node's root as this process sees it,
+/// `kubelet_root` a path on the node. `look` gives a path of the node back if it is a folder, and where it leads if it
+/// is a link; it is asked only for paths on which no call blocks.
 ///
 /// # Errors
 /// When a line has too few columns.
@@ -60,20 +71,32 @@ pub fn parse(
     mountinfo: &[u8],
     rootfs: &Path,
     kubelet_root: &Path,
-    exists: impl Fn(&Path) -> bool,
+    look: impl Fn(&Path) -> Option<PathBuf>,
 ) -> Result<Vec<Mount>, ParseError> {
     let mut below_root: Vec<(Line<'_>, Mount)> = Vec::new();
     let mut found: Vec<(&str, Mount)> = Vec::new();
     let mut may_block: Vec<PathBuf> = Vec::new();
+    let mut folders: BTreeSet<PathBuf> = FILLED_BY_PODS.iter().map(PathBuf::from).collect();
+    folders.insert(kubelet_root.to_owned());
     for (line, text) in lines(mountinfo).filter(|(_, text)| !text.is_empty()) {
         let problem = ParseError::Line { line, problem: "has fewer columns than a mount has" };
         let line = Line::parse(text).ok_or(problem)?;
+        if folders.len() < FILLED_BY_PODS.len() + MAX_RUNTIMES {
+            folders.extend(line.folder_of_runtime());
+        }
+        let mount = line.mount(rootfs);
+        if mount
+            .as_ref()
+            .is_some_and(|mount| is_of_containers(Path::new(&mount.shown), kubelet_root))
+        {
+            continue;
+        }
         if line.may_block() {
             may_block.push(unescaped(line.place).into());
         }
-        let Some(mount) = line.mount(rootfs) else { continue };
+        let Some(mount) = mount else { continue };
         below_root.push((line, mount.clone()));
-        if !line.counts() || is_of_containers(Path::new(&mount.shown), kubelet_root) {
+        if !line.counts() && !(line.is_on_disk() && mount.shown == "/") {
             continue;
         }
         match found.iter_mut().find(|(device, _)| *device == line.device) {
@@ -83,22 +106,48 @@ pub fn parse(
         }
     }
     found.retain(|(_, mount)| is_below_none(&mount.path, &may_block));
-    let folders = FILLED_BY_PODS.iter().map(Path::new).chain([kubelet_root]);
-    // First, since a bounded number is sampled.
-    let mut filled: Vec<(&str, Mount)> = Vec::new();
+    let look = |folder: &Path| {
+        let seen = rootfs.join(folder.strip_prefix("/").unwrap_or(folder));
+        if is_below_none(&seen, &may_block) { look(folder) } else { None }
+    };
     for folder in folders {
-        let Some((line, mount)) = holder(&below_root, folder) else { continue };
-        let path = rootfs.join(folder.strip_prefix("/").unwrap_or(folder));
-        let is_new = !found.iter().chain(&filled).any(|(device, _)| *device == line.device);
-        if is_new && line.can_be_filled() && is_below_none(&path, &may_block) && exists(&path) {
-            filled.push((line.device, mount.clone()));
+        let Some(folder) = real(folder, look) else { continue };
+        let Some((line, mount)) = holder(&below_root, &folder) else { continue };
+        if !line.can_be_filled() {
+            continue;
+        }
+        match found.iter_mut().find(|(device, _)| *device == line.device) {
+            Some((_, known)) => known.is_filled_by_pods = true,
+            None => found.push((line.device, Mount { is_filled_by_pods: true, ..mount.clone() })),
         }
     }
-    Ok(filled.into_iter().chain(found).map(|(_, mount)| mount).collect())
+    let mut mounts: Vec<Mount> = found.into_iter().map(|(_, mount)| mount).collect();
+    // First, since a bounded number is sampled.
+    mounts.sort_by_key(|mount| !mount.is_filled_by_pods);
+    Ok(mounts)
 }
 
 fn is_below_none(path: &Path, places: &[PathBuf]) -> bool {
     !places.iter().any(|place| path.starts_with(place))
+}
+
+/// Where a folder really is. `None` if it is not there, or leads to where calls can block.
+fn real(mut folder: PathBuf, look: impl Fn(&Path) -> Option<PathBuf>) -> Option<PathBuf> {
+    // The kernel follows as many links.
+    for _ in 0..40 {
+        let next = look(&folder)?;
+        if next == folder {
+            return Some(folder);
+        }
+        folder = PathBuf::new();
+        for part in next.components() {
+            match part {
+                Component::ParentDir => drop(folder.pop()),
+                part => folder.push(part),
+            }
+        }
+    }
+    None
 }
 
 /// The mount that holds `folder`: the deepest, and of several at one place the last.
@@ -153,8 +202,18 @@ impl<'a> Line<'a> {
 
     fn counts(&self) -> bool {
         // A bind mount of a folder is no further file system. Subvolumes of btrfs look the same, and count.
-        let whole = self.root == "/" || self.kind == "btrfs";
-        (self.is_on_device() || self.kind == "zfs") && whole && !self.is_read_only()
+        self.is_on_disk() && (self.root == "/" || self.kind == "btrfs")
+    }
+
+    fn is_on_disk(&self) -> bool {
+        (self.is_on_device() || self.kind == "zfs") && !self.is_read_only()
+    }
+
+    /// Where a runtime keeps what containers change, if this is the overlay of one: `upperdir` is two folders below.
+    fn folder_of_runtime(&self) -> Option<PathBuf> {
+        let options = (self.kind == "overlay").then_some(self.options)?;
+        let upper = options.split(',').find_map(|option| option.strip_prefix("upperdir=/"))?;
+        Some(PathBuf::from(unescaped(&format!("/{upper}"))).parent()?.parent()?.to_owned())
     }
 
     /// Whether pods can fill the file system, where it has a folder of theirs.
@@ -170,7 +229,7 @@ impl<'a> Line<'a> {
     fn mount(&self, rootfs: &Path) -> Option<Mount> {
         let path = PathBuf::from(unescaped(self.place));
         let shown = format!("/{}", path.strip_prefix(rootfs).ok()?.to_str()?);
-        Some(Mount { path, shown })
+        Some(Mount { path, shown, is_filled_by_pods: false })
     }
 }
 
@@ -195,8 +254,10 @@ mod tests {
     const KUBELET: &str = "/var/lib/kubelet";
 
     fn shown(mountinfo: &str, rootfs: &str) -> Vec<String> {
-        let mounts =
-            parse(mountinfo.as_bytes(), Path::new(rootfs), Path::new(KUBELET), |_| true).unwrap();
+        let mounts = parse(mountinfo.as_bytes(), Path::new(rootfs), Path::new(KUBELET), |path| {
+            Some(path.to_owned())
+        })
+        .unwrap();
         mounts.into_iter().map(|mount| mount.shown).collect()
     }
 
@@ -205,9 +266,67 @@ mod tests {
     fn read_only_file_systems_and_pods_volumes_are_left_out() {
         let node = include_str!("../../../tests/fixtures/mounts/node");
         let container = include_str!("../../../tests/fixtures/mounts/container");
-        let expected = ["/", "/data", "/home", KUBELET, "/mnt/disks/ssd1"];
+        let expected = ["/", KUBELET, "/data", "/home", "/mnt/disks/ssd1"];
         assert_eq!(shown(node, "/"), expected);
         assert_eq!(shown(container, "/host/root"), expected);
+    }
+
+    /// The mounts that pods fill on a node whose links lead so.
+    fn filled(mountinfo: &str, links: &[(&str, &str)]) -> Vec<String> {
+        let look = |path: &Path| {
+            let link = links.iter().find(|(from, _)| path == Path::new(from));
+            Some(link.map_or(path, |(_, to)| Path::new(to)).to_owned())
+        };
+        let mounts = parse(mountinfo.as_bytes(), Path::new("/"), Path::new(KUBELET), look).unwrap();
+        mounts
+            .into_iter()
+            .filter(|mount| mount.is_filled_by_pods)
+            .map(|mount| mount.shown)
+            .collect()
+    }
+
+    #[test]
+    fn pods_fill_what_holds_their_folders_and_no_boot_partition() {
+        let mounts = "\
+22 1 254:1 / / rw - ext4 /dev/vda1 rw
+23 22 254:2 / /boot rw - ext4 /dev/vda2 rw
+24 23 254:3 / /boot/efi rw - vfat /dev/vda3 rw
+25 22 254:4 / /data rw - xfs /dev/vdb rw
+26 22 254:5 / /var/log rw - xfs /dev/vdc rw
+";
+        assert_eq!(shown(mounts, "/"), ["/", "/var/log", "/boot", "/boot/efi", "/data"]);
+        assert_eq!(filled(mounts, &[]), ["/", "/var/log"]);
+        // Images are elsewhere: behind a link, or as the overlays of containers say.
+        let linked =
+            [("/var/lib/docker", "/var/lib/../../mnt/docker"), ("/mnt/docker", "/data/docker")];
+        assert_eq!(filled(mounts, &linked), ["/", "/data", "/var/log"]);
+        let overlay = "40 22 0:90 / /run/containerd/io.containerd.runtime.v2.task/k8s.io/0a1b/rootfs rw - overlay overlay \
+                       rw,lowerdir=/x,upperdir=/data/containerd/io.containerd.snapshotter.v1.overlayfs/snapshots/7/fs,workdir=/y\n";
+        assert_eq!(filled(&format!("{mounts}{overlay}"), &[]), ["/", "/data", "/var/log"]);
+        // A link that leads in a circle, and one into what may block.
+        let circle = [("/var/log/pods", "/a"), ("/a", "/var/log/pods")];
+        assert_eq!(filled(mounts, &circle), ["/"]);
+        let blocking = format!("{mounts}41 22 0:91 / /nfs rw - nfs4 server:/nfs rw\n");
+        assert_eq!(filled(&blocking, &[("/var/log/pods", "/nfs/logs")]), ["/"]);
+    }
+
+    #[test]
+    fn the_root_of_a_deployment_is_the_root() {
+        let ostree = "\
+22 1 254:4 /ostree/deploy/os/deploy/0a1b.0 / rw shared:1 - xfs /dev/vda4 rw
+23 22 254:4 / /sysroot ro shared:2 - xfs /dev/vda4 rw
+24 22 254:4 /ostree/deploy/os/var /var rw shared:3 - xfs /dev/vda4 rw
+25 22 254:3 / /boot ro - ext4 /dev/vda3 rw
+";
+        assert_eq!(shown(ostree, "/"), ["/", "/boot"]);
+        assert_eq!(filled(ostree, &[]), ["/"]);
+        // An image that cannot be written: what pods fill is below it.
+        let image = ostree.replacen(
+            "254:4 /ostree/deploy/os/deploy/0a1b.0 / rw shared:1 - xfs /dev/vda4 rw",
+            "0:30 / / ro - overlay composefs ro,lowerdir=/a::/b",
+            1,
+        );
+        assert_eq!(filled(&image, &[]), ["/sysroot"]);
     }
 
     #[test]
@@ -238,8 +357,10 @@ mod tests {
 24 1 254:3 / /host/opt/kubelet-backup rw - ext4 /dev/vdc rw
 ";
         let mounts =
-            parse(mounts.as_bytes(), Path::new("/host"), Path::new("/opt/kubelet"), |_| true)
-                .unwrap();
+            parse(mounts.as_bytes(), Path::new("/host"), Path::new("/opt/kubelet"), |path| {
+                Some(path.to_owned())
+            })
+            .unwrap();
         let shown: Vec<&str> = mounts.iter().map(|mount| mount.shown.as_str()).collect();
         assert_eq!(shown, ["/opt/kubelet", "/opt/kubelet-backup"]);
     }
@@ -259,8 +380,10 @@ mod tests {
     fn each_device_below_the_root_counts_once_and_under_the_nodes_own_path() {
         assert_eq!(shown(MOUNTS, "/host/root"), ["/", "/srv/my data"]);
         let mounts =
-            parse(MOUNTS.as_bytes(), Path::new("/host/root"), Path::new(KUBELET), |_| true)
-                .unwrap();
+            parse(MOUNTS.as_bytes(), Path::new("/host/root"), Path::new(KUBELET), |path| {
+                Some(path.to_owned())
+            })
+            .unwrap();
         assert_eq!(mounts[1].path, PathBuf::from("/host/root/srv/my data"));
     }
 
@@ -319,7 +442,7 @@ mod tests {
     fn a_container_without_these_folders_has_no_file_system_of_the_node() {
         let own = "22 1 0:50 / / rw - overlay overlay rw\n";
         let root = Path::new("/");
-        let mounts = parse(own.as_bytes(), root, root, |_| false).unwrap();
+        let mounts = parse(own.as_bytes(), root, root, |_| None).unwrap();
         assert_eq!(mounts, []);
     }
 
@@ -328,7 +451,9 @@ mod tests {
         let root = Path::new("/");
         for cut in ["22 1 254:1 / /\n", "22 1 254:1 / / rw - ext4\n"] {
             let error =
-                parse(cut.as_bytes(), root, Path::new(KUBELET), |_| true).unwrap_err().to_string();
+                parse(cut.as_bytes(), root, Path::new(KUBELET), |path| Some(path.to_owned()))
+                    .unwrap_err()
+                    .to_string();
             assert_eq!(error, "line 1: has fewer columns than a mount has");
         }
     }
@@ -336,7 +461,7 @@ mod tests {
     proptest! {
         #[test]
         fn no_bytes_panic(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
-            let _ = parse(&bytes, Path::new("/"), Path::new(KUBELET), |_| true);
+            let _ = parse(&bytes, Path::new("/"), Path::new(KUBELET), |path| Some(path.to_owned()));
         }
     }
 }
