@@ -123,9 +123,10 @@ fn rates(
 ) -> [Option<f64>; 3] {
     let [busy, requests, read, written] = counters;
     let busy = busy.rate(interval, now, stats.busy_millis);
-    // The time of a request counts when it ends. One that has not ended may have kept the disk busy all the time.
+    // The time of a request counts when it ends. One that has not ended may have kept the disk busy all the time. Some
+    // drivers count no times.
     let requests = requests.rate(interval, now, stats.request_millis);
-    let busy = if stats.in_flight > 0 {
+    let busy = if stats.in_flight > 0 || stats.request_millis == 0 {
         busy
     } else {
         busy.zip(requests).map(|(busy, requests)| busy.min(requests))
@@ -340,6 +341,7 @@ mod tests {
         // A write that has not ended may take all the time.
         assert_eq!(usage(before, "100 0 800 50 11 0 88 55 1 10000 10000"), Some(100.0));
         assert_eq!(usage(before, "100 0 800 50 11 0 88 55 -1 10000 10000"), Some(100.0));
+        assert_eq!(usage("1 0 8 0 1 0 8 0 0 90 9", "2 0 16 0 1 0 8 0 0 390 9"), Some(30.0));
         // Ten at once, that took longer together than the disk was busy.
         assert_eq!(usage(before, "110 0 880 2050 10 0 80 50 0 9300 11000"), Some(30.0));
         // Discards and flushes are requests too; their columns may be missing.

@@ -37,6 +37,15 @@ impl Version {
         }
     }
 
+    /// The file with what is swapped; of version 1 the memory in use is in it. Groups have none where the kernel does
+    /// not count swap.
+    pub(super) fn swap_file(self) -> &'static str {
+        match self {
+            Self::V1 => "memory.memsw.usage_in_bytes",
+            Self::V2 => "memory.swap.current",
+        }
+    }
+
     /// The lines of `memory.stat` that the kernel can reclaim, child groups' included: file pages, which do not contain
     /// tmpfs and shared memory, and caches of file names and inodes. Version 1 does not tell the latter.
     fn reclaimable(self) -> &'static [&'static str] {
@@ -57,14 +66,20 @@ pub fn cpu(version: Version, content: &[u8]) -> Option<Duration> {
     }
 }
 
-/// The memory in use, in bytes, less what `memory.stat` has of it that is available to others as MemAvailable of
-/// `/proc/meminfo` counts: file pages and reclaimable slab. Huge pages, which some mount options count in, are left out
-/// too. `None` where the file lacks one of the lines, or nothing is left: a process always has some memory, so it was
-/// not charged to this group.
+/// The memory in use or swapped, in bytes, less what `memory.stat` has of it that is available to others as MemAvailable
+/// of `/proc/meminfo` counts: file pages and reclaimable slab. What is in memory of swapped pages, compressed or in the
+/// swap cache, counts once. Huge pages, which some mount options count in, are left out too. `None` where the file lacks
+/// one of the lines, or nothing is left: a process always has some memory, so it was not charged to this group.
 #[must_use]
 pub fn memory_used(version: Version, usage: u64, stat: &[u8]) -> Option<u64> {
-    // Linux 6.12 has this line, and only with the mount option memory_hugetlb_accounting.
-    let mut used = usage.saturating_sub(field(stat, "hugetlb").unwrap_or(0));
+    let mut used = usage;
+    if version == Version::V2 {
+        // Lines that not every kernel has. Linux 6.12 has `hugetlb`, and only with the mount option
+        // memory_hugetlb_accounting.
+        for key in ["hugetlb", "zswap", "swapcached"] {
+            used = used.saturating_sub(field(stat, key).unwrap_or(0));
+        }
+    }
     for key in version.reclaimable() {
         // The files are read one after the other, so what is reclaimable can be more.
         used = used.saturating_sub(field(stat, key)?);
@@ -120,6 +135,9 @@ mod tests {
         assert_eq!(memory_used(Version::V2, 1_000, v2), Some(490));
         let huge = [v2, &b"hugetlb 90\n"[..]].concat();
         assert_eq!(memory_used(Version::V2, 1_000, &huge), Some(400));
+        // Of 1,000 bytes in memory and on swap, 40 are compressed and 50 are in both.
+        let swapped = [v2, &b"zswap 40\nzswapped 120\nswapcached 50\n"[..]].concat();
+        assert_eq!(memory_used(Version::V2, 1_000, &swapped), Some(400));
     }
 
     #[test]

@@ -68,10 +68,16 @@ impl Hierarchies {
         cpu(self.version, read(&file, buffer)?).filter(|used| !used.is_zero())
     }
 
-    /// The memory that the group at `path` uses, in bytes, without caches that can be reclaimed.
+    /// The memory that the group at `path` uses, in bytes, with what is swapped and without caches that can be reclaimed.
     pub(super) fn memory_used(&self, path: &Path, buffer: &mut Vec<u8>) -> Option<u64> {
         let folder = self.memory.as_ref()?.join(path);
         let usage = number(read(&folder.join(self.version.memory_file()), buffer)?)?;
+        let swap = read(&folder.join(self.version.swap_file()), buffer).and_then(number);
+        let usage = match self.version {
+            // The two are read one after the other.
+            Version::V1 => swap.map_or(usage, |both| both.max(usage)),
+            Version::V2 => usage.saturating_add(swap.unwrap_or(0)),
+        };
         memory_used(self.version, usage, read(&folder.join("memory.stat"), buffer)?)
     }
 }

@@ -107,6 +107,25 @@ fn a_value_that_cannot_be_read_is_absent_and_the_others_are_there() {
 }
 
 #[test]
+fn what_a_pod_has_swapped_counts_and_memory_alone_where_no_swap_is_counted() {
+    for (version, memory, file, swapped) in [
+        (Version::V2, "memory.current", "memory.swap.current", 700_000_000),
+        (Version::V1, "memory.usage_in_bytes", "memory.memsw.usage_in_bytes", 1_200_000_000),
+    ] {
+        let cgroups = Cgroups::new(version, Driver::Systemd, &[]);
+        cgroups.pod("burstable", ONE);
+        cgroups.set("burstable", ONE, memory, b"500000000\n");
+        let alone = read(cgroups.root()).unwrap().pods[0].memory.unwrap();
+        let [_, hierarchy] = cgroups.hierarchies();
+        let file = hierarchy.join(cgroups.pod_path("burstable", ONE)).join(file);
+        fs::write(&file, format!("{swapped}\n")).unwrap();
+        assert_eq!(read(cgroups.root()).unwrap().pods[0].memory, Some(alone + 700_000_000));
+        fs::write(&file, "max\n").unwrap();
+        assert_eq!(read(cgroups.root()).unwrap().pods[0].memory, Some(alone));
+    }
+}
+
+#[test]
 fn a_line_behind_the_first_16_kib_of_a_file_is_not_read() {
     let cgroups = Cgroups::usual();
     cgroups.pod("", ONE);

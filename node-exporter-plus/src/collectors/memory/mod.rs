@@ -3,23 +3,31 @@
 //! The whole is MemTotal without the pool of huge pages: these are set aside for pods that request `hugepages-*`, and
 //! the kubelet takes them off the `memory` that pods can request. Available is the kernel's estimate, MemAvailable, in
 //! which caches that can be dropped are free, and in addition what the ZFS cache (ARC) gives back under pressure, which
-//! the kernel does not count. A node without swap has no `swap_usage`.
+//! the kernel does not count. Memory of devices ([`devices`]) is in neither. A node without swap has no `swap_usage`.
 //!
-//! In a container with lxcfs the file's total is the container's, while huge pages and the ARC are the host's: they are
-//! left out.
+//! Swapped memory is used: what wants it back finds it nowhere else, and pods do not get smaller by it. It counts by its
+//! own size, and the compressed copies that zram and zswap have in memory do not ([`swapped`]). Pages of the swap cache
+//! are in memory and on swap, and count once.
+//!
+//! In a container with lxcfs the file's total is the container's, while huge pages, the ARC and what else other files
+//! tell are the host's: they are left out.
+
+mod devices;
+mod swapped;
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FsWord, statfs};
-
-use super::file::lines;
-use super::{CollectError, Collector, ParseError, ProcFile, Record, Roots};
+use crate::collectors::file::{is_of_container, lines};
+use crate::collectors::{CollectError, Collector, ParseError, ProcFile, Record, Roots};
 use crate::series::{Kind, Moment, Signal};
+
+pub use devices::{DeviceMemory, parse_node};
+pub use swapped::{parse_mm_stat, zram_disks};
 
 /// `mem_usage`, in percent.
 pub static USAGE: Kind =
-    Kind::of_node("mem_usage", "memory that is not available to new work, percent");
+    Kind::of_node("mem_usage", "memory that is not available to new work, or swapped, percent");
 /// `swap_usage`, in percent.
 pub static SWAP: Kind = Kind::of_node("swap_usage", "swap in use, percent");
 
@@ -27,8 +35,8 @@ pub static SWAP: Kind = Kind::of_node("swap_usage", "swap in use, percent");
 const LIMIT: u64 = 16 << 10;
 /// OpenZFS 2.3 writes 8 KiB.
 const ARC_LIMIT: u64 = 64 << 10;
-/// statfs(2): the type of file systems that a process serves, as lxcfs does.
-const FUSE: FsWord = 0x6573_5546;
+/// A swap area has a line of some 60 bytes, and there are 32 at most.
+const SWAPS_LIMIT: u64 = 16 << 10;
 
 /// Samples `/proc/meminfo`.
 #[derive(Debug)]
@@ -37,8 +45,10 @@ pub struct Memory {
     file: ProcFile,
     /// ZFS's counters; only a node with ZFS has them.
     arc: ProcFile,
+    swaps: ProcFile,
     /// `/sys/kernel/mm/hugepages`, for kernels before Linux 4.16, whose meminfo has the default size alone.
     huge_pages: PathBuf,
+    sysfs: PathBuf,
 }
 
 impl Memory {
@@ -50,15 +60,17 @@ impl Memory {
         Self {
             file: ProcFile::new(&path, LIMIT),
             arc: ProcFile::new(&arc, ARC_LIMIT),
+            swaps: ProcFile::new(&roots.procfs.join("swaps"), SWAPS_LIMIT),
             huge_pages: roots.sysfs.join("kernel/mm/hugepages"),
+            sysfs: roots.sysfs.clone(),
             path,
         }
     }
 
     /// Adds what other files tell.
     fn complete(&mut self, mut info: MemInfo) -> MemInfo {
-        if statfs(&self.path).is_ok_and(|found| found.f_type == FUSE) {
-            return MemInfo { huge: None, ..info };
+        if is_of_container(&self.path) {
+            return MemInfo { huge: None, compressed: 0, ..info };
         }
         if !info.huge.is_some_and(|huge| huge.of_all_sizes) {
             let all = huge_pages(&self.huge_pages);
@@ -67,6 +79,10 @@ impl Memory {
         // What cannot be read or parsed makes nothing available.
         let arc = self.arc.parse_if_there(|arcstats| Ok(parse_arc(arcstats)));
         info.arc = arc.ok().flatten().flatten();
+        let blocks = self.sysfs.join("block");
+        let zram = self.swaps.parse_if_there(|swaps| Ok(swapped::zram(swaps, &blocks)));
+        info.compressed = info.compressed.saturating_add(zram.ok().flatten().unwrap_or(0));
+        info.devices = devices::device_memory(&self.sysfs);
         info
     }
 }
@@ -99,8 +115,19 @@ pub struct MemInfo {
     huge: Option<HugePages>,
     /// Of ZFS; not in `/proc/meminfo`.
     pub arc: Option<ZfsCache>,
-    /// Total and free.
-    swap: Option<(u64, u64)>,
+    swap: Option<Swap>,
+    /// Copies of swapped pages in memory.
+    pub compressed: u64,
+    /// Not in `/proc/meminfo`.
+    pub devices: DeviceMemory,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Swap {
+    total: u64,
+    free: u64,
+    /// Pages that are in memory too.
+    cached: u64,
 }
 
 /// The pool of huge pages, used or free.
@@ -120,12 +147,14 @@ pub struct ZfsCache {
 }
 
 impl MemInfo {
-    /// The share that is not available, in percent.
+    /// The share that is not available, or swapped, in percent.
     #[must_use]
     pub fn usage(self) -> f64 {
-        let Self { total, available, .. } = self;
+        let devices = Some(self.devices).filter(|devices| devices.total < self.total);
+        let devices = devices.unwrap_or_default();
+        let total = self.total - devices.total;
         // In a container with lxcfs, more may be available than there is.
-        let available = available.min(total);
+        let available = self.available.saturating_sub(devices.available).min(total);
         // The memory that is not available contains the huge pages. More of them, or an ARC that is larger than the
         // total, are those of a host whose lxcfs shows the total of a container: they are left out.
         let huge = self.huge.map_or(0, |huge| huge.kib);
@@ -134,14 +163,21 @@ impl MemInfo {
         let arc = self.arc.filter(|arc| arc.size <= total);
         // A part of the ARC is in slabs that the kernel counts as available already.
         let used = used.saturating_sub(arc.map_or(0, |arc| arc.size.saturating_sub(arc.least)));
+        let used = used.saturating_sub(self.compressed).saturating_add(self.swapped());
         // All memory may be in huge pages: nothing is available.
-        if total == huge { 100.0 } else { 100.0 * (used as f64 / (total - huge) as f64) }
+        let all = total - huge;
+        if all == 0 { 100.0 } else { 100.0 * (used.min(all) as f64 / all as f64) }
+    }
+
+    /// What is on swap and not in memory.
+    fn swapped(self) -> u64 {
+        self.swap.map_or(0, |swap| swap.total.saturating_sub(swap.free).saturating_sub(swap.cached))
     }
 
     /// The share of swap in use, in percent. `None` without swap.
     #[must_use]
     pub fn swap_usage(self) -> Option<f64> {
-        let (total, free) = self.swap.filter(|(total, _)| *total > 0)?;
+        let Swap { total, free, .. } = self.swap.filter(|swap| swap.total > 0)?;
         Some(100.0 * (1.0 - free.min(total) as f64 / total as f64))
     }
 }
@@ -160,7 +196,8 @@ pub fn parse(meminfo: &[u8]) -> Result<MemInfo, ParseError> {
         (total, available) => {
             let huge = huge(meminfo)?;
             let swap = swap(meminfo)?;
-            Ok(MemInfo { total, available, huge, arc: None, swap })
+            let (compressed, devices) = (swapped::zswap(meminfo), DeviceMemory::default());
+            Ok(MemInfo { total, available, huge, arc: None, swap, compressed, devices })
         }
     }
 }
@@ -211,12 +248,12 @@ fn arc_kib(arcstats: &[u8], key: &str) -> Option<u64> {
     Some(values.next()?.parse::<u64>().ok()? / 1_024)
 }
 
-/// Total and free swap. A kernel without swap support has no such lines.
-fn swap(meminfo: &[u8]) -> Result<Option<(u64, u64)>, ParseError> {
-    let total = field(meminfo, "SwapTotal:");
-    let free = field(meminfo, "SwapFree:");
-    let pair = total.zip(free).map(|(total, free)| Ok((total.kib()?, free.kib()?)));
-    pair.transpose()
+/// A kernel without swap support has no such lines.
+fn swap(meminfo: &[u8]) -> Result<Option<Swap>, ParseError> {
+    let (total, free) = (field(meminfo, "SwapTotal:"), field(meminfo, "SwapFree:"));
+    let Some((total, free)) = total.zip(free) else { return Ok(None) };
+    let cached = field(meminfo, "SwapCached:").map_or(Ok(0), Field::kib)?;
+    Ok(Some(Swap { total: total.kib()?, free: free.kib()?, cached }))
 }
 
 /// A line's number, and its text after the key.
@@ -284,7 +321,9 @@ mod tests {
         let now = Moment(std::time::Duration::ZERO);
         Memory::new(&roots)
             .collect(now, &mut |signal: &Signal, value| {
-                usage = (signal.name() == "mem_usage").then_some(value);
+                if signal.name() == "mem_usage" {
+                    usage = Some(value);
+                }
             })
             .unwrap();
         usage.unwrap()
@@ -342,6 +381,84 @@ mod tests {
         assert_eq!(collected(&[("proc/meminfo", container), (ARCSTATS, ARC)]), 25.0);
     }
 
+    /// MemTotal 64 GiB, MemAvailable 12 GiB, and of 32 GiB of swap 20 in use, 1 of it in memory too.
+    const SWAPPED: &str = "MemTotal: 67108864 kB\nMemAvailable: 12582912 kB\nSwapCached: 1048576 kB\n\
+                           SwapTotal: 33554432 kB\nSwapFree: 12582912 kB\n";
+
+    /// Parts of 64 GiB in percent.
+    fn of_64(gib: f64) -> f64 {
+        100.0 * gib / 64.0
+    }
+
+    #[test]
+    fn swapped_memory_is_used_and_what_is_in_memory_too_counts_once() {
+        let ten = SWAPPED.replace("SwapFree: 12582912", "SwapFree: 23068672");
+        assert_eq!(usage(&ten), of_64(52.0 + 9.0));
+        assert_eq!(usage(SWAPPED), 100.0);
+        let none = "MemTotal: 64 kB\nMemAvailable: 12 kB\nSwapTotal: 0 kB\nSwapFree: 0 kB\n";
+        assert_eq!(usage(none), of_64(52.0));
+    }
+
+    #[test]
+    fn what_is_swapped_to_memory_counts_by_its_own_size_and_once() {
+        // Of 50 GiB in use 6 are compressed copies of the 19 that were swapped.
+        let idle = SWAPPED.replace("MemAvailable: 12582912", "MemAvailable: 31457280");
+        assert_eq!(
+            usage(&format!("{idle}Zswap: 6291456 kB\nZswapped: 19922944 kB\n")),
+            of_64(34.0 - 6.0 + 19.0)
+        );
+        let swaps = "Filename\tType\tSize\tUsed\tPriority\n/dev/zram0 partition\t33554432\t20971520\t100\n\
+                     /dev/sda2 partition\t1\t1\t-2\n";
+        let files = [("proc/meminfo", &*idle), ("proc/swaps", swaps)];
+        let mm_stat =
+            ("sys/block/zram0/mm_stat", "21474836480 6000000000 6442450944 0 6442450944 0 0 0\n");
+        // A file system in a second one.
+        let other = ("sys/block/zram1/mm_stat", "99999999999 99999999999 99999999999 0 0 0 0 0\n");
+        let all = [&files[..], &[mm_stat, other]].concat();
+        assert_eq!(collected(&all), of_64(34.0 - 6.0 + 19.0));
+        // The disk does not tell: its pages count by what they take in memory.
+        assert_eq!(collected(&files), of_64(34.0 - 1.0));
+    }
+
+    /// 480 GiB beside the CPUs, of which 8 are free, and 96 of a GPU, of which 95 are free.
+    const GPU_MEMORY: [(&str, &str); 4] = [
+        ("proc/meminfo", "MemTotal: 603979776 kB\nMemAvailable: 108003328 kB\n"),
+        ("sys/devices/system/node/node0/cpulist", "0-71\n"),
+        ("sys/devices/system/node/node1/cpulist", "\n"),
+        (
+            "sys/devices/system/node/node1/meminfo",
+            "Node 1 MemTotal: 100663296 kB\nNode 1 MemFree: 98566144 kB\nNode 1 Active(file): 524288 kB\n\
+             Node 1 Inactive(file): 524288 kB\n",
+        ),
+    ];
+
+    #[test]
+    fn the_memory_of_a_gpu_is_not_the_nodes_own() {
+        let usage = collected(&GPU_MEMORY);
+        assert!((usage - 100.0 * 472.0 / 480.0).abs() < 0.01, "{usage}");
+        let normal = ("sys/devices/system/node/has_normal_memory", "0\n");
+        assert_eq!(collected(&[&GPU_MEMORY[..], &[normal]].concat()), usage);
+        // It has CPUs, or they cannot be read, or the node is a container with less memory.
+        let whole = 100.0 * 473.0 / 576.0;
+        for (file, text) in [("cpulist", "72-143\n"), ("meminfo", "Node 1 MemTotal: 9 kB\n")] {
+            let path = format!("sys/devices/system/node/node1/{file}");
+            let usage = collected(&[&GPU_MEMORY[..], &[(&*path, text)]].concat());
+            assert!((usage - whole).abs() < 0.01, "{file} {usage}");
+        }
+    }
+
+    #[test]
+    fn other_memory_without_cpus_is_the_nodes_own() {
+        let whole = 100.0 * 473.0 / 576.0;
+        for own in [
+            ("sys/devices/system/node/has_normal_memory", "0-1\n"),
+            ("sys/bus/dax/devices/dax0.0/target_node", "1\n"),
+        ] {
+            let usage = collected(&[&GPU_MEMORY[..], &[own]].concat());
+            assert!((usage - whole).abs() < 0.01, "{own:?} {usage}");
+        }
+    }
+
     #[test]
     fn more_available_than_total_is_no_usage() {
         let info = parse(b"MemTotal: 10 kB\nMemAvailable: 12 kB\n").unwrap();
@@ -382,7 +499,9 @@ mod tests {
     proptest! {
         #[test]
         fn no_bytes_panic(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
-            let _ = (parse(&bytes), parse_arc(&bytes));
+            let _ = (parse(&bytes), parse_arc(&bytes), zram_disks(&bytes));
+            let text = String::from_utf8_lossy(&bytes);
+            let _ = (parse_mm_stat(&text), parse_node(1, &text));
         }
 
         #[test]
@@ -392,18 +511,24 @@ mod tests {
         }
 
         #[test]
-        fn huge_pages_and_zfs_keep_it_a_percentage(
+        fn what_other_files_tell_keeps_it_a_percentage(
             total in 1u64..,
             available: u64,
             huge: u64,
             size: u64,
             least: u64,
+            swap: (u64, u64, u64),
+            compressed: u64,
+            devices: (u64, u64),
         ) {
             let text = format!(
-                "MemTotal: {total} kB\nMemAvailable: {available} kB\nHugetlb: {huge} kB\n"
+                "MemTotal: {total} kB\nMemAvailable: {available} kB\nHugetlb: {huge} kB\nSwapTotal: {} kB\n\
+                 SwapFree: {} kB\nSwapCached: {} kB\n", swap.0, swap.1, swap.2
             );
             let mut info = parse(text.as_bytes()).unwrap();
             info.arc = parse_arc(format!("size 4 {size}\nc_min 4 {least}\n").as_bytes());
+            info.compressed = compressed;
+            info.devices = DeviceMemory { total: devices.0, available: devices.1 };
             prop_assert!((0.0..=100.0).contains(&info.usage()), "{}", info.usage());
         }
     }
