@@ -12,8 +12,9 @@
 //! signals and is in no sum: its bytes come from and go to the same NIC.
 //!
 //! A NIC's port has one speed, however many virtual functions (SR-IOV) or subfunctions there are of it: these add bytes
-//! and no speed. The members of a bond that sends over one of them at a time (active-backup), or the same over all (broadcast), are as
-//! fast as the fastest of them, and those of another bond or a team at most as fast as it says itself.
+//! and no speed. The members of a bond that sends over one of them at a time (active-backup), or the same over all
+//! (broadcast), are as fast as the fastest of them, and those of another bond or a team at most as fast as it says
+//! itself.
 //!
 //! A counter that is reset, as by a driver that is loaded anew, costs the values that need it in this sample: its own,
 //! and the node's of the same kind.

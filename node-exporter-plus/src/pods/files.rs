@@ -66,10 +66,11 @@ pub fn cpu(version: Version, content: &[u8]) -> Option<Duration> {
     }
 }
 
-/// The memory in use or swapped, in bytes, less what `memory.stat` has of it that is available to others as MemAvailable
-/// of `/proc/meminfo` counts: file pages and reclaimable slab. What is in memory of swapped pages, compressed or in the
-/// swap cache, counts once. Huge pages, which some mount options count in, are left out too. `None` where the file lacks
-/// one of the lines, or nothing is left: a process always has some memory, so it was not charged to this group.
+/// The memory in use or swapped, in bytes, less what `memory.stat` has of it that is available to others as
+/// MemAvailable of `/proc/meminfo` counts: file pages and reclaimable slab. What is in memory of swapped pages,
+/// compressed or in the swap cache, counts once. Huge pages, which some mount options count in, are left out too.
+/// `None` where the file lacks one of the lines, or nothing is left: a process always has some memory, so it was not
+/// charged to this group.
 #[must_use]
 pub fn memory_used(version: Version, usage: u64, stat: &[u8]) -> Option<u64> {
     let mut used = usage;

@@ -68,7 +68,7 @@ impl Hierarchies {
         cpu(self.version, read(&file, buffer)?).filter(|used| !used.is_zero())
     }
 
-    /// The memory that the group at `path` uses, in bytes, with what is swapped and without caches that can be reclaimed.
+    /// The memory that the group at `path` uses, in bytes, with what is swapped, without caches that can be reclaimed.
     pub(super) fn memory_used(&self, path: &Path, buffer: &mut Vec<u8>) -> Option<u64> {
         let folder = self.memory.as_ref()?.join(path);
         let usage = number(read(&folder.join(self.version.memory_file()), buffer)?)?;

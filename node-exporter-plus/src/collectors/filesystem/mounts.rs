@@ -96,7 +96,7 @@ pub fn parse(
         }
         let Some(mount) = mount else { continue };
         below_root.push((line, mount.clone()));
-        if !line.counts() && !(line.is_on_disk() && mount.shown == "/") {
+        if !line.counts(&mount) {
             continue;
         }
         match found.iter_mut().find(|(device, _)| *device == line.device) {
@@ -200,13 +200,11 @@ impl<'a> Line<'a> {
         !self.is_on_device() && !IN_MEMORY.contains(&self.kind)
     }
 
-    fn counts(&self) -> bool {
-        // A bind mount of a folder is no further file system. Subvolumes of btrfs look the same, and count.
-        self.is_on_disk() && (self.root == "/" || self.kind == "btrfs")
-    }
-
-    fn is_on_disk(&self) -> bool {
-        (self.is_on_device() || self.kind == "zfs") && !self.is_read_only()
+    fn counts(&self, mount: &Mount) -> bool {
+        // A bind mount of a folder is no further file system. Subvolumes of btrfs look the same, and count. So does the
+        // root of an ostree deployment.
+        let whole = self.root == "/" || self.kind == "btrfs" || mount.shown == "/";
+        (self.is_on_device() || self.kind == "zfs") && whole && !self.is_read_only()
     }
 
     /// Where a runtime keeps what containers change, if this is the overlay of one: `upperdir` is two folders below.

@@ -5,9 +5,9 @@
 //! which caches that can be dropped are free, and in addition what the ZFS cache (ARC) gives back under pressure, which
 //! the kernel does not count. Memory of devices ([`devices`]) is in neither. A node without swap has no `swap_usage`.
 //!
-//! Swapped memory is used: what wants it back finds it nowhere else, and pods do not get smaller by it. It counts by its
-//! own size, and the compressed copies that zram and zswap have in memory do not ([`swapped`]). Pages of the swap cache
-//! are in memory and on swap, and count once.
+//! Swapped memory is used: what wants it back finds it nowhere else, and pods do not get smaller by it. It counts by
+//! its own size, and the compressed copies that zram and zswap have in memory do not ([`swapped`]). Pages of the swap
+//! cache are in memory and on swap, and count once.
 //!
 //! In a container with lxcfs the file's total is the container's, while huge pages, the ARC and what else other files
 //! tell are the host's: they are left out.
