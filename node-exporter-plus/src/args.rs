@@ -79,7 +79,8 @@ pub struct Args {
     )]
     pub sysfs: PathBuf,
 
-    /// The host's control groups, of which /v1/pods tells what each pod uses. In a container, the host's
+    /// The host's control groups, of which /v1/pods tells what each pod uses, and which say what CPUs pods share. In a
+    /// container, the host's
     /// /sys/fs/cgroup, mounted read-only: its own shows itself alone. Without those of a kubelet, /v1/pods answers 404.
     #[arg(
         long = "path.cgroupfs",
@@ -113,7 +114,7 @@ pub struct Args {
     #[arg(long, env = "PLIMSOLL_SAMPLE_INTERVAL", default_value = "10s", value_name = "DURATION")]
     pub sample_interval: Interval,
 
-    /// The aggregates to keep beside the eighteen of CPU and memory, in YAML:
+    /// The aggregates to keep beside the thirty of CPU and memory, in YAML:
     /// `rules: [{signals: ["cpu_*", load1], values: [avg_5m, stddev_1h, max_1h, min_1d, max_avg_10m_1d, p95_1d]}]`.
     #[arg(long = "config.file", env = "PLIMSOLL_CONFIG_FILE", value_name = "FILE")]
     pub config_file: Option<PathBuf>,
@@ -158,6 +159,7 @@ impl Args {
         Roots {
             procfs: self.procfs.clone(),
             sysfs: self.sysfs.clone(),
+            cgroupfs: self.cgroupfs.clone(),
             rootfs: self.rootfs.clone(),
             kubelet: self.kubelet_root.clone(),
         }

@@ -17,6 +17,7 @@ pub mod collectors;
 pub mod config;
 pub mod gpu;
 pub mod http;
+mod list;
 mod metrics;
 pub mod pods;
 pub mod render;

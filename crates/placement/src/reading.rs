@@ -11,6 +11,7 @@ use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
 use jiff::{SignedDuration, Timestamp};
 
+use crate::policy::metric;
 use crate::units::{MetricName, Ratio};
 
 /// How far ahead of the reader's clock a reading may be. Clocks of two machines differ by seconds;
@@ -98,7 +99,7 @@ pub fn is_far_ahead(at: Timestamp, now: Timestamp) -> bool {
 /// bound.
 fn is_usage(metric: &MetricName) -> bool {
     let name = metric.as_str();
-    (name.contains("_usage_") || name.starts_with("cpu_busy_")) && !name.starts_with("load_usage_")
+    metric::split(name).is_some() && !name.starts_with("load_usage_")
 }
 
 /// Why a well-formed reading is implausible. It counts as missing.

@@ -258,7 +258,13 @@ mod tests {
         }
         let rootfs = path("root");
         let kubelet = path("kubelet");
-        let roots = Roots { procfs: path(""), sysfs: path("sys"), rootfs, kubelet };
+        let roots = Roots {
+            procfs: path(""),
+            sysfs: path("sys"),
+            cgroupfs: path("cgroup"),
+            rootfs,
+            kubelet,
+        };
         let mut collector = Disks::new(&roots, "1s".parse().unwrap());
         let mut signals = BTreeMap::new();
         for sample in [0, 1] {

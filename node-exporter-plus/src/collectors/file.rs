@@ -76,15 +76,15 @@ impl ProcFile {
     }
 }
 
-/// Reads a short file, such as one number of `/sys`. `None` where it is missing, is no text or has more than 4 KiB.
+/// Reads a short file, such as an attribute of `/sys`. `None` where it is missing, is no text or has more than 64 KiB.
 pub(super) fn text(path: &Path) -> Option<String> {
     let mut text = String::new();
     File::open(path).ok()?.take(SHORT + 1).read_to_string(&mut text).ok()?;
     (text.len() as u64 <= SHORT).then_some(text)
 }
 
-/// A page, which is the most that `/sys` has of an attribute.
-const SHORT: u64 = 4 << 10;
+/// A list of 8,192 CPUs of which every other one is missing has 20 KiB.
+const SHORT: u64 = 64 << 10;
 
 /// The lines of a kernel file, numbered from 1. A line that is not UTF-8 counts as empty: the lines that are parsed are
 /// always UTF-8.

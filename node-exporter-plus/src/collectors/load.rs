@@ -2,8 +2,8 @@
 //! number of CPUs that are online.
 
 use super::file::lines;
-use super::list::parse_list;
 use super::{CollectError, Collector, ParseError, ProcFile, Record, Roots};
+use crate::list::parse_list;
 use crate::series::{Kind, Moment, Signal};
 
 /// `load1`, in tasks.
@@ -20,7 +20,7 @@ pub static USAGE: Kind = Kind::of_node(
 
 const LIMIT: u64 = 1 << 10;
 /// A list of 8,192 CPUs of which every other one is offline has 20 KiB.
-pub(super) const LIST_LIMIT: u64 = 64 << 10;
+const LIST_LIMIT: u64 = 64 << 10;
 
 /// Samples `/proc/loadavg`.
 #[derive(Debug)]

@@ -7,7 +7,6 @@ pub mod disk;
 mod file;
 pub mod filesystem;
 pub mod gpu;
-mod list;
 pub mod load;
 pub mod memory;
 pub mod network;
@@ -20,7 +19,6 @@ use std::path::PathBuf;
 use crate::series::{Interval, Kind, Moment, Signal};
 
 pub use file::ProcFile;
-pub use list::parse_list;
 pub use uptime::UptimeFile;
 
 /// Takes the values that a collector finds, in the signals' units.
@@ -87,6 +85,8 @@ pub struct Roots {
     pub procfs: PathBuf,
     /// `--path.sysfs`: the node's `/sys`.
     pub sysfs: PathBuf,
+    /// `--path.cgroupfs`: the node's `/sys/fs/cgroup`.
+    pub cgroupfs: PathBuf,
     /// `--path.rootfs`: the node's `/`.
     pub rootfs: PathBuf,
     /// `--path.kubelet-root`: the kubelet's folder as the node names it, without `rootfs` before it.
@@ -97,6 +97,8 @@ pub struct Roots {
 pub static KINDS: &[&Kind] = &[
     &cpu::USAGE,
     &cpu::BUSY,
+    &cpu::SHARED,
+    &cpu::FOREGROUND,
     &cpu::IOWAIT,
     &cpu::STEAL,
     &memory::USAGE,

@@ -303,8 +303,13 @@ mod tests {
                 symlink(format!("../{master}"), link.join("master")).unwrap();
             }
         }
-        let roots =
-            Roots { procfs: path(""), sysfs, rootfs: path("root"), kubelet: path("kubelet") };
+        let roots = Roots {
+            procfs: path(""),
+            sysfs,
+            cgroupfs: path("cgroup"),
+            rootfs: path("root"),
+            kubelet: path("kubelet"),
+        };
         let mut network = Network::new(&roots, "1s".parse().unwrap());
         let mut signals = BTreeMap::new();
         for seconds in [1, 2] {
@@ -362,8 +367,10 @@ mod tests {
         }
         let (rootfs, kubelet) = (folder.path().join("root"), "/var/lib/kubelet".into());
         let (procfs, sysfs) = (folder.path().to_owned(), folder.path().join("sys"));
-        let mut network =
-            Network::new(&Roots { procfs, sysfs, rootfs, kubelet }, "1s".parse().unwrap());
+        let mut network = Network::new(
+            &Roots { procfs, sysfs, cgroupfs: PathBuf::new(), rootfs, kubelet },
+            "1s".parse().unwrap(),
+        );
         let mut sum = 0.0;
         let now = Moment(Duration::from_secs(1));
         network
@@ -456,7 +463,13 @@ mod tests {
             }
             let rootfs = path("root");
             let kubelet = path("kubelet");
-            let roots = Roots { procfs: path(""), sysfs: path("sys"), rootfs, kubelet };
+            let roots = Roots {
+                procfs: path(""),
+                sysfs: path("sys"),
+                cgroupfs: path("cgroup"),
+                rootfs,
+                kubelet,
+            };
             let network = Network::new(&roots, "10s".parse().unwrap());
             let machine = Self { folder, network };
             machine.set_speed("1000\n");

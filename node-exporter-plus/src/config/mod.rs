@@ -1,7 +1,7 @@
 //! Which aggregates are kept of which signals: the defaults, and what `--config.file` adds.
 //!
-//! Always kept are crane's four aggregates of `cpu_usage`, `cpu_busy` and `mem_usage` with their mean and deviation of
-//! 15 minutes, and the newest sample of every signal.
+//! Always kept are crane's four aggregates of CPU and memory in use with their mean and deviation of 15 minutes, and
+//! the newest sample of every signal.
 //!
 //! Invariant: every window of a configuration is a multiple of the sample interval that it was read for, and it has at
 //! most [`MAX_AGGREGATES`] different aggregates.
@@ -15,7 +15,8 @@ pub use file::ConfigError;
 use pattern::Pattern;
 
 /// The signals with windows in every configuration.
-const ALWAYS: [&str; 3] = ["cpu_usage", "cpu_busy", "mem_usage"];
+const ALWAYS: [&str; 5] =
+    ["cpu_usage", "cpu_busy", "cpu_shared_busy", "cpu_foreground_busy", "mem_usage"];
 /// The largest number of different aggregates of a file. 99 percentiles of 99 windows of one signal took 18 MiB.
 const MAX_AGGREGATES: usize = 100;
 /// The smallest memory limit, which is the default, and the largest one, in MiB. The shipped container has 12 MiB more

@@ -16,6 +16,8 @@ pub(super) struct Hierarchies {
     memory: Option<PathBuf>,
     /// Where processes are counted.
     pids: Option<PathBuf>,
+    /// Where groups have CPUs.
+    cpusets: Option<PathBuf>,
     listed: PathBuf,
 }
 
@@ -35,14 +37,16 @@ impl Hierarchies {
                 cpu: Some(root.to_owned()),
                 memory: Some(root.to_owned()),
                 pids: Some(root.to_owned()),
+                cpusets: Some(root.to_owned()),
                 listed: root.to_owned(),
             });
         }
         let cpu = CPU.into_iter().find_map(|name| folder(root, name));
         let memory = folder(root, "memory");
         let pids = folder(root, "pids");
+        let cpusets = folder(root, "cpuset");
         let listed = cpu.clone().or_else(|| memory.clone())?;
-        Some(Self { version: Version::V1, cpu, memory, pids, listed })
+        Some(Self { version: Version::V1, cpu, memory, pids, cpusets, listed })
     }
 
     /// The hierarchy in which pods are searched.
@@ -62,10 +66,23 @@ impl Hierarchies {
         (field(events, "populated")? == 0).then_some(0)
     }
 
-    /// The CPU time of the group at `path`. `None` also if none was used: a process that starts uses some.
-    pub(super) fn cpu(&self, path: &Path, buffer: &mut Vec<u8>) -> Option<Duration> {
+    /// The CPU time of the group at `path`.
+    pub(super) fn cpu_time(&self, path: &Path, buffer: &mut Vec<u8>) -> Option<Duration> {
         let file = self.cpu.as_ref()?.join(path).join(self.version.cpu_file());
-        cpu(self.version, read(&file, buffer)?).filter(|used| !used.is_zero())
+        cpu(self.version, read(&file, buffer)?)
+    }
+
+    /// The hierarchy with CPUs.
+    pub(super) fn cpusets(&self) -> Option<&Path> {
+        self.cpusets.as_deref()
+    }
+
+    /// The files with the CPUs that a group has in effect, the first that is there.
+    pub(super) fn effective_cpus(&self) -> &'static [&'static str] {
+        match self.version {
+            Version::V1 => &["cpuset.effective_cpus", "cpuset.cpus"],
+            Version::V2 => &["cpuset.cpus.effective"],
+        }
     }
 
     /// The memory that the group at `path` uses, in bytes, with what is swapped, without caches that can be reclaimed.

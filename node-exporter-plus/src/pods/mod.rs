@@ -6,6 +6,7 @@
 //! whose containers are not in its control group: not started yet, ended, or run elsewhere by a runtime of its own
 //! (some of WebAssembly and virtual machines).
 
+mod cpus;
 mod files;
 mod hierarchy;
 
@@ -13,6 +14,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 pub use cgroups::PodUid;
+pub use cpus::{PodCpus, read_cpus};
 pub use files::{Version, cpu, memory_used, number};
 
 use hierarchy::Hierarchies;
@@ -82,7 +84,8 @@ pub fn read(root: &Path) -> Result<PodUsages, CgroupError> {
     let mut pods: Vec<PodUsage> = Vec::with_capacity(found.len());
     for cgroups::PodFolder { uid, path } in found {
         let tasks = hierarchies.tasks(&path, &mut buffer);
-        let cpu = hierarchies.cpu(&path, &mut buffer);
+        // A process that starts uses some.
+        let cpu = hierarchies.cpu_time(&path, &mut buffer).filter(|used| !used.is_zero());
         let memory = hierarchies.memory_used(&path, &mut buffer);
         if !holds_containers(tasks, memory) {
             continue;

@@ -52,7 +52,8 @@ impl Exporter {
         let sysfs = root("sys-root");
         let rootfs = root("root");
         let kubelet = "/var/lib/kubelet".into();
-        let roots = Roots { procfs: procfs.to_owned(), sysfs, rootfs, kubelet };
+        let cgroups = cgroupfs.to_owned();
+        let roots = Roots { procfs: procfs.to_owned(), sysfs, cgroupfs: cgroups, rootfs, kubelet };
         let collectors = collectors::all(&roots, interval);
         let sampler = Sampler::new(collectors, store.clone(), &readiness, Metrics::default());
         let seconds = Arc::new(AtomicU64::new(3_600));

@@ -8,9 +8,11 @@ use super::metric::{WindowStatistic, parse_aggregate};
 use crate::units::MetricName;
 
 /// Signals of the node.
-const SIGNALS: [&str; 26] = [
+const SIGNALS: [&str; 28] = [
     "cpu_usage",
     "cpu_busy",
+    "cpu_shared_busy",
+    "cpu_foreground_busy",
     "cpu_iowait",
     "cpu_steal",
     "mem_usage",
@@ -39,9 +41,11 @@ const SIGNALS: [&str; 26] = [
 
 /// The signals that every node has. The others are of parts that a node may lack: GPUs, swap, pressure stall
 /// information, network interfaces of a known speed, file systems and disks of some kinds.
-const SIGNALS_OF_EVERY_NODE: [&str; 9] = [
+const SIGNALS_OF_EVERY_NODE: [&str; 11] = [
     "cpu_usage",
     "cpu_busy",
+    "cpu_shared_busy",
+    "cpu_foreground_busy",
     "cpu_iowait",
     "cpu_steal",
     "mem_usage",
@@ -71,7 +75,8 @@ const DEVICE_SIGNALS: [(&str, &str); 14] = [
 
 /// The signals that exporters always keep for longer than the newest sample, and the aggregates of these that they
 /// serve by default.
-const ALWAYS_KEPT_SIGNALS: [&str; 3] = ["cpu_usage", "cpu_busy", "mem_usage"];
+const ALWAYS_KEPT_SIGNALS: [&str; 5] =
+    ["cpu_usage", "cpu_busy", "cpu_shared_busy", "cpu_foreground_busy", "mem_usage"];
 const ALWAYS_KEPT_AGGREGATES: [&str; 5] =
     ["avg_5m", "avg_15m", "stddev_15m", "max_avg_1h", "max_avg_1d"];
 
@@ -180,6 +185,7 @@ mod tests {
             ("cpu_usage_avg_5m", Exported::ByDefault),
             ("mem_usage_stddev_15m", Exported::ByDefault),
             ("cpu_busy_avg_5m", Exported::ByDefault),
+            ("cpu_foreground_busy_max_avg_1d", Exported::ByDefault),
             ("cpu_steal_avg_5m", Exported::WhenConfigured),
             ("psi_io_full_active", Exported::ByDefault),
             ("disk_sda_usage_active", Exported::ByDefault),

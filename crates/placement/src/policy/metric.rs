@@ -76,10 +76,13 @@ impl MetricMeaning {
     }
 }
 
-/// What a metric measures, and its aggregate: `cpu` and `avg_5m` of `cpu_usage_avg_5m` and of `cpu_busy_avg_5m`, which
-/// is the same without waiting for IO. `None` for a metric that is no share of a resource's use.
+/// Signals of the use of CPU beside `cpu_usage`: without waiting for IO, and what of that pods compete for.
+const CPU_BUSY: [&str; 3] = ["cpu_busy_", "cpu_shared_busy_", "cpu_foreground_busy_"];
+
+/// What a metric measures, and its aggregate: `cpu` and `avg_5m` of `cpu_usage_avg_5m` and of `cpu_busy_avg_5m`. `None`
+/// for a metric that is no share of a resource's use.
 pub(crate) fn split(metric: &str) -> Option<(&str, &str)> {
-    let busy = metric.strip_prefix("cpu_busy_").map(|aggregate| ("cpu", aggregate));
+    let busy = CPU_BUSY.iter().find_map(|signal| Some(("cpu", metric.strip_prefix(signal)?)));
     busy.or_else(|| metric.split_once("_usage_"))
 }
 
@@ -155,6 +158,8 @@ mod tests {
             ("cpu_usage_active", Some(20)),
             ("cpu_usage_avg_5m", Some(320)),
             ("cpu_busy_avg_5m", Some(320)),
+            ("cpu_shared_busy_avg_5m", Some(320)),
+            ("cpu_foreground_busy_active", Some(20)),
             ("cpu_iowait_avg_5m", None),
             ("mem_usage_max_avg_1h", Some(320)),
             ("cpu_usage_max_avg_15m_6h", Some(920)),

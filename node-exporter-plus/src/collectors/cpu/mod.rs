@@ -1,4 +1,5 @@
-//! CPU time since the last sample, from `/proc/stat`: `cpu_usage` and its parts `cpu_busy`, `cpu_iowait`, `cpu_steal`.
+//! CPU time since the last sample, from `/proc/stat`: `cpu_usage` and its parts `cpu_busy`, `cpu_iowait`, `cpu_steal`;
+//! and what of it pods compete for, `cpu_shared_busy` and `cpu_foreground_busy`.
 //!
 //! `cpu_usage` is crane's recording rule, 100 minus the idle rate: waiting for IO counts as used. A CPU that waits is
 //! idle all the same: a program that only waits in io_uring shows as waiting all the time. `cpu_busy` leaves waiting
@@ -8,13 +9,17 @@
 //! Invariant: a column that runs backwards, jumps ahead or stands still costs the values that need it, and no other; no
 //! value is below 0 or above 100. The clock decides what is possible.
 
+mod shared;
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::collectors::file::lines;
-use crate::collectors::load::{LIST_LIMIT, parse_online};
 use crate::collectors::{CollectError, Collector, ParseError, ProcFile, Record, Roots, UptimeFile};
+use crate::pods::PodCpus;
 use crate::series::{Interval, Kind, Moment, Signal};
+
+use shared::{SharedCpus, counted, foreground};
 
 /// `cpu_usage`, in percent.
 pub static USAGE: Kind =
@@ -23,6 +28,16 @@ pub static USAGE: Kind =
 pub static BUSY: Kind = Kind::of_node(
     "cpu_busy",
     "CPU time in which tasks ran or the hypervisor kept them from it, without waiting for IO, percent",
+);
+/// `cpu_shared_busy`, in percent.
+pub static SHARED: Kind = Kind::of_node(
+    "cpu_shared_busy",
+    "cpu_busy of the CPUs that pods share: not isolated, and not of one pod or service alone, percent",
+);
+/// `cpu_foreground_busy`, in percent.
+pub static FOREGROUND: Kind = Kind::of_node(
+    "cpu_foreground_busy",
+    "cpu_shared_busy without what best-effort pods use, percent",
 );
 /// `cpu_iowait`, in percent.
 pub static IOWAIT: Kind = Kind::of_node("cpu_iowait", "CPU time spent waiting for IO, percent");
@@ -37,8 +52,8 @@ const LIMIT: u64 = 1 << 20;
 #[derive(Debug)]
 pub struct Cpu {
     file: ProcFile,
-    online: ProcFile,
     uptime: UptimeFile,
+    shared: SharedCpus,
     interval: Interval,
     before: Option<Sample>,
     /// Whether idle time has grown since the start.
@@ -55,6 +70,7 @@ struct Sample {
     stat: Stat,
     /// The number of CPUs that are online, if it is known.
     cpus: Option<u32>,
+    pods: PodCpus,
 }
 
 impl Cpu {
@@ -63,8 +79,8 @@ impl Cpu {
     pub fn new(roots: &Roots, interval: Interval) -> Self {
         Self {
             file: ProcFile::new(&roots.procfs.join("stat"), LIMIT),
-            online: ProcFile::new(&roots.sysfs.join("devices/system/cpu/online"), LIST_LIMIT),
             uptime: UptimeFile::new(&roots.procfs),
+            shared: SharedCpus::new(roots),
             interval,
             before: None,
             idle_has_moved: false,
@@ -73,13 +89,10 @@ impl Cpu {
 
     fn sample(&mut self, now: Moment) -> Result<Sample, CollectError> {
         let stat = self.file.parse(parse)?;
+        let pods = self.shared.read(&stat);
         let read_by = self.uptime.read().map_or(now, |uptime| now.max(uptime));
-        let cpus = match u32::try_from(stat.each.len()) {
-            // A container's view of the file may have the line of all CPUs alone.
-            Ok(0) => self.online.parse(parse_online).ok(),
-            cpus => cpus.ok(),
-        };
-        Ok(Sample { at: now, read_by, stat, cpus })
+        let cpus = u32::try_from(stat.each.len()).ok().filter(|cpus| *cpus > 0);
+        Ok(Sample { at: now, read_by, stat, cpus, pods })
     }
 }
 
@@ -101,9 +114,20 @@ impl Collector for Cpu {
             let elapsed = elapsed.map(|cpus| Elapsed::between(&before, &after, cpus));
             let Shares { usage, busy, iowait, steal } =
                 shares(before.stat.all, after.stat.all, elapsed, self.idle_has_moved);
-            for (kind, share) in
-                [(&USAGE, usage), (&BUSY, busy), (&IOWAIT, iowait), (&STEAL, steal)]
-            {
+            let shared = counted(&before, &after).and_then(|(earlier, later, elapsed)| {
+                let shares = shares(earlier, later, Some(elapsed), self.idle_has_moved);
+                Some((shares.busy?, elapsed))
+            });
+            let foreground =
+                shared.and_then(|(busy, elapsed)| foreground(busy, &before, &after, elapsed));
+            for (kind, share) in [
+                (&USAGE, usage),
+                (&BUSY, busy),
+                (&SHARED, shared.map(|(busy, _)| busy)),
+                (&FOREGROUND, foreground),
+                (&IOWAIT, iowait),
+                (&STEAL, steal),
+            ] {
                 if let Some(share) = share {
                     record(&Signal::of_node(kind), share);
                 }
@@ -226,6 +250,15 @@ impl Elapsed {
             least: Self::new(after.at.since(before.read_by), fewest).ticks,
             most: Self::new(after.read_by.since(before.at), most).most,
             ..Self::new(after.at.since(before.at), most)
+        }
+    }
+
+    /// CPU time as a share of this, in percent.
+    fn percent(self, used: Duration) -> f64 {
+        if self.ticks > 0.0 {
+            percent(used.as_secs_f64() * TICKS_PER_SECOND, self.ticks)
+        } else {
+            0.0
         }
     }
 }

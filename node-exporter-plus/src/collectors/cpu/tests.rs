@@ -76,18 +76,12 @@ fn idle_time_that_runs_backwards_or_ahead_or_stands_still_costs_work_nothing() {
 #[test]
 fn idle_time_that_has_never_grown_is_not_believed_where_the_clock_has_more_than_the_work() {
     let proc = tempfile::tempdir().unwrap();
-    let online = proc.path().join("sys-root/devices/system/cpu/online");
-    fs::create_dir_all(online.parent().unwrap()).unwrap();
-    fs::write(online, "0-3\n").unwrap();
     let lines =
         [0, 2_400, 5_800, 9_800, 9_900].map(|work| format!("{work} 0 0 8317131874320235395"));
-    // Also where no CPU has a line of its own.
-    for cpus in [4, 0] {
-        let samples = [0, 1, 2, 3, 4].map(|at| (10 * at + 10, cpus, &*lines[at as usize]));
-        let busy = values(proc.path(), "cpu_busy", "10s", samples);
-        assert_eq!(busy, [None, Some(60.0), Some(85.0), Some(100.0), Some(2.5)]);
-        assert_eq!(usages(proc.path(), "10s", samples)[1], None);
-    }
+    let samples = [0, 1, 2, 3, 4].map(|at| (10 * at + 10, 4, &*lines[at as usize]));
+    let busy = values(proc.path(), "cpu_busy", "10s", samples);
+    assert_eq!(busy, [None, Some(60.0), Some(85.0), Some(100.0), Some(2.5)]);
+    assert_eq!(usages(proc.path(), "10s", samples)[1], None);
 }
 
 #[test]
@@ -190,8 +184,9 @@ fn value_at(cpu: &mut Cpu, signal_name: &str, seconds: u64) -> Option<f64> {
 
 /// A node whose `/proc` is that folder, and `/sys` the folder `sys` there.
 fn roots(procfs: &Path) -> Roots {
-    let (sysfs, rootfs) = (procfs.join("sys-root"), procfs.join("root"));
-    Roots { procfs: procfs.to_owned(), sysfs, rootfs, kubelet: "/var/lib/kubelet".into() }
+    let [sysfs, cgroupfs, rootfs] = ["sys-root", "cgroup", "root"].map(|name| procfs.join(name));
+    let kubelet = "/var/lib/kubelet".into();
+    Roots { procfs: procfs.to_owned(), sysfs, cgroupfs, rootfs, kubelet }
 }
 
 fn usages<const N: usize>(
@@ -262,6 +257,96 @@ fn cpus_that_come_and_go_count_for_the_whole_interval() {
     let proc = tempfile::tempdir().unwrap();
     let samples = [(10, 4, "0 0 0 0"), (20, 1, "1000 0 0 3000"), (30, 4, "2000 0 0 6000")];
     assert_eq!(usages(proc.path(), "10s", samples), [None, Some(25.0), Some(25.0)]);
+}
+
+/// The shared and the foreground CPU of a node with these lines of CPUs at each of two samples, ten seconds apart.
+/// Each has used so much of the time; best-effort pods so many seconds. `between` may change the node.
+fn competed_for(
+    node: &Path,
+    used: &[(u32, u64)],
+    best_effort: Option<u64>,
+    between: impl Fn(),
+) -> [Option<f64>; 2] {
+    let mut cpu = Cpu::new(&roots(node), "10s".parse().unwrap());
+    let mut found = [None; 2];
+    let file = node.join("cgroup/kubepods/besteffort/cpu.stat");
+    fs::create_dir_all(file.parent().unwrap()).unwrap();
+    for (at, seconds) in [(0, 10), (1, 20)] {
+        let lines = used.iter().map(|(number, percent)| {
+            format!("cpu{number} {} 0 0 {} 0 0 0 0\n", at * percent * 10, at * (100 - percent) * 10)
+        });
+        let sum: u64 = used.iter().map(|(_, percent)| at * percent * 10).sum();
+        let idle = at * 1_000 * used.len() as u64 - sum;
+        let text = format!("cpu  {sum} 0 0 {idle} 0 0 0 0\n{}", lines.collect::<String>());
+        fs::write(node.join("stat"), text).unwrap();
+        let text = best_effort.map_or("nothing\n".to_owned(), |used| {
+            format!("usage_usec {}\n", at * used * 1_000_000)
+        });
+        fs::write(&file, text).unwrap();
+        cpu.collect(
+            Moment(Duration::from_secs(seconds)),
+            &mut |signal: &Signal, value| match signal.name() {
+                "cpu_shared_busy" => found[0] = Some(value),
+                "cpu_foreground_busy" => found[1] = Some(value),
+                _ => {}
+            },
+        )
+        .unwrap();
+        between();
+    }
+    found
+}
+
+/// A node whose pods may run on these CPUs.
+fn node(allowed: &str) -> tempfile::TempDir {
+    let node = tempfile::tempdir().unwrap();
+    for (file, text) in [
+        ("cgroup/cgroup.controllers", "cpuset cpu"),
+        ("cgroup/kubepods/cpuset.cpus.effective", allowed),
+        ("sys-root/devices/system/cpu/isolated", ""),
+    ] {
+        fs::create_dir_all(node.path().join(file).parent().unwrap()).unwrap();
+        fs::write(node.path().join(file), format!("{text}\n")).unwrap();
+    }
+    node
+}
+
+#[test]
+fn cpus_that_nobody_competes_for_do_not_count() {
+    let used = [(0, 20), (1, 40), (2, 100), (3, 100)];
+    let found = |node: &tempfile::TempDir, best_effort| {
+        competed_for(node.path(), &used, best_effort, || ())
+    };
+    assert_eq!(found(&node("0-3"), Some(0)), [Some(65.0); 2]);
+    // Two CPUs have another program's poll loop.
+    assert_eq!(found(&node("0-1"), Some(4)), [Some(30.0), Some(10.0)]);
+    let isolated = node("0-3");
+    fs::write(isolated.path().join("sys-root/devices/system/cpu/isolated"), "2-7\n").unwrap();
+    assert_eq!(found(&isolated, Some(4)), [Some(30.0), Some(10.0)]);
+    // No CPU is left, or the use of best-effort pods is not known or more than all.
+    assert_eq!(found(&node("4-7"), Some(0)), [None; 2]);
+    assert_eq!(found(&node("0-1"), None), [Some(30.0), None]);
+    assert_eq!(found(&node("0-1"), Some(9)), [Some(30.0), Some(0.0)]);
+    // Without control groups all are shared.
+    let bare = tempfile::tempdir().unwrap();
+    assert_eq!(found(&bare, Some(0)), [Some(65.0); 2]);
+}
+
+#[test]
+fn cpus_count_that_were_shared_and_online_all_the_time() {
+    let used = [(0, 20), (1, 40), (3, 100)];
+    let changes = node("0-3");
+    let list = changes.path().join("cgroup/kubepods/cpuset.cpus.effective");
+    let found = competed_for(changes.path(), &used, Some(0), || fs::write(&list, "1-3\n").unwrap());
+    assert_eq!(found, [Some(70.0); 2]);
+    // CPU 2 was online before, and CPU 3 was not.
+    let offline = node("0-2");
+    let found = competed_for(offline.path(), &used, Some(0), || {
+        let stat = offline.path().join("stat");
+        let text = fs::read_to_string(&stat).unwrap().replace("cpu3", "cpu2");
+        fs::write(stat, text).unwrap();
+    });
+    assert_eq!(found, [Some(30.0); 2]);
 }
 
 #[test]

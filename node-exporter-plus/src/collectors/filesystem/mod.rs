@@ -137,6 +137,7 @@ mod tests {
         let roots = Roots {
             procfs: folder("proc"),
             sysfs: folder("sys"),
+            cgroupfs: folder("cgroup"),
             rootfs: folder("root"),
             kubelet: "/var/lib/kubelet".into(),
         };

@@ -11,7 +11,7 @@ use std::path::Path;
 
 use super::field;
 use crate::collectors::file::text;
-use crate::collectors::list::parse_list;
+use crate::list::parse_list;
 
 /// In KiB.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

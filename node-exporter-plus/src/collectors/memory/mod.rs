@@ -316,7 +316,13 @@ mod tests {
         let root = |name: &str| node.path().join(name);
         let rootfs = root("root");
         let kubelet = root("kubelet");
-        let roots = Roots { procfs: root("proc"), sysfs: root("sys"), rootfs, kubelet };
+        let roots = Roots {
+            procfs: root("proc"),
+            sysfs: root("sys"),
+            cgroupfs: root("cgroup"),
+            rootfs,
+            kubelet,
+        };
         let mut usage = None;
         let now = Moment(std::time::Duration::ZERO);
         Memory::new(&roots)

@@ -6,8 +6,7 @@ use std::collections::BTreeSet;
 const MOST: u32 = 65_535;
 
 /// The numbers of a list, none for an empty one. `None` where it is no list.
-#[must_use]
-pub fn parse_list(list: &str) -> Option<BTreeSet<u32>> {
+pub(crate) fn parse_list(list: &str) -> Option<BTreeSet<u32>> {
     let mut numbers = BTreeSet::new();
     for part in list.trim().split(',').filter(|_| !list.trim().is_empty()) {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
