@@ -41,8 +41,8 @@ pub struct Args {
     pub prometheus: PrometheusArgs,
 
     /// Take readings from metrics-server, through the API server, and ask no exporter: for clusters that have nothing
-    /// else. It gives cpu_busy, cpu_usage and mem_usage with _active and _avg_5m alone; what pods use is not learned
-    /// then. Needs the right to list nodes of metrics.k8s.io.
+    /// else. It gives the use of CPU and mem_usage with _active and _avg_5m alone; what pods use is not learned then.
+    /// Needs the right to list nodes of metrics.k8s.io.
     #[arg(
         long,
         env = "PLIMSOLL_METRICS_SERVER",

@@ -37,11 +37,15 @@ enum Aggregation {
     Mean,
 }
 
-/// The metrics that can be computed. metrics-server does not know how long CPUs waited for IO, so `cpu_usage` is the
-/// same as `cpu_busy` here.
-const METRICS: [(&str, Resource, Aggregation); 6] = [
+/// The metrics that can be computed. metrics-server does not know how long CPUs waited for IO, which CPUs pods share,
+/// and what best-effort pods use: all CPU is the same here.
+const METRICS: [(&str, Resource, Aggregation); 10] = [
     ("cpu_busy_active", Resource::Cpu, Aggregation::Newest),
     ("cpu_busy_avg_5m", Resource::Cpu, Aggregation::Mean),
+    ("cpu_shared_busy_active", Resource::Cpu, Aggregation::Newest),
+    ("cpu_shared_busy_avg_5m", Resource::Cpu, Aggregation::Mean),
+    ("cpu_foreground_busy_active", Resource::Cpu, Aggregation::Newest),
+    ("cpu_foreground_busy_avg_5m", Resource::Cpu, Aggregation::Mean),
     ("cpu_usage_active", Resource::Cpu, Aggregation::Newest),
     ("cpu_usage_avg_5m", Resource::Cpu, Aggregation::Mean),
     ("mem_usage_active", Resource::Memory, Aggregation::Newest),
@@ -103,8 +107,8 @@ impl ClusterSource for MetricsServer {
         self.unavailable.report(
             &policy,
             is_computed,
-            "metrics-server cannot give this metric of the policy, only cpu_busy, cpu_usage and mem_usage with _active \
-             and _avg_5m: take it out of the policy, or use exporters",
+            "metrics-server cannot give this metric of the policy, only those of CPU and mem_usage with _active and \
+             _avg_5m: take it out of the policy, or use exporters",
         );
         let start = Instant::now();
         let answer = list_node_uses(&self.client, TIMEOUT).await;
@@ -183,7 +187,14 @@ mod tests {
     #[test]
     fn it_gives_what_a_policy_is_checked_against() {
         let windows = ["active", "avg_5m", "avg_15m", "max_avg_1h"];
-        let signals = ["cpu_busy", "cpu_usage", "mem_usage", "load_usage"];
+        let signals = [
+            "cpu_busy",
+            "cpu_shared_busy",
+            "cpu_foreground_busy",
+            "cpu_usage",
+            "mem_usage",
+            "load_usage",
+        ];
         let names = signals.map(|signal| windows.map(|of| format!("{signal}_{of}")));
         for name in names.as_flattened() {
             let metric = name.as_str().into();

@@ -52,6 +52,15 @@ impl Server {
     /// When promtool refuses the samples, or the program is not there or never ready.
     #[must_use]
     pub fn over(samples: &str) -> Self {
+        Self::over_with(samples, &[])
+    }
+
+    /// The same with further flags.
+    ///
+    /// # Panics
+    /// As [`Self::over`].
+    #[must_use]
+    pub fn over_with(samples: &str, flags: &[&str]) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let [file, config, data] =
             ["samples", "prometheus.yml", "data"].map(|name| folder.path().join(name));
@@ -63,7 +72,7 @@ impl Server {
             .output()
             .expect("promtool is needed: scripts/require-prometheus.sh installs it");
         assert!(filled.status.success(), "{}", String::from_utf8_lossy(&filled.stderr));
-        Self::start(folder)
+        Self::start(folder, flags)
     }
 
     /// Starts a Prometheus with this configuration and these files of rules beside it, each with its name. It is ready
@@ -77,11 +86,11 @@ impl Server {
         for (name, text) in [("prometheus.yml", configuration)].iter().chain(rules) {
             fs::write(folder.path().join(name), text).expect("a file is written");
         }
-        Self::start(folder)
+        Self::start(folder, &[])
     }
 
     /// Starts a Prometheus with the configuration and the data of a folder.
-    fn start(folder: TempDir) -> Self {
+    fn start(folder: TempDir, flags: &[&str]) -> Self {
         let [config, data] = ["prometheus.yml", "data"].map(|name| folder.path().join(name));
         let (kept, address) = keep_port().expect("a free port");
         let process = Command::new("prometheus")
@@ -89,6 +98,7 @@ impl Server {
             .arg(format!("--config.file={}", config.display()))
             .arg(format!("--storage.tsdb.path={}", data.display()))
             .args(["--storage.tsdb.retention.time=100y", "--log.level=error"])
+            .args(flags)
             // It reaches what it scrapes itself.
             .env("NO_PROXY", "*")
             .stdout(Stdio::null())

@@ -4,7 +4,7 @@
 //! seconds would look like the load of the whole window, and stay its maximum for a day. Neither have they one for a
 //! name that two nodes have, as nodes of two clusters in one Prometheus: their mean would be the load of neither.
 //!
-//! The default queries measure the same as node-exporter-plus.
+//! The default queries measure the same as node-exporter-plus, as far as node_exporter knows.
 
 use std::collections::BTreeMap;
 
@@ -24,18 +24,31 @@ impl Queries {
     /// The queries for node_exporter's metrics. `label` names the node.
     pub(crate) fn of_node_exporter(label: &str) -> Self {
         let idle = r#"node_cpu_seconds_total{mode="idle"}"#;
-        let usage = to_percent(&format!("1 - avg by ({label}) (rate({idle}[5m]))"));
         // The modes in which CPUs work, not 1 less those in which they do not: node_exporter never lets idle time fall,
-        // so time that the kernel moves from waiting to idle and back would count several times.
-        let work = r#"node_cpu_seconds_total{mode!~"idle|iowait"}"#;
-        let busy = to_percent(&format!(
-            "sum by ({label}) (rate({work}[5m])) / count by ({label}) ({idle})"
-        ));
+        // so time that the kernel moves from waiting to idle and back would count several times. And a sum of rates,
+        // not their mean: where series got another label within the window, old and new ones each have a part of it.
+        let share = |modes: &str, shared: &str| {
+            let used = format!("rate(node_cpu_seconds_total{{mode{modes}}}[5m]){shared}");
+            to_percent(&format!("sum by ({label}) ({used}) / count by ({label}) ({idle}{shared})"))
+        };
+        let usage = share(r#"!="idle""#, "");
+        let busy = share(r#"!~"idle|iowait""#, "");
+        // It knows neither the CPUs that are a pod's alone nor what best-effort pods use.
+        let shared = share(
+            r#"!~"idle|iowait""#,
+            &format!(" unless on ({label}, cpu) (node_cpu_isolated == 1)"),
+        );
         let memory = to_percent(&format!("avg by ({label}) ({})", memory_usage()));
         // One series for each thing that is scraped under this name.
         let is_one_node = format!("count by ({label}) (max without (cpu) ({idle})) == 1");
         let mut metrics = BTreeMap::new();
-        for (signal, mean) in [("cpu_busy", busy), ("cpu_usage", usage), ("mem_usage", memory)] {
+        for (signal, mean) in [
+            ("cpu_busy", busy),
+            ("cpu_shared_busy", shared.clone()),
+            ("cpu_foreground_busy", shared),
+            ("cpu_usage", usage),
+            ("mem_usage", memory),
+        ] {
             // Only of nodes with a sample from half a window, or a whole one, ago.
             let of_half = format!("{mean} and on ({label}) max by ({label}) ({idle} offset 150s)");
             let of_whole = format!("{mean} and on ({label}) max by ({label}) ({idle} offset 5m)");
@@ -58,7 +71,8 @@ fn to_percent(share: &str) -> String {
 }
 
 /// The mean of the memory in use over five minutes, from 0 to 1, as a share of the memory without huge pages. Memory
-/// that the ZFS cache can give back counts as available.
+/// that the ZFS cache can give back counts as available. Swapped memory is in use, by its own size: of zswap its copy
+/// in memory does not count, while node_exporter does not know that of zram.
 fn memory_usage() -> String {
     let total = "node_memory_MemTotal_bytes";
     let available = "avg_over_time(node_memory_MemAvailable_bytes[5m])";
@@ -72,7 +86,12 @@ fn memory_usage() -> String {
     let cache = "avg_over_time(node_zfs_arc_size[5m])";
     let fits = format!("{cache} <= {total}");
     let reclaimable = format!("(clamp_min(({fits}) - node_zfs_arc_c_min, 0) or 0 * {total})");
-    format!("clamp_min(1 - ({available} + {reclaimable}) / {all}, 0)")
+    let mean = |name: &str| format!("avg_over_time(node_memory_{name}_bytes[5m])");
+    let [swap, free, cached, zswap] = ["SwapTotal", "SwapFree", "SwapCached", "Zswap"].map(mean);
+    // Kernels without swap have none of these lines, and those before Linux 5.19 no Zswap.
+    let swapped = format!("(clamp_min({swap} - {free} - {cached}, 0) or 0 * {total})");
+    let compressed = format!("({zswap} or 0 * {total})");
+    format!("clamp_min(1 - ({available} + {reclaimable} + {compressed} - {swapped}) / {all}, 0)")
 }
 
 /// The file with the queries; without a file, those for node_exporter.
@@ -139,7 +158,14 @@ mod tests {
         let asked = Queries::of_node_exporter("instance").metrics;
         let source = ReadingSource::Prometheus { queries: None };
         let windows = ["active", "avg_5m", "avg_15m", "max_avg_1h", "max_avg_1d"];
-        let signals = ["cpu_busy", "cpu_usage", "mem_usage", "load_usage"];
+        let signals = [
+            "cpu_busy",
+            "cpu_shared_busy",
+            "cpu_foreground_busy",
+            "cpu_usage",
+            "mem_usage",
+            "load_usage",
+        ];
         let names = signals.map(|signal| windows.map(|of| format!("{signal}_{of}")));
         for name in names.as_flattened() {
             let metric = name.as_str().into();

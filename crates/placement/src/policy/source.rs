@@ -8,10 +8,16 @@ use super::Exported;
 use crate::units::MetricName;
 
 /// The metrics that a Prometheus with node_exporter has, by the annotator's own queries.
-const PROMETHEUS_METRICS: [&str; 9] = [
+const PROMETHEUS_METRICS: [&str; 15] = [
     "cpu_busy_avg_5m",
     "cpu_busy_max_avg_1h",
     "cpu_busy_max_avg_1d",
+    "cpu_shared_busy_avg_5m",
+    "cpu_shared_busy_max_avg_1h",
+    "cpu_shared_busy_max_avg_1d",
+    "cpu_foreground_busy_avg_5m",
+    "cpu_foreground_busy_max_avg_1h",
+    "cpu_foreground_busy_max_avg_1d",
     "cpu_usage_avg_5m",
     "cpu_usage_max_avg_1h",
     "cpu_usage_max_avg_1d",
@@ -21,9 +27,13 @@ const PROMETHEUS_METRICS: [&str; 9] = [
 ];
 
 /// The metrics that can be computed from what metrics-server reports.
-const METRICS_SERVER_METRICS: [&str; 6] = [
+const METRICS_SERVER_METRICS: [&str; 10] = [
     "cpu_busy_active",
     "cpu_busy_avg_5m",
+    "cpu_shared_busy_active",
+    "cpu_shared_busy_avg_5m",
+    "cpu_foreground_busy_active",
+    "cpu_foreground_busy_avg_5m",
     "cpu_usage_active",
     "cpu_usage_avg_5m",
     "mem_usage_active",

@@ -54,7 +54,7 @@ pub enum PolicyWarning {
     NotQueried(MetricName),
     /// A metric that cannot be computed from what metrics-server reports.
     #[error(
-        "metrics-server cannot give `{0}`, only `cpu_busy`, `cpu_usage` and `mem_usage` with `_active` and `_avg_5m`: leave it out, or use exporters"
+        "metrics-server cannot give `{0}`, only the use of CPU and `mem_usage` with `_active` and `_avg_5m`: leave it out, or use exporters"
     )]
     NotOfMetricsServer(MetricName),
     /// A metric that some nodes cannot have, and that rejects these or makes them look full.
