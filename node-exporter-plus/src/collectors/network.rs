@@ -185,8 +185,12 @@ struct Link {
 }
 
 impl Link {
-    /// The link with this folder in `/sys/class/net`. `None` for a function of a port that is here itself.
+    /// The link with this folder in `/sys/class/net`. `None` for a function of a port that is here itself, and for one
+    /// that sends over another link, as a partition of InfiniBand does.
     fn of(folder: &Path, speed: f64) -> Option<Self> {
+        if text(&folder.join("iflink")) != text(&folder.join("ifindex")) {
+            return None;
+        }
         let device = folder.join("device");
         let virtual_of = device.join("physfn").canonicalize();
         let port = virtual_of.ok().or_else(|| port_of_subfunction(&device.canonicalize().ok()?));
@@ -234,9 +238,10 @@ fn together(devices: &Path, links: Vec<Link>) -> Option<f64> {
     ports.into_values().chain(of_masters).reduce(|sum, speed| sum + speed)
 }
 
-/// Reads the link's speed in bytes per second.
+/// Reads the link's speed in bytes per second. Some drivers have one also where no cable is plugged in.
 fn read_speed(folder: &Path) -> Option<f64> {
-    parse_speed(&std::fs::read(folder.join("speed")).ok()?)
+    let is_down = text(&folder.join("carrier")).is_some_and(|carrier| carrier.trim() == "0");
+    if is_down { None } else { parse_speed(text(&folder.join("speed"))?.as_bytes()) }
 }
 
 /// Reads a speed in Mbit/s and returns bytes per second. `None` where the driver does not know it (-1).
@@ -399,8 +404,17 @@ mod tests {
         // Two ports of one PCI device are no functions.
         let ports = [("p0/device", "../../pci0/03:00.0"), ("p1/device", "../../pci0/03:00.0")];
         assert_eq!(speed(&["p0", "p1"], &ports), 2.0);
-        let ends = [("p0/phys_port_name", "p0\n"), ("p1/phys_port_name", "c1pf0vf1\n")];
-        assert_eq!(speed(&["p0", "p1"], &[ports, ends].concat()), 1.0);
+        for other in
+            [("p1/phys_port_name", "c1pf0vf1\n"), ("p1/iflink", "2\n"), ("p1/carrier", "0\n")]
+        {
+            let port = [("p0/phys_port_name", "p0\n"), ("p1/ifindex", "3\n"), ("p1/iflink", "3\n")];
+            assert_eq!(speed(&["p0", "p1"], &[&ports[..], &port].concat()), 2.0);
+            assert_eq!(
+                speed(&["p0", "p1"], &[&ports[..], &port, &[other]].concat()),
+                1.0,
+                "{other:?}"
+            );
+        }
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! The CPUs that pods share, and what best-effort pods have used of them, from the kubelet's control groups.
 //!
 //! A control group that has CPUs of its own (a partition) takes them off those of `kubepods`. The kubelet's CPU manager
-//! (policy `static`) gives exclusive CPUs to containers of Guaranteed pods alone, and the containers of all other pods a
-//! list of the rest, so these lists say which CPUs are shared. By the policy `none` there are no lists.
+//! (policy `static`) gives exclusive CPUs to containers of Guaranteed pods alone, and the containers of all other pods
+//! a list of the rest, so these lists say which CPUs are shared. By the policy `none` there are no lists.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -132,8 +132,8 @@ mod tests {
         read_cpus(root.path())
     }
 
-    /// Version 2 with the cgroupfs driver: the CPUs of `kubepods`, and the list of each container by its pod's class and
-    /// number. A container `-` is the sandbox.
+    /// Version 2 with the cgroupfs driver: the CPUs of `kubepods`, and the list of each container by its pod's class
+    /// and number. A container `-` is the sandbox.
     fn shared(all: &str, containers: &[(&str, u8, &str, &str)]) -> Option<BTreeSet<u32>> {
         let mut files = vec![("cgroup.controllers".to_owned(), "cpuset cpu")];
         files.push(("kubepods/cpuset.cpus.effective".to_owned(), all));

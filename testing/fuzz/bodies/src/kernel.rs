@@ -49,8 +49,13 @@ fn gauges(file: &[u8]) {
         check_percent(info.usage());
         info.arc = memory::parse_arc(file);
         check_percent(info.usage());
+        let text = text(file).unwrap_or_default();
+        info.compressed = memory::parse_mm_stat(text).unwrap_or(info.compressed);
+        info.devices = memory::parse_node(1, text).unwrap_or_default();
+        check_percent(info.usage());
         info.swap_usage().into_iter().for_each(check_percent);
     }
+    assert!(memory::zram_disks(file).iter().all(|(name, _)| !name.contains('/')));
     let loads = load::parse(file).unwrap_or_default();
     assert!(loads.iter().all(|load| load.is_finite() && *load >= 0.0), "{loads:?}");
     assert_ne!(load::parse_online(file), Ok(0));
@@ -128,12 +133,19 @@ pub(crate) fn recorded_files() -> Vec<Vec<u8>> {
     pairs.extend(others.map(Vec::from));
     pairs.push(MOUNTS.into());
     pairs.push(HUGE_PAGES_AND_ZFS.into());
+    pairs.push(SWAP_AND_NODE.into());
     pairs
 }
 
 /// `/proc/meminfo` with huge pages, and behind it what `arcstats` has.
 const HUGE_PAGES_AND_ZFS: &str = "MemTotal: 67108864 kB\nMemAvailable: 5242880 kB\nHugePages_Total: 1024\n\
     Hugepagesize: 2048 kB\nHugetlb: 2097152 kB\nname type data\nc_min 4 2147483648\nsize 4 42949672960\n";
+
+/// `/proc/meminfo` with swap, and behind it what `/proc/swaps` and a NUMA node's `meminfo` have.
+const SWAP_AND_NODE: &str = "MemTotal: 603979776 kB\nMemAvailable: 108003328 kB\nSwapCached: 1 kB\n\
+    SwapTotal: 33554432 kB\nSwapFree: 12582912 kB\nZswap: 6291456 kB\n/dev/zram0 partition 33554432 20971520 100\n\
+    Node 1 MemTotal: 100663296 kB\nNode 1 MemFree: 98566144 kB\nNode 1 Active(file): 524288 kB\n\
+    Node 1 Inactive(file): 524288 kB\n";
 
 const MOUNTS: &str = "22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw\n\
     30 22 0:25 / /sys/fs/cgroup rw - cgroup2 cgroup rw\n\

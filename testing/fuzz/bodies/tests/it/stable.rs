@@ -165,6 +165,10 @@ fn every_parser_of_kernel_files_accepts_a_seed() {
     assert!(accepted(&seeds, |seed| cpu::parse(seed).is_ok_and(|stat| stat.each.len() > 1)));
     assert!(accepted(&seeds, |seed| uptime::parse(seed).is_ok_and(|up| up.0.as_secs() == 350_735)));
     assert!(accepted(&seeds, |seed| memory::parse(seed).is_ok()));
+    assert!(accepted(&seeds, |seed| !memory::zram_disks(seed).is_empty()));
+    assert!(accepted(&seeds, |seed| {
+        memory::parse_node(1, str::from_utf8(seed).unwrap_or_default()).is_some()
+    }));
     assert!(accepted(&seeds, |seed| load::parse(seed).is_ok()));
     assert!(accepted(&seeds, |seed| load::parse_online(seed).is_ok()));
     assert!(accepted(&seeds, |seed| pressure::parse(seed).is_ok()));
