@@ -178,6 +178,29 @@ fn pods_with_a_forged_owner_teach_nothing_about_another_namespaces_workload() {
     assert_eq!(learned(&observer, &workload("bank", "db")), PerResource::default());
 }
 
+/// Airflow makes bare pods, with a name of its own for each run.
+#[test]
+fn the_runs_of_a_generator_teach_one_workload() {
+    let mut observer = observer();
+    let mut ids = Vec::new();
+    for (uid, node, name) in [("run-1", "a", "load-k3jd9x2p"), ("run-2", "b", "load-0a9s8d7f")] {
+        let pod = serde_json::json!({
+            "metadata": { "name": name, "namespace": "etl", "uid": uid },
+            "spec": { "nodeName": node, "containers": [{ "name": "base", "image": "airflow:3" }] },
+        });
+        let pod: cluster::Pod = serde_json::from_value(pod).unwrap();
+        observer.pod_applied(&BoundPod::select(&pod, &placement::names::Names::default()).unwrap());
+        assert_eq!(teach(&mut observer, node, uid, 1.5).observed, 9);
+        observer.pod_gone(&uid.into());
+        ids.extend(pod.workload());
+    }
+    assert_eq!((ids.len(), ids[0] == ids[1]), (2, true));
+    let learner = observer.learner.lock().unwrap();
+    assert_eq!(learner.stats().workloads, 1);
+    let minutes: Vec<f64> = learner.snapshot().iter().map(|it| it.pod_minutes.round()).collect();
+    assert_eq!(minutes, [18.0]);
+}
+
 #[test]
 fn pods_and_nodes_that_are_gone_are_forgotten() {
     let mut observer = observer();

@@ -36,13 +36,15 @@ pub struct Workload {
     /// The namespace.
     #[schemars(length(max = limits::LABEL))]
     pub namespace: String,
-    /// The controller's kind.
+    /// The controller's kind; Pod without a controller.
     #[schemars(length(max = limits::LABEL))]
     pub kind: String,
-    /// The controller's name.
+    /// The controller's name. Of pods that run once, the name of an image, `@`, and a hash of the containers' names,
+    /// images and requests.
     #[schemars(length(max = limits::NAME))]
     pub name: String,
-    /// A hash of the containers' names, images and commands, 16 hexadecimal digits.
+    /// A hash of the containers' names, images and commands, 16 hexadecimal digits. Of pods that run once, of the pod's
+    /// name and the commands, without what differs from run to run.
     #[serde(with = "hexadecimal")]
     #[schemars(with = "String", regex(pattern = "^[0-9a-f]{16}$"))]
     pub template: u64,

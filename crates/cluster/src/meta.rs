@@ -12,6 +12,7 @@ pub type Annotations = BTreeMap<String, String>;
 #[serde(rename_all = "camelCase")]
 struct Fields {
     name: Option<String>,
+    generate_name: Option<String>,
     namespace: Option<String>,
     uid: Option<String>,
     resource_version: Option<String>,
@@ -47,6 +48,7 @@ impl<'de> Deserialize<'de> for Meta {
         let fields = Fields::deserialize(deserializer)?;
         let object = ObjectMeta {
             name: fields.name,
+            generate_name: fields.generate_name,
             namespace: fields.namespace,
             uid: fields.uid,
             resource_version: fields.resource_version,

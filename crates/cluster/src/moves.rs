@@ -20,7 +20,6 @@ use kube::{Client, Resource as _};
 use placement::gpu::GpuRequest;
 use placement::names::Names;
 use placement::units::PodUid;
-use placement::workload::WorkloadId;
 use serde::de::{DeserializeOwned, Error as _, IgnoredAny};
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
@@ -92,8 +91,8 @@ pub struct Resident {
     pub uid: PodUid,
     /// Its priority.
     pub priority: i32,
-    /// Its controller and template; `None` if it has none.
-    pub workload: Option<WorkloadId>,
+    /// Its controller, as `Deployment/web`; `None` if it has none.
+    pub controller: Option<String>,
     /// What it asks of cards; `None` where that cannot be read.
     pub request: Option<GpuRequest>,
     /// What kube-scheduler counts of each other resource, its place for a pod included.
@@ -256,7 +255,7 @@ impl Resident {
             pod: about(&pod),
             uid: pod.uid(),
             priority: pod.priority(),
-            workload: pod.workload(),
+            controller: pod.controller().map(|(kind, name)| format!("{kind}/{name}")),
             request,
             takes,
             covering,

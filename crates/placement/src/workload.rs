@@ -1,4 +1,4 @@
-//! Workloads: the pods of one controller with one template.
+//! Workloads: pods that are alike, so that what some of them used is what the next will use.
 
 use std::sync::Arc;
 
@@ -8,22 +8,41 @@ use jiff::{SignedDuration, Timestamp};
 /// course.
 pub const HALF_LIFE: SignedDuration = SignedDuration::from_hours(24);
 
-/// The pods of one controller in one namespace that have the same template.
+/// In a workload's name: it is no controller's name, but one of what pods look like. No object has it in its name.
+pub const SHAPE_MARK: char = '@';
+
+/// The largest number of templates that are kept of a controller, which has a new one with each release.
+const MOST_TEMPLATES: usize = 8;
+
+/// As [`MOST_TEMPLATES`], of a shape: all tasks of a workflow engine can have one image and one request.
+const MOST_TEMPLATES_OF_SHAPE: usize = 128;
+
+/// Pods in one namespace that have the same template, of one controller; if they run once, of one shape: the kind of
+/// their controllers, and the containers' names, images and requests.
 ///
 /// Use is never shared between namespaces. Within one, a pod belongs to the controller in its `ownerReferences`,
 /// together with pods whose containers are the same. If a pod's template is not known, the template of that controller
-/// counts whose pods were observed for longest (see [`evidence`]): so an author of pods can influence estimates of such
-/// pods.
+/// or shape counts whose pods were observed for longest (see [`evidence`]): so an author of pods can influence
+/// estimates of such pods.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct WorkloadId {
     /// The namespace.
     pub namespace: Arc<str>,
-    /// The controller's kind: Deployment, StatefulSet, DaemonSet, Job, CronJob or another.
+    /// The controller's kind: Deployment, StatefulSet, DaemonSet, Job, CronJob or another; Pod without a controller.
     pub kind: Arc<str>,
-    /// The controller's name; of a ReplicaSet that of its Deployment, of a CronJob's Job that of the CronJob.
+    /// The controller's name; of a ReplicaSet that of its Deployment, of a CronJob's Job that of the CronJob. Of a
+    /// shape the image's, [`SHAPE_MARK`] and a hash.
     pub name: Arc<str>,
-    /// A hash of the containers' names, images and commands. Two templates with the same hash count as one.
+    /// A hash of the containers' names, images and commands; of a shape of the pod's name and the commands, without
+    /// what differs from run to run. Two templates with the same hash count as one.
     pub template: u64,
+}
+
+impl WorkloadId {
+    /// The largest number of templates that are kept of its controller or shape.
+    pub(crate) fn most_templates(&self) -> usize {
+        if self.name.contains(SHAPE_MARK) { MOST_TEMPLATES_OF_SHAPE } else { MOST_TEMPLATES }
+    }
 }
 
 /// A number to compare workloads by how long their pods were observed: `pod_minutes` up to `last_seen`, where older

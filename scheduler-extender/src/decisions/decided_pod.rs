@@ -3,12 +3,12 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use api::decisions::Workload;
 use cluster::{Declared, Pod, PodReference};
 use jiff::SignedDuration;
 use placement::load::{PodAdds, PodKind, PodToPlace};
 use placement::resources::Amounts;
 use placement::units::{NodeName, PodUid};
-use placement::workload::WorkloadId;
 
 use crate::field;
 use crate::view::PodEstimates;
@@ -35,7 +35,7 @@ pub struct DecidedPod {
     /// The CPU that it requests, in thousandths of a core.
     pub cpu: u64,
     /// Its controller; `None` where it has none.
-    pub workload: Option<WorkloadId>,
+    pub controller: Option<Workload>,
     node: OnceLock<NodeName>,
     gone: AtomicBool,
 }
@@ -65,7 +65,9 @@ impl DecidedPod {
             declared: Declared::default(),
             waited,
             cpu: pod.cpu_request(),
-            workload: pod.workload(),
+            controller: pod
+                .controller()
+                .map(|(kind, name)| Workload { kind: kind.to_owned(), name: name.to_owned() }),
             node: pod.node().map(NodeName::from).map_or_else(OnceLock::new, OnceLock::from),
             gone: AtomicBool::new(false),
         }

@@ -42,10 +42,7 @@ pub(super) fn summary(decision: &Decision) -> out::Decided {
             name: pod.name.clone(),
             uid: pod.uid.to_string(),
         },
-        workload: pod.workload.as_ref().map(|workload| out::Workload {
-            kind: workload.kind.to_string(),
-            name: workload.name.to_string(),
-        }),
+        workload: pod.controller.clone(),
         time: decision.time,
         waited_seconds: pod.waited.as_secs(),
         node: pod.node().map(ToString::to_string),

@@ -15,7 +15,6 @@ use placement::gpu::{
 use placement::load::{Evaluation, PodToPlace, Verdict};
 use placement::names::Names;
 use placement::units::{NodeName, PodUid};
-use placement::workload::WorkloadId;
 
 use super::{MAX_MOVES, MAX_READ, MovesFor, Proposal, ProposedMove, Search, Workload};
 use crate::victims::fewest_on_cards;
@@ -364,10 +363,10 @@ impl<'s> Nodes<'s> {
     }
 }
 
-/// The controller of a pod, whatever its template; `None` if it has none.
+/// The controller of a pod; `None` if it has none.
 fn workload(pod: &Resident) -> Option<Workload> {
-    let WorkloadId { namespace, kind, name, .. } = pod.workload.as_ref()?;
-    Some(Workload { namespace: Arc::clone(namespace), name: format!("{kind}/{name}") })
+    let name = pod.controller.clone()?;
+    Some(Workload { namespace: Arc::from(pod.pod.namespace.as_str()), name })
 }
 
 /// The indices of the cards that a pod is charged on.

@@ -256,6 +256,31 @@ mod tests {
     }
 
     #[test]
+    fn the_next_run_of_a_job_is_estimated_as_the_last() {
+        let run = |job: &str, image: &str, namespace: &str| -> Pod {
+            serde_json::from_value(json!({
+                "metadata": { "name": format!("{job}-x8d2k"), "namespace": namespace,
+                    "generateName": format!("{job}-"), "ownerReferences": [
+                        { "controller": true, "kind": "Job", "name": job, "apiVersion": "batch/v1", "uid": job }
+                    ] },
+                "spec": { "containers": [{ "name": "ci", "image": image, "args": ["--job", job] }] },
+            }))
+            .unwrap()
+        };
+        let mut list = ByWorkload::default();
+        let last = run("build-8f3a1c9", "shop/ci:8f3a1c9", "a").workload().unwrap();
+        list.insert(last, cores(3.0), 10.0, at(0), at(0));
+        let mut learned = LearnedUses::default();
+        learned.set(list, at(0));
+        let of = |pod: Pod| mean(learned.of(&pod).0);
+        assert_eq!(of(run("build-0be77d2", "shop/ci:0be77d2", "a")), Some(3.0));
+        // Other words, and the same image and requests.
+        assert_eq!(of(run("nightly", "shop/ci:0be77d2", "a")), Some(3.0));
+        assert_eq!(of(run("build-0be77d2", "shop/train:0be77d2", "a")), None);
+        assert_eq!(of(run("build-8f3a1c9", "shop/ci:8f3a1c9", "b")), None);
+    }
+
+    #[test]
     fn a_namespace_says_nothing_of_others() {
         let mut known = ByWorkload::default();
         let by_request = Distribution { mean: 0.25, ..Distribution::default() };

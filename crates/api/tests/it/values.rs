@@ -402,6 +402,7 @@ pub(crate) fn workloads() -> Workloads {
         workloads: vec![
             Workload::new(&workload("Deployment", "web"), &both, 1234.5678, seen),
             Workload::new(&workload("CronJob", "report"), &cpu_only, 5.0, seen),
+            Workload::new(&workload("Job", "ci@1b857ce1094faf2a"), &cpu_only, 9.0, seen),
         ],
     }
 }

@@ -3,6 +3,7 @@
 #![allow(clippy::needless_pass_by_value, reason = "JSON is handed over as it is written")]
 
 mod api;
+mod batch;
 mod claim;
 mod events;
 mod node_facts;

@@ -3,7 +3,6 @@
 use cluster::{ExpectedUseError, Pod};
 use placement::names::Names;
 use placement::resources::{PerResource, PodResources};
-use placement::workload::WorkloadId;
 use serde_json::{Value, json};
 
 const GI: f64 = 1_073_741_824.0;
@@ -128,41 +127,39 @@ fn controller(kind: &str, name: &str) -> Value {
     json!({ "apiVersion": "apps/v1", "kind": kind, "name": name, "uid": "1", "controller": true })
 }
 
-fn names(workload: Option<WorkloadId>) -> Option<(String, String)> {
-    workload.map(|id| (id.kind.to_string(), id.name.to_string()))
-}
-
 #[test]
-fn a_workload_is_the_controller_that_a_person_made() {
+fn a_pods_controller_is_the_one_that_a_person_made() {
     let hash = json!({ "pod-template-hash": "5d4f8c7b9" });
+    let rollout = json!({ "rollouts-pod-template-hash": "5d4f8c7b9" });
+    let knative =
+        json!({ "pod-template-hash": "5d4f8c7b9", "serving.knative.dev/configuration": "hello" });
     for (kind, name, labels, wanted) in [
         ("ReplicaSet", "web-5d4f8c7b9", &hash, ("Deployment", "web")),
         ("ReplicaSet", "web-5d4f8c7b9", &json!({}), ("ReplicaSet", "web-5d4f8c7b9")),
         ("ReplicaSet", "web5d4f8c7b9", &hash, ("ReplicaSet", "web5d4f8c7b9")),
         ("ReplicaSet", "-5d4f8c7b9", &hash, ("ReplicaSet", "-5d4f8c7b9")),
         ("ReplicaSet", "web-", &json!({ "pod-template-hash": "" }), ("ReplicaSet", "web-")),
+        ("ReplicaSet", "web-5d4f8c7b9", &rollout, ("Rollout", "web")),
+        ("ReplicaSet", "hello-00007-deployment-5d4f8c7b9", &knative, ("Configuration", "hello")),
         ("StatefulSet", "db-5d4f8c7b9", &hash, ("StatefulSet", "db-5d4f8c7b9")),
+        ("CloneSet", "web", &hash, ("CloneSet", "web")),
         ("Job", "report-29712345", &Value::Null, ("CronJob", "report")),
         ("Job", "report-2026", &Value::Null, ("Job", "report-2026")),
         ("Job", "report-2971234x", &Value::Null, ("Job", "report-2971234x")),
         ("Job", "-29712345", &Value::Null, ("Job", "-29712345")),
     ] {
-        let found = names(owned(controller(kind, name), labels.clone()).workload());
-        let wanted = Some((wanted.0.to_owned(), wanted.1.to_owned()));
-        assert_eq!(found, wanted, "{kind} {name}");
+        let pod = owned(controller(kind, name), labels.clone());
+        assert_eq!(pod.controller(), Some(wanted), "{kind} {name}");
     }
 }
 
 #[test]
-fn a_pod_without_a_controller_belongs_to_no_workload() {
-    let none = [
-        json!({ "kind": "StatefulSet", "name": "db" }),
-        json!({ "kind": "StatefulSet", "name": "db", "controller": null }),
-        json!({ "kind": "StatefulSet", "controller": true }),
-        controller("Node", "worker-1"),
-    ];
-    for owner in none {
-        assert_eq!(owned(owner.clone(), json!({})).workload(), None, "{owner}");
+fn a_static_pod_and_one_whose_controller_has_no_name_belong_to_no_workload() {
+    for owner in
+        [json!({ "kind": "StatefulSet", "controller": true }), controller("Node", "worker-1")]
+    {
+        let pod = owned(owner.clone(), json!({}));
+        assert_eq!((pod.controller(), pod.workload()), (None, None), "{owner}");
     }
 }
 
@@ -172,6 +169,7 @@ fn an_owner_with_a_name_that_no_object_has_makes_no_workload() {
     let long = "a".repeat(254);
     assert_eq!(owned(controller("StatefulSet", &long), json!({})).workload(), None);
     assert_eq!(owned(controller(&long, "db"), json!({})).workload(), None);
+    assert_eq!(owned(controller("StatefulSet", "db@0000000000000000"), json!({})).workload(), None);
     assert!(owned(controller("StatefulSet", &long[1..]), json!({})).workload().is_some());
 }
 

@@ -10,10 +10,6 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::usage::{Usage, is_possible};
 
-/// The largest number of workloads of one namespace with one name: templates of a controller, and controllers of
-/// different kinds.
-const MAX_SHARING_A_NAME: usize = 8;
-
 /// One of this many workloads is dropped when the limit is reached, so that a flood of new workloads does not sort all
 /// others each time.
 const BATCH: usize = 64;
@@ -204,11 +200,12 @@ impl Learner {
     /// Adds an unknown workload, and drops others if the limit is reached.
     fn insert(&mut self, id: &WorkloadId, usage: Usage) {
         if self.stats.workloads >= self.limits.workloads {
-            self.make_room(usage.last_seen);
+            self.make_room(&id.namespace, usage.last_seen);
         }
         let namespace = self.namespaces.entry(Arc::clone(&id.namespace)).or_default();
         let alike = namespace.by_name.entry(Arc::clone(&id.name)).or_default();
-        if alike.len() >= MAX_SHARING_A_NAME {
+        // Templates, also of controllers of other kinds with the same name.
+        if alike.len() >= id.most_templates() {
             let half_life = self.limits.half_life;
             let each = alike.iter().map(|each| each.usage.evidence(half_life)).enumerate();
             let least_known = each.min_by(|(_, a), (_, b)| a.total_cmp(b));
@@ -224,16 +221,23 @@ impl Learner {
         self.stats.workloads += 1;
     }
 
-    /// Drops the expired workloads. If there are none, drops the least recently observed ones of the namespace with the
-    /// most workloads.
-    fn make_room(&mut self, now: Timestamp) {
+    /// Drops the expired workloads. If there are none, drops the least recently observed ones: of the new workload's
+    /// `namespace` if it has an equal part of all or more, otherwise of the namespace with the most workloads.
+    fn make_room(&mut self, namespace: &str, now: Timestamp) {
         let max_age = self.limits.max_age;
         for namespace in self.namespaces.values_mut() {
             namespace.retain(|workload| now.duration_since(workload.usage.last_seen) <= max_age);
         }
         if self.count() >= self.limits.workloads {
-            let largest = self.namespaces.values_mut().max_by_key(|namespace| namespace.workloads);
-            largest.into_iter().for_each(Namespace::drop_oldest);
+            let share = self.limits.workloads / self.namespaces.len().max(1);
+            let has_share = |own: &&mut Namespace| own.workloads >= share;
+            match self.namespaces.get_mut(namespace).filter(has_share) {
+                Some(own) => own.drop_oldest(),
+                None => {
+                    let largest = self.namespaces.values_mut().max_by_key(|each| each.workloads);
+                    largest.into_iter().for_each(Namespace::drop_oldest);
+                }
+            }
         }
         self.namespaces.retain(|_, namespace| namespace.workloads > 0);
         let left = self.count();

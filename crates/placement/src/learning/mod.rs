@@ -4,10 +4,10 @@
 //! observation's weight halves with each [`Limits::half_life`].
 //!
 //! Invariants: the learned use of a workload follows from observations of its own pods, or of pods of the same
-//! controller with the best known template (most pod-minutes, of which older ones count less), so a new template, for
-//! example of a pod with a forged owner, neither represents nor replaces the others; memory is bounded for any
-//! observations; workloads of a namespace are dropped only for new ones of the same namespace, or while no other
-//! namespace has more.
+//! controller or shape with the best known template (most pod-minutes, where older ones count less), so a new template,
+//! for example of a pod with a forged owner, neither represents nor replaces the others; memory is bounded for any
+//! observations; a workload is dropped for one of another namespace only while its own namespace has more than an equal
+//! part of the room, and the other has less.
 //!
 //! # Examples
 //!

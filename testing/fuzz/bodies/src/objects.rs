@@ -83,7 +83,13 @@ pub(crate) fn examples() -> Vec<Vec<u8>> {
             {"type": "PodScheduled", "status": "True", "lastTransitionTime": "2026-11-20T09:00:00Z"},
         ]},
     });
-    [node("10.0.0.7:19101"), node("[fd00::7]:1"), node("exporter.example:65535"), pod]
+    let task = json!({
+        "metadata": {"name": "build-8f3a-x8d2k", "generateName": "build-8f3a-", "namespace": "ci",
+            "ownerReferences": [{"kind": "Job", "name": "build-8f3a", "controller": true}]},
+        "spec": {"containers": [{"name": "ci", "image": "a:5000/ci:8f3a", "args": ["--date=2026-11-20", "é"],
+            "resources": {"requests": {"cpu": "250m"}}}]},
+    });
+    [node("10.0.0.7:19101"), node("[fd00::7]:1"), node("exporter.example:65535"), pod, task]
         .map(|value| value.to_string().into_bytes())
         .into()
 }

@@ -45,6 +45,25 @@ fn many_namespaces_of_one_author_share_their_own_room() {
 }
 
 #[test]
+fn a_namespace_with_its_part_of_the_room_displaces_its_own_and_not_a_larger_one() {
+    let mut learner = small();
+    let of = |learner: &Learner, namespace: &str| {
+        learner.snapshot().iter().filter(|it| &*it.id.namespace == namespace).count()
+    };
+    (0..130).for_each(|n| teach(&mut learner, &workload("shop", &format!("app-{n}"), 1)));
+    (0..20).for_each(|n| teach(&mut learner, &workload("bank", &format!("app-{n}"), 1)));
+    for n in 0..100 {
+        teach(&mut learner, &workload("ci", &format!("run-{n}"), n));
+    }
+    let (shop, ci) = (of(&learner, "shop"), of(&learner, "ci"));
+    assert!(ci >= 60 && shop >= 110, "{shop} {ci}");
+    for n in 100..2000 {
+        teach(&mut learner, &workload("ci", &format!("run-{n}"), n));
+    }
+    assert_eq!((of(&learner, "shop"), of(&learner, "bank")), (shop, 20));
+}
+
+#[test]
 fn what_was_not_observed_for_longest_makes_room_first() {
     let mut learner = small();
     for n in 0..200 {
@@ -82,6 +101,18 @@ fn templates_and_kinds_of_one_name_are_bounded() {
         observe(&mut learner, &WorkloadId { kind, ..web(n) }, 1.0, n as i64);
     }
     assert_eq!((learner.stats().workloads, learner.stats().evicted), (8, 992));
+}
+
+/// All tasks of a workflow engine can have one image and one request.
+#[test]
+fn of_a_shape_more_templates_are_kept_than_of_a_controller_and_not_all() {
+    let mut learner = small();
+    for n in 0..1000 {
+        let mut task = workload("etl", "airflow@00000000000000a1", n);
+        task.kind = "Pod".into();
+        observe(&mut learner, &task, 1.0, n as i64);
+    }
+    assert_eq!((learner.stats().workloads, learner.stats().evicted), (128, 872));
 }
 
 /// A pod that names a controller as its owner, and whose containers are others, is of that controller with another
