@@ -174,18 +174,19 @@ async fn start_learner(
     }
     let listener = daemon::http::bind(args.listen_address, "--listen-address").await?;
     let learner = SharedLearner::default();
-    let earlier = LeadersList::default();
-    let learned = (Arc::clone(&learner), Arc::clone(&earlier));
+    let list = LeadersList::default();
+    let learned = (Arc::clone(&learner), Arc::clone(&list));
     context.before_scrape(metrics, learned, Metrics::set_learner);
     if let Some(address) = args.replicas_address.clone() {
         let reader =
-            ListReader::new(address, leadership.clone(), Arc::clone(&earlier), clock.clone())?;
+            ListReader::new(address, leadership.clone(), Arc::clone(&list), clock.clone())?;
         context.spawn("leaders-list", reader.follow(context.shutdown()));
     }
-    let router = serve::router(Arc::clone(&learner), earlier, leadership.clone(), clock.clone());
+    let shared = (Arc::clone(&learner), Arc::clone(&list));
+    let router = serve::router(shared, leadership.clone(), clock.clone());
     let serving = daemon::http::serve(listener, router, serve::limits(), context.shutdown());
     context.spawn("workloads", serving);
-    Ok(Some(Observer::new(learner)))
+    Ok(Some(Observer::new(learner, list)))
 }
 
 /// A source in place of exporters: its table, and a signal after its first round.

@@ -164,9 +164,13 @@ impl Controller {
     fn follow_leadership(&mut self) {
         let leads = self.leadership.is_held();
         if leads != self.leads {
+            let now = self.runner.clock.now();
             self.leads = leads;
             self.runner.metrics.set_leading(leads);
-            self.fleet.set_leading(leads, self.runner.clock.now());
+            self.fleet.set_leading(leads, now);
+            if leads {
+                self.observe(|observer| observer.begin_to_lead(now));
+            }
         }
     }
 

@@ -346,7 +346,8 @@ impl Metrics {
     /// Sets the numbers of the learner, and of the leader's list, which a replica that does not lead has.
     pub(crate) fn set_learner(&self, (learner, in_list): &(SharedLearner, LeadersList)) {
         let stats = learner.lock().unwrap_or_else(PoisonError::into_inner).stats();
-        let in_list = in_list.lock().unwrap_or_else(PoisonError::into_inner).len();
+        let in_list = in_list.lock().unwrap_or_else(PoisonError::into_inner);
+        let in_list = in_list.as_ref().map_or(0, Vec::len);
         self.workloads.set(count(stats.workloads.max(in_list)));
         set_counter(&self.workload_observations, stats.observations);
         set_counter(&self.workload_uses_refused, stats.refused);

@@ -81,7 +81,7 @@ pub struct Args {
     pub listen_address: SocketAddr,
 
     /// Where all replicas answer on the port of --listen-address, as the name of their Service: one that does not lead
-    /// reads there what the leader has learned, and tells it on when it takes over.
+    /// reads there what the leader has learned, and goes on from it when it takes over.
     #[arg(
         long,
         env = "PLIMSOLL_REPLICAS_ADDRESS",

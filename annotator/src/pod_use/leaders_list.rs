@@ -1,23 +1,21 @@
-//! The list of workloads that the leading replica serves, read by the others: a new leader serves it as well, until it
-//! has learned as much itself.
+//! The list of workloads that the leading replica serves, read by the others: a new leader goes on learning from it.
 //!
-//! Invariant: a list is taken over as a whole or not at all, and the last good one stays.
+//! Invariants: a list is taken over as a whole or not at all, and the last good one stays. It is taken over once,
+//! before this replica learns anything as the leader.
 
-use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
-use api::workloads::{MAX_TEXT, MAX_WORKLOADS, Workload, Workloads};
+use api::workloads::{MAX_TEXT, Workload, Workloads};
 use cluster::Leadership;
 use daemon::Shutdown;
 use jiff::{SignedDuration, Timestamp};
-use placement::learning::Limits;
-use placement::workload::{MOST_POD_MINUTES, WorkloadId, claimed_evidence, outweighs};
+use placement::learning::Learned;
 use reqwest::{Client, StatusCode, redirect};
 
-use super::PATH;
+use super::{PATH, SharedLearner};
 use crate::clock::Clock;
 use crate::exporter::tls;
 
@@ -33,8 +31,8 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 /// Addresses that are tried in one read.
 const TRIES: usize = 6;
 
-/// The leader's last list, which the reader fills and the server reads.
-pub(crate) type LeadersList = Arc<Mutex<Vec<Workload>>>;
+/// The leader's last list, which the reader fills; `None` if none was read since this replica led last.
+pub(crate) type LeadersList = Arc<Mutex<Option<Vec<Workload>>>>;
 
 /// Reads the leader's list while this replica does not lead.
 pub(crate) struct ListReader {
@@ -89,12 +87,12 @@ impl ListReader {
     /// Reads the list once. Returns the time until the next read.
     async fn update(&self) -> SignedDuration {
         match self.read().await {
-            Ok(mut workloads) => {
-                let now = self.clock.now();
-                for workload in &mut workloads {
-                    limit_claims(workload, now);
+            Ok(workloads) => {
+                let mut list = self.list.lock().unwrap_or_else(PoisonError::into_inner);
+                // This replica may lead by now, and have taken the list before over.
+                if !self.leadership.is_held() {
+                    *list = Some(workloads);
                 }
-                *self.list.lock().unwrap_or_else(PoisonError::into_inner) = workloads;
                 PERIOD
             }
             Err(error) => {
@@ -134,87 +132,17 @@ impl ListReader {
     }
 }
 
-/// Bounds what a list claims about a workload when it is received at `now`: a time in the future would stay the newest
-/// one, and be passed on to the next leader.
-fn limit_claims(workload: &mut Workload, now: Timestamp) {
-    workload.last_seen = workload.last_seen.min(now);
-    workload.pod_minutes = workload.pod_minutes.min(MOST_POD_MINUTES);
-}
-
-/// What was learned, and what the list of an earlier leader has beyond it: workloads that are not learned, or about
-/// which it has more evidence.
-pub(super) fn add_earlier(
-    mut learned: Vec<Workload>,
-    earlier: &[Workload],
-    now: Timestamp,
-) -> Vec<Workload> {
-    let max_age = Limits::default().max_age;
-    let ids = learned.iter().map(Workload::id);
-    let positions: HashMap<WorkloadId, usize> = ids.zip(0..).collect();
-    for workload in earlier {
-        if now.duration_since(workload.last_seen) > max_age {
-            continue;
-        }
-        if let Some(position) = positions.get(&workload.id()) {
-            let own = &mut learned[*position];
-            if outweighs(evidence(workload, now), evidence(own, now)) {
-                *own = workload.clone();
-            }
-        } else if learned.len() < MAX_WORKLOADS {
-            learned.push(workload.clone());
-        }
-    }
-    learned
-}
-
-fn evidence(workload: &Workload, now: Timestamp) -> f64 {
-    claimed_evidence(workload.pod_minutes, workload.last_seen, now)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn workload(name: &str, pod_minutes: f64, last_seen: Timestamp) -> Workload {
-        let id = WorkloadId {
-            namespace: "shop".into(),
-            kind: "StatefulSet".into(),
-            name: name.into(),
-            template: 1,
-        };
-        Workload::new(&id, &Default::default(), pod_minutes, last_seen)
-    }
-
-    #[test]
-    fn an_earlier_leaders_list_counts_until_as_much_is_learned() {
-        let now = Timestamp::from_second(1_795_165_200).unwrap();
-        let earlier = [
-            ("day", 900.0, 12),
-            ("outgrown", 900.0, 12),
-            ("cron", 60.0, 20),
-            ("gone", 900.0, 15 * 24),
-        ];
-        let earlier = earlier.map(|(name, pod_minutes, hours)| {
-            workload(name, pod_minutes, now - SignedDuration::from_hours(hours))
-        });
-        let learned = vec![
-            workload("day", 600.0, now),
-            workload("outgrown", 640.0, now),
-            workload("new", 5.0, now),
-        ];
-        let all = add_earlier(learned, &earlier, now);
-        let minutes: Vec<_> = all.iter().map(|it| (it.name.as_str(), it.pod_minutes)).collect();
-        assert_eq!(minutes, [("day", 900.0), ("outgrown", 640.0), ("new", 5.0), ("cron", 60.0)]);
-    }
-
-    #[test]
-    fn no_list_grows_without_bound() {
-        let now = Timestamp::from_second(1_795_165_200).unwrap();
-        let mut all: Vec<Workload> = (0..5_000 + MAX_WORKLOADS)
-            .map(|number| workload(&format!("w{number}"), 9.0, now))
-            .collect();
-        let earlier = all[5_000..].to_vec();
-        all.truncate(MAX_WORKLOADS);
-        assert_eq!(add_earlier(all, &earlier, now).len(), MAX_WORKLOADS);
-    }
+/// Has the learner go on from the last list of the leader before, once; if none was read since this replica led last,
+/// from what it has learned itself.
+pub(super) fn take_over(learner: &SharedLearner, list: &LeadersList, now: Timestamp) {
+    // The list stays locked meanwhile, so that none learns or answers from a learner without it.
+    let mut list = list.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some(workloads) = list.take() else { return };
+    let workloads = workloads.into_iter().map(|workload| Learned {
+        id: workload.id(),
+        used: workload.learned(),
+        pod_minutes: workload.pod_minutes,
+        last_seen: workload.last_seen,
+    });
+    learner.lock().unwrap_or_else(PoisonError::into_inner).restore(workloads, now);
 }

@@ -17,6 +17,7 @@ use placement::resources::{PerResource, PodResources};
 use placement::units::{NodeName, PodUid};
 use placement::workload::WorkloadId;
 
+use self::leaders_list::{LeadersList, take_over};
 use crate::pods::BoundPod;
 
 /// The path of the list of workloads, which every replica serves.
@@ -32,7 +33,8 @@ const CLOCK_TOLERANCE: SignedDuration = SignedDuration::from_secs(10);
 /// How much more than its capacity a node can use: the counters and the times are not read at the same instant.
 const CAPACITY_TOLERANCE: f64 = 1.25;
 
-/// The learner, which the controller fills and the server reads.
+/// The learner, which the controller fills and the server reads. Where the leader's list is needed too, it is locked
+/// first.
 pub(crate) type SharedLearner = Arc<Mutex<Learner>>;
 
 /// The numbers of pods and amounts in one answer.
@@ -50,6 +52,7 @@ pub(crate) struct ObservedPods {
 #[derive(Debug, Default)]
 pub(crate) struct Observer {
     learner: SharedLearner,
+    list: LeadersList,
     pods: HashMap<PodUid, PlacedPod>,
     /// Each workload of `pods`, once.
     workloads: HashSet<Arc<WorkloadId>>,
@@ -82,8 +85,15 @@ struct LastAnswer {
 
 impl Observer {
     /// An observer without nodes and pods.
-    pub(crate) fn new(learner: SharedLearner) -> Self {
-        Self { learner, ..Self::default() }
+    pub(crate) fn new(learner: SharedLearner, list: LeadersList) -> Self {
+        Self { learner, list, ..Self::default() }
+    }
+
+    /// This replica leads from `now` on. The leader before has learned from the pods until then, so what it had learned
+    /// counts, and the next answers are compared with none before.
+    pub(crate) fn begin_to_lead(&mut self, now: Timestamp) {
+        take_over(&self.learner, &self.list, now);
+        self.nodes.values_mut().for_each(|node| node.last = None);
     }
 
     /// Applies a complete list of bound pods.

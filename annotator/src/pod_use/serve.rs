@@ -1,6 +1,6 @@
 //! `GET /v1/workloads`: the learned use of workloads, for the extender.
 //!
-//! A replica that does not lead has no observations. It answers 503 instead of an empty list. A new leader also serves
+//! A replica that does not lead has no observations. It answers 503 instead of an empty list. A new leader goes on from
 //! the list of the one before ([`super::leaders_list`]).
 //!
 //! Invariant: the answer is rendered at most once in [`RENEW_AFTER`], for any number of requests; a request with the
@@ -19,9 +19,10 @@ use axum::routing::get;
 use cluster::Leadership;
 use daemon::http::Limits;
 use jiff::{SignedDuration, Timestamp};
+use placement::learning::Stats;
 use tokio::sync::Mutex;
 
-use super::leaders_list::{LeadersList, add_earlier};
+use super::leaders_list::{LeadersList, take_over};
 use super::{PATH, SharedLearner};
 use crate::clock::Clock;
 
@@ -39,7 +40,7 @@ pub(crate) fn limits() -> Limits {
 struct Server {
     learner: SharedLearner,
     /// The list of the leader before.
-    earlier: LeadersList,
+    list: LeadersList,
     leadership: Leadership,
     clock: Clock,
     /// The start of this process, which makes its ETags unique.
@@ -51,21 +52,20 @@ struct Server {
 #[derive(Debug, Clone)]
 struct RenderedList {
     rendered_at: Timestamp,
-    /// The number of observations at that time.
-    observations: u64,
+    /// What the learner counted at that time.
+    stats: Stats,
     tag: String,
     body: Bytes,
 }
 
 /// The paths of the port.
 pub(crate) fn router(
-    learner: SharedLearner,
-    earlier: LeadersList,
+    (learner, list): (SharedLearner, LeadersList),
     leadership: Leadership,
     clock: Clock,
 ) -> Router {
     let started = clock.now();
-    let server = Server { learner, earlier, leadership, clock, started, last: Mutex::default() };
+    let server = Server { learner, list, leadership, clock, started, last: Mutex::default() };
     Router::new().route(PATH, get(workloads)).with_state(Arc::new(server))
 }
 
@@ -100,25 +100,27 @@ impl Server {
 
     /// `known` if there are no new observations, otherwise a new list.
     fn render(&self, known: Option<RenderedList>, now: Timestamp) -> RenderedList {
+        take_over(&self.learner, &self.list, now);
         // Statistics are computed after the lock is released, so that polls do not wait for them.
-        let (observations, learned) = {
+        let (stats, learned) = {
             let learner = self.learner.lock().unwrap_or_else(PoisonError::into_inner);
-            let observations = learner.stats().observations;
+            let stats = learner.stats();
             if let Some(known) = known
-                && known.observations == observations
+                && known.stats == stats
             {
                 return RenderedList { rendered_at: now, ..known };
             }
-            (observations, learner.snapshot())
+            (stats, learner.snapshot())
         };
         let learned = learned.iter().map(|learned| {
             Workload::new(&learned.id, &learned.used, learned.pod_minutes, learned.last_seen)
         });
-        let earlier = self.earlier.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let workloads = add_earlier(learned.collect(), &earlier, now);
+        let workloads = learned.collect();
         let body = Bytes::from(Workloads { time: now, workloads }.to_json());
-        let tag = format!("\"{:x}-{observations:x}\"", self.started.as_nanosecond());
-        RenderedList { rendered_at: now, observations, tag, body }
+        let Stats { observations, restored, .. } = stats;
+        let started = self.started.as_nanosecond();
+        let tag = format!("\"{started:x}-{observations:x}-{restored:x}\"");
+        RenderedList { rendered_at: now, stats, tag, body }
     }
 }
 

@@ -1,6 +1,7 @@
 //! Whose word counts for which pod, and what two answers say.
 
 use api::pods::PodUse;
+use api::workloads::Workload;
 use placement::estimate::LearnedUse;
 
 use super::*;
@@ -199,6 +200,31 @@ fn the_runs_of_a_generator_teach_one_workload() {
     assert_eq!(learner.stats().workloads, 1);
     let minutes: Vec<f64> = learner.snapshot().iter().map(|it| it.pod_minutes.round()).collect();
     assert_eq!(minutes, [18.0]);
+}
+
+#[test]
+fn a_replica_that_leads_again_goes_on_from_the_others_list_and_learns_nothing_twice() {
+    let mut observer = observer();
+    let web = workload("shop", "web");
+    teach(&mut observer, "a", "web-a", 1.5);
+    let minutes = |observer: &Observer| -> Vec<f64> {
+        let learner = observer.learner.lock().unwrap();
+        learner.snapshot().iter().map(|it| it.pod_minutes.round()).collect()
+    };
+    assert_eq!(minutes(&observer), [9.0]);
+    // Another has led for two minutes, and observed the pods.
+    let used = learned(&observer, &web);
+    *observer.list.lock().unwrap() = Some(vec![Workload::new(&web, &used, 11.0, at(660))]);
+    observer.begin_to_lead(at(660));
+    assert_eq!(minutes(&observer), [11.0]);
+    let outcomes = [660, 720].map(|second| {
+        let answer = answer(second, &[("web-a", 1.5 * second as f64)]);
+        observer.record_answer(&"a".into(), &answer, at(second)).observed
+    });
+    assert_eq!((outcomes, minutes(&observer)), ([0, 1], vec![12.0]));
+    // It lost the Lease again, and no other has led since.
+    observer.begin_to_lead(at(720));
+    assert_eq!(minutes(&observer), [12.0]);
 }
 
 #[test]

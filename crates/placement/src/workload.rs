@@ -68,22 +68,11 @@ pub fn evidence(pod_minutes: f64, last_seen: Timestamp, half_life: SignedDuratio
 /// The most pod-minutes that a list may claim of a workload: those of 150,000 pods in a day.
 pub const MOST_POD_MINUTES: f64 = 150_000.0 * 24.0 * 60.0;
 
-/// Numbers in lists are rounded to four digits.
-const ROUNDING: f64 = 0.01;
-
 /// As [`evidence`] with [`HALF_LIFE`], of what a list claims at `now`. Lists come over plain HTTP, and no entry may
 /// outweigh every later one.
 #[must_use]
 pub fn claimed_evidence(pod_minutes: f64, last_seen: Timestamp, now: Timestamp) -> f64 {
     evidence(pod_minutes.min(MOST_POD_MINUTES), last_seen.min(now), HALF_LIFE)
-}
-
-/// Whether what an earlier list has of a workload, with this [`evidence`], counts instead of what a newer list has: a
-/// learner that has just started knows less than one that has observed a day's course. A learner that goes on learning
-/// never knows less than before.
-#[must_use]
-pub fn outweighs(earlier: f64, newer: f64) -> bool {
-    newer + ROUNDING < earlier
 }
 
 #[cfg(test)]
@@ -95,6 +84,6 @@ mod tests {
         let now = Timestamp::from_second(1_795_165_200).unwrap();
         let most = claimed_evidence(f64::MAX, now + 100 * HALF_LIFE, now);
         assert_eq!(most, evidence(MOST_POD_MINUTES, now, HALF_LIFE));
-        assert!(outweighs(evidence(MOST_POD_MINUTES, now + HALF_LIFE, HALF_LIFE), most));
+        assert!(evidence(MOST_POD_MINUTES, now + HALF_LIFE, HALF_LIFE) > most);
     }
 }

@@ -1,8 +1,8 @@
 //! Estimates of pods: from the learned use of their workloads, as the annotator last sent it, and from their specs.
 //!
-//! Invariant: learned use counts for a bounded time. After that, requests count again, as for an unknown workload. A
-//! list replaces only the workloads of which it knows as much as the lists before: an annotator that has just begun to
-//! lead has observed few workloads, for minutes, and the earlier entries stay.
+//! Invariant: learned use counts for a bounded time. After that, requests count again, as for an unknown workload. What
+//! a list has replaces what was known before. What it lacks stays for that time: an annotator that was started anew
+//! has observed few workloads.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,12 +13,12 @@ use jiff::{SignedDuration, Timestamp};
 use placement::estimate::{Estimate, LearnedUse, NamespaceRatios, PodProfile};
 use placement::names::Names;
 use placement::resources::{Amounts, PerResource};
-use placement::workload::{HALF_LIFE, WorkloadId, claimed_evidence, outweighs};
+use placement::workload::{HALF_LIFE, WorkloadId, claimed_evidence};
 
 use super::Current;
 
-/// How long learned use counts after it was last received: by then an annotator that began to lead has observed a day's
-/// course.
+/// How long learned use counts after it was last received: by then an annotator that was started anew has observed a
+/// day's course.
 const MAX_AGE: SignedDuration = HALF_LIFE;
 
 /// The learned use of one workload.
@@ -63,28 +63,23 @@ impl ByWorkload {
         self.insert_entry(workload, Entry { learned, evidence, received_at: None });
     }
 
-    /// This list with the entries of an earlier one, received at `received_at`, that it does not have or that know
-    /// more, and that are fresh at `now`. If there are too many, those with the most evidence.
-    fn with_earlier(self, earlier: &Self, received_at: Timestamp, now: Timestamp) -> Self {
-        let mut all = self.exact;
+    /// This list with the entries of an earlier one, received at `received_at`, that it lacks and that are fresh at
+    /// `now`. If there are too many, those with the most evidence.
+    fn with_earlier(mut self, earlier: &Self, received_at: Timestamp, now: Timestamp) -> Self {
         let mut kept = Vec::new();
         for (workload, entry) in &earlier.exact {
             let received_at = entry.received_at.unwrap_or(received_at);
-            let counts = now.duration_since(received_at) <= MAX_AGE
-                && all.get(workload).is_none_or(|newer| outweighs(entry.evidence, newer.evidence));
-            if counts {
+            let is_fresh = now.duration_since(received_at) <= MAX_AGE;
+            if is_fresh && !self.exact.contains_key(workload) {
                 kept.push((workload, Entry { received_at: Some(received_at), ..*entry }));
             }
         }
         kept.sort_by(|(_, a), (_, b)| b.evidence.total_cmp(&a.evidence));
+        kept.truncate(MAX_WORKLOADS.saturating_sub(self.exact.len()));
         for (workload, entry) in kept {
-            if all.len() < MAX_WORKLOADS || all.contains_key(workload) {
-                all.insert(workload.clone(), entry);
-            }
+            self.insert_entry(workload.clone(), entry);
         }
-        let mut merged = Self::default();
-        all.into_iter().for_each(|(workload, entry)| merged.insert_entry(workload, entry));
-        merged
+        self
     }
 
     fn insert_entry(&mut self, workload: WorkloadId, entry: Entry) {
@@ -319,37 +314,15 @@ mod tests {
         assert_eq!((mean_of(&learned, 1), mean_of(&learned, 2)), (None, Some(6.0)));
     }
 
-    /// The mean of one workload after lists at these seconds, each with pod-minutes and a mean.
-    fn mean_after(lists: &[(i64, f64, f64)]) -> Option<f64> {
+    #[test]
+    fn what_the_newest_list_has_counts_at_once() {
         let mut learned = LearnedUses::default();
-        for (second, pod_minutes, mean) in lists {
+        for (second, pod_minutes, used) in [(0, 2078.0, 2.0), (60, 2077.0, 2.1), (120, 5.0, 0.2)] {
             let mut list = ByWorkload::default();
-            list.insert(workload(1), cores(*mean), *pod_minutes, at(*second), at(*second));
-            learned.set(list, at(*second));
+            list.insert(workload(1), cores(used), pod_minutes, at(second), at(second));
+            learned.set(list, at(second));
+            assert_eq!(mean(learned.by_workload.of(&workload(1))), Some(used));
         }
-        mean(Arc::clone(&learned.by_workload).of(&workload(1)))
-    }
-
-    #[test]
-    fn five_minutes_of_a_new_annotator_do_not_replace_a_day() {
-        let day = HALF_LIFE.as_secs();
-        let before = (0, 900.0, 2.0);
-        assert_eq!(mean_after(&[before, (300, 5.0, 0.2)]), Some(2.0));
-        // Again, before it knows more.
-        assert_eq!(mean_after(&[before, (300, 5.0, 0.2), (600, 5.0, 0.3)]), Some(2.0));
-        // Old minutes count less: after half a day 636.
-        assert_eq!(mean_after(&[before, (300, 5.0, 0.2), (day / 2, 600.0, 0.2)]), Some(2.0));
-        assert_eq!(mean_after(&[before, (300, 5.0, 0.2), (day / 2, 640.0, 0.2)]), Some(0.2));
-        // A day after it was last received, nothing is left of it.
-        assert_eq!(mean_after(&[before, (day, 5.0, 0.2)]), Some(2.0));
-        assert_eq!(mean_after(&[before, (day + 1, 5.0, 0.2)]), Some(0.2));
-    }
-
-    #[test]
-    fn an_annotator_that_goes_on_learning_is_believed_at_once() {
-        assert_eq!(mean_after(&[(0, 900.0, 2.0), (60, 901.0, 2.1)]), Some(2.1));
-        // Rounded to four digits.
-        assert_eq!(mean_after(&[(0, 2078.0, 2.0), (60, 2077.0, 2.1)]), Some(2.1));
     }
 
     #[test]

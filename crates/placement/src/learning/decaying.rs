@@ -12,6 +12,9 @@ const SIGNIFICANT_DIGITS: u8 = 1;
 /// Counts of a pod-minute in a new histogram.
 const FIRST_WEIGHT: f32 = 16.0;
 
+/// The counts of a histogram that is made from statistics. They fit into one counter, and a hundredth is more than one.
+const RESTORED: f64 = 200.0;
+
 /// The largest addition of one observation to its counter, so that the other counts stay significant.
 const MOST_AT_ONCE: f32 = 64.0;
 
@@ -29,6 +32,33 @@ impl Decaying {
         let counts = Histogram::new_with_bounds(1, high, SIGNIFICANT_DIGITS);
         let counts = counts.unwrap_or_else(|_| unreachable!("the bounds are those of a histogram"));
         Self { counts, weight: FIRST_WEIGHT }
+    }
+
+    /// A histogram of values up to `high`, which is at least 2, with about these statistics, in `unit`s. All of it
+    /// weighs as much as `minutes` that are recorded now.
+    pub(crate) fn restored(high: u64, from: &Distribution, unit: f64, minutes: f32) -> Self {
+        let p50 = from.p50 / unit;
+        let p90 = p50.max(from.p90 / unit);
+        let p95 = p90.max(from.p95 / unit);
+        let p99 = p95.max(from.p99 / unit);
+        // Some counts at each quantile, and the others between two.
+        let at = [(p50, 4), (p90, 4), (p95, 4), (p99, 3)];
+        let between = [(0.0, p50, 98), (p50, p90, 76), (p90, p95, 6), (p95, p99, 4)];
+        let mut least: f64 = at.iter().map(|(value, count)| value * f64::from(*count)).sum();
+        least += between.iter().map(|(low, _, count)| low * f64::from(*count)).sum::<f64>();
+        let range: f64 =
+            between.iter().map(|(low, high, count)| (high - low) * f64::from(*count)).sum();
+        // All between two quantiles are the same part of the way from one to the other, so that the mean is right. If
+        // that is not enough, the last count is as far above as it takes.
+        let mean = from.mean / unit * RESTORED - p99;
+        let part = if range > 0.0 { ((mean - least) / range).clamp(0.0, 1.0) } else { 0.0 };
+        let top = p99 + (mean - least - part * range).max(0.0);
+        let mut restored = Self { weight: RESTORED as f32 / minutes, ..Self::new(high) };
+        let between = between.map(|(low, high, count)| (low + part * (high - low), count));
+        for (value, count) in at.into_iter().chain(between).chain([(top, 1)]) {
+            restored.counts.saturating_record_n(value.round() as u64, count);
+        }
+        restored
     }
 
     /// The weight of what is recorded from now on grows by this factor, which is at least 1.

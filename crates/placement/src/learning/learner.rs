@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::estimate::LearnedUse;
 use crate::resources::{PerResource, PodResources, Resource};
-use crate::workload::{HALF_LIFE, WorkloadId};
+use crate::workload::{HALF_LIFE, MOST_POD_MINUTES, WorkloadId};
 use jiff::{SignedDuration, Timestamp};
 
 use super::usage::{Usage, is_possible};
@@ -47,6 +47,8 @@ pub struct Stats {
     pub refused: u64,
     /// Dropped workloads.
     pub evicted: u64,
+    /// Workloads that [`Learner::restore`] made.
+    pub restored: u64,
 }
 
 /// A workload with its learned use.
@@ -137,6 +139,23 @@ impl Learner {
         usage.record(resources, possible, minutes, now, draws);
         if let Some(usage) = new {
             self.insert(id, usage);
+        }
+    }
+
+    /// Replaces all workloads by those that another learner had at `now`, and goes on from there. Nothing of what it
+    /// had itself stays: the other may have learned that too. The list comes from outside, so what it says of time is
+    /// limited: otherwise nothing would count beside it.
+    pub fn restore(&mut self, list: impl IntoIterator<Item = Learned>, now: Timestamp) {
+        self.namespaces.clear();
+        self.stats.workloads = 0;
+        for Learned { id, used, pod_minutes, last_seen } in list {
+            let last_seen = last_seen.min(now);
+            let is_over = now.duration_since(last_seen) > self.limits.max_age;
+            if !is_over && self.known(&id).is_none() {
+                let pod_minutes = pod_minutes.clamp(0.0, MOST_POD_MINUTES);
+                self.insert(&id, Usage::restored(&used, pod_minutes, last_seen));
+                self.stats.restored += 1;
+            }
         }
     }
 

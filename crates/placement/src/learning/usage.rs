@@ -32,6 +32,9 @@ const RATIO_UNIT: f64 = 1.0 / 256.0;
 /// The largest use by request. Where a pod uses more, its request says nothing about its use.
 const MAX_RATIO: f64 = 64.0;
 
+/// As [`MAX_RATIO`], in units.
+const HIGH_RATIO: u64 = (MAX_RATIO / RATIO_UNIT) as u64;
+
 /// The histograms of one workload, by resource.
 #[derive(Debug, Clone)]
 pub(crate) struct Usage {
@@ -52,12 +55,22 @@ struct ResourceUsage {
 
 impl Usage {
     pub(crate) fn new(now: Timestamp) -> Self {
-        let of = PerResource::of(|resource| ResourceUsage {
-            observed: 0.0,
-            used: Decaying::new(*HIGH.get(resource)),
-            by_request: Decaying::new((MAX_RATIO / RATIO_UNIT) as u64),
-        });
+        let of = PerResource::of(ResourceUsage::new);
         Self { first_seen: now, last_seen: now, pod_minutes: 0.0, of }
+    }
+
+    /// As if this had been learned from pods that were observed for `pod_minutes` until `last_seen`.
+    pub(crate) fn restored(
+        learned: &PerResource<Option<LearnedUse>>,
+        pod_minutes: f64,
+        last_seen: Timestamp,
+    ) -> Self {
+        let minutes = (pod_minutes as f32).max(MIN_EVIDENCE);
+        let of = PerResource::of(|resource| match learned.get(resource) {
+            Some(learned) => ResourceUsage::restored(resource, learned, minutes),
+            None => ResourceUsage::new(resource),
+        });
+        Self { first_seen: Timestamp::MIN, last_seen, pod_minutes, of }
     }
 
     /// The initial use of a new template: this template's use with the weight of half an hour of one pod.
@@ -130,6 +143,27 @@ impl Usage {
 }
 
 impl ResourceUsage {
+    fn new(resource: Resource) -> Self {
+        Self {
+            observed: 0.0,
+            used: Decaying::new(*HIGH.get(resource)),
+            by_request: Decaying::new(HIGH_RATIO),
+        }
+    }
+
+    fn restored(resource: Resource, learned: &LearnedUse, minutes: f32) -> Self {
+        let (high, unit) = (*HIGH.get(resource), *UNIT.get(resource));
+        let by_request = learned.by_request.as_ref();
+        Self {
+            observed: minutes,
+            used: Decaying::restored(high, &learned.amount, unit, minutes),
+            by_request: by_request.map_or_else(
+                || Decaying::new(HIGH_RATIO),
+                |ratio| Decaying::restored(HIGH_RATIO, ratio, RATIO_UNIT, minutes),
+            ),
+        }
+    }
+
     fn record(
         &mut self,
         used: f64,

@@ -3,6 +3,7 @@
 mod flood;
 mod forgetting;
 mod quantiles;
+mod takeover;
 
 use jiff::{SignedDuration, Timestamp};
 use placement::estimate::LearnedUse;
