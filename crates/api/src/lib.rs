@@ -21,6 +21,7 @@
 //! * [`moves`]: the answer of `GET /v1/moves`.
 //! * [`node_load`]: the custom resource `NodeLoad`.
 //! * [`pods`]: the exporter's answer of `GET /v1/pods`.
+//! * [`readings`]: the annotator's answer of `GET /v1/readings`, by columns.
 //! * [`workloads`]: the annotator's answer of `GET /v1/workloads`.
 //! * [`shadow`]: the answer of `GET /shadow`.
 //! * [`policy_check`]: the answer of `plimsoll policy check --json` and of `GET /v1/policy`.
@@ -40,6 +41,7 @@ pub mod node_load;
 pub mod per_container;
 pub mod pods;
 pub mod policy_check;
+pub mod readings;
 pub mod shadow;
 pub mod share;
 pub mod state;

@@ -11,6 +11,7 @@ use api::moves::Moves;
 use api::node::{AllCards, NodeDetail};
 use api::pods::NodePods;
 use api::policy_check::PolicyCheck;
+use api::readings::PolledReadings;
 use api::shadow::Shadow;
 use api::share::NodeShare;
 use api::state::State;
@@ -90,6 +91,12 @@ fn policy_check() {
 fn pods() {
     assert_eq!(values::pods().to_json(), golden!("pods"));
     assert_eq!(NodePods::from_json(golden!("pods")), Ok(values::pods()));
+}
+
+#[test]
+fn readings() {
+    assert_eq!(values::readings().to_json(), golden!("readings"));
+    assert_eq!(PolledReadings::from_json(golden!("readings")), Ok(values::readings()));
 }
 
 #[test]

@@ -7,10 +7,12 @@ use api::cards::{Card, Cards, CardsError, MAX_CARDS, MAX_NAME, MAX_PODS, MAX_TEX
 use api::claim::{Claim, Detailed, Share};
 use api::expected_use::{self, ExpectedUse};
 use api::pods::{self, NodePods, PodUse, PodsError};
+use api::readings::{MAX_CELLS, MAX_NODES, MetricColumn, PolledReadings, ReadingsError};
 use api::share::{self, NodeShare};
 use api::workloads::{Workload, Workloads, WorkloadsError};
 use placement::names::limits;
-use placement::units::{CardId, Cores, PodUid, Units};
+use placement::reading::{Reading, ReadingError};
+use placement::units::{CardId, Cores, PodUid, Ratio, Units};
 
 use crate::values::{self, card, uuid};
 
@@ -198,4 +200,99 @@ fn a_workload_that_cannot_be_is_refused() {
         let text = values::workloads().to_json().replace("0000000000c0ffee", template);
         assert!(Workloads::from_json(&text).is_err(), "{template}");
     }
+}
+
+/// An answer with so many nodes of the longest names, and so many metrics with values as long as any.
+fn longest(nodes: usize, metrics: usize) -> PolledReadings {
+    let column = |number| MetricColumn {
+        name: format!("{}{number:02}", "m".repeat(61)).into(),
+        values: vec![Some(123_456_789.123_45); nodes],
+        ages: vec![Some(-86_400); nodes],
+    };
+    PolledReadings {
+        nodes: vec!["n".repeat(253).into(); nodes],
+        metrics: (0..metrics).map(column).collect(),
+        ..values::readings()
+    }
+}
+
+#[test]
+fn readings_of_as_many_nodes_as_an_answer_has_are_read_and_no_more() {
+    for metrics in [0, 2, 20, 100] {
+        let nodes = PolledReadings::most_nodes(metrics);
+        assert!(nodes <= MAX_NODES && nodes * metrics <= MAX_CELLS && nodes >= 3_000);
+        let text = longest(nodes, metrics).to_json();
+        assert!(text.len() < 14 << 20, "{}", text.len());
+        assert!(PolledReadings::from_json(&text).is_ok());
+        let more = ReadingsError::TooMany { nodes: nodes + 1, metrics };
+        assert_eq!(PolledReadings::from_json(&longest(nodes + 1, metrics).to_json()), Err(more));
+    }
+    let more = ReadingsError::TooMany { nodes: 1, metrics: 101 };
+    assert_eq!(PolledReadings::from_json(&longest(1, 101).to_json()), Err(more));
+}
+
+#[test]
+fn an_answer_takes_no_more_nodes_and_metrics_than_are_read() {
+    let at = values::readings().time;
+    let readings = |from: usize, count: usize| -> Vec<_> {
+        let named = |number| format!("metric_{number}").into();
+        let value = Reading::new(Ratio::new(0.5).unwrap(), at);
+        (from..from + count).map(|number| (named(number), value)).collect()
+    };
+    let mut answer = PolledReadings::new("1-1".to_owned(), at);
+    let mut pushed = 0;
+    while answer.push(format!("n{pushed}").into(), &readings(0, 60)) {
+        pushed += 1;
+    }
+    assert_eq!(pushed, MAX_CELLS / 60);
+    assert!(PolledReadings::from_json(&answer.to_json()).is_ok());
+    // As after a change of the policy.
+    let mut answer = PolledReadings::new("1-1".to_owned(), at);
+    assert!(
+        answer.push("a".into(), &readings(0, 60)) && answer.push("b".into(), &readings(50, 60))
+    );
+    assert_eq!((answer.of_node(0).count(), answer.of_node(1).count()), (60, 50));
+    assert_eq!(PolledReadings::from_json(&answer.to_json()), Ok(answer));
+}
+
+fn polled(change: impl Fn(&mut PolledReadings)) -> Result<PolledReadings, ReadingsError> {
+    let mut all = values::readings();
+    change(&mut all);
+    PolledReadings::from_json(&all.to_json())
+}
+
+#[test]
+fn an_answer_with_readings_that_cannot_be_is_refused_as_a_whole() {
+    for version in ["", "5f/2", "a b", "1&since=2"] {
+        assert_eq!(polled(|all| all.version = version.into()), Err(ReadingsError::Version));
+    }
+    assert_eq!(polled(|all| all.version = "1".repeat(65)), Err(ReadingsError::Version));
+    assert_eq!(polled(|all| all.nodes[1] = "".into()), Err(ReadingsError::Node(0)));
+    assert_eq!(polled(|all| all.nodes[1] = "n".repeat(254).into()), Err(ReadingsError::Node(254)));
+    let twice = polled(|all| all.metrics[1].name = all.metrics[0].name.clone());
+    assert_eq!(twice, Err(ReadingsError::Metric(1)));
+    for name in ["", "a b", "a/b"] {
+        assert_eq!(polled(|all| all.metrics[0].name = name.into()), Err(ReadingsError::Metric(0)));
+    }
+    assert_eq!(polled(|all| all.metrics[1].ages.truncate(1)), Err(ReadingsError::Column(1)));
+    assert_eq!(polled(|all| all.metrics[0].values.push(None)), Err(ReadingsError::Column(0)));
+    assert_eq!(polled(|all| all.nodes.truncate(1)), Err(ReadingsError::Column(0)));
+    let text = values::readings().to_json().replace("0.63012", "1e400");
+    assert!(matches!(PolledReadings::from_json(&text), Err(ReadingsError::Json(_))));
+}
+
+#[test]
+fn a_value_that_is_no_fraction_is_an_error_and_one_without_a_time_is_absent() {
+    let read = |change: fn(&mut MetricColumn)| {
+        let all = polled(|all| change(&mut all.metrics[1])).unwrap();
+        let of_node = all.of_node(0).nth(1).map(|(_, reading)| reading.map(|it| it.value.get()));
+        (of_node, all.of_node(1).count())
+    };
+    assert_eq!(read(|_| ()), (Some(Ok(0.25)), 1));
+    let negative = ReadingError::Value("-0.25".to_owned());
+    assert_eq!(read(|memory| memory.values[0] = Some(-0.25)), (Some(Err(negative)), 1));
+    assert_eq!(read(|memory| memory.ages[0] = None), (None, 1));
+    assert_eq!(read(|memory| memory.ages[0] = Some(i64::MIN)), (None, 1));
+    assert_eq!(read(|memory| memory.ages[0] = Some(i64::MAX)), (None, 1));
+    assert_eq!(read(|memory| memory.values[1] = None), (Some(Ok(0.25)), 0));
 }

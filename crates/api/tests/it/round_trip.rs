@@ -11,6 +11,7 @@ use api::policy_check::{
     BeyondUnits, Demand, Estimates, Fault, Gpu, HotRule, Limits, Metric, Namespaces, NodePool,
     PolicyCheck, Scoring,
 };
+use api::readings::{MetricColumn, PolledReadings};
 use api::shadow::{Choice, Difference, Shadow, ShadowedPod};
 use api::share::{CardShare, NodeShare};
 use api::workloads::{Distribution, Learned, Workload, Workloads};
@@ -134,6 +135,23 @@ fn workloads() -> impl Strategy<Value = Workloads> {
         },
     );
     (time(), vec(workload, 0..4)).prop_map(|(time, workloads)| Workloads { time, workloads })
+}
+
+fn readings() -> impl Strategy<Value = PolledReadings> {
+    let reading = of((0.0..1e15_f64, -100..1_000_000_i64));
+    let column = ("[a-z][a-z0-9_]{0,20}[a-z]", vec(reading, 4));
+    let all = ("[0-9a-f]{1,16}-[0-9a-f]{1,16}", time(), vec(name(), 4), vec(column, 0..3));
+    all.prop_map(|(version, time, nodes, columns)| {
+        let mut metrics: Vec<MetricColumn> = Vec::new();
+        for (name, readings) in columns {
+            let (values, ages) = readings.into_iter().map(Option::unzip).unzip();
+            if metrics.iter().all(|known| known.name.as_str() != name) {
+                metrics.push(MetricColumn { name: name.into(), values, ages });
+            }
+        }
+        let nodes = nodes.into_iter().map(Into::into).collect();
+        PolledReadings { version, time, nodes, metrics }
+    })
 }
 
 fn expected_use() -> impl Strategy<Value = ExpectedUse> {
@@ -326,6 +344,11 @@ proptest! {
     #[test]
     fn workloads_are_read_back(workloads in workloads()) {
         prop_assert_eq!(Workloads::from_json(&workloads.to_json()), Ok(workloads));
+    }
+
+    #[test]
+    fn readings_are_read_back(readings in readings()) {
+        prop_assert_eq!(PolledReadings::from_json(&readings.to_json()), Ok(readings));
     }
 
     #[test]

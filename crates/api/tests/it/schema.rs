@@ -81,6 +81,11 @@ fn pods() {
 }
 
 #[test]
+fn readings() {
+    is_fresh::<api::readings::PolledReadings>("readings");
+}
+
+#[test]
 fn workloads() {
     is_fresh::<api::workloads::Workloads>("workloads");
 }

@@ -16,13 +16,15 @@ use api::policy_check::{
     BeyondUnits, Demand, Estimates, Fault, Gpu, HotRule, Limits, Metric, Namespaces, NodePool,
     PolicyCheck, Scoring,
 };
+use api::readings::PolledReadings;
 use api::shadow::{Choice, Difference, Shadow, ShadowedPod};
 use api::share::{CardShare, NodeShare};
 use api::workloads::{Workload, Workloads};
 use jiff::{SignedDuration, Timestamp};
 use placement::estimate::{Distribution, LearnedUse};
+use placement::reading::Reading;
 use placement::resources::PerResource;
-use placement::units::{CardId, Cores, MiB, Units};
+use placement::units::{CardId, Cores, MetricName, MiB, Ratio, Units};
 use placement::workload::WorkloadId;
 
 pub(crate) fn uuid(index: u32) -> CardId {
@@ -405,4 +407,19 @@ pub(crate) fn workloads() -> Workloads {
             Workload::new(&workload("Job", "ci@1b857ce1094faf2a"), &cpu_only, 9.0, seen),
         ],
     }
+}
+
+pub(crate) fn readings() -> PolledReadings {
+    let now: Timestamp = "2026-11-22T07:00:00.75Z".parse().unwrap();
+    let reading = |metric: &str, value, ago| {
+        let at = now - SignedDuration::from_secs(ago);
+        (MetricName::from(metric), Reading::new(Ratio::new(value).unwrap(), at).as_written())
+    };
+    let worker_1 =
+        [reading("cpu_busy_avg_5m", 0.630_123, 12), reading("mem_usage_avg_5m", 0.25, 12)];
+    let worker_2 = [reading("mem_usage_avg_5m", 0.0, 48)];
+    let mut answer = PolledReadings::new("8f14e45fceea167a-1c8".to_owned(), now);
+    assert!(answer.push("worker-1".into(), &worker_1));
+    assert!(answer.push("worker-2".into(), &worker_2));
+    answer
 }

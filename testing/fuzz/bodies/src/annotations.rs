@@ -4,6 +4,7 @@ use annotator::fleet::schedule::Schedule;
 use api::allocation::Allocation;
 use api::cards::{Cards, MAX_CARDS};
 use api::expected_use::ExpectedUse;
+use api::readings::PolledReadings;
 use api::share::NodeShare;
 use cluster::Node;
 use jiff::Timestamp;
@@ -127,9 +128,18 @@ pub(crate) fn claims() -> Vec<Vec<u8>> {
     .into()
 }
 
-/// The annotation of a reading or a hot value: what is decoded stays the same when it is encoded and decoded again.
+/// The annotation of a reading or a hot value: what is decoded stays the same when it is encoded and decoded again. So
+/// does the annotator's answer with the readings of all nodes.
 pub(crate) fn reading(input: &[u8]) {
     let (Some(text), codec) = (text(input), ReadingCodec::default()) else { return };
+    if let Ok(polled) = PolledReadings::from_json(text) {
+        assert!(polled.nodes.len() <= PolledReadings::most_nodes(polled.metrics.len()));
+        for position in 0..=polled.nodes.len() {
+            let readings = polled.of_node(position).flat_map(|(_, reading)| reading);
+            assert!(readings.map(|reading| reading.value.get()).all(|value| value >= 0.0));
+        }
+        assert_eq!(PolledReadings::from_json(&polled.to_json()), Ok(polled));
+    }
     if let Ok(reading) = codec.decode(text) {
         let again = codec.decode(&codec.encode(&reading)).map(|again| again.at);
         assert_eq!(again, Ok(reading.at));

@@ -130,7 +130,7 @@ pub static TARGETS: &[Target] = &[
     Target {
         name: "reading",
         body: annotations::reading,
-        files: &[],
+        files: &[JSON],
         examples: annotations::readings,
     },
     Target {
