@@ -90,6 +90,7 @@ fn all() -> Vec<Fact> {
         load::in_flight::FACTS,
         load::demand::FACTS,
         load::soft_limits::FACTS,
+        load::replicas::FACTS,
         load::policies::FACTS,
         load::explain::FACTS,
         load::reasons::FACTS,

@@ -12,6 +12,7 @@ pub(crate) mod node_loads;
 pub(crate) mod policies;
 pub(crate) mod preemption;
 pub(crate) mod reasons;
+pub(crate) mod replicas;
 mod seen;
 pub(crate) mod soft_limits;
 pub(crate) mod taints;

@@ -42,12 +42,19 @@ pub(crate) struct FakeNode {
     annotations: Value,
     /// An object of resources, in addition to the default processors, memory and pods or in their place.
     resources: Value,
+    /// A list of taints.
+    taints: Value,
 }
 
 impl FakeNode {
     /// A node with the same reading for each metric of crane's policy.
     pub(crate) fn loaded(name: &str, load: f64) -> Self {
-        Self { name: name.to_owned(), annotations: readings(load), resources: json!({}) }
+        Self {
+            name: name.to_owned(),
+            annotations: readings(load),
+            resources: json!({}),
+            taints: json!([]),
+        }
     }
 
     /// A node with healthy cards of these many units, and without readings.
@@ -63,12 +70,19 @@ impl FakeNode {
             name: name.to_owned(),
             annotations: json!({"plimsoll.dev/gpu-cards": json!(all).to_string()}),
             resources: json!({GPU: units.to_string(), "aliyun.com/gpu-count": cards.len().to_string()}),
+            taints: json!([]),
         }
     }
 
     /// The same node with another annotation.
     pub(crate) fn annotated(mut self, key: &str, value: &str) -> Self {
         self.annotations[key] = json!(value);
+        self
+    }
+
+    /// The same node with this taint, beside those that controllers set.
+    pub(crate) fn tainted(mut self, taint: &Value) -> Self {
+        self.taints = json!([taint]);
         self
     }
 
@@ -148,6 +162,7 @@ fn object(node: &FakeNode) -> Result<Node> {
             "name": node.name, "annotations": node.annotations,
             "labels": {LABEL: "true", "kubernetes.io/hostname": node.name},
         },
+        "spec": {"taints": node.taints},
         "status": {
             "capacity": resources, "allocatable": resources,
             "conditions": [{
