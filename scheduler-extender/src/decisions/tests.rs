@@ -161,7 +161,6 @@ fn current(policy: &str) -> Arc<Current> {
                 &node,
                 now(),
                 uses,
-                0.7,
                 Rates::NONE,
             );
         }

@@ -183,7 +183,6 @@ impl World {
                             &name(node),
                             now(),
                             Amounts::default(),
-                            0.0,
                             declares,
                         );
                     });

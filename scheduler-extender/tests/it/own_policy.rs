@@ -534,7 +534,7 @@ async fn a_policy_that_is_refused_is_an_event_on_its_config_map_with_the_line_an
         (&json!("ConfigMap"), &json!("policy"), &json!("u-policy"))
     );
     let note = event["note"].as_str().unwrap();
-    assert!(note.contains("line 6: spec.limits.mode"), "{note}");
+    assert!(note.contains("line 7: spec.limits.mode"), "{note}");
     // The next fault is another event, also while the first is young.
     rig.write_policy(&policy("{mode: perhaps}"));
     let shown = |value: &str| {
@@ -563,5 +563,5 @@ async fn a_shadow_policy_that_is_refused_is_an_event_too() {
         (&json!("PolicyRefused"), &json!("policy"))
     );
     let note = event["note"].as_str().unwrap();
-    assert!(note.starts_with("The shadow policy before") && note.contains("line 6"), "{note}");
+    assert!(note.starts_with("The shadow policy before") && note.contains("line 7"), "{note}");
 }

@@ -108,10 +108,11 @@ async fn pods_that_no_reading_shows_yet_count_for_placing_alone() {
         "metadata": { "name": "p", "namespace": "default", "uid": "u-p" },
         "spec": { "containers": [{ "name": "c", "resources": { "requests": { "cpu": "1" } } }] },
     });
-    let before = rig.scores(&pending, &["cool"]).await;
+    let nodes = ["cool", "half"];
+    let before = rig.scores(&pending, &nodes).await;
     let bound = pod("other").on("cool").scheduled_at(&jiff::Timestamp::now().to_string());
     sim.put(bound.asking("cpu", 4));
-    rig.until("the pod to count", async || rig.scores(&pending, &["cool"]).await != before).await;
+    rig.until("the pod to count", async || rig.scores(&pending, &nodes).await != before).await;
     assert_eq!(values(&rig, "cpu_usage_avg_5m").await[0], ("cool".to_owned(), 0.2));
 }
 

@@ -147,6 +147,7 @@ apiVersion: plimsoll.dev/v1alpha1
 kind: SchedulingPolicy
 spec:
   metrics: [{name: cpu_usage_avg_5m, period: 3m, limit: 0.65, weight: 1}]
+  scoring: {model: craneLinear, scale: 100}
 ";
     let (sim, rig, _files) = cluster(Some(estimating)).await;
     // 85% of two cores of ten: `warm` is over the limit with it.
