@@ -408,13 +408,17 @@ impl Watches {
 
     /// Counts what a pod requests and declares, and notes its node. Returns what else the view keeps of it.
     fn receive_pod(&self, pod: &Pod, cause: WatchCause) -> Option<WatchedPod> {
-        self.view.count_requests(pod, &self.names, cause);
+        let now = (self.clock)();
+        self.view.count_requests(pod, &self.names, cause, now);
         match pod.node() {
             Some(node) => self.decisions.set_node(&pod.uid(), node),
-            None if cause == WatchCause::Gone => self.decisions.set_gone(&pod.uid()),
+            None if cause == WatchCause::Gone => {
+                self.decisions.set_gone(&pod.uid());
+                self.view.change(|index| index.not_in_flight(&pod.uid()));
+            }
             None => {}
         }
-        select_pod(&self.view, &self.names, pod, (self.clock)())
+        select_pod(&self.view, &self.names, pod, now)
     }
 }
 

@@ -84,6 +84,9 @@ impl Decider {
         let declares = pod.declared.rates;
         self.view.change(|index| {
             index.count_in_flight(&pod.uid, node, decision.time, uses, declares);
+            if pod.has_volume_claims {
+                index.wait_for_volumes(&pod.uid);
+            }
         });
     }
 
@@ -204,5 +207,65 @@ impl Extender {
     /// The other replicas, where they are to be asked too: not by a request that is from one of them.
     pub(crate) fn others_to_ask(&self, headers: &HeaderMap) -> Option<&OtherReplicas> {
         if headers.contains_key(FORWARDED) { None } else { self.others.as_ref() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use cluster::Event;
+    use placement::policy::LoadPolicy;
+    use placement::reading::ReadingCodec;
+    use placement::resources::Resource;
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::view::fixtures;
+
+    /// The cores that count on node `n`, nine minutes after this pod of a core was prioritized.
+    fn in_flight_later(volumes: &Value) -> f64 {
+        let now = Timestamp::from_second(1_795_165_200).unwrap();
+        let policy = LoadPolicy::from_yaml(
+            "apiVersion: plimsoll.dev/v1alpha1\nkind: SchedulingPolicy\nspec: {metrics: [{name: cpu_usage_avg_5m, \
+             period: 3m, weight: 1}], estimates: {cpuFactor: 1}}",
+        );
+        let view = fixtures::view_under(policy.unwrap());
+        let node = json!({ "metadata": { "name": "n" }, "status": { "capacity": { "cpu": "8" } } });
+        let node: cluster::Node = serde_json::from_value(node).unwrap();
+        let node = node.facts(&Names::default(), &ReadingCodec::default());
+        view.apply_nodes(Event::Listed(vec![node]), now);
+        let _ = view.apply_pods(Event::Listed(Vec::new()), &mut HashSet::new(), now);
+        let decider = Decider {
+            view: Arc::new(view),
+            names: Arc::default(),
+            decisions: Arc::default(),
+            waiting: WaitingPods::default(),
+            nominated: NominatedPods::default(),
+            over_limits: OverLimits::new().0,
+            card_evictions: None,
+            shadow: None,
+            metrics: Metrics::default(),
+            clock: Arc::new(move || now),
+        };
+        let pod = json!({
+            "metadata": { "name": "p", "namespace": "shop", "uid": "u" },
+            "spec": { "volumes": volumes, "containers": [
+                { "name": "c", "resources": { "requests": { "cpu": "1" } } },
+            ] },
+        });
+        let body = json!({ "Pod": pod, "NodeNames": ["n"] }).to_string();
+        let decided = decider.decide(decider.read_request(body.as_bytes()).unwrap());
+        decider.count_in_flight(&decided.decision, 0);
+        let later = now + SignedDuration::from_mins(9);
+        let view = decider.view.read();
+        let recent = &view.load("n").unwrap().recent;
+        recent.use_not_in_reading(Resource::Cpu, later, SignedDuration::from_mins(5), later)
+    }
+
+    #[test]
+    fn a_pod_whose_volume_may_have_to_be_bound_first_stays_in_flight() {
+        let claim = json!([{ "name": "v", "persistentVolumeClaim": { "claimName": "v" } }]);
+        assert_eq!([claim, json!(null)].map(|volumes| in_flight_later(&volumes)), [1.0, 0.0]);
     }
 }

@@ -82,9 +82,11 @@ pub async fn write_events(
 
 fn event(pod: &PodReference, cause: OverLimitCause) -> (EventKind, EventText) {
     let (kind, reason, why) = match cause {
-        OverLimitCause::Measured => {
-            (EventKind::Warning, "AllNodesOverLoadLimit", "Every node that would do is over a load limit")
-        }
+        OverLimitCause::Measured => (
+            EventKind::Warning,
+            "AllNodesOverLoadLimit",
+            "Every node that would do is over a load limit",
+        ),
         OverLimitCause::Estimates => (
             EventKind::Normal,
             "PlacedOverLoadLimit",

@@ -242,7 +242,7 @@ impl Resident {
         let WholePod { pod, rest } = whole;
         let request = pod.request(names).ok().flatten();
         let covering = covering(&pod, budgets);
-        let by_spec = rest.stays();
+        let by_spec = pod.has_volume_claims().then_some(Stays::Volume).or(rest.stays());
         let rules = NodeRules::of(&pod, rest);
         let stays = stays_by_owner(&pod)
             .or(by_spec)
@@ -323,8 +323,6 @@ struct RestOfSpec {
     #[serde(deserialize_with = "null_is_default")]
     topology_spread_constraints: Vec<Spread>,
     #[serde(deserialize_with = "null_is_default")]
-    volumes: Vec<Volume>,
-    #[serde(deserialize_with = "null_is_default")]
     containers: Vec<Ports>,
     #[serde(deserialize_with = "null_is_default")]
     init_containers: Vec<Ports>,
@@ -378,14 +376,6 @@ struct Spread {
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct Volume {
-    persistent_volume_claim: Option<IgnoredAny>,
-    /// A volume of a claim of its own, by a template.
-    ephemeral: Option<IgnoredAny>,
-}
-
-#[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 struct Ports {
     #[serde(deserialize_with = "null_is_default")]
@@ -403,9 +393,6 @@ impl Rest {
     /// Why a pod with this spec cannot be moved.
     fn stays(&self) -> Option<Stays> {
         let spec = &self.spec;
-        let has_volume = |volume: &Volume| {
-            volume.persistent_volume_claim.is_some() || volume.ephemeral.is_some()
-        };
         let mut ports =
             spec.containers.iter().chain(&spec.init_containers).flat_map(|it| &it.ports);
         let affinity = &spec.affinity;
@@ -416,9 +403,7 @@ impl Rest {
             .topology_spread_constraints
             .iter()
             .any(|spread| spread.when_unsatisfiable != "ScheduleAnyway");
-        if spec.volumes.iter().any(has_volume) {
-            Some(Stays::Volume)
-        } else if spec.host_network || ports.any(|port| port.host_port != 0) {
+        if spec.host_network || ports.any(|port| port.host_port != 0) {
             Some(Stays::HostPort)
         } else if near_pods || spread {
             Some(Stays::OtherPods)

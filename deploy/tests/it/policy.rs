@@ -7,8 +7,7 @@ use node_exporter_plus::collectors::KINDS;
 use node_exporter_plus::config::Config;
 use node_exporter_plus::series::{Aggregate, Signal};
 use placement::load::{
-    Evaluation, MetricTable, NodeLoad, PodToPlace, Readings, typical_load,
-    ResolvedPolicy, Verdict,
+    Evaluation, MetricTable, NodeLoad, PodToPlace, Readings, ResolvedPolicy, Verdict, typical_load,
 };
 use placement::policy::{Exported, LoadPolicy, WhenAllOverloaded};
 use placement::reading::Reading;

@@ -32,6 +32,8 @@ pub struct DecidedPod {
     pub declared: Declared,
     /// How long it had been waiting for a node.
     pub waited: SignedDuration,
+    /// Whether kube-scheduler may have to bind volumes before it.
+    pub has_volume_claims: bool,
     /// The CPU that it requests, in thousandths of a core.
     pub cpu: u64,
     /// Its controller; `None` where it has none.
@@ -64,6 +66,7 @@ impl DecidedPod {
             estimates,
             declared: Declared::default(),
             waited,
+            has_volume_claims: pod.has_volume_claims(),
             cpu: pod.cpu_request(),
             controller: pod
                 .controller()

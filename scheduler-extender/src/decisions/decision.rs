@@ -12,7 +12,8 @@ use jiff::Timestamp;
 use placement::gpu::fragmentation::{Cost, Measure};
 use placement::gpu::{ChoiceRule, GpuRequest, NoFit, NodeCards, score_less_card_cost, scores};
 use placement::load::{
-    Evaluation, NodeLoad, PodKind, PodToPlace, RecentPods, ResolvedPolicy, Score, Verdict, pass_over_limits, typical_load,
+    Evaluation, NodeLoad, PodKind, PodToPlace, RecentPods, ResolvedPolicy, Score, Verdict,
+    pass_over_limits, typical_load,
 };
 use placement::names::ZONE_LABEL;
 use placement::policy::{Model, Scale};

@@ -8,8 +8,8 @@ use placement::gpu::{
     Account, Basis, CardFit, Charge, Choice, Fit, FreeCard, NodeCards, Rating, score_less_card_cost,
 };
 use placement::load::{
-    Evaluation, LimitCheck, LimitOutcome, LoadDecision, ReadingStatus, ResolvedMetric, Score,
-    Term, Verdict,
+    Evaluation, LimitCheck, LimitOutcome, LoadDecision, ReadingStatus, ResolvedMetric, Score, Term,
+    Verdict,
 };
 
 use super::Decision;

@@ -134,7 +134,7 @@ fn current(policy: &str) -> Arc<Current> {
         let (node, cpu) = (format!("n{number}"), format!("{}m", 4_000 + number * 611 % 3_900));
         let requests = json!({ "containers": [{ "name": "main", "resources": { "requests": { "cpu": cpu } } }], "nodeName": node });
         let of_node = json!({ "metadata": { "uid": format!("on-{node}") }, "spec": requests });
-        view.count_requests(&pod("ml", &of_node), &Names::default(), WatchCause::Listed);
+        view.count_requests(&pod("ml", &of_node), &Names::default(), WatchCause::Listed, now());
     }
     let _ = view.apply_pods(Event::Listed(Vec::new()), &mut settled, now());
     view.change_learned(|learned| learned.set(large_pods(), now()));
@@ -156,13 +156,7 @@ fn current(policy: &str) -> Arc<Current> {
         for number in 0..20_usize {
             let node = NodeName::from(format!("n{}", number % 7 * 10));
             let uses = Amounts { cpu: 0.3, memory: 0.0 };
-            index.count_in_flight(
-                &format!("f{number}").into(),
-                &node,
-                now(),
-                uses,
-                Rates::NONE,
-            );
+            index.count_in_flight(&format!("f{number}").into(), &node, now(), uses, Rates::NONE);
         }
     });
     // What pods with cards ask for is known, so that pods without cost them CPU: on some nodes more than on others.

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use placement::names::ZONE_LABEL;
 use placement::gpu::NodeCards;
 use placement::load::{
     Evaluation, MetricLoad, NodeLoad, PodToPlace, ReadingStatus, ResolvedPolicy,
 };
+use placement::names::ZONE_LABEL;
 use placement::selector::Labels;
 use placement::units::{MetricName, NodeName};
 

@@ -144,8 +144,8 @@ impl View {
     }
 
     /// Counts a pod's CPU request, and what it declares of network and disk, on its node, by a watch event.
-    pub fn count_requests(&self, pod: &Pod, names: &Names, seen: WatchCause) {
-        if let Some(request) = PodRequest::of(pod, names) {
+    pub fn count_requests(&self, pod: &Pod, names: &Names, seen: WatchCause, now: Timestamp) {
+        if let Some(request) = PodRequest::of(pod, names, now) {
             self.change(|index| index.count_requests(&request, seen));
         }
     }

@@ -68,26 +68,26 @@ pub fn select_pod(view: &View, names: &Names, pod: &Pod, now: Timestamp) -> Opti
         (Ok(None), Some(node), Some(at)) => {
             let policy = &current.snapshot.policy.policy;
             let is_ending = facts.deleting && !facts.finished;
-            let has_ended = pod.ended_at().is_some_and(|at| is_recent(policy, at, now));
+            let has_ended = pod.ended_at(now).is_some_and(|at| is_recent(policy, at, now));
             let counts = is_recent(policy, at, now) || may_start(policy, at, now);
             if !(is_ending || has_ended || counts) {
                 return None;
             }
             let node = node.clone();
-            let usage = pod_use(&current, pod, names);
+            let usage = pod_use(&current, pod, names, now);
             Some(WatchedPod::Bound(BoundPod { uid: facts.uid, node, at, usage }))
         }
         (Ok(None), ..) => None,
         _ => {
-            let usage = pod_use(&current, pod, names);
+            let usage = pod_use(&current, pod, names, now);
             Some(WatchedPod::Gpu(Box::new(facts), usage))
         }
     }
 }
 
-fn pod_use(current: &Current, pod: &Pod, names: &Names) -> PodUse {
+fn pod_use(current: &Current, pod: &Pod, names: &Names, now: Timestamp) -> PodUse {
     let expected = current.expected_use(pod, names).unwrap_or_default();
-    PodUse { expected, runs: pod.container_runs(), ended_at: pod.ended_at() }
+    PodUse { expected, runs: pod.container_runs(now), ended_at: pod.ended_at(now) }
 }
 
 /// Applies pod events to the view until the shutdown. The watch starts again for each requested list

@@ -141,7 +141,7 @@ impl World {
     /// An event of the pods' watch, as the extender receives it.
     fn show(&self, pod: usize, facts: &Facts, seen: WatchCause) {
         let object = self.object(pod, facts);
-        self.view.count_requests(&object, &self.names, seen);
+        self.view.count_requests(&object, &self.names, seen, now());
         if let Some(kept) = select_pod(&self.view, &self.names, &object, now()) {
             let event =
                 if seen == WatchCause::Gone { Event::Gone(kept) } else { Event::Applied(kept) };
@@ -231,7 +231,7 @@ impl World {
     }
 
     fn show_listed(&self, pod: usize, facts: &Facts) {
-        self.view.count_requests(&self.object(pod, facts), &self.names, WatchCause::Listed);
+        self.view.count_requests(&self.object(pod, facts), &self.names, WatchCause::Listed, now());
     }
 
     /// What is in flight to a node goes with it.

@@ -47,7 +47,7 @@ impl Cluster {
     /// As the watch hands pods on.
     fn select(&self, pod: &Value, seen: WatchCause) -> Option<WatchedPod> {
         let pod: Pod = serde_json::from_value(pod.clone()).unwrap();
-        self.view.count_requests(&pod, &Names::default(), seen);
+        self.view.count_requests(&pod, &Names::default(), seen, self.now);
         select_pod(&self.view, &self.names, &pod, self.now)
     }
 

@@ -106,6 +106,34 @@ async fn a_pod_counts_while_its_image_is_pulled_and_until_readings_show_it() {
 }
 
 #[tokio::test]
+async fn a_pod_that_waits_for_its_volume_counts_until_it_is_deleted() {
+    let (sim, rig) = start(vec![machine("a", 0.30)], "{}").await;
+    let mut waits = asking("waits", "2");
+    waits["spec"]["volumes"] =
+        json!([{ "name": "v", "persistentVolumeClaim": { "claimName": "v" } }]);
+    sim.put(waits.clone());
+    rig.scores(&waits, &["a"]).await;
+    let score = async || rig.scores(&asking("p", "0"), &["a"]).await[0];
+    assert_eq!(score().await, 53);
+    sim.delete(PODS, "default", "waits");
+    rig.until("its end", async || score().await == 70).await;
+}
+
+#[tokio::test]
+async fn on_a_node_whose_clock_is_behind_a_new_pod_counts_as_on_any_other() {
+    let sim = Sim::start().await.unwrap();
+    sim.put(machine("a", 0.30));
+    let rig = Rig::start_under(&sim, &policy("{}"), &[]).await;
+    let score = async || rig.scores(&asking("p", "0"), &["a"]).await[0];
+    let ago = |minutes| (Timestamp::now() - SignedDuration::from_mins(minutes)).to_string();
+    let started = pod("started").on("a").asking("cpu", 2).scheduled_at(&ago(0));
+    sim.put(started.running_since(&ago(6)));
+    sim.put(pod("marker").on("a").asking("cpu", 1).scheduled_at(&ago(0)));
+    // 85% of three cores, and not of the marker's alone.
+    rig.until("both pods", async || score().await == 44).await;
+}
+
+#[tokio::test]
 async fn a_single_node_that_passes_counts_the_pod_at_once_and_not_against_itself() {
     let (_sim, rig) = start(vec![machine("a", 0.30), machine("b", 0.90)], "{mode: hard}").await;
     let filter = async |name: &str| {

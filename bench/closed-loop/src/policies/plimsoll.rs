@@ -14,8 +14,8 @@ use jiff::SignedDuration;
 use placement::estimate::{EstimateRules, LearnedUse, NamespaceRatios, PodProfile};
 use placement::learning::Learner;
 use placement::load::{
-    Evaluation, MetricTable, NodeLoad, PodToPlace, PreparedNodes, Readings, ResolvedPolicy, Verdict,
-    pass_over_limits, typical_load,
+    Evaluation, MetricTable, NodeLoad, PodToPlace, PreparedNodes, Readings, ResolvedPolicy,
+    Verdict, pass_over_limits, typical_load,
 };
 use placement::policy::{LoadPolicy, WhenAllOverloaded};
 use placement::publish::{DEFAULT_DEAD_BAND, NodeValues, WriteRules};

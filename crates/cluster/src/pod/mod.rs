@@ -75,6 +75,17 @@ struct Spec {
     overhead: Quantities,
     #[serde(deserialize_with = "null_is_default")]
     tolerations: Vec<Toleration>,
+    #[serde(deserialize_with = "null_is_default")]
+    volumes: Vec<Volume>,
+}
+
+/// Only whether it is one of a claim is read.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Volume {
+    persistent_volume_claim: Option<IgnoredAny>,
+    /// A volume of a claim of its own, by a template.
+    ephemeral: Option<IgnoredAny>,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -342,6 +353,12 @@ impl Pod {
         !self.spec.resource_claims.is_empty()
     }
 
+    /// Whether it has volumes of claims, which kube-scheduler may have to bind before the pod.
+    pub fn has_volume_claims(&self) -> bool {
+        let mut volumes = self.spec.volumes.iter();
+        volumes.any(|it| it.persistent_volume_claim.is_some() || it.ephemeral.is_some())
+    }
+
     /// Names and ids of its started containers of every kind, by the kubelet's last report. Ids have the form
     /// `containerd://ID`.
     pub fn container_ids(&self) -> impl Iterator<Item = (&str, &str)> {
@@ -408,8 +425,9 @@ impl Pod {
         }
     }
 
-    /// When its containers ran; `None` unless all of them have started.
-    pub fn container_runs(&self) -> Option<ContainerRuns> {
+    /// When its containers ran, by a report that is received at `now`; `None` unless all of them have started. The
+    /// times are of the node's clock, so none counts that is before the binding or after `now`.
+    pub fn container_runs(&self, now: Timestamp) -> Option<ContainerRuns> {
         let statuses = &self.status.container_statuses;
         if statuses.is_empty() || statuses.len() < self.spec.containers.len() {
             return None;
@@ -427,16 +445,22 @@ impl Pod {
                 until: all.until.into_iter().chain(run.until).min(),
             }));
         }
-        all
+        let bound_at = self.bound_at().unwrap_or(Timestamp::MIN);
+        let possible = |at: Timestamp| at.min(now).max(bound_at);
+        all.map(|all| ContainerRuns {
+            started_at: possible(all.started_at),
+            from: possible(all.from),
+            until: all.until.map(possible),
+        })
     }
 
-    /// When it ended: the last change of its conditions; `None` where it has not ended.
-    pub fn ended_at(&self) -> Option<Timestamp> {
+    /// When it ended, at `now` at the latest: the last change of its conditions; `None` where it has not ended.
+    pub fn ended_at(&self, now: Timestamp) -> Option<Timestamp> {
         let changes = self.status.conditions.iter().filter_map(|c| c.last_transition_time.as_ref());
         if !self.is_finished() {
             return None;
         }
-        changes.map(|time| time.0).max()
+        changes.map(|time| time.0.min(now)).max()
     }
 
     /// Whether it has ended.

@@ -420,7 +420,7 @@ fn containers_of_every_kind_that_were_started_have_their_ids() {
 fn runs(containers: usize, statuses: &Value) -> Option<ContainerRuns> {
     let containers = vec![json!({ "name": "c" }); containers];
     let pod = json!({ "spec": { "containers": containers }, "status": { "containerStatuses": statuses } });
-    serde_json::from_value::<Pod>(pod).unwrap().container_runs()
+    serde_json::from_value::<Pod>(pod).unwrap().container_runs(second(1_000))
 }
 
 fn second(second: i64) -> Timestamp {
@@ -461,6 +461,36 @@ fn a_pods_containers_run_from_the_start_of_the_last_to_the_end_of_the_first() {
     let crashing = json!({ "waiting": { "reason": "CrashLoopBackOff" } });
     let crashed = json!([{ "name": "c", "state": crashing, "lastState": ended(5, 7) }]);
     assert_eq!(runs(1, &crashed), ran(5, 5, Some(7)));
+}
+
+#[test]
+fn volumes_of_claims_are_told_from_others() {
+    let has = |volume: Value| {
+        let pod = json!({ "spec": { "volumes": [{ "name": "a", "emptyDir": {} }, volume] } });
+        serde_json::from_value::<Pod>(pod).unwrap().has_volume_claims()
+    };
+    assert!(has(json!({ "name": "v", "persistentVolumeClaim": { "claimName": "v" } })));
+    assert!(has(json!({ "name": "v", "ephemeral": { "volumeClaimTemplate": {} } })));
+    assert!(!has(json!({ "name": "v", "configMap": {}, "persistentVolumeClaim": null })));
+}
+
+#[test]
+fn a_nodes_clock_moves_no_run_before_the_binding_or_beyond_now() {
+    let bound = json!({ "type": "PodScheduled", "status": "True", "lastTransitionTime": second(100).to_string() });
+    let runs = |state: Value| {
+        let status = json!({ "conditions": [bound], "containerStatuses": [in_state(state)] });
+        let pod = json!({ "spec": { "containers": [{ "name": "c" }] }, "status": status });
+        serde_json::from_value::<Pod>(pod).unwrap().container_runs(second(200))
+    };
+    assert_eq!(runs(running(150)), ran(150, 150, None));
+    assert_eq!(runs(running(-260)), ran(100, 100, None));
+    assert_eq!(runs(running(9_000)), ran(200, 200, None));
+    assert_eq!(runs(ended(-260, -230)), ran(100, 100, Some(100)));
+    assert_eq!(runs(ended(150, 9_000)), ran(150, 150, Some(200)));
+    let conditions = json!([bound, { "type": "Ready", "status": "False", "lastTransitionTime": second(9_000).to_string() }]);
+    let ended = json!({ "status": { "phase": "Failed", "conditions": conditions } });
+    let ended = serde_json::from_value::<Pod>(ended).unwrap().ended_at(second(200));
+    assert_eq!(ended, Some(second(200)));
 }
 
 #[test]

@@ -15,9 +15,8 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::model::{Weighed, group_load, points, score_of};
 use super::{
-    KnownLoad, MetricId, MetricLoad, NodeLoad, PodKind, PodToPlace, ReadingStatus,
-    ResolvedDemand, ResolvedLimit, ResolvedMetric, ResolvedPolicy, ResolvedRules, ResolvedWeight,
-    Score,
+    KnownLoad, MetricId, MetricLoad, NodeLoad, PodKind, PodToPlace, ReadingStatus, ResolvedDemand,
+    ResolvedLimit, ResolvedMetric, ResolvedPolicy, ResolvedRules, ResolvedWeight, Score,
 };
 use crate::policy::{NamespaceRule, Unknown};
 use crate::reading::{HOT_VALUE_MAX_AGE, Reading, is_fresh};
@@ -181,7 +180,11 @@ impl<'a> LoadDecision<'a> {
 impl<'a> LimitCheck<'a> {
     /// The load that is compared with the limit.
     fn judged_load(&self) -> MetricLoad {
-        if self.limit.is_exceeded_by_pod(self.load.pod) { self.load.without_pod() } else { self.load }
+        if self.limit.is_exceeded_by_pod(self.load.pod) {
+            self.load.without_pod()
+        } else {
+            self.load
+        }
     }
 
     fn verdict(&self) -> Verdict<'a> {

@@ -71,8 +71,7 @@ fn near_the_least<'z>(
 ) -> Vec<usize> {
     let mut ratios: Vec<f64> = nodes.iter().map(|(_, ratio)| *ratio).collect();
     ratios.sort_by(f64::total_cmp);
-    let (Some(least), Some(third)) =
-        (ratios.first(), ratios.get(AT_LEAST - 1).or(ratios.last()))
+    let (Some(least), Some(third)) = (ratios.first(), ratios.get(AT_LEAST - 1).or(ratios.last()))
     else {
         return Vec::new();
     };

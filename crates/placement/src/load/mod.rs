@@ -29,7 +29,9 @@ pub use metric_table::{MetricId, MetricTable};
 pub use node_load::{NodeLoad, Readings};
 pub use pod::{PodAdds, PodKind, PodToPlace};
 pub use prepared::PreparedNodes;
-pub use recent_pods::{RecentPods, STARTS_WITHIN, is_in_flight};
+pub use recent_pods::{
+    IN_FLIGHT_MAX_AGE, RecentPods, STARTS_WITHIN, VOLUMES_BIND_WITHIN, is_in_flight,
+};
 pub use resolved_policy::{
     ResolvedDemand, ResolvedLimit, ResolvedMetric, ResolvedPolicy, ResolvedRules, ResolvedWeight,
 };

@@ -126,7 +126,10 @@ impl PreparedNodes {
             renewed.loads[first_load..first_load + loads.len()].copy_from_slice(&loads);
             let groups = self.policy.groups();
             let present = &mut renewed.present_loads[position * groups..][..groups];
-            present.iter_mut().zip(present_loads(&self.policy, node, now)).for_each(|(old, new)| *old = new);
+            present
+                .iter_mut()
+                .zip(present_loads(&self.policy, node, now))
+                .for_each(|(old, new)| *old = new);
         }
         renewed.set_totals();
         Some(renewed)
@@ -201,11 +204,10 @@ impl PreparedNodes {
         let limits = &self.policy.rules_of(first.rules as usize).limits;
         // Sums and quotients are rounded in the same way for all nodes, so no load comes out above `max_loads`. A pod
         // that is over a limit by itself is over it here too, and its nodes are looked at one by one.
-        let is_met =
-            |(limit, most): (&ResolvedLimit, &Load)| match most.with(&limit.metric, pod) {
-                KnownLoad::Known(load) => load <= limit.max,
-                KnownLoad::Stale | KnownLoad::Missing | KnownLoad::NotYet => true,
-            };
+        let is_met = |(limit, most): (&ResolvedLimit, &Load)| match most.with(&limit.metric, pod) {
+            KnownLoad::Known(load) => load <= limit.max,
+            KnownLoad::Stale | KnownLoad::Missing | KnownLoad::NotYet => true,
+        };
         let uses = &pod.uses;
         uses.cpu >= 0.0 && uses.memory >= 0.0 && limits.iter().zip(max_loads).all(is_met)
     }
@@ -225,9 +227,11 @@ impl PreparedNodes {
         let loads = &self.loads[node.first_load as usize..];
         let judging = limits.iter().zip(loads);
         let judging = judging.filter(|(limit, _)| pod.is_judged_by(limit.metric.of_demand()));
-        first_rejection(judging.map(|(limit, load)| {
-            limit.verdict(limit.outcome(load.for_limit(limit, pod), false))
-        }))
+        first_rejection(
+            judging.map(|(limit, load)| {
+                limit.verdict(limit.outcome(load.for_limit(limit, pod), false))
+            }),
+        )
     }
 
     /// [`Evaluation::present_load`] of the node at a position.

@@ -21,7 +21,11 @@ const MAX_IN_FLIGHT: usize = 1024;
 
 /// How long an in-flight pod counts. kube-scheduler 1.36 binds 91 to 297 pods a second, each some milliseconds
 /// after its request to the extender (measured at 20 and 1,000 nodes).
-const IN_FLIGHT_MAX_AGE: SignedDuration = SignedDuration::from_secs(30);
+pub const IN_FLIGHT_MAX_AGE: SignedDuration = SignedDuration::from_secs(30);
+
+/// How long an in-flight pod counts whose volumes are bound before it is: kube-scheduler waits so long for them (by
+/// default, `bindTimeoutSeconds` of its plugin VolumeBinding).
+pub const VOLUMES_BIND_WITHIN: SignedDuration = SignedDuration::from_mins(10);
 
 /// A bound pod whose containers have not started counts for this long: until then an image may still be pulled. Later
 /// it probably never starts.
@@ -95,6 +99,8 @@ impl RecentPod {
 struct InFlightPod {
     /// The time of kube-scheduler's request.
     at: Timestamp,
+    /// How long it counts after that.
+    lasts: SignedDuration,
     uid: PodUid,
     /// What it will probably use.
     uses: Amounts,
@@ -105,6 +111,8 @@ struct InFlightPod {
 struct DeclaredPod {
     /// The time of kube-scheduler's request.
     at: Timestamp,
+    /// How long it counts after that.
+    lasts: SignedDuration,
     uid: PodUid,
     declares: Rates,
 }
@@ -150,32 +158,38 @@ impl RecentPods {
 
     /// Records that `pod` will probably be bound here. Does nothing if it is known to be bound. Returns whether
     /// anything changed.
-    pub fn in_flight(
-        &mut self,
-        pod: &PodUid,
-        now: Timestamp,
-        uses: Amounts,
-    ) -> bool {
+    pub fn in_flight(&mut self, pod: &PodUid, now: Timestamp, uses: Amounts) -> bool {
         if self.is_bound(pod) {
             return false;
         }
         self.end_in_flight(pod);
-        self.in_flight.retain(|pod| is_in_flight(pod.at, now));
+        self.in_flight.retain(|pod| is_in_flight(pod.at, pod.lasts, now));
         let drop = (self.in_flight.len() + 1).saturating_sub(MAX_IN_FLIGHT);
         self.in_flight.drain(..drop);
         let place = self.in_flight.partition_point(|other| other.at <= now);
-        self.in_flight.insert(place, InFlightPod { at: now, uid: pod.clone(), uses });
+        let (uid, lasts) = (pod.clone(), IN_FLIGHT_MAX_AGE);
+        self.in_flight.insert(place, InFlightPod { at: now, lasts, uid, uses });
         true
+    }
+
+    /// An in-flight pod has volumes that are bound before it is: it counts for longer. Returns whether it is in flight.
+    pub fn waits_for_volumes(&mut self, pod: &PodUid) -> bool {
+        for declared in self.declared.iter_mut().filter(|other| other.uid == *pod) {
+            declared.lasts = VOLUMES_BIND_WITHIN;
+        }
+        let known = self.in_flight.iter_mut().find(|other| other.uid == *pod);
+        known.map(|pod| pod.lasts = VOLUMES_BIND_WITHIN).is_some()
     }
 
     /// Records what a pod declares that will probably be bound here, until [`RecentPods::forget_declared`] or its
     /// in-flight entry would expire.
     pub fn declared(&mut self, pod: &PodUid, now: Timestamp, declares: Rates) {
         self.forget_declared(pod);
-        self.declared.retain(|pod| is_in_flight(pod.at, now));
+        self.declared.retain(|pod| is_in_flight(pod.at, pod.lasts, now));
         let drop = (self.declared.len() + 1).saturating_sub(MAX_IN_FLIGHT);
         self.declared.drain(..drop);
-        self.declared.push(DeclaredPod { at: now, uid: pod.clone(), declares });
+        let (uid, lasts) = (pod.clone(), IN_FLIGHT_MAX_AGE);
+        self.declared.push(DeclaredPod { at: now, lasts, uid, declares });
     }
 
     /// What a pod declares no longer counts here. Returns whether it did.
@@ -197,7 +211,7 @@ impl RecentPods {
 
     /// What pods in flight declare of `demand`, each `most` at most: bytes a second.
     pub(crate) fn declared_in_flight(&self, demand: Demand, most: f64, now: Timestamp) -> f64 {
-        let declared = self.declared.iter().filter(|pod| is_in_flight(pod.at, now));
+        let declared = self.declared.iter().filter(|pod| is_in_flight(pod.at, pod.lasts, now));
         declared.map(|pod| (*pod.declares.get(demand) as f64).min(most)).sum()
     }
 
@@ -225,7 +239,7 @@ impl RecentPods {
         let bound: f64 = bound
             .map(|bound| bound.unseen(read_at, visible_after) * bound.uses.get(resource))
             .sum();
-        let in_flight = self.in_flight.iter().filter(|pod| is_in_flight(pod.at, now));
+        let in_flight = self.in_flight.iter().filter(|pod| is_in_flight(pod.at, pod.lasts, now));
         bound + in_flight.map(|pod| pod.uses.get(resource)).sum::<f64>()
     }
 
@@ -265,10 +279,9 @@ impl RecentPods {
     /// How many pods count at `now` and were bound, or became in flight, later than `now - range`.
     pub fn within(&self, range: SignedDuration, now: Timestamp) -> usize {
         let old = self.bound.partition_point(|pod| now.duration_since(pod.at) >= range);
-        let in_flight = self
-            .in_flight
-            .iter()
-            .filter(|pod| is_in_flight(pod.at, now) && now.duration_since(pod.at) < range);
+        let in_flight = self.in_flight.iter().filter(|pod| {
+            is_in_flight(pod.at, pod.lasts, now) && now.duration_since(pod.at) < range
+        });
         self.bound.len() - old + in_flight.count()
     }
 
@@ -281,13 +294,13 @@ impl RecentPods {
         let bound = self.bound.iter();
         let bound = bound.flat_map(|pod| rules.iter().map(|rule| (pod.at, rule.range)));
         let in_flight = self.in_flight.iter().flat_map(|pod| {
-            let ranges = rules.iter().map(|rule| rule.range.min(IN_FLIGHT_MAX_AGE));
-            ranges.chain([IN_FLIGHT_MAX_AGE, -MAX_AHEAD]).map(|range| (pod.at, range))
+            let ranges = rules.iter().map(|rule| rule.range.min(pod.lasts));
+            ranges.chain([pod.lasts, -MAX_AHEAD]).map(|range| (pod.at, range))
         });
         let declared = self
             .declared
             .iter()
-            .flat_map(|pod| [IN_FLIGHT_MAX_AGE, -MAX_AHEAD].map(|range| (pod.at, range)));
+            .flat_map(|pod| [pod.lasts, -MAX_AHEAD].map(|range| (pod.at, range)));
         bound.chain(in_flight).chain(declared)
     }
 
@@ -308,11 +321,11 @@ pub(super) fn part_of(passed: SignedDuration, span: SignedDuration) -> f64 {
     (passed.as_secs_f64() / span).clamp(0.0, 1.0)
 }
 
-/// Whether an in-flight entry recorded at `at` counts at `now`. If the clock was set back by more than [`MAX_AHEAD`],
-/// it does not: otherwise it would count until the clock reaches `at` again.
+/// Whether an in-flight entry recorded at `at`, which `lasts` so long, counts at `now`. If the clock was set back by
+/// more than [`MAX_AHEAD`], it does not: otherwise it would count until the clock reaches `at` again.
 #[must_use]
-pub fn is_in_flight(at: Timestamp, now: Timestamp) -> bool {
-    is_fresh(at, now, IN_FLIGHT_MAX_AGE)
+pub fn is_in_flight(at: Timestamp, lasts: SignedDuration, now: Timestamp) -> bool {
+    is_fresh(at, now, lasts)
 }
 
 fn insert(pods: &mut Vec<RecentPod>, pod: RecentPod) {
@@ -366,6 +379,27 @@ mod tests {
         let mut recent = RecentPods::default();
         recent.in_flight(&pod(1), at(0), USES);
         assert_eq!([29, 30].map(|second| recent.within(FIVE_MINUTES, at(second))), [1, 0]);
+    }
+
+    #[test]
+    fn a_pod_whose_volumes_are_bound_first_counts_for_as_long_as_kube_scheduler_waits_for_them() {
+        let rates = Rates { egress: 5, ..Rates::NONE };
+        let mut recent = RecentPods::default();
+        assert!(!recent.waits_for_volumes(&pod(1)));
+        recent.in_flight(&pod(1), at(0), USES);
+        recent.declared(&pod(1), at(0), rates);
+        assert!(recent.waits_for_volumes(&pod(1)));
+        // Another pod does not sweep it.
+        recent.in_flight(&pod(2), at(590), Amounts::default());
+        let counted = |now| {
+            let declared = recent.declared_in_flight(Demand::Egress, 9.0, at(now));
+            (unseen(&recent, now, now), declared)
+        };
+        assert_eq!((counted(599), counted(600)), ((2.0, 5.0), (0.0, 0.0)));
+        assert!(recent.change_times(&[]).any(|(at, after)| at + after == self::at(600)));
+        // The next attempt begins anew.
+        recent.in_flight(&pod(1), at(599), USES);
+        assert_eq!(unseen(&recent, 629, 629), 0.0);
     }
 
     #[test]

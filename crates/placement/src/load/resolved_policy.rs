@@ -107,12 +107,14 @@ impl ResolvedPolicy {
     pub fn new(policy: LoadPolicy, table: &mut MetricTable) -> Self {
         let mut groups = Vec::new();
         let demand = &policy.demand;
-        let common = ResolvedRules::new(&policy.limits, &policy.weights, demand, table, &mut groups);
+        let common =
+            ResolvedRules::new(&policy.limits, &policy.weights, demand, table, &mut groups);
         let pools = policy
             .pools
             .iter()
             .map(|pool| {
-                let rules = ResolvedRules::new(&pool.limits, &pool.weights, demand, table, &mut groups);
+                let rules =
+                    ResolvedRules::new(&pool.limits, &pool.weights, demand, table, &mut groups);
                 (pool.selector.clone(), rules)
             })
             .collect();

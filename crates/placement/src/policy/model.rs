@@ -17,11 +17,7 @@ pub struct Scoring {
 impl Scoring {
     /// crane-scheduler's scoring, on the scale of 10 that kube-scheduler specifies for extenders.
     pub fn crane() -> Self {
-        Self {
-            model: Model::CraneLinear,
-            direction: Direction::Spread,
-            scale: Scale::TEN,
-        }
+        Self { model: Model::CraneLinear, direction: Direction::Spread, scale: Scale::TEN }
     }
 }
 

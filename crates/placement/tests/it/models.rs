@@ -5,7 +5,8 @@ use std::sync::Arc;
 use jiff::{SignedDuration, Timestamp};
 use placement::estimate::EstimateRules;
 use placement::load::{
-    Evaluation, LimitOutcome, MetricTable, NodeLoad, PodKind, PodToPlace, Readings, ResolvedPolicy, Verdict,
+    Evaluation, LimitOutcome, MetricTable, NodeLoad, PodKind, PodToPlace, Readings, ResolvedPolicy,
+    Verdict,
 };
 use placement::policy::{
     Direction, GpuRules, Limit, LoadPolicy, Model, NamespaceRule, NodePool, Overload, Scale,
@@ -45,11 +46,7 @@ fn policy(model: Model) -> LoadPolicy {
             weight("mem_usage_avg_5m", 3.0),
         ],
         hot: Vec::new(),
-        scoring: Scoring {
-            model,
-            direction: Direction::Spread,
-            scale: Scale::HUNDRED,
-        },
+        scoring: Scoring { model, direction: Direction::Spread, scale: Scale::HUNDRED },
         overload: Overload::crane(),
         estimates: Some(EstimateRules::default()),
         demand: Default::default(),
@@ -108,9 +105,8 @@ fn the_most_loaded_resource_decides_where_nothing_is_typical() {
 #[test]
 fn only_what_a_resource_would_be_above_what_is_typical_of_it_costs_points() {
     let case = Case::new(policy(Model::AboveTypical), &READINGS);
-    let score = |typical: &[f64], cpu, memory| {
-        case.score(PodToPlace { typical, ..using(cpu, memory) })
-    };
+    let score =
+        |typical: &[f64], cpu, memory| case.score(PodToPlace { typical, ..using(cpu, memory) });
     // CPU is 0.4 and memory 0.2 without the pod.
     assert_eq!(score(&[0.4, 0.2], 0.0, 0.0), 100);
     assert_eq!(score(&[0.7, 0.9], 2.0, 10.0), 100);
@@ -123,9 +119,8 @@ fn only_what_a_resource_would_be_above_what_is_typical_of_it_costs_points() {
 #[test]
 fn a_node_about_to_be_removed_says_nothing_of_what_is_typical() {
     let mut case = Case::new(policy(Model::AboveTypical), &READINGS);
-    let present = |case: &Case| {
-        [0, 1].map(|group| case.evaluation(using(1.0, 9.0)).present_load(group))
-    };
+    let present =
+        |case: &Case| [0, 1].map(|group| case.evaluation(using(1.0, 9.0)).present_load(group));
     assert_eq!(present(&case), [Some(0.4), Some(0.2)]);
     case.node.is_to_be_removed = true;
     assert_eq!(present(&case), [None, None]);

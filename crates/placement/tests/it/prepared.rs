@@ -6,9 +6,8 @@ use jiff::{SignedDuration, Timestamp};
 use placement::demand::{PerDemand, Rates};
 use placement::estimate::EstimateRules;
 use placement::load::{
-    DeclaredPods, Evaluation, MetricTable, NodeLoad,
-    PodAdds, PodToPlace, PreparedNodes, Readings, RecentPods, ResolvedPolicy,
-    Verdict,
+    DeclaredPods, Evaluation, MetricTable, NodeLoad, PodAdds, PodToPlace, PreparedNodes, Readings,
+    RecentPods, ResolvedPolicy, Verdict,
 };
 use placement::policy::{
     DemandRule, DemandRules, Direction, FetchedMetric, GpuRules, HotRule, Limit, LoadPolicy, Model,

@@ -53,11 +53,11 @@ pub(in crate::view) struct PodRequest {
 
 impl PodRequest {
     /// The request of a pod; `None` for one that is not bound.
-    pub(in crate::view) fn of(pod: &Pod, names: &Names) -> Option<Self> {
+    pub(in crate::view) fn of(pod: &Pod, names: &Names, now: Timestamp) -> Option<Self> {
         let node = NodeName::from(pod.node()?);
         let (uid, cpu, is_finished) = (pod.uid(), pod.cpu_request(), pod.is_finished());
         let declares = pod.declared(names).rates;
-        let started_at = pod.container_runs().map(|runs| runs.started_at);
+        let started_at = pod.container_runs(now).map(|runs| runs.started_at);
         Some(Self { uid, node, cpu, declares, started_at, is_finished })
     }
 }

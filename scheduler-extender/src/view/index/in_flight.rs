@@ -9,8 +9,8 @@
 
 use std::collections::HashMap;
 
-use jiff::Timestamp;
-use placement::load::is_in_flight;
+use jiff::{SignedDuration, Timestamp};
+use placement::load::{IN_FLIGHT_MAX_AGE, VOLUMES_BIND_WITHIN, is_in_flight};
 use placement::names::limits;
 use placement::resources::Amounts;
 use placement::units::{NodeName, PodUid};
@@ -26,6 +26,8 @@ pub(super) struct InFlightPod {
     /// Its estimated use.
     pub(super) uses: Amounts,
     at: Timestamp,
+    /// How long it counts.
+    lasts: SignedDuration,
 }
 
 /// The in-flight pods of the whole cluster.
@@ -49,8 +51,18 @@ impl InFlightPods {
         if pod.as_str().len() > limits::UID || self.pods.len() >= MAX_PODS {
             return false;
         }
-        self.pods.insert(pod.clone(), InFlightPod { node: node.clone(), uses, at: now });
+        let (node, lasts) = (node.clone(), IN_FLIGHT_MAX_AGE);
+        self.pods.insert(pod.clone(), InFlightPod { node, uses, at: now, lasts });
         true
+    }
+
+    /// A pod has volumes that are bound before it is, so that its entry stays for longer, unless half of all entries
+    /// do. Returns its node if it does.
+    pub(super) fn wait_for_volumes(&mut self, pod: &PodUid) -> Option<NodeName> {
+        let waiting = self.pods.values().filter(|pod| pod.lasts == VOLUMES_BIND_WITHIN).count();
+        let pod = self.pods.get_mut(pod).filter(|_| waiting < MAX_PODS / 2)?;
+        pod.lasts = VOLUMES_BIND_WITHIN;
+        Some(pod.node.clone())
     }
 
     /// The node where a pod will probably be bound; `None` for a pod without an entry.
@@ -68,7 +80,7 @@ impl InFlightPods {
         let second = now.as_second();
         if self.swept != second {
             self.swept = second;
-            self.pods.retain(|_, pod| is_in_flight(pod.at, now));
+            self.pods.retain(|_, pod| is_in_flight(pod.at, pod.lasts, now));
         }
     }
 }
@@ -98,6 +110,21 @@ mod tests {
         in_flight.insert(&"new".into(), &"c".into(), Amounts::default(), at(30));
         assert_eq!(in_flight.remove(&"never".into()), None);
         assert_eq!(in_flight.remove(&"again".into()).map(|pod| pod.node), Some("b".into()));
+    }
+
+    #[test]
+    fn pods_that_wait_for_volumes_stay_longer_and_leave_room_for_others() {
+        let mut in_flight = InFlightPods::default();
+        let pods = (0..MAX_PODS).map(|n| PodUid::from(format!("p{n}")));
+        let stay = pods.filter(|pod| {
+            in_flight.insert(pod, &"a".into(), Amounts::default(), at(0))
+                && in_flight.wait_for_volumes(pod).is_some()
+        });
+        assert_eq!(stay.count(), MAX_PODS / 2);
+        in_flight.insert(&"new".into(), &"b".into(), Amounts::default(), at(599));
+        assert_eq!(in_flight.pods.len(), MAX_PODS / 2 + 1);
+        in_flight.insert(&"next".into(), &"b".into(), Amounts::default(), at(600));
+        assert_eq!(in_flight.pods.len(), 2);
     }
 
     #[test]

@@ -160,6 +160,13 @@ impl Index {
         }
     }
 
+    /// An in-flight pod has volumes that are bound before it is: it counts for longer.
+    pub fn wait_for_volumes(&mut self, pod: &PodUid) {
+        if let Some(node) = self.in_flight.wait_for_volumes(pod) {
+            self.change_recent(&node, |recent| recent.waits_for_volumes(pod));
+        }
+    }
+
     /// Changes the recent pods of a node. `change` returns whether it has changed anything.
     fn change_recent(&mut self, name: &NodeName, change: impl FnOnce(&mut RecentPods) -> bool) {
         let known = self.nodes.get(name).and_then(|node| node.load.as_ref());

@@ -6,8 +6,8 @@ use jiff::SignedDuration;
 use jiff::fmt::friendly::{Designator, Spacing, SpanPrinter};
 
 use super::super::{
-    BeyondUnitsName, BeyondUnitsRule, DemandRules, GpuRules, LoadPolicy, NamespaceRule,
-    NodePool, Overload, Scoring, Unknown, WhenAllOverloaded,
+    BeyondUnitsName, BeyondUnitsRule, DemandRules, GpuRules, LoadPolicy, NamespaceRule, NodePool,
+    Overload, Scoring, Unknown, WhenAllOverloaded,
 };
 use super::{API_VERSION, KIND};
 use crate::estimate::EstimateRules;

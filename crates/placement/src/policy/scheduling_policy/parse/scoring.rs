@@ -9,11 +9,7 @@ use super::super::scalar::{EnumValue, Scalar, number};
 use crate::policy::{Direction, Model, Scale, Scoring};
 
 pub(super) fn default_scoring() -> Scoring {
-    Scoring {
-        model: Model::AboveTypical,
-        direction: Direction::Spread,
-        scale: DEFAULT_SCALE,
-    }
+    Scoring { model: Model::AboveTypical, direction: Direction::Spread, scale: DEFAULT_SCALE }
 }
 
 pub(super) fn scoring(fields: &ScoringFields) -> Checked<Scoring> {
@@ -26,11 +22,7 @@ pub(super) fn scoring(fields: &ScoringFields) -> Checked<Scoring> {
         let problem = "only the model `craneLinear` packs: expected `spread`";
         return Err(fault(given, "spec.scoring.direction", problem.to_owned()));
     }
-    Ok(Scoring {
-        model,
-        direction,
-        scale: scale(&fields.scale)?,
-    })
+    Ok(Scoring { model, direction, scale: scale(&fields.scale)? })
 }
 
 fn scale(given: &Option<Spanned<Scalar>>) -> Checked<Scale> {
