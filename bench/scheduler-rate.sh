@@ -1,13 +1,19 @@
 #!/usr/bin/env bash
-# Pods that a real kube-scheduler binds in a second with the extender's load entry, beside the same with an extender that parses and
-# echoes. etcd, API server and scheduler run as bare processes; nodes are objects without kubelets. In each round
+# Pods that a real kube-scheduler binds in a second: with the extender's load entry, with an extender that parses and echoes, and stock.
+# etcd, API server and scheduler run as bare processes; nodes are objects without kubelets. In each round
 # the pods wait before the scheduler starts; the rate is that of the middle 80% of them.
 #
-# Usage: bench/scheduler-rate.sh FOLDER [NODES [PODS [ROUNDS]]]
+# Usage: bench/scheduler-rate.sh FOLDER [NODES [PODS [ROUNDS [SYSTEM...]]]]
 # FOLDER holds etcd, kube-apiserver, kube-scheduler and kubectl, as ~/.cache/plimsoll/kubernetes/*/bin after `make cluster`.
+# The systems take turns; by default `ours echo`. At the end their medians, and the ratio of each to the first one's:
+#   ours     the extender; kube-scheduler looks at every node (percentageOfNodesToScore: 100), as where there are GPUs
+#   sampled  the extender; kube-scheduler looks at its own sample, as under soft limits without GPUs
+#   echo     every node, and the extender only watches
+#   stock    its own sample, and no extender
 set -euo pipefail
 cd "$(dirname "$0")/.."
-programs=$1 nodes=${2:-1000} pods=${3:-500} rounds=${4:-3}
+programs=$1 nodes=${2:-1000} pods=${3:-500} rounds=${4:-3} systems=("${@:5}")
+[ ${#systems[@]} -gt 0 ] || systems=(ours echo)
 bench=${BENCH:-$(cargo bench --package plimsoll-bench --bench extender_http --no-run --message-format=json |
   jq -r 'select(.executable) | .executable' | tail -1)}
 . bench/control-plane.sh
@@ -20,25 +26,33 @@ jq -nc --argjson nodes "$nodes" --arg now "$now" 'range($nodes) | {kind: "Node",
   status: {capacity: {cpu: "64", memory: "256Gi", pods: "250"}, allocatable: {cpu: "64", memory: "256Gi", pods: "250"},
     conditions: [{type: "Ready", status: "True"}]}}' >"$work/nodes.json"
 create "$work/nodes.json"
+# The readings last until the end.
+sed 's/maxAge: 8m/maxAge: 24h/' deploy/base/policy.yaml >"$work/policy.yaml"
 
-start extender "$bench" extender --listen-address "127.0.0.1:$ours" --admin-address "127.0.0.1:$admin" \
-  --kubeconfig "$work/kubeconfig" --policy-file deploy/base/policy.yaml
 start echo "$bench" echo
-until curl -sf "http://127.0.0.1:$admin/readyz" >/dev/null && [ -s "$work/echo.log" ]; do sleep 0.2; done
-declare -A address=([ours]=127.0.0.1:$ours [echo]=$(head -1 "$work/echo.log"))
+until [ -s "$work/echo.log" ]; do sleep 0.2; done
+echo=$(head -1 "$work/echo.log")
 
-rate() { # NAME ROUND
-  local metrics first='' last='' bound scheduler
+rate() { # SYSTEM ROUND
+  local address=127.0.0.1:$ours every=', "percentageOfNodesToScore": 100' entry='' extender='' metrics first='' last='' bound scheduler
+  case $1 in sampled | stock) every='' ;; esac
+  [ "$1" != echo ] || address=$echo
+  if [ "$1" != stock ]; then
+    entry="{\"urlPrefix\": \"http://$address/load-aware\", \"filterVerb\": \"filter\", \"prioritizeVerb\": \"prioritize\", \"weight\": 1,
+      \"nodeCacheCapable\": true, \"ignorable\": true, \"httpTimeout\": \"5s\"}"
+    start extender "$bench" extender --listen-address "127.0.0.1:$ours" --admin-address "127.0.0.1:$admin" \
+      --kubeconfig "$work/kubeconfig" --policy-file "$work/policy.yaml"
+    extender=$started
+    until curl -sf "http://127.0.0.1:$admin/readyz" >/dev/null; do sleep 0.2; done
+  fi
   metrics=$(port)
   jq -nc --argjson pods "$pods" --arg name "$1-$2" 'range($pods) | {kind: "Pod", apiVersion: "v1", metadata: {name: "\($name)-\(.)"},
     spec: {containers: [{name: "web", image: "registry.example/web:1", resources: {requests: {cpu: "100m", memory: "128Mi"}}}]}}' >"$work/pods.json"
   create "$work/pods.json"
-  cat >"$work/scheduler.json" <<EOF
+  cat >"$work/scheduler.json" <<END
 {"apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration", "leaderElection": {"leaderElect": false},
- "clientConnection": {"kubeconfig": "$work/kubeconfig", "qps": 5000, "burst": 5000}, "percentageOfNodesToScore": 100,
- "extenders": [{"urlPrefix": "http://${address[$1]}/load-aware", "filterVerb": "filter", "prioritizeVerb": "prioritize", "weight": 1,
-   "nodeCacheCapable": true, "ignorable": true, "httpTimeout": "5s"}]}
-EOF
+ "clientConnection": {"kubeconfig": "$work/kubeconfig", "qps": 5000, "burst": 5000}$every, "extenders": [$entry]}
+END
   start scheduler "$programs/kube-scheduler" --config="$work/scheduler.json" --secure-port="$metrics" \
     --authorization-always-allow-paths=/metrics
   scheduler=$started
@@ -49,11 +63,19 @@ EOF
     if [ "${bound:-0}" -ge $((pods * 9 / 10)) ]; then last="$bound $(date +%s%N)"; fi
     sleep 0.1
   done
-  echo "$1 $first $last" | awk '{ printf "%s: %.1f pods/s\n", $1, ($4 - $2) / (($5 - $3) / 1e9) }'
-  kill "$scheduler" && wait "$scheduler" 2>/dev/null || true
+  echo "$1 $first $last" | awk '{ printf "%s: %.1f pods/s\n", $1, ($4 - $2) / (($5 - $3) / 1e9) }' | tee -a "$work/rates"
+  ! grep -m 1 "Skipping extender" "$work/scheduler.log" || exit 1
+  kill "$scheduler" $extender
+  wait "$scheduler" $extender 2>/dev/null || true
   ask -X DELETE "$url/api/v1/namespaces/default/pods?gracePeriodSeconds=0" >/dev/null
 }
 
 for round in $(seq "$rounds"); do
-  for name in ours echo; do rate "$name" "$round"; done
+  for system in "${systems[@]}"; do rate "$system" "$round"; done
+done
+
+median() { sed -n "s/^$1: \\(.*\\) pods.*/\\1/p" "$work/rates" | sort -n | awk '{ all[NR] = $1 } END { print (all[int((NR + 1) / 2)] + all[int(NR / 2) + 1]) / 2 }'; }
+for system in "${systems[@]}"; do
+  echo "$system $(median "$system") $(median "${systems[0]}") ${systems[0]}" |
+    awk '{ printf "%s: median %.1f pods/s, %.2f of %s\n", $1, $2, $2 / $3, $4 }'
 done

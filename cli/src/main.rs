@@ -16,6 +16,7 @@ mod explain;
 mod extender;
 mod format;
 mod output;
+mod packing;
 mod pending;
 mod pipe;
 mod policy;

@@ -1,15 +1,20 @@
 //! `plimsoll scheduler-config`: the KubeSchedulerConfiguration that a policy needs.
 //!
-//! Invariant: an entry has only the verbs that do work under the policy, since each costs scheduling throughput. The
-//! files of kube-scheduler's configuration in `deploy/`, those of the chart included, are what this writes.
+//! Invariant: an entry has only the verbs that do work under the policy, and kube-scheduler looks at every node only
+//! where the extender's answers need that, since each costs scheduling throughput. The files of kube-scheduler's
+//! configuration in `deploy/`, those of the chart included, are what this writes.
 
+use std::fs;
 use std::io::{self, Write};
+use std::path::Path;
 use std::process::ExitCode;
 
-use anyhow::{Result, bail};
-use placement::policy::{LoadPolicy, Scale};
+use anyhow::{Context, Result, bail};
+use placement::policy::{Direction, Limit, LoadPolicy, Model, Scoring, Unknown, WhenAllOverloaded};
 
 use crate::args::SchedulerConfig;
+use crate::format::printable;
+use crate::packing::packing_profiles;
 use crate::policy::parsed;
 
 /// Writes the KubeSchedulerConfiguration.
@@ -23,11 +28,32 @@ pub(crate) fn scheduler_config(
 ) -> Result<ExitCode> {
     check_names(flags)?;
     let policy = parsed(&flags.policy)?;
+    if let Some(file) = &flags.beside {
+        warn_of_packing(&policy, file)?;
+    }
     write!(output, "{}", configuration(&policy, flags))?;
     if flags.address.is_none() && !flags.in_cluster {
         writeln!(io::stderr(), "{ADDRESS_OF_SCRIPT}")?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Warns of profiles that pack nodes in the configuration that kube-scheduler has so far.
+fn warn_of_packing(policy: &LoadPolicy, file: &Path) -> Result<()> {
+    let text =
+        fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
+    let packing = packing_profiles(&text)
+        .with_context(|| format!("{} is no configuration of kube-scheduler", file.display()))?;
+    if spreads_by_load(policy) {
+        for profile in packing {
+            writeln!(
+                io::stderr(),
+                "Warning: {} packs nodes, and the policy spreads pods by load: take one of the two (docs/autoscalers.md).",
+                printable(&profile)
+            )?;
+        }
+    }
+    Ok(())
 }
 
 /// kube-scheduler ends where two of its profiles have one name. The one in the cluster leaves pods that name no
@@ -70,7 +96,42 @@ fn configuration(policy: &LoadPolicy, flags: &SchedulerConfig) -> String {
     let none =
         " []\n# Under this policy Plimsoll has nothing to say to kube-scheduler.\n".to_owned();
     let entries = if entries.is_empty() { none } else { format!("\n{}", entries.concat()) };
-    format!("{}{EVERY_NODE}extenders:{entries}", head(flags, &extender))
+    format!("{}{}extenders:{entries}", head(flags, &extender), every_node(policy, flags.gpu))
+}
+
+/// The setting that has kube-scheduler look at every node; empty where its own sample does. It ends its search once so
+/// many nodes suit a pod: 100 or more, 42% of 1,000 and 10% of 5,000. The extender is asked about these alone.
+fn every_node(policy: &LoadPolicy, gpu: bool) -> String {
+    let mut needed_for = Vec::new();
+    // A node's units may fit a pod in sum, and on no card: kube-scheduler's own filters see the sum.
+    if gpu {
+        needed_for.push("GPUs");
+    }
+    // All of a sample can be over a limit. With soft limits its least loaded nodes take the pod then.
+    let limits: Vec<&Limit> =
+        policy.limits.iter().chain(policy.pools.iter().flat_map(|pool| &pool.limits)).collect();
+    let is_hard = matches!(policy.overload.when_all, WhenAllOverloaded::Wait { .. });
+    if is_hard && !limits.is_empty() {
+        needed_for.push("hard limits");
+    }
+    // Where no node of a sample is measured, soft limits let the pod go to one that is to be rejected.
+    let rejects =
+        |limit: &&Limit| [limit.when_missing, limit.when_stale].contains(&Unknown::Reject);
+    if limits.iter().any(rejects) {
+        needed_for.push("nodes that are rejected without a reading");
+    }
+    // None of a sample may be of the nodes that a namespace is restricted to.
+    if !policy.namespaces.is_empty() {
+        needed_for.push("the nodes of namespaces");
+    }
+    if needed_for.is_empty() {
+        return String::new();
+    }
+    let what_for = needed_for.join(" and ");
+    let few_gpus = if what_for == "GPUs" { FEW_GPU_NODES } else { "" };
+    format!(
+        "# Look at every node, for {what_for}.\n{EVERY_NODE}{few_gpus}percentageOfNodesToScore: 100\n"
+    )
 }
 
 /// How kube-scheduler reaches the extender.
@@ -174,13 +235,51 @@ fn load_entry(policy: &LoadPolicy, extender: &Extender) -> Option<String> {
         entry += PREEMPT_BY_LOAD;
     }
     if scores {
-        entry += weight(policy.scoring.scale);
+        entry += &weight(&policy.scoring);
     }
     (filter || scores).then(|| entry + LOAD_END)
 }
 
-fn weight(scale: Scale) -> &'static str {
-    if scale == Scale::TEN { WEIGHT_OF_TEN } else { WEIGHT_OF_HUNDRED }
+/// The weight, below what it makes of a score.
+fn weight(scoring: &Scoring) -> String {
+    let highest = scoring.scale.highest();
+    let weight = weight_for(highest);
+    let mut comment =
+        if highest == 10 { WEIGHT_OF_TEN.to_owned() } else { points_of(scoring, highest) };
+    if scoring.direction == Direction::Spread {
+        comment += PACKING;
+    }
+    format!("{comment}  weight: {weight}\n")
+}
+
+/// What a score up to this is worth with the weight 1.
+fn points_of(scoring: &Scoring, highest: u8) -> String {
+    let costs = match scoring.model {
+        Model::CraneLinear => "moves a node by",
+        Model::AboveTypical => "above what is typical of the candidates costs a node",
+    };
+    let most = u32::from(highest) * POINTS_EACH;
+    let each = f64::from(most) / 100.0;
+    format!(
+        "  # kube-scheduler adds score (0 to {highest}) x weight x 10 to the 0 to 1400 points of its own plugins, and \
+         clamps nothing.\n  # With 1, each percent of load {costs} {each} points, {most} at most.\n{IN_TREE_POINTS}"
+    )
+}
+
+/// Whether less loaded nodes get a higher score.
+pub(crate) fn spreads_by_load(policy: &LoadPolicy) -> bool {
+    Needs::of(policy).scores && policy.scoring.direction == Direction::Spread
+}
+
+/// The most points of kube-scheduler that the score by load gives, with the weight that is written for the policy.
+pub(crate) fn most_points(policy: &LoadPolicy) -> u32 {
+    let highest = policy.scoring.scale.highest();
+    u32::from(highest) * weight_for(highest) * POINTS_EACH
+}
+
+/// What the extender's scores are multiplied with. 3 gives crane's scale of 10 the points that crane's plugin has.
+fn weight_for(highest_score: u8) -> u32 {
+    if highest_score == 10 { 3 } else { 1 }
 }
 
 /// The entry for pods that request GPU memory.
@@ -194,6 +293,8 @@ fn gpu_entry(policy: &LoadPolicy, extender: &Extender) -> String {
     format!("{comment}{lines}  filterVerb: filter\n{score}{GPU_END}")
 }
 
+/// kube-scheduler's points for each of an extender's, at weight 1: its own go to 100, an extender's to 10.
+const POINTS_EACH: u32 = 10;
 /// What pods name for the kube-scheduler in the cluster.
 const OWN_NAME: &str = "plimsoll-scheduler";
 /// What pods have that name no scheduler.
@@ -208,14 +309,15 @@ shipped speaks TLS alone.";
 
 const OF_SCRIPT: &str = "\
 # What kube-scheduler needs to know of Plimsoll. On a kubeadm control plane, `plimsoll-scheduler enable` installs
-# this file with the Service's address in place of its name, and https with certificates in place of http; elsewhere, do so by
-# hand (docs/install.md), and merge `extenders` and `percentageOfNodesToScore` into the configuration that the scheduler has.
+# this file with the Service's address in place of its name, and https with certificates in place of http; elsewhere,
+# do so by hand (docs/install.md), and merge `extenders`, and `percentageOfNodesToScore` if it is here, into the
+# configuration that the scheduler has.
 # After a change of the policy's limits, weights, namespaces or scale: plimsoll scheduler-config --policy FILE
 ";
 
 const BY_HAND: &str = "\
-# What kube-scheduler needs to know of Plimsoll. Where it has a configuration, merge `extenders` and `percentageOfNodesToScore`
-# into that (docs/schedulers.md).
+# What kube-scheduler needs to know of Plimsoll. Where it has a configuration, merge `extenders` into that, and
+# `percentageOfNodesToScore` if it is here (docs/schedulers.md).
 # After a change of the policy's limits, weights, namespaces or scale: plimsoll scheduler-config --policy FILE
 ";
 
@@ -248,9 +350,13 @@ profiles:
 ";
 
 const EVERY_NODE: &str = "\
-# Look at every node. By default a cluster of 100 nodes or more shows extenders only a sample, and a pod stays
-# pending when they reject all of that sample though another node would do.
-percentageOfNodesToScore: 100
+# By default kube-scheduler shows extenders the first nodes that suit a pod otherwise (100 or more: 420 of 1,000, 500
+# of 5,000). Where they reject all of these, a pod waits or goes to one of them, though another node would do.
+";
+
+/// Such a pod needs units, and no search ends before 100 nodes have enough of them.
+const FEW_GPU_NODES: &str = "\
+# With at most 100 GPU nodes leave it out: then all of them are looked at for a GPU pod, and fewer for the others.
 ";
 
 const LOAD: &str = "\
@@ -268,14 +374,15 @@ const WEIGHT_OF_TEN: &str = "  \
   # moves a node by up to 300 points. That is what crane-scheduler's plugin has by default, and what
   # NodeResourcesFit, BalancedAllocation and ImageLocality have together, while affinities and taints that a
   # user asked for (200 to 300 points each) still count. From 15 on, an idle node beats them all.
-  weight: 3
 ";
 
-const WEIGHT_OF_HUNDRED: &str = "  \
-  # kube-scheduler adds score (0 to 100) x weight x 10 to the 0 to 1400 points of its own plugins, and clamps
-  # nothing. With 1, each percent of load moves a node by 10 points: 10% outweigh NodeResourcesFit or ImageLocality
-  # (100 points each), 20% a preferred affinity or a topology spread (200), 30% a taint to be avoided (300).
-  weight: 1
+const IN_TREE_POINTS: &str = "  \
+  # A taint to be avoided costs 300, a topology spread, preferred affinities of pods and of nodes have 200 each,
+  # NodeResourcesFit and ImageLocality 100.
+";
+
+const PACKING: &str = "  \
+  # A profile that packs nodes (NodeResourcesFit by MostAllocated) pulls the other way: docs/autoscalers.md.
 ";
 
 const LOAD_END: &str = "  \

@@ -116,7 +116,8 @@ pub(crate) enum Command {
     /// Write the KubeSchedulerConfiguration that a policy needs.
     ///
     /// The extender's entry has only the verbs that do work under the policy: no filter without limits and namespaces,
-    /// no prioritize without weights. Its weight goes with the policy's scale.
+    /// no prioritize without weights. Its weight goes with the policy's scale. kube-scheduler looks at every node only
+    /// where it has to: with --gpu, hard limits, limits with `reject`, or namespaces.
     SchedulerConfig(SchedulerConfig),
     /// Open the extender's web page, through a port-forward that lasts until Ctrl-C.
     Ui(operate::Ui),
@@ -292,12 +293,18 @@ pub(crate) struct SchedulerConfig {
     /// With the entry for pods that ask for GPU memory.
     #[arg(long)]
     pub(crate) gpu: bool,
+
+    /// The configuration that kube-scheduler has so far, into which this one is to be merged. A profile of it that
+    /// packs nodes, while the policy spreads pods by load, is warned of.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) beside: Option<PathBuf>,
 }
 
 const SCHEDULER_CONFIG_EXAMPLES: &str = "\
 Examples:
-  # The configuration that is shipped
+  # The configurations that are shipped
   plimsoll scheduler-config --policy deploy/base/policy.yaml --gpu
+  plimsoll scheduler-config --policy deploy/base/policy.yaml        # for clusters without GPU nodes
 
   # On a kubeadm control plane
   plimsoll scheduler-config --policy policy.yaml --gpu > kube-scheduler-config.yaml

@@ -71,6 +71,9 @@ pub(crate) fn collect(
         }),
         second_config: asked(needed, Fact::SecondConfig)
             .and_then(|()| one(kubectl, &["configmap", "kube-scheduler", &in_namespace])),
+        autoscaler_status: asked(needed, Fact::AutoscalerStatus).and_then(|()| {
+            one(kubectl, &["configmap", "cluster-autoscaler-status", "--namespace=kube-system"])
+        }),
         policy: asked(needed, Fact::Policy).and_then(|()| policy(kubectl, &workloads)),
         extender_lease: asked(needed, Fact::ExtenderLease)
             .and_then(|()| one(kubectl, &["lease", EXTENDER_LEASE, &in_namespace])),

@@ -40,6 +40,7 @@ pub(crate) enum Fact {
     SchedulerLogs,
     KubeadmConfig,
     SecondConfig,
+    AutoscalerStatus,
     Policy,
     ExtenderLease,
     ExtenderMetrics,
@@ -94,6 +95,8 @@ pub(crate) struct Facts {
     pub(crate) kubeadm_config: Read<Option<ConfigMap>>,
     /// The second kube-scheduler's ConfigMap; `None` if there is none.
     pub(crate) second_config: Read<Option<ConfigMap>>,
+    /// The ConfigMap in kube-system in which Cluster Autoscaler says how it is; `None` if there is none.
+    pub(crate) autoscaler_status: Read<Option<ConfigMap>>,
     /// The ConfigMap with the policy, which [`PolicyMap`](crate::cluster_access::PolicyMap) names; `None` if there is
     /// none.
     pub(crate) policy: Read<Option<ConfigMap>>,

@@ -5,6 +5,7 @@
 //! well: it is [`Level::Unknown`].
 
 mod access_checks;
+mod autoscalers;
 mod certificates;
 pub(crate) mod collect;
 mod facts;
@@ -54,7 +55,7 @@ struct Check {
 }
 
 /// All checks, in the order of their lines.
-const CHECKS: [Check; 18] = [
+const CHECKS: [Check; 19] = [
     Check {
         name: "extender",
         facts: &[
@@ -95,6 +96,17 @@ const CHECKS: [Check; 18] = [
             Fact::Events,
         ],
         run: scheduling::requests,
+    },
+    Check {
+        name: "autoscalers",
+        facts: &[
+            Fact::Workloads,
+            Fact::Nodes,
+            Fact::Policy,
+            Fact::SecondConfig,
+            Fact::AutoscalerStatus,
+        ],
+        run: autoscalers::autoscalers,
     },
     Check {
         name: "certificate",

@@ -89,7 +89,7 @@ fn where_everything_is_forbidden_each_check_is_not_known_and_the_exit_status_is_
     let mut checks: Vec<&str> =
         findings.iter().map(|finding| finding["check"].as_str().unwrap()).collect();
     checks.dedup();
-    assert_eq!(checks.len(), 18, "{checks:?}");
+    assert_eq!(checks.len(), 19, "{checks:?}");
 }
 
 #[test]

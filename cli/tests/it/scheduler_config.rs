@@ -35,16 +35,25 @@ const CRANES: &[&str] = &["--scheduler-name", "crane-scheduler"];
 fn shipped_configurations_are_those_of_the_shipped_policies() {
     let [shipped, crane] = ["base/policy.yaml", "components/crane-policy/policy.yaml"];
     for (policy, kept, flags) in [
-        (shipped, "scheduler/kube-scheduler-config.yaml", &[][..]),
-        (crane, "components/crane-policy/kube-scheduler-config.yaml", CRANES),
-        (shipped, "components/second-scheduler/config.yaml", &["--in-cluster"]),
-        (shipped, "chart/kube-scheduler/shipped.yaml", &["--in-cluster"]),
-        (crane, "chart/kube-scheduler/crane.yaml", &["--in-cluster", CRANES[0], CRANES[1]]),
+        (shipped, "scheduler/kube-scheduler-config.yaml", &["--gpu"][..]),
+        (shipped, "scheduler/without-gpus.yaml", &[]),
+        (
+            crane,
+            "components/crane-policy/kube-scheduler-config.yaml",
+            &["--gpu", CRANES[0], CRANES[1]],
+        ),
+        (shipped, "components/second-scheduler/config.yaml", &["--gpu", "--in-cluster"]),
+        (shipped, "chart/kube-scheduler/shipped.yaml", &["--gpu", "--in-cluster"]),
+        (
+            crane,
+            "chart/kube-scheduler/crane.yaml",
+            &["--gpu", "--in-cluster", CRANES[0], CRANES[1]],
+        ),
     ] {
         let deploy = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy");
         let policy = deploy.join(policy);
         let kept = deploy.join(kept);
-        let args = ["scheduler-config".as_ref(), "--gpu".as_ref(), "--policy".as_ref()];
+        let args = ["scheduler-config".as_ref(), "--policy".as_ref()];
         let args = args.into_iter().chain([policy.as_os_str()]);
         let written = written(run(args.chain(flags.iter().map(OsStr::new))));
         if std::env::var_os("PLIMSOLL_REGENERATE").is_some() {
@@ -74,6 +83,67 @@ fn an_entry_has_the_verbs_that_the_policy_needs() {
         assert_eq!(text.contains("weight:"), expected.contains(&"prioritize"));
     }
     assert!(config("", "", &[]).contains("extenders: []\n"));
+}
+
+/// The comment above `percentageOfNodesToScore: 100`; `None` where kube-scheduler's own sample is enough.
+fn every_node(fields: &str, spec: &str, flags: &[&str]) -> Option<String> {
+    let text = config(fields, spec, flags);
+    let (_, below) = text.split_once("# Look at every node, for ")?;
+    let (comment, rest) = below.split_once("percentageOfNodesToScore: ")?;
+    assert!(rest.starts_with("100\nextenders:"), "{text}");
+    let (what_for, why) = comment.split_once(".\n# By default kube-scheduler").unwrap();
+    let is_for_few = why.contains("With at most 100 GPU nodes leave it out");
+    assert_eq!(is_for_few, what_for == "GPUs", "{comment}");
+    Some(what_for.to_owned())
+}
+
+/// A sample is wrong where the extender can reject all of it though another node would do.
+#[test]
+fn every_node_is_looked_at_where_an_answer_about_a_sample_could_be_wrong() {
+    let limit = ", limit: 0.8, weight: 1";
+    let hard = "  limits: {mode: hard}\n";
+    for (fields, spec, flags, expected) in [
+        // Soft limits, and what only scores.
+        (limit, "", &[][..], None),
+        (", weight: 1", "", &[], None),
+        (", weight: 1, whenMissing: reject", "", &[], None),
+        (limit, "", &["--gpu"], Some("GPUs")),
+        ("", "", &["--gpu"], Some("GPUs")),
+        (limit, hard, &[], Some("hard limits")),
+        (limit, "  limits: {mode: hard, maxWait: 10m}\n", &[], Some("hard limits")),
+        // There is nothing that could be hard.
+        (", weight: 1", hard, &[], None),
+        (
+            ", limit: 0.8, whenMissing: reject",
+            "",
+            &[],
+            Some("nodes that are rejected without a reading"),
+        ),
+        (
+            ", limit: 0.8, whenStale: reject",
+            "",
+            &[],
+            Some("nodes that are rejected without a reading"),
+        ),
+        (
+            "",
+            "  namespaces: [{names: [a], nodeSelector: a}]\n",
+            &[],
+            Some("the nodes of namespaces"),
+        ),
+        (
+            "",
+            "  limits: {mode: hard}\n  nodePools: [{name: a, selector: a, metrics: [{name: cpu_usage_avg_5m, limit: 0.9}]}]\n",
+            &[],
+            Some("hard limits"),
+        ),
+        (limit, hard, &["--gpu", "--in-cluster"], Some("GPUs and hard limits")),
+    ] {
+        let found = every_node(fields, spec, flags);
+        assert_eq!(found.as_deref(), expected, "{fields} {spec} {flags:?}");
+        let has_setting = config(fields, spec, flags).contains("\npercentageOfNodesToScore:");
+        assert_eq!(has_setting, expected.is_some());
+    }
 }
 
 /// The names of the profiles, in their order.
@@ -134,6 +204,33 @@ fn the_weight_goes_with_the_scale() {
     assert_eq!(weight("  scoring: {scale: 10}\n").as_deref(), Some("3"));
 }
 
+#[test]
+fn the_comment_above_the_weight_says_what_it_makes_of_the_scale() {
+    let comment = |fields: &str, spec: &str| {
+        let text = config(fields, spec, &[]);
+        let (above, _) = text.split_once("\n  weight: ").unwrap();
+        let (_, comment) = above.rsplit_once("prioritizeVerb: prioritize\n").unwrap();
+        comment.replace("\n  #", "")
+    };
+    let of_hundred = comment(", weight: 1", "  scoring: {scale: 100}\n");
+    for part in [
+        "score (0 to 100) x weight x 10 to the 0 to 1400 points",
+        "each percent of load above what is typical of the candidates costs a node 10 points, 1000 at most.",
+    ] {
+        assert!(of_hundred.contains(part), "{of_hundred}");
+    }
+    for (direction, is_told) in [("spread", true), ("pack", false)] {
+        for (scale, moves) in
+            [(10, "load moves a node by up to 300"), (100, "load moves a node by 10 points")]
+        {
+            let scoring = format!("{{model: craneLinear, direction: {direction}, scale: {scale}}}");
+            let text = comment(", weight: 1", &format!("  scoring: {scoring}\n"));
+            assert!(text.contains(moves), "{text}");
+            assert_eq!(text.contains("MostAllocated"), is_told, "{text}");
+        }
+    }
+}
+
 fn weight(spec: &str) -> Option<String> {
     let text = config(", weight: 1", spec, &[]);
     let mut weights = text.lines().filter_map(|line| line.trim().strip_prefix("weight: "));
@@ -175,6 +272,34 @@ fn the_one_in_the_cluster_has_a_lease_a_profile_and_addresses_of_its_own() {
     assert_eq!(text.matches("    serverName: scheduler-extender.gpus.svc\n").count(), 2);
     // It has the token of its service account.
     assert!(!text.contains("kubeconfig"), "{text}");
+}
+
+#[test]
+fn a_profile_that_packs_beside_a_score_by_load_is_warned_of() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("config.yaml");
+    let with = |strategy: &str, spec: &str| {
+        let args = format!("{{scoringStrategy: {{type: {strategy}}}}}");
+        let profile = format!("{{pluginConfig: [{{name: NodeResourcesFit, args: {args}}}]}}");
+        std::fs::write(&file, format!("profiles: [{profile}]\n")).unwrap();
+        let policy = format!("{HEAD}  - {{name: cpu_usage_avg_5m, period: 1m, weight: 1}}\n{spec}");
+        let beside = file.to_str().unwrap();
+        let args = ["scheduler-config", "--policy", "-", "--in-cluster", "--beside", beside];
+        let run = run_as(Path::new(PLIMSOLL), args, &policy);
+        assert_eq!(run.code, Some(0), "{}", run.stderr);
+        run.stderr
+    };
+    let warned = with("MostAllocated", "");
+    assert!(
+        warned.starts_with("Warning: default-scheduler (MostAllocated) packs nodes"),
+        "{warned}"
+    );
+    assert_eq!(with("LeastAllocated", ""), "");
+    assert_eq!(with("MostAllocated", "  scoring: {model: craneLinear, direction: pack}\n"), "");
+    let absent = ["scheduler-config", "--policy", "-", "--beside", "/absent.yaml"];
+    let refused =
+        run_as(Path::new(PLIMSOLL), absent, HEAD.strip_suffix("  metrics:\n").unwrap()).failure();
+    assert!(refused.contains("/absent.yaml"), "{refused}");
 }
 
 #[test]

@@ -12,11 +12,11 @@ struct Configuration {
     kind: String,
     client_connection: ClientConnection,
     leader_election: LeaderElection,
-    percentage_of_nodes_to_score: u32,
+    percentage_of_nodes_to_score: Option<u32>,
     extenders: Vec<Extender>,
 }
 
-#[derive(Deserialize)]
+#[derive(Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ClientConnection {
     kubeconfig: String,
@@ -29,7 +29,7 @@ struct LeaderElection {
 }
 
 /// The fields of `kubescheduler.config.k8s.io/v1` that are in use.
-#[derive(Deserialize)]
+#[derive(Debug, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct Extender {
     url_prefix: String,
@@ -45,7 +45,7 @@ struct Extender {
     managed_resources: Vec<ManagedResource>,
 }
 
-#[derive(Deserialize)]
+#[derive(Debug, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct ManagedResource {
     name: String,
@@ -71,7 +71,17 @@ fn it_keeps_kubeadms_settings_and_scores_every_node() {
     assert_eq!(configuration.kind, "KubeSchedulerConfiguration");
     assert_eq!(configuration.client_connection.kubeconfig, "/etc/kubernetes/scheduler.conf");
     assert!(configuration.leader_election.leader_elect);
-    assert_eq!(configuration.percentage_of_nodes_to_score, 100);
+    assert_eq!(configuration.percentage_of_nodes_to_score, Some(100));
+}
+
+/// Soft limits alone need no look at every node.
+#[test]
+fn without_gpus_it_has_the_load_entry_alone_and_kube_schedulers_own_sample() {
+    let without: Configuration =
+        serde_saphyr::from_str(&read("scheduler/without-gpus.yaml")).unwrap();
+    assert_eq!(without.percentage_of_nodes_to_score, None);
+    assert_eq!(without.client_connection, configuration().client_connection);
+    assert_eq!(without.extenders, [entries().0]);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Each fault is seeded into the facts of a healthy cluster, and found.
 
 mod access;
+mod autoscalers;
 mod gpu;
 mod programs;
 mod readings;
@@ -213,6 +214,7 @@ fn healthy() -> Facts {
             "data": {"ClusterConfiguration": "value: /etc/kubernetes/plimsoll/kube-scheduler-config.yaml"},
         })))),
         second_config: Ok(None),
+        autoscaler_status: Ok(None),
         policy: Ok(Some(policy(include_str!("../../../../deploy/base/policy.yaml")))),
         extender_lease: Ok(Some(lease(
             "extender-a_x",

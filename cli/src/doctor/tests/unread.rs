@@ -72,6 +72,7 @@ fn unreadable() -> Vec<Taken> {
         }),
         ("scheduler_logs", |facts| facts.scheduler_logs = no()),
         ("kubeadm_config", |facts| facts.kubeadm_config = no()),
+        ("autoscaler_status", |facts| facts.autoscaler_status = no()),
         ("policy", |facts| facts.policy = no()),
         ("extender_lease", |facts| facts.extender_lease = no()),
         ("extenders", |facts| {
@@ -139,6 +140,7 @@ fn checks_whose_facts_are_unread_are_those_that_would_vanish() {
             "annotator",
             "kube-scheduler",
             "requests",
+            "autoscalers",
             "certificate",
             "clocks",
             "readings",
@@ -175,6 +177,7 @@ fn checks_whose_facts_are_unread_are_those_that_would_vanish() {
         unknown("nodes"),
         [
             "kube-scheduler",
+            "autoscalers",
             "clocks",
             "writers",
             "gpu-nodes",
@@ -227,6 +230,7 @@ fn only(needed: &BTreeSet<Fact>) -> Facts {
     keep(needed, Fact::SchedulerLogs, &mut facts.scheduler_logs);
     keep(needed, Fact::KubeadmConfig, &mut facts.kubeadm_config);
     keep(needed, Fact::SecondConfig, &mut facts.second_config);
+    keep(needed, Fact::AutoscalerStatus, &mut facts.autoscaler_status);
     keep(needed, Fact::Policy, &mut facts.policy);
     keep(needed, Fact::ExtenderLease, &mut facts.extender_lease);
     keep(needed, Fact::ExtenderMetrics, &mut facts.extenders);
