@@ -29,6 +29,7 @@ use crate::node_events::{NodeEvents, write_events};
 use crate::pod_use::leaders_list::{LeadersList, ListReader};
 use crate::pod_use::{Observer, SharedLearner, serve};
 use crate::pods::BoundPod;
+use crate::readings_channel::{self, SharedReadings};
 use crate::runner::JobRunner;
 use crate::source::metrics_server::MetricsServer;
 use crate::source::prometheus::{Prometheus, Setup};
@@ -80,10 +81,10 @@ pub async fn start(
     store.check(&client).await?;
     let (elector, leadership) = election(&args, &client);
     context.before_scrape(&metrics, leadership.clone(), Metrics::set_lease);
-    let observer = start_learner(&args, context, &metrics, &clock, &leadership).await?;
     let inputs =
         SourceInputs { policies: policies.clone(), clock: clock.clone(), metrics: metrics.clone() };
     let source = source(&args, context, &client, inputs)?;
+    let (observer, readings) = start_port(&args, context, &metrics, &clock, &leadership).await?;
 
     let policy_metrics = metrics.clone();
     follow(context, "policy", policy_file, &clock, move |good| {
@@ -105,6 +106,7 @@ pub async fn start(
         pods: pods(context, &metrics, &client, &settings.names),
         policies,
         observer,
+        readings,
         node_events,
         polls_exporters: args.polls_exporters(),
         missing_hint: if source.is_some() { SOURCE_HINT } else { EXPORTERS_HINT },
@@ -161,32 +163,34 @@ fn spawn_controller(
     }
 }
 
-/// Starts the learner of workloads' use and its port; `None` if exporters are not polled for pods' use.
-async fn start_learner(
+/// Starts the port that extenders and the other replica ask. Returns what fills its answers: the observer of pods' use,
+/// `None` if exporters are not polled for it, and the last readings.
+async fn start_port(
     args: &Args,
     context: &Context,
     metrics: &Metrics,
     clock: &Clock,
     leadership: &Leadership,
-) -> anyhow::Result<Option<Observer>> {
-    if args.exporters.pod_use_period.is_zero() || !args.polls_exporters() {
-        return Ok(None);
-    }
+) -> anyhow::Result<(Option<Observer>, SharedReadings)> {
     let listener = daemon::http::bind(args.listen_address, "--listen-address").await?;
     let learner = SharedLearner::default();
     let list = LeadersList::default();
+    let readings = SharedReadings::default();
     let learned = (Arc::clone(&learner), Arc::clone(&list));
     context.before_scrape(metrics, learned, Metrics::set_learner);
-    if let Some(address) = args.replicas_address.clone() {
+    let learns = args.polls_exporters() && !args.exporters.pod_use_period.is_zero();
+    if let Some(address) = args.replicas_address.clone().filter(|_| learns) {
         let reader =
             ListReader::new(address, leadership.clone(), Arc::clone(&list), clock.clone())?;
         context.spawn("leaders-list", reader.follow(context.shutdown()));
     }
     let shared = (Arc::clone(&learner), Arc::clone(&list));
-    let router = serve::router(shared, leadership.clone(), clock.clone());
+    let router = serve::router(shared, leadership.clone(), clock.clone()).merge(
+        readings_channel::serve::router(readings.clone(), leadership.clone(), clock.clone()),
+    );
     let serving = daemon::http::serve(listener, router, serve::limits(), context.shutdown());
     context.spawn("workloads", serving);
-    Ok(Some(Observer::new(learner, list)))
+    Ok((learns.then(|| Observer::new(learner, list)), readings))
 }
 
 /// A source in place of exporters: its table, and a signal after its first round.

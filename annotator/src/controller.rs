@@ -25,6 +25,7 @@ use crate::metrics::Metrics;
 use crate::node_events::{NodeEvents, NodeNews};
 use crate::pod_use::Observer;
 use crate::pods::BoundPod;
+use crate::readings_channel::SharedReadings;
 use crate::runner::JobRunner;
 use crate::taints::{HotNodes, TaintChange, TaintSettings};
 
@@ -43,6 +44,8 @@ pub(crate) struct Sources {
     pub policies: watch::Receiver<Arc<LoadPolicy>>,
     /// Learns from the use of pods; `None` if that is disabled.
     pub observer: Option<Observer>,
+    /// Receives what polls give.
+    pub readings: SharedReadings,
     /// Receives what is worth an event on a Node.
     pub node_events: NodeEvents,
     /// Whether exporters are polled. A source in place of exporters logs by itself which metrics it lacks.
@@ -88,7 +91,7 @@ impl Controller {
         let policy = sources.policies.borrow_and_update().clone();
         let hot_nodes = HotNodes::new(taint, Arc::clone(&policy));
         log_warnings(&policy, &hot_nodes, sources.polls_exporters, &runner.metrics);
-        let mut fleet = Fleet::new(runner.settings.clone(), policy);
+        let mut fleet = Fleet::new(runner.settings.clone(), policy, sources.readings.clone());
         fleet.set_leading(false, Timestamp::MIN);
         Self {
             fleet,

@@ -9,6 +9,7 @@
 //! * [`exporter`]: exporters' addresses, transport and credentials, and their answers.
 //! * [`source`]: one source of readings for all nodes, in place of exporters: a Prometheus, or metrics-server.
 //! * [`pod_use`]: learns the use of workloads from the use of their pods, and serves it.
+//! * [`readings_channel`]: the last readings of all nodes, served to the extender.
 //! * [`pods`]: bound pods: recent bindings, ledgers of cards, and the share annotation.
 //! * [`taints`]: which nodes have a taint for their load. Pure decisions.
 //! * [`runner`]: executes one job: a poll, then a patch.
@@ -16,8 +17,8 @@
 //! * [`app`], [`args`], [`clock`], [`metrics`]: wiring, flags, time and metrics.
 //!
 //! Each module imports only modules after it in this order: `app`, `controller`, `runner`, `source`, `metrics`,
-//! `taints`, `fleet`, `store`, `pod_use`, `pods`, `exporter`, `clock`. Those that tests and fuzz targets use are
-//! public.
+//! `taints`, `fleet`, `store`, `readings_channel`, `pod_use`, `pods`, `exporter`, `clock`. Those that tests and fuzz
+//! targets use are public.
 
 pub mod app;
 pub mod args;
@@ -29,6 +30,7 @@ mod metrics;
 mod node_events;
 pub(crate) mod pod_use;
 pub mod pods;
+pub(crate) mod readings_channel;
 pub(crate) mod runner;
 pub(crate) mod source;
 pub(crate) mod store;

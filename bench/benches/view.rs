@@ -1,8 +1,10 @@
 //! What a watch event of a node costs until Filter and Prioritize read it: a heartbeat, changed readings, and a node
-//! that joins and leaves.
+//! that joins and leaves. And the same of an answer of the annotator, as text: with new readings of all nodes, and of
+//! those that are polled within 15 seconds of a minute.
 
 #![allow(clippy::expect_used, reason = "a benchmark fails by panicking")]
 
+use api::readings::PolledReadings;
 use bench::slopes::SIZES_OF_VIEW;
 use bench::{POLICY, now};
 use cluster::{Event, NodeFacts};
@@ -14,6 +16,10 @@ use placement::units::Ratio;
 use scheduler_extender::view::{View, WatchState};
 use serde_json::{Map, Value, json};
 
+fn name(number: usize) -> String {
+    format!("ip-10-0-{}-{}.internal", number / 256, number % 256)
+}
+
 /// A node whose readings are all `percent`.
 fn node(number: usize, percent: u8, policy: &LoadPolicy) -> NodeFacts {
     let value = Ratio::new(f64::from(percent) / 100.0).expect("a fraction");
@@ -21,10 +27,28 @@ fn node(number: usize, percent: u8, policy: &LoadPolicy) -> NodeFacts {
     let metrics = policy.metrics().into_iter();
     let annotations: Map<String, Value> =
         metrics.map(|metric| (metric.to_string(), json!(text))).collect();
-    let name = format!("ip-10-0-{}-{}.internal", number / 256, number % 256);
-    let node = json!({ "metadata": { "name": name, "annotations": annotations } });
+    let node = json!({ "metadata": { "name": name(number), "annotations": annotations } });
     let node: cluster::Node = serde_json::from_value(node).expect("a node");
     node.facts(&Names::default(), &ReadingCodec::default())
+}
+
+/// The text of an answer with these nodes, whose readings are all near `percent`.
+fn answer(nodes: usize, percent: u8, policy: &LoadPolicy) -> String {
+    let mut answer = PolledReadings::new("8f14e45fceea167a-1".to_owned(), now());
+    for number in 0..nodes {
+        let percent = f64::from(percent) + (number % 1_000) as f64 / 1_234.5;
+        let value = Ratio::from_percent(percent).expect("a fraction");
+        let reading = Reading::new(value, now()).as_written();
+        let metrics = policy.metrics().into_iter();
+        let readings: Vec<_> = metrics.map(|metric| (metric.clone(), reading)).collect();
+        assert!(answer.push(name(number).as_str().into(), &readings));
+    }
+    answer.to_json()
+}
+
+fn read(view: &View, text: &str) {
+    let answer = PolledReadings::from_json(text).expect("an answer");
+    view.change(|index| index.apply_polled(&answer, now()));
 }
 
 fn watch(name: &'static str) -> WatchState {
@@ -43,7 +67,7 @@ fn events(c: &mut Criterion) {
         let known = node(7, 20, &policy);
         let changed = node(7, 30, &policy);
         let joining = node(nodes, 20, &policy);
-        let view = View::new(policy, false, watch("nodes"), watch("pods"));
+        let view = View::new(policy.clone(), false, watch("nodes"), watch("pods"));
         view.apply_nodes(Event::Listed(listed), now());
         group.bench_function(BenchmarkId::new("heartbeat", nodes), |b| {
             b.iter(|| apply(&view, &known));
@@ -60,6 +84,14 @@ fn events(c: &mut Criterion) {
                 view.apply_nodes(Event::Gone(joining.clone()), now());
             });
         });
+        for (what, polled) in
+            [("two_answers_of_all", nodes), ("two_answers_of_a_quarter", nodes / 4)]
+        {
+            let texts = [25, 35].map(|percent| answer(polled, percent, &policy));
+            group.bench_function(BenchmarkId::new(what, nodes), |b| {
+                b.iter(|| texts.iter().for_each(|text| read(&view, text)));
+            });
+        }
     }
     group.finish();
 }

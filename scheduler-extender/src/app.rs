@@ -39,7 +39,7 @@ use crate::replicas::{Forwarder, LeaderClient, OtherReplicas, Replicas, SecureCl
 use crate::report::StateReport;
 use crate::shadow::{Shadow, ShadowFile};
 use crate::view::{View, WatchState, WatchedPod, follow_nodes, follow_pods, select_pod, tick};
-use crate::{Args, Clock, Decider, Extender, http, learned_use};
+use crate::{Args, Clock, Decider, Extender, http, learned_use, readings_channel};
 
 /// The reporting component of events.
 const EVENT_COMPONENT: &str = "plimsoll-scheduler-extender";
@@ -149,7 +149,7 @@ pub async fn start(args: Args, context: &Context) -> anyhow::Result<SocketAddr> 
     }
     let back_offs = write_back_offs(Arc::clone(&view), events.clone(), context.shutdown());
     context.spawn("back-off-events", back_offs);
-    spawn_learned_use(&args, context, &view, &clock)?;
+    spawn_annotator_readers(&args, context, &view, &metrics, &clock)?;
     let shadow = match args.shadow_policy_file.as_deref() {
         Some(file) => {
             let (faults, shadow_faults) = watch::channel(None);
@@ -348,17 +348,22 @@ fn leader_client(identity: Option<&Identity>, context: &Context) -> anyhow::Resu
     Ok(LeaderClient::secure(current))
 }
 
-/// Starts the reader of learned use, with `--learned-use-url`.
-fn spawn_learned_use(
+/// Starts the readers of readings and of learned use, with `--learned-use-url`.
+fn spawn_annotator_readers(
     args: &Args,
     context: &Context,
     view: &Arc<View>,
+    metrics: &Metrics,
     clock: &Clock,
 ) -> anyhow::Result<()> {
     if let Some(url) = &args.learned_use_url {
         let reader = learned_use::Reader::new(url).context("--learned-use-url")?;
         let following = reader.follow(Arc::clone(view), Arc::clone(clock), context.shutdown());
         context.spawn("learned-use", following);
+        let reader = readings_channel::Reader::new(url, metrics.clone());
+        let reader = reader.context("--learned-use-url")?;
+        let following = reader.follow(Arc::clone(view), Arc::clone(clock), context.shutdown());
+        context.spawn("readings", following);
     }
     Ok(())
 }

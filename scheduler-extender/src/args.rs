@@ -11,7 +11,7 @@ use daemon::tls::Identity;
 use rustls::pki_types::DnsName;
 use settings::{ApiArgs, LoadArgs, NameArgs};
 
-use crate::{field, learned_use};
+use crate::{annotator_client, field};
 
 /// Answers kube-scheduler's extender calls: which nodes are not overloaded, which are best, and on
 /// which GPU card a pod goes.
@@ -117,11 +117,12 @@ pub struct Args {
     #[arg(long, env = "PLIMSOLL_CRANE_HOT_VALUE")]
     pub crane_hot_value: bool,
 
-    /// Where the annotator answers with what workloads were seen to use, such as `http://annotator.plimsoll.svc:19106`.
-    /// Without it, or a day after its last answer, pods that no reading shows yet are estimated from their requests and
+    /// Where the annotator answers with the newest readings of all nodes and with what workloads were seen to use, such
+    /// as `http://annotator.plimsoll.svc:19106`. Without it readings are those of annotations or NodeLoads alone; and
+    /// without it, or a day after its last answer, pods that no reading shows yet are estimated from their requests and
     /// limits.
-    #[arg(long, env = "PLIMSOLL_LEARNED_USE_URL", value_name = "URL", value_parser = learned_use::Url::parse)]
-    pub learned_use_url: Option<learned_use::Url>,
+    #[arg(long, env = "PLIMSOLL_LEARNED_USE_URL", value_name = "URL", value_parser = annotator_client::Url::parse)]
+    pub learned_use_url: Option<annotator_client::Url>,
 
     /// How long a Bind call may take. Keep it below the httpTimeout of kube-scheduler's extender
     /// entry (5s by default): an answer that comes too late is no answer.

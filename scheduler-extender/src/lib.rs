@@ -10,6 +10,7 @@
 //!   the API server certainly did not carry out the binding.
 //! - Missing data about a node never rejects a pod, except a GPU pod, which needs a reported card.
 
+mod annotator_client;
 pub mod app;
 pub mod args;
 mod back_off_events;
@@ -27,6 +28,7 @@ pub mod node_request;
 pub mod over_limits;
 mod policy_events;
 mod preemption;
+mod readings_channel;
 pub mod replicas;
 pub mod report;
 pub mod shadow;

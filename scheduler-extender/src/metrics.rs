@@ -10,6 +10,7 @@ use daemon::metrics::{
 use daemon::tls::ServerTls;
 use jiff::Timestamp;
 
+use crate::annotator_client::ReadError;
 use crate::decisions::{DecisionLog, OverLimitCause};
 use crate::replicas::Replicas;
 use crate::shadow::Comparison;
@@ -34,6 +35,8 @@ pub struct Metrics {
     handshake_failures: Counter,
     decisions_kept: Gauge,
     decisions_kept_bytes: Gauge,
+    readings_reads: Labelled<Counter, 1>,
+    readings_read: Gauge,
     view: ViewMetrics,
     /// The shadow policy's.
     pub(crate) shadow: ShadowMetrics,
@@ -125,6 +128,15 @@ impl Metrics {
                 "plimsoll_extender_decisions_kept_bytes",
                 "Memory of the decisions that are kept, in bytes, by an estimate",
             ),
+            readings_reads: registry.counters(
+                "plimsoll_extender_readings_reads_total",
+                ["outcome"],
+                "Reads of the annotator's readings over its own channel, by outcome",
+            ),
+            readings_read: registry.gauge(
+                "plimsoll_extender_readings_read_seconds",
+                "When such a read last succeeded, in Unix time; 0 if none has",
+            ),
             view: ViewMetrics::register(registry),
             shadow: ShadowMetrics::register(registry),
         };
@@ -184,6 +196,14 @@ impl Metrics {
     /// Counts that this replica has become the leader, which assigns cards.
     pub(crate) fn count_term(&self) {
         self.terms.inc();
+    }
+
+    /// Counts a read of the annotator's readings that ended at `now`.
+    pub(crate) fn count_readings_read(&self, error: Option<&ReadError>, now: Timestamp) {
+        self.readings_reads.with([error.map_or("ok", ReadError::label)]).inc();
+        if error.is_none() {
+            self.readings_read.set(now.as_second());
+        }
     }
 
     /// Sets whether this replica is the leader.

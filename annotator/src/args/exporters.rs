@@ -93,7 +93,7 @@ pub struct ExporterArgs {
     pub poll_timeout: Duration,
 
     /// How often exporters are asked what each pod uses, from which the use of workloads is learned; 0s:
-    /// never, and --listen-address is not opened. 10s to 15m; over 5m, what is learned misses peaks.
+    /// never, and nothing is learned. 10s to 15m; over 5m, what is learned misses peaks.
     #[arg(
         long,
         env = "PLIMSOLL_POD_USE_PERIOD",

@@ -71,7 +71,8 @@ pub struct Args {
     #[command(flatten)]
     pub writes: WriteArgs,
 
-    /// Where GET /v1/workloads answers what was learned, for the extender.
+    /// Where GET /v1/readings answers with the last readings of all nodes, and GET /v1/workloads with what was learned,
+    /// for the extender.
     #[arg(
         long,
         env = "PLIMSOLL_LISTEN_ADDRESS",
@@ -151,7 +152,7 @@ mod tests {
         assert_eq!(args.listen_address.port(), 19106);
         assert_eq!(
             (args.writes.dead_band, args.writes.burst_interval),
-            (0.05, Duration::from_secs(45))
+            (0.2, Duration::from_secs(45))
         );
         assert_eq!(
             (args.lease.lease_name, args.lease.lease_duration),

@@ -10,7 +10,8 @@ use super::durations::zero_or;
 #[derive(Debug, Clone, clap::Args)]
 pub struct WriteArgs {
     /// How far a value may move from what is written before it is written for that: a fraction of 1, and of the value
-    /// where that is above 1. What crosses a limit of the policy is always written, and what is written never expires
+    /// where that is above 1. Extenders are told each poll without a write; where crane's own scheduler reads what is
+    /// written, take 0.05. What crosses a limit of the policy is always written, and what is written never expires
     /// while its exporter answers. 0: whatever moved is written.
     #[arg(
         long,

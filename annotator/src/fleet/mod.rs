@@ -69,6 +69,7 @@ use crate::exporter::statistics::HoldReason;
 use crate::pods::BoundPod;
 use crate::pods::ledgers::Ledgers;
 use crate::pods::recent_bindings::RecentBindings;
+use crate::readings_channel::SharedReadings;
 use crate::store::Store;
 
 /// The settings, which do not change while the program runs.
@@ -124,11 +125,17 @@ pub(crate) struct Fleet {
     counts: Counts,
     missing: MissingMetrics,
     rounds: Rounds,
+    /// What the extender is told.
+    readings: SharedReadings,
 }
 
 impl Fleet {
-    /// A fleet without nodes.
-    pub(crate) fn new(settings: Settings, policy: Arc<LoadPolicy>) -> Self {
+    /// A fleet without nodes. What polls give goes to `readings`.
+    pub(crate) fn new(
+        settings: Settings,
+        policy: Arc<LoadPolicy>,
+        readings: SharedReadings,
+    ) -> Self {
         let store = &settings.store;
         Self {
             rules: settings.write_rules(&policy),
@@ -149,6 +156,7 @@ impl Fleet {
             rounds: Rounds::default(),
             settings,
             policy,
+            readings,
         }
     }
 
@@ -233,6 +241,7 @@ impl Fleet {
         if let Some(notes) = &mut self.notes {
             notes.drop_waits();
         }
+        self.readings.lock().clear();
         self.times.start(now);
         self.requeue_all(now);
     }
@@ -326,6 +335,7 @@ impl Fleet {
                 self.lanes.remove(&places, name);
             }
         }
+        self.readings.lock().remove(name);
         self.rounds.drop_node(name);
         self.ledgers.remove_cards(name);
         self.recent_bindings.forget(name);
@@ -518,6 +528,9 @@ impl Fleet {
         let missing_before = node.exporter.missing().clone();
         let saved_before = node.writes.readings.writes_saved();
         let has_polled = report.poll.is_some();
+        if let Some(Ok(result)) = &report.poll {
+            self.readings.lock().record(&name, &result.usable);
+        }
         self.counts -= node.exporter.counts();
         let transitions = node.finish(report, self.times, now);
         self.counts += node.exporter.counts();

@@ -29,7 +29,8 @@ use crate::clock::Clock;
 /// The age at which the answer is rendered again if there are new observations.
 const RENEW_AFTER: SignedDuration = SignedDuration::from_secs(30);
 
-const STANDBY: &str = "a standby: ask the replica that holds the Lease\n";
+/// The text of a replica that does not lead.
+pub(crate) const STANDBY: &str = "a standby: ask the replica that holds the Lease\n";
 
 /// Extenders are few, and their answers are megabytes.
 pub(crate) fn limits() -> Limits {

@@ -17,6 +17,7 @@ mod node_loads;
 mod pod_use;
 mod policy;
 mod prometheus;
+mod readings;
 mod same_readings;
 mod start;
 mod taints;

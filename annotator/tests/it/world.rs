@@ -126,6 +126,7 @@ impl World {
         let usual = [
             "--burst-interval=0s",
             "--dead-band=0",
+            "--listen-address=127.0.0.1:0",
             "--poll-timeout=60s",
             "--exporter-any-address",
         ];

@@ -32,7 +32,7 @@ pub struct Args {
     /// Seeds 1 to 5, for tuning
     #[arg(long, conflicts_with = "seeds")]
     pub tuning: bool,
-    /// These policies alone, with settings in brackets, e.g. `default,plimsoll[deadBand=0,scale=30]`, and the reference
+    /// These policies alone, with settings in brackets, e.g. `default,plimsoll[period=20,scale=30]`, and the reference
     #[arg(long, value_parser = policies)]
     pub policies: Option<Policies>,
     /// The policy that others are compared with [default: crane-plugin, or default where that lets all pods wait]
@@ -157,14 +157,14 @@ mod tests {
     fn the_reference_always_runs() {
         let args = args(&[
             "--policies",
-            "plimsoll[deadBand=0,scale=30],default",
+            "plimsoll[period=20,scale=30],default",
             "--cells",
             "s40",
             "--workload",
             "noisy",
         ]);
         let names: Vec<_> = args.policies().unwrap().iter().map(Entry::to_string).collect();
-        assert_eq!(names, ["crane-plugin", "plimsoll[deadBand=0,scale=30]", "default"]);
+        assert_eq!(names, ["crane-plugin", "plimsoll[period=20,scale=30]", "default"]);
         let args = self::args(&["--reference", "default", "--policies", "plimsoll,default"]);
         let names: Vec<_> = args.policies().unwrap().iter().map(Entry::to_string).collect();
         assert_eq!(names, ["default", "plimsoll"]);

@@ -14,6 +14,9 @@ const TICKS: f64 = 100.0;
 /// Where it serves its metrics.
 const ADMIN: &str = "127.0.0.1:29103";
 
+/// Where it answers with readings.
+const LISTEN: &str = "127.0.0.1:29106";
+
 /// A running annotator. Dropping it ends it.
 pub(crate) struct Annotator {
     process: Child,
@@ -49,7 +52,7 @@ impl Annotator {
     pub(crate) fn start(program: &Path, flags: &[String]) -> anyhow::Result<Self> {
         let mut command = Command::new(program);
         command.args(flags).arg(format!("--admin-address={ADMIN}"));
-        command.arg("--listen-address=127.0.0.1:0").arg("--log-level=error");
+        command.arg(format!("--listen-address={LISTEN}")).arg("--log-level=error");
         let process = command.stdin(Stdio::null()).kill_on_drop(true).spawn();
         let process = process.with_context(|| format!("{}: cannot start", program.display()))?;
         let id = process.id().context("it has ended")?;
@@ -89,6 +92,13 @@ impl Annotator {
             rss: memory(&status, "VmRSS").context("no VmRSS")?,
             most_rss: memory(&status, "VmHWM").context("no VmHWM")?,
         })
+    }
+
+    /// Its answer to an extender that has the answer of a version.
+    pub(crate) async fn readings(&self, since: Option<&str>) -> anyhow::Result<String> {
+        let since = since.map(|version| format!("?since={version}")).unwrap_or_default();
+        let answer = self.client.get(format!("http://{LISTEN}/v1/readings{since}")).send().await?;
+        Ok(answer.error_for_status()?.text().await?)
     }
 
     async fn page(&self) -> anyhow::Result<String> {

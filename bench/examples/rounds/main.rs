@@ -5,6 +5,7 @@
 //! is of the annotator's process alone, read from `/proc` and from its own metrics.
 
 mod annotator;
+mod answers;
 mod cluster;
 mod exporters;
 mod slopes;
@@ -71,9 +72,9 @@ fn main() -> anyhow::Result<()> {
     match &args.slopes {
         Some(file) => runtime.block_on(slopes::measure_all(&args, file)),
         None => runtime.block_on(async {
-            let Measured { before, after, .. } = measure(&args).await?;
+            let Measured { running, before, after } = measure(&args).await?;
             report(&args, &before, &after);
-            Ok(())
+            answers::report(&running).await
         }),
     }
 }

@@ -85,6 +85,17 @@ impl Reading {
     }
 }
 
+/// The newer of two readings of one metric; of two of one time the second. One that is more than [`MAX_AHEAD`] ahead of
+/// `now`, as after the clock was set back, gives way to one that is not.
+#[must_use]
+pub fn newest(one: Option<Reading>, other: Option<Reading>, now: Timestamp) -> Option<Reading> {
+    let counts = |reading: &Reading| !is_far_ahead(reading.at, now);
+    match (one.filter(counts), other.filter(counts)) {
+        (Some(one), Some(other)) => Some(if one.at > other.at { one } else { other }),
+        (known, newer) => newer.or(known).or(other).or(one),
+    }
+}
+
 /// Whether something of the time `at` counts at `now`: younger than `max_age`, at most [`MAX_AHEAD`] ahead.
 pub fn is_fresh(at: Timestamp, now: Timestamp, max_age: SignedDuration) -> bool {
     now.duration_since(at) < max_age && !is_far_ahead(at, now)

@@ -50,7 +50,7 @@ impl WatchState {
     }
 
     /// Whether a list is in the view.
-    pub(super) fn is_listed(&self) -> bool {
+    pub(crate) fn is_listed(&self) -> bool {
         self.listed.load(Ordering::Acquire)
     }
 

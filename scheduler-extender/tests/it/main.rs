@@ -21,6 +21,7 @@ mod own_policy;
 mod place;
 mod preemption;
 mod query;
+mod readings_channel;
 mod refusals;
 mod replicas;
 mod report;

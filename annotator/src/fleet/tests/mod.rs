@@ -63,7 +63,8 @@ fn fleet_asking(pod_use_period: Option<SignedDuration>) -> Fleet {
 }
 
 fn fleet_with(settings: Settings, policy: &str) -> Fleet {
-    Fleet::new(settings, Arc::new(LoadPolicy::from_yaml(policy).unwrap()))
+    let policy = Arc::new(LoadPolicy::from_yaml(policy).unwrap());
+    Fleet::new(settings, policy, SharedReadings::default())
 }
 
 fn node(name: &str) -> NodeFacts {

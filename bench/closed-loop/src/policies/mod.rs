@@ -164,7 +164,7 @@ impl Entry {
     }
 }
 
-/// Writes `plimsoll[deadBand=0]`.
+/// Writes `plimsoll[period=20]`.
 impl fmt::Display for Entry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}{}", self.kind.name, self.settings)
@@ -174,7 +174,7 @@ impl fmt::Display for Entry {
 impl FromStr for Entry {
     type Err = anyhow::Error;
 
-    /// Reads `plimsoll` or `plimsoll[deadBand=0,scale=30]`.
+    /// Reads `plimsoll` or `plimsoll[period=20,scale=30]`.
     fn from_str(text: &str) -> anyhow::Result<Self> {
         let (name, settings) = match text.strip_suffix(']').and_then(|text| text.split_once('[')) {
             Some((name, settings)) => (name, settings.parse()?),
@@ -319,12 +319,12 @@ mod tests {
             "policy `default[limit=3]`: it has no setting `limit`"
         );
         assert_eq!(
-            wrong("plimsoll[deadBand=x]"),
-            "policy `plimsoll[deadBand=x]`: setting `deadBand` cannot be `x`"
+            wrong("plimsoll[period=x]"),
+            "policy `plimsoll[period=x]`: setting `period` cannot be `x`"
         );
         assert!(wrong("plimsoll[period=15]").contains("`period` cannot be `15`"));
         assert!(wrong("plimsoll[learned=no]").contains("`learned` cannot be `no`"));
-        assert_eq!(wrong("plimsoll[deadBand]"), "expected `key=value`, found `deadBand`");
+        assert_eq!(wrong("plimsoll[period]"), "expected `key=value`, found `period`");
         assert_eq!(wrong("plimsoll[scale=1,scale=2]"), "setting `scale` is there twice");
     }
 }

@@ -1,10 +1,10 @@
 //! This project's own policy: the load decision of `placement`, with estimates that `workloads` learns from the pods
 //! that run.
 //!
-//! The exporter's windows are means of 5 minutes; one that is not half full, as after a reboot, is not written. The
+//! The exporter's windows are means of 5 minutes; one that is not half full, as after a reboot, is left out. The
 //! annotator reads each node once a minute, a node after the other: its windows, and what each pod used since the last
-//! reading. It writes the windows when they have moved by more than the dead band, cross a limit, or would expire. What
-//! was learned reaches the extender within a minute.
+//! reading. It tells the extender each reading, and writes the windows when they have moved by more than the dead band,
+//! cross a limit, or would expire. What was learned reaches the extender within a minute.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -52,8 +52,6 @@ pub(super) struct Setup {
     policy: LoadPolicy,
     /// The points of an idle node. kube-scheduler counts each ten times.
     scale: i64,
-    /// How far a reading moves before it is written.
-    dead_band: f64,
     /// How often the annotator reads a node.
     period: Step,
     /// Whether a node loses points only for what it would be above what is typical of the candidates; otherwise it is
@@ -91,7 +89,6 @@ impl Setup {
         Ok(Self {
             policy,
             scale,
-            dead_band: settings.take("deadBand")?.unwrap_or(DEFAULT_DEAD_BAND),
             period: seconds / STEP_SECONDS,
             typical: settings.take_switch("typical")?.unwrap_or(true),
             in_flight: settings.take_switch("inFlight")?.unwrap_or(true),
@@ -104,7 +101,7 @@ impl Setup {
 pub(super) struct Plimsoll {
     setup: Arc<Setup>,
     policy: Arc<ResolvedPolicy>,
-    /// Which of what was read is written.
+    /// Which of what was read is written, beside what the extender is told.
     write_rules: Arc<WriteRules>,
     /// Readings of nodes that had something to tell, and how many of them were written.
     read: u64,
@@ -261,8 +258,8 @@ impl Node {
             .collect()
     }
 
-    /// Writes what was read where that is worth a write. What was written before a reboot stays until there is
-    /// something new.
+    /// Goes by what was read, which the extender is told. What was read before a reboot stays until there is something
+    /// new. Returns whether it is written too.
     fn write(
         &mut self,
         readings: Vec<(MetricName, Reading)>,
@@ -275,10 +272,12 @@ impl Node {
         let read = NodeValues { readings: &readings, hot_value: None };
         let rules = rules.of(&Labels::default());
         let reason = rules.reason(written, read, timestamp(now), timestamp(next));
-        if reason.is_some() {
+        if !readings.is_empty() {
             self.load.readings = Arc::new(Readings::new(table, readings.iter().cloned()));
-            self.written = readings;
             self.prepared = None;
+        }
+        if reason.is_some() {
+            self.written = readings;
         }
         reason.is_some()
     }
@@ -289,7 +288,7 @@ impl Plimsoll {
         let mut table = MetricTable::default();
         let policy = setup.policy.clone();
         Self {
-            write_rules: Arc::new(WriteRules::new(&policy, setup.dead_band, None)),
+            write_rules: Arc::new(WriteRules::new(&policy, DEFAULT_DEAD_BAND, None)),
             read: 0,
             written: 0,
             policy: Arc::new(ResolvedPolicy::new(policy, &mut table)),

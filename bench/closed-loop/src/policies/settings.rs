@@ -54,7 +54,7 @@ impl Settings {
 impl FromStr for Settings {
     type Err = anyhow::Error;
 
-    /// Reads `deadBand=0,scale=30`.
+    /// Reads `period=20,scale=30`.
     fn from_str(text: &str) -> anyhow::Result<Self> {
         let mut settings: Vec<(String, String)> = Vec::new();
         for pair in text.split(',') {
@@ -70,7 +70,7 @@ impl FromStr for Settings {
     }
 }
 
-/// Writes `[deadBand=0,scale=30]`, or nothing where none is set.
+/// Writes `[period=20,scale=30]`, or nothing where none is set.
 impl fmt::Display for Settings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.0.is_empty() {

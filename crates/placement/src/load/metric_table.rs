@@ -12,6 +12,10 @@ const MAX_NAMES_OF_NODES: usize = 1024;
 pub struct MetricId(u32);
 
 impl MetricId {
+    pub(super) fn of_index(index: usize) -> Self {
+        Self(u32::try_from(index).unwrap_or(u32::MAX))
+    }
+
     pub(super) fn index(self) -> usize {
         self.0 as usize
     }

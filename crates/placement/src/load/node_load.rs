@@ -34,6 +34,17 @@ impl Readings {
         Self(slots.into())
     }
 
+    /// For each metric the reading that `choose` returns for what `self` and `other` have of it.
+    #[must_use]
+    pub fn merged(
+        &self,
+        other: &Self,
+        choose: impl Fn(MetricId, Option<Reading>, Option<Reading>) -> Option<Reading>,
+    ) -> Self {
+        let metrics = (0..self.0.len().max(other.0.len())).map(MetricId::of_index);
+        Self(metrics.map(|metric| choose(metric, self.get(metric), other.get(metric))).collect())
+    }
+
     /// The metric's reading, fresh or not.
     pub fn get(&self, metric: MetricId) -> Option<Reading> {
         *self.0.get(metric.index())?
@@ -48,7 +59,7 @@ impl Readings {
 /// What is known of one node's load. Cheap to clone: its parts are shared.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct NodeLoad {
-    /// The readings that its annotations hold.
+    /// Its readings.
     pub readings: Arc<Readings>,
     /// Pods that were bound to it recently, and in-flight pods that count on it.
     pub recent: Arc<RecentPods>,

@@ -1,5 +1,5 @@
 //! When a node's readings are written to annotations or a NodeLoad. Below, readers are the programs that use what is
-//! written.
+//! written: other programs, and the extender where the annotator does not tell it each poll.
 //!
 //! Readings are polled often and written rarely: each write of a Node makes kube-scheduler retry every pod that an
 //! extender rejected. [`NodeWriteRules::reason`] compares the written with the polled values and returns whether a
@@ -23,10 +23,10 @@ const RENEWAL_MARGIN: SignedDuration = SignedDuration::from_mins(1);
 /// seconds.
 const HOT_VALUE_MARGIN: SignedDuration = SignedDuration::from_secs(15);
 
-/// The default dead band. In the closed loop (bench/closed-loop, S40, seeds 1 to 5) node-minutes above 80% were 0.65 of
-/// those of crane's plugin where each reading was written (60 times an hour), 0.68 with 0.03 (14 times) and 0.71 with
-/// this one (11 times).
-pub const DEFAULT_DEAD_BAND: f64 = 0.05;
+/// The default dead band. Extenders get each poll without a write, so what has moved is written for other readers, and
+/// for extenders that have just started. A node whose readings deviate by 0.05 is written 10.0 times an hour, as a steady
+/// one is, and with a dead band of 0.05 19.5 times (annotator/src/fleet/tests/writes.rs).
+pub const DEFAULT_DEAD_BAND: f64 = 0.2;
 
 /// The values of one node: as last written, or as just polled.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]

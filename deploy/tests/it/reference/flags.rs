@@ -98,7 +98,8 @@ const MORE: [(&str, &str, &str); 43] = [
     (
         "scheduler-extender",
         "learned-use-url",
-        "[what workloads use](readings.md#what-workloads-use)",
+        "[readings without a write](readings.md#readings-without-a-write), [what workloads \
+         use](readings.md#what-workloads-use)",
     ),
     ("scheduler-extender", "lease-name", "[several extenders](replicas.md#several-extenders)"),
     ("scheduler-extender", "listen-address", "[the extender entries](#kube-scheduler)"),

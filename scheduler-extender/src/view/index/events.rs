@@ -178,6 +178,7 @@ impl Index {
         self.early.remove(name);
         self.change_known(name, |node| {
             node.load = None;
+            node.sources = Default::default();
             node.is_unready = false;
             node.cpu.allocatable = None;
             node.measured = None;

@@ -10,12 +10,11 @@ use jiff::Timestamp;
 use placement::demand::{PerDemand, Rates};
 use placement::load::{NodeLoad, Readings, RecentPods, STARTS_WITHIN};
 use placement::policy::LoadPolicy;
-use placement::reading::{HotValueNote, Reading, is_fresh};
+use placement::reading::{HotValueNote, is_fresh};
 use placement::resources::Amounts;
 use placement::selector::Labels;
-use placement::units::{MetricName, NodeName, PodUid};
+use placement::units::{NodeName, PodUid};
 
-use super::refused::RefusedReading;
 use super::{Index, Notice, PodRequest};
 
 /// The largest number of nodes whose bindings are kept before the watch shows the node. A pod's author can name any
@@ -25,19 +24,33 @@ const MAX_EARLY: usize = 1024;
 impl Index {
     /// Sets the readings, the capacity and the labels of a node that the watch has shown.
     pub(super) fn set_load(&mut self, facts: &NodeFacts) {
-        let readings = self.believed(facts);
-        let readings = Readings::new(&mut self.metrics, readings);
+        let annotated = facts.readings.iter().map(|(metric, reading)| (metric, reading.clone()));
+        let annotated = self.believed(&facts.name, annotated);
         let crane_hot_value = if self.believe_crane_hot_value { facts.hot_value } else { None };
         let speeds = self.speeds(facts);
-        let update = NodeUpdate { facts, readings, crane_hot_value, speeds };
-        let known = self.nodes.get(&facts.name).and_then(|node| node.load.as_ref());
-        let load = match known {
+        let update = NodeUpdate { facts, crane_hot_value, speeds };
+        let node = self.nodes.get(&facts.name);
+        let mut sources = node.map(|node| node.sources.clone()).unwrap_or_default();
+        let are_same = sources.annotated == annotated;
+        sources.annotated = annotated;
+        let load = match node.and_then(|node| node.load.as_ref()) {
             // Most changes of a node are its kubelet's heartbeats.
-            Some(known) if update.is_of(known) => return,
-            Some(known) => update.with(known),
+            Some(known) if are_same && update.is_of(known) => return,
+            Some(known) => {
+                if known.created_at != facts.created_at {
+                    sources.polled = Readings::default();
+                }
+                update.with(known)
+            }
             None => update.joined(&mut self.early),
         };
-        self.change_node(&facts.name, |node| node.load = Some(load));
+        let policy = Arc::clone(&self.policy);
+        let now = self.now;
+        self.change_node(&facts.name, |node| {
+            node.load = Some(load);
+            node.sources = sources;
+            node.choose_readings(&policy, now);
+        });
     }
 
     /// What the node's annotations say that it can do. One that cannot be read is left out.
@@ -52,30 +65,6 @@ impl Index {
             }
             Some(Err(_)) | None => None,
         })
-    }
-
-    /// The plausible readings. The others are counted if the policy uses the metric.
-    fn believed(&mut self, facts: &NodeFacts) -> Vec<(MetricName, Reading)> {
-        let mut believed = Vec::with_capacity(facts.readings.len());
-        for (metric, reading) in &facts.readings {
-            let refused = match reading {
-                Ok(reading) => match reading.check(metric, self.now) {
-                    Ok(reading) => {
-                        believed.push((metric.clone(), reading));
-                        continue;
-                    }
-                    Err(error) => RefusedReading::from(error),
-                },
-                Err(error) => RefusedReading::from(error.clone()),
-            };
-            let is_used = self.policy.policy.metrics().contains(&metric);
-            if is_used && self.refused_readings.count(&refused, self.now) {
-                let (node, metric) = (facts.name.clone(), metric.to_string());
-                let error = refused.to_string();
-                self.notices.push(Notice::RefusedReading { node, metric, error });
-            }
-        }
-        believed
     }
 
     /// Records a binding: the pod counts in the node's hot value, and with what it `uses` until readings show it. A pod
@@ -198,10 +187,9 @@ pub(in crate::view) fn may_start(policy: &LoadPolicy, at: Timestamp, now: Timest
     policy.estimates.is_some() && is_fresh(at, now, STARTS_WITHIN)
 }
 
-/// The load data of a node's object: its load without recent pods.
+/// The load data of a node's object: its load without readings and recent pods.
 struct NodeUpdate<'f> {
     facts: &'f NodeFacts,
-    readings: Readings,
     crane_hot_value: Option<HotValueNote>,
     speeds: PerDemand<Option<u64>>,
 }
@@ -209,8 +197,7 @@ struct NodeUpdate<'f> {
 impl NodeUpdate<'_> {
     /// Whether a known load has the same data.
     fn is_of(&self, known: &NodeLoad) -> bool {
-        *known.readings == self.readings
-            && known.crane_hot_value == self.crane_hot_value
+        known.crane_hot_value == self.crane_hot_value
             && known.capacity == self.facts.capacity
             && known.speeds == self.speeds
             && known.created_at == self.facts.created_at
@@ -238,7 +225,7 @@ impl NodeUpdate<'_> {
 
     fn load(&self, recent: Arc<RecentPods>, labels: Arc<Labels>) -> NodeLoad {
         NodeLoad {
-            readings: Arc::new(self.readings.clone()),
+            readings: Arc::default(),
             recent,
             crane_hot_value: self.crane_hot_value,
             capacity: self.facts.capacity,

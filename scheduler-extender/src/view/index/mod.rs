@@ -17,6 +17,7 @@ mod model;
 mod nodes;
 mod nominations;
 mod publish;
+mod readings;
 mod refused;
 mod unmanaged;
 
@@ -142,6 +143,7 @@ impl Index {
     /// Puts another policy in force.
     pub fn set_policy(&mut self, policy: LoadPolicy) {
         self.policy = self.resolve(policy);
+        self.choose_all_readings();
         self.changes.others = true;
     }
 

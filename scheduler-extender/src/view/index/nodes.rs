@@ -13,6 +13,7 @@ use placement::units::NodeName;
 
 use super::Index;
 use super::cpu::{NodeCpu, Requests};
+use super::readings::ReadingSources;
 use super::unmanaged::LastMeasurements;
 
 /// What is known of one node.
@@ -21,6 +22,8 @@ pub(super) struct Node {
     pub(super) name: NodeName,
     /// Its load; `None` until the watch has shown the node.
     pub(super) load: Option<NodeLoad>,
+    /// What its load's readings are chosen from.
+    pub(super) sources: ReadingSources,
     /// Whether it is not ready, by its kubelet or the node controller.
     pub(super) is_unready: bool,
     pub(super) ledger: NodeLedger,
@@ -33,6 +36,7 @@ impl Node {
         Self {
             name: name.clone(),
             load: None,
+            sources: ReadingSources::default(),
             is_unready: false,
             ledger: NodeLedger::default(),
             cpu: NodeCpu { allocatable: None, requests },
