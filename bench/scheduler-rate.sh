@@ -22,7 +22,7 @@ ours=$(port) admin=$(port)
 now=$(date -u +%Y-%m-%dT%H:%M:%SZ)
 jq -nc --argjson nodes "$nodes" --arg now "$now" 'range($nodes) | {kind: "Node", apiVersion: "v1",
   metadata: {name: "ip-10-0-\(. / 256 | floor)-\(. % 256).eu-central-1.compute.internal",
-    annotations: {cpu_busy_avg_5m: "0.\(10 + . * 37 % 50)000,\($now)", mem_usage_avg_5m: "0.\(10 + . * 11 % 50)000,\($now)"}},
+    annotations: {cpu_shared_busy_avg_5m: "0.\(10 + . * 37 % 50)000,\($now)", mem_usage_avg_5m: "0.\(10 + . * 11 % 50)000,\($now)"}},
   status: {capacity: {cpu: "64", memory: "256Gi", pods: "250"}, allocatable: {cpu: "64", memory: "256Gi", pods: "250"},
     conditions: [{type: "Ready", status: "True"}]}}' >"$work/nodes.json"
 create "$work/nodes.json"

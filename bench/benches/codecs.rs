@@ -138,7 +138,7 @@ fn request(names: &[String]) -> String {
 }
 
 const REASON: &str =
-    "Load[cpu_busy_avg_5m] is too high, over 0.65 (see: kubectl plimsoll explain pod)";
+    "Load[cpu_shared_busy_avg_5m] is too high, over 0.65 (see: kubectl plimsoll explain pod)";
 
 /// A request's names and pod, and Filter's answer that rejects every third node. Reading finds the place of each node
 /// too, which `serde_json` alone does not.

@@ -37,9 +37,9 @@ const LIMITS: &str = "\
 ";
 
 const MODEL: &str = "\
-# - scoring.model: learned, with `estimates` enabled. A node is as loaded as its most loaded resource, and pods that no
-#   reading shows yet count by what their workload uses.
-# - scoring.scale: 100, with the weight of `plimsoll scheduler-config`. Steps of 10 hide differences of 10% in load.
+# - scoring.model: aboveTypical, with `estimates` enabled: a node loses points for what it would be above the load that
+#   is typical of the candidates, so that replicas spread, and pods that no reading shows yet count by what their
+#   workload uses. With scoring.scale: 30 and the weight of `plimsoll scheduler-config`.
 ";
 
 const WINDOWS: &str = "\

@@ -111,7 +111,8 @@ fn every_node(policy: &LoadPolicy, gpu: bool) -> String {
     let limits: Vec<&Limit> =
         policy.limits.iter().chain(policy.pools.iter().flat_map(|pool| &pool.limits)).collect();
     let is_hard = matches!(policy.overload.when_all, WhenAllOverloaded::Wait { .. });
-    if is_hard && !limits.is_empty() {
+    let limits_demand = policy.demand.all().any(|(_, rule)| rule.limit.is_some());
+    if is_hard && (limits_demand || !limits.is_empty()) {
         needed_for.push("hard limits");
     }
     // Where no node of a sample is measured, soft limits let the pod go to one that is to be rejected.
@@ -214,9 +215,13 @@ struct Needs {
 impl Needs {
     fn of(policy: &LoadPolicy) -> Self {
         let mut pools = policy.pools.iter();
-        let limited = !policy.limits.is_empty() || pools.any(|pool| !pool.limits.is_empty());
+        let demands = || policy.demand.all().map(|(_, rule)| rule);
+        let limited = !policy.limits.is_empty()
+            || pools.any(|pool| !pool.limits.is_empty())
+            || demands().any(|rule| rule.limit.is_some());
         let pools = policy.pools.iter().flat_map(|pool| &pool.weights);
-        let scores = policy.weights.iter().chain(pools).any(|weight| weight.weight > 0.0);
+        let scores = policy.weights.iter().chain(pools).any(|weight| weight.weight > 0.0)
+            || demands().any(|rule| rule.weight > 0.0);
         Self { filter: limited || !policy.namespaces.is_empty(), scores }
     }
 }
@@ -294,7 +299,7 @@ fn gpu_entry(policy: &LoadPolicy, extender: &Extender) -> String {
 }
 
 /// kube-scheduler's points for each of an extender's, at weight 1: its own go to 100, an extender's to 10.
-const POINTS_EACH: u32 = 10;
+pub(crate) const POINTS_EACH: u32 = 10;
 /// What pods name for the kube-scheduler in the cluster.
 const OWN_NAME: &str = "plimsoll-scheduler";
 /// What pods have that name no scheduler.

@@ -5,6 +5,7 @@
 //! some minutes. If its queue is full, a pod gets no event.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::time::Duration;
 
 use cluster::{EventKind, EventText, EventWriter, PodReference};
@@ -20,7 +21,7 @@ const QUEUE: usize = 256;
 /// The pause between two events: 5 a second.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// A pod gets no second event within this time.
+/// A pod gets no second event of the same reason within this time.
 const ONE_EACH: Duration = Duration::from_secs(5 * 60);
 
 /// The timeout of one call to the API server.
@@ -63,14 +64,15 @@ pub async fn write_events(
     writer: EventWriter,
     shutdown: Shutdown,
 ) -> anyhow::Result<()> {
-    let mut warned: HashMap<String, Instant> = HashMap::new();
+    let mut warned: HashMap<(String, &str), Instant> = HashMap::new();
     while let Some(Some((pod, cause))) = shutdown.run_until_cancelled(queue.0.recv()).await {
         let now = Instant::now();
         warned.retain(|_, at| now.duration_since(*at) < ONE_EACH);
-        if warned.insert(pod.uid.clone(), now).is_some() {
-            continue;
-        }
         let (kind, text) = event(&pod, cause);
+        let Entry::Vacant(unwarned) = warned.entry((pod.uid.clone(), text.reason)) else {
+            continue;
+        };
+        unwarned.insert(now);
         if let Err(error) = writer.write_of_pod(&pod, kind, &text, TIMEOUT).await {
             let PodReference { namespace, name: pod, uid } = &pod;
             tracing::warn!(uid, namespace, pod, %error, "cannot write the event {}", text.reason);
@@ -100,7 +102,12 @@ fn event(pod: &PodReference, cause: OverLimitCause) -> (EventKind, EventText) {
         OverLimitCause::FewCandidates => (
             EventKind::Normal,
             "PlacedOverLoadLimit",
-            "The few nodes that meet what else the pod asks for are over a load limit; others may not be",
+            "The few nodes that meet what else the pod asks for are over a load limit; others are not",
+        ),
+        OverLimitCause::NotMeasured => (
+            EventKind::Normal,
+            "PlacedOverLoadLimit",
+            "No node that would do is measured, and the policy rejects nodes for that",
         ),
     };
     let PodReference { namespace, name, .. } = pod;

@@ -1,8 +1,8 @@
 //! The last readings of all nodes, for the extender: what each poll gave, whether or not it was worth a write.
 //!
-//! Invariants: an answer has the nodes that were polled since the version that the client names, with what the last poll
-//! of each gave; a client that has read each answer has what one has that asks for everything. A node that was not polled
-//! since this process leads for the first time is in no answer.
+//! Invariants: an answer has the nodes that were polled since the version that the client names, with what the last
+//! poll of each gave; a client that has read each answer has what one has that asks for everything. A node that was
+//! not polled since this process leads for the first time is in no answer.
 
 pub(crate) mod serve;
 

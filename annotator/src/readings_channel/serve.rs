@@ -1,4 +1,5 @@
-//! `GET /v1/readings`: the last readings of all nodes; with `?since=VERSION` those that are newer than an earlier answer.
+//! `GET /v1/readings`: the last readings of all nodes; with `?since=VERSION` those that are newer than an earlier
+//! answer.
 //!
 //! A replica that does not lead polls no node. It answers 503 instead of old readings.
 

@@ -301,7 +301,7 @@ impl Scraped {
 fn samples(nodes: &[Scraped], begin: i64) -> String {
     let mut text = String::from("# TYPE node_cpu_seconds counter\n");
     for node in nodes {
-        for (mode, rate) in [("idle", node.idle), ("user", 1.0 - node.idle)] {
+        for (mode, rate) in [("idle", node.idle), ("user", (1.0 - node.idle).max(0.0))] {
             for (passed, at) in node.times(begin) {
                 let value = 10_000.0 + rate * passed as f64;
                 let instance = node.instance;

@@ -54,7 +54,7 @@ impl Cluster {
         let percent = if hot { 95 } else { (number * 37 + round) % 60 };
         let node = sim::node(&name(number))
             .label("topology.kubernetes.io/zone", "eu-central-1a")
-            .annotation("cpu_busy_avg_5m", reading(&codec, percent, now))
+            .annotation("cpu_shared_busy_avg_5m", reading(&codec, percent, now))
             .annotation("mem_usage_avg_5m", reading(&codec, (number * 11 + round) % 60, now));
         let node = if self.gpu {
             node.annotation("plimsoll.dev/gpu-cards", cards(number).to_string())

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize, Serializer};
 
 /// What the extender says of a node over the limit.
 const REASON: &str =
-    "Load[cpu_busy_avg_5m] is too high, over 0.65 (see: kubectl plimsoll explain pod)";
+    "Load[cpu_shared_busy_avg_5m] is too high, over 0.65 (see: kubectl plimsoll explain pod)";
 
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]

@@ -6,7 +6,7 @@
 //! forward in lockstep, so that the use of a pod is computed once for all of them. `WORKLOAD.md` says what is simulated
 //! and what is not.
 //!
-//! A new policy is one file in [`policies`] that implements [`policies::Policy`], and one line in [`policies::ALL`].
+//! A new policy is one file in [`policies`] that implements [`policies::Policy`], and one line in `policies::KINDS`.
 
 pub mod args;
 pub mod cell;

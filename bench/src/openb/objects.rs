@@ -18,7 +18,7 @@ use super::trace::{NodeKind, PodKind, Trace, WHOLE};
 /// The resource that GPU pods ask for.
 const UNITS: &str = "aliyun.com/gpu-mem";
 /// What the shipped policy reads.
-const METRICS: [&str; 2] = ["cpu_busy_avg_5m", "mem_usage_avg_5m"];
+const METRICS: [&str; 2] = ["cpu_shared_busy_avg_5m", "mem_usage_avg_5m"];
 /// MiB of a card by its units: any memory will do.
 const UNIT_MIB: u32 = 16;
 
@@ -130,7 +130,7 @@ mod tests {
         assert_eq!(pods[1]["metadata"]["annotations"], json!({}));
         let node = node(&trace, 0, &trace.nodes[2], Timestamp::UNIX_EPOCH);
         assert_eq!(
-            node["metadata"]["annotations"]["cpu_busy_avg_5m"],
+            node["metadata"]["annotations"]["cpu_shared_busy_avg_5m"],
             "0.00000,1970-01-01T00:00:00Z"
         );
         assert_eq!(node["status"]["allocatable"][UNITS], "4000");

@@ -57,7 +57,7 @@ pub(crate) fn autoscalers(facts: &Facts, found: &mut Findings) {
         );
     }
     found.ok_if_nothing(format!(
-        "{seen} beside a score by load of at most {points} points (docs/autoscalers.md)"
+        "{seen} beside a score by load of at most {points} points, more for pods with GPU memory (docs/autoscalers.md)"
     ));
 }
 

@@ -1,5 +1,6 @@
 //! `plimsoll why`: why a pod is where it is, or waits, node by node.
 
+mod lead;
 mod manifest;
 mod node;
 mod overview;
@@ -58,7 +59,9 @@ pub(crate) fn why(flags: &Why, output: &mut dyn Write) -> Result<ExitCode> {
             "\nBy load and cards alone: taints, affinity, CPU and memory are kube-scheduler's to look at."
         )?;
     }
-    writeln!(output, "\nkube-scheduler adds the points of its own plugins to SCORE.")?;
+    let lead = lead::sentence(&explained);
+    let gap = if lead.is_empty() { "" } else { "\n" };
+    writeln!(output, "\nkube-scheduler adds the points of its own plugins to SCORE.{gap}{lead}")?;
     Ok(ExitCode::SUCCESS)
 }
 

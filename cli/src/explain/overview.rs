@@ -229,14 +229,13 @@ fn added(in_flight: Option<f64>, pod: Option<f64>) -> f64 {
     in_flight.unwrap_or(0.0) + pod.unwrap_or(0.0)
 }
 
-/// A reading and what is added to it, or taken off, each with this sign: `61.2%`, `61.2%+4.0%`, `90.1%-30.0%`, `stale`.
+/// A reading and what is added to it, each with this sign: `61.2%`, `61.2%+4.0%`, `stale`.
 fn load(reading: &Reading, added: f64, sign: &str) -> String {
     let value = reading.value.map(|value| format!("{}{sign}", format::load(value)));
     match (reading.status, value) {
         (ReadingStatus::Stale, _) => "stale".to_owned(),
-        (ReadingStatus::Fresh, Some(value)) if added.abs() >= SHOWN => {
-            let plus = if added > 0.0 { '+' } else { '-' };
-            format!("{value}{plus}{}{sign}", format::load(added.abs()))
+        (ReadingStatus::Fresh, Some(value)) if added >= SHOWN => {
+            format!("{value}+{}{sign}", format::load(added))
         }
         (ReadingStatus::Fresh, Some(value)) => value,
         (ReadingStatus::Fresh, None) => "infinite".to_owned(),

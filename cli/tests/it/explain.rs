@@ -77,19 +77,38 @@ fn a_load_that_is_a_little_over_its_limit_does_not_look_like_it() {
 }
 
 #[test]
-fn what_ended_pods_still_show_is_taken_off_the_reading() {
-    let mut node = value(LOAD)["nodes"][1].clone();
-    let load = &mut node["load"];
-    for part in ["limits", "terms"] {
-        let metric = &mut load[part][0];
-        metric["reading"]["value"] = json!(0.90);
-        metric["inFlight"] = json!(-0.30);
+fn what_the_lead_by_load_outweighs_is_said() {
+    let lead = |scores: [i64; 2]| {
+        let mut nodes = value(LOAD)["nodes"].as_array().unwrap()[1..3].to_vec();
+        for (node, score) in nodes.iter_mut().zip(scores) {
+            node["accepted"] = json!(true);
+            node["extenderScore"] = json!(score);
+        }
+        let own = nodes[0]["name"].clone();
+        let (url, _server) =
+            extender("200 OK", &with(LOAD, &json!({ "node": own, "nodes": nodes })));
+        let written = run(["explain", "pod", "web-0", "--extender", &url]).success();
+        written.lines().last().unwrap().to_owned()
+    };
+    for (scores, expected) in [
+        ([30, 30], "is as good as"),
+        (
+            [28, 30],
+            "by 20 of its points, at the extender's weight 1: its own plugins outweighed that.",
+        ),
+        (
+            [30, 29],
+            "by 10 of its points, at the extender's weight 1. Each of its plugins can outweigh that, or be as much: ",
+        ),
+        (
+            [30, 10],
+            "That outweighs NodeResourcesFit, BalancedAllocation or ImageLocality (at most 100), and not a topology",
+        ),
+        ([90, 10], "That outweighs each of its plugins: "),
+    ] {
+        let said = lead(scores);
+        assert!(said.starts_with("By load ") && said.contains(expected), "{scores:?}: {said}");
     }
-    // An addition under a tenth of a percent is not shown.
-    load["terms"][1]["inFlight"] = json!(-0.0203);
-    let (url, _server) = extender("200 OK", &with(LOAD, &json!({ "nodes": [node] })));
-    let written = run(["explain", "pod", "web-0", "--extender", &url]).success();
-    assert_golden("explain-ended.txt", &written);
 }
 
 #[test]

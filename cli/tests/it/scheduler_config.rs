@@ -138,11 +138,31 @@ fn every_node_is_looked_at_where_an_answer_about_a_sample_could_be_wrong() {
             Some("hard limits"),
         ),
         (limit, hard, &["--gpu", "--in-cluster"], Some("GPUs and hard limits")),
+        (
+            "",
+            "  limits: {mode: hard}\n  demand: {egress: {limit: 0.8}}\n",
+            &[],
+            Some("hard limits"),
+        ),
+        ("", "  demand: {egress: {limit: 0.8}}\n", &[], None),
     ] {
         let found = every_node(fields, spec, flags);
         assert_eq!(found.as_deref(), expected, "{fields} {spec} {flags:?}");
         let has_setting = config(fields, spec, flags).contains("\npercentageOfNodesToScore:");
         assert_eq!(has_setting, expected.is_some());
+    }
+}
+
+#[test]
+fn demands_need_verbs_as_metrics_do() {
+    for (rule, filter, scores) in [
+        ("limit: 0.8", true, false),
+        ("weight: 1", false, true),
+        ("limit: 0.8, weight: 1", true, true),
+    ] {
+        let text = config("", &format!("  demand: {{egress: {{{rule}}}}}\n"), &[]);
+        let has = |verb: &str| text.contains(&format!("\n  {verb}: "));
+        assert_eq!((has("filterVerb"), has("prioritizeVerb")), (filter, scores), "{text}");
     }
 }
 

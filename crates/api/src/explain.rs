@@ -128,7 +128,7 @@ pub struct Node {
     /// 0 (worst) to 100. For a GPU pod the mean of the scores by load and by cards; for another pod the score by load,
     /// less the part that `costToCards` takes.
     pub score: u8,
-    /// The score that Prioritize returns: 0 to 10 or 0 to 100, by the policy's scale.
+    /// The score that Prioritize returns: 0 to the policy's scale, 0 to 100 for GPU pods.
     pub extender_score: i64,
     /// The decision by the node's load; absent if the node is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -206,8 +206,8 @@ pub struct Term {
     /// Points of 100 that it adds; absent if the reading is infinite, and under a model that does not add terms up.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub points: Option<f64>,
-    /// The load that is typical of the nodes that the pod could go to, of the metric's resource and without the pod: only
-    /// what the node would be above it costs points. Absent under a model that adds terms up.
+    /// The load that is typical of the nodes that the pod could go to, of the metric's resource and without the pod:
+    /// only what the node would be above it costs points. Absent under a model that adds terms up.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub typical: Option<f64>,
     /// The reading that they were computed from.

@@ -74,7 +74,7 @@ fn column(name: &str, kind: &str, description: &str, metric: &str, field: &str) 
 /// The CustomResourceDefinition, as `deploy/components/nodeloads/crd.yaml` has it.
 #[must_use]
 pub fn definition() -> Value {
-    let cpu = "cpu_busy_avg_5m";
+    let cpu = "cpu_shared_busy_avg_5m";
     let usage = "cpu_usage_avg_5m";
     let memory = "mem_usage_avg_5m";
     json!({
@@ -92,7 +92,7 @@ pub fn definition() -> Value {
                 "name": VERSION, "served": true, "storage": true,
                 "schema": {"openAPIV3Schema": schema()},
                 "additionalPrinterColumns": [
-                    column("CPU", "string", "cpu_busy_avg_5m, a fraction of all CPUs", cpu, "value"),
+                    column("CPU", "string", "cpu_shared_busy_avg_5m, a fraction of the CPUs that pods share", cpu, "value"),
                     column("CPU usage", "string", "cpu_usage_avg_5m of crane's policies", usage, "value"),
                     column("Memory", "string", "mem_usage_avg_5m, a fraction of all memory", memory, "value"),
                     column("Read", "date", "When the exporter gave the value of memory", memory, "time"),

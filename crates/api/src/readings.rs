@@ -1,8 +1,8 @@
 //! The answer of the annotator's `GET /v1/readings`: the last readings of all nodes, by columns.
 //!
-//! The extender reads it. With `?since=VERSION`, the version of an earlier answer, it has only the nodes that were polled
-//! since. A node, metric or value that is absent is not known, never 0. An answer with 15,000 nodes and two metrics takes
-//! some 600 kB.
+//! The extender reads it. With `?since=VERSION`, the version of an earlier answer, it has only the nodes that were
+//! polled since. A node, metric or value that is absent is not known, never 0. An answer with 15,000 nodes and two
+//! metrics takes some 600 kB.
 //!
 //! # Examples
 //!

@@ -71,6 +71,15 @@ impl NodeTaints {
         self.all.iter().any(|taint| taint["key"] == DELETION_CANDIDATE)
     }
 
+    /// Whether it takes no pod without a toleration. A taint of Plimsoll does not count: it says that the Node is hot.
+    #[must_use]
+    pub fn repel_pods(&self) -> bool {
+        let others = self.all.iter().filter(|taint| !is_ours(taint));
+        others
+            .into_iter()
+            .any(|taint| taint["effect"] == "NoSchedule" || taint["effect"] == "NoExecute")
+    }
+
     /// Whether its taints of Plimsoll are exactly the wanted one, or none.
     #[must_use]
     pub fn match_wanted(&self, wanted: Option<&Taint>) -> bool {

@@ -83,7 +83,14 @@ fn every_variable_of_make_is_one_that_the_makefile_or_a_script_of_it_reads() {
         if words.first().is_none_or(|word| word != "make") {
             continue;
         }
-        for variable in words.iter().filter_map(|word| word.split_once('=')).map(|(name, _)| name) {
+        // What stands in quotes is a value.
+        let mut quotes = 0;
+        let outside = words.iter().filter(|word| {
+            let is_outside = quotes % 2 == 0;
+            quotes += word.matches('"').count();
+            is_outside
+        });
+        for variable in outside.filter_map(|word| word.split_once('=')).map(|(name, _)| name) {
             let uses = [format!("{variable}="), format!("${{{variable}"), format!("$({variable}")];
             assert!(uses.iter().any(|used| known.contains(used)), "{document}: {words:?}");
             count += 1;

@@ -111,7 +111,7 @@ fn example_node(
     recent: usize,
 ) -> NodeLoad {
     let now = Timestamp::UNIX_EPOCH;
-    let readings = [("cpu_busy_avg_5m", cpu), ("mem_usage_avg_5m", memory)];
+    let readings = [("cpu_shared_busy_avg_5m", cpu), ("mem_usage_avg_5m", memory)];
     let readings = Readings::new(
         table,
         readings.into_iter().filter_map(|(metric, value): (&str, f64)| {
@@ -185,7 +185,7 @@ fn the_policies_of_the_documents_are_valid() {
     }
     // Parts of `spec`.
     let head = "apiVersion: plimsoll.dev/v1alpha1\nkind: SchedulingPolicy\nspec:\n";
-    let metrics = "  metrics:\n  - {name: cpu_busy_avg_5m, period: 1m}\n  - {name: mem_usage_avg_5m, period: 1m}\n";
+    let metrics = "  metrics:\n  - {name: cpu_shared_busy_avg_5m, period: 1m}\n  - {name: mem_usage_avg_5m, period: 1m}\n";
     let parts: Vec<&str> = blocks.filter(|block| block.starts_with("  ")).collect();
     assert_eq!(parts.len(), 4);
     for part in parts {

@@ -5,6 +5,7 @@
 
 use std::borrow::Cow;
 use std::cmp::Ordering;
+use std::collections::HashSet;
 use std::sync::{Arc, OnceLock};
 
 use cluster::GpuRequestError;
@@ -165,8 +166,8 @@ impl Decision {
         Evaluation { policy, node, pod, now: self.time }
     }
 
-    /// The [`typical_load`] of each group of weights under `policy`, the one in force or the shadow policy: of the nodes
-    /// that the pod could go to, without it. What Prioritize is asked about are the nodes that Filter accepted.
+    /// The [`typical_load`] of each group of weights under `policy`, the one in force or the shadow policy: of the
+    /// nodes that the pod could go to, without it. What Prioritize is asked about are the nodes that Filter accepted.
     pub fn typical(&self, policy: &ResolvedPolicy, prepared: Option<&Prepared>) -> &[f64] {
         let is_in_force = self.is_in_force(policy);
         self.typical[usize::from(!is_in_force)].get_or_init(|| {
@@ -273,29 +274,56 @@ impl Decision {
         load.labels.get(ZONE_LABEL).map(|zone| &**zone)
     }
 
-    /// Why every node that would do is over a limit for the pod.
-    pub fn over_limit_cause(&self) -> OverLimitCause {
-        let (mut all_measured, mut all_too_small, mut candidates) = (true, true, 0_usize);
-        for position in 0..self.len() {
-            if self.no_fit(position).is_some() {
+    /// Why every node that would do is over a limit for the pod, by these verdicts about the load.
+    pub fn over_limit_cause(&self, verdicts: &Verdicts<'_>) -> OverLimitCause {
+        let (mut measured, mut all_over, mut all_too_small) = (0_usize, true, true);
+        let mut over_limits = verdicts.over_limits.iter().peekable();
+        for (position, verdict) in verdicts.each.iter().enumerate() {
+            let passes = over_limits.next_if(|over| **over == position).is_some();
+            // Nodes that are accepted otherwise have no readings, and do not keep others from being over a limit.
+            let is_over = passes || matches!(verdict, Verdict::Overloaded(_));
+            if !is_over || self.no_fit(position).is_some() {
                 continue;
             }
-            candidates += 1;
             let Some(load) = self.load(position) else { continue };
             let evaluation = self.by_node_alone(self.policy(), &load);
-            all_measured &= evaluation.measured_limit_ratio().is_some_and(|ratio| ratio > 1.0);
+            let Some(ratio) = evaluation.measured_limit_ratio() else { continue };
+            measured += 1;
+            all_over &= ratio > 1.0;
             all_too_small &= evaluation.is_exceeded_by_pod();
         }
-        let known = self.snapshot.names().len();
-        if all_too_small {
+        if measured == 0 {
+            OverLimitCause::NotMeasured
+        } else if all_too_small {
             OverLimitCause::NoNodeLargeEnough
-        } else if candidates < known && (candidates < 3 || candidates * 25 < known) {
+        } else if self.is_about_few_nodes() && self.is_room_elsewhere() {
             OverLimitCause::FewCandidates
-        } else if all_measured {
+        } else if all_over {
             OverLimitCause::Measured
         } else {
             OverLimitCause::Estimates
         }
+    }
+
+    /// Whether one or two nodes of more would do, or fewer than 4% of the cluster: fewer than kube-scheduler's smallest
+    /// sample, 5%.
+    fn is_about_few_nodes(&self) -> bool {
+        let fits = (0..self.len()).filter(|position| self.no_fit(*position).is_none()).count();
+        fits < self.snapshot.names().len() && (fits < 3 || fits * 25 < self.snapshot.names().len())
+    }
+
+    /// Whether another node, which takes pods without a toleration, is below its limits by what is measured.
+    fn is_room_elsewhere(&self) -> bool {
+        let asked = self.nodes.places().iter().flatten().map(|place| place.index());
+        let asked: HashSet<usize> = asked.collect();
+        let places = self.snapshot.names().places().iter();
+        places.filter(|place| !asked.contains(&place.index())).any(|place| {
+            let load = self.snapshot.at(*place).load.as_ref();
+            load.filter(|load| !load.repels_pods).is_some_and(|load| {
+                let ratio = self.without(self.policy(), load).measured_limit_ratio();
+                ratio.is_some_and(|ratio| ratio <= 1.0)
+            })
+        })
     }
 
     /// How near the node at a position is to its limits; infinite for an unknown node, which has no readings.
@@ -515,15 +543,22 @@ pub enum OverLimitCause {
     Estimates,
     /// The pod alone is over the limit on each.
     NoNodeLargeEnough,
-    /// One or two nodes of more would do, or fewer than 4% of the cluster: fewer than kube-scheduler's smallest sample,
-    /// 5%. What else the pod asks for leaves no others, and the cluster may have room.
+    /// One or two nodes of more would do, or fewer than 4% of the cluster. What else the pod asks for leaves no
+    /// others, and the cluster has room.
     FewCandidates,
+    /// None is measured, and the policy rejects nodes for that.
+    NotMeasured,
 }
 
 impl OverLimitCause {
     /// All of them.
-    pub const ALL: [Self; 4] =
-        [Self::Measured, Self::Estimates, Self::NoNodeLargeEnough, Self::FewCandidates];
+    pub const ALL: [Self; 5] = [
+        Self::Measured,
+        Self::Estimates,
+        Self::NoNodeLargeEnough,
+        Self::FewCandidates,
+        Self::NotMeasured,
+    ];
 
     /// Its word in metrics.
     #[must_use]
@@ -533,6 +568,7 @@ impl OverLimitCause {
             Self::Estimates => "estimates",
             Self::NoNodeLargeEnough => "no node large enough",
             Self::FewCandidates => "few candidates",
+            Self::NotMeasured => "not measured",
         }
     }
 }
@@ -542,7 +578,7 @@ impl OverLimitCause {
 pub struct Verdicts<'p> {
     /// In the order of the candidates; a node that passes although it is over a limit is accepted.
     pub each: Vec<Verdict<'p>>,
-    /// Positions of the nodes that pass although they are over a limit: those near the least loaded, where every node is
-    /// over one.
+    /// Positions of the nodes that pass although they are over a limit: those near the least loaded, where every node
+    /// is over one.
     pub over_limits: Vec<usize>,
 }

@@ -40,7 +40,7 @@ pub(super) fn by_load(decider: &Decider, body: &[u8]) -> Answer {
         verdicts.over_limits.clear();
     }
     if !verdicts.over_limits.is_empty() {
-        let cause = decision.over_limit_cause();
+        let cause = decision.over_limit_cause(&verdicts);
         decider.metrics.count_passed_over_limits(cause);
         decider.over_limits.report(&decision.pod, cause);
     }

@@ -109,9 +109,11 @@ async fn a_pod_counts_while_its_image_is_pulled_and_until_readings_show_it() {
 async fn a_pod_that_waits_for_its_volume_counts_until_it_is_deleted() {
     let (sim, rig) = start(vec![machine("a", 0.30)], "{}").await;
     let mut waits = asking("waits", "2");
+    waits["apiVersion"] = json!("v1");
+    waits["kind"] = json!("Pod");
     waits["spec"]["volumes"] =
         json!([{ "name": "v", "persistentVolumeClaim": { "claimName": "v" } }]);
-    sim.put(waits.clone());
+    assert_ne!(sim.put(waits.clone()), Value::Null);
     rig.scores(&waits, &["a"]).await;
     let score = async || rig.scores(&asking("p", "0"), &["a"]).await[0];
     assert_eq!(score().await, 53);
@@ -273,7 +275,8 @@ async fn an_overloaded_nominated_node_takes_its_pod_only_where_no_other_is_coole
         assert_eq!(filter(&pod, &["hot", "cool"]).await, json!(["cool"]));
     }
     let metrics = rig.context.metrics().unwrap();
-    for cause in ["measured", "estimates", "no node large enough", "few candidates"] {
+    for cause in ["measured", "estimates", "no node large enough", "few candidates", "not measured"]
+    {
         assert!(metrics.contains(&passed_over_limits(cause, 0)), "{metrics}");
     }
     // No other node would do.
@@ -403,6 +406,49 @@ async fn a_pod_that_is_on_its_way_is_explained_as_filter_decides_it() {
 
 fn passed_over_limits(cause: &str, calls: u64) -> String {
     format!("plimsoll_extender_passed_over_limits_total{{cause=\"{cause}\"}} {calls}")
+}
+
+/// Nodes that could not take the pod, or that are not measured, say nothing of whether the cluster is short of room.
+#[tokio::test]
+async fn nodes_that_would_not_do_make_no_hot_cluster_look_like_an_estimate() {
+    let cause = async |others: Vec<Value>, rest: &str, names: &[&str]| {
+        let sim = Sim::start().await.unwrap();
+        for name in ["h0", "h1", "h2"] {
+            sim.put(machine(name, 0.90).label("team", "a"));
+        }
+        others.into_iter().for_each(|node| drop(sim.put(node)));
+        let policy = policy("{mode: soft}") + rest;
+        let rig = Rig::start_under(&sim, &policy, &[]).await;
+        rig.filter("/load-aware", &asking("p", "100m"), names).await;
+        let metrics = rig.context.metrics().unwrap();
+        let causes = ["measured", "estimates", "few candidates", "not measured"];
+        causes.into_iter().find(|cause| metrics.contains(&passed_over_limits(cause, 1)))
+    };
+    let cold = || (0..4).map(|n| Value::from(machine(&format!("c{n}"), 0.20))).collect::<Vec<_>>();
+    let of_namespace = "  namespaces: [{names: [default], nodeSelector: team=a}]\n";
+    let all = ["h0", "h1", "h2", "c0", "c1", "c2", "c3"];
+    assert_eq!(cause(cold(), of_namespace, &all).await, Some("measured"));
+    // One that is not measured, and has not just joined.
+    let mut silent = Value::from(node("silent").with("cpu", 10));
+    silent["metadata"]["creationTimestamp"] = json!("2026-01-01T00:00:00Z");
+    assert_eq!(
+        cause(vec![silent.clone()], "", &["h0", "h1", "h2", "silent"]).await,
+        Some("measured")
+    );
+    // Of two of more nodes that would do: another one has room, or repels pods, as a control plane does.
+    assert_eq!(cause(cold(), "", &["h0", "h1"]).await, Some("few candidates"));
+    let mut control_plane = Value::from(machine("c0", 0.20));
+    control_plane["spec"]["taints"] =
+        json!([{ "key": "node-role.kubernetes.io/control-plane", "effect": "NoSchedule" }]);
+    assert_eq!(cause(vec![control_plane], "", &["h0", "h1"]).await, Some("measured"));
+    // None is measured.
+    let sim = Sim::start().await.unwrap();
+    sim.put(silent);
+    let policy = policy("{mode: soft}").replace("weight: 1}", "weight: 1, whenMissing: reject}");
+    let rig = Rig::start_under(&sim, &policy, &[]).await;
+    rig.filter("/load-aware", &asking("p", "100m"), &["silent"]).await;
+    let metrics = rig.context.metrics().unwrap();
+    assert!(metrics.contains(&passed_over_limits("not measured", 1)), "{metrics}");
 }
 
 #[tokio::test]

@@ -169,8 +169,9 @@ mod tests {
 
     fn node(name: &str, cpus: u32, gpu: u32, load: &str) -> Value {
         let node = sim::node(name).with("cpu", cpus).with("pods", 110).with(GPU_RESOURCE, gpu);
-        let mut node: Value =
-            node.annotation("cpu_busy_active", format!("{load},2026-01-01T00:00:00Z")).into();
+        let mut node: Value = node
+            .annotation("cpu_shared_busy_active", format!("{load},2026-01-01T00:00:00Z"))
+            .into();
         node["status"]["allocatable"]["memory"] = format!("{}Gi", cpus * 2).into();
         node
     }

@@ -175,7 +175,6 @@ async fn follow_decisions(
     // Without a client no rejection has a cause, and the picture shows that.
     let explainer = Explainer::new(&cluster).ok();
     while let Some(decision) = decisions.recv().await {
-        let policy = cluster.loads.policy();
         observer.checker().decided(&decision);
         let nodes = rejected_nodes(&decision);
         let explanation = match (&explainer, cluster.sim.pod("default", &decision.pod)) {
@@ -186,7 +185,7 @@ async fn follow_decisions(
         };
         let rejections = Rejections::new(nodes.len(), explanation.as_ref());
         let uid = decision.uid.clone();
-        observer.decisions().insert(uid, Decided { decision, policy, rejections });
+        observer.decisions().insert(uid, Decided { decision, rejections });
     }
 }
 

@@ -72,7 +72,7 @@ In another terminal:
     kubectl run one --image=none
     kubectl get pods --output wide --watch
     kubectl describe pod one
-    kubectl annotate node node-1 cpu_busy_avg_5m=0.9,$(date -u +%FT%TZ)
+    kubectl annotate node node-1 cpu_shared_busy_avg_5m=0.9,$(date -u +%FT%TZ)
 
 Plimsoll's programs take the same kubeconfig, e.g.
     annotator --kubeconfig=$KUBECONFIG --policy-file=deploy/base/policy.yaml

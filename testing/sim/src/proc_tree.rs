@@ -1,5 +1,6 @@
 //! A scripted `/proc`: files that `node-exporter-plus` reads, whose counters advance so that they show a wanted load.
 
+use std::fmt::Write as _;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -7,7 +8,7 @@ use std::time::Duration;
 
 /// Ticks of CPU time in a second of one CPU.
 const TICKS: f64 = 100.0;
-const CPUS: f64 = 32.0;
+const CPUS: u32 = 32;
 const MEMORY_KIB: f64 = 64.0 * 1024.0 * 1024.0;
 
 /// A node's load, as fractions from 0 to 1.
@@ -51,10 +52,15 @@ impl ProcTree {
     /// # Errors
     /// When it cannot be written.
     pub fn advance(&mut self, time: Duration, load: Load) -> io::Result<()> {
-        let ticks = time.as_secs_f64() * TICKS * CPUS;
+        let ticks = time.as_secs_f64() * TICKS * f64::from(CPUS);
         self.busy += ticks * load.cpu;
         self.idle += ticks * (1.0 - load.cpu);
-        self.replace("stat", &format!("cpu  {:.0} 0 0 {:.0} 0 0 0 0 0 0\n", self.busy, self.idle))?;
+        let mut stat = format!("cpu  {:.0} 0 0 {:.0} 0 0 0 0 0 0\n", self.busy, self.idle);
+        let (busy, idle) = (self.busy / f64::from(CPUS), self.idle / f64::from(CPUS));
+        for cpu in 0..CPUS {
+            let _ = writeln!(stat, "cpu{cpu} {busy:.0} 0 0 {idle:.0} 0 0 0 0 0 0");
+        }
+        self.replace("stat", &stat)?;
         let available = MEMORY_KIB * (1.0 - load.memory);
         let memory = format!("MemTotal: {MEMORY_KIB:.0} kB\nMemAvailable: {available:.0} kB\n");
         self.replace("meminfo", &memory)
@@ -72,22 +78,25 @@ impl ProcTree {
 mod tests {
     use super::*;
 
-    fn busy_and_idle(tree: &ProcTree) -> (f64, f64) {
+    /// Of all CPUs, or of one: the line that begins with this word.
+    fn busy_and_idle(tree: &ProcTree, of: &str) -> (f64, f64) {
         let text = fs::read_to_string(tree.root().join("stat")).unwrap();
+        let line = text.lines().find(|line| line.split_whitespace().next() == Some(of)).unwrap();
         let fields: Vec<f64> =
-            text.split_whitespace().skip(1).map(|field| field.parse().unwrap()).collect();
+            line.split_whitespace().skip(1).map(|field| field.parse().unwrap()).collect();
         (fields[0], fields[3])
     }
 
     #[test]
     fn between_two_reads_the_share_of_busy_time_is_the_load() {
-        let folder = tempfile::tempdir().unwrap();
-        let mut tree = ProcTree::new(folder.path(), Load { cpu: 0.9, memory: 0.5 }).unwrap();
-        let before = busy_and_idle(&tree);
-        tree.advance(Duration::from_secs(1), Load { cpu: 0.25, memory: 0.5 }).unwrap();
-        let after = busy_and_idle(&tree);
-        let busy = after.0 - before.0;
-        let idle = after.1 - before.1;
-        assert!((busy / (busy + idle) - 0.25).abs() < 0.001, "{busy} {idle}");
+        for (of, tolerance) in [("cpu", 0.001), ("cpu31", 0.02)] {
+            let folder = tempfile::tempdir().unwrap();
+            let mut tree = ProcTree::new(folder.path(), Load { cpu: 0.9, memory: 0.5 }).unwrap();
+            let before = busy_and_idle(&tree, of);
+            tree.advance(Duration::from_secs(1), Load { cpu: 0.25, memory: 0.5 }).unwrap();
+            let after = busy_and_idle(&tree, of);
+            let (busy, idle) = (after.0 - before.0, after.1 - before.1);
+            assert!((busy / (busy + idle) - 0.25).abs() < tolerance, "{of}: {busy} {idle}");
+        }
     }
 }

@@ -29,7 +29,13 @@ impl Queries {
         // not their mean: where series got another label within the window, old and new ones each have a part of it.
         let share = |modes: &str, shared: &str| {
             let used = format!("rate(node_cpu_seconds_total{{mode{modes}}}[5m]){shared}");
-            to_percent(&format!("sum by ({label}) ({used}) / count by ({label}) ({idle}{shared})"))
+            let by_cpus =
+                format!("sum by ({label}) ({used}) / count by ({label}) ({idle}{shared})");
+            // A node that was scraped for half of the window has half of a rate: there, of all its time.
+            let all = format!("rate(node_cpu_seconds_total[5m]){shared}");
+            let by_time = format!("sum by ({label}) ({used}) / sum by ({label}) ({all})");
+            let for_all_of_it = format!("on ({label}) max by ({label}) ({idle} offset 5m)");
+            to_percent(&format!("(({by_cpus}) and {for_all_of_it} or ({by_time}))"))
         };
         let usage = share(r#"!="idle""#, "");
         let busy = share(r#"!~"idle|iowait""#, "");

@@ -293,7 +293,7 @@ impl Plimsoll {
             written: 0,
             policy: Arc::new(ResolvedPolicy::new(policy, &mut table)),
             table,
-            metrics: ["cpu_busy_avg_5m".into(), "mem_usage_avg_5m".into()],
+            metrics: ["cpu_shared_busy_avg_5m".into(), "mem_usage_avg_5m".into()],
             nodes: Vec::new(),
             measured: Vec::new(),
             learning: Learning::default(),
@@ -591,7 +591,8 @@ mod tests {
         (1..=30).for_each(|now| plimsoll.observe(&Observation::of_nodes(now, &samples)));
         let mut points = [0; 3];
         plimsoll.score(&POD, &[0, 1, 2], &mut points, 30);
-        // 0.5 of CPU and 0.25 of memory are typical. The pod adds 0.10625 and 0.04375, of which the cold node has the latter.
+        // 0.5 of CPU and 0.25 of memory are typical. The pod adds 0.10625 and 0.04375, of which the cold node has the
+        // latter.
         assert_eq!(points, [27, 29, 21]);
     }
 

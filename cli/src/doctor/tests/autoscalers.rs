@@ -6,7 +6,7 @@ use super::*;
 fn scoring(fields: &str) -> Read<Option<ConfigMap>> {
     let text = format!(
         "apiVersion: plimsoll.dev/v1alpha1\nkind: SchedulingPolicy\nspec:\n  metrics:\n  \
-         - {{name: cpu_busy_avg_5m, period: 1m, maxAge: 8m, limit: 0.8, weight: 1}}\n  scoring: {{{fields}}}\n"
+         - {{name: cpu_shared_busy_avg_5m, period: 1m, maxAge: 8m, limit: 0.8, weight: 1}}\n  scoring: {{{fields}}}\n"
     );
     Ok(Some(policy(&text)))
 }
@@ -36,7 +36,7 @@ fn a_score_that_outweighs_the_soft_taint_is_found() {
     facts.policy = scoring("scale: 10");
     assert_eq!(
         ok_text(&facts, "autoscalers"),
-        "Cluster Autoscaler beside a score by load of at most 300 points (docs/autoscalers.md)"
+        "Cluster Autoscaler beside a score by load of at most 300 points, more for pods with GPU memory (docs/autoscalers.md)"
     );
     // Its ConfigMap can have another name, or be switched off.
     let taint = json!([{"key": "DeletionCandidateOfClusterAutoscaler", "value": "1795600000", "effect": "PreferNoSchedule"}]);
@@ -48,7 +48,7 @@ fn a_score_that_outweighs_the_soft_taint_is_found() {
     with_karpenter(&mut facts);
     assert_eq!(
         ok_text(&facts, "autoscalers"),
-        "Karpenter beside a score by load of at most 1000 points (docs/autoscalers.md)"
+        "Karpenter beside a score by load of at most 1000 points, more for pods with GPU memory (docs/autoscalers.md)"
     );
 }
 

@@ -24,7 +24,7 @@ use crate::cluster_access::objects::{Event, Lease, Node, Pod};
 use crate::cluster_access::workload::Workload;
 use crate::version::CLIENT;
 
-const METRIC: &str = "cpu_busy_avg_5m";
+const METRIC: &str = "cpu_shared_busy_avg_5m";
 
 fn now() -> Timestamp {
     "2026-11-26T14:00:00Z".parse().unwrap()
@@ -367,7 +367,7 @@ fn taints_alone() -> Facts {
     facts.certificates = Some(vec![secret("kube-scheduler-tls", "", None)]);
     facts.nodes = Ok(vec![node("cp-1", false), node("cp-2", false)]);
     for node in facts.nodes.as_mut().unwrap() {
-        node.metadata.managed_fields = vec![of(written("unknown", "cpu_busy_avg_5m"))];
+        node.metadata.managed_fields = vec![of(written("unknown", "cpu_shared_busy_avg_5m"))];
     }
     facts
 }

@@ -446,7 +446,7 @@ impl Pod {
             }));
         }
         let bound_at = self.bound_at().unwrap_or(Timestamp::MIN);
-        let possible = |at: Timestamp| at.min(now).max(bound_at);
+        let possible = |at: Timestamp| at.max(bound_at).min(now);
         all.map(|all| ContainerRuns {
             started_at: possible(all.started_at),
             from: possible(all.from),

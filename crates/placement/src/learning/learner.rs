@@ -144,8 +144,20 @@ impl Learner {
 
     /// Replaces all workloads by those that another learner had at `now`, and goes on from there. Nothing of what it
     /// had itself stays: the other may have learned that too. The list comes from outside, so what it says of time is
-    /// limited: otherwise nothing would count beside it.
+    /// limited: otherwise nothing would count beside it. A list with less than half of this learner's evidence is of
+    /// one that had just begun, and changes nothing.
     pub fn restore(&mut self, list: impl IntoIterator<Item = Learned>, now: Timestamp) {
+        let list: Vec<Learned> = list.into_iter().collect();
+        let evidence = |all: &mut dyn Iterator<Item = Learned>| -> f64 {
+            let minutes = all.map(|it| {
+                let growth = growth(it.last_seen, now, self.limits.half_life);
+                it.pod_minutes.clamp(0.0, MOST_POD_MINUTES) / f64::from(growth)
+            });
+            minutes.sum()
+        };
+        if evidence(&mut list.iter().cloned()) < evidence(&mut self.snapshot().iter()) / 2.0 {
+            return;
+        }
         self.namespaces.clear();
         self.stats.workloads = 0;
         for Learned { id, used, pod_minutes, last_seen } in list {

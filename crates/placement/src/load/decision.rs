@@ -294,9 +294,10 @@ impl<'p> Evaluation<'p, '_> {
     }
 
     /// The node's load with the pod divided by its limit, for the nearest of the limits whose load is known: above 1
-    /// the node is over it. Without the pod where the pod alone is over the limit. A metric without a reading is left out, since many nodes cannot have it, such as
-    /// `gpu_usage` on nodes without GPUs. Infinite if no load is known, or if the policy rejects the node for a missing
-    /// reading: such a node is never the least loaded. 0 if no limit applies.
+    /// the node is over it. Without the pod where the pod alone is over the limit. A metric without a reading is left
+    /// out, since many nodes cannot have it, such as `gpu_usage` on nodes without GPUs. Infinite if no load is known,
+    /// or if the policy rejects the node for a missing reading: such a node is never the least loaded. 0 if no limit
+    /// applies.
     pub fn limit_ratio(&self) -> f64 {
         let mut highest = None;
         let mut limits = 0;

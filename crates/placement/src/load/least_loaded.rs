@@ -7,8 +7,8 @@ use jiff::SignedDuration;
 use super::Verdict;
 use crate::policy::{Overload, WhenAllOverloaded};
 
-/// Nodes pass whose ratio is this far above the least at most: with a limit of 80%, nodes up to 8 points above the least
-/// loaded one. Scores choose among them.
+/// Nodes pass whose ratio is this far above the least at most: with a limit of 80%, nodes up to 8 points above the
+/// least loaded one. Scores choose among them.
 const MARGIN: f64 = 0.1;
 
 /// At least so many nodes pass, so that kube-scheduler's own scores, such as those that spread replicas, count too.
@@ -25,11 +25,12 @@ impl Overload {
 }
 
 /// The positions of nodes that pass although they are over a limit: those near the least loaded, by `limit_ratio`
-/// ([`Evaluation::limit_ratio`](super::Evaluation::limit_ratio)); at least three, and the least loaded of each zone. None
-/// pass if a node is accepted whose known load is below its limits, or if `rule` does not let a pod pass that has waited
-/// this long. An accepted node of which nothing is known (its `limit_ratio` is infinite) does not keep them from passing,
-/// and neither does one that has just joined and whose pods will probably take it over a limit (above 1). Nodes for
-/// which `fits` is false, as for lack of GPU memory, do not count. A node that is not measured passes only if none is.
+/// ([`Evaluation::limit_ratio`](super::Evaluation::limit_ratio)); at least three, and the least loaded of each zone.
+/// None pass if a node is accepted whose known load is below its limits, or if `rule` does not let a pod pass that has
+/// waited this long. An accepted node of which nothing is known (its `limit_ratio` is infinite) does not keep them
+/// from passing, and neither does one that has just joined and whose pods will probably take it over a limit (above
+/// 1). Nodes for which `fits` is false, as for lack of GPU memory, do not count. A node that is not measured passes
+/// only if none is.
 pub fn pass_over_limits<'z>(
     rule: &Overload,
     waited: SignedDuration,

@@ -1,10 +1,10 @@
 //! The scoring models: from the terms of a policy's weights to a score.
 //!
 //! - crane linear: trunc(Σ of 100·w·(1−load) ÷ Σ w), as crane-scheduler's `getNodeScore`.
-//! - above typical: 100·(1 − excess), where the excess of a resource is what its load with the pod is above the load that
-//!   is typical of the candidates without the pod ([`super::typical_load`]), and the largest excess of a resource counts.
-//!   Nodes below what is typical are alike, so that kube-scheduler's own scores, such as those that spread replicas,
-//!   choose among them.
+//! - above typical: 100·(1 − excess), where the excess of a resource is what its load with the pod is above the load
+//!   that is typical of the candidates without the pod ([`super::typical_load`]), and the largest excess of a resource
+//!   counts. Nodes below what is typical are alike, so that kube-scheduler's own scores, such as those that spread
+//!   replicas, choose among them.
 //!
 //! Each whole hot value costs 10 points, as in crane.
 
@@ -47,8 +47,8 @@ impl Weighed<'_> {
     }
 }
 
-/// The score of a node. `terms` can be called several times, so that terms need not be stored. `typical` has the typical
-/// load of each group; where it has none, the node is judged for itself.
+/// The score of a node. `terms` can be called several times, so that terms need not be stored. `typical` has the
+/// typical load of each group; where it has none, the node is judged for itself.
 pub(super) fn score_of<'a, I>(
     scoring: &Scoring,
     terms: impl Fn() -> I,

@@ -77,6 +77,8 @@ pub struct NodeLoad {
     pub labels: Arc<Labels>,
     /// Whether Cluster Autoscaler means to remove it. Its load is then no measure for others.
     pub is_to_be_removed: bool,
+    /// Whether it takes no pod without a toleration.
+    pub repels_pods: bool,
     /// When the Node was created; `None` where it does not say.
     pub created_at: Option<Timestamp>,
 }

@@ -1,5 +1,5 @@
-//! Pods that were bound to a node recently or are in flight to it: for crane's hot value, and for the use that readings do
-//! not show yet.
+//! Pods that were bound to a node recently or are in flight to it: for crane's hot value, and for the use that
+//! readings do not show yet.
 //!
 //! Invariants: a pod counts once, however often its binding is recorded. An in-flight pod that is never bound expires:
 //! kube-scheduler unassigns members of a gang without a request to extenders. A reading shows a pod from the start of
@@ -215,8 +215,8 @@ impl RecentPods {
         declared.map(|pod| (*pod.declares.get(demand) as f64).min(most)).sum()
     }
 
-    /// Records that a pod has ended: it uses nothing any more. Its binding still counts in the hot value. Returns whether
-    /// anything changed.
+    /// Records that a pod has ended: it uses nothing any more. Its binding still counts in the hot value. Returns
+    /// whether anything changed.
     pub fn ended(&mut self, pod: &PodUid) -> bool {
         let was_in_flight = self.remove_in_flight(pod);
         let bound = self.bound.iter_mut().find(|bound| bound.uid == *pod);

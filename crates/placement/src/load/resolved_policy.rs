@@ -121,8 +121,8 @@ impl ResolvedPolicy {
         Self { policy, common, pools, groups }
     }
 
-    /// How many groups of weights there are: [`ResolvedWeight::group`] is below this. Metrics of one resource are a group,
-    /// the same in all pools.
+    /// How many groups of weights there are: [`ResolvedWeight::group`] is below this. Metrics of one resource are a
+    /// group, the same in all pools.
     #[must_use]
     pub fn groups(&self) -> usize {
         self.groups.len()
@@ -281,6 +281,12 @@ impl ResolvedMetric {
     /// The demand that it is the load of; `None` for a metric that is measured.
     pub(super) fn of_demand(&self) -> Option<Demand> {
         self.demand.map(|demand| demand.demand)
+    }
+
+    /// How long a reading of `metric` counts, if this is the load of a demand that is judged by it.
+    pub fn of_demand_reading(&self, metric: MetricId) -> Option<SignedDuration> {
+        let mut readings = self.demand.iter().flat_map(ResolvedDemand::readings);
+        readings.find(|(id, _)| *id == metric).map(|(_, max_age)| max_age)
     }
 }
 

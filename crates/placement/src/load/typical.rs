@@ -1,8 +1,8 @@
 //! What load is typical of the nodes that a pod could go to, by resource.
 
-/// The load that is typical of nodes with these [loads](super::Evaluation::present_load) of one resource: their mean, or
-/// their median where that is higher. One idle node among three moves the mean by a third, and must not draw all pods
-/// to itself. 0 of no loads. Changes their order.
+/// The load that is typical of nodes with these [loads](super::Evaluation::present_load) of one resource: their mean,
+/// or their median where that is higher. One idle node among three moves the mean by a third, and must not draw all
+/// pods to itself. 0 of no loads. Changes their order.
 #[must_use]
 pub fn typical_load(loads: &mut [f64]) -> f64 {
     if loads.is_empty() {

@@ -24,8 +24,8 @@ const RENEWAL_MARGIN: SignedDuration = SignedDuration::from_mins(1);
 const HOT_VALUE_MARGIN: SignedDuration = SignedDuration::from_secs(15);
 
 /// The default dead band. Extenders get each poll without a write, so what has moved is written for other readers, and
-/// for extenders that have just started. A node whose readings deviate by 0.05 is written 10.0 times an hour, as a steady
-/// one is, and with a dead band of 0.05 19.5 times (annotator/src/fleet/tests/writes.rs).
+/// for extenders that have just started. A node whose readings deviate by 0.05 is written 10.0 times an hour, as a
+/// steady one is, and with a dead band of 0.05 19.5 times (annotator/src/fleet/tests/writes.rs).
 pub const DEFAULT_DEAD_BAND: f64 = 0.2;
 
 /// The values of one node: as last written, or as just polled.

@@ -226,6 +226,7 @@ fn load(
         declared: requested.map(|_| Arc::new(declared(pods))),
         labels: Arc::new(pool.into_iter().collect::<Labels>()),
         is_to_be_removed: age.is_some(),
+        repels_pods: *of_pool,
         created_at: age.map(|age| at(-age)),
     }
 }

@@ -503,7 +503,8 @@ fn other_names_are_in_programs_and_policies_alike() {
     for by in HELMS {
         for (key, object) in chart_objects(by, "plimsoll", &values) {
             let text = object.to_string();
-            let others = ["aliyun.com/", "plimsoll.dev/gpu", "plimsoll.dev/cooled", "autoscaler"];
+            let others =
+                ["aliyun.com/", "plimsoll.dev/gpu", "plimsoll.dev/cooled", "cluster-autoscaler"];
             let other = others.iter().find(|other| text.contains(**other));
             // The texts of the policy tell of the defaults.
             assert!(key.ends_with("/policy") || other.is_none(), "{by}, {key} has {other:?}");

@@ -1,5 +1,5 @@
 //! The CPUs that pods share: those that are online, not isolated from the scheduler (`isolcpus`), and no pod's or
-//! service's alone ([`pods::read_cpus`]). A poll-mode program on CPUs of its own takes nothing from other pods.
+//! service's alone ([`read_cpus`]). A poll-mode program on CPUs of its own takes nothing from other pods.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;

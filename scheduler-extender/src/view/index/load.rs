@@ -203,6 +203,7 @@ impl NodeUpdate<'_> {
             && known.created_at == self.facts.created_at
             && *known.labels == self.facts.labels
             && known.is_to_be_removed == self.facts.taints.is_deletion_candidate()
+            && known.repels_pods == self.facts.taints.repel_pods()
     }
 
     /// The load of a node that was known before.
@@ -234,6 +235,7 @@ impl NodeUpdate<'_> {
             declared: None,
             labels,
             is_to_be_removed: self.facts.taints.is_deletion_candidate(),
+            repels_pods: self.facts.taints.repel_pods(),
             created_at: self.facts.created_at,
         }
     }

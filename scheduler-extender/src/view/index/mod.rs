@@ -192,6 +192,7 @@ impl Index {
         self.at(now);
         self.end_departures(now);
         self.settle_lost_cards(now);
+        self.release_held_readings();
         self.changes.too_old = true;
     }
 }

@@ -1,9 +1,14 @@
-//! The readings of nodes by their two sources: the nodes' annotations, and the annotator's answers over its own channel.
+//! The readings of nodes by their two sources: the nodes' annotations, and the annotator's answers over its own
+//! channel.
 //!
-//! Invariants: which readings count follows from what each source said last, the policy and the time; which source came
-//! first makes no difference. A reading of either source passes the same checks. Only the API server authenticates who
-//! wrote a reading, so an answer never takes a node below a limit that its annotations show it to be over.
+//! Invariants: which readings count follows from what each source said last, the policy and the time; which source
+//! came first makes no difference. A reading of either source passes the same checks. Only the API server
+//! authenticates who wrote a reading, so an answer never takes a node below a limit that its annotations show it to be
+//! over, and of what limits of network and disk are judged by the annotations alone count while they are fresh. An
+//! answer brings in no metric that the policy does not use.
 
+use std::cell::Cell;
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use api::readings::PolledReadings;
@@ -23,6 +28,8 @@ pub(super) struct ReadingSources {
     pub(super) annotated: Readings,
     /// The newest readings of the annotator's answers.
     pub(super) polled: Readings,
+    /// When the first annotation grows too old that counts in place of a newer answer.
+    held_until: Option<Timestamp>,
 }
 
 impl Index {
@@ -30,13 +37,14 @@ impl Index {
     pub fn apply_polled(&mut self, polled: &PolledReadings, now: Timestamp) {
         self.at(now);
         let policy = Arc::clone(&self.policy);
+        let used: HashSet<&MetricName> = policy.policy.metrics().into_iter().collect();
         for (position, name) in polled.nodes.iter().enumerate() {
             let node = self.nodes.get(name);
             let Some(load) = node.and_then(|node| node.load.as_ref()) else { continue };
             // An older reading is of another machine that had the name before. Readings have whole seconds.
             let joined_at = load.created_at.map_or(i64::MIN, Timestamp::as_second);
             let is_of_node = |reading: &Reading| reading.at.as_second() >= joined_at;
-            let readings = polled.of_node(position);
+            let readings = polled.of_node(position).filter(|(metric, _)| used.contains(metric));
             let readings = readings.filter(|(_, it)| it.as_ref().map_or(true, is_of_node));
             let readings = self.believed(name, readings);
             self.change_known(name, |node| {
@@ -50,7 +58,27 @@ impl Index {
     /// Another policy is in force, which may have other limits.
     pub(super) fn choose_all_readings(&mut self) {
         let (policy, now) = (Arc::clone(&self.policy), self.now);
-        self.change_all(|node| node.choose_readings(&policy, now));
+        let used = policy.policy.metrics();
+        let used: HashSet<MetricId> =
+            used.into_iter().map(|metric| self.metrics.of_policy(metric)).collect();
+        let none = Readings::default();
+        self.change_all(|node| {
+            let keep =
+                |metric, polled: Option<Reading>, _| polled.filter(|_| used.contains(&metric));
+            node.sources.polled = node.sources.polled.merged(&none, keep);
+            node.choose_readings(&policy, now);
+        });
+    }
+
+    /// Annotations that counted in place of newer answers and are too old by now do so no longer.
+    pub(super) fn release_held_readings(&mut self) {
+        let (policy, now) = (Arc::clone(&self.policy), self.now);
+        let is_due = |node: &&Node| node.sources.held_until.is_some_and(|until| until <= now);
+        let due: Vec<NodeName> =
+            self.nodes.iter().filter(is_due).map(|node| node.name.clone()).collect();
+        for name in due {
+            self.change_known(&name, |node| node.choose_readings(&policy, now));
+        }
     }
 
     /// The plausible readings. The others are counted if the policy uses the metric.
@@ -95,35 +123,43 @@ impl Node {
 }
 
 impl ReadingSources {
-    /// For each metric the newer reading, unless that takes the node below a limit.
-    fn choose(&self, rules: &ResolvedRules, now: Timestamp) -> Readings {
-        self.annotated.merged(&self.polled, |metric, annotated, polled| {
+    /// For each metric the newer reading, unless the annotation holds.
+    fn choose(&mut self, rules: &ResolvedRules, now: Timestamp) -> Readings {
+        let held_until = Cell::new(None);
+        let chosen = self.annotated.merged(&self.polled, |metric, annotated, polled| {
             let newest = newest(annotated, polled, now);
-            match (annotated, newest) {
-                (Some(annotated), Some(newest))
-                    if goes_below_limit(rules, metric, annotated, newest, now) =>
-                {
-                    Some(annotated)
-                }
-                _ => newest,
-            }
-        })
+            let (Some(annotated), Some(newest)) = (annotated, newest) else { return newest };
+            let Some(until) = held(rules, metric, annotated, newest, now) else {
+                return Some(newest);
+            };
+            held_until.set(held_until.get().into_iter().chain([until]).min());
+            Some(annotated)
+        });
+        self.held_until = held_until.get();
+        chosen
     }
 }
 
-/// Whether the annotation shows the node over a limit of the metric, and `newest` does not.
-fn goes_below_limit(
+/// Until when a fresh annotation counts in place of a newer answer, which would take the node below a limit, or by
+/// which a limit of network or disk is judged; `None` where it does not.
+fn held(
     rules: &ResolvedRules,
     metric: MetricId,
     annotated: Reading,
     newest: Reading,
     now: Timestamp,
-) -> bool {
-    let mut limits = rules.limits.iter().filter(|limit| limit.metric.id == metric);
-    limits.any(|limit| {
-        let is_fresh = limit.metric.max_age.is_some_and(|age| annotated.is_fresh(now, age));
-        is_fresh && annotated.value.get() > limit.max && newest.value.get() <= limit.max
-    })
+) -> Option<Timestamp> {
+    if newest == annotated {
+        return None;
+    }
+    let ages = rules.limits.iter().filter_map(|limit| {
+        let of_demand = limit.metric.of_demand_reading(metric);
+        let is_below = || annotated.value.get() > limit.max && newest.value.get() <= limit.max;
+        let of_metric = limit.metric.max_age.filter(|_| limit.metric.id == metric && is_below());
+        of_demand.or(of_metric)
+    });
+    let age = ages.filter(|age| annotated.is_fresh(now, *age)).max()?;
+    annotated.at.checked_add(age).ok()
 }
 
 #[cfg(test)]
@@ -228,8 +264,42 @@ mod tests {
         show(&view, annotated("a", &[reading(CPU, 0.85, 0)]), 0);
         answer(&view, "a", &[reading(CPU, 0.1, 479)], 479);
         assert_eq!(cpu(&view), Some((0.85, 0)));
-        answer(&view, "a", &[reading(CPU, 0.2, 480)], 480);
-        assert_eq!(cpu(&view), Some((0.2, 480)));
+        // By time alone.
+        view.change(|index| index.tick(at(479)));
+        assert_eq!(cpu(&view), Some((0.85, 0)));
+        view.change(|index| index.tick(at(480)));
+        assert_eq!(cpu(&view), Some((0.1, 479)));
+    }
+
+    #[test]
+    fn what_limits_of_a_demand_are_judged_by_is_that_of_annotations_while_it_is_fresh() {
+        const SENT: &str = "network_transmit_bytes_avg_5m";
+        const SPEED: &str = "network_speed_bytes_active";
+        let text = format!(
+            "apiVersion: plimsoll.dev/v1alpha1\nkind: SchedulingPolicy\nspec:\n  metrics:\n  \
+             - {{name: {SPEED}, period: 1m, maxAge: 8m}}\n  - {{name: {SENT}, period: 1m, maxAge: 8m}}\n  \
+             demand: {{egress: {{limit: 0.8, measured: {SENT}}}}}\n"
+        );
+        let view = fixtures::view_under(LoadPolicy::from_yaml(&text).unwrap());
+        show(&view, annotated("a", &[reading(SPEED, 1.25e9, 0), reading(SENT, 1.2e9, 0)]), 0);
+        answer(&view, "a", &[reading(SPEED, 1e15, 10), reading(SENT, 0.0, 10)], 10);
+        let both = || [SPEED, SENT].map(|metric| counts(&view, "a", metric).unwrap().0);
+        assert_eq!(both(), [1.25e9, 1.2e9]);
+        view.change(|index| index.tick(at(480)));
+        assert_eq!(both(), [1e15, 0.0]);
+    }
+
+    #[test]
+    fn an_answer_brings_in_no_metric_that_the_policy_does_not_use() {
+        let view = fixtures::view_under(policy(0.8));
+        show(&view, annotated("a", &[]), 0);
+        answer(&view, "a", &[reading(CPU, 0.4, 0), reading("invented", 0.4, 0)], 0);
+        assert_eq!((cpu(&view), counts(&view, "a", "invented")), (Some((0.4, 0)), None));
+        // What a policy used before goes with it.
+        let other = "apiVersion: plimsoll.dev/v1alpha1\nkind: SchedulingPolicy\nspec:\n  metrics:\n  \
+                     - {name: mem_usage_avg_5m, period: 1m, weight: 1}\n";
+        view.change(|index| index.set_policy(LoadPolicy::from_yaml(other).unwrap()));
+        assert_eq!(cpu(&view), None);
     }
 
     #[test]

@@ -92,7 +92,7 @@ fn a_node_between_the_limits_of_two_policies_is_overloaded_under_the_stricter_on
 
 fn node(name: &str, cpu: &str) -> Value {
     let reading = format!("{cpu},2026-01-01T00:00:00Z");
-    json!({"metadata": {"name": name, "annotations": {"cpu_busy_active": reading}}})
+    json!({"metadata": {"name": name, "annotations": {"cpu_shared_busy_active": reading}}})
 }
 
 #[test]

@@ -197,14 +197,14 @@ mod tests {
         let node = |annotations| json!({"metadata": {"annotations": annotations}});
         let shipped = "0.70,2026-01-01T00:00:00Z";
         let crane = "0.30,2026-01-01T00:00:02Z";
-        let both = node(json!({"cpu_busy_active": shipped, "cpu_usage_active": crane}));
+        let both = node(json!({"cpu_shared_busy_active": shipped, "cpu_usage_active": crane}));
         assert_eq!(cpu_reading(&both).map(|reading| reading.value), Some(0.30));
-        let one = node(json!({"cpu_busy_active": shipped}));
+        let one = node(json!({"cpu_shared_busy_active": shipped}));
         assert_eq!(cpu_reading(&one).map(|reading| reading.value), Some(0.70));
         assert_eq!(annotated_overload(&one, Policy::Shipped.limits()), Overload::default());
         let over = Overload { cpu: true, memory: false };
         assert_eq!(annotated_overload(&one, Policy::Crane.limits()), over);
-        assert_eq!(cpu_reading(&node(json!({"cpu_busy_active": "0.70"}))), None);
+        assert_eq!(cpu_reading(&node(json!({"cpu_shared_busy_active": "0.70"}))), None);
     }
 
     #[test]

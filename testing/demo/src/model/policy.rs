@@ -25,16 +25,8 @@ impl Policy {
     /// The annotation with the reading of a node's CPU.
     pub(crate) const fn cpu_metric(self) -> &'static str {
         match self {
-            Self::Shipped => "cpu_busy_active",
+            Self::Shipped => "cpu_shared_busy_active",
             Self::Crane => "cpu_usage_active",
-        }
-    }
-
-    /// The extender's score of an idle node, in points.
-    pub(crate) const fn highest_score(self) -> i64 {
-        match self {
-            Self::Shipped => 100,
-            Self::Crane => 10,
         }
     }
 }

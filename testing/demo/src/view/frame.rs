@@ -322,7 +322,7 @@ mod tests {
     #[test]
     fn a_wide_frame_shows_reasons_in_whole_words() {
         let drawn = drawn(&snapshot(), 120).join("\n");
-        let expected = "78 of 100 points, cpu-1 has 65; out: 2 overloaded, 1 with no such card";
+        let expected = "78 points, cpu-1 has 65; out: 2 overloaded, 1 with no such card";
         assert!(drawn.contains(expected), "{drawn}");
     }
 

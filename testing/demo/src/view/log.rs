@@ -158,7 +158,7 @@ mod tests {
             "  3 s  gpu-5     is overloaded: 83% of its CPU is used, the limit is 80%",
             "  3 s  gpu-5     is silent: its last reading is shown",
             "  3 s  gpu-5     has no device plugin",
-            "  3 s  train-1   -> gpu-1 card 1 (12 GiB): 78 of 100 points, cpu-1 has 65; \
+            "  3 s  train-1   -> gpu-1 card 1 (12 GiB): 78 points, cpu-1 has 65; \
              out: 2 overloaded, 1 with no such card; without Plimsoll cpu-2: overloaded",
         ];
         assert_eq!(log.new_lines(&snapshot), expected);

@@ -6,7 +6,6 @@ use sim::scheduler::{Candidate, Decision, Verdict};
 
 use crate::baseline::{Choice, Problem};
 use crate::cluster::{is_overloaded, lacks_card};
-use crate::model::policy::Policy;
 
 /// What one of an extender's points counts in kube-scheduler's sum: 10, times the shipped weight 1.
 const POINT: i64 = 10;
@@ -18,8 +17,6 @@ const SHORT: usize = 28;
 pub(crate) struct Reason {
     /// The node's extender score: by load, and for a GPU pod by how well the card fits.
     score: i64,
-    /// The policy at that time, which says how high scores go.
-    policy: Policy,
     /// The next best node with its extender score, if another node fitted.
     next: Option<(String, i64)>,
     rejections: Rejections,
@@ -29,12 +26,7 @@ pub(crate) struct Reason {
 
 impl Reason {
     /// The reason behind a decision; `None` where the pod went nowhere.
-    pub(crate) fn of(
-        decision: &Decision,
-        policy: Policy,
-        rejections: Rejections,
-        daemon: bool,
-    ) -> Option<Self> {
+    pub(crate) fn of(decision: &Decision, rejections: Rejections, daemon: bool) -> Option<Self> {
         let node = decision.outcome.as_ref().ok()?;
         let mut fitting: Vec<&Candidate> = decision.candidates.iter().collect();
         fitting.retain(|candidate| candidate.verdict == Verdict::Fits);
@@ -44,7 +36,6 @@ impl Reason {
         let next = others.rev().max_by_key(|candidate| score(candidate));
         Some(Self {
             score: chosen.map_or(0, |candidate| score(candidate)),
-            policy,
             next: next.map(|candidate| (candidate.node.clone(), score(candidate))),
             rejections,
             daemon,
@@ -58,9 +49,7 @@ impl Reason {
             None => "one left".to_owned(),
             Some((_, next)) => {
                 let fuller = if self.next_is_fuller() { " fuller" } else { "" };
-                // What differs from what is usual.
-                let of = if self.policy == Policy::Crane { "/10" } else { "" };
-                format!("{}{of}, next {next}{fuller}", self.score)
+                format!("{}, next {next}{fuller}", self.score)
             }
         };
         let whole = joined(&place, "; ", &self.rejections.short());
@@ -76,8 +65,7 @@ impl Reason {
             None => "the only node left".to_owned(),
             Some((node, next)) => {
                 let fuller = if self.next_is_fuller() { " but is fuller" } else { "" };
-                let highest = self.policy.highest_score();
-                format!("{} of {highest} points, {node} has {next}{fuller}", self.score)
+                format!("{} points, {node} has {next}{fuller}", self.score)
             }
         };
         joined(&place, "; out: ", &self.rejections.long())
@@ -207,9 +195,8 @@ impl Problem {
 #[cfg(test)]
 pub(super) fn example() -> (Reason, BaselineChoice) {
     let next = Some(("cpu-1".to_owned(), 65));
-    let policy = Policy::Shipped;
     let rejections = example_rejections();
-    let reason = Reason { score: 78, policy, next, rejections, daemon: false };
+    let reason = Reason { score: 78, next, rejections, daemon: false };
     let problem = Some(Problem::CpuOverloaded);
     (reason, BaselineChoice::Node(Choice { node: "cpu-2".to_owned(), cpu: Some(0.9), problem }))
 }
@@ -251,20 +238,9 @@ mod tests {
 
     #[test]
     fn a_reason_names_the_points_and_the_rejected_nodes() {
-        let long = "78 of 100 points, a has 65; out: 1 overloaded, 1 with no such card";
+        let long = "78 points, a has 65; out: 1 overloaded, 1 with no such card";
         let expected = ("78, next 65; 1 over, 1 split".to_owned(), long.to_owned());
         assert_eq!(texts(&decision(), REJECTIONS), expected);
-    }
-
-    #[test]
-    fn under_cranes_policy_a_reason_says_that_points_go_to_10() {
-        let mut decision = decision();
-        decision.candidates[0].extender_score = 6 * POINT;
-        decision.candidates[1].extender_score = 8 * POINT;
-        let reason = Reason::of(&decision, Policy::Crane, REJECTIONS, false).unwrap();
-        assert_eq!(reason.short(), "8/10, next 6; 2 out");
-        let long = "8 of 10 points, a has 6; out: 1 overloaded, 1 with no such card";
-        assert_eq!(reason.long(), long);
     }
 
     /// An explanation as the extender writes it, whose reasons tell nothing of the cause.
@@ -313,13 +289,12 @@ mod tests {
         decision.candidates[0].extender_score = 79 * POINT;
         decision.candidates[0].score = 119;
         decision.candidates[1].score = 150;
-        let long =
-            "78 of 100 points, a has 79 but is fuller; out: 1 overloaded, 1 with no such card";
+        let long = "78 points, a has 79 but is fuller; out: 1 overloaded, 1 with no such card";
         assert_eq!(
             texts(&decision, REJECTIONS),
             ("78, next 79 fuller; 2 out".to_owned(), long.to_owned())
         );
-        let long = "78 of 100 points, a has 79 but is fuller; out: 1 overloaded";
+        let long = "78 points, a has 79 but is fuller; out: 1 overloaded";
         let overloaded = Rejections { no_card: 0, ..REJECTIONS };
         assert_eq!(
             texts(&decision, overloaded),
@@ -328,20 +303,17 @@ mod tests {
     }
 
     fn texts(decision: &Decision, rejections: Rejections) -> (String, String) {
-        let reason = Reason::of(decision, Policy::Shipped, rejections, false).unwrap();
+        let reason = Reason::of(decision, rejections, false).unwrap();
         (reason.short(), reason.long())
     }
 
     #[test]
     fn the_short_form_fits_into_its_column_whatever_the_points() {
-        for policy in [Policy::Shipped, Policy::Crane] {
-            let highest = policy.highest_score();
-            for (score, next) in [(0, 0), (0, highest), (highest, 0), (highest, highest)] {
-                let next = Some(("a".to_owned(), next));
-                let rejections = Rejections { overloaded: 6, no_card: 5, unexplained: 0 };
-                let short = Reason { score, policy, next, rejections, daemon: false }.short();
-                assert!(short.len() <= SHORT, "{short}");
-            }
+        for (score, next) in [(0, 0), (0, 100), (100, 0), (100, 100)] {
+            let next = Some(("a".to_owned(), next));
+            let rejections = Rejections { overloaded: 6, no_card: 5, unexplained: 0 };
+            let short = Reason { score, next, rejections, daemon: false }.short();
+            assert!(short.len() <= SHORT, "{short}");
         }
     }
 

@@ -108,8 +108,6 @@ pub(crate) enum Place {
 #[derive(Debug)]
 pub(crate) struct Decided {
     pub(crate) decision: Decision,
-    /// The policy at that time.
-    pub(crate) policy: Policy,
     pub(crate) rejections: Rejections,
 }
 
@@ -226,8 +224,8 @@ fn pod_row(pod: &Value, decisions: &Decisions, choices: &Choices, letters: &Lett
         units: if asks_gpu(pod) { units(pod) } else { 0 },
         place: place(pod),
         reason: decided.zip(choices.get(uid(pod))).and_then(|(decided, choice)| {
-            let Decided { decision, policy, rejections } = decided;
-            let reason = Reason::of(decision, *policy, *rejections, is_daemon(pod))?;
+            let Decided { decision, rejections } = decided;
+            let reason = Reason::of(decision, *rejections, is_daemon(pod))?;
             Some((reason, BaselineChoice::of(decision, choice.as_ref())))
         }),
         rejections: decided.map(|decided| decided.rejections).unwrap_or_default(),

@@ -153,7 +153,6 @@ fn every_pod_that_fits_runs_on_its_card_and_on_no_overloaded_node() {
         "1 with no such card; without Plimsoll gpu-1: no card fits",
         "cpu-4     is overloaded: ",
         "crane-1   -> ",
-        "of 10 points",
         "'s hot value is ",
         "cpu-5     is silent",
         "gpu-5     has no device plugin",

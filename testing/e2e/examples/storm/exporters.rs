@@ -50,7 +50,7 @@ pub(crate) async fn start(hovering: usize) -> Result<Exporters> {
         let node = usize::from(u16::from_be_bytes([high, low]));
         let [cpu, mem] = load.lock().unwrap_or_else(PoisonError::into_inner).next(node);
         let mean = if node < hovering { LIMIT } else { 20.0 + (node % 50) as f64 };
-        let body = json!({"cpu_busy_avg_5m": mean + cpu, "mem_usage_avg_5m": 40.0 + mem});
+        let body = json!({"cpu_shared_busy_avg_5m": mean + cpu, "mem_usage_avg_5m": 40.0 + mem});
         ("200 OK", body.to_string())
     }));
     Ok(Exporters { port: port.await?, polls })

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::server;
 
 const REASON: &str =
-    "Load[cpu_busy_avg_5m] is too high, over 0.8 (see: kubectl plimsoll explain pod)";
+    "Load[cpu_shared_busy_avg_5m] is too high, over 0.8 (see: kubectl plimsoll explain pod)";
 
 pub(crate) struct Extender {
     pub(crate) port: u16,

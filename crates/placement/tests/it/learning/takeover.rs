@@ -96,6 +96,27 @@ fn what_is_too_old_is_not_taken_over_and_a_workload_once() {
     assert_eq!((only(&learner).pod_minutes, learner.stats().restored), (60.0, 1));
 }
 
+/// As of a replica that led for some minutes, without having read what was learned before.
+#[test]
+fn a_list_of_nearly_nothing_replaces_no_day_of_learning() {
+    let mut learner = Learner::default();
+    (0..DAY).for_each(|minute| observe(&mut learner, &web(1), 1.0, minute));
+    let before = only(&learner).pod_minutes;
+    learner.restore([], at(DAY + 10));
+    learner.restore(successor_of_minutes(8).snapshot().iter(), at(DAY + 10));
+    assert_eq!(only(&learner).pod_minutes, before);
+    // After a week it is as much.
+    learner.restore(successor_of_minutes(8).snapshot().iter(), at(8 * DAY));
+    assert!(only(&learner).pod_minutes < 10.0);
+}
+
+/// What a learner knows that has observed a pod for so long.
+fn successor_of_minutes(minutes: i64) -> Learner {
+    let mut learner = Learner::default();
+    (0..minutes).for_each(|minute| observe(&mut learner, &web(1), 2.0, 8 * DAY + minute - minutes));
+    learner
+}
+
 /// Lists come over plain HTTP.
 #[test]
 fn a_list_from_the_future_with_endless_evidence_is_outgrown() {

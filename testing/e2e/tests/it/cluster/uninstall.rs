@@ -131,13 +131,13 @@ fn only_documented_annotations_are_left(env: &TestEnv) -> Result<()> {
         let annotations = node.metadata.annotations.unwrap_or_default();
         let ours =
             annotations.into_keys().filter(|key| !key.contains('/') || key.contains("plimsoll"));
-        // Of other policies than crane's: `cpu_usage_active` is in that of short periods, `cpu_busy_avg_5m` in the
-        // shipped one, which a cluster of `make cluster` had before the tests.
+        // Of other policies than crane's: `cpu_usage_active` is in that of short periods, `cpu_shared_busy_avg_5m` in
+        // the shipped one, which a cluster of `make cluster` had before the tests.
         let unexpected: Vec<String> = ours
             .filter(|key| {
                 !DOCUMENTED_ANNOTATIONS.contains(&key.as_str())
                     && !READINGS.contains(&key.as_str())
-                    && !["cpu_usage_active", "cpu_busy_avg_5m"].contains(&key.as_str())
+                    && !["cpu_usage_active", "cpu_shared_busy_avg_5m"].contains(&key.as_str())
             })
             .collect();
         ensure!(unexpected.is_empty(), "annotations that are not documented: {unexpected:?}");

@@ -16,7 +16,7 @@ pub(crate) const WRITTEN_AT_ONCE: [&str; 2] = [
 ];
 
 /// A metric of the shipped policy.
-const READING: &str = "cpu_busy_avg_5m";
+const READING: &str = "cpu_shared_busy_avg_5m";
 
 /// Waits until each node has a reading for the shipped policy that was measured from now on.
 pub(crate) fn written_from_now_on(env: &TestEnv) -> Result<()> {

@@ -1,0 +1,75 @@
+//! By how many of kube-scheduler's points the score leads a pod to its node, and what that outweighs. What
+//! kube-scheduler's own plugins gave a node cannot be asked of it.
+
+use std::cmp::Reverse;
+
+use api::explain::{DecisionBasis, Explanation, Node};
+
+use crate::format::printable;
+use crate::scheduler_config::POINTS_EACH;
+
+/// The points that kube-scheduler's plugins give a node at most, or take, by what they are for.
+const PLUGINS: [(i64, &str); 3] = [
+    (100, "NodeResourcesFit, BalancedAllocation or ImageLocality"),
+    (200, "a topology spread, or a preferred affinity"),
+    (300, "a taint to be avoided"),
+];
+
+/// A sentence about the pod's node, or the best one where it has none, beside the best other node.
+pub(super) fn sentence(explained: &Explanation) -> String {
+    let accepted = || explained.nodes.iter().filter(|node| node.accepted && node.known);
+    let best_of = |nodes: &mut dyn Iterator<Item = &'_ Node>| -> Option<(String, i64)> {
+        let best = nodes.max_by_key(|node| (node.extender_score, Reverse(&node.name)))?;
+        Some((printable(&best.name).to_string(), best.extender_score))
+    };
+    let own = accepted().find(|node| explained.node.as_ref() == Some(&node.name));
+    let Some((node, score)) = best_of(&mut own.into_iter()).or_else(|| best_of(&mut accepted()))
+    else {
+        return String::new();
+    };
+    let others = &mut accepted().filter(|other| other.name != node);
+    let Some((other, others_score)) = best_of(others) else { return String::new() };
+    let what = if own_has_cards(explained) { "load and cards" } else { "load" };
+    let lead = (score - others_score) * i64::from(POINTS_EACH);
+    match lead {
+        0 => format!(
+            "By {what} {other} is as good as {node}: its own plugins choose among such nodes."
+        ),
+        1.. => format!(
+            "By {what} {node} leads {other} by {lead} of its points, at the extender's weight 1. {}",
+            outweighs(lead)
+        ),
+        _ => {
+            let behind = -lead;
+            let end = match explained.basis {
+                DecisionBasis::Decision => ": its own plugins outweighed that.",
+                DecisionBasis::Now => ".",
+            };
+            format!(
+                "By {what} {other} leads {node} by {behind} of its points, at the extender's weight 1{end}"
+            )
+        }
+    }
+}
+
+fn own_has_cards(explained: &Explanation) -> bool {
+    explained.nodes.iter().any(|node| node.cards.is_some())
+}
+
+fn outweighs(lead: i64) -> String {
+    let (less, more): (Vec<_>, Vec<_>) = PLUGINS.iter().partition(|(most, _)| *most < lead);
+    let list = |plugins: Vec<&(i64, &str)>| {
+        let parts: Vec<String> =
+            plugins.iter().map(|(most, what)| format!("{what} (at most {most})")).collect();
+        parts.join(", ")
+    };
+    match (less.is_empty(), more.is_empty()) {
+        (true, _) => {
+            format!("Each of its plugins can outweigh that, or be as much: {}.", list(more))
+        }
+        (false, true) => format!("That outweighs each of its plugins: {}.", list(less)),
+        (false, false) => {
+            format!("That outweighs {}, and not {}.", list(less), list(more))
+        }
+    }
+}
