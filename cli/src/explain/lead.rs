@@ -15,22 +15,19 @@ const PLUGINS: [(i64, &str); 3] = [
     (300, "a taint to be avoided"),
 ];
 
-/// A sentence about the pod's node, or the best one where it has none, beside the best other node.
+/// A sentence about the pod's node, or the best one where it has none, beside the best other node. Empty without two
+/// nodes that accept the pod.
 pub(super) fn sentence(explained: &Explanation) -> String {
     let accepted = || explained.nodes.iter().filter(|node| node.accepted && node.known);
-    let best_of = |nodes: &mut dyn Iterator<Item = &'_ Node>| -> Option<(String, i64)> {
-        let best = nodes.max_by_key(|node| (node.extender_score, Reverse(&node.name)))?;
-        Some((printable(&best.name).to_string(), best.extender_score))
-    };
     let own = accepted().find(|node| explained.node.as_ref() == Some(&node.name));
-    let Some((node, score)) = best_of(&mut own.into_iter()).or_else(|| best_of(&mut accepted()))
-    else {
+    let Some(node) = own.or_else(|| best(accepted())) else { return String::new() };
+    let Some(other) = best(accepted().filter(|other| other.name != node.name)) else {
         return String::new();
     };
-    let others = &mut accepted().filter(|other| other.name != node);
-    let Some((other, others_score)) = best_of(others) else { return String::new() };
-    let what = if own_has_cards(explained) { "load and cards" } else { "load" };
-    let lead = (score - others_score) * i64::from(POINTS_EACH);
+    let has_cards = explained.nodes.iter().any(|node| node.cards.is_some());
+    let what = if has_cards { "load and cards" } else { "load" };
+    let lead = (node.extender_score - other.extender_score) * i64::from(POINTS_EACH);
+    let (node, other) = (printable(&node.name), printable(&other.name));
     match lead {
         0 => format!(
             "By {what} {other} is as good as {node}: its own plugins choose among such nodes."
@@ -52,8 +49,8 @@ pub(super) fn sentence(explained: &Explanation) -> String {
     }
 }
 
-fn own_has_cards(explained: &Explanation) -> bool {
-    explained.nodes.iter().any(|node| node.cards.is_some())
+fn best<'a>(nodes: impl Iterator<Item = &'a Node>) -> Option<&'a Node> {
+    nodes.max_by_key(|node| (node.extender_score, Reverse(&node.name)))
 }
 
 fn outweighs(lead: i64) -> String {

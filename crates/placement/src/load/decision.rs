@@ -178,15 +178,6 @@ impl<'a> LoadDecision<'a> {
 }
 
 impl<'a> LimitCheck<'a> {
-    /// The load that is compared with the limit.
-    fn judged_load(&self) -> MetricLoad {
-        if self.limit.is_exceeded_by_pod(self.load.pod) {
-            self.load.without_pod()
-        } else {
-            self.load
-        }
-    }
-
     fn verdict(&self) -> Verdict<'a> {
         self.limit.verdict(self.outcome)
     }
@@ -207,6 +198,11 @@ impl ResolvedLimit {
     /// node of this size, so that what else the node carries is compared with the limit.
     pub(super) fn is_exceeded_by_pod(&self, pod: f64) -> bool {
         self.metric.demand.is_none() && pod > self.max
+    }
+
+    /// The part of a load that is compared with the limit.
+    fn judged_load(&self, load: MetricLoad) -> MetricLoad {
+        if self.is_exceeded_by_pod(load.pod) { load.without_pod() } else { load }
     }
 
     /// Whether a load meets the limit.
@@ -306,7 +302,7 @@ impl<'p> Evaluation<'p, '_> {
         for check in self.limits() {
             limits += 1;
             measured_limits += usize::from(check.limit.metric.demand.is_none());
-            let ratio = match (check.outcome, check.judged_load().for_score()) {
+            let ratio = match (check.outcome, check.limit.judged_load(check.load).for_score()) {
                 (LimitOutcome::Exempt, _) => 0.0,
                 (LimitOutcome::UnknownRejected, _) => return f64::INFINITY,
                 (_, KnownLoad::Known(load)) => load / check.limit.max,
@@ -383,10 +379,8 @@ impl<'p> Evaluation<'p, '_> {
 
     fn check(&self, limit: &'p ResolvedLimit, exempt: bool) -> LimitCheck<'p> {
         let load = self.load(&limit.metric);
-        let without_pod = limit.is_exceeded_by_pod(load.pod);
-        let judged = if without_pod { load.without_pod() } else { load };
-        let outcome = match limit.outcome(judged.known(), exempt) {
-            LimitOutcome::Met if without_pod => LimitOutcome::MetWithoutPod,
+        let outcome = match limit.outcome(limit.judged_load(load).known(), exempt) {
+            LimitOutcome::Met if limit.is_exceeded_by_pod(load.pod) => LimitOutcome::MetWithoutPod,
             outcome => outcome,
         };
         LimitCheck { limit, load, outcome }
