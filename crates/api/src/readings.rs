@@ -109,21 +109,21 @@ impl PolledReadings {
     /// Adds a node with its readings, each as it is written: the value with five decimals. Returns false, and adds
     /// nothing, if the answer is full. Of more metrics than an answer has, the last ones are left out.
     pub fn push(&mut self, node: NodeName, readings: &[(MetricName, Reading)]) -> bool {
-        let is_known = |metric: &MetricName| self.metrics.iter().any(|it| it.name == *metric);
-        let new = readings.iter().filter(|(metric, _)| !is_known(metric)).count();
-        let metrics = (self.metrics.len() + new).min(MAX_METRICS);
-        if self.nodes.len() >= Self::most_nodes(metrics) {
+        let (columns, new) = self.columns(readings);
+        if self.nodes.len() >= Self::most_nodes(self.metrics.len() + new.len()) {
             return false;
+        }
+        for metric in new {
+            self.metrics.push(MetricColumn { name: metric, values: Vec::new(), ages: Vec::new() });
         }
         let position = self.nodes.len();
         self.nodes.push(node);
-        for (metric, reading) in readings {
-            let age = self.time.as_second() - reading.at.as_second();
-            if let Some(column) = self.column(metric) {
+        for (column, (_, reading)) in columns.into_iter().zip(readings) {
+            if let Some(column) = self.metrics.get_mut(column) {
                 column.values.resize(position, None);
                 column.values.push(Some(reading.value.get()));
                 column.ages.resize(position, None);
-                column.ages.push(Some(age));
+                column.ages.push(Some(self.time.as_second() - reading.at.as_second()));
             }
         }
         for column in &mut self.metrics {
@@ -139,20 +139,31 @@ impl PolledReadings {
         MAX_NODES.min(MAX_CELLS / metrics.max(1))
     }
 
-    /// The metric's column; `None` if there is no room for one more.
-    fn column(&mut self, metric: &MetricName) -> Option<&mut MetricColumn> {
-        let known = self.metrics.iter().position(|column| column.name == *metric);
-        if known.is_none() {
-            if self.metrics.len() == MAX_METRICS {
-                return None;
-            }
-            let name = metric.clone();
-            self.metrics.push(MetricColumn { name, values: Vec::new(), ages: Vec::new() });
-        }
-        match known {
-            Some(position) => self.metrics.get_mut(position),
-            None => self.metrics.last_mut(),
-        }
+    /// The column of each reading, and the metrics that have none yet and get one, as far as there is room; a reading
+    /// without room has a column that does not exist. Nodes have their readings in one order, so that the column is
+    /// nearly always the one after that of the reading before.
+    fn columns(&self, readings: &[(MetricName, Reading)]) -> (Vec<usize>, Vec<MetricName>) {
+        let mut new: Vec<MetricName> = Vec::new();
+        let mut next = 0;
+        let column_of = |(metric, _): &(MetricName, Reading)| {
+            let is_next = self.metrics.get(next).is_some_and(|column| column.name == *metric);
+            let known = if is_next {
+                Some(next)
+            } else {
+                self.metrics.iter().position(|column| column.name == *metric)
+            };
+            let column = known.unwrap_or_else(|| {
+                let added = new.iter().position(|other| other == metric).unwrap_or(new.len());
+                let column = self.metrics.len() + added;
+                if added == new.len() && column < MAX_METRICS {
+                    new.push(metric.clone());
+                }
+                column
+            });
+            next = column + 1;
+            column
+        };
+        (readings.iter().map(column_of).collect(), new)
     }
 
     /// The readings of the node at a position. A value that is no fraction is an error, as that of an annotation; one
