@@ -73,8 +73,11 @@ impl Setup {
         if let Some(estimates) = &mut policy.estimates {
             estimates.learned = settings.take_switch("learned")?.unwrap_or(estimates.learned);
         }
-        if let Some(most) = settings.take("hardLimit")? {
+        let hard = settings.take("hardLimit")?;
+        if hard.is_some() {
             policy.overload.when_all = WhenAllOverloaded::Wait { max_wait: None };
+        }
+        if let Some(most) = settings.take("limit")?.or(hard) {
             for limit in &mut policy.limits {
                 if limit.metric.as_str().starts_with("cpu_") {
                     limit.max = most;
