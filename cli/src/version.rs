@@ -8,8 +8,8 @@ use anyhow::Result;
 use serde::Serialize;
 
 use crate::args::operate::Version;
-use crate::cluster_access::objects::{List, Pod};
-use crate::cluster_access::{Cluster, PART_OF};
+use crate::cluster_access::Cluster;
+use crate::cluster_access::objects::Pod;
 use crate::extender;
 use crate::output::{refuse_names, write_value};
 use crate::table::{self, NONE};
@@ -91,9 +91,7 @@ fn of_answer(text: &str) -> String {
 }
 
 fn programs(cluster: &Cluster) -> Result<Vec<Program>> {
-    let selector = format!("--selector={PART_OF}");
-    let pods: List<Pod> = cluster.kubectl().get(&["pods", "--all-namespaces", &selector])?;
-    Ok(of_pods(&pods.items))
+    Ok(of_pods(&cluster.list_ours::<Pod>("pods")?))
 }
 
 /// The programs of these pods, by name and image.

@@ -9,7 +9,7 @@ use anyhow::Context as _;
 use cluster::{Scope, WatchHealth};
 use daemon::{Condition, Context, Shutdown};
 use nvml::{Library, Probe};
-use placement::units::{MiB, PodUid};
+use placement::units::{CardId, MiB, PodUid};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -21,6 +21,7 @@ use crate::args::Args;
 use crate::audit::watch::Audit;
 use crate::cards::Cards;
 use crate::cards::closed::ClosedCards;
+use crate::cards::cordoned;
 use crate::cards::file::CardsFile;
 use crate::cards::search::{CardSearch, POLLS_PER_LOOK};
 use crate::cards::sizing::Sizing;
@@ -130,7 +131,7 @@ impl Wiring {
         let spec = spec_file(&self.args);
         let prepare = prepare_cards(&self.args, spec.clone(), checkpoint.clone(), pods.clone());
         let (index_sender, indexes) = watch::channel(BTreeSet::new());
-        let (cards, probe) = self.follow_cards(prepare, indexes);
+        let (cards, probe) = self.follow_cards(prepare, indexes, self.follow_cordoned());
         let processes = self.follow_processes(probe, pods.clone());
         self.follow_unhealthy_map(cards.clone(), index_sender);
         let (isolation, closed) = self.follow_nvidia(&cards, spec.clone());
@@ -237,10 +238,23 @@ impl Wiring {
         cache
     }
 
+    fn follow_cordoned(&self) -> watch::Receiver<Option<BTreeSet<CardId>>> {
+        let (sender, cordoned) = watch::channel(None);
+        let node = Scope::Node(self.args.node());
+        let key = self.args.names.names().cordoned_gpus();
+        let health = WatchHealth::default();
+        let events = cluster::watch_nodes(self.client.clone(), node, health, move |node| {
+            Some(cordoned::of(&node, &key))
+        });
+        self.spawn("cordoned-cards", |shutdown| cordoned::follow(events, sender, shutdown));
+        cordoned
+    }
+
     fn follow_cards(
         &self,
         prepare: Prepare,
         unhealthy_indexes: watch::Receiver<BTreeSet<u32>>,
+        cordoned: watch::Receiver<Option<BTreeSet<CardId>>>,
     ) -> (watch::Receiver<Arc<Cards>>, watch::Receiver<OpenNvml>) {
         let found = self.context.readiness().condition("cards-found");
         let (sender, receiver) = watch::channel(Arc::default());
@@ -250,6 +264,7 @@ impl Wiring {
             sizing: sizing(&self.args),
             every: self.args.health_interval,
             ignored_xids: self.args.ignored_xids.clone(),
+            cordoned,
             unhealthy_indexes,
             prepare,
             file: CardsFile::new(self.args.state_dir.clone()),

@@ -1,6 +1,6 @@
 //! The ConfigMap `unhealthy-gpu-<node>`, in which Aliyun's gpushare lists the indexes of cards that take no pods
 //! (`data.gpus: "0,2"`): cards that other programs list there take no pods, and this plugin adds the cards that it
-//! finds unhealthy, for Aliyun's extender.
+//! finds unhealthy or that operators have cordoned, for Aliyun's extender.
 //!
 //! Invariants: an index that another program listed is never removed; an annotation has the indexes of this plugin. A
 //! list that does not parse is not changed, and the last good one stays in force: Aliyun's extender reads malformed
@@ -79,8 +79,8 @@ fn list(indexes: &BTreeSet<u32>) -> Option<String> {
     if texts.is_empty() { None } else { Some(texts.join(",")) }
 }
 
-/// The indexes of unhealthy cards, except cards that are only listed in the ConfigMap. An index that a healthy card
-/// also has is left out.
+/// The indexes of cards that are unhealthy or cordoned, except cards that are only listed in the ConfigMap. An index
+/// that a healthy card also has is left out.
 fn faulty(cards: &Cards) -> BTreeSet<u32> {
     let mut healthy = BTreeSet::new();
     let mut faulty = BTreeSet::new();

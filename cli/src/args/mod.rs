@@ -103,8 +103,8 @@ pub(crate) enum Command {
     Policy(PolicyCommand),
     /// Have a card take no new pods.
     ///
-    /// Writes its index into the ConfigMap kube-system/unhealthy-gpu-NODE, which the device plugin follows with the
-    /// component unhealthy-gpus. Pods that are on the card go on.
+    /// Writes its UUID into the Node's annotation plimsoll.dev/cordoned-gpus, which the device plugin follows. Pods
+    /// that are on the card go on.
     Cordon(cards::Cordon),
     /// Have a card take pods again.
     Uncordon(cards::Cordon),

@@ -15,20 +15,20 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use crate::args::operate::SupportBundle;
-use crate::cluster_access::objects::{List, Pod};
+use crate::cluster_access::objects::Pod;
 use crate::cluster_access::{Cluster, PART_OF};
 use crate::doctor;
 use crate::extender;
 use crate::version::CLIENT;
 use archive::Archive;
 
-/// Kinds of Plimsoll's objects that are selected by its label, in all namespaces. No Secrets.
-const OBJECTS: [(&str, &str); 4] = [
-    (
-        "workloads",
-        "deployments,daemonsets,pods,services,endpointslices,poddisruptionbudgets,networkpolicies",
-    ),
-    ("rights", "serviceaccounts,roles,rolebindings"),
+/// Kinds of Plimsoll's objects that are selected by its label, in its namespaces. No Secrets.
+const WORKLOADS: &str =
+    "deployments,daemonsets,pods,services,endpointslices,poddisruptionbudgets,networkpolicies";
+/// The same, in kube-system too.
+const RIGHTS: &str = "serviceaccounts,roles,rolebindings";
+/// The same, of the cluster.
+const OF_CLUSTER: [(&str, &str); 2] = [
     ("cluster-rights", "clusterroles,clusterrolebindings"),
     ("admission", "validatingadmissionpolicies,validatingadmissionpolicybindings"),
 ];
@@ -127,9 +127,20 @@ impl Bundle {
 fn objects(cluster: &Cluster, namespace: &str, bundle: &mut Bundle) -> Result<()> {
     let selector = format!("--selector={PART_OF}");
     let mut calls: Vec<(String, Vec<String>)> = Vec::new();
-    for (name, kinds) in OBJECTS {
-        let words = ["get", kinds, "--all-namespaces", &selector];
+    let mut call = |name: String, words: [&str; 4]| {
         calls.push((format!("objects/{name}.json"), words.map(str::to_owned).to_vec()));
+    };
+    for of in cluster.namespaces()?.into_iter().chain(["kube-system"]) {
+        let in_namespace = format!("--namespace={of}");
+        // Those of the node agents and of kube-system lie in folders of their own.
+        let folder = if of == namespace { String::new() } else { format!("{of}/") };
+        call(format!("{folder}rights"), ["get", RIGHTS, &in_namespace, &selector]);
+        if of != "kube-system" || of == namespace {
+            call(format!("{folder}workloads"), ["get", WORKLOADS, &in_namespace, &selector]);
+        }
+    }
+    for (name, kinds) in OF_CLUSTER {
+        call(name.to_owned(), ["get", kinds, "--all-namespaces", &selector]);
     }
     let in_namespace = format!("--namespace={namespace}");
     match cluster.policy_map() {
@@ -190,11 +201,8 @@ fn answers(cluster: &Cluster, bundle: &mut Bundle) -> Result<()> {
 
 /// Logs and metrics.
 fn pods(cluster: &Cluster, lines: u32, bundle: &mut Bundle) -> Result<()> {
-    let selector = format!("--selector={PART_OF}");
-    let found: Result<List<Pod>, _> =
-        cluster.kubectl().get(&["pods", "--all-namespaces", &selector]);
-    let mut pods = match found {
-        Ok(pods) => pods.items,
+    let mut pods: Vec<Pod> = match cluster.list_ours("pods") {
+        Ok(pods) => pods,
         Err(failure) => {
             bundle.problem("logs", &failure);
             return Ok(());

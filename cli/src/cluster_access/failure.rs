@@ -13,6 +13,8 @@ pub(crate) enum Failure {
     Forbidden(String),
     /// There is no such object, or no such kind: the API server's message.
     NotFound(String),
+    /// The object has changed since it was read: the API server's message.
+    Conflict(String),
     /// Anything else: kubectl's message, or what is wrong with its answer.
     Other(String),
 }
@@ -31,6 +33,8 @@ impl Failure {
             || says("the server doesn't have a resource type")
         {
             Self::NotFound(text)
+        } else if says("(Conflict)") {
+            Self::Conflict(text)
         } else if says("current-context is not set")
             || says("no configuration has been provided")
             || says("context was not found")
@@ -63,7 +67,7 @@ impl fmt::Display for Failure {
                 Some(grant) => write!(f, "{message}\nTo allow it:\n{grant}"),
                 None => f.write_str(message),
             },
-            Self::NotFound(message) | Self::Other(message) => f.write_str(message),
+            Self::NotFound(message) | Self::Conflict(message) | Self::Other(message) => f.write_str(message),
         }
     }
 }

@@ -90,11 +90,28 @@ impl Kubectl {
     /// If it fails, or its answer is of another form.
     pub(crate) fn get<T: DeserializeOwned>(&self, words: &[&str]) -> Result<T, Failure> {
         let words = [&["get"], words, &["--output=json"]].concat();
-        let answer = self.run(&words)?;
-        serde_json::from_str(&answer).map_err(|error| {
-            Failure::Other(format!("kubectl {}: its answer is not read: {error}", words.join(" ")))
-        })
+        parsed(&words, &self.run(&words)?)
     }
+
+    /// As [`Kubectl::get`]; `None` if the answer is empty, as that of `--ignore-not-found` may be.
+    ///
+    /// # Errors
+    ///
+    /// If it fails, or its answer is of another form.
+    pub(crate) fn get_if_there<T: DeserializeOwned>(
+        &self,
+        words: &[&str],
+    ) -> Result<Option<T>, Failure> {
+        let words = [&["get"], words, &["--output=json"]].concat();
+        let answer = self.run(&words)?;
+        if answer.trim().is_empty() { Ok(None) } else { parsed(&words, &answer).map(Some) }
+    }
+}
+
+fn parsed<T: DeserializeOwned>(words: &[&str], answer: &str) -> Result<T, Failure> {
+    serde_json::from_str(answer).map_err(|error| {
+        Failure::Other(format!("kubectl {}: its answer is not read: {error}", words.join(" ")))
+    })
 }
 
 /// What a call writes, within [`CALL`].

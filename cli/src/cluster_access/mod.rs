@@ -2,12 +2,14 @@
 //!
 //! Invariant: kubectl makes each connection, with the credentials and the context that its user has set, so that every
 //! login that works for kubectl works here: it has the user's terminal, and what it says while it waits is shown. A
-//! port-forward ends with the command.
+//! port-forward ends with the command. Labels select objects within Plimsoll's own namespaces alone, which [`places`]
+//! finds: in others, everybody who may write there can set them.
 
 mod failure;
 mod forward;
 mod kubectl;
 pub(crate) mod objects;
+mod places;
 mod policy_map;
 mod running;
 pub(crate) mod workload;
@@ -16,12 +18,14 @@ use std::cell::OnceCell;
 use std::collections::BTreeSet;
 
 use anyhow::{Context, Result, bail};
+use serde::de::DeserializeOwned;
 
 use crate::args::access::{Access, Namespaces};
 pub(crate) use failure::Failure;
 pub(crate) use forward::Forward;
 pub(crate) use kubectl::Kubectl;
 use objects::{Lease, List, Object, Pod};
+use places::Places;
 pub(crate) use policy_map::PolicyMap;
 use workload::Workload;
 
@@ -31,9 +35,9 @@ pub(crate) const INSPECT_PORT: u16 = 19107;
 pub(crate) const EXTENDER_LEASE: &str = "plimsoll-scheduler-extender";
 /// The extender's Deployment.
 pub(crate) const EXTENDER: &str = "scheduler-extender";
-/// Where Plimsoll is, if its Deployment cannot be looked for.
+/// Where Plimsoll is, if its ClusterRoleBindings name no other namespace or cannot be read.
 const DEFAULT_NAMESPACE: &str = "plimsoll";
-/// Selects all objects of Plimsoll.
+/// Selects all objects of Plimsoll in its own namespaces.
 pub(crate) const PART_OF: &str = "app.kubernetes.io/part-of=plimsoll";
 
 /// A cluster and its extender.
@@ -42,7 +46,7 @@ pub(crate) struct Cluster {
     /// Where the extender answers, by a flag.
     given_url: Option<String>,
     given_namespace: Option<String>,
-    namespace: OnceCell<String>,
+    places: OnceCell<Places>,
     forward: OnceCell<(Forward, String)>,
 }
 
@@ -53,7 +57,7 @@ impl Cluster {
             kubectl: Kubectl::new(&access.connection),
             given_url: access.extender.clone(),
             given_namespace: access.plimsoll_namespace.clone(),
-            namespace: OnceCell::new(),
+            places: OnceCell::new(),
             forward: OnceCell::new(),
         }
     }
@@ -68,44 +72,58 @@ impl Cluster {
         self.given_url.is_some()
     }
 
-    /// The namespace of the extender: the flag's, or that of its Deployment by its labels. `plimsoll` where Deployments
-    /// of all namespaces may not be listed.
+    /// The namespace of the extender: the flag's, or that of the ServiceAccount in its ClusterRoleBinding. `plimsoll`
+    /// where there is none, or none may be read.
     ///
     /// # Errors
     ///
-    /// If kubectl reaches no cluster, or several namespaces have one.
+    /// If kubectl reaches no cluster.
     pub(crate) fn namespace(&self) -> Result<&str> {
         if let Some(given) = &self.given_namespace {
             return Ok(given);
         }
-        if let Some(known) = self.namespace.get() {
-            return Ok(known);
-        }
-        let found = self.find_namespace()?;
-        Ok(self.namespace.get_or_init(|| found))
+        Ok(self.places()?.own.as_deref().unwrap_or(DEFAULT_NAMESPACE))
     }
 
-    fn find_namespace(&self) -> Result<String> {
-        let selector = format!("--selector=app.kubernetes.io/name={EXTENDER},{PART_OF}");
-        let found: Result<List<Object>, Failure> =
-            self.kubectl.get(&["deployments", "--all-namespaces", &selector]);
-        let deployments = match found {
-            Ok(deployments) => deployments,
-            Err(Failure::Forbidden(_)) => return Ok(DEFAULT_NAMESPACE.to_owned()),
-            Err(other) => return Err(other.into()),
-        };
-        let mut namespaces: Vec<String> =
-            deployments.items.into_iter().map(|it| it.metadata.namespace).collect();
-        namespaces.sort();
-        namespaces.dedup();
-        match &namespaces[..] {
-            [] => Ok(DEFAULT_NAMESPACE.to_owned()),
-            [one] => Ok(one.clone()),
-            several => bail!(
-                "Plimsoll's extender is in several namespaces: {}; choose one with --plimsoll-namespace",
-                several.join(", ")
-            ),
+    /// The namespaces of Plimsoll: the extender's, and that of the node agents where they have one of their own.
+    ///
+    /// # Errors
+    ///
+    /// If kubectl reaches no cluster.
+    pub(crate) fn namespaces(&self) -> Result<Vec<&str>> {
+        let own = self.namespace()?;
+        let node_agents = self.places()?.node_agents.as_deref().filter(|it| *it != own);
+        Ok([own].into_iter().chain(node_agents).collect())
+    }
+
+    fn places(&self) -> Result<&Places> {
+        if let Some(known) = self.places.get() {
+            return Ok(known);
         }
+        let found = match Places::read(&self.kubectl) {
+            Err(Failure::Forbidden(_)) => Places::default(),
+            other => other?,
+        };
+        Ok(self.places.get_or_init(|| found))
+    }
+
+    /// The objects of these kinds that are Plimsoll's, by its label in its own namespaces.
+    ///
+    /// # Errors
+    ///
+    /// If they cannot be listed.
+    pub(crate) fn list_ours<T: DeserializeOwned>(&self, kinds: &str) -> Result<Vec<T>, Failure> {
+        let namespaces = self.namespaces().map_err(|error| {
+            error.downcast().unwrap_or_else(|other| Failure::Other(format!("{other:#}")))
+        })?;
+        let mut objects = Vec::new();
+        for namespace in namespaces {
+            let in_namespace = format!("--namespace={namespace}");
+            let selector = format!("--selector={PART_OF}");
+            let list: List<T> = self.kubectl.get(&[kinds, &in_namespace, &selector])?;
+            objects.extend(list.items);
+        }
+        Ok(objects)
     }
 
     /// The base URL of the extender. Unless it is given, the first call opens a port-forward to the pod that leads.

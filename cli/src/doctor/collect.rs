@@ -16,7 +16,7 @@ use super::page::Page;
 use crate::cluster_access::objects::{Event, List, Meta, Pod};
 use crate::cluster_access::workload::{Workload, name_of};
 use crate::cluster_access::{
-    Cluster, EXTENDER, EXTENDER_LEASE, Failure, Forward, Kubectl, PART_OF, PolicyMap,
+    Cluster, EXTENDER, EXTENDER_LEASE, Failure, Forward, Kubectl, PolicyMap,
 };
 use crate::extender;
 
@@ -45,15 +45,13 @@ pub(crate) fn collect(
     let namespace = cluster.namespace()?.to_owned();
     let kubectl = cluster.kubectl();
     let in_namespace = format!("--namespace={namespace}");
-    let ours = format!("--selector={PART_OF}");
     let (now, own_time) = match asked(needed, Fact::Time) {
         Ok(()) => server_time(kubectl),
         Err(failure) => (Err(failure), [Timestamp::now(); 2]),
     };
-    let workloads: Read<Vec<Workload>> = asked(needed, Fact::Workloads)
-        .and_then(|()| list(kubectl, &["deployments,daemonsets", "--all-namespaces", &ours]));
-    let pods: Read<Vec<Pod>> = asked(needed, Fact::Pods)
-        .and_then(|()| list(kubectl, &["pods", "--all-namespaces", &ours]));
+    let workloads: Read<Vec<Workload>> =
+        asked(needed, Fact::Workloads).and_then(|()| cluster.list_ours("deployments,daemonsets"));
+    let pods: Read<Vec<Pod>> = asked(needed, Fact::Pods).and_then(|()| cluster.list_ours("pods"));
     let schedulers: Read<Vec<Pod>> = asked(needed, Fact::Schedulers).and_then(|()| {
         list(kubectl, &["pods", "--namespace=kube-system", "--selector=component=kube-scheduler"])
     });
@@ -298,7 +296,7 @@ pub(super) const RIGHTS: [Wanted; 20] = [
     ("annotator", "events.k8s.io", "events", "", &["create", "patch"], false),
     ("annotator", "coordination.k8s.io", "leases", "plimsoll-annotator", &["get", "update"], true),
     ("annotator", "coordination.k8s.io", "leases", "", &["create"], true),
-    ("gpushare-device-plugin", "", "nodes", "", &["patch"], false),
+    ("gpushare-device-plugin", "", "nodes", "", &["list", "watch", "patch"], false),
     ("gpushare-device-plugin", "", "nodes/status", "", &["patch"], false),
     ("gpushare-device-plugin", "", "pods", "", &["get", "list", "watch"], false),
     ("gpushare-device-plugin", "", "pods", "", &["patch"], false),

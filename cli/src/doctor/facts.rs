@@ -81,9 +81,9 @@ pub(crate) struct Facts {
     pub(crate) own_time: [Timestamp; 2],
     /// The API server's version, as `v1.36.3`.
     pub(crate) server_version: Read<String>,
-    /// Deployments and DaemonSets of Plimsoll.
+    /// Deployments and DaemonSets of Plimsoll, in its namespaces.
     pub(crate) workloads: Read<Vec<Workload>>,
-    /// Pods of Plimsoll, in all namespaces.
+    /// Pods of Plimsoll, in its namespaces.
     pub(crate) pods: Read<Vec<Pod>>,
     /// Nodes, with who wrote their fields.
     pub(crate) nodes: Read<Vec<Node>>,

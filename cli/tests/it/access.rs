@@ -7,7 +7,7 @@ use serde_json::json;
 
 use crate::command::{PLIMSOLL, Run, run};
 use crate::server;
-use crate::world::{Extender, World};
+use crate::world::{BINDINGS, Extender, World};
 
 const CARDS: &str = include_str!("../../../crates/api/tests/golden/all-cards.json");
 const SHADOW: &str = r#"{"time":"2026-11-20T09:10:00Z","pods":[]}"#;
@@ -113,7 +113,7 @@ fn without_kubectl_it_says_where_to_get_it() {
 
 fn refused(message: &str) -> Run {
     World::new()
-        .answer("get deployments", r#"{"items": []}"#)
+        .answer(BINDINGS, "")
         .fails("get lease", message)
         .fails("port-forward", message)
         .run(&["gpus"])
@@ -140,18 +140,27 @@ fn without_an_extender_it_says_how_to_name_one() {
 #[test]
 fn without_a_context_it_says_how_to_choose_one() {
     let message = "The connection to the server localhost:8080 was refused - did you specify the right host or port?";
-    let world = World::new().fails("get deployments", message);
+    let world = World::new().fails(BINDINGS, message);
     let stderr = world.run(&["gpus"]).failure();
     assert!(stderr.contains("kubectl config get-contexts"), "{stderr}");
 }
 
+/// Another namespace's Deployment with Plimsoll's labels is never asked for.
 #[test]
-fn two_extenders_are_not_guessed_between() {
-    let two =
-        json!({"items": [{"metadata": {"namespace": "a"}}, {"metadata": {"namespace": "b"}}]});
-    let world = World::new().json("get deployments", &two);
+fn the_namespace_is_that_of_the_extenders_cluster_role_binding() {
+    let extender = extender();
+    let world = World::new().bound("mine", "agents");
     let stderr = world.run(&["gpus"]).failure();
-    assert!(stderr.contains("a, b") && stderr.contains("--plimsoll-namespace"), "{stderr}");
+    assert!(!stderr.contains("several namespaces"), "{stderr}");
+    let calls = world.calls();
+    assert!(calls.contains("get lease plimsoll-scheduler-extender --namespace=mine"), "{calls}");
+    assert!(calls.contains("port-forward --address=127.0.0.1 --namespace=mine"), "{calls}");
+    assert!(!calls.contains("--all-namespaces"), "{calls}");
+    // Who may not read it finds Plimsoll in its usual place, and never by a label.
+    let forbidden =
+        "Error from server (Forbidden): clusterrolebindings is forbidden: User \"jane\" cannot get";
+    let world = World::new().fails(BINDINGS, forbidden).with_extender(&extender.url);
+    world.run(&["gpus", "-o", "name"]).success();
 }
 
 /// The web page's port-forward lasts until a signal.
@@ -180,7 +189,7 @@ fn terminate(child: &mut Child) {
 fn what_a_login_says_is_shown_while_it_waits() {
     let script =
         "echo $$ > login; echo 'open https://login.example, code ABCD' >&2; exec sleep 1000";
-    let world = World::new().acts("get deployments", script);
+    let world = World::new().acts(BINDINGS, script);
     let mut child = world.command(&["gpus"]).spawn().unwrap();
     let mut line = String::new();
     BufReader::new(child.stderr.take().unwrap()).read_line(&mut line).unwrap();

@@ -106,7 +106,7 @@ fn world() -> World {
     let policy = json!({"data": {"policy.yaml": lines()}});
     World::new()
         .json("get deployments,daemonsets", &list)
-        .json("get pods --all-namespaces", &list)
+        .json("get pods --namespace=plimsoll", &list)
         .json("get serviceaccounts,roles,rolebindings", &secret)
         .json("get configmap policy", &policy)
         .json("get events", &events)
@@ -174,6 +174,43 @@ fn no_secret_is_in_it_and_no_secret_is_asked_for() {
     }
     let mode = fs::metadata(&file).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
+}
+
+/// In another namespace everybody who may write there can set Plimsoll's labels.
+#[test]
+fn objects_and_logs_are_those_of_the_namespaces_that_the_bindings_name() {
+    let named = |name: &str, namespace: &str| {
+        let labels = json!({"app.kubernetes.io/name": "node-exporter-plus"});
+        let metadata = json!({"name": name, "namespace": namespace, "labels": labels});
+        json!({"items": [{"metadata": metadata, "status": {"phase": "Running"}}]})
+    };
+    let world = World::new()
+        .json("get pods --namespace=plimsoll", &named("extender-a", "plimsoll"))
+        .json("get pods --namespace=agents", &named("exporter-a", "agents"))
+        .json("get deployments,daemonsets,pods", &json!({"items": []}))
+        .json("get serviceaccounts,roles,rolebindings", &json!({"items": []}))
+        .answer("logs", "a line")
+        .bound("plimsoll", "agents")
+        .json("get pods --namespace=kube-system", &json!({"items": []}));
+    let file = world.path().join("bundle.tar.gz");
+    world.run(&["support-bundle", "--file", file.to_str().unwrap()]).success();
+    let files = files(&fs::read(&file).unwrap());
+    for name in [
+        "logs/extender-a.log",
+        "logs/exporter-a.log",
+        "objects/workloads.json",
+        "objects/rights.json",
+        "objects/agents/workloads.json",
+        "objects/kube-system/rights.json",
+    ] {
+        assert!(files.contains_key(name), "{name} is not in {:?}", files.keys());
+    }
+    let calls = world.calls();
+    let all = calls.lines().filter(|call| call.contains("--all-namespaces"));
+    for call in all {
+        let cluster = ["clusterroles", "validatingadmission", "events", "nvidia"];
+        assert!(cluster.iter().any(|kind| call.contains(kind)), "{call}");
+    }
 }
 
 #[test]

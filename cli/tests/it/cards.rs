@@ -144,75 +144,78 @@ fn pods_are_those_of_the_contexts_namespace_unless_all_are_asked_for() {
 
 const CARDS_OF_NODE: &str = include_str!("../../../crates/api/tests/golden/gpu-cards.json");
 
-fn to_cordon(env: &Value) -> World {
-    let node = json!({"metadata": {"name": "n", "annotations": {"plimsoll.dev/gpu-cards": CARDS_OF_NODE}}});
-    let containers = json!([{"name": "gpushare-device-plugin", "env": env}]);
-    let set = json!({"items": [{"spec": {"template": {"spec": {"containers": containers}}}}]});
-    World::new().json("get node n", &node).json("get daemonsets", &set)
+const KEY: &str = "plimsoll.dev/cordoned-gpus";
+
+/// The UUID of the card with the index 0.
+fn first_card() -> String {
+    let cards: Value = serde_json::from_str(CARDS_OF_NODE).unwrap();
+    let cards = cards.as_array().unwrap();
+    let card = cards.iter().find(|card| card["index"] == 0).unwrap();
+    card["uuid"].as_str().unwrap().to_owned()
 }
 
-fn followed() -> World {
-    to_cordon(&json!([{"name": "PLIMSOLL_UNHEALTHY_GPUS_NAMESPACE", "value": "kube-system"}]))
+fn node(cordoned: Option<&str>) -> Value {
+    let annotations = json!({"plimsoll.dev/gpu-cards": CARDS_OF_NODE, KEY: cordoned});
+    let mut metadata = json!({"name": "n", "resourceVersion": "7", "annotations": annotations});
+    if cordoned.is_none() {
+        metadata["annotations"].as_object_mut().unwrap().remove(KEY);
+    }
+    json!({"metadata": metadata})
 }
 
+fn patch(cordoned: &Value) -> String {
+    let metadata = json!({"annotations": {KEY: cordoned}, "resourceVersion": "7"});
+    format!("patch node n --type=merge --patch={}", json!({"metadata": metadata}))
+}
+
+/// Whatever is in other namespaces, nothing but the Node is read.
 #[test]
-fn a_card_is_cordoned_in_the_config_map_that_the_device_plugin_follows() {
-    let world = followed()
-        .fails(
-            "get configmap unhealthy-gpu-n",
-            "Error from server (NotFound): configmaps not found",
-        )
-        .reads("create --filename=-");
+fn a_card_is_cordoned_by_its_uuid_in_an_annotation_of_its_node() {
+    let world = World::new().json("get node n", &node(None)).answer("patch node n", "");
     let said = world.run(&["cordon", "n", "0"]).success();
     assert!(said.starts_with("card 0 of n cordoned\n"), "{said}");
-    assert_eq!(parsed(&world.stdin())["data"], json!({"gpus": "0"}));
+    let calls = world.calls();
+    let calls: Vec<&str> =
+        calls.lines().map(|call| call.split(" --request").next().unwrap()).collect();
+    let expected = ["get node n --output=json".to_owned(), patch(&json!(first_card()))];
+    assert_eq!(calls, expected);
+    let dry = world.run(&["cordon", "n", &first_card(), "--dry-run"]).success();
+    let uuid = first_card();
+    assert_eq!(dry, format!("card {uuid} of n would be cordoned: Node n, {KEY}: {uuid}\n"));
 }
 
 #[test]
-fn a_list_that_is_there_is_patched_as_it_was_read() {
-    let map = json!({"metadata": {"resourceVersion": "7"}, "data": {"gpus": "5,0"}});
-    let world =
-        followed().json("get configmap unhealthy-gpu-n", &map).answer("patch configmap", "");
+fn other_cordoned_cards_stay_and_the_last_takes_the_annotation_away() {
+    let uuid = first_card();
+    let both = format!("{uuid}, GPU-gone");
+    let world = World::new().json("get node n", &node(Some(&both))).answer("patch node n", "");
     assert_eq!(world.run(&["uncordon", "n", "0"]).success(), "card 0 of n uncordoned\n");
-    let patch = r#"--patch={"data":{"gpus":"5"},"metadata":{"resourceVersion":"7"}}"#;
-    assert!(world.calls().contains(patch), "{}", world.calls());
-    let dry = world.run(&["uncordon", "n", "0", "--dry-run"]).success();
-    assert_eq!(
-        dry,
-        "card 0 of n would be uncordoned: ConfigMap kube-system/unhealthy-gpu-n, gpus: \"5\"\n"
-    );
-}
-
-fn listed(gpus: &str, by_plugin: &str) -> World {
-    let map = json!({
-        "metadata": {"resourceVersion": "7", "annotations": {"plimsoll.dev/written-gpus": by_plugin}},
-        "data": {"gpus": gpus},
-    });
-    followed().json("get configmap unhealthy-gpu-n", &map).answer("patch configmap", "")
+    assert!(world.calls().contains(&patch(&json!("GPU-gone"))), "{}", world.calls());
+    // A card that is gone is named by its UUID.
+    let gone = World::new().json("get node n", &node(Some("GPU-gone"))).answer("patch node n", "");
+    gone.run(&["uncordon", "n", "GPU-gone"]).success();
+    assert!(gone.calls().contains(&patch(&Value::Null)), "{}", gone.calls());
+    let already = world.run(&["cordon", "n", "0"]).success();
+    assert_eq!(already, "card 0 of n takes no new pods already\n");
+    let open = gone.run(&["uncordon", "n", "0"]).success();
+    assert_eq!(open, "card 0 of n is not cordoned already\n");
 }
 
 #[test]
-fn a_card_that_the_plugin_finds_unhealthy_is_cordoned_for_longer() {
-    let world = listed("0", "0");
-    let said = world.run(&["cordon", "n", "0"]).success();
-    assert!(said.starts_with("card 0 of n cordoned\n"), "{said}");
-    let patch = r#"--patch={"data":{"gpus":"0"},"metadata":{"annotations":{"plimsoll.dev/written-gpus":null},"resourceVersion":"7"}}"#;
-    assert!(world.calls().contains(patch), "{}", world.calls());
+fn a_node_that_changes_meanwhile_is_read_again() {
+    let conflict = "Error from server (Conflict): Operation cannot be fulfilled on nodes \"n\": the object has been modified";
+    let once = format!("test -e tried || {{ touch tried; echo '{conflict}' >&2; exit 1; }}");
+    let world = World::new().json("get node n", &node(None)).acts("patch node n", &once);
+    world.run(&["cordon", "n", "0"]).success();
+    assert_eq!(world.calls().matches("patch node n").count(), 2, "{}", world.calls());
+    let world = World::new().json("get node n", &node(None)).fails("patch node n", conflict);
+    let stderr = world.run(&["cordon", "n", "0"]).failure();
+    assert!(stderr.contains("has been modified"), "{stderr}");
+    assert_eq!(world.calls().matches("patch node n").count(), 5);
 }
 
 #[test]
-fn a_card_that_is_gone_is_uncordoned_and_no_empty_list_stays() {
-    let world = listed("9", "");
-    assert_eq!(world.run(&["uncordon", "n", "9"]).success(), "card 9 of n uncordoned\n");
-    assert!(world.calls().contains(r#"--patch={"data":{"gpus":null}"#), "{}", world.calls());
-    let dry = world.run(&["uncordon", "n", "9", "--dry-run"]).success();
-    assert!(dry.ends_with("unhealthy-gpu-n, gpus: none\n"), "{dry}");
-}
-
-#[test]
-fn a_device_plugin_that_follows_no_list_is_an_error_with_the_setting() {
-    let stderr = to_cordon(&json!([])).run(&["cordon", "n", "0"]).failure();
-    assert!(stderr.contains("devicePlugin.unhealthyConfigMaps=true"), "{stderr}");
-    let stderr = listed("5", "").run(&["cordon", "n", "9"]).failure();
+fn a_card_that_the_node_does_not_have_is_an_error_that_names_those_it_has() {
+    let stderr = World::new().json("get node n", &node(None)).run(&["cordon", "n", "9"]).failure();
     assert!(stderr.contains("has no card 9; it has 0 (GPU-"), "{stderr}");
 }

@@ -42,7 +42,7 @@ fn world() -> World {
         .json("get deployments,daemonsets", &workloads)
         .json("get nodes", &json!({"items": []}))
         .json("get events", &json!({"items": []}))
-        .json("get pods --all-namespaces", &json!({"items": [pod]}))
+        .json("get pods --namespace=plimsoll", &json!({"items": [pod]}))
         .json("get pods --namespace=kube-system", &json!({"items": [scheduler]}))
         .forwards("pod/extender-a", &extender.url)
         .with_extender(&extender.url)
@@ -98,7 +98,15 @@ fn only_what_the_chosen_checks_look_at_is_asked_for() {
     world.run(&["doctor", "--only", "rights"]);
     let calls = world.calls();
     let calls: Vec<&str> = calls.lines().map(|call| call.split(" --").next().unwrap()).collect();
-    assert_eq!(calls, ["get deployments", "get deployments,daemonsets", "get pods", "create"]);
+    assert_eq!(
+        calls,
+        [
+            "get clusterrolebindings plimsoll-scheduler-extender plimsoll-annotator plimsoll-gpushare-device-plugin",
+            "get deployments,daemonsets",
+            "get pods",
+            "create"
+        ]
+    );
 }
 
 #[test]

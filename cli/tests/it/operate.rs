@@ -74,7 +74,7 @@ fn versions_of_the_command_the_extender_and_the_images_are_shown() {
     });
     let world = World::new()
         .with_extender(&extender.url)
-        .json("get pods --all-namespaces", &json!({"items": [pod, pod]}));
+        .json("get pods --namespace=plimsoll", &json!({"items": [pod, pod]}));
     let shown = parsed(&world.run(&["version", "-o", "json"]).success());
     let expected = json!([{"program": "annotator", "version": "0.0.9", "pods": 2}]);
     assert_eq!((&shown["extender"], &shown["programs"]), (&json!("0.1.0"), &expected));

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::command::json as parsed;
-use crate::world::{Extender, World};
+use crate::world::{BINDINGS, Extender, World};
 
 const SHIPPED: &str = include_str!("../../../deploy/base/policy.yaml");
 
@@ -13,6 +13,7 @@ fn stored(policy: &str, annotations: &Value) -> World {
         "data": {"policy.yaml": policy},
     });
     World::new()
+        .answer(BINDINGS, "")
         .json("get deployments", &json!({"items": []}))
         .json("get configmap policy --namespace=plimsoll", &map)
         .reads("patch configmap policy --namespace=plimsoll --type=merge --patch-file=/dev/stdin")
@@ -53,6 +54,7 @@ fn the_policy_is_that_of_the_config_map_that_the_programs_read() {
     });
     let map = json!({"metadata": {"resourceVersion": "41"}, "data": {"policy.yaml": SHIPPED}});
     let world = World::new()
+        .answer(BINDINGS, "")
         .json("get deployments", &json!({"items": [deployment]}))
         .json("get configmap mine --namespace=plimsoll", &map)
         .reads("patch configmap mine --namespace=plimsoll");

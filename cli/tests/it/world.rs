@@ -10,9 +10,12 @@ use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::command::{PLIMSOLL, Run, text};
+
+/// The call by which Plimsoll is found.
+pub(crate) const BINDINGS: &str = "get clusterrolebindings plimsoll-scheduler-extender";
 
 /// A folder with a kubectl. A call is answered by the first rule whose words it begins with.
 pub(crate) struct World {
@@ -73,15 +76,25 @@ impl World {
     /// Plimsoll in its namespace, with its leading extender at this URL.
     pub(crate) fn with_extender(self, url: &str) -> Self {
         self.answer("config view --minify", "shop")
-            .answer(
-                "get deployments --all-namespaces",
-                r#"{"items": [{"metadata": {"name": "scheduler-extender", "namespace": "plimsoll"}}]}"#,
-            )
+            .bound("plimsoll", "plimsoll")
             .answer(
                 "get lease plimsoll-scheduler-extender",
                 r#"{"spec": {"holderIdentity": "scheduler-extender-7c9f-x2k_4f1d"}}"#,
             )
             .forwards("pod/scheduler-extender-7c9f-x2k", url)
+    }
+
+    /// The ClusterRoleBindings of Plimsoll with the extender in one namespace and the device plugin in another.
+    pub(crate) fn bound(self, own: &str, node_agents: &str) -> Self {
+        let binding = |program: &str, namespace: &str| {
+            json!({
+                "metadata": {"name": format!("plimsoll-{program}")},
+                "subjects": [{"kind": "ServiceAccount", "name": program, "namespace": namespace}],
+            })
+        };
+        let items =
+            [binding("scheduler-extender", own), binding("gpushare-device-plugin", node_agents)];
+        self.json(BINDINGS, &json!({"items": items}))
     }
 
     /// Runs `plimsoll`.

@@ -8,6 +8,7 @@
 //! the device plugin convert them to `placement`'s own types.
 //!
 //! * [`cards`]: node annotation `gpu-cards`.
+//! * [`cordoned`]: node annotation `cordoned-gpus`, a list and no JSON.
 //! * [`share`]: node annotation `gpu-share`.
 //! * [`claim`]: pod annotation `gpu-claim`.
 //! * [`per_container`]: pod annotations `gpu-card-count`, `gpu-cores` and `gpu-mem-limit`.
@@ -30,6 +31,7 @@
 pub mod allocation;
 pub mod cards;
 pub mod claim;
+pub mod cordoned;
 pub mod decisions;
 pub mod expected_use;
 pub mod explain;

@@ -31,6 +31,13 @@ pub struct Node {
     status: Status,
 }
 
+impl Node {
+    /// The value of an annotation; `None` if it has none of this key.
+    pub fn annotation(&self, key: &str) -> Option<&str> {
+        self.metadata.object.annotations.as_ref()?.get(key).map(String::as_str)
+    }
+}
+
 core_resource!(Node, ClusterResourceScope, "Node", "nodes");
 
 #[derive(Debug, Clone, Default, Deserialize)]

@@ -91,6 +91,11 @@ impl Names {
         self.key("gpu-cards")
     }
 
+    /// Node annotation, the operator's: UUIDs of cards that take no new pods.
+    pub fn cordoned_gpus(&self) -> String {
+        self.key("cordoned-gpus")
+    }
+
     /// Node annotation: allocation and use per card, written by the annotator.
     pub fn share(&self) -> String {
         self.key("gpu-share")

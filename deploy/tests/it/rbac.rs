@@ -73,7 +73,8 @@ fn in_the_namespace_annotator_and_extender_each_write_their_own_lease_alone() {
 #[test]
 fn the_device_plugin_patches_its_node_marks_its_pods_and_writes_events() {
     let expected = [
-        "nodes nodes/status: patch",
+        "nodes: list watch patch",
+        "nodes/status: patch",
         "pods: get list watch patch",
         "events.events.k8s.io: create patch",
     ];

@@ -30,6 +30,8 @@ pub struct Inventory {
     known: BTreeMap<CardId, KnownCard>,
     /// The cards of earlier processes, until NVML first enumerates.
     earlier: Vec<SavedCard>,
+    /// Cards that take no pods, from the Node's annotation.
+    cordoned: BTreeSet<CardId>,
     /// Indexes of cards that take no pods, from the ConfigMap.
     unhealthy_indexes: BTreeSet<u32>,
     driver: Option<String>,
@@ -69,6 +71,7 @@ impl Inventory {
             ignored_xids: Vec::new(),
             known: BTreeMap::new(),
             earlier: Vec::new(),
+            cordoned: BTreeSet::new(),
             unhealthy_indexes: BTreeSet::new(),
             driver: None,
         }
@@ -109,6 +112,11 @@ impl Inventory {
             known.health.forget_driver();
             known.health.mark_lost();
         }
+    }
+
+    /// Sets the cards that take no pods.
+    pub fn set_cordoned(&mut self, cards: BTreeSet<CardId>) {
+        self.cordoned = cards;
     }
 
     /// Sets the indexes of cards that take no pods.
@@ -205,8 +213,13 @@ impl Inventory {
         let mut cards: Vec<Card> =
             self.known.iter().filter_map(|(uuid, known)| known.card(uuid, self.sizing)).collect();
         for card in &mut cards {
-            // The card's own fault has priority: the ConfigMap may list the card because of that fault.
-            if card.is_healthy() && self.unhealthy_indexes.contains(&card.index) {
+            // The card's own fault has priority: an operator or the ConfigMap may list the card because of that fault.
+            if !card.is_healthy() {
+                continue;
+            }
+            if self.cordoned.contains(&card.uuid) {
+                card.unhealthy = Some(Unhealthy::Cordoned);
+            } else if self.unhealthy_indexes.contains(&card.index) {
                 card.unhealthy = Some(Unhealthy::Listed);
             }
         }
@@ -416,6 +429,20 @@ mod tests {
         assert_eq!(health(&inventory), [None]);
         inventory.record_error(&A.into(), xid(48), now);
         assert_eq!(health(&inventory), [Some(Unhealthy::Failed(xid(48)))]);
+    }
+
+    #[test]
+    fn a_cordoned_card_stays_closed_whatever_its_index_becomes() {
+        let mut inventory = inventory(&[(A, 1024), (B, 1024)]);
+        inventory.set_cordoned([B.into(), "GPU-gone".into()].into());
+        assert_eq!(health(&inventory), [None, Some(Unhealthy::Cordoned)]);
+        // Card A is gone after a boot, and B has its index.
+        let mut booted = Inventory::new(Sizing::of_unit(MiB(1024)));
+        booted.set_cordoned([B.into()].into());
+        booted.set_enumerated(all_probed(&[(B, 1024), ("GPU-new", 1024)]), Instant::now());
+        assert_eq!(health(&booted), [Some(Unhealthy::Cordoned), None]);
+        inventory.mark_lost(&B.into());
+        assert_eq!(health(&inventory), [None, Some(Unhealthy::Lost)]);
     }
 
     #[test]

@@ -1,10 +1,11 @@
 //! The cards of this node: their units, device ids and health.
 //!
 //! [`ids`] names units, [`sizing`] counts the units of a card, [`inventory`] turns NVML's answers into cards, [`watch`]
-//! polls NVML, [`search`] looks for a first card, [`mod@file`] keeps the cards for a later process, and [`closed`] are
-//! the cards that take no new pods.
+//! polls NVML, [`cordoned`] follows which cards operators take out of use, [`search`] looks for a first card,
+//! [`mod@file`] keeps the cards for a later process, and [`closed`] are the cards that take no new pods.
 
 pub mod closed;
+pub(crate) mod cordoned;
 mod errors;
 pub(crate) mod file;
 pub mod ids;
@@ -35,6 +36,9 @@ pub enum Unhealthy {
     /// Its memory belongs to MIG instances, which cannot be divided into units.
     #[error("MIG mode is on")]
     Mig,
+    /// The Node's annotation `cordoned-gpus` lists its UUID.
+    #[error("it is cordoned")]
+    Cordoned,
     /// The ConfigMap `unhealthy-gpu-<node>` lists its index.
     #[error("the ConfigMap unhealthy-gpu-<node> lists its index")]
     Listed,

@@ -35,6 +35,8 @@ const GIVE_UP_AFTER: u32 = 30;
 /// The same if NVML has never worked in it and the PCI bus has a card: 15 minutes. After ten the kubelet starts a
 /// container again at once, and does not count it as one that crashes in a loop.
 const GIVE_UP_WITHOUT_NVML_AFTER: u32 = 90;
+/// Time for the API server to say which cards are cordoned.
+const CORDONED_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time for one poll of all cards. After it NVML counts as hanging.
 const POLL_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -57,6 +59,8 @@ pub(crate) struct CardWatch {
     pub every: Duration,
     /// XIDs that do not make a card unhealthy, in addition to those that applications cause.
     pub ignored_xids: Vec<u64>,
+    /// Cards that take no pods, from the Node's annotation; `None` until it is known.
+    pub cordoned: watch::Receiver<Option<BTreeSet<CardId>>>,
     /// Indexes of cards that take no pods, from the ConfigMap.
     pub unhealthy_indexes: watch::Receiver<BTreeSet<u32>>,
     /// Called before each publication.
@@ -108,6 +112,7 @@ impl CardWatch {
         let ignored = std::mem::take(&mut self.ignored_xids);
         let inventory = Inventory::new(self.sizing).ignoring(ignored);
         let mut inventory = inventory.with_earlier(self.file.read());
+        self.wait_for_cordoned().await;
         let mut has_worked = false;
         let mut failures = 0_u32;
         loop {
@@ -144,6 +149,17 @@ impl CardWatch {
         }
     }
 
+    /// No card is offered before it is known whether it is cordoned, unless the API server does not answer for long:
+    /// containers that start again need their cards, and without it no new pods come.
+    async fn wait_for_cordoned(&mut self) {
+        if timeout(CORDONED_TIMEOUT, self.cordoned.wait_for(Option::is_some)).await.is_err() {
+            tracing::warn!(
+                "the API server did not say within {CORDONED_TIMEOUT:?} which cards are cordoned: offering them all"
+            );
+        }
+        self.cordoned.mark_changed();
+    }
+
     async fn open_nvml(&self) -> Result<Arc<dyn Probe>, String> {
         let open = self.open.clone();
         match tokio::task::spawn_blocking(move || open()).await {
@@ -165,8 +181,14 @@ impl CardWatch {
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut indexes = self.unhealthy_indexes.clone();
         indexes.mark_changed();
+        let mut cordoned = self.cordoned.clone();
+        cordoned.mark_changed();
         loop {
             tokio::select! {
+                biased;
+                Ok(()) = cordoned.changed() => {
+                    inventory.set_cordoned(cordoned.borrow_and_update().clone().unwrap_or_default());
+                }
                 // An error means no sender: no ConfigMap is watched.
                 Ok(()) = indexes.changed() => inventory.set_unhealthy_indexes(indexes.borrow_and_update().clone()),
                 _ = ticks.tick() => match poll_all(probe).await {
@@ -409,6 +431,7 @@ mod tests {
                 sizing: Sizing::of_unit(MiB(1024)),
                 every: Duration::from_millis(1),
                 ignored_xids: Vec::new(),
+                cordoned: watch::channel(Some(BTreeSet::new())).1,
                 unhealthy_indexes: watch::channel(BTreeSet::new()).1,
                 prepare: Box::new(move |cards| {
                     let healths = cards.iter().map(|card| card.unhealthy).collect();

@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use serde_json::json;
+use serde_json::{Value, json};
 use sim::{CONFIG_MAPS, Failure, Fault, NODES, PODS, Sim, Verb, pod};
 
-use crate::rig::{self, A, B, CLAIM, RESOURCE, Rig};
+use crate::rig::{self, A, B, C, CLAIM, RESOURCE, Rig};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lost_card_turns_unhealthy_keeps_its_ids_and_recovers() {
@@ -209,6 +209,46 @@ async fn a_card_that_the_config_map_lists_takes_no_pods_and_a_lost_one_is_listed
     }
     rig.sim.delete(CONFIG_MAPS, "kube-system", &name);
     rig.kubelet.devices("both healthy", |devices| devices.values().all(|healthy| *healthy)).await;
+}
+
+/// Waits until the node's ConfigMap has this list.
+async fn listed(rig: &Rig, gpus: &Value) {
+    let name = format!("unhealthy-gpu-{}", rig::NODE);
+    let what = format!("the list {gpus}");
+    let listed = rig.sim.until(&what, |sim| {
+        let map = sim.get(CONFIG_MAPS, "kube-system", &name)?;
+        (map["data"]["gpus"] == *gpus).then_some(())
+    });
+    listed.await.unwrap();
+}
+
+/// After a boot without the first card the second one has its index.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cordoned_card_takes_no_pods_under_any_index_and_the_config_map_follows() {
+    const KEY: &str = "plimsoll.dev/cordoned-gpus";
+    let mut rig = Rig::new(&[(A, 2), (B, 2)]).await;
+    rig.sim.change(NODES, "", rig::NODE, |node| node["metadata"]["annotations"][KEY] = json!(B));
+    let closed = |cards: &Value, uuid: &str, index: u64| {
+        let cards = cards.as_array().unwrap();
+        let unhealthy = cards.iter().filter(|card| card["healthy"] == false);
+        unhealthy
+            .map(|card| (card["uuid"].as_str(), card["index"].as_u64()))
+            .eq([(Some(uuid), Some(index))])
+    };
+    rig.cards("card B closed", |cards| closed(cards, B, 1)).await;
+    rig.restart_with(&["--unhealthy-gpus-namespace=kube-system"]).await;
+    listed(&rig, &json!("1")).await;
+    rig.script(&[json!({"uuid": B, "memoryMiB": 2048}), json!({"uuid": C, "memoryMiB": 2048})]);
+    rig.stop_plugin().await;
+    rig.boot();
+    rig.begin_plugin();
+    rig.cards("card B closed at its new index", |cards| closed(cards, B, 0)).await;
+    listed(&rig, &json!("0")).await;
+    rig.sim.change(NODES, "", rig::NODE, |node| {
+        node["metadata"]["annotations"].as_object_mut().unwrap().remove(KEY);
+    });
+    rig.kubelet.devices("both healthy", |devices| devices.values().all(|healthy| *healthy)).await;
+    listed(&rig, &Value::Null).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -275,6 +275,11 @@ impl Rig {
         });
     }
 
+    /// What a boot of the node takes away: the cards of earlier processes.
+    pub fn boot(&self) {
+        fs::remove_file(self.dir.path().join("state/cards.json")).unwrap();
+    }
+
     /// Stops the plugin and starts a new one.
     pub async fn restart_plugin(&mut self) {
         self.stop_plugin().await;

@@ -483,6 +483,7 @@ fn tokens(env: &TestEnv) -> Result<()> {
         json!({"spec": {"unschedulable": true}}),
         json!({"spec": {"taints": [{"key": "mine", "effect": "NoExecute"}]}}),
     ] {
+            annotated("plimsoll.dev/cordoned-gpus", "GPU-1"),
         agent.refused(env, Verb::Merge, &node_path(own.name()), &change, AGENT_NODES)?;
     }
     let status = status_path(own.name());

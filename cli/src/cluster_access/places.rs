@@ -1,0 +1,109 @@
+//! Where Plimsoll is: in the namespaces of the ServiceAccounts that its ClusterRoleBindings name.
+//!
+//! Invariant: only who may bind rights of the whole cluster can change the answer. A label says nothing here: everybody
+//! who may write Deployments in some namespace can write `app.kubernetes.io/part-of: plimsoll` there.
+
+use serde::Deserialize;
+
+use super::objects::{List, Meta};
+use super::{Failure, Kubectl};
+
+/// Programs, the extender's first. Each has the ClusterRoleBinding `plimsoll-PROGRAM` of its own ServiceAccount.
+const EXTENDER: &str = "scheduler-extender";
+const ANNOTATOR: &str = "annotator";
+const PLUGIN: &str = "gpushare-device-plugin";
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct ClusterRoleBinding {
+    metadata: Meta,
+    subjects: Vec<Subject>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Subject {
+    kind: String,
+    name: String,
+    namespace: String,
+}
+
+/// The namespaces of Plimsoll's programs.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Places {
+    /// That of the extender, or of the annotator where there is no extender; `None` if neither is installed.
+    pub(super) own: Option<String>,
+    /// That of the device plugin; `None` if it is not installed.
+    pub(super) node_agents: Option<String>,
+}
+
+impl Places {
+    /// As the cluster's ClusterRoleBindings say.
+    ///
+    /// # Errors
+    ///
+    /// If they cannot be read.
+    pub(super) fn read(kubectl: &Kubectl) -> Result<Self, Failure> {
+        let names = [EXTENDER, ANNOTATOR, PLUGIN].map(name_of);
+        let [extender, annotator, plugin] = names.each_ref().map(String::as_str);
+        let words = ["clusterrolebindings", extender, annotator, plugin, "--ignore-not-found"];
+        let found: Option<List<ClusterRoleBinding>> = kubectl.get_if_there(&words)?;
+        Ok(Self::of(&found.unwrap_or_default().items))
+    }
+
+    fn of(bindings: &[ClusterRoleBinding]) -> Self {
+        let namespace = |program: &str| {
+            let binding = bindings.iter().find(|it| it.metadata.name == name_of(program))?;
+            let mut accounts = binding.subjects.iter().filter(|it| it.kind == "ServiceAccount");
+            accounts.find(|it| it.name == program).map(|it| it.namespace.clone())
+        };
+        Self {
+            own: namespace(EXTENDER).or_else(|| namespace(ANNOTATOR)),
+            node_agents: namespace(PLUGIN),
+        }
+    }
+}
+
+fn name_of(program: &str) -> String {
+    format!("plimsoll-{program}")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn places(bindings: &Value) -> (Option<String>, Option<String>) {
+        let bindings: Vec<ClusterRoleBinding> = serde_json::from_value(bindings.clone()).unwrap();
+        let Places { own, node_agents } = Places::of(&bindings);
+        (own, node_agents)
+    }
+
+    fn binding(name: &str, kind: &str, account: &str, namespace: &str) -> Value {
+        let subjects = json!([{"kind": kind, "name": account, "namespace": namespace}]);
+        json!({"metadata": {"name": name}, "subjects": subjects})
+    }
+
+    #[test]
+    fn a_program_is_in_the_namespace_of_the_account_that_its_binding_names() {
+        let account = "ServiceAccount";
+        let extender =
+            binding("plimsoll-scheduler-extender", account, "scheduler-extender", "plimsoll");
+        let annotator = binding("plimsoll-annotator", account, "annotator", "b");
+        let plugin =
+            binding("plimsoll-gpushare-device-plugin", account, "gpushare-device-plugin", "agents");
+        let some = |text: &str| Some(text.to_owned());
+        assert_eq!(places(&json!([])), (None, None));
+        assert_eq!(places(&json!([annotator])), (some("b"), None));
+        let all = json!([annotator, extender, plugin]);
+        assert_eq!(places(&all), (some("plimsoll"), some("agents")));
+        for other in [
+            binding("plimsoll-scheduler-extender", "User", "scheduler-extender", "a-team"),
+            binding("plimsoll-scheduler-extender", account, "other", "a-team"),
+            binding("plimsoll-scheduler-extender-2", account, "scheduler-extender", "a-team"),
+        ] {
+            assert_eq!(places(&json!([other])), (None, None), "{other}");
+        }
+    }
+}

@@ -1,0 +1,50 @@
+//! Node annotation `cordoned-gpus`, the operator's: the UUIDs of cards that take no new pods, with commas between them.
+//!
+//! A card stays the same under its UUID, while the index of another may become its own when the node boots.
+
+use std::collections::BTreeSet;
+
+use placement::units::CardId;
+
+use crate::cards::MAX_NAME;
+
+/// The most cards that are read: those of a node, and many that were replaced.
+pub const MAX_CARDS: usize = 1024;
+
+/// The cards of an annotation. Blanks around a UUID do not count; what is longer than any UUID is left out.
+///
+/// # Examples
+///
+/// ```
+/// let cards = api::cordoned::parse("GPU-b, GPU-a,");
+/// assert_eq!(api::cordoned::text(&cards).as_deref(), Some("GPU-a,GPU-b"));
+/// assert_eq!(api::cordoned::text(&api::cordoned::parse(" ")), None);
+/// ```
+#[must_use]
+pub fn parse(text: &str) -> BTreeSet<CardId> {
+    let names = text.split(',').map(str::trim);
+    let names = names.filter(|name| !name.is_empty() && name.len() <= MAX_NAME);
+    names.take(MAX_CARDS).map(CardId::from).collect()
+}
+
+/// As it is in the annotation; `None`, for no annotation, if there is no card.
+#[must_use]
+pub fn text(cards: &BTreeSet<CardId>) -> Option<String> {
+    let names: Vec<&str> = cards.iter().map(CardId::as_str).collect();
+    if names.is_empty() { None } else { Some(names.join(",")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_uuid_is_left_out_and_the_others_stay() {
+        let long = "x".repeat(MAX_NAME + 1);
+        let cards = parse(&format!(",, GPU-a ,{long},GPU-b,GPU-a"));
+        assert_eq!(cards, ["GPU-a", "GPU-b"].map(CardId::from).into());
+        assert_eq!(parse(&text(&cards).unwrap()), cards);
+        let many: Vec<String> = (0..2 * MAX_CARDS).map(|card| card.to_string()).collect();
+        assert_eq!(parse(&many.join(",")).len(), MAX_CARDS);
+    }
+}
