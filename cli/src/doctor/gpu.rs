@@ -21,6 +21,18 @@ const MARKS: [&str; 4] = [
     "feature.node.kubernetes.io/pci-0302_10de.present",
     "feature.node.kubernetes.io/pci-0300_10de.present",
 ];
+/// Labels by which NVIDIA's GPU operator says that it replaces the node's driver, with their values: the DaemonSets
+/// that have the driver open go by them.
+const REPLACED: [(&str, &[&str]); 2] = [
+    (
+        "nvidia.com/gpu.deploy.client",
+        &["false", "paused-for-driver-upgrade", "paused-for-mig-change"],
+    ),
+    (
+        "nvidia.com/gpu-driver-upgrade-state",
+        &["pod-deletion-required", "drain-required", "pod-restart-required", "upgrade-failed"],
+    ),
+];
 /// The label of gpushare's nodes.
 const GPUSHARE: &str = "gpushare";
 /// Resources by which other device plugins give out cards, and how the names of others begin: a share of cards, a part
@@ -39,6 +51,11 @@ const KEPT: i64 = 3_600;
 pub(crate) fn is_gpu_node(node: &Node, names: &Names) -> bool {
     let labels = &node.metadata.labels;
     labels.get(GPUSHARE).is_some_and(|value| value == "true") || has_cards(node, names)
+}
+
+fn driver_is_replaced(node: &Node) -> bool {
+    let value_of = |key: &str| node.metadata.labels.get(key).map_or("", String::as_str);
+    REPLACED.iter().any(|(key, values)| values.contains(&value_of(key)))
 }
 
 fn has_cards(node: &Node, names: &Names) -> bool {
@@ -86,13 +103,16 @@ pub(crate) fn nodes(facts: &Facts, found: &mut Findings) {
     let served: BTreeSet<&str> = pods.iter().map(|pod| pod.spec.node_name.as_str()).collect();
     let mut without = Vec::new();
     let mut unlabelled = Vec::new();
+    let mut replaced = Vec::new();
     for node in nodes {
         let name = node.metadata.name.as_str();
         let labels = &node.metadata.labels;
         if served.contains(name) || labels.get(GPUSHARE).is_some_and(|value| value == "false") {
             continue;
         }
-        if is_gpu_node(node, &names) {
+        if is_gpu_node(node, &names) && driver_is_replaced(node) {
+            replaced.push(name.to_owned());
+        } else if is_gpu_node(node, &names) {
             without.push(name.to_owned());
         } else if MARKS.iter().any(|mark| labels.get(*mark).is_some_and(|value| value == "true")) {
             unlabelled.push(name.to_owned());
@@ -102,6 +122,16 @@ pub(crate) fn nodes(facts: &Facts, found: &mut Findings) {
         found.fail(
             format!("{} without a device plugin's pod: {}", count(without.len(), "GPU node"), few(&without)),
             "is the label gpushare=true there, and does the DaemonSet gpushare-device-plugin tolerate the node's taints?",
+        );
+    }
+    if !replaced.is_empty() {
+        found.warn(
+            format!(
+                "{} whose NVIDIA driver is being replaced: {}",
+                count(replaced.len(), "GPU node"),
+                few(&replaced)
+            ),
+            "if it does not end: docs/operations.md#nvidias-driver",
         );
     }
     if !unlabelled.is_empty() {

@@ -92,6 +92,17 @@ annotations: {{- toYaml . | nindent 2 }}
   values: [virtual-kubelet]
 {{- end }}
 
+{{- /* The same, and not while NVIDIA's GPU operator replaces the driver. */ -}}
+{{- define "plimsoll.gpuMachines" -}}
+{{ include "plimsoll.machines" . }}
+- key: nvidia.com/gpu.deploy.client
+  operator: NotIn
+  values: ["false", paused-for-driver-upgrade, paused-for-mig-change]
+- key: nvidia.com/gpu-driver-upgrade-state
+  operator: NotIn
+  values: [pod-deletion-required, drain-required, pod-restart-required, upgrade-failed]
+{{- end }}
+
 {{- /* The labels by which clusters tell that a node has a card of NVIDIA's, each with the value true. */ -}}
 {{- define "plimsoll.hardwareLabels" -}}
 nvidia.com/gpu.present feature.node.kubernetes.io/pci-10de.present feature.node.kubernetes.io/pci-0302_10de.present feature.node.kubernetes.io/pci-0300_10de.present
@@ -111,22 +122,22 @@ nvidia.com/gpu.present feature.node.kubernetes.io/pci-10de.present feature.node.
             nodeSelectorTerms:
             {{- if eq $gpu.find "label" }}
             - matchExpressions:
-              {{- include "plimsoll.machines" . | nindent 14 }}
+              {{- include "plimsoll.gpuMachines" . | nindent 14 }}
             {{- else if eq $gpu.find "look" }}
             - matchExpressions:
-              {{- include "plimsoll.machines" . | nindent 14 }}
+              {{- include "plimsoll.gpuMachines" . | nindent 14 }}
               - key: {{ $gpu.label }}
                 operator: NotIn
                 values: ["false"]
             {{- else }}
             - matchExpressions:
-              {{- include "plimsoll.machines" . | nindent 14 }}
+              {{- include "plimsoll.gpuMachines" . | nindent 14 }}
               - key: {{ $gpu.label }}
                 operator: In
                 values: [{{ $gpu.value | quote }}]
             {{- range include "plimsoll.hardwareLabels" . | splitList " " }}
             - matchExpressions:
-              {{- include "plimsoll.machines" $ | nindent 14 }}
+              {{- include "plimsoll.gpuMachines" $ | nindent 14 }}
               - key: {{ . }}
                 operator: In
                 values: ["true"]

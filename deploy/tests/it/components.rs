@@ -306,6 +306,8 @@ fn the_exporter_of_gpu_nodes_is_the_shipped_one_with_the_cards_and_more_memory()
     let pod_of_it = &mut wanted["spec"]["template"]["spec"];
     pod_of_it["nodeSelector"]["gpushare"] = "true".into();
     let plugin = pod("gpushare-device-plugin");
+    // Not while the driver is replaced.
+    pod_of_it["affinity"] = plugin["affinity"].clone();
     let in_plugin = container("gpushare-device-plugin");
     let driver = items_named(&in_plugin["env"], "NVIDIA_DRIVER_CAPABILITIES");
     let env = pod_of_it["containers"][0]["env"].as_array_mut().expect("variables");

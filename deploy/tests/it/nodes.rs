@@ -6,8 +6,10 @@ use serde_json::{Value, json};
 use crate::flags::parsed;
 use crate::manifests::{PROGRAMS, pod, strings, yaml};
 
+/// A label of a node: key and value.
+type Label = (&'static str, &'static str);
 /// A node's labels.
-type Node = &'static [(&'static str, &'static str)];
+type Node = &'static [Label];
 
 const OS: (&str, &str) = ("kubernetes.io/os", "linux");
 const PLAIN: Node = &[OS];
@@ -54,7 +56,7 @@ const NODES: [Node; 12] = [
 ];
 
 /// Whether a pod of this spec may go to a node: by its `nodeSelector` and its required node affinity.
-fn goes_to(pod: &Value, node: Node) -> bool {
+fn goes_to(pod: &Value, node: &[Label]) -> bool {
     let mut selector = pod["nodeSelector"].as_object().into_iter().flatten();
     let is_selected = selector.all(|(key, value)| label(node, key) == value.as_str());
     let affinity = &pod["affinity"]["nodeAffinity"];
@@ -63,11 +65,11 @@ fn goes_to(pod: &Value, node: Node) -> bool {
     is_selected && terms.iter().any(|term| holds(term, node))
 }
 
-fn label(node: Node, key: &str) -> Option<&'static str> {
+fn label(node: &[Label], key: &str) -> Option<&'static str> {
     node.iter().find(|(name, _)| *name == key).map(|(_, value)| *value)
 }
 
-fn holds(term: &Value, node: Node) -> bool {
+fn holds(term: &Value, node: &[Label]) -> bool {
     let mut expressions = term["matchExpressions"].as_array().expect("expressions").iter();
     expressions.all(|expression| {
         let found = label(node, expression["key"].as_str().expect("a key"));
@@ -174,6 +176,41 @@ fn gpu_nodes_by_labels_changes_what_runs_on_gpu_nodes() {
     let labelled = yaml("components/gpu-signals/node-exporter-plus.yaml");
     let (key, value) = label.split_once('=').expect("a value");
     assert_eq!(labelled["metadata"]["labels"][key], value);
+}
+
+/// NVIDIA's GPU operator labels a node whose driver it replaces, by a key of 26.7 and by one that is older. What has
+/// the driver open leaves, and comes back with the label's last value; nodes that wait for their turn keep theirs.
+#[test]
+fn what_has_the_driver_open_leaves_a_node_whose_driver_is_replaced() {
+    const CLIENT: &str = "nvidia.com/gpu.deploy.client";
+    const STATE: &str = "nvidia.com/gpu-driver-upgrade-state";
+    let by_labels = yaml("components/gpu-nodes-by-labels/gpu-nodes.yaml");
+    let by_looking = yaml("components/gpu-nodes-by-looking/gpushare-device-plugin.yaml");
+    let mut pods = pods_of_gpu_nodes();
+    pods.extend(pods_of_gpu_nodes().into_iter().map(|pod| found_by(pod, &by_labels)));
+    pods.push(found_by(pod("gpushare-device-plugin"), &by_looking));
+    for (key, value, stays) in [
+        (CLIENT, "true", true),
+        (CLIENT, "false", false),
+        (CLIENT, "paused-for-driver-upgrade", false),
+        (CLIENT, "paused-for-mig-change", false),
+        (STATE, "upgrade-required", true),
+        (STATE, "cordon-required", true),
+        (STATE, "pod-deletion-required", false),
+        (STATE, "drain-required", false),
+        (STATE, "pod-restart-required", false),
+        (STATE, "upgrade-failed", false),
+        (STATE, "validation-required", true),
+        (STATE, "upgrade-done", true),
+    ] {
+        let node = [OS, ("gpushare", "true"), ("nvidia.com/gpu.present", "true"), (key, value)];
+        for pod in &pods {
+            assert_eq!(goes_to(pod, &node), stays, "{key}={value}: {pod:#}");
+        }
+        for program in ["node-exporter-plus", "annotator"] {
+            assert!(goes_to(&pod(program), &node), "{program}, {key}={value}");
+        }
+    }
 }
 
 #[test]

@@ -142,4 +142,14 @@ fn gpu_nodes_without_the_device_plugin_are_found() {
         "gpu-nodes",
         "1 GPU node without a device plugin's pod: gpu-1",
     );
+    let node = facts.nodes.as_mut().unwrap().iter_mut().find(|it| it.metadata.name == "gpu-1");
+    let labels = &mut node.unwrap().metadata.labels;
+    let key = "nvidia.com/gpu-driver-upgrade-state".to_owned();
+    labels.insert(key, "pod-restart-required".to_owned());
+    assert_only(
+        &facts,
+        Level::Warn,
+        "gpu-nodes",
+        "1 GPU node whose NVIDIA driver is being replaced: gpu-1",
+    );
 }
