@@ -1,3 +1,17 @@
+{{- /* Adds the values that are missing: (list VALUES DEFAULTS). After `helm upgrade --reuse-values` those that the last release did not have
+are, since Helm then takes the values of that release for the chart's. What is in these maps may be meant to be missing. Every template begins
+with it. */ -}}
+{{- define "plimsoll.complete" -}}
+{{- $values := index . 0 }}
+{{- range $key, $default := index . 1 }}
+{{- if not (hasKey $values $key) }}
+{{- $_ := set $values $key $default }}
+{{- else if and (kindIs "map" $default) (kindIs "map" (get $values $key)) (not (has $key (list "resources" "nodeSelector" "env"))) }}
+{{- include "plimsoll.complete" (list (get $values $key) $default) }}
+{{- end }}
+{{- end }}
+{{- end }}
+
 {{- /* The namespace of what has to do with the nodes' files and cards. */ -}}
 {{- define "plimsoll.nodeAgents" -}}
 {{ .Values.nodeAgents.namespace | default .Release.Namespace }}

@@ -31,6 +31,23 @@ fn the_policies_of_the_chart_are_the_shipped_ones() {
     }
 }
 
+/// Templates cannot read values.yaml itself.
+#[test]
+fn the_defaults_that_templates_read_are_the_values_and_every_template_reads_them() {
+    let copy = deploy::folder().join("chart/defaults.yaml");
+    let values = read("chart/values.yaml");
+    if std::env::var_os("PLIMSOLL_REGENERATE").is_some() {
+        fs::write(&copy, &values).expect("it is written");
+    }
+    assert!(read("chart/defaults.yaml") == values, "PLIMSOLL_REGENERATE=1 writes {copy:?} anew");
+    let call = "{{- include \"plimsoll.complete\" (list .Values (.Files.Get \"defaults.yaml\" | fromYaml)) -}}\n";
+    for file in fs::read_dir(deploy::folder().join("chart/templates")).expect("templates") {
+        let path = file.expect("a template").path();
+        let text = fs::read_to_string(&path).expect("UTF-8");
+        assert!(text.starts_with(call) || path.ends_with("_helpers.tpl"), "{path:?}");
+    }
+}
+
 #[test]
 #[ignore = "make chart"]
 fn the_dashboards_of_the_chart_satisfy_grafanas_schema() {
@@ -82,7 +99,7 @@ fn the_schema_has_every_value_and_no_other() {
     for leaf in &values {
         assert!(known.iter().any(|known| is_in(leaf, known)), "the schema has no {leaf}");
     }
-    for known in known.iter().filter(|known| *known != "global") {
+    for known in known.iter().filter(|known| !["global", "enabled"].contains(&known.as_str())) {
         assert!(values.iter().any(|leaf| is_in(leaf, known)), "values.yaml has no {known}");
     }
 }

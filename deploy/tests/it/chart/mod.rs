@@ -5,5 +5,6 @@
 mod equality;
 mod files;
 mod namespaces;
+mod others;
 mod render;
 mod values;

@@ -1,0 +1,120 @@
+//! What other charts and earlier releases hand to the chart.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::{Map, Value, json};
+use tempfile::TempDir;
+
+use super::render::{HELMS, REGISTRY, chart, chart_objects, helm, objects, stderr, stdout};
+use crate::manifests::yaml;
+
+/// A copy of the chart in a folder.
+fn copied(to: &Path) {
+    let copied = Command::new("cp").args(["-r", &chart()]).arg(to).status().expect("cp runs");
+    assert!(copied.success());
+}
+
+fn write(path: &Path, value: &Value) {
+    fs::write(path, value.to_string()).expect("it is written");
+}
+
+/// A chart that names this one and switches it by the usual key.
+#[test]
+#[ignore = "make chart"]
+fn a_chart_that_names_this_one_switches_it_by_enabled_and_has_globals() {
+    let folder = TempDir::new().expect("a folder");
+    let umbrella = folder.path().join("umbrella");
+    fs::create_dir_all(umbrella.join("charts")).expect("a folder");
+    copied(&umbrella.join("charts/plimsoll"));
+    let version = env!("CARGO_PKG_VERSION");
+    let of_plimsoll =
+        json!({"name": "plimsoll", "version": version, "condition": "plimsoll.enabled"});
+    write(
+        &umbrella.join("Chart.yaml"),
+        &json!({"apiVersion": "v2", "name": "umbrella", "version": "1.0.0", "dependencies": [of_plimsoll]}),
+    );
+    let values = |enabled: bool| {
+        json!({
+            "global": {"imageRegistry": "registry.example.com", "imagePullSecrets": []},
+            "plimsoll": {"enabled": enabled, "image": {"registry": REGISTRY}},
+        })
+    };
+    for by in HELMS {
+        for enabled in [true, false] {
+            write(&umbrella.join("values.yaml"), &values(enabled));
+            let path = umbrella.display().to_string();
+            let args = ["template", "plimsoll", &path, "--namespace", "plimsoll"];
+            let output = helm(by, &[&args[..], &["--kube-version", "v1.36.3"]].concat());
+            let found = objects(&stdout(&output));
+            let expected =
+                if enabled { chart_objects(by, "plimsoll", &[]) } else { Default::default() };
+            assert!(found == expected, "{by}, enabled: {enabled}");
+        }
+    }
+}
+
+/// A value with everything below this depth left out.
+fn cut(value: &Value, depth: usize) -> Value {
+    match value {
+        Value::Object(fields) if depth > 0 => {
+            let fields = fields.iter().filter(|(_, field)| field.is_object());
+            Value::Object(fields.map(|(key, field)| (key.clone(), cut(field, depth - 1))).collect())
+        }
+        Value::Object(_) => Value::Object(Map::new()),
+        other => other.clone(),
+    }
+}
+
+/// Maps that their owner may have emptied.
+fn is_owners(path: &str) -> bool {
+    ["resources", "nodeSelector", "env"].iter().any(|key| path.ends_with(key))
+}
+
+/// A value without what its owner may have emptied.
+fn without_owners(value: Value) -> Value {
+    match value {
+        Value::Object(fields) => {
+            let fields = fields.into_iter().filter(|(key, _)| !is_owners(key));
+            Value::Object(fields.map(|(key, field)| (key, without_owners(field))).collect())
+        }
+        other => other,
+    }
+}
+
+/// With `--reuse-values` Helm takes the values of the last release in place of the chart's: what is new is missing, a
+/// section or a single value of it.
+#[test]
+#[ignore = "make chart"]
+fn values_that_the_last_release_did_not_have_are_the_defaults() {
+    let folder = TempDir::new().expect("a folder");
+    let chart = folder.path().join("plimsoll");
+    copied(&chart);
+    let path = chart.display().to_string();
+    let registry = format!("image.registry={REGISTRY}");
+    let values = yaml("chart/values.yaml");
+    for by in HELMS {
+        let expected = chart_objects(by, "plimsoll", &[]);
+        for depth in 0..5 {
+            write(&chart.join("values.yaml"), &without_owners(cut(&values, depth)));
+            let mut args = vec!["template", "plimsoll", &path, "--namespace", "plimsoll"];
+            args.extend(["--kube-version", "v1.36.3", "--set", &registry]);
+            let output = helm(by, &args);
+            assert!(output.status.success(), "{by}, {depth}: {}", stderr(&output));
+            assert!(objects(&stdout(&output)) == expected, "{by}: without what is below {depth}");
+        }
+    }
+}
+
+/// What its owner takes away by `null` is not added again.
+#[test]
+#[ignore = "make chart"]
+fn a_limit_that_is_taken_away_stays_away() {
+    for by in HELMS {
+        let objects = chart_objects(by, "plimsoll", &["extender.resources.limits=null"]);
+        let extender = &objects["apps/v1 Deployment plimsoll/scheduler-extender"];
+        let resources = &extender["spec"]["template"]["spec"]["containers"][0]["resources"];
+        assert!(resources["requests"].is_object() && resources["limits"].is_null(), "{resources}");
+    }
+}
