@@ -252,8 +252,8 @@ impl Controller {
         for transition in self.fleet.finish(report, now) {
             log(&job, &transition);
             match transition {
-                Transition::ExporterSilentForLong { lasts, error } => {
-                    self.tell(&job.node, NodeNews::ExporterSilent { lasts, error });
+                Transition::ExporterSilentForLong { lasts, error, moved_from } => {
+                    self.tell(&job.node, NodeNews::ExporterSilent { lasts, error, moved_from });
                 }
                 Transition::ExporterAnswers { after: Some(after) } => {
                     self.tell(&job.node, NodeNews::ExporterAnswers { after });

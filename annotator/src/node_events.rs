@@ -30,8 +30,9 @@ pub(crate) enum NodeNews {
     Tainted(String),
     /// That taint was cleared, for this reason.
     TaintCleared(WhyCleared),
-    /// Its exporter has not answered for so long, at last for this reason.
-    ExporterSilent { lasts: SignedDuration, error: PollError },
+    /// Its exporter has not answered for so long, at last for this reason. Where the node's address has changed, it was
+    /// here before.
+    ExporterSilent { lasts: SignedDuration, error: PollError, moved_from: Option<String> },
     /// Its exporter answers again, after so long.
     ExporterAnswers { after: SignedDuration },
 }
@@ -74,15 +75,16 @@ fn event(node: &NodeName, news: &NodeNews) -> (EventKind, EventText) {
             let note = format!("The taint for the node's load was cleared: {why}.");
             (EventKind::Normal, "HotNodeTaintCleared", "Taint", note)
         }
-        NodeNews::ExporterSilent { lasts, error } => (
+        NodeNews::ExporterSilent { lasts, error, moved_from } => (
             EventKind::Warning,
             "ExporterSilent",
             "Poll",
             format!(
-                "The annotator has had no answer from this node's exporter for {} minutes ({error}). Once its readings \
-                 are stale, load limits do not count here. Look at: kubectl -n NAMESPACE get pods -o wide \
+                "The annotator has had no answer from this node's exporter for {} minutes ({error}).{} Once its \
+                 readings are stale, load limits do not count here. Look at: kubectl -n NAMESPACE get pods -o wide \
                  --field-selector spec.nodeName={node}, with Plimsoll's namespace",
-                lasts.as_mins()
+                lasts.as_mins(),
+                moved_from.as_deref().map_or_else(String::new, after_move),
             ),
         ),
         NodeNews::ExporterAnswers { after } => (
@@ -96,6 +98,15 @@ fn event(node: &NodeName, news: &NodeNews) -> (EventKind, EventText) {
         ),
     };
     (kind, EventText { reason, action, note })
+}
+
+/// The remedy where the exporter was at this address before. Deleting the pod is the only one: a pod of the host's
+/// network keeps the address that it started with, and the kubelet probes it there for ever.
+fn after_move(from: &str) -> String {
+    format!(
+        " The node's InternalIP has changed, and the exporter was at {from}: the kubelet goes on probing its pod there. \
+         Delete that pod, and its DaemonSet makes one with the new address."
+    )
 }
 
 fn why_cleared(why: &WhyCleared) -> String {
@@ -154,8 +165,19 @@ mod tests {
         let (kind, text) = of(NodeNews::ExporterSilent {
             lasts: minutes(6),
             error: PollError::Timeout(Duration::from_secs(3)),
+            moved_from: None,
         });
         assert!(kind == EventKind::Warning && text.note.contains("for 6 minutes ("), "{text:?}");
+        assert!(!text.note.contains("InternalIP"), "{text:?}");
+        let (_, text) = of(NodeNews::ExporterSilent {
+            lasts: minutes(2),
+            error: PollError::Timeout(Duration::from_secs(3)),
+            moved_from: Some("10.0.0.1:19101".to_owned()),
+        });
+        let says = "the exporter was at 10.0.0.1:19101: ";
+        assert!(text.note.contains(says) && text.note.contains("Delete that pod"), "{text:?}");
+        // The API server's limit.
+        assert!(text.note.len() < 1024);
         for (why, says) in [
             (WhyCleared::Below, "below every limit"),
             (WhyCleared::Unknown(vec!["a".into(), "b".into()]), "a, b is missing or stale"),

@@ -55,6 +55,24 @@ const PROMPT: Duration = Duration::from_secs(1);
 /// How long an exporter is silent before that is told on its Node. Restarts and updates take less.
 const LONG_SILENCE: SignedDuration = SignedDuration::from_mins(5);
 
+/// The same after the node's address has changed: the exporter then may be silent but for moments, since the kubelet
+/// probes its pod at the address that it started with, and restarts it again and again.
+const SILENCE_AFTER_MOVE: SignedDuration = SignedDuration::from_mins(2);
+
+/// So many answers in a row at a new address mean that the exporter is there.
+const ANSWERS_AFTER_MOVE: u32 = 15;
+
+/// The node's InternalIP has changed, and the exporter may still listen at the one before.
+#[derive(Debug, Clone)]
+struct Move {
+    /// The exporter's address before.
+    from: Endpoint,
+    /// Answers in a row at the new one.
+    answers: u32,
+    /// Whether it was told with a silence.
+    is_told: bool,
+}
+
 /// Failed polls in a row.
 #[derive(Debug, Clone, Copy)]
 struct Silence {
@@ -103,6 +121,8 @@ pub(crate) struct ExporterState {
     polls: Retry,
     /// The silence, as far as this replica has polled the exporter since it leads.
     silence: Option<Silence>,
+    /// `None` once the exporter has answered for long at its new address.
+    moved: Option<Move>,
 }
 
 impl ExporterState {
@@ -125,6 +145,7 @@ impl ExporterState {
             missing: BTreeSet::new(),
             polls: Retry::default(),
             silence: None,
+            moved: None,
         }
     }
 
@@ -137,6 +158,9 @@ impl ExporterState {
             self.polls.record_success();
             self.pods.reset_back_off();
             self.flat_until = None;
+            if let (Ok(from), Ok(_), None) = (&self.endpoint, &endpoint, &facts.exporter) {
+                self.moved = Some(Move { from: from.clone(), answers: 0, is_told: false });
+            }
             self.endpoint = endpoint;
         }
     }
@@ -273,6 +297,10 @@ impl ExporterState {
         self.health =
             if result.took <= PROMPT { ExporterHealth::Prompt } else { ExporterHealth::Slow };
         self.polls.record_success();
+        if let Some(moved) = &mut self.moved {
+            moved.answers += 1;
+        }
+        self.moved.take_if(|moved| moved.answers >= ANSWERS_AFTER_MOVE);
         self.update_schedule(request, result, at);
         self.update_missing(request, result);
         let mut transitions = Vec::new();
@@ -287,15 +315,25 @@ impl ExporterState {
         transitions
     }
 
-    /// Another poll has failed: tells once that the silence is a long one.
+    /// Another poll has failed: tells once that the silence is a long one, and once that the node's address changed.
     fn prolong_silence(&mut self, error: &PollError, now: Timestamp) -> Option<Transition> {
         let silence = self.silence.get_or_insert(Silence { since: now, is_long: false });
         let lasts = now.duration_since(silence.since);
-        if silence.is_long || lasts < LONG_SILENCE {
+        let mut limit = LONG_SILENCE;
+        let mut is_told = silence.is_long;
+        if let Some(moved) = self.moved.as_mut() {
+            moved.answers = 0;
+            if !moved.is_told {
+                (limit, is_told) = (SILENCE_AFTER_MOVE, false);
+            }
+            moved.is_told |= lasts >= limit;
+        }
+        if is_told || lasts < limit {
             return None;
         }
         silence.is_long = true;
-        Some(Transition::ExporterSilentForLong { lasts, error: error.clone() })
+        let moved_from = self.moved.as_ref().map(|moved| moved.from.address().to_owned());
+        Some(Transition::ExporterSilentForLong { lasts, error: error.clone(), moved_from })
     }
 
     fn update_format(

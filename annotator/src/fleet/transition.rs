@@ -15,8 +15,8 @@ pub(crate) enum Transition {
     ExporterAnswers { after: Option<SignedDuration> },
     /// The exporter is silent, or silent for another reason than before.
     ExporterSilent(PollError),
-    /// The exporter has been silent for minutes.
-    ExporterSilentForLong { lasts: SignedDuration, error: PollError },
+    /// The exporter has been silent for minutes. `moved_from` is its address before that of the node changed.
+    ExporterSilentForLong { lasts: SignedDuration, error: PollError, moved_from: Option<String> },
     /// The exporter answers in another format than before, or in the flat one from the first.
     FormatChanged(Format),
     /// A metric is held back, or held back for another reason than before.

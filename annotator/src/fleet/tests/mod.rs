@@ -347,7 +347,7 @@ fn a_silence_of_minutes_is_told_once_and_its_length_when_it_ends() {
     let told = silent_until(&mut fleet, at(0), 3_600);
     let [
         (0, Transition::ExporterSilent(_)),
-        (second, Transition::ExporterSilentForLong { lasts, error }),
+        (second, Transition::ExporterSilentForLong { lasts, error, moved_from: None }),
     ] = &told[..]
     else {
         panic!("{told:?}")
@@ -422,6 +422,64 @@ fn a_silent_node_with_a_new_address_is_polled_at_once() {
     fleet.node_applied(moved, now);
     let poll = fleet.take_job(now).unwrap().poll.unwrap();
     assert_eq!(poll.endpoint.unwrap().address(), "10.0.0.2:19101");
+}
+
+/// The exporter's pod keeps the address that it started with, and is restarted for it: it answers for moments alone.
+#[test]
+fn a_node_with_a_new_address_whose_exporter_falls_silent_is_told_with_the_old_one() {
+    let moved = || NodeFacts { internal_ip: Some("10.0.0.2".parse().unwrap()), ..node("a") };
+    let long = |told: &[(i64, Transition)]| {
+        let told = told.iter().filter_map(|(second, told)| match told {
+            Transition::ExporterSilentForLong { moved_from, .. } => {
+                Some((*second, moved_from.clone()))
+            }
+            _ => None,
+        });
+        told.collect::<Vec<_>>()
+    };
+    let from = Some("10.0.0.1:19101".to_owned());
+    let mut fleet = fleet();
+    fleet.nodes_listed(vec![node("a")], at(0));
+    let job = fleet.take_job(at(0)).unwrap();
+    done(&mut fleet, job, at(0));
+    fleet.node_applied(moved(), at(60));
+    let now = fleet.next().unwrap().max(at(60));
+    let told = long(&silent_until(&mut fleet, now, 600));
+    assert!(matches!(&told[..], [(180..=300, told)] if *told == from), "{told:?}");
+    // An answer between two restarts is no cure.
+    let now = fleet.next().unwrap();
+    let job = fleet.take_job(now).unwrap();
+    done(&mut fleet, job, now);
+    let now = fleet.next().unwrap();
+    let told = long(&silent_until(&mut fleet, now, 1_800));
+    assert!(matches!(&told[..], [(_, told)] if *told == from), "{told:?}");
+    // Answers for long are.
+    for _ in 0..20 {
+        let now = fleet.next().unwrap();
+        let job = fleet.take_job(now).unwrap();
+        done(&mut fleet, job, now);
+    }
+    let now = fleet.next().unwrap();
+    let until = now.duration_since(at(0)).as_secs() + 1_000;
+    let told = long(&silent_until(&mut fleet, now, until));
+    assert!(matches!(&told[..], [(_, None)]), "{told:?}");
+}
+
+/// A silence that was told before the address changed is told once more, with the remedy.
+#[test]
+fn a_silent_node_with_a_new_address_is_told_again_with_the_old_one() {
+    let mut fleet = fleet();
+    fleet.nodes_listed(vec![node("a")], at(0));
+    silent_until(&mut fleet, at(0), 400);
+    let moved = NodeFacts { internal_ip: Some("10.0.0.2".parse().unwrap()), ..node("a") };
+    fleet.node_applied(moved, at(420));
+    let now = fleet.next().unwrap().max(at(420));
+    let told = silent_until(&mut fleet, now, 3_600);
+    let [(second, Transition::ExporterSilentForLong { moved_from: Some(from), .. })] = &told[..]
+    else {
+        panic!("{told:?}")
+    };
+    assert!((420..=430).contains(second) && from == "10.0.0.1:19101", "{told:?}");
 }
 
 #[test]
