@@ -34,13 +34,34 @@ enum Part {
 const PODS: &[&str] = &["pods", "pods/status", "pods/ephemeralcontainers", "pods/resize"];
 
 /// The admission policies.
-pub(super) const GUARDS: [Guard; 12] = [
+pub(super) const GUARDS: [Guard; 15] = [
     Guard {
         name: "plimsoll-bindings",
         effect: "anyone who may bind pods can bring a claim of cards",
         of: Part::Extender,
         conditions: &["by-others"],
         resources: &["pods/binding", "bindings"],
+    },
+    Guard {
+        name: "plimsoll-extender-bindings",
+        effect: "the extender's token can bind every pod",
+        of: Part::Extender,
+        conditions: &["by-the-extender"],
+        resources: &["pods/binding", "bindings"],
+    },
+    Guard {
+        name: "plimsoll-extender-events",
+        effect: "the extender's token can write events about anything",
+        of: Part::Extender,
+        conditions: &["by-the-extender"],
+        resources: &["events"],
+    },
+    Guard {
+        name: "plimsoll-extender-evictions",
+        effect: "the extender's token may evict pods of kube-system",
+        of: Part::Extender,
+        conditions: &["by-the-extender"],
+        resources: &["pods/eviction"],
     },
     Guard {
         name: "plimsoll-claims",

@@ -126,6 +126,13 @@ pub fn claim_annotations(
     .into()
 }
 
+/// The annotations of a binding for a pod that asks for no GPU memory: a claim of nothing, since admission refuses
+/// bindings of the extender without a claim.
+pub fn no_claim(names: &Names) -> Annotations {
+    let none = api::claim::Claim { containers: BTreeMap::new() };
+    [(names.claim(), none.to_json())].into()
+}
+
 /// Aliyun's tools know one card a pod by these annotations, and several by the allocation.
 fn units_of_first(choice: &Choice) -> Units {
     let first = choice.cards.iter().min_by_key(|card| card.index);

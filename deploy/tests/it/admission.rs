@@ -47,7 +47,7 @@ fn each_policy_refuses_and_is_bound_once_and_everywhere() {
     let bindings = objects().into_iter().filter(|o| o["kind"] != "ValidatingAdmissionPolicy");
     let bound: Vec<ValidatingAdmissionPolicyBinding> =
         bindings.map(|binding| serde_json::from_value(binding).expect("a binding")).collect();
-    assert_eq!((policies().len(), bound.len()), (12, 12));
+    assert_eq!((policies().len(), bound.len()), (15, 15));
     for policy in policies() {
         let name = policy.metadata.name.expect("a name");
         let spec = policy.spec.expect("a spec");
@@ -68,7 +68,7 @@ fn objects_without_namespace_carry_the_label_by_which_they_are_found() {
         assert!(metadata["namespace"].is_null(), "{metadata}");
         assert_eq!(metadata["labels"]["app.kubernetes.io/part-of"], "plimsoll", "{metadata}");
     }
-    assert_eq!(shipped().len(), 20);
+    assert_eq!(shipped().len(), 26);
     assert!(yaml("admission/kustomization.yaml")["namespace"].is_null());
     let all = strings(&yaml("kustomization.yaml")["resources"]);
     assert_eq!(all, ["base", "admission", "flow"]);
@@ -105,7 +105,12 @@ fn every_key_that_bind_writes_is_protected_and_no_key_of_a_pods_author() {
         names.gpu_placement(),
     ];
     let written: BTreeSet<String> = written.iter().map(|key| (*key).to_owned()).collect();
-    for name in ["plimsoll-claims", "plimsoll-bindings", "plimsoll-device-plugin-pods"] {
+    for name in [
+        "plimsoll-claims",
+        "plimsoll-bindings",
+        "plimsoll-extender-bindings",
+        "plimsoll-device-plugin-pods",
+    ] {
         let protected = list_with(name, aliyun::IDX);
         assert_eq!(protected, written, "{name}");
         assert!(!own.iter().any(|key| protected.contains(key)), "{name}: {protected:?}");
@@ -165,6 +170,15 @@ fn accounts_are_those_of_extender_and_device_plugin() {
         assert_eq!(
             accounts_named_in(name, &accounts),
             service_accounts(&["gpushare-device-plugin"]),
+            "{name}"
+        );
+    }
+    for name in
+        ["plimsoll-extender-bindings", "plimsoll-extender-events", "plimsoll-extender-evictions"]
+    {
+        assert_eq!(
+            accounts_named_in(name, &accounts),
+            service_accounts(&["scheduler-extender"]),
             "{name}"
         );
     }

@@ -71,7 +71,7 @@ fn in_the_namespace_annotator_and_extender_each_write_their_own_lease_alone() {
 }
 
 #[test]
-fn the_device_plugin_patches_its_node_marks_its_pods_and_writes_events() {
+fn the_device_plugin_follows_and_patches_its_node_marks_its_pods_and_writes_events() {
     let expected = [
         "nodes: list watch patch",
         "nodes/status: patch",

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use cluster::{
     Annotations, BindOutcome, Binding, CallError, PodFacts, bind, claim_annotations, get_pod,
+    no_claim,
 };
 use placement::gpu::{Claim, GpuRequest};
 use tokio::time::{Instant, timeout_at};
@@ -111,7 +112,7 @@ impl Binder {
             name: target.pod.name.clone(),
             uid: target.pod.uid.clone(),
             node: target.node.clone(),
-            annotations: annotations.unwrap_or_default(),
+            annotations: annotations.unwrap_or_else(|| no_claim(&self.names)),
         };
         match self.post(&binding, deadline).await {
             Some(answer) => self.handle_answer(target, claim, answer, deadline).await,

@@ -137,12 +137,16 @@ async fn a_memory_limit_is_in_the_claim_and_stays_what_it_was() {
 }
 
 #[tokio::test]
-async fn a_pod_without_gpu_is_bound_without_a_claim() {
+async fn a_pod_without_gpu_is_bound_with_a_claim_of_nothing() {
     let (sim, rig) = cluster(&[("n1", 1)]).await;
     let web = sim.put(pod("web").container("c", "cpu", 1));
     assert_eq!(rig.bind(&web, "n1").await, "");
     assert_eq!(node_of(&sim, &web).as_deref(), Some("n1"));
-    assert_eq!(sim.log().bindings()[0].body["metadata"]["annotations"], Value::Null);
+    let annotations = &sim.log().bindings()[0].body["metadata"]["annotations"];
+    assert_eq!(*annotations, json!({"plimsoll.dev/gpu-claim": "{}"}));
+    let stored: cluster::Pod = serde_json::from_value(sim.pod("default", "web").unwrap()).unwrap();
+    let facts = stored.facts(&placement::names::Names::default());
+    assert!(matches!(facts.gpu, Ok(None)), "{:?}", facts.gpu);
     assert_eq!(rig.used().await, 0);
 }
 

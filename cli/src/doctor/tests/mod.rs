@@ -155,7 +155,7 @@ fn shipped(name: &str) -> Value {
     found.unwrap().clone()
 }
 
-const POLICIES: [&str; 10] = [
+const POLICIES: [&str; 13] = [
     "plimsoll-bindings",
     "plimsoll-claims",
     "plimsoll-gpu-environment",
@@ -166,6 +166,9 @@ const POLICIES: [&str; 10] = [
     "plimsoll-device-plugin-pods",
     "plimsoll-device-plugin-events",
     "plimsoll-annotator-events",
+    "plimsoll-extender-bindings",
+    "plimsoll-extender-events",
+    "plimsoll-extender-evictions",
 ];
 
 fn right(account: &'static str, verb: &'static str, resource: &'static str) -> Right {
@@ -400,6 +403,7 @@ static MANIFEST_POLICIES: LazyLock<Vec<Value>> = LazyLock::new(|| {
         include_str!("../../../../deploy/admission/bindings.yaml"),
         include_str!("../../../../deploy/admission/claims.yaml"),
         include_str!("../../../../deploy/admission/device-plugin.yaml"),
+        include_str!("../../../../deploy/admission/extender.yaml"),
         include_str!("../../../../deploy/admission/gpu-environment.yaml"),
         include_str!("../../../../deploy/admission/node-name.yaml"),
         include_str!("../../../../deploy/components/second-scheduler/policy.yaml"),

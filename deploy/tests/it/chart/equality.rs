@@ -176,7 +176,7 @@ patches:
     metadata: {name: any}
 - target: {labelSelector: app.kubernetes.io/name=gpushare-device-plugin}
   patch: *delete
-- target: {kind: ValidatingAdmissionPolicy.*, name: plimsoll-(claims|bindings|gpu-environment|node-name|device-plugin-.*)}
+- target: {kind: ValidatingAdmissionPolicy.*, name: plimsoll-(claims|bindings|gpu-environment|node-name|device-plugin-.*|extender-.*)}
   patch: *delete
 - target: {kind: FlowSchema, name: plimsoll-scheduling}
   patch: *delete

@@ -36,6 +36,12 @@ pub(crate) const FACTS: &[Fact] = &[
     on_our_nodes("the_annotators_token_changes_readings_and_its_own_taint_alone", annotators)
         .takes(1)
         .smoke(),
+    on_our_nodes(
+        "the_extenders_token_binds_with_a_claim_and_evicts_nothing_of_kube_system",
+        extenders,
+    )
+    .takes(1)
+    .smoke(),
     on_our_nodes("what_is_the_users_own_stays_free", free).takes(1).smoke(),
     on_our_nodes(
         "without_the_policies_a_forged_claim_with_a_node_name_gets_no_units_that_others_hold",
@@ -49,6 +55,9 @@ const NODES: &str = "/api/v1/nodes";
 const FAKE: &str = "fake-001";
 const CLAIMS: &str = "plimsoll-claims";
 const BINDINGS: &str = "plimsoll-bindings";
+const EXTENDER_BINDINGS: &str = "plimsoll-extender-bindings";
+const EXTENDER_EVENTS: &str = "plimsoll-extender-events";
+const EXTENDER_EVICTIONS: &str = "plimsoll-extender-evictions";
 const ENVIRONMENT: &str = "plimsoll-gpu-environment";
 const AGENT_NODES: &str = "plimsoll-device-plugin-nodes";
 const AGENT_STATUS: &str = "plimsoll-device-plugin-node-status";
@@ -89,7 +98,7 @@ fn well_typed(env: &TestEnv) -> Result<()> {
         let checked =
             found.iter().filter_map(|policy| policy.status.as_ref()?.type_checking.clone());
         let checked: Vec<_> = checked.collect();
-        Ok((checked.len() == 11).then_some(checked))
+        Ok((checked.len() == 14).then_some(checked))
     })?;
     let warnings: Vec<_> =
         checked.into_iter().filter_map(|checked| checked.expression_warnings).flatten().collect();
@@ -384,6 +393,48 @@ fn node_reference(name: &str) -> Value {
     json!({"apiVersion": "v1", "kind": "Node", "name": name})
 }
 
+/// As the extender, with every right.
+fn extenders(env: &TestEnv) -> Result<()> {
+    let account = "system:serviceaccount:plimsoll:scheduler-extender";
+    let extender = Caller::user(env, account, &["system:masters"])?;
+    let ours = "plimsoll-scheduler-extender";
+    let pod_named = json!({"apiVersion": "v1", "kind": "Pod", "name": "p", "namespace": NAMESPACE});
+    let secret = json!({"apiVersion": "v1", "kind": "Secret", "name": "s", "namespace": NAMESPACE});
+    let path = events_path(NAMESPACE);
+    extender.done(env, Verb::Create, &path, &event(NAMESPACE, &pod_named, ours))?;
+    for event in [event(NAMESPACE, &pod_named, "kubelet"), event(NAMESPACE, &secret, ours)] {
+        extender.refused(env, Verb::Create, &path, &event, EXTENDER_EVENTS)?;
+    }
+    let eviction = |namespace: &str| {
+        let metadata = json!({"name": "none", "namespace": namespace});
+        let path = format!("/api/v1/namespaces/{namespace}/pods/none/eviction");
+        (path, json!({"apiVersion": "policy/v1", "kind": "Eviction", "metadata": metadata}))
+    };
+    let (path, body) = eviction("kube-system");
+    extender.refused(env, Verb::Create, &path, &body, EXTENDER_EVICTIONS)?;
+    let (path, body) = eviction(NAMESPACE);
+    let (status, answer) = extender.call(env, Verb::Create, &path, &body)?;
+    ensure!(status == 404, "{status} {answer}");
+    fake_nodes::with(env, &[FakeNode::with_cards(FAKE, &[8])], || {
+        // No scheduler looks at it.
+        let mut waiting = on_fake_nodes(pod("waiting", &[idle_container("main")]));
+        waiting["spec"]["schedulerName"] = json!("none");
+        create(env, waiting)?;
+        let paths =
+            [format!("{PODS}/waiting/binding"), format!("/api/v1/namespaces/{NAMESPACE}/bindings")];
+        for path in &paths {
+            for annotations in [json!({}), json!({"mine": "1"}), json!({CLAIM: "{}", "mine": "1"})]
+            {
+                let body = binding(&annotations);
+                extender.refused(env, Verb::Create, path, &body, EXTENDER_BINDINGS)?;
+            }
+        }
+        ensure!(crate::support::pods::node(&get(env, "waiting")?).is_none(), "it was bound");
+        // What the extender sends for a pod that asks for no GPU memory.
+        extender.done(env, Verb::Create, &paths[0], &binding(&json!({CLAIM: "{}"}))).map(drop)
+    })
+}
+
 fn annotators(env: &TestEnv) -> Result<()> {
     let words = ["-n", "plimsoll", "create", "token", "annotator"];
     let token = env.cluster()?.kubectl_run(&words)?.trim().to_owned();
@@ -432,6 +483,7 @@ fn annotators(env: &TestEnv) -> Result<()> {
             with_taints(&[theirs.clone(), other]),
             with_taints(&[theirs, foreign]),
             annotated("plimsoll.dev/gpu-cards", "[]"),
+            annotated("plimsoll.dev/cordoned-gpus", "GPU-1"),
             annotated("plimsoll.dev/exporter", "192.0.2.1:80"),
             annotated("volumes.kubernetes.io/controller-managed-attach-detach", "false"),
         ] {
@@ -483,7 +535,6 @@ fn tokens(env: &TestEnv) -> Result<()> {
         json!({"spec": {"unschedulable": true}}),
         json!({"spec": {"taints": [{"key": "mine", "effect": "NoExecute"}]}}),
     ] {
-            annotated("plimsoll.dev/cordoned-gpus", "GPU-1"),
         agent.refused(env, Verb::Merge, &node_path(own.name()), &change, AGENT_NODES)?;
     }
     let status = status_path(own.name());
