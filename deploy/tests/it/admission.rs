@@ -117,6 +117,28 @@ fn every_key_that_bind_writes_is_protected_and_no_key_of_a_pods_author() {
     }
 }
 
+/// Velero and others make pods with the annotations that these had.
+#[test]
+fn the_sample_for_restores_takes_off_every_protected_key_of_pods_and_nothing_else() {
+    let modifiers = yaml("samples/velero/without-claims.yaml");
+    assert_eq!(modifiers["version"], "v1");
+    let [rule] = &modifiers["resourceModifierRules"].as_array().expect("rules")[..] else {
+        panic!("not one rule: {modifiers:#}")
+    };
+    assert_eq!(rule["conditions"], serde_json::json!({"groupResource": "pods"}));
+    let [patch] = &rule["mergePatches"].as_array().expect("patches")[..] else {
+        panic!("not one patch: {rule:#}")
+    };
+    let patch: Value =
+        serde_saphyr::from_str(patch["patchData"].as_str().expect("a patch")).expect("YAML");
+    let annotations = patch["metadata"]["annotations"].as_object().expect("annotations");
+    let keys: BTreeSet<String> = annotations.keys().cloned().collect();
+    assert_eq!(keys, list_with("plimsoll-claims", aliyun::IDX));
+    assert!(annotations.values().all(Value::is_null), "{patch:#}");
+    let whole = serde_json::json!({"metadata": {"annotations": annotations}});
+    assert_eq!(patch, whole);
+}
+
 #[test]
 fn resources_are_those_that_pods_ask_for() {
     let names = Names::default();
