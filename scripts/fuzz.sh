@@ -2,7 +2,8 @@
 # Runs every fuzz target, or those that are named, for SECONDS_EACH seconds (20 by default); stops at the first finding.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-cargo fuzz --version >/dev/null 2>&1 || cargo install --quiet --locked cargo-fuzz
+version=0.13.2
+cargo fuzz --version 2>/dev/null | grep -qx "cargo-fuzz $version" || cargo install --quiet --locked "cargo-fuzz@$version"
 # Seeds: fixtures, golden files, and examples written in code.
 seeds=${CARGO_TARGET_DIR:-target}/fuzz-seeds
 cargo run --quiet --locked --package plimsoll-fuzz-bodies -- "$seeds"

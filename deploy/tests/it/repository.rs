@@ -52,6 +52,34 @@ fn the_hosted_ci_runs_the_make_targets_of_the_local_one() {
     assert!(local.iter().all(|target| known.contains(target)), "{local:?}");
 }
 
+/// A checkout leaves the run's token in .git otherwise, where each later step of the job can read it.
+#[test]
+fn no_checkout_keeps_its_credentials() {
+    let mut seen = 0;
+    for file in fs::read_dir(root().join(".github/workflows")).expect("workflows") {
+        let path = file.expect("a file").path();
+        let text = fs::read_to_string(&path).expect("a workflow");
+        let steps = text.split("- uses: ").filter(|step| step.starts_with("actions/checkout@"));
+        for step in steps {
+            let own = step.split("\n    - ").next().unwrap_or_default();
+            assert!(own.contains("persist-credentials: false"), "{path:?}: {own}");
+            seen += 1;
+        }
+    }
+    assert!(seen > 0, "nothing is checked out");
+}
+
+#[test]
+fn every_program_that_is_installed_has_a_version() {
+    for file in fs::read_dir(root().join("scripts")).expect("scripts") {
+        let path = file.expect("a file").path();
+        let Ok(text) = fs::read_to_string(&path) else { continue };
+        for line in text.lines().filter(|line| line.contains("cargo install")) {
+            assert!(line.contains("@$version"), "{path:?}: {line}");
+        }
+    }
+}
+
 #[test]
 fn every_action_is_pinned_by_commit_and_says_its_version() {
     let mut seen = 0;
