@@ -68,6 +68,7 @@ pub(crate) fn claimed(name: &str, request: GpuRequest, cards: &[&str]) -> PodFac
         uid: PodUid::from(name),
         namespace: "default".to_owned(),
         name: name.to_owned(),
+        version: None,
         node: None,
         nominated_node: None,
         kind: PodKind::Ordinary,

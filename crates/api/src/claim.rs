@@ -17,8 +17,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use crate::cards::MAX_NAME;
 use crate::json::{self, JsonError, Unique};
 
-/// The most bytes of the text for each share: the container's name, a UUID, the share with 30 digits, and signs.
-const MAX_SHARE: usize = limits::LABEL + MAX_NAME + 30 + 54;
+/// The most bytes of the text for each share, but for its container's name: a UUID, the share with 30 digits, and signs.
+pub const MAX_SHARE: usize = MAX_NAME + 30 + 54;
 
 /// Container → card UUID → its share of the card.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, JsonSchema)]
@@ -191,6 +191,6 @@ impl Claim {
     /// # Ok::<(), api::JsonError>(())
     /// ```
     pub fn from_json(text: &str, shares: usize) -> Result<Self, JsonError> {
-        json::read(text, 2 + shares.saturating_mul(MAX_SHARE))
+        json::read(text, 2 + shares.saturating_mul(limits::LABEL + MAX_SHARE))
     }
 }

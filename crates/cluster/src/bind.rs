@@ -25,6 +25,9 @@ pub struct Binding {
     pub name: String,
     /// The pod's UID: another pod of the same name is left alone.
     pub uid: PodUid,
+    /// The version of the pod that was looked at: at another, nothing is written, which is [`BindOutcome::Conflict`].
+    /// `None`: at any.
+    pub version: Option<String>,
     /// The node.
     pub node: NodeName,
     /// Annotations to set on the pod.
@@ -36,8 +39,8 @@ pub struct Binding {
 pub enum BindOutcome {
     /// The pod is on the node, its annotations are written.
     Bound,
-    /// The pod is already bound, has scheduling gates, is being deleted, or another pod now has its name. With the API
-    /// server's message.
+    /// The pod is already bound, has scheduling gates, is being deleted, or has changed, or another pod now has its name.
+    /// With the API server's message.
     Conflict(String),
     /// There is no such pod.
     NotFound,
@@ -85,6 +88,7 @@ fn body(binding: &Binding) -> Body {
             namespace: Some(binding.namespace.clone()),
             name: Some(binding.name.clone()),
             uid: Some(binding.uid.as_str().to_owned()),
+            resource_version: binding.version.clone(),
             annotations: (!annotations.is_empty()).then_some(annotations),
             ..ObjectMeta::default()
         },

@@ -114,16 +114,47 @@ pub fn claim_annotations(
     at: Timestamp,
 ) -> Annotations {
     let Reservation { claim, choice } = reservation;
+    let texts = [
+        wire(claim).to_json(),
+        choice.first_index().to_string(),
+        units_of_first(choice).to_string(),
+        request.peak().to_string(),
+        "false".to_owned(),
+        at.as_nanosecond().to_string(),
+        allocation(request, reservation).to_json(),
+    ];
+    written_keys(names).into_iter().zip(texts).collect()
+}
+
+/// The bytes of keys and values that the annotations of a pod may have together once it is bound: Kubernetes' limit
+/// (`TotalAnnotationSizeLimitB`), less 64 KiB for those who write to the pod later.
+///
+/// Kubernetes checks the limit at each update, of a status too, and not what a binding adds. A pod beyond it runs, and
+/// its kubelet can report nothing of it, nor can anything evict or preempt it.
+pub const MAX_ANNOTATION_BYTES: usize = (256 - 64) << 10;
+
+/// The most bytes of keys and values that [`claim_annotations`] has for this request, whatever the cards.
+pub(crate) fn most_claim_bytes(names: &Names, request: &GpuRequest) -> usize {
+    let keys: usize = written_keys(names).iter().map(String::len).sum();
+    let asks = request.containers().iter().map(|ask| {
+        let share = api::claim::MAX_SHARE + api::allocation::MAX_SHARE;
+        ask.name.len() + api::allocation::MAX_CONTAINER + share * ask.card_use.cards as usize
+    });
+    // An index, two numbers of units, `false`, and a time in nanoseconds; the braces of both objects.
+    keys + 3 * 10 + 5 + 20 + 4 + asks.sum::<usize>()
+}
+
+/// The keys of [`claim_annotations`], in the order of its texts.
+pub(crate) fn written_keys(names: &Names) -> [String; 7] {
     [
-        (names.claim(), wire(claim).to_json()),
-        (aliyun::IDX.to_owned(), choice.first_index().to_string()),
-        (aliyun::DEV.to_owned(), units_of_first(choice).to_string()),
-        (aliyun::POD.to_owned(), request.peak().to_string()),
-        (aliyun::ASSIGNED.to_owned(), "false".to_owned()),
-        (aliyun::ASSUME_TIME.to_owned(), at.as_nanosecond().to_string()),
-        (aliyun::ALLOCATION.to_owned(), allocation(request, reservation).to_json()),
+        names.claim(),
+        aliyun::IDX.to_owned(),
+        aliyun::DEV.to_owned(),
+        aliyun::POD.to_owned(),
+        aliyun::ASSIGNED.to_owned(),
+        aliyun::ASSUME_TIME.to_owned(),
+        aliyun::ALLOCATION.to_owned(),
     ]
-    .into()
 }
 
 /// The annotations of a binding for a pod that asks for no GPU memory: a claim of nothing, since admission refuses

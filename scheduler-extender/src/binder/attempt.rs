@@ -14,7 +14,7 @@ use placement::gpu::{Claim, GpuRequest};
 use tokio::time::{Instant, timeout_at};
 
 use super::{BindError, BindResult, Binder, Target};
-use crate::view::GpuPodId;
+use crate::view::{GpuPodId, OtherPod};
 
 /// The result of reading a pod from the API server.
 pub(super) enum PodLookup {
@@ -29,8 +29,8 @@ impl Binder {
         target: &Target,
         deadline: Instant,
     ) -> BindResult {
-        let Some(request) = self.find_request(target, deadline).await? else {
-            return self.send(target, None, deadline).await;
+        let Some((request, version)) = self.find_request(target, deadline).await? else {
+            return self.send(target, None, None, deadline).await;
         };
         if !self.view.is_complete() {
             return Err(BindError::NotReady);
@@ -51,7 +51,7 @@ impl Binder {
         let reservation =
             self.view.change(|index| index.reserve(&target.pod, &request, &target.node, &rule))?;
         let annotations = claim_annotations(&self.names, &request, &reservation, (self.clock)());
-        self.send(target, Some((reservation.claim, annotations)), deadline).await
+        self.send(target, version, Some((reservation.claim, annotations)), deadline).await
     }
 
     /// Whether the pod holds cards of no node, or of the target's alone, by a reservation that is not confirmed.
@@ -62,22 +62,28 @@ impl Binder {
         })
     }
 
-    /// The pod's GPU request: from the watch or, if that has not shown the pod yet, from the API server.
+    /// The pod's GPU request and the version that it is of: from the watch or, if that has not shown the pod yet, from
+    /// the API server.
     async fn find_request(
         &self,
         target: &Target,
         deadline: Instant,
-    ) -> Result<Option<GpuRequest>, BindError> {
-        if let Some(request) = self.view.ask(|index| index.request(&target.pod))? {
-            return Ok(Some(request));
+    ) -> Result<Option<(GpuRequest, Option<String>)>, BindError> {
+        let known = self.view.ask(|index| {
+            let request = index.request(&target.pod)?;
+            Ok::<_, OtherPod>(request.map(|request| (request, index.version(&target.pod.uid))))
+        })?;
+        if known.is_some() {
+            return Ok(known);
         }
         match self.find(target, deadline).await {
             PodLookup::Pod(facts) if facts.uid == target.pod.uid => {
-                let gpu = facts.gpu.map_err(|error| BindError::Refused(error.to_string()))?;
+                let PodFacts { gpu, version, .. } = *facts;
+                let gpu = gpu.map_err(|error| BindError::Refused(error.to_string()))?;
                 if let Some(fault) = gpu.as_ref().and_then(|gpu| gpu.fault.as_ref()) {
                     return Err(BindError::Refused(fault.to_string()));
                 }
-                Ok(gpu.map(|gpu| gpu.request))
+                Ok(gpu.map(|gpu| (gpu.request, version)))
             }
             PodLookup::Pod(_) | PodLookup::NotFound => Err(BindError::Gone),
             PodLookup::Failed(error) => Err(BindError::Refused(error.to_string())),
@@ -103,6 +109,7 @@ impl Binder {
     async fn send(
         self: &Arc<Self>,
         target: &Target,
+        version: Option<String>,
         claim: Option<(Claim, Annotations)>,
         deadline: Instant,
     ) -> BindResult {
@@ -111,6 +118,8 @@ impl Binder {
             namespace: target.pod.namespace.clone(),
             name: target.pod.name.clone(),
             uid: target.pod.uid.clone(),
+            // Its author may have added annotations since, for which there is no room beside the claim.
+            version,
             node: target.node.clone(),
             annotations: annotations.unwrap_or_else(|| no_claim(&self.names)),
         };
@@ -151,7 +160,12 @@ impl Binder {
             // A conflict can mean that a former leader has bound it.
             PodLookup::Pod(facts) if facts.uid != target.pod.uid => Err(self.handle_gone(target)),
             PodLookup::Pod(facts) if facts.node.is_some() => self.handle_shown(target, &facts),
-            PodLookup::Pod(_) if !may_still_succeed => self.handle_refused(target, why),
+            PodLookup::Pod(facts) if !may_still_succeed => {
+                let refused = self.handle_refused(target, why);
+                // The next attempt is about the pod as it is now.
+                self.take_over(&facts);
+                refused
+            }
             PodLookup::Pod(_) | PodLookup::Failed(_) => Err(BindError::InDoubt(why)),
             PodLookup::NotFound => Err(self.handle_gone(target)),
         }

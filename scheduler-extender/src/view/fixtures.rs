@@ -69,6 +69,7 @@ pub(crate) fn gpu_pod(id: &GpuPodId, units: u32, bound: Option<(&NodeName, Claim
         uid: id.uid.clone(),
         namespace: id.namespace.clone(),
         name: id.name.clone(),
+        version: None,
         node: node.cloned(),
         kind: PodKind::Ordinary,
         nominated_node: None,

@@ -122,6 +122,7 @@ fn shown(pod: &GpuPodId, node: &str, gpu: &GpuPod) -> PodFacts {
         uid: pod.uid.clone(),
         namespace: pod.namespace.clone(),
         name: pod.name.clone(),
+        version: None,
         node: Some(node.into()),
         nominated_node: None,
         kind: PodKind::Ordinary,

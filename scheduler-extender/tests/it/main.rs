@@ -1,6 +1,7 @@
 //! The real extender over HTTP, against the API stand-in.
 #![allow(clippy::unwrap_used)] // A failed unwrap is a failed test.
 
+mod annotations;
 mod bind;
 mod bodies;
 mod card_evictions;

@@ -189,6 +189,7 @@ impl Object {
             uid: id.uid,
             namespace: id.namespace,
             name: id.name,
+            version: None,
             node: self.node.map(name),
             nominated_node: None,
             kind: PodKind::Ordinary,

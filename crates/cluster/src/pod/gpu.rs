@@ -18,7 +18,7 @@ use placement::reason;
 use placement::units::{Cores, Units};
 
 use super::{Container, GpuPod, Pod};
-use crate::gpu;
+use crate::gpu::{self, MAX_ANNOTATION_BYTES};
 use crate::quantity::Quantity;
 use placement::names::aliyun;
 
@@ -64,6 +64,18 @@ pub enum GpuRequestError {
     /// The containers' requests together.
     #[error(transparent)]
     Request(#[from] RequestError),
+    /// Once bound, the pod could hardly be written any more: see [`MAX_ANNOTATION_BYTES`].
+    #[error(
+        "annotations: {own} bytes, and up to {added} more that Bind adds; at most {MAX_ANNOTATION_BYTES} together are \
+         accepted, for Kubernetes takes 262144 and others write annotations later: keep long texts in a ConfigMap, or \
+         ask for fewer cards in fewer containers"
+    )]
+    LongAnnotations {
+        /// Bytes of the keys and values of its own.
+        own: usize,
+        /// Bytes that Bind adds at most.
+        added: usize,
+    },
 }
 
 /// The annotations by which a pod requests more than units.
@@ -153,6 +165,9 @@ impl GpuRequestError {
                     reason!("the pod's gpu-cores are more than a card has")
                 }
             },
+            Self::LongAnnotations { .. } => reason!(
+                "the pod's annotations and the claim that binding adds are beyond 192 KiB: shorten them"
+            ),
         }
     }
 }
@@ -169,7 +184,33 @@ impl Pod {
             return Ok(None);
         }
         let (containers, options) = self.options(names, containers)?;
-        Ok(self.with_cpu(GpuRequest::with_options(containers, options)?))
+        let request = GpuRequest::with_options(containers, options)?;
+        if let Some(request) = request.as_ref().filter(|_| self.node().is_none()) {
+            self.leaves_room_for_annotations(names, request)?;
+        }
+        Ok(self.with_cpu(request))
+    }
+
+    /// The bytes of the keys and values of its annotations: its own, without those that Bind writes, and the most that
+    /// Bind writes for this request.
+    pub fn annotation_bytes(&self, names: &Names, request: &GpuRequest) -> (usize, usize) {
+        let written = gpu::written_keys(names);
+        let all = self.metadata.object.annotations.iter().flatten();
+        let own = all.filter(|(key, _)| !written.contains(key));
+        let own = own.map(|(key, value)| key.len() + value.len()).sum();
+        (own, gpu::most_claim_bytes(names, request))
+    }
+
+    fn leaves_room_for_annotations(
+        &self,
+        names: &Names,
+        request: &GpuRequest,
+    ) -> Result<(), GpuRequestError> {
+        let (own, added) = self.annotation_bytes(names, request);
+        if own.saturating_add(added) > MAX_ANNOTATION_BYTES {
+            return Err(GpuRequestError::LongAnnotations { own, added });
+        }
+        Ok(())
     }
 
     /// The facts of a pod that requests the GPU resource; `None` if it requests none.

@@ -259,6 +259,8 @@ pub struct PodFacts {
     pub namespace: String,
     /// Its name.
     pub name: String,
+    /// The version of the object that these are of; `None` where it has none.
+    pub version: Option<String>,
     /// The node that it is bound to.
     pub node: Option<NodeName>,
     /// Whether a DaemonSet owns it.
@@ -501,6 +503,7 @@ impl Pod {
             uid: self.uid(),
             namespace: meta.namespace.clone().unwrap_or_default(),
             name: meta.name.clone().unwrap_or_default(),
+            version: meta.resource_version.clone().filter(|version| !version.is_empty()),
             node: self.node().map(NodeName::from),
             nominated_node: self.nominated_node().map(NodeName::from),
             kind: self.kind(),

@@ -30,6 +30,7 @@ fn binding(pod: &Value) -> Binding {
         namespace: "default".to_owned(),
         name: "train".to_owned(),
         uid: pod["metadata"]["uid"].as_str().unwrap().into(),
+        version: None,
         node: "n1".into(),
         annotations: [("plimsoll.dev/gpu-claim".to_owned(), "{}".to_owned())].into(),
     }

@@ -1,12 +1,15 @@
 //! The annotations of a bound pod.
 
-use cluster::claim_annotations;
+use api::cards::{MAX_CARDS, MAX_NAME};
+use cluster::{GpuRequestError, MAX_ANNOTATION_BYTES, Pod, claim_annotations};
 use jiff::Timestamp;
 use placement::gpu::{
     CardUse, Choice, ChosenCard, Claim, ContainerKind, ContainerRequest, GpuRequest, Reservation,
 };
 use placement::names::Names;
-use placement::units::{CardId, Units};
+use placement::units::{CardId, Cores, Units};
+use proptest::prelude::*;
+use serde_json::{Value, json};
 
 fn ask(name: &str, kind: ContainerKind, position: usize, units: u32) -> ContainerRequest {
     let card_use = CardUse::default();
@@ -59,4 +62,100 @@ fn bind_writes_several_cards_where_the_pod_has_them() {
     );
     assert_eq!(of("scheduler.framework.gpushare.allocation"), r#"{"0":{"2":16,"5":16}}"#);
     assert_eq!((of("ALIYUN_COM_GPU_MEM_IDX"), of("ALIYUN_COM_GPU_MEM_POD")), ("2", "4"));
+}
+
+fn bytes_of<'a>(annotations: impl IntoIterator<Item = (&'a String, &'a String)>) -> usize {
+    annotations.into_iter().map(|(key, value)| key.len() + value.len()).sum()
+}
+
+fn asks() -> impl Strategy<Value = Vec<ContainerRequest>> {
+    let kind = prop_oneof![
+        6 => Just(ContainerKind::App), 1 => Just(ContainerKind::Sidecar), 1 => Just(ContainerKind::Init),
+    ];
+    let ask = ("[a-z0-9]{0,60}", kind, 1_u32..=8, any::<bool>(), any::<bool>());
+    let asks = prop::collection::vec(ask, 1..40);
+    (asks, any::<bool>()).prop_map(|(asks, has_init)| {
+        let asks = asks.into_iter().enumerate();
+        asks.map(|(at, (name, kind, cards, exclusive, limited))| {
+            // An init container hands one card on, and only one container may have all of a card's compute.
+            let cards = if has_init { 1 } else { cards };
+            let kind = if has_init { kind } else { ContainerKind::App };
+            let cores = if at == 0 { Cores::ALL } else { Cores::ZERO };
+            let limit = limited.then_some(Units(u32::MAX));
+            let card_use = CardUse { cards, exclusive, cores, limit };
+            // Long numbers, which sum up to no more than a number of units holds.
+            let units = Units(cards * 1_000_000);
+            ContainerRequest { name: format!("{name}{at}"), kind, position: at, units, card_use }
+        })
+        .collect()
+    })
+}
+
+proptest! {
+    #[test]
+    fn bind_never_writes_more_than_was_counted_for_it(asks in asks(), at in any::<i32>()) {
+        let names = Names::default();
+        let request = GpuRequest::new(asks).unwrap().unwrap();
+        let most = request.containers().iter().map(|ask| ask.card_use.cards).max().unwrap_or(1);
+        let cards: Vec<ChosenCard> = (0..most)
+            .map(|n| {
+                let uuid = CardId::from(format!("{n:0>MAX_NAME$}"));
+                ChosenCard { uuid, index: u32::MAX - n, units: Units(u32::MAX), left: Units(0) }
+            })
+            .collect();
+        let uuids: Vec<CardId> = cards.iter().map(|card| card.uuid.clone()).collect();
+        let reservation = Reservation {
+            claim: Claim::on_cards(&request, &uuids),
+            choice: Choice { cards, cost: None },
+        };
+        let at = Timestamp::from_second(i64::from(at)).unwrap();
+        let written = claim_annotations(&names, &request, &reservation, at);
+        let (own, counted) = Pod::default().annotation_bytes(&names, &request);
+        prop_assert_eq!(own, 0);
+        prop_assert!(bytes_of(&written) <= counted, "{} of {counted}", bytes_of(&written));
+    }
+}
+
+/// A pod with so many containers that each ask for a unit of so many cards, and this annotation.
+fn wide_pod(containers: usize, cards: usize, text: &str, node: Option<&str>) -> Pod {
+    let containers: Vec<Value> = (0..containers)
+        .map(|n| json!({"name": format!("c{n:03}"), "resources": {"limits": {"aliyun.com/gpu-mem": cards}}}))
+        .collect();
+    let annotations = json!({
+        "text": text, "plimsoll.dev/gpu-card-count": cards.to_string(),
+        "plimsoll.dev/gpu-claim": "what Bind replaces ".repeat(1_000),
+    });
+    let pod = json!({
+        "metadata": {"name": "p", "namespace": "ml", "uid": "u", "annotations": annotations},
+        "spec": {"containers": containers, "nodeName": node},
+    });
+    serde_json::from_value(pod).unwrap()
+}
+
+#[test]
+fn a_pod_may_have_192_kib_of_annotations_with_its_claim_and_not_a_byte_more() {
+    let names = Names::default();
+    for (containers, cards) in [(1, 1), (1, 8), (100, 8), (256, 1)] {
+        let small = wide_pod(containers, cards, "", None);
+        let request = small.request(&names).unwrap().unwrap();
+        let (own, added) = small.annotation_bytes(&names, &request);
+        let most = MAX_ANNOTATION_BYTES - own - added;
+        let largest = wide_pod(containers, cards, &"x".repeat(most), None);
+        assert!(largest.request(&names).is_ok());
+        let larger = "x".repeat(most + 1);
+        let refused = wide_pod(containers, cards, &larger, None).request(&names);
+        let own = own + most + 1;
+        assert_eq!(refused, Err(GpuRequestError::LongAnnotations { own, added }));
+        // Its author may add as many as Kubernetes takes once it is bound: it holds what it holds.
+        let bound = wide_pod(containers, cards, &larger, Some("n1"));
+        assert_eq!(bound.request(&names), Ok(Some(request)));
+    }
+}
+
+#[test]
+fn a_claim_that_alone_is_too_long_is_refused_with_its_size() {
+    let refused = wide_pod(256, 8, "", None).request(&Names::default()).unwrap_err();
+    let text = refused.to_string();
+    assert!(text.starts_with("annotations: ") && text.contains("fewer cards"), "{text}");
+    assert!(wide_pod(1, MAX_CARDS, "", None).request(&Names::default()).is_ok());
 }

@@ -35,6 +35,8 @@ pub(super) struct PodRecord {
     pub(super) request: GpuRequest,
     /// Its annotations cannot be read, or no node can meet them: it must not be bound.
     faulty: bool,
+    /// The version of the pod, until it is bound, that these are of.
+    version: Option<String>,
     /// The nodes on which it holds units.
     pub(super) nodes: Vec<NodeName>,
     /// The nominated node in its status.
@@ -107,6 +109,7 @@ impl PodRecord {
             name: id.name.clone(),
             request: request.clone(),
             faulty: false,
+            version: None,
             nodes: Vec::new(),
             nominated_by_scheduler: None,
             nominated: None,
@@ -216,6 +219,7 @@ impl Index {
         }
         // The annotations can change until the pod is bound.
         record.faulty = gpu.fault.is_some();
+        record.version.clone_from(&pod.version);
         if record.nodes.is_empty() {
             record.request = gpu.request.clone();
         }
@@ -281,6 +285,12 @@ impl Index {
         let Some(record) = self.pods.get(&pod.uid) else { return Ok(None) };
         record.is_of(pod)?;
         Ok((!record.faulty).then(|| record.request.clone()))
+    }
+
+    /// The version of the pod, not bound yet, of which [`Index::request`] is; `None` where it is not known.
+    #[must_use]
+    pub fn version(&self, uid: &PodUid) -> Option<String> {
+        self.pods.get(uid)?.version.clone()
     }
 
     /// The nodes on which a pod holds units.

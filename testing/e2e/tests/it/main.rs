@@ -81,6 +81,7 @@ fn all() -> Vec<Fact> {
         gpu::bind_tls::FACTS,
         gpu::binding::FACTS,
         gpu::aliyun::FACTS,
+        gpu::annotations::FACTS,
         gpu::isolation::FACTS,
         gpu::quota::FACTS,
         gpu::units::FACTS,

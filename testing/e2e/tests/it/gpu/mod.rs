@@ -1,6 +1,7 @@
 //! Tests of GPU sharing: which card a pod's processes see, and which cards are given to which pods.
 
 pub(crate) mod aliyun;
+pub(crate) mod annotations;
 pub(crate) mod bind_port;
 pub(crate) mod bind_tls;
 pub(crate) mod binding;
