@@ -21,6 +21,44 @@ const KEPT: usize = 64 * 1024;
 /// Objects of a page of a list.
 pub(crate) const PAGE: u32 = 500;
 
+/// How much is read of one whole list for a question, all of its pages together. A longer one is an error of the call.
+/// Any user can make lists of some kinds as long as etcd takes; what is kept of an object has an end, and so have the
+/// number of objects and the time that is spent on what is not kept.
+///
+/// The lists with which a watch begins have no such end: what is not in them counts as deleted.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Most {
+    bytes: u64,
+    objects: u64,
+}
+
+/// Of small objects of one namespace: 500 to 1,000 of a usual size. Its users may write some kinds.
+pub(crate) const OF_A_NAMESPACE: Most = Most { bytes: 1 << 20, objects: 10_000 };
+
+/// Of the pods of one node: a thousand of a usual size, and some tens of the largest.
+pub(crate) const OF_A_NODE: Most = Most { bytes: 64 << 20, objects: 10_000 };
+
+/// Of objects of which each node has one: more than any cluster has nodes.
+pub(crate) const OF_ALL_NODES: Most = Most { bytes: 64 << 20, objects: 100_000 };
+
+/// Of the pods of the cluster that have no node yet: 30,000 of a usual size.
+pub(crate) const OF_ALL_WAITING: Most = Most { bytes: 256 << 20, objects: 1_000_000 };
+
+impl Most {
+    const ENDLESS: Self = Self { bytes: u64::MAX, objects: u64::MAX };
+
+    /// Counts what was read.
+    fn take(&mut self, bytes: usize, objects: u64) -> kube::Result<()> {
+        let left = (self.bytes.checked_sub(bytes as u64), self.objects.checked_sub(objects));
+        let (Some(bytes), Some(objects)) = left else {
+            let why = "the list is longer than is read of such objects";
+            return Err(Error::ReadEvents(std::io::Error::other(why)));
+        };
+        *self = Self { bytes, objects };
+        Ok(())
+    }
+}
+
 /// A request that kube builds.
 pub(crate) type Built = Result<http::Request<Vec<u8>>, kube::core::request::Error>;
 
@@ -92,6 +130,7 @@ impl Lines {
 pub(crate) struct Items {
     input: Input,
     splitter: Splitter,
+    most: Most,
 }
 
 /// What a list says of itself.
@@ -109,7 +148,8 @@ pub(crate) struct ListMeta {
 impl Items {
     /// Sends the request of a list.
     pub(crate) async fn open(client: &Client, request: Built) -> kube::Result<Self> {
-        Ok(Self { input: send(client, request).await?, splitter: Splitter::default() })
+        let input = send(client, request).await?;
+        Ok(Self { input, splitter: Splitter::default(), most: Most::ENDLESS })
     }
 
     /// The next object; `None` after the last.
@@ -123,6 +163,7 @@ impl Items {
             }
             let (read, is_whole) = self.splitter.take(bytes);
             self.input.consume_unpin(read);
+            self.most.take(read, u64::from(is_whole))?;
             if is_whole {
                 let item = serde_json::from_slice(&self.splitter.item);
                 return item.map(Some).map_err(Error::SerdeError);
@@ -146,19 +187,23 @@ impl Items {
     }
 }
 
-/// Calls `take` with each object of a list. All pages are read.
+/// Calls `take` with each object of a list. All pages are read, `most` of them together.
 pub(crate) async fn each<T: DeserializeOwned>(
     client: &Client,
     of: &Request,
     params: &ListParams,
+    most: Most,
     mut take: impl FnMut(T),
 ) -> kube::Result<()> {
     let mut params = params.clone();
+    let mut most = most;
     loop {
         let mut items = Items::open(client, of.list(&params)).await?;
+        items.most = most;
         while let Some(object) = items.next().await? {
             take(object);
         }
+        most = items.most;
         let token = items.end()?.continue_token;
         if token.is_empty() {
             return Ok(());

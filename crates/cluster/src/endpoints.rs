@@ -9,7 +9,7 @@ use placement::names::{is_of_label, limits};
 use placement::units::NodeName;
 use serde::Deserialize;
 
-use crate::answer::{PAGE, each};
+use crate::answer::{OF_A_NAMESPACE, PAGE, each};
 use crate::call::{CallError, within};
 use crate::meta::{Meta, null_is_default, resource};
 
@@ -115,7 +115,7 @@ pub async fn list_endpoints(
     let slices = Request::new(EndpointSlice::url_path(&(), Some(&service.namespace)));
     let of_service = ListParams::default().labels(&of_service(service)).limit(PAGE);
     let mut found = Vec::new();
-    let listing = each(client, &slices, &of_service, |slice: EndpointSlice| {
+    let listing = each(client, &slices, &of_service, OF_A_NAMESPACE, |slice: EndpointSlice| {
         let addresses = slice.facts(service.port.as_deref()).addresses.into_iter();
         found.extend(addresses.map(|(_, address)| address));
     });

@@ -19,6 +19,7 @@
 
 mod answer;
 mod bind;
+mod budget;
 mod call;
 mod client;
 mod config_map;
@@ -41,6 +42,7 @@ mod taint;
 mod watch;
 
 pub use bind::{BindOutcome, Binding, bind, get_pod};
+pub use budget::{Budgets, Covering, beyond_budgets};
 pub use call::CallError;
 pub use client::{ClientError, client};
 pub use config_map::{ConfigMapFacts, write_config_map};
@@ -67,7 +69,7 @@ pub use pod::{
     ContainerRuns, Declared, ExpectedUseError, GpuAnnotation, GpuPod, GpuRequestError, MPS_PIPES,
     MPS_SHARED_MEMORY, MpsConflict, NODE_FAULT, Pod, PodFacts, ValueError, Wait,
 };
-pub use preemption::{Budget, Covering, Occupants, beyond_budgets, budgets, occupants};
+pub use preemption::{NodePods, Occupants, node_pods};
 pub use taint::{NodeTaints, Taint, TaintEffect, patch_node_taint};
 pub use watch::{
     Event, Events, Scope, WatchCause, WatchHealth, watch_config_map, watch_node_loads, watch_nodes,

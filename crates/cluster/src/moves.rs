@@ -24,13 +24,14 @@ use serde::de::{DeserializeOwned, Error as _, IgnoredAny};
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
-use crate::answer::{PAGE, each, object};
+use crate::answer::{OF_A_NODE, OF_ALL_WAITING, PAGE, each, object};
+use crate::budget::{Budgets, Covering, Labelled};
 use crate::call::{CallError, within};
 use crate::event::PodReference;
 use crate::meta::null_is_default;
 use crate::node::Node;
 use crate::pod::Pod;
-use crate::preemption::{Budget, Covering, MAX_PODS, about, covering};
+use crate::preemption::{MAX_PODS, about};
 use crate::taint::Toleration;
 
 /// By which cluster autoscalers are told that a pod may be moved, or may not.
@@ -104,6 +105,7 @@ pub struct Resident {
     /// Whether its annotation `cluster-autoscaler.kubernetes.io/safe-to-evict` is `"true"`.
     pub consents: bool,
     rules: NodeRules,
+    labelled: Labelled,
 }
 
 /// A node, as moves see it.
@@ -169,16 +171,15 @@ pub async fn applicant(
     Ok(NodeRules::of(&read, rest).map(|rules| Applicant { takes, rules }))
 }
 
-/// A node's room, and its pods with cards.
+/// A node's room, and its pods with cards, without the budgets that cover these: [`Resident::cover`] adds them.
 ///
 /// # Errors
 ///
-/// Where the API server refuses or does not answer within `limit`.
+/// Where the API server refuses or does not answer within `limit`, or the list is too long.
 pub async fn residents(
     client: &Client,
     node: &str,
     names: &Names,
-    budgets: &[Budget],
     limit: Duration,
 ) -> Result<(NodeRoom, Vec<Resident>), CallError> {
     let nodes = Request::new(Node::url_path(&(), None));
@@ -197,11 +198,11 @@ pub async fn residents(
         }
         let has_cards = !matches!(whole.pod.request(names), Ok(None));
         if has_cards && residents.len() < MAX_PODS {
-            residents.push(Resident::new(whole, takes, names, budgets));
+            residents.push(Resident::new(whole, takes, names));
         }
     };
-    let (node, ()) =
-        tokio::try_join!(within(limit, get), within(limit, each(client, &pods, &on_node, add)))?;
+    let list = each(client, &pods, &on_node, OF_A_NODE, add);
+    let (node, ()) = tokio::try_join!(within(limit, get), within(limit, list))?;
     Ok((NodeRoom::new(node, &used, names), residents))
 }
 
@@ -233,15 +234,20 @@ impl Resident {
         self.priority < priority || (self.priority == priority && self.consents)
     }
 
-    fn new(
-        whole: WholePod,
-        takes: BTreeMap<String, f64>,
-        names: &Names,
-        budgets: &[Budget],
-    ) -> Self {
+    /// Its namespace.
+    pub fn namespace(&self) -> &str {
+        self.labelled.namespace()
+    }
+
+    /// Sets which of the budgets cover it, and that it stays if they keep it.
+    pub fn cover(&mut self, budgets: &Budgets) {
+        self.covering = budgets.covering(&self.labelled);
+        self.stays = self.stays.or(stays_by_budget(&self.covering));
+    }
+
+    fn new(whole: WholePod, takes: BTreeMap<String, f64>, names: &Names) -> Self {
         let WholePod { pod, rest } = whole;
         let request = pod.request(names).ok().flatten();
-        let covering = covering(&pod, budgets);
         let by_spec = pod.has_volume_claims().then_some(Stays::Volume).or(rest.stays());
         let rules = NodeRules::of(&pod, rest);
         let stays = stays_by_owner(&pod)
@@ -249,8 +255,7 @@ impl Resident {
             .or(pod.is_deleting().then_some(Stays::Ending))
             .or(pod.has_resource_claims().then_some(Stays::ResourceClaims))
             .or((request.is_none() || takes.len() > MAX_RESOURCES).then_some(Stays::Request))
-            .or(rules.is_none().then_some(Stays::NodeRules))
-            .or(stays_by_budget(&covering));
+            .or(rules.is_none().then_some(Stays::NodeRules));
         Self {
             pod: about(&pod),
             uid: pod.uid(),
@@ -258,10 +263,11 @@ impl Resident {
             controller: pod.controller().map(|(kind, name)| format!("{kind}/{name}")),
             request,
             takes,
-            covering,
+            covering: Vec::new(),
             stays,
             consents: pod.metadata.annotation(SAFE_TO_EVICT) == Some("true"),
             rules: rules.unwrap_or_default(),
+            labelled: Labelled::new(&pod),
         }
     }
 }
@@ -491,7 +497,7 @@ pub async fn waiting_for_cards(
             }
         }
     };
-    within(limit, each(client, &pods, &pending, add)).await?;
+    within(limit, each(client, &pods, &pending, OF_ALL_WAITING, add)).await?;
     keep_most_important(&mut waiting, most);
     Ok(waiting.into_iter().map(|(pod, priority, _)| (pod, priority)).collect())
 }

@@ -10,7 +10,7 @@ use placement::resources::PerResource;
 use placement::units::NodeName;
 use serde::Deserialize;
 
-use crate::answer::each;
+use crate::answer::{OF_ALL_NODES, each};
 use crate::call::{CallError, within};
 use crate::meta::null_is_default;
 use crate::quantity::{Quantities, amounts};
@@ -51,7 +51,9 @@ pub async fn list_node_uses(client: &Client, limit: Duration) -> Result<Vec<Node
     let mut uses = Vec::new();
     let all = ListParams::default();
     let items = Request::new(PATH);
-    let listing = each(client, &items, &all, |item: Item| uses.push(item.into_use()));
+    let listing = each(client, &items, &all, OF_ALL_NODES, |item: Item| {
+        uses.push(item.into_use());
+    });
     within(limit, listing).await?;
     Ok(uses)
 }

@@ -8,19 +8,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use jiff::Timestamp;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::api::{GetParams, ListParams, Request};
-use kube::core::{Selector, SelectorExt};
 use kube::{Client, Resource as _};
 use placement::gpu::{Evictable, Shortfall};
 use placement::names::Names;
 use placement::units::PodUid;
-use serde::Deserialize;
 
-use crate::answer::{PAGE, each, object};
+use crate::answer::{OF_A_NODE, PAGE, each, object};
+use crate::budget::{Budgets, Covering, Labelled, beyond_budgets};
 use crate::call::{CallError, within};
 use crate::event::PodReference;
-use crate::meta::{Meta, null_is_default, resource};
 use crate::node::Node;
 use crate::pod::Pod;
 use crate::quantity::Quantity;
@@ -30,64 +27,6 @@ pub(crate) const MAX_PODS: usize = 1_000;
 
 /// The part of an amount by which sums of decimal fractions may be off.
 const ROUNDING: f64 = 1e-9;
-
-/// The longest selector of a budget that is kept, in bytes. Any user can write budgets, and all of the cluster are in
-/// memory together.
-const MAX_SELECTOR: usize = 16 * 1024;
-
-/// What is read of a PodDisruptionBudget.
-#[derive(Debug, Clone)]
-pub struct Budget {
-    namespace: String,
-    covered: Covered,
-    /// How many evictions it allows now.
-    allowed: i64,
-    /// Pods that are evicted already and count no more, by name.
-    disrupted: BTreeSet<String>,
-}
-
-/// Which pods of its namespace a budget covers.
-#[derive(Debug, Clone)]
-enum Covered {
-    None,
-    Matching(Selector),
-    /// Its selector is too long, so it may cover any.
-    All,
-}
-
-/// The parts of a PodDisruptionBudget that are read here.
-#[derive(Debug, Clone, Default, Deserialize)]
-struct BudgetObject {
-    #[serde(default)]
-    metadata: Meta,
-    #[serde(default)]
-    spec: BudgetSpec,
-    #[serde(default)]
-    status: BudgetStatus,
-}
-
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(default)]
-struct BudgetSpec {
-    selector: Option<LabelSelector>,
-}
-
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct BudgetStatus {
-    #[serde(deserialize_with = "null_is_default")]
-    disruptions_allowed: i64,
-    #[serde(deserialize_with = "null_is_default")]
-    disrupted_pods: BTreeMap<String, serde::de::IgnoredAny>,
-}
-
-resource!(
-    BudgetObject,
-    NamespaceResourceScope,
-    "policy",
-    "PodDisruptionBudget",
-    "poddisruptionbudgets"
-);
 
 /// A node as one pod's preemption sees it.
 #[derive(Debug, Clone, PartialEq)]
@@ -105,15 +44,6 @@ pub struct Occupants {
     pub keeps_out: bool,
 }
 
-/// A budget that covers a pod.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Covering {
-    /// Its place among the budgets.
-    pub budget: usize,
-    /// How many evictions it allows now.
-    pub allowed: i64,
-}
-
 impl Occupants {
     /// The budgets that cover a pod of lower priority.
     pub fn covering(&self, pod: &PodUid) -> &[Covering] {
@@ -121,53 +51,49 @@ impl Occupants {
     }
 }
 
-/// Every PodDisruptionBudget of the cluster.
-///
-/// # Errors
-///
-/// Where the API server refuses or does not answer within `limit`.
-pub async fn budgets(client: &Client, limit: Duration) -> Result<Vec<Budget>, CallError> {
-    let request = Request::new(BudgetObject::url_path(&(), None));
-    let mut found = Vec::new();
-    within(
-        limit,
-        each(client, &request, &ListParams::default().limit(PAGE), |object: BudgetObject| {
-            found.push(Budget::from(object))
-        }),
-    )
-    .await?;
-    Ok(found)
+/// The pods of a node, before it is known which budgets cover them.
+pub struct NodePods<'p> {
+    room: Room<'p>,
+    node: Node,
 }
 
-/// The pods of a node that `pod` could preempt, and what has to be freed for it.
+/// Reads a node, and its pods for `pod`.
 ///
 /// # Errors
 ///
-/// Where the API server refuses or does not answer within `limit`.
-pub async fn occupants(
+/// Where the API server refuses or does not answer within `limit`, or the list is too long.
+pub async fn node_pods<'p>(
     client: &Client,
     node: &str,
-    pod: &Pod,
+    pod: &'p Pod,
     names: &Names,
-    budgets: &[Budget],
     limit: Duration,
-) -> Result<Occupants, CallError> {
+) -> Result<NodePods<'p>, CallError> {
     let nodes = Request::new(Node::url_path(&(), None));
     let pods = Request::new(Pod::url_path(&(), None));
     let on_node = ListParams::default().fields(&format!("spec.nodeName={node}")).limit(PAGE);
-    let mut room = Room::new(pod, names, budgets);
+    let mut room = Room::new(pod, names);
     let get = async { object::<Node>(client, nodes.get(node, &GetParams::default())).await };
-    let (node, ()) = tokio::try_join!(
-        within(limit, get),
-        within(limit, each(client, &pods, &on_node, |other: Pod| room.add(&other)))
-    )?;
-    Ok(room.occupants(&node))
+    let list = each(client, &pods, &on_node, OF_A_NODE, |other: Pod| room.add(&other));
+    let (node, ()) = tokio::try_join!(within(limit, get), within(limit, list))?;
+    Ok(NodePods { room, node })
+}
+
+impl NodePods<'_> {
+    /// The namespaces of the pods that could be evicted.
+    pub fn namespaces(&self) -> impl Iterator<Item = &str> {
+        self.room.standing.iter().filter_map(|pod| Some(pod.labelled.as_ref()?.namespace()))
+    }
+
+    /// The pods that could be preempted, and what has to be freed.
+    pub fn occupants(self, budgets: &Budgets) -> Occupants {
+        self.room.occupants(&self.node, budgets)
+    }
 }
 
 /// The pods of a node, as a pod needs them that is to be placed there. Of each, only what counts is kept.
 struct Room<'p> {
     pod: &'p Pod,
-    budgets: &'p [Budget],
     /// What the pod requests, without GPU memory.
     wanted: Vec<(String, f64)>,
     standing: Vec<Standing>,
@@ -182,17 +108,18 @@ struct Standing {
     started_at: Option<Timestamp>,
     /// What it holds of each resource that is wanted.
     holds: Vec<f64>,
-    covering: Vec<Covering>,
+    /// What budgets look at; `None` for a pod that may not be evicted.
+    labelled: Option<Labelled>,
 }
 
 impl<'p> Room<'p> {
-    fn new(pod: &'p Pod, names: &Names, budgets: &'p [Budget]) -> Self {
+    fn new(pod: &'p Pod, names: &Names) -> Self {
         let wanted = pod
             .scheduled_requests()
             .into_iter()
             .filter(|(resource, amount)| *resource != names.gpu_resource() && *amount > 0.0)
             .collect();
-        Self { pod, budgets, wanted, standing: Vec::new(), ending: BTreeSet::new() }
+        Self { pod, wanted, standing: Vec::new(), ending: BTreeSet::new() }
     }
 
     /// Adds a pod that stands there. More than [`MAX_PODS`] are not added.
@@ -216,7 +143,7 @@ impl<'p> Room<'p> {
             priority: other.priority(),
             started_at: other.started_at(),
             holds,
-            covering: if may_go { covering(other, self.budgets) } else { Vec::new() },
+            labelled: may_go.then(|| Labelled::new(other)),
         });
     }
 
@@ -237,14 +164,18 @@ impl<'p> Room<'p> {
         shortfall
     }
 
-    fn occupants(self, node: &Node) -> Occupants {
+    fn occupants(self, node: &Node, budgets: &Budgets) -> Occupants {
         let shortfall = self.shortfall(node);
         let keeps_out = node.keeps_out(self.pod.tolerations());
         let mut lower = self.standing;
-        lower.retain(|other| other.priority < self.pod.priority());
+        lower.retain(|other| other.labelled.is_some());
         // As kube-scheduler does: the most important pods use a budget up first.
         lower.sort_by_key(|pod| (std::cmp::Reverse(pod.priority), pod.started_at));
-        let violates = beyond_budgets(lower.iter().map(|pod| pod.covering.as_slice()));
+        let covering: Vec<Vec<Covering>> = lower
+            .iter()
+            .map(|pod| pod.labelled.iter().flat_map(|it| budgets.covering(it)).collect())
+            .collect();
+        let violates = beyond_budgets(covering.iter().map(Vec::as_slice));
         let evictable = lower.iter().zip(violates).map(|(pod, violates_budget)| Evictable {
             uid: pod.uid.clone(),
             priority: pod.priority,
@@ -252,8 +183,8 @@ impl<'p> Room<'p> {
             frees: pod.holds.iter().copied().chain([1.0]).collect(),
         });
         let evictable = evictable.collect();
-        let covered = lower.iter().filter(|pod| !pod.covering.is_empty());
-        let covering = covered.map(|pod| (pod.uid.clone(), pod.covering.clone())).collect();
+        let covered = lower.iter().zip(covering).filter(|(_, covering)| !covering.is_empty());
+        let covering = covered.map(|(pod, covering)| (pod.uid.clone(), covering)).collect();
         let names = lower.into_iter().map(|pod| (pod.uid, pod.reference)).collect();
         Occupants { evictable, names, ending: self.ending, shortfall, covering, keeps_out }
     }
@@ -264,71 +195,6 @@ pub(crate) fn about(pod: &Pod) -> PodReference {
         namespace: pod.namespace().to_owned(),
         name: pod.name().to_owned(),
         uid: pod.uid().to_string(),
-    }
-}
-
-pub(crate) fn covering(pod: &Pod, budgets: &[Budget]) -> Vec<Covering> {
-    let covering = budgets.iter().enumerate().filter(|(_, budget)| budget.covers(pod));
-    covering.map(|(at, budget)| Covering { budget: at, allowed: budget.allowed }).collect()
-}
-
-/// Whether each pod's eviction is more than a budget allows, after those before it, by the budgets that cover each.
-pub fn beyond_budgets<'c>(pods: impl Iterator<Item = &'c [Covering]>) -> Vec<bool> {
-    let mut used: BTreeMap<usize, i64> = BTreeMap::new();
-    pods.map(|covering| {
-        let mut beyond = false;
-        // Each budget counts every pod that it covers, also where another allows none.
-        for Covering { budget, allowed } in covering {
-            let used = used.entry(*budget).or_default();
-            *used += 1;
-            beyond |= *used > *allowed;
-        }
-        beyond
-    })
-    .collect()
-}
-
-impl From<BudgetObject> for Budget {
-    fn from(object: BudgetObject) -> Self {
-        let BudgetObject { metadata, spec, status } = object;
-        Self {
-            namespace: metadata.object.namespace.unwrap_or_default(),
-            covered: spec.selector.map_or(Covered::None, Covered::by),
-            allowed: status.disruptions_allowed,
-            disrupted: status.disrupted_pods.into_keys().collect(),
-        }
-    }
-}
-
-impl Covered {
-    /// A selector that cannot be read matches no pod, as in kube-scheduler.
-    fn by(selector: LabelSelector) -> Self {
-        let labels = selector.match_labels.iter().flatten();
-        let expressions = selector.match_expressions.iter().flatten();
-        let values = expressions.flat_map(|expression| {
-            let values = expression.values.iter().flatten();
-            values.map(String::len).chain([expression.key.len()])
-        });
-        let bytes: usize = labels.map(|(key, value)| key.len() + value.len()).chain(values).sum();
-        match Selector::try_from(selector) {
-            _ if bytes > MAX_SELECTOR => Self::All,
-            Ok(selector) => Self::Matching(selector),
-            Err(_) => Self::None,
-        }
-    }
-}
-
-impl Budget {
-    fn covers(&self, pod: &Pod) -> bool {
-        // kube-scheduler leaves pods without labels out.
-        let labels = pod.metadata.object.labels.as_ref().filter(|labels| !labels.is_empty());
-        let Some(labels) = labels else { return false };
-        let is_covered = match &self.covered {
-            Covered::None => false,
-            Covered::Matching(selector) => selector.matches(labels),
-            Covered::All => true,
-        };
-        is_covered && self.namespace == pod.namespace() && !self.disrupted.contains(pod.name())
     }
 }
 
@@ -351,22 +217,17 @@ mod tests {
         .unwrap()
     }
 
-    fn budget(allowed: i64, selector: &Value) -> Budget {
-        let object = json!({
-            "metadata": { "name": "b", "namespace": "ml" },
-            "spec": { "selector": selector },
-            "status": { "disruptionsAllowed": allowed },
-        });
-        serde_json::from_value::<BudgetObject>(object).unwrap().into()
+    fn budget(allowed: i64, selector: &Value) -> Value {
+        json!({ "spec": { "selector": selector }, "status": { "disruptionsAllowed": allowed } })
     }
 
-    fn of(new: &Pod, names: &Names, node: &Node, pods: &[Pod], budgets: &[Budget]) -> Occupants {
-        let mut room = Room::new(new, names, budgets);
+    fn of(new: &Pod, names: &Names, node: &Node, pods: &[Pod], budgets: &[Value]) -> Occupants {
+        let mut room = Room::new(new, names);
         pods.iter().for_each(|pod| room.add(pod));
-        room.occupants(node)
+        room.occupants(node, &Budgets::of_objects("ml", budgets))
     }
 
-    fn seen(budgets: &[Budget]) -> Occupants {
+    fn seen(budgets: &[Value]) -> Occupants {
         let app = json!({ "app": "a" });
         let pods = ["a", "b"].map(|name| pod(name, 0, "2", &app));
         let pods =
@@ -406,7 +267,7 @@ mod tests {
         assert!(full <= 1.1 && full > 1.099, "{full}");
     }
 
-    fn violating(budgets: &[Budget]) -> Vec<String> {
+    fn violating(budgets: &[Value]) -> Vec<String> {
         let evictable = seen(budgets).evictable;
         let violating = evictable.iter().filter(|pod| pod.violates_budget);
         violating.map(|pod| pod.uid.to_string()).collect::<Vec<_>>()
@@ -422,17 +283,6 @@ mod tests {
         assert!(violating(&[budget(0, &other)]).is_empty());
         assert_eq!(violating(&[budget(0, &json!({}))]), ["a", "b"]);
         assert!(violating(&[budget(0, &Value::Null)]).is_empty());
-    }
-
-    #[test]
-    fn a_budget_with_a_selector_that_is_too_long_to_keep_may_cover_any_pod_of_its_namespace() {
-        let values: Vec<String> = (0..MAX_SELECTOR / 8).map(|n| format!("value-{n:04}")).collect();
-        let long =
-            json!({ "matchExpressions": [{ "key": "app", "operator": "In", "values": values }] });
-        let long = budget(7, &long);
-        assert!(matches!(long.covered, Covered::All));
-        let covering = seen(&[long]).covering;
-        assert_eq!(covering.keys().map(PodUid::as_str).collect::<Vec<_>>(), ["a", "b"]);
     }
 
     #[test]

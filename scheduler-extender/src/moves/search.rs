@@ -4,9 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use cluster::{
-    Budget, CallError, Client, NodeRoom, Resident, Stays, beyond_budgets, budgets, residents,
-};
+use cluster::{Budgets, CallError, Client, NodeRoom, Resident, Stays, beyond_budgets, residents};
 use futures::{StreamExt as _, stream};
 use jiff::Timestamp;
 use placement::gpu::{
@@ -57,7 +55,7 @@ impl MoveSearch<'_> {
     ///
     /// # Errors
     ///
-    /// If the PodDisruptionBudgets or no node can be read, or if it takes too long.
+    /// If no node can be read, or if it takes too long.
     pub(crate) async fn run(
         &self,
         pod: &MovesFor<'_>,
@@ -73,8 +71,8 @@ impl MoveSearch<'_> {
         let snapshot = self.view.read();
         let mut nodes = Nodes::new(&snapshot, pod, self.moved, now);
         let sources = nodes.sources(pod, &snapshot.choice_rule());
-        let budgets = budgets(self.client, CALL_TIMEOUT).await?;
-        self.read(&mut nodes, &sources, &budgets).await;
+        let mut budgets = Budgets::default();
+        self.read(&mut nodes, &sources, &mut budgets).await;
         if !sources.is_empty() && sources.iter().all(|at| nodes.residents(*at).is_none()) {
             return Err(CallError::Unknown("no node could be read".to_owned()));
         }
@@ -90,7 +88,7 @@ impl MoveSearch<'_> {
                     break;
                 }
                 let unread: Vec<usize> = unread.into_iter().collect();
-                self.read(&mut nodes, &unread, &budgets).await;
+                self.read(&mut nodes, &unread, &mut budgets).await;
             } else if let Some(surplus) = nodes.surplus(&next) {
                 stay.insert(surplus);
             } else {
@@ -105,14 +103,22 @@ impl MoveSearch<'_> {
         })
     }
 
-    /// Reads nodes. One that cannot be read takes no pods, and its pods stay.
-    async fn read(&self, nodes: &mut Nodes<'_>, places: &[usize], budgets: &[Budget]) {
+    /// Reads nodes, and the budgets of their pods' namespaces. A node that cannot be read takes no pods, and its pods
+    /// stay.
+    async fn read(&self, nodes: &mut Nodes<'_>, places: &[usize], budgets: &mut Budgets) {
         let names: Vec<(usize, NodeName)> =
             places.iter().map(|at| (*at, nodes.all[*at].name.clone())).collect();
         let reads = stream::iter(names).map(async |(at, name)| {
-            (at, residents(self.client, name.as_str(), self.names, budgets, CALL_TIMEOUT).await)
+            (at, residents(self.client, name.as_str(), self.names, CALL_TIMEOUT).await)
         });
-        let reads: Vec<_> = reads.buffer_unordered(MAX_CONCURRENT).collect().await;
+        let mut reads: Vec<_> = reads.buffer_unordered(MAX_CONCURRENT).collect().await;
+        let read = reads.iter().filter_map(|(_, read)| read.as_ref().ok()).flat_map(|it| &it.1);
+        let movable = read.filter(|resident| resident.stays.is_none());
+        let namespaces = movable.map(|resident| resident.namespace().to_owned()).collect();
+        budgets.read(self.client, namespaces, CALL_TIMEOUT).await;
+        for (_, residents) in reads.iter_mut().filter_map(|(_, read)| read.as_mut().ok()) {
+            residents.iter_mut().for_each(|resident| resident.cover(budgets));
+        }
         for (at, read) in reads {
             match read {
                 Ok(read) => nodes.set_read(at, Some(read)),

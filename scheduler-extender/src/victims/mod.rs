@@ -3,7 +3,8 @@
 //!
 //! Pods and PodDisruptionBudgets are read from the API server; `read` bounds how many nodes are read, and for how long.
 //!
-//! Invariant: of a node that was not read, and of any node where the budgets could not be read, no pod is chosen here.
+//! Invariant: of a node that was not read, no pod is chosen here. A pod whose namespace's budgets could not be read is
+//! chosen only where a budget may be violated.
 
 mod read;
 

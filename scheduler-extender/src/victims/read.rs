@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use cluster::{Budget, Occupants, budgets, occupants};
+use cluster::{Budgets, NodePods, Occupants, node_pods};
 use futures::future::join_all;
 use placement::units::NodeName;
 use tokio::sync::Semaphore;
@@ -41,39 +41,38 @@ impl ReadTime {
 
 impl VictimSearch<'_> {
     /// The pods of each node, in the order of `nodes`. Takes `total` at most. `None` for a node that was not read: one
-    /// after the first [`MAX_READ`], one that the API server did not answer for in time, and every node where the
-    /// budgets cannot be read.
+    /// after the first [`MAX_READ`], and one that the API server did not answer for in time. Then the budgets of their
+    /// namespaces are read.
     pub(crate) async fn read(&self, nodes: &[NodeName], total: Duration) -> Vec<Option<Occupants>> {
-        let mut read = Vec::new();
         let time = ReadTime::new(total);
-        match budgets(self.client, time.call).await {
-            Ok(budgets) => {
-                let permits = Semaphore::new(MAX_CONCURRENT);
-                let nodes = nodes.iter().take(MAX_READ);
-                read = join_all(nodes.map(|node| self.read_node(node, &budgets, time, &permits)))
-                    .await;
-            }
-            Err(error) => {
-                let (uid, namespace, pod) = (self.pod.uid(), self.pod.namespace(), self.pod.name());
-                tracing::warn!(%uid, namespace, pod, %error, "no victims are chosen for a GPU pod: PodDisruptionBudgets cannot be read");
-            }
+        // The time of one call is left for the budgets.
+        let of_nodes = ReadTime { deadline: time.deadline - time.call, ..time };
+        let permits = Semaphore::new(MAX_CONCURRENT);
+        let read = nodes.iter().take(MAX_READ);
+        let read = join_all(read.map(|node| self.read_node(node, of_nodes, &permits))).await;
+        let mut budgets = Budgets::default();
+        if let Some(limit) = time.of_call() {
+            let namespaces = read.iter().flatten().flat_map(NodePods::namespaces);
+            let namespaces = namespaces.map(str::to_owned).collect();
+            budgets.read(self.client, namespaces, limit).await;
         }
-        read.resize(nodes.len(), None);
-        read
+        let occupants = read.into_iter().map(|pods| Some(pods?.occupants(&budgets)));
+        let mut occupants: Vec<_> = occupants.collect();
+        occupants.resize(nodes.len(), None);
+        occupants
     }
 
     async fn read_node(
         &self,
         node: &NodeName,
-        budgets: &[Budget],
         time: ReadTime,
         permits: &Semaphore,
-    ) -> Option<Occupants> {
+    ) -> Option<NodePods<'_>> {
         // Never closed.
         let _permit = permits.acquire().await;
         let limit = time.of_call()?;
-        match occupants(self.client, node.as_str(), self.pod, self.names, budgets, limit).await {
-            Ok(occupants) => Some(occupants),
+        match node_pods(self.client, node.as_str(), self.pod, self.names, limit).await {
+            Ok(pods) => Some(pods),
             Err(error) => {
                 let (uid, namespace, pod) = (self.pod.uid(), self.pod.namespace(), self.pod.name());
                 tracing::warn!(%uid, namespace, pod, %node, %error, "no victims are chosen on a node: its pods cannot be read");

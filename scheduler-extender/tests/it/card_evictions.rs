@@ -205,6 +205,34 @@ async fn a_pod_that_a_budget_keeps_is_not_evicted_and_others_are() {
     assert_eq!(there(&sim), ["large"]);
 }
 
+/// Eight budgets of 250 KB select no pod, and are more than is read of a namespace.
+#[tokio::test]
+async fn budgets_that_are_too_long_keep_the_pods_of_their_namespace_and_no_others() {
+    for (namespace, evicts) in [("a-team", true), ("default", false)] {
+        let sim = Sim::start().await.unwrap();
+        let rig = full_cards(&sim, &FLAGS).await;
+        let mut other = of_priority("other", 0, 0);
+        other["metadata"]["namespace"] = namespace.into();
+        other["spec"]["nodeName"] = "node".into();
+        sim.put(other);
+        for number in 0..8 {
+            let mut long = named_budget(&format!("long-{number}"), "none", 1);
+            long["metadata"]["namespace"] = namespace.into();
+            long["metadata"]["annotations"] = json!({ "text": "x".repeat(250_000) });
+            sim.put(long);
+        }
+        let _scheduler = scheduler(&sim, &rig);
+        sim.put(of_priority("train", 12, 1000));
+        if evicts {
+            rig.until("the eviction", async || evictions(&sim) > 0).await;
+        } else {
+            let looks = || sim.log().of(Verb::List, sim::DISRUPTION_BUDGETS).len();
+            rig.until("three looks", async || looks() > 2).await;
+            assert_eq!(evictions(&sim), 0);
+        }
+    }
+}
+
 #[tokio::test]
 async fn an_eviction_that_the_api_server_refuses_keeps_no_card_and_is_tried_again() {
     let sim = Sim::start().await.unwrap();
