@@ -111,6 +111,12 @@ impl Decider {
         Ok(PlacedRequest { pod, nodes, names, known })
     }
 
+    /// As [`node_request::names_beside_large_pod`], of a pod that asks for GPU memory.
+    pub fn names_beside_large_pod<'a>(&self, body: &'a [u8]) -> Option<NamesJson<'a>> {
+        let view = self.view.read();
+        node_request::names_beside_large_pod(body, self.names.gpu_resource(), view.names())
+    }
+
     /// The decision about the request's pod and nodes, by the current view.
     pub fn decide<'a>(&self, request: PlacedRequest<'a>) -> Decided<'a> {
         let PlacedRequest { pod, nodes, names, known } = request;

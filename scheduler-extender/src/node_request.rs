@@ -11,6 +11,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use cluster::Pod;
+use memchr::memmem;
 use placement::units::NodeName;
 use serde_json::Deserializer;
 
@@ -22,6 +23,11 @@ const GUESSES: usize = 2;
 
 /// The fewest nodes of a request from which the order of requests is judged.
 const MIN_NODES_FOR_ORDER: usize = 16;
+
+/// The longest pod that asks for cards and is read, in bytes of JSON.
+///
+/// A pod that no card is for is tried again and again, and kube-scheduler tries one pod at a time.
+pub const MAX_GPU_POD: usize = 512 << 10;
 
 /// A request of Filter or Prioritize.
 pub struct NodeRequest<'a> {
@@ -167,6 +173,26 @@ pub fn read<'a>(body: &'a [u8], known: &NodeNames) -> Result<NodeRequest<'a>, Wi
         Some(request) => Ok(request),
         None => read_with_serde(body, known),
     }
+}
+
+/// The names of a request whose pod asks for `resource` and is longer than [`MAX_GPU_POD`]: the pod is not read. `None`
+/// for any other request, and for one that kube-scheduler has not written.
+pub fn names_beside_large_pod<'a>(
+    body: &'a [u8],
+    resource: &str,
+    known: &NodeNames,
+) -> Option<NamesJson<'a>> {
+    const BEFORE_NAMES: &[u8] = br#","Nodes":null,"NodeNames":["#;
+    if body.len() <= MAX_GPU_POD {
+        return None;
+    }
+    let rest = body.strip_prefix(br#"{"Pod":"#)?;
+    // Within a text the quotes would be escaped, so the last such bytes are before the names, and the key is one.
+    let end = memmem::rfind(rest, BEFORE_NAMES)?;
+    let (pod, names) = (&rest[..end], &rest[end + BEFORE_NAMES.len()..]);
+    let asks = || memmem::find(pod, format!("\"{resource}\":").as_bytes()).is_some();
+    let is_large = pod.len() > MAX_GPU_POD && asks();
+    is_large.then(|| read_list(names, known))?.map(|(_, names)| names)
 }
 
 /// Reads a request in any JSON encoding.

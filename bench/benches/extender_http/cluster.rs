@@ -112,7 +112,7 @@ fn card(node: usize, index: usize) -> String {
     format!("GPU-{node:08x}-{index:04x}-0000-0000-000000000000")
 }
 
-fn name(number: usize) -> String {
+pub(super) fn name(number: usize) -> String {
     let high = number / 256;
     let low = number % 256;
     format!("ip-10-{}-{high}-{low}.eu-central-1.compute.internal", high / 256)
@@ -169,6 +169,15 @@ pub(super) fn requests(path: &str, cluster: &Cluster, order: Order) -> Vec<Vec<u
 pub(super) fn request_of(path: &str, cluster: &Cluster, number: usize) -> Vec<u8> {
     let pod = pod(number, CALLS + cluster.bound + number, false);
     request_for(path, &pod, (0..cluster.nodes).collect())
+}
+
+/// What kube-scheduler asks about a GPU pod that cards are for, in this order.
+pub(super) fn requests_of_try(cluster: &Cluster, number: usize) -> Vec<Vec<u8>> {
+    let pod = pod(number, CALLS + cluster.bound + number, true);
+    let filters = ["/load-aware/filter", "/gpushare-scheduler/filter"];
+    let paths =
+        filters.into_iter().chain(["/load-aware/prioritize", "/gpushare-scheduler/prioritize"]);
+    paths.map(|path| request_for(path, &pod, (0..cluster.nodes).collect())).collect()
 }
 
 fn request_for(path: &str, pod: &Value, nodes: Vec<usize>) -> Vec<u8> {

@@ -10,6 +10,7 @@ mod api;
 mod client;
 mod cluster;
 mod echo;
+mod large;
 mod load;
 mod memory;
 mod process;
@@ -51,6 +52,9 @@ struct Args {
     /// Measure what the page's requests cost, alone.
     #[arg(long)]
     state: bool,
+    /// Measure what waiting pods of 1.5 MB cost others, alone.
+    #[arg(long)]
+    large: bool,
     /// Measure what grows with the number of nodes, alone, and write it into this file.
     #[arg(long, value_name = "FILE")]
     slopes: Option<PathBuf>,
@@ -90,6 +94,7 @@ fn main() -> ExitCode {
         None if args.slopes.is_some() => slopes::measure(&args),
         None if args.memory => memory::measure(&args),
         None if args.state => state::measure(&args),
+        None if args.large => large::measure(&args),
         None => load::measure(&args),
     };
     match outcome {

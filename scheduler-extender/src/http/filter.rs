@@ -18,8 +18,15 @@ use crate::wire::FilterResult;
 const BY_LOAD: &str = "load-aware/filter";
 const BY_CARDS: &str = "gpushare-scheduler/filter";
 
+/// Why a pod is not read that is longer than [`crate::node_request::MAX_GPU_POD`].
+const LARGE_POD: &str =
+    "the pod asks for GPU memory and has more than 512 KiB: keep long texts in a ConfigMap";
+
 /// Rejects overloaded nodes, and those that are for other namespaces.
 pub(super) fn by_load(decider: &Decider, body: &[u8]) -> Answer {
+    if let Some(names) = decider.names_beside_large_pod(body) {
+        return reject_all(decider, BY_LOAD, &names, "large pod", LARGE_POD);
+    }
     let request = match decider.read_request(body) {
         Ok(request) => request,
         Err(error) => return failed(&error),
@@ -78,6 +85,9 @@ fn nominated_alone<'d>(decision: &'d Decision, nominated: &NodeName) -> Option<V
 
 /// Rejects nodes without a card for the pod. A pod that requests none passes on every node.
 pub(super) fn by_cards(decider: &Decider, body: &[u8]) -> Answer {
+    if let Some(names) = decider.names_beside_large_pod(body) {
+        return reject_all(decider, BY_CARDS, &names, "large pod", LARGE_POD);
+    }
     let request = match decider.read_request(body) {
         Ok(request) => request,
         Err(error) => return failed(&error),
@@ -93,7 +103,9 @@ pub(super) fn by_cards(decider: &Decider, body: &[u8]) -> Answer {
             filter_by_cards(decider, request, held)
         }
         Ok(None) => answer(decider, BY_CARDS, &request.names, &Rejections::default()),
-        Err(fault) => reject_all(decider, &request, "faulty request", fault.reason()),
+        Err(fault) => {
+            reject_all(decider, BY_CARDS, &request.names, "faulty request", fault.reason())
+        }
     }
 }
 
@@ -101,13 +113,14 @@ pub(super) fn by_cards(decider: &Decider, body: &[u8]) -> Answer {
 /// once.
 fn reject_all(
     decider: &Decider,
-    request: &PlacedRequest<'_>,
+    verb: &'static str,
+    names: &NamesJson<'_>,
     label: &'static str,
     reason: &'static str,
 ) -> Answer {
     let mut rejections = Rejections::default();
-    (0..request.names.len()).for_each(|node| rejections.add(node, label, reason));
-    answer(decider, BY_CARDS, &request.names, &rejections)
+    (0..names.len()).for_each(|node| rejections.add(node, label, reason));
+    answer(decider, verb, names, &rejections)
 }
 
 /// Rejects the nodes whose cards do not fit the pod, and the others too while it is `held` by deleted pods of its

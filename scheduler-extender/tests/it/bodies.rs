@@ -50,3 +50,40 @@ async fn explain_answers_once_for_a_node_however_often_it_is_named() {
     let names: Vec<&Value> = nodes.iter().map(|node| &node["name"]).collect();
     assert_eq!(names, ["busy", "other"]);
 }
+
+/// kube-scheduler tries one pod at a time: what a large one costs, the others wait for.
+#[tokio::test]
+async fn a_gpu_pod_of_more_than_512_kib_is_refused_unread_by_a_reason_for_each_node() {
+    let sim = Sim::start().await.unwrap();
+    sim.put(loaded_node("busy", 0.30, SignedDuration::ZERO));
+    let rig = Rig::start(&sim).await;
+    // `argument` is JSON without its closing bracket: a pod that was read would be an error.
+    let body = |bytes: usize, resource: &str, argument: &str| {
+        let pod = format!(
+            r#"{{"metadata":{{"name":"p","namespace":"a","uid":"u"}},"spec":{{"containers":[{{"name":"c","resources":{{"limits":{{"{resource}":"1"}}}},"args":["#
+        );
+        let fill = "x".repeat(bytes - pod.len() - argument.len() - r#"""]}]}}"#.len());
+        format!(
+            r#"{{"Pod":{pod}{argument}"{fill}"]}}]}}}},"Nodes":null,"NodeNames":["busy","none"]}}"#
+        )
+    };
+    let most = scheduler_extender::node_request::MAX_GPU_POD;
+    let rejected = |answer: &str, node: &str| -> Option<String> {
+        let answer: Value = serde_json::from_str(answer).unwrap();
+        let why = &answer["FailedAndUnresolvableNodes"][node];
+        why.as_str().filter(|why| why.contains("512 KiB")).map(str::to_owned)
+    };
+    for verb in ["/load-aware/filter", "/gpushare-scheduler/filter"] {
+        let (status, answer) = rig.post_text(verb, body(most + 1, crate::rig::GPU, "{,")).await;
+        assert_eq!(status, 200);
+        for node in ["busy", "none"] {
+            assert!(rejected(&answer, node).is_some(), "{verb}: {answer}");
+        }
+        for (bytes, resource) in [(most, crate::rig::GPU), (most + 1, "example.com/other")] {
+            let (_, answer) = rig.post_text(verb, body(bytes, resource, "")).await;
+            let read: Value = serde_json::from_str(&answer).unwrap();
+            assert_eq!(read["Error"], "", "{verb}");
+            assert_eq!(rejected(&answer, "busy"), None, "{verb}: {answer}");
+        }
+    }
+}
