@@ -103,10 +103,10 @@ pub async fn start(args: Args, context: &Context) -> anyhow::Result<SocketAddr> 
     if args.load.readings_in == ReadingsIn::NodeLoads {
         cluster::check_node_loads(&client, FIRST_CALL).await?;
     }
-    // kube-scheduler's requests and Bind's client run on a thread of their own; watches and reports on the main
-    // runtime.
+    // kube-scheduler's requests and Bind's client run on a thread of their own; watches, reports and the TLS handshakes
+    // of all clients on the main runtime.
     let verbs = OwnThread::start("verbs").context("cannot start a thread")?;
-    let listener = verbs.run(daemon::http::bind(args.listen_address, "--listen-address")).await?;
+    let listener = daemon::http::bind(args.listen_address, "--listen-address").await?;
     let kubeconfig = args.api.kubeconfig.clone();
     let bind_client =
         verbs.run(async move { cluster::client(kubeconfig.as_deref()).await }).await?;
@@ -220,9 +220,9 @@ pub async fn start(args: Args, context: &Context) -> anyhow::Result<SocketAddr> 
     };
     let http::Routers { all, read_only } = http::routers(&Arc::new(extender), &Handle::current());
     let guard = ended.drop_guard();
-    let serving = serve_verbs(transport, listener, all, context.shutdown(), drain_delay);
     context.spawn("verbs-thread", verbs.clone().watch(context.shutdown()));
-    context.spawn("verbs", async move { verbs.run(serving).inspect(|_| drop(guard)).await });
+    let serving = serve_verbs(verbs, transport, listener, all, context.shutdown(), drain_delay);
+    context.spawn("verbs", serving.inspect(|_| drop(guard)));
     if let Some(listener) = inspect {
         let serving =
             daemon::http::serve(listener, read_only, http::inspect_limits(), context.shutdown());
@@ -283,6 +283,7 @@ async fn resigned(replicas: Arc<Replicas>, binder: Arc<Binder>, shutdown: Shutdo
 
 /// Serves until `drain_delay` after the shutdown began, then lets the requests in flight end.
 async fn serve_verbs(
+    thread: OwnThread,
     transport: Transport,
     listener: TcpListener,
     router: axum::Router,
@@ -290,8 +291,8 @@ async fn serve_verbs(
     drain_delay: Duration,
 ) -> anyhow::Result<()> {
     let close = Shutdown::new();
-    let serving =
-        daemon::http::serve_over(transport, listener, router, http::limits(), close.clone());
+    let (limits, until) = (http::limits(), close.clone());
+    let serving = daemon::http::serve_on(thread, transport, listener, router, limits, until);
     let ending = async {
         shutdown.cancelled().await;
         sleep(drain_delay).await;

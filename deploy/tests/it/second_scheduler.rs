@@ -243,6 +243,21 @@ fn it_has_one_name_in_its_configuration_and_in_the_policies() {
 }
 
 #[test]
+fn the_extenders_verbs_are_open_to_it_and_to_the_other_replica_alone() {
+    let patches = kustomization()["patches"].clone();
+    let patch = patches.as_array().unwrap().iter().find(|patch| {
+        patch["target"] == json!({"kind": "NetworkPolicy", "name": "scheduler-extender"})
+    });
+    let operations: Value = serde_saphyr::from_str(text(&patch.unwrap()["patch"])).unwrap();
+    assert_eq!(operations[0]["op"], "test");
+    assert_eq!(operations[0]["value"], "verbs");
+    let own = json!({"podSelector": object("Deployment")["spec"]["selector"]});
+    let replica = json!({"podSelector": workload("scheduler-extender")["spec"]["selector"]});
+    let opened = json!({"op": "add", "path": "/spec/ingress/1/from", "value": [own, replica]});
+    assert_eq!(operations[1], opened);
+}
+
+#[test]
 fn a_closed_network_lets_it_reach_the_extender() {
     let patches = yaml("components/network-deny/kustomization.yaml")["patches"].clone();
     let patch = patches.as_array().unwrap().iter().find(|patch| {

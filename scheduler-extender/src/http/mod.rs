@@ -87,7 +87,8 @@ const CARDS_PREFIX: &str = "gpushare-scheduler/";
 /// sends some 200 KiB for 5,000 names; a pod may add 1.5 MiB.
 #[must_use]
 pub fn limits() -> Limits {
-    Limits { connections: 1024, request: Duration::from_secs(20), ..Limits::default() }
+    let request = Duration::from_secs(20);
+    Limits { connections: 1024, handshakes: 256, request, ..Limits::default() }
 }
 
 /// The limits of `--inspect-address`: it is plain HTTP for a few tools, and shares the container's memory with

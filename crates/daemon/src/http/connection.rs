@@ -1,6 +1,8 @@
 //! One connection, from its first byte to its end.
 
+use std::net::IpAddr;
 use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use hyper::server::conn::http1;
@@ -9,13 +11,13 @@ use hyper_util::rt::TokioTimer;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep_until};
 
-use super::Limits;
-use super::service::Service;
+use super::rates::Rates;
+use super::service::{Client, Service};
 use super::slots::{Guard, Phase};
-use super::socket;
 use super::stream::AnswerStream;
-use super::transport::{Stream, Transport};
-use crate::Shutdown;
+use super::transport::{Stream, Transport, has_certificate, move_here};
+use super::{Limits, socket};
+use crate::{OwnThread, Shutdown};
 
 /// How long a request in flight has to end after the shutdown; less than [`GRACE`](crate::GRACE), so that one that
 /// hangs does not turn a clean stop into a failure.
@@ -23,26 +25,53 @@ const DRAIN: Duration = Duration::from_secs(8);
 
 /// An accepted connection and what it takes to serve it.
 pub(super) struct Connection {
+    pub(super) address: IpAddr,
     pub(super) transport: Transport,
     pub(super) service: Service,
     pub(super) limits: Limits,
     pub(super) slot: Guard,
+    pub(super) rates: Arc<Rates>,
     pub(super) shutdown: Shutdown,
 }
 
 impl Connection {
-    /// Answers requests until the client or the server closes the connection.
-    pub(super) async fn serve(self, stream: TcpStream) {
-        socket::configure(&stream, &self.limits);
-        let opened = self.transport.open(stream, self.limits.handshake);
-        let stream = tokio::select! {
-            opened = opened => opened,
-            () = self.slot.slot().asked() => None,
-            () = self.shutdown.cancelled() => None,
+    /// Does the handshake here, and then answers requests until the client or the server closes the connection: on the
+    /// given thread, if there is one.
+    pub(super) async fn serve(self, stream: TcpStream, thread: Option<OwnThread>) {
+        let Some(mut stream) = self.open(stream).await else { return };
+        let Some(thread) = thread else { return self.answer(stream).await };
+        let answering = async move {
+            match move_here(&mut stream) {
+                Ok(()) => self.answer(stream).await,
+                Err(error) => tracing::warn!(%error, "cannot answer a connection"),
+            }
         };
-        if let Some(stream) = stream
-            && let Err(error) = self.converse(stream).await
-        {
+        thread.run(answering).await;
+    }
+
+    /// The stream, once the handshake is done.
+    async fn open(&self, stream: TcpStream) -> Option<Stream> {
+        socket::configure(&stream, &self.limits);
+        let slot = self.slot.slot();
+        let opening = self.transport.open(stream, self.limits.handshake);
+        let stream = tokio::select! {
+            opened = opening => opened?,
+            () = slot.asked() => {
+                self.transport.count_refused();
+                return None;
+            }
+            () = self.shutdown.cancelled() => return None,
+        };
+        let has_certificate = has_certificate(&stream);
+        if has_certificate {
+            self.rates.forget(self.address);
+        }
+        slot.opened(has_certificate).await;
+        Some(stream)
+    }
+
+    async fn answer(&self, stream: Stream) {
+        if let Err(error) = self.converse(stream).await {
             tracing::debug!(%error, "connection ended");
         }
     }
@@ -52,7 +81,7 @@ impl Connection {
         let service = service_fn(|request| async move {
             // Not before this is polled: until then the answer before may still be written.
             slot.begin(Phase::Answering);
-            let answer = self.service.answer(request).await;
+            let answer = self.service.answer(request, Client(self.address)).await;
             slot.begin(Phase::Writing);
             answer
         });

@@ -2,12 +2,22 @@
 
 use std::time::Duration;
 
+use super::Rate;
+
+/// A handshake takes some 0.2 ms of a core: the burst of an address a twentieth of a second, and what follows 0.3% of a
+/// core.
+const HANDSHAKE_RATE: Rate = Rate { burst: 256, every: Duration::from_millis(64) };
+
 /// The limits of one server.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
     /// Connections at once. A further client gets the slot of the connection that has been idle longest; while none is
     /// idle it waits, and others behind it in the kernel's backlog.
     pub connections: usize,
+    /// TLS handshakes at once. A further one takes the place of the one that has taken longest.
+    pub handshakes: usize,
+    /// TLS handshakes of one address. A further one is reset.
+    pub handshake_rate: Rate,
     /// From a connection's beginning to the end of its TLS handshake.
     pub handshake: Duration,
     /// From an idle connection to a whole request head. Longer than the idle time of the clients' connection pools (90
@@ -36,6 +46,8 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             connections: 256,
+            handshakes: 128,
+            handshake_rate: HANDSHAKE_RATE,
             handshake: Duration::from_secs(10),
             head: Duration::from_secs(100),
             request: Duration::from_secs(30),
@@ -56,6 +68,8 @@ impl Limits {
     pub fn admin() -> Self {
         Self {
             connections: 32,
+            handshakes: 32,
+            handshake_rate: HANDSHAKE_RATE,
             handshake: Duration::from_secs(5),
             head: Duration::from_secs(100),
             request: Duration::from_secs(5),

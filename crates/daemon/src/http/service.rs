@@ -1,6 +1,7 @@
 //! A handler's answers, within the limits on a request's time and body.
 
 use std::convert::Infallible;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,6 +18,10 @@ use hyper_util::service::TowerToHyperService;
 use super::Limits;
 
 type FromHead = Arc<dyn Fn(&Parts) -> Response + Send + Sync>;
+
+/// The address of the client, which the requests of a router have as an extension.
+#[derive(Debug, Clone, Copy)]
+pub struct Client(pub IpAddr);
 
 /// The handler of a server's requests.
 #[derive(Clone)]
@@ -53,9 +58,14 @@ impl Service {
 
     /// The answer; 503 if the handler takes longer than its limit. The handler starts when the future is polled, and
     /// hyper polls it after the previous answer is written.
-    pub(super) async fn answer(&self, request: Request<Incoming>) -> Result<Response, Infallible> {
+    pub(super) async fn answer(
+        &self,
+        mut request: Request<Incoming>,
+        client: Client,
+    ) -> Result<Response, Infallible> {
         let mut answer = match self {
             Self::Router { router, time } => {
+                request.extensions_mut().insert(client);
                 let answer = tokio::time::timeout(*time, router.call(request)).await;
                 answer.unwrap_or_else(|_| Ok(too_slow(*time)))?
             }

@@ -2,11 +2,15 @@
 //!
 //! Invariants: a connection is asked to end only while all slots are taken and a client waits for one. The first to go
 //! is the one that has been idle longest: waiting for a request's head, or with an answer that its client has not read
-//! for [`Limits::patience`]. No connection goes between a request's head and the last byte of its answer, unless the
-//! client leaves that unread. Where none is idle, every connection closes after the answer that it is at, so that
-//! requests sent ahead of their answers keep no slot.
+//! for [`Limits::patience`]. One whose client has shown a certificate goes only while every idle one has. No connection
+//! goes between a request's head and the last byte of its answer, unless the client leaves that unread. Where none is
+//! idle, every connection closes after the answer that it is at, so that requests sent ahead of their answers keep no
+//! slot. Of TLS handshakes at most [`Limits::handshakes`] are under way: for a further one, the longest ends.
 
+use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Poll;
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -17,16 +21,21 @@ use super::Limits;
 /// All slots of a server.
 pub(super) struct Slots {
     limit: usize,
+    handshakes: usize,
     patience: Duration,
+    /// The phase in which connections begin.
+    first: Phase,
     taken: Mutex<Vec<Arc<Slot>>>,
     /// A slot is free, or a connection's phase has changed.
     changed: Notify,
 }
 
 impl Slots {
-    pub(super) fn new(limits: &Limits) -> Arc<Self> {
-        let Limits { connections: limit, patience, .. } = *limits;
-        Arc::new(Self { limit, patience, taken: Mutex::default(), changed: Notify::new() })
+    /// `first` is the phase in which connections begin.
+    pub(super) fn new(limits: &Limits, first: Phase) -> Arc<Self> {
+        let Limits { connections: limit, handshakes, patience, .. } = *limits;
+        let (taken, changed) = (Mutex::default(), Notify::new());
+        Arc::new(Self { limit, handshakes, patience, first, taken, changed })
     }
 
     /// Waits for a slot for one connection. For one caller at a time.
@@ -47,26 +56,34 @@ impl Slots {
 
     fn take_free(self: &Arc<Self>) -> Option<Guard> {
         let mut taken = self.taken();
-        if taken.len() >= self.limit {
+        if taken.len() >= self.limit || self.are_handshakes_full(&taken) {
             return None;
         }
-        let slot = Arc::new(Slot {
-            state: Mutex::new((Phase::Waiting, Instant::now())),
-            asked: Notify::new(),
-            slots: self.clone(),
-        });
+        let state = State { phase: self.first, since: Instant::now(), has_certificate: false };
+        let slots = Arc::clone(self);
+        let slot = Arc::new(Slot { state: Mutex::new(state), asked: Notify::new(), slots });
         taken.push(slot.clone());
         Some(Guard(slot))
     }
 
-    /// Signals the connection that has been idle longest to end, or all connections if none is idle. Returns when the
-    /// next one becomes idle because its answer stays unread.
+    /// Whether no further connection may begin with a handshake.
+    fn are_handshakes_full(&self, taken: &[Arc<Slot>]) -> bool {
+        self.first == Phase::Handshake
+            && taken.iter().filter(|slot| slot.is_handshake()).count() >= self.handshakes
+    }
+
+    /// Signals the connection that makes room to end, or all connections if none is idle. Returns when the next one
+    /// becomes idle because its answer stays unread.
     fn make_room(&self) -> Option<Instant> {
         let taken = self.taken();
-        let idle = taken.iter().filter_map(|slot| Some((slot.idle_from()?, slot)));
-        let longest = idle.min_by_key(|(from, _)| *from);
-        match longest {
-            Some((from, slot)) if from <= Instant::now() => {
+        let must_be_handshake = self.are_handshakes_full(&taken);
+        let idle = taken.iter().filter(|slot| !must_be_handshake || slot.is_handshake());
+        let idle = idle.filter_map(|slot| Some((slot.idle_from()?, slot)));
+        let now = Instant::now();
+        // Connections that are not idle yet come last, then those with a certificate, then the shortest idle.
+        let first = idle.min_by_key(|(from, slot)| (*from > now, slot.has_certificate(), *from));
+        match first {
+            Some((from, slot)) if from <= now => {
                 slot.asked.notify_one();
                 None
             }
@@ -91,7 +108,9 @@ impl Slots {
 /// The current phase of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// Waits for a request's head, or for its TLS handshake.
+    /// The TLS handshake is not done.
+    Handshake,
+    /// Waits for a request's head.
     Waiting,
     /// Has received a request's head; the handler makes the answer.
     Answering,
@@ -99,10 +118,19 @@ pub(super) enum Phase {
     Writing,
 }
 
+/// What is known of a connection. Only the connection writes it.
+#[derive(Debug, Clone, Copy)]
+struct State {
+    phase: Phase,
+    /// When the phase began.
+    since: Instant,
+    /// The client has shown a certificate that is admitted.
+    has_certificate: bool,
+}
+
 /// One connection's slot.
 pub(super) struct Slot {
-    /// The phase, and when it began. Only the connection writes it.
-    state: Mutex<(Phase, Instant)>,
+    state: Mutex<State>,
     /// Signals the connection to make room. The signal may be outdated when it is received.
     asked: Notify,
     slots: Arc<Slots>,
@@ -111,22 +139,32 @@ pub(super) struct Slot {
 impl Slot {
     /// Sets the connection's phase.
     pub(super) fn begin(&self, phase: Phase) {
-        *self.state() = (phase, Instant::now());
-        if phase != Phase::Answering {
-            self.slots.changed.notify_one();
+        let state = *self.state();
+        self.set(State { phase, since: Instant::now(), ..state });
+    }
+
+    /// The handshake is done. A signal to make room that came before is void.
+    pub(super) async fn opened(&self, has_certificate: bool) {
+        {
+            // Under this lock signals are sent: none that is sent later is for the handshake.
+            let _taken = self.slots.taken();
+            let (phase, since) = (Phase::Waiting, Instant::now());
+            self.set(State { phase, since, has_certificate });
         }
+        let mut signal = pin!(self.asked.notified());
+        poll_fn(|context| Poll::Ready(signal.as_mut().poll(context).is_ready())).await;
     }
 
     /// The kernel has accepted the whole answer, if one was being written.
     pub(super) fn flushed(&self) {
-        let (phase, _) = *self.state();
+        let phase = self.state().phase;
         if phase == Phase::Writing {
             self.begin(Phase::Waiting);
         }
     }
 
     pub(super) fn is_waiting(&self) -> bool {
-        self.state().0 == Phase::Waiting
+        self.state().phase == Phase::Waiting
     }
 
     /// Whether the connection may end now to make room.
@@ -134,12 +172,21 @@ impl Slot {
         self.idle_from().is_some_and(|from| from <= Instant::now())
     }
 
+    fn is_handshake(&self) -> bool {
+        self.state().phase == Phase::Handshake
+    }
+
+    fn has_certificate(&self) -> bool {
+        self.state().has_certificate
+    }
+
     /// From when on the connection counts as idle, unless its phase changes.
     fn idle_from(&self) -> Option<Instant> {
-        match *self.state() {
-            (Phase::Waiting, since) => Some(since),
-            (Phase::Answering, _) => None,
-            (Phase::Writing, since) => Some(since + self.slots.patience),
+        let State { phase, since, .. } = *self.state();
+        match phase {
+            Phase::Handshake | Phase::Waiting => Some(since),
+            Phase::Answering => None,
+            Phase::Writing => Some(since + self.slots.patience),
         }
     }
 
@@ -148,7 +195,14 @@ impl Slot {
         self.asked.notified().await;
     }
 
-    fn state(&self) -> MutexGuard<'_, (Phase, Instant)> {
+    fn set(&self, state: State) {
+        *self.state() = state;
+        if state.phase != Phase::Answering {
+            self.slots.changed.notify_one();
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -166,6 +166,11 @@ impl Acceptor {
         Self { current, failures }
     }
 
+    /// Counts a connection that ended before its handshake.
+    pub(crate) fn count_failure(&self) {
+        self.failures.inc();
+    }
+
     /// A handshake, within `limit`. Any client can make one fail, so a failure is counted and logged at debug level
     /// only.
     pub(crate) async fn accept(
@@ -178,7 +183,7 @@ impl Acceptor {
         let accepted = accepted.unwrap_or_else(|_| Err(ErrorKind::TimedOut.into()));
         accepted
             .inspect_err(|error: &io::Error| {
-                self.failures.inc();
+                self.count_failure();
                 tracing::debug!(%error, "TLS handshake failed");
             })
             .ok()

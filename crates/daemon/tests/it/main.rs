@@ -3,6 +3,8 @@
 
 mod admin;
 mod errors;
+#[cfg(feature = "tls")]
+mod floods;
 mod http;
 #[cfg(feature = "tls")]
 mod tls;

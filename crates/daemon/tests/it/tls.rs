@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::routing::get;
+use daemon::OwnThread;
 use daemon::Shutdown;
 use daemon::follow::{Follower, NamedFile};
-use daemon::http::{Limits, Transport, bind, serve_over};
+use daemon::http::{Limits, Transport, bind, serve_on, serve_over};
 use daemon::metrics::Counter;
 use daemon::tls::{Acceptor, Identity, Peers};
 use rustls::pki_types::{DnsName, ServerName};
@@ -28,11 +29,11 @@ fn sign(authority: &Authority, folder: &Path) {
     }
 }
 
-struct Server {
-    address: SocketAddr,
+pub(crate) struct Server {
+    pub(crate) address: SocketAddr,
     folder: TempDir,
     follower: Follower<Identity>,
-    failures: Counter,
+    pub(crate) failures: Counter,
     shutdown: Shutdown,
 }
 
@@ -53,6 +54,16 @@ async fn start(authority: &Authority, limits: Limits) -> Server {
 
 /// With what that folder holds beside certificate and key.
 async fn start_in(folder: TempDir, authority: &Authority, limits: Limits) -> Server {
+    start_on(None, folder, authority, limits).await
+}
+
+/// As [`start_in`], with the answers made on that thread.
+pub(crate) async fn start_on(
+    thread: Option<OwnThread>,
+    folder: TempDir,
+    authority: &Authority,
+    limits: Limits,
+) -> Server {
     sign(authority, folder.path());
     let (follower, current) = Follower::open(identity(folder.path())).unwrap();
     let failures = Counter::default();
@@ -63,7 +74,11 @@ async fn start_in(folder: TempDir, authority: &Authority, limits: Limits) -> Ser
     let router = Router::new()
         .route("/", get(async || "hello"))
         .route("/large", get(async || "x".repeat(32 << 20)));
-    tokio::spawn(serve_over(transport, listener, router, limits, shutdown.clone()));
+    let until = shutdown.clone();
+    match thread {
+        None => tokio::spawn(serve_over(transport, listener, router, limits, until)),
+        Some(thread) => tokio::spawn(serve_on(thread, transport, listener, router, limits, until)),
+    };
     // Lets the server bound the kernel's buffers: connections inherit that when they are made.
     tokio::task::yield_now().await;
     Server { address, folder, follower, failures, shutdown }
@@ -80,7 +95,7 @@ async fn ask(server: &Server, client: &TlsConnector, name: &'static str) -> io::
 }
 
 /// Waits until so many handshakes have failed.
-async fn until_failures(server: &Server, count: u64) {
+pub(crate) async fn until_failures(server: &Server, count: u64) {
     while server.failures.get() < count {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }

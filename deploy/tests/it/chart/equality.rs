@@ -197,6 +197,31 @@ fn chart_without_an_extender_has_what_taints_need_and_no_more() {
     assert_same("taints alone", TAINTS_ALONE, &["scheduler.mode=none"]);
 }
 
+/// What docs/certificates.md has for a kustomization.
+const CONTROL_PLANE: &str = "
+resources: [DEPLOY]
+patches:
+- target: {kind: NetworkPolicy, name: scheduler-extender}
+  patch: |-
+    - op: add
+      path: /spec/ingress/1/from
+      value:
+      - ipBlock:
+          cidr: 192.0.2.10/32
+      - podSelector:
+          matchLabels:
+            app.kubernetes.io/name: scheduler-extender
+            app.kubernetes.io/part-of: plimsoll
+";
+
+#[test]
+#[ignore = "make chart"]
+fn chart_and_kustomization_say_the_same_of_the_control_planes_addresses() {
+    let patch = CONTROL_PLANE.split_once("patches:").expect("it").1;
+    assert!(read("docs/certificates.md").contains(patch), "docs/certificates.md has another one");
+    assert_same("addresses", CONTROL_PLANE, &["networkPolicy.controlPlane={192.0.2.10/32}"]);
+}
+
 /// What docs/monitoring.md has for a kustomization.
 const RUNBOOK: &str = r##"
 resources: [DEPLOY]
