@@ -19,7 +19,7 @@ use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::error::{MAX_BODY, PollError};
-use super::tls::is_tls;
+use super::tls::tls_cause;
 
 /// Bytes read at a time, and the largest head of an answer.
 const READ_SIZE: usize = 8 << 10;
@@ -180,6 +180,8 @@ fn unanswered(error: &hyper::Error) -> GetError {
 }
 
 fn answer_error(error: &hyper::Error) -> PollError {
-    let cause = Causes(error).innermost();
-    if is_tls(error) { PollError::Tls(cause) } else { PollError::Broken(cause) }
+    match tls_cause(error) {
+        Some(cause) => PollError::Tls(cause),
+        None => PollError::Broken(Causes(error).innermost()),
+    }
 }

@@ -8,12 +8,13 @@ use std::error::Error;
 use std::fmt;
 use std::sync::Arc;
 
+use daemon::tls::{ALGORITHMS, Servers};
 use http::header::HeaderValue;
 use rustls::client::Resumption;
 use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, DnsName};
-use rustls::{ClientConfig, RootCertStore};
+use rustls::{AlertDescription, ClientConfig, OtherError, RootCertStore};
 use tokio_rustls::TlsConnector;
 
 /// The TLS settings of connections to exporters.
@@ -43,7 +44,7 @@ impl fmt::Debug for TlsSettings {
 /// # Errors
 /// A message, when `pem` holds no certificate or one that cannot be read.
 pub(crate) fn client_config_of(pem: Option<&[u8]>) -> Result<ClientConfig, String> {
-    let roots = pem.map_or_else(|| Ok(RootCertStore::empty()), roots)?;
+    let roots = pem.map(roots).transpose()?;
     client_config(roots).map_err(|error| error.to_string())
 }
 
@@ -55,11 +56,17 @@ pub(super) fn trust(pem: &[u8]) -> Result<TlsConnector, String> {
     Ok(TlsConnector::from(Arc::new(client_config_of(Some(pem))?)))
 }
 
-fn client_config(roots: RootCertStore) -> Result<ClientConfig, rustls::Error> {
-    let mut config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
-        .with_safe_default_protocol_versions()?
-        .with_root_certificates(roots)
-        .with_no_client_auth();
+fn client_config(roots: Option<RootCertStore>) -> Result<ClientConfig, rustls::Error> {
+    let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()?;
+    let config = match roots {
+        None => config.with_root_certificates(RootCertStore::empty()),
+        Some(roots) => {
+            let servers = Arc::new(Servers::new(Arc::new(roots), None)?);
+            config.dangerous().with_custom_certificate_verifier(servers)
+        }
+    };
+    let mut config = config.with_no_client_auth();
     // Sessions are kept by server name, which is the same for all exporters.
     config.resumption = Resumption::disabled();
     Ok(config)
@@ -74,11 +81,24 @@ fn roots(pem: &[u8]) -> Result<RootCertStore, String> {
     if roots.is_empty() { Err("it holds no certificate".to_owned()) } else { Ok(roots) }
 }
 
-/// Whether the TLS library's error is in the chain. It is wrapped in an [`std::io::Error`], whose `source` does not
-/// return it.
-pub(crate) fn is_tls(error: &(dyn Error + 'static)) -> bool {
+/// The text of the TLS library's error, if one is in the chain.
+pub(crate) fn tls_cause(error: &(dyn Error + 'static)) -> Option<String> {
+    let error = tls_error(error)?;
+    Some(match error {
+        // So end the handshakes of a server whose certificate has a key of another kind.
+        rustls::Error::AlertReceived(AlertDescription::HandshakeFailure) => {
+            format!("{error}: its certificate must be of {ALGORITHMS}")
+        }
+        rustls::Error::Other(OtherError(refused)) => refused.to_string(),
+        error => error.to_string(),
+    })
+}
+
+/// The TLS library's error is wrapped in an [`std::io::Error`], whose `source` does not return it.
+fn tls_error<'e>(error: &'e (dyn Error + 'static)) -> Option<&'e rustls::Error> {
     let wrapped = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
-    error.is::<rustls::Error>()
-        || wrapped.is_some_and(|wrapped| is_tls(wrapped))
-        || error.source().is_some_and(is_tls)
+    error
+        .downcast_ref::<rustls::Error>()
+        .or_else(|| wrapped.and_then(|wrapped| tls_error(wrapped)))
+        .or_else(|| error.source().and_then(tls_error))
 }

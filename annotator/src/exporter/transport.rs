@@ -11,7 +11,7 @@ use tokio::net::TcpStream;
 use super::endpoint::Endpoint;
 use super::error::PollError;
 use super::http::{Connection, Recipient};
-use super::tls::{TlsSettings, is_tls};
+use super::tls::{TlsSettings, tls_cause};
 
 /// The transport to all exporters.
 #[derive(Debug)]
@@ -143,8 +143,10 @@ fn is_no_other_machine(ip: IpAddr) -> bool {
 
 /// An error before the first request.
 fn connect_error(error: &io::Error) -> PollError {
-    let text = error.to_string();
-    if is_tls(error) { PollError::Tls(text) } else { PollError::Connect(text) }
+    match tls_cause(error) {
+        Some(cause) => PollError::Tls(cause),
+        None => PollError::Connect(error.to_string()),
+    }
 }
 
 #[cfg(test)]

@@ -11,10 +11,10 @@ use axum::routing::get;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::json;
 use sim::node;
-use support::authority::Authority;
+use support::authority::{Authority, self_signed};
 
 use crate::exporter::{Answer, Exporter};
-use crate::tls::acceptor;
+use crate::tls::{acceptor, acceptor_with};
 use crate::world::{CALM, START, World};
 
 const CPU: &str = "cpu_usage_avg_5m";
@@ -239,6 +239,23 @@ async fn over_tls_prometheus_gets_the_token_and_the_queries_of_a_file() {
     let head = prometheus.heads().remove(0).to_ascii_lowercase();
     assert!(head.starts_with("get /api/v1/query?query=my%3acpu&timeout="), "{head}");
     assert!(head.contains("\r\nauthorization: bearer word\r\n"), "{head}");
+}
+
+#[tokio::test]
+async fn a_prometheus_whose_self_signed_certificate_is_the_ca_file_is_asked() {
+    let signed = self_signed("localhost");
+    let folder = tempfile::tempdir().unwrap();
+    let prometheus = Exporter::start_at("127.0.0.1:0", CALM, Some(acceptor_with(&signed))).await;
+    prometheus.set(raw("25"));
+    let ca = write(folder.path(), "ca", &signed.certificate.pem());
+    let flags = [
+        format!("--prometheus-url=https://localhost:{}", prometheus.port),
+        format!("--prometheus-ca-file={ca}"),
+        "--prometheus-node-label=node".to_owned(),
+    ];
+    let world = World::with_node().await;
+    let _running = world.start_with(&flags.each_ref().map(String::as_str)).await;
+    world.annotated("a", CPU, "0.25000,2026-11-20T09:00:00Z").await;
 }
 
 #[tokio::test]

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use support::authority::Authority;
+use support::authority::{Authority, Signed, self_signed};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ServerConfig;
 use tokio_rustls::rustls::crypto::ring;
@@ -22,7 +22,11 @@ async fn exporter(authority: &Authority, name: &str) -> Exporter {
 }
 
 pub(crate) fn acceptor(authority: &Authority, name: &str) -> TlsAcceptor {
-    let signed = authority.sign(name);
+    acceptor_with(&authority.sign(name))
+}
+
+/// A server with this certificate.
+pub(crate) fn acceptor_with(signed: &Signed) -> TlsAcceptor {
     let key = PrivateKeyDer::Pkcs8(signed.key.serialize_der().into());
     let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()));
     let config = config.with_safe_default_protocol_versions().unwrap().with_no_client_auth();
@@ -73,6 +77,17 @@ async fn an_exporter_with_a_valid_certificate_gets_the_token_whatever_its_addres
     assert_eq!(annotations[CPU], "0.63012,2026-11-20T09:00:00Z");
     let head = secured.world.exporter.heads().remove(0).to_ascii_lowercase();
     assert!(head.contains("\r\nauthorization: bearer first-token\r\n"), "{head}");
+}
+
+#[tokio::test]
+async fn an_exporter_whose_self_signed_certificate_is_the_ca_file_is_polled() {
+    let signed = self_signed(NAME);
+    let mut secured = Secured::new(&Authority::new(), NAME).await;
+    secured.world.exporter =
+        Exporter::start_at("127.0.0.1:0", CALM, Some(acceptor_with(&signed))).await;
+    fs::write(secured.ca(), signed.certificate.pem()).unwrap();
+    let _running = secured.start().await;
+    assert_eq!(secured.world.annotations("a")[CPU], "0.63012,2026-11-20T09:00:00Z");
 }
 
 #[tokio::test]

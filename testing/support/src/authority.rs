@@ -22,6 +22,15 @@ pub struct Signed {
     pub key: KeyPair,
 }
 
+/// A certificate for a DNS name that no other has signed, and that is a CA's: as `openssl req -x509` makes it.
+#[must_use]
+pub fn self_signed(name: &str) -> Signed {
+    let key = KeyPair::generate().unwrap();
+    let mut params = CertificateParams::new([name.to_owned()]).unwrap();
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    Signed { certificate: params.self_signed(&key).unwrap(), key }
+}
+
 impl Authority {
     /// A new CA.
     #[expect(clippy::new_without_default, reason = "each is another one")]

@@ -16,7 +16,7 @@ use reqwest::{Response, Url};
 use serde::Deserialize;
 
 use super::access::{Access, TIMEOUT};
-use crate::exporter::tls::is_tls;
+use crate::exporter::tls::tls_cause;
 use crate::source::host;
 
 /// The path of instant queries.
@@ -89,7 +89,7 @@ impl From<reqwest::Error> for QueryError {
         let cause = Causes(&error).innermost();
         if error.is_timeout() {
             Self::Timeout(TIMEOUT)
-        } else if is_tls(&error) {
+        } else if let Some(cause) = tls_cause(&error) {
             Self::Tls(cause)
         } else if error.is_connect() {
             Self::Connect(cause)

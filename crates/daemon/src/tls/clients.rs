@@ -16,28 +16,26 @@ use rustls::{
 };
 
 use super::certificate::has_a_name_of;
+use super::refused::explained;
 
-/// A verifier of clients' certificates; without names it takes every one of the CAs.
-pub(super) fn verifier(
-    roots: Arc<RootCertStore>,
-    names: &[String],
-) -> Result<Arc<dyn ClientCertVerifier>, Error> {
-    let provider = Arc::new(ring::default_provider());
-    let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider).build();
-    let verifier = verifier.map_err(|error| Error::General(error.to_string()))?;
-    Ok(match names {
-        [] => verifier,
-        names => Arc::new(Named { verifier, names: names.to_vec() }),
-    })
-}
-
+/// A verifier of clients' certificates.
 #[derive(Debug)]
-struct Named {
+pub(super) struct Clients {
     verifier: Arc<dyn ClientCertVerifier>,
     names: Vec<String>,
 }
 
-impl ClientCertVerifier for Named {
+impl Clients {
+    /// Takes clients with these CAs and one of these names; without names, every one of the CAs.
+    pub(super) fn new(roots: Arc<RootCertStore>, names: &[String]) -> Result<Self, Error> {
+        let provider = Arc::new(ring::default_provider());
+        let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider).build();
+        let verifier = verifier.map_err(|error| Error::General(error.to_string()))?;
+        Ok(Self { verifier, names: names.to_vec() })
+    }
+}
+
+impl ClientCertVerifier for Clients {
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
         self.verifier.root_hint_subjects()
     }
@@ -48,8 +46,8 @@ impl ClientCertVerifier for Named {
         others: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
-        let verified = self.verifier.verify_client_cert(own, others, now)?;
-        if has_a_name_of(own, &self.names) {
+        let verified = self.verifier.verify_client_cert(own, others, now).map_err(explained)?;
+        if self.names.is_empty() || has_a_name_of(own, &self.names) {
             return Ok(verified);
         }
         tracing::debug!(names = ?self.names, "a client's certificate has none of these names");
@@ -62,7 +60,7 @@ impl ClientCertVerifier for Named {
         certificate: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.verifier.verify_tls12_signature(message, certificate, signature)
+        self.verifier.verify_tls12_signature(message, certificate, signature).map_err(explained)
     }
 
     fn verify_tls13_signature(
@@ -71,7 +69,7 @@ impl ClientCertVerifier for Named {
         certificate: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.verifier.verify_tls13_signature(message, certificate, signature)
+        self.verifier.verify_tls13_signature(message, certificate, signature).map_err(explained)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {

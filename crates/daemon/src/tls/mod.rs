@@ -6,6 +6,8 @@
 mod certificate;
 mod clients;
 mod peers;
+mod refused;
+mod servers;
 
 use std::io::{self, ErrorKind};
 use std::sync::Arc;
@@ -24,7 +26,10 @@ use tokio_rustls::server::TlsStream;
 use crate::follow::{Current, FileError, NamedFile, Source};
 
 use certificate::first_end;
+use clients::Clients;
 pub use peers::Peers;
+pub use refused::ALGORITHMS;
+pub use servers::Servers;
 
 /// The files of a server's certificate and key, in PEM.
 #[derive(Debug, Clone)]
@@ -109,6 +114,8 @@ impl Identity {
                 let certificate = self.certificate.path().display();
                 self.key.error(format!("it is not the key of the certificate in {certificate}"))
             }
+            // It has been parsed, and is none that the TLS library can use.
+            Error::General(_) => self.key.error(format!("expected a key of {ALGORITHMS}")),
             _ => self.key.error(error.to_string()),
         }
     }
@@ -145,7 +152,9 @@ fn config(
         .with_safe_default_protocol_versions()?;
     let config = match clients {
         None => config.with_no_client_auth(),
-        Some(roots) => config.with_client_cert_verifier(clients::verifier(roots, client_names)?),
+        Some(roots) => {
+            config.with_client_cert_verifier(Arc::new(Clients::new(roots, client_names)?))
+        }
     };
     let mut config = config.with_single_cert(chain, key)?;
     config.alpn_protocols = vec![b"http/1.1".to_vec()];

@@ -5,16 +5,16 @@
 
 use std::sync::Arc;
 
-use rustls::client::WebPkiServerVerifier;
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::danger::ServerCertVerifier as _;
 use rustls::crypto::ring;
 use rustls::pki_types::{CertificateDer, DnsName, ServerName, UnixTime};
-use rustls::server::WebPkiClientVerifier;
-use rustls::{
-    CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme,
-};
+use rustls::server::danger::ClientCertVerifier as _;
+use rustls::{CertificateError, ClientConfig, Error, RootCertStore};
 
 use super::certificate::has_a_name_of;
+use super::clients::Clients;
+use super::refused::reason;
+use super::servers::Servers;
 use super::{Identity, Parsed};
 use crate::follow::{FileError, NamedFile, Source};
 
@@ -54,8 +54,8 @@ impl Source for Peers {
         let Parsed { chain, key, clients, .. } = self.identity.parsed(contents)?;
         let roots = clients.ok_or_else(|| self.client_ca.error("it was not read"))?;
         self.identity.check_peer(&chain, &roots, &self.name)?;
-        let verifier =
-            OneName::new(roots, &self.name).map_err(|error| self.client_ca.error(error))?;
+        let verifier = Servers::new(roots, Some(ServerName::DnsName(self.name.clone())));
+        let verifier = verifier.map_err(|error| self.client_ca.error(error.to_string()))?;
         let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
             .with_safe_default_protocol_versions()
             .map(|config| config.dangerous().with_custom_certificate_verifier(Arc::new(verifier)))
@@ -74,14 +74,12 @@ impl Identity {
     ) -> Result<(), FileError> {
         let Some((own, others)) = chain.split_first() else { return Ok(()) };
         let now = UnixTime::now();
-        let provider = Arc::new(ring::default_provider());
-        let as_client = WebPkiClientVerifier::builder_with_provider(Arc::clone(roots), provider)
-            .build()
-            .map_err(|error| self.certificate.error(error.to_string()))?
-            .verify_client_cert(own, others, now);
-        let as_server = OneName::new(Arc::clone(roots), name)
-            .map_err(|error| self.certificate.error(error))?
-            .verify(own, others, now);
+        let refused = |error: Error| self.certificate.error(error.to_string());
+        let as_client = Clients::new(Arc::clone(roots), &[]).map_err(refused)?;
+        let as_client = as_client.verify_client_cert(own, others, now);
+        let name_of_server = ServerName::DnsName(name.clone());
+        let as_server = Servers::new(Arc::clone(roots), None).map_err(refused)?;
+        let as_server = as_server.verify_server_cert(own, others, &name_of_server, &[], now);
         let faults = [as_server.err(), as_client.err()].into_iter().flatten();
         if let Some(problem) = faults.filter_map(|fault| problem(&fault, name)).next() {
             return Err(self.certificate.error(problem));
@@ -99,6 +97,9 @@ impl Identity {
 /// Why a certificate can never be used between peers.
 fn problem(fault: &Error, name: &DnsName<'static>) -> Option<String> {
     use CertificateError as Of;
+    if let Some(reason) = reason(fault) {
+        return Some(reason.to_string());
+    }
     let Error::InvalidCertificate(fault) = fault else { return None };
     let expected = match fault {
         Of::NotValidForName | Of::NotValidForNameContext { .. } => {
@@ -113,64 +114,4 @@ fn problem(fault: &Error, name: &DnsName<'static>) -> Option<String> {
         _ => return None,
     };
     Some(format!("replicas call each other with it; expected {expected}"))
-}
-
-/// Verifies one name in place of the address of the connection.
-#[derive(Debug)]
-struct OneName {
-    verifier: Arc<WebPkiServerVerifier>,
-    name: ServerName<'static>,
-}
-
-impl OneName {
-    fn new(roots: Arc<RootCertStore>, name: &DnsName<'static>) -> Result<Self, String> {
-        let provider = Arc::new(ring::default_provider());
-        let verifier = WebPkiServerVerifier::builder_with_provider(roots, provider).build();
-        let verifier = verifier.map_err(|error| error.to_string())?;
-        Ok(Self { verifier, name: ServerName::DnsName(name.clone()) })
-    }
-
-    fn verify(
-        &self,
-        own: &CertificateDer<'_>,
-        others: &[CertificateDer<'_>],
-        now: UnixTime,
-    ) -> Result<ServerCertVerified, Error> {
-        self.verifier.verify_server_cert(own, others, &self.name, &[], now)
-    }
-}
-
-impl ServerCertVerifier for OneName {
-    fn verify_server_cert(
-        &self,
-        own: &CertificateDer<'_>,
-        others: &[CertificateDer<'_>],
-        _address: &ServerName<'_>,
-        _ocsp: &[u8],
-        now: UnixTime,
-    ) -> Result<ServerCertVerified, Error> {
-        self.verify(own, others, now)
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        self.verifier.verify_tls12_signature(message, certificate, signature)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        self.verifier.verify_tls13_signature(message, certificate, signature)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.verifier.supported_verify_schemes()
-    }
 }

@@ -7,4 +7,6 @@ mod errors;
 mod floods;
 mod http;
 #[cfg(feature = "tls")]
+mod servers;
+#[cfg(feature = "tls")]
 mod tls;
