@@ -80,6 +80,7 @@ async fn a_binding_is_made_once_and_a_conflict_is_another_outcome() {
         name: "train".to_owned(),
         uid: "uid-1".into(),
         node: "worker-1".into(),
+        version: None,
         annotations: [("claim".to_owned(), "card".to_owned())].into(),
     };
     assert_eq!(cluster::bind(&client, &binding, LIMIT).await, BindOutcome::Bound);
