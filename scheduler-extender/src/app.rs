@@ -213,7 +213,7 @@ pub async fn start(args: Args, context: &Context) -> anyhow::Result<SocketAddr> 
         forwarder,
         replicas,
         state: StateReport::default(),
-        host_names: args.inspect_host_names.clone(),
+        host_names: http::HostNames::new(&args.replica_server_name, &args.inspect_host_names),
         policy_fault: policy_faults.clone(),
         others,
         ending: context.shutdown(),

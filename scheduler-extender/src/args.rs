@@ -80,9 +80,10 @@ pub struct Args {
     #[arg(long, env = "PLIMSOLL_INSPECT_ADDRESS", value_name = "IP:PORT")]
     pub inspect_address: Option<SocketAddr>,
 
-    /// DNS names by which clients reach --inspect-address, as behind an Ingress. Addresses, names without a dot, and
-    /// names under `.svc`, `.cluster.local` and `.localhost` are always accepted. Of another name a request is refused,
-    /// so that no web site can read the page through the browser of someone who forwards the port.
+    /// DNS names by which clients reach --inspect-address, as behind an Ingress. Addresses, `localhost` and names under
+    /// `.localhost` are always accepted, and from other pods those of the Service in --replica-server-name. Of another
+    /// name a request is refused, so that no web site can read the page through the browser of someone who forwards the
+    /// port.
     #[arg(
         long,
         env = "PLIMSOLL_INSPECT_HOST_NAMES",

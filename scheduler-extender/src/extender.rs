@@ -12,6 +12,7 @@ use tokio::sync::watch;
 use crate::binder::Binder;
 use crate::card_evictions::CardEvictions;
 use crate::decisions::{DecidedPod, Decision, DecisionLog, NominatedPods, WaitingPods};
+use crate::http::HostNames;
 use crate::metrics::Metrics;
 use crate::node_request::{self, CandidateNodes, NamesJson, NodeRequest};
 use crate::over_limits::OverLimits;
@@ -199,8 +200,8 @@ pub struct Extender {
     pub replicas: Arc<Replicas>,
     /// The rows of `/v1/state`.
     pub state: StateReport,
-    /// The names in `Host` headers that the inspect port accepts beside its own.
-    pub host_names: Vec<String>,
+    /// The names in `Host` headers that the inspect port accepts.
+    pub host_names: HostNames,
     /// Why the newest policy file is refused; `None` if it is not.
     pub policy_fault: watch::Receiver<Option<String>>,
     /// Reads explain, shadow and decisions from the other replicas; `None` for a single replica.

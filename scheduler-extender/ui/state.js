@@ -65,9 +65,9 @@ function rows(answer) {
   });
 }
 
-/** The JSON of an answer; null if nothing has changed. Fails with the status of another answer. */
+/** The JSON of an answer; null if nothing has changed. Fails with the status of another answer. Paths are below the page's folder's. */
 export async function ask(path, signal, init = {}) {
-  const answer = await fetch(path, { cache: 'no-cache', ...init, signal: AbortSignal.any([signal, AbortSignal.timeout(PATIENCE)]) });
+  const answer = await fetch(`..${path}`, { cache: 'no-cache', ...init, signal: AbortSignal.any([signal, AbortSignal.timeout(PATIENCE)]) });
   if (answer.status === 304) return null;
   if (!answer.ok) {
     const text = (await answer.text()).trim().replace(/^"|"$/g, '').slice(0, 300);

@@ -419,7 +419,7 @@ test('a page asks each two seconds, more rarely while it fails, and not at all w
     const send = window.fetch;
     window.asked = 0;
     window.fetch = (path, init) => {
-      window.asked += `${path}`.startsWith('/v1/state');
+      window.asked += `${path}`.startsWith('../v1/state');
       return send(path, init);
     };
   });

@@ -22,8 +22,7 @@ pub(crate) struct Forward {
 }
 
 impl Forward {
-    /// Forwards ports of a pod or of a Deployment to ports of 127.0.0.1: the first to `local` if that is given, the
-    /// others to free ones. Waits until kubectl listens.
+    /// Forwards ports of a pod or of a Deployment to free ports of 127.0.0.1. Waits until kubectl listens.
     ///
     /// # Errors
     ///
@@ -33,17 +32,9 @@ impl Forward {
         namespace: &str,
         target: &str,
         ports: &[u16],
-        local: Option<u16>,
     ) -> Result<Self, Failure> {
         let namespace = format!("--namespace={namespace}");
-        let pairs: Vec<String> = ports
-            .iter()
-            .enumerate()
-            .map(|(place, port)| match local.filter(|_| place == 0) {
-                Some(local) => format!("{local}:{port}"),
-                None => format!(":{port}"),
-            })
-            .collect();
+        let pairs: Vec<String> = ports.iter().map(|port| format!(":{port}")).collect();
         let mut words = vec!["port-forward", "--address=127.0.0.1", &namespace, target];
         words.extend(pairs.iter().map(String::as_str));
         let mut command = kubectl.command(&words);

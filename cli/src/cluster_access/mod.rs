@@ -138,7 +138,7 @@ impl Cluster {
         if let Some((_, url)) = self.forward.get() {
             return Ok(url);
         }
-        let forward = self.forward_to_leader(None)?;
+        let forward = self.forward_to_leader()?;
         let url = format!("http://127.0.0.1:{}", forward.ports()[0]);
         let (_, url) = self.forward.get_or_init(|| (forward, url));
         Ok(url)
@@ -149,21 +149,21 @@ impl Cluster {
     /// # Errors
     ///
     /// If there is no extender, or kubectl may not forward a port to it.
-    pub(crate) fn forward_to_leader(&self, local: Option<u16>) -> Result<Forward> {
+    pub(crate) fn forward_to_leader(&self) -> Result<Forward> {
         let namespace = self.namespace()?;
         if let Some(leader) = self.leader() {
-            if let Some(forward) = self.forward_to(&leader, local)? {
+            if let Some(forward) = self.forward_to(&leader)? {
                 return Ok(forward);
             }
             // The Lease still names a pod that is gone, or whose node is.
             for pod in self.ready_extenders().iter().filter(|pod| **pod != leader) {
-                if let Some(forward) = self.forward_to(pod, local)? {
+                if let Some(forward) = self.forward_to(pod)? {
                     return Ok(forward);
                 }
             }
         }
         let any = format!("deployment/{EXTENDER}");
-        match Forward::open(&self.kubectl, namespace, &any, &[INSPECT_PORT], local) {
+        match Forward::open(&self.kubectl, namespace, &any, &[INSPECT_PORT]) {
             Err(Failure::NotFound(_)) => bail!(
                 "there is no extender in namespace {namespace}: install Plimsoll, name its namespace with \
                  --plimsoll-namespace, or the extender's address with --extender"
@@ -173,9 +173,9 @@ impl Cluster {
     }
 
     /// A port-forward to a pod of the extender; `None` if that pod cannot be reached.
-    fn forward_to(&self, pod: &str, local: Option<u16>) -> Result<Option<Forward>> {
+    fn forward_to(&self, pod: &str) -> Result<Option<Forward>> {
         let target = format!("pod/{pod}");
-        match Forward::open(&self.kubectl, self.namespace()?, &target, &[INSPECT_PORT], local) {
+        match Forward::open(&self.kubectl, self.namespace()?, &target, &[INSPECT_PORT]) {
             Ok(forward) => Ok(Some(forward)),
             Err(Failure::NotFound(_) | Failure::Other(_)) => Ok(None),
             Err(failure) => Err(failure.into()),

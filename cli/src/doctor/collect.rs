@@ -230,7 +230,7 @@ fn pages(kubectl: &Kubectl, pods: &Read<Vec<Pod>>, program: &str, port: u16) -> 
 /// The metrics of a pod, through a port-forward.
 pub(crate) fn metrics(kubectl: &Kubectl, pod: &Pod, port: u16) -> Read<String> {
     let target = format!("pod/{}", pod.metadata.name);
-    let forward = Forward::open(kubectl, &pod.metadata.namespace, &target, &[port], None)?;
+    let forward = Forward::open(kubectl, &pod.metadata.namespace, &target, &[port])?;
     let url = format!("http://127.0.0.1:{}/metrics", forward.ports()[0]);
     extender::text(&url).map_err(|error| Failure::Other(format!("{error:#}")))
 }

@@ -1,6 +1,7 @@
 //! How the command reaches the cluster: by kubectl, and by a port-forward that it opens and ends.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
 
 use serde_json::json;
@@ -171,10 +172,53 @@ fn a_signal_ends_the_forward_too() {
     let mut line = String::new();
     let mut stdout = BufReader::new(child.stdout.take().unwrap());
     stdout.read_line(&mut line).unwrap();
-    assert_eq!(line, "http://127.0.0.1:9/ui/\n");
+    assert!(line.starts_with("http://127.0.0.1:") && line.ends_with("/ui/\n"), "{line}");
     assert!(world.runs("forward"));
     terminate(&mut child);
     assert!(!world.runs("forward"));
+}
+
+/// The answer to a request for a path of that port.
+fn answer(port: &str, request: &str) -> String {
+    let mut stream = TcpStream::connect(format!("127.0.0.1:{port}")).unwrap();
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+#[test]
+fn the_page_is_at_an_address_with_a_token_and_nothing_is_without_it() {
+    let extender = Extender::new(&[("/ui/", "page"), ("/v1/cards", CARDS), ("/explain", "why")]);
+    let world = World::new().with_extender(&extender.url);
+    let first = world.command(&["ui"]).spawn().unwrap();
+    let second = world.command(&["ui"]).spawn().unwrap();
+    let mut tokens = Vec::new();
+    for mut child in [first, second] {
+        let mut url = String::new();
+        let mut stdout = BufReader::new(child.stdout.take().unwrap());
+        stdout.read_line(&mut url).unwrap();
+        let rest = url.strip_prefix("http://127.0.0.1:").unwrap();
+        let [port, token, "ui", "\n"] = rest.split('/').collect::<Vec<_>>()[..] else {
+            panic!("{url}")
+        };
+        assert_ne!(Some(port), extender.url.rsplit(':').next());
+        let asked = extender.requests().len();
+        for path in ["/", "/ui/", "/v1/cards", "/0123456789abcdef0123456789abcdef/ui/"] {
+            let refused = answer(port, &format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n"));
+            assert!(refused.starts_with("HTTP/1.1 404 "), "{refused}");
+        }
+        assert_eq!(extender.requests().len(), asked, "nothing reaches the extender");
+        let page = answer(port, &format!("GET /{token}/ui/ HTTP/1.1\r\nHost: a\r\n\r\n"));
+        assert!(page.starts_with("HTTP/1.1 200 ") && page.ends_with("page"), "{page}");
+        let post = format!("POST /{token}/explain HTTP/1.1\r\nContent-Length: 2\r\n\r\n{{}}");
+        assert!(answer(port, &post).ends_with("why"));
+        let last = extender.requests();
+        assert_eq!(last[asked..], ["GET /ui/ HTTP/1.1", "POST /explain HTTP/1.1 {}"]);
+        tokens.push(token.to_owned());
+        terminate(&mut child);
+    }
+    assert!(tokens[0].len() == 32 && tokens[0] != tokens[1], "{tokens:?}");
 }
 
 /// Ends it by a signal, and waits until it has ended as by that.

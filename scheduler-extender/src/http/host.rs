@@ -1,27 +1,78 @@
 //! Accepts requests on the read-only port only by names that are its own, and not from other web sites.
 //!
-//! A web site can have its own name resolve to 127.0.0.1, and so read what a browser on that machine reaches there:
-//! an operator's forwarded port. The browser sends the site's name in `Host`. Nobody outside can have a name without a
-//! dot, or one under `.svc`, `.cluster.local` or `.localhost`, resolve in a browser.
+//! A web site can have a name resolve to 127.0.0.1, and so read what a browser on that machine reaches there: an
+//! operator's forwarded port. The browser sends that name in `Host`. In an operator's network others can answer for
+//! names without a dot (LLMNR, search domains) and under `.local` (mDNS). So through a forwarded port, whose
+//! connections come from the pod's own address 127.0.0.1, no name of the cluster is accepted.
 
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use axum::extract::{Request, State};
-use axum::http::header::{HOST, X_CONTENT_TYPE_OPTIONS};
+use axum::http::header::{HOST, ORIGIN, X_CONTENT_TYPE_OPTIONS};
 use axum::http::uri::Authority;
-use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use daemon::http::Client;
 
-use super::Answer;
+use super::{Answer, page};
 use crate::Extender;
 
-/// The ends of names that only the cluster, or the machine itself, resolves.
-const INTERNAL: [&str; 3] = [".svc", ".cluster.local", ".localhost"];
+/// What clusters add to the name of a Service by default.
+const CLUSTER_DOMAIN: &str = ".cluster.local";
 
 /// Says to browsers that pages of other sites may not load an answer, as an image or a script.
 const RESOURCE_POLICY: HeaderName = HeaderName::from_static("cross-origin-resource-policy");
+
+/// The names by which requests may come.
+#[derive(Debug)]
+pub struct HostNames {
+    /// From anywhere.
+    configured: Vec<String>,
+    /// From other pods.
+    of_service: Vec<String>,
+}
+
+impl HostNames {
+    /// `service` is the whole name of this program's Service, `NAME.NAMESPACE.svc`.
+    #[must_use]
+    pub fn new(service: &impl AsRef<str>, configured: &[String]) -> Self {
+        let service = service.as_ref();
+        let ends = service.match_indices('.').map(|(at, _)| at).chain([service.len()]);
+        let mut of_service: Vec<String> = ends.map(|end| service[..end].to_owned()).collect();
+        of_service.push(format!("{service}{CLUSTER_DOMAIN}"));
+        Self { configured: configured.to_vec(), of_service }
+    }
+
+    fn accepts(&self, host: &str, is_forwarded: bool) -> bool {
+        let Some(name) = name_of(host) else { return false };
+        let address = name.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
+        // Browsers resolve names under `.localhost` themselves.
+        let is_local = name == "localhost" || name.ends_with(".localhost");
+        address.is_ok()
+            || is_local
+            || has(&self.configured, &name)
+            || !is_forwarded && has(&self.of_service, &name)
+    }
+
+    /// Whether a page at `origin` is one of this server, which the browser reached as `host`.
+    fn is_origin(&self, origin: &str, host: Option<&str>) -> bool {
+        let Some((_, authority)) = origin.split_once("://") else { return false };
+        let is_configured = name_of(authority).is_some_and(|name| has(&self.configured, &name));
+        host.is_some_and(|host| authority.eq_ignore_ascii_case(host)) || is_configured
+    }
+}
+
+fn has(names: &[String], name: &str) -> bool {
+    names.iter().any(|own| own.eq_ignore_ascii_case(name))
+}
+
+/// The name or address of a header, without the port.
+fn name_of(host: &str) -> Option<String> {
+    let authority = host.parse::<Authority>().ok()?;
+    Some(authority.host().trim_end_matches('.').to_ascii_lowercase())
+}
 
 /// Middleware: refuses a request to a foreign name, and one that a browser makes for another site's page. Such a page
 /// could not read the answer, but would make this server work.
@@ -30,90 +81,186 @@ pub(super) async fn is_own(
     request: Request,
     next: Next,
 ) -> Response {
-    let host = request.headers().get(HOST).map(|host| host.to_str().unwrap_or_default());
+    let client = request.extensions().get::<Client>();
+    let is_forwarded = client.is_some_and(|client| client.0.is_loopback());
+    let (status, error) = match check(&request, &extender.host_names, is_forwarded) {
+        Ok(()) => {
+            let mut answer = next.run(request).await;
+            let headers = answer.headers_mut();
+            headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+            headers.insert(RESOURCE_POLICY, HeaderValue::from_static("same-origin"));
+            return answer;
+        }
+        Err(Foreign::Host) => (
+            StatusCode::MISDIRECTED_REQUEST,
+            "the name in the header Host is none of this server's here: ask by its address, or add the name to \
+             --inspect-host-names",
+        ),
+        Err(Foreign::Site) => (
+            StatusCode::FORBIDDEN,
+            "a page of another site asks; only this server's own pages and tools may",
+        ),
+    };
+    Answer::failed(status, &error).into_response()
+}
+
+/// What of a request is foreign.
+#[derive(Debug, PartialEq, Eq)]
+enum Foreign {
+    Host,
+    Site,
+}
+
+fn check(request: &Request, names: &HostNames, is_forwarded: bool) -> Result<(), Foreign> {
+    let host = text(request.headers(), HOST);
     // Browsers always send it.
-    if host.is_some_and(|host| !accepts(host, &extender.host_names)) {
-        let error =
-            "the name in the header Host is none of this server's; --inspect-host-names adds names";
-        return Answer::failed(StatusCode::MISDIRECTED_REQUEST, &error).into_response();
+    if host.is_some_and(|host| !names.accepts(host, is_forwarded)) {
+        return Err(Foreign::Host);
     }
-    if is_of_another_site(request.headers()) {
-        let error = "a page of another site asks; only this server's own pages and tools may";
-        return Answer::failed(StatusCode::FORBIDDEN, &error).into_response();
+    let origin = text(request.headers(), ORIGIN);
+    if origin.is_some_and(|origin| !names.is_origin(origin, host)) {
+        return Err(Foreign::Site);
     }
-    let mut answer = next.run(request).await;
-    let headers = answer.headers_mut();
-    headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
-    headers.insert(RESOURCE_POLICY, HeaderValue::from_static("same-origin"));
-    answer
+    if is_of_another_site(request.headers()) && !opens_the_page(request) {
+        return Err(Foreign::Site);
+    }
+    Ok(())
 }
 
-/// Whether a browser says that a page of another site asks. A link that a user follows is no such request: it has the
-/// mode `navigate`.
+/// A header; one that is no text is as an empty one.
+fn text(headers: &HeaderMap, name: HeaderName) -> Option<&str> {
+    headers.get(name).map(|value| value.to_str().unwrap_or_default())
+}
+
+/// Whether a browser says that a page of another site asks: of another name, or of another port of the same one. Tools
+/// do not send this header, and `none` is an address that a user typed.
 fn is_of_another_site(headers: &HeaderMap) -> bool {
-    let text = |name| headers.get(name).and_then(|value: &HeaderValue| value.to_str().ok());
-    let is_navigation = text("sec-fetch-mode") == Some("navigate");
-    matches!(text("sec-fetch-site"), Some("cross-site" | "same-site")) && !is_navigation
+    let site = text(headers, HeaderName::from_static("sec-fetch-site"));
+    site.is_some_and(|site| !matches!(site, "same-origin" | "none"))
 }
 
-fn accepts(host: &str, names: &[String]) -> bool {
-    let Ok(authority) = host.parse::<Authority>() else { return false };
-    let name = authority.host().trim_end_matches('.').to_ascii_lowercase();
-    let address = name.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
-    address.is_ok()
-        || !name.contains('.')
-        || INTERNAL.iter().any(|end| name.ends_with(end))
-        || names.iter().any(|own| own.eq_ignore_ascii_case(&name))
+/// Whether a browser opens the page itself, as by a link of another site: not in a frame, and with nothing to do.
+fn opens_the_page(request: &Request) -> bool {
+    let kind = text(request.headers(), HeaderName::from_static("sec-fetch-dest"));
+    request.method() == Method::GET
+        && request.uri().path() == page::PATH
+        && kind == Some("document")
 }
 
 #[cfg(test)]
 mod tests {
+    use axum::body::Body;
+    use proptest::prelude::*;
+    use proptest::sample::select;
+
     use super::*;
 
-    #[test]
-    fn a_page_of_another_site_may_link_here_and_ask_for_nothing() {
-        let is_refused = |site: &'static str, mode: &'static str| {
-            let mut headers = HeaderMap::new();
-            headers.insert("sec-fetch-site", HeaderValue::from_static(site));
-            headers.insert("sec-fetch-mode", HeaderValue::from_static(mode));
-            is_of_another_site(&headers)
-        };
-        for site in ["cross-site", "same-site"] {
-            assert!(is_refused(site, "cors") && is_refused(site, "no-cors"), "{site}");
-            assert!(!is_refused(site, "navigate"), "{site}");
+    const OWN: &str = "127.0.0.1:19107";
+
+    fn names() -> HostNames {
+        HostNames::new(&"scheduler-extender.plimsoll.svc", &["plimsoll.example.com".to_owned()])
+    }
+
+    fn request(method: &str, path: &str, headers: &[(&str, &str)]) -> Request {
+        let request = Request::builder().method(method).uri(path).header(HOST, OWN);
+        let request =
+            headers.iter().fold(request, |request, (name, value)| request.header(*name, *value));
+        request.body(Body::empty()).unwrap()
+    }
+
+    fn outcome(method: &str, path: &str, headers: &[(&str, &str)]) -> Result<(), Foreign> {
+        check(&request(method, path, headers), &names(), true)
+    }
+
+    proptest! {
+        #[test]
+        fn another_sites_page_opens_the_page_and_gets_nothing_else(
+            method in select(vec!["GET", "POST", "HEAD", "PUT", "OPTIONS"]),
+            path in select(vec!["/", "/ui", "/ui/", "/ui/app.js", "/explain", "/v1/moves", "/version"]),
+            site in select(vec!["cross-site", "same-site", "Cross-Site", "", "none", "same-origin"]),
+            mode in select(vec!["navigate", "cors", "no-cors"]),
+            kind in select(vec!["document", "iframe", "frame", "object", "empty", "script"]),
+        ) {
+            let headers = [("sec-fetch-site", site), ("sec-fetch-mode", mode), ("sec-fetch-dest", kind)];
+            let is_own = matches!(site, "none" | "same-origin");
+            let is_link = (method, path, kind) == ("GET", "/ui/", "document");
+            prop_assert_eq!(outcome(method, path, &headers).is_ok(), is_own || is_link);
         }
-        assert!(!is_refused("same-origin", "cors") && !is_refused("none", "navigate"));
-        // Tools send neither.
-        assert!(!is_of_another_site(&HeaderMap::new()));
     }
 
     #[test]
-    fn only_addresses_internal_names_and_configured_names_are_accepted() {
-        let names = ["plimsoll.example.com".to_owned()];
+    fn a_foreign_origin_is_refused_whatever_else_the_browser_says() {
+        for foreign in [
+            "null",
+            "",
+            "https://evil.example",
+            "http://127.0.0.1:8000",
+            "http://127.0.0.1",
+            "http://localhost:19107",
+            "127.0.0.1:19107",
+            "http://plimsoll.example.com.evil.org",
+        ] {
+            for path in ["/explain", "/ui/"] {
+                let headers = [("origin", foreign), ("sec-fetch-site", "same-origin")];
+                assert_eq!(outcome("POST", path, &headers), Err(Foreign::Site), "{foreign}");
+                assert_eq!(outcome("GET", path, &headers[..1]), Err(Foreign::Site), "{foreign}");
+            }
+        }
+        // An Ingress may send another Host on than the one that the browser knows.
+        for own in [
+            "http://127.0.0.1:19107",
+            "https://plimsoll.example.com",
+            "https://Plimsoll.example.com:8443",
+        ] {
+            assert_eq!(outcome("POST", "/explain", &[("origin", own)]), Ok(()), "{own}");
+        }
+        assert_eq!(outcome("POST", "/explain", &[]), Ok(()), "tools send none");
+    }
+
+    #[test]
+    fn names_that_others_can_answer_for_are_accepted_only_from_pods_and_only_the_services_own() {
+        let names = names();
         for own in [
             "127.0.0.1:19107",
             "[::1]:19107",
             "10.0.0.7",
             "localhost:8080",
             "LOCALHOST",
-            "scheduler-extender:19107",
-            "scheduler-extender.plimsoll.svc:19107",
-            "scheduler-extender.plimsoll.svc.cluster.local.",
             "a.localhost",
             "plimsoll.example.com",
             "Plimsoll.Example.com:443",
         ] {
-            assert!(accepts(own, &names), "{own}");
+            assert!(names.accepts(own, true) && names.accepts(own, false), "{own}");
+        }
+        for of_service in [
+            "scheduler-extender:19107",
+            "scheduler-extender.plimsoll",
+            "scheduler-extender.plimsoll.svc:19107",
+            "scheduler-extender.plimsoll.svc.cluster.local.",
+        ] {
+            assert!(
+                !names.accepts(of_service, true) && names.accepts(of_service, false),
+                "{of_service}"
+            );
         }
         for foreign in [
+            "wpad",
+            "evil.cluster.local",
+            "evil.svc",
+            "evil.local",
+            "scheduler-extender.local",
+            "cluster.local",
+            "scheduler-extender.plimsoll.svc.evil.org",
             "evil.example.com",
             "plimsoll.example.com.evil.org",
             "127.0.0.1.evil.org:19107",
-            "xsvc.evil",
+            "localhost.evil.org",
+            "svc",
             "",
             "a b.c",
+            ".",
         ] {
-            assert!(!accepts(foreign, &names), "{foreign}");
+            assert!(!names.accepts(foreign, true) && !names.accepts(foreign, false), "{foreign}");
         }
     }
 }

@@ -33,6 +33,7 @@ use serde::Serialize;
 use tokio::runtime::Handle;
 
 use self::admission::{Admission, admit};
+pub use self::host::HostNames;
 use self::leader::{close_at_end, forward_to_leader};
 pub use self::write::{Cause, Rejections};
 use crate::{Decider, Extender};

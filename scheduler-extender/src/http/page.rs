@@ -57,12 +57,15 @@ static FILES: [(&str, &[u8]); 15] = files![
     "vendor/preact.mjs",
 ];
 
-/// The routes.
+/// The page's address.
+pub(super) const PATH: &str = "/ui/";
+
+/// The routes. Redirects are relative: the page may lie below another path, as that of `plimsoll ui` does.
 pub(super) fn routes<S: Clone + Send + Sync + 'static>() -> Router<S> {
     Router::new()
-        .route("/", get(async || Redirect::temporary("/ui/")))
-        .route("/ui", get(async || Redirect::permanent("/ui/")))
-        .route("/ui/", get(async || file("index.html")))
+        .route("/", get(async || Redirect::temporary("ui/")))
+        .route("/ui", get(async || Redirect::permanent("ui/")))
+        .route(PATH, get(async || file("index.html")))
         .route("/ui/{*path}", get(async |Path(path): Path<String>| file(&path)))
         .layer(CompressionLayer::new())
 }

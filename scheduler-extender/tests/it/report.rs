@@ -272,12 +272,32 @@ async fn the_page_is_served_on_the_read_only_port_to_its_own_names_and_runs_no_f
         ("/gpushare-scheduler/inspect", "evil.example", 421),
         ("/ui/", "evil.example", 421),
         ("/v1/state", "plimsoll.example", 200),
-        ("/v1/state", "scheduler-extender.plimsoll.svc:19107", 200),
         ("/v1/state", "localhost:19107", 200),
+        // Others can answer for these names in an operator's network; through a forwarded port they are foreign.
+        ("/v1/state", "wpad", 421),
+        ("/v1/state", "evil.cluster.local", 421),
+        ("/v1/state", "scheduler-extender.plimsoll.svc:19107", 421),
     ] {
         let answer = client.get(format!("http://{at}{path}")).header(HOST, host).send().await;
         assert_eq!(answer.unwrap().status().as_u16(), status, "{host}{path}");
     }
+    // For a page of another site: a link, a frame, and a form.
+    for (path, to, is_form, status) in [
+        ("/ui/", "document", false, 200),
+        ("/v1/moves", "document", false, 403),
+        ("/ui/", "iframe", false, 403),
+        ("/v1/moves", "iframe", false, 403),
+        ("/explain", "document", true, 403),
+    ] {
+        let url = format!("http://{at}{path}");
+        let request = if is_form { client.post(url).body("{}") } else { client.get(url) };
+        let request = request.header("sec-fetch-site", "cross-site").header("sec-fetch-dest", to);
+        let answer = request.header("sec-fetch-mode", "navigate").send().await.unwrap();
+        assert_eq!(answer.status().as_u16(), status, "{path} {to}");
+    }
+    // Of a browser that says nothing else.
+    let form = client.post(format!("http://{at}/explain")).body("{}").header("origin", "null");
+    assert_eq!(form.send().await.unwrap().status().as_u16(), 403);
     let small = client.get(format!("http://{at}/v1/state")).header(ACCEPT_ENCODING, "gzip");
     let small = small.send().await.unwrap();
     assert_eq!(small.headers()[CONTENT_ENCODING], "gzip");

@@ -1,28 +1,33 @@
 //! `plimsoll ui`: the extender's web page, through a port-forward.
 
+mod gate;
+
 use std::io::Write;
 use std::process::{Command, ExitCode, Stdio};
 
 use anyhow::{Result, bail};
 
+use self::gate::Gate;
 use crate::args::operate::Ui;
 use crate::cluster_access::Cluster;
 
 /// Where the extender serves its page.
 const PATH: &str = "/ui/";
 
-/// Forwards the port, tells the address, and waits until the port-forward ends.
+/// Forwards the port, tells an address with a token, and waits until the port-forward ends.
 ///
 /// # Errors
 ///
-/// If there is no port-forward to the extender, or it ends.
+/// If there is no port-forward to the extender, or it ends, or the port is taken.
 pub(crate) fn ui(flags: &Ui, output: &mut dyn Write) -> Result<ExitCode> {
     let cluster = Cluster::new(&flags.access);
     if let Some(url) = &flags.access.extender {
         return tell(&format!("{url}{PATH}"), flags.open, output).map(|()| ExitCode::SUCCESS);
     }
-    let forward = cluster.forward_to_leader(flags.port)?;
-    let url = format!("http://127.0.0.1:{}{PATH}", forward.ports()[0]);
+    let forward = cluster.forward_to_leader()?;
+    let gate = Gate::open(flags.port, forward.ports()[0])?;
+    let url = gate.url(PATH)?;
+    gate.serve();
     tell(&url, flags.open, output)?;
     writeln!(output, "Ctrl-C ends it.")?;
     output.flush()?;
