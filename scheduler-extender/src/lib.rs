@@ -24,6 +24,7 @@ mod http_client;
 mod learned_use;
 pub mod metrics;
 mod moves;
+pub mod new_ca;
 pub mod node_request;
 pub mod over_limits;
 mod policy_events;

@@ -3,8 +3,13 @@
 use std::process::ExitCode;
 
 use clap::Parser;
-use scheduler_extender::{Args, app};
+use scheduler_extender::{Args, app, new_ca};
 
 fn main() -> ExitCode {
-    app::main(Args::parse())
+    let arguments: Vec<_> = std::env::args_os().skip(1).collect();
+    match arguments.split_first() {
+        // Beside a kube-scheduler that runs as a pod.
+        Some((command, arguments)) if command == new_ca::COMMAND => new_ca::main(arguments),
+        _ => app::main(Args::parse()),
+    }
 }

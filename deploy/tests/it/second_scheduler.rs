@@ -217,6 +217,28 @@ fn it_reads_the_configuration_and_the_certificate_that_are_mounted() {
     }
 }
 
+/// kube-scheduler reads the CA of its extenders when it starts, and never again.
+#[test]
+fn it_is_ended_and_started_anew_where_its_ca_is_replaced() {
+    let pod = pod_of_it();
+    let [it, beside] = &pod["containers"].as_array().unwrap()[..] else { panic!("{pod}") };
+    assert_eq!(
+        beside["image"],
+        workload("scheduler-extender")["spec"]["template"]["spec"]["containers"][0]["image"]
+    );
+    let [command, file, process] = &strings(&beside["args"])[..] else { panic!("{beside}") };
+    assert_eq!(command, scheduler_extender::new_ca::COMMAND);
+    assert_eq!(*file, configuration()["extenders"][0]["tlsConfig"]["caFile"]);
+    assert_eq!(*process, it["command"][0]);
+    // By a signal to a process of another container, of the same user; and it sees what that one sees of the file.
+    assert_eq!(pod["shareProcessNamespace"], true);
+    for container in [it, beside] {
+        assert_eq!(container["securityContext"]["runAsUser"], Value::Null);
+        assert_eq!(container["securityContext"], it["securityContext"]);
+    }
+    assert_eq!(beside["volumeMounts"], json!([it["volumeMounts"][1]]));
+}
+
 #[test]
 fn it_asks_the_extender_what_one_on_the_control_plane_asks() {
     let mut of_it = configuration()["extenders"].clone();

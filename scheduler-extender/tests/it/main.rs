@@ -16,6 +16,7 @@ mod fragmentation;
 mod large_objects;
 mod metrics;
 mod moves;
+mod new_ca;
 mod node_loads;
 mod others;
 mod own_policy;

@@ -1,0 +1,189 @@
+//! `scheduler-extender end-with-ca FILE PROCESS`: ends the processes of that name in its pod once a CA that they have
+//! read is replaced.
+//!
+//! kube-scheduler reads the CA of its extenders when it starts, and never again. Its container is started again by the
+//! kubelet, and then reads the new one. Invariant: a process is ended only if the file has another content than in both
+//! looks around the process's start, and only while the file holds a certificate.
+
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::fs;
+use std::io::{self, Write as _};
+use std::path::Path;
+use std::process::ExitCode;
+use std::thread::sleep;
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject as _;
+
+/// The word that makes the program do this.
+pub const COMMAND: &str = "end-with-ca";
+
+/// The period of looks. The kubelet updates a mounted Secret within about a minute.
+const EVERY: Duration = Duration::from_secs(2);
+
+/// Looks until the process is ended.
+#[must_use]
+pub fn main(arguments: &[OsString]) -> ExitCode {
+    let [file, name] = arguments else {
+        say(&format!("usage: scheduler-extender {COMMAND} FILE PROCESS"));
+        return ExitCode::FAILURE;
+    };
+    let (file, name) = (Path::new(file), name.to_string_lossy());
+    let mut looks = Looks::default();
+    loop {
+        match fs::read(file) {
+            Ok(ca) => end(&looks.next(&ca, &processes(Path::new("/proc"), &name))),
+            Err(error) => say(&format!("{}: {error}", file.display())),
+        }
+        sleep(EVERY);
+    }
+}
+
+fn end(processes: &[Process]) {
+    for process in processes {
+        let ended = Pid::from_raw(process.id).map(|id| kill_process(id, Signal::TERM));
+        say(&match ended {
+            Some(Err(error)) => {
+                format!("process {} has an old CA, and cannot be ended: {error}", process.id)
+            }
+            _ => format!("the CA is another one: process {} ends, to start with it", process.id),
+        });
+    }
+}
+
+fn say(text: &str) {
+    // An error here cannot be reported anywhere.
+    let _ = writeln!(io::stderr(), "{COMMAND}: {text}");
+}
+
+/// A process. Ids are used again, with another start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Process {
+    id: i32,
+    /// In the kernel's clock ticks since the machine's start.
+    start: u64,
+}
+
+/// What was seen so far.
+#[derive(Debug, Default)]
+struct Looks {
+    /// The file's last content.
+    last: Option<Vec<u8>>,
+    /// The contents that each process may have read: those of the looks before and after its start.
+    read: HashMap<Process, [Vec<u8>; 2]>,
+}
+
+impl Looks {
+    /// Notes what there is now, and returns the processes to end.
+    fn next(&mut self, ca: &[u8], processes: &[Process]) -> Vec<Process> {
+        if !holds_certificates(ca) {
+            return Vec::new();
+        }
+        let before = self.last.replace(ca.to_vec()).unwrap_or_else(|| ca.to_vec());
+        self.read.retain(|process, _| processes.contains(process));
+        for process in processes {
+            self.read.entry(*process).or_insert_with(|| [before.clone(), ca.to_vec()]);
+        }
+        let is_old = |process: &&Process| self.read[*process].iter().any(|read| read != ca);
+        processes.iter().filter(is_old).copied().collect()
+    }
+}
+
+fn holds_certificates(pem: &[u8]) -> bool {
+    let certificates: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
+    certificates.is_ok_and(|certificates| !certificates.is_empty())
+}
+
+/// The processes of that name that a folder as `/proc` shows.
+fn processes(folder: &Path, name: &str) -> Vec<Process> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let stats = entries.filter_map(|entry| fs::read_to_string(entry.path().join("stat")).ok());
+    stats.filter_map(|stat| process(&stat, name)).collect()
+}
+
+/// The process of that name in a text as `/proc/PID/stat`: its id is the first field, its name the second, in
+/// parentheses, and its start the 22nd.
+fn process(stat: &str, name: &str) -> Option<Process> {
+    let (id, rest) = stat.split_once(" (")?;
+    let (found, rest) = rest.rsplit_once(") ")?;
+    let start = rest.split(' ').nth(19)?;
+    (found == name).then_some(())?;
+    Some(Process { id: id.parse().ok()?, start: start.parse().ok()? })
+}
+
+#[cfg(test)]
+mod tests {
+    use support::authority::Authority;
+
+    use super::*;
+
+    const ONE: Process = Process { id: 7, start: 100 };
+    const OTHER: Process = Process { id: 7, start: 200 };
+
+    fn cas() -> [Vec<u8>; 3] {
+        [(); 3].map(|()| Authority::new().pem().into_bytes())
+    }
+
+    #[test]
+    fn a_process_is_ended_once_its_ca_is_replaced_and_its_successor_is_not() {
+        let [a, b, c] = cas();
+        let mut looks = Looks::default();
+        assert_eq!(looks.next(&a, &[]), []);
+        assert_eq!(looks.next(&a, &[ONE]), []);
+        assert_eq!(looks.next(&b, &[ONE]), [ONE]);
+        assert_eq!(looks.next(&b, &[ONE]), [ONE], "asked again while it ends");
+        assert_eq!(looks.next(&b, &[]), []);
+        assert_eq!(looks.next(&b, &[OTHER]), []);
+        assert_eq!(looks.next(&c, &[OTHER]), [OTHER]);
+    }
+
+    #[test]
+    fn a_process_that_started_while_the_ca_was_replaced_is_ended() {
+        let [a, b, _] = cas();
+        let mut looks = Looks::default();
+        assert_eq!(looks.next(&a, &[]), []);
+        assert_eq!(looks.next(&b, &[ONE]), [ONE]);
+        assert_eq!(looks.next(&b, &[OTHER]), []);
+    }
+
+    #[test]
+    fn a_file_without_a_certificate_ends_nothing() {
+        let [a, b, _] = cas();
+        let mut looks = Looks::default();
+        assert_eq!(looks.next(&a, &[ONE]), []);
+        for broken in
+            [&b""[..], b"hello", b"-----BEGIN CERTIFICATE-----\nAAAA\n", &b[..b.len() / 2]]
+        {
+            assert_eq!(looks.next(broken, &[ONE]), []);
+        }
+        assert_eq!(looks.next(&a, &[ONE]), []);
+        assert_eq!(looks.next(&b, &[ONE]), [ONE]);
+    }
+
+    #[test]
+    fn a_process_is_told_by_its_whole_name_and_its_start() {
+        let stat = |name: &str| {
+            format!("12 ({name}) S 1 12 12 0 -1 4194560 9 0 0 0 1 2 0 0 20 0 9 0 4242 7 8")
+        };
+        let found = Some(Process { id: 12, start: 4242 });
+        assert_eq!(process(&stat("kube-scheduler"), "kube-scheduler"), found);
+        assert_eq!(process(&stat("a) S (b"), "a) S (b"), found);
+        for other in ["kube-schedule", "kube-scheduler2", "x (kube-scheduler"] {
+            assert_eq!(process(&stat(other), "kube-scheduler"), None, "{other}");
+        }
+        for broken in ["", "12", "12 (kube-scheduler) S 1", "x (kube-scheduler) S"] {
+            assert_eq!(process(broken, "kube-scheduler"), None, "{broken}");
+        }
+    }
+
+    #[test]
+    fn this_process_is_found() {
+        let own = i32::try_from(std::process::id()).unwrap();
+        let name = fs::read_to_string("/proc/self/comm").unwrap();
+        let found = processes(Path::new("/proc"), name.trim_end());
+        assert!(found.iter().any(|process| process.id == own), "{found:?}");
+    }
+}
