@@ -5,6 +5,7 @@
 //! printed; no test fails because of them.
 
 #![allow(clippy::print_stderr, reason = "a test may print what it measured")]
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -165,6 +166,29 @@ async fn whatever_others_write_a_list_costs_little_memory_and_has_an_end() {
         let (is_known, more) = budgets_of(&what, served).await;
         assert!(!is_known && more < 5 * MIB, "{what}");
     }
+    // As many expressions as are kept of a namespace, for as many pods as Kubernetes supports on a node.
+    let (budgets, _) = measured(
+        "15 budgets of 64 expressions",
+        Served::of(&budget(64, 0), Some(15)),
+        async |client| {
+            let mut budgets = Budgets::default();
+            budgets.read(&client, ["ml".to_owned()].into(), LIMIT).await;
+            budgets
+        },
+    )
+    .await;
+    assert!(budgets.is_known("ml"));
+    let pods = Served::of(&pod("small", 30, 0), Some(110));
+    let (pods, _) = measured("110 pods", pods, async |client| {
+        cluster::node_pods(&client, "n", &preemptor, &names, LIMIT).await.unwrap()
+    })
+    .await;
+    let began = Instant::now();
+    let occupants = pods.occupants(&budgets);
+    eprintln!("110 pods under these budgets: {:?}", began.elapsed());
+    // Each budget allows one eviction. The last object of the list is a pod of no namespace, whose budgets are not known.
+    let violating = occupants.evictable.iter().filter(|pod| pod.violates_budget).count();
+    assert_eq!((violating, occupants.evictable.len()), (110, 111));
     for (labels, argument) in [(0, 1_300_000), (30, 0), (2_000, 0)] {
         let what = format!("pods of {labels} labels and {argument} bytes of arguments");
         let served = || Served::of(&pod("large", labels, argument), None);
