@@ -250,6 +250,27 @@ pub struct GpuPod {
 /// way, and a pod can be refused for its own spec.
 pub const NODE_FAULT: &str = "(the fault is the node's)";
 
+/// How the kubelet refuses a pod by itself where it has no device plugin for a resource, or none with a healthy device:
+/// `devicesToAllocate`, `allocateContainerResources` and `endpointImpl` of its device manager. The resource's name
+/// follows. Too few free devices are not among them: other pods hold the rest.
+const WITHOUT_PLUGIN: [&str; 5] = [
+    "no healthy devices present; cannot allocate unhealthy devices",
+    "previously allocated devices are no longer healthy; cannot allocate unhealthy devices",
+    "cannot allocate unregistered device",
+    "unknown Device Plugin",
+    // The endpoint is printed with its fields.
+    "endpoint &{",
+];
+
+/// Whether the message is one of the kubelet's own for this resource, and not for one whose name contains it.
+fn is_without_plugin(message: &str, resource: &str) -> bool {
+    let is_part = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '/' | '-' | '_');
+    WITHOUT_PLUGIN.iter().any(|text| {
+        let Some((_, rest)) = message.split_once(text) else { return false };
+        rest.split(|c| !is_part(c)).any(|word| word == resource)
+    })
+}
+
 /// The facts of a pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PodFacts {
@@ -274,8 +295,9 @@ pub struct PodFacts {
     pub admitted: bool,
     /// Whether its phase is Succeeded or Failed: it holds nothing any more.
     pub finished: bool,
-    /// Whether its node's device plugin refused it at admission for a fault of the node: it is Failed with the reason
-    /// `UnexpectedAdmissionError`, and the message has [`NODE_FAULT`].
+    /// Whether it was refused at admission for a fault of the node: it is Failed with the reason
+    /// `UnexpectedAdmissionError`, and the message has the device plugin's [`NODE_FAULT`], or says in the kubelet's own
+    /// words that there is no plugin, or none with a healthy device, for our resource.
     pub refused: bool,
     /// Whether its kubelet has reported all of its containers as ended. The kubelet does so before it removes a deleted
     /// pod, except after a deletion by force.
@@ -470,9 +492,11 @@ impl Pod {
         matches!(self.status.phase.as_str(), "Succeeded" | "Failed")
     }
 
-    fn is_refused(&self) -> bool {
+    fn is_refused(&self, names: &Names) -> bool {
         let Status { phase, reason, message, .. } = &self.status;
-        phase == "Failed" && reason == "UnexpectedAdmissionError" && message.contains(NODE_FAULT)
+        phase == "Failed"
+            && reason == "UnexpectedAdmissionError"
+            && (message.contains(NODE_FAULT) || is_without_plugin(message, names.gpu_resource()))
     }
 
     fn is_stopped(&self) -> bool {
@@ -510,7 +534,7 @@ impl Pod {
             gpu: self.gpu(names),
             admitted: self.status.start_time.is_some(),
             finished: self.is_finished(),
-            refused: self.is_refused(),
+            refused: self.is_refused(names),
             stopped: self.is_stopped(),
             deleting: meta.deletion_timestamp.is_some(),
             created_at: meta.creation_timestamp.as_ref().map(|time| time.0),

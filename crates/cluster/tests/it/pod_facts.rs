@@ -385,6 +385,42 @@ fn a_pod_that_was_refused_for_a_fault_of_its_node_is_told_from_others_that_faile
 }
 
 #[test]
+fn a_kubelet_without_a_device_plugin_for_our_resource_is_a_fault_of_the_node() {
+    let refused = |message: String| {
+        let status = json!({
+            "phase": "Failed", "reason": "UnexpectedAdmissionError", "message": message,
+        });
+        facts(json!({ "status": status })).refused
+    };
+    let own = [
+        "no healthy devices present; cannot allocate unhealthy devices RESOURCE",
+        "previously allocated devices are no longer healthy; cannot allocate unhealthy devices RESOURCE",
+        "cannot allocate unregistered device RESOURCE",
+        "unknown Device Plugin RESOURCE",
+        "endpoint &{0xc000a 0xc000b /var/lib/kubelet/device-plugins/x.sock RESOURCE {{0 0}} {1 2 <nil>}} has been \
+         stopped",
+    ];
+    for text in own {
+        let of = |resource: &str| {
+            format!(
+                "Allocate failed due to {}, which is unexpected",
+                text.replace("RESOURCE", resource)
+            )
+        };
+        assert!(refused(of("aliyun.com/gpu-mem")), "{text}");
+        for other in ["nvidia.com/gpu", "aliyun.com/gpu-mem-2", "not.aliyun.com/gpu-mem", ""] {
+            assert!(!refused(of(other)), "{other}: {text}");
+        }
+    }
+    // Other pods hold the rest.
+    assert!(!refused(
+        "Allocate failed due to requested number of devices unavailable for aliyun.com/gpu-mem. Requested: 3, \
+         Available: 1, which is unexpected"
+            .to_owned()
+    ));
+}
+
+#[test]
 fn shares_that_do_not_divide_are_a_fault() {
     let gpu = with(json!({ "plimsoll.dev/gpu-card-count": "3" })).gpu.unwrap().unwrap();
     assert!(matches!(gpu.fault, Some(GpuRequestError::Request(RequestError::Indivisible { .. }))));
