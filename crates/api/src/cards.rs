@@ -141,6 +141,9 @@ pub enum CardsError {
     /// Two entries with one UUID.
     #[error("card {0} is listed twice")]
     Twice(CardId),
+    /// The Node is there, but not every field of it could be read.
+    #[error("not every field of the Node can be read")]
+    UnreadNode,
 }
 
 impl Cards {

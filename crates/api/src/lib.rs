@@ -26,6 +26,7 @@
 //! * [`workloads`]: the annotator's answer of `GET /v1/workloads`.
 //! * [`shadow`]: the answer of `GET /shadow`.
 //! * [`policy_check`]: the answer of `plimsoll policy check --json` and of `GET /v1/policy`.
+//! * [`stored`]: objects of Kubernetes, read although parts of them cannot be.
 #![deny(missing_docs)]
 
 pub mod allocation;
@@ -47,6 +48,7 @@ pub mod readings;
 pub mod shadow;
 pub mod share;
 pub mod state;
+pub mod stored;
 pub mod workloads;
 
 pub use json::JsonError;

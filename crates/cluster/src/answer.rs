@@ -9,11 +9,13 @@ use std::pin::Pin;
 use futures::{AsyncBufRead, AsyncBufReadExt as _, AsyncReadExt as _};
 use http::header::{ACCEPT_ENCODING, HeaderValue};
 use kube::api::{ListParams, Request};
+use kube::core::watch::WatchEvent;
 use kube::{Client, Error};
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
+use tokio::time::Instant;
 
 use crate::meta::null_is_default;
+use crate::object::{self, Object, read_event};
 
 /// Bytes of a buffer that are kept for the next object. Most objects are smaller.
 const KEPT: usize = 64 * 1024;
@@ -65,14 +67,11 @@ pub(crate) type Built = Result<http::Request<Vec<u8>>, kube::core::request::Erro
 type Input = Pin<Box<dyn AsyncBufRead + Send>>;
 
 /// Sends a request. Returns the object of the answer.
-pub(crate) async fn object<T: DeserializeOwned>(
-    client: &Client,
-    request: Built,
-) -> kube::Result<T> {
+pub(crate) async fn object<T: Object>(client: &Client, request: Built) -> kube::Result<T> {
     let mut text = Vec::new();
     let mut input = send(client, request).await?;
     input.read_to_end(&mut text).await.map_err(Error::ReadEvents)?;
-    serde_json::from_slice(&text).map_err(Error::SerdeError)
+    object::read(&text).map_err(Error::SerdeError)
 }
 
 /// Sends a request, and waits for the end of a good answer, which is not kept.
@@ -96,6 +95,10 @@ async fn send(client: &Client, request: Built) -> kube::Result<Input> {
 pub(crate) struct Lines {
     input: Input,
     line: Vec<u8>,
+    /// When it was opened.
+    pub(crate) since: Instant,
+    /// Whether a byte has come.
+    pub(crate) has_spoken: bool,
 }
 
 impl Lines {
@@ -108,16 +111,17 @@ impl Lines {
             let identity = HeaderValue::from_static("identity");
             request.headers_mut().insert(ACCEPT_ENCODING, identity);
         }
-        Ok(Self { input: send(client, request).await?, line: Vec::new() })
+        let input = send(client, request).await?;
+        Ok(Self { input, line: Vec::new(), since: Instant::now(), has_spoken: false })
     }
 
     /// The next event; `None` at the end.
-    pub(crate) async fn next<T: DeserializeOwned>(&mut self) -> kube::Result<Option<T>> {
+    pub(crate) async fn next<T: Object + Clone>(&mut self) -> kube::Result<Option<WatchEvent<T>>> {
         self.line.clear();
         self.line.shrink_to(KEPT);
         let read = self.input.read_until(b'\n', &mut self.line).await;
-        read.map_err(Error::ReadEvents)?;
-        match serde_json::from_slice(&self.line) {
+        self.has_spoken |= read.map_err(Error::ReadEvents)? > 0;
+        match read_event(&self.line) {
             Ok(event) => Ok(Some(event)),
             // The end, or a line that the end cuts off.
             Err(error) if error.is_eof() && !self.line.ends_with(b"\n") => Ok(None),
@@ -153,7 +157,7 @@ impl Items {
     }
 
     /// The next object; `None` after the last.
-    pub(crate) async fn next<T: DeserializeOwned>(&mut self) -> kube::Result<Option<T>> {
+    pub(crate) async fn next<T: Object>(&mut self) -> kube::Result<Option<T>> {
         self.splitter.item.clear();
         self.splitter.item.shrink_to(KEPT);
         loop {
@@ -165,8 +169,7 @@ impl Items {
             self.input.consume_unpin(read);
             self.most.take(read, u64::from(is_whole))?;
             if is_whole {
-                let item = serde_json::from_slice(&self.splitter.item);
-                return item.map(Some).map_err(Error::SerdeError);
+                return object::read(&self.splitter.item).map(Some).map_err(Error::SerdeError);
             }
         }
     }
@@ -188,7 +191,7 @@ impl Items {
 }
 
 /// Calls `take` with each object of a list. All pages are read, `most` of them together.
-pub(crate) async fn each<T: DeserializeOwned>(
+pub(crate) async fn each<T: Object>(
     client: &Client,
     of: &Request,
     params: &ListParams,

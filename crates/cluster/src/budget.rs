@@ -22,7 +22,7 @@ use tokio::time::Instant;
 
 use crate::answer::{OF_A_NAMESPACE, each};
 use crate::call::{CallError, within};
-use crate::meta::null_is_default;
+use crate::meta::{Meta, null_is_default, resource};
 use crate::pod::Pod;
 
 /// Namespaces that are read for one choice of pods.
@@ -89,7 +89,7 @@ struct Budget {
 enum Covered {
     None,
     Matching(Selector),
-    /// Its selector is too long, so it may cover any.
+    /// Its selector is too long or cannot be read, so it may cover any.
     All,
 }
 
@@ -231,7 +231,7 @@ async fn of_namespace(
 
 impl From<BudgetObject> for Budget {
     fn from(object: BudgetObject) -> Self {
-        let BudgetObject { spec, status } = object;
+        let BudgetObject { metadata, spec, status } = object;
         let mut names = status.disrupted_pods;
         if names.is_cut {
             names.kept.clear();
@@ -241,7 +241,11 @@ impl From<BudgetObject> for Budget {
         Self {
             place: 0,
             bytes: bytes + spec.selector.as_ref().map_or(0, SelectorObject::bytes),
-            covered: spec.selector.map_or(Covered::None, Covered::by),
+            covered: match spec.selector {
+                _ if !metadata.lost.is_empty() => Covered::All,
+                Some(selector) => Covered::by(selector),
+                None => Covered::None,
+            },
             allowed: status.disruptions_allowed,
             disrupted,
         }
@@ -285,11 +289,21 @@ impl Budget {
 /// The parts of a PodDisruptionBudget that are read here.
 #[derive(Debug, Default, Deserialize)]
 struct BudgetObject {
+    #[serde(default)]
+    metadata: Meta,
     #[serde(default, deserialize_with = "null_is_default")]
     spec: BudgetSpec,
     #[serde(default, deserialize_with = "null_is_default")]
     status: BudgetStatus,
 }
+
+resource!(
+    BudgetObject,
+    NamespaceResourceScope,
+    "policy",
+    "PodDisruptionBudget",
+    "poddisruptionbudgets"
+);
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]

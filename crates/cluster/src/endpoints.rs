@@ -85,7 +85,7 @@ struct Conditions {
 #[serde(default)]
 struct Port {
     name: Option<String>,
-    port: Option<u16>,
+    port: Option<i64>,
 }
 
 /// One EndpointSlice of a Service.
@@ -140,7 +140,7 @@ impl EndpointSlice {
             (None, _) => return None,
             (Some(_), ports) => ports.iter().find(|port| port.name.as_deref() == name)?,
         };
-        found.port.filter(|port| *port > 0)
+        u16::try_from(found.port?).ok().filter(|port| *port > 0)
     }
 }
 

@@ -9,8 +9,8 @@ use api::claim::Share;
 use api::share::NodeShare;
 use jiff::Timestamp;
 use placement::gpu::{
-    Card, Choice, Claim, Closed, ContainerKind, GpuRequest, Isolation, MeasuredCard,
-    MeasuredMemory, Reservation,
+    Card, CardShare, CardUse, Choice, Claim, Closed, ContainerKind, ContainerRequest, GpuRequest,
+    Isolation, MeasuredCard, MeasuredMemory, Reservation,
 };
 use placement::names::{Names, aliyun};
 use placement::units::Units;
@@ -96,6 +96,29 @@ pub(crate) fn as_claimed(text: &str, request: &GpuRequest) -> Option<GpuRequest>
     let limits = claim.limits();
     let on_a_node = claimed.values().all(|shares| shares.len() <= MAX_CARDS);
     on_a_node.then(|| request.as_claimed(&claimed, &limits))?
+}
+
+/// What the claim of a bound pod gives each of its containers, as a request; `None` where it is no claim. For a pod
+/// whose spec cannot be read: all of its containers count as if they ran together.
+pub(crate) fn request_of_claim(text: &str) -> Option<GpuRequest> {
+    let claim = api::claim::Claim::from_json(text, MAX_CARDS * MAX_CARDS).ok()?;
+    let limits = claim.limits();
+    let mut containers = Vec::new();
+    for (position, (name, shares)) in claim.shares().into_iter().enumerate() {
+        let CardShare { cores, exclusive, .. } = *shares.values().next()?;
+        let units = shares.values().map(|share| share.units).sum();
+        let limit = limits.get(&name).copied();
+        let card_use =
+            CardUse { cards: u32::try_from(shares.len()).ok()?, exclusive, cores, limit };
+        containers.push(ContainerRequest {
+            name,
+            kind: ContainerKind::App,
+            position,
+            units,
+            card_use,
+        });
+    }
+    GpuRequest::new(containers).ok()?
 }
 
 /// Reads a pod's claim, and checks it against the pod's spec.

@@ -1,8 +1,8 @@
 //! The Kubernetes API: objects become facts, decisions become patches and bindings.
 //!
-//! The only crate that names `kube` and `k8s-openapi`. Invariants: the error of an object that cannot be read names the
-//! field, and nothing missing is ever read as zero; every call has a deadline; a call that may or may not have been
-//! carried out has an outcome of its own ([`BindOutcome::Unknown`]).
+//! The only crate that names `kube` and `k8s-openapi`. Invariants: a field that cannot be read costs that field of that
+//! object alone, and is named in the log; nothing missing is ever read as zero; every call has a deadline; a call that
+//! may or may not have been carried out has an outcome of its own ([`BindOutcome::Unknown`]).
 //!
 //! * [`client()`]: a client from the pod's own service account or a kubeconfig.
 //! * [`Pod`], [`Node`]: the parts of the objects that Plimsoll reads, and nothing else, so that a
@@ -34,6 +34,7 @@ mod moves;
 mod node;
 mod node_load;
 mod node_metrics;
+mod object;
 mod patch;
 mod pod;
 mod preemption;
@@ -59,6 +60,7 @@ pub use node_load::{
     NodeLoadFacts, NodeLoadsError, apply_node_load, check_node_loads, with_node_loads,
 };
 pub use node_metrics::{NodeUse, list_node_uses};
+pub use object::objects_read_in_part;
 pub use patch::{
     NodeCondition, mark_assigned, patch_node_annotations, patch_node_capacity,
     patch_node_condition, patch_own_node, record_claim,

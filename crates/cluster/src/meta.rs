@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use api::stored::Moment;
+use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use serde::{Deserialize, Deserializer};
 
@@ -19,14 +21,15 @@ struct Fields {
     generation: Option<i64>,
     annotations: Option<Annotations>,
     labels: Option<BTreeMap<String, String>>,
-    creation_timestamp: Option<Time>,
-    deletion_timestamp: Option<Time>,
+    creation_timestamp: Option<Moment>,
+    deletion_timestamp: Option<Moment>,
     owner_references: Option<Vec<Owner>>,
 }
 
 /// An owner reference.
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct Owner {
+    #[serde(default, deserialize_with = "null_is_default")]
     pub(crate) kind: String,
     #[serde(default, deserialize_with = "null_is_default")]
     pub(crate) name: String,
@@ -41,6 +44,8 @@ pub(crate) struct Meta {
     /// In the type that `kube::Resource` returns.
     pub(crate) object: ObjectMeta,
     pub(crate) owners: Vec<Owner>,
+    /// The fields of the object that could not be read, as `spec.containers`. What they say is unknown, not absent.
+    pub(crate) lost: Vec<String>,
 }
 
 impl<'de> Deserialize<'de> for Meta {
@@ -55,11 +60,15 @@ impl<'de> Deserialize<'de> for Meta {
             generation: fields.generation,
             annotations: fields.annotations,
             labels: fields.labels,
-            creation_timestamp: fields.creation_timestamp,
-            deletion_timestamp: fields.deletion_timestamp,
+            creation_timestamp: fields.creation_timestamp.and_then(|moment| moment.at).map(Time),
+            // A deletion has begun, whenever it was to.
+            deletion_timestamp: fields
+                .deletion_timestamp
+                .map(|moment| Time(moment.at.unwrap_or(Timestamp::MAX))),
             ..ObjectMeta::default()
         };
-        Ok(Self { object, owners: fields.owner_references.unwrap_or_default() })
+        let owners = fields.owner_references.unwrap_or_default();
+        Ok(Self { object, owners, lost: Vec::new() })
     }
 }
 
@@ -117,6 +126,18 @@ macro_rules! resource {
             }
             fn meta_mut(&mut self) -> &mut kube::core::ObjectMeta {
                 &mut self.metadata.object
+            }
+        }
+
+        impl $crate::object::Object for $type {
+            const KIND: &'static str = $kind;
+
+            fn about(&self) -> &kube::core::ObjectMeta {
+                &self.metadata.object
+            }
+
+            fn set_lost(&mut self, lost: Vec<String>) {
+                self.metadata.lost = lost;
             }
         }
     };

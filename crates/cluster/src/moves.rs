@@ -15,7 +15,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
 use kube::api::{GetParams, ListParams, Request};
-use kube::core::{Selector, SelectorExt};
+use kube::core::{ObjectMeta, Selector, SelectorExt};
 use kube::{Client, Resource as _};
 use placement::gpu::GpuRequest;
 use placement::names::Names;
@@ -30,6 +30,7 @@ use crate::call::{CallError, within};
 use crate::event::PodReference;
 use crate::meta::null_is_default;
 use crate::node::Node;
+use crate::object::Object;
 use crate::pod::Pod;
 use crate::preemption::{MAX_PODS, about};
 use crate::taint::Toleration;
@@ -113,13 +114,19 @@ pub struct Resident {
 pub struct NodeRoom {
     /// What is allocatable and not requested, of each resource but units of cards; may be below 0.
     pub free: BTreeMap<String, f64>,
+    /// Whether what one of its pods requests is not known.
+    has_unread_pod: bool,
     node: Node,
 }
 
 impl NodeRoom {
     /// Whether the pod's rules allow the node, and the node's taints the pod. It says nothing of room.
     pub fn accepts(&self, pod: &Resident) -> bool {
-        pod.rules.allow(&self.node)
+        self.is_known() && pod.rules.allow(&self.node)
+    }
+
+    fn is_known(&self) -> bool {
+        !self.has_unread_pod
     }
 }
 
@@ -140,7 +147,7 @@ impl Applicant {
 
     /// Whether the pod's rules allow the node, and the node's taints the pod.
     pub fn may_go_to(&self, node: &NodeRoom) -> bool {
-        self.rules.allow(&node.node)
+        node.is_known() && self.rules.allow(&node.node)
     }
 }
 
@@ -162,6 +169,7 @@ pub async fn applicant(
     let takes = takes(&read, names);
     let is_another = read.uid().as_str() != pod.uid;
     if is_another
+        || read.is_unread()
         || rest.stays().is_some()
         || read.has_resource_claims()
         || takes.len() > MAX_RESOURCES
@@ -187,11 +195,13 @@ pub async fn residents(
     let on_node = ListParams::default().fields(&format!("spec.nodeName={node}")).limit(PAGE);
     let mut used = BTreeMap::<String, f64>::new();
     let mut residents = Vec::new();
+    let mut has_unread_pod = false;
     let get = async { object::<Node>(client, nodes.get(node, &GetParams::default())).await };
     let add = |whole: WholePod| {
         if whole.pod.is_finished() {
             return;
         }
+        has_unread_pod |= whole.pod.is_unread();
         let takes = takes(&whole.pod, names);
         for (resource, amount) in &takes {
             *used.entry(resource.clone()).or_default() += amount;
@@ -203,7 +213,8 @@ pub async fn residents(
     };
     let list = each(client, &pods, &on_node, OF_A_NODE, add);
     let (node, ()) = tokio::try_join!(within(limit, get), within(limit, list))?;
-    Ok((NodeRoom::new(node, &used, names), residents))
+    let room = NodeRoom { has_unread_pod, ..NodeRoom::new(node, &used, names) };
+    Ok((room, residents))
 }
 
 fn takes(pod: &Pod, names: &Names) -> BTreeMap<String, f64> {
@@ -223,7 +234,7 @@ impl NodeRoom {
         for (resource, used) in used {
             *free.entry(resource.clone()).or_default() -= used;
         }
-        Self { free, node }
+        Self { free, has_unread_pod: false, node }
     }
 }
 
@@ -300,6 +311,18 @@ fn stays_by_budget(covering: &[Covering]) -> Option<Stays> {
 struct WholePod {
     pod: Pod,
     rest: Rest,
+}
+
+impl Object for WholePod {
+    const KIND: &'static str = Pod::KIND;
+
+    fn about(&self) -> &ObjectMeta {
+        self.pod.about()
+    }
+
+    fn set_lost(&mut self, lost: Vec<String>) {
+        self.pod.set_lost(lost);
+    }
 }
 
 impl<'de> Deserialize<'de> for WholePod {

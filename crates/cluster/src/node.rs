@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use api::cards::CardsError;
 use jiff::Timestamp;
 use placement::demand::{PerDemand, RateError};
-use placement::gpu::{Card, MeasuredMemory};
+use placement::gpu::{Card, Isolation, MeasuredMemory};
 use placement::names::{self, Names};
 use placement::reading::{HotValueNote, Reading, ReadingCodec, ReadingError};
 use placement::resources::PerResource;
@@ -62,17 +62,21 @@ struct Status {
     conditions: Vec<Condition>,
 }
 
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
 struct Address {
-    #[serde(rename = "type")]
+    #[serde(rename = "type", deserialize_with = "null_is_default")]
     kind: String,
+    #[serde(deserialize_with = "null_is_default")]
     address: String,
 }
 
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
 struct Condition {
-    #[serde(rename = "type")]
+    #[serde(rename = "type", deserialize_with = "null_is_default")]
     kind: String,
+    #[serde(deserialize_with = "null_is_default")]
     status: String,
 }
 
@@ -173,8 +177,11 @@ impl Node {
     }
 
     /// Whether a pod with these tolerations may not be placed here: by a taint, or since it is cordoned, which
-    /// kube-scheduler takes for a taint too.
+    /// kube-scheduler takes for a taint too, or since not all of the Node could be read.
     pub(crate) fn keeps_out(&self, tolerations: &[Toleration]) -> bool {
+        if !self.metadata.lost.is_empty() {
+            return true;
+        }
         let cordon = self
             .spec
             .unschedulable
@@ -201,7 +208,7 @@ impl Node {
             created_at: self.metadata.object.creation_timestamp.as_ref().map(|time| time.0),
             internal_ip: self.internal_ip(),
             exporter: metadata.annotation(&names.exporter()).map(exporter_address),
-            cards: metadata.annotation(&names.cards()).map(|text| gpu::cards(text, isolation)),
+            cards: self.cards(names, isolation),
             ready: self.ready(),
             readings: self.readings(codec),
             hot_value: hot_value.and_then(|text| codec.decode_hot_value(text).ok()),
@@ -215,6 +222,18 @@ impl Node {
             measured: metadata.annotation(&names.share()).and_then(gpu::measured),
             taints: self.taints(),
         }
+    }
+
+    fn cards(
+        &self,
+        names: &Names,
+        isolation: Option<Isolation>,
+    ) -> Option<Result<Vec<Card>, CardsError>> {
+        if !self.metadata.lost.is_empty() {
+            return Some(Err(CardsError::UnreadNode));
+        }
+        let text = self.metadata.annotation(&names.cards())?;
+        Some(gpu::cards(text, isolation))
     }
 
     fn taints(&self) -> NodeTaints {

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use api::stored::time;
 use jiff::Timestamp;
 use kube::Client;
 use kube::api::ListParams;
@@ -12,7 +13,7 @@ use serde::Deserialize;
 
 use crate::answer::{OF_ALL_NODES, each};
 use crate::call::{CallError, within};
-use crate::meta::null_is_default;
+use crate::meta::{Meta, null_is_default, resource};
 use crate::quantity::{Quantities, amounts};
 
 /// The path of the list in the API.
@@ -29,18 +30,17 @@ pub struct NodeUse {
     pub used: PerResource<Option<f64>>,
 }
 
-#[derive(Deserialize)]
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
 struct Item {
-    metadata: Metadata,
-    timestamp: Timestamp,
-    #[serde(default, deserialize_with = "null_is_default")]
+    metadata: Meta,
+    #[serde(deserialize_with = "time")]
+    timestamp: Option<Timestamp>,
+    #[serde(deserialize_with = "null_is_default")]
     usage: Quantities,
 }
 
-#[derive(Deserialize)]
-struct Metadata {
-    name: String,
-}
+resource!(Item, ClusterResourceScope, "metrics.k8s.io", "v1beta1", "NodeMetrics", "nodes");
 
 /// What each node used last, as metrics-server has it. A node that it could not scrape is left out.
 ///
@@ -52,15 +52,17 @@ pub async fn list_node_uses(client: &Client, limit: Duration) -> Result<Vec<Node
     let all = ListParams::default();
     let items = Request::new(PATH);
     let listing = each(client, &items, &all, OF_ALL_NODES, |item: Item| {
-        uses.push(item.into_use());
+        uses.extend(item.into_use());
     });
     within(limit, listing).await?;
     Ok(uses)
 }
 
 impl Item {
-    fn into_use(self) -> NodeUse {
-        NodeUse { node: self.metadata.name.into(), at: self.timestamp, used: amounts(&self.usage) }
+    /// `None` where it names no node or no time.
+    fn into_use(self) -> Option<NodeUse> {
+        let node = self.metadata.object.name?.into();
+        Some(NodeUse { node, at: self.timestamp?, used: amounts(&self.usage) })
     }
 }
 
@@ -85,7 +87,7 @@ mod tests {
     fn usage_is_read_in_cores_and_bytes_and_what_is_not_told_is_none() {
         let answer: serde_json::Value = serde_json::from_str(ANSWER).unwrap();
         let items: Vec<Item> = serde_json::from_value(answer["items"].clone()).unwrap();
-        let uses: Vec<NodeUse> = items.into_iter().map(Item::into_use).collect();
+        let uses: Vec<NodeUse> = items.into_iter().filter_map(Item::into_use).collect();
         assert_eq!(uses[0].node, "node-1".into());
         assert_eq!(uses[0].at, "2026-11-20T09:00:07Z".parse().unwrap());
         let used = PerResource { cpu: Some(0.251_543_711), memory: Some(1_931_844.0 * 1024.0) };

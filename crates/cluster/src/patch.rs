@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::answer::{Built, acknowledged, object};
 use crate::call::{CallError, within};
-use crate::meta::null_is_default;
+use crate::meta::{Meta, core_resource, null_is_default};
 use crate::{Annotations, Node, Pod};
 
 /// Sets (`Some`) or removes (`None`) annotations of a node, all in one write. With a UID, another Node that has the
@@ -53,9 +53,10 @@ pub async fn patch_own_node(
 }
 
 /// What is read of a Node that the own patch has changed.
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
+#[serde(default)]
 struct Patched {
-    #[serde(default)]
+    metadata: Meta,
     status: Status,
 }
 
@@ -69,8 +70,11 @@ struct Status {
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 struct Info {
+    #[serde(deserialize_with = "null_is_default")]
     container_runtime_version: String,
 }
+
+core_resource!(Patched, ClusterResourceScope, "Node", "nodes");
 
 fn annotations_patch(annotations: impl IntoIterator<Item = (String, Option<String>)>) -> Value {
     let annotations: serde_json::Map<String, Value> = annotations

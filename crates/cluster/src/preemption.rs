@@ -40,7 +40,8 @@ pub struct Occupants {
     /// What the pod lacks of each resource but GPU memory.
     pub shortfall: Shortfall,
     covering: BTreeMap<PodUid, Vec<Covering>>,
-    /// Whether the pod may not be placed on the node: it is cordoned, or has a taint that the pod does not tolerate.
+    /// Whether the pod may not be placed on the node: it is cordoned, has a taint that the pod does not tolerate, or is
+    /// one of which not everything can be read.
     pub keeps_out: bool,
 }
 
@@ -98,6 +99,8 @@ struct Room<'p> {
     wanted: Vec<(String, f64)>,
     standing: Vec<Standing>,
     ending: BTreeSet<PodUid>,
+    /// Whether what a pod there requests is not known.
+    has_unread_pod: bool,
 }
 
 /// A pod that has not ended.
@@ -119,7 +122,8 @@ impl<'p> Room<'p> {
             .into_iter()
             .filter(|(resource, amount)| *resource != names.gpu_resource() && *amount > 0.0)
             .collect();
-        Self { pod, wanted, standing: Vec::new(), ending: BTreeSet::new() }
+        let (standing, ending) = Default::default();
+        Self { pod, wanted, standing, ending, has_unread_pod: false }
     }
 
     /// Adds a pod that stands there. More than [`MAX_PODS`] are not added.
@@ -130,6 +134,7 @@ impl<'p> Room<'p> {
         if other.is_deleting() {
             self.ending.insert(other.uid());
         }
+        self.has_unread_pod |= other.is_unread();
         let requests = other.scheduled_requests();
         let holds = self
             .wanted
@@ -166,7 +171,7 @@ impl<'p> Room<'p> {
 
     fn occupants(self, node: &Node, budgets: &Budgets) -> Occupants {
         let shortfall = self.shortfall(node);
-        let keeps_out = node.keeps_out(self.pod.tolerations());
+        let keeps_out = self.has_unread_pod || node.keeps_out(self.pod.tolerations());
         let mut lower = self.standing;
         lower.retain(|other| other.labelled.is_some());
         // As kube-scheduler does: the most important pods use a budget up first.

@@ -34,6 +34,7 @@ pub mod memory;
 mod objects;
 mod proc_tree;
 pub mod scheduler;
+pub mod stored;
 
 use std::future::Future;
 use std::io;

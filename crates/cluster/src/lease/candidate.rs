@@ -14,6 +14,10 @@ use super::Holder;
 /// The Lease's annotation with the address at which other replicas reach its holder: `IP:PORT`.
 pub(super) const ADDRESS: &str = "plimsoll.dev/address";
 
+/// The longest duration of a Lease that the programs' flags accept. A Lease can say 68 years, and no replica would lead
+/// until then.
+const LONGEST: Duration = Duration::from_secs(300);
+
 /// The next call.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Call {
@@ -97,11 +101,11 @@ impl Candidate {
         self.holder().is_empty() || now.saturating_duration_since(*since) >= self.duration_of(lease)
     }
 
-    /// How long this Lease lasts after a renewal.
+    /// How long this Lease lasts after a renewal, at most [`LONGEST`].
     fn duration_of(&self, lease: &Lease) -> Duration {
         let promised = lease.spec.as_ref().and_then(|spec| spec.lease_duration_seconds);
         let promised = promised.and_then(|seconds| u64::try_from(seconds).ok());
-        promised.map_or(self.duration, Duration::from_secs)
+        promised.map_or(self.duration, |seconds| Duration::from_secs(seconds).min(LONGEST))
     }
 
     /// The next call. `time` is written into the Lease for information; nothing is decided by it.

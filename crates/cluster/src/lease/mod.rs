@@ -19,12 +19,15 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
-use kube::api::PostParams;
-use kube::{Api, Client};
+use kube::api::{GetParams, ObjectMeta, PostParams, Request};
+use kube::core::request;
+use kube::{Client, Resource as _};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use crate::answer::{Built, object};
 use crate::call::{CallError, within};
+use crate::object::Object;
 use candidate::{Call, Candidate};
 use leadership::{State, Term};
 
@@ -61,7 +64,9 @@ impl LeaseSettings {
 
 /// Takes the Lease and renews it.
 pub struct Elector {
-    leases: Api<Lease>,
+    client: Client,
+    /// The Leases of the own namespace.
+    leases: Request,
     name: String,
     candidate: Candidate,
     state: watch::Sender<State>,
@@ -85,11 +90,21 @@ impl Elector {
         let (state, receiver) =
             watch::channel(State { term: Term::Over, number: 0, failures: 0, holder: None });
         let LeaseSettings { name, identity, duration, read_period, address } = settings;
-        let leases = Api::default_namespaced(client.clone());
+        let leases = Request::new(Lease::url_path(&(), Some(client.default_namespace())));
+        let client = client.clone();
         let candidate = Candidate::new(identity, duration).with_address(address);
         let leadership = Leadership { state: receiver, duration };
         (
-            Self { leases, name, candidate, state, read_period, failures: 0, failing: None },
+            Self {
+                client,
+                leases,
+                name,
+                candidate,
+                state,
+                read_period,
+                failures: 0,
+                failing: None,
+            },
             leadership,
         )
     }
@@ -142,20 +157,19 @@ impl Elector {
     }
 
     async fn try_step(&mut self) -> Result<(), CallError> {
-        let limit = self.candidate.period();
         let mut conflicts = 0;
         loop {
             let sent = Instant::now();
             let outcome = match self.candidate.next_call(sent, Timestamp::now()) {
                 Call::Nothing => return Ok(()),
                 Call::Read => {
-                    let read = within(limit, self.leases.get_opt(&self.name)).await?;
+                    let read = self.read().await?;
                     self.candidate.set_read(read, Instant::now());
                     continue;
                 }
                 Call::Create(mut lease) => {
                     lease.metadata.name = Some(self.name.clone());
-                    within(limit, self.leases.create(&PostParams::default(), &lease)).await
+                    self.create(&lease).await
                 }
                 Call::Replace(lease) => self.replace(&lease).await,
             };
@@ -234,7 +248,7 @@ impl Elector {
         let mut outcome = self.try_release().await;
         if matches!(outcome, Err(CallError::Conflict(_))) {
             // A renewal was under way when the end came.
-            let read = within(self.candidate.period(), self.leases.get_opt(&self.name)).await;
+            let read = self.read().await;
             outcome = match read {
                 Ok(lease) => {
                     self.candidate.set_read(lease, Instant::now());
@@ -258,10 +272,42 @@ impl Elector {
         self.replace(&lease).await.map(|_| true)
     }
 
-    async fn replace(&self, lease: &Lease) -> Result<Lease, CallError> {
-        let params = PostParams::default();
-        within(self.candidate.period(), self.leases.replace(&self.name, &params, lease)).await
+    async fn read(&self) -> Result<Option<Lease>, CallError> {
+        match self.call(self.leases.get(&self.name, &GetParams::default())).await {
+            Ok(lease) => Ok(Some(lease)),
+            Err(CallError::NotFound(_)) => Ok(None),
+            Err(error) => Err(error),
+        }
     }
+
+    async fn create(&self, lease: &Lease) -> Result<Lease, CallError> {
+        let create = |body| self.leases.create(&PostParams::default(), body);
+        self.call(body(lease).and_then(create)).await
+    }
+
+    async fn replace(&self, lease: &Lease) -> Result<Lease, CallError> {
+        let replace = |body| self.leases.replace(&self.name, &PostParams::default(), body);
+        self.call(body(lease).and_then(replace)).await
+    }
+
+    async fn call(&self, request: Built) -> Result<Lease, CallError> {
+        within(self.candidate.period(), object(&self.client, request)).await
+    }
+}
+
+fn body(lease: &Lease) -> Result<Vec<u8>, request::Error> {
+    serde_json::to_vec(lease).map_err(request::Error::SerializeBody)
+}
+
+/// Of a Lease that others wrote, what cannot be read does not count: the next renewal writes it anew.
+impl Object for Lease {
+    const KIND: &'static str = "Lease";
+
+    fn about(&self) -> &ObjectMeta {
+        &self.metadata
+    }
+
+    fn set_lost(&mut self, _lost: Vec<String>) {}
 }
 
 impl Failing {

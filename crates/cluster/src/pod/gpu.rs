@@ -76,6 +76,9 @@ pub enum GpuRequestError {
         /// Bytes that Bind adds at most.
         added: usize,
     },
+    /// The pod is there, but not every field of its spec or its metadata could be read.
+    #[error("not every field of the pod can be read")]
+    UnreadPod,
 }
 
 /// The annotations by which a pod requests more than units.
@@ -131,6 +134,7 @@ impl GpuRequestError {
     pub fn reason(&self) -> &'static str {
         match self {
             Self::Quantity { .. } => reason!("the pod's limit of GPU memory cannot be read"),
+            Self::UnreadPod => reason!("not every field of the pod can be read"),
             Self::TooManyContainers(_) => {
                 reason!("too many containers of the pod ask for GPU memory")
             }
@@ -179,6 +183,9 @@ impl Pod {
     ///
     /// Names the container or the annotation that cannot be read, or what cannot be met anywhere.
     pub fn request(&self, names: &Names) -> Result<Option<GpuRequest>, GpuRequestError> {
+        if self.is_unread() {
+            return Err(GpuRequestError::UnreadPod);
+        }
         let containers = self.containers(names)?;
         if containers.iter().all(|ask| ask.units.is_zero()) {
             return Ok(None);
@@ -217,6 +224,15 @@ impl Pod {
     pub(super) fn gpu(&self, names: &Names) -> Result<Option<GpuPod>, GpuRequestError> {
         let (request, fault) = match self.request(names) {
             Ok(request) => (request, None),
+            // What it holds is what Bind gave it.
+            Err(fault @ GpuRequestError::UnreadPod) => {
+                let claim =
+                    self.metadata.annotation(&names.claim()).filter(|_| self.node().is_some());
+                let Some(request) = claim.and_then(gpu::request_of_claim) else {
+                    return Err(fault);
+                };
+                (Some(request), Some(fault))
+            }
             Err(
                 fault @ (GpuRequestError::Quantity { .. } | GpuRequestError::TooManyContainers(_)),
             ) => return Err(fault),

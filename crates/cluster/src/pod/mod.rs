@@ -19,8 +19,8 @@ pub use mounts::{MPS_PIPES, MPS_SHARED_MEMORY, MpsConflict};
 
 use std::collections::BTreeMap;
 
+use api::stored::{Moment, time};
 use jiff::Timestamp;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use placement::gpu::{Claim, GpuRequest};
 use placement::load::PodKind;
 use placement::names::Names;
@@ -91,6 +91,7 @@ struct Volume {
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct Container {
+    #[serde(deserialize_with = "null_is_default")]
     name: String,
     image: Option<String>,
     command: Words,
@@ -138,7 +139,7 @@ struct Status {
     /// The same in words.
     #[serde(deserialize_with = "null_is_default")]
     message: String,
-    start_time: Option<Time>,
+    start_time: Option<Moment>,
     /// The node where kube-scheduler has evicted pods for this one.
     #[serde(deserialize_with = "null_is_default")]
     nominated_node_name: String,
@@ -161,6 +162,7 @@ struct Status {
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct ContainerStatus {
+    #[serde(deserialize_with = "null_is_default")]
     name: String,
     /// `containerd://ID`; of the container that runs, or of the last that ran.
     #[serde(rename = "containerID", deserialize_with = "null_is_default")]
@@ -190,17 +192,18 @@ struct ContainerState {
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct RunTimes {
-    started_at: Option<Time>,
-    finished_at: Option<Time>,
+    #[serde(deserialize_with = "time")]
+    started_at: Option<Timestamp>,
+    #[serde(deserialize_with = "time")]
+    finished_at: Option<Timestamp>,
 }
 
 impl ContainerState {
     /// When it started and ended; `None` if it has not run. The end is `None` while it runs.
     fn run(&self) -> Option<(Timestamp, Option<Timestamp>)> {
         let times = self.running.as_ref().or(self.terminated.as_ref())?;
-        let started_at = times.started_at.as_ref()?.0;
-        let finished_at = times.finished_at.as_ref().map(|time| time.0);
-        (started_at > Timestamp::UNIX_EPOCH).then_some((started_at, finished_at))
+        let started_at = times.started_at.filter(|at| *at > Timestamp::UNIX_EPOCH)?;
+        Some((started_at, times.finished_at))
     }
 }
 
@@ -215,16 +218,17 @@ pub struct ContainerRuns {
     pub until: Option<Timestamp>,
 }
 
-#[derive(Debug, Clone, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
 struct Condition {
-    #[serde(rename = "type")]
+    #[serde(rename = "type", deserialize_with = "null_is_default")]
     kind: String,
-    #[serde(default)]
+    #[serde(deserialize_with = "null_is_default")]
     status: String,
-    #[serde(default, deserialize_with = "null_is_default")]
+    #[serde(deserialize_with = "null_is_default")]
     reason: String,
-    last_transition_time: Option<Time>,
+    #[serde(deserialize_with = "time")]
+    last_transition_time: Option<Timestamp>,
 }
 
 /// The facts of a pod that requests GPU memory.
@@ -372,6 +376,11 @@ impl Pod {
         self.spec.priority
     }
 
+    /// Whether it is not known what it requests, since not every field of its spec or its metadata could be read.
+    pub(crate) fn is_unread(&self) -> bool {
+        self.metadata.lost.iter().any(|field| !field.starts_with("status"))
+    }
+
     /// Whether it requests devices by resource claims.
     pub fn has_resource_claims(&self) -> bool {
         !self.spec.resource_claims.is_empty()
@@ -411,7 +420,7 @@ impl Pod {
 
     /// When its kubelet admitted it.
     pub(crate) fn started_at(&self) -> Option<Timestamp> {
-        self.status.start_time.as_ref().map(|time| time.0)
+        self.status.start_time?.at
     }
 
     /// The name of its priority class; empty where it has none.
@@ -439,10 +448,10 @@ impl Pod {
         let condition =
             self.status.conditions.iter().find(|c| c.kind == "PodScheduled" && c.status == "False");
         let never_changed = self.metadata.object.generation == Some(1);
-        match condition.map(|c| (c.reason.as_str(), &c.last_transition_time)) {
+        match condition.map(|c| (c.reason.as_str(), c.last_transition_time)) {
             // kube-scheduler writes SchedulerError after an extender's error: the pod waits too.
             Some(("Unschedulable" | "SchedulerError", Some(since))) if never_changed => {
-                Wait::Since(since.0)
+                Wait::Since(since)
             }
             Some(("Unschedulable" | "SchedulerError" | "SchedulingGated", _)) => Wait::Unknown,
             _ => Wait::None,
@@ -480,11 +489,11 @@ impl Pod {
 
     /// When it ended, at `now` at the latest: the last change of its conditions; `None` where it has not ended.
     pub fn ended_at(&self, now: Timestamp) -> Option<Timestamp> {
-        let changes = self.status.conditions.iter().filter_map(|c| c.last_transition_time.as_ref());
+        let changes = self.status.conditions.iter().filter_map(|c| c.last_transition_time);
         if !self.is_finished() {
             return None;
         }
-        changes.map(|time| time.0.min(now)).max()
+        changes.map(|at| at.min(now)).max()
     }
 
     /// Whether it has ended.
@@ -548,6 +557,6 @@ impl Pod {
             .conditions
             .iter()
             .find(|c| c.kind == "PodScheduled" && c.status == "True")?;
-        condition.last_transition_time.as_ref().map(|time| time.0)
+        condition.last_transition_time
     }
 }

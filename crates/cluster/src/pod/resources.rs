@@ -1,7 +1,7 @@
 //! What a pod requests of CPU and memory, as kube-scheduler counts it.
 //!
-//! Invariant: a quantity that cannot be read is absent, never 0. While the pod is resized in place, the largest of what
-//! its spec has, what the kubelet has admitted and what is in force counts.
+//! Invariants: a quantity that cannot be read is absent, never 0. While the pod is resized in place, the largest of what
+//! its spec has, what the kubelet has admitted and what is in force counts, wherever room is counted.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use placement::gpu::ContainerKind;
 use placement::resources::{PerResource, PodResources, Resource};
 
 use super::{Container, ContainerStatus, Pod, Resources};
-use crate::quantity::{Quantities, Quantity, amounts};
+use crate::quantity::{Quantities, amounts};
 
 /// Amounts that the pod's object names; absent if it does not.
 type Stated = PerResource<Option<f64>>;
@@ -18,7 +18,8 @@ impl Pod {
     /// Its requests and limits: those of the pod as a whole if its spec has them. Otherwise the sum over app containers
     /// and sidecars, which run together, plus the overhead of its RuntimeClass.
     pub fn resources(&self) -> PodResources {
-        let running: Vec<_> = self.running().map(|container| self.container(container)).collect();
+        let reported = self.reported();
+        let running: Vec<_> = self.running().map(|it| reported.resources_of(it)).collect();
         let of_pod = self.of_pod();
         let overhead = amounts(&self.spec.overhead);
         PodResources {
@@ -41,11 +42,14 @@ impl Pod {
     /// Otherwise the larger of the sum over its containers, and of an init container plus the sidecars before it. Its
     /// overhead is added.
     pub(crate) fn scheduled_requests(&self) -> BTreeMap<String, f64> {
+        // Init containers that end before the others start are not resized.
+        let (reported, not_resized) = (self.reported(), Reported::default());
         let mut steady: BTreeMap<String, f64> = BTreeMap::new();
         let mut peak: BTreeMap<String, f64> = BTreeMap::new();
         for container in &self.spec.init_containers {
             let is_sidecar = container.init_kind() == ContainerKind::Sidecar;
-            for (resource, amount) in readable(&container.resources.requests) {
+            let reported = if is_sidecar { &reported } else { &not_resized };
+            for (resource, amount) in largest_of_each(reported.requests_of(container)) {
                 let beside = steady.get(&resource).copied().unwrap_or(0.0) + amount;
                 if is_sidecar {
                     steady.insert(resource.clone(), beside);
@@ -55,7 +59,7 @@ impl Pod {
             }
         }
         for container in &self.spec.containers {
-            for (resource, amount) in readable(&container.resources.requests) {
+            for (resource, amount) in largest_of_each(reported.requests_of(container)) {
                 *steady.entry(resource).or_default() += amount;
             }
         }
@@ -63,8 +67,10 @@ impl Pod {
             let most = peak.entry(resource).or_default();
             *most = most.max(amount);
         }
-        peak.extend(readable(&self.spec.resources.requests));
-        for (resource, amount) in readable(&self.spec.overhead) {
+        let named = &self.spec.resources.requests;
+        let of_pod = largest_of_each(self.requests_of_pod().into_iter());
+        peak.extend(of_pod.into_iter().filter(|(resource, _)| named.contains_key(resource)));
+        for (resource, amount) in largest_of_each([&self.spec.overhead].into_iter()) {
             *peak.entry(resource).or_default() += amount;
         }
         peak
@@ -73,18 +79,26 @@ impl Pod {
     /// The CPU that it requests, in thousandths of a core, as kube-scheduler counts it: as [`Pod::scheduled_requests`],
     /// of one resource. What cannot be read is left out.
     pub fn cpu_request(&self) -> u64 {
+        let (reported, not_resized) = (self.reported(), Reported::default());
+        let cpu_of =
+            |by: &Reported<'_>, container| largest_cpu(by.requests_of(container)).unwrap_or(0.0);
         let mut steady = 0.0_f64;
         let mut peak = 0.0_f64;
         for container in &self.spec.init_containers {
-            let beside = steady + container.cpu_request();
-            if container.init_kind() == ContainerKind::Sidecar {
+            let is_sidecar = container.init_kind() == ContainerKind::Sidecar;
+            let by = if is_sidecar { &reported } else { &not_resized };
+            let beside = steady + cpu_of(by, container);
+            if is_sidecar {
                 steady = beside;
             }
             peak = peak.max(beside);
         }
-        let steady = steady + self.spec.containers.iter().map(Container::cpu_request).sum::<f64>();
-        let cores = cpu_of(&self.spec.resources.requests).unwrap_or(steady.max(peak));
-        thousandths(cores + cpu_of(&self.spec.overhead).unwrap_or(0.0))
+        let steady =
+            steady + self.spec.containers.iter().map(|it| cpu_of(&reported, it)).sum::<f64>();
+        let names_cpu = self.spec.resources.requests.contains_key("cpu");
+        let of_pod = largest_cpu(self.requests_of_pod().into_iter()).filter(|_| names_cpu);
+        let overhead = largest_cpu([&self.spec.overhead].into_iter()).unwrap_or(0.0);
+        thousandths(of_pod.unwrap_or(steady.max(peak)) + overhead)
     }
 
     /// The containers that run together, in the order of the spec.
@@ -107,23 +121,24 @@ impl Pod {
         }
     }
 
-    fn container(&self, container: &Container) -> PodResources {
-        let wanted = stated(&container.resources);
-        let Some(status) = self.status_of(container) else { return wanted };
-        // A resize that the node can never do does not count.
-        let wanted = if self.resize_is_infeasible() { PodResources::default() } else { wanted };
-        largest(wanted, &status.allocated_resources, &status.resources)
+    /// The requests of the pod as a whole: wanted, admitted and in force. They count for resources that its spec names.
+    fn requests_of_pod(&self) -> [&Quantities; 3] {
+        let status = &self.status;
+        [&self.spec.resources.requests, &status.allocated_resources, &status.resources.requests]
     }
 
-    /// The container's status; `None` if it has no resources, as with older kubelets.
-    fn status_of(&self, container: &Container) -> Option<&ContainerStatus> {
+    /// The kubelet's report of its containers' resources. Older kubelets report none.
+    fn reported(&self) -> Reported<'_> {
         let status = &self.status;
         let all = status.container_statuses.iter().chain(&status.init_container_statuses);
-        let mut known = all.filter(|status| {
+        let known = all.filter(|status| {
             let in_force = &status.resources;
             !in_force.requests.is_empty() || !in_force.limits.is_empty()
         });
-        known.find(|status| status.name == container.name)
+        Reported {
+            statuses: known.map(|status| (status.name.as_str(), status)).collect(),
+            resize_is_infeasible: self.resize_is_infeasible(),
+        }
     }
 
     fn resize_is_infeasible(&self) -> bool {
@@ -134,28 +149,67 @@ impl Pod {
     }
 }
 
-/// Cores in thousandths, rounded up, as Kubernetes does.
-pub(crate) fn thousandths(cores: f64) -> u64 {
-    // A rounding error does not add a thousandth.
-    (cores * 1_000.0 - 1e-6).ceil().max(0.0) as u64
+/// What a pod's containers have by their kubelet's report.
+#[derive(Default)]
+struct Reported<'p> {
+    /// By the container's name.
+    statuses: BTreeMap<&'p str, &'p ContainerStatus>,
+    /// Whether the node can never do the resize that the spec wants, so that it does not count.
+    resize_is_infeasible: bool,
 }
 
-/// The quantities that can be read.
-fn readable(quantities: &Quantities) -> Vec<(String, f64)> {
-    let amount =
-        |(resource, quantity): (&String, &Quantity)| Some((resource.clone(), quantity.amount()?));
-    quantities.iter().filter_map(amount).collect()
-}
+impl<'p> Reported<'p> {
+    fn of(&self, container: &Container) -> Option<&'p ContainerStatus> {
+        self.statuses.get(container.name.as_str()).copied()
+    }
 
-impl Container {
-    /// The CPU that it requests, in cores; 0 where that is absent or cannot be read.
-    fn cpu_request(&self) -> f64 {
-        cpu_of(&self.resources.requests).unwrap_or(0.0)
+    /// The requests of a container: wanted, admitted and in force. The largest of each resource counts, as in
+    /// `determineContainerReqs` of k8s.io/component-helpers.
+    fn requests_of<'c>(&self, container: &'c Container) -> impl Iterator<Item = &'c Quantities>
+    where
+        'p: 'c,
+    {
+        let status = self.of(container);
+        let wants = status.is_none() || !self.resize_is_infeasible;
+        let wanted = wants.then_some(&container.resources.requests);
+        let admitted = status.map(|status| &status.allocated_resources);
+        let in_force = status.map(|status| &status.resources.requests);
+        [wanted, admitted, in_force].into_iter().flatten()
+    }
+
+    /// The requests and limits of a container that goes on running.
+    fn resources_of(&self, container: &Container) -> PodResources {
+        let wanted = stated(&container.resources);
+        let Some(status) = self.of(container) else { return wanted };
+        let wanted = if self.resize_is_infeasible { PodResources::default() } else { wanted };
+        largest(wanted, &status.allocated_resources, &status.resources)
     }
 }
 
-fn cpu_of(quantities: &Quantities) -> Option<f64> {
-    quantities.get("cpu").and_then(Quantity::amount)
+/// More than the CPU of any node, in thousandths of a core: sums over all nodes of a cluster stay far from the end of
+/// the type, whatever a kubelet reports.
+const MOST_THOUSANDTHS: u64 = 1 << 40;
+
+/// Cores in thousandths, rounded up, as Kubernetes does.
+pub(crate) fn thousandths(cores: f64) -> u64 {
+    // A rounding error does not add a thousandth.
+    ((cores * 1_000.0 - 1e-6).ceil().max(0.0) as u64).min(MOST_THOUSANDTHS)
+}
+
+/// The largest quantity of each resource in several lists, of those that can be read.
+fn largest_of_each<'p>(lists: impl Iterator<Item = &'p Quantities>) -> BTreeMap<String, f64> {
+    let mut largest: BTreeMap<String, f64> = BTreeMap::new();
+    for (resource, quantity) in lists.flatten() {
+        let Some(amount) = quantity.amount() else { continue };
+        let most = largest.entry(resource.clone()).or_default();
+        *most = most.max(amount);
+    }
+    largest
+}
+
+/// As [`largest_of_each`], of the CPU, in cores.
+fn largest_cpu<'p>(lists: impl Iterator<Item = &'p Quantities>) -> Option<f64> {
+    lists.filter_map(|list| list.get("cpu")?.amount()).reduce(f64::max)
 }
 
 /// The known amounts of the resources that are stated.
@@ -188,4 +242,119 @@ fn larger(one: Stated, other: Stated) -> Stated {
 /// A sum that is not finite is absent, like a quantity that cannot be read.
 fn finite(amount: impl Fn(Resource) -> Option<f64>) -> Stated {
     PerResource::of(|resource| amount(resource).filter(|amount| amount.is_finite()))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn pod(spec: &Value, status: &Value) -> Pod {
+        serde_json::from_value(json!({ "spec": spec, "status": status })).unwrap()
+    }
+
+    fn held(pod: &Pod, resource: &str) -> f64 {
+        pod.scheduled_requests().get(resource).copied().unwrap_or(0.0)
+    }
+
+    fn requests(cpu: &str, memory: &str) -> Value {
+        json!({ "requests": { "cpu": cpu, "memory": memory } })
+    }
+
+    #[test]
+    fn a_pod_that_is_made_smaller_holds_what_its_kubelet_has_not_given_back() {
+        let spec = json!({ "containers": [{ "name": "a", "resources": requests("1", "2Gi") }] });
+        let reported = |name: &str, conditions: Value| {
+            json!({ "conditions": conditions, "containerStatuses": [{
+                "name": name, "allocatedResources": { "cpu": "4", "memory": "1Gi" },
+                "resources": requests("3", "8Gi"),
+            }] })
+        };
+        let pod_of = |name: &str, conditions: Value| pod(&spec, &reported(name, conditions));
+        for (name, conditions, cpu, gib) in [
+            ("a", json!([]), 4.0, 8.0),
+            ("a", json!([{ "type": "PodResizePending", "reason": "Deferred" }]), 4.0, 8.0),
+            ("a", json!([{ "type": "PodResizeInProgress" }]), 4.0, 8.0),
+            ("other", json!([]), 1.0, 2.0),
+        ] {
+            let pod = pod_of(name, conditions);
+            let gibibytes = held(&pod, "memory") / f64::from(1 << 30);
+            assert_eq!((held(&pod, "cpu"), gibibytes), (cpu, gib));
+            assert_eq!(pod.cpu_request(), thousandths(cpu));
+        }
+    }
+
+    #[test]
+    fn a_resize_that_the_node_can_never_do_does_not_count() {
+        let spec = json!({ "containers": [{ "name": "a", "resources": requests("64", "1Gi") }] });
+        let status = json!({
+            "conditions": [{ "type": "PodResizePending", "reason": "Infeasible" }],
+            "containerStatuses": [{ "name": "a", "resources": requests("2", "1Gi") }],
+        });
+        let pod = pod(&spec, &status);
+        assert_eq!((held(&pod, "cpu"), pod.cpu_request()), (2.0, 2_000));
+    }
+
+    #[test]
+    fn sidecars_and_whole_pods_are_resized_and_init_containers_that_end_are_not() {
+        let spec = json!({
+            "initContainers": [
+                { "name": "once", "resources": requests("1", "1") },
+                { "name": "beside", "restartPolicy": "Always", "resources": requests("1", "1") },
+            ],
+            "containers": [{ "name": "main", "resources": requests("1", "1") }],
+        });
+        let report = |name: &str| json!({ "name": name, "resources": requests("5", "5") });
+        let status = json!({ "initContainerStatuses": [report("once"), report("beside")] });
+        let by_container = pod(&spec, &status);
+        assert_eq!((held(&by_container, "cpu"), by_container.cpu_request()), (6.0, 6_000));
+        let mut of_pod = spec;
+        of_pod["resources"] = json!({ "requests": { "cpu": "3" } });
+        let whole = pod(&of_pod, &json!({ "allocatedResources": { "cpu": "7", "memory": "9" } }));
+        assert_eq!((held(&whole, "cpu"), held(&whole, "memory")), (7.0, 2.0));
+        assert_eq!(whole.cpu_request(), 7_000);
+    }
+
+    fn quantity() -> impl Strategy<Value = Value> {
+        let odd = ["9E", "1n", "-1", "", "x", "1e400", "12345678901234567890"].map(Value::from);
+        prop_oneof![
+            (0_u32..9_000).prop_map(|milli| json!(format!("{milli}m"))),
+            prop::sample::select(odd.to_vec())
+        ]
+    }
+
+    fn container(name: &'static str) -> impl Strategy<Value = (Value, Value)> {
+        let parts = (quantity(), quantity(), quantity(), any::<bool>(), any::<bool>());
+        parts.prop_map(move |(wanted, admitted, in_force, is_sidecar, is_reported)| {
+            let policy = if is_sidecar { json!("Always") } else { Value::Null };
+            let spec = json!({ "name": name, "restartPolicy": policy, "resources": { "requests": { "cpu": wanted } } });
+            let status = json!({
+                "name": if is_reported { name } else { "" }, "allocatedResources": { "cpu": admitted },
+                "resources": { "requests": { "cpu": in_force } },
+            });
+            (spec, status)
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn the_request_of_cpu_is_that_of_all_resources_and_ends_below_what_sums_can_hold(
+            (init, init_status) in container("i"), (main, status) in container("a"),
+            whole in prop::option::of(quantity()), overhead in quantity(), infeasible in any::<bool>(),
+        ) {
+            let reason = if infeasible { "Infeasible" } else { "Deferred" };
+            let of_pod = whole.map_or(json!({}), |cpu| json!({ "requests": { "cpu": cpu } }));
+            let pod = pod(
+                &json!({ "initContainers": [init], "containers": [main], "resources": of_pod, "overhead": { "cpu": overhead } }),
+                &json!({
+                    "conditions": [{ "type": "PodResizePending", "reason": reason }],
+                    "initContainerStatuses": [init_status], "containerStatuses": [status],
+                }),
+            );
+            prop_assert_eq!(pod.cpu_request(), thousandths(held(&pod, "cpu")));
+            prop_assert!(pod.cpu_request().checked_mul(1_000_000).is_some());
+        }
+    }
 }

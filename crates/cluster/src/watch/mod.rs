@@ -14,11 +14,11 @@ use kube::runtime::utils::Backoff;
 use kube::runtime::watcher::{self, DefaultBackoff};
 use kube::{Api, Client, Resource};
 use placement::units::NodeName;
-use serde::de::DeserializeOwned;
 
 use crate::config_map::{ConfigMap, ConfigMapFacts};
 use crate::endpoints::{EndpointSlice, of_service};
 use crate::node_load::{NodeLoadFacts, NodeLoadObject};
+use crate::object::Object;
 use crate::{Node, Pod, ServicePort, SliceFacts, call};
 use source::{Selection, SourceError, source};
 
@@ -160,7 +160,7 @@ fn follow<K, T>(
     select: impl Fn(K, WatchCause) -> Option<T> + Send + 'static,
 ) -> Events<T>
 where
-    K: Resource + Clone + DeserializeOwned + Send + 'static,
+    K: Resource + Object + Clone + Send + 'static,
     T: Send + 'static,
 {
     let path = api.resource_url().to_owned();

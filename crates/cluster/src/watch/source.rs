@@ -10,20 +10,27 @@
 use std::time::Duration;
 
 use futures::stream::{self, Stream};
+use kube::Client;
 use kube::api::{ListParams, WatchParams};
 use kube::core::watch::WatchEvent;
 use kube::core::{Request, Status};
 use kube::runtime::watcher::Event;
-use kube::{Client, Resource};
-use serde::de::DeserializeOwned;
 
 use crate::answer::{Built, Items, Lines, PAGE};
+use crate::object::Object;
 
 /// The lifetime of a watch at the API server, in seconds; then it is resumed.
 const LIFETIME: u32 = 290;
 
 /// The longest time without an event. By then the API server has ended the watch, unless the connection is dead.
 const PATIENCE: Duration = Duration::from_secs(LIFETIME as u64 + 5);
+
+/// The time without a byte after which a watch counts as silent. The API server sends a bookmark about once a minute; a
+/// proxy may end idle connections earlier.
+const QUIET: Duration = Duration::from_secs(30);
+
+/// Silent watches in a row after which everything is listed anew.
+const SILENT_WATCHES: u32 = 2;
 
 /// The annotation of the bookmark after the last of the present objects.
 const LIST_ENDS: &str = "k8s.io/initial-events-end";
@@ -43,8 +50,12 @@ pub(crate) enum SourceError {
     CutOff,
     #[error("an object changed during the streamed list")]
     Changed,
-    #[error("an object or a list has no metadata.resourceVersion")]
+    #[error("a list has no metadata.resourceVersion")]
     NoVersion,
+    #[error(
+        "the versions went back from {from} to {to}, as after the API server's data was restored"
+    )]
+    WentBack { from: String, to: String },
 }
 
 /// Which objects of a kind.
@@ -86,6 +97,8 @@ struct Source {
     refuses_streams: bool,
     /// Whether the next list is read in pages.
     in_pages: bool,
+    /// Watches in a row that have ended without a byte after [`QUIET`].
+    silent: u32,
     state: State,
 }
 
@@ -96,7 +109,7 @@ pub(crate) fn source<K>(
     selection: Selection,
 ) -> impl Stream<Item = Result<Event<K>, SourceError>> + use<K>
 where
-    K: Resource + Clone + DeserializeOwned,
+    K: Object + Clone,
 {
     let request = Request::new(path);
     let source = Source {
@@ -105,6 +118,7 @@ where
         selection,
         refuses_streams: false,
         in_pages: false,
+        silent: 0,
         state: State::Unlisted,
     };
     stream::unfold(source, |mut source| async {
@@ -119,10 +133,7 @@ where
 impl Source {
     /// One step; `None`: there is nothing to tell yet. After an error that says nothing else, the state is
     /// [`State::Unlisted`].
-    async fn step<K>(&mut self) -> Result<Option<Event<K>>, SourceError>
-    where
-        K: Resource + Clone + DeserializeOwned,
-    {
+    async fn step<K: Object + Clone>(&mut self) -> Result<Option<Event<K>>, SourceError> {
         match std::mem::replace(&mut self.state, State::Unlisted) {
             // Sent before the request: what is learned in another way from now on may be newer than the list.
             State::Unlisted => {
@@ -170,11 +181,11 @@ impl Source {
         Ok(None)
     }
 
-    async fn streamed<K>(&mut self, mut lines: Lines) -> Result<Option<Event<K>>, SourceError>
-    where
-        K: Clone + DeserializeOwned,
-    {
-        match next_line(&mut lines).await.map_err(SourceError::Read)? {
+    async fn streamed<K: Object + Clone>(
+        &mut self,
+        mut lines: Lines,
+    ) -> Result<Option<Event<K>>, SourceError> {
+        match next_line::<K>(&mut lines).await.map_err(SourceError::Read)? {
             Line::Event(WatchEvent::Added(object)) => {
                 self.state = State::Streamed(lines);
                 Ok(Some(Event::InitApply(object)))
@@ -198,10 +209,7 @@ impl Source {
         }
     }
 
-    async fn page<K: DeserializeOwned>(
-        &mut self,
-        mut page: Items,
-    ) -> Result<Option<Event<K>>, SourceError> {
+    async fn page<K: Object>(&mut self, mut page: Items) -> Result<Option<Event<K>>, SourceError> {
         if let Some(object) = page.next().await.map_err(SourceError::List)? {
             self.state = State::Page(page);
             return Ok(Some(Event::InitApply(object)));
@@ -218,23 +226,15 @@ impl Source {
         Ok(Some(Event::InitDone))
     }
 
-    async fn watched<K>(
+    async fn watched<K: Object + Clone>(
         &mut self,
         version: String,
         mut lines: Lines,
-    ) -> Result<Option<Event<K>>, SourceError>
-    where
-        K: Resource + Clone + DeserializeOwned,
-    {
+    ) -> Result<Option<Event<K>>, SourceError> {
         let line = match next_line(&mut lines).await {
             Ok(line) => line,
-            // One object that cannot be read ends no watch; a broken connection ends this one.
-            Err(error @ kube::Error::SerdeError(_)) => {
-                self.state = State::Watching(version, lines);
-                return Err(SourceError::Read(error));
-            }
             Err(error) => {
-                self.state = State::Listed(version);
+                self.resume(version, &lines);
                 return Err(SourceError::Read(error));
             }
         };
@@ -244,7 +244,7 @@ impl Source {
             }
             Line::Event(WatchEvent::Deleted(object)) => Event::Delete(object),
             Line::Event(WatchEvent::Bookmark(bookmark)) => {
-                self.state = State::Watching(bookmark.metadata.resource_version, lines);
+                self.go_on(&version, bookmark.metadata.resource_version, lines)?;
                 return Ok(None);
             }
             Line::Event(WatchEvent::Error(status)) => {
@@ -254,14 +254,44 @@ impl Source {
                 return Err(SourceError::Ended(status));
             }
             Line::End => {
-                self.state = State::Listed(version);
+                self.resume(version, &lines);
                 return Ok(None);
             }
         };
         let (Event::Apply(object) | Event::Delete(object)) = &event else { return Ok(None) };
-        let newest = object.meta().resource_version.clone().filter(|version| !version.is_empty());
-        self.state = State::Watching(newest.ok_or(SourceError::NoVersion)?, lines);
+        let newest = object.about().resource_version.clone().filter(|version| !version.is_empty());
+        self.go_on(&version, newest.unwrap_or_else(|| version.clone()), lines)?;
         Ok(Some(event))
+    }
+
+    /// Goes on with a watch that has come to the version `next`.
+    fn go_on(&mut self, version: &str, next: String, lines: Lines) -> Result<(), SourceError> {
+        if is_lower(&next, version) {
+            return Err(SourceError::WentBack { from: version.to_owned(), to: next });
+        }
+        self.state = State::Watching(next, lines);
+        Ok(())
+    }
+
+    /// After the end of a watch: the next one begins at this version. The API server accepts one from a version that is
+    /// still to come, as after etcd was restored, and sends nothing on it until then. So two silent watches in a row
+    /// are followed by a list.
+    fn resume(&mut self, version: String, lines: &Lines) {
+        if lines.has_spoken {
+            self.silent = 0;
+        } else if lines.since.elapsed() >= QUIET {
+            self.silent += 1;
+        }
+        if self.silent < SILENT_WATCHES {
+            self.state = State::Listed(version);
+        } else {
+            tracing::warn!(
+                path = self.request.url_path,
+                version,
+                "the API server sends nothing from this version on, as after its data was restored; listing anew"
+            );
+            self.silent = 0;
+        }
     }
 
     fn list(&self, token: &str) -> Built {
@@ -294,13 +324,18 @@ impl Source {
     }
 }
 
-async fn next_line<K>(lines: &mut Lines) -> kube::Result<Line<K>>
-where
-    K: Clone + DeserializeOwned,
-{
+async fn next_line<K: Object + Clone>(lines: &mut Lines) -> kube::Result<Line<K>> {
     match tokio::time::timeout(PATIENCE, lines.next()).await {
         Ok(line) => Ok(line?.map_or(Line::End, Line::Event)),
         Err(_) => Ok(Line::End),
+    }
+}
+
+/// Whether a version is lower than another one. Those of one kind can be compared as numbers.
+fn is_lower(next: &str, version: &str) -> bool {
+    match (next.parse::<u64>(), version.parse::<u64>()) {
+        (Ok(next), Ok(version)) => next < version,
+        _ => false,
     }
 }
 

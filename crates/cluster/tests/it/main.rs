@@ -9,3 +9,5 @@ mod events;
 mod node_facts;
 mod pod_facts;
 mod pod_use;
+mod restored;
+mod stored;
