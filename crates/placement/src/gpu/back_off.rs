@@ -70,10 +70,22 @@ struct Span {
     end: Timestamp,
 }
 
+impl Span {
+    /// Not before it began, either: the clock was set back then, and it would last until the clock is there again.
+    fn has(&self, now: Timestamp) -> bool {
+        self.begin <= now && now < self.end
+    }
+}
+
 impl Failures {
     fn is_backed_off(&self, now: Timestamp) -> bool {
-        self.back_off.is_some_and(|span| now < span.end)
+        self.back_off.is_some_and(|span| span.has(now))
     }
+}
+
+/// Whether less than `span` lies between the two times, whichever is earlier: the clock may have been set back.
+fn is_within(at: Timestamp, now: Timestamp, span: SignedDuration) -> bool {
+    now.duration_since(at).abs() < span
 }
 
 impl NodeBackOff {
@@ -92,7 +104,7 @@ impl NodeBackOff {
         if failures.is_backed_off(now) {
             return None;
         }
-        failures.recent.retain(|at| now.duration_since(*at) < WINDOW);
+        failures.recent.retain(|at| is_within(*at, now, WINDOW));
         failures.recent.push(now);
         // After a back-off one pod is enough: the node was given another chance.
         if failures.begun == 0 && failures.recent.len() < FAILURES {
@@ -121,10 +133,11 @@ impl NodeBackOff {
 
     /// Whether the node takes no pods of any namespace at `now`.
     pub fn rejects_all(&self, now: Timestamp) -> bool {
-        let since_admitted =
-            |span: &Span| self.admitted_at.is_none_or(|admitted| span.begin > admitted);
+        // A pod that was admitted before the clock was set back says nothing of the time since.
+        let admitted_at = self.admitted_at.filter(|admitted| *admitted <= now);
+        let since_admitted = |span: &Span| admitted_at.is_none_or(|admitted| span.begin > admitted);
         let spans = self.namespaces.values().filter_map(|failures| failures.back_off);
-        spans.filter(|span| now < span.end).filter(since_admitted).count() >= NAMESPACES
+        spans.filter(|span| span.has(now)).filter(since_admitted).count() >= NAMESPACES
     }
 
     /// Whether a pod of some namespace is rejected at `now`.
@@ -134,11 +147,11 @@ impl NodeBackOff {
 
     /// Whether nothing is left to remember.
     pub fn is_over(&self, now: Timestamp) -> bool {
-        self.namespaces.values().all(|failures| now.duration_since(failures.last) >= FORGET)
+        self.namespaces.values().all(|failures| !is_within(failures.last, now, FORGET))
     }
 
     fn drop_old(&mut self, now: Timestamp) {
-        self.namespaces.retain(|_, failures| now.duration_since(failures.last) < FORGET);
+        self.namespaces.retain(|_, failures| is_within(failures.last, now, FORGET));
         while self.namespaces.len() >= MAX_NAMESPACES {
             let oldest = self.namespaces.iter().min_by_key(|(_, failures)| failures.last);
             let Some(name) = oldest.map(|(name, _)| name.clone()) else { return };
@@ -211,6 +224,24 @@ mod tests {
         assert!(!node.rejects("one", at(2)) && node.is_over(at(2)));
         fail(&mut node, "one", 2, at(3));
         assert!(!node.rejects("one", at(3)), "it counts anew");
+    }
+
+    #[test]
+    fn a_clock_that_is_set_back_closes_no_node_and_failures_after_it_count() {
+        const DAY: i64 = 24 * 60 * 60;
+        let mut node = NodeBackOff::default();
+        node.admitted("three", at(DAY));
+        for namespace in ["one", "two"] {
+            fail(&mut node, namespace, 3, at(DAY + 1));
+        }
+        assert!(node.rejects("other", at(DAY + 1)) && node.is_on(at(DAY + 1)));
+        assert!(!node.rejects("one", at(1)) && !node.rejects("other", at(1)) && !node.is_on(at(1)));
+        assert!(node.is_over(at(1)), "nothing is remembered");
+        // Counted anew: one failure is not enough, and each back-off is as long as a first one.
+        assert_eq!(node.failed("one", at(1)), None);
+        fail(&mut node, "one", 2, at(1));
+        fail(&mut node, "two", 3, at(2));
+        assert!(node.rejects("other", at(30)) && !node.rejects("other", at(31)));
     }
 
     #[test]

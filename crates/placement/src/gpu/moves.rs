@@ -177,8 +177,12 @@ impl MoveNode {
         rule: &ChoiceRule,
     ) -> Option<(Self, Choice)> {
         let is_gone = |uid: &PodUid| uid == wanted.pod || leaving.iter().any(|pod| pod.uid == *uid);
-        let freed: u64 = leaving.iter().filter_map(|pod| Some(pod.request.as_ref()?.cpu())).sum();
-        let cards = self.cards.without(is_gone).with_cpu(self.cards.cpu().map(|cpu| cpu + freed));
+        let requests = leaving.iter().filter_map(|pod| pod.request.as_ref());
+        let cpu = self
+            .cards
+            .cpu()
+            .map(|free| requests.map(GpuRequest::cpu).fold(free, u64::saturating_add));
+        let cards = self.cards.without(is_gone).with_cpu(cpu);
         let choice = cards.fit(wanted.pod, wanted.request, rule).ok()?;
         let cards = Arc::new(cards.with(wanted.pod, wanted.request, &choice));
         let mut node = Self { cards, ..self.clone() };

@@ -9,7 +9,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use crate::demand::{Demand, Rates};
 use crate::policy::HotRule;
-use crate::reading::{MAX_AHEAD, is_fresh};
+use crate::reading::{MAX_AHEAD, is_far_ahead, is_fresh};
 use crate::resources::{Amounts, Resource};
 use crate::units::PodUid;
 
@@ -276,23 +276,28 @@ impl RecentPods {
         self.len() == 0
     }
 
-    /// How many pods count at `now` and were bound, or became in flight, later than `now - range`.
+    /// How many pods count at `now` and were bound, or became in flight, later than `now - range`. If the clock was set
+    /// back by more than [`MAX_AHEAD`], those from before do not count.
     pub fn within(&self, range: SignedDuration, now: Timestamp) -> usize {
         let old = self.bound.partition_point(|pod| now.duration_since(pod.at) >= range);
+        let known = self.bound.partition_point(|pod| !is_far_ahead(pod.at, now));
         let in_flight = self.in_flight.iter().filter(|pod| {
             is_in_flight(pod.at, pod.lasts, now) && now.duration_since(pod.at) < range
         });
-        self.bound.len() - old + in_flight.count()
+        known.saturating_sub(old) + in_flight.count()
     }
 
     /// When pods stop counting, in the hot value of these rules or as in flight: a time, and how long after it. Also
-    /// when an in-flight entry starts counting that was recorded before the clock was set back.
+    /// when a pod starts counting that was recorded before the clock was set back.
     pub(super) fn change_times<'a>(
         &'a self,
         rules: &'a [HotRule],
     ) -> impl Iterator<Item = (Timestamp, SignedDuration)> + 'a {
         let bound = self.bound.iter();
-        let bound = bound.flat_map(|pod| rules.iter().map(|rule| (pod.at, rule.range)));
+        let bound = bound.flat_map(|pod| {
+            let ranges = rules.iter().map(|rule| rule.range).chain([-MAX_AHEAD]);
+            ranges.map(|range| (pod.at, range))
+        });
         let in_flight = self.in_flight.iter().flat_map(|pod| {
             let ranges = rules.iter().map(|rule| rule.range.min(pod.lasts));
             ranges.chain([pod.lasts, -MAX_AHEAD]).map(|range| (pod.at, range))
@@ -400,6 +405,17 @@ mod tests {
         // The next attempt begins anew.
         recent.in_flight(&pod(1), at(599), USES);
         assert_eq!(unseen(&recent, 629, 629), 0.0);
+    }
+
+    #[test]
+    fn a_bound_pod_does_not_make_a_node_hot_for_a_day_after_the_clock_was_set_back() {
+        let rules = [HotRule { range: FIVE_MINUTES, count: 1 }];
+        let mut recent = RecentPods::default();
+        recent.bound(&pod(1), at(86_400), USES, FIVE_MINUTES);
+        let counted = [86_400, 86_340, 86_339, 0].map(|now| recent.hot_value(&rules, at(now)));
+        assert_eq!(counted, [1, 1, 0, 0]);
+        // What was prepared holds until it counts again.
+        assert!(recent.change_times(&rules).any(|(at, after)| at + after == self::at(86_340)));
     }
 
     #[test]

@@ -200,7 +200,8 @@ impl Ahead {
 impl Free {
     fn on(nodes: &[NodeRoom]) -> Self {
         let cards = nodes.iter().flat_map(|node| &node.cards);
-        let cpu: Option<u64> = nodes.iter().map(|node| node.cpu).sum();
+        let sum = |sum: u64, node: &NodeRoom| Some(sum.saturating_add(node.cpu?));
+        let cpu = nodes.iter().try_fold(0, sum);
         Self { cards: cards.map(|card| card.part).sum(), cpu: cpu.map(|cpu| cpu as f64) }
     }
 }
@@ -284,6 +285,17 @@ mod tests {
     use crate::units::{CardModel, Cores, Units};
 
     const CARD: u32 = 16;
+
+    #[test]
+    fn cpu_that_no_machine_has_does_not_make_the_sum_of_all_small() {
+        let on = |cpus: &[Option<u64>]| {
+            let rooms = cpus.iter().map(|cpu| NodeRoom { cpu: *cpu, cards: Vec::new() });
+            Free::on(&rooms.collect::<Vec<_>>()).cpu
+        };
+        assert_eq!(on(&[Some(u64::MAX), Some(8_000)]), Some(u64::MAX as f64));
+        assert_eq!(on(&[Some(8_000), Some(1)]), Some(8_001.0));
+        assert_eq!(on(&[Some(8_000), None]), None);
+    }
 
     fn shape(cpu: u64, cards: usize) -> PodShape {
         PodShape { cpu, cards, part: CardPart::Units(Units(CARD)), models: Patterns::default() }
