@@ -52,6 +52,7 @@ pub struct Metrics {
     workload_observations: Counter,
     workload_uses_refused: Counter,
     workloads_evicted: Counter,
+    objects_read_in_part: Counter,
     /// The watch of nodes.
     pub(crate) watch_of_nodes: WatchMetrics,
     /// The watch of pods.
@@ -201,6 +202,10 @@ impl Metrics {
                 "plimsoll_annotator_workloads_evicted_total",
                 "Workloads that made room for others",
             ),
+            objects_read_in_part: registry.counter(
+                "plimsoll_annotator_objects_read_in_part_total",
+                "Objects in lists and watches of which not every field could be read",
+            ),
             watch_of_nodes: WatchMetrics::register(registry, "plimsoll_annotator_watch_nodes"),
             watch_of_pods: WatchMetrics::register(registry, "plimsoll_annotator_watch_pods"),
             watch_of_endpoint_slices: WatchMetrics::register(registry, "plimsoll_annotator_watch_endpointslices"),
@@ -328,6 +333,7 @@ impl Metrics {
         self.answered.set(count(status.answered));
         self.in_flight.set(count(status.in_flight));
         set_counter(&self.writes_saved, status.writes_saved);
+        set_counter(&self.objects_read_in_part, cluster::objects_read_in_part());
         for (metric, nodes) in &status.missing {
             self.missing.with([metric.to_string()]).set(count(*nodes));
         }

@@ -255,6 +255,7 @@ struct ViewMetrics {
     gpu_nodes_backed_off: Gauge,
     refused_gpu_pods: Counter,
     refused_objects: Counter,
+    objects_read_in_part: Counter,
     policy_warnings: Gauge,
     without_reading: Labelled<Gauge, 1>,
     refused_readings: Labelled<Counter, 1>,
@@ -292,6 +293,10 @@ impl ViewMetrics {
                 "plimsoll_extender_refused_objects_total",
                 "Events of pods and nodes whose GPU request, claim or cards could not be read",
             ),
+            objects_read_in_part: registry.counter(
+                "plimsoll_extender_objects_read_in_part_total",
+                "Objects in lists and watches of which not every field could be read",
+            ),
             policy_warnings: registry.gauge(
                 "plimsoll_extender_policy_warnings",
                 "Parts of the policy in force that are probably not meant",
@@ -326,6 +331,7 @@ impl ViewMetrics {
         self.gpu_nodes_backed_off.set(count(backed_off as u64));
         set_counter(&self.refused_gpu_pods, view.ask(Index::refused_pods));
         set_counter(&self.refused_objects, view.ask(Index::refused_objects));
+        set_counter(&self.objects_read_in_part, cluster::objects_read_in_part());
         let warnings = snapshot.policy.policy.warnings_of_any_source().len();
         self.policy_warnings.set(count(warnings as u64));
         // Another policy may have other metrics.

@@ -318,6 +318,8 @@ impl ExporterState {
     /// Another poll has failed: tells once that the silence is a long one, and once that the node's address changed.
     fn prolong_silence(&mut self, error: &PollError, now: Timestamp) -> Option<Transition> {
         let silence = self.silence.get_or_insert(Silence { since: now, is_long: false });
+        // If the clock was set back, the time starts again.
+        silence.since = silence.since.min(now);
         let lasts = now.duration_since(silence.since);
         let mut limit = LONG_SILENCE;
         let mut is_told = silence.is_long;
@@ -379,7 +381,8 @@ impl ExporterState {
             let to_full_minute = SignedDuration::from_secs(60 - uptime.as_secs() % 60);
             return Some(to_full_minute + AFTER_FULL_MINUTE);
         }
-        let is_new = self.created_at.is_some_and(|created| at.duration_since(created) < YOUNG);
+        let is_new =
+            self.created_at.is_some_and(|created| at.duration_since(created).abs() < YOUNG);
         is_new.then_some(YOUNG_RETRY)
     }
 

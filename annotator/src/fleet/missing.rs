@@ -64,7 +64,8 @@ impl MissingMetrics {
         for (metric, lack) in &mut self.0 {
             let is_maximum = metric.as_str().contains("_max_avg_");
             let grace = if is_maximum { MAXIMUM_GRACE } else { SignedDuration::ZERO };
-            let is_past_grace = lack.since.is_some_and(|since| now.duration_since(since) >= grace);
+            let is_past_grace =
+                lack.since.is_some_and(|since| now.duration_since(since).abs() >= grace);
             if lack.nodes == answered && !lack.reported && is_past_grace {
                 lack.reported = true;
                 metrics.push(metric.clone());

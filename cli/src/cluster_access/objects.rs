@@ -2,14 +2,17 @@
 
 use std::collections::BTreeMap;
 
+use api::stored::{items, time};
 use jiff::Timestamp;
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 /// A list of objects.
 #[derive(Debug, Clone, Default, Deserialize)]
+#[serde(bound = "T: DeserializeOwned")]
 pub(crate) struct List<T> {
-    #[serde(default = "Vec::new")]
+    #[serde(default = "Vec::new", deserialize_with = "items")]
     pub(crate) items: Vec<T>,
 }
 
@@ -28,6 +31,7 @@ pub(crate) struct Meta {
     pub(crate) namespace: String,
     pub(crate) uid: String,
     pub(crate) resource_version: String,
+    #[serde(deserialize_with = "time")]
     pub(crate) creation_timestamp: Option<Timestamp>,
     pub(crate) labels: BTreeMap<String, String>,
     pub(crate) annotations: BTreeMap<String, String>,
@@ -49,6 +53,7 @@ pub(crate) struct Owner {
 #[serde(rename_all = "camelCase", default)]
 pub(crate) struct ManagedFields {
     pub(crate) manager: String,
+    #[serde(deserialize_with = "time")]
     pub(crate) time: Option<Timestamp>,
     pub(crate) fields_v1: Value,
 }
@@ -66,6 +71,7 @@ pub(crate) struct Lease {
 #[serde(rename_all = "camelCase", default)]
 pub(crate) struct LeaseSpec {
     pub(crate) holder_identity: String,
+    #[serde(deserialize_with = "time")]
     pub(crate) renew_time: Option<Timestamp>,
 }
 
@@ -140,6 +146,7 @@ pub(crate) struct PodStatus {
     pub(crate) phase: String,
     pub(crate) conditions: Vec<Condition>,
     pub(crate) container_statuses: Vec<ContainerStatus>,
+    #[serde(deserialize_with = "time")]
     pub(crate) start_time: Option<Timestamp>,
 }
 
@@ -148,7 +155,7 @@ pub(crate) struct PodStatus {
 #[serde(rename_all = "camelCase", default)]
 pub(crate) struct ContainerStatus {
     pub(crate) ready: bool,
-    pub(crate) restart_count: u32,
+    pub(crate) restart_count: i64,
     pub(crate) state: Value,
 }
 
@@ -161,6 +168,7 @@ pub(crate) struct Condition {
     pub(crate) status: String,
     pub(crate) reason: String,
     pub(crate) message: String,
+    #[serde(deserialize_with = "time")]
     pub(crate) last_heartbeat_time: Option<Timestamp>,
 }
 
@@ -253,9 +261,11 @@ pub(crate) struct Event {
     pub(crate) message: String,
     pub(crate) reporting_component: String,
     pub(crate) source: EventSource,
+    #[serde(deserialize_with = "time")]
     pub(crate) event_time: Option<Timestamp>,
+    #[serde(deserialize_with = "time")]
     pub(crate) last_timestamp: Option<Timestamp>,
-    pub(crate) count: u32,
+    pub(crate) count: i64,
     pub(crate) series: Option<Series>,
 }
 
@@ -279,7 +289,8 @@ pub(crate) struct EventSource {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(crate) struct Series {
-    pub(crate) count: u32,
+    pub(crate) count: i64,
+    #[serde(deserialize_with = "time")]
     pub(crate) last_observed_time: Option<Timestamp>,
 }
 
@@ -293,7 +304,7 @@ impl Event {
     /// How often it happened.
     pub(crate) fn times(&self) -> u32 {
         let of_series = self.series.as_ref().map(|series| series.count);
-        of_series.unwrap_or(self.count).max(1)
+        u32::try_from(of_series.unwrap_or(self.count).max(1)).unwrap_or(u32::MAX)
     }
 
     /// The program that wrote it.
@@ -316,6 +327,27 @@ mod tests {
         assert_eq!(lease.holder_pod(), None);
         lease.spec.holder_identity = "scheduler-extender-7c9f-x2k_4f1d".to_owned();
         assert_eq!(lease.holder_pod().as_deref(), Some("scheduler-extender-7c9f-x2k"));
+    }
+
+    #[test]
+    fn one_object_that_others_wrote_oddly_hides_no_other() {
+        let text = r#"{"items": [
+            {"metadata": {"name": "a"}, "status": {"startTime": "9999-12-31T23:59:59Z", "phase": "Running",
+                "containerStatuses": [{"restartCount": -1, "ready": true}],
+                "conditions": [{"type": "Ready", "status": "True", "lastHeartbeatTime": "9999-12-31T23:59:59Z"}]}},
+            {"metadata": {"name": "b"}, "status": {"phase": 7, "startTime": "2026-11-20T09:00:00Z"}},
+            {"metadata": {"name": "c"}}
+        ]}"#;
+        let List { items } = serde_json::from_str::<List<Pod>>(text).unwrap();
+        assert_eq!(
+            items.iter().map(|pod| &*pod.metadata.name).collect::<Vec<_>>(),
+            ["a", "b", "c"]
+        );
+        assert!(items[0].is_ready() && items[0].status.start_time.is_none());
+        assert_eq!((&*items[1].status.phase, items[1].status.start_time.is_some()), ("", true));
+        let event = r#"{"metadata": {"creationTimestamp": "9999-12-31T23:59:59Z"}, "count": -5}"#;
+        let event: Event = serde_json::from_str(event).unwrap();
+        assert_eq!((event.times(), event.time()), (1, None));
     }
 
     #[test]

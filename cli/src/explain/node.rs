@@ -194,6 +194,6 @@ fn card_row(card: &Card, chosen: &[u32]) -> [String; 7] {
     let model = card.model.clone();
     let cores = format!("{}%", card.free_cores);
     let unmanaged = card.charges.iter().filter(|charge| charge.basis == Basis::Unmanaged);
-    let unmanaged = unmanaged.map(|charge| charge.units).sum::<u32>().to_string();
+    let unmanaged = unmanaged.map(|charge| u64::from(charge.units)).sum::<u64>().to_string();
     [mark.to_owned(), index, model, free, unmanaged, cores, outcome.to_owned()]
 }

@@ -122,7 +122,8 @@ impl DecisionLog {
             Which::Newest(most) => newest.take(most).cloned().collect(),
             Which::Waiting(now) => newest
                 .filter(|decision| {
-                    decision.pod().waits() && now.duration_since(decision.time()) < WAITS_FOR
+                    let age = now.duration_since(decision.time()).abs();
+                    decision.pod().waits() && age < WAITS_FOR
                 })
                 .cloned()
                 .collect(),

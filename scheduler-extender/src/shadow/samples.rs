@@ -48,6 +48,6 @@ impl Samples {
     /// The comparisons of the last hour, newest first.
     pub(super) fn newest_first(&self, now: Timestamp) -> Vec<Arc<Comparison>> {
         let newest = self.samples.iter().rev();
-        newest.filter(|sample| now.duration_since(sample.time) < MAX_AGE).cloned().collect()
+        newest.filter(|sample| now.duration_since(sample.time).abs() < MAX_AGE).cloned().collect()
     }
 }

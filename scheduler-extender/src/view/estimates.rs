@@ -69,7 +69,7 @@ impl ByWorkload {
         let mut kept = Vec::new();
         for (workload, entry) in &earlier.exact {
             let received_at = entry.received_at.unwrap_or(received_at);
-            let is_fresh = now.duration_since(received_at) <= MAX_AGE;
+            let is_fresh = now.duration_since(received_at).abs() <= MAX_AGE;
             if is_fresh && !self.exact.contains_key(workload) {
                 kept.push((workload, Entry { received_at: Some(received_at), ..*entry }));
             }
@@ -147,7 +147,8 @@ impl LearnedUses {
 
     /// Drops all entries if the last list is too old.
     pub fn expire(&mut self, now: Timestamp) {
-        if now.duration_since(self.received_at) > MAX_AGE {
+        // As old, if the clock was set back.
+        if now.duration_since(self.received_at).abs() > MAX_AGE {
             self.by_workload = Arc::default();
         }
     }

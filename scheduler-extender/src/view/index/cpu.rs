@@ -82,6 +82,11 @@ impl Requests {
             && self.declared.get(hash) == declares.map(|pod| (pod.declares, pod.started_at))
     }
 
+    /// Whether a pod counts.
+    fn counts(&self, hash: u64) -> bool {
+        self.pods.iter().any(|pod| *pod & !MOST == hash)
+    }
+
     /// Sets the request of a pod and what it declares; `None` for a pod that no longer counts.
     fn put(&mut self, hash: u64, pod: Option<&PodRequest>) {
         let Some(pod) = pod else { return self.remove(hash) };
@@ -179,7 +184,11 @@ impl Index {
         for (uid, record) in &self.pods {
             let hash = self.uid_hash(uid);
             for node in &record.nodes {
-                listing.entry(node.clone()).or_default().set(hash, record.request.cpu());
+                let requests = listing.entry(node.clone()).or_default();
+                // A pod of the list may have been resized since it was reserved.
+                if !requests.counts(hash) {
+                    requests.set(hash, record.request.cpu());
+                }
             }
         }
         for requests in listing.values_mut() {

@@ -6,6 +6,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use api::cards::CardsError;
 use cluster::{ContainerRuns, Event, NodeFacts, PodFacts};
 use jiff::Timestamp;
 use placement::resources::Amounts;
@@ -193,8 +194,12 @@ impl Index {
         match &facts.cards {
             Some(Ok(reported)) => cards = Some(reported.clone()),
             None => cards = Some(Vec::new()),
-            // The last good report stays in force: a faulty report does not mean that the cards are gone.
+            // The last good report stays in force: a faulty report does not mean that the cards are gone. Of a Node that
+            // cannot be read nothing is known, so it takes no GPU pod.
             Some(Err(error)) => {
+                if *error == CardsError::UnreadNode {
+                    cards = Some(Vec::new());
+                }
                 self.refused_objects += 1;
                 let (node, error) = (facts.name.clone(), error.to_string());
                 self.notices.push(Notice::RefusedCards { node, error });
