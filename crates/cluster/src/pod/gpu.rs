@@ -253,7 +253,7 @@ impl Pod {
     }
 
     fn with_cpu(&self, request: Option<GpuRequest>) -> Option<GpuRequest> {
-        request.map(|request| request.with_cpu(self.cpu_request()))
+        request.map(|request| request.with_cpu(self.cpu_request()).with_priority(self.priority()))
     }
 
     /// Each container that requests units with what it requests, by its limits alone.

@@ -57,8 +57,8 @@ pub struct NodeLedger {
     stopping: BTreeMap<PodUid, Entry>,
     /// Deleted pods that may still have processes and that the kubelet's records do not show yet.
     departed: BTreeMap<PodUid, Entry>,
-    /// Pods for which kube-scheduler has evicted other pods, with the cards that are kept for them.
-    nominated: BTreeMap<PodUid, CardShares>,
+    /// Pods for which kube-scheduler has evicted other pods, with their priority and the cards that are kept for them.
+    nominated: BTreeMap<PodUid, (i32, CardShares)>,
     /// Free CPU, in thousandths of a core; `None` where it is not known.
     cpu: Option<u64>,
     /// Units of each card that are in use beyond what pods hold.
@@ -227,13 +227,14 @@ impl NodeLedger {
         }
     }
 
-    /// Keeps cards for a pod for which other pods were evicted. Does nothing if it has a reservation or is bound.
+    /// Keeps cards for a pod for which other pods were evicted. As in kube-scheduler, pods of higher priority take them
+    /// all the same. Does nothing if it has a reservation or is bound.
     pub fn nominate(&mut self, pod: &PodUid, request: &GpuRequest, cards: &[CardId]) {
         if self.entries.contains_key(pod) {
             return;
         }
         let shares = Claim::on_cards(request, cards).cards().clone();
-        self.nominated.insert(pod.clone(), shares);
+        self.nominated.insert(pod.clone(), (request.priority(), shares));
         self.invalidate();
     }
 
@@ -281,11 +282,11 @@ impl NodeLedger {
                 charges.extend(charge);
             }
         }
-        for (pod, shares) in &self.nominated {
+        for (pod, (priority, shares)) in &self.nominated {
             for (charges, card) in charges.iter_mut().zip(&self.cards) {
                 let share = shares.get(&card.uuid);
                 let kept = share.and_then(|s| Charge::of(pod, *s, Basis::Nominated, card.units));
-                charges.extend(kept);
+                charges.extend(kept.map(|kept| Charge { kept_at: Some(*priority), ..kept }));
             }
         }
         for (card, units) in &self.unmanaged {
@@ -318,7 +319,7 @@ impl NodeLedger {
             .filter_map(|(pod, entry)| Some((pod.clone(), entry.unplaced(pod, &self.cards)?)));
         let pods = PodStates {
             chosen: chosen.collect(),
-            nominated: self.nominated.keys().cloned().collect(),
+            nominated: self.nominated.iter().map(|(pod, (at, _))| (pod.clone(), *at)).collect(),
             departed: self.departed.keys().cloned().collect(),
             reserved: self.stages().filter(|(_, stage)| *stage == Stage::Reserved).count(),
             unplaced: unplaced.collect(),

@@ -28,8 +28,8 @@ pub struct NodeCards {
 pub(super) struct PodStates {
     /// Pods that Bind has chosen cards for since this process started, sorted by UID.
     pub(super) chosen: Vec<(PodUid, Choice)>,
-    /// Pods that cards are kept for until they are bound, sorted by UID.
-    pub(super) nominated: Vec<PodUid>,
+    /// Pods that cards are kept for until they are bound, sorted by UID, each with its priority.
+    pub(super) nominated: Vec<(PodUid, i32)>,
     /// Deleted pods that may still have processes and that no report has shown, sorted by UID.
     pub(super) departed: Vec<PodUid>,
     /// How many reservations the API server has not confirmed.
@@ -72,6 +72,8 @@ pub struct Charge {
     pub cores: Cores,
     /// Why it counts here.
     pub basis: Basis,
+    /// For a nominated pod, its priority: pods of higher priority take the units. `None` for what counts against all.
+    pub kept_at: Option<i32>,
 }
 
 /// Why a pod counts on a card.
@@ -89,7 +91,8 @@ pub enum Basis {
     /// Its claim names another card, and nothing else is known of the pod. It counts on every card, since any user who
     /// may edit the pod can write a claim.
     UnprovenClaim,
-    /// It holds nothing yet: kube-scheduler has evicted pods for it, and the card is kept for it.
+    /// It holds nothing yet: kube-scheduler has evicted pods for it, and the card is kept for it, except from pods of
+    /// higher priority.
     Nominated,
     /// Unmanaged: memory in use beyond what pods hold.
     Unmanaged,
@@ -112,7 +115,13 @@ impl Charge {
         } else {
             (share.units, share.cores)
         };
-        (!share.is_zero()).then(|| Self { pod: pod.clone(), units, cores, basis })
+        let (pod, kept_at) = (pod.clone(), None);
+        (!share.is_zero()).then_some(Self { pod, units, cores, basis, kept_at })
+    }
+
+    /// Whether the units are taken for this pod. What is kept for itself, or for a less important pod, is not.
+    pub(super) fn counts_against(&self, pod: &PodUid, request: &GpuRequest) -> bool {
+        self.kept_at.is_none_or(|kept_at| self.pod != *pod && request.priority() <= kept_at)
     }
 }
 
@@ -179,7 +188,11 @@ impl NodeCards {
     /// The pods that cards are reserved or kept for. For these, [`NodeCards::fit`], [`NodeCards::check`] and
     /// [`NodeCards::rate`] may return something else than for other pods with the same request.
     pub fn pods_with_set_aside_cards(&self) -> impl Iterator<Item = &PodUid> {
-        self.pods.chosen.iter().map(|(pod, _)| pod).chain(&self.pods.nominated)
+        self.pods
+            .chosen
+            .iter()
+            .map(|(pod, _)| pod)
+            .chain(self.pods.nominated.iter().map(|(pod, _)| pod))
     }
 
     /// The accounts, by index.
@@ -203,7 +216,7 @@ impl NodeCards {
             return Ok(choice.clone());
         }
         match (request.shares(), rule.preference(request)) {
-            _ if self.is_nominated(pod) => self.fit_without(|uid| uid == pod, pod, request, rule),
+            _ if self.has_kept_for(pod, request) => self.fit_without(|_| false, pod, request, rule),
             _ if self.unplaced_need(|_| false, self.cards(), request) => {
                 Err(NoFit::NeededByUnplaced)
             }
@@ -226,9 +239,8 @@ impl NodeCards {
             return Ok(());
         }
         match request.shares() {
-            _ if self.is_nominated(pod) => {
-                let rule = ChoiceRule::default();
-                self.fit_without(|uid| uid == pod, pod, request, &rule).map(|_| ())
+            _ if self.has_kept_for(pod, request) => {
+                self.fit_without(|_| false, pod, request, &ChoiceRule::default()).map(|_| ())
             }
             _ if self.unplaced_need(|_| false, self.cards(), request) => {
                 Err(NoFit::NeededByUnplaced)
@@ -262,7 +274,7 @@ impl NodeCards {
             // Avoids a copy of the card.
             ([share], Some(points))
                 if self.choice(pod).is_none()
-                    && !self.is_nominated(pod)
+                    && !self.has_kept_for(pod, request)
                     && self.pods.unplaced.is_empty() =>
             {
                 let OpenCard { room, units, .. } = self.best_card(request, *share, rule)?;
@@ -319,8 +331,12 @@ impl NodeCards {
     pub fn explain(&self, pod: &PodUid, request: &GpuRequest, rule: &ChoiceRule) -> Fit {
         let largest_share = request.largest();
         let count = request.shares().len();
-        let cards: Vec<(FreeCard, CardFit)> =
-            self.cards().map(|card| (card.clone(), card.fit(largest_share, request))).collect();
+        let cards = self.accounts.iter().map(|account| account.for_pod(pod, request));
+        let cards = cards.map(|card| {
+            let fit = card.fit(largest_share, request);
+            (card, fit)
+        });
+        let cards: Vec<(FreeCard, CardFit)> = cards.collect();
         let rating = self.rate(pod, request, rule).ok();
         Fit { largest_share, count, cards, outcome: self.fit(pod, request, rule), rating }
     }
@@ -340,8 +356,9 @@ impl NodeCards {
         if let Some(choice) = self.choice(pod) {
             return Ok(choice.clone());
         }
+        let stays = |charge: &&Charge| !gone(&charge.pod) && charge.counts_against(pod, request);
         let cards: Vec<FreeCard> =
-            self.accounts.iter().map(|account| account.without(&gone)).collect();
+            self.accounts.iter().map(|account| account.with_charges(stays)).collect();
         if self.unplaced_need(&gone, cards.iter(), request) {
             return Err(NoFit::NeededByUnplaced);
         }
@@ -379,7 +396,7 @@ impl NodeCards {
         let mut pods = self.pods.clone();
         pods.unplaced.retain(|(pod, _)| !gone(pod));
         pods.chosen.retain(|(pod, _)| !gone(pod));
-        pods.nominated.retain(|pod| !gone(pod));
+        pods.nominated.retain(|(pod, _)| !gone(pod));
         Self::new(accounts, pods, self.cpu)
     }
 
@@ -405,8 +422,10 @@ impl NodeCards {
         Self { cpu, ..self }
     }
 
-    fn is_nominated(&self, pod: &PodUid) -> bool {
-        !self.pods.nominated.is_empty() && self.pods.nominated.binary_search(pod).is_ok()
+    /// Whether cards are kept that count as free for the pod: its own, and those of less important pods.
+    fn has_kept_for(&self, pod: &PodUid, request: &GpuRequest) -> bool {
+        let mut nominated = self.pods.nominated.iter();
+        nominated.any(|(other, kept_at)| other == pod || *kept_at < request.priority())
     }
 
     fn choice(&self, pod: &PodUid) -> Option<&Choice> {
@@ -429,8 +448,12 @@ impl Account {
         Self { card: card.with_room(Room::left_by(card.units, charges.iter())), charges }
     }
 
-    fn without(&self, gone: &impl Fn(&PodUid) -> bool) -> FreeCard {
-        let stay = self.charges.iter().filter(|charge| !gone(&charge.pod));
-        self.card.with_room(Room::left_by(self.card.units, stay))
+    /// The card as the pod finds it.
+    fn for_pod(&self, pod: &PodUid, request: &GpuRequest) -> FreeCard {
+        self.with_charges(|charge| charge.counts_against(pod, request))
+    }
+
+    fn with_charges(&self, stays: impl Fn(&&Charge) -> bool) -> FreeCard {
+        self.card.with_room(Room::left_by(self.card.units, self.charges.iter().filter(stays)))
     }
 }

@@ -112,8 +112,8 @@ pub(super) fn freeing_cards<'e>(
     for share in request.shares() {
         let unused = cards.accounts().iter().enumerate().filter(|(at, _)| !used.contains(at));
         let sets = unused.filter_map(|(at, Account { card, charges })| {
-            let card = OneCard { card, charges, pod, share: *share };
-            Some((card.freed_by(request, evictable, &chosen)?, at))
+            let card = OneCard { card, charges, pod, request, share: *share };
+            Some((card.freed_by(evictable, &chosen)?, at))
         });
         let (set, at) = sets.min_by_key(|(set, at)| (cost(set), *at))?;
         used.push(at);
@@ -126,8 +126,9 @@ pub(super) fn freeing_cards<'e>(
 struct OneCard<'a> {
     card: &'a FreeCard,
     charges: &'a [Charge],
-    /// The pod that is to be placed: a card that is already kept for it counts as free.
+    /// The pod that is to be placed: a card that is kept for it, or for a less important one, counts as free.
     pod: &'a PodUid,
+    request: &'a GpuRequest,
     share: CardShare,
 }
 
@@ -136,13 +137,12 @@ impl OneCard<'_> {
     /// fit.
     fn freed_by<'e>(
         &self,
-        request: &GpuRequest,
         evictable: &'e [Evictable],
         going: &[&'e Evictable],
     ) -> Option<Vec<&'e Evictable>> {
         if !self.card.is_open()
-            || !self.card.is_accepted(request.filter())
-            || request.excess(self.share, self.card.units).is_some()
+            || !self.card.is_accepted(self.request.filter())
+            || self.request.excess(self.share, self.card.units).is_some()
         {
             return None;
         }
@@ -205,8 +205,12 @@ impl OneCard<'_> {
 
     /// Whether the share fits once the pods of both sets are gone.
     fn has_room_without(&self, going: &[&Evictable], also: &[&Evictable]) -> bool {
-        let staying = self.charges.iter().filter(|Charge { pod, .. }| {
-            pod != self.pod && !contains(going, pod) && !contains(also, pod)
+        let staying = self.charges.iter().filter(|charge| {
+            let Charge { pod, .. } = charge;
+            charge.counts_against(self.pod, self.request)
+                && pod != self.pod
+                && !contains(going, pod)
+                && !contains(also, pod)
         });
         Room::left_by(self.card.units, staying).takes(self.share)
     }

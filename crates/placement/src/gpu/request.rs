@@ -123,6 +123,7 @@ pub struct GpuRequest {
     shares: Vec<CardShare>,
     options: CardOptions,
     cpu: u64,
+    priority: i32,
     /// What its namespace may take beyond units.
     beyond_units: BeyondUnits,
 }
@@ -164,7 +165,7 @@ impl GpuRequest {
             Some(share) if share.cores > Cores::ALL => Err(RequestError::TooManyCores(share.cores)),
             Some(_) => {
                 let beyond_units = BeyondUnits::default();
-                Ok(Some(Self { containers, shares, options, cpu: 0, beyond_units }))
+                Ok(Some(Self { containers, shares, options, cpu: 0, priority: 0, beyond_units }))
             }
             None => Ok(None),
         }
@@ -221,6 +222,12 @@ impl GpuRequest {
         Self { cpu, ..self }
     }
 
+    /// The same request of a pod of this priority; without this, 0.
+    #[must_use]
+    pub fn with_priority(self, priority: i32) -> Self {
+        Self { priority, ..self }
+    }
+
     /// The same request for a namespace that may take this beyond units. A request may take nothing beyond them by
     /// itself.
     #[must_use]
@@ -259,13 +266,14 @@ impl GpuRequest {
         })
     }
 
-    /// Whether every node gets the same rating for both requests under one rule: they request the same of cards and,
-    /// with `counts_cpu`, the same CPU.
+    /// Whether every node gets the same rating for both requests under one rule: they request the same of cards, at the
+    /// same priority, and, with `counts_cpu`, the same CPU.
     pub fn is_rated_as(&self, other: &Self, counts_cpu: bool) -> bool {
         self.shares == other.shares
             && self.options == other.options
             && self.beyond_units == other.beyond_units
             && self.may_grow() == other.may_grow()
+            && self.priority == other.priority
             && (!counts_cpu || self.cpu == other.cpu)
     }
 
@@ -273,6 +281,11 @@ impl GpuRequest {
     /// used for.
     pub fn cpu(&self) -> u64 {
         self.cpu
+    }
+
+    /// The pod's priority: cards that are kept for less important pods count as free for it.
+    pub fn priority(&self) -> i32 {
+        self.priority
     }
 
     /// The containers that request units, in admission order.

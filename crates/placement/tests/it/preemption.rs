@@ -164,6 +164,30 @@ fn a_card_that_was_freed_is_kept_for_the_pod_until_it_is_bound() {
     assert!(other(&node.ledger, 16).is_ok());
 }
 
+#[test]
+fn what_is_kept_for_a_pod_is_free_for_more_important_ones_and_never_given_twice() {
+    let mut node = node(&[&[], &[("b", 16, 0)]]);
+    let (kept, other): (PodUid, PodUid) = ("kept".into(), "other".into());
+    let asked = one_card(16).with_priority(5);
+    node.ledger.nominate(&kept, &asked, &["GPU-0".into()]);
+    for (priority, fits) in [(i32::MIN, false), (5, false), (6, true), (i32::MAX, true)] {
+        let asked = one_card(16).with_priority(priority);
+        let cards = node.ledger.read();
+        assert_eq!(cards.fit(&other, &asked, &RULE).is_ok(), fits, "{priority}");
+        assert_eq!(cards.check(&other, &asked).is_ok(), fits, "{priority}");
+        assert_eq!(cards.rate(&other, &asked, &RULE).is_ok(), fits, "{priority}");
+        let explained = cards.explain(&other, &asked, &RULE);
+        assert_eq!(explained.cards[0].0.free == Units(16), fits, "{priority}");
+    }
+    // The more important one needs no eviction.
+    let important = one_card(16).with_priority(6);
+    assert!(node.ledger.reserve(&other, &important, &RULE).is_ok());
+    assert_eq!(node.ledger.read().accounts()[0].card.free, Units(0));
+    assert_eq!(node.ledger.reserve(&kept, &asked, &RULE), Err(NoFit::NoRoom.into()));
+    let third = one_card(16).with_priority(9);
+    assert_eq!(node.ledger.reserve(&"third".into(), &third, &RULE), Err(NoFit::NoRoom.into()));
+}
+
 proptest! {
     #[test]
     fn victims_make_room_and_cost_no_more_than_those_of_the_dry_run(

@@ -75,6 +75,7 @@ mod tests {
             units: Units(units),
             cores: Cores(0),
             basis,
+            kept_at: None,
         };
         let charges = vec![
             charge(1, Basis::Recorded),
