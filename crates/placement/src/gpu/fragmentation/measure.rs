@@ -91,8 +91,7 @@ impl Measure {
         models.sort();
         models.dedup();
         models.truncate(MAX_MODELS);
-        let shares: Vec<(&PodShape, f64)> =
-            typical.shares().into_iter().filter(|(shape, _)| shape.cards > 0).collect();
+        let (shares, requests) = placeable(typical, classes);
         let all = cards(classes, |_| true);
         let mut kinds: Vec<(Kind, f64)> = Vec::new();
         for (shape, share) in &shares {
@@ -113,13 +112,8 @@ impl Measure {
         let (cards_by_request, cpu_by_request) = means(&shares, classes);
         let cpu_by_card =
             if cards_by_request > 0.0 { cpu_by_request / cards_by_request } else { 0.0 };
-        let totals = Totals {
-            requests: typical.seen(),
-            cards_by_request,
-            cpu_by_card,
-            cards: all,
-            cpu: cpu(classes),
-        };
+        let totals =
+            Totals { requests, cards_by_request, cpu_by_card, cards: all, cpu: cpu(classes) };
         let large = LargePlaces::new(&kinds, totals);
         let kinds = kinds.into_iter().map(|(kind, _)| kind).collect();
         Self { kinds, models, cpu_by_card, packing_values, large }
@@ -135,6 +129,20 @@ impl Measure {
     pub(super) fn model(&self, name: &str) -> usize {
         self.models.binary_search_by(|model| model.as_str().cmp(name)).unwrap_or(MAX_MODELS)
     }
+}
+
+/// The kinds that fit an empty node of some class, each with its part of these requests, and how many there were. What
+/// no node takes says nothing about the room that other pods will need.
+fn placeable<'t>(
+    typical: &'t TypicalPods,
+    classes: &[NodeClass],
+) -> (Vec<(&'t PodShape, f64)>, u64) {
+    let fits = |shape: &PodShape| classes.iter().any(|class| takes(class, shape));
+    let mut shares = typical.shares();
+    shares.retain(|(shape, _)| shape.cards > 0 && fits(shape));
+    let part: f64 = shares.iter().map(|(_, share)| share).sum();
+    shares.iter_mut().for_each(|(_, share)| *share /= part);
+    (shares, (typical.seen() as f64 * part).round() as u64)
 }
 
 fn cards(classes: &[NodeClass], counts: impl Fn(&NodeClass) -> bool) -> f64 {
@@ -367,6 +375,28 @@ mod tests {
         let two = place(&rule, None, &cards, &request(0, 2, 100, "")).map(|(_, cards)| cards);
         assert_eq!(two, Some(vec![1, 2]));
         assert_eq!(place(&rule, None, &cards, &request(0, 3, 100, "")), None);
+    }
+
+    #[test]
+    fn a_kind_that_no_node_takes_changes_no_cost() {
+        let eight = request(8_000, 8, 100, "");
+        let pods = [(&eight, 10), (&share(2_000, 50), 50)];
+        let classes = [class(6, "A", 8, 96_000)];
+        let costs = |others: &[(&GpuRequest, usize)]| -> Vec<Option<Cost>> {
+            let mut rule = rule(&[&pods, others].concat(), &classes);
+            let (idle, used) = (cards("A", &[100; 8]), cards("A", &[100, 100, 50, 50, 0, 0, 0, 0]));
+            let measure = rule.measure.clone().unwrap();
+            let nodes = [(Some(96_000), &idle), (Some(40_000), &used)];
+            rule.measure = measure.repriced(nodes).map(Arc::new).or(Some(measure));
+            let on = |cards, pod| place(&rule, Some(40_000), cards, pod).map(|(cost, _)| cost);
+            vec![on(&idle, &pods[1].0), on(&used, &pods[1].0), on(&idle, &eight)]
+        };
+        let alone = costs(&[]);
+        assert!(alone.iter().all(Option::is_some));
+        let (endless, foreign, wide) =
+            (share(u64::MAX, 1), request(1, 1, 100, "none"), request(1, 9, 100, ""));
+        assert_eq!(costs(&[(&endless, 1)]), alone);
+        assert_eq!(costs(&[(&endless, 20), (&foreign, 40), (&wide, 10)]), alone);
     }
 
     #[test]
