@@ -24,7 +24,20 @@ pub(super) enum PodLookup {
 }
 
 impl Binder {
+    /// Binds the pod. One that has changed since it was looked at is looked at once more: kube-scheduler tells of each
+    /// try in the pod's status, and the watch may not have shown that yet.
     pub(super) async fn attempt(
+        self: &Arc<Self>,
+        target: &Target,
+        deadline: Instant,
+    ) -> BindResult {
+        match self.attempt_once(target, deadline).await {
+            Err(BindError::Changed(_)) => self.attempt_once(target, deadline).await,
+            outcome => outcome,
+        }
+    }
+
+    async fn attempt_once(
         self: &Arc<Self>,
         target: &Target,
         deadline: Instant,
@@ -161,10 +174,10 @@ impl Binder {
             PodLookup::Pod(facts) if facts.uid != target.pod.uid => Err(self.handle_gone(target)),
             PodLookup::Pod(facts) if facts.node.is_some() => self.handle_shown(target, &facts),
             PodLookup::Pod(facts) if !may_still_succeed => {
-                let refused = self.handle_refused(target, why);
+                let _ = self.handle_refused(target, String::new());
                 // The next attempt is about the pod as it is now.
                 self.take_over(&facts);
-                refused
+                Err(BindError::Changed(why))
             }
             PodLookup::Pod(_) | PodLookup::Failed(_) => Err(BindError::InDoubt(why)),
             PodLookup::NotFound => Err(self.handle_gone(target)),

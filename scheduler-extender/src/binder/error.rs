@@ -44,6 +44,9 @@ pub enum BindError {
     /// The pod does not exist any more.
     #[error("the pod is gone")]
     Gone,
+    /// The pod has changed since it was looked at.
+    #[error("the pod changes faster than it can be bound ({0}); trying again will help")]
+    Changed(String),
     /// The API server rejected the binding, or no binding was sent.
     #[error("{0}")]
     Refused(String),
