@@ -79,6 +79,7 @@ impl BindError {
             Self::NoClaim => "no-claim",
             Self::HeldByDeleted => "held-by-deleted",
             Self::Gone => "gone",
+            Self::Changed(_) => "changed",
             Self::Refused(_) => "refused",
             Self::InDoubt(_) => "in-doubt",
             Self::Slow(_) => "slow",
