@@ -1,7 +1,7 @@
 //! What pods of 1.5 MB that wait cost others: each try of one, and how many small GPU pods kube-scheduler can try a
-//! second beside 200 of them. kube-scheduler tries one pod at a time, and a pod that waits again after 10 seconds at the
-//! soonest (`podMaxBackoffSeconds`), so 200 of them take 20 tries a second. What kube-scheduler itself spends on a try,
-//! such as writing the pod as JSON, comes on top.
+//! second beside 200 of them. kube-scheduler tries one pod at a time, and a pod that waits again after 10 seconds at
+//! the soonest (`podMaxBackoffSeconds`), so 200 of them take 20 tries a second. What kube-scheduler itself spends on a
+//! try, such as writing the pod as JSON, comes on top.
 
 use std::time::{Duration, Instant};
 

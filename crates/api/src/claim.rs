@@ -17,7 +17,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use crate::cards::MAX_NAME;
 use crate::json::{self, JsonError, Unique};
 
-/// The most bytes of the text for each share, but for its container's name: a UUID, the share with 30 digits, and signs.
+/// The most bytes of the text for each share, but for its container's name: a UUID, the share with 30 digits, and
+/// signs.
 pub const MAX_SHARE: usize = MAX_NAME + 30 + 54;
 
 /// Container → card UUID → its share of the card.

@@ -39,8 +39,8 @@ pub struct Binding {
 pub enum BindOutcome {
     /// The pod is on the node, its annotations are written.
     Bound,
-    /// The pod is already bound, has scheduling gates, is being deleted, or has changed, or another pod now has its name.
-    /// With the API server's message.
+    /// The pod is already bound, has scheduling gates, is being deleted, or has changed, or another pod now has its
+    /// name. With the API server's message.
     Conflict(String),
     /// There is no such pod.
     NotFound,

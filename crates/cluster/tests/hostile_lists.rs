@@ -1,8 +1,8 @@
 //! What lists cost that others made as long and as odd as they could: each kind that is listed for a question. A binary
 //! of its own, for the memory is the process's.
 //!
-//! The server sends objects without end. Memory is the kernel's count of the most that was resident (`VmHWM`). Times are
-//! printed; no test fails because of them.
+//! The server sends objects without end. Memory is the kernel's count of the most that was resident (`VmHWM`). Times
+//! are printed; no test fails because of them.
 
 #![allow(clippy::print_stderr, reason = "a test may print what it measured")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
@@ -186,7 +186,8 @@ async fn whatever_others_write_a_list_costs_little_memory_and_has_an_end() {
     let began = Instant::now();
     let occupants = pods.occupants(&budgets);
     eprintln!("110 pods under these budgets: {:?}", began.elapsed());
-    // Each budget allows one eviction. The last object of the list is a pod of no namespace, whose budgets are not known.
+    // Each budget allows one eviction. The last object of the list is a pod of no namespace, whose budgets are not
+    // known.
     let violating = occupants.evictable.iter().filter(|pod| pod.violates_budget).count();
     assert_eq!((violating, occupants.evictable.len()), (110, 111));
     for (labels, argument) in [(0, 1_300_000), (30, 0), (2_000, 0)] {

@@ -104,8 +104,8 @@ impl<K: Clone + Eq + Hash, V> SharedTable<K, V> {
         gives_way(most, counts, namespace)
     }
 
-    /// Adds an entry, or replaces that of the key, as the newest. Returns the replaced or displaced entry: the oldest of
-    /// the namespace that gives way.
+    /// Adds an entry, or replaces that of the key, as the newest. Returns the replaced or displaced entry: the oldest
+    /// of the namespace that gives way.
     pub fn insert(&mut self, namespace: &str, key: K, value: V) -> Option<(K, V)> {
         let mut lost = self.remove(&key).map(|value| (key.clone(), value));
         if let Some(name) = self.gives_way_to(namespace).cloned() {

@@ -37,11 +37,7 @@ impl Binder {
         }
     }
 
-    async fn attempt_once(
-        self: &Arc<Self>,
-        target: &Target,
-        deadline: Instant,
-    ) -> BindResult {
+    async fn attempt_once(self: &Arc<Self>, target: &Target, deadline: Instant) -> BindResult {
         let Some((request, version)) = self.find_request(target, deadline).await? else {
             return self.send(target, None, None, deadline).await;
         };

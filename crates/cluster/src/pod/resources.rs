@@ -1,7 +1,7 @@
 //! What a pod requests of CPU and memory, as kube-scheduler counts it.
 //!
-//! Invariants: a quantity that cannot be read is absent, never 0. While the pod is resized in place, the largest of what
-//! its spec has, what the kubelet has admitted and what is in force counts, wherever room is counted.
+//! Invariants: a quantity that cannot be read is absent, never 0. While the pod is resized in place, the largest of
+//! what its spec has, what the kubelet has admitted and what is in force counts, wherever room is counted.
 
 use std::collections::BTreeMap;
 

@@ -102,7 +102,7 @@ async fn listed(events: &mut Events<String>) -> Vec<String> {
         match events.next().await.unwrap() {
             Event::Listed(all) => return all,
             Event::Listing => {}
-            other => panic!("{other:?}"),
+            other => unreachable!("{other:?}"),
         }
     }
 }

@@ -87,7 +87,7 @@ async fn check<T: Send + 'static>(
     let health = WatchHealth::default();
     let mut events = watch(following(objects), health.clone());
     assert!(matches!(events.next().await, Some(Event::Listing)));
-    let Some(Event::Listed(all)) = events.next().await else { panic!("no list") };
+    let Some(Event::Listed(all)) = events.next().await else { unreachable!("no list") };
     assert_eq!(all.len(), objects.len());
     for _ in objects {
         assert!(matches!(events.next().await, Some(Event::Applied(_))));
@@ -188,7 +188,7 @@ async fn facts_of(pod: &Value) -> cluster::PodFacts {
         Some(pod.facts(&names))
     });
     events.next().await.unwrap();
-    let Some(Event::Listed(mut all)) = events.next().await else { panic!("no list") };
+    let Some(Event::Listed(mut all)) = events.next().await else { unreachable!("no list") };
     all.remove(0)
 }
 
@@ -236,7 +236,7 @@ async fn a_node_of_which_not_everything_can_be_read_has_no_cards_that_count() {
             Some(node.facts(&names, &codec))
         });
     events.next().await.unwrap();
-    let Some(Event::Listed(all)) = events.next().await else { panic!("no list") };
+    let Some(Event::Listed(all)) = events.next().await else { unreachable!("no list") };
     assert_eq!(all[0].name.as_str(), "a");
     assert!(matches!(all[0].cards, Some(Err(_))));
 }

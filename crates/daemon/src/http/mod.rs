@@ -1,14 +1,14 @@
 //! A bounded HTTP/1 server: a client that can reach the port cannot exhaust the process or keep other clients out.
 //!
-//! Bounded are: connections, TLS handshakes at once and by address, the time of a TLS handshake, of a request's head (and so of an idle connection) and of a
-//! whole request, the sizes of head and body, the time in which a client reads its answer, and what the kernel buffers
-//! for it.
+//! Bounded are: connections, TLS handshakes at once and by address, the time of a TLS handshake, of a request's head
+//! (and so of an idle connection) and of a whole request, the sizes of head and body, the time in which a client reads
+//! its answer, and what the kernel buffers for it.
 //!
 //! A bound on connections alone would let a few idle clients keep every scrape and probe out, and no server crate
 //! closes idle connections for newcomers. So when all slots are taken, a new client gets the slot of the connection
 //! that has been idle longest ([`slots`]); a client that does not read its answer counts as idle. The attacks are tests
-//! (`tests/it/http.rs`, `tests/it/floods.rs`, and those of the exporter on its real binary). Measured with [`Limits::admin`], 60 probes with
-//! a time-out of 1 s, and 100 clients that reconnect when they are closed:
+//! (`tests/it/http.rs`, `tests/it/floods.rs`, and those of the exporter on its real binary). Measured with
+//! [`Limits::admin`], 60 probes with a time-out of 1 s, and 100 clients that reconnect when they are closed:
 //!
 //! | the clients | probes answered | without closing idle connections |
 //! |---|---|---|

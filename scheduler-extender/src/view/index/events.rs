@@ -194,8 +194,8 @@ impl Index {
         match &facts.cards {
             Some(Ok(reported)) => cards = Some(reported.clone()),
             None => cards = Some(Vec::new()),
-            // The last good report stays in force: a faulty report does not mean that the cards are gone. Of a Node that
-            // cannot be read nothing is known, so it takes no GPU pod.
+            // The last good report stays in force: a faulty report does not mean that the cards are gone. Of a Node
+            // that cannot be read nothing is known, so it takes no GPU pod.
             Some(Err(error)) => {
                 if *error == CardsError::UnreadNode {
                     cards = Some(Vec::new());

@@ -389,7 +389,7 @@ mod tests {
             let nodes = [(Some(96_000), &idle), (Some(40_000), &used)];
             rule.measure = measure.repriced(nodes).map(Arc::new).or(Some(measure));
             let on = |cards, pod| place(&rule, Some(40_000), cards, pod).map(|(cost, _)| cost);
-            vec![on(&idle, &pods[1].0), on(&used, &pods[1].0), on(&idle, &eight)]
+            vec![on(&idle, pods[1].0), on(&used, pods[1].0), on(&idle, &eight)]
         };
         let alone = costs(&[]);
         assert!(alone.iter().all(Option::is_some));

@@ -70,7 +70,8 @@ fn with_text(name: &str, bytes: usize) -> Value {
     pod
 }
 
-/// Creates the pod, waits until it is bound, and writes its status and an annotation as a kubelet and an operator would.
+/// Creates the pod, waits until it is bound, and writes its status and an annotation as a kubelet and an operator
+/// would.
 fn bound_and_reported(env: &TestEnv, name: &str, text: usize) -> Result<()> {
     create(env, with_text(name, text))?;
     bound(env, name, BINDING)?;
