@@ -381,8 +381,8 @@ impl ExporterState {
             let to_full_minute = SignedDuration::from_secs(60 - uptime.as_secs() % 60);
             return Some(to_full_minute + AFTER_FULL_MINUTE);
         }
-        let is_new =
-            self.created_at.is_some_and(|created| at.duration_since(created).abs() < YOUNG);
+        // Also one that was created ahead of a clock that was set back: it is asked more often, and no less.
+        let is_new = self.created_at.is_some_and(|created| at.duration_since(created) < YOUNG);
         is_new.then_some(YOUNG_RETRY)
     }
 

@@ -248,9 +248,11 @@ async fn a_prometheus_whose_self_signed_certificate_is_the_ca_file_is_asked() {
     let prometheus = Exporter::start_at("127.0.0.1:0", CALM, Some(acceptor_with(&signed))).await;
     prometheus.set(raw("25"));
     let ca = write(folder.path(), "ca", &signed.certificate.pem());
+    let queries = r#"{"metrics": {"cpu_usage_avg_5m": "my:cpu"}}"#;
     let flags = [
         format!("--prometheus-url=https://localhost:{}", prometheus.port),
         format!("--prometheus-ca-file={ca}"),
+        format!("--prometheus-queries-file={}", write(folder.path(), "queries", queries)),
         "--prometheus-node-label=node".to_owned(),
     ];
     let world = World::with_node().await;
