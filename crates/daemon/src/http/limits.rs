@@ -69,7 +69,7 @@ impl Limits {
         Self {
             connections: 32,
             handshakes: 32,
-            handshake_rate: HANDSHAKE_RATE,
+            handshake_rate: Rate::ENDLESS,
             handshake: Duration::from_secs(5),
             head: Duration::from_secs(100),
             request: Duration::from_secs(5),

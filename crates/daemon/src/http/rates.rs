@@ -23,6 +23,12 @@ pub struct Rate {
     pub every: Duration,
 }
 
+impl Rate {
+    /// Each address may begin as many as it likes: where no thread of its own waits for them, and clients that keep
+    /// silent share an address with those that ask.
+    pub const ENDLESS: Self = Self { burst: 1, every: Duration::ZERO };
+}
+
 /// The handshakes of each address.
 pub(super) struct Rates {
     rate: Rate,
@@ -88,6 +94,12 @@ mod tests {
         assert_eq!(admitted(now + SECOND / 2), 0);
         assert_eq!(admitted(now + SECOND), 1);
         assert_eq!(admitted(now + 100 * SECOND), 3);
+    }
+
+    #[test]
+    fn without_an_end_each_handshake_is_admitted() {
+        let (rates, now) = (Rates::new(Rate::ENDLESS), Instant::now());
+        assert!((0..1_000).all(|_| rates.admits(address(1), now)));
     }
 
     #[test]
