@@ -31,7 +31,6 @@ mod rig;
 mod sequences;
 mod shadow;
 mod start;
-mod stored;
 mod tls;
 mod verbs;
 mod view;
