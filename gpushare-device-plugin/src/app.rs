@@ -29,6 +29,7 @@ use crate::cards::watch::{CardWatch, Open, OpenNvml, Prepare, REOPEN_PAUSE};
 use crate::cdi_watch::SpecWatch;
 use crate::container::cdi::SpecFile;
 use crate::container::{Mode, Responder};
+use crate::departure::{Departure, Phase};
 use crate::isolation::NodeIsolation;
 use crate::isolation::support::Host;
 use crate::kubelet::session::Plugin;
@@ -78,7 +79,7 @@ pub async fn run(args: Args, context: Context) -> anyhow::Result<()> {
     .context("--pod-resources-socket")?;
     let events = NodeEvents::new(client.clone(), args.node());
     // From here on nothing can fail.
-    let wiring = Wiring { args, context, metrics, client, events };
+    let wiring = Wiring { args, context, metrics, client, events, end: Shutdown::new() };
     if wiring.args.idle_without_cards {
         wiring.start_with_a_card(kubelet);
     } else {
@@ -94,6 +95,8 @@ struct Wiring {
     metrics: Metrics,
     client: cluster::Client,
     events: NodeEvents,
+    /// Cancelled after the shutdown has begun, once the kubelet needs this plugin no more.
+    end: Shutdown,
 }
 
 impl Wiring {
@@ -164,6 +167,7 @@ impl Wiring {
             records: records.clone(),
             lingering: lingering.clone(),
         };
+        let (phase, reported) = self.depart_in_order(&pods, &reachable);
         let admission = Arc::new(Admission::new(
             sources,
             responder(&self.args, isolation.clone(), spec),
@@ -184,6 +188,8 @@ impl Wiring {
             gpu_count: self.args.report_gpu_count,
             checkpoint,
             closed,
+            phase: phase.subscribe(),
+            reported,
             metrics: self.metrics.clone(),
         };
         let plugin = Plugin {
@@ -192,6 +198,7 @@ impl Wiring {
             admission,
             cards,
             reachable,
+            phase,
             metrics: self.metrics.clone(),
         };
         let status = StatusWriter {
@@ -203,16 +210,39 @@ impl Wiring {
         self.serve_kubelet(plugin, reporter, status, audit, pods);
     }
 
-    /// Starts a task that runs until the shutdown.
+    /// Starts a task that runs until [the end](Self::end).
     fn spawn<F>(&self, name: &'static str, task: impl FnOnce(Shutdown) -> F)
     where
         F: Future<Output = ()> + Send + 'static,
     {
-        let task = task(self.context.shutdown());
+        let task = task(self.end.clone());
         self.context.spawn(name, async {
             task.await;
             Ok(())
         });
+    }
+
+    /// Lets the other tasks run on after the shutdown until no pod is on its way to this node. Returns the phase of
+    /// this plugin, and where the one is put that was reported.
+    fn depart_in_order(
+        &self,
+        pods: &Arc<PodCache>,
+        reachable: &watch::Receiver<bool>,
+    ) -> (watch::Sender<Phase>, watch::Sender<Option<Phase>>) {
+        let phase = watch::Sender::new(Phase::Starting);
+        let (report, reported) = watch::channel(None);
+        let departure = Departure {
+            phase: phase.clone(),
+            reported,
+            pods: pods.clone(),
+            reachable: reachable.clone(),
+        };
+        let run = departure.run(self.context.shutdown(), self.end.clone());
+        self.context.spawn("departure", async {
+            run.await;
+            Ok(())
+        });
+        (phase, report)
     }
 
     fn follow_pods(&self) -> Arc<PodCache> {
@@ -276,7 +306,7 @@ impl Wiring {
             pci_dir: self.args.pci_dir.clone(),
             without_size: BTreeSet::new(),
         };
-        let run = watch.run(self.context.shutdown(), move |outcome| set(&found, outcome));
+        let run = watch.run(self.end.clone(), move |outcome| set(&found, outcome));
         self.context.spawn("cards", async move { run.await.map_err(anyhow::Error::from) });
         (receiver, probe)
     }

@@ -17,6 +17,7 @@
 //! | [`cdi_watch`] | the periodic check of both CDI specifications |
 //! | [`records`] | which container holds which device ids |
 //! | [`lingering`] | deleted pods whose processes still run |
+//! | [`departure`] | whether the kubelet is served, and the orderly end |
 //! | [`report`] | the annotations and status that are written on the node and its pods |
 //! | [`admission`] | GetPreferredAllocation, Allocate, PreStartContainer |
 //! | [`audit`] | the periodic comparison of claims, the kubelet's records and processes |
@@ -32,6 +33,7 @@ pub(crate) mod audit;
 pub mod cards;
 pub(crate) mod cdi_watch;
 pub mod container;
+pub(crate) mod departure;
 #[cfg(test)]
 mod fixtures;
 pub mod isolation;

@@ -25,6 +25,7 @@ use tonic::transport::{Channel, Endpoint, Server};
 use super::service::{OPTIONS, Service, Streams};
 use crate::admission::Admission;
 use crate::cards::Cards;
+use crate::departure::Phase;
 use crate::metrics::Metrics;
 use kubelet_api::v1beta1::device_plugin_client::DevicePluginClient;
 use kubelet_api::v1beta1::device_plugin_server::DevicePluginServer;
@@ -67,6 +68,8 @@ pub(crate) struct Plugin {
     pub cards: watch::Receiver<Arc<Cards>>,
     /// Whether the API server can be reached.
     pub reachable: watch::Receiver<bool>,
+    /// Whether this plugin serves the kubelet.
+    pub phase: watch::Sender<Phase>,
     /// Counts registrations.
     pub metrics: Metrics,
 }
@@ -193,7 +196,7 @@ impl Plugin {
         let ended = tokio::select! {
             () = shutdown.cancelled() => SessionEnd::Shutdown,
             ended = sockets_change(&kubelet, mark, &own) => ended,
-            ended = stream_end(streamed) => ended,
+            ended = stream_end(streamed, || self.serves()) => ended,
         };
         end.cancel();
         let abort = server.abort_handle();
@@ -235,6 +238,17 @@ impl Plugin {
             }
         };
         Ok((path, tokio::spawn(serve)))
+    }
+
+    /// The kubelet has a stream, and its first message is the list of devices.
+    fn serves(&self) {
+        self.phase.send_if_modified(|phase| {
+            let begins = *phase == Phase::Starting;
+            if begins {
+                *phase = Phase::Serving;
+            }
+            begins
+        });
     }
 
     async fn register(&self, kubelet: &Path) -> Result<(), SessionError> {
@@ -298,11 +312,13 @@ async fn sockets_change(kubelet: &Path, before: FileId, own: &Path) -> SessionEn
     }
 }
 
-async fn stream_end(mut streams: watch::Receiver<Streams>) -> SessionEnd {
-    let opened = streams.wait_for(|streams| streams.opened > 0);
-    if timeout(STREAM_TIMEOUT, opened).await.is_err() {
+/// Waits for the end of the stream, and calls `opened` at its begin.
+async fn stream_end(mut streams: watch::Receiver<Streams>, opened: impl FnOnce()) -> SessionEnd {
+    let any = streams.wait_for(|streams| streams.opened > 0);
+    if timeout(STREAM_TIMEOUT, any).await.is_err() {
         return SessionEnd::NoStream;
     }
+    opened();
     match streams.wait_for(|streams| streams.live == 0).await {
         Ok(_) | Err(_) => SessionEnd::StreamDropped,
     }

@@ -19,14 +19,16 @@ use std::time::Duration;
 
 use cluster::{CallError, EventText, PodFacts};
 use jiff::Timestamp;
+use placement::gpu::Closed;
 use placement::names::Names;
 use placement::units::{NodeName, PodUid};
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::cards::closed::ClosedCards;
 use crate::cards::ids::Ids;
 use crate::cards::{Cards, units_of};
+use crate::departure::Phase;
 use crate::isolation::NodeIsolation;
 use crate::lingering::Lingering;
 use crate::metrics::Metrics;
@@ -70,6 +72,10 @@ pub(crate) struct Reporter {
     pub checkpoint: CheckpointFile,
     /// The cards that take no new pods.
     pub closed: watch::Receiver<Arc<ClosedCards>>,
+    /// Whether this plugin serves the kubelet. While it does not, all cards are closed.
+    pub phase: watch::Receiver<Phase>,
+    /// The phase that was last reported.
+    pub reported: watch::Sender<Option<Phase>>,
     /// Whether containers get their cards by CDI.
     pub by_cdi: bool,
     /// Writes events on the node.
@@ -120,9 +126,16 @@ impl Reporter {
         let mut cards = self.cards.clone();
         let mut support = self.isolation.support.clone();
         let mut closed = self.closed.clone();
+        let mut phase = self.phase.clone();
+        // The kubelet usually has its list within milliseconds: one write in place of two.
+        let _ = timeout(ROUND_PAUSE, phase.wait_for(|phase| *phase != Phase::Starting)).await;
         loop {
+            phase.mark_unchanged();
             let outcome = self.round(&mut written).await;
-            sleep(ROUND_PAUSE).await;
+            tokio::select! {
+                changed = phase.changed() => if changed.is_ok() { continue } else { return },
+                () = sleep(ROUND_PAUSE) => {}
+            }
             if let Err(error) = outcome {
                 tracing::warn!("cannot report to the API server, trying again: {error}");
                 continue;
@@ -133,6 +146,7 @@ impl Reporter {
                 changed = cards.changed() => if changed.is_err() { return },
                 changed = support.changed() => if changed.is_err() { return },
                 changed = closed.changed() => if changed.is_err() { return },
+                changed = phase.changed() => if changed.is_err() { return },
                 () = sleep(REWRITE_AFTER) => {}
             }
         }
@@ -146,11 +160,16 @@ impl Reporter {
         let cards = self.cards.borrow().clone();
         let others = [self.lingering(&cards), self.held_elsewhere(&cards)].concat();
         self.count_corrections(&cards, &pods, &mut written.on_other_cards);
+        let phase = *self.phase.borrow();
         if !cards.is_empty() {
-            let closed = self.closed.borrow().clone();
+            let mut closed = ClosedCards::clone(&self.closed.borrow());
+            if phase != Phase::Serving {
+                closed.all = Some(Closed::Plugin);
+            }
             let report = report(&cards, &closed, self.isolation.strongest(), &pods, others);
             self.write_cards(report, written).await?;
         }
+        self.reported.send_replace(Some(phase));
         written.refused.retain(&pods);
         self.record_claims(&cards, &pods, &mut written.refused).await?;
         for facts in pods.iter().map(|(facts, _)| facts).filter(|facts| is_to_be_marked(facts)) {

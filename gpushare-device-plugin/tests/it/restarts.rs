@@ -122,6 +122,38 @@ async fn a_kubelet_that_restarts_while_the_plugin_is_down_keeps_running_pods_and
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn pods_that_are_bound_before_the_cards_are_seen_closed_are_admitted_before_the_plugin_ends()
+{
+    let mut rig = Rig::new(&[(A, 8)]).await;
+    for round in 0..3 {
+        rig.cards("an open card", |cards| cards[0]["closed"] != "plugin").await;
+        rig.kubelet.devices("devices", |devices| healthy_ids(devices) == 8).await;
+        rig.end_plugin();
+        rig.cards("a closed card", |cards| cards[0]["closed"] == "plugin").await;
+        let late = format!("late-{round}");
+        rig.bind(pod(&late).asking(RESOURCE, 2), A);
+        rig.admit(&late).await.unwrap();
+        rig.plugin_ended().await;
+        rig.cards("a card that stays closed", |cards| cards[0]["closed"] == "plugin").await;
+        rig.end(&late);
+        rig.begin_plugin();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn cards_are_closed_until_the_kubelet_has_the_plugin() {
+    let mut rig = Rig::new(&[(A, 8)]).await;
+    rig.cards("an open card", |cards| cards[0]["closed"] != "plugin").await;
+    rig.stop_plugin().await;
+    rig.forget_cards();
+    rig.kubelet.kill().await;
+    rig.begin_plugin();
+    rig.cards("a closed card", |cards| cards[0]["closed"] == "plugin").await;
+    rig.kubelet.begin();
+    rig.cards("an open card", |cards| cards[0]["closed"] != "plugin").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_stopped_plugin_leaves_no_socket_behind() {
     let mut rig = Rig::new(&[(A, 2)]).await;
     rig.stop_plugin().await;

@@ -297,7 +297,16 @@ impl Rig {
     }
 
     pub async fn stop_plugin(&mut self) {
+        self.end_plugin();
+        self.plugin_ended().await;
+    }
+
+    /// Asks the plugin to end, as SIGTERM does.
+    pub fn end_plugin(&self) {
         self.context.shutdown().cancel();
+    }
+
+    pub async fn plugin_ended(&mut self) {
         (&mut self.plugin).await.unwrap().unwrap();
     }
 

@@ -12,6 +12,7 @@ pub(crate) mod forced_deletion;
 pub(crate) mod isolation;
 pub(crate) mod kubelet_restarts;
 pub(crate) mod moves;
+pub(crate) mod plugin_rollouts;
 pub(crate) mod preemption;
 pub(crate) mod processes;
 pub(crate) mod quota;
