@@ -19,8 +19,8 @@ use crate::pods::PodCache;
 
 /// The longest delay of the end. The session's end and the calls in progress follow within [`daemon::GRACE`].
 const LIMIT: Duration = Duration::from_secs(8);
-/// Time without a newly bound pod after which none is on its way: from the write of the closed cards until an extender's
-/// watch shows them, and from a Binding until the watch here shows the pod. Each takes milliseconds.
+/// Time without a newly bound pod after which none is on its way: from the write of the closed cards until an
+/// extender's watch shows them, and from a Binding until the watch here shows the pod. Each takes milliseconds.
 const QUIET: Duration = Duration::from_secs(2);
 
 /// Whether this plugin serves the kubelet.
