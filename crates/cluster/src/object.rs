@@ -53,7 +53,7 @@ fn read_in_part<T: Object>(text: &[u8], error: &serde_json::Error) -> serde_json
     let ObjectMeta { namespace, name, uid, .. } = object.about();
     let fields = lost.iter().take(NAMED).map(String::as_str).collect::<Vec<_>>().join(" ");
     tracing::warn!(
-        kind = T::KIND, namespace, object = name, uid, fields, %error,
+        kind = T::KIND, namespace, object = name, object_uid = uid, fields, %error,
         "an object cannot be read as a whole; these of its fields count as unknown"
     );
     object.set_lost(lost);

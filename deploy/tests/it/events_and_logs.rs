@@ -17,9 +17,10 @@ const FIELDS: [&str; 3] = ["uid", "namespace", "pod"];
 const ABOUT_A_POD: [&str; 4] = ["pod", "container", "{refusal}", "{finding}"];
 
 /// The beginnings of texts that have such a word and are about no certain pod.
-const ABOUT_NONE: [&str; 4] = [
+const ABOUT_NONE: [&str; 5] = [
     "a few units are offered, to see whether the next pod has a claim",
     "isolation: none; a container can use more",
+    "no pod of a namespace is evicted",
     "no room for their windows",
     "pods cannot be read from the API server",
 ];
