@@ -5,13 +5,17 @@
 //! new connection.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::http::HeaderValue;
 use axum::http::header::{ETAG, HOST, IF_NONE_MATCH};
+use daemon::Shutdown;
 use reqwest::{Client, StatusCode};
 
+use crate::Clock;
 use crate::http_client::{self, AnswerError, SetupError};
+use crate::view::View;
 
 /// The pause after a read that failed: an extender that has just started lacks what it would have brought.
 pub(crate) const RETRY: Duration = Duration::from_secs(5);
@@ -103,6 +107,33 @@ pub(crate) enum Answer<T> {
         content: T,
         tag: Option<HeaderValue>,
     },
+}
+
+/// What is read from the annotator again and again.
+pub(crate) trait Reads: Send + Sized {
+    /// Reads once, into the view. Returns the pause until the next read.
+    fn read(&mut self, view: &View, clock: &Clock) -> impl Future<Output = Duration> + Send;
+
+    /// Keeps the view up to date, until the shutdown.
+    ///
+    /// # Errors
+    ///
+    /// None: a failed read is retried.
+    fn follow(
+        mut self,
+        view: Arc<View>,
+        clock: Clock,
+        shutdown: Shutdown,
+    ) -> impl Future<Output = anyhow::Result<()>> + Send {
+        async move {
+            while let Some(pause) = shutdown.run_until_cancelled(self.read(&view, &clock)).await {
+                if shutdown.run_until_cancelled(tokio::time::sleep(pause)).await.is_none() {
+                    break;
+                }
+            }
+            Ok(())
+        }
+    }
 }
 
 /// A client of the annotator.

@@ -27,6 +27,7 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::time::{Sleep, sleep};
 
+use crate::annotator_client::Reads as _;
 use crate::back_off_events::write_back_offs;
 use crate::binder::{BindLimits, Binder, BinderParams};
 use crate::card_evictions::{CardEvictions, EvictionLimits, EvictionModes, Evictor};

@@ -3,16 +3,14 @@
 //! Invariant: an answer is applied as a whole or not at all, and the last good one stays; after a day without one, pods
 //! are estimated from their requests again.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use api::workloads::{MAX_TEXT, Workloads};
 use axum::http::HeaderValue;
-use daemon::Shutdown;
 use jiff::Timestamp;
 
 use crate::Clock;
-use crate::annotator_client::{AnnotatorClient, Answer, Question, RETRY, Url};
+use crate::annotator_client::{AnnotatorClient, Answer, Question, RETRY, Reads, Url};
 use crate::http_client::SetupError;
 use crate::view::{ByWorkload, View};
 
@@ -39,27 +37,9 @@ impl Reader {
         let annotator = AnnotatorClient::new(url, "learned use", without)?;
         Ok(Self { annotator, tag: None })
     }
+}
 
-    /// Keeps the view's learned use up to date, until the shutdown.
-    ///
-    /// # Errors
-    ///
-    /// None: a failed read is retried.
-    pub(crate) async fn follow(
-        mut self,
-        view: Arc<View>,
-        clock: Clock,
-        shutdown: Shutdown,
-    ) -> anyhow::Result<()> {
-        while let Some(pause) = shutdown.run_until_cancelled(self.read(&view, &clock)).await {
-            if shutdown.run_until_cancelled(tokio::time::sleep(pause)).await.is_none() {
-                break;
-            }
-        }
-        Ok(())
-    }
-
-    /// Reads once. Returns the pause until the next read.
+impl Reads for Reader {
     async fn read(&mut self, view: &View, clock: &Clock) -> Duration {
         let question = Question { path: PATH, tag: self.tag.as_ref(), limit: MAX_TEXT };
         let read = self.annotator.read(question, |text| parse(text, clock())).await;

@@ -3,14 +3,12 @@
 //! Invariants: an answer is applied as a whole or not at all. While none comes, readings grow old, and those of
 //! annotations, which are written before that, take their place.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use api::readings::{MAX_TEXT, PolledReadings};
-use daemon::Shutdown;
 
 use crate::Clock;
-use crate::annotator_client::{AnnotatorClient, Answer, Question, RETRY, Url};
+use crate::annotator_client::{AnnotatorClient, Answer, Question, RETRY, Reads, Url};
 use crate::http_client::SetupError;
 use crate::metrics::Metrics;
 use crate::view::View;
@@ -43,27 +41,9 @@ impl Reader {
         let annotator = AnnotatorClient::new(url, "readings", without)?;
         Ok(Self { annotator, version: None, metrics })
     }
+}
 
-    /// Keeps the view's readings up to date, until the shutdown.
-    ///
-    /// # Errors
-    ///
-    /// None: a failed read is retried.
-    pub(crate) async fn follow(
-        mut self,
-        view: Arc<View>,
-        clock: Clock,
-        shutdown: Shutdown,
-    ) -> anyhow::Result<()> {
-        while let Some(pause) = shutdown.run_until_cancelled(self.read(&view, &clock)).await {
-            if shutdown.run_until_cancelled(tokio::time::sleep(pause)).await.is_none() {
-                break;
-            }
-        }
-        Ok(())
-    }
-
-    /// Reads once. Returns the pause until the next read.
+impl Reads for Reader {
     async fn read(&mut self, view: &View, clock: &Clock) -> Duration {
         if !view.nodes.is_listed() {
             return UNTIL_LISTED;

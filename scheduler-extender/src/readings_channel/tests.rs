@@ -1,6 +1,6 @@
 //! What one read does, against a stand-in of the annotator.
 
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use axum::Router;
 use axum::extract::State;
