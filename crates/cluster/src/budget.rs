@@ -1,7 +1,7 @@
 //! The PodDisruptionBudgets of the namespaces whose pods could be evicted.
 //!
-//! Whoever may write budgets in a namespace decides about the evictions of its pods, and about nothing else: each
-//! namespace is read by itself, within a time and a number of bytes, and keeps so much of memory at most.
+//! A namespace's budgets protect pods of that namespace alone, and any of its users may write them. So each namespace
+//! is read by itself, with limits on the time, on the bytes that are read, and on the memory for what is kept.
 //!
 //! Invariant: of a namespace whose budgets are not known, each pod is taken as covered by one that allows no eviction.
 
