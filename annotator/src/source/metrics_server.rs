@@ -183,23 +183,14 @@ mod tests {
     use placement::resources::PerResource;
 
     use super::*;
+    use crate::source::names_over;
 
     #[test]
     fn it_gives_what_a_policy_is_checked_against() {
         let windows = ["active", "avg_5m", "avg_15m", "max_avg_1h"];
-        let signals = [
-            "cpu_busy",
-            "cpu_shared_busy",
-            "cpu_foreground_busy",
-            "cpu_usage",
-            "mem_usage",
-            "load_usage",
-        ];
-        let names = signals.map(|signal| windows.map(|of| format!("{signal}_{of}")));
-        for name in names.as_flattened() {
-            let metric = name.as_str().into();
+        for metric in names_over(&windows) {
             let given = ReadingSource::MetricsServer.gives(&metric);
-            assert_eq!(given, is_computed(&metric), "{name}");
+            assert_eq!(given, is_computed(&metric), "{metric}");
         }
     }
 

@@ -176,6 +176,21 @@ pub(crate) fn host(address: &str) -> &str {
     host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host)
 }
 
+/// Names of what a source could be asked for: each signal over each window.
+#[cfg(test)]
+pub(crate) fn names_over(windows: &[&str]) -> Vec<MetricName> {
+    let signals = [
+        "cpu_busy",
+        "cpu_shared_busy",
+        "cpu_foreground_busy",
+        "cpu_usage",
+        "mem_usage",
+        "load_usage",
+    ];
+    let names = signals.map(|signal| windows.iter().map(move |of| format!("{signal}_{of}")));
+    names.into_iter().flatten().map(|name| name.as_str().into()).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

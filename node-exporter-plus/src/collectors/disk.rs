@@ -256,15 +256,7 @@ mod tests {
             let in_sysfs = name.replace('/', "!");
             std::fs::create_dir_all(path("sys/block").join(in_sysfs).join("device")).unwrap();
         }
-        let rootfs = path("root");
-        let kubelet = path("kubelet");
-        let roots = Roots {
-            procfs: path(""),
-            sysfs: path("sys"),
-            cgroupfs: path("cgroup"),
-            rootfs,
-            kubelet,
-        };
+        let roots = Roots::in_folder(folder.path(), "");
         let mut collector = Disks::new(&roots, "1s".parse().unwrap());
         let mut signals = BTreeMap::new();
         for sample in [0, 1] {

@@ -93,6 +93,20 @@ pub struct Roots {
     pub kubelet: PathBuf,
 }
 
+#[cfg(test)]
+impl Roots {
+    /// A node of a test, all in one folder.
+    pub(crate) fn in_folder(folder: &std::path::Path, procfs: &str) -> Self {
+        Self {
+            procfs: folder.join(procfs),
+            sysfs: folder.join("sys"),
+            cgroupfs: folder.join("cgroup"),
+            rootfs: folder.join("root"),
+            kubelet: folder.join("kubelet"),
+        }
+    }
+}
+
 /// All kinds of signals.
 pub static KINDS: &[&Kind] = &[
     &cpu::USAGE,

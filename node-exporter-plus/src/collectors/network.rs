@@ -308,13 +308,7 @@ mod tests {
                 symlink(format!("../{master}"), link.join("master")).unwrap();
             }
         }
-        let roots = Roots {
-            procfs: path(""),
-            sysfs,
-            cgroupfs: path("cgroup"),
-            rootfs: path("root"),
-            kubelet: path("kubelet"),
-        };
+        let roots = Roots { sysfs, ..Roots::in_folder(folder.path(), "") };
         let mut network = Network::new(&roots, "1s".parse().unwrap());
         let mut signals = BTreeMap::new();
         for seconds in [1, 2] {
@@ -475,15 +469,7 @@ mod tests {
             for name in ["eth0", "eth1"] {
                 fs::create_dir_all(path("sys/class/net").join(name).join("device")).unwrap();
             }
-            let rootfs = path("root");
-            let kubelet = path("kubelet");
-            let roots = Roots {
-                procfs: path(""),
-                sysfs: path("sys"),
-                cgroupfs: path("cgroup"),
-                rootfs,
-                kubelet,
-            };
+            let roots = Roots::in_folder(folder.path(), "");
             let network = Network::new(&roots, "10s".parse().unwrap());
             let machine = Self { folder, network };
             machine.set_speed("1000\n");

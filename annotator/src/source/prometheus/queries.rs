@@ -152,6 +152,7 @@ mod tests {
     use placement::policy::ReadingSource;
 
     use super::*;
+    use crate::source::names_over;
 
     fn parse(content: &str) -> Result<Queries, String> {
         let file = NamedFile { flag: "--prometheus-queries-file", path: "/q".into() };
@@ -164,18 +165,8 @@ mod tests {
         let asked = Queries::of_node_exporter("instance").metrics;
         let source = ReadingSource::Prometheus { queries: None };
         let windows = ["active", "avg_5m", "avg_15m", "max_avg_1h", "max_avg_1d"];
-        let signals = [
-            "cpu_busy",
-            "cpu_shared_busy",
-            "cpu_foreground_busy",
-            "cpu_usage",
-            "mem_usage",
-            "load_usage",
-        ];
-        let names = signals.map(|signal| windows.map(|of| format!("{signal}_{of}")));
-        for name in names.as_flattened() {
-            let metric = name.as_str().into();
-            assert_eq!(source.gives(&metric), asked.contains_key(&metric), "{name}");
+        for metric in names_over(&windows) {
+            assert_eq!(source.gives(&metric), asked.contains_key(&metric), "{metric}");
         }
     }
 

@@ -313,16 +313,7 @@ mod tests {
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, content).unwrap();
         }
-        let root = |name: &str| node.path().join(name);
-        let rootfs = root("root");
-        let kubelet = root("kubelet");
-        let roots = Roots {
-            procfs: root("proc"),
-            sysfs: root("sys"),
-            cgroupfs: root("cgroup"),
-            rootfs,
-            kubelet,
-        };
+        let roots = Roots::in_folder(node.path(), "proc");
         let mut usage = None;
         let now = Moment(std::time::Duration::ZERO);
         Memory::new(&roots)
