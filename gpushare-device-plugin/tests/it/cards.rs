@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use rustix::fs::{CWD, RenameFlags};
 use serde_json::{Value, json};
 use sim::{CONFIG_MAPS, Failure, Fault, NODES, PODS, Sim, Verb, pod};
 
@@ -371,9 +372,11 @@ async fn a_cdi_folder_that_cannot_be_written_closes_the_cards_and_is_an_event_on
     let rig = Rig::new(&[(A, 2)]).await;
     rig.nvidia_cards(&[A]);
     rig.cards("an open card", |cards| cards[0]["closed"].is_null()).await;
+    let no_folder = rig.dir.path().join("no-folder");
+    std::fs::write(&no_folder, "").unwrap();
+    // At once: where the folder were removed first, the plugin could write into it or make it anew.
     let folder = rig.dir.path().join("cdi");
-    std::fs::remove_dir_all(&folder).unwrap();
-    std::fs::write(&folder, "no folder").unwrap();
+    rustix::fs::renameat_with(CWD, &no_folder, CWD, &folder, RenameFlags::EXCHANGE).unwrap();
     rig.cards("a closed card", |cards| cards[0]["closed"] == "cdi-folder").await;
     rig.event("CDIFolderNotWritable").await;
 }
