@@ -31,6 +31,7 @@ mod rig;
 mod sequences;
 mod shadow;
 mod start;
+mod stored;
 mod tls;
 mod verbs;
 mod view;
