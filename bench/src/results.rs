@@ -15,11 +15,16 @@ const END: &str = "<!-- the end of the table -->\n";
 const NODES: [usize; 3] = [100, 1_000, 5_000];
 
 /// The rows of criterion's figures: the first cell, and the benchmarks whose figures a cell has.
-const CRITERION: [(&str, &[&str], &str); 3] = [
+const CRITERION: [(&str, &[&str], &str); 4] = [
     ("the load rules of Filter alone; of Prioritize", &["load/filter", "load/score"], "placement"),
     (
         "a Node's event: nothing new; new readings; a node joins or leaves",
         &["view/heartbeat", "view/two_changes", "view/join_and_leave"],
+        "view",
+    ),
+    (
+        "two answers of the annotator with readings: of all nodes; of a quarter",
+        &["view/two_answers_of_all", "view/two_answers_of_a_quarter"],
         "view",
     ),
     ("a shadow policy, on another thread, for each pod", &["verbs/shadow"], "verbs"),

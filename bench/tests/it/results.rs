@@ -10,8 +10,15 @@ const PAGE: &str =
     "before\n<!-- make bench writes this table -->\nold\n<!-- the end of the table -->\nafter\n";
 
 /// The benchmarks with equal figures here.
-const BENCHMARKS: [&str; 5] =
-    ["load/filter", "load/score", "view/heartbeat", "view/two_changes", "view/join_and_leave"];
+const BENCHMARKS: [&str; 7] = [
+    "load/filter",
+    "load/score",
+    "view/heartbeat",
+    "view/two_changes",
+    "view/join_and_leave",
+    "view/two_answers_of_all",
+    "view/two_answers_of_a_quarter",
+];
 
 /// A record, a direction, and nanoseconds: ours, and by `serde_json`.
 const CODECS: [(&str, &str, f64, f64); 16] = [
@@ -85,6 +92,7 @@ fn the_table_between_the_marks_is_what_was_measured() {
 | Prioritize; the echo's; ratio | 600; 500; 1.20 | 600; 500; 1.20 | 600; 500; 1.20 | `cargo bench -p plimsoll-bench --bench extender_http` |
 | the load rules of Filter alone; of Prioritize | 2.3; 2.3 | 2.3; 2.3 | 2.3; 2.3 | `cargo bench -p plimsoll-bench --bench placement -- --quick` |
 | a Node's event: nothing new; new readings; a node joins or leaves | 2.3; 2.3; 2.3 | 2.3; 2.3; 2.3 | 2.3; 2.3; 2.3 | `cargo bench -p plimsoll-bench --bench view -- --quick` |
+| two answers of the annotator with readings: of all nodes; of a quarter | 2.3; 2.3 | 2.3; 2.3 | 2.3; 2.3 | `cargo bench -p plimsoll-bench --bench view -- --quick` |
 | a shadow policy, on another thread, for each pod | 100 | 1,000 | 5,000 | `cargo bench -p plimsoll-bench --bench verbs -- --quick` |
 | of a call, its JSON read and the answer's written; by `serde_json` alone; ratio | 8.0; 16; 0.50 | 20; 100; 0.20 | 100; 400; 0.25 | `cargo bench -p plimsoll-bench --bench codecs -- --quick` |
 <!-- the end of the table -->
