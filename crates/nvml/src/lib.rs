@@ -41,6 +41,8 @@ pub struct Card {
     pub has_no_own_memory: bool,
     /// NUMA node of the host memory nearest to the card.
     pub numa_node: Option<u32>,
+    /// Major number of its CUDA compute capability: 6 is Pascal, 7 Volta and Turing, 9 Hopper.
+    pub cuda_major: Option<u32>,
 }
 
 /// The current status of a card.

@@ -58,6 +58,7 @@ impl Library {
             has_no_own_memory: matches!(memory, Err(NvmlError::NotSupported)),
             memory_mib: memory.ok().map(|memory| memory.total / MIB),
             numa_node: numa_node(&device),
+            cuda_major: cuda_major(&device),
         })
     }
 }
@@ -207,6 +208,10 @@ fn samples(device: &Device<'_>, since: SystemTime) -> Result<Option<Vec<Sample>>
 
 fn numa_node(device: &Device<'_>) -> Option<u32> {
     first_bit(&device.memory_affinity(NUMA_WORDS, SCOPE_NODE).ok()?)
+}
+
+fn cuda_major(device: &Device<'_>) -> Option<u32> {
+    u32::try_from(device.cuda_compute_capability().ok()?.major).ok()
 }
 
 fn first_bit(mask: &[std::ffi::c_ulong]) -> Option<u32> {

@@ -310,6 +310,7 @@ mod tests {
                     Missing::NoDaemon(_) => &["run it on this node", "gpu-mps"],
                     Missing::NotTheDaemons { .. } => &["Remove it", "gpu-mps"],
                     Missing::MpsConflict(MpsConflict::Pipes) => &["mount it elsewhere"],
+                    Missing::OldCard { .. } => &["keep pods", "off this node"],
                     Missing::MpsConflict(_) => &["take ", " off"],
                 },
             },

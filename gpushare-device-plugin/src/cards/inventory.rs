@@ -263,6 +263,7 @@ impl KnownCard {
             memory: MiB(memory),
             units,
             numa_node: self.card.numa_node,
+            cuda_major: self.card.cuda_major,
             unhealthy: self.health.unhealthy(),
             prefix: self.prefix.clone(),
         })

@@ -59,6 +59,8 @@ pub struct Card {
     pub units: Units,
     /// The NUMA node that the card is attached to; `None` if unknown.
     pub numa_node: Option<u32>,
+    /// Major number of its CUDA compute capability; `None` if unknown.
+    pub cuda_major: Option<u32>,
     /// Why it takes no pods now; `None` for a healthy card.
     pub unhealthy: Option<Unhealthy>,
     /// The part of its device ids before the slot.

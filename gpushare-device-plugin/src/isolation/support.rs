@@ -16,6 +16,8 @@ use crate::nvidia::spec::{DeviceLookup, MEMORY_LIMIT_HOOK, Specs};
 
 /// The first driver whose NVML sets a memory limit on a control group.
 const FIRST_DRIVER: u32 = 615;
+/// The first CUDA compute capability whose MPS limits memory: Volta's.
+const FIRST_MPS: u32 = 7;
 /// A file that only the root of a hierarchy of version 2 has.
 const CGROUP_V2: &str = "cgroup.controllers";
 /// The pipe or socket on which MPS's control daemon listens.
@@ -49,6 +51,17 @@ pub enum Missing {
     /// No folder for MPS is set.
     #[error("no MPS is set up: name its folder with --mps-dir")]
     NoMps,
+    /// MPS limits no memory on a card.
+    #[error(
+        "card {uuid} has CUDA compute capability {major}, and MPS limits memory from {FIRST_MPS} (Volta) on: keep \
+         pods that need a limit off this node"
+    )]
+    OldCard {
+        /// The card.
+        uuid: String,
+        /// The major number of its capability.
+        major: u32,
+    },
     /// No control daemon listens.
     #[error(
         "no MPS control daemon listens at {}: run it on this node (component gpu-mps), with that as its \
@@ -111,7 +124,7 @@ pub struct Host {
 impl Host {
     /// The node's support for these cards, by NVIDIA's specification. Reads files.
     pub fn support(&self, specs: &Specs, cards: &Cards) -> IsolationSupport {
-        IsolationSupport { driver: self.driver(specs, cards), mps: self.mps() }
+        IsolationSupport { driver: self.driver(specs, cards), mps: self.mps(cards) }
     }
 
     fn driver(&self, specs: &Specs, cards: &Cards) -> Result<(), Missing> {
@@ -128,8 +141,13 @@ impl Host {
         if is_version_2 { Ok(()) } else { Err(Missing::NoCgroupV2(self.cgroups.clone())) }
     }
 
-    fn mps(&self) -> Result<(), Missing> {
+    fn mps(&self, cards: &Cards) -> Result<(), Missing> {
         self.by_cdi()?;
+        for card in cards.iter() {
+            if let Some(major) = card.cuda_major.filter(|major| *major < FIRST_MPS) {
+                return Err(Missing::OldCard { uuid: card.uuid.to_string(), major });
+            }
+        }
         let pipes = pipes(self.mps.as_deref().ok_or(Missing::NoMps)?);
         let control = pipes.join(CONTROL_PIPE);
         // Not the metadata of what a symbolic link names: a link is none of the daemon's files.
@@ -211,7 +229,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::cards::Unhealthy;
+    use crate::cards::{Card, Unhealthy};
     use crate::fixtures::{A, B, cards, with_unhealthy};
 
     struct MpsNode {
@@ -360,6 +378,22 @@ mod tests {
             let support = node.support(true, None).mps;
             assert_eq!(support.is_ok(), is_safe, "{mode:o}: {support:?}");
         }
+    }
+
+    #[test]
+    fn mps_needs_cards_on_which_it_limits_memory() {
+        let node = MpsNode::new(&[]);
+        let of = |major| {
+            let cards = cards(&[(A, 4), (B, 4)]);
+            let changed = cards.iter().map(|card| {
+                let cuda_major = if card.uuid.as_str() == B { major } else { Some(9) };
+                Card { cuda_major, ..card.clone() }
+            });
+            node.host(true).support(&node.specs(), &Cards::new(changed.collect())).mps
+        };
+        assert_eq!(of(Some(7)), Ok(()));
+        assert_eq!(of(None), Ok(()), "NVML tells it of every card that it knows");
+        assert_eq!(of(Some(6)), Err(Missing::OldCard { uuid: B.to_owned(), major: 6 }));
     }
 
     #[test]

@@ -234,6 +234,21 @@ pub unsafe extern "C" fn nvmlDeviceGetMemoryAffinity(
     unsafe { put(mask, bit) }
 }
 
+/// The card's CUDA compute capability; the script has its major number.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlDeviceGetCudaComputeCapability(
+    device: Handle,
+    major: *mut c_int,
+    minor: *mut c_int,
+) -> Return {
+    let known = identity(device, |_, card| card.cuda_major);
+    let zero = known.map(|_| 0);
+    unsafe {
+        put(minor, zero);
+        put(major, known)
+    }
+}
+
 /// Memory, total and used.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmlDeviceGetMemoryInfo_v2(

@@ -50,6 +50,9 @@ pub struct Card {
     /// NUMA node of the host memory nearest to the card.
     #[serde(default)]
     pub numa_node: Option<u32>,
+    /// Major number of its CUDA compute capability.
+    #[serde(default)]
+    pub cuda_major: Option<i32>,
     /// Percent of the last sample period in which a kernel ran.
     #[serde(default)]
     pub utilisation: Option<u32>,

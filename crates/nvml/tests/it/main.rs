@@ -47,7 +47,7 @@ impl Node {
 }
 
 const TWO_CARDS: &str = r#"{"driver":"580.95.05","cards":[
-    {"uuid":"GPU-a","model":"NVIDIA A10","memoryMiB":23028,"minor":1,"numaNode":1,
+    {"uuid":"GPU-a","model":"NVIDIA A10","memoryMiB":23028,"minor":1,"numaNode":1,"cudaMajor":8,
      "usedMiB":512,"utilisation":37,"temperature":41,"powerMilliwatt":60500,"mig":true,"recovery":1},
     {"uuid":"GPU-b","memoryMiB":16384}]}"#;
 
@@ -63,6 +63,7 @@ fn cards_are_what_the_script_says_and_the_rest_is_unknown() {
         memory_mib: Some(23028),
         has_no_own_memory: false,
         numa_node: Some(1),
+        cuda_major: Some(8),
     };
     let b = Card { uuid: "GPU-b".to_owned(), index: 1, memory_mib: Some(16384), ..Card::default() };
     assert_eq!(cards, [a, b]);
