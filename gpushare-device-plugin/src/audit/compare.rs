@@ -96,8 +96,9 @@ impl Facts<'_> {
             let ids: Ids = held.flat_map(|held| &held.ids).cloned().collect();
             let has_claim = facts.claim().is_some();
             if has_claim && ids.is_empty() {
-                let note =
-                    "the pod runs with a claim of GPU memory, and the kubelet has no record of it";
+                let note = "the pod runs with a claim of GPU memory, and the kubelet has no record of it: none of its \
+                            containers starts again. Its units stay its own until it is deleted and its processes \
+                            have ended; delete it and create it again";
                 findings.add(of_pod(Kind::ClaimWithoutRecord, facts), note.to_owned());
             } else if !has_claim && !ids.is_empty() {
                 let note = "the pod holds GPU memory by the kubelet's record, and has no claim";

@@ -291,10 +291,11 @@ impl Records {
             if lingers && !record.lingers {
                 tracing::warn!(
                     %uid, namespace, pod,
-                    "the pod is gone, its processes may run: its units stay taken until they have ended"
+                    "the kubelet no longer holds the pod's units, and its processes may run: the units stay taken until \
+                     they have ended"
                 );
             } else if !lingers && record.lingers {
-                tracing::info!(%uid, namespace, pod, "the processes of a pod that was gone have ended");
+                tracing::info!(%uid, namespace, pod, "the processes of a pod for which the kubelet held no units have ended");
             }
             changed |= lingers != record.lingers || *presence == Presence::Ended;
             record.lingers = lingers;

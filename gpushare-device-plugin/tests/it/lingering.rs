@@ -7,7 +7,7 @@ use std::path::Path;
 use serde_json::Value;
 use sim::pod;
 
-use crate::rig::{A, B, RESOURCE, Rig, card};
+use crate::rig::{A, B, RESOURCE, Rig, card, spec};
 
 const OLD: &str = "8b1f4a9e-0d4c-4a63-9d6e-2f6a1c0b7e55";
 const OTHER: &str = "5c0de9f1-2b7a-4f0e-8d53-1a2b3c4d5e6f";
@@ -199,6 +199,45 @@ async fn a_pod_of_which_the_kubelets_list_alone_tells_keeps_its_units_when_it_is
     rig.kubelet.devices("devices again", |devices| devices.len() == 4).await;
     rig.run(pod("early").asking(RESOURCE, 1), A).await.unwrap_err();
     rig.until_metric("plimsoll_gpu_lingering_pods", 1.0).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pod_that_the_kubelet_has_lost_keeps_its_card_and_starts_no_container_again() {
+    let mut rig = Rig::new(&[(A, 4), (B, 4)]).await;
+    rig.processes(OLD, true);
+    rig.restart_with(&["--audit-interval=100ms"]).await;
+    rig.run(pod("old").uid(OLD).asking(RESOURCE, 3), A).await.unwrap();
+    rig.cards("the pod", on_first(3)).await;
+    rig.kubelet.kill().await;
+    rig.kubelet.lose_checkpoint().unwrap();
+    rig.kubelet.begin();
+    rig.kubelet.registered(3).await;
+    rig.kubelet.devices("devices again", |devices| devices.len() == 8).await;
+    let running = ["main".to_owned()].into();
+    let spec = spec(&rig.sim.pod("default", "old").unwrap());
+    rig.kubelet.admit_again(&spec, &running).await.unwrap();
+    rig.kubelet.started();
+
+    let lost = rig.event("GPUClaimWithoutRecord").await;
+    let note = lost["note"].as_str().unwrap();
+    assert!(note.contains("none of its containers starts again"), "{note}");
+    assert!(note.contains("delete it and create it again"), "{note}");
+    rig.processes(OTHER, true);
+    rig.run(pod("fits").uid(OTHER).asking(RESOURCE, 1), A).await.unwrap();
+    let later = rig.cards("the other pod", |cards| cards[0]["pods"][OTHER] == 1).await;
+    assert!(on_first(3)(&later), "{later}");
+    let refused = rig.run(pod("early").asking(RESOURCE, 1), A).await.unwrap_err();
+    assert!(refused.0.contains("where 0 are free"), "{}", refused.0);
+    let held_back = rig.kubelet.start_container("old", "main").await.unwrap_err();
+    assert!(held_back.0.contains("no devices found allocated"), "{}", held_back.0);
+
+    rig.end("old");
+    let refused = rig.run(pod("early-again").asking(RESOURCE, 1), A).await.unwrap_err();
+    assert!(refused.0.contains("where 0 are free"), "{}", refused.0);
+    rig.no_group(OLD);
+    rig.cards("no old pod on the first card", on_first(0)).await;
+    let answers = rig.run(pod("next").asking(RESOURCE, 3), A).await.unwrap();
+    assert_eq!(card(&answers["main"]), A);
 }
 
 /// What is found in place of the host's control groups.

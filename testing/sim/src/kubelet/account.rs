@@ -122,6 +122,12 @@ impl Account {
         self.pods.iter().find(|pod| pod.spec.key() == *key && !pod.dead)
     }
 
+    /// Whether a container of a pod that is there asks for devices.
+    pub(super) fn asks(&self, pod: &PodKey, container: &str) -> bool {
+        let containers = self.pod(pod).into_iter().flat_map(|on| &on.spec.containers);
+        containers.filter(|spec| spec.name == container).any(|spec| spec.size > 0)
+    }
+
     pub(super) fn ids(&self, pod: &PodKey, container: &str) -> Ids {
         self.pod(pod).and_then(|pod| pod.held.get(container)).cloned().unwrap_or_default()
     }
@@ -176,6 +182,16 @@ impl Account {
         }
         self.pods = pods;
         self.starting = true;
+        self.rebuild();
+    }
+
+    /// Forgets the devices of all pods, as a kubelet that finds no checkpoint.
+    pub(super) fn lose_checkpoint(&mut self) {
+        for pod in &mut self.pods {
+            pod.held.clear();
+            pod.answers.clear();
+        }
+        self.write_checkpoint();
         self.rebuild();
     }
 

@@ -46,10 +46,14 @@ async fn containers(
         return Ok(());
     }
     for container in pod.containers.iter().filter(|container| container.size > 0) {
+        // A container that ran before the kubelet's restart is left as it is, whatever the kubelet knows of it.
+        if running.contains(&container.name) {
+            continue;
+        }
         let held = shared.account().ids(&key, &container.name);
         if held.is_empty() {
             allocate(shared, &key, container).await?;
-        } else if !running.contains(&container.name) {
+        } else {
             check_health(shared, &held)?;
         }
     }
@@ -182,13 +186,19 @@ pub(super) async fn prestart(
     pod: &PodKey,
     container: &str,
 ) -> Result<(), AdmitError> {
-    let devices_ids: Vec<String> = shared.account().ids(pod, container).into_iter().collect();
-    if devices_ids.is_empty() {
+    if !shared.knows_the_resource() || !shared.account().asks(pod, container) {
         return Ok(());
     }
     let (mut client, options) = plugin(shared)?;
     if !options.pre_start_required {
         return Ok(());
+    }
+    let devices_ids: Vec<String> = shared.account().ids(pod, container).into_iter().collect();
+    if devices_ids.is_empty() {
+        let resource = &shared.resource;
+        return Err(AdmitError(format!(
+            "no devices found allocated in local cache for container {container}, resource {resource}"
+        )));
     }
     let answer = client.pre_start_container(PreStartContainerRequest { devices_ids }).await;
     answer.map(drop).map_err(|status| AdmitError(status.message().to_owned()))

@@ -172,6 +172,15 @@ impl DeviceManager {
         self.shared.account().restore();
     }
 
+    /// Removes the checkpoint of a manager that was [killed](DeviceManager::kill): it begins without what its pods hold.
+    ///
+    /// # Errors
+    /// When the file cannot be removed.
+    pub fn lose_checkpoint(&self) -> io::Result<()> {
+        self.shared.account().lose_checkpoint();
+        remove(&self.shared.checkpoint)
+    }
+
     /// Drops the device list stream, as a kubelet wrongly does when an older stream ends.
     pub fn drop_stream(&self) {
         self.shared.endpoint.send_replace(None);
