@@ -71,6 +71,7 @@ fn all() -> Vec<Fact> {
         cluster::doctor::FACTS,
         gpu::cards::FACTS,
         gpu::kubelet_restarts::FACTS,
+        gpu::running_pods::FACTS,
         gpu::plugin_rollouts::FACTS,
         gpu::claims::FACTS,
         gpu::forced_deletion::FACTS,

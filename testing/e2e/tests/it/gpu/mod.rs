@@ -16,4 +16,5 @@ pub(crate) mod plugin_rollouts;
 pub(crate) mod preemption;
 pub(crate) mod processes;
 pub(crate) mod quota;
+pub(crate) mod running_pods;
 pub(crate) mod units;

@@ -7,7 +7,7 @@ use e2e::Node;
 use serde_json::Value;
 
 /// The file, inside a node.
-const CHECKPOINT: &str = "/var/lib/kubelet/device-plugins/kubelet_internal_checkpoint";
+pub(crate) const CHECKPOINT: &str = "/var/lib/kubelet/device-plugins/kubelet_internal_checkpoint";
 
 /// The device ids of one container.
 #[derive(Debug, Clone)]
