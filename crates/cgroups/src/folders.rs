@@ -6,8 +6,16 @@
 //! kubelet.slice/kubelet-kubepods.slice/…                                             below a --cgroup-root, as in kind
 //! ```
 //!
+//! A runtime with the cgroupfs driver below a kubelet with systemd's makes its containers' folders elsewhere. The pod's
+//! own folder is there then, and has no process:
+//!
+//! ```text
+//! {,system.slice/}{,containerd.service/}kubepods-burstable-podUID.slice:cri-containerd:ID
+//! ```
+//!
 //! Folders of services, scopes and users are not entered: systemd can delegate them to a user, who then creates folders
-//! of any name there. Neither is the folder of a pod.
+//! of any name there. Only a service of the system is looked into, for folders of that last form. Neither is the folder
+//! of a pod entered.
 
 use std::collections::BinaryHeap;
 use std::path::{Path, PathBuf};
@@ -20,7 +28,7 @@ const DEPTH: usize = 3;
 /// The largest number of folders of one depth that are searched for the kubelet's folder.
 const MAX_SEARCHED: usize = 1_024;
 
-/// The control group of a pod.
+/// The control group of a pod, or of one of its containers outside of it.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PodFolder {
     /// The pod's UID.
@@ -39,16 +47,42 @@ pub(crate) struct SearchResult<T> {
 /// folders of the smallest depth are returned.
 #[must_use]
 pub fn kubepods(hierarchy: &Path) -> Vec<PathBuf> {
-    search(&Mounted(hierarchy), |found| !found.is_empty()).found
+    search(&Mounted(hierarchy), |found| !found.is_empty(), &mut Outside::default()).found
 }
 
-/// The kubelet's folders of all pods at any depth.
-pub(crate) fn all_kubepods(tree: &impl Tree) -> SearchResult<PathBuf> {
-    search(tree, |_| false)
+/// The kubelet's folders of all pods at any depth, and the containers outside of their pods' folders.
+pub(crate) fn all_kubepods(tree: &impl Tree) -> (SearchResult<PathBuf>, Vec<PodFolder>) {
+    let mut outside = Outside::default();
+    let mut searched = search(tree, |_| false, &mut outside);
+    for service in outside.services {
+        let (names, unread) = tree.folders(&service);
+        let unread = unread.filter(|unread| unread.hides_kubepods(false) && !unread.is_denied());
+        searched.unread = searched.unread.or(unread);
+        outside.containers.extend(names.iter().filter_map(|name| container_in(&service, name)));
+    }
+    (searched, outside.containers)
+}
+
+/// What a search meets beside the kubelet's folders.
+#[derive(Default)]
+struct Outside {
+    /// Containers outside of their pods' folders.
+    containers: Vec<PodFolder>,
+    /// Services of the system, which may have more of them.
+    services: Vec<PathBuf>,
+}
+
+fn container_in(parent: &Path, name: &str) -> Option<PodFolder> {
+    let (uid, _) = PodUid::of_container(name)?;
+    Some(PodFolder { uid, path: parent.join(name) })
 }
 
 /// Searches one depth after the other, until `enough` is found.
-fn search(tree: &impl Tree, enough: impl Fn(&[PathBuf]) -> bool) -> SearchResult<PathBuf> {
+fn search(
+    tree: &impl Tree,
+    enough: impl Fn(&[PathBuf]) -> bool,
+    outside: &mut Outside,
+) -> SearchResult<PathBuf> {
     let mut found = Vec::new();
     let mut first = None;
     let mut level = vec![PathBuf::new()];
@@ -64,8 +98,12 @@ fn search(tree: &impl Tree, enough: impl Fn(&[PathBuf]) -> bool) -> SearchResult
             for name in names {
                 if is_kubepods(&name) {
                     found.push(parent.join(name));
+                } else if let Some(container) = container_in(&parent, &name) {
+                    outside.containers.push(container);
                 } else if may_hold_kubepods(&name) && next.len() < MAX_SEARCHED {
                     next.push(parent.join(name));
+                } else if is_service(&name) && outside.services.len() < MAX_SEARCHED {
+                    outside.services.push(parent.join(name));
                 }
             }
         }
@@ -126,6 +164,12 @@ pub fn may_hold_kubepods(name: &str) -> bool {
     let slice =
         name.strip_suffix(".slice").is_some_and(|name| name.split('-').next() != Some("user"));
     slice || !name.contains('.')
+}
+
+/// Whether it is the folder of a service, such as the container runtime's.
+#[must_use]
+pub fn is_service(name: &str) -> bool {
+    name.ends_with(".service") && !name.starts_with("user@")
 }
 
 /// Whether it is the folder of a QoS class. The folders of Guaranteed pods are next to these folders.

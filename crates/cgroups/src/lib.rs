@@ -9,7 +9,9 @@ mod processes;
 mod tree;
 mod uid;
 
-pub use folders::{PodFolder, is_class, is_kubepods, kubepods, may_hold_kubepods, pods};
+pub use folders::{
+    PodFolder, is_class, is_kubepods, is_service, kubepods, may_hold_kubepods, pods,
+};
 pub use processes::{NoGroups, PodGroup, Pods};
 pub use tree::Unread;
 pub use uid::PodUid;

@@ -4,7 +4,8 @@
 //! own PID namespace; there the controller `pids` counts the processes of a group and of all below it.
 //!
 //! Invariant: a pod is [`PodGroup::Absent`] or [`PodGroup::Empty`] only if every folder that may hold a group of it was
-//! read; roots beyond the bounds of the search are not searched.
+//! read; roots beyond the bounds of the search are not searched. It is empty only where some pod's group has processes:
+//! else the containers of this host are in groups that are not found, and an empty one says nothing.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -23,9 +24,9 @@ pub enum PodGroup {
     Populated,
     /// There are some, and none has processes.
     Empty,
-    /// There is none.
+    /// There is none. The kubelet removes a pod's group once its containers have stopped, wherever these were.
     Absent,
-    /// No group with processes was found, and not all groups could be read.
+    /// No group with processes was found, and not all groups could be read, or no pod of the host has one.
     Unknown,
 }
 
@@ -59,13 +60,13 @@ impl Pods {
     }
 
     fn of(tree: &impl Tree, version_2: bool) -> Result<Self, NoGroups> {
-        let roots = all_kubepods(tree);
-        if roots.found.is_empty() {
+        let (roots, containers) = all_kubepods(tree);
+        if roots.found.is_empty() && containers.is_empty() {
             return Err(roots.unread.map_or(NoGroups::NoKubelet, NoGroups::Unread));
         }
         let folders = all_pods(tree, &roots.found);
         let mut pods = Self { populated: BTreeMap::new(), unread: roots.unread.or(folders.unread) };
-        for folder in folders.found {
+        for folder in folders.found.into_iter().chain(containers) {
             let processes = processes(tree, version_2, &folder.path).unwrap_or(true);
             *pods.populated.entry(folder.uid).or_default() |= processes;
         }
@@ -78,9 +79,15 @@ impl Pods {
         match (self.populated.get(uid), &self.unread) {
             (Some(true), _) => PodGroup::Populated,
             (_, Some(_)) => PodGroup::Unknown,
-            (Some(false), None) => PodGroup::Empty,
+            (Some(false), None) if self.shows_processes() => PodGroup::Empty,
+            (Some(false), None) => PodGroup::Unknown,
             (None, None) => PodGroup::Absent,
         }
+    }
+
+    /// Whether pods' processes are in the groups that were found. A host on which this program runs as a pod has some.
+    fn shows_processes(&self) -> bool {
+        self.populated.values().any(|populated| *populated)
     }
 
     /// Why some groups may not have been read; `None` if all were.
@@ -158,6 +165,15 @@ mod tests {
         Pods::read(tree(&files).path()).map(|pods| pods.get(UID))
     }
 
+    /// As [`group`], beside another pod that has processes.
+    fn beside_another(folder: &str, files: &[(&str, &str)]) -> Result<PodGroup, NoGroups> {
+        const OTHER: [(&str, &str); 2] = [
+            ("kubepods/pod11111111-2222-3333-4444-555555555555/cgroup.events", "populated 1"),
+            ("pids/kubepods/pod11111111-2222-3333-4444-555555555555/pids.current", "1"),
+        ];
+        group(folder, &[files, &OTHER].concat())
+    }
+
     fn tree(files: &[(String, &str)]) -> tempfile::TempDir {
         let root = tempfile::tempdir().unwrap();
         for (file, content) in files {
@@ -179,7 +195,7 @@ mod tests {
                 "kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{systemd}.slice"
             ),
         ] {
-            let read = |events| group(&folder, &[v2, ("POD/cgroup.events", events)]);
+            let read = |events| beside_another(&folder, &[v2, ("POD/cgroup.events", events)]);
             assert_eq!(read("populated 1\nfrozen 0\n"), Ok(PodGroup::Populated), "{folder}");
             assert_eq!(read("populated 0\nfrozen 0\n"), Ok(PodGroup::Empty), "{folder}");
         }
@@ -187,8 +203,8 @@ mod tests {
 
     #[test]
     fn a_pod_has_processes_by_the_count_of_version_1() {
-        let read =
-            |count| group(&format!("kubepods/pod{UID}"), &[("pids/POD/pids.current", count)]);
+        let folder = format!("kubepods/pod{UID}");
+        let read = |count| beside_another(&folder, &[("pids/POD/pids.current", count)]);
         assert_eq!(read("2\n"), Ok(PodGroup::Populated));
         assert_eq!(read("0\n"), Ok(PodGroup::Empty));
     }
@@ -216,6 +232,7 @@ mod tests {
                     .map(|(at, folder)| (format!("{hierarchy}{folder}/{file}"), content(at)))
                     .collect();
                 files.extend(hierarchy.is_empty().then(|| ("cgroup.controllers".to_owned(), "")));
+                files.push((format!("{hierarchy}kubepods/pod{}/{file}", uid(1)), one));
                 Pods::read(tree(&files).path()).unwrap().get(UID)
             };
             assert_eq!(with(None), PodGroup::Empty, "{file}");
@@ -223,6 +240,47 @@ mod tests {
                 assert_eq!(with(Some(at)), PodGroup::Populated, "{folder}");
             }
         }
+    }
+
+    #[test]
+    fn a_pod_has_the_processes_of_a_container_outside_of_its_folder() {
+        let slice = format!("kubepods-burstable-pod{}.slice", UID.replace('-', "_"));
+        let own = format!("kubepods.slice/kubepods-burstable.slice/{slice}");
+        let outside = format!("{slice}:cri-containerd:{}", "0a".repeat(32));
+        for above in
+            ["", "system.slice/", "system.slice/containerd.service/", "a.slice/b.slice/c.service/"]
+        {
+            for (hierarchy, file, some, none) in [
+                ("", "cgroup.events", "populated 1\n", "populated 0\n"),
+                ("pids/", "pids.current", "1\n", "0\n"),
+            ] {
+                let read = |inside| {
+                    let container = format!("{hierarchy}{above}{outside}/{file}");
+                    let mut files = vec![(container.as_str(), inside)];
+                    let pod = format!("{hierarchy}POD/{file}");
+                    files.push((pod.as_str(), none));
+                    files.extend(hierarchy.is_empty().then_some(("cgroup.controllers", "")));
+                    beside_another(&own, &files)
+                };
+                assert_eq!(read(some), Ok(PodGroup::Populated), "{hierarchy}{above}");
+                assert_eq!(read(none), Ok(PodGroup::Empty), "{hierarchy}{above}");
+            }
+        }
+    }
+
+    #[test]
+    fn an_empty_group_says_nothing_on_a_host_where_no_pods_group_has_processes() {
+        let slice = format!("kubepods-burstable-pod{}.slice", UID.replace('-', "_"));
+        let folder = format!("kubepods.slice/kubepods-burstable.slice/{slice}");
+        let files = [
+            ("cgroup.controllers", ""),
+            ("POD/cgroup.events", "populated 0"),
+            ("runtime/containers/one/cgroup.events", "populated 1"),
+        ];
+        assert_eq!(group(&folder, &files), Ok(PodGroup::Unknown));
+        assert_eq!(beside_another(&folder, &files), Ok(PodGroup::Empty));
+        let removed = [files[0], files[2], ("kubepods.slice/cgroup.events", "populated 0")];
+        assert_eq!(group(&folder, &removed), Ok(PodGroup::Absent), "the kubelet has ended it");
     }
 
     #[test]
@@ -373,13 +431,15 @@ mod tests {
         assert!(matches!(none, Err(NoGroups::Unread(_))));
     }
 
-    const PARENTS: [&str; 6] = [
+    const PARENTS: [&str; 8] = [
         "kubepods",
         "kubepods/burstable",
         "kubepods/besteffort",
         "kubepods.slice/kubepods-burstable.slice",
         "kubelet.slice/kubelet-kubepods.slice",
         "a/b/kubepods",
+        "system.slice",
+        "system.slice/containerd.service",
     ];
 
     fn uid(number: u8) -> String {
@@ -388,8 +448,11 @@ mod tests {
 
     fn group_of(parent: usize, number: u8, populated: bool) -> (PathBuf, bool) {
         let parent = PARENTS[parent];
-        let folder = if parent.ends_with(".slice") {
-            format!("kubepods-pod{}.slice", uid(number).replace('-', "_"))
+        let slice = format!("kubepods-pod{}.slice", uid(number).replace('-', "_"));
+        let folder = if parent.starts_with("system.slice") {
+            format!("{slice}:cri-containerd:{number}")
+        } else if parent.ends_with(".slice") {
+            slice
         } else {
             format!("pod{}", uid(number))
         };
@@ -407,7 +470,9 @@ mod tests {
     fn truth(groups: &[(PathBuf, bool)], number: u8) -> Option<bool> {
         let uid = uid(number);
         let own = groups.iter().filter(|(path, _)| {
-            PodUid::of_folder(path.file_name().unwrap().to_str().unwrap()).unwrap().as_str() == uid
+            let name = path.file_name().unwrap().to_str().unwrap();
+            let of_container = || PodUid::of_container(name).map(|(uid, _)| uid);
+            PodUid::of_folder(name).or_else(of_container).unwrap().as_str() == uid
         });
         own.map(|(_, populated)| *populated).reduce(|one, other| one || other)
     }
@@ -420,6 +485,7 @@ mod tests {
                 Ok(pods) => for number in 0..4 {
                     let expected = match truth(&tree.groups, number) {
                         None => PodGroup::Absent,
+                        Some(false) if tree.groups.iter().all(|(_, on)| !on) => PodGroup::Unknown,
                         Some(false) => PodGroup::Empty,
                         Some(true) => PodGroup::Populated,
                     };

@@ -37,6 +37,17 @@ impl PodUid {
         }
     }
 
+    /// The UID and the container's id in `SLICE:RUNTIME:ID`, such as
+    /// `kubepods-burstable-podUID.slice:cri-containerd:ID`. That is the group of a container whose runtime has the
+    /// cgroupfs driver while the kubelet has systemd's: the runtime takes the kubelet's text for a folder's name.
+    #[must_use]
+    pub fn of_container(name: &str) -> Option<(Self, &str)> {
+        let mut parts = name.splitn(3, ':');
+        let slice = parts.next().filter(|slice| slice.ends_with(".slice"))?;
+        let (_runtime, id) = (parts.next()?, parts.next()?);
+        Some((Self::of_folder(slice)?, id))
+    }
+
     fn parse(text: &str) -> Option<Self> {
         let is_uuid = text.len() == UUID;
         if !is_uuid && text.len() != HASH {
@@ -114,6 +125,19 @@ mod tests {
         ] {
             assert_eq!(read(&name), None, "{name}");
         }
+    }
+
+    #[test]
+    fn a_container_outside_of_its_pods_folder_names_its_pod() {
+        let slice = format!("kubepods-burstable-pod{}.slice", UID.replace('-', "_"));
+        let name = format!("{slice}:cri-containerd:abc");
+        let (uid, id) = PodUid::of_container(&name).unwrap();
+        assert_eq!((uid.as_str(), id), (UID, "abc"));
+        for other in [slice.clone(), format!("{slice}:abc"), format!("pod{UID}:cri-containerd:abc")]
+        {
+            assert_eq!(PodUid::of_container(&other), None, "{other}");
+        }
+        assert_eq!(read(&name), None);
     }
 
     proptest! {

@@ -7,12 +7,14 @@
 //! /kubepods/burstable/podUID/ID
 //! /kubepods.slice/kubepods-burstable.slice/kubepods-burstable-podUID.slice/cri-containerd-ID.scope
 //! /../../kubepods-besteffort-podUID.slice/crio-ID.scope     from within a control group namespace
+//! /system.slice/containerd.service/kubepods-burstable-podUID.slice:cri-containerd:ID   the drivers differ
 //! ```
 //!
 //! Invariant: the outermost folder of a pod counts. Folders below a service, a scope or a user's slice do not: other
-//! programs than the kubelet may create folders of any name there.
+//! programs than the kubelet may create folders of any name there. A container of the last form counts in a service of
+//! the system too, where the runtime makes it.
 
-use cgroups::{is_class, is_kubepods, may_hold_kubepods};
+use cgroups::{is_class, is_kubepods, is_service, may_hold_kubepods};
 use placement::units::PodUid;
 
 use crate::pods::ContainerId;
@@ -68,6 +70,11 @@ impl PodGroup {
                 let container = folders.next().and_then(container_of_folder);
                 return Some(Self { pod, container });
             }
+            let in_service = is_service(folder).then(|| folders.next()).flatten();
+            if let Some((uid, id)) = cgroups::PodUid::of_container(in_service.unwrap_or(folder)) {
+                let pod = PodUid::from(uid.as_str());
+                return Some(Self { pod, container: ContainerId::parse(id) });
+            }
             if is_kubepods(folder) || (inside && is_class(folder)) {
                 inside = true;
             } else if may_hold_kubepods(folder) {
@@ -118,6 +125,31 @@ mod tests {
             format!("/../../../../kubepods/pod{UID}/{ID}"),
         ] {
             assert_eq!(found(&path), Some((UID.to_owned(), Some(ID.to_owned()))), "{path}");
+        }
+    }
+
+    #[test]
+    fn a_container_outside_of_its_pods_folder_is_its_pods() {
+        let name =
+            format!("kubepods-burstable-pod{}.slice:cri-containerd:{ID}", UID.replace('-', "_"));
+        for above in [
+            "",
+            "/system.slice",
+            "/system.slice/containerd.service",
+            "/kuberuntime.slice/containerd.service",
+            "/..",
+            "/docker/0123/system.slice/containerd.service",
+        ] {
+            let path = format!("{above}/{name}");
+            assert_eq!(found(&path), Some((UID.to_owned(), Some(ID.to_owned()))), "{path}");
+        }
+        for above in [
+            "/user.slice",
+            "/user.slice/user-1000.slice/user@1000.service",
+            "/system.slice/x.service/y",
+            "/system.slice/x.scope",
+        ] {
+            assert_eq!(found(&format!("{above}/{name}")), None, "{above}");
         }
     }
 

@@ -202,6 +202,28 @@ async fn a_pod_of_which_the_kubelets_list_alone_tells_keeps_its_units_when_it_is
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_pod_whose_runtime_puts_it_elsewhere_keeps_its_units_until_its_processes_have_ended() {
+    let rig = deleted_by_force().await;
+    rig.processes(OTHER, true);
+    let slice = format!("kubepods-burstable-pod{}.slice", OLD.replace('-', "_"));
+    let container = format!(
+        "cgroup/system.slice/containerd.service/{slice}:cri-containerd:{}",
+        "0a".repeat(32)
+    );
+    rig.host_file(&format!("{container}/cgroup.events"));
+    let events = rig.dir.path().join(&container).join("cgroup.events");
+    fs::write(&events, "populated 1\n").unwrap();
+    rig.processes(OLD, false);
+    is_reported_beside_another(&rig).await;
+    let refused = rig.run(pod("early").asking(RESOURCE, 1), A).await.unwrap_err();
+    assert!(refused.0.contains("where 0 are free"), "{}", refused.0);
+    fs::remove_dir_all(rig.dir.path().join(&container)).unwrap();
+    rig.no_group(OLD);
+    rig.cards("no pod on the first card", on_first(0)).await;
+    rig.run(pod("next").asking(RESOURCE, 4), A).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_pod_that_the_kubelet_has_lost_keeps_its_card_and_starts_no_container_again() {
     let mut rig = Rig::new(&[(A, 4), (B, 4)]).await;
     rig.processes(OLD, true);
