@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::http::HeaderMap;
-use cluster::Pod;
+use cluster::{GpuRequestError, Pod};
 use daemon::Shutdown;
 use jiff::{SignedDuration, Timestamp};
 use placement::names::Names;
@@ -112,10 +112,13 @@ impl Decider {
         Ok(PlacedRequest { pod, nodes, names, known })
     }
 
-    /// As [`node_request::names_beside_large_pod`], of a pod that asks for GPU memory.
-    pub fn names_beside_large_pod<'a>(&self, body: &'a [u8]) -> Option<NamesJson<'a>> {
+    /// As [`node_request::read_beside_large_pod`], of a pod that asks for GPU memory.
+    pub fn read_beside_large_pod<'a>(
+        &self,
+        body: &'a [u8],
+    ) -> Option<(GpuRequestError, NamesJson<'a>)> {
         let view = self.view.read();
-        node_request::names_beside_large_pod(body, self.names.gpu_resource(), view.names())
+        node_request::read_beside_large_pod(body, self.names.gpu_resource(), view.names())
     }
 
     /// The decision about the request's pod and nodes, by the current view.

@@ -10,10 +10,12 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use cluster::Pod;
+use cluster::{GpuRequestError, MAX_GPU_POD, Pod};
 use memchr::memmem;
 use placement::units::NodeName;
+use serde::Deserialize;
 use serde_json::Deserializer;
+use serde_json::value::RawValue;
 
 use crate::view::{NodeNames, Place};
 use crate::wire::{self, MAX_NODES, Name, WireError};
@@ -23,11 +25,6 @@ const GUESSES: usize = 2;
 
 /// The fewest nodes of a request from which the order of requests is judged.
 const MIN_NODES_FOR_ORDER: usize = 16;
-
-/// The longest pod that asks for cards and is read, in bytes of JSON.
-///
-/// A pod that no card is for is tried again and again, and kube-scheduler tries one pod at a time.
-pub const MAX_GPU_POD: usize = 512 << 10;
 
 /// A request of Filter or Prioritize.
 pub struct NodeRequest<'a> {
@@ -175,13 +172,13 @@ pub fn read<'a>(body: &'a [u8], known: &NodeNames) -> Result<NodeRequest<'a>, Wi
     }
 }
 
-/// The names of a request whose pod asks for `resource` and is longer than [`MAX_GPU_POD`]: the pod is not read. `None`
-/// for any other request, and for one that kube-scheduler has not written.
-pub fn names_beside_large_pod<'a>(
+/// The names of a request whose pod is [too large](large_pod), which is not read. `None` for any other request, and for
+/// one that kube-scheduler has not written.
+pub fn read_beside_large_pod<'a>(
     body: &'a [u8],
     resource: &str,
     known: &NodeNames,
-) -> Option<NamesJson<'a>> {
+) -> Option<(GpuRequestError, NamesJson<'a>)> {
     const BEFORE_NAMES: &[u8] = br#","Nodes":null,"NodeNames":["#;
     if body.len() <= MAX_GPU_POD {
         return None;
@@ -190,9 +187,49 @@ pub fn names_beside_large_pod<'a>(
     // Within a text the quotes would be escaped, so the last such bytes are before the names, and the key is one.
     let end = memmem::rfind(rest, BEFORE_NAMES)?;
     let (pod, names) = (&rest[..end], &rest[end + BEFORE_NAMES.len()..]);
+    let fault = large_pod(pod, pod.len(), resource)?;
+    let (_, names) = read_list(names, known)?;
+    Some((fault, names))
+}
+
+/// The fault of a pod that asks for `resource` and is longer than [`MAX_GPU_POD`], by its JSON as the API server or a
+/// user writes it.
+pub fn large_stored_pod(pod: &[u8], resource: &str) -> Option<GpuRequestError> {
+    if pod.len() <= MAX_GPU_POD {
+        return None;
+    }
+    large_pod(pod, pod.len().saturating_sub(unsent_bytes(pod)), resource)
+}
+
+fn large_pod(pod: &[u8], sent: usize, resource: &str) -> Option<GpuRequestError> {
     let asks = || memmem::find(pod, format!("\"{resource}\":").as_bytes()).is_some();
-    let is_large = pod.len() > MAX_GPU_POD && asks();
-    is_large.then(|| read_list(names, known))?.map(|(_, names)| names)
+    (sent > MAX_GPU_POD && asks()).then_some(GpuRequestError::LargePod(sent))
+}
+
+/// The bytes of a pod's JSON that kube-scheduler does not send: its type, and `managedFields`.
+fn unsent_bytes(pod: &[u8]) -> usize {
+    #[derive(Default, Deserialize)]
+    #[serde(default, rename_all = "camelCase")]
+    struct Unsent<'a> {
+        #[serde(borrow)]
+        kind: Option<&'a RawValue>,
+        #[serde(borrow)]
+        api_version: Option<&'a RawValue>,
+        #[serde(borrow)]
+        metadata: Metadata<'a>,
+    }
+    #[derive(Default, Deserialize)]
+    #[serde(default, rename_all = "camelCase")]
+    struct Metadata<'a> {
+        #[serde(borrow)]
+        managed_fields: Option<&'a RawValue>,
+    }
+    let Unsent { kind, api_version, metadata } = serde_json::from_slice(pod).unwrap_or_default();
+    let fields =
+        [("kind", kind), ("apiVersion", api_version), ("managedFields", metadata.managed_fields)];
+    // A key has quotes, a colon and a comma beside it.
+    let present = fields.iter().filter_map(|(key, value)| Some((key, (*value)?)));
+    present.map(|(key, value)| key.len() + 4 + value.get().len()).sum()
 }
 
 /// Reads a request in any JSON encoding.

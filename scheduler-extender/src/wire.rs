@@ -11,6 +11,7 @@ use cluster::Pod;
 use placement::units::PodUid;
 use serde::ser::SerializeMap;
 use serde::{Deserialize, Serialize, Serializer};
+use serde_json::value::RawValue;
 
 /// The largest number of nodes in a request; no cluster has as many. The answer for one node can take 100 times the
 /// memory of a short name, so without this limit a body of the largest size could exceed the container's memory.
@@ -72,8 +73,8 @@ pub struct ExplainRequest<'a> {
 /// The pod of a request of explain.
 #[derive(Debug)]
 pub enum ExplainPod<'a> {
-    /// The pod's object.
-    Object(Box<Pod>),
+    /// The pod's object, and its JSON.
+    Object(Box<Pod>, &'a str),
     /// The pod's name.
     Named {
         /// Its namespace.
@@ -96,8 +97,8 @@ impl ExplainPod<'_> {
 
 #[derive(Deserialize)]
 struct ExplainBody<'a> {
-    #[serde(default, rename = "Pod", alias = "pod")]
-    pod: Option<Box<Pod>>,
+    #[serde(borrow, default, rename = "Pod", alias = "pod")]
+    pod: Option<&'a RawValue>,
     #[serde(borrow, default)]
     namespace: Option<Name<'a>>,
     #[serde(borrow, default)]
@@ -121,7 +122,11 @@ pub fn read_explain_request(body: &[u8]) -> Result<ExplainRequest<'_>, WireError
         serde_json::from_slice(body).map_err(|e| WireError::ExplainRequest(e.to_string()))?;
     check_count(node_names.as_ref().map_or(0, Vec::len))?;
     let pod = match (pod, namespace, name) {
-        (Some(pod), None, None) => ExplainPod::Object(pod),
+        (Some(pod), None, None) => {
+            let object = serde_json::from_str(pod.get());
+            let object = object.map_err(|e| WireError::ExplainRequest(e.to_string()))?;
+            ExplainPod::Object(object, pod.get())
+        }
         (None, Some(namespace), Some(name)) => ExplainPod::Named { namespace, name, uid, fresh },
         _ => return Err(WireError::ExplainRequest("it names no pod, or two".to_owned())),
     };

@@ -68,10 +68,18 @@ type Input = Pin<Box<dyn AsyncBufRead + Send>>;
 
 /// Sends a request. Returns the object of the answer.
 pub(crate) async fn object<T: Object>(client: &Client, request: Built) -> kube::Result<T> {
+    Ok(object_and_text(client, request).await?.0)
+}
+
+/// As [`object`], with the text of the answer.
+pub(crate) async fn object_and_text<T: Object>(
+    client: &Client,
+    request: Built,
+) -> kube::Result<(T, Vec<u8>)> {
     let mut text = Vec::new();
     let mut input = send(client, request).await?;
     input.read_to_end(&mut text).await.map_err(Error::ReadEvents)?;
-    object::read(&text).map_err(Error::SerdeError)
+    Ok((object::read(&text).map_err(Error::SerdeError)?, text))
 }
 
 /// Sends a request, and waits for the end of a good answer, which is not kept.

@@ -11,7 +11,7 @@ use kube::api::{GetParams, ObjectMeta, PostParams, Request};
 use kube::{Client, Resource as _};
 use placement::units::{NodeName, PodUid};
 
-use crate::answer::{acknowledged, object};
+use crate::answer::{acknowledged, object_and_text};
 use crate::call::{CallError, within};
 use crate::meta::Annotations;
 use crate::{Pod, meta};
@@ -113,9 +113,23 @@ pub async fn get_pod(
     name: &str,
     limit: Duration,
 ) -> Result<Option<Pod>, CallError> {
+    Ok(get_pod_and_text(client, namespace, name, limit).await?.map(|(pod, _)| pod))
+}
+
+/// As [`get_pod`], with its JSON as the API server writes it.
+///
+/// # Errors
+///
+/// As [`get_pod`].
+pub async fn get_pod_and_text(
+    client: &Client,
+    namespace: &str,
+    name: &str,
+    limit: Duration,
+) -> Result<Option<(Pod, Vec<u8>)>, CallError> {
     let pods = Request::new(Pod::url_path(&(), Some(namespace)));
-    match within(limit, object(client, pods.get(name, &GetParams::default()))).await {
-        Ok(pod) => Ok(Some(pod)),
+    match within(limit, object_and_text(client, pods.get(name, &GetParams::default()))).await {
+        Ok(found) => Ok(Some(found)),
         Err(CallError::NotFound(_)) => Ok(None),
         Err(error) => Err(error),
     }

@@ -42,7 +42,7 @@ mod quantity;
 mod taint;
 mod watch;
 
-pub use bind::{BindOutcome, Binding, bind, get_pod};
+pub use bind::{BindOutcome, Binding, bind, get_pod, get_pod_and_text};
 pub use budget::{Budgets, Covering, beyond_budgets};
 pub use call::CallError;
 pub use client::{ClientError, client};
@@ -68,8 +68,8 @@ pub use patch::{
 pub use placement::quantity::QuantityError;
 pub use placement::selector::LabelSelector;
 pub use pod::{
-    ContainerRuns, Declared, ExpectedUseError, GpuAnnotation, GpuPod, GpuRequestError, MPS_PIPES,
-    MPS_SHARED_MEMORY, MpsConflict, NODE_FAULT, Pod, PodFacts, ValueError, Wait,
+    ContainerRuns, Declared, ExpectedUseError, GpuAnnotation, GpuPod, GpuRequestError, MAX_GPU_POD,
+    MPS_PIPES, MPS_SHARED_MEMORY, MpsConflict, NODE_FAULT, Pod, PodFacts, ValueError, Wait,
 };
 pub use preemption::{NodePods, Occupants, node_pods};
 pub use taint::{NodeTaints, Taint, TaintEffect, patch_node_taint};

@@ -15,7 +15,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use cluster::{CallError, Client, Pod, get_pod};
+use cluster::{CallError, Client, Pod, get_pod_and_text};
 use placement::names::Names;
 use placement::units::{NodeName, PodUid};
 use tokio::sync::{Semaphore, watch};
@@ -163,8 +163,8 @@ impl Binder {
         namespace: &str,
         name: &str,
         limit: Duration,
-    ) -> Result<Option<Pod>, CallError> {
-        get_pod(&self.client, namespace, name, limit).await
+    ) -> Result<Option<(Pod, Vec<u8>)>, CallError> {
+        get_pod_and_text(&self.client, namespace, name, limit).await
     }
 
     /// Reads pods that a list of all pods did not have from the API server, and applies the result to the ledgers.

@@ -19,9 +19,9 @@ use serde::Deserialize;
 
 use super::Answer;
 use crate::decisions::{self, Decision, MAX_PODS};
-use crate::field;
 use crate::wire::{self, ExplainPod, ExplainRequest, Name};
 use crate::{Decider, Extender};
+use crate::{field, node_request};
 
 const EXPLAIN: &str = "explain";
 
@@ -103,7 +103,7 @@ impl AnswerMeta {
 async fn answer(extender: &Extender, request: ExplainRequest<'_>) -> Answer {
     let nodes = request.node_names.as_deref();
     match request.pod {
-        ExplainPod::Object(pod) => now(&extender.decider, &pod, nodes),
+        ExplainPod::Object(pod, text) => now(&extender.decider, &pod, text.as_bytes(), nodes),
         ExplainPod::Named { namespace, name, uid, fresh } => {
             let (namespace, name) = (namespace.as_str(), name.as_str());
             let named = NamedPod { namespace, name, uid: uid.as_ref().map(Name::as_str), fresh };
@@ -135,13 +135,13 @@ impl NamedPod<'_> {
         let timeout = if logged.is_some() { LOGGED_READ_TIMEOUT } else { READ_TIMEOUT };
         let read = extender.binder.find_pod(self.namespace, self.name, timeout).await;
         match (logged, read) {
-            (Some(logged), Ok(Some(pod)))
+            (Some(logged), Ok(Some((pod, _))))
                 if pod.uid() == logged.pod.uid && pod.node().is_some() =>
             {
                 decider.decisions.set_node(&pod.uid(), pod.node().unwrap_or_default());
                 at_decision(&logged, nodes)
             }
-            (_, Ok(Some(pod))) if self.is_meant(&pod) => now(decider, &pod, nodes),
+            (_, Ok(Some((pod, text)))) if self.is_meant(&pod) => now(decider, &pod, &text, nodes),
             (Some(logged), _) => at_decision(&logged, nodes),
             (None, Ok(_)) => Answer::failed(StatusCode::NOT_FOUND, &self.not_found()),
             (None, Err(error)) => {
@@ -176,8 +176,8 @@ fn at_decision(decision: &Decision, nodes: Option<&[Name<'_>]>) -> Answer {
 }
 
 /// Explains what would be decided now, among all known nodes and those of the request: the load of the others affects
-/// whether a node passes over its limit, and the rank of its cards.
-fn now(decider: &Decider, pod: &Pod, nodes: Option<&[Name<'_>]>) -> Answer {
+/// whether a node passes over its limit, and the rank of its cards. `text` is the pod's JSON.
+fn now(decider: &Decider, pod: &Pod, text: &[u8], nodes: Option<&[Name<'_>]>) -> Answer {
     let snapshot = decider.view.read();
     let asked = nodes.into_iter().flatten().map(Name::as_str);
     if asked.filter(|name| snapshot.load(name).is_none()).count() > MAX_UNKNOWN {
@@ -189,7 +189,11 @@ fn now(decider: &Decider, pod: &Pod, nodes: Option<&[Name<'_>]>) -> Answer {
     // An explanation lists nodes by name.
     names.sort_unstable();
     names.dedup();
-    let decision = decider.decision_for(pod, names, decider.now());
+    let mut decision = decider.decision_for(pod, names, decider.now());
+    let large = node_request::large_stored_pod(text, decider.names.gpu_resource());
+    if large.is_some() && pod.node().is_none() {
+        decision = decision.without_cards().with_fault(large);
+    }
     let shown = positions(&decision, nodes);
     Answer::new("ok", &decisions::explain(&decision, DecisionBasis::Now, shown))
 }

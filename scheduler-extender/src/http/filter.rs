@@ -18,14 +18,10 @@ use crate::wire::FilterResult;
 const BY_LOAD: &str = "load-aware/filter";
 const BY_CARDS: &str = "gpushare-scheduler/filter";
 
-/// Why a pod is not read that is longer than [`crate::node_request::MAX_GPU_POD`].
-const LARGE_POD: &str =
-    "the pod asks for GPU memory and has more than 512 KiB: keep long texts in a ConfigMap";
-
 /// Rejects overloaded nodes, and those that are for other namespaces.
 pub(super) fn by_load(decider: &Decider, body: &[u8]) -> Answer {
-    if let Some(names) = decider.names_beside_large_pod(body) {
-        return reject_all(decider, BY_LOAD, &names, "large pod", LARGE_POD);
+    if let Some((fault, names)) = decider.read_beside_large_pod(body) {
+        return reject_all(decider, BY_LOAD, &names, "large pod", fault.reason());
     }
     let request = match decider.read_request(body) {
         Ok(request) => request,
@@ -85,8 +81,8 @@ fn nominated_alone<'d>(decision: &'d Decision, nominated: &NodeName) -> Option<V
 
 /// Rejects nodes without a card for the pod. A pod that requests none passes on every node.
 pub(super) fn by_cards(decider: &Decider, body: &[u8]) -> Answer {
-    if let Some(names) = decider.names_beside_large_pod(body) {
-        return reject_all(decider, BY_CARDS, &names, "large pod", LARGE_POD);
+    if let Some((fault, names)) = decider.read_beside_large_pod(body) {
+        return reject_all(decider, BY_CARDS, &names, "large pod", fault.reason());
     }
     let request = match decider.read_request(body) {
         Ok(request) => request,

@@ -51,6 +51,35 @@ async fn explain_answers_once_for_a_node_however_often_it_is_named() {
     assert_eq!(names, ["busy", "other"]);
 }
 
+/// The API server's own fields are not sent, so that they count neither here nor there.
+#[tokio::test]
+async fn explain_names_the_refusal_of_a_large_gpu_pod_as_filter_does() {
+    let sim = Sim::start().await.unwrap();
+    sim.put(loaded_node("busy", 0.30, SignedDuration::ZERO));
+    let rig = Rig::start(&sim).await;
+    for (sent, fields, is_large) in [(600, 0, true), (400, 200, false), (400, 0, false)] {
+        let mut pod = Value::from(sim::pod("large").asking(crate::rig::GPU, 1));
+        pod["spec"]["containers"][0]["args"] = json!(["x".repeat(sent << 10)]);
+        let request = format!(r#"{{"Pod":{pod},"Nodes":null,"NodeNames":["busy"]}}"#);
+        let (_, filter) = rig.post_text("/gpushare-scheduler/filter", request).await;
+        assert_eq!(filter.contains("512 KiB"), is_large, "{filter}");
+        pod["metadata"]["managedFields"] = json!([{"manager": "m".repeat(fields << 10)}]);
+        pod["kind"] = json!("Pod");
+        pod["apiVersion"] = json!("v1");
+        sim.put(pod.clone());
+        let name = json!({"namespace": "default", "name": "large", "fresh": true});
+        for question in [json!({"Pod": pod}), name] {
+            let answer = rig.post("/explain", &question).await;
+            let node = &answer["nodes"][0];
+            let reasons = node["reasons"].to_string();
+            assert_eq!(reasons.contains("has more than 512 KiB"), is_large, "{reasons}");
+            assert_eq!(answer["fault"].to_string().contains("at most 524288"), is_large);
+            assert!(!is_large || node["accepted"] == false, "{node}");
+        }
+        sim.delete(sim::PODS, "default", "large");
+    }
+}
+
 /// kube-scheduler tries one pod at a time: what a large one costs, the others wait for.
 #[tokio::test]
 async fn a_gpu_pod_of_more_than_512_kib_is_refused_unread_by_a_reason_for_each_node() {
@@ -67,7 +96,7 @@ async fn a_gpu_pod_of_more_than_512_kib_is_refused_unread_by_a_reason_for_each_n
             r#"{{"Pod":{pod}{argument}"{fill}"]}}]}}}},"Nodes":null,"NodeNames":["busy","none"]}}"#
         )
     };
-    let most = scheduler_extender::node_request::MAX_GPU_POD;
+    let most = cluster::MAX_GPU_POD;
     let rejected = |answer: &str, node: &str| -> Option<String> {
         let answer: Value = serde_json::from_str(answer).unwrap();
         let why = &answer["FailedAndUnresolvableNodes"][node];

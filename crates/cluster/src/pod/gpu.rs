@@ -76,10 +76,21 @@ pub enum GpuRequestError {
         /// Bytes that Bind adds at most.
         added: usize,
     },
+    /// It is not read where it is placed: see [`MAX_GPU_POD`].
+    #[error(
+        "the pod has {0} bytes of JSON and asks for GPU memory; at most {MAX_GPU_POD} are read: keep long texts in a \
+         ConfigMap"
+    )]
+    LargePod(usize),
     /// The pod is there, but not every field of its spec or its metadata could be read.
     #[error("not every field of the pod can be read")]
     UnreadPod,
 }
+
+/// The longest pod that asks for cards and is read by Filter, in bytes of JSON.
+///
+/// A pod that no card is for is tried again and again, and kube-scheduler tries one pod at a time.
+pub const MAX_GPU_POD: usize = 512 << 10;
 
 /// The annotations by which a pod requests more than units.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -169,6 +180,9 @@ impl GpuRequestError {
                     reason!("the pod's gpu-cores are more than a card has")
                 }
             },
+            Self::LargePod(_) => reason!(
+                "the pod asks for GPU memory and has more than 512 KiB: keep long texts in a ConfigMap"
+            ),
             Self::LongAnnotations { .. } => reason!(
                 "the pod's annotations and the claim that binding adds are beyond 192 KiB: shorten them"
             ),

@@ -14,7 +14,7 @@ pub use declared::Declared;
 pub use expected_use::ExpectedUseError;
 pub(crate) use resources::thousandths;
 
-pub use gpu::{GpuAnnotation, GpuRequestError, ValueError};
+pub use gpu::{GpuAnnotation, GpuRequestError, MAX_GPU_POD, ValueError};
 pub use mounts::{MPS_PIPES, MPS_SHARED_MEMORY, MpsConflict};
 
 use std::collections::BTreeMap;
