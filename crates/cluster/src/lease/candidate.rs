@@ -41,7 +41,7 @@ pub(super) struct Candidate {
     deleted_until: Option<Instant>,
     /// Until when this process may begin writes.
     pub(super) writes_until: Option<Instant>,
-    /// How often this process has taken the Lease.
+    /// How many terms of this process have begun.
     pub(super) terms: u64,
     /// The address of this process, which is written into the Lease.
     address: Option<SocketAddr>,
@@ -138,8 +138,9 @@ impl Candidate {
 
     /// Takes over the Lease after a successful write that was sent at `sent`.
     pub(super) fn set_written(&mut self, lease: Lease, sent: Instant, now: Instant) {
-        // If this process held the version before, the term continues: no other replica has written in between.
-        self.terms += u64::from(!self.is_held_here());
+        // A term continues while no other replica is seen as the holder. A write whose answer was lost begins none: only
+        // the next one does, though the Lease names this process by then.
+        self.terms += u64::from(self.writes_until.is_none());
         self.set_seen(Some(lease), now);
         self.writes_until = Some(sent + self.duration * 2 / 3);
     }

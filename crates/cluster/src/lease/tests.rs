@@ -158,6 +158,37 @@ fn a_term_begins_where_another_may_have_held_the_lease_and_a_late_renewal_begins
 }
 
 #[test]
+fn a_term_begins_too_where_the_answer_to_the_write_that_took_the_lease_was_lost() {
+    let mut server = Server::default();
+    let start = Instant::now();
+    let mut first = candidate("first");
+    let mut second = candidate("second");
+    step(&mut first, &mut server, start);
+    for (seconds, wanted) in [(20, (1, 1)), (60, (2, 1)), (100, (2, 2))] {
+        let now = after(start, seconds);
+        let (next, other) = match wanted {
+            (2, 1) => (&mut first, &mut second),
+            _ => (&mut second, &mut first),
+        };
+        assert!(!step(next, &mut server, now));
+        let expired = after(start, seconds + 16);
+        next.refresh();
+        next.set_read(server.lease.clone(), expired);
+        assert!(server.write(&next.next_call(expired, Timestamp::UNIX_EPOCH)).is_some());
+        next.invalidate();
+        assert!(step(next, &mut server, after(start, seconds + 17)));
+        assert!(!step(other, &mut server, after(start, seconds + 17)));
+        assert_eq!((first.terms, second.terms), wanted);
+        // A lost renewal begins none.
+        let next = if wanted == (2, 1) { &mut first } else { &mut second };
+        server.write(&next.next_call(after(start, seconds + 18), Timestamp::UNIX_EPOCH)).unwrap();
+        next.invalidate();
+        assert!(step(next, &mut server, after(start, seconds + 19)));
+        assert_eq!((first.terms, second.terms), wanted);
+    }
+}
+
+#[test]
 fn the_lease_tells_where_its_holder_answers() {
     let mut server = Server::default();
     let start = Instant::now();
@@ -307,12 +338,19 @@ proptest! {
         };
         world.push(start, 0, Happens::Wakes);
         world.push(after(start, 1), 1, Happens::Wakes);
+        let (mut last, mut terms) = (None, [0; 2]);
         for _ in 0..400 {
             let Some(Reverse((now, event, who))) = world.queue.pop() else { break };
             let happens = world.events[event].take().unwrap();
             world.happen(who, now, happens);
             let holds = |who: usize| world.candidates[who].writes_until.is_some_and(|until| until > now);
             prop_assert!(!(holds(0) && holds(1)));
+            // Each time that it goes to another, a term begins.
+            if let Some(holder) = (0..2).find(|who| holds(*who)) {
+                let term = world.candidates[holder].terms;
+                prop_assert!(last == Some(holder) || term > terms[holder]);
+                (last, terms[holder]) = (Some(holder), term);
+            }
         }
     }
 }
