@@ -55,22 +55,35 @@ pub fn partly<T: DeserializeOwned>(text: &[u8]) -> serde_json::Result<Partly<T>>
             kept.insert(name, part.to_owned());
             continue;
         }
-        let Ok(mut fields) = serde_json::from_str::<Fields>(part.get()) else {
-            lost.push(name);
-            continue;
-        };
-        fields.retain(|field, value| {
-            let alone = to_raw_value(&BTreeMap::from([(field, value)]));
-            let is_read = alone.is_ok_and(|alone| is_read::<T>(&[(&name, &*alone)].into()));
-            if !is_read {
-                lost.push(format!("{name}.{field}"));
+        match without_unread::<T>(&name, part) {
+            Some((part, fields)) => {
+                lost.extend(fields.into_iter().map(|field| format!("{name}.{field}")));
+                kept.insert(name, part);
             }
-            is_read
-        });
-        kept.insert(name, to_raw_value(&fields)?);
+            None => lost.push(name),
+        }
     }
     let object = serde_json::from_slice(&serde_json::to_vec(&kept)?)?;
     Ok(Partly { object, lost })
+}
+
+/// A part without those of its fields that cannot be read, and these; `None` where it cannot be read without them either.
+fn without_unread<T: DeserializeOwned>(
+    name: &String,
+    part: &RawValue,
+) -> Option<(Box<RawValue>, Vec<String>)> {
+    let mut fields = serde_json::from_str::<Fields>(part.get()).ok()?;
+    let mut lost = Vec::new();
+    fields.retain(|field, value| {
+        let alone = to_raw_value(&BTreeMap::from([(field, value)]));
+        let is_read = alone.is_ok_and(|alone| is_read::<T>(&[(name, &*alone)].into()));
+        if !is_read {
+            lost.push(field.clone());
+        }
+        is_read
+    });
+    let part = to_raw_value(&fields).ok()?;
+    is_read::<T>(&[(name, &*part)].into()).then_some((part, lost))
 }
 
 fn is_read<T: DeserializeOwned>(part: &BTreeMap<&String, &RawValue>) -> bool {
@@ -170,6 +183,9 @@ mod tests {
         let (object, lost) = read(r#"{"metadata": [], "spec": 7, "data": null}"#);
         assert_eq!(object, Object::default());
         assert_eq!(lost, ["data", "metadata", "spec"]);
+        let (object, lost) = read(r#"{"data": {}, "at": {"a": [1]}, "spec": {"count": 3}}"#);
+        assert_eq!((object.spec.count, lost), (3, vec!["data".to_owned()]));
+        assert_eq!(read(r#"{"data": {"a": 1}}"#).1, ["data"]);
         for text in ["", "[]", "7", "null", "{", r#"{"a"}"#] {
             assert!(partly::<Object>(text.as_bytes()).is_err(), "{text}");
         }

@@ -48,16 +48,26 @@ const NUMBERS: [i64; 9] =
 /// The object, and it with each field in turn changed to each value of its type. Each has a name and a UID of its own.
 #[must_use]
 pub fn variants(object: &Value) -> Vec<Value> {
-    changed(object, of_its_type)
+    changed(object, |_, before| of_its_type(before))
 }
 
-fn changed(object: &Value, values: impl Fn(&Value) -> Vec<Value>) -> Vec<Value> {
+/// The object, and it with each field of its upper levels changed to values of other types than its own. Kubernetes
+/// stores none of these; an API server of another kind may, as one that aggregates metrics.
+#[must_use]
+pub fn mistyped(object: &Value) -> Vec<Value> {
+    let deep = (0..300).fold(json!(1), |inner, _| json!({ "f": [inner] }));
+    let values =
+        [Value::Null, json!(-7), json!("x"), json!([[{}]]), json!({ "a": 7 }), json!({}), deep];
+    changed(object, |depth, _| if depth <= 3 { values.to_vec() } else { Vec::new() })
+}
+
+fn changed(object: &Value, values: impl Fn(usize, &Value) -> Vec<Value>) -> Vec<Value> {
     let mut paths = Vec::new();
     add_paths(object, String::new(), &mut paths);
     let mut all = vec![object.clone()];
     for path in paths.iter().filter(|path| !IDENTITY.contains(&path.as_str())) {
         let Some(before) = object.pointer(path) else { continue };
-        for value in values(before) {
+        for value in values(path.matches('/').count(), before) {
             let mut changed = object.clone();
             if let Some(field) = changed.pointer_mut(path) {
                 *field = value;
