@@ -140,6 +140,12 @@ pub enum CardsError {
         /// Bytes accepted.
         limit: usize,
     },
+    /// A UUID with bytes that NVML's have not. JSON writes some of them longer, so that a claim would take more room than
+    /// was counted for it; and a comma would divide it in the list of cordoned cards.
+    #[error(
+        "card {0}: its UUID has another byte than letters, digits and signs without `\"`, `\\` and `,`"
+    )]
+    OddUuid(u32),
     /// Two entries with one UUID.
     #[error("card {0} is listed twice")]
     Twice(CardId),
@@ -182,6 +188,9 @@ impl Card {
             return Err(CardsError::TooManyPods { index: self.index, pods: self.pods.len() });
         }
         self.bounded("uuid", self.uuid.as_str(), MAX_NAME)?;
+        if !self.uuid.as_str().bytes().all(is_of_uuid) {
+            return Err(CardsError::OddUuid(self.index));
+        }
         self.bounded("model", &self.model, MAX_NAME)?;
         let mut pods = self.pods.keys();
         pods.try_for_each(|pod| self.bounded("pod UID", pod.as_str(), limits::UID))
@@ -196,4 +205,8 @@ impl Card {
             Err(CardsError::LongName { index, field, length, limit })
         }
     }
+}
+
+fn is_of_uuid(byte: u8) -> bool {
+    byte.is_ascii_graphic() && !matches!(byte, b'"' | b'\\' | b',')
 }

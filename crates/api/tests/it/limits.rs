@@ -87,6 +87,18 @@ fn names_that_no_card_or_pod_has_are_refused() {
 }
 
 #[test]
+fn a_uuid_that_json_writes_longer_or_a_list_divides_is_refused() {
+    for odd in ["\u{1}", "\n", "\"", "\\", ",", " ", "\u{7f}", "é", "\u{2028}"] {
+        let name = format!("GPU-{odd}7f2a");
+        assert_eq!(refused(vec![Card { uuid: name.into(), ..card(0) }]), CardsError::OddUuid(0));
+    }
+    for uuid in ["GPU-7f2a-0b11", "MIG-GPU-7f2a/1/2", "MIG-7f2a"] {
+        let cards = Cards(vec![Card { uuid: uuid.into(), ..card(0) }]);
+        assert_eq!(Cards::from_json(&cards.to_json()), Ok(cards));
+    }
+}
+
+#[test]
 fn a_card_listed_twice_is_refused() {
     let again = Card { uuid: uuid(0), ..card(1) };
     assert_eq!(refused(vec![card(0), again]), CardsError::Twice(uuid(0)));
