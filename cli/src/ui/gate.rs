@@ -9,7 +9,7 @@ use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
 
@@ -78,8 +78,8 @@ impl Gate {
     }
 
     fn pass(&self, mut client: TcpStream) -> io::Result<()> {
-        client.set_read_timeout(Some(PATIENCE))?;
-        let (head, rest) = read_head(&mut client)?;
+        let (head, rest) =
+            read_head(&mut Until { stream: &client, end: Instant::now() + PATIENCE })?;
         let Some(head) = without_token(&head, &self.token) else {
             return client.write_all(REFUSED.as_bytes());
         };
@@ -94,6 +94,23 @@ impl Gate {
         let _ = client.shutdown(Shutdown::Both);
         let _ = server.shutdown(Shutdown::Both);
         copied.map(drop)
+    }
+}
+
+/// Reads what comes before the end.
+struct Until<'s> {
+    stream: &'s TcpStream,
+    end: Instant,
+}
+
+impl Read for Until<'_> {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        let left = self.end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(ErrorKind::TimedOut.into());
+        }
+        self.stream.set_read_timeout(Some(left))?;
+        self.stream.read(bytes)
     }
 }
 
@@ -178,6 +195,22 @@ mod tests {
         assert_eq!((head.as_str(), &rest[..]), ("POST / HTTP/1.1\r\n\r\n", &b"body"[..]));
         assert!(read_head(&mut &b"GET / HTTP/1.1\r\n"[..]).is_err());
         assert!(read_head(&mut io::repeat(b'a')).is_err());
+    }
+
+    #[test]
+    fn a_client_that_sends_byte_by_byte_keeps_its_place_no_longer_than_one_that_is_silent() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let address = listener.local_addr().unwrap();
+        thread::spawn(move || {
+            let mut slow = TcpStream::connect(address).unwrap();
+            while slow.write_all(b"a").is_ok() {
+                thread::sleep(Duration::from_millis(1));
+            }
+        });
+        let (client, _) = listener.accept().unwrap();
+        let end = Instant::now() + Duration::from_millis(50);
+        let why = read_head(&mut Until { stream: &client, end }).unwrap_err().kind();
+        assert!(matches!(why, ErrorKind::TimedOut | ErrorKind::WouldBlock), "{why:?}");
     }
 
     #[test]
