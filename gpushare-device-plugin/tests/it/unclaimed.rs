@@ -59,6 +59,26 @@ async fn a_pod_that_bypassed_the_extender_is_placed_on_no_card_that_could_not_st
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_pod_without_room_for_a_claim_keeps_its_annotations_and_counts_by_the_nodes_report() {
+    let mut rig = Rig::new(&[(A, 4), (B, 4)]).await;
+    rig.nvidia_cards(&[A, B]);
+    rig.restart_with(&["--unclaimed-pods=place"]).await;
+    let own = "x".repeat((256 << 10) - 100);
+    let mut full = Value::from(pod("full").uid(OLD).asking(RESOURCE, 3).on(NODE));
+    full["metadata"]["annotations"] = json!({"own": own});
+    rig.sim.put(full);
+    rig.admit("full").await.unwrap();
+    rig.cards("the pod on a card", |cards| cards[0]["pods"][OLD] == 3).await;
+    // Claims are written in the order of the pods, and the mark after all claims.
+    rig.run(pod("other").uid("uid-other").asking(RESOURCE, 1), A).await.unwrap();
+    rig.marked("other").await;
+    let full = rig.sim.pod("default", "full").unwrap();
+    assert_eq!(full["metadata"]["annotations"], json!({"own": own}));
+    let refused = rig.run(pod("late").asking(RESOURCE, 1), A).await.unwrap_err();
+    assert!(refused.0.contains("where 0 are free"), "{}", refused.0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_edited_claim_is_written_anew_from_the_kubelets_record() {
     let rig = Rig::new(&[(A, 4), (B, 4)]).await;
     rig.run(pod("p").asking(RESOURCE, 2), A).await.unwrap();

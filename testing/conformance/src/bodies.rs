@@ -76,6 +76,21 @@ pub(crate) async fn labels_and_annotations_are_maps_of_texts(rig: &Rig<'_>) -> R
     rig.remove("configmaps/labelled").await
 }
 
+pub(crate) async fn annotations_have_256_kib_together(rig: &Rig<'_>) -> Result<(), Refuted> {
+    let with = |bytes: usize| json!({"name": "long", "annotations": {"a": "x".repeat(bytes - 1)}});
+    let longest = config_map(&with(256 << 10));
+    let message = "ConfigMap \"long\" is invalid: metadata.annotations: Too long: \
+                 may not be more than 262144 bytes";
+    let longer = config_map(&with((256 << 10) + 1));
+    rig.post("configmaps", &longer).await?.is_refused(422, message)?;
+    rig.post("configmaps", &longest).await?.is(201)?;
+    let more = json!({"metadata": {"annotations": {"b": ""}}});
+    rig.patch("configmaps/long", &more).await?.is_refused(422, message)?;
+    let other = json!({"data": {"a": "b"}});
+    rig.patch("configmaps/long", &other).await?.is(200)?;
+    rig.remove("configmaps/long").await
+}
+
 pub(crate) async fn a_body_of_an_unknown_type_is_not_read(rig: &Rig<'_>) -> Result<(), Refuted> {
     let body = config_map(&json!({"name": "unknown"}));
     let message = "the body of the request was in an unknown format - accepted media types include: \

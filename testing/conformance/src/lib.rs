@@ -128,6 +128,7 @@ facts![
     bodies::a_name_must_be_given_and_legal,
     bodies::an_object_must_be_of_the_kind_and_in_the_namespace_of_its_path,
     bodies::labels_and_annotations_are_maps_of_texts,
+    bodies::annotations_have_256_kib_together,
     bodies::a_body_of_an_unknown_type_is_not_read,
     objects::a_strategic_patch_without_lists_that_merge_is_a_merge_patch,
     objects::a_strategic_patch_finds_a_condition_by_its_type,

@@ -116,6 +116,19 @@ proptest! {
     }
 }
 
+#[test]
+fn a_claim_that_the_device_plugin_writes_leaves_room_for_others() {
+    // It follows the kubelet's record: at most all cards of a node in place of the one that was counted.
+    let bytes = |cards| {
+        let card_use = CardUse { cards, ..CardUse::default() };
+        let ask = ContainerRequest { card_use, ..ask("main", ContainerKind::App, 0, 64) };
+        let request = GpuRequest::new([ask]).unwrap().unwrap();
+        Pod::default().annotation_bytes(&Names::default(), &request).1
+    };
+    let all = bytes(u32::try_from(MAX_CARDS).unwrap());
+    assert!(MAX_ANNOTATION_BYTES + (all - bytes(1)) < (256 << 10) - (32 << 10), "{all}");
+}
+
 /// A pod with so many containers that each ask for a unit of so many cards, and this annotation.
 fn wide_pod(containers: usize, cards: usize, text: &str, node: Option<&str>) -> Pod {
     let containers: Vec<Value> = (0..containers)

@@ -28,7 +28,7 @@ use crate::objects::merge::merge;
 use crate::objects::selector::Selector;
 use crate::objects::store::{Store, time};
 use crate::objects::validation::{
-    check_name, check_path, check_shape, check_type, check_uid, check_version,
+    check_annotations, check_name, check_path, check_shape, check_type, check_uid, check_version,
 };
 use faults::Faults;
 use pages::Pages;
@@ -162,6 +162,7 @@ impl Api {
         check_path(kind, &object, &request.namespace, &request.name)?;
         let name = self.name_for(&object);
         check_name(kind, &name)?;
+        check_annotations(kind, &name, &object)?;
         for set_by_server in ["uid", "resourceVersion", "creationTimestamp"] {
             object["metadata"][set_by_server] = Value::Null;
         }
@@ -343,6 +344,7 @@ fn revise(
     check_path(kind, &after, &request.namespace, &request.name)?;
     check_uid(kind, before, &after["metadata"]["uid"])?;
     check_version(kind, before, &after["metadata"]["resourceVersion"])?;
+    check_annotations(kind, &request.name, &after)?;
     let kept = match request.subresource.as_str() {
         "" => "status",
         "status" => "spec",

@@ -9,6 +9,8 @@ use crate::json::{name, namespace, text, uid};
 
 /// Longest name of an object, in bytes.
 const MAX_NAME: usize = 253;
+/// The most bytes of keys and values that the annotations of an object may have together.
+const MAX_ANNOTATIONS: usize = 256 << 10;
 
 /// Whether metadata is an object, and spec and status are objects or absent. All other code relies on this.
 ///
@@ -129,6 +131,21 @@ pub(crate) fn check_name(kind: Kind, name: &str) -> Result<(), Failure> {
              character"
             ),
         );
+    }
+    Ok(())
+}
+
+/// Whether the annotations of an object that is written are short enough together. A binding's are not checked.
+///
+/// # Errors
+/// 422 where they are too long.
+pub(crate) fn check_annotations(kind: Kind, name: &str, object: &Value) -> Result<(), Failure> {
+    let annotations = object["metadata"]["annotations"].as_object().into_iter().flatten();
+    let bytes: usize = annotations.map(|(key, value)| key.len() + text(value).len()).sum();
+    if bytes > MAX_ANNOTATIONS {
+        let why =
+            format!("metadata.annotations: Too long: may not be more than {MAX_ANNOTATIONS} bytes");
+        return Err(Failure::invalid(kind, name, &why));
     }
     Ok(())
 }
