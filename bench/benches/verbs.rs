@@ -65,7 +65,7 @@ fn decider(nodes: usize) -> Decider {
         decisions: Arc::default(),
         waiting: Default::default(),
         nominated: Default::default(),
-        over_limits: OverLimits::new().0,
+        over_limits: OverLimits::default(),
         card_evictions: None,
         shadow: None,
         metrics: Metrics::default(),

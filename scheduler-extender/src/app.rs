@@ -135,9 +135,10 @@ pub async fn start(args: Args, context: &Context) -> anyhow::Result<SocketAddr> 
     let others = others(&args, &client, address)?;
     let decisions = Arc::<DecisionLog>::default();
     context.before_scrape(&metrics, Arc::clone(&decisions), Metrics::set_decisions);
-    let (over_limits, queue) = OverLimits::new();
+    let over_limits = OverLimits::default();
     let events = EventWriter::new(client.clone(), EVENT_COMPONENT);
-    context.spawn("events", write_events(queue, events.clone(), context.shutdown()));
+    let writing = write_events(over_limits.clone(), events.clone(), context.shutdown());
+    context.spawn("events", writing);
     let policy_events = args.policy_config_map.clone().map(|map| PolicyEvents {
         map,
         writer: events.clone(),
@@ -233,10 +234,10 @@ pub async fn start(args: Args, context: &Context) -> anyhow::Result<SocketAddr> 
     Ok(address)
 }
 
-/// Starts the evictor. Returns the sender of reports to it.
+/// Starts the evictor. Returns the queue of reports to it.
 fn spawn_evictor(evictor: Evictor, context: &Context) -> CardEvictions {
-    let (reports, queue) = CardEvictions::new();
-    context.spawn("card-evictions", evictor.run(queue, context.shutdown()));
+    let reports = CardEvictions::new();
+    context.spawn("card-evictions", evictor.run(reports.clone(), context.shutdown()));
     reports
 }
 
@@ -499,14 +500,14 @@ fn shadow(
     faults: watch::Sender<Option<String>>,
     context: &Context,
 ) -> anyhow::Result<Arc<Shadow>> {
-    let (shadow, queue) = Shadow::new(metrics.clone());
+    let shadow = Shadow::new(metrics.clone());
     let (file, policy) = Follower::open(ShadowFile::new(file))?;
     let refused = context.refused_files("shadow-policy");
     let set_policy =
         set_shadow_policy(Arc::clone(&shadow), Arc::clone(view), metrics, refused, faults);
     set_policy(Ok(Arc::clone(&policy.borrow())));
     context.spawn("shadow-policy", file.follow(pause_before_read, set_policy, context.shutdown()));
-    context.spawn("shadow", Arc::clone(&shadow).follow(queue, context.shutdown()));
+    context.spawn("shadow", Arc::clone(&shadow).follow(context.shutdown()));
     Ok(shadow)
 }
 

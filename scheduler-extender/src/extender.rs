@@ -84,7 +84,7 @@ impl Decider {
         let uses = pod.uses_in_flight();
         let declares = pod.declared.rates;
         self.view.change(|index| {
-            index.count_in_flight(&pod.uid, node, decision.time, uses, declares);
+            index.count_in_flight(&pod.namespace, &pod.uid, node, decision.time, uses, declares);
             if pod.has_volume_claims {
                 index.wait_for_volumes(&pod.uid);
             }
@@ -252,7 +252,7 @@ mod tests {
             decisions: Arc::default(),
             waiting: WaitingPods::default(),
             nominated: NominatedPods::default(),
-            over_limits: OverLimits::new().0,
+            over_limits: OverLimits::default(),
             card_evictions: None,
             shadow: None,
             metrics: Metrics::default(),

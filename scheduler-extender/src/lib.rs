@@ -33,6 +33,7 @@ mod readings_channel;
 pub mod replicas;
 pub mod report;
 pub mod shadow;
+mod tables;
 mod victims;
 pub mod view;
 pub mod wire;

@@ -1,22 +1,21 @@
 //! Writes an event for each pod that may go to nodes over their limits, since all nodes are, with the cause. Only a
 //! cluster whose nodes are over their limits by measurement is short of room: that alone is a warning.
 //!
-//! Invariant: Filter does not wait for it. A task of its own writes the events: few a second, and one for each pod in
-//! some minutes. If its queue is full, a pod gets no event.
+//! Invariant: Filter does not wait for it. A task of its own writes the events: few a second, in turns of the pods'
+//! namespaces, and one for each pod in some minutes. If its queue is full, a pod gets no event.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::sync::Arc;
 use std::time::Duration;
 
 use cluster::{EventKind, EventText, EventWriter, PodReference};
 use daemon::Shutdown;
-use tokio::sync::mpsc;
+use placement::units::PodUid;
 use tokio::time::Instant;
 
 use crate::decisions::{DecidedPod, OverLimitCause};
-
-/// Pods in the queue at most.
-const QUEUE: usize = 256;
+use crate::tables::{Table, TurnQueue};
 
 /// The pause between two events: 5 a second.
 const PAUSE: Duration = Duration::from_millis(200);
@@ -27,29 +26,22 @@ const ONE_EACH: Duration = Duration::from_secs(5 * 60);
 /// The timeout of one call to the API server.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The sender of such pods.
-pub struct OverLimits {
-    queue: mpsc::Sender<OverLimitPod>,
+/// The queue of such pods.
+#[derive(Debug, Clone)]
+pub struct OverLimits(Arc<TurnQueue<PodUid, (PodReference, OverLimitCause)>>);
+
+impl Default for OverLimits {
+    fn default() -> Self {
+        Self(Arc::new(TurnQueue::new(Table::OverLimits)))
+    }
 }
 
-/// The queue of such pods.
-pub struct OverLimitsQueue(mpsc::Receiver<OverLimitPod>);
-
-type OverLimitPod = (PodReference, OverLimitCause);
-
 impl OverLimits {
-    /// The sender and the queue.
-    #[must_use]
-    pub fn new() -> (Self, OverLimitsQueue) {
-        let (queue, waiting) = mpsc::channel(QUEUE);
-        (Self { queue }, OverLimitsQueue(waiting))
-    }
-
     /// Queues an event for a pod that may go to nodes over their limits.
     pub fn report(&self, pod: &DecidedPod, cause: OverLimitCause) {
-        if let Some(pod) = pod.reference() {
-            // A full queue means that hundreds of events wait already; metrics count all such pods.
-            let _ = self.queue.try_send((pod, cause));
+        if let Some(reference) = pod.reference() {
+            // Where hundreds of events wait already, one is dropped; metrics count all such pods.
+            self.0.push(&pod.namespace, pod.uid.clone(), (reference, cause));
         }
     }
 }
@@ -60,12 +52,12 @@ impl OverLimits {
 ///
 /// None: an event that cannot be written is logged.
 pub async fn write_events(
-    mut queue: OverLimitsQueue,
+    queue: OverLimits,
     writer: EventWriter,
     shutdown: Shutdown,
 ) -> anyhow::Result<()> {
     let mut warned: HashMap<(String, &str), Instant> = HashMap::new();
-    while let Some(Some((pod, cause))) = shutdown.run_until_cancelled(queue.0.recv()).await {
+    while let Some((_, (pod, cause))) = shutdown.run_until_cancelled(queue.0.next()).await {
         let now = Instant::now();
         warned.retain(|_, at| now.duration_since(*at) < ONE_EACH);
         let (kind, text) = event(&pod, cause);

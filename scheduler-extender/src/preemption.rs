@@ -52,7 +52,8 @@ impl Preemption<'_> {
         }
         remain.sort_by(|a, b| a.node.as_str().cmp(b.node.as_str()));
         let plan = remain.iter().map(RemainingNode::cards).collect();
-        self.search.view.change(|index| index.plan(&self.search.pod.uid(), plan));
+        let pod = self.search.pod;
+        self.search.view.change(|index| index.plan(pod.namespace(), &pod.uid(), plan));
         remain.into_iter().map(|node| (node.node, node.victims)).collect()
     }
 

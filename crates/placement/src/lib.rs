@@ -13,6 +13,7 @@
 //! * [`workload`]: which pods belong to one workload.
 //! * [`learning`]: what the pods of each workload use.
 //! * [`selector`]: labels, and which objects they select.
+//! * [`shares`]: bounded tables in which each namespace has a share.
 //! * [`load`]: filter, score and hot value of a node under a policy.
 //! * [`publish`]: when a node's readings are written.
 //! * [`taint`]: when a hot node carries a taint.
@@ -40,6 +41,7 @@ pub mod quantity;
 pub mod reading;
 pub mod resources;
 pub mod selector;
+pub mod shares;
 pub mod taint;
 pub mod units;
 pub mod workload;

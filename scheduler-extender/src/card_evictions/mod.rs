@@ -12,7 +12,7 @@
 //! Invariants: only the leader evicts; only pods of lower priority, and by moves those as important that are marked as
 //! safe to evict; none whose PodDisruptionBudgets allow no eviction; and not more a minute than the limit. Before the
 //! first eviction, a dry run of each has succeeded. For one pod, others are evicted once in [`waiting::KEEP_FOR`] at
-//! most, and with growing pauses. Filter does not wait for any of this.
+//! most, and with growing pauses. Each namespace has its turn. Filter does not wait for any of this.
 
 mod choice;
 mod events;
@@ -33,21 +33,19 @@ use jiff::Timestamp;
 use placement::gpu::GpuRequest;
 use placement::names::Names;
 use placement::units::{CardId, NodeName, PodUid};
-use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 
 use self::choice::ReadNodes;
 use self::events::{beneficiary_warning, moved_warning, moves_warning, victim_warning};
-use self::waiting::{KeptCards, PodWithoutCard, PodsWithoutCard, Report};
+pub(crate) use self::waiting::PodsWithoutCard;
+use self::waiting::{KeptCards, PodWithoutCard, Report};
 use crate::decisions::DecidedPod;
 use crate::metrics::Metrics;
 use crate::moves::{MoveSearch, MovesFor, Proposal, ProposedMove, Workload};
 use crate::replicas::Replicas;
+use crate::tables::{Table, TurnQueue};
 use crate::victims::{Eviction, VictimSearch};
 use crate::view::{GpuPodId, View};
-
-/// Reports in the queue at most.
-const QUEUE: usize = 256;
 
 /// Nodes of a report at most.
 const MAX_NODES: usize = 5_000;
@@ -124,16 +122,12 @@ impl Victim {
     }
 }
 
-/// The sender of Filter's reports.
+/// Filter's reports to the evictor.
+#[derive(Clone)]
 pub struct CardEvictions {
-    queue: mpsc::Sender<Message>,
+    /// The last message about each pod.
+    queue: Arc<TurnQueue<PodUid, Message>>,
     /// Pods with a report that the evictor holds or has not read yet.
-    known: Arc<DashSet<PodUid>>,
-}
-
-/// The queue of Filter's reports.
-pub(crate) struct ReportQueue {
-    messages: mpsc::Receiver<Message>,
     known: Arc<DashSet<PodUid>>,
 }
 
@@ -141,16 +135,14 @@ enum Message {
     /// No node passed Filter.
     Report(Report),
     /// A node passed Filter.
-    Withdrawal(PodUid),
+    Withdrawal,
 }
 
 impl CardEvictions {
-    /// The sender and the queue of reports.
+    /// An empty queue of reports.
     #[must_use]
-    pub(crate) fn new() -> (Self, ReportQueue) {
-        let (queue, messages) = mpsc::channel(QUEUE);
-        let known = Arc::<DashSet<PodUid>>::default();
-        (Self { queue, known: Arc::clone(&known) }, ReportQueue { messages, known })
+    pub(crate) fn new() -> Self {
+        Self { queue: Arc::new(TurnQueue::new(Table::CardReports)), known: Arc::default() }
     }
 
     /// Reports a pod that every node rejects, with the nodes that reject it only because no card has room.
@@ -160,23 +152,28 @@ impl CardEvictions {
         priority: i32,
         nodes: impl Iterator<Item = NodeName>,
     ) {
-        let uid = &pod.uid;
-        let Some(pod) = pod.reference() else { return };
-        // A full queue means that hundreds of reports wait already.
-        let Ok(slot) = self.queue.try_reserve() else { return };
+        let Some(reference) = pod.reference() else { return };
         let nodes = distinct(nodes);
         if !nodes.is_empty() {
             // Inserted before sending: a withdrawal may come before the report is read.
-            self.known.insert(uid.clone());
-            slot.send(Message::Report(Report { pod, priority, nodes }));
+            self.known.insert(pod.uid.clone());
+            self.send(pod, Message::Report(Report { pod: reference, priority, nodes }));
         }
     }
 
     /// Withdraws the report of a pod for which a node has passed.
-    pub(crate) fn withdraw(&self, pod: &PodUid) {
-        if self.known.contains(pod) {
-            // If the queue is full, the report expires.
-            let _ = self.queue.try_send(Message::Withdrawal(pod.clone()));
+    pub(crate) fn withdraw(&self, pod: &DecidedPod) {
+        if self.known.contains(&pod.uid) {
+            self.send(pod, Message::Withdrawal);
+        }
+    }
+
+    /// If the queue is full, another message is lost: kube-scheduler makes Filter report the pod again, and a report
+    /// that is not withdrawn expires.
+    fn send(&self, pod: &DecidedPod, message: Message) {
+        let lost = self.queue.push(&pod.namespace, pod.uid.clone(), message);
+        if let Some((uid, Message::Report(_))) = lost.filter(|(uid, _)| *uid != pod.uid) {
+            self.known.remove(&uid);
         }
     }
 }
@@ -250,10 +247,10 @@ impl Evictor {
     /// None: errors are logged, and the round is retried.
     pub(crate) async fn run(
         self,
-        mut queue: ReportQueue,
+        reports: CardEvictions,
         shutdown: Shutdown,
     ) -> anyhow::Result<()> {
-        let mut waiting = PodsWithoutCard::new(queue.known);
+        let mut waiting = PodsWithoutCard::new(reports.known);
         let mut evicted = Evicted::default();
         let mut listing = interval(self.limits.after.clamp(LISTED_EVERY.0, LISTED_EVERY.1));
         listing.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -267,10 +264,9 @@ impl Evictor {
             };
             tokio::select! {
                 () = shutdown.cancelled() => return Ok(()),
-                message = queue.messages.recv() => match message {
-                    Some(Message::Report(report)) => waiting.insert(report, self.limits.after),
-                    Some(Message::Withdrawal(pod)) => waiting.withdraw(&pod),
-                    None => return Ok(()),
+                (pod, message) = reports.queue.next() => match message {
+                    Message::Report(report) => waiting.insert(report, self.limits.after),
+                    Message::Withdrawal => waiting.withdraw(&pod),
                 },
                 () = next => self.handle_due(&mut waiting, &mut evicted).await,
                 _ = listing.tick(), if self.modes.moves => self.list(&mut waiting).await,
@@ -296,7 +292,7 @@ impl Evictor {
         }
     }
 
-    /// Handles the due pod of the highest priority.
+    /// Handles the pod that is due.
     async fn handle_due(&self, waiting: &mut PodsWithoutCard, evicted: &mut Evicted) {
         let Some((uid, pod)) = waiting.due() else { return };
         let outcome = self.run_round(&uid, pod, evicted).await;
@@ -617,19 +613,16 @@ mod tests {
 
     #[test]
     fn a_pod_that_finds_a_node_before_its_report_is_read_is_withdrawn() {
-        let (evictions, queue) = CardEvictions::new();
-        let mut messages = queue.messages;
-        let mut waiting = PodsWithoutCard::new(queue.known);
+        let evictions = CardEvictions::new();
+        let mut waiting = PodsWithoutCard::new(Arc::clone(&evictions.known));
         let pod = decided("p");
-        evictions.withdraw(&pod.uid);
+        evictions.withdraw(&pod);
+        assert!(evictions.queue.try_next().is_none());
         evictions.report(&pod, 7, ["n1".into()].into_iter());
-        evictions.withdraw(&pod.uid);
-        while let Ok(message) = messages.try_recv() {
-            match message {
-                Message::Report(report) => waiting.insert(report, Duration::ZERO),
-                Message::Withdrawal(uid) => waiting.withdraw(&uid),
-            }
-        }
+        evictions.withdraw(&pod);
+        let Some((uid, Message::Withdrawal)) = evictions.queue.try_next() else { panic!() };
+        waiting.withdraw(&uid);
+        assert!(evictions.queue.try_next().is_none());
         assert!(waiting.due().is_none() && evictions.known.is_empty());
     }
 }

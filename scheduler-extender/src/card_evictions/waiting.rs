@@ -1,19 +1,18 @@
 //! The pods that wait for a card: when each is due, and how long cards are kept for it.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use cluster::PodReference;
 use dashmap::DashSet;
+use placement::shares::SharedTable;
 use placement::units::{CardId, NodeName, PodUid};
 use tokio::time::Instant;
 
+use crate::tables::Table;
 use crate::view::View;
-
-/// Waiting pods at most. Further pods are reported again when kube-scheduler retries them.
-const MAX_PODS: usize = 256;
 
 /// How long cards are kept for a pod: longer than the usual grace period of 30 s of the evicted pods.
 pub(super) const KEEP_FOR: Duration = Duration::from_secs(60);
@@ -140,28 +139,29 @@ impl PodWithoutCard {
 }
 
 /// The pods that wait for a card, by UID.
-pub(super) struct PodsWithoutCard {
-    pods: HashMap<PodUid, PodWithoutCard>,
+pub(crate) struct PodsWithoutCard {
+    pods: SharedTable<PodUid, PodWithoutCard>,
     /// Their UIDs, for Filter.
     known: Arc<DashSet<PodUid>>,
 }
 
 impl PodsWithoutCard {
-    pub(super) fn new(known: Arc<DashSet<PodUid>>) -> Self {
-        Self { pods: HashMap::new(), known }
+    pub(crate) fn new(known: Arc<DashSet<PodUid>>) -> Self {
+        Self { pods: Table::WithoutCard.empty(), known }
     }
 
-    /// Adds or updates a report. If there are too many pods, a more important one replaces the least important without
-    /// kept cards.
+    /// Adds or updates a report. If there are too many pods, it replaces the least important one without kept cards of
+    /// the namespace that gives way: of its own only a less important one.
     pub(super) fn insert(&mut self, report: Report, after: Duration) {
         let uid = PodUid::from(report.pod.uid.as_str());
         if let Some(known) = self.pods.get_mut(&uid) {
             known.nodes = report.nodes;
             known.priority = report.priority;
             known.reported = Instant::now();
-        } else if self.pods.len() < MAX_PODS || self.make_way_for(report.priority) {
+        } else if self.makes_room_for(&report) {
             self.known.insert(uid.clone());
-            self.pods.insert(uid, PodWithoutCard::new(report, after));
+            let namespace = report.pod.namespace.clone();
+            self.pods.insert(&namespace, uid, PodWithoutCard::new(report, after));
         } else {
             self.known.remove(&uid);
         }
@@ -170,7 +170,7 @@ impl PodsWithoutCard {
     /// Adds or renews a pod that waits, of which Filter has reported nothing: kube-scheduler may not have asked.
     pub(super) fn insert_listed(&mut self, pod: PodReference, priority: i32, after: Duration) {
         let uid = PodUid::from(pod.uid.as_str());
-        if !self.pods.contains_key(&uid) {
+        if self.pods.get(&uid).is_none() {
             self.insert(Report { pod, priority, nodes: Vec::new() }, after);
         }
         if let Some(known) = self.pods.get_mut(&uid) {
@@ -179,13 +179,13 @@ impl PodsWithoutCard {
         }
     }
 
-    /// Removes the least important pod without kept cards, if it is less important than a pod of this priority. Returns
-    /// whether one was removed.
-    fn make_way_for(&mut self, priority: i32) -> bool {
-        let without_cards = self.pods.iter().filter(|(_, pod)| pod.kept.is_none());
+    fn makes_room_for(&mut self, report: &Report) -> bool {
+        let namespace = report.pod.namespace.as_str();
+        let Some(loses) = self.pods.gives_way_to(namespace) else { return true };
+        let without_cards = self.pods.of(loses).filter(|(_, pod)| pod.kept.is_none());
         let least = without_cards.min_by_key(|(_, pod)| (pod.priority, Reverse(pod.due)));
         let Some((uid, pod)) = least else { return false };
-        if pod.priority >= priority {
+        if **loses == *namespace && pod.priority >= report.priority {
             return false;
         }
         let uid = uid.clone();
@@ -195,32 +195,51 @@ impl PodsWithoutCard {
 
     /// Withdraws the report of a pod for which a node has passed. Kept cards stay kept for their time.
     pub(super) fn withdraw(&mut self, uid: &PodUid) {
-        let Some(pod) = self.pods.get_mut(uid) else { return };
-        match &pod.kept {
-            Some(_) => {
+        match self.pods.get_mut(uid) {
+            Some(pod) if pod.kept.is_some() => {
                 pod.nodes.clear();
                 pod.listed = false;
             }
-            None => self.remove(uid),
+            // Its report may not have been read.
+            _ => self.remove(uid),
         }
     }
 
     /// The time of the next round.
     pub(super) fn next_due(&self) -> Option<Instant> {
-        self.pods.values().map(|pod| pod.due).min()
+        self.pods.iter().map(|(_, pod)| pod.due).min()
     }
 
-    /// The due pod of the highest priority.
+    /// The due pod of the highest priority, of the namespace whose turn it is: a round can take seconds, so pods of one
+    /// namespace do not keep those of others from having one.
     pub(super) fn due(&mut self) -> Option<(PodUid, &mut PodWithoutCard)> {
         let now = Instant::now();
-        let due = self.pods.iter_mut().filter(|(_, pod)| pod.due <= now);
-        let first = due.max_by_key(|(_, pod)| (pod.priority, Reverse(pod.due)));
-        first.map(|(uid, pod)| (uid.clone(), pod))
+        let first = self.pods.in_turn().find_map(|namespace| {
+            let due = self.pods.of(namespace).filter(|(_, pod)| pod.due <= now);
+            let (uid, _) = due.max_by_key(|(_, pod)| (pod.priority, Reverse(pod.due)))?;
+            Some((Arc::clone(namespace), uid.clone()))
+        });
+        let (namespace, uid) = first?;
+        self.pods.had_turn(&namespace);
+        self.pods.get_mut(&uid).map(|pod| (uid, pod))
     }
 
     pub(super) fn remove(&mut self, uid: &PodUid) {
         self.pods.remove(uid);
         self.known.remove(uid);
+    }
+}
+
+#[cfg(test)]
+impl crate::tables::Tabled for PodsWithoutCard {
+    fn add(&mut self, namespace: &str, name: &str) {
+        let (namespace, name, uid) = (namespace.to_owned(), name.to_owned(), name.to_owned());
+        let pod = PodReference { namespace, name, uid };
+        self.insert(Report { pod, priority: 0, nodes: Vec::new() }, Duration::ZERO);
+    }
+
+    fn has(&self, name: &str) -> bool {
+        self.pods.get(&name.into()).is_some()
     }
 }
 
@@ -245,7 +264,7 @@ mod tests {
     /// As many pods as are looked at, of priority 1.
     fn full() -> PodsWithoutCard {
         let mut pods = PodsWithoutCard::new(Arc::default());
-        for at in 0..MAX_PODS {
+        for at in 0..Table::WithoutCard.most() {
             pods.insert(report(&at.to_string(), 1), AFTER);
         }
         pods
@@ -254,7 +273,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn more_important_pods_replace_others_without_cards_and_are_looked_at_first() {
         let mut pods = full();
-        for pod in pods.pods.values_mut() {
+        for at in 0..Table::WithoutCard.most() {
+            let pod = pods.pods.get_mut(&at.to_string().into()).unwrap();
             pod.kept = Some(KeptCards::new("a".into(), Vec::new()));
         }
         pods.insert(report("new", 5), AFTER);
@@ -264,27 +284,50 @@ mod tests {
             pods.insert(report(uid, priority), AFTER);
             assert_eq!(pods.known.contains(&PodUid::from(uid)), noted, "{uid}");
         }
-        assert_eq!((pods.pods.len(), pods.known.len()), (MAX_PODS, MAX_PODS));
+        let most = Table::WithoutCard.most();
+        assert_eq!((pods.pods.len(), pods.known.len()), (most, most));
         assert!(pods.due().is_none());
         advance(AFTER).await;
         assert_eq!(pods.due().unwrap().0, "next".into());
     }
 
     #[tokio::test(start_paused = true)]
+    async fn each_namespace_has_its_turn_and_its_most_important_pod_comes_first() {
+        let mut pods = full();
+        for (uid, priority) in [("x", 0), ("y", -5), ("z", 0)] {
+            let mut report = report(uid, priority);
+            report.pod.namespace = "other".to_owned();
+            pods.insert(report, AFTER);
+        }
+        advance(AFTER).await;
+        let mut seen = Vec::new();
+        for _ in 0..6 {
+            let (uid, pod) = pods.due().unwrap();
+            pod.set_next_round();
+            seen.push((pod.pod.namespace.clone(), pod.priority, uid.to_string()));
+        }
+        let turns: Vec<&str> = seen.iter().map(|(namespace, ..)| namespace.as_str()).collect();
+        assert_eq!(turns, ["ml", "other", "ml", "other", "ml", "other"]);
+        assert_eq!((seen[1].1, seen[3].1, seen[5].2.as_str()), (0, 0, "y"));
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn a_report_that_is_old_or_withdrawn_is_none() {
         let mut pods = full();
         pods.withdraw(&"1".into());
-        assert!(!pods.pods.contains_key(&PodUid::from("1")));
+        assert!(pods.pods.get(&"1".into()).is_none());
         let two = PodUid::from("2");
         pods.pods.get_mut(&two).unwrap().kept = Some(KeptCards::new("a".into(), Vec::new()));
         pods.withdraw(&two);
-        assert!(pods.pods[&two].is_over());
+        let is_over =
+            |pods: &PodsWithoutCard, uid: &str| pods.pods.get(&uid.into()).unwrap().is_over();
+        assert!(is_over(&pods, "2"));
         pods.insert(report("2", 1), AFTER);
         advance(REPORT_MAX_AGE).await;
-        assert!(!pods.pods[&two].is_over());
+        assert!(!is_over(&pods, "2"));
         pods.insert(report("3", 1), AFTER);
         advance(SECOND).await;
-        assert!(pods.pods[&two].is_over() && !pods.pods[&PodUid::from("3")].is_over());
+        assert!(is_over(&pods, "2") && !is_over(&pods, "3"));
     }
 
     #[tokio::test(start_paused = true)]

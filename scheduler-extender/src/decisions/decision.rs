@@ -509,6 +509,11 @@ impl Decision {
         }
     }
 
+    /// Whether the cards of the node at a position do for the pod; for a pod without cards, each node's do.
+    pub fn has_cards_for_pod(&self, position: usize) -> bool {
+        self.fault.is_none() && self.no_fit(position).is_none()
+    }
+
     /// Whether the node at a position takes no pods of the pod's namespace for a while.
     fn is_backed_off(&self, position: usize) -> bool {
         self.snapshot.is_backed_off(self.name(position), &self.pod.namespace, self.time)

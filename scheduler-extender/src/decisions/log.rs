@@ -1,22 +1,24 @@
 //! The last decision about each of the last thousand pods.
 //!
 //! Invariants: a pod has one record, its newest; records are bounded by number and by the memory that they hold
-//! together, and the oldest are removed first. Removed records are freed after the lock is released.
+//! together, in which each namespace has a share, and the oldest of a namespace are removed first. Removed records are
+//! freed after the lock is released.
 
-use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use api::decisions::Decided;
 use jiff::{SignedDuration, Timestamp};
 use placement::names::limits;
+use placement::shares::SharedTable;
 use placement::units::PodUid;
 
 use super::held::HeldBytes;
 use super::kept::KeptDecision;
 use super::{DecidedPod, Decision};
+use crate::tables::Table;
 
 /// Pods at most.
-pub const MAX_PODS: usize = 1_000;
+pub const MAX_PODS: usize = Table::Decisions.most();
 
 /// Bytes that all records together hold at most, with what the view holds too at the moment. Only the newest record may
 /// hold more: in a cluster that takes so much by itself, the log has that record alone. A record takes a bit for each
@@ -45,19 +47,16 @@ pub enum Which {
 #[derive(Debug, Default)]
 pub struct DecisionLog(Mutex<Records>);
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Records {
-    by_pod: HashMap<PodUid, Record>,
-    /// The pods by the number of their record, oldest first.
-    order: BTreeMap<u64, PodUid>,
-    next: u64,
+    table: SharedTable<PodUid, Arc<KeptDecision>>,
     held: HeldBytes,
 }
 
-#[derive(Debug)]
-struct Record {
-    number: u64,
-    decision: Arc<KeptDecision>,
+impl Default for Records {
+    fn default() -> Self {
+        Self { table: Table::Decisions.empty(), held: HeldBytes::default() }
+    }
 }
 
 /// The size of the log.
@@ -81,8 +80,7 @@ impl DecisionLog {
         }
         let mut removed = Vec::new();
         let mut records = self.records();
-        records.insert(Arc::new(kept), &mut removed);
-        records.remove_down_to(MAX_BYTES, &mut removed);
+        records.insert(Arc::new(kept), MAX_BYTES, &mut removed);
         drop(records);
         drop(removed);
     }
@@ -90,21 +88,21 @@ impl DecisionLog {
     /// Whether the pod has a record of its current scheduling attempt at `now`.
     pub fn has_current(&self, pod: &PodUid, now: Timestamp) -> bool {
         let records = self.records();
-        let age = records.by_pod.get(pod).map(|record| now.duration_since(record.decision.time()));
+        let age = records.table.get(pod).map(|decision| now.duration_since(decision.time()));
         age.is_some_and(|age| !age.is_negative() && age < SAME_ATTEMPT)
     }
 
     /// Sets the node of a pod. Does nothing for a pod without a record.
     pub fn set_node(&self, pod: &PodUid, node: &str) {
-        if let Some(record) = self.records().by_pod.get(pod) {
-            record.decision.pod().set_node(node);
+        if let Some(decision) = self.records().table.get(pod) {
+            decision.pod().set_node(node);
         }
     }
 
     /// Notes that a pod was deleted. Does nothing for a pod without a record.
     pub fn set_gone(&self, pod: &PodUid) {
-        if let Some(record) = self.records().by_pod.get(pod) {
-            record.decision.pod().set_gone();
+        if let Some(decision) = self.records().table.get(pod) {
+            decision.pod().set_gone();
         }
     }
 
@@ -116,8 +114,7 @@ impl DecisionLog {
 
     fn newest(&self, which: Which) -> Vec<Arc<KeptDecision>> {
         let records = self.records();
-        let newest = records.order.values().rev().filter_map(|pod| records.by_pod.get(pod));
-        let newest = newest.map(|record| &record.decision);
+        let newest = records.table.iter().rev().map(|(_, decision)| decision);
         match which {
             Which::Newest(most) => newest.take(most).cloned().collect(),
             Which::Waiting(now) => newest
@@ -133,13 +130,10 @@ impl DecisionLog {
     /// The last decision about the pod of this name; of several such pods, about the newest.
     pub fn find(&self, namespace: &str, name: &str, uid: Option<&str>) -> Option<Decision> {
         let records = self.records();
-        let of_name = records.by_pod.values().filter(|record| {
-            let pod = record.decision.pod();
-            let is_meant = uid.is_none_or(|uid| *pod.uid.as_str() == *uid);
-            pod.name == name && pod.namespace == namespace && is_meant
+        let newest = records.table.of(namespace).rfind(|(of, decision)| {
+            decision.pod().name == name && uid.is_none_or(|uid| of.as_str() == uid)
         });
-        let newest = of_name.max_by_key(|record| record.number);
-        let decision = newest.map(|record| Arc::clone(&record.decision));
+        let decision = newest.map(|(_, decision)| Arc::clone(decision));
         drop(records);
         decision.map(|decision| decision.restored())
     }
@@ -147,7 +141,7 @@ impl DecisionLog {
     /// The size of the log.
     pub fn size(&self) -> LogSize {
         let records = self.records();
-        LogSize { pods: records.order.len(), bytes: records.held.bytes() }
+        LogSize { pods: records.table.len(), bytes: records.held.bytes() }
     }
 
     // Every change is complete when the lock is released, except after a panic of the allocator.
@@ -157,31 +151,42 @@ impl DecisionLog {
 }
 
 impl Records {
-    fn insert(&mut self, decision: Arc<KeptDecision>, removed: &mut Vec<Record>) {
-        let (number, pod) = (self.next, decision.pod().uid.clone());
-        self.next += 1;
+    /// Adds a record, in place of the pod's previous one. All of them hold at most `bytes` then, unless the new one
+    /// alone holds more.
+    fn insert(
+        &mut self,
+        decision: Arc<KeptDecision>,
+        bytes: usize,
+        removed: &mut Vec<Arc<KeptDecision>>,
+    ) {
+        let (namespace, uid) = (decision.pod().namespace.clone(), decision.pod().uid.clone());
+        let last = self.table.remove(&uid);
         self.held.add(&decision);
-        self.order.insert(number, pod.clone());
-        if let Some(last) = self.by_pod.insert(pod, Record { number, decision }) {
-            self.order.remove(&last.number);
-            self.held.remove(&last.decision);
-            removed.push(last);
+        last.into_iter().for_each(|last| self.forget(last, removed));
+        while self.held.bytes() > bytes
+            && let Some((_, lost)) = self.table.make_room_for(&namespace)
+        {
+            self.forget(lost, removed);
+        }
+        if let Some((_, lost)) = self.table.insert(&namespace, uid, decision) {
+            self.forget(lost, removed);
         }
     }
 
-    /// Removes the oldest until those that are left are few enough and hold at most `bytes`. The newest stays.
-    fn remove_down_to(&mut self, bytes: usize, removed: &mut Vec<Record>) {
-        while self.order.len() > MAX_PODS || self.order.len() > 1 && self.held.bytes() > bytes {
-            self.remove_oldest(removed);
-        }
+    fn forget(&mut self, decision: Arc<KeptDecision>, removed: &mut Vec<Arc<KeptDecision>>) {
+        self.held.remove(&decision);
+        removed.push(decision);
+    }
+}
+
+#[cfg(test)]
+impl crate::tables::Tabled for DecisionLog {
+    fn add(&mut self, namespace: &str, name: &str) {
+        self.record(&tests::decision_about(namespace, name));
     }
 
-    fn remove_oldest(&mut self, removed: &mut Vec<Record>) {
-        let oldest = self.order.pop_first().and_then(|(_, pod)| self.by_pod.remove(&pod));
-        if let Some(oldest) = oldest {
-            self.held.remove(&oldest.decision);
-            removed.push(oldest);
-        }
+    fn has(&self, name: &str) -> bool {
+        self.records().table.get(&name.into()).is_some()
     }
 }
 
@@ -199,6 +204,7 @@ fn is_within(text: &str, limit: usize) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashMap;
     use std::sync::LazyLock;
 
     use cluster::Pod;
@@ -208,6 +214,7 @@ mod tests {
     use super::super::kept::UNKNOWN_NAME;
     use super::*;
     use crate::node_request::CandidateNodes;
+    use crate::tables::Tabled;
     use crate::view::{PodEstimates, Snapshot, fixtures};
 
     /// What a decision holds for a node of a short name that is not known.
@@ -238,6 +245,15 @@ mod tests {
         Arc::new(Decision::new(Arc::clone(snapshot), pod, None, nodes, time))
     }
 
+    /// A decision about a pod whose name is its UID.
+    pub(super) fn decision_about(namespace: &str, name: &str) -> Decision {
+        let meta = json!({ "namespace": namespace, "name": name, "uid": name });
+        let pod: Pod = serde_json::from_value(json!({ "metadata": meta })).unwrap();
+        let pod = DecidedPod::new(&pod, PodEstimates::default(), SignedDuration::ZERO);
+        let nodes = CandidateNodes::new(snapshot().names(), []);
+        Decision::new(snapshot(), pod, None, nodes, Timestamp::UNIX_EPOCH)
+    }
+
     /// A cluster without nodes.
     fn snapshot() -> Arc<Snapshot> {
         static EMPTY: LazyLock<Arc<Snapshot>> = LazyLock::new(|| fixtures::view().read());
@@ -261,8 +277,8 @@ mod tests {
             log.size(),
             LogSize { pods: MAX_PODS, bytes: empty() + MAX_PODS * (DECISION + NODE) }
         );
-        assert!(!log.records().by_pod.contains_key("u9"));
-        assert!(log.records().by_pod.contains_key("u10"));
+        assert!(!log.has("u9"));
+        assert!(log.has("u10"));
     }
 
     #[test]
@@ -274,7 +290,7 @@ mod tests {
             log.size(),
             LogSize { pods: 10, bytes: empty() + 10 * (DECISION + tenth * NODE) }
         );
-        assert!(log.records().by_pod.contains_key("u14"));
+        assert!(log.has("u14"));
         log.record(&decision("too-many", 31, 11 * tenth));
         assert_eq!(log.size().pods, 10);
     }
@@ -292,8 +308,8 @@ mod tests {
             }
         );
         log.record(&decision("new", 5_001, 2));
-        assert!(log.records().by_pod.contains_key("u0"));
-        assert!(!log.records().by_pod.contains_key("u1"));
+        assert!(log.has("u0"));
+        assert!(!log.has("u1"));
     }
 
     #[test]
@@ -378,7 +394,9 @@ mod tests {
         // Everything is freed with the last decision.
         let mut records = log.records();
         let mut removed = Vec::new();
-        (0..20).for_each(|_| records.remove_oldest(&mut removed));
+        for (_, decision) in records.table.take_all() {
+            records.forget(decision, &mut removed);
+        }
         assert_eq!(records.held.bytes(), 0);
     }
 
@@ -391,9 +409,10 @@ mod tests {
             log.record(&decision_by(&view.read(), &uid(step.into()), step.into(), &["a"]));
         }
         let (mut records, mut removed) = (log.records(), Vec::new());
-        records.remove_down_to(1, &mut removed);
-        assert_eq!((records.order.len(), removed.len()), (1, 2));
-        assert!(records.by_pod.contains_key("u2"));
+        let newest = decision_by(&view.read(), "u3", 3, &["a"]);
+        records.insert(Arc::new(KeptDecision::new(&newest)), 1, &mut removed);
+        assert_eq!((records.table.len(), removed.len()), (1, 3));
+        assert!(records.table.get(&"u3".into()).is_some());
     }
 
     #[test]

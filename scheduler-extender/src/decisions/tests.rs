@@ -156,7 +156,8 @@ fn current(policy: &str) -> Arc<Current> {
         for number in 0..20_usize {
             let node = NodeName::from(format!("n{}", number % 7 * 10));
             let uses = Amounts { cpu: 0.3, memory: 0.0 };
-            index.count_in_flight(&format!("f{number}").into(), &node, now(), uses, Rates::NONE);
+            let pod = format!("f{number}").into();
+            index.count_in_flight("ns", &pod, &node, now(), uses, Rates::NONE);
         }
     });
     // What pods with cards ask for is known, so that pods without cost them CPU: on some nodes more than on others.
@@ -167,7 +168,12 @@ fn current(policy: &str) -> Arc<Current> {
             let mut gpu = facts.gpu.as_ref().unwrap().clone().unwrap();
             gpu.request = gpu.request.with_cpu(500 * (1 + number % 6));
             index.apply(&facts, &gpu);
-            index.forget(&name.as_str().into());
+            index.confirm(
+                &facts.uid,
+                &"n0".into(),
+                &Claim::on_cards(&gpu.request, &["GPU-0".into()]),
+            );
+            index.forget(&facts.uid);
         }
     });
     view.renew_measure();

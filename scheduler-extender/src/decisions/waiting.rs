@@ -1,20 +1,19 @@
 //! How long pods have been waiting whose objects do not show it, such as pods that had scheduling gates: since
 //! kube-scheduler's first request for them.
 //!
-//! Invariants: memory is bounded; a pod without a request for 15 minutes starts again at 0. kube-scheduler retries each
-//! waiting pod every 5 minutes at least, so only pods that were deleted, or whose requests go to another replica, are
-//! dropped.
+//! Invariants: memory is bounded, and each namespace has a share of it; a pod without a request for 15 minutes starts
+//! again at 0. kube-scheduler retries each waiting pod every 5 minutes at least, so only pods that were deleted, or
+//! whose requests go to another replica, are dropped.
 
-use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use cluster::{Pod, Wait};
 use jiff::{SignedDuration, Timestamp};
 use placement::names::limits;
+use placement::shares::SharedTable;
 use placement::units::PodUid;
 
-/// Pods at most, which take 3 MiB. The wait of a further pod starts once there is room.
-const MAX_PODS: usize = 20_000;
+use crate::tables::Table;
 
 /// A pod without a request for this time is dropped.
 const FORGET_AFTER: SignedDuration = SignedDuration::from_mins(15);
@@ -23,10 +22,16 @@ const FORGET_AFTER: SignedDuration = SignedDuration::from_mins(15);
 #[derive(Debug, Default)]
 pub struct WaitingPods(Mutex<Waiting>);
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Waiting {
-    pods: HashMap<PodUid, RequestTimes>,
+    pods: SharedTable<PodUid, RequestTimes>,
     swept_at: Timestamp,
+}
+
+impl Default for Waiting {
+    fn default() -> Self {
+        Self { pods: Table::Waiting.empty(), swept_at: Timestamp::default() }
+    }
 }
 
 /// The times of kube-scheduler's first and last request for a pod.
@@ -42,7 +47,7 @@ impl WaitingPods {
         match pod.wait() {
             Wait::None => SignedDuration::ZERO,
             Wait::Since(since) => now.duration_since(since),
-            Wait::Unknown => self.waiting().record_request(pod.uid(), now),
+            Wait::Unknown => self.waiting().record_request(pod.namespace(), pod.uid(), now),
         }
     }
 
@@ -65,7 +70,7 @@ impl WaitingPods {
 }
 
 impl Waiting {
-    fn record_request(&mut self, pod: PodUid, now: Timestamp) -> SignedDuration {
+    fn record_request(&mut self, namespace: &str, pod: PodUid, now: Timestamp) -> SignedDuration {
         if now.duration_since(self.swept_at).abs() >= FORGET_AFTER {
             self.pods.retain(|_, times| now.duration_since(times.last).abs() < FORGET_AFTER);
             self.swept_at = now;
@@ -74,10 +79,32 @@ impl Waiting {
             times.last = now;
             return now.duration_since(times.first);
         }
-        if self.pods.len() < MAX_PODS && (1..=limits::UID).contains(&pod.as_str().len()) {
-            self.pods.insert(pod, RequestTimes { first: now, last: now });
+        if (1..=limits::UID).contains(&pod.as_str().len()) && self.makes_room_for(namespace) {
+            self.pods.insert(namespace, pod, RequestTimes { first: now, last: now });
         }
         SignedDuration::ZERO
+    }
+
+    /// Makes room for a pod of this namespace: another one loses the pod that has waited least. The wait of a pod of the
+    /// namespace that would lose one itself starts once there is room.
+    fn makes_room_for(&mut self, namespace: &str) -> bool {
+        let Some(loses) = self.pods.gives_way_to(namespace) else { return true };
+        if **loses == *namespace {
+            return false;
+        }
+        let newest = self.pods.of(loses).next_back().map(|(pod, _)| pod.clone());
+        newest.is_some_and(|pod| self.pods.remove(&pod).is_some())
+    }
+}
+
+#[cfg(test)]
+impl crate::tables::Tabled for WaitingPods {
+    fn add(&mut self, namespace: &str, name: &str) {
+        self.waiting().record_request(namespace, name.into(), Timestamp::UNIX_EPOCH);
+    }
+
+    fn has(&self, name: &str) -> bool {
+        self.waiting().pods.get(&name.into()).is_some()
     }
 }
 
@@ -142,10 +169,10 @@ mod tests {
         let waiting = WaitingPods::default();
         waiting.record_request(&ungated(&"u".repeat(64), "Unschedulable"), at(0));
         assert!(waiting.waiting().pods.is_empty());
-        for number in 0..MAX_PODS + 10 {
-            waiting.waiting().record_request(PodUid::from(format!("u{number}")), at(0));
+        for number in 0..Table::Waiting.most() + 10 {
+            waiting.waiting().record_request("", PodUid::from(format!("u{number}")), at(0));
         }
-        assert_eq!(waiting.waiting().pods.len(), MAX_PODS);
+        assert_eq!(waiting.waiting().pods.len(), Table::Waiting.most());
         // There is room again once those are gone.
         waiting.record_request(&ungated("late", "Unschedulable"), at(16 * MINUTE));
         assert_eq!(waiting.waiting().pods.len(), 1);

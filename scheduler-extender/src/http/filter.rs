@@ -47,8 +47,10 @@ pub(super) fn by_load(decider: &Decider, body: &[u8]) -> Answer {
         decider.metrics.count_passed_over_limits(cause);
         decider.over_limits.report(&decision.pod, cause);
     }
-    // For a single feasible node kube-scheduler skips Prioritize and binds there.
-    let mut passing = (0..names.len()).filter(|at| verdicts.each[*at] == Verdict::Accepted);
+    // For a single feasible node kube-scheduler skips Prioritize and binds there. A pod that the cards' Filter rejects is
+    // not bound, and counts nowhere.
+    let mut passing = (0..names.len())
+        .filter(|at| verdicts.each[*at] == Verdict::Accepted && decision.has_cards_for_pod(*at));
     if let (Some(only), None) = (passing.next(), passing.next()) {
         decider.count_in_flight(decision, only);
     }
@@ -147,7 +149,7 @@ fn filter_by_cards(
     }
     if let Some(evictions) = &decider.card_evictions {
         match held {
-            Some(_) => evictions.withdraw(&decision.pod.uid),
+            Some(_) => evictions.withdraw(&decision.pod),
             None => report(evictions, decision, priority, &refused),
         }
     }
@@ -175,7 +177,7 @@ fn report(
                 .map(|(position, _)| decision.name(position).clone());
             evictions.report(&decision.pod, priority, nodes);
         }
-        _ => evictions.withdraw(&decision.pod.uid),
+        _ => evictions.withdraw(&decision.pod),
     }
 }
 

@@ -9,6 +9,8 @@ mod host;
 mod inspect;
 mod leader;
 mod moves;
+#[cfg(test)]
+mod never_ran;
 mod page;
 mod preempt;
 mod prioritize;

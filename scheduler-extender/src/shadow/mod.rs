@@ -2,7 +2,7 @@
 //!
 //! Invariants: it decides from the same data as the policy in force, and its decisions are never sent to
 //! kube-scheduler; without `--shadow-policy-file` nothing of this runs. A verb only queues its [`Decision`]; if the
-//! queue is full, the decision is skipped and counted.
+//! queue is full, one is skipped and counted.
 
 mod comparison;
 mod file;
@@ -14,38 +14,32 @@ use arc_swap::ArcSwapOption;
 use daemon::Shutdown;
 use jiff::Timestamp;
 use placement::load::ResolvedPolicy;
-use tokio::sync::mpsc;
+use placement::units::PodUid;
 
 use crate::decisions::Decision;
 use crate::metrics::ShadowMetrics;
+use crate::tables::{Table, TurnQueue};
 
 pub use comparison::{Comparison, PolicyResult, compare};
 pub use file::ShadowFile;
 pub(crate) use samples::MAX_SAMPLES;
-use samples::Samples;
-
-/// Decisions in the queue at most. kube-scheduler places one pod at a time.
-const QUEUE: usize = 64;
+pub(crate) use samples::Samples;
 
 /// The shadow policy and its comparisons.
 pub struct Shadow {
     policy: ArcSwapOption<ResolvedPolicy>,
-    queue: mpsc::Sender<Arc<Decision>>,
+    queue: TurnQueue<PodUid, Arc<Decision>>,
     samples: Mutex<Samples>,
     metrics: ShadowMetrics,
 }
 
-/// The queue of decisions to compare.
-pub type DecisionQueue = mpsc::Receiver<Arc<Decision>>;
-
 impl Shadow {
-    /// A shadow without a policy yet, and the queue for [`Shadow::follow`].
+    /// A shadow without a policy yet.
     #[must_use]
-    pub fn new(metrics: ShadowMetrics) -> (Arc<Self>, DecisionQueue) {
-        let (queue, decisions) = mpsc::channel(QUEUE);
-        let shadow =
-            Self { policy: ArcSwapOption::empty(), queue, samples: Mutex::default(), metrics };
-        (Arc::new(shadow), decisions)
+    pub fn new(metrics: ShadowMetrics) -> Arc<Self> {
+        let queue = TurnQueue::new(Table::ShadowDecisions);
+        let (policy, samples) = (ArcSwapOption::empty(), Mutex::default());
+        Arc::new(Self { policy, queue, samples, metrics })
     }
 
     /// Replaces the shadow policy.
@@ -60,7 +54,11 @@ impl Shadow {
 
     /// Queues a decision for comparison.
     pub fn enqueue(&self, decision: &Arc<Decision>) {
-        if self.has_policy() && self.queue.try_send(Arc::clone(decision)).is_err() {
+        if !self.has_policy() {
+            return;
+        }
+        let pod = &decision.pod;
+        if self.queue.push(&pod.namespace, pod.uid.clone(), Arc::clone(decision)).is_some() {
             self.metrics.skipped.inc();
         }
     }
@@ -75,12 +73,8 @@ impl Shadow {
     /// # Errors
     ///
     /// Where a comparison panics.
-    pub async fn follow(
-        self: Arc<Self>,
-        mut queue: DecisionQueue,
-        shutdown: Shutdown,
-    ) -> anyhow::Result<()> {
-        while let Some(Some(decision)) = shutdown.run_until_cancelled(queue.recv()).await {
+    pub async fn follow(self: Arc<Self>, shutdown: Shutdown) -> anyhow::Result<()> {
+        while let Some((_, decision)) = shutdown.run_until_cancelled(self.queue.next()).await {
             let shadow = Arc::clone(&self);
             tokio::task::spawn_blocking(move || shadow.compare(&decision)).await?;
         }

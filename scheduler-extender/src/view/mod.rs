@@ -29,6 +29,8 @@ use placement::policy::LoadPolicy;
 use placement::units::PodUid;
 
 pub use estimates::{ByWorkload, LearnedUses, PodEstimates};
+#[cfg(test)]
+pub(crate) use index::tabled;
 pub use index::{
     BegunBackOff, BoundPod, CardMemory, GpuPodId, HeldByDeleted, Index, OtherPod, PodOnCard,
     PodUse, ReservationError, WatchedPod,

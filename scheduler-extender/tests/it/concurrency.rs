@@ -40,7 +40,7 @@ fn place_pods(view: &View, worker: usize, now: Timestamp) {
         let (first, last) = (NodeName::from(name(number + 1)), NodeName::from(name(number)));
         view.change(|index| index.not_in_flight(&pod));
         view.change(|index| {
-            index.count_in_flight(&pod, &first, now, Amounts::default(), Rates::NONE)
+            index.count_in_flight("ns", &pod, &first, now, Amounts::default(), Rates::NONE)
         });
         view.change(|index| index.record_binding(&pod, &last, now, None));
     }

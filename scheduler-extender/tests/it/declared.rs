@@ -179,6 +179,7 @@ impl World {
                     self.view.change(|index| {
                         index.not_in_flight(&uid);
                         index.count_in_flight(
+                            "ns",
                             &uid,
                             &name(node),
                             now(),

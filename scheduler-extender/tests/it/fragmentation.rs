@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use api::explain::{Basis, CardOutcome, Explanation};
 use cluster::{Event, Node, NodeFacts, Pod, WatchCause};
 use jiff::{SignedDuration, Timestamp};
-use placement::gpu::Rating;
+use placement::gpu::{Claim, Rating};
 use placement::load::Score;
 use placement::names::Names;
 use placement::policy::LoadPolicy;
@@ -103,12 +103,17 @@ impl Cluster {
         reserved.unwrap().choice.cards[0].index
     }
 
-    /// So many pods of this size were seen, and have ended.
-    fn seen(&mut self, count: usize, units: u32, cores: u32) {
+    /// So many pods of this size were bound, and have ended.
+    fn ran(&mut self, count: usize, units: u32, cores: u32) {
         for number in 0..count {
             let pod = pod(&format!("earlier-{units}-{number}"), units, cores, None);
             self.changed(&pod);
-            self.gone(&pod);
+            let facts = serde_json::from_value::<Pod>(pod).unwrap().facts(&self.names);
+            let claim = Claim::on_cards(&facts.gpu.unwrap().unwrap().request, &["GPU-a-0".into()]);
+            self.view.change(|index| {
+                index.confirm(&facts.uid, &"a".into(), &claim);
+                index.forget(&facts.uid);
+            });
         }
     }
 }
@@ -164,9 +169,9 @@ fn free_cpu_follows_pods_of_every_kind_and_reservations() {
 }
 
 #[test]
-fn without_enough_pods_seen_it_is_best_fit() {
+fn without_enough_pods_bound_it_is_best_fit() {
     let mut cluster = Cluster::new(&[("a", 2), ("b", 1)]);
-    cluster.seen(15, 5, 1);
+    cluster.ran(15, 5, 1);
     cluster.view.renew_measure();
     cluster.reserve(&pod("first", 11, 1, None), "b");
     let (asked, next) = (["a", "b"], pod("next", 5, 1, None));
@@ -177,8 +182,8 @@ fn without_enough_pods_seen_it_is_best_fit() {
 fn the_node_that_scores_best_and_the_card_that_bind_takes_follow_one_measure() {
     let mut cluster = Cluster::new(&[("a", 2), ("b", 2), ("c", 2)]);
     // Of a card, 5 units are left by most pods, and no pod asks for 4 or fewer.
-    cluster.seen(18, 5, 1);
-    cluster.seen(2, 11, 1);
+    cluster.ran(18, 5, 1);
+    cluster.ran(2, 11, 1);
     cluster.view.renew_measure();
     assert!(cluster.view.read().measure.clone().is_some());
     // 6 and 10 units free: best fit would leave one unit, the measure leaves five.
@@ -211,8 +216,8 @@ fn the_node_that_scores_best_and_the_card_that_bind_takes_follow_one_measure() {
 /// What a pod of 5 units costs beside one of 10, of cards with 16, while so many of 6 run.
 fn cost_of_spoiling_room_for_six(running: usize) -> i64 {
     let mut cluster = Cluster::new(&[("a", 1), ("c", 8)]);
-    cluster.seen(60, 10, 0);
-    cluster.seen(40, 6, 0);
+    cluster.ran(60, 10, 0);
+    cluster.ran(40, 6, 0);
     cluster.reserve(&pod("large", 10, 0, None), "a");
     for number in 0..running {
         cluster.reserve(&pod(&format!("small-{number}"), 6, 0, None), "c");
@@ -237,7 +242,7 @@ fn room_is_kept_for_pods_that_run_as_for_those_that_are_requested() {
 #[test]
 fn equal_nodes_are_filled_by_name_whatever_order_they_are_asked_in() {
     let mut cluster = Cluster::new(&[("c", 1), ("a", 1), ("d", 1), ("b", 1)]);
-    cluster.seen(20, 4, 1);
+    cluster.ran(20, 4, 1);
     cluster.view.renew_measure();
     let next = pod("next", 4, 1, None);
     assert_eq!(cluster.card_scores(&next, &["a", "b", "c", "d"]), [100, 50, 25, 12]);
@@ -250,7 +255,7 @@ fn equal_nodes_are_filled_by_name_whatever_order_they_are_asked_in() {
 #[test]
 fn a_pod_says_itself_how_its_cards_are_chosen() {
     let mut cluster = Cluster::new(&[("a", 2)]);
-    cluster.seen(20, 4, 1);
+    cluster.ran(20, 4, 1);
     cluster.view.renew_measure();
     let mut next = pod("next", 4, 1, None);
     let points = |cluster: &Cluster, next: &Value| cluster.card_scores(next, &["a"])[0];
@@ -288,7 +293,7 @@ fn a_pod_without_cards_keeps_off_nodes_whose_cards_need_the_cpu() {
     }
     assert_eq!(score(&cluster), (80, 80));
     // Eight cards at 8 cores each need all 64 cores of the one node, not of the other.
-    cluster.seen(20, 16, 8);
+    cluster.ran(20, 16, 8);
     cluster.view.renew_measure();
     assert_eq!(score(&cluster), (0, 80));
 }
@@ -403,10 +408,13 @@ async fn a_node_that_is_explained_alone_has_the_rank_that_it_has_among_all() {
     for name in ["c", "a", "b"] {
         sim.put(gpu_node(name, 1).with("cpu", 64));
     }
-    for number in 0..20 {
-        gpu_pod(&sim, &format!("earlier-{number}"), 4);
-    }
     let rig = Rig::start(&sim).await;
+    for number in 0..20 {
+        let name = format!("earlier-{number}");
+        assert_eq!(rig.bind(&gpu_pod(&sim, &name, 4), "a").await, "");
+        sim.change(sim::PODS, "default", &name, |pod| pod["status"]["phase"] = "Succeeded".into());
+        rig.until("its end", async || rig.used().await == 0).await;
+    }
     let next = gpu_pod(&sim, "next", 4);
     let scores = async |names: Option<&[&str]>| -> Vec<(String, u8)> {
         let body = json!({ "Pod": next, "NodeNames": names }).to_string();
@@ -429,7 +437,7 @@ fn while_there_is_room_a_node_stays_free_for_a_pod_with_all_its_cards() {
     let nodes: Vec<(&str, u32)> = names.iter().map(|name| (name.as_str(), 8)).collect();
     let asked: Vec<&str> = names.iter().map(String::as_str).collect();
     let mut cluster = Cluster::new(&nodes);
-    cluster.seen(20, 16, 4);
+    cluster.ran(20, 16, 4);
     cluster.view.renew_measure();
     // On each node but the last one, a card is in use.
     for (number, node) in names.iter().enumerate().take(5) {

@@ -46,7 +46,7 @@ pub struct Plimsoll {
 const REPRICED_AFTER: usize = 16;
 
 impl Plimsoll {
-    /// Learns from what arrives.
+    /// Learns from what is placed.
     pub fn learning(trace: &Trace) -> Self {
         Self {
             requests: trace.kinds.iter().map(|kind| request(kind, &trace.models)).collect(),
@@ -152,10 +152,13 @@ impl Policy for Plimsoll {
         let Some(request) = self.requests[at].clone() else {
             return self.plain(nodes, pod).map(|node| (node, 0));
         };
-        self.learn(&request, nodes);
         let Self { models, uuids, rule, memory, .. } = self;
         let place = memory.best(nodes, at, pod, |room| judge(models, uuids, rule, room, &request));
-        self.running[at] += u64::from(place.is_some());
+        if place.is_some() {
+            self.running[at] += 1;
+            // As in the extender: a pod counts once it is bound.
+            self.learn(&request, nodes);
+        }
         place
     }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crate::estimate::LearnedUse;
 use crate::resources::{PerResource, PodResources, Resource};
+use crate::shares::gives_way;
 use crate::workload::{HALF_LIFE, MOST_POD_MINUTES, WorkloadId};
 use jiff::{SignedDuration, Timestamp};
 
@@ -252,23 +253,18 @@ impl Learner {
         self.stats.workloads += 1;
     }
 
-    /// Drops the expired workloads. If there are none, drops the least recently observed ones: of the new workload's
-    /// `namespace` if it has an equal part of all or more, otherwise of the namespace with the most workloads.
+    /// Drops the expired workloads. If there are none, drops the least recently observed ones of the namespace that
+    /// [`gives_way`].
     fn make_room(&mut self, namespace: &str, now: Timestamp) {
         let max_age = self.limits.max_age;
         for namespace in self.namespaces.values_mut() {
             namespace.retain(|workload| now.duration_since(workload.usage.last_seen) <= max_age);
         }
         if self.count() >= self.limits.workloads {
-            let share = self.limits.workloads / self.namespaces.len().max(1);
-            let has_share = |own: &&mut Namespace| own.workloads >= share;
-            match self.namespaces.get_mut(namespace).filter(has_share) {
-                Some(own) => own.drop_oldest(),
-                None => {
-                    let largest = self.namespaces.values_mut().max_by_key(|each| each.workloads);
-                    largest.into_iter().for_each(Namespace::drop_oldest);
-                }
-            }
+            let counts = self.namespaces.iter().map(|(name, each)| (name, each.workloads));
+            let loses = gives_way(self.limits.workloads, counts, namespace).cloned();
+            let loses = loses.and_then(|name| self.namespaces.get_mut(&name));
+            loses.into_iter().for_each(Namespace::drop_oldest);
         }
         self.namespaces.retain(|_, namespace| namespace.workloads > 0);
         let left = self.count();

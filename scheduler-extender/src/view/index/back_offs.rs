@@ -9,13 +9,12 @@ use std::sync::Arc;
 use cluster::{GpuPod, PodFacts};
 use jiff::Timestamp;
 use placement::gpu::Claim;
+use placement::shares::SharedTable;
 use placement::units::NodeName;
 
 use super::{Index, Notice};
+use crate::tables::Table;
 use crate::view::snapshot::NodeBackOffs;
-
-/// Back-offs that wait for their event at most; of more the newest get none.
-const MAX_BEGUN: usize = 64;
 
 /// A back-off that has begun.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,12 +30,18 @@ pub struct BegunBackOff {
 }
 
 /// The back-offs of all nodes.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub(super) struct BackOffs {
     nodes: Arc<NodeBackOffs>,
-    /// Those whose event is not written yet.
-    begun: Vec<BegunBackOff>,
+    /// Those whose event is not written yet, by node and namespace.
+    begun: SharedTable<(NodeName, String), BegunBackOff>,
     refused: u64,
+}
+
+impl Default for BackOffs {
+    fn default() -> Self {
+        Self { nodes: Arc::default(), begun: Table::BackOffs.empty(), refused: 0 }
+    }
 }
 
 /// The card that Bind chose for a pod, until the pod's admission is known.
@@ -52,7 +57,12 @@ impl BackOffs {
     }
 
     /// Counts a pod that a node refused. Returns the back-off that begins with it.
-    fn failed(&mut self, node: &NodeName, namespace: &str, now: Timestamp) -> Option<BegunBackOff> {
+    pub(super) fn failed(
+        &mut self,
+        node: &NodeName,
+        namespace: &str,
+        now: Timestamp,
+    ) -> Option<BegunBackOff> {
         self.refused += 1;
         let nodes = Arc::make_mut(&mut self.nodes);
         nodes.retain(|name, known| name == node || !known.is_over(now));
@@ -60,9 +70,8 @@ impl BackOffs {
         let until = known.failed(namespace, now)?;
         let (node, namespace, all) = (node.clone(), namespace.to_owned(), known.rejects_all(now));
         let begun = BegunBackOff { node, namespace, until, all };
-        if self.begun.len() < MAX_BEGUN {
-            self.begun.push(begun.clone());
-        }
+        let key = (begun.node.clone(), begun.namespace.clone());
+        self.begun.insert(&begun.namespace, key, begun.clone());
         Some(begun)
     }
 
@@ -80,7 +89,7 @@ impl BackOffs {
 impl Index {
     /// The back-offs that have begun since the last call.
     pub fn take_begun_back_offs(&mut self) -> Vec<BegunBackOff> {
-        std::mem::take(&mut self.back_offs.begun)
+        self.back_offs.begun.take_all().into_iter().map(|(_, begun)| begun).collect()
     }
 
     /// Pods that a kubelet refused and that count.

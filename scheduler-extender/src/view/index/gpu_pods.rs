@@ -53,6 +53,8 @@ pub(super) struct PodRecord {
     admitted: bool,
     /// Since when it was seen admitted while its claim names a card that its node does not report.
     on_lost_card_since: Option<Timestamp>,
+    /// Whether its request counts in the measure of fragmentation.
+    measured: bool,
 }
 
 /// The time within which a node's report shows an admitted pod on its card: the device plugin's reporting interval, the
@@ -118,6 +120,7 @@ impl PodRecord {
             unlisted: false,
             admitted: false,
             on_lost_card_since: None,
+            measured: false,
         }
     }
 
@@ -175,9 +178,6 @@ impl Index {
         }
         let gpu = self.with_right(pod, gpu);
         if !self.pods.contains_key(&pod.uid) {
-            if gpu.fault.is_none() {
-                self.measure.observe(&gpu.request);
-            }
             self.pods.insert(pod.uid.clone(), PodRecord::new(&id(pod), &gpu.request));
         }
         self.change_record(&pod.uid, |index, record| {
@@ -239,6 +239,11 @@ impl Index {
             self.release(&other, uid);
         }
         record.nodes.push(node.clone());
+        // A pod that is never bound costs its author nothing, and one without a claim is not by Bind: neither may change
+        // where the pods of others go.
+        if claim.is_some() && !std::mem::replace(&mut record.measured, true) {
+            self.measure.observe(&record.request);
+        }
         self.cancel_departure(uid, node);
         self.change_node(node, |node| {
             node.ledger.bind(uid, &record.request, claim);
@@ -319,9 +324,6 @@ impl Index {
             record.is_of(pod).map_err(ReservationError::OtherPod)?;
         }
         let reservation = self.reserve_on(node, &pod.uid, request, rule)?;
-        if !self.pods.contains_key(&pod.uid) {
-            self.measure.observe(request);
-        }
         let record = self.pods.entry(pod.uid.clone());
         let record = record.or_insert_with(|| PodRecord::new(pod, request));
         if !record.nodes.contains(node) {

@@ -7,16 +7,14 @@
 //! Invariants: a pod counts on one node at most; the number of entries is bounded, and the entry of a pod that is never
 //! bound expires.
 
-use std::collections::HashMap;
-
 use jiff::{SignedDuration, Timestamp};
 use placement::load::{IN_FLIGHT_MAX_AGE, VOLUMES_BIND_WITHIN, is_in_flight};
 use placement::names::limits;
 use placement::resources::Amounts;
+use placement::shares::SharedTable;
 use placement::units::{NodeName, PodUid};
 
-/// Entries at most. kube-scheduler has some hundred pods between Filter and binding (478 were measured).
-const MAX_PODS: usize = 4096;
+use crate::tables::Table;
 
 /// An in-flight pod.
 #[derive(Debug, Clone, PartialEq)]
@@ -30,37 +28,50 @@ pub(super) struct InFlightPod {
     lasts: SignedDuration,
 }
 
+/// A text that is no UID.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct InvalidUid;
+
 /// The in-flight pods of the whole cluster.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub(super) struct InFlightPods {
-    pods: HashMap<PodUid, InFlightPod>,
+    pods: SharedTable<PodUid, InFlightPod>,
     /// Second of the last sweep.
     swept: i64,
 }
 
+impl Default for InFlightPods {
+    fn default() -> Self {
+        Self { pods: Table::InFlight.empty(), swept: 0 }
+    }
+}
+
 impl InFlightPods {
-    /// Adds a pod, or replaces its entry. Returns false if it was not added, for want of room or of a valid UID.
+    /// Adds a pod, or replaces its entry. Returns the entry that is displaced by it.
+    ///
+    /// # Errors
+    ///
+    /// Where the UID is too long to be one.
     pub(super) fn insert(
         &mut self,
-        pod: &PodUid,
+        (namespace, pod): (&str, &PodUid),
         node: &NodeName,
         uses: Amounts,
         now: Timestamp,
-    ) -> bool {
+    ) -> Result<Option<(PodUid, InFlightPod)>, InvalidUid> {
         self.sweep(now);
-        if pod.as_str().len() > limits::UID || self.pods.len() >= MAX_PODS {
-            return false;
+        if pod.as_str().len() > limits::UID {
+            return Err(InvalidUid);
         }
         let (node, lasts) = (node.clone(), IN_FLIGHT_MAX_AGE);
-        self.pods.insert(pod.clone(), InFlightPod { node, uses, at: now, lasts });
-        true
+        let entry = InFlightPod { node, uses, at: now, lasts };
+        Ok(self.pods.insert(namespace, pod.clone(), entry))
     }
 
-    /// A pod has volumes that are bound before it is, so that its entry stays for longer, unless half of all entries
-    /// do. Returns its node if it does.
+    /// A pod has volumes that are bound before it is, so that its entry stays for longer. Returns its node; `None` for a
+    /// pod without an entry.
     pub(super) fn wait_for_volumes(&mut self, pod: &PodUid) -> Option<NodeName> {
-        let waiting = self.pods.values().filter(|pod| pod.lasts == VOLUMES_BIND_WITHIN).count();
-        let pod = self.pods.get_mut(pod).filter(|_| waiting < MAX_PODS / 2)?;
+        let pod = self.pods.get_mut(pod)?;
         pod.lasts = VOLUMES_BIND_WITHIN;
         Some(pod.node.clone())
     }
@@ -93,11 +104,15 @@ mod tests {
         Timestamp::from_second(1_000_000 + second).unwrap()
     }
 
+    fn insert(in_flight: &mut InFlightPods, pod: &str, node: &str, second: i64) -> bool {
+        let pod = PodUid::from(pod);
+        in_flight.insert(("ns", &pod), &node.into(), Amounts::default(), at(second)).is_ok()
+    }
+
     #[test]
     fn a_pod_in_another_attempt_is_in_flight_to_its_newest_node_alone() {
         let (mut in_flight, pod) = (InFlightPods::default(), PodUid::from("p"));
-        assert!(in_flight.insert(&pod, &"a".into(), Amounts::default(), at(0)));
-        assert!(in_flight.insert(&pod, &"b".into(), Amounts::default(), at(1)));
+        assert!(insert(&mut in_flight, "p", "a", 0) && insert(&mut in_flight, "p", "b", 1));
         assert_eq!(in_flight.remove(&pod).map(|pod| pod.node), Some("b".into()));
         assert_eq!(in_flight.remove(&pod), None);
     }
@@ -105,33 +120,30 @@ mod tests {
     #[test]
     fn a_pod_that_is_never_bound_is_dropped_and_a_fresh_one_is_not() {
         let mut in_flight = InFlightPods::default();
-        in_flight.insert(&"never".into(), &"a".into(), Amounts::default(), at(0));
-        in_flight.insert(&"again".into(), &"b".into(), Amounts::default(), at(29));
-        in_flight.insert(&"new".into(), &"c".into(), Amounts::default(), at(30));
+        insert(&mut in_flight, "never", "a", 0);
+        insert(&mut in_flight, "again", "b", 29);
+        insert(&mut in_flight, "new", "c", 30);
         assert_eq!(in_flight.remove(&"never".into()), None);
         assert_eq!(in_flight.remove(&"again".into()).map(|pod| pod.node), Some("b".into()));
     }
 
     #[test]
-    fn pods_that_wait_for_volumes_stay_longer_and_leave_room_for_others() {
+    fn pods_that_wait_for_volumes_stay_longer() {
         let mut in_flight = InFlightPods::default();
-        let pods = (0..MAX_PODS).map(|n| PodUid::from(format!("p{n}")));
-        let stay = pods.filter(|pod| {
-            in_flight.insert(pod, &"a".into(), Amounts::default(), at(0))
-                && in_flight.wait_for_volumes(pod).is_some()
-        });
-        assert_eq!(stay.count(), MAX_PODS / 2);
-        in_flight.insert(&"new".into(), &"b".into(), Amounts::default(), at(599));
-        assert_eq!(in_flight.pods.len(), MAX_PODS / 2 + 1);
-        in_flight.insert(&"next".into(), &"b".into(), Amounts::default(), at(600));
+        insert(&mut in_flight, "volume", "a", 0);
+        assert_eq!(in_flight.wait_for_volumes(&"volume".into()), Some("a".into()));
+        assert_eq!(in_flight.wait_for_volumes(&"other".into()), None);
+        insert(&mut in_flight, "new", "b", 599);
         assert_eq!(in_flight.pods.len(), 2);
+        insert(&mut in_flight, "next", "b", 600);
+        assert_eq!(in_flight.node(&"volume".into()), None);
     }
 
     #[test]
     fn a_pod_of_before_a_clock_was_set_back_is_dropped() {
         let mut in_flight = InFlightPods::default();
-        in_flight.insert(&"ahead".into(), &"a".into(), Amounts::default(), at(3_600));
-        in_flight.insert(&"new".into(), &"b".into(), Amounts::default(), at(0));
+        insert(&mut in_flight, "ahead", "a", 3_600);
+        insert(&mut in_flight, "new", "b", 0);
         assert_eq!(in_flight.remove(&"ahead".into()), None);
         assert!(in_flight.remove(&"new".into()).is_some());
     }
@@ -139,15 +151,10 @@ mod tests {
     #[test]
     fn neither_many_pods_nor_a_long_uid_take_memory() {
         let mut in_flight = InFlightPods::default();
-        assert!(!in_flight.insert(
-            &"u".repeat(1 << 20).into(),
-            &"a".into(),
-            Amounts::default(),
-            at(0)
-        ));
-        for n in 0..2 * MAX_PODS {
-            in_flight.insert(&format!("p{n}").into(), &"a".into(), Amounts::default(), at(0));
+        assert!(!insert(&mut in_flight, &"u".repeat(1 << 20), "a", 0));
+        for n in 0..2 * Table::InFlight.most() {
+            insert(&mut in_flight, &format!("p{n}"), "a", 0);
         }
-        assert_eq!(in_flight.pods.len(), MAX_PODS);
+        assert_eq!(in_flight.pods.len(), Table::InFlight.most());
     }
 }

@@ -128,6 +128,7 @@ impl Index {
     /// bound.
     pub fn count_in_flight(
         &mut self,
+        namespace: &str,
         pod: &PodUid,
         node: &NodeName,
         now: Timestamp,
@@ -138,15 +139,20 @@ impl Index {
         let declares = if policy.demand.are_on() { declares } else { Rates::NONE };
         let has_effect =
             !policy.hot.is_empty() || policy.estimates.is_some() || !declares.is_none();
-        if has_effect && self.has_joined(node) && self.in_flight.insert(pod, node, uses, now) {
-            self.change_recent(node, |recent| {
-                let changed = recent.in_flight(pod, now, uses);
-                if changed && !declares.is_none() {
-                    recent.declared(pod, now, declares);
-                }
-                changed
-            });
+        if !has_effect || !self.has_joined(node) {
+            return;
         }
+        let Ok(lost) = self.in_flight.insert((namespace, pod), node, uses, now) else { return };
+        if let Some((lost, entry)) = lost {
+            self.change_recent(&entry.node, |recent| recent.remove_in_flight(&lost));
+        }
+        self.change_recent(node, |recent| {
+            let changed = recent.in_flight(pod, now, uses);
+            if changed && !declares.is_none() {
+                recent.declared(pod, now, declares);
+            }
+            changed
+        });
     }
 
     /// An in-flight pod has volumes that are bound before it is: it counts for longer.

@@ -1,4 +1,4 @@
-//! The measure of fragmentation: learned from the pods that request cards, and recomputed periodically.
+//! The measure of fragmentation: learned from the pods that were bound to cards, and recomputed periodically.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -39,12 +39,12 @@ impl MeasureInput {
 }
 
 impl LearnedMeasure {
-    /// The measure in force; `None` until enough pods were seen.
+    /// The measure in force; `None` until enough pods were bound.
     pub(super) fn current(&self) -> Option<Arc<Measure>> {
         self.measure.clone()
     }
 
-    /// Counts a new pod.
+    /// Counts a pod that was bound.
     pub(super) fn observe(&mut self, request: &GpuRequest) {
         self.learner.observe(&PodShape::of(request));
     }

@@ -19,6 +19,8 @@ mod nominations;
 mod publish;
 mod readings;
 mod refused;
+#[cfg(test)]
+pub(crate) mod tabled;
 mod unmanaged;
 
 use std::collections::{HashMap, HashSet};
@@ -49,6 +51,7 @@ use self::publish::Changes;
 use self::refused::RefusedReadings;
 pub use self::unmanaged::CardMemory;
 use super::estimates::LearnedUses;
+use crate::tables::Table;
 
 /// The state of the cluster, and what is learned of it.
 #[derive(Debug, Clone)]
@@ -122,7 +125,7 @@ impl Index {
             early: HashMap::new(),
             in_flight: InFlightPods::default(),
             pods: HashMap::new(),
-            plans: Plans::default(),
+            plans: Table::Plans.empty(),
             ending: HashSet::new(),
             departures: Vec::new(),
             listing: None,

@@ -1,33 +1,26 @@
 //! Cards that are kept for pods for which others were evicted.
 
-use std::collections::HashMap;
-
 use placement::gpu::{ChoiceRule, GpuRequest};
+use placement::shares::SharedTable;
 use placement::units::{CardId, NodeName, PodUid};
 
 use super::{Index, PodRecord};
 
 /// By pod: the cards of each node where kube-scheduler may evict others for it.
-pub(super) type Plans = HashMap<PodUid, Vec<(NodeName, Vec<CardId>)>>;
-
-/// Plans at most. They are few: a plan ends when the pod is bound or deleted.
-const MAX_PLANS: usize = 1_024;
+pub(super) type Plans = SharedTable<PodUid, Vec<(NodeName, Vec<CardId>)>>;
 
 impl Index {
     /// Stores the plan of a pod's preemption: the cards that the pod would get, by node.
-    pub fn plan(&mut self, pod: &PodUid, cards: Vec<(NodeName, Vec<CardId>)>) {
-        if self.plans.len() >= MAX_PLANS && !self.plans.contains_key(pod) {
-            self.plans.clear();
-        }
-        self.plans.insert(pod.clone(), cards);
+    pub fn plan(&mut self, namespace: &str, pod: &PodUid, cards: Vec<(NodeName, Vec<CardId>)>) {
+        self.plans.insert(namespace, pod.clone(), cards);
     }
 
     /// Keeps cards of a node for a waiting pod, for which pods were evicted there, until it is bound or deleted, or
     /// until [`Index::release_kept`]. Releases cards that were kept for it before.
     pub fn keep(&mut self, pod: &PodUid, node: &NodeName, cards: Vec<CardId>) {
         self.release_kept(pod);
-        self.plan(pod, vec![(node.clone(), cards)]);
         self.change_record(pod, |index, record| {
+            index.plan(&record.namespace, pod, vec![(node.clone(), cards)]);
             record.kept = Some(node.clone());
             index.set_nominated(pod, record);
         });

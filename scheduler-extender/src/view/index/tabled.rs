@@ -1,0 +1,66 @@
+//! The index's bounded tables, for the test of all tables.
+
+use jiff::Timestamp;
+use placement::load::IN_FLIGHT_MAX_AGE;
+use placement::resources::Amounts;
+use placement::units::NodeName;
+
+use super::Index;
+use super::in_flight::InFlightPods;
+use crate::tables::Tabled;
+use crate::view::fixtures;
+
+#[derive(Default)]
+pub(crate) struct InFlight(InFlightPods);
+
+pub(crate) struct Plans(Index);
+
+pub(crate) struct BackOffEvents(Index);
+
+impl Default for Plans {
+    fn default() -> Self {
+        Self(fixtures::index())
+    }
+}
+
+impl Default for BackOffEvents {
+    fn default() -> Self {
+        Self(fixtures::index())
+    }
+}
+
+impl Tabled for InFlight {
+    fn add(&mut self, namespace: &str, name: &str) {
+        let now = Timestamp::UNIX_EPOCH + IN_FLIGHT_MAX_AGE;
+        let added = self.0.insert((namespace, &name.into()), &"n".into(), Amounts::default(), now);
+        assert!(added.is_ok());
+    }
+
+    fn has(&self, name: &str) -> bool {
+        self.0.node(&name.into()).is_some()
+    }
+}
+
+impl Tabled for Plans {
+    fn add(&mut self, namespace: &str, name: &str) {
+        self.0.plan(namespace, &name.into(), Vec::new());
+    }
+
+    fn has(&self, name: &str) -> bool {
+        self.0.plans.get(&name.into()).is_some()
+    }
+}
+
+/// The name is that of the node.
+impl Tabled for BackOffEvents {
+    fn add(&mut self, namespace: &str, name: &str) {
+        for _ in 0..3 {
+            self.0.back_offs.failed(&name.into(), namespace, Timestamp::UNIX_EPOCH);
+        }
+    }
+
+    fn has(&self, name: &str) -> bool {
+        let mut begun = self.0.clone();
+        begun.take_begun_back_offs().iter().any(|begun| begun.node == NodeName::from(name))
+    }
+}
