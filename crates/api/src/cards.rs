@@ -140,8 +140,8 @@ pub enum CardsError {
         /// Bytes accepted.
         limit: usize,
     },
-    /// A UUID with bytes that NVML's have not. JSON writes some of them longer, so that a claim would take more room than
-    /// was counted for it; and a comma would divide it in the list of cordoned cards.
+    /// A UUID with bytes that NVML's have not. JSON writes some of them longer, so that a claim would take more room
+    /// than was counted for it; and a comma would divide it in the list of cordoned cards.
     #[error(
         "card {0}: its UUID has another byte than letters, digits and signs without `\"`, `\\` and `,`"
     )]

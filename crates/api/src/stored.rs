@@ -67,7 +67,8 @@ pub fn partly<T: DeserializeOwned>(text: &[u8]) -> serde_json::Result<Partly<T>>
     Ok(Partly { object, lost })
 }
 
-/// A part without those of its fields that cannot be read, and these; `None` where it cannot be read without them either.
+/// A part without those of its fields that cannot be read, and these; `None` where it cannot be read without them
+/// either.
 fn without_unread<T: DeserializeOwned>(
     name: &String,
     part: &RawValue,

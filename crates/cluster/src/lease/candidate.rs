@@ -138,8 +138,8 @@ impl Candidate {
 
     /// Takes over the Lease after a successful write that was sent at `sent`.
     pub(super) fn set_written(&mut self, lease: Lease, sent: Instant, now: Instant) {
-        // A term continues while no other replica is seen as the holder. A write whose answer was lost begins none: only
-        // the next one does, though the Lease names this process by then.
+        // A term continues while no other replica is seen as the holder. A write whose answer was lost begins none:
+        // only the next one does, though the Lease names this process by then.
         self.terms += u64::from(self.writes_until.is_none());
         self.set_seen(Some(lease), now);
         self.writes_until = Some(sent + self.duration * 2 / 3);
