@@ -85,8 +85,8 @@ impl Waiting {
         SignedDuration::ZERO
     }
 
-    /// Makes room for a pod of this namespace: another one loses the pod that has waited least. The wait of a pod of the
-    /// namespace that would lose one itself starts once there is room.
+    /// Makes room for a pod of this namespace: another one loses the pod that has waited least. The wait of a pod of
+    /// the namespace that would lose one itself starts once there is room.
     fn makes_room_for(&mut self, namespace: &str) -> bool {
         let Some(loses) = self.pods.gives_way_to(namespace) else { return true };
         if **loses == *namespace {

@@ -47,8 +47,8 @@ pub(super) fn by_load(decider: &Decider, body: &[u8]) -> Answer {
         decider.metrics.count_passed_over_limits(cause);
         decider.over_limits.report(&decision.pod, cause);
     }
-    // For a single feasible node kube-scheduler skips Prioritize and binds there. A pod that the cards' Filter rejects is
-    // not bound, and counts nowhere.
+    // For a single feasible node kube-scheduler skips Prioritize and binds there. A pod that the cards' Filter rejects
+    // is not bound, and counts nowhere.
     let mut passing = (0..names.len())
         .filter(|at| verdicts.each[*at] == Verdict::Accepted && decision.has_cards_for_pod(*at));
     if let (Some(only), None) = (passing.next(), passing.next()) {

@@ -239,8 +239,8 @@ impl Index {
             self.release(&other, uid);
         }
         record.nodes.push(node.clone());
-        // A pod that is never bound costs its author nothing, and one without a claim is not by Bind: neither may change
-        // where the pods of others go.
+        // A pod that is never bound costs its author nothing, and one without a claim is not by Bind: neither may
+        // change where the pods of others go.
         if claim.is_some() && !std::mem::replace(&mut record.measured, true) {
             self.measure.observe(&record.request);
         }

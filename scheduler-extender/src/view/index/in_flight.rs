@@ -68,8 +68,8 @@ impl InFlightPods {
         Ok(self.pods.insert(namespace, pod.clone(), entry))
     }
 
-    /// A pod has volumes that are bound before it is, so that its entry stays for longer. Returns its node; `None` for a
-    /// pod without an entry.
+    /// A pod has volumes that are bound before it is, so that its entry stays for longer. Returns its node; `None` for
+    /// a pod without an entry.
     pub(super) fn wait_for_volumes(&mut self, pod: &PodUid) -> Option<NodeName> {
         let pod = self.pods.get_mut(pod)?;
         pod.lasts = VOLUMES_BIND_WITHIN;

@@ -172,7 +172,8 @@ impl DeviceManager {
         self.shared.account().restore();
     }
 
-    /// Removes the checkpoint of a manager that was [killed](DeviceManager::kill): it begins without what its pods hold.
+    /// Removes the checkpoint of a manager that was [killed](DeviceManager::kill): it begins without what its pods
+    /// hold.
     ///
     /// # Errors
     /// When the file cannot be removed.
