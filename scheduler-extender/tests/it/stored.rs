@@ -11,7 +11,6 @@ use placement::reading::ReadingCodec;
 use scheduler_extender::Decider;
 use scheduler_extender::http::VERBS;
 use scheduler_extender::metrics::Metrics;
-use scheduler_extender::over_limits::OverLimits;
 use scheduler_extender::view::{View, WatchedPod, select_pod};
 use serde_json::{Value, json};
 use sim::stored;
@@ -58,7 +57,7 @@ fn decider() -> Decider {
         decisions: Arc::default(),
         waiting: Default::default(),
         nominated: Default::default(),
-        over_limits: OverLimits::new().0,
+        over_limits: Default::default(),
         card_evictions: None,
         shadow: None,
         metrics: Metrics::default(),
