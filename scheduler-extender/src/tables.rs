@@ -25,6 +25,8 @@ pub(crate) enum Table {
     CardReports,
     /// Pods for which others may be evicted. Further ones are reported again when kube-scheduler retries them.
     WithoutCard,
+    /// Pods for which others were moved.
+    MovedFor,
     /// Pods whose event is not written yet. Metrics count all.
     OverLimits,
     /// Decisions that wait for their comparison with the shadow policy. Metrics count those that are left out.
@@ -37,7 +39,7 @@ impl Table {
     /// Its room.
     pub(crate) const fn most(self) -> usize {
         match self {
-            Self::Decisions | Self::ShadowSamples => 1_000,
+            Self::Decisions | Self::ShadowSamples | Self::MovedFor => 1_000,
             Self::Waiting => 20_000,
             Self::InFlight => 4_096,
             Self::Plans => 1_024,
@@ -116,7 +118,7 @@ impl<V: Default> Tabled for TurnQueue<String, V> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::card_evictions::PodsWithoutCard;
+    use crate::card_evictions::{MovedFor, PodsWithoutCard};
     use crate::decisions::{DecisionLog, WaitingPods};
     use crate::shadow::Samples;
     use crate::view::tabled::{BackOffEvents, InFlight, Plans};
@@ -135,8 +137,9 @@ mod tests {
                 Table::BackOffs => (Box::new(BackOffEvents::default()), Some(Table::CardReports)),
                 Table::CardReports => (queue(table), Some(Table::WithoutCard)),
                 Table::WithoutCard => {
-                    (Box::new(PodsWithoutCard::new(Default::default())), Some(Table::OverLimits))
+                    (Box::new(PodsWithoutCard::new(Default::default())), Some(Table::MovedFor))
                 }
+                Table::MovedFor => (Box::new(MovedFor::default()), Some(Table::OverLimits)),
                 Table::OverLimits => (queue(table), Some(Table::ShadowDecisions)),
                 Table::ShadowDecisions => (queue(table), Some(Table::ShadowSamples)),
                 Table::ShadowSamples => (Box::new(Samples::default()), None),

@@ -43,9 +43,6 @@ pub(crate) const OF_A_NODE: Most = Most { bytes: 64 << 20, objects: 10_000 };
 /// Of objects of which each node has one: more than any cluster has nodes.
 pub(crate) const OF_ALL_NODES: Most = Most { bytes: 64 << 20, objects: 100_000 };
 
-/// Of the pods of the cluster that have no node yet: 30,000 of a usual size.
-pub(crate) const OF_ALL_WAITING: Most = Most { bytes: 256 << 20, objects: 1_000_000 };
-
 impl Most {
     const ENDLESS: Self = Self { bytes: u64::MAX, objects: u64::MAX };
 

@@ -93,7 +93,7 @@ enum Covered {
     All,
 }
 
-/// What budgets look at in a pod.
+/// What budgets and other pods' rules look at in a pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Labelled {
     namespace: String,
@@ -117,6 +117,11 @@ impl Labelled {
 
     pub(crate) fn namespace(&self) -> &str {
         &self.namespace
+    }
+
+    /// `None` for more than are kept.
+    pub(crate) fn labels(&self) -> Option<&BTreeMap<String, String>> {
+        self.labels.as_ref()
     }
 }
 

@@ -54,7 +54,7 @@ pub use gpu::{ClaimError, MAX_ANNOTATION_BYTES, claim_annotations, no_claim, wir
 pub use join::{Addition, Completed, with_addition};
 pub use lease::{Elector, Holder, Leadership, LeaseSettings};
 pub use meta::Annotations;
-pub use moves::{Applicant, NodeRoom, Resident, Stays, applicant, residents, waiting_for_cards};
+pub use moves::{Applicant, NodeRoom, Resident, Stays, applicant, residents};
 pub use node::{ExporterError, Node, NodeFacts, exporter_address};
 pub use node_load::{
     NodeLoadFacts, NodeLoadsError, apply_node_load, check_node_loads, with_node_loads,

@@ -6,16 +6,18 @@
 //! Eviction API, and keeps that card for the pod.
 //!
 //! With `--move-for-cards` it first looks for pods whose successors fit elsewhere ([`crate::moves`]). That also helps
-//! pods that no node has enough units for in total. kube-scheduler does not call Filter for these, so the task lists
-//! pending pods from the API server.
+//! pods that no node has enough units for in total. kube-scheduler does not call Filter for these, so the task takes
+//! them from the view.
 //!
 //! Invariants: only the leader evicts; only pods of lower priority, and by moves those as important that are marked as
 //! safe to evict; none whose PodDisruptionBudgets allow no eviction; and not more a minute than the limit. Before the
 //! first eviction, a dry run of each has succeeded. For one pod, others are evicted once in [`waiting::KEEP_FOR`] at
-//! most, and with growing pauses. Each namespace has its turn. Filter does not wait for any of this.
+//! most, and with growing pauses; after moves that did not help it, none are moved for it ([`moved_for`]). Each
+//! namespace has its turn. Filter does not wait for any of this.
 
 mod choice;
 mod events;
+mod moved_for;
 mod waiting;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -24,12 +26,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cluster::{
-    CallError, Client, EventText, EventWriter, EvictOutcome, Pod, PodReference, applicant, evict,
-    get_pod, try_evict, waiting_for_cards,
+    CallError, Client, EventText, EventWriter, EvictOutcome, Pod, PodReference, Wait, applicant,
+    evict, get_pod, try_evict,
 };
 use daemon::Shutdown;
 use dashmap::DashSet;
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use placement::gpu::GpuRequest;
 use placement::names::Names;
 use placement::units::{CardId, NodeName, PodUid};
@@ -37,6 +39,8 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 
 use self::choice::ReadNodes;
 use self::events::{beneficiary_warning, moved_warning, moves_warning, victim_warning};
+use self::moved_for::Circumstances;
+pub(crate) use self::moved_for::MovedFor;
 pub(crate) use self::waiting::PodsWithoutCard;
 use self::waiting::{KeptCards, PodWithoutCard, Report};
 use crate::decisions::DecidedPod;
@@ -45,7 +49,7 @@ use crate::moves::{MoveSearch, MovesFor, Proposal, ProposedMove, Workload};
 use crate::replicas::Replicas;
 use crate::tables::{Table, TurnQueue};
 use crate::victims::{Eviction, VictimSearch};
-use crate::view::{GpuPodId, View};
+use crate::view::{GpuPodId, Index, View};
 
 /// Nodes of a report at most.
 const MAX_NODES: usize = 5_000;
@@ -60,14 +64,8 @@ const REST: Duration = Duration::from_secs(600);
 /// The period of the eviction limit.
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// How often waiting pods are listed, with `--move-for-cards`: each `--evict-after`, within these bounds.
-const LISTED_EVERY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(15));
-
-/// The most pods of a list. The most important come first.
-const MAX_LISTED: usize = 64;
-
-/// The timeout of listing them: a cluster may have thousands of pods that wait.
-const LIST_TIMEOUT: Duration = Duration::from_secs(10);
+/// How often waiting pods are taken from the view, with `--move-for-cards`: each `--evict-after`, within these bounds.
+const TAKEN_EVERY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(15));
 
 /// The timeout of one call to the API server.
 const CALL_TIMEOUT: Duration = Duration::from_secs(2);
@@ -209,6 +207,8 @@ struct Evicted {
     times: VecDeque<Instant>,
     /// Workloads of which pods were moved, and when. As many as were moved in [`REST`] at most.
     moved: BTreeMap<Workload, Instant>,
+    /// The pods that others were moved for.
+    moved_for: MovedFor,
 }
 
 impl Evicted {
@@ -252,8 +252,8 @@ impl Evictor {
     ) -> anyhow::Result<()> {
         let mut waiting = PodsWithoutCard::new(reports.known);
         let mut evicted = Evicted::default();
-        let mut listing = interval(self.limits.after.clamp(LISTED_EVERY.0, LISTED_EVERY.1));
-        listing.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut taking = interval(self.limits.after.clamp(TAKEN_EVERY.0, TAKEN_EVERY.1));
+        taking.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             let due = waiting.next_due();
             let next = async {
@@ -269,26 +269,18 @@ impl Evictor {
                     Message::Withdrawal => waiting.withdraw(&pod),
                 },
                 () = next => self.handle_due(&mut waiting, &mut evicted).await,
-                _ = listing.tick(), if self.modes.moves => self.list(&mut waiting).await,
+                _ = taking.tick(), if self.modes.moves => self.take_waiting(&mut waiting),
             }
         }
     }
 
     /// Adds the pods that wait for cards, whatever kube-scheduler has asked about them.
-    async fn list(&self, waiting: &mut PodsWithoutCard) {
+    fn take_waiting(&self, waiting: &mut PodsWithoutCard) {
         if !self.replicas.leads() || !self.view.is_complete() {
             return;
         }
-        let listed = waiting_for_cards(&self.client, &self.names, MAX_LISTED, LIST_TIMEOUT).await;
-        match listed {
-            Ok(pods) => {
-                for (pod, priority) in pods {
-                    waiting.insert_listed(pod, priority, self.limits.after);
-                }
-            }
-            Err(error) => {
-                tracing::warn!(%error, "cannot list the pods that wait for cards; no pods are moved for them");
-            }
+        for (pod, priority) in self.view.ask(Index::waiting_pods) {
+            waiting.insert_waiting(pod, priority, self.limits.after);
         }
     }
 
@@ -322,6 +314,10 @@ impl Evictor {
         let PodReference { namespace, name, .. } = &waiting.pod;
         let pod = match get_pod(&self.client, namespace, name, CALL_TIMEOUT).await {
             Ok(Some(pod)) if pod.uid() == *uid && waits(&pod) => Some(pod),
+            Ok(Some(pod)) if pod.uid() == *uid && pod.node().is_some() => {
+                evicted.moved_for.remove(&pod);
+                return RoundOutcome::Over;
+            }
             Ok(_) => return RoundOutcome::Over,
             Err(error) => {
                 tracing::warn!(%uid, namespace, pod = name, %error, "cannot read a pod that waits for a card");
@@ -384,6 +380,13 @@ impl Evictor {
         evicted: &mut Evicted,
     ) -> Option<RoundOutcome> {
         let uid = pod.uid();
+        let circumstances = Circumstances::of(pod, &self.view.read());
+        if let Some(earlier) = evicted.moved_for.same(pod, &circumstances)
+            && self.view.ask(|index| index.held_on(earlier).is_empty())
+        {
+            self.metrics.count_card_eviction("in-vain");
+            return None;
+        }
         for _ in 0..MAX_TRIES {
             let proposal = match self.propose(pod, request, waiting, evicted).await {
                 Ok(Some(proposal)) if !proposal.moves.is_empty() => proposal,
@@ -407,7 +410,15 @@ impl Evictor {
             }
             match self.first_refused(&victims.pods).await {
                 Some(victim) => waiting.leave_out(victim),
-                None => return Some(self.carry_out(&uid, waiting, victims, evicted).await),
+                None => {
+                    let refused = waiting.left_out.len();
+                    let outcome = self.carry_out(&uid, waiting, victims, evicted).await;
+                    let are_all = waiting.left_out.len() == refused;
+                    if are_all && matches!(outcome, RoundOutcome::Evicted) {
+                        evicted.moved_for.record(pod, circumstances);
+                    }
+                    return Some(outcome);
+                }
             }
         }
         None
@@ -420,7 +431,7 @@ impl Evictor {
         waiting: &PodWithoutCard,
         evicted: &mut Evicted,
     ) -> Result<Option<Proposal>, CallError> {
-        let applicant = applicant(&self.client, &waiting.pod, &self.names, CALL_TIMEOUT).await?;
+        let applicant = applicant(&self.client, &waiting.pod, CALL_TIMEOUT).await?;
         let Some(applicant) = applicant else { return Ok(None) };
         let search = MoveSearch {
             view: &self.view,
@@ -429,14 +440,20 @@ impl Evictor {
             left_out: &waiting.left_out,
             moved: &evicted.resting(),
         };
+        let now = Timestamp::now();
+        let waited = match pod.wait() {
+            Wait::Since(since) => now.duration_since(since),
+            Wait::None | Wait::Unknown => SignedDuration::ZERO,
+        };
+        let estimates = self.view.current().estimates(pod, &self.names);
+        let decided = DecidedPod::new(pod, estimates, waited);
         let moves_for = MovesFor {
-            uid: &pod.uid(),
-            namespace: pod.namespace(),
+            decided: &decided.with_declared(pod.declared(&self.names)),
             request,
             applicant: &applicant,
             priority: Some(pod.priority()),
         };
-        Ok(search.run(&moves_for, Timestamp::now()).await?.proposal)
+        Ok(search.run(&moves_for, now).await?.proposal)
     }
 
     /// Evicts the best set of victims whose dry runs all succeed.

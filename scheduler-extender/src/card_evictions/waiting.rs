@@ -12,7 +12,7 @@ use placement::units::{CardId, NodeName, PodUid};
 use tokio::time::Instant;
 
 use crate::tables::Table;
-use crate::view::View;
+use crate::view::{GpuPodId, View};
 
 /// How long cards are kept for a pod: longer than the usual grace period of 30 s of the evicted pods.
 pub(super) const KEEP_FOR: Duration = Duration::from_secs(60);
@@ -51,7 +51,7 @@ pub(super) struct PodWithoutCard {
     pub(super) kept: Option<KeptCards>,
     reported: Instant,
     /// Whether it was found among the pods that wait, and not by a report of Filter.
-    listed: bool,
+    is_seen_waiting: bool,
     /// The time of its next round.
     due: Instant,
     /// The pause before the round after that.
@@ -93,7 +93,7 @@ impl PodWithoutCard {
             left_out: BTreeSet::new(),
             kept: None,
             reported: now,
-            listed: false,
+            is_seen_waiting: false,
             due: now + after,
             pause: after,
         }
@@ -101,7 +101,7 @@ impl PodWithoutCard {
 
     /// Whether it no longer lacks only a card, by Filter's reports.
     pub(super) fn is_over(&self) -> bool {
-        (self.nodes.is_empty() && !self.listed) || self.reported.elapsed() > REPORT_MAX_AGE
+        (self.nodes.is_empty() && !self.is_seen_waiting) || self.reported.elapsed() > REPORT_MAX_AGE
     }
 
     /// Sets its next round after the pause, and doubles the pause.
@@ -168,13 +168,14 @@ impl PodsWithoutCard {
     }
 
     /// Adds or renews a pod that waits, of which Filter has reported nothing: kube-scheduler may not have asked.
-    pub(super) fn insert_listed(&mut self, pod: PodReference, priority: i32, after: Duration) {
-        let uid = PodUid::from(pod.uid.as_str());
+    pub(super) fn insert_waiting(&mut self, pod: GpuPodId, priority: i32, after: Duration) {
+        let GpuPodId { uid, namespace, name } = pod;
         if self.pods.get(&uid).is_none() {
+            let pod = PodReference { namespace, name, uid: uid.to_string() };
             self.insert(Report { pod, priority, nodes: Vec::new() }, after);
         }
         if let Some(known) = self.pods.get_mut(&uid) {
-            known.listed = true;
+            known.is_seen_waiting = true;
             known.reported = Instant::now();
         }
     }
@@ -198,7 +199,7 @@ impl PodsWithoutCard {
         match self.pods.get_mut(uid) {
             Some(pod) if pod.kept.is_some() => {
                 pod.nodes.clear();
-                pod.listed = false;
+                pod.is_seen_waiting = false;
             }
             // Its report may not have been read.
             _ => self.remove(uid),

@@ -7,15 +7,18 @@ use std::time::Instant;
 use api::moves::{Move, Moves, Proposal, Shape, StayReason, Staying};
 use axum::extract::State;
 use axum::http::{StatusCode, Uri};
-use cluster::{Applicant, Stays};
+use cluster::{Applicant, Pod, Stays};
+use jiff::SignedDuration;
 use placement::gpu::{
     BeyondUnits, CardOptions, CardUse, ContainerKind, ContainerRequest, GpuRequest,
 };
-use placement::units::{PodUid, Units};
+use placement::units::Units;
 
 use super::{Answer, timed};
 use crate::Extender;
+use crate::decisions::DecidedPod;
 use crate::moves::{self, MoveSearch, MovesFor, Search};
+use crate::view::PodEstimates;
 
 pub(super) const PATH: &str = "/v1/moves";
 
@@ -45,12 +48,11 @@ async fn answer(extender: &Extender, uri: &Uri) -> Answer {
         left_out: &BTreeSet::new(),
         moved: &BTreeSet::new(),
     };
-    let nobody = PodUid::from("");
+    let decided = DecidedPod::new(&Pod::default(), PodEstimates::default(), SignedDuration::ZERO);
     let pod = MovesFor {
-        uid: &nobody,
-        namespace: "",
+        decided: &decided,
         request: &request,
-        applicant: &Applicant::of_cards(),
+        applicant: &Applicant::of_cards(&decider.names, request.peak().0),
         priority: asked.priority,
     };
     let found = match search.run(&pod, now).await {

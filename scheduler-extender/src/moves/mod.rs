@@ -6,8 +6,9 @@
 //! taken for one with room. So a plan is made again whenever a node of it turns out otherwise, and what is proposed
 //! goes to nodes that were read.
 //!
-//! Invariants: at most [`MAX_READ`] nodes are read for one plan; no plan goes to a node that is over a limit, cordoned
-//! or not ready; no pod is moved for one that is less important.
+//! Invariants: at most [`MAX_READ`] nodes are read for one plan; no plan goes to a node that is cordoned or not ready,
+//! or that Filter rejects for the pod that would go there: with what it will probably use, the node is over a limit; no
+//! pod is moved for one that is less important.
 
 mod search;
 
@@ -16,7 +17,9 @@ use std::sync::Arc;
 
 use cluster::{Applicant, PodReference, Stays};
 use placement::gpu::GpuRequest;
-use placement::units::{CardId, NodeName, PodUid};
+use placement::units::{CardId, NodeName};
+
+use crate::decisions::DecidedPod;
 
 pub(crate) use search::MoveSearch;
 
@@ -27,7 +30,7 @@ const MAX_READ: usize = 64;
 pub(crate) const MAX_MOVES: usize = 16;
 
 /// A controller of pods.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Workload {
     pub(crate) namespace: Arc<str>,
     /// `Deployment/web`.
@@ -36,10 +39,8 @@ pub(crate) struct Workload {
 
 /// The pod that room is made for.
 pub(crate) struct MovesFor<'a> {
-    /// Its UID; of no pod for a shape that someone asks about.
-    pub(crate) uid: &'a PodUid,
-    /// Its namespace, for nodes that take no pods of some.
-    pub(crate) namespace: &'a str,
+    /// The pod as Filter decides about it; of no namespace or name for a shape that someone asks about.
+    pub(crate) decided: &'a DecidedPod,
     /// The cards that it asks for.
     pub(crate) request: &'a GpuRequest,
     /// What it takes besides, and its rules about nodes.

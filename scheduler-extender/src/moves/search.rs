@@ -4,19 +4,20 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use cluster::{Budgets, CallError, Client, NodeRoom, Resident, Stays, beyond_budgets, residents};
+use cluster::{Budgets, CallError, Client, NodeRoom, Stays, beyond_budgets, residents};
 use futures::{StreamExt as _, stream};
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use placement::gpu::{
     ChoiceRule, Movable, MoveNode, MovePlan, NodeCards, Wanted, fewest_moves, fewest_to_leave,
 };
-use placement::load::{Evaluation, PodToPlace, Verdict};
+use placement::load::{Evaluation, Verdict};
 use placement::names::Names;
 use placement::units::{NodeName, PodUid};
 
 use super::{MAX_MOVES, MAX_READ, MovesFor, Proposal, ProposedMove, Search, Workload};
+use crate::decisions::DecidedPod;
 use crate::victims::fewest_on_cards;
-use crate::view::{Snapshot, View};
+use crate::view::{Current, Snapshot, View};
 
 /// Nodes whose pods may be moved, those with the fewest pods on the cards first.
 const MAX_SOURCES: usize = 32;
@@ -38,6 +39,9 @@ const SEARCH_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What a node that is not read yet is taken to have of each resource.
 const UNREAD: f64 = f64::INFINITY;
+
+/// A pod of a node, as Filter would decide about its successor.
+type Resident = cluster::Resident<DecidedPod>;
 
 /// The search for the fewest moves for a pod.
 pub(crate) struct MoveSearch<'a> {
@@ -68,12 +72,16 @@ impl MoveSearch<'_> {
     }
 
     async fn search(&self, pod: &MovesFor<'_>, now: Timestamp) -> Result<Search, CallError> {
-        let snapshot = self.view.read();
-        let mut nodes = Nodes::new(&snapshot, pod, self.moved, now);
+        let current = self.view.current();
+        let snapshot = &*current.snapshot;
+        let mut nodes = Nodes::new(snapshot, pod, self.moved, now);
         let sources = nodes.sources(pod, &snapshot.choice_rule());
+        if sources.is_empty() {
+            return Ok(Search::default());
+        }
         let mut budgets = Budgets::default();
-        self.read(&mut nodes, &sources, &mut budgets).await;
-        if !sources.is_empty() && sources.iter().all(|at| nodes.residents(*at).is_none()) {
+        self.read(&mut nodes, &sources, &current, &mut budgets).await;
+        if sources.iter().all(|at| nodes.residents(*at).is_none()) {
             return Err(CallError::Unknown("no node could be read".to_owned()));
         }
         let mut stay = self.left_out.clone();
@@ -88,7 +96,7 @@ impl MoveSearch<'_> {
                     break;
                 }
                 let unread: Vec<usize> = unread.into_iter().collect();
-                self.read(&mut nodes, &unread, &mut budgets).await;
+                self.read(&mut nodes, &unread, &current, &mut budgets).await;
             } else if let Some(surplus) = nodes.surplus(&next) {
                 stay.insert(surplus);
             } else {
@@ -105,11 +113,24 @@ impl MoveSearch<'_> {
 
     /// Reads nodes, and the budgets of their pods' namespaces. A node that cannot be read takes no pods, and its pods
     /// stay.
-    async fn read(&self, nodes: &mut Nodes<'_>, places: &[usize], budgets: &mut Budgets) {
+    async fn read(
+        &self,
+        nodes: &mut Nodes<'_>,
+        places: &[usize],
+        current: &Current,
+        budgets: &mut Budgets,
+    ) {
         let names: Vec<(usize, NodeName)> =
             places.iter().map(|at| (*at, nodes.all[*at].name.clone())).collect();
+        let decide = |pod: &cluster::Pod| {
+            let estimates = current.estimates(pod, self.names);
+            let decided = DecidedPod::new(pod, estimates, SignedDuration::ZERO);
+            decided.with_declared(pod.declared(self.names))
+        };
         let reads = stream::iter(names).map(async |(at, name)| {
-            (at, residents(self.client, name.as_str(), self.names, CALL_TIMEOUT).await)
+            let node = name.as_str();
+            let read = residents(self.client, node, self.names, decide, CALL_TIMEOUT);
+            (at, read.await)
         });
         let mut reads: Vec<_> = reads.buffer_unordered(MAX_CONCURRENT).collect().await;
         let read = reads.iter().filter_map(|(_, read)| read.as_ref().ok()).flat_map(|it| &it.1);
@@ -140,8 +161,6 @@ struct Nodes<'s> {
     moved: &'s BTreeSet<Workload>,
     now: Timestamp,
     all: Vec<MoveNode>,
-    /// Nodes that take no pod now: over a limit, or backed off.
-    closed: BTreeSet<usize>,
     read: HashMap<usize, ReadNode>,
     /// The resources of [`MoveNode::free`], by name.
     resources: Vec<String>,
@@ -156,47 +175,46 @@ impl<'s> Nodes<'s> {
     ) -> Self {
         let resources: Vec<String> = pod.applicant.takes.keys().cloned().collect();
         let mut all = Vec::new();
-        let mut closed = BTreeSet::new();
         for (name, cards) in snapshot.nodes_with_cards() {
             if cards.accounts().is_empty() {
                 continue;
             }
-            let accepts = snapshot.load(name.as_str()).is_some_and(|node| {
-                let policy = &snapshot.policy;
-                let evaluation = Evaluation { policy, node, pod: PodToPlace::ORDINARY, now };
-                matches!(evaluation.verdict(), Verdict::Accepted)
-            });
-            if !accepts {
-                closed.insert(all.len());
-            }
             let free = vec![UNREAD; resources.len()];
             all.push(MoveNode { name: name.clone(), cards: Arc::clone(cards), free });
         }
-        Self { snapshot, moved, now, all, closed, read: HashMap::new(), resources }
+        Self { snapshot, moved, now, all, read: HashMap::new(), resources }
     }
 
-    /// Whether Filter lets pods of a namespace go to a node: it is over no limit and not backed off from, and the
-    /// policy gives the namespace no other nodes.
-    fn is_open_to(&self, namespace: &str, at: usize) -> bool {
+    /// Whether Filter lets a pod go to a node: with the pod it is over no limit, it is not backed off from, and the
+    /// policy gives the pod's namespace no other nodes.
+    fn is_open_to(&self, pod: &DecidedPod, at: usize) -> bool {
         let name = &self.all[at].name;
         let policy = &self.snapshot.policy;
-        let node = self.snapshot.load(name.as_str());
-        !self.closed.contains(&at)
-            && !self.snapshot.is_backed_off(name, namespace, self.now)
-            && node.is_some_and(|it| policy.broken_namespace_rule(namespace, &it.labels).is_none())
+        let Some(node) = self.snapshot.load(name.as_str()) else { return false };
+        let evaluation = Evaluation { policy, node, pod: pod.to_place(), now: self.now };
+        !self.snapshot.is_backed_off(name, &pod.namespace, self.now)
+            && policy.broken_namespace_rule(&pod.namespace, &node.labels).is_none()
+            && matches!(evaluation.verdict(), Verdict::Accepted)
+    }
+
+    /// Whether the labels of a node let the pod go there.
+    fn is_selected(&self, pod: &MovesFor<'_>, at: usize) -> bool {
+        let node = self.snapshot.load(self.all[at].name.as_str());
+        node.is_some_and(|node| pod.applicant.may_go_by_labels(&node.labels))
     }
 
     /// The nodes that moves may make room on, those that need the fewest first, by their cards alone.
     fn sources(&self, pod: &MovesFor<'_>, rule: &ChoiceRule) -> Vec<usize> {
         let mut sources = Vec::new();
         for (at, node) in self.all.iter().enumerate() {
-            if !self.is_open_to(pod.namespace, at) {
+            if !self.is_selected(pod, at) || !self.is_open_to(pod.decided, at) {
                 continue;
             }
-            let fewest = if node.cards.fit(pod.uid, pod.request, rule).is_ok() {
+            let uid = &pod.decided.uid;
+            let fewest = if node.cards.fit(uid, pod.request, rule).is_ok() {
                 Some(0)
             } else {
-                fewest_on_cards(&node.cards, pod.uid, pod.request, rule)
+                fewest_on_cards(&node.cards, uid, pod.request, rule)
             };
             if let Some(fewest) = fewest.filter(|fewest| *fewest <= MAX_MOVES) {
                 sources.push((fewest, &node.name, at));
@@ -259,7 +277,7 @@ impl<'s> Nodes<'s> {
         rule: &ChoiceRule,
     ) -> Option<MovePlan> {
         let takes = self.amounts(&pod.applicant.takes);
-        let wanted = Wanted { pod: pod.uid, request: pod.request, takes: &takes };
+        let wanted = Wanted { pod: &pod.decided.uid, request: pod.request, takes: &takes };
         let mut best: Option<MovePlan> = None;
         let mut lower_bounds: Vec<(usize, usize, Vec<Movable>)> = Vec::new();
         for at in sources {
@@ -299,7 +317,7 @@ impl<'s> Nodes<'s> {
             Some(None) => false,
             Some(Some((room, _))) => room.accepts(pod),
         };
-        accepts && self.is_open_to(&pod.pod.namespace, to)
+        accepts && self.is_open_to(&pod.decided, to)
     }
 
     /// A node's pods with cards; `None` where it was not read.

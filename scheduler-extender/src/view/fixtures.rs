@@ -79,6 +79,7 @@ pub(crate) fn gpu_pod(id: &GpuPodId, units: u32, bound: Option<(&NodeName, Claim
         refused: false,
         stopped: false,
         deleting: false,
+        waits_at: None,
         created_at: None,
         bound_at: None,
     }

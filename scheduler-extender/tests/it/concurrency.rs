@@ -132,6 +132,7 @@ fn shown(pod: &GpuPodId, node: &str, gpu: &GpuPod) -> PodFacts {
         refused: false,
         stopped: false,
         deleting: false,
+        waits_at: None,
         created_at: None,
         bound_at: None,
     }

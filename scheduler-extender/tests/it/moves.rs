@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+use jiff::Timestamp;
+use placement::reading::{Reading, ReadingCodec};
+use placement::units::Ratio;
 use serde_json::{Value, json};
 use sim::scheduler::{Scheduler, SchedulerConfig};
 use sim::{PODS, Sim, Verb, pod};
@@ -64,6 +67,13 @@ async fn asked(rig: &Rig, query: &str) -> Value {
     let (status, text) = rig.get_status(&format!("/v1/moves?{query}")).await;
     assert_eq!(status, 200, "{text}");
     serde_json::from_str(&text).unwrap()
+}
+
+fn unschedulable() -> Value {
+    json!([{
+        "type": "PodScheduled", "status": "False", "reason": "Unschedulable",
+        "lastTransitionTime": "2026-11-20T09:00:00Z",
+    }])
 }
 
 fn set(sim: &Sim, name: &str, path: &[&str], value: &Value) {
@@ -336,15 +346,124 @@ async fn nobody_is_moved_for_a_pod_behind_scheduling_gates() {
     };
     train["status"]["conditions"] = condition("SchedulingGated");
     sim.put(train);
-    let lists = || {
-        let lists = sim.log().of(Verb::List, PODS);
-        lists.iter().filter(|it| format!("{:?}", it.query).contains("Pending")).count()
+    // Another one waits, and no node may take it.
+    let mut other = replica("other", 16, 2);
+    other["spec"]["nodeSelector"] = json!({ "no": "node" });
+    other["status"]["conditions"] = condition("Unschedulable");
+    sim.put(other);
+    let looks = |name: &str| {
+        let reads = sim.log().of(Verb::Get, PODS);
+        reads.iter().filter(|read| read.name == name).count()
     };
-    let before = lists();
-    rig.until("three looks", async || lists() > before + 3).await;
+    rig.until("two looks", async || looks("other") >= 4).await;
+    assert_eq!(looks("train"), 0);
     assert_eq!(sim.log().of(Verb::List, sim::DISRUPTION_BUDGETS).len(), 0);
     set(&sim, "train", &["status", "conditions"], &condition("Unschedulable"));
     rig.until("the eviction", async || !evicted(&sim).is_empty()).await;
+}
+
+/// 64 and more pods of another namespace wait, are more important, and can go nowhere.
+#[tokio::test]
+async fn pods_of_another_namespace_that_no_node_may_take_keep_nobody_from_moves() {
+    let sim = Sim::start().await.unwrap();
+    let rig = spread(&sim, &["a", "b"], &FLAGS).await;
+    for number in 0..300 {
+        let mut idle: Value =
+            pod(&format!("idle-{number}")).in_namespace("flood").asking(GPU, 1).into();
+        idle["spec"]["nodeSelector"] = json!({ "no": "node" });
+        idle["spec"]["priority"] = 1_000.into();
+        idle["status"]["conditions"] = unschedulable();
+        sim.put(idle);
+    }
+    let mut train = replica("train", 16, 2);
+    train["status"]["conditions"] = unschedulable();
+    sim.put(train);
+    rig.until("the eviction", async || !evicted(&sim).is_empty()).await;
+}
+
+/// Each of these pods waits although moves would make room, and no moves help it.
+#[tokio::test]
+async fn nobody_is_moved_for_a_pod_that_its_nodes_keep_out() {
+    let apart = json!({ "podAntiAffinity": { "requiredDuringSchedulingIgnoredDuringExecution": [{
+        "labelSelector": {}, "namespaceSelector": {}, "topologyKey": "kubernetes.io/hostname",
+    }] } });
+    for withheld in [false, true] {
+        let sim = Sim::start().await.unwrap();
+        let rig = spread(&sim, &["a", "b"], &FLAGS).await;
+        for node in ["a", "b"] {
+            if withheld {
+                sim.change(sim::NODES, "", node, |node| {
+                    node["status"]["allocatable"][GPU] = "0".into();
+                });
+            } else {
+                let mut lonely: Value = pod(&format!("lonely-{node}")).on(node).into();
+                lonely["spec"]["affinity"] = apart.clone();
+                sim.put(lonely);
+            }
+        }
+        let mut train = replica("train", 16, 2);
+        train["status"]["conditions"] = unschedulable();
+        sim.put(train);
+        let searches = || sim.log().of(Verb::List, sim::DISRUPTION_BUDGETS).len();
+        rig.until("two searches", async || searches() > 1).await;
+        assert!(evicted(&sim).is_empty(), "{withheld}");
+    }
+}
+
+/// Filter judges a node with what the pod will probably use. So do moves, for the one that is moved.
+#[tokio::test]
+async fn nobody_is_moved_to_a_node_where_its_own_use_is_too_much() {
+    let policy = "
+apiVersion: plimsoll.dev/v1alpha1
+kind: SchedulingPolicy
+spec:
+  metrics: [{name: cpu_usage_avg_5m, period: 3m, limit: 0.8}]
+  limits: {mode: hard, maxWait: never}
+";
+    for (load, moves) in [(0.3, true), (0.75, false)] {
+        let sim = Sim::start().await.unwrap();
+        for (name, cards, load) in [("a", 2, 0.1), ("c", 1, load)] {
+            let node = gpu_node(name, cards).with("cpu", 4).with("pods", 110);
+            let reading = Reading::new(Ratio::new(load).unwrap(), Timestamp::now());
+            let reading = ReadingCodec::default().encode(&reading);
+            sim.put(node.with(GPU, 16 * cards).annotation("cpu_usage_avg_5m", reading));
+        }
+        let rig = Rig::start_under(&sim, policy, &FLAGS).await;
+        let web = sim.put(replica("web", 10, 1));
+        assert_eq!(rig.bind(&web, "a").await, "");
+        run(&sim, "web");
+        rig.until("the pod", async || rig.used().await == 10).await;
+        let mut train = replica("train", 16, 2);
+        train["status"]["conditions"] = unschedulable();
+        sim.put(train);
+        let reads = || sim.log().of(Verb::Get, PODS);
+        let looks = || reads().iter().filter(|read| read.name == "train").count();
+        rig.until("the looks", async || looks() >= 4 || !evicted(&sim).is_empty()).await;
+        assert_eq!(!evicted(&sim).is_empty(), moves, "{load}");
+    }
+}
+
+/// kube-scheduler never binds the pod, and the extender does not know why.
+#[tokio::test]
+async fn after_moves_in_vain_none_follow_for_the_same_pod() {
+    let sim = Sim::start().await.unwrap();
+    let rig = spread(&sim, &["a", "b", "c"], &FLAGS).await;
+    let mut train = replica("train", 16, 2);
+    train["status"]["conditions"] = unschedulable();
+    sim.put(train.clone());
+    rig.until("the eviction", async || !evicted(&sim).is_empty()).await;
+    // Its workload makes it anew. The cards that were freed are in use again.
+    sim.delete(PODS, "default", "train");
+    let [moved] = &evicted(&sim)[..] else { panic!("{:?}", evicted(&sim)) };
+    let node = moved.strip_prefix("web-").unwrap().to_owned();
+    let next = sim.put(replica("web-next", 10, 1));
+    rig.until("the binding", async || rig.bind(&next, &node).await.is_empty()).await;
+    run(&sim, "web-next");
+    train["metadata"]["uid"] = "again".into();
+    sim.put(train);
+    let in_vain = "plimsoll_extender_card_evictions_total{outcome=\"in-vain\"}";
+    rig.until("the look", async || rig.context.metrics().unwrap().contains(in_vain)).await;
+    assert_eq!(evicted(&sim).len(), 1);
 }
 
 /// Not without the flag, not for a pod that is less important, and not where evictions are refused.

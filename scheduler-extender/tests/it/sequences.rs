@@ -200,6 +200,7 @@ impl Object {
             // It goes once its containers have ended.
             stopped: true,
             deleting: false,
+            waits_at: None,
             created_at: None,
             bound_at: None,
         }

@@ -308,6 +308,8 @@ pub struct PodFacts {
     pub stopped: bool,
     /// Whether its deletion has begun.
     pub deleting: bool,
+    /// Its priority, if kube-scheduler has found no node for it and it may preempt others.
+    pub waits_at: Option<i32>,
     /// When it was created.
     pub created_at: Option<Timestamp>,
     /// When it was bound.
@@ -413,9 +415,9 @@ impl Pod {
         self.metadata.object.deletion_timestamp.is_some()
     }
 
-    /// When it was created.
-    pub(crate) fn created_at(&self) -> Option<Timestamp> {
-        self.metadata.object.creation_timestamp.as_ref().map(|time| time.0)
+    /// The number of its spec's versions, from 1 on.
+    pub fn generation(&self) -> i64 {
+        self.metadata.object.generation.unwrap_or_default()
     }
 
     /// When its kubelet admitted it.
@@ -546,9 +548,15 @@ impl Pod {
             refused: self.is_refused(names),
             stopped: self.is_stopped(),
             deleting: meta.deletion_timestamp.is_some(),
+            waits_at: self.waits().then(|| self.priority()),
             created_at: meta.creation_timestamp.as_ref().map(|time| time.0),
             bound_at: self.bound_at(),
         }
+    }
+
+    fn waits(&self) -> bool {
+        let is_free = self.node().is_none() && !self.is_finished() && !self.is_deleting();
+        is_free && self.is_unschedulable() && self.may_preempt()
     }
 
     fn bound_at(&self) -> Option<Timestamp> {

@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use cluster::{
     Budgets, Client, Elector, Event, Events, LeaseSettings, PodReference, Scope, ServicePort,
     WatchHealth, applicant, check_node_loads, get_pod, list_endpoints, list_node_uses, node_pods,
-    objects_read_in_part, residents, waiting_for_cards, watch_config_map, watch_node_loads,
-    watch_nodes, watch_pods, watch_service,
+    objects_read_in_part, residents, watch_config_map, watch_node_loads, watch_nodes, watch_pods,
+    watch_service,
 };
 use futures::StreamExt;
 use http::{Method, Request, Response};
@@ -145,9 +145,8 @@ async fn check_lists(of: fn(&Value) -> Vec<Value>) {
         });
         let read = node_pods(&on_node, "a", &preemptor, &names, LIMIT).await.unwrap();
         read.occupants(&budgets);
-        let (_, found) = residents(&on_node, "a", &names, LIMIT).await.unwrap();
+        let (_, found) = residents(&on_node, "a", &names, |_| (), LIMIT).await.unwrap();
         assert!(!found.is_empty());
-        waiting_for_cards(&on_node, &names, 10, LIMIT).await.unwrap();
     }
     for pod in &pods {
         let text = pod.to_string();
@@ -155,7 +154,7 @@ async fn check_lists(of: fn(&Value) -> Vec<Value>) {
         assert!(get_pod(&client, "default", "a", LIMIT).await.unwrap().is_some());
         let (namespace, name) = ("default".to_owned(), "a".to_owned());
         let about = PodReference { namespace, name, uid: "u".to_owned() };
-        applicant(&client, &about, &names, LIMIT).await.unwrap();
+        applicant(&client, &about, LIMIT).await.unwrap();
     }
     let loads = list(&of(&stored::node_load()));
     check_node_loads(&client(move |_| Some(loads.clone())), LIMIT).await.unwrap();

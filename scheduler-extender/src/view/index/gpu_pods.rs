@@ -3,6 +3,7 @@
 //! Invariants: a pod that is known to be bound holds units on one node; before that, on every node to which a binding
 //! of it was sent and may have been carried out. A UID belongs to the name with which it was first seen.
 
+use std::cmp::Reverse;
 use std::collections::HashSet;
 
 use cluster::{GpuPod, Pod, PodFacts};
@@ -47,6 +48,8 @@ pub(super) struct PodRecord {
     pub(super) kept: Option<NodeName>,
     /// The card that this process chose for it, until its admission is known.
     pub(super) sent: Option<Sent>,
+    /// While kube-scheduler finds no node for it: its priority, and when it was created.
+    waits: Option<(i32, Option<Timestamp>)>,
     /// The last list of all pods did not have it, and no event and no look-up has come since. It may be deleted.
     pub(super) unlisted: bool,
     /// Its kubelet has reported that it admitted the pod.
@@ -117,6 +120,7 @@ impl PodRecord {
             nominated: None,
             kept: None,
             sent: None,
+            waits: None,
             unlisted: false,
             admitted: false,
             on_lost_card_since: None,
@@ -208,6 +212,7 @@ impl Index {
             self.ending.insert(pod.uid.clone());
         }
         record.admitted |= pod.admitted;
+        record.waits = pod.waits_at.map(|priority| (priority, pod.created_at));
         // An unbound pod may have a binding under way: its reservations stay.
         if let Some(node) = &pod.node {
             let claim = gpu.claim.as_ref().ok().and_then(Option::as_ref);
@@ -296,6 +301,20 @@ impl Index {
     #[must_use]
     pub fn version(&self, uid: &PodUid) -> Option<String> {
         self.pods.get(uid)?.version.clone()
+    }
+
+    /// The pods for which kube-scheduler finds no node and that may preempt others, each with its priority: the most
+    /// important first, of equals the oldest.
+    #[must_use]
+    pub fn waiting_pods(&self) -> Vec<(GpuPodId, i32)> {
+        let waiting = self.pods.iter().filter(|(_, record)| !record.faulty);
+        let waiting = waiting.filter(|(_, record)| record.nodes.is_empty());
+        let mut waiting: Vec<_> = waiting
+            .filter_map(|(uid, record)| Some((record.waits?, record.id(uid))))
+            .map(|((priority, created_at), pod)| ((Reverse(priority), created_at), pod))
+            .collect();
+        waiting.sort_by(|(one, a), (other, b)| (one, &a.uid).cmp(&(other, &b.uid)));
+        waiting.into_iter().map(|((Reverse(priority), _), pod)| (pod, priority)).collect()
     }
 
     /// The nodes on which a pod holds units.
