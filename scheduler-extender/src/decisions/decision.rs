@@ -19,7 +19,7 @@ use placement::load::{
 use placement::names::ZONE_LABEL;
 use placement::policy::{Model, Scale};
 use placement::selector::Labels;
-use placement::units::NodeName;
+use placement::units::{NodeName, PodUid};
 
 use super::DecidedPod;
 use crate::node_request::CandidateNodes;
@@ -507,6 +507,20 @@ impl Decision {
             Some(cards) => cards.check(&self.pod.uid, request).err(),
             None => Some(NoFit::NoCards),
         }
+    }
+
+    /// Whether cards of some node do for the pod once deleted pods are no longer charged there that no report has shown:
+    /// that takes seconds at most.
+    pub fn fits_without_departed(&self) -> bool {
+        let Some(request) = &self.request else { return false };
+        (0..self.len()).any(|position| {
+            let Some(cards) = self.cards(position) else { return false };
+            let departed = cards.departed();
+            let is_departed = |pod: &PodUid| departed.binary_search(pod).is_ok();
+            !departed.is_empty()
+                && !self.is_backed_off(position)
+                && cards.fit_without(is_departed, &self.pod.uid, request, &self.rule).is_ok()
+        })
     }
 
     /// Whether the cards of the node at a position do for the pod; for a pod without cards, each node's do.

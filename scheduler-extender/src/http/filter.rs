@@ -18,6 +18,8 @@ use crate::wire::FilterResult;
 const BY_LOAD: &str = "load-aware/filter";
 const BY_CARDS: &str = "gpushare-scheduler/filter";
 
+const FREE_IN_SECONDS: &str = placement::reason!("GPU memory of a deleted pod is free in seconds");
+
 /// Rejects overloaded nodes, and those that are for other namespaces.
 pub(super) fn by_load(decider: &Decider, body: &[u8]) -> Answer {
     if let Some((fault, names)) = decider.read_beside_large_pod(body) {
@@ -135,8 +137,20 @@ fn filter_by_cards(
     // kube-scheduler has checked the node's total, so only the single cards do not suffice. Its preemption, which sees
     // totals only, would find no pod to evict and fail with "expected at least one victim".
     let refused = decision.no_fits(decided.prepared());
-    // kube-scheduler sees no event when these seconds are over. An error makes it retry by itself.
-    let retries = held == Some(HeldByDeleted::Unreported) && refused.iter().any(Option::is_none);
+    // kube-scheduler sees no event when the seconds are over for which a deleted pod is charged that no report has
+    // shown. An error makes it retry by itself. But an error also ends its search for pods to evict: there is none where
+    // a less important pod has cards.
+    let fits_somewhere = refused.iter().any(Option::is_none);
+    let retries = match held {
+        Some(HeldByDeleted::Unreported) if fits_somewhere => Some(HELD_BY_DELETED),
+        None if !fits_somewhere
+            && decision.fits_without_departed()
+            && !priority.is_some_and(|it| decider.view.ask(|index| index.has_pod_below(it))) =>
+        {
+            Some(FREE_IN_SECONDS)
+        }
+        _ => None,
+    };
     let mut rejections = Rejections::default();
     for (position, why) in refused.iter().enumerate() {
         match why {
@@ -153,8 +167,8 @@ fn filter_by_cards(
             None => report(evictions, decision, priority, &refused),
         }
     }
-    if retries {
-        return failed(&HELD_BY_DELETED);
+    if let Some(why) = retries {
+        return failed(&why);
     }
     log(BY_CARDS, decision, &rejections);
     answer(decider, BY_CARDS, names, &rejections)

@@ -12,9 +12,10 @@ use placement::reading::ReadingCodec;
 use placement::units::{NodeName, PodUid, Units};
 use proptest::prelude::*;
 use scheduler_extender::view::{GpuPodId, PodUse, ReservationError, View, WatchedPod};
-use serde_json::json;
+use serde_json::{Value, json};
+use sim::Sim;
 
-use crate::rig::{GPU, empty_view, gpu_node};
+use crate::rig::{GPU, Rig, empty_view, gpu_node, gpu_pod};
 
 const QUOTA: u32 = 12;
 const NODES: usize = 2;
@@ -249,4 +250,23 @@ proptest! {
         world.bind(0, 0, QUOTA);
         prop_assert_eq!(world.held(), QUOTA);
     }
+}
+
+/// No event follows when the pod is charged no more, so kube-scheduler has to retry by itself.
+#[tokio::test]
+async fn a_pod_is_tried_again_for_units_that_are_free_in_seconds() {
+    let sim = Sim::start().await.unwrap();
+    sim.put(gpu_node("n", 1));
+    let rig = Rig::start(&sim).await;
+    let gone = gpu_pod(&sim, "gone", 16);
+    assert_eq!(rig.bind(&gone, "n").await, "");
+    let next: Value = sim::pod("next").in_namespace("other").asking(GPU, 8).into();
+    let next = sim.put(next);
+    let error = async || {
+        let answer = rig.filter("/gpushare-scheduler", &next, &["n"]).await;
+        answer["Error"].as_str().unwrap_or_default().to_owned()
+    };
+    assert_eq!(error().await, "");
+    sim.delete(sim::PODS, "default", "gone");
+    rig.until("the error", async || error().await.contains("free in seconds")).await;
 }

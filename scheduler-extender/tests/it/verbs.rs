@@ -327,10 +327,15 @@ async fn gpu_pods_wait_until_the_cluster_is_read_and_others_pass() {
 #[tokio::test]
 async fn after_a_deletion_by_force_the_namespaces_pods_wait_and_others_are_answered_as_before() {
     let sim = Sim::start().await.unwrap();
-    sim.put(gpu_node("one", 1));
+    sim.put(gpu_node("one", 2));
     let rig = Rig::start(&sim).await;
     let (held, waits) = (gpu_pod(&sim, "held", 13), gpu_pod(&sim, "waits", 3));
-    assert_eq!(rig.bind(&held, "one").await, "");
+    let mut low: Value = pod("low").in_namespace("other").asking(GPU, 16).into();
+    low["spec"]["priority"] = json!(-1);
+    let low = sim.put(low);
+    for bound in [&low, &held] {
+        assert_eq!(rig.bind(bound, "one").await, "");
+    }
     let filter = async |pod: &Value| rig.filter("/gpushare-scheduler", pod, &["one"]).await;
     assert_eq!(filter(&waits).await["NodeNames"], json!(["one"]));
     // By force, before any report has shown it.

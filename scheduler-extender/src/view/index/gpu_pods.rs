@@ -317,6 +317,13 @@ impl Index {
         waiting.into_iter().map(|((Reverse(priority), _), pod)| (pod, priority)).collect()
     }
 
+    /// Whether some pod of lower priority holds units.
+    #[must_use]
+    pub fn has_pod_below(&self, priority: i32) -> bool {
+        let mut holding = self.pods.values().filter(|record| !record.nodes.is_empty());
+        holding.any(|record| record.request.priority() < priority)
+    }
+
     /// The nodes on which a pod holds units.
     #[must_use]
     pub fn held_on(&self, uid: &PodUid) -> Vec<NodeName> {
