@@ -509,8 +509,8 @@ impl Decision {
         }
     }
 
-    /// Whether cards of some node do for the pod once deleted pods are no longer charged there that no report has shown:
-    /// that takes seconds at most.
+    /// Whether cards of some node do for the pod once deleted pods are no longer charged there that no report has
+    /// shown: that takes seconds at most.
     pub fn fits_without_departed(&self) -> bool {
         let Some(request) = &self.request else { return false };
         (0..self.len()).any(|position| {

@@ -138,8 +138,8 @@ fn filter_by_cards(
     // totals only, would find no pod to evict and fail with "expected at least one victim".
     let refused = decision.no_fits(decided.prepared());
     // kube-scheduler sees no event when the seconds are over for which a deleted pod is charged that no report has
-    // shown. An error makes it retry by itself. But an error also ends its search for pods to evict: there is none where
-    // a less important pod has cards.
+    // shown. An error makes it retry by itself. But an error also ends its search for pods to evict: there is none
+    // where a less important pod has cards.
     let fits_somewhere = refused.iter().any(Option::is_none);
     let retries = match held {
         Some(HeldByDeleted::Unreported) if fits_somewhere => Some(HELD_BY_DELETED),
