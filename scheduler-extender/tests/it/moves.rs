@@ -410,7 +410,7 @@ async fn nobody_is_moved_for_a_pod_that_its_nodes_keep_out() {
     }
 }
 
-/// Filter judges a node with what the pod will probably use. So do moves, for the one that is moved.
+/// Filter judges a node with what the pod will probably use. So do moves, for the pod that waits and for the moved one.
 #[tokio::test]
 async fn nobody_is_moved_to_a_node_where_its_own_use_is_too_much() {
     let policy = "
@@ -420,7 +420,7 @@ spec:
   metrics: [{name: cpu_usage_avg_5m, period: 3m, limit: 0.8}]
   limits: {mode: hard, maxWait: never}
 ";
-    for (load, moves) in [(0.3, true), (0.75, false)] {
+    for (load, uses, moves) in [(0.3, "1", true), (0.75, "1", false), (0.3, "2.5", false)] {
         let sim = Sim::start().await.unwrap();
         for (name, cards, load) in [("a", 2, 0.1), ("c", 1, load)] {
             let node = gpu_node(name, cards).with("cpu", 4).with("pods", 110);
@@ -434,12 +434,14 @@ spec:
         run(&sim, "web");
         rig.until("the pod", async || rig.used().await == 10).await;
         let mut train = replica("train", 16, 2);
+        train["metadata"]["annotations"]["plimsoll.dev/expected-use"] =
+            json!({ "cpu": uses }).to_string().into();
         train["status"]["conditions"] = unschedulable();
         sim.put(train);
         let reads = || sim.log().of(Verb::Get, PODS);
         let looks = || reads().iter().filter(|read| read.name == "train").count();
         rig.until("the looks", async || looks() >= 4 || !evicted(&sim).is_empty()).await;
-        assert_eq!(!evicted(&sim).is_empty(), moves, "{load}");
+        assert_eq!(!evicted(&sim).is_empty(), moves, "{load} {uses}");
     }
 }
 
