@@ -31,6 +31,7 @@ fn out_of_use(card: &Card) -> Option<&'static str> {
         Closed::Isolation => "closed: isolation",
         Closed::Cdi => "closed: no CDI device",
         Closed::CdiFolder => "closed: CDI folder",
+        Closed::Dra => "closed: DRA driver",
         Closed::Plugin => "closed: device plugin restarts",
         Closed::Other => "closed",
     })

@@ -172,6 +172,7 @@ fn closed(why: Option<Closed>) -> &'static str {
         Some(Closed::Isolation) => "closed: isolation",
         Some(Closed::Cdi) => "closed: no CDI device",
         Some(Closed::CdiFolder) => "closed: CDI folder",
+        Some(Closed::Dra) => "closed: DRA driver",
         Some(Closed::Plugin) => "closed: device plugin restarts",
         Some(Closed::Other) | None => "closed",
     }

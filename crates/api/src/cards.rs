@@ -89,6 +89,8 @@ pub enum Closed {
     Cdi,
     /// The folder of the device plugin's own CDI specification cannot be written.
     CdiFolder,
+    /// A driver of dynamic resource allocation (DRA) offers it as well, and kube-scheduler would give it out twice.
+    Dra,
     /// The node's device plugin starts, ends or is gone: the kubelet would refuse a pod.
     Plugin,
     /// A reason of a newer writer.

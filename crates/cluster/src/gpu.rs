@@ -55,6 +55,7 @@ fn closed(why: api::cards::Closed) -> Closed {
         api::cards::Closed::Isolation => Closed::Isolation,
         api::cards::Closed::Cdi => Closed::Cdi,
         api::cards::Closed::CdiFolder => Closed::CdiFolder,
+        api::cards::Closed::Dra => Closed::Dra,
         api::cards::Closed::Plugin => Closed::Plugin,
         api::cards::Closed::Other => Closed::Other,
     }
@@ -67,6 +68,7 @@ pub fn wire_closed(why: Closed) -> api::cards::Closed {
         Closed::Isolation => api::cards::Closed::Isolation,
         Closed::Cdi => api::cards::Closed::Cdi,
         Closed::CdiFolder => api::cards::Closed::CdiFolder,
+        Closed::Dra => api::cards::Closed::Dra,
         Closed::Plugin => api::cards::Closed::Plugin,
         Closed::Other => api::cards::Closed::Other,
     }

@@ -39,6 +39,7 @@ mod patch;
 mod pod;
 mod preemption;
 mod quantity;
+mod resource_slice;
 mod taint;
 mod watch;
 
@@ -72,10 +73,11 @@ pub use pod::{
     MPS_PIPES, MPS_SHARED_MEMORY, MpsConflict, NODE_FAULT, Pod, PodFacts, ValueError, Wait,
 };
 pub use preemption::{NodePods, Occupants, node_pods};
+pub use resource_slice::{DeviceName, DeviceSlice, OfferedDevice, has_device_slices};
 pub use taint::{NodeTaints, Taint, TaintEffect, patch_node_taint};
 pub use watch::{
-    Event, Events, Scope, WatchCause, WatchHealth, watch_config_map, watch_node_loads, watch_nodes,
-    watch_pods, watch_service,
+    Event, Events, Scope, WatchCause, WatchHealth, watch_config_map, watch_device_slices,
+    watch_node_loads, watch_nodes, watch_pods, watch_service,
 };
 
 pub use kube::Client;

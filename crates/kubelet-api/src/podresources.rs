@@ -33,6 +33,34 @@ pub struct ContainerResources {
     pub name: ::prost::alloc::string::String,
     #[prost(message, repeated, tag = "2")]
     pub devices: ::prost::alloc::vec::Vec<ContainerDevices>,
+    #[prost(message, repeated, tag = "5")]
+    pub dynamic_resources: ::prost::alloc::vec::Vec<DynamicResource>,
+}
+/// The devices of one claim of dynamic resource allocation.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct DynamicResource {
+    #[prost(string, tag = "2")]
+    pub claim_name: ::prost::alloc::string::String,
+    #[prost(string, tag = "3")]
+    pub claim_namespace: ::prost::alloc::string::String,
+    #[prost(message, repeated, tag = "4")]
+    pub claim_resources: ::prost::alloc::vec::Vec<ClaimResource>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ClaimResource {
+    #[prost(message, repeated, tag = "1")]
+    pub cdi_devices: ::prost::alloc::vec::Vec<CdiDevice>,
+    #[prost(string, tag = "2")]
+    pub driver_name: ::prost::alloc::string::String,
+    #[prost(string, tag = "3")]
+    pub pool_name: ::prost::alloc::string::String,
+    #[prost(string, tag = "4")]
+    pub device_name: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct CdiDevice {
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
 }
 /// One entry per device in practice, several of one resource a container.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

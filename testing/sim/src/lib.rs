@@ -55,7 +55,7 @@ pub use objects::failure::Failure;
 pub use objects::follow::{ObjectEvent, Objects};
 pub use objects::kind::{
     CONFIG_MAPS, DISRUPTION_BUDGETS, ENDPOINT_SLICES, EVENTS, KINDS, Kind, LEASES, NODE_LOADS,
-    NODE_METRICS, NODES, PODS, WRITTEN_EVENTS,
+    NODE_METRICS, NODES, PODS, RESOURCE_SLICES, WRITTEN_EVENTS,
 };
 pub use proc_tree::{Load, ProcTree};
 

@@ -238,6 +238,7 @@ pub fn pod() -> Value {
             ],
             "initContainerStatuses": [status("init"), status("beside")], "containerStatuses": [status("main")],
             "ephemeralContainerStatuses": [status("debug")], "allocatedResources": quantities,
+            "extendedResourceClaimStatus": { "resourceClaimName": "r", "requestMappings": [{ "containerName": "main" }] },
             "resources": { "requests": quantities, "limits": quantities },
         },
     })
@@ -311,6 +312,35 @@ pub fn endpoint_slice() -> Value {
             "conditions": { "ready": true, "serving": true, "terminating": false },
             "targetRef": { "kind": "Pod", "name": "p", "namespace": "default", "uid": "u" },
         }],
+    })
+}
+
+/// A ResourceSlice with a card and a part of another one, as NVIDIA's driver publishes them.
+#[must_use]
+pub fn device_slice() -> Value {
+    json!({
+        "apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": metadata(None, &json!({})),
+        "spec": {
+            "driver": "gpu.nvidia.com", "nodeName": "a", "allNodes": false,
+            "pool": { "name": "a", "generation": 1, "resourceSliceCount": 1 },
+            "devices": [
+                {
+                    "name": "gpu-0",
+                    "attributes": {
+                        "type": { "string": "gpu" }, "uuid": { "string": "GPU-0" }, "minor": { "int": 0 },
+                        "driverVersion": { "version": "580.95.5" }, "shared": { "bool": false },
+                        "resource.kubernetes.io/pciBusID": { "string": "0000:07:00.0" },
+                    },
+                    "capacity": { "memory": { "value": "40Gi" } },
+                    "taints": [{ "key": "k", "value": "", "effect": "NoSchedule", "timeAdded": "2026-11-20T09:00:00Z" }],
+                },
+                {
+                    "name": "gpu-1-mig-19",
+                    "attributes": { "uuid": { "string": "MIG-1" }, "parentUUID": { "string": "GPU-1" } },
+                    "consumesCounters": [{ "counterSet": "c", "counters": { "memory": { "value": "5Gi" } } }],
+                },
+            ],
+        },
     })
 }
 

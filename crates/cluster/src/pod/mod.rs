@@ -151,6 +151,9 @@ struct Status {
     init_container_statuses: Vec<ContainerStatus>,
     #[serde(deserialize_with = "null_is_default")]
     ephemeral_container_statuses: Vec<ContainerStatus>,
+    /// The claim that kube-scheduler made for resources of containers that a DRA driver serves; only whether there is
+    /// one is read.
+    extended_resource_claim_status: Option<IgnoredAny>,
     /// What the kubelet has admitted for the pod as a whole.
     #[serde(deserialize_with = "null_is_default")]
     allocated_resources: Quantities,
@@ -383,9 +386,10 @@ impl Pod {
         self.metadata.lost.iter().any(|field| !field.starts_with("status"))
     }
 
-    /// Whether it requests devices by resource claims.
+    /// Whether it has devices by resource claims: its own, or one that kube-scheduler made for its requests.
     pub fn has_resource_claims(&self) -> bool {
-        !self.spec.resource_claims.is_empty()
+        let by_request = self.status.extended_resource_claim_status.is_some();
+        by_request || !self.spec.resource_claims.is_empty()
     }
 
     /// Whether it has volumes of claims, which kube-scheduler may have to bind before the pod.

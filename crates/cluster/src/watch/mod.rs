@@ -19,6 +19,7 @@ use crate::config_map::{ConfigMap, ConfigMapFacts};
 use crate::endpoints::{EndpointSlice, of_service};
 use crate::node_load::{NodeLoadFacts, NodeLoadObject};
 use crate::object::Object;
+use crate::resource_slice::{DeviceSlice, NODE_FIELD, ResourceSlice};
 use crate::{Node, Pod, ServicePort, SliceFacts, call};
 use source::{Selection, SourceError, source};
 
@@ -142,6 +143,18 @@ pub fn watch_config_map(
     let selection = Selection { labels: None, fields: Some(format!("metadata.name={name}")) };
     let maps: Api<ConfigMap> = Api::namespaced(client, namespace);
     follow(maps, selection, "configmaps", health, |map: ConfigMap, _| Some(map.facts()))
+}
+
+/// Watches the ResourceSlices of a node, as [`watch_pods`] does pods.
+pub fn watch_device_slices(
+    client: Client,
+    node: NodeName,
+    health: WatchHealth,
+) -> Events<DeviceSlice> {
+    let selection = Scope::Node(node).selection(NODE_FIELD);
+    follow(Api::all(client), selection, "resourceslices", health, |slice: ResourceSlice, _| {
+        Some(slice.facts())
+    })
 }
 
 /// Watches all NodeLoads, as [`watch_pods`] does pods.

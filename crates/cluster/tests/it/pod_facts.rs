@@ -451,6 +451,8 @@ fn containers_of_every_kind_that_were_started_have_their_ids() {
     let waiting = json!({"status": {"containerStatuses": container_with_id("main", Value::Null)}});
     let waiting: cluster::Pod = serde_json::from_value(waiting).unwrap();
     assert_eq!((waiting.container_ids().count(), waiting.has_resource_claims()), (0, false));
+    let made = json!({"status": {"extendedResourceClaimStatus": {"resourceClaimName": "made"}}});
+    assert!(serde_json::from_value::<cluster::Pod>(made).unwrap().has_resource_claims());
 }
 
 fn runs(containers: usize, statuses: &Value) -> Option<ContainerRuns> {

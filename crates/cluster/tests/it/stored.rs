@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use cluster::{
     Budgets, Client, Elector, Event, Events, LeaseSettings, PodReference, Scope, ServicePort,
     WatchHealth, applicant, check_node_loads, get_pod, list_endpoints, list_node_uses, node_pods,
-    objects_read_in_part, residents, watch_config_map, watch_node_loads, watch_nodes, watch_pods,
-    watch_service,
+    objects_read_in_part, residents, watch_config_map, watch_device_slices, watch_node_loads,
+    watch_nodes, watch_pods, watch_service,
 };
 use futures::StreamExt;
 use http::{Method, Request, Response};
@@ -115,6 +115,10 @@ async fn check_watches(of: fn(&Value) -> Vec<Value>) {
     })
     .await;
     check(&of(&stored::node_load()), watch_node_loads).await;
+    check(&of(&stored::device_slice()), |client, health| {
+        watch_device_slices(client, "a".into(), health)
+    })
+    .await;
     let service = ServicePort::parse("default/exporters").unwrap();
     check(&of(&stored::endpoint_slice()), |client, health| watch_service(client, service, health))
         .await;

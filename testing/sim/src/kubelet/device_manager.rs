@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use kubelet_api::podresources::DynamicResource;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
@@ -45,6 +46,8 @@ pub(super) struct Shared {
     others: Mutex<BTreeMap<String, Ids>>,
     /// Checkpoint entries of other plugins' resources.
     others_held: Mutex<Vec<Value>>,
+    /// Devices of resource claims, by the names of pod and container.
+    dynamic: Mutex<BTreeMap<(String, String), Vec<DynamicResource>>>,
     /// Whether the next answer to Allocate is lost with the kubelet.
     pub(super) forgets: AtomicBool,
     /// Number of calls of List.
@@ -64,6 +67,11 @@ pub(super) struct Shared {
 impl Shared {
     pub(super) fn account(&self) -> MutexGuard<'_, Account> {
         lock(&self.account)
+    }
+
+    pub(super) fn dynamic_resources(&self, pod: &str, container: &str) -> Vec<DynamicResource> {
+        let of = (pod.to_owned(), container.to_owned());
+        lock(&self.dynamic).get(&of).cloned().unwrap_or_default()
     }
 
     pub(super) fn knows_the_resource(&self) -> bool {
@@ -106,6 +114,7 @@ impl DeviceManager {
             resource: resource.to_owned(),
             others: Mutex::default(),
             others_held: Mutex::default(),
+            dynamic: Mutex::default(),
             forgets: AtomicBool::default(),
             lists: AtomicUsize::default(),
             account: Mutex::default(),
@@ -191,6 +200,11 @@ impl DeviceManager {
     #[must_use]
     pub fn plugin_dir(&self) -> &Path {
         &self.plugin_dir
+    }
+
+    /// Records that a container has these devices by resource claims.
+    pub fn give_dynamic(&self, pod: &str, container: &str, resources: Vec<DynamicResource>) {
+        lock(&self.shared.dynamic).insert((pod.to_owned(), container.to_owned()), resources);
     }
 
     /// The socket of PodResources.

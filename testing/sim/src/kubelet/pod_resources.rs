@@ -82,6 +82,7 @@ impl Records {
                     device_ids: vec![id.clone()],
                 })
                 .collect(),
+            dynamic_resources: self.0.dynamic_resources(&pod.spec.name, &container.name),
         });
         PodResources {
             name: pod.spec.name.clone(),

@@ -87,8 +87,17 @@ pub const ENDPOINT_SLICES: Kind = Kind {
     short: "",
 };
 
+/// ResourceSlices. The kubelet stand-in, which has no drivers, removes none.
+pub const RESOURCE_SLICES: Kind = Kind {
+    api_version: "resource.k8s.io/v1",
+    plural: "resourceslices",
+    name: "ResourceSlice",
+    namespaced: false,
+    short: "",
+};
+
 /// Every kind served.
-pub const KINDS: [Kind; 10] = [
+pub const KINDS: [Kind; 11] = [
     NODES,
     PODS,
     CONFIG_MAPS,
@@ -99,6 +108,7 @@ pub const KINDS: [Kind; 10] = [
     NODE_METRICS,
     DISRUPTION_BUDGETS,
     ENDPOINT_SLICES,
+    RESOURCE_SLICES,
 ];
 
 impl Kind {

@@ -1,0 +1,214 @@
+//! ResourceSlices: the devices that drivers of dynamic resource allocation (DRA) offer on a node.
+//!
+//! Invariant: a device that cannot be read is left out, and breaks no other one and no list.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use kube::api::ListParams;
+use kube::core::Request;
+use kube::{Client, Resource};
+use placement::units::NodeName;
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::call::{CallError, within};
+use crate::meta::{Meta, resource};
+
+/// The field with the name of the node that has a slice's devices.
+pub(crate) const NODE_FIELD: &str = "spec.nodeName";
+/// Devices of one slice that are read at most: the API server takes no more.
+const MAX_DEVICES: usize = 128;
+/// Attributes of one device that are read at most: the API server takes no more attributes and capacities.
+const MAX_ATTRIBUTES: usize = 32;
+
+/// The parts of a ResourceSlice that are read here.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct ResourceSlice {
+    metadata: Meta,
+    spec: Value,
+}
+
+resource!(
+    ResourceSlice,
+    ClusterResourceScope,
+    "resource.k8s.io",
+    "ResourceSlice",
+    "resourceslices"
+);
+
+/// The name of a device that a driver offers.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct DeviceName {
+    /// The driver, such as `gpu.nvidia.com`.
+    pub driver: String,
+    /// The driver's pool, usually the node's name.
+    pub pool: String,
+    /// The device's name in its pool, such as `gpu-0`.
+    pub device: String,
+}
+
+/// A device of a slice.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OfferedDevice {
+    /// Its name.
+    pub name: DeviceName,
+    /// The values of its attributes that are texts, such as NVIDIA's `uuid` of a card, and `parentUUID` of a part of
+    /// one. Each driver names its attributes itself.
+    pub texts: BTreeSet<String>,
+}
+
+/// What a ResourceSlice says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeviceSlice {
+    /// The slice's name.
+    pub name: String,
+    /// Its devices.
+    pub devices: Vec<OfferedDevice>,
+}
+
+impl ResourceSlice {
+    pub(crate) fn facts(&self) -> DeviceSlice {
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let driver = text(&self.spec["driver"]);
+        let pool = text(&self.spec["pool"]["name"]);
+        let listed = self.spec["devices"].as_array().into_iter().flatten().take(MAX_DEVICES);
+        let devices = listed.filter_map(|device| {
+            let name = DeviceName {
+                driver: driver.clone(),
+                pool: pool.clone(),
+                device: device["name"].as_str()?.to_owned(),
+            };
+            let attributes = device["attributes"].as_object().into_iter().flatten();
+            let texts = attributes
+                .take(MAX_ATTRIBUTES)
+                .filter_map(|(_, value)| value["string"].as_str().map(str::to_owned));
+            Some(OfferedDevice { name, texts: texts.collect() })
+        });
+        DeviceSlice {
+            name: self.metadata.object.name.clone().unwrap_or_default(),
+            devices: devices.collect(),
+        }
+    }
+}
+
+/// Whether the ResourceSlices of a node can be listed: not where Kubernetes has none, or where this program may not.
+///
+/// # Errors
+/// [`CallError`] where the API server does not say.
+pub async fn has_device_slices(
+    client: &Client,
+    node: &NodeName,
+    limit: Duration,
+) -> Result<bool, CallError> {
+    let params = ListParams::default().fields(&format!("{NODE_FIELD}={node}")).limit(1);
+    let list = async {
+        let request = Request::new(ResourceSlice::url_path(&(), None)).list(&params);
+        // Whether the slice can be read does not matter.
+        client.request_text(request.map_err(kube::Error::BuildRequest)?).await
+    };
+    match within(limit, list).await {
+        Ok(_) => Ok(true),
+        Err(CallError::NotFound(_) | CallError::Refused { code: 403, .. }) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+
+    fn facts(slice: Value) -> DeviceSlice {
+        serde_json::from_value::<ResourceSlice>(slice).unwrap().facts()
+    }
+
+    /// As NVIDIA's driver publishes a card and a part of one.
+    fn nvidias() -> Value {
+        json!({
+            "metadata": {"name": "node-1-gpu.nvidia.com-x7k2p", "generateName": "node-1-gpu.nvidia.com-"},
+            "spec": {
+                "driver": "gpu.nvidia.com",
+                "nodeName": "node-1",
+                "pool": {"name": "node-1", "generation": 1, "resourceSliceCount": 1},
+                "devices": [
+                    {
+                        "name": "gpu-0",
+                        "attributes": {
+                            "addressingMode": {"string": "HMM"},
+                            "architecture": {"string": "Ampere"},
+                            "brand": {"string": "Nvidia"},
+                            "cudaComputeCapability": {"version": "8.0.0"},
+                            "cudaDriverVersion": {"version": "13.0.0"},
+                            "driverVersion": {"version": "580.95.5"},
+                            "productName": {"string": "NVIDIA A100-SXM4-40GB"},
+                            "resource.kubernetes.io/pciBusID": {"string": "0000:07:00.0"},
+                            "type": {"string": "gpu"},
+                            "uuid": {"string": "GPU-aaaaaaaa-1111-2222-3333-444444444444"},
+                        },
+                        "capacity": {"memory": {"value": "40Gi"}},
+                    },
+                    {
+                        "name": "gpu-1-mig-1g5gb-19-0",
+                        "attributes": {
+                            "parentIndex": {"int": 1},
+                            "parentUUID": {"string": "GPU-bbbbbbbb-1111-2222-3333-444444444444"},
+                            "profile": {"string": "1g.5gb"},
+                            "type": {"string": "mig"},
+                            "uuid": {"string": "MIG-cccccccc-1111-2222-3333-444444444444"},
+                        },
+                    },
+                ],
+            },
+        })
+    }
+
+    #[test]
+    fn cards_and_parts_of_cards_name_the_card() {
+        let slice = facts(nvidias());
+        let [card, part] = &slice.devices[..] else { panic!("{slice:?}") };
+        assert_eq!(
+            card.name,
+            DeviceName {
+                driver: "gpu.nvidia.com".into(),
+                pool: "node-1".into(),
+                device: "gpu-0".into()
+            }
+        );
+        assert!(card.texts.contains("GPU-aaaaaaaa-1111-2222-3333-444444444444"));
+        assert!(part.texts.contains("GPU-bbbbbbbb-1111-2222-3333-444444444444"));
+    }
+
+    proptest! {
+        #[test]
+        fn a_broken_part_leaves_the_other_devices(
+            place in prop::sample::select(vec![
+                "/spec/pool", "/spec/devices/1", "/spec/devices/1/name", "/spec/devices/1/attributes",
+                "/spec/devices/1/attributes/uuid", "/spec/devices/1/attributes/uuid/string",
+            ]),
+            value in prop::sample::select(vec![
+                json!(null), json!(7), json!("x"), json!([]), json!({}), json!([{"string": 1}]), json!(true),
+            ]),
+        ) {
+            let mut slice = nvidias();
+            *slice.pointer_mut(place).unwrap() = value;
+            let read = facts(slice);
+            prop_assert_eq!(&read.devices[0].name.device, "gpu-0");
+        }
+    }
+
+    #[test]
+    fn a_slice_without_anything_has_no_devices() {
+        for slice in [
+            json!({}),
+            json!({"spec": null}),
+            json!({"spec": []}),
+            json!({"spec": {"devices": {}}}),
+        ] {
+            assert_eq!(facts(slice).devices, []);
+        }
+    }
+}
