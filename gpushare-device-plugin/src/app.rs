@@ -23,6 +23,7 @@ use crate::cards::Cards;
 use crate::cards::closed::ClosedCards;
 use crate::cards::cordoned;
 use crate::cards::file::CardsFile;
+use crate::cards::offered::OfferedCards;
 use crate::cards::search::{CardSearch, POLLS_PER_LOOK};
 use crate::cards::sizing::Sizing;
 use crate::cards::watch::{CardWatch, Open, OpenNvml, Prepare, REOPEN_PAUSE};
@@ -30,6 +31,7 @@ use crate::cdi_watch::SpecWatch;
 use crate::container::cdi::SpecFile;
 use crate::container::{Mode, Responder};
 use crate::departure::{Departure, Phase};
+use crate::dra::watch::DraWatch;
 use crate::isolation::NodeIsolation;
 use crate::isolation::support::Host;
 use crate::kubelet::session::Plugin;
@@ -137,8 +139,9 @@ impl Wiring {
         let (cards, probe) = self.follow_cards(prepare, indexes, self.follow_cordoned());
         let processes = self.follow_processes(probe, pods.clone());
         self.follow_unhealthy_map(cards.clone(), index_sender);
-        let (isolation, closed) = self.follow_nvidia(&cards, spec.clone());
         let records = Arc::new(SharedRecords::default());
+        let offered = self.follow_dra(&cards, &pods, &kubelet, &records);
+        let (isolation, closed) = self.follow_nvidia(&cards, offered, spec.clone());
         let lingering = self.find_lingering(&pods, &records);
         let audit = Audit {
             every: self.args.audit_interval,
@@ -351,9 +354,32 @@ impl Wiring {
         self.spawn("unhealthy-gpus", |shutdown| map.run(events, shutdown));
     }
 
+    fn follow_dra(
+        &self,
+        cards: &watch::Receiver<Arc<Cards>>,
+        pods: &Arc<PodCache>,
+        kubelet: &PodResourcesClient,
+        records: &Arc<SharedRecords>,
+    ) -> watch::Receiver<Option<Arc<OfferedCards>>> {
+        let (sender, offered) = watch::channel(None);
+        let watch = DraWatch {
+            client: self.client.clone(),
+            node: self.args.node(),
+            cards: cards.clone(),
+            pods: pods.clone(),
+            kubelet: kubelet.clone(),
+            records: records.clone(),
+            offered: sender,
+            events: self.events.clone(),
+        };
+        self.spawn("dra", |shutdown| watch.run(shutdown));
+        offered
+    }
+
     fn follow_nvidia(
         &self,
         cards: &watch::Receiver<Arc<Cards>>,
+        offered: watch::Receiver<Option<Arc<OfferedCards>>>,
         own: Option<Arc<SpecFile>>,
     ) -> (NodeIsolation, watch::Receiver<Arc<ClosedCards>>) {
         let (sender, support) = watch::channel(None);
@@ -374,6 +400,7 @@ impl Wiring {
             policy,
             support: sender,
             closed: close,
+            offered,
             cards: cards.clone(),
             events: self.events.clone(),
             metrics: self.metrics.clone(),
@@ -529,7 +556,8 @@ async fn prepare(plugin: &mut Plugin, lingering: &Lingering, registered: &Condit
     if cards.await.is_err() {
         return;
     }
-    // Takes seconds at most: it only reads files of the node.
+    // Takes seconds at most: it reads files of the node, and waits so long for the first list of ResourceSlices. By then
+    // it is known which cards take no new pods.
     let mut support = plugin.admission.isolation().support.clone();
     if support.wait_for(Option::is_some).await.is_err() {
         return;

@@ -20,6 +20,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::cards::Cards;
 use crate::cards::closed::ClosedCards;
+use crate::cards::offered::OfferedCards;
 use crate::container::cdi::SpecFile;
 use crate::isolation::report::ReportedMode;
 use crate::isolation::support::{Host, IsolationSupport};
@@ -47,6 +48,8 @@ pub(crate) struct SpecWatch {
     pub support: watch::Sender<Option<IsolationSupport>>,
     /// Publishes the cards that take no new pods.
     pub closed: watch::Sender<Arc<ClosedCards>>,
+    /// The cards that a DRA driver offers as well; `None` until that is known. Nothing is published before.
+    pub offered: watch::Receiver<Option<Arc<OfferedCards>>>,
     /// The cards that NVIDIA's specification must have.
     pub cards: watch::Receiver<Arc<Cards>>,
     /// Writes problems as events.
@@ -100,6 +103,9 @@ impl SpecWatch {
         let mut reported = ReportedProblems::default();
         let mut mode = ReportedMode::default();
         let mut folder = None;
+        if self.offered.wait_for(Option::is_some).await.is_err() {
+            return;
+        }
         loop {
             let cards = self.cards.borrow_and_update().clone();
             let Some(checked) = self.check(cards.clone()).await else { return };
@@ -116,6 +122,7 @@ impl SpecWatch {
             self.report(&reported.due(problems, Instant::now())).await;
             tokio::select! {
                 changed = self.cards.changed() => if changed.is_err() { return },
+                changed = self.offered.changed() => if changed.is_err() { return },
                 () = sleep(EVERY) => {}
             }
         }
@@ -141,7 +148,7 @@ impl SpecWatch {
     /// Publishes the cards that take no new pods. `decided` is the mode of a pod without an annotation, and `reported`
     /// the problem of our folder that the last event had.
     async fn close(
-        &self,
+        &mut self,
         checked: &Checked,
         decided: &Result<Decision, IsolationError>,
         reported: &mut Option<String>,
@@ -151,6 +158,7 @@ impl SpecWatch {
         let not_writable = if limits { checked.not_writable.as_ref() } else { None };
         let folder = checked.not_restored.as_ref().or(not_writable);
         let mut closed = closed_cards(&checked.problems);
+        closed.offered = self.offered.borrow_and_update().clone().unwrap_or_default();
         closed.all = match (decided, folder) {
             (Err(_), _) => Some(Closed::Isolation),
             (Ok(_), Some(_)) => Some(Closed::CdiFolder),

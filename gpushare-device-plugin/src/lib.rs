@@ -16,6 +16,7 @@
 //! | [`container`] | the response to Allocate, and our CDI specification |
 //! | [`cdi_watch`] | the periodic check of both CDI specifications |
 //! | [`records`] | which container holds which device ids |
+//! | [`dra`] | the cards that DRA drivers offer and have given out |
 //! | [`lingering`] | deleted pods whose processes still run |
 //! | [`departure`] | whether the kubelet is served, and the orderly end |
 //! | [`report`] | the annotations and status that are written on the node and its pods |
@@ -34,6 +35,7 @@ pub mod cards;
 pub(crate) mod cdi_watch;
 pub mod container;
 pub(crate) mod departure;
+pub(crate) mod dra;
 #[cfg(test)]
 mod fixtures;
 pub mod isolation;

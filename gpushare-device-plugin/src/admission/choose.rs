@@ -13,6 +13,7 @@ use placement::units::CardId;
 use super::identify::IdRequest;
 use super::refusal::Refusal;
 use crate::cards::ids::{DeviceId, Ids, first_few};
+use crate::cards::offered::OfferedCards;
 use crate::cards::{Cards, units_of};
 use crate::pods::PodRef;
 use crate::records::IdsInUse;
@@ -53,6 +54,8 @@ pub(crate) struct IdSupply<'s> {
     pub available: &'s Ids,
     /// The ids in use, by the records.
     pub in_use: &'s IdsInUse,
+    /// The cards that a DRA driver offers as well.
+    pub offered: &'s OfferedCards,
 }
 
 /// Ids for `ask` on its claimed cards: those that must be included, then the lowest free slots.
@@ -83,7 +86,7 @@ pub(crate) fn choose(
 
 impl IdSupply<'_> {
     /// Checks that no exclusive pod, this one or another, would share the card, nor a pod that holds it through another
-    /// plugin's resource.
+    /// plugin's resource or gets it by a resource claim.
     fn check_alone(
         &self,
         facts: &PodFacts,
@@ -99,6 +102,10 @@ impl IdSupply<'_> {
                 resource: held.resource.clone(),
                 holder: held.pod.clone(),
             });
+        }
+        if let Some(driver) = self.offered.driver_of(card) {
+            let driver = driver.to_owned();
+            return Err(Refusal::OfferedByDra { pod, card: card.clone(), driver });
         }
         if self.has_some_on(card, &in_use.exclusive) {
             return Err(Refusal::CardTaken { pod, card: card.clone() });
@@ -195,7 +202,8 @@ mod tests {
         let cards = cards(&[(A, 4), (B, 4)]);
         let ask = container_requests(facts).next().unwrap();
         let id_request = IdRequest { size: ask.units.0 as usize, must_include: must.clone() };
-        let supply = IdSupply { cards: &cards, available, in_use };
+        let offered = OfferedCards::default();
+        let supply = IdSupply { cards: &cards, available, in_use, offered: &offered };
         choose(facts, ask, &id_request, &supply).map(|choice| choice.ids)
     }
 

@@ -151,7 +151,9 @@ impl Admission {
             records.in_use_for(&facts.uid)
         };
         let cards = self.sources.cards();
-        let supply = IdSupply { cards: &cards, available: &available, in_use: &in_use };
+        let offered = self.sources.closed.borrow().offered.clone();
+        let supply =
+            IdSupply { cards: &cards, available: &available, in_use: &in_use, offered: &offered };
         choose(&facts, &ask, &id_request, &supply)
     }
 

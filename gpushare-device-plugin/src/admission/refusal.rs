@@ -102,10 +102,10 @@ pub enum Refusal {
         /// The card of its claim.
         card: CardId,
     },
-    /// Another pod holds the claimed card through another device plugin's resource.
+    /// Another pod holds the claimed card through another device plugin's resource, or by a resource claim.
     #[error(
         "pod {pod} claims card {card}, which the pod with UID {holder} holds through {resource}: let one device \
-         plugin alone serve this \
+         plugin or DRA driver alone serve this \
          node's cards, and create the pod again"
     )]
     HeldElsewhere {
@@ -113,10 +113,23 @@ pub enum Refusal {
         pod: PodRef,
         /// The card of its claim.
         card: CardId,
-        /// The other resource.
+        /// The other resource, or the claim's driver.
         resource: String,
         /// The UID of the pod that holds the card.
         holder: PodUid,
+    },
+    /// A DRA driver offers the claimed card as well.
+    #[error(
+        "pod {pod} claims card {card}, which the DRA driver {driver} offers as well: let one of both serve this node's \
+         cards, and create the pod again"
+    )]
+    OfferedByDra {
+        /// The pod being admitted.
+        pod: PodRef,
+        /// The card of its claim.
+        card: CardId,
+        /// The driver.
+        driver: String,
     },
     /// The pod claims the card exclusively, and another pod is on it.
     #[error(
@@ -228,7 +241,8 @@ impl Refusal {
     /// own spec or annotations, or on what other pods do, is no fault of the node.
     fn is_of_node(&self) -> bool {
         match self {
-            Self::Unhealthy { .. } | Self::HeldElsewhere { .. } | Self::Unidentified(_) => true,
+            Self::Unhealthy { .. } | Self::HeldElsewhere { .. } => true,
+            Self::OfferedByDra { .. } | Self::Unidentified(_) => true,
             Self::Isolation { cause: IsolationError::NotKnown, .. } => true,
             Self::Limit { .. } => true,
             Self::Isolation { cause: IsolationError::Unavailable { missing, .. }, .. } => {
@@ -251,6 +265,7 @@ impl Refusal {
             Self::CardTaken { .. } => "card_taken",
             Self::NotAlone { .. } => "not_alone",
             Self::HeldElsewhere { .. } => "held_elsewhere",
+            Self::OfferedByDra { .. } => "offered_by_dra",
             Self::NoPodAsks { .. } => "no_pod_asks",
             Self::NotInApi { .. } => "not_in_api",
             Self::NoneClaimed { .. } => "unclaimed",
@@ -292,6 +307,7 @@ mod tests {
             }
             Refusal::NotAlone { .. } => &["holds units", "create the pod again"],
             Refusal::HeldElsewhere { .. } => &["one device plugin", "create the pod again"],
+            Refusal::OfferedByDra { .. } => &["let one of both", "create the pod again"],
             Refusal::Ambiguous { .. } => &["create it again"],
             Refusal::Unidentified(_) => &["create the pod again once that works"],
             Refusal::Isolation { cause, .. } => match cause {
@@ -351,6 +367,11 @@ mod tests {
                 card: "GPU-a".into(),
                 resource: "nvidia.com/gpu".to_owned(),
                 holder: "8b1f4a9e".into(),
+            },
+            Refusal::OfferedByDra {
+                pod: pod(),
+                card: "GPU-a".into(),
+                driver: "gpu.nvidia.com".to_owned(),
             },
             Refusal::Ambiguous { size: 3, pods: vec![pod()] },
             Refusal::NoneClaimed { size: 3, pods: vec![pod()] },

@@ -83,7 +83,7 @@ pub fn place(facts: &PodFacts, gpu: &GpuPod, node: &NodeView<'_>) -> Result<Arc<
     let other_pods = OtherPods::of(facts, node);
     let mut free: Vec<FreeCard> = Vec::new();
     for card in node.cards.iter() {
-        let elsewhere = node.records.elsewhere().iter().any(|held| held.card == card.uuid);
+        let elsewhere = node.records.elsewhere().any(|held| held.card == card.uuid);
         if !elsewhere {
             free.push(free_card(card, node, &other_pods));
         }
@@ -221,7 +221,8 @@ mod tests {
     fn a_pod_goes_to_no_card_that_takes_no_new_pods() {
         let pod = without_claim("p", 2);
         let records = Records::default();
-        let first = ClosedCards { all: None, cards: [(A.into(), Closed::Cdi)].into() };
+        let first =
+            ClosedCards { cards: [(A.into(), Closed::Cdi)].into(), ..ClosedCards::default() };
         assert_eq!(card_beside(&first, &pod, &records, &[]).as_deref(), Ok(B));
         let all = ClosedCards { all: Some(Closed::CdiFolder), ..ClosedCards::default() };
         assert_eq!(card_beside(&all, &pod, &records, &[]).unwrap_err(), NoFit::Closed.label());

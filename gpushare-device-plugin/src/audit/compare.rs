@@ -14,7 +14,8 @@ use crate::pods::{NodePod, PodRef, container_requests};
 use crate::processes::Snapshot;
 use crate::processes::host::Membership;
 use crate::processes::rows::{ProcessOwner, Usage, rows};
-use crate::records::checkpoint::{Checkpoint, is_static, pod_exists};
+use crate::records::ClaimedCards;
+use crate::records::checkpoint::{Checkpoint, OtherPluginCard, is_static, pod_exists};
 use crate::report::is_on_other_card;
 
 /// The inputs of one audit.
@@ -29,6 +30,8 @@ pub(crate) struct Facts<'f> {
     pub checkpoint: Option<&'f Checkpoint>,
     /// Returns the ids that a pod holds by this program's records.
     pub held_by: &'f dyn Fn(&PodFacts) -> Ids,
+    /// What pods hold by resource claims.
+    pub claimed: &'f BTreeMap<PodUid, ClaimedCards>,
     /// The processes on the cards.
     pub processes: &'f Snapshot,
 }
@@ -38,7 +41,7 @@ pub(crate) struct Facts<'f> {
 struct HeldCards {
     /// Units of our resource on each card.
     units: BTreeMap<CardId, Units>,
-    /// Cards that it holds through another plugin's resource.
+    /// Cards that it holds through another plugin's resource, or by resource claims.
     other_plugin: BTreeSet<CardId>,
 }
 
@@ -115,7 +118,8 @@ impl Facts<'_> {
         }
     }
 
-    /// Finds cards that another device plugin offers, and cards that pods hold through its resource and through ours.
+    /// Finds cards that another device plugin offers, and cards that pods hold through its resource, or by resource
+    /// claims, and through ours.
     fn find_cards_of_two_plugins(&self, checkpoint: &Checkpoint, findings: &mut Findings) {
         findings.checks([Kind::CardHeldTwice, Kind::CardOfferedTwice]);
         for card in self.cards.iter() {
@@ -128,6 +132,9 @@ impl Facts<'_> {
                 findings.add(of_card(Kind::CardOfferedTwice, &card.uuid), note);
             }
             let whole = checkpoint.cards_held_elsewhere(|uid| self.facts(uid));
+            let is_known =
+                |held: &&OtherPluginCard| self.knows_claims_of(&held.pod, &held.container);
+            let whole = whole.chain(self.claimed_cards().filter(is_known));
             for whole in whole.filter(|whole| whole.card == card.uuid) {
                 let shares = checkpoint.held.iter().find(|held| {
                     held.pod != whole.pod
@@ -146,6 +153,15 @@ impl Facts<'_> {
                 }
             }
         }
+    }
+
+    fn claimed_cards(&self) -> impl Iterator<Item = &OtherPluginCard> {
+        self.claimed.values().flat_map(|claimed| &claimed.cards)
+    }
+
+    /// Whether it is known which cards the container holds by resource claims.
+    fn knows_claims_of(&self, pod: &PodUid, container: &str) -> bool {
+        self.claimed.get(pod).is_some_and(|claimed| claimed.known.contains(container))
     }
 
     fn facts(&self, uid: &PodUid) -> Option<Arc<PodFacts>> {
@@ -187,13 +203,13 @@ impl Facts<'_> {
         !is_static(uid) && !self.pods.contains_key(uid)
     }
 
-    fn held_by_container<'c>(&self, checkpoint: &'c Checkpoint) -> HeldByContainer<'c> {
+    fn held_by_container<'c>(&'c self, checkpoint: &'c Checkpoint) -> HeldByContainer<'c> {
         let mut held_cards = HeldByContainer::new();
         for held in &checkpoint.held {
             let to: &mut HeldCards = held_cards.entry((&held.pod, &held.container)).or_default();
             to.units = units_of(&held.ids, self.cards);
         }
-        for whole in &checkpoint.other_plugin_cards {
+        for whole in checkpoint.other_plugin_cards.iter().chain(self.claimed_cards()) {
             let to = held_cards.entry((&whole.pod, &whole.container)).or_default();
             to.other_plugin.insert(whole.card.clone());
         }
@@ -229,9 +245,10 @@ impl Facts<'_> {
         let ContainerUsage { pod, container, card: id, used } = usage;
         let facts = &pod.facts;
         let has_none = held_cards.units.is_empty() && held_cards.other_plugin.is_empty();
-        // Agents of the node, such as MPS, use cards without a request. Devices of resource claims are in other
-        // records.
-        let may_have_none = facts.kind == PodKind::Daemon || pod.has_resource_claims;
+        // Agents of the node, such as MPS, use cards without a request. Some devices of resource claims are not known, as
+        // those of init containers.
+        let has_unknown = pod.has_resource_claims && !self.knows_claims_of(&facts.uid, container);
+        let may_have_none = facts.kind == PodKind::Daemon || has_unknown;
         if !held_cards.units.contains_key(id) && !held_cards.other_plugin.contains(id) {
             if !(has_none && may_have_none) {
                 let note =
@@ -302,7 +319,7 @@ mod tests {
     use crate::pods::ContainerId;
     use crate::processes::group::PodGroup;
     use crate::processes::{CardProcess, CardProcesses, Unknown};
-    use crate::records::checkpoint::{HeldIds, OtherPluginCard};
+    use crate::records::checkpoint::HeldIds;
 
     const GIB: u64 = 1 << 30;
     /// A UID of the form that pods have, unlike those of the fixtures.
@@ -313,6 +330,7 @@ mod tests {
         pod: NodePod,
         checkpoint: Option<Checkpoint>,
         own: Ids,
+        claimed: BTreeMap<PodUid, ClaimedCards>,
         processes: Snapshot,
     }
 
@@ -361,6 +379,7 @@ mod tests {
                 pod: running(&simple("p", A, 2)),
                 checkpoint: Some(held(own.clone())),
                 own,
+                claimed: BTreeMap::new(),
                 processes: vec![
                     on(A, Ok(vec![process(in_pod("p"), Some(2 * GIB))])),
                     on(B, Ok(vec![])),
@@ -375,6 +394,7 @@ mod tests {
                 pods: &[(self.pod.facts.uid.clone(), self.pod.clone())].into(),
                 checkpoint: self.checkpoint.as_ref(),
                 held_by: &|_| self.own.clone(),
+                claimed: &self.claimed,
                 processes: &self.processes,
             })
         }
@@ -512,6 +532,36 @@ mod tests {
         bench.pod.has_resource_claims = false;
         bench.edit(|facts| facts.kind = PodKind::Daemon);
         assert_eq!(bench.kinds(), []);
+    }
+
+    #[test]
+    fn a_container_with_resource_claims_is_found_on_a_card_that_is_known_to_be_none_of_them() {
+        let mut bench = AuditBench::new();
+        bench.checkpoint = Some(Checkpoint::default());
+        bench.edit(|facts| facts.gpu = Ok(None));
+        bench.own = Ids::default();
+        bench.pod.has_resource_claims = true;
+        for (card, known, expected) in
+            [(A, "main", &[][..]), (B, "main", &[Kind::ProcessElsewhere]), (A, "other", &[])]
+        {
+            let claimed =
+                ClaimedCards { cards: vec![whole("p", card)], known: [known.to_owned()].into() };
+            bench.claimed = [("p".into(), claimed)].into();
+            assert_eq!(bench.kinds(), expected, "{card} {known}");
+        }
+        bench.claimed = [("p".into(), ClaimedCards::default())].into();
+        assert_eq!(bench.kinds(), [], "an init container's");
+    }
+
+    #[test]
+    fn a_card_that_is_held_by_a_resource_claim_and_by_units_is_found_where_it_is_known() {
+        let mut bench = AuditBench::new();
+        for (known, expected) in [("main", &[Kind::CardHeldTwice][..]), ("other", &[])] {
+            let claimed =
+                ClaimedCards { cards: vec![whole("q", A)], known: [known.to_owned()].into() };
+            bench.claimed = [("q".into(), claimed)].into();
+            assert_eq!(bench.kinds(), expected, "{known}");
+        }
     }
 
     #[test]

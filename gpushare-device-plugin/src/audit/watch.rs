@@ -74,6 +74,7 @@ impl Audit {
         let is_comparable = !cards.is_empty() && self.pods.is_listed();
         let pods = self.pods.by_uids();
         let processes = self.processes.borrow().clone();
+        let claimed = self.records.lock().claimed().clone();
         let findings = if is_comparable {
             compare(&Facts {
                 cards: &cards,
@@ -81,6 +82,7 @@ impl Audit {
                 pods: &pods,
                 checkpoint: checkpoint.as_ref(),
                 held_by: &|facts: &PodFacts| self.records.lock().held_by(facts),
+                claimed: &claimed,
                 processes: &processes,
             })
         } else {

@@ -2,7 +2,8 @@
 //!
 //! [`ids`] names units, [`sizing`] counts the units of a card, [`inventory`] turns NVML's answers into cards, [`watch`]
 //! polls NVML, [`cordoned`] follows which cards operators take out of use, [`search`] looks for a first card,
-//! [`mod@file`] keeps the cards for a later process, and [`closed`] are the cards that take no new pods.
+//! [`mod@file`] keeps the cards for a later process, [`closed`] are the cards that take no new pods, and [`offered`] those that a DRA driver offers
+//! as well.
 
 pub mod closed;
 pub(crate) mod cordoned;
@@ -10,6 +11,7 @@ mod errors;
 pub(crate) mod file;
 pub mod ids;
 pub mod inventory;
+pub mod offered;
 pub(crate) mod search;
 pub mod sizing;
 pub(crate) mod watch;

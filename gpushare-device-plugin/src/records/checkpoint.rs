@@ -67,14 +67,14 @@ pub struct HeldIds {
     pub unit: Option<MiB>,
 }
 
-/// A card that a container holds through another plugin's resource, exclusively or shared.
+/// A card that a container holds through another plugin's resource or by a resource claim, exclusively or shared.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OtherPluginCard {
     /// The UID of its pod.
     pub pod: PodUid,
     /// The container's name.
     pub container: String,
-    /// The resource, such as `nvidia.com/gpu`.
+    /// The resource, such as `nvidia.com/gpu`, or the claim's driver, such as `gpu.nvidia.com`.
     pub resource: String,
     /// The card.
     pub card: CardId,

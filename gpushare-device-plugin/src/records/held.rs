@@ -30,7 +30,7 @@ pub struct IdsInUse {
     pub others: Ids,
     /// Ids of other pods that are exclusive on their cards.
     pub exclusive: Ids,
-    /// Cards that other pods hold through another plugin's resource.
+    /// Cards that other pods hold through another plugin's resource, or by resource claims.
     pub elsewhere: Vec<OtherPluginCard>,
 }
 
@@ -66,7 +66,7 @@ impl Records {
                 in_use.exclusive.insert(id.clone());
             }
         }
-        let elsewhere = self.elsewhere.iter().filter(|card| card.pod != *admitted);
+        let elsewhere = self.elsewhere().filter(|card| card.pod != *admitted);
         in_use.elsewhere = elsewhere.cloned().collect();
         in_use
     }

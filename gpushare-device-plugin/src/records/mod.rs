@@ -9,6 +9,7 @@
 //! | the file of grants (`lingering::file`) | UID, name, ids of pods that may have processes | at the start |
 //! | [the kubelet's checkpoint](checkpoint) | UID, container, ids; init containers too | at the start, with each list |
 //! | [PodResources List](pod_resources) | **name**, container, ids; no init containers | each GetPreferredAllocation |
+//! | [PodResources Get](pod_resources) | devices of claims, by container | when [a pod with claims](crate::dra) comes |
 //! | [the watch of pods](crate::pods) | UID, name | always; it may be late |
 //!
 //! # From a name to a UID
@@ -39,7 +40,7 @@ pub mod pod_resources;
 mod saved;
 mod uids;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cluster::PodFacts;
@@ -88,6 +89,17 @@ pub struct Records {
     pods: HashMap<PodUid, PodRecord>,
     /// Cards that pods hold through another plugin's resource.
     elsewhere: Vec<OtherPluginCard>,
+    /// What pods hold by resource claims.
+    claimed: BTreeMap<PodUid, ClaimedCards>,
+}
+
+/// What a pod holds by resource claims.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ClaimedCards {
+    /// Its cards. Of a device that may be on any card, every one of the node.
+    pub cards: Vec<OtherPluginCard>,
+    /// The containers of which it is known which cards these are.
+    pub known: BTreeSet<String>,
 }
 
 /// A pod of the kubelet's list.
@@ -216,9 +228,22 @@ impl Records {
         self.elsewhere = held.cloned().collect();
     }
 
-    /// Cards that pods hold through another plugin's resource, as last set.
-    pub fn elsewhere(&self) -> &[OtherPluginCard] {
-        &self.elsewhere
+    /// Sets what pods hold by resource claims. Returns whether that has changed.
+    pub fn set_claimed(&mut self, claimed: BTreeMap<PodUid, ClaimedCards>) -> bool {
+        let changed = self.claimed != claimed;
+        self.claimed = claimed;
+        changed
+    }
+
+    /// What pods hold by resource claims, as last set.
+    pub fn claimed(&self) -> &BTreeMap<PodUid, ClaimedCards> {
+        &self.claimed
+    }
+
+    /// Cards that pods hold through another plugin's resource, and by resource claims, as last set.
+    pub fn elsewhere(&self) -> impl Iterator<Item = &OtherPluginCard> {
+        let by_claims = self.claimed.values().flat_map(|claimed| &claimed.cards);
+        self.elsewhere.iter().chain(by_claims)
     }
 
     /// Prepares for an allocation by the kubelet: the container holds no ids now, and this pod is the one with its

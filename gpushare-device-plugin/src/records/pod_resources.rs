@@ -9,6 +9,7 @@ use std::future::Future;
 use std::path::Path;
 use std::time::Duration;
 
+use cluster::DeviceName;
 use tokio::time::{sleep, timeout};
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
@@ -60,6 +61,9 @@ pub enum Record {
     Unsupported,
 }
 
+/// The devices that containers have by resource claims, by the container's name. Init containers are missing.
+pub type ClaimedDevices = BTreeMap<String, Vec<DeviceName>>;
+
 type Client = PodResourcesListerClient<Channel>;
 
 /// A client of the kubelet's PodResources socket. It connects with the first call, and again after the
@@ -105,6 +109,26 @@ impl PodResourcesClient {
     /// # Errors
     /// When the kubelet does not answer.
     pub async fn get(&self, pod: &PodRef) -> Result<Record, Status> {
+        match self.ask(pod).await {
+            Ok(Some(pod)) => Ok(Record::Pod(self.pod(pod))),
+            Ok(None) => Ok(Record::Absent),
+            Err(status) => unanswered(status),
+        }
+    }
+
+    /// Get: the devices of one pod by resource claims; `None` where the kubelet has no pod of that name, or does not
+    /// serve Get.
+    ///
+    /// # Errors
+    /// When the kubelet does not answer.
+    pub async fn claimed_devices(&self, pod: &PodRef) -> Result<Option<ClaimedDevices>, Status> {
+        match self.ask(pod).await {
+            Ok(found) => Ok(found.map(claimed_devices)),
+            Err(status) => unanswered(status).map(|_| None),
+        }
+    }
+
+    async fn ask(&self, pod: &PodRef) -> Result<Option<PodResources>, Status> {
         let got = self.repeat(async |mut client| {
             let request = GetPodResourcesRequest {
                 pod_name: pod.name.clone(),
@@ -112,13 +136,7 @@ impl PodResourcesClient {
             };
             client.get(request).await
         });
-        match got.await {
-            Ok(answer) => Ok(match answer.into_inner().pod_resources {
-                Some(pod) => Record::Pod(self.pod(pod)),
-                None => Record::Absent,
-            }),
-            Err(status) => unanswered(status),
-        }
+        Ok(got.await?.into_inner().pod_resources)
     }
 
     /// Calls until there is an answer, within [`ANSWER_TIMEOUT`].
@@ -167,6 +185,20 @@ impl PodResourcesClient {
             container.devices.iter().filter(|devices| devices.resource_name == self.resource);
         ours.flat_map(|devices| &devices.device_ids).filter_map(|id| id.parse().ok()).collect()
     }
+}
+
+fn claimed_devices(pod: PodResources) -> ClaimedDevices {
+    let mut claimed = ClaimedDevices::new();
+    for container in pod.containers {
+        let devices = claimed.entry(container.name).or_default();
+        let of_claims = container.dynamic_resources.into_iter().flat_map(|of| of.claim_resources);
+        devices.extend(of_claims.map(|resource| DeviceName {
+            driver: resource.driver_name,
+            pool: resource.pool_name,
+            device: resource.device_name,
+        }));
+    }
+    claimed
 }
 
 /// The kubelet's errors all have the code Unknown and differ in their text

@@ -242,7 +242,7 @@ impl Reporter {
         records.lingering().map(|(uid, pod)| (uid.clone(), pod.charge(cards))).collect()
     }
 
-    /// The charges of pods that hold cards through another plugin's resource: whole cards.
+    /// The charges of pods that hold cards through another plugin's resource, or by resource claims: whole cards.
     fn held_elsewhere(&self, cards: &Cards) -> Vec<PodCharge> {
         // If the checkpoint cannot be read, the cards that were read last count.
         match self.checkpoint.read() {

@@ -12,6 +12,7 @@
 mod admission;
 mod audit;
 mod cards;
+mod dra;
 mod identify;
 mod idle;
 mod isolation;
