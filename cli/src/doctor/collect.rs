@@ -274,7 +274,7 @@ pub(super) type Wanted =
 const POLICY: &str = "policy";
 
 /// The rights of docs/rights.md that are always needed.
-pub(super) const RIGHTS: [Wanted; 20] = [
+pub(super) const RIGHTS: [Wanted; 21] = [
     ("scheduler-extender", "", "nodes", "", &["get", "list", "watch"], false),
     ("scheduler-extender", "", "pods", "", &["get", "list", "watch"], false),
     ("scheduler-extender", "policy", "poddisruptionbudgets", "", &["list"], false),
@@ -300,6 +300,7 @@ pub(super) const RIGHTS: [Wanted; 20] = [
     ("gpushare-device-plugin", "", "nodes/status", "", &["patch"], false),
     ("gpushare-device-plugin", "", "pods", "", &["get", "list", "watch"], false),
     ("gpushare-device-plugin", "", "pods", "", &["patch"], false),
+    ("gpushare-device-plugin", "resource.k8s.io", "resourceslices", "", &["list", "watch"], false),
     ("gpushare-device-plugin", "events.k8s.io", "events", "", &["create"], false),
     ("gpushare-device-plugin", "events.k8s.io", "events", "", &["patch"], false),
 ];

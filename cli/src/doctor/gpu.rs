@@ -189,7 +189,7 @@ pub(crate) fn unit(facts: &Facts, found: &mut Findings) {
     found.ok_if_nothing(format!("{} MiB", facts.plugin_setting("PLIMSOLL_UNIT_MIB", "1024")));
 }
 
-/// Whether another device plugin gives out the same cards.
+/// Whether another device plugin, or a DRA driver, gives out the same cards.
 pub(crate) fn other_plugins(facts: &Facts, found: &mut Findings) {
     const TODO: &str = "take it off these nodes, or label them gpushare=false (docs/install.md#which-nodes-are-gpu-nodes)";
     if plugin(facts, found).is_none() {
@@ -202,6 +202,19 @@ pub(crate) fn other_plugins(facts: &Facts, found: &mut Findings) {
     let names = facts.names();
     let own = [names.gpu_resource(), names.gpu_count_resource()];
     let nodes = nodes_with_cards(facts, found);
+    let by_dra: Vec<String> = nodes
+        .iter()
+        .flatten()
+        .filter(|node| cards_of(node, &names).is_some_and(|cards| is_closed(&cards, Closed::Dra)))
+        .map(|node| node.metadata.name.clone())
+        .collect();
+    if !by_dra.is_empty() {
+        found.fail(
+            format!("a DRA driver offers the same cards, which take no new pods: {}", few(&by_dra)),
+            "disable the driver's cards there (NVIDIA's: resources.gpus.enabled=false), or label these nodes \
+             gpushare=false (docs/gpu.md#beside-a-dra-driver)",
+        );
+    }
     let mut both = Vec::new();
     let mut perhaps = Vec::new();
     for node in nodes.iter().flatten() {
@@ -293,12 +306,11 @@ pub(crate) fn cdi(facts: &Facts, found: &mut Findings) {
     let names = facts.names();
     let [mut closed, mut folder, mut unread] = [Vec::new(), Vec::new(), Vec::new()];
     for node in &nodes {
-        let text = node.metadata.annotations.get(&names.cards());
         let name = node.metadata.name.clone();
-        match text.and_then(|text| Cards::from_json(text).ok()) {
+        match cards_of(node, &names) {
             None => unread.push(name),
-            Some(cards) if is_closed(&cards.0, Closed::Cdi) => closed.push(name),
-            Some(cards) if is_closed(&cards.0, Closed::CdiFolder) => folder.push(name),
+            Some(cards) if is_closed(&cards, Closed::Cdi) => closed.push(name),
+            Some(cards) if is_closed(&cards, Closed::CdiFolder) => folder.push(name),
             Some(_) => {}
         }
     }
@@ -345,6 +357,12 @@ pub(crate) fn cdi(facts: &Facts, found: &mut Findings) {
         );
     }
     found.ok_if_nothing(format!("{} with usable specifications", count(nodes.len(), "node")));
+}
+
+/// The cards that a node reports; `None` if the annotation is not read.
+fn cards_of(node: &Node, names: &Names) -> Option<Vec<Card>> {
+    let text = node.metadata.annotations.get(&names.cards())?;
+    Some(Cards::from_json(text).ok()?.0)
 }
 
 /// Whether a card is closed for this reason.

@@ -76,6 +76,7 @@ fn the_device_plugin_follows_and_patches_its_node_marks_its_pods_and_writes_even
         "nodes: list watch patch",
         "nodes/status: patch",
         "pods: get list watch patch",
+        "resourceslices.resource.k8s.io: list watch",
         "events.events.k8s.io: create patch",
     ];
     assert_eq!(rights("gpushare-device-plugin"), expected);

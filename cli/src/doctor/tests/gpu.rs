@@ -93,6 +93,11 @@ fn another_device_plugin_on_the_cards_is_found() {
     // It was so long ago that the audit would have told again.
     facts.events.as_mut().unwrap()[0].last_timestamp = Some(now() - SignedDuration::from_mins(57));
     assert_eq!(wrong(&facts), []);
+    let mut facts = healthy();
+    let annotations = &mut facts.nodes.as_mut().unwrap()[1].metadata.annotations;
+    annotations.insert("plimsoll.dev/gpu-cards".to_owned(), cards(Some("dra")));
+    let text = "a DRA driver offers the same cards, which take no new pods: gpu-1";
+    assert_only(&facts, Level::Fail, "other-plugins", text);
     // A part of a card is one, too; of other names that is not known.
     let mut facts = healthy();
     let allocatable = &mut facts.nodes.as_mut().unwrap()[1].status.allocatable;
