@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 
 use super::aliyun::{FOLLOWED, healthy_cards, reported_cards};
 use crate::env::TestEnv;
+use crate::support::callers::{Caller, Verb};
 use crate::support::card_audit::{audit_exactly, claim, visible_card};
 use crate::support::figures::{Clock, Delays};
 use crate::support::kubelet_checkpoint::{self, Held};
@@ -42,7 +43,13 @@ pub(crate) const FACTS: &[Fact] = &[
     on_our_nodes("a_node_whose_runtime_can_start_no_gpu_pod_gets_none_until_it_can", no_black_hole)
         .takes(40)
         .smoke(),
+    on_our_nodes("cards_that_a_dra_driver_offers_take_no_pods_until_it_does_no_more", by_dra)
+        .takes(10),
 ];
+
+const SLICES: &str = "/apis/resource.k8s.io/v1/resourceslices";
+/// Of the slice, and of its driver.
+const OTHER_DRIVER: &str = "gpu.plimsoll-e2e.example";
 
 fn one_pod(env: &TestEnv) -> Result<()> {
     let clock = Clock::now()?;
@@ -148,6 +155,36 @@ fn no_black_hole(env: &TestEnv) -> Result<()> {
     let last = running(env, "waits", START)?;
     ensure!(node(&last) == Some(broken.name()), "waits is on {:?}", node(&last));
     audit_exactly(env, usize::from(CARDS) + 1)
+}
+
+/// Both nodes have room for the pods, and a DRA driver offers the cards of one.
+fn by_dra(env: &TestEnv) -> Result<()> {
+    let [shared, works] = env.cluster()?.nodes() else { bail!("not two nodes") };
+    let devices: Vec<Value> = reported_cards(env, shared)?
+        .iter()
+        .map(|card| {
+            let name = format!("gpu-{}", card["index"]);
+            json!({"name": name, "attributes": {"uuid": {"string": card["uuid"]}}})
+        })
+        .collect();
+    let slice = json!({
+        "apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": {"name": OTHER_DRIVER},
+        "spec": {
+            "driver": OTHER_DRIVER, "nodeName": shared.name(), "devices": devices,
+            "pool": {"name": shared.name(), "generation": 1, "resourceSliceCount": 1},
+        },
+    });
+    Caller::administrator(env)?.done(env, Verb::Create, SLICES, &slice)?;
+    let tried = closed(env, shared, usize::from(CARDS)).and_then(|()| {
+        create_all(env, gpu_pods("started", usize::from(CARDS), CARD_MIB / 1024))?;
+        let pods = all_running(env, START)?;
+        let stray = pods.iter().find(|pod| node(pod) != Some(works.name()));
+        ensure!(stray.is_none(), "{:?} is not on {}", stray.map(name), works.name());
+        audit_exactly(env, pods.len())
+    });
+    let removed = env.remove(&format!("{SLICES}/{OTHER_DRIVER}"));
+    tried.and(removed)?;
+    closed(env, shared, 0)
 }
 
 /// Waits until the node reports this number of its cards as taking no new pods.
