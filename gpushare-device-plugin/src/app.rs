@@ -556,8 +556,8 @@ async fn prepare(plugin: &mut Plugin, lingering: &Lingering, registered: &Condit
     if cards.await.is_err() {
         return;
     }
-    // Takes seconds at most: it reads files of the node, and waits so long for the first list of ResourceSlices. By then
-    // it is known which cards take no new pods.
+    // Takes seconds at most: it reads files of the node, and waits so long for the first list of ResourceSlices. By
+    // then it is known which cards take no new pods.
     let mut support = plugin.admission.isolation().support.clone();
     if support.wait_for(Option::is_some).await.is_err() {
         return;

@@ -245,8 +245,8 @@ impl Facts<'_> {
         let ContainerUsage { pod, container, card: id, used } = usage;
         let facts = &pod.facts;
         let has_none = held_cards.units.is_empty() && held_cards.other_plugin.is_empty();
-        // Agents of the node, such as MPS, use cards without a request. Some devices of resource claims are not known, as
-        // those of init containers.
+        // Agents of the node, such as MPS, use cards without a request. Some devices of resource claims are not known,
+        // as those of init containers.
         let has_unknown = pod.has_resource_claims && !self.knows_claims_of(&facts.uid, container);
         let may_have_none = facts.kind == PodKind::Daemon || has_unknown;
         if !held_cards.units.contains_key(id) && !held_cards.other_plugin.contains(id) {

@@ -2,8 +2,8 @@
 //!
 //! [`ids`] names units, [`sizing`] counts the units of a card, [`inventory`] turns NVML's answers into cards, [`watch`]
 //! polls NVML, [`cordoned`] follows which cards operators take out of use, [`search`] looks for a first card,
-//! [`mod@file`] keeps the cards for a later process, [`closed`] are the cards that take no new pods, and [`offered`] those that a DRA driver offers
-//! as well.
+//! [`mod@file`] keeps the cards for a later process, [`closed`] are the cards that take no new pods, and [`offered`]
+//! those that a DRA driver offers as well.
 
 pub mod closed;
 pub(crate) mod cordoned;
