@@ -78,6 +78,7 @@ pub(crate) fn claimed(name: &str, request: GpuRequest, cards: &[&str]) -> PodFac
         refused: false,
         stopped: false,
         deleting: false,
+        waits_at: None,
         created_at: None,
         bound_at: None,
     }
