@@ -68,7 +68,7 @@ pub(crate) async fn object<T: Object>(client: &Client, request: Built) -> kube::
     Ok(object_and_text(client, request).await?.0)
 }
 
-/// As [`object`], with the text of the answer.
+/// As [`object()`], with the text of the answer.
 pub(crate) async fn object_and_text<T: Object>(
     client: &Client,
     request: Built,
