@@ -1,11 +1,10 @@
 //! The events that were written in the last minutes, so that an equal one counts up the object that is there.
 //!
 //! Invariants: events are equal only where everything that people read of them is, the note included; at most [`MOST`]
-//! are known.
-
-use std::collections::HashMap;
+//! are known, of which each namespace has a share.
 
 use jiff::{SignedDuration, Timestamp};
+use placement::shares::SharedTable;
 
 use super::{EventKind, EventText};
 
@@ -46,11 +45,17 @@ pub(super) struct Series {
 }
 
 /// The events of the last minutes.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct RecentEvents {
-    series: HashMap<EventContent, Series>,
+    series: SharedTable<EventContent, Series>,
     /// The last name's time, in nanoseconds.
     named_at: i128,
+}
+
+impl Default for RecentEvents {
+    fn default() -> Self {
+        Self { series: SharedTable::new(MOST), named_at: 0 }
+    }
 }
 
 impl RecentEvents {
@@ -73,13 +78,9 @@ impl RecentEvents {
     /// An event was written.
     pub(super) fn record(&mut self, content: EventContent, series: Series) {
         self.series.retain(|_, known| series.at.duration_since(known.at) < LASTS);
-        if self.series.len() >= MOST && !self.series.contains_key(&content) {
-            let oldest = self.series.iter().min_by_key(|(_, known)| known.at);
-            if let Some(oldest) = oldest.map(|(content, _)| content.clone()) {
-                self.series.remove(&oldest);
-            }
-        }
-        self.series.insert(content, series);
+        // Events about Nodes have the share of one namespace.
+        let namespace = content.about.namespace.clone().unwrap_or_default();
+        self.series.insert(&namespace, content, series);
     }
 }
 
@@ -138,6 +139,26 @@ mod tests {
             [at(0), at(0), at(-5), at(7)].map(|now| recent.first(&content("one"), now).name);
         let apart: std::collections::BTreeSet<&String> = names.iter().collect();
         assert_eq!(apart.len(), 4, "{names:?}");
+    }
+
+    #[test]
+    fn events_of_one_namespace_displace_no_others() {
+        let of = |namespace: &str, number: usize| {
+            let mut content = content(&number.to_string());
+            content.about.namespace = Some(namespace.to_owned());
+            content
+        };
+        let mut recent = RecentEvents::default();
+        for content in (0..10).map(|number| of("small", number)) {
+            let series = recent.first(&content, at(0));
+            recent.record(content, series);
+        }
+        for content in (0..2 * MOST).map(|number| of("large", number)) {
+            let series = recent.first(&content, at(1));
+            recent.record(content, series);
+        }
+        let known = (0..10).filter(|number| recent.next(&of("small", *number), at(2)).is_some());
+        assert_eq!(known.count(), 10);
     }
 
     #[test]
