@@ -53,6 +53,8 @@ pub(super) struct Shared {
     /// Number of calls of List.
     pub(super) lists: AtomicUsize,
     pub(super) account: Mutex<Account>,
+    /// Held while the checkpoint is written.
+    writing: Mutex<()>,
     pub(super) limiter: Mutex<Limiter>,
     /// The plugin that is registered now.
     pub(super) endpoint: watch::Sender<Option<Endpoint>>,
@@ -80,6 +82,8 @@ impl Shared {
 
     /// Writes the checkpoint, to the kubelet's file as well.
     pub(super) fn write_checkpoint(&self) {
+        // Otherwise an older state could replace a newer one in the file.
+        let _alone = lock(&self.writing);
         let mut registered = lock(&self.others).clone();
         registered.insert(self.resource.clone(), admit::healthy(self));
         let mut checkpoint = {
@@ -118,6 +122,7 @@ impl DeviceManager {
             forgets: AtomicBool::default(),
             lists: AtomicUsize::default(),
             account: Mutex::default(),
+            writing: Mutex::default(),
             limiter: Mutex::new(Limiter::new()),
             endpoint: watch::Sender::new(None),
             registrations: watch::Sender::new(0),
