@@ -26,13 +26,11 @@ use crate::isolation::report::ReportedMode;
 use crate::isolation::support::{Host, IsolationSupport};
 use crate::isolation::{Decision, Isolation, IsolationError, Policy};
 use crate::metrics::Metrics;
-use crate::node_events::NodeEvents;
+use crate::node_events::{NodeEvents, REPEAT_AFTER};
 use crate::nvidia::{CdiLocation, Problem, closed_cards};
 
 /// Time between two checks; a change of the cards triggers a check at once.
 const EVERY: Duration = Duration::from_secs(10);
-/// Time after which a persisting problem is reported again. The API server keeps events for an hour by default.
-const REPEAT_AFTER: Duration = Duration::from_secs(1800);
 
 /// Checks NVIDIA's specification for the cards of this node.
 pub(crate) struct SpecWatch {

@@ -9,6 +9,8 @@ use crate::pods::PodRef;
 
 /// Time for one write.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Time after which what persists is an event again. The API server keeps events for an hour by default.
+pub(crate) const REPEAT_AFTER: Duration = Duration::from_secs(1800);
 
 /// Writes events about this node and its pods.
 #[derive(Clone)]

@@ -246,18 +246,7 @@ mod tests {
         let node = node.facts(&Names::default(), &ReadingCodec::default());
         view.apply_nodes(Event::Listed(vec![node]), now);
         let _ = view.apply_pods(Event::Listed(Vec::new()), &mut HashSet::new(), now);
-        let decider = Decider {
-            view: Arc::new(view),
-            names: Arc::default(),
-            decisions: Arc::default(),
-            waiting: WaitingPods::default(),
-            nominated: NominatedPods::default(),
-            over_limits: OverLimits::default(),
-            card_evictions: None,
-            shadow: None,
-            metrics: Metrics::default(),
-            clock: Arc::new(move || now),
-        };
+        let decider = fixtures::decider(view, now);
         let pod = json!({
             "metadata": { "name": "p", "namespace": "shop", "uid": "u" },
             "spec": { "volumes": volumes, "containers": [

@@ -1,16 +1,14 @@
 //! The history of findings: which count, which are new, and which were repaired.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::time::Duration;
 
 use placement::units::PodUid;
 use tokio::time::Instant;
 
 use super::{Finding, Findings, Kind};
+use crate::node_events::REPEAT_AFTER;
 use crate::pods::NodePod;
 
-/// Time in which a recurring finding is not reported again.
-const REPEAT_AFTER: Duration = Duration::from_secs(1800);
 /// The largest number of reported findings that are remembered; the oldest are dropped.
 const MAX_REPORTED: usize = 4096;
 
@@ -101,6 +99,8 @@ fn count(findings: &BTreeSet<Finding>, kind: Kind) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::audit::AffectedPod;
     use crate::fixtures::{A, simple};

@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep};
 use super::slices::Slices;
 use crate::cards::offered::OfferedCards;
 use crate::cards::{Cards, joined};
-use crate::node_events::NodeEvents;
+use crate::node_events::{NodeEvents, REPEAT_AFTER};
 use crate::pods::{NodePod, PodCache, PodRef};
 use crate::records::checkpoint::OtherPluginCard;
 use crate::records::pod_resources::{ClaimedDevices, PodResourcesClient};
@@ -30,8 +30,6 @@ const LOOK_AGAIN: Duration = Duration::from_secs(300);
 const ROUND_PAUSE: Duration = Duration::from_secs(1);
 /// Time after which a pod is looked at again whose containers have not started.
 const EVERY: Duration = Duration::from_secs(10);
-/// Time after which the event is written again. The API server keeps events for an hour by default.
-const REPEAT_AFTER: Duration = Duration::from_secs(1800);
 
 /// Follows the devices of drivers of dynamic resource allocation.
 pub(crate) struct DraWatch {
@@ -83,7 +81,7 @@ impl DraWatch {
                 "the API server sent no list of ResourceSlices within {FIRST_LIST_TIMEOUT:?}: opening the cards \
                  without it"
             );
-            self.publish(OfferedCards::default());
+            self.publish(&OfferedCards::default());
         }
     }
 
@@ -115,8 +113,9 @@ impl DraWatch {
             let has_asked = self.ask(&mut claimed).await;
             // Before the cards can open: what pods hold is known by then.
             self.charge(&claimed, &slices, &cards);
-            self.publish(slices.offered());
-            self.report(&slices.offered(), &cards, &mut reported).await;
+            let offered = slices.offered();
+            self.publish(&offered);
+            self.report(&offered, &cards, &mut reported).await;
             if has_asked {
                 sleep(ROUND_PAUSE).await;
             }
@@ -142,7 +141,7 @@ impl DraWatch {
                              DRA driver offers as well are not seen"
                         );
                     }
-                    self.publish(OfferedCards::default());
+                    self.publish(&OfferedCards::default());
                     sleep(LOOK_AGAIN).await;
                 }
                 Err(error) => {
@@ -153,11 +152,11 @@ impl DraWatch {
         }
     }
 
-    fn publish(&self, offered: OfferedCards) {
+    fn publish(&self, offered: &OfferedCards) {
         self.offered.send_if_modified(|known| {
-            let changed = known.as_deref() != Some(&offered);
+            let changed = known.as_deref() != Some(offered);
             if changed {
-                *known = Some(Arc::new(offered));
+                *known = Some(Arc::new(offered.clone()));
             }
             changed
         });

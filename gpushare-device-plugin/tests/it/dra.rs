@@ -93,7 +93,7 @@ async fn drivers_of_other_devices_and_of_other_nodes_close_no_card() {
     let rig = open_rig(&[(A, 4), (B, 4)]).await;
     rig.sim.put(slice(NODE, "net.example.com", &[("eth0", &[("uuid", "NIC-1")])]));
     rig.sim.put(slice("node-2", NVIDIA, &[("gpu-0", &[("uuid", A)])]));
-    // Whoever names a card has it.
+    // Any driver counts whose device has the UUID of a card in some attribute.
     rig.sim.put(slice(NODE, "gpu.example.com", &[("g", &[("gpu_uuid", B)])]));
     let cards = rig.cards("a closed card", |cards| cards[1]["closed"] == "dra").await;
     assert!(is_open(&cards[0]), "{cards}");

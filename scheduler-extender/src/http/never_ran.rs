@@ -1,7 +1,6 @@
 //! Pods that never run change no answer about pods of other namespaces.
 
 use std::collections::HashSet;
-use std::sync::Arc;
 
 use cluster::{Event, Node, Pod, WatchCause};
 use jiff::Timestamp;
@@ -14,9 +13,6 @@ use serde_json::{Value, json};
 
 use super::VERBS;
 use crate::Decider;
-use crate::decisions::{NominatedPods, WaitingPods};
-use crate::metrics::Metrics;
-use crate::over_limits::OverLimits;
 use crate::view::{fixtures, select_pod};
 
 const POLICY: &str = "
@@ -106,18 +102,7 @@ impl Cluster {
         view.apply_nodes(Event::Listed(nodes.collect()), now);
         let mut settled = HashSet::new();
         let _ = view.apply_pods(Event::Listed(Vec::new()), &mut settled, now);
-        let decider = Decider {
-            view: Arc::new(view),
-            names: Arc::default(),
-            decisions: Arc::default(),
-            waiting: WaitingPods::default(),
-            nominated: NominatedPods::default(),
-            over_limits: OverLimits::default(),
-            card_evictions: None,
-            shadow: None,
-            metrics: Metrics::default(),
-            clock: Arc::new(move || now),
-        };
+        let decider = fixtures::decider(view, now);
         let mut cluster = Self { decider, now, settled };
         for number in 0..40 {
             let units = [128, 4, 8, 16][number % 4];
