@@ -12,8 +12,9 @@ use clap::{Arg, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 /// programs are the real ones, as processes of their own, and this machine is one of the nodes.
 /// It needs no root and touches nothing outside a temporary directory.
 ///
-/// On a terminal it shows a table: each node's load, each card with its pods, and for each pod why it
-/// is where it is and what kube-scheduler would have done by itself. Elsewhere it writes a log.
+/// It writes what happens, a line each: for each pod why it is where it is, and what kube-scheduler
+/// would have done by itself. Its first line has the address of the extender's page, which shows
+/// the nodes' loads and the cards with their pods.
 #[derive(Debug, Parser)]
 #[command(name = "plimsoll-demo", version, about, max_term_width = 100)]
 #[command(args_conflicts_with_subcommands = true, after_help = DEMO_HELP)]
@@ -75,8 +76,7 @@ says what), 130 if it was interrupted before the scenario had ended.
 Examples:
   plimsoll-demo --once                     about a minute, then the counts
   plimsoll-demo --once --sabotage ledger   the checker must notice: exit status 1
-  plimsoll-demo --once --record run.cast   then: asciinema play run.cast
-  plimsoll-demo | tee run.log              a plain log";
+  plimsoll-demo                            until Ctrl-C, to look at the page";
 
 /// Flags of the demo.
 #[derive(Debug, Clone, clap::Args)]
@@ -88,14 +88,6 @@ pub struct DemoArgs {
     /// Leave out the pauses that are there for people to follow.
     #[arg(long)]
     pub fast: bool,
-
-    /// Write the last picture as SVG, in colours that suit light and dark pages.
-    #[arg(long, value_name = "FILE")]
-    pub svg: Option<PathBuf>,
-
-    /// Write the run as an asciicast (v2) of 80 by 24 characters, to be played by asciinema.
-    #[arg(long, env = "RECORD", value_name = "FILE")]
-    pub record: Option<PathBuf>,
 
     /// Break one thing on purpose: the checker must notice, and the exit status must not be 0.
     #[arg(long, env = "SABOTAGE", value_enum, value_name = "WHAT")]
@@ -150,8 +142,8 @@ mod tests {
 
     #[test]
     fn a_variable_that_is_set_to_nothing_is_not_set() {
-        assert_eq!(variables_left("SABOTAGE"), ["ONCE", "RECORD", "PLIMSOLL_PROGRAMS"]);
-        assert_eq!(variables_left("RECORD"), ["ONCE", "SABOTAGE", "PLIMSOLL_PROGRAMS"]);
+        assert_eq!(variables_left("SABOTAGE"), ["ONCE", "PLIMSOLL_PROGRAMS"]);
+        assert_eq!(variables_left("ONCE"), ["SABOTAGE", "PLIMSOLL_PROGRAMS"]);
     }
 
     fn variables_left(empty: &'static str) -> Vec<String> {

@@ -16,25 +16,19 @@ use crate::baseline::Baseline;
 use crate::checker::Checker;
 use crate::cluster::{Cluster, EventStreams, Explainer};
 use crate::model::objects::{list, uid};
-use crate::view::{Decided, Decisions, Letters, Rejections, Snapshot, SnapshotInputs};
+use crate::view::{Decided, Decisions, Rejections, Snapshot, SnapshotInputs};
 
 /// What was learned since the start.
 pub(crate) struct Observer {
     checker: Mutex<Checker>,
     decisions: Mutex<Decisions>,
-    letters: Mutex<Letters>,
     pub(crate) baseline: Baseline,
 }
 
 impl Observer {
     pub(crate) fn new(cluster: &Cluster, baseline: Baseline) -> Self {
         let checker = Mutex::new(Checker::new(cluster.loads.clone()));
-        Self {
-            checker,
-            decisions: Mutex::new(BTreeMap::new()),
-            letters: Mutex::default(),
-            baseline,
-        }
+        Self { checker, decisions: Mutex::new(BTreeMap::new()), baseline }
     }
 
     // Checker and decisions stay usable after a panic: a finding is added last.
@@ -69,7 +63,6 @@ impl Observer {
     ) -> Snapshot {
         let decisions = self.decisions();
         let choices = self.baseline.choices();
-        let mut letters = self.letters.lock().unwrap_or_else(PoisonError::into_inner);
         let now = jiff::Timestamp::now();
         let nodes = cluster.sim.list(NODES);
         let pods = cluster.pods();
@@ -81,7 +74,7 @@ impl Observer {
             policy: cluster.loads.policy(),
             now,
         };
-        let mut snapshot = Snapshot::new(&inputs, &mut letters);
+        let mut snapshot = Snapshot::new(&inputs);
         snapshot.seconds = start.elapsed().as_secs();
         snapshot.caption.clone_from(&captions.borrow());
         snapshot.counts = self.checker().counts();
@@ -100,7 +93,7 @@ pub(crate) fn spawn(
 ) -> Vec<JoinHandle<()>> {
     let loads = cluster.loads.clone();
     vec![
-        // When the disk is full, the loads stand still, and the picture shows it.
+        // When the disk is full, the loads stand still, and the log shows it.
         tokio::spawn(async { drop(loads.advance_forever().await) }),
         tokio::spawn(follow_objects(cluster.clone(), observer.clone())),
         tokio::spawn(follow_processes(cluster.clone(), observer.clone(), events.processes)),
@@ -172,7 +165,7 @@ async fn follow_decisions(
     observer: Arc<Observer>,
     mut decisions: UnboundedReceiver<Decision>,
 ) {
-    // Without a client no rejection has a cause, and the picture shows that.
+    // Without a client no rejection has a cause, and the log shows that.
     let explainer = Explainer::new(&cluster).ok();
     while let Some(decision) = decisions.recv().await {
         observer.checker().decided(&decision);

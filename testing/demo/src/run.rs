@@ -1,6 +1,5 @@
 //! The demo from its first process to its exit status.
 
-use std::fs::File;
 use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
@@ -19,19 +18,18 @@ use crate::observer::{self, Observer};
 use crate::scenario::{BIG_POD, Pace, Scenario};
 use crate::summary::{Ending, Summary};
 use crate::temp_dir;
-use crate::view::{Outputs, Snapshot, svg};
+use crate::view::{Log, Snapshot};
 
-/// Time between two frames.
-const FRAME: Duration = Duration::from_millis(125);
+/// Time between two looks at the cluster.
+const TICK: Duration = Duration::from_millis(125);
 /// Longest wait for checker and baseline to see the newest events, at the end of a run.
 const CATCH_UP: Duration = Duration::from_secs(10);
 
 /// Runs the demo.
 ///
 /// # Errors
-/// When an output file cannot be made, or the cluster cannot be started.
+/// When the cluster cannot be started.
 pub(crate) async fn run(args: DemoArgs) -> anyhow::Result<ExitCode> {
-    [&args.svg, &args.record].into_iter().flatten().try_for_each(|file| check_file(file))?;
     let mut interrupt = Interrupt::new()?;
     let directory = temp_dir::create()?;
     let (mut summary, last, cluster) = perform(directory.path(), &args, &mut interrupt).await?;
@@ -41,21 +39,10 @@ pub(crate) async fn run(args: DemoArgs) -> anyhow::Result<ExitCode> {
         }
         print_error(&format!("logs and objects are kept in {}", directory.keep().display()));
     }
-    if let Some(file) = &args.svg
-        && let Err(error) = std::fs::write(file, svg::svg(&last))
-    {
-        summary.file_errors.push(format!("cannot write the picture {}: {error}", file.display()));
-    }
     summary.errors().iter().for_each(|error| print_error(error));
     // Where stdout is closed, the exit status still shows the outcome.
     let _ = print_summary(&summary, &last);
     Ok(ExitCode::from(summary.exit_code()))
-}
-
-/// Creates the file unless it exists, so that a wrong path is reported before anything runs.
-fn check_file(file: &Path) -> anyhow::Result<()> {
-    let opened = File::options().write(true).create(true).truncate(false).open(file);
-    opened.map(drop).with_context(|| format!("cannot write {}", file.display()))
 }
 
 /// Everything from the first program's start to the last one's end.
@@ -73,7 +60,7 @@ async fn perform(
         Baseline::start(cluster.loads.clone()).await.context("cannot listen on the loopback")?;
     let observer = Arc::new(Observer::new(&cluster, baseline));
     let tasks = observer::spawn(&cluster, &observer, events, baseline_decisions);
-    let mut outputs = Outputs::open(args.record.as_deref())?;
+    let mut log = Log::default();
     let pace = if args.fast { Pace::FAST } else { Pace::CALM };
     let sabotage = args.sabotage;
     let scenario = Scenario::new(cluster.clone(), observer.clone(), caption, sabotage, pace);
@@ -82,7 +69,7 @@ async fn perform(
         outcome = play(&scenario, &observer, &complete, args.once) => {
             outcome.map(|()| Ending::Complete)
         }
-        error = show(&mut outputs, || observer.snapshot(&cluster, &captions, start)) => Ok(Ending::StdoutClosed(error)),
+        error = show(&mut log, || observer.snapshot(&cluster, &captions, start)) => Ok(Ending::StdoutClosed(error)),
         () = interrupt.received() => Ok(Ending::Interrupted),
     };
     catch_up(&cluster, &observer).await;
@@ -91,8 +78,7 @@ async fn perform(
     }
     let last = observer.snapshot(&cluster, &captions, start);
     // An error here is a closed stdout, which is in the outcome already.
-    let _ = outputs.show(&last);
-    let recording_error = outputs.close(&last);
+    let _ = log.write(&last);
     tasks.into_iter().for_each(|task| task.abort());
     cluster.kill_all().await;
     let ending = match outcome {
@@ -102,8 +88,7 @@ async fn perform(
         Ok(ending) => ending,
     };
     let choices = observer.baseline.choices();
-    let mut summary = Summary::new(ending, &observer.checker(), &choices, sabotage);
-    summary.file_errors.extend(recording_error);
+    let summary = Summary::new(ending, &observer.checker(), &choices, sabotage);
     Ok((summary, last, cluster))
 }
 
@@ -139,17 +124,17 @@ async fn wait_for_checker(observer: &Observer, scenario: &Scenario) -> anyhow::R
         if start.elapsed() > PATIENCE {
             bail!("{}", unfinished.join("; "));
         }
-        tokio::time::sleep(FRAME).await;
+        tokio::time::sleep(TICK).await;
     }
 }
 
-/// Shows snapshots until stdout is closed.
-async fn show(outputs: &mut Outputs, snapshot: impl Fn() -> Snapshot) -> std::io::Error {
+/// Writes what is new until stdout is closed.
+async fn show(log: &mut Log, snapshot: impl Fn() -> Snapshot) -> std::io::Error {
     loop {
-        if let Err(error) = outputs.show(&snapshot()) {
+        if let Err(error) = log.write(&snapshot()) {
             return error;
         }
-        tokio::time::sleep(FRAME).await;
+        tokio::time::sleep(TICK).await;
     }
 }
 
@@ -158,11 +143,11 @@ async fn show(outputs: &mut Outputs, snapshot: impl Fn() -> Snapshot) -> std::io
 async fn catch_up(cluster: &Cluster, observer: &Observer) {
     let start = Instant::now();
     while !observer.is_up_to_date(cluster) && start.elapsed() < CATCH_UP {
-        tokio::time::sleep(FRAME).await;
+        tokio::time::sleep(TICK).await;
     }
 }
 
-/// Prints to stderr, which may be closed like the terminal.
+/// Prints to stderr, which may be closed.
 fn print_error(text: &str) {
     let _ = writeln!(std::io::stderr(), "plimsoll-demo: {text}");
 }

@@ -4,9 +4,8 @@ use anyhow::{Context, ensure};
 use tempfile::TempDir;
 
 /// Longest path of the directory, in bytes. A Unix socket's path has room for 107, and the longest one below the
-/// directory takes 47: `/node-1000/device-plugins/plimsoll-gpu-mem.sock`. A little less than the difference, so
-/// that `KUBECONFIG=` and the kubeconfig's path fit into 80 columns.
-pub(crate) const MAX_PATH: usize = 56;
+/// directory takes 47: `/node-1000/device-plugins/plimsoll-gpu-mem.sock`.
+const MAX_PATH: usize = 60;
 
 /// Makes the directory, below `$TMPDIR`.
 ///

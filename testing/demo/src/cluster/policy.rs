@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn checker_and_picture_know_the_limits_and_metrics_of_the_policies() {
+    fn checker_and_log_know_the_limits_and_metrics_of_the_policies() {
         for policy in [Policy::Shipped, Policy::Crane] {
             let parsed = parsed(&text(policy));
             let limits: Vec<(&str, f64)> =

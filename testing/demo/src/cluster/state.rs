@@ -11,7 +11,7 @@ use crate::model::objects::{
     text,
 };
 
-/// Age from which a reading counts as old in the picture. Readings are renewed every two seconds.
+/// Age from which a reading counts as old in the log. Readings are renewed every two seconds.
 const OLD: SignedDuration = SignedDuration::from_secs(7);
 
 impl Cluster {

@@ -44,23 +44,6 @@ fn units_of(container: &Value) -> u64 {
     text(&container["resources"]["limits"][GPU_RESOURCE]).parse().unwrap_or(0)
 }
 
-/// The CPU that a pod requests, in thousandths of a core: its app containers together, or its largest init container.
-pub(crate) fn requested_cpu(pod: &Value) -> u64 {
-    let apps: u64 = list(&pod["spec"]["containers"]).map(cpu_of).sum();
-    let init = list(&pod["spec"]["initContainers"]).map(cpu_of).max().unwrap_or(0);
-    apps.max(init)
-}
-
-/// The CPU request of a container, which the demo's pods write as `1` or as `500m`.
-fn cpu_of(container: &Value) -> u64 {
-    let request = text(&container["resources"]["requests"]["cpu"]);
-    let thousandths = match request.strip_suffix('m') {
-        Some(thousandths) => thousandths.parse().ok(),
-        None => request.parse().ok().map(|cores: u64| cores * 1000),
-    };
-    thousandths.unwrap_or(0)
-}
-
 /// Whether a DaemonSet owns the pod: such a pod belongs on its node, whatever the load there.
 pub(crate) fn is_daemon(pod: &Value) -> bool {
     list(&pod["metadata"]["ownerReferences"]).any(|owner| owner["kind"] == "DaemonSet")
@@ -205,15 +188,6 @@ mod tests {
         let over = Overload { cpu: true, memory: false };
         assert_eq!(annotated_overload(&one, Policy::Crane.limits()), over);
         assert_eq!(cpu_reading(&node(json!({"cpu_shared_busy_active": "0.70"}))), None);
-    }
-
-    #[test]
-    fn a_pods_cpu_is_read_in_cores_and_in_thousandths() {
-        let container = |cpu: &str| json!({"resources": {"requests": {"cpu": cpu}}});
-        let spec = json!({
-            "initContainers": [container("2")], "containers": [container("1"), container("500m")],
-        });
-        assert_eq!(requested_cpu(&json!({"spec": spec})), 2000);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The demo's two policies, as far as the checker and the picture need them.
+//! The demo's two policies, as far as the checker and the log need them.
 //!
 //! The programs read the files of [`cluster::policy`](crate::cluster). What stands here is a second implementation,
 //! which a test there compares with the files.

@@ -1,4 +1,4 @@
-//! The run as a plain log, one line an event, where stdout is no terminal.
+//! The run as plain lines, one an event.
 
 use std::collections::BTreeSet;
 use std::io::{self, Write, stdout};
@@ -9,7 +9,7 @@ use crate::model::policy::Limits;
 
 /// The log, with what it has written already.
 #[derive(Debug, Default)]
-pub(super) struct Log {
+pub(crate) struct Log {
     caption: String,
     /// Node name or pod UID, and the state that was written of it.
     written: BTreeSet<(String, String)>,
@@ -21,7 +21,7 @@ impl Log {
     ///
     /// # Errors
     /// When stdout is closed.
-    pub(super) fn write(&mut self, snapshot: &Snapshot) -> io::Result<()> {
+    pub(crate) fn write(&mut self, snapshot: &Snapshot) -> io::Result<()> {
         let mut out = stdout().lock();
         self.new_lines(snapshot).iter().try_for_each(|line| writeln!(out, "{line}"))
     }
@@ -108,7 +108,7 @@ fn pod_state(pod: &PodRow) -> Option<(&'static str, String)> {
         Place::On { node, card, .. } => {
             let card = card.map_or(String::new(), |card| format!(" card {card}"));
             let (reason, baseline) = pod.reason.as_ref()?;
-            let why = format!("{}; without Plimsoll {}", reason.long(), baseline.text());
+            let why = format!("{}; without Plimsoll {}", reason.text(), baseline.text());
             Some(("on", format!("-> {node}{card}{amount}: {why}")))
         }
     }
@@ -118,19 +118,17 @@ fn pod_state(pod: &PodRow) -> Option<(&'static str, String)> {
 mod tests {
     use super::*;
     use crate::model::policy::{Overload, Policy};
-    use crate::view::reason::{self, Rejections};
+    use crate::view::reason;
 
     #[test]
     fn every_event_is_written_once() {
-        let place = Place::On { node: "gpu-1".to_owned(), card: Some(1), running: false };
+        let place = Place::On { node: "gpu-1".to_owned(), card: Some(1) };
         let pod = PodRow {
             uid: "u".to_owned(),
             name: "train-1".to_owned(),
-            letter: 'a',
             units: 12,
             place,
             reason: Some(reason::example()),
-            rejections: Rejections::default(),
         };
         let node = NodeRow {
             name: "gpu-5".to_owned(),
@@ -138,10 +136,6 @@ mod tests {
             memory: None,
             over: Overload { cpu: true, memory: false },
             silent: true,
-            requested: 0,
-            hot_value: 0,
-            pods: 0,
-            cards: Vec::new(),
             plugin_missing: true,
         };
         let caption = "Go.".to_owned();

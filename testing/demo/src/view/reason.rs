@@ -1,5 +1,5 @@
 //! Why a pod is where it is, and what kube-scheduler would have done by itself, from the decisions of the two
-//! schedulers and the extender's explanation, in a short and in a long form.
+//! schedulers and the extender's explanation.
 
 use api::explain::Explanation;
 use sim::scheduler::{Candidate, Decision, Verdict};
@@ -9,8 +9,6 @@ use crate::cluster::{is_overloaded, lacks_card};
 
 /// What one of an extender's points counts in kube-scheduler's sum: 10, times the shipped weight 1.
 const POINT: i64 = 10;
-/// Characters that the short form may take: the width of its column on a small terminal.
-const SHORT: usize = 28;
 
 /// Why a pod is on its node.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,22 +40,8 @@ impl Reason {
         })
     }
 
-    /// In [`SHORT`] characters at most.
-    pub(crate) fn short(&self) -> String {
-        let place = match &self.next {
-            _ if self.daemon => return "its DaemonSet's node".to_owned(),
-            None => "one left".to_owned(),
-            Some((_, next)) => {
-                let fuller = if self.next_is_fuller() { " fuller" } else { "" };
-                format!("{}, next {next}{fuller}", self.score)
-            }
-        };
-        let whole = joined(&place, "; ", &self.rejections.short());
-        if whole.len() <= SHORT { whole } else { format!("{place}; {} out", self.rejections.sum()) }
-    }
-
-    /// In whole words.
-    pub(crate) fn long(&self) -> String {
+    /// In words.
+    pub(crate) fn text(&self) -> String {
         let place = match &self.next {
             _ if self.daemon => {
                 return "its DaemonSet's node, which load does not forbid".to_owned();
@@ -68,7 +52,8 @@ impl Reason {
                 format!("{} points, {node} has {next}{fuller}", self.score)
             }
         };
-        joined(&place, "; out: ", &self.rejections.long())
+        let rejected = self.rejections.text();
+        if rejected.is_empty() { place } else { format!("{place}; out: {rejected}") }
     }
 
     /// Whether the next best node has a higher extender score. Then kube-scheduler's own scores have decided, which
@@ -109,36 +94,15 @@ impl Rejections {
         Self { overloaded, no_card, unexplained: count.saturating_sub(overloaded + no_card) }
     }
 
-    fn sum(self) -> usize {
-        self.overloaded + self.no_card + self.unexplained
-    }
-
-    fn short(self) -> String {
-        self.text(["over", "split", "out"])
-    }
-
-    /// In whole words; empty where there are none.
-    pub(crate) fn long(self) -> String {
-        self.text(["overloaded", "with no such card", "for a cause that is gone"])
-    }
-
-    /// The counts that are not 0, each with its word.
-    fn text(self, [overloaded, no_card, unexplained]: [&str; 3]) -> String {
+    /// The counts that are not 0, in words; empty where all are.
+    fn text(self) -> String {
         let counts = [
-            (self.overloaded, overloaded),
-            (self.no_card, no_card),
-            (self.unexplained, unexplained),
+            (self.overloaded, "overloaded"),
+            (self.no_card, "with no such card"),
+            (self.unexplained, "for a cause that is gone"),
         ];
         let counts = counts.iter().filter(|(count, _)| *count > 0);
         counts.map(|(count, what)| format!("{count} {what}")).collect::<Vec<_>>().join(", ")
-    }
-}
-
-/// `place`, and behind the separator what was rejected, unless that is empty.
-fn joined(place: &str, separator: &str, rejected: &str) -> String {
-    match rejected {
-        "" => place.to_owned(),
-        _ => format!("{place}{separator}{rejected}"),
     }
 }
 
@@ -166,7 +130,7 @@ impl BaselineChoice {
         }
     }
 
-    /// In 23 characters at most, with the fleet's names.
+    /// In words.
     pub(crate) fn text(&self) -> String {
         match self {
             Self::Same => "the same".to_owned(),
@@ -195,15 +159,10 @@ impl Problem {
 #[cfg(test)]
 pub(super) fn example() -> (Reason, BaselineChoice) {
     let next = Some(("cpu-1".to_owned(), 65));
-    let rejections = example_rejections();
+    let rejections = Rejections { overloaded: 2, no_card: 1, unexplained: 0 };
     let reason = Reason { score: 78, next, rejections, daemon: false };
     let problem = Some(Problem::CpuOverloaded);
     (reason, BaselineChoice::Node(Choice { node: "cpu-2".to_owned(), cpu: Some(0.9), problem }))
-}
-
-#[cfg(test)]
-pub(super) fn example_rejections() -> Rejections {
-    Rejections { overloaded: 2, no_card: 1, unexplained: 0 }
 }
 
 #[cfg(test)]
@@ -239,8 +198,7 @@ mod tests {
     #[test]
     fn a_reason_names_the_points_and_the_rejected_nodes() {
         let long = "78 points, a has 65; out: 1 overloaded, 1 with no such card";
-        let expected = ("78, next 65; 1 over, 1 split".to_owned(), long.to_owned());
-        assert_eq!(texts(&decision(), REJECTIONS), expected);
+        assert_eq!(reason(&decision(), REJECTIONS), long);
     }
 
     /// An explanation as the extender writes it, whose reasons tell nothing of the cause.
@@ -274,12 +232,12 @@ mod tests {
         let expected = Rejections { overloaded: 2, no_card: 1, unexplained: 1 };
         assert_eq!(Rejections::new(4, Some(&explanation())), expected);
         assert_eq!(
-            expected.long(),
+            expected.text(),
             "2 overloaded, 1 with no such card, 1 for a cause that is gone"
         );
         let unexplained = Rejections { unexplained: 4, ..Rejections::default() };
         assert_eq!(Rejections::new(4, None), unexplained);
-        assert_eq!(Rejections::default().long(), "");
+        assert_eq!(Rejections::default().text(), "");
     }
 
     #[test]
@@ -290,31 +248,14 @@ mod tests {
         decision.candidates[0].score = 119;
         decision.candidates[1].score = 150;
         let long = "78 points, a has 79 but is fuller; out: 1 overloaded, 1 with no such card";
-        assert_eq!(
-            texts(&decision, REJECTIONS),
-            ("78, next 79 fuller; 2 out".to_owned(), long.to_owned())
-        );
+        assert_eq!(reason(&decision, REJECTIONS), long);
         let long = "78 points, a has 79 but is fuller; out: 1 overloaded";
         let overloaded = Rejections { no_card: 0, ..REJECTIONS };
-        assert_eq!(
-            texts(&decision, overloaded),
-            ("78, next 79 fuller; 1 over".to_owned(), long.to_owned())
-        );
+        assert_eq!(reason(&decision, overloaded), long);
     }
 
-    fn texts(decision: &Decision, rejections: Rejections) -> (String, String) {
-        let reason = Reason::of(decision, rejections, false).unwrap();
-        (reason.short(), reason.long())
-    }
-
-    #[test]
-    fn the_short_form_fits_into_its_column_whatever_the_points() {
-        for (score, next) in [(0, 0), (0, 100), (100, 0), (100, 100)] {
-            let next = Some(("a".to_owned(), next));
-            let rejections = Rejections { overloaded: 6, no_card: 5, unexplained: 0 };
-            let short = Reason { score, next, rejections, daemon: false }.short();
-            assert!(short.len() <= SHORT, "{short}");
-        }
+    fn reason(decision: &Decision, rejections: Rejections) -> String {
+        Reason::of(decision, rejections, false).unwrap().text()
     }
 
     #[test]
