@@ -237,10 +237,6 @@ fn settings(report: &PolicyCheck) -> Vec<[String; 2]> {
     rows.add("estimates.enabled", report.estimates.is_some().to_string());
     if let Some(estimates) = &report.estimates {
         rows.add("estimates.learned", estimates.learned.to_string());
-        rows.add("estimates.cpuFactor", estimates.cpu_factor.to_string());
-        rows.add("estimates.memoryFactor", estimates.memory_factor.to_string());
-        rows.add("estimates.defaultCpu", format!("{} cores", estimates.default_cpu));
-        rows.add("estimates.defaultMemory", format!("{} bytes", estimates.default_memory));
     }
     for demand in &report.demand {
         rows.add(&format!("demand.{}", demand.name), of_demand(demand));

@@ -4,7 +4,7 @@ import { useMemo } from 'preact/hooks';
 import { readingAge } from './nodes.js';
 import { useAnswer } from './state.js';
 import {
-  Awaited, clock, count, counted, decimal, Facts, html, memory,
+  Awaited, clock, count, counted, decimal, Facts, html,
   MetricName, NodeLink, PodLink, share, span, Table, Time, View, words,
 } from './elements.js';
 
@@ -57,10 +57,7 @@ export function rules({ kind, scoring, limits, estimates, hotValue, namespaces, 
     limits && ['limits', [limits.mode,
       limits.maxWaitSeconds !== undefined && `longest wait ${span(limits.maxWaitSeconds)}`,
       limits.exemptPriorityClasses.length > 0 && `exempt: ${limits.exemptPriorityClasses.join(', ')}`].filter(Boolean).join('; ')],
-    ['estimates', estimates
-      ? `${estimates.learned ? 'learned' : 'not learned'}; of requests ${share(estimates.cpuFactor)} of CPU, ${share(estimates.memoryFactor)} of memory; `
-        + `without a request ${decimal(estimates.defaultCpu)} cores, ${memory(estimates.defaultMemory / 1048576)}`
-      : 'do not count'],
+    ['estimates', estimates ? (estimates.learned ? 'learned' : 'not learned') : 'do not count'],
     hotValue.length > 0 && ['hot value', hotValue.map(rule => `${counted(rule.count, 'binding')} in ${span(rule.timeRangeSeconds)} cost 10 of 100 points`).join('; ')],
     gpu && ['cards', [`placement ${gpu.placement}, unmanaged memory: ${gpu.unmanagedMemory}`,
       ...gpu.beyondUnits.map(rule => `${rule.namespaces.join(', ')} may take beyond units: ${rule.allow.join(', ')}`)].join('; ')],

@@ -394,7 +394,7 @@ export class Cluster {
     return {
       valid: true, refused: this.refused, kind: 'SchedulingPolicy', metrics: METRICS.map(metric), scoring: { model: 'aboveTypical', direction: 'spread', scale: 30 },
       limits: { mode: 'soft', exemptPriorityClasses: ['system-node-critical'] },
-      estimates: { learned: true, cpuFactor: 0.85, memoryFactor: 0.7, defaultCpu: 0.25, defaultMemory: 209715200 },
+      estimates: { learned: true },
       hotValue: [{ timeRangeSeconds: 60, count: 2 }], nodePools: [{ name: POOL.name, selector: 'pool=gpu', metrics: METRICS.map((one, i) => metric({ ...one, max: POOL.max[i] ?? undefined })) }],
       namespaces: [{ names: ['ml'], nodeSelector: 'pool=gpu' }], gpu: { placement: 'least-fragmentation', unmanagedMemory: 'count', beyondUnits: [{ namespaces: ['ml'], allow: ['exclusive'] }] },
       warnings: ['metric disk_usage_avg_5m has a limit and no weight: it counts in no score'],

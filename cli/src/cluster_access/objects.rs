@@ -102,7 +102,6 @@ pub(crate) struct PodSpec {
     pub(crate) scheduling_gates: Vec<Gate>,
     pub(crate) containers: Vec<Container>,
     pub(crate) init_containers: Vec<Container>,
-    pub(crate) service_account_name: String,
 }
 
 /// A scheduling gate.

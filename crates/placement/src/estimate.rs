@@ -25,27 +25,24 @@ const MIN_WORKLOADS: u32 = 5;
 /// sums of estimates need means.
 const MAX_RATIO_IN_MEAN: f64 = 1.0;
 
+/// The part of its request (or limit, if that is higher, but at most four times the request) that a pod of an unknown
+/// workload is assumed to use: Koordinator's factors.
+const USED_OF_REQUEST: PerResource<f64> = PerResource { cpu: 0.85, memory: 0.70 };
+
+/// What a pod with neither request nor limit is assumed to use, in cores and bytes: Koordinator's defaults.
+const USED_WITHOUT_REQUEST: Amounts = Amounts { cpu: 0.25, memory: 209_715_200.0 };
+
 /// How the use of pods is estimated that no reading shows yet.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EstimateRules {
-    /// Whether learned use counts.
+    /// Whether learned use counts. Of it the mean does: estimates of several pods are added up, and quantiles of a sum
+    /// are not sums of quantiles.
     pub learned: bool,
-    /// The part of its request (or limit, if that is higher, but at most four times the request) that a pod of an
-    /// unknown workload is assumed to use.
-    pub factors: PerResource<f64>,
-    /// What a pod with neither request nor limit is assumed to use.
-    pub fallback: Amounts,
 }
 
-/// Koordinator's factors and defaults: 85% of CPU and 70% of memory, 250 thousandths of a core and 200 MiB. Of learned
-/// use the mean counts: estimates of several pods are added up, and quantiles of a sum are not sums of quantiles.
 impl Default for EstimateRules {
     fn default() -> Self {
-        Self {
-            learned: true,
-            factors: PerResource { cpu: 0.85, memory: 0.70 },
-            fallback: Amounts { cpu: 0.25, memory: 200.0 * f64::from(1 << 20) },
-        }
+        Self { learned: true }
     }
 }
 
@@ -169,8 +166,8 @@ impl PodProfile {
         let by_namespace = request.filter(|request| *request > 0.0).zip(in_namespace);
         // The API server sets the request of a container with only a limit to that limit.
         let requested = request.or(limit);
-        let most =
-            MAX_REQUEST_MULTIPLE * requested.unwrap_or(0.0).max(*rules.fallback.get(resource));
+        let fallback = *USED_WITHOUT_REQUEST.get(resource);
+        let most = MAX_REQUEST_MULTIPLE * requested.unwrap_or(0.0).max(fallback);
         let limit_counts = limit.map(|limit| limit.min(most));
         let base = requested.into_iter().chain(limit_counts).reduce(f64::max);
         let (amount, source) = if let Some(annotated) = *self.annotated.get(resource) {
@@ -180,9 +177,9 @@ impl PodProfile {
         } else if let Some((request, ratio)) = by_namespace {
             (request * ratio, EstimateSource::Namespace)
         } else if let Some(base) = base {
-            (base * rules.factors.get(resource), EstimateSource::Request)
+            (base * USED_OF_REQUEST.get(resource), EstimateSource::Request)
         } else {
-            (*rules.fallback.get(resource), EstimateSource::Fallback)
+            (fallback, EstimateSource::Fallback)
         };
         (limit.map_or(amount, |limit| amount.min(limit)), source)
     }
@@ -330,7 +327,7 @@ mod tests {
     #[test]
     fn learned_use_that_is_switched_off_does_not_count() {
         let known = PodProfile { learned: learned(0.4, Some(0.5)), ..asking(Some(2.0), None) };
-        let rules = EstimateRules { learned: false, ..EstimateRules::default() };
+        let rules = EstimateRules { learned: false };
         assert_eq!(known.estimate(&rules).sources.cpu, EstimateSource::Request);
     }
 }

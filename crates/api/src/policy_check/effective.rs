@@ -140,13 +140,7 @@ fn limits(policy: &LoadPolicy) -> Limits {
 }
 
 fn estimates(policy: &LoadPolicy) -> Option<Estimates> {
-    policy.estimates.map(|rules| Estimates {
-        learned: rules.learned,
-        cpu_factor: rules.factors.cpu,
-        memory_factor: rules.factors.memory,
-        default_cpu: rules.fallback.cpu,
-        default_memory: rules.fallback.memory,
-    })
+    policy.estimates.map(|rules| Estimates { learned: rules.learned })
 }
 
 fn demand(policy: &LoadPolicy) -> Vec<Demand> {

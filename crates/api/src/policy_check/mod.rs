@@ -183,14 +183,6 @@ pub struct Limits {
 pub struct Estimates {
     /// Whether estimates use what the running pods of the workload use.
     pub learned: bool,
-    /// The part of its CPU request that a pod of an unknown workload is assumed to use.
-    pub cpu_factor: f64,
-    /// The same for memory.
-    pub memory_factor: f64,
-    /// Cores that a pod with neither request nor limit is assumed to use.
-    pub default_cpu: f64,
-    /// Bytes of memory that it is assumed to use.
-    pub default_memory: f64,
 }
 
 /// Nodes with limits and weights of their own.

@@ -202,7 +202,6 @@ prop_compose! {
         words in vec(name(), 4),
         scale in any::<u8>(),
         numbers in vec(of(0.0..9.0_f64), 6),
-        amounts in vec(0.0..1e12_f64, 4),
         learned in any::<bool>(),
         exempt_priority_classes in vec(name(), 0..3),
     ) -> (Scoring, Limits, Estimates) {
@@ -213,14 +212,7 @@ prop_compose! {
         };
         let limits =
             Limits { mode: words[2].clone(), max_wait_seconds: numbers[3], exempt_priority_classes };
-        let estimates = Estimates {
-            learned,
-            cpu_factor: amounts[0],
-            memory_factor: amounts[1],
-            default_cpu: amounts[2],
-            default_memory: amounts[3],
-        };
-        (scoring, limits, estimates)
+        (scoring, limits, Estimates { learned })
     }
 }
 

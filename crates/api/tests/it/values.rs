@@ -334,13 +334,7 @@ pub(crate) fn policy_check() -> PolicyCheck {
             max_wait_seconds: Some(300.0),
             exempt_priority_classes: vec!["system-node-critical".to_owned()],
         }),
-        estimates: Some(Estimates {
-            learned: true,
-            cpu_factor: 0.85,
-            memory_factor: 0.7,
-            default_cpu: 0.25,
-            default_memory: 209_715_200.0,
-        }),
+        estimates: Some(Estimates { learned: true }),
         demand: vec![Demand {
             name: "egress".to_owned(),
             metric: "egress_demand".to_owned(),

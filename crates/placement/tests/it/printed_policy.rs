@@ -67,16 +67,7 @@ fn overload() -> impl Strategy<Value = Overload> {
 }
 
 fn estimates() -> impl Strategy<Value = EstimateRules> {
-    let factors = (0.0..4.0, 0.0..4.0);
-    let cores = prop_oneof![0.0..64.0, (0_u32..64_000).prop_map(|m| f64::from(m) / 1000.0)];
-    let bytes = prop_oneof![0.0..1e12, (0_u32..4096).prop_map(|mib| f64::from(mib) * 1_048_576.0)];
-    (any::<bool>(), factors, cores, bytes).prop_map(|(learned, (cpu, memory), cores, bytes)| {
-        EstimateRules {
-            learned,
-            factors: PerResource { cpu, memory },
-            fallback: Amounts { cpu: cores, memory: bytes },
-        }
-    })
+    any::<bool>().prop_map(|learned| EstimateRules { learned })
 }
 
 /// One metric of a policy of our kind: period, maximum age, and what some nodes do with it.

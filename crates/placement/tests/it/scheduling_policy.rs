@@ -128,12 +128,8 @@ fn hard_limits_wait_for_a_time_or_for_ever() {
 
 #[test]
 fn estimates_can_be_changed_or_switched_off() {
-    let rules = LoadPolicy::from_yaml(FULL).unwrap().estimates.unwrap();
-    assert!(rules.learned);
-    assert_eq!((rules.factors.cpu, rules.factors.memory), (0.9, 0.75));
-    assert_eq!((rules.fallback.cpu, rules.fallback.memory), (0.1, f64::from(1 << 29)));
-    let off =
-        small("  scoring: {model: craneLinear}\n  estimates: {enabled: false, cpuFactor: 1}\n");
+    assert!(LoadPolicy::from_yaml(FULL).unwrap().estimates.unwrap().learned);
+    let off = small("  scoring: {model: craneLinear}\n  estimates: {enabled: false}\n");
     assert_eq!(off.estimates, None);
     let unlearned = small("  estimates: {learned: false}\n");
     assert!(!unlearned.estimates.unwrap().learned);
@@ -209,8 +205,6 @@ const FAULTS: &[(&str, &str)] = &[
     ("maxWait: 10m", "maxWait: 10"),
     ("- system-node-critical", "- System Critical"),
     ("enabled: true", "enabled: sometimes"),
-    ("cpuFactor: 0.9", "cpuFactor: -1"),
-    ("defaultCpu: 100m", "defaultCpu: 100 millis"),
     ("limit: 1.5", "limit: 0"),
     ("diskWrite:\n      limit: 1.5", "diskWrite:\n      weight: 0"),
     ("diskWrite:", "disk:"),

@@ -167,7 +167,7 @@ pub(super) enum Mode {
 #[derive(Default, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct Estimates {
-    /// `false`: estimates do not count, and the other fields here have no effect.
+    /// `false`: estimates do not count, and `learned` has no effect.
     #[serde(default)]
     #[schemars(with = "Option<bool>")]
     pub(super) enabled: OptionalField<bool>,
@@ -175,23 +175,6 @@ pub(super) struct Estimates {
     #[serde(default)]
     #[schemars(with = "Option<bool>")]
     pub(super) learned: OptionalField<bool>,
-    /// The part of its CPU request (or limit, if that is higher) that a pod of an unknown workload is assumed to use;
-    /// 0.85 by default.
-    #[serde(default)]
-    #[schemars(with = "Option<f64>", range(min = 0))]
-    pub(super) cpu_factor: OptionalField<Scalar>,
-    /// The same for memory; 0.7 by default.
-    #[serde(default)]
-    #[schemars(with = "Option<f64>", range(min = 0))]
-    pub(super) memory_factor: OptionalField<Scalar>,
-    /// The CPU that a pod with neither request nor limit is assumed to use; `250m` by default.
-    #[serde(default)]
-    #[schemars(schema_with = "quantity")]
-    pub(super) default_cpu: OptionalField<Scalar>,
-    /// The same for memory; `200Mi` by default.
-    #[serde(default)]
-    #[schemars(schema_with = "quantity")]
-    pub(super) default_memory: OptionalField<Scalar>,
 }
 
 /// How what pods declare of network and disk counts, for the pods that declare it: against the node's speed, by its
@@ -350,8 +333,4 @@ fn limit(_: &mut schemars::SchemaGenerator) -> Schema {
 
 fn scale(_: &mut schemars::SchemaGenerator) -> Schema {
     json_schema!({ "type": ["integer", "null"], "minimum": 1, "maximum": 100 })
-}
-
-fn quantity(_: &mut schemars::SchemaGenerator) -> Schema {
-    json_schema!({ "type": ["string", "number", "null"], "examples": ["250m", "200Mi"] })
 }

@@ -157,11 +157,7 @@ fn limits(out: &mut String, overload: &Overload) -> std::fmt::Result {
 
 fn estimates(out: &mut String, rules: Option<&EstimateRules>) -> std::fmt::Result {
     let Some(rules) = rules else { return writeln!(out, "  estimates:\n    enabled: false") };
-    writeln!(out, "  estimates:\n    enabled: true\n    learned: {}", rules.learned)?;
-    writeln!(out, "    cpuFactor: {}", number(rules.factors.cpu))?;
-    writeln!(out, "    memoryFactor: {}", number(rules.factors.memory))?;
-    writeln!(out, "    defaultCpu: {}", cores(rules.fallback.cpu))?;
-    writeln!(out, "    defaultMemory: {}", bytes(rules.fallback.memory))
+    writeln!(out, "  estimates:\n    enabled: true\n    learned: {}", rules.learned)
 }
 
 fn demand(out: &mut String, rules: &DemandRules) -> std::fmt::Result {
@@ -238,19 +234,6 @@ fn number(number: f64) -> String {
         return number.to_string();
     }
     format!("{number:?}")
-}
-
-/// Cores as a Kubernetes quantity: in thousandths if they are whole.
-fn cores(cores: f64) -> String {
-    let thousandths = (cores * 1000.0).round();
-    let exact = thousandths / 1000.0 == cores && thousandths < 1e15 && cores > 0.0;
-    if exact { format!("{thousandths}m") } else { number(cores) }
-}
-
-/// Bytes as a Kubernetes quantity: in MiB if they are whole.
-fn bytes(bytes: f64) -> String {
-    let mib = bytes / f64::from(1 << 20);
-    if mib.fract() == 0.0 && mib > 0.0 && mib < 1e9 { format!("{mib}Mi") } else { number(bytes) }
 }
 
 /// A text, in quotes if YAML would read it as something else.

@@ -8,7 +8,6 @@ use serde::{Deserialize, Deserializer};
 use serde_saphyr::Spanned;
 
 use super::super::fields::{Checked, fault};
-use crate::quantity;
 
 /// A number or a text.
 #[derive(Clone, Debug)]
@@ -69,20 +68,6 @@ pub(super) fn number(
         Scalar::Number(number) if number.is_finite() && fits(number) => Ok(number),
         _ => Err(fault(given, field, format!("expected {wanted}, found {}", given.value))),
     }
-}
-
-/// The amount of a quantity: finite and not negative.
-pub(super) fn amount(field: &str, given: &Spanned<Scalar>, example: &str) -> Checked<f64> {
-    let amount = match &given.value {
-        Scalar::Number(number) => {
-            Some(*number).filter(|number| number.is_finite() && *number >= 0.0)
-        }
-        Scalar::Text(text) => quantity::amount(text),
-    };
-    amount.ok_or_else(|| {
-        let problem = format!("expected a quantity such as `{example}`, found {}", given.value);
-        fault(given, field, problem)
-    })
 }
 
 /// The value of an enum. An unknown value is kept as the text of its error, which lists the valid ones.

@@ -2,16 +2,13 @@
 
 use std::sync::Arc;
 
-use serde_saphyr::Spanned;
-
 use super::super::super::fields::{Checked, duration, fault};
 use super::super::document::{Estimates, Limits, Mode};
-use super::super::scalar::{EnumValue, Scalar, amount};
+use super::super::scalar::EnumValue;
 use super::super::{MAX_WAIT, SYSTEM_CLASSES};
-use super::{MAX_CLASSES, at_least_0, at_most, object_name};
+use super::{MAX_CLASSES, at_most, object_name};
 use crate::estimate::EstimateRules;
 use crate::policy::{Overload, WhenAllOverloaded};
-use crate::resources::{Amounts, PerResource};
 
 impl Limits {
     pub(super) fn check(&self) -> Checked<Overload> {
@@ -49,42 +46,9 @@ impl Limits {
 }
 
 impl Estimates {
-    pub(super) fn check(&self) -> Checked<Option<EstimateRules>> {
-        let default = EstimateRules::default();
-        let rules = EstimateRules {
-            learned: self.learned.as_ref().is_none_or(|given| given.value),
-            factors: PerResource {
-                cpu: factor("cpuFactor", &self.cpu_factor, default.factors.cpu)?,
-                memory: factor("memoryFactor", &self.memory_factor, default.factors.memory)?,
-            },
-            fallback: Amounts {
-                cpu: amount_or("defaultCpu", &self.default_cpu, "250m", default.fallback.cpu)?,
-                memory: amount_or(
-                    "defaultMemory",
-                    &self.default_memory,
-                    "200Mi",
-                    default.fallback.memory,
-                )?,
-            },
-        };
+    pub(super) fn rules(&self) -> Option<EstimateRules> {
+        let learned = self.learned.as_ref().is_none_or(|given| given.value);
         let enabled = self.enabled.as_ref().is_none_or(|given| given.value);
-        Ok(enabled.then_some(rules))
+        enabled.then_some(EstimateRules { learned })
     }
-}
-
-/// A factor of estimates, or `default` where none is given.
-fn factor(field: &str, given: &Option<Spanned<Scalar>>, default: f64) -> Checked<f64> {
-    let Some(given) = given else { return Ok(default) };
-    at_least_0(&format!("spec.estimates.{field}"), given)
-}
-
-/// An amount of estimates, or `default` where none is given.
-fn amount_or(
-    field: &str,
-    given: &Option<Spanned<Scalar>>,
-    example: &str,
-    default: f64,
-) -> Checked<f64> {
-    let Some(given) = given else { return Ok(default) };
-    amount(&format!("spec.estimates.{field}"), given, example)
 }

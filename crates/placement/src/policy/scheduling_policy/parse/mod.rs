@@ -57,7 +57,7 @@ fn policy(spec: &Spec) -> Checked<LoadPolicy> {
         .map_or_else(|| Ok(DemandRules::default()), |it| demand(it, &metrics))?;
     let scoring = spec.scoring.as_ref().map_or_else(|| Ok(default_scoring()), scoring)?;
     let limits = spec.limits.as_ref().unwrap_or(&Limits::default()).check()?;
-    let estimates = spec.estimates.as_ref().unwrap_or(&Estimates::default()).check()?;
+    let estimates = spec.estimates.as_ref().unwrap_or(&Estimates::default()).rules();
     Ok(LoadPolicy {
         sync: metrics.iter().filter_map(MetricRules::sync).collect(),
         limits: metrics.iter().filter_map(MetricRules::limit).collect(),
