@@ -30,8 +30,9 @@ if [ -e "$cdi" ] && ! grep -qxF "$mark" "$cdi"; then
     wrong "$cdi is there already, and not by this script: move it away first" 1
 fi
 mkdir -p "$folder/dev" "${cdi%/*}"
-# 195 is the major number of NVIDIA's devices.
+# 195 is the major number of NVIDIA's devices. That of nvidia-uvm is another at each start of its driver; 253 is a free minor number.
 [ -e "$folder/dev/nvidiactl" ] || mknod -m 666 "$folder/dev/nvidiactl" c 195 255
+[ -e "$folder/dev/nvidia-uvm" ] || mknod -m 666 "$folder/dev/nvidia-uvm" c 195 253
 listed="" devices="" card=0
 while [ "$card" -lt "$cards" ]; do
     node=$folder/dev/nvidia$card
@@ -56,7 +57,9 @@ kind: nvidia.com/gpu
 devices:$devices
 containerEdits:
   env: [NVIDIA_VISIBLE_DEVICES=void]
-  deviceNodes: [{path: /dev/nvidiactl, hostPath: $folder/dev/nvidiactl}]
+  deviceNodes:
+  - {path: /dev/nvidiactl, hostPath: $folder/dev/nvidiactl}
+  - {path: /dev/nvidia-uvm, hostPath: $folder/dev/nvidia-uvm}
 EOF
 mv "$cdi.new" "$cdi"
 # Those of a run with more cards.

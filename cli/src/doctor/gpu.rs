@@ -279,12 +279,13 @@ fn named(event: &Event) -> String {
 }
 
 /// Reasons of the device plugin's events about CDI.
-const CDI_EVENTS: [&str; 7] = [
+const CDI_EVENTS: [&str; 8] = [
     "CDISpecificationAbsent",
     "CDICardMissing",
     "CDIOtherDriver",
     "CDIOnlyAll",
     "CDINoDeviceNode",
+    "CDIDeviceNodeMissing",
     "CDIDeviceTwice",
     "CDISpecificationUnreadable",
 ];

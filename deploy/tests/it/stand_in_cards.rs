@@ -69,7 +69,7 @@ fn a_run_with_fewer_cards_leaves_nothing_of_the_others() {
     ] {
         let (code, said) = machine.run(&[("CARDS", cards), ("MEMORY_MIB", "8192")]);
         assert_eq!(code, Some(0), "{said}");
-        assert_eq!(machine.devices(), [devices, &["nvidiactl"]].concat());
+        assert_eq!(machine.devices(), [&["nvidia-uvm"], devices, &["nvidiactl"]].concat());
         let script = fs::read_to_string(machine.path("cards/nvml-script.json")).unwrap();
         let script: Value = serde_json::from_str(&script).expect("JSON");
         let specification = fs::read_to_string(machine.path("cdi/nvidia.yaml")).unwrap();
@@ -78,6 +78,9 @@ fn a_run_with_fewer_cards_leaves_nothing_of_the_others() {
         let paths: Vec<String> =
             devices.iter().map(|device| folder.join(device).display().to_string()).collect();
         assert_eq!(host_paths(&specification), paths);
+        let of_all = specification["containerEdits"]["deviceNodes"].as_array().expect("nodes");
+        let of_all: Vec<&str> = of_all.iter().map(|node| node["path"].as_str().unwrap()).collect();
+        assert_eq!(of_all, ["/dev/nvidiactl", "/dev/nvidia-uvm"], "what CUDA needs");
         let cards = script["cards"].as_array().expect("cards");
         assert_eq!(cards.len(), devices.len());
         for (card, device) in cards.iter().zip(specification["devices"].as_array().unwrap()) {

@@ -259,6 +259,7 @@ impl KnownCard {
         Some(Card {
             uuid: uuid.clone(),
             index: self.card.index,
+            minor: self.card.minor,
             model: self.card.model.clone().unwrap_or_default(),
             memory: MiB(memory),
             units,

@@ -53,6 +53,8 @@ pub struct Card {
     pub uuid: CardId,
     /// NVML's index since the last boot.
     pub index: u32,
+    /// N of its device node `/dev/nvidiaN`; `None` if unknown.
+    pub minor: Option<u32>,
     /// Product name, empty where NVML has none.
     pub model: String,
     /// Total memory, in MiB.

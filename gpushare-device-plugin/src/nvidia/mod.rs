@@ -12,9 +12,9 @@ use std::path::PathBuf;
 
 use placement::gpu::Closed;
 
-use crate::cards::Cards;
 use crate::cards::closed::ClosedCards;
-use spec::{DeviceLookup, Specs};
+use crate::cards::{Card, Cards};
+use spec::{DeviceLookup, Spec, Specs};
 
 /// A problem of NVIDIA's CDI specification. The texts become events of the Node.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
@@ -69,6 +69,22 @@ pub enum Problem {
         /// The file.
         path: PathBuf,
     },
+    /// The device of a card lacks a device node that CUDA needs.
+    #[error(
+        "the CDI device {kind}={card} in {path} gives containers no {nodes}, so CUDA finds no card in them although \
+         nvidia-smi does. The specification is older than these device nodes: run `nvidia-modprobe -u -c 0` on the \
+         node, and generate it again with nvidia-ctk"
+    )]
+    MissingNode {
+        /// The kind.
+        kind: String,
+        /// The card's UUID.
+        card: String,
+        /// The file.
+        path: PathBuf,
+        /// The paths of the missing nodes, with commas between them.
+        nodes: String,
+    },
     /// Two files of one folder have the device of a card.
     #[error(
         "both {one} and {two} have the CDI device {kind}={card}, so the container runtime uses neither: remove the \
@@ -115,6 +131,7 @@ impl Problem {
             Self::CardMissing { .. } => "card_missing",
             Self::OnlyAll { .. } => "only_all",
             Self::NoNode { .. } => "no_node",
+            Self::MissingNode { .. } => "missing_node",
             Self::Twice { .. } => "twice",
             Self::OtherDriver { .. } => "other_driver",
             Self::Unreadable { .. } => "unreadable",
@@ -128,6 +145,7 @@ impl Problem {
             Self::CardMissing { .. } => "CDICardMissing",
             Self::OnlyAll { .. } => "CDIOnlyAll",
             Self::NoNode { .. } => "CDINoDeviceNode",
+            Self::MissingNode { .. } => "CDIDeviceNodeMissing",
             Self::Twice { .. } => "CDIDeviceTwice",
             Self::OtherDriver { .. } => "CDIOtherDriver",
             Self::Unreadable { .. } => "CDISpecificationUnreadable",
@@ -135,8 +153,16 @@ impl Problem {
     }
 
     /// All labels.
-    pub const LABELS: [&str; 7] =
-        ["absent", "card_missing", "only_all", "no_node", "twice", "other_driver", "unreadable"];
+    pub const LABELS: [&str; 8] = [
+        "absent",
+        "card_missing",
+        "only_all",
+        "no_node",
+        "missing_node",
+        "twice",
+        "other_driver",
+        "unreadable",
+    ];
 
     /// Adds the cards on which no container can start because of it.
     fn close(&self, closed: &mut ClosedCards) {
@@ -145,6 +171,7 @@ impl Problem {
             Self::CardMissing { card, .. }
             | Self::OnlyAll { card, .. }
             | Self::NoNode { card, .. }
+            | Self::MissingNode { card, .. }
             | Self::Twice { card, .. } => {
                 closed.cards.insert(card.as_str().into(), Closed::Cdi);
             }
@@ -193,7 +220,7 @@ impl CdiLocation {
         } else {
             // NVIDIA's toolkit writes no device for a card that is lost or in MIG mode.
             for card in cards.healthy() {
-                problems.extend(self.card_problem(specs, card.uuid.as_str(), cards.driver()));
+                problems.extend(self.card_problem(specs, card, cards.driver()));
             }
         }
         // An unreadable file may be of another vendor.
@@ -205,9 +232,10 @@ impl CdiLocation {
         problems
     }
 
-    fn card_problem(&self, specs: &Specs, card: &str, running: Option<&str>) -> Option<Problem> {
+    fn card_problem(&self, specs: &Specs, card: &Card, running: Option<&str>) -> Option<Problem> {
         let kind = self.kind.clone();
-        let card = card.to_owned();
+        let minor = card.minor;
+        let card = card.uuid.to_string();
         match specs.device(&card) {
             DeviceLookup::None if specs.has_only_all() => Some(Problem::OnlyAll { kind, card }),
             DeviceLookup::None => Some(Problem::CardMissing { kind, card }),
@@ -217,17 +245,25 @@ impl CdiLocation {
             DeviceLookup::One(spec, device) if !device.has_nodes => {
                 Some(Problem::NoNode { kind, card, path: spec.path.clone() })
             }
-            DeviceLookup::One(spec, _) => {
-                let written_for = spec.driver.as_deref()?;
-                let running = running?;
-                (written_for != running).then(|| Problem::OtherDriver {
-                    path: spec.path.clone(),
-                    written_for: written_for.to_owned(),
-                    running: running.to_owned(),
+            DeviceLookup::One(spec, device) => {
+                let path = spec.path.clone();
+                other_driver(spec, running).or_else(|| {
+                    let nodes = device.missing_nodes(minor).join(", ");
+                    (!nodes.is_empty()).then_some(Problem::MissingNode { kind, card, path, nodes })
                 })
             }
         }
     }
+}
+
+fn other_driver(spec: &Spec, running: Option<&str>) -> Option<Problem> {
+    let written_for = spec.driver.as_deref()?;
+    let running = running?;
+    (written_for != running).then(|| Problem::OtherDriver {
+        path: spec.path.clone(),
+        written_for: written_for.to_owned(),
+        running: running.to_owned(),
+    })
 }
 
 #[cfg(test)]
@@ -240,14 +276,22 @@ mod tests {
     use crate::cards::Unhealthy;
     use crate::fixtures::{A, B, cards, with_unhealthy};
 
+    const NODES_OF_ALL: [&str; 3] = ["/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"];
+
     fn spec(devices: &[&str], driver: &str) -> String {
+        spec_with(devices, driver, &NODES_OF_ALL)
+    }
+
+    /// A specification that gives the containers of each of its devices these nodes beside `/dev/nvidia0`.
+    fn spec_with(devices: &[&str], driver: &str, of_all: &[&str]) -> String {
         let nodes = json!({ "deviceNodes": [{ "path": "/dev/nvidia0" }] });
         let library = json!({ "hostPath": format!("/lib/libcuda.so.{driver}") });
         let mut named = Vec::new();
         for name in devices {
             named.push(json!({ "name": name, "containerEdits": nodes }));
         }
-        let edits = json!({ "mounts": [library] });
+        let of_all: Vec<_> = of_all.iter().map(|path| json!({ "path": path })).collect();
+        let edits = json!({ "mounts": [library], "deviceNodes": of_all });
         json!({ "kind": "nvidia.com/gpu", "devices": named, "containerEdits": edits }).to_string()
     }
 
@@ -340,6 +384,42 @@ mod tests {
     }
 
     #[test]
+    fn a_file_that_is_older_than_a_device_node_of_cuda_closes_its_cards() {
+        let before = spec_with(&[A, B], "1.2", &["/dev/nvidiactl"]);
+        let files = [("nvidia.json", &*before)];
+        assert_eq!(labels(&files, Some("1.2")), ["missing_node", "missing_node"]);
+        assert_eq!(closed(&files, None), [Some(Closed::Cdi); 2]);
+        let text = problems(&files, None)[0].to_string();
+        assert!(text.contains("no /dev/nvidia-uvm,") && text.contains("nvidia-modprobe"), "{text}");
+        assert_eq!(labels(&files, Some("1.3")), ["other_driver"], "which is written anew anyway");
+    }
+
+    #[test]
+    fn the_nodes_of_all_cards_may_stand_in_each_device() {
+        let nodes = ["/dev/nvidia0", "/dev/nvidia-uvm", "/dev/nvidiactl"];
+        let nodes = nodes.map(|path| json!({ "path": path, "hostPath": "/run/driver/dev/x" }));
+        let devices =
+            [A, B].map(|name| json!({ "name": name, "containerEdits": { "deviceNodes": nodes } }));
+        let whole = json!({ "kind": "nvidia.com/gpu", "devices": devices }).to_string();
+        assert!(labels(&[("nvidia.json", &whole)], None).is_empty());
+    }
+
+    #[test]
+    fn a_device_with_the_node_of_another_card_is_a_problem() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("nvidia.json"), spec(&[A, B], "1.2")).unwrap();
+        let location =
+            CdiLocation { folders: vec![dir.path().into()], kind: "nvidia.com/gpu".to_owned() };
+        let numbered = cards(&[(A, 4), (B, 4)]);
+        let numbered = numbered.iter().map(|card| Card { minor: Some(card.index), ..card.clone() });
+        let problems = location.problems(&location.specs(), &Cards::new(numbered.collect()));
+        let [Problem::MissingNode { card, nodes, .. }] = &problems[..] else {
+            panic!("{problems:?}")
+        };
+        assert_eq!((card.as_str(), nodes.as_str()), (B, "/dev/nvidia1"));
+    }
+
+    #[test]
     fn every_text_names_the_fix() {
         let path = PathBuf::from("/etc/cdi/nvidia.yaml");
         let kind = "nvidia.com/gpu".to_owned();
@@ -349,6 +429,12 @@ mod tests {
             Problem::CardMissing { kind: kind.clone(), card: card.clone() },
             Problem::OnlyAll { kind: kind.clone(), card: card.clone() },
             Problem::NoNode { kind: kind.clone(), card: card.clone(), path: path.clone() },
+            Problem::MissingNode {
+                kind: kind.clone(),
+                card: card.clone(),
+                path: path.clone(),
+                nodes: "/dev/nvidia-uvm".to_owned(),
+            },
             Problem::Twice { kind, card, one: path.clone(), two: path.clone() },
             Problem::OtherDriver { path, written_for: "1.2".into(), running: "1.3".into() },
         ];

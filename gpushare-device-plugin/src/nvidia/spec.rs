@@ -40,9 +40,14 @@ struct NamedDevice {
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Edits {
-    device_nodes: Option<Vec<serde::de::IgnoredAny>>,
+    device_nodes: Option<Vec<DeviceNode>>,
     mounts: Option<Vec<Mount>>,
     hooks: Option<Vec<Hook>>,
+}
+
+#[derive(Debug, Deserialize)]
+struct DeviceNode {
+    path: Option<String>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -69,10 +74,12 @@ pub struct Spec {
 }
 
 /// A device of a [`Spec`], including the edits that the file applies to all of its devices.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Device {
-    /// Whether it has a device node.
+    /// Whether it has a device node of its own.
     pub has_nodes: bool,
+    /// The paths of the device nodes in a container that gets it.
+    pub nodes: BTreeSet<String>,
     /// Whether it has [`MEMORY_LIMIT_HOOK`].
     pub limits_memory: bool,
 }
@@ -90,7 +97,7 @@ pub struct Specs {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DeviceLookup<'a> {
     /// This device of this file.
-    One(&'a Spec, Device),
+    One(&'a Spec, &'a Device),
     /// Two files of one folder have it: the runtime uses neither.
     Twice(&'a Path, &'a Path),
     /// No file has it.
@@ -131,8 +138,7 @@ impl Specs {
     /// The device of that name.
     pub fn device(&self, name: &str) -> DeviceLookup<'_> {
         for folder in self.folders.iter().rev() {
-            let mut having =
-                folder.iter().filter_map(|spec| Some((spec, *spec.devices.get(name)?)));
+            let mut having = folder.iter().filter_map(|spec| Some((spec, spec.devices.get(name)?)));
             match (having.next(), having.next()) {
                 (Some((spec, device)), None) => return DeviceLookup::One(spec, device),
                 (Some((one, _)), Some((two, _))) => {
@@ -166,6 +172,28 @@ fn read(path: &Path) -> Result<String, String> {
     Ok(text)
 }
 
+/// Device nodes that CUDA opens in every container, beside the card's own `/dev/nvidiaN`. The toolkit writes those that
+/// are there when it runs, and `/dev/nvidia-uvm` is not before its kernel module is loaded.
+const CUDA_NODES: [&str; 2] = ["/dev/nvidiactl", "/dev/nvidia-uvm"];
+
+/// What the names of other device nodes begin with where CUDA has its own: WSL2, and the GPUs of Tegra.
+const OTHER_DRIVERS_NODES: [&str; 4] = ["/dev/dxg", "/dev/nvgpu", "/dev/nvhost", "/dev/nvmap"];
+
+impl Device {
+    /// The device nodes without which CUDA finds no card in a container. `minor` is N of the card's `/dev/nvidiaN`,
+    /// where known.
+    pub fn missing_nodes(&self, minor: Option<u32>) -> Vec<String> {
+        let is_others =
+            |node: &String| OTHER_DRIVERS_NODES.iter().any(|others| node.starts_with(others));
+        if self.nodes.iter().any(is_others) {
+            return Vec::new();
+        }
+        let own = minor.map(|minor| format!("/dev/nvidia{minor}"));
+        let needed = own.into_iter().chain(CUDA_NODES.map(str::to_owned));
+        needed.filter(|node| !self.nodes.contains(node)).collect()
+    }
+}
+
 /// Parses a specification; `None` if it is of another kind. The path is left empty.
 ///
 /// # Errors
@@ -184,7 +212,8 @@ pub fn parse(text: &str, kind: &str) -> Result<Option<Spec>, String> {
         let own = container_edits.unwrap_or_default();
         driver = driver.or_else(|| own.driver());
         let device = Device {
-            has_nodes: own.has_nodes(),
+            has_nodes: own.nodes().next().is_some(),
+            nodes: common.nodes().chain(own.nodes()).map(str::to_owned).collect(),
             limits_memory: own.limits_memory() || common.limits_memory(),
         };
         devices.insert(name, device);
@@ -197,8 +226,8 @@ fn first_line(text: &str) -> String {
 }
 
 impl Edits {
-    fn has_nodes(&self) -> bool {
-        self.device_nodes.as_ref().is_some_and(|nodes| !nodes.is_empty())
+    fn nodes(&self) -> impl Iterator<Item = &str> {
+        self.device_nodes.iter().flatten().filter_map(|node| node.path.as_deref())
     }
 
     fn limits_memory(&self) -> bool {
@@ -254,6 +283,9 @@ devices:
     deviceNodes:
     - path: /dev/nvidia1
 containerEdits:
+  deviceNodes:
+  - path: /dev/nvidia-uvm
+  - path: /dev/nvidiactl
   env:
   - NVIDIA_VISIBLE_DEVICES=void
   hooks:
@@ -284,9 +316,35 @@ containerEdits:
     fn devices_hooks_and_the_driver_are_read() {
         let spec = parse(YAML, KIND).unwrap().unwrap();
         assert_eq!(spec.driver.as_deref(), Some("615.12.03"));
-        assert_eq!(spec.devices["GPU-a"], Device { has_nodes: true, limits_memory: true });
-        assert_eq!(spec.devices["GPU-b"], Device { has_nodes: true, limits_memory: false });
+        for (name, own, limits_memory) in
+            [("GPU-a", "/dev/nvidia0", true), ("GPU-b", "/dev/nvidia1", false)]
+        {
+            let nodes = [own, "/dev/nvidia-uvm", "/dev/nvidiactl"].map(str::to_owned).into();
+            assert_eq!(spec.devices[name], Device { has_nodes: true, nodes, limits_memory });
+        }
         assert_eq!(parse(YAML, "example.com/nic").unwrap(), None);
+    }
+
+    fn missing(nodes: &[&str], minor: Option<u32>) -> Vec<String> {
+        let nodes = nodes.iter().map(|node| (*node).to_owned()).collect();
+        Device { has_nodes: true, nodes, limits_memory: false }.missing_nodes(minor)
+    }
+
+    #[test]
+    fn cuda_needs_the_cards_own_node_and_two_of_all_cards() {
+        let all = ["/dev/nvidia3", "/dev/nvidia-uvm", "/dev/nvidiactl"];
+        assert!(missing(&all, Some(3)).is_empty() && missing(&all, None).is_empty());
+        assert_eq!(missing(&all, Some(0)), ["/dev/nvidia0"], "another card's");
+        assert_eq!(missing(&["/dev/nvidia3", "/dev/nvidiactl"], Some(3)), ["/dev/nvidia-uvm"]);
+        let without = missing(&["/dev/nvidia-uvm-tools", "/dev/nvidia30"], Some(3));
+        assert_eq!(without, ["/dev/nvidia3", "/dev/nvidiactl", "/dev/nvidia-uvm"]);
+    }
+
+    #[test]
+    fn of_wsl_and_tegra_no_node_is_said_to_be_missing() {
+        for node in ["/dev/dxg", "/dev/nvhost-ctrl", "/dev/nvmap", "/dev/nvgpu/igpu0/ctrl"] {
+            assert!(missing(&[node], Some(0)).is_empty(), "{node}");
+        }
     }
 
     #[test]

@@ -174,9 +174,7 @@ async fn a_missing_specification_of_nvidia_is_an_event_on_the_node_until_it_is_w
     assert_eq!(event["regarding"]["name"], rig::NODE);
     assert!(event["note"].as_str().unwrap().contains("nvidia-ctk cdi generate"), "{event}");
     assert_eq!(rig.metric("plimsoll_gpu_cdi_problems{problem=\"absent\"}"), 1.0);
-    let nodes = json!({"deviceNodes": [{"path": "/dev/nvidia0"}]});
-    let devices = [A, B].map(|uuid| json!({"name": uuid, "containerEdits": nodes}));
-    rig.nvidia_spec(&json!({"cdiVersion": "0.5.0", "kind": "nvidia.com/gpu", "devices": devices}));
+    rig.nvidia_cards(&[A, B]);
     // A change of the cards has the files looked at at once.
     rig.script(&[
         json!({"uuid": A, "memoryMiB": 2048}),
@@ -347,6 +345,21 @@ async fn a_card_without_a_cdi_device_takes_no_new_pods_until_it_has_one() {
     rig.cards("card B closed", |cards| cards[0]["closed"].is_null() && cards[1]["closed"] == "cdi")
         .await;
     rig.kubelet.devices("healthy ids", |devices| devices.values().all(|healthy| *healthy)).await;
+    rig.nvidia_cards(&[A, B]);
+    rig.cards("both open", |cards| cards[0]["closed"].is_null() && cards[1]["closed"].is_null())
+        .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_specification_without_nvidia_uvm_closes_the_cards_until_it_is_written_anew() {
+    let rig = Rig::new(&[(A, 2), (B, 2)]).await;
+    rig.nvidia_cards_with(&[A, B], &["/dev/nvidiactl"]);
+    let event = rig.event("CDIDeviceNodeMissing").await;
+    let note = event["note"].as_str().unwrap();
+    assert!(note.contains("no /dev/nvidia-uvm,") && note.contains("nvidia-modprobe"), "{note}");
+    rig.cards("both closed", |cards| cards[0]["closed"] == "cdi" && cards[1]["closed"] == "cdi")
+        .await;
+    rig.until_metric("plimsoll_gpu_cdi_problems{problem=\"missing_node\"}", 2.0).await;
     rig.nvidia_cards(&[A, B]);
     rig.cards("both open", |cards| cards[0]["closed"].is_null() && cards[1]["closed"].is_null())
         .await;

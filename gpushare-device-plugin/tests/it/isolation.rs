@@ -4,14 +4,18 @@ use kubelet_api::v1beta1::ContainerAllocateResponse;
 use serde_json::{Value, json};
 use sim::pod;
 
-use crate::rig::{A, B, RESOURCE, Rig};
+use crate::rig::{A, B, CUDA_NODES, RESOURCE, Rig};
 
 const ASKED: &str = "plimsoll.dev/gpu-isolation";
 
 /// NVIDIA's specification by a toolkit whose devices carry the hook.
 fn with_hooks() -> Value {
     let devices = [A, B].map(device_with_hook);
-    json!({"cdiVersion": "0.5.0", "kind": "nvidia.com/gpu", "devices": devices})
+    let of_all = CUDA_NODES.map(|path| json!({"path": path}));
+    json!({
+        "cdiVersion": "0.5.0", "kind": "nvidia.com/gpu", "devices": devices,
+        "containerEdits": {"deviceNodes": of_all},
+    })
 }
 
 fn device_with_hook(uuid: &str) -> Value {

@@ -27,6 +27,8 @@ pub const A: &str = "GPU-aaaaaaaa-1111-2222-3333-444444444444";
 pub const B: &str = "GPU-bbbbbbbb-1111-2222-3333-444444444444";
 pub const C: &str = "GPU-cccccccc-1111-2222-3333-444444444444";
 pub const NODE: &str = "node-1";
+/// The device nodes of all cards that CUDA needs.
+pub const CUDA_NODES: [&str; 2] = ["/dev/nvidiactl", "/dev/nvidia-uvm"];
 
 /// Waits until this holds.
 pub async fn until(what: &str, holds: impl Fn() -> bool) {
@@ -216,12 +218,19 @@ impl Rig {
 
     /// Writes NVIDIA's CDI specification with a device for each of these cards.
     pub fn nvidia_cards(&self, cards: &[&str]) {
+        self.nvidia_cards_with(cards, &CUDA_NODES);
+    }
+
+    /// Writes NVIDIA's CDI specification with a device for each of these cards, and these nodes for all of them.
+    pub fn nvidia_cards_with(&self, cards: &[&str], of_all: &[&str]) {
         let nodes = json!({"deviceNodes": [{"path": "/dev/nvidia0"}]});
         let devices: Vec<Value> =
             cards.iter().map(|uuid| json!({"name": uuid, "containerEdits": nodes})).collect();
-        self.nvidia_spec(
-            &json!({"cdiVersion": "0.5.0", "kind": "nvidia.com/gpu", "devices": devices}),
-        );
+        let of_all: Vec<Value> = of_all.iter().map(|path| json!({"path": path})).collect();
+        self.nvidia_spec(&json!({
+            "cdiVersion": "0.5.0", "kind": "nvidia.com/gpu", "devices": devices,
+            "containerEdits": {"deviceNodes": of_all},
+        }));
     }
 
     /// Waits until a metric has this value.

@@ -82,5 +82,9 @@ fn nvidia_cdi(index: usize, plan: &NodePlan) -> Value {
             })
         })
         .collect();
-    json!({"cdiVersion": "0.5.0", "kind": "nvidia.com/gpu", "devices": devices})
+    let of_all = json!([{"path": "/dev/nvidiactl"}, {"path": "/dev/nvidia-uvm"}]);
+    json!({
+        "cdiVersion": "0.5.0", "kind": "nvidia.com/gpu", "devices": devices,
+        "containerEdits": {"deviceNodes": of_all},
+    })
 }

@@ -21,6 +21,9 @@ pub const CARD_MIB: u64 = 16 * 1024;
 pub const MAJOR: u32 = 195;
 /// The minor number of `/dev/nvidiactl`, which every GPU container gets.
 pub const CONTROL_MINOR: u32 = 255;
+/// The minor number of `/dev/nvidia-uvm`, which every GPU container gets. The real one has another major number, which
+/// the kernel assigns; this is a free one of NVIDIA's.
+pub const UVM_MINOR: u32 = 253;
 
 /// The folder of the stand-in driver, inside a node.
 pub const DRIVER: &str = "/var/lib/plimsoll-node/nvidia";
@@ -154,7 +157,8 @@ fn inside(root: &Path, path: &str) -> PathBuf {
 fn make_devices(cards: &[Card], folder: &Path) -> Result<()> {
     fs::create_dir_all(folder)?;
     let cards = cards.iter().map(|card| (format!("nvidia{}", card.minor), u32::from(card.minor)));
-    for (name, minor) in cards.chain([("nvidiactl".to_owned(), CONTROL_MINOR)]) {
+    let of_all = [("nvidiactl", CONTROL_MINOR), ("nvidia-uvm", UVM_MINOR)];
+    for (name, minor) in cards.chain(of_all.map(|(name, minor)| (name.to_owned(), minor))) {
         let path = folder.join(name);
         mknodat(CWD, &path, FileType::CharacterDevice, Mode::from(0o666), makedev(MAJOR, minor))
             .with_context(|| format!("cannot make the device node {}", path.display()))?;
@@ -182,7 +186,7 @@ fn cdi_spec(cards: &[Card]) -> Value {
         "devices": cards.iter().map(cdi_device).collect::<Vec<_>>(),
         "containerEdits": {
             "env": ["NVIDIA_VISIBLE_DEVICES=void"],
-            "deviceNodes": [device_node("nvidiactl")],
+            "deviceNodes": [device_node("nvidiactl"), device_node("nvidia-uvm")],
         },
     })
 }

@@ -49,7 +49,8 @@ pub(crate) fn specifications() -> Vec<Vec<u8>> {
     let json = r#"{"cdiVersion":"0.6.0","kind":"nvidia.com/gpu","devices":[{"name":"GPU-a","containerEdits":
         {"deviceNodes":[{"path":"/dev/nvidia0"}],"hooks":[{"hookName":"createRuntime","path":"/usr/bin/nvidia-ctk",
         "args":["nvidia-ctk","hook","apply-cuda-memory-limits","--gpu-id","GPU-a"]}]}}],
-        "containerEdits":{"mounts":[{"hostPath":"/usr/lib/libcuda.so.615.12.03"}]}}"#;
+        "containerEdits":{"mounts":[{"hostPath":"/usr/lib/libcuda.so.615.12.03"}],
+        "deviceNodes":[{"path":"/dev/nvidiactl"},{"path":"/dev/nvidia-uvm"}]}}"#;
     let yaml = "cdiVersion: 0.5.0\nkind: nvidia.com/gpu\ndevices:\n- name: \"0\"\n  containerEdits: null\n";
     [json, yaml, "kind: nvidia.com/gpu\ndevices: &a [*a]\n", "kind: [\n"].map(Vec::from).into()
 }

@@ -202,7 +202,8 @@ fn allowed_cards(process: Pid) -> Result<Option<Vec<u32>>> {
     let rules = lines.iter().filter_map(|line| line.strip_prefix(&prefix));
     let mut minors: Vec<u32> =
         rules.filter_map(|rule| rule.split(' ').next()?.parse().ok()).collect();
-    minors.retain(|minor| *minor != e2e::node::cards::CONTROL_MINOR);
+    let of_all = [e2e::node::cards::CONTROL_MINOR, e2e::node::cards::UVM_MINOR];
+    minors.retain(|minor| !of_all.contains(minor));
     minors.sort_unstable();
     Ok(Some(minors))
 }
