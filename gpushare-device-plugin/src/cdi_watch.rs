@@ -1,11 +1,12 @@
 //! Polls NVIDIA's CDI specification, reports its problems (as events on the Node, in the metrics, in the log), and
-//! publishes which modes of isolation the node can enforce and which cards take no new pods. Restores our own
-//! specification if it was deleted.
+//! publishes which modes of isolation the node can enforce and which cards take no new pods, by that specification or
+//! by their compute modes. Restores our own specification if it was deleted.
 //!
 //! Invariant: an event is written when a problem appears and every half hour while it persists; problems of one kind
 //! share an event.
 
 use std::collections::BTreeSet;
+use std::fmt::Display;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -20,6 +21,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::cards::Cards;
 use crate::cards::closed::ClosedCards;
+use crate::cards::compute_mode::{BarredCard, barred};
 use crate::cards::offered::OfferedCards;
 use crate::container::cdi::SpecFile;
 use crate::isolation::report::ReportedMode;
@@ -67,16 +69,20 @@ struct Checked {
 }
 
 /// The problems that were reported, and when.
-#[derive(Debug, Default)]
-struct ReportedProblems {
-    known: BTreeSet<Problem>,
+#[derive(Debug)]
+struct Reported<P> {
+    known: BTreeSet<P>,
     at: Option<Instant>,
 }
 
-impl ReportedProblems {
+impl<P: Ord + Clone> Reported<P> {
+    fn none() -> Self {
+        Self { known: BTreeSet::new(), at: None }
+    }
+
     /// The problems to report at `now`: the new ones, or all of them after half an hour.
-    fn due(&mut self, problems: Vec<Problem>, now: Instant) -> Vec<Problem> {
-        let problems: BTreeSet<Problem> = problems.into_iter().collect();
+    fn due(&mut self, problems: Vec<P>, now: Instant) -> Vec<P> {
+        let problems: BTreeSet<P> = problems.into_iter().collect();
         let all_are_due = self.at.is_none_or(|at| now.duration_since(at) >= REPEAT_AFTER);
         if all_are_due {
             self.at = Some(now);
@@ -98,7 +104,8 @@ impl SpecWatch {
     }
 
     async fn follow(&mut self) {
-        let mut reported = ReportedProblems::default();
+        let mut reported = Reported::none();
+        let mut reported_barred = Reported::none();
         let mut mode = ReportedMode::default();
         let mut folder = None;
         if self.offered.wait_for(Option::is_some).await.is_err() {
@@ -109,8 +116,10 @@ impl SpecWatch {
             let Some(checked) = self.check(cards.clone()).await else { return };
             if !cards.is_empty() {
                 let decided = self.policy.decide(None, &checked.support);
-                self.close(&checked, &decided, &mut folder).await;
+                let barred = barred(&cards, decided.as_ref().ok().map(|decided| decided.isolation));
+                self.close(&checked, &decided, &barred, &mut folder).await;
                 self.publish(checked.support, decided, &mut mode).await;
+                self.report_barred(&reported_barred.due(barred, Instant::now())).await;
             }
             let problems = checked.problems;
             self.count(&problems);
@@ -134,21 +143,30 @@ impl SpecWatch {
         for label in Problem::LABELS {
             let mut alike = problems.iter().filter(|problem| problem.label() == label);
             let Some(first) = alike.next() else { continue };
-            let note = match alike.count() {
-                0 => first.to_string(),
-                more => format!("{first} ({more} more alike in the device plugin's log)"),
-            };
+            let note = with_more(first, alike.count());
             let reason = first.reason();
             self.events.warn(&EventText { reason, action: "CheckCDI", note }).await;
         }
     }
 
-    /// Publishes the cards that take no new pods. `decided` is the mode of a pod without an annotation, and `reported`
-    /// the problem of our folder that the last event had.
+    /// Logs each card that its compute mode keeps programs from, and writes one event for all of them.
+    async fn report_barred(&self, barred: &[BarredCard]) {
+        for card in barred {
+            tracing::warn!(card = %card.uuid, "{card}");
+        }
+        let Some(first) = barred.first() else { return };
+        let note = with_more(first, barred.len() - 1);
+        let reason = "GPUComputeMode";
+        self.events.warn(&EventText { reason, action: "CheckCards", note }).await;
+    }
+
+    /// Publishes the cards that take no new pods. `decided` is the mode of a pod without an annotation, `barred` are
+    /// the cards with a wrong compute mode, and `reported` is the problem of our folder that the last event had.
     async fn close(
         &mut self,
         checked: &Checked,
         decided: &Result<Decision, IsolationError>,
+        barred: &[BarredCard],
         reported: &mut Option<String>,
     ) {
         // A new limit is a new device in our file.
@@ -156,6 +174,9 @@ impl SpecWatch {
         let not_writable = if limits { checked.not_writable.as_ref() } else { None };
         let folder = checked.not_restored.as_ref().or(not_writable);
         let mut closed = closed_cards(&checked.problems);
+        for card in barred {
+            closed.cards.entry(card.uuid.clone()).or_insert(Closed::ComputeMode);
+        }
         closed.offered = self.offered.borrow_and_update().clone().unwrap_or_default();
         closed.all = match (decided, folder) {
             (Err(_), _) => Some(Closed::Isolation),
@@ -230,6 +251,14 @@ impl SpecWatch {
     }
 }
 
+/// The text of an event about a problem, and how many others are like it.
+fn with_more(first: &impl Display, more: usize) -> String {
+    match more {
+        0 => first.to_string(),
+        more => format!("{first} ({more} more alike in the device plugin's log)"),
+    }
+}
+
 /// Checks that a folder takes another file. Writes nothing.
 fn check_writable(folder: &Path) -> Result<(), String> {
     takes_file(folder).map_err(|error| {
@@ -261,7 +290,7 @@ mod tests {
     #[test]
     fn a_problem_is_due_once_and_again_after_half_an_hour() {
         let start = Instant::now();
-        let mut reported = ReportedProblems::default();
+        let mut reported = Reported::none();
         for (second, found, due) in [
             (0, &["a"][..], &["a"][..]),
             (10, &["a", "b"], &["b"]),

@@ -27,14 +27,20 @@ fn out_of_use(card: &Card) -> Option<&'static str> {
         // The node reports no more than that.
         return Some("unhealthy or cordoned");
     }
-    Some(match card.closed? {
+    card.closed.map(closed)
+}
+
+/// Why a card takes no new pods.
+pub(crate) fn closed(why: Closed) -> &'static str {
+    match why {
         Closed::Isolation => "closed: isolation",
         Closed::Cdi => "closed: no CDI device",
         Closed::CdiFolder => "closed: CDI folder",
+        Closed::ComputeMode => "closed: compute mode",
         Closed::Dra => "closed: DRA driver",
         Closed::Plugin => "closed: device plugin restarts",
         Closed::Other => "closed",
-    })
+    }
 }
 
 /// The holder of a charge: `ml/train-1`.

@@ -3,12 +3,12 @@
 use std::io::Write;
 
 use anyhow::Result;
-use api::cards::Closed;
 use api::explain::{
     Basis, Card, CardOutcome, Cards, LimitOutcome, Load, Node, Reading, ReadingStatus,
 };
 use placement::demand::Demand;
 
+use crate::cards::closed;
 use crate::format::{self, duration, printable};
 use crate::table::{self, NONE, or_none};
 
@@ -166,24 +166,12 @@ fn asked(cards: &Cards) -> String {
     format!("{} on {count}{alone}{cores}", cards.asked)
 }
 
-/// Why a card takes no new pods.
-fn closed(why: Option<Closed>) -> &'static str {
-    match why {
-        Some(Closed::Isolation) => "closed: isolation",
-        Some(Closed::Cdi) => "closed: no CDI device",
-        Some(Closed::CdiFolder) => "closed: CDI folder",
-        Some(Closed::Dra) => "closed: DRA driver",
-        Some(Closed::Plugin) => "closed: device plugin restarts",
-        Some(Closed::Other) | None => "closed",
-    }
-}
-
 fn card_row(card: &Card, chosen: &[u32]) -> [String; 7] {
     let outcome = match card.outcome {
         CardOutcome::Fits => "fits",
         CardOutcome::TooLittleFree => "too little free",
         CardOutcome::Unhealthy => "unhealthy",
-        CardOutcome::Closed => closed(card.closed),
+        CardOutcome::Closed => card.closed.map_or("closed", closed),
         CardOutcome::WeakIsolation => "weaker isolation",
         CardOutcome::NotAccepted => "not accepted",
         CardOutcome::TooFewCores => "too little compute",

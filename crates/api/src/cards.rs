@@ -85,10 +85,12 @@ pub struct Card {
 pub enum Closed {
     /// The node's policy refuses containers, since the isolation that it requires cannot be enforced.
     Isolation,
-    /// NVIDIA's CDI specification has no device of the card that a container could start with.
+    /// NVIDIA's CDI specification has no device of the card that a container could start with and use CUDA on.
     Cdi,
     /// The folder of the device plugin's own CDI specification cannot be written.
     CdiFolder,
+    /// Its compute mode admits one process, or none: a container would start, and its program find no card.
+    ComputeMode,
     /// A driver of dynamic resource allocation (DRA) offers it as well, and kube-scheduler would give it out twice.
     Dra,
     /// The node's device plugin starts, ends or is gone: the kubelet would refuse a pod.

@@ -61,6 +61,30 @@ pub struct Status {
     /// The action required before the card can be used again; `None` if the driver does not report it
     /// (before r570).
     pub recovery: Option<Recovery>,
+    /// How many processes may use the card for computing.
+    pub compute_mode: Option<ComputeMode>,
+}
+
+/// How many processes may have a CUDA context on a card: `nvmlComputeMode_t`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ComputeMode {
+    /// Any number.
+    Default,
+    /// One, which may be MPS's server. The older mode of one thread counts as this one too.
+    ExclusiveProcess,
+    /// None.
+    Prohibited,
+}
+
+impl fmt::Display for ComputeMode {
+    /// As `nvidia-smi -c` takes it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Default => "DEFAULT",
+            Self::ExclusiveProcess => "EXCLUSIVE_PROCESS",
+            Self::Prohibited => "PROHIBITED",
+        })
+    }
 }
 
 /// The recovery action that the driver requires for a card: `nvmlDeviceGpuRecoveryAction_t`.

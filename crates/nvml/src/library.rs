@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use nvml_wrapper::bitmasks::event::EventTypes;
-use nvml_wrapper::enum_wrappers::device::TemperatureSensor;
+use nvml_wrapper::enum_wrappers::device::{ComputeMode as NvmlComputeMode, TemperatureSensor};
 use nvml_wrapper::enums::device::{SampleValue, UsedGpuMemory};
 use nvml_wrapper::enums::event::XidError;
 use nvml_wrapper::error::NvmlError;
@@ -16,7 +16,7 @@ use nvml_wrapper::structs::device::FieldId;
 use nvml_wrapper::{Device, Nvml};
 
 use crate::process::{Sample, joined};
-use crate::{Card, Error, Observer, Probe, Process, Recovery, Status, Xid};
+use crate::{Card, ComputeMode, Error, Observer, Probe, Process, Recovery, Status, Xid};
 
 const MIB: u64 = 1024 * 1024;
 /// The scope of a NUMA mask: nodes, not sockets (`NVML_AFFINITY_SCOPE_NODE`).
@@ -113,7 +113,18 @@ fn status(device: &Device<'_>) -> Result<Status, NvmlError> {
         power_milliwatt: supported(device.power_usage())?,
         mig: supported(device.mig_mode())?.map(|mode| mode.current == MIG_ENABLED),
         recovery: supported(recovery(device))?,
+        compute_mode: supported(device.compute_mode())?.map(compute_mode),
     })
+}
+
+fn compute_mode(mode: NvmlComputeMode) -> ComputeMode {
+    match mode {
+        NvmlComputeMode::Default => ComputeMode::Default,
+        NvmlComputeMode::Prohibited => ComputeMode::Prohibited,
+        NvmlComputeMode::ExclusiveThread | NvmlComputeMode::ExclusiveProcess => {
+            ComputeMode::ExclusiveProcess
+        }
+    }
 }
 
 /// Why a card is not watched.

@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use nvml::{Recovery, Status, Xid};
+use nvml::{ComputeMode, Recovery, Status, Xid};
 use placement::units::{CardId, MiB};
 
 use super::file::{SavedCard, SavedError};
@@ -52,6 +52,7 @@ struct Health {
     failure: Option<Failure>,
     recovery: Option<Recovery>,
     mig: bool,
+    compute_mode: Option<ComputeMode>,
 }
 
 /// A critical error that the card has not recovered from.
@@ -105,7 +106,8 @@ impl Inventory {
         self.driver = version.or_else(|| self.driver.take());
     }
 
-    /// Resets the driver's version and what it reported of recoveries and MIG: the next driver may be another one.
+    /// Resets the driver's version and what it reported of recoveries, MIG and compute modes: the next driver may be
+    /// another one.
     pub fn forget_driver(&mut self) {
         self.driver = None;
         for known in self.known.values_mut() {
@@ -265,6 +267,7 @@ impl KnownCard {
             units,
             numa_node: self.card.numa_node,
             cuda_major: self.card.cuda_major,
+            compute_mode: self.health.compute_mode,
             unhealthy: self.health.unhealthy(),
             prefix: self.prefix.clone(),
         })
@@ -273,12 +276,19 @@ impl KnownCard {
 
 impl Health {
     fn good() -> Self {
-        Self { answers: GOOD_READINGS, failure: None, recovery: None, mig: false }
+        Self {
+            answers: GOOD_READINGS,
+            failure: None,
+            recovery: None,
+            mig: false,
+            compute_mode: None,
+        }
     }
 
     fn forget_driver(&mut self) {
         self.recovery = None;
         self.mig = false;
+        self.compute_mode = None;
     }
 
     fn mark_lost(&mut self) {
@@ -293,6 +303,7 @@ impl Health {
         // `None` is a read that the driver refused once: the last value stays.
         self.recovery = status.recovery.or(self.recovery);
         self.mig = status.mig.unwrap_or(self.mig);
+        self.compute_mode = status.compute_mode.or(self.compute_mode);
         let Some(failure) = &mut self.failure else { return };
         let has_recovered = match status.recovery {
             Some(Recovery::Unneeded) => {
@@ -509,9 +520,14 @@ mod tests {
         let now = Instant::now();
         inventory.set_driver(Some("615.10".to_owned()));
         let reset = status(Some(Recovery::GpuReset));
-        inventory.record_status(&A.into(), &Status { mig: Some(true), ..reset }, now);
+        let exclusive = Some(ComputeMode::ExclusiveProcess);
+        let bad = Status { mig: Some(true), compute_mode: exclusive, ..reset };
+        inventory.record_status(&A.into(), &bad, now);
+        inventory.record_status(&A.into(), &Status::default(), now);
+        let mode = |inventory: &Inventory| inventory.cards().iter().next().unwrap().compute_mode;
+        assert_eq!(mode(&inventory), exclusive, "it could not be read once");
         inventory.forget_driver();
-        assert_eq!(health(&inventory), [Some(Unhealthy::Lost)]);
+        assert_eq!((health(&inventory), mode(&inventory)), (vec![Some(Unhealthy::Lost)], None));
         inventory.set_enumerated(vec![probed(A, 0, Some(1024))], Instant::now());
         (0..3).for_each(|_| inventory.record_status(&A.into(), &Status::default(), now));
         assert_eq!((health(&inventory), inventory.cards().driver()), (vec![None], None));

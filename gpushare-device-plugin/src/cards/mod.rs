@@ -2,10 +2,11 @@
 //!
 //! [`ids`] names units, [`sizing`] counts the units of a card, [`inventory`] turns NVML's answers into cards, [`watch`]
 //! polls NVML, [`cordoned`] follows which cards operators take out of use, [`search`] looks for a first card,
-//! [`mod@file`] keeps the cards for a later process, [`closed`] are the cards that take no new pods, and [`offered`]
-//! those that a DRA driver offers as well.
+//! [`mod@file`] keeps the cards for a later process, [`closed`] are the cards that take no new pods, [`offered`] those
+//! that a DRA driver offers as well, and [`compute_mode`] those whose mode keeps processes from them.
 
 pub mod closed;
+pub(crate) mod compute_mode;
 pub(crate) mod cordoned;
 mod errors;
 pub(crate) mod file;
@@ -18,7 +19,7 @@ pub(crate) mod watch;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use nvml::{Recovery, Xid};
+use nvml::{ComputeMode, Recovery, Xid};
 use placement::units::{CardId, MiB, Units};
 
 use ids::{DeviceId, Ids};
@@ -65,6 +66,8 @@ pub struct Card {
     pub numa_node: Option<u32>,
     /// Major number of its CUDA compute capability; `None` if unknown.
     pub cuda_major: Option<u32>,
+    /// How many processes may use it for computing; `None` if unknown.
+    pub compute_mode: Option<ComputeMode>,
     /// Why it takes no pods now; `None` for a healthy card.
     pub unhealthy: Option<Unhealthy>,
     /// The part of its device ids before the slot.

@@ -365,6 +365,32 @@ async fn a_specification_without_nvidia_uvm_closes_the_cards_until_it_is_written
         .await;
 }
 
+/// The compute modes by NVML's numbers: any number of processes, none, one.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_card_whose_compute_mode_keeps_programs_from_it_takes_no_pods_until_that_changes() {
+    let rig = Rig::new(&[(A, 2), (B, 2)]).await;
+    rig.nvidia_cards(&[A, B]);
+    let set = |mode: u32| {
+        rig.script(&[
+            json!({"uuid": A, "memoryMiB": 2048, "computeMode": 0}),
+            json!({"uuid": B, "memoryMiB": 2048, "computeMode": mode}),
+        ]);
+    };
+    for (mode, closed) in
+        [(3, json!("compute-mode")), (0, Value::Null), (2, json!("compute-mode")), (0, Value::Null)]
+    {
+        set(mode);
+        let what = format!("card B {closed} in mode {mode}");
+        rig.cards(&what, |cards| cards[0]["closed"].is_null() && cards[1]["closed"] == closed)
+            .await;
+    }
+    let event = rig.event("GPUComputeMode").await;
+    assert_eq!(event["regarding"]["kind"], "Node");
+    let note = event["note"].as_str().unwrap();
+    assert!(note.contains(&format!("nvidia-smi -i {B} -c DEFAULT")), "{note}");
+    rig.kubelet.devices("healthy ids", |devices| devices.values().all(|healthy| *healthy)).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_container_runtime_that_may_have_cdi_off_is_an_event_on_the_node() {
     let rig = Rig::new(&[(A, 2), (B, 2)]).await;

@@ -40,6 +40,7 @@ fn cards() -> impl Strategy<Value = Cards> {
         Just(Closed::Isolation),
         Just(Closed::Cdi),
         Just(Closed::CdiFolder),
+        Just(Closed::ComputeMode),
         Just(Closed::Dra),
         Just(Closed::Plugin),
         Just(Closed::Other)

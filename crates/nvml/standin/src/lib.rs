@@ -308,6 +308,12 @@ pub unsafe extern "C" fn nvmlDeviceGetMigMode(
     }
 }
 
+/// How many processes may use the card for computing.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlDeviceGetComputeMode(device: Handle, mode: *mut c_uint) -> Return {
+    unsafe { put(mode, reading(device, |card| card.compute_mode)) }
+}
+
 /// Values of fields by number; the recovery action is the only one here.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmlDeviceGetFieldValues(

@@ -68,6 +68,9 @@ pub struct Card {
     /// NVML's number of the recovery action that the card needs; 0 is none.
     #[serde(default)]
     pub recovery: Option<u32>,
+    /// NVML's number of its compute mode: 0 any number of processes, 2 none, 3 one.
+    #[serde(default)]
+    pub compute_mode: Option<u32>,
     /// The processes on it; left out where the driver does not tell.
     #[serde(default)]
     pub processes: Option<Vec<Process>>,

@@ -7,7 +7,7 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use nvml::{Card, Error, Library, Probe, Process, Recovery, Status, Xid};
+use nvml::{Card, ComputeMode, Error, Library, Probe, Process, Recovery, Status, Xid};
 
 /// Cargo puts the shared library of a dev-dependency beside the test executables.
 fn standin() -> PathBuf {
@@ -48,7 +48,7 @@ impl Node {
 
 const TWO_CARDS: &str = r#"{"driver":"580.95.05","cards":[
     {"uuid":"GPU-a","model":"NVIDIA A10","memoryMiB":23028,"minor":1,"numaNode":1,"cudaMajor":8,
-     "usedMiB":512,"utilisation":37,"temperature":41,"powerMilliwatt":60500,"mig":true,"recovery":1},
+     "usedMiB":512,"utilisation":37,"temperature":41,"powerMilliwatt":60500,"mig":true,"recovery":1,"computeMode":3},
     {"uuid":"GPU-b","memoryMiB":16384}]}"#;
 
 #[test]
@@ -92,9 +92,26 @@ fn an_unsupported_reading_is_none_beside_the_supported_ones() {
         power_milliwatt: Some(60500),
         mig: Some(true),
         recovery: Some(Recovery::GpuReset),
+        compute_mode: Some(ComputeMode::ExclusiveProcess),
     };
     assert_eq!(library.status("GPU-a").unwrap(), full);
     assert_eq!(library.status("GPU-b").unwrap(), Status { used_mib: Some(0), ..Status::default() });
+}
+
+#[test]
+fn a_compute_mode_is_read_by_its_number_and_one_that_is_new_is_unknown() {
+    for (number, mode) in [
+        (0, Some(ComputeMode::Default)),
+        (1, Some(ComputeMode::ExclusiveProcess)),
+        (2, Some(ComputeMode::Prohibited)),
+        (3, Some(ComputeMode::ExclusiveProcess)),
+        (4, None),
+    ] {
+        let node =
+            Node::new(&format!(r#"{{"cards":[{{"uuid":"GPU-a","computeMode":{number}}}]}}"#));
+        let status = Library::open(&node.library()).unwrap().status("GPU-a").unwrap();
+        assert_eq!(status.compute_mode, mode, "{number}");
+    }
 }
 
 #[test]

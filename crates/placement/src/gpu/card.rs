@@ -35,10 +35,12 @@ pub struct Card {
 pub enum Closed {
     /// The isolation that the node's policy requires cannot be enforced, and the policy refuses containers without it.
     Isolation,
-    /// NVIDIA's CDI specification has no device of the card that a container could start with.
+    /// NVIDIA's CDI specification has no device of the card that a container could start with and use CUDA on.
     Cdi,
     /// The folder of the device plugin's own CDI specification cannot be written.
     CdiFolder,
+    /// Its compute mode admits one process, or none.
+    ComputeMode,
     /// A driver of dynamic resource allocation (DRA) offers it as well, and kube-scheduler would give it out twice.
     Dra,
     /// The node's device plugin starts, ends or is gone: the kubelet would refuse a pod.
