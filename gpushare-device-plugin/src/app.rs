@@ -499,7 +499,11 @@ fn spec_file(args: &Args) -> Option<Arc<SpecFile>> {
     if args.response != Mode::Cdi {
         return None;
     }
-    Some(Arc::new(SpecFile::new(&args.cdi_dir, &own_kind(args), args.mps_dir.clone())))
+    Some(Arc::new(SpecFile::new(
+        &args.cdi_dir,
+        &args.names.names().cdi_kind(),
+        args.mps_dir.clone(),
+    )))
 }
 
 /// Checks that no container holds ids of another unit. A checkpoint that cannot be read is an error only if `waits`.
@@ -540,13 +544,9 @@ fn responder(args: &Args, isolation: NodeIsolation, limits: Option<Arc<SpecFile>
         limits,
         mode: args.response,
         nvidia_kind: args.nvidia_cdi_kind.clone(),
-        own_kind: own_kind(args),
+        own_kind: args.names.names().cdi_kind(),
         unit: MiB(args.unit_mib),
     }
-}
-
-fn own_kind(args: &Args) -> String {
-    format!("{}/gpu-mem", args.names.annotation_prefix.trim_end_matches('/'))
 }
 
 /// Waits for what must be loaded before the kubelet calls: the cards, the pods, what an earlier process granted, and

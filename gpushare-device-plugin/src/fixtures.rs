@@ -76,6 +76,7 @@ pub(crate) fn claimed(name: &str, request: GpuRequest, cards: &[&str]) -> PodFac
         admitted: false,
         finished: false,
         refused: false,
+        started: false,
         stopped: false,
         deleting: false,
         waits_at: None,

@@ -48,9 +48,9 @@ fn warning(begun: &BegunBackOff) -> EventText {
         reason: "GPUPodsBackedOff",
         action: "Filter",
         note: format!(
-            "The kubelet refused several GPU pods of namespace {namespace} that were bound here with a card, so \
-             {whose} go elsewhere until {until:.0}. The events of the refused pods say why: kubectl get events -A \
-             --field-selector reason=UnexpectedAdmissionError"
+            "Several GPU pods of namespace {namespace} that were bound here with a card were refused by the kubelet, or \
+             could not be started, so {whose} go elsewhere until {until:.0}. Their events say why: kubectl get events \
+             -A --field-selector reason=UnexpectedAdmissionError, or reason=Failed"
         ),
     }
 }

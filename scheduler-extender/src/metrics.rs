@@ -287,7 +287,7 @@ impl ViewMetrics {
             ),
             refused_gpu_pods: registry.counter(
                 "plimsoll_extender_refused_gpu_pods_total",
-                "GPU pods that Bind had given a card and that their kubelet refused",
+                "GPU pods that Bind had given a card and that their node refused, or could not start, by its own fault",
             ),
             refused_objects: registry.counter(
                 "plimsoll_extender_refused_objects_total",

@@ -184,6 +184,11 @@ impl Names {
         self.key("disk-write")
     }
 
+    /// The kind of the device plugin's own CDI devices.
+    pub fn cdi_kind(&self) -> String {
+        self.key("gpu-mem")
+    }
+
     /// Whether `key` lies in our own domain.
     pub fn owns(&self, key: &str) -> bool {
         let rest = key.strip_prefix(self.prefix.as_str());

@@ -99,6 +99,7 @@ pub(crate) fn gpu_pod(id: &GpuPodId, units: u32, bound: Option<(&NodeName, Claim
         admitted: false,
         finished: false,
         refused: false,
+        started: false,
         stopped: false,
         deleting: false,
         waits_at: None,

@@ -228,7 +228,7 @@ fn log(notice: &Notice) {
             tracing::warn!(%node, metric, error, "reading refused, counts as missing");
         }
         Notice::BackedOff(BegunBackOff { node, namespace, until, all }) => {
-            tracing::warn!(%node, namespace, %until, all, "the node's kubelet refused several GPU pods: it gets none for a while");
+            tracing::warn!(%node, namespace, %until, all, "the node refused several GPU pods, or could not start them: it gets none for a while");
         }
     }
 }

@@ -130,6 +130,7 @@ fn shown(pod: &GpuPodId, node: &str, gpu: &GpuPod) -> PodFacts {
         admitted: false,
         finished: false,
         refused: false,
+        started: false,
         stopped: false,
         deleting: false,
         waits_at: None,

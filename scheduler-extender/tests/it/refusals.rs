@@ -127,8 +127,84 @@ async fn a_node_that_refuses_pods_of_a_namespace_gets_no_more_of_them_for_a_whil
         .await;
 }
 
+/// As the kubelet writes it where containerd finds no CDI device.
+const NO_DEVICE: &str = "failed to create containerd container: CDI device injection failed: unresolvable CDI devices nvidia.com/gpu=GPU-bad-0";
+
+/// The kubelet admits a bound pod, and its container waits for this reason.
+fn hold(sim: &Sim, namespace: &str, name: &str, reason: &str, message: &str) {
+    sim.change(PODS, namespace, name, |pod| {
+        let waiting = json!({ "waiting": { "reason": reason, "message": message } });
+        pod["status"] = json!({
+            "phase": "Pending", "startTime": "2026-11-20T09:00:00Z",
+            "containerStatuses": [{ "name": "main", "state": waiting }],
+        });
+    });
+}
+
 #[tokio::test]
-async fn an_admitted_pod_ends_the_back_off() {
+async fn a_node_that_cannot_start_the_pods_that_it_admits_gets_no_more_of_them_for_a_while() {
+    let sim = Sim::start().await.unwrap();
+    sim.put(gpu_node("bad", 2));
+    let rig = Rig::start(&sim).await;
+    for (namespace, pods) in [("default", ["p0", "p1", "p2"]), ("b", ["q0", "q1", "q2"])] {
+        let mine = sim.put(pod("mine").in_namespace(namespace).asking(GPU, 1));
+        assert_eq!(rejection(&rig, &mine, "bad").await, "", "{namespace}");
+        for name in pods {
+            send(&sim, &rig, namespace, name, "bad").await;
+            // Of each pod the kubelet first says that it creates the container, and tries again and again.
+            hold(&sim, namespace, name, "ContainerCreating", "");
+            hold(&sim, namespace, name, "CreateContainerError", NO_DEVICE);
+            hold(&sim, namespace, name, "CreateContainerError", &format!("{NO_DEVICE}, x/y=z"));
+        }
+        rig.until("a back-off", async || rejection(&rig, &mine, "bad").await == BACKED_OFF).await;
+    }
+    let third = sim.put(pod("t").in_namespace("c").asking(GPU, 1));
+    rig.until("a back-off for all", async || rejection(&rig, &third, "bad").await == BACKED_OFF)
+        .await;
+    assert_eq!(metric(&rig, "plimsoll_extender_refused_gpu_pods_total"), 6.0, "once for each pod");
+}
+
+#[tokio::test]
+async fn pods_whose_own_container_cannot_start_back_no_node_off() {
+    let sim = Sim::start().await.unwrap();
+    sim.put(gpu_node("n1", 2));
+    let rig = Rig::start(&sim).await;
+    let start = "failed to create containerd task: failed to create shim task: OCI runtime create failed: runc create failed: unable to start container process: error during container init: ";
+    let own = [
+        ("CreateContainerConfigError", "secret \"x\" not found".to_owned()),
+        (
+            "CreateContainerError",
+            format!("failed to create containerd container: failed to stat \"{NO_DEVICE}\""),
+        ),
+        (
+            "RunContainerError",
+            format!("{start}exec: \"{NO_DEVICE}\": executable file not found in $PATH"),
+        ),
+        (
+            "RunContainerError",
+            format!(
+                "{start}error running createContainer hook #2: exit status 2, stdout: , stderr: {NO_DEVICE}"
+            ),
+        ),
+        ("CrashLoopBackOff", NO_DEVICE.to_owned()),
+    ];
+    for namespace in ["default", "b"] {
+        for (number, (reason, message)) in own.iter().enumerate() {
+            let name = format!("own-{number}");
+            send(&sim, &rig, namespace, &name, "n1").await;
+            hold(&sim, namespace, &name, reason, message);
+        }
+    }
+    // The watch shows the pods in order, so once it has shown this one it has shown those.
+    send(&sim, &rig, "default", "last", "n1").await;
+    refuse(&sim, "default", "last");
+    let counted = async || metric(&rig, "plimsoll_extender_refused_gpu_pods_total") == 1.0;
+    rig.until("the last pod counted", counted).await;
+    assert_eq!(rejection(&rig, &gpu_pod(&sim, "mine", 1), "n1").await, "");
+}
+
+#[tokio::test]
+async fn a_pod_that_starts_ends_the_back_off_and_one_that_is_admitted_does_not() {
     let sim = Sim::start().await.unwrap();
     sim.put(gpu_node("n1", 2));
     let rig = Rig::start(&sim).await;
@@ -140,8 +216,18 @@ async fn an_admitted_pod_ends_the_back_off() {
         refuse(&sim, "default", name);
     }
     rig.until("a back-off", async || rejection(&rig, &mine, "n1").await == BACKED_OFF).await;
+    hold(&sim, "default", "good", "ContainerCreating", "");
+    let nothing = sim.put(pod("nothing").in_namespace("b").asking(GPU, 1));
+    assert_eq!(rig.bind(&nothing, "n1").await, "");
+    let counted = async || {
+        refuse(&sim, "b", "nothing");
+        metric(&rig, "plimsoll_extender_refused_gpu_pods_total") == 4.0
+    };
+    rig.until("a later pod", counted).await;
+    assert_eq!(rejection(&rig, &mine, "n1").await, BACKED_OFF);
     sim.change(PODS, "default", "good", |pod| {
-        pod["status"]["startTime"] = json!("2026-11-20T09:00:00Z");
+        let running = json!({ "running": { "startedAt": "2026-11-20T09:00:01Z" } });
+        pod["status"]["containerStatuses"] = json!([{ "name": "main", "state": running }]);
     });
     rig.until("the end of it", async || rejection(&rig, &mine, "n1").await.is_empty()).await;
 }

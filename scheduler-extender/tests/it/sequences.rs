@@ -197,6 +197,7 @@ impl Object {
             admitted: self.admitted.is_some(),
             finished: self.failed,
             refused: false,
+            started: self.admitted.is_some(),
             // It goes once its containers have ended.
             stopped: true,
             deleting: false,

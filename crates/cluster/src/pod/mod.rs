@@ -7,6 +7,7 @@ mod expected_use;
 mod gpu;
 mod mounts;
 mod resources;
+mod start;
 mod words;
 mod workload;
 
@@ -58,6 +59,8 @@ struct Spec {
     init_containers: Vec<Container>,
     #[serde(deserialize_with = "null_is_default")]
     priority_class_name: String,
+    #[serde(deserialize_with = "null_is_default")]
+    runtime_class_name: String,
     #[serde(rename = "hostIPC", deserialize_with = "null_is_default")]
     host_ipc: bool,
     #[serde(deserialize_with = "null_is_default")]
@@ -183,12 +186,22 @@ struct ContainerStatus {
     last_state: ContainerState,
 }
 
-/// The kubelet sets one of its three members; `waiting` is not read.
+/// The kubelet sets one of its three members.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 struct ContainerState {
+    waiting: Option<Waiting>,
     running: Option<RunTimes>,
     terminated: Option<RunTimes>,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+struct Waiting {
+    #[serde(deserialize_with = "null_is_default")]
+    reason: String,
+    #[serde(deserialize_with = "null_is_default")]
+    message: String,
 }
 
 /// Of a container that could not be started, `startedAt` is absent or the epoch.
@@ -302,10 +315,14 @@ pub struct PodFacts {
     pub admitted: bool,
     /// Whether its phase is Succeeded or Failed: it holds nothing any more.
     pub finished: bool,
-    /// Whether it was refused at admission for a fault of the node: it is Failed with the reason
+    /// Whether it was refused for a fault of the node. At admission: it is Failed with the reason
     /// `UnexpectedAdmissionError`, and the message has the device plugin's [`NODE_FAULT`], or says in the kubelet's own
-    /// words that there is no plugin, or none with a healthy device, for our resource.
+    /// words that there is no plugin, or none with a healthy device, for our resource. After it: a container that
+    /// requests units waits in `CreateContainerError` or `RunContainerError`, and the message says that the runtime
+    /// cannot give it its card.
     pub refused: bool,
+    /// Whether a container of it that requests units has run.
+    pub started: bool,
     /// Whether its kubelet has reported all of its containers as ended. The kubelet does so before it removes a deleted
     /// pod, except after a deletion by force.
     pub stopped: bool,
@@ -549,7 +566,8 @@ impl Pod {
             gpu: self.gpu(names),
             admitted: self.status.start_time.is_some(),
             finished: self.is_finished(),
-            refused: self.is_refused(names),
+            refused: self.is_refused(names) || self.cannot_start(names),
+            started: self.has_started(names),
             stopped: self.is_stopped(),
             deleting: meta.deletion_timestamp.is_some(),
             waits_at: self.waits().then(|| self.priority()),

@@ -1,8 +1,9 @@
-//! Which nodes take no GPU pods for a while, since their kubelet refused several that Bind had sent there.
+//! Which nodes take no GPU pods for a while, since several that Bind had sent there were refused by the kubelet, or
+//! could not be started.
 //!
 //! Invariants: failures of one namespace's pods back the node off for that namespace alone; the node is backed off for
-//! all namespaces only while those of several are, and no pod of any namespace was admitted since. A back-off always
-//! ends. After it one more failure begins a longer one, and an admitted pod ends it all.
+//! all namespaces only while those of several are, and no pod of any namespace has started since. A back-off always
+//! ends. After it one more failure begins a longer one, and a pod that starts ends it all.
 
 use std::collections::BTreeMap;
 
@@ -29,7 +30,7 @@ const NAMESPACES: usize = 2;
 /// Namespaces that are kept of a node at most; of more the one with the oldest failure is dropped.
 const MAX_NAMESPACES: usize = 64;
 
-/// The failed admissions of one node.
+/// The pods of one node that did not start, by its fault.
 ///
 /// # Examples
 ///
@@ -42,14 +43,14 @@ const MAX_NAMESPACES: usize = 64;
 /// let until = node.failed("shop", now);
 /// assert!(until.is_some_and(|until| until > now));
 /// assert!(node.rejects("shop", now) && !node.rejects("bank", now));
-/// node.admitted("shop", now);
+/// node.started("shop", now);
 /// assert!(!node.rejects("shop", now));
 /// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NodeBackOff {
     namespaces: BTreeMap<String, Failures>,
-    /// When a pod of any namespace was last admitted.
-    admitted_at: Option<Timestamp>,
+    /// When a pod of any namespace last started.
+    started_at: Option<Timestamp>,
 }
 
 /// The failures of one namespace's pods.
@@ -89,7 +90,7 @@ fn is_within(at: Timestamp, now: Timestamp, span: SignedDuration) -> bool {
 }
 
 impl NodeBackOff {
-    /// Counts a failed admission of a pod of that namespace. Returns the end of the back-off that it begins, if it
+    /// Counts a pod of that namespace that did not start. Returns the end of the back-off that it begins, if it
     /// does.
     pub fn failed(&mut self, namespace: &str, now: Timestamp) -> Option<Timestamp> {
         self.drop_old(now);
@@ -119,10 +120,10 @@ impl NodeBackOff {
         Some(end)
     }
 
-    /// Records that a pod of that namespace was admitted.
-    pub fn admitted(&mut self, namespace: &str, now: Timestamp) {
+    /// Records that a pod of that namespace has started.
+    pub fn started(&mut self, namespace: &str, now: Timestamp) {
         self.namespaces.remove(namespace);
-        self.admitted_at = Some(now);
+        self.started_at = Some(now);
     }
 
     /// Whether the node takes no pods of that namespace at `now`.
@@ -133,11 +134,11 @@ impl NodeBackOff {
 
     /// Whether the node takes no pods of any namespace at `now`.
     pub fn rejects_all(&self, now: Timestamp) -> bool {
-        // A pod that was admitted before the clock was set back says nothing of the time since.
-        let admitted_at = self.admitted_at.filter(|admitted| *admitted <= now);
-        let since_admitted = |span: &Span| admitted_at.is_none_or(|admitted| span.begin > admitted);
+        // A pod that started before the clock was set back says nothing of the time since.
+        let started_at = self.started_at.filter(|started| *started <= now);
+        let since_started = |span: &Span| started_at.is_none_or(|started| span.begin > started);
         let spans = self.namespaces.values().filter_map(|failures| failures.back_off);
-        spans.filter(|span| span.has(now)).filter(since_admitted).count() >= NAMESPACES
+        spans.filter(|span| span.has(now)).filter(since_started).count() >= NAMESPACES
     }
 
     /// Whether a pod of some namespace is rejected at `now`.
@@ -205,22 +206,22 @@ mod tests {
     }
 
     #[test]
-    fn two_namespaces_reject_all_pods_until_one_ends_or_any_pod_is_admitted() {
+    fn two_namespaces_reject_all_pods_until_one_ends_or_any_pod_starts() {
         let mut node = NodeBackOff::default();
         fail(&mut node, "one", 3, at(0));
         fail(&mut node, "two", 3, at(10));
         assert!(node.rejects("other", at(29)) && !node.rejects("other", at(30)));
-        node.admitted("other", at(20));
+        node.started("other", at(20));
         assert!(!node.rejects("other", at(21)) && node.rejects("two", at(21)));
         fail(&mut node, "one", 1, at(31));
         assert!(!node.rejects("other", at(32)), "only one has failed since");
     }
 
     #[test]
-    fn an_admitted_pod_ends_the_back_off_of_its_namespace() {
+    fn a_pod_that_starts_ends_the_back_off_of_its_namespace() {
         let mut node = NodeBackOff::default();
         fail(&mut node, "one", 3, at(0));
-        node.admitted("one", at(1));
+        node.started("one", at(1));
         assert!(!node.rejects("one", at(2)) && node.is_over(at(2)));
         fail(&mut node, "one", 2, at(3));
         assert!(!node.rejects("one", at(3)), "it counts anew");
@@ -230,7 +231,7 @@ mod tests {
     fn a_clock_that_is_set_back_closes_no_node_and_failures_after_it_count() {
         const DAY: i64 = 24 * 60 * 60;
         let mut node = NodeBackOff::default();
-        node.admitted("three", at(DAY));
+        node.started("three", at(DAY));
         for namespace in ["one", "two"] {
             fail(&mut node, namespace, 3, at(DAY + 1));
         }

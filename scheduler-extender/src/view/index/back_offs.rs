@@ -1,8 +1,10 @@
-//! The nodes that take no GPU pods for a while, since their kubelet refused several that Bind had sent there.
+//! The nodes that take no GPU pods for a while, since several that Bind had sent there were refused by the kubelet, or
+//! could not be started.
 //!
 //! Invariant: only what this process has seen itself counts: a pod for which it chose a card of that node, that carries
-//! the claim which Bind wrote, and that the device plugin refused for a fault of the node. A pod that was bound by
-//! other means, whose claim was changed, or that was refused for its own spec, says nothing about its node.
+//! the claim which Bind wrote, and that was refused, or not started, for a fault of the node. A pod that was bound by
+//! other means, whose claim was changed, or that fails for its own spec, says nothing about its node. That a kubelet
+//! admits a pod does not show that its containers start.
 
 use std::sync::Arc;
 
@@ -44,7 +46,7 @@ impl Default for BackOffs {
     }
 }
 
-/// The card that Bind chose for a pod, until the pod's admission is known.
+/// The card that Bind chose for a pod, until it is known whether the pod starts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Sent {
     pub(super) node: NodeName,
@@ -75,12 +77,12 @@ impl BackOffs {
         Some(begun)
     }
 
-    /// Records that a node admitted a pod. Returns whether it had refused one before.
-    fn admitted(&mut self, node: &NodeName, namespace: &str, now: Timestamp) -> bool {
+    /// Records that a node started a pod. Returns whether it had refused one before.
+    fn started(&mut self, node: &NodeName, namespace: &str, now: Timestamp) -> bool {
         // Most nodes have never refused a pod.
         let has_refused = self.nodes.contains_key(node);
         if has_refused && let Some(known) = Arc::make_mut(&mut self.nodes).get_mut(node) {
-            known.admitted(namespace, now);
+            known.started(namespace, now);
         }
         has_refused
     }
@@ -98,9 +100,9 @@ impl Index {
         self.back_offs.refused
     }
 
-    /// Counts the outcome of a bound pod's admission, once for each pod.
-    pub(super) fn count_admission(&mut self, pod: &PodFacts, gpu: &GpuPod, now: Timestamp) {
-        if !pod.refused && (pod.finished || !pod.admitted) {
+    /// Counts whether a bound pod starts, once for each pod.
+    pub(super) fn count_start(&mut self, pod: &PodFacts, gpu: &GpuPod, now: Timestamp) {
+        if !pod.refused && !pod.started {
             return;
         }
         let record = self.pods.get_mut(&pod.uid);
@@ -109,7 +111,7 @@ impl Index {
             return;
         }
         if !pod.refused {
-            self.changes.others |= self.back_offs.admitted(&sent.node, &pod.namespace, now);
+            self.changes.others |= self.back_offs.started(&sent.node, &pod.namespace, now);
             return;
         }
         let has_claim =

@@ -109,7 +109,7 @@ impl Index {
     fn apply_gpu_pod(&mut self, facts: &PodFacts, usage: &PodUse, now: Timestamp) {
         match &facts.gpu {
             Ok(Some(gpu)) => {
-                self.count_admission(facts, gpu, now);
+                self.count_start(facts, gpu, now);
                 self.apply(facts, gpu);
             }
             Ok(None) => {}

@@ -12,6 +12,7 @@ use e2e::Node;
 use e2e::build::images::BUSYBOX;
 use e2e::command::wait_for;
 use e2e::kernel::processes;
+use e2e::node::cards::DRIVER;
 use e2e::progress::line;
 use k8s_openapi::api::core::v1::{Node as NodeObject, Pod};
 use kube::api::Api;
@@ -19,6 +20,7 @@ use serde_json::{Value, json};
 
 use crate::env::TestEnv;
 use crate::support::card_audit::{audit_exactly, visible_card};
+use crate::support::extender_client::counted;
 use crate::support::pods::{
     START, create, delete_all, gpu_container, on_node, pod, process_of, running, statuses,
     unschedulable,
@@ -41,6 +43,8 @@ pub(crate) const FACTS: &[Fact] = &[
     .takes(14),
     on_our_nodes("a_limit_leaves_the_cdi_specification_with_its_last_pod", limits_are_dropped)
         .takes(10),
+    on_our_nodes("a_pod_whose_hook_is_gone_from_its_node_counts_against_the_node", hook_is_gone)
+        .takes(30),
 ];
 
 /// The size of the memory that MPS's servers and clients share, in bytes.
@@ -72,6 +76,25 @@ fn driver(env: &TestEnv) -> Result<()> {
             held_by_the_driver(host, &pod)
         })
     });
+    let restored = host.set_memory_limits(false).and_then(|()| in_force(env, host, "none"));
+    tried.and(restored)
+}
+
+/// NVIDIA's program of a hook is gone, as after an upgrade of its toolkit: containers with a card do not start, and
+/// what runc, containerd and the kubelet say of that counts.
+fn hook_is_gone(env: &TestEnv) -> Result<()> {
+    const REFUSED: &str = "plimsoll_extender_refused_gpu_pods_total";
+    let host = &env.cluster()?.nodes()[1];
+    host.set_memory_limits(true)?;
+    let tried = fs::remove_file(host.path(DRIVER).join("nvidia-ctk"))
+        .context("cannot remove the hook's program")
+        .and_then(|()| {
+            let before = counted(env, REFUSED)?;
+            create(env, on_node(host, pod("hookless", &[gpu_container("main", 1)])))?;
+            wait_for("the pod to count against its node", START, || {
+                Ok((counted(env, REFUSED)? > before).then_some(()))
+            })
+        });
     let restored = host.set_memory_limits(false).and_then(|()| in_force(env, host, "none"));
     tried.and(restored)
 }
