@@ -32,6 +32,7 @@ use crate::container::cdi::SpecFile;
 use crate::container::{Mode, Responder};
 use crate::departure::{Departure, Phase};
 use crate::dra::watch::DraWatch;
+use crate::drain::{Drain, DrainPipe};
 use crate::isolation::NodeIsolation;
 use crate::isolation::support::Host;
 use crate::kubelet::session::Plugin;
@@ -143,6 +144,7 @@ impl Wiring {
         let offered = self.follow_dra(&cards, &pods, &kubelet, &records);
         let (isolation, closed) = self.follow_nvidia(&cards, offered, spec.clone());
         let lingering = self.find_lingering(&pods, &records);
+        self.drain_clients(&pods, &records);
         let audit = Audit {
             every: self.args.audit_interval,
             unit: MiB(self.args.unit_mib),
@@ -421,6 +423,18 @@ impl Wiring {
         };
         lingering.load();
         Arc::new(lingering)
+    }
+
+    /// Has the clients of MPS terminated before their processes are killed, where there is MPS.
+    fn drain_clients(&self, pods: &Arc<PodCache>, records: &Arc<SharedRecords>) {
+        let Some(mps) = &self.args.mps_dir else { return };
+        let drain = Drain {
+            pipe: DrainPipe::below(mps, rustix::process::geteuid().as_raw()),
+            pods: pods.clone(),
+            records: records.clone(),
+            metrics: self.metrics.clone(),
+        };
+        self.spawn("mps-drain", |shutdown| drain.run(shutdown));
     }
 
     /// Registers and reports once [`prepare`] is done: before, a report would show cards without their pods.

@@ -18,6 +18,7 @@
 //! | [`records`] | which container holds which device ids |
 //! | [`dra`] | the cards that DRA drivers offer and have given out |
 //! | [`lingering`] | deleted pods whose processes still run |
+//! | [`drain`] | the end of MPS's clients before their processes are killed |
 //! | [`departure`] | whether the kubelet is served, and the orderly end |
 //! | [`report`] | the annotations and status that are written on the node and its pods |
 //! | [`admission`] | GetPreferredAllocation, Allocate, PreStartContainer |
@@ -36,6 +37,7 @@ pub(crate) mod cdi_watch;
 pub mod container;
 pub(crate) mod departure;
 pub(crate) mod dra;
+pub(crate) mod drain;
 #[cfg(test)]
 mod fixtures;
 pub mod isolation;

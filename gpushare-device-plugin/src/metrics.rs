@@ -59,6 +59,10 @@ pub struct Metrics {
     pub isolated: Labelled<Counter, 1>,
     /// Containers that were granted with a weaker mode than required.
     pub isolation_downgrades: Counter,
+    /// 1 while MPS's clients are terminated before their processes are killed.
+    pub mps_drain: Gauge,
+    /// Pods whose MPS clients were to be terminated, by whether that could be asked for (`asked`, `failed`).
+    pub mps_drains: Labelled<Counter, 1>,
     /// Audits.
     pub audits: Counter,
     /// Findings that the last two audits have, by `audit::Kind::label`; kinds that could not be compared are absent.
@@ -180,6 +184,15 @@ impl Metrics {
             isolation_downgrades: registry.counter(
                 "plimsoll_gpu_isolation_downgrades_total",
                 "Containers that are limited to their share in a weaker way than wanted",
+            ),
+            mps_drain: registry.gauge(
+                "plimsoll_gpu_mps_drain",
+                "1 while MPS's clients are terminated before their processes are killed, 0 where nothing does so",
+            ),
+            mps_drains: registry.counters(
+                "plimsoll_gpu_mps_drains_total",
+                ["result"],
+                "Pods that were about to be killed, by whether the end of their MPS clients was asked or failed",
             ),
             audits: registry.counter(
                 "plimsoll_gpu_audits_total",

@@ -8,7 +8,7 @@ use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
-use cluster::{Event, Events, PodFacts};
+use cluster::{Deletion, Event, Events, PodFacts};
 use futures::StreamExt;
 use futures::future::BoxFuture;
 use placement::gpu::ContainerRequest;
@@ -156,6 +156,11 @@ pub struct NodePod {
     pub containers: Arc<BTreeMap<ContainerId, String>>,
     /// Whether it has resource claims (DRA), whose devices the kubelet keeps in other records.
     pub has_resource_claims: bool,
+    /// Its deletion, once it has begun.
+    pub deletion: Option<Deletion>,
+    /// Whether its containers are being killed without a deletion: its kubelet ends it, or it is Failed while not all
+    /// of them have ended.
+    pub is_killed: bool,
 }
 
 impl NodePod {
@@ -167,10 +172,15 @@ impl NodePod {
                 containers.insert(id, name.to_owned());
             }
         }
+        let facts = pod.facts(names);
+        // A pod that was refused at admission has no container.
+        let runs = !containers.is_empty() && !facts.stopped;
         Self {
-            facts: Arc::new(pod.facts(names)),
+            is_killed: runs && (facts.finished || pod.is_ended_by_kubelet()),
+            facts: Arc::new(facts),
             containers: Arc::new(containers),
             has_resource_claims: pod.has_resource_claims(),
+            deletion: pod.deletion(),
         }
     }
 }
@@ -178,7 +188,13 @@ impl NodePod {
 /// A pod whose containers the kubelet has not reported.
 impl From<PodFacts> for NodePod {
     fn from(facts: PodFacts) -> Self {
-        Self { facts: Arc::new(facts), containers: Arc::default(), has_resource_claims: false }
+        Self {
+            facts: Arc::new(facts),
+            containers: Arc::default(),
+            has_resource_claims: false,
+            deletion: None,
+            is_killed: false,
+        }
     }
 }
 

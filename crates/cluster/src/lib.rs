@@ -69,8 +69,9 @@ pub use patch::{
 pub use placement::quantity::QuantityError;
 pub use placement::selector::LabelSelector;
 pub use pod::{
-    ContainerRuns, Declared, ExpectedUseError, GpuAnnotation, GpuPod, GpuRequestError, MAX_GPU_POD,
-    MPS_PIPES, MPS_SHARED_MEMORY, MpsConflict, NODE_FAULT, Pod, PodFacts, ValueError, Wait,
+    ContainerRuns, Declared, Deletion, ExpectedUseError, GpuAnnotation, GpuPod, GpuRequestError,
+    MAX_GPU_POD, MPS_PIPES, MPS_SHARED_MEMORY, MpsConflict, NODE_FAULT, Pod, PodFacts, ValueError,
+    Wait,
 };
 pub use preemption::{NodePods, Occupants, node_pods};
 pub use resource_slice::{DeviceName, DeviceSlice, OfferedDevice, has_device_slices};

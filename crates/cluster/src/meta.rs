@@ -23,6 +23,7 @@ struct Fields {
     labels: Option<BTreeMap<String, String>>,
     creation_timestamp: Option<Moment>,
     deletion_timestamp: Option<Moment>,
+    deletion_grace_period_seconds: Option<i64>,
     owner_references: Option<Vec<Owner>>,
 }
 
@@ -65,6 +66,7 @@ impl<'de> Deserialize<'de> for Meta {
             deletion_timestamp: fields
                 .deletion_timestamp
                 .map(|moment| Time(moment.at.unwrap_or(Timestamp::MAX))),
+            deletion_grace_period_seconds: fields.deletion_grace_period_seconds,
             ..ObjectMeta::default()
         };
         let owners = fields.owner_references.unwrap_or_default();

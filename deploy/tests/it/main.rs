@@ -17,6 +17,7 @@ mod kubeadm_config;
 mod links;
 mod manifests;
 mod monitoring;
+mod mps_drain;
 mod node_loads;
 mod nodes;
 mod pod_security;

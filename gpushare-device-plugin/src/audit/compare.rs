@@ -339,9 +339,8 @@ mod tests {
     }
 
     fn running(facts: &PodFacts) -> NodePod {
-        let facts = Arc::new(PodFacts { admitted: true, ..facts.clone() });
         let containers = Arc::new([(id(), "main".to_owned())].into());
-        NodePod { facts, containers, has_resource_claims: false }
+        NodePod { containers, ..PodFacts { admitted: true, ..facts.clone() }.into() }
     }
 
     fn held(ids: Ids) -> Checkpoint {

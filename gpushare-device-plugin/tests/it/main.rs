@@ -13,6 +13,7 @@ mod admission;
 mod audit;
 mod cards;
 mod dra;
+mod drain;
 mod identify;
 mod idle;
 mod isolation;

@@ -3,6 +3,7 @@
 //! The watch and the Pod that kube-scheduler sends with every request are read in the same way.
 
 mod declared;
+mod ending;
 mod expected_use;
 mod gpu;
 mod mounts;
@@ -12,6 +13,7 @@ mod words;
 mod workload;
 
 pub use declared::Declared;
+pub use ending::Deletion;
 pub use expected_use::ExpectedUseError;
 pub(crate) use resources::thousandths;
 

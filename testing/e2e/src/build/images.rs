@@ -136,17 +136,18 @@ fn busybox(settings: &Settings, folder: &Path) -> Result<Archive> {
 }
 
 /// A stand-in of NVIDIA's MPS control daemon in the image that the shipped manifest names: it makes the entries that
-/// the daemon of driver 580 makes, has its pipe open, and answers nothing.
+/// the daemon of driver 580 makes, and has its pipe open. Told a command, it answers as for one server, 42, whose
+/// clients are the lines of `clients`, and notes it in `told`; both are files beside the pipes.
 fn mps_daemon(settings: &Settings, folder: &Path) -> Result<Archive> {
     let recipe = "FROM scratch\nCOPY busybox /bin/busybox\nENV PATH=/bin\nRUN [\"/bin/busybox\", \"--install\", \"/bin\"]\n\
-                  RUN printf '#!/bin/sh\\ncd \"$CUDA_MPS_PIPE_DIRECTORY\" && touch control_lock nvidia-cuda-mps-control.pid && mkfifo log control_privileged control && exec sleep 1000000 <> control\\n' \
+                  RUN printf '#!/bin/sh\\ncd \"$CUDA_MPS_PIPE_DIRECTORY\"\\nif [ $# = 0 ]; then read -r command; echo \"$command\" >> told; case \"$command\" in get_server_list) echo 42;; get_client_list*) cat clients;; esac; exit 0; fi\\ntouch control_lock nvidia-cuda-mps-control.pid && mkfifo log control_privileged control && exec sleep 1000000 <> control\\n' \
                   > /bin/nvidia-cuda-mps-control && chmod 755 /bin/nvidia-cuda-mps-control\n";
     kept(
         settings,
         MPS_DAEMON,
         recipe,
         Path::new("/bin"),
-        folder.join("mps-control-daemon-privileged.tar"),
+        folder.join("mps-control-daemon-commands.tar"),
     )
 }
 

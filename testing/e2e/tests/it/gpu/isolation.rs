@@ -1,7 +1,7 @@
 //! Tests of how a container is held to its share of a card, as far as that shows without a card: what runc gets, what
 //! NVIDIA's hook is called with, and what of MPS the container sees.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -45,6 +45,7 @@ pub(crate) const FACTS: &[Fact] = &[
         .takes(10),
     on_our_nodes("a_pod_whose_hook_is_gone_from_its_node_counts_against_the_node", hook_is_gone)
         .takes(30),
+    on_our_nodes("the_mps_client_of_a_deleted_pod_is_terminated", clients_are_terminated).takes(10),
 ];
 
 /// The size of the memory that MPS's servers and clients share, in bytes.
@@ -55,6 +56,9 @@ const PIPES: u64 = 1 << 20;
 
 /// The device plugin's own CDI specification, on a node.
 const OWN_SPEC: &str = "/var/run/cdi/plimsoll.dev-gpu-mem.json";
+
+/// Where the stand-in of MPS's control daemon has its clients, and notes what it is told.
+const DAEMON: &str = "/run/plimsoll-mps/pipes/daemon";
 
 /// The device plugin looks at driver, toolkit and control groups every 10 seconds.
 const FOUND_OUT: Duration = Duration::from_secs(180);
@@ -164,7 +168,7 @@ fn words(arguments: &Value) -> String {
     words.collect::<Vec<_>>().join(" ")
 }
 
-/// The daemon of the component `gpu-mps` is a stand-in, which makes its pipes, holds one open, and no more.
+/// The daemon of the component `gpu-mps` is a stand-in, which makes its pipes and holds one open.
 fn mps(env: &TestEnv) -> Result<()> {
     let host = &env.cluster()?.nodes()[1];
     let mut shared = pod("shared", &[gpu_container("main", 4)]);
@@ -268,6 +272,30 @@ fn limits_are_dropped(env: &TestEnv) -> Result<()> {
         START,
         || Ok((!has_limit(host)?).then_some(())),
     )
+}
+
+/// A client that ignores SIGTERM. The stand-in terminates nothing; what it is told is looked at.
+fn clients_are_terminated(env: &TestEnv) -> Result<()> {
+    let host = &env.cluster()?.nodes()[1];
+    let mut container = gpu_container("main", 4);
+    container["image"] = json!(BUSYBOX);
+    container["command"] = json!(["sh", "-c", "trap '' TERM; while :; do sleep 1; done"]);
+    let mut client = on_node(host, pod("client", &[container]));
+    client["metadata"]["annotations"] = json!({"plimsoll.dev/gpu-isolation": "mps"});
+    client["spec"]["terminationGracePeriodSeconds"] = json!(4);
+    create(env, client)?;
+    let pod = running(env, "client", START)?;
+    let number = processes::number_in(host.init()?, process_of(&pod, "main")?)?;
+    // Process 1 is of no pod.
+    let clients = format!("printf '1\\n{number}\\n' > {DAEMON}/clients; : > {DAEMON}/told");
+    host.run(&["sh", "-c", &clients])?;
+    delete_all(env, ["client"])?;
+    let told = host.run(&["cat", &format!("{DAEMON}/told")])?;
+    host.run(&["sh", "-c", &format!(": > {DAEMON}/clients")])?;
+    let terminated: BTreeSet<&str> =
+        told.lines().filter_map(|line| line.strip_prefix("terminate_client 42 ")).collect();
+    ensure!(terminated == BTreeSet::from([number.to_string().as_str()]), "it was told {told}");
+    Ok(())
 }
 
 fn has_limit(host: &Node) -> Result<bool> {
