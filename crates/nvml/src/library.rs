@@ -186,10 +186,11 @@ fn processes(device: &Device<'_>, since: SystemTime) -> Result<Option<Vec<Proces
     }
     // A card without graphics, or a driver without MPS, refuses these lists.
     let graphics = supported(device.running_graphics_processes())?.unwrap_or_default();
-    let mps = supported(device.mps_running_compute_processes())?.unwrap_or_default();
-    let lists = [compute, graphics, mps];
+    let mps = supported(device.mps_running_compute_processes())?;
+    let clients = mps.as_ref().map(|mps| mps.iter().map(|process| process.pid).collect());
+    let lists = [compute, graphics, mps.unwrap_or_default()];
     let listed = lists.iter().flatten().map(memory);
-    Ok(joined(listed, samples(device, since)?.as_deref()))
+    Ok(joined(listed, samples(device, since)?.as_deref(), clients.as_ref()))
 }
 
 fn memory(process: &ProcessInfo) -> (u32, Option<u64>) {

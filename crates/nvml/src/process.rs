@@ -3,7 +3,7 @@
 //! Invariant: an amount that NVML does not report is `None`; a process without a sample was not busy, by NVML's
 //! documentation.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The largest number of processes of a card. With more, all count as unknown, since a part of them would give sums
 /// that are too small.
@@ -19,6 +19,8 @@ pub struct Process {
     /// Percent of its last sample period in which it had a kernel on the card's SMs. NVML samples the processes that
     /// were busy; another one of its list reads 0. `None` where the driver does not sample.
     pub sm_percent: Option<u32>,
+    /// Whether it is a client of MPS. `None` where the driver does not tell.
+    pub mps: Option<bool>,
 }
 
 /// NVML's sample of one process.
@@ -30,11 +32,12 @@ pub(crate) struct Sample {
     pub(crate) sm_percent: u32,
 }
 
-/// Joins NVML's lists, each with the ids and memory of its processes, and its samples. A process can be in several
-/// lists, with the same memory in each. `None` where there are too many.
+/// Joins NVML's lists, each with the ids and memory of its processes, its samples, and which are clients of MPS. A
+/// process can be in several lists, with the same memory in each. `None` where there are too many.
 pub(crate) fn joined(
     listed: impl IntoIterator<Item = (u32, Option<u64>)>,
     samples: Option<&[Sample]>,
+    clients: Option<&BTreeSet<u32>>,
 ) -> Option<Vec<Process>> {
     let mut memory: BTreeMap<u32, Option<u64>> = BTreeMap::new();
     for (pid, used) in listed {
@@ -46,7 +49,8 @@ pub(crate) fn joined(
             .into_iter()
             .map(|(pid, used_bytes)| {
                 let sm_percent = samples.map(|samples| busy(samples, pid));
-                Process { pid, used_bytes, sm_percent }
+                let mps = clients.map(|clients| clients.contains(&pid));
+                Process { pid, used_bytes, sm_percent, mps }
             })
             .collect()
     })
@@ -65,7 +69,7 @@ mod tests {
     #[test]
     fn a_process_of_two_lists_is_one_with_its_memory_once() {
         let listed = [(7, Some(10)), (3, None), (7, Some(10)), (3, Some(5)), (9, None)];
-        let joined = joined(listed, None).unwrap();
+        let joined = joined(listed, None, None).unwrap();
         let memory: Vec<_> =
             joined.iter().map(|process| (process.pid, process.used_bytes)).collect();
         assert_eq!(memory, [(3, Some(5)), (7, Some(10)), (9, None)]);
@@ -76,7 +80,7 @@ mod tests {
     fn the_newest_sample_counts_and_a_process_without_one_is_idle() {
         let sample = |pid, at, sm_percent| Sample { pid, at, sm_percent };
         let samples = [sample(7, 2, 40), sample(7, 1, 90), sample(8, 1, 101)];
-        let joined = joined([(3, None), (7, None), (8, None)], Some(&samples)).unwrap();
+        let joined = joined([(3, None), (7, None), (8, None)], Some(&samples), None).unwrap();
         let busy: Vec<_> = joined.iter().map(|process| process.sm_percent).collect();
         assert_eq!(busy, [Some(0), Some(40), Some(100)]);
     }
@@ -84,7 +88,7 @@ mod tests {
     #[test]
     fn more_processes_than_are_told_are_unknown() {
         let listed = |count: usize| (0..count).map(|pid| (u32::try_from(pid).unwrap(), Some(1)));
-        assert_eq!(joined(listed(MAX_PROCESSES), None).unwrap().len(), MAX_PROCESSES);
-        assert_eq!(joined(listed(MAX_PROCESSES + 1), None), None);
+        assert_eq!(joined(listed(MAX_PROCESSES), None, None).unwrap().len(), MAX_PROCESSES);
+        assert_eq!(joined(listed(MAX_PROCESSES + 1), None, None), None);
     }
 }

@@ -11,9 +11,9 @@ use super::{AffectedPod, Finding, Findings, Kind};
 use crate::cards::ids::Ids;
 use crate::cards::{Cards, units_of};
 use crate::pods::{NodePod, PodRef, container_requests};
-use crate::processes::Snapshot;
 use crate::processes::host::Membership;
 use crate::processes::rows::{ProcessOwner, Usage, rows};
+use crate::processes::{CardProcess, Snapshot};
 use crate::records::ClaimedCards;
 use crate::records::checkpoint::{Checkpoint, OtherPluginCard, is_static, pod_exists};
 use crate::report::is_on_other_card;
@@ -66,6 +66,7 @@ pub(crate) fn compare(facts: &Facts<'_>) -> Findings {
         facts.find_processes_outside_pods(&mut findings);
         if let Some(checkpoint) = facts.checkpoint {
             facts.compare_processes(&facts.held_by_container(checkpoint), &mut findings);
+            facts.find_processes_outside_mps(&checkpoint.by_mps, &mut findings);
         }
     }
     findings
@@ -235,6 +236,44 @@ impl Facts<'_> {
         }
     }
 
+    /// Finds processes with memory of a card that are no clients of MPS, in containers that MPS limits: begun while no
+    /// control daemon answered, or without its pipes.
+    fn find_processes_outside_mps(
+        &self,
+        by_mps: &BTreeSet<(PodUid, String)>,
+        findings: &mut Findings,
+    ) {
+        let processes = || {
+            let cards = self.processes.iter();
+            cards.flat_map(|card| {
+                card.processes.iter().flatten().map(move |process| (card, process))
+            })
+        };
+        // Else the driver does not tell which are clients.
+        if processes().all(|(_, process)| process.process.mps.is_some()) {
+            findings.checks([Kind::ProcessOutsideMps]);
+        }
+        for (card, CardProcess { process, of }) in processes() {
+            let Membership::Pod(group) = of else { continue };
+            let Some(pod) = self.pods.get(&group.pod) else { continue };
+            let name = group.container.as_ref().and_then(|id| pod.containers.get(id));
+            let Some(container) = name else { continue };
+            let is_limited = by_mps.contains(&(group.pod.clone(), container.clone()));
+            let has_memory = process.used_bytes.is_some_and(|bytes| bytes > 0);
+            if is_limited && has_memory && process.mps == Some(false) {
+                let finding =
+                    of_container(Kind::ProcessOutsideMps, &pod.facts, container, &card.id());
+                let note = format!(
+                    "a process of container {container} is no client of MPS, which is to limit it on card {}: it takes \
+                     what memory it wants for as long as it runs. It began while no control daemon answered, or without \
+                     CUDA_MPS_PIPE_DIRECTORY; delete the pod",
+                    card.card.uuid
+                );
+                findings.add(finding, note);
+            }
+        }
+    }
+
     /// Compares the processes of one container on one card with the cards that it holds.
     fn compare_container(
         &self,
@@ -318,7 +357,7 @@ mod tests {
     use crate::fixtures::{A, B, cards, ids, simple};
     use crate::pods::ContainerId;
     use crate::processes::group::PodGroup;
-    use crate::processes::{CardProcess, CardProcesses, Unknown};
+    use crate::processes::{CardProcesses, Unknown};
     use crate::records::checkpoint::HeldIds;
 
     const GIB: u64 = 1 << 30;
@@ -363,7 +402,9 @@ mod tests {
     }
 
     fn process(of: Membership, bytes: Option<u64>) -> CardProcess {
-        CardProcess { process: nvml::Process { pid: 1, used_bytes: bytes, sm_percent: None }, of }
+        let mps = Some(true);
+        let process = nvml::Process { pid: 1, used_bytes: bytes, sm_percent: None, mps };
+        CardProcess { process, of }
     }
 
     fn in_pod(pod: &str) -> Membership {
@@ -569,6 +610,30 @@ mod tests {
         assert_eq!(bench.kinds_with_use(Some(GIB)), [], "all of it");
         assert_eq!(bench.kinds_with_use(Some(GIB + 1)), [Kind::MemoryOverShare]);
         assert_eq!(bench.kinds_with_use(None), []);
+    }
+
+    #[test]
+    fn a_process_that_left_mps_is_found_in_containers_that_mps_limits() {
+        for (mps, bytes, by_mps, is_found) in [
+            (Some(false), Some(1), "main", true),
+            (Some(true), Some(1), "main", false),
+            (Some(false), Some(1), "other", false),
+            (Some(false), Some(0), "main", false),
+            (Some(false), None, "main", false),
+            (None, Some(1), "main", false),
+        ] {
+            let mut bench = AuditBench::new();
+            let by_mps = ("p".into(), by_mps.to_owned());
+            bench.checkpoint.as_mut().unwrap().by_mps = [by_mps].into();
+            let mut process = process(in_pod("p"), bytes);
+            process.process.mps = mps;
+            bench.processes = vec![on(A, Ok(vec![process]))];
+            let Findings { found, checked } = bench.findings();
+            let kinds: Vec<Kind> = found.keys().map(|finding| finding.kind).collect();
+            let expected = if is_found { vec![Kind::ProcessOutsideMps] } else { vec![] };
+            assert_eq!(kinds, expected, "{mps:?} {bytes:?}");
+            assert_eq!(checked.contains(&Kind::ProcessOutsideMps), mps.is_some());
+        }
     }
 
     #[test]

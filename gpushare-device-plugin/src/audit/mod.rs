@@ -35,6 +35,8 @@ pub(crate) enum Kind {
     ProcessElsewhere,
     /// A container's processes use more memory of a card than its share.
     MemoryOverShare,
+    /// A process of a container that MPS limits is no client of MPS, so that nothing limits it.
+    ProcessOutsideMps,
     /// Processes of no pod are on a card.
     UnmanagedProcess,
     /// Processes of a pod that no longer exists are on a card.
@@ -43,7 +45,7 @@ pub(crate) enum Kind {
 
 impl Kind {
     /// All kinds.
-    pub(crate) const ALL: [Self; 10] = [
+    pub(crate) const ALL: [Self; 11] = [
         Self::ClaimWithoutRecord,
         Self::RecordWithoutClaim,
         Self::ClaimElsewhere,
@@ -52,6 +54,7 @@ impl Kind {
         Self::CardOfferedTwice,
         Self::ProcessElsewhere,
         Self::MemoryOverShare,
+        Self::ProcessOutsideMps,
         Self::UnmanagedProcess,
         Self::ProcessOfGonePod,
     ];
@@ -67,6 +70,7 @@ impl Kind {
             Self::CardOfferedTwice => "card_offered_twice",
             Self::ProcessElsewhere => "process_elsewhere",
             Self::MemoryOverShare => "memory_over_share",
+            Self::ProcessOutsideMps => "process_outside_mps",
             Self::UnmanagedProcess => "unmanaged_process",
             Self::ProcessOfGonePod => "process_of_gone_pod",
         }
@@ -83,6 +87,7 @@ impl Kind {
             Self::CardOfferedTwice => "GPUCardOfferedTwice",
             Self::ProcessElsewhere => "GPUProcessElsewhere",
             Self::MemoryOverShare => "GPUMemoryOverShare",
+            Self::ProcessOutsideMps => "GPUProcessOutsideMPS",
             Self::UnmanagedProcess => "GPUUnmanagedProcess",
             Self::ProcessOfGonePod => "GPUProcessOfGonePod",
         }

@@ -90,6 +90,11 @@ fn small(number: u64) -> Result<u32, NotALimit> {
 }
 
 impl Limit {
+    /// Whether programs of the container are to be clients of MPS.
+    pub fn is_by_mps(self) -> bool {
+        matches!(self, Self::Mps { .. })
+    }
+
     /// Its CDI device; `mps` is the folder of MPS on the host.
     pub fn device(&self, mps: Option<&Path>) -> Value {
         let edits = match *self {

@@ -130,7 +130,10 @@ mod tests {
     }
 
     fn process(of: Membership, bytes: Option<u64>, sm_percent: Option<u32>) -> CardProcess {
-        CardProcess { process: nvml::Process { pid: 1, used_bytes: bytes, sm_percent }, of }
+        CardProcess {
+            process: nvml::Process { pid: 1, used_bytes: bytes, sm_percent, mps: None },
+            of,
+        }
     }
 
     fn on(uuid: &str, processes: Result<Vec<CardProcess>, Unknown>) -> CardProcesses {

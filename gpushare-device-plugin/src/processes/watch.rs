@@ -167,7 +167,8 @@ mod tests {
 
     fn probe() -> Arc<Scripted> {
         let probe = Scripted::new(vec![card(A, 0), card(B, 1)]);
-        let processes = [7, 8].map(|pid| Process { pid, used_bytes: Some(1), sm_percent: None });
+        let processes =
+            [7, 8].map(|pid| Process { pid, used_bytes: Some(1), sm_percent: None, mps: None });
         probe.set_processes(A, processes.into());
         Arc::new(probe)
     }

@@ -46,6 +46,8 @@ pub struct Checkpoint {
     pub held: Vec<HeldIds>,
     /// The limits of these containers, by the devices of their responses.
     pub limits: PodLimits,
+    /// Those of these containers that are limited by MPS: the UID of the pod, and the container's name.
+    pub by_mps: BTreeSet<(PodUid, String)>,
     /// Cards that containers hold by other resources, such as `nvidia.com/gpu`.
     pub other_plugin_cards: Vec<OtherPluginCard>,
     /// Cards that other resources offer now, by resource.
@@ -202,7 +204,12 @@ impl Checkpoint {
         let mut checkpoint = Self::default();
         for entry in data.pod_device_entries.into_iter().flatten() {
             if entry.resource_name == resource {
-                checkpoint.limits.extend(entry.limits());
+                let limits = entry.limits();
+                if limits.iter().any(|(_, limit)| limit.is_by_mps()) {
+                    let pod = PodUid::from(entry.pod_uid.as_str());
+                    checkpoint.by_mps.insert((pod, entry.container_name.clone()));
+                }
+                checkpoint.limits.extend(limits);
                 checkpoint.held.push(entry.held_ids());
             } else {
                 checkpoint.other_plugin_cards.extend(entry.other_plugin_cards());
@@ -365,7 +372,8 @@ mod tests {
             entry("t", RESOURCE, "aaaaaaaa-0", "!"),
         ];
         let text = text(&entries, &Value::Null);
-        let limits = Checkpoint::parse(&text, RESOURCE).unwrap().limits;
+        let Checkpoint { limits, by_mps, .. } = Checkpoint::parse(&text, RESOURCE).unwrap();
+        assert_eq!(by_mps, [("q".into(), "c".to_owned())].into());
         let driver = Limit::Driver { request: MiB(1), limit: MiB(2) };
         let mps = Limit::Mps { cards: 1, limit: MiB(2), threads: 100 };
         assert_eq!(limits, PodLimits::from([("p".into(), driver), ("q".into(), mps)]));

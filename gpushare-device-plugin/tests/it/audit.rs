@@ -5,8 +5,8 @@ use std::fs;
 use serde_json::{Value, json};
 use sim::{Failure, Fault, PODS, Verb, WRITTEN_EVENTS, pod};
 
-use crate::processes::{busy_rig, id, process};
-use crate::rig::{A, B, CLAIM, NODE, RESOURCE, Rig};
+use crate::processes::{P, busy_rig, id, process};
+use crate::rig::{A, B, CLAIM, NODE, RESOURCE, Rig, until};
 
 fn findings(kind: &str) -> String {
     format!(r#"plimsoll_gpu_audit_findings{{kind="{kind}"}}"#)
@@ -105,6 +105,36 @@ async fn a_record_that_the_plugin_does_not_know_is_taken_in() {
     rig.kubelet.registered(2).await;
     rig.until_metric(r#"plimsoll_gpu_audit_repairs_total{kind="record_unknown"}"#, 1.0).await;
     rig.cards("the pod on card A", |cards| cards[0]["pods"]["uid-1"] == 2).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_process_that_left_mps_is_told_on_its_pod() {
+    let mut rig = Rig::new(&[(A, 4)]).await;
+    let _daemon = rig.host_pipe("mps/pipe/control");
+    let on_card = |mps: bool| {
+        let process = json!({"pid": 10, "usedBytes": 1 << 20, "mps": mps});
+        json!({"uuid": A, "memoryMiB": 4096, "processes": [process]})
+    };
+    process(&rig, "1", "/init.scope");
+    process(&rig, "self", "/system.slice/plugin.service");
+    process(&rig, "10", &format!("/kubepods/burstable/pod{P}/{}", id("a")));
+    rig.script(&[on_card(true)]);
+    rig.restart_with(&["--process-interval=100ms", "--audit-interval=100ms"]).await;
+    let asks = pod("p").uid(P).annotation("plimsoll.dev/gpu-isolation", "mps").asking(RESOURCE, 2);
+    rig.run(asks, A).await.unwrap();
+    rig.sim.change(PODS, "default", "p", |pod| {
+        let of_main = json!({"name": "main", "containerID": format!("containerd://{}", id("a"))});
+        pod["status"]["containerStatuses"] = json!([of_main]);
+    });
+    until("a comparison", || rig.page().contains(&findings("process_outside_mps"))).await;
+    assert_eq!(rig.metric(&findings("process_outside_mps")), 0.0);
+    rig.script(&[on_card(false)]);
+    rig.until_metric(&findings("process_outside_mps"), 1.0).await;
+    let told = event(&rig, "GPUProcessOutsideMPS").await;
+    assert_eq!(told["regarding"]["name"], "p");
+    assert!(told["note"].as_str().unwrap().contains("is no client of MPS"), "{told}");
+    rig.script(&[on_card(true)]);
+    rig.until_metric(&findings("process_outside_mps"), 0.0).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -7,6 +7,7 @@ use std::ffi::{c_uint, c_ulonglong};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::machine::Return;
+use crate::script::Process;
 use crate::{Handle, reading};
 
 /// Memory that NVML cannot tell (`NVML_VALUE_NOT_AVAILABLE`).
@@ -51,10 +52,16 @@ unsafe fn put_all<T>(values: Vec<T>, count: *mut c_uint, to: *mut T) -> Return {
     Return::Success
 }
 
-unsafe fn list(device: Handle, graphics: bool, count: *mut c_uint, to: *mut ProcessInfo) -> Return {
+/// Writes the processes of which this holds.
+unsafe fn list(
+    device: Handle,
+    holds: impl Fn(&Process) -> bool,
+    count: *mut c_uint,
+    to: *mut ProcessInfo,
+) -> Return {
     match reading(device, |card| card.processes) {
         Ok(all) => {
-            let listed = all.into_iter().filter(|process| process.graphics == graphics);
+            let listed = all.into_iter().filter(holds);
             unsafe {
                 put_all(
                     listed
@@ -81,7 +88,7 @@ pub unsafe extern "C" fn nvmlDeviceGetComputeRunningProcesses_v3(
     count: *mut c_uint,
     to: *mut ProcessInfo,
 ) -> Return {
-    unsafe { list(device, false, count, to) }
+    unsafe { list(device, |process| !process.graphics && process.mps != Some(true), count, to) }
 }
 
 /// The card's graphics processes.
@@ -91,7 +98,22 @@ pub unsafe extern "C" fn nvmlDeviceGetGraphicsRunningProcesses_v3(
     count: *mut c_uint,
     to: *mut ProcessInfo,
 ) -> Return {
-    unsafe { list(device, true, count, to) }
+    unsafe { list(device, |process| process.graphics, count, to) }
+}
+
+/// The card's clients of MPS.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlDeviceGetMPSComputeRunningProcesses_v3(
+    device: Handle,
+    count: *mut c_uint,
+    to: *mut ProcessInfo,
+) -> Return {
+    match reading(device, |card| Some(card.processes?.iter().any(|process| process.mps.is_some())))
+    {
+        Ok(true) => unsafe { list(device, |process| process.mps == Some(true), count, to) },
+        Ok(false) => Return::NotSupported,
+        Err(code) => code,
+    }
 }
 
 /// How busy each process was that was busy at all; "not found" where none was.

@@ -98,6 +98,10 @@ pub struct Process {
     /// Whether it is in the list of graphics processes, and not in that of compute processes.
     #[serde(default)]
     pub graphics: bool,
+    /// Whether it is in the list of MPS's clients, and not in that of compute processes. Where a card's processes all
+    /// leave it out, the driver does not tell.
+    #[serde(default)]
+    pub mps: Option<bool>,
 }
 
 fn healthy() -> bool {

@@ -139,7 +139,7 @@ fn processes(card: &str) -> Option<Vec<Process>> {
 }
 
 fn process(pid: u32, used_bytes: Option<u64>, sm_percent: Option<u32>) -> Process {
-    Process { pid, used_bytes, sm_percent }
+    Process { pid, used_bytes, sm_percent, mps: None }
 }
 
 #[test]
@@ -168,6 +168,24 @@ fn a_driver_that_does_not_sample_leaves_the_use_of_sms_unknown_and_an_idle_card_
 fn processes_are_unknown_where_the_driver_does_not_tell_or_the_card_is_split() {
     assert_eq!(processes(r#""memoryMiB":1"#), None);
     assert_eq!(processes(r#""mig":true,"processes":[{"pid":7}]"#), None);
+}
+
+#[test]
+fn clients_of_mps_are_told_from_other_processes_where_the_driver_lists_them() {
+    let found = processes(
+        r#""processes":[{"pid":7,"usedBytes":4,"mps":true},{"pid":8,"usedBytes":5},{"pid":9,"mps":false}]"#,
+    );
+    let clients: Vec<_> = found
+        .unwrap()
+        .iter()
+        .map(|process| (process.pid, process.used_bytes, process.mps))
+        .collect();
+    assert_eq!(
+        clients,
+        [(7, Some(4), Some(true)), (8, Some(5), Some(false)), (9, None, Some(false))]
+    );
+    let silent = processes(r#""processes":[{"pid":7}]"#).unwrap();
+    assert_eq!(silent[0].mps, None, "a driver without that list");
 }
 
 #[test]
