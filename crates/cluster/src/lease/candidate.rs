@@ -18,6 +18,9 @@ pub(super) const ADDRESS: &str = "plimsoll.dev/address";
 /// until then.
 const LONGEST: Duration = Duration::from_secs(300);
 
+/// The duration in seconds of a Lease that its holder has released, as client-go writes it.
+const RELEASED_FOR: i32 = 1;
+
 /// The next call.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Call {
@@ -33,12 +36,16 @@ pub(super) enum Call {
 pub(super) struct Candidate {
     identity: String,
     duration: Duration,
-    /// The Lease as last read or written, and when this version of it was first seen.
-    seen: Option<(Lease, Instant)>,
+    /// The Lease as last read or written.
+    seen: Option<Lease>,
+    /// When another replica may take `seen`, unless it changes; `None` where no Lease was ever seen.
+    free_at: Option<Instant>,
     /// Whether `seen` is recent enough for a write.
     current: bool,
-    /// Until when a replica may still write that held the Lease when it was deleted.
-    deleted_until: Option<Instant>,
+    /// Whether this process has written `seen`.
+    own: bool,
+    /// The writes of this process that may have made the present Lease: the time in each, and when it was sent.
+    sent: Vec<(MicroTime, Instant)>,
     /// Until when this process may begin writes.
     pub(super) writes_until: Option<Instant>,
     /// How many terms of this process have begun.
@@ -55,8 +62,10 @@ impl Candidate {
             identity,
             duration,
             seen: None,
+            free_at: None,
             current: false,
-            deleted_until: None,
+            own: false,
+            sent: Vec::new(),
             writes_until: None,
             terms: 0,
             address: None,
@@ -76,8 +85,7 @@ impl Candidate {
 
     /// The identity of the holder, as last seen; empty if there is none.
     pub(super) fn holder(&self) -> &str {
-        let spec = self.seen.as_ref().and_then(|(lease, _)| lease.spec.as_ref());
-        spec.and_then(|spec| spec.holder_identity.as_deref()).unwrap_or_default()
+        self.seen.as_ref().map_or("", holder_of)
     }
 
     pub(super) fn known_holder(&self) -> Option<Holder> {
@@ -85,20 +93,25 @@ impl Candidate {
         if identity.is_empty() {
             return None;
         }
-        let (lease, _) = self.seen.as_ref()?;
-        let address = lease.metadata.annotations.as_ref().and_then(|all| all.get(ADDRESS));
+        let annotations = self.seen.as_ref()?.metadata.annotations.as_ref();
+        let address = annotations.and_then(|all| all.get(ADDRESS));
         Some(Holder { identity, address: address.and_then(|text| text.parse().ok()) })
     }
 
+    /// Whether this process has written the Lease and no other has since. A Lease can name it without that, as after
+    /// an edit or a restored backup.
     pub(super) fn is_held_here(&self) -> bool {
-        self.holder() == self.identity
+        self.own
     }
 
     pub(super) fn is_free(&self, now: Instant) -> bool {
-        let Some((lease, since)) = &self.seen else {
-            return self.deleted_until.is_none_or(|until| now >= until);
-        };
-        self.holder().is_empty() || now.saturating_duration_since(*since) >= self.duration_of(lease)
+        self.free_at.is_none_or(|at| now >= at)
+    }
+
+    /// Whether it has ever seen a Lease.
+    #[cfg(test)]
+    pub(super) fn has_seen_one(&self) -> bool {
+        self.free_at.is_some()
     }
 
     /// How long this Lease lasts after a renewal, at most [`LONGEST`].
@@ -108,32 +121,65 @@ impl Candidate {
         promised.map_or(self.duration, |seconds| Duration::from_secs(seconds).min(LONGEST))
     }
 
-    /// The next call. `time` is written into the Lease for information; nothing is decided by it.
-    pub(super) fn next_call(&self, now: Instant, time: Timestamp) -> Call {
-        match &self.seen {
-            _ if !self.current => Call::Read,
-            _ if self.resigned => Call::Nothing,
-            None if self.is_free(now) => Call::Create(self.renewed(&Lease::default(), time)),
-            Some((lease, _)) if self.is_held_here() || self.is_free(now) => {
-                Call::Replace(self.renewed(lease, time))
+    /// How long a writer may write since it was last seen, whose Lease has become another one.
+    fn wait_after(&self, before: Option<&Lease>, lease: Option<&Lease>, now: Instant) -> Duration {
+        match (before, lease) {
+            (None, None) => Duration::ZERO,
+            (before, Some(lease)) if is_release(before, lease) => Duration::ZERO,
+            // No other can have taken it since this process wrote it.
+            (Some(_), None) if self.own && self.writes_until.is_some_and(|until| now < until) => {
+                Duration::ZERO
             }
-            _ => Call::Nothing,
+            (before, lease) => {
+                let all =
+                    [before, lease].into_iter().flatten().map(|lease| self.duration_of(lease));
+                all.fold(self.duration, Duration::max)
+            }
         }
+    }
+
+    /// The next call. `time` is written into the Lease: by it this process knows its own writes. Others decide nothing
+    /// by it.
+    pub(super) fn next_call(&mut self, now: Instant, time: Timestamp) -> Call {
+        if !self.current {
+            return Call::Read;
+        }
+        if self.resigned || !(self.own || self.is_free(now)) {
+            return Call::Nothing;
+        }
+        let writes_for = self.writes_for();
+        self.sent.retain(|(_, sent)| now.saturating_duration_since(*sent) < writes_for);
+        self.sent.push((MicroTime(time), now));
+        match &self.seen {
+            None => Call::Create(self.renewed(&Lease::default(), time)),
+            Some(lease) => Call::Replace(self.renewed(lease, time)),
+        }
+    }
+
+    /// How long this process may begin writes after it has sent a renewal.
+    fn writes_for(&self) -> Duration {
+        self.duration * 2 / 3
     }
 
     /// Takes over a Lease that was read.
     pub(super) fn set_read(&mut self, lease: Option<Lease>, now: Instant) {
-        if let (None, Some((before, _))) = (&lease, &self.seen)
-            && !self.is_held_here()
-            && !self.is_free(now)
-        {
-            // The replica that held the deleted Lease continues until its next renewal fails.
-            self.deleted_until = Some(now + self.duration_of(before));
-        }
-        self.set_seen(lease, now);
-        if !self.is_held_here() {
+        let unchanged = self.own && self.is_seen(lease.as_ref());
+        let own = unchanged || lease.as_ref().is_some_and(|lease| self.has_written(lease, now));
+        self.set_seen(lease, own, now);
+        if !own {
             self.writes_until = None;
         }
+    }
+
+    /// Whether this process wrote the Lease, so recently that no other has held it since.
+    fn has_written(&self, lease: &Lease, now: Instant) -> bool {
+        let time = lease.spec.as_ref().and_then(|spec| spec.renew_time.as_ref());
+        let micros = |time: &MicroTime| time.0.as_microsecond();
+        holder_of(lease) == self.identity
+            && self.sent.iter().any(|(written, sent)| {
+                Some(micros(written)) == time.map(micros)
+                    && now.saturating_duration_since(*sent) < self.writes_for()
+            })
     }
 
     /// Takes over the Lease after a successful write that was sent at `sent`.
@@ -141,22 +187,21 @@ impl Candidate {
         // A term continues while no other replica is seen as the holder. A write whose answer was lost begins none:
         // only the next one does, though the Lease names this process by then.
         self.terms += u64::from(self.writes_until.is_none());
-        self.set_seen(Some(lease), now);
-        self.writes_until = Some(sent + self.duration * 2 / 3);
+        self.set_seen(Some(lease), true, now);
+        self.writes_until = Some(sent + self.writes_for());
     }
 
-    /// Sets `seen`. A Lease of the same version keeps the time at which it was first seen: it was not renewed.
-    pub(super) fn set_seen(&mut self, lease: Option<Lease>, now: Instant) {
-        let before = self.seen.take();
-        self.seen = lease.map(|lease| match before {
-            Some((old, since))
-                if old.metadata.resource_version == lease.metadata.resource_version =>
-            {
-                (lease, since)
-            }
-            _ => (lease, now),
-        });
-        self.current = true;
+    /// Sets `seen`. A Lease of the same version is free when it would have been: it was not renewed.
+    fn set_seen(&mut self, lease: Option<Lease>, own: bool, now: Instant) {
+        if !self.is_seen(lease.as_ref()) {
+            self.free_at = Some(now + self.wait_after(self.seen.as_ref(), lease.as_ref(), now));
+        }
+        (self.seen, self.own, self.current) = (lease, own, true);
+    }
+
+    fn is_seen(&self, lease: Option<&Lease>) -> bool {
+        let version = |lease: &Lease| lease.metadata.resource_version.clone();
+        self.seen.as_ref().map(version) == lease.map(version)
     }
 
     /// Records that `seen` may be out of date: another replica wrote, or it is not known whether a write was carried
@@ -167,7 +212,7 @@ impl Candidate {
 
     /// Records that time has passed: unless this process holds the Lease, it has to be read again.
     pub(super) fn refresh(&mut self) {
-        self.current &= self.is_held_here() && !self.resigned;
+        self.current &= self.own && !self.resigned;
     }
 
     /// Stops taking and renewing the Lease.
@@ -203,13 +248,28 @@ impl Candidate {
         if !self.is_held_here() {
             return None;
         }
-        let (lease, _) = self.seen.as_ref()?;
+        let lease = self.seen.as_ref()?;
         let spec = LeaseSpec {
             holder_identity: Some(String::new()),
-            lease_duration_seconds: Some(1),
+            lease_duration_seconds: Some(RELEASED_FOR),
             renew_time: Some(MicroTime(time)),
             ..lease.spec.clone()?
         };
         Some(Lease { metadata: lease.metadata.clone(), spec: Some(spec) })
     }
+}
+
+fn holder_of(lease: &Lease) -> &str {
+    let spec = lease.spec.as_ref();
+    spec.and_then(|spec| spec.holder_identity.as_deref()).unwrap_or_default()
+}
+
+/// Whether this Lease was released by its holder, which writes no more: as [`Candidate::released`] makes it, and not in
+/// an earlier term than was seen before. What an edit or a restored backup has freed tells nothing of who may still
+/// write.
+fn is_release(before: Option<&Lease>, lease: &Lease) -> bool {
+    let of = |lease: &Lease| lease.spec.as_ref().and_then(|spec| spec.lease_transitions);
+    holder_of(lease).is_empty()
+        && lease.spec.as_ref().and_then(|spec| spec.lease_duration_seconds) == Some(RELEASED_FOR)
+        && before.is_none_or(|before| of(before) <= of(lease))
 }

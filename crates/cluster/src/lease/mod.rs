@@ -7,6 +7,10 @@
 //! of the duration to arrive. A process that was stopped (SIGSTOP) finds when it continues that its time is over, and
 //! begins no write. This does not hold for a suspended machine: its clock stands still, as with client-go.
 //!
+//! What others write counts as little as it can: a Lease that an edit or a restored backup has changed is not taken
+//! before the whole duration is over, whichever replica it names, and ends the term of the holder that finds another
+//! renewal in it than its own. Only what looks as its holder's own release is taken at once.
+//!
 //! A term is the time from taking the Lease to losing it to another replica. The terms of a process have increasing
 //! numbers. A holder that renews too late, but before another replica has written the Lease, continues the same term.
 

@@ -1,7 +1,9 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::sync::atomic::{AtomicI64, Ordering};
 
 use k8s_openapi::api::coordination::v1::LeaseSpec;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use proptest::prelude::*;
 
 use super::candidate::ADDRESS;
@@ -11,6 +13,12 @@ const DURATION: Duration = Duration::from_secs(15);
 
 fn candidate(identity: &str) -> Candidate {
     Candidate::new(identity.to_owned(), DURATION)
+}
+
+/// A time that no other write has.
+fn time() -> Timestamp {
+    static WRITES: AtomicI64 = AtomicI64::new(0);
+    Timestamp::from_microsecond(WRITES.fetch_add(1, Ordering::Relaxed)).unwrap()
 }
 
 fn after(start: Instant, seconds: u64) -> Instant {
@@ -27,7 +35,7 @@ struct Server {
 impl Server {
     /// Carries out a write; `None` is a conflict.
     fn write(&mut self, call: &Call) -> Option<Lease> {
-        let (mut lease, fits) = match call {
+        let (lease, fits) = match call {
             Call::Create(lease) => (lease.clone(), self.lease.is_none()),
             Call::Replace(lease) => {
                 let found = self.lease.as_ref().map(|lease| &lease.metadata.resource_version);
@@ -38,18 +46,42 @@ impl Server {
         if !fits {
             return None;
         }
+        Some(self.put(lease))
+    }
+
+    fn put(&mut self, mut lease: Lease) -> Lease {
         self.version += 1;
         lease.metadata.resource_version = Some(self.version.to_string());
         self.lease = Some(lease.clone());
-        Some(lease)
+        lease
     }
+
+    /// As `kubectl edit` does.
+    fn edit(&mut self, edit: &Edit) {
+        let Some(mut lease) = self.lease.clone() else { return };
+        let spec = lease.spec.get_or_insert_default();
+        spec.holder_identity.clone_from(&edit.holder);
+        spec.lease_duration_seconds = edit.duration;
+        if edit.renewed {
+            spec.renew_time = Some(MicroTime(time()));
+        }
+        self.put(lease);
+    }
+}
+
+#[derive(Debug, Clone, Default)]
+struct Edit {
+    holder: Option<String>,
+    duration: Option<i32>,
+    /// Whether the time of the last renewal changes, too.
+    renewed: bool,
 }
 
 /// What an undisturbed candidate does at `now`; whether it holds the lease then.
 fn step(candidate: &mut Candidate, server: &mut Server, now: Instant) -> bool {
     candidate.refresh();
     loop {
-        match candidate.next_call(now, Timestamp::UNIX_EPOCH) {
+        match candidate.next_call(now, time()) {
             Call::Nothing => break,
             Call::Read => candidate.set_read(server.lease.clone(), now),
             write => {
@@ -112,11 +144,11 @@ fn a_released_lease_is_taken_at_once() {
     let mut second = candidate("second");
     step(&mut first, &mut server, start);
     step(&mut second, &mut server, start);
-    let released = first.released(Timestamp::UNIX_EPOCH).unwrap();
+    let released = first.released(time()).unwrap();
     server.write(&Call::Replace(released)).unwrap();
     assert!(step(&mut second, &mut server, after(start, 1)));
-    assert!(second.released(Timestamp::UNIX_EPOCH).is_some());
-    assert_eq!(candidate("third").released(Timestamp::UNIX_EPOCH), None);
+    assert!(second.released(time()).is_some());
+    assert_eq!(candidate("third").released(time()), None);
 }
 
 #[test]
@@ -151,7 +183,7 @@ fn a_term_begins_where_another_may_have_held_the_lease_and_a_late_renewal_begins
     assert_eq!((first.terms, second.terms), (1, 0));
     step(&mut second, &mut server, after(start, 21));
     assert!(step(&mut second, &mut server, after(start, 36)));
-    let released = second.released(Timestamp::UNIX_EPOCH).unwrap();
+    let released = second.released(time()).unwrap();
     server.write(&Call::Replace(released)).unwrap();
     assert!(step(&mut first, &mut server, after(start, 37)));
     assert_eq!((first.terms, second.terms), (2, 1));
@@ -174,18 +206,85 @@ fn a_term_begins_too_where_the_answer_to_the_write_that_took_the_lease_was_lost(
         let expired = after(start, seconds + 16);
         next.refresh();
         next.set_read(server.lease.clone(), expired);
-        assert!(server.write(&next.next_call(expired, Timestamp::UNIX_EPOCH)).is_some());
+        assert!(server.write(&next.next_call(expired, time())).is_some());
         next.invalidate();
         assert!(step(next, &mut server, after(start, seconds + 17)));
         assert!(!step(other, &mut server, after(start, seconds + 17)));
         assert_eq!((first.terms, second.terms), wanted);
         // A lost renewal begins none.
         let next = if wanted == (2, 1) { &mut first } else { &mut second };
-        server.write(&next.next_call(after(start, seconds + 18), Timestamp::UNIX_EPOCH)).unwrap();
+        server.write(&next.next_call(after(start, seconds + 18), time())).unwrap();
         next.invalidate();
         assert!(step(next, &mut server, after(start, seconds + 19)));
         assert_eq!((first.terms, second.terms), wanted);
     }
+}
+
+/// The second is named in the Lease, or it is freed, by an edit or a restored backup.
+#[test]
+fn a_lease_that_is_edited_is_taken_once_its_last_holder_may_not_write_any_more() {
+    for holder in ["second", "", "third"] {
+        for duration in [None, Some(15), Some(2), Some(-1)] {
+            let mut server = Server::default();
+            let start = Instant::now();
+            let mut first = candidate("first");
+            let mut second = candidate("second");
+            assert!(step(&mut first, &mut server, start));
+            assert!(!step(&mut second, &mut server, start));
+            server.edit(&Edit { holder: Some(holder.to_owned()), duration, renewed: true });
+            assert!(!step(&mut second, &mut server, after(start, 1)));
+            assert!(!step(&mut second, &mut server, after(start, 15)));
+            assert!(first.writes_until.is_some_and(|until| until < after(start, 15)));
+            assert!(step(&mut second, &mut server, after(start, 16)), "{holder} {duration:?}");
+            assert!(!step(&mut first, &mut server, after(start, 16)));
+        }
+    }
+}
+
+/// The Lease names the replica that leads: others may have held it since that was written.
+#[test]
+fn a_term_ends_where_the_lease_is_an_earlier_one_of_its_holder() {
+    let mut server = Server::default();
+    let start = Instant::now();
+    let mut first = candidate("first");
+    step(&mut first, &mut server, start);
+    let backup = server.lease.clone().unwrap();
+    for seconds in (3..30).step_by(3) {
+        assert!(step(&mut first, &mut server, after(start, seconds)));
+    }
+    server.put(backup);
+    assert!(!step(&mut first, &mut server, after(start, 30)));
+    assert!(!step(&mut first, &mut server, after(start, 44)));
+    assert!(step(&mut first, &mut server, after(start, 45)));
+    assert_eq!(first.terms, 2);
+}
+
+#[test]
+fn a_lease_that_is_deleted_after_another_took_it_is_not_made_again_at_once() {
+    let mut server = Server::default();
+    let start = Instant::now();
+    let mut first = candidate("first");
+    let mut second = candidate("second");
+    step(&mut first, &mut server, start);
+    step(&mut second, &mut server, start);
+    assert!(step(&mut second, &mut server, after(start, 16)));
+    server.lease = None;
+    // It has not seen that the second holds the Lease.
+    assert!(!step(&mut first, &mut server, after(start, 17)));
+    assert!(second.writes_until.is_some_and(|until| until > after(start, 17)));
+}
+
+#[test]
+fn a_term_goes_on_where_another_program_changed_something_else_in_the_lease() {
+    let mut server = Server::default();
+    let start = Instant::now();
+    let mut first = candidate("first");
+    step(&mut first, &mut server, start);
+    let mut lease = server.lease.clone().unwrap();
+    lease.metadata.labels = Some([("a".to_owned(), "b".to_owned())].into());
+    server.put(lease);
+    assert!(step(&mut first, &mut server, after(start, 3)));
+    assert_eq!(first.terms, 1);
 }
 
 #[test]
@@ -238,9 +337,21 @@ fn the_holders_own_duration_counts_and_not_that_of_the_waiting_one() {
 /// What happens next to one of two candidates.
 enum Happens {
     Wakes,
-    Arrives { id: usize, sent: Instant, call: Call },
-    Answered { id: usize, sent: Instant, answer: Answer },
-    TimesOut { id: usize },
+    Arrives {
+        id: usize,
+        sent: Instant,
+        call: Call,
+    },
+    Answered {
+        id: usize,
+        sent: Instant,
+        answer: Answer,
+    },
+    TimesOut {
+        id: usize,
+    },
+    /// Someone else edits the Lease, or deletes it.
+    Edited(Option<Edit>),
 }
 
 enum Answer {
@@ -258,6 +369,8 @@ struct World {
     queue: BinaryHeap<Reverse<(Instant, usize, usize)>>,
     events: Vec<Option<Happens>>,
     delays: Vec<(u64, u64)>,
+    /// Whether the Lease was deleted.
+    deleted: bool,
 }
 
 impl World {
@@ -273,7 +386,7 @@ impl World {
     }
 
     fn act(&mut self, who: usize, now: Instant) {
-        let call = self.candidates[who].next_call(now, Timestamp::UNIX_EPOCH);
+        let call = self.candidates[who].next_call(now, time());
         let period = self.candidates[who].period();
         if call == Call::Nothing {
             return self.push(now + period, who, Happens::Wakes);
@@ -316,15 +429,37 @@ impl World {
                 }
                 self.act(who, now);
             }
+            Happens::Edited(Some(edit)) => self.server.edit(&edit),
+            // One that has never seen a Lease takes one that is missing: there may be no other replica. And that it was
+            // there in between cannot be seen where it is deleted twice.
+            Happens::Edited(None)
+                if !self.deleted && self.candidates.iter().all(Candidate::has_seen_one) =>
+            {
+                (self.server.lease, self.deleted) = (None, true);
+            }
+            Happens::Edited(None) => {}
             Happens::TimesOut { .. } | Happens::Answered { .. } => {}
         }
     }
 }
 
+/// What others may make of the Lease; an empty holder with a second to last is what its holder makes of it.
+fn edit() -> impl Strategy<Value = Option<Edit>> {
+    let holders = prop::sample::select(vec![None, Some("first"), Some("second"), Some("third")]);
+    let durations = prop::sample::select(vec![None, Some(2), Some(15), Some(i32::MAX), Some(-5)]);
+    let edit = (holders, durations, any::<bool>()).prop_map(|(holder, duration, renewed)| Edit {
+        holder: holder.map(str::to_owned),
+        duration,
+        renewed,
+    });
+    prop::option::weighted(0.8, edit)
+}
+
 proptest! {
     #[test]
-    fn two_never_hold_it_at_once_whatever_their_calls_take(
+    fn two_never_hold_it_at_once_whatever_their_calls_take_and_others_edit(
         delays in prop::collection::vec((0u64..20_000, 0u64..4_000), 1..40),
+        edits in prop::collection::vec((2_000u64..200_000, edit()), 0..6),
     ) {
         let start = Instant::now();
         let mut world = World {
@@ -335,9 +470,13 @@ proptest! {
             events: Vec::new(),
             // Half of the calls are quick.
             delays: delays.into_iter().flat_map(|slow| [slow, (5, 5)]).collect(),
+            deleted: false,
         };
         world.push(start, 0, Happens::Wakes);
         world.push(after(start, 1), 1, Happens::Wakes);
+        for (at, edit) in edits {
+            world.push(start + Duration::from_millis(at), 0, Happens::Edited(edit));
+        }
         let (mut last, mut terms) = (None, [0; 2]);
         for _ in 0..400 {
             let Some(Reverse((now, event, who))) = world.queue.pop() else { break };
