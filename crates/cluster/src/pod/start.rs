@@ -135,7 +135,7 @@ mod tests {
     const START: &str = "failed to create containerd task: failed to create shim task: OCI runtime create failed: runc \
                          create failed: unable to start container process: error during container init: ";
 
-    fn pod(statuses: Value) -> Pod {
+    fn pod(statuses: &Value) -> Pod {
         let units = json!({ "limits": { "aliyun.com/gpu-mem": 1 } });
         let plain =
             json!({ "name": "plain", "resources": { "limits": { "aliyun.com/gpu-mem": 0 } } });
@@ -155,7 +155,7 @@ mod tests {
 
     fn counts(reason: &str, message: &str) -> bool {
         let status = json!({ "name": "main", "state": waits(reason, message) });
-        pod(json!({ "containerStatuses": [status] })).cannot_start(&Names::default())
+        pod(&json!({ "containerStatuses": [status] })).cannot_start(&Names::default())
     }
 
     #[test]
@@ -239,7 +239,7 @@ mod tests {
             [("", &missing, true), ("nvidia", &missing, false), ("", &injected, false)]
         {
             let status = json!({ "name": "main", "state": waits("RunContainerError", message) });
-            let mut pod = pod(json!({ "containerStatuses": [status] }));
+            let mut pod = pod(&json!({ "containerStatuses": [status] }));
             pod.spec.runtime_class_name = class.to_owned();
             assert_eq!(pod.cannot_start(&Names::default()), is_counted, "{class} {message}");
         }
@@ -261,7 +261,7 @@ mod tests {
             ("initContainerStatuses", "plain", false),
         ] {
             let status =
-                |state: &Value| pod(json!({ list: [{ "name": container, "state": state }] }));
+                |state: &Value| pod(&json!({ list: [{ "name": container, "state": state }] }));
             assert_eq!(status(&failed).cannot_start(&names), is_counted, "{list} {container}");
             assert_eq!(status(&ran).has_started(&names), is_counted, "{list} {container}");
             assert!(!status(&failed).has_started(&names) && !status(&ran).cannot_start(&names));
@@ -269,7 +269,7 @@ mod tests {
         // A container that could not be started has ended without a beginning.
         let not_run = json!({ "terminated": { "reason": "StartError", "startedAt": "1970-01-01T00:00:00Z" } });
         assert!(
-            !pod(json!({ "containerStatuses": [{ "name": "main", "state": not_run }] }))
+            !pod(&json!({ "containerStatuses": [{ "name": "main", "state": not_run }] }))
                 .has_started(&names)
         );
     }
