@@ -18,6 +18,7 @@ use crate::admission::withheld::{self, StatusWriter};
 use crate::admission::{Admission, downgrades, free, limits};
 use crate::api_reach::{ApiReach, Pauses};
 use crate::args::Args;
+use crate::audit::limits::{DriverLimit, LimitWatch};
 use crate::audit::watch::Audit;
 use crate::cards::Cards;
 use crate::cards::closed::ClosedCards;
@@ -34,7 +35,7 @@ use crate::departure::{Departure, Phase};
 use crate::dra::watch::DraWatch;
 use crate::drain::{Drain, DrainPipe};
 use crate::isolation::NodeIsolation;
-use crate::isolation::support::Host;
+use crate::isolation::support::{Host, Missing};
 use crate::kubelet::session::Plugin;
 use crate::lingering::Lingering;
 use crate::lingering::file::GrantsFile;
@@ -138,11 +139,14 @@ impl Wiring {
         let prepare = prepare_cards(&self.args, spec.clone(), checkpoint.clone(), pods.clone());
         let (index_sender, indexes) = watch::channel(BTreeSet::new());
         let (cards, probe) = self.follow_cards(prepare, indexes, self.follow_cordoned());
+        let limits = self.follow_limits(&probe, &checkpoint, &pods, &cards);
         let processes = self.follow_processes(probe, pods.clone());
         self.follow_unhealthy_map(cards.clone(), index_sender);
         let records = Arc::new(SharedRecords::default());
         let offered = self.follow_dra(&cards, &pods, &kubelet, &records);
-        let (isolation, closed) = self.follow_nvidia(&cards, offered, spec.clone());
+        let not_held = watch::Sender::new(None);
+        let (isolation, closed) =
+            self.follow_nvidia(&cards, offered, not_held.subscribe(), spec.clone());
         let lingering = self.find_lingering(&pods, &records);
         self.drain_clients(&pods, &records);
         let audit = Audit {
@@ -153,6 +157,8 @@ impl Wiring {
             records: records.clone(),
             checkpoint: checkpoint.clone(),
             processes,
+            limits,
+            not_held,
             events: self.events.clone(),
             metrics: self.metrics.clone(),
         };
@@ -330,6 +336,27 @@ impl Wiring {
         snapshot
     }
 
+    fn follow_limits(
+        &self,
+        probe: &watch::Receiver<OpenNvml>,
+        checkpoint: &CheckpointFile,
+        pods: &Arc<PodCache>,
+        cards: &watch::Receiver<Arc<Cards>>,
+    ) -> watch::Receiver<Arc<Vec<DriverLimit>>> {
+        let (sender, limits) = watch::channel(Arc::default());
+        let watch = LimitWatch {
+            probe: probe.clone(),
+            cgroups: self.args.cgroup_dir.clone(),
+            checkpoint: checkpoint.clone(),
+            pods: pods.clone(),
+            cards: cards.clone(),
+            every: self.args.audit_interval,
+            limits: sender,
+        };
+        self.spawn("driver-limits", |shutdown| watch.run(shutdown));
+        limits
+    }
+
     fn follow_reach(&self, api: Arc<dyn ReadPod>) -> watch::Receiver<bool> {
         let condition = self.context.readiness().condition("api-server-reached");
         let (sender, reachable) = watch::channel(true);
@@ -382,6 +409,7 @@ impl Wiring {
         &self,
         cards: &watch::Receiver<Arc<Cards>>,
         offered: watch::Receiver<Option<Arc<OfferedCards>>>,
+        not_held: watch::Receiver<Option<Missing>>,
         own: Option<Arc<SpecFile>>,
     ) -> (NodeIsolation, watch::Receiver<Arc<ClosedCards>>) {
         let (sender, support) = watch::channel(None);
@@ -396,9 +424,11 @@ impl Wiring {
             host: Host {
                 by_cdi: self.args.response == Mode::Cdi,
                 cgroups: self.args.cgroup_dir.clone(),
+                proc: self.args.proc_dir.clone(),
                 mps: self.args.mps_dir.clone(),
                 daemon_user: rustix::process::geteuid().as_raw(),
             },
+            not_held,
             policy,
             support: sender,
             closed: close,

@@ -76,8 +76,9 @@ pub struct Args {
     pub unclaimed_pods: UnclaimedAction,
 
     /// What every container is held to at least, beyond which card it sees: its share of the card's memory, by NVIDIA's
-    /// driver, by MPS, or not at all. `auto`: by the driver where the node can. A pod can ask for more by the
-    /// annotation plimsoll.dev/gpu-isolation.
+    /// driver, by MPS, or not at all. `auto`: by what has been seen to hold without a setting of yours, which is nothing
+    /// yet, so not at all: the driver's limit was tried on no card. A pod can ask for more by the annotation
+    /// plimsoll.dev/gpu-isolation.
     #[arg(long, env = "PLIMSOLL_ISOLATION", value_enum, default_value_t = MinIsolation::Auto)]
     pub isolation: MinIsolation,
 
@@ -145,8 +146,8 @@ pub struct Args {
     )]
     pub unit_mib: u64,
 
-    /// Part of each card's memory that is not offered, in percent: the driver and each process's context take some
-    /// beside what pods ask for. Of this and --reserve-min-mib the more counts.
+    /// Part of each card's memory that is not offered, in percent, beside what the driver keeps for itself by NVML,
+    /// which is never offered. Of this and --reserve-min-mib the more counts.
     #[arg(
         long,
         env = "PLIMSOLL_RESERVE_PERCENT",

@@ -25,7 +25,7 @@ use crate::cards::compute_mode::{BarredCard, barred};
 use crate::cards::offered::OfferedCards;
 use crate::container::cdi::SpecFile;
 use crate::isolation::report::ReportedMode;
-use crate::isolation::support::{Host, IsolationSupport};
+use crate::isolation::support::{Host, IsolationSupport, Missing};
 use crate::isolation::{Decision, Isolation, IsolationError, Policy};
 use crate::metrics::Metrics;
 use crate::node_events::{NodeEvents, REPEAT_AFTER};
@@ -42,6 +42,8 @@ pub(crate) struct SpecWatch {
     pub own: Option<Arc<SpecFile>>,
     /// The other inputs of the node's support.
     pub host: Host,
+    /// Why the driver's limit is not to be relied on, once a container ran without it.
+    pub not_held: watch::Receiver<Option<Missing>>,
     /// The policy for containers.
     pub policy: Policy,
     /// Publishes the node's support.
@@ -130,6 +132,7 @@ impl SpecWatch {
             tokio::select! {
                 changed = self.cards.changed() => if changed.is_err() { return },
                 changed = self.offered.changed() => if changed.is_err() { return },
+                changed = self.not_held.changed() => if changed.is_err() { return },
                 () = sleep(EVERY) => {}
             }
         }
@@ -218,7 +221,8 @@ impl SpecWatch {
     }
 
     /// Reads the files, and restores our own, on a thread that may block; `None` if that thread panicked.
-    async fn check(&self, cards: Arc<Cards>) -> Option<Checked> {
+    async fn check(&mut self, cards: Arc<Cards>) -> Option<Checked> {
+        let not_held = self.not_held.borrow_and_update().clone();
         let location = self.location.clone();
         let host = self.host.clone();
         // Our file has the cards before they are published. Without published cards it may be the file of an earlier
@@ -229,10 +233,14 @@ impl SpecWatch {
             let folder = own.as_ref().and_then(|own| own.path().parent());
             let writable = folder.map_or(Ok(()), check_writable);
             let specs = location.specs();
+            let mut support = host.support(&specs, &cards);
+            if let (Ok(()), Some(missing)) = (&support.driver, not_held) {
+                support.driver = Err(missing);
+            }
             let problems = if host.by_cdi { location.problems(&specs, &cards) } else { Vec::new() };
             Checked {
                 problems,
-                support: host.support(&specs, &cards),
+                support,
                 not_restored: restored.err().map(|error| error.to_string()),
                 not_writable: writable.err(),
             }

@@ -6,17 +6,19 @@
 #![deny(missing_docs)]
 
 mod library;
+mod memory_limit;
 mod process;
 mod scripted;
 
 use std::fmt;
 use std::ops::ControlFlow;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use nvml_wrapper::error::NvmlError;
 
 pub use library::Library;
+pub use memory_limit::MemoryLimit;
 pub use process::Process;
 pub use scripted::Scripted;
 
@@ -36,6 +38,8 @@ pub struct Card {
     pub minor: Option<u32>,
     /// Total memory in MiB.
     pub memory_mib: Option<u64>,
+    /// Memory of it that the driver keeps for itself, in MiB; no program gets it.
+    pub reserved_mib: Option<u64>,
     /// Whether it has no memory of its own (unified memory, as in GB10): NVML answers that it does not support the
     /// question.
     pub has_no_own_memory: bool,
@@ -211,6 +215,13 @@ pub trait Probe: Send + Sync {
     /// # Errors
     /// [`Error::Lost`] when the card does not answer.
     fn processes(&self, uuid: &str, since: SystemTime) -> Result<Option<Vec<Process>>, Error>;
+
+    /// What the driver lets the processes of a control group use of one card. `group` is the group's folder, as this
+    /// process sees it.
+    ///
+    /// # Errors
+    /// [`Error::Lost`] when the card does not answer.
+    fn memory_limit(&self, uuid: &str, group: &Path) -> Result<MemoryLimit, Error>;
 
     /// Watches one card for critical errors. Blocks, and calls `observe` with each error that is raised
     /// from now on, and with `None` after every `tick` without one, until it returns `Break`.

@@ -15,6 +15,7 @@ use nvml_wrapper::struct_wrappers::device::ProcessInfo;
 use nvml_wrapper::structs::device::FieldId;
 use nvml_wrapper::{Device, Nvml};
 
+use crate::memory_limit::{self, MemoryLimit};
 use crate::process::{Sample, joined};
 use crate::{Card, ComputeMode, Error, Observer, Probe, Process, Recovery, Status, Xid};
 
@@ -56,7 +57,8 @@ impl Library {
             model: device.name().ok(),
             minor: device.minor_number().ok(),
             has_no_own_memory: matches!(memory, Err(NvmlError::NotSupported)),
-            memory_mib: memory.ok().map(|memory| memory.total / MIB),
+            memory_mib: memory.as_ref().ok().map(|memory| memory.total / MIB),
+            reserved_mib: memory.ok().map(|memory| memory.reserved.div_ceil(MIB)),
             numa_node: numa_node(&device),
             cuda_major: cuda_major(&device),
         })
@@ -81,6 +83,11 @@ impl Probe for Library {
     fn processes(&self, uuid: &str, since: SystemTime) -> Result<Option<Vec<Process>>, Error> {
         let device = self.nvml.device_by_uuid(uuid).map_err(|reason| lost(uuid, reason))?;
         processes(&device, since).map_err(|reason| lost(uuid, reason))
+    }
+
+    fn memory_limit(&self, uuid: &str, group: &Path) -> Result<MemoryLimit, Error> {
+        let device = self.nvml.device_by_uuid(uuid).map_err(|reason| lost(uuid, reason))?;
+        memory_limit::memory_limit(&device, group).map_err(|reason| lost(uuid, reason))
     }
 
     /// Each card has its own event set, which identifies the card of an error even if the card's UUID can no

@@ -2,12 +2,13 @@
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use nvml_wrapper::error::NvmlError;
 
-use crate::{Card, Error, Observer, Probe, Process, Status, Xid};
+use crate::{Card, Error, MemoryLimit, Observer, Probe, Process, Status, Xid};
 
 /// A [`Probe`] whose cards, readings, lost cards and errors are set by its owner, from any thread.
 #[derive(Debug, Default)]
@@ -21,6 +22,7 @@ struct State {
     cards: Vec<Card>,
     readings: HashMap<String, Status>,
     processes: HashMap<String, Vec<Process>>,
+    limits: HashMap<(String, PathBuf), MemoryLimit>,
     lost: BTreeSet<String>,
     /// Whether the driver cannot enumerate.
     silent: bool,
@@ -57,6 +59,11 @@ impl Scripted {
     /// Sets the processes on a card. Until then they are unknown.
     pub fn set_processes(&self, uuid: &str, processes: Vec<Process>) {
         self.state().processes.insert(uuid.to_owned(), processes);
+    }
+
+    /// Sets what the driver lets a control group use of a card. Until then it is unknown.
+    pub fn set_memory_limit(&self, uuid: &str, group: &Path, limit: MemoryLimit) {
+        self.state().limits.insert((uuid.to_owned(), group.to_owned()), limit);
     }
 
     /// Makes a card lost, or present again.
@@ -122,6 +129,13 @@ impl Probe for Scripted {
         let state = self.state();
         state.answers(uuid)?;
         Ok(state.processes.get(uuid).cloned())
+    }
+
+    fn memory_limit(&self, uuid: &str, group: &Path) -> Result<MemoryLimit, Error> {
+        let state = self.state();
+        state.answers(uuid)?;
+        let key = (uuid.to_owned(), group.to_owned());
+        Ok(state.limits.get(&key).copied().unwrap_or(MemoryLimit::Unknown))
     }
 
     fn watch(&self, uuid: &str, tick: Duration, observe: &mut Observer<'_>) -> Result<(), Error> {

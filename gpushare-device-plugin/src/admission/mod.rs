@@ -311,10 +311,21 @@ impl Admission {
                 %uid, namespace, pod, container = grant.container,
                 "the container's isolation is {mode} in place of {wanted}: {missing}"
             );
-            // An error only says that no task writes events yet.
-            let _ =
-                self.downgrades.send(Downgrade::of(grant, &response.isolation, *wanted, missing));
+            self.tell(Downgrade::of_memory(grant, &response.isolation, *wanted, missing));
         }
+        if let Some(why) = &response.compute {
+            let PodFacts { uid, namespace, name: pod, .. } = &*grant.facts;
+            tracing::warn!(
+                %uid, namespace, pod, container = grant.container,
+                "the container's gpu-cores are not enforced: {why}"
+            );
+            self.tell(Downgrade::of_compute(grant, why));
+        }
+    }
+
+    fn tell(&self, downgrade: Downgrade) {
+        // An error only says that no task writes events yet.
+        let _ = self.downgrades.send(downgrade);
     }
 
     /// How containers are limited to their share.

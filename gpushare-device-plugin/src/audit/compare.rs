@@ -10,6 +10,7 @@ use placement::units::{CardId, MiB, PodUid, Units};
 use super::{AffectedPod, Finding, Findings, Kind};
 use crate::cards::ids::Ids;
 use crate::cards::{Cards, units_of};
+use crate::isolation::limit::Limit;
 use crate::pods::{NodePod, PodRef, container_requests};
 use crate::processes::host::Membership;
 use crate::processes::rows::{ProcessOwner, Usage, rows};
@@ -66,7 +67,7 @@ pub(crate) fn compare(facts: &Facts<'_>) -> Findings {
         facts.find_processes_outside_pods(&mut findings);
         if let Some(checkpoint) = facts.checkpoint {
             facts.compare_processes(&facts.held_by_container(checkpoint), &mut findings);
-            facts.find_processes_outside_mps(&checkpoint.by_mps, &mut findings);
+            facts.find_processes_outside_mps(&checkpoint.container_limits, &mut findings);
         }
     }
     findings
@@ -240,7 +241,7 @@ impl Facts<'_> {
     /// control daemon answered, or without its pipes.
     fn find_processes_outside_mps(
         &self,
-        by_mps: &BTreeSet<(PodUid, String)>,
+        limits: &BTreeMap<(PodUid, String), Limit>,
         findings: &mut Findings,
     ) {
         let processes = || {
@@ -258,7 +259,8 @@ impl Facts<'_> {
             let Some(pod) = self.pods.get(&group.pod) else { continue };
             let name = group.container.as_ref().and_then(|id| pod.containers.get(id));
             let Some(container) = name else { continue };
-            let is_limited = by_mps.contains(&(group.pod.clone(), container.clone()));
+            let limit = limits.get(&(group.pod.clone(), container.clone()));
+            let is_limited = limit.is_some_and(|limit| limit.by_mps().is_some());
             let has_memory = process.used_bytes.is_some_and(|bytes| bytes > 0);
             if is_limited && has_memory && process.mps == Some(false) {
                 let finding =
@@ -298,9 +300,10 @@ impl Facts<'_> {
         }
         let Some(share) = self.share(facts, container, held_cards, id) else { return };
         if let Some(bytes) = used.bytes.filter(|bytes| *bytes > share.0.saturating_mul(1 << 20)) {
-            let used = bytes >> 20;
+            let (mib, processes) = (bytes >> 20, used.processes);
             let note = format!(
-                "container {container} uses {used} MiB of card {id}, {} are its own",
+                "container {container} uses {mib} MiB of card {id}, {} are its own; it has {processes} processes there, and \
+                 the CUDA context of each, mostly some 500 MiB, counts",
                 share.0
             );
             findings.add(of_container(Kind::MemoryOverShare, facts, container, id), note);
@@ -355,6 +358,7 @@ mod tests {
 
     use super::*;
     use crate::fixtures::{A, B, cards, ids, simple};
+    use crate::isolation::limit::MpsLimit;
     use crate::pods::ContainerId;
     use crate::processes::group::PodGroup;
     use crate::processes::{CardProcesses, Unknown};
@@ -623,8 +627,9 @@ mod tests {
             (None, Some(1), "main", false),
         ] {
             let mut bench = AuditBench::new();
-            let by_mps = ("p".into(), by_mps.to_owned());
-            bench.checkpoint.as_mut().unwrap().by_mps = [by_mps].into();
+            let limit = Limit::Mps(MpsLimit { cards: 1, limit: MiB(2), threads: 100 });
+            let limits = [(("p".into(), by_mps.to_owned()), limit)].into();
+            bench.checkpoint.as_mut().unwrap().container_limits = limits;
             let mut process = process(in_pod("p"), bytes);
             process.process.mps = mps;
             bench.processes = vec![on(A, Ok(vec![process]))];

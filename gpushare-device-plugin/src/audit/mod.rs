@@ -1,11 +1,12 @@
 //! The audit: the periodic comparison of claims, the kubelet's records and the processes on the cards.
 //!
-//! [`compare`] finds contradictions, [`watch`] repairs some of them and reports the rest.
+//! [`compare`] and [`limits`] find contradictions, [`watch`] repairs some of them and reports the rest.
 //!
 //! Invariant: missing data is no finding. A finding counts once two audits in a row have it, since its inputs are not
 //! read at the same moment.
 
 pub(crate) mod compare;
+pub(crate) mod limits;
 mod report;
 pub(crate) mod watch;
 
@@ -37,6 +38,8 @@ pub(crate) enum Kind {
     MemoryOverShare,
     /// A process of a container that MPS limits is no client of MPS, so that nothing limits it.
     ProcessOutsideMps,
+    /// By NVML, the driver does not hold a container to the limit that it was given.
+    LimitNotHeld,
     /// Processes of no pod are on a card.
     UnmanagedProcess,
     /// Processes of a pod that no longer exists are on a card.
@@ -45,7 +48,7 @@ pub(crate) enum Kind {
 
 impl Kind {
     /// All kinds.
-    pub(crate) const ALL: [Self; 11] = [
+    pub(crate) const ALL: [Self; 12] = [
         Self::ClaimWithoutRecord,
         Self::RecordWithoutClaim,
         Self::ClaimElsewhere,
@@ -55,6 +58,7 @@ impl Kind {
         Self::ProcessElsewhere,
         Self::MemoryOverShare,
         Self::ProcessOutsideMps,
+        Self::LimitNotHeld,
         Self::UnmanagedProcess,
         Self::ProcessOfGonePod,
     ];
@@ -71,6 +75,7 @@ impl Kind {
             Self::ProcessElsewhere => "process_elsewhere",
             Self::MemoryOverShare => "memory_over_share",
             Self::ProcessOutsideMps => "process_outside_mps",
+            Self::LimitNotHeld => "limit_not_held",
             Self::UnmanagedProcess => "unmanaged_process",
             Self::ProcessOfGonePod => "process_of_gone_pod",
         }
@@ -88,6 +93,7 @@ impl Kind {
             Self::ProcessElsewhere => "GPUProcessElsewhere",
             Self::MemoryOverShare => "GPUMemoryOverShare",
             Self::ProcessOutsideMps => "GPUProcessOutsideMPS",
+            Self::LimitNotHeld => "GPULimitNotHeld",
             Self::UnmanagedProcess => "GPUUnmanagedProcess",
             Self::ProcessOfGonePod => "GPUProcessOfGonePod",
         }

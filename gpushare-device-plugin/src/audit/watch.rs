@@ -13,9 +13,11 @@ use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
 
 use super::compare::{Facts, compare};
+use super::limits::{self, DriverLimit};
 use super::report::{AuditHistory, AuditOutcome};
 use super::{AffectedPod, Finding, Findings, Kind};
 use crate::cards::Cards;
+use crate::isolation::support::Missing;
 use crate::metrics::Metrics;
 use crate::node_events::NodeEvents;
 use crate::pods::{PodCache, PodFields};
@@ -42,6 +44,11 @@ pub(crate) struct Audit {
     pub checkpoint: CheckpointFile,
     /// The processes on the cards.
     pub processes: watch::Receiver<Arc<Snapshot>>,
+    /// What NVML tells of the limits by the driver.
+    pub limits: watch::Receiver<Arc<Vec<DriverLimit>>>,
+    /// Publishes that the driver has not held a pod to its limit: for the rest of this process the node cannot enforce
+    /// isolation `driver`.
+    pub not_held: watch::Sender<Option<Missing>>,
     /// Writes findings as events.
     pub events: NodeEvents,
     /// Counts findings.
@@ -75,7 +82,7 @@ impl Audit {
         let pods = self.pods.by_uids();
         let processes = self.processes.borrow().clone();
         let claimed = self.records.lock().claimed().clone();
-        let findings = if is_comparable {
+        let mut findings = if is_comparable {
             compare(&Facts {
                 cards: &cards,
                 unit: self.unit,
@@ -88,8 +95,12 @@ impl Audit {
         } else {
             Findings::default()
         };
+        if is_comparable {
+            limits::compare(&self.limits.borrow(), &pods, &mut findings);
+        }
         let outcome = history.record(&findings, &pods, Instant::now());
         self.count(&outcome);
+        self.take_back(history.counting());
         self.repair(history.counting(), checkpoint);
         self.report(&outcome.new).await;
     }
@@ -121,6 +132,19 @@ impl Audit {
         if counting.iter().any(|finding| finding.kind.is_repaired()) {
             // The reporter writes claims from the records.
             self.records.notify();
+        }
+    }
+
+    /// Takes the mode `driver` back where it did not hold.
+    fn take_back(&self, counting: &BTreeSet<Finding>) {
+        let mut not_held = counting.iter().filter(|finding| finding.kind == Kind::LimitNotHeld);
+        let pod = not_held.find_map(|finding| finding.pod.as_ref()?.name.as_ref());
+        if let Some(pod) = pod {
+            self.not_held.send_if_modified(|known| {
+                let is_first = known.is_none();
+                known.get_or_insert_with(|| Missing::NotHeld(pod.to_string()));
+                is_first
+            });
         }
     }
 

@@ -28,7 +28,7 @@ pub struct SavedCard {
     /// Product name.
     #[serde(default)]
     pub model: Option<String>,
-    /// Total memory.
+    /// Memory that programs can have.
     #[serde(rename = "memoryMiB")]
     pub memory: MiB,
     /// The NUMA node that it is attached to.

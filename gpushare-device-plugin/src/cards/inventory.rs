@@ -126,10 +126,15 @@ impl Inventory {
         self.unhealthy_indexes = indexes;
     }
 
-    /// Updates the cards that the driver enumerates. A known card that is not among them is lost.
+    /// Updates the cards that the driver enumerates. A known card that is not among them is lost. What the driver keeps
+    /// of a card's memory for itself is none that a pod could get.
     pub fn set_enumerated(&mut self, mut cards: Vec<nvml::Card>, now: Instant) {
-        for card in cards.iter_mut().filter(|card| card.has_no_own_memory) {
-            card.memory_mib = card.memory_mib.or(self.sizing.unified.map(|memory| memory.0));
+        for card in &mut cards {
+            let reserved = card.reserved_mib.unwrap_or_default();
+            card.memory_mib = card.memory_mib.map(|total| total.saturating_sub(reserved));
+            if card.has_no_own_memory {
+                card.memory_mib = card.memory_mib.or(self.sizing.unified.map(|memory| memory.0));
+            }
         }
         if !cards.is_empty() {
             self.add_earlier(&cards, now);
@@ -340,6 +345,22 @@ mod tests {
 
     const A: &str = "GPU-a1b2c3d4-1";
     const B: &str = "GPU-b1b2c3d4-1";
+
+    #[test]
+    fn what_the_driver_keeps_of_a_card_is_offered_to_no_pod() {
+        let h100 = nvml::Card { reserved_mib: Some(480), ..probed(A, 0, Some(81_559)) };
+        let t4 = nvml::Card { reserved_mib: Some(449), ..probed(B, 1, Some(15_360)) };
+        let mut set = Inventory::new(Sizing::of_unit(MiB(1024)));
+        let enumerated = vec![h100, t4, probed("GPU-c", 2, None)];
+        for _ in 0..2 {
+            set.set_enumerated(enumerated.clone(), Instant::now());
+            let sizes: Vec<(u64, u32)> =
+                set.cards().iter().map(|card| (card.memory.0, card.units.0)).collect();
+            assert_eq!(sizes, [(81_079, 79), (14_911, 14)]);
+        }
+        set.set_enumerated(vec![], Instant::now());
+        assert_eq!(set.to_save().first().map(|saved| saved.memory), Some(MiB(81_079)));
+    }
 
     fn probed(uuid: &str, index: u32, memory_mib: Option<u64>) -> nvml::Card {
         nvml::Card { uuid: uuid.to_owned(), index, memory_mib, ..nvml::Card::default() }

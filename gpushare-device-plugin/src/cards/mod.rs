@@ -58,7 +58,7 @@ pub struct Card {
     pub minor: Option<u32>,
     /// Product name, empty where NVML has none.
     pub model: String,
-    /// Total memory, in MiB.
+    /// Memory that programs can have: the total less what the driver keeps for itself.
     pub memory: MiB,
     /// Units that pods can request: whole units of `memory` less the reserve.
     pub units: Units,

@@ -238,7 +238,7 @@ mod tests {
     }
 
     fn limit_of(mib: u64) -> Limit {
-        Limit::Driver { request: MiB(mib), limit: MiB(mib) }
+        Limit::Driver { limit: MiB(mib) }
     }
 
     fn open(dir: &tempfile::TempDir) -> SpecFile {
@@ -268,7 +268,7 @@ mod tests {
         let second = open(&dir);
         second.write(&cards, PodLimits::new()).unwrap();
         second.add(&"q".into(), limit_of(1024)).unwrap();
-        assert_eq!(names(&second), ["GPU-a1b2c3d4-1", "driver-1024-1024", "driver-2048-2048"]);
+        assert_eq!(names(&second), ["GPU-a1b2c3d4-1", "driver-1024", "driver-2048"]);
     }
 
     #[test]
@@ -281,7 +281,7 @@ mod tests {
         }
         let recorded = PodLimits::from([("recorded".into(), limit_of(1))]);
         file.set_in_use(recorded, |pod| pod.as_str() == "there").unwrap();
-        assert_eq!(names(&file), ["driver-1-1", "driver-3-3"]);
+        assert_eq!(names(&file), ["driver-1", "driver-3"]);
         file.set_in_use(PodLimits::new(), |_| false).unwrap();
         assert!(names(&file).is_empty());
     }
@@ -294,7 +294,7 @@ mod tests {
             file.add(&pod.into(), limit_of(1)).unwrap();
         }
         file.set_in_use(PodLimits::new(), |pod| pod.as_str() == "q").unwrap();
-        assert_eq!(names(&file), ["driver-1-1"]);
+        assert_eq!(names(&file), ["driver-1"]);
     }
 
     #[test]
@@ -309,7 +309,7 @@ mod tests {
         }
         file.content().in_use = in_use;
         file.add(&"another".into(), limit_of(1 << 20)).unwrap();
-        assert!(names(&file).contains(&"driver-1048576-1048576".to_owned()));
+        assert!(names(&file).contains(&"driver-1048576".to_owned()));
     }
 
     #[test]
@@ -333,10 +333,10 @@ mod tests {
         file.add(&"p".into(), limit_of(1)).unwrap();
         fs::remove_file(file.path()).unwrap();
         file.restore().unwrap();
-        assert_eq!(names(&file), ["GPU-a1b2c3d4-1", "driver-1-1"]);
+        assert_eq!(names(&file), ["GPU-a1b2c3d4-1", "driver-1"]);
         fs::remove_file(file.path()).unwrap();
         file.add(&"p".into(), limit_of(1)).unwrap();
-        assert_eq!(names(&file), ["GPU-a1b2c3d4-1", "driver-1-1"]);
+        assert_eq!(names(&file), ["GPU-a1b2c3d4-1", "driver-1"]);
     }
 
     #[test]
@@ -354,7 +354,7 @@ mod tests {
             }
             let later = open(&dir);
             later.write(&Cards::default(), recorded.clone()).unwrap();
-            assert_eq!(names(&later), ["driver-1-1"], "{left:?}");
+            assert_eq!(names(&later), ["driver-1"], "{left:?}");
         }
     }
 
@@ -365,9 +365,9 @@ mod tests {
         file.add(&"p".into(), limit_of(1)).unwrap();
         fs::write(file.path().with_extension("tmp"), "{\"cdiVer").unwrap();
         let later = written(&dir);
-        assert_eq!(names(&later), ["driver-1-1"]);
+        assert_eq!(names(&later), ["driver-1"]);
         later.add(&"q".into(), limit_of(2)).unwrap();
-        assert_eq!(names(&later), ["driver-1-1", "driver-2-2"]);
+        assert_eq!(names(&later), ["driver-1", "driver-2"]);
     }
 
     #[test]
@@ -379,10 +379,10 @@ mod tests {
         let fresh = file.path().with_extension("tmp");
         std::os::unix::fs::symlink("/dev/full", &fresh).unwrap();
         assert!(matches!(file.add(&"p".into(), limit_of(2)), Err(CdiError::Write { .. })));
-        assert_eq!(names(&file), ["driver-1-1"]);
+        assert_eq!(names(&file), ["driver-1"]);
         fs::remove_file(fresh).unwrap();
         file.add(&"p".into(), limit_of(2)).unwrap();
-        assert_eq!(names(&file), ["driver-1-1", "driver-2-2"]);
+        assert_eq!(names(&file), ["driver-1", "driver-2"]);
     }
 
     #[test]
@@ -393,7 +393,7 @@ mod tests {
         assert!(file.add(&"p".into(), limit_of(1)).is_err());
         fs::remove_file(dir.path().join("cdi")).unwrap();
         file.add(&"p".into(), limit_of(1)).unwrap();
-        assert_eq!(names(&file), ["driver-1-1"]);
+        assert_eq!(names(&file), ["driver-1"]);
     }
 
     #[test]

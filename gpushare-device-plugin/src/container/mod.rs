@@ -15,9 +15,11 @@ use placement::names::aliyun;
 use placement::units::{Cores, MiB, PodUid, Units};
 
 use crate::cards::{Card, joined};
-use crate::isolation::limit::Limit;
+use crate::isolation::limit::{Limit, MpsLimit};
 use crate::isolation::support::{IsolationSupport, Missing};
-use crate::isolation::{Decision, Isolation, IsolationError, NodeIsolation};
+use crate::isolation::{
+    ComputeNotEnforced, Decision, Isolation, IsolationError, NodeIsolation, compute_by_mps,
+};
 use cdi::{CdiError, SpecFile};
 use kubelet_api::v1beta1::{CdiDevice, ContainerAllocateResponse, Mount};
 
@@ -75,6 +77,8 @@ pub struct ContainerResponse {
     pub response: ContainerAllocateResponse,
     /// The mode of isolation.
     pub isolation: Decision,
+    /// Why it is not held to the part of the compute that it asks for; `None` if it is, or asks for none.
+    pub compute: Option<ComputeNotEnforced>,
 }
 
 /// Why no response can be made.
@@ -112,39 +116,58 @@ impl Responder {
     /// # Errors
     /// If the required isolation cannot be enforced, or the limit cannot be written.
     pub fn respond(&self, share: ContainerShare<'_>) -> Result<ContainerResponse, ResponseError> {
-        let isolation = self.decide(share)?;
+        let support = self.support(share).ok_or(IsolationError::NotKnown)?;
+        let isolation = self.decide(share, &support)?;
+        let compute =
+            asks_for_compute(share.card_use).then(|| compute_by_mps(isolation.isolation, &support));
+        let limit = self.limit(share, isolation.isolation, compute == Some(Ok(())));
         let mut response = self.response(share);
-        if let (Some(limit), Some(file)) = (self.limit(share, isolation.isolation), &self.limits) {
+        if let (Some(limit), Some(file)) = (limit, &self.limits) {
             file.add(share.uid, limit)?;
             response.cdi_devices.push(CdiDevice { name: format!("{}={limit}", self.own_kind) });
         }
-        Ok(ContainerResponse { response, isolation })
+        let compute = compute.and_then(Result::err);
+        Ok(ContainerResponse { response, isolation, compute })
     }
 
-    /// The mode of isolation. A container that cannot be a client of MPS is refused if its pod asks for MPS. If only
-    /// the node's policy asks for MPS, the container is treated as on a node without MPS. A container with exclusive
-    /// cards has no limit, and so no mounts of MPS.
-    fn decide(&self, share: ContainerShare<'_>) -> Result<Decision, IsolationError> {
-        let support = self.isolation.support.borrow().clone();
-        let conflict = if share.card_use.exclusive { None } else { share.mps_conflict };
-        let (Some(conflict), Some(support)) = (conflict, support) else {
-            return self.isolation.decide(share.isolation);
-        };
-        if support.mps.is_err() {
-            return self.isolation.decide(share.isolation);
+    /// What the node can enforce for this container; `None` until it is detected. For one that cannot be a client of
+    /// MPS, the node has no MPS. A container with exclusive cards has no limit, and so no mounts of MPS.
+    fn support(&self, share: ContainerShare<'_>) -> Option<IsolationSupport> {
+        let mut support = self.isolation.support.borrow().clone()?;
+        let conflict = share.mps_conflict.filter(|_| !share.card_use.exclusive);
+        if let (Some(conflict), Ok(())) = (conflict, &support.mps) {
+            support.mps = Err(Missing::MpsConflict(conflict));
         }
-        let without = IsolationSupport { mps: Err(Missing::MpsConflict(conflict)), ..support };
-        let decided = self.isolation.policy.decide(share.isolation, &without);
-        let is_enough = decided.as_ref().is_ok_and(|decided| decided.isolation >= Isolation::Mps);
-        if share.isolation == Some(Isolation::Mps.name()) && !is_enough {
-            return Err(IsolationError::MpsConflict(conflict));
+        Some(support)
+    }
+
+    /// The mode of isolation. A container that cannot be a client of MPS is refused if its pod asks for MPS and nothing
+    /// stronger takes its place. If only the node's policy asks for MPS, it is treated as on a node without MPS.
+    fn decide(
+        &self,
+        share: ContainerShare<'_>,
+        support: &IsolationSupport,
+    ) -> Result<Decision, IsolationError> {
+        let decided = self.isolation.policy.decide(share.isolation, support);
+        match (&decided, &support.mps) {
+            (Err(_), Err(Missing::MpsConflict(conflict)))
+                if share.isolation == Some(Isolation::Mps.name()) =>
+            {
+                Err(IsolationError::MpsConflict(*conflict))
+            }
+            _ => decided,
         }
-        decided
     }
 
     /// The limit of a container on each of its cards, at most the memory of the smallest; `None` if its pod is
-    /// exclusive.
-    fn limit(&self, share: ContainerShare<'_>, isolation: Isolation) -> Option<Limit> {
+    /// exclusive. `compute`: MPS also holds it to its part of the compute. Its limit of memory is then given to MPS as
+    /// well: a client's memory may be charged to the server's control group.
+    fn limit(
+        &self,
+        share: ContainerShare<'_>,
+        isolation: Isolation,
+        compute: bool,
+    ) -> Option<Limit> {
         let CardUse { cards, exclusive, cores, limit } = share.card_use;
         if exclusive {
             return None;
@@ -154,10 +177,12 @@ impl Responder {
         let limit = self.memory_on_each(limit.unwrap_or(share.container), cards);
         let limit = limit.max(request).min(memory);
         let threads = if cores == Cores::ZERO { Cores::ALL } else { cores };
+        let mps = MpsLimit { cards, limit, threads: threads.0 };
         match isolation {
             Isolation::None => None,
-            Isolation::Driver => Some(Limit::Driver { request, limit }),
-            Isolation::Mps => Some(Limit::Mps { cards, limit, threads: threads.0 }),
+            Isolation::Driver if compute => Some(Limit::DriverAndMps(mps)),
+            Isolation::Driver => Some(Limit::Driver { limit }),
+            Isolation::Mps => Some(Limit::Mps(mps)),
         }
     }
 
@@ -198,6 +223,11 @@ impl Responder {
         let nvidias = cards.iter().map(|card| cdi_device(&self.nvidia_kind, card));
         nvidias.chain(cards.first().map(|card| cdi_device(&self.own_kind, card))).collect()
     }
+}
+
+/// Whether the container asks for a part of the compute of cards that it shares.
+fn asks_for_compute(card_use: CardUse) -> bool {
+    !card_use.exclusive && card_use.cores > Cores::ZERO && card_use.cores < Cores::ALL
 }
 
 fn cdi_device(kind: &str, card: &Card) -> CdiDevice {
@@ -325,9 +355,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let file = Arc::new(SpecFile::new(dir.path(), "plimsoll.dev/gpu-mem", None));
         for (wanted, asked, device) in [
-            (MinIsolation::Auto, None, "driver-2048-2048"),
+            (MinIsolation::Driver, None, "driver-2048"),
             (MinIsolation::Mps, None, "mps-1-2048-100"),
-            (MinIsolation::None, Some("driver"), "driver-2048-2048"),
+            (MinIsolation::Auto, Some("driver"), "driver-2048"),
         ] {
             let responder = responder(Mode::Cdi, wanted, Some(file.clone()));
             let given = given(&responder, asked).unwrap();
@@ -385,6 +415,73 @@ mod tests {
         }
     }
 
+    /// What a container with `gpu-cores: 25` gets on a node with this support: its limit, and why its compute is not
+    /// enforced.
+    fn with_cores(
+        minimum: MinIsolation,
+        asked: Option<&str>,
+        support: &IsolationSupport,
+        conflict: Option<MpsConflict>,
+    ) -> (Option<Limit>, Option<ComputeNotEnforced>) {
+        let dir = tempfile::tempdir().unwrap();
+        let file = Arc::new(SpecFile::new(dir.path(), "k/c", None));
+        let mut responder = responder(Mode::Cdi, minimum, Some(file));
+        responder.isolation.support = watch::channel(Some(support.clone())).1;
+        let quarter = CardUse { cores: Cores(25), ..CardUse::default() };
+        let given = given_with(&responder, &[A], quarter, asked, conflict).unwrap();
+        let device = given.response.cdi_devices.get(2);
+        let limit = device.map(|device| device.name.split_once('=').unwrap().1.parse().unwrap());
+        (limit, given.compute)
+    }
+
+    #[test]
+    fn compute_is_held_by_mps_wherever_it_can_be_whatever_holds_memory() {
+        let limit = MiB(2048);
+        let mps = MpsLimit { cards: 1, limit, threads: 25 };
+        let no_mps = || Some(ComputeNotEnforced::NoMps(Missing::NoMps));
+        let both = IsolationSupport { driver: Ok(()), mps: Ok(()) };
+        let mps_alone = IsolationSupport { driver: Err(Missing::UnknownDriver), mps: Ok(()) };
+        let driver_alone = IsolationSupport { driver: Ok(()), mps: Err(Missing::NoMps) };
+        let none = IsolationSupport { mps: Err(Missing::NoMps), ..mps_alone.clone() };
+        use MinIsolation::{Auto, Driver};
+        for (minimum, asked, support, expected) in [
+            (Driver, Some("mps"), &both, (Some(Limit::DriverAndMps(mps)), None)),
+            (Driver, None, &both, (Some(Limit::DriverAndMps(mps)), None)),
+            (Auto, Some("driver"), &both, (Some(Limit::DriverAndMps(mps)), None)),
+            (Auto, Some("mps"), &both, (Some(Limit::Mps(mps)), None)),
+            (Auto, Some("mps"), &mps_alone, (Some(Limit::Mps(mps)), None)),
+            (Auto, Some("mps"), &driver_alone, (Some(Limit::Driver { limit }), no_mps())),
+            (Driver, None, &driver_alone, (Some(Limit::Driver { limit }), no_mps())),
+            (Auto, None, &both, (None, Some(ComputeNotEnforced::NotLimited))),
+            (Auto, None, &none, (None, no_mps())),
+        ] {
+            let given = with_cores(minimum, asked, support, None);
+            assert_eq!(given, expected, "{minimum:?} {asked:?} {support:?}");
+        }
+        let conflict = MpsConflict::SharedMemory;
+        let why = ComputeNotEnforced::NoMps(Missing::MpsConflict(conflict));
+        let given = with_cores(Driver, Some("mps"), &both, Some(conflict));
+        assert_eq!(given, (Some(Limit::Driver { limit }), Some(why)));
+    }
+
+    #[test]
+    fn who_asks_for_no_part_of_the_compute_is_told_of_none_and_is_no_client_of_mps() {
+        let responder = responder(Mode::Cdi, MinIsolation::Driver, None);
+        for card_use in [
+            CardUse::default(),
+            CardUse { cores: Cores::ALL, ..CardUse::default() },
+            CardUse { cores: Cores(25), exclusive: true, ..CardUse::default() },
+        ] {
+            let given = given_on(&responder, &[A], card_use, Some("mps")).unwrap();
+            assert_eq!(given.compute, None, "{card_use:?}");
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let file = Arc::new(SpecFile::new(dir.path(), "k/c", None));
+        let responder = Responder { limits: Some(file), ..responder };
+        let given = given(&responder, Some("mps")).unwrap().response;
+        assert!(given.cdi_devices.last().unwrap().name.ends_with("=driver-2048"));
+    }
+
     #[test]
     fn each_of_several_cards_has_its_part_a_burst_its_limit_and_a_whole_card_none() {
         let dir = tempfile::tempdir().unwrap();
@@ -394,10 +491,10 @@ mod tests {
         let beyond = CardUse { limit: Some(Units(100)), ..two };
         let whole = CardUse { exclusive: true, ..two };
         for (wanted, card_use, last_device) in [
-            (MinIsolation::Driver, two, "driver-1024-1024"),
-            (MinIsolation::Driver, burst, "driver-1024-3072"),
+            (MinIsolation::Driver, two, "driver-1024"),
+            (MinIsolation::Driver, burst, "driver-mps-2-3072-25"),
             (MinIsolation::Mps, burst, "mps-2-3072-25"),
-            (MinIsolation::Driver, beyond, "driver-1024-16384"),
+            (MinIsolation::Driver, beyond, "driver-16384"),
             (MinIsolation::Driver, whole, A),
         ] {
             let responder = responder(Mode::Cdi, wanted, Some(file.clone()));
@@ -410,7 +507,7 @@ mod tests {
     #[test]
     fn a_container_whose_limit_cannot_be_written_or_read_is_given_nothing() {
         let file = Arc::new(SpecFile::new(std::path::Path::new("/dev/null/cdi"), "k/c", None));
-        let unwritable = given(&responder(Mode::Cdi, MinIsolation::Auto, Some(file)), None);
+        let unwritable = given(&responder(Mode::Cdi, MinIsolation::Driver, Some(file)), None);
         assert!(matches!(unwritable, Err(ResponseError::Limit(_))), "{unwritable:?}");
         let nonsense = given(&responder(Mode::Cdi, MinIsolation::None, None), Some("max"));
         assert!(matches!(nonsense, Err(ResponseError::Isolation(_))), "{nonsense:?}");
@@ -432,11 +529,9 @@ mod tests {
                     isolation: None,
                     mps_conflict: None,
                 };
-                let Some(Limit::Driver { request, limit }) =
-                    responder.limit(share, Isolation::Driver)
-                else {
-                    panic!("no limit");
-                };
+                let request = responder.memory_on_each(share.container, cards);
+                let limit = responder.limit(share, Isolation::Driver, false).unwrap();
+                let limit = limit.by_driver().unwrap();
                 assert!(request <= limit && limit <= card[0].memory, "{said} {cards}: {limit:?}");
             }
         }

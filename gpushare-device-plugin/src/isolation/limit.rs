@@ -14,11 +14,14 @@ use serde_json::{Value, json};
 
 use super::support::{pipes, shared_memory};
 
-/// NVIDIA's container toolkit reads these two from the container's OCI specification, in MiB, and has the driver limit
-/// the container's control group.
-const MEMORY_REQUEST: &str = "NVIDIA_GPU_MEMORY_REQUEST";
-/// See [`MEMORY_REQUEST`].
+/// NVIDIA's container toolkit reads this from the container's OCI specification, in MiB, and has the driver limit the
+/// container's control group.
 const MEMORY_LIMIT: &str = "NVIDIA_GPU_MEMORY_LIMIT";
+/// What the driver reserves, in MiB; NVIDIA's hook does nothing without it. Reserved is nothing: the driver adds it to
+/// `dmem.min` of all groups above the container's, and takes it off there only when it is set to 0 before the group
+/// goes, which no container runtime does
+/// (<https://docs.nvidia.com/deploy/mps/mpsv3-memory-partitioning.html>). Units are what keeps memory for a pod.
+const NOTHING_RESERVED: &str = "NVIDIA_GPU_MEMORY_REQUEST=0";
 /// The memory limit of an MPS client, for each card ordinal that the client sees: `0=4096M`.
 const MPS_MEMORY_LIMIT: &str = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT";
 /// The largest percentage of the multiprocessors that a client of MPS uses.
@@ -26,27 +29,31 @@ const MPS_THREADS: &str = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE";
 /// The folder with the pipes of a client's MPS server.
 const MPS_PIPES: &str = "CUDA_MPS_PIPE_DIRECTORY";
 /// The largest number of cards of a container: more than any machine has.
-const MAX_CARDS: u64 = 64;
+const MAX_CARDS: u32 = 64;
 
 /// The limit of a container on each of its cards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Limit {
-    /// By the driver.
+    /// Memory by the driver.
     Driver {
-        /// Memory that is reserved.
-        request: MiB,
-        /// Memory that the container can use, at least `request`.
+        /// Memory that the container can use of each card.
         limit: MiB,
     },
-    /// By MPS.
-    Mps {
-        /// The number of cards that the container sees.
-        cards: u32,
-        /// Memory that the container can use on each.
-        limit: MiB,
-        /// Percent of each card's multiprocessors, 1 to 100; 100 is no limit.
-        threads: u32,
-    },
+    /// Memory and compute by MPS.
+    Mps(MpsLimit),
+    /// Memory by the driver and by MPS, compute by MPS.
+    DriverAndMps(MpsLimit),
+}
+
+/// The limit of a client of MPS.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct MpsLimit {
+    /// The number of cards that the container sees.
+    pub cards: u32,
+    /// Memory that each of its processes can use of each card.
+    pub limit: MiB,
+    /// Percent of each card's multiprocessors, 1 to 100; 100 is no limit.
+    pub threads: u32,
 }
 
 /// A text that is not the name of a limit.
@@ -58,9 +65,16 @@ impl fmt::Display for Limit {
     /// The name of its CDI device.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Driver { request, limit } => write!(f, "driver-{}-{}", request.0, limit.0),
-            Self::Mps { cards, limit, threads } => write!(f, "mps-{cards}-{}-{threads}", limit.0),
+            Self::Driver { limit } => write!(f, "driver-{}", limit.0),
+            Self::Mps(mps) => write!(f, "mps-{mps}"),
+            Self::DriverAndMps(mps) => write!(f, "driver-mps-{mps}"),
         }
+    }
+}
+
+impl fmt::Display for MpsLimit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}-{}", self.cards, self.limit.0, self.threads)
     }
 }
 
@@ -68,15 +82,12 @@ impl FromStr for Limit {
     type Err = NotALimit;
 
     fn from_str(name: &str) -> Result<Self, NotALimit> {
-        let (mode, numbers) = name.split_once('-').ok_or(NotALimit)?;
-        let numbers: Vec<u64> =
-            numbers.split('-').map(str::parse).collect::<Result<_, _>>().map_err(|_| NotALimit)?;
-        let limit = match (mode, &numbers[..]) {
-            ("driver", &[request, limit]) => {
-                Self::Driver { request: MiB(request), limit: MiB(limit) }
-            }
-            ("mps", &[cards @ 0..=MAX_CARDS, limit, threads]) => {
-                Self::Mps { cards: small(cards)?, limit: MiB(limit), threads: small(threads)? }
+        let parts: Vec<&str> = name.split('-').collect();
+        let limit = match parts[..] {
+            ["driver", limit] => Self::Driver { limit: MiB(number(limit)?) },
+            ["mps", cards, limit, threads] => Self::Mps(mps_limit(cards, limit, threads)?),
+            ["driver", "mps", cards, limit, threads] => {
+                Self::DriverAndMps(mps_limit(cards, limit, threads)?)
             }
             _ => return Err(NotALimit),
         };
@@ -85,36 +96,52 @@ impl FromStr for Limit {
     }
 }
 
-fn small(number: u64) -> Result<u32, NotALimit> {
-    u32::try_from(number).map_err(|_| NotALimit)
+fn mps_limit(cards: &str, limit: &str, threads: &str) -> Result<MpsLimit, NotALimit> {
+    let cards = number(cards)?;
+    if cards > MAX_CARDS {
+        return Err(NotALimit);
+    }
+    Ok(MpsLimit { cards, limit: MiB(number(limit)?), threads: number(threads)? })
+}
+
+fn number<N: FromStr>(text: &str) -> Result<N, NotALimit> {
+    text.parse().map_err(|_| NotALimit)
 }
 
 impl Limit {
-    /// Whether programs of the container are to be clients of MPS.
-    pub fn is_by_mps(self) -> bool {
-        matches!(self, Self::Mps { .. })
+    /// The memory of each card to which the driver holds the container; `None` if it does not.
+    pub fn by_driver(self) -> Option<MiB> {
+        match self {
+            Self::Driver { limit } | Self::DriverAndMps(MpsLimit { limit, .. }) => Some(limit),
+            Self::Mps(_) => None,
+        }
+    }
+
+    /// What MPS holds the container to; `None` if it is no client of MPS.
+    pub fn by_mps(self) -> Option<MpsLimit> {
+        match self {
+            Self::Mps(mps) | Self::DriverAndMps(mps) => Some(mps),
+            Self::Driver { .. } => None,
+        }
     }
 
     /// Its CDI device; `mps` is the folder of MPS on the host.
     pub fn device(&self, mps: Option<&Path>) -> Value {
-        let edits = match *self {
-            Self::Driver { request, limit } => json!({ "env": [
-                format!("{MEMORY_REQUEST}={}", request.0),
-                format!("{MEMORY_LIMIT}={}", limit.0),
-            ] }),
-            Self::Mps { cards, limit, threads } => {
-                let limits: Vec<String> =
-                    (0..cards).map(|card| format!("{card}={}M", limit.0)).collect();
-                let mut env = vec![
-                    format!("{MPS_PIPES}={PIPES_INSIDE}"),
-                    format!("{MPS_MEMORY_LIMIT}={}", limits.join(",")),
-                ];
-                if threads < 100 {
-                    env.push(format!("{MPS_THREADS}={threads}"));
-                }
-                json!({ "env": env, "mounts": mps.map(mounts).unwrap_or_default() })
-            }
+        let mut env = Vec::new();
+        if let Some(limit) = self.by_driver() {
+            env.push(NOTHING_RESERVED.to_owned());
+            env.push(format!("{MEMORY_LIMIT}={}", limit.0));
+        }
+        let Some(MpsLimit { cards, limit, threads }) = self.by_mps() else {
+            return json!({ "name": self.to_string(), "containerEdits": { "env": env } });
         };
+        let limits: Vec<String> = (0..cards).map(|card| format!("{card}={}M", limit.0)).collect();
+        env.push(format!("{MPS_PIPES}={PIPES_INSIDE}"));
+        env.push(format!("{MPS_MEMORY_LIMIT}={}", limits.join(",")));
+        if threads < 100 {
+            env.push(format!("{MPS_THREADS}={threads}"));
+        }
+        let edits = json!({ "env": env, "mounts": mps.map(mounts).unwrap_or_default() });
         json!({ "name": self.to_string(), "containerEdits": edits })
     }
 }
@@ -140,17 +167,29 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn the_driver_is_told_request_and_limit_in_mib() {
-        let limit = Limit::Driver { request: MiB(4096), limit: MiB(6144) };
-        let expected = json!({ "name": "driver-4096-6144", "containerEdits": { "env": [
-            "NVIDIA_GPU_MEMORY_REQUEST=4096", "NVIDIA_GPU_MEMORY_LIMIT=6144",
+    fn the_driver_is_told_the_limit_in_mib_and_to_reserve_nothing() {
+        let limit = Limit::Driver { limit: MiB(6144) };
+        let expected = json!({ "name": "driver-6144", "containerEdits": { "env": [
+            "NVIDIA_GPU_MEMORY_REQUEST=0", "NVIDIA_GPU_MEMORY_LIMIT=6144",
         ] } });
         assert_eq!(limit.device(None), expected);
     }
 
     #[test]
+    fn one_device_has_the_drivers_limit_and_that_of_mps() {
+        let share = MpsLimit { cards: 1, limit: MiB(4096), threads: 25 };
+        let device = Limit::DriverAndMps(share).device(Some(Path::new("/run/plimsoll-mps")));
+        assert_eq!(device["name"], "driver-mps-1-4096-25");
+        let by_driver = Limit::Driver { limit: MiB(4096) }.device(None);
+        let by_mps = Limit::Mps(share).device(Some(Path::new("/run/plimsoll-mps")));
+        let env = |device: &Value| device["containerEdits"]["env"].as_array().unwrap().clone();
+        assert_eq!(env(&device), [env(&by_driver), env(&by_mps)].concat());
+        assert_eq!(device["containerEdits"]["mounts"], by_mps["containerEdits"]["mounts"]);
+    }
+
+    #[test]
     fn mps_is_told_the_limit_of_each_card_and_its_pipes_are_mounted() {
-        let limit = Limit::Mps { cards: 2, limit: MiB(4096), threads: 25 };
+        let limit = Limit::Mps(MpsLimit { cards: 2, limit: MiB(4096), threads: 25 });
         let device = limit.device(Some(Path::new("/run/plimsoll-mps")));
         let edits = &device["containerEdits"];
         assert_eq!(
@@ -172,7 +211,7 @@ mod tests {
             "options": ["rw", "nosuid", "nodev", "noexec", "bind"],
         });
         assert_eq!(edits["mounts"], json!([pipes, memory]));
-        let whole = Limit::Mps { cards: 1, limit: MiB(4096), threads: 100 };
+        let whole = Limit::Mps(MpsLimit { cards: 1, limit: MiB(4096), threads: 100 });
         assert!(!whole.device(None).to_string().contains("THREAD"), "the whole card is no limit");
     }
 
@@ -181,9 +220,12 @@ mod tests {
         for name in [
             "mps-65-1-1",
             "GPU-a1b2",
-            "driver-1",
-            "driver-01-2",
-            "driver-+1-2",
+            "driver-01",
+            "driver-+1",
+            "driver-1-2",
+            "driver-mps-1-2",
+            "driver-mps-65-1-1",
+            "mps-driver-1-2-3",
             "mps-1-2",
             "none-1",
             "driver-1-2-3",
@@ -195,10 +237,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_limit_reads_back_from_its_name(a: u64, b: u64, cards in 0_u32..=64, threads: u32) {
+        fn a_limit_reads_back_from_its_name(limit: u64, cards in 0_u32..=64, threads: u32) {
+            let mps = MpsLimit { cards, limit: MiB(limit), threads };
             let limits = [
-                Limit::Driver { request: MiB(a), limit: MiB(b) },
-                Limit::Mps { cards, limit: MiB(a), threads },
+                Limit::Driver { limit: MiB(limit) },
+                Limit::Mps(mps),
+                Limit::DriverAndMps(mps),
             ];
             for limit in limits {
                 prop_assert_eq!(limit.to_string().parse(), Ok(limit));

@@ -1,4 +1,5 @@
 //! How containers are limited to their share of a card: the mode that follows from the policy, the pod and the node.
+//! The mode is that of memory. Compute is limited by MPS alone, in each mode but `none`.
 //!
 //! [`support`] detects which modes the node can enforce, [`limit`] is the limit of one container and its CDI device,
 //! and [`report`] logs the mode in force. [`crate::cdi_watch`] polls.
@@ -24,7 +25,7 @@ const QUOTED: usize = 64;
 /// The weakest mode for the node's containers (`--isolation`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum MinIsolation {
-    /// By the driver where the node can, else not at all.
+    /// Not at all, until the driver's limit has been seen to hold.
     Auto,
     /// By NVIDIA's driver.
     Driver,
@@ -59,6 +60,32 @@ pub struct Decision {
     pub isolation: Isolation,
     /// If it is weaker than the required mode: the required mode, and what the node lacks for it.
     pub instead_of: Option<(Isolation, Missing)>,
+}
+
+/// Why a container is not held to its `gpu-cores`, for which the extender accounts in any case.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ComputeNotEnforced {
+    /// The container is not limited at all.
+    #[error(
+        "MPS alone limits compute: set the annotation gpu-isolation to `mps`, and create the pod again"
+    )]
+    NotLimited,
+    /// The node lacks MPS, or the container cannot be a client of it.
+    #[error("MPS alone limits compute, and {0}")]
+    NoMps(Missing),
+}
+
+/// Whether MPS holds a container with this mode to its part of the compute. In the mode `driver` too: memory and
+/// compute are two requirements.
+///
+/// # Errors
+/// Why it does not.
+pub fn compute_by_mps(
+    isolation: Isolation,
+    support: &IsolationSupport,
+) -> Result<(), ComputeNotEnforced> {
+    support.mps.clone().map_err(ComputeNotEnforced::NoMps)?;
+    if isolation == Isolation::None { Err(ComputeNotEnforced::NotLimited) } else { Ok(()) }
 }
 
 /// Why the required mode cannot be used.
@@ -117,7 +144,6 @@ impl Policy {
         support: &IsolationSupport,
     ) -> Result<Decision, IsolationError> {
         let least = match self.minimum {
-            MinIsolation::Auto if support.driver.is_ok() => Isolation::Driver,
             MinIsolation::Auto | MinIsolation::None => Isolation::None,
             MinIsolation::Mps => Isolation::Mps,
             MinIsolation::Driver => Isolation::Driver,
@@ -211,10 +237,13 @@ mod tests {
     }
 
     #[test]
-    fn auto_is_the_driver_where_the_node_can_and_never_mps_by_itself() {
-        assert_eq!(mode(MinIsolation::Auto, None, &support(true, true)), Isolation::Driver);
-        assert_eq!(mode(MinIsolation::Auto, None, &support(false, true)), Isolation::None);
-        assert_eq!(mode(MinIsolation::Auto, Some("mps"), &support(false, true)), Isolation::Mps);
+    fn auto_is_none_whatever_the_node_can_and_a_pod_may_ask_for_more() {
+        for (driver, mps) in [(true, true), (true, false), (false, true), (false, false)] {
+            assert_eq!(mode(MinIsolation::Auto, None, &support(driver, mps)), Isolation::None);
+        }
+        let all = support(true, true);
+        assert_eq!(mode(MinIsolation::Auto, Some("mps"), &all), Isolation::Mps);
+        assert_eq!(mode(MinIsolation::Auto, Some("driver"), &all), Isolation::Driver);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Which modes of isolation this node can enforce, and what it lacks for the others.
 
-use std::fs::Metadata;
+use std::fs::{self, Metadata};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
@@ -20,6 +20,8 @@ const FIRST_DRIVER: u32 = 615;
 const FIRST_MPS: u32 = 7;
 /// A file that only the root of a hierarchy of version 2 has.
 const CGROUP_V2: &str = "cgroup.controllers";
+/// The parameters of the driver's kernel module, below `/proc`.
+const DRIVER_PARAMS: &str = "driver/nvidia/params";
 /// The pipe or socket on which MPS's control daemon listens.
 const CONTROL_PIPE: &str = "control";
 
@@ -48,6 +50,18 @@ pub enum Missing {
          (systemd.unified_cgroup_hierarchy=1), or name where they are with --cgroup-dir", .0.display()
     )]
     NoCgroupV2(PathBuf),
+    /// The driver's accounting of memory is switched off.
+    #[error(
+        "{} has RmMemacctMode=0 among its RegistryDwords, and NVIDIA's hook would fail: take it out of the option \
+         NVreg_RegistryDwords of the kernel module nvidia, and load that again", .0.display()
+    )]
+    AccountingOff(PathBuf),
+    /// A container ran without the limit that it was given.
+    #[error(
+        "by NVML, pod {0} was not held to its limit: see that the driver and NVIDIA's container toolkit are of the same \
+         installation, and restart the device plugin, which then looks again"
+    )]
+    NotHeld(String),
     /// No folder for MPS is set.
     #[error("no MPS is set up: name its folder with --mps-dir")]
     NoMps,
@@ -115,6 +129,8 @@ pub struct Host {
     pub by_cdi: bool,
     /// The root of the control groups.
     pub cgroups: PathBuf,
+    /// The mount point of `/proc`.
+    pub proc: PathBuf,
     /// The folder of MPS, with `pipe/` and `shm/` in it; `None` without MPS.
     pub mps: Option<PathBuf>,
     /// The user that the control daemon runs as, which is this plugin's own: root in the manifests.
@@ -137,8 +153,12 @@ impl Host {
                 _ => return Err(Missing::NoHook(card.uuid.to_string())),
             }
         }
-        let is_version_2 = self.cgroups.join(CGROUP_V2).exists();
-        if is_version_2 { Ok(()) } else { Err(Missing::NoCgroupV2(self.cgroups.clone())) }
+        if !self.cgroups.join(CGROUP_V2).exists() {
+            return Err(Missing::NoCgroupV2(self.cgroups.clone()));
+        }
+        let params = self.proc.join(DRIVER_PARAMS);
+        let is_off = fs::read_to_string(&params).is_ok_and(|params| accounting_is_off(&params));
+        if is_off { Err(Missing::AccountingOff(params)) } else { Ok(()) }
     }
 
     fn mps(&self, cards: &Cards) -> Result<(), Missing> {
@@ -210,6 +230,20 @@ fn is_bound(socket: &Path) -> bool {
     connected.is_ok() || error == Some(Errno::PROTOTYPE)
 }
 
+/// Whether these parameters of the module switch the driver's accounting of memory by control groups off. Without the
+/// parameter it is on, by the kernel's controller `dmem` or, without that, by the driver itself.
+fn accounting_is_off(params: &str) -> bool {
+    let dwords = params.lines().find_map(|line| line.strip_prefix("RegistryDwords:"));
+    let keys = dwords.unwrap_or_default().trim().trim_matches('"').split(';');
+    let mut modes = keys
+        .filter_map(|key| key.split_once('='))
+        .filter_map(|(key, value)| (key.trim() == "RmMemacctMode").then_some(value.trim()));
+    modes.next_back().is_some_and(|mode| {
+        let digits = mode.strip_prefix("0x").unwrap_or(mode);
+        !digits.is_empty() && digits.bytes().all(|digit| digit == b'0')
+    })
+}
+
 fn check_driver(version: Option<&str>) -> Result<(), Missing> {
     let version = version.ok_or(Missing::UnknownDriver)?;
     let major = version.split('.').next().and_then(|major| major.parse::<u32>().ok());
@@ -278,7 +312,13 @@ mod tests {
         fn host(&self, by_cdi: bool) -> Host {
             let path = self.dir.path().to_owned();
             let daemon_user = rustix::process::geteuid().as_raw();
-            Host { by_cdi, cgroups: path.clone(), mps: Some(path), daemon_user }
+            Host {
+                by_cdi,
+                cgroups: path.clone(),
+                proc: path.join("proc"),
+                mps: Some(path),
+                daemon_user,
+            }
         }
     }
 
@@ -295,6 +335,34 @@ mod tests {
         assert!(matches!(version_1, Err(Missing::NoCgroupV2(_))));
         let half = MpsNode::new(&[A]).support(true, Some("700.1")).driver;
         assert_eq!(half, Err(Missing::NoHook(B.to_owned())));
+    }
+
+    #[test]
+    fn the_driver_needs_its_accounting_of_memory() {
+        let node = MpsNode::new(&[A, B]);
+        let folder = node.dir.path().join("proc/driver/nvidia");
+        fs::create_dir_all(&folder).unwrap();
+        let params = folder.join("params");
+        for (dwords, is_on) in [
+            ("", true),
+            ("RMPcieLinkSpeed=0x1", true),
+            ("RmMemacctMode=1", true),
+            ("RmMemacctMode=0x3", true),
+            ("RmMemacctMode=0;RmMemacctMode=3", true),
+            ("OtherRmMemacctMode=0", true),
+            ("RmMemacctMode=", true),
+            ("RmMemacctMode=0", false),
+            ("RMPcieLinkSpeed=0x1;RmMemacctMode=0x0;", false),
+            ("a=1; RmMemacctMode=00", false),
+        ] {
+            let text = format!("ModifyDeviceFiles: 1\nRegistryDwords: \"{dwords}\"\nRmMsg: \"\"\n");
+            fs::write(&params, text).unwrap();
+            let support = node.support(true, Some("615.12.03")).driver;
+            let expected = if is_on { Ok(()) } else { Err(Missing::AccountingOff(params.clone())) };
+            assert_eq!(support, expected, "{dwords}");
+        }
+        fs::write(&params, "ModifyDeviceFiles: 1\n").unwrap();
+        assert_eq!(node.support(true, Some("615.12.03")).driver, Ok(()), "of another form");
     }
 
     #[test]
@@ -405,7 +473,7 @@ mod tests {
         assert!(matches!(node.support(true, None).mps, Err(Missing::NoDaemon(_))), "it has ended");
         fs::remove_file(node.control()).unwrap();
         assert!(matches!(node.support(true, None).mps, Err(Missing::NoDaemon(_))));
-        let host = Host { by_cdi: true, cgroups: "/".into(), mps: None, daemon_user: 0 };
+        let host = Host { mps: None, ..node.host(true) };
         assert_eq!(host.support(&Specs::default(), &cards(&[])).mps, Err(Missing::NoMps));
     }
 }

@@ -29,7 +29,7 @@ pub struct PodGroup {
 }
 
 /// The id in the name of a container's control group: `ID` or `RUNTIME-ID`, with `.scope` by the systemd driver.
-fn container_of_folder(name: &str) -> Option<ContainerId> {
+pub(crate) fn container_of_folder(name: &str) -> Option<ContainerId> {
     let name = name.strip_suffix(".scope").unwrap_or(name);
     ContainerId::parse(name.rsplit_once('-').map_or(name, |(_, id)| id))
 }

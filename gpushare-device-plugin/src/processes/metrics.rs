@@ -29,7 +29,7 @@ pub(crate) fn set_card_use(metrics: &Metrics, card_use: &CardUse) {
     let snapshot = card_use.snapshot.borrow().clone();
     let pods = if card_use.pods.is_listed() { Some(card_use.pods.by_uids()) } else { None };
     for (card, rows) in rows(&snapshot, pods.as_ref()) {
-        for (owner, Usage { bytes, sm_percent }) in rows {
+        for (owner, Usage { bytes, sm_percent, .. }) in rows {
             let labels = card_use.labels(card, &owner);
             if let Some(bytes) = bytes.and_then(|bytes| i64::try_from(bytes).ok()) {
                 metrics.memory_used.with(labels.clone()).set(bytes);

@@ -53,6 +53,8 @@ pub(crate) struct Usage {
     pub bytes: Option<u64>,
     /// Percent of the last sample period on the card's SMs, the sum over the processes.
     pub sm_percent: Option<u32>,
+    /// The number of processes.
+    pub processes: u32,
 }
 
 impl Usage {
@@ -60,13 +62,13 @@ impl Usage {
     fn plus(self, other: Self) -> Self {
         let bytes = self.bytes.zip(other.bytes).map(|(a, b)| a.saturating_add(b));
         let sm_percent = self.sm_percent.zip(other.sm_percent).map(|(a, b)| a.saturating_add(b));
-        Self { bytes, sm_percent }
+        Self { bytes, sm_percent, processes: self.processes + other.processes }
     }
 }
 
 impl From<nvml::Process> for Usage {
     fn from(process: nvml::Process) -> Self {
-        Self { bytes: process.used_bytes, sm_percent: process.sm_percent }
+        Self { bytes: process.used_bytes, sm_percent: process.sm_percent, processes: 1 }
     }
 }
 
@@ -171,9 +173,9 @@ mod tests {
         let on_a = vec![of_train(Some(5), Some(10)), of_train(Some(7), Some(20))];
         let snapshot = vec![on(A, Ok(on_a)), on(B, Ok(vec![of_train(Some(1), Some(0))]))];
         let rows = rows(&snapshot, Some(&pods()));
-        let usage_of_a = Usage { bytes: Some(12), sm_percent: Some(30) };
+        let usage_of_a = Usage { bytes: Some(12), sm_percent: Some(30), processes: 2 };
         assert_eq!(rows[0].1, [(container("train"), usage_of_a)].into());
-        let usage_of_b = Usage { bytes: Some(1), sm_percent: Some(0) };
+        let usage_of_b = Usage { bytes: Some(1), sm_percent: Some(0), processes: 1 };
         assert_eq!(rows[1].1, [(container("train"), usage_of_b)].into());
     }
 

@@ -25,6 +25,7 @@ use serde::Deserialize;
 use crate::cards::ids::{Ids, first_few};
 use crate::container::UNIT_MIB;
 use crate::container::cdi::PodLimits;
+use crate::isolation::limit::Limit;
 
 /// The file's name in the kubelet's device plugin directory.
 pub const FILE: &str = "kubelet_internal_checkpoint";
@@ -46,8 +47,8 @@ pub struct Checkpoint {
     pub held: Vec<HeldIds>,
     /// The limits of these containers, by the devices of their responses.
     pub limits: PodLimits,
-    /// Those of these containers that are limited by MPS: the UID of the pod, and the container's name.
-    pub by_mps: BTreeSet<(PodUid, String)>,
+    /// The same by the pod's UID and the container's name.
+    pub container_limits: BTreeMap<(PodUid, String), Limit>,
     /// Cards that containers hold by other resources, such as `nvidia.com/gpu`.
     pub other_plugin_cards: Vec<OtherPluginCard>,
     /// Cards that other resources offer now, by resource.
@@ -204,12 +205,11 @@ impl Checkpoint {
         let mut checkpoint = Self::default();
         for entry in data.pod_device_entries.into_iter().flatten() {
             if entry.resource_name == resource {
-                let limits = entry.limits();
-                if limits.iter().any(|(_, limit)| limit.is_by_mps()) {
+                if let Some(limit) = entry.limit() {
                     let pod = PodUid::from(entry.pod_uid.as_str());
-                    checkpoint.by_mps.insert((pod, entry.container_name.clone()));
+                    checkpoint.limits.insert((pod.clone(), limit));
+                    checkpoint.container_limits.insert((pod, entry.container_name.clone()), limit);
                 }
-                checkpoint.limits.extend(limits);
                 checkpoint.held.push(entry.held_ids());
             } else {
                 checkpoint.other_plugin_cards.extend(entry.other_plugin_cards());
@@ -270,11 +270,12 @@ impl Entry {
         held
     }
 
-    fn limits(&self) -> PodLimits {
-        let response = self.alloc_resp.as_deref().and_then(response).unwrap_or_default();
-        let names = response.cdi_devices.iter().filter_map(|device| device.name.split_once('='));
-        let limits = names.filter_map(|(_, name)| name.parse().ok());
-        limits.map(|limit| (PodUid::from(self.pod_uid.as_str()), limit)).collect()
+    /// The limit of the container, by the one device of its response that is of a limit.
+    fn limit(&self) -> Option<Limit> {
+        let response = self.alloc_resp.as_deref().and_then(response)?;
+        let mut names =
+            response.cdi_devices.iter().filter_map(|device| device.name.split_once('='));
+        names.find_map(|(_, name)| name.parse().ok())
     }
 
     fn held_ids(self) -> HeldIds {
@@ -304,7 +305,7 @@ mod tests {
 
     use super::*;
     use crate::fixtures::ids;
-    use crate::isolation::limit::Limit;
+    use crate::isolation::limit::MpsLimit;
 
     /// Written by the package `devicemanager/checkpoint` of kubelet v1.36.2, byte by byte: three containers
     /// with ids of this plugin, the last without a unit in its response, and one of another plugin.
@@ -359,11 +360,11 @@ mod tests {
         let of_p = response_with(&[
             "nvidia.com/gpu=GPU-a",
             "plimsoll.dev/gpu-mem=GPU-a",
-            "plimsoll.dev/gpu-mem=driver-1-2",
+            "plimsoll.dev/gpu-mem=driver-2",
         ]);
         let of_q = response_with(&["plimsoll.dev/gpu-mem=mps-1-2-100"]);
         let of_r = response_with(&["plimsoll.dev/gpu-mem=GPU-a"]);
-        let of_s = response_with(&["plimsoll.dev/gpu-mem=driver-3-4"]);
+        let of_s = response_with(&["plimsoll.dev/gpu-mem=driver-4"]);
         let entries = [
             entry("p", RESOURCE, "aaaaaaaa-0", &of_p),
             entry("q", RESOURCE, "aaaaaaaa-0", &of_q),
@@ -372,11 +373,17 @@ mod tests {
             entry("t", RESOURCE, "aaaaaaaa-0", "!"),
         ];
         let text = text(&entries, &Value::Null);
-        let Checkpoint { limits, by_mps, .. } = Checkpoint::parse(&text, RESOURCE).unwrap();
-        assert_eq!(by_mps, [("q".into(), "c".to_owned())].into());
-        let driver = Limit::Driver { request: MiB(1), limit: MiB(2) };
-        let mps = Limit::Mps { cards: 1, limit: MiB(2), threads: 100 };
-        assert_eq!(limits, PodLimits::from([("p".into(), driver), ("q".into(), mps)]));
+        let checkpoint = Checkpoint::parse(&text, RESOURCE).unwrap();
+        let driver = Limit::Driver { limit: MiB(2) };
+        let mps = Limit::Mps(MpsLimit { cards: 1, limit: MiB(2), threads: 100 });
+        let limits = PodLimits::from([("p".into(), driver), ("q".into(), mps)]);
+        assert_eq!(checkpoint.limits, limits);
+        let by_container: Vec<_> = checkpoint
+            .container_limits
+            .iter()
+            .map(|((pod, container), limit)| (pod.as_str(), container.as_str(), *limit))
+            .collect();
+        assert_eq!(by_container, [("p", "c", driver), ("q", "c", mps)]);
     }
 
     #[test]

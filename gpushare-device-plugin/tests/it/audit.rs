@@ -58,7 +58,11 @@ async fn memory_beyond_the_share_and_processes_of_a_gone_pod_are_found() {
     let over = event(&rig, "GPUMemoryOverShare").await;
     assert_eq!(over["regarding"]["name"], "p");
     let note = over["note"].as_str().unwrap();
-    assert_eq!(note, format!("container train uses 5632 MiB of card {A}, 5120 are its own"));
+    let expected = format!(
+        "container train uses 5632 MiB of card {A}, 5120 are its own; it has 3 processes there, and the CUDA context of \
+         each, mostly some 500 MiB, counts"
+    );
+    assert_eq!(note, expected);
     rig.sim.delete(PODS, "default", "p");
     rig.until_metric(&findings("process_of_gone_pod"), 1.0).await;
     rig.until_metric(&findings("memory_over_share"), 0.0).await;

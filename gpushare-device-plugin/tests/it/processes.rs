@@ -48,7 +48,7 @@ pub fn process(rig: &Rig, pid: &str, group: &str) {
 }
 
 /// Has the kubelet report a pod's containers.
-fn report(rig: &Rig, pod: &str, containers: &[(&str, String)]) {
+pub fn report(rig: &Rig, pod: &str, containers: &[(&str, String)]) {
     let mut statuses = Vec::new();
     for (name, id) in containers {
         statuses.push(json!({"name": name, "containerID": format!("containerd://{id}")}));

@@ -41,6 +41,15 @@ pub struct MemoryV2 {
     used: c_ulonglong,
 }
 
+/// What a control group may use of a card (`nvmlGetMemoryLimits_v1_t`).
+#[repr(C)]
+pub struct GetMemoryLimits {
+    name_space: *const c_char,
+    soft_limit: c_ulonglong,
+    hard_limit: c_ulonglong,
+    current_used: c_ulonglong,
+}
+
 /// Percent of the last sample period in use (`nvmlUtilization_t`).
 #[repr(C)]
 pub struct Utilization {
@@ -259,10 +268,34 @@ pub unsafe extern "C" fn nvmlDeviceGetMemoryInfo_v2(
         let total = card.memory_mib?;
         let used = card.used_mib;
         let version = size_of::<MemoryV2>() as c_uint | 2 << 24;
-        let free = total.saturating_sub(used) * MIB;
-        Some(MemoryV2 { version, total: total * MIB, reserved: 0, free, used: used * MIB })
+        let reserved = card.reserved_mib;
+        let free = total.saturating_sub(used + reserved) * MIB;
+        let [total, reserved, used] = [total, reserved, used].map(|mib| mib * MIB);
+        Some(MemoryV2 { version, total, reserved, free, used })
     });
     unsafe { put(memory, info) }
+}
+
+/// What a control group may use of the card. Without the kernel's `dmem`, as here, the driver answers that it does not
+/// support the question where no limit is set.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlDeviceGetMemoryLimits_v1(
+    device: Handle,
+    limits: *mut GetMemoryLimits,
+) -> Return {
+    if limits.is_null() || unsafe { (*limits).name_space.is_null() } {
+        return Return::InvalidArgument;
+    }
+    let group = unsafe { CStr::from_ptr((*limits).name_space) };
+    let card = match reading(device, Some) {
+        Ok(card) => card,
+        Err(code) => return code,
+    };
+    let Some(all) = card.limits_mib else { return Return::FunctionNotFound };
+    let limit = group.to_str().ok().and_then(|group| all.get(group));
+    let Some(limit) = limit else { return Return::NotSupported };
+    unsafe { (*limits).hard_limit = limit * MIB };
+    Return::Success
 }
 
 /// How busy the card is; the script has one figure for kernels and none for the memory bus.

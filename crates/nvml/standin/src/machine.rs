@@ -25,6 +25,8 @@ pub enum Return {
     InsufficientSize = 7,
     /// No event arrived in time.
     Timeout = 10,
+    /// The driver does not have the function.
+    FunctionNotFound = 13,
     /// The card is unhealthy or gone from the script.
     GpuIsLost = 15,
     /// A lock was poisoned.

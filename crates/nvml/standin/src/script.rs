@@ -3,6 +3,7 @@
 //! Invariant: a script that cannot be read or parsed never replaces one that could: the last good one
 //! stays in force.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
@@ -47,6 +48,13 @@ pub struct Card {
     /// Memory in use, in MiB. NVML answers total and used together, so this cannot be unknown alone.
     #[serde(rename = "usedMiB", default)]
     pub used_mib: u64,
+    /// Memory that the driver keeps for itself, in MiB, a part of the total.
+    #[serde(rename = "reservedMiB", default)]
+    pub reserved_mib: u64,
+    /// What control groups may use of it, in MiB by the path of a group's folder; left out where the driver is older
+    /// than the question.
+    #[serde(rename = "limitsMiB", default)]
+    pub limits_mib: Option<BTreeMap<String, u64>>,
     /// NUMA node of the host memory nearest to the card.
     #[serde(default)]
     pub numa_node: Option<u32>,

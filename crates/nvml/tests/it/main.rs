@@ -7,7 +7,9 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use nvml::{Card, ComputeMode, Error, Library, Probe, Process, Recovery, Status, Xid};
+use nvml::{
+    Card, ComputeMode, Error, Library, MemoryLimit, Probe, Process, Recovery, Status, Xid,
+};
 
 /// Cargo puts the shared library of a dev-dependency beside the test executables.
 fn standin() -> PathBuf {
@@ -47,7 +49,7 @@ impl Node {
 }
 
 const TWO_CARDS: &str = r#"{"driver":"580.95.05","cards":[
-    {"uuid":"GPU-a","model":"NVIDIA A10","memoryMiB":23028,"minor":1,"numaNode":1,"cudaMajor":8,
+    {"uuid":"GPU-a","model":"NVIDIA A10","memoryMiB":23028,"reservedMiB":480,"minor":1,"numaNode":1,"cudaMajor":8,
      "usedMiB":512,"utilisation":37,"temperature":41,"powerMilliwatt":60500,"mig":true,"recovery":1,"computeMode":3},
     {"uuid":"GPU-b","memoryMiB":16384}]}"#;
 
@@ -61,13 +63,36 @@ fn cards_are_what_the_script_says_and_the_rest_is_unknown() {
         model: Some("NVIDIA A10".to_owned()),
         minor: Some(1),
         memory_mib: Some(23028),
+        reserved_mib: Some(480),
         has_no_own_memory: false,
         numa_node: Some(1),
         cuda_major: Some(8),
     };
-    let b = Card { uuid: "GPU-b".to_owned(), index: 1, memory_mib: Some(16384), ..Card::default() };
+    let b = Card {
+        uuid: "GPU-b".to_owned(),
+        index: 1,
+        memory_mib: Some(16384),
+        reserved_mib: Some(0),
+        ..Card::default()
+    };
     assert_eq!(cards, [a, b]);
     assert_eq!(Library::open(&node.library()).unwrap().driver().as_deref(), Some("580.95.05"));
+}
+
+#[test]
+fn the_limit_of_a_control_group_is_what_the_driver_tells_and_else_unknown() {
+    let node = Node::new(
+        r#"{"cards":[{"uuid":"GPU-a","memoryMiB":8192,"limitsMiB":{"/groups/p":2048}},{"uuid":"GPU-b"},
+            {"uuid":"GPU-c","limitsMiB":{},"healthy":false}]}"#,
+    );
+    let library = Library::open(&node.library()).unwrap();
+    let limit = |uuid, group: &str| library.memory_limit(uuid, group.as_ref());
+    assert_eq!(limit("GPU-a", "/groups/p").unwrap(), MemoryLimit::Bytes(2048 << 20));
+    assert_eq!(limit("GPU-a", "/groups/q").unwrap(), MemoryLimit::Unlimited);
+    assert_eq!(limit("GPU-a", "/groups/\0").unwrap(), MemoryLimit::Unknown, "no path");
+    assert_eq!(limit("GPU-b", "/groups/p").unwrap(), MemoryLimit::Unknown, "an older driver");
+    assert!(matches!(limit("GPU-c", "/groups/p"), Err(Error::Lost { .. })));
+    assert!(matches!(limit("GPU-x", "/groups/p"), Err(Error::Lost { .. })));
 }
 
 #[test]

@@ -99,7 +99,8 @@ impl Rig {
         self.write_script(&json!({ "driver": driver, "cards": cards }));
     }
 
-    fn write_script(&self, script: &Value) {
+    /// Replaces all that the NVML stand-in shows.
+    pub fn write_script(&self, script: &Value) {
         let fresh = self.dir.path().join("fresh");
         fs::write(&fresh, script.to_string()).unwrap();
         fs::rename(fresh, self.dir.path().join("nvml-script.json")).unwrap();

@@ -70,17 +70,18 @@ fn driver(env: &TestEnv) -> Result<()> {
     host.set_memory_limits(true)?;
     let may_grow =
         format!("{OURS}  gpu: {{beyondUnits: [{{namespaces: [\"*\"], allow: [memoryLimit]}}]}}\n");
-    let tried = in_force(env, host, "driver").and_then(|()| {
+    let tried = enforceable(env, host, "driver").and_then(|()| {
         policy::with(env, &may_grow, || {
             let mut limited = pod("limited", &[gpu_container("main", 3)]);
-            limited["metadata"]["annotations"] = json!({"plimsoll.dev/gpu-mem-limit": "5"});
+            limited["metadata"]["annotations"] =
+                json!({"plimsoll.dev/gpu-isolation": "driver", "plimsoll.dev/gpu-mem-limit": "5"});
             create(env, on_node(host, limited))?;
             let pod = running(env, "limited", START)?;
             audit_exactly(env, 1)?;
             held_by_the_driver(host, &pod)
         })
     });
-    let restored = host.set_memory_limits(false).and_then(|()| in_force(env, host, "none"));
+    let restored = host.set_memory_limits(false).and_then(|()| enforceable(env, host, "mps"));
     tried.and(restored)
 }
 
@@ -131,7 +132,7 @@ impl Drop for Version2 {
 }
 
 fn held_by_the_driver(host: &Node, pod: &Pod) -> Result<()> {
-    let wanted = ["NVIDIA_GPU_MEMORY_LIMIT=5120", "NVIDIA_GPU_MEMORY_REQUEST=3072"];
+    let wanted = ["NVIDIA_GPU_MEMORY_LIMIT=5120", "NVIDIA_GPU_MEMORY_REQUEST=0"];
     let container = container_id(pod)?;
     let spec = host.oci_spec(container)?;
     ensure!(limits(&spec) == wanted, "runc got {:?}", limits(&spec));
@@ -302,14 +303,15 @@ fn has_limit(host: &Node) -> Result<bool> {
     Ok(host.run(&["cat", OWN_SPEC])?.contains("\"mps-1-3072-17\""))
 }
 
-/// Waits until the Node says that this mode is in force.
-fn in_force(env: &TestEnv, host: &Node, mode: &str) -> Result<()> {
+/// Waits until the Node says that this mode is the strongest that can be enforced on its cards.
+fn enforceable(env: &TestEnv, host: &Node, mode: &str) -> Result<()> {
     let nodes: Api<NodeObject> = Api::all(env.client());
-    wait_for(&format!("{} to limit memory by {mode}", host.name()), FOUND_OUT, || {
+    wait_for(&format!("{} to be able to limit memory by {mode}", host.name()), FOUND_OUT, || {
         let node = env.block_on(nodes.get(host.name()))?;
         let annotations = node.metadata.annotations.unwrap_or_default();
-        let found = annotations.get("plimsoll.dev/gpu-isolation");
-        Ok((found.map(String::as_str) == Some(mode)).then_some(()))
+        let cards = annotations.get("plimsoll.dev/gpu-cards").context("no cards")?;
+        let cards: Value = serde_json::from_str(cards)?;
+        Ok((cards[0]["isolation"] == mode).then_some(()))
     })
 }
 
