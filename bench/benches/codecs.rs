@@ -85,6 +85,7 @@ fn reported(index: usize) -> Card {
         healthy: true,
         closed: None,
         isolation: None,
+        mps_clients: None,
         pods: pods.map(|pod| (bench::uid(pod), Units(4))).collect(),
     }
 }

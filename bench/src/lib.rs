@@ -8,7 +8,7 @@ pub mod slopes;
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use placement::gpu::{Card, ChoiceRule, GpuRequest, NodeLedger};
+use placement::gpu::{Card, CardIsolation, ChoiceRule, GpuRequest, NodeLedger};
 use placement::load::{MetricTable, NodeLoad, Readings, ResolvedPolicy};
 use placement::policy::LoadPolicy;
 use placement::reading::Reading;
@@ -86,7 +86,7 @@ fn card(index: u32) -> Card {
         numa_node: None,
         healthy: true,
         closed: None,
-        isolation: None,
+        isolation: CardIsolation::default(),
         pods: std::collections::BTreeMap::new(),
     }
 }

@@ -259,6 +259,8 @@ function CardBars({ cards, all = cards }) {
     </span>
     <span class="text">${card.units - card.free} of ${counted(card.units, 'unit')}${
       card.freeCores < 100 && `, ${100 - card.freeCores}% of compute`}${
+      ['mps', 'mixed'].includes(card.sharing) && `, shared by ${card.sharing === 'mps' ? 'MPS' : 'MPS and by turns'}`}${
+      card.mpsClients && card.mostMpsClients && `, ${card.mpsClients} of ${counted(card.mostMpsClients, 'client')}`}${
       card.used !== undefined && html`<span class="muted">, ${memoryOf(card.used, card.memory)} in use</span>`}${
       !card.healthy && html` <b class="over-text">unhealthy</b>`}${card.closed && html` <b class="over-text">${`closed: ${words(card.closed)}`}</b>`}</span>
   </li>`)}</ul>`;

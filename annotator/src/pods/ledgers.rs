@@ -5,7 +5,7 @@
 use std::collections::{HashMap, HashSet};
 
 use api::share::CardShare;
-use placement::gpu::{Account, Card, NodeLedger};
+use placement::gpu::{Account, Card, CardIsolation, NodeLedger};
 use placement::units::{NodeName, PodUid};
 
 use super::{BoundPod, GpuCharge};
@@ -116,7 +116,7 @@ mod tests {
             numa_node: None,
             healthy: true,
             closed: None,
-            isolation: None,
+            isolation: CardIsolation::default(),
             pods: Default::default(),
         }
     }

@@ -6,8 +6,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use placement::gpu::{
-    Card, ChoiceRule, GpuRequest, Movable, MoveNode, NodeLedger, Wanted, fewest_moves,
-    fewest_to_leave,
+    Card, CardIsolation, ChoiceRule, GpuRequest, Movable, MoveNode, NodeLedger, Wanted,
+    fewest_moves, fewest_to_leave,
 };
 use placement::units::{CardId, MiB, NodeName, PodUid, Units};
 
@@ -146,7 +146,7 @@ impl<'t> Mover<'t> {
                 numa_node: None,
                 healthy: true,
                 closed: None,
-                isolation: None,
+                isolation: CardIsolation::default(),
                 pods: pods.collect(),
             }
         });

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 use api::inspect::Inspected;
-use api::node::{AllCards, Card, NodeCards, NodeDetail};
+use api::node::{AllCards, Card, NodeCards, NodeDetail, Sharing};
 
 use super::room::{Asked, Free};
 use super::{holder, out_of_use, short_model, write_doubts};
@@ -106,6 +106,7 @@ fn row(node: &str, card: &Card, wide: bool) -> Vec<String> {
         Some(why) => format!("{numbers} {why}"),
         None => format!("{} {numbers}", bar(held, card.units)),
     };
+    let held = format!("{held}{}", sharing(card));
     let mut row = vec![
         node.to_owned(),
         card.index.to_string(),
@@ -119,6 +120,20 @@ fn row(node: &str, card: &Card, wide: bool) -> Vec<String> {
         row.extend([format!("{}%", card.free_cores), memory, card.uuid.clone()]);
     }
     row
+}
+
+/// As ` mps 12/48` for a card with clients of MPS.
+fn sharing(card: &Card) -> String {
+    let kind = match card.sharing {
+        Some(Sharing::Mps) => " mps",
+        Some(Sharing::Mixed) => " mps and turns",
+        Some(Sharing::Turns | Sharing::Other) | None => return String::new(),
+    };
+    match (card.mps_clients, card.most_mps_clients) {
+        (Some(clients), Some(most)) => format!("{kind} {clients}/{most}"),
+        (Some(clients), None) => format!("{kind} {clients}"),
+        (None, _) => kind.to_owned(),
+    }
 }
 
 fn pods(card: &Card) -> String {

@@ -177,6 +177,8 @@ fn card_row(card: &Card, chosen: &[u32]) -> [String; 7] {
         CardOutcome::TooFewCores => "too little compute",
         CardOutcome::InUse => "in use",
         CardOutcome::BeyondUnits => "beyond units",
+        CardOutcome::OtherSharing => "shared in the other way",
+        CardOutcome::TooManyClients => "too many MPS clients",
     };
     let mark = if chosen.contains(&card.index) { "*" } else { "" };
     let free = format!("{}/{}", card.free, card.units);

@@ -73,6 +73,9 @@ pub struct Card {
     /// The strongest isolation that the node can enforce for a container on it; absent if that is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub isolation: Option<Isolation>,
+    /// The most clients of NVIDIA's MPS that it serves; absent if the node has no MPS, or that is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mps_clients: Option<u16>,
     /// Pod UID → units on this card, by the kubelet's own records.
     #[serde(default)]
     #[schemars(with = "BTreeMap<String, u32>", extend("maxProperties" = MAX_PODS))]

@@ -69,8 +69,8 @@ impl Share {
     /// The share of a container that may grow to `limit` units on all its cards together; `None` if that is what it
     /// requests.
     pub fn new(share: CardShare, limit: Option<Units>) -> Self {
-        let CardShare { units, cores, exclusive } = share;
-        if share == CardShare::of(units) && limit.is_none() {
+        let CardShare { units, cores, exclusive, .. } = share;
+        if cores == Cores::ZERO && !exclusive && limit.is_none() {
             Self::Units(units)
         } else {
             Self::Detailed(Detailed { units, cores, exclusive, limit })
@@ -90,7 +90,7 @@ impl From<Share> for CardShare {
         match share {
             Share::Units(units) => Self::of(units),
             Share::Detailed(Detailed { units, cores, exclusive, .. }) => {
-                Self { units, cores, exclusive }
+                Self { cores, exclusive, ..Self::of(units) }
             }
         }
     }

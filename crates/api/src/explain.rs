@@ -384,4 +384,8 @@ pub enum CardOutcome {
     InUse,
     /// The pod would take more of the card than its units are of it, without a right to that.
     BeyondUnits,
+    /// The pod shares cards by NVIDIA's MPS and pods on the card do not, or the other way round.
+    OtherSharing,
+    /// The card does not serve as many more clients of MPS.
+    TooManyClients,
 }

@@ -11,7 +11,7 @@
 //! * [`cordoned`]: node annotation `cordoned-gpus`, a list and no JSON.
 //! * [`share`]: node annotation `gpu-share`.
 //! * [`claim`]: pod annotation `gpu-claim`.
-//! * [`per_container`]: pod annotations `gpu-card-count`, `gpu-cores` and `gpu-mem-limit`.
+//! * [`per_container`]: pod annotations `gpu-card-count`, `gpu-cores`, `gpu-processes` and `gpu-mem-limit`.
 //! * [`allocation`]: pod annotation `scheduler.framework.gpushare.allocation`.
 //! * [`expected_use`]: pod annotation `expected-use`.
 //! * [`inspect`]: the answer of `GET /gpushare-scheduler/inspect`.

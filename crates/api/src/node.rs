@@ -90,8 +90,32 @@ pub struct Card {
     /// Why it takes no new pods, by its node's report; absent if it takes some.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub closed: Option<Closed>,
+    /// How the pods on it share it; absent without pods, or where that is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sharing: Option<Sharing>,
+    /// Clients of NVIDIA's MPS on it, with pods that may be; absent where no pod is one for certain.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mps_clients: Option<u16>,
+    /// The most clients of MPS that it serves; absent if its node does not report it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub most_mps_clients: Option<u16>,
     /// What is charged, by UID.
     pub charges: Vec<Charge>,
+}
+
+/// How the pods on a card share it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Sharing {
+    /// As clients of NVIDIA's MPS: it takes no other pods.
+    Mps,
+    /// By turns: it takes no clients of MPS.
+    Turns,
+    /// Some as clients and some by turns: it takes neither.
+    Mixed,
+    /// In a way of a newer writer.
+    #[serde(other)]
+    Other,
 }
 
 /// What one pod is charged on a card.

@@ -9,8 +9,8 @@ use api::claim::Share;
 use api::share::NodeShare;
 use jiff::Timestamp;
 use placement::gpu::{
-    Card, CardShare, CardUse, Choice, Claim, Closed, ContainerKind, ContainerRequest, GpuRequest,
-    Isolation, MeasuredCard, MeasuredMemory, Reservation,
+    Card, CardIsolation, CardShare, CardUse, Choice, Claim, Closed, ContainerKind,
+    ContainerRequest, GpuRequest, Isolation, MeasuredCard, MeasuredMemory, Reservation,
 };
 use placement::names::{Names, aliyun};
 use placement::units::Units;
@@ -28,8 +28,8 @@ pub enum ClaimError {
     NoClaim(#[from] placement::gpu::ClaimError),
 }
 
-/// Reads a node's cards. `isolation` is the mode of the Node's own annotation: an older device plugin reports none for
-/// each card.
+/// Reads a node's cards. `isolation` is the mode of the Node's own annotation, which is in force for pods that require
+/// none. An older device plugin reports none for each card: then it is the strongest that is known, too.
 pub(crate) fn cards(text: &str, isolation: Option<Isolation>) -> Result<Vec<Card>, CardsError> {
     let cards = Cards::from_json(text)?.0;
     Ok(cards.into_iter().map(|card| read_card(card, isolation)).collect())
@@ -45,7 +45,11 @@ fn read_card(card: api::cards::Card, isolation_of_node: Option<Isolation>) -> Ca
         numa_node: card.numa_node,
         healthy: card.healthy,
         closed: card.closed.map(closed),
-        isolation: card.isolation.map_or(isolation_of_node, enforced),
+        isolation: CardIsolation {
+            strongest: card.isolation.map_or(isolation_of_node, enforced),
+            minimum: isolation_of_node.unwrap_or_default(),
+            mps_clients: card.mps_clients,
+        },
         pods: card.pods,
     }
 }
@@ -114,8 +118,13 @@ pub(crate) fn request_of_claim(text: &str) -> Option<GpuRequest> {
         let CardShare { cores, exclusive, .. } = *shares.values().next()?;
         let units = shares.values().map(|share| share.units).sum();
         let limit = limits.get(&name).copied();
-        let card_use =
-            CardUse { cards: u32::try_from(shares.len()).ok()?, exclusive, cores, limit };
+        let card_use = CardUse {
+            cards: u32::try_from(shares.len()).ok()?,
+            exclusive,
+            cores,
+            limit,
+            processes: 1,
+        };
         containers.push(ContainerRequest {
             name,
             kind: ContainerKind::App,

@@ -132,6 +132,11 @@ impl Names {
         self.key("gpu-cores")
     }
 
+    /// Pod annotation, its author's: how many processes of a container use its cards at the same time.
+    pub fn gpu_processes(&self) -> String {
+        self.key("gpu-processes")
+    }
+
     /// Pod annotation, its author's: units that a container may grow to.
     pub fn gpu_mem_limit(&self) -> String {
         self.key("gpu-mem-limit")

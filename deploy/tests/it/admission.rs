@@ -99,6 +99,7 @@ fn every_key_that_bind_writes_is_protected_and_no_key_of_a_pods_author() {
         names.expected_use(),
         names.card_count(),
         names.gpu_cores(),
+        names.gpu_processes(),
         names.gpu_mem_limit(),
         names.gpu_model(),
         names.gpu_uuid(),

@@ -317,7 +317,8 @@ mod tests {
     #[test]
     fn a_container_that_the_claim_does_not_name_has_no_card() {
         let facts = simple("p", A, 2);
-        let on_a = [(A.into(), CardShare::of(Units(2)))].into();
+        let share = CardShare { processes: 1, ..CardShare::of(Units(2)) };
+        let on_a = [(A.into(), share)].into();
         assert_eq!(claimed_cards(&facts, "main"), Ok(&on_a));
         assert!(matches!(claimed_cards(&facts, "other"), Err(Refusal::NotClaimed { .. })));
     }

@@ -9,7 +9,9 @@ use std::sync::Arc;
 
 use clap::ValueEnum;
 use cluster::{GpuPod, PodFacts};
-use placement::gpu::{CardShare, ChoiceRule, FreeCard, Isolation, NoFit, Reservation, choose};
+use placement::gpu::{
+    CardIsolation, CardShare, ChoiceRule, FreeCard, Isolation, NoFit, Reservation, Sharers, choose,
+};
 use placement::units::{CardModel, Cores, Units};
 
 use crate::cards::closed::ClosedCards;
@@ -113,8 +115,10 @@ fn free_card(card: &Card, node: &NodeView<'_>, other_pods: &OtherPods) -> FreeCa
         idle: taken.is_zero(),
         healthy: card.is_healthy(),
         closed: node.closed.of(&card.uuid),
-        // Allocate checks what the pod requires.
-        isolation: Some(Isolation::Driver),
+        // Allocate checks what the pod requires. How the other pods share the card does not count here.
+        isolation: CardIsolation { strongest: Some(Isolation::Driver), ..CardIsolation::default() },
+        sharers: Sharers::None,
+        clients: 0,
     }
 }
 

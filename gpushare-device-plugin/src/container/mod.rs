@@ -168,7 +168,7 @@ impl Responder {
         isolation: Isolation,
         compute: bool,
     ) -> Option<Limit> {
-        let CardUse { cards, exclusive, cores, limit } = share.card_use;
+        let CardUse { cards, exclusive, cores, limit, .. } = share.card_use;
         if exclusive {
             return None;
         }

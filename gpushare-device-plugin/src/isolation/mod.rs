@@ -198,11 +198,9 @@ impl NodeIsolation {
         }
     }
 
-    /// The strongest mode that the node can enforce; `None` until its support is detected.
-    pub fn strongest(&self) -> Option<Isolation> {
-        let support = self.support.borrow();
-        let support = support.as_ref()?;
-        Isolation::ALL.into_iter().rev().find(|mode| support.of(*mode).is_ok())
+    /// As [`IsolationSupport::strongest`]; `None` until the node's support is detected.
+    pub fn strongest(&self) -> Option<(Isolation, Option<u16>)> {
+        self.support.borrow().as_ref().map(IsolationSupport::strongest)
     }
 
     /// The value of the Node's annotation: the mode of pods without an annotation, or `refused`; `None` until the
@@ -304,6 +302,36 @@ mod tests {
         let driver_only = support(true, false);
         assert_eq!(mode(MinIsolation::None, Some("mps"), &driver_only), Isolation::Driver);
         assert_eq!(mode(MinIsolation::Mps, None, &driver_only), Isolation::Driver);
+    }
+
+    #[test]
+    fn the_extender_knows_from_the_report_which_pods_are_clients_of_mps() {
+        use placement::gpu::{CardIsolation, PodIsolation, Sharing};
+        let asked = [None, Some(Isolation::None), Some(Isolation::Mps), Some(Isolation::Driver)];
+        for (minimum, driver, mps, asked) in all_cases(asked) {
+            let support = support(driver, mps);
+            let policy = policy(minimum);
+            let Ok(decided) = policy.decide(asked.map(Isolation::name), &support) else { continue };
+            let minimum = policy.decide(None, &support).unwrap().isolation;
+            let (strongest, mps_clients) = support.strongest();
+            let card = CardIsolation { strongest: Some(strongest), minimum, mps_clients };
+            let pod = PodIsolation { required: asked.unwrap_or_default(), excludes_mps: false };
+            let is_client = decided.isolation == Isolation::Mps;
+            assert_eq!(card.sharing(pod) == Sharing::Mps, is_client, "{card:?} {pod:?}");
+        }
+    }
+
+    /// Every policy, support and annotation.
+    fn all_cases(
+        asked: [Option<Isolation>; 4],
+    ) -> impl Iterator<Item = (MinIsolation, bool, bool, Option<Isolation>)> {
+        MinIsolation::value_variants().iter().flat_map(move |minimum| {
+            [(false, false), (false, true), (true, false), (true, true)].into_iter().flat_map(
+                move |(driver, mps)| {
+                    asked.into_iter().map(move |asked| (*minimum, driver, mps, asked))
+                },
+            )
+        })
     }
 
     #[test]

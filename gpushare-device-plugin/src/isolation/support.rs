@@ -18,6 +18,9 @@ use crate::nvidia::spec::{DeviceLookup, MEMORY_LIMIT_HOOK, Specs};
 const FIRST_DRIVER: u32 = 615;
 /// The first CUDA compute capability whose MPS limits memory: Volta's.
 const FIRST_MPS: u32 = 7;
+/// The most clients of MPS that a card of Volta or newer serves: more fail when they start. NVIDIA's own plugin has the
+/// same number (NVIDIA/k8s-device-plugin, cmd/mps-control-daemon/mps/device.go, `maxClients`).
+const MPS_CLIENTS: u16 = 48;
 /// A file that only the root of a hierarchy of version 2 has.
 const CGROUP_V2: &str = "cgroup.controllers";
 /// The parameters of the driver's kernel module, below `/proc`.
@@ -119,6 +122,13 @@ impl IsolationSupport {
             Isolation::Mps => self.mps.clone(),
             Isolation::Driver => self.driver.clone(),
         }
+    }
+
+    /// The strongest mode that the node can enforce, and the clients of MPS that each card serves.
+    pub fn strongest(&self) -> (Isolation, Option<u16>) {
+        let mut modes = Isolation::ALL.into_iter().rev();
+        let strongest = modes.find(|mode| self.of(*mode).is_ok()).unwrap_or_default();
+        (strongest, self.mps.is_ok().then_some(MPS_CLIENTS))
     }
 }
 

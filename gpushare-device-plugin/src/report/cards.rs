@@ -15,13 +15,13 @@ use crate::records::at_peak;
 /// The units that are counted for a pod on each card.
 pub(super) type PodCharge = (PodUid, BTreeMap<CardId, Units>);
 
-/// The cards for the node's annotation, each with why it takes no new pods, the strongest isolation of the node, and
-/// the units that pods hold on it. `pods` hold ids of ours. `others` are the charges of pods that linger, and of pods
-/// that hold cards through another plugin's resource.
+/// The cards for the node's annotation, each with why it takes no new pods, the strongest isolation of the node, the
+/// clients of MPS that it serves, and the units that pods hold on it. `pods` hold ids of ours. `others` are the charges
+/// of pods that linger, and of pods that hold cards through another plugin's resource.
 pub(super) fn report(
     cards: &Cards,
     closed: &ClosedCards,
-    strongest: Option<Isolation>,
+    strongest: Option<(Isolation, Option<u16>)>,
     pods: &[(Arc<PodFacts>, Ids)],
     others: Vec<PodCharge>,
 ) -> api::cards::Cards {
@@ -42,7 +42,8 @@ pub(super) fn report(
             numa_node: card.numa_node,
             healthy: card.is_healthy(),
             closed: closed.of(&card.uuid).map(wire_closed),
-            isolation: strongest.map(wire_isolation),
+            isolation: strongest.map(|(isolation, _)| wire_isolation(isolation)),
+            mps_clients: strongest.and_then(|(_, clients)| clients),
         });
     }
     api::cards::Cards(reported)

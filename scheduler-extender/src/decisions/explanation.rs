@@ -265,6 +265,8 @@ fn explain_card(account: &Account, card: &FreeCard, fit: &CardFit) -> out::Card 
             CardFit::TooFewCores { .. } => out::CardOutcome::TooFewCores,
             CardFit::InUse => out::CardOutcome::InUse,
             CardFit::BeyondUnits(_) => out::CardOutcome::BeyondUnits,
+            CardFit::OtherSharing => out::CardOutcome::OtherSharing,
+            CardFit::TooManyClients { .. } => out::CardOutcome::TooManyClients,
         },
         closed: card.closed.map(wire_closed),
         charges: account.charges.iter().map(explain_charge).collect(),

@@ -1,10 +1,10 @@
 //! Cards with the pods on them, by name.
 
-use api::node::{AllCards, Card, Charge, NodeCards};
+use api::node::{AllCards, Card, Charge, NodeCards, Sharing};
 use api::state::Replica;
 use cluster::wire_closed;
 use jiff::Timestamp;
-use placement::gpu::{self, Account, Basis};
+use placement::gpu::{self, Account, Basis, FreeCard, Sharers};
 use placement::units::NodeName;
 
 use crate::decisions::wire_basis;
@@ -45,6 +45,9 @@ pub(super) fn node_cards(
             used: memory.and_then(|memory| memory.used).map(|used| used.0),
             healthy: card.healthy,
             closed: card.closed.map(wire_closed),
+            sharing: wire_sharing(card),
+            mps_clients: has_clients(card).then_some(card.clients),
+            most_mps_clients: card.isolation.mps_clients,
             charges: charges(view, account),
         });
     }
@@ -65,6 +68,22 @@ pub(super) fn with_memory<'c>(
         found.push((account, own.map(|own| memory.swap_remove(own))));
     }
     found
+}
+
+fn has_clients(card: &FreeCard) -> bool {
+    matches!(card.sharers, Sharers::Only(gpu::Sharing::Mps) | Sharers::Mixed)
+}
+
+/// Left out for cards of nodes without MPS, whose pods can share them in one way alone.
+fn wire_sharing(card: &FreeCard) -> Option<Sharing> {
+    let has_mps = card.isolation.mps_clients.is_some();
+    match card.sharers {
+        Sharers::None => None,
+        Sharers::Only(gpu::Sharing::Turns) if !has_mps => None,
+        Sharers::Only(gpu::Sharing::Mps) => Some(Sharing::Mps),
+        Sharers::Only(gpu::Sharing::Turns) => Some(Sharing::Turns),
+        Sharers::Mixed => Some(Sharing::Mixed),
+    }
 }
 
 fn charges(view: &View, account: &Account) -> Vec<Charge> {

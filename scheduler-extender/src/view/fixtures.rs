@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use cluster::{Event, GpuPod, Node, NodeFacts, PodFacts};
 use jiff::Timestamp;
-use placement::gpu::{Card, Claim, GpuRequest};
+use placement::gpu::{Card, CardIsolation, Claim, GpuRequest};
 use placement::load::PodKind;
 use placement::names::Names;
 use placement::policy::LoadPolicy;
@@ -29,7 +29,7 @@ pub(crate) fn card() -> Card {
         numa_node: None,
         healthy: true,
         closed: None,
-        isolation: None,
+        isolation: CardIsolation::default(),
         pods: [].into(),
     }
 }

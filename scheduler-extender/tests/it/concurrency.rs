@@ -7,7 +7,7 @@ use std::thread::scope;
 use cluster::{Event, GpuPod, Node, NodeFacts, PodFacts};
 use jiff::{SignedDuration, Timestamp};
 use placement::demand::Rates;
-use placement::gpu::{Card, ChoiceRule, Claim, GpuRequest};
+use placement::gpu::{Card, CardIsolation, ChoiceRule, Claim, GpuRequest};
 use placement::load::PodKind;
 use placement::names::Names;
 use placement::policy::LoadPolicy;
@@ -106,7 +106,7 @@ fn card(node: &str) -> Card {
         numa_node: None,
         healthy: true,
         closed: None,
-        isolation: None,
+        isolation: CardIsolation::default(),
         pods: [].into(),
     }
 }

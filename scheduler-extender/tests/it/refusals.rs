@@ -2,8 +2,9 @@
 
 use api::cards::Closed;
 use api::explain::{CardOutcome, Explanation};
+use api::node::Sharing;
 use serde_json::{Value, json};
-use sim::{PODS, Sim, WRITTEN_EVENTS, node, pod};
+use sim::{NODES, PODS, Sim, WRITTEN_EVENTS, node, pod};
 
 use crate::rig::{GPU, Rig, gpu_node, gpu_pod};
 
@@ -68,6 +69,75 @@ async fn a_pod_that_requires_isolation_passes_only_nodes_that_report_it_also_in_
     let soft = sim.put(pod("soft").annotation(ISOLATION, "soft").asking(GPU, 4));
     let soft = rejection(&rig, &soft, "driver").await;
     assert_eq!(soft, "the pod's annotation gpu-isolation cannot be read");
+}
+
+/// Filter's answer for a new pod of one unit with this isolation, and Bind's where Filter accepts it.
+async fn place(sim: &Sim, rig: &Rig, name: &str, isolation: &str) -> Result<(), String> {
+    let asks = sim.put(pod(name).annotation(ISOLATION, isolation).asking(GPU, 1));
+    match rejection(rig, &asks, "h100").await {
+        why if !why.is_empty() => Err(why),
+        _ => {
+            assert_eq!(rig.bind(&asks, "h100").await, "", "{name}");
+            Ok(())
+        }
+    }
+}
+
+async fn outcome(rig: &Rig, asks: &Value) -> CardOutcome {
+    let body = json!({ "Pod": asks, "NodeNames": ["h100"] });
+    let (_, text) = rig.post_text("/explain", body.to_string()).await;
+    let explained: Explanation = serde_json::from_str(&text).unwrap();
+    explained.nodes[0].cards.as_ref().unwrap().cards[0].outcome
+}
+
+#[tokio::test]
+async fn a_card_gets_the_clients_of_mps_that_it_serves_and_no_pod_without_mps_beside_them() {
+    let sim = Sim::start().await.unwrap();
+    let card = |index: u32| {
+        json!({
+            "uuid": format!("GPU-{index}"), "index": index, "model": "NVIDIA H100",
+            "memoryMiB": 81559, "units": 79, "healthy": true, "pods": {},
+            "isolation": "mps", "mpsClients": 48,
+        })
+    };
+    let report = |cards: &[Value]| {
+        node("h100")
+            .annotation("plimsoll.dev/gpu-cards", json!(cards).to_string())
+            .annotation(ISOLATION, "none")
+    };
+    sim.put(report(&[card(0)]));
+    let rig = Rig::start(&sim).await;
+    let full = "GPU cards with room serve no more clients of MPS";
+    let mut placed = 0;
+    for n in 0..72 {
+        match place(&sim, &rig, &format!("client-{n}"), "mps").await {
+            Ok(()) => placed += 1,
+            Err(why) => assert_eq!(why, full),
+        }
+    }
+    assert_eq!(placed, 48);
+    let client = sim.put(pod("client").annotation(ISOLATION, "mps").asking(GPU, 1));
+    assert_eq!(outcome(&rig, &client).await, CardOutcome::TooManyClients);
+    assert!(rig.bind(&client, "h100").await.contains(full));
+    let plain = gpu_pod(&sim, "plain", 1);
+    let other = "GPU cards with room have pods of the other kind: pods with MPS and pods without it share no card";
+    assert_eq!(rejection(&rig, &plain, "h100").await, other);
+    assert_eq!(outcome(&rig, &plain).await, CardOutcome::OtherSharing);
+    assert!(rig.bind(&plain, "h100").await.contains(other));
+    // A second card: the pod without MPS goes there, and then no client does.
+    sim.change(NODES, "", "h100", |node| {
+        node["metadata"]["annotations"]["plimsoll.dev/gpu-cards"] =
+            json!([card(0), card(1)]).to_string().into();
+    });
+    rig.until("the second card", async || rejection(&rig, &plain, "h100").await.is_empty()).await;
+    assert_eq!(rig.bind(&plain, "h100").await, "");
+    assert_eq!(place(&sim, &rig, "late", "mps").await, Err(full.to_owned()));
+    let text = rig.get("/v1/cards").await;
+    let cards: api::node::AllCards = serde_json::from_str(&text).unwrap();
+    let shown = cards.nodes[0].cards.iter();
+    let shown: Vec<_> = shown.map(|card| (card.sharing, card.mps_clients)).collect();
+    let expected = [(Some(Sharing::Mps), Some(48)), (Some(Sharing::Turns), None)];
+    assert_eq!(shown, expected);
 }
 
 /// As the kubelet writes it.

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, HashSet, VecDeque};
 
 use cluster::{Event, GpuPod, NodeFacts, PodFacts};
 use jiff::Timestamp;
-use placement::gpu::{Card, ChoiceRule, Claim, GpuRequest};
+use placement::gpu::{Card, CardIsolation, ChoiceRule, Claim, GpuRequest};
 use placement::load::PodKind;
 use placement::units::{MiB, NodeName, PodUid, Units};
 use proptest::prelude::*;
@@ -525,7 +525,7 @@ impl World {
             numa_node: None,
             healthy: true,
             closed: None,
-            isolation: None,
+            isolation: CardIsolation::default(),
             pods: pods(uuid),
         };
         self.machines[node].report = (0..).zip(&self.machines[node].cards).map(card).collect();

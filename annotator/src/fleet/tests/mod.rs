@@ -12,7 +12,7 @@ use super::*;
 use ::settings::ReadingsIn;
 use cluster::CallError;
 use jiff::SignedDuration;
-use placement::gpu::{Card, Claim, GpuRequest};
+use placement::gpu::{Card, CardIsolation, Claim, GpuRequest};
 use placement::publish::{Urgency, WriteReason};
 use placement::reading::{Reading, ReadingCodec};
 use placement::units::{CardId, MetricName, MiB, Ratio, Units};
@@ -98,7 +98,7 @@ fn with_card(name: &str) -> NodeFacts {
         numa_node: None,
         healthy: true,
         closed: None,
-        isolation: None,
+        isolation: CardIsolation::default(),
         pods: Default::default(),
     };
     NodeFacts { cards: Some(Ok(vec![card])), ..node(name) }

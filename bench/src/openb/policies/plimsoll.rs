@@ -11,8 +11,8 @@ use placement::gpu::fragmentation::{
     Cost, HeldParts, Measure, NodeClass, PodShape, RequestCounter,
 };
 use placement::gpu::{
-    BeyondUnits, CardFilter, CardOptions, CardUse, ChoiceRule, ContainerKind, ContainerRequest,
-    FreeCard, GpuRequest, Rating, choose, score_less_card_cost,
+    BeyondUnits, CardFilter, CardIsolation, CardOptions, CardUse, ChoiceRule, ContainerKind,
+    ContainerRequest, FreeCard, GpuRequest, Rating, Sharers, choose, score_less_card_cost,
 };
 use placement::load::Score;
 use placement::units::{CardId, CardModel, Cores, Units};
@@ -200,7 +200,9 @@ fn free_cards(models: &[CardModel], uuids: &[CardId], room: &NodeRoom) -> Option
         idle: u32::from(*free) == WHOLE,
         healthy: true,
         closed: None,
-        isolation: None,
+        isolation: CardIsolation::default(),
+        sharers: Sharers::None,
+        clients: 0,
     });
     Some(cards.collect())
 }

@@ -47,12 +47,13 @@ fn cards() -> impl Strategy<Value = Cards> {
     ]);
     let isolation =
         of(prop_oneof![Just(Isolation::None), Just(Isolation::Mps), Just(Isolation::Driver)]);
-    let states = (any::<bool>(), closed, isolation);
+    let states = (any::<bool>(), closed, isolation, of(any::<u16>()));
     let card = (name(), any::<u64>(), units(), of(any::<u32>()), states, pods);
     let cards = btree_map(any::<u32>(), card, 0..6);
     cards.prop_map(|cards| {
-        let card =
-            |(index, (model, memory, units, numa_node, (healthy, closed, isolation), pods))| Card {
+        let card = |(index, (model, memory, units, numa_node, states, pods))| {
+            let (healthy, closed, isolation, mps_clients) = states;
+            Card {
                 uuid: CardId::from(format!("GPU-{index}")),
                 index,
                 model,
@@ -62,8 +63,10 @@ fn cards() -> impl Strategy<Value = Cards> {
                 healthy,
                 closed,
                 isolation,
+                mps_clients,
                 pods,
-            };
+            }
+        };
         Cards(cards.into_iter().map(card).collect())
     })
 }
@@ -84,7 +87,8 @@ fn share() -> impl Strategy<Value = NodeShare> {
 fn claim() -> impl Strategy<Value = Claim> {
     let detailed = (units(), 0..=100_u32, any::<bool>(), of(units()));
     let share = detailed.prop_map(|(units, cores, exclusive, limit)| {
-        Share::new(placement::gpu::CardShare { units, cores: Cores(cores), exclusive }, limit)
+        let share = placement::gpu::CardShare::of(units);
+        Share::new(placement::gpu::CardShare { cores: Cores(cores), exclusive, ..share }, limit)
     });
     let containers = btree_map(name(), btree_map(uuid(), share, 0..3), 0..6);
     containers.prop_map(|containers| Claim { containers })

@@ -42,6 +42,7 @@ pub(crate) fn card(index: u32) -> Card {
         healthy: true,
         closed: None,
         isolation: None,
+        mps_clients: None,
         pods: [].into(),
     }
 }
@@ -53,6 +54,7 @@ pub(crate) fn cards() -> Cards {
             healthy: false,
             closed: Some(Closed::Cdi),
             isolation: Some(Isolation::Driver),
+            mps_clients: Some(48),
             ..card(1)
         },
     ])

@@ -25,6 +25,9 @@ use placement::names::aliyun;
 /// The most cards that one container may request: more than any machine has.
 const MAX_CARDS: u32 = 64;
 
+/// The most processes of one container that use its cards: more than any card serves.
+const MAX_PROCESSES: u16 = 1024;
+
 /// The most containers of a pod that may request GPU memory. The facts of GPU pods are kept, and a pod's JSON has room
 /// for thousands of containers.
 const MAX_CONTAINERS: usize = 1_000;
@@ -99,6 +102,8 @@ pub enum GpuAnnotation {
     CardCount,
     /// `gpu-cores`.
     Cores,
+    /// `gpu-processes`.
+    Processes,
     /// `gpu-mem-limit`.
     MemoryLimit,
     /// `gpu-model`.
@@ -154,6 +159,9 @@ impl GpuRequestError {
                     reason!("the pod's annotation gpu-card-count cannot be read")
                 }
                 GpuAnnotation::Cores => reason!("the pod's annotation gpu-cores cannot be read"),
+                GpuAnnotation::Processes => {
+                    reason!("the pod's annotation gpu-processes cannot be read")
+                }
                 GpuAnnotation::MemoryLimit => {
                     reason!("the pod's annotation gpu-mem-limit cannot be read")
                 }
@@ -250,7 +258,11 @@ impl Pod {
             Err(
                 fault @ (GpuRequestError::Quantity { .. } | GpuRequestError::TooManyContainers(_)),
             ) => return Err(fault),
-            Err(fault) => (self.with_cpu(GpuRequest::new(self.containers(names)?)?), Some(fault)),
+            Err(fault) => {
+                let containers = self.containers(names)?;
+                let options = self.sharing_options(names, &containers);
+                (self.with_cpu(GpuRequest::with_options(containers, options)?), Some(fault))
+            }
         };
         let Some(request) = request else { return Ok(None) };
         // A change of the annotations after Bind neither frees units of this pod nor takes units of other pods.
@@ -296,6 +308,8 @@ impl Pod {
         self.read(names.card_count(), GpuAnnotation::CardCount)
             .each(&mut containers, card_count)?;
         self.read(names.gpu_cores(), GpuAnnotation::Cores).each(&mut containers, cores)?;
+        self.read(names.gpu_processes(), GpuAnnotation::Processes)
+            .each(&mut containers, processes)?;
         self.read(names.gpu_mem_limit(), GpuAnnotation::MemoryLimit)
             .each(&mut containers, memory_limit)?;
         let mut filter = CardFilter {
@@ -314,17 +328,32 @@ impl Pod {
         };
         // MPS cannot serve a container that mounts something of its own where MPS's clients have theirs. The driver's
         // limit can.
-        let conflicts = self.mps_conflicts();
-        if filter.isolation == Isolation::Mps
-            && containers.iter().any(|container| {
-                !container.card_use.exclusive && conflicts.contains_key(&container.name)
-            })
-        {
+        let excludes_mps = self.excludes_mps(&containers);
+        if filter.isolation == Isolation::Mps && excludes_mps {
             filter.isolation = Isolation::Driver;
         }
         let strategy =
             self.read(names.gpu_placement(), GpuAnnotation::Placement).parsed::<Strategy>()?;
-        Ok((containers, CardOptions { filter, strategy }))
+        Ok((containers, CardOptions { filter, strategy, excludes_mps }))
+    }
+
+    /// What decides how a pod with a fault shares its cards: it may have been bound before the fault.
+    fn sharing_options(&self, names: &Names, containers: &[ContainerRequest]) -> CardOptions {
+        let isolation = self.read(names.isolation(), GpuAnnotation::Isolation).parsed();
+        let isolation = isolation.ok().flatten().unwrap_or_default();
+        let filter = CardFilter { isolation, ..CardFilter::default() };
+        CardOptions {
+            filter,
+            excludes_mps: self.excludes_mps(containers),
+            ..CardOptions::default()
+        }
+    }
+
+    /// Whether a container that may share its cards cannot be a client of MPS.
+    fn excludes_mps(&self, containers: &[ContainerRequest]) -> bool {
+        let conflicts = self.mps_conflicts();
+        let mut shared = containers.iter().filter(|container| !container.card_use.exclusive);
+        shared.any(|container| conflicts.contains_key(&container.name))
     }
 
     fn read(&self, key: String, annotation: GpuAnnotation) -> Annotation<'_> {
@@ -431,6 +460,12 @@ fn card_count(card_use: &mut CardUse, value: &str) -> Result<(), ValueError> {
 fn cores(card_use: &mut CardUse, value: &str) -> Result<(), ValueError> {
     let percent = value.parse().ok().map(Cores).filter(|cores| *cores <= Cores::ALL);
     card_use.cores = percent.ok_or_else(|| unexpected("0 to 100 percent of each card", value))?;
+    Ok(())
+}
+
+fn processes(card_use: &mut CardUse, value: &str) -> Result<(), ValueError> {
+    let processes = value.parse().ok().filter(|count| (1..=MAX_PROCESSES).contains(count));
+    card_use.processes = processes.ok_or_else(|| unexpected("1 to 1024 processes", value))?;
     Ok(())
 }
 

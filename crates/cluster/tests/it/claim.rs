@@ -82,7 +82,7 @@ fn asks() -> impl Strategy<Value = Vec<ContainerRequest>> {
             let kind = if has_init { kind } else { ContainerKind::App };
             let cores = if at == 0 { Cores::ALL } else { Cores::ZERO };
             let limit = limited.then_some(Units(u32::MAX));
-            let card_use = CardUse { cards, exclusive, cores, limit };
+            let card_use = CardUse { cards, exclusive, cores, limit, processes: 1 };
             // Long numbers, which sum up to no more than a number of units holds.
             let units = Units(cards * 1_000_000);
             ContainerRequest { name: format!("{name}{at}"), kind, position: at, units, card_use }

@@ -96,7 +96,9 @@ fn isolation(of_card: Option<&str>, of_node: &str) -> Option<Isolation> {
     let cards = json!([card]).to_string();
     let annotations =
         json!({ "plimsoll.dev/gpu-cards": cards, "plimsoll.dev/gpu-isolation": of_node });
-    facts(annotations).cards.unwrap().unwrap()[0].isolation
+    let isolation = facts(annotations).cards.unwrap().unwrap()[0].isolation;
+    assert_eq!(isolation.minimum, of_node.parse().unwrap_or_default());
+    isolation.strongest
 }
 
 #[test]

@@ -314,13 +314,14 @@ fn a_pod_asks_for_cards_and_compute_by_annotations() {
         "plimsoll.dev/gpu-card-count": "2 exclusive",
         "plimsoll.dev/gpu-cores": r#"{"main":30}"#,
         "plimsoll.dev/gpu-mem-limit": "8",
+        "plimsoll.dev/gpu-processes": "4",
         "plimsoll.dev/gpu-model": "NVIDIA A10, !*80GB*",
         "plimsoll.dev/gpu-placement": "spread",
         "plimsoll.dev/gpu-isolation": " mps ",
     }));
     let gpu = facts.gpu.unwrap().unwrap();
     assert_eq!(gpu.fault, None);
-    let share = CardShare { units: Units(2), cores: Cores(30), exclusive: true };
+    let share = CardShare { units: Units(2), cores: Cores(30), exclusive: true, processes: 4 };
     assert_eq!(gpu.request.shares(), [share; 2]);
     assert_eq!(gpu.request.containers()[0].card_use.limit, Some(Units(8)));
     assert_eq!(gpu.request.strategy(), Some(Strategy::Spread));
@@ -344,6 +345,8 @@ fn an_annotation_that_cannot_be_read_is_a_fault_that_names_it_and_the_pod_is_sti
             "neither one value nor an object as in `{\"main\":2}`: ",
         ),
         ("gpu-cores", "101", "expected 0 to 100 percent of each card, found `101`"),
+        ("gpu-processes", "0", "expected 1 to 1024 processes, found `0`"),
+        ("gpu-processes", r#"{"main":1025}"#, "expected 1 to 1024 processes, found `1025`"),
         ("gpu-mem-limit", "8Gi", "expected a whole number of units, found `8Gi`"),
         (
             "gpu-model",
@@ -568,7 +571,8 @@ fn a_bound_pod_has_the_cards_compute_and_limits_of_its_claim_whatever_its_annota
     let card_use = plain.request.containers()[0].card_use;
     assert_eq!(card_use, placement::gpu::CardUse::default());
     let claim = plain.claim.unwrap().unwrap();
-    assert_eq!(claim.cards().values().next(), Some(&CardShare::of(Units(4))));
+    let share = CardShare { processes: 1, ..CardShare::of(Units(4)) };
+    assert_eq!(claim.cards().values().next(), Some(&share));
     assert_eq!(claim.limit_of("main"), None);
     let more = r#"{"main":{"GPU-a":{"units":4,"cores":30,"limit":8}}}"#;
     for annotations in [&edited[..], &[]] {

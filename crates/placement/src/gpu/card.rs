@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::Isolation;
+use super::CardIsolation;
 use crate::units::{CardId, CardModel, MiB, PodUid, Units};
 
 /// One GPU card of a node.
@@ -24,8 +24,8 @@ pub struct Card {
     pub healthy: bool,
     /// Why it takes no new pods although it may be healthy; `None` if it takes some.
     pub closed: Option<Closed>,
-    /// The strongest isolation that its node can enforce for a container on it; `None` if the node does not report it.
-    pub isolation: Option<Isolation>,
+    /// The isolation that its node reports for it.
+    pub isolation: CardIsolation,
     /// Units that the kubelet's records say each pod holds here.
     pub pods: BTreeMap<PodUid, Units>,
 }

@@ -96,7 +96,7 @@ impl Claim {
 
     /// The claim that an annotation holds, checked against the pod's spec. Each container that requests units has its
     /// units, in equal shares of as many cards as it requests. No other container has any, and the containers share
-    /// their cards. Compute and exclusive cards are those of the claim, memory limits those of the request
+    /// their cards. Compute and exclusive cards are those of the claim, memory limits and processes those of the request
     /// ([`GpuRequest::as_claimed`]).
     ///
     /// # Errors
@@ -177,7 +177,9 @@ fn checked(ask: &ContainerRequest, claimed: Option<&CardShares>) -> Result<CardS
     if claimed.values().any(|share| share.units != ask.share().units) {
         return Err(ClaimError::Unequal(ask.name.clone()));
     }
-    Ok(claimed.clone())
+    let processes = ask.card_use.processes;
+    let share_of = |share: &CardShare| CardShare { processes, ..*share };
+    Ok(claimed.iter().map(|(card, share)| (card.clone(), share_of(share))).collect())
 }
 
 /// Checks that of any two containers one is on all cards of the other.

@@ -21,8 +21,8 @@
 use std::collections::BTreeMap;
 
 use super::claim::CardShares;
-use super::{Basis, Card, CardShare, Charge, Choice, Claim, GpuRequest};
-use crate::units::{CardId, Cores, PodUid, Units};
+use super::{Basis, Card, CardShare, Charge, Choice, Claim, GpuRequest, PodIsolation, Sharing};
+use crate::units::{CardId, PodUid, Units};
 
 /// The most cards that are kept of those that a pod's annotation names over time. A node reports at most 64 cards; a
 /// pod whose annotation has named more is of unknown place.
@@ -63,6 +63,8 @@ pub(super) type Record = BTreeMap<CardId, Units>;
 pub(super) struct Entry {
     /// The most that the pod holds of each of its cards at one time, the largest share first; never empty.
     shares: Vec<CardShare>,
+    /// As it was when the entry was made: a later change of its annotations does not change how the pod runs.
+    isolation: PodIsolation,
     /// What Bind chose; `None` if that was before this process started.
     reservation: Option<Reservation>,
     /// The cards that the claim annotation has named while it agreed with the pod's spec. Some may not be among the
@@ -103,6 +105,7 @@ impl Entry {
     pub(super) fn reserved(request: &GpuRequest, reservation: Reservation) -> Self {
         Self {
             shares: request.shares().to_vec(),
+            isolation: request.isolation(),
             reservation: Some(reservation),
             claimed: CardShares::new(),
             state: State::Reserved,
@@ -116,6 +119,7 @@ impl Entry {
         let shares = request.shares().to_vec();
         let mut entry = before.unwrap_or_else(|| Self {
             shares: shares.clone(),
+            isolation: request.isolation(),
             reservation: None,
             claimed: CardShares::new(),
             state: State::Bound,
@@ -204,12 +208,6 @@ impl Entry {
         self.reservation.as_ref()
     }
 
-    /// Whether the pod has compute or an exclusive card, which the kubelet's records do not show.
-    pub(super) fn holds_more_than_units(&self) -> bool {
-        let largest = self.largest();
-        largest.exclusive || largest.cores > Cores::ZERO
-    }
-
     /// The units that the pod still needs of the node, if it is not on a card yet.
     pub(super) fn unplaced(&self, pod: &PodUid, cards: &[Card]) -> Option<Units> {
         let recorded: Units = record(pod, cards).into_values().sum();
@@ -239,11 +237,24 @@ impl Entry {
                 let (share, basis) = match self.share_on(&place, &card.uuid) {
                     Some((share, basis)) if share.units > recorded => (share, basis),
                     Some((share, _)) => (CardShare { units: recorded, ..share }, Basis::Recorded),
-                    None => (CardShare::of(recorded), Basis::Recorded),
+                    None => {
+                        let processes = self.largest().processes;
+                        let share = CardShare { processes, ..CardShare::of(recorded) };
+                        (share, Basis::Recorded)
+                    }
                 };
-                Charge::of(pod, share, basis, card.units)
+                let sharing = match basis {
+                    Basis::UnknownPlace | Basis::UnprovenClaim => None,
+                    _ => Some(self.sharing(card)),
+                };
+                Charge::of(pod, share, basis, sharing, card.units)
             })
             .collect()
+    }
+
+    /// How the pod shares a card that it is on.
+    pub(super) fn sharing(&self, card: &Card) -> Sharing {
+        card.isolation.sharing(self.isolation)
     }
 
     /// The source of the pod's cards. Cards that the node does not report do not count.
@@ -303,14 +314,15 @@ impl Entry {
         }
     }
 
-    /// The units of the pod's largest share, with the most that was chosen or claimed of the compute, and exclusive if
+    /// The units and processes of the pod's largest share, with the most that was chosen or claimed of the compute, and exclusive if
     /// any card is.
     fn largest(&self) -> CardShare {
-        let units = self.shares.first().map(|share| share.units).unwrap_or_default();
+        let CardShare { units, processes, .. } = self.shares.first().copied().unwrap_or_default();
         let chosen =
             self.reservation.iter().flat_map(|reservation| reservation.claim.cards().values());
         let known = chosen.chain(self.claimed.values()).copied();
-        CardShare { units, ..known.fold(CardShare::default(), CardShare::larger) }
+        let first = CardShare { processes, ..CardShare::default() };
+        CardShare { units, ..known.fold(first, CardShare::larger) }
     }
 }
 

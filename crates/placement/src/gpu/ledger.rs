@@ -11,7 +11,7 @@ use super::entry::{Entry, Reservation, Stage, record};
 use super::node_cards::PodStates;
 use super::{
     Account, Basis, Card, CardShare, CardShares, Charge, ChoiceRule, Claim, FreeCard, GpuRequest,
-    NoFit, NodeCards,
+    NoFit, NodeCards, PodIsolation, Sharers,
 };
 use crate::units::{CardId, Cores, PodUid, Units};
 
@@ -20,7 +20,7 @@ use crate::units::{CardId, Cores, PodUid, Units};
 /// # Examples
 ///
 /// ```
-/// use placement::gpu::{Card, ChoiceRule, GpuRequest, NodeLedger};
+/// use placement::gpu::{Card, CardIsolation, ChoiceRule, GpuRequest, NodeLedger};
 /// use placement::units::{MiB, PodUid, Units};
 ///
 /// let card = |index| Card {
@@ -32,7 +32,7 @@ use crate::units::{CardId, Cores, PodUid, Units};
 ///     numa_node: None,
 ///     healthy: true,
 ///     closed: None,
-///     isolation: None,
+///     isolation: CardIsolation::default(),
 ///     pods: [].into(),
 /// };
 /// let mut ledger = NodeLedger::default();
@@ -52,13 +52,13 @@ use crate::units::{CardId, Cores, PodUid, Units};
 pub struct NodeLedger {
     cards: Vec<Card>,
     entries: BTreeMap<PodUid, Entry>,
-    /// Released pods that the kubelet's records still show, and that hold compute or exclusive cards, which these
-    /// records do not have.
+    /// Released pods that the kubelet's records still show: these records have units alone, and not the compute,
+    /// exclusive cards and processes, or how a pod shares its cards.
     stopping: BTreeMap<PodUid, Entry>,
     /// Deleted pods that may still have processes and that the kubelet's records do not show yet.
     departed: BTreeMap<PodUid, Entry>,
-    /// Pods for which kube-scheduler has evicted other pods, with their priority and the cards that are kept for them.
-    nominated: BTreeMap<PodUid, (i32, CardShares)>,
+    /// Pods for which kube-scheduler has evicted other pods.
+    nominated: BTreeMap<PodUid, Nomination>,
     /// Free CPU, in thousandths of a core; `None` where it is not known.
     cpu: Option<u64>,
     /// Units of each card that are in use beyond what pods hold.
@@ -66,6 +66,15 @@ pub struct NodeLedger {
     /// Built by the first read after a change: one Bind makes several changes, and building takes time for each pod of
     /// the node.
     read: OnceLock<Arc<NodeCards>>,
+}
+
+/// Cards that are kept for a pod.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Nomination {
+    /// The pod's priority.
+    priority: i32,
+    shares: CardShares,
+    isolation: PodIsolation,
 }
 
 /// Covers all fields but `read`, which follows from the others.
@@ -195,7 +204,7 @@ impl NodeLedger {
     pub fn release(&mut self, pod: &PodUid) {
         self.end_nomination(pod);
         let Some(entry) = self.entries.remove(pod) else { return };
-        if entry.holds_more_than_units() && !record(pod, &self.cards).is_empty() {
+        if !record(pod, &self.cards).is_empty() {
             self.stopping.insert(pod.clone(), entry);
         }
         self.invalidate();
@@ -234,7 +243,9 @@ impl NodeLedger {
             return;
         }
         let shares = Claim::on_cards(request, cards).cards().clone();
-        self.nominated.insert(pod.clone(), (request.priority(), shares));
+        let nomination =
+            Nomination { priority: request.priority(), shares, isolation: request.isolation() };
+        self.nominated.insert(pod.clone(), nomination);
         self.invalidate();
     }
 
@@ -282,10 +293,12 @@ impl NodeLedger {
                 charges.extend(charge);
             }
         }
-        for (pod, (priority, shares)) in &self.nominated {
+        for (pod, Nomination { priority, shares, isolation }) in &self.nominated {
             for (charges, card) in charges.iter_mut().zip(&self.cards) {
                 let share = shares.get(&card.uuid);
-                let kept = share.and_then(|s| Charge::of(pod, *s, Basis::Nominated, card.units));
+                let sharing = Some(card.isolation.sharing(*isolation));
+                let kept =
+                    share.and_then(|s| Charge::of(pod, *s, Basis::Nominated, sharing, card.units));
                 charges.extend(kept.map(|kept| Charge { kept_at: Some(*priority), ..kept }));
             }
         }
@@ -294,7 +307,7 @@ impl NodeLedger {
             let no_pod = PodUid::from("");
             for (charges, of) in charges.iter_mut().zip(&self.cards) {
                 if of.uuid == *card {
-                    charges.extend(Charge::of(&no_pod, share, Basis::Unmanaged, of.units));
+                    charges.extend(Charge::of(&no_pod, share, Basis::Unmanaged, None, of.units));
                 }
             }
         }
@@ -319,7 +332,7 @@ impl NodeLedger {
             .filter_map(|(pod, entry)| Some((pod.clone(), entry.unplaced(pod, &self.cards)?)));
         let pods = PodStates {
             chosen: chosen.collect(),
-            nominated: self.nominated.iter().map(|(pod, (at, _))| (pod.clone(), *at)).collect(),
+            nominated: self.nominated.iter().map(|(pod, it)| (pod.clone(), it.priority)).collect(),
             departed: self.departed.keys().cloned().collect(),
             reserved: self.stages().filter(|(_, stage)| *stage == Stage::Reserved).count(),
             unplaced: unplaced.collect(),
@@ -337,9 +350,13 @@ impl NodeLedger {
             .filter(|(pod, units)| !units.is_zero() && !self.entries.contains_key(*pod));
         without_entry
             .filter_map(|(pod, units)| {
-                let known = self.stopping.get(pod).map(|entry| entry.known_share(&card.uuid));
-                let share = CardShare { units: *units, ..known.unwrap_or_default() };
-                Charge::of(pod, share, Basis::Recorded, card.units)
+                let stopping = self.stopping.get(pod);
+                // A pod of which nothing else is known may be a client of MPS.
+                let unknown = CardShare { processes: 1, ..CardShare::default() };
+                let known = stopping.map_or(unknown, |entry| entry.known_share(&card.uuid));
+                let share = CardShare { units: *units, ..known };
+                let sharing = stopping.map(|entry| entry.sharing(card));
+                Charge::of(pod, share, Basis::Recorded, sharing, card.units)
             })
             .collect()
     }
@@ -359,5 +376,7 @@ fn uncharged(card: &Card) -> FreeCard {
         healthy: card.healthy,
         closed: card.closed,
         isolation: card.isolation,
+        sharers: Sharers::None,
+        clients: 0,
     }
 }

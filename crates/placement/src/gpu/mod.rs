@@ -25,6 +25,7 @@ mod preemption;
 mod rating;
 mod request;
 mod share;
+mod sharing;
 mod strategy;
 mod unmanaged;
 
@@ -43,5 +44,6 @@ pub use preemption::{Candidates, Evictable, Shortfall, Victims, victims};
 pub use rating::{Rating, score_less_card_cost, scores};
 pub use request::{CardOptions, ContainerKind, ContainerRequest, GpuRequest, RequestError};
 pub use share::{CardShare, CardUse};
+pub use sharing::{CardIsolation, PodIsolation, Sharers, Sharing};
 pub use strategy::{ChoiceRule, Strategy, UnknownStrategy};
 pub use unmanaged::{MeasuredCard, MeasuredMemory, in_both_measurements};

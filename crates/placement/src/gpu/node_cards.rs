@@ -4,7 +4,8 @@ use super::fit::{Room, check, numa_free, packing_score, spread_score, why_no_fit
 use super::fragmentation::{Cost, Measure};
 use super::strategy::Preference;
 use super::{
-    CardFit, CardShare, Choice, ChoiceRule, Fit, FreeCard, GpuRequest, NoFit, Rating, choose,
+    CardFit, CardIsolation, CardShare, Choice, ChoiceRule, Fit, FreeCard, GpuRequest, NoFit,
+    Rating, Sharing, choose,
 };
 use std::cmp::Reverse;
 
@@ -48,6 +49,7 @@ struct OpenCard {
     numa: u64,
     /// All its units.
     units: Units,
+    isolation: CardIsolation,
     /// Its position among the node's accounts.
     position: usize,
 }
@@ -70,6 +72,11 @@ pub struct Charge {
     pub units: Units,
     /// Percent of the card's compute.
     pub cores: Cores,
+    /// Its processes that use the card at the same time.
+    pub processes: u16,
+    /// How it shares the card; `None` where that is not known, for a pod whose card is not known, and for unmanaged
+    /// memory.
+    pub sharing: Option<Sharing>,
     /// Why it counts here.
     pub basis: Basis,
     /// For a nominated pod, its priority: pods of higher priority take the units. `None` for what counts against all.
@@ -109,14 +116,21 @@ impl Basis {
 
 impl Charge {
     /// What a pod with this share is charged on a card with `card` units; `None` for an empty share.
-    pub(super) fn of(pod: &PodUid, share: CardShare, basis: Basis, card: Units) -> Option<Self> {
+    pub(super) fn of(
+        pod: &PodUid,
+        share: CardShare,
+        basis: Basis,
+        sharing: Option<Sharing>,
+        card: Units,
+    ) -> Option<Self> {
         let (units, cores) = if share.exclusive {
             (share.units.max(card), share.cores.max(Cores::ALL))
         } else {
             (share.units, share.cores)
         };
-        let (pod, kept_at) = (pod.clone(), None);
-        (!share.is_zero()).then_some(Self { pod, units, cores, basis, kept_at })
+        let (pod, processes, kept_at) = (pod.clone(), share.processes, None);
+        let charge = Self { pod, units, cores, processes, sharing, basis, kept_at };
+        (!share.is_zero()).then_some(charge)
     }
 
     /// Whether the units are taken for this pod. What is kept for itself, or for a less important pod, is not.
@@ -150,8 +164,8 @@ impl NodeCards {
             .filter_map(|(position, account)| {
                 let card = &account.card;
                 let numa = numa(card);
-                let units = card.units;
-                card.is_open().then(|| OpenCard { room: card.room(), numa, units, position })
+                let (room, units, isolation) = (card.room(), card.units, card.isolation);
+                card.is_open().then_some(OpenCard { room, numa, units, isolation, position })
             })
             .collect();
         open_cards
@@ -309,7 +323,8 @@ impl NodeCards {
         self.open_cards
             .iter()
             .filter(move |card| {
-                card.room.takes(share) && request.excess(share, card.units).is_none()
+                card.room.takes(share, request, card.isolation)
+                    && request.excess(share, card.units).is_none()
             })
             .filter(move |card| {
                 is_any || self.accounts[card.position].card.is_accepted(request.filter())
@@ -408,7 +423,8 @@ impl NodeCards {
             let account = accounts.iter_mut().find(|account| account.card.uuid == chosen.uuid);
             let Some(account) = account else { continue };
             let mut charges = std::mem::take(&mut account.charges);
-            charges.extend(Charge::of(pod, *share, Basis::Chosen, chosen.units));
+            let sharing = Some(account.card.isolation.sharing(request.isolation()));
+            charges.extend(Charge::of(pod, *share, Basis::Chosen, sharing, chosen.units));
             charges.sort_by(|one, other| one.pod.cmp(&other.pod));
             *account = Account::new(&account.card, charges);
         }

@@ -212,7 +212,8 @@ impl OneCard<'_> {
                 && !contains(going, pod)
                 && !contains(also, pod)
         });
-        Room::left_by(self.card.units, staying).takes(self.share)
+        let room = Room::left_by(self.card.units, staying);
+        room.takes(self.share, self.request, self.card.isolation)
     }
 }
 

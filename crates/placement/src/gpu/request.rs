@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use super::{BeyondUnits, CardFilter, CardShare, CardShares, CardUse, Claim, Excess, Strategy};
+use super::{
+    BeyondUnits, CardFilter, CardShare, CardShares, CardUse, Claim, Excess, PodIsolation, Strategy,
+};
 use crate::units::{Cores, Units};
 
 /// When a container runs in its pod's life.
@@ -38,6 +40,8 @@ pub struct CardOptions {
     pub filter: CardFilter,
     /// How its cards are chosen; `None` for the policy's strategy.
     pub strategy: Option<Strategy>,
+    /// Whether a container that may share its cards cannot be a client of MPS.
+    pub excludes_mps: bool,
 }
 
 /// Why no node can ever fulfil a request.
@@ -196,7 +200,8 @@ impl GpuRequest {
                 .all(|share| (share.cores, share.exclusive) == (cores, exclusive))
                 .then(|| u32::try_from(others + 1).ok())??;
             let limit = limits.get(&ask.name).copied().filter(|limit| *limit >= ask.units);
-            Some(CardUse { cards, exclusive, cores, limit })
+            let processes = ask.card_use.processes;
+            Some(CardUse { cards, exclusive, cores, limit, processes })
         })?;
         Claim::checked(&request, claimed).ok()?;
         Some(request)
@@ -262,7 +267,8 @@ impl GpuRequest {
     #[must_use]
     pub fn of_units_alone(&self) -> Option<Self> {
         self.with_uses(|ContainerRequest { card_use, .. }| {
-            Some(CardUse { cards: card_use.cards, ..CardUse::default() })
+            let CardUse { cards, processes, .. } = card_use;
+            Some(CardUse { cards: *cards, processes: *processes, ..CardUse::default() })
         })
     }
 
@@ -314,6 +320,12 @@ impl GpuRequest {
         &self.options.filter
     }
 
+    /// What of it decides how it shares cards.
+    pub fn isolation(&self) -> PodIsolation {
+        let CardOptions { filter, excludes_mps, .. } = &self.options;
+        PodIsolation { required: filter.isolation, excludes_mps: *excludes_mps }
+    }
+
     /// How its cards are to be chosen; `None` for the policy's strategy.
     pub fn strategy(&self) -> Option<Strategy> {
         self.options.strategy
@@ -323,8 +335,8 @@ impl GpuRequest {
 impl ContainerRequest {
     /// Its share of each of its cards.
     pub fn share(&self) -> CardShare {
-        let CardUse { cards, exclusive, cores, .. } = self.card_use;
-        CardShare { units: Units(self.units.0 / cards.max(1)), cores, exclusive }
+        let CardUse { cards, exclusive, cores, processes, .. } = self.card_use;
+        CardShare { units: Units(self.units.0 / cards.max(1)), cores, exclusive, processes }
     }
 
     fn check(&self) -> Result<(), RequestError> {

@@ -11,17 +11,19 @@ pub struct CardShare {
     pub cores: Cores,
     /// Whether no other pod may be on the card. The whole card is then charged, whatever the value of `units`.
     pub exclusive: bool,
+    /// Processes that use the card at the same time: each is a client of MPS where the pod shares cards by MPS.
+    pub processes: u16,
 }
 
 impl CardShare {
     /// A share of the memory alone.
     pub const fn of(units: Units) -> Self {
-        Self { units, cores: Cores::ZERO, exclusive: false }
+        Self { units, cores: Cores::ZERO, exclusive: false, processes: 0 }
     }
 
-    /// Whether nothing is requested.
+    /// Whether nothing of the card is requested.
     pub fn is_zero(self) -> bool {
-        self == Self::default()
+        self.units.is_zero() && self.cores == Cores::ZERO && !self.exclusive
     }
 
     /// The sum: what two containers have that run at the same time.
@@ -31,6 +33,7 @@ impl CardShare {
             units: self.units.saturating_add(other.units),
             cores: self.cores.saturating_add(other.cores),
             exclusive: self.exclusive || other.exclusive,
+            processes: self.processes.saturating_add(other.processes),
         }
     }
 
@@ -41,6 +44,7 @@ impl CardShare {
             units: self.units.max(other.units),
             cores: self.cores.max(other.cores),
             exclusive: self.exclusive || other.exclusive,
+            processes: self.processes.max(other.processes),
         }
     }
 }
@@ -56,11 +60,13 @@ pub struct CardUse {
     pub cores: Cores,
     /// The most units on all its cards together that it may use while they are free, on nodes that can enforce it.
     pub limit: Option<Units>,
+    /// Processes that use its cards at the same time; never zero.
+    pub processes: u16,
 }
 
 impl Default for CardUse {
     /// A part of one card's memory.
     fn default() -> Self {
-        Self { cards: 1, exclusive: false, cores: Cores::ZERO, limit: None }
+        Self { cards: 1, exclusive: false, cores: Cores::ZERO, limit: None, processes: 1 }
     }
 }

@@ -94,6 +94,7 @@ pub fn in_both_measurements(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::gpu::CardIsolation;
 
     fn card(memory: u64, units: u32) -> Card {
         Card {
@@ -105,7 +106,7 @@ mod tests {
             numa_node: None,
             healthy: true,
             closed: None,
-            isolation: None,
+            isolation: CardIsolation::default(),
             pods: [].into(),
         }
     }

@@ -1,8 +1,8 @@
 //! What pods take of cards is what their units are of them, unless the policy gives their namespace a right to more.
 
 use placement::gpu::{
-    BeyondUnits, Card, CardUse, ChoiceRule, ContainerKind, ContainerRequest, Excess, GpuRequest,
-    NoFit, NodeLedger,
+    BeyondUnits, Card, CardIsolation, CardUse, ChoiceRule, ContainerKind, ContainerRequest, Excess,
+    GpuRequest, NoFit, NodeLedger,
 };
 use placement::units::{Cores, MiB, PodUid, Units};
 use proptest::prelude::*;
@@ -19,7 +19,7 @@ fn card(index: u32, units: u32) -> Card {
         numa_node: None,
         healthy: true,
         closed: None,
-        isolation: None,
+        isolation: CardIsolation::default(),
         pods: [].into(),
     }
 }
@@ -50,7 +50,8 @@ fn cards(ledger: &NodeLedger, request: &GpuRequest) -> Result<Vec<u32>, NoFit> {
     chosen.map(|choice| choice.cards.iter().map(|card| card.index).collect())
 }
 
-const EXCLUSIVE: CardUse = CardUse { cards: 1, exclusive: true, cores: Cores::ZERO, limit: None };
+const EXCLUSIVE: CardUse =
+    CardUse { cards: 1, exclusive: true, cores: Cores::ZERO, limit: None, processes: 1 };
 
 fn cores(percent: u32) -> CardUse {
     CardUse { cores: Cores(percent), ..CardUse::default() }
@@ -168,7 +169,7 @@ fn wish() -> impl Strategy<Value = Wish> {
         |(kind, units, cards, exclusive, cores, limit)| {
             let limit = limit.map(|more| Units(units * cards + more - 1));
             let cores = Cores(cores / 3);
-            let card_use = CardUse { cards, exclusive, cores, limit };
+            let card_use = CardUse { cards, exclusive, cores, limit, processes: 1 };
             Wish { kind, units: units * cards, card_use }
         },
     )

@@ -13,7 +13,9 @@
 use std::collections::{HashMap, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use placement::gpu::{Card, ChoiceRule, Claim, GpuRequest, NodeLedger, ReserveError};
+use placement::gpu::{
+    Card, CardIsolation, ChoiceRule, Claim, GpuRequest, NodeLedger, ReserveError,
+};
 use placement::units::{CardId, MiB, PodUid, Units};
 
 const RULE: ChoiceRule = ChoiceRule::BEST_FIT;
@@ -124,7 +126,7 @@ impl World {
                 numa_node: None,
                 healthy: true,
                 closed: None,
-                isolation: None,
+                isolation: CardIsolation::default(),
                 pods: pods.map(|pod| (uid(pod), Units(SIZES[pod]))).collect(),
             }
         };

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use placement::gpu::{
-    Account, Basis, Card, CardFilter, CardFit, CardOptions, CardShare, CardUse, ChoiceRule, Claim,
-    ClaimError, Closed, ContainerKind, ContainerRequest, Excess, GpuRequest, Isolation, NoFit,
-    NodeLedger, ReserveError, Stage, choose,
+    Account, Basis, Card, CardFilter, CardFit, CardIsolation, CardOptions, CardShare, CardUse,
+    ChoiceRule, Claim, ClaimError, Closed, ContainerKind, ContainerRequest, Excess, GpuRequest,
+    Isolation, NoFit, NodeLedger, ReserveError, Stage, choose,
 };
 use placement::units::{CardId, MiB, PodUid, Units};
 use proptest::prelude::*;
@@ -22,7 +22,7 @@ fn card(index: u32, units: u32) -> Card {
         numa_node: None,
         healthy: true,
         closed: None,
-        isolation: None,
+        isolation: CardIsolation::default(),
         pods: BTreeMap::new(),
     }
 }
@@ -141,6 +141,8 @@ fn each_cause_has_one_text_whatever_the_numbers() {
         NoFit::InUse,
         NoFit::TooFewCards,
         NoFit::NeededByUnplaced,
+        NoFit::OtherSharing,
+        NoFit::TooManyClients,
         NoFit::BeyondUnits(Excess::Exclusive),
         NoFit::BeyondUnits(Excess::Cores),
         NoFit::BeyondUnits(Excess::MemoryLimit),
@@ -175,13 +177,14 @@ fn a_closed_card_keeps_its_pods_and_gets_no_new_one() {
 
 fn requiring(isolation: Isolation) -> GpuRequest {
     let filter = CardFilter { isolation, ..CardFilter::default() };
-    let options = CardOptions { filter, strategy: None };
+    let options = CardOptions { filter, ..CardOptions::default() };
     let asks = [ask_of("app", ContainerKind::App, 0, 4)];
     GpuRequest::with_options(asks, options).unwrap().unwrap()
 }
 
 fn fit_where_enforced(strongest: Option<Isolation>, required: Isolation) -> Result<(), NoFit> {
-    let node = ledger([Card { isolation: strongest, ..card(0, 16) }]);
+    let isolation = CardIsolation { strongest, ..CardIsolation::default() };
+    let node = ledger([Card { isolation, ..card(0, 16) }]);
     let check = node.read().check(&uid("a"), &requiring(required));
     let choice = node.read().fit(&uid("a"), &requiring(required), &RULE).map(|_| ());
     let rated = node.read().rate(&uid("a"), &requiring(required), &RULE).map(|_| ());

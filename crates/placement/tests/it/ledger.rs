@@ -3,11 +3,14 @@
 //! what they like on their pods.
 //!
 //! What really is on a card: the pods that the kubelet has put there, and those bound or being bound that it has not
-//! admitted yet, on the card that Bind chose.
+//! admitted yet, on the card that Bind chose. Every second pod is a client of MPS.
 
 use std::collections::BTreeMap;
 
-use placement::gpu::{Card, ChoiceRule, Claim, GpuRequest, NodeLedger, Stage};
+use placement::gpu::{
+    Card, CardFilter, CardIsolation, CardOptions, CardUse, ChoiceRule, Claim, ContainerKind,
+    ContainerRequest, GpuRequest, Isolation, NodeLedger, Stage,
+};
 use placement::units::{CardId, MiB, PodUid, Units};
 use proptest::prelude::*;
 
@@ -15,6 +18,8 @@ const RULE: ChoiceRule = ChoiceRule::BEST_FIT;
 const CARDS: u32 = 3;
 const UNITS: u32 = 8;
 const PODS: u8 = 10;
+/// The most clients of MPS that a card serves.
+const CLIENTS: u16 = 3;
 
 #[derive(Debug, Clone, Copy)]
 enum Step {
@@ -67,6 +72,11 @@ fn honest() -> impl Strategy<Value = Step> {
     ]
 }
 
+/// As [`honest`], with pods of which a card has room for more than it serves.
+fn honest_and_small() -> impl Strategy<Value = Step> {
+    prop_oneof![1 => (0..PODS).prop_map(|pod| Step::Reserve(pod, 1)), 2 => honest()]
+}
+
 fn hostile() -> impl Strategy<Value = Step> {
     let pod = 0..PODS;
     prop_oneof![
@@ -112,6 +122,26 @@ struct World {
 
 fn uuid(index: u32) -> CardId {
     CardId::from(format!("GPU-{index}"))
+}
+
+/// Every second pod is a client of MPS, and every fourth has two processes.
+fn request(pod: u8, units: u32) -> GpuRequest {
+    let isolation = if is_client(pod) { Isolation::Mps } else { Isolation::None };
+    let processes = if pod % 4 == 3 { 2 } else { 1 };
+    let container = ContainerRequest {
+        name: "app".to_owned(),
+        kind: ContainerKind::App,
+        position: 0,
+        units: Units(units),
+        card_use: CardUse { processes, ..CardUse::default() },
+    };
+    let filter = CardFilter { isolation, ..CardFilter::default() };
+    let options = CardOptions { filter, ..CardOptions::default() };
+    GpuRequest::with_options([container], options).unwrap().unwrap()
+}
+
+fn is_client(pod: u8) -> bool {
+    pod % 2 == 1
 }
 
 impl Pod {
@@ -198,7 +228,7 @@ impl World {
         }
         self.uids += 1;
         let uid = PodUid::from(format!("uid-{}", self.uids));
-        let request = GpuRequest::single("app", Units(units)).unwrap();
+        let request = request(pod, units);
         if let Ok(reservation) = self.ledger.reserve(&uid, &request, &RULE) {
             let chosen = reservation.choice.cards[0].index;
             let claimed = None;
@@ -293,7 +323,11 @@ impl World {
                 numa_node: None,
                 healthy: true,
                 closed: None,
-                isolation: None,
+                isolation: CardIsolation {
+                    strongest: Some(Isolation::Mps),
+                    minimum: Isolation::None,
+                    mps_clients: Some(CLIENTS),
+                },
                 pods: pods(index),
             })
             .collect()
@@ -313,6 +347,14 @@ impl World {
     fn carried_by(&self, card: u32, counts: impl Fn(&Pod) -> bool) -> u32 {
         let on = self.pods.values().filter(|pod| pod.is_on(card) && counts(pod));
         on.map(|pod| pod.request.peak().0).sum()
+    }
+
+    /// The clients of MPS that really are on a card, and the number of other pods there.
+    fn sharers(&self, card: u32) -> (u16, usize) {
+        let on = || self.pods.iter().filter(|(_, pod)| pod.is_on(card));
+        let (clients, others): (Vec<_>, Vec<_>) = on().partition(|(number, _)| is_client(**number));
+        let clients = clients.iter().map(|(_, pod)| pod.request.largest().processes).sum();
+        (clients, others.len())
     }
 
     /// What the ledger counts for a pod: on cards, and on the node as a whole.
@@ -359,6 +401,19 @@ proptest! {
             for card in 0..CARDS {
                 let carried = world.carried(card);
                 prop_assert!(carried <= UNITS, "card {card} carries {carried} of {UNITS}");
+            }
+        }
+    }
+
+    #[test]
+    fn no_interleaving_mixes_sharers_or_adds_a_client_too_many(steps in steps(honest_and_small())) {
+        let mut world = World::new();
+        for step in steps {
+            world.take(step);
+            for card in 0..CARDS {
+                let (clients, others) = world.sharers(card);
+                prop_assert!(clients <= CLIENTS, "{step:?}: {clients} clients on card {card}");
+                prop_assert!(clients == 0 || others == 0, "{step:?}: {others} beside {clients} on {card}");
             }
         }
     }

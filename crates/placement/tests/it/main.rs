@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod beyond_units;
+mod card_sharing;
 mod claim_model;
 mod demand;
 mod gpu;

@@ -4,8 +4,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use placement::gpu::{
-    BeyondUnits, Card, CardOptions, CardUse, ChoiceRule, ContainerKind, ContainerRequest,
-    GpuRequest, Movable, MoveNode, MovePlan, NodeLedger, Wanted, fewest_moves, fewest_to_leave,
+    BeyondUnits, Card, CardIsolation, CardOptions, CardUse, ChoiceRule, ContainerKind,
+    ContainerRequest, GpuRequest, Movable, MoveNode, MovePlan, NodeLedger, Wanted, fewest_moves,
+    fewest_to_leave,
 };
 use placement::units::{MiB, PodUid, Units};
 use proptest::prelude::*;
@@ -51,7 +52,7 @@ impl Layout<'_> {
                 numa_node: None,
                 healthy: true,
                 closed: None,
-                isolation: None,
+                isolation: CardIsolation::default(),
                 pods: on_it.collect(),
             }
         };

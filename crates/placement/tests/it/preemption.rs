@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use placement::gpu::{
-    Basis, BeyondUnits, Candidates, Card, CardUse, ChoiceRule, ContainerKind, ContainerRequest,
-    Evictable, GpuRequest, NoFit, NodeLedger, Victims, victims,
+    Basis, BeyondUnits, Candidates, Card, CardIsolation, CardUse, ChoiceRule, ContainerKind,
+    ContainerRequest, Evictable, GpuRequest, NoFit, NodeLedger, Victims, victims,
 };
 use placement::units::{CardId, MiB, PodUid, Units};
 use proptest::prelude::*;
@@ -29,7 +29,7 @@ fn node(cards: &[&[(&str, u32, i32)]]) -> Node {
         numa_node: None,
         healthy: true,
         closed: None,
-        isolation: None,
+        isolation: CardIsolation::default(),
         pods: pods.iter().map(|(name, units, _)| ((*name).into(), Units(*units))).collect(),
     };
     let mut ledger = NodeLedger::default();

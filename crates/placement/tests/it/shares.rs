@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 
 use placement::gpu::{
-    BeyondUnits, Card, CardFilter, CardOptions, CardShare, CardShares, CardUse, ChoiceRule, Claim,
-    ClaimError, ContainerKind, ContainerRequest, GpuRequest, NoFit, NodeLedger, Rating, Strategy,
+    BeyondUnits, Card, CardFilter, CardIsolation, CardOptions, CardShare, CardShares, CardUse,
+    ChoiceRule, Claim, ClaimError, ContainerKind, ContainerRequest, GpuRequest, NoFit, NodeLedger,
+    Rating, Strategy,
 };
 use placement::units::{CardId, Cores, MiB, PodUid, Units};
 use proptest::prelude::{Just, ProptestConfig, prop, prop_assert, prop_oneof, proptest};
@@ -30,7 +31,7 @@ fn card(index: u32, units: u32) -> Card {
         numa_node: Some(index / 2),
         healthy: true,
         closed: None,
-        isolation: None,
+        isolation: CardIsolation::default(),
         pods: BTreeMap::new(),
     }
 }
@@ -150,6 +151,7 @@ fn accepting(models: &str, uuids: &str) -> GpuRequest {
     let options = CardOptions {
         filter: CardFilter { models, uuids, ..CardFilter::default() },
         strategy: None,
+        ..CardOptions::default()
     };
     let asks = [container("main", 0, 4, on(1))];
     GpuRequest::with_options(asks, options).unwrap().unwrap()
@@ -305,7 +307,7 @@ impl World {
             Step::Reserve(pod, units, cards, exclusive, cores) if !self.names.contains_key(pod) => {
                 let exclusive = *exclusive;
                 let cores = Cores(*cores);
-                let card_use = CardUse { cards: *cards, exclusive, cores, limit: None };
+                let card_use = CardUse { cards: *cards, exclusive, cores, ..CardUse::default() };
                 let request = request(units * cards, card_use);
                 self.born += 1;
                 let uid = PodUid::from(format!("pod-{}", self.born));

@@ -80,6 +80,7 @@ pub(crate) fn card_wishes(input: &[u8]) {
         names.gpu_model(),
         names.gpu_uuid(),
         names.gpu_placement(),
+        names.gpu_processes(),
     ];
     let annotations: serde_json::Map<_, _> =
         keys.into_iter().zip(text.lines().map(|line| json!(line))).collect();

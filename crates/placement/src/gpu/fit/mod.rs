@@ -10,7 +10,8 @@ mod no_fit;
 use super::fragmentation::Cost;
 use super::strategy::Preference;
 use super::{
-    CardFilter, CardShare, Charge, ChoiceRule, Closed, Excess, GpuRequest, Isolation, Rating,
+    CardFilter, CardIsolation, CardShare, Charge, ChoiceRule, Closed, Excess, GpuRequest, Rating,
+    Sharers, Sharing,
 };
 use crate::load::Score;
 use crate::units::{CardId, CardModel, Cores, Units};
@@ -43,8 +44,12 @@ pub struct FreeCard {
     pub healthy: bool,
     /// Why it takes no new pods although it may be healthy.
     pub closed: Option<Closed>,
-    /// The strongest isolation that the node can enforce on it; `None` if not reported.
-    pub isolation: Option<Isolation>,
+    /// The isolation that its node reports for it.
+    pub isolation: CardIsolation,
+    /// The kinds of pods that are charged.
+    pub sharers: Sharers,
+    /// Clients of MPS, with those that may be.
+    pub clients: u16,
 }
 
 /// Whether a share fits one card, or why not.
@@ -79,6 +84,13 @@ pub enum CardFit {
     InUse,
     /// The pod would take more of the card than its units are of it, without a right to that.
     BeyondUnits(Excess),
+    /// The pod shares cards by MPS and pods on the card do not, or the other way round.
+    OtherSharing,
+    /// The card does not serve as many more clients of MPS.
+    TooManyClients {
+        /// How many more it serves.
+        left: u16,
+    },
 }
 
 /// The cards that were chosen for a request.
@@ -124,7 +136,7 @@ impl FreeCard {
         if !self.is_named_by(request.filter()) {
             return CardFit::NotAccepted;
         }
-        if !request.filter().is_enforced_by(self.isolation) {
+        if !request.filter().is_enforced_by(self.isolation.strongest) {
             return CardFit::WeakIsolation;
         }
         if let Some(excess) = request.excess(share, self.units) {
@@ -146,16 +158,20 @@ impl FreeCard {
         if self.free_cores < share.cores {
             return CardFit::TooFewCores { free: self.free_cores };
         }
-        CardFit::Fits { left: self.room().left(share) }
+        let room = self.room();
+        room.conflict(share, request, self.isolation)
+            .unwrap_or_else(|| CardFit::Fits { left: room.left(share) })
     }
 
     /// What is free of the card, whether it is healthy or not.
     pub(super) fn room(&self) -> Room {
-        Room { units: self.free, cores: self.free_cores, idle: self.idle }
+        let Self { free: units, free_cores: cores, idle, sharers, clients, .. } = *self;
+        Room { units, cores, idle, sharers, clients }
     }
 
     pub(super) fn is_accepted(&self, filter: &CardFilter) -> bool {
-        filter.accepts_all() || (filter.is_enforced_by(self.isolation) && self.is_named_by(filter))
+        filter.accepts_all()
+            || (filter.is_enforced_by(self.isolation.strongest) && self.is_named_by(filter))
     }
 
     fn is_named_by(&self, filter: &CardFilter) -> bool {
@@ -173,7 +189,8 @@ impl FreeCard {
 
     /// The card with this much free.
     pub(super) fn with_room(&self, room: Room) -> Self {
-        Self { free: room.units, free_cores: room.cores, idle: room.idle, ..self.clone() }
+        let Room { units: free, cores: free_cores, idle, sharers, clients } = room;
+        Self { free, free_cores, idle, sharers, clients, ..self.clone() }
     }
 
     fn has_memory(&self, share: CardShare) -> bool {
@@ -241,22 +258,61 @@ pub(super) struct Room {
     cores: Cores,
     /// Whether nothing is charged to any pod.
     idle: bool,
+    /// As [`FreeCard::sharers`].
+    sharers: Sharers,
+    /// As [`FreeCard::clients`].
+    clients: u16,
 }
 
 impl Room {
     /// What these charges leave free of a card with `units` units.
     pub(super) fn left_by<'c>(units: Units, charges: impl Iterator<Item = &'c Charge>) -> Self {
-        let whole = Self { units, cores: Cores::ALL, idle: true };
-        charges.fold(whole, |room, charge| Self {
-            units: room.units.saturating_sub(charge.units),
-            cores: room.cores.saturating_sub(charge.cores),
-            idle: false,
+        let sharers = Sharers::None;
+        let whole = Self { units, cores: Cores::ALL, idle: true, sharers, clients: 0 };
+        charges.fold(whole, |room, charge| {
+            let is_client = charge.sharing != Some(Sharing::Turns);
+            Self {
+                units: room.units.saturating_sub(charge.units),
+                cores: room.cores.saturating_sub(charge.cores),
+                idle: false,
+                sharers: room.sharers.and(charge.sharing),
+                clients: room.clients.saturating_add(if is_client { charge.processes } else { 0 }),
+            }
         })
     }
 
-    /// Whether a share fits.
-    pub(super) fn takes(self, share: CardShare) -> bool {
+    /// Whether a share of the request fits, beside the pods on the card.
+    pub(super) fn takes(
+        self,
+        share: CardShare,
+        request: &GpuRequest,
+        isolation: CardIsolation,
+    ) -> bool {
+        self.has_room(share) && self.conflict(share, request, isolation).is_none()
+    }
+
+    /// Whether there is room for a share, in whatever way its pod and those on the card share it.
+    pub(super) fn has_room(self, share: CardShare) -> bool {
         self.units >= share.units && self.cores >= share.cores && (self.idle || !share.exclusive)
+    }
+
+    /// Why the pods on the card cannot share it with one more; `None` if they can.
+    pub(super) fn conflict(
+        self,
+        share: CardShare,
+        request: &GpuRequest,
+        isolation: CardIsolation,
+    ) -> Option<CardFit> {
+        if share.exclusive {
+            return None;
+        }
+        let sharing = isolation.sharing(request.isolation());
+        if !self.sharers.admit(sharing) {
+            return Some(CardFit::OtherSharing);
+        }
+        let most = isolation.mps_clients.filter(|_| sharing == Sharing::Mps)?;
+        let left = most.saturating_sub(self.clients);
+        (share.processes > left).then_some(CardFit::TooManyClients { left })
     }
 
     /// Units that stay free with the share on the card.

@@ -1,7 +1,7 @@
 //! Why no cards fit a request.
 
-use super::FreeCard;
 use super::assign::assign;
+use super::{CardFit, FreeCard};
 use crate::gpu::{CardShare, Excess, GpuRequest};
 
 /// Why no cards of a node fit a request. The text is the same whatever the numbers: kube-scheduler groups nodes by it
@@ -35,6 +35,10 @@ pub enum NoFit {
     NoRoom,
     /// The pod would take more of the cards than its units are of them, without a right to that.
     BeyondUnits(Excess),
+    /// Cards have room, but pods on them share them by MPS and this pod would not, or the other way round.
+    OtherSharing,
+    /// Cards have room, but serve too few more clients of MPS.
+    TooManyClients,
     /// Cards have room, but the node's free units are needed for pods that are not on a card yet.
     NeededByUnplaced,
 }
@@ -70,6 +74,12 @@ impl NoFit {
             Self::TooFewCards => reason!("Insufficient GPU Memory in enough devices"),
             Self::NoRoom => reason!("Insufficient GPU Memory in one device"),
             Self::BeyondUnits(excess) => excess.reason(),
+            Self::OtherSharing => reason!(
+                "GPU cards with room have pods of the other kind: pods with MPS and pods without it share no card"
+            ),
+            Self::TooManyClients => {
+                reason!("GPU cards with room serve no more clients of MPS")
+            }
             Self::NeededByUnplaced => reason!(
                 "free GPU memory of the node is needed for pods without a claim that the kubelet has not admitted yet"
             ),
@@ -106,6 +116,8 @@ impl NoFit {
             Self::TooFewCards => "too few cards with room",
             Self::NoRoom => "no card with room",
             Self::BeyondUnits(excess) => excess.label(),
+            Self::OtherSharing => "cards shared in the other way",
+            Self::TooManyClients => "too many clients of MPS",
             Self::NeededByUnplaced => "needed by unplaced pods",
         }
     }
@@ -118,13 +130,16 @@ pub(in crate::gpu) fn why_no_fit(cards: &[&FreeCard], request: &GpuRequest) -> N
     let filter = request.filter();
     let named: Vec<&FreeCard> =
         cards.iter().copied().filter(|card| card.is_named_by(filter)).collect();
-    let accepted: Vec<&FreeCard> =
-        named.iter().copied().filter(|card| filter.is_enforced_by(card.isolation)).collect();
+    let accepted: Vec<&FreeCard> = named
+        .iter()
+        .copied()
+        .filter(|card| filter.is_enforced_by(card.isolation.strongest))
+        .collect();
     if cards.is_empty() {
         NoFit::NoCards
     } else if named.is_empty() {
         NoFit::NotAccepted
-    } else if accepted.is_empty() && named.iter().all(|card| card.isolation.is_none()) {
+    } else if accepted.is_empty() && named.iter().all(|card| card.isolation.strongest.is_none()) {
         NoFit::UnknownIsolation
     } else if accepted.is_empty() {
         NoFit::WeakIsolation
@@ -135,11 +150,24 @@ pub(in crate::gpu) fn why_no_fit(cards: &[&FreeCard], request: &GpuRequest) -> N
     {
         NoFit::BeyondUnits(excess)
     } else if fits_if(&accepted, shares, |card, share| {
-        card.healthy && card.is_allowed(share, request) && card.room().takes(share)
+        card.is_open() && card.is_allowed(share, request) && card.room().has_room(share)
+    }) {
+        if fits_if(&accepted, shares, |card, share| {
+            matches!(
+                card.fit(share, request),
+                CardFit::Fits { .. } | CardFit::TooManyClients { .. }
+            )
+        }) {
+            NoFit::TooManyClients
+        } else {
+            NoFit::OtherSharing
+        }
+    } else if fits_if(&accepted, shares, |card, share| {
+        card.healthy && card.is_allowed(share, request) && card.room().has_room(share)
     }) {
         NoFit::Closed
     } else if fits_if(&accepted, shares, |card, share| {
-        card.is_allowed(share, request) && card.room().takes(share)
+        card.is_allowed(share, request) && card.room().has_room(share)
     }) {
         NoFit::Unhealthy
     } else if largest.exclusive {

@@ -52,7 +52,7 @@ impl HeldParts {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gpu::{Charge, FreeCard};
+    use crate::gpu::{CardIsolation, Charge, FreeCard, Sharers};
     use crate::units::{Cores, PodUid};
 
     #[test]
@@ -68,12 +68,16 @@ mod tests {
             idle: false,
             healthy: true,
             closed: None,
-            isolation: None,
+            isolation: CardIsolation::default(),
+            sharers: Sharers::None,
+            clients: 0,
         };
         let charge = |units, basis| Charge {
             pod: PodUid::from(format!("pod-{units}").as_str()),
             units: Units(units),
             cores: Cores(0),
+            processes: 1,
+            sharing: None,
             basis,
             kept_at: None,
         };

@@ -281,7 +281,7 @@ mod tests {
     use crate::gpu::fragmentation::{
         Cost, HeldParts, MeasuredNode, NodeClass, PodShape, TypicalPods,
     };
-    use crate::gpu::{CardShare, Patterns};
+    use crate::gpu::{CardIsolation, CardShare, Patterns, Sharers};
     use crate::units::{CardModel, Cores, Units};
 
     const CARD: u32 = 16;
@@ -328,7 +328,9 @@ mod tests {
             idle: index < idle,
             healthy: true,
             closed: None,
-            isolation: None,
+            isolation: CardIsolation::default(),
+            sharers: Sharers::None,
+            clients: 0,
         });
         (Some(cpu), cards.collect())
     }
@@ -346,7 +348,7 @@ mod tests {
     /// What a pod with one card and this CPU costs on that node.
     fn cost(measure: &Measure, (cpu, cards): &(Option<u64>, Vec<FreeCard>), asked: u64) -> Cost {
         let cards: Vec<&FreeCard> = cards.iter().collect();
-        let share = CardShare { units: Units(CARD), cores: Cores(0), exclusive: false };
+        let share = CardShare::of(Units(CARD));
         MeasuredNode::new(measure, *cpu, &cards).cost(asked, &[(0, share)])
     }
 

@@ -224,8 +224,8 @@ mod tests {
     use super::super::MeasuredNode;
     use super::*;
     use crate::gpu::{
-        BeyondUnits, CardFilter, CardOptions, CardUse, ChoiceRule, ContainerKind, ContainerRequest,
-        FreeCard, GpuRequest, choose,
+        BeyondUnits, CardFilter, CardIsolation, CardOptions, CardUse, ChoiceRule, ContainerKind,
+        ContainerRequest, FreeCard, GpuRequest, Sharers, choose,
     };
     use crate::units::Cores;
 
@@ -276,7 +276,9 @@ mod tests {
             idle: *free == CARD.0,
             healthy: true,
             closed: None,
-            isolation: None,
+            isolation: CardIsolation::default(),
+            sharers: Sharers::None,
+            clients: 0,
         };
         free.iter().enumerate().map(card).collect()
     }

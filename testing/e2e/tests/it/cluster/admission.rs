@@ -623,6 +623,7 @@ fn free(env: &TestEnv) -> Result<()> {
         for (n, key) in [
             "gpu-card-count",
             "gpu-cores",
+            "gpu-processes",
             "gpu-mem-limit",
             "gpu-model",
             "gpu-uuid",

@@ -1,0 +1,220 @@
+//! Clients of MPS and other pods on a card: which take a card, what is said of it, and how room is made.
+
+use placement::gpu::{
+    Candidates, Card, CardFilter, CardFit, CardIsolation, CardOptions, CardUse, ChoiceRule,
+    ContainerKind, ContainerRequest, Evictable, GpuRequest, Isolation, NoFit, NodeLedger, Sharers,
+    Sharing, victims,
+};
+use placement::units::{CardId, MiB, PodUid, Units};
+
+const RULE: ChoiceRule = ChoiceRule::BEST_FIT;
+const UNITS: u32 = 16;
+const NONE: Isolation = Isolation::None;
+const MPS: Isolation = Isolation::Mps;
+
+fn uid(pod: &str) -> PodUid {
+    PodUid::from(pod)
+}
+
+/// A card of a node that can enforce `mps`, with `minimum` for pods that require nothing.
+fn card(index: u32, minimum: Isolation, clients: u16) -> Card {
+    Card {
+        uuid: format!("GPU-{index}").into(),
+        index,
+        model: "".into(),
+        memory: MiB(16384),
+        units: Units(UNITS),
+        numa_node: None,
+        healthy: true,
+        closed: None,
+        isolation: CardIsolation { strongest: Some(MPS), minimum, mps_clients: Some(clients) },
+        pods: [].into(),
+    }
+}
+
+fn ledger(cards: impl IntoIterator<Item = Card>) -> NodeLedger {
+    let mut ledger = NodeLedger::default();
+    ledger.set_cards(cards.into_iter().collect());
+    ledger
+}
+
+fn container(name: &str, kind: ContainerKind, position: usize, processes: u16) -> ContainerRequest {
+    let card_use = CardUse { processes, ..CardUse::default() };
+    ContainerRequest { name: name.to_owned(), kind, position, units: Units(1), card_use }
+}
+
+fn request_of(isolation: Isolation, asks: Vec<ContainerRequest>) -> GpuRequest {
+    let filter = CardFilter { isolation, ..CardFilter::default() };
+    GpuRequest::with_options(asks, CardOptions { filter, ..CardOptions::default() })
+        .unwrap()
+        .unwrap()
+}
+
+/// A pod of one unit with one container of this many processes.
+fn asking(isolation: Isolation, processes: u16) -> GpuRequest {
+    request_of(isolation, vec![container("main", ContainerKind::App, 0, processes)])
+}
+
+fn reserve(ledger: &mut NodeLedger, pod: &str, request: &GpuRequest) -> Result<u32, String> {
+    let reserved = ledger.reserve(&uid(pod), request, &RULE);
+    reserved.map(|it| it.choice.cards[0].index).map_err(|error| error.to_string())
+}
+
+/// What Filter, Bind, Prioritize and explain have in common.
+fn no_fit(ledger: &NodeLedger, request: &GpuRequest) -> Option<NoFit> {
+    let cards = ledger.read();
+    let checked = cards.check(&uid("new"), request).err();
+    assert_eq!(cards.fit(&uid("new"), request, &RULE).err(), checked);
+    assert_eq!(cards.rate(&uid("new"), request, &RULE).err(), checked);
+    assert_eq!(cards.explain(&uid("new"), request, &RULE).outcome.err(), checked);
+    checked
+}
+
+fn fit(ledger: &NodeLedger, at: usize, request: &GpuRequest) -> CardFit {
+    ledger.read().explain(&uid("new"), request, &RULE).cards[at].1
+}
+
+#[test]
+fn a_card_with_sharers_of_one_kind_takes_no_pod_of_the_other() {
+    let mut node = ledger([card(0, NONE, 48), card(1, NONE, 48)]);
+    assert_eq!(reserve(&mut node, "client", &asking(MPS, 1)), Ok(0));
+    assert_eq!(reserve(&mut node, "plain", &asking(NONE, 1)), Ok(1), "card 0 is the fuller one");
+    assert_eq!(fit(&node, 0, &asking(NONE, 1)), CardFit::OtherSharing);
+    assert_eq!(fit(&node, 1, &asking(MPS, 1)), CardFit::OtherSharing);
+    assert_eq!(reserve(&mut node, "client-2", &asking(MPS, 1)), Ok(0));
+    assert_eq!(reserve(&mut node, "plain-2", &asking(NONE, 1)), Ok(1));
+
+    let mut alone = ledger([card(0, NONE, 48)]);
+    assert_eq!(reserve(&mut alone, "client", &asking(MPS, 1)), Ok(0));
+    assert_eq!(no_fit(&alone, &asking(NONE, 1)), Some(NoFit::OtherSharing));
+    alone.cancel(&uid("client"));
+    assert_eq!(no_fit(&alone, &asking(NONE, 1)), None);
+}
+
+#[test]
+fn where_mps_is_the_nodes_minimum_every_pod_is_a_client_that_can_be_one() {
+    let mut node = ledger([card(0, MPS, 48)]);
+    assert_eq!(reserve(&mut node, "client", &asking(MPS, 1)), Ok(0));
+    assert_eq!(reserve(&mut node, "plain", &asking(NONE, 1)), Ok(0));
+    let options = CardOptions { excludes_mps: true, ..CardOptions::default() };
+    let asks = [container("main", ContainerKind::App, 0, 1)];
+    let excludes_mps = GpuRequest::with_options(asks, options).unwrap().unwrap();
+    assert_eq!(no_fit(&node, &excludes_mps), Some(NoFit::OtherSharing));
+}
+
+#[test]
+fn a_card_takes_as_many_clients_as_it_serves() {
+    let mut node = ledger([card(0, NONE, 3)]);
+    assert_eq!(reserve(&mut node, "two", &asking(MPS, 2)), Ok(0));
+    assert_eq!(fit(&node, 0, &asking(MPS, 2)), CardFit::TooManyClients { left: 1 });
+    assert_eq!(no_fit(&node, &asking(MPS, 2)), Some(NoFit::TooManyClients));
+    assert_eq!(reserve(&mut node, "one", &asking(MPS, 1)), Ok(0));
+    assert_eq!(no_fit(&node, &asking(MPS, 1)), Some(NoFit::TooManyClients));
+    node.cancel(&uid("two"));
+    assert_eq!(no_fit(&node, &asking(MPS, 2)), None);
+    let unlimited = CardIsolation { mps_clients: None, ..card(0, NONE, 3).isolation };
+    let node = ledger([Card { isolation: unlimited, ..card(0, NONE, 3) }]);
+    assert_eq!(no_fit(&node, &asking(MPS, 1000)), None, "a report without a limit sets none");
+}
+
+#[test]
+fn pods_without_mps_are_no_clients() {
+    let mut node = ledger([card(0, NONE, 2)]);
+    for pod in ["a", "b", "c", "d"] {
+        assert_eq!(reserve(&mut node, pod, &asking(NONE, 9)), Ok(0));
+    }
+    let cards = node.read();
+    let card = &cards.accounts()[0].card;
+    assert_eq!((card.sharers, card.clients), (Sharers::Only(Sharing::Turns), 0));
+}
+
+#[test]
+fn containers_that_run_at_the_same_time_are_clients_together() {
+    let asks = vec![
+        container("load", ContainerKind::Init, 0, 5),
+        container("log", ContainerKind::Sidecar, 1, 1),
+        container("main", ContainerKind::App, 0, 2),
+        container("side", ContainerKind::App, 1, 1),
+    ];
+    let clients = |asks: Vec<ContainerRequest>| request_of(MPS, asks).largest().processes;
+    assert_eq!(clients(asks.clone()), 5, "the init container has ended when the others start");
+    assert_eq!(clients(asks[1..].to_vec()), 4);
+}
+
+#[test]
+fn a_nominated_pods_clients_and_kind_count() {
+    let mut node = ledger([card(0, NONE, 2)]);
+    node.nominate(&uid("waits"), &asking(MPS, 2), &[CardId::from("GPU-0")]);
+    assert_eq!(no_fit(&node, &asking(NONE, 1)), Some(NoFit::OtherSharing));
+    assert_eq!(no_fit(&node, &asking(MPS, 1)), Some(NoFit::TooManyClients));
+    assert_eq!(no_fit(&node, &asking(NONE, 1).with_priority(1)), None, "a more important pod");
+    assert!(node.read().fit(&uid("waits"), &asking(MPS, 2), &RULE).is_ok());
+}
+
+#[test]
+fn a_pod_keeps_its_kind_until_its_processes_have_ended() {
+    let mut node = ledger([card(0, NONE, 2)]);
+    let client = asking(MPS, 2);
+    let claim = node.reserve(&uid("client"), &client, &RULE).unwrap().claim;
+    node.bind(&uid("client"), &client, Some(&claim));
+    // An edit of its annotations.
+    node.bind(&uid("client"), &asking(NONE, 1), Some(&claim));
+    assert_eq!(no_fit(&node, &asking(NONE, 1)), Some(NoFit::OtherSharing));
+    let recorded = Card { pods: [(uid("client"), Units(1))].into(), ..card(0, NONE, 2) };
+    node.set_cards(vec![recorded]);
+    node.release(&uid("client"));
+    assert_eq!(no_fit(&node, &asking(NONE, 1)), Some(NoFit::OtherSharing));
+    assert_eq!(no_fit(&node, &asking(MPS, 1)), Some(NoFit::TooManyClients));
+    node.set_cards(vec![card(0, NONE, 2)]);
+    assert_eq!(no_fit(&node, &asking(NONE, 1)), None);
+}
+
+#[test]
+fn what_is_of_unknown_kind_keeps_no_pod_off_and_may_be_a_client() {
+    let recorded = Card { pods: [(uid("gone"), Units(1))].into(), ..card(0, NONE, 2) };
+    let mut node = ledger([recorded]);
+    node.set_unmanaged(vec![(CardId::from("GPU-0"), Units(3))]);
+    assert_eq!(no_fit(&node, &asking(NONE, 1)), None);
+    assert_eq!(no_fit(&node, &asking(MPS, 1)), None);
+    assert_eq!(fit(&node, 0, &asking(MPS, 2)), CardFit::TooManyClients { left: 1 });
+}
+
+#[test]
+fn a_claim_that_proves_nothing_closes_no_other_card_to_the_other_kind() {
+    let mut node = ledger([card(0, NONE, 2), card(1, NONE, 2)]);
+    let request = asking(MPS, 1);
+    let claim = placement::gpu::Claim::on_card(&request, &CardId::from("GPU-0"));
+    node.bind(&uid("client"), &request, Some(&claim));
+    assert_eq!(fit(&node, 0, &asking(NONE, 1)), CardFit::OtherSharing);
+    assert!(matches!(fit(&node, 1, &asking(NONE, 1)), CardFit::Fits { .. }));
+    assert_eq!(fit(&node, 1, &asking(MPS, 2)), CardFit::TooManyClients { left: 1 });
+}
+
+fn evictable(pod: &str) -> Evictable {
+    Evictable { uid: uid(pod), priority: 0, violates_budget: false, frees: Vec::new() }
+}
+
+fn evicted(node: &NodeLedger, request: &GpuRequest, pods: &[&str]) -> Option<Vec<String>> {
+    let evictable: Vec<Evictable> = pods.iter().map(|pod| evictable(pod)).collect();
+    let of_dry_run = [].into();
+    let shortfall = Vec::new();
+    let candidates =
+        Candidates { evictable: &evictable, of_dry_run: &of_dry_run, shortfall: &shortfall };
+    let victims = victims(node.read(), &uid("new"), request, candidates, &RULE)?;
+    Some(victims.pods.iter().map(ToString::to_string).collect())
+}
+
+#[test]
+fn preemption_evicts_all_of_the_other_kind_or_as_many_clients_as_are_too_many() {
+    let mut node = ledger([card(0, NONE, 3)]);
+    for pod in ["a", "b", "c"] {
+        assert_eq!(reserve(&mut node, pod, &asking(MPS, 1)), Ok(0));
+    }
+    let important = |isolation, processes| asking(isolation, processes).with_priority(9);
+    let all = ["a", "b", "c"];
+    let evicted = |request: &GpuRequest, pods: &[&str]| evicted(&node, request, pods);
+    assert_eq!(evicted(&important(NONE, 1), &all).map(|pods| pods.len()), Some(3));
+    assert_eq!(evicted(&important(NONE, 1), &["a", "b"]), None, "one client stays");
+    assert_eq!(evicted(&important(MPS, 2), &all).map(|pods| pods.len()), Some(2));
+    assert_eq!(evicted(&important(MPS, 4), &all), None, "more than the card serves");
+}
