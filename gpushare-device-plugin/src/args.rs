@@ -76,8 +76,8 @@ pub struct Args {
     pub unclaimed_pods: UnclaimedAction,
 
     /// What every container is held to at least, beyond which card it sees: its share of the card's memory, by NVIDIA's
-    /// driver, by MPS, or not at all. `auto`: by what has been seen to hold without a setting of yours, which is nothing
-    /// yet, so not at all: the driver's limit was tried on no card. A pod can ask for more by the annotation
+    /// driver, by MPS, or not at all. `auto`: by what has been seen to hold without a setting of yours, which is
+    /// nothing yet, so not at all: the driver's limit was tried on no card. A pod can ask for more by the annotation
     /// plimsoll.dev/gpu-isolation.
     #[arg(long, env = "PLIMSOLL_ISOLATION", value_enum, default_value_t = MinIsolation::Auto)]
     pub isolation: MinIsolation,

@@ -5,7 +5,7 @@
 use std::collections::{HashMap, HashSet};
 
 use api::share::CardShare;
-use placement::gpu::{Account, Card, CardIsolation, NodeLedger};
+use placement::gpu::{Account, Card, NodeLedger};
 use placement::units::{NodeName, PodUid};
 
 use super::{BoundPod, GpuCharge};
@@ -103,7 +103,7 @@ fn share(account: &Account) -> CardShare {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use placement::gpu::{Claim, GpuRequest};
+    use placement::gpu::{CardIsolation, Claim, GpuRequest};
     use placement::units::{CardId, MiB, Units};
 
     fn card(uuid: &str, index: u32) -> Card {

@@ -7,9 +7,7 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use nvml::{
-    Card, ComputeMode, Error, Library, MemoryLimit, Probe, Process, Recovery, Status, Xid,
-};
+use nvml::{Card, ComputeMode, Error, Library, MemoryLimit, Probe, Process, Recovery, Status, Xid};
 
 /// Cargo puts the shared library of a dev-dependency beside the test executables.
 fn standin() -> PathBuf {

@@ -96,8 +96,8 @@ impl Claim {
 
     /// The claim that an annotation holds, checked against the pod's spec. Each container that requests units has its
     /// units, in equal shares of as many cards as it requests. No other container has any, and the containers share
-    /// their cards. Compute and exclusive cards are those of the claim, memory limits and processes those of the request
-    /// ([`GpuRequest::as_claimed`]).
+    /// their cards. Compute and exclusive cards are those of the claim, memory limits and processes those of the
+    /// request ([`GpuRequest::as_claimed`]).
     ///
     /// # Errors
     ///

@@ -314,8 +314,8 @@ impl Entry {
         }
     }
 
-    /// The units and processes of the pod's largest share, with the most that was chosen or claimed of the compute, and exclusive if
-    /// any card is.
+    /// The units and processes of the pod's largest share, with the most that was chosen or claimed of the compute, and
+    /// exclusive if any card is.
     fn largest(&self) -> CardShare {
         let CardShare { units, processes, .. } = self.shares.first().copied().unwrap_or_default();
         let chosen =

@@ -27,8 +27,8 @@ impl CardFilter {
         *self == Self::default()
     }
 
-    /// Whether a node that can enforce `strongest` at most can enforce what the pod requires. Without a report it is not known
-    /// to.
+    /// Whether a node that can enforce `strongest` at most can enforce what the pod requires. Without a report it is
+    /// not known to.
     pub(crate) fn is_enforced_by(&self, strongest: Option<Isolation>) -> bool {
         self.isolation <= strongest.unwrap_or_default()
     }
