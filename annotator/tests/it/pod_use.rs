@@ -147,7 +147,8 @@ async fn a_standby_says_that_it_is_one_and_not_that_no_workload_is_known() {
     let (head, body) = ask(&address, "").await;
     assert!(head.starts_with("HTTP/1.1 503 "), "{head}");
     assert_eq!(body, "a standby: ask the replica that holds the Lease\n");
-    world.sim.change(LEASES, "default", "l", |lease| lease["spec"]["holderIdentity"] = "".into());
+    let released = json!({"holderIdentity": "", "leaseDurationSeconds": 1});
+    world.sim.change(LEASES, "default", "l", |lease| lease["spec"] = released.clone());
     running.counted("plimsoll_annotator_leader 1").await;
     let (head, _) = ask(&address, "").await;
     assert!(head.starts_with("HTTP/1.1 200 "), "{head}");

@@ -478,7 +478,10 @@ mod tests {
     fn what_agrees_is_no_finding_and_everything_was_compared() {
         let findings = AuditBench::new().findings();
         assert_eq!(findings.found, BTreeMap::new());
-        assert_eq!(findings.checked, Kind::ALL.into());
+        let mut compared = BTreeSet::from(Kind::ALL);
+        // The driver's limits are read in a task of its own.
+        compared.remove(&Kind::LimitNotHeld);
+        assert_eq!(findings.checked, compared);
     }
 
     #[test]

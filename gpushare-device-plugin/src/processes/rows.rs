@@ -187,7 +187,7 @@ mod tests {
             let snapshot = vec![on(A, Ok(both.map(Clone::clone).into()))];
             assert_eq!(
                 rows(&snapshot, Some(&pods()))[0].1,
-                [(container("train"), Usage::default())].into()
+                [(container("train"), Usage { processes: 2, ..Usage::default() })].into()
             );
         }
     }

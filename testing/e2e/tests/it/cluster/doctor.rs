@@ -466,7 +466,7 @@ fn versions(env: &TestEnv) -> Result<()> {
         json!({"app.kubernetes.io/name": "annotator", "app.kubernetes.io/part-of": "plimsoll"});
     let old = json!({
         "apiVersion": "v1", "kind": "Pod",
-        "metadata": {"name": "annotator-old", "namespace": NAMESPACE, "labels": labels},
+        "metadata": {"name": "annotator-old", "namespace": install::NAMESPACE, "labels": labels},
         "spec": {
             "schedulingGates": [{"name": "plimsoll.dev/test"}],
             "containers": [{"name": "annotator", "image": "none/annotator:0.0.1"}],
@@ -477,6 +477,6 @@ fn versions(env: &TestEnv) -> Result<()> {
         "versions",
         || apply(env, &old),
         || finds(env, "versions", "warn", "annotator 0.0.1"),
-        || kubectl(env, &["-n", NAMESPACE, "delete", "pod", "annotator-old"]),
+        || kubectl(env, &["-n", install::NAMESPACE, "delete", "pod", "annotator-old"]),
     )
 }
