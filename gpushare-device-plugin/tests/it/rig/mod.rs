@@ -438,13 +438,19 @@ fn standin() -> PathBuf {
     library
 }
 
-/// The pod with a claim on `card`.
+/// The pod with a claim on `card`, and with the compute that its annotation asks for.
 fn claimed(mut pod: Value, card: &str) -> Value {
-    let claim: BTreeMap<String, BTreeMap<&str, usize>> = spec(&pod)
+    let cores = &pod["metadata"]["annotations"]["plimsoll.dev/gpu-cores"];
+    let cores: Option<u32> = cores.as_str().map(|cores| cores.parse().unwrap());
+    let share = |units: usize| match cores {
+        Some(cores) => json!({ "units": units, "cores": cores }),
+        None => json!(units),
+    };
+    let claim: BTreeMap<String, BTreeMap<&str, Value>> = spec(&pod)
         .containers
         .into_iter()
         .filter(|c| c.size > 0)
-        .map(|c| (c.name, [(card, c.size)].into()))
+        .map(|c| (c.name, [(card, share(c.size))].into()))
         .collect();
     pod["metadata"]["annotations"][CLAIM] = json!(json!(claim).to_string());
     pod

@@ -100,7 +100,7 @@ fn hook_is_gone(env: &TestEnv) -> Result<()> {
                 Ok((counted(env, REFUSED)? > before).then_some(()))
             })
         });
-    let restored = host.set_memory_limits(false).and_then(|()| in_force(env, host, "none"));
+    let restored = host.set_memory_limits(false).and_then(|()| enforceable(env, host, "mps"));
     tried.and(restored)
 }
 
