@@ -8,9 +8,8 @@ use crate::rig::{A, Rig, until};
 
 const FLAG: &str = "--idle-without-cards";
 
-/// Waits for a plugin that is idle, and fails if it asked the API server or the kubelet for something.
+/// Begins a plugin, waits until it is idle, and fails if it asked the API server or the kubelet for something.
 async fn is_idle_and_ready(rig: &mut Rig) {
-    rig.stop_plugin().await;
     let before = rig.sim.log().all().len();
     rig.flags = vec![FLAG.to_owned()];
     rig.begin_plugin();
@@ -28,7 +27,7 @@ async fn serves_card_a(rig: &Rig) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn without_a_card_it_is_ready_and_asks_nothing_until_there_is_one() {
-    let mut rig = Rig::unregistered(&[]).await;
+    let mut rig = Rig::without_plugin(&[]).await;
     is_idle_and_ready(&mut rig).await;
     rig.script(&[json!({"uuid": A, "memoryMiB": 2048})]);
     serves_card_a(&rig).await;
@@ -36,7 +35,7 @@ async fn without_a_card_it_is_ready_and_asks_nothing_until_there_is_one() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn without_nvidias_library_it_is_ready_and_asks_nothing_until_there_is_one() {
-    let mut rig = Rig::unregistered(&[]).await;
+    let mut rig = Rig::without_plugin(&[]).await;
     let library = rig.dir.path().join("libnvidia-ml.so.1");
     let away = rig.dir.path().join("away");
     fs::rename(&library, &away).unwrap();

@@ -63,13 +63,20 @@ impl Rig {
 
     /// As [`Rig::new`], without waiting for the registration.
     pub async fn unregistered(cards: &[(&str, u64)]) -> Self {
+        let mut rig = Self::without_plugin(cards).await;
+        rig.begin_plugin();
+        rig
+    }
+
+    /// The node and its kubelet alone.
+    pub async fn without_plugin(cards: &[(&str, u64)]) -> Self {
         let sim = Sim::start().await.unwrap();
         sim.put(sim::node(NODE).address("127.0.0.1"));
         let dir = tempfile::tempdir().unwrap();
         sim.write_kubeconfig(&dir.path().join("kubeconfig")).unwrap();
         fs::copy(standin(), dir.path().join("libnvidia-ml.so.1")).unwrap();
         let kubelet = Kubelet::start(dir.path(), RESOURCE);
-        let mut rig = Self {
+        let rig = Self {
             sim,
             kubelet,
             dir,
@@ -83,7 +90,6 @@ impl Rig {
             scripted.push(json!({"uuid": uuid, "memoryMiB": units * 1024}));
         }
         rig.script(&scripted);
-        rig.begin_plugin();
         rig
     }
 
