@@ -291,12 +291,14 @@ fn clients_are_terminated(env: &TestEnv) -> Result<()> {
     let clients = format!("printf '1\\n{number}\\n' > {DAEMON}/clients; : > {DAEMON}/told");
     host.run(&["sh", "-c", &clients])?;
     delete_all(env, ["client"])?;
-    let told = host.run(&["cat", &format!("{DAEMON}/told")])?;
-    host.run(&["sh", "-c", &format!(": > {DAEMON}/clients")])?;
-    let terminated: BTreeSet<&str> =
-        told.lines().filter_map(|line| line.strip_prefix("terminate_client 42 ")).collect();
-    ensure!(terminated == BTreeSet::from([number.to_string().as_str()]), "it was told {told}");
-    Ok(())
+    let terminated = wait_for("the client and no other to be terminated", START, || {
+        let told = host.run(&["cat", &format!("{DAEMON}/told")])?;
+        let terminated: BTreeSet<&str> =
+            told.lines().filter_map(|line| line.strip_prefix("terminate_client 42 ")).collect();
+        Ok((terminated == BTreeSet::from([number.to_string().as_str()])).then_some(()))
+    });
+    let emptied = host.run(&["sh", "-c", &format!(": > {DAEMON}/clients")]).map(drop);
+    terminated.and(emptied)
 }
 
 fn has_limit(host: &Node) -> Result<bool> {
