@@ -51,6 +51,7 @@ lint: toolchain ## Formatting, width of comments, clippy, rustdoc, dependency po
 	$(CARGO) fmt --all --check
 	scripts/check-comment-width.sh
 	$(CARGO) clippy --locked --workspace --all-targets -- --deny warnings
+	$(CARGO) clippy --locked --package plimsoll-e2e --test e2e -- --deny warnings
 	RUSTDOCFLAGS="$${RUSTDOCFLAGS:-} --deny warnings" \
 	    $(CARGO) doc --locked --workspace --no-deps --document-private-items
 	@scripts/require-cargo-deny.sh

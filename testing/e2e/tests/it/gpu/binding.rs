@@ -76,7 +76,7 @@ fn one_node(env: &TestEnv) -> Result<()> {
 /// Waits until no unit of our nodes is in use. A device plugin reports the end of an earlier test's pods some seconds
 /// after the API server; until then, the pods of their namespace wait.
 fn all_units_are_free(env: &TestEnv) -> Result<()> {
-    let nodes: Vec<&str> = env.cluster()?.nodes().iter().map(|node| node.name()).collect();
+    let nodes: Vec<&str> = env.cluster()?.nodes().iter().map(e2e::Node::name).collect();
     no_unit_is_in_use(env, &nodes)
 }
 

@@ -37,7 +37,7 @@ const SMALL: [(&str, u64); 2] = [("one", 2), ("two", CARD_UNITS - 1)];
 
 fn moved(env: &TestEnv) -> Result<()> {
     let done = apply(env, OVERLAYS[1]).and_then(|()| scatter(env)).and_then(|()| make_room(env));
-    let removed = SMALL.iter().map(|(name, _)| remove(env, name)).collect::<Result<()>>();
+    let removed = SMALL.iter().try_for_each(|(name, _)| remove(env, name));
     let restored = apply(env, OVERLAYS[0]).and_then(|()| {
         let kinds = ["clusterrole", "clusterrolebinding"].map(|kind| format!("{kind}/{RIGHTS}"));
         env.cluster()?.kubectl_run(&["delete", &kinds[0], &kinds[1]]).map(drop)
