@@ -533,7 +533,7 @@ fn prepare_cards(
         let waits = begin.get_or_init(Instant::now).elapsed() < CHECKPOINT_PATIENCE;
         check_unit(&checkpoint, &pods, sizing.unit, waits)?;
         let Some(file) = &spec else { return Ok(()) };
-        let recorded = checkpoint.read().map(|checkpoint| checkpoint.limits).unwrap_or_default();
+        let recorded = checkpoint.read().map(|checkpoint| checkpoint.limits()).unwrap_or_default();
         file.write(cards, recorded).map_err(|error| error.to_string())
     })
 }

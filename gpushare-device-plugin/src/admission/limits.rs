@@ -48,7 +48,8 @@ impl Admission {
         let Some(checkpoint) = self.sources.checkpoint.find()? else { return Ok(()) };
         // Allocate adds a limit and records its pod under this lock.
         let records = self.sources.records();
-        if let Err(error) = file.set_in_use(checkpoint.limits, |uid| records.holder(uid).is_some())
+        if let Err(error) =
+            file.set_in_use(checkpoint.limits(), |uid| records.holder(uid).is_some())
         {
             tracing::warn!("{error}");
         }

@@ -13,7 +13,7 @@ use crate::cards::{Cards, units_of};
 use crate::isolation::limit::Limit;
 use crate::pods::{NodePod, PodRef, container_requests};
 use crate::processes::host::Membership;
-use crate::processes::rows::{ProcessOwner, Usage, rows};
+use crate::processes::rows::{ProcessOwner, Usage, owner, rows};
 use crate::processes::{CardProcess, Snapshot};
 use crate::records::ClaimedCards;
 use crate::records::checkpoint::{Checkpoint, OtherPluginCard, is_static, pod_exists};
@@ -244,35 +244,34 @@ impl Facts<'_> {
         limits: &BTreeMap<(PodUid, String), Limit>,
         findings: &mut Findings,
     ) {
-        let processes = || {
-            let cards = self.processes.iter();
-            cards.flat_map(|card| {
-                card.processes.iter().flatten().map(move |process| (card, process))
-            })
-        };
         // Else the driver does not tell which are clients.
-        if processes().all(|(_, process)| process.process.mps.is_some()) {
-            findings.checks([Kind::ProcessOutsideMps]);
-        }
-        for (card, CardProcess { process, of }) in processes() {
-            let Membership::Pod(group) = of else { continue };
-            let Some(pod) = self.pods.get(&group.pod) else { continue };
-            let name = group.container.as_ref().and_then(|id| pod.containers.get(id));
-            let Some(container) = name else { continue };
-            let limit = limits.get(&(group.pod.clone(), container.clone()));
-            let is_limited = limit.is_some_and(|limit| limit.by_mps().is_some());
-            let has_memory = process.used_bytes.is_some_and(|bytes| bytes > 0);
-            if is_limited && has_memory && process.mps == Some(false) {
-                let finding =
-                    of_container(Kind::ProcessOutsideMps, &pod.facts, container, &card.id());
-                let note = format!(
-                    "a process of container {container} is no client of MPS, which is to limit it on card {}: it takes \
-                     what memory it wants for as long as it runs. It began while no control daemon answered, or without \
-                     CUDA_MPS_PIPE_DIRECTORY; delete the pod",
-                    card.card.uuid
-                );
-                findings.add(finding, note);
+        let mut is_told = true;
+        for card in self.processes {
+            for CardProcess { process, of } in card.processes.iter().flatten() {
+                is_told &= process.mps.is_some();
+                let ProcessOwner::Container { container, uid, .. } = owner(of, Some(self.pods))
+                else {
+                    continue;
+                };
+                let Some(pod) = self.pods.get(&uid) else { continue };
+                let limit = limits.get(&(uid, container.clone()));
+                let is_limited = limit.is_some_and(|limit| limit.by_mps().is_some());
+                let has_memory = process.used_bytes.is_some_and(|bytes| bytes > 0);
+                if is_limited && has_memory && process.mps == Some(false) {
+                    let note = format!(
+                        "a process of container {container} is no client of MPS, which is to limit it on card {}: it \
+                         takes what memory it wants for as long as it runs. It began while no control daemon answered, \
+                         or without CUDA_MPS_PIPE_DIRECTORY; delete the pod",
+                        card.card.uuid
+                    );
+                    let finding =
+                        of_container(Kind::ProcessOutsideMps, &pod.facts, &container, &card.id());
+                    findings.add(finding, note);
+                }
             }
+        }
+        if is_told {
+            findings.checks([Kind::ProcessOutsideMps]);
         }
     }
 

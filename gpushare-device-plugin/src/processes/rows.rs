@@ -94,7 +94,8 @@ pub(crate) fn rows<'s>(
     all
 }
 
-fn owner(of: &Membership, pods: KnownPods<'_>) -> ProcessOwner {
+/// Whose a process is. A container whose name is not known has none.
+pub(crate) fn owner(of: &Membership, pods: KnownPods<'_>) -> ProcessOwner {
     let group = match of {
         Membership::NoPod => return ProcessOwner::Unmanaged,
         Membership::Unknown => return ProcessOwner::Unknown,

@@ -45,9 +45,7 @@ pub struct Checkpoint {
     /// Containers that hold ids of our resource. Those of deleted pods are included until the kubelet frees
     /// their ids.
     pub held: Vec<HeldIds>,
-    /// The limits of these containers, by the devices of their responses.
-    pub limits: PodLimits,
-    /// The same by the pod's UID and the container's name.
+    /// The limits of these containers, by the devices of their responses: by the pod's UID and the container's name.
     pub container_limits: BTreeMap<(PodUid, String), Limit>,
     /// Cards that containers hold by other resources, such as `nvidia.com/gpu`.
     pub other_plugin_cards: Vec<OtherPluginCard>,
@@ -207,7 +205,6 @@ impl Checkpoint {
             if entry.resource_name == resource {
                 if let Some(limit) = entry.limit() {
                     let pod = PodUid::from(entry.pod_uid.as_str());
-                    checkpoint.limits.insert((pod.clone(), limit));
                     checkpoint.container_limits.insert((pod, entry.container_name.clone()), limit);
                 }
                 checkpoint.held.push(entry.held_ids());
@@ -229,6 +226,11 @@ impl Checkpoint {
             }
         }
         Ok(checkpoint)
+    }
+
+    /// The limits that each pod has.
+    pub fn limits(&self) -> PodLimits {
+        self.container_limits.iter().map(|((pod, _), limit)| (pod.clone(), *limit)).collect()
     }
 }
 
@@ -377,7 +379,7 @@ mod tests {
         let driver = Limit::Driver { limit: MiB(2) };
         let mps = Limit::Mps(MpsLimit { cards: 1, limit: MiB(2), threads: 100 });
         let limits = PodLimits::from([("p".into(), driver), ("q".into(), mps)]);
-        assert_eq!(checkpoint.limits, limits);
+        assert_eq!(checkpoint.limits(), limits);
         let by_container: Vec<_> = checkpoint
             .container_limits
             .iter()

@@ -100,12 +100,13 @@ fn spec(server: &Server) -> LeaseSpec {
     server.lease.clone().unwrap().spec.unwrap()
 }
 
+fn two_candidates() -> (Server, Instant, Candidate, Candidate) {
+    (Server::default(), Instant::now(), candidate("first"), candidate("second"))
+}
+
 #[test]
 fn the_first_takes_it_and_the_second_waits_for_as_long_as_it_is_renewed() {
-    let mut server = Server::default();
-    let start = Instant::now();
-    let mut first = candidate("first");
-    let mut second = candidate("second");
+    let (mut server, start, mut first, mut second) = two_candidates();
     for seconds in (0..60).step_by(3) {
         assert!(step(&mut first, &mut server, after(start, seconds)));
         assert!(!step(&mut second, &mut server, after(start, seconds)));
@@ -115,10 +116,7 @@ fn the_first_takes_it_and_the_second_waits_for_as_long_as_it_is_renewed() {
 
 #[test]
 fn a_lease_that_is_not_renewed_is_taken_once_its_duration_is_over() {
-    let mut server = Server::default();
-    let start = Instant::now();
-    let mut first = candidate("first");
-    let mut second = candidate("second");
+    let (mut server, start, mut first, mut second) = two_candidates();
     step(&mut first, &mut server, start);
     assert!(!step(&mut second, &mut server, after(start, 1)));
     assert!(!step(&mut second, &mut server, after(start, 15)));
@@ -138,10 +136,7 @@ fn a_holder_may_write_for_two_thirds_of_the_lease_after_it_sent_the_renewal() {
 
 #[test]
 fn a_released_lease_is_taken_at_once() {
-    let mut server = Server::default();
-    let start = Instant::now();
-    let mut first = candidate("first");
-    let mut second = candidate("second");
+    let (mut server, start, mut first, mut second) = two_candidates();
     step(&mut first, &mut server, start);
     step(&mut second, &mut server, start);
     let released = first.released(time()).unwrap();
@@ -153,10 +148,7 @@ fn a_released_lease_is_taken_at_once() {
 
 #[test]
 fn a_lease_that_is_deleted_is_taken_once_its_last_holder_may_not_write_any_more() {
-    let mut server = Server::default();
-    let start = Instant::now();
-    let mut first = candidate("first");
-    let mut second = candidate("second");
+    let (mut server, start, mut first, mut second) = two_candidates();
     assert!(step(&mut first, &mut server, start));
     assert!(!step(&mut second, &mut server, start));
     server.lease = None;
@@ -172,10 +164,7 @@ fn a_lease_that_is_deleted_is_taken_once_its_last_holder_may_not_write_any_more(
 
 #[test]
 fn a_term_begins_where_another_may_have_held_the_lease_and_a_late_renewal_begins_none() {
-    let mut server = Server::default();
-    let start = Instant::now();
-    let mut first = candidate("first");
-    let mut second = candidate("second");
+    let (mut server, start, mut first, mut second) = two_candidates();
     step(&mut first, &mut server, start);
     step(&mut second, &mut server, start);
     // Late, but before the other looks.
@@ -191,10 +180,7 @@ fn a_term_begins_where_another_may_have_held_the_lease_and_a_late_renewal_begins
 
 #[test]
 fn a_term_begins_too_where_the_answer_to_the_write_that_took_the_lease_was_lost() {
-    let mut server = Server::default();
-    let start = Instant::now();
-    let mut first = candidate("first");
-    let mut second = candidate("second");
+    let (mut server, start, mut first, mut second) = two_candidates();
     step(&mut first, &mut server, start);
     for (seconds, wanted) in [(20, (1, 1)), (60, (2, 1)), (100, (2, 2))] {
         let now = after(start, seconds);
@@ -261,10 +247,7 @@ fn a_term_ends_where_the_lease_is_an_earlier_one_of_its_holder() {
 
 #[test]
 fn a_lease_that_is_deleted_after_another_took_it_is_not_made_again_at_once() {
-    let mut server = Server::default();
-    let start = Instant::now();
-    let mut first = candidate("first");
-    let mut second = candidate("second");
+    let (mut server, start, mut first, mut second) = two_candidates();
     step(&mut first, &mut server, start);
     step(&mut second, &mut server, start);
     assert!(step(&mut second, &mut server, after(start, 16)));
@@ -309,10 +292,7 @@ fn the_lease_tells_where_its_holder_answers() {
 
 #[test]
 fn one_that_has_resigned_takes_nothing_and_sees_who_does() {
-    let mut server = Server::default();
-    let start = Instant::now();
-    let mut first = candidate("first");
-    let mut second = candidate("second");
+    let (mut server, start, mut first, mut second) = two_candidates();
     step(&mut first, &mut server, start);
     first.resign();
     assert!(!step(&mut first, &mut server, after(start, 60)));
