@@ -23,6 +23,9 @@ spec:
   metrics: [{name: cpu_busy_avg_5m, period: 1m, maxAge: 8m, limit: 0.8}]
 ";
 
+/// The longest pause between two polls of a node: a period, and the tenth of one that a poll may come before its tick.
+const PERIOD: SignedDuration = SignedDuration::from_secs(66);
+
 /// Only a failing test waits this long.
 const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -152,11 +155,10 @@ async fn what_is_polled_counts_without_a_write_and_goes_on_after_a_takeover() {
     *world.busy.lock().unwrap() = 30.0;
     // The annotator's clock is one that the test moves, the extender's the machine's.
     let now = Timestamp::now();
-    let minutes = SignedDuration::from_mins;
-    let annotator = world.annotator(now - minutes(2)).await;
+    let annotator = world.annotator(now - PERIOD * 3).await;
     assert!(world.annotation().starts_with("0.30000,"));
     *world.busy.lock().unwrap() = 79.0;
-    annotator.time.advance(minutes(1));
+    annotator.time.advance(PERIOD);
     annotator.reach().await;
     assert!(world.annotation().starts_with("0.30000,"), "{}", world.annotation());
     let (extender, state) = world.extender().await;
@@ -164,8 +166,8 @@ async fn what_is_polled_counts_without_a_write_and_goes_on_after_a_takeover() {
     // Another replica takes over, and has polled the node.
     annotator.end().await;
     *world.busy.lock().unwrap() = 20.0;
-    let successor = world.annotator(now - minutes(1)).await;
-    successor.time.advance(minutes(1));
+    let successor = world.annotator(now - PERIOD).await;
+    successor.time.advance(PERIOD);
     successor.reach().await;
     assert!(world.annotation().starts_with("0.30000,"), "{}", world.annotation());
     until_load_is(&state, 200).await;
