@@ -76,7 +76,7 @@ site: toolchain ## The documents as a site, target/site, its links checked (inst
 	@scripts/site.sh
 
 .PHONY: bench
-bench: toolchain ## What a call of the extender costs, what grows with the nodes, and the codecs: writes the tables of bench/RESULTS.md and bench/history/codecs.md anew
+bench: toolchain ## What a call of the extender costs, what grows with the nodes, and the codecs: writes the tables of bench/RESULTS.md and bench/codecs.md anew
 	figures=$$(mktemp) && trap 'rm -f "$$figures"' EXIT && \
 	    $(CARGO) bench --locked --package plimsoll-bench --bench extender_http -- --json "$$figures" && \
 	    $(CARGO) bench --locked --package plimsoll-bench --bench placement --bench view --bench verbs --bench codecs -- --quick && \

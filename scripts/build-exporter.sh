@@ -3,7 +3,7 @@
 # that loads NVIDIA's library for it.
 #
 # Small: the profile `small` of Cargo.toml. Static, on musl: of a shared C library a process holds 1.6 MiB for the
-# little of it that it runs (bench/history/2026-11-22-exporter.md). Without rustup to fetch the target, on glibc.
+# little of it that it runs. Without rustup to fetch the target, on glibc.
 set -euo pipefail
 folder=${1:?usage: scripts/build-exporter.sh FOLDER [x86_64|aarch64]}
 machine=${2:-$(uname -m)}

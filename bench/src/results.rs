@@ -1,5 +1,5 @@
 //! What `make bench` writes down: the rows of `bench/RESULTS.md` of what a call costs over HTTP and what else grows
-//! with the number of nodes, and the table of `bench/history/codecs.md`.
+//! with the number of nodes, and the table of `bench/codecs.md`.
 
 use std::fs;
 use std::path::{Path, PathBuf};

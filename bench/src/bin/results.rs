@@ -1,4 +1,4 @@
-//! Writes what `make bench` measures into `bench/RESULTS.md` and `bench/history/codecs.md`.
+//! Writes what `make bench` measures into `bench/RESULTS.md` and `bench/codecs.md`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -23,7 +23,7 @@ struct Args {
     #[arg(long, default_value = "bench/RESULTS.md")]
     page: PathBuf,
     /// The page of codecs.
-    #[arg(long, default_value = "bench/history/codecs.md")]
+    #[arg(long, default_value = "bench/codecs.md")]
     codecs: PathBuf,
 }
 
