@@ -93,6 +93,9 @@ impl From<ReservationError> for BindError {
         match error {
             ReservationError::NoFit(node, why) => Self::NoFit(node, why),
             ReservationError::Bound(node) => Self::Contradiction(node),
+            ReservationError::Changed(node) => Self::Changed(format!(
+                "a binding to node {node} of what it was before may be under way"
+            )),
             ReservationError::OtherPod(other) => Self::OtherPod(other),
             ReservationError::HeldByDeleted(_) => Self::HeldByDeleted,
         }

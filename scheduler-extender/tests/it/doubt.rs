@@ -77,6 +77,32 @@ async fn a_binding_that_surely_never_landed_gives_its_card_back() {
     assert_eq!((used(&view), view.read().totals().reserved), (0, 0));
 }
 
+/// Its cards were reserved for what it was, and the version of what it is now must not bring that claim to it.
+#[tokio::test]
+async fn a_pod_that_changes_while_in_doubt_is_not_bound_with_the_claim_of_what_it_was() {
+    for (key, text) in [("gpu-cores", "80"), ("gpu-card-count", "2"), ("gpu-mem-limit", "9")] {
+        for seen_by_watch in [true, false] {
+            let sim = Sim::start().await.unwrap();
+            let (view, binder) = binder(&sim, Duration::from_secs(65)).await;
+            let train = gpu_pod(&sim, "train", 6);
+            show(&view, &train);
+            sim.faults().next_bindings(1, Fault::DropRequest);
+            let outcome = binder.bind(target(&train)).await;
+            assert!(matches!(outcome, Err(BindError::InDoubt(_))), "{outcome:?}");
+            let mut changed = train.clone();
+            changed["metadata"]["annotations"][format!("plimsoll.dev/{key}")] = text.into();
+            let changed = sim.put(changed);
+            if seen_by_watch {
+                show(&view, &changed);
+            }
+            let outcome = binder.bind(target(&train)).await;
+            assert!(matches!(outcome, Err(BindError::Changed(_))), "{key} {outcome:?}");
+            let stored = sim.pod("default", "train").unwrap();
+            assert!(stored["spec"]["nodeName"].is_null() && used(&view) == 6, "{key} {stored}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_binding_that_landed_after_all_is_found_and_kept() {
     let sim = Sim::start().await.unwrap();

@@ -94,6 +94,9 @@ pub enum ReserveError {
     /// The pod is already bound to the node.
     #[error("the pod is bound already")]
     Bound,
+    /// The pod has a reservation here for what it asked for before.
+    #[error("the pod has changed since its cards were reserved")]
+    Changed,
 }
 
 impl NodeLedger {
@@ -127,11 +130,11 @@ impl NodeLedger {
         self.read.get_or_init(|| Arc::new(self.node_cards()))
     }
 
-    /// Chooses cards for the pod and reserves them. Returns the existing reservation if the pod has one here.
+    /// Chooses cards for the pod and reserves them. Returns an existing reservation of the same claim.
     ///
     /// # Errors
     ///
-    /// If no cards fit, or the pod is already bound.
+    /// If no cards fit, the pod is already bound, or its reservation is of another claim.
     pub fn reserve(
         &mut self,
         pod: &PodUid,
@@ -139,7 +142,11 @@ impl NodeLedger {
         rule: &ChoiceRule,
     ) -> Result<Reservation, ReserveError> {
         match self.entries.get(pod).map(|entry| (entry.stage(), entry.reservation())) {
-            Some((Stage::Reserved, Some(reservation))) => return Ok(reservation.clone()),
+            Some((Stage::Reserved, Some(reservation))) => {
+                let claim = Claim::on_cards(request, &reservation.choice.card_ids());
+                let is_same = claim == reservation.claim;
+                return if is_same { Ok(reservation.clone()) } else { Err(ReserveError::Changed) };
+            }
             Some(_) => return Err(ReserveError::Bound),
             None => {}
         }

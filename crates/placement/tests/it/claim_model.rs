@@ -186,7 +186,9 @@ impl World {
         let reserved = next.replicas[leader].ledger.reserve(&uid(pod), &request(pod), &RULE);
         let card = match reserved {
             Ok(reserved) => reserved.choice.cards[0].index as usize,
-            Err(ReserveError::NoFit(_) | ReserveError::Bound) => return None,
+            Err(ReserveError::NoFit(_) | ReserveError::Bound | ReserveError::Changed) => {
+                return None;
+            }
         };
         next.bindings.push(Binding { sender: Some(leader), pod, card, way: Way::Sent });
         Some(next)

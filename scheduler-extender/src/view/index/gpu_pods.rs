@@ -71,6 +71,8 @@ pub enum ReservationError {
     NoFit(NodeName, NoFit),
     /// The pod is bound to the node already.
     Bound(NodeName),
+    /// Cards of the node are reserved for what the pod asked for before, since a binding may be under way.
+    Changed(NodeName),
     /// The UID belongs to a pod of another name.
     OtherPod(OtherPod),
     /// Deleted pods of the pod's namespace still hold units.
@@ -225,9 +227,7 @@ impl Index {
         // The annotations can change until the pod is bound.
         record.faulty = gpu.fault.is_some();
         record.version.clone_from(&pod.version);
-        if record.nodes.is_empty() {
-            record.request = gpu.request.clone();
-        }
+        record.request = gpu.request.clone();
         record.nominated_by_scheduler = pod.nominated_node.clone();
         self.set_nominated(&pod.uid, record);
     }
@@ -375,6 +375,7 @@ impl Index {
         match reserved {
             Some(Ok(reserved)) => Ok(reserved),
             Some(Err(ReserveError::Bound)) => Err(ReservationError::Bound(name.clone())),
+            Some(Err(ReserveError::Changed)) => Err(ReservationError::Changed(name.clone())),
             Some(Err(ReserveError::NoFit(why))) => Err(ReservationError::NoFit(name.clone(), why)),
             None => Err(ReservationError::NoFit(name.clone(), NoFit::NoCards)),
         }
