@@ -46,9 +46,6 @@ pub enum Mode {
     /// A mount that NVIDIA's container runtime reads, for nodes without CDI. A pod can add cards with a
     /// hostPath volume only.
     Mounts,
-    /// NVIDIA_VISIBLE_DEVICES in the environment, for runtimes that read nothing else. A pod's own spec
-    /// overrides it.
-    Env,
 }
 
 /// The cards and units of one container.
@@ -202,7 +199,6 @@ impl Responder {
                 response.envs.extend(first_card_env(share.cards, CARD_REQUESTS));
                 response.mounts = share.cards.iter().map(request_mount).collect();
             }
-            Mode::Env => response.envs.extend(first_card_env(share.cards, &uuids(share.cards))),
         }
         response
     }
@@ -334,7 +330,7 @@ mod tests {
 
     #[test]
     fn every_response_has_the_amounts() {
-        for mode in [Mode::Cdi, Mode::Mounts, Mode::Env] {
+        for mode in [Mode::Cdi, Mode::Mounts] {
             let envs = response(mode).envs;
             let values = [aliyun::CONTAINER, aliyun::POD, UNIT_MIB].map(|name| envs[name].as_str());
             assert_eq!(values, ["2", "3", "1024"], "{mode:?}");
@@ -557,16 +553,9 @@ mod tests {
         let nvidias = [A, B].map(|uuid| format!("nvidia.com/gpu={uuid}"));
         assert_eq!(names[..2], nvidias);
         assert_eq!(names[2..], [format!("plimsoll.dev/gpu-mem={A}")]);
-        let env = response_of(Mode::Env, &[A, B]).envs;
-        assert_eq!(env[VISIBLE_DEVICES], format!("{A},{B}"));
-        assert_eq!((&env[GPU_UUIDS], &env[GPU_UUID][..]), (&env[VISIBLE_DEVICES], A));
-        assert_eq!(response_of(Mode::Mounts, &[A, B]).mounts.len(), 2);
-    }
-
-    #[test]
-    fn with_env_the_variable_names_the_card() {
-        let response = response(Mode::Env);
-        assert_eq!((response.mounts, response.cdi_devices), (vec![], vec![]));
-        assert_eq!(response.envs[VISIBLE_DEVICES], A);
+        let by_mounts = response_of(Mode::Mounts, &[A, B]);
+        assert_eq!(by_mounts.mounts.len(), 2);
+        assert_eq!(by_mounts.envs[GPU_UUIDS], format!("{A},{B}"));
+        assert_eq!(by_mounts.envs[GPU_UUID], A);
     }
 }

@@ -46,9 +46,7 @@ pub enum Problem {
     /// The only device is `all`, as where the toolkit runs in WSL2.
     #[error(
         "NVIDIA's CDI specification has the device {kind}=all and none of a single card, as in WSL2, so containers \
-         cannot get the card {card} \
-         alone by CDI: run the device plugin with --response=mounts, or --response=env where the runtime reads \
-         nothing else"
+         cannot get the card {card} alone by CDI: run the device plugin with --response=mounts"
     )]
     OnlyAll {
         /// The kind.

@@ -65,10 +65,10 @@ fn a_runtime_without_cdi_is_found() {
     let mut facts = healthy();
     let plugin = of(
         json!({"kind": "DaemonSet", "metadata": {"labels": {"app.kubernetes.io/name": "gpushare-device-plugin"}},
-        "spec": {"template": {"spec": {"containers": [{"args": ["--response=env"]}]}}}}),
+        "spec": {"template": {"spec": {"containers": [{"args": ["--response=mounts"]}]}}}}),
     );
     facts.workloads.as_mut().unwrap()[3] = plugin;
-    assert_only(&facts, Level::Warn, "cdi", "--response=env");
+    assert_only(&facts, Level::Warn, "cdi", "--response=mounts");
 }
 
 #[test]
