@@ -7,7 +7,6 @@ use cluster::{
     Client, Elector, EventWriter, Events, Leadership, LeaseSettings, NodeFacts, Scope, WatchHealth,
 };
 use daemon::follow::{Current, EVERY, Follower, Source};
-use daemon::metrics::WatchMetrics;
 use daemon::{Context, Shutdown};
 use jiff::SignedDuration;
 use placement::names::Names;
@@ -327,34 +326,28 @@ fn nodes(
 ) -> Events<NodeFacts> {
     let names = settings.names.clone();
     let codec = args.load.codec();
-    let health = watch_health(context, &metrics.watch_of_nodes);
-    let template = args.exporters.exporter_address.clone();
+    let health = watch_health(context, metrics, "nodes");
     // All nodes: those that are not selected may carry a taint that is to be cleared.
     let nodes = cluster::watch_nodes(client.clone(), Scope::All, health, move |node| {
-        let facts = node.facts(&names, &codec);
-        Some(match &template {
-            Some(template) => template.apply(facts),
-            None => facts,
-        })
+        Some(node.facts(&names, &codec))
     });
-    let nodes =
-        settings.store.read(client, nodes, || watch_health(context, &metrics.watch_of_node_loads));
+    let nodes = settings.store.read(client, nodes, || watch_health(context, metrics, "nodeloads"));
     let Some(service) = args.exporters.exporter_service.clone() else { return nodes };
-    let health = watch_health(context, &metrics.watch_of_endpoint_slices);
+    let health = watch_health(context, metrics, "endpointslices");
     discovery::by_service(nodes, cluster::watch_service(client.clone(), service, health))
 }
 
 fn pods(context: &Context, metrics: &Metrics, client: &Client, names: &Names) -> Events<BoundPod> {
-    let health = watch_health(context, &metrics.watch_of_pods);
+    let health = watch_health(context, metrics, "pods");
     let names = names.clone();
     cluster::watch_pods(client.clone(), Scope::All, health, move |pod, _| {
         BoundPod::select(&pod, &names)
     })
 }
 
-/// The counters of a further watch, which are shown as `metrics`.
-fn watch_health(context: &Context, metrics: &WatchMetrics) -> WatchHealth {
+/// The counters of a further watch, which are shown as those of `resource`.
+fn watch_health(context: &Context, metrics: &Metrics, resource: &'static str) -> WatchHealth {
     let health = WatchHealth::default();
-    context.before_scrape(metrics, health.clone(), set_watch);
+    context.before_scrape(&metrics.watches.of(resource), health.clone(), set_watch);
     health
 }

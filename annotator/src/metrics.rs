@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use cluster::{CallError, Leadership, TaintEffect, WatchHealth};
 use daemon::metrics::{
-    Counter, Gauge, Histogram, Labelled, Registry, WatchMetrics, exponential_buckets, set_counter,
+    Counter, Gauge, Histogram, Labelled, Registry, WatchCounters, WatchMetrics,
+    exponential_buckets, set_counter,
 };
 
 use crate::exporter::connections::ConnectionMetrics;
@@ -53,14 +54,7 @@ pub struct Metrics {
     workload_uses_refused: Counter,
     workloads_evicted: Counter,
     objects_read_in_part: Counter,
-    /// The watch of nodes.
-    pub(crate) watch_of_nodes: WatchMetrics,
-    /// The watch of pods.
-    pub(crate) watch_of_pods: WatchMetrics,
-    /// The watch of EndpointSlices, with `--exporter-service`.
-    pub(crate) watch_of_endpoint_slices: WatchMetrics,
-    /// The watch of NodeLoads, with `--readings-in=nodeloads`.
-    pub(crate) watch_of_node_loads: WatchMetrics,
+    pub(crate) watches: WatchMetrics,
 }
 
 impl Metrics {
@@ -206,10 +200,7 @@ impl Metrics {
                 "plimsoll_annotator_objects_read_in_part_total",
                 "Objects in lists and watches of which not every field could be read",
             ),
-            watch_of_nodes: WatchMetrics::register(registry, "plimsoll_annotator_watch_nodes"),
-            watch_of_pods: WatchMetrics::register(registry, "plimsoll_annotator_watch_pods"),
-            watch_of_endpoint_slices: WatchMetrics::register(registry, "plimsoll_annotator_watch_endpointslices"),
-            watch_of_node_loads: WatchMetrics::register(registry, "plimsoll_annotator_watch_nodeloads"),
+            watches: WatchMetrics::register(registry, "plimsoll_annotator"),
         }
     }
 
@@ -376,7 +367,7 @@ pub(crate) fn call_reason(error: &CallError) -> &'static str {
 }
 
 /// Sets the metrics of a watch to what the watch itself counted.
-pub(crate) fn set_watch(metrics: &WatchMetrics, health: &WatchHealth) {
+pub(crate) fn set_watch(metrics: &WatchCounters, health: &WatchHealth) {
     set_counter(&metrics.events, health.events());
     set_counter(&metrics.lists, health.lists());
     set_counter(&metrics.errors, health.errors());

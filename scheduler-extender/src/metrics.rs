@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use daemon::follow::Current;
 use daemon::metrics::{
-    Counter, Gauge, Histogram, Labelled, Registry, WatchMetrics, exponential_buckets, set_counter,
+    Counter, Gauge, Histogram, Labelled, Registry, WatchCounters, WatchMetrics,
+    exponential_buckets, set_counter,
 };
 use daemon::tls::ServerTls;
 use jiff::Timestamp;
@@ -259,8 +260,7 @@ struct ViewMetrics {
     policy_warnings: Gauge,
     without_reading: Labelled<Gauge, 1>,
     refused_readings: Labelled<Counter, 1>,
-    watch_of_nodes: WatchMetrics,
-    watch_of_pods: WatchMetrics,
+    watches: WatchMetrics,
 }
 
 impl ViewMetrics {
@@ -311,8 +311,7 @@ impl ViewMetrics {
                 ["cause"],
                 "Readings that were not believed and count as missing, by cause",
             ),
-            watch_of_nodes: WatchMetrics::register(registry, "plimsoll_extender_watch_nodes"),
-            watch_of_pods: WatchMetrics::register(registry, "plimsoll_extender_watch_pods"),
+            watches: WatchMetrics::register(registry, "plimsoll_extender"),
         }
     }
 
@@ -342,13 +341,13 @@ impl ViewMetrics {
         for (cause, readings) in view.ask(Index::refused_readings) {
             set_counter(&self.refused_readings.with([cause]), readings);
         }
-        set_watch(&self.watch_of_nodes, &view.nodes);
-        set_watch(&self.watch_of_pods, &view.pods);
+        set_watch(&self.watches.of("nodes"), &view.nodes);
+        set_watch(&self.watches.of("pods"), &view.pods);
     }
 }
 
 /// Sets the metrics of a watch to what the watch itself counted.
-fn set_watch(metrics: &WatchMetrics, watch: &WatchState) {
+fn set_watch(metrics: &WatchCounters, watch: &WatchState) {
     set_counter(&metrics.events, watch.health.events());
     set_counter(&metrics.lists, watch.health.lists());
     set_counter(&metrics.errors, watch.health.errors());

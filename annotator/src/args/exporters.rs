@@ -10,7 +10,6 @@ use rustls::pki_types::DnsName;
 
 use super::durations::zero_or;
 use crate::exporter::credentials::CredentialFiles;
-use crate::exporter::discovery::AddressTemplate;
 use crate::exporter::transport::Reach;
 
 /// The exporters.
@@ -27,17 +26,6 @@ pub struct ExporterArgs {
         value_name = "PORT"
     )]
     pub exporter_port: u16,
-
-    /// Where each node's exporter answers, host:port in which {node} stands for the node's name:
-    /// `{node}.metrics.example:9443`. For exporters behind names or a proxy. The annotation goes before it.
-    #[arg(
-        long,
-        env = "PLIMSOLL_EXPORTER_ADDRESS",
-        value_parser = AddressTemplate::parse,
-        conflicts_with = "exporter_service",
-        value_name = "HOST:PORT"
-    )]
-    pub exporter_address: Option<AddressTemplate>,
 
     /// A headless Service whose pods are the exporters: each node's is the ready endpoint that names the
     /// node, at the Service's port, or the one of that name where it has several. For exporters that are

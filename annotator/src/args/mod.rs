@@ -46,7 +46,7 @@ pub struct Args {
     #[arg(
         long,
         env = "PLIMSOLL_METRICS_SERVER",
-        conflicts_with_all = ["exporter_address", "exporter_service", "exporter_ca_file", "prometheus_url"]
+        conflicts_with_all = ["exporter_service", "exporter_ca_file", "prometheus_url"]
     )]
     pub metrics_server: bool,
 
@@ -183,7 +183,6 @@ mod tests {
             "--lease-duration=6m",
             "--concurrency=0",
             "--exporter-port=0",
-            "--exporter-address=metrics:9443",
             "--exporter-service=exporters",
             "--prometheus-url=ftp://prometheus",
             "--prometheus-url=prometheus:9090",
@@ -202,14 +201,6 @@ mod tests {
         ] {
             assert!(parse(&[flag]).is_err(), "{flag}");
         }
-    }
-
-    #[test]
-    fn exporters_are_found_in_one_way() {
-        let address = "--exporter-address={node}:1";
-        let service = "--exporter-service=a/b";
-        assert!(parse(&[address]).is_ok() && parse(&[service]).is_ok());
-        assert!(parse(&[address, service]).is_err());
     }
 
     #[test]

@@ -18,7 +18,7 @@ pub struct PrometheusArgs {
         long,
         env = "PLIMSOLL_PROMETHEUS_URL",
         value_parser = prometheus_url,
-        conflicts_with_all = ["exporter_address", "exporter_service", "exporter_ca_file"],
+        conflicts_with_all = ["exporter_service", "exporter_ca_file"],
         value_name = "URL"
     )]
     pub prometheus_url: Option<Url>,

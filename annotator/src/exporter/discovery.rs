@@ -1,58 +1,14 @@
-//! Addresses of exporters that do not listen at their node's InternalIP: from an address template, or from the
-//! EndpointSlices of a Service.
+//! Addresses of exporters that do not listen at their node's InternalIP: from the EndpointSlices of a Service.
 //!
-//! Both set the address in a node's facts, before any other module gets them. The annotation on a Node overrides both.
-//! Invariants: a node's name is inserted into an address only if the result is a host and a port; a node without a
-//! ready endpoint of the Service has no address, not its InternalIP, where another program may listen.
+//! They are set in a node's facts, before any other module gets them. The annotation on a Node overrides them.
+//! Invariant: a node without a ready endpoint of the Service has no address, not its InternalIP, where another program
+//! may listen.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
 
 use cluster::{Addition, Event, Events, NodeFacts, SliceFacts, with_addition};
 use placement::units::NodeName;
-
-/// The placeholder of the node's name in a template.
-const NODE: &str = "{node}";
-
-/// The address of each node's exporter, as `{node}.metrics.example:9443`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct AddressTemplate {
-    before: String,
-    after: String,
-}
-
-impl AddressTemplate {
-    /// Parses a host and a port, with `{node}` as the placeholder of the node's name.
-    ///
-    /// # Errors
-    /// A message, where it is another text.
-    pub fn parse(text: &str) -> Result<Self, String> {
-        if let Some((before, after)) = text.split_once(NODE) {
-            let template = Self { before: before.to_owned(), after: after.to_owned() };
-            if template.address("n").is_some() {
-                return Ok(template);
-            }
-        }
-        Err(format!(
-            "expected host:port with {NODE} in the host, e.g. `{NODE}.metrics.example:9443`"
-        ))
-    }
-
-    /// The address of that node's exporter; `None` if the name is not valid in a host.
-    fn address(&self, node: &str) -> Option<String> {
-        cluster::exporter_address(&format!("{}{node}{}", self.before, self.after)).ok()
-    }
-
-    /// The node's facts with the address of its exporter. An address from the node's annotation is not changed.
-    #[must_use]
-    pub fn apply(&self, mut facts: NodeFacts) -> NodeFacts {
-        if facts.exporter.is_none() {
-            facts.internal_ip = None;
-            facts.exporter = self.address(facts.name.as_str()).map(Ok);
-        }
-        facts
-    }
-}
 
 /// The events of `nodes`, with exporters' addresses from a Service's EndpointSlices, as [`with_addition`] does.
 pub(crate) fn by_service(
@@ -160,46 +116,6 @@ mod tests {
             texts.push(format!("{}={address}", facts.name));
         }
         texts
-    }
-
-    #[test]
-    fn a_template_gives_each_node_its_own_address_and_the_annotation_goes_before_it() {
-        let template = AddressTemplate::parse("{node}.metrics.example:9443").unwrap();
-        for (annotated, address) in [
-            (None, "worker-1=worker-1.metrics.example:9443"),
-            (Some("1.2.3.4:5"), "worker-1=1.2.3.4:5"),
-        ] {
-            let facts = template.apply(node("worker-1", annotated));
-            assert_eq!(addresses(Event::Applied(facts)), [address]);
-        }
-    }
-
-    #[test]
-    fn a_name_that_no_node_has_gives_no_address() {
-        let template = AddressTemplate::parse("{node}.metrics.example:9443").unwrap();
-        let long = "a".repeat(250);
-        for name in ["evil.example:80/", "a b", "", "a@b", "a%2f", "[::1]", long.as_str()] {
-            let facts = template.apply(node(name, None));
-            assert_eq!((facts.exporter, facts.internal_ip), (None, None), "{name}");
-        }
-    }
-
-    #[test]
-    fn a_template_that_is_no_host_and_port_is_refused() {
-        for wrong in [
-            "{node}",
-            "metrics:9443",
-            "https://{node}:9443",
-            "{node}:0",
-            "{node}/x:1",
-            "{node}:port",
-            "metrics:{node}",
-            "metrics:1{node}",
-            "[{node}]:9443",
-            "{node}.{node}:9443",
-        ] {
-            assert!(AddressTemplate::parse(wrong).is_err(), "{wrong}");
-        }
     }
 
     #[tokio::test]

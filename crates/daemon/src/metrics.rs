@@ -257,7 +257,7 @@ impl<M: Clone, const N: usize> Labelled<M, N> {
 
 /// The counters of one watch of the API server; clones share them.
 #[derive(Debug, Clone)]
-pub struct WatchMetrics {
+pub struct WatchCounters {
     /// Objects that it delivered.
     pub events: Counter,
     /// Complete lists.
@@ -266,22 +266,37 @@ pub struct WatchMetrics {
     pub errors: Counter,
 }
 
+/// The counters of all watches of a program, by the resource that is watched.
+#[derive(Debug, Clone)]
+pub struct WatchMetrics {
+    events: Labelled<Counter, 1>,
+    lists: Labelled<Counter, 1>,
+    errors: Labelled<Counter, 1>,
+}
+
 impl WatchMetrics {
-    /// Those of a watch by the names `PREFIX_events_total`, `PREFIX_lists_total` and `PREFIX_errors_total`.
+    /// Those by the names `PREFIX_watch_events_total`, `PREFIX_watch_lists_total` and `PREFIX_watch_errors_total`.
     pub fn register(registry: &mut Registry, prefix: &str) -> Self {
+        let mut counters = |what, help| {
+            registry.counters(format!("{prefix}_watch_{what}_total"), ["resource"], help)
+        };
         Self {
-            events: registry.counter(
-                format!("{prefix}_events_total"),
-                "Objects that the watch delivered, those of lists included",
-            ),
-            lists: registry.counter(
-                format!("{prefix}_lists_total"),
+            events: counters("events", "Objects that the watch delivered, those of lists included"),
+            lists: counters(
+                "lists",
                 "Complete lists of the watch; each after the first is of a watch that could not be resumed",
             ),
-            errors: registry.counter(
-                format!("{prefix}_errors_total"),
-                "Failed calls and broken streams of the watch",
-            ),
+            errors: counters("errors", "Failed calls and broken streams of the watch"),
+        }
+    }
+
+    /// Those of the watch of `resource`, such as `nodes`.
+    #[must_use]
+    pub fn of(&self, resource: &'static str) -> WatchCounters {
+        WatchCounters {
+            events: self.events.with([resource]),
+            lists: self.lists.with([resource]),
+            errors: self.errors.with([resource]),
         }
     }
 }
