@@ -56,8 +56,8 @@ pub struct PodRef {
     pub name: String,
 }
 
-/// The fields of a log line about a pod, by which the lines of all programs about it are found: docs/events.md. They
-/// are absent where the pod is not known.
+/// The fields of a log line about a pod, by which the lines of all programs about it are found:
+/// docs/monitoring.md#logs. They are absent where the pod is not known.
 pub(crate) struct PodFields<'a> {
     pub uid: Option<&'a str>,
     pub namespace: Option<&'a str>,

@@ -273,7 +273,7 @@ pub(super) type Wanted =
 /// In place of the name of the ConfigMap that the policy is read from.
 const POLICY: &str = "policy";
 
-/// The rights of docs/rights.md that are always needed.
+/// The rights of docs/security.md that are always needed.
 pub(super) const RIGHTS: [Wanted; 21] = [
     ("scheduler-extender", "", "nodes", "", &["get", "list", "watch"], false),
     ("scheduler-extender", "", "pods", "", &["get", "list", "watch"], false),

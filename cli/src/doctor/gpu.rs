@@ -131,7 +131,7 @@ pub(crate) fn nodes(facts: &Facts, found: &mut Findings) {
                 count(replaced.len(), "GPU node"),
                 few(&replaced)
             ),
-            "if it does not end: docs/operations.md#nvidias-driver",
+            "if it does not end: docs/operations.md#replace-nvidias-driver",
         );
     }
     if !unlabelled.is_empty() {
@@ -177,12 +177,12 @@ pub(crate) fn unit(facts: &Facts, found: &mut Findings) {
             let unit = says.unwrap_or("a larger value");
             found.fail(
                 format!("{pod}: the unit is too small, so that the node has more than it may offer, and offers nothing"),
-                format!("set --unit-mib to {unit} or more, on all nodes alike (docs/operations.md#changing-the-unit)"),
+                format!("set --unit-mib to {unit} or more, on all nodes alike (docs/operations.md#change-the-unit)"),
             );
         } else if other {
             found.fail(
                 format!("{pod}: containers hold units of another size than --unit-mib"),
-                "drain the GPU nodes before the unit changes (docs/operations.md#changing-the-unit)",
+                "drain the GPU nodes before the unit changes (docs/operations.md#change-the-unit)",
             );
         }
     }
@@ -300,7 +300,7 @@ pub(crate) fn cdi(facts: &Facts, found: &mut Findings) {
             format!(
                 "not used: the device plugin runs with --response={response}, which protects less"
             ),
-            "docs/security.md#the-card-of-a-container",
+            "docs/security.md#which-gpu-a-container-sees",
         );
     }
     let Some(nodes) = nodes_with_cards(facts, found) else { return };

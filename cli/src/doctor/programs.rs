@@ -161,7 +161,8 @@ fn leader(workload: &Workload, facts: &Facts, found: &mut Findings) {
 }
 
 /// What to do about programs of several versions.
-const FINISH: &str = "finish the upgrade: helm upgrade, or kubectl apply -k (docs/versions.md)";
+const FINISH: &str =
+    "finish the upgrade: helm upgrade, or kubectl apply -k (docs/install.md#upgrading)";
 
 /// Whether all programs are of one version that fits this command and the cluster.
 pub(crate) fn versions(facts: &Facts, found: &mut Findings) {

@@ -1,4 +1,4 @@
-//! docs/events.md and docs/troubleshoot.md have every event, and a line of a log about one pod has the pod's fields.
+//! docs/monitoring.md and docs/troubleshoot.md have every event; a line of a log about one pod has the pod's fields.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -198,8 +198,9 @@ fn codes(text: &str) -> BTreeSet<String> {
 
 #[test]
 fn every_event_is_in_the_table_of_events_and_no_other() {
-    let text = read("docs/events.md");
-    let (table, _) = text.split_once("\n## Logs\n").unwrap();
+    let text = read("docs/monitoring.md");
+    let (_, table) = text.split_once("\n## Events\n").unwrap();
+    let (table, _) = table.split_once("\n## Logs\n").unwrap();
     let rows = table.lines().filter(|line| line.starts_with("| ")).map(cells);
     let mut named: BTreeSet<String> = rows.flat_map(|cells| codes(cells[1])).collect();
     // kube-scheduler's own.

@@ -1,4 +1,4 @@
-//! The YAML of `--config.file`; docs/signals.md describes it.
+//! The YAML of `--config.file`; docs/readings.md describes it.
 
 use serde::Deserialize;
 use serde_saphyr::Spanned;

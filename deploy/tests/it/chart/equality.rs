@@ -58,9 +58,9 @@ impl Component {
     }
 }
 
-/// The components of docs/components.md in its order, with the values of its table.
+/// The components of docs/install.md in their order, with the values of its table.
 fn components() -> Vec<Component> {
-    let text = read("docs/components.md");
+    let text = read("docs/install.md");
     let rows: Vec<Vec<&str>> =
         text.lines().filter(|line| line.starts_with("| `")).map(cells).collect();
     let mut found = Vec::new();

@@ -15,7 +15,7 @@ const DOCUMENT: &str = "docs/metrics.md";
 /// The name of the table of what every program has.
 const OF_EVERY_PROGRAM: &str = "every program";
 
-/// A series that the extender answers queries with, and its label (docs/descheduler.md); on no page of metrics.
+/// A series that the extender answers queries with, and its label (docs/hot-nodes.md); on no page of metrics.
 const OF_QUERIES: [&str; 2] = ["plimsoll_limit_ratio", "plimsoll_node"];
 
 /// What a rule records (docs/monitoring.md).

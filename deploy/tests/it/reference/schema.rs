@@ -15,7 +15,7 @@ const MORE: [(&str, &str, &str); 14] = [
     (
         "scheduling-policy",
         "gpu.placement",
-        "[which node and which card](gpu.md#which-node-and-which-card)",
+        "[which node and which card](gpu.md#how-a-gpu-is-chosen)",
     ),
     (
         "scheduling-policy",
@@ -23,7 +23,7 @@ const MORE: [(&str, &str, &str); 14] = [
         "[memory that nobody manages](gpu.md#memory-that-nobody-manages)",
     ),
     ("scheduling-policy", "limits.mode", "[limits](placement.md#limits-soft-or-hard)"),
-    ("scheduling-policy", "metrics[].name", "[signals and windows](signals.md)"),
+    ("scheduling-policy", "metrics[].name", "[signals and windows](readings.md)"),
     (
         "scheduling-policy",
         "metrics[].period",

@@ -64,7 +64,7 @@ pub static TARGETS: &[Target] = &[
     Target {
         name: "exporter_config",
         body: exporter::config,
-        files: &["docs/signals.md"],
+        files: &["docs/readings.md"],
         examples: exporter::configs,
     },
     Target {

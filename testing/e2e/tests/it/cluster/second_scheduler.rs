@@ -153,7 +153,7 @@ fn own_lease(env: &TestEnv) -> Result<()> {
         ensure!(own.starts_with("kube-scheduler-"), "our Lease is held by {own}");
         let providers = holder(env, "kube-system", PROGRAM)?;
         ensure!(!providers.starts_with("kube-scheduler-"), "the provider's is held by {providers}");
-        // What docs/rights.md says of the built-in role, and why there is a Role for the own Lease.
+        // What docs/security.md says of the built-in role, and why there is a Role for the own Lease.
         ensure!(may_update(env, "kube-system", PROGRAM)?, "the provider's Lease is out of reach");
         ensure!(may_update(env, "plimsoll", NAME)?, "the own Lease is out of reach");
         ensure!(!may_update(env, "kube-system", NAME)?, "more than the role gives");

@@ -1,5 +1,5 @@
-//! A test of the last release's programs beside those of this one (docs/versions.md). It runs after Plimsoll was
-//! removed.
+//! A test of the last release's programs beside those of this one (docs/install.md#upgrading). It runs after Plimsoll
+//! was removed.
 
 use anyhow::Result;
 use e2e::build::images::REGISTRY;
