@@ -33,7 +33,6 @@ use crate::runner::JobRunner;
 use crate::source::metrics_server::MetricsServer;
 use crate::source::prometheus::{Prometheus, Setup};
 use crate::source::{ClusterSource, SourceInputs, Table, Tables, poll_source};
-use crate::store::Store;
 
 /// The reporting component of events.
 const EVENT_COMPONENT: &str = "plimsoll-annotator";
@@ -76,8 +75,6 @@ pub async fn start(
     let (policy_file, policies) = Follower::open(PolicyFile::new(&args.load.policy_file))?;
     let (credentials, transport) = transport(&args)?;
     let client = cluster::client(args.api.kubeconfig.as_deref()).await?;
-    let store = Store::new(args.load.readings_in, args.load.codec());
-    store.check(&client).await?;
     let (elector, leadership) = election(&args, &client);
     context.before_scrape(&metrics, leadership.clone(), Metrics::set_lease);
     let inputs =
@@ -95,7 +92,7 @@ pub async fn start(
             credential_metrics.count_credentials_read(good)
         });
     }
-    let settings = settings(&args, store);
+    let settings = settings(&args);
     let (node_events, queue) = NodeEvents::new();
     let events = EventWriter::new(client.clone(), EVENT_COMPONENT);
     context.spawn("events", write_events(queue, events, context.shutdown()));
@@ -299,11 +296,11 @@ async fn wait_for(clock: Clock, span: Duration) {
     clock.wait(clock.now().checked_add(span).ok()).await;
 }
 
-fn settings(args: &Args, store: Store) -> Settings {
+fn settings(args: &Args) -> Settings {
     let polls_pods = args.polls_exporters();
     Settings {
         names: args.names.names(),
-        store,
+        codec: args.load.codec(),
         exporter_port: args.exporters.exporter_port,
         concurrency: usize::from(args.concurrency),
         pod_use_period: if polls_pods { unless_zero(args.exporters.pod_use_period) } else { None },
@@ -325,13 +322,12 @@ fn nodes(
     args: &Args,
 ) -> Events<NodeFacts> {
     let names = settings.names.clone();
-    let codec = args.load.codec();
+    let codec = settings.codec.clone();
     let health = watch_health(context, metrics, "nodes");
     // All nodes: those that are not selected may carry a taint that is to be cleared.
     let nodes = cluster::watch_nodes(client.clone(), Scope::All, health, move |node| {
         Some(node.facts(&names, &codec))
     });
-    let nodes = settings.store.read(client, nodes, || watch_health(context, metrics, "nodeloads"));
     let Some(service) = args.exporters.exporter_service.clone() else { return nodes };
     let health = watch_health(context, metrics, "endpointslices");
     discovery::by_service(nodes, cluster::watch_service(client.clone(), service, health))

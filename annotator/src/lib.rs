@@ -5,7 +5,7 @@
 //! that pods hold. Missing data is not written: the readings of a node with a silent exporter become stale.
 //!
 //! * [`fleet`]: what is due for which node, and the effects of finished jobs. Pure decisions.
-//! * [`store`]: where readings are stored, in annotations or NodeLoads, and the calls that write them.
+//! * [`node_write`]: what one job writes of its node, as annotations.
 //! * [`exporter`]: exporters' addresses, transport and credentials, and their answers.
 //! * [`source`]: one source of readings for all nodes, in place of exporters: a Prometheus, or metrics-server.
 //! * [`pod_use`]: learns the use of workloads from the use of their pods, and serves it.
@@ -17,8 +17,8 @@
 //! * [`app`], [`args`], [`clock`], [`metrics`]: wiring, flags, time and metrics.
 //!
 //! Each module imports only modules after it in this order: `app`, `controller`, `runner`, `source`, `metrics`,
-//! `taints`, `fleet`, `store`, `readings_channel`, `pod_use`, `pods`, `exporter`, `clock`. Those that tests and fuzz
-//! targets use are public.
+//! `taints`, `fleet`, `node_write`, `readings_channel`, `pod_use`, `pods`, `exporter`, `clock`. Those that tests and
+//! fuzz targets use are public.
 
 pub mod app;
 pub mod args;
@@ -28,12 +28,12 @@ pub mod exporter;
 pub mod fleet;
 mod metrics;
 mod node_events;
+pub(crate) mod node_write;
 pub(crate) mod pod_use;
 pub mod pods;
 pub(crate) mod readings_channel;
 pub(crate) mod runner;
 pub(crate) mod source;
-pub(crate) mod store;
 pub(crate) mod taints;
 
 pub use args::Args;

@@ -1,14 +1,13 @@
 //! Executes jobs: polls the exporter, then writes what the job's plan decides.
 //!
-//! Invariants: a job makes at most one patch of the Node, and at most one of the NodeLoad if readings are in NodeLoads;
-//! a patch with readings has all known readings of the node; no patch starts or is awaited while another replica may
-//! lead.
+//! Invariants: a job makes at most one patch; a patch with readings has all known readings of the node; no patch starts
+//! or is awaited while another replica may lead.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use api::pods::NodePods;
-use cluster::{CallError, Client, Leadership, patch_node_taint};
+use cluster::{CallError, Client, Leadership, patch_node_annotations, patch_node_taint};
 use daemon::follow::Current;
 use jiff::Timestamp;
 use placement::reading::Reading;
@@ -25,8 +24,8 @@ use crate::fleet::Settings;
 use crate::fleet::job::{Job, PollRequest, PollResult, Report};
 use crate::fleet::lanes::Lane;
 use crate::metrics::Metrics;
+use crate::node_write::NodeWrite;
 use crate::source::{NodeKey, Table, host};
-use crate::store::NodeWrite;
 use crate::taints::TaintChange;
 
 /// Time for the API server to answer a patch.
@@ -45,7 +44,7 @@ pub(crate) struct JobRunner {
     /// Whether this process may write.
     pub leadership: Leadership,
     pub clock: Clock,
-    /// Annotation keys, and where readings are stored.
+    /// Annotation keys, and the text form of readings.
     pub settings: Settings,
     pub metrics: Metrics,
     /// Bounds the number of patches in flight.
@@ -112,26 +111,19 @@ impl JobRunner {
         Some(answer)
     }
 
-    /// Makes the calls of a write, until one fails. `None` if there is nothing to write, or this replica no longer
-    /// leads.
+    /// Patches the Node. `None` if there is nothing to write, or this replica no longer leads.
     async fn write(&self, job: &Job, write: &NodeWrite) -> Option<Result<(), CallError>> {
-        let calls = self.settings.store.calls(&self.settings.names, write);
-        if calls.is_empty() {
-            return None;
-        }
+        let reason = write.reason()?;
+        let changes = write.annotations(&self.settings.names, &self.settings.codec);
         // The semaphore is never closed, so the result is always a permit.
         let _permit = self.patches.acquire().await;
-        for call in calls {
-            let limit = self.leadership.remaining()?.min(PATCH_TIMEOUT);
-            let reason = call.reason;
-            let readings = call.readings;
-            let outcome = call.send(&self.client, &job.node, &job.uid, limit).await;
-            self.metrics.count_patch(reason, readings, outcome.as_ref().map(drop));
-            if outcome.is_err() {
-                return Some(outcome);
-            }
-        }
-        Some(Ok(()))
+        let limit = self.leadership.remaining()?.min(PATCH_TIMEOUT);
+        // Readings belong to the machine that was measured: the Node with this UID, not another one of its name.
+        let uid = Some(job.uid.as_str());
+        let outcome = patch_node_annotations(&self.client, &job.node, uid, changes, limit).await;
+        let readings = write.readings.as_ref().map_or(0, |write| write.readings.len());
+        self.metrics.count_patch(reason, readings, outcome.as_ref().map(drop));
+        Some(outcome)
     }
 
     /// Writes a taint of ours, or clears it; `None` if this replica no longer leads.

@@ -32,9 +32,8 @@ const QUESTIONS_A_MINUTE: f64 = 2.0;
 const QUESTIONS_A_ROUND: f64 = 1.25;
 
 /// Who gets a Node once it is written: the writer as its answer, kube-scheduler, two extenders and two annotators as a
-/// watch. A NodeLoad: the same but kube-scheduler.
-const RECEIVERS_OF_NODES: f64 = 6.0;
-const RECEIVERS_OF_NODE_LOADS: f64 = 5.0;
+/// watch.
+const RECEIVERS: f64 = 6.0;
 
 /// The sizes of the benchmark `view`, in nodes.
 pub const SIZES_OF_VIEW: [usize; 4] = [100, 1_000, 5_000, 15_000];
@@ -78,16 +77,12 @@ pub enum Quantity {
     NodePatch,
     /// The watch event that follows it, in bytes.
     NodeEvent,
-    /// The annotator's patch of a NodeLoad, in bytes.
-    NodeLoadPatch,
-    /// The watch event that follows it, in bytes.
-    NodeLoadEvent,
 }
 
 use Quantity::*;
 
 /// Each quantity with its name in the table.
-const QUANTITIES: [(Quantity, &str); 18] = [
+const QUANTITIES: [(Quantity, &str); 16] = [
     (ExtenderMemory, "extender: memory, without pods, MiB"),
     (ExtenderMemoryWithPods, "extender: memory, 10 pods a node, MiB"),
     (ExtenderStart, "extender: CPU to read nodes and pods at a start, s"),
@@ -104,8 +99,6 @@ const QUANTITIES: [(Quantity, &str); 18] = [
     (ConnectionsMade, "annotator: connections made anew in a round"),
     (NodePatch, "a patch of a Node, bytes"),
     (NodeEvent, "the event that follows it, bytes"),
-    (NodeLoadPatch, "a patch of a NodeLoad, bytes"),
-    (NodeLoadEvent, "the event that follows it, bytes"),
 ];
 
 /// A quantity that was measured with this number of nodes.
@@ -299,7 +292,7 @@ struct Estimate {
 
 const LINE: &str = "its line";
 
-const ESTIMATES: [Estimate; 15] = [
+const ESTIMATES: [Estimate; 13] = [
     Estimate {
         name: "extender: memory, without pods, MiB",
         measured: Some(ExtenderMemory),
@@ -371,38 +364,22 @@ const ESTIMATES: [Estimate; 15] = [
         value: |_, nodes| Ok((nodes - KEPT_CONNECTIONS as f64).max(0.0)),
     },
     Estimate {
-        name: "writes a second, to Nodes or to NodeLoads",
+        name: "writes a second, to Nodes",
         measured: None,
         formula: "nodes × 10 an hour",
         value: |_, nodes| Ok(writes(nodes)),
     },
     Estimate {
-        name: "the API server receives, kB/s, readings on Nodes",
+        name: "the API server receives, kB/s",
         measured: None,
         formula: "writes × a patch",
         value: |slopes, nodes| Ok(writes(nodes) * slopes.largest(NodePatch)? / 1e3),
     },
     Estimate {
-        name: "the API server receives, kB/s, readings in NodeLoads",
-        measured: None,
-        formula: "writes × a patch",
-        value: |slopes, nodes| Ok(writes(nodes) * slopes.largest(NodeLoadPatch)? / 1e3),
-    },
-    Estimate {
-        name: "the API server sends, kB/s, readings on Nodes",
+        name: "the API server sends, kB/s",
         measured: None,
         formula: "writes × the event × 6 (the answer, kube-scheduler, 2 extenders, 2 annotators)",
-        value: |slopes, nodes| {
-            Ok(writes(nodes) * slopes.largest(NodeEvent)? * RECEIVERS_OF_NODES / 1e3)
-        },
-    },
-    Estimate {
-        name: "the API server sends, kB/s, readings in NodeLoads",
-        measured: None,
-        formula: "writes × the event × 5 (the same without kube-scheduler)",
-        value: |slopes, nodes| {
-            Ok(writes(nodes) * slopes.largest(NodeLoadEvent)? * RECEIVERS_OF_NODE_LOADS / 1e3)
-        },
+        value: |slopes, nodes| Ok(writes(nodes) * slopes.largest(NodeEvent)? * RECEIVERS / 1e3),
     },
 ];
 

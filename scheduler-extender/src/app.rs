@@ -9,7 +9,6 @@ use std::time::Duration;
 use anyhow::Context as _;
 use cluster::{
     Client, Elector, EventWriter, Events, LeaseSettings, NodeFacts, Pod, Scope, WatchCause,
-    WatchHealth,
 };
 use daemon::follow::{EVERY, FileError, Follower};
 use daemon::http::Transport;
@@ -21,7 +20,7 @@ use jiff::Timestamp;
 use placement::names::Names;
 use placement::policy::LoadPolicy;
 use placement::reading::ReadingCodec;
-use settings::{PolicyFile, ReadingsIn, replica_identity};
+use settings::{PolicyFile, replica_identity};
 use tokio::net::TcpListener;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
@@ -63,9 +62,6 @@ const MEASURE_AFTER: u32 = 10;
 /// The period in which a replica reads the Lease that another holds.
 const LEASE_READ_PERIOD: Duration = Duration::from_millis(300);
 
-/// The timeout of the first call, which checks whether the API server serves NodeLoads.
-const FIRST_CALL: Duration = Duration::from_secs(5);
-
 /// The whole program, once its flags are read.
 pub fn main(args: Args) -> ExitCode {
     let settings = args.daemon.settings();
@@ -101,9 +97,6 @@ pub async fn start(args: Args, context: &Context) -> anyhow::Result<SocketAddr> 
     let leader_client = leader_client(identity.as_ref(), context)?;
     let transport = transport(identity, &metrics, context)?;
     let client = cluster::client(args.api.kubeconfig.as_deref()).await?;
-    if args.load.readings_in == ReadingsIn::NodeLoads {
-        cluster::check_node_loads(&client, FIRST_CALL).await?;
-    }
     // kube-scheduler's requests and Bind's client run on a thread of their own; watches, reports and the TLS handshakes
     // of all clients on the main runtime.
     let verbs = OwnThread::start("verbs").context("cannot start a thread")?;
@@ -385,7 +378,6 @@ struct Watches {
     decisions: Arc<DecisionLog>,
     clock: Clock,
     codec: ReadingCodec,
-    readings_in: ReadingsIn,
 }
 
 impl Watches {
@@ -393,17 +385,10 @@ impl Watches {
         let names = Arc::clone(&self.names);
         let codec = self.codec.clone();
         let health = self.view.nodes.health.clone();
-        let nodes = cluster::watch_nodes(self.client.clone(), Scope::All, health, move |node| {
+        cluster::watch_nodes(self.client.clone(), Scope::All, health, move |node| {
             // All annotations that are used are already parsed in the facts.
             Some(NodeFacts { annotations: Default::default(), ..node.facts(&names, &codec) })
-        });
-        match self.readings_in {
-            ReadingsIn::Annotations => nodes,
-            ReadingsIn::NodeLoads => {
-                let loads = cluster::watch_node_loads(self.client.clone(), WatchHealth::default());
-                cluster::with_node_loads(nodes, loads)
-            }
-        }
+        })
     }
 
     fn pods(self: &Arc<Self>) -> Events<WatchedPod> {
@@ -446,7 +431,6 @@ fn spawn_watches(
         decisions: Arc::clone(decisions),
         clock: Arc::clone(clock),
         codec: args.load.codec(),
-        readings_in: args.load.readings_in,
     });
     let of_nodes = Arc::clone(&watches);
     let following = follow_nodes(

@@ -119,9 +119,8 @@ pub struct Args {
     pub crane_hot_value: bool,
 
     /// Where the annotator answers with the newest readings of all nodes and with what workloads were seen to use, such
-    /// as `http://annotator.plimsoll.svc:19106`. Without it readings are those of annotations or NodeLoads alone; and
-    /// without it, or a day after its last answer, pods that no reading shows yet are estimated from their requests and
-    /// limits.
+    /// as `http://annotator.plimsoll.svc:19106`. Without it readings are those of annotations alone; and without it, or
+    /// a day after its last answer, pods that no reading shows yet are estimated from their requests and limits.
     #[arg(long, env = "PLIMSOLL_LEARNED_USE_URL", value_name = "URL", value_parser = annotator_client::Url::parse)]
     pub learned_use_url: Option<annotator_client::Url>,
 

@@ -15,7 +15,7 @@ use crate::exporter::cards::CardMeasurements;
 use crate::exporter::endpoint::{Endpoint, NoEndpoint};
 use crate::exporter::error::PollError;
 use crate::exporter::statistics::{Format, HoldReason};
-use crate::store::NodeWrite;
+use crate::node_write::NodeWrite;
 
 /// One job on one node.
 #[derive(Debug, Clone, PartialEq)]
@@ -111,19 +111,4 @@ pub(crate) struct Report {
     pub patch: Option<Result<(), CallError>>,
     /// The use of the node's pods; `None` if the job did not poll it, or the exporter did not answer the poll before.
     pub pods: Option<Result<NodePods, PollError>>,
-}
-
-impl Report {
-    /// Whether readings were written to the NodeLoad, or may have been, by which the node is no longer over a limit.
-    pub(super) fn has_cooled(&self) -> bool {
-        if !self.write.readings.as_ref().is_some_and(|write| write.cools) {
-            return false;
-        }
-        match &self.patch {
-            Some(Ok(()) | Err(CallError::Unknown(_))) => true,
-            // The NodeLoad is written before the Node, so the error may be of the Node's patch.
-            Some(Err(_)) => !self.write.changes.is_empty() || self.write.share.is_some(),
-            None => false,
-        }
-    }
 }

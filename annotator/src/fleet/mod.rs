@@ -17,11 +17,10 @@
 //!
 //! | event | changes |
 //! |---|---|
-//! | `nodes_listed`, `node_applied`, `node_gone` | facts, readings and annotations that are on the node |
+//! | `nodes_listed`, `node_applied`, `node_gone` | facts, and readings that are on the node |
 //! | `pods_listed`, `pod_applied`, `pod_gone` | the share of the node's cards; the bindings that make its hot value |
 //! | `set_policy`, `set_leading`, `clock_set_back` | all nodes |
 //! | a burst, in `take_job` | a write is due on each waiting node with a reason; on a running one at `finish` |
-//! | a note, in `take_job` | a write is due on one node, since nodes have cooled |
 //! | `finish` | the state of the exporter ([`exporter`]) and of the node's writes ([`writes`]) |
 //!
 //! Invariants: a node has at most one job in flight; jobs for silent and slow exporters use no slots of others
@@ -48,6 +47,7 @@ use jiff::{SignedDuration, Timestamp};
 use placement::names::Names;
 use placement::policy::LoadPolicy;
 use placement::publish::WriteRules;
+use placement::reading::ReadingCodec;
 use placement::units::{MetricName, NodeName, PodUid};
 
 use self::exporter::ExporterState;
@@ -61,7 +61,6 @@ use self::schedule::Schedule;
 use self::status::Counts;
 pub use self::status::Status;
 use self::transition::Transition;
-use self::writes::notes::Notes;
 use self::writes::times::WriteTimes;
 use self::writes::{NodeWrites, PlanInputs};
 use crate::exporter::endpoint::endpoint;
@@ -70,15 +69,14 @@ use crate::pods::BoundPod;
 use crate::pods::ledgers::Ledgers;
 use crate::pods::recent_bindings::RecentBindings;
 use crate::readings_channel::SharedReadings;
-use crate::store::Store;
 
 /// The settings, which do not change while the program runs.
 #[derive(Debug, Clone)]
 pub(crate) struct Settings {
     /// Annotation keys and resource names.
     pub(crate) names: Names,
-    /// Where readings are stored.
-    pub(crate) store: Store,
+    /// The text form of readings in annotations.
+    pub(crate) codec: ReadingCodec,
     /// The port of an exporter, unless the node's annotation names another one.
     pub(crate) exporter_port: u16,
     /// The largest number of polls in flight to prompt exporters ([`lanes::Lane`]), and of patches in flight.
@@ -106,9 +104,6 @@ pub(crate) struct Fleet {
     policy: Arc<LoadPolicy>,
     rules: WriteRules,
     times: WriteTimes,
-    /// `None` while readings are annotations: each write of them makes kube-scheduler retry rejected pods, as a note
-    /// does.
-    notes: Option<Notes>,
     nodes: HashMap<NodeName, NodeState>,
     /// The queues of waiting nodes, and the slots of jobs in flight.
     lanes: Lanes,
@@ -136,11 +131,9 @@ impl Fleet {
         policy: Arc<LoadPolicy>,
         readings: SharedReadings,
     ) -> Self {
-        let store = &settings.store;
         Self {
             rules: settings.write_rules(&policy),
-            times: WriteTimes::new(settings.burst_interval, store.least_urgent_at_once()),
-            notes: (!store.is_on_nodes()).then(Notes::default),
+            times: WriteTimes::new(settings.burst_interval),
             nodes: HashMap::new(),
             lanes: Lanes::new(settings.concurrency),
             ledgers: Ledgers::default(),
@@ -213,9 +206,7 @@ impl Fleet {
         self.requeue_all(now);
     }
 
-    /// This replica begins or ceases to lead. A new leader polls the nodes at their own times, as after a restart, and
-    /// writes a note that nodes may have cooled: the last leader may have ended between the write of a NodeLoad and its
-    /// note.
+    /// This replica begins or ceases to lead. A new leader polls the nodes at their own times, as after a restart.
     pub(crate) fn set_leading(&mut self, leading: bool, now: Timestamp) {
         self.leading = leading;
         if !leading {
@@ -227,20 +218,12 @@ impl Fleet {
             node.exporter.start_leading(now);
             self.counts += node.exporter.counts();
         }
-        if let Some(notes) = &mut self.notes
-            && let Some(name) = self.nodes.keys().next()
-        {
-            notes.add_cooled(name.clone(), now);
-        }
         self.requeue_all(now);
     }
 
     /// The clock was set back to `now`.
     pub(crate) fn clock_set_back(&mut self, now: Timestamp) {
         self.nodes.values_mut().for_each(|node| node.drop_waits(now));
-        if let Some(notes) = &mut self.notes {
-            notes.drop_waits();
-        }
         self.readings.lock().clear();
         self.times.start(now);
         self.requeue_all(now);
@@ -308,7 +291,7 @@ impl Fleet {
     }
 
     fn new_node(&self, facts: &NodeFacts) -> NodeState {
-        let Settings { names, store, exporter_port, pod_use_period, .. } = &self.settings;
+        let Settings { names, exporter_port, pod_use_period, .. } = &self.settings;
         let exporter = ExporterState::new(
             Schedule::new(&facts.name, &self.policy),
             PodsSchedule::new(&facts.name, *pod_use_period),
@@ -317,18 +300,12 @@ impl Fleet {
         let writes = NodeWrites::new(
             Arc::clone(self.rules.of(&facts.labels)),
             facts.annotation(&names.share()),
-            store.leftovers(&self.policy, facts),
         );
         NodeState::new(facts, exporter, writes)
     }
 
     fn remove_node(&mut self, name: &NodeName, now: Timestamp) {
         if let Some(node) = self.nodes.remove(name) {
-            if let Some(notes) = &mut self.notes
-                && node.writes.annotations.has_note()
-            {
-                notes.add_cooled(name.clone(), now);
-            }
             self.counts -= node.exporter.counts();
             self.missing.update(node.exporter.missing(), &BTreeSet::new(), now);
             if let Stage::Waiting(places) = node.stage {
@@ -401,11 +378,10 @@ impl Fleet {
         }
     }
 
-    /// When the next burst, the next note, or the next job with a free slot is due; it may be past.
+    /// When the next burst, or the next job with a free slot, is due; it may be past.
     pub(crate) fn next(&self) -> Option<Timestamp> {
         let burst = if self.nodes.is_empty() { None } else { self.times.next_burst() };
-        let note = self.notes.as_ref().and_then(Notes::next);
-        [self.lanes.next(), burst, note].into_iter().flatten().min()
+        self.lanes.next().into_iter().chain(burst).min()
     }
 
     /// Makes writes due on all nodes with a reason for a write, if there is a burst at `now`.
@@ -433,29 +409,9 @@ impl Fleet {
         }
     }
 
-    /// Makes the write of a note on one Node due, if nodes have cooled and the note is due at `now`.
-    fn start_note(&mut self, now: Timestamp) {
-        let Some(cooled) = self.notes.as_mut().and_then(|notes| notes.take(now)) else { return };
-        let name = self.node_for_note(cooled);
-        if let Some(node) = self.nodes.get_mut(&name) {
-            node.writes.annotations.add_note(self.settings.names.cooled_at(), now);
-            self.requeue(&name, now);
-        }
-    }
-
-    /// The Node that gets a note: the one that has cooled if it waits, otherwise any that waits, since a change of any
-    /// Node has the same effect.
-    fn node_for_note(&self, cooled: NodeName) -> NodeName {
-        if self.nodes.get(&cooled).is_some_and(|node| !node.is_running()) {
-            return cooled;
-        }
-        let waiting = self.nodes.iter().find(|(_, node)| !node.is_running());
-        waiting.map_or(cooled, |(name, _)| name.clone())
-    }
-
     /// The node's hot value; `None` before the first list of pods, or if there is no rule for it.
     fn hot_value(&self, name: &NodeName, now: Timestamp) -> Option<u64> {
-        let rules = self.settings.store.hot_rules(&self.policy);
+        let rules = &self.policy.hot;
         if rules.is_empty() || !self.pods_listed {
             return None;
         }
@@ -466,7 +422,6 @@ impl Fleet {
     /// with [`Fleet::finish`].
     pub(crate) fn take_job(&mut self, now: Timestamp) -> Option<Job> {
         self.start_burst(now);
-        self.start_note(now);
         while let Some((place, name)) = self.lanes.pop(now) {
             if let Some(job) = self.start_job(&name, place, now) {
                 self.lanes.start_job(place.lane);
@@ -491,7 +446,6 @@ impl Fleet {
             polls: poll.is_some(),
             next_poll: node.poll_after(now),
             times: self.times,
-            is_on_nodes: self.settings.store.is_on_nodes(),
         };
         let write = node.writes.plan(inputs, now);
         if poll.is_none() && pods.is_none() && !write.is_due() {
@@ -520,11 +474,6 @@ impl Fleet {
         let name = report.job.node.clone();
         let Some(node) = self.nodes.get_mut(&name) else { return Vec::new() };
         let Some(missed_burst) = node.end_job(report.job.id) else { return Vec::new() };
-        if let Some(notes) = &mut self.notes
-            && report.has_cooled()
-        {
-            notes.add_cooled(name.clone(), now);
-        }
         let missing_before = node.exporter.missing().clone();
         let saved_before = node.writes.readings.writes_saved();
         let has_polled = report.poll.is_some();

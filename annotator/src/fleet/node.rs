@@ -60,11 +60,6 @@ impl NodeState {
         }
     }
 
-    /// Whether a job is in flight.
-    pub(super) fn is_running(&self) -> bool {
-        matches!(self.stage, Stage::Running { .. })
-    }
-
     /// The job with this id has ended: the node waits again. Returns whether there was a burst during the job; `None`
     /// if another job or none is in flight.
     pub(super) fn end_job(&mut self, id: u64) -> Option<bool> {
@@ -85,7 +80,6 @@ impl NodeState {
         rules: &WriteRules,
     ) {
         self.exporter.set_facts(facts, endpoint);
-        self.writes.annotations.observe(&facts.annotations);
         if self.labels != facts.labels {
             self.labels.clone_from(&facts.labels);
             self.set_rules(rules);

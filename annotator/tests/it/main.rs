@@ -13,7 +13,6 @@ mod lease;
 mod load;
 mod metrics;
 mod metrics_server;
-mod node_loads;
 mod pod_use;
 mod policy;
 mod prometheus;

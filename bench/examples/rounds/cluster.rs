@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bench::slopes::IMAGES;
 use serde_json::{Value, json};
-use sim::{Kind, Sim, Verb};
+use sim::{NODES, Sim, Verb};
 
 /// The first node's address.
 const FIRST: Ipv4Addr = Ipv4Addr::new(127, 1, 0, 0);
@@ -47,13 +47,13 @@ impl Cluster {
         ]
     }
 
-    /// Bytes of the last patch of an object of this kind, and of the watch event with what it made of the object;
-    /// `None` where none was patched.
-    pub(crate) fn last_patch(&self, kind: Kind) -> Option<[usize; 2]> {
-        let patches = self.sim.log().of(Verb::Patch, kind);
+    /// Bytes of the last patch of a Node, and of the watch event with what it made of the Node; `None` where none was
+    /// patched.
+    pub(crate) fn last_patch(&self) -> Option<[usize; 2]> {
+        let patches = self.sim.log().of(Verb::Patch, NODES);
         let patch = patches.last()?;
-        let object = self.sim.get(kind, "", &patch.name)?;
-        let event = json!({ "type": "MODIFIED", "object": object });
+        let node = self.sim.node(&patch.name)?;
+        let event = json!({ "type": "MODIFIED", "object": node });
         Some([patch.body.to_string().len(), event.to_string().len()])
     }
 }

@@ -4,15 +4,11 @@ use std::path::Path;
 
 use anyhow::Context as _;
 use bench::slopes::{Figure, Quantity, check_sizes, write_json};
-use sim::{NODE_LOADS, NODES};
 
-use crate::{Args, Measured, Running, measure};
+use crate::{Args, Measured, measure};
 
 /// Flags with which each poll is written.
 const EACH_POLL: [&str; 2] = ["--dead-band=0", "--burst-interval=0s"];
-
-/// The flag with which readings are in NodeLoads.
-const NODE_LOADS_FLAG: &str = "--readings-in=nodeloads";
 
 /// Measures every size, and writes the figures into a file.
 pub(crate) async fn measure_all(args: &Args, file: &Path) -> anyhow::Result<()> {
@@ -25,7 +21,6 @@ pub(crate) async fn measure_all(args: &Args, file: &Path) -> anyhow::Result<()> 
         };
         without_writes(&of_size(args, *nodes, true, &[]), &mut note).await?;
         with_writes(&of_size(args, *nodes, false, &EACH_POLL), &mut note).await?;
-        in_node_loads(&of_size(args, *nodes, false, &[NODE_LOADS_FLAG]), &mut note).await?;
     }
     write_json(&figures, file)
 }
@@ -50,18 +45,8 @@ async fn without_writes(args: &Args, note: &mut impl FnMut(Quantity, f64)) -> an
 async fn with_writes(args: &Args, note: &mut impl FnMut(Quantity, f64)) -> anyhow::Result<()> {
     let Measured { running, before, after } = measure(args).await?;
     note(Quantity::WrittenRound, (after.cpu() - before.cpu()) / f64::from(args.rounds));
-    let [patch, event] = running.cluster.last_patch(NODES).context("no Node was written")?;
+    let [patch, event] = running.cluster.last_patch().context("no Node was written")?;
     note(Quantity::NodePatch, patch as f64);
     note(Quantity::NodeEvent, event as f64);
-    Ok(())
-}
-
-/// The sizes alone: a poll writes by the same rules.
-async fn in_node_loads(args: &Args, note: &mut impl FnMut(Quantity, f64)) -> anyhow::Result<()> {
-    let running = Running::start(args).await?;
-    let written = running.cluster.last_patch(NODE_LOADS).context("no NodeLoad was written")?;
-    let [patch, event] = written;
-    note(Quantity::NodeLoadPatch, patch as f64);
-    note(Quantity::NodeLoadEvent, event as f64);
     Ok(())
 }

@@ -10,7 +10,7 @@ use tempfile::TempDir;
 const PAGE: &str = "before\n<!-- make slopes writes these tables -->\nold\n<!-- the end of the tables -->\nafter\n";
 
 /// What was measured: a constant, and what each node adds.
-const MEASURED: [(Quantity, f64, f64); 16] = [
+const MEASURED: [(Quantity, f64, f64); 14] = [
     (Quantity::ExtenderMemory, 10.0, 0.01),
     (Quantity::ExtenderMemoryWithPods, 10.0, 0.02),
     (Quantity::ExtenderStart, 0.1, 0.001),
@@ -25,8 +25,6 @@ const MEASURED: [(Quantity, f64, f64); 16] = [
     (Quantity::ConnectionsMade, 0.0, 0.0),
     (Quantity::NodePatch, 360.0, 0.0),
     (Quantity::NodeEvent, 12_000.0, 0.0),
-    (Quantity::NodeLoadPatch, 300.0, 0.0),
-    (Quantity::NodeLoadEvent, 720.0, 0.0),
 ];
 
 fn figures(sizes: &[usize]) -> Vec<Figure> {
@@ -103,11 +101,9 @@ fn an_estimate_is_the_measured_figure_or_the_line_at_that_size() {
             // 1.6 rounds of 0.5 s in 60 s, and 1 s more for 5,000 writes ten times in 3,600 s.
             "| annotator that leads: CPU, % of a core, while it keeps all connections | 1.6 | 4.8 | 16 |",
             "| connections made anew for each round of polls | **0** | 5,000 | 40,000 |",
-            "| writes a second, to Nodes or to NodeLoads | 14 | 42 | 139 | nodes × 10 an hour |",
-            "| the API server receives, kB/s, readings on Nodes | 5.0 | 15 | 50 |",
-            "| the API server receives, kB/s, readings in NodeLoads | 4.2 | 12 | 42 |",
-            "| the API server sends, kB/s, readings on Nodes | 1,000 | 3,000 | 10,000 |",
-            "| the API server sends, kB/s, readings in NodeLoads | 50 | 150 | 500 |",
+            "| writes a second, to Nodes | 14 | 42 | 139 | nodes × 10 an hour |",
+            "| the API server receives, kB/s | 5.0 | 15 | 50 |",
+            "| the API server sends, kB/s | 1,000 | 3,000 | 10,000 |",
         ],
     );
 }
@@ -136,7 +132,7 @@ fn what_does_not_grow_is_taken_from_the_largest_size() {
     figures.push(Figure { quantity: Quantity::NodeEvent, nodes: 1_000, value: 12_960.0 });
     let files = written(&folder, &figures);
     let page = Slopes::read(&files, folder.path()).unwrap().write_into(PAGE, "now").unwrap();
-    let row = "| the API server sends, kB/s, readings on Nodes | 1,080 | 3,240 | 10,800 |";
+    let row = "| the API server sends, kB/s | 1,080 | 3,240 | 10,800 |";
     assert_rows(&page, &[row]);
 }
 

@@ -141,10 +141,10 @@ mod tests {
     #[test]
     fn a_right_of_the_whole_cluster_is_granted_by_a_cluster_role_to_an_account() {
         let text = grant(
-            r#"nodeloads.plimsoll.dev is forbidden: User "system:serviceaccount:a:b" cannot list resource "nodeloads" in API group "plimsoll.dev" at the cluster scope"#,
+            r#"resourceslices.resource.k8s.io is forbidden: User "system:serviceaccount:a:b" cannot list resource "resourceslices" in API group "resource.k8s.io" at the cluster scope"#,
         );
         let text = text.unwrap();
-        assert!(text.contains("--verb=list --resource=nodeloads.plimsoll.dev"), "{text}");
+        assert!(text.contains("--verb=list --resource=resourceslices.resource.k8s.io"), "{text}");
         assert!(text.ends_with("--serviceaccount=a:b"), "{text}");
     }
 

@@ -153,16 +153,6 @@ pub(crate) fn writers(facts: &Facts, found: &mut Findings) {
             "one cluster takes one Plimsoll: remove all but one",
         );
     }
-    let kept_in = annotator.flatten().and_then(|it| it.setting("PLIMSOLL_READINGS_IN"));
-    if kept_in == Some("nodeloads") {
-        return found
-            .ok_if_nothing("readings are in NodeLoads, whose fields one program alone can own");
-    }
-    written(facts, found);
-}
-
-/// Whether the readings on Nodes are one program's.
-fn written(facts: &Facts, found: &mut Findings) {
     let (Some(nodes), Some(metrics), Some(now)) = (
         found.read(NODES, facts.nodes.as_ref()),
         found.read("the metrics of the policy", facts.metric_names()),

@@ -20,7 +20,6 @@
 //! * [`node`]: the answers of `GET /v1/nodes/NODE` and of `GET /v1/cards`.
 //! * [`decisions`]: the answers of `GET /v1/decisions` and of `GET /v1/pending`.
 //! * [`moves`]: the answer of `GET /v1/moves`.
-//! * [`node_load`]: the custom resource `NodeLoad`.
 //! * [`pods`]: the exporter's answer of `GET /v1/pods`.
 //! * [`readings`]: the annotator's answer of `GET /v1/readings`, by columns.
 //! * [`workloads`]: the annotator's answer of `GET /v1/workloads`.
@@ -40,7 +39,6 @@ pub mod inspect;
 mod json;
 pub mod moves;
 pub mod node;
-pub mod node_load;
 pub mod per_container;
 pub mod pods;
 pub mod policy_check;

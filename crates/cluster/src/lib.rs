@@ -8,8 +8,7 @@
 //! * [`Pod`], [`Node`]: the parts of the objects that Plimsoll reads, and nothing else, so that a
 //!   watch over a large cluster neither parses nor keeps the rest.
 //! * [`PodFacts`], [`NodeFacts`]: the same in placement's types.
-//! * [`watch_pods`], [`watch_nodes`], [`watch_service`], [`watch_node_loads`]: an endless stream of whole lists and
-//!   single changes.
+//! * [`watch_pods`], [`watch_nodes`], [`watch_service`]: an endless stream of whole lists and single changes.
 //! * [`list_node_uses`]: what metrics-server reports of nodes.
 //! * [`list_endpoints`]: where a Service's pods answer.
 //! * [`with_addition`]: nodes to which another watch adds something.
@@ -32,7 +31,6 @@ mod lease;
 mod meta;
 mod moves;
 mod node;
-mod node_load;
 mod node_metrics;
 mod object;
 mod patch;
@@ -57,9 +55,6 @@ pub use lease::{Elector, Holder, Leadership, LeaseSettings};
 pub use meta::Annotations;
 pub use moves::{Applicant, NodeRoom, Resident, Stays, applicant, residents};
 pub use node::{ExporterError, Node, NodeFacts, exporter_address};
-pub use node_load::{
-    NodeLoadFacts, NodeLoadsError, apply_node_load, check_node_loads, with_node_loads,
-};
 pub use node_metrics::{NodeUse, list_node_uses};
 pub use object::objects_read_in_part;
 pub use patch::{
@@ -78,7 +73,7 @@ pub use resource_slice::{DeviceName, DeviceSlice, OfferedDevice, has_device_slic
 pub use taint::{NodeTaints, Taint, TaintEffect, patch_node_taint};
 pub use watch::{
     Event, Events, Scope, WatchCause, WatchHealth, watch_config_map, watch_device_slices,
-    watch_node_loads, watch_nodes, watch_pods, watch_service,
+    watch_nodes, watch_pods, watch_service,
 };
 
 pub use kube::Client;

@@ -130,8 +130,7 @@ pub struct NodeFacts {
     /// The condition `Ready`; `None` where the Node has no such condition.
     pub ready: Option<bool>,
     /// Its readings, by metric: every annotation whose key has no domain and is a valid metric name. An
-    /// error where the text is no reading; the key may then belong to another program. By
-    /// [`with_node_loads`](crate::with_node_loads): those of its NodeLoad instead.
+    /// error where the text is no reading; the key may then belong to another program.
     pub readings: Vec<(MetricName, Result<Reading, ReadingError>)>,
     /// crane's own count of recent bindings, where it is there and can be read.
     pub hot_value: Option<HotValueNote>,

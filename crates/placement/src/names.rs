@@ -106,12 +106,6 @@ impl Names {
         self.key("exporter")
     }
 
-    /// Node annotation: when the annotator last found that nodes fall below their limits, so that kube-scheduler
-    /// retries the pods that were rejected for them.
-    pub fn cooled_at(&self) -> String {
-        self.key("cooled-at")
-    }
-
     /// Pod annotation: the claim, per container, written at Bind.
     pub fn claim(&self) -> String {
         self.key("gpu-claim")

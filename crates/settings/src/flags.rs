@@ -80,21 +80,6 @@ pub struct LoadArgs {
         value_name = "ZONE"
     )]
     pub time_zone: TimeZone,
-
-    /// Where nodes' readings are: the annotator writes them there, and the extender reads them there.
-    #[arg(long, env = "PLIMSOLL_READINGS_IN", default_value = "annotations", value_name = "KIND")]
-    pub readings_in: ReadingsIn,
-}
-
-/// Where nodes' readings are.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub enum ReadingsIn {
-    /// Annotations of the Node, which crane's readers read too.
-    Annotations,
-    /// The NodeLoad of the node, a custom resource: kube-scheduler does not retry rejected pods whenever one is
-    /// written.
-    #[value(name = "nodeloads")]
-    NodeLoads,
 }
 
 impl LoadArgs {
@@ -142,7 +127,6 @@ mod tests {
         let all = parse(&[]).unwrap();
         assert_eq!(all.names.names(), Names::default());
         assert_eq!(all.load.time_zone, TimeZone::UTC);
-        assert_eq!(all.load.readings_in, ReadingsIn::Annotations);
         assert_eq!(all.api.kubeconfig, None);
     }
 

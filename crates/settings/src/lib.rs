@@ -1,5 +1,5 @@
-//! Flags and files that several programs share: the names on the wire, the API server, the time
-//! zone and the place of readings, and the policy file.
+//! Flags and files that several programs share: the names on the wire, the API server, the time zone of readings, and
+//! the policy file.
 //!
 //! Invariant: a flag that two programs have means the same in both, and stands here once.
 #![deny(missing_docs)]
@@ -8,6 +8,6 @@ mod flags;
 mod lease;
 mod policy_file;
 
-pub use flags::{ApiArgs, LoadArgs, NameArgs, ReadingsIn};
+pub use flags::{ApiArgs, LoadArgs, NameArgs};
 pub use lease::{lease_duration, replica_identity};
 pub use policy_file::PolicyFile;

@@ -18,7 +18,6 @@ mod links;
 mod manifests;
 mod monitoring;
 mod mps_drain;
-mod node_loads;
 mod nodes;
 mod pod_security;
 mod policy;

@@ -17,7 +17,6 @@ mod large_objects;
 mod metrics;
 mod moves;
 mod new_ca;
-mod node_loads;
 mod others;
 mod own_policy;
 mod place;

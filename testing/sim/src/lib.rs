@@ -2,7 +2,7 @@
 //! real gRPC to device plugins ([`kubelet`]), and kube-scheduler's side of the extender protocol ([`scheduler`]). The
 //! crate `conformance` holds all three against the real ones.
 //!
-//! The API serves nodes, pods, config maps, events, leases and NodeLoads: get, list, watch, create, update, merge
+//! The API serves nodes, pods, config maps, events and leases: get, list, watch, create, update, merge
 //! patch, apply, delete, the subresource `status`, and `pods/binding` with the API server's preconditions and error
 //! texts. It reads JSON alone. Strategic merge patches are taken where they are merge patches, see
 //! `api_server/patch.rs`; an apply patch is taken as that of the only manager of the object, which replaces all of it.
@@ -54,8 +54,8 @@ pub use client::{KeptAddress, http_client};
 pub use objects::failure::Failure;
 pub use objects::follow::{ObjectEvent, Objects};
 pub use objects::kind::{
-    CONFIG_MAPS, DISRUPTION_BUDGETS, ENDPOINT_SLICES, EVENTS, KINDS, Kind, LEASES, NODE_LOADS,
-    NODE_METRICS, NODES, PODS, RESOURCE_SLICES, WRITTEN_EVENTS,
+    CONFIG_MAPS, DISRUPTION_BUDGETS, ENDPOINT_SLICES, EVENTS, KINDS, Kind, LEASES, NODE_METRICS,
+    NODES, PODS, RESOURCE_SLICES, WRITTEN_EVENTS,
 };
 pub use proc_tree::{Load, ProcTree};
 
@@ -192,8 +192,7 @@ impl Sim {
         Objects::new(&self.api.store, kind)
     }
 
-    /// Answers requests about a kind from now on as if it were not known, as where a CustomResourceDefinition is
-    /// missing.
+    /// Answers requests about a kind from now on as if it were not known, as in a release before it.
     pub fn stop_serving(&self, kind: Kind) {
         self.api.unserved.lock().unwrap_or_else(PoisonError::into_inner).insert(kind);
     }

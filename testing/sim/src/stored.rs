@@ -367,16 +367,6 @@ pub fn config_map() -> Value {
     })
 }
 
-/// A NodeLoad.
-#[must_use]
-pub fn node_load() -> Value {
-    let reading = json!({ "value": "0.63012", "time": "2026-11-20T09:00:00Z" });
-    json!({
-        "apiVersion": "plimsoll.dev/v1alpha1", "kind": "NodeLoad", "metadata": metadata(None, &json!({})),
-        "readings": { "cpu_usage_avg_5m": reading, "mem_usage_avg_5m": reading },
-    })
-}
-
 /// The use of a node, as metrics-server reports it.
 #[must_use]
 pub fn node_metrics() -> Value {

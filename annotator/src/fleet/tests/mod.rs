@@ -9,12 +9,11 @@ mod writes;
 use std::time::Duration;
 
 use super::*;
-use ::settings::ReadingsIn;
 use cluster::CallError;
 use jiff::SignedDuration;
 use placement::gpu::{Card, CardIsolation, Claim, GpuRequest};
 use placement::publish::{Urgency, WriteReason};
-use placement::reading::{Reading, ReadingCodec};
+use placement::reading::Reading;
 use placement::units::{CardId, MetricName, MiB, Ratio, Units};
 
 use super::job::{PollRequest, PollResult};
@@ -22,8 +21,8 @@ use super::lanes::Lane;
 use crate::exporter::cards::CardMeasurements;
 use crate::exporter::error::PollError;
 use crate::exporter::statistics::{Format, HoldReason};
+use crate::node_write::NodeWrite;
 use crate::pods::GpuCharge;
-use crate::store::NodeWrite;
 
 const POLICY: &str = "
 apiVersion: scheduler.policy.crane.io/v1alpha1
@@ -43,7 +42,7 @@ fn at(second: i64) -> Timestamp {
 fn settings() -> Settings {
     Settings {
         names: Names::default(),
-        store: Store::new(ReadingsIn::Annotations, ReadingCodec::default()),
+        codec: ReadingCodec::default(),
         exporter_port: 19101,
         concurrency: 8,
         pod_use_period: None,
@@ -571,25 +570,6 @@ fn a_replica_that_takes_over_polls_each_node_at_its_own_time() {
         (801..=998).map(|second| run_due(&mut fleet, at(second)).len()).collect();
     assert_eq!(polled.iter().sum::<usize>(), 60);
     assert!(polled.iter().all(|polls| *polls < 8), "{polled:?}");
-}
-
-#[test]
-fn a_replica_that_takes_over_notes_what_the_one_before_may_have_left_unsaid() {
-    let store = Store::new(ReadingsIn::NodeLoads, ReadingCodec::default());
-    let mut fleet = fleet_with(Settings { store, ..settings() }, POLICY);
-    fleet.set_leading(false, at(0));
-    fleet.nodes_listed(vec![node("a"), node("b")], at(1));
-    fleet.set_leading(true, at(100));
-    let mut notes = 0;
-    for second in 100..400 {
-        for job in take_all(&mut fleet, at(second)) {
-            let changes = job.write.changes.iter();
-            notes += changes.filter(|(key, _)| key.contains("cooled-at")).count();
-            done(&mut fleet, job, at(second));
-        }
-    }
-    // The second one is for an extender whose watch is late.
-    assert_eq!(notes, 2);
 }
 
 #[test]

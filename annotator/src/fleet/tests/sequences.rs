@@ -69,9 +69,8 @@ struct Run {
 }
 
 impl Run {
-    fn new(readings_in: ReadingsIn, burst_interval: Option<i64>) -> Self {
+    fn new(burst_interval: Option<i64>) -> Self {
         let settings = Settings {
-            store: Store::new(readings_in, ReadingCodec::default()),
             burst_interval: burst_interval.map(SignedDuration::from_secs),
             pod_use_period: Some(SignedDuration::from_mins(1)),
             ..settings()
@@ -186,13 +185,10 @@ proptest! {
 
     #[test]
     fn a_node_waits_or_has_one_job_and_is_polled_in_the_end(
-        in_node_loads: bool,
         has_bursts: bool,
         steps in prop::collection::vec(step(), 0..80),
     ) {
-        let readings_in =
-            if in_node_loads { ReadingsIn::NodeLoads } else { ReadingsIn::Annotations };
-        let mut run = Run::new(readings_in, has_bursts.then_some(45));
+        let mut run = Run::new(has_bursts.then_some(45));
         for step in steps {
             run.make(step);
             run.check();

@@ -1,8 +1,7 @@
 //! Whether and when one node is written: the only place that decides it.
 //!
-//! A job may write three things of its node: its readings with the hot value ([`readings`]), the share of its cards
-//! ([`share`]), and, while readings are in NodeLoads, other annotations of the Node ([`annotations`]). Each is in one
-//! of these states by itself:
+//! A job may write two things of its node: its readings with the hot value ([`readings`]), and the share of its cards
+//! ([`share`]). Each is in one of these states by itself:
 //!
 //! ```text
 //!              a reason to write                  the time has come                    patch succeeds
@@ -16,8 +15,6 @@
 //! follows from the reason ([`times`]): at once, that is in the patch of the job that polled; soon; or with the next
 //! burst. A job carries a [`WritePlan`] with all inputs, since the decision needs the answer of the job's own poll.
 
-pub(crate) mod annotations;
-pub(crate) mod notes;
 pub(crate) mod plan;
 pub(crate) mod readings;
 pub(crate) mod share;
@@ -29,21 +26,19 @@ use cluster::CallError;
 use jiff::Timestamp;
 use placement::publish::NodeWriteRules;
 
-use self::annotations::NodeAnnotations;
 use self::plan::WritePlan;
 use self::readings::NodeReadings;
 use self::share::ShareState;
 use self::times::WriteTimes;
 use super::retry::Retry;
 use super::transition::Transition;
-use crate::store::NodeWrite;
+use crate::node_write::NodeWrite;
 
 /// What is stored of one node, and what is due to be written.
 #[derive(Debug, Clone)]
 pub(crate) struct NodeWrites {
     pub(crate) readings: NodeReadings,
     pub(crate) share: ShareState,
-    pub(crate) annotations: NodeAnnotations,
     /// Back-off after failed patches.
     patches: Retry,
 }
@@ -58,21 +53,14 @@ pub(crate) struct PlanInputs {
     /// The time of the next poll: without bursts, the next chance to write.
     pub(crate) next_poll: Timestamp,
     pub(crate) times: WriteTimes,
-    /// Whether readings are annotations of the Node.
-    pub(crate) is_on_nodes: bool,
 }
 
 impl NodeWrites {
-    /// A node that is new to this process, with this share annotation, and old readings with the keys `leftovers`.
-    pub(crate) fn new(
-        rules: Arc<NodeWriteRules>,
-        share: Option<&str>,
-        leftovers: Vec<String>,
-    ) -> Self {
+    /// A node that is new to this process, with this share annotation.
+    pub(crate) fn new(rules: Arc<NodeWriteRules>, share: Option<&str>) -> Self {
         Self {
             readings: NodeReadings::new(rules),
             share: ShareState::from_annotation(share),
-            annotations: NodeAnnotations::new(leftovers),
             patches: Retry::default(),
         }
     }
@@ -84,23 +72,20 @@ impl NodeWrites {
 
     /// When the node should be written without a poll.
     pub(crate) fn due(&self) -> Option<Timestamp> {
-        let due = [self.readings.due(), self.share.due(), self.annotations.due()];
-        let earliest = due.into_iter().flatten().min()?;
+        let earliest = self.readings.due().into_iter().chain(self.share.due()).min()?;
         Some(earliest.max(self.not_before()))
     }
 
     /// The plan of a job that starts at `now`.
     pub(crate) fn plan(&self, inputs: PlanInputs, now: Timestamp) -> WritePlan {
-        let PlanInputs { hot_value, polls, next_poll, times, is_on_nodes } = inputs;
+        let PlanInputs { hot_value, polls, next_poll, times } = inputs;
         let mut readings = None;
         if polls || self.readings.due().is_some() {
             let next_chance = times.next_burst().unwrap_or(next_poll);
             let least_urgent = times.least_urgent_at_once();
             readings = Some(self.readings.plan(hot_value, next_chance, least_urgent));
         }
-        let share = self.share.plan(now);
-        let changes = self.annotations.changes(now);
-        WritePlan { readings, share, changes, is_on_nodes }
+        WritePlan { readings, share: self.share.plan(now) }
     }
 
     /// A job has written, or tried to. `patch` is `None` if there was nothing to write, or this replica no longer
@@ -113,10 +98,8 @@ impl NodeWrites {
         now: Timestamp,
     ) -> Option<Transition> {
         if patch.is_some_and(Result::is_ok) {
-            self.annotations.record_write(&write.changes);
             if let Some(readings) = &write.readings {
                 self.readings.record_write(readings);
-                self.annotations.remove_leftovers(times.next_burst().unwrap_or(now));
             }
             if let Some(share) = write.share {
                 self.share.record_write(share, times.next_burst(), now);
@@ -150,7 +133,6 @@ impl NodeWrites {
     pub(crate) fn drop_waits(&mut self, now: Timestamp) {
         self.readings.drop_far_ahead(now);
         self.share.drop_waits();
-        self.annotations.drop_waits();
         self.patches.record_success();
     }
 }

@@ -9,7 +9,7 @@ use placement::units::MetricName;
 
 use super::share::SharePlan;
 use crate::exporter::cards::CardMeasurements;
-use crate::store::{AnnotationChanges, NodeWrite, ReadingsWrite};
+use crate::node_write::{NodeWrite, ReadingsWrite};
 
 /// The inputs of the decision, except the poll's answer.
 #[derive(Debug, Clone, PartialEq)]
@@ -18,10 +18,6 @@ pub(crate) struct WritePlan {
     pub(crate) readings: Option<ReadingsPlan>,
     /// The share of the cards; `None` if it is unknown.
     pub(crate) share: Option<SharePlan>,
-    /// Other changes that are due.
-    pub(crate) changes: AnnotationChanges,
-    /// Whether readings are annotations of the Node.
-    pub(crate) is_on_nodes: bool,
 }
 
 /// The inputs of the decision about readings.
@@ -47,7 +43,6 @@ impl WritePlan {
     pub(crate) fn is_due(&self) -> bool {
         self.readings.as_ref().is_some_and(|plan| plan.due.is_some())
             || self.share.as_ref().is_some_and(|plan| plan.is_due)
-            || !self.changes.is_empty()
     }
 
     /// What the job writes at `at`, after a poll that gave the `usable` readings and these measurements of `cards`.
@@ -58,9 +53,8 @@ impl WritePlan {
         at: Timestamp,
     ) -> NodeWrite {
         let readings = self.readings.as_ref().and_then(|plan| plan.decide(usable, at));
-        let patches_node = !self.changes.is_empty() || (self.is_on_nodes && readings.is_some());
-        let share = self.share.as_ref().and_then(|plan| plan.decide(cards, patches_node, at));
-        NodeWrite { readings, share, changes: self.changes.clone() }
+        let share = self.share.as_ref().and_then(|plan| plan.decide(cards, readings.is_some(), at));
+        NodeWrite { readings, share }
     }
 }
 
@@ -92,8 +86,7 @@ impl ReadingsPlan {
             polled.hot_value = None;
         }
         let reason = self.due.or_else(|| self.reason(written, polled, at))?;
-        let cools = self.rules.has_cooled(written, polled, at);
-        Some(ReadingsWrite { reason, readings, hot_value, cools })
+        Some(ReadingsWrite { reason, readings, hot_value })
     }
 
     /// The reason to write these readings now.

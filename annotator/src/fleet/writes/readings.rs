@@ -12,7 +12,7 @@ use placement::reading::{HotValueNote, Reading, is_far_ahead};
 use placement::units::MetricName;
 
 use super::plan::{ReadingsPlan, keep_newer};
-use crate::store::ReadingsWrite;
+use crate::node_write::ReadingsWrite;
 
 /// The readings of one node.
 #[derive(Debug, Clone)]

@@ -5,7 +5,7 @@ use jiff::{SignedDuration, Timestamp};
 use placement::units::{CardId, Units};
 
 use crate::exporter::cards::CardMeasurements;
-use crate::store::ShareAnnotation;
+use crate::node_write::ShareAnnotation;
 
 /// Without bursts of writes, the time that a change of the shares waits for further changes before a patch of its own.
 /// Each write of a Node makes kube-scheduler retry every pod that it could not place.

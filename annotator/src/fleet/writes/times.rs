@@ -18,14 +18,13 @@ pub(crate) struct WriteTimes {
     /// The time between two bursts in whole seconds; `None` if each poll writes its own readings.
     interval: Option<i64>,
     next_burst: Timestamp,
-    least_urgent_at_once: Urgency,
 }
 
 impl WriteTimes {
-    /// Bursts at this interval, if any. Writes up to the urgency `least_urgent_at_once` do not wait for them.
-    pub(crate) fn new(interval: Option<SignedDuration>, least_urgent_at_once: Urgency) -> Self {
+    /// Bursts at this interval, if any.
+    pub(crate) fn new(interval: Option<SignedDuration>) -> Self {
         let interval = interval.map(|interval| interval.as_secs().max(1));
-        Self { interval, next_burst: Timestamp::MAX, least_urgent_at_once }
+        Self { interval, next_burst: Timestamp::MAX }
     }
 
     /// Sets the next burst if there is none, or if the clock was set back.
@@ -52,7 +51,7 @@ impl WriteTimes {
 
     /// The least urgent reason for which the job that polled a node writes it at once.
     pub(crate) fn least_urgent_at_once(self) -> Urgency {
-        if self.interval.is_some() { self.least_urgent_at_once } else { Urgency::NextBurst }
+        if self.interval.is_some() { Urgency::AtOnce } else { Urgency::NextBurst }
     }
 
     /// The next time of a write that can wait for some seconds; `None` without bursts. These times divide the interval
@@ -84,7 +83,7 @@ mod tests {
     }
 
     fn bursts_every(seconds: i64) -> WriteTimes {
-        WriteTimes::new(Some(SignedDuration::from_secs(seconds)), Urgency::AtOnce)
+        WriteTimes::new(Some(SignedDuration::from_secs(seconds)))
     }
 
     #[test]
@@ -121,7 +120,7 @@ mod tests {
 
     #[test]
     fn without_bursts_no_write_waits() {
-        let mut times = WriteTimes::new(None, Urgency::AtOnce);
+        let mut times = WriteTimes::new(None);
         times.start(at(903));
         assert!(!times.take_burst(at(945)));
         assert_eq!((times.next_burst(), times.soon(at(903))), (None, None));

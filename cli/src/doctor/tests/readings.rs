@@ -95,10 +95,6 @@ fn that_nothing_writes_readings_is_not_one_writer() {
         node.metadata.managed_fields.clear();
     }
     assert_only(&facts, Level::Unknown, "writers", "no node has a reading");
-    // In NodeLoads no node has one.
-    let args = &mut workload_of(&mut facts, "annotator").spec.template.spec.containers[1].args;
-    args.push("--readings-in=nodeloads".to_owned());
-    assert!(ok_text(&facts, "writers").contains("NodeLoads"));
 }
 
 #[test]

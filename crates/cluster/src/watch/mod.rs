@@ -17,7 +17,6 @@ use placement::units::NodeName;
 
 use crate::config_map::{ConfigMap, ConfigMapFacts};
 use crate::endpoints::{EndpointSlice, of_service};
-use crate::node_load::{NodeLoadFacts, NodeLoadObject};
 use crate::object::Object;
 use crate::resource_slice::{DeviceSlice, NODE_FIELD, ResourceSlice};
 use crate::{Node, Pod, ServicePort, SliceFacts, call};
@@ -154,14 +153,6 @@ pub fn watch_device_slices(
     let selection = Scope::Node(node).selection(NODE_FIELD);
     follow(Api::all(client), selection, "resourceslices", health, |slice: ResourceSlice, _| {
         Some(slice.facts())
-    })
-}
-
-/// Watches all NodeLoads, as [`watch_pods`] does pods.
-pub fn watch_node_loads(client: Client, health: WatchHealth) -> Events<NodeLoadFacts> {
-    let nodes = Selection::default();
-    follow(Api::all(client), nodes, "nodeloads", health, |load: NodeLoadObject, _| {
-        Some(load.facts())
     })
 }
 

@@ -3,16 +3,13 @@
 use std::time::Duration;
 
 use cluster::{
-    BindOutcome, Binding, CallError, Client, Event, NodeLoadFacts, NodeLoadsError, Scope,
-    WatchHealth, apply_node_load, bind, check_node_loads, get_pod, mark_assigned,
-    patch_node_annotations, patch_node_capacity, patch_own_node, watch_node_loads, watch_nodes,
+    BindOutcome, Binding, CallError, Client, Event, Scope, WatchHealth, bind, get_pod,
+    mark_assigned, patch_node_annotations, patch_node_capacity, patch_own_node, watch_nodes,
     watch_pods,
 };
 use futures::StreamExt;
-use placement::reading::{Reading, ReadingCodec};
-use placement::units::MetricName;
 use serde_json::{Value, json};
-use sim::{Failure, Fault, NODE_LOADS, NODES, PODS, Sim, Verb, node, pod};
+use sim::{Failure, Fault, NODES, PODS, Sim, Verb, node, pod};
 
 pub(crate) const LIMIT: Duration = Duration::from_secs(120);
 
@@ -144,47 +141,6 @@ async fn annotations_of_a_node_are_not_written_to_another_node_of_its_name() {
     let new = sim.node("n1").unwrap()["metadata"]["uid"].as_str().unwrap().to_owned();
     patch_node_annotations(&client, &"n1".into(), Some(&new), change, LIMIT).await.unwrap();
     assert_eq!(annotations(), json!({ "else": "y", "new": "z" }));
-}
-
-fn reading(metric: &str, text: &str) -> (MetricName, Reading) {
-    (MetricName::from(metric), ReadingCodec::default().decode(text).unwrap())
-}
-
-#[tokio::test]
-async fn a_node_load_is_made_then_replaced_as_a_whole_and_the_watch_shows_it() {
-    let (sim, client) = connected().await;
-    let mut events = watch_node_loads(client.clone(), WatchHealth::default());
-    assert_eq!(events.next().await, Some(Event::Listing));
-    assert_eq!(events.next().await, Some(Event::Listed(Vec::new())));
-    let all = [
-        reading("cpu_usage_avg_5m", "0.63012,2026-11-20T09:00:00Z"),
-        reading("mem_usage_avg_5m", "0.07,2026-11-20T09:00:03Z"),
-    ];
-    for readings in [&all[..], &all[1..]] {
-        apply_node_load(&client, &"n1".into(), "u-1", readings, LIMIT).await.unwrap();
-        let facts = NodeLoadFacts {
-            node: "n1".into(),
-            readings: readings.iter().cloned().map(|(metric, it)| (metric, Ok(it))).collect(),
-        };
-        assert_eq!(events.next().await, Some(Event::Applied(facts)));
-    }
-    let owners = sim.get(NODE_LOADS, "", "n1").unwrap()["metadata"]["ownerReferences"].clone();
-    assert_eq!(owners[0]["uid"], "u-1");
-}
-
-#[tokio::test]
-async fn a_missing_definition_is_told_from_a_server_that_does_not_answer() {
-    let (sim, client) = connected().await;
-    assert_eq!(check_node_loads(&client, LIMIT).await, Ok(()));
-    let internal = sim::Failure::internal("etcdserver: request timed out");
-    sim.faults().next(1, Verb::List, NODE_LOADS, Fault::Answer(internal));
-    assert_eq!(check_node_loads(&client, LIMIT).await, Ok(()));
-    let forbidden = sim::Failure::new(403, "Forbidden", "nodeloads is forbidden");
-    sim.faults().next(1, Verb::List, NODE_LOADS, Fault::Answer(forbidden));
-    let refused = check_node_loads(&client, LIMIT).await;
-    assert!(matches!(refused, Err(NodeLoadsError::Forbidden(_))), "{refused:?}");
-    sim.stop_serving(NODE_LOADS);
-    assert_eq!(check_node_loads(&client, LIMIT).await, Err(NodeLoadsError::Unknown));
 }
 
 #[tokio::test]

@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use cluster::{
     Budgets, Client, Elector, Event, Events, LeaseSettings, PodReference, Scope, ServicePort,
-    WatchHealth, applicant, check_node_loads, get_pod, list_endpoints, list_node_uses, node_pods,
-    objects_read_in_part, residents, watch_config_map, watch_device_slices, watch_node_loads,
-    watch_nodes, watch_pods, watch_service,
+    WatchHealth, applicant, get_pod, list_endpoints, list_node_uses, node_pods,
+    objects_read_in_part, residents, watch_config_map, watch_device_slices, watch_nodes,
+    watch_pods, watch_service,
 };
 use futures::StreamExt;
 use http::{Method, Request, Response};
@@ -114,7 +114,6 @@ async fn check_watches(of: fn(&Value) -> Vec<Value>) {
         watch_nodes(client, Scope::All, health, move |node| Some(node.facts(&names, &codec)))
     })
     .await;
-    check(&of(&stored::node_load()), watch_node_loads).await;
     check(&of(&stored::device_slice()), |client, health| {
         watch_device_slices(client, "a".into(), health)
     })
@@ -160,8 +159,6 @@ async fn check_lists(of: fn(&Value) -> Vec<Value>) {
         let about = PodReference { namespace, name, uid: "u".to_owned() };
         applicant(&client, &about, LIMIT).await.unwrap();
     }
-    let loads = list(&of(&stored::node_load()));
-    check_node_loads(&client(move |_| Some(loads.clone())), LIMIT).await.unwrap();
     let service = ServicePort::parse("default/exporters").unwrap();
     let mut found = 0;
     for some in of(&stored::endpoint_slice()).chunks(16) {

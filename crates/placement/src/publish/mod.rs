@@ -1,5 +1,5 @@
-//! When a node's readings are written to annotations or a NodeLoad. Below, readers are the programs that use what is
-//! written: other programs, and the extender where the annotator does not tell it each poll.
+//! When a node's readings are written to its annotations. Below, readers are the programs that use what is written:
+//! other programs, and the extender where the annotator does not tell it each poll.
 //!
 //! Readings are polled often and written rarely: each write of a Node makes kube-scheduler retry every pod that an
 //! extender rejected. [`NodeWriteRules::reason`] compares the written with the polled values and returns whether a
@@ -156,26 +156,6 @@ impl NodeWriteRules {
         of_metrics
             .chain(hot_value_reason(written.hot_value, polled.hot_value, now, hot_value_until))
             .min()
-    }
-
-    /// Whether a limit rejects the node by `written`, or did until that expired, and none does by `polled` at `now`.
-    /// Pods that were rejected for it wait until an event makes kube-scheduler try them again.
-    #[must_use]
-    pub fn has_cooled(
-        &self,
-        written: NodeValues<'_>,
-        polled: NodeValues<'_>,
-        now: Timestamp,
-    ) -> bool {
-        let was_over = self.metrics.iter().any(|rule| {
-            written.get(&rule.metric).is_some_and(|reading| rule.is_exceeded_by(reading))
-        });
-        let is_over = self.metrics.iter().any(|rule| {
-            polled.get(&rule.metric).is_some_and(|reading| {
-                reading.is_fresh(now, rule.max_age) && rule.is_exceeded_by(reading)
-            })
-        });
-        was_over && !is_over
     }
 
     fn metric_reason(

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use jiff::SignedDuration;
 
 use crate::policy::{GRACE, Limit, LoadPolicy, Weight};
-use crate::reading::Reading;
 use crate::selector::{LabelSelector, Labels};
 use crate::taint::clear_line;
 use crate::units::MetricName;
@@ -40,13 +39,6 @@ pub(super) struct MetricRule {
     /// Whether a limit or a weight reads it. What is read for a demand is written when it expires, or with others:
     /// bytes a second have no fraction of the node by which they move.
     pub(super) is_used: bool,
-}
-
-impl MetricRule {
-    /// Whether a limit rejects a node for the reading, as it is written.
-    pub(super) fn is_exceeded_by(&self, reading: Reading) -> bool {
-        self.limits.iter().any(|max| reading.as_written().value.get() > *max)
-    }
 }
 
 /// How far a value may differ from the written one without a write: a fraction, times the written value if that is

@@ -115,30 +115,6 @@ fn a_pools_limits_are_its_nodes_alone() {
 }
 
 #[test]
-fn a_node_cools_when_the_last_of_its_metrics_falls_below_its_limit() {
-    let policy = POLICY.replace("maxAge: 10m", "maxAge: 10m, limit: 2");
-    let rules = WriteRules::new(&LoadPolicy::from_yaml(&policy).unwrap(), 0.05, None);
-    fn of(readings: &[(MetricName, Reading)]) -> NodeValues<'_> {
-        NodeValues { readings, hot_value: None }
-    }
-    let cools = |written: [f64; 2], polled: [f64; 2], now| {
-        let readings = |[cpu, load]: [f64; 2], at| [reading(CPU, cpu, at), reading(LOAD, load, at)];
-        let written = readings(written, 0);
-        let polled = readings(polled, 60);
-        rules.of(&Labels::new()).has_cooled(of(&written), of(&polled), at(now))
-    };
-    assert!(cools([0.81, 1.0], [0.80, 1.0], 60));
-    assert!(cools([0.81, 2.1], [0.80, 1.0], 60));
-    assert!(!cools([0.81, 2.1], [0.80, 2.1], 60));
-    assert!(!cools([0.80, 1.0], [0.10, 0.1], 60));
-    assert!(!cools([0.80, 1.0], [0.90, 0.1], 60));
-    // What readers cannot tell from the limit is not over it.
-    assert!(!cools([0.800_001, 1.0], [0.80, 1.0], 60));
-    // The second reading has expired by then, so it rejects the node no more.
-    assert!(cools([0.81, 1.0], [0.81, 1.0], 60 + 480));
-}
-
-#[test]
 fn a_move_within_the_dead_band_is_no_reason() {
     assert_eq!(PLAIN.moves(CPU, 0.30, 0.34), None);
     assert_eq!(PLAIN.moves(CPU, 0.30, 0.36), Some(WriteReason::Moved));

@@ -43,7 +43,6 @@ fn the_schema_refuses_what_is_misspelt_or_of_another_kind() {
         (r#"policy.text={"kind":"SchedulingPolicy"}"#, "text"),
         (r#"policy.crane="yes""#, "crane"),
         (r#"readings.source="metrics-server""#, "source"),
-        (r#"readings.keptIn="NodeLoads""#, "keptIn"),
         (r#"readings.prometheus.url="prometheus:9090""#, "url"),
         (r#"gpuNodes.value=true"#, "value"),
         (r#"gpuNodes.find="nfd""#, "find"),
@@ -98,7 +97,7 @@ fn values_that_contradict_each_other_are_refused_with_what_to_change() {
     let shared = r#"nodeAgents.namespace="kube-system""#;
     let profile =
         r#"scheduler.configuration="profiles: [{schedulerName: plimsoll-scheduler}, {}]""#;
-    let contradictions: [(&[&str], &str); 34] = [
+    let contradictions: [(&[&str], &str); 33] = [
         (&[r#"image.registry="""#], "image.registry is not set: no images are published."),
         (&[r#"image.registry="plimsoll""#], "or docker.io/plimsoll for Docker Hub"),
         (&["policy.crane=true", config_map], "policy.crane and policy.existingConfigMap are set"),
@@ -124,7 +123,6 @@ fn values_that_contradict_each_other_are_refused_with_what_to_change() {
             "or set scheduler.mode to external or second",
         ),
         (&[none, r#"policy.shadow="x""#], "policy.shadow is set"),
-        (&[none, r#"readings.keptIn="nodeloads""#], "readings.keptIn nodeloads is set"),
         (&[second, "extender.tls.enabled=false"], "extender.tls.enabled is false, and with"),
         (&[set_name], "scheduler.setName.namespaces is set, and with scheduler.mode external"),
         (&[none, set_name], "scheduler.setName.namespaces is set, and with scheduler.mode none"),
@@ -376,7 +374,7 @@ fn certificates_are_written_to_the_secrets_that_the_programs_mount() {
 }
 
 /// The values of many components, of which each pair goes together.
-pub(super) const MANY: [&str; 24] = [
+pub(super) const MANY: [&str; 23] = [
     "namespace.create=true",
     "scheduler.mode=second",
     "scheduler.setName.namespaces={team-a}",
@@ -387,7 +385,6 @@ pub(super) const MANY: [&str; 24] = [
     "devicePlugin.processes=true",
     "devicePlugin.unhealthyConfigMaps=true",
     "gpuNodes.runtimeClassName=nvidia",
-    "readings.keptIn=nodeloads",
     "policy.shadow=x",
     "fromGpushare=true",
     "networkPolicy.deny=true",
@@ -417,7 +414,6 @@ fn is_no_namespace(word: &str) -> bool {
         || word.starts_with("--policy-file=/etc/plimsoll/")
         || word.starts_with("--lease-name=plimsoll-")
         || word.starts_with("registry.example.com/plimsoll/")
-        || word.starts_with("nodeloads.plimsoll.dev")
         || word == "status-taint.cluster-autoscaler.kubernetes.io/plimsoll-hot"
 }
 
@@ -504,8 +500,7 @@ fn other_names_are_in_programs_and_policies_alike() {
     for by in HELMS {
         for (key, object) in chart_objects(by, "plimsoll", &values) {
             let text = object.to_string();
-            let others =
-                ["aliyun.com/", "plimsoll.dev/gpu", "plimsoll.dev/cooled", "cluster-autoscaler"];
+            let others = ["aliyun.com/", "plimsoll.dev/gpu", "cluster-autoscaler"];
             let other = others.iter().find(|other| text.contains(**other));
             // The texts of the policy tell of the defaults.
             assert!(key.ends_with("/policy") || other.is_none(), "{by}, {key} has {other:?}");
@@ -558,7 +553,6 @@ const CHANGED: &[(&str, &str, &[&str])] = &[
     ("policy.crane", "true", &[]),
     ("policy.shadow", r#""x""#, &[]),
     ("readings.source", r#""metricsServer""#, &[]),
-    ("readings.keptIn", r#""nodeloads""#, &[]),
     ("readings.prometheus.url", r#""http://q:1""#, PROMETHEUS),
     ("readings.prometheus.nodeLabel", r#""node""#, PROMETHEUS),
     ("gpuNodes.find", r#""hardwareLabels""#, &[]),

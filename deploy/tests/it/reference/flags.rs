@@ -38,7 +38,6 @@ const MORE: [(&str, &str, &str); 42] = [
     ("annotator", "pod-use-period", "[what workloads use](readings.md#what-workloads-use)"),
     ("annotator", "policy-file", "[the load policy](policy.md)"),
     ("annotator", "prometheus-url", "[Prometheus](readings.md#prometheus-in-place-of-exporters)"),
-    ("annotator", "readings-in", "[readings in NodeLoads](readings.md#readings-in-nodeloads)"),
     ("annotator", "replicas-address", "[what workloads use](readings.md#what-workloads-use)"),
     ("annotator", "taint-hot-nodes", "[the taint](hot-nodes.md)"),
     ("gpushare-device-plugin", "audit-interval", "[the audit](gpu.md#the-audit)"),

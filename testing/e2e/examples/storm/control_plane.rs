@@ -63,32 +63,18 @@ impl ControlPlane {
         start(scheduler, &folder.join("scheduler.log"))
     }
 
-    /// Patches since the start, by the API server's own count.
-    pub(crate) async fn patches(&self) -> Result<Patches> {
+    /// Patches of Nodes since the start, by the API server's own count.
+    pub(crate) async fn patches(&self) -> Result<u64> {
         let metrics = text(&self.client, "/metrics").await?;
-        Ok(Patches {
-            nodes: patches_of(&metrics, "nodes"),
-            node_loads: patches_of(&metrics, "nodeloads"),
-        })
+        let counts = metrics.lines().filter(|line| {
+            line.starts_with("apiserver_request_total{")
+                && ["resource=\"nodes\"", "subresource=\"\"", "verb=\"PATCH\""]
+                    .iter()
+                    .all(|label| line.contains(label))
+        });
+        let counts = counts.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok());
+        Ok(counts.sum::<f64>() as u64)
     }
-}
-
-fn patches_of(metrics: &str, resource: &str) -> u64 {
-    let resource = format!("resource=\"{resource}\"");
-    let lines = metrics.lines().filter(|line| {
-        line.starts_with("apiserver_request_total{")
-                    && line.contains(&resource)
-                    && line.contains("subresource=\"\"")
-                    // An apply patch has a verb of its own.
-                    && (line.contains("verb=\"PATCH\"") || line.contains("verb=\"APPLY\""))
-    });
-    lines.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum::<f64>() as u64
-}
-
-/// How many objects were patched.
-pub(crate) struct Patches {
-    pub(crate) nodes: u64,
-    pub(crate) node_loads: u64,
 }
 
 async fn text(client: &Client, path: &str) -> Result<String> {

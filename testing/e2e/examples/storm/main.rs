@@ -2,7 +2,7 @@
 //!
 //! A real etcd, API server and kube-scheduler without any kubelet, Node objects, the real annotator, an exporter for
 //! each node with a noisy but steady load, and an extender that rejects every node. Prints one line a way of writing:
-//! Filter calls, and patches of Nodes and of NodeLoads, a minute.
+//! Filter calls, and patches of Nodes, a minute.
 //!
 //! ```sh
 //! cargo build -p annotator && cargo run -p plimsoll-e2e --example storm
@@ -10,8 +10,8 @@
 //!
 //! `STORM_NODES`, `STORM_PODS` and `STORM_MINUTES` are 5000, 100 and 7 by default: a steady node's readings are renewed
 //! every six minutes, so fewer see few of the writes. `STORM_HOVERING`: how many nodes hover around a limit of the
-//! policy, 0 by default. `STORM_WAYS`: some of `none`, `each`, `default`, `nodeload`, by default all.
-//! `STORM_ANNOTATOR`: the program, by default the one that `cargo build` makes.
+//! policy, 0 by default. `STORM_WAYS`: some of `none`, `each`, `default`, by default all. `STORM_ANNOTATOR`: the
+//! program, by default the one that `cargo build` makes.
 
 #![allow(clippy::print_stdout)] // The figures are what it is run for.
 
@@ -45,11 +45,10 @@ struct Storm {
 /// A way of writing Nodes: its name, and the annotator's flags; `None` where nothing is written.
 type Way = (&'static str, Option<&'static [&'static str]>);
 
-const WAYS: [Way; 4] = [
+const WAYS: [Way; 3] = [
     ("none", None),
     ("each", Some(&["--burst-interval=0s", "--dead-band=0"])),
     ("default", Some(&[])),
-    ("nodeload", Some(&["--readings-in=nodeloads"])),
 ];
 
 /// A program of this run; dropping it ends it.
@@ -74,8 +73,7 @@ async fn main() -> Result<()> {
         annotator: std::env::var_os("STORM_ANNOTATOR")
             .map_or_else(|| settings.sources.join("target/debug/annotator"), PathBuf::from),
     };
-    let wanted =
-        std::env::var("STORM_WAYS").unwrap_or_else(|_| "none,each,default,nodeload".to_owned());
+    let wanted = std::env::var("STORM_WAYS").unwrap_or_else(|_| "none,each,default".to_owned());
     let release = Release::find(&settings.sources, "newest")?;
     let programs = binaries::ensure(&settings, release)?;
     println!("{} nodes, {} rejected pods, {release}", storm.nodes, storm.pods);
@@ -105,7 +103,6 @@ impl Storm {
         let extender = extender::start().await?;
         let exporters = exporters::start(self.hovering).await?;
         let plane = ControlPlane::start(programs, folder).await?;
-        objects::define_node_loads(&plane.client).await?;
         objects::create_nodes(&plane.client, self.nodes).await?;
         let _scheduler = plane.start_scheduler(programs, folder, extender.port)?;
         objects::create_pods(&plane.client, self.pods).await?;
@@ -123,12 +120,12 @@ impl Storm {
             tokio::time::sleep(Duration::from_secs(60)).await;
         }
         let after = counts(&plane, &extender, &exporters).await?;
-        let [calls, nodes, node_loads, polls] =
-            [0, 1, 2, 3].map(|n: usize| (after[n] - before[n]) as f64 / self.minutes as f64);
+        let [calls, patches, polls] =
+            [0, 1, 2].map(|n: usize| (after[n] - before[n]) as f64 / self.minutes as f64);
         println!(
-            "{name}: {calls:.0} Filter calls, {nodes:.0} patches of Nodes, {node_loads:.0} of NodeLoads, \
-             {polls:.0} polls a minute; {:.1} patches a node and hour",
-            (nodes + node_loads) * 60.0 / self.nodes as f64,
+            "{name}: {calls:.0} Filter calls, {patches:.0} patches of Nodes, {polls:.0} polls a minute; \
+             {:.1} patches a node and hour",
+            patches * 60.0 / self.nodes as f64,
         );
         Ok(())
     }
@@ -151,14 +148,13 @@ impl Storm {
     }
 }
 
-/// Calls of Filter, patches of Nodes and of NodeLoads, and polls of exporters, up to now.
+/// Calls of Filter, patches of Nodes, and polls of exporters, up to now.
 async fn counts(
     plane: &ControlPlane,
     extender: &Extender,
     exporters: &Exporters,
-) -> Result<[u64; 4]> {
-    let patches = plane.patches().await?;
-    Ok([extender.calls(), patches.nodes, patches.node_loads, exporters.polls()])
+) -> Result<[u64; 3]> {
+    Ok([extender.calls(), plane.patches().await?, exporters.polls()])
 }
 
 /// Starts a program whose output goes to `log`.

@@ -1,8 +1,6 @@
 //! Nodes and pods.
 
-use std::time::Duration;
-
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::Client;
@@ -12,22 +10,6 @@ use serde_json::json;
 use crate::exporters::address;
 
 const AT_ONCE: usize = 16;
-
-/// Installs the NodeLoads' definition and waits until they can be listed.
-pub(crate) async fn define_node_loads(client: &Client) -> Result<()> {
-    let path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
-    let body = api::node_load::definition().to_string().into_bytes();
-    let post = http::Request::post(path).header("Content-Type", "application/json").body(body)?;
-    client.request_text(post).await.context("cannot create the definition of NodeLoads")?;
-    for _ in 0..300 {
-        let list = http::Request::get("/apis/plimsoll.dev/v1alpha1/nodeloads").body(Vec::new())?;
-        if client.request_text(list).await.is_ok() {
-            return Ok(());
-        }
-        tokio::time::sleep(Duration::from_millis(200)).await;
-    }
-    bail!("NodeLoads cannot be listed after a minute")
-}
 
 pub(crate) async fn create_nodes(client: &Client, nodes: usize) -> Result<()> {
     let api: Api<Node> = Api::all(client.clone());

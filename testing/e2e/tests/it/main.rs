@@ -99,7 +99,6 @@ fn all() -> Vec<Fact> {
         load::reasons::FACTS,
         load::limits::FACTS,
         load::taints::FACTS,
-        load::node_loads::FACTS,
         load::descheduler::FACTS,
         load::preemption::FACTS,
         exporter::tls::FACTS,

@@ -51,14 +51,6 @@ pub const LEASES: Kind = Kind {
     namespaced: true,
     short: "",
 };
-/// NodeLoads, as if their CustomResourceDefinition were installed. Its schema is not checked.
-pub const NODE_LOADS: Kind = Kind {
-    api_version: "plimsoll.dev/v1alpha1",
-    plural: "nodeloads",
-    name: "NodeLoad",
-    namespaced: false,
-    short: "",
-};
 
 /// What metrics-server tells of nodes, as if it were installed. The real one takes no writes.
 pub const NODE_METRICS: Kind = Kind {
@@ -97,14 +89,13 @@ pub const RESOURCE_SLICES: Kind = Kind {
 };
 
 /// Every kind served.
-pub const KINDS: [Kind; 11] = [
+pub const KINDS: [Kind; 10] = [
     NODES,
     PODS,
     CONFIG_MAPS,
     EVENTS,
     WRITTEN_EVENTS,
     LEASES,
-    NODE_LOADS,
     NODE_METRICS,
     DISRUPTION_BUDGETS,
     ENDPOINT_SLICES,

@@ -463,7 +463,6 @@ fn annotators(env: &TestEnv) -> Result<()> {
             annotated("cpu_usage_avg_5m", "0.5,2026-11-20T09:00:00Z"),
             annotated("node_hot_value", "2,2026-11-20T09:00:00Z"),
             annotated("plimsoll.dev/gpu-share", "{}"),
-            annotated("plimsoll.dev/cooled-at", "2026-11-20T09:00:00Z"),
             annotated("mem_usage_avg_5m", Value::Null),
             with_taints(&[theirs.clone(), hot_taint(key, "NoSchedule")]),
             with_taints(&[hot_taint(key, "PreferNoSchedule"), theirs.clone()]),

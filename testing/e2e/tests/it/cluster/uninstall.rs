@@ -31,9 +31,8 @@ const MANIFEST: &str = "/etc/kubernetes/manifests/kube-scheduler.yaml";
 /// The kubelet's own files in the folder of device plugins.
 const KUBELET_FILES: [&str; 3] = ["kubelet.sock", "kubelet_internal_checkpoint", "DEPRECATION"];
 /// The annotations that remain on Nodes by docs/install.md, beside [`READINGS`].
-const DOCUMENTED_ANNOTATIONS: [&str; 5] = [
+const DOCUMENTED_ANNOTATIONS: [&str; 4] = [
     "node_hot_value",
-    "plimsoll.dev/cooled-at",
     "plimsoll.dev/gpu-cards",
     "plimsoll.dev/gpu-isolation",
     "plimsoll.dev/gpu-share",

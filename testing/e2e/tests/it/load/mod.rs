@@ -8,7 +8,6 @@ pub(crate) mod in_flight;
 pub(crate) mod learned;
 pub(crate) mod limits;
 pub(crate) mod many_nodes;
-pub(crate) mod node_loads;
 pub(crate) mod policies;
 pub(crate) mod preemption;
 pub(crate) mod reasons;
