@@ -386,8 +386,8 @@ impl Watches {
         let codec = self.codec.clone();
         let health = self.view.nodes.health.clone();
         cluster::watch_nodes(self.client.clone(), Scope::All, health, move |node| {
-            // All annotations that are used are already parsed in the facts.
-            Some(NodeFacts { annotations: Default::default(), ..node.facts(&names, &codec) })
+            // What is used of it is parsed already.
+            Some(NodeFacts { share: None, ..node.facts(&names, &codec) })
         })
     }
 

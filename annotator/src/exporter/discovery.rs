@@ -1,64 +1,100 @@
 //! Addresses of exporters that do not listen at their node's InternalIP: from the EndpointSlices of a Service.
 //!
 //! They are set in a node's facts, before any other module gets them. The annotation on a Node overrides them.
-//! Invariant: a node without a ready endpoint of the Service has no address, not its InternalIP, where another program
-//! may listen.
+//! Invariants: a node without a ready endpoint of the Service has no address, not its InternalIP, where another program
+//! may listen; an event has the node with its newest address, and there is none before the slices were listed once.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
 
-use cluster::{Addition, Event, Events, NodeFacts, SliceFacts, with_addition};
+use cluster::{Event, Events, NodeFacts, SliceFacts};
+use futures::stream::{self, StreamExt as _};
 use placement::units::NodeName;
 
-/// The events of `nodes`, with exporters' addresses from a Service's EndpointSlices, as [`with_addition`] does.
+/// The events of `nodes`, with exporters' addresses from a Service's EndpointSlices. When an address changes, there is
+/// another event for the node.
 pub(crate) fn by_service(
     nodes: Events<NodeFacts>,
     slices: Events<SliceFacts>,
 ) -> Events<NodeFacts> {
-    with_addition(nodes, slices, SliceAddresses::default())
+    let inputs = (nodes, slices, ByService::default());
+    let events = stream::unfold(inputs, |(mut nodes, mut slices, mut service)| async {
+        let events = tokio::select! {
+            slices = slices.next() => service.take_slices(slices?),
+            node = nodes.next(), if service.is_listed => vec![service.take_node(node?)],
+        };
+        Some((stream::iter(events), (nodes, slices, service)))
+    });
+    events.flatten().boxed()
 }
 
-/// The exporters' addresses by slice of the Service. The first slice with a node counts.
+/// A Service's endpoints, and the nodes whose exporters they are.
 #[derive(Default)]
-struct SliceAddresses(BTreeMap<String, HashMap<NodeName, SocketAddr>>);
-
-impl SliceAddresses {
-    fn address(&self, node: &NodeName) -> Option<SocketAddr> {
-        self.0.values().find_map(|slice| slice.get(node)).copied()
-    }
+struct ByService {
+    /// The exporters' addresses by slice. The first slice with a node counts.
+    slices: BTreeMap<String, HashMap<NodeName, SocketAddr>>,
+    /// Whether the slices were listed.
+    is_listed: bool,
+    /// The nodes without an address in their annotation.
+    nodes: HashMap<NodeName, NodeFacts>,
 }
 
-impl Addition for SliceAddresses {
-    type Object = SliceFacts;
-
-    /// A node with an address in its annotation keeps it.
-    fn kept(&self, facts: &NodeFacts) -> Option<NodeFacts> {
-        facts.exporter.is_none().then(|| facts.clone())
+impl ByService {
+    fn address(&self, node: &NodeName) -> Option<SocketAddr> {
+        self.slices.values().find_map(|slice| slice.get(node)).copied()
     }
 
-    fn complete(&self, mut facts: NodeFacts) -> NodeFacts {
-        if facts.exporter.is_none() {
-            facts.internal_ip = None;
-            facts.exporter = self.address(&facts.name).map(|address| Ok(address.to_string()));
-        }
+    /// A node without an address in its annotation, with that of the Service.
+    fn addressed(&self, mut facts: NodeFacts) -> NodeFacts {
+        facts.internal_ip = None;
+        facts.exporter = self.address(&facts.name).map(|address| Ok(address.to_string()));
         facts
     }
 
-    fn take(
-        &mut self,
-        event: Event<SliceFacts>,
-        kept: &HashMap<NodeName, NodeFacts>,
-    ) -> Vec<NodeName> {
-        let before: HashMap<&NodeName, Option<SocketAddr>> =
-            kept.keys().map(|node| (node, self.address(node))).collect();
+    /// Takes over an event of the nodes. Returns it with their addresses.
+    fn take_node(&mut self, event: Event<NodeFacts>) -> Event<NodeFacts> {
+        match event {
+            Event::Listing => Event::Listing,
+            Event::Listed(all) => {
+                self.nodes.clear();
+                Event::Listed(all.into_iter().map(|facts| self.take_facts(facts)).collect())
+            }
+            Event::Applied(facts) => Event::Applied(self.take_facts(facts)),
+            Event::Gone(facts) => {
+                self.nodes.remove(&facts.name);
+                Event::Gone(facts)
+            }
+        }
+    }
+
+    fn take_facts(&mut self, facts: NodeFacts) -> NodeFacts {
+        if facts.exporter.is_some() {
+            self.nodes.remove(&facts.name);
+            return facts;
+        }
+        self.nodes.insert(facts.name.clone(), facts.clone());
+        self.addressed(facts)
+    }
+
+    /// Takes over an event of the slices. Returns one for each node whose address it changes.
+    fn take_slices(&mut self, event: Event<SliceFacts>) -> Vec<Event<NodeFacts>> {
+        let addresses = |service: &Self| -> Vec<Option<SocketAddr>> {
+            service.nodes.keys().map(|node| service.address(node)).collect()
+        };
+        let before = addresses(self);
         match event {
             Event::Listing => return Vec::new(),
-            Event::Listed(all) => self.0 = all.into_iter().map(entry).collect(),
-            Event::Applied(slice) => self.0.extend([entry(slice)]),
-            Event::Gone(slice) => drop(self.0.remove(&slice.name)),
+            Event::Listed(all) => {
+                self.is_listed = true;
+                self.slices = all.into_iter().map(entry).collect();
+            }
+            Event::Applied(slice) => self.slices.extend([entry(slice)]),
+            Event::Gone(slice) => drop(self.slices.remove(&slice.name)),
         }
-        let changed = before.into_iter().filter(|(node, address)| self.address(node) != *address);
-        changed.map(|(node, _)| node.clone()).collect()
+        let now = addresses(self);
+        let changed = self.nodes.values().zip(before.into_iter().zip(now));
+        let changed = changed.filter(|(_, (before, now))| before != now);
+        changed.map(|(facts, _)| Event::Applied(self.addressed(facts.clone()))).collect()
     }
 }
 
@@ -68,9 +104,6 @@ fn entry(slice: SliceFacts) -> (String, HashMap<NodeName, SocketAddr>) {
 
 #[cfg(test)]
 mod tests {
-    use cluster::Completed;
-    use futures::{StreamExt, stream};
-
     use super::*;
 
     fn node(name: &str, annotated: Option<&str>) -> NodeFacts {
@@ -84,7 +117,7 @@ mod tests {
             ready: Some(true),
             readings: Vec::new(),
             hot_value: None,
-            annotations: Default::default(),
+            share: None,
             labels: Default::default(),
             capacity: Default::default(),
             speeds: Default::default(),
@@ -132,9 +165,9 @@ mod tests {
 
     #[test]
     fn a_changed_slice_tells_of_the_nodes_whose_address_it_changes() {
-        let mut service = Completed::new(SliceAddresses::default());
+        let mut service = ByService::default();
         let slices = vec![slice("s", &[("a", "10.0.0.1:7")]), slice("t", &[("b", "10.0.0.2:7")])];
-        assert!(service.take_object(Event::Listed(slices)).is_empty());
+        assert!(service.take_slices(Event::Listed(slices)).is_empty());
         let nodes = vec![node("a", None), node("b", None), node("c", None)];
         service.take_node(Event::Listed(nodes));
         let moved = slice("s", &[("a", "10.0.0.9:7"), ("c", "10.0.0.3:7")]);
@@ -143,7 +176,7 @@ mod tests {
             (Event::Gone(slice("t", &[])), vec!["b=none"]),
             (Event::Applied(slice("u", &[("x", "10.0.0.4:7")])), Vec::new()),
         ] {
-            let events = service.take_object(event).into_iter();
+            let events = service.take_slices(event).into_iter();
             let mut changed: Vec<String> = events.flat_map(addresses).collect();
             changed.sort();
             assert_eq!(changed, expected);

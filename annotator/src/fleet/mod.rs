@@ -275,7 +275,7 @@ impl Fleet {
         if let Some(node) = self.nodes.get_mut(&name) {
             let Settings { names, exporter_port, .. } = &self.settings;
             if !self.leading {
-                node.writes.share.observe(facts.annotation(&names.share()));
+                node.writes.share.observe(facts.share.as_deref());
             }
             let endpoint = endpoint(&facts, *exporter_port, &names.exporter());
             node.set_facts(&facts, endpoint, &self.rules);
@@ -297,10 +297,8 @@ impl Fleet {
             PodsSchedule::new(&facts.name, *pod_use_period),
             endpoint(facts, *exporter_port, &names.exporter()),
         );
-        let writes = NodeWrites::new(
-            Arc::clone(self.rules.of(&facts.labels)),
-            facts.annotation(&names.share()),
-        );
+        let writes =
+            NodeWrites::new(Arc::clone(self.rules.of(&facts.labels)), facts.share.as_deref());
         NodeState::new(facts, exporter, writes)
     }
 

@@ -11,7 +11,6 @@
 //! * [`watch_pods`], [`watch_nodes`], [`watch_service`]: an endless stream of whole lists and single changes.
 //! * [`list_node_uses`]: what metrics-server reports of nodes.
 //! * [`list_endpoints`]: where a Service's pods answer.
-//! * [`with_addition`]: nodes to which another watch adds something.
 //! * [`Elector`], [`Leadership`]: which of several replicas may write.
 //! * [`bind()`], [`get_pod`] and the patches: every write that Plimsoll makes.
 #![deny(missing_docs)]
@@ -26,7 +25,6 @@ mod endpoints;
 mod event;
 mod evict;
 mod gpu;
-mod join;
 mod lease;
 mod meta;
 mod moves;
@@ -50,7 +48,6 @@ pub use endpoints::{ServicePort, SliceFacts, list_endpoints};
 pub use event::{ConfigMapReference, EventKind, EventText, EventWriter, PodReference};
 pub use evict::{EvictOutcome, evict, try_evict};
 pub use gpu::{ClaimError, MAX_ANNOTATION_BYTES, claim_annotations, no_claim, wire_closed};
-pub use join::{Addition, Completed, with_addition};
 pub use lease::{Elector, Holder, Leadership, LeaseSettings};
 pub use meta::Annotations;
 pub use moves::{Applicant, NodeRoom, Resident, Stays, applicant, residents};

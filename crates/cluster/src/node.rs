@@ -15,7 +15,7 @@ use serde::Deserialize;
 use serde_json::json;
 
 use crate::gpu;
-use crate::meta::{Annotations, Meta, core_resource, null_is_default};
+use crate::meta::{Meta, core_resource, null_is_default};
 use crate::pod::thousandths;
 use crate::quantity::{Quantities, amounts};
 use crate::taint::{NodeTaints, Toleration, repel_pod};
@@ -134,8 +134,8 @@ pub struct NodeFacts {
     pub readings: Vec<(MetricName, Result<Reading, ReadingError>)>,
     /// crane's own count of recent bindings, where it is there and can be read.
     pub hot_value: Option<HotValueNote>,
-    /// Annotations without a domain, as crane's are, and those of Plimsoll's domain.
-    pub annotations: Annotations,
+    /// The text of its annotation `gpu-share`.
+    pub share: Option<String>,
     /// Its labels.
     pub labels: BTreeMap<String, String>,
     /// `status.capacity`: cores and bytes, those of memory without the pools of huge pages, since readings of memory
@@ -149,13 +149,6 @@ pub struct NodeFacts {
     pub measured: Option<MeasuredMemory>,
     /// Its taints, of which a new list can be made.
     pub taints: NodeTaints,
-}
-
-impl NodeFacts {
-    /// The text of one of [`annotations`](Self::annotations).
-    pub fn annotation(&self, key: &str) -> Option<&str> {
-        self.annotations.get(key).map(String::as_str)
-    }
 }
 
 impl Node {
@@ -199,8 +192,7 @@ impl Node {
         let hot_value = metadata.annotation(names::HOT_VALUE);
         // `refused` is no mode: nothing is known to be enforced there.
         let isolation = metadata.annotation(&names.isolation()).and_then(|mode| mode.parse().ok());
-        let all = self.metadata.object.annotations.iter().flatten();
-        let ours = all.filter(|(key, _)| !key.contains('/') || names.owns(key));
+        let share = metadata.annotation(&names.share());
         NodeFacts {
             name: self.name(),
             uid: self.metadata.object.uid.clone().unwrap_or_default(),
@@ -211,14 +203,14 @@ impl Node {
             ready: self.ready(),
             readings: self.readings(codec),
             hot_value: hot_value.and_then(|text| codec.decode_hot_value(text).ok()),
-            annotations: ours.map(|(k, v)| (k.clone(), v.clone())).collect(),
+            share: share.map(str::to_owned),
             labels: self.metadata.object.labels.clone().unwrap_or_default(),
             capacity: self.capacity(),
             speeds: PerDemand::of(|demand| {
                 metadata.annotation(&demand.node_annotation(names)).map(|text| demand.rate(text))
             }),
             allocatable_cpu: self.allocatable_cpu(),
-            measured: metadata.annotation(&names.share()).and_then(gpu::measured),
+            measured: share.and_then(gpu::measured),
             taints: self.taints(),
         }
     }

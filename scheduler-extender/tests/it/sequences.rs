@@ -500,7 +500,7 @@ impl World {
             ready: None,
             readings: Vec::new(),
             hot_value: None,
-            annotations: [].into(),
+            share: None,
             labels: [].into(),
             capacity: Default::default(),
             speeds: Default::default(),

@@ -77,7 +77,7 @@ fn node(name: &str) -> NodeFacts {
         ready: Some(true),
         readings: Vec::new(),
         hot_value: None,
-        annotations: Default::default(),
+        share: None,
         labels: [].into(),
         capacity: Default::default(),
         speeds: Default::default(),

@@ -76,18 +76,6 @@ fn labels_and_capacity_are_read_and_a_capacity_that_cannot_be_is_unknown() {
     assert_eq!((facts.capacity.cpu, facts.capacity.memory), (None, None));
 }
 
-#[test]
-fn only_annotations_that_can_concern_us_are_kept() {
-    let facts = facts(json!({
-        "cpu_usage_avg_5m": "0.1,2026-11-20T09:00:00Z",
-        "plimsoll.dev/gpu-share": "{}",
-        "kubeadm.alpha.kubernetes.io/cri-socket": "unix:///run/containerd/containerd.sock",
-        "plimsoll.development/other": "x",
-    }));
-    let kept: Vec<_> = facts.annotations.keys().map(String::as_str).collect();
-    assert_eq!(kept, ["cpu_usage_avg_5m", "plimsoll.dev/gpu-share"]);
-}
-
 fn isolation(of_card: Option<&str>, of_node: &str) -> Option<Isolation> {
     let mut card = json!({ "uuid": "GPU-a", "index": 0, "model": "", "memoryMiB": 1024, "units": 1, "healthy": true });
     if let Some(mode) = of_card {
