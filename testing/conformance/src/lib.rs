@@ -119,7 +119,6 @@ facts![
     objects::a_missing_object_is_not_found,
     objects::a_put_from_an_older_version_conflicts,
     objects::a_merge_patch_changes_the_fields_that_it_names,
-    objects::an_apply_patch_creates_and_then_replaces_what_its_manager_applied,
     objects::a_patch_that_changes_nothing_makes_no_new_version,
     objects::status_and_spec_are_written_apart,
     objects::a_delete_for_another_uid_conflicts,

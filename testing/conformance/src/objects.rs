@@ -50,26 +50,6 @@ pub(crate) async fn a_merge_patch_changes_the_fields_that_it_names(
     rig.remove("configmaps/patched").await
 }
 
-/// Here the object has one field manager only.
-pub(crate) async fn an_apply_patch_creates_and_then_replaces_what_its_manager_applied(
-    rig: &Rig<'_>,
-) -> Result<(), Refuted> {
-    rig.remove("configmaps/applied").await?;
-    let first = applied(&json!({"a": "1", "b": "2"}));
-    let made = rig.apply("configmaps/applied", &first).await?.is(201)?;
-    let again = rig.apply("configmaps/applied", &first).await?.is(200)?;
-    same("the version", version(&again), version(&made))?;
-    let after = rig.apply("configmaps/applied", &applied(&json!({"b": "3"}))).await?.is(200)?;
-    same("the data", &after["data"], &json!({"b": "3"}))?;
-    same("the uid", &after["metadata"]["uid"], &made["metadata"]["uid"])?;
-    rig.remove("configmaps/applied").await
-}
-
-fn applied(data: &Value) -> Value {
-    let metadata = json!({"name": "applied"});
-    json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data})
-}
-
 pub(crate) async fn a_patch_that_changes_nothing_makes_no_new_version(
     rig: &Rig<'_>,
 ) -> Result<(), Refuted> {

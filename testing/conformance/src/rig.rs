@@ -24,7 +24,6 @@ pub(crate) struct Answer {
 
 pub(crate) const JSON: &str = "application/json";
 pub(crate) const MERGE_PATCH: &str = "application/merge-patch+json";
-const APPLY: &str = "application/apply-patch+yaml";
 const STRATEGIC: &str = "application/strategic-merge-patch+json";
 
 impl Rig<'_> {
@@ -81,12 +80,6 @@ impl Rig<'_> {
     /// Sends a strategic merge patch.
     pub(crate) async fn strategic(&self, what: &str, body: &Value) -> Result<Answer, Refuted> {
         self.call("PATCH", what, STRATEGIC, Some(body)).await
-    }
-
-    /// Sends an apply patch of a field manager. JSON is YAML too.
-    pub(crate) async fn apply(&self, what: &str, body: &Value) -> Result<Answer, Refuted> {
-        let what = format!("{what}?fieldManager=conformance&force=true");
-        self.call("PATCH", &what, APPLY, Some(body)).await
     }
 
     /// Posts a body with this content type.

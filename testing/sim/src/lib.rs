@@ -2,13 +2,12 @@
 //! real gRPC to device plugins ([`kubelet`]), and kube-scheduler's side of the extender protocol ([`scheduler`]). The
 //! crate `conformance` holds all three against the real ones.
 //!
-//! The API serves nodes, pods, config maps, events and leases: get, list, watch, create, update, merge
-//! patch, apply, delete, the subresource `status`, and `pods/binding` with the API server's preconditions and error
-//! texts. It reads JSON alone. Strategic merge patches are taken where they are merge patches, see
-//! `api_server/patch.rs`; an apply patch is taken as that of the only manager of the object, which replaces all of it.
-//! There is one admission plugin, ExtendedResourceToleration. There is no authorisation, no garbage collection, no dry
-//! run, no grace period at deletion, and no controller. Of an object, its kind, name, namespace, labels and annotations
-//! are validated.
+//! The API serves nodes, pods, config maps, events and leases: get, list, watch, create, update, merge patch, delete,
+//! the subresource `status`, and `pods/binding` with the API server's preconditions and error texts. It reads JSON
+//! alone. Strategic merge patches are taken where they are merge patches, see `api_server/patch.rs`. There is one
+//! admission plugin, ExtendedResourceToleration. There is no authorisation, no garbage collection, no dry run, no grace
+//! period at deletion, and no controller. Of an object, its kind, name, namespace, labels and annotations are
+//! validated.
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")]

@@ -37,8 +37,6 @@ use request::{Request, RequestLog, Verb};
 const JSON: &str = "application/json";
 const MERGE: &str = "application/merge-patch+json";
 const STRATEGIC: &str = "application/strategic-merge-patch+json";
-/// JSON is YAML too.
-const APPLY: &str = "application/apply-patch+yaml";
 
 /// The API server without its sockets. Clones share one state.
 #[derive(Debug, Clone)]
@@ -85,7 +83,7 @@ impl Api {
     fn act(&self, kind: Kind, verb: Verb, request: &Request) -> Result<Response<Body>, Failure> {
         match verb {
             Verb::Get | Verb::List | Verb::Watch => {}
-            Verb::Patch => check_content_type(request, &[MERGE, STRATEGIC, APPLY])?,
+            Verb::Patch => check_content_type(request, &[MERGE, STRATEGIC])?,
             Verb::Create | Verb::Update | Verb::Delete | Verb::Bind | Verb::Evict => {
                 check_content_type(request, &[JSON])?;
             }
@@ -98,7 +96,6 @@ impl Api {
             Verb::List | Verb::Watch => return self.list(kind, request),
             Verb::Create => (201, self.create(kind, request)?),
             Verb::Update => (200, self.update(kind, request)?),
-            Verb::Patch if request.content_type == APPLY => self.apply(kind, request)?,
             Verb::Patch => (200, self.patch(kind, request)?),
             Verb::Delete => (200, self.delete(kind, request)?),
             Verb::Bind => (201, self.bind(kind, request)?),
@@ -207,30 +204,6 @@ impl Api {
             check_type(kind, &after).map_err(|why| Failure::unusable_patch(&request.body, &why))?;
             revise(kind, before, after, request).map(Some)
         })
-    }
-
-    /// Creates or replaces the object, as an apply patch of its only manager does. Returns the status code too.
-    fn apply(&self, kind: Kind, request: &Request) -> Result<(u16, Value), Failure> {
-        let name = &request.name;
-        if request.parameter("fieldManager").is_empty() {
-            let why = "PatchOptions.meta.k8s.io \"\" is invalid: fieldManager: Required value: \
-                       is required for apply patch";
-            return Err(Failure::new(422, "Invalid", why));
-        }
-        let after = request.body.clone();
-        check_shape(&after)?;
-        check_type(kind, &after).map_err(Failure::bad_request)?;
-        let mut code = 200;
-        let object = self.write(kind, request, name, |before| match before {
-            Some(before) => revise(kind, before, after, request).map(Some),
-            None => {
-                code = 201;
-                check_path(kind, &after, &request.namespace, name)?;
-                check_name(kind, name)?;
-                Ok(Some(after))
-            }
-        })?;
-        Ok((code, object))
     }
 
     fn delete(&self, kind: Kind, request: &Request) -> Result<Value, Failure> {
