@@ -364,7 +364,7 @@ const ESTIMATES: [Estimate; 13] = [
         value: |_, nodes| Ok((nodes - KEPT_CONNECTIONS as f64).max(0.0)),
     },
     Estimate {
-        name: "writes a second, to Nodes",
+        name: "writes of Nodes a second",
         measured: None,
         formula: "nodes × 10 an hour",
         value: |_, nodes| Ok(writes(nodes)),
