@@ -418,7 +418,7 @@ impl Wiring {
         let watch = SpecWatch {
             location: CdiLocation {
                 folders: self.args.nvidia_cdi_dirs.clone(),
-                kind: self.args.nvidia_cdi_kind.clone(),
+                kind: crate::nvidia::KIND.to_owned(),
             },
             own,
             host: Host {
@@ -587,7 +587,6 @@ fn responder(args: &Args, isolation: NodeIsolation, limits: Option<Arc<SpecFile>
         isolation,
         limits,
         mode: args.response,
-        nvidia_kind: args.nvidia_cdi_kind.clone(),
         own_kind: args.names.names().cdi_kind(),
         unit: MiB(args.unit_mib),
     }

@@ -49,15 +49,6 @@ pub struct Args {
     #[arg(long, env = "PLIMSOLL_CDI_DIR", default_value = "/var/run/cdi", value_name = "DIR")]
     pub cdi_dir: PathBuf,
 
-    /// Kind of the CDI devices in NVIDIA's own specification, one for each card, named by UUID.
-    #[arg(
-        long,
-        env = "PLIMSOLL_NVIDIA_CDI_KIND",
-        default_value = "nvidia.com/gpu",
-        value_name = "VENDOR/CLASS"
-    )]
-    pub nvidia_cdi_kind: String,
-
     /// Folders of CDI specifications in the container runtime's order, separated by commas: the last goes first.
     /// NVIDIA's specification is looked for there, and what is wrong with it becomes an event on the Node.
     #[arg(

@@ -177,7 +177,6 @@ mod tests {
             "--burst-interval=121s",
             "--lease-duration=0s",
             "--taint-hot-nodes=NoExecute",
-            "--taint-margin=5",
             "--taint-key=a key",
             "--lease-duration=1500ms",
             "--lease-duration=6m",

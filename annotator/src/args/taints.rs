@@ -9,6 +9,10 @@ use placement::taint::TaintRules;
 
 use crate::taints::TaintSettings;
 
+/// How far below its limit a load must be before the taint is cleared, as a fraction of a whole; half of the limit at most
+/// counts. By less, a node that hovers around its limit is written with each poll.
+const MARGIN: f64 = 0.05;
+
 /// The taint of nodes that are over a limit of the policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum TaintHotNodes {
@@ -52,17 +56,6 @@ pub struct TaintArgs {
         value_name = "DURATION"
     )]
     pub taint_after: Duration,
-
-    /// How far below its limit a load must be again before the taint is cleared: a fraction of a whole. Half of the
-    /// limit at most counts.
-    #[arg(
-        long,
-        env = "PLIMSOLL_TAINT_MARGIN",
-        default_value_t = 0.05,
-        value_parser = taint_margin,
-        value_name = "FRACTION"
-    )]
-    pub taint_margin: f64,
 }
 
 impl TaintArgs {
@@ -74,7 +67,7 @@ impl TaintArgs {
             TaintHotNodes::Forbid => TaintEffect::NoSchedule,
         };
         let after = SignedDuration::try_from(self.taint_after).unwrap_or(SignedDuration::MAX);
-        let rules = TaintRules { after, margin: self.taint_margin };
+        let rules = TaintRules { after, margin: MARGIN };
         Some(TaintSettings { taint: Taint { key: self.taint_key.clone(), effect }, rules })
     }
 }
@@ -84,12 +77,5 @@ fn taint_key(text: &str) -> Result<String, String> {
         Ok(text.to_owned())
     } else {
         Err("expected NAME or PREFIX/NAME, as the key of a label".to_owned())
-    }
-}
-
-fn taint_margin(text: &str) -> Result<f64, String> {
-    match text.parse() {
-        Ok(margin) if (0.0..1.0).contains(&margin) => Ok(margin),
-        _ => Err("expected a fraction from 0 to below 1, such as 0.05".to_owned()),
     }
 }

@@ -101,7 +101,7 @@ fn an_estimate_is_the_measured_figure_or_the_line_at_that_size() {
             // 1.6 rounds of 0.5 s in 60 s, and 1 s more for 5,000 writes ten times in 3,600 s.
             "| annotator that leads: CPU, % of a core, while it keeps all connections | 1.6 | 4.8 | 16 |",
             "| connections made anew for each round of polls | **0** | 5,000 | 40,000 |",
-            "| writes a second, to Nodes | 14 | 42 | 139 | nodes × 10 an hour |",
+            "| writes of Nodes a second | 14 | 42 | 139 | nodes × 10 an hour |",
             "| the API server receives, kB/s | 5.0 | 15 | 50 |",
             "| the API server sends, kB/s | 1,000 | 3,000 | 10,000 |",
         ],

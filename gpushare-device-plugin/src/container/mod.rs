@@ -1,4 +1,4 @@
-//! The response to Allocate: how a container gets its card, by CDI devices, a mount, or environment variables.
+//! The response to Allocate: how a container gets its card, by CDI devices or mounts.
 //!
 //! Invariant: values that a pod must not override go into the CDI specification ([`cdi`]), whose
 //! environment overrides the pod's own. The pod's own variables override those of the response itself.
@@ -20,6 +20,7 @@ use crate::isolation::support::{IsolationSupport, Missing};
 use crate::isolation::{
     ComputeNotEnforced, Decision, Isolation, IsolationError, NodeIsolation, compute_by_mps,
 };
+use crate::nvidia::KIND;
 use cdi::{CdiError, SpecFile};
 use kubelet_api::v1beta1::{CdiDevice, ContainerAllocateResponse, Mount};
 
@@ -94,8 +95,6 @@ pub enum ResponseError {
 pub struct Responder {
     /// How containers get their cards.
     pub mode: Mode,
-    /// Kind of NVIDIA's CDI devices, `nvidia.com/gpu`.
-    pub nvidia_kind: String,
     /// Kind of our CDI devices, `plimsoll.dev/gpu-mem`.
     pub own_kind: String,
     /// Card memory of one unit.
@@ -216,7 +215,7 @@ impl Responder {
     /// NVIDIA's device of each card, and our device of the first card only: variables of a second one would replace its
     /// variables.
     fn cdi_devices(&self, cards: &[Card]) -> Vec<CdiDevice> {
-        let nvidias = cards.iter().map(|card| cdi_device(&self.nvidia_kind, card));
+        let nvidias = cards.iter().map(|card| cdi_device(KIND, card));
         nvidias.chain(cards.first().map(|card| cdi_device(&self.own_kind, card))).collect()
     }
 }
@@ -275,7 +274,6 @@ mod tests {
     fn responder(mode: Mode, wanted: MinIsolation, limits: Option<Arc<SpecFile>>) -> Responder {
         Responder {
             mode,
-            nvidia_kind: "nvidia.com/gpu".to_owned(),
             own_kind: "plimsoll.dev/gpu-mem".to_owned(),
             unit: MiB(1024),
             isolation: isolating(wanted),

@@ -186,6 +186,10 @@ pub fn closed_cards(problems: &[Problem]) -> ClosedCards {
     closed
 }
 
+/// The kind of the CDI devices in NVIDIA's own specification, one for each GPU, named by UUID: what `nvidia-ctk cdi
+/// generate` writes unless told otherwise.
+pub const KIND: &str = "nvidia.com/gpu";
+
 /// The location of NVIDIA's specification.
 #[derive(Debug, Clone)]
 pub struct CdiLocation {

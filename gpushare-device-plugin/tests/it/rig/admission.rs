@@ -117,7 +117,6 @@ impl AdmissionRig {
         let isolation = NodeIsolation { policy, support };
         let responder = Responder {
             mode: Mode::Cdi,
-            nvidia_kind: "nvidia.com/gpu".to_owned(),
             own_kind: "plimsoll.dev/gpu-mem".to_owned(),
             unit: MiB(1024),
             isolation,
