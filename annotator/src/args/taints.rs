@@ -9,7 +9,7 @@ use placement::taint::TaintRules;
 
 use crate::taints::TaintSettings;
 
-/// How far below its limit a load must be before the taint is cleared, as a fraction of a whole; half of the limit at most
+/// How far below its limit a load must be before the taint is cleared, a fraction of a whole; half of the limit at most
 /// counts. By less, a node that hovers around its limit is written with each poll.
 const MARGIN: f64 = 0.05;
 
