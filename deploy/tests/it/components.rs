@@ -38,7 +38,7 @@ fn patches_of(component: &str) -> Vec<(String, Value)> {
 #[test]
 fn every_component_patches_a_workload_that_is_there() {
     let patches = patches();
-    assert_eq!(patches.len(), 24);
+    assert_eq!(patches.len(), 22);
     for (path, patch) in patches {
         let name = patch["metadata"]["name"].as_str().expect("a name");
         let target = if name == GPU_EXPORTER { yaml(GPU_EXPORTER_FILE) } else { workload(name) };

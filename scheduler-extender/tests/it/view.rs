@@ -547,7 +547,7 @@ fn a_bound_pod_cannot_be_reserved_again_nor_cancelled() {
 }
 
 #[test]
-fn a_pods_annotations_count_until_it_is_reserved_or_bound() {
+fn a_pods_annotations_count_until_it_is_bound_and_a_reservation_of_others_is_not_for_it() {
     let mut cluster = Cluster::new();
     let change = |cluster: &mut Cluster, pod: &PodFacts, card_use, fault| {
         let mut pod = pod.clone();
@@ -568,7 +568,14 @@ fn a_pods_annotations_count_until_it_is_reserved_or_bound() {
     assert_eq!(count(change(&mut cluster, &a, cards(1), Some(fault))), None);
     assert_eq!(count(change(&mut cluster, &a, cards(1), None)), Some(1));
     cluster.reserve(&a, "n1");
-    assert_eq!(count(change(&mut cluster, &a, cards(2), None)), Some(1));
+    let changed = change(&mut cluster, &a, cards(2), None).unwrap();
+    let rule = cluster.view.choice_rule();
+    let node = NodeName::from("n1");
+    let again =
+        |request| cluster.view.change(|index| index.reserve(&id(&a), request, &node, &rule));
+    assert_eq!(again(&changed).err(), Some(ReservationError::Changed(node.clone())));
+    let request = a.gpu.clone().unwrap().unwrap().request;
+    assert!(again(&request).is_ok());
 }
 
 #[test]

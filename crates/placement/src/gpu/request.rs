@@ -323,7 +323,11 @@ impl GpuRequest {
     /// What of it decides how it shares cards.
     pub fn isolation(&self) -> PodIsolation {
         let CardOptions { filter, excludes_mps, .. } = &self.options;
-        PodIsolation { required: filter.isolation, excludes_mps: *excludes_mps }
+        let asks_for_compute = self.containers.iter().any(|ask| {
+            let CardUse { exclusive, cores, .. } = ask.card_use;
+            !exclusive && cores > Cores::ZERO && cores < Cores::ALL
+        });
+        PodIsolation { required: filter.isolation, excludes_mps: *excludes_mps, asks_for_compute }
     }
 
     /// How its cards are to be chosen; `None` for the policy's strategy.

@@ -24,6 +24,8 @@ pub struct PodIsolation {
     /// Whether a container of it cannot be a client of MPS. Where the node's own minimum is `mps`, such a container
     /// runs as on a node without MPS.
     pub excludes_mps: bool,
+    /// Whether a container of it asks for a part of the compute of cards that it shares, which MPS alone enforces.
+    pub asks_for_compute: bool,
 }
 
 /// What a node reports of the isolation on a card.
@@ -44,6 +46,8 @@ impl CardIsolation {
         match pod.required.max(self.minimum) {
             _ if pod.excludes_mps => Sharing::Turns,
             Isolation::Mps if !self.has_driver_alone() => Sharing::Mps,
+            // The driver limits its memory, MPS its compute.
+            Isolation::Driver if pod.asks_for_compute && self.mps_clients.is_some() => Sharing::Mps,
             Isolation::None | Isolation::Mps | Isolation::Driver => Sharing::Turns,
         }
     }
@@ -93,7 +97,7 @@ mod tests {
     const DRIVER: Isolation = Isolation::Driver;
 
     fn is_client(required: Isolation, card: CardIsolation) -> bool {
-        card.sharing(PodIsolation { required, excludes_mps: false }) == Sharing::Mps
+        card.sharing(PodIsolation { required, ..PodIsolation::default() }) == Sharing::Mps
     }
 
     fn card(strongest: Isolation, minimum: Isolation, mps_clients: Option<u16>) -> CardIsolation {
@@ -113,6 +117,17 @@ mod tests {
     }
 
     #[test]
+    fn a_part_of_the_compute_makes_a_client_where_the_driver_limits_the_memory() {
+        let pod = PodIsolation { required: DRIVER, excludes_mps: false, asks_for_compute: true };
+        assert_eq!(card(DRIVER, NONE, Some(48)).sharing(pod), Sharing::Mps);
+        assert_eq!(card(DRIVER, NONE, None).sharing(pod), Sharing::Turns);
+        let whole = PodIsolation { asks_for_compute: false, ..pod };
+        assert_eq!(card(DRIVER, NONE, Some(48)).sharing(whole), Sharing::Turns);
+        let by_turns = PodIsolation { required: NONE, ..pod };
+        assert_eq!(card(DRIVER, NONE, Some(48)).sharing(by_turns), Sharing::Turns);
+    }
+
+    #[test]
     fn the_driver_stands_in_for_mps_where_the_node_has_none() {
         assert!(!is_client(MPS, card(DRIVER, NONE, None)));
         // A report without a number of clients, by an older device plugin.
@@ -126,7 +141,7 @@ mod tests {
 
     #[test]
     fn a_pod_that_cannot_be_a_client_takes_turns() {
-        let pod = PodIsolation { required: NONE, excludes_mps: true };
+        let pod = PodIsolation { excludes_mps: true, ..PodIsolation::default() };
         assert_eq!(card(MPS, MPS, Some(48)).sharing(pod), Sharing::Turns);
     }
 }

@@ -15,8 +15,8 @@ pub(crate) const WRITTEN_AT_ONCE: [&str; 2] = [
     "--set-string=annotator.env.PLIMSOLL_DEAD_BAND=0",
 ];
 
-/// A metric of the shipped policy.
-const READING: &str = "cpu_shared_busy_avg_5m";
+/// A metric of the shipped policy, and of that of the last release.
+const READING: &str = "mem_usage_avg_5m";
 
 /// Waits until each node has a reading for the shipped policy that was measured from now on.
 pub(crate) fn written_from_now_on(env: &TestEnv) -> Result<()> {
