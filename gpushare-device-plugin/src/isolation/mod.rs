@@ -315,9 +315,13 @@ mod tests {
             let minimum = policy.decide(None, &support).unwrap().isolation;
             let (strongest, mps_clients) = support.strongest();
             let card = CardIsolation { strongest: Some(strongest), minimum, mps_clients };
-            let pod = PodIsolation { required: asked.unwrap_or_default(), excludes_mps: false };
-            let is_client = decided.isolation == Isolation::Mps;
-            assert_eq!(card.sharing(pod) == Sharing::Mps, is_client, "{card:?} {pod:?}");
+            let required = asked.unwrap_or_default();
+            for asks_for_compute in [false, true] {
+                let pod = PodIsolation { required, excludes_mps: false, asks_for_compute };
+                let by_mps = compute_by_mps(decided.isolation, &support).is_ok();
+                let is_client = decided.isolation == Isolation::Mps || asks_for_compute && by_mps;
+                assert_eq!(card.sharing(pod) == Sharing::Mps, is_client, "{card:?} {pod:?}");
+            }
         }
     }
 
