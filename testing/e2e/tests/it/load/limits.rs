@@ -30,7 +30,7 @@ pub(crate) const FACTS: &[Fact] = &[
 ];
 
 /// The metric of the policy in `testing/e2e/deploy/short-periods`. It has no window to fill.
-pub(crate) const METRIC: &str = "cpu_usage_active";
+const METRIC: &str = "cpu_usage_active";
 /// The name of the tests' DaemonSet.
 const EVERYWHERE: &str = "everywhere";
 const SHARE: &str = "plimsoll.dev/gpu-share";
