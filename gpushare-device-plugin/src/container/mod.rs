@@ -114,8 +114,10 @@ impl Responder {
     pub fn respond(&self, share: ContainerShare<'_>) -> Result<ContainerResponse, ResponseError> {
         let support = self.support(share).ok_or(IsolationError::NotKnown)?;
         let isolation = self.decide(share, &support)?;
-        let compute =
-            asks_for_compute(share.card_use).then(|| compute_by_mps(isolation.isolation, &support));
+        let compute = share
+            .card_use
+            .asks_for_compute()
+            .then(|| compute_by_mps(isolation.isolation, &support));
         let limit = self.limit(share, isolation.isolation, compute == Some(Ok(())));
         let mut response = self.response(share);
         if let (Some(limit), Some(file)) = (limit, &self.limits) {
@@ -218,11 +220,6 @@ impl Responder {
         let nvidias = cards.iter().map(|card| cdi_device(KIND, card));
         nvidias.chain(cards.first().map(|card| cdi_device(&self.own_kind, card))).collect()
     }
-}
-
-/// Whether the container asks for a part of the compute of cards that it shares.
-fn asks_for_compute(card_use: CardUse) -> bool {
-    !card_use.exclusive && card_use.cores > Cores::ZERO && card_use.cores < Cores::ALL
 }
 
 fn cdi_device(kind: &str, card: &Card) -> CdiDevice {

@@ -323,10 +323,7 @@ impl GpuRequest {
     /// What of it decides how it shares cards.
     pub fn isolation(&self) -> PodIsolation {
         let CardOptions { filter, excludes_mps, .. } = &self.options;
-        let asks_for_compute = self.containers.iter().any(|ask| {
-            let CardUse { exclusive, cores, .. } = ask.card_use;
-            !exclusive && cores > Cores::ZERO && cores < Cores::ALL
-        });
+        let asks_for_compute = self.containers.iter().any(|ask| ask.card_use.asks_for_compute());
         PodIsolation { required: filter.isolation, excludes_mps: *excludes_mps, asks_for_compute }
     }
 

@@ -64,6 +64,13 @@ pub struct CardUse {
     pub processes: u16,
 }
 
+impl CardUse {
+    /// Whether it asks for a part of the compute of cards that it shares.
+    pub fn asks_for_compute(self) -> bool {
+        !self.exclusive && self.cores > Cores::ZERO && self.cores < Cores::ALL
+    }
+}
+
 impl Default for CardUse {
     /// A part of one card's memory.
     fn default() -> Self {
