@@ -82,15 +82,9 @@ pub async fn start(
     let source = source(&args, context, &client, inputs)?;
     let (observer, readings) = start_port(&args, context, &metrics, &clock, &leadership).await?;
 
-    let policy_metrics = metrics.clone();
-    follow(context, "policy", policy_file, &clock, move |good| {
-        policy_metrics.count_policy_read(good)
-    });
+    follow(context, "policy", policy_file, &clock);
     if let Some(files) = credentials {
-        let credential_metrics = metrics.clone();
-        follow(context, "credentials", files, &clock, move |good| {
-            credential_metrics.count_credentials_read(good)
-        });
+        follow(context, "credentials", files, &clock);
     }
     let settings = settings(&args);
     let (node_events, queue) = NodeEvents::new();
@@ -221,14 +215,11 @@ fn prometheus_setup(
     url: Url,
     inputs: &SourceInputs,
 ) -> anyhow::Result<Setup> {
-    let SourceInputs { clock, metrics, .. } = inputs;
+    let clock = &inputs.clock;
     let (query_file, queries) = Follower::open(args.prometheus.queries_file())?;
     let (access_files, access) = Follower::open(args.prometheus.prometheus_access())?;
-    follow(context, "prometheus-queries", query_file, clock, |_| ());
-    let metrics = metrics.clone();
-    follow(context, "prometheus-credentials", access_files, clock, move |good| {
-        metrics.count_credentials_read(good);
-    });
+    follow(context, "prometheus-queries", query_file, clock);
+    follow(context, "prometheus-credentials", access_files, clock);
     let label = args.prometheus.prometheus_node_label.clone();
     Ok(Setup { url, label, access, queries })
 }
@@ -277,19 +268,14 @@ async fn close_idle(poller: Poller, shutdown: Shutdown) -> anyhow::Result<()> {
 }
 
 /// Follows files by the given clock. Calls `count` at each change, with whether the new content is valid.
-fn follow<S>(
-    context: &Context,
-    name: &'static str,
-    files: Follower<S>,
-    clock: &Clock,
-    count: impl Fn(bool) + Send + 'static,
-) where
+fn follow<S>(context: &Context, name: &'static str, files: Follower<S>, clock: &Clock)
+where
     S: Source + Send + 'static,
     S::Value: Send + Sync + 'static,
 {
     let clock = clock.clone();
     let pause = move || wait_for(clock.clone(), EVERY);
-    context.follow(name, files, pause, move |change| count(change.is_ok()));
+    context.follow(name, files, pause, |_| ());
 }
 
 async fn wait_for(clock: Clock, span: Duration) {

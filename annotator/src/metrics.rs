@@ -11,9 +11,10 @@ use daemon::metrics::{
     exponential_buckets, set_counter,
 };
 
+use settings::{LeaseMetrics, policy_warnings};
+
 use crate::exporter::connections::ConnectionMetrics;
 use crate::exporter::error::PollError;
-use crate::exporter::statistics::HoldReason;
 use crate::fleet::Status;
 use crate::pod_use::leaders_list::LeadersList;
 use crate::pod_use::{ObservedPods, SharedLearner};
@@ -27,33 +28,25 @@ pub struct Metrics {
     round_seconds: Histogram,
     connections: ConnectionMetrics,
     queries: Labelled<Counter, 1>,
-    query_seconds: Histogram,
     nodes: Gauge,
     silent: Gauge,
     answered: Gauge,
     in_flight: Gauge,
     patches: Labelled<Counter, 1>,
-    readings: Counter,
     writes: Labelled<Counter, 1>,
     writes_saved: Counter,
-    held_back: Labelled<Counter, 1>,
     held_back_now: Labelled<Gauge, 2>,
     missing: Labelled<Gauge, 1>,
     tainted: Gauge,
     taint_writes: Labelled<Counter, 2>,
     leader: Gauge,
-    leader_changes: Counter,
-    lease_failures: Counter,
-    policy_reads: Labelled<Counter, 1>,
+    lease: LeaseMetrics,
     policy_warnings: Gauge,
-    credential_reads: Labelled<Counter, 1>,
     pod_use_polls: Labelled<Counter, 1>,
     pod_uses: Labelled<Counter, 1>,
     workloads: Gauge,
-    workload_observations: Counter,
     workload_uses_refused: Counter,
     workloads_evicted: Counter,
-    objects_read_in_part: Counter,
     pub(crate) watches: WatchMetrics,
 }
 
@@ -91,12 +84,6 @@ impl Metrics {
                 ["outcome"],
                 "Requests to the source in place of exporters, by outcome",
             ),
-            query_seconds: registry.histogram(
-                "plimsoll_annotator_source_query_duration_seconds",
-                "Time from a request to the source in place of exporters to its whole answer, in seconds",
-                // 2 ms to 33 s.
-                Histogram::new(exponential_buckets(0.002, 2.0, 15)),
-            ),
             nodes: registry.gauge("plimsoll_annotator_nodes", "Nodes known"),
             silent: registry
                 .gauge("plimsoll_annotator_nodes_silent", "Nodes whose exporter does not answer"),
@@ -110,7 +97,6 @@ impl Metrics {
                 ["outcome"],
                 "Patches with readings or shares of cards, by outcome",
             ),
-            readings: registry.counter("plimsoll_annotator_readings_total", "Readings written"),
             writes: registry.counters(
                 "plimsoll_annotator_writes_total",
                 ["reason"],
@@ -119,11 +105,6 @@ impl Metrics {
             writes_saved: registry.counter(
                 "plimsoll_annotator_writes_saved_total",
                 "Polls whose readings were replaced by newer ones before they were worth a write",
-            ),
-            held_back: registry.counters(
-                "plimsoll_annotator_held_back_total",
-                ["reason"],
-                "Values in answers that were not written, by reason",
             ),
             held_back_now: registry.gauges(
                 "plimsoll_annotator_readings_held_back",
@@ -148,28 +129,8 @@ impl Metrics {
                 "plimsoll_annotator_leader",
                 "1 on the replica that polls and writes, 0 on the others",
             ),
-            leader_changes: registry.counter(
-                "plimsoll_annotator_leader_transitions_total",
-                "Times that this replica began or ceased to lead",
-            ),
-            lease_failures: registry.counter(
-                "plimsoll_annotator_lease_failures_total",
-                "Times that the Lease could be neither read nor renewed",
-            ),
-            policy_reads: registry.counters(
-                "plimsoll_annotator_policy_reads_total",
-                ["outcome"],
-                "Changes of the policy file, by outcome",
-            ),
-            policy_warnings: registry.gauge(
-                "plimsoll_annotator_policy_warnings",
-                "Parts of the policy in force that are probably not meant",
-            ),
-            credential_reads: registry.counters(
-                "plimsoll_annotator_credential_reads_total",
-                ["outcome"],
-                "Changes of the CA and token for exporters or Prometheus, by outcome",
-            ),
+            lease: LeaseMetrics::register(registry),
+            policy_warnings: policy_warnings(registry),
             pod_use_polls: registry.counters(
                 "plimsoll_annotator_pod_use_polls_total",
                 ["outcome"],
@@ -184,10 +145,6 @@ impl Metrics {
                 "plimsoll_annotator_workloads",
                 "Workloads whose pods' use is known",
             ),
-            workload_observations: registry.counter(
-                "plimsoll_annotator_workload_observations_total",
-                "Uses of pods that were learned from",
-            ),
             workload_uses_refused: registry.counter(
                 "plimsoll_annotator_workload_uses_refused_total",
                 "Uses that were not learned from, since no pod can use so much",
@@ -196,11 +153,7 @@ impl Metrics {
                 "plimsoll_annotator_workloads_evicted_total",
                 "Workloads that made room for others",
             ),
-            objects_read_in_part: registry.counter(
-                "plimsoll_annotator_objects_read_in_part_total",
-                "Objects in lists and watches of which not every field could be read",
-            ),
-            watches: WatchMetrics::register(registry, "plimsoll_annotator"),
+            watches: WatchMetrics::register(registry),
         }
     }
 
@@ -211,10 +164,9 @@ impl Metrics {
         self.poll_seconds.observe(took.as_secs_f64());
     }
 
-    /// Counts a query to the source in place of exporters, and its duration.
-    pub(crate) fn count_query(&self, outcome: &'static str, took: Duration) {
+    /// Counts a query to the source in place of exporters.
+    pub(crate) fn count_query(&self, outcome: &'static str) {
         self.queries.with([outcome]).inc();
-        self.query_seconds.observe(took.as_secs_f64());
     }
 
     /// Counts a round that took this long.
@@ -256,7 +208,7 @@ impl Metrics {
     /// Records that this replica began or ceased to lead.
     pub(crate) fn set_leading(&self, leads: bool) {
         self.leader.set(i64::from(leads));
-        self.leader_changes.inc();
+        self.lease.terms.inc_by(leads.into());
     }
 
     /// Counts the pods of an exporter's answer, by result.
@@ -269,15 +221,9 @@ impl Metrics {
         }
     }
 
-    /// Counts a patch, made for this reason and with so many readings.
-    pub(crate) fn count_patch(
-        &self,
-        reason: &'static str,
-        readings: usize,
-        outcome: Result<(), &CallError>,
-    ) {
+    /// Counts a patch, made for this reason.
+    pub(crate) fn count_patch(&self, reason: &'static str, outcome: Result<(), &CallError>) {
         if outcome.is_ok() {
-            self.readings.inc_by(readings as u64);
             self.writes.with([reason]).inc();
         }
         let outcome = outcome.map_or_else(call_reason, |()| "ok");
@@ -287,23 +233,6 @@ impl Metrics {
     /// Counts a job that started this long after it was due.
     pub(crate) fn count_start(&self, late: Duration) {
         self.late_seconds.observe(late.as_secs_f64());
-    }
-
-    /// Counts a change of the policy file.
-    pub(crate) fn count_policy_read(&self, accepted: bool) {
-        let outcome = if accepted { "changed" } else { "refused" };
-        self.policy_reads.with([outcome]).inc();
-    }
-
-    /// Counts a change of the exporters' credentials.
-    pub(crate) fn count_credentials_read(&self, accepted: bool) {
-        let outcome = if accepted { "changed" } else { "refused" };
-        self.credential_reads.with([outcome]).inc();
-    }
-
-    /// Counts a value that was held back.
-    pub(crate) fn count_held_back(&self, reason: &HoldReason) {
-        self.held_back.with([reason.label()]).inc();
     }
 
     /// Sets the number of warnings about the policy in force.
@@ -324,7 +253,7 @@ impl Metrics {
         self.answered.set(count(status.answered));
         self.in_flight.set(count(status.in_flight));
         set_counter(&self.writes_saved, status.writes_saved);
-        set_counter(&self.objects_read_in_part, cluster::objects_read_in_part());
+        set_counter(&self.watches.read_in_part, cluster::objects_read_in_part());
         for (metric, nodes) in &status.missing {
             self.missing.with([metric.to_string()]).set(count(*nodes));
         }
@@ -337,7 +266,7 @@ impl Metrics {
 
     /// Sets the number of failed calls about the Lease.
     pub(crate) fn set_lease(&self, leadership: &Leadership) {
-        set_counter(&self.lease_failures, leadership.failures());
+        set_counter(&self.lease.failures, leadership.failures());
     }
 
     /// Sets the numbers of the learner, and of the leader's list, which a replica that does not lead has.
@@ -346,7 +275,6 @@ impl Metrics {
         let in_list = in_list.lock().unwrap_or_else(PoisonError::into_inner);
         let in_list = in_list.as_ref().map_or(0, Vec::len);
         self.workloads.set(count(stats.workloads.max(in_list)));
-        set_counter(&self.workload_observations, stats.observations);
         set_counter(&self.workload_uses_refused, stats.refused);
         set_counter(&self.workloads_evicted, stats.evicted);
     }

@@ -82,9 +82,6 @@ impl JobRunner {
         };
         let mut result = result?;
         result.took = start.elapsed();
-        for (_, reason) in &result.held_back {
-            self.metrics.count_held_back(reason);
-        }
         Ok(result)
     }
 
@@ -121,8 +118,7 @@ impl JobRunner {
         // Readings belong to the machine that was measured: the Node with this UID, not another one of its name.
         let uid = Some(job.uid.as_str());
         let outcome = patch_node_annotations(&self.client, &job.node, uid, changes, limit).await;
-        let readings = write.readings.as_ref().map_or(0, |write| write.readings.len());
-        self.metrics.count_patch(reason, readings, outcome.as_ref().map(drop));
+        self.metrics.count_patch(reason, outcome.as_ref().map(drop));
         Some(outcome)
     }
 

@@ -9,17 +9,12 @@ const OF_USE: [&str; 9] =
 /// All metrics. Clones share the same counters.
 #[derive(Debug, Clone)]
 pub struct Metrics {
-    /// Allocate calls granted.
-    pub allocations: Counter,
     /// Allocate calls refused, by `Refusal::label`; and container starts refused for another reason than a mismatch, of
     /// which `record` is a record of the kubelet that cannot be read.
     pub refusals: Labelled<Counter, 1>,
-    /// Container starts whose card record and claim agree on.
-    pub verified: Counter,
-    /// Container starts without a record or a claim to compare with.
-    pub unverifiable: Counter,
-    /// Container starts refused because record and claim contradict each other.
-    pub mismatches: Counter,
+    /// Container starts by how the kubelet's record compares with the claim: `verified`, `unverifiable` without a record
+    /// or a claim, `mismatch` where they contradict each other, and the start is refused.
+    pub starts: Labelled<Counter, 1>,
     /// Pods that are on another card by the kubelet's record than by their claim.
     pub corrections: Counter,
     /// Containers of pods without a claim that were put on a card with room.
@@ -87,27 +82,16 @@ impl Default for Metrics {
 impl Metrics {
     /// New metrics, registered with `registry`.
     pub fn register(registry: &mut Registry) -> Self {
-        Self {
-            allocations: registry.counter(
-                "plimsoll_gpu_allocations_total",
-                "Containers that were given their card",
-            ),
+        let metrics = Self {
             refusals: registry.counters(
                 "plimsoll_gpu_refusals_total",
                 ["reason"],
                 "Containers that were refused a card, by reason",
             ),
-            verified: registry.counter(
-                "plimsoll_gpu_starts_verified_total",
-                "Container starts whose card the kubelet's record and the claim agree on",
-            ),
-            unverifiable: registry.counter(
-                "plimsoll_gpu_starts_unverifiable_total",
-                "Container starts without a record or claim to compare with",
-            ),
-            mismatches: registry.counter(
-                "plimsoll_gpu_mismatches_total",
-                "Container starts that were refused, since record and claim contradict each other",
+            starts: registry.counters(
+                "plimsoll_gpu_starts_total",
+                ["result"],
+                "Container starts, by how the kubelet's record of the GPU compares with the claim",
             ),
             corrections: registry.counter(
                 "plimsoll_gpu_corrections_total",
@@ -223,6 +207,11 @@ impl Metrics {
                 ["uuid", "reason"],
                 "1 for a card whose processes are unknown, by reason",
             ),
+        };
+        // A rate sees the first of them only where there was a 0 before.
+        for result in ["verified", "unverifiable", "mismatch"] {
+            metrics.starts.with([result]);
         }
+        metrics
     }
 }

@@ -12,8 +12,8 @@ use cluster::{
 };
 use daemon::follow::{EVERY, FileError, Follower};
 use daemon::http::Transport;
-use daemon::metrics::Gauge;
-use daemon::tls::{Acceptor, Identity, Peers, ServerTls};
+use daemon::metrics::FileChanges;
+use daemon::tls::{Identity, Peers};
 use daemon::{Context, OwnThread, Shutdown, Threads};
 use futures::FutureExt as _;
 use jiff::Timestamp;
@@ -111,7 +111,7 @@ pub async fn start(args: Args, context: &Context) -> anyhow::Result<SocketAddr> 
     };
 
     let (faults, policy_faults) = watch::channel(None);
-    let on_change = set_policy(Arc::clone(&view), metrics.clone(), faults);
+    let on_change = set_policy(Arc::clone(&view), faults);
     context.follow("policy", file, pause_before_read, on_change);
     let (elector, replicas) = election(&args, &client, address);
     context.before_scrape(&metrics, Arc::clone(&replicas), Metrics::set_replicas);
@@ -319,19 +319,8 @@ fn transport(
         tracing::warn!("no --client-names: every certificate of --client-ca-file can bind");
     }
     let (follower, current) = Follower::open(identity)?;
-    context.before_scrape(metrics, current.clone(), Metrics::set_certificates);
-    let on_change = count_certificate_reads(metrics.clone());
-    context.follow("certificate", follower, pause_before_read, on_change);
-    Ok(Transport::Tls(Acceptor::new(current, metrics.handshake_failures())))
-}
-
-/// Counts each change of the TLS files.
-fn count_certificate_reads(
-    metrics: Metrics,
-) -> impl Fn(Result<Arc<ServerTls>, &FileError>) + Send + 'static {
-    move |change| {
-        metrics.count_certificate_read(if change.is_ok() { "changed" } else { "refused" });
-    }
+    context.follow("certificate", follower, pause_before_read, |_| ());
+    Ok(Transport::Tls(metrics.tls.acceptor(current, context)))
 }
 
 /// The client of the leader, with this replica's certificate if there is one.
@@ -484,11 +473,10 @@ fn shadow(
     faults: watch::Sender<Option<String>>,
     context: &Context,
 ) -> anyhow::Result<Arc<Shadow>> {
-    let shadow = Shadow::new(metrics.clone());
+    let shadow = Shadow::new(metrics);
     let (file, policy) = Follower::open(ShadowFile::new(file))?;
-    let refused = context.refused_files("shadow-policy");
-    let set_policy =
-        set_shadow_policy(Arc::clone(&shadow), Arc::clone(view), metrics, refused, faults);
+    let changes = context.file_changes("shadow-policy");
+    let set_policy = set_shadow_policy(Arc::clone(&shadow), Arc::clone(view), changes, faults);
     set_policy(Ok(Arc::clone(&policy.borrow())));
     context.spawn("shadow-policy", file.follow(pause_before_read, set_policy, context.shutdown()));
     context.spawn("shadow", Arc::clone(&shadow).follow(context.shutdown()));
@@ -499,8 +487,7 @@ fn shadow(
 fn set_shadow_policy(
     shadow: Arc<Shadow>,
     view: Arc<View>,
-    metrics: ShadowMetrics,
-    refused: Gauge,
+    changes: FileChanges,
     faults: watch::Sender<Option<String>>,
 ) -> impl Fn(Result<Arc<Result<LoadPolicy, FileError>>, &FileError>) + Send + 'static {
     move |change| {
@@ -508,7 +495,7 @@ fn set_shadow_policy(
             Ok(policy) => Result::clone(&policy),
             Err(error) => Err(error.clone()),
         };
-        refused.set(i64::from(read.is_err()));
+        let good = read.is_ok();
         match read {
             Ok(policy) => {
                 faults.send_replace(None);
@@ -520,21 +507,19 @@ fn set_shadow_policy(
                     index.resolve(policy)
                 });
                 shadow.set_policy(resolved);
-                metrics.count_policy_read("changed");
             }
             Err(error) => {
                 tracing::error!("{error}; the shadow policy before, if any, stays in force");
                 faults.send_replace(Some(error.to_string()));
-                metrics.count_policy_read("refused");
             }
         }
+        changes.count(good);
     }
 }
 
 /// Applies each change of the policy file.
 fn set_policy(
     view: Arc<View>,
-    metrics: Metrics,
     faults: watch::Sender<Option<String>>,
 ) -> impl Fn(Result<Arc<LoadPolicy>, &FileError>) + Send + 'static {
     move |change| match change {
@@ -542,12 +527,8 @@ fn set_policy(
             faults.send_replace(None);
             log_warnings(&policy);
             view.change(|index| index.set_policy(LoadPolicy::clone(&policy)));
-            metrics.count_policy_read("changed");
         }
-        Err(error) => {
-            faults.send_replace(Some(error.to_string()));
-            metrics.count_policy_read("refused");
-        }
+        Err(error) => drop(faults.send_replace(Some(error.to_string()))),
     }
 }
 

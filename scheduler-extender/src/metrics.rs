@@ -3,13 +3,13 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use daemon::follow::Current;
 use daemon::metrics::{
     Counter, Gauge, Histogram, Labelled, Registry, WatchCounters, WatchMetrics,
     exponential_buckets, set_counter,
 };
-use daemon::tls::ServerTls;
+use daemon::tls::TlsMetrics;
 use jiff::Timestamp;
+use settings::{LeaseMetrics, policy_warnings};
 
 use crate::annotator_client::ReadError;
 use crate::decisions::{DecisionLog, OverLimitCause};
@@ -27,15 +27,10 @@ pub struct Metrics {
     binds: Labelled<Counter, 1>,
     card_evictions: Labelled<Counter, 1>,
     leader: Gauge,
-    terms: Counter,
-    lease_failures: Counter,
+    lease: LeaseMetrics,
     forwarded: Labelled<Counter, 1>,
-    policy_reads: Labelled<Counter, 1>,
-    certificate_reads: Labelled<Counter, 1>,
-    certificate_not_after: Labelled<Gauge, 1>,
-    handshake_failures: Counter,
+    pub(crate) tls: TlsMetrics,
     decisions_kept: Gauge,
-    decisions_kept_bytes: Gauge,
     readings_reads: Labelled<Counter, 1>,
     readings_read: Gauge,
     view: ViewMetrics,
@@ -89,45 +84,16 @@ impl Metrics {
                 "plimsoll_extender_leader",
                 "1 on the replica that assigns cards, 0 on the others",
             ),
-            terms: registry.counter(
-                "plimsoll_extender_terms_total",
-                "Times that this replica became the one that assigns cards",
-            ),
-            lease_failures: registry.counter(
-                "plimsoll_extender_lease_failures_total",
-                "Times that the Lease could be neither read nor renewed",
-            ),
+            lease: LeaseMetrics::register(registry),
             forwarded: registry.counters(
                 "plimsoll_extender_forwarded_requests_total",
                 ["outcome"],
                 "Requests about cards that came while this replica did not lead, by outcome",
             ),
-            policy_reads: registry.counters(
-                "plimsoll_extender_policy_reads_total",
-                ["outcome"],
-                "Changes of the policy file, by outcome",
-            ),
-            certificate_reads: registry.counters(
-                "plimsoll_extender_certificate_reads_total",
-                ["outcome"],
-                "Changes of the files of TLS, by outcome",
-            ),
-            certificate_not_after: registry.gauges(
-                "plimsoll_extender_certificate_not_after_seconds",
-                ["file"],
-                "When the first certificate of a file of TLS ends, in Unix time",
-            ),
-            handshake_failures: registry.counter(
-                "plimsoll_extender_tls_handshake_failures_total",
-                "Connections that ended before their TLS handshake was done",
-            ),
+            tls: TlsMetrics::register(registry),
             decisions_kept: registry.gauge(
                 "plimsoll_extender_decisions_kept",
                 "Pods whose last decision is kept",
-            ),
-            decisions_kept_bytes: registry.gauge(
-                "plimsoll_extender_decisions_kept_bytes",
-                "Memory of the decisions that are kept, in bytes, by an estimate",
             ),
             readings_reads: registry.counters(
                 "plimsoll_extender_readings_reads_total",
@@ -174,21 +140,6 @@ impl Metrics {
         self.card_evictions.with([outcome]).inc();
     }
 
-    /// Counts a read of the policy file.
-    pub(crate) fn count_policy_read(&self, outcome: &'static str) {
-        self.policy_reads.with([outcome]).inc();
-    }
-
-    /// Counts a read of the TLS files after a change.
-    pub(crate) fn count_certificate_read(&self, outcome: &'static str) {
-        self.certificate_reads.with([outcome]).inc();
-    }
-
-    /// The counter of failed TLS handshakes.
-    pub(crate) fn handshake_failures(&self) -> Counter {
-        self.handshake_failures.clone()
-    }
-
     /// Counts a request that arrived while this replica was not the leader.
     pub(crate) fn count_forwarded(&self, outcome: &'static str) {
         self.forwarded.with([outcome]).inc();
@@ -196,7 +147,7 @@ impl Metrics {
 
     /// Counts that this replica has become the leader, which assigns cards.
     pub(crate) fn count_term(&self) {
-        self.terms.inc();
+        self.lease.terms.inc();
     }
 
     /// Counts a read of the annotator's readings that ended at `now`.
@@ -210,25 +161,13 @@ impl Metrics {
     /// Sets whether this replica is the leader.
     pub(crate) fn set_replicas(&self, replicas: &Arc<Replicas>) {
         self.leader.set(replicas.leads().into());
-        set_counter(&self.lease_failures, replicas.lease_failures());
+        set_counter(&self.lease.failures, replicas.lease_failures());
     }
 
     /// Sets how many decisions are kept.
     pub(crate) fn set_decisions(&self, decisions: &Arc<DecisionLog>) {
         let size = decisions.size();
         self.decisions_kept.set(count(size.pods as u64));
-        self.decisions_kept_bytes.set(count(size.bytes as u64));
-    }
-
-    /// Sets when the certificates in force end. An end that is unknown is absent.
-    pub(crate) fn set_certificates(&self, tls: &Current<ServerTls>) {
-        let tls = Arc::clone(&tls.borrow());
-        self.certificate_not_after.clear();
-        for (file, end) in [("certificate", tls.certificate_end), ("client_ca", tls.clients_end)] {
-            if let Some(end) = end {
-                self.certificate_not_after.with([file]).set(end.as_second());
-            }
-        }
     }
 
     /// Sets what the view contains.
@@ -256,7 +195,6 @@ struct ViewMetrics {
     gpu_nodes_backed_off: Gauge,
     refused_gpu_pods: Counter,
     refused_objects: Counter,
-    objects_read_in_part: Counter,
     policy_warnings: Gauge,
     without_reading: Labelled<Gauge, 1>,
     refused_readings: Labelled<Counter, 1>,
@@ -293,14 +231,7 @@ impl ViewMetrics {
                 "plimsoll_extender_refused_objects_total",
                 "Events of pods and nodes whose GPU request, claim or cards could not be read",
             ),
-            objects_read_in_part: registry.counter(
-                "plimsoll_extender_objects_read_in_part_total",
-                "Objects in lists and watches of which not every field could be read",
-            ),
-            policy_warnings: registry.gauge(
-                "plimsoll_extender_policy_warnings",
-                "Parts of the policy in force that are probably not meant",
-            ),
+            policy_warnings: policy_warnings(registry),
             without_reading: registry.gauges(
                 "plimsoll_extender_nodes_without_fresh_reading",
                 ["metric"],
@@ -311,7 +242,7 @@ impl ViewMetrics {
                 ["cause"],
                 "Readings that were not believed and count as missing, by cause",
             ),
-            watches: WatchMetrics::register(registry, "plimsoll_extender"),
+            watches: WatchMetrics::register(registry),
         }
     }
 
@@ -330,7 +261,7 @@ impl ViewMetrics {
         self.gpu_nodes_backed_off.set(count(backed_off as u64));
         set_counter(&self.refused_gpu_pods, view.ask(Index::refused_pods));
         set_counter(&self.refused_objects, view.ask(Index::refused_objects));
-        set_counter(&self.objects_read_in_part, cluster::objects_read_in_part());
+        set_counter(&self.watches.read_in_part, cluster::objects_read_in_part());
         let warnings = snapshot.policy.policy.warnings_of_any_source().len();
         self.policy_warnings.set(count(warnings as u64));
         // Another policy may have other metrics.
@@ -360,7 +291,6 @@ pub struct ShadowMetrics {
     disagreements: Labelled<Counter, 1>,
     /// Decisions that were not compared because too many were waiting.
     pub skipped: Counter,
-    policy_reads: Labelled<Counter, 1>,
 }
 
 impl ShadowMetrics {
@@ -379,11 +309,6 @@ impl ShadowMetrics {
                 "plimsoll_extender_shadow_skipped_total",
                 "Decisions that were not compared, since too many were waiting",
             ),
-            policy_reads: registry.counters(
-                "plimsoll_extender_shadow_policy_reads_total",
-                ["outcome"],
-                "Reads of the shadow policy's file, at the start and after changes, by outcome",
-            ),
         }
     }
 
@@ -395,11 +320,6 @@ impl ShadowMetrics {
         for (kind, differs) in kinds {
             self.disagreements.with([kind]).inc_by(u64::from(differs));
         }
-    }
-
-    /// Counts a read of the shadow policy's file.
-    pub(crate) fn count_policy_read(&self, outcome: &'static str) {
-        self.policy_reads.with([outcome]).inc();
     }
 }
 

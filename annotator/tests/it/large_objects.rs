@@ -22,7 +22,7 @@ async fn stays_within_its_limit(sim: &Sim) {
         "--listen-address=127.0.0.1:0".to_owned(),
     ];
     let mut annotator = Measured::start(env!("CARGO_BIN_EXE_annotator"), &flags).unwrap();
-    let events = r#"plimsoll_annotator_watch_events_total{resource="pods"}"#;
+    let events = r#"plimsoll_watch_events_total{resource="pods"}"#;
     annotator.until_metric(events, COUNT as f64).await.unwrap();
     sim.faults().expire_watches();
     annotator.until_metric(events, 2.0 * COUNT as f64).await.unwrap();

@@ -94,8 +94,7 @@ async fn a_leader_that_cannot_renew_writes_nothing_more_until_it_can() {
     running.counted("plimsoll_annotator_nodes_answered 0").await;
     let metrics = running.metrics();
     let mut lines = metrics.lines();
-    let failures =
-        lines.find_map(|line| line.strip_prefix("plimsoll_annotator_lease_failures_total "));
+    let failures = lines.find_map(|line| line.strip_prefix("plimsoll_lease_failures_total "));
     assert_ne!(failures.unwrap(), "0");
     world.sim.put(node("b").address("127.0.0.1"));
     running.advance(3600);

@@ -15,6 +15,6 @@ async fn promtool_finds_no_fault_in_the_page() {
     running.pass(120).await;
     std::fs::write(world.policy_file(), "nonsense").unwrap();
     running.advance(5);
-    running.counted("plimsoll_annotator_policy_reads_total{outcome=\"refused\"} 1").await;
+    running.counted("plimsoll_file_changes_total{file=\"policy\",outcome=\"refused\"} 1").await;
     support::promtool::check(&running.metrics());
 }

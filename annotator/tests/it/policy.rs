@@ -22,11 +22,14 @@ async fn a_faulty_policy_leaves_the_last_good_one_in_force() {
     std::fs::write(world.policy_file(), POLICY.replace("3m", "soon")).unwrap();
     world.sim.log().clear();
     running.advance(5);
-    running.counted("plimsoll_annotator_policy_reads_total{outcome=\"refused\"} 1").await;
+    running.counted("plimsoll_file_changes_total{file=\"policy\",outcome=\"refused\"} 1").await;
     running.pass_minutes(9).await;
     assert!((1..=2).contains(&world.patches("a")), "{}", world.patches("a"));
     let metrics = running.metrics();
-    assert!(metrics.contains("policy_reads_total{outcome=\"refused\"} 1\n"), "{metrics}");
+    assert!(
+        metrics.contains("plimsoll_file_changes_total{file=\"policy\",outcome=\"refused\"} 1\n"),
+        "{metrics}"
+    );
     assert!(metrics.contains("plimsoll_files_refused{file=\"policy\"} 1\n"), "{metrics}");
     std::fs::write(world.policy_file(), POLICY).unwrap();
     running.advance(5);
@@ -72,8 +75,8 @@ async fn what_a_policy_probably_does_not_mean_is_counted_at_the_start_and_after_
     let limit = "  predicate:\n  - {name: fs_usage_active, maxLimitPecent: 0.9}\n  hotValue";
     std::fs::write(world.policy_file(), sound.replace("  hotValue", limit)).unwrap();
     let running = world.start().await;
-    running.counted("plimsoll_annotator_policy_warnings 1").await;
+    running.counted("plimsoll_policy_warnings 1").await;
     std::fs::write(world.policy_file(), sound).unwrap();
     running.advance(5);
-    running.counted("plimsoll_annotator_policy_warnings 0").await;
+    running.counted("plimsoll_policy_warnings 0").await;
 }

@@ -253,6 +253,6 @@ async fn taints_that_no_limit_can_cause_are_warned_of() {
 /// The number of warnings about the policy.
 fn warnings(running: &Running) -> u32 {
     let metrics = running.metrics();
-    let line = metrics.lines().find(|line| line.starts_with("plimsoll_annotator_policy_warnings"));
+    let line = metrics.lines().find(|line| line.starts_with("plimsoll_policy_warnings"));
     line.unwrap().rsplit(' ').next().unwrap().parse().unwrap()
 }

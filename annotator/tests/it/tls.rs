@@ -149,7 +149,9 @@ async fn changed_files_are_in_force_without_a_restart_and_faulty_ones_change_not
     let running = secured.start().await;
     fs::write(secured.token(), "two words").unwrap();
     running.advance(5);
-    running.counted("plimsoll_annotator_credential_reads_total{outcome=\"refused\"} 1").await;
+    running
+        .counted("plimsoll_file_changes_total{file=\"credentials\",outcome=\"refused\"} 1")
+        .await;
     running.counted("plimsoll_files_refused{file=\"credentials\"} 1").await;
     running.pass(200).await;
     let head = secured.world.exporter.heads().pop().unwrap();
@@ -159,7 +161,9 @@ async fn changed_files_are_in_force_without_a_restart_and_faulty_ones_change_not
     fs::write(secured.token(), "second-token").unwrap();
     fs::write(secured.ca(), new.pem()).unwrap();
     running.advance(5);
-    running.counted("plimsoll_annotator_credential_reads_total{outcome=\"changed\"} 1").await;
+    running
+        .counted("plimsoll_file_changes_total{file=\"credentials\",outcome=\"changed\"} 1")
+        .await;
     secured.world.exporter = exporter(&new, NAME).await;
     let address = secured.world.exporter.address();
     let node = sim::node("b").annotation("plimsoll.dev/exporter", address);
@@ -177,7 +181,9 @@ async fn one_handshake_serves_all_polls_and_a_changed_token() {
     running.pass_minutes(30).await;
     fs::write(secured.token(), "second-token").unwrap();
     running.advance(5);
-    running.counted("plimsoll_annotator_credential_reads_total{outcome=\"changed\"} 1").await;
+    running
+        .counted("plimsoll_file_changes_total{file=\"credentials\",outcome=\"changed\"} 1")
+        .await;
     running.pass_minutes(4).await;
     let heads = secured.world.exporter.heads();
     assert!(heads.len() > 10, "{heads:?}");
@@ -192,7 +198,9 @@ async fn a_connection_that_an_older_ca_vouched_for_is_not_used_again() {
     let asked = secured.world.exporter.asked();
     fs::write(secured.ca(), Authority::new().pem()).unwrap();
     running.advance(5);
-    running.counted("plimsoll_annotator_credential_reads_total{outcome=\"changed\"} 1").await;
+    running
+        .counted("plimsoll_file_changes_total{file=\"credentials\",outcome=\"changed\"} 1")
+        .await;
     running.pass_minutes(4).await;
     running.silent(1).await;
     assert_eq!(secured.world.exporter.asked(), asked);

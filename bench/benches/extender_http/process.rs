@@ -98,7 +98,7 @@ impl Server {
 
     /// How many events of Nodes the extender has processed.
     pub(super) fn events_of_nodes(&self) -> anyhow::Result<usize> {
-        const EVENTS: &str = r#"plimsoll_extender_watch_events_total{resource="nodes"} "#;
+        const EVENTS: &str = r#"plimsoll_watch_events_total{resource="nodes"} "#;
         let page = get(self.admin.context("the echo has no metrics")?, "/metrics")?;
         let count = page.lines().find_map(|line| line.strip_prefix(EVENTS));
         Ok(count.with_context(|| format!("no metric {EVENTS}"))?.trim().parse()?)

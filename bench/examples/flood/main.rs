@@ -276,7 +276,7 @@ impl Extender {
 
     /// How many connections have ended before their handshake was done.
     async fn cut_off(&self) -> anyhow::Result<f64> {
-        const METRIC: &str = "plimsoll_extender_tls_handshake_failures_total ";
+        const METRIC: &str = "plimsoll_tls_handshake_failures_total ";
         let page = sim::http_client()?.get(format!("http://{}/metrics", self.admin)).send().await?;
         let page = page.error_for_status()?.text().await?;
         let value = page.lines().find_map(|line| line.strip_prefix(METRIC));

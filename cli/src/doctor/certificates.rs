@@ -80,7 +80,7 @@ fn in_use(facts: &Facts, found: &mut Findings) -> Vec<End> {
     for (pod, page) in found.metrics(EXTENDER, &facts.extenders).pages {
         for file in ["certificate", "client_ca"] {
             let label = format!("file=\"{file}\"");
-            let end = page.sum("plimsoll_extender_certificate_not_after_seconds", &[&label]);
+            let end = page.sum("plimsoll_certificate_not_after_seconds", &[&label]);
             if let Some(time) = end.and_then(|end| Timestamp::from_second(end as i64).ok()) {
                 let which = format!("in use by {pod} ({file})");
                 ends.push(End { which, time, is_extenders: true });

@@ -287,17 +287,18 @@ pub(crate) fn policy(facts: &Facts, found: &mut Findings) {
         ),
         Some(map) => stored(facts, map, found),
     }
-    let refused = ["outcome=\"refused\""];
+    const CHANGES: &str = "plimsoll_file_changes_total";
+    let refused = ["file=\"policy\"", "outcome=\"refused\""];
     let mut refusals = 0.0;
     if has_extender {
         let metrics = found.metrics(EXTENDER, &facts.extenders);
-        refusals += metrics.sum("plimsoll_extender_policy_reads_total", &refused);
-        if metrics.sum("plimsoll_extender_policy_warnings", &[]) > 0.0 {
+        refusals += metrics.sum(CHANGES, &refused);
+        if metrics.sum("plimsoll_policy_warnings", &[]) > 0.0 {
             found.warn("parts of the policy are probably not meant", CHECK_IT);
         }
     }
     let metrics = found.metrics("annotator", &facts.annotators);
-    refusals += metrics.sum("plimsoll_annotator_policy_reads_total", &refused);
+    refusals += metrics.sum(CHANGES, &refused);
     if refusals > 0.0 && !found.has_failed() {
         found.warn(
             "a change of the policy was refused since the programs' start",

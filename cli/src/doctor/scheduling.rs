@@ -201,7 +201,7 @@ fn calls(metrics: &Metrics<'_>, labels: &[&str]) -> f64 {
 /// Whether a scheduler asks at all.
 fn called(metrics: &Metrics<'_>, facts: &Facts, found: &mut Findings) {
     let calls = calls(metrics, &[]);
-    let handshakes = metrics.sum("plimsoll_extender_tls_handshake_failures_total", &[]);
+    let handshakes = metrics.sum("plimsoll_tls_handshake_failures_total", &[]);
     if calls > 0.0 {
         return found.ok_if_nothing(format!("{calls} calls answered since the start"));
     }

@@ -4,7 +4,7 @@ use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::follow::{FileError, Follower, Source};
-use crate::metrics::{Gauge, Labelled, Registry};
+use crate::metrics::{FileChanges, FileMetrics, Registry};
 use crate::{Program, Readiness, Shutdown, Tasks};
 
 /// A running program's shutdown, tasks, readiness and metrics. Clones share one state.
@@ -15,12 +15,12 @@ pub struct Context {
     tasks: Tasks,
     readiness: Readiness,
     registry: Arc<Mutex<Registry>>,
-    refused_files: Labelled<Gauge, 1>,
+    files: FileMetrics,
 }
 
 impl Context {
-    /// A context without tasks or conditions, with `plimsoll_build_info`, the process metrics and the gauge of refused
-    /// files registered.
+    /// A context without tasks or conditions, with `plimsoll_build_info`, the metrics of the process and those of files
+    /// registered.
     #[must_use]
     pub fn new(program: Program) -> Self {
         let shutdown = Shutdown::new();
@@ -30,7 +30,7 @@ impl Context {
             tasks: Tasks::new(shutdown.clone()),
             shutdown,
             readiness: Readiness::default(),
-            refused_files: registry.refused_files(),
+            files: FileMetrics::register(&mut registry),
             registry: Arc::new(Mutex::new(registry)),
         }
     }
@@ -67,8 +67,8 @@ impl Context {
         self.tasks.spawn(name, task);
     }
 
-    /// Follows files as a task of the process ([`Follower::follow`]). `plimsoll_files_refused` tells whether their last
-    /// change was faulty, by this name, which says what they hold.
+    /// Follows files as a task of the process ([`Follower::follow`]). Their changes are counted by this name,
+    /// which says what they hold.
     pub fn follow<S, P>(
         &self,
         name: &'static str,
@@ -80,19 +80,19 @@ impl Context {
         S::Value: Send + Sync,
         P: Future<Output = ()> + Send + 'static,
     {
-        let refused = self.refused_files(name);
+        let changes = self.file_changes(name);
         let on_change = move |change: Result<Arc<S::Value>, &FileError>| {
-            refused.set(i64::from(change.is_err()));
+            let good = change.is_ok();
             on_change(change);
+            changes.count(good);
         };
         self.spawn(name, files.follow(pause, on_change, self.shutdown()));
     }
 
-    /// The gauge that is 1 while a changed file is faulty and what it held before is in force, and 0 from now on. For
-    /// files that are not followed with [`follow`](Self::follow).
+    /// The metrics of files that are not followed with [`follow`](Self::follow).
     #[must_use]
-    pub fn refused_files(&self, name: &'static str) -> Gauge {
-        self.refused_files.with([name])
+    pub fn file_changes(&self, name: &'static str) -> FileChanges {
+        self.files.of(name)
     }
 
     /// Registers a program's metrics. A program has one such call for all that it may ever serve: the tables of

@@ -81,17 +81,6 @@ impl Registry {
         registry
     }
 
-    /// The gauge of files that are refused, which a program that follows some has once ([`Context::follow`]).
-    ///
-    /// [`Context::follow`]: crate::Context::follow
-    pub fn refused_files(&mut self) -> Labelled<Gauge, 1> {
-        self.gauges(
-            "plimsoll_files_refused",
-            ["file"],
-            "1 while a changed file is faulty and what it held before is in force, else 0, by what it holds",
-        )
-    }
-
     /// A counter; its name ends in `_total`.
     pub fn counter(&mut self, name: impl Into<String>, help: &'static str) -> Counter {
         self.add(name, &[], help, Counter::default())
@@ -255,6 +244,55 @@ impl<M: Clone, const N: usize> Labelled<M, N> {
     }
 }
 
+/// The metrics of the files that a program follows; clones share them.
+#[derive(Debug, Clone)]
+pub struct FileMetrics {
+    refused: Labelled<Gauge, 1>,
+    reads: Labelled<Counter, 2>,
+}
+
+impl FileMetrics {
+    /// Registers them.
+    pub fn register(registry: &mut Registry) -> Self {
+        Self {
+            refused: registry.gauges(
+                "plimsoll_files_refused",
+                ["file"],
+                "1 while a changed file is faulty and what it held before is in force, else 0, by what it holds",
+            ),
+            reads: registry.counters(
+                "plimsoll_file_changes_total",
+                ["file", "outcome"],
+                "Changes of files that are followed, by what they hold and by outcome",
+            ),
+        }
+    }
+
+    /// Those of the files that hold `name`.
+    #[must_use]
+    pub fn of(&self, name: &'static str) -> FileChanges {
+        FileChanges {
+            refused: self.refused.with([name]),
+            outcomes: [self.reads.with([name, "refused"]), self.reads.with([name, "changed"])],
+        }
+    }
+}
+
+/// The metrics of files that hold one thing together.
+#[derive(Debug, Clone)]
+pub struct FileChanges {
+    refused: Gauge,
+    outcomes: [Counter; 2],
+}
+
+impl FileChanges {
+    /// Counts a change. A refused one leaves what the files held before in force.
+    pub fn count(&self, good: bool) {
+        self.refused.set((!good).into());
+        self.outcomes[usize::from(good)].inc();
+    }
+}
+
 /// The counters of one watch of the API server; clones share them.
 #[derive(Debug, Clone)]
 pub struct WatchCounters {
@@ -272,21 +310,33 @@ pub struct WatchMetrics {
     events: Labelled<Counter, 1>,
     lists: Labelled<Counter, 1>,
     errors: Labelled<Counter, 1>,
+    /// Objects of which not every field could be read.
+    pub read_in_part: Counter,
 }
 
 impl WatchMetrics {
-    /// Those by the names `PREFIX_watch_events_total`, `PREFIX_watch_lists_total` and `PREFIX_watch_errors_total`.
-    pub fn register(registry: &mut Registry, prefix: &str) -> Self {
-        let mut counters = |what, help| {
-            registry.counters(format!("{prefix}_watch_{what}_total"), ["resource"], help)
-        };
+    /// Registers them.
+    pub fn register(registry: &mut Registry) -> Self {
         Self {
-            events: counters("events", "Objects that the watch delivered, those of lists included"),
-            lists: counters(
-                "lists",
+            events: registry.counters(
+                "plimsoll_watch_events_total",
+                ["resource"],
+                "Objects that the watch of the API server delivered, those of lists included",
+            ),
+            lists: registry.counters(
+                "plimsoll_watch_lists_total",
+                ["resource"],
                 "Complete lists of the watch; each after the first is of a watch that could not be resumed",
             ),
-            errors: counters("errors", "Failed calls and broken streams of the watch"),
+            errors: registry.counters(
+                "plimsoll_watch_errors_total",
+                ["resource"],
+                "Failed calls and broken streams of the watch",
+            ),
+            read_in_part: registry.counter(
+                "plimsoll_objects_read_in_part_total",
+                "Objects in lists and watches of which not every field could be read",
+            ),
         }
     }
 

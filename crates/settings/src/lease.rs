@@ -3,6 +3,8 @@
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::time::Duration;
 
+use daemon::metrics::{Counter, Registry};
+
 /// Reads the flag of a Lease's duration: what a Lease can say.
 ///
 /// # Errors
@@ -20,4 +22,26 @@ pub fn lease_duration(text: &str) -> Result<Duration, String> {
 pub fn replica_identity(program: &str) -> String {
     let pod = std::env::var("HOSTNAME").unwrap_or_else(|_| program.to_owned());
     format!("{pod}_{:016x}", RandomState::new().build_hasher().finish())
+}
+/// The metrics of a Lease; clones share them.
+#[derive(Debug, Clone)]
+pub struct LeaseMetrics {
+    /// Times that this replica became the leader.
+    pub terms: Counter,
+    /// Times that the Lease could be neither read nor renewed.
+    pub failures: Counter,
+}
+
+impl LeaseMetrics {
+    /// Registers them.
+    pub fn register(registry: &mut Registry) -> Self {
+        Self {
+            terms: registry
+                .counter("plimsoll_lease_terms_total", "Times that this replica became the leader"),
+            failures: registry.counter(
+                "plimsoll_lease_failures_total",
+                "Times that the Lease could be neither read nor renewed",
+            ),
+        }
+    }
 }

@@ -9,5 +9,5 @@ mod lease;
 mod policy_file;
 
 pub use flags::{ApiArgs, LoadArgs, NameArgs};
-pub use lease::{lease_duration, replica_identity};
-pub use policy_file::PolicyFile;
+pub use lease::{LeaseMetrics, lease_duration, replica_identity};
+pub use policy_file::{PolicyFile, policy_warnings};

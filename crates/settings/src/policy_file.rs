@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use daemon::follow::{FileError, NamedFile, Source};
+use daemon::metrics::{Gauge, Registry};
 use placement::policy::LoadPolicy;
 
 /// The file of a load policy.
@@ -50,6 +51,14 @@ impl Source for PolicyFile {
         let text = text.map_err(|_| self.0.error("it is no text in UTF-8"))?;
         LoadPolicy::from_yaml(text).map_err(|error| self.0.error(error.to_string()))
     }
+}
+
+/// The gauge of the warnings about the policy in force.
+pub fn policy_warnings(registry: &mut Registry) -> Gauge {
+    registry.gauge(
+        "plimsoll_policy_warnings",
+        "Parts of the policy in force that are probably not meant",
+    )
 }
 
 #[cfg(test)]

@@ -276,7 +276,6 @@ impl Admission {
         let outcome = parse(ids).and_then(|ids| self.grant(&ids, &mut identified));
         match &outcome {
             Ok((grant, response)) => {
-                self.metrics.allocations.inc();
                 self.count_isolation(grant, response);
                 let PodFacts { uid, namespace, name: pod, .. } = &*grant.facts;
                 let cards = joined(grant.cards.iter().map(|card| &card.uuid));
@@ -380,18 +379,18 @@ impl Admission {
     pub async fn prestart(&self, ids: &[String]) -> Result<(), StartError> {
         let Ok(ids) = parse(ids) else {
             // Ids of a plugin that served the resource before: that plugin gave the container its card.
-            self.metrics.unverifiable.inc();
+            self.metrics.starts.with(["unverifiable"]).inc();
             return Ok(());
         };
         let checked = prestart::find_and_check(&self.sources, &ids).await;
         match &checked {
-            Ok(Check::Verified) => self.metrics.verified.inc(),
-            Ok(Check::Unverifiable) => self.metrics.unverifiable.inc(),
+            Ok(Check::Verified) => self.metrics.starts.with(["verified"]).inc(),
+            Ok(Check::Unverifiable) => self.metrics.starts.with(["unverifiable"]).inc(),
             Err(error) => {
                 self.log_held_back(&ids, error);
                 match error.label() {
                     Some(reason) => self.metrics.refusals.with([reason]).inc(),
-                    None => self.metrics.mismatches.inc(),
+                    None => self.metrics.starts.with(["mismatch"]).inc(),
                 }
             }
         };

@@ -17,8 +17,8 @@ async fn forty_equal_pods_bound_in_another_order_than_admitted_all_get_their_cla
         assert_eq!(card(&answers["main"]), claimed, "{name}");
         rig.kubelet.start_container(&name, "main").await.unwrap();
     }
-    assert_eq!(rig.metric("plimsoll_gpu_starts_verified_total"), 40.0);
-    assert_eq!(rig.metric("plimsoll_gpu_mismatches_total"), 0.0);
+    assert_eq!(rig.metric("plimsoll_gpu_starts_total{result=\"verified\"}"), 40.0);
+    assert_eq!(rig.metric("plimsoll_gpu_starts_total{result=\"mismatch\"}"), 0.0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -75,7 +75,7 @@ async fn two_containers_of_one_size_each_get_ids_on_the_claimed_card() {
     for container in ["left", "right"] {
         rig.kubelet.start_container("two", container).await.unwrap();
     }
-    assert_eq!(rig.metric("plimsoll_gpu_starts_verified_total"), 2.0);
+    assert_eq!(rig.metric("plimsoll_gpu_starts_total{result=\"verified\"}"), 2.0);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -136,6 +136,6 @@ async fn a_pod_that_the_kubelet_gave_ids_of_a_later_pod_of_its_name_is_held_back
     assert_eq!(card(&answers["main"]), A);
     let held = rig.kubelet.start_container("set-0", "main").await.unwrap_err();
     assert!(held.0.contains("in the pod with UID uid-old; delete that pod"), "{}", held.0);
-    assert_eq!(rig.metric("plimsoll_gpu_mismatches_total"), 1.0);
+    assert_eq!(rig.metric("plimsoll_gpu_starts_total{result=\"mismatch\"}"), 1.0);
     assert_eq!(rig.metric("plimsoll_gpu_claims_written_total"), 0.0);
 }

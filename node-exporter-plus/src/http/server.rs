@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use daemon::Context;
 use daemon::follow::{Current, EVERY, Follower, NamedFile, Source};
 use daemon::http::{Limits, Transport, bind, serve_over};
-use daemon::tls::{Acceptor, Identity};
+use daemon::tls::Identity;
 use daemon::token::TokenFile;
 
 use super::Endpoints;
@@ -38,16 +38,13 @@ impl Server {
         let token = self.token.is_some();
         let transport = match self.identity {
             Some(identity) => {
-                let current = followed("certificate", identity, metrics, context)?;
-                context.before_scrape(metrics, current.clone(), Metrics::set_certificate);
-                Transport::Tls(Acceptor::new(current, metrics.handshake_failures()))
+                let current = followed("certificate", identity, context)?;
+                Transport::Tls(metrics.tls.acceptor(current, context))
             }
             None => Transport::Plain,
         };
         let endpoints = endpoints.with_token(
-            self.token
-                .map(|file| followed("token", TokenFile(file), metrics, context))
-                .transpose()?,
+            self.token.map(|file| followed("token", TokenFile(file), context)).transpose()?,
         );
         let listener = bind(self.address, "--web.listen-address").await?;
         let address = listener.local_addr()?;
@@ -68,7 +65,6 @@ impl Server {
 fn followed<S>(
     name: &'static str,
     source: S,
-    metrics: &Metrics,
     context: &Context,
 ) -> anyhow::Result<Current<S::Value>>
 where
@@ -76,9 +72,6 @@ where
     S::Value: Send + Sync + 'static,
 {
     let (follower, current) = Follower::open(source)?;
-    let metrics = metrics.clone();
-    let pause = || tokio::time::sleep(EVERY);
-    context
-        .follow(name, follower, pause, move |change| metrics.credential_read(name, change.is_ok()));
+    context.follow(name, follower, || tokio::time::sleep(EVERY), |_| ());
     Ok(current)
 }

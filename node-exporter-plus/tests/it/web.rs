@@ -173,8 +173,7 @@ async fn a_new_certificate_replaces_the_old_one_and_a_faulty_one_does_not() {
         let admin = secured.exporter.address("/metrics, /livez").await;
         secured.tls.swap(&new.sign_until(NAME, 2031).files());
         Client(new.client()).until_status(address, "first", 200).await;
-        let end =
-            "plimsoll_exporter_certificate_not_after_seconds{file=\"certificate\"} 1924992000\n";
+        let end = "plimsoll_certificate_not_after_seconds{file=\"certificate\"} 1924992000\n";
         let page = get(admin, "/metrics", "*/*").await.body;
         assert!(page.contains(end), "{page}");
         assert_eq!(Client(old.client()).status(address, "first").await, 0);

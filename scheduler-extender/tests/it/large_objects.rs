@@ -26,10 +26,10 @@ async fn stays_within_its_limit(sim: &Sim) {
     let program = env!("CARGO_BIN_EXE_scheduler-extender");
     let mut extender = Measured::start(program, &[&own[..], &flags("15s")[..]].concat()).unwrap();
     extender.ready().await.unwrap();
-    let events = r#"plimsoll_extender_watch_events_total{resource="pods"}"#;
+    let events = r#"plimsoll_watch_events_total{resource="pods"}"#;
     // With a Lease it lists twice: at its start, and before it gives out cards. The second may begin before the first
     // has ended.
-    let lists = r#"plimsoll_extender_watch_lists_total{resource="pods"}"#;
+    let lists = r#"plimsoll_watch_lists_total{resource="pods"}"#;
     extender.until_metric(lists, 2.0).await.unwrap();
     sim.faults().expire_watches();
     extender.until_metric(lists, 3.0).await.unwrap();

@@ -146,7 +146,7 @@ async fn bind_is_answered_to_the_named_clients_of_the_authority_alone() {
     }
     assert_eq!(ask(authority.sign("annotator.plimsoll.svc")).await, None);
     let metrics = rig.context.metrics().unwrap();
-    let end = "plimsoll_extender_certificate_not_after_seconds{file=\"certificate\"} 1924992000";
+    let end = "plimsoll_certificate_not_after_seconds{file=\"certificate\"} 1924992000";
     assert!(metrics.contains(end), "{metrics}");
 }
 

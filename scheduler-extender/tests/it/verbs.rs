@@ -474,8 +474,8 @@ async fn metrics_tell_calls_rejections_and_units() {
         "plimsoll_extender_gpu_units_overbooked 0",
         "plimsoll_extender_nodes 5",
         "plimsoll_extender_decisions_kept 1",
-        r#"plimsoll_extender_watch_errors_total{resource="pods"} 0"#,
-        "plimsoll_extender_policy_warnings 0",
+        r#"plimsoll_watch_errors_total{resource="pods"} 0"#,
+        "plimsoll_policy_warnings 0",
         // `stale` and `two`.
         r#"plimsoll_extender_nodes_without_fresh_reading{metric="cpu_usage_avg_5m"} 2"#,
         r#"plimsoll_extender_refused_readings_total{cause="ahead"} 0"#,

@@ -9,7 +9,6 @@ mod queries;
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
-use std::time::Instant;
 
 use daemon::follow::Current;
 use jiff::{SignedDuration, Timestamp};
@@ -73,10 +72,9 @@ impl Prometheus {
     async fn query(&self, metric: &str, query: &str) -> Option<Samples> {
         let Setup { url, label, access, .. } = &self.setup;
         let access = Arc::clone(&access.borrow());
-        let start = Instant::now();
         let answer = send_query(&access, url, query, label).await;
         let outcome = answer.as_ref().err().map_or("ok", QueryError::reason);
-        self.inputs.metrics.count_query(outcome, start.elapsed());
+        self.inputs.metrics.count_query(outcome);
         if let Err(error) = &answer {
             tracing::warn!(
                 metric, query, %error,

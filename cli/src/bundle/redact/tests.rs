@@ -27,8 +27,8 @@ fn what_looks_like_a_token_goes_and_the_rest_stays() {
             "pod 8a1c2f1e-9f0a-4b7e-8d66-0e5b7f1b2c3d runs",
         ),
         (
-            "plimsoll_extender_certificate_not_after_seconds{file=\"client_ca\"} 1",
-            "plimsoll_extender_certificate_not_after_seconds{file=\"client_ca\"} 1",
+            "plimsoll_certificate_not_after_seconds{file=\"client_ca\"} 1",
+            "plimsoll_certificate_not_after_seconds{file=\"client_ca\"} 1",
         ),
     ] {
         assert_eq!(text(before), after);

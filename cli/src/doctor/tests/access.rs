@@ -12,7 +12,7 @@ fn a_certificate_near_its_end_is_found() {
     assert_only(&facts, Level::Fail, "certificate", "kube-scheduler-tls has ended");
     // The one in use, which the extender itself tells.
     let mut facts = healthy();
-    let page = "plimsoll_extender_requests_total{verb=\"gpushare-scheduler/bind\"} 1\nplimsoll_extender_certificate_not_after_seconds{file=\"client_ca\"} 1795700000\n";
+    let page = "plimsoll_extender_requests_total{verb=\"gpushare-scheduler/bind\"} 1\nplimsoll_certificate_not_after_seconds{file=\"client_ca\"} 1795700000\n";
     facts.extenders.as_mut().unwrap().insert("extender-a".to_owned(), Ok(Page::parse(page)));
     assert_only(&facts, Level::Fail, "certificate", "in use by extender-a (client_ca) has ended");
 }

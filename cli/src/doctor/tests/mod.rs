@@ -133,9 +133,9 @@ fn extender_page(leads: u8) -> Page {
     Page::parse(&format!(
         "plimsoll_extender_requests_total{{verb=\"load-aware/filter\",outcome=\"ok\"}} 7\n\
          plimsoll_extender_requests_total{{verb=\"report\",outcome=\"ok\"}} 5\nplimsoll_extender_leader {leads}\n\
-         plimsoll_extender_policy_warnings 0\nprocess_start_time_seconds 1795600000\n\
+         plimsoll_policy_warnings 0\nprocess_start_time_seconds 1795600000\n\
          plimsoll_build_info{{version=\"{CLIENT}\"}} 1\n\
-         plimsoll_extender_certificate_not_after_seconds{{file=\"certificate\"}} 1820000000\n"
+         plimsoll_certificate_not_after_seconds{{file=\"certificate\"}} 1820000000\n"
     ))
 }
 

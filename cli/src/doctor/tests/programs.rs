@@ -12,7 +12,7 @@ fn a_policy_that_the_programs_refuse_is_found_with_its_line() {
     let text = wrong(&facts).remove(0).2;
     assert!(text.contains("line 3"), "{text}");
     let mut facts = healthy();
-    let page = "plimsoll_annotator_leader 1\nplimsoll_annotator_nodes 2\nplimsoll_annotator_policy_reads_total{outcome=\"refused\"} 1\n";
+    let page = "plimsoll_annotator_leader 1\nplimsoll_annotator_nodes 2\nplimsoll_file_changes_total{file=\"policy\",outcome=\"refused\"} 1\n";
     facts.annotators = one_annotator(Page::parse(page));
     assert_only(&facts, Level::Warn, "policy", "was refused since the programs' start");
 }

@@ -154,6 +154,6 @@ fn an_extender_that_is_not_called_is_found() {
     scheduled.reporting_component = "default-scheduler".to_owned();
     facts.events = Ok(vec![scheduled]);
     assert_only(&facts, Level::Fail, "requests", what);
-    all_extenders(&mut facts, "plimsoll_extender_tls_handshake_failures_total 4\n");
+    all_extenders(&mut facts, "plimsoll_tls_handshake_failures_total 4\n");
     assert_only(&facts, Level::Fail, "requests", "8 TLS handshakes failed");
 }

@@ -13,7 +13,7 @@ use std::io::{self, ErrorKind};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::metrics::Counter;
+use crate::metrics::{Counter, Gauge, Labelled, Registry};
 use jiff::Timestamp;
 use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject;
@@ -23,6 +23,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
+use crate::Context;
 use crate::follow::{Current, FileError, NamedFile, Source};
 
 use certificate::first_end;
@@ -159,6 +160,48 @@ fn config(
     let mut config = config.with_single_cert(chain, key)?;
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(config)
+}
+
+/// The metrics of a server with TLS; clones share them.
+#[derive(Debug, Clone)]
+pub struct TlsMetrics {
+    ends: Labelled<Gauge, 1>,
+    failures: Counter,
+}
+
+impl TlsMetrics {
+    /// Registers them.
+    pub fn register(registry: &mut Registry) -> Self {
+        Self {
+            ends: registry.gauges(
+                "plimsoll_certificate_not_after_seconds",
+                ["file"],
+                "When the first certificate of a file of TLS ends, in Unix time",
+            ),
+            failures: registry.counter(
+                "plimsoll_tls_handshake_failures_total",
+                "Connections that ended before their TLS handshake was done",
+            ),
+        }
+    }
+
+    /// An acceptor whose failed handshakes and certificates show in these metrics.
+    #[must_use]
+    pub fn acceptor(&self, current: Current<ServerTls>, context: &Context) -> Acceptor {
+        context.before_scrape(self, current.clone(), Self::set);
+        Acceptor::new(current, self.failures.clone())
+    }
+
+    /// Sets when the certificates in force end. An end that is unknown is absent.
+    fn set(&self, tls: &Current<ServerTls>) {
+        let tls = Arc::clone(&tls.borrow());
+        self.ends.clear();
+        for (file, end) in [("certificate", tls.certificate_end), ("client_ca", tls.clients_end)] {
+            if let Some(end) = end {
+                self.ends.with([file]).set(end.as_second());
+            }
+        }
+    }
 }
 
 /// Does the TLS handshakes of a server.

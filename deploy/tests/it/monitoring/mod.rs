@@ -142,10 +142,7 @@ fn a_misspelt_metric_or_label_is_unknown() {
         ("plimsoll_extender_binds_total{outcom=\"ok\"}", "plimsoll_extender_binds_total{outcom}"),
         ("sum by (outcom) (plimsoll_extender_binds_total)", "by (outcom)"),
         ("plimsoll_extender_leader / on (node_name) plimsoll_extender_nodes", "by (node_name)"),
-        (
-            "{__name__=~\"plimsoll_(extender|anotator)_policy_reads_total\"}",
-            "plimsoll_anotator_policy_reads_total",
-        ),
+        ("{__name__=~\"plimsoll_(extender|anotator)_leader\"}", "plimsoll_anotator_leader"),
     ] {
         assert_eq!(known.unknown(wrong), [what]);
     }

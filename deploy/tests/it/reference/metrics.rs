@@ -3,7 +3,9 @@
 
 use std::collections::BTreeMap;
 
-use daemon::metrics::{Description, Registry};
+use daemon::metrics::{Description, FileMetrics, Registry, WatchMetrics};
+use daemon::tls::TlsMetrics;
+use settings::{LeaseMetrics, policy_warnings};
 
 use super::{START, START_ENDS, markdown, sentence};
 use crate::links::documents;
@@ -12,8 +14,8 @@ use crate::repository::read;
 
 const DOCUMENT: &str = "docs/metrics.md";
 
-/// The name of the table of what every program has.
-const OF_EVERY_PROGRAM: &str = "every program";
+/// The name of the table of what several programs have under one name.
+const OF_SEVERAL_PROGRAMS: &str = "several programs";
 
 /// A series that the extender answers queries with, and its label (docs/hot-nodes.md); on no page of metrics.
 const OF_QUERIES: [&str; 2] = ["plimsoll_limit_ratio", "plimsoll_node"];
@@ -21,7 +23,18 @@ const OF_QUERIES: [&str; 2] = ["plimsoll_limit_ratio", "plimsoll_node"];
 /// What a rule records (docs/monitoring.md).
 const RECORDED: &str = "plimsoll_slo_errors";
 
-/// The metrics of a program, in the order of their registration.
+/// The metrics of several programs, in the order of their registration.
+fn shared() -> Vec<Description> {
+    let mut registry = Registry::of_program(daemon::program!());
+    FileMetrics::register(&mut registry);
+    policy_warnings(&mut registry);
+    TlsMetrics::register(&mut registry);
+    LeaseMetrics::register(&mut registry);
+    WatchMetrics::register(&mut registry);
+    registry.descriptions().to_vec()
+}
+
+/// The metrics of a table, in the order of their registration.
 fn metrics(program: &str) -> Vec<Description> {
     let mut registry = Registry::default();
     match program {
@@ -33,18 +46,16 @@ fn metrics(program: &str) -> Vec<Description> {
         "scheduler-extender" => {
             drop(scheduler_extender::metrics::Metrics::register(&mut registry));
         }
-        OF_EVERY_PROGRAM => {
-            registry = Registry::of_program(daemon::program!());
-            drop(registry.refused_files());
-        }
+        OF_SEVERAL_PROGRAMS => return shared(),
         other => panic!("no program {other}"),
     }
-    registry.descriptions().to_vec()
+    let shared = shared();
+    registry.descriptions().iter().filter(|metric| !shared.contains(metric)).cloned().collect()
 }
 
 /// The metrics of all programs.
 pub(crate) fn all_metrics() -> Vec<Description> {
-    PROGRAMS.into_iter().chain([OF_EVERY_PROGRAM]).flat_map(metrics).collect()
+    PROGRAMS.into_iter().chain([OF_SEVERAL_PROGRAMS]).flat_map(metrics).collect()
 }
 
 /// A program's table, with what the `kept` one says to look for.
@@ -104,7 +115,7 @@ fn unknown_names<'a>(code: &'a str, metrics: &[Description]) -> Vec<&'a str> {
 #[test]
 fn every_program_has_its_table() {
     let text = read(DOCUMENT);
-    for program in PROGRAMS.into_iter().chain([OF_EVERY_PROGRAM]) {
+    for program in PROGRAMS.into_iter().chain([OF_SEVERAL_PROGRAMS]) {
         let start = format!("{START}metrics of {program}{START_ENDS}");
         assert!(text.contains(&start), "{DOCUMENT}: no table `metrics of {program}`");
     }
@@ -161,7 +172,7 @@ fn documents_name_only_metrics_that_are_there() {
 fn a_name_of_no_metric_is_unknown() {
     let metrics = metrics("annotator");
     let known =
-        "rate(plimsoll_annotator_polls_total{outcome=\"ok\"}[5m]), plimsoll_annotator_watch_*";
+        "rate(plimsoll_annotator_polls_total{outcome=\"ok\"}[5m]), plimsoll_annotator_pod_*";
     assert_eq!(unknown_names(known, &metrics), [""; 0]);
     let gone = "plimsoll_annotator_polls / plimsoll_annotator_nodes";
     assert_eq!(unknown_names(gone, &metrics), ["plimsoll_annotator_polls"]);

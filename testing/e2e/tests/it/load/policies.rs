@@ -88,7 +88,8 @@ fn disagreement(env: &TestEnv) -> Result<()> {
     let nodes = [FakeNode::loaded("fake-cool", LOAD), FakeNode::loaded("fake-hot", 0.6)];
     // A new pod may begin with the ConfigMap of before, which its kubelet replaces within some 90 s.
     wait_for("each replica to read the shadow policy", START, || {
-        let read = counted(env, "plimsoll_extender_shadow_policy_reads_total{outcome=\"changed\"")?;
+        let read =
+            counted(env, "plimsoll_file_changes_total{file=\"shadow-policy\",outcome=\"changed\"")?;
         Ok((read >= REPLICAS as u64).then_some(()))
     })?;
     fake_nodes::with(env, &nodes, || {

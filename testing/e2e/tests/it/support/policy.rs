@@ -45,14 +45,10 @@ spec:
   - {name: mem_usage_avg_5m, period: 3m, limit: 0.65, weight: 1}
 ";
 
-/// The programs that read the policy, with the counters of their good and refused readings.
+/// The programs that read the policy.
 const READERS: [Reader; 2] = [
-    Reader {
-        program: "scheduler-extender",
-        port: 19102,
-        counter: "plimsoll_extender_policy_reads",
-    },
-    Reader { program: "annotator", port: 19103, counter: "plimsoll_annotator_policy_reads" },
+    Reader { program: "scheduler-extender", port: 19102 },
+    Reader { program: "annotator", port: 19103 },
 ];
 /// The ConfigMap, and its key that is the policy in force.
 const NAME: &str = "policy";
@@ -64,19 +60,19 @@ const LIMIT: Duration = Duration::from_secs(300);
 struct Reader {
     program: &'static str,
     port: u16,
-    counter: &'static str,
 }
 
 impl Reader {
     /// How often each of its pods has read a changed policy with this outcome, `changed` or `refused`.
     fn reads(&self, env: &TestEnv, outcome: &str) -> Result<Vec<u64>> {
-        let label = format!("=\"{outcome}\"}} ");
+        let series =
+            format!(r#"plimsoll_file_changes_total{{file="policy",outcome="{outcome}"}} "#);
         Ok(env
             .metrics_of_each(self.program, self.port)?
             .values()
             .map(|page| {
-                let lines = page.lines().filter(|line| line.starts_with(self.counter));
-                lines.filter_map(|line| line.split_once(&label)?.1.parse::<u64>().ok()).sum()
+                let counts = page.lines().filter_map(|line| line.strip_prefix(&series));
+                counts.filter_map(|count| count.parse::<u64>().ok()).sum()
             })
             .collect())
     }
