@@ -7,15 +7,14 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
-use api::policy_check::{Demand, Fault, HotRule, Metric, PolicyCheck, effective};
+use api::policy_check::{Fault, PolicyCheck, effective};
 use placement::policy::{LoadPolicy, PolicyError, PolicyKind, ReadingSource, json_schema};
 use serde::Deserialize;
 
 use crate::advice;
 use crate::args::{Check, Convert, Source};
-use crate::format::{duration, percent, printable};
+use crate::format::printable;
 use crate::output::json;
-use crate::table::{self, NONE, or_none};
 
 /// The largest file, in bytes: the limit of a ConfigMap.
 const MAX_FILE: u64 = 1 << 20;
@@ -151,132 +150,27 @@ fn write_text(report: &PolicyCheck, file: &Path, output: &mut dyn Write) -> Resu
     write_report(report, output)
 }
 
-/// Writes an accepted policy, and its warnings on stderr.
+/// Writes an accepted policy with all its fields, and on stderr what is to be said of it.
 ///
 /// # Errors
 ///
 /// If `output` cannot be written.
 pub(crate) fn write_report(report: &PolicyCheck, output: &mut dyn Write) -> Result<()> {
-    write_metrics(&report.metrics, output)?;
-    writeln!(output)?;
-    table::write(output, ["SETTING", "VALUE"], &settings(report))?;
-    for pool in &report.node_pools {
-        writeln!(output, "\nNODE POOL {} ({})", printable(&pool.name), printable(&pool.selector))?;
-        write_metrics(&pool.metrics, output)?;
-    }
-    if !report.namespaces.is_empty() {
-        writeln!(output)?;
-        let rows: Vec<_> = report
-            .namespaces
-            .iter()
-            .map(|rule| [rule.names.join(", "), rule.node_selector.clone()])
-            .collect();
-        table::write(output, ["PODS OF NAMESPACE", "GO TO NODES WITH"], &rows)?;
-    }
-    if !report.hot_value.is_empty() {
-        let rows: Vec<_> = report.hot_value.iter().map(hot_row).collect();
-        writeln!(output)?;
-        table::write(output, ["WITHIN", "BINDINGS THAT COST 10 POINTS"], &rows)?;
+    if let Some(policy) = &report.policy {
+        // A newer extender may have fields that this command does not know.
+        let text = LoadPolicy::from_yaml(&policy.to_string()).map(|policy| policy.to_yaml());
+        let text = text.or_else(|_| json(policy).map(|text| text + "\n"))?;
+        write!(output, "{text}")?;
     }
     output.flush()?;
+    for metric in &report.when_configured {
+        let metric = printable(metric);
+        writeln!(io::stderr(), "Note: exporters serve {metric} only where --config.file names it")?;
+    }
     for warning in &report.warnings {
         writeln!(io::stderr(), "Warning: {}", printable(warning))?;
     }
     Ok(())
-}
-
-fn write_metrics(metrics: &[Metric], output: &mut dyn Write) -> Result<()> {
-    let heading = [
-        "METRIC",
-        "PERIOD",
-        "MAX AGE",
-        "LIMIT",
-        "WEIGHT",
-        "SCORE SHARE",
-        "STALE",
-        "MISSING",
-        "EXPORTED",
-    ];
-    let rows: Vec<_> = metrics.iter().map(row).collect();
-    Ok(table::write(output, heading, &rows)?)
-}
-
-fn row(metric: &Metric) -> [String; 9] {
-    [
-        metric.name.clone(),
-        or_none(metric.period_seconds.map(duration)),
-        or_none(metric.max_age_seconds.map(duration)),
-        or_none(metric.limit.map(|limit| limit.to_string())),
-        or_none(metric.weight.map(|weight| weight.to_string())),
-        or_none(metric.score_share.map(percent)),
-        or_none(metric.when_stale.clone()),
-        or_none(metric.when_missing.clone()),
-        or_none(metric.exported.clone()),
-    ]
-}
-
-/// The settings that are not lists, by their fields in our own kind.
-fn settings(report: &PolicyCheck) -> Vec<[String; 2]> {
-    let mut rows = Settings::default();
-    rows.add("kind", report.kind.clone().unwrap_or_default());
-    if let Some(scoring) = &report.scoring {
-        rows.add("scoring.model", scoring.model.clone());
-        rows.add("scoring.direction", scoring.direction.clone());
-        rows.add("scoring.scale", scoring.scale.to_string());
-    }
-    if let Some(limits) = &report.limits {
-        rows.add("limits.mode", limits.mode.clone());
-        if limits.mode == "hard" {
-            let wait = limits.max_wait_seconds.map_or_else(|| "never".to_owned(), duration);
-            rows.add("limits.maxWait", wait);
-        }
-        let classes = limits.exempt_priority_classes.join(", ");
-        let classes = if classes.is_empty() { NONE.to_owned() } else { classes };
-        rows.add("limits.exemptPriorityClasses", classes);
-    }
-    rows.add("estimates.enabled", report.estimates.is_some().to_string());
-    if let Some(estimates) = &report.estimates {
-        rows.add("estimates.learned", estimates.learned.to_string());
-    }
-    for demand in &report.demand {
-        rows.add(&format!("demand.{}", demand.name), of_demand(demand));
-    }
-    if let Some(gpu) = &report.gpu {
-        rows.add("gpu.placement", gpu.placement.clone());
-        rows.add("gpu.unmanagedMemory", gpu.unmanaged_memory.clone());
-        let rules: Vec<String> = gpu
-            .beyond_units
-            .iter()
-            .map(|rule| format!("{} in {}", rule.allow.join(", "), rule.namespaces.join(", ")))
-            .collect();
-        rows.add(
-            "gpu.beyondUnits",
-            if rules.is_empty() { NONE.to_owned() } else { rules.join("; ") },
-        );
-    }
-    rows.0
-}
-
-/// As `limit 0.8, weight 1, measured by network_transmit_bytes_avg_5m`.
-fn of_demand(demand: &Demand) -> String {
-    let limit = demand.limit.map(|limit| format!("limit {limit}"));
-    let weight = demand.weight.map(|weight| format!("weight {weight}"));
-    let measured = demand.measured.as_ref().map(|metric| format!("measured by {metric}"));
-    limit.into_iter().chain(weight).chain(measured).collect::<Vec<_>>().join(", ")
-}
-
-/// Rows of a table: the field and the value of each setting.
-#[derive(Default)]
-struct Settings(Vec<[String; 2]>);
-
-impl Settings {
-    fn add(&mut self, field: &str, value: String) {
-        self.0.push([field.to_owned(), value]);
-    }
-}
-
-fn hot_row(rule: &HotRule) -> [String; 2] {
-    [duration(rule.time_range_seconds), rule.count.to_string()]
 }
 
 #[cfg(test)]

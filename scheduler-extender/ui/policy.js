@@ -4,15 +4,14 @@ import { useMemo } from 'preact/hooks';
 import { readingAge } from './nodes.js';
 import { useAnswer } from './state.js';
 import {
-  Awaited, clock, count, counted, decimal, Facts, html,
-  MetricName, NodeLink, PodLink, share, span, Table, Time, View, words,
+  Awaited, clock, count, counted, Facts, html, NodeLink, PodLink, Table, Time, View,
 } from './elements.js';
 
 export function Policy() {
   const got = useAnswer('/v1/policy', 10);
   return html`<${View} title="Policy" legend="The policy in force with all defaults filled in, and the shadow policy beside it.">
     <${Awaited} ...${got} what="the policy" /><${Refused} ...${got} />
-    ${got.answer && html`<${InForce} policy=${got.answer} />`}
+    ${got.answer && html`<${InForce} check=${got.answer} />`}
     <${Shadow} />
   <//>`;
 }
@@ -21,48 +20,51 @@ function Refused({ answer }) {
   return answer?.refused && html`<p class="notice" role="status"><b class="over-text">▲ The newest policy is refused:</b> ${answer.refused}. The policy before stays in force.</p>`;
 }
 
-function InForce({ policy }) {
+function InForce({ check }) {
+  const { facts, lists } = fields(check.policy.spec);
   return html`
-    ${policy.warnings.length > 0 && html`<h2>${counted(policy.warnings.length, 'warning')}</h2>
-      <ul class="reasons">${policy.warnings.map(warning => html`<li>${warning}</li>`)}</ul>`}
-    <h2>Metrics</h2>
-    <${Metrics} metrics=${policy.metrics} />
-    ${policy.nodePools.map(pool => html`<h2>Pool ${pool.name} <span class="aside">${pool.selector}</span></h2><${Metrics} metrics=${pool.metrics} />`)}
+    ${check.warnings.length > 0 && html`<h2>${counted(check.warnings.length, 'warning')}</h2>
+      <ul class="reasons">${check.warnings.map(warning => html`<li>${warning}</li>`)}</ul>`}
     <h2>Rules</h2>
-    <${Facts} kind="rules" facts=${rules(policy)} />`;
+    <${Facts} kind="rules" facts=${facts} />
+    ${lists.map(([name, rows]) => html`<h2>${name}</h2><${Table} rows=${rows} columns=${columns(rows)} />`)}`;
 }
 
-function Metrics({ metrics }) {
-  return html`<${Table} rows=${metrics} keyOf=${metric => metric.name} columns=${[
-    ['Metric', metric => html`<${MetricName} name=${metric.name} />`, 'name'],
-    ['Limit', metric => share(metric.limit), 'number'],
-    ['Weight', metric => (metric.weight === undefined ? '–' : decimal(metric.weight)), 'number'],
-    ['Share of its resource’s score', metric => share(metric.scoreShare), 'number'],
-    ['Period', metric => seconds(metric.periodSeconds), 'number'],
-    ['Counts for', metric => seconds(metric.maxAgeSeconds), 'number'],
-    ['When stale', metric => metric.whenStale ?? '–'],
-    ['When missing', metric => metric.whenMissing ?? '–'],
-    ['Exported', metric => words(metric.exported ?? '–')],
-  ]} />`;
+/** The fields of an object: each single value as a fact by its path, each list of objects as a table. */
+export function fields(value, path = '') {
+  const found = { facts: [], lists: [] };
+  for (const [name, field] of Object.entries(value)) {
+    const at = path + name;
+    if (Array.isArray(field) && field.some(isObject)) found.lists.push([at, field]);
+    else if (isObject(field)) {
+      const { facts, lists } = fields(field, `${at}.`);
+      found.facts.push(...facts);
+      found.lists.push(...lists);
+    } else if (text(field)) found.facts.push([at, text(field)]);
+  }
+  return found;
 }
 
-function seconds(number) {
-  return number === undefined ? '–' : span(number);
+function isObject(value) {
+  return typeof value === 'object' && value !== null && !Array.isArray(value);
 }
 
-export function rules({ kind, scoring, limits, estimates, hotValue, namespaces, gpu }) {
-  return [
-    kind && ['kind', kind],
-    scoring && ['scoring', `${scoring.model}, ${scoring.direction}, scale ${scoring.scale}`],
-    limits && ['limits', [limits.mode,
-      limits.maxWaitSeconds !== undefined && `longest wait ${span(limits.maxWaitSeconds)}`,
-      limits.exemptPriorityClasses.length > 0 && `exempt: ${limits.exemptPriorityClasses.join(', ')}`].filter(Boolean).join('; ')],
-    ['estimates', estimates ? (estimates.learned ? 'learned' : 'not learned') : 'do not count'],
-    hotValue.length > 0 && ['hot value', hotValue.map(rule => `${counted(rule.count, 'binding')} in ${span(rule.timeRangeSeconds)} cost 10 of 100 points`).join('; ')],
-    gpu && ['cards', [`placement ${gpu.placement}, unmanaged memory: ${gpu.unmanagedMemory}`,
-      ...gpu.beyondUnits.map(rule => `${rule.namespaces.join(', ')} may take beyond units: ${rule.allow.join(', ')}`)].join('; ')],
-    ...namespaces.map(rule => ['namespaces', `${rule.names.join(', ')} only on ${rule.nodeSelector}`]),
-  ];
+/** A value in one line, as `name: cpu, limit: 0.8`. */
+function text(value) {
+  if (Array.isArray(value)) return value.map(text).join(value.some(isObject) ? '; ' : ', ');
+  if (isObject(value)) return named(Object.keys(value)).map(key => `${key}: ${text(value[key])}`).join(', ');
+  return value === null ? '' : String(value);
+}
+
+/** What an object is called comes first. */
+function named(keys) {
+  return ['name', 'names', 'namespaces'].filter(key => keys.includes(key)).concat(keys.filter(key => !/^name(s|spaces)?$/.test(key)));
+}
+
+function columns(rows) {
+  const keys = named([...new Set(rows.flatMap(Object.keys))]);
+  const kind = key => (key === 'name' ? 'name' : rows.some(row => typeof row[key] === 'number') && 'number');
+  return keys.map(key => [key, row => (row[key] === undefined ? '–' : text(row[key])), kind(key) || undefined]);
 }
 
 function Shadow() {

@@ -390,13 +390,17 @@ export class Cluster {
   }
 
   policy() {
-    const metric = one => ({ name: one.name, periodSeconds: 180, maxAgeSeconds: 480, limit: one.max, weight: one.share, scoreShare: one.share, whenStale: 'penalise', whenMissing: 'ignore', exported: 'by-default' });
+    const metric = one => ({ name: one.name, period: '3m', maxAge: '8m', limit: one.max, weight: one.share, whenStale: 'penalise', whenMissing: 'ignore' });
     return {
-      valid: true, refused: this.refused, kind: 'SchedulingPolicy', metrics: METRICS.map(metric), scoring: { model: 'aboveTypical', direction: 'spread', scale: 30 },
-      limits: { mode: 'soft', exemptPriorityClasses: ['system-node-critical'] },
-      estimates: { learned: true },
-      hotValue: [{ timeRangeSeconds: 60, count: 2 }], nodePools: [{ name: POOL.name, selector: 'pool=gpu', metrics: METRICS.map((one, i) => metric({ ...one, max: POOL.max[i] ?? undefined })) }],
-      namespaces: [{ names: ['ml'], nodeSelector: 'pool=gpu' }], gpu: { placement: 'least-fragmentation', unmanagedMemory: 'count', beyondUnits: [{ namespaces: ['ml'], allow: ['exclusive'] }] },
+      valid: true, refused: this.refused,
+      policy: {
+        apiVersion: 'plimsoll.dev/v1alpha1', kind: 'SchedulingPolicy', spec: {
+          metrics: METRICS.map(metric), scoring: { model: 'aboveTypical', direction: 'spread', scale: 30 },
+          limits: { mode: 'soft', exemptPriorityClasses: ['system-node-critical'] }, estimates: { enabled: true, learned: true }, demand: {},
+          hotValue: [{ timeRange: '1m', count: 2 }], nodePools: [{ name: POOL.name, selector: 'pool=gpu', metrics: METRICS.map((one, i) => ({ name: one.name, limit: POOL.max[i] ?? 'none' })) }],
+          namespaces: [{ names: ['ml'], nodeSelector: 'pool=gpu' }], gpu: { placement: 'least-fragmentation', unmanagedMemory: 'count', beyondUnits: [{ namespaces: ['ml'], allow: ['exclusive'] }] },
+        },
+      },
       warnings: ['metric disk_usage_avg_5m has a limit and no weight: it counts in no score'],
     };
   }

@@ -7,10 +7,7 @@ use api::expected_use::ExpectedUse;
 use api::explain::{self, Request};
 use api::inspect::{Device, Inspected, Node, Pod};
 use api::pods::{NodePods, PodUse};
-use api::policy_check::{
-    BeyondUnits, Demand, Estimates, Fault, Gpu, HotRule, Limits, Metric, Namespaces, NodePool,
-    PolicyCheck, Scoring,
-};
+use api::policy_check::{Fault, PolicyCheck};
 use api::readings::{MetricColumn, PolledReadings};
 use api::shadow::{Choice, Difference, Shadow, ShadowedPod};
 use api::share::{CardShare, NodeShare};
@@ -181,81 +178,21 @@ fn inspected() -> impl Strategy<Value = Inspected> {
     (vec(node, 0..3), "[a-z]{0,9}").prop_map(|(nodes, error)| Inspected { nodes, error })
 }
 
-fn policy_metric() -> impl Strategy<Value = Metric> {
-    let seconds = || 0.0..1e9_f64;
-    let numbers = (of(seconds()), of(seconds()), of(0.0..=1.0_f64), of(0.0..9.0_f64));
-    (name(), numbers, of((name(), name(), name()))).prop_map(|(name, numbers, words)| {
-        let (period_seconds, max_age_seconds, limit, weight) = numbers;
-        let [when_stale, when_missing, exported] =
-            words.map_or([None, None, None], |(a, b, c)| [Some(a), Some(b), Some(c)]);
-        Metric {
-            name,
-            period_seconds,
-            max_age_seconds,
-            limit,
-            weight,
-            score_share: weight.map(|weight| weight / 9.0),
-            when_stale,
-            when_missing,
-            exported,
-        }
-    })
-}
-
-prop_compose! {
-    fn policy_settings()(
-        words in vec(name(), 4),
-        scale in any::<u8>(),
-        numbers in vec(of(0.0..9.0_f64), 6),
-        learned in any::<bool>(),
-        exempt_priority_classes in vec(name(), 0..3),
-    ) -> (Scoring, Limits, Estimates) {
-        let scoring = Scoring {
-            model: words[0].clone(),
-            direction: words[1].clone(),
-            scale,
-        };
-        let limits =
-            Limits { mode: words[2].clone(), max_wait_seconds: numbers[3], exempt_priority_classes };
-        (scoring, limits, Estimates { learned })
-    }
-}
-
 prop_compose! {
     fn policy_check()(
         error in of((any::<u64>(), name(), name())),
         kind in of(name()),
-        metrics in vec(policy_metric(), 0..4),
-        settings in of(policy_settings()),
-        hot in vec((0.0..1e9_f64, any::<u32>()), 0..3),
-        demand in vec((name(), of(0.0..9.0_f64), of(name())), 0..3),
-        pools in vec((name(), name(), vec(policy_metric(), 0..3)), 0..3),
-        namespaces in vec((vec(name(), 0..3), name()), 0..3),
-        gpu in of((name(), name(), vec((vec(name(), 0..3), vec(name(), 0..3)), 0..3))),
+        policy in of((name(), vec(0.0..1e9_f64, 0..3))),
+        when_configured in vec(name(), 0..3),
         warnings in vec(name(), 0..3),
     ) -> PolicyCheck {
-        let beyond_units = |(namespaces, allow)| BeyondUnits { namespaces, allow };
-        let (scoring, limits, estimates) = settings.map_or((None, None, None), |(a, b, c)| {
-            (Some(a), Some(b), Some(c))
-        });
         PolicyCheck {
             valid: error.is_none(),
             error: error.map(|(line, field, problem)| Fault { line, field, problem }),
             refused: kind.clone(),
             kind,
-            metrics,
-            scoring,
-            limits,
-            estimates,
-            demand: demand.into_iter().map(|(name, limit, measured)| Demand { metric: format!("{name}_demand"), name, limit, weight: limit, measured }).collect(),
-            hot_value: hot.into_iter().map(|(time_range_seconds, count)| HotRule { time_range_seconds, count }).collect(),
-            node_pools: pools.into_iter().map(|(name, selector, metrics)| NodePool { name, selector, metrics }).collect(),
-            namespaces: namespaces.into_iter().map(|(names, node_selector)| Namespaces { names, node_selector }).collect(),
-            gpu: gpu.map(|(placement, unmanaged_memory, rules)| Gpu {
-                placement,
-                unmanaged_memory,
-                beyond_units: rules.into_iter().map(beyond_units).collect(),
-            }),
+            policy: policy.map(|(field, values)| serde_json::json!({field: values})),
+            when_configured,
             warnings,
         }
     }

@@ -12,10 +12,7 @@ use api::explain::{
 };
 use api::inspect::{Device, Inspected, Node, Pod};
 use api::pods::{NodePods, PodUse};
-use api::policy_check::{
-    BeyondUnits, Demand, Estimates, Fault, Gpu, HotRule, Limits, Metric, Namespaces, NodePool,
-    PolicyCheck, Scoring,
-};
+use api::policy_check::{Fault, PolicyCheck};
 use api::readings::PolledReadings;
 use api::shadow::{Choice, Difference, Shadow, ShadowedPod};
 use api::share::{CardShare, NodeShare};
@@ -308,60 +305,16 @@ pub(crate) fn shadow() -> Shadow {
 }
 
 pub(crate) fn policy_check() -> PolicyCheck {
-    let cpu = Metric {
-        name: "cpu_usage_avg_5m".to_owned(),
-        period_seconds: Some(180.0),
-        max_age_seconds: Some(480.0),
-        limit: Some(0.65),
-        weight: Some(0.2),
-        score_share: Some(1.0),
-        when_stale: Some("penalise".to_owned()),
-        when_missing: Some("reject".to_owned()),
-        exported: Some("by-default".to_owned()),
-    };
     let field = "spec.predicate[0].name".to_owned();
     PolicyCheck {
         valid: true,
         refused: Some("--policy-file policy.yaml: line 5: kind: expected another".to_owned()),
         error: Some(Fault { line: 5, field, problem: "expected another".to_owned() }),
         kind: Some("SchedulingPolicy".to_owned()),
-        metrics: vec![cpu.clone()],
-        scoring: Some(Scoring {
-            model: "aboveTypical".to_owned(),
-            direction: "spread".to_owned(),
-            scale: 30,
-        }),
-        limits: Some(Limits {
-            mode: "hard".to_owned(),
-            max_wait_seconds: Some(300.0),
-            exempt_priority_classes: vec!["system-node-critical".to_owned()],
-        }),
-        estimates: Some(Estimates { learned: true }),
-        demand: vec![Demand {
-            name: "egress".to_owned(),
-            metric: "egress_demand".to_owned(),
-            limit: Some(0.8),
-            weight: Some(1.0),
-            measured: Some("network_transmit_bytes_avg_5m".to_owned()),
-        }],
-        hot_value: vec![HotRule { time_range_seconds: 60.0, count: 2 }],
-        node_pools: vec![NodePool {
-            name: "batch".to_owned(),
-            selector: "pool=batch".to_owned(),
-            metrics: vec![cpu],
-        }],
-        namespaces: vec![Namespaces {
-            names: vec!["team-a".to_owned()],
-            node_selector: "team=a".to_owned(),
-        }],
-        gpu: Some(Gpu {
-            placement: "least-fragmentation".to_owned(),
-            unmanaged_memory: "count".to_owned(),
-            beyond_units: vec![BeyondUnits {
-                namespaces: vec!["team-a".to_owned()],
-                allow: vec!["exclusive".to_owned()],
-            }],
-        }),
+        policy: Some(
+            serde_json::json!({"kind": "SchedulingPolicy", "spec": {"scoring": {"scale": 30}}}),
+        ),
+        when_configured: vec!["disk_usage_avg_5m".to_owned()],
         warnings: vec!["a warning".to_owned()],
     }
 }

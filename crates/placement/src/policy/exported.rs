@@ -130,16 +130,6 @@ impl Exported {
             Self::Never
         }
     }
-
-    /// Its name in `plimsoll policy check --json`, such as `by-default`.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::ByDefault => "by-default",
-            Self::WhenConfigured => "when-configured",
-            Self::Never => "never",
-        }
-    }
 }
 
 /// Whether exporters serve a metric, and there are nodes that cannot have it, such as `gpu_usage_avg_5m`.

@@ -173,6 +173,12 @@ impl LoadPolicy {
         scheduling_policy::to_yaml(self)
     }
 
+    /// [`to_yaml`](Self::to_yaml) as JSON, which [`from_yaml`](Self::from_yaml) reads too.
+    #[must_use]
+    pub fn to_json(&self) -> serde_json::Value {
+        serde_saphyr::from_str(&self.to_yaml()).unwrap_or_default()
+    }
+
     /// What is valid and probably not meant, if readings come from exporters.
     pub fn warnings(&self) -> Vec<PolicyWarning> {
         self.warnings_with(&ReadingSource::Exporters)

@@ -3,7 +3,7 @@
 use jiff::SignedDuration;
 
 use super::exported::is_of_some_nodes;
-use super::{LoadPolicy, MetricMeaning, Model, ReadingSource, Unknown, Weight};
+use super::{LoadPolicy, MetricMeaning, Model, ReadingSource, Unknown, Weight, WindowStatistic};
 use crate::resources::Resource;
 use crate::units::MetricName;
 
@@ -78,6 +78,16 @@ pub enum PolicyWarning {
         "`{0}` looks back more than 6 hours, and keeps nodes that were loaded once from taking pods: prefer `avg_5m` and `max_avg_1h`"
     )]
     LongWindow(MetricName),
+    /// A deviation with a weight under a model that compares loads.
+    #[error(
+        "the weight of `{metric}` counts in no score: the model {model} compares loads, and a deviation is none"
+    )]
+    NoLoad {
+        /// The metric.
+        metric: MetricName,
+        /// The model's name.
+        model: &'static str,
+    },
     /// A model of CPU and memory without one of the two.
     #[error("the model {model} sees no {resource}: give `{example}` a weight")]
     ResourceNotWeighted {
@@ -197,13 +207,18 @@ fn of_model(policy: &LoadPolicy) -> Vec<PolicyWarning> {
         if meaning(weight).window.is_some_and(|window| window > USEFUL_WINDOW) {
             warnings.push(PolicyWarning::LongWindow(weight.metric.clone()));
         }
+        if is_deviation(weight) {
+            let metric = weight.metric.clone();
+            warnings.push(PolicyWarning::NoLoad { metric, model: model.name() });
+        }
     }
     let both = [
         (Resource::Cpu, "CPU", "cpu_busy_avg_5m"),
         (Resource::Memory, "memory", "mem_usage_avg_5m"),
     ];
     for (which, resource, example) in both {
-        if !weights.iter().any(|weight| meaning(weight).resource == Some(which)) {
+        let mut loads = weights.iter().filter(|weight| !is_deviation(weight));
+        if !loads.any(|weight| meaning(weight).resource == Some(which)) {
             let model = model.name();
             warnings.push(PolicyWarning::ResourceNotWeighted { model, resource, example });
         }
@@ -213,6 +228,10 @@ fn of_model(policy: &LoadPolicy) -> Vec<PolicyWarning> {
 
 fn meaning(weight: &Weight) -> MetricMeaning {
     MetricMeaning::of(&weight.metric)
+}
+
+fn is_deviation(weight: &Weight) -> bool {
+    meaning(weight).statistic == WindowStatistic::Deviation
 }
 
 fn is_weighted(weights: &[Weight]) -> bool {

@@ -379,6 +379,11 @@ fn what_is_valid_and_probably_not_meant_is_a_warning() {
         alone("cpu_usage_avg_5m")[0].to_string(),
         "the model aboveTypical sees no memory: give `mem_usage_avg_5m` a weight"
     );
+    let deviation =
+        alone("mem_usage_stddev_15m").iter().map(ToString::to_string).collect::<Vec<_>>();
+    let counts = "the weight of `mem_usage_stddev_15m` counts in no score: the model aboveTypical compares loads, and a \
+                  deviation is none";
+    assert!(deviation[0] == counts && deviation[2].contains("sees no memory"), "{deviation:?}");
 }
 
 #[test]
