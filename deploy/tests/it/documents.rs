@@ -59,17 +59,15 @@ fn named_tests(text: &str) -> Vec<(&str, &str)> {
 
 /// A fact about a cluster is a text in its file, any other test a function.
 #[test]
-fn every_test_that_the_documents_name_is_there() {
-    for name in ["threat-model.md", "troubleshoot.md"] {
-        let text = document(name);
-        let named = named_tests(&text);
-        assert!(named.len() > 20, "{name}: {} tests", named.len());
-        for (file, test) in named {
-            let source = repository::read(&format!("{file}.rs"));
-            let is_there =
-                source.contains(&format!("fn {test}(")) || source.contains(&format!("\"{test}\""));
-            assert!(is_there, "{name}: {file}.rs has no test {test}");
-        }
+fn every_test_that_the_threat_model_names_is_there() {
+    let text = document("threat-model.md");
+    let named = named_tests(&text);
+    assert!(named.len() > 20, "{} tests", named.len());
+    for (file, test) in named {
+        let source = repository::read(&format!("{file}.rs"));
+        let is_there =
+            source.contains(&format!("fn {test}(")) || source.contains(&format!("\"{test}\""));
+        assert!(is_there, "{file}.rs has no test {test}");
     }
 }
 
@@ -82,14 +80,13 @@ pub(crate) fn symptoms(text: &str) -> Vec<Vec<&str>> {
 }
 
 #[test]
-fn every_symptom_says_what_to_do_and_names_a_test() {
+fn every_symptom_says_what_to_do() {
     let text = document("troubleshoot.md");
     let rows = symptoms(&text);
     assert!(rows.len() > 30, "{} rows", rows.len());
     for cells in rows {
-        assert_eq!(cells.len(), 4, "{cells:?}");
+        assert_eq!(cells.len(), 3, "{cells:?}");
         assert!(cells.iter().all(|cell| !cell.is_empty()), "{cells:?}");
-        assert!(!named_tests(cells[3]).is_empty(), "{cells:?}");
     }
 }
 
