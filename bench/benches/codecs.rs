@@ -86,6 +86,7 @@ fn reported(index: usize) -> Card {
         closed: None,
         isolation: None,
         mps_clients: None,
+        mps_drain: None,
         pods: pods.map(|pod| (bench::uid(pod), Units(4))).collect(),
     }
 }

@@ -78,7 +78,7 @@ impl Preemption<'_> {
         Some(RemainingNode { node, victims, choice: chosen.choice })
     }
 
-    /// The node with the victims of the dry run, if these free cards for the pod.
+    /// The node with the victims of the dry run, if these free cards for the pod and none of them ends others.
     fn with_dry_run_victims<'v>(
         &self,
         node: Name<'v>,
@@ -86,6 +86,10 @@ impl Preemption<'_> {
     ) -> Option<RemainingNode<'v>> {
         let uid = self.search.pod.uid();
         let snapshot = self.search.view.read();
+        let undrained = snapshot.cards(node.as_str())?.undrained_clients();
+        if victims.uids().any(|victim| undrained.contains(&PodUid::from(victim))) {
+            return None;
+        }
         let choice = snapshot.fit_without(
             node.as_str(),
             |pod| *pod == uid || victims.uids().any(|gone| gone == pod.as_str()),

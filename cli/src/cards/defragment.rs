@@ -125,6 +125,9 @@ fn why(reason: StayReason) -> &'static str {
         StayReason::Budget => "PodDisruptionBudgets allow no eviction",
         StayReason::Priority => "as important, or more",
         StayReason::Moved => "a pod of the same workload was moved a short time ago",
+        StayReason::MpsClient => {
+            "a client of MPS beside others, which its kill may end: the container drain of mps-control-daemon does not run there"
+        }
         StayReason::Other => "another reason; a newer version of this command knows it",
     }
 }

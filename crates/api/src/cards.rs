@@ -76,6 +76,10 @@ pub struct Card {
     /// The most clients of NVIDIA's MPS that it serves; absent if the node has no MPS, or that is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mps_clients: Option<u16>,
+    /// Whether its clients of MPS are terminated before their processes are killed; absent if the node has no MPS, or
+    /// that is not known. Where they are not, none is evicted or moved beside others.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mps_drain: Option<bool>,
     /// Pod UID → units on this card, by the kubelet's own records.
     #[serde(default)]
     #[schemars(with = "BTreeMap<String, u32>", extend("maxProperties" = MAX_PODS))]

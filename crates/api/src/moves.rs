@@ -118,6 +118,9 @@ pub enum StayReason {
     Priority,
     /// A pod of its workload was moved a short time ago.
     Moved,
+    /// It is a client of NVIDIA's MPS beside others, and nothing terminates it before it is killed: a kill with work in
+    /// flight would end the others.
+    MpsClient,
     /// Any other reason, of a newer version.
     #[serde(other)]
     Other,

@@ -49,6 +49,7 @@ fn read_card(card: api::cards::Card, isolation_of_node: Option<Isolation>) -> Ca
             strongest: card.isolation.map_or(isolation_of_node, enforced),
             minimum: isolation_of_node.unwrap_or_default(),
             mps_clients: card.mps_clients,
+            drains_clients: card.mps_drain.unwrap_or(false),
         },
         pods: card.pods,
     }

@@ -263,7 +263,7 @@ mod tests {
     use crate::isolation::{MinIsolation, Policy, UnavailableAction};
 
     fn isolating(wanted: MinIsolation) -> NodeIsolation {
-        let support = Some(IsolationSupport { driver: Ok(()), mps: Ok(()) });
+        let support = Some(IsolationSupport { driver: Ok(()), mps: Ok(()), drains_clients: None });
         let policy = Policy { minimum: wanted, unavailable: UnavailableAction::Refuse };
         NodeIsolation { policy, support: watch::channel(support).1 }
     }
@@ -373,7 +373,11 @@ mod tests {
         let file = Arc::new(SpecFile::new(dir.path(), "k/c", None));
         let mut responder = responder(Mode::Cdi, MinIsolation::Mps, Some(file));
         responder.isolation.policy.unavailable = UnavailableAction::Downgrade;
-        let mps_alone = IsolationSupport { driver: Err(Missing::UnknownDriver), mps: Ok(()) };
+        let mps_alone = IsolationSupport {
+            driver: Err(Missing::UnknownDriver),
+            mps: Ok(()),
+            drains_clients: None,
+        };
         responder.isolation.support = watch::channel(Some(mps_alone)).1;
         let given = conflicting(&responder, None).unwrap();
         let instead_of = Some((Isolation::Mps, Missing::MpsConflict(MpsConflict::SharedMemory)));
@@ -430,9 +434,14 @@ mod tests {
         let limit = MiB(2048);
         let mps = MpsLimit { cards: 1, limit, threads: 25 };
         let no_mps = || Some(ComputeNotEnforced::NoMps(Missing::NoMps));
-        let both = IsolationSupport { driver: Ok(()), mps: Ok(()) };
-        let mps_alone = IsolationSupport { driver: Err(Missing::UnknownDriver), mps: Ok(()) };
-        let driver_alone = IsolationSupport { driver: Ok(()), mps: Err(Missing::NoMps) };
+        let both = IsolationSupport { driver: Ok(()), mps: Ok(()), drains_clients: None };
+        let mps_alone = IsolationSupport {
+            driver: Err(Missing::UnknownDriver),
+            mps: Ok(()),
+            drains_clients: None,
+        };
+        let driver_alone =
+            IsolationSupport { driver: Ok(()), mps: Err(Missing::NoMps), drains_clients: None };
         let none = IsolationSupport { mps: Err(Missing::NoMps), ..mps_alone.clone() };
         use MinIsolation::{Auto, Driver};
         for (minimum, asked, support, expected) in [

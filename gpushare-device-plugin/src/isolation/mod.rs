@@ -198,11 +198,6 @@ impl NodeIsolation {
         }
     }
 
-    /// As [`IsolationSupport::strongest`]; `None` until the node's support is detected.
-    pub fn strongest(&self) -> Option<(Isolation, Option<u16>)> {
-        self.support.borrow().as_ref().map(IsolationSupport::strongest)
-    }
-
     /// The value of the Node's annotation: the mode of pods without an annotation, or `refused`; `None` until the
     /// node's support is detected.
     pub fn annotation_value(&self) -> Option<&'static str> {
@@ -219,7 +214,7 @@ mod tests {
     use super::*;
 
     fn support(driver: bool, mps: bool) -> IsolationSupport {
-        IsolationSupport { driver: enforced(driver), mps: enforced(mps) }
+        IsolationSupport { driver: enforced(driver), mps: enforced(mps), drains_clients: None }
     }
 
     fn enforced(is_enforced: bool) -> Result<(), Missing> {
@@ -314,7 +309,8 @@ mod tests {
             let Ok(decided) = policy.decide(asked.map(Isolation::name), &support) else { continue };
             let minimum = policy.decide(None, &support).unwrap().isolation;
             let (strongest, mps_clients) = support.strongest();
-            let card = CardIsolation { strongest: Some(strongest), minimum, mps_clients };
+            let strongest = Some(strongest);
+            let card = CardIsolation { strongest, minimum, mps_clients, drains_clients: true };
             let required = asked.unwrap_or_default();
             for asks_for_compute in [false, true] {
                 let pod = PodIsolation { required, excludes_mps: false, asks_for_compute };

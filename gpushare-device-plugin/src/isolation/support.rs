@@ -12,6 +12,7 @@ use cluster::MpsConflict;
 
 use super::Isolation;
 use crate::cards::Cards;
+use crate::drain::DrainPipe;
 use crate::nvidia::spec::{DeviceLookup, MEMORY_LIMIT_HOOK, Specs};
 
 /// The first driver whose NVML sets a memory limit on a control group.
@@ -109,6 +110,8 @@ pub struct IsolationSupport {
     pub driver: Result<(), Missing>,
     /// [`Isolation::Mps`].
     pub mps: Result<(), Missing>,
+    /// Whether clients of MPS are terminated before their processes are killed; `None` without MPS.
+    pub drains_clients: Option<bool>,
 }
 
 impl IsolationSupport {
@@ -150,7 +153,9 @@ pub struct Host {
 impl Host {
     /// The node's support for these cards, by NVIDIA's specification. Reads files.
     pub fn support(&self, specs: &Specs, cards: &Cards) -> IsolationSupport {
-        IsolationSupport { driver: self.driver(specs, cards), mps: self.mps(cards) }
+        let (driver, mps) = (self.driver(specs, cards), self.mps(cards));
+        let pipe = self.mps.as_ref().map(|mps| DrainPipe::below(mps, self.daemon_user));
+        IsolationSupport { driver, mps, drains_clients: pipe.map(|pipe| pipe.is_served()) }
     }
 
     fn driver(&self, specs: &Specs, cards: &Cards) -> Result<(), Missing> {

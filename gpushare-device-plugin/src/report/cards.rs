@@ -10,18 +10,19 @@ use placement::units::{CardId, PodUid, Units};
 use crate::cards::closed::ClosedCards;
 use crate::cards::ids::Ids;
 use crate::cards::{Cards, units_of};
+use crate::isolation::support::IsolationSupport;
 use crate::records::at_peak;
 
 /// The units that are counted for a pod on each card.
 pub(super) type PodCharge = (PodUid, BTreeMap<CardId, Units>);
 
-/// The cards for the node's annotation, each with why it takes no new pods, the strongest isolation of the node, the
-/// clients of MPS that it serves, and the units that pods hold on it. `pods` hold ids of ours. `others` are the charges
-/// of pods that linger, and of pods that hold cards through another plugin's resource.
+/// The cards for the node's annotation, each with why it takes no new pods, what the node can enforce, and the units
+/// that pods hold on it. `pods` hold ids of ours. `others` are the charges of pods that linger, and of pods that hold
+/// cards through another plugin's resource.
 pub(super) fn report(
     cards: &Cards,
     closed: &ClosedCards,
-    strongest: Option<(Isolation, Option<u16>)>,
+    support: Option<&IsolationSupport>,
     pods: &[(Arc<PodFacts>, Ids)],
     others: Vec<PodCharge>,
 ) -> api::cards::Cards {
@@ -30,6 +31,7 @@ pub(super) fn report(
         let peak = facts.gpu_pod().map(|gpu| gpu.request.peak()).unwrap_or_default();
         charges.push((facts.uid.clone(), at_peak(units_of(ids, cards), peak)));
     }
+    let strongest = support.map(IsolationSupport::strongest);
     let mut reported = Vec::new();
     for card in cards.iter() {
         reported.push(api::cards::Card {
@@ -44,6 +46,7 @@ pub(super) fn report(
             closed: closed.of(&card.uuid).map(wire_closed),
             isolation: strongest.map(|(isolation, _)| wire_isolation(isolation)),
             mps_clients: strongest.and_then(|(_, clients)| clients),
+            mps_drain: support.and_then(|support| support.drains_clients),
         });
     }
     api::cards::Cards(reported)

@@ -166,7 +166,8 @@ impl Reporter {
             if phase != Phase::Serving {
                 closed.all = Some(Closed::Plugin);
             }
-            let report = report(&cards, &closed, self.isolation.strongest(), &pods, others);
+            let support = self.isolation.support.borrow().clone();
+            let report = report(&cards, &closed, support.as_ref(), &pods, others);
             self.write_cards(report, written).await?;
         }
         self.reported.send_replace(Some(phase));

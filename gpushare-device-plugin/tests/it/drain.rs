@@ -120,3 +120,12 @@ async fn where_nothing_reads_the_pipe_a_deletion_is_counted_as_failed() {
     rig.sim.delete(PODS, "default", "p");
     rig.until_metric("plimsoll_gpu_mps_drains_total{result=\"failed\"}", 1.0).await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_node_reports_whether_the_pipe_has_a_reader() {
+    let Node { mut rig, reader } = Node::new().await;
+    rig.restart_with(&[]).await;
+    rig.cards("a reader", |cards| cards[0]["mpsDrain"] == true).await;
+    drop(reader);
+    rig.cards("no reader", |cards| cards[0]["mpsDrain"] == false).await;
+}

@@ -468,7 +468,11 @@ impl Evictor {
         let read = ReadNodes::read(search, nodes.clone()).await;
         for _ in 0..MAX_TRIES {
             let Some(eviction) = read.cheapest_eviction(search, &waiting.left_out) else {
-                self.metrics.count_card_eviction("no-victims");
+                let snapshot = self.view.read();
+                let mut cards = waiting.nodes.iter().filter_map(|it| snapshot.cards(it.as_str()));
+                let spares_clients = cards.any(|cards| !cards.undrained_clients().is_empty());
+                let outcome = if spares_clients { "mps-clients" } else { "no-victims" };
+                self.metrics.count_card_eviction(outcome);
                 waiting.left_out.clear();
                 waiting.record_no_use(nodes);
                 return RoundOutcome::Later;

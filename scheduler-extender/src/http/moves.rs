@@ -150,6 +150,7 @@ fn reason(why: Stays) -> StayReason {
         Stays::Budget => StayReason::Budget,
         Stays::Priority => StayReason::Priority,
         Stays::Moved => StayReason::Moved,
+        Stays::MpsClient => StayReason::MpsClient,
     }
 }
 

@@ -8,7 +8,7 @@
 //!
 //! Invariants: at most [`MAX_READ`] nodes are read for one plan; no plan goes to a node that is cordoned or not ready,
 //! or that Filter rejects for the pod that would go there: with what it will probably use, the node is over a limit; no
-//! pod is moved for one that is less important.
+//! pod is moved for one that is less important, nor one of [`placement::gpu::NodeCards::undrained_clients`].
 
 mod search;
 

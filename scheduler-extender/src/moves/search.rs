@@ -218,6 +218,9 @@ impl<'s> Nodes<'s> {
             };
             if let Some(fewest) = fewest.filter(|fewest| *fewest <= MAX_MOVES) {
                 sources.push((fewest, &node.name, at));
+            } else if !node.cards.undrained_clients().is_empty() {
+                // Read last, so that the answer says why its pods stay.
+                sources.push((MAX_MOVES + 1, &node.name, at));
             }
         }
         sources.sort_unstable();
@@ -253,7 +256,7 @@ impl<'s> Nodes<'s> {
     /// The pods of a node that may be moved.
     fn movable(&self, at: usize, pod: &MovesFor<'_>, stay: &BTreeSet<PodUid>) -> Vec<Movable> {
         let residents = self.residents(at).into_iter().flatten();
-        let may_go = residents.filter(|it| self.why_stays(it, pod).is_none());
+        let may_go = residents.filter(|it| self.why_stays(at, it, pod).is_none());
         may_go
             .filter(|it| !stay.contains(&it.uid))
             .filter(|it| it.takes.keys().all(|resource| self.resources.contains(resource)))
@@ -347,20 +350,24 @@ impl<'s> Nodes<'s> {
     /// The pods of these nodes that are not moved, counted by the reason.
     fn stays(&self, sources: &[usize], pod: &MovesFor<'_>) -> BTreeMap<Stays, usize> {
         let mut stays = BTreeMap::new();
-        for resident in sources.iter().filter_map(|at| self.residents(*at)).flatten() {
-            if let Some(why) = self.why_stays(resident, pod) {
-                *stays.entry(why).or_default() += 1;
+        for at in sources {
+            for resident in self.residents(*at).into_iter().flatten() {
+                if let Some(why) = self.why_stays(*at, resident, pod) {
+                    *stays.entry(why).or_default() += 1;
+                }
             }
         }
         stays
     }
 
-    /// Why a pod is not moved for this one; `None` if it may be.
-    fn why_stays(&self, resident: &Resident, pod: &MovesFor<'_>) -> Option<Stays> {
+    /// Why a pod of node `at` is not moved for this one; `None` if it may be.
+    fn why_stays(&self, at: usize, resident: &Resident, pod: &MovesFor<'_>) -> Option<Stays> {
         let gives_way = pod.priority.is_none_or(|priority| resident.gives_way_to(priority));
         let was_moved = workload(resident).is_some_and(|it| self.moved.contains(&it));
         let stays = resident.stays.or(was_moved.then_some(Stays::Moved));
-        stays.or((!gives_way).then_some(Stays::Priority))
+        let stays = stays.or((!gives_way).then_some(Stays::Priority));
+        let undrained = self.all[at].cards.undrained_clients();
+        stays.or(undrained.contains(&resident.uid).then_some(Stays::MpsClient))
     }
 
     fn proposal(&self, plan: &MovePlan) -> Proposal {

@@ -4,7 +4,7 @@
 //! Pods and PodDisruptionBudgets are read from the API server; `read` bounds how many nodes are read, and for how long.
 //!
 //! Invariant: of a node that was not read, no pod is chosen here. A pod whose namespace's budgets could not be read is
-//! chosen only where a budget may be violated.
+//! chosen only where a budget may be violated. None of [`NodeCards::undrained_clients`] is chosen.
 
 mod read;
 
@@ -91,6 +91,8 @@ impl VictimSearch<'_> {
         }
         let uid = self.pod.uid();
         let rule = snapshot.choice_rule();
+        // Before pods that are ending are left out: a client still ends these.
+        let undrained = cards.undrained_clients();
         // What pods that are ending hold will be free, and what is held for pods that are gone.
         let cards =
             cards.without(|pod| occupants.ending.contains(pod) || cards.departed().contains(pod));
@@ -98,7 +100,7 @@ impl VictimSearch<'_> {
             return NodeResult::Fits;
         }
         let mut evictable = may_go(occupants);
-        evictable.retain(|pod| !left_out.contains(&pod.uid));
+        evictable.retain(|pod| !left_out.contains(&pod.uid) && !undrained.contains(&pod.uid));
         loop {
             let from = Candidates {
                 evictable: &evictable,

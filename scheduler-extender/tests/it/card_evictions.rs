@@ -170,6 +170,61 @@ async fn nobody_is_evicted_unless_that_is_set_and_for_pods_that_may_not_preempt_
     }
 }
 
+/// Two cards by a node that can enforce `mps`, with what it reports of the end of clients.
+fn report_mps(sim: &Sim, drain: bool) {
+    let card = |index: u32| {
+        json!({
+            "uuid": format!("GPU-node-{index}"), "index": index, "model": "NVIDIA A10",
+            "memoryMiB": 16384, "units": 16, "healthy": true, "pods": {},
+            "isolation": "mps", "mpsClients": 48, "mpsDrain": drain,
+        })
+    };
+    sim.change(sim::NODES, "", "node", |node| {
+        node["metadata"]["annotations"]["plimsoll.dev/gpu-cards"] =
+            json!([card(0), card(1)]).to_string().into();
+    });
+}
+
+#[tokio::test]
+async fn no_client_of_mps_beside_others_is_evicted_until_its_node_terminates_it_before_it_is_killed()
+ {
+    let sim = Sim::start().await.unwrap();
+    sim.put(gpu_node("node", 2).with("cpu", 16).with(GPU, 32));
+    report_mps(&sim, false);
+    let rig = Rig::start_with(&sim, &FLAGS).await;
+    let client = |name: &str, units: u32, priority: i64| {
+        let mut pod = of_priority(name, units, priority);
+        pod["metadata"]["annotations"]["plimsoll.dev/gpu-isolation"] = "mps".into();
+        pod
+    };
+    for name in ["small-0", "small-1", "small-2", "small-3"] {
+        let pod = sim.put(client(name, 6, 0));
+        assert_eq!(rig.bind(&pod, "node").await, "");
+        sim.change(PODS, "default", name, |pod| pod["status"]["phase"] = "Running".into());
+    }
+    rig.until("the pods", async || rig.used().await == 24).await;
+    // kube-scheduler's own preemption gets no victims either, whether it has read the node or not.
+    let train = sim.put(client("train", 8, 1000));
+    let victims = |names: &[&str]| {
+        let uid =
+            |name: &&str| json!({ "UID": sim.pod("default", name).unwrap()["metadata"]["uid"] });
+        json!({ "Pods": names.iter().map(uid).collect::<Vec<_>>(), "NumPDBViolations": 0 })
+    };
+    let all = ["small-0", "small-1", "small-2", "small-3"];
+    let body = json!({ "Pod": train, "NodeNameToVictims": null,
+        "NodeNameToMetaVictims": { "node": victims(&all) } });
+    let preempt = async || rig.post("/gpushare-scheduler/preempt", &body).await;
+    assert_eq!(preempt().await["NodeNameToMetaVictims"], json!({}));
+    sim.faults().next(1, Verb::List, PODS, Fault::Answer(Failure::internal("no")));
+    assert_eq!(preempt().await["NodeNameToMetaVictims"], json!({}));
+    let _scheduler = scheduler(&sim, &rig);
+    rig.until("a look", async || count(&rig, "mps-clients") > 0).await;
+    assert_eq!(evictions(&sim), 0);
+    report_mps(&sim, true);
+    rig.until("the eviction", async || evictions(&sim) > 0).await;
+    lands(&sim, &rig, "train").await;
+}
+
 /// The budget of the pods with that label, which allows so many evictions.
 fn budget(app: &str, allowed: i64) -> Value {
     named_budget(app, app, allowed)

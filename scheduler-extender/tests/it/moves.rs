@@ -53,6 +53,62 @@ async fn spread(sim: &Sim, nodes: &[&str], flags: &[&str]) -> Rig {
     rig
 }
 
+/// Two cards of 16 units by a node that can enforce `mps`, with what it reports of the end of clients.
+fn mps_cards(node: &str, drain: Option<bool>) -> String {
+    let card = |index: u32| {
+        let mut card = json!({
+            "uuid": format!("GPU-{node}-{index}"), "index": index, "model": "NVIDIA A10",
+            "memoryMiB": 16384, "units": 16, "healthy": true, "pods": {},
+            "isolation": "mps", "mpsClients": 48,
+        });
+        if let Some(drain) = drain {
+            card["mpsDrain"] = drain.into();
+        }
+        card
+    };
+    json!([card(0), card(1)]).to_string()
+}
+
+#[tokio::test]
+async fn clients_of_mps_beside_others_stay_until_their_node_terminates_them_before_they_are_killed()
+{
+    let sim = Sim::start().await.unwrap();
+    for name in ["a", "b"] {
+        let node = gpu_node(name, 2).with("cpu", 8).with("pods", 110).with(GPU, 32);
+        sim.put(node.annotation("plimsoll.dev/gpu-cards", mps_cards(name, None)));
+    }
+    let rig = Rig::start(&sim).await;
+    for (name, node) in [("web-0", "a"), ("web-1", "a"), ("web-2", "b"), ("web-3", "b")] {
+        let mut pod = replica(name, 5, 1);
+        pod["metadata"]["annotations"]["plimsoll.dev/gpu-isolation"] = "mps".into();
+        let pod = sim.put(pod);
+        assert_eq!(rig.bind(&pod, node).await, "");
+        run(&sim, name);
+    }
+    rig.until("the pods", async || rig.used().await == 20).await;
+    for drain in [None, Some(false)] {
+        for name in ["a", "b"] {
+            report_cards(&sim, name, &mps_cards(name, drain));
+        }
+        let answer = asked(&rig, "cards=2&units=16").await;
+        assert_eq!(answer.get("proposal"), None, "{answer}");
+        assert_eq!(answer["staying"], json!([{"reason": "mpsClient", "pods": 4}]));
+    }
+    for name in ["a", "b"] {
+        report_cards(&sim, name, &mps_cards(name, Some(true)));
+    }
+    rig.until("a proposal", async || {
+        asked(&rig, "cards=2&units=16").await.get("proposal").is_some()
+    })
+    .await;
+}
+
+fn report_cards(sim: &Sim, node: &str, cards: &str) {
+    sim.change(sim::NODES, "", node, |node| {
+        node["metadata"]["annotations"]["plimsoll.dev/gpu-cards"] = cards.into();
+    });
+}
+
 fn run(sim: &Sim, name: &str) {
     sim.change(PODS, "default", name, |pod| pod["status"]["phase"] = "Running".into());
 }

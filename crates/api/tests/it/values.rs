@@ -40,6 +40,7 @@ pub(crate) fn card(index: u32) -> Card {
         closed: None,
         isolation: None,
         mps_clients: None,
+        mps_drain: None,
         pods: [].into(),
     }
 }
@@ -52,6 +53,7 @@ pub(crate) fn cards() -> Cards {
             closed: Some(Closed::Cdi),
             isolation: Some(Isolation::Driver),
             mps_clients: Some(48),
+            mps_drain: Some(true),
             ..card(1)
         },
     ])

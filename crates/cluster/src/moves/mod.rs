@@ -78,6 +78,8 @@ pub enum Stays {
     Priority,
     /// A pod of its workload was moved a short time ago.
     Moved,
+    /// It is a client of MPS beside others, and nothing terminates it before it is killed.
+    MpsClient,
 }
 
 /// A pod with cards.

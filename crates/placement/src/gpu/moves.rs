@@ -5,7 +5,8 @@
 //! place: a plan names a place for each pod that has to go, beside the pod for which the room is made.
 //!
 //! The pods that go are chosen by a greedy search, and each that turns out to be unnecessary stays. Where the successor
-//! of one fits nowhere, others go in its place. A pod is never moved to make room for one that is moved.
+//! of one fits nowhere, others go in its place. A pod is never moved to make room for one that is moved, and none of
+//! [`NodeCards::undrained_clients`] is.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -109,6 +110,9 @@ pub fn fewest_to_leave<'p>(
     wanted: Wanted<'_>,
     pods: &[&'p Movable],
 ) -> Option<Vec<&'p Movable>> {
+    let undrained = node.cards.undrained_clients();
+    let mut pods = pods.to_vec();
+    pods.retain(|pod| !undrained.contains(&pod.uid));
     let with_cards: Vec<Evictable> =
         pods.iter().filter(|pod| pod.request.is_some()).map(|pod| evictable(pod)).collect();
     let freeing = freeing_cards(&node.cards, wanted.pod, wanted.request, &with_cards)?;

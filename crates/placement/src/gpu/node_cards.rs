@@ -8,6 +8,7 @@ use super::{
     Rating, Sharing, choose,
 };
 use std::cmp::Reverse;
+use std::collections::BTreeSet;
 
 use crate::units::{Cores, PodUid, Units};
 
@@ -212,6 +213,25 @@ impl NodeCards {
     /// The accounts, by index.
     pub fn accounts(&self) -> &[Account] {
         &self.accounts
+    }
+
+    /// The clients of MPS beside others on a card where nothing terminates a client before it is killed: a kill with
+    /// work in flight would end the others. A pod of unknown kind counts as a client where there is MPS.
+    pub fn undrained_clients(&self) -> BTreeSet<&PodUid> {
+        let mut undrained = BTreeSet::new();
+        for Account { card, charges } in &self.accounts {
+            let isolation = card.isolation;
+            let is_client = |charge: &&Charge| match charge.sharing {
+                Some(sharing) => sharing == Sharing::Mps,
+                None => isolation.mps_clients.is_some(),
+            };
+            let held = charges.iter().filter(|charge| charge.basis.is_held());
+            let clients: Vec<&PodUid> = held.filter(is_client).map(|charge| &charge.pod).collect();
+            if !isolation.drains_clients && clients.len() > 1 {
+                undrained.extend(clients);
+            }
+        }
+        undrained
     }
 
     /// The cards that a pod would get. A pod that Bind has chosen cards for keeps them: its own charges are no reason

@@ -3,6 +3,8 @@
 //! kube-scheduler sees a node's total of units only, so the victims of its dry run often lie on several cards. Here one
 //! card at a time is freed, by evicting the fewest pods of the lowest priority that make room on it. The other
 //! resources that the pod needs stay covered.
+//!
+//! Invariant: none of [`NodeCards::undrained_clients`] is chosen, also where the dry run would evict it.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -69,9 +71,15 @@ pub fn victims(
     candidates: Candidates<'_>,
     rule: &ChoiceRule,
 ) -> Option<Victims> {
+    let undrained = cards.undrained_clients();
+    let mut evictable = candidates.evictable.to_vec();
+    evictable.retain(|pod| !undrained.contains(&pod.uid));
+    let candidates = Candidates { evictable: &evictable, ..candidates };
     let Candidates { evictable, of_dry_run, shortfall } = candidates;
-    let by_total = evictable.iter().filter(|pod| of_dry_run.contains(&pod.uid)).collect();
-    let mut sets: Vec<Vec<&Evictable>> = vec![by_total];
+    let mut sets: Vec<Vec<&Evictable>> = Vec::new();
+    if !of_dry_run.iter().any(|pod| undrained.contains(pod)) {
+        sets.push(evictable.iter().filter(|pod| of_dry_run.contains(&pod.uid)).collect());
+    }
     if let Some(freeing) = freeing_cards(cards, pod, request, evictable) {
         let by_card = covering(freeing, candidates);
         // kube-scheduler has found that the pod fits nowhere without evictions: no pod to evict is no solution.

@@ -3,7 +3,8 @@
 //! of the compute. And a card serves a limited number of clients: more fail when they start.
 //!
 //! Invariant: a card with pods of one kind takes no pod of the other, and no more clients than it serves. Charges of
-//! unknown kind keep no pod off, and count among the clients.
+//! unknown kind keep no pod off, and count among the clients. A client that is killed with work in flight ends the
+//! others on its card, so where nothing terminates clients first, none is evicted or moved beside others.
 
 use super::Isolation;
 
@@ -37,6 +38,8 @@ pub struct CardIsolation {
     pub minimum: Isolation,
     /// The most clients of MPS that the card serves; `None` if the node does not report it: then there is no limit.
     pub mps_clients: Option<u16>,
+    /// Whether clients of MPS are terminated before their processes are killed. False where that is not known.
+    pub drains_clients: bool,
 }
 
 impl CardIsolation {
@@ -101,7 +104,7 @@ mod tests {
     }
 
     fn card(strongest: Isolation, minimum: Isolation, mps_clients: Option<u16>) -> CardIsolation {
-        CardIsolation { strongest: Some(strongest), minimum, mps_clients }
+        CardIsolation { strongest: Some(strongest), minimum, mps_clients, drains_clients: false }
     }
 
     #[test]

@@ -2,10 +2,11 @@
 
 use placement::gpu::{
     Candidates, Card, CardFilter, CardFit, CardIsolation, CardOptions, CardUse, ChoiceRule,
-    ContainerKind, ContainerRequest, Evictable, GpuRequest, Isolation, NoFit, NodeLedger, Sharers,
-    Sharing, victims,
+    ContainerKind, ContainerRequest, Evictable, GpuRequest, Isolation, Movable, MoveNode, NoFit,
+    NodeLedger, Sharers, Sharing, Wanted, fewest_to_leave, victims,
 };
 use placement::units::{CardId, MiB, PodUid, Units};
+use proptest::prelude::*;
 
 const RULE: ChoiceRule = ChoiceRule::BEST_FIT;
 const UNITS: u32 = 16;
@@ -16,7 +17,8 @@ fn uid(pod: &str) -> PodUid {
     PodUid::from(pod)
 }
 
-/// A card of a node that can enforce `mps`, with `minimum` for pods that require nothing.
+/// A card of a node that can enforce `mps` and terminates clients before they are killed, with `minimum` for pods that
+/// require nothing.
 fn card(index: u32, minimum: Isolation, clients: u16) -> Card {
     Card {
         uuid: format!("GPU-{index}").into(),
@@ -27,7 +29,12 @@ fn card(index: u32, minimum: Isolation, clients: u16) -> Card {
         numa_node: None,
         healthy: true,
         closed: None,
-        isolation: CardIsolation { strongest: Some(MPS), minimum, mps_clients: Some(clients) },
+        isolation: CardIsolation {
+            strongest: Some(MPS),
+            minimum,
+            mps_clients: Some(clients),
+            drains_clients: true,
+        },
         pods: [].into(),
     }
 }
@@ -195,8 +202,18 @@ fn evictable(pod: &str) -> Evictable {
 }
 
 fn evicted(node: &NodeLedger, request: &GpuRequest, pods: &[&str]) -> Option<Vec<String>> {
+    evicted_instead_of(node, request, pods, &[])
+}
+
+/// As [`evicted`], where kube-scheduler's dry run would evict these.
+fn evicted_instead_of(
+    node: &NodeLedger,
+    request: &GpuRequest,
+    pods: &[&str],
+    of_dry_run: &[&str],
+) -> Option<Vec<String>> {
     let evictable: Vec<Evictable> = pods.iter().map(|pod| evictable(pod)).collect();
-    let of_dry_run = [].into();
+    let of_dry_run = of_dry_run.iter().map(|pod| uid(pod)).collect();
     let shortfall = Vec::new();
     let candidates =
         Candidates { evictable: &evictable, of_dry_run: &of_dry_run, shortfall: &shortfall };
@@ -217,4 +234,116 @@ fn preemption_evicts_all_of_the_other_kind_or_as_many_clients_as_are_too_many() 
     assert_eq!(evicted(&important(NONE, 1), &["a", "b"]), None, "one client stays");
     assert_eq!(evicted(&important(MPS, 2), &all).map(|pods| pods.len()), Some(2));
     assert_eq!(evicted(&important(MPS, 4), &all), None, "more than the card serves");
+}
+
+/// Cards where nothing terminates clients before they are killed.
+fn undrained(cards: impl IntoIterator<Item = Card>) -> NodeLedger {
+    let cards = cards.into_iter().map(|card| Card {
+        isolation: CardIsolation { drains_clients: false, ..card.isolation },
+        ..card
+    });
+    ledger(cards)
+}
+
+#[test]
+fn a_client_beside_others_is_no_victim_where_nothing_terminates_it_first() {
+    let mut node = undrained([card(0, NONE, 2), card(1, NONE, 2), card(2, NONE, 2)]);
+    for (pod, isolation, processes) in
+        [("a", MPS, 1), ("b", MPS, 1), ("alone", MPS, 2), ("plain", NONE, 1)]
+    {
+        assert!(reserve(&mut node, pod, &asking(isolation, processes)).is_ok());
+    }
+    let all = ["a", "b", "alone", "plain"];
+    let important = asking(MPS, 2).with_priority(9);
+    let undrained: Vec<String> =
+        node.read().undrained_clients().into_iter().map(ToString::to_string).collect();
+    assert_eq!(undrained, ["a", "b"]);
+    assert_eq!(evicted(&node, &important, &all), Some(vec!["alone".to_owned()]));
+    assert_eq!(evicted(&node, &important, &["a", "b"]), None);
+    // Nor as a victim of kube-scheduler's dry run, alone or among others.
+    for dry_run in [&["a", "b"][..], &["a", "b", "plain"]] {
+        assert_eq!(evicted_instead_of(&node, &important, &["a", "b"], dry_run), None);
+        let chosen = evicted_instead_of(&node, &important, &all, dry_run).unwrap();
+        assert!(chosen == ["alone"] || chosen == ["plain"], "{chosen:?}");
+    }
+    node.release(&uid("b"));
+    assert_eq!(evicted(&node, &important, &["a"]), Some(vec!["a".to_owned()]), "no other is left");
+}
+
+#[test]
+fn a_pod_of_unknown_kind_counts_as_a_client_where_there_is_mps_and_nowhere_else() {
+    let pods = || [(uid("a"), Units(1)), (uid("b"), Units(1))].into();
+    let node = undrained([Card { pods: pods(), ..card(0, NONE, 2) }]);
+    assert_eq!(node.read().undrained_clients().len(), 2);
+    let isolation = CardIsolation::default();
+    let node = ledger([Card { pods: pods(), isolation, ..card(0, NONE, 2) }]);
+    assert!(node.read().undrained_clients().is_empty());
+}
+
+proptest! {
+    #[test]
+    fn no_plan_ends_a_client_beside_others_unless_it_is_terminated_first(
+        pods in prop::collection::vec((0..2_u32, 1..8_u32, any::<bool>(), any::<bool>()), 0..8),
+        asked in 1..=UNITS,
+        is_client: bool,
+        drains_clients: bool,
+    ) {
+        let mut cards = [card(0, NONE, 48), card(1, NONE, 48)];
+        let mut left = [UNITS; 2];
+        let mut placed = Vec::new();
+        for (number, (index, units, is_client, of_dry_run)) in pods.into_iter().enumerate() {
+            let at = index as usize;
+            if units <= left[at] {
+                left[at] -= units;
+                let name = format!("p{number}");
+                cards[at].pods.insert(uid(&name), Units(units));
+                placed.push((name, index, units, is_client, of_dry_run));
+            }
+        }
+        for card in &mut cards {
+            card.isolation.drains_clients = drains_clients;
+        }
+        let of_units = |units: u32, is_client: bool| {
+            let asks = container("main", ContainerKind::App, 0, 1);
+            let asks = ContainerRequest { units: Units(units), ..asks };
+            request_of(if is_client { MPS } else { NONE }, vec![asks])
+        };
+        let mut node = ledger(cards);
+        for (name, index, units, is_client, _) in &placed {
+            let request = of_units(*units, *is_client);
+            let on = CardId::from(format!("GPU-{index}"));
+            let claim = placement::gpu::Claim::on_card(&request, &on);
+            node.bind(&uid(name), &request, Some(&claim));
+        }
+        let ends_others = |pod: &PodUid| {
+            let (_, on, _, is_client, _) =
+                placed.iter().find(|(name, ..)| uid(name) == *pod).unwrap();
+            let others = placed.iter().filter(|(_, index, _, is_client, _)| index == on && *is_client);
+            *is_client && !drains_clients && others.count() > 1
+        };
+        let request = of_units(asked, is_client).with_priority(9);
+        let all: Vec<&str> = placed.iter().map(|(name, ..)| name.as_str()).collect();
+        let dry_run = placed.iter().filter(|(.., of_dry_run)| *of_dry_run);
+        let dry_run: Vec<&str> = dry_run.map(|(name, ..)| name.as_str()).collect();
+        for victim in evicted_instead_of(&node, &request, &all, &dry_run).unwrap_or_default() {
+            prop_assert!(!ends_others(&uid(&victim)), "{} is evicted", victim);
+        }
+        let empty = ledger([card(0, NONE, 48), card(1, NONE, 48)]);
+        let nodes = [("a", &node), ("b", &empty)].map(|(name, ledger)| {
+            let cards = std::sync::Arc::clone(ledger.read());
+            MoveNode { name: name.into(), cards, free: vec![0.0] }
+        });
+        let movable = placed.iter().map(|(name, _, units, is_client, _)| {
+            let request = Some(of_units(*units, *is_client));
+            Movable { uid: uid(name), request, takes: vec![1.0] }
+        });
+        let movable: Vec<Movable> = movable.collect();
+        let new = uid("new");
+        // A resource beside cards, of which one pod has to go.
+        let wanted = Wanted { pod: &new, request: &request, takes: &[1.0] };
+        if let Some(leaving) = fewest_to_leave(&nodes[0], wanted, &movable.iter().collect::<Vec<_>>()) {
+            prop_assert!(!leaving.is_empty());
+            prop_assert!(!leaving.iter().any(|pod| ends_others(&pod.uid)));
+        }
+    }
 }

@@ -327,6 +327,7 @@ impl World {
                     strongest: Some(Isolation::Mps),
                     minimum: Isolation::None,
                     mps_clients: Some(CLIENTS),
+                    drains_clients: false,
                 },
                 pods: pods(index),
             })

@@ -109,8 +109,11 @@ impl AdmissionRig {
             records,
             lingering: Arc::new(lingering),
         };
-        let nothing =
-            IsolationSupport { driver: Err(Missing::NotByCdi), mps: Err(Missing::NotByCdi) };
+        let nothing = IsolationSupport {
+            driver: Err(Missing::NotByCdi),
+            mps: Err(Missing::NotByCdi),
+            drains_clients: None,
+        };
         let (_, support) = watch::channel(Some(nothing));
         let policy =
             Policy { minimum: MinIsolation::Auto, unavailable: UnavailableAction::Downgrade };
