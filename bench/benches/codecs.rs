@@ -87,6 +87,7 @@ fn reported(index: usize) -> Card {
         isolation: None,
         mps_clients: None,
         mps_drain: None,
+        outside_mps: Vec::new(),
         pods: pods.map(|pod| (bench::uid(pod), Units(4))).collect(),
     }
 }

@@ -87,6 +87,7 @@ fn card(index: u32) -> Card {
         healthy: true,
         closed: None,
         isolation: CardIsolation::default(),
+        outside_mps: Vec::new(),
         pods: std::collections::BTreeMap::new(),
     }
 }

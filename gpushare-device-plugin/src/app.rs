@@ -149,6 +149,8 @@ impl Wiring {
             self.follow_nvidia(&cards, offered, not_held.subscribe(), spec.clone());
         let lingering = self.find_lingering(&pods, &records);
         self.drain_clients(&pods, &records);
+        let outside_mps = watch::Sender::default();
+        let outside = outside_mps.subscribe();
         let audit = Audit {
             every: self.args.audit_interval,
             unit: MiB(self.args.unit_mib),
@@ -159,6 +161,7 @@ impl Wiring {
             processes,
             limits,
             not_held,
+            outside_mps,
             events: self.events.clone(),
             metrics: self.metrics.clone(),
         };
@@ -199,6 +202,7 @@ impl Wiring {
             gpu_count: self.args.report_gpu_count,
             checkpoint,
             closed,
+            outside_mps: outside,
             phase: phase.subscribe(),
             reported,
             metrics: self.metrics.clone(),

@@ -33,6 +33,7 @@ use crate::card_evictions::{CardEvictions, EvictionLimits, EvictionModes, Evicto
 use crate::decisions::{DecisionLog, NominatedPods, WaitingPods};
 use crate::http_client::SetupError;
 use crate::metrics::{Metrics, ShadowMetrics};
+use crate::outside_mps::OutsideMps;
 use crate::over_limits::{OverLimits, write_events};
 use crate::policy_events::{PolicyEvents, RefusedPolicy};
 use crate::replicas::{Forwarder, LeaderClient, OtherReplicas, Replicas, SecureClients, prepare};
@@ -157,6 +158,15 @@ pub async fn start(args: Args, context: &Context) -> anyhow::Result<SocketAddr> 
         }
         None => None,
     };
+    if args.evict_outside_mps {
+        let outside_mps = OutsideMps {
+            view: Arc::clone(&view),
+            client: client.clone(),
+            replicas: Arc::clone(&replicas),
+            events: events.clone(),
+        };
+        context.spawn("outside-mps", outside_mps.run(context.shutdown()));
+    }
     let modes = EvictionModes { evict: args.evict_for_cards, moves: args.move_for_cards };
     let evictor = Evictor {
         view: Arc::clone(&view),

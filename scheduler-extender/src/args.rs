@@ -148,6 +148,12 @@ pub struct Args {
     #[arg(long, env = "PLIMSOLL_MOVE_FOR_CARDS")]
     pub move_for_cards: bool,
 
+    /// Evict pods with a process that MPS is to limit and that is no client of it, so that nothing limits it: by the
+    /// report of their node's device plugin (component `gpu-processes`), one a minute on each node at most, through the
+    /// Eviction API. Needs the right to create `pods/eviction`.
+    #[arg(long, env = "PLIMSOLL_EVICT_OUTSIDE_MPS")]
+    pub evict_outside_mps: bool,
+
     /// With --evict-for-cards or --move-for-cards: how long a pod must have waited before others are evicted for it.
     #[arg(
         long,

@@ -1,8 +1,8 @@
 //! The scheduler extender: answers kube-scheduler's HTTP requests from memory.
 //!
 //! Data flows one way: watches → [`view`] → [`http`] verbs. The only writes are the binding in [`binder`] and, with
-//! `--evict-for-cards`, the evictions in [`card_evictions`]. [`decisions`] holds the last decisions, for explain.
-//! [`report`] is what people look at.
+//! `--evict-for-cards`, the evictions in [`card_evictions`], with `--evict-outside-mps` those in [`outside_mps`].
+//! [`decisions`] holds the last decisions, for explain. [`report`] is what people look at.
 //!
 //! Invariants:
 //! - Filter and Prioritize do no I/O and hold no lock across an await.
@@ -26,6 +26,7 @@ pub mod metrics;
 mod moves;
 pub mod new_ca;
 pub mod node_request;
+mod outside_mps;
 pub mod over_limits;
 mod policy_events;
 mod preemption;

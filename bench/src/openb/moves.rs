@@ -147,6 +147,7 @@ impl<'t> Mover<'t> {
                 healthy: true,
                 closed: None,
                 isolation: CardIsolation::default(),
+                outside_mps: Vec::new(),
                 pods: pods.collect(),
             }
         });

@@ -80,6 +80,10 @@ pub struct Card {
     /// that is not known. Where they are not, none is evicted or moved beside others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mps_drain: Option<bool>,
+    /// UIDs of pods with a process on it that MPS is to limit and that is no client of it, by two audits in a row.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(with = "Vec<String>", length(max = MAX_PODS))]
+    pub outside_mps: Vec<PodUid>,
     /// Pod UID → units on this card, by the kubelet's own records.
     #[serde(default)]
     #[schemars(with = "BTreeMap<String, u32>", extend("maxProperties" = MAX_PODS))]
@@ -195,15 +199,16 @@ impl Cards {
 
 impl Card {
     fn check(&self) -> Result<(), CardsError> {
-        if self.pods.len() > MAX_PODS {
-            return Err(CardsError::TooManyPods { index: self.index, pods: self.pods.len() });
+        let pods = self.pods.len().max(self.outside_mps.len());
+        if pods > MAX_PODS {
+            return Err(CardsError::TooManyPods { index: self.index, pods });
         }
         self.bounded("uuid", self.uuid.as_str(), MAX_NAME)?;
         if !self.uuid.as_str().bytes().all(is_of_uuid) {
             return Err(CardsError::OddUuid(self.index));
         }
         self.bounded("model", &self.model, MAX_NAME)?;
-        let mut pods = self.pods.keys();
+        let mut pods = self.pods.keys().chain(&self.outside_mps);
         pods.try_for_each(|pod| self.bounded("pod UID", pod.as_str(), limits::UID))
     }
 

@@ -51,6 +51,7 @@ fn read_card(card: api::cards::Card, isolation_of_node: Option<Isolation>) -> Ca
             mps_clients: card.mps_clients,
             drains_clients: card.mps_drain.unwrap_or(false),
         },
+        outside_mps: card.outside_mps,
         pods: card.pods,
     }
 }

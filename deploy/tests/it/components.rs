@@ -38,7 +38,7 @@ fn patches_of(component: &str) -> Vec<(String, Value)> {
 #[test]
 fn every_component_patches_a_workload_that_is_there() {
     let patches = patches();
-    assert_eq!(patches.len(), 22);
+    assert_eq!(patches.len(), 23);
     for (path, patch) in patches {
         let name = patch["metadata"]["name"].as_str().expect("a name");
         let target = if name == GPU_EXPORTER { yaml(GPU_EXPORTER_FILE) } else { workload(name) };
@@ -74,9 +74,10 @@ fn metrics_server_adds_the_right_to_list_what_nodes_use_alone() {
 }
 
 #[test]
-fn evict_for_cards_and_move_for_cards_add_the_right_to_evict_alone() {
+fn each_component_of_evictions_adds_the_right_to_evict_alone() {
     adds_the_right_to_evict_alone("evict-for-cards", "PLIMSOLL_EVICT_FOR_CARDS");
     adds_the_right_to_evict_alone("move-for-cards", "PLIMSOLL_MOVE_FOR_CARDS");
+    adds_the_right_to_evict_alone("evict-outside-mps", "PLIMSOLL_EVICT_OUTSIDE_MPS");
 }
 
 fn adds_the_right_to_evict_alone(component: &str, variable: &str) {

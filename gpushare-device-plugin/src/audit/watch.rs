@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cluster::{EventText, PodFacts};
-use placement::units::MiB;
+use placement::units::{CardId, MiB, PodUid};
 use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
 
@@ -27,6 +27,9 @@ use crate::records::checkpoint::{Checkpoint, CheckpointFile};
 
 /// The largest number of events of one audit. The rest is only logged.
 const MAX_EVENTS: usize = 20;
+
+/// Pods with a process that MPS is to limit and that is no client of it, each with the card that the process is on.
+pub(crate) type OutsideMps = BTreeSet<(CardId, PodUid)>;
 
 /// Audits this node.
 pub(crate) struct Audit {
@@ -49,6 +52,8 @@ pub(crate) struct Audit {
     /// Publishes that the driver has not held a pod to its limit: for the rest of this process the node cannot enforce
     /// isolation `driver`.
     pub not_held: watch::Sender<Option<Missing>>,
+    /// Publishes the pods with a process outside of MPS, each with the card that the process is on.
+    pub outside_mps: watch::Sender<OutsideMps>,
     /// Writes findings as events.
     pub events: NodeEvents,
     /// Counts findings.
@@ -101,6 +106,7 @@ impl Audit {
         let outcome = history.record(&findings, &pods, Instant::now());
         self.count(&outcome);
         self.take_back(history.counting());
+        self.publish_outside_mps(history.counting());
         self.repair(history.counting(), checkpoint);
         self.report(&outcome.new).await;
     }
@@ -146,6 +152,18 @@ impl Audit {
                 is_first
             });
         }
+    }
+
+    fn publish_outside_mps(&self, counting: &BTreeSet<Finding>) {
+        let outside = counting.iter().filter(|finding| finding.kind == Kind::ProcessOutsideMps);
+        let outside = outside
+            .filter_map(|finding| Some((finding.card.clone()?, finding.pod.as_ref()?.uid.clone())));
+        let outside: OutsideMps = outside.collect();
+        self.outside_mps.send_if_modified(|known| {
+            let changed = *known != outside;
+            *known = outside;
+            changed
+        });
     }
 
     fn count(&self, outcome: &AuditOutcome) {

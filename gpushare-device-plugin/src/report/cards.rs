@@ -46,6 +46,7 @@ pub(super) fn report(
             closed: closed.of(&card.uuid).map(wire_closed),
             isolation: strongest.map(|(isolation, _)| wire_isolation(isolation)),
             mps_clients: strongest.and_then(|(_, clients)| clients),
+            outside_mps: Vec::new(),
             mps_drain: support.and_then(|support| support.drains_clients),
         });
     }

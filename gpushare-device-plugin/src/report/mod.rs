@@ -25,6 +25,7 @@ use placement::units::{NodeName, PodUid};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 
+use crate::audit::watch::OutsideMps;
 use crate::cards::closed::ClosedCards;
 use crate::cards::ids::Ids;
 use crate::cards::{Cards, units_of};
@@ -72,6 +73,8 @@ pub(crate) struct Reporter {
     pub checkpoint: CheckpointFile,
     /// The cards that take no new pods.
     pub closed: watch::Receiver<Arc<ClosedCards>>,
+    /// The pods with a process outside of MPS.
+    pub outside_mps: watch::Receiver<OutsideMps>,
     /// Whether this plugin serves the kubelet. While it does not, all cards are closed.
     pub phase: watch::Receiver<Phase>,
     /// The phase that was last reported.
@@ -126,6 +129,7 @@ impl Reporter {
         let mut cards = self.cards.clone();
         let mut support = self.isolation.support.clone();
         let mut closed = self.closed.clone();
+        let mut outside_mps = self.outside_mps.clone();
         let mut phase = self.phase.clone();
         // The kubelet usually has its list within milliseconds: one write in place of two.
         let _ = timeout(ROUND_PAUSE, phase.wait_for(|phase| *phase != Phase::Starting)).await;
@@ -146,6 +150,7 @@ impl Reporter {
                 changed = cards.changed() => if changed.is_err() { return },
                 changed = support.changed() => if changed.is_err() { return },
                 changed = closed.changed() => if changed.is_err() { return },
+                changed = outside_mps.changed() => if changed.is_err() { return },
                 changed = phase.changed() => if changed.is_err() { return },
                 () = sleep(REWRITE_AFTER) => {}
             }
@@ -167,7 +172,12 @@ impl Reporter {
                 closed.all = Some(Closed::Plugin);
             }
             let support = self.isolation.support.borrow().clone();
-            let report = report(&cards, &closed, support.as_ref(), &pods, others);
+            let mut report = report(&cards, &closed, support.as_ref(), &pods, others);
+            for card in &mut report.0 {
+                let outside = self.outside_mps.borrow();
+                let on_it = outside.iter().filter(|(on, _)| *on == card.uuid);
+                card.outside_mps = on_it.map(|(_, pod)| pod.clone()).collect();
+            }
             self.write_cards(report, written).await?;
         }
         self.reported.send_replace(Some(phase));

@@ -137,8 +137,10 @@ async fn a_process_that_left_mps_is_told_on_its_pod() {
     let told = event(&rig, "GPUProcessOutsideMPS").await;
     assert_eq!(told["regarding"]["name"], "p");
     assert!(told["note"].as_str().unwrap().contains("is no client of MPS"), "{told}");
+    rig.cards("the pod outside of MPS", |cards| cards[0]["outsideMps"] == json!([P])).await;
     rig.script(&[on_card(true)]);
     rig.until_metric(&findings("process_outside_mps"), 0.0).await;
+    rig.cards("no such pod", |cards| cards[0]["outsideMps"].is_null()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

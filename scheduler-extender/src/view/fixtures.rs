@@ -30,6 +30,7 @@ pub(crate) fn card() -> Card {
         healthy: true,
         closed: None,
         isolation: CardIsolation::default(),
+        outside_mps: Vec::new(),
         pods: [].into(),
     }
 }

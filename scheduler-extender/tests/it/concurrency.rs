@@ -107,6 +107,7 @@ fn card(node: &str) -> Card {
         healthy: true,
         closed: None,
         isolation: CardIsolation::default(),
+        outside_mps: Vec::new(),
         pods: [].into(),
     }
 }

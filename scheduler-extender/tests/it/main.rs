@@ -18,6 +18,7 @@ mod metrics;
 mod moves;
 mod new_ca;
 mod others;
+mod outside_mps;
 mod own_policy;
 mod place;
 mod preemption;

@@ -526,6 +526,7 @@ impl World {
             healthy: true,
             closed: None,
             isolation: CardIsolation::default(),
+            outside_mps: Vec::new(),
             pods: pods(uuid),
         };
         self.machines[node].report = (0..).zip(&self.machines[node].cards).map(card).collect();

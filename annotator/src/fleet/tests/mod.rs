@@ -98,6 +98,7 @@ fn with_card(name: &str) -> NodeFacts {
         healthy: true,
         closed: None,
         isolation: CardIsolation::default(),
+        outside_mps: Vec::new(),
         pods: Default::default(),
     };
     NodeFacts { cards: Some(Ok(vec![card])), ..node(name) }

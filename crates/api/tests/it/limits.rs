@@ -66,6 +66,8 @@ fn more_cards_or_pods_than_a_machine_has_are_refused() {
     let crowded =
         Card { pods: (0..=MAX_PODS).map(|pod| (uid(pod), Units(1))).collect(), ..card(7) };
     assert_eq!(refused(vec![crowded]), CardsError::TooManyPods { index: 7, pods: MAX_PODS + 1 });
+    let outside = Card { outside_mps: (0..=MAX_PODS).map(uid).collect(), ..card(7) };
+    assert_eq!(refused(vec![outside]), CardsError::TooManyPods { index: 7, pods: MAX_PODS + 1 });
 }
 
 fn text(length: usize) -> String {

@@ -44,12 +44,13 @@ fn cards() -> impl Strategy<Value = Cards> {
     ]);
     let isolation =
         of(prop_oneof![Just(Isolation::None), Just(Isolation::Mps), Just(Isolation::Driver)]);
-    let states = (any::<bool>(), closed, isolation, of(any::<u16>()), of(any::<bool>()));
+    let outside = vec(name().prop_map(PodUid::from), 0..3);
+    let states = (any::<bool>(), closed, isolation, of(any::<u16>()), of(any::<bool>()), outside);
     let card = (name(), any::<u64>(), units(), of(any::<u32>()), states, pods);
     let cards = btree_map(any::<u32>(), card, 0..6);
     cards.prop_map(|cards| {
         let card = |(index, (model, memory, units, numa_node, states, pods))| {
-            let (healthy, closed, isolation, mps_clients, mps_drain) = states;
+            let (healthy, closed, isolation, mps_clients, mps_drain, outside_mps) = states;
             Card {
                 uuid: CardId::from(format!("GPU-{index}")),
                 index,
@@ -62,6 +63,7 @@ fn cards() -> impl Strategy<Value = Cards> {
                 isolation,
                 mps_clients,
                 mps_drain,
+                outside_mps,
                 pods,
             }
         };

@@ -41,6 +41,7 @@ pub(crate) fn card(index: u32) -> Card {
         isolation: None,
         mps_clients: None,
         mps_drain: None,
+        outside_mps: Vec::new(),
         pods: [].into(),
     }
 }
@@ -54,6 +55,7 @@ pub(crate) fn cards() -> Cards {
             isolation: Some(Isolation::Driver),
             mps_clients: Some(48),
             mps_drain: Some(true),
+            outside_mps: vec!["2f6c".into()],
             ..card(1)
         },
     ])

@@ -545,6 +545,11 @@ impl Pod {
         &self.spec.tolerations
     }
 
+    /// Whether its node made it, from a manifest of its own: an eviction does not end it.
+    pub fn is_static(&self) -> bool {
+        self.metadata.owners.iter().any(|owner| owner.kind == "Node")
+    }
+
     /// Whether a DaemonSet owns it, as the pod's controller.
     pub fn kind(&self) -> PodKind {
         if self.metadata.owners.iter().any(|o| o.controller && o.kind == "DaemonSet") {

@@ -26,6 +26,8 @@ pub struct Card {
     pub closed: Option<Closed>,
     /// The isolation that its node reports for it.
     pub isolation: CardIsolation,
+    /// Pods with a process on it that MPS is to limit and that is no client of it.
+    pub outside_mps: Vec<PodUid>,
     /// Units that the kubelet's records say each pod holds here.
     pub pods: BTreeMap<PodUid, Units>,
 }

@@ -33,6 +33,7 @@ use crate::units::{CardId, Cores, PodUid, Units};
 ///     healthy: true,
 ///     closed: None,
 ///     isolation: CardIsolation::default(),
+///     outside_mps: Vec::new(),
 ///     pods: [].into(),
 /// };
 /// let mut ledger = NodeLedger::default();

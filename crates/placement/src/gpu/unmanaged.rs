@@ -107,6 +107,7 @@ mod tests {
             healthy: true,
             closed: None,
             isolation: CardIsolation::default(),
+            outside_mps: Vec::new(),
             pods: [].into(),
         }
     }

@@ -35,6 +35,7 @@ fn card(index: u32, minimum: Isolation, clients: u16) -> Card {
             mps_clients: Some(clients),
             drains_clients: true,
         },
+        outside_mps: Vec::new(),
         pods: [].into(),
     }
 }

@@ -127,6 +127,7 @@ impl World {
                 healthy: true,
                 closed: None,
                 isolation: CardIsolation::default(),
+                outside_mps: Vec::new(),
                 pods: pods.map(|pod| (uid(pod), Units(SIZES[pod]))).collect(),
             }
         };

@@ -23,6 +23,7 @@ fn card(index: u32, units: u32) -> Card {
         healthy: true,
         closed: None,
         isolation: CardIsolation::default(),
+        outside_mps: Vec::new(),
         pods: BTreeMap::new(),
     }
 }

@@ -329,6 +329,7 @@ impl World {
                     mps_clients: Some(CLIENTS),
                     drains_clients: false,
                 },
+                outside_mps: Vec::new(),
                 pods: pods(index),
             })
             .collect()

@@ -53,6 +53,7 @@ impl Layout<'_> {
                 healthy: true,
                 closed: None,
                 isolation: CardIsolation::default(),
+                outside_mps: Vec::new(),
                 pods: on_it.collect(),
             }
         };

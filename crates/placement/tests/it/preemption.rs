@@ -30,6 +30,7 @@ fn node(cards: &[&[(&str, u32, i32)]]) -> Node {
         healthy: true,
         closed: None,
         isolation: CardIsolation::default(),
+        outside_mps: Vec::new(),
         pods: pods.iter().map(|(name, units, _)| ((*name).into(), Units(*units))).collect(),
     };
     let mut ledger = NodeLedger::default();

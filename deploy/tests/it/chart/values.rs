@@ -97,7 +97,7 @@ fn values_that_contradict_each_other_are_refused_with_what_to_change() {
     let shared = r#"nodeAgents.namespace="kube-system""#;
     let profile =
         r#"scheduler.configuration="profiles: [{schedulerName: plimsoll-scheduler}, {}]""#;
-    let contradictions: [(&[&str], &str); 33] = [
+    let contradictions: [(&[&str], &str); 34] = [
         (&[r#"image.registry="""#], "image.registry is not set: no images are published."),
         (&[r#"image.registry="plimsoll""#], "or docker.io/plimsoll for Docker Hub"),
         (&["policy.crane=true", config_map], "policy.crane and policy.existingConfigMap are set"),
@@ -114,6 +114,7 @@ fn values_that_contradict_each_other_are_refused_with_what_to_change() {
         (&[look, r#"gpuNodes.runtimeClassName="nvidia""#], "to label or hardwareLabels"),
         (&[none, "extender.evictForCards=true"], "extender.evictForCards is set, and with"),
         (&[none, "extender.moveForCards=true"], "extender.moveForCards is set, and with"),
+        (&[none, "extender.evictOutsideMps=true"], "extender.evictOutsideMps is set, and with"),
         (&[none, "mps.enabled=true"], "mps.enabled is set"),
         (&[none, "fromGpushare=true"], "fromGpushare is set"),
         (&[none, "devicePlugin.gpuCount=true"], "devicePlugin.gpuCount is set"),
@@ -374,7 +375,7 @@ fn certificates_are_written_to_the_secrets_that_the_programs_mount() {
 }
 
 /// The values of many components, of which each pair goes together.
-pub(super) const MANY: [&str; 23] = [
+pub(super) const MANY: [&str; 24] = [
     "namespace.create=true",
     "scheduler.mode=second",
     "scheduler.setName.namespaces={team-a}",
@@ -393,6 +394,7 @@ pub(super) const MANY: [&str; 23] = [
     "openshift.enabled=true",
     "extender.evictForCards=true",
     "extender.moveForCards=true",
+    "extender.evictOutsideMps=true",
     "annotator.taintHotNodes=NoSchedule",
     "nvmlHostLibrary=/nvml",
     "monitoring.podMonitor.enabled=true",
@@ -564,6 +566,7 @@ const CHANGED: &[(&str, &str, &[&str])] = &[
     ("extender.tls.existingSecret", r#""mine""#, &[]),
     ("extender.evictForCards", "true", &[]),
     ("extender.moveForCards", "true", &[]),
+    ("extender.evictOutsideMps", "true", &[]),
     ("annotator.replicas", "3", &[]),
     ("annotator.nodes", r#""pool=batch""#, &[]),
     ("annotator.taintHotNodes", r#""NoSchedule""#, &[]),

@@ -15,7 +15,7 @@ use crate::repository::read;
 const DOCUMENT: &str = "docs/configuration.md";
 
 /// Where the documents say more about a flag: a program that has it, the flag, a link.
-const MORE: [(&str, &str, &str); 41] = [
+const MORE: [(&str, &str, &str); 42] = [
     ("annotator", "admin-address", "[ports](metrics.md#ports)"),
     ("annotator", "burst-interval", "[when Nodes are written](readings.md#when-nodes-are-written)"),
     ("annotator", "dead-band", "[when Nodes are written](readings.md#when-nodes-are-written)"),
@@ -90,6 +90,11 @@ const MORE: [(&str, &str, &str); 41] = [
     ),
     ("scheduler-extender", "crane-hot-value", "[keys on Nodes](#nodes)"),
     ("scheduler-extender", "evict-for-cards", "[preemption](gpu.md#preemption)"),
+    (
+        "scheduler-extender",
+        "evict-outside-mps",
+        "[outside of MPS](security.md#what-mps-does-not-separate)",
+    ),
     ("scheduler-extender", "move-for-cards", "[defragmentation](gpu.md#defragmentation)"),
     ("scheduler-extender", "inspect-address", "[the read-only port](security.md#open-ports)"),
     ("scheduler-extender", "inspect-host-names", "[behind an Ingress](cli.md#behind-an-ingress)"),

@@ -4,7 +4,7 @@
 //! of it was sent and may have been carried out. A UID belongs to the name with which it was first seen.
 
 use std::cmp::Reverse;
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 
 use cluster::{GpuPod, Pod, PodFacts};
 use jiff::{SignedDuration, Timestamp};
@@ -315,6 +315,28 @@ impl Index {
             .collect();
         waiting.sort_by(|(one, a), (other, b)| (one, &a.uid).cmp(&(other, &b.uid)));
         waiting.into_iter().map(|((Reverse(priority), _), pod)| (pod, priority)).collect()
+    }
+
+    /// The pods with a process outside of MPS, by the report of the node on which they hold units. None of
+    /// [`NodeCards::undrained_clients`](placement::gpu::NodeCards::undrained_clients).
+    #[must_use]
+    pub fn outside_mps(&self) -> Vec<(NodeName, GpuPodId)> {
+        let mut found = Vec::new();
+        for node in self.nodes.iter() {
+            let reported = node.ledger.cards().iter().flat_map(|card| &card.outside_mps);
+            let reported: BTreeSet<&PodUid> = reported.collect();
+            if reported.is_empty() {
+                continue;
+            }
+            let undrained = node.ledger.read().undrained_clients();
+            for uid in reported.difference(&undrained) {
+                let Some(record) = self.pods.get(*uid) else { continue };
+                if record.nodes.contains(&node.name) {
+                    found.push((node.name.clone(), record.id(uid)));
+                }
+            }
+        }
+        found
     }
 
     /// Whether some pod of lower priority holds units.
