@@ -38,10 +38,14 @@ fn patches_of(component: &str) -> Vec<(String, Value)> {
 #[test]
 fn every_component_patches_a_workload_that_is_there() {
     let patches = patches();
-    assert_eq!(patches.len(), 23);
+    assert_eq!(patches.len(), 25);
     for (path, patch) in patches {
         let name = patch["metadata"]["name"].as_str().expect("a name");
-        let target = if name == GPU_EXPORTER { yaml(GPU_EXPORTER_FILE) } else { workload(name) };
+        let target = match name {
+            GPU_EXPORTER => yaml(GPU_EXPORTER_FILE),
+            "mps-control-daemon" => yaml("components/gpu-mps/mps-control-daemon.yaml"),
+            _ => workload(name),
+        };
         assert_eq!(patch["kind"], target["kind"], "{path}");
         assert_eq!(patch["metadata"]["namespace"], target["metadata"]["namespace"], "{path}");
     }

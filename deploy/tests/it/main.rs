@@ -18,6 +18,7 @@ mod links;
 mod manifests;
 mod monitoring;
 mod mps_drain;
+mod mps_exclusive;
 mod nodes;
 mod pod_security;
 mod policy;

@@ -1,0 +1,78 @@
+//! Component gpu-mps-exclusive: its sidecar, run as it is, with a stand-in of `nvidia-smi` that records what it is told.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::process::{Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::manifests::{strings, yaml};
+
+fn sidecar() -> Value {
+    let patch = yaml("components/gpu-mps-exclusive/mps-control-daemon.yaml");
+    let containers = patch["spec"]["template"]["spec"]["initContainers"].as_array().unwrap();
+    let [sidecar] = &containers[..] else { panic!("one container") };
+    sidecar.clone()
+}
+
+/// Runs these words with the stand-in.
+fn run(words: &[String], dir: &TempDir) -> Command {
+    let path = format!("{}:{}", dir.path().display(), std::env::var("PATH").unwrap());
+    let mut command = Command::new(&words[0]);
+    command.args(&words[1..]).stdin(Stdio::null());
+    command.env("PATH", path).env("RECORD", dir.path().join("record"));
+    command
+}
+
+#[test]
+fn the_mode_is_set_before_the_daemon_starts_and_taken_back_at_the_end() {
+    let dir = TempDir::new().unwrap();
+    let tool = dir.path().join("nvidia-smi");
+    fs::write(&tool, "#!/bin/sh\necho \"$*\" >> \"$RECORD\"\n").unwrap();
+    fs::set_permissions(&tool, fs::Permissions::from_mode(0o755)).unwrap();
+    // Tells when the trap is set.
+    let sleeping = dir.path().join("sleep");
+    let sleeps = "#!/bin/sh\necho $$ > \"$RECORD.pid\"\necho \"sleep $*\" >> \"$RECORD\"\nexec tail -f /dev/null\n";
+    fs::write(&sleeping, sleeps).unwrap();
+    fs::set_permissions(&sleeping, fs::Permissions::from_mode(0o755)).unwrap();
+    let recorded = || fs::read_to_string(dir.path().join("record")).unwrap_or_default();
+    let sidecar = sidecar();
+    // A restartable init container: the others wait for its hook, and end before it.
+    assert_eq!(sidecar["restartPolicy"], "Always");
+    let mut shell = run(&strings(&sidecar["command"]), &dir).spawn().unwrap();
+    let begin = Instant::now();
+    while recorded().is_empty() {
+        assert!(begin.elapsed() < Duration::from_secs(50), "it does not run");
+        sleep(Duration::from_millis(10));
+    }
+    let hook = strings(&sidecar["lifecycle"]["postStart"]["exec"]["command"]);
+    assert!(run(&hook, &dir).status().unwrap().success());
+    assert_eq!(recorded(), "sleep infinity\n-c EXCLUSIVE_PROCESS\n");
+    assert!(shell.try_wait().unwrap().is_none(), "it waits for the end");
+    let pid = shell.id().to_string();
+    assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
+    assert!(shell.wait().unwrap().success());
+    // The runtime ends what is left of a container.
+    let left = fs::read_to_string(dir.path().join("record.pid")).unwrap();
+    assert!(Command::new("kill").arg(left.trim()).status().unwrap().success());
+    assert_eq!(recorded(), "sleep infinity\n-c EXCLUSIVE_PROCESS\n-c DEFAULT\n");
+}
+
+#[test]
+fn mps_limits_all_pods_where_a_gpu_takes_no_process_beside_it() {
+    let kustomization = yaml("components/gpu-mps-exclusive/kustomization.yaml");
+    assert_eq!(strings(&kustomization["components"]), ["../gpu-mps"]);
+    let patch = yaml("components/gpu-mps-exclusive/gpushare-device-plugin.yaml");
+    let env = &patch["spec"]["template"]["spec"]["containers"][0]["env"];
+    assert_eq!(*env, json!([{"name": "PLIMSOLL_ISOLATION", "value": "mps"}]));
+    // What it mounts is a volume of gpu-mps.
+    let daemon = yaml("components/gpu-mps/mps-control-daemon.yaml");
+    let volumes = daemon["spec"]["template"]["spec"]["volumes"].as_array().unwrap();
+    let mounts = sidecar()["volumeMounts"].clone();
+    for mount in mounts.as_array().unwrap() {
+        assert!(volumes.iter().any(|volume| volume["name"] == mount["name"]), "{mount}");
+    }
+}
