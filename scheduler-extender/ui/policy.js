@@ -26,7 +26,7 @@ function InForce({ check }) {
     ${check.warnings.length > 0 && html`<h2>${counted(check.warnings.length, 'warning')}</h2>
       <ul class="reasons">${check.warnings.map(warning => html`<li>${warning}</li>`)}</ul>`}
     <h2>Rules</h2>
-    <${Facts} kind="rules" facts=${facts} />
+    <${Facts} kind="rules fields" facts=${facts} />
     ${lists.map(([name, rows]) => html`<h2>${name}</h2><${Table} rows=${rows} columns=${columns(rows)} />`)}`;
 }
 
