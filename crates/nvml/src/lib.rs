@@ -1,10 +1,11 @@
 //! GPU probing behind one small trait: [`Probe`] enumerates the cards, reads the status of each, and
 //! watches for errors. [`Library`] is the real one (libnvidia-ml through `nvml-wrapper`), [`Scripted`] one
-//! for unit tests.
+//! for unit tests. [`cuda`] opens a context on a card, which NVML's good health does not promise.
 //!
 //! Invariant: a value that NVML does not have is `None` or an error, never 0.
 #![deny(missing_docs)]
 
+pub mod cuda;
 mod library;
 mod memory_limit;
 mod process;

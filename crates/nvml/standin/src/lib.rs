@@ -1,5 +1,6 @@
 //! A stand-in for `libnvidia-ml.so.1`: the part of NVML's C interface that `nvml-wrapper` calls for
-//! cards, their readings and health events, answered from a script file (see [`script`]).
+//! cards, their readings and health events, answered from a script file (see [`script`]). By the name `libcuda.so.1` it
+//! is one for [`cuda`].
 //!
 //! It is for machines without a GPU. Tests, the demo and the test cluster load it in place of the real
 //! library, so that the code under test is the real one.
@@ -7,6 +8,7 @@
 //! Safety, for every exported function: a pointer is null (answered with "invalid argument") or valid for
 //! a write of its type, as NVML's own header asks. Handles are numbers here and are never dereferenced.
 
+pub mod cuda;
 pub mod machine;
 pub mod processes;
 pub mod script;

@@ -85,9 +85,32 @@ pub struct Card {
     /// `false`: the card is lost. It keeps its name, but every reading and wait fails.
     #[serde(default = "healthy")]
     pub healthy: bool,
+    /// What CUDA answers of it; left out where it works.
+    #[serde(default)]
+    pub cuda: Option<Cuda>,
     /// A critical error, raised once when this value appears or changes.
     #[serde(default)]
     pub xid: Option<u64>,
+}
+
+/// What CUDA answers of a card that it cannot use.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Cuda {
+    /// The function that fails, without its version: `cuInit`, `cuDeviceGet`, `cuCtxCreate`, `cuMemAlloc`,
+    /// `cuMemcpyHtoD`, `cuMemcpyDtoH`, `cuMemFree` or `cuCtxDestroy`.
+    #[serde(default = "context")]
+    pub call: String,
+    /// Its `CUresult`. A `cuMemcpyDtoH` of 0 reads other bytes than were written.
+    #[serde(default)]
+    pub code: i32,
+    /// Whether it never returns.
+    #[serde(default)]
+    pub hangs: bool,
+}
+
+fn context() -> String {
+    "cuCtxCreate".to_owned()
 }
 
 /// A process on a card.
