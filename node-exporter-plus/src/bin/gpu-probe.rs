@@ -1,30 +1,92 @@
-//! `gpu-probe LIBRARY SECONDS`: loads NVML and reports the cards on standard output every so many seconds, until that
-//! is closed. The exporter starts it; see `node_exporter_plus::gpu`.
+//! Asks NVIDIA's libraries, which may hang, in a process of its own.
+//!
+//! - `gpu-probe LIBRARY SECONDS`: loads NVML and reports the cards on standard output every so many seconds, until that
+//!   is closed. The exporter starts it; see `node_exporter_plus::gpu`.
+//! - `gpu-probe contexts SOCKET`: opens CUDA contexts for the device plugin; see `node_exporter_plus::gpu::contexts`.
+//!   `PLIMSOLL_CUDA_LIBRARY` names another library than `libcuda.so.1`.
+//! - `gpu-probe context LIBRARY`: opens one context, says on standard output what came of it, and ends.
 
-use std::env::args_os;
+use std::env::{args_os, current_exe, var_os};
+use std::ffi::OsStr;
+use std::fs::{Permissions, remove_file, set_permissions};
 use std::io::{self, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::process::ExitCode;
-use std::thread::sleep;
+use std::thread::{sleep, spawn};
 use std::time::Duration;
 
+use node_exporter_plus::gpu::contexts::Contexts;
 use node_exporter_plus::gpu::{CardReading, CardReport, END, NO_LIBRARY};
+use nvml::cuda::{self, Answer};
 use nvml::{Card, Error, Library, Probe};
+use tokio::runtime;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::oneshot;
 
 fn main() -> ExitCode {
     let arguments: Vec<_> = args_os().skip(1).collect();
-    let [library, seconds] = &arguments[..] else {
-        return complain("usage: gpu-probe LIBRARY SECONDS");
-    };
+    match arguments.iter().map(|argument| &**argument).collect::<Vec<_>>()[..] {
+        [first, socket] if first == "contexts" => serve_contexts(Path::new(socket)),
+        [first, library] if first == "context" => try_context(Path::new(library)),
+        [library, seconds] => report_cards(Path::new(library), seconds),
+        _ => complain("usage: gpu-probe LIBRARY SECONDS, gpu-probe contexts SOCKET"),
+    }
+}
+
+fn report_cards(library: &Path, seconds: &OsStr) -> ExitCode {
     let Some(seconds) = seconds.to_str().and_then(|text| text.parse().ok()).filter(|s| *s > 0)
     else {
         return complain("SECONDS is no whole number above 0");
     };
-    match Library::open(Path::new(library)) {
+    match Library::open(library) {
         Err(Error::LibraryAbsent { .. }) => ExitCode::from(NO_LIBRARY),
         Err(error) => complain(&error.to_string()),
         Ok(library) => report_forever(&library, Duration::from_secs(seconds)),
     }
+}
+
+/// Ends by SIGTERM, which a container's first process gets only if it asks for it; and with a failure when a new
+/// container may do better, so that the kubelet starts one.
+fn serve_contexts(socket: &Path) -> ExitCode {
+    let library = var_os("PLIMSOLL_CUDA_LIBRARY").unwrap_or(cuda::DEFAULT_LIBRARY.into());
+    let served = listen(socket).and_then(|listener| {
+        let contexts = Contexts::new(current_exe()?, library.into());
+        let (ended, wait) = oneshot::channel();
+        spawn(move || ended.send(contexts.serve(&listener)));
+        runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+            let mut terminated = signal(SignalKind::terminate())?;
+            tokio::select! {
+                _ = terminated.recv() => Ok(None),
+                why = wait => Ok(Some(why.unwrap_or(Ok("a thread has ended".to_owned()))?)),
+            }
+        })
+    });
+    match served {
+        Ok(None) => ExitCode::SUCCESS,
+        Ok(Some(why)) => complain(&why),
+        Err(error) => complain(&format!("{}: {error}", socket.display())),
+    }
+}
+
+/// Everyone may connect: the folder is shared with the device plugin alone, which is another user without capabilities.
+fn listen(socket: &Path) -> io::Result<UnixListener> {
+    // That of an earlier process. Where something else is in the way, binding says so.
+    let _ = remove_file(socket);
+    let listener = UnixListener::bind(socket)?;
+    set_permissions(socket, Permissions::from_mode(0o666))?;
+    Ok(listener)
+}
+
+fn try_context(library: &Path) -> ExitCode {
+    let answer = match cuda::try_context(library) {
+        Ok(()) => Answer::Passed,
+        Err(error) if error.is_fault() => Answer::Failed(error.to_string()),
+        Err(error) => Answer::Unknown(error.to_string()),
+    };
+    let written = writeln!(io::stdout(), "{answer}");
+    if written.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 fn complain(why: &str) -> ExitCode {

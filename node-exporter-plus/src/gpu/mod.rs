@@ -8,6 +8,7 @@
 //! Invariant: one probe runs at a time. A probe that hangs in the kernel cannot be killed, and no second one is started
 //! while it exists.
 
+pub mod contexts;
 mod report;
 
 use std::io;

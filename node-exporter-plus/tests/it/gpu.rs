@@ -1,7 +1,12 @@
 //! GPU signals through the real probe, which loads the stand-in library.
 
 use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
+use std::process::Command;
+use std::thread::sleep;
+use std::time::Duration;
 
 use crate::node::{Procfs, get};
 use crate::process::{Exporter, HANG};
@@ -67,4 +72,33 @@ async fn a_node_without_the_library_has_no_gpu_signals_and_no_error() {
         assert_eq!(exporter.terminate().await.code(), Some(0));
     };
     tokio::time::timeout(HANG, life).await.unwrap();
+}
+
+#[test]
+fn contexts_are_opened_where_a_client_asks_until_the_server_is_terminated() {
+    let node = Procfs::new();
+    let socket = node.path().join("contexts");
+    fs::write(&socket, "left behind").unwrap();
+    let mut server = Command::new(env!("CARGO_BIN_EXE_gpu-probe"));
+    server.arg("contexts").arg(&socket).env("PLIMSOLL_CUDA_LIBRARY", library(&node));
+    let mut server = server.spawn().unwrap();
+    let ask = |question: &str| {
+        let mut client = loop {
+            match UnixStream::connect(&socket) {
+                Ok(client) => break client,
+                Err(_) => sleep(Duration::from_millis(10)),
+            }
+        };
+        writeln!(client, "{question}").unwrap();
+        let mut answer = String::new();
+        client.read_to_string(&mut answer).unwrap();
+        answer
+    };
+    assert_eq!(ask("GPU-b none"), "passed\n");
+    let failed = ask("GPU-of-no-node none");
+    assert!(failed.starts_with("failed cuInit: CUDA error 100 (CUDA_ERROR_NO_DEVICE)"), "{failed}");
+    assert!(ask("").starts_with("unknown "));
+    let pid = rustix::process::Pid::from_child(&server);
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    assert_eq!(server.wait().unwrap().code(), Some(0));
 }
