@@ -22,6 +22,7 @@ use crate::audit::limits::{DriverLimit, LimitWatch};
 use crate::audit::watch::Audit;
 use crate::cards::Cards;
 use crate::cards::closed::ClosedCards;
+use crate::cards::context::FailedContexts;
 use crate::cards::cordoned;
 use crate::cards::file::CardsFile;
 use crate::cards::offered::OfferedCards;
@@ -31,6 +32,7 @@ use crate::cards::watch::{CardWatch, Open, OpenNvml, Prepare, REOPEN_PAUSE};
 use crate::cdi_watch::SpecWatch;
 use crate::container::cdi::SpecFile;
 use crate::container::{Mode, Responder};
+use crate::contexts::watch::ContextWatch;
 use crate::departure::{Departure, Phase};
 use crate::dra::watch::DraWatch;
 use crate::drain::{Drain, DrainPipe};
@@ -140,17 +142,34 @@ impl Wiring {
         let (index_sender, indexes) = watch::channel(BTreeSet::new());
         let (cards, probe) = self.follow_cards(prepare, indexes, self.follow_cordoned());
         let limits = self.follow_limits(&probe, &checkpoint, &pods, &cards);
-        let processes = self.follow_processes(probe, pods.clone());
+        let processes = self.follow_processes(probe.clone(), pods.clone());
         self.follow_unhealthy_map(cards.clone(), index_sender);
         let records = Arc::new(SharedRecords::default());
         let offered = self.follow_dra(&cards, &pods, &kubelet, &records);
         let not_held = watch::Sender::new(None);
-        let (isolation, closed) =
-            self.follow_nvidia(&cards, offered, not_held.subscribe(), spec.clone());
+        let (failed, failed_contexts) = watch::channel(Arc::default());
+        let (isolation, closed) = self.follow_nvidia(
+            &cards,
+            offered,
+            not_held.subscribe(),
+            failed_contexts,
+            spec.clone(),
+        );
         let lingering = self.find_lingering(&pods, &records);
         self.drain_clients(&pods, &records);
         let outside_mps = watch::Sender::default();
         let outside = outside_mps.subscribe();
+        let contexts = self.args.context_probe_socket.clone().map(|socket| ContextWatch {
+            socket,
+            unit: MiB(self.args.unit_mib),
+            cards: cards.clone(),
+            closed: closed.clone(),
+            support: isolation.support.clone(),
+            pods: pods.clone(),
+            records: records.clone(),
+            probe,
+            failed,
+        });
         let audit = Audit {
             every: self.args.audit_interval,
             unit: MiB(self.args.unit_mib),
@@ -222,7 +241,7 @@ impl Wiring {
             resource: self.args.names.gpu_resource.clone(),
             events: self.events.clone(),
         };
-        self.serve_kubelet(plugin, reporter, status, audit, pods);
+        self.serve_kubelet(plugin, reporter, status, audit, contexts, pods);
     }
 
     /// Starts a task that runs until [the end](Self::end).
@@ -414,6 +433,7 @@ impl Wiring {
         cards: &watch::Receiver<Arc<Cards>>,
         offered: watch::Receiver<Option<Arc<OfferedCards>>>,
         not_held: watch::Receiver<Option<Missing>>,
+        failed: watch::Receiver<Arc<FailedContexts>>,
         own: Option<Arc<SpecFile>>,
     ) -> (NodeIsolation, watch::Receiver<Arc<ClosedCards>>) {
         let (sender, support) = watch::channel(None);
@@ -437,6 +457,7 @@ impl Wiring {
             support: sender,
             closed: close,
             offered,
+            failed,
             cards: cards.clone(),
             events: self.events.clone(),
             metrics: self.metrics.clone(),
@@ -478,6 +499,7 @@ impl Wiring {
         reporter: Reporter,
         status: StatusWriter,
         audit: Audit,
+        contexts: Option<ContextWatch>,
         pods: Arc<PodCache>,
     ) {
         let registered = self.context.readiness().condition("registered");
@@ -498,6 +520,9 @@ impl Wiring {
             let withheld = withheld::run(plugin.admission.clone(), status, shutdown.clone());
             let updates = reporter.lingering.clone().run(shutdown.clone());
             let reports = reporter.run(shutdown.clone());
+            if let Some(contexts) = contexts {
+                tokio::spawn(contexts.run(shutdown.clone()));
+            }
             let audits = audit.run(shutdown);
             tokio::join!(session, free, limits, downgrades, withheld, updates, reports, audits);
         });

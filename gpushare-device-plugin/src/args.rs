@@ -108,6 +108,11 @@ pub struct Args {
     #[arg(long, env = "PLIMSOLL_NVML_LIBRARY", default_value = nvml::DEFAULT_LIBRARY, value_name = "LIBRARY")]
     pub nvml_library: PathBuf,
 
+    /// The socket of `gpu-probe contexts`, which opens a CUDA context on a GPU to see whether programs of pods could.
+    /// Two failures in a row close the GPU to new pods until a context opens. Without it no context is opened.
+    #[arg(long, env = "PLIMSOLL_CONTEXT_PROBE_SOCKET", value_name = "SOCKET")]
+    pub context_probe_socket: Option<PathBuf>,
+
     /// Whether the plugin is ready and idle on a node without a card: it offers nothing, asks the API server and the
     /// kubelet nothing, and looks again after 12 times --health-interval. For plugins that run on every node. A node
     /// with a display controller of NVIDIA's on its PCI bus has a card, also where --nvml-library does not tell of it.

@@ -1,6 +1,6 @@
 //! Polls NVIDIA's CDI specification, reports its problems (as events on the Node, in the metrics, in the log), and
-//! publishes which modes of isolation the node can enforce and which cards take no new pods, by that specification or
-//! by their compute modes. Restores our own specification if it was deleted.
+//! publishes which modes of isolation the node can enforce and which cards take no new pods, by that specification, by
+//! their compute modes or for want of a CUDA context. Restores our own specification if it was deleted.
 //!
 //! Invariant: an event is written when a problem appears and every half hour while it persists; problems of one kind
 //! share an event.
@@ -22,6 +22,7 @@ use tokio::time::{Instant, sleep};
 use crate::cards::Cards;
 use crate::cards::closed::ClosedCards;
 use crate::cards::compute_mode::{BarredCard, barred};
+use crate::cards::context::{FailedCard, FailedContexts, failed};
 use crate::cards::offered::OfferedCards;
 use crate::container::cdi::SpecFile;
 use crate::isolation::report::ReportedMode;
@@ -52,6 +53,8 @@ pub(crate) struct SpecWatch {
     pub closed: watch::Sender<Arc<ClosedCards>>,
     /// The cards that a DRA driver offers as well; `None` until that is known. Nothing is published before.
     pub offered: watch::Receiver<Option<Arc<OfferedCards>>>,
+    /// The cards on which CUDA opens no context.
+    pub failed: watch::Receiver<Arc<FailedContexts>>,
     /// The cards that NVIDIA's specification must have.
     pub cards: watch::Receiver<Arc<Cards>>,
     /// Writes problems as events.
@@ -108,6 +111,7 @@ impl SpecWatch {
     async fn follow(&mut self) {
         let mut reported = Reported::none();
         let mut reported_barred = Reported::none();
+        let mut reported_failed = Reported::none();
         let mut mode = ReportedMode::default();
         let mut folder = None;
         if self.offered.wait_for(Option::is_some).await.is_err() {
@@ -119,9 +123,12 @@ impl SpecWatch {
             if !cards.is_empty() {
                 let decided = self.policy.decide(None, &checked.support);
                 let barred = barred(&cards, decided.as_ref().ok().map(|decided| decided.isolation));
-                self.close(&checked, &decided, &barred, &mut folder).await;
+                let failed = failed(&cards, &self.failed.borrow_and_update().clone());
+                self.close(&checked, &decided, &barred, &failed, &mut folder).await;
                 self.publish(checked.support, decided, &mut mode).await;
-                self.report_barred(&reported_barred.due(barred, Instant::now())).await;
+                let now = Instant::now();
+                self.report_cards("GPUComputeMode", &reported_barred.due(barred, now)).await;
+                self.report_cards("GPUContextFailed", &reported_failed.due(failed, now)).await;
             }
             let problems = checked.problems;
             self.count(&problems);
@@ -133,6 +140,8 @@ impl SpecWatch {
                 changed = self.cards.changed() => if changed.is_err() { return },
                 changed = self.offered.changed() => if changed.is_err() { return },
                 changed = self.not_held.changed() => if changed.is_err() { return },
+                // An error means no sender: no context is opened.
+                Ok(()) = self.failed.changed() => {}
                 () = sleep(EVERY) => {}
             }
         }
@@ -152,24 +161,25 @@ impl SpecWatch {
         }
     }
 
-    /// Logs each card that its compute mode keeps programs from, and writes one event for all of them.
-    async fn report_barred(&self, barred: &[BarredCard]) {
-        for card in barred {
-            tracing::warn!(card = %card.uuid, "{card}");
+    /// Logs each card that programs cannot use, and writes one event for all of them.
+    async fn report_cards(&self, reason: &'static str, unusable: &[impl Display]) {
+        for card in unusable {
+            tracing::warn!("{card}");
         }
-        let Some(first) = barred.first() else { return };
-        let note = with_more(first, barred.len() - 1);
-        let reason = "GPUComputeMode";
+        let Some(first) = unusable.first() else { return };
+        let note = with_more(first, unusable.len() - 1);
         self.events.warn(&EventText { reason, action: "CheckCards", note }).await;
     }
 
     /// Publishes the cards that take no new pods. `decided` is the mode of a pod without an annotation, `barred` are
-    /// the cards with a wrong compute mode, and `reported` is the problem of our folder that the last event had.
+    /// the cards with a wrong compute mode, `failed` those without a context, and `reported` is the problem of our
+    /// folder that the last event had.
     async fn close(
         &mut self,
         checked: &Checked,
         decided: &Result<Decision, IsolationError>,
         barred: &[BarredCard],
+        failed: &[FailedCard],
         reported: &mut Option<String>,
     ) {
         // A new limit is a new device in our file.
@@ -179,6 +189,9 @@ impl SpecWatch {
         let mut closed = closed_cards(&checked.problems);
         for card in barred {
             closed.cards.entry(card.uuid.clone()).or_insert(Closed::ComputeMode);
+        }
+        for card in failed {
+            closed.cards.entry(card.uuid.clone()).or_insert(Closed::Context);
         }
         closed.offered = self.offered.borrow_and_update().clone().unwrap_or_default();
         closed.all = match (decided, folder) {

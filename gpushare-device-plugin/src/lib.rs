@@ -16,6 +16,7 @@
 //! | [`container`] | the response to Allocate, and our CDI specification |
 //! | [`cdi_watch`] | the periodic check of both CDI specifications |
 //! | [`records`] | which container holds which device ids |
+//! | [`contexts`] | whether CUDA opens contexts on the cards |
 //! | [`dra`] | the cards that DRA drivers offer and have given out |
 //! | [`lingering`] | deleted pods whose processes still run |
 //! | [`drain`] | the end of MPS's clients before their processes are killed |
@@ -35,6 +36,7 @@ pub(crate) mod audit;
 pub mod cards;
 pub(crate) mod cdi_watch;
 pub mod container;
+pub(crate) mod contexts;
 pub(crate) mod departure;
 pub(crate) mod dra;
 pub(crate) mod drain;

@@ -161,6 +161,8 @@ pub struct NodePod {
     /// Whether its containers are being killed without a deletion: its kubelet ends it, or it is Failed while not all
     /// of them have ended.
     pub is_killed: bool,
+    /// Whether a container with units fails at its start.
+    pub fails_at_start: bool,
 }
 
 impl NodePod {
@@ -181,6 +183,7 @@ impl NodePod {
             containers: Arc::new(containers),
             has_resource_claims: pod.has_resource_claims(),
             deletion: pod.deletion(),
+            fails_at_start: pod.fails_at_start(names),
         }
     }
 }
@@ -194,6 +197,7 @@ impl From<PodFacts> for NodePod {
             has_resource_claims: false,
             deletion: None,
             is_killed: false,
+            fails_at_start: false,
         }
     }
 }
@@ -229,6 +233,13 @@ impl PodCache {
     pub fn all(&self) -> Vec<Arc<PodFacts>> {
         let pods = self.pods.read().unwrap_or_else(PoisonError::into_inner);
         pods.values().map(|pod| pod.facts.clone()).collect()
+    }
+
+    /// The pods of which a container with units fails at its start.
+    pub fn failing_at_start(&self) -> Vec<Arc<PodFacts>> {
+        let pods = self.pods.read().unwrap_or_else(PoisonError::into_inner);
+        let failing = pods.values().filter(|pod| pod.fails_at_start);
+        failing.map(|pod| pod.facts.clone()).collect()
     }
 
     /// Every pod by its UID, with the ids of its containers.

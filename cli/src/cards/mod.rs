@@ -37,6 +37,7 @@ pub(crate) fn closed(why: Closed) -> &'static str {
         Closed::Cdi => "closed: no CDI device",
         Closed::CdiFolder => "closed: CDI folder",
         Closed::ComputeMode => "closed: compute mode",
+        Closed::Context => "closed: CUDA fails",
         Closed::Dra => "closed: DRA driver",
         Closed::Plugin => "closed: device plugin restarts",
         Closed::Other => "closed",

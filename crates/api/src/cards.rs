@@ -102,6 +102,8 @@ pub enum Closed {
     CdiFolder,
     /// Its compute mode admits one process, or none: a container would start, and its program find no card.
     ComputeMode,
+    /// CUDA opens no context on it: a container would start, and its program fail.
+    Context,
     /// A driver of dynamic resource allocation (DRA) offers it as well, and kube-scheduler would give it out twice.
     Dra,
     /// The node's device plugin starts, ends or is gone: the kubelet would refuse a pod.

@@ -3,10 +3,12 @@
 //! [`ids`] names units, [`sizing`] counts the units of a card, [`inventory`] turns NVML's answers into cards, [`watch`]
 //! polls NVML, [`cordoned`] follows which cards operators take out of use, [`search`] looks for a first card,
 //! [`mod@file`] keeps the cards for a later process, [`closed`] are the cards that take no new pods, [`offered`] those
-//! that a DRA driver offers as well, and [`compute_mode`] those whose mode keeps processes from them.
+//! that a DRA driver offers as well, [`compute_mode`] those whose mode keeps processes from them, and [`context`] those
+//! on which CUDA opens no context.
 
 pub mod closed;
 pub(crate) mod compute_mode;
+pub(crate) mod context;
 pub(crate) mod cordoned;
 mod errors;
 pub(crate) mod file;

@@ -12,6 +12,7 @@
 mod admission;
 mod audit;
 mod cards;
+mod contexts;
 mod dra;
 mod drain;
 mod identify;

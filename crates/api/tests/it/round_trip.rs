@@ -38,6 +38,7 @@ fn cards() -> impl Strategy<Value = Cards> {
         Just(Closed::Cdi),
         Just(Closed::CdiFolder),
         Just(Closed::ComputeMode),
+        Just(Closed::Context),
         Just(Closed::Dra),
         Just(Closed::Plugin),
         Just(Closed::Other)

@@ -214,6 +214,9 @@ struct RunTimes {
     started_at: Option<Timestamp>,
     #[serde(deserialize_with = "time")]
     finished_at: Option<Timestamp>,
+    /// Of a container that has ended; 0 without an error.
+    #[serde(deserialize_with = "null_is_default")]
+    exit_code: i64,
 }
 
 impl ContainerState {

@@ -1,15 +1,16 @@
-//! Whether a container with units has run, or cannot start for a fault of its node.
+//! Whether a container with units has run, fails at its start, or cannot start for a fault of its node.
 //!
-//! Invariant: a text tells of the node's fault only by its beginning, which the container runtime writes. What follows
-//! may repeat what the pod's author wrote: a command, a path, what a hook says of the image. Nor does a failure count
-//! that an author can cause: a hook that ends with an error may have met a strange image, and one that is refused its
-//! start a user namespace or a limit of processes.
+//! Invariant: who fails at the start says nothing about whose fault that is. A text tells of the node's fault only by
+//! its beginning, which the container runtime writes. What follows may repeat what the pod's author wrote: a command, a
+//! path, what a hook says of the image. Nor does a failure count that an author can cause: a hook that ends with an
+//! error may have met a strange image, and one that is refused its start a user namespace or a limit of processes.
 
 use std::collections::BTreeSet;
 
+use jiff::SignedDuration;
 use placement::names::Names;
 
-use super::{Container, ContainerStatus, Pod, Waiting};
+use super::{Container, ContainerStatus, Pod, RunTimes, Waiting};
 
 /// What containerd, CRI-O, the shim and runc write before the cause: `container_create.go` and `container_start.go` of
 /// containerd's CRI server, `process/init.go` of its shim, `process_linux.go` of runc.
@@ -29,7 +30,24 @@ const BEFORE_CAUSE: [&str; 9] = [
 /// the image's own programs.
 const HOST_HOOKS: [&str; 4] = ["createContainer ", "createRuntime ", "prestart ", ""];
 
+/// The time in which a program that finds no working GPU has ended: frameworks load for seconds first.
+const SOON: SignedDuration = SignedDuration::from_secs(30);
+
 impl Pod {
+    /// Whether a container that requests units cannot be created or started, or its last run ended with an error within
+    /// half a minute and it has not started again.
+    #[must_use]
+    pub fn fails_at_start(&self, names: &Names) -> bool {
+        self.statuses_with_units(names).any(|ContainerStatus { state, last_state, .. }| {
+            let reason = state.waiting.as_ref().map(|waiting| waiting.reason.as_str());
+            match reason {
+                Some("CreateContainerError" | "RunContainerError") => true,
+                Some(_) => last_state.terminated.as_ref().is_some_and(failed_soon),
+                None => state.terminated.as_ref().is_some_and(failed_soon),
+            }
+        })
+    }
+
     /// Whether a container that requests units has run.
     pub(super) fn has_started(&self, names: &Names) -> bool {
         let mut statuses = self.statuses_with_units(names);
@@ -70,6 +88,12 @@ impl Pod {
         let app_statuses = app_statuses.filter(move |status| apps.contains(&status.name));
         app_statuses.chain(init_statuses.filter(move |status| inits.contains(&status.name)))
     }
+}
+
+/// Whether a run ended with an error soon after its start. One that could not be started has no beginning.
+fn failed_soon(run: &RunTimes) -> bool {
+    let (Some(started), Some(finished)) = (run.started_at, run.finished_at) else { return false };
+    run.exit_code != 0 && finished.duration_since(started) <= SOON
 }
 
 /// The cause in a message of the container runtime.
@@ -242,6 +266,37 @@ mod tests {
             let mut pod = pod(&json!({ "containerStatuses": [status] }));
             pod.spec.runtime_class_name = class.to_owned();
             assert_eq!(pod.cannot_start(&Names::default()), is_counted, "{class} {message}");
+        }
+    }
+
+    #[test]
+    fn a_container_fails_at_its_start_that_cannot_start_or_ends_soon_with_an_error() {
+        let ran = |seconds: u32, code: u32| {
+            let finished = format!("2026-11-20T09:00:{seconds:02}Z");
+            json!({ "terminated": {
+                "startedAt": "2026-11-20T09:00:00Z", "finishedAt": finished, "exitCode": code,
+            } })
+        };
+        let running = json!({ "running": { "startedAt": "2026-11-20T09:01:00Z" } });
+        let looping = waits("CrashLoopBackOff", "");
+        for (state, last, is_failure) in [
+            (&waits("CreateContainerError", "x"), &json!({}), true),
+            (&waits("RunContainerError", "x"), &json!({}), true),
+            (&waits("ErrImagePull", "x"), &json!({}), false),
+            (&looping, &ran(30, 1), true),
+            (&looping, &ran(31, 1), false),
+            (&ran(3, 137), &json!({}), true),
+            (&ran(3, 0), &json!({}), false),
+            (&running, &ran(3, 1), false),
+            (&json!({}), &json!({}), false),
+        ] {
+            let status = json!({ "name": "main", "state": state, "lastState": last });
+            let with_units = pod(&json!({ "containerStatuses": [status] }));
+            let fails = with_units.fails_at_start(&Names::default());
+            assert_eq!(fails, is_failure, "{state} after {last}");
+            let status = json!({ "name": "plain", "state": state, "lastState": last });
+            let without = pod(&json!({ "containerStatuses": [status] }));
+            assert!(!without.fails_at_start(&Names::default()));
         }
     }
 

@@ -39,7 +39,8 @@ fn cards() -> Vec<Card> {
     named.cloned().collect()
 }
 
-/// What the script says of `call`, by the first card that has it: one process has one context here. Hangs if it says so.
+/// What the script says of `call`, by the first card that has it: one process has one context here. Hangs if it says
+/// so.
 fn scripted(call: &str) -> Option<Cuda> {
     let cuda = cards().into_iter().filter_map(|card| card.cuda).find(|cuda| cuda.call == call)?;
     if cuda.hangs {

@@ -43,6 +43,8 @@ pub enum Closed {
     CdiFolder,
     /// Its compute mode admits one process, or none.
     ComputeMode,
+    /// CUDA opens no context on it.
+    Context,
     /// A driver of dynamic resource allocation (DRA) offers it as well, and kube-scheduler would give it out twice.
     Dra,
     /// The node's device plugin starts, ends or is gone: the kubelet would refuse a pod.

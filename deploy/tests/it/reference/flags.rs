@@ -44,6 +44,11 @@ const MORE: [(&str, &str, &str); 42] = [
     ("gpushare-device-plugin", "cgroup-dir", "[when a pod ends](gpu.md#when-a-pod-ends)"),
     (
         "gpushare-device-plugin",
+        "context-probe-socket",
+        "[GPUs that CUDA cannot use](gpu.md#gpus-that-cuda-cannot-use)",
+    ),
+    (
+        "gpushare-device-plugin",
         "idle-without-cards",
         "[which nodes are GPU nodes](install.md#which-nodes-are-gpu-nodes)",
     ),

@@ -13,6 +13,7 @@ use node_exporter_plus::pods::{
 };
 use node_exporter_plus::render::{Node, metrics, pods, statistics, statistics_v1};
 use node_exporter_plus::series::{ACTIVE, Kind, Moment, Now, Reading, Signal};
+use nvml::cuda::{Answer, MAX_LINE, Question};
 use serde_json::Value;
 
 use crate::{TREES, seeds, text};
@@ -184,16 +185,27 @@ pub(crate) fn cgroup_names() -> Vec<Vec<u8>> {
     vec![names.join("\n").into()]
 }
 
-/// A line of the GPU probe that parses as a card's report stays the same report when it is written and parsed again.
+/// A line of the GPU probe that parses as a card's report, or as a question for a context or its answer, stays the same
+/// when it is written and parsed again. The reason of an answer is cut off before that.
 pub(crate) fn gpu_report(input: &[u8]) {
     for line in text(input).into_iter().flat_map(str::lines) {
         if let Some(card) = CardReport::parse(line) {
             assert_eq!(CardReport::parse(&card.to_string()), Some(card));
+        }
+        if let Some(question) = Question::parse(line) {
+            assert_eq!(question.to_string(), line);
+        }
+        if let Some(answer) = Answer::parse(line) {
+            let written = answer.to_string();
+            assert!(written.len() <= MAX_LINE, "{written}");
+            assert_eq!(Answer::parse(&written).map(|again| again.to_string()), Some(written));
         }
     }
 }
 
 pub(crate) fn gpu_reports() -> Vec<Vec<u8>> {
     let text = "0 GPU-8f2c0001 37 512 23028 41 60500\n1 GPU-77aa0002 lost\n2 GPU-1 - - - - -\n.\n";
-    vec![text.into()]
+    let words =
+        "GPU-1 none\nGPU-1 mps /run/nvidia-mps\npassed\nfailed CUDA error 802\nunknown no memory\n";
+    vec![text.into(), words.into()]
 }
