@@ -5,7 +5,8 @@
 #   CARDS=2 MEMORY_MIB=16384 sh stand-in-cards.sh
 #
 # It makes device nodes and the stand-in driver's script in /var/lib/plimsoll-stand-in, and /etc/cdi/nvidia.yaml, by which containerd gives
-# them to containers (FOLDER and CDI_FOLDER name other folders). The driver's library belongs beside them, as libnvidia-ml.so.1.
+# them to containers (FOLDER and CDI_FOLDER name other folders). The driver's library belongs beside them, as libnvidia-ml.so.1 and
+# as libcuda.so.1.
 # docs/quick-start.md has the commands.
 set -eu
 cards=${CARDS:-2} memory=${MEMORY_MIB:-16384} folder=${FOLDER:-/var/lib/plimsoll-stand-in} cdi=${CDI_FOLDER:-/etc/cdi}/nvidia.yaml

@@ -6,7 +6,7 @@ with it. */ -}}
 {{- range $key, $default := index . 1 }}
 {{- if not (hasKey $values $key) }}
 {{- $_ := set $values $key $default }}
-{{- else if and (kindIs "map" $default) (kindIs "map" (get $values $key)) (not (has $key (list "resources" "nodeSelector" "env"))) }}
+{{- else if and (kindIs "map" $default) (kindIs "map" (get $values $key)) (not (has $key (list "resources" "probeResources" "nodeSelector" "env"))) }}
 {{- include "plimsoll.complete" (list (get $values $key) $default) }}
 {{- end }}
 {{- end }}

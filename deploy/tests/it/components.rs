@@ -9,7 +9,9 @@ use k8s_openapi::api::networking::v1::NetworkPolicy;
 use serde_json::{Value, json};
 
 use crate::flags::{knows_variable, parsed};
-use crate::manifests::{PROGRAMS, container, of_kind, pod, ports, read, strings, workload, yaml};
+use crate::manifests::{
+    PROGRAMS, container, gpu_probe, of_kind, pod, ports, read, strings, workload, yaml,
+};
 use crate::workloads::through;
 
 /// The exporter that a component adds.
@@ -57,10 +59,12 @@ fn every_component_names_containers_and_variables_that_are_there() {
         let program = patch["metadata"]["name"].as_str().expect("a name");
         let changed = &patch["spec"]["template"]["spec"]["containers"];
         for change in changed.as_array().into_iter().flatten() {
-            assert_eq!(change["name"], container(program)["name"], "{path}");
+            let is_probe = change["name"] == gpu_probe()["name"];
+            assert!(is_probe || change["name"] == container(program)["name"], "{path}");
             for variable in change["env"].as_array().into_iter().flatten() {
                 let variable = variable["name"].as_str().expect("a name");
-                assert!(knows_variable(program, variable), "{path}: {variable}");
+                let is_known = is_probe && variable == "PLIMSOLL_CUDA_LIBRARY";
+                assert!(is_known || knows_variable(program, variable), "{path}: {variable}");
             }
         }
     }
@@ -214,6 +218,31 @@ fn variables_of_a_component_name_paths_that_it_mounts() {
     }
 }
 
+/// Where a client of MPS has its pipes and the memory that it shares with its server.
+#[test]
+fn gpu_probe_has_the_mounts_of_a_client_of_mps_and_the_library_where_components_add_them() {
+    let mut found = Vec::new();
+    for (path, patch) in mounting() {
+        let containers = patch["spec"]["template"]["spec"]["containers"].as_array().expect("it");
+        for mount in
+            containers.iter().skip(1).flat_map(|it| it["volumeMounts"].as_array().expect("it"))
+        {
+            let at = mount["mountPath"].as_str().expect("a path");
+            let component = path.split('/').nth(1).expect("a component");
+            found.push(format!("{component} {at} {} {}", mount["subPath"], mount["readOnly"]));
+        }
+    }
+    found.sort();
+    assert_eq!(
+        found,
+        [
+            "gpu-mps /dev/shm \"shm\" null",
+            "gpu-mps /run/nvidia-mps \"pipe\" true",
+            "nvml-host-library /host/nvidia null true",
+        ]
+    );
+}
+
 #[test]
 fn components_mount_these_host_folders_read_only() {
     let mut found = Vec::new();
@@ -337,6 +366,7 @@ fn cards_are_asked_for_by_a_mount_and_by_no_variable() {
     let exporter = yaml(GPU_EXPORTER_FILE)["spec"]["template"]["spec"].clone();
     for (pod, container) in [
         (pod("gpushare-device-plugin"), container("gpushare-device-plugin")),
+        (pod("gpushare-device-plugin"), gpu_probe()),
         (exporter.clone(), exporter["containers"][0].clone()),
     ] {
         let name = &container["name"];
@@ -542,7 +572,7 @@ fn each_program_has_security_context_constraints_that_let_it_run_as_it_does() {
         let volumes = pod["volumes"].as_array().expect("volumes").iter();
         let allowed = strings(&constraints["volumes"]);
         for volume in volumes {
-            let kind = ["hostPath", "configMap", "projected", "secret"]
+            let kind = ["emptyDir", "hostPath", "configMap", "projected", "secret"]
                 .into_iter()
                 .find(|kind| volume[*kind].is_object())
                 .expect("a kind");

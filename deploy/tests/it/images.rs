@@ -7,7 +7,9 @@ use std::process::Command;
 
 use tempfile::TempDir;
 
-use crate::manifests::{PROGRAMS, REGISTRY, container, pod, ports, read, strings, workload, yaml};
+use crate::manifests::{
+    PROGRAMS, REGISTRY, container, gpu_probe, pod, ports, read, strings, workload, yaml,
+};
 use crate::repository::root;
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -18,6 +20,10 @@ fn every_image_has_the_tag_of_this_version() {
         assert_eq!(container(program)["image"], format!("{REGISTRY}/{program}:{VERSION}"));
         assert_eq!(container(program)["imagePullPolicy"], "IfNotPresent");
     }
+    assert_eq!(gpu_probe()["image"], container("node-exporter-plus")["image"]);
+    let copied = "COPY bin/gpu-probe /usr/local/bin/".to_owned();
+    assert!(stage("node-exporter-plus").contains(&copied), "{copied}");
+    assert_eq!(strings(&gpu_probe()["command"]), ["/usr/local/bin/gpu-probe"]);
 }
 
 #[test]

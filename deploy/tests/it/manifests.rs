@@ -61,11 +61,19 @@ pub(crate) fn pod(program: &str) -> Value {
     workload(program)["spec"]["template"]["spec"].clone()
 }
 
-/// The one container of a program's pod.
+/// The container of a program in its pod: the first, and the only one but for the device plugin's [`gpu_probe`].
 pub(crate) fn container(program: &str) -> Value {
     let containers = pod(program)["containers"].as_array().cloned().expect("containers");
-    assert_eq!(containers.len(), 1, "containers of {program}");
+    let count = if program == "gpushare-device-plugin" { 2 } else { 1 };
+    assert_eq!(containers.len(), count, "containers of {program}");
     containers[0].clone()
+}
+
+/// The container beside the device plugin that opens CUDA contexts.
+pub(crate) fn gpu_probe() -> Value {
+    let container = pod("gpushare-device-plugin")["containers"][1].clone();
+    assert_eq!(container["name"], "gpu-probe");
+    container
 }
 
 /// A list of strings, or none where there is no list.

@@ -14,7 +14,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::manifests::{
-    PROGRAMS, container, objects, of_kind, pod, ports, read, strings, workload, yaml,
+    PROGRAMS, container, gpu_probe, objects, of_kind, pod, ports, read, strings, workload, yaml,
 };
 
 /// Parses into Kubernetes' own type and writes it again: a field that the type does not have is lost.
@@ -136,15 +136,17 @@ fn each_program_has_a_component_of_its_own_on_all_that_is_its() {
 
 #[test]
 fn containers_cannot_gain_privileges_or_write_to_their_image() {
-    for program in PROGRAMS {
-        let context = &container(program)["securityContext"];
-        assert_eq!(context["allowPrivilegeEscalation"], false, "{program}");
-        assert_eq!(context["readOnlyRootFilesystem"], true, "{program}");
-        assert_eq!(strings(&context["capabilities"]["drop"]), ["ALL"], "{program}");
+    for container in PROGRAMS.into_iter().map(container).chain([gpu_probe()]) {
+        let (context, name) = (&container["securityContext"], &container["name"]);
+        assert_eq!(context["allowPrivilegeEscalation"], false, "{name}");
+        assert_eq!(context["readOnlyRootFilesystem"], true, "{name}");
+        assert_eq!(strings(&context["capabilities"]["drop"]), ["ALL"], "{name}");
         assert!(
             context["capabilities"]["add"].is_null() && context["privileged"].is_null(),
-            "{program}"
+            "{name}"
         );
+    }
+    for program in PROGRAMS {
         assert_eq!(
             pod(program)["securityContext"]["seccompProfile"]["type"],
             "RuntimeDefault",
@@ -176,6 +178,7 @@ fn no_two_programs_share_a_user_or_a_group_nor_have_that_of_other_images() {
         for program in PROGRAMS {
             numbers.push(pod(program)["securityContext"][part].as_u64().unwrap());
         }
+        numbers.push(gpu_probe()["securityContext"][part].as_u64().unwrap());
         let sample: Vec<Value> =
             serde_saphyr::from_multiple(&read("samples/descheduler/descheduler.yaml")).unwrap();
         let sample = sample.iter().find(|object| object["kind"] == "Deployment").unwrap();
@@ -191,6 +194,33 @@ fn no_two_programs_share_a_user_or_a_group_nor_have_that_of_other_images() {
     let user =
         format!("--storage.prepare={}", pod("node-exporter-plus")["securityContext"]["runAsUser"]);
     assert!(strings(&prepare["args"]).contains(&user), "{user}");
+}
+
+/// A container that mounts something where the token goes gets none: Kubernetes' admission plugin ServiceAccount.
+#[test]
+fn gpu_probe_is_no_root_has_no_token_and_shares_the_plugins_socket_alone() {
+    let probe = gpu_probe();
+    assert_eq!(probe["securityContext"]["runAsNonRoot"], true);
+    let mounts = probe["volumeMounts"].as_array().unwrap();
+    let at = |path: &str| &mounts.iter().find(|mount| mount["mountPath"] == path).unwrap()["name"];
+    let volumes = pod("gpushare-device-plugin")["volumes"].clone();
+    let named = |name: &Value| {
+        volumes.as_array().unwrap().iter().find(|volume| volume["name"] == *name).unwrap().clone()
+    };
+    let token = named(at("/var/run/secrets/kubernetes.io/serviceaccount"));
+    let socket = named(at("/run/plimsoll-contexts"));
+    for volume in [token, socket] {
+        assert_eq!(volume["emptyDir"], serde_json::json!({"medium": "Memory", "sizeLimit": "1Mi"}));
+    }
+    let args = strings(&probe["args"]);
+    let flag = format!("--context-probe-socket={}", args[1]);
+    assert!(strings(&container("gpushare-device-plugin")["args"]).contains(&flag), "{flag}");
+    let hosts: Vec<&Value> = mounts
+        .iter()
+        .map(|mount| &mount["name"])
+        .filter(|name| named(name)["hostPath"].is_object())
+        .collect();
+    assert_eq!(hosts, ["all-cards"]);
 }
 
 #[test]
@@ -250,14 +280,14 @@ fn host_folders(pod: &Value) -> Vec<Value> {
 
 #[test]
 fn every_container_has_requests_and_a_memory_limit() {
-    for program in PROGRAMS {
-        let resources = &container(program)["resources"];
+    for container in PROGRAMS.into_iter().map(container).chain([gpu_probe()]) {
+        let resources = &container["resources"];
         for amount in [
             &resources["requests"]["cpu"],
             &resources["requests"]["memory"],
             &resources["limits"]["memory"],
         ] {
-            assert!(amount.is_string(), "{program}: {resources}");
+            assert!(amount.is_string(), "{}: {resources}", container["name"]);
         }
     }
 }

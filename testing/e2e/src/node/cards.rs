@@ -121,12 +121,13 @@ fn write_cdi(root: &Path, spec: &Value) -> Result<()> {
     fs::rename(&scratch, &path).with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// Copies the stand-in driver library to where the programs load it from.
+/// Copies the stand-in driver library to where the programs load it from: it is NVML and CUDA.
 pub fn install_driver(root: &Path, library: &Path) -> Result<()> {
-    let target = inside(root, DRIVER).join("libnvidia-ml.so.1");
-    fs::copy(library, &target)
-        .map(drop)
-        .with_context(|| format!("cannot copy {}", library.display()))
+    for name in ["libnvidia-ml.so.1", "libcuda.so.1"] {
+        fs::copy(library, inside(root, DRIVER).join(name))
+            .with_context(|| format!("cannot copy {}", library.display()))?;
+    }
+    Ok(())
 }
 
 /// The driver's script as it is now.

@@ -13,7 +13,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::build::images::Archive;
 use crate::command::{command, run, wait_for};
@@ -214,6 +214,17 @@ impl Node {
             let cards = script["cards"].as_array_mut().into_iter().flatten();
             for card in cards.filter(|card| card["uuid"] == uuid) {
                 card["healthy"] = Value::Bool(healthy);
+            }
+        })
+    }
+
+    /// Has CUDA refuse calls on a card with this error, or none of them.
+    pub fn set_card_cuda(&self, uuid: &str, error: Option<i32>) -> Result<()> {
+        self.edit_driver(|script| {
+            let cards = script["cards"].as_array_mut().into_iter().flatten();
+            for card in cards.filter(|card| card["uuid"] == uuid) {
+                card["cuda"] =
+                    error.map_or(Value::Null, |code| json!({"call": "cuInit", "code": code}));
             }
         })
     }

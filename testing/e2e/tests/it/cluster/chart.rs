@@ -235,7 +235,10 @@ fn stand_in_cards(env: &TestEnv) -> Result<()> {
 fn make_stand_in_cards(cluster: &Cluster, node: &Node) -> Result<()> {
     node.set_cdi(false)?;
     node.run(&["mkdir", "-p", STAND_IN_FOLDER])?;
-    node.run(&["cp", "/var/lib/plimsoll-node/nvidia/libnvidia-ml.so.1", STAND_IN_FOLDER])?;
+    for library in ["libnvidia-ml.so.1", "libcuda.so.1"] {
+        let library = format!("/var/lib/plimsoll-node/nvidia/{library}");
+        node.run(&["cp", &library, STAND_IN_FOLDER])?;
+    }
     let script = cluster.settings().sources.join(STAND_IN);
     let folder = format!("FOLDER={STAND_IN_FOLDER}");
     let said = node.run(&["env", &folder, "CARDS=2", "sh", &script.to_string_lossy()])?;

@@ -43,6 +43,8 @@ pub(crate) const FACTS: &[Fact] = &[
     on_our_nodes("a_node_whose_runtime_can_start_no_gpu_pod_gets_none_until_it_can", no_black_hole)
         .takes(40)
         .smoke(),
+    on_our_nodes("a_card_on_which_cuda_opens_no_context_takes_no_pods_until_it_does", no_context)
+        .takes(40),
     on_our_nodes("cards_that_a_dra_driver_offers_take_no_pods_until_it_does_no_more", by_dra)
         .takes(10),
 ];
@@ -185,6 +187,41 @@ fn by_dra(env: &TestEnv) -> Result<()> {
     let removed = env.remove(&format!("{SLICES}/{OTHER_DRIVER}"));
     tried.and(removed)?;
     closed(env, shared, 0)
+}
+
+/// The real probe asks the stand-in library when the card's health has come back, and after a failure once more.
+fn no_context(env: &TestEnv) -> Result<()> {
+    let host = &env.cluster()?.nodes()[1];
+    let broken = reported_cards(env, host)?[0]["uuid"].as_str().context("no UUID")?.to_owned();
+    let asked = |error: Option<i32>| {
+        host.set_card_cuda(&broken, error)?;
+        host.set_card_health(&broken, false)?;
+        let fewer = usize::from(CARDS) - 1;
+        let reported = wait_for("the node to report the card", FOLLOWED, || {
+            Ok((healthy_cards(env, host)?.len() == fewer).then_some(()))
+        });
+        reported.and(host.set_card_health(&broken, true))
+    };
+    let tried = asked(Some(802)).and_then(|()| closed(env, host, 1)).and_then(|()| {
+        let why = reported_cards(env, host)?[0]["closed"].clone();
+        ensure!(why == "context", "{why}");
+        for number in 1..CARDS {
+            let name = format!("beside-{number}");
+            create(env, on_node(host, pod(&name, &[gpu_container("main", CARD_MIB / 1024)])))?;
+            let beside = running(env, &name, START)?;
+            ensure!(card(&beside, "main")? != broken, "{name} is on the GPU that CUDA cannot use");
+        }
+        create(env, on_node(host, pod("waits", &[gpu_container("main", 4)])))?;
+        let reason = unschedulable(env, "waits", START)?;
+        ensure!(reason.contains("cards with room take no new pods"), "{reason}");
+        Ok(())
+    });
+    let mended = asked(None);
+    tried.and(mended)?;
+    closed(env, host, 0)?;
+    let last = running(env, "waits", START)?;
+    ensure!(card(&last, "main")? == broken, "waits is on another card");
+    audit_exactly(env, usize::from(CARDS))
 }
 
 /// Waits until the node reports this number of its cards as taking no new pods.
