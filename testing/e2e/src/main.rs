@@ -33,7 +33,7 @@ fn run(args: Args) -> Result<ExitCode> {
     let settings = Settings::from_env()?;
     match args.verb {
         Verb::Up { install } => up(settings, install)?,
-        Verb::Build => Cluster::build(&settings)?,
+        Verb::Build => Cluster::build(&settings).map(drop)?,
         Verb::Down => down(&settings)?,
         Verb::Install { setup } => install::install(&Cluster::attach(settings)?, setup)?,
         Verb::Uninstall => install::uninstall(&Cluster::attach(settings)?)?,

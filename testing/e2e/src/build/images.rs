@@ -152,7 +152,7 @@ fn mps_daemon(settings: &Settings, folder: &Path) -> Result<Archive> {
 }
 
 /// Builds an image unless its archive is already there.
-fn kept(
+pub fn kept(
     settings: &Settings,
     name: &str,
     recipe: &str,

@@ -157,8 +157,9 @@ fn image(
     Ok(Archive { name, file })
 }
 
-/// What the programs run on: this host's C library, against which they were linked.
-fn runtime(context: &Path) -> Result<()> {
+/// Copies what the programs run on into the folder `runtime` of an image's context: this host's C library, against
+/// which they were linked.
+pub fn runtime(context: &Path) -> Result<()> {
     let listed = run(command("dpkg-query").arg("-L").args(RUNTIME_PACKAGES))?;
     let root = context.join("runtime");
     for library in listed.lines().filter(|path| is_library(path)) {

@@ -1,6 +1,6 @@
 //! Owns the life of a cluster: nodes first, then Kubernetes on them; attaching to a running one; removing it.
 
-mod cgroups;
+pub mod cgroups;
 pub mod chart;
 mod configs;
 pub mod install;
@@ -62,14 +62,15 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// Builds what [`Cluster::up`] needs of the wanted release and starts nothing.
-    pub fn build(settings: &Settings) -> Result<()> {
+    /// Builds what [`Cluster::up`] needs of the wanted release and starts nothing. Returns the folder of the programs,
+    /// and the images.
+    pub fn build(settings: &Settings) -> Result<(PathBuf, Vec<Archive>)> {
         let release = wanted_release(settings)?;
         preflight::prepare(settings)?;
         let bin = binaries::ensure(settings, release)?;
-        images::kubernetes(settings, release, &bin)?;
+        let archives = images::kubernetes(settings, release, &bin)?;
         step(&format!("the programs of {release} lie in {}", bin.display()));
-        Ok(())
+        Ok((bin, archives))
     }
 
     /// The cluster that is already up. An error where there is none, or one of another release than the wanted one.

@@ -23,8 +23,8 @@ pub(crate) fn remove(settings: &Settings) -> Result<()> {
     kill_nodes()?;
     network::remove();
     wait_for("the pods' cgroups to empty", Duration::from_secs(60), || {
-        cgroups::remove();
-        Ok((!cgroups::exist()).then_some(()))
+        cgroups::remove(cgroups::OURS);
+        Ok((!cgroups::exist(cgroups::OURS)).then_some(()))
     })?;
     remove_created_folders(&settings.state);
     remove_state(&settings.state)
