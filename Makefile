@@ -157,6 +157,15 @@ cluster-down: ## Removes that cluster and everything it left
 e2e: toolchain ## Tests on that cluster: what the containers' processes really see; KUBERNETES=v1.X.Y, E2E_SET=smoke
 	E2E_PROFILE="$${E2E_PROFILE:-test}" $(CARGO) test --locked --workspace --test e2e
 
+# Plimsoll's programs as released, but for the stand-ins' run; `test` has what `make test` compiled.
+.PHONY: card
+card: toolchain ## A node of a real Kubernetes on this machine's GPU, and what is asked of it (root); FAKE=1 without a GPU, BUNDLE=FOLDER packs it
+	$(CARGO) build --locked --package plimsoll-card
+	@E2E_PROFILE="$${E2E_PROFILE:-$(if $(FAKE),dev,release)}"; export E2E_PROFILE; \
+	    card="$${CARGO_TARGET_DIR:-target}/debug/plimsoll-card"; \
+	    $(if $(BUNDLE),exec "$$card" bundle "$(BUNDLE)",$(if $(FAKE),exec "$$card" run --fake,figures=$$(mktemp) code=0; \
+	    "$$card" run --json "$$figures" || code=$$?; [ ! -s "$$figures" ] || "$$card" record "$$figures"; exit "$$code"))
+
 .PHONY: e2e-all
 e2e-all: toolchain ## Every test on the newest release, the smoke set on the others, with the programs as released: two hours
 	@scripts/e2e-all.sh
