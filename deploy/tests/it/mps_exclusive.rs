@@ -1,4 +1,4 @@
-//! Component gpu-mps-exclusive: its sidecar, run as it is, with a stand-in of `nvidia-smi` that records what it is told.
+//! The sidecar of component gpu-mps-exclusive, run as it is, with a stand-in of `nvidia-smi` that records its calls.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
