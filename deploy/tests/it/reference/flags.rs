@@ -15,7 +15,7 @@ use crate::repository::read;
 const DOCUMENT: &str = "docs/configuration.md";
 
 /// Where the documents say more about a flag: a program that has it, the flag, a link.
-const MORE: [(&str, &str, &str); 42] = [
+const MORE: [(&str, &str, &str); 43] = [
     ("annotator", "admin-address", "[ports](metrics.md#ports)"),
     ("annotator", "burst-interval", "[when Nodes are written](readings.md#when-nodes-are-written)"),
     ("annotator", "dead-band", "[when Nodes are written](readings.md#when-nodes-are-written)"),
