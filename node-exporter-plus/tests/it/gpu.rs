@@ -2,11 +2,13 @@
 
 use std::fs;
 use std::io::{Read, Write};
-use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread::sleep;
 use std::time::Duration;
+
+use node_exporter_plus::gpu::contexts::Contexts;
 
 use crate::node::{Procfs, get};
 use crate::process::{Exporter, HANG};
@@ -74,6 +76,20 @@ async fn a_node_without_the_library_has_no_gpu_signals_and_no_error() {
     tokio::time::timeout(HANG, life).await.unwrap();
 }
 
+/// The answer to a question, once somebody listens.
+fn ask(socket: &Path, question: &str) -> String {
+    let mut client = loop {
+        match UnixStream::connect(socket) {
+            Ok(client) => break client,
+            Err(_) => sleep(Duration::from_millis(10)),
+        }
+    };
+    writeln!(client, "{question}").unwrap();
+    let mut answer = String::new();
+    client.read_to_string(&mut answer).unwrap();
+    answer
+}
+
 #[test]
 fn contexts_are_opened_where_a_client_asks_until_the_server_is_terminated() {
     let node = Procfs::new();
@@ -82,18 +98,7 @@ fn contexts_are_opened_where_a_client_asks_until_the_server_is_terminated() {
     let mut server = Command::new(env!("CARGO_BIN_EXE_gpu-probe"));
     server.arg("contexts").arg(&socket).env("PLIMSOLL_CUDA_LIBRARY", library(&node));
     let mut server = server.spawn().unwrap();
-    let ask = |question: &str| {
-        let mut client = loop {
-            match UnixStream::connect(&socket) {
-                Ok(client) => break client,
-                Err(_) => sleep(Duration::from_millis(10)),
-            }
-        };
-        writeln!(client, "{question}").unwrap();
-        let mut answer = String::new();
-        client.read_to_string(&mut answer).unwrap();
-        answer
-    };
+    let ask = |question| ask(&socket, question);
     assert_eq!(ask("GPU-b none"), "passed\n");
     let failed = ask("GPU-of-no-node none");
     assert!(failed.starts_with("failed cuInit: CUDA error 100 (CUDA_ERROR_NO_DEVICE)"), "{failed}");
@@ -101,4 +106,24 @@ fn contexts_are_opened_where_a_client_asks_until_the_server_is_terminated() {
     let pid = rustix::process::Pid::from_child(&server);
     rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
     assert_eq!(server.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn a_context_that_hangs_has_failed_and_one_without_the_library_is_unknown() {
+    let node = Procfs::new();
+    let library = library(&node);
+    let hangs = r#"{"cards":[{"uuid":"GPU-a","cuda":{"hangs":true}}]}"#;
+    fs::write(node.path().join("nvml-script.json"), hangs).unwrap();
+    let serve = |name: &str, library: PathBuf| {
+        let socket = node.path().join(name);
+        let listener = UnixListener::bind(&socket).unwrap();
+        let contexts = Contexts::new(env!("CARGO_BIN_EXE_gpu-probe").into(), library);
+        let contexts = contexts.within(Duration::from_secs(2));
+        std::thread::spawn(move || contexts.serve(&listener));
+        socket
+    };
+    let hung = ask(&serve("hangs", library), "GPU-a none");
+    assert_eq!(hung, "failed CUDA does not answer within 2s\n");
+    let absent = ask(&serve("absent", "libcuda-of-no-one.so.1".into()), "GPU-a none");
+    assert!(absent.starts_with("unknown \"libcuda-of-no-one.so.1\" cannot be loaded"), "{absent}");
 }
