@@ -223,22 +223,25 @@ fn variables_of_a_component_name_paths_that_it_mounts() {
 fn gpu_probe_has_the_mounts_of_a_client_of_mps_and_the_library_where_components_add_them() {
     let mut found = Vec::new();
     for (path, patch) in mounting() {
-        let containers = patch["spec"]["template"]["spec"]["containers"].as_array().expect("it");
-        for mount in
-            containers.iter().skip(1).flat_map(|it| it["volumeMounts"].as_array().expect("it"))
-        {
-            let at = mount["mountPath"].as_str().expect("a path");
+        let pod_patch = &patch["spec"]["template"]["spec"];
+        let volumes = pod_patch["volumes"].as_array().expect("volumes");
+        let containers = pod_patch["containers"].as_array().expect("containers").iter();
+        let others = containers.skip(1).flat_map(|it| it["volumeMounts"].as_array().expect("it"));
+        for mount in others {
+            let volume = volumes.iter().find(|volume| volume["name"] == mount["name"]);
+            let folder = text(&volume.expect("a volume")["hostPath"]["path"]);
+            let at = text(&mount["mountPath"]);
             let component = path.split('/').nth(1).expect("a component");
-            found.push(format!("{component} {at} {} {}", mount["subPath"], mount["readOnly"]));
+            found.push(format!("{component} {folder} {at} {}", mount["readOnly"]));
         }
     }
     found.sort();
     assert_eq!(
         found,
         [
-            "gpu-mps /dev/shm \"shm\" null",
-            "gpu-mps /run/nvidia-mps \"pipe\" true",
-            "nvml-host-library /host/nvidia null true",
+            "gpu-mps /run/plimsoll-mps/pipe /run/nvidia-mps true",
+            "gpu-mps /run/plimsoll-mps/shm /dev/shm null",
+            "nvml-host-library /var/lib/plimsoll-node/nvidia /host/nvidia true",
         ]
     );
 }
