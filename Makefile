@@ -163,7 +163,7 @@ card: toolchain ## A node of a real Kubernetes on this machine's GPU, and what i
 	$(CARGO) build --locked --package plimsoll-card
 	@E2E_PROFILE="$${E2E_PROFILE:-$(if $(FAKE),dev,release)}"; export E2E_PROFILE; \
 	    card="$${CARGO_TARGET_DIR:-target}/debug/plimsoll-card"; \
-	    $(if $(BUNDLE),exec "$$card" bundle "$(BUNDLE)",$(if $(FAKE),exec "$$card" run --fake,figures=$$(mktemp) code=0; \
+	    $(if $(BUNDLE),exec "$$card" bundle "$(BUNDLE)",$(if $(FAKE),exec "$$card" run --fake --limit 600,figures=$$(mktemp) code=0; \
 	    "$$card" run --json "$$figures" || code=$$?; [ ! -s "$$figures" ] || "$$card" record "$$figures"; exit "$$code"))
 
 .PHONY: e2e-all

@@ -46,7 +46,7 @@ pub(crate) struct Run {
     #[arg(long)]
     pub(crate) fake: bool,
     /// Ask no further question after so many seconds
-    #[arg(long, default_value_t = 540, value_name = "SECONDS")]
+    #[arg(long, default_value_t = 180, value_name = "SECONDS")]
     pub(crate) limit: u64,
     /// Write the rows here too
     #[arg(long, value_name = "FILE")]

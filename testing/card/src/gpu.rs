@@ -162,7 +162,9 @@ fn driver_mounts() -> Result<Vec<Value>> {
     let mut mounts = Vec::new();
     for entry in fs::read_dir(folder)?.flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
-        if name.contains(".so") && (name.starts_with("libcuda.") || name.starts_with("libnvidia-"))
+        if entry.path().exists()
+            && name.contains(".so")
+            && (name.starts_with("libcuda.") || name.starts_with("libnvidia-"))
         {
             mounts.push(mount(&entry.path(), &format!("{LIBRARIES}/{name}")));
         }

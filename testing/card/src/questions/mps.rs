@@ -18,9 +18,9 @@ const CLIENTS: u64 = 48;
 const KILLED: u32 = 10;
 const KILLS: u32 = 50;
 /// Kills without the drain: each can end the server.
-const KILLS_WITHOUT: u32 = 8;
-/// Rounds of a kernel that takes some milliseconds of a large GPU: shorter than the drain waits for.
-const LOADED: &str = "spin 1000000 900";
+const KILLS_WITHOUT: u32 = 4;
+/// Kernels of some milliseconds on a large GPU. Those of a dozen programs end within the second that the drain has.
+const LOADED: &str = "spin 50000 900";
 /// What must be left of the time for another batch of kills and all that follows.
 const FOR_THE_REST: Duration = Duration::from_secs(45);
 /// How long a program may take until it has its memory.
@@ -33,6 +33,7 @@ pub(super) fn ask(lab: &mut Lab) {
     lab.ask_cuda("mps-memory", "8 units under MPS are the most that a client gets", memory);
     lab.ask_cuda("mps-compute", "gpu-cores 25 and 70 divide the GPU in that ratio", compute);
     lab.ask("mps-outside", "a program that leaves MPS is found and named", |lab| {
+        lab.clear()?;
         lab.start_pod(&pod("leaves", 2, "outside hold 64 900").mps())?;
         lab.said("leaves", "held", HELD)?;
         lab.tell_driver(None)?;
@@ -76,6 +77,7 @@ fn until_reported(lab: &Lab, wanted: bool) -> Result<String> {
 }
 
 fn memory(lab: &mut Lab) -> Result<Answer> {
+    lab.clear()?;
     lab.start_pod(&pod("limited", 8, "hold 16384 900").mps())?;
     lab.start_pod(&pod("within", 8, "hold 4096 900").mps().user(1000))?;
     let limited = lab.said("limited", "held", HELD)?;
@@ -84,11 +86,11 @@ fn memory(lab: &mut Lab) -> Result<Answer> {
     let holds = (7 * 1024..=8 * 1024).contains(&got) && within["gotMib"] == 4096;
     let why = &limited["refused"];
     let text = format!("{got} MiB of 8,192 beside a context, then {why}; another user's {within}");
-    lab.clear()?;
     Ok(promise(holds, text))
 }
 
 fn compute(lab: &mut Lab) -> Result<Answer> {
+    lab.clear()?;
     let units = lab.allocatable()?;
     // At most the pod's part of the memory.
     let (small, large) = (units * 25 / 100 + 1, units * 70 / 100 + 1);
@@ -102,7 +104,6 @@ fn compute(lab: &mut Lab) -> Result<Answer> {
     let (slow, fast) = (rounds_a_second(lab, "cores-25")?, rounds_a_second(lab, "cores-70")?);
     let (shown, measured) = (many / few, fast / slow);
     let holds = is_near(shown, 2.8, 0.1) && is_near(measured, 2.8, 0.15);
-    lab.clear()?;
     Ok(promise(
         holds,
         format!(
@@ -111,8 +112,9 @@ fn compute(lab: &mut Lab) -> Result<Answer> {
     ))
 }
 
-/// On a stand-in, whether the daemon was told; on a GPU the drain's log says so.
+/// The stand-in notes what it is told; on a GPU the drain's log says it.
 fn drained(lab: &mut Lab) -> Result<Answer> {
+    lab.clear()?;
     let name = "drained";
     let words = if lab.gpu.fake { "hold 64 900" } else { LOADED };
     lab.start_pod(&pod(name, 2, words).mps().grace(GRACE))?;
@@ -128,10 +130,12 @@ fn drained(lab: &mut Lab) -> Result<Answer> {
     wait_for("the drain to serve", TOLD, || {
         Ok((lab.metric("plimsoll_gpu_mps_drain", &[])? == Some(1.0)).then_some(()))
     })?;
+    let of_stand_in = stand_in(&lab.work).join("told");
+    let told = if lab.gpu.fake { of_stand_in } else { lab.node.log("drain") };
     let begin = Instant::now();
     lab.delete(name)?;
     let line = wait_for("the client to be terminated", TOLD, || {
-        let log = fs::read_to_string(lab.node.log("drain"))?;
+        let log = fs::read_to_string(&told)?;
         let number = format!(" {}", pid.as_raw_nonzero());
         let found =
             log.lines().find(|line| line.contains("terminate_client") && line.ends_with(&number));
@@ -139,7 +143,6 @@ fn drained(lab: &mut Lab) -> Result<Answer> {
     })?;
     let took = begin.elapsed();
     let in_time = took < Duration::from_secs(u64::from(GRACE));
-    lab.clear()?;
     Ok(promise(
         in_time,
         format!("{} after the deletion, of {GRACE} s of grace: {line}", seconds(took)),
@@ -155,6 +158,7 @@ fn start_loaded(lab: &Lab, names: &[String]) -> Result<()> {
 }
 
 fn kills(lab: &mut Lab) -> Result<Answer> {
+    lab.clear()?;
     let neighbours = ["beside-0".to_owned(), "beside-1".to_owned()];
     start_loaded(lab, &neighbours)?;
     let mut killed = 0;
@@ -172,13 +176,13 @@ fn kills(lab: &mut Lab) -> Result<Answer> {
             ));
         }
     }
-    lab.clear()?;
     ensure!(killed > 0, "no time was left");
     Ok(promise(true, format!("0 of 2 neighbours lost in {killed} kills")))
 }
 
 /// A neighbour that is lost is replaced; where none comes up, the daemon too.
 fn kills_without(lab: &mut Lab) -> Result<Answer> {
+    lab.clear()?;
     let mps = lab.mps.as_mut().context("MPS does not run")?;
     mps.stop_drain()?;
     let (mut killed, mut lost_in, mut daemons) = (0, 0, 0);
