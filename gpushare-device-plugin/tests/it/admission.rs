@@ -27,7 +27,7 @@ async fn a_start_with_ids_of_no_card_is_counted_as_refused_and_as_no_mismatch() 
     let refused = rig.admission.prestart(&["bbbbbbbb-0".to_owned()]).await.unwrap_err();
     let reason = refused.label().unwrap();
     assert_eq!(rig.metrics.refusals.with([reason]).get(), 1, "{refused}");
-    assert_eq!(rig.metrics.mismatches.get(), 0);
+    assert_eq!(rig.metrics.starts.with(["mismatch"]).get(), 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
