@@ -31,7 +31,9 @@ fn run(words: &[String], dir: &TempDir) -> Command {
 fn the_mode_is_set_before_the_daemon_starts_and_taken_back_at_the_end() {
     let dir = TempDir::new().unwrap();
     let tool = dir.path().join("nvidia-smi");
-    fs::write(&tool, "#!/bin/sh\necho \"$*\" >> \"$RECORD\"\n").unwrap();
+    let lists = "[ \"$1\" = --query-gpu=uuid ] && { echo GPU-a; echo GPU-b; exit; }";
+    let fails = "[ \"$2\" != GPU-a ]";
+    fs::write(&tool, format!("#!/bin/sh\n{lists}\necho \"$*\" >> \"$RECORD\"\n{fails}\n")).unwrap();
     fs::set_permissions(&tool, fs::Permissions::from_mode(0o755)).unwrap();
     // Tells when the trap is set.
     let sleeping = dir.path().join("sleep");
@@ -50,7 +52,9 @@ fn the_mode_is_set_before_the_daemon_starts_and_taken_back_at_the_end() {
     }
     let hook = strings(&sidecar["lifecycle"]["postStart"]["exec"]["command"]);
     assert!(run(&hook, &dir).status().unwrap().success());
-    assert_eq!(recorded(), "sleep infinity\n-c EXCLUSIVE_PROCESS\n");
+    // The first GPU takes no mode.
+    let set = "sleep infinity\n-i GPU-a -c EXCLUSIVE_PROCESS\n-i GPU-b -c EXCLUSIVE_PROCESS\n";
+    assert_eq!(recorded(), set);
     assert!(shell.try_wait().unwrap().is_none(), "it waits for the end");
     let pid = shell.id().to_string();
     assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
@@ -58,7 +62,7 @@ fn the_mode_is_set_before_the_daemon_starts_and_taken_back_at_the_end() {
     // The runtime ends what is left of a container.
     let left = fs::read_to_string(dir.path().join("record.pid")).unwrap();
     assert!(Command::new("kill").arg(left.trim()).status().unwrap().success());
-    assert_eq!(recorded(), "sleep infinity\n-c EXCLUSIVE_PROCESS\n-c DEFAULT\n");
+    assert_eq!(recorded(), format!("{set}-c DEFAULT\n"));
 }
 
 #[test]

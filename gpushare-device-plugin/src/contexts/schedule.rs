@@ -16,6 +16,8 @@ use crate::cards::context::FailedContexts;
 const REGULAR: Duration = Duration::from_secs(900);
 /// The time until a GPU is asked again that is closed, or about which nothing was learnt.
 const SOON: Duration = Duration::from_secs(60);
+/// The time until a server is tried again that did not answer, as while its container starts.
+const UNREACHED: Duration = Duration::from_secs(5);
 /// The time until a first failure is asked again, and the shortest between two questions about a GPU.
 const AGAIN: Duration = Duration::from_secs(10);
 /// Failures in a row that close a GPU.
@@ -114,6 +116,7 @@ impl Schedule {
         let after = match answer {
             Some(Answer::Passed) => REGULAR,
             Some(Answer::Failed(_)) if !plan.is_closed() => AGAIN,
+            None => UNREACHED,
             _ => SOON,
         };
         plan.due = now + after;
@@ -164,7 +167,7 @@ mod tests {
             (Some(failed()), None, 10, false),
             (Some(failed()), Some(Change::Closed), 60, true),
             (Some(failed()), None, 60, true),
-            (None, None, 60, true),
+            (None, None, 5, true),
             (Some(Answer::Unknown("full".to_owned())), None, 60, true),
             (Some(Answer::Passed), Some(Change::Opened), 900, false),
         ] {
@@ -178,9 +181,10 @@ mod tests {
     #[test]
     fn what_is_no_answer_neither_closes_nor_counts_between_two_failures() {
         let (mut schedule, a, now) = one();
-        for answer in [None, Some(Answer::Unknown("no library".to_owned())), None, None] {
+        let unknown = Some(Answer::Unknown("no library".to_owned()));
+        for (answer, again) in [(None, 5), (unknown, 60), (None, 5), (None, 5)] {
             assert_eq!(schedule.record(&a, answer.as_ref(), now), None);
-            assert_eq!(wait(&schedule, now), 60);
+            assert_eq!(wait(&schedule, now), again);
         }
         schedule.record(&a, Some(&failed()), now);
         schedule.record(&a, None, now);

@@ -174,8 +174,10 @@ impl Reporter {
             let support = self.isolation.support.borrow().clone();
             let mut report = report(&cards, &closed, support.as_ref(), &pods, others);
             for card in &mut report.0 {
+                // A plugin that ends takes no finding back.
                 let outside = self.outside_mps.borrow();
                 let on_it = outside.iter().filter(|(on, _)| *on == card.uuid);
+                let on_it = on_it.filter(|_| phase == Phase::Serving);
                 card.outside_mps = on_it.map(|(_, pod)| pod.clone()).collect();
             }
             self.write_cards(report, written).await?;

@@ -143,6 +143,9 @@ async fn a_gpu_on_which_cuda_opens_no_context_takes_no_pods_until_it_does() {
 async fn no_server_and_an_answer_that_is_none_close_nothing_and_pods_that_fail_are_a_reason_to_ask()
 {
     let mut rig = node(&Value::Null).await;
+    // The other card has no room for a context.
+    let a = json!({"uuid": A, "memoryMiB": 2048, "usedMiB": 1025, "cudaMajor": 9});
+    rig.script(&[a, json!({"uuid": B, "memoryMiB": 2048, "cudaMajor": 9})]);
     begin(&mut rig).await;
     rig.kubelet.registered(1).await;
     let mut asked = Asked::by(&rig, &["nonsense", "unknown no memory", "failed CUDA is silent"]);

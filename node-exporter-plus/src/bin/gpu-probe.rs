@@ -14,6 +14,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::process::ExitCode;
+use std::sync::PoisonError;
 use std::thread::{sleep, spawn};
 use std::time::Duration;
 
@@ -24,6 +25,12 @@ use nvml::{Card, Error, Library, Probe};
 use tokio::runtime;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
+use tokio::task::spawn_blocking;
+use tokio::time::timeout;
+
+/// The time at the end for a context that is being opened: a client of MPS that is killed may end others. The pod has 15
+/// seconds.
+const LAST_CONTEXT: Duration = Duration::from_secs(10);
 
 fn main() -> ExitCode {
     let arguments: Vec<_> = args_os().skip(1).collect();
@@ -53,12 +60,20 @@ fn serve_contexts(socket: &Path) -> ExitCode {
     let library = var_os("PLIMSOLL_CUDA_LIBRARY").unwrap_or(cuda::DEFAULT_LIBRARY.into());
     let served = listen(socket).and_then(|listener| {
         let contexts = Contexts::new(current_exe()?, library.into());
+        let asking = contexts.asking();
         let (ended, wait) = oneshot::channel();
         spawn(move || ended.send(contexts.serve(&listener)));
         runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
             let mut terminated = signal(SignalKind::terminate())?;
             tokio::select! {
-                _ = terminated.recv() => Ok(None),
+                _ = terminated.recv() => {
+                    // Never unlocked, so that no other begins.
+                    let last = spawn_blocking(move || {
+                        std::mem::forget(asking.lock().unwrap_or_else(PoisonError::into_inner));
+                    });
+                    let _ = timeout(LAST_CONTEXT, last).await;
+                    Ok(None)
+                }
                 why = wait => Ok(Some(why.unwrap_or(Ok("a thread has ended".to_owned()))?)),
             }
         })
@@ -82,7 +97,9 @@ fn listen(socket: &Path) -> io::Result<UnixListener> {
 fn try_context(library: &Path) -> ExitCode {
     let answer = match cuda::try_context(library) {
         Ok(()) => Answer::Passed,
-        Err(error) if error.is_fault() => Answer::Failed(error.to_string()),
+        Err(error) if error.is_fault(var_os("CUDA_MPS_PIPE_DIRECTORY").is_some()) => {
+            Answer::Failed(error.to_string())
+        }
         Err(error) => Answer::Unknown(error.to_string()),
     };
     let written = writeln!(io::stdout(), "{answer}");

@@ -2,14 +2,16 @@
 //! its own for each question: `gpu-probe context`. CUDA reads `CUDA_VISIBLE_DEVICES` once in a process, a context takes
 //! some 200 MiB of the host's memory, and a call into the driver may never return.
 //!
-//! Invariant: one such process runs at a time. One that hangs in the kernel cannot be killed, and no second one is
-//! started while it exists.
+//! Invariants: one such process runs at a time, beside those that hang in the kernel and cannot be killed; no second one
+//! is started for the GPU of such a process. A failure counts only in a container that is new, or was when that GPU
+//! first failed: a container keeps the devices and the library that it began with, and may lose devices.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -23,10 +25,12 @@ const KILLED: Duration = Duration::from_secs(5);
 const CLIENT: Duration = Duration::from_secs(5);
 /// The pause between two looks at a process.
 const LOOK: Duration = Duration::from_millis(20);
-/// The time for which a GPU does not pass, after which the server ends: a new container has the devices and the library
-/// as they are by then. After ten minutes the kubelet starts a container again at once.
+/// How old a container may be in which a GPU fails that had not failed before.
+const NEW: Duration = Duration::from_secs(300);
+/// The time for which a GPU fails, after which the server ends: a new container has the devices and the library as they
+/// are by then. After ten minutes the kubelet starts a container again at once.
 const GIVE_UP_AFTER: Duration = Duration::from_secs(600);
-/// The largest number of GPUs of which the server remembers that they do not pass.
+/// The largest number of GPUs of which the server remembers something.
 const MAX_GPUS: usize = 64;
 
 /// What answers questions, one after the other.
@@ -37,17 +41,31 @@ pub struct Contexts {
     /// CUDA's library: a path, or a name that the dynamic loader finds.
     library: PathBuf,
     limit: Duration,
-    /// The process that was killed and has not ended, and its GPU.
-    stuck: Option<(Child, String)>,
-    /// Since when each GPU has not passed.
-    not_passed: HashMap<String, Instant>,
+    started: Instant,
+    /// The processes that were killed and have not ended, by their GPUs.
+    stuck: HashMap<String, Child>,
+    /// Since when each GPU has failed.
+    failing: HashMap<String, Instant>,
+    /// The GPUs that have failed while the container was new.
+    failed_when_new: HashSet<String>,
+    /// Locked while a process opens a context.
+    asking: Arc<Mutex<()>>,
 }
 
 impl Contexts {
     /// Has `program` open contexts by the CUDA library `library`.
     #[must_use]
     pub fn new(program: PathBuf, library: PathBuf) -> Self {
-        Self { program, library, limit: LIMIT, stuck: None, not_passed: HashMap::new() }
+        Self {
+            program,
+            library,
+            limit: LIMIT,
+            started: Instant::now(),
+            stuck: HashMap::new(),
+            failing: HashMap::new(),
+            failed_when_new: HashSet::new(),
+            asking: Arc::default(),
+        }
     }
 
     /// Gives a context this time in place of 30 seconds.
@@ -56,7 +74,13 @@ impl Contexts {
         Self { limit, ..self }
     }
 
-    /// Answers clients until a GPU has not passed for ten minutes; returns why it ends.
+    /// Locked while a process opens a context.
+    #[must_use]
+    pub fn asking(&self) -> Arc<Mutex<()>> {
+        Arc::clone(&self.asking)
+    }
+
+    /// Answers clients until a new container may do better; returns why it ends.
     ///
     /// # Errors
     /// If no client can be accepted.
@@ -65,7 +89,7 @@ impl Contexts {
             let (client, _) = listener.accept()?;
             // A client that fails has lost its answer, and asks again.
             if let Ok(Some(question)) = self.answer(client)
-                && let Some(why) = self.is_over(&question, Instant::now())
+                && let Some(why) = self.is_over(&question.uuid, Instant::now())
             {
                 return Ok(why);
             }
@@ -89,34 +113,46 @@ impl Contexts {
 
     /// Opens a context.
     fn ask(&mut self, question: &Question) -> Answer {
-        let answer = match self.waits_for() {
-            Some(uuid) if uuid == question.uuid => Answer::Failed(hangs(self.limit)),
-            Some(uuid) => Answer::Unknown(format!(
-                "a call into NVIDIA's driver for GPU {uuid} hangs and cannot be killed"
-            )),
-            None => self.run(question).unwrap_or_else(|error| {
+        let uuid = &question.uuid;
+        let answer = if self.hangs(uuid) {
+            Answer::Failed(hangs(self.limit))
+        } else if self.stuck.len() + self.failing.len() >= 2 * MAX_GPUS {
+            Answer::Unknown("too many GPUs fail".to_owned())
+        } else {
+            self.run(question).unwrap_or_else(|error| {
                 Answer::Unknown(format!("{}: {error}", self.program.display()))
-            }),
+            })
         };
-        if answer == Answer::Passed {
-            self.not_passed.remove(&question.uuid);
-        } else if self.not_passed.len() < MAX_GPUS {
-            self.not_passed.entry(question.uuid.clone()).or_insert_with(Instant::now);
+        match answer {
+            Answer::Passed => {
+                self.failing.remove(uuid);
+                self.failed_when_new.remove(uuid);
+            }
+            Answer::Failed(_) => {
+                self.failing.entry(uuid.clone()).or_insert_with(Instant::now);
+                if self.started.elapsed() < NEW {
+                    self.failed_when_new.insert(uuid.clone());
+                }
+            }
+            Answer::Unknown(_) => {}
         }
-        answer
+        match answer {
+            Answer::Failed(why) if !self.failed_when_new.contains(uuid) => {
+                Answer::Unknown(format!("{why}, maybe in this container alone: a new one is asked"))
+            }
+            answer => answer,
+        }
     }
 
-    /// The GPU for which a process hangs that was killed.
-    fn waits_for(&mut self) -> Option<&str> {
-        if let Some((child, _)) = &mut self.stuck
-            && child.try_wait().is_ok_and(|status| status.is_some())
-        {
-            self.stuck = None;
-        }
-        self.stuck.as_ref().map(|(_, uuid)| uuid.as_str())
+    /// Whether a process for this GPU was killed and has not ended.
+    fn hangs(&mut self, uuid: &str) -> bool {
+        self.stuck.retain(|_, child| !child.try_wait().is_ok_and(|status| status.is_some()));
+        self.stuck.contains_key(uuid)
     }
 
     fn run(&mut self, question: &Question) -> io::Result<Answer> {
+        let asking = self.asking();
+        let _asking = asking.lock().unwrap_or_else(PoisonError::into_inner);
         let mut command = Command::new(&self.program);
         command.arg("context").arg(&self.library).env("CUDA_VISIBLE_DEVICES", &question.uuid);
         match &question.mps {
@@ -125,11 +161,17 @@ impl Contexts {
         };
         let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
         if !ends_within(&mut child, self.limit)? {
+            let computes = is_runnable(&child);
             child.kill()?;
             if !ends_within(&mut child, KILLED)? {
-                self.stuck = Some((child, question.uuid.clone()));
+                self.stuck.insert(question.uuid.clone(), child);
             }
-            return Ok(Answer::Failed(hangs(self.limit)));
+            return Ok(match computes {
+                true => {
+                    Answer::Unknown(format!("no answer within {:?}: CPUs are busy", self.limit))
+                }
+                false => Answer::Failed(hangs(self.limit)),
+            });
         }
         let status = child.wait()?;
         let line = match child.stdout.take() {
@@ -140,18 +182,25 @@ impl Contexts {
         Ok(answer.unwrap_or_else(|| Answer::Unknown(format!("gpu-probe context ended: {status}"))))
     }
 
-    /// Why this process ends after that question; `None` if it goes on. One that left a process behind in the kernel
-    /// could not be started again.
-    fn is_over(&self, question: &Question, now: Instant) -> Option<String> {
-        let uuid = &question.uuid;
-        let since = self.not_passed.get(uuid).filter(|_| self.stuck.is_none())?;
-        (now.duration_since(*since) >= GIVE_UP_AFTER).then(|| {
+    /// Why this process ends after a question about that GPU; `None` if it goes on. One that left a process behind in
+    /// the kernel could not be started again.
+    fn is_over(&self, uuid: &str, now: Instant) -> Option<String> {
+        let since = self.failing.get(uuid).filter(|_| self.stuck.is_empty())?;
+        let is_over =
+            !self.failed_when_new.contains(uuid) || now.duration_since(*since) >= GIVE_UP_AFTER;
+        is_over.then(|| {
             format!(
-                "GPU {uuid} has not passed for ten minutes, so this process ends: a new container has the devices and the \
-                 driver's library as they are now"
+                "GPU {uuid} fails, so this process ends: a new container has the devices and the driver's library as they \
+                 are now"
             )
         })
     }
+}
+
+/// Whether a process waits for nothing but a CPU, by the third field of its `stat`, behind its name in parentheses.
+fn is_runnable(child: &Child) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('R'))
 }
 
 fn hangs(limit: Duration) -> String {
@@ -232,38 +281,58 @@ mod tests {
         let (_folder, mut contexts) = contexts("exec sleep 1000", Duration::from_millis(50));
         let answer = contexts.ask(&question("GPU-a none"));
         assert_eq!(answer, Answer::Failed(hangs(contexts.limit)));
-        assert!(contexts.stuck.is_none(), "it has ended");
+        assert!(contexts.stuck.is_empty(), "it has ended");
     }
 
     #[test]
-    fn no_second_process_is_started_while_one_cannot_be_killed() {
-        let (folder, mut contexts) = contexts("touch \"${0%/*}/started\"; echo passed", LIMIT);
+    fn one_that_only_lacks_a_cpu_says_nothing_about_the_gpu() {
+        let (_folder, mut contexts) = contexts("while :; do :; done", Duration::from_millis(300));
+        let answer = contexts.ask(&question("GPU-a none")).to_string();
+        assert!(answer.starts_with("unknown no answer within"), "{answer}");
+    }
+
+    #[test]
+    fn no_second_process_is_started_for_a_gpu_whose_process_cannot_be_killed() {
+        let (folder, mut contexts) =
+            contexts("touch \"${0%/*}/$CUDA_VISIBLE_DEVICES\"; echo passed", LIMIT);
         let unkillable = Command::new("sleep").arg("1000").spawn().unwrap();
-        contexts.stuck = Some((unkillable, "GPU-a".to_owned()));
+        contexts.stuck.insert("GPU-a".to_owned(), unkillable);
         assert!(matches!(contexts.ask(&question("GPU-a none")), Answer::Failed(_)));
-        assert!(matches!(contexts.ask(&question("GPU-b none")), Answer::Unknown(_)));
-        assert!(!folder.path().join("started").exists());
+        assert!(!folder.path().join("GPU-a").exists());
+        assert_eq!(contexts.ask(&question("GPU-b none")), Answer::Passed, "another GPU is asked");
         let later = Instant::now() + GIVE_UP_AFTER;
-        assert_eq!(contexts.is_over(&question("GPU-a none"), later), None, "it would stay behind");
-        contexts.stuck.as_mut().unwrap().0.kill().unwrap();
-        contexts.stuck.as_mut().unwrap().0.wait().unwrap();
-        assert_eq!(contexts.ask(&question("GPU-b none")), Answer::Passed);
+        assert_eq!(contexts.is_over("GPU-a", later), None, "it would stay behind");
+        let stuck = contexts.stuck.get_mut("GPU-a").unwrap();
+        stuck.kill().unwrap();
+        stuck.wait().unwrap();
+        assert_eq!(contexts.ask(&question("GPU-a none")), Answer::Passed);
     }
 
     #[test]
-    fn it_ends_once_a_gpu_has_not_passed_for_ten_minutes() {
+    fn it_ends_once_a_gpu_has_failed_for_ten_minutes() {
         let (folder, mut contexts) = contexts("cat \"${0%/*}/answer\"", LIMIT);
         let mut says = |answer: &str, uuid: &str, later: Duration| {
             fs::write(folder.path().join("answer"), format!("{answer}\n")).unwrap();
-            let question = question(&format!("{uuid} none"));
-            contexts.ask(&question);
-            contexts.is_over(&question, Instant::now() + later).is_some()
+            contexts.ask(&question(&format!("{uuid} none")));
+            contexts.is_over(uuid, Instant::now() + later).is_some()
         };
         let (soon, late) = (GIVE_UP_AFTER / 2, GIVE_UP_AFTER);
         assert!(!says("failed it", "GPU-a", soon));
         assert!(!says("passed", "GPU-b", late));
-        assert!(says("unknown it", "GPU-a", late));
+        assert!(!says("unknown it", "GPU-c", late), "nothing is known to be wrong");
+        assert!(says("failed it", "GPU-a", late));
         assert!(!says("passed", "GPU-a", late));
+    }
+
+    #[test]
+    fn a_first_failure_in_an_old_container_is_that_of_the_container() {
+        let (_folder, mut contexts) = contexts("echo failed it", LIMIT);
+        assert_eq!(contexts.ask(&question("GPU-a none")), Answer::Failed("it".to_owned()));
+        contexts.started = Instant::now().checked_sub(NEW).unwrap();
+        assert_eq!(contexts.ask(&question("GPU-a none")), Answer::Failed("it".to_owned()));
+        assert_eq!(contexts.is_over("GPU-a", Instant::now()), None);
+        assert!(matches!(contexts.ask(&question("GPU-b none")), Answer::Unknown(_)));
+        assert!(contexts.is_over("GPU-b", Instant::now()).is_some(), "a new one is asked");
     }
 
     #[test]

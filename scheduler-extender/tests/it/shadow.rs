@@ -41,9 +41,18 @@ async fn shadow(rig: &Rig) -> Vec<ShadowedPod> {
 }
 
 fn metric(rig: &Rig, name: &str) -> u64 {
+    sample(rig, &format!("plimsoll_extender_shadow_{name} "))
+}
+
+/// How often the shadow policy's file had this outcome.
+fn changes(rig: &Rig, outcome: &str) -> u64 {
+    let labels = format!(r#"{{file="shadow-policy",outcome="{outcome}"}}"#);
+    sample(rig, &format!("plimsoll_file_changes_total{labels} "))
+}
+
+fn sample(rig: &Rig, name: &str) -> u64 {
     let text = rig.context.metrics().unwrap();
-    let name = format!("plimsoll_extender_shadow_{name} ");
-    let line = text.lines().find_map(|line| line.strip_prefix(&name));
+    let line = text.lines().find_map(|line| line.strip_prefix(name));
     line.map_or(0, |value| value.parse().unwrap())
 }
 
@@ -108,10 +117,7 @@ async fn a_missing_file_is_no_error_and_its_policy_counts_once_it_is_there() {
     let (sim, rig, files) = cluster(None).await;
     let (status, text) = rig.get_status("/shadow").await;
     assert_eq!((status, text.contains("missing or faulty")), (503, true), "{text}");
-    assert_eq!(
-        metric(&rig, r#"plimsoll_file_changes_total{file="shadow-policy",outcome="refused"}"#),
-        1
-    );
+    assert_eq!(changes(&rig, "refused"), 1);
     let refused = |state: u8| format!("plimsoll_files_refused{{file=\"shadow-policy\"}} {state}\n");
     assert!(rig.context.metrics().unwrap().contains(&refused(1)));
     let file = files.path().join("shadow.yaml");
@@ -123,10 +129,7 @@ async fn a_missing_file_is_no_error_and_its_policy_counts_once_it_is_there() {
     decide(&rig, &sim.put(pod("web")), 1).await;
     // Another: what was decided under the one before is gone with the first decision under it.
     std::fs::write(&file, with_limit("0.7")).unwrap();
-    rig.until("the change", async || {
-        metric(&rig, r#"plimsoll_file_changes_total{file="shadow-policy",outcome="changed"}"#) == 2
-    })
-    .await;
+    rig.until("the change", async || changes(&rig, "changed") == 2).await;
     rig.filter("/load-aware", &sim.put(pod("other")), &["cool"]).await;
     rig.until("the new policy's sample", async || shadow(&rig).await[0].pod.name == "other").await;
     assert_eq!(shadow(&rig).await.len(), 1);

@@ -1,8 +1,8 @@
 //! Opens a CUDA context as a pod's program does, since NVML answers well for a GPU that CUDA cannot use; and the words
 //! in which a process that does so is asked and answers.
 //!
-//! Invariant: only CUDA's own answer is a fault of the GPU. A library that is missing or does not load, one of another
-//! driver than the kernel's, and a lack of memory say nothing about the GPU.
+//! Invariant: only CUDA's own answer is a fault of the GPU. A library that is missing or does not load, a lack of memory,
+//! and an MPS server that has as many clients as it takes say nothing about the GPU.
 
 mod words;
 
@@ -23,7 +23,9 @@ const BYTES: usize = 1 << 20;
 const SUCCESS: c_int = 0;
 const OUT_OF_MEMORY: c_int = 2;
 const NO_DEVICE: c_int = 100;
-const DRIVER_MISMATCH: c_int = 803;
+const UNAVAILABLE: i32 = 46;
+const MPS_CLIENTS: i32 = 808;
+const MPS_CONNECTIONS: i32 = 809;
 
 /// An address on the GPU (`CUdeviceptr`).
 type Address = u64;
@@ -44,9 +46,6 @@ pub enum ContextError {
         /// The loader's error.
         reason: String,
     },
-    /// The library is of another driver than the kernel's module, as in a container that is older than the driver.
-    #[error("CUDA's library here is of another driver than the kernel's")]
-    DriverMismatch,
     /// The GPU, or the machine, has no memory for a context.
     #[error("{call}: no memory for a context")]
     OutOfMemory {
@@ -69,16 +68,22 @@ pub enum ContextError {
 }
 
 impl ContextError {
-    /// Whether programs of pods fail for it too.
-    pub fn is_fault(&self) -> bool {
-        matches!(self, Self::Refused { .. } | Self::Corrupt)
+    /// Whether programs of pods fail for it too, where a context is opened by MPS or not. MPS gives one client too many
+    /// numbers of its own, or that of a GPU which is not available.
+    pub fn is_fault(&self, by_mps: bool) -> bool {
+        match self {
+            Self::NoLibrary { .. } | Self::OutOfMemory { .. } => false,
+            Self::Refused { code: MPS_CLIENTS | MPS_CONNECTIONS, .. } => false,
+            Self::Refused { code: UNAVAILABLE, .. } => !by_mps,
+            Self::Refused { .. } | Self::Corrupt => true,
+        }
     }
 }
 
 /// What to do about an error of that number, behind a colon; empty where that is not known.
 fn remedy(code: i32) -> &'static str {
     match code {
-        46 => ": it is busy, in an exclusive compute mode, or MPS takes no more clients",
+        UNAVAILABLE => ": it is busy, in an exclusive compute mode, or MPS takes no more clients",
         NO_DEVICE => {
             ": CUDA finds no GPU. Look for /dev/nvidia-uvm and at the driver's log (dmesg) on the node"
         }
@@ -86,8 +91,11 @@ fn remedy(code: i32) -> &'static str {
             ": the system is not ready. On machines with NVSwitch, start NVIDIA's fabric manager \
                 (nvidia-fabricmanager)"
         }
+        803 => {
+            ": the driver's library is of another version than its module in the kernel. Load the module anew, or boot"
+        }
         805..=807 | 810 => ": MPS does not answer. Start its control daemon anew",
-        808 | 809 => ": MPS takes no more clients",
+        MPS_CLIENTS | MPS_CONNECTIONS => ": MPS takes no more clients",
         _ => "",
     }
 }
@@ -180,7 +188,6 @@ impl Cuda {
         match code {
             SUCCESS => Ok(()),
             OUT_OF_MEMORY => Err(ContextError::OutOfMemory { call }),
-            DRIVER_MISMATCH => Err(ContextError::DriverMismatch),
             _ => Err(ContextError::Refused { call, code, name: self.name(code) }),
         }
     }

@@ -590,7 +590,7 @@ const CHANGED: &[(&str, &str, &[&str])] = &[
     ("devicePlugin.probeResources.requests.memory", r#""9Mi""#, &[]),
     ("devicePlugin.probeResources.limits.memory", r#""9Mi""#, &[]),
     ("mps.enabled", "true", &[]),
-    ("mps.exclusive", "false", &[r#"devicePlugin.env={"PLIMSOLL_ISOLATION":"mps"}"#]),
+    ("mps.exclusive", "true", &[r#"devicePlugin.env={"PLIMSOLL_ISOLATION":"mps"}"#]),
     ("mps.image", r#""x""#, &[]),
     ("mps.sharedMemory", r#""2g""#, &[]),
     ("fromGpushare", "true", &[]),
