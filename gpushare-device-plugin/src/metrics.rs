@@ -12,8 +12,8 @@ pub struct Metrics {
     /// Allocate calls refused, by `Refusal::label`; and container starts refused for another reason than a mismatch, of
     /// which `record` is a record of the kubelet that cannot be read.
     pub refusals: Labelled<Counter, 1>,
-    /// Container starts by how the kubelet's record compares with the claim: `verified`, `unverifiable` without a record
-    /// or a claim, `mismatch` where they contradict each other, and the start is refused.
+    /// Container starts by how the kubelet's record compares with the claim: `verified`, `unverifiable` without a
+    /// record or a claim, `mismatch` where they contradict each other, and the start is refused.
     pub starts: Labelled<Counter, 1>,
     /// Pods that are on another card by the kubelet's record than by their claim.
     pub corrections: Counter,

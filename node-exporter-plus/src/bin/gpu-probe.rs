@@ -28,8 +28,8 @@ use tokio::sync::oneshot;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
-/// The time at the end for a context that is being opened: a client of MPS that is killed may end others. The pod has 15
-/// seconds.
+/// The time at the end for a context that is being opened: a client of MPS that is killed may end others. The pod has
+/// 15 seconds.
 const LAST_CONTEXT: Duration = Duration::from_secs(10);
 
 fn main() -> ExitCode {

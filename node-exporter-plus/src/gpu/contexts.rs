@@ -2,8 +2,8 @@
 //! its own for each question: `gpu-probe context`. CUDA reads `CUDA_VISIBLE_DEVICES` once in a process, a context takes
 //! some 200 MiB of the host's memory, and a call into the driver may never return.
 //!
-//! Invariants: one such process runs at a time, beside those that hang in the kernel and cannot be killed; no second one
-//! is started for the GPU of such a process. A failure counts only in a container that is new, or was when that GPU
+//! Invariants: one such process runs at a time, beside those that hang in the kernel and cannot be killed; no second
+//! one is started for the GPU of such a process. A failure counts only in a container that is new, or was when that GPU
 //! first failed: a container keeps the devices and the library that it began with, and may lose devices.
 
 use std::collections::{HashMap, HashSet};

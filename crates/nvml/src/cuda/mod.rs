@@ -1,8 +1,8 @@
 //! Opens a CUDA context as a pod's program does, since NVML answers well for a GPU that CUDA cannot use; and the words
 //! in which a process that does so is asked and answers.
 //!
-//! Invariant: only CUDA's own answer is a fault of the GPU. A library that is missing or does not load, a lack of memory,
-//! and an MPS server that has as many clients as it takes say nothing about the GPU.
+//! Invariant: only CUDA's own answer is a fault of the GPU. A library that is missing or does not load, a lack of
+//! memory, and an MPS server that has as many clients as it takes say nothing about the GPU.
 
 mod words;
 
