@@ -166,11 +166,10 @@ impl Contexts {
             if !ends_within(&mut child, KILLED)? {
                 self.stuck.insert(question.uuid.clone(), child);
             }
-            return Ok(match computes {
-                true => {
-                    Answer::Unknown(format!("no answer within {:?}: CPUs are busy", self.limit))
-                }
-                false => Answer::Failed(hangs(self.limit)),
+            return Ok(if computes {
+                Answer::Unknown(format!("no answer within {:?}: CPUs are busy", self.limit))
+            } else {
+                Answer::Failed(hangs(self.limit))
             });
         }
         let status = child.wait()?;
