@@ -1,10 +1,12 @@
 //! The program in the pods of `make card`: it takes memory of its GPU, keeps it busy, or faults on it, and says on
 //! standard output what it got, a JSON object a line.
 //!
-//!     card-client hold MIB SECONDS      allocates until MIB or the refusal, then holds
-//!     card-client spin ROUNDS SECONDS   kernels of ROUNDS each, four in flight
-//!     card-client fault                 a kernel that stores where nothing is mapped
-//!     card-client outside WORDS…        one of these, without MPS in its environment
+//! ```text
+//! card-client hold MIB SECONDS      allocates until MIB or the refusal, then holds
+//! card-client spin ROUNDS SECONDS   kernels of ROUNDS each, four in flight
+//! card-client fault                 a kernel that stores where nothing is mapped
+//! card-client outside WORDS…        one of these, without MPS in its environment
+//! ```
 //!
 //! As process 1 of its container it ignores SIGTERM, so a deletion ends it by SIGKILL with its kernels in flight. With
 //! `CARD_FAKE` libcuda is a stand-in: it opens a context and holds.
