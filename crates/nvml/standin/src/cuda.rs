@@ -178,6 +178,7 @@ pub unsafe extern "C" fn cuGetErrorName(code: c_int, name: *mut *const c_char) -
         NO_DEVICE => c"CUDA_ERROR_NO_DEVICE",
         INVALID_DEVICE => c"CUDA_ERROR_INVALID_DEVICE",
         802 => c"CUDA_ERROR_SYSTEM_NOT_READY",
+        803 => c"CUDA_ERROR_SYSTEM_DRIVER_MISMATCH",
         805 => c"CUDA_ERROR_MPS_CONNECTION_FAILED",
         _ => {
             let _ = unsafe { put(name, null()) };
