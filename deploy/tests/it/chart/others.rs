@@ -69,7 +69,7 @@ fn cut(value: &Value, depth: usize) -> Value {
 
 /// Maps that their owner may have emptied.
 fn is_owners(path: &str) -> bool {
-    ["resources", "nodeSelector", "env"].iter().any(|key| path.ends_with(key))
+    ["resources", "Resources", "nodeSelector", "env"].iter().any(|key| path.ends_with(key))
 }
 
 /// A value without what its owner may have emptied.
