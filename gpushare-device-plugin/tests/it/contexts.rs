@@ -105,7 +105,7 @@ impl Asked {
                 let mut client = client.unwrap();
                 let mut question = String::new();
                 BufReader::new(&client).read_line(&mut question).unwrap();
-                // Before the answer: whoever sees what follows from it finds the question.
+                // Passed on before the answer, so that a test which sees the effect of the answer has the question.
                 if sender.send(question).is_err() {
                     return;
                 }

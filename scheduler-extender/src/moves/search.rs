@@ -365,9 +365,12 @@ impl<'s> Nodes<'s> {
         let gives_way = pod.priority.is_none_or(|priority| resident.gives_way_to(priority));
         let was_moved = workload(resident).is_some_and(|it| self.moved.contains(&it));
         let stays = resident.stays.or(was_moved.then_some(Stays::Moved));
-        let stays = stays.or((!gives_way).then_some(Stays::Priority));
+        if let Some(stays) = stays.or((!gives_way).then_some(Stays::Priority)) {
+            return Some(stays);
+        }
+        // Last: it reads all charges of the node.
         let undrained = self.all[at].cards.undrained_clients();
-        stays.or(undrained.contains(&resident.uid).then_some(Stays::MpsClient))
+        undrained.contains(&resident.uid).then_some(Stays::MpsClient)
     }
 
     fn proposal(&self, plan: &MovePlan) -> Proposal {
