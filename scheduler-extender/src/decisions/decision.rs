@@ -5,7 +5,7 @@
 
 use std::borrow::Cow;
 use std::cmp::Ordering;
-use std::collections::HashSet;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::{Arc, OnceLock};
 
 use cluster::GpuRequestError;
@@ -509,17 +509,17 @@ impl Decision {
         }
     }
 
-    /// Whether cards of some node do for the pod once deleted pods are no longer charged there that no report has
-    /// shown: that takes seconds at most.
-    pub fn fits_without_departed(&self) -> bool {
-        let Some(request) = &self.request else { return false };
+    /// Whether cards of some node do for the pod once these pods are gone from it.
+    pub fn fits_without(&self, leaving: &BTreeMap<NodeName, BTreeSet<PodUid>>) -> bool {
+        let Some(request) = self.request.as_ref().filter(|_| !leaving.is_empty()) else {
+            return false;
+        };
         (0..self.len()).any(|position| {
+            let Some(gone) = leaving.get(self.name(position)) else { return false };
             let Some(cards) = self.cards(position) else { return false };
-            let departed = cards.departed();
-            let is_departed = |pod: &PodUid| departed.binary_search(pod).is_ok();
-            !departed.is_empty()
-                && !self.is_backed_off(position)
-                && cards.fit_without(is_departed, &self.pod.uid, request, &self.rule).is_ok()
+            let fits =
+                cards.fit_without(|pod| gone.contains(pod), &self.pod.uid, request, &self.rule);
+            fits.is_ok() && !self.is_backed_off(position)
         })
     }
 

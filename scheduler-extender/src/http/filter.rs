@@ -12,7 +12,7 @@ use crate::card_evictions::CardEvictions;
 use crate::decisions::{DecidedPod, Decision};
 use crate::extender::{Decided, PlacedRequest};
 use crate::node_request::NamesJson;
-use crate::view::{GpuPodId, HeldByDeleted};
+use crate::view::{GpuPodId, HeldByDeleted, Index};
 use crate::wire::FilterResult;
 
 const BY_LOAD: &str = "load-aware/filter";
@@ -137,19 +137,15 @@ fn filter_by_cards(
     // kube-scheduler has checked the node's total, so only the single cards do not suffice. Its preemption, which sees
     // totals only, would find no pod to evict and fail with "expected at least one victim".
     let refused = decision.no_fits(decided.prepared());
-    // kube-scheduler sees no event when the seconds are over for which a deleted pod is charged that no report has
-    // shown. An error makes it retry by itself. But an error also ends its search for pods to evict: there is none
-    // where a less important pod has cards.
+    // What frees units is an event for kube-scheduler too, which may ask before it was seen here; and what a timer
+    // frees is none. An error makes kube-scheduler ask again by itself. But an error also ends its search for pods to
+    // evict: there is none where a less important pod has cards.
     let fits_somewhere = refused.iter().any(Option::is_none);
     let retries = match held {
-        Some(HeldByDeleted::Unreported) if fits_somewhere => Some(HELD_BY_DELETED),
-        None if !fits_somewhere
-            && decision.fits_without_departed()
-            && !priority.is_some_and(|it| decider.view.ask(|index| index.has_pod_below(it))) =>
-        {
-            Some(FREE_IN_SECONDS)
-        }
-        _ => None,
+        Some(HeldByDeleted::Recently) if fits_somewhere => Some(HELD_BY_DELETED),
+        Some(_) => None,
+        None if fits_somewhere => None,
+        None => frees_soon(decider, decision, priority).then_some(FREE_IN_SECONDS),
     };
     let mut rejections = Rejections::default();
     for (position, why) in refused.iter().enumerate() {
@@ -172,6 +168,12 @@ fn filter_by_cards(
     }
     log(BY_CARDS, decision, &rejections);
     answer(decider, BY_CARDS, names, &rejections)
+}
+
+/// Whether the pod fits once pods are gone that leave, and there is nothing to evict for it.
+fn frees_soon(decider: &Decider, decision: &Decision, priority: Option<i32>) -> bool {
+    decision.fits_without(&decider.view.ask(Index::leaving))
+        && !priority.is_some_and(|it| decider.view.ask(|index| index.has_pod_below(it)))
 }
 
 /// Reports a pod that fits on no node to the evictor, or withdraws its report. `priority` is `None` for a pod that may

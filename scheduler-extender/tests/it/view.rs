@@ -13,7 +13,7 @@ use placement::policy::LoadPolicy;
 use placement::reading::ReadingCodec;
 use placement::units::{Cores, NodeName, PodUid, Units};
 use scheduler_extender::view::{
-    GpuPodId, HeldByDeleted, PodUse, ReservationError, View, WatchedPod, select_pod,
+    GpuPodId, HeldByDeleted, Index, PodUse, ReservationError, View, WatchedPod, select_pod,
 };
 use serde_json::{Value, json};
 
@@ -333,19 +333,19 @@ fn pods_wait_while_deleted_ones_of_their_namespace_hold_units_and_others_do_not(
     cluster.apply(Event::Applied(watched(&bound("b", "n2"))));
     assert_eq!(waits(&cluster, "ml"), None);
     cluster.apply(Event::Gone(watched(&bound("a", "n1"))));
-    assert_eq!(waits(&cluster, "ml"), Some(HeldByDeleted::Unreported));
+    assert_eq!(waits(&cluster, "ml"), Some(HeldByDeleted::Recently));
     assert_eq!(waits(&cluster, "other"), None);
     let reserve = |cluster: &Cluster, namespace| {
         let (pod, rule) = (in_namespace(namespace, &new), cluster.view.choice_rule());
         cluster.view.change(|index| index.reserve(&pod, &asked, &"n2".into(), &rule))
     };
-    let held = ReservationError::HeldByDeleted(HeldByDeleted::Unreported);
+    let held = ReservationError::HeldByDeleted(HeldByDeleted::Recently);
     assert_eq!(reserve(&cluster, "ml").unwrap_err(), held);
     // Its processes run on.
     report(&cluster, "n1", Some("a"));
-    assert_eq!(waits(&cluster, "ml"), Some(HeldByDeleted::Reported));
+    assert_eq!(waits(&cluster, "ml"), Some(HeldByDeleted::Recently));
     cluster.view.change(|index| index.end_departures(cluster.now + SignedDuration::from_mins(9)));
-    assert_eq!(waits(&cluster, "ml"), Some(HeldByDeleted::Reported));
+    assert_eq!(waits(&cluster, "ml"), Some(HeldByDeleted::ForLong));
     // On a node that is not ready, they hold nothing that others could have.
     let reported = facts(gpu_node("n1", 1).into());
     let cards = cards_with_pod("n1", Some("a"));
@@ -360,10 +360,27 @@ fn pods_wait_while_deleted_ones_of_their_namespace_hold_units_and_others_do_not(
     cluster.apply(Event::Gone(watched(&ended)));
     assert_eq!(waits(&cluster, "ml"), None);
     cluster.apply(Event::Applied(watched(&bound("b2", "n2"))));
-    assert_eq!(waits(&cluster, "ml"), Some(HeldByDeleted::Reported));
+    assert_eq!(waits(&cluster, "ml"), Some(HeldByDeleted::Recently));
     report(&cluster, "n1", None);
     assert_eq!(waits(&cluster, "ml"), None);
     assert!(reserve(&cluster, "ml").is_ok());
+}
+
+#[test]
+fn units_are_not_expected_for_longer_than_two_minutes_after_a_deletion() {
+    let mut cluster = Cluster::new();
+    cluster.apply(Event::Applied(watched(&bound("a", "n1"))));
+    let ending = PodFacts { deleting: true, ..bound("b", "n2") };
+    cluster.apply(Event::Applied(watched(&ending)));
+    cluster.apply(Event::Gone(watched(&bound("a", "n1"))));
+    report(&cluster, "n1", Some("a"));
+    let leaving = |seconds| {
+        let now = cluster.now + SignedDuration::from_secs(seconds);
+        cluster.view.change(|index| index.tick(now));
+        cluster.view.ask(Index::leaving).into_keys().map(|node| node.to_string()).collect()
+    };
+    let nodes: [Vec<String>; 2] = [leaving(119), leaving(120)];
+    assert_eq!(nodes, [vec!["n1".to_owned(), "n2".to_owned()], vec![]]);
 }
 
 #[test]
@@ -378,7 +395,7 @@ fn a_deleted_pod_whose_processes_never_end_keeps_its_card_but_its_namespace_wait
     cluster.apply(Event::Gone(watched(&bound("a", "n1"))));
     report(&cluster, "n1", Some("a"));
     cluster.view.change(|index| index.end_departures(cluster.now + SignedDuration::from_secs(599)));
-    assert_eq!(waits(&cluster), Some(HeldByDeleted::Reported));
+    assert_eq!(waits(&cluster), Some(HeldByDeleted::ForLong));
     cluster.view.change(|index| index.end_departures(cluster.now + SignedDuration::from_secs(600)));
     assert_eq!(waits(&cluster), None);
     assert_eq!(cluster.view.read().totals().used, 8);

@@ -67,7 +67,7 @@ const PROGRAMS: [(&str, &str); 10] = [
     (
         "annotator",
         "--kubeconfig={work}/kubeconfig --policy-file={parts}/files/policy.yaml --listen-address=127.0.0.1:29106 \
-         --admin-address=127.0.0.1:29103 --exporter-port=29101 --burst-interval=5s",
+         --admin-address=127.0.0.1:29103 --exporter-port=29101",
     ),
     (
         "node-exporter-plus",

@@ -264,6 +264,11 @@ impl NodeLedger {
         }
     }
 
+    /// Whether the kubelet's last records have units of the pod.
+    pub fn is_recorded(&self, pod: &PodUid) -> bool {
+        !record(pod, &self.cards).is_empty()
+    }
+
     /// The stage of a pod's claim; `None` if it has no entry.
     pub fn stage(&self, pod: &PodUid) -> Option<Stage> {
         self.entries.get(pod).map(Entry::stage)

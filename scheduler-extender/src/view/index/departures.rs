@@ -5,6 +5,8 @@
 //! no card with which its pods, the deleted ones included, would hold more units than when one of these was deleted.
 //! Without that, creating pods and deleting them by force would hold any number of cards.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use jiff::{SignedDuration, Timestamp};
 use placement::gpu::{GpuRequest, NodeCards};
 use placement::units::{NodeName, PodUid, Units};
@@ -15,6 +17,12 @@ use super::{GpuPodId, Index};
 /// How long a deleted pod that holds units restricts its namespace: longer than any usual grace period. A process that
 /// never ends, or a node whose device plugin is gone, must not keep the namespace from all cards for ever.
 const RESTRICTS: SignedDuration = SignedDuration::from_mins(10);
+
+/// How long after a deletion the units are expected to be free within seconds.
+const FREES_WITHIN: SignedDuration = SignedDuration::from_mins(2);
+
+/// The most pods that [`Index::leaving`] looks at of each kind. Of more, the others' units free with an event.
+const LEAVING: usize = 256;
 
 /// A deleted pod that still holds units of a node.
 #[derive(Debug, Clone)]
@@ -40,15 +48,19 @@ impl Departure {
     fn is_over(&self, now: Timestamp) -> bool {
         now.duration_since(self.at).abs() >= REPORTED_WITHIN
     }
+
+    fn frees_soon(&self, now: Timestamp) -> bool {
+        is_within(FREES_WITHIN, self.at, now)
+    }
 }
 
 /// Deleted pods of a namespace hold units, so that its other pods have to wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HeldByDeleted {
-    /// One of them is in no report of its node yet. It counts for some seconds, and no event shows that they are over.
-    Unreported,
-    /// Reports show them. A report shows their end.
-    Reported,
+    /// One of them was deleted minutes ago at most.
+    Recently,
+    /// All have lingered for long.
+    ForLong,
 }
 
 impl Index {
@@ -109,11 +121,33 @@ impl Index {
         if wanted.saturating_add(request.peak()) <= most || !self.held_on(&pod.uid).is_empty() {
             return None;
         }
-        if held.into_iter().any(|departure| self.is_unreported(departure)) {
-            Some(HeldByDeleted::Unreported)
+        if held.into_iter().any(|departure| departure.frees_soon(self.now)) {
+            Some(HeldByDeleted::Recently)
         } else {
-            Some(HeldByDeleted::Reported)
+            Some(HeldByDeleted::ForLong)
         }
+    }
+
+    /// Pods whose units are expected to be free within seconds, by node: deleted ones, and ones that are being deleted
+    /// and have no units by their node's report any more. kube-scheduler learns of that when this view does: if it tries
+    /// a waiting pod a moment earlier, no other event may follow for minutes.
+    #[must_use]
+    pub fn leaving(&self) -> BTreeMap<NodeName, BTreeSet<PodUid>> {
+        let deleted = self.departures.iter().rev().take(LEAVING);
+        let deleted = deleted.filter(|it| it.frees_soon(self.now)).map(|it| (&it.node, &it.pod));
+        let ending = self.ending.iter().take(LEAVING);
+        let ending = ending.filter(|(_, since)| is_within(FREES_WITHIN, **since, self.now));
+        let ending = ending.filter_map(|(uid, _)| Some((self.pods.get(uid)?.nodes.first()?, uid)));
+        let ending = ending.filter(|(node, uid)| !self.is_in_report(node, uid));
+        let mut leaving = BTreeMap::<NodeName, BTreeSet<PodUid>>::new();
+        for (node, pod) in deleted.chain(ending) {
+            leaving.entry(node.clone()).or_default().insert(pod.clone());
+        }
+        leaving
+    }
+
+    fn is_in_report(&self, node: &NodeName, pod: &PodUid) -> bool {
+        self.nodes.get(node).is_some_and(|node| node.ledger.is_recorded(pod))
     }
 
     /// Drops what is known of a pod's deletion: an older event has shown it again, bound to `node`. It holds nothing on
@@ -148,12 +182,6 @@ impl Index {
         self.departures.iter().filter(move |it| it.namespace == namespace && self.counts(it))
     }
 
-    /// Whether the deleted pod is charged although no report of its node shows it yet.
-    fn is_unreported(&self, departure: &Departure) -> bool {
-        let node = self.nodes.get(&departure.node);
-        node.is_some_and(|node| node.ledger.read().departed().contains(&departure.pod))
-    }
-
     /// Whether the deleted pod takes units from others. On a node that is gone or not ready there is nothing to take,
     /// and its report may never change again.
     fn counts(&self, departure: &Departure) -> bool {
@@ -168,6 +196,11 @@ impl Index {
         let cards = node.ledger.read();
         is_charged(cards, pod) || cards.departed().contains(pod)
     }
+}
+
+/// Whether so much time at most lies between both, on a clock that may be set back.
+fn is_within(limit: SignedDuration, since: Timestamp, now: Timestamp) -> bool {
+    now.duration_since(since).abs() < limit
 }
 
 fn is_charged(cards: &NodeCards, pod: &PodUid) -> bool {

@@ -211,7 +211,7 @@ impl Index {
 
     fn update(&mut self, pod: &PodFacts, gpu: &GpuPod, record: &mut PodRecord) {
         if pod.deleting {
-            self.ending.insert(pod.uid.clone());
+            self.ending.entry(pod.uid.clone()).or_insert(self.now);
         }
         record.admitted |= pod.admitted;
         record.waits = pod.waits_at.map(|priority| (priority, pod.created_at));

@@ -23,7 +23,7 @@ mod refused;
 pub(crate) mod tabled;
 mod unmanaged;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::hash::RandomState;
 use std::sync::Arc;
 
@@ -71,7 +71,7 @@ pub struct Index {
     /// The cards that a pod would get on each node after kube-scheduler's evictions there.
     plans: Plans,
     /// Pods whose deletion has begun, evicted ones included.
-    ending: HashSet<PodUid>,
+    ending: HashMap<PodUid, Timestamp>,
     /// Deleted pods that may still have processes.
     departures: Vec<Departure>,
     /// What the pods request and declare of the list that is being read.
@@ -126,7 +126,7 @@ impl Index {
             in_flight: InFlightPods::default(),
             pods: HashMap::new(),
             plans: Table::Plans.empty(),
-            ending: HashSet::new(),
+            ending: HashMap::new(),
             departures: Vec::new(),
             listing: None,
             has_all_pods: false,

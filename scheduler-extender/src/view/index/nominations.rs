@@ -43,7 +43,7 @@ impl Index {
         let mut charges = accounts
             .filter(|account| cards.contains(&account.card.uuid))
             .flat_map(|account| &account.charges);
-        charges.any(|charge| self.ending.contains(&charge.pod))
+        charges.any(|charge| self.ending.contains_key(&charge.pod))
     }
 
     /// Updates the nomination in the ledgers, after the pod's nominated node or its kept cards have changed.
@@ -78,7 +78,7 @@ impl Index {
         let rule = ChoiceRule { measure: self.measure.current(), ..ChoiceRule::default() };
         let cards = self.nodes.get(node)?.ledger.read();
         let choice =
-            cards.fit_without(|pod| self.ending.contains(pod), uid, request, &rule).ok()?;
+            cards.fit_without(|pod| self.ending.contains_key(pod), uid, request, &rule).ok()?;
         Some(choice.card_ids())
     }
 
