@@ -158,7 +158,7 @@ impl Metrics {
             isolation: registry.gauges(
                 "plimsoll_gpu_isolation",
                 ["mode"],
-                "1 for the mode that limits containers to their share on this node, 0 for the others",
+                "1 for the mode that limits every container of this node at least, 0 for the others",
             ),
             isolated: registry.counters(
                 "plimsoll_gpu_isolated_containers_total",

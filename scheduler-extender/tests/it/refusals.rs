@@ -60,7 +60,7 @@ async fn a_pod_that_requires_isolation_passes_only_nodes_that_report_it_also_in_
     let names = ["driver", "mps", "none", "silent", "older"];
     let answer = rig.filter(FILTER, &asks, &names).await;
     assert_eq!(answer["NodeNames"], json!(["driver", "older"]));
-    let weaker = "node cannot enforce the pod's gpu-isolation (MPS cannot for a pod that mounts a /dev/shm or has the host's IPC)";
+    let weaker = "node cannot enforce the pod's gpu-isolation (for mps: no daemon runs, or the pod mounts a /dev/shm or has the host's IPC)";
     assert_eq!(rejection(&rig, &asks, "mps").await, weaker);
     let silent = rejection(&rig, &asks, "silent").await;
     assert!(silent.starts_with("node does not report which gpu-isolation"), "{silent}");

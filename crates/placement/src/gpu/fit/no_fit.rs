@@ -52,7 +52,7 @@ impl NoFit {
             }
             Self::NotAccepted => reason!("node has no GPU card of a model that the pod accepts"),
             Self::WeakIsolation => reason!(
-                "node cannot enforce the pod's gpu-isolation (MPS cannot for a pod that mounts a /dev/shm or has the host's IPC)"
+                "node cannot enforce the pod's gpu-isolation (for mps: no daemon runs, or the pod mounts a /dev/shm or has the host's IPC)"
             ),
             Self::UnknownIsolation => reason!(
                 "node does not report which gpu-isolation it can enforce: is its device plugin up to date?"

@@ -240,7 +240,7 @@ fn own_shared_memory(env: &TestEnv) -> Result<()> {
     asks["metadata"]["annotations"] = json!({"plimsoll.dev/gpu-isolation": "mps"});
     create(env, asks)?;
     let told = unschedulable(env, "asks", START)?;
-    ensure!(told.contains("MPS cannot for a pod that mounts a /dev/shm"), "{told}");
+    ensure!(told.contains("or the pod mounts a /dev/shm"), "{told}");
     create(env, with_memory(host, "keeps"))?;
     let pod = running(env, "keeps", START)?;
     let process = process_of(&pod, "main")?;
