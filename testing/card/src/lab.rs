@@ -15,6 +15,7 @@ use crate::mps::Mps;
 use crate::node::{NODE, Node, PLUGIN};
 use crate::parts::Parts;
 use crate::pods::{ISOLATION, program_of, told_to_take};
+use crate::questions::serving::{self, Python, Tokens};
 use crate::table::{Answer, Table, not_asked};
 
 /// How soon the programs tell of a change: several of their looks, on a busy machine.
@@ -30,6 +31,9 @@ pub(crate) struct Lab {
     pub(crate) parts: Parts,
     pub(crate) mps: Option<Mps>,
     pub(crate) table: Table,
+    pub(crate) python: Option<Python>,
+    /// What a served model gave alone.
+    pub(crate) served_alone: Option<Tokens>,
 }
 
 impl Lab {
@@ -43,8 +47,12 @@ impl Lab {
             step("FAKE: no GPU, a stand-in of NVIDIA's library; what needs CUDA is NOT ASKED");
         }
         node.start(&gpu)?;
-        let table = Table::new(Duration::from_secs(run.limit));
-        Ok(Self { node, gpu, work, parts: parts.clone(), mps: None, table })
+        let python = Python::find();
+        let serves = !run.fake && python.as_ref().is_some_and(Python::has_torch);
+        let serving = if serves { serving::TIME * serving::QUESTIONS } else { Duration::ZERO };
+        let table = Table::new(Duration::from_secs(run.limit) + serving);
+        let parts = parts.clone();
+        Ok(Self { node, gpu, work, parts, mps: None, table, python, served_alone: None })
     }
 
     /// Asks a question.

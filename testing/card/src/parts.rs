@@ -39,10 +39,11 @@ const PROGRAMS: [&str; 5] = [
 /// Of this crate: its program, and the one in pods.
 const OWN: [&str; 2] = ["plimsoll-card", "card-client"];
 /// Files of the checkout that the node is set up by.
-const FILES: [&str; 3] = [
+const FILES: [&str; 4] = [
     "deploy/base/policy.yaml",
     "deploy/components/gpu-mps/mps-control-daemon.yaml",
     "deploy/scheduler/kube-scheduler-config.yaml",
+    "testing/card/serve.py",
 ];
 /// The largest file of a bundle, for split.
 const LARGEST: &str = "60M";

@@ -25,7 +25,7 @@ const END: Duration = Duration::from_secs(60);
 
 /// A pod that is to be created.
 #[derive(Debug, Clone)]
-pub(crate) struct Pod(Value);
+pub(crate) struct Pod(pub(crate) Value);
 
 /// A pod of these units whose program gets these words. It is killed a second after its deletion.
 pub(crate) fn pod(name: impl Into<String>, units: u64, words: &str) -> Pod {
@@ -79,7 +79,8 @@ impl Lab {
         let mut object = pod.0.clone();
         if self.gpu.fake {
             let variable = json!({"name": "CARD_FAKE", "value": "1"});
-            object["spec"]["containers"][0]["env"] = json!([variable]);
+            let variables = object["spec"]["containers"][0]["env"].as_array_mut();
+            variables.into_iter().for_each(|env| env.push(variable.clone()));
         }
         self.node.call("POST", PODS, Some(&object)).map(drop)
     }

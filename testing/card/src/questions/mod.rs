@@ -3,6 +3,7 @@
 mod ends;
 mod inventory;
 mod mps;
+pub(crate) mod serving;
 mod shares;
 mod without_mps;
 
@@ -18,7 +19,7 @@ use crate::table::promise;
 pub(crate) fn ask(lab: &mut Lab) {
     let before = lab.gpu.used_mib();
     inventory::ask(lab);
-    for subject in [shares::ask, ends::ask, without_mps::ask, mps::ask] {
+    for subject in [shares::ask, ends::ask, without_mps::ask, serving::alone, mps::ask] {
         subject(lab);
         if let Err(error) = lab.clear() {
             lab.table.add("pods-end", "pods end when they are deleted", Duration::ZERO, Err(error));

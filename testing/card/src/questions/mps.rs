@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use e2e::command::wait_for;
 
-use super::{is_near, rounds_a_second, seconds};
+use super::{is_near, rounds_a_second, seconds, serving};
 use crate::lab::{Lab, TOLD};
 use crate::mps::{Mps, folder, stand_in};
 use crate::pods::pod;
@@ -32,6 +32,7 @@ pub(super) fn ask(lab: &mut Lab) {
     lab.ask("mps-offered", "a node with the component gpu-mps reports MPS", offered);
     lab.ask_cuda("mps-memory", "8 units under MPS are the most that a client gets", memory);
     lab.ask_cuda("mps-compute", "gpu-cores 25 and 70 divide the GPU in that ratio", compute);
+    serving::under_mps(lab);
     lab.ask("mps-outside", "a program that leaves MPS is found and named", |lab| {
         lab.clear()?;
         lab.start_pod(&pod("leaves", 2, "outside hold 64 900").mps())?;
