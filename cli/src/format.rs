@@ -82,6 +82,34 @@ pub(crate) fn printable_lines(text: &str) -> String {
     lines.join("\n")
 }
 
+/// The lines that differ, with `-` and `+`.
+pub(crate) fn differences(before: &str, after: &str) -> String {
+    let [before, after] = [before, after].map(|text| text.lines().collect::<Vec<_>>());
+    // How many lines the rests from these two on have in common.
+    let mut common = vec![vec![0_u32; after.len() + 1]; before.len() + 1];
+    for (i, line) in before.iter().enumerate().rev() {
+        for (j, other) in after.iter().enumerate().rev() {
+            let skips = common[i + 1][j].max(common[i][j + 1]);
+            common[i][j] = if line == other { common[i + 1][j + 1] + 1 } else { skips };
+        }
+    }
+    let (mut i, mut j, mut text) = (0, 0, String::new());
+    loop {
+        match (before.get(i), after.get(j)) {
+            (None, None) => return text,
+            (Some(line), Some(other)) if line == other => (i, j) = (i + 1, j + 1),
+            (Some(line), other) if other.is_none() || common[i + 1][j] >= common[i][j + 1] => {
+                text += &format!("-{line}\n");
+                i += 1;
+            }
+            (_, other) => {
+                text.extend(other.map(|line| format!("+{line}\n")));
+                j += 1;
+            }
+        }
+    }
+}
+
 /// A fraction as whole percent: `65%`.
 pub(crate) fn percent(fraction: f64) -> String {
     format!("{:.0}%", fraction * 100.0)
@@ -105,6 +133,15 @@ pub(crate) fn limit(fraction: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_lines_that_differ_are_shown() {
+        assert_eq!(differences("a\nb\nc\n", "a\nx\ny\nc\n"), "-b\n+x\n+y\n");
+        assert_eq!(differences("a\nb\nc\nd\n", "x\na\nb\nd\n"), "+x\n-c\n");
+        assert_eq!(differences("a\na\n", "a\n"), "-a\n");
+        assert_eq!(differences("", "a\n"), "+a\n");
+        assert_eq!(differences("a\n", "a\n"), "");
+    }
 
     #[test]
     fn loads_have_tenths_and_limits_the_digits_of_the_policy() {

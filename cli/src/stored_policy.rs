@@ -18,7 +18,7 @@ use crate::args::stored_policy::{Apply, Change, Rollback, Show};
 use crate::cluster_access::objects::Meta;
 use crate::cluster_access::{Cluster, PolicyMap};
 use crate::extender;
-use crate::format::printable_lines;
+use crate::format::{differences, printable_lines};
 use crate::output::{refuse_names, write_value};
 use crate::policy::{read, write_report};
 
@@ -242,33 +242,9 @@ fn confirmed(output: &mut dyn Write) -> Result<bool> {
     Ok(["y", "yes"].contains(&answer.trim().to_lowercase().as_str()))
 }
 
-/// The lines that differ, with `-` and `+`: those between the first and the last difference.
-fn differences(before: &str, after: &str) -> String {
-    let before: Vec<&str> = before.lines().collect();
-    let after: Vec<&str> = after.lines().collect();
-    let start = before.iter().zip(&after).take_while(|(a, b)| a == b).count();
-    let rest = before[start..].iter().rev().zip(after[start..].iter().rev());
-    let end = rest.take_while(|(a, b)| a == b).count();
-    let mut text = String::new();
-    for line in &before[start..before.len() - end] {
-        text += &format!("-{line}\n");
-    }
-    for line in &after[start..after.len() - end] {
-        text += &format!("+{line}\n");
-    }
-    text
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_lines_between_the_first_and_the_last_difference_are_shown() {
-        assert_eq!(differences("a\nb\nc\n", "a\nx\ny\nc\n"), "-b\n+x\n+y\n");
-        assert_eq!(differences("a\na\n", "a\n"), "-a\n");
-        assert_eq!(differences("a\n", "a\n"), "");
-    }
 
     #[test]
     fn a_former_policy_counts_only_while_the_one_after_it_is_in_force() {
