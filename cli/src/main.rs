@@ -20,6 +20,8 @@ mod packing;
 mod pending;
 mod pipe;
 mod policy;
+#[cfg(unix)]
+mod scheduler;
 mod scheduler_config;
 mod stored_policy;
 mod table;
@@ -69,6 +71,8 @@ fn run(command: &Command, output: &mut dyn Write) -> Result<ExitCode> {
         Command::Uncordon(flags) => cordon::cordon(flags, Wanted::Open, output),
         Command::Taints(flags) => taints::taints(flags, output),
         Command::SchedulerConfig(flags) => scheduler_config::scheduler_config(flags, output),
+        #[cfg(unix)]
+        Command::Scheduler(command) => scheduler::scheduler(command, output),
         Command::Ui(flags) => ui::ui(flags, output),
         Command::Version(flags) => version::version(flags, output),
         Command::Completion(flags) => completion::completion(flags, output),

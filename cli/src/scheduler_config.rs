@@ -33,7 +33,7 @@ pub(crate) fn scheduler_config(
     }
     write!(output, "{}", configuration(&policy, flags))?;
     if flags.address.is_none() && !flags.in_cluster {
-        writeln!(io::stderr(), "{ADDRESS_OF_SCRIPT}")?;
+        writeln!(io::stderr(), "{ADDRESS_FOR_ENABLE}")?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -182,7 +182,7 @@ fn head(flags: &SchedulerConfig, extender: &Extender) -> String {
         let others = profiles(&flags.scheduler_names);
         return format!("{OF_SECOND}{KIND}{OWN_LEASE}{lease}{PROFILE}{others}");
     }
-    let comment = if extender.has_tls() { BY_HAND } else { OF_SCRIPT };
+    let comment = if extender.has_tls() { BY_HAND } else { FOR_ENABLE };
     let kubeconfig = &flags.kubeconfig;
     let whose = if kubeconfig == KUBEADMS { " This is kubeadm's file." } else { "" };
     format!(
@@ -307,13 +307,13 @@ const DEFAULT_NAME: &str = "default-scheduler";
 
 const KUBEADMS: &str = "/etc/kubernetes/scheduler.conf";
 
-const ADDRESS_OF_SCRIPT: &str = "\
-Warning: the address is the Service's name behind http://, for `plimsoll-scheduler enable`, which puts the Service's
+const ADDRESS_FOR_ENABLE: &str = "\
+Warning: the address is the Service's name behind http://, for `plimsoll scheduler enable`, which puts the Service's
 address in its place and https with certificates. By hand, give --address https://ADDRESS:19100: the extender as
 shipped speaks TLS alone.";
 
-const OF_SCRIPT: &str = "\
-# What kube-scheduler needs to know of Plimsoll. On a kubeadm control plane, `plimsoll-scheduler enable` installs
+const FOR_ENABLE: &str = "\
+# What kube-scheduler needs to know of Plimsoll. On a kubeadm control plane, `plimsoll scheduler enable` installs
 # this file with the Service's address in place of its name, and https with certificates in place of http; elsewhere,
 # do so by hand (docs/install.md), and merge `extenders`, and `percentageOfNodesToScore` if it is here, into the
 # configuration that the scheduler has.

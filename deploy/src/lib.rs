@@ -3,8 +3,7 @@
 //! `Dockerfile` packs the images on what `runtime.lock` names, `base/` and `components/` are for kustomize, `chart/` is
 //! for Helm and says the same, `registry/` sets where the images are, `krew/` is for the plugin of kubectl, and
 //! `scheduler/` for kube-scheduler. The tests parse all of it as a cluster does: with each program's own flags, the
-//! policy's parser and Kubernetes' types; they run the script on the manifest that kubeadm writes. They also hold the
-//! documents to the code.
+//! policy's parser and Kubernetes' types. They also hold the documents to the code.
 
 pub mod book;
 

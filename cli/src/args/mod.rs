@@ -4,6 +4,8 @@ pub(crate) mod access;
 pub(crate) mod cards;
 pub(crate) mod operate;
 pub(crate) mod pods;
+#[cfg(unix)]
+pub(crate) mod scheduler;
 pub(crate) mod stored_policy;
 
 use std::ffi::OsStr;
@@ -113,6 +115,10 @@ pub(crate) enum Command {
     /// An annotator with --taint-hot-nodes sets these taints, and one without it clears them. This is for when none
     /// runs any more, as after Plimsoll was removed.
     Taints(operate::Taints),
+    /// Have a kubeadm control plane's kube-scheduler call the extender, and take it out again.
+    #[cfg(unix)]
+    #[command(subcommand)]
+    Scheduler(scheduler::SchedulerCommand),
     /// Write the KubeSchedulerConfiguration that a policy needs.
     ///
     /// The extender's entry has only the verbs that do work under the policy: no filter without limits and namespaces,
@@ -261,7 +267,7 @@ pub(crate) struct SchedulerConfig {
     #[arg(long, default_value = "plimsoll", value_name = "NAME", value_parser = namespace)]
     pub(crate) namespace: String,
 
-    /// Where kube-scheduler reaches the extender, and whether by TLS. `plimsoll-scheduler enable` puts the Service's
+    /// Where kube-scheduler reaches the extender, and whether by TLS. `plimsoll scheduler enable` puts the Service's
     /// address in place of its name, which kube-scheduler on the host's network cannot resolve, and https where the
     /// extender has certificates [default: port 19100 of scheduler-extender.NAMESPACE.svc, by http]
     #[arg(long, value_name = "URL", value_parser = verbs_url)]
@@ -308,7 +314,7 @@ Examples:
 
   # On a kubeadm control plane
   plimsoll scheduler-config --policy policy.yaml --gpu > kube-scheduler-config.yaml
-  deploy/scheduler/plimsoll-scheduler enable --config kube-scheduler-config.yaml
+  plimsoll scheduler enable --config kube-scheduler-config.yaml
 
   # After a move from crane-scheduler, whose pods name it
   plimsoll scheduler-config --policy policy.yaml --gpu --scheduler-name crane-scheduler \\

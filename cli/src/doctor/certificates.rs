@@ -66,7 +66,7 @@ fn of_secrets(facts: &Facts, found: &mut Findings) -> Vec<End> {
                     "there is no certificate {which}, without which no pod of {} starts",
                     secret.of
                 ),
-                "make it: plimsoll-scheduler certificates, or your issuer (docs/certificates.md)",
+                "make it: plimsoll scheduler certificates, or your issuer (docs/certificates.md)",
             ),
             Some(None) | None => {}
         }
@@ -94,10 +94,10 @@ fn in_use(facts: &Facts, found: &mut Findings) -> Vec<End> {
 fn judge(end: &End, facts: &Facts, found: &mut Findings) {
     let which = &end.which;
     let todo = if which.contains("kube-scheduler-tls") {
-        "plimsoll-scheduler certificates --new, then enable on each control-plane node, which has a copy \
+        "plimsoll scheduler certificates --new, then enable on each control-plane node, which has a copy \
          (docs/certificates.md)"
     } else {
-        "renew its Secret: plimsoll-scheduler certificates --new, or your issuer (docs/certificates.md)"
+        "renew its Secret: plimsoll scheduler certificates --new, or your issuer (docs/certificates.md)"
     };
     let left = days_left(end, facts);
     if end.time <= facts.time() {

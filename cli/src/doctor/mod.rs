@@ -6,7 +6,7 @@
 
 mod access_checks;
 mod autoscalers;
-mod certificates;
+pub(crate) mod certificates;
 pub(crate) mod collect;
 mod facts;
 mod finding;

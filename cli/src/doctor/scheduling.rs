@@ -10,7 +10,7 @@ use crate::cluster_access::EXTENDER;
 use crate::cluster_access::objects::Pod;
 use crate::cluster_access::workload::flag_of;
 
-/// Where `plimsoll-scheduler enable` puts the configuration.
+/// Where `plimsoll scheduler enable` puts the configuration.
 const FOLDER: &str = "/etc/kubernetes/plimsoll/";
 /// The annotation of kubeadm-config with the nodes on which `enable` has run.
 const ENABLED_NODES: &str = "plimsoll.dev/kube-scheduler-nodes";
@@ -60,7 +60,7 @@ pub(crate) fn configured(facts: &Facts, found: &mut Findings) {
                     "have the pods name plimsoll-scheduler in spec.schedulerName (docs/schedulers.md)"
                 }
                 None => {
-                    "run `plimsoll-scheduler enable` on each control-plane node; if the pods name another scheduler, \
+                    "run `plimsoll scheduler enable` on each control-plane node; if the pods name another scheduler, \
                      take spec.schedulerName out"
                 }
             };
@@ -109,11 +109,11 @@ fn static_pods(pods: &[Pod], facts: &Facts, found: &mut Findings) {
             ),
             None if enabled.contains(&node.as_str()) => found.fail(
                 format!("{node}: no --config, though `enable` has run there: kubeadm upgrade has written its manifest anew"),
-                format!("run `plimsoll-scheduler enable` on {node}"),
+                format!("run `plimsoll scheduler enable` on {node}"),
             ),
             None => found.fail(
                 format!("{node}: no --config, so it does not ask the extender ({without} of {} schedulers)", pods.len()),
-                format!("run `plimsoll-scheduler enable` on {node}"),
+                format!("run `plimsoll scheduler enable` on {node}"),
             ),
         }
     }
@@ -123,7 +123,7 @@ fn static_pods(pods: &[Pod], facts: &Facts, found: &mut Findings) {
         if text.is_some_and(|text| !text.contains(FOLDER)) {
             found.warn(
                 "the next kubeadm upgrade takes the configuration out of the manifests",
-                "run `plimsoll-scheduler enable` on each control-plane node; `status` says what is in the way",
+                "run `plimsoll scheduler enable` on each control-plane node; `status` says what is in the way",
             );
         }
     }
@@ -212,7 +212,7 @@ fn called(metrics: &Metrics<'_>, facts: &Facts, found: &mut Findings) {
     if handshakes > 0.0 {
         return found.fail(
             format!("no call was answered, and {handshakes} TLS handshakes failed"),
-            "run `plimsoll-scheduler enable` on each control-plane node: it has another certificate than the extender",
+            "run `plimsoll scheduler enable` on each control-plane node: it has another certificate than the extender",
         );
     }
     let Some(now) = found.read(TIME, facts.now.as_ref()) else { return };

@@ -54,7 +54,7 @@ fn what_is_wrong_ends_with_1_and_says_what_to_do() {
     assert_eq!((run.code, run.stderr.as_str()), (Some(1), ""));
     let expected = "\
 FAIL     kube-scheduler   cp-1: no --config, so it does not ask the extender (1 of 1 schedulers)
-                          -> run `plimsoll-scheduler enable` on cp-1
+                          -> run `plimsoll scheduler enable` on cp-1
 ok       requests         7 calls answered since the start
 
 1 FAIL, 0 warn, 0 unknown

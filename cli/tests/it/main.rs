@@ -16,6 +16,7 @@ mod help;
 mod operate;
 mod pending;
 mod policy;
+mod scheduler;
 mod scheduler_config;
 mod server;
 mod stored_policy;

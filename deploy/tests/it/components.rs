@@ -163,9 +163,9 @@ fn texts(parts: &Value, key: &str) -> BTreeSet<String> {
 }
 
 /// What clients and replicas are asked for stands in the certificate that is mounted, and comes from the Secret that
-/// the script makes.
+/// the command makes.
 #[test]
-fn the_extender_is_given_the_certificates_that_the_script_makes() {
+fn the_extender_is_given_the_certificates_that_the_command_makes() {
     let files =
         [("tls-cert-file", "tls.crt"), ("tls-key-file", "tls.key"), ("client-ca-file", "ca.crt")];
     let flags = parsed("scheduler-extender");
@@ -178,19 +178,16 @@ fn the_extender_is_given_the_certificates_that_the_script_makes() {
         let items = secret["items"].as_array().expect("items");
         assert!(items.contains(&json!({"key": file, "path": file})), "{file}");
     }
-    let script =
-        fs::read_to_string(deploy::folder().join("scheduler/plimsoll-scheduler")).expect("it");
+    let command = read("../cli/src/scheduler/certificates.rs");
     let own = flags.raw("replica-server-name").expect("a name");
     for line in [
-        format!("SERVER_SECRET={}", secret["name"].as_str().expect("a name")),
-        format!("service_name={}", own.replace(".plimsoll.", ".$namespace.")),
-        "            sign server \"/O=plimsoll/CN=$service_name\" &&".to_owned(),
-        "            sign client /O=plimsoll/CN=system:kube-scheduler &&".to_owned(),
+        format!("const SERVER_SECRET: &str = {};", secret["name"]),
+        format!("        format!(\"{}\", self.namespace)", own.replace(".plimsoll.", ".{}.")),
     ] {
-        assert!(script.lines().any(|of_script| of_script == line), "{line}");
+        assert!(command.lines().any(|of_command| of_command == line), "{line}");
     }
     assert!(secret["optional"].is_null(), "without it no pod may start");
-    // The common names that the script gives.
+    // The common names that the command gives.
     let variables = pod("scheduler-extender")["containers"][0]["env"].clone();
     let names =
         json!({"name": "PLIMSOLL_CLIENT_NAMES", "value": format!("system:kube-scheduler,{own}")});
@@ -522,7 +519,7 @@ fn cert_manager_makes_the_certificates_that_the_programs_check() {
         assert_eq!(spec["commonName"], common_name, "{name}");
         assert_eq!(spec["usages"], usages, "{name}");
         assert_eq!(spec["duration"], format!("{}h", 90 * 24), "{name}");
-        // `plimsoll-scheduler status` warns of a copy that ends within the same time.
+        // `plimsoll scheduler status` warns of a copy that ends within the same time.
         assert_eq!(spec["renewBefore"], format!("{}h", 30 * 24), "{name}");
         let signs = issuers.iter().find(|issuer| {
             issuer["kind"] == spec["issuerRef"]["kind"]
@@ -532,8 +529,8 @@ fn cert_manager_makes_the_certificates_that_the_programs_check() {
         let ca = issuers.iter().find(|issuer| issuer["spec"]["secretName"] == *ca);
         assert_eq!(ca.expect("a CA")["spec"]["isCA"], true, "{name}");
     }
-    let script = read("scheduler/plimsoll-scheduler");
-    assert!(script.lines().any(|line| line == "WARN_DAYS=30"), "{script}");
+    let command = read("../cli/src/scheduler/mod.rs");
+    assert!(command.lines().any(|line| line == "const WARNED: i64 = 30 * 24;"));
     let secrets: BTreeSet<(String, String)> = patches_of("exporter-tls")
         .iter()
         .flat_map(|(_, patch)| secrets(patch))

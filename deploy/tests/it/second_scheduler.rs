@@ -202,8 +202,8 @@ fn it_reads_the_configuration_and_the_certificate_that_are_mounted() {
     let generated = &kustomization()["configMapGenerator"][0];
     assert_eq!(generated["name"], "kube-scheduler");
     let secret = &pod["volumes"][1]["projected"]["sources"][0]["secret"];
-    let script = read("scheduler/plimsoll-scheduler");
-    assert!(script.contains(&format!("\nCLIENT_SECRET={}\n", text(&secret["name"]))));
+    let command = read("../cli/src/scheduler/certificates.rs");
+    assert!(command.contains(&format!("\nconst CLIENT_SECRET: &str = {};\n", secret["name"])));
     let files = secret["items"].as_array().unwrap().iter();
     let files: BTreeSet<String> =
         files.map(|item| format!("{certificates}/{}", text(&item["path"]))).collect();

@@ -32,7 +32,7 @@ const RETRY_PAUSE: Duration = Duration::from_secs(30);
 const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
 /// What is wrong, and what to do.
 const REMEDY: &str = "GPU pods are bound without Plimsoll's scheduler-extender and refused. If kube-scheduler has lost \
-                      its configuration, as after `kubeadm upgrade`, run `plimsoll-scheduler enable` on each \
+                      its configuration, as after `kubeadm upgrade`, run `plimsoll scheduler enable` on each \
                       control-plane node. If the pods name another scheduler, take spec.schedulerName out";
 
 /// Writes the condition and the events of this node.
@@ -246,7 +246,7 @@ mod tests {
     fn what_the_condition_and_the_event_say_fits_and_names_the_command() {
         for text in [condition_now(true).message, warning("aliyun.com/gpu-mem", WRITE_TIMEOUT).note]
         {
-            assert!(text.contains("plimsoll-scheduler enable"), "{text}");
+            assert!(text.contains("plimsoll scheduler enable"), "{text}");
             assert!(text.len() < 1000, "{text}");
         }
     }

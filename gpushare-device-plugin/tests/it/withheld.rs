@@ -57,7 +57,7 @@ async fn three_pods_that_bypassed_the_extender_end_the_offer_and_the_node_says_w
     assert!(conditions.iter().any(|condition| condition["type"] == "Ready"), "{conditions:?}");
     let event = rig.event("GPUUnitsWithheld").await;
     for text in [&condition["message"], &event["note"]] {
-        assert!(text.as_str().unwrap().contains("plimsoll-scheduler enable"), "{text}");
+        assert!(text.as_str().unwrap().contains("plimsoll scheduler enable"), "{text}");
     }
     assert_eq!(rig.metric("plimsoll_gpu_units_withheld"), 1.0);
     assert_eq!(rig.metric("plimsoll_gpu_withheld_total"), 1.0);

@@ -139,7 +139,7 @@ async fn bind_is_answered_to_the_named_clients_of_the_authority_alone() {
         let client = authority.client_with(&signed);
         ask(rig.address, &client, "POST /gpushare-scheduler/bind", &binding).await
     };
-    // As the script makes them: the first has no DNS name there, and a test's CA needs one.
+    // As `plimsoll scheduler certificates` makes them: the first has no DNS name there, and a test's CA needs one.
     for right in [authority.sign_as("system:kube-scheduler", "none.example"), authority.sign(NAME)]
     {
         assert!(ask(right).await.unwrap().contains("\"Error\""));

@@ -723,8 +723,8 @@ fn notes(by: &str, values: &str) -> String {
 #[test]
 #[ignore = "make chart"]
 fn the_notes_say_the_next_step_of_the_chosen_way() {
-    let enable = "plimsoll-scheduler enable --namespace elsewhere\n";
-    let make = "plimsoll-scheduler certificates --namespace elsewhere\n";
+    let enable = "plimsoll scheduler enable --namespace elsewhere\n";
+    let make = "plimsoll scheduler certificates --namespace elsewhere\n";
     let crane = " --config deploy/components/crane-policy/kube-scheduler-config.yaml\n";
     let taint = "Nodes over a limit carry a taint";
     let line = "\n  schedulerName: plimsoll-scheduler\n";

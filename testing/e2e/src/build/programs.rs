@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::OnceLock;
 
 use anyhow::{Context, Result};
 
@@ -65,8 +66,13 @@ pub fn sample_file_writer(settings: &Settings) -> Result<PathBuf> {
     Ok(built_in(settings).join("examples/day"))
 }
 
-/// Compiles `plimsoll`, the operators' command, and returns its path.
+/// Compiles `plimsoll`, the operators' command, the first time, and returns its path.
 pub fn operators_command(settings: &Settings) -> Result<PathBuf> {
+    static COMPILED: OnceLock<()> = OnceLock::new();
+    let path = built_in(settings).join("plimsoll");
+    if COMPILED.get().is_some() {
+        return Ok(path);
+    }
     match settings.profile {
         // `make test` has built it.
         Profile::Test => {
@@ -77,7 +83,8 @@ pub fn operators_command(settings: &Settings) -> Result<PathBuf> {
             &[&like_the_programs(settings), &["--package", "plimsoll-cli"][..]].concat(),
         )?,
     }
-    Ok(built_in(settings).join("plimsoll"))
+    COMPILED.get_or_init(|| ());
+    Ok(path)
 }
 
 fn packages() -> Vec<&'static str> {

@@ -16,8 +16,6 @@ use crate::command::wait_for;
 use crate::node::cards;
 use crate::progress::step;
 
-/// The shipped script that configures kube-scheduler, run on the control plane.
-const SCHEDULER_SWITCH: &str = "deploy/scheduler/plimsoll-scheduler";
 /// The administrator's, on the control plane.
 const ADMIN_KUBECONFIG: &str = "/etc/kubernetes/admin.conf";
 /// kube-scheduler's configuration for crane's policy, which the tests run with but for one timeout.
@@ -172,10 +170,8 @@ pub fn remove(cluster: &Cluster, overlay: &str) -> Result<()> {
 
 /// Runs the documented command that makes the certificates of extender and kube-scheduler, with more flags.
 pub fn make_certificates(cluster: &Cluster, flags: &[&str]) -> Result<()> {
-    let control_plane = cluster.nodes().first().context("a cluster needs a node")?;
-    let switch = cluster.settings().sources.join(SCHEDULER_SWITCH);
-    let command = [&switch.to_string_lossy(), "certificates", "--kubeconfig", ADMIN_KUBECONFIG];
-    control_plane.run(&[&command[..], flags].concat()).map(drop)
+    let certificates = ["certificates", "--kubeconfig", ADMIN_KUBECONFIG];
+    run_switch(cluster, &[&certificates[..], flags].concat()).map(drop)
 }
 
 /// Runs the documented command that has kube-scheduler ask the extender.
@@ -206,12 +202,12 @@ pub fn kubeadm_config(cluster: &Cluster) -> Result<String> {
 
 fn run_switch(cluster: &Cluster, words: &[&str]) -> Result<String> {
     let control_plane = cluster.nodes().first().context("a cluster needs a node")?;
-    let switch = cluster.settings().sources.join(SCHEDULER_SWITCH);
-    control_plane.run(&[&[&*switch.to_string_lossy()], words].concat())
+    let plimsoll = programs::operators_command(cluster.settings())?;
+    control_plane.run(&[&[&*plimsoll.to_string_lossy(), "scheduler"], words].concat())
 }
 
 pub(super) fn switch_scheduler(cluster: &Cluster, words: &[&str]) -> Result<()> {
-    step(&format!("kube-scheduler: {SCHEDULER_SWITCH} {}", words.join(" ")));
+    step(&format!("kube-scheduler: plimsoll scheduler {}", words.join(" ")));
     run_switch(cluster, words)?;
     let asks = words.first() == Some(&"enable");
     wait_for("kube-scheduler to run as it was told to", Duration::from_secs(400), || {

@@ -51,7 +51,7 @@ pub(crate) const FACTS: &[Fact] = &[
 const SEEN: Duration = Duration::from_secs(240);
 const SYSTEM: &str = "kube-system";
 const PLUGIN: &str = "daemonset/gpushare-device-plugin";
-/// Where `plimsoll-scheduler enable` puts the configuration, below a node's root.
+/// Where `plimsoll scheduler enable` puts the configuration, below a node's root.
 const SCHEDULER_FOLDER: &str = "etc/kubernetes/plimsoll";
 
 /// What the command prints, with kubectl's configuration and no address. `doctor` ends with 1 where it finds a fault,

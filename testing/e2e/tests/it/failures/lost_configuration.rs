@@ -85,7 +85,7 @@ fn pods_wait(env: &TestEnv) -> Result<()> {
         ensure!(made <= MADE, "{made} pods were made for {REPLICAS} replicas");
     }
     let message = condition(env)?.with_context(|| format!("no node has {CONDITION}"))?;
-    ensure!(message.contains("plimsoll-scheduler enable"), "{CONDITION}: {message}");
+    ensure!(message.contains("plimsoll scheduler enable"), "{CONDITION}: {message}");
     let reason = format!("reason={CONDITION}");
     let events = ["-n", "default", "get", "events", "--field-selector", &reason, "-o", "name"];
     let events = env.cluster()?.kubectl_run(&events)?;

@@ -19,7 +19,7 @@ use support::authority::Authority;
 use crate::env::TestEnv;
 use crate::support::http::Tls;
 
-/// The Secret that `plimsoll-scheduler` makes for kube-scheduler.
+/// The Secret that `plimsoll scheduler` makes for kube-scheduler.
 const OF_KUBE_SCHEDULER: &str = "kube-scheduler-tls";
 /// The name in the extender's certificate.
 const NAME: &str = "scheduler-extender.plimsoll.svc";
