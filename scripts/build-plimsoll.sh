@@ -15,14 +15,14 @@ if [[ $target = *-linux-* ]] && [ "$(uname -m)" != "$machine" ]; then
     of_target=$(tr a-z- A-Z_ <<<"$target")
     export "CARGO_TARGET_${of_target}_LINKER=$machine-linux-gnu-gcc"
 fi
+[ -d "$(rustc --print sysroot)/lib/rustlib/$target" ] || rustup target add "$target"
+. scripts/reproducible.sh
 # Of the C library, ring's C code uses memcpy and the like only: see build-exporter.sh.
 if [[ $target = *-linux-musl ]] && ! command -v "$machine-linux-musl-gcc" >/dev/null; then
     compiler=${CC:-cc}
     [ "$machine" = "$(uname -m)" ] || compiler=$machine-linux-gnu-gcc
     export "CC_${target//-/_}=$compiler" "CFLAGS_${target//-/_}=${CFLAGS:-} -U_FORTIFY_SOURCE"
 fi
-[ -d "$(rustc --print sysroot)/lib/rustlib/$target" ] || rustup target add "$target"
-. scripts/reproducible.sh
 "${CARGO:-cargo}" build --locked --release --target "$target" --package plimsoll-cli
 case $target in
 *windows*) cp "${CARGO_TARGET_DIR:-target}/$target/release/plimsoll.exe" "$folder/" ;;
