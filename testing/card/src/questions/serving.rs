@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use e2e::command::{command, run};
+use e2e::command::{command, run, wait_for};
 use serde::Deserialize;
 use serde_json::json;
 
@@ -108,8 +108,12 @@ fn serve(lab: &Lab, sharers: u64, mps: bool) -> Result<Option<Tokens>> {
         return Ok(None);
     };
     lab.clear()?;
-    let units = lab.allocatable()? / sharers;
-    let cores = 100 * units / lab.allocatable()?;
+    // A plugin that has just started offers none yet.
+    let offered = wait_for("the node's units", TOLD, || {
+        Ok(lab.allocatable().ok().filter(|units| *units >= sharers))
+    })?;
+    let units = offered / sharers;
+    let cores = 100 * units / offered;
     let folder = lab.work.join(format!("serving-{sharers}-{mps}"));
     fs::create_dir_all(&folder)?;
     fs::set_permissions(&folder, fs::Permissions::from_mode(0o777))?;
