@@ -48,14 +48,17 @@ rss_of_ours() { # signals
 rss_of_ours 22; rss22=$rss
 rss_of_ours 16; rss16=$rss anonymous16=$anonymous
 rss_with_pods() { # 16 signals, and /v1/pods of a node with 110 pods, version 2 of control groups
-    local groups=$work/cgroups/kubepods.slice before
+    local host=$work/host before
+    local groups=$host/sys/fs/cgroup/kubepods.slice
     mkdir -p "$groups"
-    echo cpu memory > "$work/cgroups/cgroup.controllers"
+    ln -s /proc "$host"
+    ln -s /sys/{block,bus,class,devices,kernel} "$host/sys"
+    echo cpu memory > "$host/sys/fs/cgroup/cgroup.controllers"
     for pod in $(seq 110); do
         folder=$groups/kubepods-pod$(printf '%08x_0d4c_4a63_9d6e_2f6a1c0b7e55' "$pod").slice
         cp -r node-exporter-plus/tests/fixtures/cgroups/v2 "$folder"
     done
-    start_ours 16 --path.cgroupfs="$work/cgroups"
+    start_ours 16 --host-root="$host"
     scrape $ours/metrics 334; scrape $ours/statistics 333; scrape $ours/v1/statistics 333
     before=$(kib $pid VmRSS)
     for _ in 1 2 3; do scrape $ours/v1/pods 10; sleep 5; done

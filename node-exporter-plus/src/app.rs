@@ -20,28 +20,34 @@ use crate::{Args, Metrics, Sampler, SharedStore, Store, collectors, pods, sample
 /// Starts sampling and serving.
 ///
 /// # Errors
-/// When `--path.procfs` is no procfs, a file that a flag names cannot be used, or the address is taken. The exporter's
+/// When there is no procfs below `--host-root`, a file that a flag names cannot be used, or the address is taken. The exporter's
 /// port is opened after everything else that can fail.
 pub async fn run(args: Args, context: Context) -> anyhow::Result<()> {
-    require_procfs(&args.procfs)?;
+    let roots = args.roots();
+    require_procfs(&args.host_root, &roots.procfs)?;
     let interval = args.sample_interval;
     let config = args.config_file.as_deref().map(|file| read_config(file, interval)).transpose()?;
     let store = SharedStore::new(Store::new(interval, config.unwrap_or_default()));
-    let boot = boot_id(&args.procfs);
+    let boot = boot_id(&roots.procfs);
     let storage =
         args.storage_file.as_ref().map(|file| load(file, boot.as_ref(), &store)).transpose()?;
     let clock: Clock = Arc::new(now);
     let metrics = context.register(Metrics::register);
 
     let node = Node { boot_id: boot, uptime: None, sample_interval: interval.duration() };
-    let uptime = UptimeFile::new(&args.procfs);
-    let endpoints =
-        Endpoints::new(store.clone(), clock.clone(), &metrics, node, uptime, args.cgroupfs.clone());
-    check_cgroups(&args.cgroupfs);
+    let uptime = UptimeFile::new(&roots.procfs);
+    let endpoints = Endpoints::new(
+        store.clone(),
+        clock.clone(),
+        &metrics,
+        node,
+        uptime,
+        roots.cgroupfs.clone(),
+    );
+    check_cgroups(&roots.cgroupfs);
     args.server().start(endpoints, &metrics, &context).await?;
 
     let probe = args.probe();
-    let roots = args.roots();
     let cards = LatestReport::default();
     let mut collectors = collectors::all(&roots, interval);
     collectors.push(Box::new(collectors::gpu::Gpu::new(cards.clone(), interval)));
@@ -57,7 +63,7 @@ pub async fn run(args: Args, context: Context) -> anyhow::Result<()> {
 /// Loads the samples of an earlier process of this boot.
 fn load(file: &Path, boot: Option<&String>, store: &SharedStore) -> anyhow::Result<Storage> {
     let boot = boot.context(
-        "--storage.file needs sys/kernel/random/boot_id in --path.procfs, since samples serve one boot",
+        "--storage.file needs proc/sys/kernel/random/boot_id below --host-root, since samples serve one boot",
     )?;
     let storage = Storage::new(file.to_owned(), BootId(boot.clone()));
     let loaded = storage.load(&mut store.lock(), now().boot);
@@ -66,13 +72,12 @@ fn load(file: &Path, boot: Option<&String>, store: &SharedStore) -> anyhow::Resu
 }
 
 /// Checks that a procfs is there. A wrong mount would otherwise show only as a node without readings.
-fn require_procfs(procfs: &Path) -> anyhow::Result<()> {
+fn require_procfs(host: &Path, procfs: &Path) -> anyhow::Result<()> {
     let stat = procfs.join("stat");
-    let hint = "give the host's /proc, mounted read-only";
+    let (host, procfs) = (host.display(), procfs.display());
     ensure!(
         stat.exists(),
-        "--path.procfs {}: there is no {}; {hint}",
-        procfs.display(),
+        "--host-root {host}: there is no {}; mount the host's /proc read-only at {procfs}",
         stat.display()
     );
     Ok(())

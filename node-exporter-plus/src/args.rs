@@ -22,8 +22,8 @@ use crate::series::Interval;
 /// known is left out: missing data is never shown as 0, and a value disappears once its newest sample is older than
 /// three sample intervals.
 ///
-/// In a container, mount the host's /proc read-only and name it with --path.procfs; for pods, also the host's
-/// /sys/fs/cgroup with --path.cgroupfs; for file systems, the host's root with --path.rootfs.
+/// In a container, mount the host's /proc and /sys read-only below the folder of --host-root; for file systems, the
+/// host's root as that folder.
 #[derive(Debug, Clone, Parser)]
 #[command(name = "node-exporter-plus", version)]
 pub struct Args {
@@ -61,49 +61,16 @@ pub struct Args {
     #[arg(long = "web.token-file", env = "PLIMSOLL_WEB_TOKEN_FILE", value_name = "FILE")]
     pub token_file: Option<PathBuf>,
 
-    /// The host's procfs.
-    #[arg(
-        long = "path.procfs",
-        env = "PLIMSOLL_PATH_PROCFS",
-        default_value = "/proc",
-        value_name = "DIRECTORY"
-    )]
-    pub procfs: PathBuf,
-
-    /// The host's sysfs: which disks and links there are, and the links' speeds.
-    #[arg(
-        long = "path.sysfs",
-        env = "PLIMSOLL_PATH_SYSFS",
-        default_value = "/sys",
-        value_name = "DIRECTORY"
-    )]
-    pub sysfs: PathBuf,
-
-    /// The host's control groups, of which /v1/pods tells what each pod uses, and which say what CPUs pods share. In a
-    /// container, the host's
-    /// /sys/fs/cgroup, mounted read-only: its own shows itself alone. Without those of a kubelet, /v1/pods answers 404.
-    #[arg(
-        long = "path.cgroupfs",
-        env = "PLIMSOLL_PATH_CGROUPFS",
-        default_value = "/sys/fs/cgroup",
-        value_name = "DIRECTORY"
-    )]
-    pub cgroupfs: PathBuf,
-
-    /// Where the host's file systems are mounted.
-    #[arg(
-        long = "path.rootfs",
-        env = "PLIMSOLL_PATH_ROOTFS",
-        default_value = "/",
-        value_name = "DIRECTORY"
-    )]
-    pub rootfs: PathBuf,
+    /// The folder that has the host's root, or what is needed of it: proc/, sys/ with sys/fs/cgroup/, and for file
+    /// systems all. In a container, mount these read-only: its own /sys/fs/cgroup shows no other pod.
+    #[arg(long, env = "PLIMSOLL_HOST_ROOT", default_value = "/", value_name = "DIRECTORY")]
+    pub host_root: PathBuf,
 
     /// The kubelet's --root-dir, as the node names it. What is mounted below it is a pod's volume and does not count as
     /// a file system of the node.
     #[arg(
-        long = "path.kubelet-root",
-        env = "PLIMSOLL_PATH_KUBELET_ROOT",
+        long,
+        env = "PLIMSOLL_KUBELET_ROOT",
         default_value = "/var/lib/kubelet",
         value_name = "DIRECTORY"
     )]
@@ -156,13 +123,7 @@ pub struct Args {
 impl Args {
     /// Where the node's files are.
     pub(crate) fn roots(&self) -> Roots {
-        Roots {
-            procfs: self.procfs.clone(),
-            sysfs: self.sysfs.clone(),
-            cgroupfs: self.cgroupfs.clone(),
-            rootfs: self.rootfs.clone(),
-            kubelet: self.kubelet_root.clone(),
-        }
+        Roots::below(&self.host_root, &self.kubelet_root)
     }
 
     /// How to run the probe of the cards.
@@ -205,7 +166,10 @@ mod tests {
     fn the_defaults_are_the_documented_ones() {
         let args = Args::parse_from(["node-exporter-plus"]);
         assert_eq!(args.listen_address.to_string(), "[::]:19101");
-        assert_eq!(args.procfs, PathBuf::from("/proc"));
+        let roots = args.roots();
+        assert_eq!(roots.procfs, PathBuf::from("/proc"));
+        assert_eq!(roots.cgroupfs, PathBuf::from("/sys/fs/cgroup"));
+        assert_eq!(roots.kubelet, PathBuf::from("/var/lib/kubelet"));
         assert_eq!(args.sample_interval.duration(), Duration::from_secs(10));
         assert_eq!(args.daemon.settings().admin.port(), 19105);
     }

@@ -204,7 +204,7 @@ fn variables_of_a_component_name_paths_that_it_mounts() {
             continue;
         }
         let mounted = mount["mountPath"].as_str().expect("a path");
-        for variable in change["env"].as_array().expect("variables") {
+        for variable in change["env"].as_array().into_iter().flatten() {
             let named = Path::new(variable["value"].as_str().expect("a path"));
             assert!(named.starts_with(mounted), "{path}: {}", named.display());
         }
@@ -213,6 +213,29 @@ fn variables_of_a_component_name_paths_that_it_mounts() {
         let taken = pod(program)["volumes"].as_array().cloned().expect("volumes");
         assert!(taken.iter().all(|volume| volume["name"] != mount["name"]), "{path}");
     }
+}
+
+/// The exporter takes what is mounted below `--host-root` for the host's. A folder of another name there would be made in
+/// the host's root, where that is mounted too.
+#[test]
+fn what_exporters_have_below_their_host_root_is_the_hosts_at_the_same_path() {
+    let patches = mounting().into_iter().map(|(_, patch)| patch);
+    let exporters = patches.filter(|patch| patch["metadata"]["name"] == "node-exporter-plus");
+    let mut found = Vec::new();
+    for set in [workload("node-exporter-plus")].into_iter().chain(exporters) {
+        let pod = &set["spec"]["template"]["spec"];
+        for mount in pod["containers"][0]["volumeMounts"].as_array().expect("mounts") {
+            let [volume] = &items_named(&pod["volumes"], &text(&mount["name"]))[..] else {
+                panic!("{mount}")
+            };
+            if let Some(below) = text(&mount["mountPath"]).strip_prefix("/host") {
+                found.push((below.to_owned(), text(&volume["hostPath"]["path"])));
+            }
+        }
+    }
+    found.sort();
+    let expected = [("", "/"), ("/proc", "/proc"), ("/sys", "/sys")];
+    assert_eq!(found, expected.map(|(below, path)| (below.to_owned(), path.to_owned())));
 }
 
 /// Where a client of MPS has its pipes and the memory that it shares with its server.
@@ -238,7 +261,7 @@ fn gpu_probe_has_the_mounts_of_a_client_of_mps_and_the_library_where_components_
         [
             "gpu-mps /run/plimsoll-mps/pipe /run/nvidia-mps true",
             "gpu-mps /run/plimsoll-mps/shm /dev/shm null",
-            "nvml-host-library /var/lib/plimsoll-node/nvidia /host/nvidia true",
+            "nvml-host-library /var/lib/plimsoll-node/nvidia /opt/nvidia true",
         ]
     );
 }

@@ -166,13 +166,12 @@ fn on_the_hosts_network_ports_are_open_at_the_nodes_address_alone() {
 
 #[test]
 fn every_path_in_a_flag_is_mounted() {
+    assert_eq!(parsed("node-exporter-plus").raw("host-root").as_deref(), Some("/host"));
     for program in PROGRAMS {
         let parsed = parsed(program);
         let mounts = mounts(program);
         for flag in [
             "policy-file",
-            "path.procfs",
-            "path.cgroupfs",
             "device-plugin-dir",
             "pod-resources-socket",
             "cdi-dir",

@@ -249,7 +249,7 @@ fn host_folders_are_these_and_writable_only_where_something_is_written() {
             "gpushare-device-plugin read /dev/null",
             "node-exporter-plus write /run/plimsoll",
             "node-exporter-plus read /proc",
-            "node-exporter-plus read /sys/fs/cgroup",
+            "node-exporter-plus read /sys",
         ]
     );
 }

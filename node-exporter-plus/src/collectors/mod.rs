@@ -14,7 +14,7 @@ pub mod pressure;
 mod rate;
 pub mod uptime;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::series::{Interval, Kind, Moment, Signal};
 
@@ -81,22 +81,35 @@ pub enum ParseError {
 /// Where this process sees the node's files.
 #[derive(Debug, Clone)]
 pub struct Roots {
-    /// `--path.procfs`: the node's `/proc`.
+    /// The node's `/proc`.
     pub procfs: PathBuf,
-    /// `--path.sysfs`: the node's `/sys`.
+    /// The node's `/sys`.
     pub sysfs: PathBuf,
-    /// `--path.cgroupfs`: the node's `/sys/fs/cgroup`.
+    /// The node's `/sys/fs/cgroup`.
     pub cgroupfs: PathBuf,
-    /// `--path.rootfs`: the node's `/`.
+    /// `--host-root`: the node's `/`.
     pub rootfs: PathBuf,
-    /// `--path.kubelet-root`: the kubelet's folder as the node names it, without `rootfs` before it.
+    /// `--kubelet-root`: the kubelet's folder as the node names it, without `rootfs` before it.
     pub kubelet: PathBuf,
+}
+
+impl Roots {
+    /// Those of a node whose root, or what is needed of it, is at `host`.
+    pub(crate) fn below(host: &Path, kubelet: &Path) -> Self {
+        Self {
+            procfs: host.join("proc"),
+            sysfs: host.join("sys"),
+            cgroupfs: host.join("sys/fs/cgroup"),
+            rootfs: host.to_owned(),
+            kubelet: kubelet.to_owned(),
+        }
+    }
 }
 
 #[cfg(test)]
 impl Roots {
     /// A node of a test, all in one folder.
-    pub(crate) fn in_folder(folder: &std::path::Path, procfs: &str) -> Self {
+    pub(crate) fn in_folder(folder: &Path, procfs: &str) -> Self {
         Self {
             procfs: folder.join(procfs),
             sysfs: folder.join("sys"),

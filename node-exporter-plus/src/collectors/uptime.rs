@@ -1,7 +1,7 @@
 //! The time since the machine's boot, from `/proc/uptime`.
 //!
 //! Not from `btime` of `/proc/stat`, which is a wall clock's time and moves when that is set: `/proc/uptime` counts
-//! from the boot itself, suspension included. Under `--path.procfs` it is the host's, also for an exporter in a
+//! from the boot itself, suspension included. Below `--host-root` it is the host's, also for an exporter in a
 //! container.
 
 use std::path::Path;

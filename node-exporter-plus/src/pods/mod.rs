@@ -53,14 +53,14 @@ pub struct PodUsage {
 pub enum CgroupError {
     /// No control groups are mounted there.
     #[error(
-        "--path.cgroupfs {path}: no control groups are mounted there; mount the host's /sys/fs/cgroup read-only and \
-         name it with this flag", path = .0.display()
+        "{path}: no control groups are mounted there; mount the host's /sys read-only at sys below --host-root",
+        path = .0.display()
     )]
     NotMounted(PathBuf),
     /// There are control groups, but none of a kubelet.
     #[error(
-        "--path.cgroupfs {path}: no control group there is named kubepods, kubepods.slice or *-kubepods.slice; in a \
-         container, mount the host's /sys/fs/cgroup read-only and name it with this flag", path = .0.display()
+        "{path}: no control group there is named kubepods, kubepods.slice or *-kubepods.slice; in a container, mount \
+         the host's /sys read-only at sys below --host-root", path = .0.display()
     )]
     NoKubelet(PathBuf),
 }

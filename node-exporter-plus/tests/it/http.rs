@@ -34,7 +34,7 @@ async fn idle_connections(address: SocketAddr, text: &str) -> Vec<TcpStream> {
 async fn idle_connections_keep_neither_scrapes_nor_probes_out() {
     let life = async {
         let procfs = Procfs::new();
-        let mut exporter = Exporter::start_with(procfs.path().to_str().unwrap(), &[]);
+        let mut exporter = Exporter::start_with(procfs.host(), &[]);
         let address = exporter.address("/metrics and /statistics").await;
         let admin = exporter.address("/metrics, /livez").await;
         let texts = ["", "GET /st", "GET /statistics HTTP/1.1\r\nHost: node\r\n\r\n"];
@@ -79,7 +79,7 @@ async fn ask_only(mut stream: TcpStream, blocked: Arc<Barrier>) {
 async fn connections_that_read_nothing_keep_neither_scrapes_nor_probes_out() {
     let life = async {
         let mut procfs = Procfs::new();
-        let folder = procfs.path().to_str().unwrap().to_owned();
+        let folder = procfs.host().to_owned();
         let mut exporter = Exporter::start_with(&folder, &[]);
         let address = exporter.address("/metrics and /statistics").await;
         let admin = exporter.address("/metrics, /livez").await;
@@ -99,7 +99,7 @@ async fn connections_that_read_nothing_keep_neither_scrapes_nor_probes_out() {
 async fn sighup_ends_it_as_sigterm_does_and_saves() {
     let life = async {
         let mut procfs = Procfs::new();
-        let folder = procfs.path().to_str().unwrap().to_owned();
+        let folder = procfs.host().to_owned();
         let file = procfs.path().join("samples");
         let storage = format!("--storage.file={}", file.display());
         let mut exporter = Exporter::start_with(&folder, &[&storage]);

@@ -25,7 +25,7 @@ async fn promtool_finds_no_fault_in_either_port_with_a_value_in_every_family() {
         let token = procfs.path().join("token");
         fs::write(&token, "first").unwrap();
         let flag = format!("--web.token-file={}", token.display());
-        let mut exporter = Exporter::start_with(procfs.path().to_str().unwrap(), &[&flag]);
+        let mut exporter = Exporter::start_with(procfs.host(), &[&flag]);
         let address = exporter.address("/metrics and /statistics").await;
         let admin = exporter.address("/metrics, /livez").await;
         fs::write(&token, "").unwrap();

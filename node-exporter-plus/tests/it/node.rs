@@ -1,16 +1,21 @@
-//! A procfs that the test writes, and an HTTP client.
+//! A node whose procfs the test writes, and an HTTP client.
 
 use std::fs;
 use std::net::SocketAddr;
-use std::path::Path;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// A procfs of a node with one CPU, whose counters (100 ticks a second) grow when the test says so.
+/// A procfs of a node with one CPU, whose counters (100 ticks a second) grow when the test says so. The node has the
+/// sysfs of this machine, without control groups.
 pub(crate) struct Procfs {
-    folder: TempDir,
+    /// The node's root.
+    host: TempDir,
+    /// The procfs below it.
+    folder: PathBuf,
     busy: u64,
     idle: u64,
     /// Seconds since the boot.
@@ -19,8 +24,14 @@ pub(crate) struct Procfs {
 
 impl Procfs {
     pub(crate) fn new() -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let procfs = Self { folder, busy: 1_000, idle: 9_000, uptime: 3_600 };
+        let host = tempfile::tempdir().unwrap();
+        let folder = host.path().join("proc");
+        let sysfs = host.path().join("sys");
+        fs::create_dir(&sysfs).unwrap();
+        for part in ["block", "bus", "class", "devices", "kernel"] {
+            symlink(Path::new("/sys").join(part), sysfs.join(part)).unwrap();
+        }
+        let procfs = Self { host, folder, busy: 1_000, idle: 9_000, uptime: 3_600 };
         let random = procfs.path().join("sys/kernel/random");
         fs::create_dir_all(&random).unwrap();
         fs::write(random.join("boot_id"), "7c0b6c4e-5a53-4e9f-8ef0-1e3a2f0f8a11\n").unwrap();
@@ -31,7 +42,12 @@ impl Procfs {
     }
 
     pub(crate) fn path(&self) -> &Path {
-        self.folder.path()
+        &self.folder
+    }
+
+    /// What `--host-root` takes.
+    pub(crate) fn host(&self) -> &str {
+        self.host.path().to_str().unwrap()
     }
 
     /// Lets `seconds` pass in which so much of the CPU is busy.

@@ -18,20 +18,20 @@ pub(crate) struct Exporter {
 }
 
 impl Exporter {
-    fn start(procfs: &str) -> Self {
-        Self::start_with(procfs, &[])
+    fn start(host: &str) -> Self {
+        Self::start_with(host, &[])
     }
 
-    pub(crate) fn start_with(procfs: &str, flags: &[&str]) -> Self {
+    pub(crate) fn start_with(host: &str, flags: &[&str]) -> Self {
         let local = ["--web.listen-address=127.0.0.1:0", "--admin-address=127.0.0.1:0"];
-        Self::launch(procfs, &[&local, flags].concat())
+        Self::launch(host, &[&local, flags].concat())
     }
 
     /// Starts the binary with these flags, as from a terminal: under nohup(1) it would inherit that SIGHUP is ignored.
-    pub(crate) fn launch(procfs: &str, flags: &[&str]) -> Self {
+    pub(crate) fn launch(host: &str, flags: &[&str]) -> Self {
         let mut child = Command::new("env")
             .args(["--default-signal=HUP", env!("CARGO_BIN_EXE_node-exporter-plus")])
-            .args(["--sample-interval=1s", "--log-format=json", "--path.procfs", procfs])
+            .args(["--sample-interval=1s", "--log-format=json", "--host-root", host])
             .args(flags)
             .stderr(Stdio::piped())
             .kill_on_drop(true)
@@ -92,7 +92,7 @@ impl Exporter {
 async fn it_samples_becomes_ready_serves_and_stops_cleanly() {
     let life = async {
         let mut procfs = Procfs::new();
-        let mut exporter = Exporter::start(procfs.path().to_str().unwrap());
+        let mut exporter = Exporter::start(procfs.host());
         let address = exporter.address("/metrics and /statistics").await;
         let admin = exporter.address("/metrics, /livez").await;
         // Values are stale after three seconds, so all are taken from one answer.
@@ -120,7 +120,7 @@ async fn it_samples_becomes_ready_serves_and_stops_cleanly() {
 async fn a_restarted_exporter_reads_the_samples_of_the_one_before() {
     let life = async {
         let mut procfs = Procfs::new();
-        let folder = procfs.path().to_str().unwrap().to_owned();
+        let folder = procfs.host().to_owned();
         let storage = format!("--storage.file={folder}/samples");
         let mut first = Exporter::start_with(&folder, &[&storage]);
         let address = first.address("/metrics and /statistics").await;
@@ -140,7 +140,7 @@ async fn a_restarted_exporter_reads_the_samples_of_the_one_before() {
 #[tokio::test]
 async fn a_configuration_error_names_file_line_and_field() {
     let procfs = Procfs::new();
-    let folder = procfs.path().to_str().unwrap().to_owned();
+    let folder = procfs.host().to_owned();
     let config = procfs.path().join("config.yaml");
     std::fs::write(&config, "rules:\n- signals: [load1]\n  values: [avg_5x]\n").unwrap();
     let exporter = Exporter::start_with(&folder, &["--config.file", config.to_str().unwrap()]);
@@ -153,11 +153,11 @@ async fn a_configuration_error_names_file_line_and_field() {
 }
 
 #[tokio::test]
-async fn a_wrong_procfs_is_a_fatal_error_with_advice() {
+async fn a_wrong_root_is_a_fatal_error_with_advice() {
     let exporter = Exporter::start("/nonexistent");
     let (code, last) = tokio::time::timeout(HANG, exporter.end()).await.unwrap();
     assert_eq!(code, Some(1));
-    let expected = "node-exporter-plus: --path.procfs /nonexistent: there is no /nonexistent/stat; \
-                    give the host's /proc, mounted read-only";
+    let expected = "node-exporter-plus: --host-root /nonexistent: there is no /nonexistent/proc/stat; \
+                    mount the host's /proc read-only at /nonexistent/proc";
     assert_eq!(last, expected);
 }

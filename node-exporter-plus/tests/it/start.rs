@@ -8,7 +8,7 @@ use crate::process::{Exporter, HANG};
 /// The last line of a process that cannot start, and that it opened no port.
 async fn refused(flags: &[&str]) -> String {
     let procfs = Procfs::new();
-    let exporter = Exporter::start_with(procfs.path().to_str().unwrap(), flags);
+    let exporter = Exporter::start_with(procfs.host(), flags);
     let (code, lines) = tokio::time::timeout(HANG, exporter.end_with_log()).await.unwrap();
     assert_eq!(code, Some(1), "{lines:?}");
     assert!(!lines.iter().any(|line| line.contains("serving")), "{lines:?}");
@@ -47,7 +47,7 @@ async fn a_taken_port_is_named_once() {
     {
         let flags = [format!("{flag}={address}"), format!("{other}=127.0.0.1:0")];
         let flags = flags.each_ref().map(String::as_str);
-        let exporter = Exporter::launch(procfs.path().to_str().unwrap(), &flags);
+        let exporter = Exporter::launch(procfs.host(), &flags);
         let (code, line) = tokio::time::timeout(HANG, exporter.end()).await.unwrap();
         assert_eq!(code, Some(1));
         let expected = format!(
@@ -67,7 +67,7 @@ async fn both_ports_answer_over_ipv6_and_ipv4() {
     let life = async {
         let procfs = Procfs::new();
         let flags = ["--web.listen-address=[::]:0", "--admin-address=[::]:0"];
-        let mut exporter = Exporter::launch(procfs.path().to_str().unwrap(), &flags);
+        let mut exporter = Exporter::launch(procfs.host(), &flags);
         let web = exporter.address("/metrics and /statistics").await;
         let admin = exporter.address("/metrics, /livez").await;
         for host in ["::1", "127.0.0.1"] {

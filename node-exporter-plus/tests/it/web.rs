@@ -117,7 +117,7 @@ async fn secured(authority: &Authority) -> Secured {
         token.flag("--web.token-file", "token"),
     ];
     let flags = flags.each_ref().map(String::as_str);
-    let mut exporter = Exporter::start_with(procfs.path().to_str().unwrap(), &flags);
+    let mut exporter = Exporter::start_with(procfs.host(), &flags);
     let address = exporter.address("/metrics and /statistics").await;
     Secured { exporter, address, tls, token, _procfs: procfs }
 }
@@ -213,9 +213,7 @@ async fn a_token_without_tls_works_with_a_warning() {
         let procfs = Procfs::new();
         let secret = Secret::new(&token("first"));
         let flag = secret.flag("--web.token-file", "token");
-        let no_pods = format!("--path.cgroupfs={}", procfs.path().display());
-        let flags = [flag.as_str(), &no_pods];
-        let mut exporter = Exporter::start_with(procfs.path().to_str().unwrap(), &flags);
+        let mut exporter = Exporter::start_with(procfs.host(), &[&flag]);
         let address = exporter.address("/metrics and /statistics").await;
         let warning = "--web.token-file without TLS: anyone on the network path can read the token";
         assert_eq!(exporter.line(warning).await["level"], "WARN");
@@ -241,7 +239,7 @@ async fn an_empty_token_file_is_a_fatal_error() {
     let procfs = Procfs::new();
     let secret = Secret::new(&token(""));
     let flag = secret.flag("--web.token-file", "token");
-    let exporter = Exporter::start_with(procfs.path().to_str().unwrap(), &[&flag]);
+    let exporter = Exporter::start_with(procfs.host(), &[&flag]);
     let (code, last) = tokio::time::timeout(HANG, exporter.end()).await.unwrap();
     assert_eq!(code, Some(1));
     let file = secret.file("token");

@@ -77,7 +77,7 @@ const MORE: [(&str, &str, &str); 43] = [
     ),
     ("gpushare-device-plugin", "unit-mib", "[changing the unit](operations.md#change-the-unit)"),
     ("node-exporter-plus", "config.file", "[more values](readings.md#more-values)"),
-    ("node-exporter-plus", "path.cgroupfs", "[what each pod uses](readings.md#what-each-pod-uses)"),
+    ("node-exporter-plus", "host-root", "[what each pod uses](readings.md#what-each-pod-uses)"),
     (
         "node-exporter-plus",
         "web.tls-cert-file",

@@ -3,7 +3,7 @@
 //!
 //! Usage is what `df` shows: used space as a share of used space and of that free to users other than root; `df -i` for
 //! inodes. File systems that make inodes as they need them (btrfs, vfat) have no usage of these. The mounts are those
-//! that this process sees below `--path.rootfs`, from its own `/proc/self/mountinfo`, so that neither `hostPID` nor
+//! that this process sees below `--host-root`, from its own `/proc/self/mountinfo`, so that neither `hostPID` nor
 //! root is needed. [`mounts`] selects those that count.
 
 mod mounts;

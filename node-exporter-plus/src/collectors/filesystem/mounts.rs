@@ -27,7 +27,7 @@ use crate::collectors::file::lines;
 pub struct Mount {
     /// The path for this process.
     pub path: PathBuf,
-    /// The path on the node, which is that without `--path.rootfs`.
+    /// The path on the node, which is that without `--host-root`.
     pub shown: String,
     /// Whether it holds a folder that pods fill.
     pub is_filled_by_pods: bool,

@@ -144,14 +144,14 @@ impl Cluster {
     }
 
     fn start_exporter(&self, plan: &NodePlan) -> anyhow::Result<()> {
-        let procfs = match plan.load {
-            Some(_) => self.root.join(plan.name).join("proc"),
-            None => PathBuf::from("/proc"),
+        let host = match plan.load {
+            Some(_) => self.root.join(plan.name),
+            None => PathBuf::from("/"),
         };
         let port = self.exporter_ports.get(plan.name).copied().unwrap_or_default();
         let flags = [
             format!("--web.listen-address={}", loopback(port)),
-            format!("--path.procfs={}", procfs.display()),
+            format!("--host-root={}", host.display()),
             "--sample-interval=1s".to_owned(),
             any_admin_port(),
         ];

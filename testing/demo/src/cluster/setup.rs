@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::Path;
 
 use serde_json::{Value, json};
@@ -43,8 +44,8 @@ pub(super) fn create_nodes(
     Ok(exporter_ports)
 }
 
-/// Makes a node's directory `root/NODE` with the script of its cards and NVIDIA's CDI specification. `index` is the
-/// node's in [`FLEET`].
+/// Makes a node's directory `root/NODE` with the script of its cards, NVIDIA's CDI specification and this machine's
+/// `/sys`. `index` is the node's in [`FLEET`].
 ///
 /// # Errors
 /// When a file cannot be written.
@@ -56,6 +57,7 @@ pub(super) fn write_node_files(
     let root = root.join(plan.name);
     let cdi_dir = root.join("cdi");
     fs::create_dir_all(&cdi_dir)?;
+    symlink("/sys", root.join("sys"))?;
     if plan.cards > 0 {
         let cards: Vec<Value> = (0..plan.cards)
             .map(|card| {

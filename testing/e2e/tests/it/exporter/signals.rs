@@ -158,7 +158,7 @@ fn end(mut server: Child) -> Result<()> {
 
 fn mount_is_visible_and_samples_go_on(node: &Node, exporter: Pid, place: &str) -> Result<()> {
     wait_for("the mount to reach the exporter", SAMPLES, || {
-        Ok(processes::mounts(exporter)?.contains(&format!("/host/root{place}")).then_some(()))
+        Ok(processes::mounts(exporter)?.contains(&format!("/host{place}")).then_some(()))
     })?;
     let asked = node.run(&["timeout", "1", "stat", "--file-system", place]);
     ensure!(asked.is_err(), "the file system answers: {asked:?}");
