@@ -36,6 +36,7 @@ use crate::contexts::watch::ContextWatch;
 use crate::departure::{Departure, Phase};
 use crate::dra::watch::DraWatch;
 use crate::drain::{Drain, DrainPipe};
+use crate::host::HostPaths;
 use crate::isolation::NodeIsolation;
 use crate::isolation::support::{Host, Missing};
 use crate::kubelet::session::Plugin;
@@ -77,15 +78,13 @@ pub async fn run(args: Args, context: Context) -> anyhow::Result<()> {
     let client = cluster::client(args.api.kubeconfig.as_deref())
         .await
         .context("cannot set up the API server's client")?;
-    let kubelet = PodResourcesClient::new(
-        &args.pod_resources_socket,
-        &args.names.gpu_resource,
-        metrics.clone(),
-    )
-    .context("--pod-resources-socket")?;
+    let host = args.host();
+    let kubelet =
+        PodResourcesClient::new(&host.pod_resources, &args.names.gpu_resource, metrics.clone())
+            .context("cannot use the kubelet's socket below --host-root")?;
     let events = NodeEvents::new(client.clone(), args.node());
     // From here on nothing can fail.
-    let wiring = Wiring { args, context, metrics, client, events, end: Shutdown::new() };
+    let wiring = Wiring { args, host, context, metrics, client, events, end: Shutdown::new() };
     if wiring.args.idle_without_cards {
         wiring.start_with_a_card(kubelet);
     } else {
@@ -97,6 +96,7 @@ pub async fn run(args: Args, context: Context) -> anyhow::Result<()> {
 /// What most tasks need.
 struct Wiring {
     args: Args,
+    host: HostPaths,
     context: Context,
     metrics: Metrics,
     client: cluster::Client,
@@ -110,8 +110,8 @@ impl Wiring {
     fn start_with_a_card(self, kubelet: PodResourcesClient) {
         let search = CardSearch {
             open: open_nvml(self.args.nvml_library.clone()),
-            pci_dir: self.args.pci_dir.clone(),
-            file: CardsFile::new(self.args.state_dir.clone()),
+            pci_dir: self.host.pci.clone(),
+            file: CardsFile::new(self.host.state.clone()),
             pause: self.args.health_interval * POLLS_PER_LOOK,
             metrics: self.metrics.clone(),
         };
@@ -134,10 +134,10 @@ impl Wiring {
     fn start(self, kubelet: PodResourcesClient) {
         let pods = self.follow_pods();
         let checkpoint = CheckpointFile {
-            directory: self.args.device_plugin_dir.clone(),
+            directory: self.host.device_plugins.clone(),
             resource: self.args.names.gpu_resource.clone(),
         };
-        let spec = spec_file(&self.args);
+        let spec = spec_file(&self.args, &self.host);
         let prepare = prepare_cards(&self.args, spec.clone(), checkpoint.clone(), pods.clone());
         let (index_sender, indexes) = watch::channel(BTreeSet::new());
         let (cards, probe) = self.follow_cards(prepare, indexes, self.follow_cordoned());
@@ -227,7 +227,7 @@ impl Wiring {
             metrics: self.metrics.clone(),
         };
         let plugin = Plugin {
-            directory: self.args.device_plugin_dir.clone(),
+            directory: self.host.device_plugins.clone(),
             resource: self.args.names.gpu_resource.clone(),
             admission,
             cards,
@@ -331,13 +331,13 @@ impl Wiring {
             cordoned,
             unhealthy_indexes,
             prepare,
-            file: CardsFile::new(self.args.state_dir.clone()),
+            file: CardsFile::new(self.host.state.clone()),
             events: Some(self.events.clone()),
             cards: sender,
             probe: opened,
             metrics: self.metrics.clone(),
             reopen_pause: REOPEN_PAUSE,
-            pci_dir: self.args.pci_dir.clone(),
+            pci_dir: self.host.pci.clone(),
             without_size: BTreeSet::new(),
         };
         let run = watch.run(self.end.clone(), move |outcome| set(&found, outcome));
@@ -351,7 +351,7 @@ impl Wiring {
         pods: Arc<PodCache>,
     ) -> watch::Receiver<Arc<Snapshot>> {
         let (snapshots, snapshot) = watch::channel(Arc::default());
-        let host = HostProcesses { proc: self.args.proc_dir.clone() };
+        let host = HostProcesses { proc: self.host.proc.clone() };
         let watch = ProcessWatch { probe, host, every: self.args.process_interval, snapshots };
         let card_use = CardUse { node: self.args.node(), snapshot: snapshot.clone(), pods };
         self.context.before_scrape(&self.metrics, card_use, set_card_use);
@@ -369,7 +369,7 @@ impl Wiring {
         let (sender, limits) = watch::channel(Arc::default());
         let watch = LimitWatch {
             probe: probe.clone(),
-            cgroups: self.args.cgroup_dir.clone(),
+            cgroups: self.host.cgroups.clone(),
             checkpoint: checkpoint.clone(),
             pods: pods.clone(),
             cards: cards.clone(),
@@ -447,8 +447,8 @@ impl Wiring {
             own,
             host: Host {
                 by_cdi: self.args.response == Mode::Cdi,
-                cgroups: self.args.cgroup_dir.clone(),
-                proc: self.args.proc_dir.clone(),
+                cgroups: self.host.cgroups.clone(),
+                proc: self.host.proc.clone(),
                 mps: self.args.mps_dir.clone(),
                 daemon_user: rustix::process::geteuid().as_raw(),
             },
@@ -472,8 +472,8 @@ impl Wiring {
         let lingering = Lingering {
             pods: pods.clone(),
             records: records.clone(),
-            groups: HostGroups::new(self.args.cgroup_dir.clone(), metrics.clone()),
-            file: GrantsFile::new(self.args.state_dir.clone(), metrics.clone()),
+            groups: HostGroups::new(self.host.cgroups.clone(), metrics.clone()),
+            file: GrantsFile::new(self.host.state.clone(), metrics.clone()),
             metrics: metrics.clone(),
         };
         lingering.load();
@@ -568,15 +568,11 @@ fn prepare_cards(
 }
 
 /// Our CDI specification; `None` unless `--response=cdi`.
-fn spec_file(args: &Args) -> Option<Arc<SpecFile>> {
+fn spec_file(args: &Args, host: &HostPaths) -> Option<Arc<SpecFile>> {
     if args.response != Mode::Cdi {
         return None;
     }
-    Some(Arc::new(SpecFile::new(
-        &args.cdi_dir,
-        &args.names.names().cdi_kind(),
-        args.mps_dir.clone(),
-    )))
+    Some(Arc::new(SpecFile::new(&host.cdi, &args.names.names().cdi_kind(), args.mps_dir.clone())))
 }
 
 /// Checks that no container holds ids of another unit. A checkpoint that cannot be read is an error only if `waits`.
@@ -656,10 +652,10 @@ async fn load(lingering: &Lingering, registered: &Condition) {
     if lingering.load_grants() {
         return;
     }
-    registered.set_not_ready("--state-dir: what an earlier process granted cannot be read");
+    registered.set_not_ready("what an earlier process granted cannot be read");
     if timeout(FIRST_LIST_TIMEOUT, lingering.grants_loaded()).await.is_err() {
         tracing::warn!(
-            "--state-dir: what an earlier process granted was not read within {FIRST_LIST_TIMEOUT:?}: registering \
+            "what an earlier process granted was not read within {FIRST_LIST_TIMEOUT:?}: registering \
              without it"
         );
     }

@@ -9,6 +9,7 @@ use settings::{ApiArgs, NameArgs};
 
 use crate::admission::unclaimed::UnclaimedAction;
 use crate::container::Mode;
+use crate::host::HostPaths;
 use crate::isolation::{MinIsolation, Policy, UnavailableAction};
 
 /// Offers GPU memory to the kubelet and gives each container the card of its pod's claim.
@@ -23,31 +24,15 @@ pub struct Args {
     #[arg(long, env = "PLIMSOLL_NODE_NAME", value_name = "NAME")]
     pub node_name: String,
 
-    /// The kubelet's folder for device plugins, with its kubelet.sock. It is fixed in the kubelet.
-    #[arg(
-        long,
-        env = "PLIMSOLL_DEVICE_PLUGIN_DIR",
-        default_value = "/var/lib/kubelet/device-plugins",
-        value_name = "DIR"
-    )]
-    pub device_plugin_dir: PathBuf,
-
-    /// The socket of the kubelet's PodResources API, in the kubelet's --root-dir.
-    #[arg(
-        long,
-        env = "PLIMSOLL_POD_RESOURCES_SOCKET",
-        default_value = "/var/lib/kubelet/pod-resources/kubelet.sock",
-        value_name = "SOCKET"
-    )]
-    pub pod_resources_socket: PathBuf,
+    /// The folder that has the host's root, or what is needed of it: var/lib/kubelet/device-plugins,
+    /// var/lib/kubelet/pod-resources, var/run/cdi, sys/fs/cgroup, run/plimsoll-gpu, sys/bus/pci and proc. In a
+    /// container, mount the host's there; its own /sys/fs/cgroup shows no other pod.
+    #[arg(long, env = "PLIMSOLL_HOST_ROOT", default_value = "/", value_name = "DIR")]
+    pub host_root: PathBuf,
 
     /// How a container is given its card.
     #[arg(long, env = "PLIMSOLL_RESPONSE", value_enum, default_value_t = Mode::Cdi)]
     pub response: Mode,
-
-    /// Folder of CDI specifications that the container runtime reads; ours is written here.
-    #[arg(long, env = "PLIMSOLL_CDI_DIR", default_value = "/var/run/cdi", value_name = "DIR")]
-    pub cdi_dir: PathBuf,
 
     /// Folders of CDI specifications in the container runtime's order, separated by commas: the last goes first.
     /// NVIDIA's specification is looked for there, and what is wrong with it becomes an event on the Node.
@@ -89,22 +74,9 @@ pub struct Args {
     #[arg(long, env = "PLIMSOLL_MPS_DIR", value_name = "DIR")]
     pub mps_dir: Option<PathBuf>,
 
-    /// The root of the host's control groups, read-only. They tell whether a pod that is gone still has processes, and
-    /// which version they are.
-    #[arg(long, env = "PLIMSOLL_CGROUP_DIR", default_value = "/sys/fs/cgroup", value_name = "DIR")]
-    pub cgroup_dir: PathBuf,
-
-    /// A folder of the host that is emptied at a reboot. What pods were granted is kept there, for a plugin that
-    /// restarts while one that was deleted by force still runs.
-    #[arg(
-        long,
-        env = "PLIMSOLL_STATE_DIR",
-        default_value = "/run/plimsoll-gpu",
-        value_name = "DIR"
-    )]
-    pub state_dir: PathBuf,
-
-    /// NVIDIA's management library: a path, or a name that the loader finds.
+    /// NVIDIA's management library: a path, or a name that the loader finds. Where a card of NVIDIA's is on the PCI bus
+    /// and the library cannot be loaded for 15 minutes, the process ends: a container that was made before NVIDIA's
+    /// runtime was set up never gets it.
     #[arg(long, env = "PLIMSOLL_NVML_LIBRARY", default_value = nvml::DEFAULT_LIBRARY, value_name = "LIBRARY")]
     pub nvml_library: PathBuf,
 
@@ -118,16 +90,6 @@ pub struct Args {
     /// with a display controller of NVIDIA's on its PCI bus has a card, also where --nvml-library does not tell of it.
     #[arg(long, env = "PLIMSOLL_IDLE_WITHOUT_CARDS")]
     pub idle_without_cards: bool,
-
-    /// The kernel's folder of PCI devices. Where it has a card of NVIDIA's and --nvml-library cannot be loaded for 15
-    /// minutes, the process ends: a container that was made before NVIDIA's runtime was set up never gets the library.
-    #[arg(
-        long,
-        env = "PLIMSOLL_PCI_DIR",
-        default_value = "/sys/bus/pci/devices",
-        value_name = "DIR"
-    )]
-    pub pci_dir: PathBuf,
 
     /// Card memory of one unit, in MiB; the same on all nodes of a cluster. A node may have 32,768 units: each is a
     /// device in the list that the kubelet gets, and the device ids of a pod stand in the pod's status. A node with
@@ -207,10 +169,6 @@ pub struct Args {
     )]
     pub audit_interval: Duration,
 
-    /// Where /proc is mounted, which tells of which pod and container a process is.
-    #[arg(long, env = "PLIMSOLL_PROC_DIR", default_value = "/proc", value_name = "DIR")]
-    pub proc_dir: PathBuf,
-
     /// Errors (XIDs) that say nothing about a card, separated by commas, beside those that applications cause: 13, 31,
     /// 43, 45, 68 and 109.
     #[arg(long, env = "PLIMSOLL_IGNORED_XIDS", value_delimiter = ',', value_name = "NUMBERS")]
@@ -243,6 +201,11 @@ impl Args {
     /// The policy of `--isolation` and `--isolation-unavailable`.
     pub fn isolation_policy(&self) -> Policy {
         Policy { minimum: self.isolation, unavailable: self.isolation_unavailable }
+    }
+
+    /// Where the host's files are.
+    pub fn host(&self) -> HostPaths {
+        HostPaths::below(&self.host_root)
     }
 
     /// The name of `--node-name`.
@@ -278,6 +241,8 @@ mod tests {
             (args.unit_mib, args.response, args.health_interval),
             (1024, Mode::Cdi, Duration::from_secs(5))
         );
+        let socket = "/var/lib/kubelet/pod-resources/kubelet.sock";
+        assert_eq!(args.host().pod_resources, PathBuf::from(socket));
     }
 
     #[test]

@@ -284,7 +284,7 @@ fn with_more(first: &impl Display, more: usize) -> String {
 fn check_writable(folder: &Path) -> Result<(), String> {
     takes_file(folder).map_err(|error| {
         format!(
-            "{} takes no new CDI specification: {}. Make the host's CDI directory (--cdi-dir) writable, and make room",
+            "{} takes no new CDI specification: {}. Make the host's CDI directory writable, and make room",
             folder.display(),
             io::Error::from(error)
         )

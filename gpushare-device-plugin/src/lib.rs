@@ -25,6 +25,7 @@
 //! | [`admission`] | GetPreferredAllocation, Allocate, PreStartContainer |
 //! | [`audit`] | the periodic comparison of claims, the kubelet's records and processes |
 //! | [`kubelet`] | gRPC and registration |
+//! | [`host`] | where the host's files are |
 //! | [`args`] | the flags |
 //! | [`app`] | the wiring |
 
@@ -42,6 +43,7 @@ pub(crate) mod dra;
 pub(crate) mod drain;
 #[cfg(test)]
 mod fixtures;
+pub mod host;
 pub mod isolation;
 pub(crate) mod kubelet;
 pub mod lingering;

@@ -148,7 +148,7 @@ impl Metrics {
             ),
             state_behind: registry.gauge(
                 "plimsoll_gpu_state_behind",
-                "1 while what was granted cannot be read from --state-dir or written there, else 0",
+                "1 while what was granted cannot be read from its file or written there, else 0",
             ),
             cdi_problems: registry.gauges(
                 "plimsoll_gpu_cdi_problems",

@@ -326,7 +326,7 @@ pub(crate) fn cdi(facts: &Facts, found: &mut Findings) {
     if !folder.is_empty() {
         found.fail(
             format!("the folder of CDI specifications cannot be written: {}", few(&folder)),
-            "is /var/run/cdi (--cdi-dir) writable for the device plugin, and not full?",
+            "is /var/run/cdi writable for the device plugin, and not full?",
         );
     }
     if !unread.is_empty() {

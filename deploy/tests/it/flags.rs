@@ -5,6 +5,7 @@ use std::net::{Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use clap::{Arg, ArgMatches, Command, CommandFactory, Parser};
+use gpushare_device_plugin::host::HostPaths;
 
 use crate::manifests::{PROGRAMS, container, ports, strings};
 
@@ -165,25 +166,18 @@ fn on_the_hosts_network_ports_are_open_at_the_nodes_address_alone() {
 }
 
 #[test]
-fn every_path_in_a_flag_is_mounted() {
+fn the_policy_and_the_hosts_folders_are_mounted_where_the_programs_look() {
     assert_eq!(parsed("node-exporter-plus").raw("host-root").as_deref(), Some("/host"));
+    let has = |program: &str, path: &Path| mounts(program).iter().any(|it| path.starts_with(it));
     for program in PROGRAMS {
-        let parsed = parsed(program);
-        let mounts = mounts(program);
-        for flag in [
-            "policy-file",
-            "device-plugin-dir",
-            "pod-resources-socket",
-            "cdi-dir",
-            "cgroup-dir",
-            "state-dir",
-        ] {
-            let Some(path) = parsed.raw(flag) else { continue };
-            assert!(
-                mounts.iter().any(|mount| Path::new(&path).starts_with(mount)),
-                "{program} --{flag}={path}"
-            );
-        }
+        let Some(path) = parsed(program).raw("policy-file") else { continue };
+        assert!(has(program, Path::new(&path)), "{program}: {path}");
+    }
+    let program = "gpushare-device-plugin";
+    let root = parsed(program).raw("host-root").expect("a default");
+    let host = HostPaths::below(Path::new(&root));
+    for path in [host.device_plugins, host.pod_resources, host.cdi, host.cgroups, host.state] {
+        assert!(has(program, &path), "{}", path.display());
     }
 }
 

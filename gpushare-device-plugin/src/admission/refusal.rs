@@ -321,7 +321,7 @@ mod tests {
                     Missing::NotByCdi => &["--response=cdi"],
                     Missing::NoHook(_) => &["install NVIDIA's container toolkit", "generate"],
                     Missing::OldDriver(_) | Missing::UnknownDriver => &["install"],
-                    Missing::NoCgroupV2(_) => &["boot the node with them", "--cgroup-dir"],
+                    Missing::NoCgroupV2(_) => &["boot the node with them", "mount the host's"],
                     Missing::AccountingOff(_) => &["take it out", "load that again"],
                     Missing::NotHeld(_) => &["restart the device plugin"],
                     Missing::NoMps => &["--mps-dir"],

@@ -90,7 +90,7 @@ impl CardsFile {
         {
             let folder = self.folder.display();
             tracing::warn!(
-                "{folder}/{FILE}: cannot write it: {error}. Make --state-dir a writable folder of the host"
+                "{folder}/{FILE}: cannot write it: {error}. Make it a writable folder of the host"
             );
         }
         self.failed = written.is_err();

@@ -54,7 +54,7 @@ struct Content {
 pub enum CdiError {
     /// The file cannot be replaced.
     #[error(
-        "cannot write the CDI specification {path}: {cause}. Mount the host's CDI directory (--cdi-dir) writable"
+        "cannot write the CDI specification {path}: {cause}. Mount the host's CDI directory writable"
     )]
     Write {
         /// The file.
@@ -397,10 +397,10 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_cannot_be_made_says_which_flag() {
+    fn a_directory_that_cannot_be_made_is_named() {
         let file = SpecFile::new(Path::new("/dev/null/cdi"), "plimsoll.dev/gpu-mem", None);
         let refused = file.write(&Cards::default(), PodLimits::new()).unwrap_err();
-        assert!(refused.to_string().contains("--cdi-dir"));
+        assert!(refused.to_string().contains("/dev/null/cdi"), "{refused}");
     }
 
     /// What happens on a node, to one of four pods where it is about one.

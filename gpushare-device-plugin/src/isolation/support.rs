@@ -51,7 +51,7 @@ pub enum Missing {
     /// The node's control groups are of version 1.
     #[error(
         "{}/{CGROUP_V2} is missing, and the driver limits control groups of version 2 alone: boot the node with them \
-         (systemd.unified_cgroup_hierarchy=1), or name where they are with --cgroup-dir", .0.display()
+         (systemd.unified_cgroup_hierarchy=1), or mount the host's /sys/fs/cgroup there", .0.display()
     )]
     NoCgroupV2(PathBuf),
     /// The driver's accounting of memory is switched off.

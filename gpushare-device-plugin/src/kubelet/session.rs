@@ -93,12 +93,10 @@ pub(crate) enum SessionEnd {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SessionError {
     /// There is no registration socket of a kubelet at this path.
-    #[error(
-        "no kubelet at {0}: waiting for it (is --device-plugin-dir the kubelet's, and mounted?)"
-    )]
+    #[error("no kubelet at {0}: waiting for it (is its folder mounted there?)")]
     NoKubelet(PathBuf),
     /// The plugin's socket cannot be made.
-    #[error("cannot listen at {path}: {cause} (is --device-plugin-dir mounted writable?)")]
+    #[error("cannot listen at {path}: {cause} (is the kubelet's folder mounted writable?)")]
     Listen {
         /// The plugin's socket.
         path: PathBuf,

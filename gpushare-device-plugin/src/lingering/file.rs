@@ -93,7 +93,7 @@ impl GrantsFile {
         let path = self.path();
         match &failure {
             Some(why) => tracing::warn!(
-                "{}: {why}; trying again. Make --state-dir a writable folder of the host: without the file a plugin \
+                "{}: {why}; trying again. Make its folder a writable one of the host: without the file a plugin \
                  that \
                  restarts knows nothing of pods that were deleted by force",
                 path.display()

@@ -69,10 +69,10 @@ impl HostGroups {
         let root = self.root.display();
         match why {
             Some(why) => tracing::warn!(
-                "--cgroup-dir {root}: {why}. Pods that are gone keep their units until it is known that their \
+                "{root}: {why}. Pods that are gone keep their units until it is known that their \
                  processes have ended"
             ),
-            None => tracing::info!("--cgroup-dir {root}: the pods' control groups are read again"),
+            None => tracing::info!("{root}: the pods' control groups are read again"),
         }
     }
 

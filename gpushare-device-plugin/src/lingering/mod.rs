@@ -56,10 +56,9 @@ impl Lingering {
     pub fn load(&self) {
         if self.groups.read() == ReadOutcome::NoKubelet {
             tracing::warn!(
-                "--cgroup-dir: no control groups of a kubelet are there. Units of pods that are deleted by force are \
-                 given to others \
-                 while their processes may still run. Mount the host's /sys/fs/cgroup read-only and name it with this \
-                 flag"
+                "no control groups of a kubelet are in /sys/fs/cgroup below --host-root. Units of pods that are \
+                 deleted by force are given to others while their processes may still run. Mount the host's there, \
+                 read-only"
             );
         }
         self.load_grants();

@@ -414,7 +414,7 @@ async fn a_cdi_folder_that_cannot_be_written_closes_the_cards_and_is_an_event_on
     let no_folder = rig.dir.path().join("no-folder");
     std::fs::write(&no_folder, "").unwrap();
     // At once: where the folder were removed first, the plugin could write into it or make it anew.
-    let folder = rig.dir.path().join("cdi");
+    let folder = rig.dir.path().join("var/run/cdi");
     rustix::fs::renameat_with(CWD, &no_folder, CWD, &folder, RenameFlags::EXCHANGE).unwrap();
     rig.cards("a closed card", |cards| cards[0]["closed"] == "cdi-folder").await;
     rig.event("CDIFolderNotWritable").await;

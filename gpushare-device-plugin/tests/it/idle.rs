@@ -48,7 +48,7 @@ async fn without_nvidias_library_it_is_ready_and_asks_nothing_until_there_is_one
 #[tokio::test(flavor = "multi_thread")]
 async fn a_card_on_the_bus_that_the_library_does_not_tell_of_is_told_by_readiness() {
     let mut rig = Rig::unregistered(&[]).await;
-    let device = rig.dir.path().join("pci/0000:00:05.0");
+    let device = rig.dir.path().join("sys/bus/pci/devices/0000:00:05.0");
     fs::create_dir_all(&device).unwrap();
     fs::write(device.join("vendor"), "0x10de\n").unwrap();
     fs::write(device.join("class"), "0x030200\n").unwrap();
@@ -64,7 +64,7 @@ async fn a_card_on_the_bus_that_the_library_does_not_tell_of_is_told_by_readines
 async fn a_node_that_had_a_card_since_its_boot_is_not_idle_without_one() {
     let mut rig = Rig::new(&[(A, 2)]).await;
     rig.cards("a healthy card", |cards| cards[0]["healthy"] == true).await;
-    let saved = rig.dir.path().join("state/cards.json");
+    let saved = rig.dir.path().join("run/plimsoll-gpu/cards.json");
     until("the saved cards", || saved.exists()).await;
     rig.stop_plugin().await;
     rig.script(&[]);

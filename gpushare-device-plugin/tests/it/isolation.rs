@@ -41,7 +41,7 @@ fn limit(rig: &Rig, answer: &ContainerAllocateResponse) -> Option<Value> {
 /// A node whose driver can limit memory.
 async fn able() -> Rig {
     let rig = Rig::new(&[(A, 4), (B, 4)]).await;
-    rig.host_file("cgroup/cgroup.controllers");
+    rig.host_file("sys/fs/cgroup/cgroup.controllers");
     rig.nvidia_spec(&with_hooks());
     rig.script_driver("615.12.03", &[A, B]);
     rig.cards("the strongest mode", |cards| cards[0]["isolation"] == "driver").await;
@@ -241,7 +241,7 @@ async fn a_container_that_nvml_shows_without_its_limit_takes_the_mode_back() {
     let rig = limiting(&["--audit-interval=100ms"]).await;
     rig.run(pod("p").uid(P).asking(RESOURCE, 1), A).await.unwrap();
     report(&rig, "p", &[("main", id("a"))]);
-    let group = rig.dir.path().join(format!("cgroup/kubepods/pod{P}/{}", id("a")));
+    let group = rig.dir.path().join(format!("sys/fs/cgroup/kubepods/pod{P}/{}", id("a")));
     fs::create_dir_all(&group).unwrap();
     let told = |limits: Value| {
         let cards = json!([

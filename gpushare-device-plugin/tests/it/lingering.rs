@@ -104,7 +104,7 @@ async fn a_pod_keeps_its_units_while_the_control_groups_cannot_be_read() {
     rig.restart_with(&[]).await;
     rig.run(pod("old").uid(OLD).asking(RESOURCE, 4), A).await.unwrap();
     rig.cards("the pod", on_first(4)).await;
-    let mounted = rig.dir.path().join("cgroup");
+    let mounted = rig.dir.path().join("sys/fs/cgroup");
     let away = rig.dir.path().join("away");
     fs::rename(&mounted, &away).unwrap();
     rig.end("old");
@@ -134,7 +134,7 @@ async fn a_plugin_that_starts_where_the_control_groups_cannot_be_read_keeps_the_
     is_reported_beside_another(&rig).await;
     rig.stop_plugin().await;
     rig.forget_cards();
-    let mounted = rig.dir.path().join("cgroup");
+    let mounted = rig.dir.path().join("sys/fs/cgroup");
     let away = rig.dir.path().join("away");
     fs::rename(&mounted, &away).unwrap();
     Unreadable::Loop.make(&mounted);
@@ -152,12 +152,12 @@ async fn a_plugin_whose_file_cannot_be_read_waits_for_it_before_it_offers_units(
     is_reported_beside_another(&rig).await;
     rig.stop_plugin().await;
     rig.forget_cards();
-    let file = rig.dir.path().join("state/gpushare-device-plugin.json");
+    let file = rig.dir.path().join("run/plimsoll-gpu/gpushare-device-plugin.json");
     let away = rig.dir.path().join("away");
     fs::rename(&file, &away).unwrap();
     symlink(&file, &file).unwrap();
     rig.begin_plugin();
-    rig.not_ready("--state-dir: what an earlier process granted cannot be read").await;
+    rig.not_ready("what an earlier process granted cannot be read").await;
     assert_eq!(rig.metric("plimsoll_gpu_state_behind"), 1.0);
     fs::rename(&away, &file).unwrap();
     rig.cards("the pod, though the kubelet knows it no more", on_first(4)).await;
@@ -172,14 +172,15 @@ async fn a_plugin_whose_file_cannot_be_read_waits_for_it_before_it_offers_units(
 async fn what_could_not_be_written_down_is_written_as_soon_as_it_can_be() {
     let rig = Rig::new(&[(A, 4)]).await;
     rig.processes(OLD, true);
-    let fresh = rig.dir.path().join("state/fresh");
+    let fresh = rig.dir.path().join("run/plimsoll-gpu/fresh");
     fs::create_dir_all(&fresh).unwrap();
     rig.run(pod("p").uid(OLD).asking(RESOURCE, 4), A).await.unwrap();
     rig.until_metric("plimsoll_gpu_state_behind", 1.0).await;
     fs::remove_dir(&fresh).unwrap();
     rig.until_metric("plimsoll_gpu_state_behind", 0.0).await;
     let text =
-        fs::read_to_string(rig.dir.path().join("state/gpushare-device-plugin.json")).unwrap();
+        fs::read_to_string(rig.dir.path().join("run/plimsoll-gpu/gpushare-device-plugin.json"))
+            .unwrap();
     assert!(text.contains(OLD), "{text}");
 }
 
@@ -191,7 +192,7 @@ async fn a_pod_of_which_the_kubelets_list_alone_tells_keeps_its_units_when_it_is
     rig.run(pod("old").uid(OLD).asking(RESOURCE, 4), A).await.unwrap();
     rig.cards("the pod", on_first(4)).await;
     rig.stop_plugin().await;
-    fs::remove_dir_all(rig.dir.path().join("state")).unwrap();
+    fs::remove_dir_all(rig.dir.path().join("run/plimsoll-gpu")).unwrap();
     rig.cut_off_checkpoint();
     rig.begin_plugin();
     rig.kubelet.registered(2).await;

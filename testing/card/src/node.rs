@@ -78,7 +78,7 @@ const PROGRAMS: [(&str, &str); 10] = [
     (
         "gpushare-device-plugin",
         "--kubeconfig={work}/kubeconfig --node-name=gpu-node --admin-address=127.0.0.1:29104 --nvml-library={nvml} \
-         --cdi-dir={work}/own-cdi --nvidia-cdi-dirs={work}/cdi,{work}/own-cdi --state-dir={work}/state \
+         --nvidia-cdi-dirs={work}/cdi,/var/run/cdi \
          --health-interval=1s --process-interval=1s --audit-interval=2s",
     ),
 ];
@@ -125,7 +125,7 @@ snapshotter = "{snapshotter}"
 sandbox = "{pause}"
 [plugins.'io.containerd.cri.v1.runtime']
 enable_cdi = true
-cdi_spec_dirs = ["{work}/cdi", "{work}/own-cdi"]
+cdi_spec_dirs = ["{work}/cdi", "/var/run/cdi"]
 restrict_oom_score_adj = true
 [plugins.'io.containerd.cri.v1.runtime'.cni]
 bin_dirs = ["{work}/cni"]
@@ -164,7 +164,7 @@ impl Node {
     /// Joins the control groups, and mounts the node's folders over the machine's. First in the namespace.
     pub(crate) fn prepare(parts: &Parts, work: &Path) -> Result<Self> {
         cgroups::join(&format!("/{GROUP}/services"), rustix::process::getpid())?;
-        for folder in ["cdi", "own-cdi", "logs", "pod-logs", "keys", "state"] {
+        for folder in ["cdi", "logs", "pod-logs", "keys"] {
             fs::create_dir_all(work.join(folder))?;
         }
         for path in MOUNTED {

@@ -19,9 +19,14 @@ use crate::parts::{self, Parts};
 pub(crate) const GROUP: &str = "plimsoll-card";
 /// The node's address, on the loopback interface: a kubelet takes none of 127.0.0.0/8.
 pub(crate) const ADDRESS: &str = "10.88.255.1";
-/// Folders whose paths kubelet and containerd have for themselves. The node's lie over them.
-pub(crate) const MOUNTED: [&str; 3] =
-    ["/var/lib/kubelet", "/run/containerd", "/var/log/containers"];
+/// Folders whose paths kubelet, containerd and the device plugin have for themselves. The node's lie over them.
+pub(crate) const MOUNTED: [&str; 5] = [
+    "/var/lib/kubelet",
+    "/run/containerd",
+    "/var/log/containers",
+    "/var/run/cdi",
+    "/run/plimsoll-gpu",
+];
 /// Folders of the node's work that tell of a failure.
 const LOGS: [&str; 2] = ["logs", "pod-logs"];
 

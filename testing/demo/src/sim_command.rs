@@ -49,9 +49,10 @@ fn create_node(sim: &Sim, root: &Path, name: &str) -> std::io::Result<KubeletSet
     }
     sim.put(node);
     let root = root.join(name);
-    let cdi_dir = root.join("cdi");
+    let cdi_dir = root.join("var/run/cdi");
     fs::create_dir_all(&cdi_dir)?;
     let node = name.to_owned();
+    let root = root.join("var/lib/kubelet");
     let resource = GPU_RESOURCE.to_owned();
     Ok(KubeletSettings { node, root, cdi_dir, resource })
 }

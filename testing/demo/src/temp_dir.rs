@@ -4,8 +4,8 @@ use anyhow::{Context, ensure};
 use tempfile::TempDir;
 
 /// Longest path of the directory, in bytes. A Unix socket's path has room for 107, and the longest one below the
-/// directory takes 47: `/node-1000/device-plugins/plimsoll-gpu-mem.sock`.
-const MAX_PATH: usize = 60;
+/// directory takes 63: `/node-1000/var/lib/kubelet/device-plugins/plimsoll-gpu-mem.sock`.
+const MAX_PATH: usize = 44;
 
 /// Makes the directory, below `$TMPDIR`.
 ///

@@ -413,7 +413,6 @@ fn is_no_namespace(word: &str) -> bool {
             .iter()
             .any(|it| word.contains(it))
         || word.starts_with("--storage.file=/run/plimsoll/")
-        || word.starts_with("--state-dir=/run/plimsoll-")
         || word.starts_with("--context-probe-socket=/run/plimsoll-")
         || word.starts_with("--policy-file=/etc/plimsoll/")
         || word.starts_with("--lease-name=plimsoll-")

@@ -15,7 +15,7 @@ use crate::repository::read;
 const DOCUMENT: &str = "docs/configuration.md";
 
 /// Where the documents say more about a flag: a program that has it, the flag, a link.
-const MORE: [(&str, &str, &str); 43] = [
+const MORE: [(&str, &str, &str); 42] = [
     ("annotator", "admin-address", "[ports](metrics.md#ports)"),
     ("annotator", "burst-interval", "[when Nodes are written](readings.md#when-nodes-are-written)"),
     ("annotator", "dead-band", "[when Nodes are written](readings.md#when-nodes-are-written)"),
@@ -41,12 +41,12 @@ const MORE: [(&str, &str, &str); 43] = [
     ("annotator", "replicas-address", "[what workloads use](readings.md#what-workloads-use)"),
     ("annotator", "taint-hot-nodes", "[the taint](hot-nodes.md)"),
     ("gpushare-device-plugin", "audit-interval", "[the audit](gpu.md#the-audit)"),
-    ("gpushare-device-plugin", "cgroup-dir", "[when a pod ends](gpu.md#when-a-pod-ends)"),
     (
         "gpushare-device-plugin",
         "context-probe-socket",
         "[GPUs that CUDA cannot use](gpu.md#gpus-that-cuda-cannot-use)",
     ),
+    ("gpushare-device-plugin", "host-root", "[when a pod ends](gpu.md#when-a-pod-ends)"),
     (
         "gpushare-device-plugin",
         "idle-without-cards",
@@ -68,7 +68,6 @@ const MORE: [(&str, &str, &str); 43] = [
         "response",
         "[the card of a container](security.md#which-gpu-a-container-sees)",
     ),
-    ("gpushare-device-plugin", "state-dir", "[when a pod ends](gpu.md#when-a-pod-ends)"),
     ("gpushare-device-plugin", "unclaimed-pods", "[forged claims](security.md#forged-claims)"),
     (
         "gpushare-device-plugin",

@@ -75,7 +75,7 @@ impl Rig {
         let dir = tempfile::tempdir().unwrap();
         sim.write_kubeconfig(&dir.path().join("kubeconfig")).unwrap();
         fs::copy(standin(), dir.path().join("libnvidia-ml.so.1")).unwrap();
-        let kubelet = Kubelet::start(dir.path(), RESOURCE);
+        let kubelet = Kubelet::start(&dir.path().join("var/lib/kubelet"), RESOURCE);
         let rig = Self {
             sim,
             kubelet,
@@ -131,8 +131,8 @@ impl Rig {
 
     /// Makes the control group of a pod, with processes or without.
     pub fn processes(&self, uid: &str, populated: bool) {
-        self.host_file("cgroup/cgroup.controllers");
-        let folder = self.dir.path().join(format!("cgroup/kubepods/pod{uid}"));
+        self.host_file("sys/fs/cgroup/cgroup.controllers");
+        let folder = self.dir.path().join(format!("sys/fs/cgroup/kubepods/pod{uid}"));
         fs::create_dir_all(&folder).unwrap();
         let text = format!("populated {}\nfrozen 0\n", u8::from(populated));
         fs::write(folder.join("cgroup.events"), text).unwrap();
@@ -140,7 +140,8 @@ impl Rig {
 
     /// Removes the control group of a pod, as the kubelet does once its containers have stopped.
     pub fn no_group(&self, uid: &str) {
-        fs::remove_dir_all(self.dir.path().join(format!("cgroup/kubepods/pod{uid}"))).unwrap();
+        fs::remove_dir_all(self.dir.path().join(format!("sys/fs/cgroup/kubepods/pod{uid}")))
+            .unwrap();
     }
 
     /// Cuts the kubelet's checkpoint off in the middle, and returns what it was.
@@ -194,7 +195,7 @@ impl Rig {
     }
 
     fn own_spec_path(&self) -> PathBuf {
-        self.dir.path().join("cdi/plimsoll.dev-gpu-mem.json")
+        self.dir.path().join("var/run/cdi/plimsoll.dev-gpu-mem.json")
     }
 
     /// Waits until the Node says how containers are held to their share.
@@ -266,18 +267,12 @@ impl Rig {
         let flags = [
             format!("--node-name={NODE}"),
             format!("--kubeconfig={dir}/kubeconfig"),
-            format!("--device-plugin-dir={}", self.kubelet.plugin_dir().display()),
-            format!("--pod-resources-socket={}", self.kubelet.records_socket().display()),
-            format!("--cdi-dir={dir}/cdi"),
-            format!("--nvidia-cdi-dirs={dir}/etc-cdi,{dir}/cdi"),
+            format!("--host-root={dir}"),
+            format!("--nvidia-cdi-dirs={dir}/etc-cdi,{dir}/var/run/cdi"),
             format!("--nvml-library={dir}/libnvidia-ml.so.1"),
             "--health-interval=0.1s".to_owned(),
             format!("--unit-mib={}", self.unit_mib),
-            format!("--cgroup-dir={dir}/cgroup"),
-            format!("--state-dir={dir}/state"),
-            format!("--proc-dir={dir}/proc"),
             format!("--mps-dir={dir}/mps"),
-            format!("--pci-dir={dir}/pci"),
         ];
         flags.into_iter().chain(self.flags.clone()).collect()
     }
@@ -293,7 +288,7 @@ impl Rig {
 
     /// What a boot of the node takes away: the cards of earlier processes.
     pub fn boot(&self) {
-        fs::remove_file(self.dir.path().join("state/cards.json")).unwrap();
+        fs::remove_file(self.dir.path().join("run/plimsoll-gpu/cards.json")).unwrap();
     }
 
     /// Stops the plugin and starts a new one.

@@ -166,10 +166,8 @@ impl Cluster {
         let root = self.root.join(node);
         let flags = [
             format!("--node-name={node}"),
-            format!("--device-plugin-dir={}", root.join("device-plugins").display()),
-            format!("--pod-resources-socket={}", root.join("pod-resources/kubelet.sock").display()),
-            format!("--cdi-dir={}", root.join("cdi").display()),
-            format!("--nvidia-cdi-dirs={}", root.join("cdi").display()),
+            format!("--host-root={}", root.display()),
+            format!("--nvidia-cdi-dirs={}", root.join("var/run/cdi").display()),
             format!("--nvml-library={}", self.programs.library().display()),
             self.flag("kubeconfig", "kubeconfig"),
             "--health-interval=1s".to_owned(),

@@ -55,7 +55,7 @@ pub(super) fn write_node_files(
     plan: &NodePlan,
 ) -> anyhow::Result<KubeletSettings> {
     let root = root.join(plan.name);
-    let cdi_dir = root.join("cdi");
+    let cdi_dir = root.join("var/run/cdi");
     fs::create_dir_all(&cdi_dir)?;
     symlink("/sys", root.join("sys"))?;
     if plan.cards > 0 {
@@ -72,6 +72,7 @@ pub(super) fn write_node_files(
         fs::write(cdi_dir.join("nvidia.com-gpu.json"), nvidia_cdi(index, plan).to_string())?;
     }
     let node = plan.name.to_owned();
+    let root = root.join("var/lib/kubelet");
     Ok(KubeletSettings { node, root, cdi_dir, resource: GPU_RESOURCE.to_owned() })
 }
 
