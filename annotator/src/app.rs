@@ -21,7 +21,7 @@ use crate::controller::{Controller, ListedConditions, Sources};
 use crate::exporter::credentials::CredentialFiles;
 use crate::exporter::discovery;
 use crate::exporter::poll::Poller;
-use crate::exporter::transport::Transport;
+use crate::exporter::transport::{Reach, Transport};
 use crate::fleet::{Settings, Status};
 use crate::metrics::{Metrics, set_watch};
 use crate::node_events::{NodeEvents, write_events};
@@ -74,7 +74,7 @@ pub async fn start(
     // All files and settings are checked before the first task starts.
     let (policy_file, policies) = Follower::open(PolicyFile::new(&args.load.policy_file))?;
     let (credentials, transport) = transport(&args)?;
-    let client = cluster::client(args.api.kubeconfig.as_deref()).await?;
+    let (client, server) = cluster::client_and_place(args.api.kubeconfig.as_deref()).await?;
     let (elector, leadership) = election(&args, &client);
     context.before_scrape(&metrics, leadership.clone(), Metrics::set_lease);
     let inputs =
@@ -104,7 +104,7 @@ pub async fn start(
     let (table, ready) = source.unzip();
     let poller = Poller::new(
         args.exporters.poll_timeout,
-        args.exporters.reach(),
+        Reach::in_cluster(server),
         transport,
         metrics.connections(),
     );

@@ -10,7 +10,6 @@ use rustls::pki_types::DnsName;
 
 use super::durations::zero_or;
 use crate::exporter::credentials::CredentialFiles;
-use crate::exporter::transport::Reach;
 
 /// The exporters.
 #[derive(Debug, Clone, clap::Args)]
@@ -37,12 +36,6 @@ pub struct ExporterArgs {
         value_name = "NAMESPACE/NAME[:PORT]"
     )]
     pub exporter_service: Option<ServicePort>,
-
-    /// Poll exporters at loopback, link-local, multicast and unspecified addresses too, for tests on one machine.
-    /// Without it, an InternalIP or an annotation, which a node's agent can write, cannot have this program ask its own
-    /// node or a cloud's metadata service.
-    #[arg(long, env = "PLIMSOLL_EXPORTER_ANY_ADDRESS")]
-    pub exporter_any_address: bool,
 
     /// Ask exporters over TLS, and accept only certificates that are signed by a CA in this PEM file.
     /// Read again when it changes.
@@ -93,10 +86,6 @@ pub struct ExporterArgs {
 }
 
 impl ExporterArgs {
-    pub(crate) fn reach(&self) -> Reach {
-        if self.exporter_any_address { Reach::Any } else { Reach::Others }
-    }
-
     /// The files with the credentials for exporters; `None` where they are asked without TLS.
     pub(crate) fn credential_files(&self) -> Option<CredentialFiles> {
         let token = self.exporter_token_file.as_ref();

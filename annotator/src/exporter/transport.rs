@@ -5,6 +5,7 @@
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use cluster::ServerPlace;
 use http::header::HeaderValue;
 use tokio::net::TcpStream;
 
@@ -73,24 +74,39 @@ impl Transport {
     }
 }
 
-/// Which addresses exporters may have.
+/// Which addresses exporters may have. An InternalIP or an annotation, which a node's agent can write, cannot have this
+/// program ask its own node or a cloud's metadata service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Reach {
     /// Those of other machines.
     Others,
-    /// Any, also loopback and link-local ones: for tests and demos on one machine.
-    Any,
+    /// Those and loopback ones: the whole cluster is on this machine, and so are its exporters.
+    LoopbackToo,
+}
+
+impl Reach {
+    /// In a cluster whose API server is there.
+    pub(crate) fn in_cluster(server: ServerPlace) -> Self {
+        match server {
+            ServerPlace::Loopback => Self::LoopbackToo,
+            ServerPlace::Elsewhere => Self::Others,
+        }
+    }
+
+    fn has(self, ip: IpAddr) -> bool {
+        !is_no_other_machine(ip) || self == Self::LoopbackToo && ip.to_canonical().is_loopback()
+    }
 }
 
 async fn open(endpoint: &Endpoint, reach: Reach) -> io::Result<TcpStream> {
     let mut failure = io::Error::new(ErrorKind::NotFound, "the name has no address");
     for address in tokio::net::lookup_host(endpoint.address()).await? {
-        if reach == Reach::Others && is_no_other_machine(address.ip()) {
+        if !reach.has(address.ip()) {
             failure = io::Error::new(
                 ErrorKind::PermissionDenied,
                 format!(
                     "{} is no address of another machine: loopback, link-local, multicast, unspecified or of a cloud's \
-                     metadata service; correct the Node's InternalIP or annotation, or give --exporter-any-address",
+                     metadata service; correct the Node's InternalIP or annotation",
                     address.ip()
                 ),
             );
@@ -175,8 +191,12 @@ mod tests {
             "::ffff:127.0.0.1",
             "::ffff:169.254.169.254",
             "64:ff9b::169.254.169.254",
+            "64:ff9b::7f00:1",
         ] {
-            assert!(is_no_other_machine(own.parse().unwrap()), "{own}");
+            let ip: IpAddr = own.parse().unwrap();
+            assert!(!Reach::in_cluster(ServerPlace::Elsewhere).has(ip), "{own}");
+            let is_loopback = own.contains("127.") || own == "::1";
+            assert_eq!(Reach::in_cluster(ServerPlace::Loopback).has(ip), is_loopback, "{own}");
         }
         for other in [
             "10.0.0.7",
@@ -187,7 +207,10 @@ mod tests {
             "2001:db8::1",
             "64:ff9b::10.0.0.7",
         ] {
-            assert!(!is_no_other_machine(other.parse().unwrap()), "{other}");
+            let ip = other.parse().unwrap();
+            for server in [ServerPlace::Elsewhere, ServerPlace::Loopback] {
+                assert!(Reach::in_cluster(server).has(ip), "{other}");
+            }
         }
     }
 }

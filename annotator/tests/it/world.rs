@@ -39,7 +39,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 pub(crate) struct World {
     pub(crate) sim: Sim,
     pub(crate) exporter: Exporter,
-    folder: tempfile::TempDir,
+    pub(crate) folder: tempfile::TempDir,
     time: Timestamp,
 }
 
@@ -128,7 +128,6 @@ impl World {
             "--dead-band=0",
             "--listen-address=127.0.0.1:0",
             "--poll-timeout=60s",
-            "--exporter-any-address",
         ];
         let given = given.into_iter().chain(usual.map(str::to_owned));
         let given = given.filter(|flag| !flags.iter().any(|other| same_flag(flag, other)));

@@ -88,8 +88,7 @@ impl Exporters {
 
     /// The annotator's flags; files that they name are in `folder`.
     pub(crate) fn flags(&self, folder: &Path) -> anyhow::Result<Vec<String>> {
-        let mut flags =
-            vec![format!("--exporter-port={}", self.port), "--exporter-any-address".to_owned()];
+        let mut flags = vec![format!("--exporter-port={}", self.port)];
         if let Some(authority) = &self.authority {
             let file = folder.join("ca.pem");
             fs::write(&file, authority.pem())?;

@@ -77,7 +77,6 @@ impl World {
             self.file("policy-file", "policy.yaml"),
             format!("--exporter-port={}", self.exporter_port),
             format!("--listen-address={}", self.annotator_address.address()),
-            "--exporter-any-address".to_owned(),
             "--poll-timeout=60s".to_owned(),
             "--pod-use-period=0s".to_owned(),
             "--dead-band=0.9".to_owned(),

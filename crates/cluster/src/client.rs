@@ -1,5 +1,6 @@
 //! A client of the API server, with timeouts.
 
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -44,6 +45,26 @@ pub enum ClientError {
 ///
 /// Where the configuration cannot be read or used. No call is made yet.
 pub async fn client(kubeconfig: Option<&Path>) -> Result<Client, ClientError> {
+    Ok(client_and_place(kubeconfig).await?.0)
+}
+
+/// Where the API server is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ServerPlace {
+    /// At a loopback address: of a cluster on this machine alone.
+    Loopback,
+    /// At any other address or name.
+    Elsewhere,
+}
+
+/// As [`client()`], and where the API server is.
+///
+/// # Errors
+///
+/// As [`client()`].
+pub async fn client_and_place(
+    kubeconfig: Option<&Path>,
+) -> Result<(Client, ServerPlace), ClientError> {
     let mut config = match kubeconfig {
         Some(path) => from_file(path).await?,
         None => Config::incluster()?,
@@ -55,8 +76,19 @@ pub async fn client(kubeconfig: Option<&Path>) -> Result<Client, ClientError> {
     // out.
     config.default_retry = false;
     let server = config.cluster_url.to_string();
-    Client::try_from(config)
-        .map_err(|source| ClientError::Setup { server, source: Box::new(source) })
+    let place = ServerPlace::of(config.cluster_url.host().unwrap_or_default());
+    let client = Client::try_from(config)
+        .map_err(|source| ClientError::Setup { server, source: Box::new(source) })?;
+    Ok((client, place))
+}
+
+impl ServerPlace {
+    /// Of a URL's host. A name that is resolved to a loopback address is elsewhere, but for `localhost`.
+    fn of(host: &str) -> Self {
+        let address = host.trim_matches(['[', ']']).parse::<IpAddr>();
+        let is_loopback = address.map(|address| address.to_canonical().is_loopback());
+        if is_loopback.unwrap_or(host == "localhost") { Self::Loopback } else { Self::Elsewhere }
+    }
 }
 
 async fn from_file(path: &Path) -> Result<Config, ClientError> {
@@ -66,4 +98,21 @@ async fn from_file(path: &Path) -> Result<Config, ClientError> {
         Err(source) => Err(source),
     };
     config.map_err(|source| ClientError::Kubeconfig { path: path.to_owned(), source })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_is_at_a_loopback_address_by_its_address_or_as_localhost() {
+        for host in ["127.0.0.1", "127.9.9.9", "[::1]", "[::ffff:127.0.0.1]", "localhost"] {
+            assert_eq!(ServerPlace::of(host), ServerPlace::Loopback, "{host}");
+        }
+        for host in
+            ["10.96.0.1", "0.0.0.0", "[fd00::1]", "kubernetes.default.svc", "localhost.a", ""]
+        {
+            assert_eq!(ServerPlace::of(host), ServerPlace::Elsewhere, "{host}");
+        }
+    }
 }

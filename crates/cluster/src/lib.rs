@@ -42,7 +42,7 @@ mod watch;
 pub use bind::{BindOutcome, Binding, bind, get_pod, get_pod_and_text};
 pub use budget::{Budgets, Covering, beyond_budgets};
 pub use call::CallError;
-pub use client::{ClientError, client};
+pub use client::{ClientError, ServerPlace, client, client_and_place};
 pub use config_map::{ConfigMapFacts, write_config_map};
 pub use endpoints::{ServicePort, SliceFacts, list_endpoints};
 pub use event::{ConfigMapReference, EventKind, EventText, EventWriter, PodReference};
