@@ -175,10 +175,7 @@ pub async fn start(args: Args, context: &Context) -> anyhow::Result<SocketAddr> 
         replicas: Arc::clone(&replicas),
         events,
         metrics: metrics.clone(),
-        limits: EvictionLimits {
-            after: args.evict_after,
-            a_minute: usize::from(args.evictions_per_minute),
-        },
+        limits: EvictionLimits { after: args.evict_after, a_minute: args.evictions_per_minute },
         modes,
     };
     let card_evictions = (modes.evict || modes.moves).then(|| spawn_evictor(evictor, context));

@@ -13,6 +13,14 @@ use settings::{ApiArgs, LoadArgs, NameArgs};
 
 use crate::{annotator_client, field};
 
+/// How long a pod must have waited before others are evicted for it: until then a pod that has ended may make room, and
+/// kube-scheduler tries again several times.
+pub const EVICT_AFTER: Duration = Duration::from_secs(10);
+
+/// How many pods are evicted in a minute at most, so that a mistake shows before it costs many. Those that have to go for
+/// one pod may be more, where none were evicted in the last minute.
+pub const EVICTIONS_PER_MINUTE: usize = 10;
+
 /// Answers kube-scheduler's extender calls: which nodes are not overloaded, which are best, and on
 /// which GPU card a pod goes.
 ///
@@ -154,26 +162,13 @@ pub struct Args {
     #[arg(long, env = "PLIMSOLL_EVICT_OUTSIDE_MPS")]
     pub evict_outside_mps: bool,
 
-    /// With --evict-for-cards or --move-for-cards: how long a pod must have waited before others are evicted for it.
-    #[arg(
-        long,
-        env = "PLIMSOLL_EVICT_AFTER",
-        default_value = "10s",
-        value_parser = daemon::positive_duration,
-        value_name = "DURATION"
-    )]
+    /// How long a pod must have waited before others are evicted for it. No flag: [`EVICT_AFTER`], and less in tests.
+    #[arg(skip = EVICT_AFTER)]
     pub evict_after: Duration,
 
-    /// With --evict-for-cards or --move-for-cards: how many pods are evicted in a minute at most. Those that have to go
-    /// for one pod may be more, where none were evicted in the last minute.
-    #[arg(
-        long,
-        env = "PLIMSOLL_EVICTIONS_PER_MINUTE",
-        default_value = "10",
-        value_parser = clap::value_parser!(u16).range(1..=1000),
-        value_name = "NUMBER"
-    )]
-    pub evictions_per_minute: u16,
+    /// How many pods are evicted in a minute at most. No flag: [`EVICTIONS_PER_MINUTE`], and less in tests.
+    #[arg(skip = EVICTIONS_PER_MINUTE)]
+    pub evictions_per_minute: usize,
 
     /// The Lease by which one of several replicas is chosen: it gives out cards, and the others pass requests about
     /// cards on to it. In the namespace of the pod, or of the kubeconfig's context. Without it this must be the only

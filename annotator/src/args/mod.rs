@@ -16,7 +16,7 @@ use settings::{ApiArgs, LoadArgs, NameArgs};
 pub use self::exporters::ExporterArgs;
 pub use self::lease::LeaseArgs;
 pub use self::prometheus::PrometheusArgs;
-pub use self::taints::{TaintArgs, TaintHotNodes};
+pub use self::taints::{TAINT_KEY, TaintArgs, TaintHotNodes};
 pub use self::writes::WriteArgs;
 
 /// Writes each node's load on the Node object, where kube-scheduler's extender reads it.
@@ -177,7 +177,6 @@ mod tests {
             "--burst-interval=121s",
             "--lease-duration=0s",
             "--taint-hot-nodes=NoExecute",
-            "--taint-key=a key",
             "--lease-duration=1500ms",
             "--lease-duration=6m",
             "--concurrency=0",

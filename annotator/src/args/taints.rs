@@ -13,6 +13,14 @@ use crate::taints::TaintSettings;
 /// counts. By less, a node that hovers around its limit is written with each poll.
 const MARGIN: f64 = 0.05;
 
+/// The taint's key. Cluster Autoscaler counts a node with a key of this prefix as ready but full, and leaves it out of
+/// its templates of new nodes.
+pub const TAINT_KEY: &str = "status-taint.cluster-autoscaler.kubernetes.io/plimsoll-hot";
+
+/// How long a load must be over its limit before the taint is set: for a shorter burst a write, which makes
+/// kube-scheduler retry rejected pods, does not pay.
+const TAINT_AFTER: Duration = Duration::from_secs(60);
+
 /// The taint of nodes that are over a limit of the policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum TaintHotNodes {
@@ -36,25 +44,8 @@ pub struct TaintArgs {
     #[arg(long, env = "PLIMSOLL_TAINT_HOT_NODES", default_value = "off", value_name = "EFFECT")]
     pub taint_hot_nodes: TaintHotNodes,
 
-    /// The taint's key. Cluster Autoscaler leaves keys that begin as the default does out of its templates of
-    /// new nodes.
-    #[arg(
-        long,
-        env = "PLIMSOLL_TAINT_KEY",
-        default_value = "status-taint.cluster-autoscaler.kubernetes.io/plimsoll-hot",
-        value_parser = taint_key,
-        value_name = "KEY"
-    )]
-    pub taint_key: String,
-
-    /// How long a load must be over its limit before the taint is set.
-    #[arg(
-        long,
-        env = "PLIMSOLL_TAINT_AFTER",
-        default_value = "1m",
-        value_parser = daemon::duration,
-        value_name = "DURATION"
-    )]
+    /// How long a load must be over its limit before the taint is set. No flag: a minute, and less in tests.
+    #[arg(skip = TAINT_AFTER)]
     pub taint_after: Duration,
 }
 
@@ -68,14 +59,6 @@ impl TaintArgs {
         };
         let after = SignedDuration::try_from(self.taint_after).unwrap_or(SignedDuration::MAX);
         let rules = TaintRules { after, margin: MARGIN };
-        Some(TaintSettings { taint: Taint { key: self.taint_key.clone(), effect }, rules })
-    }
-}
-
-fn taint_key(text: &str) -> Result<String, String> {
-    if placement::selector::is_key(text) {
-        Ok(text.to_owned())
-    } else {
-        Err("expected NAME or PREFIX/NAME, as the key of a label".to_owned())
+        Some(TaintSettings { taint: Taint { key: TAINT_KEY.to_owned(), effect }, rules })
     }
 }

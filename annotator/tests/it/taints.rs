@@ -1,12 +1,14 @@
 //! The taint of nodes that are over a limit.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
 use sim::{Failure, Fault, NODES, Sim, Verb, WRITTEN_EVENTS};
 
 use crate::world::{Running, World};
 
 const KEY: &str = "status-taint.cluster-autoscaler.kubernetes.io/plimsoll-hot";
-const ON: [&str; 2] = ["--taint-hot-nodes=PreferNoSchedule", "--taint-after=0s"];
+const ON: [&str; 1] = ["--taint-hot-nodes=PreferNoSchedule"];
 
 /// CPU to 65%. A reading counts for 8 minutes.
 const POLICY: &str = "\
@@ -18,7 +20,8 @@ spec:
 ";
 
 async fn world() -> World {
-    let world = World::with_node().await;
+    let mut world = World::with_node().await;
+    world.taint_after = Some(Duration::ZERO);
     std::fs::write(world.policy_file(), POLICY).unwrap();
     world
 }
@@ -113,7 +116,7 @@ async fn another_key_or_effect_replaces_the_one_that_is_found() {
     world.exporter.say(&cpu(80.0));
     let old = json!({"key": "example.com/old", "value": "plimsoll-hot", "effect": "NoSchedule"});
     world.sim.change(NODES, "", "a", |node| node["spec"]["taints"] = json!([old]));
-    let running = world.start_with(&["--taint-hot-nodes=NoSchedule", "--taint-after=0s"]).await;
+    let running = world.start_with(&["--taint-hot-nodes=NoSchedule"]).await;
     // The old one was cleared before the first poll, and there is a pause before the next write.
     running.pass(20).await;
     becomes(&world, json!([ours("NoSchedule")])).await;
@@ -125,7 +128,7 @@ async fn a_taint_of_the_same_key_that_an_operator_set_stays_when_the_node_heats_
     let theirs = json!({"key": KEY, "value": "by-hand", "effect": "NoSchedule"});
     world.sim.change(NODES, "", "a", |node| node["spec"]["taints"] = json!([theirs]));
     world.exporter.say(&cpu(80.0));
-    let running = world.start_with(&["--taint-hot-nodes=NoSchedule", "--taint-after=0s"]).await;
+    let running = world.start_with(&["--taint-hot-nodes=NoSchedule"]).await;
     running.pass(20).await;
     load(&world, &running, 50.0).await;
     assert_eq!(taints(&world.sim), json!([theirs]));
@@ -133,11 +136,12 @@ async fn a_taint_of_the_same_key_that_an_operator_set_stays_when_the_node_heats_
 
 #[tokio::test]
 async fn a_write_that_another_writer_forestalled_loses_nothing() {
-    let world = world().await;
+    let mut world = world().await;
+    world.taint_after = None;
     std::fs::write(world.policy_file(), POLICY.replace("3m", "1h")).unwrap();
     world.exporter.say(&cpu(80.0));
     // The first patch is that of the readings; the second is held up until another taint is set.
-    let running = world.start_with(&["--taint-hot-nodes=NoSchedule", "--taint-after=1m"]).await;
+    let running = world.start_with(&["--taint-hot-nodes=NoSchedule"]).await;
     running.nodes_changed(1).await;
     world.sim.faults().next(1, Verb::Patch, NODES, Fault::Hang);
     running.advance(70);
@@ -163,7 +167,7 @@ async fn a_write_that_another_writer_forestalled_loses_nothing() {
 async fn the_standby_that_takes_over_clears_what_the_leader_set() {
     let mut world = world().await;
     world.exporter.say(&cpu(80.0));
-    let flags = [ON[0], ON[1], "--lease-name=annotator"];
+    let flags = [ON[0], "--lease-name=annotator"];
     let leader = world.launch(&flags).await;
     becomes(&world, json!([ours("PreferNoSchedule")])).await;
     let standby = world.launch(&flags).await;

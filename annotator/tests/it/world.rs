@@ -40,6 +40,8 @@ pub(crate) struct World {
     pub(crate) sim: Sim,
     pub(crate) exporter: Exporter,
     pub(crate) folder: tempfile::TempDir,
+    /// How long a load must be over its limit before the taint is set, where it is not as shipped.
+    pub(crate) taint_after: Option<Duration>,
     time: Timestamp,
 }
 
@@ -58,7 +60,7 @@ impl World {
         sim.write_kubeconfig(&folder.path().join("kubeconfig")).unwrap();
         std::fs::write(folder.path().join("policy.yaml"), POLICY).unwrap();
         let exporter = Exporter::start(CALM).await;
-        Self { sim, exporter, folder, time: START.parse().unwrap() }
+        Self { sim, exporter, folder, taint_after: None, time: START.parse().unwrap() }
     }
 
     /// A world with one node, `a`.
@@ -135,7 +137,9 @@ impl World {
         let flags =
             if learns { flags.to_vec() } else { [flags, &["--pod-use-period=0s"]].concat() };
         let flags = given.chain(flags.iter().map(|flag| (*flag).to_owned()));
-        Args::try_parse_from(flags).unwrap()
+        let mut args = Args::try_parse_from(flags).unwrap();
+        args.taints.taint_after = self.taint_after.unwrap_or(args.taints.taint_after);
+        args
     }
 
     /// Stops the annotator. The clock of the next one starts where this one's ended.

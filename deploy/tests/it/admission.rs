@@ -3,7 +3,6 @@
 
 use std::collections::BTreeSet;
 
-use clap::Parser as _;
 use k8s_openapi::api::admissionregistration::v1::{
     ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
 };
@@ -222,7 +221,7 @@ fn service_accounts(names: &[&str]) -> BTreeSet<String> {
 #[test]
 fn the_annotator_sets_the_taint_that_the_policy_lets_it_set() {
     let spec = policy("plimsoll-annotator-nodes");
-    let key = annotator::Args::try_parse_from(["annotator"]).expect("defaults").taints.taint_key;
+    let key = annotator::args::TAINT_KEY;
     assert!(spec.contains(&format!("taint.key == '{key}'")), "{key}");
     let value = format!("taint.?value.orValue('') == '{}'", placement::taint::VALUE);
     assert!(spec.contains(&value), "{value}");

@@ -58,10 +58,9 @@ fn every_field_of_the_samples_is_one_that_kubernetes_knows() {
 }
 
 #[test]
-fn the_sample_tolerates_the_annotators_default_taint() {
-    let args = <annotator::Args as clap::Parser>::try_parse_from(["annotator"]).unwrap();
+fn the_sample_tolerates_the_annotators_taint() {
     let sample = read("samples/tolerate-hot-nodes.yaml");
-    let key = args.taints.taint_key;
+    let key = annotator::args::TAINT_KEY;
     assert_eq!(sample.matches(&format!("'{key}'")).count(), 2, "{key}");
 }
 

@@ -64,7 +64,8 @@ const REST: Duration = Duration::from_secs(600);
 /// The period of the eviction limit.
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// How often waiting pods are taken from the view, with `--move-for-cards`: each `--evict-after`, within these bounds.
+/// How often waiting pods are taken from the view, with `--move-for-cards`: as long as a pod has to wait before others
+/// are evicted for it, within these bounds.
 const TAKEN_EVERY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(15));
 
 /// The timeout of one call to the API server.

@@ -20,7 +20,8 @@ pub(super) const KEEP_FOR: Duration = Duration::from_secs(60);
 /// How long cards are kept at most, while evicted pods are still ending.
 const MAX_KEEP: Duration = Duration::from_secs(10 * 60);
 
-/// The longest pause between two rounds for a pod. The first pause is `--evict-after`.
+/// The longest pause between two rounds for a pod. The first is as long as it has to wait
+/// before others are evicted for it.
 const MAX_PAUSE: Duration = Duration::from_secs(5 * 60);
 
 /// The age at which a report expires: kube-scheduler retries a pod after 5 minutes at most, so a pod without a newer

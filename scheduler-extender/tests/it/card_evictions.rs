@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use scheduler_extender::Args;
 use serde_json::{Value, json};
 use sim::scheduler::{Scheduler, SchedulerConfig};
 use sim::{EVENTS, Failure, Fault, PODS, Sim, Verb, WRITTEN_EVENTS, pod};
@@ -11,7 +12,7 @@ use crate::rig::{GPU, Rig, gpu_node};
 /// Between two changes of a node.
 const PAUSE: Duration = Duration::from_millis(50);
 
-const FLAGS: [&str; 2] = ["--evict-for-cards", "--evict-after=50ms"];
+const FLAGS: [&str; 1] = ["--evict-for-cards"];
 
 fn of_priority(name: &str, units: u32, priority: i64) -> Value {
     let mut pod: Value = pod(name).asking(GPU, units).into();
@@ -33,8 +34,12 @@ fn scheduler(sim: &Sim, rig: &Rig) -> Scheduler {
 /// A node with two cards of 16 units, of which 6 are free on each: on the first card two pods of 5, on the second one
 /// of 10.
 async fn full_cards(sim: &Sim, flags: &[&str]) -> Rig {
+    full_cards_changed(sim, flags, |_| ()).await
+}
+
+async fn full_cards_changed(sim: &Sim, flags: &[&str], change: impl FnOnce(&mut Args)) -> Rig {
     sim.put(gpu_node("node", 2).with("cpu", 16).with(GPU, 32));
-    let rig = Rig::start_with(sim, flags).await;
+    let rig = Rig::start_changed(sim, flags, change).await;
     for (name, units) in [("small-0", 5), ("small-1", 5), ("large", 10)] {
         let pod = sim.put(of_priority(name, units, 0));
         assert_eq!(rig.bind(&pod, "node").await, "");
@@ -338,8 +343,7 @@ async fn the_freed_card_is_kept_for_the_pod() {
 #[tokio::test]
 async fn no_more_are_evicted_in_a_minute_than_set() {
     let sim = Sim::start().await.unwrap();
-    let flags = [&FLAGS[..], &["--evictions-per-minute=1"]].concat();
-    let rig = full_cards(&sim, &flags).await;
+    let rig = full_cards_changed(&sim, &FLAGS, |args| args.evictions_per_minute = 1).await;
     let _scheduler = scheduler(&sim, &rig);
     sim.put(of_priority("first", 12, 1000));
     rig.until("the eviction", async || there(&sim).len() == 2).await;
@@ -444,7 +448,8 @@ async fn no_pod_of_a_node_that_keeps_the_waiting_pod_out_is_evicted() {
 async fn a_pod_for_which_a_node_passes_meanwhile_is_forgotten() {
     let sim = Sim::start().await.unwrap();
     // Time enough for the second call to come before the first look.
-    let rig = full_cards(&sim, &["--evict-for-cards", "--evict-after=5s"]).await;
+    let after = Duration::from_secs(5);
+    let rig = full_cards_changed(&sim, &FLAGS, |args| args.evict_after = after).await;
     sim.put(gpu_node("other", 1).with("cpu", 16).with(GPU, 16));
     rig.until("the node", async || rig.inspect().await["nodes"].as_array().unwrap().len() == 2)
         .await;

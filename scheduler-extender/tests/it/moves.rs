@@ -11,7 +11,7 @@ use sim::{PODS, Sim, Verb, pod};
 
 use crate::rig::{GPU, Rig, gpu_node};
 
-const FLAGS: [&str; 2] = ["--move-for-cards", "--evict-after=50ms"];
+const FLAGS: [&str; 1] = ["--move-for-cards"];
 /// Between two changes of nodes.
 const PAUSE: Duration = Duration::from_millis(50);
 
@@ -527,9 +527,7 @@ async fn after_moves_in_vain_none_follow_for_the_same_pod() {
 /// Not without the flag, not for a pod that is less important, and not where evictions are refused.
 #[tokio::test]
 async fn nobody_is_moved_without_the_flag_or_for_a_less_important_pod() {
-    for (flags, priority) in
-        [(&["--evict-for-cards", "--evict-after=50ms"][..], 0), (&FLAGS[..], -1)]
-    {
+    for (flags, priority) in [(&["--evict-for-cards"][..], 0), (&FLAGS[..], -1)] {
         let sim = Sim::start().await.unwrap();
         let rig = spread(&sim, &["a", "b"], flags).await;
         let _scheduler = scheduler(&sim, &rig);

@@ -85,7 +85,28 @@ impl Rig {
         Self::launch(sim, "127.0.0.1:0", POLICY, &["--bind-timeout", bind_timeout]).await
     }
 
+    /// As [`Rig::start_with`], with other changes of the settings.
+    pub(crate) async fn start_changed(
+        sim: &Sim,
+        flags: &[&str],
+        change: impl FnOnce(&mut Args),
+    ) -> Self {
+        let rig = Self::launch_changed(sim, "127.0.0.1:0", POLICY, flags, change).await;
+        rig.ready().await;
+        rig
+    }
+
     async fn launch(sim: &Sim, address: &str, policy_text: &str, flags: &[&str]) -> Self {
+        Self::launch_changed(sim, address, policy_text, flags, |_| ()).await
+    }
+
+    async fn launch_changed(
+        sim: &Sim,
+        address: &str,
+        policy_text: &str,
+        flags: &[&str],
+        change: impl FnOnce(&mut Args),
+    ) -> Self {
         let files = tempfile::tempdir().unwrap();
         let (kubeconfig, policy) = (files.path().join("kubeconfig"), files.path().join("policy"));
         sim.write_kubeconfig(&kubeconfig).unwrap();
@@ -94,6 +115,8 @@ impl Rig {
         let mut args = Args::parse_from([&own, flags].concat());
         args.api.kubeconfig = Some(kubeconfig);
         args.load.policy_file = policy;
+        args.evict_after = Duration::from_millis(50);
+        change(&mut args);
         let context = Context::new(daemon::program!());
         let address = app::start(args, &context).await.unwrap();
         Self { context, address, client: sim::http_client().unwrap(), files }

@@ -121,12 +121,8 @@ fn known_values(properties: &Value, path: &str, found: &mut Vec<String>) {
 }
 
 /// The variables that the values `names` set.
-const NAMES: [&str; 4] = [
-    "PLIMSOLL_ANNOTATION_PREFIX",
-    "PLIMSOLL_GPU_COUNT_RESOURCE",
-    "PLIMSOLL_GPU_RESOURCE",
-    "PLIMSOLL_TAINT_KEY",
-];
+const NAMES: [&str; 3] =
+    ["PLIMSOLL_ANNOTATION_PREFIX", "PLIMSOLL_GPU_COUNT_RESOURCE", "PLIMSOLL_GPU_RESOURCE"];
 
 /// A flag among the arguments wins over its variable, which would have no effect.
 #[test]

@@ -39,7 +39,7 @@ pub(crate) const FACTS: &[Fact] = &[
         second_scheduler,
     )
     .takes(100),
-    on_our_nodes("with_annotator_and_exporters_alone_pods_avoid_a_hot_node", taints_alone).takes(90),
+    on_our_nodes("with_annotator_and_exporters_alone_pods_avoid_a_hot_node", taints_alone).takes(150),
     on_our_nodes("a_gpu_pod_of_the_quick_start_gets_a_card_of_its_script", stand_in_cards)
         .takes(70),
 ];
@@ -63,7 +63,6 @@ const LINE: &str = "schedulerName: plimsoll-scheduler";
 /// A policy whose periods are seconds, from the root of this repository, and the flag for samples to match.
 const SHORT_PERIODS: &str = "testing/e2e/deploy/short-periods/policy.yaml";
 const SAMPLED_OFTEN: &str = "--set-string=exporter.env.PLIMSOLL_SAMPLE_INTERVAL=1s";
-const TAINTED_AT_ONCE: &str = "--set-string=annotator.env.PLIMSOLL_TAINT_AFTER=0s";
 /// The script of docs/quick-start.md that gives a machine cards, from the root of this repository.
 const STAND_IN: &str = "scripts/stand-in-cards.sh";
 /// Its folder, in a part of the file system that each node has to itself.
@@ -189,7 +188,7 @@ fn taints_alone(env: &TestEnv) -> Result<()> {
     let release = ChartRelease::new(cluster, NAMESPACE, "helm4")?;
     let policy = cluster.settings().sources.join(SHORT_PERIODS);
     let policy = format!("--set-file=policy.text={}", policy.display());
-    let flags = ["--set=scheduler.mode=none", SAMPLED_OFTEN, TAINTED_AT_ONCE, &policy];
+    let flags = ["--set=scheduler.mode=none", SAMPLED_OFTEN, &policy];
     removed_after(env, &release, || {
         hot.set_load(Load { cpu: 0.9, memory: 0.2 })?;
         release.install(&flags)?;

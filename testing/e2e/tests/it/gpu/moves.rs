@@ -30,8 +30,8 @@ pub(crate) const FACTS: &[Fact] = &[on_our_nodes(
 const OVERLAYS: [&str; 2] = ["tested", "move-for-cards"];
 const RIGHTS: &str = "plimsoll-scheduler-extender-moves";
 const CARD_UNITS: u64 = CARD_MIB / 1024;
-/// Looks at the waiting pod come after 2, 4 and 8 seconds, then a pod ends and its successor starts.
-const MOVE: Duration = Duration::from_secs(120);
+/// Looks at the waiting pod come after 10, 20 and 40 seconds, then a pod ends and its successor starts.
+const MOVE: Duration = Duration::from_secs(180);
 /// The Deployments, and the units of the pod of each.
 const SMALL: [(&str, u64); 2] = [("one", 2), ("two", CARD_UNITS - 1)];
 
