@@ -5,9 +5,6 @@
 //! pod were measured). A node that is left out of the answer is no candidate. The entry for load returns the victims
 //! unchanged; the entry for cards may choose others ([`crate::preemption`]).
 //!
-//! The entry for cards evicts none of [`placement::gpu::NodeCards::undrained_clients`]. It is not asked about pods
-//! without a GPU request: for these the entry for load leaves out nodes with such a victim while there are others.
-//!
 //! The answer has no field for an error. kube-scheduler logs any other status than 200; then it continues without the
 //! extender if that is ignorable, and otherwise ends the preemption.
 
@@ -29,9 +26,6 @@ use crate::{Decider, Extender};
 
 const BY_LOAD: &str = "load-aware/preempt";
 
-/// A node, and the pods to evict from it.
-type Candidate<'a> = (Name<'a>, MetaVictims<'a>);
-
 /// Leaves out overloaded nodes: an eviction does not change a reading at once. Where limits are soft and all candidates
 /// are overloaded, the least loaded remain, as in Filter.
 pub(super) fn by_load(decider: &Decider, body: &[u8]) -> Answer {
@@ -46,26 +40,8 @@ pub(super) fn by_load(decider: &Decider, body: &[u8]) -> Answer {
     // Evictions free cards, so the entry for GPU pods checks cards with the victims.
     let decision = decider.decision_for(&pod, nodes, decider.now()).without_cards();
     let verdicts = decision.verdicts(decision.policy(), None);
-    let asked = victims.len();
-    let mut kept: Vec<_> = victims.into_iter().zip(verdicts.each).collect();
-    kept.retain(|(_, verdict)| *verdict == Verdict::Accepted);
-    let mut kept: Vec<_> = kept.into_iter().map(|(candidate, _)| candidate).collect();
-    if matches!(pod.request(&decider.names), Ok(None)) {
-        kept = sparing_neighbours(decider, kept);
-    }
-    answer(BY_LOAD, &pod, asked, kept)
-}
-
-/// The candidates on which no victim's end may end other pods on its GPU; all, if there are none.
-fn sparing_neighbours<'a>(decider: &Decider, all: Vec<Candidate<'a>>) -> Vec<Candidate<'a>> {
-    let snapshot = decider.view.read();
-    let spares = |(node, victims): &Candidate<'a>| {
-        let Some(cards) = snapshot.cards(node.as_str()) else { return true };
-        let undrained = cards.undrained_clients();
-        !victims.uids().any(|uid| undrained.iter().any(|client| client.as_str() == uid))
-    };
-    let (spare, others): (Vec<_>, Vec<_>) = all.into_iter().partition(spares);
-    if spare.is_empty() { others } else { spare }
+    let mut passes = verdicts.each.iter().map(|verdict| *verdict == Verdict::Accepted);
+    answer(BY_LOAD, &pod, victims, |_, _| passes.next().unwrap_or(false))
 }
 
 const BY_CARDS: &str = "gpushare-scheduler/preempt";
@@ -93,13 +69,13 @@ async fn cards(extender: &Extender, body: &[u8]) -> Answer {
         Ok(Some(request)) => {
             request.with_beyond_units(decider.view.beyond_units_of(pod.namespace()))
         }
-        Ok(None) => return answer(BY_CARDS, &pod, victims.len(), victims.into_iter().collect()),
-        Err(_) => return answer(BY_CARDS, &pod, victims.len(), Vec::new()),
+        Ok(None) => return answer(BY_CARDS, &pod, victims, |_, _| true),
+        Err(_) => return answer(BY_CARDS, &pod, victims, |_, _| false),
     };
     let id = GpuPodId::of(&pod);
     if decider.view.ask(|index| index.waits_for_deleted(&id, &request)).is_some() {
         // Filter would reject it after the evictions.
-        return answer(BY_CARDS, &pod, victims.len(), Vec::new());
+        return answer(BY_CARDS, &pod, victims, |_, _| false);
     }
     let search = VictimSearch {
         view: &decider.view,
@@ -109,14 +85,30 @@ async fn cards(extender: &Extender, body: &[u8]) -> Answer {
         request: &request,
     };
     let preemption = Preemption { search, now: decider.now() };
-    let asked = victims.len();
-    answer(BY_CARDS, &pod, asked, preemption.answer(victims.into_iter()).await)
-}
-
-/// The candidates that are kept, of so many that were asked about.
-fn answer(verb: &str, pod: &Pod, asked: usize, victims: Vec<Candidate<'_>>) -> Answer {
-    let (uid, namespace, pod, kept) = (pod.uid(), pod.namespace(), pod.name(), victims.len());
-    tracing::debug!(%uid, namespace, pod, nodes = asked, kept, "{verb}");
+    let nodes = victims.len();
+    let victims = preemption.answer(victims.into_iter()).await;
+    log(BY_CARDS, &pod, nodes, victims.len());
     let outcome = if victims.is_empty() { "no node" } else { "ok" };
     Answer::new(outcome, &PreemptionResult { victims })
+}
+
+/// The candidates for which `keep` returns true. It is called in the order of their names.
+fn answer<'a>(
+    verb: &str,
+    pod: &Pod,
+    victims: BTreeMap<Name<'a>, MetaVictims<'a>>,
+    mut keep: impl FnMut(&str, &MetaVictims<'_>) -> bool,
+) -> Answer {
+    let nodes = victims.len();
+    let victims: Vec<_> =
+        victims.into_iter().filter(|(node, victims)| keep(node.as_str(), victims)).collect();
+    log(verb, pod, nodes, victims.len());
+    let outcome = if victims.is_empty() { "no node" } else { "ok" };
+    Answer::new(outcome, &PreemptionResult { victims })
+}
+
+/// Of so many candidates, so many are kept.
+fn log(verb: &str, pod: &Pod, nodes: usize, kept: usize) {
+    let (uid, namespace, pod) = (pod.uid(), pod.namespace(), pod.name());
+    tracing::debug!(%uid, namespace, pod, nodes, kept, "{verb}");
 }

@@ -222,23 +222,10 @@ async fn no_client_of_mps_beside_others_is_evicted_until_its_node_terminates_it_
     assert_eq!(preempt().await["NodeNameToMetaVictims"], json!({}));
     sim.faults().next(1, Verb::List, PODS, Fault::Answer(Failure::internal("no")));
     assert_eq!(preempt().await["NodeNameToMetaVictims"], json!({}));
-    // For a pod without a GPU request they are the last choice.
-    let elsewhere = json!({ "Pods": [{ "UID": "other" }], "NumPDBViolations": 0 });
-    let by_load = async |candidates: &Value| {
-        let mut web = Value::from(pod("web"));
-        web["metadata"]["uid"] = "u-web".into();
-        let body = json!({ "Pod": web, "NodeNameToMetaVictims": candidates });
-        rig.post("/load-aware/preempt", &body).await["NodeNameToMetaVictims"].clone()
-    };
-    let both = json!({ "node": victims(&["small-3"]), "unheard-of": elsewhere });
-    let alone = json!({ "node": victims(&["small-3"]) });
-    assert_eq!(by_load(&both).await, json!({ "unheard-of": elsewhere }));
-    assert_eq!(by_load(&alone).await, alone);
     let _scheduler = scheduler(&sim, &rig);
     rig.until("a look", async || count(&rig, "mps-clients") > 0).await;
     assert_eq!(evictions(&sim), 0);
     report_mps(&sim, true);
-    rig.until("both", async || by_load(&both).await == both).await;
     rig.until("the eviction", async || evictions(&sim) > 0).await;
     lands(&sim, &rig, "train").await;
 }
