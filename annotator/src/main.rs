@@ -3,10 +3,9 @@
 use std::process::ExitCode;
 
 use annotator::{Args, app};
-use clap::Parser;
 
 fn main() -> ExitCode {
-    let args = Args::parse();
+    let args = daemon::parse::<Args>();
     let settings = args.daemon.settings();
     daemon::run(daemon::program!(), settings, |context| app::run(args, context))
 }

@@ -4,12 +4,11 @@ use std::io;
 use std::path::Path;
 use std::process::ExitCode;
 
-use clap::Parser;
 use daemon::Threads;
 use node_exporter_plus::{Args, app, storage};
 
 fn main() -> ExitCode {
-    let args = Args::parse();
+    let args = daemon::parse::<Args>();
     if let (Some(user), Some(file)) = (args.storage_prepare, &args.storage_file) {
         return storage::prepare(file, user)
             .map_or_else(|error| failed(&named(file, error)), |()| ExitCode::SUCCESS);

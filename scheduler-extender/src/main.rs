@@ -2,7 +2,6 @@
 
 use std::process::ExitCode;
 
-use clap::Parser;
 use scheduler_extender::{Args, app, new_ca};
 
 fn main() -> ExitCode {
@@ -10,6 +9,6 @@ fn main() -> ExitCode {
     match arguments.split_first() {
         // Beside a kube-scheduler that runs as a pod.
         Some((command, arguments)) if command == new_ca::COMMAND => new_ca::main(arguments),
-        _ => app::main(Args::parse()),
+        _ => app::main(daemon::parse::<Args>()),
     }
 }

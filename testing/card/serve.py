@@ -65,7 +65,7 @@ class Decoder:
         return step
 
     def graph_of(self, requests):
-        """The step as a CUDA graph that has run before."""
+        """The step, which owns the memory, and a CUDA graph of it that has run before."""
         torch, step = self.torch, self.step_of(requests)
         aside = torch.cuda.Stream()
         aside.wait_stream(torch.cuda.current_stream())
@@ -79,7 +79,7 @@ class Decoder:
         for _ in range(10):
             graph.replay()
         torch.cuda.synchronize()
-        return graph
+        return step, graph
 
 
 def main(name, folder, sharers):
@@ -91,7 +91,7 @@ def main(name, folder, sharers):
 
     decoder, tokens = Decoder(torch), []
     for requests in REQUESTS:
-        graph = decoder.graph_of(requests)
+        step, graph = decoder.graph_of(requests)
         meet(folder, name, sharers, f"begin{requests}")
         begin, steps = time.monotonic(), 0
         while time.monotonic() - begin < SECONDS:
@@ -100,7 +100,7 @@ def main(name, folder, sharers):
             steps += 1
         tokens.append(requests * steps / (time.monotonic() - begin))
         meet(folder, name, sharers, f"end{requests}")
-        del graph
+        del step, graph
         torch.cuda.empty_cache()
     return {"tokens": tokens, "mib": torch.cuda.max_memory_reserved() >> 20}
 

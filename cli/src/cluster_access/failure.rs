@@ -56,7 +56,7 @@ impl fmt::Display for Failure {
         match self {
             Self::NoKubectl => f.write_str(
                 "kubectl is not on the PATH, and plimsoll reaches the cluster by it: install it \
-                 (https://kubernetes.io/docs/tasks/tools/), or name the extender's address with --extender",
+                 (https://kubernetes.io/docs/tasks/tools/); commands with --extender can do without, given its address",
             ),
             Self::NoCluster(message) => write!(
                 f,

@@ -92,7 +92,8 @@ impl Files {
         self.replace_manifest(manifest)?;
         // After the manifest: where this is interrupted, the next run finds the former link, and does the rest. In one
         // step: kubeadm may have named the link in the manifest, and kube-scheduler may start at any moment.
-        let link = self.place_of(&self.at(CURRENT))?;
+        let link = self.place_of(&self.at(CURRENT));
+        remove(&link)?;
         symlink(name_of(path).unwrap_or_default(), &link)?;
         fs::rename(&link, self.at(CURRENT))?;
         // Only now: until the lines above, kube-scheduler's pod may still need the former one.
@@ -165,27 +166,34 @@ impl Files {
 
     /// Gives a file this content, in one step.
     fn put(&self, path: &Path, content: &[u8], owner: Option<&Metadata>, mode: u32) -> Result<()> {
-        let write = || -> io::Result<()> {
-            let new = self.place_of(path)?;
-            let mut file = File::options().write(true).create_new(true).mode(0o600).open(&new)?;
+        let write = |new: &Path| -> io::Result<()> {
+            remove(new)?;
+            let mut file = File::options().write(true).create_new(true).mode(0o600).open(new)?;
             file.write_all(content)?;
             if let Some(owner) = owner {
-                chown(&new, Some(owner.uid()), Some(owner.gid()))?;
+                chown(new, Some(owner.uid()), Some(owner.gid()))?;
             }
             file.set_permissions(PermissionsExt::from_mode(mode))?;
             // Or a loss of power may leave an empty one.
             file.sync_all()?;
-            fs::rename(&new, path)
+            fs::rename(new, path)
         };
-        write().with_context(|| format!("cannot write {}", path.display()))
+        let new = self.place_of(path);
+        let written = match write(&new) {
+            // The manifest may have a file system of its own. The kubelet reads no file whose name begins with a dot.
+            Err(error) if error.kind() == io::ErrorKind::CrossesDevices => {
+                let name = new.file_name().unwrap_or_default().to_string_lossy();
+                remove(&new).and_then(|()| write(&path.with_file_name(format!(".{name}"))))
+            }
+            written => written,
+        };
+        written.with_context(|| format!("cannot write {}", path.display()))
     }
 
     /// Where a file or a link is made that is to be at this path.
-    fn place_of(&self, path: &Path) -> io::Result<PathBuf> {
+    fn place_of(&self, path: &Path) -> PathBuf {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
-        let new = self.at(FOLDER).join(format!("{name}{NEW}"));
-        remove(&new)?;
-        Ok(new)
+        self.at(FOLDER).join(format!("{name}{NEW}"))
     }
 }
 

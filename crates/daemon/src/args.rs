@@ -2,7 +2,7 @@
 
 use std::net::{AddrParseError, IpAddr, Ipv6Addr, SocketAddr, SocketAddrV4};
 
-use clap::{Args, ValueEnum};
+use clap::{Args, Command, Parser, ValueEnum};
 
 /// Log and admin flags together; `ADMIN_PORT` is the program's default admin port.
 #[derive(Debug, Clone, Args)]
@@ -21,6 +21,33 @@ impl<const ADMIN_PORT: u16> DaemonArgs<ADMIN_PORT> {
     pub fn settings(&self) -> Settings {
         Settings { log: self.log.clone(), admin: self.admin.address }
     }
+}
+
+/// What the names of flags' variables begin with.
+const OURS: &str = "PLIMSOLL_";
+
+/// Reads the command line as [`Parser::parse`] does, and warns on standard error of variables that look like a flag's
+/// and are none: of a flag that is gone, or misspelled. Its value would be missed without a word.
+#[must_use]
+pub fn parse<A: Parser>() -> A {
+    let args = A::parse();
+    let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
+    for name in unknown(&A::command(), names) {
+        eprintln!(
+            "warning: {name} is the variable of no flag of this program and has no effect (see --help)"
+        );
+    }
+    args
+}
+
+/// Those of the names that are ours and no flag's. Kubernetes sets variables for each Service, whatever its name.
+fn unknown(command: &Command, names: impl Iterator<Item = String>) -> Vec<String> {
+    let flags: Vec<_> = command.get_arguments().filter_map(|it| it.get_env()?.to_str()).collect();
+    let is_services = |name: &str| {
+        name.contains("_SERVICE_") || name.contains("_PORT_") || name.ends_with("_PORT")
+    };
+    let ours = names.filter(|name| name.starts_with(OURS) && !flags.contains(&name.as_str()));
+    ours.filter(|name| !is_services(name)).collect()
 }
 
 /// What [`run`](crate::run) needs before it starts the program.
@@ -100,12 +127,26 @@ const fn every_address(port: u16) -> SocketAddr {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::Parser;
+    use clap::CommandFactory as _;
 
     #[derive(Parser)]
     struct Program {
         #[command(flatten)]
         daemon: DaemonArgs<19102>,
+    }
+
+    #[test]
+    fn a_variable_of_no_flag_is_named_and_those_of_services_are_not() {
+        let names = [
+            "PLIMSOLL_LOG_LEVEL",
+            "PLIMSOLL_EVICT_AFTER",
+            "PLIMSOLL_UI_SERVICE_HOST",
+            "PLIMSOLL_UI_PORT_80_TCP",
+            "PLIMSOLL_UI_PORT",
+            "HOME",
+        ];
+        let found = unknown(&Program::command(), names.into_iter().map(str::to_owned));
+        assert_eq!(found, ["PLIMSOLL_EVICT_AFTER"]);
     }
 
     #[test]

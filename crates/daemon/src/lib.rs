@@ -72,7 +72,7 @@ pub mod tls;
 pub mod token;
 
 pub use admin::{Condition, ProcessMetrics, Readiness};
-pub use args::{AdminArgs, DaemonArgs, LogArgs, LogFormat, Settings, listen_address};
+pub use args::{AdminArgs, DaemonArgs, LogArgs, LogFormat, Settings, listen_address, parse};
 pub use context::Context;
 pub use duration::{DurationError, PositiveError, duration, positive_duration};
 pub use error::Causes;

@@ -164,7 +164,7 @@ fn filter_by_cards(
         }
     }
     if let Some(why) = retries {
-        return failed(&why);
+        return Answer::new("retry", &FilterResult::failed(&why));
     }
     log(BY_CARDS, decision, &rejections);
     answer(decider, BY_CARDS, names, &rejections)

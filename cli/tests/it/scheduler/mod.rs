@@ -396,3 +396,18 @@ fn node_with_flag(flag: &str) -> Node {
     let line = format!("    - kube-scheduler\n    - {flag}\n");
     Node::new(&KUBEADM.replace("    - kube-scheduler\n", &line))
 }
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_manifest_on_a_file_system_of_its_own_is_replaced_there_in_one_step() {
+    let node = Node::new(KUBEADM);
+    let elsewhere = TempDir::new_in("/dev/shm").unwrap();
+    fs::copy(node.manifest(), elsewhere.path().join("kube-scheduler.yaml")).unwrap();
+    fs::remove_dir_all(node.path("etc/kubernetes/manifests")).unwrap();
+    symlink(elsewhere.path(), node.path("etc/kubernetes/manifests")).unwrap();
+    node.enable("10.96.3.4").success();
+    assert_ne!(node.text(), KUBEADM);
+    node.alone("disable", &[]).success();
+    assert_eq!(node.text(), KUBEADM);
+    assert_eq!(fs::read_dir(elsewhere.path()).unwrap().count(), 1);
+}

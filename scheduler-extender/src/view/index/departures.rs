@@ -18,8 +18,12 @@ use super::{GpuPodId, Index};
 /// never ends, or a node whose device plugin is gone, must not keep the namespace from all cards for ever.
 const RESTRICTS: SignedDuration = SignedDuration::from_mins(10);
 
-/// How long after a deletion the units are expected to be free within seconds.
-const FREES_WITHIN: SignedDuration = SignedDuration::from_mins(2);
+/// How long after a deletion the node's report of the end is expected. While units are expected, a pod that waits for
+/// them is not called unschedulable, so that nothing is evicted and no node added for it: not for longer.
+const REPORTS_END_WITHIN: SignedDuration = SignedDuration::from_secs(20);
+
+/// How long a pod that is being deleted is expected to take: the default grace period, and the kubelet's part.
+const ENDS_WITHIN: SignedDuration = SignedDuration::from_secs(40);
 
 /// The most pods that [`Index::leaving`] looks at of each kind. Of more, the others' units free with an event.
 const LEAVING: usize = 256;
@@ -50,16 +54,16 @@ impl Departure {
     }
 
     fn frees_soon(&self, now: Timestamp) -> bool {
-        is_within(FREES_WITHIN, self.at, now)
+        is_within(REPORTS_END_WITHIN, self.at, now)
     }
 }
 
 /// Deleted pods of a namespace hold units, so that its other pods have to wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HeldByDeleted {
-    /// One of them was deleted minutes ago at most.
+    /// One of them was deleted seconds ago.
     Recently,
-    /// All have lingered for long.
+    /// All have lingered for longer.
     ForLong,
 }
 
@@ -136,7 +140,7 @@ impl Index {
         let deleted = self.departures.iter().rev().take(LEAVING);
         let deleted = deleted.filter(|it| it.frees_soon(self.now)).map(|it| (&it.node, &it.pod));
         let ending = self.ending.iter().take(LEAVING);
-        let ending = ending.filter(|(_, since)| is_within(FREES_WITHIN, **since, self.now));
+        let ending = ending.filter(|(_, since)| is_within(ENDS_WITHIN, **since, self.now));
         let ending = ending.filter_map(|(uid, _)| Some((self.pods.get(uid)?.nodes.first()?, uid)));
         let ending = ending.filter(|(node, uid)| !self.is_in_report(node, uid));
         let mut leaving = BTreeMap::<NodeName, BTreeSet<PodUid>>::new();

@@ -149,7 +149,10 @@ impl Pod {
         let paths: Vec<String> = python.paths.iter().map(|path| at_host(path)).collect();
         let container = &mut self.0["spec"]["containers"][0];
         let words = container["args"].take();
-        let mut command = vec![at_host(LOADER), "--library-path".into(), libraries.join(":")];
+        // A link to an absolute path would lead to the image's own.
+        let loader = fs::canonicalize(LOADER).unwrap_or_else(|_| PathBuf::from(LOADER));
+        let loader = at_host(&loader.display().to_string());
+        let mut command = vec![loader, "--library-path".into(), libraries.join(":")];
         command.extend(["--argv0".into(), at_host(&program), at_host(&program)]);
         command.push(at_host(&script.display().to_string()));
         container["command"] = json!(command);
