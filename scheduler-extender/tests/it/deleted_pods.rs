@@ -308,4 +308,14 @@ async fn a_pod_is_tried_again_for_units_that_are_free_in_seconds() {
     report(&sim, None);
     rig.until("room", async || rig.used().await == 0).await;
     assert_eq!(error().await, "");
+    // It ended by itself.
+    let done = gpu_pod(&sim, "done", 16);
+    assert_eq!(rig.bind(&done, "n").await, "");
+    report(&sim, Some(&done));
+    rig.until("the report", async || error().await.is_empty()).await;
+    sim.change(sim::PODS, "default", "done", |pod| pod["status"]["phase"] = "Succeeded".into());
+    rig.until("the error", retries).await;
+    report(&sim, None);
+    rig.until("room", async || rig.used().await == 0).await;
+    assert_eq!(error().await, "");
 }

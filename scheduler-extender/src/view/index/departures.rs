@@ -41,6 +41,14 @@ pub(super) struct Departure {
     at: Timestamp,
 }
 
+/// A pod without processes. Its node's next report does not have it.
+#[derive(Debug, Clone)]
+pub(super) struct Ended {
+    pub(super) node: NodeName,
+    pub(super) pod: PodUid,
+    pub(super) at: Timestamp,
+}
+
 impl Departure {
     /// Whether it no longer keeps its namespace from other cards. The card itself stays charged for as long as reports
     /// have the pod.
@@ -101,6 +109,7 @@ impl Index {
     /// Releases the units of departed pods for which the time for a report is over.
     pub fn end_departures(&mut self, now: Timestamp) {
         self.at(now);
+        self.ended.retain(|it| is_within(REPORTS_END_WITHIN, it.at, now));
         let departures = std::mem::take(&mut self.departures);
         for departure in departures {
             let Departure { node, pod, .. } = &departure;
@@ -132,25 +141,28 @@ impl Index {
         }
     }
 
-    /// Pods whose units are expected to be free within seconds, by node: deleted ones, and ones that are being deleted
-    /// and have no units by their node's report any more. kube-scheduler learns of that when this view does: if it tries
+    /// Pods whose units are expected to be free within seconds, by node: deleted and ended ones, and ones that are being
+    /// deleted and have no units by their node's report any more. kube-scheduler learns of that when this view does: if it tries
     /// a waiting pod a moment earlier, no other event may follow for minutes.
     #[must_use]
     pub fn leaving(&self) -> BTreeMap<NodeName, BTreeSet<PodUid>> {
         let deleted = self.departures.iter().rev().take(LEAVING);
         let deleted = deleted.filter(|it| it.frees_soon(self.now)).map(|it| (&it.node, &it.pod));
+        let ended = self.ended.iter().rev().take(LEAVING);
+        let ended = ended.filter(|it| is_within(REPORTS_END_WITHIN, it.at, self.now));
+        let ended = ended.map(|it| (&it.node, &it.pod));
         let ending = self.ending.iter().take(LEAVING);
         let ending = ending.filter(|(_, since)| is_within(ENDS_WITHIN, **since, self.now));
         let ending = ending.filter_map(|(uid, _)| Some((self.pods.get(uid)?.nodes.first()?, uid)));
         let ending = ending.filter(|(node, uid)| !self.is_in_report(node, uid));
         let mut leaving = BTreeMap::<NodeName, BTreeSet<PodUid>>::new();
-        for (node, pod) in deleted.chain(ending) {
+        for (node, pod) in deleted.chain(ended).chain(ending) {
             leaving.entry(node.clone()).or_default().insert(pod.clone());
         }
         leaving
     }
 
-    fn is_in_report(&self, node: &NodeName, pod: &PodUid) -> bool {
+    pub(super) fn is_in_report(&self, node: &NodeName, pod: &PodUid) -> bool {
         self.nodes.get(node).is_some_and(|node| node.ledger.is_recorded(pod))
     }
 

@@ -15,7 +15,7 @@ use placement::units::{NodeName, PodUid, Units};
 
 use super::Index;
 use super::back_offs::Sent;
-use super::departures::HeldByDeleted;
+use super::departures::{Ended, HeldByDeleted};
 
 /// A pod's UID, namespace and name.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -264,8 +264,11 @@ impl Index {
     /// Releases everything that a pod holds, and removes its record.
     pub fn forget(&mut self, uid: &PodUid) {
         let Some(record) = self.end(uid) else { return };
-        for node in &record.nodes {
-            self.release(node, uid);
+        for node in record.nodes {
+            self.release(&node, uid);
+            if self.is_in_report(&node, uid) {
+                self.ended.push(Ended { node, pod: uid.clone(), at: self.now });
+            }
         }
     }
 

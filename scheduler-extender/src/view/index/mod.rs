@@ -37,8 +37,8 @@ use self::back_offs::BackOffs;
 pub use self::back_offs::BegunBackOff;
 pub(super) use self::cpu::PodRequest;
 use self::cpu::Requests;
-use self::departures::Departure;
 pub use self::departures::HeldByDeleted;
+use self::departures::{Departure, Ended};
 pub use self::events::{BoundPod, PodUse, WatchedPod};
 use self::gpu_pods::PodRecord;
 pub use self::gpu_pods::{GpuPodId, OtherPod, PodOnCard, ReservationError};
@@ -74,6 +74,8 @@ pub struct Index {
     ending: HashMap<PodUid, Timestamp>,
     /// Deleted pods that may still have processes.
     departures: Vec<Departure>,
+    /// Pods without processes that the report of their node still had.
+    ended: Vec<Ended>,
     /// What the pods request and declare of the list that is being read.
     listing: Option<HashMap<NodeName, Requests>>,
     /// Whether a list of all pods has been applied. Before that, pods are missing.
@@ -128,6 +130,7 @@ impl Index {
             plans: Table::Plans.empty(),
             ending: HashMap::new(),
             departures: Vec::new(),
+            ended: Vec::new(),
             listing: None,
             has_all_pods: false,
             uid_hasher: RandomState::new(),
