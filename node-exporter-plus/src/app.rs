@@ -20,8 +20,8 @@ use crate::{Args, Metrics, Sampler, SharedStore, Store, collectors, pods, sample
 /// Starts sampling and serving.
 ///
 /// # Errors
-/// When there is no procfs below `--host-root`, a file that a flag names cannot be used, or the address is taken. The exporter's
-/// port is opened after everything else that can fail.
+/// When there is no procfs below `--host-root`, a file that a flag names cannot be used, or the address is taken. The
+/// exporter's port is opened after everything else that can fail.
 pub async fn run(args: Args, context: Context) -> anyhow::Result<()> {
     let roots = args.roots();
     require_procfs(&args.host_root, &roots.procfs)?;

@@ -17,8 +17,8 @@ use crate::{annotator_client, field};
 /// kube-scheduler tries again several times.
 pub const EVICT_AFTER: Duration = Duration::from_secs(10);
 
-/// How many pods are evicted in a minute at most, so that a mistake shows before it costs many. Those that have to go for
-/// one pod may be more, where none were evicted in the last minute.
+/// How many pods are evicted in a minute at most, so that a mistake shows before it costs many. Those that have to go
+/// for one pod may be more, where none were evicted in the last minute.
 pub const EVICTIONS_PER_MINUTE: usize = 10;
 
 /// Answers kube-scheduler's extender calls: which nodes are not overloaded, which are best, and on

@@ -143,9 +143,9 @@ fn is_service(host: &str) -> bool {
     namespace.is_some_and(|(namespace, _)| !namespace.contains('.'))
 }
 
-/// Where a configuration lies on a node. The kubelet restarts a static pod when its manifest changes, not when a mounted
-/// file does: a name that holds the content's checksum makes the one follow from the other. A manifest that kubeadm
-/// wrote names the link; it gives way to one with such a name when the configuration changes.
+/// Where a configuration lies on a node. The kubelet restarts a static pod when its manifest changes, not when a
+/// mounted file does: a name that holds the content's checksum makes the one follow from the other. A manifest that
+/// kubeadm wrote names the link; it gives way to one with such a name when the configuration changes.
 pub(super) fn path_of(configuration: &str) -> String {
     format!("{FOLDER}/kube-scheduler-config-{}.yaml", cksum(configuration.as_bytes()))
 }

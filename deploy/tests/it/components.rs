@@ -215,8 +215,8 @@ fn variables_of_a_component_name_paths_that_it_mounts() {
     }
 }
 
-/// The exporter takes what is mounted below `--host-root` for the host's. A folder of another name there would be made in
-/// the host's root, where that is mounted too.
+/// The exporter takes what is mounted below `--host-root` for the host's. A folder of another name there would be made
+/// in the host's root, where that is mounted too.
 #[test]
 fn what_exporters_have_below_their_host_root_is_the_hosts_at_the_same_path() {
     let patches = mounting().into_iter().map(|(_, patch)| patch);

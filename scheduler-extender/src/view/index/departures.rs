@@ -141,9 +141,9 @@ impl Index {
         }
     }
 
-    /// Pods whose units are expected to be free within seconds, by node: deleted and ended ones, and ones that are being
-    /// deleted and have no units by their node's report any more. kube-scheduler learns of that when this view does: if it tries
-    /// a waiting pod a moment earlier, no other event may follow for minutes.
+    /// Pods whose units are expected to be free within seconds, by node: deleted and ended ones, and ones that are
+    /// being deleted and have no units by their node's report any more. kube-scheduler learns of that when this view
+    /// does: if it tries a waiting pod a moment earlier, no other event may follow for minutes.
     #[must_use]
     pub fn leaving(&self) -> BTreeMap<NodeName, BTreeSet<PodUid>> {
         let deleted = self.departures.iter().rev().take(LEAVING);

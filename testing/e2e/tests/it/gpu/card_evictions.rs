@@ -29,8 +29,8 @@ const LABEL: &str = "card-evictions";
 /// What the tests run on, and with the component.
 const OVERLAYS: [&str; 2] = ["tested", "evict-for-cards"];
 const RIGHTS: &str = "plimsoll-scheduler-extender-evictions";
-/// Looks at the waiting pod come after 10, 20 and 40 seconds. After the evictions kube-scheduler has to try the pod again,
-/// as for [`BINDING`].
+/// Looks at the waiting pod come after 10, 20 and 40 seconds. After the evictions kube-scheduler has to try the pod
+/// again, as for [`BINDING`].
 const LOOKS: Duration = BINDING;
 
 fn fewest(env: &TestEnv) -> Result<()> {
