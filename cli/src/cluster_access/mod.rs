@@ -33,6 +33,12 @@ use workload::Workload;
 pub(crate) const INSPECT_PORT: u16 = 19107;
 /// The extender's Lease, in Plimsoll's namespace.
 pub(crate) const EXTENDER_LEASE: &str = "plimsoll-scheduler-extender";
+/// The Secret with the extender's certificate.
+pub(crate) const SERVER_SECRET: &str = "scheduler-extender-tls";
+/// The Secret with kube-scheduler's certificate. Control-plane nodes have a copy.
+pub(crate) const CLIENT_SECRET: &str = "kube-scheduler-tls";
+/// The annotation of kubeadm-config with the nodes on which `plimsoll scheduler enable` has run.
+pub(crate) const ENABLED_NODES: &str = "plimsoll.dev/kube-scheduler-nodes";
 /// The extender's Deployment.
 pub(crate) const EXTENDER: &str = "scheduler-extender";
 /// Where Plimsoll is, if its ClusterRoleBindings name no other namespace or cannot be read.

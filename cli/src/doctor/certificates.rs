@@ -6,7 +6,7 @@ use x509_parser::pem::parse_x509_pem;
 use super::facts::Facts;
 use super::finding::Findings;
 use super::programs::WORKLOADS;
-use crate::cluster_access::EXTENDER;
+use crate::cluster_access::{CLIENT_SECRET, EXTENDER};
 
 const DAY: i64 = 86_400;
 
@@ -93,7 +93,7 @@ fn in_use(facts: &Facts, found: &mut Findings) -> Vec<End> {
 /// Finds a certificate that has ended, or ends soon.
 fn judge(end: &End, facts: &Facts, found: &mut Findings) {
     let which = &end.which;
-    let todo = if which.contains("kube-scheduler-tls") {
+    let todo = if which.contains(CLIENT_SECRET) {
         "plimsoll scheduler certificates --new, then enable on each control-plane node, which has a copy \
          (docs/certificates.md)"
     } else {

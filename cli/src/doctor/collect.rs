@@ -16,7 +16,8 @@ use super::page::Page;
 use crate::cluster_access::objects::{Event, List, Meta, Pod};
 use crate::cluster_access::workload::{Workload, name_of};
 use crate::cluster_access::{
-    Cluster, EXTENDER, EXTENDER_LEASE, Failure, Forward, Kubectl, PolicyMap,
+    CLIENT_SECRET, Cluster, EXTENDER, EXTENDER_LEASE, Failure, Forward, Kubectl, PolicyMap,
+    SERVER_SECRET,
 };
 use crate::extender;
 
@@ -24,9 +25,6 @@ use crate::extender;
 const EXTENDER_PORT: u16 = 19102;
 /// The admin port of the annotator, with its metrics.
 const ANNOTATOR_PORT: u16 = 19103;
-/// The Secret whose certificate is looked at beside those that Deployments and DaemonSets name: kube-scheduler on
-/// control-plane nodes has a copy of it.
-const COPIED: &str = "kube-scheduler-tls";
 /// How many lines of a log are looked through.
 const LOG: &str = "--tail=400";
 /// How many device plugins that are not ready have their logs read.
@@ -173,7 +171,8 @@ fn certificates(
     namespace: &str,
 ) -> Vec<Secret> {
     let mut mounted: BTreeMap<(&str, &str), &str> = BTreeMap::new();
-    mounted.insert((namespace, COPIED), "");
+    // No Deployment or DaemonSet names it.
+    mounted.insert((namespace, CLIENT_SECRET), "");
     match workloads {
         Ok(workloads) => {
             for workload in workloads {
@@ -184,7 +183,7 @@ fn certificates(
             }
         }
         Err(_) => {
-            for secret in ["scheduler-extender-tls", "exporter-tls"] {
+            for secret in [SERVER_SECRET, "exporter-tls"] {
                 mounted.insert((namespace, secret), "");
             }
         }

@@ -6,14 +6,12 @@ use serde::Deserialize;
 use super::facts::{Facts, SECOND_SCHEDULER};
 use super::finding::{Findings, Metrics, count, few};
 use super::programs::{EVENTS, NODES, PODS, TIME, has_extender, running};
-use crate::cluster_access::EXTENDER;
 use crate::cluster_access::objects::Pod;
 use crate::cluster_access::workload::flag_of;
+use crate::cluster_access::{ENABLED_NODES, EXTENDER};
 
 /// Where `plimsoll scheduler enable` puts the configuration.
 const FOLDER: &str = "/etc/kubernetes/plimsoll/";
-/// The annotation of kubeadm-config with the nodes on which `enable` has run.
-const ENABLED_NODES: &str = "plimsoll.dev/kube-scheduler-nodes";
 /// The condition of nodes whose device plugin offers nothing, since pods bypass the extender.
 const WITHHELD: &str = "GPUUnitsWithheld";
 /// A process that started this long ago has been asked, in a cluster in which anything is scheduled.

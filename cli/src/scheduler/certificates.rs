@@ -20,12 +20,8 @@ use serde_json::{Value, json};
 
 use crate::args::scheduler::{Certificates, host};
 use crate::cluster_access::workload::Workload;
-use crate::cluster_access::{EXTENDER, Kubectl};
+use crate::cluster_access::{CLIENT_SECRET, EXTENDER, Kubectl, SERVER_SECRET};
 
-/// The extender's.
-const SERVER_SECRET: &str = "scheduler-extender-tls";
-/// kube-scheduler's.
-const CLIENT_SECRET: &str = "kube-scheduler-tls";
 /// The keys of a Secret, and the names of its files on a node.
 pub(super) const FILES: [&str; 3] = ["ca.crt", "tls.crt", "tls.key"];
 /// How long certificates last that are made here: nothing renews them.

@@ -15,11 +15,9 @@ use serde_json::{Value, json};
 
 use super::manifest::{CURRENT, FOLDER};
 use crate::cluster_access::objects::{List, Meta, Object};
-use crate::cluster_access::{Failure, Kubectl};
+use crate::cluster_access::{ENABLED_NODES, Failure, Kubectl};
 use crate::format::{differences, printable_lines};
 
-/// The annotation with the nodes on which `enable` has run.
-const ENABLED_NODES: &str = "plimsoll.dev/kube-scheduler-nodes";
 const MAP: [&str; 3] = ["configmap", "kubeadm-config", "--namespace=kube-system"];
 const KEY: &str = "ClusterConfiguration";
 /// The version of the text that we change.

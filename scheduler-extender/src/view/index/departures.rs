@@ -53,12 +53,12 @@ impl Departure {
     /// Whether it no longer keeps its namespace from other cards. The card itself stays charged for as long as reports
     /// have the pod.
     fn is_forgiven(&self, now: Timestamp) -> bool {
-        now.duration_since(self.at).abs() >= RESTRICTS
+        !is_within(RESTRICTS, self.at, now)
     }
 
     /// Whether the time for a report of it is over. A time far in the future means that the clock was set back.
     fn is_over(&self, now: Timestamp) -> bool {
-        now.duration_since(self.at).abs() >= REPORTED_WITHIN
+        !is_within(REPORTED_WITHIN, self.at, now)
     }
 
     fn frees_soon(&self, now: Timestamp) -> bool {

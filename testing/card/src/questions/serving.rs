@@ -85,9 +85,6 @@ pub(super) fn under_mps(lab: &mut Lab) {
 fn nothing(lab: &Lab) -> Answer {
     match &lab.python {
         None => not_asked("this machine has no python3"),
-        Some(python) if python.torch => {
-            not_asked("not asked (FAKE): the pods ran, and measured nothing")
-        }
         Some(_) if lab.gpu.fake => {
             not_asked("not asked (FAKE): the pods ran, and measured nothing")
         }
@@ -117,15 +114,12 @@ fn serve(lab: &Lab, sharers: u64, mps: bool) -> Result<Option<Tokens>> {
     let folder = lab.work.join(format!("serving-{sharers}-{mps}"));
     fs::create_dir_all(&folder)?;
     fs::set_permissions(&folder, fs::Permissions::from_mode(0o777))?;
+    let script = fs::canonicalize(lab.parts.folder.join("files/serve.py"))?;
     let names: Vec<String> = (0..sharers).map(|number| format!("serves-{number}")).collect();
     for name in &names {
         let served = pod(name, units, &format!("{name} /sync {sharers}"));
         let served = if mps { served.mps().cores(cores) } else { served };
-        lab.create(&served.runs(
-            python,
-            &fs::canonicalize(lab.parts.folder.join("files/serve.py"))?,
-            &folder,
-        ))?;
+        lab.create(&served.runs(python, &script, &folder))?;
     }
     let mut sum = Tokens::default();
     for name in &names {
