@@ -178,10 +178,11 @@ fn the_extender_is_given_the_certificates_that_the_command_makes() {
         let items = secret["items"].as_array().expect("items");
         assert!(items.contains(&json!({"key": file, "path": file})), "{file}");
     }
-    let command = read("../cli/src/scheduler/certificates.rs");
+    let command = ["cluster_access/mod", "scheduler/certificates"];
+    let command = command.map(|file| read(&format!("../cli/src/{file}.rs"))).concat();
     let own = flags.raw("replica-server-name").expect("a name");
     for line in [
-        format!("const SERVER_SECRET: &str = {};", secret["name"]),
+        format!("pub(crate) const SERVER_SECRET: &str = {};", secret["name"]),
         format!("        format!(\"{}\", self.namespace)", own.replace(".plimsoll.", ".{}.")),
     ] {
         assert!(command.lines().any(|of_command| of_command == line), "{line}");

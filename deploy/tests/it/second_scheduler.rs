@@ -202,8 +202,9 @@ fn it_reads_the_configuration_and_the_certificate_that_are_mounted() {
     let generated = &kustomization()["configMapGenerator"][0];
     assert_eq!(generated["name"], "kube-scheduler");
     let secret = &pod["volumes"][1]["projected"]["sources"][0]["secret"];
-    let command = read("../cli/src/scheduler/certificates.rs");
-    assert!(command.contains(&format!("\nconst CLIENT_SECRET: &str = {};\n", secret["name"])));
+    let command = read("../cli/src/cluster_access/mod.rs");
+    let name = format!("\npub(crate) const CLIENT_SECRET: &str = {};\n", secret["name"]);
+    assert!(command.contains(&name));
     let files = secret["items"].as_array().unwrap().iter();
     let files: BTreeSet<String> =
         files.map(|item| format!("{certificates}/{}", text(&item["path"]))).collect();
