@@ -1,5 +1,6 @@
 //! `plimsoll capacity`: how many more pods of a size fit.
 
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::process::ExitCode;
 
@@ -9,7 +10,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use super::room::{Asked, Free};
-use super::{short_model, write_doubts};
+use super::{chosen, short_model, write_doubts};
 use crate::args::cards::Capacity;
 use crate::cluster_access::Cluster;
 use crate::extender;
@@ -55,10 +56,9 @@ pub(crate) fn capacity(flags: &Capacity, output: &mut dyn Write) -> Result<ExitC
     refuse_names(flags.format)?;
     let cluster = Cluster::new(&flags.access);
     let state: State = extender::get(&cluster, "/v1/state")?;
-    let chosen = flags.selector.as_ref().map(|it| cluster.nodes_with(it)).transpose()?;
+    let is_chosen = chosen(flags.selector.as_deref(), &cluster)?;
     let asked = Asked { units: flags.size, cores: flags.cores, count: flags.count };
-    let answer =
-        answer(&state, asked, |node| chosen.as_ref().is_none_or(|chosen| chosen.contains(node)));
+    let answer = answer(&state, asked, is_chosen);
     if write_value(&answer, flags.format, output)? {
         return Ok(ExitCode::SUCCESS);
     }
@@ -84,7 +84,7 @@ fn row(room: &Room) -> [String; 5] {
 }
 
 fn answer(state: &State, asked: Asked, is_chosen: impl Fn(&str) -> bool) -> Answer {
-    let mut models: Vec<Room> = Vec::new();
+    let mut models: BTreeMap<&str, Room> = BTreeMap::new();
     let mut total = Room { model: "all".to_owned(), ..Room::default() };
     let mut left_out = 0;
     let mut next = 0;
@@ -106,22 +106,14 @@ fn answer(state: &State, asked: Asked, is_chosen: impl Fn(&str) -> bool) -> Answ
         let all: Vec<Free> = open.iter().map(|(_, free)| *free).collect();
         total.add(&all, asked);
         for model in &state.models {
-            let of_model = open.iter().filter(|(name, _)| name == model);
-            let of_model: Vec<Free> = of_model.map(|(_, free)| *free).collect();
-            if of_model.is_empty() {
-                continue;
-            }
-            match models.iter_mut().find(|room| room.model == *model) {
-                Some(room) => room.add(&of_model, asked),
-                None => {
-                    let mut room = Room { model: model.clone(), ..Room::default() };
-                    room.add(&of_model, asked);
-                    models.push(room);
-                }
+            let of_model: Vec<Free> =
+                open.iter().filter(|(name, _)| name == model).map(|(_, free)| *free).collect();
+            if !of_model.is_empty() {
+                let empty = || Room { model: model.clone(), ..Room::default() };
+                models.entry(model).or_insert_with(empty).add(&of_model, asked);
             }
         }
     }
-    models.sort_by(|a, b| a.model.cmp(&b.model));
     let Asked { units: size, cores, count } = asked;
     Answer {
         time: state.time,
@@ -129,7 +121,7 @@ fn answer(state: &State, asked: Asked, is_chosen: impl Fn(&str) -> bool) -> Answ
         size,
         count,
         cores,
-        models,
+        models: models.into_values().collect(),
         total,
         left_out,
     }

@@ -11,7 +11,7 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
-use api::cards::Cards;
+use api::cards::{Card, Cards};
 use api::cordoned;
 use placement::names::Names;
 use placement::units::CardId;
@@ -68,10 +68,10 @@ pub(crate) fn cordon(flags: &Cordon, wanted: Wanted, output: &mut dyn Write) -> 
         }
         writeln!(output, "{card} {verb}")?;
         if wanted == Wanted::Cordoned {
+            let node = &flags.node;
             writeln!(
                 output,
-                "Pods that are on it go on. `kubectl plimsoll gpus {}` shows them.",
-                flags.node
+                "Pods that are on it go on. `kubectl plimsoll gpus {node}` shows them."
             )?;
         }
         break;
@@ -96,16 +96,13 @@ fn uuid_of(node: &Node, card: &str, before: &BTreeSet<CardId>, wanted: Wanted) -
         bail!("node {name}: its annotation {} is not read", Names::default().cards());
     };
     let wanted: Option<u32> = card.parse().ok();
-    let mut found =
-        cards.0.iter().filter(|it| Some(it.index) == wanted || it.uuid.to_string() == card);
-    if let Some(card) = found.next() {
-        return Ok(card.uuid.clone());
+    let mut known: Vec<String> = Vec::new();
+    for Card { index, uuid, .. } in cards.0 {
+        if Some(index) == wanted || uuid.as_str() == card {
+            return Ok(uuid);
+        }
+        known.push(format!("{index} ({})", printable(uuid.as_str())));
     }
-    let known: Vec<String> = cards
-        .0
-        .iter()
-        .map(|it| format!("{} ({})", it.index, printable(&it.uuid.to_string())))
-        .collect();
     bail!("node {name} has no card {card}; it has {}", known.join(", "))
 }
 

@@ -10,14 +10,14 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
-use api::explain::{DecisionBasis, EstimateSource, EstimatedAmount, Explanation, Request};
+use api::explain::{DecisionBasis, EstimateSource, EstimatedAmount, Explanation, Node, Request};
 use serde_json::json;
 
 use crate::args::pods::Why;
 use crate::cluster_access::Cluster;
 use crate::extender;
 use crate::format::printable;
-use crate::output::{write_names, write_value};
+use crate::output::write_form;
 use crate::table::NONE;
 
 /// Requests the explanation of the pod from the extender and writes its answer, as tables or in another form.
@@ -40,10 +40,8 @@ pub(crate) fn why(flags: &Why, output: &mut dyn Write) -> Result<ExitCode> {
         }
     }
     let best_first = overview::in_order(&explained);
-    let accepted = best_first.iter().filter(|node| node.accepted);
-    if write_value(&explained, flags.format, output)?
-        || write_names(accepted.map(|node| format!("node/{}", node.name)), flags.format, output)?
-    {
+    let accepted = |node: &&Node| node.accepted.then(|| format!("node/{}", node.name));
+    if write_form(&explained, best_first.iter().filter_map(accepted), flags.format, output)? {
         return Ok(ExitCode::SUCCESS);
     }
     write_head(&explained, output)?;
@@ -94,8 +92,7 @@ fn write_head(explained: &Explanation, output: &mut dyn Write) -> Result<()> {
     };
     writeln!(output, "Shown:      {basis}, {time:.0}")?;
     if let Some(estimate) = estimate {
-        let cpu = &estimate.cpu;
-        let memory = &estimate.memory;
+        let (cpu, memory) = (&estimate.cpu, &estimate.memory);
         let cores = format!("{:.2} cores ({})", cpu.amount, source(cpu));
         let mebibytes = memory.amount / f64::from(1 << 20);
         writeln!(output, "Estimate:   {cores}, {mebibytes:.0} MiB ({})", source(memory))?;
