@@ -79,17 +79,22 @@ fn values_of(command: &clap::Command, flag: &str) -> Vec<String> {
 
 /// Its subcommands, or its flags behind a dash.
 fn names(command: &clap::Command, last: &str) -> Vec<String> {
+    let mut names = Vec::new();
     if last.starts_with('-') {
-        let shown = command.get_arguments().filter(|argument| !argument.is_hide_set());
-        return shown.filter_map(|it| it.get_long()).map(|long| format!("--{long}")).collect();
+        for flag in command.get_arguments().filter(|flag| !flag.is_hide_set()) {
+            names.extend(flag.get_long().map(|long| format!("--{long}")));
+        }
+        return names;
     }
-    let shown = command
-        .get_subcommands()
-        .filter(|command| !command.is_hide_set() && command.get_name() != "help");
-    let subcommands: Vec<String> = shown.map(|command| command.get_name().to_owned()).collect();
-    if !subcommands.is_empty() {
-        return subcommands;
+    for command in command.get_subcommands() {
+        if !command.is_hide_set() && command.get_name() != "help" {
+            names.push(command.get_name().to_owned());
+        }
     }
-    let positional = command.get_positionals().flat_map(clap::Arg::get_possible_values);
-    positional.map(|value| value.get_name().to_owned()).collect()
+    if names.is_empty() {
+        for value in command.get_positionals().flat_map(clap::Arg::get_possible_values) {
+            names.push(value.get_name().to_owned());
+        }
+    }
+    names
 }

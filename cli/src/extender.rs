@@ -69,22 +69,22 @@ fn hint(cluster: &Cluster) -> &'static str {
 
 fn text_of(url: &str, answer: Result<Response<Body>, Error>, hint: &str) -> Result<String> {
     let failed = format!("cannot read {url}");
-    let mut answer = answer.with_context(|| format!("{failed}{hint}"))?;
-    let text = answer.body_mut().with_config().limit(MAX_BYTES).read_to_string();
-    let text = text.with_context(|| failed.clone())?;
-    if answer.status().is_success() {
+    let mut answered = answer.with_context(|| format!("{failed}{hint}"))?;
+    let body = answered.body_mut().with_config().limit(MAX_BYTES).read_to_string();
+    let text = body.with_context(|| failed.clone())?;
+    let status = answered.status();
+    if status.is_success() {
         return Ok(text);
     }
     match serde_json::from_str::<String>(&text) {
         // The extender's own error says what to do.
         Ok(error) => bail!("{error}"),
-        Err(_) if answer.status() == 404 && url.contains("/v1/") => {
+        Err(_) if status == 404 && url.contains("/v1/") => {
             bail!(
-                "{failed}: {}; an extender before this command's version has no such answer",
-                answer.status()
+                "{failed}: {status}; an extender before this command's version has no such answer"
             )
         }
-        Err(_) => bail!("{failed}: {}", answer.status()),
+        Err(_) => bail!("{failed}: {status}"),
     }
 }
 
