@@ -1,7 +1,6 @@
 //! `plimsoll policy diff`: where the pods of the last hour would have gone under the shadow policy.
 
 use std::io::Write;
-use std::process::ExitCode;
 
 use anyhow::Result;
 use api::shadow::{Choice, Difference, Shadow, ShadowedPod};
@@ -18,14 +17,14 @@ use crate::table::{self, NONE, or_none};
 /// # Errors
 ///
 /// Where the extender does not answer, or has no shadow policy.
-pub(crate) fn diff(flags: &Diff, output: &mut dyn Write) -> Result<ExitCode> {
+pub(crate) fn diff(flags: &Diff, output: &mut dyn Write) -> Result<()> {
     let shadow: Shadow = extender::get(&Cluster::new(&flags.access), "/shadow")?;
     let differing =
         |pod: &ShadowedPod| (!pod.differs.is_empty()).then(|| format!("pod/{}", pod.pod.name));
     if !write_form(&shadow, shadow.pods.iter().filter_map(differing), flags.format, output)? {
         write_table(&shadow, output)?;
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 fn write_table(shadow: &Shadow, output: &mut dyn Write) -> Result<()> {

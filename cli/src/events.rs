@@ -1,7 +1,6 @@
 //! `plimsoll events`: what Plimsoll's programs told by events.
 
 use std::io::{BufReader, Write};
-use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use jiff::Timestamp;
@@ -24,7 +23,7 @@ const WRITERS: &str = "plimsoll-";
 /// # Errors
 ///
 /// If they cannot be listed.
-pub(crate) fn events(flags: &Events, output: &mut dyn Write) -> Result<ExitCode> {
+pub(crate) fn events(flags: &Events, output: &mut dyn Write) -> Result<()> {
     let cluster = Cluster::new(&flags.access);
     let scope = scope_flag(flags.namespace.as_deref());
     let list: List<Value> = cluster.kubectl().get(&["events", &scope])?;
@@ -36,19 +35,18 @@ pub(crate) fn events(flags: &Events, output: &mut dyn Write) -> Result<ExitCode>
     let values: Vec<&Value> = ours.iter().map(|(_, value)| value).collect();
     let name = |(event, _): &(Event, Value)| format!("event/{}", event.metadata.name);
     if write_form(&values, ours.iter().map(name), flags.format, output)? {
-        return Ok(ExitCode::SUCCESS);
+        return Ok(());
     }
     if ours.is_empty() {
         writeln!(
             output,
             "Plimsoll's programs wrote no event that the API server still has (an hour by default)."
         )?;
-        return Ok(ExitCode::SUCCESS);
+        return Ok(());
     }
     let now = Timestamp::now();
     let rows: Vec<[String; 5]> = ours.iter().map(|(event, _)| row(event, now)).collect();
-    table::write(output, ["LAST SEEN", "TYPE", "REASON", "OBJECT", "MESSAGE"], &rows)?;
-    Ok(ExitCode::SUCCESS)
+    Ok(table::write(output, ["LAST SEEN", "TYPE", "REASON", "OBJECT", "MESSAGE"], &rows)?)
 }
 
 /// An event of Plimsoll's programs, as it was read and as it is shown.
@@ -81,7 +79,7 @@ fn watch(
     known: &[(Event, Value)],
     format: Format,
     output: &mut dyn Write,
-) -> Result<ExitCode> {
+) -> Result<()> {
     for (event, value) in known {
         write_one(event, value, format, output)?;
     }
@@ -96,13 +94,13 @@ fn watch(
             output.flush()?;
         }
         if pipe::is_closed() {
-            return Ok(ExitCode::SUCCESS);
+            return Ok(());
         }
     }
     if !running.wait()?.success() {
         bail!("kubectl has ended the watch; run this again");
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 /// Writes an event as a line, as YAML as a document.

@@ -23,8 +23,7 @@ const TIMEOUT: Duration = Duration::from_secs(20);
 /// If the extender does not answer, or with an error.
 pub(crate) fn get<T: DeserializeOwned>(cluster: &Cluster, path: &str) -> Result<T> {
     let url = format!("{}{path}", cluster.extender()?);
-    let text = text_of(&url, agent().get(&url).call(), hint(cluster))?;
-    parsed(&url, &text)
+    parsed(&url, &text_of(&url, agent().get(&url).call(), hint(cluster))?)
 }
 
 /// Posts a body to the cluster's extender.
@@ -40,8 +39,7 @@ pub(crate) fn post<T: DeserializeOwned>(
     let url = format!("{}{path}", cluster.extender()?);
     let body = serde_json::to_string(request)?;
     let answer = agent().post(&url).header("content-type", "application/json").send(body);
-    let text = text_of(&url, answer, hint(cluster))?;
-    parsed(&url, &text)
+    parsed(&url, &text_of(&url, answer, hint(cluster))?)
 }
 
 /// The text at an address.

@@ -5,7 +5,6 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
-use std::process::ExitCode;
 
 use anyhow::Result;
 use api::decisions::{Asks, Decided, Decisions, Lack, Nearest, Reason};
@@ -54,7 +53,7 @@ struct Answer<'a> {
 /// # Errors
 ///
 /// If neither the extender answers nor the pods can be listed, or the pods cannot be listed for a selector.
-pub(crate) fn pending(flags: &Pending, output: &mut dyn Write) -> Result<ExitCode> {
+pub(crate) fn pending(flags: &Pending, output: &mut dyn Write) -> Result<()> {
     let cluster = Cluster::new(&flags.access);
     let namespace = cluster.namespace_of(&flags.namespaces);
     let decisions = extender::get::<Decisions>(&cluster, "/v1/pending");
@@ -79,17 +78,17 @@ pub(crate) fn pending(flags: &Pending, output: &mut dyn Write) -> Result<ExitCod
             let by_itself = |pod: &Pod| by_itself(pod, true, now);
             (now, pods.iter().filter(|pod| pod.waits()).map(by_itself).collect())
         }
-        (Err(_), Err(_)) => return decisions.map(|_| ExitCode::FAILURE),
+        (Err(_), Err(_)) => return decisions.map(drop),
     };
     let groups = grouped(waiting);
     let answer = Answer { time, without_decisions: decisions.is_err(), groups: &groups };
     let names = groups.iter().flat_map(|group| &group.pods).map(|pod| format!("pod/{pod}"));
     if write_form(&answer, names, flags.format, output)? {
-        return Ok(ExitCode::SUCCESS);
+        return Ok(());
     }
     if groups.is_empty() {
         writeln!(output, "No pod waits for a node{}.", scope(namespace.as_deref()))?;
-        return Ok(ExitCode::SUCCESS);
+        return Ok(());
     }
     let wide = flags.format.is_wide();
     let mut heading = vec!["WAITS", "PODS", "NAMESPACE", "WORKLOAD", "WHY", "FITS IF"];
@@ -102,7 +101,7 @@ pub(crate) fn pending(flags: &Pending, output: &mut dyn Write) -> Result<ExitCod
         let name = printable(&replica.name);
         writeln!(output, "\nReplica {name} answers, which does not lead.")?;
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 fn warn(what: &str, error: &anyhow::Error) -> io::Result<()> {

@@ -42,7 +42,7 @@ pub(crate) fn check(flags: &Check, output: &mut dyn Write) -> Result<ExitCode> {
 /// # Errors
 ///
 /// Where the file cannot be read, or holds a faulty policy, or more than our own kind takes.
-pub(crate) fn convert(flags: &Convert, output: &mut dyn Write) -> Result<ExitCode> {
+pub(crate) fn convert(flags: &Convert, output: &mut dyn Write) -> Result<()> {
     let text = read(&flags.file)?;
     let policy = parse(&text, &flags.file)?;
     let converted = policy.to_yaml();
@@ -50,8 +50,7 @@ pub(crate) fn convert(flags: &Convert, output: &mut dyn Write) -> Result<ExitCod
     if PolicyKind::of(&text) == Ok(PolicyKind::Crane) {
         write!(output, "{}", advice::of(&policy))?;
     }
-    write!(output, "{converted}")?;
-    Ok(ExitCode::SUCCESS)
+    Ok(write!(output, "{converted}")?)
 }
 
 /// Writes the JSON schema of our own kind.
@@ -59,9 +58,8 @@ pub(crate) fn convert(flags: &Convert, output: &mut dyn Write) -> Result<ExitCod
 /// # Errors
 ///
 /// Where stdout cannot be written.
-pub(crate) fn schema(output: &mut dyn Write) -> Result<ExitCode> {
-    writeln!(output, "{}", serde_json::to_string_pretty(&json_schema())?)?;
-    Ok(ExitCode::SUCCESS)
+pub(crate) fn schema(output: &mut dyn Write) -> Result<()> {
+    Ok(writeln!(output, "{}", serde_json::to_string_pretty(&json_schema())?)?)
 }
 
 /// The policy of a file.
@@ -135,14 +133,12 @@ fn read_all(file: impl Read) -> Result<String> {
 }
 
 fn write_text(report: &PolicyCheck, file: &Path, output: &mut dyn Write) -> Result<()> {
-    if let Some(fault) = &report.error {
-        let Fault { line, field, problem } = fault;
-        output.flush()?;
-        let (field, problem) = (printable(field), printable(problem));
-        writeln!(io::stderr(), "error: {}: line {line}: {field}: {problem}", file.display())?;
-        return Ok(());
-    }
-    write_report(report, output)
+    let Some(Fault { line, field, problem }) = &report.error else {
+        return write_report(report, output);
+    };
+    output.flush()?;
+    let (file, field, problem) = (file.display(), printable(field), printable(problem));
+    Ok(writeln!(io::stderr(), "error: {file}: line {line}: {field}: {problem}")?)
 }
 
 /// Writes an accepted policy with all its fields, and on stderr what is to be said of it.

@@ -7,7 +7,6 @@
 use std::fs;
 use std::io::{self, Write};
 use std::path::Path;
-use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use placement::policy::{
@@ -24,10 +23,7 @@ use crate::policy::parsed;
 /// # Errors
 ///
 /// Where the policy cannot be read, or is faulty; where kube-scheduler cannot have a name that is given.
-pub(crate) fn scheduler_config(
-    flags: &SchedulerConfig,
-    output: &mut dyn Write,
-) -> Result<ExitCode> {
+pub(crate) fn scheduler_config(flags: &SchedulerConfig, output: &mut dyn Write) -> Result<()> {
     check_names(flags)?;
     let policy = parsed(&flags.policy)?;
     if let Some(file) = &flags.beside {
@@ -37,7 +33,7 @@ pub(crate) fn scheduler_config(
     if flags.address.is_none() && !flags.in_cluster {
         writeln!(io::stderr(), "{ADDRESS_FOR_ENABLE}")?;
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 /// Warns of profiles that pack nodes in the configuration that kube-scheduler has so far.

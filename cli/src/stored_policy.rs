@@ -84,20 +84,18 @@ fn checksum(text: &str) -> String {
 /// # Errors
 ///
 /// If it cannot be read.
-pub(crate) fn show(flags: &Show, output: &mut dyn Write) -> Result<ExitCode> {
+pub(crate) fn show(flags: &Show, output: &mut dyn Write) -> Result<()> {
     refuse_names(flags.format)?;
     let cluster = Cluster::new(&flags.access);
     if flags.effective {
         let report: PolicyCheck = extender::get(&cluster, "/v1/policy")?;
-        if !write_value(&report, flags.format, output)? {
-            write_report(&report, output)?;
-        }
-        return Ok(ExitCode::SUCCESS);
+        let is_written = write_value(&report, flags.format, output)?;
+        return if is_written { Ok(()) } else { write_report(&report, output) };
     }
     let found = stored(&cluster, &cluster.policy_map()?)?;
     let text = if flags.previous { previous(&found)? } else { found.policy() };
     if write_value(&json!({ KEY: text }), flags.format, output)? {
-        return Ok(ExitCode::SUCCESS);
+        return Ok(());
     }
     // Elsewhere it is a copy of the policy, for `policy check -` and files.
     if io::stdout().is_terminal() {
@@ -105,7 +103,7 @@ pub(crate) fn show(flags: &Show, output: &mut dyn Write) -> Result<ExitCode> {
     } else {
         write!(output, "{text}")?;
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 /// Puts a policy in force.

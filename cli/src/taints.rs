@@ -4,7 +4,6 @@
 //! annotator's value are removed, each by a patch that the API server refuses where the list has changed.
 
 use std::io::Write;
-use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 use placement::taint::VALUE;
@@ -33,17 +32,16 @@ struct HotTaint {
 /// # Errors
 ///
 /// Where kubectl fails, or a node cannot be patched.
-pub(crate) fn taints(flags: &Taints, output: &mut dyn Write) -> Result<ExitCode> {
+pub(crate) fn taints(flags: &Taints, output: &mut dyn Write) -> Result<()> {
     let kubectl = Kubectl::new(&flags.connection);
     let nodes = tainted(&kubectl)?;
     if flags.clear && !nodes.is_empty() {
-        clear(&kubectl, nodes, output)?;
-        return Ok(ExitCode::SUCCESS);
+        return clear(&kubectl, nodes, output);
     }
     let taints = taints_of(&nodes);
     let name = |node: &Node| format!("node/{}", node.metadata.name);
     if write_form(&taints, nodes.iter().map(name), flags.format, output)? {
-        return Ok(ExitCode::SUCCESS);
+        return Ok(());
     }
     if taints.is_empty() {
         writeln!(output, "No node carries a taint for its load.")?;
@@ -52,7 +50,7 @@ pub(crate) fn taints(flags: &Taints, output: &mut dyn Write) -> Result<ExitCode>
         let rows: Vec<[String; 3]> = taints.iter().map(row).collect();
         table::write(output, ["NODE", "KEY", "EFFECT"], &rows)?;
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 /// The nodes with a taint of the annotator.

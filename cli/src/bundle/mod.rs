@@ -10,7 +10,6 @@ use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::fs::OpenOptions;
 use std::io::Write;
-use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use jiff::Timestamp;
@@ -48,7 +47,7 @@ const MAX_PODS: usize = 10;
 /// # Errors
 ///
 /// If kubectl reaches no cluster, or the archive cannot be written.
-pub(crate) fn support_bundle(flags: &SupportBundle, output: &mut dyn Write) -> Result<ExitCode> {
+pub(crate) fn support_bundle(flags: &SupportBundle, output: &mut dyn Write) -> Result<()> {
     let now = Timestamp::now();
     let cluster = Cluster::new(&flags.access);
     let namespace = cluster.namespace()?.to_owned();
@@ -82,7 +81,7 @@ pub(crate) fn support_bundle(flags: &SupportBundle, output: &mut dyn Write) -> R
         "{} written: {files} files. Look into it before you send it: tar -tzf {0}",
         name.display()
     )?;
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 /// The archive, and what could not be read.
@@ -139,13 +138,10 @@ impl Bundle {
 fn objects(cluster: &Cluster, namespace: &str, bundle: &mut Bundle) -> Result<()> {
     let selector = format!("--selector={PART_OF}");
     let namespaces = cluster.namespaces()?;
-    let policy = match cluster.policy_map() {
-        Ok(map) => Some(map),
-        Err(error) => {
-            bundle.problem("objects/policy.json", &format!("{error:#}"));
-            None
-        }
-    };
+    let policy = cluster.policy_map();
+    if let Err(error) = &policy {
+        bundle.problem("objects/policy.json", error);
+    }
     for of in namespaces.into_iter().chain(["kube-system"]) {
         let in_namespace = format!("--namespace={of}");
         // Those of the node agents and of kube-system lie in folders of their own.
@@ -161,7 +157,7 @@ fn objects(cluster: &Cluster, namespace: &str, bundle: &mut Bundle) -> Result<()
         object(cluster, name, &["get", kinds, "--all-namespaces", &selector], bundle)?;
     }
     let in_namespace = format!("--namespace={namespace}");
-    if let Some(PolicyMap { namespace, name }) = policy {
+    if let Ok(PolicyMap { namespace, name }) = policy {
         let words = ["get", "configmap", &name, &format!("--namespace={namespace}")];
         object(cluster, "objects/policy.json", &words, bundle)?;
     }

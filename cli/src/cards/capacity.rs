@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::io::Write;
-use std::process::ExitCode;
 
 use anyhow::Result;
 use api::state::{Replica, State};
@@ -52,7 +51,7 @@ struct Answer {
 /// # Errors
 ///
 /// If the extender does not answer.
-pub(crate) fn capacity(flags: &Capacity, output: &mut dyn Write) -> Result<ExitCode> {
+pub(crate) fn capacity(flags: &Capacity, output: &mut dyn Write) -> Result<()> {
     refuse_names(flags.format)?;
     let cluster = Cluster::new(&flags.access);
     let state: State = extender::get(&cluster, "/v1/state")?;
@@ -60,7 +59,7 @@ pub(crate) fn capacity(flags: &Capacity, output: &mut dyn Write) -> Result<ExitC
     let asked = Asked { units: flags.size, cores: flags.cores, count: flags.count };
     let answer = answer(&state, asked, is_chosen);
     if write_value(&answer, flags.format, output)? {
-        return Ok(ExitCode::SUCCESS);
+        return Ok(());
     }
     let mut rows: Vec<[String; 5]> = answer.models.iter().map(row).collect();
     rows.push(row(&answer.total));
@@ -69,8 +68,7 @@ pub(crate) fn capacity(flags: &Capacity, output: &mut dyn Write) -> Result<ExitC
         writeln!(output, "\n{} cards take no pods now, and are left out.", answer.left_out)?;
     }
     writeln!(output, "\nBy cards alone: CPU, memory, taints and load may let fewer pods in.")?;
-    write_doubts(&state.replica, output)?;
-    Ok(ExitCode::SUCCESS)
+    write_doubts(&state.replica, output)
 }
 
 fn row(room: &Room) -> [String; 5] {

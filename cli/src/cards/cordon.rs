@@ -8,7 +8,6 @@
 
 use std::collections::BTreeSet;
 use std::io::Write;
-use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 use api::cards::{Card, Cards};
@@ -39,7 +38,7 @@ pub(crate) enum Wanted {
 /// # Errors
 ///
 /// If the node has no such card, or the annotation cannot be written.
-pub(crate) fn cordon(flags: &Cordon, wanted: Wanted, output: &mut dyn Write) -> Result<ExitCode> {
+pub(crate) fn cordon(flags: &Cordon, wanted: Wanted, output: &mut dyn Write) -> Result<()> {
     let kubectl = Kubectl::new(&flags.connection);
     let key = Names::default().cordoned_gpus();
     for tried in 1.. {
@@ -53,14 +52,14 @@ pub(crate) fn cordon(flags: &Cordon, wanted: Wanted, output: &mut dyn Write) -> 
                 Wanted::Open => "is not cordoned",
             };
             writeln!(output, "{card} {state} already")?;
-            return Ok(ExitCode::SUCCESS);
+            return Ok(());
         };
         let verb = if wanted == Wanted::Cordoned { "cordoned" } else { "uncordoned" };
         let text = cordoned::text(&after);
         if flags.dry_run {
             let text = printable(text.as_deref().unwrap_or("none"));
             writeln!(output, "{card} would be {verb}: Node {}, {key}: {text}", flags.node)?;
-            return Ok(ExitCode::SUCCESS);
+            return Ok(());
         }
         match write(&kubectl, &node, &key, text.as_deref()) {
             Err(Failure::Conflict(_)) if tried < TRIES => continue,
@@ -76,7 +75,7 @@ pub(crate) fn cordon(flags: &Cordon, wanted: Wanted, output: &mut dyn Write) -> 
         }
         break;
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 /// The UUID of a card that is named by its index or its UUID. One that is gone can be uncordoned by its UUID.

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::io::Write;
-use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 use api::inspect::Inspected;
@@ -27,12 +26,12 @@ const SIZES: usize = 3;
 /// # Errors
 ///
 /// If the extender does not answer, or has no such node.
-pub(crate) fn gpus(flags: &Gpus, output: &mut dyn Write) -> Result<ExitCode> {
+pub(crate) fn gpus(flags: &Gpus, output: &mut dyn Write) -> Result<()> {
     let cluster = Cluster::new(&flags.access);
     let cards = read(flags, &cluster)?;
     let name = |node: &NodeCards| format!("node/{}", node.name);
     if write_form(&cards, cards.nodes.iter().map(name), flags.format, output)? {
-        return Ok(ExitCode::SUCCESS);
+        return Ok(());
     }
     let wide = flags.format.is_wide();
     let rows: Vec<Vec<String>> =
@@ -47,8 +46,7 @@ pub(crate) fn gpus(flags: &Gpus, output: &mut dyn Write) -> Result<ExitCode> {
         table::write(output, heading, &rows)?;
         writeln!(output, "\n{}", summary(&cards))?;
     }
-    write_doubts(&cards.replica, output)?;
-    Ok(ExitCode::SUCCESS)
+    write_doubts(&cards.replica, output)
 }
 
 /// The former `inspect --json`: the answer of the inspect API, as other tools of gpushare read it.
@@ -56,7 +54,7 @@ pub(crate) fn gpus(flags: &Gpus, output: &mut dyn Write) -> Result<ExitCode> {
 /// # Errors
 ///
 /// As for [`gpus`].
-pub(crate) fn inspect(flags: &Inspect, output: &mut dyn Write) -> Result<ExitCode> {
+pub(crate) fn inspect(flags: &Inspect, output: &mut dyn Write) -> Result<()> {
     let flags = &flags.gpus;
     if !flags.format.json {
         return gpus(flags, output);
@@ -68,8 +66,7 @@ pub(crate) fn inspect(flags: &Inspect, output: &mut dyn Write) -> Result<ExitCod
     if !inspected.error.is_empty() {
         bail!("{}", inspected.error);
     }
-    writeln!(output, "{}", json(&inspected)?)?;
-    Ok(ExitCode::SUCCESS)
+    Ok(writeln!(output, "{}", json(&inspected)?)?)
 }
 
 fn read(flags: &Gpus, cluster: &Cluster) -> Result<AllCards> {

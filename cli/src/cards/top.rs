@@ -3,7 +3,6 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::io::Write;
-use std::process::ExitCode;
 
 use anyhow::Result;
 use api::node::{AllCards, Card};
@@ -26,7 +25,7 @@ use crate::table::{self, NONE, or_none};
 /// # Errors
 ///
 /// If the extender does not answer.
-pub(crate) fn top(what: &Top, output: &mut dyn Write) -> Result<ExitCode> {
+pub(crate) fn top(what: &Top, output: &mut dyn Write) -> Result<()> {
     match what {
         Top::Nodes(flags) => nodes(flags, output),
         Top::Pods(flags) => pods(flags, output),
@@ -81,12 +80,12 @@ impl<T: Serialize> Items<T> {
         row: impl Fn(&T) -> Row,
         none: &str,
         output: &mut dyn Write,
-    ) -> Result<ExitCode> {
+    ) -> Result<()> {
         let shown = if flags.all { usize::MAX } else { flags.limit };
         let left = self.items.len().saturating_sub(shown);
         self.items.truncate(shown);
         if write_form(&self, self.items.iter().map(name), flags.format, output)? {
-            return Ok(ExitCode::SUCCESS);
+            return Ok(());
         }
         if self.items.is_empty() && !none.is_empty() {
             writeln!(output, "{none}")?;
@@ -97,12 +96,11 @@ impl<T: Serialize> Items<T> {
                 writeln!(output, "and {left} more (--all)")?;
             }
         }
-        write_doubts(&self.replica, output)?;
-        Ok(ExitCode::SUCCESS)
+        write_doubts(&self.replica, output)
     }
 }
 
-fn nodes(flags: &TopRows, output: &mut dyn Write) -> Result<ExitCode> {
+fn nodes(flags: &TopRows, output: &mut dyn Write) -> Result<()> {
     let cluster = Cluster::new(&flags.access);
     let state: State = extender::get(&cluster, "/v1/state")?;
     let is_chosen = chosen(flags.selector.as_deref(), &cluster)?;
@@ -201,7 +199,7 @@ struct Holder {
     cards: Vec<u32>,
 }
 
-fn pods(flags: &TopPods, output: &mut dyn Write) -> Result<ExitCode> {
+fn pods(flags: &TopPods, output: &mut dyn Write) -> Result<()> {
     let TopPods { namespaces, rows: flags } = flags;
     let cluster = Cluster::new(&flags.access);
     let cards: AllCards = extender::get(&cluster, "/v1/cards")?;
@@ -262,7 +260,7 @@ struct NodeCard<'a> {
     card: &'a Card,
 }
 
-fn cards(flags: &TopRows, output: &mut dyn Write) -> Result<ExitCode> {
+fn cards(flags: &TopRows, output: &mut dyn Write) -> Result<()> {
     let cluster = Cluster::new(&flags.access);
     let cards: AllCards = extender::get(&cluster, "/v1/cards")?;
     let is_chosen = chosen(flags.selector.as_deref(), &cluster)?;

@@ -7,7 +7,6 @@ mod overview;
 mod target;
 
 use std::io::Write;
-use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 use api::explain::{DecisionBasis, EstimateSource, EstimatedAmount, Explanation, Node, Request};
@@ -25,7 +24,7 @@ use crate::table::NONE;
 /// # Errors
 ///
 /// If the extender does not answer, or does not have the pod or the node.
-pub(crate) fn why(flags: &Why, output: &mut dyn Write) -> Result<ExitCode> {
+pub(crate) fn why(flags: &Why, output: &mut dyn Write) -> Result<()> {
     let cluster = Cluster::new(&flags.access);
     let explained = request(flags, &cluster)?;
     if let Some(node) = &flags.node {
@@ -42,7 +41,7 @@ pub(crate) fn why(flags: &Why, output: &mut dyn Write) -> Result<ExitCode> {
     let best_first = overview::in_order(&explained);
     let accepted = |node: &&Node| node.accepted.then(|| format!("node/{}", node.name));
     if write_form(&explained, best_first.iter().filter_map(accepted), flags.format, output)? {
-        return Ok(ExitCode::SUCCESS);
+        return Ok(());
     }
     write_head(&explained, output)?;
     let limit = if flags.all { usize::MAX } else { usize::from(flags.limit) };
@@ -60,7 +59,7 @@ pub(crate) fn why(flags: &Why, output: &mut dyn Write) -> Result<ExitCode> {
     let lead = lead::sentence(&explained);
     let gap = if lead.is_empty() { "" } else { "\n" };
     writeln!(output, "\nkube-scheduler adds the points of its own plugins to SCORE.{gap}{lead}")?;
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 fn request(flags: &Why, cluster: &Cluster) -> Result<Explanation> {
