@@ -57,8 +57,8 @@ pub(crate) fn cordon(flags: &Cordon, wanted: Wanted, output: &mut dyn Write) -> 
         let verb = if wanted == Wanted::Cordoned { "cordoned" } else { "uncordoned" };
         let text = cordoned::text(&after);
         if flags.dry_run {
-            let text = printable(text.as_deref().unwrap_or("none"));
-            writeln!(output, "{card} would be {verb}: Node {}, {key}: {text}", flags.node)?;
+            let list = printable(text.as_deref().unwrap_or("none"));
+            writeln!(output, "{card} would be {verb}: Node {}, {key}: {list}", flags.node)?;
             return Ok(());
         }
         match write(&kubectl, &node, &key, text.as_deref()) {

@@ -290,13 +290,7 @@ fn is_utc(workloads: &[Workload]) -> bool {
 fn own_offset([before, after]: [Timestamp; 2], now: Timestamp) -> f64 {
     let ahead = (before - now).total(jiff::Unit::Second).unwrap_or_default();
     let behind = (now - after).total(jiff::Unit::Second).unwrap_or_default();
-    if ahead > 0.0 {
-        ahead
-    } else if behind > 0.0 {
-        -behind
-    } else {
-        0.0
-    }
+    if ahead > 0.0 { ahead } else { -behind.max(0.0) }
 }
 
 /// By how many seconds a kubelet's clock is ahead of the API server's: it wrote its own time, and the API server when

@@ -142,18 +142,16 @@ fn second_configuration(facts: &Facts, found: &mut Findings) {
             WRITE_ANEW,
         );
     };
-    let configuration: Configuration = match serde_saphyr::from_str(text) {
-        Ok(configuration) => configuration,
-        Err(error) => {
-            return found.fail(format!("its configuration is not read: {error}"), WRITE_ANEW);
+    match serde_saphyr::from_str::<Configuration>(text) {
+        Err(error) => found.fail(format!("its configuration is not read: {error}"), WRITE_ANEW),
+        Ok(Configuration { mut extenders }) => {
+            extenders.retain(|entry| entry.url_prefix.contains(":19100/"));
+            if extenders.is_empty() {
+                found.fail("its configuration names no extender of Plimsoll", WRITE_ANEW);
+            } else if extenders.iter().any(|entry| !entry.node_cache_capable) {
+                found.fail("its configuration has nodeCacheCapable false", WRITE_ANEW);
+            }
         }
-    };
-    let mut ours = configuration.extenders;
-    ours.retain(|entry| entry.url_prefix.contains(":19100/"));
-    if ours.is_empty() {
-        found.fail("its configuration names no extender of Plimsoll", WRITE_ANEW);
-    } else if ours.iter().any(|entry| !entry.node_cache_capable) {
-        found.fail("its configuration has nodeCacheCapable false", WRITE_ANEW);
     }
 }
 
