@@ -59,7 +59,7 @@ async fn stays_within_its_limit(sim: &Sim) {
         .body(crate::rig::binding(&train, "n1").to_string());
     let bound = bound.send().await.unwrap().text().await.unwrap();
     assert!(bound.contains("\"Error\":\"\""), "{bound}");
-    let limit = memory_limit(include_str!("../../../deploy/base/scheduler-extender.yaml")).unwrap();
+    let limit = memory_limit("scheduler-extender").unwrap();
     let peak = extender.peak().unwrap();
     assert!(peak < limit / 3, "{} MiB", peak >> 20);
 }

@@ -1,10 +1,9 @@
-//! What is shipped for Prometheus and Grafana: rules, dashboards and what is scraped name only what the programs
-//! expose, the documents say what to do about each alert, and Prometheus' own programs take it all.
+//! What is shipped for Prometheus and Grafana: rules and dashboards name only what the programs expose, the documents
+//! say what to do about each alert, and Prometheus' own programs take it all.
 
 mod dashboards;
 mod promql;
 mod rules;
-mod scraped;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
