@@ -145,8 +145,8 @@ pub(super) const GUARDS: [Guard; 15] = [
 /// What to do about a policy that is not as it is shipped.
 const APPLY: &str = "apply Plimsoll's manifests again: helm upgrade, or kubectl apply -k";
 
-/// What to do about a policy that the component `from-gpushare` lifts.
-const MOVE: &str = "the component from-gpushare does this for the time of a move: take it out once gpushare is gone \
+/// What to do about a policy that the value `fromGpushare` lifts.
+const MOVE: &str = "the value fromGpushare does this for the time of a move: take it out once gpushare is gone \
                     (docs/migrate.md); without it, apply Plimsoll's manifests again";
 /// The match condition by which that component lets gpushare's accounts write claims.
 const FOR_GPUSHARE: &str = "by-others-than-gpushare";
@@ -199,7 +199,7 @@ fn is_installed(part: Part, facts: &Facts) -> bool {
     }
 }
 
-/// Whether the component `from-gpushare` lifts it, for the time of a move.
+/// Whether the value `fromGpushare` lifts it, for the time of a move.
 fn may_be_lifted(guard: &Guard) -> bool {
     ["plimsoll-node-name", "plimsoll-scheduler-name"].contains(&guard.name)
 }
