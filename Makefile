@@ -63,8 +63,16 @@ advisories: ## Known vulnerabilities among the dependencies; fetches the list of
 	@scripts/require-cargo-deny.sh
 	$(CARGO) deny --log-level warn check advisories
 
+.PHONY: each-crate
+each-crate: toolchain ## Each crate checked by itself, without the features that others turn on
+	@scripts/each-crate.sh
+
+.PHONY: coverage
+coverage: toolchain ## Which part of each file the tests run (installs cargo-llvm-cov when missing)
+	@scripts/coverage.sh
+
 .PHONY: reference
-reference: toolchain ## Writes anew what the code gives: JSON schemas, the documents' tables of flags, fields and metrics, the pictures of bench/RESULTS.md; and what the chart renders (Go 1.26; builds Helm when missing)
+reference: toolchain ## Writes anew what the code gives: JSON schemas, the documents' tables of flags, fields and metrics, the pictures of both RESULTS.md; and what the chart renders (Go 1.26; builds Helm when missing)
 	PLIMSOLL_REGENERATE=1 $(CARGO) test --locked --package plimsoll-api --test it schema
 	PLIMSOLL_REGENERATE=1 $(CARGO) test --locked --package plimsoll-deploy --test it reference
 	@scripts/manifests.sh
@@ -92,17 +100,17 @@ bench-all: toolchain ## Every benchmark of criterion and over HTTP, printed
 	$(CARGO) bench --locked --package plimsoll-bench
 
 .PHONY: closed-loop
-closed-loop: toolchain ## Placement policies compared in a simulated cluster; ARGS="--tuning --cells S40", see bench/closed-loop
+closed-loop: toolchain ## Placement policies compared in a simulated cluster; ARGS="--tuning --cells S40", see lab/closed-loop
 	$(CARGO) run --locked --release --package plimsoll-closed-loop -- $(ARGS)
 
 .PHONY: openb
-openb: toolchain ## Policies of GPU placement on a production trace; ARGS="--departures", see bench/openb
-	$(CARGO) run --locked --release --package plimsoll-bench --bin openb -- $(ARGS)
+openb: toolchain ## Policies of GPU placement on a production trace; ARGS="--departures", see lab/openb
+	$(CARGO) run --locked --release --package plimsoll-lab --bin openb -- $(ARGS)
 
 .PHONY: rounds
 rounds: toolchain ## What a round of the annotator over 5,000 exporters with TLS costs; ARGS="--steady"
 	$(CARGO) build --locked --release --package annotator
-	$(CARGO) run --locked --release --package plimsoll-bench --example rounds -- --nodes 5000 --period 15s --tls $(ARGS)
+	$(CARGO) run --locked --release --package plimsoll-lab --example rounds -- --nodes 5000 --period 15s --tls $(ARGS)
 
 # The sizes of clusters that are measured, in nodes. Two processors take some 25 minutes for these.
 SIZES ?= 100,1000,5000,15000
@@ -114,7 +122,7 @@ slopes: toolchain ## What grows with the number of nodes, and by how much: write
 	    $(CARGO) bench --locked --package plimsoll-bench --bench view -- --quick && \
 	    $(CARGO) bench --locked --package plimsoll-bench --bench extender_http -- \
 	        --nodes $(SIZES) --gpu --rounds 2 --slopes "$$figures/extender" && \
-	    $(CARGO) run --locked --release --package plimsoll-bench --example rounds -- \
+	    $(CARGO) run --locked --release --package plimsoll-lab --example rounds -- \
 	        --annotator "$${CARGO_TARGET_DIR:-target}/release/annotator" \
 	        --sizes $(SIZES) --period 15s --rounds 4 --tls --slopes "$$figures/annotator" && \
 	    $(CARGO) run --locked --quiet --package plimsoll-bench --bin slopes -- "$$figures/extender" "$$figures/annotator" \

@@ -11,6 +11,6 @@ wide=$(git ls-files -z -- '*.rs' "${generated[@]}" |
 if [ -n "$wide" ]; then
     echo "$wide"
     echo 'Comments wider than 120 columns, by crate:'
-    sed -E 's,^((crates|testing|bench)/[^/]+|[^/]+)/.*,\1,' <<<"$wide" | sort | uniq -c
+    sed -E 's,^((crates|testing|lab)/[^/]+|[^/]+)/.*,\1,' <<<"$wide" | sort | uniq -c
     exit 1
 fi

@@ -1,7 +1,6 @@
-//! Inputs that the benchmarks share: clusters of made-up nodes, the same at every run. And [`openb`], which replays a
-//! trace, and [`results`] and [`slopes`], which write down what was measured.
+//! Inputs that the benchmarks share: clusters of made-up nodes, the same at every run. And [`results`] and [`slopes`],
+//! which write down what was measured.
 
-pub mod openb;
 pub mod results;
 pub mod slopes;
 

@@ -16,8 +16,11 @@ const FIRST: &str = "README.md";
 const INDEX: &str = "docs/README.md";
 
 /// Folders of pages that stand below another page in the navigation.
-const BELOW: [(&str, &str); 2] =
-    [("docs/decisions/", "ARCHITECTURE.md"), ("bench/", "bench/RESULTS.md")];
+const BELOW: [(&str, &str); 3] = [
+    ("docs/decisions/", "ARCHITECTURE.md"),
+    ("bench/", "bench/RESULTS.md"),
+    ("lab/", "lab/README.md"),
+];
 
 /// The targets of a page's links that are not URLs, as they are written.
 #[must_use]

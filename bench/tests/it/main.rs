@@ -1,7 +1,6 @@
-//! Integration tests of the replays, and of annotator and extender together.
+//! Integration tests of what writes results down, and of annotator and extender together.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod openb;
 mod readings_channel;
 mod results;
 mod slopes;

@@ -160,12 +160,12 @@ fn the_command_that_lifts_the_policies_is_the_tried_one() {
 #[test]
 fn the_picture_of_the_worked_example_has_its_numbers() {
     let picture = document("pictures/node.svg");
-    let example = document("placement.md");
+    let example = document("policy.md");
     let texts = picture.split("</text>").filter_map(|text| text.rsplit('>').next());
     let numbers: Vec<&str> =
         texts.filter(|text| text.starts_with(|c: char| c.is_ascii_digit())).collect();
     assert_eq!(numbers.len(), 18, "{numbers:?}");
     for number in numbers {
-        assert!(example.contains(number), "placement.md has no {number}");
+        assert!(example.contains(number), "policy.md has no {number}");
     }
 }

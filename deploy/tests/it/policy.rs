@@ -99,7 +99,7 @@ fn the_policys_warnings_know_what_exporters_serve() {
     }
 }
 
-/// The node of docs/placement.md's example: 8 cores and 32 GiB, of which so many cores are requested, with these
+/// The node of docs/policy.md's example: 8 cores and 32 GiB, of which so many cores are requested, with these
 /// readings, and pods of 1 core and 1 GiB that were bound 64 s ago.
 fn example_node(
     table: &mut MetricTable,
@@ -136,7 +136,7 @@ const GIB: f64 = 1_073_741_824.0;
 fn the_worked_example_of_the_documents_is_what_the_shipped_policy_decides() {
     let mut table = MetricTable::default();
     let policy = ResolvedPolicy::new(parsed("chart/policies/shipped.yaml"), &mut table);
-    let text = read("../docs/placement.md");
+    let text = read("../docs/policy.md");
     let mut scores = Vec::new();
     let nodes = [(6.0, [0.30, 0.40], 0), (3.0, [0.70, 0.50], 0), (3.0, [0.45, 0.35], 2)];
     let nodes =

@@ -38,7 +38,7 @@ const MORE: [(&str, &str, &str); 42] = [
     ("annotator", "policy-file", "[the load policy](policy.md)"),
     ("annotator", "prometheus-url", "[Prometheus](readings.md#prometheus-in-place-of-exporters)"),
     ("annotator", "replicas-address", "[what workloads use](readings.md#what-workloads-use)"),
-    ("annotator", "taint-hot-nodes", "[the taint](hot-nodes.md)"),
+    ("annotator", "taint-hot-nodes", "[the taint](operations.md#taint-hot-nodes)"),
     ("gpushare-device-plugin", "audit-interval", "[the audit](gpu.md#the-audit)"),
     (
         "gpushare-device-plugin",

@@ -17,7 +17,7 @@ const DOCUMENT: &str = "docs/metrics.md";
 /// The name of the table of what several programs have under one name.
 const OF_SEVERAL_PROGRAMS: &str = "several programs";
 
-/// A series that the extender answers queries with, and its label (docs/hot-nodes.md); on no page of metrics.
+/// A series that the extender answers queries with, and its label (docs/operations.md); on no page of metrics.
 const OF_QUERIES: [&str; 2] = ["plimsoll_limit_ratio", "plimsoll_node"];
 
 /// What a rule records (docs/monitoring.md).

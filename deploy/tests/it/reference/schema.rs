@@ -22,7 +22,7 @@ const MORE: [(&str, &str, &str); 14] = [
         "gpu.unmanagedMemory",
         "[memory that nobody manages](gpu.md#memory-that-nobody-manages)",
     ),
-    ("scheduling-policy", "limits.mode", "[limits](placement.md#limits-soft-or-hard)"),
+    ("scheduling-policy", "limits.mode", "[limits](#limits-soft-or-hard)"),
     ("scheduling-policy", "metrics[].name", "[signals and windows](readings.md)"),
     (
         "scheduling-policy",
@@ -37,11 +37,7 @@ const MORE: [(&str, &str, &str); 14] = [
     ("scheduling-policy", "namespaces[]", "[namespaces](#namespaces)"),
     ("scheduling-policy", "nodePools[]", "[node pools](#node-pools)"),
     ("scheduling-policy", "scoring.model", "[models](#models)"),
-    (
-        "scheduling-policy",
-        "scoring.scale",
-        "[what a point is worth](placement.md#what-a-point-is-worth)",
-    ),
+    ("scheduling-policy", "scoring.scale", "[what a point is worth](#what-a-point-is-worth)"),
     (
         "gpu-cards",
         "closed",

@@ -7,7 +7,7 @@ use crate::lab::Lab;
 use crate::pods::pod;
 use crate::table::{figure, promise};
 
-/// What docs/gpu.md has a program leave of its share for its CUDA context, in MiB.
+/// What docs/gpu-serving.md has a program leave of its share for its CUDA context, in MiB.
 const CONTEXT_MIB: u64 = 600;
 /// How long a program may take until it has its memory.
 const HELD: Duration = Duration::from_secs(60);

@@ -22,7 +22,7 @@ use super::measure::{Kind, Measure};
 use super::node::{PricedCard, fitting};
 use crate::gpu::FreeCard;
 
-/// How many standard deviations more than expected are provided for. On the traces of `bench/openb`, pods are refused
+/// How many standard deviations more than expected are provided for. On the traces of `lab/openb`, pods are refused
 /// with less than 4 while the cluster has much room.
 const CAUTION: f64 = 4.0;
 /// Chances are rounded to multiples of this: what was computed with a price is valid until the price changes.

@@ -8,7 +8,7 @@ use super::{CardPart, PodShape, TypicalPods};
 use crate::units::Units;
 
 /// The weight of packing loss in a cost. A badly packed card is lost until a pod ends, while a later pod may still fit
-/// a fragment. On the traces of `bench/openb`, 10 and 100 give the same.
+/// a fragment. On the traces of `lab/openb`, 10 and 100 give the same.
 const PACKING_LOSS_WEIGHT: f64 = 10.0;
 /// The most card sizes for which packing loss is computed, the most frequent ones. For others it is 0.
 const MAX_SIZES: usize = 8;

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use super::PodShape;
 
-/// The most kinds that are kept. The production trace of 8,152 pods in `bench/openb` has 84 kinds with cards.
+/// The most kinds that are kept. The production trace of 8,152 pods in `lab/openb` has 84 kinds with cards.
 const MAX_KINDS: usize = 256;
 /// After this number of requests, a request counts half.
 const HALF_LIFE: f64 = 8_192.0;

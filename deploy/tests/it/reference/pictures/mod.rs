@@ -1,4 +1,4 @@
-//! The pictures of bench/RESULTS.md, drawn from the tables of that page.
+//! The pictures of bench/RESULTS.md and lab/RESULTS.md, drawn from the tables of their page.
 //!
 //! A table is found by its first column's heading, a row by its first cell.
 
@@ -14,12 +14,12 @@ use crate::repository::read;
 /// Draws a picture from the text of the page.
 type Draw = fn(&str) -> Picture;
 
-const PICTURES: [(&str, Draw); 5] = [
-    ("gpus-given-out.svg", gpus_given_out),
-    ("hot-minutes.svg", hot_minutes),
-    ("cost-by-nodes.svg", cost_by_nodes),
-    ("echo-ratio.svg", echo_ratio),
-    ("filter-calls.svg", filter_calls),
+const PICTURES: [(&str, &str, Draw); 5] = [
+    ("lab", "gpus-given-out.svg", gpus_given_out),
+    ("lab", "hot-minutes.svg", hot_minutes),
+    ("bench", "cost-by-nodes.svg", cost_by_nodes),
+    ("bench", "echo-ratio.svg", echo_ratio),
+    ("bench", "filter-calls.svg", filter_calls),
 ];
 
 /// The greatest ratio to the echo that is a goal, by the row of its table.
@@ -221,8 +221,8 @@ fn filter_calls(page: &str) -> Picture {
 
 #[test]
 fn the_pictures_of_the_results_are_fresh() {
-    let page = read("bench/RESULTS.md");
-    for (name, draw) in PICTURES {
-        assert_fresh(&format!("bench/pictures/{name}"), &draw(&page).svg());
+    for (folder, name, draw) in PICTURES {
+        let page = read(&format!("{folder}/RESULTS.md"));
+        assert_fresh(&format!("{folder}/pictures/{name}"), &draw(&page).svg());
     }
 }

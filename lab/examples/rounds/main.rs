@@ -21,7 +21,7 @@ use crate::annotator::{Annotator, Sample};
 use crate::cluster::Cluster;
 use crate::exporters::Exporters;
 
-/// Measures the annotator over some rounds, and prints a table for bench/RESULTS.md.
+/// Measures the annotator over some rounds, and prints a table for docs/scale.md.
 #[derive(Debug, Clone, Parser)]
 #[command(version)]
 struct Args {

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use bench::openb::args::PolicyName;
-use bench::openb::report::{Row, run};
-use bench::openb::tables::default_trace;
-use bench::openb::trace::Trace;
+use lab::openb::args::PolicyName;
+use lab::openb::report::{Row, run};
+use lab::openb::tables::default_trace;
+use lab::openb::trace::Trace;
 
 /// As published (`expected_alloc.csv` of the simulator), at 100%.
 const BEST_FIT: f64 = 92.862;

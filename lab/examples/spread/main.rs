@@ -1,5 +1,5 @@
 //! How the replicas of a service spread over nodes of unequal load: with a stock kube-scheduler, and with one that asks
-//! the extender. `bench/spread.sh` starts etcd and the API server, and says what else is needed.
+//! the extender. `lab/spread.sh` starts etcd and the API server, and says what else is needed.
 //!
 //! Invariant: each run begins alike. Its nodes have fresh readings of exact values, no replica of another run is left,
 //! and the extender has just started.

@@ -3,7 +3,7 @@
 # the configuration that `plimsoll scheduler-config` writes for it. etcd, API server and schedulers run as bare processes; nodes are
 # objects without kubelets, with readings of exact values. A service has as many replicas as there are nodes: 3, 10 and 50.
 #
-# Usage: bench/spread.sh POLICY [OUT [FLAG...]]
+# Usage: lab/spread.sh POLICY [OUT [FLAG...]]
 # Prints a table in Markdown; OUT is a file for each repetition's figures as JSON. FLAGs are those of the example `spread`: `--only
 # '10 nodes, none'`, `--repetitions 10`, `--beside crane=FILE` (another policy in a column of its own).
 # PROGRAMS: a folder with etcd, kube-apiserver, kube-scheduler and kubectl (default: ~/.cache/plimsoll/kubernetes/*/bin, as `make cluster`
@@ -19,7 +19,7 @@ policy=$1 json=${2:+--json=$2}
 build=()
 [ -n "${EXTENDER:-}" ] || build+=(--package scheduler-extender --bin scheduler-extender)
 [ -n "${PLIMSOLL:-}" ] || build+=(--package plimsoll-cli --bin plimsoll)
-cargo build --locked --package plimsoll-bench --example spread "${build[@]}"
+cargo build --locked --package plimsoll-lab --example spread "${build[@]}"
 programs=${PROGRAMS:-$(printf "%s\n" ~/.cache/plimsoll/kubernetes/v*/bin | sort --version-sort | tail -1)}
 . bench/control-plane.sh
 

@@ -44,7 +44,7 @@ pub struct Args {
     )]
     pub asked: Vec<f64>,
     /// Replay nothing: write the nodes, and the pods of the first seed until 100% of the GPUs are asked for, as objects
-    /// of Kubernetes to nodes.json and pods.json in this folder. See bench/openb-live.sh
+    /// of Kubernetes to nodes.json and pods.json in this folder. See lab/openb-live.sh
     #[arg(long, value_name = "FOLDER")]
     pub objects: Option<PathBuf>,
     /// One JSON object a line in place of the table

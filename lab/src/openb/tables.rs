@@ -12,8 +12,5 @@ const PODS: &str = include_str!("../../openb/default_pod_types.csv");
 ///
 /// The tables are wrong, which a test excludes.
 pub fn default_trace() -> Result<Trace, CsvError> {
-    Trace::read(
-        ("bench/openb/node_classes.csv", NODES),
-        ("bench/openb/default_pod_types.csv", PODS),
-    )
+    Trace::read(("lab/openb/node_classes.csv", NODES), ("lab/openb/default_pod_types.csv", PODS))
 }

@@ -3,13 +3,13 @@
 # configuration of kube-scheduler, and the shipped policy of the extender. Prints how much of the GPUs is given out, and beside it what the
 # library gives out for the same seed. etcd, API server and scheduler run as bare processes; there are no kubelets, and nothing is in use.
 #
-# Usage: bench/openb-live.sh FOLDER NODES PODS [SEED [FLAG...]]
+# Usage: lab/openb-live.sh FOLDER NODES PODS [SEED [FLAG...]]
 # FOLDER holds etcd, kube-apiserver, kube-scheduler and kubectl, as ~/.cache/plimsoll/kubernetes/*/bin after `make cluster`. NODES and PODS
 # are files as of `openb`; FLAGs are the extender's.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 programs=$1 node_list=$2 pod_list=$3 seed=${4:-42} flags=("${@:5}")
-cargo build --locked --release --package plimsoll-bench --package scheduler-extender --bin openb --bin scheduler-extender
+cargo build --locked --release --package plimsoll-lab --package scheduler-extender --bin openb --bin scheduler-extender
 . bench/control-plane.sh
 ours=$(port) admin=$(port) metrics=$(port)
 lists=(--nodes "$node_list" --pods "$pod_list" --seeds "$seed")

@@ -1,17 +1,17 @@
-//! `openb`: replays a trace of GPU pods with several placement policies. See `bench::openb`.
+//! `openb`: replays a trace of GPU pods with several placement policies. See `lab::openb`.
 
 use std::fs;
 use std::io::{self, Write};
 use std::path::Path;
 
 use anyhow::{Context, anyhow};
-use bench::openb::args::Args;
-use bench::openb::departures::Load;
-use bench::openb::objects;
-use bench::openb::report::{Row, Table, run, run_departures};
-use bench::openb::tables::default_trace;
-use bench::openb::trace::Trace;
 use clap::Parser;
+use lab::openb::args::Args;
+use lab::openb::departures::Load;
+use lab::openb::objects;
+use lab::openb::report::{Row, Table, run, run_departures};
+use lab::openb::tables::default_trace;
+use lab::openb::trace::Trace;
 
 fn main() -> anyhow::Result<()> {
     let args = Args::parse();
