@@ -28,6 +28,7 @@ fn rendered(folder: &Path) -> Vec<PathBuf> {
     for mode in ["external", "second", "none"] {
         found.push(folder.join(format!("manifests/{mode}/plimsoll.yaml")));
     }
+    found.push(folder.join("manifests/rules.yaml"));
     for part in ["mps-control-daemon", "unhealthy-gpus"] {
         found.push(folder.join(format!("tests/rendered/{part}.yaml")));
     }

@@ -35,8 +35,8 @@ const RULES: &str = "monitoring.coreos.com/v1 PrometheusRule plimsoll/plimsoll";
 #[ignore = "make chart"]
 fn the_rules_of_the_operator_are_the_shipped_ones_with_your_copy_of_the_runbook() {
     let url = "https://git.example.com/plimsoll/blob/main/docs/monitoring.md";
-    let text = read("chart/monitoring/rules.yaml");
-    let shipped = yaml("chart/monitoring/rules.yaml");
+    let text = read("manifests/rules.yaml");
+    let shipped = yaml("manifests/rules.yaml");
     let with_url: Value =
         serde_saphyr::from_str(&text.replace("docs/monitoring.md#", &format!("{url}#")))
             .expect("YAML");

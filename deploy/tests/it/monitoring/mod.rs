@@ -16,7 +16,7 @@ use crate::reference::all_metrics;
 use crate::repository::read;
 
 /// The rule file of Prometheus.
-const RULES: &str = "chart/monitoring/rules.yaml";
+const RULES: &str = "manifests/rules.yaml";
 /// Labels that Prometheus gives every series of a target, by the shipped PodMonitors, and that of a Prometheus of
 /// several clusters.
 const OF_TARGETS: [&str; 6] = ["cluster", "instance", "namespace", "node", "pod", "program"];
