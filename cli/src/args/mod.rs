@@ -310,7 +310,7 @@ const SCHEDULER_CONFIG_EXAMPLES: &str = "\
 Examples:
   # The configurations that are shipped
   plimsoll scheduler-config --policy deploy/chart/policies/shipped.yaml --gpu
-  plimsoll scheduler-config --policy deploy/chart/policies/shipped.yaml        # for clusters without GPU nodes
+  plimsoll scheduler-config --policy deploy/chart/policies/shipped.yaml    # without GPU nodes
 
   # On a kubeadm control plane
   plimsoll scheduler-config --policy policy.yaml --gpu > kube-scheduler-config.yaml
