@@ -43,7 +43,7 @@ fn the_kept_manifests_are_what_helm_renders() {
         let mut script = Command::new(root().join("scripts/manifests.sh"));
         let output = script.arg(folder.path()).env("HELM", program(by)).output().expect("it runs");
         assert!(output.status.success(), "{by}: {}", stderr(&output));
-        for (fresh, kept) in rendered(folder.path()).iter().zip(rendered(&deploy::folder())) {
+        for (fresh, kept) in rendered(folder.path()).iter().zip(rendered(deploy::folder())) {
             let [fresh, text] = [fresh, &kept].map(|file| fs::read_to_string(file).expect("it"));
             assert!(fresh == text, "{by}: {} is stale: make reference", kept.display());
         }
