@@ -82,9 +82,9 @@ pub async fn start(
     let source = source(&args, context, &client, inputs)?;
     let (observer, readings) = start_port(&args, context, &metrics, &clock, &leadership).await?;
 
-    follow(context, "policy", policy_file, &clock);
+    follow(context, "policy", policy_file, clock.clone());
     if let Some(files) = credentials {
-        follow(context, "credentials", files, &clock);
+        follow(context, "credentials", files, clock.clone());
     }
     let settings = settings(&args);
     let (node_events, queue) = NodeEvents::new();
@@ -93,7 +93,7 @@ pub async fn start(
     let sources = Sources {
         nodes: nodes(context, &metrics, &client, &settings, &args),
         selector: args.node_selector.clone().unwrap_or_default(),
-        pods: pods(context, &metrics, &client, &settings.names),
+        pods: pods(context, &metrics, &client, settings.names.clone()),
         policies,
         observer,
         readings,
@@ -218,8 +218,8 @@ fn prometheus_setup(
     let clock = &inputs.clock;
     let (query_file, queries) = Follower::open(args.prometheus.queries_file())?;
     let (access_files, access) = Follower::open(args.prometheus.prometheus_access())?;
-    follow(context, "prometheus-queries", query_file, clock);
-    follow(context, "prometheus-credentials", access_files, clock);
+    follow(context, "prometheus-queries", query_file, clock.clone());
+    follow(context, "prometheus-credentials", access_files, clock.clone());
     let label = args.prometheus.prometheus_node_label.clone();
     Ok(Setup { url, label, access, queries })
 }
@@ -267,15 +267,13 @@ async fn close_idle(poller: Poller, shutdown: Shutdown) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Follows files by the given clock. Calls `count` at each change, with whether the new content is valid.
-fn follow<S>(context: &Context, name: &'static str, files: Follower<S>, clock: &Clock)
+/// Follows files by the given clock.
+fn follow<S>(context: &Context, name: &'static str, files: Follower<S>, clock: Clock)
 where
     S: Source + Send + 'static,
     S::Value: Send + Sync + 'static,
 {
-    let clock = clock.clone();
-    let pause = move || wait_for(clock.clone(), EVERY);
-    context.follow(name, files, pause, |_| ());
+    context.follow(name, files, move || wait_for(clock.clone(), EVERY), |_| ());
 }
 
 async fn wait_for(clock: Clock, span: Duration) {
@@ -319,9 +317,8 @@ fn nodes(
     discovery::by_service(nodes, cluster::watch_service(client.clone(), service, health))
 }
 
-fn pods(context: &Context, metrics: &Metrics, client: &Client, names: &Names) -> Events<BoundPod> {
+fn pods(context: &Context, metrics: &Metrics, client: &Client, names: Names) -> Events<BoundPod> {
     let health = watch_health(context, metrics, "pods");
-    let names = names.clone();
     cluster::watch_pods(client.clone(), Scope::All, health, move |pod, _| {
         BoundPod::select(&pod, &names)
     })

@@ -378,8 +378,7 @@ fn log(job: &Job, transition: &Transition) {
             tracing::info!(node, exporter, "the exporter's values come with coverage and age now");
         }
         Transition::HeldBack(metric, reason) => {
-            let metric = metric.as_str();
-            tracing::debug!(node, metric, %reason, "a value is held back");
+            tracing::debug!(node, metric = metric.as_str(), %reason, "a value is held back");
         }
         Transition::Released(metric) => {
             tracing::debug!(node, metric = metric.as_str(), "the value is not held back any more");

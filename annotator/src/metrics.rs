@@ -159,8 +159,7 @@ impl Metrics {
 
     /// Counts a poll and how long it took.
     pub(crate) fn count_poll(&self, took: Duration, outcome: Result<(), &PollError>) {
-        let outcome = outcome.map_or_else(PollError::reason, |()| "ok");
-        self.polls.with([outcome]).inc();
+        self.polls.with([outcome.map_or_else(PollError::reason, |()| "ok")]).inc();
         self.poll_seconds.observe(took.as_secs_f64());
     }
 
@@ -200,9 +199,8 @@ impl Metrics {
         effect: Option<TaintEffect>,
         outcome: Result<(), &CallError>,
     ) {
-        let effect = effect.map_or("none", TaintEffect::name);
-        let outcome = outcome.map_or_else(call_reason, |()| "ok");
-        self.taint_writes.with([effect, outcome]).inc();
+        let reason = outcome.map_or_else(call_reason, |()| "ok");
+        self.taint_writes.with([effect.map_or("none", TaintEffect::name), reason]).inc();
     }
 
     /// Records that this replica began or ceased to lead.
@@ -226,8 +224,7 @@ impl Metrics {
         if outcome.is_ok() {
             self.writes.with([reason]).inc();
         }
-        let outcome = outcome.map_or_else(call_reason, |()| "ok");
-        self.patches.with([outcome]).inc();
+        self.patches.with([outcome.map_or_else(call_reason, |()| "ok")]).inc();
     }
 
     /// Counts a job that started this long after it was due.
@@ -270,11 +267,10 @@ impl Metrics {
     }
 
     /// Sets the numbers of the learner, and of the leader's list, which a replica that does not lead has.
-    pub(crate) fn set_learner(&self, (learner, in_list): &(SharedLearner, LeadersList)) {
+    pub(crate) fn set_learner(&self, (learner, leaders_list): &(SharedLearner, LeadersList)) {
         let stats = learner.lock().unwrap_or_else(PoisonError::into_inner).stats();
-        let in_list = in_list.lock().unwrap_or_else(PoisonError::into_inner);
-        let in_list = in_list.as_ref().map_or(0, Vec::len);
-        self.workloads.set(count(stats.workloads.max(in_list)));
+        let list = leaders_list.lock().unwrap_or_else(PoisonError::into_inner);
+        self.workloads.set(count(stats.workloads.max(list.as_ref().map_or(0, Vec::len))));
         set_counter(&self.workload_uses_refused, stats.refused);
         set_counter(&self.workloads_evicted, stats.evicted);
     }

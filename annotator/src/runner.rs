@@ -127,9 +127,9 @@ impl JobRunner {
         self,
         change: TaintChange,
     ) -> (TaintChange, Option<Result<(), CallError>>) {
-        let Some(limit) = self.leadership.remaining() else { return (change, None) };
+        let Some(left) = self.leadership.remaining() else { return (change, None) };
         let TaintChange { node, taints, wanted } = &change;
-        let limit = limit.min(PATCH_TIMEOUT);
+        let limit = left.min(PATCH_TIMEOUT);
         let outcome = patch_node_taint(&self.client, node, taints, wanted.as_ref(), limit).await;
         let effect = wanted.as_ref().map(|taint| taint.effect);
         self.metrics.count_taint_write(effect, outcome.as_ref().map(drop));

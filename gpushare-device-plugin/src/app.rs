@@ -271,11 +271,7 @@ impl Wiring {
             pods: pods.clone(),
             reachable: reachable.clone(),
         };
-        let run = departure.run(self.context.shutdown(), self.end.clone());
-        self.context.spawn("departure", async {
-            run.await;
-            Ok(())
-        });
+        self.spawn("departure", |end| departure.run(self.context.shutdown(), end));
         (phase, report)
     }
 

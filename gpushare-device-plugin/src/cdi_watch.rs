@@ -87,15 +87,13 @@ impl<P: Ord + Clone> Reported<P> {
 
     /// The problems to report at `now`: the new ones, or all of them after half an hour.
     fn due(&mut self, problems: Vec<P>, now: Instant) -> Vec<P> {
-        let problems: BTreeSet<P> = problems.into_iter().collect();
         let all_are_due = self.at.is_none_or(|at| now.duration_since(at) >= REPEAT_AFTER);
         if all_are_due {
             self.at = Some(now);
         }
-        let due = problems.iter().filter(|problem| all_are_due || !self.known.contains(problem));
-        let due = due.cloned().collect();
-        self.known = problems;
-        due
+        let known = std::mem::replace(&mut self.known, problems.into_iter().collect());
+        let is_due = |problem: &&P| all_are_due || !known.contains(problem);
+        self.known.iter().filter(is_due).cloned().collect()
     }
 }
 

@@ -54,8 +54,8 @@ pub(crate) fn pod(name: &str, card: &str, asks: &[(&str, ContainerKind, u32)]) -
 
 /// A pod with this request, claimed on these cards.
 pub(crate) fn claimed(name: &str, request: GpuRequest, cards: &[&str]) -> PodFacts {
-    let cards: Vec<CardId> = cards.iter().map(|card| CardId::from(*card)).collect();
-    let claim = Claim::on_cards(&request, &cards);
+    let on: Vec<CardId> = cards.iter().map(|card| CardId::from(*card)).collect();
+    let claim = Claim::on_cards(&request, &on);
     let gpu = GpuPod {
         claim: Ok(Some(claim)),
         assigned: false,

@@ -238,8 +238,7 @@ impl PodCache {
     /// The pods of which a container with units fails at its start.
     pub fn failing_at_start(&self) -> Vec<Arc<PodFacts>> {
         let pods = self.pods.read().unwrap_or_else(PoisonError::into_inner);
-        let failing = pods.values().filter(|pod| pod.fails_at_start);
-        failing.map(|pod| pod.facts.clone()).collect()
+        pods.values().filter(|pod| pod.fails_at_start).map(|pod| pod.facts.clone()).collect()
     }
 
     /// Every pod by its UID, with the ids of its containers.

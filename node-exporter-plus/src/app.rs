@@ -62,10 +62,10 @@ pub async fn run(args: Args, context: Context) -> anyhow::Result<()> {
 
 /// Loads the samples of an earlier process of this boot.
 fn load(file: &Path, boot: Option<&String>, store: &SharedStore) -> anyhow::Result<Storage> {
-    let boot = boot.context(
+    let id = boot.context(
         "--storage.file needs proc/sys/kernel/random/boot_id below --host-root, since samples serve one boot",
     )?;
-    let storage = Storage::new(file.to_owned(), BootId(boot.clone()));
+    let storage = Storage::new(file.to_owned(), BootId(id.clone()));
     let loaded = storage.load(&mut store.lock(), now().boot);
     tracing::info!(file = %file.display(), found = ?loaded, "looked for samples of this boot");
     Ok(storage)

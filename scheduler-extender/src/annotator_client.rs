@@ -205,9 +205,9 @@ impl AnnotatorClient {
 
     /// The annotator's addresses in the order of tries: the last successful one comes first.
     async fn addresses(&self) -> Result<Vec<SocketAddr>, ReadError> {
-        let found = tokio::net::lookup_host(&self.host).await;
+        let answer = tokio::net::lookup_host(&self.host).await;
         let mut found: Vec<SocketAddr> =
-            found.map_err(|error| ReadError::Name(error.to_string()))?.collect();
+            answer.map_err(|error| ReadError::Name(error.to_string()))?.collect();
         found.sort_by_key(|address| (Some(*address) != self.leader, *address));
         found.dedup();
         found.truncate(TRIES);
@@ -223,8 +223,8 @@ impl AnnotatorClient {
         question: &Question<'_>,
         parse: impl Fn(&str) -> Result<T, String>,
     ) -> Result<Answer<T>, ReadError> {
-        let request = self.client.get(format!("http://{address}{}", question.path));
-        let mut request = request.header(HOST, &self.host);
+        let url = format!("http://{address}{}", question.path);
+        let mut request = self.client.get(url).header(HOST, &self.host);
         if let Some(tag) = question.tag {
             request = request.header(IF_NONE_MATCH, tag);
         }

@@ -270,8 +270,8 @@ fn others(
     let (Some(service), Some(ip)) = (args.replicas_service.clone(), args.advertise_address) else {
         return Ok(None);
     };
-    let ports = [Some(address), args.inspect_address].into_iter().flatten().map(|at| at.port());
-    let own = ports.map(|port| SocketAddr::new(ip, port)).collect();
+    let mut own = vec![SocketAddr::new(ip, address.port())];
+    own.extend(args.inspect_address.map(|at| SocketAddr::new(ip, at.port())));
     OtherReplicas::new(client.clone(), service, own).map(Some)
 }
 
@@ -349,12 +349,12 @@ fn spawn_annotator_readers(
     clock: &Clock,
 ) -> anyhow::Result<()> {
     if let Some(url) = &args.learned_use_url {
-        let reader = learned_use::Reader::new(url).context("--learned-use-url")?;
-        let following = reader.follow(Arc::clone(view), Arc::clone(clock), context.shutdown());
+        let uses = learned_use::Reader::new(url).context("--learned-use-url")?;
+        let following = uses.follow(Arc::clone(view), Arc::clone(clock), context.shutdown());
         context.spawn("learned-use", following);
-        let reader = readings_channel::Reader::new(url, metrics.clone());
-        let reader = reader.context("--learned-use-url")?;
-        let following = reader.follow(Arc::clone(view), Arc::clone(clock), context.shutdown());
+        let readings =
+            readings_channel::Reader::new(url, metrics.clone()).context("--learned-use-url")?;
+        let following = readings.follow(Arc::clone(view), Arc::clone(clock), context.shutdown());
         context.spawn("readings", following);
     }
     Ok(())

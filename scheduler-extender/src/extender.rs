@@ -125,10 +125,10 @@ impl Decider {
     pub fn decide<'a>(&self, request: PlacedRequest<'a>) -> Decided<'a> {
         let PlacedRequest { pod, nodes, names, known } = request;
         let current = self.view.current();
-        let nodes = nodes.moved(&known, current.snapshot.names());
+        let candidates = nodes.moved(&known, current.snapshot.names());
         let now = self.now();
         let waited = self.waiting.record_request(&pod, now);
-        let decision = Arc::new(self.decision_by(&current, &pod, waited, nodes, now));
+        let decision = Arc::new(self.decision_by(&current, &pod, waited, candidates, now));
         Decided { decision, names, current }
     }
 

@@ -130,9 +130,9 @@ fn holds_certificates(pem: &[u8]) -> bool {
 
 /// The processes of that name that a folder as `/proc` shows.
 fn processes(folder: &Path, name: &str) -> Vec<Process> {
-    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-    let stats = entries.filter_map(|entry| fs::read_to_string(entry.path().join("stat")).ok());
-    stats.filter_map(|stat| process(&stat, name)).collect()
+    let read = |entry: fs::DirEntry| fs::read_to_string(entry.path().join("stat")).ok();
+    let of_name = |entry| process(&read(entry)?, name);
+    fs::read_dir(folder).into_iter().flatten().flatten().filter_map(of_name).collect()
 }
 
 /// When the machine was started, since 1970, in a text as `/proc/stat`.

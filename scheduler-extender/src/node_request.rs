@@ -228,8 +228,7 @@ fn unsent_bytes(pod: &[u8]) -> usize {
     let fields =
         [("kind", kind), ("apiVersion", api_version), ("managedFields", metadata.managed_fields)];
     // A key has quotes, a colon and a comma beside it.
-    let present = fields.iter().filter_map(|(key, value)| Some((key, (*value)?)));
-    present.map(|(key, value)| key.len() + 4 + value.get().len()).sum()
+    fields.into_iter().filter_map(|(key, value)| Some(key.len() + 4 + value?.get().len())).sum()
 }
 
 /// Reads a request in any JSON encoding.

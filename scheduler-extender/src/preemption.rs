@@ -36,15 +36,14 @@ impl Preemption<'_> {
         &self,
         candidates: impl Iterator<Item = (Name<'v>, MetaVictims<'v>)>,
     ) -> Vec<(Name<'v>, MetaVictims<'v>)> {
-        let mut candidates: Vec<_> =
+        let mut helpful: Vec<_> =
             candidates.filter(|(node, _)| self.may_help(node.as_str())).collect();
         // Those with the fewest victims are read.
-        candidates.sort_by_key(|(_, victims)| victims.uids().count());
-        let nodes: Vec<NodeName> =
-            candidates.iter().map(|(node, _)| node.as_str().into()).collect();
+        helpful.sort_by_key(|(_, victims)| victims.uids().count());
+        let nodes: Vec<NodeName> = helpful.iter().map(|(node, _)| node.as_str().into()).collect();
         let read = self.search.read(&nodes, READ_TIMEOUT).await;
         let mut remain = Vec::new();
-        for ((node, victims), occupants) in candidates.into_iter().zip(read) {
+        for ((node, victims), occupants) in helpful.into_iter().zip(read) {
             remain.extend(match occupants {
                 Some(occupants) => self.with_chosen_victims(node, &victims, &occupants),
                 None => self.with_dry_run_victims(node, victims),

@@ -118,14 +118,13 @@ struct ExplainBody<'a> {
 ///
 /// Where the body is not of the type, has no pod or too many nodes.
 pub fn read_explain_request(body: &[u8]) -> Result<ExplainRequest<'_>, WireError> {
+    let fault = |error: serde_json::Error| WireError::ExplainRequest(error.to_string());
     let ExplainBody { pod, namespace, name, uid, fresh, node_names } =
-        serde_json::from_slice(body).map_err(|e| WireError::ExplainRequest(e.to_string()))?;
+        serde_json::from_slice(body).map_err(fault)?;
     check_count(node_names.as_ref().map_or(0, Vec::len))?;
     let pod = match (pod, namespace, name) {
         (Some(pod), None, None) => {
-            let object = serde_json::from_str(pod.get());
-            let object = object.map_err(|e| WireError::ExplainRequest(e.to_string()))?;
-            ExplainPod::Object(object, pod.get())
+            ExplainPod::Object(serde_json::from_str(pod.get()).map_err(fault)?, pod.get())
         }
         (None, Some(namespace), Some(name)) => ExplainPod::Named { namespace, name, uid, fresh },
         _ => return Err(WireError::ExplainRequest("it names no pod, or two".to_owned())),
@@ -246,9 +245,9 @@ pub struct PreemptionArgs<'a> {
 impl<'a> PreemptionArgs<'a> {
     /// The victims of each candidate, by UID.
     pub fn victims(self) -> impl Iterator<Item = (Name<'a>, MetaVictims<'a>)> {
-        let whole = self.victims.unwrap_or_default().into_iter();
-        let whole = whole.map(|(node, victims)| (node, MetaVictims::from(victims)));
-        self.meta_victims.unwrap_or_default().into_iter().chain(whole)
+        let meta = self.meta_victims.unwrap_or_default();
+        let whole = self.victims.unwrap_or_default();
+        meta.into_iter().chain(whole.into_iter().map(|(node, victims)| (node, victims.into())))
     }
 }
 
@@ -266,9 +265,9 @@ pub struct MetaVictims<'a> {
 impl MetaVictims<'_> {
     /// These pods, with the number of PodDisruptionBudget violations.
     pub fn of(pods: &BTreeSet<PodUid>, violations: usize) -> Self {
-        let pods = pods.iter().map(|pod| MetaPod { uid: Name(Cow::Owned(pod.to_string())) });
+        let meta = |pod: &PodUid| MetaPod { uid: Name(Cow::Owned(pod.to_string())) };
         Self {
-            pods: Some(pods.collect()),
+            pods: Some(pods.iter().map(meta).collect()),
             pdb_violations: i64::try_from(violations).unwrap_or(i64::MAX),
         }
     }

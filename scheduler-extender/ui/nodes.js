@@ -125,7 +125,7 @@ function Detail({ node, row }) {
     node.memory !== undefined && ['memory', memory(node.memory / 1048576)],
     ['pods bound lately', node.recentPods],
     node.load && ['score', node.load.score],
-    node.load && ['hot value', decimal(node.load.hotValue)],
+    ...(node.load?.costs ?? []).map(cost => [cost.text, `${decimal(cost.points)} points`]),
     row?.unplaced > 0 && ['units on no card yet', row.unplaced],
   ];
   return html`<${Facts} facts=${facts} />

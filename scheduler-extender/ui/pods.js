@@ -227,7 +227,7 @@ function Verdict({ node, open, own }) {
       ${' '}<span class="muted">score ${node.score}</span>
       ${' '}<span class="why">${node.known ? node.reasons.map(reasonText).join('; ') : 'the extender does not know this node'}</span></summary>
     ${opened && html`<div class="inputs">
-      <p><${NodeLink} name=${node.name} /> <span class="muted">extender score ${node.extenderScore}${node.load && `; by load ${node.load.score}, hot value ${decimal(node.load.hotValue)}`}${
+      <p><${NodeLink} name=${node.name} /> <span class="muted">extender score ${node.extenderScore}${node.load && `; by load ${node.load.score}${(node.load.costs ?? []).map(cost => `, ${cost.text} ${decimal(cost.points)} points`).join('')}`}${
         node.cards && `; by cards ${node.cards.score}`}${node.costToCards !== undefined && `; makes ${decimal(node.costToCards / 1e6)} of a card more useless than on the cheapest node`}</span></p>
       ${node.load && html`<${LoadTables} load=${node.load} />`}
       ${node.cards && html`<${CardsTable} cards=${node.cards} />`}

@@ -312,7 +312,6 @@ export class Cluster {
       terms: METRICS.flatMap((metric, i) => (metric.share === undefined ? [] : [{
         metric: metric.name, share: metric.share, ...part(i), points: Math.max(0, metric.share * (100 - (node.readings[i] ?? 1000) / 10)),
       }])),
-      hotValue: 0,
       score: this.scoreOf(node),
     };
   }

@@ -42,9 +42,8 @@ impl Source for CredentialFiles {
     }
 
     fn parse(&self, contents: &[Vec<u8>]) -> Result<Transport, FileError> {
-        let mut contents = contents.iter().map(Vec::as_slice);
-        let ca = contents.next().unwrap_or_default();
-        let settings = self.tls_settings(ca, contents.next())?;
+        let ca = contents.first().map(Vec::as_slice).unwrap_or_default();
+        let settings = self.tls_settings(ca, contents.get(1).map(Vec::as_slice))?;
         Ok(Transport::Secure(Box::new(settings)))
     }
 }

@@ -78,10 +78,7 @@ impl ByService {
 
     /// Takes over an event of the slices. Returns one for each node whose address it changes.
     fn take_slices(&mut self, event: Event<SliceFacts>) -> Vec<Event<NodeFacts>> {
-        let addresses = |service: &Self| -> Vec<Option<SocketAddr>> {
-            service.nodes.keys().map(|node| service.address(node)).collect()
-        };
-        let before = addresses(self);
+        let before: Vec<_> = self.nodes.keys().map(|node| self.address(node)).collect();
         match event {
             Event::Listing => return Vec::new(),
             Event::Listed(all) => {
@@ -91,10 +88,13 @@ impl ByService {
             Event::Applied(slice) => self.slices.extend([entry(slice)]),
             Event::Gone(slice) => drop(self.slices.remove(&slice.name)),
         }
-        let now = addresses(self);
-        let changed = self.nodes.values().zip(before.into_iter().zip(now));
-        let changed = changed.filter(|(_, (before, now))| before != now);
-        changed.map(|(facts, _)| Event::Applied(self.addressed(facts.clone()))).collect()
+        let mut changed = Vec::new();
+        for ((name, facts), before) in self.nodes.iter().zip(before) {
+            if self.address(name) != before {
+                changed.push(Event::Applied(self.addressed(facts.clone())));
+            }
+        }
+        changed
     }
 }
 

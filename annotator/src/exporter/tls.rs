@@ -57,16 +57,15 @@ pub(super) fn trust(pem: &[u8]) -> Result<TlsConnector, String> {
 }
 
 fn client_config(roots: Option<RootCertStore>) -> Result<ClientConfig, rustls::Error> {
-    let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+    let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()?;
-    let config = match roots {
-        None => config.with_root_certificates(RootCertStore::empty()),
+    let mut config = match roots {
+        None => builder.with_root_certificates(RootCertStore::empty()).with_no_client_auth(),
         Some(roots) => {
             let servers = Arc::new(Servers::new(Arc::new(roots), None)?);
-            config.dangerous().with_custom_certificate_verifier(servers)
+            builder.dangerous().with_custom_certificate_verifier(servers).with_no_client_auth()
         }
     };
-    let mut config = config.with_no_client_auth();
     // Sessions are kept by server name, which is the same for all exporters.
     config.resumption = Resumption::disabled();
     Ok(config)
@@ -74,8 +73,8 @@ fn client_config(roots: Option<RootCertStore>) -> Result<ClientConfig, rustls::E
 
 fn roots(pem: &[u8]) -> Result<RootCertStore, String> {
     let mut roots = RootCertStore::empty();
-    for certificate in CertificateDer::pem_slice_iter(pem) {
-        let certificate = certificate.map_err(|error| error.to_string())?;
+    for parsed in CertificateDer::pem_slice_iter(pem) {
+        let certificate = parsed.map_err(|error| error.to_string())?;
         roots.add(certificate).map_err(|error| error.to_string())?;
     }
     if roots.is_empty() { Err("it holds no certificate".to_owned()) } else { Ok(roots) }

@@ -108,8 +108,8 @@ impl Lanes {
 
     /// Removes and returns the node with the earliest job due at `now`, among lanes with a free slot.
     pub(super) fn pop(&mut self, now: Timestamp) -> Option<(Place, NodeName)> {
-        let firsts = self.0.iter().filter_map(|queue| Some((queue.next()?, queue.lane)));
-        let (at, lane) = firsts.min_by_key(|(at, _)| *at)?;
+        let first = |queue: &Queue| Some((queue.next()?, queue.lane));
+        let (at, lane) = self.0.iter().filter_map(first).min_by_key(|(at, _)| *at)?;
         if at > now {
             return None;
         }

@@ -39,8 +39,8 @@ impl Retry {
         let is_repeated = self.is_wait && self.at.is_some_and(|at| at <= now);
         self.repeated_waits = self.repeated_waits.saturating_add(u32::from(is_repeated));
         self.is_wait = true;
-        let span = span.max(back_off(self.repeated_waits));
-        self.at = Some(now.checked_add(span).unwrap_or(Timestamp::MAX));
+        let pause = span.max(back_off(self.repeated_waits));
+        self.at = Some(now.checked_add(pause).unwrap_or(Timestamp::MAX));
     }
 
     /// Drops all failures and the wait.

@@ -136,13 +136,14 @@ impl ListReader {
 /// from what it has learned itself.
 pub(super) fn take_over(learner: &SharedLearner, list: &LeadersList, now: Timestamp) {
     // The list stays locked meanwhile, so that none learns or answers from a learner without it.
-    let mut list = list.lock().unwrap_or_else(PoisonError::into_inner);
-    let Some(workloads) = list.take() else { return };
-    let workloads = workloads.into_iter().map(|workload| Learned {
+    let mut locked = list.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some(workloads) = locked.take() else { return };
+    let learned = |workload: Workload| Learned {
         id: workload.id(),
         used: workload.learned(),
         pod_minutes: workload.pod_minutes,
         last_seen: workload.last_seen,
-    });
-    learner.lock().unwrap_or_else(PoisonError::into_inner).restore(workloads, now);
+    };
+    let mut own = learner.lock().unwrap_or_else(PoisonError::into_inner);
+    own.restore(workloads.into_iter().map(learned), now);
 }

@@ -178,8 +178,8 @@ impl Observer {
             }
         }
         counts.elsewhere = (answer.pods.len() - own.len()) as u64;
-        let cpu = own.iter().map(|(uid, (_, pod))| ((*uid).clone(), pod.cpu_seconds_total));
-        let last = LastAnswer { time: answer.time, received: now, cpu: cpu.collect() };
+        let cpu = own.values().map(|(_, pod)| (pod.uid.clone(), pod.cpu_seconds_total)).collect();
+        let last = LastAnswer { time: answer.time, received: now, cpu };
         let Some(before) = record.last.replace(last) else { return counts };
         let Some(span) = before.span(answer.time, now) else { return counts };
         let mut learner = self.learner.lock().unwrap_or_else(PoisonError::into_inner);

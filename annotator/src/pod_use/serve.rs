@@ -113,10 +113,10 @@ impl Server {
             }
             (stats, learner.snapshot())
         };
-        let learned = learned.iter().map(|learned| {
-            Workload::new(&learned.id, &learned.used, learned.pod_minutes, learned.last_seen)
-        });
-        let workloads = learned.collect();
+        let workloads = learned
+            .iter()
+            .map(|one| Workload::new(&one.id, &one.used, one.pod_minutes, one.last_seen))
+            .collect();
         let body = Bytes::from(Workloads { time: now, workloads }.to_json());
         let Stats { observations, restored, .. } = stats;
         let started = self.started.as_nanosecond();

@@ -54,10 +54,10 @@ impl Default for PolledTable {
 
 impl PolledTable {
     /// A poll of the node gave these readings. One that gave none changes nothing.
-    pub(crate) fn record(&mut self, node: &NodeName, readings: &[(MetricName, Reading)]) {
+    pub(crate) fn record(&mut self, node: &NodeName, polled: &[(MetricName, Reading)]) {
         let written =
             |(metric, reading): &(MetricName, Reading)| (metric.clone(), reading.as_written());
-        let readings: Vec<_> = readings.iter().map(written).collect();
+        let readings: Vec<_> = polled.iter().map(written).collect();
         let known = self.nodes.get(node).is_some_and(|known| known.readings == readings);
         if !known && !readings.is_empty() {
             self.number += 1;
@@ -79,16 +79,16 @@ impl PolledTable {
     /// The answer at `now` to a client that has the answer of the version `since`; all nodes for another version. What
     /// does not fit into one answer is in the next.
     fn answer(&self, since: Option<&str>, now: Timestamp) -> PolledReadings {
-        let since = since.and_then(|version| self.parse_version(version)).unwrap_or(0);
+        let known = since.and_then(|version| self.parse_version(version)).unwrap_or(0);
         let mut changed = Vec::new();
         for (name, node) in &self.nodes {
-            if node.number > since {
+            if node.number > known {
                 changed.push((node.number, name, &node.readings));
             }
         }
         changed.sort_unstable_by_key(|(number, ..)| *number);
         let mut answer = PolledReadings::new(self.version(self.number), now);
-        let mut last = since;
+        let mut last = known;
         for (number, name, readings) in changed {
             if !answer.push(name.clone(), readings) {
                 answer.version = self.version(last);

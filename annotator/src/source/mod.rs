@@ -158,8 +158,12 @@ struct UnavailableMetrics(BTreeSet<MetricName>);
 impl UnavailableMetrics {
     /// Logs the metrics of the policy that the source newly does not give, with the message `fix`.
     fn report(&mut self, policy: &LoadPolicy, gives: impl Fn(&MetricName) -> bool, fix: &str) {
-        let metrics = policy.sync.iter().map(|rule| rule.metric.clone());
-        let unavailable: BTreeSet<_> = metrics.filter(|metric| !gives(metric)).collect();
+        let mut unavailable = BTreeSet::new();
+        for rule in &policy.sync {
+            if !gives(&rule.metric) {
+                unavailable.insert(rule.metric.clone());
+            }
+        }
         for metric in unavailable.difference(&self.0) {
             tracing::warn!(metric = metric.as_str(), "{fix}");
         }
@@ -187,8 +191,10 @@ pub(crate) fn names_over(windows: &[&str]) -> Vec<MetricName> {
         "mem_usage",
         "load_usage",
     ];
-    let names = signals.map(|signal| windows.iter().map(move |of| format!("{signal}_{of}")));
-    names.into_iter().flatten().map(|name| name.as_str().into()).collect()
+    signals
+        .into_iter()
+        .flat_map(|signal| windows.iter().map(move |window| format!("{signal}_{window}").into()))
+        .collect()
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use cluster::{CallError, NodeFacts, NodeTaints, Taint};
 use jiff::{SignedDuration, Timestamp};
-use placement::policy::LoadPolicy;
+use placement::policy::{Limit, LoadPolicy};
 use placement::reading::Reading;
 use placement::taint::{Overheating, TaintRules, unknown_loads};
 use placement::units::{MetricName, NodeName};
@@ -103,9 +103,9 @@ impl HotNodes {
 
     /// A warning about the combination of settings and policy.
     pub(crate) fn warning(&self) -> Option<&'static str> {
-        let pools = self.policy.pools.iter().flat_map(|pool| &pool.limits);
-        let any_counts =
-            self.policy.limits.iter().chain(pools).any(|limit| limit.max_age.is_some());
+        let any = |limits: &[Limit]| limits.iter().any(|limit| limit.max_age.is_some());
+        let LoadPolicy { limits, pools, .. } = &*self.policy;
+        let any_counts = any(limits) || pools.iter().any(|pool| any(&pool.limits));
         (self.settings.is_some() && !any_counts).then_some(
             "no limit of the policy has a reading that counts: --taint-hot-nodes has no effect",
         )
@@ -154,10 +154,12 @@ impl HotNodes {
         node.is_old &= node.taints == *taints;
         node.taints = taints.clone();
         if is_selected && self.settings.is_some() {
-            let all = facts.readings.iter();
-            let valid =
-                all.filter_map(|(metric, reading)| Some((metric.clone(), *reading.as_ref().ok()?)));
-            node.readings = valid.collect();
+            node.readings.clear();
+            for (metric, reading) in &facts.readings {
+                if let Ok(reading) = reading {
+                    node.readings.push((metric.clone(), *reading));
+                }
+            }
             node.labels = facts.labels.clone();
         }
         if self.change(&facts.name, now).is_some() && !self.queue.contains(&facts.name) {
@@ -264,7 +266,6 @@ impl HotNode {
     }
 
     fn reading(&self, metric: &MetricName) -> Option<Reading> {
-        let mut readings = self.readings.iter();
-        readings.find(|(name, _)| name == metric).map(|(_, reading)| *reading)
+        self.readings.iter().find(|(name, _)| name == metric).map(|(_, reading)| *reading)
     }
 }

@@ -4,7 +4,7 @@ use std::io::Write;
 
 use anyhow::Result;
 use api::explain::{
-    Basis, Card, CardOutcome, Cards, LimitOutcome, Load, Node, Reading, ReadingStatus,
+    Basis, Card, CardOutcome, Cards, LimitOutcome, Load, Node, NodeCost, Reading, ReadingStatus,
 };
 use placement::demand::Demand;
 
@@ -24,9 +24,8 @@ pub(super) fn write(node: &Node, output: &mut dyn Write) -> Result<()> {
         let heading =
             ["METRIC", "READING", "AGE", "IN FLIGHT", "POD", "LIMIT", "OUTCOME", "POINTS"];
         table::write(output, heading, &rows)?;
-        if load.hot_value > 0.0 {
-            let points = (10.0 * load.hot_value).trunc();
-            writeln!(output, "\nRecent bindings cost {points} points.")?;
+        for NodeCost { points, text, .. } in &load.costs {
+            writeln!(output, "\n{points} points less for {}.", printable(text))?;
         }
     }
     if let Some(cards) = &node.cards {

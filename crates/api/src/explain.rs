@@ -150,10 +150,24 @@ pub struct Load {
     pub limits: Vec<Limit>,
     /// Every term of the score, in the order of the policy's weights.
     pub terms: Vec<Term>,
-    /// The hot value: each whole one costs 10 of 100 points.
-    pub hot_value: f64,
+    /// What costs points whatever the pod is; absent if nothing does.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub costs: Vec<NodeCost>,
     /// 0 to 100.
     pub score: u8,
+}
+
+/// What a rule costs a node, whatever the pod is.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct NodeCost {
+    /// The rule, by the name of its field in policies.
+    pub name: String,
+    /// What the rule measures.
+    pub value: f64,
+    /// Points of 100.
+    pub points: f64,
+    /// What costs them.
+    pub text: String,
 }
 
 /// One limit, and whether it is met.

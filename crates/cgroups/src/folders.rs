@@ -56,8 +56,8 @@ pub(crate) fn all_kubepods(tree: &impl Tree) -> (SearchResult<PathBuf>, Vec<PodF
     let mut searched = search(tree, |_| false, &mut outside);
     for service in outside.services {
         let (names, unread) = tree.folders(&service);
-        let unread = unread.filter(|unread| unread.hides_kubepods(false) && !unread.is_denied());
-        searched.unread = searched.unread.or(unread);
+        searched.unread =
+            searched.unread.or(unread.filter(|why| why.hides_kubepods(false) && !why.is_denied()));
         outside.containers.extend(names.iter().filter_map(|name| container_in(&service, name)));
     }
     (searched, outside.containers)
@@ -84,17 +84,16 @@ fn search(
     outside: &mut Outside,
 ) -> SearchResult<PathBuf> {
     let mut found = Vec::new();
-    let mut first = None;
+    let mut first: Option<Unread> = None;
     let mut level = vec![PathBuf::new()];
     for _ in 0..DEPTH {
         let mut next = Vec::new();
         for parent in level {
             let (names, unread) = tree.folders(&parent);
             let is_root = parent.as_os_str().is_empty();
-            let unread = unread.filter(|unread| unread.hides_kubepods(is_root));
+            let hiding = unread.filter(|unread| unread.hides_kubepods(is_root));
             // A reason that may hide more pods is kept before one that may hide fewer.
-            first =
-                first.filter(|first: &Unread| !first.is_denied() || unread.is_none()).or(unread);
+            first = first.filter(|first| !first.is_denied() || hiding.is_none()).or(hiding);
             for name in names {
                 if is_kubepods(&name) {
                     found.push(parent.join(name));

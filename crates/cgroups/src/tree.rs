@@ -82,8 +82,7 @@ impl Tree for Mounted<'_> {
                 Err(error) => first = first.or_else(|| Some(Unread::failed(&path, &error))),
             }
         }
-        let first = first.or_else(|| entries.next().is_some().then(|| Unread::too_many(&path)));
-        (names, first)
+        (names, first.or_else(|| entries.next().is_some().then(|| Unread::too_many(&path))))
     }
 
     fn read(&self, path: &Path) -> io::Result<String> {

@@ -92,8 +92,7 @@ pub(crate) async fn acknowledged(client: &Client, request: Built) -> kube::Resul
 }
 
 async fn send(client: &Client, request: Built) -> kube::Result<Input> {
-    let request = request.map_err(Error::BuildRequest)?;
-    Ok(Box::pin(client.request_stream(request).await?))
+    Ok(Box::pin(client.request_stream(request.map_err(Error::BuildRequest)?).await?))
 }
 
 /// The answer to a watch: one event a line.
@@ -200,13 +199,12 @@ pub(crate) async fn each<T: Object>(
     client: &Client,
     of: &Request,
     params: &ListParams,
-    most: Most,
+    mut most: Most,
     mut take: impl FnMut(T),
 ) -> kube::Result<()> {
-    let mut params = params.clone();
-    let mut most = most;
+    let mut page = params.clone();
     loop {
-        let mut items = Items::open(client, of.list(&params)).await?;
+        let mut items = Items::open(client, of.list(&page)).await?;
         items.most = most;
         while let Some(object) = items.next().await? {
             take(object);
@@ -216,7 +214,7 @@ pub(crate) async fn each<T: Object>(
         if token.is_empty() {
             return Ok(());
         }
-        params.continue_token = Some(token);
+        page.continue_token = Some(token);
     }
 }
 

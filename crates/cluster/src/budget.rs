@@ -170,10 +170,11 @@ impl Budgets {
     /// The budgets that cover a pod.
     pub(crate) fn covering(&self, pod: &Labelled) -> Vec<Covering> {
         match self.of.get(pod.namespace()) {
-            Some(Some(budgets)) => {
-                let covering = budgets.iter().filter(|budget| budget.covers(pod));
-                covering.map(|it| Covering { budget: it.place, allowed: it.allowed }).collect()
-            }
+            Some(Some(budgets)) => budgets
+                .iter()
+                .filter(|budget| budget.covers(pod))
+                .map(|budget| Covering { budget: budget.place, allowed: budget.allowed })
+                .collect(),
             // All of them alike: none is evicted.
             Some(None) | None => vec![Covering { budget: usize::MAX, allowed: 0 }],
         }
@@ -187,9 +188,9 @@ pub fn beyond_budgets<'c>(pods: impl Iterator<Item = &'c [Covering]>) -> Vec<boo
         let mut beyond = false;
         // Each budget counts every pod that it covers, also where another allows none.
         for Covering { budget, allowed } in covering {
-            let used = used.entry(*budget).or_default();
-            *used += 1;
-            beyond |= *used > *allowed;
+            let count = used.entry(*budget).or_default();
+            *count += 1;
+            beyond |= *count > *allowed;
         }
         beyond
     })
@@ -264,14 +265,14 @@ impl Covered {
             return Self::All;
         }
         let SelectorObject { match_labels, match_expressions } = selector;
-        let expressions = match_expressions.kept.into_iter().map(|it| LabelSelectorRequirement {
-            key: it.key,
-            operator: it.operator,
-            values: (!it.values.kept.is_empty()).then_some(it.values.kept),
-        });
+        let requirement = |Expression { key, operator, values }| LabelSelectorRequirement {
+            key,
+            operator,
+            values: (!values.kept.is_empty()).then_some(values.kept),
+        };
         let selector = LabelSelector {
             match_labels: Some(match_labels.kept.into_iter().collect()),
-            match_expressions: Some(expressions.collect()),
+            match_expressions: Some(match_expressions.kept.into_iter().map(requirement).collect()),
         };
         Selector::try_from(selector).map_or(Self::None, Self::Matching)
     }
@@ -368,11 +369,14 @@ impl SelectorObject {
         if self.is_too_long() {
             return 0;
         }
-        let labels = self.match_labels.kept.iter().map(|(key, value)| key.len() + value.len());
-        let expressions = self.match_expressions.kept.iter();
-        let values = expressions
-            .map(|it| it.key.len() + it.values.kept.iter().map(String::len).sum::<usize>());
-        labels.chain(values).sum()
+        let mut bytes = 0;
+        for (key, value) in &self.match_labels.kept {
+            bytes += key.len() + value.len();
+        }
+        for Expression { key, values, .. } in &self.match_expressions.kept {
+            bytes += key.len() + values.kept.iter().map(String::len).sum::<usize>();
+        }
+        bytes
     }
 }
 

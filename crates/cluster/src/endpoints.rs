@@ -116,8 +116,8 @@ pub async fn list_endpoints(
     let of_service = ListParams::default().labels(&of_service(service)).limit(PAGE);
     let mut found = Vec::new();
     let listing = each(client, &slices, &of_service, OF_A_NAMESPACE, |slice: EndpointSlice| {
-        let addresses = slice.facts(service.port.as_deref()).addresses.into_iter();
-        found.extend(addresses.map(|(_, address)| address));
+        let SliceFacts { addresses, .. } = slice.facts(service.port.as_deref());
+        found.extend(addresses.into_iter().map(|(_, address)| address));
     });
     within(limit, listing).await?;
     Ok(found)
@@ -130,8 +130,8 @@ impl EndpointSlice {
         let Some(port) = self.port(port) else {
             return SliceFacts { name, addresses: Vec::new() };
         };
-        let addresses = self.endpoints.iter().filter_map(|endpoint| endpoint.address(port));
-        SliceFacts { name, addresses: addresses.collect() }
+        let found = self.endpoints.iter().filter_map(|endpoint| endpoint.address(port)).collect();
+        SliceFacts { name, addresses: found }
     }
 
     fn port(&self, name: Option<&str>) -> Option<u16> {

@@ -96,10 +96,10 @@ fn enforced(isolation: api::cards::Isolation) -> Option<Isolation> {
 /// Reads what is in use on a node's cards.
 pub(crate) fn measured(text: &str) -> Option<MeasuredMemory> {
     let NodeShare { time, cards } = NodeShare::from_json(text).ok()?;
-    let measured = cards.into_iter().filter_map(|card| {
+    let measured = |card: api::share::CardShare| {
         Some(MeasuredCard { uuid: card.uuid, used: card.used?, held: card.allocated })
-    });
-    Some(MeasuredMemory { at: time, cards: measured.collect() })
+    };
+    Some(MeasuredMemory { at: time, cards: cards.into_iter().filter_map(measured).collect() })
 }
 
 /// The request of a bound pod as its claim has it; `None` where that is no claim of a pod with these units.
@@ -177,13 +177,15 @@ pub const MAX_ANNOTATION_BYTES: usize = (256 - 64) << 10;
 
 /// The most bytes of keys and values that [`claim_annotations`] has for this request, whatever the cards.
 pub(crate) fn most_claim_bytes(names: &Names, request: &GpuRequest) -> usize {
-    let keys: usize = written_keys(names).iter().map(String::len).sum();
-    let asks = request.containers().iter().map(|ask| {
-        let share = api::claim::MAX_SHARE + api::allocation::MAX_SHARE;
-        ask.name.len() + api::allocation::MAX_CONTAINER + share * ask.card_use.cards as usize
-    });
+    let mut bytes: usize = written_keys(names).iter().map(String::len).sum();
     // An index, two numbers of units, `false`, and a time in nanoseconds; the braces of both objects.
-    keys + 3 * 10 + 5 + 20 + 4 + asks.sum::<usize>()
+    bytes += 3 * 10 + 5 + 20 + 4;
+    let share = api::claim::MAX_SHARE + api::allocation::MAX_SHARE;
+    for ask in request.containers() {
+        bytes += ask.name.len() + api::allocation::MAX_CONTAINER;
+        bytes += share * ask.card_use.cards as usize;
+    }
+    bytes
 }
 
 /// The keys of [`claim_annotations`], in the order of its texts.
@@ -213,20 +215,21 @@ fn units_of_first(choice: &Choice) -> Units {
 }
 
 fn wire(claim: &Claim) -> api::claim::Claim {
-    let containers = claim.containers().iter().map(|(name, shares)| {
+    let mut containers = BTreeMap::new();
+    for (name, shares) in claim.containers() {
         let limit = claim.limit_of(name);
-        let cards = shares.iter().map(|(card, share)| (card.clone(), Share::new(*share, limit)));
-        (name.clone(), cards.collect())
-    });
-    api::claim::Claim { containers: containers.collect() }
+        let cards =
+            shares.iter().map(|(card, share)| (card.clone(), Share::new(*share, limit))).collect();
+        containers.insert(name.clone(), cards);
+    }
+    api::claim::Claim { containers }
 }
 
 /// The app containers alone: Aliyun's tools know no others. A pod that has cards for itself is shown with all their
 /// units.
 fn allocation(request: &GpuRequest, Reservation { claim, choice }: &Reservation) -> Allocation {
-    let apps = request.containers().iter().filter(|ask| ask.kind == ContainerKind::App);
     let mut containers = BTreeMap::new();
-    for ask in apps {
+    for ask in request.containers().iter().filter(|ask| ask.kind == ContainerKind::App) {
         let mut units_by_index = BTreeMap::new();
         for (card, share) in claim.of(&ask.name).into_iter().flatten() {
             if let Some(chosen) = choice.cards.iter().find(|chosen| chosen.uuid == *card) {

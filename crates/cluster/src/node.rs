@@ -235,17 +235,24 @@ impl Node {
     }
 
     fn readings(&self, codec: &ReadingCodec) -> Vec<(MetricName, Result<Reading, ReadingError>)> {
-        let all = self.metadata.object.annotations.iter().flatten();
-        let without_domain = all.filter(|(key, _)| !key.contains('/') && *key != names::HOT_VALUE);
-        let reading =
-            |(key, text): (&String, &String)| Some((MetricName::parse(key)?, codec.decode(text)));
-        without_domain.filter_map(reading).collect()
+        let mut readings = Vec::new();
+        for (key, text) in self.metadata.object.annotations.iter().flatten() {
+            let may_be_metric = !key.contains('/') && key != names::HOT_VALUE;
+            if may_be_metric && let Some(metric) = MetricName::parse(key) {
+                readings.push((metric, codec.decode(text)));
+            }
+        }
+        readings
     }
 
     fn capacity(&self) -> PerResource<Option<f64>> {
         let mut stated = amounts(&self.status.capacity);
-        let pools = self.status.capacity.iter().filter(|(name, _)| name.starts_with("hugepages-"));
-        let huge: f64 = pools.filter_map(|(_, quantity)| quantity.amount()).sum();
+        let mut huge = 0.0;
+        for (name, pages) in &self.status.capacity {
+            if name.starts_with("hugepages-") {
+                huge += pages.amount().unwrap_or(0.0);
+            }
+        }
         stated.memory = stated.memory.map(|all| all - huge);
         PerResource::of(|resource| stated.get(resource).filter(|amount| *amount > 0.0))
     }
@@ -255,14 +262,13 @@ impl Node {
     }
 
     fn internal_ip(&self) -> Option<IpAddr> {
-        let mut addresses =
-            self.status.addresses.iter().filter(|address| address.kind == "InternalIP");
-        addresses.find_map(|address| address.address.parse().ok())
+        self.status.addresses.iter().find_map(|Address { kind, address }| {
+            if kind == "InternalIP" { address.parse().ok() } else { None }
+        })
     }
 
     fn ready(&self) -> Option<bool> {
-        let mut conditions = self.status.conditions.iter();
-        let ready = conditions.find(|condition| condition.kind == "Ready")?;
+        let ready = self.status.conditions.iter().find(|condition| condition.kind == "Ready")?;
         Some(ready.status == "True")
     }
 }

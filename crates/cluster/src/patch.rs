@@ -77,11 +77,11 @@ struct Info {
 core_resource!(Patched, ClusterResourceScope, "Node", "nodes");
 
 fn annotations_patch(annotations: impl IntoIterator<Item = (String, Option<String>)>) -> Value {
-    let annotations: serde_json::Map<String, Value> = annotations
-        .into_iter()
-        .map(|(key, text)| (key, text.map_or(Value::Null, Value::String)))
-        .collect();
-    json!({ "metadata": { "annotations": annotations } })
+    let mut values = serde_json::Map::new();
+    for (key, text) in annotations {
+        values.insert(key, text.map_or(Value::Null, Value::String));
+    }
+    json!({ "metadata": { "annotations": values } })
 }
 
 /// Sets how many of `resource` a node has, capacity and allocatable alike.

@@ -176,21 +176,25 @@ impl<'p> Room<'p> {
         lower.retain(|other| other.labelled.is_some());
         // As kube-scheduler does: the most important pods use a budget up first.
         lower.sort_by_key(|pod| (std::cmp::Reverse(pod.priority), pod.started_at));
-        let covering: Vec<Vec<Covering>> = lower
+        let covers: Vec<Vec<Covering>> = lower
             .iter()
             .map(|pod| pod.labelled.iter().flat_map(|it| budgets.covering(it)).collect())
             .collect();
-        let violates = beyond_budgets(covering.iter().map(Vec::as_slice));
-        let evictable = lower.iter().zip(violates).map(|(pod, violates_budget)| Evictable {
-            uid: pod.uid.clone(),
-            priority: pod.priority,
-            violates_budget,
-            frees: pod.holds.iter().copied().chain([1.0]).collect(),
-        });
-        let evictable = evictable.collect();
-        let covered = lower.iter().zip(covering).filter(|(_, covering)| !covering.is_empty());
-        let covering = covered.map(|(pod, covering)| (pod.uid.clone(), covering)).collect();
-        let names = lower.into_iter().map(|pod| (pod.uid, pod.reference)).collect();
+        let violates = beyond_budgets(covers.iter().map(Vec::as_slice));
+        let (mut evictable, mut names) = (Vec::new(), BTreeMap::new());
+        let mut covering = BTreeMap::new();
+        for ((pod, violates_budget), by) in lower.into_iter().zip(violates).zip(covers) {
+            evictable.push(Evictable {
+                uid: pod.uid.clone(),
+                priority: pod.priority,
+                violates_budget,
+                frees: pod.holds.into_iter().chain([1.0]).collect(),
+            });
+            if !by.is_empty() {
+                covering.insert(pod.uid.clone(), by);
+            }
+            names.insert(pod.uid, pod.reference);
+        }
         Occupants { evictable, names, ending: self.ending, shortfall, covering, keeps_out }
     }
 }

@@ -73,23 +73,18 @@ impl ResourceSlice {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let driver = text(&self.spec["driver"]);
         let pool = text(&self.spec["pool"]["name"]);
-        let listed = self.spec["devices"].as_array().into_iter().flatten().take(MAX_DEVICES);
-        let devices = listed.filter_map(|device| {
-            let name = DeviceName {
-                driver: driver.clone(),
-                pool: pool.clone(),
-                device: device["name"].as_str()?.to_owned(),
-            };
-            let attributes = device["attributes"].as_object().into_iter().flatten();
-            let texts = attributes
-                .take(MAX_ATTRIBUTES)
-                .filter_map(|(_, value)| value["string"].as_str().map(str::to_owned));
-            Some(OfferedDevice { name, texts: texts.collect() })
-        });
-        DeviceSlice {
-            name: self.metadata.object.name.clone().unwrap_or_default(),
-            devices: devices.collect(),
+        let mut devices = Vec::new();
+        for listed in self.spec["devices"].as_array().into_iter().flatten().take(MAX_DEVICES) {
+            let Some(device) = listed["name"].as_str().map(str::to_owned) else { continue };
+            let name = DeviceName { driver: driver.clone(), pool: pool.clone(), device };
+            let mut texts = BTreeSet::new();
+            let attributes = listed["attributes"].as_object();
+            for (_, value) in attributes.into_iter().flatten().take(MAX_ATTRIBUTES) {
+                texts.extend(value["string"].as_str().map(str::to_owned));
+            }
+            devices.push(OfferedDevice { name, texts });
         }
+        DeviceSlice { name: self.metadata.object.name.clone().unwrap_or_default(), devices }
     }
 }
 

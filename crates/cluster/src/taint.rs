@@ -74,10 +74,7 @@ impl NodeTaints {
     /// Whether it takes no pod without a toleration. A taint of Plimsoll does not count: it says that the Node is hot.
     #[must_use]
     pub fn repel_pods(&self) -> bool {
-        let others = self.all.iter().filter(|taint| !is_ours(taint));
-        others
-            .into_iter()
-            .any(|taint| taint["effect"] == "NoSchedule" || taint["effect"] == "NoExecute")
+        self.others().any(|taint| taint["effect"] == "NoSchedule" || taint["effect"] == "NoExecute")
     }
 
     /// Whether its taints of Plimsoll are exactly the wanted one, or none.
@@ -93,17 +90,21 @@ impl NodeTaints {
 
     /// The whole list with the wanted taint of Plimsoll, or with none.
     fn with(&self, wanted: Option<&Taint>) -> Vec<Value> {
-        let others = self.all.iter().filter(|taint| !is_ours(taint)).cloned();
-        let ours = self.to_add(wanted).map(
-            |taint| json!({ "key": taint.key, "value": VALUE, "effect": taint.effect.name() }),
-        );
-        others.chain(ours).collect()
+        let mut all: Vec<Value> = self.others().cloned().collect();
+        if let Some(Taint { key, effect }) = self.to_add(wanted) {
+            all.push(json!({ "key": key, "value": VALUE, "effect": effect.name() }));
+        }
+        all
     }
 
     /// The wanted taint, unless a taint of another program has its key and effect.
     fn to_add<'a>(&self, wanted: Option<&'a Taint>) -> Option<&'a Taint> {
-        let mut others = self.all.iter().filter(|taint| !is_ours(taint));
-        wanted.filter(|wanted| !others.any(|taint| has_key_and_effect(taint, wanted)))
+        wanted.filter(|wanted| !self.others().any(|taint| has_key_and_effect(taint, wanted)))
+    }
+
+    /// Those of other programs.
+    fn others(&self) -> impl Iterator<Item = &Value> {
+        self.all.iter().filter(|taint| !is_ours(taint))
     }
 }
 

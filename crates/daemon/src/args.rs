@@ -46,8 +46,8 @@ fn unknown(command: &Command, names: impl Iterator<Item = String>) -> Vec<String
     let is_services = |name: &str| {
         name.contains("_SERVICE_") || name.contains("_PORT_") || name.ends_with("_PORT")
     };
-    let ours = names.filter(|name| name.starts_with(OURS) && !flags.contains(&name.as_str()));
-    ours.filter(|name| !is_services(name)).collect()
+    let is_unknown = |name: &String| name.starts_with(OURS) && !flags.contains(&name.as_str());
+    names.filter(is_unknown).filter(|name| !is_services(name)).collect()
 }
 
 /// What [`run`](crate::run) needs before it starts the program.

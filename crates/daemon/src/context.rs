@@ -108,8 +108,8 @@ impl Context {
         M: Clone + Send + 'static,
         S: Send + 'static,
     {
-        let metrics = metrics.clone();
-        self.registry().before_scrape(move || set(&metrics, &state));
+        let shared = metrics.clone();
+        self.registry().before_scrape(move || set(&shared, &state));
     }
 
     /// All metrics in Prometheus's text format.

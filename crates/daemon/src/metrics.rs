@@ -188,15 +188,15 @@ impl Registry {
         help: &'static str,
         metric: M,
     ) -> M {
-        let name = name.into();
+        let full = name.into();
         // The page's encoder adds `_total` to the names of counters.
         let (kind, family) = match metric.metric_type() {
-            MetricType::Counter => ("counter", name.strip_suffix("_total").unwrap_or(&name)),
-            MetricType::Histogram => ("histogram", &*name),
-            _ => ("gauge", &*name),
+            MetricType::Counter => ("counter", full.strip_suffix("_total").unwrap_or(&full)),
+            MetricType::Histogram => ("histogram", &*full),
+            _ => ("gauge", &*full),
         };
         self.page.register(family, help, metric.clone());
-        self.describe(&name, kind, labels, help);
+        self.describe(&full, kind, labels, help);
         metric
     }
 
@@ -239,8 +239,8 @@ impl<M: Clone, const N: usize> Labelled<M, N> {
     }
 
     fn labels<V: Into<Cow<'static, str>>>(&self, values: [V; N]) -> Labels<N> {
-        let mut values = values.into_iter();
-        self.labels.map(|label| (label, values.next().map(Into::into).unwrap_or_default()))
+        let mut left = values.into_iter();
+        self.labels.map(|label| (label, left.next().map(Into::into).unwrap_or_default()))
     }
 }
 

@@ -11,7 +11,7 @@ use nvml_wrapper::enum_wrappers::device::{ComputeMode as NvmlComputeMode, Temper
 use nvml_wrapper::enums::device::{SampleValue, UsedGpuMemory};
 use nvml_wrapper::enums::event::XidError;
 use nvml_wrapper::error::NvmlError;
-use nvml_wrapper::struct_wrappers::device::ProcessInfo;
+use nvml_wrapper::struct_wrappers::device::{ProcessInfo, ProcessUtilizationSample};
 use nvml_wrapper::structs::device::FieldId;
 use nvml_wrapper::{Device, Nvml};
 
@@ -176,8 +176,8 @@ fn lost(uuid: &str, reason: NvmlError) -> Error {
 }
 
 fn recovery(device: &Device<'_>) -> Result<Recovery, NvmlError> {
-    let mut values = device.field_values_for(&[RECOVERY_ACTION])?.into_iter();
-    match values.next().ok_or(NvmlError::NotSupported)??.value? {
+    let value = device.field_values_for(&[RECOVERY_ACTION])?.into_iter().next();
+    match value.ok_or(NvmlError::NotSupported)??.value? {
         SampleValue::U32(action) => Ok(Recovery::from_nvml(action)),
         _ => Err(NvmlError::NotSupported),
     }
@@ -196,8 +196,8 @@ fn processes(device: &Device<'_>, since: SystemTime) -> Result<Option<Vec<Proces
     let mps = supported(device.mps_running_compute_processes())?;
     let clients = mps.as_ref().map(|mps| mps.iter().map(|process| process.pid).collect());
     let lists = [compute, graphics, mps.unwrap_or_default()];
-    let listed = lists.iter().flatten().map(memory);
-    Ok(joined(listed, samples(device, since)?.as_deref(), clients.as_ref()))
+    let samples = samples(device, since)?;
+    Ok(joined(lists.iter().flatten().map(memory), samples.as_deref(), clients.as_ref()))
 }
 
 fn memory(process: &ProcessInfo) -> (u32, Option<u64>) {
@@ -210,19 +210,16 @@ fn memory(process: &ProcessInfo) -> (u32, Option<u64>) {
 
 /// The samples since then; `None` where the driver does not sample.
 fn samples(device: &Device<'_>, since: SystemTime) -> Result<Option<Vec<Sample>>, NvmlError> {
-    let since = since.duration_since(UNIX_EPOCH).unwrap_or_default().as_micros();
-    match device.process_utilization_stats(u64::try_from(since).unwrap_or(u64::MAX)) {
+    let micros = since.duration_since(UNIX_EPOCH).unwrap_or_default().as_micros();
+    match device.process_utilization_stats(u64::try_from(micros).unwrap_or(u64::MAX)) {
         // Here it means that no process was busy, not that the card is lost.
         Err(NvmlError::NotFound) => Ok(Some(Vec::new())),
-        answer => Ok(supported(answer)?.map(|samples| {
-            let sample = samples.into_iter().map(|sample| Sample {
-                pid: sample.pid,
-                at: sample.timestamp,
-                sm_percent: sample.sm_util,
-            });
-            sample.collect()
-        })),
+        answer => Ok(supported(answer)?.map(|samples| samples.iter().map(sample).collect())),
     }
+}
+
+fn sample(of: &ProcessUtilizationSample) -> Sample {
+    Sample { pid: of.pid, at: of.timestamp, sm_percent: of.sm_util }
 }
 
 fn numa_node(device: &Device<'_>) -> Option<u32> {

@@ -58,8 +58,8 @@ pub(crate) fn joined(
 
 /// The newest sample of a process.
 fn busy(samples: &[Sample], pid: u32) -> u32 {
-    let own = samples.iter().filter(|sample| sample.pid == pid);
-    own.max_by_key(|sample| sample.at).map_or(0, |sample| sample.sm_percent.min(100))
+    let newest = samples.iter().filter(|sample| sample.pid == pid).max_by_key(|sample| sample.at);
+    newest.map_or(0, |sample| sample.sm_percent.min(100))
 }
 
 #[cfg(test)]

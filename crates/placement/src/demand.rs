@@ -120,12 +120,12 @@ impl Demand {
     /// assert!(Demand::DiskRead.rate("0").is_err());
     /// ```
     pub fn rate(self, text: &str) -> Result<u64, RateError> {
+        let (unit, in_a_byte) = if self.is_of_network() { ("bits", BITS) } else { ("bytes", 1) };
         let amount = quantity::amount(text).filter(|amount| (LEAST..=MOST).contains(amount));
         // In this range a cast cuts nothing off.
-        let whole = amount.map(|amount| amount.ceil() as u64);
-        let rate = whole.map(|rate| if self.is_of_network() { rate.div_ceil(BITS) } else { rate });
+        let rate = amount.map(|amount| (amount.ceil() as u64).div_ceil(in_a_byte));
         rate.ok_or_else(|| RateError {
-            unit: if self.is_of_network() { "bits" } else { "bytes" },
+            unit,
             found: text.chars().take(64).flat_map(char::escape_debug).collect(),
         })
     }

@@ -29,17 +29,14 @@ pub fn amount(text: &str) -> Option<f64> {
     if text.len() > MAX_AMOUNT {
         return None;
     }
-    let text = text.strip_prefix('+').unwrap_or(text);
-    let end = text.find(|c: char| !c.is_ascii_digit() && c != '.');
-    let (number, suffix) = text.split_at(end.unwrap_or(text.len()));
+    let (number, suffix) = parts(text.strip_prefix('+').unwrap_or(text));
     let (factor, power) = scale(suffix)?;
     let amount = format!("{number}e{power}").parse::<f64>().ok()? * factor as f64;
     amount.is_finite().then_some(amount)
 }
 
 fn exact(text: &str) -> Option<u32> {
-    let end = text.find(|c: char| !c.is_ascii_digit() && c != '.');
-    let (number, suffix) = text.split_at(end.unwrap_or(text.len()));
+    let (number, suffix) = parts(text);
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
     // With more digits the count does not fit in 32 bits, unless they are trailing zeros.
     if whole.len() + fraction.len() > 20 {
@@ -47,8 +44,14 @@ fn exact(text: &str) -> Option<u32> {
     }
     let digits: u128 = format!("{whole}{fraction}").parse().ok()?;
     let (factor, power) = scale(suffix)?;
-    let power = power.checked_sub(i32::try_from(fraction.len()).ok()?)?;
-    shift(digits.checked_mul(factor)?, power).and_then(|n| u32::try_from(n).ok())
+    let decimals = i32::try_from(fraction.len()).ok()?;
+    let count = shift(digits.checked_mul(factor)?, power.checked_sub(decimals)?)?;
+    u32::try_from(count).ok()
+}
+
+/// The number, and the suffix after it.
+fn parts(text: &str) -> (&str, &str) {
+    text.split_at(text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len()))
 }
 
 /// A suffix as a factor and a power of ten.

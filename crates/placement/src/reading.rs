@@ -191,9 +191,7 @@ impl ReadingCodec {
     /// Says which half of the text is wrong and what was expected there.
     pub fn decode(&self, text: &str) -> Result<Reading, ReadingError> {
         let (value, time) = split(text)?;
-        let ratio = number(value).and_then(Ratio::or_infinite);
-        let ratio = ratio.ok_or_else(|| ReadingError::Value(clip(value)))?;
-        Ok(Reading::new(ratio, self.decode_time(time)?))
+        Ok(Reading::new(ratio(value, Ratio::or_infinite)?, self.decode_time(time)?))
     }
 
     /// `2,2026-11-20T09:00:00Z`, the form of `node_hot_value`.
@@ -208,9 +206,7 @@ impl ReadingCodec {
     /// As [`ReadingCodec::decode`]; an infinite value is refused too.
     pub fn decode_hot_value(&self, text: &str) -> Result<HotValueNote, ReadingError> {
         let (value, time) = split(text)?;
-        let ratio = number(value).and_then(Ratio::new);
-        let value = ratio.ok_or_else(|| ReadingError::Value(clip(value)))?.get();
-        Ok(HotValueNote { value, at: self.decode_time(time)? })
+        Ok(HotValueNote { value: ratio(value, Ratio::new)?.get(), at: self.decode_time(time)? })
     }
 
     fn encode_time(&self, at: Timestamp) -> String {
@@ -226,12 +222,11 @@ impl ReadingCodec {
 /// A time as Go's `time.ParseInLocation("2006-01-02T15:04:05Z")` reads it: the hour may have one digit,
 /// and a fraction of a second may follow the seconds. The fraction is cut off.
 fn civil(text: &str) -> Option<DateTime> {
-    let text = text.strip_suffix('Z')?;
-    let (date, time) = text.split_once('T')?;
+    let (date, time) = text.strip_suffix('Z')?.split_once('T')?;
     let [year, month, day] = numbers(date, '-', [4, 2, 2])?;
-    let (time, fraction) = time.split_once('.').unwrap_or((time, "0"));
-    let hour_digits = if time.find(':') == Some(1) { 1 } else { 2 };
-    let [hour, minute, second] = numbers(time, ':', [hour_digits, 2, 2])?;
+    let (clock, fraction) = time.split_once('.').unwrap_or((time, "0"));
+    let hour_digits = if clock.find(':') == Some(1) { 1 } else { 2 };
+    let [hour, minute, second] = numbers(clock, ':', [hour_digits, 2, 2])?;
     if fraction.is_empty() || !fraction.bytes().all(|b| b.is_ascii_digit()) {
         return None;
     }
@@ -267,6 +262,10 @@ fn number(text: &str) -> Option<f64> {
     let number: f64 = text.parse().ok()?;
     let in_range = number.is_finite() || !text.bytes().any(|byte| byte.is_ascii_digit());
     in_range.then_some(number)
+}
+
+fn ratio(text: &str, of: impl Fn(f64) -> Option<Ratio>) -> Result<Ratio, ReadingError> {
+    number(text).and_then(of).ok_or_else(|| ReadingError::Value(clip(text)))
 }
 
 fn decimals(value: Ratio) -> String {

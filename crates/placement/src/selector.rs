@@ -84,17 +84,16 @@ impl fmt::Display for LabelSelector {
 impl FromStr for LabelSelector {
     type Err = SelectorError;
 
-    fn from_str(text: &str) -> Result<Self, SelectorError> {
-        let text = text.trim();
+    fn from_str(given: &str) -> Result<Self, SelectorError> {
+        let text = given.trim();
         if text.is_empty() {
             return Ok(Self::default());
         }
-        let requirements = parts(text)
-            .map(|text| {
-                let text = text.trim();
-                requirement(text).ok_or_else(|| SelectorError(text.chars().take(64).collect()))
-            })
-            .collect::<Result<_, _>>()?;
+        let mut requirements = Vec::new();
+        for part in parts(text).map(str::trim) {
+            let error = || SelectorError(part.chars().take(64).collect());
+            requirements.push(requirement(part).ok_or_else(error)?);
+        }
         Ok(Self { text: text.to_owned(), requirements })
     }
 }
@@ -124,8 +123,8 @@ fn requirement(text: &str) -> Option<Requirement> {
     }
 }
 
-fn with_key(key: &str, operator: Operator) -> Option<Requirement> {
-    let key = key.trim();
+fn with_key(text: &str, operator: Operator) -> Option<Requirement> {
+    let key = text.trim();
     is_key(key).then(|| Requirement { key: key.to_owned(), operator })
 }
 
@@ -144,8 +143,8 @@ fn values_in_parentheses(text: &str) -> Option<Vec<String>> {
 
 /// The value without spaces around it, if it is one of a label.
 fn checked_value(text: &str) -> Option<String> {
-    let text = text.trim();
-    is_value(text).then(|| text.to_owned())
+    let value = text.trim();
+    is_value(value).then(|| value.to_owned())
 }
 
 /// Whether `text` is a key of labels and taints: `name` or `prefix/name`, where the prefix is a DNS name.

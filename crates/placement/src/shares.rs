@@ -100,8 +100,7 @@ impl<K: Clone + Eq + Hash, V> SharedTable<K, V> {
     }
 
     fn loses_to(&self, namespace: &str, most: usize) -> Option<&Arc<str>> {
-        let counts = self.namespaces.iter().map(|(name, numbers)| (name, numbers.len()));
-        gives_way(most, counts, namespace)
+        gives_way(most, self.namespaces.iter().map(|(name, all)| (name, all.len())), namespace)
     }
 
     /// Adds an entry, or replaces that of the key, as the newest. Returns the replaced or displaced entry: the oldest
@@ -171,8 +170,8 @@ impl<K: Clone + Eq + Hash, V> SharedTable<K, V> {
 
     /// The entries of a namespace, the oldest first.
     pub fn of(&self, namespace: &str) -> impl DoubleEndedIterator<Item = (&K, &V)> {
-        let numbers = self.namespaces.get(namespace).into_iter().flatten();
-        numbers.filter_map(|number| self.entry(self.order.get(number)?))
+        let numbers = self.namespaces.get(namespace);
+        numbers.into_iter().flatten().filter_map(|number| self.entry(self.order.get(number)?))
     }
 
     /// All entries, the oldest first.

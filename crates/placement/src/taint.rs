@@ -66,9 +66,8 @@ pub fn unknown_loads<'p>(
     reading: impl Fn(&MetricName) -> Option<Reading>,
     now: Timestamp,
 ) -> Vec<&'p MetricName> {
-    let metrics = limits_of(policy, labels).iter();
-    let unknown = metrics.filter(|limit| counted(limit, reading(&limit.metric), now).is_none());
-    unknown.map(|limit| &limit.metric).collect()
+    let is_unknown = |limit: &&Limit| counted(limit, reading(&limit.metric), now).is_none();
+    limits_of(policy, labels).iter().filter(is_unknown).map(|limit| &limit.metric).collect()
 }
 
 impl TaintRules {
@@ -80,9 +79,8 @@ impl TaintRules {
         reading: impl Fn(&MetricName) -> Option<Reading>,
         now: Timestamp,
     ) -> Heat {
-        let limits = limits_of(policy, labels).iter();
-        let all: Vec<Heat> =
-            limits.map(|limit| self.heat_by(limit, reading(&limit.metric), now)).collect();
+        let heat_by = |limit: &Limit| self.heat_by(limit, reading(&limit.metric), now);
+        let all: Vec<Heat> = limits_of(policy, labels).iter().map(heat_by).collect();
         let hottest = [Heat::Over, Heat::Near].into_iter().find(|heat| all.contains(heat));
         hottest.unwrap_or(Heat::Cool)
     }

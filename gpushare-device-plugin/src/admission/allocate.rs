@@ -105,8 +105,7 @@ pub(crate) fn cards_of<'a>(
     ids: &Ids,
     card: impl Fn(&DeviceId) -> Option<&'a Card>,
 ) -> Result<Vec<&'a Card>, Refusal> {
-    let on: Option<Vec<&Card>> = ids.iter().map(card).collect();
-    let mut on = on.unwrap_or_default();
+    let mut on = ids.iter().map(card).collect::<Option<Vec<&Card>>>().unwrap_or_default();
     on.sort_by(|one, other| (one.index, &one.uuid).cmp(&(other.index, &other.uuid)));
     on.dedup_by(|one, other| one.uuid == other.uuid);
     if on.is_empty() { Err(Refusal::NotOnClaimedCard(first_few(ids))) } else { Ok(on) }
@@ -119,15 +118,14 @@ fn container_that_reuses<'a>(
     ids: &Ids,
     units: &BTreeMap<CardId, Units>,
 ) -> Option<&'a str> {
-    let inits = pod.containers.iter().filter(|(name, _)| pod.is_init(name));
-    let inits = inits.flat_map(|(_, held)| held);
-    if !ids.is_subset(&inits.cloned().collect()) {
+    let is_init = |(name, _): &(&String, &Ids)| pod.is_init(name);
+    let inits = pod.containers.iter().filter(is_init).flat_map(|(_, held)| held).cloned().collect();
+    if !ids.is_subset(&inits) {
         return None;
     }
-    let next = pod.pending().next().filter(|ask| claims(&pod.facts, ask, units));
-    let ask =
-        next.or_else(|| container_requests(&pod.facts).find(|ask| claims(&pod.facts, ask, units)));
-    ask.map(|ask| ask.name.as_str())
+    let fits = |ask: &&ContainerRequest| claims(&pod.facts, ask, units);
+    let ask = pod.pending().next().filter(fits);
+    ask.or_else(|| container_requests(&pod.facts).find(fits)).map(|ask| ask.name.as_str())
 }
 
 /// Whether the container claims exactly these units of each card.

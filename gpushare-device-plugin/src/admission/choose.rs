@@ -14,7 +14,7 @@ use super::identify::IdRequest;
 use super::refusal::Refusal;
 use crate::cards::ids::{DeviceId, Ids, first_few};
 use crate::cards::offered::OfferedCards;
-use crate::cards::{Cards, units_of};
+use crate::cards::{Card, Cards, units_of};
 use crate::pods::PodRef;
 use crate::records::IdsInUse;
 
@@ -70,8 +70,8 @@ pub(crate) fn choose(
 ) -> Result<ChosenIds, Refusal> {
     let shares = claimed_cards(facts, &ask.name)?;
     let must = &id_request.must_include;
-    let mut on = must.iter().map(|id| supply.cards.offering(id));
-    if !on.all(|card| card.is_some_and(|card| shares.contains_key(&card.uuid))) {
+    let is_claimed = |card: &Card| shares.contains_key(&card.uuid);
+    if !must.iter().all(|id| supply.cards.offering(id).is_some_and(is_claimed)) {
         return Err(Refusal::NotOnClaimedCard(first_few(must)));
     }
     let mut ids = Ids::new();
@@ -103,8 +103,7 @@ impl IdSupply<'_> {
                 holder: held.pod.clone(),
             });
         }
-        if let Some(driver) = self.offered.driver_of(card) {
-            let driver = driver.to_owned();
+        if let Some(driver) = self.offered.driver_of(card).map(str::to_owned) {
             return Err(Refusal::OfferedByDra { pod, card: card.clone(), driver });
         }
         if self.has_some_on(card, &in_use.exclusive) {
@@ -129,30 +128,29 @@ impl IdSupply<'_> {
         id_request: &IdRequest,
     ) -> Result<Ids, Refusal> {
         let pod = PodRef::of(facts);
-        let claimed = claimed.clone();
-        let Some(card) = self.cards.get(&claimed) else {
-            return Err(Refusal::NoSuchCard { pod, card: claimed });
+        let Some(card) = self.cards.get(claimed) else {
+            return Err(Refusal::NoSuchCard { pod, card: claimed.clone() });
         };
         let in_use = &self.in_use.all;
         let must = &id_request.must_include;
         // Ids that the card no longer offers count as well: the card had more units when they were granted.
         let held = units_of(&in_use.union(must).cloned().collect(), self.cards);
-        let room = card.units.saturating_sub(held.get(&claimed).copied().unwrap_or_default());
-        let mut free = self.ids_on(&claimed, self.available);
+        let room = card.units.saturating_sub(held.get(claimed).copied().unwrap_or_default());
+        let mut free: Vec<DeviceId> = self.ids_on(claimed, self.available).into_iter().collect();
         free.retain(|id| !in_use.contains(id) && !must.contains(id));
-        let free: Vec<DeviceId> = free.into_iter().take(room.0 as usize).collect();
+        free.truncate(room.0 as usize);
         let missing = id_request.size.saturating_sub(must.len());
         // The kubelet may offer ids of an unhealthy card: ids whose pod has just ended may still be Healthy in its
         // list.
         if let Some(why) = card.unhealthy
             && missing > 0
         {
-            return Err(Refusal::Unhealthy { pod, card: claimed, why });
+            return Err(Refusal::Unhealthy { pod, card: claimed.clone(), why });
         }
         if free.len() < missing {
             return Err(Refusal::CardFull {
                 pod,
-                card: claimed,
+                card: claimed.clone(),
                 free: free.len(),
                 asked: id_request.size,
             });

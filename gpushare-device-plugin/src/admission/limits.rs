@@ -24,10 +24,10 @@ pub(crate) async fn run(admission: Arc<Admission>, shutdown: daemon::Shutdown) {
     }
 }
 
-async fn drop_unused(admission: Arc<Admission>) {
+async fn drop_unused(shared: Arc<Admission>) {
     loop {
         sleep(EVERY).await;
-        let admission = admission.clone();
+        let admission = shared.clone();
         match spawn_blocking(move || admission.drop_unused_limits()).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => {

@@ -159,11 +159,11 @@ impl Admission {
 
     /// The pod, with a new claim if it has none and `--unclaimed-pods=place` is set.
     fn with_claim(&self, facts: Arc<PodFacts>) -> Result<Arc<PodFacts>, Refusal> {
-        let without_claim = facts.gpu_pod().filter(|gpu| gpu.claim == Ok(None));
-        let Some(gpu) = without_claim else { return Ok(facts) };
-        if self.unclaimed != UnclaimedAction::Place {
-            return Ok(facts);
-        }
+        let places = self.unclaimed == UnclaimedAction::Place;
+        let gpu = match facts.gpu_pod() {
+            Some(gpu) if places && gpu.claim == Ok(None) => gpu,
+            _ => return Ok(facts),
+        };
         let placed = place(
             &facts,
             gpu,
@@ -173,8 +173,8 @@ impl Admission {
                 closed: &self.sources.closed.borrow().clone(),
                 pods: &self.sources.pods.all(),
             },
-        );
-        let placed = placed.map_err(|why| Refusal::NoRoom { pod: PodRef::of(&facts), why })?;
+        )
+        .map_err(|why| Refusal::NoRoom { pod: PodRef::of(&facts), why })?;
         tracing::warn!(
             uid = %facts.uid,
             namespace = facts.namespace,
@@ -402,8 +402,8 @@ impl Admission {
         let name = owner.as_ref().map(|owner| &owner.pod);
         let uid = owner.as_ref().and_then(|owner| owner.uid.as_ref());
         let facts = name.and_then(|name| self.sources.pods.find(name, uid));
-        let uid = uid.or(facts.as_ref().map(|facts| &facts.uid));
-        let PodFields { uid, namespace, pod } = PodFields::named(uid, name);
+        let PodFields { uid, namespace, pod } =
+            PodFields::named(uid.or(facts.as_ref().map(|facts| &facts.uid)), name);
         tracing::error!(uid, namespace, pod, "container held back: {error}");
     }
 
@@ -419,8 +419,8 @@ fn container_share(grant: &Grant) -> ContainerShare<'_> {
     let pod = gpu.map_or(container, |gpu| gpu.request.peak());
     let isolation = gpu.and_then(|gpu| gpu.isolation.as_deref());
     let ask = container_requests(&grant.facts).find(|ask| ask.name == grant.container);
-    let card_use = ask.map(|ask| ask.card_use).unwrap_or_default();
-    let card_use = CardUse { exclusive: is_exclusive(grant), ..card_use };
+    let requested = ask.map(|ask| ask.card_use).unwrap_or_default();
+    let card_use = CardUse { exclusive: is_exclusive(grant), ..requested };
     let mps_conflict = gpu.and_then(|gpu| gpu.mps_conflicts.get(&grant.container)).copied();
     ContainerShare {
         uid: &grant.facts.uid,

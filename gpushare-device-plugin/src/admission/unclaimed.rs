@@ -54,12 +54,11 @@ struct OtherPods {
 impl OtherPods {
     /// All pods except `facts`: those that the API server shows, and those of the records.
     fn of(facts: &PodFacts, node: &NodeView<'_>) -> Self {
-        let known = node.pods.iter().filter(|pod| !pod.finished);
-        // The watch may not show a pod yet that holds ids.
-        let granted = node.records.all_granted().map(|granted| &granted.facts);
         let mut seen = BTreeSet::from([facts.uid.clone()]);
         let mut pods: Vec<PodWithIds> = Vec::new();
-        for pod in known.chain(granted) {
+        // The watch may not show a pod yet that holds ids.
+        let granted = node.records.all_granted().map(|granted| &granted.facts);
+        for pod in node.pods.iter().filter(|pod| !pod.finished).chain(granted) {
             if seen.insert(pod.uid.clone()) {
                 pods.push((pod.clone(), node.records.held_by(pod)));
             }

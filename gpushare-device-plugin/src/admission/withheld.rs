@@ -168,8 +168,7 @@ impl Admission {
                     self.metrics.withheld.inc();
                     tracing::warn!(?pause, "no unit is offered: {REMEDY}");
                 }
-                (Offer::Few(units), _) => {
-                    let units = units.0;
+                (Offer::Few(Units(units)), _) => {
                     tracing::info!(
                         units,
                         "a few units are offered, to see whether the next pod has a claim"

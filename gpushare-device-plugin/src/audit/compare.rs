@@ -9,14 +9,14 @@ use placement::units::{CardId, MiB, PodUid, Units};
 
 use super::{AffectedPod, Finding, Findings, Kind};
 use crate::cards::ids::Ids;
-use crate::cards::{Cards, units_of};
+use crate::cards::{Card, Cards, units_of};
 use crate::isolation::limit::Limit;
 use crate::pods::{NodePod, PodRef, container_requests};
 use crate::processes::host::Membership;
 use crate::processes::rows::{ProcessOwner, Usage, owner, rows};
 use crate::processes::{CardProcess, Snapshot};
 use crate::records::ClaimedCards;
-use crate::records::checkpoint::{Checkpoint, OtherPluginCard, is_static, pod_exists};
+use crate::records::checkpoint::{Checkpoint, HeldIds, OtherPluginCard, is_static, pod_exists};
 use crate::report::is_on_other_card;
 
 /// The inputs of one audit.
@@ -97,8 +97,9 @@ impl Facts<'_> {
             if !facts.admitted || facts.finished || facts.deleting {
                 continue;
             }
-            let held = checkpoint.held.iter().filter(|held| held.pod == facts.uid);
-            let ids: Ids = held.flat_map(|held| &held.ids).cloned().collect();
+            let own = |held: &&HeldIds| held.pod == facts.uid;
+            let ids: Ids =
+                checkpoint.held.iter().filter(own).flat_map(|held| &held.ids).cloned().collect();
             let has_claim = facts.claim().is_some();
             if has_claim && ids.is_empty() {
                 let note = "the pod runs with a claim of GPU memory, and the kubelet has no record of it: none of its \
@@ -124,34 +125,35 @@ impl Facts<'_> {
     /// claims, and through ours.
     fn find_cards_of_two_plugins(&self, checkpoint: &Checkpoint, findings: &mut Findings) {
         findings.checks([Kind::CardHeldTwice, Kind::CardOfferedTwice]);
-        for card in self.cards.iter() {
-            let mut offers = checkpoint.other_plugin_offers.iter();
-            if let Some((resource, _)) = offers.find(|(_, cards)| cards.contains(&card.uuid)) {
+        for Card { uuid, .. } in self.cards.iter() {
+            let offers = &checkpoint.other_plugin_offers;
+            if let Some((resource, _)) = offers.iter().find(|(_, cards)| cards.contains(uuid)) {
                 let note = format!(
-                    "the resource {resource} offers card {} as well: let one device plugin alone serve a node's cards",
-                    card.uuid
+                    "the resource {resource} offers card {uuid} as well: let one device plugin alone serve a node's \
+                     cards"
                 );
-                findings.add(of_card(Kind::CardOfferedTwice, &card.uuid), note);
+                findings.add(of_card(Kind::CardOfferedTwice, uuid), note);
             }
-            let whole = checkpoint.cards_held_elsewhere(|uid| self.facts(uid));
             let is_known =
                 |held: &&OtherPluginCard| self.knows_claims_of(&held.pod, &held.container);
-            let whole = whole.chain(self.claimed_cards().filter(is_known));
-            for whole in whole.filter(|whole| whole.card == card.uuid) {
+            let by_claims = self.claimed_cards().filter(is_known);
+            for whole in checkpoint.cards_held_elsewhere(|uid| self.facts(uid)).chain(by_claims) {
+                if whole.card != *uuid {
+                    continue;
+                }
                 let shares = checkpoint.held.iter().find(|held| {
                     held.pod != whole.pod
                         && pod_exists(&held.pod, self.facts(&held.pod).as_deref())
-                        && units_of(&held.ids, self.cards).contains_key(&card.uuid)
+                        && units_of(&held.ids, self.cards).contains_key(uuid)
                 });
                 if let Some(share) = shares {
                     let note = format!(
-                        "pod {} holds card {} through {}, and pod {} holds units of it: delete one of them",
+                        "pod {} holds card {uuid} through {}, and pod {} holds units of it: delete one of them",
                         self.name(&whole.pod),
-                        card.uuid,
                         whole.resource,
                         self.name(&share.pod)
                     );
-                    findings.add(of_card(Kind::CardHeldTwice, &card.uuid), note);
+                    findings.add(of_card(Kind::CardHeldTwice, uuid), note);
                 }
             }
         }
@@ -230,9 +232,9 @@ impl Facts<'_> {
                 if container.is_empty() {
                     continue;
                 }
-                let held_cards = held_cards.get(&(&uid, &container)).unwrap_or(&none);
+                let held = held_cards.get(&(&uid, &container)).unwrap_or(&none);
                 let usage = ContainerUsage { pod, container: &container, card: card.id(), used };
-                self.compare_container(&usage, held_cards, findings);
+                self.compare_container(&usage, held, findings);
             }
         }
     }

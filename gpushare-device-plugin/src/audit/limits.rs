@@ -146,8 +146,8 @@ fn read(
         let limit = checkpoint.container_limits.get(&key);
         let Some(given) = limit.and_then(|limit| limit.by_driver()) else { continue };
         let Some(pod) = pods.get(&held.pod) else { continue };
-        let ids = pod.containers.iter().filter(|(_, name)| **name == held.container);
-        for group in ids.filter_map(|(id, _)| groups.get(id)) {
+        for (id, _) in pod.containers.iter().filter(|(_, name)| **name == held.container) {
+            let Some(group) = groups.get(id) else { continue };
             for card in units_of(&held.ids, cards).into_keys() {
                 let told = probe.memory_limit(card.as_str(), group);
                 limits.push(DriverLimit {

@@ -75,8 +75,11 @@ impl AuditHistory {
         self.reported.retain(|finding, at| {
             counting.contains(finding) || now.duration_since(*at) < REPEAT_AFTER
         });
-        let new = counting.iter().filter(|finding| !self.reported.contains_key(*finding));
-        let new: Vec<Finding> = new.cloned().collect();
+        let mut new = Vec::new();
+        for finding in counting.iter().filter(|finding| !self.reported.contains_key(*finding)) {
+            let note = findings.found.get(finding).cloned().unwrap_or_default();
+            new.push((finding.clone(), note));
+        }
         self.reported.extend(counting.iter().map(|finding| (finding.clone(), now)));
         while self.reported.len() > MAX_REPORTED {
             let oldest = self.reported.iter().min_by_key(|(_, at)| **at);
@@ -84,12 +87,7 @@ impl AuditHistory {
                 self.reported.remove(&oldest);
             }
         }
-        let mut with_notes = Vec::new();
-        for finding in new {
-            let note = findings.found.get(&finding).cloned().unwrap_or_default();
-            with_notes.push((finding, note));
-        }
-        with_notes
+        new
     }
 }
 

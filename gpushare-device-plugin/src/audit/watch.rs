@@ -143,8 +143,9 @@ impl Audit {
 
     /// Takes the mode `driver` back where it did not hold.
     fn take_back(&self, counting: &BTreeSet<Finding>) {
-        let mut not_held = counting.iter().filter(|finding| finding.kind == Kind::LimitNotHeld);
-        let pod = not_held.find_map(|finding| finding.pod.as_ref()?.name.as_ref());
+        let unheld = |finding: &&Finding| finding.kind == Kind::LimitNotHeld;
+        let pod =
+            counting.iter().filter(unheld).find_map(|found| found.pod.as_ref()?.name.as_ref());
         if let Some(pod) = pod {
             self.not_held.send_if_modified(|known| {
                 let is_first = known.is_none();
@@ -155,10 +156,12 @@ impl Audit {
     }
 
     fn publish_outside_mps(&self, counting: &BTreeSet<Finding>) {
-        let outside = counting.iter().filter(|finding| finding.kind == Kind::ProcessOutsideMps);
-        let outside = outside
-            .filter_map(|finding| Some((finding.card.clone()?, finding.pod.as_ref()?.uid.clone())));
-        let outside: OutsideMps = outside.collect();
+        let mut outside = OutsideMps::new();
+        for Finding { kind, pod, card, .. } in counting {
+            if let (Kind::ProcessOutsideMps, Some(pod), Some(card)) = (kind, pod, card) {
+                outside.insert((card.clone(), pod.uid.clone()));
+            }
+        }
         self.outside_mps.send_if_modified(|known| {
             let changed = *known != outside;
             *known = outside;

@@ -6,7 +6,7 @@ use nvml::ComputeMode;
 use placement::gpu::Isolation;
 use placement::units::CardId;
 
-use super::Cards;
+use super::{Card, Cards};
 
 /// A card, and the compute mode for which it takes no new pods. Its text becomes an event of the Node.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -43,11 +43,11 @@ pub(crate) fn barred(cards: &Cards, isolation: Option<Isolation>) -> Vec<BarredC
         ComputeMode::ExclusiveProcess => isolation != Some(Isolation::Mps),
         ComputeMode::Prohibited => true,
     };
-    let with_mode = cards.iter().filter_map(|card| {
+    let with_mode = |card: &Card| {
         let mode = card.compute_mode.filter(is_barred)?;
         Some(BarredCard { index: card.index, uuid: card.uuid.clone(), mode })
-    });
-    with_mode.collect()
+    };
+    cards.iter().filter_map(with_mode).collect()
 }
 
 #[cfg(test)]

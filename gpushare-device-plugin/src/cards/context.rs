@@ -5,7 +5,7 @@ use std::fmt;
 
 use placement::units::CardId;
 
-use super::Cards;
+use super::{Card, Cards};
 
 /// Why CUDA opens no context, by GPU.
 pub(crate) type FailedContexts = BTreeMap<CardId, String>;
@@ -31,9 +31,9 @@ impl fmt::Display for FailedCard {
 
 /// Those of the cards that failed.
 pub(crate) fn failed(cards: &Cards, failed: &FailedContexts) -> Vec<FailedCard> {
-    let with_why = cards.iter().filter_map(|card| {
+    let with_why = |card: &Card| {
         let why = failed.get(&card.uuid)?.clone();
         Some(FailedCard { index: card.index, uuid: card.uuid.clone(), why })
-    });
-    with_why.collect()
+    };
+    cards.iter().filter_map(with_why).collect()
 }

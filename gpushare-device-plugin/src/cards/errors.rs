@@ -61,9 +61,7 @@ impl ErrorWatches {
     pub(super) fn start(&mut self, card: &CardId, polled: Instant) {
         self.answered.insert(card.clone(), polled);
         if self.watched.insert(card.clone()) {
-            let probe = self.probe.clone();
-            let sender = self.sender.clone();
-            let card = card.clone();
+            let (probe, sender, card) = (self.probe.clone(), self.sender.clone(), card.clone());
             std::thread::spawn(move || watch(&*probe, &card, &sender));
         }
     }

@@ -116,9 +116,11 @@ pub fn prefixes<'a>(cards: impl IntoIterator<Item = &'a CardId>) -> Vec<String> 
 }
 
 fn prefix(own: &str, all: &[String]) -> String {
-    let others = all.iter().filter(|other| *other != own);
-    let needed = others.map(|other| shared_digits(own, other) + 1).max().unwrap_or(0);
-    own.chars().take(needed.max(SHORTEST)).collect()
+    let mut needed = SHORTEST;
+    for other in all.iter().filter(|other| *other != own) {
+        needed = needed.max(shared_digits(own, other) + 1);
+    }
+    own.chars().take(needed).collect()
 }
 
 /// The number of digits with which both begin.

@@ -110,8 +110,8 @@ impl CardWatch {
     /// Reopens a driver that no longer enumerates, for example while it is replaced. Returns why it gives up.
     async fn watch(mut self, found: impl Fn(Result<(), String>)) -> NvmlLost {
         let ignored = std::mem::take(&mut self.ignored_xids);
-        let inventory = Inventory::new(self.sizing).ignoring(ignored);
-        let mut inventory = inventory.with_earlier(self.file.read());
+        let mut inventory =
+            Inventory::new(self.sizing).ignoring(ignored).with_earlier(self.file.read());
         self.wait_for_cordoned().await;
         let mut has_worked = false;
         let mut failures = 0_u32;
@@ -321,13 +321,11 @@ pub(crate) enum NvmlLost {
 
 /// Why a card is not offered.
 fn without_size(card: &nvml::Card) -> String {
-    let nvml::Card { uuid, model, .. } = card;
-    let model = model.as_deref().unwrap_or("model unknown");
+    let (uuid, model) = (&card.uuid, card.model.as_deref().unwrap_or("model unknown"));
     if card.has_no_own_memory {
         format!(
             "card {uuid} ({model}) is not offered: it shares the host's memory, so NVML has no size for it. Set how \
-             much \
-             of that pods may have of it with --unified-memory-mib"
+             much of that pods may have of it with --unified-memory-mib"
         )
     } else {
         format!("card {uuid} ({model}) is not offered: NVML does not tell its memory")

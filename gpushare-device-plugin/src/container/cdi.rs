@@ -164,11 +164,10 @@ impl SpecFile {
     }
 
     fn spec(&self, content: &Content) -> Value {
-        let cards = content.cards.iter().map(device);
         let limits: BTreeSet<&Limit> =
             content.in_use.iter().map(|(_, limit)| limit).chain(&content.earlier).collect();
-        let limits = limits.into_iter().map(|limit| limit.device(self.mps.as_deref()));
-        let devices: Vec<Value> = cards.chain(limits).collect();
+        let mut devices: Vec<Value> = content.cards.iter().map(device).collect();
+        devices.extend(limits.into_iter().map(|limit| limit.device(self.mps.as_deref())));
         json!({ "cdiVersion": "0.5.0", "kind": self.kind, "devices": devices })
     }
 
@@ -188,9 +187,8 @@ fn write_to_disk(path: &Path, text: &str) -> io::Result<()> {
 /// The limits of a specification that an earlier process wrote.
 fn limits(text: &str) -> BTreeSet<Limit> {
     let spec: Value = serde_json::from_str(text).unwrap_or_default();
-    let devices = spec["devices"].as_array().into_iter().flatten();
-    let names = devices.filter_map(|device| device["name"].as_str());
-    names.filter_map(|name| name.parse().ok()).collect()
+    let limit = |device: &Value| device["name"].as_str()?.parse::<Limit>().ok();
+    spec["devices"].as_array().into_iter().flatten().filter_map(limit).collect()
 }
 
 fn device(card: &Card) -> Value {

@@ -124,8 +124,7 @@ impl Responder {
             file.add(share.uid, limit)?;
             response.cdi_devices.push(CdiDevice { name: format!("{}={limit}", self.own_kind) });
         }
-        let compute = compute.and_then(Result::err);
-        Ok(ContainerResponse { response, isolation, compute })
+        Ok(ContainerResponse { response, isolation, compute: compute.and_then(Result::err) })
     }
 
     /// What the node can enforce for this container; `None` until it is detected. For one that cannot be a client of
@@ -172,8 +171,8 @@ impl Responder {
         }
         let memory = share.cards.iter().map(|card| card.memory).min().unwrap_or_default();
         let request = self.memory_on_each(share.container, cards);
-        let limit = self.memory_on_each(limit.unwrap_or(share.container), cards);
-        let limit = limit.max(request).min(memory);
+        let burst = self.memory_on_each(limit.unwrap_or(share.container), cards);
+        let limit = burst.max(request).min(memory);
         let threads = if cores == Cores::ZERO { Cores::ALL } else { cores };
         let mps = MpsLimit { cards, limit, threads: threads.0 };
         match isolation {
@@ -217,8 +216,8 @@ impl Responder {
     /// NVIDIA's device of each card, and our device of the first card only: variables of a second one would replace its
     /// variables.
     fn cdi_devices(&self, cards: &[Card]) -> Vec<CdiDevice> {
-        let nvidias = cards.iter().map(|card| cdi_device(KIND, card));
-        nvidias.chain(cards.first().map(|card| cdi_device(&self.own_kind, card))).collect()
+        let own = cards.first().map(|card| cdi_device(&self.own_kind, card));
+        cards.iter().map(|card| cdi_device(KIND, card)).chain(own).collect()
     }
 }
 

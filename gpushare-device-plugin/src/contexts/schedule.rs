@@ -83,16 +83,16 @@ impl Schedule {
 
     /// The GPUs that are due, the longest waiting first.
     pub(super) fn due(&self, now: Instant) -> Vec<CardId> {
-        let healthy = self.plans.iter().filter(|(_, plan)| plan.healthy && plan.due <= now);
-        let mut due: Vec<(&CardId, &Plan)> = healthy.collect();
+        let mut due: Vec<(&CardId, &Plan)> = self.plans.iter().collect();
+        due.retain(|(_, plan)| plan.healthy && plan.due <= now);
         due.sort_by_key(|(_, plan)| plan.due);
         due.into_iter().map(|(uuid, _)| uuid.clone()).collect()
     }
 
     /// When the next GPU becomes due after `now`.
     pub(super) fn next(&self, now: Instant) -> Option<Instant> {
-        let healthy = self.plans.values().filter(|plan| plan.healthy);
-        healthy.map(|plan| plan.due).filter(|due| *due > now).min()
+        let is_later = |plan: &&Plan| plan.healthy && plan.due > now;
+        self.plans.values().filter(is_later).map(|plan| plan.due).min()
     }
 
     /// Records the answer about a GPU; `None` without one.

@@ -163,9 +163,8 @@ impl FailingPods {
     /// The cards on which pods of several namespaces fail, those left out for which a card was asked before.
     fn cards_to_ask(&mut self, failing: &[Arc<PodFacts>]) -> Vec<CardId> {
         self.asked_for.retain(|uid| failing.iter().any(|pod| pod.uid == *uid));
-        let new = failing.iter().filter(|pod| !self.asked_for.contains(&pod.uid));
         let mut on_cards: BTreeMap<&CardId, Vec<&PodFacts>> = BTreeMap::new();
-        for pod in new {
+        for pod in failing.iter().filter(|pod| !self.asked_for.contains(&pod.uid)) {
             for card in pod.claim().into_iter().flat_map(|claim| claim.cards().keys()) {
                 on_cards.entry(card).or_default().push(pod);
             }

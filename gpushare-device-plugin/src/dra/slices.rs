@@ -68,15 +68,14 @@ impl Slices {
 
     /// Whether devices of this driver are cards of the node, or parts of them.
     pub(crate) fn has_cards(&self, driver: &str, cards: &Cards) -> bool {
-        let mut of_driver = self.known.iter().filter(|(name, _)| name.driver == driver);
-        driver == NVIDIA || of_driver.any(|(_, texts)| !named(texts, cards).is_empty())
+        let holds = |texts: &BTreeSet<String>| !named(texts, cards).is_empty();
+        driver == NVIDIA || self.known.iter().any(|(of, texts)| of.driver == driver && holds(texts))
     }
 }
 
 /// The cards whose UUIDs are among these texts.
 fn named(texts: &BTreeSet<String>, cards: &Cards) -> Vec<CardId> {
-    let uuids = cards.iter().map(|card| &card.uuid);
-    uuids.filter(|uuid| texts.contains(uuid.as_str())).cloned().collect()
+    cards.iter().map(|card| &card.uuid).filter(|id| texts.contains(id.as_str())).cloned().collect()
 }
 
 #[cfg(test)]

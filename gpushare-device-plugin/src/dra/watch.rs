@@ -93,7 +93,7 @@ impl DraWatch {
         let mut claimed = Claimed::default();
         let mut reported = Reported::default();
         let mut pods = self.pods.changes();
-        let mut cards = self.cards.clone();
+        let mut card_changes = self.cards.clone();
         let mut events =
             watch_device_slices(self.client.clone(), self.node.clone(), WatchHealth::default());
         loop {
@@ -103,13 +103,13 @@ impl DraWatch {
                     None => return,
                 },
                 changed = pods.changed() => if changed.is_err() { return },
-                changed = cards.changed() => if changed.is_err() { return },
+                changed = card_changes.changed() => if changed.is_err() { return },
                 () = sleep(EVERY) => {}
             }
             if !slices.is_listed() {
                 continue;
             }
-            let cards = cards.borrow_and_update().clone();
+            let cards = card_changes.borrow_and_update().clone();
             let has_asked = self.ask(&mut claimed).await;
             // Before the cards can open: what pods hold is known by then.
             self.charge(&claimed, &slices, &cards);

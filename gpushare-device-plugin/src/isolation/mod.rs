@@ -153,12 +153,10 @@ impl Policy {
         let Err(missing) = support.of(wanted) else {
             return Ok(Decision { isolation: wanted, instead_of: None });
         };
-        let mut stronger = Isolation::ALL.into_iter().filter(|mode| *mode > wanted);
-        if let Some(isolation) = stronger.find(|mode| support.of(*mode).is_ok()) {
+        if let Some(isolation) = support.modes().find(|mode| *mode > wanted) {
             return Ok(Decision { isolation, instead_of: None });
         }
-        let mut weaker = Isolation::ALL.into_iter().rev().filter(|mode| *mode < wanted);
-        let isolation = weaker.find(|mode| support.of(*mode).is_ok()).unwrap_or_default();
+        let isolation = support.modes().rfind(|mode| *mode < wanted).unwrap_or_default();
         if isolation < required {
             let missing = support.of(required).err().unwrap_or(missing);
             return Err(IsolationError::Required { required, missing });

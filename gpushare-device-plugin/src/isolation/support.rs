@@ -129,9 +129,12 @@ impl IsolationSupport {
 
     /// The strongest mode that the node can enforce, and the clients of MPS that each card serves.
     pub fn strongest(&self) -> (Isolation, Option<u16>) {
-        let mut modes = Isolation::ALL.into_iter().rev();
-        let strongest = modes.find(|mode| self.of(*mode).is_ok()).unwrap_or_default();
-        (strongest, self.mps.is_ok().then_some(MPS_CLIENTS))
+        (self.modes().next_back().unwrap_or_default(), self.mps.is_ok().then_some(MPS_CLIENTS))
+    }
+
+    /// The modes that the node can enforce, from the weakest.
+    pub(super) fn modes(&self) -> impl DoubleEndedIterator<Item = Isolation> {
+        Isolation::ALL.into_iter().filter(|mode| self.of(*mode).is_ok())
     }
 }
 
@@ -249,20 +252,18 @@ fn is_bound(socket: &Path) -> bool {
 /// parameter it is on, by the kernel's controller `dmem` or, without that, by the driver itself.
 fn accounting_is_off(params: &str) -> bool {
     let dwords = params.lines().find_map(|line| line.strip_prefix("RegistryDwords:"));
-    let keys = dwords.unwrap_or_default().trim().trim_matches('"').split(';');
-    let mut modes = keys
-        .filter_map(|key| key.split_once('='))
-        .filter_map(|(key, value)| (key.trim() == "RmMemacctMode").then_some(value.trim()));
-    modes.next_back().is_some_and(|mode| {
-        let digits = mode.strip_prefix("0x").unwrap_or(mode);
+    let keys = dwords.unwrap_or_default().trim().trim_matches('"');
+    let is_mode = |(key, _): &(&str, &str)| key.trim() == "RmMemacctMode";
+    let last = keys.rsplit(';').filter_map(|key| key.split_once('=')).find(is_mode);
+    last.is_some_and(|(_, value)| {
+        let digits = value.trim().strip_prefix("0x").unwrap_or(value.trim());
         !digits.is_empty() && digits.bytes().all(|digit| digit == b'0')
     })
 }
 
 fn check_driver(version: Option<&str>) -> Result<(), Missing> {
-    let version = version.ok_or(Missing::UnknownDriver)?;
-    let major = version.split('.').next().and_then(|major| major.parse::<u32>().ok());
-    match major {
+    let Some(version) = version else { return Err(Missing::UnknownDriver) };
+    match version.split('.').next().and_then(|major| major.parse::<u32>().ok()) {
         Some(major) if major >= FIRST_DRIVER => Ok(()),
         Some(_) => Err(Missing::OldDriver(version.to_owned())),
         None => Err(Missing::UnknownDriver),

@@ -42,8 +42,9 @@ impl DeviceList {
         for card in cards.iter() {
             next.extend(card.ids().map(|id| (id, false)));
             if takes_pods && card.is_healthy() {
-                let free = card.ids().filter(|id| !held.contains(id));
-                next.extend(free.take(free_ids(offer)).map(|id| (id, true)));
+                for id in card.ids().filter(|id| !held.contains(id)).take(free_ids(offer)) {
+                    next.insert(id, true);
+                }
             }
         }
         // Some may be of a card that is gone, or that has fewer units now.

@@ -156,13 +156,14 @@ impl DevicePlugin for Service {
         &self,
         request: Request<AllocateRequest>,
     ) -> Result<Response<AllocateResponse>, Status> {
-        let containers = &request.get_ref().container_requests;
-        let answers =
-            containers.iter().map(|container| self.admission.allocate(&container.devices_ids));
-        match answers.collect() {
-            Ok(container_responses) => Ok(Response::new(AllocateResponse { container_responses })),
-            Err(refusal) => Err(Status::failed_precondition(refusal.text())),
+        let mut container_responses = Vec::new();
+        for container in &request.get_ref().container_requests {
+            match self.admission.allocate(&container.devices_ids) {
+                Ok(response) => container_responses.push(response),
+                Err(refusal) => return Err(Status::failed_precondition(refusal.text())),
+            }
         }
+        Ok(Response::new(AllocateResponse { container_responses }))
     }
 
     async fn pre_start_container(

@@ -83,8 +83,8 @@ impl Lingering {
 
     /// Updates which pods linger. Returns whether any does.
     pub fn update(&self) -> bool {
-        let all = self.pods.all().into_iter();
-        let known: PodsByUid = all.map(|facts| (facts.uid.clone(), facts)).collect();
+        let known: PodsByUid =
+            self.pods.all().into_iter().map(|facts| (facts.uid.clone(), facts)).collect();
         if !has_open(&self.records.lock(), &known) {
             return false;
         }

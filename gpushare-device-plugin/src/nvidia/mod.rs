@@ -235,9 +235,7 @@ impl CdiLocation {
     }
 
     fn card_problem(&self, specs: &Specs, card: &Card, running: Option<&str>) -> Option<Problem> {
-        let kind = self.kind.clone();
-        let minor = card.minor;
-        let card = card.uuid.to_string();
+        let (kind, minor, card) = (self.kind.clone(), card.minor, card.uuid.to_string());
         match specs.device(&card) {
             DeviceLookup::None if specs.has_only_all() => Some(Problem::OnlyAll { kind, card }),
             DeviceLookup::None => Some(Problem::CardMissing { kind, card }),

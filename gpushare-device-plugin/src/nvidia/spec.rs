@@ -153,8 +153,8 @@ impl Specs {
 
 /// The specifications of a folder, by name.
 fn files(folder: &Path) -> Vec<PathBuf> {
-    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-    let mut paths: BTreeSet<PathBuf> = entries.map(|entry| entry.path()).collect();
+    let mut paths: BTreeSet<PathBuf> =
+        fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()).collect();
     paths.retain(|path| {
         path.extension().is_some_and(|extension| extension == "json" || extension == "yaml")
     });
@@ -189,8 +189,8 @@ impl Device {
             return Vec::new();
         }
         let own = minor.map(|minor| format!("/dev/nvidia{minor}"));
-        let needed = own.into_iter().chain(CUDA_NODES.map(str::to_owned));
-        needed.filter(|node| !self.nodes.contains(node)).collect()
+        let is_missing = |node: &String| !self.nodes.contains(node);
+        own.into_iter().chain(CUDA_NODES.map(str::to_owned)).filter(is_missing).collect()
     }
 }
 
@@ -231,13 +231,13 @@ impl Edits {
     }
 
     fn limits_memory(&self) -> bool {
-        let mut args = self.hooks.iter().flatten().flat_map(|hook| hook.args.iter().flatten());
-        args.any(|arg| arg == MEMORY_LIMIT_HOOK)
+        let limits = |hook: &Hook| hook.args.iter().flatten().any(|arg| arg == MEMORY_LIMIT_HOOK);
+        self.hooks.iter().flatten().any(limits)
     }
 
     fn driver(&self) -> Option<String> {
-        let paths = self.mounts.iter().flatten().filter_map(|mount| mount.host_path.as_deref());
-        paths.filter_map(version).next().map(str::to_owned)
+        let driver = |mount: &Mount| version(mount.host_path.as_deref()?).map(str::to_owned);
+        self.mounts.iter().flatten().find_map(driver)
     }
 }
 

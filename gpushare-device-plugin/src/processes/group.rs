@@ -30,8 +30,7 @@ pub struct PodGroup {
 
 /// The id in the name of a container's control group: `ID` or `RUNTIME-ID`, with `.scope` by the systemd driver.
 pub(crate) fn container_of_folder(name: &str) -> Option<ContainerId> {
-    let name = name.strip_suffix(".scope").unwrap_or(name);
-    ContainerId::parse(name.rsplit_once('-').map_or(name, |(_, id)| id))
+    ContainerId::parse(name.strip_suffix(".scope").unwrap_or(name).rsplit('-').next()?)
 }
 
 impl PodGroup {
@@ -49,10 +48,9 @@ impl PodGroup {
     /// assert_eq!(PodGroup::of_file("0::/system.slice/sshd.service\n"), None);
     /// ```
     pub fn of_file(text: &str) -> Option<Self> {
-        let paths = text.lines().filter_map(|line| line.splitn(3, ':').nth(2));
-        let groups = paths.filter_map(Self::of_path);
+        let group = |line: &str| Self::of_path(line.splitn(3, ':').nth(2)?);
         // A group with a container is preferred to one without.
-        groups.max_by_key(|group| group.container.is_some())
+        text.lines().filter_map(group).max_by_key(|group| group.container.is_some())
     }
 
     /// The group of a path in one hierarchy. From within a control group namespace it begins with `/..` for each folder

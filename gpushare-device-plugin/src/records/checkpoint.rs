@@ -213,8 +213,8 @@ impl Checkpoint {
             }
         }
         checkpoint.held.retain(|held| !held.ids.is_empty());
-        for (name, ids) in data.registered_devices.into_iter().flatten() {
-            let ids = ids.unwrap_or_default();
+        for (name, registered) in data.registered_devices.into_iter().flatten() {
+            let ids = registered.unwrap_or_default();
             if name == resource || ids.is_empty() {
                 continue;
             }
@@ -275,9 +275,7 @@ impl Entry {
     /// The limit of the container, by the one device of its response that is of a limit.
     fn limit(&self) -> Option<Limit> {
         let response = self.alloc_resp.as_deref().and_then(response)?;
-        let mut names =
-            response.cdi_devices.iter().filter_map(|device| device.name.split_once('='));
-        names.find_map(|(_, name)| name.parse().ok())
+        response.cdi_devices.iter().find_map(|device| device.name.split_once('=')?.1.parse().ok())
     }
 
     fn held_ids(self) -> HeldIds {

@@ -66,42 +66,27 @@ impl Records {
                 in_use.exclusive.insert(id.clone());
             }
         }
-        let elsewhere = self.elsewhere().filter(|card| card.pod != *admitted);
-        in_use.elsewhere = elsewhere.cloned().collect();
+        in_use.elsewhere = self.elsewhere().filter(|card| card.pod != *admitted).cloned().collect();
         in_use
     }
 
     /// All ids that containers hold, those of pods that linger included, each with its pod's UID if known.
     fn held(&self) -> impl Iterator<Item = (Option<&PodUid>, &DeviceId)> {
-        let containers = self.containers();
-        let of_containers = containers
-            .flat_map(|container| container.ids.iter().map(move |id| (container.uid, id)));
-        let lingering = self.lingering();
-        let of_lingering =
-            lingering.flat_map(|(uid, record)| record.ids.iter().map(move |id| (Some(uid), id)));
-        of_containers.chain(of_lingering)
+        let containers = self.containers().map(|container| (container.uid, container.ids));
+        let lingering = self.lingering().map(|(uid, record)| (Some(uid), &record.ids));
+        containers.chain(lingering).flat_map(|(uid, ids)| ids.iter().map(move |id| (uid, id)))
     }
 
     /// All listed and granted containers. Pods that linger are left out.
     fn containers(&self) -> impl Iterator<Item = ContainerIds<'_>> {
-        let listed = self.listed.iter().flat_map(|Listed { pod, uid }| {
-            pod.containers.iter().map(|(container, ids)| ContainerIds {
-                pod: &pod.pod,
-                uid: uid.as_ref(),
-                container,
-                ids,
-            })
+        let listed =
+            self.listed.iter().map(|Listed { pod, uid }| (&pod.pod, uid.as_ref(), &pod.containers));
+        let granted = self.pods.iter().filter_map(|(uid, record)| {
+            Some((&record.pod, Some(uid), &record.granted.as_ref()?.containers))
         });
-        let granted = self.pods.iter().flat_map(|(uid, record)| {
-            let containers = record.granted.iter().flat_map(|granted| &granted.containers);
-            containers.map(move |(container, ids)| ContainerIds {
-                pod: &record.pod,
-                uid: Some(uid),
-                container,
-                ids,
-            })
-        });
-        listed.chain(granted)
+        listed.chain(granted).flat_map(|(pod, uid, containers)| {
+            containers.iter().map(move |(container, ids)| ContainerIds { pod, uid, container, ids })
+        })
     }
 
     /// The ids that pods hold which kube-scheduler counts: those that exist and have not finished. A pod that the watch
@@ -136,14 +121,14 @@ impl Records {
     /// The container that holds exactly these ids. If an app container reuses all ids of an init container, it is the
     /// app container, which the kubelet lists.
     pub fn holding_container(&self, ids: &Ids) -> Option<HoldingContainer> {
-        let holding = self.containers().filter(|container| container.ids == ids);
-        let holding = holding.map(|container| HoldingContainer {
-            pod: container.pod.clone(),
-            uid: container.uid.cloned(),
-            container: container.container.to_owned(),
-            init: self.is_init(container),
-        });
-        holding.min_by_key(|holding| holding.init)
+        let holds = |container: &ContainerIds<'_>| container.ids == ids;
+        let holding = self.containers().filter(holds).min_by_key(|held| self.is_init(*held))?;
+        Some(HoldingContainer {
+            pod: holding.pod.clone(),
+            uid: holding.uid.cloned(),
+            container: holding.container.to_owned(),
+            init: self.is_init(holding),
+        })
     }
 
     fn is_init(&self, container: ContainerIds<'_>) -> bool {

@@ -137,8 +137,8 @@ impl Records {
     /// before it recorded these.
     fn drop_grants_that_the_list_replaces(&mut self) {
         for (uid, record) in &mut self.pods {
-            let listed = self.listed.iter().find(|listed| listed.pod.pod == record.pod);
-            let listed = listed.filter(|listed| listed.uid.as_ref().is_none_or(|of| of == uid));
+            let of_name = self.listed.iter().find(|listed| listed.pod.pod == record.pod);
+            let listed = of_name.filter(|listed| listed.uid.as_ref().is_none_or(|of| of == uid));
             match (listed, &mut record.granted) {
                 (None, granted) => *granted = None,
                 (Some(listed), Some(granted)) => granted.containers.retain(|container, _| {
@@ -242,8 +242,7 @@ impl Records {
 
     /// Cards that pods hold through another plugin's resource, and by resource claims, as last set.
     pub fn elsewhere(&self) -> impl Iterator<Item = &OtherPluginCard> {
-        let by_claims = self.claimed.values().flat_map(|claimed| &claimed.cards);
-        self.elsewhere.iter().chain(by_claims)
+        self.elsewhere.iter().chain(self.claimed.values().flat_map(|claimed| &claimed.cards))
     }
 
     /// Prepares for an allocation by the kubelet: the container holds no ids now, and this pod is the one with its

@@ -191,12 +191,13 @@ fn claimed_devices(pod: PodResources) -> ClaimedDevices {
     let mut claimed = ClaimedDevices::new();
     for container in pod.containers {
         let devices = claimed.entry(container.name).or_default();
-        let of_claims = container.dynamic_resources.into_iter().flat_map(|of| of.claim_resources);
-        devices.extend(of_claims.map(|resource| DeviceName {
-            driver: resource.driver_name,
-            pool: resource.pool_name,
-            device: resource.device_name,
-        }));
+        for resource in container.dynamic_resources.into_iter().flat_map(|of| of.claim_resources) {
+            devices.push(DeviceName {
+                driver: resource.driver_name,
+                pool: resource.pool_name,
+                device: resource.device_name,
+            });
+        }
     }
     claimed
 }

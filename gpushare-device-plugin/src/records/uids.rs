@@ -3,14 +3,12 @@
 //! Invariant: an earlier pod's entry is never taken for a later pod of its name. The watch and the kubelet may be at
 //! different pods of one name.
 
-use std::collections::BTreeSet;
-
 use cluster::PodFacts;
 use placement::units::PodUid;
 
-use super::Records;
 use super::checkpoint::HeldIds;
 use super::pod_resources::ListedPod;
+use super::{PodRecord, Records};
 use crate::cards::ids::Ids;
 use crate::pods::PodCache;
 
@@ -40,8 +38,8 @@ impl Records {
     /// The only pod of this name that was granted these ids.
     fn uid_by_grants(&self, listed: &ListedPod) -> Option<PodUid> {
         let ids: Ids = listed.ids().cloned().collect();
-        let of_name = self.holders().filter(|(_, record)| record.pod == listed.pod);
-        only(of_name.filter(|(_, record)| record.ids.is_superset(&ids)).map(|(uid, _)| uid))
+        let fits = |record: &PodRecord| record.pod == listed.pod && record.ids.is_superset(&ids);
+        only(self.holders().filter(|(_, record)| fits(record)).map(|(uid, _)| uid))
     }
 
     /// Whether a pod that the watch shows under the name is the listed one: the kubelet has admitted it, and none of
@@ -60,19 +58,15 @@ fn uid_by_checkpoint(
     checkpoint: &[HeldIds],
     pods: &PodCache,
 ) -> Option<PodUid> {
-    let entries =
-        checkpoint.iter().filter(|held| listed.containers.get(&held.container) == Some(&held.ids));
-    only(
-        entries
-            .map(|held| &held.pod)
-            .filter(|uid| pods.by_uid(uid).is_none_or(|facts| listed.pod.is_of(&facts))),
-    )
+    let has_same_ids = |held: &&HeldIds| listed.containers.get(&held.container) == Some(&held.ids);
+    let may_be_it = |uid: &&PodUid| pods.by_uid(uid).is_none_or(|facts| listed.pod.is_of(&facts));
+    only(checkpoint.iter().filter(has_same_ids).map(|held| &held.pod).filter(may_be_it))
 }
 
 /// The only UID, however often it occurs; `None` if there are none or several.
-fn only<'u>(uids: impl Iterator<Item = &'u PodUid>) -> Option<PodUid> {
-    let uids: BTreeSet<&PodUid> = uids.collect();
-    if uids.len() == 1 { uids.first().copied().cloned() } else { None }
+fn only<'u>(mut uids: impl Iterator<Item = &'u PodUid>) -> Option<PodUid> {
+    let first = uids.next()?;
+    uids.all(|uid| uid == first).then(|| first.clone())
 }
 
 #[cfg(test)]

@@ -76,10 +76,10 @@ fn within_units(
     units: &BTreeMap<CardId, Units>,
     cards: &Cards,
 ) -> Option<GpuRequest> {
-    let mut sizes = units.keys().filter_map(|card| Some(cards.get(card)?.units));
-    let exceeds = sizes
-        .any(|size| request.shares().iter().any(|share| request.excess(*share, size).is_some()));
-    if exceeds { request.of_units_alone() } else { Some(request) }
+    let exceeds =
+        |size| request.shares().iter().any(|share| request.excess(*share, size).is_some());
+    let is_over = units.keys().any(|card| cards.get(card).is_some_and(|card| exceeds(card.units)));
+    if is_over { request.of_units_alone() } else { Some(request) }
 }
 
 #[cfg(test)]

@@ -173,12 +173,13 @@ impl Reporter {
             }
             let support = self.isolation.support.borrow().clone();
             let mut report = report(&cards, &closed, support.as_ref(), &pods, others);
-            for card in &mut report.0 {
-                // A plugin that ends takes no finding back.
-                let outside = self.outside_mps.borrow();
-                let on_it = outside.iter().filter(|(on, _)| *on == card.uuid);
-                let on_it = on_it.filter(|_| phase == Phase::Serving);
-                card.outside_mps = on_it.map(|(_, pod)| pod.clone()).collect();
+            // A plugin that ends takes no finding back.
+            if phase == Phase::Serving {
+                for (on, pod) in self.outside_mps.borrow().iter() {
+                    for card in report.0.iter_mut().filter(|card| card.uuid == *on) {
+                        card.outside_mps.push(pod.clone());
+                    }
+                }
             }
             self.write_cards(report, written).await?;
         }
@@ -339,10 +340,10 @@ impl Reporter {
 
 /// Logs why a part of the Node's status was not written, unless that is the `logged` reason.
 pub(crate) fn log_unwritten_status(part: &str, error: &CallError, logged: &mut String) {
-    let error = error.to_string();
-    if error != *logged {
-        tracing::warn!("cannot write {part} into the Node's status, trying again: {error}");
-        *logged = error;
+    let why = error.to_string();
+    if why != *logged {
+        tracing::warn!("cannot write {part} into the Node's status, trying again: {why}");
+        *logged = why;
     }
 }
 

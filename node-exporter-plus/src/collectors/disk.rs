@@ -72,8 +72,8 @@ impl Disks {
 
 impl Disk {
     fn new(name: &str, hardware: bool) -> Self {
-        let signals = [&DEVICE_USAGE, &DEVICE_READ, &DEVICE_WRITTEN];
-        let signals = hardware.then(|| signals.map(|kind| Signal::of_device(kind, name)));
+        let kinds = [&DEVICE_USAGE, &DEVICE_READ, &DEVICE_WRITTEN];
+        let signals = hardware.then(|| kinds.map(|kind| Signal::of_device(kind, name)));
         Self { signals, counters: Default::default() }
     }
 }
@@ -121,21 +121,19 @@ fn rates(
     interval: Interval,
     now: Moment,
 ) -> [Option<f64>; 3] {
-    let [busy, requests, read, written] = counters;
-    let busy = busy.rate(interval, now, stats.busy_millis);
+    let [of_busy, of_requests, of_read, of_written] = counters;
+    let mut busy = of_busy.rate(interval, now, stats.busy_millis);
     // The time of a request counts when it ends. One that has not ended may have kept the disk busy all the time. Some
     // drivers count no times.
-    let requests = requests.rate(interval, now, stats.request_millis);
-    let busy = if stats.in_flight > 0 || stats.request_millis == 0 {
-        busy
-    } else {
-        busy.zip(requests).map(|(busy, requests)| busy.min(requests))
-    };
-    let read = read.rate(interval, now, stats.sectors_read);
-    let written = written.rate(interval, now, stats.sectors_written);
+    let requests = of_requests.rate(interval, now, stats.request_millis);
+    if stats.in_flight == 0 && stats.request_millis > 0 {
+        busy = busy.zip(requests).map(|(busy, requests)| busy.min(requests));
+    }
+    let read = of_read.rate(interval, now, stats.sectors_read);
+    let written = of_written.rate(interval, now, stats.sectors_written);
     // From milliseconds per second to percent.
-    let busy = busy.map(|busy| (busy / 10.0).min(100.0));
-    [busy, read.map(|read| read * SECTOR), written.map(|written| written * SECTOR)]
+    let usage = busy.map(|busy| (busy / 10.0).min(100.0));
+    [usage, read.map(|read| read * SECTOR), written.map(|written| written * SECTOR)]
 }
 
 /// Whether the device is a disk of its own with hardware.
@@ -199,8 +197,8 @@ impl Stats {
 /// # Errors
 /// When a column that is used is no number.
 pub fn parse(diskstats: &[u8]) -> Result<Vec<Stats>, ParseError> {
-    let devices = lines(diskstats).filter(|(_, text)| text.split_ascii_whitespace().count() >= 14);
-    devices
+    lines(diskstats)
+        .filter(|(_, text)| text.split_ascii_whitespace().count() >= 14)
         .map(|(line, text)| {
             stats(text).ok_or(ParseError::Line { line, problem: "a counter is not a whole number" })
         })

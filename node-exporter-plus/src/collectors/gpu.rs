@@ -85,19 +85,21 @@ fn record_card(card: &CardReport, record: &mut Record<'_>) {
 }
 
 fn record_node(cards: &[CardReport], record: &mut Record<'_>) {
-    let readings = cards.iter().filter_map(|card| card.reading);
-    let usages: Vec<u64> = readings.clone().filter_map(|reading| reading.usage).collect();
+    let (mut usages, mut used, mut total) = (Vec::<u64>::new(), 0_u64, 0_u64);
+    for reading in cards.iter().filter_map(|card| card.reading) {
+        usages.extend(reading.usage);
+        if let Some((used_here, total_here)) = reading.used.zip(reading.total) {
+            used = used.saturating_add(used_here);
+            total = total.saturating_add(total_here);
+        }
+    }
     if !usages.is_empty() {
         let mean = usages.iter().sum::<u64>() as f64 / usages.len() as f64;
         record(&Signal::of_node(&USAGE), mean);
     }
-    let memory = readings.filter_map(|reading| reading.used.zip(reading.total));
-    let (used, total) = memory.fold((0_u64, 0_u64), |sum, card| {
-        (sum.0.saturating_add(card.0), sum.1.saturating_add(card.1))
-    });
-    share(Some(used), Some(total))
-        .into_iter()
-        .for_each(|share| record(&Signal::of_node(&MEM_USAGE), share));
+    if let Some(share) = share(Some(used), Some(total)) {
+        record(&Signal::of_node(&MEM_USAGE), share);
+    }
 }
 
 fn share(used: Option<u64>, total: Option<u64>) -> Option<f64> {

@@ -81,8 +81,8 @@ pub fn parse(loadavg: &[u8]) -> Result<[f64; 3], ParseError> {
 /// # Errors
 /// When it is no such list, or empty.
 pub fn parse_online(list: &[u8]) -> Result<u32, ParseError> {
-    let cpus = str::from_utf8(list).ok().and_then(parse_list).map(|cpus| cpus.len());
-    let cpus = cpus.filter(|cpus| *cpus > 0).and_then(|cpus| cpus.try_into().ok());
+    let listed = str::from_utf8(list).ok().and_then(parse_list).map(|cpus| cpus.len());
+    let cpus = listed.filter(|cpus| *cpus > 0).and_then(|cpus| cpus.try_into().ok());
     cpus.ok_or(ParseError::Line { line: 1, problem: "is not a list of CPUs like 0-3,8" })
 }
 

@@ -100,8 +100,8 @@ impl Network {
 
 impl Interface {
     fn new(name: &str, hardware: bool) -> Self {
-        let signals = [&DEVICE_USAGE, &DEVICE_RECEIVED, &DEVICE_SENT];
-        let signals = hardware.then(|| signals.map(|kind| Signal::of_device(kind, name)));
+        let kinds = [&DEVICE_USAGE, &DEVICE_RECEIVED, &DEVICE_SENT];
+        let signals = hardware.then(|| kinds.map(|kind| Signal::of_device(kind, name)));
         Self { signals, counters: Default::default(), speed: None }
     }
 
@@ -169,8 +169,7 @@ fn is_counted_by_master(folder: &Path) -> bool {
 /// Whether the interface is a NIC's end of a virtual function or subfunction: `pf0vf3`, `c1pf0sf88`.
 fn is_representor(folder: &Path) -> bool {
     text(&folder.join("phys_port_name")).is_some_and(|name| {
-        let function = name.trim().split_once("pf").map(|(_, function)| function);
-        function.is_some_and(|name| name.contains("vf") || name.contains("sf"))
+        name.split_once("pf").is_some_and(|(_, rest)| rest.contains("vf") || rest.contains("sf"))
     })
 }
 
@@ -200,8 +199,8 @@ impl Link {
         if port.as_ref().is_some_and(has_link) {
             return None;
         }
-        let master = folder.join("master").read_link().ok();
-        let master = master.and_then(|path| Some(path.file_name()?.to_str()?.to_owned()));
+        let link = folder.join("master").read_link().ok();
+        let master = link.and_then(|path| Some(path.file_name()?.to_str()?.to_owned()));
         Some(Self { speed, master, port })
     }
 }
@@ -268,14 +267,14 @@ pub struct Traffic {
 /// # Errors
 /// When a counter of bytes is missing or no number.
 pub fn parse(dev: &[u8]) -> Result<Vec<Traffic>, ParseError> {
-    let devices = lines(dev).filter_map(|(line, text)| Some((line, text.split_once(':')?)));
-    devices
-        .map(|(line, (name, counters))| {
-            let problem =
-                ParseError::Line { line, problem: "a counter of bytes is not a whole number" };
-            traffic(name, counters).ok_or(problem)
-        })
-        .collect()
+    let problem = "a counter of bytes is not a whole number";
+    let mut devices = Vec::new();
+    for (line, text) in lines(dev) {
+        if let Some((name, counters)) = text.split_once(':') {
+            devices.push(traffic(name, counters).ok_or(ParseError::Line { line, problem })?);
+        }
+    }
+    Ok(devices)
 }
 
 fn traffic(name: &str, counters: &str) -> Option<Traffic> {

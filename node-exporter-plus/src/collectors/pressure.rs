@@ -80,9 +80,9 @@ impl Collector for Pressure {
                 full.into_iter().chain([(&mut resource.some, stalled.some)])
             {
                 // From microseconds per second to percent. The kernel's clock and this one differ a little.
-                let rate = counter.rate(self.interval, now, total);
-                let share = rate.map(|rate| (rate / 10_000.0).min(100.0));
-                share.into_iter().for_each(|share| record(&Signal::of_node(kind), share));
+                if let Some(rate) = counter.rate(self.interval, now, total) {
+                    record(&Signal::of_node(kind), (rate / 10_000.0).min(100.0));
+                }
             }
         }
         Ok(())

@@ -104,10 +104,11 @@ impl Reader {
                 aggregates.push(aggregate);
             }
         }
-        let signals = rule.signals.iter().enumerate();
-        let signals = signals
-            .map(|(index, text)| pattern(&text.value, text, &format!("{path}.signals[{index}]")));
-        Ok(Rule { signals: signals.collect(), aggregates })
+        let mut signals = Vec::new();
+        for (index, text) in rule.signals.iter().enumerate() {
+            signals.push(pattern(&text.value, text, &format!("{path}.signals[{index}]")));
+        }
+        Ok(Rule { signals, aggregates })
     }
 
     fn aggregate(&mut self, text: &str) -> Result<Aggregate, String> {
@@ -141,12 +142,12 @@ impl Reader {
 
 /// A period is a duration, or a window: `1d` is none of the former.
 fn check_period(period: &Spanned<String>, field: &str) -> Result<(), ConfigError> {
-    let duration = daemon::duration(&period.value).map(drop);
-    let checked = duration.or_else(|error| match period.value.parse::<Window>() {
-        Ok(_) => Ok(()),
-        Err(_) => Err(error),
-    });
-    checked.map_err(|error| at(period, field, error.to_string()))
+    match daemon::duration(&period.value) {
+        Err(error) if period.value.parse::<Window>().is_err() => {
+            Err(at(period, field, error.to_string()))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// The pattern; one that no signal of any node can match is logged, since it is a typing error.
@@ -163,9 +164,8 @@ fn pattern(text: &str, at: &Spanned<String>, field: &str) -> Pattern {
 fn memory_limit(text: &Spanned<String>) -> Result<usize, ConfigError> {
     let (least, most) = MEMORY_LIMITS;
     let digits = text.value.strip_suffix("Mi").filter(|digits| !digits.starts_with('+'));
-    let limit = digits.and_then(|digits| digits.parse().ok());
-    let limit = limit.filter(|limit| (least..=most).contains(limit));
-    limit.map(|limit| limit << 20).ok_or_else(|| {
+    let limit: Option<usize> = digits.and_then(|digits| digits.parse().ok());
+    limit.filter(|limit| (least..=most).contains(limit)).map(|limit| limit << 20).ok_or_else(|| {
         let given = &text.value;
         let problem = format!(
             "{given:?} is no memory limit: give 12Mi less than the container's, from {least}Mi to {most}Mi"

@@ -99,8 +99,9 @@ impl Config {
 
     /// The patterns that none of `signals` matches.
     pub(crate) fn unmatched(&self, signals: &[&Signal]) -> Vec<String> {
-        let patterns = self.rules.iter().flat_map(|rule| &rule.signals);
-        patterns
+        self.rules
+            .iter()
+            .flat_map(|rule| &rule.signals)
             .filter(|pattern| !signals.iter().any(|signal| pattern.matches(signal)))
             .map(ToString::to_string)
             .collect()

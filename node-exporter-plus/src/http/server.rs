@@ -43,9 +43,8 @@ impl Server {
             }
             None => Transport::Plain,
         };
-        let endpoints = endpoints.with_token(
-            self.token.map(|file| followed("token", TokenFile(file), context)).transpose()?,
-        );
+        let current = self.token.map(|file| followed("token", TokenFile(file), context));
+        let guarded = endpoints.with_token(current.transpose()?);
         let listener = bind(self.address, "--web.listen-address").await?;
         let address = listener.local_addr()?;
         tracing::info!(%address, tls, token, "serving /metrics and /statistics");
@@ -55,7 +54,7 @@ impl Server {
             );
         }
         let limits = Limits::admin();
-        let server = serve_over(transport, listener, endpoints, limits, context.shutdown());
+        let server = serve_over(transport, listener, guarded, limits, context.shutdown());
         context.spawn("serve", server);
         Ok(())
     }

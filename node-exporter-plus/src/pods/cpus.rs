@@ -57,10 +57,10 @@ fn shared(hierarchies: &Hierarchies, kubepods: &[PathBuf]) -> Option<BTreeSet<u3
     let mut allowed = BTreeSet::new();
     for folder in kubepods {
         // The nearest group with the controller. The root has all CPUs but those of partitions.
-        let mut files = folder.ancestors().flat_map(|group| {
-            hierarchies.effective_cpus().iter().map(move |file| cpusets.join(group).join(file))
+        let nearest = folder.ancestors().map(|group| cpusets.join(group)).find_map(|group| {
+            hierarchies.effective_cpus().iter().find_map(|file| list(&group.join(file)))
         });
-        allowed.extend(parse_list(&files.find_map(|file| list(&file))?)?);
+        allowed.extend(parse_list(&nearest?)?);
     }
     let (mut common, mut exclusive) = (BTreeSet::new(), BTreeSet::new());
     let mut is_common_to_all = false;
@@ -93,13 +93,14 @@ fn shared(hierarchies: &Hierarchies, kubepods: &[PathBuf]) -> Option<BTreeSet<u3
 /// has its pod's.
 fn container_lists(pod: &Path) -> Vec<Option<String>> {
     let of_pod = list(&pod.join("cpuset.cpus"));
-    let groups = fs::read_dir(pod).into_iter().flatten().flatten();
-    let groups = groups.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
-    groups
-        .map(|group| {
-            list(&group.path().join("cpuset.cpus")).filter(|own| of_pod.as_ref() != Some(own))
-        })
-        .collect()
+    let mut lists = Vec::new();
+    for group in fs::read_dir(pod).into_iter().flatten().flatten() {
+        if group.file_type().is_ok_and(|kind| kind.is_dir()) {
+            let own = list(&group.path().join("cpuset.cpus"));
+            lists.push(own.filter(|own| of_pod.as_ref() != Some(own)));
+        }
+    }
+    lists
 }
 
 /// A list of CPUs that is not empty.

@@ -14,11 +14,11 @@ use crate::series::{Aggregate, Reading};
 /// ```
 #[must_use]
 pub fn metrics(readings: impl Iterator<Item = Reading>) -> String {
-    let mut readings: Vec<Reading> = readings.collect();
+    let mut sorted: Vec<Reading> = readings.collect();
     // A family's lines must follow each other.
-    readings.sort_by_key(family);
+    sorted.sort_by_key(family);
     let mut text = String::with_capacity(1 << 10);
-    for members in readings.chunk_by(|one, other| family(one) == family(other)) {
+    for members in sorted.chunk_by(|one, other| family(one) == family(other)) {
         // Writing to a String cannot fail.
         let _ = write_family(&mut text, members);
     }

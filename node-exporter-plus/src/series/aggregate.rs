@@ -154,10 +154,9 @@ impl Aggregate {
     /// # Errors
     /// When it does not end in an aggregate.
     pub fn split(metric: &str) -> Result<(&str, Self), AggregateError> {
-        let ends = metric.match_indices('_').map(|(at, _)| at);
         let mut error = AggregateError::Unknown(metric.to_owned());
         // The longest end that is an aggregate: `max_avg_1h` before `avg_1h`.
-        for at in ends.filter(|at| *at > 0) {
+        for (at, _) in metric.match_indices('_').filter(|(at, _)| *at > 0) {
             match metric[at + 1..].parse() {
                 Ok(aggregate) => return Ok((&metric[..at], aggregate)),
                 Err(AggregateError::Unknown(_)) => {}

@@ -21,25 +21,25 @@ pub(super) struct Layout {
 
 impl Layout {
     pub(super) fn of(interval: Interval, aggregates: &[Aggregate]) -> Self {
-        let inner: Vec<Slot> = aggregates
-            .iter()
-            .filter_map(Aggregate::inner_window)
-            .map(|window| interval.slots(window.duration()))
-            .collect();
-        let outer = aggregates.iter().map(|aggregate| interval.slots(aggregate.window.duration()));
-        let means = distinct(outer.chain(inner.iter().copied()));
-        let longest = means.last().copied().unwrap_or(1);
-        // The oldest mean in the longest window is computed again from samples before that window.
-        let capacity = longest
-            .saturating_add(inner.into_iter().max().unwrap_or(0))
-            .max(Interval::STALE_AFTER + 1);
-        let mut extrema: Vec<ExtremumKind> = Vec::new();
-        for kind in aggregates.iter().filter_map(|aggregate| ExtremumKind::of(*aggregate, interval))
-        {
-            if !extrema.contains(&kind) {
+        let (mut means, mut extrema, mut longest_inner) = (Vec::new(), Vec::new(), 0_u32);
+        for aggregate in aggregates {
+            means.push(interval.slots(aggregate.window.duration()));
+            if let Some(inner) = aggregate.inner_window() {
+                let slots = interval.slots(inner.duration());
+                means.push(slots);
+                longest_inner = longest_inner.max(slots);
+            }
+            if let Some(kind) = ExtremumKind::of(*aggregate, interval)
+                && !extrema.contains(&kind)
+            {
                 extrema.push(kind);
             }
         }
+        means.sort_unstable();
+        means.dedup();
+        let longest = means.last().copied().unwrap_or(1);
+        // The oldest mean in the longest window is computed again from samples before that window.
+        let capacity = longest.saturating_add(longest_inner).max(Interval::STALE_AFTER + 1);
         Self { means, longest, capacity, extrema }
     }
 
@@ -51,12 +51,4 @@ impl Layout {
             + self.extrema.len() * (size_of::<(ExtremumKind, Sliding)>() + queue)
             + Quantiles::bytes(aggregates)
     }
-}
-
-/// Sorted, each once.
-fn distinct(windows: impl Iterator<Item = u32>) -> Vec<u32> {
-    let mut windows: Vec<u32> = windows.collect();
-    windows.sort_unstable();
-    windows.dedup();
-    windows
 }

@@ -20,8 +20,8 @@ pub(super) struct Ring {
 
 impl Ring {
     /// All gaps, at least one slot.
-    pub(super) fn new(capacity: u32) -> Self {
-        let capacity = capacity.max(1);
+    pub(super) fn new(slots: u32) -> Self {
+        let capacity = slots.max(1);
         Self {
             chunks: (0..capacity as usize)
                 .step_by(CHUNK)

@@ -111,9 +111,9 @@ impl Signal {
             return of_node.then_some(Self::of_node(kind));
         };
         let (start, end) = kind.name.split_once(&format!("_{label}_"))?;
-        let short = name.strip_prefix(start)?.strip_prefix('_')?.strip_suffix(end)?;
-        let short = short.strip_suffix('_')?;
-        let short = short.strip_suffix(&checksum(device)).unwrap_or(short);
+        let word =
+            name.strip_prefix(start)?.strip_prefix('_')?.strip_suffix(end)?.strip_suffix('_')?;
+        let short = word.strip_suffix(&checksum(device)).unwrap_or(word);
         let legal =
             !short.is_empty() && short.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
         legal.then(|| Self::of_named_device(kind, device, short))
@@ -203,11 +203,11 @@ const ROOT: &str = "root";
 
 /// A device's name in signals' names: `var_lib` for `/var/lib`.
 fn word(short: &str) -> String {
-    let short = short.trim_matches(|c: char| !c.is_ascii_alphanumeric());
-    if short.is_empty() {
+    let trimmed = short.trim_matches(|c: char| !c.is_ascii_alphanumeric());
+    if trimmed.is_empty() {
         return ROOT.to_owned();
     }
-    short.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect()
+    trimmed.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect()
 }
 
 /// A signal's name: `disk_sda_usage` of `disk_device_usage` and `sda`.

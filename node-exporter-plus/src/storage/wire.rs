@@ -44,10 +44,10 @@ impl<W: Write> ChecksumWriter<W> {
 /// The CRC-32 of the next `length` bytes.
 pub(super) fn checksum(input: &mut impl Read, length: u64) -> io::Result<u32> {
     let mut checksum = crc32fast::Hasher::new();
-    let mut input = input.take(length);
+    let mut part = input.take(length);
     let mut buffer = [0; 4096];
     loop {
-        match input.read(&mut buffer)? {
+        match part.read(&mut buffer)? {
             0 => return Ok(checksum.finalize()),
             count => checksum.update(&buffer[..count]),
         }

@@ -153,8 +153,8 @@ impl Entries {
 
     /// Makes room for so many bytes by forgetting devices that are gone, if that is enough.
     fn forget_gone_for(&mut self, bytes: usize) -> bool {
-        let gone = self.entries.iter().filter(|entry| entry.is_gone(self.round));
-        let gone: usize = gone.map(|entry| entry.bytes).sum();
+        let is_gone = |entry: &&Entry| entry.is_gone(self.round);
+        let gone: usize = self.entries.iter().filter(is_gone).map(|entry| entry.bytes).sum();
         let fits = self.bytes + bytes <= self.budget + gone;
         while fits && self.bytes + bytes > self.budget && self.forget_gone() {}
         fits
@@ -164,8 +164,8 @@ impl Entries {
     fn reduce_devices_for(&mut self, bytes: usize) -> bool {
         let budget = self.budget;
         let interval = self.interval;
-        let of_devices = self.entries.iter_mut().filter(|entry| !entry.signal.is_of_node());
-        let mut of_devices: Vec<&mut Entry> = of_devices.collect();
+        let mut of_devices: Vec<&mut Entry> =
+            self.entries.iter_mut().filter(|entry| !entry.signal.is_of_node()).collect();
         let reducible: usize = of_devices.iter().map(|entry| entry.bytes).sum();
         let fits = self.bytes + bytes <= budget + reducible;
         while fits && self.bytes + bytes > budget {

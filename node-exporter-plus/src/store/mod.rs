@@ -45,8 +45,8 @@ const ALL_SEEN: u64 = 6;
 ///     store.finish(now);
 /// }
 /// let readings = store.readings(Moment(Duration::from_secs(3_615)));
-/// let values = readings.map(|reading| (reading.aggregate.to_string(), reading.value));
-/// assert_eq!(values.collect::<Vec<_>>(), [("active".to_owned(), 20.0), ("avg_5m".to_owned(), 15.0)]);
+/// let values: Vec<_> = readings.map(|reading| (reading.aggregate.to_string(), reading.value)).collect();
+/// assert_eq!(values, [("active".to_owned(), 20.0), ("avg_5m".to_owned(), 15.0)]);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
@@ -121,8 +121,9 @@ impl Store {
     /// stale. `None` without values.
     #[must_use]
     pub fn valid_until(&self, now: Moment) -> Option<Moment> {
-        let known = self.entries.as_slice().iter().filter(|entry| !entry.series.is_stale(now));
-        known.filter_map(|entry| Some(self.interval.expiry(entry.series.newest()?))).min()
+        let is_known = |entry: &&Entry| !entry.series.is_stale(now);
+        let expiry = |entry: &Entry| Some(self.interval.expiry(entry.series.newest()?));
+        self.entries.as_slice().iter().filter(is_known).filter_map(expiry).min()
     }
 
     /// The series that takes a signal's samples from a file, which holds `slots` of them; `None` without room for it. A

@@ -38,7 +38,7 @@ impl Binder {
     }
 
     async fn attempt_once(self: &Arc<Self>, target: &Target, deadline: Instant) -> BindResult {
-        let Some((request, version)) = self.find_request(target, deadline).await? else {
+        let Some((found, version)) = self.find_request(target, deadline).await? else {
             return self.send(target, None, None, deadline).await;
         };
         if !self.view.is_complete() {
@@ -54,8 +54,7 @@ impl Binder {
             return outcome;
         }
         // The policy may have changed since Filter.
-        let beyond_units = self.view.beyond_units_of(&target.pod.namespace);
-        let request = request.with_beyond_units(beyond_units);
+        let request = found.with_beyond_units(self.view.beyond_units_of(&target.pod.namespace));
         let rule = self.view.choice_rule();
         let reservation =
             self.view.change(|index| index.reserve(&target.pod, &request, &target.node, &rule))?;
@@ -88,11 +87,11 @@ impl Binder {
         match self.find(target, deadline).await {
             PodLookup::Pod(facts) if facts.uid == target.pod.uid => {
                 let PodFacts { gpu, version, .. } = *facts;
-                let gpu = gpu.map_err(|error| BindError::Refused(error.to_string()))?;
-                if let Some(fault) = gpu.as_ref().and_then(|gpu| gpu.fault.as_ref()) {
+                let asked = gpu.map_err(|error| BindError::Refused(error.to_string()))?;
+                if let Some(fault) = asked.as_ref().and_then(|gpu| gpu.fault.as_ref()) {
                     return Err(BindError::Refused(fault.to_string()));
                 }
-                Ok(gpu.map(|gpu| (gpu.request, version)))
+                Ok(asked.map(|gpu| (gpu.request, version)))
             }
             PodLookup::Pod(_) | PodLookup::NotFound => Err(BindError::Gone),
             PodLookup::Failed(error) => Err(BindError::Refused(error.to_string())),

@@ -39,8 +39,7 @@ impl ReadNodes {
     /// Reads these nodes. Leaves out those that cannot be read.
     pub(super) async fn read(search: &VictimSearch<'_>, nodes: Vec<NodeName>) -> Self {
         let read = search.read(&nodes, READ_TIMEOUT).await;
-        let read = nodes.into_iter().zip(read);
-        Self(read.filter_map(|(node, occupants)| Some((node, occupants?))).collect())
+        Self(nodes.into_iter().zip(read).filter_map(|(node, read)| Some((node, read?))).collect())
     }
 
     /// The cheapest eviction on one of these nodes, without the pods of `left_out`. `None` where no eviction helps, or

@@ -340,8 +340,8 @@ impl Evictor {
         waiting: &mut PodWithoutCard,
         evicted: &mut Evicted,
     ) -> RoundOutcome {
-        let Ok(Some(request)) = pod.request(&self.names) else { return RoundOutcome::Over };
-        let request = request.with_beyond_units(self.view.beyond_units_of(pod.namespace()));
+        let Ok(Some(asked)) = pod.request(&self.names) else { return RoundOutcome::Over };
+        let request = asked.with_beyond_units(self.view.beyond_units_of(pod.namespace()));
         // kube-scheduler has not marked it unschedulable yet, or preempts for it.
         if !pod.is_unschedulable() || pod.nominated_node().is_some() {
             return RoundOutcome::Later;
@@ -529,8 +529,9 @@ impl Evictor {
         evicted: &mut Evicted,
     ) -> RoundOutcome {
         let Victims { node, cards, pods } = victims;
-        let workloads = pods.iter().filter_map(|victim| victim.moved.as_ref()?.workload.clone());
-        evicted.moved.extend(workloads.map(|workload| (workload, Instant::now())));
+        for moved in pods.iter().filter_map(|victim| victim.moved.as_ref()) {
+            evicted.moved.extend(moved.workload.clone().map(|workload| (workload, Instant::now())));
+        }
         self.view.change(|index| index.keep(uid, &node, cards.clone()));
         waiting.kept = Some(KeptCards::new(node.clone(), cards));
         let mut gone = 0;

@@ -190,8 +190,7 @@ impl PodsWithoutCard {
         if **loses == *namespace && pod.priority >= report.priority {
             return false;
         }
-        let uid = uid.clone();
-        self.remove(&uid);
+        self.remove(&uid.clone());
         true
     }
 

@@ -6,6 +6,7 @@
 use std::borrow::Cow;
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::iter::zip;
 use std::sync::{Arc, OnceLock};
 
 use cluster::GpuRequestError;
@@ -314,15 +315,15 @@ impl Decision {
 
     /// Whether another node, which takes pods without a toleration, is below its limits by what is measured.
     fn is_room_elsewhere(&self) -> bool {
-        let asked = self.nodes.places().iter().flatten().map(|place| place.index());
-        let asked: HashSet<usize> = asked.collect();
-        let places = self.snapshot.names().places().iter();
-        places.filter(|place| !asked.contains(&place.index())).any(|place| {
-            let load = self.snapshot.at(*place).load.as_ref();
-            load.filter(|load| !load.repels_pods).is_some_and(|load| {
-                let ratio = self.without(self.policy(), load).measured_limit_ratio();
-                ratio.is_some_and(|ratio| ratio <= 1.0)
-            })
+        let asked: HashSet<usize> =
+            self.nodes.places().iter().flatten().map(|place| place.index()).collect();
+        self.snapshot.names().places().iter().any(|place| {
+            let Some(load) = &self.snapshot.at(*place).load else { return false };
+            if load.repels_pods || asked.contains(&place.index()) {
+                return false;
+            }
+            let ratio = self.without(self.policy(), load).measured_limit_ratio();
+            ratio.is_some_and(|ratio| ratio <= 1.0)
         })
     }
 
@@ -389,12 +390,10 @@ impl Decision {
                 .collect(),
         };
         if let Some(by_cards) = self.card_scores(prepared) {
-            let both = by_cards.into_iter().zip(by_load);
-            return both.map(|(by_cards, by_load)| by_cards.mean(by_load)).collect();
+            return zip(by_cards, by_load).map(|(cards, load)| cards.mean(load)).collect();
         }
         let Some(costs) = self.costs_to_cards(policy, prepared) else { return by_load };
-        let each = by_load.into_iter().zip(costs);
-        each.map(|(by_load, cost)| score_less_card_cost(by_load, cost)).collect()
+        zip(by_load, costs).map(|(score, cost)| score_less_card_cost(score, cost)).collect()
     }
 
     fn prepared_load_scores(&self, prepared: &Prepared) -> Vec<Score> {
@@ -439,9 +438,10 @@ impl Decision {
             // Of the few that Filter lets pass over a limit, fewer would pass again in Prioritize.
             return Some(costs);
         }
-        let accepted = costs.iter().zip(each);
-        let accepted = accepted.filter(|(_, verdict)| *verdict == Verdict::Accepted);
-        let least = accepted.map(|(cost, _)| *cost).min().unwrap_or(Cost(0));
+        let least = zip(&costs, each)
+            .filter_map(|(cost, verdict)| (verdict == Verdict::Accepted).then_some(*cost))
+            .min()
+            .unwrap_or(Cost(0));
         Some(costs.into_iter().map(|cost| cost.beyond(least)).collect())
     }
 
@@ -454,8 +454,8 @@ impl Decision {
     /// The score of each node by its cards, 0 where none fit; `None` for a pod without a GPU request.
     pub fn card_scores(&self, prepared: Option<&Prepared>) -> Option<Vec<Score>> {
         let request = self.request.as_ref()?;
-        let ratings = self.ratings(request, prepared).into_iter();
-        let ratings: Vec<_> = ratings.map(|rating| rating.and_then(Result::ok)).collect();
+        let rated = self.ratings(request, prepared);
+        let ratings: Vec<_> = rated.into_iter().map(|rated| rated.and_then(Result::ok)).collect();
         Some(scores(&ratings, |one, other| self.compare_names(one, other)))
     }
 

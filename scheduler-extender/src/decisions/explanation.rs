@@ -8,8 +8,8 @@ use placement::gpu::{
     Account, Basis, CardFit, Charge, Choice, Fit, FreeCard, NodeCards, Rating, score_less_card_cost,
 };
 use placement::load::{
-    Evaluation, LimitCheck, LimitOutcome, LoadDecision, ReadingStatus, ResolvedMetric, Score, Term,
-    Verdict,
+    Evaluation, LimitCheck, LimitOutcome, LoadDecision, NodeCost, ReadingStatus, ResolvedMetric,
+    Score, Term, Verdict,
 };
 
 use super::Decision;
@@ -146,7 +146,7 @@ impl Explainer<'_> {
         out::Load {
             limits: decision.limits.iter().map(|check| self.limit(check)).collect(),
             terms: decision.terms.iter().map(|term| self.term(evaluation, term)).collect(),
-            hot_value: decision.hot_value,
+            costs: decision.costs.iter().map(node_cost).collect(),
             score: decision.score.get(),
         }
     }
@@ -224,6 +224,11 @@ fn estimated_amount(amount: f64, source: EstimateSource) -> out::EstimatedAmount
         EstimateSource::Fallback => out::EstimateSource::Fallback,
     };
     out::EstimatedAmount { amount, source }
+}
+
+fn node_cost(cost: &NodeCost) -> out::NodeCost {
+    let NodeCost { name, value, points, text } = *cost;
+    out::NodeCost { name: name.to_owned(), value, points, text: text.to_owned() }
 }
 
 fn explain_cards(cards: &NodeCards, fit: &Fit, score: Score) -> out::Cards {

@@ -100,15 +100,16 @@ impl NodeSet {
     fn by_name(&self, names: &NodeNames) -> CandidateNodes {
         let mut known = Vec::new();
         for (word, bits) in self.places.iter().enumerate() {
-            let set = (0..64).filter(|bit| bits >> bit & 1 == 1);
-            known.extend(set.filter_map(|bit| Place::new(word * 64 + bit)));
+            for bit in (0..64).filter(|bit| bits >> bit & 1 == 1) {
+                known.extend(Place::new(word * 64 + bit));
+            }
         }
         known.sort_unstable_by_key(|place| names.rank(*place));
         CandidateNodes::of_places(known, &self.unknown)
     }
 
     fn bytes(&self) -> usize {
-        let unknown = self.unknown.iter().map(|name| UNKNOWN_NAME + name.as_str().len());
-        size_of_val(&*self.places) + unknown.sum::<usize>()
+        let text: usize = self.unknown.iter().map(|name| name.as_str().len()).sum();
+        size_of_val(&*self.places) + self.unknown.len() * UNKNOWN_NAME + text
     }
 }

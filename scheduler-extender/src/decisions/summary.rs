@@ -118,11 +118,12 @@ impl Ranking {
     }
 
     fn best(&self, decision: &Decision) -> Vec<out::ScoredNode> {
-        let best = self.others.iter().take(BEST).map(|(position, score)| out::ScoredNode {
-            node: decision.name(*position).to_string(),
-            score: score.get(),
-        });
-        best.collect()
+        let mut best = Vec::new();
+        for (position, score) in self.others.iter().take(BEST) {
+            let node = decision.name(*position).to_string();
+            best.push(out::ScoredNode { node, score: score.get() });
+        }
+        best
     }
 }
 
@@ -133,9 +134,8 @@ fn nearest(decision: &Decision, verdicts: &Verdicts<'_>) -> Option<out::Nearest>
         return None;
     }
     let by_cards = decision.request.as_ref().and_then(|request| {
-        let positions = 0..decision.len();
-        let by_load = positions.filter(|position| verdicts.each[*position] == Verdict::Accepted);
-        nearest_card(decision, by_load, request)
+        let is_accepted = |position: &usize| verdicts.each[*position] == Verdict::Accepted;
+        nearest_card(decision, (0..decision.len()).filter(is_accepted), request)
     });
     by_cards.or_else(|| nearest_limit(decision, verdicts))
 }
@@ -197,22 +197,23 @@ fn nearest_card(
 
 fn nearest_limit(decision: &Decision, verdicts: &Verdicts<'_>) -> Option<out::Nearest> {
     let policy = decision.policy();
-    let positions = 0..decision.len();
     // A node whose cards do not fit would not take the pod either.
-    let over = positions
+    let (_, position) = (0..decision.len())
         .filter(|position| {
             matches!(verdicts.each[*position], Verdict::Overloaded(_))
                 && decision.no_fit(*position).is_none()
         })
-        .map(|position| (decision.limit_ratio(policy, position), position));
-    let (_, position) = over.min_by(|(one, _), (other, _)| one.total_cmp(other))?;
+        .map(|position| (decision.limit_ratio(policy, position), position))
+        .min_by(|(one, _), (other, _)| one.total_cmp(other))?;
     let load = decision.load(position)?;
     let evaluation = decision.evaluation(policy, &load);
-    let loads = evaluation.limits().filter_map(|check| {
-        let load = check.load.value().filter(|load| load.is_finite())?;
-        Some((load / check.limit.max, load, check.limit))
-    });
-    let (_, load, limit) = loads.max_by(|(one, ..), (other, ..)| one.total_cmp(other))?;
+    let (_, load, limit) = evaluation
+        .limits()
+        .filter_map(|check| {
+            let load = check.load.value().filter(|load| load.is_finite())?;
+            Some((load / check.limit.max, load, check.limit))
+        })
+        .max_by(|(one, ..), (other, ..)| one.total_cmp(other))?;
     Some(out::Nearest::Limit {
         node: decision.name(position).to_string(),
         metric: limit.metric.name.to_string(),

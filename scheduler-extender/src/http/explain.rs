@@ -179,13 +179,13 @@ fn at_decision(decision: &Decision, nodes: Option<&[Name<'_>]>) -> Answer {
 /// whether a node passes over its limit, and the rank of its cards. `text` is the pod's JSON.
 fn now(decider: &Decider, pod: &Pod, text: &[u8], nodes: Option<&[Name<'_>]>) -> Answer {
     let snapshot = decider.view.read();
-    let asked = nodes.into_iter().flatten().map(Name::as_str);
-    if asked.filter(|name| snapshot.load(name).is_none()).count() > MAX_UNKNOWN {
+    let asked = nodes.unwrap_or_default();
+    if asked.iter().filter(|name| snapshot.load(name.as_str()).is_none()).count() > MAX_UNKNOWN {
         let error = format!("more than {MAX_UNKNOWN} of the node names are names of unknown nodes");
         return Answer::failed(StatusCode::BAD_REQUEST, &error);
     }
-    let known = snapshot.loads().map(|(name, _)| name.as_str());
-    let mut names: Vec<&str> = known.chain(nodes.into_iter().flatten().map(Name::as_str)).collect();
+    let mut names: Vec<&str> = asked.iter().map(Name::as_str).collect();
+    names.extend(snapshot.loads().map(|(name, _)| name.as_str()));
     // An explanation lists nodes by name.
     names.sort_unstable();
     names.dedup();

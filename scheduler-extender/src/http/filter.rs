@@ -187,11 +187,9 @@ fn report(
     let fits_somewhere = refused.iter().any(Option::is_none);
     match priority {
         Some(priority) if !fits_somewhere => {
-            let nodes = refused.iter().enumerate();
-            let nodes = nodes
-                .filter(|(_, why)| why.is_some_and(NoFit::is_resolvable))
-                .map(|(position, _)| decision.name(position).clone());
-            evictions.report(&decision.pod, priority, nodes);
+            let helps = |position: &usize| refused[*position].is_some_and(NoFit::is_resolvable);
+            let name = |position| decision.name(position).clone();
+            evictions.report(&decision.pod, priority, (0..refused.len()).filter(helps).map(name));
         }
         _ => evictions.withdraw(&decision.pod),
     }

@@ -38,10 +38,10 @@ impl HostNames {
     /// `service` is the whole name of this program's Service, `NAME.NAMESPACE.svc`.
     #[must_use]
     pub fn new(service: &impl AsRef<str>, configured: &[String]) -> Self {
-        let service = service.as_ref();
-        let ends = service.match_indices('.').map(|(at, _)| at).chain([service.len()]);
-        let mut of_service: Vec<String> = ends.map(|end| service[..end].to_owned()).collect();
-        of_service.push(format!("{service}{CLUSTER_DOMAIN}"));
+        let name = service.as_ref();
+        let mut of_service: Vec<String> =
+            name.match_indices('.').map(|(end, _)| name[..end].to_owned()).collect();
+        of_service.extend([name.to_owned(), format!("{name}{CLUSTER_DOMAIN}")]);
         Self { configured: configured.to_vec(), of_service }
     }
 

@@ -54,17 +54,16 @@ fn node(view: &View, name: &str, cards: &NodeCards) -> Option<Node> {
 }
 
 fn device(view: &View, account: &Account) -> Device {
-    let pods = view.ask(|index| index.pods_on(account)).into_iter().map(|pod| Pod {
-        name: pod.name,
-        namespace: pod.namespace,
-        used: pod.units.0,
-    });
+    let mut pods = Vec::new();
+    for pod in view.ask(|index| index.pods_on(account)) {
+        pods.push(Pod { name: pod.name, namespace: pod.namespace, used: pod.units.0 });
+    }
     let card = &account.card;
     Device {
         id: card.index,
         total: card.units.0,
         used: account.held().0,
-        pods: pods.collect(),
+        pods,
         unhealthy: !card.healthy,
     }
 }

@@ -122,11 +122,11 @@ pub struct Routers {
 pub fn routers(extender: &Arc<Extender>, workers: &Handle) -> Routers {
     let bounded = from_fn_with_state(Arc::new(Admission::new(workers.clone())), admit);
     let close_at_end = from_fn_with_state(Arc::clone(extender), close_at_end);
-    let all = verb_routes(extender).merge(read_only_routes());
-    let all = all.layer(bounded.clone()).layer(close_at_end.clone());
+    let verbs = verb_routes(extender).merge(read_only_routes());
+    let all = verbs.layer(bounded.clone()).layer(close_at_end.clone());
     let own_host = from_fn_with_state(Arc::clone(extender), host::is_own);
-    let read_only = read_only_routes().merge(page::routes());
-    let read_only = read_only.layer(bounded).layer(close_at_end).layer(own_host);
+    let inspected = read_only_routes().merge(page::routes());
+    let read_only = inspected.layer(bounded).layer(close_at_end).layer(own_host);
     Routers {
         all: all.with_state(Arc::clone(extender)),
         read_only: read_only.with_state(Arc::clone(extender)),
@@ -172,10 +172,10 @@ fn read_only_routes() -> Router<Arc<Extender>> {
 async fn timed(
     decider: &Decider,
     path: &'static str,
-    answer: impl Future<Output = Answer>,
+    call: impl Future<Output = Answer>,
 ) -> Answer {
     let start = Instant::now();
-    let answer = answer.await;
+    let answer = call.await;
     decider.metrics.count_call(path, answer.outcome, start.elapsed().as_secs_f64());
     answer
 }

@@ -32,12 +32,9 @@ pub(super) async fn moves(State(extender): State<Arc<Extender>>, uri: Uri) -> An
 async fn answer(extender: &Extender, uri: &Uri) -> Answer {
     let start = Instant::now();
     let decider = &extender.decider;
-    let asked = match shape(uri) {
-        Ok(asked) => asked,
-        Err(error) => return Answer::failed(StatusCode::BAD_REQUEST, &error),
-    };
-    let request = match request(&asked) {
-        Ok(request) => request,
+    let read = shape(uri).and_then(|asked| request(&asked).map(|request| (asked, request)));
+    let (asked, request) = match read {
+        Ok(read) => read,
         Err(error) => return Answer::failed(StatusCode::BAD_REQUEST, &error),
     };
     let now = decider.now();
@@ -61,10 +58,11 @@ async fn answer(extender: &Extender, uri: &Uri) -> Answer {
     };
     tracing::debug!(seconds = start.elapsed().as_secs_f64(), "searched for moves");
     let Search { proposal, nodes, stays } = found;
-    let stays = stays.into_iter().map(|(why, pods)| Staying {
-        reason: reason(why),
-        pods: u32::try_from(pods).unwrap_or(u32::MAX),
-    });
+    let mut staying = Vec::new();
+    for (why, pods) in stays {
+        let pods = u32::try_from(pods).unwrap_or(u32::MAX);
+        staying.push(Staying { reason: reason(why), pods });
+    }
     Answer::new(
         "ok",
         &Moves {
@@ -73,7 +71,7 @@ async fn answer(extender: &Extender, uri: &Uri) -> Answer {
             asked,
             proposal: proposal.map(wire),
             nodes: u32::try_from(nodes).unwrap_or(u32::MAX),
-            staying: stays.collect(),
+            staying,
         },
     )
 }
@@ -114,24 +112,25 @@ fn request(asked: &Shape) -> Result<GpuRequest, String> {
         units: Units(units),
         card_use: CardUse { cards: asked.cards, ..CardUse::default() },
     };
-    let request = GpuRequest::with_options([asks], CardOptions::default());
-    let request = request.map_err(|error| error.to_string())?;
-    let request = request.ok_or("units: expected 1 or more")?;
+    let request = GpuRequest::with_options([asks], CardOptions::default())
+        .map_err(|error| error.to_string())?
+        .ok_or("units: expected 1 or more")?;
     Ok(request.with_beyond_units(BeyondUnits::ALL))
 }
 
 fn wire(proposal: moves::Proposal) -> Proposal {
-    let moves = proposal.moves.into_iter().map(|it| Move {
-        namespace: it.pod.namespace,
-        name: it.pod.name,
-        workload: it.workload.map(|it| it.name).unwrap_or_default(),
-        priority: it.priority,
-        units: it.units,
-        from_cards: it.from,
-        to: it.to.to_string(),
-        to_cards: it.to_cards,
-    });
-    Proposal { node: proposal.node.to_string(), cards: proposal.indices, moves: moves.collect() }
+    let wire_move = |proposed: moves::ProposedMove| Move {
+        namespace: proposed.pod.namespace,
+        name: proposed.pod.name,
+        workload: proposed.workload.map(|workload| workload.name).unwrap_or_default(),
+        priority: proposed.priority,
+        units: proposed.units,
+        from_cards: proposed.from,
+        to: proposed.to.to_string(),
+        to_cards: proposed.to_cards,
+    };
+    let moves = proposal.moves.into_iter().map(wire_move).collect();
+    Proposal { node: proposal.node.to_string(), cards: proposal.indices, moves }
 }
 
 fn reason(why: Stays) -> StayReason {

@@ -35,10 +35,10 @@ pub(super) fn by_load(decider: &Decider, body: &[u8]) -> Answer {
     };
     let pod = args.pod.clone();
     let victims: BTreeMap<_, _> = args.victims().collect();
-    let nodes = victims.keys().map(Name::as_str);
     decider.end_in_flight(&pod);
     // Evictions free cards, so the entry for GPU pods checks cards with the victims.
-    let decision = decider.decision_for(&pod, nodes, decider.now()).without_cards();
+    let decision =
+        decider.decision_for(&pod, victims.keys().map(Name::as_str), decider.now()).without_cards();
     let verdicts = decision.verdicts(decision.policy(), None);
     let mut passes = verdicts.each.iter().map(|verdict| *verdict == Verdict::Accepted);
     answer(BY_LOAD, &pod, victims, |_, _| passes.next().unwrap_or(false))
@@ -86,10 +86,7 @@ async fn cards(extender: &Extender, body: &[u8]) -> Answer {
     };
     let preemption = Preemption { search, now: decider.now() };
     let nodes = victims.len();
-    let victims = preemption.answer(victims.into_iter()).await;
-    log(BY_CARDS, &pod, nodes, victims.len());
-    let outcome = if victims.is_empty() { "no node" } else { "ok" };
-    Answer::new(outcome, &PreemptionResult { victims })
+    answer_with(BY_CARDS, &pod, nodes, preemption.answer(victims.into_iter()).await)
 }
 
 /// The candidates for which `keep` returns true. It is called in the order of their names.
@@ -100,15 +97,19 @@ fn answer<'a>(
     mut keep: impl FnMut(&str, &MetaVictims<'_>) -> bool,
 ) -> Answer {
     let nodes = victims.len();
-    let victims: Vec<_> =
-        victims.into_iter().filter(|(node, victims)| keep(node.as_str(), victims)).collect();
-    log(verb, pod, nodes, victims.len());
-    let outcome = if victims.is_empty() { "no node" } else { "ok" };
-    Answer::new(outcome, &PreemptionResult { victims })
+    let kept = victims.into_iter().filter(|(node, victims)| keep(node.as_str(), victims)).collect();
+    answer_with(verb, pod, nodes, kept)
 }
 
-/// Of so many candidates, so many are kept.
-fn log(verb: &str, pod: &Pod, nodes: usize, kept: usize) {
+/// Answers with the candidates that are kept of `nodes`.
+fn answer_with<'a>(
+    verb: &str,
+    pod: &Pod,
+    nodes: usize,
+    victims: Vec<(Name<'a>, MetaVictims<'a>)>,
+) -> Answer {
     let (uid, namespace, pod) = (pod.uid(), pod.namespace(), pod.name());
-    tracing::debug!(%uid, namespace, pod, nodes, kept, "{verb}");
+    tracing::debug!(%uid, namespace, pod, nodes, kept = victims.len(), "{verb}");
+    let outcome = if victims.is_empty() { "no node" } else { "ok" };
+    Answer::new(outcome, &PreemptionResult { victims })
 }

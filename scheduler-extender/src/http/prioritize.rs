@@ -23,8 +23,8 @@ pub(super) fn by_load(decider: &Decider, body: &[u8]) -> Answer {
     let Decided { decision, names, .. } = &decided;
     decider.record_if_new(decision);
     let scale = decision.scale(decision.policy());
-    let scores = decision.scores(decision.policy(), Some(decided.prepared()));
-    let scores: Vec<i64> = scores.into_iter().map(|score| score.on(scale)).collect();
+    let exact = decision.scores(decision.policy(), Some(decided.prepared()));
+    let scores: Vec<i64> = exact.into_iter().map(|score| score.on(scale)).collect();
     if let Some(node) = likely_node(&scores, &decision.pod.uid) {
         decider.count_in_flight(decision, node);
     }
@@ -57,8 +57,8 @@ pub(super) fn by_cards(decider: &Decider, body: &[u8]) -> Answer {
     };
     let decided = decider.decide(request);
     let Decided { decision, names, .. } = &decided;
-    let scores = decision.card_scores(Some(decided.prepared()));
-    let scores = scores.unwrap_or_else(|| vec![Score::ZERO; decision.len()]);
-    let scores: Vec<i64> = scores.into_iter().map(|score| score.on(Scale::TEN)).collect();
+    let by_cards = decision.card_scores(Some(decided.prepared()));
+    let exact = by_cards.unwrap_or_else(|| vec![Score::ZERO; decision.len()]);
+    let scores: Vec<i64> = exact.into_iter().map(|score| score.on(Scale::TEN)).collect();
     Answer::of_json("ok", priorities(names, &scores))
 }

@@ -84,11 +84,12 @@ async fn state(State(extender): State<Arc<Extender>>, uri: Uri, headers: HeaderM
     let decider = &extender.decider;
     let now = decider.now();
     let version = extender.state.refresh(&decider.view, extender.replica(), now);
-    let known = headers.get_all(IF_NONE_MATCH).iter().filter_map(|tags| tags.to_str().ok());
-    let mut known = known.flat_map(|tags| tags.split(','));
     let tag = format!("\"{version}\"");
-    if known.any(|known| known.trim().trim_start_matches("W/") == tag) {
-        return (StatusCode::NOT_MODIFIED, [(ETAG, tag)]).into_response();
+    let is_current = |known: &str| known.trim().trim_start_matches("W/") == tag;
+    for tags in headers.get_all(IF_NONE_MATCH) {
+        if tags.to_str().is_ok_and(|tags| tags.split(',').any(is_current)) {
+            return (StatusCode::NOT_MODIFIED, [(ETAG, tag)]).into_response();
+        }
     }
     let since = query_field(&uri, "since");
     let state = extender.state.since(since.as_deref(), now);

@@ -33,20 +33,19 @@ pub(super) async fn shadow(State(extender): State<Arc<Extender>>, headers: Heade
     let mut missing = Vec::new();
     if let Some(others) = extender.others_to_ask(&headers) {
         let answers = others.query(PATH, None).await;
-        let texts = answers.bodies.iter();
-        let shadows = texts.filter_map(|text| serde_json::from_slice::<out::Shadow>(text).ok());
-        pods = newest_first(pods, shadows.flat_map(|shadow| shadow.pods));
+        for text in &answers.bodies {
+            if let Ok(shadow) = serde_json::from_slice::<out::Shadow>(text) {
+                pods.extend(shadow.pods);
+            }
+        }
+        pods = newest_first(pods);
         missing = answers.missing;
     }
     Answer::new("ok", &out::Shadow { time: now, missing, pods })
 }
 
 /// The newest comparison of each pod, newest first.
-fn newest_first(
-    own: Vec<out::ShadowedPod>,
-    others: impl Iterator<Item = out::ShadowedPod>,
-) -> Vec<out::ShadowedPod> {
-    let mut pods: Vec<_> = own.into_iter().chain(others).collect();
+fn newest_first(mut pods: Vec<out::ShadowedPod>) -> Vec<out::ShadowedPod> {
     pods.sort_by_key(|pod| Reverse(pod.time));
     let mut seen = HashSet::new();
     pods.retain(|pod| seen.insert(pod.pod.uid.clone()));

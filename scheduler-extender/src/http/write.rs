@@ -72,8 +72,7 @@ impl<'a> Rejections<'a> {
         json.extend_from_slice(br#"{"NodeNames":["#);
         let begin = json.len();
         let mut from = 0;
-        let rejected = self.nodes.iter().map(|(position, _)| *position);
-        for position in rejected.chain([names.len()]) {
+        for position in self.nodes.iter().map(|(position, _)| *position).chain([names.len()]) {
             let passed = names.range(from, position);
             if json.len() > begin && !passed.is_empty() {
                 json.push(b',');

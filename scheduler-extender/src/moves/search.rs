@@ -8,7 +8,8 @@ use cluster::{Budgets, CallError, Client, NodeRoom, Stays, beyond_budgets, resid
 use futures::{StreamExt as _, stream};
 use jiff::{SignedDuration, Timestamp};
 use placement::gpu::{
-    ChoiceRule, Movable, MoveNode, MovePlan, NodeCards, Wanted, fewest_moves, fewest_to_leave,
+    Account, Choice, ChoiceRule, Movable, MoveNode, MovePlan, NodeCards, Wanted, fewest_moves,
+    fewest_to_leave,
 };
 use placement::load::{Evaluation, Verdict};
 use placement::names::Names;
@@ -95,8 +96,7 @@ impl MoveSearch<'_> {
                 if nodes.read.len() + unread.len() > MAX_READ {
                     break;
                 }
-                let unread: Vec<usize> = unread.into_iter().collect();
-                self.read(&mut nodes, &unread, &current, &mut budgets).await;
+                self.read(&mut nodes, &Vec::from_iter(unread), &current, &mut budgets).await;
             } else if let Some(surplus) = nodes.surplus(&next) {
                 stay.insert(surplus);
             } else {
@@ -127,18 +127,21 @@ impl MoveSearch<'_> {
             let decided = DecidedPod::new(pod, estimates, SignedDuration::ZERO);
             decided.with_declared(pod.declared(self.names))
         };
-        let reads = stream::iter(names).map(async |(at, name)| {
+        let calls = stream::iter(names).map(async |(at, name)| {
             let node = name.as_str();
             let read = residents(self.client, node, self.names, decide, CALL_TIMEOUT);
             (at, read.await)
         });
-        let mut reads: Vec<_> = reads.buffer_unordered(MAX_CONCURRENT).collect().await;
-        let read = reads.iter().filter_map(|(_, read)| read.as_ref().ok()).flat_map(|it| &it.1);
-        let movable = read.filter(|resident| resident.stays.is_none());
-        let namespaces = movable.map(|resident| resident.namespace().to_owned()).collect();
+        let mut reads: Vec<_> = calls.buffer_unordered(MAX_CONCURRENT).collect().await;
+        let mut namespaces = BTreeSet::new();
+        for resident in reads.iter().flat_map(|(_, read)| read).flat_map(|(_, pods)| pods) {
+            if resident.stays.is_none() {
+                namespaces.insert(resident.namespace().to_owned());
+            }
+        }
         budgets.read(self.client, namespaces, CALL_TIMEOUT).await;
-        for (_, residents) in reads.iter_mut().filter_map(|(_, read)| read.as_mut().ok()) {
-            residents.iter_mut().for_each(|resident| resident.cover(budgets));
+        for resident in reads.iter_mut().flat_map(|(_, read)| read).flat_map(|(_, pods)| pods) {
+            resident.cover(budgets);
         }
         for (at, read) in reads {
             match read {
@@ -240,35 +243,33 @@ impl<'s> Nodes<'s> {
         self.read.insert(at, read);
         for (at, node) in self.all.iter_mut().enumerate() {
             let room = self.read.get(&at).and_then(Option::as_ref).map(|(room, _)| room);
-            let free = self.resources.iter().map(|resource| match room {
+            let free = |resource: &String| match room {
                 Some(room) => room.free.get(resource).copied().unwrap_or_default(),
                 None => UNREAD,
-            });
-            node.free = free.collect();
+            };
+            node.free = self.resources.iter().map(free).collect();
         }
     }
 
     fn amounts(&self, takes: &BTreeMap<String, f64>) -> Vec<f64> {
-        let amounts = self.resources.iter().map(|resource| takes.get(resource));
-        amounts.map(|amount| amount.copied().unwrap_or_default()).collect()
+        self.resources.iter().map(|name| takes.get(name).copied().unwrap_or_default()).collect()
     }
 
     /// The pods of a node that may be moved.
     fn movable(&self, at: usize, pod: &MovesFor<'_>, stay: &BTreeSet<PodUid>) -> Vec<Movable> {
-        let residents = self.residents(at).into_iter().flatten();
-        let may_go = residents.filter(|it| self.why_stays(at, it, pod).is_none());
-        may_go
-            .filter(|it| !stay.contains(&it.uid))
-            .filter(|it| it.takes.keys().all(|resource| self.resources.contains(resource)))
-            .map(|it| Movable {
-                uid: it.uid.clone(),
-                request: it.request.clone().map(|request| {
-                    let beyond = self.snapshot.beyond_units_of(&it.pod.namespace);
-                    request.with_beyond_units(beyond)
-                }),
-                takes: self.amounts(&it.takes),
-            })
-            .collect()
+        let mut movable = Vec::new();
+        for resident in self.residents(at).into_iter().flatten() {
+            let stays = self.why_stays(at, resident, pod).is_some() || stay.contains(&resident.uid);
+            if !stays && resident.takes.keys().all(|resource| self.resources.contains(resource)) {
+                let beyond = self.snapshot.beyond_units_of(&resident.pod.namespace);
+                movable.push(Movable {
+                    uid: resident.uid.clone(),
+                    request: resident.request.clone().map(|asked| asked.with_beyond_units(beyond)),
+                    takes: self.amounts(&resident.takes),
+                });
+            }
+        }
+        movable
     }
 
     /// The plan with the fewest moves. One goes to nodes that are not read as if they had room.
@@ -335,16 +336,16 @@ impl<'s> Nodes<'s> {
     /// A pod that the plan moves beyond what budgets allow together, or beside another of its workload without a
     /// budget.
     fn surplus(&self, plan: &MovePlan) -> Option<PodUid> {
-        let moved = plan.moves.iter().filter_map(|it| self.resident(plan.node, &it.pod));
-        let moved: Vec<&Resident> = moved.collect();
+        let moved: Vec<&Resident> =
+            plan.moves.iter().filter_map(|step| self.resident(plan.node, &step.pod)).collect();
         let beyond = beyond_budgets(moved.iter().map(|pod| pod.covering.as_slice()));
         let mut workloads = BTreeSet::new();
-        let mut both = moved.iter().zip(beyond);
-        let surplus = both.find(|(pod, beyond)| {
-            let workload = workload(pod);
-            *beyond || (pod.covering.is_empty() && !workloads.insert(workload))
-        });
-        surplus.map(|(pod, _)| pod.uid.clone())
+        for (pod, beyond) in moved.into_iter().zip(beyond) {
+            if beyond || (pod.covering.is_empty() && !workloads.insert(workload(pod))) {
+                return Some(pod.uid.clone());
+            }
+        }
+        None
     }
 
     /// The pods of these nodes that are not moved, counted by the reason.
@@ -375,24 +376,25 @@ impl<'s> Nodes<'s> {
 
     fn proposal(&self, plan: &MovePlan) -> Proposal {
         let node = &self.all[plan.node];
-        let moves = plan.moves.iter().filter_map(|it| {
-            let resident = self.resident(plan.node, &it.pod)?;
-            let cards = it.choice.iter().flat_map(|choice| &choice.cards);
-            Some(ProposedMove {
+        let indices_of = |choice: &Choice| choice.cards.iter().map(|card| card.index).collect();
+        let mut moves = Vec::new();
+        for step in &plan.moves {
+            let Some(resident) = self.resident(plan.node, &step.pod) else { continue };
+            moves.push(ProposedMove {
                 pod: resident.pod.clone(),
                 workload: workload(resident),
                 priority: resident.priority,
                 units: resident.request.as_ref().map_or(0, |request| request.peak().0),
-                from: indices(&node.cards, &it.pod),
-                to: self.all[it.to].name.clone(),
-                to_cards: cards.map(|card| card.index).collect(),
-            })
-        });
+                from: indices(&node.cards, &step.pod),
+                to: self.all[step.to].name.clone(),
+                to_cards: step.choice.as_ref().map_or_else(Vec::new, indices_of),
+            });
+        }
         Proposal {
             node: node.name.clone(),
             cards: plan.choice.card_ids(),
-            indices: plan.choice.cards.iter().map(|card| card.index).collect(),
-            moves: moves.collect(),
+            indices: indices_of(&plan.choice),
+            moves,
         }
     }
 }
@@ -405,9 +407,6 @@ fn workload(pod: &Resident) -> Option<Workload> {
 
 /// The indices of the cards that a pod is charged on.
 fn indices(cards: &NodeCards, pod: &PodUid) -> Vec<u32> {
-    let charged = cards
-        .accounts()
-        .iter()
-        .filter(|account| account.charges.iter().any(|charge| charge.pod == *pod));
-    charged.map(|account| account.card.index).collect()
+    let is_on = |account: &&Account| account.charges.iter().any(|charge| charge.pod == *pod);
+    cards.accounts().iter().filter(is_on).map(|account| account.card.index).collect()
 }

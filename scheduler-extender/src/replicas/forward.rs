@@ -184,9 +184,9 @@ impl Forwarder {
     ) -> Result<Response, CallError> {
         let call = async {
             let _permit = self.at_once.acquire().await;
-            let request = self.client.post(leader, path).body(body);
-            let request = request.header(CONTENT_TYPE, "application/json").header(FORWARDED, "1");
-            read(request.send().await.map_err(AnswerError::from)?).await
+            let request = self.client.post(leader, path).header(CONTENT_TYPE, "application/json");
+            let answer = request.header(FORWARDED, "1").body(body).send().await;
+            read(answer.map_err(AnswerError::from)?).await
         };
         timeout(limit, call).await.unwrap_or(Err(CallError::Silent))
     }
@@ -208,11 +208,11 @@ async fn read(answer: reqwest::Response) -> Result<Response, CallError> {
     if status == StatusCode::MISDIRECTED_REQUEST {
         return Err(CallError::NotTheLeader);
     }
-    let kind = answer.headers().get(CONTENT_TYPE).cloned();
+    let json = HeaderValue::from_static("application/json");
+    let kind = answer.headers().get(CONTENT_TYPE).cloned().unwrap_or(json);
     let body = http_client::body(answer, MAX_ANSWER).await?;
     let mut response = Response::new(Body::from(body));
     *response.status_mut() = status;
-    let kind = kind.unwrap_or(HeaderValue::from_static("application/json"));
     response.headers_mut().insert(CONTENT_TYPE, kind);
     Ok(response)
 }

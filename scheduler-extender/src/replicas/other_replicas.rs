@@ -83,11 +83,10 @@ impl OtherReplicas {
                 return OtherAnswers { missing, ..OtherAnswers::default() };
             }
         };
-        let found: BTreeSet<_> = found.into_iter().filter(|at| !self.own.contains(at)).collect();
-        let asked = found.into_iter().take(MAX_REPLICAS);
-        let answers = asked.map(|at| async move { (at, self.query_one(at, path, body).await) });
+        let others: BTreeSet<_> = found.into_iter().filter(|at| !self.own.contains(at)).collect();
+        let ask = |at| async move { (at, self.query_one(at, path, body).await) };
         let mut all = OtherAnswers::default();
-        for (at, answer) in join_all(answers).await {
+        for (at, answer) in join_all(others.into_iter().take(MAX_REPLICAS).map(ask)).await {
             match answer {
                 Ok((StatusCode::OK, body)) => all.bodies.push(body),
                 // It has nothing to tell, as of a pod that it does not know, or is of an older version.

@@ -88,7 +88,7 @@ fn wire_sharing(card: &FreeCard) -> Option<Sharing> {
 
 fn charges(view: &View, account: &Account) -> Vec<Charge> {
     view.ask(|index| {
-        let charges = account.charges.iter().map(|charge| {
+        let wire = |charge: &gpu::Charge| {
             let (namespace, name) = if charge.basis == Basis::Unmanaged {
                 (String::new(), String::new())
             } else {
@@ -96,7 +96,7 @@ fn charges(view: &View, account: &Account) -> Vec<Charge> {
             };
             let (units, cores) = (charge.units.0, charge.cores.0);
             Charge { namespace, name, units, cores, basis: wire_basis(charge.basis) }
-        });
-        charges.collect()
+        };
+        account.charges.iter().map(wire).collect()
     })
 }

@@ -91,10 +91,10 @@ impl StateReport {
     /// The state, or what has changed since the version `since`, as last computed.
     pub fn since(&self, since: Option<&str>, now: Timestamp) -> State {
         let mut computed = self.lock();
-        let since = since.and_then(|version| self.number(version));
-        let since = since.filter(|number| (computed.base..=computed.number).contains(number));
+        let kept = computed.base..=computed.number;
+        let from = since.and_then(|version| self.number(version)).filter(|at| kept.contains(at));
         let version = self.version(computed.number);
-        computed.state(version, since.map(|number| (number, self.version(number))), now)
+        computed.state(version, from.map(|number| (number, self.version(number))), now)
     }
 
     fn version(&self, number: u64) -> String {
@@ -183,8 +183,12 @@ impl Computed {
             }
             push_cards(&mut cards, row, &mut self.models);
         }
-        let gone = self.gone.iter().filter(|(_, number)| since.is_some() && **number > after);
-        let mut removed: Vec<String> = gone.map(|(name, _)| name.to_string()).collect();
+        let mut removed = Vec::new();
+        for (name, number) in &self.gone {
+            if since.is_some() && *number > after {
+                removed.push(name.to_string());
+            }
+        }
         removed.sort_unstable();
         State {
             version,
@@ -240,15 +244,14 @@ fn push_cards(cards: &mut Cards, row: &Row, models: &mut Names) {
 
 /// The metrics of a policy, once each: those of limits first.
 fn metrics(policy: &ResolvedPolicy) -> Vec<MetricName> {
-    let limits = policy.all_rules().flat_map(|rules| &rules.limits).map(|limit| &limit.metric.name);
-    let weights =
-        policy.all_rules().flat_map(|rules| &rules.weights).map(|weight| &weight.metric.name);
     let mut names: Vec<MetricName> = Vec::new();
-    for name in limits.chain(weights) {
+    let mut add = |name: &MetricName| {
         if !names.contains(name) {
             names.push(name.clone());
         }
-    }
+    };
+    policy.all_rules().flat_map(|rules| &rules.limits).for_each(|limit| add(&limit.metric.name));
+    policy.all_rules().flat_map(|rules| &rules.weights).for_each(|weight| add(&weight.metric.name));
     names
 }
 
@@ -257,24 +260,24 @@ fn described(metrics: &[MetricName], policy: Option<&ResolvedPolicy>) -> Vec<Met
     let Some(common) = policy.and_then(|policy| policy.all_rules().next()) else {
         return Vec::new();
     };
-    let described = metrics.iter().map(|name| {
+    let metric = |name: &MetricName| {
         let limit = common.limits.iter().find(|limit| limit.metric.name == *name);
         let weight = common.weights.iter().find(|weight| weight.metric.name == *name);
         let (max, share) = (limit.map(|limit| limit.max), weight.map(|weight| weight.share));
         Metric { name: name.to_string(), max, share }
-    });
-    described.collect()
+    };
+    metrics.iter().map(metric).collect()
 }
 
 /// The pools of a policy with their limits.
 fn pools(metrics: &[MetricName], policy: &ResolvedPolicy) -> Vec<Pool> {
     let mut pools = Vec::new();
     for (pool, rules) in policy.policy.pools.iter().zip(policy.all_rules().skip(1)) {
-        let max = metrics.iter().map(|name| {
-            let limit = rules.limits.iter().find(|limit| limit.metric.name == *name);
-            limit.map(|limit| limit.max)
-        });
-        pools.push(Pool { name: pool.name.to_string(), max: max.collect() });
+        let max_of = |name: &MetricName| {
+            Some(rules.limits.iter().find(|limit| limit.metric.name == *name)?.max)
+        };
+        let max = metrics.iter().map(max_of).collect();
+        pools.push(Pool { name: pool.name.to_string(), max });
     }
     pools
 }

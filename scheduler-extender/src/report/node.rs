@@ -20,7 +20,6 @@ pub fn node_detail(decider: &Decider, name: &str, replica: Replica) -> Option<No
     // A pod that uses nothing: the limits and the score of the node alone.
     let decision = decider.decision_for_none([name], now);
     let explained = decisions::explain(&decision, api::explain::DecisionBasis::Now, [0]);
-    let explained = explained.nodes.into_iter().next();
     let back_off = snapshot.back_offs.get(&node);
     let policy = &snapshot.policy;
     let pool = load.and_then(|load| pool_of(policy, &load.labels));
@@ -29,7 +28,7 @@ pub fn node_detail(decider: &Decider, name: &str, replica: Replica) -> Option<No
         replica,
         name: name.to_owned(),
         pool: pool.map(|pool| policy.policy.pools[pool].name.to_string()),
-        load: explained.and_then(|node| node.load),
+        load: explained.nodes.into_iter().next().and_then(|node| node.load),
         recent_pods: load.map_or(0, |load| u32::try_from(load.recent.len()).unwrap_or(u32::MAX)),
         requested_cpu: load.and_then(|load| load.requested_cpu),
         cpu: load.and_then(|load| load.capacity.cpu),

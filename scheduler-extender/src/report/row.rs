@@ -73,8 +73,8 @@ impl Rows<'_> {
             self.set_load(&mut row, load);
         }
         if let Some(cards) = &state.cards {
-            let unplaced = cards.unplaced().iter().map(|(_, units)| u64::from(units.0));
-            row.unplaced = u32::try_from(unplaced.sum::<u64>()).unwrap_or(u32::MAX);
+            let unplaced: u64 = cards.unplaced().iter().map(|(_, units)| u64::from(units.0)).sum();
+            row.unplaced = u32::try_from(unplaced).unwrap_or(u32::MAX);
             row.cards = self.cards(name, cards);
         }
         row

@@ -67,12 +67,12 @@ pub fn compare(decision: &Decision, shadow: &ResolvedPolicy) -> Comparison {
     let shadow = Answers::of(decision, shadow);
     let best = policy.best();
     let best_of_shadow = shadow.best();
-    let best_for_both = best.iter().filter(|node| best_of_shadow.binary_search(node).is_ok());
+    let best_for_both = best.iter().filter(|at| best_of_shadow.binary_search(at).is_ok()).count();
     Comparison {
         pod: Arc::clone(&decision.pod),
         time: decision.time,
         nodes: decision.len(),
-        best_for_both: best_for_both.count(),
+        best_for_both,
         policy: policy.result(&shadow, &best, decision),
         shadow: shadow.result(&policy, &best_of_shadow, decision),
     }

@@ -53,8 +53,8 @@ impl Samples {
 
     /// The comparisons of the last hour, newest first.
     pub(super) fn newest_first(&self, now: Timestamp) -> Vec<Arc<Comparison>> {
-        let newest = self.samples.iter().rev().map(|(_, sample)| sample);
-        newest.filter(|sample| now.duration_since(sample.time).abs() < MAX_AGE).cloned().collect()
+        let is_recent = |sample: &&Arc<Comparison>| now.duration_since(sample.time).abs() < MAX_AGE;
+        self.samples.iter().rev().map(|(_, sample)| sample).filter(is_recent).cloned().collect()
     }
 }
 

@@ -9,6 +9,7 @@
 mod read;
 
 use std::collections::BTreeSet;
+use std::iter::zip;
 
 use cluster::{Client, Occupants, Pod, PodReference, beyond_budgets};
 use placement::gpu::{
@@ -85,17 +86,17 @@ impl VictimSearch<'_> {
         left_out: &BTreeSet<PodUid>,
     ) -> NodeResult {
         let snapshot = self.view.read();
-        let Some(cards) = snapshot.cards(node.as_str()) else { return NodeResult::NoneHelps };
+        let Some(held) = snapshot.cards(node.as_str()) else { return NodeResult::NoneHelps };
         if occupants.keeps_out {
             return NodeResult::NoneHelps;
         }
         let uid = self.pod.uid();
         let rule = snapshot.choice_rule();
         // Before pods that are ending are left out: a client still ends these.
-        let undrained = cards.undrained_clients();
+        let undrained = held.undrained_clients();
         // What pods that are ending hold will be free, and what is held for pods that are gone.
         let cards =
-            cards.without(|pod| occupants.ending.contains(pod) || cards.departed().contains(pod));
+            held.without(|pod| occupants.ending.contains(pod) || held.departed().contains(pod));
         if cards.fit_without(|pod| *pod == uid, &uid, self.request, &rule).is_ok() {
             return NodeResult::Fits;
         }
@@ -117,12 +118,12 @@ impl VictimSearch<'_> {
             going.retain(|pod| chosen.pods.contains(&pod.uid));
             let surplus = surplus(occupants, &going);
             if surplus.is_empty() {
-                let victims = going.iter().filter_map(|pod| occupants.names.get(&pod.uid).cloned());
+                let named = |pod: &Evictable| occupants.names.get(&pod.uid).cloned();
                 return NodeResult::Eviction(Eviction {
                     node: node.clone(),
                     cost: Cost::of(&going),
                     cards: chosen.choice.card_ids(),
-                    victims: victims.collect(),
+                    victims: going.iter().filter_map(named).collect(),
                 });
             }
             evictable.retain(|pod| !surplus.contains(&pod.uid));
@@ -153,17 +154,12 @@ pub(crate) fn fewest_on_cards(
     request: &GpuRequest,
     rule: &ChoiceRule,
 ) -> Option<usize> {
-    let charges = cards.accounts().iter().flat_map(|account| &account.charges);
-    let pods: BTreeSet<&PodUid> = charges.map(|charge| &charge.pod).collect();
-    let all: Vec<Evictable> = pods
-        .into_iter()
-        .map(|uid| Evictable {
-            uid: uid.clone(),
-            priority: 0,
-            violates_budget: false,
-            frees: Vec::new(),
-        })
-        .collect();
+    let mut pods: BTreeSet<&PodUid> = BTreeSet::new();
+    for account in cards.accounts() {
+        pods.extend(account.charges.iter().map(|charge| &charge.pod));
+    }
+    let evictable = |uid| Evictable { uid, priority: 0, violates_budget: false, frees: Vec::new() };
+    let all: Vec<Evictable> = pods.into_iter().cloned().map(evictable).collect();
     let from =
         Candidates { evictable: &all, of_dry_run: &BTreeSet::new(), shortfall: &Shortfall::new() };
     Some(victims(cards, pod, request, from, rule)?.pods.len())
@@ -201,6 +197,5 @@ fn surplus(occupants: &Occupants, going: &[Evictable]) -> BTreeSet<PodUid> {
     let mut by_priority: Vec<&Evictable> = going.iter().collect();
     by_priority.sort_by_key(|pod| pod.priority);
     let beyond = beyond_budgets(by_priority.iter().map(|pod| occupants.covering(&pod.uid)));
-    let surplus = by_priority.into_iter().zip(beyond).filter(|(_, beyond)| *beyond);
-    surplus.map(|(pod, _)| pod.uid.clone()).collect()
+    zip(by_priority, beyond).filter(|(_, beyond)| *beyond).map(|(pod, _)| pod.uid.clone()).collect()
 }

@@ -48,16 +48,16 @@ impl VictimSearch<'_> {
         // The time of one call is left for the budgets.
         let of_nodes = ReadTime { deadline: time.deadline - time.call, ..time };
         let permits = Semaphore::new(MAX_CONCURRENT);
-        let read = nodes.iter().take(MAX_READ);
-        let read = join_all(read.map(|node| self.read_node(node, of_nodes, &permits))).await;
+        let read_node = |node| self.read_node(node, of_nodes, &permits);
+        let read = join_all(nodes.iter().take(MAX_READ).map(read_node)).await;
         let mut budgets = Budgets::default();
         if let Some(limit) = time.of_call() {
-            let namespaces = read.iter().flatten().flat_map(NodePods::namespaces);
-            let namespaces = namespaces.map(str::to_owned).collect();
+            let namespaces =
+                read.iter().flatten().flat_map(NodePods::namespaces).map(str::to_owned).collect();
             budgets.read(self.client, namespaces, limit).await;
         }
-        let occupants = read.into_iter().map(|pods| Some(pods?.occupants(&budgets)));
-        let mut occupants: Vec<_> = occupants.collect();
+        let mut occupants: Vec<_> =
+            read.into_iter().map(|pods| Some(pods?.occupants(&budgets))).collect();
         occupants.resize(nodes.len(), None);
         occupants
     }

@@ -208,8 +208,9 @@ fn repriced(snapshot: &Snapshot, measure: &Measure) -> Option<Measure> {
 /// What pods hold of cards in the snapshot.
 fn held(snapshot: &Snapshot) -> HeldParts {
     let mut held = HeldParts::default();
-    let accounts = snapshot.nodes_with_cards().flat_map(|(_, node)| node.accounts());
-    accounts.for_each(|account| held.count_account(account));
+    for account in snapshot.nodes_with_cards().flat_map(|(_, node)| node.accounts()) {
+        held.count_account(account);
+    }
     held
 }
 

@@ -73,9 +73,8 @@ pub fn select_pod(view: &View, names: &Names, pod: &Pod, now: Timestamp) -> Opti
             if !(is_ending || has_ended || counts) {
                 return None;
             }
-            let node = node.clone();
             let usage = pod_use(&current, pod, names, now);
-            Some(WatchedPod::Bound(BoundPod { uid: facts.uid, node, at, usage }))
+            Some(WatchedPod::Bound(BoundPod { uid: facts.uid, node: node.clone(), at, usage }))
         }
         (Ok(None), ..) => None,
         _ => {

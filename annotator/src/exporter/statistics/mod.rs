@@ -277,16 +277,16 @@ impl<'de> Visitor<'de> for BodySeed<'_> {
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<StatisticsBody, A::Error> {
         let mut sample_interval_seconds = None;
         let mut uptime_seconds = None;
-        let mut values = None;
+        let mut entries = None;
         while let Some(field) = map.next_key()? {
             match field {
                 Field::SampleInterval => sample_interval_seconds = map.next_value()?,
                 Field::Uptime => uptime_seconds = map.next_value()?,
-                Field::Values => values = Some(map.next_value_seed(Entries::new(self.0))?),
+                Field::Values => entries = Some(map.next_value_seed(Entries::new(self.0))?),
                 Field::Other => drop(map.next_value::<IgnoredAny>()?),
             }
         }
-        let values = values.ok_or_else(|| A::Error::missing_field("values"))?;
+        let values = entries.ok_or_else(|| A::Error::missing_field("values"))?;
         Ok(StatisticsBody { sample_interval_seconds, uptime_seconds, values })
     }
 }
@@ -319,10 +319,10 @@ struct ValueLimits {
 
 impl ValueLimits {
     fn of(body: &StatisticsBody, context: AnswerContext) -> Self {
-        let AnswerContext { date, since_creation } = context;
+        let date = context.date;
         let oldest = date.and_then(|date| date.checked_sub(body.max_age()).ok());
         // Negative if the annotator's clock is behind the API server's; it is unknown then.
-        let since_creation = since_creation.filter(|span| !span.is_negative());
+        let since_creation = context.since_creation.filter(|span| !span.is_negative());
         let age = body.uptime().into_iter().chain(since_creation).min();
         Self { date, oldest, age }
     }

@@ -29,8 +29,8 @@ pub(super) struct Grid {
 impl Grid {
     /// The period is at least one second, since timestamps in annotations have no fractions.
     pub(super) fn new(node: &NodeName, period: SignedDuration) -> Self {
-        let period = period.as_secs().max(1);
-        Self { period, phase: hash(node.as_str()).rem_euclid(period) }
+        let seconds = period.as_secs().max(1);
+        Self { period: seconds, phase: hash(node.as_str()).rem_euclid(seconds) }
     }
 
     /// A poll serves the ticks up to this many seconds after it: a tenth of a period.
@@ -179,8 +179,7 @@ impl Schedule {
     pub(crate) fn hold_back(&mut self, metric: &MetricName, at: Timestamp, wait: SignedDuration) {
         if let Some(entry) = self.find_mut(metric) {
             let longest = SignedDuration::from_secs(entry.grid.period);
-            let wait = wait.clamp(SignedDuration::from_secs(1), longest);
-            entry.retry.wait(at, wait);
+            entry.retry.wait(at, wait.clamp(SignedDuration::from_secs(1), longest));
         }
     }
 
@@ -193,8 +192,7 @@ impl Schedule {
     /// When the node should be polled next; `None` if the policy has no sync rule.
     #[must_use]
     pub fn next(&self, now: Timestamp) -> Option<Timestamp> {
-        let entries = self.entries.iter();
-        entries.map(|entry| self.due(entry, now).max(entry.retry.not_before())).min()
+        self.entries.iter().map(|entry| self.due(entry, now).max(entry.retry.not_before())).min()
     }
 
     /// When the node booted, by the annotator's clock; `None` if its exporter does not report an uptime.
@@ -209,9 +207,8 @@ impl Schedule {
 
     /// Whether there are readings on the node, and all of them have been due for longer than `span`.
     pub(super) fn is_overdue(&self, now: Timestamp, span: SignedDuration) -> bool {
-        let all_due = self.entries.iter().map(|entry| self.due(entry, now));
-        let latest = all_due.filter(|due| *due > Timestamp::MIN).max();
-        latest.is_some_and(|latest| now.duration_since(latest) > span)
+        let latest = self.entries.iter().map(|entry| self.due(entry, now)).max();
+        latest.is_some_and(|due| due > Timestamp::MIN && now.duration_since(due) > span)
     }
 
     /// When a metric is due. Readings from before the node's boot, or far in the future, are ignored.

@@ -92,16 +92,16 @@ impl NodeReadings {
     /// Whether all polled readings are stored, as after a write whose answer was lost. Annotations have whole seconds.
     fn is_stored(&self) -> bool {
         self.polled.iter().all(|(metric, polled)| {
-            let mut written = self.written.iter().filter(|(other, _)| other == metric);
-            written.any(|(_, written)| written.at.as_second() >= polled.at.as_second())
+            let covers = |written: &Reading| written.at.as_second() >= polled.at.as_second();
+            self.written.iter().any(|(other, written)| other == metric && covers(written))
         })
     }
 
     /// The watch shows a hot value on the node.
     pub(crate) fn observe_hot_value(&mut self, note: Option<HotValueNote>, now: Timestamp) {
         let shown = note.filter(|note| !is_far_ahead(note.at, now));
-        let newest = self.written_hot_value.into_iter().chain(shown);
-        self.written_hot_value = newest.max_by_key(|note| note.at);
+        let known = self.written_hot_value;
+        self.written_hot_value = known.into_iter().chain(shown).max_by_key(|note| note.at);
     }
 
     /// Drops readings from before the node's boot.

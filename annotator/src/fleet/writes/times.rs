@@ -23,8 +23,7 @@ pub(crate) struct WriteTimes {
 impl WriteTimes {
     /// Bursts at this interval, if any.
     pub(crate) fn new(interval: Option<SignedDuration>) -> Self {
-        let interval = interval.map(|interval| interval.as_secs().max(1));
-        Self { interval, next_burst: Timestamp::MAX }
+        Self { interval: interval.map(|span| span.as_secs().max(1)), next_burst: Timestamp::MAX }
     }
 
     /// Sets the next burst if there is none, or if the clock was set back.
@@ -59,10 +58,10 @@ impl WriteTimes {
     pub(crate) fn soon(self, now: Timestamp) -> Option<Timestamp> {
         let interval = self.interval? * 1000;
         let part = interval / ((interval + SOON - 1) / SOON);
-        let now = now.as_millisecond();
-        let since_burst = now.rem_euclid(interval);
+        let millis = now.as_millisecond();
+        let since_burst = millis.rem_euclid(interval);
         let parts = (since_burst + part - 1) / part;
-        let soon = Timestamp::from_millisecond(now - since_burst + parts * part);
+        let soon = Timestamp::from_millisecond(millis - since_burst + parts * part);
         Some(soon.unwrap_or(Timestamp::MAX).min(self.next_burst))
     }
 }

@@ -42,8 +42,8 @@ impl Source for AccessFiles {
 
     fn parse(&self, contents: &[Vec<u8>]) -> Result<Access, FileError> {
         // One content for each file that is given, in the order of `files`.
-        let mut contents = contents.iter().map(Vec::as_slice);
-        let ca = if self.ca.is_some() { contents.next() } else { None };
+        let mut given = contents.iter().map(Vec::as_slice);
+        let ca = if self.ca.is_some() { given.next() } else { None };
         let flag = NamedFile { flag: "--prometheus-url", path: Default::default() };
         let ca_file = self.ca.as_ref().unwrap_or(&flag);
         let tls = tls::client_config_of(ca).map_err(|problem| not_a_ca(ca_file, &problem))?;
@@ -54,7 +54,7 @@ impl Source for AccessFiles {
             .timeout(TIMEOUT)
             .build()
             .map_err(|error| ca_file.error(daemon::Causes(&error).to_string()))?;
-        let token = self.token.as_ref().zip(contents.next());
+        let token = self.token.as_ref().zip(given.next());
         let authorization = token.map(|(file, text)| bearer(file, text)).transpose()?;
         Ok(Access { client, authorization })
     }

@@ -116,10 +116,10 @@ pub(super) async fn send_query(
     query: &str,
     label: &str,
 ) -> Result<Samples, QueryError> {
-    let mut url = url.clone();
-    url.set_path(&format!("{}{PATH}", url.path().trim_end_matches('/')));
-    url.query_pairs_mut().append_pair("query", query).append_pair("timeout", EVALUATION);
-    let mut request = access.client.get(url);
+    let mut asked = url.clone();
+    asked.set_path(&format!("{}{PATH}", url.path().trim_end_matches('/')));
+    asked.query_pairs_mut().append_pair("query", query).append_pair("timeout", EVALUATION);
+    let mut request = access.client.get(asked);
     if let Some(value) = &access.authorization {
         request = request.header(AUTHORIZATION, value.clone());
     }

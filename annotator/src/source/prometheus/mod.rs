@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use daemon::follow::Current;
 use jiff::{SignedDuration, Timestamp};
+use placement::policy::SyncRule;
 use placement::reading::is_far_ahead;
 use placement::units::MetricName;
 use reqwest::Url;
@@ -53,10 +54,13 @@ impl Prometheus {
 
     /// The metrics of the policy that are due at `now`. A metric whose last query failed is due in each round.
     fn due(&self, queries: &Queries, now: Timestamp) -> BTreeSet<MetricName> {
-        let policy = self.inputs.policies.borrow();
-        let rules = policy.sync.iter().filter(|rule| queries.metrics.contains_key(&rule.metric));
-        let due = rules.filter(|rule| self.is_due(&rule.metric, rule.period, now));
-        due.map(|rule| rule.metric.clone()).collect()
+        let mut due = BTreeSet::new();
+        for SyncRule { metric, period } in &self.inputs.policies.borrow().sync {
+            if queries.metrics.contains_key(metric) && self.is_due(metric, *period, now) {
+                due.insert(metric.clone());
+            }
+        }
+        due
     }
 
     /// Whether a metric with this period in the policy is due at `now`.

@@ -8,7 +8,7 @@ use api::claim::{Claim, Detailed, Share};
 use api::expected_use::ExpectedUse;
 use api::explain::{
     self, Basis, CardOutcome, Charge, DecisionBasis, EstimateSource, EstimatedAmount, Explanation,
-    Limit, LimitOutcome, Load, ReadingStatus, Term,
+    Limit, LimitOutcome, Load, NodeCost, ReadingStatus, Term,
 };
 use api::inspect::{Device, Inspected, Node, Pod};
 use api::pods::{NodePods, PodUse};
@@ -143,7 +143,7 @@ fn explained_load(
     outcome: LimitOutcome,
     points: Option<f64>,
     reading: &explain::Reading,
-    hot_value: f64,
+    bindings: f64,
     score: u8,
 ) -> Load {
     Load {
@@ -164,7 +164,15 @@ fn explained_load(
             in_flight: Some(0.04),
             pod: Some(0.02),
         }],
-        hot_value,
+        costs: (bindings > 0.0)
+            .then(|| NodeCost {
+                name: "hotValue".to_owned(),
+                value: bindings,
+                points: 10.0 * bindings,
+                text: "recent bindings".to_owned(),
+            })
+            .into_iter()
+            .collect(),
         score,
     }
 }

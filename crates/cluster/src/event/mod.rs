@@ -86,11 +86,10 @@ impl EventWriter {
     #[must_use]
     pub fn new(client: Client, controller: &str) -> Self {
         let instance = std::env::var("HOSTNAME").unwrap_or_else(|_| controller.to_owned());
-        let instance = &instance[..instance.floor_char_boundary(MAX_INSTANCE)];
         Self {
             client,
             controller: controller.into(),
-            instance: instance.into(),
+            instance: Arc::from(&instance[..instance.floor_char_boundary(MAX_INSTANCE)]),
             recent: Arc::default(),
         }
     }

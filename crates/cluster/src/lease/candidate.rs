@@ -116,8 +116,8 @@ impl Candidate {
 
     /// How long this Lease lasts after a renewal, at most [`LONGEST`].
     fn duration_of(&self, lease: &Lease) -> Duration {
-        let promised = lease.spec.as_ref().and_then(|spec| spec.lease_duration_seconds);
-        let promised = promised.and_then(|seconds| u64::try_from(seconds).ok());
+        let promised =
+            lease.spec.as_ref().and_then(|spec| u64::try_from(spec.lease_duration_seconds?).ok());
         promised.map_or(self.duration, |seconds| Duration::from_secs(seconds).min(LONGEST))
     }
 
@@ -130,11 +130,10 @@ impl Candidate {
             (Some(_), None) if self.own && self.writes_until.is_some_and(|until| now < until) => {
                 Duration::ZERO
             }
-            (before, lease) => {
-                let all =
-                    [before, lease].into_iter().flatten().map(|lease| self.duration_of(lease));
-                all.fold(self.duration, Duration::max)
-            }
+            (before, lease) => [before, lease]
+                .into_iter()
+                .flatten()
+                .fold(self.duration, |longest, lease| longest.max(self.duration_of(lease))),
         }
     }
 

@@ -95,12 +95,11 @@ impl Elector {
             watch::channel(State { term: Term::Over, number: 0, failures: 0, holder: None });
         let LeaseSettings { name, identity, duration, read_period, address } = settings;
         let leases = Request::new(Lease::url_path(&(), Some(client.default_namespace())));
-        let client = client.clone();
         let candidate = Candidate::new(identity, duration).with_address(address);
         let leadership = Leadership { state: receiver, duration };
         (
             Self {
-                client,
+                client: client.clone(),
                 leases,
                 name,
                 candidate,

@@ -244,10 +244,10 @@ fn takes(pod: &Pod) -> BTreeMap<String, f64> {
 }
 
 fn free(node: &Node, used: &BTreeMap<String, f64>) -> BTreeMap<String, f64> {
-    let allocatable = node.allocatable().iter();
-    let mut free: BTreeMap<String, f64> = allocatable
-        .filter_map(|(resource, amount)| Some((resource.clone(), amount.amount()?)))
-        .collect();
+    let mut free: BTreeMap<String, f64> = BTreeMap::new();
+    for (resource, quantity) in node.allocatable() {
+        free.extend(quantity.amount().map(|amount| (resource.clone(), amount)));
+    }
     for (resource, used) in used {
         *free.entry(resource.clone()).or_default() -= used;
     }

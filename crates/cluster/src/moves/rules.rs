@@ -110,10 +110,11 @@ impl KeepsOut {
 
 /// The size of a selector: its expressions and their values.
 fn elements(selector: &LabelSelector) -> usize {
-    let expressions = selector.match_expressions.iter().flatten();
-    let by_expressions: usize =
-        expressions.map(|it| 1 + it.values.as_ref().map_or(0, Vec::len)).sum();
-    by_expressions + selector.match_labels.as_ref().map_or(0, BTreeMap::len)
+    let mut size = selector.match_labels.as_ref().map_or(0, BTreeMap::len);
+    for expression in selector.match_expressions.iter().flatten() {
+        size += 1 + expression.values.as_ref().map_or(0, Vec::len);
+    }
+    size
 }
 
 /// What is preferred only is not read: it forbids no node.
@@ -168,8 +169,7 @@ impl Rest {
     /// Why a pod with this spec cannot be moved.
     pub(super) fn stays(&self) -> Option<Stays> {
         let spec = &self.spec;
-        let mut ports =
-            spec.containers.iter().chain(&spec.init_containers).flat_map(|it| &it.ports);
+        let takes_port = |container: &Ports| container.ports.iter().any(|port| port.host_port != 0);
         let Affinity { pod_affinity, pod_anti_affinity, .. } = &spec.affinity;
         let near_pods = pod_affinity.required.as_ref().is_some_and(|terms| !terms.is_empty())
             || pod_anti_affinity.required.as_ref().is_some_and(|terms| !terms.is_empty());
@@ -177,7 +177,8 @@ impl Rest {
             .topology_spread_constraints
             .iter()
             .any(|spread| spread.when_unsatisfiable != "ScheduleAnyway");
-        if spec.host_network || ports.any(|port| port.host_port != 0) {
+        if spec.host_network || spec.containers.iter().chain(&spec.init_containers).any(takes_port)
+        {
             Some(Stays::HostPort)
         } else if near_pods || spread {
             Some(Stays::OtherPods)
@@ -213,8 +214,8 @@ impl NodeRules {
             None => None,
             Some(selector) if selector.node_selector_terms.len() > MAX_TERMS => return None,
             Some(selector) => {
-                let terms = selector.node_selector_terms.into_iter().map(Term::selector);
-                Some(terms.collect::<Option<Vec<_>>>()?)
+                let terms = selector.node_selector_terms;
+                Some(terms.into_iter().map(Term::selector).collect::<Option<Vec<_>>>()?)
             }
         };
         Some(Self { node_selector, terms, tolerations: pod.tolerations().to_vec() })
@@ -229,8 +230,7 @@ impl NodeRules {
         let by_terms = self.terms.as_ref().is_none_or(|terms| {
             terms.iter().any(|term| !term.selects_all() && term.matches(labels))
         });
-        let mut selector = self.node_selector.iter();
-        by_terms && selector.all(|(key, value)| labels.get(key) == Some(value))
+        by_terms && self.node_selector.iter().all(|(key, value)| labels.get(key) == Some(value))
     }
 }
 

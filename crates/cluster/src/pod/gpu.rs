@@ -224,9 +224,12 @@ impl Pod {
     /// Bind writes for this request.
     pub fn annotation_bytes(&self, names: &Names, request: &GpuRequest) -> (usize, usize) {
         let written = gpu::written_keys(names);
-        let all = self.metadata.object.annotations.iter().flatten();
-        let own = all.filter(|(key, _)| !written.contains(key));
-        let own = own.map(|(key, value)| key.len() + value.len()).sum();
+        let mut own = 0;
+        for (key, value) in self.metadata.object.annotations.iter().flatten() {
+            if !written.contains(key) {
+                own += key.len() + value.len();
+            }
+        }
         (own, gpu::most_claim_bytes(names, request))
     }
 
@@ -266,14 +269,13 @@ impl Pod {
         };
         let Some(request) = request else { return Ok(None) };
         // A change of the annotations after Bind neither frees units of this pod nor takes units of other pods.
-        let claim = self.metadata.annotation(&names.claim());
-        let bound = if self.node().is_some() { claim } else { None };
+        let text = self.metadata.annotation(&names.claim());
+        let bound = if self.node().is_some() { text } else { None };
         let as_claimed = bound.and_then(|text| gpu::as_claimed(text, &request));
         let request = as_claimed.unwrap_or(request);
-        let claim = claim.map(|text| gpu::claim(text, &request)).transpose();
+        let claim = text.map(|text| gpu::claim(text, &request)).transpose();
         let assigned = self.metadata.annotation(aliyun::ASSIGNED) == Some("true");
-        let isolation = self.metadata.annotation(&names.isolation());
-        let isolation = isolation.map(|text| cut(text.trim()));
+        let isolation = self.metadata.annotation(&names.isolation()).map(|text| cut(text.trim()));
         let mps_conflicts = self.mps_conflicts();
         Ok(Some(GpuPod { request, fault, isolation, mps_conflicts, claim, assigned }))
     }
@@ -284,16 +286,13 @@ impl Pod {
 
     /// Each container that requests units with what it requests, by its limits alone.
     fn containers(&self, names: &Names) -> Result<Vec<ContainerRequest>, GpuRequestError> {
-        let inits = self.spec.init_containers.iter().enumerate();
-        let inits = inits.map(|(position, container)| (container, container.init_kind(), position));
-        let apps = self.spec.containers.iter().enumerate();
-        let apps = apps.map(|(position, container)| (container, ContainerKind::App, position));
-        let all: Result<Vec<_>, _> = inits
-            .chain(apps)
-            .map(|(container, kind, position)| container.gpu_request(names, kind, position))
-            .filter(|ask| ask.as_ref().map_or(true, |ask| !ask.units.is_zero()))
-            .collect();
-        let all = all?;
+        let mut all = Vec::new();
+        for (position, container) in self.spec.init_containers.iter().enumerate() {
+            all.extend(container.gpu_request(names, container.init_kind(), position)?);
+        }
+        for (position, container) in self.spec.containers.iter().enumerate() {
+            all.extend(container.gpu_request(names, ContainerKind::App, position)?);
+        }
         match all.len() {
             count if count > MAX_CONTAINERS => Err(GpuRequestError::TooManyContainers(count)),
             _ => Ok(all),
@@ -339,8 +338,8 @@ impl Pod {
 
     /// What decides how a pod with a fault shares its cards: it may have been bound before the fault.
     fn sharing_options(&self, names: &Names, containers: &[ContainerRequest]) -> CardOptions {
-        let isolation = self.read(names.isolation(), GpuAnnotation::Isolation).parsed();
-        let isolation = isolation.ok().flatten().unwrap_or_default();
+        let parsed = self.read(names.isolation(), GpuAnnotation::Isolation).parsed();
+        let isolation = parsed.ok().flatten().unwrap_or_default();
         let filter = CardFilter { isolation, ..CardFilter::default() };
         CardOptions {
             filter,
@@ -352,8 +351,7 @@ impl Pod {
     /// Whether a container that may share its cards cannot be a client of MPS.
     fn excludes_mps(&self, containers: &[ContainerRequest]) -> bool {
         let conflicts = self.mps_conflicts();
-        let mut shared = containers.iter().filter(|container| !container.card_use.exclusive);
-        shared.any(|container| conflicts.contains_key(&container.name))
+        containers.iter().any(|ask| !ask.card_use.exclusive && conflicts.contains_key(&ask.name))
     }
 
     fn read(&self, key: String, annotation: GpuAnnotation) -> Annotation<'_> {
@@ -369,22 +367,25 @@ impl Container {
         }
     }
 
+    /// `None` if it requests no units.
     fn gpu_request(
         &self,
         names: &Names,
         kind: ContainerKind,
         position: usize,
-    ) -> Result<ContainerRequest, GpuRequestError> {
+    ) -> Result<Option<ContainerRequest>, GpuRequestError> {
         let resource = names.gpu_resource();
-        let units = self.resources.limits.get(resource).map_or(Ok(0), Quantity::count);
-        let units = units.map_err(|cause| GpuRequestError::Quantity {
+        let count = self.resources.limits.get(resource).map_or(Ok(0), Quantity::count);
+        let units = Units(count.map_err(|cause| GpuRequestError::Quantity {
             container: self.name.clone(),
             resource: resource.to_owned(),
             cause,
-        })?;
-        let units = Units(units);
-        let card_use = CardUse::default();
-        Ok(ContainerRequest { name: self.name.clone(), kind, position, units, card_use })
+        })?);
+        if units.is_zero() {
+            return Ok(None);
+        }
+        let (name, card_use) = (self.name.clone(), CardUse::default());
+        Ok(Some(ContainerRequest { name, kind, position, units, card_use }))
     }
 }
 
@@ -415,8 +416,8 @@ impl Annotation<'_> {
         set: fn(&mut CardUse, &str) -> Result<(), ValueError>,
     ) -> Result<(), GpuRequestError> {
         let Some(text) = self.text else { return Ok(()) };
-        let values = PerContainer::read(text).map_err(ValueError::Unreadable);
-        let values = values.map_err(|cause| self.error(cause))?;
+        let read = PerContainer::read(text).map_err(ValueError::Unreadable);
+        let values = read.map_err(|cause| self.error(cause))?;
         let asking =
             |name: &str| containers.iter().any(|ask| ask.name == name && !ask.units.is_zero());
         if let Some(name) = values.names().find(|name| !asking(name)) {

@@ -416,18 +416,20 @@ impl Pod {
 
     /// Whether it has volumes of claims, which kube-scheduler may have to bind before the pod.
     pub fn has_volume_claims(&self) -> bool {
-        let mut volumes = self.spec.volumes.iter();
-        volumes.any(|it| it.persistent_volume_claim.is_some() || it.ephemeral.is_some())
+        self.spec
+            .volumes
+            .iter()
+            .any(|volume| volume.persistent_volume_claim.is_some() || volume.ephemeral.is_some())
     }
 
     /// Names and ids of its started containers of every kind, by the kubelet's last report. Ids have the form
     /// `containerd://ID`.
     pub fn container_ids(&self) -> impl Iterator<Item = (&str, &str)> {
         let Status { container_statuses, init_container_statuses, .. } = &self.status;
-        let others =
-            init_container_statuses.iter().chain(&self.status.ephemeral_container_statuses);
-        let all = container_statuses.iter().chain(others);
-        all.filter(|status| !status.container_id.is_empty())
+        [container_statuses, init_container_statuses, &self.status.ephemeral_container_statuses]
+            .into_iter()
+            .flatten()
+            .filter(|status| !status.container_id.is_empty())
             .map(|status| (status.name.as_str(), status.container_id.as_str()))
     }
 
@@ -458,9 +460,8 @@ impl Pod {
 
     /// Whether kube-scheduler has tried it and found no node. False for a pod behind scheduling gates.
     pub fn is_unschedulable(&self) -> bool {
-        let mut conditions = self.status.conditions.iter();
         // kube-scheduler writes SchedulerError after an extender's error.
-        conditions.any(|c| {
+        self.status.conditions.iter().any(|c| {
             let reason = c.reason.as_str();
             c.kind == "PodScheduled"
                 && c.status == "False"
@@ -517,11 +518,10 @@ impl Pod {
 
     /// When it ended, at `now` at the latest: the last change of its conditions; `None` where it has not ended.
     pub fn ended_at(&self, now: Timestamp) -> Option<Timestamp> {
-        let changes = self.status.conditions.iter().filter_map(|c| c.last_transition_time);
         if !self.is_finished() {
             return None;
         }
-        changes.map(|at| at.min(now)).max()
+        self.status.conditions.iter().filter_map(|c| Some(c.last_transition_time?.min(now))).max()
     }
 
     /// Whether it has ended.
@@ -537,10 +537,8 @@ impl Pod {
     }
 
     fn is_stopped(&self) -> bool {
-        let statuses =
-            [&self.status.container_statuses, &self.status.init_container_statuses].into_iter();
-        !self.status.container_statuses.is_empty()
-            && statuses.flatten().all(|status| status.state.terminated.is_some())
+        let Status { container_statuses: apps, init_container_statuses: inits, .. } = &self.status;
+        !apps.is_empty() && apps.iter().chain(inits).all(|of| of.state.terminated.is_some())
     }
 
     /// The taints that it tolerates.

@@ -49,17 +49,14 @@ impl fmt::Display for MpsConflict {
 impl Pod {
     /// The containers with a conflict, by name.
     pub(super) fn mps_conflicts(&self) -> BTreeMap<String, MpsConflict> {
-        let containers = self.spec.init_containers.iter().chain(&self.spec.containers);
-        containers
-            .filter_map(|container| {
-                let conflict = if self.spec.host_ipc {
-                    MpsConflict::HostIpc
-                } else {
-                    container.mps_conflict()?
-                };
-                Some((container.name.clone(), conflict))
-            })
-            .collect()
+        let mut conflicts = BTreeMap::new();
+        for container in self.spec.init_containers.iter().chain(&self.spec.containers) {
+            let of_pod = self.spec.host_ipc.then_some(MpsConflict::HostIpc);
+            if let Some(conflict) = of_pod.or_else(|| container.mps_conflict()) {
+                conflicts.insert(container.name.clone(), conflict);
+            }
+        }
+        conflicts
     }
 }
 

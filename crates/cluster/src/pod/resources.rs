@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use placement::gpu::ContainerKind;
 use placement::resources::{PerResource, PodResources, Resource};
 
-use super::{Container, ContainerStatus, Pod, Resources};
+use super::{Container, ContainerStatus, Pod, Resources, Status};
 use crate::quantity::{Quantities, amounts};
 
 /// Amounts that the pod's object names; absent if it does not.
@@ -93,8 +93,7 @@ impl Pod {
             }
             peak = peak.max(beside);
         }
-        let steady =
-            steady + self.spec.containers.iter().map(|it| cpu_of(&reported, it)).sum::<f64>();
+        steady += self.spec.containers.iter().map(|app| cpu_of(&reported, app)).sum::<f64>();
         let names_cpu = self.spec.resources.requests.contains_key("cpu");
         let of_pod = largest_cpu(self.requests_of_pod().into_iter()).filter(|_| names_cpu);
         let overhead = largest_cpu([&self.spec.overhead].into_iter()).unwrap_or(0.0);
@@ -129,21 +128,19 @@ impl Pod {
 
     /// The kubelet's report of its containers' resources. Older kubelets report none.
     fn reported(&self) -> Reported<'_> {
-        let status = &self.status;
-        let all = status.container_statuses.iter().chain(&status.init_container_statuses);
-        let known = all.filter(|status| {
+        let Status { container_statuses, init_container_statuses, .. } = &self.status;
+        let mut statuses = BTreeMap::new();
+        for status in container_statuses.iter().chain(init_container_statuses) {
             let in_force = &status.resources;
-            !in_force.requests.is_empty() || !in_force.limits.is_empty()
-        });
-        Reported {
-            statuses: known.map(|status| (status.name.as_str(), status)).collect(),
-            resize_is_infeasible: self.resize_is_infeasible(),
+            if !in_force.requests.is_empty() || !in_force.limits.is_empty() {
+                statuses.insert(status.name.as_str(), status);
+            }
         }
+        Reported { statuses, resize_is_infeasible: self.resize_is_infeasible() }
     }
 
     fn resize_is_infeasible(&self) -> bool {
-        let mut conditions = self.status.conditions.iter();
-        conditions.any(|condition| {
+        self.status.conditions.iter().any(|condition| {
             condition.kind == "PodResizePending" && condition.reason == "Infeasible"
         })
     }

@@ -50,17 +50,16 @@ impl Pod {
 
     /// Whether a container that requests units has run.
     pub(super) fn has_started(&self, names: &Names) -> bool {
-        let mut statuses = self.statuses_with_units(names);
-        statuses.any(|status| status.state.run().or(status.last_state.run()).is_some())
+        self.statuses_with_units(names)
+            .any(|status| status.state.run().or(status.last_state.run()).is_some())
     }
 
     /// Whether a container that requests units waits, since its node's runtime cannot give it its card.
     pub(super) fn cannot_start(&self, names: &Names) -> bool {
         // A runtime of the pod's own choice may have hooks of its own.
         let is_default_runtime = self.spec.runtime_class_name.is_empty();
-        let mut waiting =
-            self.statuses_with_units(names).filter_map(|status| status.state.waiting.as_ref());
-        waiting.any(|Waiting { reason, message }| {
+        self.statuses_with_units(names).any(|status| {
+            let Some(Waiting { reason, message }) = &status.state.waiting else { return false };
             let cause = after_known_words(message);
             match reason.as_str() {
                 "CreateContainerError" if is_of_cdi(cause, names) => true,
@@ -74,19 +73,21 @@ impl Pod {
     }
 
     fn statuses_with_units(&self, names: &Names) -> impl Iterator<Item = &ContainerStatus> {
-        let with_units = |containers: &[Container]| {
-            let asking = containers.iter().filter(|it| {
-                let units = it.resources.limits.get(names.gpu_resource());
-                units.is_some_and(|units| units.count().is_ok_and(|units| units > 0))
-            });
-            asking.map(|it| it.name.clone()).collect::<BTreeSet<String>>()
+        let asks = |container: &&Container| {
+            let units = container.resources.limits.get(names.gpu_resource());
+            units.is_some_and(|units| units.count().is_ok_and(|units| units > 0))
         };
-        let (apps, inits) =
-            (with_units(&self.spec.containers), with_units(&self.spec.init_containers));
-        let app_statuses = self.status.container_statuses.iter();
-        let init_statuses = self.status.init_container_statuses.iter();
-        let app_statuses = app_statuses.filter(move |status| apps.contains(&status.name));
-        app_statuses.chain(init_statuses.filter(move |status| inits.contains(&status.name)))
+        let with_units = |containers: &[Container]| -> BTreeSet<String> {
+            containers.iter().filter(asks).map(|container| container.name.clone()).collect()
+        };
+        let apps = with_units(&self.spec.containers);
+        let inits = with_units(&self.spec.init_containers);
+        let init_statuses = &self.status.init_container_statuses;
+        self.status
+            .container_statuses
+            .iter()
+            .filter(move |status| apps.contains(&status.name))
+            .chain(init_statuses.iter().filter(move |status| inits.contains(&status.name)))
     }
 }
 
@@ -130,18 +131,18 @@ fn is_ours(device: &str, names: &Names) -> bool {
 
 /// Whether NVIDIA's program of a hook is gone from the node: `configs.go` of runc.
 fn is_missing_hook(cause: &str) -> bool {
-    let Some(rest) = cause.strip_prefix("error running ") else { return false };
-    let Some(rest) =
-        HOST_HOOKS.iter().find_map(|kind| rest.strip_prefix(kind)?.strip_prefix("hook #"))
-    else {
-        return false;
-    };
-    let rest = rest.trim_start_matches(|c: char| c.is_ascii_digit());
-    let Some(rest) = rest.strip_prefix(": ") else { return false };
-    let rest = rest.strip_prefix("error running hook: ").unwrap_or(rest);
-    let program = rest.strip_prefix("fork/exec ").and_then(|rest| rest.split_once(": "));
-    program
+    failed_hook(cause)
         .is_some_and(|(path, why)| is_nvidias(path) && why.starts_with("no such file or directory"))
+}
+
+/// The program of a hook that could not be started, and why.
+fn failed_hook(cause: &str) -> Option<(&str, &str)> {
+    let hook = cause.strip_prefix("error running ")?;
+    let number =
+        HOST_HOOKS.iter().find_map(|kind| hook.strip_prefix(kind)?.strip_prefix("hook #"))?;
+    let error = number.trim_start_matches(|c: char| c.is_ascii_digit()).strip_prefix(": ")?;
+    let inner = error.strip_prefix("error running hook: ").unwrap_or(error);
+    inner.strip_prefix("fork/exec ")?.split_once(": ")
 }
 
 /// Whether a path of the node is of one of NVIDIA's device nodes or programs, by its last part.

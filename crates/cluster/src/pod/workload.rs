@@ -119,8 +119,8 @@ impl Pod {
         }
         hash.requests(&self.spec.resources.requests);
         let first = self.running().next().map(Container::repository).unwrap_or_default();
-        let readable = first.rsplit('/').next().unwrap_or_default();
-        let readable = &readable[..readable.floor_char_boundary(MAX_READABLE)];
+        let image = first.rsplit('/').next().unwrap_or_default();
+        let readable = &image[..image.floor_char_boundary(MAX_READABLE)];
         format!("{readable}{SHAPE_MARK}{:016x}", hash.0)
     }
 
@@ -141,8 +141,8 @@ impl Pod {
 impl Container {
     /// Its image without tag and digest.
     fn repository(&self) -> &str {
-        let image = self.image.as_deref().unwrap_or_default();
-        let image = image.split('@').next().unwrap_or_default();
+        let named = self.image.as_deref().unwrap_or_default();
+        let image = named.split_once('@').map_or(named, |(image, _)| image);
         // A colon before the last slash is that of the registry's port.
         match image.rsplit_once(':') {
             Some((repository, tag)) if !tag.contains('/') => repository,
@@ -205,8 +205,8 @@ impl Fnv {
     /// one, which is the same in all texts.
     fn run_text(&mut self, text: &str) {
         let mut before_differs = false;
-        let words = text.split(|c: char| !c.is_ascii_alphanumeric());
-        for word in words.filter(|word| !word.is_empty()) {
+        for word in text.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| !word.is_empty())
+        {
             let differs = differs_by_run(word);
             if !differs {
                 self.text(word);

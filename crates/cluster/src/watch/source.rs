@@ -153,8 +153,8 @@ impl Source {
             State::Page(page) => self.page(page).await,
             State::Listed(version) => {
                 self.state = State::Listed(version.clone());
-                let lines = Lines::open(&self.client, self.watch(&version)).await;
-                let lines = lines.map_err(|error| {
+                let opened = Lines::open(&self.client, self.watch(&version)).await;
+                let lines = opened.map_err(|error| {
                     if is_gone(&error) {
                         self.state = State::Unlisted;
                     }

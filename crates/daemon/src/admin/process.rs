@@ -70,8 +70,8 @@ impl ProcessMetrics {
 
     /// The values now, in the order of [`ProcessMetrics::FIGURES`].
     fn values(&self) -> [Option<f64>; 6] {
-        let status = self.read("status");
-        let status = status.as_deref();
+        let text = self.read("status");
+        let status = text.as_deref();
         [
             self.cpu_seconds(),
             status_bytes(status, "VmRSS:"),

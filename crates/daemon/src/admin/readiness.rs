@@ -38,9 +38,7 @@ impl Readiness {
     /// Every condition that does not hold, and why.
     #[must_use]
     pub fn missing(&self) -> Vec<(&'static str, String)> {
-        let conditions = self.lock();
-        let missing = conditions.iter().filter_map(|(name, why)| Some((*name, why.clone()?)));
-        missing.collect()
+        self.lock().iter().filter_map(|(name, why)| Some((*name, why.clone()?))).collect()
     }
 
     /// A line for each condition, in the manner of the API server's `/readyz?verbose`.

@@ -86,12 +86,12 @@ impl Connection {
             answer
         });
         let stream = AnswerStream::new(stream, slot.clone(), self.limits.unread);
-        let connection = http1::Builder::new()
+        let serving = http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(self.limits.head)
             .max_buf_size(self.limits.head_bytes.max(8 << 10))
             .serve_connection(stream, service);
-        let mut connection = pin!(connection);
+        let mut connection = pin!(serving);
         let mut drained: Option<Instant> = None;
         loop {
             tokio::select! {

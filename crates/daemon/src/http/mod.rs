@@ -135,8 +135,8 @@ async fn accept(
 ) -> (TcpStream, IpAddr) {
     loop {
         match listener.accept().await {
-            Ok((stream, address)) => {
-                let address = address.ip().to_canonical();
+            Ok((stream, peer)) => {
+                let address = peer.ip().to_canonical();
                 if !transport.has_handshake() || rates.admits(address, Instant::now()) {
                     return (stream, address);
                 }

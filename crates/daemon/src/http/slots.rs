@@ -77,11 +77,13 @@ impl Slots {
     fn make_room(&self) -> Option<Instant> {
         let taken = self.taken();
         let must_be_handshake = self.are_handshakes_full(&taken);
-        let idle = taken.iter().filter(|slot| !must_be_handshake || slot.is_handshake());
-        let idle = idle.filter_map(|slot| Some((slot.idle_from()?, slot)));
         let now = Instant::now();
-        // Connections that are not idle yet come last, then those with a certificate, then the shortest idle.
-        let first = idle.min_by_key(|(from, slot)| (*from > now, slot.has_certificate(), *from));
+        let first = taken
+            .iter()
+            .filter(|slot| !must_be_handshake || slot.is_handshake())
+            .filter_map(|slot| Some((slot.idle_from()?, slot)))
+            // Connections that are not idle yet come last, then those with a certificate, then the shortest idle.
+            .min_by_key(|(from, slot)| (*from > now, slot.has_certificate(), *from));
         match first {
             Some((from, slot)) if from <= now => {
                 slot.asked.notify_one();

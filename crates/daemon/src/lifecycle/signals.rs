@@ -40,8 +40,8 @@ pub fn unless_ignored(kind: SignalKind) -> io::Result<Option<Signal>> {
 
 /// Whether a process with this `/proc/PID/status` ignores the signal.
 fn is_ignored(status: &str, kind: SignalKind) -> bool {
-    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    let digits = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = digits.and_then(|digits| u64::from_str_radix(digits.trim(), 16).ok());
     mask.is_some_and(|mask| mask >> (kind.as_raw_value() - 1) & 1 == 1)
 }
 

@@ -63,9 +63,9 @@ impl<'d> Fields<'d> {
     }
 
     fn common_names(&self) -> Vec<&'d [u8]> {
-        let sets = elements(self.subject).filter(|(tag, _)| *tag == SET);
-        let attributes = sets.flat_map(|(_, set)| elements(set));
-        attributes
+        elements(self.subject)
+            .filter(|(tag, _)| *tag == SET)
+            .flat_map(|(_, set)| elements(set))
             .filter_map(|(_, attribute)| {
                 let (kind, value) = expect(attribute, OID)?;
                 let (tag, text, _) = element(value)?;
@@ -80,8 +80,8 @@ impl<'d> Fields<'d> {
         let text = std::str::from_utf8(text).ok()?.strip_suffix('Z')?;
         let (year, rest) = match tag {
             UTC_TIME => {
-                let (year, rest) = text.split_at_checked(2)?;
-                let year: i16 = year.parse().ok()?;
+                let (digits, rest) = text.split_at_checked(2)?;
+                let year: i16 = digits.parse().ok()?;
                 (if year < 50 { 2000 + year } else { 1900 + year }, rest)
             }
             GENERALIZED_TIME => {

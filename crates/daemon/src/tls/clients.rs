@@ -29,8 +29,8 @@ impl Clients {
     /// Takes clients with these CAs and one of these names; without names, every one of the CAs.
     pub(super) fn new(roots: Arc<RootCertStore>, names: &[String]) -> Result<Self, Error> {
         let provider = Arc::new(ring::default_provider());
-        let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider).build();
-        let verifier = verifier.map_err(|error| Error::General(error.to_string()))?;
+        let built = WebPkiClientVerifier::builder_with_provider(roots, provider).build();
+        let verifier = built.map_err(|error| Error::General(error.to_string()))?;
         Ok(Self { verifier, names: names.to_vec() })
     }
 }

@@ -64,9 +64,9 @@ impl Source for Identity {
             self.check_peer(&chain, clients, name)?;
         }
         let certificate_end = first_end(&chain);
-        let config = config(chain, key, clients, &self.client_names);
-        let config = Arc::new(config.map_err(|error| self.blame(&error))?);
-        Ok(ServerTls { config, certificate_end, clients_end })
+        let config =
+            config(chain, key, clients, &self.client_names).map_err(|error| self.blame(&error))?;
+        Ok(ServerTls { config: Arc::new(config), certificate_end, clients_end })
     }
 }
 
@@ -93,12 +93,11 @@ impl Identity {
         let [certificate, key, clients @ ..] = contents else {
             return Err(self.certificate.error("its key was not read"));
         };
-        let clients = self.client_ca.as_ref().map(|file| roots(file, &clients.concat()));
-        let (clients, clients_end) = clients.transpose()?.unzip();
-        let clients = clients.map(Arc::new);
+        let cas = self.client_ca.as_ref().map(|file| roots(file, &clients.concat()));
+        let (clients, end) = cas.transpose()?.unzip();
         let chain = chain(&self.certificate, certificate)?;
         let key = self.key(key)?;
-        Ok(Parsed { chain, key, clients, clients_end: clients_end.flatten() })
+        Ok(Parsed { chain, key, clients: clients.map(Arc::new), clients_end: end.flatten() })
     }
 
     fn key(&self, pem: &[u8]) -> Result<PrivateKeyDer<'static>, FileError> {
@@ -149,15 +148,15 @@ fn config(
     clients: Option<Arc<RootCertStore>>,
     client_names: &[String],
 ) -> Result<ServerConfig, Error> {
-    let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+    let builder = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()?;
-    let config = match clients {
-        None => config.with_no_client_auth(),
+    let verifying = match clients {
+        None => builder.with_no_client_auth(),
         Some(roots) => {
-            config.with_client_cert_verifier(Arc::new(Clients::new(roots, client_names)?))
+            builder.with_client_cert_verifier(Arc::new(Clients::new(roots, client_names)?))
         }
     };
-    let mut config = config.with_single_cert(chain, key)?;
+    let mut config = verifying.with_single_cert(chain, key)?;
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(config)
 }
@@ -231,9 +230,9 @@ impl Acceptor {
         limit: Duration,
     ) -> Option<TlsStream<TcpStream>> {
         let config = Arc::clone(&self.current.borrow().config);
-        let accepted = tokio::time::timeout(limit, TlsAcceptor::from(config).accept(stream)).await;
-        let accepted = accepted.unwrap_or_else(|_| Err(ErrorKind::TimedOut.into()));
-        accepted
+        tokio::time::timeout(limit, TlsAcceptor::from(config).accept(stream))
+            .await
+            .unwrap_or_else(|_| Err(ErrorKind::TimedOut.into()))
             .inspect_err(|error: &io::Error| {
                 self.count_failure();
                 tracing::debug!(%error, "TLS handshake failed");

@@ -54,8 +54,8 @@ impl Source for Peers {
         let Parsed { chain, key, clients, .. } = self.identity.parsed(contents)?;
         let roots = clients.ok_or_else(|| self.client_ca.error("it was not read"))?;
         self.identity.check_peer(&chain, &roots, &self.name)?;
-        let verifier = Servers::new(roots, Some(ServerName::DnsName(self.name.clone())));
-        let verifier = verifier.map_err(|error| self.client_ca.error(error.to_string()))?;
+        let servers = Servers::new(roots, Some(ServerName::DnsName(self.name.clone())));
+        let verifier = servers.map_err(|error| self.client_ca.error(error.to_string()))?;
         let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
             .with_safe_default_protocol_versions()
             .map(|config| config.dangerous().with_custom_certificate_verifier(Arc::new(verifier)))
@@ -75,13 +75,13 @@ impl Identity {
         let Some((own, others)) = chain.split_first() else { return Ok(()) };
         let now = UnixTime::now();
         let refused = |error: Error| self.certificate.error(error.to_string());
-        let as_client = Clients::new(Arc::clone(roots), &[]).map_err(refused)?;
-        let as_client = as_client.verify_client_cert(own, others, now);
+        let clients = Clients::new(Arc::clone(roots), &[]).map_err(refused)?;
+        let as_client = clients.verify_client_cert(own, others, now);
         let name_of_server = ServerName::DnsName(name.clone());
-        let as_server = Servers::new(Arc::clone(roots), None).map_err(refused)?;
-        let as_server = as_server.verify_server_cert(own, others, &name_of_server, &[], now);
-        let faults = [as_server.err(), as_client.err()].into_iter().flatten();
-        if let Some(problem) = faults.filter_map(|fault| problem(&fault, name)).next() {
+        let servers = Servers::new(Arc::clone(roots), None).map_err(refused)?;
+        let as_server = servers.verify_server_cert(own, others, &name_of_server, &[], now);
+        let faults = [as_server.err(), as_client.err()];
+        if let Some(problem) = faults.iter().flatten().find_map(|fault| problem(fault, name)) {
             return Err(self.certificate.error(problem));
         }
         if !self.client_names.is_empty() && !has_a_name_of(own, &self.client_names) {

@@ -32,8 +32,8 @@ impl Servers {
         name: Option<ServerName<'static>>,
     ) -> Result<Self, Error> {
         let provider = Arc::new(ring::default_provider());
-        let verifier = WebPkiServerVerifier::builder_with_provider(Arc::clone(&roots), provider);
-        let verifier = verifier.build().map_err(|error| Error::General(error.to_string()))?;
+        let builder = WebPkiServerVerifier::builder_with_provider(Arc::clone(&roots), provider);
+        let verifier = builder.build().map_err(|error| Error::General(error.to_string()))?;
         Ok(Self { verifier, roots, name })
     }
 

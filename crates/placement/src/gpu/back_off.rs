@@ -136,9 +136,9 @@ impl NodeBackOff {
     pub fn rejects_all(&self, now: Timestamp) -> bool {
         // A pod that started before the clock was set back says nothing of the time since.
         let started_at = self.started_at.filter(|started| *started <= now);
-        let since_started = |span: &Span| started_at.is_none_or(|started| span.begin > started);
-        let spans = self.namespaces.values().filter_map(|failures| failures.back_off);
-        spans.filter(|span| span.has(now)).filter(since_started).count() >= NAMESPACES
+        let counts = |span: Span| span.has(now) && started_at.is_none_or(|at| span.begin > at);
+        let rejects = |failures: &&Failures| failures.back_off.is_some_and(counts);
+        self.namespaces.values().filter(rejects).count() >= NAMESPACES
     }
 
     /// Whether a pod of some namespace is rejected at `now`.

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::request::peak;
-use super::{CardShare, ContainerRequest, GpuRequest};
+use super::{CardShare, CardUse, ContainerRequest, GpuRequest};
 use crate::units::{CardId, Units};
 
 /// The share of each card.
@@ -80,18 +80,14 @@ impl Claim {
 
     /// The claim of `request` with its containers on these cards, as many as it has shares and in their order.
     pub fn on_cards(request: &GpuRequest, cards: &[CardId]) -> Self {
-        let containers = request
-            .containers()
-            .iter()
-            .map(|ask| {
-                let count = usize::try_from(ask.card_use.cards).unwrap_or(usize::MAX);
-                let on = cards.iter().take(count).map(|card| (card.clone(), ask.share()));
-                (ask.name.clone(), on.collect())
-            })
-            .collect();
-        let shares = request.shares().iter().copied();
-        let cards = cards.iter().cloned().zip(shares).collect();
-        Self { containers, cards, limits: limits(request) }
+        let mut containers = BTreeMap::new();
+        for ask in request.containers() {
+            let count = usize::try_from(ask.card_use.cards).unwrap_or(usize::MAX);
+            let on = cards.iter().take(count).map(|card| (card.clone(), ask.share())).collect();
+            containers.insert(ask.name.clone(), on);
+        }
+        let on_each = cards.iter().cloned().zip(request.shares().iter().copied()).collect();
+        Self { containers, cards: on_each, limits: limits(request) }
     }
 
     /// The claim that an annotation holds, checked against the pod's spec. Each container that requests units has its
@@ -114,8 +110,7 @@ impl Claim {
             containers.insert(ask.name.clone(), shares);
         }
         if let Some(name) = others.first() {
-            let claimed = claimed.get(*name).map_or(Units::ZERO, total);
-            return Err(mismatch(name, claimed, Units::ZERO));
+            return Err(mismatch(name, claimed.get(*name).map_or(Units::ZERO, total), Units::ZERO));
         }
         check_together(&containers)?;
         Ok(Self { cards: on_each(request, &containers), containers, limits: limits(request) })
@@ -164,22 +159,20 @@ fn total(shares: &CardShares) -> Units {
 
 fn checked(ask: &ContainerRequest, claimed: Option<&CardShares>) -> Result<CardShares, ClaimError> {
     let empty = CardShares::new();
-    let claimed = claimed.unwrap_or(&empty);
-    if total(claimed) != ask.units {
-        return Err(mismatch(&ask.name, total(claimed), ask.units));
+    let shares = claimed.unwrap_or(&empty);
+    if total(shares) != ask.units {
+        return Err(mismatch(&ask.name, total(shares), ask.units));
     }
-    if u32::try_from(claimed.len()) != Ok(ask.card_use.cards) {
-        let container = ask.name.clone();
-        let claimed = claimed.len();
-        let asked = ask.card_use.cards;
+    let CardUse { cards: asked, processes, .. } = ask.card_use;
+    if u32::try_from(shares.len()) != Ok(asked) {
+        let (container, claimed) = (ask.name.clone(), shares.len());
         return Err(ClaimError::Cards { container, claimed, asked });
     }
-    if claimed.values().any(|share| share.units != ask.share().units) {
+    if shares.values().any(|share| share.units != ask.share().units) {
         return Err(ClaimError::Unequal(ask.name.clone()));
     }
-    let processes = ask.card_use.processes;
     let share_of = |share: &CardShare| CardShare { processes, ..*share };
-    Ok(claimed.iter().map(|(card, share)| (card.clone(), share_of(share))).collect())
+    Ok(shares.iter().map(|(card, share)| (card.clone(), share_of(share))).collect())
 }
 
 /// Checks that of any two containers one is on all cards of the other.
@@ -196,16 +189,12 @@ fn check_together(containers: &BTreeMap<String, CardShares>) -> Result<(), Claim
 
 fn on_each(request: &GpuRequest, containers: &BTreeMap<String, CardShares>) -> CardShares {
     let cards: BTreeSet<&CardId> = containers.values().flat_map(BTreeMap::keys).collect();
-    cards
-        .into_iter()
-        .map(|card| {
-            let shares = request
-                .containers()
-                .iter()
-                .filter_map(|ask| Some((ask.kind, *containers.get(&ask.name)?.get(card)?)));
-            (card.clone(), peak(shares))
-        })
-        .collect()
+    let mut on_each = CardShares::new();
+    for card in cards {
+        let of = |ask: &ContainerRequest| Some((ask.kind, *containers.get(&ask.name)?.get(card)?));
+        on_each.insert(card.clone(), peak(request.containers().iter().filter_map(of)));
+    }
+    on_each
 }
 
 fn mismatch(container: &str, claimed: Units, asked: Units) -> ClaimError {

@@ -306,11 +306,9 @@ impl Entry {
     pub(super) fn known_share(&self, card: &CardId) -> CardShare {
         let chosen = self.reservation.as_ref().and_then(|r| r.claim.cards().get(card));
         match (chosen, self.claimed.get(card)) {
+            (Some(chosen), Some(claimed)) => chosen.larger(*claimed),
+            (Some(share), None) | (None, Some(share)) => *share,
             (None, None) => self.largest(),
-            (chosen, claimed) => {
-                let both = [chosen, claimed].into_iter().flatten().copied();
-                both.fold(CardShare::default(), CardShare::larger)
-            }
         }
     }
 
@@ -318,11 +316,12 @@ impl Entry {
     /// exclusive if any card is.
     fn largest(&self) -> CardShare {
         let CardShare { units, processes, .. } = self.shares.first().copied().unwrap_or_default();
-        let chosen =
-            self.reservation.iter().flat_map(|reservation| reservation.claim.cards().values());
-        let known = chosen.chain(self.claimed.values()).copied();
-        let first = CardShare { processes, ..CardShare::default() };
-        CardShare { units, ..known.fold(first, CardShare::larger) }
+        let mut largest = CardShare { processes, ..CardShare::default() };
+        let chosen = self.reservation.as_ref().map(|reservation| reservation.claim.cards());
+        for (_, share) in chosen.into_iter().chain([&self.claimed]).flatten() {
+            largest = largest.larger(*share);
+        }
+        CardShare { units, ..largest }
     }
 }
 

@@ -98,9 +98,9 @@ impl Patterns {
         if self.accepted.is_empty() && self.refused.is_empty() {
             return true;
         }
-        let name = name.to_lowercase();
-        !matches_any(&self.refused, &name)
-            && (self.accepted.is_empty() || matches_any(&self.accepted, &name))
+        let lower = name.to_lowercase();
+        !matches_any(&self.refused, &lower)
+            && (self.accepted.is_empty() || matches_any(&self.accepted, &lower))
     }
 }
 
@@ -110,12 +110,10 @@ fn matches_any(patterns: &[String], name: &str) -> bool {
 
 /// Whether `*` in a pattern can be texts that make it the name. Takes pattern × name steps at most.
 fn matches(pattern: &str, name: &str) -> bool {
-    let mut parts = pattern.split('*');
-    let first = parts.next().unwrap_or_default();
+    let Some((first, others)) = pattern.split_once('*') else { return pattern == name };
     let Some(mut rest) = name.strip_prefix(first) else { return false };
-    let mut parts: Vec<&str> = parts.collect();
-    let Some(last) = parts.pop() else { return rest.is_empty() };
-    for part in parts {
+    let (middle, last) = others.rsplit_once('*').unwrap_or(("", others));
+    for part in middle.split('*') {
         match rest.find(part) {
             Some(at) => rest = &rest[at + part.len()..],
             None => return false,

@@ -105,19 +105,13 @@ impl NodeLedger {
     /// stay charged.
     pub fn set_cards(&mut self, cards: Vec<Card>) {
         self.cards = cards;
-        let entries = std::mem::take(&mut self.entries).into_iter();
-        self.entries = entries
-            .map(|(pod, entry)| {
-                let entry = entry.reported(&pod, &self.cards);
-                (pod, entry)
-            })
-            .collect();
-        let departed = std::mem::take(&mut self.departed).into_iter();
-        let (recorded, departed): (BTreeMap<_, _>, BTreeMap<_, _>) =
-            departed.partition(|(pod, _)| !record(pod, &self.cards).is_empty());
-        self.departed = departed;
-        self.stopping.extend(recorded);
-        self.stopping.retain(|pod, _| !record(pod, &self.cards).is_empty());
+        for (pod, entry) in std::mem::take(&mut self.entries) {
+            let reported = entry.reported(&pod, &self.cards);
+            self.entries.insert(pod, reported);
+        }
+        let is_recorded = |pod: &PodUid| !record(pod, &self.cards).is_empty();
+        self.stopping.extend(self.departed.extract_if(.., |pod, _| is_recorded(pod)));
+        self.stopping.retain(|pod, _| is_recorded(pod));
         self.invalidate();
     }
 
@@ -308,10 +302,9 @@ impl NodeLedger {
         }
         for (pod, Nomination { priority, shares, isolation }) in &self.nominated {
             for (charges, card) in charges.iter_mut().zip(&self.cards) {
-                let share = shares.get(&card.uuid);
+                let Some(share) = shares.get(&card.uuid) else { continue };
                 let sharing = Some(card.isolation.sharing(*isolation));
-                let kept =
-                    share.and_then(|s| Charge::of(pod, *s, Basis::Nominated, sharing, card.units));
+                let kept = Charge::of(pod, *share, Basis::Nominated, sharing, card.units);
                 charges.extend(kept.map(|kept| Charge { kept_at: Some(*priority), ..kept }));
             }
         }
@@ -324,54 +317,47 @@ impl NodeLedger {
                 }
             }
         }
-        let accounts = self
-            .cards
-            .iter()
-            .zip(charges)
-            .map(|(card, mut charges)| {
-                charges.sort_by(|one, other| one.pod.cmp(&other.pod));
-                Account::new(&uncharged(card), charges)
-            })
-            .collect();
-        let on_lost_cards =
-            self.entries.iter().filter(|(_, entry)| entry.is_on_lost_card(&self.cards));
-        let chosen = self
-            .entries
-            .iter()
-            .filter_map(|(pod, entry)| Some((pod.clone(), entry.reservation()?.choice.clone())));
-        let unplaced = self
-            .entries
-            .iter()
-            .filter_map(|(pod, entry)| Some((pod.clone(), entry.unplaced(pod, &self.cards)?)));
-        let pods = PodStates {
-            chosen: chosen.collect(),
-            nominated: self.nominated.iter().map(|(pod, it)| (pod.clone(), it.priority)).collect(),
+        let mut accounts = Vec::with_capacity(self.cards.len());
+        for (card, mut charges) in self.cards.iter().zip(charges) {
+            charges.sort_by(|one, other| one.pod.cmp(&other.pod));
+            accounts.push(Account::new(&uncharged(card), charges));
+        }
+        let nominated = |(pod, kept): (&PodUid, &Nomination)| (pod.clone(), kept.priority);
+        let mut pods = PodStates {
+            nominated: self.nominated.iter().map(nominated).collect(),
             departed: self.departed.keys().cloned().collect(),
             reserved: self.stages().filter(|(_, stage)| *stage == Stage::Reserved).count(),
-            unplaced: unplaced.collect(),
-            on_lost_cards: on_lost_cards.map(|(pod, _)| pod.clone()).collect(),
+            ..PodStates::default()
         };
+        for (pod, entry) in &self.entries {
+            let choice = entry.reservation().map(|reservation| reservation.choice.clone());
+            pods.chosen.extend(choice.map(|choice| (pod.clone(), choice)));
+            let units = entry.unplaced(pod, &self.cards);
+            pods.unplaced.extend(units.map(|units| (pod.clone(), units)));
+            if entry.is_on_lost_card(&self.cards) {
+                pods.on_lost_cards.push(pod.clone());
+            }
+        }
         NodeCards::new(accounts, pods, self.cpu)
     }
 
     /// The charges on a card of pods that only the kubelet's records show: a Pod object may be gone before its
     /// processes are.
     fn charges_without_entry(&self, card: &Card) -> Vec<Charge> {
-        let without_entry = card
-            .pods
-            .iter()
-            .filter(|(pod, units)| !units.is_zero() && !self.entries.contains_key(*pod));
-        without_entry
-            .filter_map(|(pod, units)| {
-                let stopping = self.stopping.get(pod);
-                // A pod of which nothing else is known may be a client of MPS.
-                let unknown = CardShare { processes: 1, ..CardShare::default() };
-                let known = stopping.map_or(unknown, |entry| entry.known_share(&card.uuid));
-                let share = CardShare { units: *units, ..known };
-                let sharing = stopping.map(|entry| entry.sharing(card));
-                Charge::of(pod, share, Basis::Recorded, sharing, card.units)
-            })
-            .collect()
+        let mut charges = Vec::new();
+        for (pod, units) in &card.pods {
+            if units.is_zero() || self.entries.contains_key(pod) {
+                continue;
+            }
+            let stopping = self.stopping.get(pod);
+            // A pod of which nothing else is known may be a client of MPS.
+            let unknown = CardShare { processes: 1, ..CardShare::default() };
+            let known = stopping.map_or(unknown, |entry| entry.known_share(&card.uuid));
+            let share = CardShare { units: *units, ..known };
+            let sharing = stopping.map(|entry| entry.sharing(card));
+            charges.extend(Charge::of(pod, share, Basis::Recorded, sharing, card.units));
+        }
+        charges
     }
 }
 

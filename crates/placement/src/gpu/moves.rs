@@ -111,16 +111,17 @@ pub fn fewest_to_leave<'p>(
     pods: &[&'p Movable],
 ) -> Option<Vec<&'p Movable>> {
     let undrained = node.cards.undrained_clients();
-    let mut pods = pods.to_vec();
-    pods.retain(|pod| !undrained.contains(&pod.uid));
+    let mut movable = pods.to_vec();
+    movable.retain(|pod| !undrained.contains(&pod.uid));
     let with_cards: Vec<Evictable> =
-        pods.iter().filter(|pod| pod.request.is_some()).map(|pod| evictable(pod)).collect();
+        movable.iter().filter(|pod| pod.request.is_some()).map(|pod| evictable(pod)).collect();
     let freeing = freeing_cards(&node.cards, wanted.pod, wanted.request, &with_cards)?;
-    let mut leaving: Vec<&Movable> =
-        pods.iter().filter(|pod| freeing.iter().any(|it| it.uid == pod.uid)).copied().collect();
+    let mut leaving = movable.clone();
+    leaving.retain(|pod| freeing.iter().any(|evicted| evicted.uid == pod.uid));
     while let Some(missing) = node.missing(wanted, &leaving) {
-        let helping = pods.iter().filter(|pod| leaving.iter().all(|it| it.uid != pod.uid));
-        let most = helping
+        let most = movable
+            .iter()
+            .filter(|pod| leaving.iter().all(|gone| gone.uid != pod.uid))
             .map(|pod| (pod.part_of(&missing), *pod))
             .filter(|(part, _)| *part > 0.0)
             .max_by(|(a, _), (b, _)| a.total_cmp(b));
@@ -145,8 +146,8 @@ fn evictable(pod: &Movable) -> Evictable {
 impl Movable {
     /// How much of what is missing it takes, each resource as a part of what is missing of it.
     fn part_of(&self, missing: &[f64]) -> f64 {
-        let parts = self.takes.iter().zip(missing).filter(|(_, missing)| **missing > 0.0);
-        parts.map(|(takes, missing)| takes.min(*missing) / missing).sum()
+        let part = |(takes, missing): (&f64, &f64)| takes.min(*missing) / missing;
+        self.takes.iter().zip(missing).filter(|(_, missing)| **missing > 0.0).map(part).sum()
     }
 }
 
@@ -181,14 +182,13 @@ impl MoveNode {
         rule: &ChoiceRule,
     ) -> Option<(Self, Choice)> {
         let is_gone = |uid: &PodUid| uid == wanted.pod || leaving.iter().any(|pod| pod.uid == *uid);
-        let requests = leaving.iter().filter_map(|pod| pod.request.as_ref());
-        let cpu = self
-            .cards
-            .cpu()
-            .map(|free| requests.map(GpuRequest::cpu).fold(free, u64::saturating_add));
-        let cards = self.cards.without(is_gone).with_cpu(cpu);
-        let choice = cards.fit(wanted.pod, wanted.request, rule).ok()?;
-        let cards = Arc::new(cards.with(wanted.pod, wanted.request, &choice));
+        let mut cpu = self.cards.cpu();
+        for request in leaving.iter().filter_map(|pod| pod.request.as_ref()) {
+            cpu = cpu.map(|free| free.saturating_add(request.cpu()));
+        }
+        let left = self.cards.without(is_gone).with_cpu(cpu);
+        let choice = left.fit(wanted.pod, wanted.request, rule).ok()?;
+        let cards = Arc::new(left.with(wanted.pod, wanted.request, &choice));
         let mut node = Self { cards, ..self.clone() };
         leaving.iter().for_each(|pod| node.change(&pod.takes, 1.0));
         node.change(wanted.takes, -1.0);
@@ -202,9 +202,9 @@ impl MoveNode {
     }
 
     fn has_room(&self, pod: &Movable) -> bool {
-        let rooms = pod.takes.iter().zip(&self.free);
-        rooms
-            .into_iter()
+        pod.takes
+            .iter()
+            .zip(&self.free)
             .all(|(takes, free)| *takes <= 0.0 || *takes <= free + ROUNDING * (takes + free.abs()))
     }
 
@@ -246,17 +246,17 @@ impl Elsewhere<'_> {
         rule: &ChoiceRule,
         may_go: &impl Fn(&Movable, usize) -> bool,
     ) -> Result<Vec<Move>, PodUid> {
-        let mut pods = pods.to_vec();
-        pods.sort_by_key(|pod| std::cmp::Reverse(pod.request.as_ref().map(GpuRequest::peak)));
-        let mut moves = Vec::with_capacity(pods.len());
-        for pod in pods {
-            let offers = (0..self.nodes.len()).filter(|at| may_go(pod, *at)).filter_map(|at| {
-                let node = self.node(at)?;
+        let mut sorted = pods.to_vec();
+        sorted.sort_by_key(|pod| std::cmp::Reverse(pod.request.as_ref().map(GpuRequest::peak)));
+        let mut moves = Vec::with_capacity(sorted.len());
+        for pod in sorted {
+            let offer = |at: usize| {
+                let node = self.node(at).filter(|_| may_go(pod, at))?;
                 let (cost, choice) = node.offer(pod, rule)?;
-                Some((cost, &node.name, at, choice))
-            });
-            let best = offers.min_by(|a, b| (a.0, a.1, a.2).cmp(&(b.0, b.1, b.2)));
-            let Some((.., to, choice)) = best else { return Err(pod.uid.clone()) };
+                Some(((cost, &node.name, at), choice))
+            };
+            let best = (0..self.nodes.len()).filter_map(offer).min_by_key(|(rank, _)| *rank);
+            let Some(((.., to), choice)) = best else { return Err(pod.uid.clone()) };
             self.put(pod, to, choice.as_ref());
             moves.push(Move { pod: pod.uid.clone(), to, choice });
         }

@@ -4,8 +4,8 @@ use super::fit::{Room, check, numa_free, packing_score, spread_score, why_no_fit
 use super::fragmentation::{Cost, Measure};
 use super::strategy::Preference;
 use super::{
-    CardFit, CardIsolation, CardShare, Choice, ChoiceRule, Fit, FreeCard, GpuRequest, NoFit,
-    Rating, Sharing, choose,
+    CardIsolation, CardShare, Choice, ChoiceRule, Fit, FreeCard, GpuRequest, NoFit, Rating,
+    Sharing, choose,
 };
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -159,16 +159,13 @@ impl Account {
 impl NodeCards {
     pub(super) fn new(accounts: Vec<Account>, pods: PodStates, cpu: Option<u64>) -> Self {
         let numa = numa_free(&accounts.iter().map(|account| &account.card).collect::<Vec<_>>());
-        let mut open_cards: Vec<_> = accounts
-            .iter()
-            .enumerate()
-            .filter_map(|(position, account)| {
-                let card = &account.card;
-                let numa = numa(card);
+        let mut open_cards = Vec::with_capacity(accounts.len());
+        for (position, Account { card, .. }) in accounts.iter().enumerate() {
+            if card.is_open() {
                 let (room, units, isolation) = (card.room(), card.units, card.isolation);
-                card.is_open().then_some(OpenCard { room, numa, units, isolation, position })
-            })
-            .collect();
+                open_cards.push(OpenCard { room, numa: numa(card), units, isolation, position });
+            }
+        }
         open_cards
             .sort_by_key(|card| (card.room.units, card.numa, accounts[card.position].card.index));
         Self { accounts, open_cards: open_cards.into(), pods, cpu }
@@ -203,11 +200,8 @@ impl NodeCards {
     /// The pods that cards are reserved or kept for. For these, [`NodeCards::fit`], [`NodeCards::check`] and
     /// [`NodeCards::rate`] may return something else than for other pods with the same request.
     pub fn pods_with_set_aside_cards(&self) -> impl Iterator<Item = &PodUid> {
-        self.pods
-            .chosen
-            .iter()
-            .map(|(pod, _)| pod)
-            .chain(self.pods.nominated.iter().map(|(pod, _)| pod))
+        let PodStates { chosen, nominated, .. } = &self.pods;
+        chosen.iter().map(|(pod, _)| pod).chain(nominated.iter().map(|(pod, _)| pod))
     }
 
     /// The accounts, by index.
@@ -222,11 +216,12 @@ impl NodeCards {
         for Account { card, charges } in &self.accounts {
             let isolation = card.isolation;
             let is_client = |charge: &&Charge| match charge.sharing {
+                _ if !charge.basis.is_held() => false,
                 Some(sharing) => sharing == Sharing::Mps,
                 None => isolation.mps_clients.is_some(),
             };
-            let held = charges.iter().filter(|charge| charge.basis.is_held());
-            let clients: Vec<&PodUid> = held.filter(is_client).map(|charge| &charge.pod).collect();
+            let clients: Vec<_> =
+                charges.iter().filter(is_client).map(|charge| &charge.pod).collect();
             if !isolation.drains_clients && clients.len() > 1 {
                 undrained.extend(clients);
             }
@@ -358,20 +353,18 @@ impl NodeCards {
     /// The cost to the cards of a pod without cards that requests this CPU, in thousandths of a core. 0 if the node's
     /// free CPU is not known.
     pub fn cost_of_cpu(&self, requested: u64, measure: &Measure) -> Cost {
-        let cards = self.accounts.iter().map(|account| &account.card);
-        self.cpu.map_or(Cost(0), |cpu| measure.cost_of_cpu(cards, cpu, requested))
+        self.cpu.map_or(Cost(0), |cpu| measure.cost_of_cpu(self.cards(), cpu, requested))
     }
 
     /// As [`NodeCards::fit`], and for each card whether the largest share fits it.
     pub fn explain(&self, pod: &PodUid, request: &GpuRequest, rule: &ChoiceRule) -> Fit {
         let largest_share = request.largest();
         let count = request.shares().len();
-        let cards = self.accounts.iter().map(|account| account.for_pod(pod, request));
-        let cards = cards.map(|card| {
+        let mut cards = Vec::with_capacity(self.accounts.len());
+        for card in self.accounts.iter().map(|account| account.for_pod(pod, request)) {
             let fit = card.fit(largest_share, request);
-            (card, fit)
-        });
-        let cards: Vec<(FreeCard, CardFit)> = cards.collect();
+            cards.push((card, fit));
+        }
         let rating = self.rate(pod, request, rule).ok();
         Fit { largest_share, count, cards, outcome: self.fit(pod, request, rule), rating }
     }
@@ -408,8 +401,8 @@ impl NodeCards {
         cards: impl Iterator<Item = &'c FreeCard>,
         request: &GpuRequest,
     ) -> bool {
-        let stay = self.pods.unplaced.iter().filter(|(pod, _)| !gone(pod));
-        let needed: Units = stay.map(|(_, units)| *units).sum();
+        let needed: Units =
+            self.pods.unplaced.iter().filter(|(pod, _)| !gone(pod)).map(|(_, units)| *units).sum();
         if needed.is_zero() {
             return false;
         }
@@ -420,14 +413,11 @@ impl NodeCards {
     /// These cards without the charges of the pods for which `gone` is true.
     #[must_use]
     pub fn without(&self, gone: impl Fn(&PodUid) -> bool) -> Self {
-        let accounts = self
-            .accounts
-            .iter()
-            .map(|account| {
-                let stay = account.charges.iter().filter(|charge| !gone(&charge.pod));
-                Account::new(&account.card, stay.cloned().collect())
-            })
-            .collect();
+        let mut accounts = Vec::with_capacity(self.accounts.len());
+        for Account { card, charges } in &self.accounts {
+            let stay = charges.iter().filter(|charge| !gone(&charge.pod)).cloned().collect();
+            accounts.push(Account::new(card, stay));
+        }
         let mut pods = self.pods.clone();
         pods.unplaced.retain(|(pod, _)| !gone(pod));
         pods.chosen.retain(|(pod, _)| !gone(pod));
@@ -440,8 +430,8 @@ impl NodeCards {
     pub fn with(&self, pod: &PodUid, request: &GpuRequest, choice: &Choice) -> Self {
         let mut accounts = self.accounts.clone();
         for (chosen, share) in choice.cards.iter().zip(request.shares()) {
-            let account = accounts.iter_mut().find(|account| account.card.uuid == chosen.uuid);
-            let Some(account) = account else { continue };
+            let known = accounts.iter_mut().find(|account| account.card.uuid == chosen.uuid);
+            let Some(account) = known else { continue };
             let mut charges = std::mem::take(&mut account.charges);
             let sharing = Some(account.card.isolation.sharing(request.isolation()));
             charges.extend(Charge::of(pod, *share, Basis::Chosen, sharing, chosen.units));
@@ -460,8 +450,8 @@ impl NodeCards {
 
     /// Whether cards are kept that count as free for the pod: its own, and those of less important pods.
     fn has_kept_for(&self, pod: &PodUid, request: &GpuRequest) -> bool {
-        let mut nominated = self.pods.nominated.iter();
-        nominated.any(|(other, kept_at)| other == pod || *kept_at < request.priority())
+        let nominated = &self.pods.nominated;
+        nominated.iter().any(|(other, kept_at)| other == pod || *kept_at < request.priority())
     }
 
     fn choice(&self, pod: &PodUid) -> Option<&Choice> {
@@ -473,7 +463,7 @@ impl NodeCards {
         chosen.get(at).map(|(_, choice)| choice)
     }
 
-    fn cards(&self) -> impl Iterator<Item = &FreeCard> + Clone {
+    fn cards(&self) -> impl ExactSizeIterator<Item = &FreeCard> + Clone {
         self.accounts.iter().map(|account| &account.card)
     }
 }

@@ -87,18 +87,15 @@ pub fn victims(
             sets.push(by_card);
         }
     }
-    let possible = sets.into_iter().filter_map(|chosen| {
-        let choice =
-            cards.fit_without(|uid| uid == pod || contains(&chosen, uid), pod, request, rule);
-        Some((choice.ok()?, chosen))
-    });
-    let (choice, chosen) = possible.min_by_key(|(_, chosen)| cost(chosen))?;
+    let (choice, chosen) = sets
+        .into_iter()
+        .filter_map(|chosen| {
+            let is_gone = |uid: &PodUid| uid == pod || contains(&chosen, uid);
+            Some((cards.fit_without(is_gone, pod, request, rule).ok()?, chosen))
+        })
+        .min_by_key(|(_, chosen)| cost(chosen))?;
     let violations = chosen.iter().filter(|pod| pod.violates_budget).count();
-    Some(Victims { pods: uids(&chosen).cloned().collect(), violations, choice })
-}
-
-fn uids<'a>(pods: &'a [&Evictable]) -> impl Iterator<Item = &'a PodUid> {
-    pods.iter().map(|pod| &pod.uid)
+    Some(Victims { pods: chosen.iter().map(|pod| pod.uid.clone()).collect(), violations, choice })
 }
 
 fn cost(pods: &[&Evictable]) -> EvictionCost {
@@ -118,12 +115,14 @@ pub(super) fn freeing_cards<'e>(
     let mut chosen: Vec<&Evictable> = Vec::new();
     let mut used: Vec<usize> = Vec::new();
     for share in request.shares() {
-        let unused = cards.accounts().iter().enumerate().filter(|(at, _)| !used.contains(at));
-        let sets = unused.filter_map(|(at, Account { card, charges })| {
+        let mut sets = Vec::new();
+        for (at, Account { card, charges }) in cards.accounts().iter().enumerate() {
             let card = OneCard { card, charges, pod, request, share: *share };
-            Some((card.freed_by(evictable, &chosen)?, at))
-        });
-        let (set, at) = sets.min_by_key(|(set, at)| (cost(set), *at))?;
+            if !used.contains(&at) {
+                sets.extend(card.freed_by(evictable, &chosen).map(|set| (set, at)));
+            }
+        }
+        let (set, at) = sets.into_iter().min_by_key(|(set, at)| (cost(set), *at))?;
         used.push(at);
         chosen.extend(set);
     }
@@ -207,20 +206,19 @@ impl OneCard<'_> {
 
     /// The most that a pod holds of the card.
     fn held_by(&self, pod: &Evictable) -> (Units, Cores) {
-        let charges = self.charges.iter().filter(|charge| charge.pod == pod.uid);
-        charges.map(|charge| (charge.units, charge.cores)).max().unwrap_or_default()
+        let of = |charge: &Charge| (charge.pod == pod.uid).then_some((charge.units, charge.cores));
+        self.charges.iter().filter_map(of).max().unwrap_or_default()
     }
 
     /// Whether the share fits once the pods of both sets are gone.
     fn has_room_without(&self, going: &[&Evictable], also: &[&Evictable]) -> bool {
-        let staying = self.charges.iter().filter(|charge| {
-            let Charge { pod, .. } = charge;
+        let stays = |charge: &&Charge| {
             charge.counts_against(self.pod, self.request)
-                && pod != self.pod
-                && !contains(going, pod)
-                && !contains(also, pod)
-        });
-        let room = Room::left_by(self.card.units, staying);
+                && charge.pod != *self.pod
+                && !contains(going, &charge.pod)
+                && !contains(also, &charge.pod)
+        };
+        let room = Room::left_by(self.card.units, self.charges.iter().filter(stays));
         room.takes(self.share, self.request, self.card.isolation)
     }
 }
@@ -233,8 +231,6 @@ fn contains(pods: &[&Evictable], uid: &PodUid) -> bool {
 /// first.
 fn covering<'e>(mut chosen: Vec<&'e Evictable>, candidates: Candidates<'e>) -> Vec<&'e Evictable> {
     let Candidates { evictable, of_dry_run, shortfall } = candidates;
-    let is_chosen =
-        |chosen: &[&Evictable], pod: &Evictable| uids(chosen).any(|uid| *uid == pod.uid);
     let mut others: Vec<&Evictable> =
         evictable.iter().filter(|pod| of_dry_run.contains(&pod.uid)).collect();
     others.sort_by_key(|pod| (pod.violates_budget, pod.priority));
@@ -242,7 +238,7 @@ fn covering<'e>(mut chosen: Vec<&'e Evictable>, candidates: Candidates<'e>) -> V
         let helps = shortfall.iter().enumerate().any(|(at, shortfall)| {
             freed(&chosen, at) < *shortfall && pod.frees.get(at).is_some_and(|frees| *frees > 0.0)
         });
-        if helps && !is_chosen(&chosen, pod) {
+        if helps && !contains(&chosen, &pod.uid) {
             chosen.push(pod);
         }
     }

@@ -153,22 +153,21 @@ impl GpuRequest {
         containers: impl IntoIterator<Item = ContainerRequest>,
         options: CardOptions,
     ) -> Result<Option<Self>, RequestError> {
-        let asks = containers.into_iter().filter(|ask| !ask.units.is_zero());
-        let mut containers: Vec<ContainerRequest> = asks.collect();
-        containers.sort_by_key(|ask| (ask.kind == ContainerKind::App, ask.position));
-        containers.iter().try_for_each(ContainerRequest::check)?;
-        check_init_containers(&containers)?;
-        let cards = containers.iter().map(|ask| ask.card_use.cards).max().unwrap_or(0);
-        let shares: Vec<CardShare> = (0..cards)
-            .map(|card| {
-                let on_card = containers.iter().filter(|ask| ask.card_use.cards > card);
-                peak(on_card.map(|ask| (ask.kind, ask.share())))
-            })
-            .collect();
+        let mut asks: Vec<ContainerRequest> =
+            containers.into_iter().filter(|ask| !ask.units.is_zero()).collect();
+        asks.sort_by_key(|ask| (ask.kind == ContainerKind::App, ask.position));
+        asks.iter().try_for_each(ContainerRequest::check)?;
+        check_init_containers(&asks)?;
+        let cards = asks.iter().map(|ask| ask.card_use.cards).max().unwrap_or(0);
+        let share_of = |card: u32| {
+            let is_on = |ask: &&ContainerRequest| ask.card_use.cards > card;
+            peak(asks.iter().filter(is_on).map(|ask| (ask.kind, ask.share())))
+        };
+        let shares: Vec<CardShare> = (0..cards).map(share_of).collect();
         match shares.first() {
             Some(share) if share.cores > Cores::ALL => Err(RequestError::TooManyCores(share.cores)),
             Some(_) => {
-                let beyond_units = BeyondUnits::default();
+                let (containers, beyond_units) = (asks, BeyondUnits::default());
                 Ok(Some(Self { containers, shares, options, cpu: 0, priority: 0, beyond_units }))
             }
             None => Ok(None),

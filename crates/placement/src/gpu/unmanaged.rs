@@ -71,8 +71,8 @@ impl MeasuredCard {
         let units = u64::from(card.units.0);
         let unit = memory.checked_div(units).unwrap_or(0).max(1);
         let kept_back = memory.saturating_sub(unit.saturating_mul(units));
-        let expected = unit.saturating_mul(u64::from(self.held.0));
-        let expected = expected.saturating_add(kept_back.max(memory / DRIVER_DIVISOR));
+        let of_pods = unit.saturating_mul(u64::from(self.held.0));
+        let expected = of_pods.saturating_add(kept_back.max(memory / DRIVER_DIVISOR));
         let beyond = self.used.0.saturating_sub(expected).div_ceil(unit).min(units);
         Units(u32::try_from(beyond).unwrap_or(card.units.0))
     }

@@ -29,9 +29,10 @@ pub(crate) struct Decaying {
 impl Decaying {
     /// An empty histogram of values up to `high`, which is at least 2.
     pub(crate) fn new(high: u64) -> Self {
-        let counts = Histogram::new_with_bounds(1, high, SIGNIFICANT_DIGITS);
-        let counts = counts.unwrap_or_else(|_| unreachable!("the bounds are those of a histogram"));
-        Self { counts, weight: FIRST_WEIGHT }
+        match Histogram::new_with_bounds(1, high, SIGNIFICANT_DIGITS) {
+            Ok(counts) => Self { counts, weight: FIRST_WEIGHT },
+            Err(_) => unreachable!("the bounds are those of a histogram"),
+        }
     }
 
     /// A histogram of values up to `high`, which is at least 2, with about these statistics, in `unit`s. All of it
@@ -54,8 +55,8 @@ impl Decaying {
         let part = if range > 0.0 { ((mean - least) / range).clamp(0.0, 1.0) } else { 0.0 };
         let top = p99 + (mean - least - part * range).max(0.0);
         let mut restored = Self { weight: RESTORED as f32 / minutes, ..Self::new(high) };
-        let between = between.map(|(low, high, count)| (low + part * (high - low), count));
-        for (value, count) in at.into_iter().chain(between).chain([(top, 1)]) {
+        let inside = between.map(|(low, high, count)| (low + part * (high - low), count));
+        for (value, count) in at.into_iter().chain(inside).chain([(top, 1)]) {
             restored.counts.saturating_record_n(value.round() as u64, count);
         }
         restored

@@ -148,25 +148,23 @@ impl Learner {
     /// limited: otherwise nothing would count beside it. A list with less than half of this learner's evidence is of
     /// one that had just begun, and changes nothing.
     pub fn restore(&mut self, list: impl IntoIterator<Item = Learned>, now: Timestamp) {
-        let list: Vec<Learned> = list.into_iter().collect();
-        let evidence = |all: &mut dyn Iterator<Item = Learned>| -> f64 {
-            let minutes = all.map(|it| {
-                let growth = growth(it.last_seen, now, self.limits.half_life);
-                it.pod_minutes.clamp(0.0, MOST_POD_MINUTES) / f64::from(growth)
-            });
-            minutes.sum()
+        let others: Vec<Learned> = list.into_iter().collect();
+        let evidence = |learned: &Learned| {
+            let growth = growth(learned.last_seen, now, self.limits.half_life);
+            learned.pod_minutes.clamp(0.0, MOST_POD_MINUTES) / f64::from(growth)
         };
-        if evidence(&mut list.iter().cloned()) < evidence(&mut self.snapshot().iter()) / 2.0 {
+        let own: f64 = self.snapshot().iter().map(|learned| evidence(&learned)).sum();
+        if others.iter().map(evidence).sum::<f64>() < own / 2.0 {
             return;
         }
         self.namespaces.clear();
         self.stats.workloads = 0;
-        for Learned { id, used, pod_minutes, last_seen } in list {
-            let last_seen = last_seen.min(now);
-            let is_over = now.duration_since(last_seen) > self.limits.max_age;
+        for Learned { id, used, pod_minutes, last_seen } in others {
+            let seen = last_seen.min(now);
+            let is_over = now.duration_since(seen) > self.limits.max_age;
             if !is_over && self.known(&id).is_none() {
-                let pod_minutes = pod_minutes.clamp(0.0, MOST_POD_MINUTES);
-                self.insert(&id, Usage::restored(&used, pod_minutes, last_seen));
+                let minutes = pod_minutes.clamp(0.0, MOST_POD_MINUTES);
+                self.insert(&id, Usage::restored(&used, minutes, seen));
                 self.stats.restored += 1;
             }
         }
@@ -188,8 +186,9 @@ impl Learner {
         let mut all = Vec::with_capacity(self.stats.workloads);
         for (namespace, of_namespace) in &self.namespaces {
             for (name, alike) in &of_namespace.by_name {
-                let each = alike.iter().map(|it| (it.id(namespace, name), Arc::clone(&it.usage)));
-                all.extend(each);
+                for workload in alike {
+                    all.push((workload.id(namespace, name), Arc::clone(&workload.usage)));
+                }
             }
         }
         Snapshot(all)
@@ -212,21 +211,20 @@ impl Learner {
     /// The best known workload of that kind. Not the last observed one, which may be a single pod that names the
     /// controller as its owner without having been created by it.
     fn best_known<'a>(&self, alike: &'a [Workload], kind: &str) -> Option<&'a Workload> {
-        let same_kind = alike.iter().filter(|workload| &*workload.kind == kind);
-        let half_life = self.limits.half_life;
-        same_kind.max_by(|a, b| a.usage.evidence(half_life).total_cmp(&b.usage.evidence(half_life)))
+        let is_of_kind = |workload: &&Workload| *workload.kind == *kind;
+        let evidence = |workload: &Workload| workload.usage.evidence(self.limits.half_life);
+        alike.iter().filter(is_of_kind).max_by(|a, b| evidence(a).total_cmp(&evidence(b)))
     }
 
     /// The initial use of a new workload: that of its controller's best known template.
     fn first_use(&self, id: &WorkloadId, now: Timestamp) -> Usage {
         let alike = self.namespaces.get(&id.namespace).and_then(|all| all.by_name.get(&id.name));
-        let earlier = alike.and_then(|alike| self.best_known(alike, &id.kind));
-        let earlier = earlier.filter(|earlier| earlier.usage.learned() != PerResource::default());
-        let inherited = earlier.map(|earlier| {
-            let usage = &earlier.usage;
-            usage.inherited(growth(usage.last_seen, now, self.limits.half_life), now)
-        });
-        inherited.unwrap_or_else(|| Usage::new(now))
+        match alike.and_then(|alike| self.best_known(alike, &id.kind)) {
+            Some(Workload { usage, .. }) if usage.learned() != PerResource::default() => {
+                usage.inherited(growth(usage.last_seen, now, self.limits.half_life), now)
+            }
+            _ => Usage::new(now),
+        }
     }
 
     /// Adds an unknown workload, and drops others if the limit is reached.
@@ -239,9 +237,9 @@ impl Learner {
         // Templates, also of controllers of other kinds with the same name.
         if alike.len() >= id.most_templates() {
             let half_life = self.limits.half_life;
-            let each = alike.iter().map(|each| each.usage.evidence(half_life)).enumerate();
-            let least_known = each.min_by(|(_, a), (_, b)| a.total_cmp(b));
-            least_known.map(|(at, _)| alike.swap_remove(at));
+            let evidence = |at: &usize| alike[*at].usage.evidence(half_life);
+            let least_known = (0..alike.len()).min_by(|a, b| evidence(a).total_cmp(&evidence(b)));
+            least_known.map(|at| alike.swap_remove(at));
             namespace.workloads -= 1;
             self.stats.workloads -= 1;
             self.stats.evicted += 1;
@@ -263,8 +261,8 @@ impl Learner {
         if self.count() >= self.limits.workloads {
             let counts = self.namespaces.iter().map(|(name, each)| (name, each.workloads));
             let loses = gives_way(self.limits.workloads, counts, namespace).cloned();
-            let loses = loses.and_then(|name| self.namespaces.get_mut(&name));
-            loses.into_iter().for_each(Namespace::drop_oldest);
+            let loser = loses.and_then(|name| self.namespaces.get_mut(&name));
+            loser.into_iter().for_each(Namespace::drop_oldest);
         }
         self.namespaces.retain(|_, namespace| namespace.workloads > 0);
         let left = self.count();
@@ -298,14 +296,12 @@ impl Namespace {
 
     /// Drops one in [`BATCH`], at least one: the least recently observed ones.
     fn drop_oldest(&mut self) {
-        let mut all: Vec<_> = self
-            .by_name
-            .iter()
-            .flat_map(|(name, alike)| {
-                alike.iter().map(move |each| (each.age_key(), Arc::clone(name)))
-            })
-            .map(|((seen, kind, template), name)| (seen, name, kind, template))
-            .collect();
+        let mut all = Vec::with_capacity(self.workloads);
+        for (name, alike) in &self.by_name {
+            for Workload { kind, template, usage } in alike {
+                all.push((usage.last_seen, Arc::clone(name), Arc::clone(kind), *template));
+            }
+        }
         all.sort_unstable();
         for (_, name, kind, template) in all.iter().take(self.workloads.div_ceil(BATCH)) {
             if let Some(alike) = self.by_name.get_mut(name) {
@@ -319,10 +315,6 @@ impl Namespace {
 impl Workload {
     fn is(&self, id: &WorkloadId) -> bool {
         self.template == id.template && self.kind == id.kind
-    }
-
-    fn age_key(&self) -> (Timestamp, Arc<str>, u64) {
-        (self.usage.last_seen, Arc::clone(&self.kind), self.template)
     }
 
     fn id(&self, namespace: &Arc<str>, name: &Arc<str>) -> WorkloadId {
@@ -345,8 +337,8 @@ impl Learned {
 impl Snapshot {
     /// The workloads with a learned use, by namespace.
     pub fn iter(&self) -> impl Iterator<Item = Learned> + '_ {
-        let all = self.0.iter().map(|(id, usage)| Learned::new(id.clone(), usage));
-        all.filter(|learned| learned.used != PerResource::default())
+        let learned = |(id, usage): &(WorkloadId, Arc<Usage>)| Learned::new(id.clone(), usage);
+        self.0.iter().map(learned).filter(|learned| learned.used != PerResource::default())
     }
 }
 

@@ -106,20 +106,14 @@ impl Usage {
     ) {
         self.first_seen = self.first_seen.min(now);
         self.last_seen = now;
-        let minutes = minutes.min(MAX_MINUTES);
-        self.pod_minutes += f64::from(minutes);
+        let lasted = minutes.min(MAX_MINUTES);
+        self.pod_minutes += f64::from(lasted);
         let PodResources { requests, .. } = resources;
         if let Some(used) = used.cpu {
-            self.of.cpu.record(used, requests.cpu, UNIT.cpu, minutes, [draws[0], draws[1]]);
+            self.of.cpu.record(used, requests.cpu, UNIT.cpu, lasted, [draws[0], draws[1]]);
         }
         if let Some(used) = used.memory {
-            self.of.memory.record(
-                used,
-                requests.memory,
-                UNIT.memory,
-                minutes,
-                [draws[2], draws[3]],
-            );
+            self.of.memory.record(used, requests.memory, UNIT.memory, lasted, [draws[2], draws[3]]);
         }
     }
 

@@ -13,13 +13,14 @@
 
 use jiff::{SignedDuration, Timestamp};
 
+use super::costs::{NodeCost, costs};
 use super::model::{Weighed, group_load, points, score_of};
 use super::{
     KnownLoad, MetricId, MetricLoad, NodeLoad, PodKind, PodToPlace, ReadingStatus, ResolvedDemand,
     ResolvedLimit, ResolvedMetric, ResolvedPolicy, ResolvedRules, ResolvedWeight, Score,
 };
 use crate::policy::{NamespaceRule, Unknown};
-use crate::reading::{HOT_VALUE_MAX_AGE, Reading, is_fresh};
+use crate::reading::Reading;
 use crate::units::Ratio;
 
 /// The annotator divides each value by this: it takes all for percent.
@@ -159,8 +160,8 @@ pub struct LoadDecision<'a> {
     pub limits: Vec<LimitCheck<'a>>,
     /// Every term of the score, in the order of the policy's weights.
     pub terms: Vec<Term<'a>>,
-    /// The hot value; each whole one costs 10 points.
-    pub hot_value: f64,
+    /// What costs points whatever the pod is.
+    pub costs: Vec<NodeCost>,
     /// The score.
     pub score: Score,
 }
@@ -250,7 +251,7 @@ impl<'p> Evaluation<'p, '_> {
             verdict: self.verdict(),
             limits: self.limits().collect(),
             terms: self.terms().filter(|term| self.is_judged_by(&term.weight.metric)).collect(),
-            hot_value: self.hot_value(),
+            costs: costs(self.policy, self.node, self.now).collect(),
             score: self.score(),
         }
     }
@@ -274,7 +275,7 @@ impl<'p> Evaluation<'p, '_> {
             || self.terms().map(|term| term.for_score()),
             self.policy.groups(),
             self.pod.typical,
-            self.hot_value(),
+            costs(self.policy, self.node, self.now).map(|cost| cost.points).sum(),
         )
     }
 
@@ -363,14 +364,6 @@ impl<'p> Evaluation<'p, '_> {
     /// Points of 100 that a term adds; `None` under a model that does not add terms up.
     pub fn points(&self, term: &Term<'_>) -> Option<f64> {
         points(&self.policy.policy.scoring, term.for_score())
-    }
-
-    /// The hot value by the recent pods, or crane's own hot value if that is fresh and higher.
-    pub fn hot_value(&self) -> f64 {
-        let counted = self.node.recent.hot_value(self.policy.hot(), self.now) as f64;
-        let note =
-            self.node.crane_hot_value.filter(|note| is_fresh(note.at, self.now, HOT_VALUE_MAX_AGE));
-        note.map_or(counted, |note| note.value.max(counted))
     }
 
     fn rules(&self) -> &'p ResolvedRules {

@@ -58,8 +58,7 @@ pub fn pass_over_limits<'z>(
     }
     if over.iter().any(|(_, ratio)| ratio.is_finite()) {
         over.retain(|(_, ratio)| ratio.is_finite());
-        let passing = near_the_least(&over, zone);
-        return passing;
+        return near_the_least(&over, zone);
     }
     // Where none is measured, one that is accepted is enough.
     if none_accepted { over.into_iter().map(|(node, _)| node).collect() } else { Vec::new() }

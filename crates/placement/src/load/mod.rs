@@ -7,6 +7,7 @@
 //! [`LoadDecision`]. A node's [`NodeLoad`] does not depend on a policy: readings are kept by metric, and
 //! a [`ResolvedPolicy`] knows their numbers in the [`MetricTable`].
 
+mod costs;
 mod decision;
 mod declared;
 mod least_loaded;
@@ -21,6 +22,7 @@ mod resolved_policy;
 mod score;
 mod typical;
 
+pub use costs::NodeCost;
 pub use decision::{Evaluation, LimitCheck, LimitOutcome, LoadDecision, Term, Verdict};
 pub use declared::DeclaredPods;
 pub use least_loaded::pass_over_limits;

@@ -6,13 +6,10 @@
 //!   counts. Nodes below what is typical are alike, so that kube-scheduler's own scores, such as those that spread
 //!   replicas, choose among them.
 //!
-//! Each whole hot value costs 10 points, as in crane.
+//! What costs a node points whatever the pod is, is taken from that ([`super::costs`]).
 
 use super::{KnownLoad, ResolvedWeight, Score};
 use crate::policy::{Direction, Model, Scoring, Unknown, WindowStatistic};
-
-/// Points that each whole hot value costs: crane's 10 of 100.
-const POINTS_PER_HOT_VALUE: f64 = 10.0;
 
 /// Dividing before adding can leave a sum a little below a whole point, and truncation would then lose a point.
 const ROUNDING_ERROR: f64 = 1e-9;
@@ -48,13 +45,13 @@ impl Weighed<'_> {
 }
 
 /// The score of a node. `terms` can be called several times, so that terms need not be stored. `typical` has the
-/// typical load of each group; where it has none, the node is judged for itself.
+/// typical load of each group; where it has none, the node is judged for itself. `cost`: whole points.
 pub(super) fn score_of<'a, I>(
     scoring: &Scoring,
     terms: impl Fn() -> I,
     groups: usize,
     typical: &[f64],
-    hot_value: f64,
+    cost: f64,
 ) -> Score
 where
     I: Iterator<Item = Weighed<'a>>,
@@ -75,8 +72,7 @@ where
             excess.map_or(0.0, |excess| 100.0 * (1.0 - excess))
         }
     };
-    let points = (points + ROUNDING_ERROR).trunc();
-    Score::truncated(points - (POINTS_PER_HOT_VALUE * hot_value).trunc())
+    Score::truncated((points + ROUNDING_ERROR).trunc() - cost)
 }
 
 /// What all terms add; metrics that are left out leave the others their weight.

@@ -41,8 +41,8 @@ impl Readings {
         other: &Self,
         choose: impl Fn(MetricId, Option<Reading>, Option<Reading>) -> Option<Reading>,
     ) -> Self {
-        let metrics = (0..self.0.len().max(other.0.len())).map(MetricId::of_index);
-        Self(metrics.map(|metric| choose(metric, self.get(metric), other.get(metric))).collect())
+        let chosen = |metric| choose(metric, self.get(metric), other.get(metric));
+        Self((0..self.0.len().max(other.0.len())).map(MetricId::of_index).map(chosen).collect())
     }
 
     /// The metric's reading, fresh or not.

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 
+use super::costs::{change_times, costs};
 use super::decision::first_rejection;
 use super::model::{Weighed, score_of};
 use super::{
@@ -14,7 +15,7 @@ use super::{
     ResolvedLimit, ResolvedMetric, ResolvedPolicy, Score, Verdict,
 };
 use crate::policy::NOT_MEASURED_YET;
-use crate::reading::{HOT_VALUE_MAX_AGE, MAX_AHEAD};
+use crate::reading::MAX_AHEAD;
 
 /// The loads of nodes under one policy, valid from one time until before another. A node of which nothing is known yet
 /// has no loads.
@@ -35,7 +36,8 @@ pub struct PreparedNodes {
 
 #[derive(Debug, Clone)]
 struct Node {
-    hot_value: f64,
+    /// Points that the node costs whatever the pod is.
+    cost: f64,
     /// The position of its first load.
     first_load: u32,
     /// The number of its rules in the policy: of its pool, or of nodes without one.
@@ -263,7 +265,7 @@ impl PreparedNodes {
             },
             policy.groups(),
             typical,
-            node.hot_value,
+            node.cost,
         )
     }
 }
@@ -307,17 +309,14 @@ fn prepare(policy: &ResolvedPolicy, node: &NodeLoad, now: Timestamp) -> (Node, V
         next_change.may_be(created_at, NOT_MEASURED_YET);
         next_change.may_be(created_at, -MAX_AHEAD);
     }
-    for (at, after) in node.recent.change_times(policy.hot()) {
+    for (at, after) in node.recent.change_times(&[]) {
         next_change.may_be(at, after);
     }
-    if let Some(note) = node.crane_hot_value {
-        next_change.may_be(note.at, HOT_VALUE_MAX_AGE);
-        next_change.may_be(note.at, -MAX_AHEAD);
-    }
+    change_times(policy, node, |at, after| next_change.may_be(at, after));
     // A policy has fewer than 4 billion pools.
     let rules = u32::try_from(number).unwrap_or(u32::MAX);
-    let until = next_change.at;
-    (Node { hot_value: at.hot_value(), first_load: 0, rules, until }, loads)
+    let cost = costs(policy, node, now).map(|cost| cost.points).sum();
+    (Node { cost, first_load: 0, rules, until: next_change.at }, loads)
 }
 
 /// When a node's loads of `now` may change first.

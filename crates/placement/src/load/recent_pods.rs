@@ -150,8 +150,8 @@ impl RecentPods {
     /// Records that all containers of a bound pod had started at `at`. A later call changes nothing: a container may
     /// start again. Returns whether anything changed.
     pub fn started(&mut self, pod: &PodUid, at: Timestamp) -> bool {
-        let bound = self.bound.iter_mut().find(|bound| bound.uid == *pod);
-        let Some(bound) = bound.filter(|bound| bound.started_at.is_none()) else { return false };
+        let known = self.bound.iter_mut().find(|bound| bound.uid == *pod);
+        let Some(bound) = known.filter(|bound| bound.started_at.is_none()) else { return false };
         bound.started_at = Some(at);
         true
     }
@@ -211,16 +211,16 @@ impl RecentPods {
 
     /// What pods in flight declare of `demand`, each `most` at most: bytes a second.
     pub(crate) fn declared_in_flight(&self, demand: Demand, most: f64, now: Timestamp) -> f64 {
-        let declared = self.declared.iter().filter(|pod| is_in_flight(pod.at, pod.lasts, now));
-        declared.map(|pod| (*pod.declares.get(demand) as f64).min(most)).sum()
+        let rate = |pod: &DeclaredPod| (*pod.declares.get(demand) as f64).min(most);
+        self.declared.iter().filter(|pod| is_in_flight(pod.at, pod.lasts, now)).map(rate).sum()
     }
 
     /// Records that a pod has ended: it uses nothing any more. Its binding still counts in the hot value. Returns
     /// whether anything changed.
     pub fn ended(&mut self, pod: &PodUid) -> bool {
         let was_in_flight = self.remove_in_flight(pod);
-        let bound = self.bound.iter_mut().find(|bound| bound.uid == *pod);
-        let Some(bound) = bound.filter(|bound| !bound.ended) else { return was_in_flight };
+        let known = self.bound.iter_mut().find(|bound| bound.uid == *pod);
+        let Some(bound) = known.filter(|bound| !bound.ended) else { return was_in_flight };
         (bound.uses, bound.ended) = (Amounts::default(), true);
         true
     }
@@ -235,12 +235,11 @@ impl RecentPods {
         visible_after: SignedDuration,
         now: Timestamp,
     ) -> f64 {
-        let bound = self.bound.iter();
-        let bound: f64 = bound
-            .map(|bound| bound.unseen(read_at, visible_after) * bound.uses.get(resource))
-            .sum();
-        let in_flight = self.in_flight.iter().filter(|pod| is_in_flight(pod.at, pod.lasts, now));
-        bound + in_flight.map(|pod| pod.uses.get(resource)).sum::<f64>()
+        let unseen = |pod: &RecentPod| pod.unseen(read_at, visible_after) * pod.uses.get(resource);
+        let counts = |pod: &&InFlightPod| is_in_flight(pod.at, pod.lasts, now);
+        let in_flight: f64 =
+            self.in_flight.iter().filter(counts).map(|pod| pod.uses.get(resource)).sum();
+        self.bound.iter().map(unseen).sum::<f64>() + in_flight
     }
 
     /// Whether the pod is in flight to this node.
@@ -281,10 +280,8 @@ impl RecentPods {
     pub fn within(&self, range: SignedDuration, now: Timestamp) -> usize {
         let old = self.bound.partition_point(|pod| now.duration_since(pod.at) >= range);
         let known = self.bound.partition_point(|pod| !is_far_ahead(pod.at, now));
-        let in_flight = self.in_flight.iter().filter(|pod| {
-            is_in_flight(pod.at, pod.lasts, now) && now.duration_since(pod.at) < range
-        });
-        known.saturating_sub(old) + in_flight.count()
+        let counts = |pod: &&InFlightPod| is_in_flight(pod.at, pod.lasts.min(range), now);
+        known.saturating_sub(old) + self.in_flight.iter().filter(counts).count()
     }
 
     /// When pods stop counting, in the hot value of these rules or as in flight: a time, and how long after it. Also
@@ -293,10 +290,8 @@ impl RecentPods {
         &'a self,
         rules: &'a [HotRule],
     ) -> impl Iterator<Item = (Timestamp, SignedDuration)> + 'a {
-        let bound = self.bound.iter();
-        let bound = bound.flat_map(|pod| {
-            let ranges = rules.iter().map(|rule| rule.range).chain([-MAX_AHEAD]);
-            ranges.map(|range| (pod.at, range))
+        let bound = self.bound.iter().flat_map(|pod| {
+            rules.iter().map(|rule| rule.range).chain([-MAX_AHEAD]).map(|range| (pod.at, range))
         });
         let in_flight = self.in_flight.iter().flat_map(|pod| {
             let ranges = rules.iter().map(|rule| rule.range.min(pod.lasts));
@@ -322,8 +317,7 @@ impl RecentPods {
 
 /// The part of `span` that has passed, 0 to 1.
 pub(super) fn part_of(passed: SignedDuration, span: SignedDuration) -> f64 {
-    let span = span.as_secs_f64().max(f64::MIN_POSITIVE);
-    (passed.as_secs_f64() / span).clamp(0.0, 1.0)
+    (passed.as_secs_f64() / span.as_secs_f64().max(f64::MIN_POSITIVE)).clamp(0.0, 1.0)
 }
 
 /// Whether an in-flight entry recorded at `at`, which `lasts` so long, counts at `now`. If the clock was set back by

@@ -155,8 +155,8 @@ impl ResolvedPolicy {
     /// Whether pods of the namespace go to some nodes alone.
     #[must_use]
     pub fn confines(&self, namespace: &str) -> bool {
-        let mut names = self.policy.namespaces.iter().flat_map(|rule| &rule.namespaces);
-        names.any(|name| **name == *namespace)
+        let rules = &self.policy.namespaces;
+        rules.iter().flat_map(|rule| &rule.namespaces).any(|name| **name == *namespace)
     }
 
     /// The limits and weights of all nodes: those of no pool first.
@@ -170,12 +170,8 @@ impl ResolvedPolicy {
         namespace: &str,
         labels: &Labels,
     ) -> Option<&NamespaceRule> {
-        let mut rules = self
-            .policy
-            .namespaces
-            .iter()
-            .filter(|rule| rule.namespaces.iter().any(|name| **name == *namespace));
-        rules.find(|rule| !rule.nodes.matches(labels))
+        let names = |rule: &NamespaceRule| rule.namespaces.iter().any(|name| **name == *namespace);
+        self.policy.namespaces.iter().find(|rule| names(rule) && !rule.nodes.matches(labels))
     }
 
     /// How recent bindings count.
@@ -193,55 +189,53 @@ impl ResolvedRules {
         table: &mut MetricTable,
         groups: &mut Vec<String>,
     ) -> Self {
-        let measured = limits.iter().map(|limit| ResolvedLimit::new(limit, None, table));
-        let mut limits: Vec<ResolvedLimit> = measured.collect();
+        let mut all_limits: Vec<_> =
+            limits.iter().map(|limit| ResolvedLimit::new(limit, None, table)).collect();
         for (which, limit) in demand.limits() {
             let resolved = ResolvedDemand::new(which, demand, table);
-            limits.push(ResolvedLimit::new(&limit, Some(resolved), table));
+            all_limits.push(ResolvedLimit::new(&limit, Some(resolved), table));
         }
         let mut demands = vec![None; weights.len()];
-        let mut weights = weights.to_vec();
+        let mut all_weights = weights.to_vec();
         for (which, weight) in demand.weights() {
             demands.push(Some(ResolvedDemand::new(which, demand, table)));
-            weights.push(weight);
+            all_weights.push(weight);
         }
-        let weights = weights.as_slice();
-        let mut numbers = Vec::with_capacity(weights.len());
-        for weight in weights {
+        let scaled = scaled(&all_weights);
+        let total: f64 = scaled.iter().sum();
+        let mut numbers: Vec<usize> = Vec::with_capacity(scaled.len());
+        // In the models with groups a deviation is no load, and takes no part of its group's weight.
+        let mut sums_of_groups = vec![0.0; groups.len() + scaled.len()];
+        for (weight, scaled) in all_weights.iter().zip(&scaled) {
             let name = group(&weight.metric);
             let known = groups.iter().position(|other| other == name);
-            numbers.push(known.unwrap_or(groups.len()));
+            let number = known.unwrap_or(groups.len());
             if known.is_none() {
                 groups.push(name.to_owned());
             }
-        }
-        let scaled = scaled(weights);
-        // In the models with groups a deviation is no load, and takes no part of its group's weight.
-        let mut sums_of_groups = vec![0.0; groups.len()];
-        for ((weight, group), scaled) in weights.iter().zip(&numbers).zip(&scaled) {
-            let group: usize = *group;
+            numbers.push(number);
             if MetricMeaning::of(&weight.metric).statistic != WindowStatistic::Deviation {
-                sums_of_groups[group] += scaled;
+                sums_of_groups[number] += scaled;
             }
         }
-        let total: f64 = scaled.iter().sum();
-        let all = weights.iter().zip(&numbers).zip(&scaled).zip(&demands);
-        let resolved = all.map(|(((weight, group), scaled), demand)| ResolvedWeight {
-            metric: ResolvedMetric {
-                name: weight.metric.clone(),
-                id: table.of_policy(&weight.metric),
-                max_age: weight.max_age,
-                meaning: MetricMeaning::of(&weight.metric),
-                when_stale: weight.when_stale,
-                when_missing: weight.when_missing,
-                demand: *demand,
-            },
-            share: part_of(*scaled, total),
-            share_of_group: part_of(*scaled, sums_of_groups[*group]),
-            group: *group,
-        });
-        let weights: Vec<ResolvedWeight> = resolved.collect();
-        Self { limits, weights }
+        let mut resolved = Vec::with_capacity(numbers.len());
+        for (at, weight) in all_weights.into_iter().enumerate() {
+            resolved.push(ResolvedWeight {
+                metric: ResolvedMetric {
+                    id: table.of_policy(&weight.metric),
+                    max_age: weight.max_age,
+                    meaning: MetricMeaning::of(&weight.metric),
+                    when_stale: weight.when_stale,
+                    when_missing: weight.when_missing,
+                    demand: demands[at],
+                    name: weight.metric,
+                },
+                share: part_of(scaled[at], total),
+                share_of_group: part_of(scaled[at], sums_of_groups[numbers[at]]),
+                group: numbers[at],
+            });
+        }
+        Self { limits: all_limits, weights: resolved }
     }
 }
 
@@ -252,21 +246,21 @@ fn part_of(part: f64, sum: f64) -> f64 {
 
 /// The weights in proportion, with a finite sum: that of weights that are finite each need not be.
 fn scaled(weights: &[Weight]) -> Vec<f64> {
-    let weights = weights.iter().map(|weight| weight.weight);
-    let is_finite = weights.clone().sum::<f64>().is_finite();
-    let unit = if is_finite { 1.0 } else { weights.clone().fold(1.0, f64::max) };
-    weights.map(|weight| weight / unit).collect()
+    let plain: Vec<f64> = weights.iter().map(|weight| weight.weight).collect();
+    let is_finite = plain.iter().sum::<f64>().is_finite();
+    let unit = if is_finite { 1.0 } else { plain.iter().copied().fold(1.0, f64::max) };
+    plain.iter().map(|weight| weight / unit).collect()
 }
 
 impl ResolvedDemand {
     fn new(demand: Demand, rules: &DemandRules, table: &mut MetricTable) -> Self {
-        let measured = rules.rules.get(demand).as_ref().and_then(|rule| rule.measured.as_ref());
-        let measured = measured.and_then(|FetchedMetric { metric, max_age }| {
+        let measured = rules.rules.get(demand).as_ref().and_then(|rule| {
+            let FetchedMetric { metric, max_age } = rule.measured.as_ref()?;
             let visible_after = shows_demand_after(demand, metric)?;
             Some(MeasuredDemand { id: table.of_policy(metric), max_age: *max_age, visible_after })
         });
-        let speed = rules.link_speed.as_ref().filter(|_| demand.is_of_network());
-        let speed = speed.map(|speed| (table.of_policy(&speed.metric), speed.max_age));
+        let link_speed = rules.link_speed.as_ref().filter(|_| demand.is_of_network());
+        let speed = link_speed.map(|speed| (table.of_policy(&speed.metric), speed.max_age));
         Self { demand, speed, measured }
     }
 
@@ -285,8 +279,7 @@ impl ResolvedMetric {
 
     /// How long a reading of `metric` counts, if this is the load of a demand that is judged by it.
     pub fn of_demand_reading(&self, metric: MetricId) -> Option<SignedDuration> {
-        let mut readings = self.demand.iter().flat_map(ResolvedDemand::readings);
-        readings.find(|(id, _)| *id == metric).map(|(_, max_age)| max_age)
+        self.demand?.readings().find(|(id, _)| *id == metric).map(|(_, max_age)| max_age)
     }
 }
 

@@ -56,8 +56,7 @@ impl DemandRules {
 
     /// The metrics that are read for demands.
     pub(crate) fn read(&self) -> impl Iterator<Item = &FetchedMetric> {
-        let measured = self.all().filter_map(|(_, rule)| rule.measured.as_ref());
-        measured.chain(&self.link_speed)
+        self.all().filter_map(|(_, rule)| rule.measured.as_ref()).chain(&self.link_speed)
     }
 
     /// The limits of the demands, for nodes of any pool.

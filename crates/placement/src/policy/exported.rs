@@ -109,26 +109,19 @@ impl Exported {
     #[must_use]
     pub fn of(metric: &MetricName) -> Self {
         let name = metric.as_str();
-        let splits = name.match_indices('_').map(|(at, _)| (&name[..at], &name[at + 1..]));
-        let each = splits.filter(|(signal, _)| is_signal(signal));
-        let each = each.map(|(signal, aggregate)| match aggregate {
-            "active" => Self::ByDefault,
-            _ if ALWAYS_KEPT_SIGNALS.contains(&signal)
-                && ALWAYS_KEPT_AGGREGATES.contains(&aggregate) =>
-            {
-                Self::ByDefault
+        let mut exported = Self::Never;
+        for (at, _) in name.match_indices('_').filter(|(at, _)| is_signal(&name[..*at])) {
+            let (signal, aggregate) = (&name[..at], &name[at + 1..]);
+            let is_kept = ALWAYS_KEPT_SIGNALS.contains(&signal)
+                && ALWAYS_KEPT_AGGREGATES.contains(&aggregate);
+            if is_kept || aggregate == "active" {
+                return Self::ByDefault;
             }
-            _ if is_aggregate(aggregate) => Self::WhenConfigured,
-            _ => Self::Never,
-        });
-        let all: Vec<Self> = each.collect();
-        if all.contains(&Self::ByDefault) {
-            Self::ByDefault
-        } else if all.contains(&Self::WhenConfigured) {
-            Self::WhenConfigured
-        } else {
-            Self::Never
+            if is_aggregate(aggregate) {
+                exported = Self::WhenConfigured;
+            }
         }
+        exported
     }
 }
 

@@ -85,8 +85,8 @@ pub(super) fn each<S, T>(
     items: &Entries<S>,
     check: impl Fn(&str, &Spanned<S>) -> Checked<T>,
 ) -> Checked<Vec<T>> {
-    let items = items.iter().flatten();
-    items.enumerate().map(|(index, item)| check(&format!("{list}[{index}]"), item)).collect()
+    let checked = |(index, item): (usize, &Spanned<S>)| check(&format!("{list}[{index}]"), item);
+    items.iter().flatten().enumerate().map(checked).collect()
 }
 
 /// Checks that a field has the value `wanted`.
@@ -133,9 +133,10 @@ pub(super) fn positive<S>(
 const DURATION: &str = "expected a duration above 0 such as `3m` or `1h30m`";
 
 pub(super) fn duration(field: &str, given: &Spanned<String>) -> Checked<SignedDuration> {
-    let parsed = SpanParser::new().parse_duration(&given.value).ok();
-    let parsed = parsed.filter(SignedDuration::is_positive);
-    parsed.ok_or_else(|| fault(given, field, format!("{DURATION}, found `{}`", given.value)))
+    match SpanParser::new().parse_duration(&given.value) {
+        Ok(duration) if duration.is_positive() => Ok(duration),
+        _ => Err(fault(given, field, format!("{DURATION}, found `{}`", given.value))),
+    }
 }
 
 pub(super) fn fault<T>(at: &Spanned<T>, field: &str, problem: String) -> PolicyError {

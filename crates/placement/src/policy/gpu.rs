@@ -46,10 +46,12 @@ impl GpuRules {
     /// What pods of a namespace may take of cards beyond their units: what any rule for it allows.
     #[must_use]
     pub fn beyond_units_of(&self, namespace: &str) -> BeyondUnits {
-        let rules = self.beyond_units.iter().filter(|rule| {
-            rule.namespaces.iter().any(|name| **name == *namespace || **name == *ALL_NAMESPACES)
-        });
-        rules.fold(BeyondUnits::default(), |all, rule| all.or(rule.allowed))
+        let is_meant = |name: &Arc<str>| **name == *namespace || **name == *ALL_NAMESPACES;
+        let mut allowed = BeyondUnits::default();
+        for rule in self.beyond_units.iter().filter(|rule| rule.namespaces.iter().any(is_meant)) {
+            allowed = allowed.or(rule.allowed);
+        }
+        allowed
     }
 }
 

@@ -64,6 +64,6 @@ fn named(kind: &Spanned<String>) -> Checked<PolicyKind> {
 
 /// Whether a text that is not YAML was meant as a policy of our kind.
 fn has_our_line(text: &str) -> bool {
-    let mut kinds = text.lines().filter_map(|line| line.strip_prefix("kind:"));
-    kinds.any(|kind| kind.trim() == scheduling_policy::KIND)
+    text.lines()
+        .any(|line| line.strip_prefix("kind:").map(str::trim) == Some(scheduling_policy::KIND))
 }

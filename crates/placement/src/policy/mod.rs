@@ -17,6 +17,8 @@ mod schema;
 mod source;
 mod warning;
 
+use std::collections::BTreeSet;
+
 use jiff::SignedDuration;
 
 pub(crate) use self::demand::shows_demand_after;
@@ -199,16 +201,15 @@ impl LoadPolicy {
     /// Every metric that a limit, a weight or a demand reads, of any pool, once each, limits first.
     pub fn metrics(&self) -> Vec<&MetricName> {
         let mut metrics: Vec<&MetricName> = Vec::new();
-        let limits = self.limits.iter().chain(self.pools.iter().flat_map(|pool| &pool.limits));
-        let weights = self.weights.iter().chain(self.pools.iter().flat_map(|pool| &pool.weights));
-        let limits = limits.map(|limit| &limit.metric);
-        let weights = weights.map(|weight| &weight.metric);
-        let of_demand = self.demand.read().map(|read| &read.metric);
-        for metric in limits.chain(weights).chain(of_demand) {
-            if !metrics.contains(&metric) {
-                metrics.push(metric);
-            }
+        for limit in self.limits.iter().chain(self.pools.iter().flat_map(|pool| &pool.limits)) {
+            metrics.push(&limit.metric);
         }
+        for weight in self.weights.iter().chain(self.pools.iter().flat_map(|pool| &pool.weights)) {
+            metrics.push(&weight.metric);
+        }
+        metrics.extend(self.demand.read().map(|read| &read.metric));
+        let mut seen = BTreeSet::new();
+        metrics.retain(|metric| seen.insert(*metric));
         metrics
     }
 
@@ -221,8 +222,8 @@ impl LoadPolicy {
     fn max_ages(&self) -> impl Iterator<Item = (&MetricName, Option<SignedDuration>)> {
         let pools = self.pools.iter().map(|pool| (&pool.limits, &pool.weights));
         let all = pools.chain([(&self.limits, &self.weights)]).flat_map(|(limits, weights)| {
-            let limits = limits.iter().map(|limit| (&limit.metric, limit.max_age));
-            limits.chain(weights.iter().map(|weight| (&weight.metric, weight.max_age)))
+            let of_limits = limits.iter().map(|limit| (&limit.metric, limit.max_age));
+            of_limits.chain(weights.iter().map(|weight| (&weight.metric, weight.max_age)))
         });
         all.chain(self.demand.read().map(|read| (&read.metric, Some(read.max_age))))
     }
@@ -238,9 +239,8 @@ impl LoadPolicy {
         if self.estimates.is_none() {
             return self.hot_horizon();
         }
-        let horizons = self.max_ages().filter_map(|(metric, age)| metric_horizon(metric, age));
-        let of_pods = horizons.fold(NOT_MEASURED_YET, SignedDuration::max);
-        of_pods.max(self.hot_horizon())
+        let of_pods = self.max_ages().filter_map(|(metric, age)| metric_horizon(metric, age)).max();
+        of_pods.unwrap_or_default().max(NOT_MEASURED_YET).max(self.hot_horizon())
     }
 }
 

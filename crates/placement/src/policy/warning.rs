@@ -3,7 +3,9 @@
 use jiff::SignedDuration;
 
 use super::exported::is_of_some_nodes;
-use super::{LoadPolicy, MetricMeaning, Model, ReadingSource, Unknown, Weight, WindowStatistic};
+use super::{
+    Limit, LoadPolicy, MetricMeaning, Model, ReadingSource, Unknown, Weight, WindowStatistic,
+};
 use crate::resources::Resource;
 use crate::units::MetricName;
 
@@ -148,9 +150,11 @@ fn of_metrics(policy: &LoadPolicy, source: &ReadingSource) -> Vec<PolicyWarning>
             warnings.push(PolicyWarning::MaxAgeBelowPeriod(metric.clone()));
         }
     }
-    let of_pools = policy.pools.iter().flat_map(|pool| &pool.limits);
-    let of_pools = of_pools.filter(|limit| !policy.limits.contains(limit));
-    for limit in policy.limits.iter().chain(of_pools) {
+    let mut limits: Vec<&Limit> = policy.limits.iter().collect();
+    for pool in &policy.pools {
+        limits.extend(pool.limits.iter().filter(|limit| !policy.limits.contains(limit)));
+    }
+    for limit in limits {
         let metric = limit.metric.clone();
         if limit.max_age.is_none() {
             warnings.push(PolicyWarning::LimitNotFetched(metric));
@@ -159,25 +163,29 @@ fn of_metrics(policy: &LoadPolicy, source: &ReadingSource) -> Vec<PolicyWarning>
         }
     }
     warnings.extend(absent_on_some_nodes(policy));
-    let unfetched = policy.weights.iter().filter(|weight| weight.max_age.is_none());
-    warnings.extend(unfetched.map(|weight| PolicyWarning::WeightNotFetched(weight.metric.clone())));
+    for weight in policy.weights.iter().filter(|weight| weight.max_age.is_none()) {
+        warnings.push(PolicyWarning::WeightNotFetched(weight.metric.clone()));
+    }
     warnings
 }
 
 /// Fetched metrics of nodes of no pool that some of these cannot have, each once.
 fn absent_on_some_nodes(policy: &LoadPolicy) -> Vec<PolicyWarning> {
-    let weights = policy.weights.iter();
-    let weights = weights.filter(|weight| weight.weight > 0.0 && weight.max_age.is_some());
-    let weights = weights.map(|weight| (&weight.metric, weight.when_missing, true));
-    let limits = policy.limits.iter().filter(|limit| limit.max_age.is_some());
-    let limits = limits.map(|limit| (&limit.metric, limit.when_missing, false));
     let mut warnings = Vec::new();
-    for (metric, when_missing, is_weight) in limits.chain(weights) {
-        let reject = when_missing == Unknown::Reject;
-        let matters = reject || (is_weight && when_missing == Unknown::Penalise);
+    let mut warn = |metric: &MetricName, reject: bool| {
         let warning = PolicyWarning::AbsentOnSomeNodes { metric: metric.clone(), reject };
-        if matters && is_of_some_nodes(metric) && !warnings.contains(&warning) {
+        if is_of_some_nodes(metric) && !warnings.contains(&warning) {
             warnings.push(warning);
+        }
+    };
+    for limit in policy.limits.iter().filter(|limit| limit.max_age.is_some()) {
+        if limit.when_missing == Unknown::Reject {
+            warn(&limit.metric, true);
+        }
+    }
+    for weight in policy.weights.iter().filter(|weight| weight.max_age.is_some()) {
+        if weight.weight > 0.0 && weight.when_missing != Unknown::Ignore {
+            warn(&weight.metric, weight.when_missing == Unknown::Reject);
         }
     }
     warnings
@@ -197,11 +205,11 @@ fn of_model(policy: &LoadPolicy) -> Vec<PolicyWarning> {
     if sum == 0.0 {
         return if weights.is_empty() { Vec::new() } else { vec![PolicyWarning::WeightsAllZero] };
     }
-    let model = policy.scoring.model;
-    if model == Model::CraneLinear {
+    if policy.scoring.model == Model::CraneLinear {
         // crane's policies weigh a day by design; `plimsoll policy convert` says what to change.
         return Vec::new();
     }
+    let model = policy.scoring.model.name();
     let mut warnings = Vec::new();
     for weight in weights {
         if meaning(weight).window.is_some_and(|window| window > USEFUL_WINDOW) {
@@ -209,17 +217,16 @@ fn of_model(policy: &LoadPolicy) -> Vec<PolicyWarning> {
         }
         if is_deviation(weight) {
             let metric = weight.metric.clone();
-            warnings.push(PolicyWarning::NoLoad { metric, model: model.name() });
+            warnings.push(PolicyWarning::NoLoad { metric, model });
         }
     }
     let both = [
         (Resource::Cpu, "CPU", "cpu_busy_avg_5m"),
         (Resource::Memory, "memory", "mem_usage_avg_5m"),
     ];
+    let loads: Vec<&Weight> = weights.iter().filter(|weight| !is_deviation(weight)).collect();
     for (which, resource, example) in both {
-        let mut loads = weights.iter().filter(|weight| !is_deviation(weight));
-        if !loads.any(|weight| meaning(weight).resource == Some(which)) {
-            let model = model.name();
+        if !loads.iter().any(|weight| meaning(weight).resource == Some(which)) {
             warnings.push(PolicyWarning::ResourceNotWeighted { model, resource, example });
         }
     }
@@ -252,15 +259,10 @@ fn of_nodes(policy: &LoadPolicy) -> Vec<PolicyWarning> {
             warnings.push(PolicyWarning::ScoresZero(nodes));
         }
     }
-    let mut names: Vec<&str> = policy
-        .namespaces
-        .iter()
-        .flat_map(|rule| rule.namespaces.iter().map(|name| &**name))
-        .collect();
+    let mut names: Vec<_> = policy.namespaces.iter().flat_map(|rule| &rule.namespaces).collect();
     names.sort_unstable();
-    let mut twice: Vec<&str> =
-        names.windows(2).filter(|two| two[0] == two[1]).map(|two| two[0]).collect();
-    twice.dedup();
-    warnings.extend(twice.iter().map(|name| PolicyWarning::NamespaceTwice((*name).to_owned())));
+    for same in names.chunk_by(|one, other| one == other).filter(|same| same.len() > 1) {
+        warnings.push(PolicyWarning::NamespaceTwice(same[0].to_string()));
+    }
     warnings
 }

@@ -125,12 +125,11 @@ impl NodeWriteRules {
     /// let rules = WriteRules::new(&policy, 0.05, None);
     /// let written = [("cpu_usage_avg_5m".into(), ReadingCodec::default().decode("0.76,2026-11-20T09:00:00Z")?)];
     /// let reason = |polled: &str| {
-    ///     let polled = ReadingCodec::default().decode(polled).ok()?;
-    ///     let now = polled.at;
-    ///     let polled = [("cpu_usage_avg_5m".into(), polled)];
+    ///     let reading = ReadingCodec::default().decode(polled).ok()?;
+    ///     let polled = [("cpu_usage_avg_5m".into(), reading)];
     ///     let [written, polled] = [&written, &polled].map(|readings| NodeValues { readings, hot_value: None });
-    ///     let rules = rules.of(&Default::default());
-    ///     rules.reason(written, polled, now, now + SignedDuration::from_mins(1))
+    ///     let next_chance = reading.at + SignedDuration::from_mins(1);
+    ///     rules.of(&Default::default()).reason(written, polled, reading.at, next_chance)
     /// };
     /// assert_eq!(reason("0.79,2026-11-20T09:02:00Z"), None);
     /// assert_eq!(reason("0.81,2026-11-20T09:02:00Z"), Some(WriteReason::Crossed));
@@ -148,14 +147,13 @@ impl NodeWriteRules {
     ) -> Option<WriteReason> {
         let readings_until = next_chance.checked_add(RENEWAL_MARGIN).unwrap_or(Timestamp::MAX);
         let hot_value_until = next_chance.checked_add(HOT_VALUE_MARGIN).unwrap_or(Timestamp::MAX);
-        let of_metrics = self.metrics.iter().filter_map(|rule| {
-            let polled = polled.get(&rule.metric)?.as_written();
-            let written = written.get(&rule.metric).map(Reading::as_written);
-            self.metric_reason(rule, written, polled, now, readings_until)
-        });
-        of_metrics
-            .chain(hot_value_reason(written.hot_value, polled.hot_value, now, hot_value_until))
-            .min()
+        let of_metric = |rule: &rules::MetricRule| {
+            let new = polled.get(&rule.metric)?.as_written();
+            let old = written.get(&rule.metric).map(Reading::as_written);
+            self.metric_reason(rule, old, new, now, readings_until)
+        };
+        let hot_value = hot_value_reason(written.hot_value, polled.hot_value, now, hot_value_until);
+        self.metrics.iter().filter_map(of_metric).chain(hot_value).min()
     }
 
     fn metric_reason(
@@ -174,8 +172,8 @@ impl NodeWriteRules {
         }
         let old = written.value.get();
         let new = polled.value.get();
-        let mut lines = rule.limits.iter().chain(&rule.taint_clear_lines);
-        if lines.any(|line| (old > *line) != (new > *line)) {
+        let is_crossed = |line: &f64| (old > *line) != (new > *line);
+        if rule.limits.iter().chain(&rule.taint_clear_lines).any(is_crossed) {
             return Some(WriteReason::Crossed);
         }
         if until.duration_since(written.at) >= rule.max_age {
@@ -194,11 +192,11 @@ fn hot_value_reason(
     until: Timestamp,
 ) -> Option<WriteReason> {
     let polled = polled?;
-    let written = written.filter(|note| is_fresh(note.at, now, HOT_VALUE_MAX_AGE));
-    let risen = polled.value > written.map_or(0.0, |note| note.value);
+    let fresh = written.filter(|note| is_fresh(note.at, now, HOT_VALUE_MAX_AGE));
+    let risen = polled.value > fresh.map_or(0.0, |note| note.value);
     let expires =
         |note: HotValueNote| until.duration_since(note.at) >= HOT_VALUE_MAX_AGE && note.value > 0.0;
-    let expiring = polled.value > 0.0 && written.is_some_and(expires);
+    let expiring = polled.value > 0.0 && fresh.is_some_and(expires);
     (risen || expiring).then_some(WriteReason::HotValue)
 }
 

@@ -60,14 +60,14 @@ impl WriteRules {
     #[must_use]
     pub fn new(policy: &LoadPolicy, dead_band: f64, taint_margin: Option<f64>) -> Self {
         let band = DeadBand(dead_band);
-        let common =
-            NodeWriteRules::new(policy, &policy.limits, &policy.weights, band, taint_margin);
-        let pools = policy.pools.iter().map(|pool| {
-            let rules =
-                NodeWriteRules::new(policy, &pool.limits, &pool.weights, band, taint_margin);
-            (pool.selector.clone(), Arc::new(rules))
-        });
-        Self { common: Arc::new(common), pools: pools.collect() }
+        let rules = |limits: &[Limit], weights: &[Weight]| {
+            Arc::new(NodeWriteRules::new(policy, limits, weights, band, taint_margin))
+        };
+        let mut pools = Vec::with_capacity(policy.pools.len());
+        for pool in &policy.pools {
+            pools.push((pool.selector.clone(), rules(&pool.limits, &pool.weights)));
+        }
+        Self { common: rules(&policy.limits, &policy.weights), pools }
     }
 
     /// The rules for a node with these labels: those of the first pool that it matches, or the common ones.
@@ -92,24 +92,26 @@ impl NodeWriteRules {
             if metrics.iter().any(|known| known.metric == rule.metric) {
                 continue;
             }
-            let limits: Vec<&Limit> =
-                limits.iter().filter(|limit| limit.metric == rule.metric).collect();
-            let weights = weights.iter().filter(|weight| weight.metric == rule.metric);
-            let ages = weights.map(|weight| weight.max_age);
-            let shortest = ages.chain(limits.iter().map(|limit| limit.max_age)).flatten().min();
-            let read = policy.demand.read().filter(|read| read.metric == rule.metric);
-            let max_age = read.map(|read| read.max_age).chain(shortest).min();
+            let (mut largest, mut ages) = (Vec::new(), Vec::new());
+            for limit in limits.iter().filter(|limit| limit.metric == rule.metric) {
+                largest.push(limit.max);
+                ages.extend(limit.max_age);
+            }
+            for weight in weights.iter().filter(|weight| weight.metric == rule.metric) {
+                ages.extend(weight.max_age);
+            }
+            let is_used = !ages.is_empty();
+            for read in policy.demand.read().filter(|read| read.metric == rule.metric) {
+                ages.push(read.max_age);
+            }
+            let shortest = ages.into_iter().min();
+            let clear_lines = |margin| largest.iter().map(|max| clear_line(*max, margin)).collect();
             metrics.push(MetricRule {
                 metric: rule.metric.clone(),
-                limits: limits.iter().map(|limit| limit.max).collect(),
-                taint_clear_lines: taint_margin
-                    .into_iter()
-                    .flat_map(|margin| {
-                        limits.iter().map(move |limit| clear_line(limit.max, margin))
-                    })
-                    .collect(),
-                max_age: max_age.unwrap_or_else(|| rule.period.saturating_add(GRACE)),
-                is_used: shortest.is_some(),
+                taint_clear_lines: taint_margin.map_or_else(Vec::new, clear_lines),
+                limits: largest,
+                max_age: shortest.unwrap_or_else(|| rule.period.saturating_add(GRACE)),
+                is_used,
             });
         }
         Self { metrics, dead_band }

@@ -46,7 +46,7 @@ fn policy(model: Model) -> LoadPolicy {
             weight("mem_usage_avg_5m", 3.0),
         ],
         hot: Vec::new(),
-        scoring: Scoring { model, direction: Direction::Spread, scale: Scale::HUNDRED },
+        scoring: Scoring { model, scale: Scale::HUNDRED, ..Scoring::crane() },
         overload: Overload::crane(),
         estimates: Some(EstimateRules::default()),
         demand: Default::default(),

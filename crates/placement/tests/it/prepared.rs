@@ -32,6 +32,10 @@ const RATED: usize = 4;
 
 const MAX_AGE: SignedDuration = SignedDuration::from_mins(8);
 
+fn scoring(model: Model) -> Scoring {
+    Scoring { model, scale: Scale::HUNDRED, ..Scoring::crane() }
+}
+
 fn at(second: i64) -> Timestamp {
     Timestamp::from_second(1_000_000 + second).unwrap()
 }
@@ -93,7 +97,7 @@ prop_compose! {
         LoadPolicy {
             sync: Vec::new(), limits, weights,
             hot: if hot { vec![HotRule { range: SignedDuration::from_mins(5), count: 1 }, HotRule { range: SignedDuration::from_secs(10), count: 2 }] } else { Vec::new() },
-            scoring: Scoring { model, direction: if pack { Direction::Pack } else { Direction::Spread }, scale: Scale::HUNDRED },
+            scoring: Scoring { direction: if pack { Direction::Pack } else { Direction::Spread }, ..scoring(model) },
             overload: Overload::crane(),
             estimates: estimates.then(EstimateRules::default),
             demand,
@@ -122,11 +126,7 @@ fn crane() -> LoadPolicy {
         limits: Vec::new(),
         weights: Vec::new(),
         hot: Vec::new(),
-        scoring: Scoring {
-            model: Model::CraneLinear,
-            direction: Direction::Spread,
-            scale: Scale::HUNDRED,
-        },
+        scoring: scoring(Model::CraneLinear),
         overload: Overload::crane(),
         estimates: None,
         demand: DemandRules::default(),

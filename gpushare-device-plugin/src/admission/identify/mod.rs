@@ -26,6 +26,7 @@ use super::sources::{READ_BUDGET, Sources};
 use crate::cards::ids::Ids;
 use crate::pods::PodRef;
 use crate::records::Records;
+use crate::records::pod_resources::ListedPod;
 use table::{Answer, Answers, Evidence, FactsOf, NO_TIME, Step, decide, is_open};
 
 /// Pause before pods are read again; it doubles each time.
@@ -91,19 +92,16 @@ pub(crate) async fn identify(
 
 /// The facts of the open pods that the watch shows.
 fn cached(sources: &Sources, records: &Records) -> FactsOf {
-    let open = records.listed().filter(|listed| is_open(listed));
-    open.filter_map(|listed| Some((listed.pod.clone(), sources.pods.get(&listed.pod)?))).collect()
+    let shown = |listed: &ListedPod| Some((listed.pod.clone(), sources.pods.get(&listed.pod)?));
+    records.listed().filter(|listed| is_open(listed)).filter_map(shown).collect()
 }
 
 /// Reads pods from the API server, until that time.
 async fn read(sources: &Sources, pods: &[PodRef], until: Instant, answers: &mut Answers) {
-    let reads = stream::iter(pods.to_vec()).map(|pod| async move {
-        let answer = sources.api.read(&pod).await;
-        (pod, answer)
-    });
-    let mut reads = reads.buffer_unordered(MAX_READS);
-    while let Ok(Some((pod, answer))) = timeout_at(until, reads.next()).await {
-        let answer = match answer {
+    let ask = |pod: PodRef| async move { (sources.api.read(&pod).await, pod) };
+    let mut reads = stream::iter(pods.to_vec()).map(ask).buffer_unordered(MAX_READS);
+    while let Ok(Some((read, pod))) = timeout_at(until, reads.next()).await {
+        let answer = match read {
             Ok(Some(facts)) => Answer::Found(Arc::new(facts)),
             Ok(None) => Answer::Gone,
             Err(error) => Answer::Failed(error),

@@ -134,9 +134,7 @@ enum PodState {
 
 /// The pod in admission, or what to do to find it. With `is_last` there is no time left to read.
 pub(crate) fn decide(evidence: &Evidence<'_>, is_last: bool) -> Step {
-    let open = evidence.records.listed().filter(|listed| is_open(listed));
-    let states = open.map(|listed| (&listed.pod, evidence.state(listed)));
-    Compared::of(states, is_last).decide(evidence.id_request.size, is_last)
+    Compared::of(evidence, is_last).decide(evidence.id_request.size, is_last)
 }
 
 /// The listed pods by their states.
@@ -154,10 +152,11 @@ struct Compared<'e> {
 }
 
 impl<'e> Compared<'e> {
-    fn of(states: impl Iterator<Item = (&'e PodRef, PodState)>, is_last: bool) -> Self {
+    fn of(evidence: &Evidence<'e>, is_last: bool) -> Self {
         let mut all = Self::default();
-        for (pod, state) in states {
-            match state {
+        for listed in evidence.records.listed().filter(|listed| is_open(listed)) {
+            let pod = &listed.pod;
+            match evidence.state(listed) {
                 PodState::Not { refused } => all.refused.extend(refused),
                 PodState::Unread if is_last => all.unknown.push((pod, NO_TIME.to_owned())),
                 PodState::Unread => all.unread.push(pod),
@@ -177,35 +176,30 @@ impl<'e> Compared<'e> {
         all
     }
 
-    fn decide(self, size: usize, is_last: bool) -> Step {
+    fn decide(mut self, size: usize, is_last: bool) -> Step {
         if !self.unread.is_empty() {
             return read(self.unread);
         }
-        match &self.waiting[..] {
-            [] => self.none_waits(size, is_last),
-            [(fit, None)] => {
-                let fit = fit.clone();
-                self.one_waits(fit, is_last)
-            }
-            [(fit, Some(error))] => {
-                let fit = fit.clone();
-                let error = error.clone();
-                self.one_waits_by_watch(fit, &error, is_last)
-            }
-            _ => self.several_wait(size, is_last),
+        if self.waiting.len() > 1 {
+            return self.several_wait(size, is_last);
+        }
+        match self.waiting.pop() {
+            None => self.none_waits(size, is_last),
+            Some((fit, None)) => self.one_waits(fit, is_last),
+            Some((fit, Some(error))) => self.one_waits_by_watch(fit, &error, is_last),
         }
     }
 
     /// One of them was refused, or has started, and its status does not say so yet; or a kubelet before v1.34.
     fn several_wait(self, size: usize, is_last: bool) -> Step {
-        let names = self.waiting.iter().map(|(fit, _)| PodRef::of(&fit.facts));
-        let unknown = self.unknown.iter().map(|(pod, _)| (*pod).clone());
+        let waiting = self.waiting.iter().map(|(fit, _)| PodRef::of(&fit.facts));
         if !is_last {
-            return Step::Read(names.chain(unknown).collect());
+            let unknown = self.unknown.iter().map(|(pod, _)| (*pod).clone());
+            return Step::Read(waiting.chain(unknown).collect());
         }
         match self.unknown.first() {
             Some((pod, error)) => unidentified(pod, error),
-            None => Step::Refuse(Refusal::Ambiguous { size, pods: names.collect() }),
+            None => Step::Refuse(Refusal::Ambiguous { size, pods: waiting.collect() }),
         }
     }
 
@@ -243,8 +237,8 @@ impl<'e> Compared<'e> {
         if one_at_most && !not_by_watch.is_empty() {
             return read(not_by_watch);
         }
-        let pods = no_card.iter().chain(&leaving).map(|fit| PodRef::of(&fit.facts));
-        let pods = pods.chain(gone.iter().copied().cloned()).collect();
+        let without = no_card.iter().chain(&leaving).map(|fit| PodRef::of(&fit.facts));
+        let pods = without.chain(gone.iter().copied().cloned()).collect();
         match (&no_card[..], &leaving[..], &gone[..]) {
             ([], [], []) => Step::Refuse(not_found(size, refused)),
             ([fit], [], []) | ([], [fit], []) => Step::One(fit.facts.clone(), fit.ask.clone()),
@@ -384,6 +378,6 @@ fn is_listed_with_ids(listed: &ListedPod, ask: &ContainerRequest) -> bool {
 /// Whether no other pod holds one of the ids that must be included: the kubelet reuses only ids of the
 /// pod's own init containers.
 fn may_reuse(records: &Records, facts: &PodFacts, must_include: &Ids) -> bool {
-    let others = records.all_granted().filter(|granted| granted.facts.uid != facts.uid);
-    !others.flat_map(GrantedPod::ids).any(|id| must_include.contains(id))
+    let holds_one = |pod: &GrantedPod| pod.ids().any(|id| must_include.contains(id));
+    !records.all_granted().any(|pod| pod.facts.uid != facts.uid && holds_one(pod))
 }

@@ -110,8 +110,8 @@ impl Collector for Cpu {
         let before = self.before.take();
         // The mean over a long pause says nothing about the slot of this sample.
         if let Some(before) = before.filter(|before| !self.interval.is_stale(before.at, now)) {
-            let elapsed = before.cpus.zip(after.cpus);
-            let elapsed = elapsed.map(|cpus| Elapsed::between(&before, &after, cpus));
+            let cpus = before.cpus.zip(after.cpus);
+            let elapsed = cpus.map(|cpus| Elapsed::between(&before, &after, cpus));
             let Shares { usage, busy, iowait, steal } =
                 shares(before.stat.all, after.stat.all, elapsed, self.idle_has_moved);
             let shared = counted(&before, &after).and_then(|(earlier, later, elapsed)| {
@@ -185,8 +185,7 @@ pub fn parse(stat: &[u8]) -> Result<Stat, ParseError> {
             each.insert(cpu, ticks(line, numbers)?);
         }
     }
-    let all = all.ok_or(ParseError::File("has no line \"cpu\""))?;
-    Ok(Stat { all, each })
+    Ok(Stat { all: all.ok_or(ParseError::File("has no line \"cpu\""))?, each })
 }
 
 fn ticks(line: usize, numbers: &str) -> Result<Ticks, ParseError> {

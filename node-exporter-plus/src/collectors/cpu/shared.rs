@@ -57,11 +57,10 @@ pub(super) fn counted(before: &Sample, after: &Sample) -> Option<(Ticks, Ticks, 
         (Some(one), None) | (None, Some(one)) => one.clone(),
         (Some(one), Some(other)) => one & other,
     };
-    let both =
-        cpus.iter().filter_map(|cpu| Some((before.stat.each.get(cpu)?, after.stat.each.get(cpu)?)));
+    let both = |cpu: &u32| Some((before.stat.each.get(cpu)?, after.stat.each.get(cpu)?));
     let mut number = 0;
     let mut sums = (Ticks([0; COLUMNS]), Ticks([0; COLUMNS]));
-    for (earlier, later) in both {
+    for (earlier, later) in cpus.iter().filter_map(both) {
         number += 1;
         for column in 0..COLUMNS {
             sums.0.0[column] = sums.0.0[column].saturating_add(earlier.0[column]);

@@ -178,9 +178,9 @@ struct Line<'a> {
 impl<'a> Line<'a> {
     fn parse(text: &'a str) -> Option<Self> {
         // A dash ends a variable number of optional columns of the mount.
-        let (mount, filesystem) = text.split_once(" - ")?;
-        let mut mount = mount.split(' ').skip(2);
-        let mut filesystem = filesystem.split(' ');
+        let (of_mount, of_filesystem) = text.split_once(" - ")?;
+        let mut mount = of_mount.split(' ').skip(2);
+        let mut filesystem = of_filesystem.split(' ');
         Some(Self {
             device: mount.next()?,
             root: mount.next()?,
@@ -233,8 +233,8 @@ impl<'a> Line<'a> {
 
 /// Whether a mount belongs to pods or their containers.
 fn is_of_containers(shown: &Path, kubelet_root: &Path) -> bool {
-    let mut folders = RUNTIMES.iter().map(Path::new).chain([kubelet_root]);
-    folders.any(|folder| shown != folder && shown.starts_with(folder))
+    let is_below = |folder: &Path| shown != folder && shown.starts_with(folder);
+    RUNTIMES.iter().any(|folder| is_below(Path::new(folder))) || is_below(kubelet_root)
 }
 
 /// A path without the kernel's escapes: spaces, tabs, newlines and backslashes are written as octal numbers.

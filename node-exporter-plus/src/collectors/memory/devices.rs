@@ -6,7 +6,7 @@
 //! which are dax devices too.
 
 use std::collections::BTreeSet;
-use std::fs;
+use std::fs::{self, DirEntry};
 use std::path::Path;
 
 use super::field;
@@ -49,10 +49,8 @@ pub(super) fn device_memory(sysfs: &Path) -> DeviceMemory {
 
 /// The NUMA nodes of memory expanders.
 fn expanders(dax: &Path) -> BTreeSet<u32> {
-    let devices = fs::read_dir(dax).into_iter().flatten().flatten();
-    devices
-        .filter_map(|device| text(&device.path().join("target_node"))?.trim().parse().ok())
-        .collect()
+    let node = |device: DirEntry| text(&device.path().join("target_node"))?.trim().parse().ok();
+    fs::read_dir(dax).into_iter().flatten().flatten().filter_map(node).collect()
 }
 
 /// Reads lines like `Node 1 MemTotal: 100 kB`. `None` where one is missing.

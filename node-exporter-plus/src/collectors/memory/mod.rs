@@ -97,8 +97,8 @@ impl Collector for Memory {
     }
 
     fn collect(&mut self, _: Moment, record: &mut Record<'_>) -> Result<(), CollectError> {
-        let info = self.file.parse(parse)?;
-        let info = self.complete(info);
+        let parsed = self.file.parse(parse)?;
+        let info = self.complete(parsed);
         record(&Signal::of_node(&USAGE), info.usage());
         if let Some(swap) = info.swap_usage() {
             record(&Signal::of_node(&SWAP), swap);
@@ -150,20 +150,19 @@ impl MemInfo {
     /// The share that is not available, or swapped, in percent.
     #[must_use]
     pub fn usage(self) -> f64 {
-        let devices = Some(self.devices).filter(|devices| devices.total < self.total);
-        let devices = devices.unwrap_or_default();
+        let devices = Some(self.devices).filter(|all| all.total < self.total).unwrap_or_default();
         let total = self.total - devices.total;
         // In a container with lxcfs, more may be available than there is.
         let available = self.available.saturating_sub(devices.available).min(total);
         // The memory that is not available contains the huge pages. More of them, or an ARC that is larger than the
         // total, are those of a host whose lxcfs shows the total of a container: they are left out.
-        let huge = self.huge.map_or(0, |huge| huge.kib);
-        let huge = Some(huge).filter(|huge| *huge <= total - available).unwrap_or(0);
-        let used = total - available - huge;
+        let huge =
+            self.huge.map(|all| all.kib).filter(|kib| *kib <= total - available).unwrap_or(0);
+        let mut used = total - available - huge;
         let arc = self.arc.filter(|arc| arc.size <= total);
         // A part of the ARC is in slabs that the kernel counts as available already.
-        let used = used.saturating_sub(arc.map_or(0, |arc| arc.size.saturating_sub(arc.least)));
-        let used = used.saturating_sub(self.compressed).saturating_add(self.swapped());
+        used = used.saturating_sub(arc.map_or(0, |arc| arc.size.saturating_sub(arc.least)));
+        used = used.saturating_sub(self.compressed).saturating_add(self.swapped());
         // All memory may be in huge pages: nothing is available.
         let all = total - huge;
         if all == 0 { 100.0 } else { 100.0 * (used.min(all) as f64 / all as f64) }
@@ -188,8 +187,7 @@ impl MemInfo {
 /// When MemTotal or MemAvailable is missing, a number is malformed, or MemTotal is 0.
 pub fn parse(meminfo: &[u8]) -> Result<MemInfo, ParseError> {
     let total = field(meminfo, "MemTotal:").ok_or(ParseError::File("has no line \"MemTotal\""))?;
-    let available = field(meminfo, "MemAvailable:");
-    let available = available
+    let available = field(meminfo, "MemAvailable:")
         .ok_or(ParseError::File("has no line \"MemAvailable\": Linux 3.14 or later has"))?;
     match (total.kib()?, available.kib()?) {
         (0, _) => Err(total.problem("the total is 0")),
@@ -219,13 +217,13 @@ fn huge(meminfo: &[u8]) -> Result<Option<HugePages>, ParseError> {
 /// or one cannot be read.
 fn huge_pages(folder: &Path) -> Option<u64> {
     let mut all = None;
-    for size in fs::read_dir(folder).ok()? {
-        let size = size.ok()?;
+    for entry in fs::read_dir(folder).ok()? {
+        let size = entry.ok()?;
         let name = size.file_name();
         let kib: u64 =
             name.to_str()?.strip_prefix("hugepages-")?.strip_suffix("kB")?.parse().ok()?;
-        let pages = fs::read_to_string(size.path().join("nr_hugepages")).ok()?;
-        let pages: u64 = pages.trim().parse().ok()?;
+        let number = fs::read_to_string(size.path().join("nr_hugepages")).ok()?;
+        let pages: u64 = number.trim().parse().ok()?;
         all = Some(all.unwrap_or(0_u64).saturating_add(pages.saturating_mul(kib)));
     }
     all
@@ -269,8 +267,7 @@ fn field<'a>(meminfo: &'a [u8], key: &str) -> Option<Field<'a>> {
 
 impl Field<'_> {
     fn kib(self) -> Result<u64, ParseError> {
-        let number = self.text.trim().strip_suffix("kB").map(str::trim);
-        let number = number.and_then(|number| number.parse().ok());
+        let number = self.text.trim().strip_suffix("kB").and_then(|text| text.trim().parse().ok());
         number.ok_or_else(|| self.problem("is not a number of kB"))
     }
 

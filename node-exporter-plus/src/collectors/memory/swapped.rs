@@ -15,12 +15,12 @@ pub(super) fn zswap(meminfo: &[u8]) -> u64 {
 /// What the compressed disks among `/proc/swaps` have in memory, in KiB. Where a disk does not tell, all that was
 /// swapped to it: then its pages count by their compressed size.
 pub(super) fn zram(swaps: &[u8], blocks: &Path) -> u64 {
-    let disks = zram_disks(swaps).into_iter();
-    let held = disks.map(|(name, used)| {
+    let mut sum = 0_u64;
+    for (name, used) in zram_disks(swaps) {
         let held = text(&blocks.join(name).join("mm_stat")).and_then(|text| parse_mm_stat(&text));
-        held.unwrap_or(used)
-    });
-    held.fold(0, u64::saturating_add)
+        sum = sum.saturating_add(held.unwrap_or(used));
+    }
+    sum
 }
 
 /// The names of compressed disks, and what was swapped to them in KiB: lines like `/dev/zram0 partition 100 40 100`.

@@ -118,11 +118,11 @@ impl Sliding {
         // The slots before the window's first whole block, and the number of that block.
         let partial = (offset > 0).then(|| first..=newest.min(first - offset + (self.block - 1)));
         let whole = first.div_ceil(self.block);
-        let queued = self.queue.partition_point(|slot| slot / self.block < whole);
-        let queued = self.queue.get(queued).map(|slot| *slot..=*slot);
+        let first_queued = self.queue.partition_point(|slot| slot / self.block < whole);
+        let queued = self.queue.get(first_queued).map(|slot| *slot..=*slot);
         let open = self.open.filter(|(open, _)| open / self.block >= whole).map(|(_, value)| value);
-        let candidates = partial.into_iter().chain(queued).flat_map(values);
-        candidates.chain(open).reduce(|one, other| self.extremum.pick(one, other))
+        let pick = |one, other| self.extremum.pick(one, other);
+        partial.into_iter().chain(queued).flat_map(values).chain(open).reduce(pick)
     }
 
     /// The bytes of the queue now.

@@ -31,7 +31,7 @@ impl<'a> Expression<'a> {
     /// Reads `SERIES [/ NUMBER] [or plimsoll_node * NUMBER]`, with spaces between the words.
     pub(super) fn parse(text: &'a str) -> Result<Self, NoSuchExpression> {
         let words: Vec<&str> = text.split_ascii_whitespace().take(8).collect();
-        let (value, default) = match words[..] {
+        let (value, fallback) = match words[..] {
             [ref value @ .., "or", EVERY_NODE, "*", number] => (value, Some(number)),
             ref value => (value, None),
         };
@@ -41,7 +41,7 @@ impl<'a> Expression<'a> {
             _ => return Err(NoSuchExpression),
         };
         let divisor = read_number(divisor)?;
-        let default = default.map(read_number).transpose()?;
+        let default = fallback.map(read_number).transpose()?;
         let is_default_valid = default.is_none_or(|value| (0.0..=1.0).contains(&value));
         if !is_name(series) || divisor <= 0.0 || !is_default_valid {
             return Err(NoSuchExpression);

@@ -67,10 +67,10 @@ fn answer(snapshot: &Snapshot, form: &[u8], now: Timestamp) -> Answer {
     for (name, node) in snapshot.loads() {
         let pod = PodToPlace::ORDINARY;
         let measured = series.measured(Evaluation { policy: &snapshot.policy, node, pod, now });
-        let value = measured.map(|measured| measured / expression.divisor);
-        if let Some(value) = value.or(expression.default) {
-            let value = value.min(MAX_VALUE).to_string();
-            result.push(NodeSample { metric: Labels { instance: name }, value: (at, value) });
+        let quotient = measured.map(|measured| measured / expression.divisor);
+        if let Some(value) = quotient.or(expression.default) {
+            let value = (at, value.min(MAX_VALUE).to_string());
+            result.push(NodeSample { metric: Labels { instance: name }, value });
         }
     }
     let data = Data { result_type: "vector", result };
@@ -101,10 +101,10 @@ impl<'a> Series<'a> {
         match self {
             Self::LimitRatio => node.measured_limit_ratio(),
             Self::Metric(name) => {
-                let limits = node.limits().map(|check| (&check.limit.metric, check.load));
-                let terms = node.terms().map(|term| (&term.weight.metric, term.load));
-                let mut both = limits.chain(terms);
-                let (_, load) = both.find(|(metric, _)| metric.name.as_str() == *name)?;
+                let limit = node.limits().find(|check| check.limit.metric.name.as_str() == *name);
+                let term = || node.terms().find(|term| term.weight.metric.name.as_str() == *name);
+                let load =
+                    limit.map(|check| check.load).or_else(|| term().map(|term| term.load))?;
                 MetricLoad::measured(load)
             }
         }

@@ -69,9 +69,9 @@ impl Requests {
     /// `hash` has zeros in its lower 24 bits.
     pub(super) fn set(&mut self, hash: u64, cpu: u64) {
         self.remove_cpu(hash);
-        let cpu = cpu.min(MOST);
-        self.sum += cpu;
-        self.pods.push(hash | cpu);
+        let counted = cpu.min(MOST);
+        self.sum += counted;
+        self.pods.push(hash | counted);
     }
 
     /// Whether these are a pod's request and what it declares; `None` for a pod that does not count.

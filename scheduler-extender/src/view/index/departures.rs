@@ -12,7 +12,7 @@ use placement::gpu::{GpuRequest, NodeCards};
 use placement::units::{NodeName, PodUid, Units};
 
 use super::gpu_pods::REPORTED_WITHIN;
-use super::{GpuPodId, Index};
+use super::{GpuPodId, Index, PodRecord};
 
 /// How long a deleted pod that holds units restricts its namespace: longer than any usual grace period. A process that
 /// never ends, or a node whose device plugin is gone, must not keep the namespace from all cards for ever.
@@ -146,18 +146,27 @@ impl Index {
     /// does: if it tries a waiting pod a moment earlier, no other event may follow for minutes.
     #[must_use]
     pub fn leaving(&self) -> BTreeMap<NodeName, BTreeSet<PodUid>> {
-        let deleted = self.departures.iter().rev().take(LEAVING);
-        let deleted = deleted.filter(|it| it.frees_soon(self.now)).map(|it| (&it.node, &it.pod));
-        let ended = self.ended.iter().rev().take(LEAVING);
-        let ended = ended.filter(|it| is_within(REPORTS_END_WITHIN, it.at, self.now));
-        let ended = ended.map(|it| (&it.node, &it.pod));
-        let ending = self.ending.iter().take(LEAVING);
-        let ending = ending.filter(|(_, since)| is_within(ENDS_WITHIN, **since, self.now));
-        let ending = ending.filter_map(|(uid, _)| Some((self.pods.get(uid)?.nodes.first()?, uid)));
-        let ending = ending.filter(|(node, uid)| !self.is_in_report(node, uid));
         let mut leaving = BTreeMap::<NodeName, BTreeSet<PodUid>>::new();
-        for (node, pod) in deleted.chain(ended).chain(ending) {
+        let mut add = |node: &NodeName, pod: &PodUid| {
             leaving.entry(node.clone()).or_default().insert(pod.clone());
+        };
+        for deleted in self.departures.iter().rev().take(LEAVING) {
+            if deleted.frees_soon(self.now) {
+                add(&deleted.node, &deleted.pod);
+            }
+        }
+        for ended in self.ended.iter().rev().take(LEAVING) {
+            if is_within(REPORTS_END_WITHIN, ended.at, self.now) {
+                add(&ended.node, &ended.pod);
+            }
+        }
+        for (uid, since) in self.ending.iter().take(LEAVING) {
+            if is_within(ENDS_WITHIN, *since, self.now)
+                && let Some(node) = self.pods.get(uid).and_then(|pod| pod.nodes.first())
+                && !self.is_in_report(node, uid)
+            {
+                add(node, uid);
+            }
         }
         leaving
     }
@@ -183,9 +192,8 @@ impl Index {
 
     /// The units of the namespace's pods that are bound or being bound.
     fn live_units(&self, namespace: &str) -> Units {
-        let pods = self.pods.values();
-        let live = pods.filter(|pod| pod.namespace == namespace && !pod.nodes.is_empty());
-        live.map(|record| record.request.peak()).sum()
+        let is_live = |pod: &&PodRecord| pod.namespace == namespace && !pod.nodes.is_empty();
+        self.pods.values().filter(is_live).map(|pod| pod.request.peak()).sum()
     }
 
     /// The units that deleted pods of the namespace hold.
@@ -220,6 +228,5 @@ fn is_within(limit: SignedDuration, since: Timestamp, now: Timestamp) -> bool {
 }
 
 fn is_charged(cards: &NodeCards, pod: &PodUid) -> bool {
-    let mut charges = cards.accounts().iter().flat_map(|account| &account.charges);
-    charges.any(|charge| charge.pod == *pod)
+    cards.accounts().iter().flat_map(|account| &account.charges).any(|charge| charge.pod == *pod)
 }

@@ -113,10 +113,10 @@ impl Index {
                 self.apply(facts, gpu);
             }
             Ok(None) => {}
-            Err(error) => {
+            Err(fault) => {
                 self.refused_objects += 1;
                 let (namespace, name) = (facts.namespace.clone(), facts.name.clone());
-                let error = error.to_string();
+                let error = fault.to_string();
                 let uid = facts.uid.clone();
                 self.notices.push(Notice::RefusedPod { uid, namespace, name, error });
             }
@@ -158,9 +158,9 @@ impl Index {
             Event::Listing => {}
             Event::Listed(nodes) => {
                 let names: HashSet<&NodeName> = nodes.iter().map(|node| &node.name).collect();
-                let gone =
-                    self.nodes.iter().map(|node| &node.name).filter(|name| !names.contains(name));
-                let gone: Vec<NodeName> = gone.cloned().collect();
+                let is_gone = |name: &&NodeName| !names.contains(name);
+                let gone: Vec<NodeName> =
+                    self.nodes.iter().map(|node| &node.name).filter(is_gone).cloned().collect();
                 for name in gone {
                     self.remove_node(&name);
                 }

@@ -9,7 +9,7 @@ use std::collections::{BTreeSet, HashSet};
 use cluster::{GpuPod, Pod, PodFacts};
 use jiff::{SignedDuration, Timestamp};
 use placement::gpu::{
-    Account, ChoiceRule, Claim, GpuRequest, NoFit, Reservation, ReserveError, Stage,
+    Account, Charge, ChoiceRule, Claim, GpuRequest, NoFit, Reservation, ReserveError, Stage,
 };
 use placement::units::{NodeName, PodUid, Units};
 
@@ -205,8 +205,8 @@ impl Index {
     /// The pod with what its namespace may take.
     fn with_right(&self, pod: &PodFacts, gpu: &GpuPod) -> GpuPod {
         let beyond_units = self.policy.policy.gpu.beyond_units_of(&pod.namespace);
-        let gpu = gpu.clone();
-        GpuPod { request: gpu.request.with_beyond_units(beyond_units), ..gpu }
+        let own = gpu.clone();
+        GpuPod { request: own.request.with_beyond_units(beyond_units), ..own }
     }
 
     fn update(&mut self, pod: &PodFacts, gpu: &GpuPod, record: &mut PodRecord) {
@@ -310,12 +310,13 @@ impl Index {
     /// important first, of equals the oldest.
     #[must_use]
     pub fn waiting_pods(&self) -> Vec<(GpuPodId, i32)> {
-        let waiting = self.pods.iter().filter(|(_, record)| !record.faulty);
-        let waiting = waiting.filter(|(_, record)| record.nodes.is_empty());
-        let mut waiting: Vec<_> = waiting
-            .filter_map(|(uid, record)| Some((record.waits?, record.id(uid))))
-            .map(|((priority, created_at), pod)| ((Reverse(priority), created_at), pod))
-            .collect();
+        let mut waiting = Vec::new();
+        for (uid, record) in &self.pods {
+            let Some((priority, created_at)) = record.waits else { continue };
+            if !record.faulty && record.nodes.is_empty() {
+                waiting.push(((Reverse(priority), created_at), record.id(uid)));
+            }
+        }
         waiting.sort_by(|(one, a), (other, b)| (one, &a.uid).cmp(&(other, &b.uid)));
         waiting.into_iter().map(|((Reverse(priority), _), pod)| (pod, priority)).collect()
     }
@@ -326,8 +327,8 @@ impl Index {
     pub fn outside_mps(&self) -> Vec<(NodeName, GpuPodId)> {
         let mut found = Vec::new();
         for node in self.nodes.iter() {
-            let reported = node.ledger.cards().iter().flat_map(|card| &card.outside_mps);
-            let reported: BTreeSet<&PodUid> = reported.collect();
+            let reported: BTreeSet<&PodUid> =
+                node.ledger.cards().iter().flat_map(|card| &card.outside_mps).collect();
             if reported.is_empty() {
                 continue;
             }
@@ -345,8 +346,8 @@ impl Index {
     /// Whether some pod of lower priority holds units.
     #[must_use]
     pub fn has_pod_below(&self, priority: i32) -> bool {
-        let mut holding = self.pods.values().filter(|record| !record.nodes.is_empty());
-        holding.any(|record| record.request.priority() < priority)
+        let is_below = |pod: &PodRecord| !pod.nodes.is_empty() && pod.request.priority() < priority;
+        self.pods.values().any(is_below)
     }
 
     /// The nodes on which a pod holds units.
@@ -375,8 +376,8 @@ impl Index {
             record.is_of(pod).map_err(ReservationError::OtherPod)?;
         }
         let reservation = self.reserve_on(node, &pod.uid, request, rule)?;
-        let record = self.pods.entry(pod.uid.clone());
-        let record = record.or_insert_with(|| PodRecord::new(pod, request));
+        let entry = self.pods.entry(pod.uid.clone());
+        let record = entry.or_insert_with(|| PodRecord::new(pod, request));
         if !record.nodes.contains(node) {
             record.nodes.push(node.clone());
         }
@@ -467,8 +468,8 @@ impl Index {
     /// still exists.
     #[must_use]
     pub fn settled(&self) -> HashSet<PodUid> {
-        let settled = self.pods.iter().filter(|(uid, record)| !self.awaits_binding(uid, record));
-        settled.map(|(uid, _)| uid.clone()).collect()
+        let is_settled = |(uid, pod): &(&PodUid, &PodRecord)| !self.awaits_binding(uid, pod);
+        self.pods.iter().filter(is_settled).map(|(uid, _)| uid.clone()).collect()
     }
 
     /// Handles pods that a completed list of all pods does not contain. `settled` are the [`Index::settled`] pods of
@@ -507,8 +508,8 @@ impl Index {
     /// The pods that hold units of a card, with their names.
     #[must_use]
     pub fn pods_on(&self, account: &Account) -> Vec<PodOnCard> {
-        let held = account.charges.iter().filter(|charge| charge.basis.is_held());
-        held.map(|charge| self.named(&charge.pod, charge.units)).collect()
+        let named = |charge: &Charge| self.named(&charge.pod, charge.units);
+        account.charges.iter().filter(|charge| charge.basis.is_held()).map(named).collect()
     }
 
     fn named(&self, uid: &PodUid, units: Units) -> PodOnCard {

@@ -24,8 +24,10 @@ const MAX_EARLY: usize = 1024;
 impl Index {
     /// Sets the readings, the capacity and the labels of a node that the watch has shown.
     pub(super) fn set_load(&mut self, facts: &NodeFacts) {
-        let annotated = facts.readings.iter().map(|(metric, reading)| (metric, reading.clone()));
-        let annotated = self.believed(&facts.name, annotated);
+        let annotated = self.believed(
+            &facts.name,
+            facts.readings.iter().map(|(metric, reading)| (metric, reading.clone())),
+        );
         let crane_hot_value = if self.believe_crane_hot_value { facts.hot_value } else { None };
         let speeds = self.speeds(facts);
         let update = NodeUpdate { facts, crane_hot_value, speeds };
@@ -81,9 +83,9 @@ impl Index {
         if let Some(in_flight) = in_flight.as_ref().filter(|in_flight| in_flight.node != *node) {
             self.change_recent(&in_flight.node, |recent| recent.remove_in_flight(pod));
         }
-        let uses = uses.or(in_flight.map(|in_flight| in_flight.uses)).unwrap_or_default();
+        let amounts = uses.or(in_flight.map(|in_flight| in_flight.uses)).unwrap_or_default();
         if self.has_joined(node) {
-            self.change_recent(node, |recent| recent.bound(pod, at, uses, horizon));
+            self.change_recent(node, |recent| recent.bound(pod, at, amounts, horizon));
             return;
         }
         // The watches of pods and nodes are not ordered against each other.
@@ -92,7 +94,7 @@ impl Index {
             self.early.retain(|_, recent| recent.within(horizon, at) > 0);
         }
         if self.early.len() < MAX_EARLY || self.early.contains_key(node) {
-            self.early.entry(node.clone()).or_default().bound(pod, at, uses, horizon);
+            self.early.entry(node.clone()).or_default().bound(pod, at, amounts, horizon);
         }
     }
 

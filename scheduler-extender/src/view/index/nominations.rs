@@ -1,6 +1,6 @@
 //! Cards that are kept for pods for which others were evicted.
 
-use placement::gpu::{ChoiceRule, GpuRequest};
+use placement::gpu::{Charge, ChoiceRule, GpuRequest};
 use placement::shares::SharedTable;
 use placement::units::{CardId, NodeName, PodUid};
 
@@ -39,11 +39,10 @@ impl Index {
     #[must_use]
     pub fn has_ending_pods_on(&self, node: &NodeName, cards: &[CardId]) -> bool {
         let Some(node) = self.nodes.get(node) else { return false };
-        let accounts = node.ledger.read().accounts().iter();
-        let mut charges = accounts
-            .filter(|account| cards.contains(&account.card.uuid))
-            .flat_map(|account| &account.charges);
-        charges.any(|charge| self.ending.contains_key(&charge.pod))
+        let is_ending = |charge: &Charge| self.ending.contains_key(&charge.pod);
+        node.ledger.read().accounts().iter().any(|account| {
+            cards.contains(&account.card.uuid) && account.charges.iter().any(is_ending)
+        })
     }
 
     /// Updates the nomination in the ledgers, after the pod's nominated node or its kept cards have changed.

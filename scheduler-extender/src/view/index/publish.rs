@@ -111,11 +111,11 @@ impl Index {
         let mut prepared = Vec::with_capacity(chunks.len());
         for (number, chunk) in chunks.iter().enumerate() {
             let known = last.chunks.get(number).filter(|known| known.is_under(&self.policy));
-            let changed = changed.get(&number).copied().unwrap_or_default();
+            let changed_nodes = changed.get(&number).copied().unwrap_or_default();
             prepared.push(match known {
                 None => Arc::new(PreparedChunk::new(&self.policy, chunk, self.now)),
-                Some(known) if self.has_to_renew(known, changed) => {
-                    Arc::new(known.renewed(chunk, changed, self.now))
+                Some(known) if self.has_to_renew(known, changed_nodes) => {
+                    Arc::new(known.renewed(chunk, changed_nodes, self.now))
                 }
                 Some(known) => Arc::clone(known),
             });
@@ -131,8 +131,8 @@ impl Index {
         if !self.changes.names {
             return Arc::clone(&last.snapshot.names);
         }
-        let nodes = self.nodes.slots().iter();
-        Arc::new(NodeNames::new(nodes.map(|node| node.is_shown().then(|| node.name.clone()))))
+        let name = |node: &Node| node.is_shown().then(|| node.name.clone());
+        Arc::new(NodeNames::new(self.nodes.slots().iter().map(name)))
     }
 }
 

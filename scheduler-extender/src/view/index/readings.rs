@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use api::readings::PolledReadings;
 use jiff::Timestamp;
-use placement::load::{MetricId, Readings, ResolvedPolicy, ResolvedRules};
+use placement::load::{MetricId, Readings, ResolvedLimit, ResolvedPolicy, ResolvedRules};
 use placement::reading::{Reading, ReadingError, newest};
 use placement::units::{MetricName, NodeName};
 
@@ -44,9 +44,10 @@ impl Index {
             // An older reading is of another machine that had the name before. Readings have whole seconds.
             let joined_at = load.created_at.map_or(i64::MIN, Timestamp::as_second);
             let is_of_node = |reading: &Reading| reading.at.as_second() >= joined_at;
-            let readings = polled.of_node(position).filter(|(metric, _)| used.contains(metric));
-            let readings = readings.filter(|(_, it)| it.as_ref().map_or(true, is_of_node));
-            let readings = self.believed(name, readings);
+            let counts = |(metric, reading): &(&MetricName, Result<Reading, ReadingError>)| {
+                used.contains(metric) && reading.as_ref().map_or(true, is_of_node)
+            };
+            let readings = self.believed(name, polled.of_node(position).filter(counts));
             self.change_known(name, |node| {
                 let newest = |_, known, new| newest(known, new, now);
                 node.sources.polled = node.sources.polled.merged(&readings, newest);
@@ -58,9 +59,8 @@ impl Index {
     /// Another policy is in force, which may have other limits.
     pub(super) fn choose_all_readings(&mut self) {
         let (policy, now) = (Arc::clone(&self.policy), self.now);
-        let used = policy.policy.metrics();
         let used: HashSet<MetricId> =
-            used.into_iter().map(|metric| self.metrics.of_policy(metric)).collect();
+            policy.policy.metrics().into_iter().map(|name| self.metrics.of_policy(name)).collect();
         let none = Readings::default();
         self.change_all(|node| {
             let keep =
@@ -152,13 +152,13 @@ fn held(
     if newest == annotated {
         return None;
     }
-    let ages = rules.limits.iter().filter_map(|limit| {
+    let age_of = |limit: &ResolvedLimit| {
         let of_demand = limit.metric.of_demand_reading(metric);
         let is_below = || annotated.value.get() > limit.max && newest.value.get() <= limit.max;
         let of_metric = limit.metric.max_age.filter(|_| limit.metric.id == metric && is_below());
-        of_demand.or(of_metric)
-    });
-    let age = ages.filter(|age| annotated.is_fresh(now, *age)).max()?;
+        of_demand.or(of_metric).filter(|age| annotated.is_fresh(now, *age))
+    };
+    let age = rules.limits.iter().filter_map(age_of).max()?;
     annotated.at.checked_add(age).ok()
 }
 

@@ -87,13 +87,13 @@ impl Index {
     #[must_use]
     pub fn card_memory(&self, node: &NodeName, now: Timestamp) -> Vec<CardMemory> {
         let Some(node) = self.nodes.get(node) else { return Vec::new() };
-        let measured = node.measured.as_ref().map(|measured| &measured.last);
-        let measured = measured.filter(|measured| measured.is_fresh(now));
-        let cards = node.ledger.cards().iter().map(|card| {
-            let on_card = measured.and_then(|measured| measured.on(&card.uuid));
-            CardMemory { uuid: card.uuid.clone(), memory: card.memory, used: on_card }
-        });
-        cards.collect()
+        let last = node.measured.as_ref().map(|measured| &measured.last);
+        let fresh = last.filter(|last| last.is_fresh(now));
+        let memory = |card: &Card| {
+            let used = fresh.and_then(|measured| measured.on(&card.uuid));
+            CardMemory { uuid: card.uuid.clone(), memory: card.memory, used }
+        };
+        node.ledger.cards().iter().map(memory).collect()
     }
 
     /// Whether the policy in force counts unmanaged memory.

@@ -174,13 +174,12 @@ impl Snapshot {
         let metrics = self.policy.policy.metrics();
         let mut missing: Vec<_> = metrics.into_iter().map(|metric| (metric.clone(), 0)).collect();
         for (_, node) in self.loads() {
-            let evaluation =
-                Evaluation { policy: &self.policy, node, pod: PodToPlace::ORDINARY, now };
-            let terms =
-                evaluation.terms().map(|term| (&term.weight.metric.name, term.load.reading));
-            let limits =
-                evaluation.limits().map(|check| (&check.limit.metric.name, check.load.reading));
-            let readings: HashMap<&MetricName, ReadingStatus> = terms.chain(limits).collect();
+            let of_node = Evaluation { policy: &self.policy, node, pod: PodToPlace::ORDINARY, now };
+            let readings: HashMap<&MetricName, ReadingStatus> = of_node
+                .terms()
+                .map(|term| (&term.weight.metric.name, term.load.reading))
+                .chain(of_node.limits().map(|check| (&check.limit.metric.name, check.load.reading)))
+                .collect();
             for (metric, count) in &mut missing {
                 let reading = readings.get(metric);
                 *count += u64::from(reading.is_some_and(|reading| reading.fresh().is_none()));

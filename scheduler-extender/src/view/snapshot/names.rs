@@ -70,12 +70,12 @@ impl NodeNames {
     /// The names by place; `None` for a place that no node has. Of nodes with one name the first is found by it. Names
     /// beyond 2^31 bytes are left out: no cluster has so many.
     pub fn new(names: impl IntoIterator<Item = Option<NodeName>>) -> Self {
-        let names: Vec<Option<NodeName>> = names.into_iter().collect();
+        let given: Vec<Option<NodeName>> = names.into_iter().collect();
         let mut all = Self {
-            table: vec![Slot::default(); (names.len() * 2).next_power_of_two()],
+            table: vec![Slot::default(); (given.len() * 2).next_power_of_two()],
             ..Self::default()
         };
-        for name in names {
+        for name in given {
             all.push(name);
         }
         // The next place that a node has; none after the last one.

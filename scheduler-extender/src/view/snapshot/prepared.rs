@@ -36,8 +36,9 @@ impl PreparedChunk {
         chunk: &Chunk,
         now: Timestamp,
     ) -> Self {
-        let loads = chunk.nodes.iter().map(|node| node.load.as_ref());
-        Self::with_loads(PreparedNodes::new(policy, loads, now), chunk)
+        let loads =
+            PreparedNodes::new(policy, chunk.nodes.iter().map(|node| node.load.as_ref()), now);
+        Self::with_loads(loads, chunk)
     }
 
     /// The values of the same chunk after these nodes have changed, and after others have got too old.
@@ -123,13 +124,10 @@ impl Prepared {
         of: impl Fn(PreparedLoads<'_>, usize) -> T,
     ) -> Vec<T> {
         if places.len() < snapshot.names.len() / 2 {
-            let each = places.iter().map(|place| match place {
-                Some(place) => {
-                    of(self.loads(snapshot, place.index() / CHUNK, now), place.index() % CHUNK)
-                }
-                None => unknown,
-            });
-            return each.collect();
+            let of_one = |place: Place| {
+                of(self.loads(snapshot, place.index() / CHUNK, now), place.index() % CHUNK)
+            };
+            return places.iter().map(|place| place.map_or(unknown, of_one)).collect();
         }
         // In the order of places, unlike that of requests, memory is read sequentially.
         let mut all = Vec::with_capacity(self.chunks.len() * CHUNK);

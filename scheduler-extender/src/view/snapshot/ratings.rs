@@ -99,8 +99,8 @@ impl KeptRatings {
         places: &[Option<Place>],
     ) -> Vec<Option<Rated>> {
         if places.len() < snapshot.names.len() / 2 {
-            let cards = places.iter().map(|place| snapshot.at((*place)?).cards.as_ref());
-            return cards.map(|cards| Some(cards?.rate(pod, request, rule))).collect();
+            let rate = |place| Some(snapshot.at(place).cards.as_ref()?.rate(pod, request, rule));
+            return places.iter().map(|place| place.and_then(rate)).collect();
         }
         let mut kept = self.lock();
         let rated = newest(&mut kept, request, rule);

@@ -221,7 +221,7 @@ mod tests {
             "extenderScore": 0,
             "load": {
                 "limits": [{"metric": "m", "max": 0.65, "outcome": limit, "reading": reading}],
-                "terms": [], "hotValue": 0.0, "score": 0,
+                "terms": [], "score": 0,
             },
             "cards": {"asked": 8, "chosen": chosen, "cards": [], "score": 0},
         })

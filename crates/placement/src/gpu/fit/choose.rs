@@ -26,20 +26,25 @@ pub fn choose<'a>(
     request: &GpuRequest,
     rule: &ChoiceRule,
 ) -> Result<Choice, NoFit> {
-    let mut cards: Vec<&FreeCard> = cards.into_iter().collect();
-    let numa = numa_free(&cards);
+    let mut all: Vec<&FreeCard> = cards.into_iter().collect();
+    let numa = numa_free(&all);
     match rule.preference(request) {
-        Preference::Cheapest(measure) => return cheapest(measure, &cards, cpu, request),
+        Preference::Cheapest(measure) => return cheapest(measure, &all, cpu, request),
         Preference::Fullest => {
-            cards.sort_by_cached_key(|card| (card.free, numa(card), card.index));
+            all.sort_by_cached_key(|card| (card.free, numa(card), card.index));
         }
         Preference::Emptiest => {
-            cards.sort_by_cached_key(|card| (Reverse(card.free), Reverse(numa(card)), card.index));
+            all.sort_by_cached_key(|card| (Reverse(card.free), Reverse(numa(card)), card.index));
         }
     }
-    let chosen = pick(&cards, request).ok_or_else(|| why_no_fit(&cards, request))?;
-    let chosen = chosen.into_iter().zip(request.shares());
-    Ok(Choice { cards: chosen.map(|(card, share)| card.chosen(*share)).collect(), cost: None })
+    let chosen = pick(&all, request).ok_or_else(|| why_no_fit(&all, request))?;
+    Ok(choice(&chosen, request, None))
+}
+
+/// These cards, one for each share of the request.
+fn choice(cards: &[&FreeCard], request: &GpuRequest, cost: Option<Cost>) -> Choice {
+    let chosen = |(card, share): (&&FreeCard, &CardShare)| card.chosen(*share);
+    Choice { cards: cards.iter().zip(request.shares()).map(chosen).collect(), cost }
 }
 
 /// The cards where a placement costs least. For several cards, each is the cheapest by itself.
@@ -55,8 +60,9 @@ fn cheapest(
     let mut priced: Vec<(Cost, u64, u32, &FreeCard)> = Vec::with_capacity(cards.len());
     for (at, card) in cards.iter().enumerate() {
         let cost = if card.fits(share, request) {
-            let mut fitting = priced.iter().filter(|(cost, ..)| *cost != COST_OF_NO_FIT);
-            let alike = fitting.find(|(.., other)| costs_the_same(card, other));
+            let alike = priced
+                .iter()
+                .find(|(cost, .., other)| *cost != COST_OF_NO_FIT && costs_the_same(card, other));
             match alike {
                 Some((cost, ..)) => *cost,
                 None => node.cost(request.cpu(), &[(at, share)]),
@@ -69,16 +75,12 @@ fn cheapest(
     priced.sort_by_key(|(cost, numa, index, _)| (*cost, *numa, *index));
     let by_cost: Vec<&FreeCard> = priced.iter().map(|(.., card)| *card).collect();
     let chosen = pick(&by_cost, request).ok_or_else(|| why_no_fit(cards, request))?;
-    let shares = chosen.iter().zip(request.shares());
-    let shares: Vec<(usize, CardShare)> = shares
-        .filter_map(|(card, share)| {
-            let position = cards.iter().position(|other| std::ptr::eq(*other, *card))?;
-            Some((position, *share))
-        })
-        .collect();
-    let cost = Some(node.cost(request.cpu(), &shares));
-    let chosen = chosen.into_iter().zip(request.shares());
-    Ok(Choice { cards: chosen.map(|(card, share)| card.chosen(*share)).collect(), cost })
+    let mut shares = Vec::with_capacity(chosen.len());
+    for (card, share) in chosen.iter().zip(request.shares()) {
+        let position = cards.iter().position(|other| std::ptr::eq(*other, *card));
+        shares.extend(position.map(|at| (at, *share)));
+    }
+    Ok(choice(&chosen, request, Some(node.cost(request.cpu(), &shares))))
 }
 
 /// Units free on the open cards of a card's NUMA node; 0 if that is not known.
@@ -126,12 +128,13 @@ fn on_one_numa_node<'a>(cards: &[&'a FreeCard], request: &GpuRequest) -> Option<
     let mut nodes: Vec<u32> = cards.iter().filter_map(|card| card.numa_node).collect();
     nodes.sort_unstable();
     nodes.dedup();
-    let possible = nodes.into_iter().filter_map(|node| {
-        let near: Vec<&FreeCard> =
-            cards.iter().copied().filter(|card| card.numa_node == Some(node)).collect();
+    let on_node = |node: u32| {
+        let mut near = cards.to_vec();
+        near.retain(|card| card.numa_node == Some(node));
         assign_all(&near, request)
-    });
-    possible.min_by_key(|chosen| chosen.iter().map(|card| u64::from(card.free.0)).sum::<u64>())
+    };
+    let free = |all: &Vec<&FreeCard>| all.iter().map(|card| u64::from(card.free.0)).sum::<u64>();
+    nodes.into_iter().filter_map(on_node).min_by_key(free)
 }
 
 /// Whether a share costs the same on both cards.

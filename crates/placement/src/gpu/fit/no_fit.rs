@@ -130,11 +130,8 @@ pub(in crate::gpu) fn why_no_fit(cards: &[&FreeCard], request: &GpuRequest) -> N
     let filter = request.filter();
     let named: Vec<&FreeCard> =
         cards.iter().copied().filter(|card| card.is_named_by(filter)).collect();
-    let accepted: Vec<&FreeCard> = named
-        .iter()
-        .copied()
-        .filter(|card| filter.is_enforced_by(card.isolation.strongest))
-        .collect();
+    let mut accepted = named.clone();
+    accepted.retain(|card| filter.is_enforced_by(card.isolation.strongest));
     if cards.is_empty() {
         NoFit::NoCards
     } else if named.is_empty() {
@@ -195,12 +192,11 @@ fn fits_if(
 /// What the request would take beyond its units on a card that is large enough; the same in whatever order the cards
 /// are.
 fn excess(cards: &[&FreeCard], request: &GpuRequest) -> Option<Excess> {
-    cards
-        .iter()
-        .filter_map(|card| {
-            let units = card.units;
-            let shares = request.shares().iter().filter(move |share| units >= share.units);
-            shares.filter_map(move |share| request.excess(*share, units)).min()
-        })
-        .min()
+    let mut least: Option<Excess> = None;
+    for card in cards {
+        for share in request.shares().iter().filter(|share| card.is_large_enough(**share)) {
+            least = least.into_iter().chain(request.excess(*share, card.units)).min();
+        }
+    }
+    least
 }

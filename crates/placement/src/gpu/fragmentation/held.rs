@@ -34,11 +34,11 @@ impl HeldParts {
     /// Counts what pods hold of this card. Left out is memory of no pod, and what a pod is charged on every card of the
     /// node since its own is not known.
     pub fn count_account(&mut self, account: &Account) {
-        let placed = account
-            .charges
-            .iter()
-            .filter(|charge| charge.basis.is_held() && charge.basis != Basis::UnknownPlace);
-        placed.for_each(|charge| self.count(account.card.units, charge.units, 1));
+        for charge in &account.charges {
+            if charge.basis.is_held() && charge.basis != Basis::UnknownPlace {
+                self.count(account.card.units, charge.units, 1);
+            }
+        }
     }
 
     /// Each number of units that is held of cards of this size, with its share of them.

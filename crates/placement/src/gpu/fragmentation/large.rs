@@ -120,8 +120,8 @@ impl Kind {
 impl LargePlaces {
     /// Without prices yet. `kinds` are all kinds with cards, each with its part of the requests for cards.
     pub(super) fn new(kinds: &[(Kind, f64)], totals: Totals) -> Self {
-        let kinds = kinds.iter().filter(|(kind, _)| kind.cards > 1).copied().collect();
-        Self { priced: Vec::new(), kinds, totals }
+        let large = kinds.iter().filter(|(kind, _)| kind.cards > 1).copied().collect();
+        Self { priced: Vec::new(), kinds: large, totals }
     }
 
     /// The prices while this is free on each node and, `free`, on all.
@@ -134,9 +134,10 @@ impl LargePlaces {
         let mut priced = Vec::new();
         for (kind, _) in &kinds {
             let places: usize = nodes.iter().map(|node| node.places(kind)).sum();
-            let as_large = kinds.iter().filter(|(other, _)| other.is_as_large_as(kind));
-            let each: f64 =
-                as_large.map(|(other, part)| part * (other.cards as f64 / kind.cards as f64)).sum();
+            let mut each = 0.0;
+            for (other, part) in kinds.iter().filter(|(other, _)| other.is_as_large_as(kind)) {
+                each += part * (other.cards as f64 / kind.cards as f64);
+            }
             let mean = each * ahead.requests;
             // Of what was never requested, no more: its part is a bound by itself.
             let caution = if kind.weight > 0.0 { ahead.caution() } else { 0.0 };
@@ -199,10 +200,9 @@ impl Ahead {
 
 impl Free {
     fn on(nodes: &[NodeRoom]) -> Self {
-        let cards = nodes.iter().flat_map(|node| &node.cards);
+        let cards = nodes.iter().flat_map(|node| &node.cards).map(|card| card.part).sum();
         let sum = |sum: u64, node: &NodeRoom| Some(sum.saturating_add(node.cpu?));
-        let cpu = nodes.iter().try_fold(0, sum);
-        Self { cards: cards.map(|card| card.part).sum(), cpu: cpu.map(|cpu| cpu as f64) }
+        Self { cards, cpu: nodes.iter().try_fold(0, sum).map(|cpu| cpu as f64) }
     }
 }
 
@@ -257,11 +257,11 @@ impl Measure {
         &self,
         nodes: impl IntoIterator<Item = (Option<u64>, C)>,
     ) -> Option<Self> {
-        let rooms = nodes.into_iter().map(|(cpu, cards)| {
-            let cards = PricedCard::of(self, cards).into_iter().flatten().collect();
-            NodeRoom { cpu, cards }
-        });
-        let rooms: Vec<NodeRoom> = rooms.collect();
+        let mut rooms = Vec::new();
+        for (cpu, cards) in nodes {
+            let open = PricedCard::of(self, cards).into_iter().flatten().collect();
+            rooms.push(NodeRoom { cpu, cards: open });
+        }
         let free = Free::on(&rooms);
         let priced = self.large.prices(&rooms, free);
         let cpu_by_card = self.large.cpu_for_a_free_card(free);

@@ -93,7 +93,7 @@ impl Measure {
         models.truncate(MAX_MODELS);
         let (shares, requests) = placeable(typical, classes);
         let all = cards(classes, |_| true);
-        let mut kinds: Vec<(Kind, f64)> = Vec::new();
+        let mut requested: Vec<(Kind, f64)> = Vec::new();
         for (shape, share) in &shares {
             let able = cards(classes, |class| takes(class, shape));
             let scarcity = if able > 0.0 { all / able } else { 0.0 };
@@ -101,10 +101,10 @@ impl Measure {
             if weight > 0.0 {
                 let (cpu, cards, part) = (shape.cpu, shape.cards, shape.part);
                 let models = accepted(shape, &models);
-                kinds.push((Kind { cpu, cards, part, models, weight }, *share));
+                requested.push((Kind { cpu, cards, part, models, weight }, *share));
             }
         }
-        kinds.sort_by_key(|(kind, _)| kind.cpu);
+        requested.sort_by_key(|(kind, _)| kind.cpu);
         let packing_values = sizes(classes)
             .into_iter()
             .map(|size| PackingValue::new(size, &parts(&shares, held, size)))
@@ -114,8 +114,8 @@ impl Measure {
             if cards_by_request > 0.0 { cpu_by_request / cards_by_request } else { 0.0 };
         let totals =
             Totals { requests, cards_by_request, cpu_by_card, cards: all, cpu: cpu(classes) };
-        let large = LargePlaces::new(&kinds, totals);
-        let kinds = kinds.into_iter().map(|(kind, _)| kind).collect();
+        let large = LargePlaces::new(&requested, totals);
+        let kinds = requested.into_iter().map(|(kind, _)| kind).collect();
         Self { kinds, models, cpu_by_card, packing_values, large }
     }
 
@@ -146,8 +146,8 @@ fn placeable<'t>(
 }
 
 fn cards(classes: &[NodeClass], counts: impl Fn(&NodeClass) -> bool) -> f64 {
-    let counted = classes.iter().filter(|class| counts(class));
-    counted.map(|class| class.count as f64 * class.cards as f64).sum()
+    let cards = |class: &NodeClass| class.count as f64 * class.cards as f64;
+    classes.iter().filter(|class| counts(class)).map(cards).sum()
 }
 
 /// Whether the pod fits an empty node of the class.
@@ -160,9 +160,11 @@ fn takes(class: &NodeClass, shape: &PodShape) -> bool {
 }
 
 fn accepted(shape: &PodShape, models: &[String]) -> u64 {
-    let named = models.iter().enumerate().filter(|(_, model)| shape.models.accept(model));
-    let others = u64::from(shape.models.accept_by_default()) << MAX_MODELS;
-    named.fold(others, |bits, (at, _)| bits | 1 << at)
+    let mut bits = u64::from(shape.models.accept_by_default()) << MAX_MODELS;
+    for (at, model) in models.iter().enumerate() {
+        bits |= u64::from(shape.models.accept(model)) << at;
+    }
+    bits
 }
 
 /// The most frequent sizes of cards.
@@ -189,10 +191,11 @@ fn cpu(classes: &[NodeClass]) -> Option<f64> {
 /// seldom to fill it; by what is held alone, nothing would be kept for pods that find no room.
 fn parts(shares: &[(&PodShape, f64)], held: &HeldParts, size: Units) -> Vec<(Units, f64)> {
     let cards: f64 = shares.iter().map(|(shape, share)| share * shape.cards as f64).sum();
-    let requested = shares
+    shares
         .iter()
-        .map(|(shape, share)| (shape.part.of(size), share * shape.cards as f64 / cards));
-    requested.chain(held.shares(size)).collect()
+        .map(|(shape, share)| (shape.part.of(size), share * shape.cards as f64 / cards))
+        .chain(held.shares(size))
+        .collect()
 }
 
 /// The cards and the CPU that a request asks for on average.

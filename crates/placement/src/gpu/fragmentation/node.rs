@@ -48,26 +48,16 @@ type Change = (PricedCard, PricedCard);
 impl<'m> MeasuredNode<'m> {
     pub(in crate::gpu) fn new(measure: &'m Measure, cpu: Option<u64>, cards: &[&FreeCard]) -> Self {
         let measured = PricedCard::of(measure, cards.iter().copied());
-        let rooms_for_kinds = measure
-            .kinds
-            .iter()
-            .map(|kind| RoomForKind::on(measured.iter().flatten(), kind))
-            .collect();
-        let free_cards = measured.iter().flatten().map(|card| card.part).sum();
-        let fitting_large = measure
-            .large
-            .priced
-            .iter()
-            .map(|priced| fitting(measured.iter().flatten(), &priced.kind))
-            .collect();
+        let room_for = |kind: &Kind| RoomForKind::on(measured.iter().flatten(), kind);
+        let fitting = |large: &PricedKind| fitting(measured.iter().flatten(), &large.kind);
         let mut node = Self {
             measure,
             cpu,
-            cards: measured,
-            free_cards,
-            rooms_for_kinds,
-            fitting_large,
+            free_cards: measured.iter().flatten().map(|card| card.part).sum(),
+            rooms_for_kinds: measure.kinds.iter().map(room_for).collect(),
+            fitting_large: measure.large.priced.iter().map(fitting).collect(),
             useless_now: 0.0,
+            cards: measured,
         };
         node.useless_now = node.useless_room(cpu, &[]);
         node
@@ -93,21 +83,16 @@ impl<'m> MeasuredNode<'m> {
     fn useless_room(&self, cpu: Option<u64>, changes: &[Change]) -> f64 {
         let taken: f64 = changes.iter().map(|(before, after)| before.part - after.part).sum();
         let free_cards = self.free_cards - taken;
-        let fragments: f64 = self
-            .measure
-            .kinds
-            .iter()
-            .zip(&self.rooms_for_kinds)
-            .map(|(kind, now)| {
-                let mut sum = *now;
-                for (before, after) in changes {
-                    sum.remove(kind, before);
-                    sum.add(kind, after);
-                }
-                let is_short = cpu.is_some_and(|cpu| cpu < kind.cpu) || sum.fitting < kind.cards;
-                kind.weight * if is_short { free_cards } else { sum.unusable }
-            })
-            .sum();
+        let mut fragments = 0.0;
+        for (kind, now) in self.measure.kinds.iter().zip(&self.rooms_for_kinds) {
+            let mut sum = *now;
+            for (before, after) in changes {
+                sum.remove(kind, before);
+                sum.add(kind, after);
+            }
+            let is_short = cpu.is_some_and(|cpu| cpu < kind.cpu) || sum.fitting < kind.cards;
+            fragments += kind.weight * if is_short { free_cards } else { sum.unusable };
+        }
         let stranded = cpu.map_or(0.0, |cpu| self.measure.stranded(free_cards, cpu));
         let mut packing = 0.0;
         for (before, after) in changes {
@@ -115,12 +100,12 @@ impl<'m> MeasuredNode<'m> {
                 self.measure.packing_loss(after.room) - self.measure.packing_loss(before.room);
         }
         let mut places = 0.0;
-        for (PricedKind { kind, price }, fitting) in
-            self.measure.large.priced.iter().zip(&self.fitting_large)
-        {
+        let priced = &self.measure.large.priced;
+        for (PricedKind { kind, price }, fitting) in priced.iter().zip(&self.fitting_large) {
             let fits = |card: &PricedCard| kind.fits(card.model, card.room);
-            let lost = changes.iter().filter(|(before, after)| fits(before) && !fits(after));
-            places += price * kind.places(fitting - lost.count(), cpu) as f64;
+            let lost =
+                changes.iter().filter(|(before, after)| fits(before) && !fits(after)).count();
+            places += price * kind.places(fitting - lost, cpu) as f64;
         }
         fragments + stranded + packing - places
     }
@@ -192,7 +177,7 @@ impl PricedCard {
         cards: impl IntoIterator<Item = &'c FreeCard>,
     ) -> Vec<Option<Self>> {
         let mut last = None;
-        let cards = cards.into_iter().map(|card| {
+        let priced = |card: &'c FreeCard| {
             if !card.is_open() {
                 return None;
             }
@@ -204,8 +189,8 @@ impl PricedCard {
             last = Some((&card.model, model));
             let room = CardRoom { free: card.free, units: card.units };
             Some(Self { room, part: room.part(), model })
-        });
-        cards.collect()
+        };
+        cards.into_iter().map(priced).collect()
     }
 
     fn with(self, share: CardShare) -> Self {

@@ -39,8 +39,9 @@ impl PackingValue {
     /// The values for cards of `units` units and a mix of pods, each with its units and its frequency. A whole free
     /// card has the value 1.
     pub(super) fn new(units: Units, pods: &[(Units, f64)]) -> Self {
-        let smaller = pods.iter().filter(|(part, _)| !part.is_zero() && *part < units);
-        let divisor = smaller.clone().fold(units.0.max(1), |all, (part, _)| divisor(all, part.0));
+        let smaller: Vec<_> =
+            pods.iter().filter(|(part, _)| !part.is_zero() && *part < units).collect();
+        let divisor = smaller.iter().fold(units.0.max(1), |all, (part, _)| divisor(all, part.0));
         let step = f64::from(divisor).max(f64::from(units.0) / f64::from(MAX_STEPS));
         let size = (f64::from(units.0) / step).floor() as usize;
         let mut items: Vec<Item> = Vec::new();
@@ -161,10 +162,10 @@ impl SimplexBasis {
     }
 
     fn prices(&self) -> Vec<f64> {
-        let rows = self.inverse.iter().zip(&self.costs);
-        (0..self.cards.len())
-            .map(|at| rows.clone().map(|(row, cost)| row[at] * cost).sum())
-            .collect()
+        let price = |at: usize| {
+            self.inverse.iter().zip(&self.costs).map(|(row, cost)| row[at] * cost).sum::<f64>()
+        };
+        (0..self.cards.len()).map(price).collect()
     }
 
     /// Replaces a column of the basis by this one; `false` if none can be replaced.

@@ -45,8 +45,9 @@ fn write(policy: &LoadPolicy, out: &mut String) -> std::fmt::Result {
 
 fn beyond_units(out: &mut String, rule: &BeyondUnitsRule) -> std::fmt::Result {
     let namespaces: Vec<String> = rule.namespaces.iter().map(|name| scalar(name)).collect();
-    let allowed = BeyondUnitsName::ALL.into_iter().filter(|name| name.is_in(rule.allowed));
-    let allowed: Vec<&str> = allowed.map(BeyondUnitsName::name).collect();
+    let is_allowed = |name: &BeyondUnitsName| name.is_in(rule.allowed);
+    let allowed: Vec<&str> =
+        BeyondUnitsName::ALL.into_iter().filter(is_allowed).map(BeyondUnitsName::name).collect();
     writeln!(out, "    - namespaces: [{}]", namespaces.join(", "))?;
     writeln!(out, "      allow: [{}]", allowed.join(", "))
 }
@@ -81,10 +82,10 @@ fn metric(out: &mut String, policy: &LoadPolicy, name: &MetricName) -> std::fmt:
     let sync = policy.sync.iter().find(|rule| rule.metric == *name);
     let period = sync.map_or_else(|| "never".to_owned(), |rule| duration(rule.period));
     writeln!(out, "    period: {period}")?;
-    let of_pools = policy.pools.iter().map(|pool| Rules::of(&pool.limits, &pool.weights, name));
     let here = Rules::of(&policy.limits, &policy.weights, name);
-    let max_age = std::iter::once(here.max_age).chain(of_pools.map(|rules| rules.max_age));
-    if let Some(age) = max_age.flatten().next().or_else(|| policy.max_age(name)) {
+    let in_pool = |pool: &NodePool| Rules::of(&pool.limits, &pool.weights, name).max_age;
+    let max_age = here.max_age.or_else(|| policy.pools.iter().find_map(in_pool));
+    if let Some(age) = max_age.or_else(|| policy.max_age(name)) {
         writeln!(out, "    maxAge: {}", duration(age))?;
     }
     if let Some(limit) = here.limit {
@@ -111,20 +112,22 @@ struct Rules {
 
 impl Rules {
     fn of(limits: &[Limit], weights: &[Weight], name: &MetricName) -> Self {
-        let limits = limits.iter().filter(|limit| limit.metric == *name);
-        let weights = weights.iter().filter(|weight| weight.metric == *name && weight.weight > 0.0);
-        let of_limits = limits.clone().map(|it| (it.max_age, it.when_stale, it.when_missing));
-        let of_weights = weights.clone().map(|it| (it.max_age, it.when_stale, it.when_missing));
-        let all = of_limits.chain(of_weights);
+        let (mut limit, mut weight, mut max_age) = (None, 0.0, None);
         // Of a crane policy's limit and weight the stricter value: for a limit, `ignore` and `penalise` are the same.
-        Self {
-            limit: limits.map(|limit| limit.max).reduce(f64::min),
-            weight: weights.map(|weight| weight.weight).sum(),
-            max_age: all.clone().find_map(|(max_age, _, _)| max_age),
-            unknown: all
-                .map(|(_, stale, missing)| (stale, missing))
-                .reduce(|a, b| (a.0.max(b.0), a.1.max(b.1))),
+        let (mut stale, mut missing): (Option<Unknown>, Option<Unknown>) = (None, None);
+        for rule in limits.iter().filter(|rule| rule.metric == *name) {
+            limit = Some(rule.max.min(limit.unwrap_or(f64::INFINITY)));
+            max_age = max_age.or(rule.max_age);
+            stale = stale.max(Some(rule.when_stale));
+            missing = missing.max(Some(rule.when_missing));
         }
+        for rule in weights.iter().filter(|rule| rule.metric == *name && rule.weight > 0.0) {
+            weight += rule.weight;
+            max_age = max_age.or(rule.max_age);
+            stale = stale.max(Some(rule.when_stale));
+            missing = missing.max(Some(rule.when_missing));
+        }
+        Self { limit, weight, max_age, unknown: stale.zip(missing) }
     }
 }
 

@@ -23,8 +23,8 @@ use crate::gpu::{self, Strategy};
 use crate::names::is_of_label;
 use crate::policy::gpu::ALL_NAMESPACES;
 use crate::policy::{
-    BeyondUnitsName, BeyondUnitsRule, DemandRules, GpuRules, LoadPolicy, MAX_METRICS,
-    NamespaceRule, UnmanagedMemory,
+    BeyondUnitsName, BeyondUnitsRule, GpuRules, LoadPolicy, MAX_METRICS, NamespaceRule,
+    UnmanagedMemory,
 };
 use crate::selector::LabelSelector;
 
@@ -51,10 +51,7 @@ fn policy(spec: &Spec) -> Checked<LoadPolicy> {
         node_pool(path, pool, &metrics)
     })?;
     listed_once("spec.nodePools", &spec.node_pools, |at| pools.get(at).map(|pool| &*pool.name))?;
-    let demand = spec
-        .demand
-        .as_ref()
-        .map_or_else(|| Ok(DemandRules::default()), |it| demand(it, &metrics))?;
+    let demand = spec.demand.as_ref().map(|fields| demand(fields, &metrics)).transpose()?;
     let scoring = spec.scoring.as_ref().map_or_else(|| Ok(default_scoring()), scoring)?;
     let limits = spec.limits.as_ref().unwrap_or(&Limits::default()).check()?;
     let estimates = spec.estimates.as_ref().unwrap_or(&Estimates::default()).rules();
@@ -66,7 +63,7 @@ fn policy(spec: &Spec) -> Checked<LoadPolicy> {
         scoring,
         overload: limits,
         estimates,
-        demand,
+        demand: demand.unwrap_or_default(),
         pools,
         namespaces: namespaces(&spec.namespaces)?,
         gpu: spec.gpu.as_ref().map_or_else(|| Ok(GpuRules::default()), gpu)?,
@@ -128,15 +125,10 @@ fn namespaces(given: &Entries<Namespaces>) -> Checked<Vec<NamespaceRule>> {
     at_most("spec.namespaces", names.flat_map(|names| &names.value), MAX_NAMESPACES)?;
     each("spec.namespaces", given, |path, rule| {
         let field = format!("{path}.names");
-        let names = rule.value.names.as_ref().filter(|names| !names.value.is_empty());
-        let Some(names) = names else {
-            return Err(fault(
-                rule,
-                &field,
-                "expected the name of a namespace, found none".to_owned(),
-            ));
-        };
         let wanted = "the name of a namespace";
+        let Some(names) = rule.value.names.as_ref().filter(|names| !names.value.is_empty()) else {
+            return Err(fault(rule, &field, format!("expected {wanted}, found none")));
+        };
         let namespaces = names
             .value
             .iter()
