@@ -1,7 +1,6 @@
 //! `plimsoll completion`: for shells, and for kubectl's own completion of `kubectl plimsoll`.
 
 use std::io::Write;
-use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::CommandFactory;
@@ -22,11 +21,11 @@ exec kubectl-plimsoll __complete "$@"
 /// # Errors
 ///
 /// If `output` cannot be written.
-pub(crate) fn completion(flags: &Completion, output: &mut dyn Write) -> Result<ExitCode> {
+pub(crate) fn completion(flags: &Completion, output: &mut dyn Write) -> Result<()> {
     let shell = match flags.shell {
         Shell::Kubectl => {
             write!(output, "{KUBECTL}")?;
-            return Ok(ExitCode::SUCCESS);
+            return Ok(());
         }
         Shell::Bash => clap_complete::Shell::Bash,
         Shell::Zsh => clap_complete::Shell::Zsh,
@@ -36,7 +35,7 @@ pub(crate) fn completion(flags: &Completion, output: &mut dyn Write) -> Result<E
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Args::command(), "plimsoll", &mut script);
     output.write_all(&script)?;
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 /// Writes what the last of these words can be, for kubectl.
@@ -44,7 +43,7 @@ pub(crate) fn completion(flags: &Completion, output: &mut dyn Write) -> Result<E
 /// # Errors
 ///
 /// If `output` cannot be written.
-pub(crate) fn candidates(words: &[String], output: &mut dyn Write) -> Result<ExitCode> {
+pub(crate) fn candidates(words: &[String], output: &mut dyn Write) -> Result<()> {
     let mut command = Args::command();
     command.build();
     let (last, before) =
@@ -62,8 +61,7 @@ pub(crate) fn candidates(words: &[String], output: &mut dyn Write) -> Result<Exi
     for candidate in candidates.iter().filter(|it| it.starts_with(last)) {
         writeln!(output, "{candidate}")?;
     }
-    writeln!(output, ":4")?;
-    Ok(ExitCode::SUCCESS)
+    Ok(writeln!(output, ":4")?)
 }
 
 /// The values of a flag, if it has only some.
@@ -79,17 +77,22 @@ fn values_of(command: &clap::Command, flag: &str) -> Vec<String> {
 
 /// Its subcommands, or its flags behind a dash.
 fn names(command: &clap::Command, last: &str) -> Vec<String> {
+    let mut names = Vec::new();
     if last.starts_with('-') {
-        let shown = command.get_arguments().filter(|argument| !argument.is_hide_set());
-        return shown.filter_map(|it| it.get_long()).map(|long| format!("--{long}")).collect();
+        for flag in command.get_arguments().filter(|flag| !flag.is_hide_set()) {
+            names.extend(flag.get_long().map(|long| format!("--{long}")));
+        }
+        return names;
     }
-    let shown = command
-        .get_subcommands()
-        .filter(|command| !command.is_hide_set() && command.get_name() != "help");
-    let subcommands: Vec<String> = shown.map(|command| command.get_name().to_owned()).collect();
-    if !subcommands.is_empty() {
-        return subcommands;
+    for command in command.get_subcommands() {
+        if !command.is_hide_set() && command.get_name() != "help" {
+            names.push(command.get_name().to_owned());
+        }
     }
-    let positional = command.get_positionals().flat_map(clap::Arg::get_possible_values);
-    positional.map(|value| value.get_name().to_owned()).collect()
+    if names.is_empty() {
+        for value in command.get_positionals().flat_map(clap::Arg::get_possible_values) {
+            names.push(value.get_name().to_owned());
+        }
+    }
+    names
 }

@@ -1,7 +1,6 @@
 //! `plimsoll policy diff`: where the pods of the last hour would have gone under the shadow policy.
 
 use std::io::Write;
-use std::process::ExitCode;
 
 use anyhow::Result;
 use api::shadow::{Choice, Difference, Shadow, ShadowedPod};
@@ -9,22 +8,23 @@ use api::shadow::{Choice, Difference, Shadow, ShadowedPod};
 use crate::args::Diff;
 use crate::cluster_access::Cluster;
 use crate::extender;
-use crate::output::{write_names, write_value};
-use crate::table::{self, NONE};
+use crate::format;
+use crate::output::write_form;
+use crate::table::{self, NONE, or_none};
 
 /// Requests the comparison from the extender and writes its answer, as a table or as JSON.
 ///
 /// # Errors
 ///
 /// Where the extender does not answer, or has no shadow policy.
-pub(crate) fn diff(flags: &Diff, output: &mut dyn Write) -> Result<ExitCode> {
+pub(crate) fn diff(flags: &Diff, output: &mut dyn Write) -> Result<()> {
     let shadow: Shadow = extender::get(&Cluster::new(&flags.access), "/shadow")?;
-    let names = shadow.pods.iter().filter(|pod| !pod.differs.is_empty());
-    let names = names.map(|pod| format!("pod/{}", pod.pod.name));
-    if !write_value(&shadow, flags.format, output)? && !write_names(names, flags.format, output)? {
+    let differing =
+        |pod: &ShadowedPod| (!pod.differs.is_empty()).then(|| format!("pod/{}", pod.pod.name));
+    if !write_form(&shadow, shadow.pods.iter().filter_map(differing), flags.format, output)? {
         write_table(&shadow, output)?;
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 fn write_table(shadow: &Shadow, output: &mut dyn Write) -> Result<()> {
@@ -39,11 +39,10 @@ fn write_table(shadow: &Shadow, output: &mut dyn Write) -> Result<()> {
     }
     let score = count(shadow, Difference::Score);
     let filter = count(shadow, Difference::Filter);
-    let all = rows.len();
-    let noun = if rows.len() == 1 { "pod" } else { "pods" };
+    let all = format::count(rows.len(), "pod");
     writeln!(
         output,
-        "{all} {noun} in the last hour: {score} with other best nodes, {filter} with other nodes rejected."
+        "{all} in the last hour: {score} with other best nodes, {filter} with other nodes rejected."
     )?;
     writeln!(
         output,
@@ -58,14 +57,14 @@ fn count(shadow: &Shadow, difference: Difference) -> usize {
 }
 
 fn row(pod: &ShadowedPod) -> [String; 5] {
-    let differs = pod.differs.iter().map(|difference| match difference {
+    let word = |difference: &Difference| match difference {
         Difference::Filter => "filter",
         Difference::Score => "score",
-    });
-    let differs: Vec<&str> = differs.collect();
+    };
+    let differs: Vec<&str> = pod.differs.iter().map(word).collect();
     [
         format!("{}/{}", pod.pod.namespace, pod.pod.name),
-        pod.node.clone().unwrap_or_else(|| NONE.to_owned()),
+        or_none(pod.node.clone()),
         best(&pod.policy),
         best(&pod.shadow),
         if differs.is_empty() { NONE.to_owned() } else { differs.join(",") },

@@ -1,7 +1,6 @@
 //! `plimsoll events`: what Plimsoll's programs told by events.
 
 use std::io::{BufReader, Write};
-use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use jiff::Timestamp;
@@ -9,12 +8,12 @@ use serde_json::Value;
 
 use crate::args::access::{Format, Output};
 use crate::args::pods::Events;
-use crate::cluster_access::Cluster;
 use crate::cluster_access::objects::{Event, List};
+use crate::cluster_access::{Cluster, scope_flag};
 use crate::format::{printable, short_duration};
-use crate::output::{json_line, write_names, write_value, yaml};
+use crate::output::{json_line, write_form, yaml};
 use crate::pipe;
-use crate::table::{self, NONE};
+use crate::table::{self, or_none};
 
 /// The beginning of the names by which Plimsoll's programs write events.
 const WRITERS: &str = "plimsoll-";
@@ -24,12 +23,9 @@ const WRITERS: &str = "plimsoll-";
 /// # Errors
 ///
 /// If they cannot be listed.
-pub(crate) fn events(flags: &Events, output: &mut dyn Write) -> Result<ExitCode> {
+pub(crate) fn events(flags: &Events, output: &mut dyn Write) -> Result<()> {
     let cluster = Cluster::new(&flags.access);
-    let scope = match &flags.namespace {
-        Some(namespace) => format!("--namespace={namespace}"),
-        None => "--all-namespaces".to_owned(),
-    };
+    let scope = scope_flag(flags.namespace.as_deref());
     let list: List<Value> = cluster.kubectl().get(&["events", &scope])?;
     let mut ours: Vec<(Event, Value)> = list.items.into_iter().filter_map(of_ours).collect();
     ours.sort_by_key(|(event, _)| event.time());
@@ -37,21 +33,20 @@ pub(crate) fn events(flags: &Events, output: &mut dyn Write) -> Result<ExitCode>
         return watch(&cluster, &scope, &ours, flags.format, output);
     }
     let values: Vec<&Value> = ours.iter().map(|(_, value)| value).collect();
-    let names = ours.iter().map(|(event, _)| format!("event/{}", event.metadata.name));
-    if write_value(&values, flags.format, output)? || write_names(names, flags.format, output)? {
-        return Ok(ExitCode::SUCCESS);
+    let name = |(event, _): &(Event, Value)| format!("event/{}", event.metadata.name);
+    if write_form(&values, ours.iter().map(name), flags.format, output)? {
+        return Ok(());
     }
     if ours.is_empty() {
         writeln!(
             output,
             "Plimsoll's programs wrote no event that the API server still has (an hour by default)."
         )?;
-        return Ok(ExitCode::SUCCESS);
+        return Ok(());
     }
     let now = Timestamp::now();
     let rows: Vec<[String; 5]> = ours.iter().map(|(event, _)| row(event, now)).collect();
-    table::write(output, ["LAST SEEN", "TYPE", "REASON", "OBJECT", "MESSAGE"], &rows)?;
-    Ok(ExitCode::SUCCESS)
+    Ok(table::write(output, ["LAST SEEN", "TYPE", "REASON", "OBJECT", "MESSAGE"], &rows)?)
 }
 
 /// An event of Plimsoll's programs, as it was read and as it is shown.
@@ -61,8 +56,7 @@ fn of_ours(value: Value) -> Option<(Event, Value)> {
 }
 
 fn row(event: &Event, now: Timestamp) -> [String; 5] {
-    let age = event.time().map(|time| short_duration((now - time).get_seconds()));
-    let age = age.unwrap_or_else(|| NONE.to_owned());
+    let age = or_none(event.time().map(|time| short_duration((now - time).get_seconds())));
     let times = event.times();
     let [kind, reason, object, message] = cells(event);
     [if times > 1 { format!("{age} (x{times})") } else { age }, kind, reason, object, message]
@@ -85,7 +79,7 @@ fn watch(
     known: &[(Event, Value)],
     format: Format,
     output: &mut dyn Write,
-) -> Result<ExitCode> {
+) -> Result<()> {
     for (event, value) in known {
         write_one(event, value, format, output)?;
     }
@@ -100,13 +94,13 @@ fn watch(
             output.flush()?;
         }
         if pipe::is_closed() {
-            return Ok(ExitCode::SUCCESS);
+            return Ok(());
         }
     }
     if !running.wait()?.success() {
         bail!("kubectl has ended the watch; run this again");
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 /// Writes an event as a line, as YAML as a document.
@@ -116,7 +110,7 @@ fn write_one(event: &Event, value: &Value, format: Format, output: &mut dyn Writ
         Some(Output::Yaml) => write!(output, "---\n{}", yaml(value))?,
         Some(Output::Name) => writeln!(output, "event/{}", printable(&event.metadata.name))?,
         Some(Output::Wide) | None => {
-            let time = event.time().map_or_else(|| NONE.to_owned(), |time| format!("{time:.0}"));
+            let time = or_none(event.time().map(|time| format!("{time:.0}")));
             let [kind, reason, object, message] = cells(event);
             let text = format!("{time}  {kind}  {reason}  {object}  {message}");
             writeln!(output, "{}", printable(&text))?;

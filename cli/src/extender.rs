@@ -23,8 +23,7 @@ const TIMEOUT: Duration = Duration::from_secs(20);
 /// If the extender does not answer, or with an error.
 pub(crate) fn get<T: DeserializeOwned>(cluster: &Cluster, path: &str) -> Result<T> {
     let url = format!("{}{path}", cluster.extender()?);
-    let text = text_of(&url, agent().get(&url).call(), hint(cluster))?;
-    parsed(&url, &text)
+    parsed(&url, &text_of(&url, agent().get(&url).call(), hint(cluster))?)
 }
 
 /// Posts a body to the cluster's extender.
@@ -40,8 +39,7 @@ pub(crate) fn post<T: DeserializeOwned>(
     let url = format!("{}{path}", cluster.extender()?);
     let body = serde_json::to_string(request)?;
     let answer = agent().post(&url).header("content-type", "application/json").send(body);
-    let text = text_of(&url, answer, hint(cluster))?;
-    parsed(&url, &text)
+    parsed(&url, &text_of(&url, answer, hint(cluster))?)
 }
 
 /// The text at an address.
@@ -69,22 +67,22 @@ fn hint(cluster: &Cluster) -> &'static str {
 
 fn text_of(url: &str, answer: Result<Response<Body>, Error>, hint: &str) -> Result<String> {
     let failed = format!("cannot read {url}");
-    let mut answer = answer.with_context(|| format!("{failed}{hint}"))?;
-    let text = answer.body_mut().with_config().limit(MAX_BYTES).read_to_string();
-    let text = text.with_context(|| failed.clone())?;
-    if answer.status().is_success() {
+    let mut answered = answer.with_context(|| format!("{failed}{hint}"))?;
+    let body = answered.body_mut().with_config().limit(MAX_BYTES).read_to_string();
+    let text = body.with_context(|| failed.clone())?;
+    let status = answered.status();
+    if status.is_success() {
         return Ok(text);
     }
     match serde_json::from_str::<String>(&text) {
         // The extender's own error says what to do.
         Ok(error) => bail!("{error}"),
-        Err(_) if answer.status() == 404 && url.contains("/v1/") => {
+        Err(_) if status == 404 && url.contains("/v1/") => {
             bail!(
-                "{failed}: {}; an extender before this command's version has no such answer",
-                answer.status()
+                "{failed}: {status}; an extender before this command's version has no such answer"
             )
         }
-        Err(_) => bail!("{failed}: {}", answer.status()),
+        Err(_) => bail!("{failed}: {status}"),
     }
 }
 

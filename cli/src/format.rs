@@ -17,10 +17,10 @@ pub(crate) fn duration(seconds: f64) -> String {
 
 /// Seconds as kubectl shows an age, the two largest units: `45s`, `14m`, `3h20m`, `2d4h`.
 pub(crate) fn short_duration(seconds: i64) -> String {
-    let seconds = seconds.max(0);
-    let [days, hours, minutes] = [seconds / 86_400, seconds / 3_600 % 24, seconds / 60 % 60];
+    let since = seconds.max(0);
+    let [days, hours, minutes] = [since / 86_400, since / 3_600 % 24, since / 60 % 60];
     match (days, hours, minutes) {
-        (0, 0, 0) => format!("{seconds}s"),
+        (0, 0, 0) => format!("{since}s"),
         (0, 0, minutes) => format!("{minutes}m"),
         (0, hours, 0) => format!("{hours}h"),
         (0, hours, minutes) => format!("{hours}h{minutes}m"),
@@ -41,10 +41,8 @@ pub(crate) fn printable(text: &str) -> Cow<'_, str> {
     if !text.contains(is_hidden) {
         return Cow::Borrowed(text);
     }
-    let each = text
-        .chars()
-        .map(|c| if is_hidden(c) { c.escape_default().to_string() } else { c.to_string() });
-    Cow::Owned(each.collect())
+    let shown = |c: char| if is_hidden(c) { c.escape_default().to_string() } else { c.into() };
+    Cow::Owned(text.chars().map(shown).collect())
 }
 
 /// Control characters, and those of Unicode's categories Cf, Zl and Zp: marks of direction, joiners, line separators,
@@ -78,8 +76,7 @@ pub(crate) fn is_hidden(c: char) -> bool {
 
 /// Each line as by [`printable`], joined again.
 pub(crate) fn printable_lines(text: &str) -> String {
-    let lines: Vec<_> = text.split('\n').map(printable).collect();
-    lines.join("\n")
+    text.split('\n').map(printable).collect::<Vec<_>>().join("\n")
 }
 
 /// The lines that differ, with `-` and `+`.
@@ -108,6 +105,11 @@ pub(crate) fn differences(before: &str, after: &str) -> String {
             }
         }
     }
+}
+
+/// As `1 node` or `3 nodes`.
+pub(crate) fn count(number: usize, noun: &str) -> String {
+    if number == 1 { format!("1 {noun}") } else { format!("{number} {noun}s") }
 }
 
 /// A fraction as whole percent: `65%`.

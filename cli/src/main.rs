@@ -55,40 +55,42 @@ fn main() -> ExitCode {
 
 fn run(command: &Command, output: &mut dyn Write) -> Result<ExitCode> {
     match command {
-        Command::Doctor(flags) => doctor::doctor(flags, output),
+        Command::Doctor(flags) => return doctor::doctor(flags, output),
         Command::Why(flags) | Command::Explain(ExplainCommand::Pod(flags)) => {
-            explain::why(flags, output)
+            explain::why(flags, output)?;
         }
-        Command::Pending(flags) => pending::pending(flags, output),
-        Command::Top(what) => top::top(what, output),
-        Command::Gpus(flags) => gpus::gpus(flags, output),
-        Command::Inspect(flags) => gpus::inspect(flags, output),
-        Command::Capacity(flags) => capacity::capacity(flags, output),
-        Command::Defragment(flags) => defragment::defragment(flags, output),
-        Command::Events(flags) => events::events(flags, output),
-        Command::Policy(command) => of_policy(command, output),
-        Command::Cordon(flags) => cordon::cordon(flags, Wanted::Cordoned, output),
-        Command::Uncordon(flags) => cordon::cordon(flags, Wanted::Open, output),
-        Command::Taints(flags) => taints::taints(flags, output),
-        Command::SchedulerConfig(flags) => scheduler_config::scheduler_config(flags, output),
+        Command::Pending(flags) => pending::pending(flags, output)?,
+        Command::Top(what) => top::top(what, output)?,
+        Command::Gpus(flags) => gpus::gpus(flags, output)?,
+        Command::Inspect(flags) => gpus::inspect(flags, output)?,
+        Command::Capacity(flags) => capacity::capacity(flags, output)?,
+        Command::Defragment(flags) => return defragment::defragment(flags, output),
+        Command::Events(flags) => events::events(flags, output)?,
+        Command::Policy(command) => return of_policy(command, output),
+        Command::Cordon(flags) => cordon::cordon(flags, Wanted::Cordoned, output)?,
+        Command::Uncordon(flags) => cordon::cordon(flags, Wanted::Open, output)?,
+        Command::Taints(flags) => taints::taints(flags, output)?,
+        Command::SchedulerConfig(flags) => scheduler_config::scheduler_config(flags, output)?,
         #[cfg(unix)]
-        Command::Scheduler(command) => scheduler::scheduler(command, output),
-        Command::Ui(flags) => ui::ui(flags, output),
-        Command::Version(flags) => version::version(flags, output),
-        Command::Completion(flags) => completion::completion(flags, output),
-        Command::Complete { words } => completion::candidates(words, output),
-        Command::SupportBundle(flags) => bundle::support_bundle(flags, output),
+        Command::Scheduler(command) => return scheduler::scheduler(command, output),
+        Command::Ui(flags) => ui::ui(flags, output)?,
+        Command::Version(flags) => return version::version(flags, output),
+        Command::Completion(flags) => completion::completion(flags, output)?,
+        Command::Complete { words } => completion::candidates(words, output)?,
+        Command::SupportBundle(flags) => bundle::support_bundle(flags, output)?,
     }
+    Ok(ExitCode::SUCCESS)
 }
 
 fn of_policy(command: &PolicyCommand, output: &mut dyn Write) -> Result<ExitCode> {
     match command {
-        PolicyCommand::Check(flags) => policy::check(flags, output),
-        PolicyCommand::Convert(flags) => policy::convert(flags, output),
-        PolicyCommand::Schema => policy::schema(output),
-        PolicyCommand::Show(flags) => stored_policy::show(flags, output),
-        PolicyCommand::Apply(flags) => stored_policy::apply(flags, output),
-        PolicyCommand::Rollback(flags) => stored_policy::rollback(flags, output),
-        PolicyCommand::Diff(flags) => diff::diff(flags, output),
+        PolicyCommand::Check(flags) => return policy::check(flags, output),
+        PolicyCommand::Convert(flags) => policy::convert(flags, output)?,
+        PolicyCommand::Schema => policy::schema(output)?,
+        PolicyCommand::Show(flags) => stored_policy::show(flags, output)?,
+        PolicyCommand::Apply(flags) => return stored_policy::apply(flags, output),
+        PolicyCommand::Rollback(flags) => return stored_policy::rollback(flags, output),
+        PolicyCommand::Diff(flags) => diff::diff(flags, output)?,
     }
+    Ok(ExitCode::SUCCESS)
 }

@@ -4,12 +4,36 @@ use std::io::Write;
 
 use anyhow::{Result, bail};
 use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::args::access::{Format, Output};
-use crate::format::is_hidden;
+use crate::format::{is_hidden, printable};
 
-/// Writes the value if JSON or YAML is asked for, and tells whether it was.
+/// Writes the value as JSON or YAML, or the names one a line, if that is asked for, and tells whether it was.
+///
+/// # Errors
+///
+/// If `output` cannot be written.
+pub(crate) fn write_form(
+    value: &impl Serialize,
+    names: impl IntoIterator<Item = String>,
+    format: Format,
+    output: &mut dyn Write,
+) -> Result<bool> {
+    match format.chosen() {
+        Some(Output::Json) => writeln!(output, "{}", json(value)?)?,
+        Some(Output::Yaml) => write!(output, "{}", yaml(&serde_json::to_value(value)?))?,
+        Some(Output::Name) => {
+            for name in names {
+                writeln!(output, "{}", printable(&name))?;
+            }
+        }
+        Some(Output::Wide) | None => return Ok(false),
+    }
+    Ok(true)
+}
+
+/// As [`write_form`], of a value of which no names are asked for: [`refuse_names`].
 ///
 /// # Errors
 ///
@@ -19,31 +43,7 @@ pub(crate) fn write_value(
     format: Format,
     output: &mut dyn Write,
 ) -> Result<bool> {
-    match format.chosen() {
-        Some(Output::Json) => writeln!(output, "{}", json(value)?)?,
-        Some(Output::Yaml) => write!(output, "{}", yaml(&serde_json::to_value(value)?))?,
-        Some(Output::Wide | Output::Name) | None => return Ok(false),
-    }
-    Ok(true)
-}
-
-/// Writes names one a line if that is asked for, and tells whether it was.
-///
-/// # Errors
-///
-/// If `output` cannot be written.
-pub(crate) fn write_names(
-    names: impl IntoIterator<Item = String>,
-    format: Format,
-    output: &mut dyn Write,
-) -> Result<bool> {
-    if format.chosen() != Some(Output::Name) {
-        return Ok(false);
-    }
-    for name in names {
-        writeln!(output, "{}", crate::format::printable(&name))?;
-    }
-    Ok(true)
+    write_form(value, std::iter::empty(), format, output)
 }
 
 /// Refuses `-o name` where nothing has a name.
@@ -75,11 +75,7 @@ pub(crate) fn json_line(value: &Value) -> String {
 /// A value as YAML. Texts stand in quotes as in JSON, which YAML reads alike.
 pub(crate) fn yaml(value: &Value) -> String {
     let mut text = String::new();
-    match value {
-        Value::Object(fields) if !fields.is_empty() => write_fields(fields, 0, &mut text),
-        Value::Array(items) if !items.is_empty() => write_items(items, 0, &mut text),
-        other => text = format!("{other}\n"),
-    }
+    write_block(value, 0, &mut text);
     escaped(&text, in_yaml)
 }
 
@@ -106,43 +102,33 @@ fn in_yaml(c: char) -> String {
     if code > 0xffff { format!("\\U{code:08x}") } else { format!("\\u{code:04x}") }
 }
 
-fn write_fields(fields: &serde_json::Map<String, Value>, indent: usize, text: &mut String) {
-    for (key, value) in fields {
-        *text += &" ".repeat(indent);
-        *text += &if is_plain(key) { key.clone() } else { Value::from(key.as_str()).to_string() };
-        *text += ":";
-        write_nested(value, indent, text);
-    }
-}
-
-fn write_items(items: &[Value], indent: usize, text: &mut String) {
-    for item in items {
-        let mut inner = String::new();
-        match item {
-            Value::Object(fields) if !fields.is_empty() => {
-                write_fields(fields, indent + 2, &mut inner);
-            }
-            Value::Array(items) if !items.is_empty() => write_items(items, indent + 2, &mut inner),
-            other => inner = format!("{}{other}\n", " ".repeat(indent + 2)),
-        }
-        *text += &" ".repeat(indent);
-        *text += "- ";
-        *text += inner.trim_start_matches(' ');
-    }
-}
-
-/// What stands behind the colon of a field.
-fn write_nested(value: &Value, indent: usize, text: &mut String) {
+/// A value whose lines all have this indent, or more.
+fn write_block(value: &Value, indent: usize, text: &mut String) {
+    let blanks = " ".repeat(indent);
     match value {
         Value::Object(fields) if !fields.is_empty() => {
-            *text += "\n";
-            write_fields(fields, indent + 2, text);
+            for (key, value) in fields {
+                let name = if is_plain(key) { key.clone() } else { json!(key).to_string() };
+                let inner = match value {
+                    Value::Object(fields) if !fields.is_empty() => indent + 2,
+                    Value::Array(items) if !items.is_empty() => indent,
+                    _ => {
+                        *text += &format!("{blanks}{name}: {value}\n");
+                        continue;
+                    }
+                };
+                *text += &format!("{blanks}{name}:\n");
+                write_block(value, inner, text);
+            }
         }
         Value::Array(items) if !items.is_empty() => {
-            *text += "\n";
-            write_items(items, indent, text);
+            for item in items {
+                let mut inner = String::new();
+                write_block(item, indent + 2, &mut inner);
+                *text += &format!("{blanks}- {}", inner.trim_start_matches(' '));
+            }
         }
-        other => *text += &format!(" {other}\n"),
+        other => *text += &format!("{blanks}{other}\n"),
     }
 }
 

@@ -5,21 +5,19 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
-use std::process::ExitCode;
 
 use anyhow::Result;
-use api::decisions::{Asks, Decided, Decisions, Lack, Nearest};
+use api::decisions::{Asks, Decided, Decisions, Lack, Nearest, Reason};
 use jiff::Timestamp;
 use serde::Serialize;
 
-use crate::args::access::{Format, Output};
 use crate::args::pods::Pending;
-use crate::cluster_access::Cluster;
 use crate::cluster_access::objects::{List, Pod, workload};
+use crate::cluster_access::{Cluster, scope_flag};
 use crate::extender;
 use crate::format::{limit, load, printable, printable_lines, short_duration};
-use crate::output::{write_names, write_value};
-use crate::table::{self, NONE};
+use crate::output::write_form;
+use crate::table::{self, or_none};
 
 /// How many reasons one cell names.
 const REASONS: usize = 3;
@@ -50,22 +48,12 @@ struct Answer<'a> {
     groups: &'a [Group],
 }
 
-/// One pod that waits.
-struct Waiting {
-    namespace: String,
-    name: String,
-    workload: String,
-    why: String,
-    fits_if: Option<String>,
-    waited_seconds: i64,
-}
-
 /// Shows the pods that wait.
 ///
 /// # Errors
 ///
 /// If neither the extender answers nor the pods can be listed, or the pods cannot be listed for a selector.
-pub(crate) fn pending(flags: &Pending, output: &mut dyn Write) -> Result<ExitCode> {
+pub(crate) fn pending(flags: &Pending, output: &mut dyn Write) -> Result<()> {
     let cluster = Cluster::new(&flags.access);
     let namespace = cluster.namespace_of(&flags.namespaces);
     let decisions = extender::get::<Decisions>(&cluster, "/v1/pending");
@@ -75,32 +63,34 @@ pub(crate) fn pending(flags: &Pending, output: &mut dyn Write) -> Result<ExitCod
         // With the extender's address alone, its part is shown.
         (Ok(decisions), Err(error)) if cluster.has_url() && flags.selector.is_none() => {
             warn("only pods that the extender was asked about", &error)?;
-            let ours = decisions.decisions.iter();
-            let ours =
-                ours.filter(|it| namespace.as_ref().is_none_or(|ns| it.pod.namespace == *ns));
-            let waiting = ours.map(|decided| of_decision(decided, None, decisions.time)).collect();
+            let mut waiting = Vec::new();
+            for decided in &decisions.decisions {
+                if namespace.as_ref().is_none_or(|namespace| decided.pod.namespace == *namespace) {
+                    waiting.push(of_decision(decided, None, decisions.time));
+                }
+            }
             (decisions.time, waiting)
         }
         (Ok(_), Err(error)) => return Err(error),
         (Err(error), Ok(pods)) => {
             warn("without what the extender decided", error)?;
             let now = Timestamp::now();
-            let waiting = pods.iter().filter(|pod| pod.waits());
-            (now, waiting.map(|pod| by_itself(pod, true, now)).collect())
+            let by_itself = |pod: &Pod| by_itself(pod, true, now);
+            (now, pods.iter().filter(|pod| pod.waits()).map(by_itself).collect())
         }
-        (Err(_), Err(_)) => return decisions.map(|_| ExitCode::FAILURE),
+        (Err(_), Err(_)) => return decisions.map(drop),
     };
     let groups = grouped(waiting);
-    let without_decisions = decisions.is_err();
-    let answer = Answer { time, without_decisions, groups: &groups };
-    if write_value(&answer, flags.format, output)? || names(&groups, flags.format, output)? {
-        return Ok(ExitCode::SUCCESS);
+    let answer = Answer { time, without_decisions: decisions.is_err(), groups: &groups };
+    let names = groups.iter().flat_map(|group| &group.pods).map(|pod| format!("pod/{pod}"));
+    if write_form(&answer, names, flags.format, output)? {
+        return Ok(());
     }
     if groups.is_empty() {
         writeln!(output, "No pod waits for a node{}.", scope(namespace.as_deref()))?;
-        return Ok(ExitCode::SUCCESS);
+        return Ok(());
     }
-    let wide = flags.format.chosen() == Some(Output::Wide);
+    let wide = flags.format.is_wide();
     let mut heading = vec!["WAITS", "PODS", "NAMESPACE", "WORKLOAD", "WHY", "FITS IF"];
     heading.extend(wide.then_some("NAMES"));
     let rows: Vec<Vec<String>> = groups.iter().map(|group| row(group, wide)).collect();
@@ -111,20 +101,16 @@ pub(crate) fn pending(flags: &Pending, output: &mut dyn Write) -> Result<ExitCod
         let name = printable(&replica.name);
         writeln!(output, "\nReplica {name} answers, which does not lead.")?;
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 fn warn(what: &str, error: &anyhow::Error) -> io::Result<()> {
     writeln!(io::stderr(), "Warning: {what}: {}", printable_lines(&format!("{error:#}")))
 }
 
-fn scope(namespace: Option<&str>) -> String {
+/// What is behind a sentence about pods of this namespace, or of all.
+pub(crate) fn scope(namespace: Option<&str>) -> String {
     namespace.map(|name| format!(" in namespace {name} (-A: all)")).unwrap_or_default()
-}
-
-fn names(groups: &[Group], format: Format, output: &mut dyn Write) -> Result<bool> {
-    let names = groups.iter().flat_map(|group| group.pods.iter().map(|pod| format!("pod/{pod}")));
-    write_names(names, format, output)
 }
 
 fn row(group: &Group, wide: bool) -> Vec<String> {
@@ -134,17 +120,14 @@ fn row(group: &Group, wide: bool) -> Vec<String> {
         group.namespace.clone(),
         group.workload.clone(),
         group.why.clone(),
-        group.fits_if.clone().unwrap_or_else(|| NONE.to_owned()),
+        or_none(group.fits_if.clone()),
     ];
     row.extend(wide.then(|| group.pods.join(",")));
     row
 }
 
 fn pods(flags: &Pending, namespace: Option<&str>, cluster: &Cluster) -> Result<Vec<Pod>> {
-    let scope = match namespace {
-        Some(namespace) => format!("--namespace={namespace}"),
-        None => "--all-namespaces".to_owned(),
-    };
+    let scope = scope_flag(namespace);
     let mut words = vec!["pods", &scope, "--field-selector=spec.nodeName=,status.phase=Pending"];
     let selector = flags.selector.as_ref().map(|selector| format!("--selector={selector}"));
     words.extend(selector.as_deref());
@@ -154,7 +137,7 @@ fn pods(flags: &Pending, namespace: Option<&str>, cluster: &Cluster) -> Result<V
 
 /// Each pod that waits, with its decision if there is one. A decision without its pod is of one that is gone meanwhile,
 /// or of another namespace.
-fn join(pods: &[Pod], decisions: &Decisions) -> Vec<Waiting> {
+fn join(pods: &[Pod], decisions: &Decisions) -> Vec<Group> {
     let by_uid: BTreeMap<&str, &Decided> =
         decisions.decisions.iter().map(|it| (it.pod.uid.as_str(), it)).collect();
     let mut waiting = Vec::new();
@@ -167,19 +150,20 @@ fn join(pods: &[Pod], decisions: &Decisions) -> Vec<Waiting> {
     waiting
 }
 
-fn of_decision(decided: &Decided, pod: Option<&Pod>, now: Timestamp) -> Waiting {
-    let since = pod.and_then(|pod| pod.metadata.creation_timestamp);
-    let since_decision = (now - decided.time).get_seconds();
-    let waited =
-        since.map_or(decided.waited_seconds + since_decision, |time| (now - time).get_seconds());
+/// The group of one pod, by what the extender decided about it.
+fn of_decision(decided: &Decided, pod: Option<&Pod>, now: Timestamp) -> Group {
+    let waited = match pod.and_then(|pod| pod.metadata.creation_timestamp) {
+        Some(created) => (now - created).get_seconds(),
+        None => decided.waited_seconds + (now - decided.time).get_seconds(),
+    };
     let by_us = decided.workload.as_ref().map(|it| workload(&it.kind, &it.name));
-    Waiting {
+    Group {
         namespace: decided.pod.namespace.clone(),
-        name: decided.pod.name.clone(),
         workload: by_us.unwrap_or_else(|| format!("pod/{}", decided.pod.name)),
         why: why(decided, pod),
         fits_if: decided.nearest.as_ref().map(|nearest| fits_if(nearest, decided.asks.as_ref())),
         waited_seconds: waited.max(0),
+        pods: vec![decided.pod.name.clone()],
     }
 }
 
@@ -188,32 +172,26 @@ fn why(decided: &Decided, pod: Option<&Pod>) -> String {
         return fault.clone();
     }
     if decided.accepted > 0 {
-        let nodes = if decided.accepted == 1 {
-            "1 node accepts".to_owned()
-        } else {
-            format!("{} nodes accept", decided.accepted)
+        let nodes = match decided.accepted {
+            1 => "1 node accepts".to_owned(),
+            accepted => format!("{accepted} nodes accept"),
         };
         return match pod.and_then(scheduler_says) {
             Some(message) => format!("{nodes} it; kube-scheduler: {message}"),
             None => format!("{nodes} it; kube-scheduler has not bound it yet"),
         };
     }
-    let mut parts: Vec<String> = decided
-        .reasons
-        .iter()
-        .take(REASONS)
-        .map(|reason| format!("{} ({})", short(&reason.reason), reason.nodes))
-        .collect();
+    let mut parts: Vec<String> = Vec::new();
+    for Reason { reason, nodes } in decided.reasons.iter().take(REASONS) {
+        // Without the hint that its event carries.
+        let short = reason.split(" (see: ").next().unwrap_or(reason);
+        parts.push(format!("{short} ({nodes})"));
+    }
     let more = decided.reasons.len().saturating_sub(REASONS);
     if more > 0 {
         parts.push(format!("{more} more reasons"));
     }
     if parts.is_empty() { "no node was asked about".to_owned() } else { parts.join(", ") }
-}
-
-/// A reason without the hint that its event carries.
-fn short(reason: &str) -> &str {
-    reason.split(" (see: ").next().unwrap_or(reason)
 }
 
 /// What kube-scheduler wrote on the pod.
@@ -256,8 +234,8 @@ fn fits_if(nearest: &Nearest, asks: Option<&Asks>) -> String {
     }
 }
 
-/// A pod by what stands on it: the extender has not decided about it, or that is not known.
-fn by_itself(pod: &Pod, may_be_asked: bool, now: Timestamp) -> Waiting {
+/// The group of one pod, by what stands on it: the extender has not decided about it, or that is not known.
+fn by_itself(pod: &Pod, may_be_asked: bool, now: Timestamp) -> Group {
     let created = pod.metadata.creation_timestamp.unwrap_or(now);
     let gates: Vec<&str> =
         pod.spec.scheduling_gates.iter().map(|gate| gate.name.as_str()).collect();
@@ -270,38 +248,31 @@ fn by_itself(pod: &Pod, may_be_asked: bool, now: Timestamp) -> Waiting {
     } else {
         format!("{prefix}no scheduler {scheduler} has looked at it; does one of this name run?")
     };
-    Waiting {
+    Group {
         namespace: pod.metadata.namespace.clone(),
-        name: pod.metadata.name.clone(),
         workload: pod.workload().unwrap_or_else(|| format!("pod/{}", pod.metadata.name)),
         why,
         fits_if: None,
         waited_seconds: (now - created).get_seconds().max(0),
+        pods: vec![pod.metadata.name.clone()],
     }
 }
 
-/// Groups, those that wait longest first.
-fn grouped(waiting: Vec<Waiting>) -> Vec<Group> {
+/// One group of those that are alike but for their pods; those that wait longest first.
+fn grouped(waiting: Vec<Group>) -> Vec<Group> {
     let mut groups: Vec<Group> = Vec::new();
     let mut places: BTreeMap<[String; 4], usize> = BTreeMap::new();
     for pod in waiting {
-        let Waiting { namespace, name, workload, why, fits_if, waited_seconds } = pod;
-        let key =
-            [&namespace, &workload, &why, fits_if.as_ref().unwrap_or(&why)].map(String::clone);
+        let Group { namespace, workload, why, fits_if, .. } = &pod;
+        let key = [namespace, workload, why, fits_if.as_ref().unwrap_or(why)].map(String::clone);
         let place = *places.entry(key).or_insert(groups.len());
-        if place == groups.len() {
-            groups.push(Group {
-                namespace,
-                workload,
-                why,
-                fits_if,
-                waited_seconds,
-                pods: Vec::new(),
-            });
+        match groups.get_mut(place) {
+            Some(group) => {
+                group.waited_seconds = group.waited_seconds.max(pod.waited_seconds);
+                group.pods.extend(pod.pods);
+            }
+            None => groups.push(pod),
         }
-        let group = &mut groups[place];
-        group.waited_seconds = group.waited_seconds.max(waited_seconds);
-        group.pods.push(name);
     }
     groups.iter_mut().for_each(|group| group.pods.sort());
     groups.sort_by_key(|group| std::cmp::Reverse(group.waited_seconds));

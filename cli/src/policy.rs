@@ -42,7 +42,7 @@ pub(crate) fn check(flags: &Check, output: &mut dyn Write) -> Result<ExitCode> {
 /// # Errors
 ///
 /// Where the file cannot be read, or holds a faulty policy, or more than our own kind takes.
-pub(crate) fn convert(flags: &Convert, output: &mut dyn Write) -> Result<ExitCode> {
+pub(crate) fn convert(flags: &Convert, output: &mut dyn Write) -> Result<()> {
     let text = read(&flags.file)?;
     let policy = parse(&text, &flags.file)?;
     let converted = policy.to_yaml();
@@ -50,8 +50,7 @@ pub(crate) fn convert(flags: &Convert, output: &mut dyn Write) -> Result<ExitCod
     if PolicyKind::of(&text) == Ok(PolicyKind::Crane) {
         write!(output, "{}", advice::of(&policy))?;
     }
-    write!(output, "{converted}")?;
-    Ok(ExitCode::SUCCESS)
+    Ok(write!(output, "{converted}")?)
 }
 
 /// Writes the JSON schema of our own kind.
@@ -59,9 +58,8 @@ pub(crate) fn convert(flags: &Convert, output: &mut dyn Write) -> Result<ExitCod
 /// # Errors
 ///
 /// Where stdout cannot be written.
-pub(crate) fn schema(output: &mut dyn Write) -> Result<ExitCode> {
-    writeln!(output, "{}", serde_json::to_string_pretty(&json_schema())?)?;
-    Ok(ExitCode::SUCCESS)
+pub(crate) fn schema(output: &mut dyn Write) -> Result<()> {
+    Ok(writeln!(output, "{}", serde_json::to_string_pretty(&json_schema())?)?)
 }
 
 /// The policy of a file.
@@ -79,11 +77,13 @@ fn parse(text: &str, file: &Path) -> Result<LoadPolicy> {
 
 fn report(text: &str, source: &ReadingSource) -> PolicyCheck {
     let kind = PolicyKind::of(text);
-    let parsed = kind.and_then(|kind| Ok((LoadPolicy::from_yaml(text)?, kind)));
-    parsed.map_or_else(
-        |error| refused(&error),
-        |(policy, kind)| effective(&policy, Some(kind), source),
-    )
+    match kind.and_then(|kind| Ok((LoadPolicy::from_yaml(text)?, kind))) {
+        Ok((policy, kind)) => effective(&policy, Some(kind), source),
+        Err(PolicyError { line, field, problem }) => {
+            let error = Some(Fault { line, field, problem });
+            PolicyCheck { error, ..PolicyCheck::default() }
+        }
+    }
 }
 
 /// The source of readings, by the flags.
@@ -127,27 +127,18 @@ fn read_all(file: impl Read) -> Result<String> {
     let mut text = String::new();
     file.take(MAX_FILE + 1).read_to_string(&mut text)?;
     if text.len() as u64 > MAX_FILE {
-        bail!("longer than {} KiB, which no ConfigMap is", MAX_FILE >> 10)
-    } else {
-        Ok(text)
+        bail!("longer than {} KiB, which no ConfigMap is", MAX_FILE >> 10);
     }
-}
-
-fn refused(error: &PolicyError) -> PolicyCheck {
-    let PolicyError { line, field, problem } = error.clone();
-    PolicyCheck { error: Some(Fault { line, field, problem }), ..PolicyCheck::default() }
+    Ok(text)
 }
 
 fn write_text(report: &PolicyCheck, file: &Path, output: &mut dyn Write) -> Result<()> {
-    if let Some(fault) = &report.error {
-        let Fault { line, field, problem } = fault;
-        output.flush()?;
-        let field = printable(field);
-        let problem = printable(problem);
-        writeln!(io::stderr(), "error: {}: line {line}: {field}: {problem}", file.display())?;
-        return Ok(());
-    }
-    write_report(report, output)
+    let Some(Fault { line, field, problem }) = &report.error else {
+        return write_report(report, output);
+    };
+    output.flush()?;
+    let (file, field, problem) = (file.display(), printable(field), printable(problem));
+    Ok(writeln!(io::stderr(), "error: {file}: line {line}: {field}: {problem}")?)
 }
 
 /// Writes an accepted policy with all its fields, and on stderr what is to be said of it.
@@ -158,14 +149,15 @@ fn write_text(report: &PolicyCheck, file: &Path, output: &mut dyn Write) -> Resu
 pub(crate) fn write_report(report: &PolicyCheck, output: &mut dyn Write) -> Result<()> {
     if let Some(policy) = &report.policy {
         // A newer extender may have fields that this command does not know.
-        let text = LoadPolicy::from_yaml(&policy.to_string()).map(|policy| policy.to_yaml());
-        let text = text.or_else(|_| json(policy).map(|text| text + "\n"))?;
-        write!(output, "{text}")?;
+        match LoadPolicy::from_yaml(&policy.to_string()) {
+            Ok(policy) => write!(output, "{}", policy.to_yaml())?,
+            Err(_) => writeln!(output, "{}", json(policy)?)?,
+        }
     }
     output.flush()?;
     for metric in &report.when_configured {
-        let metric = printable(metric);
-        writeln!(io::stderr(), "Note: exporters serve {metric} only where --config.file names it")?;
+        let name = printable(metric);
+        writeln!(io::stderr(), "Note: exporters serve {name} only where --config.file names it")?;
     }
     for warning in &report.warnings {
         writeln!(io::stderr(), "Warning: {}", printable(warning))?;

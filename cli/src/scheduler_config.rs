@@ -7,10 +7,11 @@
 use std::fs;
 use std::io::{self, Write};
 use std::path::Path;
-use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
-use placement::policy::{Direction, Limit, LoadPolicy, Model, Scoring, Unknown, WhenAllOverloaded};
+use placement::policy::{
+    Direction, Limit, LoadPolicy, Model, Scoring, Unknown, Weight, WhenAllOverloaded,
+};
 
 use crate::args::SchedulerConfig;
 use crate::format::printable;
@@ -22,10 +23,7 @@ use crate::policy::parsed;
 /// # Errors
 ///
 /// Where the policy cannot be read, or is faulty; where kube-scheduler cannot have a name that is given.
-pub(crate) fn scheduler_config(
-    flags: &SchedulerConfig,
-    output: &mut dyn Write,
-) -> Result<ExitCode> {
+pub(crate) fn scheduler_config(flags: &SchedulerConfig, output: &mut dyn Write) -> Result<()> {
     check_names(flags)?;
     let policy = parsed(&flags.policy)?;
     if let Some(file) = &flags.beside {
@@ -35,7 +33,7 @@ pub(crate) fn scheduler_config(
     if flags.address.is_none() && !flags.in_cluster {
         writeln!(io::stderr(), "{ADDRESS_FOR_ENABLE}")?;
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 /// Warns of profiles that pack nodes in the configuration that kube-scheduler has so far.
@@ -92,10 +90,10 @@ fn yaml_text(name: &str) -> String {
 fn configuration(policy: &LoadPolicy, flags: &SchedulerConfig) -> String {
     let extender = Extender::of(flags);
     let gpu = flags.gpu.then(|| gpu_entry(policy, &extender));
-    let entries: Vec<String> = [load_entry(policy, &extender), gpu].into_iter().flatten().collect();
-    let none =
-        " []\n# Under this policy Plimsoll has nothing to say to kube-scheduler.\n".to_owned();
-    let entries = if entries.is_empty() { none } else { format!("\n{}", entries.concat()) };
+    let entries = match (load_entry(policy, &extender), gpu) {
+        (None, None) => NO_ENTRIES.to_owned(),
+        (load, gpu) => format!("\n{}{}", load.unwrap_or_default(), gpu.unwrap_or_default()),
+    };
     format!("{}{}extenders:{entries}", head(flags, &extender), every_node(policy, flags.gpu))
 }
 
@@ -174,34 +172,24 @@ impl Extender {
 
 /// What stands before the number of nodes and the extender's entries.
 fn head(flags: &SchedulerConfig, extender: &Extender) -> String {
+    let mut others = String::new();
+    for name in &flags.scheduler_names {
+        others += &format!("- schedulerName: {}\n", yaml_text(name));
+    }
     if flags.in_cluster {
-        let lease = format!(
-            "  resourceName: {OWN_NAME}\n  resourceNamespace: {}\n",
-            yaml_text(&flags.namespace)
-        );
-        let others = profiles(&flags.scheduler_names);
+        let namespace = yaml_text(&flags.namespace);
+        let lease = format!("  resourceName: {OWN_NAME}\n  resourceNamespace: {namespace}\n");
         return format!("{OF_SECOND}{KIND}{OWN_LEASE}{lease}{PROFILE}{others}");
     }
+    // Nothing where kube-scheduler has its default name alone.
+    let profiles = if others.is_empty() { "" } else { PROFILES };
     let comment = if extender.has_tls() { BY_HAND } else { FOR_ENABLE };
     let kubeconfig = &flags.kubeconfig;
     let whose = if kubeconfig == KUBEADMS { " This is kubeadm's file." } else { "" };
     format!(
         "{comment}{KIND}# With a configuration file the scheduler no longer reads its --kubeconfig flag.{whose}\n\
-         clientConnection:\n  kubeconfig: {kubeconfig}\nleaderElection:\n  leaderElect: true\n{}",
-        names_beside_the_default(&flags.scheduler_names)
+         clientConnection:\n  kubeconfig: {kubeconfig}\nleaderElection:\n  leaderElect: true\n{profiles}{others}"
     )
-}
-
-/// Nothing where kube-scheduler has its default name alone.
-fn names_beside_the_default(names: &[String]) -> String {
-    if names.is_empty() {
-        return String::new();
-    }
-    format!("{PROFILES}{}", profiles(names))
-}
-
-fn profiles(names: &[String]) -> String {
-    names.iter().map(|name| format!("- schedulerName: {}\n", yaml_text(name))).collect()
 }
 
 /// The parts of the policy that need verbs of the extender.
@@ -214,15 +202,16 @@ struct Needs {
 
 impl Needs {
     fn of(policy: &LoadPolicy) -> Self {
-        let mut pools = policy.pools.iter();
-        let demands = || policy.demand.all().map(|(_, rule)| rule);
-        let limited = !policy.limits.is_empty()
-            || pools.any(|pool| !pool.limits.is_empty())
-            || demands().any(|rule| rule.limit.is_some());
-        let pools = policy.pools.iter().flat_map(|pool| &pool.weights);
-        let scores = policy.weights.iter().chain(pools).any(|weight| weight.weight > 0.0)
-            || demands().any(|rule| rule.weight > 0.0);
-        Self { filter: limited || !policy.namespaces.is_empty(), scores }
+        let weighs = |weights: &[Weight]| weights.iter().any(|weight| weight.weight > 0.0);
+        Self {
+            filter: !policy.limits.is_empty()
+                || policy.pools.iter().any(|pool| !pool.limits.is_empty())
+                || policy.demand.all().any(|(_, rule)| rule.limit.is_some())
+                || !policy.namespaces.is_empty(),
+            scores: weighs(&policy.weights)
+                || policy.pools.iter().any(|pool| weighs(&pool.weights))
+                || policy.demand.all().any(|(_, rule)| rule.weight > 0.0),
+        }
     }
 }
 
@@ -363,6 +352,9 @@ const EVERY_NODE: &str = "\
 const FEW_GPU_NODES: &str = "\
 # With at most 100 GPU nodes leave it out: then all of them are looked at for a GPU pod, and fewer for the others.
 ";
+
+const NO_ENTRIES: &str =
+    " []\n# Under this policy Plimsoll has nothing to say to kube-scheduler.\n";
 
 const LOAD: &str = "\
 # Load, for every pod. A verb costs scheduling throughput whether or not it does work, so each entry has only

@@ -4,21 +4,19 @@
 //! text before it in an annotation, with a checksum of the text that it wrote. Invariant: `rollback` uses that only
 //! while the policy is still that text; where something else has changed it, what was before is not known.
 
-use std::collections::BTreeMap;
 use std::io::{self, BufRead, IsTerminal, Write};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use api::policy_check::PolicyCheck;
 use placement::policy::LoadPolicy;
-use serde::Deserialize;
 use serde_json::json;
 
 use crate::args::stored_policy::{Apply, Change, Rollback, Show};
-use crate::cluster_access::objects::Meta;
+use crate::cluster_access::objects::ConfigMap;
 use crate::cluster_access::{Cluster, PolicyMap};
 use crate::extender;
-use crate::format::{differences, printable_lines};
+use crate::format::{differences, printable, printable_lines};
 use crate::output::{refuse_names, write_value};
 use crate::policy::{read, write_report};
 
@@ -33,13 +31,6 @@ const WRITTEN: &str = "plimsoll.dev/written-policy";
 /// The longest policy that is kept, in bytes: all annotations of an object together may have 256 KiB, and `kubectl
 /// apply` keeps the whole ConfigMap in one of them.
 const MAX_PREVIOUS: usize = 96 << 10;
-
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(default)]
-struct ConfigMap {
-    metadata: Meta,
-    data: BTreeMap<String, String>,
-}
 
 impl ConfigMap {
     fn policy(&self) -> &str {
@@ -63,9 +54,9 @@ impl ConfigMap {
                 "Flux ({name}) writes it from its repository, and undoes other changes: revert the commit there"
             ));
         }
-        let argo = labels.contains_key("argocd.argoproj.io/instance")
-            || annotations.contains_key("argocd.argoproj.io/tracking-id");
-        if argo {
+        if labels.contains_key("argocd.argoproj.io/instance")
+            || annotations.contains_key("argocd.argoproj.io/tracking-id")
+        {
             return Some("Argo CD writes it from its repository, and undoes other changes: revert the commit there".to_owned());
         }
         let Some(release) = annotations.get("meta.helm.sh/release-name") else {
@@ -93,21 +84,18 @@ fn checksum(text: &str) -> String {
 /// # Errors
 ///
 /// If it cannot be read.
-pub(crate) fn show(flags: &Show, output: &mut dyn Write) -> Result<ExitCode> {
+pub(crate) fn show(flags: &Show, output: &mut dyn Write) -> Result<()> {
     refuse_names(flags.format)?;
     let cluster = Cluster::new(&flags.access);
     if flags.effective {
         let report: PolicyCheck = extender::get(&cluster, "/v1/policy")?;
-        if !write_value(&report, flags.format, output)? {
-            write_report(&report, output)?;
-        }
-        return Ok(ExitCode::SUCCESS);
+        let is_written = write_value(&report, flags.format, output)?;
+        return if is_written { Ok(()) } else { write_report(&report, output) };
     }
     let found = stored(&cluster, &cluster.policy_map()?)?;
     let text = if flags.previous { previous(&found)? } else { found.policy() };
-    let value = json!({ KEY: text });
-    if write_value(&value, flags.format, output)? {
-        return Ok(ExitCode::SUCCESS);
+    if write_value(&json!({ KEY: text }), flags.format, output)? {
+        return Ok(());
     }
     // Elsewhere it is a copy of the policy, for `policy check -` and files.
     if io::stdout().is_terminal() {
@@ -115,7 +103,7 @@ pub(crate) fn show(flags: &Show, output: &mut dyn Write) -> Result<ExitCode> {
     } else {
         write!(output, "{text}")?;
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 /// Puts a policy in force.
@@ -191,10 +179,10 @@ fn change(
     }
     write!(output, "{}", printable_lines(&differences(found.policy(), text)))?;
     for warning in policy.warnings() {
-        writeln!(output, "Warning: {}", crate::format::printable(&warning.to_string()))?;
+        writeln!(output, "Warning: {}", printable(&warning.to_string()))?;
     }
     if let Some(owner) = found.owner() {
-        writeln!(output, "Warning: {}", crate::format::printable(&owner))?;
+        writeln!(output, "Warning: {}", printable(&owner))?;
     }
     if flags.dry_run {
         writeln!(output, "Nothing was changed (--dry-run).")?;
@@ -205,15 +193,11 @@ fn change(
         writeln!(output, "Nothing was changed.")?;
         return Ok(ExitCode::FAILURE);
     }
-    let patch = json!({
-        "metadata": {
-            "resourceVersion": found.metadata.resource_version,
-            "annotations": {PREVIOUS: found.policy(), WRITTEN: checksum(text)},
-        },
-        "data": {KEY: text},
-    });
+    let version = &found.metadata.resource_version;
+    let annotations = json!({PREVIOUS: found.policy(), WRITTEN: checksum(text)});
+    let metadata = json!({"resourceVersion": version, "annotations": annotations});
+    let patch = json!({"metadata": metadata, "data": {KEY: text}}).to_string();
     let namespace = format!("--namespace={}", map.namespace);
-    let patch = patch.to_string();
     // As a word it could be too long for Linux.
     let by_word = format!("--patch={patch}");
     let how = if cfg!(windows) { by_word.as_str() } else { "--patch-file=/dev/stdin" };

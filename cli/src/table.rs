@@ -1,5 +1,6 @@
 //! Tables as kubectl prints them: capitals above, three spaces between columns, no borders.
 
+use std::borrow::Cow;
 use std::io::{self, Write};
 
 use crate::format::printable;
@@ -22,18 +23,17 @@ pub(crate) fn write<'a, Row: AsRef<[String]>>(
     heading: impl AsRef<[&'a str]>,
     rows: &[Row],
 ) -> io::Result<()> {
-    let heading = heading.as_ref();
-    let rows: Vec<Vec<String>> = rows
-        .iter()
-        .map(|row| row.as_ref().iter().map(|cell| printable(cell).into_owned()).collect())
-        .collect();
-    let mut widths: Vec<usize> = heading.iter().map(|cell| cell.chars().count()).collect();
-    for row in &rows {
-        let cells = row.iter().map(|cell| cell.chars().count());
-        widths.iter_mut().zip(cells).for_each(|(width, cell)| *width = cell.max(*width));
+    let mut widths: Vec<usize> = heading.as_ref().iter().map(|cell| cell.chars().count()).collect();
+    let mut lines: Vec<Vec<Cow<'_, str>>> = Vec::new();
+    for row in rows {
+        let cells: Vec<_> = row.as_ref().iter().map(|cell| printable(cell)).collect();
+        for (width, cell) in widths.iter_mut().zip(&cells) {
+            *width = cell.chars().count().max(*width);
+        }
+        lines.push(cells);
     }
-    line(output, heading, &widths)?;
-    rows.iter().try_for_each(|row| line(output, row, &widths))
+    line(output, heading.as_ref(), &widths)?;
+    lines.iter().try_for_each(|cells| line(output, cells, &widths))
 }
 
 /// One line; the last cell is not padded.

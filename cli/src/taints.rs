@@ -4,7 +4,6 @@
 //! annotator's value are removed, each by a patch that the API server refuses where the list has changed.
 
 use std::io::Write;
-use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 use placement::taint::VALUE;
@@ -14,7 +13,7 @@ use serde_json::{Value, json};
 use crate::args::operate::Taints;
 use crate::cluster_access::Kubectl;
 use crate::cluster_access::objects::{List, Node};
-use crate::output::{write_names, write_value};
+use crate::output::write_form;
 use crate::table;
 
 /// The number of attempts: the nodes are read again if one has changed since.
@@ -33,17 +32,16 @@ struct HotTaint {
 /// # Errors
 ///
 /// Where kubectl fails, or a node cannot be patched.
-pub(crate) fn taints(flags: &Taints, output: &mut dyn Write) -> Result<ExitCode> {
+pub(crate) fn taints(flags: &Taints, output: &mut dyn Write) -> Result<()> {
     let kubectl = Kubectl::new(&flags.connection);
     let nodes = tainted(&kubectl)?;
     if flags.clear && !nodes.is_empty() {
-        clear(&kubectl, nodes, output)?;
-        return Ok(ExitCode::SUCCESS);
+        return clear(&kubectl, nodes, output);
     }
     let taints = taints_of(&nodes);
-    let names = nodes.iter().map(|node| format!("node/{}", node.metadata.name));
-    if write_value(&taints, flags.format, output)? || write_names(names, flags.format, output)? {
-        return Ok(ExitCode::SUCCESS);
+    let name = |node: &Node| format!("node/{}", node.metadata.name);
+    if write_form(&taints, nodes.iter().map(name), flags.format, output)? {
+        return Ok(());
     }
     if taints.is_empty() {
         writeln!(output, "No node carries a taint for its load.")?;
@@ -52,7 +50,7 @@ pub(crate) fn taints(flags: &Taints, output: &mut dyn Write) -> Result<ExitCode>
         let rows: Vec<[String; 3]> = taints.iter().map(row).collect();
         table::write(output, ["NODE", "KEY", "EFFECT"], &rows)?;
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 /// The nodes with a taint of the annotator.
@@ -70,18 +68,15 @@ fn taints_of(nodes: &[Node]) -> Vec<HotTaint> {
     let mut taints = Vec::new();
     for node in nodes {
         for taint in node.spec.taints.iter().filter(|taint| is_ours(taint)) {
+            let [key, effect] = ["key", "effect"].map(|field| taint[field].as_str());
             taints.push(HotTaint {
                 node: node.metadata.name.clone(),
-                key: text(&taint["key"]),
-                effect: text(&taint["effect"]),
+                key: key.unwrap_or_default().to_owned(),
+                effect: effect.unwrap_or_default().to_owned(),
             });
         }
     }
     taints
-}
-
-fn text(value: &Value) -> String {
-    value.as_str().unwrap_or_default().to_owned()
 }
 
 fn clear(kubectl: &Kubectl, mut nodes: Vec<Node>, output: &mut dyn Write) -> Result<()> {
@@ -111,12 +106,13 @@ fn clear(kubectl: &Kubectl, mut nodes: Vec<Node>, output: &mut dyn Write) -> Res
 /// A JSON patch that removes our taints, and that fails if the list has changed. The last one is removed first, so the
 /// indexes of the others do not change.
 fn removal(taints: &[Value]) -> Value {
-    let ours = taints.iter().enumerate().rev().filter(|(_, taint)| is_ours(taint));
-    let steps = ours.flat_map(|(index, taint)| {
+    let mut steps = Vec::new();
+    for (index, taint) in taints.iter().enumerate().rev().filter(|(_, taint)| is_ours(taint)) {
         let path = format!("/spec/taints/{index}");
-        [json!({"op": "test", "path": path, "value": taint}), json!({"op": "remove", "path": path})]
-    });
-    steps.collect()
+        steps.push(json!({"op": "test", "path": path, "value": taint}));
+        steps.push(json!({"op": "remove", "path": path}));
+    }
+    steps.into()
 }
 
 #[cfg(test)]

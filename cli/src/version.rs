@@ -49,12 +49,13 @@ pub(crate) fn version(flags: &Version, output: &mut dyn Write) -> Result<ExitCod
     if !flags.client {
         let cluster = Cluster::new(&flags.access);
         match cluster.extender().and_then(|url| extender::text(&format!("{url}/version"))) {
-            Ok(version) => answer.extender = Some(of_answer(&version)),
+            // A text, or a text in quotes.
+            Ok(text) => answer.extender = Some(text.trim().trim_matches('"').to_owned()),
             Err(error) => answer.problems.push(format!("extender: {error:#}")),
         }
         if !cluster.has_url() {
-            match programs(&cluster) {
-                Ok(programs) => answer.programs = programs,
+            match cluster.list_ours::<Pod>("pods") {
+                Ok(pods) => answer.programs = of_pods(&pods),
                 Err(error) => answer.problems.push(format!("programs: {error:#}")),
             }
         }
@@ -68,11 +69,8 @@ pub(crate) fn version(flags: &Version, output: &mut dyn Write) -> Result<ExitCod
     }
     if !answer.programs.is_empty() {
         writeln!(output)?;
-        let rows: Vec<[String; 3]> = answer
-            .programs
-            .iter()
-            .map(|it| [it.program.clone(), it.version.clone(), it.pods.to_string()])
-            .collect();
+        let row = |it: &Program| [it.program.clone(), it.version.clone(), it.pods.to_string()];
+        let rows: Vec<[String; 3]> = answer.programs.iter().map(row).collect();
         table::write(output, ["PROGRAM", "IMAGE", "PODS"], &rows)?;
     }
     for problem in &answer.problems {
@@ -85,42 +83,25 @@ fn code(answer: &Answer) -> ExitCode {
     if answer.problems.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// The version of an answer of `/version`, which is a text or a text in quotes.
-fn of_answer(text: &str) -> String {
-    text.trim().trim_matches('"').to_owned()
-}
-
-fn programs(cluster: &Cluster) -> Result<Vec<Program>> {
-    Ok(of_pods(&cluster.list_ours::<Pod>("pods")?))
-}
-
 /// The programs of these pods, by name and image.
 pub(crate) fn of_pods(pods: &[Pod]) -> Vec<Program> {
     let mut counts: BTreeMap<(String, String), usize> = BTreeMap::new();
     for pod in pods {
-        let name = pod.metadata.labels.get("app.kubernetes.io/name");
-        let Some(name) = name else { continue };
+        let Some(name) = pod.metadata.labels.get("app.kubernetes.io/name") else { continue };
         let own = pod.spec.containers.iter().find(|it| it.name == *name);
         let image = own.or(pod.spec.containers.first()).map(|it| it.image.as_str());
         let version = image.map_or(NONE, tag).to_owned();
         *counts.entry((name.clone(), version)).or_default() += 1;
     }
-    let programs = counts.into_iter();
-    programs.map(|((program, version), pods)| Program { program, version, pods }).collect()
+    let program = |((program, version), pods)| Program { program, version, pods };
+    counts.into_iter().map(program).collect()
 }
 
 /// The tag of an image, or its digest without one.
 pub(crate) fn tag(image: &str) -> &str {
-    let (before, digest) = match image.split_once('@') {
-        Some((before, digest)) => (before, Some(digest)),
-        None => (image, None),
-    };
+    let (before, digest) = image.split_once('@').unwrap_or((image, "latest"));
     let name = before.rsplit('/').next().unwrap_or(before);
-    match (name.split_once(':'), digest) {
-        (Some((_, tag)), _) => tag,
-        (None, Some(digest)) => digest,
-        (None, None) => "latest",
-    }
+    name.split_once(':').map_or(digest, |(_, tag)| tag)
 }
 
 #[cfg(test)]

@@ -44,8 +44,8 @@ impl Args {
     /// command's own help has those that it takes.
     fn with_early_flags() -> clap::Command {
         let access = access::Access::augment_args(clap::Command::new("access"));
-        let flags = access.get_arguments().map(|flag| flag.clone().global(true).hide(true));
-        Self::command().args(flags)
+        let early = |flag: &clap::Arg| flag.clone().global(true).hide(true);
+        Self::command().args(access.get_arguments().map(early))
     }
 }
 
@@ -349,10 +349,8 @@ Examples:
 
 /// The base URL of the extender's read-only port, without a slash at its end.
 fn extender_url(text: &str) -> Result<String, String> {
-    match base_url(text, "http://") {
-        Some(url) => Ok(url),
-        None => Err("expected http://HOST:PORT: the extender speaks plain HTTP".to_owned()),
-    }
+    let expected = "expected http://HOST:PORT: the extender speaks plain HTTP";
+    base_url(text, "http://").ok_or_else(|| expected.to_owned())
 }
 
 /// The base URL of the extender's verbs, without a slash at its end.
@@ -403,13 +401,10 @@ fn is_authority(text: &str) -> bool {
         Some((host, port)) if !text.ends_with(']') => (host, Some(port)),
         _ => (text, None),
     };
-    let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
-    let host_fits = match bare {
+    let is_of_name = |byte: u8| byte.is_ascii_alphanumeric() || b"-.".contains(&byte);
+    let host_fits = match host.strip_prefix('[').and_then(|host| host.strip_suffix(']')) {
         Some(address) => address.parse::<Ipv6Addr>().is_ok(),
-        None => {
-            !host.is_empty()
-                && host.chars().all(|c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.'))
-        }
+        None => !host.is_empty() && host.bytes().all(is_of_name),
     };
     host_fits && port.is_none_or(|port| port.parse::<u16>().is_ok_and(|port| port > 0))
 }

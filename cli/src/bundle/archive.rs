@@ -57,8 +57,7 @@ impl<W: Write> Archive<W> {
 /// The block before a file. Numbers are octal texts.
 fn header(name: &str, size: u64, seconds: u64) -> [u8; BLOCK] {
     let mut block = [0; BLOCK];
-    let name: Vec<u8> = name.bytes().take(NAME).collect();
-    put(&mut block, 0, &name);
+    put(&mut block, 0, &name.as_bytes()[..name.len().min(NAME)]);
     put(&mut block, 100, b"0000600\0");
     put(&mut block, 108, b"0000000\0");
     put(&mut block, 116, b"0000000\0");

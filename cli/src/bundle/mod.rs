@@ -6,9 +6,10 @@ mod archive;
 mod redact;
 mod token;
 
+use std::collections::BTreeMap;
+use std::fmt::Display;
 use std::fs::OpenOptions;
 use std::io::Write;
-use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use jiff::Timestamp;
@@ -16,7 +17,8 @@ use serde_json::Value;
 
 use crate::args::operate::SupportBundle;
 use crate::cluster_access::objects::Pod;
-use crate::cluster_access::{Cluster, PART_OF};
+use crate::cluster_access::workload::name_of;
+use crate::cluster_access::{Cluster, PART_OF, PolicyMap};
 use crate::doctor;
 use crate::extender;
 use crate::version::CLIENT;
@@ -29,8 +31,8 @@ const WORKLOADS: &str =
 const RIGHTS: &str = "serviceaccounts,roles,rolebindings";
 /// The same, of the cluster.
 const OF_CLUSTER: [(&str, &str); 2] = [
-    ("cluster-rights", "clusterroles,clusterrolebindings"),
-    ("admission", "validatingadmissionpolicies,validatingadmissionpolicybindings"),
+    ("objects/cluster-rights.json", "clusterroles,clusterrolebindings"),
+    ("objects/admission.json", "validatingadmissionpolicies,validatingadmissionpolicybindings"),
 ];
 /// What the extender answers.
 const ANSWERS: [&str; 5] = ["state", "cards", "pending", "decisions", "policy"];
@@ -45,7 +47,7 @@ const MAX_PODS: usize = 10;
 /// # Errors
 ///
 /// If kubectl reaches no cluster, or the archive cannot be written.
-pub(crate) fn support_bundle(flags: &SupportBundle, output: &mut dyn Write) -> Result<ExitCode> {
+pub(crate) fn support_bundle(flags: &SupportBundle, output: &mut dyn Write) -> Result<()> {
     let now = Timestamp::now();
     let cluster = Cluster::new(&flags.access);
     let namespace = cluster.namespace()?.to_owned();
@@ -59,8 +61,7 @@ pub(crate) fn support_bundle(flags: &SupportBundle, output: &mut dyn Write) -> R
     // For its user alone.
     #[cfg(unix)]
     std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-    let file = options.open(&name);
-    let file = file.with_context(|| format!("{}", name.display()))?;
+    let file = options.open(&name).with_context(|| format!("{}", name.display()))?;
     let mut bundle = Bundle { archive: Archive::new(file, now), problems: String::new(), files: 0 };
     bundle.add("command.txt", &format!("plimsoll {CLIENT}, {now:.0}\nnamespace {namespace}\n"))?;
     match doctor::texts(&cluster) {
@@ -80,7 +81,7 @@ pub(crate) fn support_bundle(flags: &SupportBundle, output: &mut dyn Write) -> R
         "{} written: {files} files. Look into it before you send it: tar -tzf {0}",
         name.display()
     )?;
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 /// The archive, and what could not be read.
@@ -111,7 +112,17 @@ impl Bundle {
         self.archive.add(name, text).with_context(|| name.to_owned())
     }
 
-    fn problem(&mut self, what: &str, error: &dyn std::fmt::Display) {
+    /// A text that was read, of JSON where its name says so; or that it could not be.
+    fn add_read(&mut self, name: &str, read: Result<String, impl Display>) -> Result<()> {
+        match read {
+            Ok(text) if name.ends_with(".json") => self.add_json(name, &text)?,
+            Ok(text) => self.add(name, &text)?,
+            Err(failure) => self.problem(name, &failure),
+        }
+        Ok(())
+    }
+
+    fn problem(&mut self, what: &str, error: &dyn Display) {
         self.problems += &format!("{what}: {error:#}\n");
     }
 
@@ -126,54 +137,46 @@ impl Bundle {
 
 fn objects(cluster: &Cluster, namespace: &str, bundle: &mut Bundle) -> Result<()> {
     let selector = format!("--selector={PART_OF}");
-    let mut calls: Vec<(String, Vec<String>)> = Vec::new();
-    let mut call = |name: String, words: [&str; 4]| {
-        calls.push((format!("objects/{name}.json"), words.map(str::to_owned).to_vec()));
-    };
-    for of in cluster.namespaces()?.into_iter().chain(["kube-system"]) {
+    let namespaces = cluster.namespaces()?;
+    let policy = cluster.policy_map();
+    if let Err(error) = &policy {
+        bundle.problem("objects/policy.json", error);
+    }
+    for of in namespaces.into_iter().chain(["kube-system"]) {
         let in_namespace = format!("--namespace={of}");
         // Those of the node agents and of kube-system lie in folders of their own.
         let folder = if of == namespace { String::new() } else { format!("{of}/") };
-        call(format!("{folder}rights"), ["get", RIGHTS, &in_namespace, &selector]);
+        let name = format!("objects/{folder}rights.json");
+        object(cluster, &name, &["get", RIGHTS, &in_namespace, &selector], bundle)?;
         if of != "kube-system" || of == namespace {
-            call(format!("{folder}workloads"), ["get", WORKLOADS, &in_namespace, &selector]);
+            let name = format!("objects/{folder}workloads.json");
+            object(cluster, &name, &["get", WORKLOADS, &in_namespace, &selector], bundle)?;
         }
     }
     for (name, kinds) in OF_CLUSTER {
-        call(name.to_owned(), ["get", kinds, "--all-namespaces", &selector]);
+        object(cluster, name, &["get", kinds, "--all-namespaces", &selector], bundle)?;
     }
     let in_namespace = format!("--namespace={namespace}");
-    match cluster.policy_map() {
-        Ok(map) => {
-            let of_map = format!("--namespace={}", map.namespace);
-            let words = ["get", "configmap", &map.name, &of_map].map(str::to_owned).to_vec();
-            calls.push(("objects/policy.json".to_owned(), words));
-        }
-        Err(error) => bundle.problem("objects/policy.json", &format!("{error:#}")),
+    if let Ok(PolicyMap { namespace, name }) = policy {
+        let words = ["get", "configmap", &name, &format!("--namespace={namespace}")];
+        object(cluster, "objects/policy.json", &words, bundle)?;
     }
+    let schedulers = ["--namespace=kube-system", "--selector=component=kube-scheduler"];
     let others: [(&str, &[&str]); 5] = [
         ("objects/leases.json", &["get", "leases", &in_namespace]),
-        (
-            "objects/kube-scheduler.json",
-            &["get", "pods", "--namespace=kube-system", "--selector=component=kube-scheduler"],
-        ),
+        ("objects/kube-scheduler.json", &["get", "pods", schedulers[0], schedulers[1]]),
         ("nodes.json", &["get", "nodes"]),
         ("version.json", &["version"]),
         ("events.json", &["get", "events", "--all-namespaces"]),
     ];
-    for (name, words) in others {
-        calls.push((name.to_owned(), words.iter().map(|word| (*word).to_owned()).collect()));
-    }
-    for (name, words) in calls {
-        let mut words: Vec<&str> = words.iter().map(String::as_str).collect();
-        words.push("--output=json");
-        match cluster.kubectl().run(&words) {
-            Ok(text) if name == "events.json" => bundle.add_json(&name, &of_ours(&text))?,
-            Ok(text) => bundle.add_json(&name, &text)?,
-            Err(failure) => bundle.problem(&name, &failure),
-        }
-    }
-    Ok(())
+    others.iter().try_for_each(|(name, words)| object(cluster, name, words, bundle))
+}
+
+/// Adds what kubectl answers to these words.
+fn object(cluster: &Cluster, name: &str, words: &[&str], bundle: &mut Bundle) -> Result<()> {
+    let read = cluster.kubectl().run(&[words, &["--output=json"]].concat());
+    let ours = |text: String| if name == "events.json" { of_ours(&text) } else { text };
+    bundle.add_read(name, read.map(ours))
 }
 
 /// The events of Plimsoll's programs, and of pods that were not scheduled; others are nobody's business here.
@@ -191,10 +194,7 @@ fn of_ours(text: &str) -> String {
 fn answers(cluster: &Cluster, bundle: &mut Bundle) -> Result<()> {
     for answer in ANSWERS {
         let text = cluster.extender().and_then(|url| extender::text(&format!("{url}/v1/{answer}")));
-        match text {
-            Ok(text) => bundle.add_json(&format!("extender/{answer}.json"), &text)?,
-            Err(error) => bundle.problem(&format!("extender/{answer}.json"), &error),
-        }
+        bundle.add_read(&format!("extender/{answer}.json"), text)?;
     }
     Ok(())
 }
@@ -209,27 +209,19 @@ fn pods(cluster: &Cluster, lines: u32, bundle: &mut Bundle) -> Result<()> {
         }
     };
     pods.sort_by_key(Pod::is_ready);
-    let mut taken: Vec<(String, usize)> = Vec::new();
+    let mut taken: BTreeMap<&str, usize> = BTreeMap::new();
     for pod in &pods {
-        let program =
-            pod.metadata.labels.get("app.kubernetes.io/name").cloned().unwrap_or_default();
-        let place = taken.iter().position(|(name, _)| *name == program);
-        let place = place.unwrap_or_else(|| {
-            taken.push((program.clone(), 0));
-            taken.len() - 1
-        });
-        taken[place].1 += 1;
-        if taken[place].1 > MAX_PODS {
+        let program = name_of(&pod.metadata);
+        let number = taken.entry(program).or_default();
+        *number += 1;
+        if *number > MAX_PODS {
             continue;
         }
         logs(cluster, pod, lines, bundle)?;
         let port = ADMIN_PORTS.iter().find(|(name, _)| *name == program);
         if let (Some((_, port)), "Running") = (port, pod.status.phase.as_str()) {
             let name = format!("metrics/{}.txt", pod.metadata.name);
-            match doctor::collect::metrics(cluster.kubectl(), pod, *port) {
-                Ok(text) => bundle.add(&name, &text)?,
-                Err(failure) => bundle.problem(&name, &failure),
-            }
+            bundle.add_read(&name, doctor::collect::metrics(cluster.kubectl(), pod, *port))?;
         }
     }
     Ok(())
@@ -238,18 +230,12 @@ fn pods(cluster: &Cluster, lines: u32, bundle: &mut Bundle) -> Result<()> {
 fn logs(cluster: &Cluster, pod: &Pod, lines: u32, bundle: &mut Bundle) -> Result<()> {
     let namespace = format!("--namespace={}", pod.metadata.namespace);
     let tail = format!("--tail={lines}");
-    let all = ["logs", &pod.metadata.name, &namespace, "--all-containers", &tail];
-    let restarted = pod.status.container_statuses.iter().any(|status| status.restart_count > 0);
-    for (suffix, before) in [("", false), ("-before", true)] {
-        if before && !restarted {
-            continue;
-        }
-        let name = format!("logs/{}{suffix}.log", pod.metadata.name);
-        let words: Vec<&str> = all.iter().copied().chain(before.then_some("--previous")).collect();
-        match cluster.kubectl().run(&words) {
-            Ok(text) => bundle.add(&name, &text)?,
-            Err(failure) => bundle.problem(&name, &failure),
-        }
+    let pod_name = &pod.metadata.name;
+    let words = ["logs", pod_name, &namespace, "--all-containers", &tail, "--previous"];
+    bundle.add_read(&format!("logs/{pod_name}.log"), cluster.kubectl().run(&words[..5]))?;
+    if pod.status.container_statuses.iter().any(|status| status.restart_count > 0) {
+        let name = format!("logs/{pod_name}-before.log");
+        bundle.add_read(&name, cluster.kubectl().run(&words))?;
     }
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! `plimsoll capacity`: how many more pods of a size fit.
 
+use std::collections::BTreeMap;
 use std::io::Write;
-use std::process::ExitCode;
 
 use anyhow::Result;
 use api::state::{Replica, State};
@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use super::room::{Asked, Free};
-use super::{short_model, write_doubts};
+use super::{chosen, short_model, write_doubts};
 use crate::args::cards::Capacity;
 use crate::cluster_access::Cluster;
 use crate::extender;
@@ -51,16 +51,15 @@ struct Answer {
 /// # Errors
 ///
 /// If the extender does not answer.
-pub(crate) fn capacity(flags: &Capacity, output: &mut dyn Write) -> Result<ExitCode> {
+pub(crate) fn capacity(flags: &Capacity, output: &mut dyn Write) -> Result<()> {
     refuse_names(flags.format)?;
     let cluster = Cluster::new(&flags.access);
     let state: State = extender::get(&cluster, "/v1/state")?;
-    let chosen = flags.selector.as_ref().map(|it| cluster.nodes_with(it)).transpose()?;
+    let is_chosen = chosen(flags.selector.as_deref(), &cluster)?;
     let asked = Asked { units: flags.size, cores: flags.cores, count: flags.count };
-    let answer =
-        answer(&state, asked, |node| chosen.as_ref().is_none_or(|chosen| chosen.contains(node)));
+    let answer = answer(&state, asked, is_chosen);
     if write_value(&answer, flags.format, output)? {
-        return Ok(ExitCode::SUCCESS);
+        return Ok(());
     }
     let mut rows: Vec<[String; 5]> = answer.models.iter().map(row).collect();
     rows.push(row(&answer.total));
@@ -69,8 +68,7 @@ pub(crate) fn capacity(flags: &Capacity, output: &mut dyn Write) -> Result<ExitC
         writeln!(output, "\n{} cards take no pods now, and are left out.", answer.left_out)?;
     }
     writeln!(output, "\nBy cards alone: CPU, memory, taints and load may let fewer pods in.")?;
-    write_doubts(&state.replica, output)?;
-    Ok(ExitCode::SUCCESS)
+    write_doubts(&state.replica, output)
 }
 
 fn row(room: &Room) -> [String; 5] {
@@ -84,7 +82,7 @@ fn row(room: &Room) -> [String; 5] {
 }
 
 fn answer(state: &State, asked: Asked, is_chosen: impl Fn(&str) -> bool) -> Answer {
-    let mut models: Vec<Room> = Vec::new();
+    let mut models: BTreeMap<&str, Room> = BTreeMap::new();
     let mut total = Room { model: "all".to_owned(), ..Room::default() };
     let mut left_out = 0;
     let mut next = 0;
@@ -106,22 +104,14 @@ fn answer(state: &State, asked: Asked, is_chosen: impl Fn(&str) -> bool) -> Answ
         let all: Vec<Free> = open.iter().map(|(_, free)| *free).collect();
         total.add(&all, asked);
         for model in &state.models {
-            let of_model = open.iter().filter(|(name, _)| name == model);
-            let of_model: Vec<Free> = of_model.map(|(_, free)| *free).collect();
-            if of_model.is_empty() {
-                continue;
-            }
-            match models.iter_mut().find(|room| room.model == *model) {
-                Some(room) => room.add(&of_model, asked),
-                None => {
-                    let mut room = Room { model: model.clone(), ..Room::default() };
-                    room.add(&of_model, asked);
-                    models.push(room);
-                }
+            let of_model: Vec<Free> =
+                open.iter().filter(|(name, _)| name == model).map(|(_, free)| *free).collect();
+            if !of_model.is_empty() {
+                let empty = || Room { model: model.clone(), ..Room::default() };
+                models.entry(model).or_insert_with(empty).add(&of_model, asked);
             }
         }
     }
-    models.sort_by(|a, b| a.model.cmp(&b.model));
     let Asked { units: size, cores, count } = asked;
     Answer {
         time: state.time,
@@ -129,7 +119,7 @@ fn answer(state: &State, asked: Asked, is_chosen: impl Fn(&str) -> bool) -> Answ
         size,
         count,
         cores,
-        models,
+        models: models.into_values().collect(),
         total,
         left_out,
     }

@@ -8,10 +8,9 @@
 
 use std::collections::BTreeSet;
 use std::io::Write;
-use std::process::ExitCode;
 
 use anyhow::{Result, bail};
-use api::cards::Cards;
+use api::cards::{Card, Cards};
 use api::cordoned;
 use placement::names::Names;
 use placement::units::CardId;
@@ -39,7 +38,7 @@ pub(crate) enum Wanted {
 /// # Errors
 ///
 /// If the node has no such card, or the annotation cannot be written.
-pub(crate) fn cordon(flags: &Cordon, wanted: Wanted, output: &mut dyn Write) -> Result<ExitCode> {
+pub(crate) fn cordon(flags: &Cordon, wanted: Wanted, output: &mut dyn Write) -> Result<()> {
     let kubectl = Kubectl::new(&flags.connection);
     let key = Names::default().cordoned_gpus();
     for tried in 1.. {
@@ -53,14 +52,14 @@ pub(crate) fn cordon(flags: &Cordon, wanted: Wanted, output: &mut dyn Write) -> 
                 Wanted::Open => "is not cordoned",
             };
             writeln!(output, "{card} {state} already")?;
-            return Ok(ExitCode::SUCCESS);
+            return Ok(());
         };
         let verb = if wanted == Wanted::Cordoned { "cordoned" } else { "uncordoned" };
         let text = cordoned::text(&after);
         if flags.dry_run {
-            let text = printable(text.as_deref().unwrap_or("none"));
-            writeln!(output, "{card} would be {verb}: Node {}, {key}: {text}", flags.node)?;
-            return Ok(ExitCode::SUCCESS);
+            let list = printable(text.as_deref().unwrap_or("none"));
+            writeln!(output, "{card} would be {verb}: Node {}, {key}: {list}", flags.node)?;
+            return Ok(());
         }
         match write(&kubectl, &node, &key, text.as_deref()) {
             Err(Failure::Conflict(_)) if tried < TRIES => continue,
@@ -68,15 +67,15 @@ pub(crate) fn cordon(flags: &Cordon, wanted: Wanted, output: &mut dyn Write) -> 
         }
         writeln!(output, "{card} {verb}")?;
         if wanted == Wanted::Cordoned {
+            let node = &flags.node;
             writeln!(
                 output,
-                "Pods that are on it go on. `kubectl plimsoll gpus {}` shows them.",
-                flags.node
+                "Pods that are on it go on. `kubectl plimsoll gpus {node}` shows them."
             )?;
         }
         break;
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 /// The UUID of a card that is named by its index or its UUID. One that is gone can be uncordoned by its UUID.
@@ -96,16 +95,13 @@ fn uuid_of(node: &Node, card: &str, before: &BTreeSet<CardId>, wanted: Wanted) -
         bail!("node {name}: its annotation {} is not read", Names::default().cards());
     };
     let wanted: Option<u32> = card.parse().ok();
-    let mut found =
-        cards.0.iter().filter(|it| Some(it.index) == wanted || it.uuid.to_string() == card);
-    if let Some(card) = found.next() {
-        return Ok(card.uuid.clone());
+    let mut known: Vec<String> = Vec::new();
+    for Card { index, uuid, .. } in cards.0 {
+        if Some(index) == wanted || uuid.as_str() == card {
+            return Ok(uuid);
+        }
+        known.push(format!("{index} ({})", printable(uuid.as_str())));
     }
-    let known: Vec<String> = cards
-        .0
-        .iter()
-        .map(|it| format!("{} ({})", it.index, printable(&it.uuid.to_string())))
-        .collect();
     bail!("node {name} has no card {card}; it has {}", known.join(", "))
 }
 

@@ -4,14 +4,14 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use anyhow::Result;
-use api::moves::{Move, Moves, Shape, StayReason};
+use api::moves::{Move, Moves, Proposal, Shape, StayReason};
 
 use super::write_doubts;
 use crate::args::cards::Defragment;
 use crate::cluster_access::Cluster;
 use crate::extender;
-use crate::format::printable;
-use crate::output::{write_names, write_value};
+use crate::format::{count, printable};
+use crate::output::write_form;
 use crate::table;
 
 /// Shows what would have to be moved.
@@ -28,27 +28,26 @@ pub(crate) fn defragment(flags: &Defragment, output: &mut dyn Write) -> Result<E
     }
     let answer: Moves = extender::get(&cluster, &path)?;
     let exit = if answer.proposal.is_some() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
-    let moves = answer.proposal.iter().flat_map(|proposal| &proposal.moves);
-    let names = moves.map(|it| format!("pod/{}", it.name));
-    if write_names(names, flags.format, output)? || write_value(&answer, flags.format, output)? {
+    let moves = answer.proposal.as_ref().map_or(&[][..], |found| &found.moves[..]);
+    let name = |it: &Move| format!("pod/{}", it.name);
+    if write_form(&answer, moves.iter().map(name), flags.format, output)? {
         return Ok(exit);
     }
     let shape = words(&answer.asked);
     match &answer.proposal {
         None => writeln!(output, "No moves make room for {shape}.")?,
-        Some(found) if found.moves.is_empty() => {
-            let (node, cards) = (printable(&found.node), list(&found.cards));
+        Some(Proposal { node, cards, .. }) if moves.is_empty() => {
+            let place = format!("on node {}, {}", printable(node), list(cards));
+            writeln!(output, "There is room for {shape} {place}. Nothing has to be moved.")?;
+        }
+        Some(Proposal { node, cards, .. }) => {
+            let place = format!("on node {}, {}", printable(node), list(cards));
             writeln!(
                 output,
-                "There is room for {shape} on node {node}, {cards}. Nothing has to be moved."
+                "{} would make room for {shape} {place}:\n",
+                count(moves.len(), "move")
             )?;
-        }
-        Some(found) => {
-            let (node, cards) = (printable(&found.node), list(&found.cards));
-            let pods = count(found.moves.len() as u64, "move");
-            writeln!(output, "{pods} would make room for {shape} on node {node}, {cards}:\n")?;
-            let rows: Vec<[String; 7]> =
-                found.moves.iter().map(|it| row(it, &found.node)).collect();
+            let rows: Vec<[String; 7]> = moves.iter().map(|it| row(it, node)).collect();
             let heading = ["NAMESPACE", "POD", "WORKLOAD", "PRIORITY", "UNITS", "FROM", "TO"];
             table::write(output, heading, &rows)?;
         }
@@ -73,10 +72,6 @@ fn list(cards: &[u32]) -> String {
     format!("{word} {}", numbers.join(","))
 }
 
-fn count(number: u64, thing: &str) -> String {
-    if number == 1 { format!("1 {thing}") } else { format!("{number} {thing}s") }
-}
-
 fn row(it: &Move, node: &str) -> [String; 7] {
     [
         it.namespace.clone(),
@@ -93,13 +88,13 @@ fn write_staying(answer: &Moves, output: &mut dyn Write) -> Result<()> {
     if answer.staying.is_empty() {
         return Ok(());
     }
-    let nodes = count(u64::from(answer.nodes), "node");
+    let nodes = count(answer.nodes as usize, "node");
     writeln!(
         output,
         "\nPods that are not moved, of the {nodes} that would need the fewest moves:"
     )?;
     for staying in &answer.staying {
-        let pods = count(u64::from(staying.pods), "pod");
+        let pods = count(staying.pods as usize, "pod");
         writeln!(output, "  {pods}: {}", why(staying.reason))?;
     }
     Ok(())

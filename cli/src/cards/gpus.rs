@@ -2,23 +2,22 @@
 
 use std::collections::BTreeMap;
 use std::io::Write;
-use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 use api::inspect::Inspected;
 use api::node::{AllCards, Card, NodeCards, NodeDetail, Sharing};
 
 use super::room::{Asked, Free};
-use super::{holder, out_of_use, short_model, write_doubts};
+use super::{chosen, holder, out_of_use, short_model, write_doubts};
 use crate::args::cards::{Gpus, Inspect};
 use crate::cluster_access::Cluster;
 use crate::extender;
-use crate::format::gibibytes;
-use crate::output::{json, write_names, write_value};
+use crate::format::{count, gibibytes};
+use crate::output::{json, write_form};
 use crate::table::{self, NONE, or_none};
 
 /// The width of the bar that shows how much of a card is held.
-const BAR: u32 = 10;
+const BAR: u64 = 10;
 /// How many sizes of pods the last line tells of.
 const SIZES: usize = 3;
 
@@ -27,15 +26,12 @@ const SIZES: usize = 3;
 /// # Errors
 ///
 /// If the extender does not answer, or has no such node.
-pub(crate) fn gpus(flags: &Gpus, output: &mut dyn Write) -> Result<ExitCode> {
+pub(crate) fn gpus(flags: &Gpus, output: &mut dyn Write) -> Result<()> {
     let cluster = Cluster::new(&flags.access);
     let cards = read(flags, &cluster)?;
-    if write_value(&cards, flags.format, output)? {
-        return Ok(ExitCode::SUCCESS);
-    }
-    let nodes = cards.nodes.iter().map(|node| format!("node/{}", node.name));
-    if write_names(nodes, flags.format, output)? {
-        return Ok(ExitCode::SUCCESS);
+    let name = |node: &NodeCards| format!("node/{}", node.name);
+    if write_form(&cards, cards.nodes.iter().map(name), flags.format, output)? {
+        return Ok(());
     }
     let wide = flags.format.is_wide();
     let rows: Vec<Vec<String>> =
@@ -50,8 +46,7 @@ pub(crate) fn gpus(flags: &Gpus, output: &mut dyn Write) -> Result<ExitCode> {
         table::write(output, heading, &rows)?;
         writeln!(output, "\n{}", summary(&cards))?;
     }
-    write_doubts(&cards.replica, output)?;
-    Ok(ExitCode::SUCCESS)
+    write_doubts(&cards.replica, output)
 }
 
 /// The former `inspect --json`: the answer of the inspect API, as other tools of gpushare read it.
@@ -59,7 +54,7 @@ pub(crate) fn gpus(flags: &Gpus, output: &mut dyn Write) -> Result<ExitCode> {
 /// # Errors
 ///
 /// As for [`gpus`].
-pub(crate) fn inspect(flags: &Inspect, output: &mut dyn Write) -> Result<ExitCode> {
+pub(crate) fn inspect(flags: &Inspect, output: &mut dyn Write) -> Result<()> {
     let flags = &flags.gpus;
     if !flags.format.json {
         return gpus(flags, output);
@@ -71,8 +66,7 @@ pub(crate) fn inspect(flags: &Inspect, output: &mut dyn Write) -> Result<ExitCod
     if !inspected.error.is_empty() {
         bail!("{}", inspected.error);
     }
-    writeln!(output, "{}", json(&inspected)?)?;
-    Ok(ExitCode::SUCCESS)
+    Ok(writeln!(output, "{}", json(&inspected)?)?)
 }
 
 fn read(flags: &Gpus, cluster: &Cluster) -> Result<AllCards> {
@@ -87,10 +81,8 @@ fn read(flags: &Gpus, cluster: &Cluster) -> Result<AllCards> {
         return Ok(AllCards { time, replica, nodes: vec![NodeCards { name, cards }] });
     }
     let mut cards: AllCards = extender::get(cluster, "/v1/cards")?;
-    if let Some(selector) = &flags.selector {
-        let chosen = cluster.nodes_with(selector)?;
-        cards.nodes.retain(|node| chosen.contains(&node.name));
-    }
+    let is_chosen = chosen(flags.selector.as_deref(), cluster)?;
+    cards.nodes.retain(|node| is_chosen(&node.name));
     Ok(cards)
 }
 
@@ -102,22 +94,21 @@ pub(super) fn each_card(cards: &AllCards) -> impl Iterator<Item = (&str, &Card)>
 fn row(node: &str, card: &Card, wide: bool) -> Vec<String> {
     let held = card.units.saturating_sub(card.free);
     let numbers = format!("{held}/{}", card.units);
-    let held = match out_of_use(card) {
+    let state = match out_of_use(card) {
         Some(why) => format!("{numbers} {why}"),
         None => format!("{} {numbers}", bar(held, card.units)),
     };
-    let held = format!("{held}{}", sharing(card));
     let mut row = vec![
         node.to_owned(),
         card.index.to_string(),
         short_model(&card.model).to_owned(),
-        held,
+        state + &sharing(card),
         or_none(card.used.map(gibibytes)),
         pods(card),
     ];
     if wide {
-        let memory = gibibytes(card.memory);
-        row.extend([format!("{}%", card.free_cores), memory, card.uuid.clone()]);
+        let cores = format!("{}%", card.free_cores);
+        row.extend([cores, gibibytes(card.memory), card.uuid.clone()]);
     }
     row
 }
@@ -144,12 +135,7 @@ fn pods(card: &Card) -> String {
 
 /// A bar: full blocks for what is held.
 pub(super) fn bar(held: u32, units: u32) -> String {
-    let full = if held == 0 || units == 0 {
-        0
-    } else {
-        (u64::from(held) * u64::from(BAR)).div_ceil(u64::from(units)).min(u64::from(BAR))
-    };
-    let full = usize::try_from(full).unwrap_or_default();
+    let full = (u64::from(held) * BAR).div_ceil(u64::from(units.max(1))).min(BAR) as usize;
     format!("{}{}", "█".repeat(full), "░".repeat(BAR as usize - full))
 }
 
@@ -158,16 +144,11 @@ fn summary(cards: &AllCards) -> String {
     let all: Vec<&Card> = each_card(cards).map(|(_, card)| card).collect();
     let units: u64 = all.iter().map(|card| u64::from(card.units)).sum();
     let free: u64 = all.iter().map(|card| u64::from(card.free)).sum();
-    let closed = all.iter().filter(|card| out_of_use(card).is_some());
-    let closed: u64 = closed.map(|card| u64::from(card.free)).sum();
-    let open: Vec<Free> = all
-        .iter()
-        .filter(|card| out_of_use(card).is_none())
-        .map(|card| Free { units: card.free, cores: card.free_cores })
-        .collect();
+    let (out, open): (Vec<_>, Vec<_>) = all.iter().partition(|card| out_of_use(card).is_some());
+    let closed: u64 = out.iter().map(|card| u64::from(card.free)).sum();
     let sizes = sizes(&all);
     let held = (units - free.min(units)) as f64 * 100.0 / units.max(1) as f64;
-    let mut text = format!("Total: {}, {units} units, {held:.0}% held", counted(all.len(), "card"));
+    let mut text = format!("Total: {}, {units} units, {held:.0}% held", count(all.len(), "card"));
     if let Some((used, memory)) = measured(&all) {
         text += &format!(", {:.0}% of the memory used", used as f64 * 100.0 / memory.max(1) as f64);
     }
@@ -175,33 +156,25 @@ fn summary(cards: &AllCards) -> String {
         text += &format!(", {closed} free on cards that take no pods");
     }
     if let Some(smallest) = sizes.iter().min() {
-        let stranded: u32 =
-            open.iter().map(|free| free.units).filter(|units| units < smallest).sum();
+        let stranded: u32 = open.iter().map(|card| card.free).filter(|free| free < smallest).sum();
         text += &format!(", {stranded} stranded (less than {smallest} on a card)");
     }
-    let largest = open.iter().map(|free| free.units).max().unwrap_or_default();
+    let largest = open.iter().map(|card| card.free).max().unwrap_or_default();
     let mut fits: Vec<String> = Vec::new();
     for size in sizes.iter().filter(|size| **size <= largest) {
         let asked = Asked { units: *size, cores: 0, count: 1 };
-        let pods: u64 = open.iter().map(|free| asked.on_card(*free)).sum();
+        let free = |card: &Card| Free { units: card.free, cores: card.free_cores };
+        let pods: u64 = open.iter().map(|card| asked.on_card(free(card))).sum();
         fits.push(format!("{size} units {pods}x"));
     }
     fits.push(format!("{largest} units at most"));
     format!("{text}.\nStill fit: {}.", fits.join(", "))
 }
 
-fn counted(count: usize, noun: &str) -> String {
-    if count == 1 { format!("1 {noun}") } else { format!("{count} {noun}s") }
-}
-
 /// Memory in use and all memory, in MiB, of the cards whose use is measured.
 fn measured(cards: &[&Card]) -> Option<(u64, u64)> {
-    let measured: Vec<(u64, u64)> =
-        cards.iter().filter_map(|card| Some((card.used?, card.memory))).collect();
-    if measured.is_empty() {
-        return None;
-    }
-    Some(measured.iter().fold((0, 0), |(used, memory), it| (used + it.0, memory + it.1)))
+    let measured = |card: &&Card| Some((card.used?, card.memory));
+    cards.iter().filter_map(measured).reduce(|sum, card| (sum.0 + card.0, sum.1 + card.1))
 }
 
 /// The sizes that most pods have, at most [`SIZES`], the smallest first.
@@ -212,9 +185,9 @@ fn sizes(cards: &[&Card]) -> Vec<u32> {
             *counts.entry(charge.units).or_default() += 1;
         }
     }
-    let mut sizes: Vec<(u32, usize)> = counts.into_iter().collect();
-    sizes.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
-    let mut sizes: Vec<u32> = sizes.into_iter().take(SIZES).map(|(size, _)| size).collect();
+    let mut sizes: Vec<u32> = counts.keys().copied().collect();
+    sizes.sort_by_key(|size| std::cmp::Reverse(counts[size]));
+    sizes.truncate(SIZES);
     sizes.sort_unstable();
     sizes
 }

@@ -14,7 +14,14 @@ use api::node::{Card, Charge};
 use api::state::Replica;
 use api::{cards::Closed, explain::Basis};
 
+use crate::cluster_access::Cluster;
 use crate::format::printable;
+
+/// Whether a selector chooses a node of this name; without one all are chosen.
+fn chosen(selector: Option<&str>, cluster: &Cluster) -> Result<impl Fn(&str) -> bool> {
+    let names = selector.map(|selector| cluster.nodes_with(selector)).transpose()?;
+    Ok(move |name: &str| names.as_ref().is_none_or(|names| names.contains(name)))
+}
 
 /// A model without its maker.
 pub(crate) fn short_model(model: &str) -> &str {

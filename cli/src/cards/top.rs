@@ -1,9 +1,8 @@
 //! `plimsoll top`: the hottest nodes, the pods that hold most, the fullest cards.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io::Write;
-use std::process::ExitCode;
 
 use anyhow::Result;
 use api::node::{AllCards, Card};
@@ -12,12 +11,13 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use super::gpus::{bar, each_card};
-use super::{out_of_use, short_model, write_doubts};
+use super::{chosen, out_of_use, short_model, write_doubts};
 use crate::args::cards::{Top, TopPods, TopRows};
 use crate::cluster_access::Cluster;
 use crate::extender;
 use crate::format::{gibibytes, load, short_duration};
-use crate::output::{write_names, write_value};
+use crate::output::write_form;
+use crate::pending::scope;
 use crate::table::{self, NONE, or_none};
 
 /// Shows nodes, pods or cards.
@@ -25,32 +25,12 @@ use crate::table::{self, NONE, or_none};
 /// # Errors
 ///
 /// If the extender does not answer.
-pub(crate) fn top(what: &Top, output: &mut dyn Write) -> Result<ExitCode> {
+pub(crate) fn top(what: &Top, output: &mut dyn Write) -> Result<()> {
     match what {
         Top::Nodes(flags) => nodes(flags, output),
         Top::Pods(flags) => pods(flags, output),
         Top::Cards(flags) => cards(flags, output),
     }
-}
-
-/// The names of `--selector`; `None` if all nodes count.
-fn chosen(flags: &TopRows, cluster: &Cluster) -> Result<Option<BTreeSet<String>>> {
-    flags.selector.as_ref().map(|selector| cluster.nodes_with(selector)).transpose()
-}
-
-/// The first rows, and how many are left.
-fn first<T>(mut rows: Vec<T>, flags: &TopRows) -> (Vec<T>, usize) {
-    let shown = if flags.all { rows.len() } else { flags.limit.min(rows.len()) };
-    let left = rows.len() - shown;
-    rows.truncate(shown);
-    (rows, left)
-}
-
-fn write_left(left: usize, output: &mut dyn Write) -> Result<()> {
-    if left > 0 {
-        writeln!(output, "and {left} more (--all)")?;
-    }
-    Ok(())
 }
 
 /// A node of `top nodes`.
@@ -80,6 +60,7 @@ struct Loaded {
     in_flight: f64,
 }
 
+/// What is written as JSON.
 #[derive(Serialize)]
 struct Items<T> {
     time: Timestamp,
@@ -88,26 +69,48 @@ struct Items<T> {
     items: Vec<T>,
 }
 
-fn nodes(flags: &TopRows, output: &mut dyn Write) -> Result<ExitCode> {
+impl<T: Serialize> Items<T> {
+    /// Writes the first of them in the form that is asked for: as a table, or as `none` where that is no empty text and
+    /// there are no items.
+    fn write<Row: AsRef<[String]>>(
+        mut self,
+        flags: &TopRows,
+        name: impl Fn(&T) -> String,
+        heading: &[&str],
+        row: impl Fn(&T) -> Row,
+        none: &str,
+        output: &mut dyn Write,
+    ) -> Result<()> {
+        let shown = if flags.all { usize::MAX } else { flags.limit };
+        let left = self.items.len().saturating_sub(shown);
+        self.items.truncate(shown);
+        if write_form(&self, self.items.iter().map(name), flags.format, output)? {
+            return Ok(());
+        }
+        if self.items.is_empty() && !none.is_empty() {
+            writeln!(output, "{none}")?;
+        } else {
+            let rows: Vec<Row> = self.items.iter().map(row).collect();
+            table::write(output, heading, &rows)?;
+            if left > 0 {
+                writeln!(output, "and {left} more (--all)")?;
+            }
+        }
+        write_doubts(&self.replica, output)
+    }
+}
+
+fn nodes(flags: &TopRows, output: &mut dyn Write) -> Result<()> {
     let cluster = Cluster::new(&flags.access);
     let state: State = extender::get(&cluster, "/v1/state")?;
-    let chosen = chosen(flags, &cluster)?;
+    let is_chosen = chosen(flags.selector.as_deref(), &cluster)?;
     let mut nodes: Vec<HotNode> =
         (0..state.nodes.name.len()).map(|place| hot_node(&state, place)).collect();
-    nodes.retain(|node| chosen.as_ref().is_none_or(|chosen| chosen.contains(&node.name)));
+    nodes.retain(|node| is_chosen(&node.name));
     nodes.sort_by(|a, b| {
         let ratio = |node: &HotNode| node.limit_ratio.unwrap_or(-1.0);
         ratio(b).total_cmp(&ratio(a)).then_with(|| a.name.cmp(&b.name))
     });
-    let (nodes, left) = first(nodes, flags);
-    let names = nodes.iter().map(|node| format!("node/{}", node.name));
-    if write_names(names, flags.format, output)? {
-        return Ok(ExitCode::SUCCESS);
-    }
-    let answer = Items { time: state.time, replica: state.replica.clone(), items: nodes };
-    if write_value(&answer, flags.format, output)? {
-        return Ok(ExitCode::SUCCESS);
-    }
     let shown: Vec<usize> = (0..state.metrics.len())
         .filter(|place| flags.format.is_wide() || state.metrics[*place].max.is_some())
         .collect();
@@ -115,11 +118,10 @@ fn nodes(flags: &TopRows, output: &mut dyn Write) -> Result<ExitCode> {
     let mut heading = vec!["NODE", "LIMIT RATIO", ""];
     heading.extend(titles.iter().map(String::as_str));
     heading.extend(["SCORE", "CARDS", "READ"]);
-    let rows: Vec<Vec<String>> = answer.items.iter().map(|node| node_row(node, &shown)).collect();
-    table::write(output, heading, &rows)?;
-    write_left(left, output)?;
-    write_doubts(&answer.replica, output)?;
-    Ok(ExitCode::SUCCESS)
+    let name = |node: &HotNode| format!("node/{}", node.name);
+    let row = |node: &HotNode| node_row(node, &shown);
+    let items = Items { time: state.time, replica: state.replica, items: nodes };
+    items.write(flags, name, &heading, row, "", output)
 }
 
 /// A metric's name and its limit: `CPU_BUSY_AVG_5M < 80%`.
@@ -139,7 +141,6 @@ fn fraction(thousandths: impl Into<f64>) -> f64 {
 fn hot_node(state: &State, place: usize) -> HotNode {
     let nodes = &state.nodes;
     let limit = nodes.limit.get(place).copied().flatten();
-    let limit = limit.and_then(|metric| state.metrics.get(metric as usize));
     let read_at = nodes.read_at.get(place).copied().flatten();
     let mut metrics = Vec::new();
     for (column, metric) in state.metrics.iter().enumerate() {
@@ -154,7 +155,7 @@ fn hot_node(state: &State, place: usize) -> HotNode {
     HotNode {
         name: nodes.name[place].clone(),
         limit_ratio: nodes.limit_ratio.get(place).copied().flatten().map(fraction),
-        limit: limit.map(|metric| metric.name.clone()),
+        limit: limit.and_then(|it| Some(state.metrics.get(it as usize)?.name.clone())),
         score: nodes.score.get(place).copied().unwrap_or_default(),
         cards: nodes.cards.get(place).copied().unwrap_or_default(),
         oldest_reading_seconds: read_at.map(|read_at| state.time.as_second() - read_at),
@@ -198,35 +199,20 @@ struct Holder {
     cards: Vec<u32>,
 }
 
-fn pods(flags: &TopPods, output: &mut dyn Write) -> Result<ExitCode> {
+fn pods(flags: &TopPods, output: &mut dyn Write) -> Result<()> {
     let TopPods { namespaces, rows: flags } = flags;
     let cluster = Cluster::new(&flags.access);
     let cards: AllCards = extender::get(&cluster, "/v1/cards")?;
-    let chosen = chosen(flags, &cluster)?;
+    let is_chosen = chosen(flags.selector.as_deref(), &cluster)?;
     let namespace = cluster.namespace_of(namespaces);
     let mut holders = holders(&cards);
     holders.retain(|it| namespace.as_ref().is_none_or(|namespace| it.namespace == *namespace));
-    holders.retain(|it| chosen.as_ref().is_none_or(|chosen| chosen.contains(&it.node)));
-    let (holders, left) = first(holders, flags);
-    let names = holders.iter().map(|it| format!("pod/{}", it.name));
-    if write_names(names, flags.format, output)? {
-        return Ok(ExitCode::SUCCESS);
-    }
-    let answer = Items { time: cards.time, replica: cards.replica.clone(), items: holders };
-    if write_value(&answer, flags.format, output)? {
-        return Ok(ExitCode::SUCCESS);
-    }
-    if answer.items.is_empty() {
-        let scope = namespace.map(|name| format!(" in namespace {name} (-A: all)"));
-        writeln!(output, "No pod holds units of cards{}.", scope.unwrap_or_default())?;
-        write_doubts(&answer.replica, output)?;
-        return Ok(ExitCode::SUCCESS);
-    }
-    let rows: Vec<[String; 6]> = answer.items.iter().map(holder_row).collect();
-    table::write(output, ["NAMESPACE", "POD", "UNITS", "COMPUTE", "NODE", "CARDS"], &rows)?;
-    write_left(left, output)?;
-    write_doubts(&cards.replica, output)?;
-    Ok(ExitCode::SUCCESS)
+    holders.retain(|it| is_chosen(&it.node));
+    let name = |it: &Holder| format!("pod/{}", it.name);
+    let heading = ["NAMESPACE", "POD", "UNITS", "COMPUTE", "NODE", "CARDS"];
+    let none = format!("No pod holds units of cards{}.", scope(namespace.as_deref()));
+    let items = Items { time: cards.time, replica: cards.replica, items: holders };
+    items.write(flags, name, &heading, holder_row, &none, output)
 }
 
 /// The pods of all cards, those with most units first.
@@ -274,30 +260,19 @@ struct NodeCard<'a> {
     card: &'a Card,
 }
 
-fn cards(flags: &TopRows, output: &mut dyn Write) -> Result<ExitCode> {
+fn cards(flags: &TopRows, output: &mut dyn Write) -> Result<()> {
     let cluster = Cluster::new(&flags.access);
     let cards: AllCards = extender::get(&cluster, "/v1/cards")?;
-    let chosen = chosen(flags, &cluster)?;
+    let is_chosen = chosen(flags.selector.as_deref(), &cluster)?;
     let mut all: Vec<NodeCard<'_>> = each_card(&cards)
-        .filter(|(node, _)| chosen.as_ref().is_none_or(|chosen| chosen.contains(*node)))
+        .filter(|(node, _)| is_chosen(node))
         .map(|(node, card)| NodeCard { node, card })
         .collect();
     all.sort_by(|a, b| fullness(b.card).total_cmp(&fullness(a.card)));
-    let (all, left) = first(all, flags);
-    let names = all.iter().map(|it| format!("{}/{}", it.node, it.card.index));
-    if write_names(names, flags.format, output)? {
-        return Ok(ExitCode::SUCCESS);
-    }
-    let answer = Items { time: cards.time, replica: cards.replica.clone(), items: all };
-    if write_value(&answer, flags.format, output)? {
-        return Ok(ExitCode::SUCCESS);
-    }
-    let rows: Vec<[String; 7]> = answer.items.iter().map(card_row).collect();
+    let name = |it: &NodeCard<'_>| format!("{}/{}", it.node, it.card.index);
     let heading = ["NODE", "CARD", "MODEL", "HELD/UNITS", "USED", "COMPUTE HELD", "PODS"];
-    table::write(output, heading, &rows)?;
-    write_left(left, output)?;
-    write_doubts(&cards.replica, output)?;
-    Ok(ExitCode::SUCCESS)
+    let items = Items { time: cards.time, replica: cards.replica.clone(), items: all };
+    items.write(flags, name, &heading, card_row, "", output)
 }
 
 /// The part of a card that is held, or in use if that is more.

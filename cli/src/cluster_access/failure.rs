@@ -23,8 +23,8 @@ impl Failure {
     /// By what kubectl wrote on its standard error.
     pub(crate) fn of_message(message: &str) -> Self {
         // This command writes `error:` before it.
-        let text = message.trim();
-        let text = text.strip_prefix("error: ").unwrap_or(text).to_owned();
+        let said = message.trim();
+        let text = said.strip_prefix("error: ").unwrap_or(said).to_owned();
         let says = |part: &str| message.contains(part);
         if says("(Forbidden)") || says("is forbidden") || says("cannot create resource") {
             Self::Forbidden(text)
@@ -76,13 +76,11 @@ impl fmt::Display for Failure {
 fn grant(message: &str) -> Option<String> {
     let user = quoted(message, "User ")?;
     let verb = message.split("cannot ").nth(1)?.split(' ').next()?;
-    let resource = quoted(message, "resource ")?;
     let group = quoted(message, "API group ").unwrap_or_default();
-    let resource = with_group(resource, group);
-    let mut role = format!("plimsoll-{verb}-{}", resource.replace(['/', '.'], "-"));
-    let mut of = resource.clone();
+    let mut of = with_group(quoted(message, "resource ")?, group);
+    let mut role = format!("plimsoll-{verb}-{}", of.replace(['/', '.'], "-"));
     // Of Secrets, the one alone that is asked for.
-    if let Some(name) = quoted(message, "secrets ").filter(|_| resource == "secrets") {
+    if let Some(name) = quoted(message, "secrets ").filter(|_| of == "secrets") {
         role += &format!("-{name}");
         of += &format!(" --resource-name={name}");
     }

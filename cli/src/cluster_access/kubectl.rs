@@ -26,20 +26,12 @@ pub(crate) struct Kubectl {
 impl Kubectl {
     /// With the flags that its user gave.
     pub(crate) fn new(connection: &Connection) -> Self {
-        let single = [
-            ("context", &connection.context),
-            ("kubeconfig", &connection.kubeconfig),
-            ("as", &connection.as_user),
-        ];
+        let Connection { context, kubeconfig, as_user, as_groups } = connection;
         let mut flags = Vec::new();
-        for (name, value) in single {
-            if let Some(value) = value {
-                flags.push(format!("--{name}={value}"));
-            }
+        for (name, value) in [("context", context), ("kubeconfig", kubeconfig), ("as", as_user)] {
+            flags.extend(value.as_ref().map(|value| format!("--{name}={value}")));
         }
-        for group in &connection.as_groups {
-            flags.push(format!("--as-group={group}"));
-        }
+        flags.extend(as_groups.iter().map(|group| format!("--as-group={group}")));
         Self { flags }
     }
 

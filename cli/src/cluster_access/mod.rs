@@ -46,6 +46,11 @@ const DEFAULT_NAMESPACE: &str = "plimsoll";
 /// Selects all objects of Plimsoll in its own namespaces.
 pub(crate) const PART_OF: &str = "app.kubernetes.io/part-of=plimsoll";
 
+/// The flag for objects of this namespace, or of all.
+pub(crate) fn scope_flag(namespace: Option<&str>) -> String {
+    namespace.map_or("--all-namespaces".to_owned(), |name| format!("--namespace={name}"))
+}
+
 /// A cluster and its extender.
 pub(crate) struct Cluster {
     kubectl: Kubectl,
@@ -85,10 +90,10 @@ impl Cluster {
     ///
     /// If kubectl reaches no cluster.
     pub(crate) fn namespace(&self) -> Result<&str> {
-        if let Some(given) = &self.given_namespace {
-            return Ok(given);
+        match &self.given_namespace {
+            Some(given) => Ok(given),
+            None => Ok(self.places()?.own.as_deref().unwrap_or(DEFAULT_NAMESPACE)),
         }
-        Ok(self.places()?.own.as_deref().unwrap_or(DEFAULT_NAMESPACE))
     }
 
     /// The namespaces of Plimsoll: the extender's, and that of the node agents where they have one of their own.
@@ -98,8 +103,9 @@ impl Cluster {
     /// If kubectl reaches no cluster.
     pub(crate) fn namespaces(&self) -> Result<Vec<&str>> {
         let own = self.namespace()?;
-        let node_agents = self.places()?.node_agents.as_deref().filter(|it| *it != own);
-        Ok([own].into_iter().chain(node_agents).collect())
+        let mut all = vec![own];
+        all.extend(self.places()?.node_agents.as_deref().filter(|agents| *agents != own));
+        Ok(all)
     }
 
     fn places(&self) -> Result<&Places> {
@@ -124,12 +130,18 @@ impl Cluster {
         })?;
         let mut objects = Vec::new();
         for namespace in namespaces {
-            let in_namespace = format!("--namespace={namespace}");
-            let selector = format!("--selector={PART_OF}");
-            let list: List<T> = self.kubectl.get(&[kinds, &in_namespace, &selector])?;
-            objects.extend(list.items);
+            objects.extend(self.list_in::<T>(namespace, kinds, PART_OF)?);
         }
         Ok(objects)
+    }
+
+    fn list_in<T>(&self, namespace: &str, kinds: &str, labels: &str) -> Result<Vec<T>, Failure>
+    where
+        T: DeserializeOwned,
+    {
+        let namespace = format!("--namespace={namespace}");
+        let selector = format!("--selector={labels}");
+        Ok(self.kubectl.get::<List<T>>(&[kinds, &namespace, &selector])?.items)
     }
 
     /// The base URL of the extender. Unless it is given, the first call opens a port-forward to the pod that leads.
@@ -191,10 +203,8 @@ impl Cluster {
     /// The names of the extender's pods that are ready; none if they cannot be listed.
     fn ready_extenders(&self) -> Vec<String> {
         let Ok(namespace) = self.namespace() else { return Vec::new() };
-        let namespace = format!("--namespace={namespace}");
-        let selector = format!("--selector=app.kubernetes.io/name={EXTENDER},{PART_OF}");
-        let found: Result<List<Pod>, Failure> = self.kubectl.get(&["pods", &namespace, &selector]);
-        let pods = found.unwrap_or_default().items;
+        let labels = format!("app.kubernetes.io/name={EXTENDER},{PART_OF}");
+        let pods: Vec<Pod> = self.list_in(namespace, "pods", &labels).unwrap_or_default();
         pods.into_iter().filter(Pod::is_ready).map(|pod| pod.metadata.name).collect()
     }
 
@@ -212,30 +222,23 @@ impl Cluster {
     /// If the Deployments cannot be listed.
     pub(crate) fn policy_map(&self) -> Result<PolicyMap> {
         let namespace = self.namespace()?;
-        let in_namespace = format!("--namespace={namespace}");
-        let selector = format!("--selector={PART_OF}");
-        let found: List<Workload> =
-            self.kubectl.get(&["deployments", &in_namespace, &selector]).context(
-                "which ConfigMap has the policy is not known without the Deployments of Plimsoll",
-            )?;
-        let map = PolicyMap::of(&found.items);
-        Ok(map.unwrap_or_else(|| PolicyMap::shipped(namespace)))
+        let found: Vec<Workload> = self.list_in(namespace, "deployments", PART_OF).context(
+            "which ConfigMap has the policy is not known without the Deployments of Plimsoll",
+        )?;
+        Ok(PolicyMap::of(&found).unwrap_or_else(|| PolicyMap::shipped(namespace)))
     }
 
     /// The namespaces of pods that these flags choose; `None` for all.
     pub(crate) fn namespace_of(&self, flags: &Namespaces) -> Option<String> {
-        if flags.all_namespaces {
-            return None;
-        }
-        Some(flags.namespace.clone().unwrap_or_else(|| self.context_namespace()))
+        let one = || flags.namespace.clone().unwrap_or_else(|| self.context_namespace());
+        (!flags.all_namespaces).then(one)
     }
 
     /// The namespace of kubectl's context, or `default`.
     pub(crate) fn context_namespace(&self) -> String {
         let words = ["config", "view", "--minify", "--output=jsonpath={..namespace}"];
         let found = self.kubectl.run(&words).unwrap_or_default();
-        let found = found.trim();
-        if found.is_empty() { "default".to_owned() } else { found.to_owned() }
+        if found.trim().is_empty() { "default".to_owned() } else { found.trim().to_owned() }
     }
 
     /// The names of the nodes that a selector of labels chooses.

@@ -58,6 +58,14 @@ pub(crate) struct ManagedFields {
     pub(crate) fields_v1: Value,
 }
 
+/// A ConfigMap.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct ConfigMap {
+    pub(crate) metadata: Meta,
+    pub(crate) data: BTreeMap<String, String>,
+}
+
 /// A Lease.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
@@ -80,7 +88,7 @@ impl Lease {
     pub(crate) fn holder_pod(&self) -> Option<String> {
         let holder = &self.spec.holder_identity;
         let pod = holder.rsplit_once('_').map_or(holder.as_str(), |(pod, _)| pod);
-        if pod.is_empty() { None } else { Some(pod.to_owned()) }
+        (!pod.is_empty()).then(|| pod.to_owned())
     }
 }
 
@@ -174,8 +182,8 @@ pub(crate) struct Condition {
 impl Pod {
     /// Whether it is ready.
     pub(crate) fn is_ready(&self) -> bool {
-        let mut conditions = self.status.conditions.iter();
-        conditions.any(|condition| condition.kind == "Ready" && condition.status == "True")
+        let is_ready = |it: &Condition| it.kind == "Ready" && it.status == "True";
+        self.status.conditions.iter().any(is_ready)
     }
 
     /// Whether it waits for a node.
@@ -192,10 +200,9 @@ impl Pod {
     pub(crate) fn workload(&self) -> Option<String> {
         let owner = self.metadata.owner_references.iter().find(|owner| owner.controller)?;
         let hash = self.metadata.labels.get("pod-template-hash");
-        let of_deployment = hash
-            .and_then(|hash| owner.name.strip_suffix(hash)?.strip_suffix('-').map(str::to_owned));
+        let of_deployment = hash.and_then(|hash| owner.name.strip_suffix(hash)?.strip_suffix('-'));
         Some(match (owner.kind.as_str(), of_deployment) {
-            ("ReplicaSet", Some(name)) => workload("Deployment", &name),
+            ("ReplicaSet", Some(name)) => workload("Deployment", name),
             (kind, _) => workload(kind, &owner.name),
         })
     }
@@ -203,14 +210,13 @@ impl Pod {
 
 /// A workload as kubectl names it: `deploy/web`.
 pub(crate) fn workload(kind: &str, name: &str) -> String {
-    let short = match kind {
-        "Deployment" => "deploy".to_owned(),
-        "ReplicaSet" => "rs".to_owned(),
-        "StatefulSet" => "sts".to_owned(),
-        "DaemonSet" => "ds".to_owned(),
-        other => other.to_lowercase(),
-    };
-    format!("{short}/{name}")
+    match kind {
+        "Deployment" => format!("deploy/{name}"),
+        "ReplicaSet" => format!("rs/{name}"),
+        "StatefulSet" => format!("sts/{name}"),
+        "DaemonSet" => format!("ds/{name}"),
+        other => format!("{}/{name}", other.to_lowercase()),
+    }
 }
 
 /// A node.
@@ -308,11 +314,8 @@ impl Event {
 
     /// The program that wrote it.
     pub(crate) fn writer(&self) -> &str {
-        if self.reporting_component.is_empty() {
-            &self.source.component
-        } else {
-            &self.reporting_component
-        }
+        let newer = &self.reporting_component;
+        if newer.is_empty() { &self.source.component } else { newer }
     }
 }
 

@@ -6,10 +6,9 @@
 use serde::Deserialize;
 
 use super::objects::{List, Meta};
-use super::{Failure, Kubectl};
+use super::{EXTENDER, Failure, Kubectl};
 
-/// Programs, the extender's first. Each has the ClusterRoleBinding `plimsoll-PROGRAM` of its own ServiceAccount.
-const EXTENDER: &str = "scheduler-extender";
+/// Programs beside the extender. Each has the ClusterRoleBinding `plimsoll-PROGRAM` of its own ServiceAccount.
 const ANNOTATOR: &str = "annotator";
 const PLUGIN: &str = "gpushare-device-plugin";
 
@@ -54,8 +53,8 @@ impl Places {
     fn of(bindings: &[ClusterRoleBinding]) -> Self {
         let namespace = |program: &str| {
             let binding = bindings.iter().find(|it| it.metadata.name == name_of(program))?;
-            let mut accounts = binding.subjects.iter().filter(|it| it.kind == "ServiceAccount");
-            accounts.find(|it| it.name == program).map(|it| it.namespace.clone())
+            let is_its = |it: &&Subject| it.kind == "ServiceAccount" && it.name == program;
+            binding.subjects.iter().find(is_its).map(|account| account.namespace.clone())
         };
         Self {
             own: namespace(EXTENDER).or_else(|| namespace(ANNOTATOR)),

@@ -68,8 +68,10 @@ impl Running {
             let said = Arc::clone(&said);
             thread::spawn(move || read(stderr, &said))
         });
-        let subject = words.iter().filter(|word| !word.starts_with('-')).take(3);
-        let call = subject.fold("kubectl".to_owned(), |call, word| format!("{call} {word}"));
+        let mut call = "kubectl".to_owned();
+        for word in words.iter().filter(|word| !word.starts_with('-')).take(3) {
+            call += &format!(" {word}");
+        }
         Ok(Self { child, said, reader, call, started: Instant::now(), told_slow: false })
     }
 
@@ -132,12 +134,12 @@ impl Running {
         drop(said);
         if waited >= if has_said { LOGIN } else { limit } {
             self.end();
-            let said = self.said();
-            let said = said.trim();
-            let told = if said.is_empty() { String::new() } else { format!("; it said: {said}") };
-            let seconds = waited.as_secs();
-            let call = &self.call;
-            return Err(Failure::Other(format!("{call}: no answer within {seconds} s{told}")));
+            let mut what = format!("{}: no answer within {} s", self.call, waited.as_secs());
+            match self.said().trim() {
+                "" => {}
+                said => what += &format!("; it said: {said}"),
+            }
+            return Err(Failure::Other(what));
         }
         if waited >= SLOW && !has_said && !self.told_slow && io::stderr().is_terminal() {
             self.told_slow = true;

@@ -99,8 +99,8 @@ pub(crate) fn name_of(metadata: &Meta) -> &str {
 impl Workload {
     /// The value of a setting of its program: the flag, or else the variable of the same name.
     pub(crate) fn setting(&self, variable: &str) -> Option<&str> {
-        let flag = variable.strip_prefix("PLIMSOLL_").unwrap_or(variable).to_lowercase();
-        let flag = format!("--{}", flag.replace('_', "-"));
+        let name = variable.strip_prefix("PLIMSOLL_").unwrap_or(variable).to_lowercase();
+        let flag = format!("--{}", name.replace('_', "-"));
         let containers = &self.spec.template.spec.containers;
         let named = containers.iter().find(|it| it.name == name_of(&self.metadata));
         let container = named.or(containers.first())?;
@@ -110,19 +110,18 @@ impl Workload {
 
     /// The Secrets of its volumes that bring a certificate: the names, and whether pods start without it.
     pub(crate) fn certificates(&self) -> Vec<(&str, bool)> {
-        let mut secrets = Vec::new();
+        let mut found = Vec::new();
         for volume in &self.spec.template.spec.volumes {
-            let projected = volume.projected.iter().flat_map(|it| &it.sources);
-            for secret in projected.filter_map(|it| it.secret.as_ref()).chain(&volume.secret) {
-                let name = &secret.name;
-                let name = if name.is_empty() { &secret.secret_name } else { name };
-                let mut items = secret.items.iter();
-                if secret.items.is_empty() || items.any(|item| item.key == "tls.crt") {
-                    secrets.push((name.as_str(), secret.optional));
+            let sources = volume.projected.as_ref().map_or(&[][..], |it| &it.sources[..]);
+            let projected = sources.iter().filter_map(|source| source.secret.as_ref());
+            for Source { name, secret_name, items, optional } in projected.chain(&volume.secret) {
+                if items.is_empty() || items.iter().any(|item| item.key == "tls.crt") {
+                    let name = if name.is_empty() { secret_name } else { name };
+                    found.push((name.as_str(), *optional));
                 }
             }
         }
-        secrets
+        found
     }
 }
 
@@ -131,10 +130,11 @@ pub(crate) fn flag_of<'a>(
     words: impl IntoIterator<Item = &'a String>,
     flag: &str,
 ) -> Option<&'a str> {
-    let mut words = words.into_iter();
-    while let Some(word) = words.next() {
+    let mut is_next = false;
+    for word in words {
         match word.strip_prefix(flag) {
-            Some("") => return words.next().map(String::as_str),
+            _ if is_next => return Some(word),
+            Some("") => is_next = true,
             Some(rest) if rest.starts_with('=') => return rest.get(1..),
             _ => {}
         }

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::facts::{AdmissionPolicy, Binding, Facts, PLUGIN, Right, SECOND_SCHEDULER};
+use super::facts::{AdmissionPolicy, Binding, BindingSpec, Facts, PLUGIN, Right, SECOND_SCHEDULER};
 use super::finding::{Findings, few};
 use super::programs::WORKLOADS;
 use crate::cluster_access::EXTENDER;
@@ -199,14 +199,10 @@ fn is_installed(part: Part, facts: &Facts) -> bool {
     }
 }
 
-/// Whether the value `fromGpushare` lifts it, for the time of a move.
-fn may_be_lifted(guard: &Guard) -> bool {
-    ["plimsoll-node-name", "plimsoll-scheduler-name"].contains(&guard.name)
-}
-
-/// Finds a fault; a warning where a move lifts the policy.
+/// Finds a fault; a warning where the value `fromGpushare` lifts the policy for the time of a move.
 fn find(guard: &Guard, what: String, found: &mut Findings) {
-    if may_be_lifted(guard) { found.warn(what, MOVE) } else { found.fail(what, APPLY) }
+    let is_lifted = ["plimsoll-node-name", "plimsoll-scheduler-name"].contains(&guard.name);
+    if is_lifted { found.warn(what, MOVE) } else { found.fail(what, APPLY) }
 }
 
 fn judge_policy(guard: &Guard, policy: Option<&AdmissionPolicy>, found: &mut Findings) {
@@ -221,31 +217,29 @@ fn judge_policy(guard: &Guard, policy: Option<&AdmissionPolicy>, found: &mut Fin
             APPLY,
         );
     }
-    let mut less = narrowed_by(&spec.match_constraints);
+    let mut less: Vec<String> =
+        narrowed_by(&spec.match_constraints).into_iter().map(str::to_owned).collect();
     for condition in &spec.match_conditions {
         if condition.name == FOR_GPUSHARE {
             found.warn(format!("policy {name} lets gpushare's accounts write claims"), MOVE);
         } else if !guard.conditions.contains(&condition.name.as_str()) {
-            less.push(condition.name.as_str());
+            less.push(condition.name.clone());
         }
     }
-    let rules = spec.match_constraints["resourceRules"].as_array();
-    let rules = rules.into_iter().flatten();
-    let resources: Vec<&str> = rules
-        .filter_map(|rule| rule["resources"].as_array())
-        .flatten()
-        .filter_map(Value::as_str)
-        .collect();
-    let all = resources.contains(&"*/*");
-    let lost = guard.resources.iter().filter(|resource| !all && !resources.contains(resource));
-    let lost: Vec<String> = lost.map(|resource| format!("no {resource}")).collect();
-    less.extend(lost.iter().map(String::as_str));
+    let mut resources: Vec<&str> = Vec::new();
+    for rule in spec.match_constraints["resourceRules"].as_array().into_iter().flatten() {
+        let named = rule["resources"].as_array().map_or(&[][..], Vec::as_slice);
+        resources.extend(named.iter().filter_map(Value::as_str));
+    }
+    for resource in guard.resources {
+        if !resources.contains(&"*/*") && !resources.contains(resource) {
+            less.push(format!("no {resource}"));
+        }
+    }
     if !less.is_empty() {
+        let fields = less.join(", ");
         found.warn(
-            format!(
-                "policy {name} looks at less than the shipped one ({}), and for the rest: {effect}",
-                less.join(", ")
-            ),
+            format!("policy {name} looks at less than the shipped one ({fields}), and for the rest: {effect}"),
             APPLY,
         );
     }
@@ -256,40 +250,39 @@ fn judge_bindings(guard: &Guard, own: &[&Binding], found: &mut Findings) {
     if own.is_empty() {
         return find(guard, format!("binding {name} is missing: {effect}"), found);
     }
-    let denying: Vec<&&Binding> = own
-        .iter()
-        .filter(|it| it.spec.validation_actions.iter().any(|action| action == "Deny"))
-        .collect();
-    if denying.is_empty() {
-        let actions: Vec<&str> =
-            own.iter().flat_map(|it| &it.spec.validation_actions).map(String::as_str).collect();
-        let actions = actions.join(" and ");
-        return find(guard, format!("binding {name} is {actions}, not Deny: {effect}"), found);
+    let (mut actions, mut narrowings) = (Vec::new(), Vec::new());
+    for BindingSpec { validation_actions, match_resources, .. } in own.iter().map(|it| &it.spec) {
+        actions.extend(validation_actions.iter().map(String::as_str));
+        if validation_actions.iter().any(|action| action == "Deny") {
+            let mut narrowed = narrowed_by(match_resources);
+            if !is_empty(&match_resources["resourceRules"]) {
+                narrowed.push("resourceRules");
+            }
+            narrowings.push(narrowed);
+        }
     }
     // One that covers everything is enough.
-    let narrowed = denying.iter().map(|it| {
-        let mut narrowed = narrowed_by(&it.spec.match_resources);
-        if !is_empty(&it.spec.match_resources["resourceRules"]) {
-            narrowed.push("resourceRules");
+    match narrowings.into_iter().min_by_key(Vec::len) {
+        None => {
+            let all = actions.join(" and ");
+            find(guard, format!("binding {name} is {all}, not Deny: {effect}"), found);
         }
-        narrowed
-    });
-    if let Some(narrowed) = narrowed.min_by_key(Vec::len).filter(|narrowed| !narrowed.is_empty()) {
-        found.warn(
+        Some(narrowed) if !narrowed.is_empty() => found.warn(
             format!(
                 "binding {name} is narrowed by its {}, and for the rest: {effect}",
                 narrowed.join(" and ")
             ),
             "take matchResources out of it, or apply Plimsoll's manifests again",
-        );
+        ),
+        Some(_) => {}
     }
 }
 
 /// The fields by which a match leaves something out of what its resource rules name. The shipped ones have none of
 /// them.
-fn narrowed_by(matched: &Value) -> Vec<&str> {
-    let selectors = ["namespaceSelector", "objectSelector", "excludeResourceRules"].into_iter();
-    let mut narrowed: Vec<&str> = selectors.filter(|field| !is_empty(&matched[field])).collect();
+fn narrowed_by(matched: &Value) -> Vec<&'static str> {
+    let mut narrowed = vec!["namespaceSelector", "objectSelector", "excludeResourceRules"];
+    narrowed.retain(|field| !is_empty(&matched[*field]));
     if matched["matchPolicy"] == "Exact" {
         narrowed.push("matchPolicy");
     }
@@ -308,23 +301,17 @@ fn is_empty(value: &Value) -> bool {
 
 /// Whether the programs' accounts have their rights.
 pub(crate) fn rights(facts: &Facts, found: &mut Findings) {
-    let Some(rights) = found.read("the rights of Plimsoll's accounts", facts.rights.as_ref())
-    else {
-        return;
-    };
+    let read = found.read("the rights of Plimsoll's accounts", facts.rights.as_ref());
+    let Some(rights) = read else { return };
     if rights.is_empty() {
         return found.unknown(
             "not checked: no program of Plimsoll has a pod, so that no account is known",
             "see the checks `extender` and `annotator`",
         );
     }
-    let missing: Vec<&Right> = rights.iter().filter(|right| !right.allowed).collect();
     for account in [EXTENDER, "annotator", PLUGIN] {
-        let own: Vec<String> = missing
-            .iter()
-            .filter(|right| right.account == account)
-            .map(|right| described(right))
-            .collect();
+        let is_missing = |right: &&Right| right.account == account && !right.allowed;
+        let own: Vec<String> = rights.iter().filter(is_missing).map(described).collect();
         if !own.is_empty() {
             found.fail(
                 format!("{account} may not {}", few(&own)),

@@ -3,7 +3,7 @@
 use placement::policy::LoadPolicy;
 
 use super::facts::{Facts, SECOND_SCHEDULER};
-use super::finding::{Findings, few};
+use super::finding::Findings;
 use super::programs::{NODES, has_extender};
 use crate::packing::packing_profiles;
 use crate::scheduler_config::{most_points, spreads_by_load};
@@ -67,11 +67,10 @@ fn second_scheduler(facts: &Facts, found: &mut Findings) {
     let text = map.and_then(Option::as_ref).and_then(|map| map.data.values().next());
     // A faulty one is a finding of the check `kube-scheduler`.
     let packing = text.and_then(|text| packing_profiles(text).ok()).unwrap_or_default();
-    if !packing.is_empty() {
-        found.warn(
-            format!("kube-scheduler packs nodes, and the score by load spreads pods: {}", few(&packing)),
-            "one of the two: LeastAllocated in the profile, or the model craneLinear with direction: pack in the policy \
-             (docs/autoscalers.md)",
-        );
-    }
+    found.warn_of(
+        "kube-scheduler packs nodes, and the score by load spreads pods",
+        &packing,
+        "one of the two: LeastAllocated in the profile, or the model craneLinear with direction: pack in the policy \
+         (docs/autoscalers.md)",
+    );
 }

@@ -22,10 +22,8 @@ struct End {
 /// Whether certificates last for some days more.
 pub(crate) fn certificates(facts: &Facts, found: &mut Findings) {
     let extender = found.read(WORKLOADS, facts.workload(EXTENDER));
-    let speaks_tls = match extender {
-        Some(Some(extender)) => extender.setting("PLIMSOLL_TLS_CERT_FILE").is_some(),
-        Some(None) | None => false,
-    };
+    let tls = extender.flatten().and_then(|it| it.setting("PLIMSOLL_TLS_CERT_FILE"));
+    let speaks_tls = tls.is_some();
     let mut ends = of_secrets(facts, found);
     // Where the extender is not known to be there, its metrics may tell all the same.
     if speaks_tls || extender.is_none() {

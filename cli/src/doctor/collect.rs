@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::Result;
+use api::state::State;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use jiff::Timestamp;
@@ -11,7 +12,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::certificates::end_of;
-use super::facts::{ConfigMap, Fact, Facts, Pages, Read, Right, Secret};
+use super::facts::{ConfigMap, Fact, Facts, PLUGIN, Pages, Read, Right, SECOND_SCHEDULER, Secret};
 use super::page::Page;
 use crate::cluster_access::objects::{Event, List, Meta, Pod};
 use crate::cluster_access::workload::{Workload, name_of};
@@ -40,67 +41,52 @@ pub(crate) fn collect(
     needed: &BTreeSet<Fact>,
     certificate_days: u16,
 ) -> Result<Facts> {
+    use Fact::*;
+    const KUBE_SYSTEM: &str = "--namespace=kube-system";
     let namespace = cluster.namespace()?.to_owned();
     let kubectl = cluster.kubectl();
     let in_namespace = format!("--namespace={namespace}");
-    let (now, own_time) = match asked(needed, Fact::Time) {
+    let asked = Asked { kubectl, needed };
+    let (now, own_time) = match asked.read(Time, || Ok(())) {
         Ok(()) => server_time(kubectl),
         Err(failure) => (Err(failure), [Timestamp::now(); 2]),
     };
     let workloads: Read<Vec<Workload>> =
-        asked(needed, Fact::Workloads).and_then(|()| cluster.list_ours("deployments,daemonsets"));
-    let pods: Read<Vec<Pod>> = asked(needed, Fact::Pods).and_then(|()| cluster.list_ours("pods"));
-    let schedulers: Read<Vec<Pod>> = asked(needed, Fact::Schedulers).and_then(|()| {
-        list(kubectl, &["pods", "--namespace=kube-system", "--selector=component=kube-scheduler"])
-    });
+        asked.read(Workloads, || cluster.list_ours("deployments,daemonsets"));
+    let pods: Read<Vec<Pod>> = asked.read(Pods, || cluster.list_ours("pods"));
+    let of_kubeadm = ["pods", KUBE_SYSTEM, "--selector=component=kube-scheduler"];
+    let schedulers: Read<Vec<Pod>> = asked.list(Schedulers, &of_kubeadm);
+    let toolkits = "--selector=app=nvidia-container-toolkit-daemonset";
     Ok(Facts {
         now,
         own_time,
         certificate_days,
-        server_version: asked(needed, Fact::ServerVersion).and_then(|()| server_version(kubectl)),
-        nodes: asked(needed, Fact::Nodes)
-            .and_then(|()| list(kubectl, &["nodes", "--show-managed-fields"])),
-        scheduler_logs: asked(needed, Fact::SchedulerLogs)
-            .and_then(|()| scheduler_logs(kubectl, &schedulers, &pods)),
-        kubeadm_config: asked(needed, Fact::KubeadmConfig).and_then(|()| {
-            one(kubectl, &["configmap", "kubeadm-config", "--namespace=kube-system"])
-        }),
-        second_config: asked(needed, Fact::SecondConfig)
-            .and_then(|()| one(kubectl, &["configmap", "kube-scheduler", &in_namespace])),
-        autoscaler_status: asked(needed, Fact::AutoscalerStatus).and_then(|()| {
-            one(kubectl, &["configmap", "cluster-autoscaler-status", "--namespace=kube-system"])
-        }),
-        policy: asked(needed, Fact::Policy).and_then(|()| policy(kubectl, &workloads)),
-        extender_lease: asked(needed, Fact::ExtenderLease)
-            .and_then(|()| one(kubectl, &["lease", EXTENDER_LEASE, &in_namespace])),
-        extenders: asked(needed, Fact::ExtenderMetrics)
-            .and_then(|()| pages(kubectl, &pods, EXTENDER, EXTENDER_PORT)),
-        annotators: asked(needed, Fact::AnnotatorMetrics)
-            .and_then(|()| pages(kubectl, &pods, "annotator", ANNOTATOR_PORT)),
-        state: asked(needed, Fact::State).and_then(|()| {
-            extender::get(cluster, "/v1/state")
-                .map_err(|error| Failure::Other(format!("{error:#}")))
-        }),
-        certificates: asked(needed, Fact::Certificates)
-            .ok()
-            .map(|()| certificates(kubectl, &workloads, &namespace)),
-        policies: asked(needed, Fact::Admission)
-            .and_then(|()| list(kubectl, &["validatingadmissionpolicies"])),
-        bindings: asked(needed, Fact::Admission)
-            .and_then(|()| list(kubectl, &["validatingadmissionpolicybindings"])),
-        rights: asked(needed, Fact::Rights)
-            .and_then(|()| rights(kubectl, &namespace, &pods, &workloads)),
-        events: asked(needed, Fact::Events)
-            .and_then(|()| list::<Event>(kubectl, &["events", "--all-namespaces"]))
+        server_version: asked.read(ServerVersion, || server_version(kubectl)),
+        nodes: asked.list(Nodes, &["nodes", "--show-managed-fields"]),
+        scheduler_logs: asked.read(SchedulerLogs, || scheduler_logs(kubectl, &schedulers, &pods)),
+        kubeadm_config: asked.one(KubeadmConfig, &["configmap", "kubeadm-config", KUBE_SYSTEM]),
+        second_config: asked.one(SecondConfig, &["configmap", "kube-scheduler", &in_namespace]),
+        autoscaler_status: asked
+            .one(AutoscalerStatus, &["configmap", "cluster-autoscaler-status", KUBE_SYSTEM]),
+        policy: asked.read(Policy, || policy(kubectl, &workloads)),
+        extender_lease: asked.one(ExtenderLease, &["lease", EXTENDER_LEASE, &in_namespace]),
+        extenders: asked.read(ExtenderMetrics, || pages(kubectl, &pods, EXTENDER, EXTENDER_PORT)),
+        annotators: asked
+            .read(AnnotatorMetrics, || pages(kubectl, &pods, "annotator", ANNOTATOR_PORT)),
+        state: asked.read(State, || state(cluster)),
+        certificates: needed
+            .contains(&Certificates)
+            .then(|| certificates(kubectl, &workloads, &namespace)),
+        policies: asked.list(Admission, &["validatingadmissionpolicies"]),
+        bindings: asked.list(Admission, &["validatingadmissionpolicybindings"]),
+        rights: asked.read(Rights, || rights(kubectl, &namespace, &pods, &workloads)),
+        events: asked
+            .list::<Event>(Events, &["events", "--all-namespaces"])
             .map(|events| events.into_iter().filter(of_interest).collect()),
-        node_leases: asked(needed, Fact::NodeLeases).and_then(|()| {
-            list(kubectl, &["leases", "--namespace=kube-node-lease", "--show-managed-fields"])
-        }),
-        plugin_logs: asked(needed, Fact::PluginLogs).and_then(|()| plugin_logs(kubectl, &pods)),
-        toolkits: asked(needed, Fact::Toolkits).and_then(|()| {
-            let label = "--selector=app=nvidia-container-toolkit-daemonset";
-            list(kubectl, &["daemonsets", "--all-namespaces", label])
-        }),
+        node_leases: asked
+            .list(NodeLeases, &["leases", "--namespace=kube-node-lease", "--show-managed-fields"]),
+        plugin_logs: asked.read(PluginLogs, || plugin_logs(kubectl, &pods)),
+        toolkits: asked.list(Toolkits, &["daemonsets", "--all-namespaces", toolkits]),
         namespace,
         workloads,
         pods,
@@ -108,17 +94,44 @@ pub(crate) fn collect(
     })
 }
 
-/// An error for a fact that no check has asked for.
-fn asked(needed: &BTreeSet<Fact>, fact: Fact) -> Read<()> {
-    if needed.contains(&fact) {
-        Ok(())
-    } else {
-        Err(Failure::Other(format!("{fact:?} is not asked for")))
+/// Which facts are asked for, and who reads them.
+struct Asked<'a> {
+    kubectl: &'a Kubectl,
+    needed: &'a BTreeSet<Fact>,
+}
+
+impl Asked<'_> {
+    /// A fact, or an error where no check has asked for it.
+    fn read<T>(&self, fact: Fact, read: impl FnOnce() -> Read<T>) -> Read<T> {
+        if self.needed.contains(&fact) {
+            read()
+        } else {
+            Err(Failure::Other(format!("{fact:?} is not asked for")))
+        }
+    }
+
+    /// The list that `get` with these words answers.
+    fn list<T: DeserializeOwned>(&self, fact: Fact, words: &[&str]) -> Read<Vec<T>> {
+        self.read(fact, || Ok(self.kubectl.get::<List<T>>(words)?.items))
+    }
+
+    /// The object that `get` with these words answers; `None` if there is none.
+    fn one<T: DeserializeOwned>(&self, fact: Fact, words: &[&str]) -> Read<Option<T>> {
+        self.read(fact, || if_found(self.kubectl.get(words)))
     }
 }
 
-fn list<T: DeserializeOwned>(kubectl: &Kubectl, words: &[&str]) -> Read<Vec<T>> {
-    kubectl.get::<List<T>>(words).map(|list| list.items)
+/// What was read; `None` if it is not there.
+fn if_found<T>(read: Read<T>) -> Read<Option<T>> {
+    match read {
+        Err(Failure::NotFound(_)) => Ok(None),
+        other => other.map(Some),
+    }
+}
+
+fn state(cluster: &Cluster) -> Read<State> {
+    let state = extender::get(cluster, "/v1/state");
+    state.map_err(|error| Failure::Other(format!("{error:#}")))
 }
 
 /// The API server's time, as it writes it into an answer about its caller, and this machine's time before and after.
@@ -139,28 +152,17 @@ fn server_time(kubectl: &Kubectl) -> (Read<Timestamp>, [Timestamp; 2]) {
 }
 
 fn server_version(kubectl: &Kubectl) -> Read<String> {
-    let answer = kubectl.run(&["version", "--output=json"])?;
-    let answer: Value = serde_json::from_str(&answer).unwrap_or_default();
+    let text = kubectl.run(&["version", "--output=json"])?;
+    let answer: Value = serde_json::from_str(&text).unwrap_or_default();
     let version = answer["serverVersion"]["gitVersion"].as_str().map(str::to_owned);
     version.ok_or_else(|| Failure::Other("kubectl version tells no server's version".to_owned()))
 }
 
-/// An object; `None` if there is none.
-fn one<T: DeserializeOwned>(kubectl: &Kubectl, words: &[&str]) -> Read<Option<T>> {
-    match kubectl.get(words) {
-        Ok(object) => Ok(Some(object)),
-        Err(Failure::NotFound(_)) => Ok(None),
-        Err(other) => Err(other),
-    }
-}
-
 /// The ConfigMap that the programs read the policy from; `None` if none is named.
 fn policy(kubectl: &Kubectl, workloads: &Read<Vec<Workload>>) -> Read<Option<ConfigMap>> {
-    let Some(map) = PolicyMap::of(workloads.as_ref().map_err(Failure::clone)?) else {
-        return Ok(None);
-    };
-    let PolicyMap { namespace, name } = map;
-    one(kubectl, &["configmap", &name, &format!("--namespace={namespace}")])
+    let map = PolicyMap::of(workloads.as_ref().map_err(Failure::clone)?);
+    let Some(PolicyMap { namespace, name }) = map else { return Ok(None) };
+    if_found(kubectl.get(&["configmap", &name, &format!("--namespace={namespace}")]))
 }
 
 /// The Secrets with certificates that Plimsoll's programs mount, and the one that is copied to control-plane nodes. The
@@ -188,29 +190,22 @@ fn certificates(
             }
         }
     }
-    mounted
-        .into_iter()
-        .map(|((namespace, name), of)| Secret {
-            namespace: namespace.to_owned(),
-            name: name.to_owned(),
-            of: of.to_owned(),
-            end: certificate(kubectl, name, &format!("--namespace={namespace}")),
-        })
-        .collect()
+    let secret = |((namespace, name), of): ((&str, &str), &str)| Secret {
+        namespace: namespace.to_owned(),
+        name: name.to_owned(),
+        of: of.to_owned(),
+        end: certificate(kubectl, name, &format!("--namespace={namespace}")),
+    };
+    mounted.into_iter().map(secret).collect()
 }
 
 /// When the certificate of a Secret ends; `None` if there is no such Secret. Only the certificate is asked for.
 fn certificate(kubectl: &Kubectl, secret: &str, namespace: &str) -> Read<Option<Timestamp>> {
     let words = ["get", "secret", secret, namespace, r"--output=jsonpath={.data.tls\.crt}"];
-    match kubectl.run(&words) {
-        Ok(text) => {
-            let pem = BASE64_STANDARD.decode(text.trim()).unwrap_or_default();
-            let end = end_of(&pem)
-                .ok_or_else(|| Failure::Other("no certificate is read from tls.crt".to_owned()));
-            end.map(Some)
-        }
-        Err(Failure::NotFound(_)) => Ok(None),
-        Err(other) => Err(other),
+    let Some(text) = if_found(kubectl.run(&words))? else { return Ok(None) };
+    match end_of(&BASE64_STANDARD.decode(text.trim()).unwrap_or_default()) {
+        Some(end) => Ok(Some(end)),
+        None => Err(Failure::Other("no certificate is read from tls.crt".to_owned())),
     }
 }
 
@@ -239,24 +234,29 @@ fn log(kubectl: &Kubectl, pod: &Pod) -> Read<String> {
     kubectl.run(&["logs", &pod.metadata.name, &namespace, LOG])
 }
 
+/// The logs of these pods, by their names.
+fn logs(kubectl: &Kubectl, pods: &[&Pod]) -> BTreeMap<String, Read<String>> {
+    pods.iter().map(|pod| (pod.metadata.name.clone(), log(kubectl, pod))).collect()
+}
+
 /// The logs of all kube-schedulers, Plimsoll's own included.
 fn scheduler_logs(
     kubectl: &Kubectl,
     schedulers: &Read<Vec<Pod>>,
     ours: &Read<Vec<Pod>>,
 ) -> Read<BTreeMap<String, Read<String>>> {
-    let second = ours.as_ref().map_err(Failure::clone)?.iter();
-    let second = second.filter(|pod| name_of(&pod.metadata) == "kube-scheduler");
-    let all = schedulers.as_ref().map_err(Failure::clone)?.iter().chain(second);
-    let running = all.filter(|pod| pod.status.phase == "Running");
-    Ok(running.map(|pod| (pod.metadata.name.clone(), log(kubectl, pod))).collect())
+    let plimsolls = ours.as_ref().map_err(Failure::clone)?;
+    let mut pods: Vec<&Pod> = schedulers.as_ref().map_err(Failure::clone)?.iter().collect();
+    pods.extend(plimsolls.iter().filter(|pod| name_of(&pod.metadata) == SECOND_SCHEDULER));
+    pods.retain(|pod| pod.status.phase == "Running");
+    Ok(logs(kubectl, &pods))
 }
 
 fn plugin_logs(kubectl: &Kubectl, pods: &Read<Vec<Pod>>) -> Read<BTreeMap<String, Read<String>>> {
-    let plugins = pods.as_ref().map_err(Failure::clone)?.iter();
-    let plugins = plugins.filter(|pod| name_of(&pod.metadata) == "gpushare-device-plugin");
-    let broken = plugins.filter(|pod| !pod.is_ready()).take(MAX_LOGS);
-    Ok(broken.map(|pod| (pod.metadata.name.clone(), log(kubectl, pod))).collect())
+    let mut broken: Vec<&Pod> = pods.as_ref().map_err(Failure::clone)?.iter().collect();
+    broken.retain(|pod| name_of(&pod.metadata) == PLUGIN && !pod.is_ready());
+    broken.truncate(MAX_LOGS);
+    Ok(logs(kubectl, &broken))
 }
 
 /// Events of Plimsoll's programs, and of pods that were scheduled or not.
@@ -311,30 +311,26 @@ fn rights(
     pods: &Read<Vec<Pod>>,
     workloads: &Read<Vec<Workload>>,
 ) -> Read<Vec<Right>> {
-    let pods = pods.as_ref().map_err(Failure::clone)?;
+    let running = pods.as_ref().map_err(Failure::clone)?;
     let policy = PolicyMap::of(workloads.as_ref().map_err(Failure::clone)?);
     let mut rights = Vec::new();
     let mut reviews = Vec::new();
     for (account, group, resource, name, verbs, own) in RIGHTS {
-        let Some(pod) = pods.iter().find(|pod| name_of(&pod.metadata) == account) else { continue };
-        let of_account = &pod.metadata.namespace;
-        let mut name = name.to_owned();
-        if resource == "configmaps" {
+        let Some(pod) = running.iter().find(|pod| name_of(&pod.metadata) == account) else {
+            continue;
+        };
+        let object = match (resource, &policy) {
+            ("configmaps", Some(policy)) => policy.name.as_str(),
             // Without one the extender reads none.
-            let Some(policy) = &policy else { continue };
-            name.clone_from(&policy.name);
-        }
+            ("configmaps", None) => continue,
+            _ => name,
+        };
         for verb in verbs {
-            let place = if own { namespace } else { "" };
-            reviews.push(review(of_account, account, verb, group, resource, &name, place));
-            rights.push(Right {
-                account,
-                verb,
-                resource,
-                namespace: place.to_owned(),
-                name: name.clone(),
-                allowed: false,
-            });
+            let namespace = if own { namespace.to_owned() } else { String::new() };
+            let name = object.to_owned();
+            let right = Right { account, verb, resource, namespace, name, allowed: false };
+            reviews.push(review(&pod.metadata.namespace, group, &right));
+            rights.push(right);
         }
     }
     if rights.is_empty() {
@@ -344,9 +340,8 @@ fn rights(
     let answer = kubectl.run_with(&["create", "--filename=-", "--output=json"], &list)?;
     let answers: Vec<Value> = answers(&answer);
     if answers.len() != rights.len() {
-        return Err(Failure::Other(
-            "kubectl did not answer every question about rights".to_owned(),
-        ));
+        let what = "kubectl did not answer every question about rights";
+        return Err(Failure::Other(what.to_owned()));
     }
     for (right, answer) in rights.iter_mut().zip(answers) {
         right.allowed = answer["status"]["allowed"] == true;
@@ -367,16 +362,10 @@ fn answers(text: &str) -> Vec<Value> {
     answers
 }
 
-fn review(
-    of_account: &str,
-    account: &str,
-    verb: &str,
-    group: &str,
-    resource: &str,
-    name: &str,
-    namespace: &str,
-) -> Value {
-    let (resource, subresource) = resource.split_once('/').unwrap_or((resource, ""));
+/// Asks whether an account of this namespace has the right.
+fn review(of_account: &str, group: &str, right: &Right) -> Value {
+    let Right { account, verb, namespace, name, .. } = right;
+    let (resource, subresource) = right.resource.split_once('/').unwrap_or((right.resource, ""));
     json!({
         "apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview",
         "spec": {

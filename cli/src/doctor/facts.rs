@@ -9,6 +9,7 @@ use placement::policy::LoadPolicy;
 use serde::Deserialize;
 use serde_json::Value;
 
+pub(crate) use crate::cluster_access::objects::ConfigMap;
 use crate::cluster_access::objects::{Event, Lease, Meta, Node, Pod};
 use crate::cluster_access::workload::{Workload, find, name_of};
 use crate::cluster_access::{EXTENDER, Failure};
@@ -123,14 +124,6 @@ pub(crate) struct Facts {
     pub(crate) plugin_logs: Read<BTreeMap<String, Read<String>>>,
     /// DaemonSets that set up NVIDIA's container runtime.
     pub(crate) toolkits: Read<Vec<Workload>>,
-}
-
-/// A ConfigMap.
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(default)]
-pub(crate) struct ConfigMap {
-    pub(crate) metadata: Meta,
-    pub(crate) data: BTreeMap<String, String>,
 }
 
 /// An admission policy.

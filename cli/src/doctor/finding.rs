@@ -79,17 +79,28 @@ impl Findings {
         self.push(Level::Fail, what.into(), Some(todo.into()));
     }
 
+    /// Something to look at in these, if there are any.
+    pub(crate) fn warn_of(&mut self, what: &str, names: &[String], todo: &str) {
+        if !names.is_empty() {
+            self.warn(format!("{what}: {}", few(names)), todo);
+        }
+    }
+
+    /// A fault of these, if there are any.
+    pub(crate) fn fail_of(&mut self, what: &str, names: &[String], todo: &str) {
+        if !names.is_empty() {
+            self.fail(format!("{what}: {}", few(names)), todo);
+        }
+    }
+
     /// A fact that could not be read.
     pub(crate) fn unread(&mut self, fact: &str, failure: &Failure) {
         let text = failure.to_string();
-        let (message, todo) = match text.split_once("\nTo allow it:\n") {
-            Some((message, grant)) => {
-                let commands: Vec<&str> = grant.lines().map(str::trim).collect();
-                (message.to_owned(), commands.join(" && "))
-            }
-            None => (text, "read it with kubectl".to_owned()),
+        let todo = match text.split_once("\nTo allow it:\n") {
+            Some((_, grant)) => grant.lines().map(str::trim).collect::<Vec<_>>().join(" && "),
+            None => "read it with kubectl".to_owned(),
         };
-        let message = message.lines().next().unwrap_or_default();
+        let message = text.lines().next().unwrap_or_default();
         self.unknown(format!("not checked: {fact}: {message}"), todo);
     }
 
@@ -162,9 +173,4 @@ pub(crate) fn few(names: &[String]) -> String {
         0 => shown,
         more => format!("{shown} and {more} more"),
     }
-}
-
-/// As `1 node` or `3 nodes`.
-pub(crate) fn count(number: usize, noun: &str) -> String {
-    if number == 1 { format!("1 {noun}") } else { format!("{number} {noun}s") }
 }

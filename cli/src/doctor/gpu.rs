@@ -7,12 +7,13 @@ use placement::names::Names;
 use serde_json::Value;
 
 use super::facts::{Facts, PLUGIN};
-use super::finding::{Findings, count, few};
+use super::finding::{Findings, few};
 use super::programs::{EVENTS, NODES, PODS, WORKLOADS, has_extender, why_not_ready};
 use super::readings::state;
 use crate::cluster_access::EXTENDER;
-use crate::cluster_access::objects::{Event, Node};
+use crate::cluster_access::objects::Node;
 use crate::cluster_access::workload::Workload;
+use crate::format::count;
 
 /// Labels by which other programs mark nodes with a card of NVIDIA's.
 const MARKS: [&str; 4] = [
@@ -74,8 +75,8 @@ fn plugin<'a>(facts: &'a Facts, found: &mut Findings) -> Option<&'a Workload> {
 /// The nodes that report cards. If there is none, or that is not known, this is found.
 fn nodes_with_cards<'a>(facts: &'a Facts, found: &mut Findings) -> Option<Vec<&'a Node>> {
     let names = facts.names();
-    let nodes = found.read(NODES, facts.nodes.as_ref())?;
-    let nodes: Vec<&Node> = nodes.iter().filter(|node| has_cards(node, &names)).collect();
+    let all = found.read(NODES, facts.nodes.as_ref())?;
+    let nodes: Vec<&Node> = all.iter().filter(|node| has_cards(node, &names)).collect();
     if nodes.is_empty() {
         found.does_not_apply("no node reports cards");
         return None;
@@ -101,9 +102,7 @@ pub(crate) fn nodes(facts: &Facts, found: &mut Findings) {
     }
     let Some(pods) = found.read(PODS, facts.pods_of(PLUGIN)) else { return };
     let served: BTreeSet<&str> = pods.iter().map(|pod| pod.spec.node_name.as_str()).collect();
-    let mut without = Vec::new();
-    let mut unlabelled = Vec::new();
-    let mut replaced = Vec::new();
+    let [mut without, mut unlabelled, mut replaced]: [Vec<String>; 3] = Default::default();
     for node in nodes {
         let name = node.metadata.name.as_str();
         let labels = &node.metadata.labels;
@@ -118,45 +117,32 @@ pub(crate) fn nodes(facts: &Facts, found: &mut Findings) {
             unlabelled.push(name.to_owned());
         }
     }
-    if !without.is_empty() {
-        found.fail(
-            format!("{} without a device plugin's pod: {}", count(without.len(), "GPU node"), few(&without)),
-            "is the label gpushare=true there, and does the DaemonSet gpushare-device-plugin tolerate the node's taints?",
-        );
-    }
-    if !replaced.is_empty() {
-        found.warn(
-            format!(
-                "{} whose NVIDIA driver is being replaced: {}",
-                count(replaced.len(), "GPU node"),
-                few(&replaced)
-            ),
-            "if it does not end: docs/operations.md#replace-nvidias-driver",
-        );
-    }
-    if !unlabelled.is_empty() {
-        found.warn(
-            format!("{} with a card by its labels, and without Plimsoll's device plugin: {}", count(unlabelled.len(), "node"), few(&unlabelled)),
-            "kubectl label node NODE gpushare=true (or gpushare=false, to leave it out), or the chart's \
-             gpuNodes.find=hardwareLabels",
-        );
-    }
+    found.fail_of(
+        &format!("{} without a device plugin's pod", count(without.len(), "GPU node")),
+        &without,
+        "is the label gpushare=true there, and does the DaemonSet gpushare-device-plugin tolerate the node's taints?",
+    );
+    found.warn_of(
+        &format!("{} whose NVIDIA driver is being replaced", count(replaced.len(), "GPU node")),
+        &replaced,
+        "if it does not end: docs/operations.md#replace-nvidias-driver",
+    );
+    let marked = count(unlabelled.len(), "node");
+    found.warn_of(
+        &format!("{marked} with a card by its labels, and without Plimsoll's device plugin"),
+        &unlabelled,
+        "kubectl label node NODE gpushare=true (or gpushare=false, to leave it out), or the chart's \
+         gpuNodes.find=hardwareLabels",
+    );
     let broken: Vec<String> =
         pods.iter().filter(|pod| !pod.is_ready()).map(|pod| why_not_ready(pod)).collect();
-    if !broken.is_empty() {
-        found.fail(
-            format!("{} not ready: {}", count(broken.len(), "device plugin"), few(&broken)),
-            "see its log (docs/troubleshoot.md#a-gpu-node)",
-        );
-    }
+    let what = format!("{} not ready", count(broken.len(), "device plugin"));
+    found.fail_of(&what, &broken, "see its log (docs/troubleshoot.md#a-gpu-node)");
     if pods.is_empty() {
         return found.does_not_apply("no node is a GPU node, by its label");
     }
-    found.ok_if_nothing(format!(
-        "{} for {}",
-        count(pods.len(), "device plugin"),
-        count(served.len(), "node")
-    ));
+    let (plugins, nodes) = (count(pods.len(), "device plugin"), count(served.len(), "node"));
+    found.ok_if_nothing(format!("{plugins} for {nodes}"));
 }
 
 /// Whether a unit is so small that a node has too many.
@@ -196,28 +182,15 @@ pub(crate) fn other_plugins(facts: &Facts, found: &mut Findings) {
         return;
     }
     let told = about(facts, &["GPUCardOfferedTwice", "GPUCardHeldTwice"], AUDITED, found);
-    if !told.is_empty() {
-        found.fail(format!("another device plugin serves the same cards: {}", few(&told)), TODO);
-    }
+    found.fail_of("another device plugin serves the same cards", &told, TODO);
     let names = facts.names();
     let own = [names.gpu_resource(), names.gpu_count_resource()];
     let nodes = nodes_with_cards(facts, found);
-    let by_dra: Vec<String> = nodes
-        .iter()
-        .flatten()
-        .filter(|node| cards_of(node, &names).is_some_and(|cards| is_closed(&cards, Closed::Dra)))
-        .map(|node| node.metadata.name.clone())
-        .collect();
-    if !by_dra.is_empty() {
-        found.fail(
-            format!("a DRA driver offers the same cards, which take no new pods: {}", few(&by_dra)),
-            "disable the driver's cards there (NVIDIA's: resources.gpus.enabled=false), or label these nodes \
-             gpushare=false (docs/gpu.md#beside-a-dra-driver)",
-        );
-    }
-    let mut both = Vec::new();
-    let mut perhaps = Vec::new();
+    let [mut by_dra, mut both, mut perhaps]: [Vec<String>; 3] = Default::default();
     for node in nodes.iter().flatten() {
+        if cards_of(node, &names).is_some_and(|cards| is_closed(&cards, Closed::Dra)) {
+            by_dra.push(node.metadata.name.clone());
+        }
         for (resource, amount) in &node.status.allocatable {
             let offered = number(amount);
             if offered == 0 || own.contains(&resource.as_str()) {
@@ -231,11 +204,17 @@ pub(crate) fn other_plugins(facts: &Facts, found: &mut Findings) {
             }
         }
     }
-    if !both.is_empty() {
-        found.fail(format!("another device plugin offers the same cards: {}", few(&both)), TODO);
-    } else if !perhaps.is_empty() {
-        found.warn(
-            format!("another device plugin may offer the same cards: {}", few(&perhaps)),
+    found.fail_of(
+        "a DRA driver offers the same cards, which take no new pods",
+        &by_dra,
+        "disable the driver's cards there (NVIDIA's: resources.gpus.enabled=false), or label these nodes \
+         gpushare=false (docs/gpu.md#beside-a-dra-driver)",
+    );
+    found.fail_of("another device plugin offers the same cards", &both, TODO);
+    if both.is_empty() {
+        found.warn_of(
+            "another device plugin may offer the same cards",
+            &perhaps,
             "if these are cards, take it off these nodes, or label them gpushare=false \
              (docs/install.md#which-nodes-are-gpu-nodes)",
         );
@@ -262,20 +241,18 @@ fn number(value: &Value) -> u64 {
 fn about(facts: &Facts, reasons: &[&str], within: i64, found: &mut Findings) -> Vec<String> {
     let Some(events) = found.read(EVENTS, facts.events.as_ref()) else { return Vec::new() };
     let now = facts.time();
-    let fitting = events.iter().filter(|event| {
+    let mut names = BTreeSet::new();
+    for event in events {
         let is_new = event.time().is_none_or(|time| (now - time).get_seconds() < within);
-        is_new && reasons.contains(&event.reason.as_str())
-    });
-    let names: BTreeSet<String> = fitting.map(named).collect();
-    names.into_iter().collect()
-}
-
-fn named(event: &Event) -> String {
-    let about = &event.involved_object;
-    match about.kind.as_str() {
-        "Node" => format!("{} ({})", about.name, event.reason),
-        _ => format!("{}/{} ({})", about.namespace, about.name, event.reason),
+        if is_new && reasons.contains(&event.reason.as_str()) {
+            let (about, reason) = (&event.involved_object, &event.reason);
+            names.insert(match about.kind.as_str() {
+                "Node" => format!("{} ({reason})", about.name),
+                _ => format!("{}/{} ({reason})", about.namespace, about.name),
+            });
+        }
     }
+    names.into_iter().collect()
 }
 
 /// Reasons of the device plugin's events about CDI.
@@ -305,9 +282,13 @@ pub(crate) fn cdi(facts: &Facts, found: &mut Findings) {
     }
     let Some(nodes) = nodes_with_cards(facts, found) else { return };
     let names = facts.names();
-    let [mut closed, mut folder, mut unread] = [Vec::new(), Vec::new(), Vec::new()];
+    let [mut closed, mut folder, mut unread, mut off]: [Vec<String>; 4] = Default::default();
     for node in &nodes {
         let name = node.metadata.name.clone();
+        let runtime = &node.status.node_info.container_runtime_version;
+        if may_be_off(runtime) {
+            off.push(format!("{name} ({runtime})"));
+        }
         match cards_of(node, &names) {
             None => unread.push(name),
             Some(cards) if is_closed(&cards, Closed::Cdi) => closed.push(name),
@@ -316,19 +297,19 @@ pub(crate) fn cdi(facts: &Facts, found: &mut Findings) {
         }
     }
     if !closed.is_empty() {
-        let why = about(facts, &CDI_EVENTS, KEPT, found);
-        let why = if why.is_empty() { String::new() } else { format!("; events: {}", few(&why)) };
+        let events = about(facts, &CDI_EVENTS, KEPT, found);
+        let why =
+            if events.is_empty() { String::new() } else { format!("; events: {}", few(&events)) };
         found.fail(
             format!("NVIDIA's CDI specification is missing or stale, so that cards take no pods: {}{why}", few(&closed)),
             GENERATE,
         );
     }
-    if !folder.is_empty() {
-        found.fail(
-            format!("the folder of CDI specifications cannot be written: {}", few(&folder)),
-            "is /var/run/cdi writable for the device plugin, and not full?",
-        );
-    }
+    found.fail_of(
+        "the folder of CDI specifications cannot be written",
+        &folder,
+        "is /var/run/cdi writable for the device plugin, and not full?",
+    );
     if !unread.is_empty() {
         found.unknown(
             format!("not checked: the annotation {} is not read: {}", names.cards(), few(&unread)),
@@ -337,26 +318,13 @@ pub(crate) fn cdi(facts: &Facts, found: &mut Findings) {
     }
     if closed.is_empty() {
         let stale = about(facts, &CDI_EVENTS[..3], KEPT, found);
-        if !stale.is_empty() {
-            found.warn(
-                format!("was missing or stale within the last hour: {}", few(&stale)),
-                GENERATE,
-            );
-        }
+        found.warn_of("was missing or stale within the last hour", &stale, GENERATE);
     }
-    let off: Vec<String> = nodes
-        .iter()
-        .filter(|node| may_be_off(&node.status.node_info.container_runtime_version))
-        .map(|node| {
-            format!("{} ({})", node.metadata.name, node.status.node_info.container_runtime_version)
-        })
-        .collect();
-    if !off.is_empty() {
-        found.warn(
-            format!("may be off in the container runtime, and containers then start without their cards: {}", few(&off)),
-            "set enable_cdi = true in containerd's configuration, or update to containerd 2.0",
-        );
-    }
+    found.warn_of(
+        "may be off in the container runtime, and containers then start without their cards",
+        &off,
+        "set enable_cdi = true in containerd's configuration, or update to containerd 2.0",
+    );
     found.ok_if_nothing(format!("{} with usable specifications", count(nodes.len(), "node")));
 }
 
@@ -373,16 +341,15 @@ fn is_closed(cards: &[Card], why: Closed) -> bool {
 
 /// Whether a runtime has CDI only where its configuration says so: containerd before 2.0, CRI-O before 1.23.
 fn may_be_off(runtime: &str) -> bool {
-    let number = |text: &str, place: usize| -> Option<u32> {
-        text.trim_start_matches('v').split('.').nth(place)?.parse().ok()
+    let Some((name, version)) = runtime.split_once("://") else { return false };
+    let number = |place: usize| -> Option<u32> {
+        version.trim_start_matches('v').split('.').nth(place)?.parse().ok()
     };
-    if let Some(version) = runtime.strip_prefix("containerd://") {
-        return number(version, 0).is_some_and(|major| major < 2);
+    match name {
+        "containerd" => number(0).is_some_and(|major| major < 2),
+        "cri-o" => number(0) == Some(1) && number(1).is_some_and(|minor| minor < 23),
+        _ => false,
     }
-    if let Some(version) = runtime.strip_prefix("cri-o://") {
-        return number(version, 0) == Some(1) && number(version, 1).is_some_and(|minor| minor < 23);
-    }
-    false
 }
 
 /// Whether NVIDIA's runtime lets containers choose cards by themselves.
@@ -401,13 +368,12 @@ pub(crate) fn runtime(facts: &Facts, found: &mut Findings) {
         }
     }
     let told = about(facts, &["GPUProcessElsewhere"], AUDITED, found);
-    if !told.is_empty() {
-        found.fail(
-            format!("containers use cards that they were not given: {}", few(&told)),
-            "NVIDIA's runtime may honour NVIDIA_VISIBLE_DEVICES: set accept-nvidia-visible-devices-envvar-when-unprivileged=false \
-             on these nodes (docs/install.md#what-they-need)",
-        );
-    }
+    found.fail_of(
+        "containers use cards that they were not given",
+        &told,
+        "NVIDIA's runtime may honour NVIDIA_VISIBLE_DEVICES: set accept-nvidia-visible-devices-envvar-when-unprivileged=false \
+         on these nodes (docs/install.md#what-they-need)",
+    );
     if nodes_with_cards(facts, found).is_none() {
         return;
     }
@@ -455,17 +421,14 @@ pub(crate) fn cards(facts: &Facts, found: &mut Findings) {
             "kubectl plimsoll gpus shows which, and why",
         );
     }
-    let places = state.nodes.name.iter().zip(&state.nodes.backed_off);
-    let backed: Vec<String> =
-        places.filter(|(_, off)| **off).map(|(name, _)| name.clone()).collect();
-    if !backed.is_empty() {
-        found.fail(
-            format!(
-                "nodes take no GPU pods for a while, since their kubelets refused several: {}",
-                few(&backed)
-            ),
-            "the events of the refused pods say why: kubectl plimsoll events",
-        );
+    let mut backed_off = Vec::new();
+    for (name, is_off) in state.nodes.name.iter().zip(&state.nodes.backed_off) {
+        backed_off.extend(is_off.then(|| name.clone()));
     }
+    found.fail_of(
+        "nodes take no GPU pods for a while, since their kubelets refused several",
+        &backed_off,
+        "the events of the refused pods say why: kubectl plimsoll events",
+    );
     found.ok_if_nothing(format!("{all} healthy"));
 }

@@ -29,8 +29,9 @@ use serde::Serialize;
 use crate::args::operate::Doctor;
 use crate::cluster_access::Cluster;
 use crate::format::printable;
-use crate::output::{write_names, write_value};
-use facts::{Fact, Facts};
+use crate::output::write_form;
+use facts::Fact::{self, *};
+use facts::Facts;
 use finding::{Finding, Findings, Level};
 
 /// Days before a certificate's end from which doctor warns, in a support bundle.
@@ -56,135 +57,58 @@ struct Check {
 
 /// All checks, in the order of their lines.
 const CHECKS: [Check; 19] = [
-    Check {
-        name: "extender",
-        facts: &[
-            Fact::Workloads,
-            Fact::Pods,
-            Fact::Time,
-            Fact::ExtenderLease,
-            Fact::ExtenderMetrics,
-        ],
-        run: programs::extender,
-    },
-    Check {
-        name: "annotator",
-        facts: &[Fact::Workloads, Fact::Pods, Fact::AnnotatorMetrics],
-        run: programs::annotator,
-    },
-    Check {
-        name: "kube-scheduler",
-        facts: &[
-            Fact::Workloads,
-            Fact::Pods,
-            Fact::Nodes,
-            Fact::Schedulers,
-            Fact::KubeadmConfig,
-            Fact::SecondConfig,
-        ],
-        run: scheduling::configured,
-    },
-    Check {
-        name: "requests",
-        facts: &[
-            Fact::Workloads,
-            Fact::Time,
-            Fact::Pods,
-            Fact::Schedulers,
-            Fact::SchedulerLogs,
-            Fact::ExtenderMetrics,
-            Fact::Events,
-        ],
-        run: scheduling::requests,
-    },
-    Check {
-        name: "autoscalers",
-        facts: &[
-            Fact::Workloads,
-            Fact::Nodes,
-            Fact::Policy,
-            Fact::SecondConfig,
-            Fact::AutoscalerStatus,
-        ],
-        run: autoscalers::autoscalers,
-    },
-    Check {
-        name: "certificate",
-        facts: &[Fact::Workloads, Fact::Time, Fact::Certificates, Fact::ExtenderMetrics],
-        run: certificates::certificates,
-    },
-    Check {
-        name: "clocks",
-        facts: &[
-            Fact::Workloads,
-            Fact::Time,
-            Fact::NodeLeases,
-            Fact::Nodes,
-            Fact::State,
-            Fact::Policy,
-            Fact::ExtenderMetrics,
-        ],
-        run: readings::clocks,
-    },
-    Check {
-        name: "readings",
-        facts: &[Fact::Workloads, Fact::Pods, Fact::AnnotatorMetrics, Fact::State],
-        run: readings::fresh,
-    },
-    Check {
-        name: "writers",
-        facts: &[
-            Fact::Workloads,
-            Fact::Time,
-            Fact::Nodes,
-            Fact::State,
-            Fact::Policy,
-            Fact::AnnotatorMetrics,
-        ],
-        run: readings::writers,
-    },
-    Check {
-        name: "policy",
-        facts: &[Fact::Workloads, Fact::Policy, Fact::ExtenderMetrics, Fact::AnnotatorMetrics],
-        run: programs::policy,
-    },
-    Check { name: "rights", facts: &[Fact::Rights], run: access_checks::rights },
-    Check {
-        name: "admission",
-        facts: &[Fact::Workloads, Fact::Admission],
-        run: access_checks::admission,
-    },
-    Check {
-        name: "gpu-nodes",
-        facts: &[Fact::Workloads, Fact::Pods, Fact::Nodes],
-        run: gpu::nodes,
-    },
-    Check { name: "cards", facts: &[Fact::Workloads, Fact::State], run: gpu::cards },
-    Check { name: "unit", facts: &[Fact::Workloads, Fact::PluginLogs], run: gpu::unit },
-    Check { name: "cdi", facts: &[Fact::Workloads, Fact::Nodes, Fact::Events], run: gpu::cdi },
-    Check {
-        name: "runtime",
-        facts: &[Fact::Workloads, Fact::Time, Fact::Nodes, Fact::Events, Fact::Toolkits],
-        run: gpu::runtime,
-    },
-    Check {
-        name: "other-plugins",
-        facts: &[Fact::Workloads, Fact::Time, Fact::Nodes, Fact::Events],
-        run: gpu::other_plugins,
-    },
-    Check {
-        name: "versions",
-        facts: &[
-            Fact::Workloads,
-            Fact::Pods,
-            Fact::Nodes,
-            Fact::ServerVersion,
-            Fact::ExtenderMetrics,
-            Fact::AnnotatorMetrics,
-        ],
-        run: programs::versions,
-    },
+    check("extender", &[Workloads, Pods, Time, ExtenderLease, ExtenderMetrics], programs::extender),
+    check("annotator", &[Workloads, Pods, AnnotatorMetrics], programs::annotator),
+    check(
+        "kube-scheduler",
+        &[Workloads, Pods, Nodes, Schedulers, KubeadmConfig, SecondConfig],
+        scheduling::configured,
+    ),
+    check(
+        "requests",
+        &[Workloads, Time, Pods, Schedulers, SchedulerLogs, ExtenderMetrics, Events],
+        scheduling::requests,
+    ),
+    check(
+        "autoscalers",
+        &[Workloads, Nodes, Policy, SecondConfig, AutoscalerStatus],
+        autoscalers::autoscalers,
+    ),
+    check(
+        "certificate",
+        &[Workloads, Time, Certificates, ExtenderMetrics],
+        certificates::certificates,
+    ),
+    check(
+        "clocks",
+        &[Workloads, Time, NodeLeases, Nodes, State, Policy, ExtenderMetrics],
+        readings::clocks,
+    ),
+    check("readings", &[Workloads, Pods, AnnotatorMetrics, State], readings::fresh),
+    check("writers", &[Workloads, Time, Nodes, State, Policy, AnnotatorMetrics], readings::writers),
+    check("policy", &[Workloads, Policy, ExtenderMetrics, AnnotatorMetrics], programs::policy),
+    check("rights", &[Rights], access_checks::rights),
+    check("admission", &[Workloads, Admission], access_checks::admission),
+    check("gpu-nodes", &[Workloads, Pods, Nodes], gpu::nodes),
+    check("cards", &[Workloads, State], gpu::cards),
+    check("unit", &[Workloads, PluginLogs], gpu::unit),
+    check("cdi", &[Workloads, Nodes, Events], gpu::cdi),
+    check("runtime", &[Workloads, Time, Nodes, Events, Toolkits], gpu::runtime),
+    check("other-plugins", &[Workloads, Time, Nodes, Events], gpu::other_plugins),
+    check(
+        "versions",
+        &[Workloads, Pods, Nodes, ServerVersion, ExtenderMetrics, AnnotatorMetrics],
+        programs::versions,
+    ),
 ];
+
+const fn check(
+    name: &'static str,
+    facts: &'static [Fact],
+    run: fn(&Facts, &mut Findings),
+) -> Check {
+    Check { name, facts, run }
+}
 
 /// Examines the cluster.
 ///
@@ -197,17 +121,13 @@ pub(crate) fn doctor(flags: &Doctor, output: &mut dyn Write) -> Result<ExitCode>
     let facts = collect::collect(&cluster, &needed(&checks), flags.certificate_days)?;
     let report = report(&facts, &checks);
     let code = exit_code(&report.findings);
-    let mut wrong: Vec<String> = report
-        .findings
-        .iter()
-        .filter(|finding| finding.level != Level::Ok)
-        .map(|finding| finding.check.to_owned())
-        .collect();
-    wrong.dedup();
-    if write_value(&report, flags.format, output)? || write_names(wrong, flags.format, output)? {
-        return Ok(code);
+    let mut wrong: Vec<&Finding> = report.findings.iter().collect();
+    wrong.retain(|finding| finding.level != Level::Ok);
+    wrong.dedup_by_key(|finding| finding.check);
+    let name = |finding: &&Finding| finding.check.to_owned();
+    if !write_form(&report, wrong.iter().map(name), flags.format, output)? {
+        write_table(&report.findings, output)?;
     }
-    write_table(&report.findings, output)?;
     Ok(code)
 }
 
@@ -224,8 +144,8 @@ pub(crate) fn texts(cluster: &Cluster) -> Result<(String, String)> {
     let report = report(&collect::collect(cluster, &facts, CERTIFICATE_DAYS)?, &checks);
     let mut table = Vec::new();
     write_table(&report.findings, &mut table)?;
-    let table = String::from_utf8_lossy(&table).into_owned();
-    Ok((table, serde_json::to_string_pretty(&report)?))
+    let json = serde_json::to_string_pretty(&report)?;
+    Ok((String::from_utf8_lossy(&table).into_owned(), json))
 }
 
 /// The checks of these names; all if none is named.
@@ -236,8 +156,8 @@ fn chosen(names: &[String]) -> Result<Vec<&'static Check>> {
             bail!("--only {name}: there is no such check; there are {}", all.join(", "));
         }
     }
-    let chosen = CHECKS.iter();
-    Ok(chosen.filter(|check| names.is_empty() || names.iter().any(|it| it == check.name)).collect())
+    let is_chosen = |it: &&Check| names.is_empty() || names.iter().any(|name| name == it.name);
+    Ok(CHECKS.iter().filter(is_chosen).collect())
 }
 
 /// The facts that these checks look at, and those by which they are read.

@@ -20,10 +20,10 @@ impl Page {
 
     /// The sum of the samples of this name that have each of these labels, as `outcome="ok"`; `None` if there is none.
     pub(crate) fn sum(&self, name: &str, labels: &[&str]) -> Option<f64> {
-        let fitting = self.0.iter().filter(|sample| {
+        let fits = |sample: &&Sample| {
             sample.name == name && labels.iter().all(|label| sample.labels.contains(label))
-        });
-        fitting.map(|sample| sample.value).reduce(|sum, value| sum + value)
+        };
+        self.0.iter().filter(fits).map(|sample| sample.value).reduce(|sum, value| sum + value)
     }
 
     /// The value of a label of the first sample of this name.

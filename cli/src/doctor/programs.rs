@@ -6,6 +6,7 @@ use placement::policy::LoadPolicy;
 
 use super::facts::{Facts, PLUGIN};
 use super::finding::{Findings, Metrics, few};
+use super::gpu::is_gpu_node;
 use crate::cluster_access::objects::Pod;
 use crate::cluster_access::workload::{Workload, find};
 use crate::cluster_access::{EXTENDER, PolicyMap};
@@ -95,38 +96,32 @@ pub(crate) fn running(workload: &Workload, program: &str, facts: &Facts, found: 
     let ready = workload.status.ready_replicas;
     let namespace = &workload.metadata.namespace;
     if wanted == 0 {
+        let name = &workload.metadata.name;
         return found.fail(
             "its Deployment is scaled to 0 replicas",
-            format!(
-                "kubectl -n {namespace} scale deployment {} --replicas=2",
-                workload.metadata.name
-            ),
+            format!("kubectl -n {namespace} scale deployment {name} --replicas=2"),
         );
     }
     if ready >= wanted {
         return found.ok(format!("{ready}/{wanted} ready"));
     }
-    let pods = found.read(PODS, facts.pods_of(program)).unwrap_or_default();
-    let why: Vec<String> =
-        pods.into_iter().filter(|pod| !pod.is_ready()).map(why_not_ready).collect();
-    let why = if why.is_empty() { String::new() } else { format!(": {}", few(&why)) };
-    let what = format!("{ready}/{wanted} ready{why}");
+    let mut pods = found.read(PODS, facts.pods_of(program)).unwrap_or_default();
+    pods.retain(|pod| !pod.is_ready());
+    let why: Vec<String> = pods.into_iter().map(why_not_ready).collect();
+    let colon = if why.is_empty() { "" } else { ": " };
+    let what = format!("{ready}/{wanted} ready{colon}{}", few(&why));
     let todo = format!("kubectl -n {namespace} describe pods -l app.kubernetes.io/name={program}");
     if ready == 0 { found.fail(what, todo) } else { found.warn(what, todo) }
 }
 
 /// A pod that is not ready, and the reason that its containers or its conditions give.
 pub(crate) fn why_not_ready(pod: &Pod) -> String {
-    let mut reasons = pod.status.container_statuses.iter().filter_map(|status| {
-        let waiting = &status.state["waiting"];
-        waiting["reason"].as_str().map(str::to_owned)
-    });
-    let of_condition = pod.status.conditions.iter().find(|condition| condition.status == "False");
-    let of_condition = of_condition.map(|condition| condition.reason.clone());
-    let reason = reasons.next().or(of_condition).filter(|reason| !reason.is_empty());
-    match reason {
+    let containers = &pod.status.container_statuses;
+    let waiting = containers.iter().find_map(|it| it.state["waiting"]["reason"].as_str());
+    let condition = pod.status.conditions.iter().find(|condition| condition.status == "False");
+    match waiting.or(condition.map(|condition| condition.reason.as_str())) {
+        None | Some("") => pod.metadata.name.clone(),
         Some(reason) => format!("{} ({reason})", pod.metadata.name),
-        None => pod.metadata.name.clone(),
     }
 }
 
@@ -134,11 +129,8 @@ fn leader(workload: &Workload, facts: &Facts, found: &mut Findings) {
     if workload.setting("PLIMSOLL_LEASE_NAME").is_none() {
         return found.ok("leads without a Lease: --lease-name is not set");
     }
-    let Some(lease) =
-        found.read("the Lease plimsoll-scheduler-extender", facts.extender_lease.as_ref())
-    else {
-        return;
-    };
+    let read = found.read("the Lease plimsoll-scheduler-extender", facts.extender_lease.as_ref());
+    let Some(lease) = read else { return };
     let Some(lease) = lease else {
         return found.fail(
             "there is no Lease plimsoll-scheduler-extender: no replica has ever led, so GPU pods wait",
@@ -200,24 +192,28 @@ pub(crate) fn versions(facts: &Facts, found: &mut Findings) {
     if !are_several("the programs are", &by_metrics, found) {
         are_several("the programs' images are", &by_tag, found);
     }
-    let twice = by_digest.chunk_by(|a, b| a == b).filter(|pods| pods.len() > 1);
-    for program in twice.filter_map(|pods| pods.first()) {
-        found.warn(format!("pods of {program} are of several images"), FINISH);
+    for pods in by_digest.chunk_by(|a, b| a == b) {
+        if let [program, _, ..] = pods {
+            found.warn(format!("pods of {program} are of several images"), FINISH);
+        }
     }
     kubernetes(facts, found);
     by_digest.retain(|program| !by_metrics.iter().any(|(known, _)| known == program));
-    let of_others = if by_digest.is_empty() {
-        String::new()
-    } else {
-        format!("; images by digest alone do not tell the version of {}", few(&by_digest))
-    };
-    found.ok_if_nothing(format!("command {CLIENT}, programs alike{of_others}"));
+    let mut what = format!("command {CLIENT}, programs alike");
+    if !by_digest.is_empty() {
+        what += "; images by digest alone do not tell the version of ";
+        what += &few(&by_digest);
+    }
+    found.ok_if_nothing(what);
 }
 
 /// The versions that programs tell.
 fn told<'a>(metrics: &Metrics<'a>) -> Vec<&'a str> {
-    let pages = metrics.pages.iter();
-    pages.filter_map(|(_, page)| page.label("plimsoll_build_info", "version")).collect()
+    let mut versions = Vec::new();
+    for (_, page) in &metrics.pages {
+        versions.extend(page.label("plimsoll_build_info", "version"));
+    }
+    versions
 }
 
 /// Whether these programs have several versions, which is then found.
@@ -226,9 +222,9 @@ fn are_several(whose: &str, programs: &BTreeSet<(String, String)>, found: &mut F
     if versions.len() < 2 {
         return false;
     }
-    let each: Vec<String> =
-        programs.iter().map(|(program, version)| format!("{program} {version}")).collect();
-    found.warn(format!("{whose} of several versions: {}", few(&each)), FINISH);
+    let named = |(program, version): &(String, String)| format!("{program} {version}");
+    let each: Vec<String> = programs.iter().map(named).collect();
+    found.warn_of(&format!("{whose} of several versions"), &each, FINISH);
     true
 }
 
@@ -249,18 +245,17 @@ fn kubernetes(facts: &Facts, found: &mut Findings) {
     }
     let Some(nodes) = found.read(NODES, facts.nodes.as_ref()) else { return };
     let names = facts.names();
-    let old: Vec<String> = nodes
-        .iter()
-        .filter(|node| super::gpu::is_gpu_node(node, &names))
-        .filter(|node| minor(&node.status.node_info.kubelet_version).is_some_and(|it| it < OLDEST))
-        .map(|node| format!("{} ({})", node.metadata.name, node.status.node_info.kubelet_version))
-        .collect();
-    if !old.is_empty() {
-        found.fail(
-            format!("kubelets of GPU nodes are too old: {}", few(&old)),
-            format!("the device plugin asks the kubelet what it has from 1.{OLDEST} on: upgrade these nodes"),
-        );
+    let mut old = Vec::new();
+    for node in nodes.iter().filter(|node| is_gpu_node(node, &names)) {
+        let version = &node.status.node_info.kubelet_version;
+        if minor(version).is_some_and(|minor| minor < OLDEST) {
+            old.push(format!("{} ({version})", node.metadata.name));
+        }
     }
+    let todo = format!(
+        "the device plugin asks the kubelet what it has from 1.{OLDEST} on: upgrade these nodes"
+    );
+    found.fail_of("kubelets of GPU nodes are too old", &old, &todo);
 }
 
 /// The oldest minor version of Kubernetes.

@@ -7,11 +7,12 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use super::facts::Facts;
-use super::finding::{Findings, count, few};
+use super::finding::{Findings, few};
 use super::programs::{NODES, PODS, TIME, WORKLOADS, why_not_ready};
 use crate::cluster_access::EXTENDER;
 use crate::cluster_access::objects::{Lease, ManagedFields, Node};
 use crate::cluster_access::workload::{Workload, find, name_of};
+use crate::format::count;
 
 /// What the checks call [`Facts::state`].
 pub(crate) const STATE: &str = "the extender's state";
@@ -49,15 +50,14 @@ pub(crate) fn fresh(facts: &Facts, found: &mut Findings) {
         let todo = "does curl NODE:19101/statistics answer from another node? A firewall between nodes is the usual \
                     cause (docs/troubleshoot.md#readings)";
         if silent >= all { found.fail(what, todo) } else { found.warn(what, todo) }
-    } else if !broken.is_empty() {
-        found.warn(
-            format!("{} not ready: {}", count(broken.len(), "exporter"), few(&broken)),
-            "kubectl describe these pods",
-        );
+    } else {
+        let what = format!("{} not ready", count(broken.len(), "exporter"));
+        found.warn_of(&what, &broken, "kubectl describe these pods");
     }
-    if !is_silent && !without.is_empty() {
-        found.warn(
-            format!("{} lack a fresh reading of a metric of the policy: {}", count(without.len(), "node"), few(&without)),
+    if !is_silent {
+        found.warn_of(
+            &format!("{} lack a fresh reading of a metric of the policy", count(without.len(), "node")),
+            &without,
             "after an install they come within minutes (docs/operations.md#after-a-first-install); else \
              kubectl plimsoll top nodes -o wide, and the annotator's log",
         );
@@ -124,8 +124,11 @@ fn broken_exporters(facts: &Facts, found: &mut Findings) -> Vec<String> {
 
 /// The nodes that lack a reading, by the extender.
 fn without_readings(state: &State) -> Vec<String> {
-    let nodes = state.nodes.name.iter().zip(&state.nodes.missing);
-    nodes.filter(|(_, missing)| **missing > 0).map(|(name, _)| name.clone()).collect()
+    let mut without = Vec::new();
+    for (name, missing) in state.nodes.name.iter().zip(&state.nodes.missing) {
+        without.extend((*missing > 0).then(|| name.clone()));
+    }
+    without
 }
 
 /// Whether one program alone writes readings.
@@ -141,15 +144,18 @@ pub(crate) fn writers(facts: &Facts, found: &mut Findings) {
             "they share no Lease: remove all but one installation",
         );
     }
-    let workloads = facts.workloads.as_deref().unwrap_or_default().iter();
-    let annotators: BTreeSet<&str> = workloads
-        .filter(|it| name_of(&it.metadata) == "annotator")
-        .map(|it| it.metadata.namespace.as_str())
-        .collect();
-    if annotators.len() > 1 {
-        let namespaces: Vec<String> = annotators.into_iter().map(str::to_owned).collect();
-        found.fail(
-            format!("annotators are installed in several namespaces: {}", few(&namespaces)),
+    let mut namespaces: Vec<String> = Vec::new();
+    for Workload { metadata, .. } in facts.workloads.as_deref().unwrap_or_default() {
+        if name_of(metadata) == "annotator" {
+            namespaces.push(metadata.namespace.clone());
+        }
+    }
+    namespaces.sort();
+    namespaces.dedup();
+    if namespaces.len() > 1 {
+        found.fail_of(
+            "annotators are installed in several namespaces",
+            &namespaces,
             "one cluster takes one Plimsoll: remove all but one",
         );
     }
@@ -176,12 +182,13 @@ pub(crate) fn writers(facts: &Facts, found: &mut Findings) {
         }
     }
     if writers.len() > 1 {
-        let each: Vec<String> = writers
-            .iter()
-            .map(|(manager, nodes)| format!("{manager} ({})", count(nodes.len(), "node")))
-            .collect();
-        found.fail(
-            format!("several programs write readings: {}", few(&each)),
+        let mut each = Vec::new();
+        for (manager, nodes) in &writers {
+            each.push(format!("{manager} ({})", count(nodes.len(), "node")));
+        }
+        found.fail_of(
+            "several programs write readings",
+            &each,
             "stop all but Plimsoll's annotator, as crane's (docs/migrate.md); kubectl get node NODE \
              --show-managed-fields -o yaml shows who wrote what",
         );
@@ -220,10 +227,8 @@ pub(crate) fn clocks(facts: &Facts, found: &mut Findings) {
         for lease in leases.into_iter().flatten() {
             let Some(offset) = offset(lease, *now) else { continue };
             compared += 1;
-            let what = format!(
-                "{}: its clock is {offset:+.0} s off the API server's",
-                lease.metadata.name
-            );
+            let name = &lease.metadata.name;
+            let what = format!("{name}: its clock is {offset:+.0} s off the API server's");
             if offset.abs() > FAR {
                 found.fail(what, TODO);
             } else if offset.abs() > NEAR {
@@ -249,29 +254,26 @@ fn ahead(facts: &Facts, now: Timestamp, found: &mut Findings) {
     let metrics = found.read("the metrics of the policy", facts.metric_names());
     let mut ahead = Vec::new();
     let workloads = found.read(WORKLOADS, facts.workloads.as_ref());
-    // In another time zone they are written as its local time.
-    let are_compared = nodes.is_some()
-        && metrics.is_some()
-        && workloads.is_some_and(|workloads| is_utc(workloads));
-    if let (Some(nodes), Some(metrics), true) = (nodes, metrics, are_compared) {
-        let nodes = nodes.iter().filter(|node| reading_ahead(node, &metrics, now));
-        ahead.extend(nodes.map(|node| node.metadata.name.clone()));
+    let mut are_compared = false;
+    if let (Some(nodes), Some(metrics), Some(workloads)) = (nodes, metrics, workloads) {
+        // In another time zone they are written as its local time.
+        are_compared = is_utc(workloads);
+        for node in nodes.iter().filter(|node| are_compared && reading_ahead(node, &metrics, now)) {
+            ahead.push(node.metadata.name.clone());
+        }
     }
     let mut refused = 0.0;
     if !matches!(facts.workload(EXTENDER), Ok(None)) {
         let metrics = found.metrics(EXTENDER, &facts.extenders);
         refused = metrics.sum("plimsoll_extender_refused_readings_total", &["cause=\"ahead\""]);
     }
-    if !ahead.is_empty() {
-        found.fail(
-            format!("readings are of the future, so that they do not count: {}", few(&ahead)),
+    found.fail_of("readings are of the future, so that they do not count", &ahead, TODO);
+    if ahead.is_empty() && refused > 0.0 {
+        let now = if are_compared { "; those on the nodes now are not" } else { "" };
+        found.warn(
+            format!("since the extender's start readings were of the future, so that they did not count{now}"),
             TODO,
         );
-    } else if refused > 0.0 {
-        let since =
-            "since the extender's start readings were of the future, so that they did not count";
-        let now = if are_compared { "; those on the nodes now are not" } else { "" };
-        found.warn(format!("{since}{now}"), TODO);
     }
 }
 
@@ -288,13 +290,7 @@ fn is_utc(workloads: &[Workload]) -> bool {
 fn own_offset([before, after]: [Timestamp; 2], now: Timestamp) -> f64 {
     let ahead = (before - now).total(jiff::Unit::Second).unwrap_or_default();
     let behind = (now - after).total(jiff::Unit::Second).unwrap_or_default();
-    if ahead > 0.0 {
-        ahead
-    } else if behind > 0.0 {
-        -behind
-    } else {
-        0.0
-    }
+    if ahead > 0.0 { ahead } else { -behind.max(0.0) }
 }
 
 /// By how many seconds a kubelet's clock is ahead of the API server's: it wrote its own time, and the API server when

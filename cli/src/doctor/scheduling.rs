@@ -4,11 +4,12 @@ use jiff::Timestamp;
 use serde::Deserialize;
 
 use super::facts::{Facts, SECOND_SCHEDULER};
-use super::finding::{Findings, Metrics, count, few};
+use super::finding::{Findings, Metrics, few};
 use super::programs::{EVENTS, NODES, PODS, TIME, has_extender, running};
-use crate::cluster_access::objects::Pod;
+use crate::cluster_access::objects::{Condition, ContainerStatus, Pod};
 use crate::cluster_access::workload::flag_of;
 use crate::cluster_access::{ENABLED_NODES, EXTENDER};
+use crate::format::{count, short_duration};
 
 /// Where `plimsoll scheduler enable` puts the configuration.
 const FOLDER: &str = "/etc/kubernetes/plimsoll/";
@@ -48,29 +49,22 @@ struct Entry {
 pub(crate) fn configured(facts: &Facts, found: &mut Findings) {
     let second = facts.workload(SECOND_SCHEDULER).ok().flatten();
     if let Some(nodes) = found.read(NODES, facts.nodes.as_ref()) {
-        let conditions = nodes.iter().filter(|node| {
-            node.status.conditions.iter().any(|it| it.kind == WITHHELD && it.status == "True")
-        });
-        let withheld: Vec<String> = conditions.map(|node| node.metadata.name.clone()).collect();
-        if !withheld.is_empty() {
-            let todo = match second {
-                Some(_) => {
-                    "have the pods name plimsoll-scheduler in spec.schedulerName (docs/schedulers.md)"
-                }
-                None => {
-                    "run `plimsoll scheduler enable` on each control-plane node; if the pods name another scheduler, \
-                     take spec.schedulerName out"
-                }
-            };
-            found.fail(
-                format!(
-                    "GPU pods are bound without the extender, so {} offer no units: {}",
-                    count(withheld.len(), "node"),
-                    few(&withheld)
-                ),
-                todo,
-            );
+        let mut withheld = Vec::new();
+        for node in nodes {
+            let is_withheld = |it: &Condition| it.kind == WITHHELD && it.status == "True";
+            if node.status.conditions.iter().any(is_withheld) {
+                withheld.push(node.metadata.name.clone());
+            }
         }
+        let nodes = count(withheld.len(), "node");
+        let what = format!("GPU pods are bound without the extender, so {nodes} offer no units");
+        let todo = if second.is_some() {
+            "have the pods name plimsoll-scheduler in spec.schedulerName (docs/schedulers.md)"
+        } else {
+            "run `plimsoll scheduler enable` on each control-plane node; if the pods name another scheduler, take \
+             spec.schedulerName out"
+        };
+        found.fail_of(&what, &withheld, todo);
     }
     if !has_extender(facts, found) {
         return;
@@ -90,10 +84,11 @@ pub(crate) fn configured(facts: &Facts, found: &mut Findings) {
 }
 
 fn static_pods(pods: &[Pod], facts: &Facts, found: &mut Findings) {
-    let kubeadm = found.read("the ConfigMap kubeadm-config", facts.kubeadm_config.as_ref());
-    let kubeadm = kubeadm.and_then(Option::as_ref);
-    let enabled = kubeadm.and_then(|it| it.metadata.annotations.get(ENABLED_NODES));
-    let enabled: Vec<&str> = enabled.map(|text| text.split(',').collect()).unwrap_or_default();
+    let read = found.read("the ConfigMap kubeadm-config", facts.kubeadm_config.as_ref());
+    let kubeadm = read.and_then(Option::as_ref);
+    let enabled = kubeadm.and_then(|map| map.metadata.annotations.get(ENABLED_NODES));
+    let is_enabled =
+        |node: &str| enabled.is_some_and(|nodes| nodes.split(',').any(|it| it == node));
     let mut ours = Vec::new();
     let without = pods.iter().filter(|pod| configuration(pod).is_none()).count();
     for pod in pods {
@@ -105,7 +100,7 @@ fn static_pods(pods: &[Pod], facts: &Facts, found: &mut Findings) {
                 "does it name the extender, with nodeCacheCapable: true (docs/schedulers.md)? The check `requests` tells \
                  whether some kube-scheduler asks, not which",
             ),
-            None if enabled.contains(&node.as_str()) => found.fail(
+            None if is_enabled(node.as_str()) => found.fail(
                 format!("{node}: no --config, though `enable` has run there: kubeadm upgrade has written its manifest anew"),
                 format!("run `plimsoll scheduler enable` on {node}"),
             ),
@@ -136,29 +131,27 @@ fn configuration(pod: &Pod) -> Option<&str> {
 fn second_configuration(facts: &Facts, found: &mut Findings) {
     const WRITE_ANEW: &str =
         "kubectl plimsoll scheduler-config --in-cluster --gpu --policy FILE writes it anew";
-    let map = found.read("the ConfigMap kube-scheduler", facts.second_config.as_ref());
-    let Some(map) = map else { return };
+    let read = found.read("the ConfigMap kube-scheduler", facts.second_config.as_ref());
+    let Some(map) = read else { return };
     let Some(text) = map.as_ref().and_then(|map| map.data.values().next()) else {
+        let namespace = &facts.namespace;
         return found.fail(
             format!(
-                "there is no configuration in a ConfigMap kube-scheduler of namespace {}",
-                facts.namespace
+                "there is no configuration in a ConfigMap kube-scheduler of namespace {namespace}"
             ),
             WRITE_ANEW,
         );
     };
-    let configuration: Configuration = match serde_saphyr::from_str(text) {
-        Ok(configuration) => configuration,
-        Err(error) => {
-            return found.fail(format!("its configuration is not read: {error}"), WRITE_ANEW);
+    match serde_saphyr::from_str::<Configuration>(text) {
+        Err(error) => found.fail(format!("its configuration is not read: {error}"), WRITE_ANEW),
+        Ok(Configuration { mut extenders }) => {
+            extenders.retain(|entry| entry.url_prefix.contains(":19100/"));
+            if extenders.is_empty() {
+                found.fail("its configuration names no extender of Plimsoll", WRITE_ANEW);
+            } else if extenders.iter().any(|entry| !entry.node_cache_capable) {
+                found.fail("its configuration has nodeCacheCapable false", WRITE_ANEW);
+            }
         }
-    };
-    let ours = configuration.extenders.iter().filter(|it| it.url_prefix.contains(":19100/"));
-    let ours: Vec<&Entry> = ours.collect();
-    if ours.is_empty() {
-        found.fail("its configuration names no extender of Plimsoll", WRITE_ANEW);
-    } else if ours.iter().any(|entry| !entry.node_cache_capable) {
-        found.fail("its configuration has nodeCacheCapable false", WRITE_ANEW);
     }
 }
 
@@ -214,10 +207,11 @@ fn called(metrics: &Metrics<'_>, facts: &Facts, found: &mut Findings) {
         );
     }
     let Some(now) = found.read(TIME, facts.now.as_ref()) else { return };
-    let pages = metrics.pages.iter();
-    let started = pages.filter_map(|(_, page)| page.sum("process_start_time_seconds", &[]));
     // From then on every replica counts.
-    let started = started.fold(f64::NEG_INFINITY, f64::max);
+    let mut started = f64::NEG_INFINITY;
+    for (_, page) in &metrics.pages {
+        started = page.sum("process_start_time_seconds", &[]).map_or(started, |it| it.max(started));
+    }
     let runs = if started.is_finite() { now.as_second() - started as i64 } else { 0 };
     if runs <= ASKED_WITHIN {
         return found.warn(
@@ -225,10 +219,7 @@ fn called(metrics: &Metrics<'_>, facts: &Facts, found: &mut Findings) {
             "create a pod, and look again",
         );
     }
-    let what = format!(
-        "no kube-scheduler has called the extender in its {}",
-        crate::format::short_duration(runs)
-    );
+    let what = format!("no kube-scheduler has called the extender in its {}", short_duration(runs));
     if was_scheduled_since(started as i64 + START, facts) {
         found.fail(
             format!("{what}, and pods were scheduled"),
@@ -271,20 +262,23 @@ fn event_with_whole_nodes(facts: &Facts, found: &mut Findings) -> Option<String>
     let events = found.read(EVENTS, facts.events.as_ref())?;
     let started = last_start(facts, found);
     let now = facts.time();
-    let mut of_whole_nodes = events.iter().filter(|event| event.message.contains(WHOLE_NODES));
-    let event = of_whole_nodes.find(|event| {
-        event.time().is_some_and(|time| {
-            (now - time).get_seconds() < PRESENT && started.is_none_or(|started| time > started)
-        })
-    })?;
-    let about = &event.involved_object;
-    Some(format!("event of pod {}/{}", about.namespace, about.name))
+    let is_present = |time: Timestamp| {
+        (now - time).get_seconds() < PRESENT && started.is_none_or(|started| time > started)
+    };
+    for event in events.iter().filter(|event| event.message.contains(WHOLE_NODES)) {
+        if event.time().is_some_and(is_present) {
+            let about = &event.involved_object;
+            return Some(format!("event of pod {}/{}", about.namespace, about.name));
+        }
+    }
+    None
 }
 
 /// When the kube-scheduler that started last did so; `None` if that is not known.
 fn last_start(facts: &Facts, found: &mut Findings) -> Option<Timestamp> {
-    let seen = facts.schedulers.as_deref().unwrap_or_default().iter();
-    let second = found.read(PODS, facts.pods_of(SECOND_SCHEDULER)).unwrap_or_default();
-    let statuses = seen.chain(second).flat_map(|pod| &pod.status.container_statuses);
-    statuses.filter_map(|status| status.state["running"]["startedAt"].as_str()?.parse().ok()).max()
+    let mut pods = found.read(PODS, facts.pods_of(SECOND_SCHEDULER)).unwrap_or_default();
+    pods.extend(facts.schedulers.as_deref().unwrap_or_default());
+    let started =
+        |it: &ContainerStatus| it.state["running"]["startedAt"].as_str()?.parse::<Timestamp>().ok();
+    pods.iter().flat_map(|pod| &pod.status.container_statuses).filter_map(started).max()
 }

@@ -55,18 +55,13 @@ fn best<'a>(nodes: impl Iterator<Item = &'a Node>) -> Option<&'a Node> {
 
 fn outweighs(lead: i64) -> String {
     let (less, more): (Vec<_>, Vec<_>) = PLUGINS.iter().partition(|(most, _)| *most < lead);
-    let list = |plugins: Vec<&(i64, &str)>| {
-        let parts: Vec<String> =
-            plugins.iter().map(|(most, what)| format!("{what} (at most {most})")).collect();
-        parts.join(", ")
-    };
-    match (less.is_empty(), more.is_empty()) {
-        (true, _) => {
-            format!("Each of its plugins can outweigh that, or be as much: {}.", list(more))
-        }
-        (false, true) => format!("That outweighs each of its plugins: {}.", list(less)),
-        (false, false) => {
-            format!("That outweighs {}, and not {}.", list(less), list(more))
-        }
+    let [less, more] = [less, more].map(|plugins| {
+        let part = |(most, what): &&(i64, &str)| format!("{what} (at most {most})");
+        plugins.iter().map(part).collect::<Vec<_>>().join(", ")
+    });
+    match (less.as_str(), more.as_str()) {
+        ("", _) => format!("Each of its plugins can outweigh that, or be as much: {more}."),
+        (_, "") => format!("That outweighs each of its plugins: {less}."),
+        _ => format!("That outweighs {less}, and not {more}."),
     }
 }

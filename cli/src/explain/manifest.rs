@@ -35,9 +35,8 @@ pub(super) fn pod_of(
             file.display()
         );
     };
-    let own = pod["metadata"]["namespace"].as_str().map(str::to_owned);
-    let namespace = namespace.map(str::to_owned).or(own).unwrap_or_else(context);
-    pod["metadata"]["namespace"] = json!(namespace);
+    let given = namespace.or(pod["metadata"]["namespace"].as_str()).map(str::to_owned);
+    pod["metadata"]["namespace"] = json!(given.unwrap_or_else(context));
     Ok(pod)
 }
 
@@ -67,10 +66,10 @@ fn pod(workload: &Value, template: &Value) -> Value {
     if !metadata.is_object() {
         metadata = json!({});
     }
-    let name = workload["metadata"]["name"].as_str();
-    let name = name.or(workload["metadata"]["generateName"].as_str()).unwrap_or("manifest");
+    let own = &workload["metadata"];
+    let name = own["name"].as_str().or(own["generateName"].as_str()).unwrap_or("manifest");
     metadata["name"] = json!(name);
-    metadata["namespace"] = workload["metadata"]["namespace"].clone();
+    metadata["namespace"] = own["namespace"].clone();
     json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template["spec"]})
 }
 

@@ -7,17 +7,16 @@ mod overview;
 mod target;
 
 use std::io::Write;
-use std::process::ExitCode;
 
 use anyhow::{Result, bail};
-use api::explain::{DecisionBasis, EstimateSource, EstimatedAmount, Explanation, Request};
+use api::explain::{DecisionBasis, EstimateSource, EstimatedAmount, Explanation, Node, Request};
 use serde_json::json;
 
 use crate::args::pods::Why;
 use crate::cluster_access::Cluster;
 use crate::extender;
 use crate::format::printable;
-use crate::output::{write_names, write_value};
+use crate::output::write_form;
 use crate::table::NONE;
 
 /// Requests the explanation of the pod from the extender and writes its answer, as tables or in another form.
@@ -25,7 +24,7 @@ use crate::table::NONE;
 /// # Errors
 ///
 /// If the extender does not answer, or does not have the pod or the node.
-pub(crate) fn why(flags: &Why, output: &mut dyn Write) -> Result<ExitCode> {
+pub(crate) fn why(flags: &Why, output: &mut dyn Write) -> Result<()> {
     let cluster = Cluster::new(&flags.access);
     let explained = request(flags, &cluster)?;
     if let Some(node) = &flags.node {
@@ -40,11 +39,9 @@ pub(crate) fn why(flags: &Why, output: &mut dyn Write) -> Result<ExitCode> {
         }
     }
     let best_first = overview::in_order(&explained);
-    let accepted = best_first.iter().filter(|node| node.accepted);
-    if write_value(&explained, flags.format, output)?
-        || write_names(accepted.map(|node| format!("node/{}", node.name)), flags.format, output)?
-    {
-        return Ok(ExitCode::SUCCESS);
+    let accepted = |node: &&Node| node.accepted.then(|| format!("node/{}", node.name));
+    if write_form(&explained, best_first.iter().filter_map(accepted), flags.format, output)? {
+        return Ok(());
     }
     write_head(&explained, output)?;
     let limit = if flags.all { usize::MAX } else { usize::from(flags.limit) };
@@ -62,7 +59,7 @@ pub(crate) fn why(flags: &Why, output: &mut dyn Write) -> Result<ExitCode> {
     let lead = lead::sentence(&explained);
     let gap = if lead.is_empty() { "" } else { "\n" };
     writeln!(output, "\nkube-scheduler adds the points of its own plugins to SCORE.{gap}{lead}")?;
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 fn request(flags: &Why, cluster: &Cluster) -> Result<Explanation> {
@@ -94,8 +91,7 @@ fn write_head(explained: &Explanation, output: &mut dyn Write) -> Result<()> {
     };
     writeln!(output, "Shown:      {basis}, {time:.0}")?;
     if let Some(estimate) = estimate {
-        let cpu = &estimate.cpu;
-        let memory = &estimate.memory;
+        let (cpu, memory) = (&estimate.cpu, &estimate.memory);
         let cores = format!("{:.2} cores ({})", cpu.amount, source(cpu));
         let mebibytes = memory.amount / f64::from(1 << 20);
         writeln!(output, "Estimate:   {cores}, {mebibytes:.0} MiB ({})", source(memory))?;

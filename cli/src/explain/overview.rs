@@ -6,7 +6,7 @@ use std::io::Write;
 
 use anyhow::Result;
 use api::explain::{
-    Card, CardOutcome, Cards, Explanation, Limit, LimitOutcome, Load, Node, Reading, ReadingStatus,
+    Card, CardOutcome, Cards, Explanation, Limit, LimitOutcome, Node, Reading, ReadingStatus,
 };
 
 use crate::format::{self, duration, percent};
@@ -45,32 +45,38 @@ fn lack(node: &Node) -> f64 {
     if node.accepted {
         return 0.0;
     }
-    let over = limits(node).filter(|limit| limit.outcome == LimitOutcome::Exceeded).map(|limit| {
+    let mut lacks = Vec::new();
+    for limit in limits(node) {
         let load = limit.reading.value.map(|value| value + added(limit.in_flight, limit.pod));
-        load.map_or(WITHOUT_NUMBER, |load| (load - limit.max) / limit.max.max(f64::MIN_POSITIVE))
-    });
-    let over = over.reduce(f64::max);
-    let cards = node.cards.as_ref().filter(|cards| cards.chosen.is_empty()).map(|cards| {
-        emptiest(cards).map_or(WITHOUT_NUMBER, |card| {
+        match (limit.outcome, load) {
+            (LimitOutcome::Exceeded, Some(load)) => {
+                lacks.push((load - limit.max) / limit.max.max(f64::MIN_POSITIVE));
+            }
+            (LimitOutcome::Exceeded | LimitOutcome::UnknownRejected, _) => {
+                lacks.push(WITHOUT_NUMBER);
+            }
+            _ => {}
+        }
+    }
+    if let Some(cards) = node.cards.as_ref().filter(|cards| cards.chosen.is_empty()) {
+        lacks.push(emptiest(cards).map_or(WITHOUT_NUMBER, |card| {
             f64::from(cards.asked.saturating_sub(card.free)) / f64::from(cards.asked.max(1))
-        })
-    });
-    let unknown = limits(node).any(|limit| limit.outcome == LimitOutcome::UnknownRejected);
-    let unknown = unknown.then_some(WITHOUT_NUMBER);
-    [over, cards, unknown].into_iter().flatten().reduce(f64::max).unwrap_or(WITHOUT_NUMBER)
+        }));
+    }
+    lacks.into_iter().reduce(f64::max).unwrap_or(WITHOUT_NUMBER)
 }
 
 /// The card with most free units of those that lack nothing else.
 fn emptiest(cards: &Cards) -> Option<&Card> {
-    let few = cards.cards.iter().filter(|card| card.outcome == CardOutcome::TooLittleFree);
-    few.max_by_key(|card| (card.free, Reverse(card.index)))
+    let lacks_units = |card: &&Card| card.outcome == CardOutcome::TooLittleFree;
+    cards.cards.iter().filter(lacks_units).max_by_key(|card| (card.free, Reverse(card.index)))
 }
 
 /// The nodes that are shown: the best, the nearest misses, and the pod's own.
 fn shown<'a>(explained: &Explanation, nodes: &[&'a Node], limit: usize) -> Vec<&'a Node> {
     let accepted = nodes.iter().filter(|node| node.accepted).count();
-    let misses = if accepted == 0 { limit } else { MISSES.min(limit) };
-    let misses = if limit == usize::MAX { limit } else { misses };
+    let all = accepted == 0 || limit == usize::MAX;
+    let misses = if all { limit } else { MISSES.min(limit) };
     let mut shown: Vec<&Node> = nodes[..accepted].iter().take(limit).copied().collect();
     shown.extend(nodes[accepted..].iter().take(misses).copied());
     let own = nodes.iter().find(|node| explained.node.as_ref() == Some(&node.name));
@@ -135,18 +141,16 @@ fn write_others(nodes: &[&Node], shown: &[&Node], output: &mut dyn Write) -> Res
             None => verdicts.push((verdict, 1)),
         }
     }
-    let left: usize = verdicts.iter().map(|(_, count)| count).sum();
-    if left == 0 {
-        return Ok(());
+    let (mut left, mut parts) = (0, Vec::new());
+    for (verdict, count) in verdicts {
+        left += count;
+        parts.push(format!("{count} {verdict}"));
     }
-    let parts: Vec<String> =
-        verdicts.iter().map(|(verdict, count)| format!("{count} {verdict}")).collect();
-    let noun = if left == 1 { "node" } else { "nodes" };
-    let parts = parts.join(", ");
-    Ok(writeln!(
-        output,
-        "and {left} more {noun}: {parts} (--all shows all, --node NODE one in full)"
-    )?)
+    if left > 0 {
+        let (more, parts) = (format::count(left, "more node"), parts.join(", "));
+        writeln!(output, "and {more}: {parts} (--all shows all, --node NODE one in full)")?;
+    }
+    Ok(())
 }
 
 /// A metric that a limit or a term of any node reads.
@@ -160,10 +164,7 @@ struct Metric {
 }
 
 /// A letter for each of 26 metrics; any more share the last.
-const LETTERS: [&str; 27] = [
-    "A", "B", "C", "D", "E", "F", "G", "H", "I", "J", "K", "L", "M", "N", "O", "P", "Q", "R", "S",
-    "T", "U", "V", "W", "X", "Y", "Z", "?",
-];
+const LETTERS: &str = "ABCDEFGHIJKLMNOPQRSTUVWXYZ?";
 
 impl Metric {
     /// In the order of the first node's limits, then of its terms, then of those of other pools' nodes.
@@ -186,8 +187,9 @@ impl Metric {
         let known = metrics.iter().position(|metric| metric.name == name);
         let position = known.unwrap_or(metrics.len());
         if known.is_none() {
+            let letter = position.min(LETTERS.len() - 1);
             metrics.push(Self {
-                letter: LETTERS[position.min(LETTERS.len() - 1)],
+                letter: &LETTERS[letter..=letter],
                 name: name.to_owned(),
                 limit: None,
                 share: None,
@@ -209,16 +211,10 @@ impl Metric {
 
     /// The node's load by this metric.
     fn cell(&self, node: &Node) -> String {
-        let term = terms(node).find(|term| term.metric == self.name);
-        term.map_or_else(
-            || NONE.to_owned(),
-            |term| load(&term.reading, added(term.in_flight, term.pod), ""),
-        )
+        let terms = node.load.as_ref().map_or(&[][..], |load| &load.terms[..]);
+        let term = terms.iter().find(|term| term.metric == self.name);
+        or_none(term.map(|term| load(&term.reading, added(term.in_flight, term.pod), "")))
     }
-}
-
-fn terms(node: &Node) -> impl Iterator<Item = &api::explain::Term> {
-    node.load.iter().flat_map(|load: &Load| &load.terms)
 }
 
 fn limits(node: &Node) -> impl Iterator<Item = &Limit> {
@@ -244,20 +240,13 @@ fn load(reading: &Reading, added: f64, sign: &str) -> String {
 }
 
 fn verdict(node: &Node) -> &'static str {
-    if !node.accepted {
-        return rejection(node);
-    }
-    if !node.known {
+    if node.accepted && !node.known {
         "unknown node"
-    } else if node.passes_over_limit {
+    } else if node.accepted && node.passes_over_limit {
         "least loaded"
-    } else {
+    } else if node.accepted {
         "accepted"
-    }
-}
-
-fn rejection(node: &Node) -> &'static str {
-    if limits(node).any(|limit| limit.outcome == LimitOutcome::Exceeded) {
+    } else if limits(node).any(|limit| limit.outcome == LimitOutcome::Exceeded) {
         "over limit"
     } else if limits(node).any(|limit| limit.outcome == LimitOutcome::UnknownRejected) {
         "not measured"
@@ -270,21 +259,17 @@ fn rejection(node: &Node) -> &'static str {
 
 /// The first limit that rejects the node, otherwise the limit that the node is nearest to.
 fn deciding_limit(node: &Node, metrics: &[Metric]) -> String {
-    let Some(limit) = limits(node)
-        .find(|limit| {
-            matches!(limit.outcome, LimitOutcome::Exceeded | LimitOutcome::UnknownRejected)
-        })
-        .or_else(|| {
-            let with_reading =
-                limits(node).filter_map(|limit| Some((limit, share_of_limit(limit)?)));
-            with_reading.max_by(|a, b| a.1.total_cmp(&b.1)).map(|(limit, _)| limit)
-        })
-    else {
+    let rejects = |limit: &&Limit| {
+        matches!(limit.outcome, LimitOutcome::Exceeded | LimitOutcome::UnknownRejected)
+    };
+    let with_share = |limit| Some((limit, share_of_limit(limit)?));
+    let nearest = || limits(node).filter_map(with_share).max_by(|a, b| a.1.total_cmp(&b.1));
+    let Some(limit) = limits(node).find(rejects).or_else(|| Some(nearest()?.0)) else {
         let exempt = limits(node).any(|limit| limit.outcome == LimitOutcome::Exempt);
         return if exempt { "exempt".to_owned() } else { NONE.to_owned() };
     };
-    let letter = metrics.iter().find(|metric| metric.name == limit.metric);
-    let letter = letter.map_or("?", |metric| metric.letter);
+    let metric = metrics.iter().find(|metric| metric.name == limit.metric);
+    let letter = metric.map_or("?", |metric| metric.letter);
     let load = load(&limit.reading, added(limit.in_flight, judged_pod(limit)), "%");
     let sign = if limit.outcome == LimitOutcome::Exceeded { '>' } else { '<' };
     match limit.outcome {

@@ -1,7 +1,6 @@
 //! The pod that a name of a pod or of a workload stands for.
 
 use anyhow::{Result, bail};
-use serde::Deserialize;
 use serde_json::Value;
 
 use crate::cluster_access::Cluster;
@@ -17,19 +16,6 @@ const WORKLOADS: [(&str, &[&str]); 6] = [
     ("replicationcontroller", &["rc", "replicationcontroller", "replicationcontrollers"]),
 ];
 
-/// The fields of a workload that are read.
-#[derive(Deserialize)]
-struct Workload {
-    #[serde(default)]
-    spec: WorkloadSpec,
-}
-
-#[derive(Default, Deserialize)]
-struct WorkloadSpec {
-    #[serde(default)]
-    selector: Value,
-}
-
 /// The name of the pod: the target itself, or the newest pod of the workload that waits, or its newest.
 ///
 /// # Errors
@@ -37,19 +23,20 @@ struct WorkloadSpec {
 /// If the target is of another kind, or has no pods, or they cannot be read.
 pub(super) fn pod_of(target: &str, namespace: &str, cluster: &Cluster) -> Result<String> {
     let Some((kind, name)) = target.split_once('/') else { return Ok(target.to_owned()) };
-    let kind = kind.to_lowercase();
-    if ["po", "pod", "pods"].contains(&kind.as_str()) {
+    let given = kind.to_lowercase();
+    if ["po", "pod", "pods"].contains(&given.as_str()) {
         return Ok(name.to_owned());
     }
-    let Some((kind, _)) = WORKLOADS.iter().find(|(_, names)| names.contains(&kind.as_str())) else {
+    let Some((kind, _)) = WORKLOADS.iter().find(|(_, names)| names.contains(&given.as_str()))
+    else {
         bail!(
             "{target}: expected a pod's name, or deploy/NAME, sts/NAME, ds/NAME, rs/NAME or job/NAME; for another kind \
              give one of its pods, or its manifest with -f"
         );
     };
     let in_namespace = format!("--namespace={namespace}");
-    let workload: Workload = cluster.kubectl().get(&[kind, name, &in_namespace])?;
-    let selector = format!("--selector={}", selector(&workload.spec.selector));
+    let workload: Value = cluster.kubectl().get(&[kind, name, &in_namespace])?;
+    let selector = format!("--selector={}", selector(&workload["spec"]["selector"]));
     let pods: List<Pod> = cluster.kubectl().get(&["pods", &in_namespace, &selector])?;
     match newest(&pods.items) {
         Some(pod) => Ok(pod.metadata.name.clone()),
@@ -76,9 +63,8 @@ fn selector(selector: &Value) -> String {
     }
     for part in selector["matchExpressions"].as_array().into_iter().flatten() {
         let key = part["key"].as_str().unwrap_or_default();
-        let values: Vec<&str> =
-            part["values"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
-        let values = values.join(",");
+        let list = part["values"].as_array().map_or(&[][..], Vec::as_slice);
+        let values = list.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(",");
         parts.push(match part["operator"].as_str().unwrap_or_default() {
             "In" => format!("{key} in ({values})"),
             "NotIn" => format!("{key} notin ({values})"),

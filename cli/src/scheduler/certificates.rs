@@ -51,8 +51,7 @@ pub(super) fn certificates(flags: &Certificates, output: &mut dyn Write) -> Resu
         return plimsoll.create(&made, output);
     }
     if !plimsoll.ensure_secrets(flags.dry_run, output)? {
-        let both = plimsoll.both();
-        writeln!(output, "The Secrets {both} are there; --new makes others.")?;
+        writeln!(output, "The Secrets {} are there; --new makes others.", plimsoll.both())?;
     }
     Ok(())
 }
@@ -66,8 +65,8 @@ impl Plimsoll<'_> {
     /// An address of the extender that kube-scheduler, on the host network, can reach.
     pub(super) fn address(&self) -> Result<String> {
         let service: Value = self.extender("service")?;
-        let address = service["spec"]["clusterIP"].as_str().filter(|it| *it != "None");
-        let address = address.and_then(|it| host(it).ok());
+        let ip = service["spec"]["clusterIP"].as_str().filter(|ip| *ip != "None");
+        let address = ip.and_then(|ip| host(ip).ok());
         address.context("the Service of the extender has no ClusterIP: give --extender-host")
     }
 
@@ -114,13 +113,14 @@ impl Plimsoll<'_> {
     /// kube-scheduler's files, in the order of [`FILES`], of one version of the Secret; none where it is not there.
     pub(super) fn certificate(&self) -> Result<Vec<Vec<u8>>> {
         let Some(secret) = self.get(CLIENT_SECRET)? else { return Ok(Vec::new()) };
-        let file = |name: &&str| {
-            let text = secret.data.get(*name).map_or("", String::as_str);
+        let mut files = Vec::new();
+        for name in FILES {
+            let text = secret.data.get(name).map_or("", String::as_str);
             let content = STANDARD.decode(text).ok().filter(|content| !content.is_empty());
-            content
-                .with_context(|| format!("Secret {}/{CLIENT_SECRET} has no {name}", self.namespace))
-        };
-        FILES.iter().map(file).collect()
+            let missing = || format!("Secret {}/{CLIENT_SECRET} has no {name}", self.namespace);
+            files.push(content.with_context(missing)?);
+        }
+        Ok(files)
     }
 
     fn get(&self, name: &str) -> Result<Option<Secret>> {
@@ -134,10 +134,10 @@ impl Plimsoll<'_> {
     /// The first one decides where two nodes are enabled at a time.
     fn create(&self, [server, client]: &[Value; 2], output: &mut dyn Write) -> Result<()> {
         for (name, data) in [(SERVER_SECRET, server), (CLIENT_SECRET, client)] {
-            let labels = json!({"app.kubernetes.io/part-of": "plimsoll"});
+            let metadata =
+                json!({"name": name, "labels": {"app.kubernetes.io/part-of": "plimsoll"}});
             let secret = json!({
-                "apiVersion": "v1", "kind": "Secret", "type": "Opaque", "data": data,
-                "metadata": {"name": name, "labels": labels},
+                "apiVersion": "v1", "kind": "Secret", "type": "Opaque", "data": data, "metadata": metadata,
             });
             let words = ["create", "--filename=-", &self.flag()];
             self.kubectl.run_with(&words, &secret.to_string()).with_context(|| {
@@ -185,11 +185,8 @@ fn params(
     // By whole days. Another machine's clock may be behind.
     let day = |days: i64| -> Result<_> {
         let day = Timestamp::now().to_zoned(TimeZone::UTC).checked_add(days.days())?;
-        Ok(rcgen::date_time_ymd(
-            day.year().into(),
-            day.month().unsigned_abs(),
-            day.day().unsigned_abs(),
-        ))
+        let [month, of_month] = [day.month(), day.day()].map(i8::unsigned_abs);
+        Ok(rcgen::date_time_ymd(day.year().into(), month, of_month))
     };
     params.not_before = day(-1)?;
     params.not_after = day(DAYS)?;

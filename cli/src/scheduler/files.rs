@@ -66,8 +66,8 @@ impl Files {
         let is_linked =
             fs::read_link(self.at(CURRENT)).is_ok_and(|it| Some(it.as_os_str()) == name_of(path));
         let is_there = fs::read_to_string(self.at(path)).ok().as_deref() == Some(configuration);
-        let mut files = FILES.iter().zip(certificate);
-        is_linked && is_there && files.all(|(name, content)| self.certificate(name) == *content)
+        let is_its = |(name, content): (&&str, &Vec<u8>)| self.certificate(name) == *content;
+        is_linked && is_there && FILES.iter().zip(certificate).all(is_its)
     }
 
     /// Installs this configuration at this path, the certificate's files, of which there may be none, and the manifest.
@@ -106,23 +106,19 @@ impl Files {
     /// Gives the manifest this text, which has none of our lines, and removes what was installed. Returns what to tell.
     pub(super) fn restore(&self, manifest: &str) -> Result<String> {
         let of_kubeadm = State::of(&self.manifest) == State::OfKubeadm;
-        // Of what kubeadm wrote there is no copy from before.
-        let before = if of_kubeadm {
-            Some(manifest.to_owned())
-        } else {
-            fs::read_to_string(self.backup()).ok()
-        };
+        let before = fs::read_to_string(self.backup()).ok();
         fs::create_dir_all(self.at(FOLDER))?;
         self.replace_manifest(manifest)?;
         let told = match before {
-            Some(before) if before == manifest => "the manifest is as it was before".to_owned(),
-            None => "there is no copy of the manifest as it was before".to_owned(),
-            Some(_) => {
+            // Of what kubeadm wrote there is no copy from before.
+            None if !of_kubeadm => "there is no copy of the manifest as it was before".to_owned(),
+            Some(before) if !of_kubeadm && before != manifest => {
                 fs::rename(self.backup(), self.at(BEFORE))?;
                 format!(
                     "changes that others made to the manifest since were kept. Before it all: {BEFORE}"
                 )
             }
+            _ => "the manifest is as it was before".to_owned(),
         };
         self.remove_folder()?;
         Ok(told)
@@ -181,7 +177,7 @@ impl Files {
         let new = self.place_of(path);
         let written = match write(&new) {
             // The manifest may have a file system of its own. The kubelet reads no file whose name begins with a dot.
-            Err(error) if error.kind() == io::ErrorKind::CrossesDevices => {
+            Err(error) if error.kind() == ErrorKind::CrossesDevices => {
                 let name = new.file_name().unwrap_or_default().to_string_lossy();
                 remove(&new).and_then(|()| write(&path.with_file_name(format!(".{name}"))))
             }

@@ -6,15 +6,13 @@
 //! Invariant: it names our folder only while every control-plane node has that: where one lacked it, kube-scheduler
 //! would not start there after an upgrade. Texts of others stay byte for byte as they were.
 
-use std::collections::BTreeMap;
 use std::io::Write;
 
 use anyhow::{Context, Result, bail, ensure};
-use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::manifest::{CURRENT, FOLDER};
-use crate::cluster_access::objects::{List, Meta, Object};
+use crate::cluster_access::objects::{ConfigMap, List, Object};
 use crate::cluster_access::{ENABLED_NODES, Failure, Kubectl};
 use crate::format::{differences, printable_lines};
 
@@ -49,13 +47,6 @@ pub(super) struct Stored {
     /// The nodes on which `enable` has run.
     pub(super) enabled: Vec<String>,
     control_plane: Vec<String>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct ConfigMap {
-    metadata: Meta,
-    data: BTreeMap<String, String>,
 }
 
 impl Stored {
@@ -106,8 +97,9 @@ impl Stored {
 
     /// The control-plane nodes on which `enable` has not run.
     fn lacking(&self) -> String {
-        let lacking = self.control_plane.iter().filter(|node| !self.enabled.contains(node));
-        lacking.map(String::as_str).collect::<Vec<_>>().join(" ")
+        let mut lacking = self.control_plane.clone();
+        lacking.retain(|node| !self.enabled.contains(node));
+        lacking.join(" ")
     }
 
     /// For a comparison.
@@ -177,11 +169,10 @@ impl Stored {
                 return Ok((self, after));
             }
             match after.patch(kubectl) {
-                Ok(_) => return Ok((self, after)),
                 Err(Failure::Conflict(_)) => self = Self::read(kubectl)?,
-                Err(failure) => {
-                    let what = "cannot change the ConfigMap kube-system/kubeadm-config";
-                    return Err(failure).context(what);
+                patched => {
+                    patched.context("cannot change the ConfigMap kube-system/kubeadm-config")?;
+                    return Ok((self, after));
                 }
             }
         }
@@ -205,9 +196,13 @@ fn edited(text: &str, edit: impl Fn(&str) -> String) -> String {
     // Behind a line break that is put before the text, a line begins where the break is without that.
     let start = format!("\n{text}").find("\nscheduler:").unwrap_or(text.len());
     let (before, rest) = text.split_at(start);
-    let lines = || rest.split_inclusive('\n');
-    let inner = lines().skip(1).take_while(|line| line.starts_with([' ', '#', '\n']));
-    let length = lines().take(1).chain(inner).map(str::len).sum();
+    let mut length = 0;
+    for line in rest.split_inclusive('\n') {
+        if length > 0 && !line.starts_with([' ', '#', '\n']) {
+            break;
+        }
+        length += line.len();
+    }
     let (scheduler, after) = rest.split_at(length);
     format!("{before}{}{after}", edit(scheduler))
 }
@@ -265,8 +260,8 @@ fn with_us(text: &str) -> Result<String> {
     let strange = "scheduler is not written as kubeadm writes it";
     let read: Value = serde_saphyr::from_str(&merged).ok().context(strange)?;
     let has_one = |section: &str, name: &str| {
-        let items = read["scheduler"][section].as_array().into_iter().flatten();
-        items.filter(|item| item["name"] == name).count() == 1
+        let items = read["scheduler"][section].as_array().map_or(&[][..], Vec::as_slice);
+        items.iter().filter(|item| item["name"] == name).count() == 1
     };
     ensure!(has_one("extraArgs", "config"), "scheduler.extraArgs has a configuration already");
     ensure!(

@@ -3,9 +3,9 @@
 //! Invariant: what is ours are the lines that end in `# plimsoll`, and those that kubeadm writes out of its ConfigMap;
 //! all others stay byte for byte as they were.
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, bail, ensure};
 
-use crate::cluster_access::objects::{Container, Pod};
+use crate::cluster_access::objects::{Container, Pod, Variable};
 
 /// The folder of what is installed on a node.
 pub(super) const FOLDER: &str = "/etc/kubernetes/plimsoll";
@@ -44,13 +44,13 @@ pub(super) enum State {
 
 impl State {
     pub(super) fn of(manifest: &str) -> Self {
-        let mut paths = manifest.lines().filter_map(|line| {
+        let path_in = |line: &str| {
             let path = line.trim_start().strip_prefix("- --config=")?.strip_suffix(MARK)?;
             path.starts_with(&format!("{FOLDER}/")).then(|| path.to_owned())
-        });
+        };
         let is_marked = manifest.lines().any(|line| line.ends_with(MARK));
         let is_kubeadms = !is_marked && manifest.contains(&flag(CURRENT));
-        match paths.next_back() {
+        match manifest.lines().rev().find_map(path_in) {
             Some(path) => Self::Enabled(path),
             None if is_kubeadms && has_all_marks(manifest) => Self::OfKubeadm,
             None => Self::Without,
@@ -60,8 +60,10 @@ impl State {
 
 /// The manifest without our lines.
 pub(super) fn without_us(manifest: &str) -> String {
-    let unmarked = manifest.lines().filter(|line| !line.ends_with(MARK));
-    let mut text: String = unmarked.map(|line| format!("{line}\n")).collect();
+    let mut text = String::new();
+    for line in manifest.lines().filter(|line| !line.ends_with(MARK)) {
+        text += &format!("{line}\n");
+    }
     let of_kubeadm = [flag(CURRENT), mount(), volume()];
     if of_kubeadm.iter().all(|lines| text.contains(lines)) {
         for lines in &of_kubeadm {
@@ -105,7 +107,7 @@ impl Command {
         let pod: Pod = serde_saphyr::from_str(manifest)?;
         let command = Self { containers: pod.spec.containers };
         if let Some(value) = command.flag("config") {
-            anyhow::bail!("kube-scheduler already has a configuration: --config {value}");
+            bail!("kube-scheduler already has a configuration: --config {value}");
         }
         for line in ["kind: Pod", COMMAND, MOUNTS, VOLUMES] {
             let count = manifest.lines().filter(|it| *it == line).count();
@@ -116,17 +118,20 @@ impl Command {
 
     /// What stands behind a flag's `=`; empty where it has none.
     pub(super) fn flag(&self, name: &str) -> Option<&str> {
-        let words = self.containers.iter().flat_map(|it| it.command.iter().chain(&it.args));
-        let mut values = words.filter_map(|word| {
-            let rest = word.strip_prefix("--")?.strip_prefix(name)?;
-            if rest.is_empty() { Some(rest) } else { rest.strip_prefix('=') }
-        });
-        values.next_back()
+        let mut value = None;
+        for word in self.containers.iter().flat_map(|it| it.command.iter().chain(&it.args)) {
+            match word.strip_prefix("--").and_then(|word| word.strip_prefix(name)) {
+                Some("") => value = Some(""),
+                Some(rest) => value = rest.strip_prefix('=').or(value),
+                None => {}
+            }
+        }
+        value
     }
 
     /// Whether it has a proxy. kubeadm hands its own proxy settings on to the static pods.
     pub(super) fn has_proxy(&self) -> bool {
-        let mut variables = self.containers.iter().flat_map(|it| &it.env);
-        variables.any(|variable| variable.name.eq_ignore_ascii_case("http_proxy"))
+        let is_proxy = |it: &Variable| it.name.eq_ignore_ascii_case("http_proxy");
+        self.containers.iter().flat_map(|container| &container.env).any(is_proxy)
     }
 }

@@ -278,10 +278,10 @@ fn tell_end(certificate: &[u8], namespace: &str, output: &mut dyn Write) -> Resu
     let now = Timestamp::now();
     let end = end_of(certificate);
     if end.is_none_or(|end| end < now + WARNED.hours()) {
-        let end = end.map_or("a time that cannot be read".to_owned(), |end| end.to_string());
+        let when = end.map_or("a time that cannot be read".to_owned(), |end| end.to_string());
         writeln!(
             output,
-            "Warning: kube-scheduler's certificate ends at {end}: renew the Secret {namespace}/kube-scheduler-tls, then run \
+            "Warning: kube-scheduler's certificate ends at {when}: renew the Secret {namespace}/kube-scheduler-tls, then run \
              enable on each control-plane node."
         )?;
     }

@@ -3,7 +3,7 @@
 mod gate;
 
 use std::io::Write;
-use std::process::{Command, ExitCode, Stdio};
+use std::process::{Command, Stdio};
 
 use anyhow::{Result, bail};
 
@@ -19,10 +19,10 @@ const PATH: &str = "/ui/";
 /// # Errors
 ///
 /// If there is no port-forward to the extender, or it ends, or the port is taken.
-pub(crate) fn ui(flags: &Ui, output: &mut dyn Write) -> Result<ExitCode> {
+pub(crate) fn ui(flags: &Ui, output: &mut dyn Write) -> Result<()> {
     let cluster = Cluster::new(&flags.access);
     if let Some(url) = &flags.access.extender {
-        return tell(&format!("{url}{PATH}"), flags.open, output).map(|()| ExitCode::SUCCESS);
+        return tell(&format!("{url}{PATH}"), flags.open, output);
     }
     let forward = cluster.forward_to_leader()?;
     let gate = Gate::open(flags.port, forward.ports()[0])?;

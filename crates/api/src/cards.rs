@@ -210,18 +210,18 @@ impl Card {
             return Err(CardsError::OddUuid(self.index));
         }
         self.bounded("model", &self.model, MAX_NAME)?;
-        let mut pods = self.pods.keys().chain(&self.outside_mps);
-        pods.try_for_each(|pod| self.bounded("pod UID", pod.as_str(), limits::UID))
+        for pod in self.pods.keys().chain(&self.outside_mps) {
+            self.bounded("pod UID", pod.as_str(), limits::UID)?;
+        }
+        Ok(())
     }
 
     fn bounded(&self, field: &'static str, text: &str, limit: usize) -> Result<(), CardsError> {
-        let index = self.index;
-        let length = text.len();
-        if length <= limit {
-            Ok(())
-        } else {
-            Err(CardsError::LongName { index, field, length, limit })
+        let (index, length) = (self.index, text.len());
+        if length > limit {
+            return Err(CardsError::LongName { index, field, length, limit });
         }
+        Ok(())
     }
 }
 

@@ -134,35 +134,34 @@ impl<'de> Visitor<'de> for ShareVisitor {
 
 impl<'de> Deserialize<'de> for Claim {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let Unique(containers) =
-            Unique::<String, Unique<CardId, Share>>::deserialize(deserializer)?;
-        let containers = containers.into_iter().map(|(name, Unique(cards))| (name, cards));
-        Ok(Self { containers: containers.collect() })
+        let each = Unique::<String, Unique<CardId, Share>>::deserialize(deserializer)?.0;
+        let containers = each.into_iter().map(|(name, Unique(cards))| (name, cards)).collect();
+        Ok(Self { containers })
     }
 }
 
 impl Claim {
     /// The claimed shares, in the types of `placement`.
     pub fn shares(&self) -> BTreeMap<String, CardShares> {
-        self.containers
-            .iter()
-            .map(|(name, cards)| {
-                let cards = cards.iter().map(|(card, share)| (card.clone(), (*share).into()));
-                (name.clone(), cards.collect())
-            })
-            .collect()
+        let mut shares: BTreeMap<String, CardShares> = BTreeMap::new();
+        for (name, cards) in &self.containers {
+            let of_card =
+                |(card, share): (&CardId, &Share)| (card.clone(), CardShare::from(*share));
+            shares.insert(name.clone(), cards.iter().map(of_card).collect());
+        }
+        shares
     }
 
     /// The units that containers may grow to on all their cards together, where that is more than they request. Of
     /// several values for one container, which Bind never writes, the smallest.
     pub fn limits(&self) -> BTreeMap<String, Units> {
-        self.containers
-            .iter()
-            .filter_map(|(name, cards)| {
-                let limits = cards.values().filter_map(|share| share.limit());
-                Some((name.clone(), limits.min()?))
-            })
-            .collect()
+        let mut limits = BTreeMap::new();
+        for (name, cards) in &self.containers {
+            if let Some(limit) = cards.values().filter_map(|share| share.limit()).min() {
+                limits.insert(name.clone(), limit);
+            }
+        }
+        limits
     }
 
     /// Writes the annotation.

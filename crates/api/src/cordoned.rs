@@ -22,9 +22,8 @@ pub const MAX_CARDS: usize = 1024;
 /// ```
 #[must_use]
 pub fn parse(text: &str) -> BTreeSet<CardId> {
-    let names = text.split(',').map(str::trim);
-    let names = names.filter(|name| !name.is_empty() && name.len() <= MAX_NAME);
-    names.take(MAX_CARDS).map(CardId::from).collect()
+    let is_name = |name: &&str| !name.is_empty() && name.len() <= MAX_NAME;
+    text.split(',').map(str::trim).filter(is_name).take(MAX_CARDS).map(CardId::from).collect()
 }
 
 /// As it is in the annotation; `None`, for no annotation, if there is no card.

@@ -41,18 +41,16 @@ impl PerContainer {
     ///
     /// If the text is too long, or begins with a brace and is not an object of numbers and strings with each name once.
     pub fn read(text: &str) -> Result<Self, JsonError> {
-        let text = text.trim();
-        if text.starts_with('{') {
-            let Unique(values) = json::read::<Unique<String, Value>>(text, MAX_TEXT)?;
-            return Ok(Self::Each(
-                values.into_iter().map(|(name, Value(text))| (name, text)).collect(),
-            ));
+        let value = text.trim();
+        if value.starts_with('{') {
+            let Unique(values) = json::read::<Unique<String, Value>>(value, MAX_TEXT)?;
+            let each = values.into_iter().map(|(name, Value(text))| (name, text)).collect();
+            return Ok(Self::Each(each));
         }
-        if text.len() <= MAX_TEXT {
-            Ok(Self::All(text.to_owned()))
-        } else {
-            Err(JsonError::TooLong { length: text.len(), limit: MAX_TEXT })
+        if value.len() > MAX_TEXT {
+            return Err(JsonError::TooLong { length: value.len(), limit: MAX_TEXT });
         }
+        Ok(Self::All(value.to_owned()))
     }
 
     /// The value of a container.

@@ -88,10 +88,12 @@ impl NodePods {
         if answer.pods.len() > MAX_PODS {
             return Err(PodsError::TooMany(answer.pods.len()));
         }
-        let mut lengths = answer.pods.iter().map(|pod| pod.uid.as_str().len());
-        match lengths.find(|length| !(1..=limits::UID).contains(length)) {
-            Some(length) => Err(PodsError::Uid(length)),
-            None => Ok(answer),
+        for pod in &answer.pods {
+            let length = pod.uid.as_str().len();
+            if !(1..=limits::UID).contains(&length) {
+                return Err(PodsError::Uid(length));
+            }
         }
+        Ok(answer)
     }
 }

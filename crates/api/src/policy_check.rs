@@ -54,17 +54,18 @@ pub fn effective(
 ) -> PolicyCheck {
     let mut when_configured = Vec::new();
     if *source == ReadingSource::Exporters {
-        let fetched = policy.sync.iter().map(|rule| &rule.metric);
-        let configured = fetched.filter(|name| Exported::of(name) == Exported::WhenConfigured);
-        when_configured.extend(configured.map(ToString::to_string));
+        for rule in &policy.sync {
+            if Exported::of(&rule.metric) == Exported::WhenConfigured {
+                when_configured.push(rule.metric.to_string());
+            }
+        }
     }
     PolicyCheck {
         valid: true,
-        error: None,
-        refused: None,
         kind: kind.map(|kind| kind.name().to_owned()),
         policy: Some(policy.to_json()),
         when_configured,
         warnings: policy.warnings_with(source).iter().map(ToString::to_string).collect(),
+        ..PolicyCheck::default()
     }
 }

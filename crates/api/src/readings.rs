@@ -147,12 +147,8 @@ impl PolledReadings {
         let mut next = 0;
         let column_of = |(metric, _): &(MetricName, Reading)| {
             let is_next = self.metrics.get(next).is_some_and(|column| column.name == *metric);
-            let known = if is_next {
-                Some(next)
-            } else {
-                self.metrics.iter().position(|column| column.name == *metric)
-            };
-            let column = known.unwrap_or_else(|| {
+            let known = || self.metrics.iter().position(|column| column.name == *metric);
+            let column = is_next.then_some(next).or_else(known).unwrap_or_else(|| {
                 let added = new.iter().position(|other| other == metric).unwrap_or(new.len());
                 let column = self.metrics.len() + added;
                 if added == new.len() && column < MAX_METRICS {
@@ -215,8 +211,8 @@ impl PolledReadings {
             }
         }
         for (position, column) in self.metrics.iter().enumerate() {
-            let mut before = self.metrics[..position].iter();
-            let is_repeated = before.any(|other| other.name == column.name);
+            let is_repeated =
+                self.metrics[..position].iter().any(|other| other.name == column.name);
             if is_repeated || MetricName::parse(column.name.as_str()).is_none() {
                 return Err(ReadingsError::Metric(position));
             }

@@ -179,10 +179,11 @@ impl Workload {
         check_length("namespace", &self.namespace, limits::LABEL)?;
         check_length("kind", &self.kind, limits::LABEL)?;
         check_length("name", &self.name, limits::NAME)?;
-        let learned = self.cpu.into_iter().chain(self.memory);
-        let mut distributions =
-            learned.flat_map(|learned| [Some(learned.amount), learned.by_request]).flatten();
-        distributions.try_for_each(|distribution| distribution.check())
+        for learned in self.cpu.iter().chain(&self.memory) {
+            learned.amount.check()?;
+            learned.by_request.iter().try_for_each(Distribution::check)?;
+        }
+        Ok(())
     }
 }
 
@@ -194,13 +195,12 @@ fn check_length(field: &'static str, text: &str, limit: usize) -> Result<(), Wor
 impl Distribution {
     fn check(&self) -> Result<(), WorkloadsError> {
         let Self { mean, p50, p90, p95, p99 } = *self;
-        match [mean, p50, p90, p95, p99]
-            .into_iter()
-            .find(|value| !value.is_finite() || *value < 0.0)
-        {
-            Some(value) => Err(WorkloadsError::Amount(value.to_string())),
-            None => Ok(()),
+        for value in [mean, p50, p90, p95, p99] {
+            if !value.is_finite() || value < 0.0 {
+                return Err(WorkloadsError::Amount(value.to_string()));
+            }
         }
+        Ok(())
     }
 }
 

@@ -47,8 +47,8 @@ impl Source for PolicyFile {
     }
 
     fn parse(&self, contents: &[Vec<u8>]) -> Result<LoadPolicy, FileError> {
-        let text = str::from_utf8(contents.first().map_or(&[], Vec::as_slice));
-        let text = text.map_err(|_| self.0.error("it is no text in UTF-8"))?;
+        let content = contents.first().map_or(&[][..], Vec::as_slice);
+        let text = str::from_utf8(content).map_err(|_| self.0.error("it is no text in UTF-8"))?;
         LoadPolicy::from_yaml(text).map_err(|error| self.0.error(error.to_string()))
     }
 }

@@ -28,39 +28,13 @@ const SHOWN_ANNOTATIONS: [&str; 4] = [
 /// The beginning of Aliyun's annotations.
 const ALIYUN: &str = "ALIYUN_COM_GPU_MEM_";
 
-/// What the name of a secret contains: small letters and digits alone, as [`letters_of`] gives them.
-const NAME_PARTS: [&str; 18] = [
-    "token",
-    "password",
-    "passwd",
-    "passphrase",
-    "secret",
-    "credential",
-    "apikey",
-    "authkey",
-    "privatekey",
-    "accesskey",
-    "accountkey",
-    "sharedkey",
-    "masterkey",
-    "signingkey",
-    "encryptionkey",
-    "sshkey",
-    "sessionid",
-    "sessid",
-];
-/// What the name of a secret ends with.
-const NAME_ENDS: [&str; 9] = [
-    "pass",
-    "pwd",
-    "auth",
-    "authorization",
-    "cookie",
-    "bearer",
-    "signature",
-    "keydata",
-    "clientkey",
-];
+/// What the name of a secret contains, with blanks between: small letters and digits alone, as [`letters_of`] gives
+/// them.
+const NAME_PARTS: &str = "token password passwd passphrase secret credential apikey authkey \
+                          privatekey accesskey accountkey sharedkey masterkey signingkey \
+                          encryptionkey sshkey sessionid sessid";
+/// What the name of a secret ends with, with blanks between.
+const NAME_ENDS: &str = "pass pwd auth authorization cookie bearer signature keydata clientkey";
 /// Whole names of secrets.
 const NAMES: [&str; 2] = ["sig", "session"];
 /// Headers whose whole value is secret, whatever is in it.
@@ -170,8 +144,8 @@ fn is_secret_name(name: &str) -> bool {
     if PLACES.iter().any(|end| name.ends_with(end)) {
         return false;
     }
-    NAME_PARTS.iter().any(|part| name.contains(part))
-        || NAME_ENDS.iter().any(|end| name.ends_with(end))
+    NAME_PARTS.split(' ').any(|part| name.contains(part))
+        || NAME_ENDS.split(' ').any(|end| name.ends_with(end))
         || NAMES.contains(&name.as_str())
 }
 
@@ -214,10 +188,9 @@ fn indent_of(line: &str) -> usize {
 
 /// Whether a line of YAML has a secret's name, and its value is in the lines below: `password: |`.
 fn begins_block(line: &str) -> bool {
-    let Some((name, value)) = line.trim_start_matches([' ', '-']).split_once(':') else {
-        return false;
-    };
-    value.trim_start().starts_with(['|', '>']) && is_secret_name(name)
+    let field = line.trim_start_matches([' ', '-']).split_once(':');
+    let begins = |value: &str| value.trim_start().starts_with(['|', '>']);
+    field.is_some_and(|(name, value)| begins(value) && is_secret_name(name))
 }
 
 /// A text that is an object or a list of JSON, blanked; as it is where nothing is to be blanked. `None` if it is none.
@@ -290,8 +263,8 @@ fn user_of(authority: &str) -> usize {
 fn secret_behind(name: &str, text: &str, begins_line: bool) -> Option<Range<usize>> {
     let blanks = [' ', '\t'];
     let behind_quote = text.trim_start_matches(['"', '\'', '\\']).trim_start_matches(blanks);
-    if let Some(value) = behind_quote.strip_prefix(['=', ':']) {
-        let value = value.trim_start_matches(['=', ':', '>', ' ', '\t', '[', '{', '(']);
+    if let Some(rest) = behind_quote.strip_prefix(['=', ':']) {
+        let value = rest.trim_start_matches(['=', ':', '>', ' ', '\t', '[', '{', '(']);
         if USER_FLAGS.contains(&name) {
             return if may_be_user(value) { value_in(text, value) } else { None };
         }
@@ -326,9 +299,8 @@ fn first_word(text: &str) -> &str {
 /// any user counts as one, so that no word is looked through again and again.
 fn may_be_user(text: &str) -> bool {
     let end = |c: char| c == ':' || c.is_whitespace();
-    let place = text.char_indices().take(MAX_USER).find(|(_, c)| end(*c));
-    match place {
-        Some((_, c)) => c == ':',
+    match text.chars().take(MAX_USER).find(|c| end(*c)) {
+        Some(c) => c == ':',
         None => text.chars().nth(MAX_USER).is_some(),
     }
 }
@@ -336,20 +308,18 @@ fn may_be_user(text: &str) -> bool {
 /// Where the value is in a text that ends with it: up to its closing quote, or without one to the next blank. `None` if
 /// it is no secret.
 fn value_in(text: &str, value: &str) -> Option<Range<usize>> {
-    let start = text.len() - value.len();
     if value.trim_start_matches(['\\', '"', '\'', '`']).starts_with(BLANK) {
         return None;
     }
     let slashes = value.len() - value.trim_start_matches('\\').len();
-    let quote = value[slashes..].chars().next().filter(|c| ['"', '\'', '`'].contains(c));
-    if quote.is_some() {
+    let (inner, end) = if value[slashes..].starts_with(['"', '\'', '`']) {
         let (open, inner) = value.split_at(slashes + 1);
-        let start = start + open.len();
-        let end = closing(inner, open).unwrap_or(inner.len());
-        return (!is_harmless(&inner[..end])).then_some(start..start + end);
-    }
-    let end = end_of_word(value);
-    (!is_harmless(&value[..end])).then_some(start..start + end)
+        (inner, closing(inner, open).unwrap_or(inner.len()))
+    } else {
+        (value, end_of_word(value))
+    };
+    let start = text.len() - inner.len();
+    (!is_harmless(&inner[..end])).then_some(start..start + end)
 }
 
 /// Where a quoted text ends; `open` is its quote, with the backslashes before it.
@@ -385,9 +355,8 @@ fn end_of_word(value: &str) -> usize {
 
 /// Whether a text begins with a quote, or with an escaped one, that ends what is around a value: with no letter behind.
 fn ends_text(text: &str) -> bool {
-    let behind = text.trim_start_matches('\\');
-    let Some(behind) = behind.strip_prefix(['"', '\'', '`']) else { return false };
-    !behind.starts_with(char::is_alphanumeric)
+    let behind = text.trim_start_matches('\\').strip_prefix(['"', '\'', '`']);
+    behind.is_some_and(|behind| !behind.starts_with(char::is_alphanumeric))
 }
 
 fn is_harmless(value: &str) -> bool {
