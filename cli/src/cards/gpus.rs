@@ -144,7 +144,8 @@ fn summary(cards: &AllCards) -> String {
     let all: Vec<&Card> = each_card(cards).map(|(_, card)| card).collect();
     let units: u64 = all.iter().map(|card| u64::from(card.units)).sum();
     let free: u64 = all.iter().map(|card| u64::from(card.free)).sum();
-    let (out, open): (Vec<_>, Vec<_>) = all.iter().partition(|card| out_of_use(card).is_some());
+    let (out, open): (Vec<&Card>, Vec<&Card>) =
+        all.iter().partition(|card| out_of_use(card).is_some());
     let closed: u64 = out.iter().map(|card| u64::from(card.free)).sum();
     let sizes = sizes(&all);
     let held = (units - free.min(units)) as f64 * 100.0 / units.max(1) as f64;
